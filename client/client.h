@@ -1,0 +1,295 @@
+// Ravenstore's C++ interface: RAII over the C ABI of ravenstore.h, header-only, so that it never
+// depends on the C++ library that libravenstore.so was built with. See ravenstore.h for threads,
+// streams and fork.
+//
+//     auto store = ravenstore::Store::connect({.device_budget = ravenstore::GiB(12)});
+//     auto t = store.create(ravenstore::MiB(64), {.device = 0, .name = "layer3.mlp"});
+//     forward<<<g, b, 0, stream>>>(t.data());          // Userspace
+//     store.put(t, stream, {.needed_in = 80ms});       // Ravenspace: data() throws
+//     void* p = store.get(t, stream);                  // ordered on stream; the address may differ
+//     backward<<<g, b, 0, stream>>>(p);
+//     store.free(std::move(t), stream);
+//
+// Errors: every call that can fail throws Error; destructors and free-in-destructor do not.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/ravenstore.h"
+
+namespace ravenstore {
+
+constexpr uint64_t KiB(uint64_t n) {
+  return n << 10;
+}
+constexpr uint64_t MiB(uint64_t n) {
+  return n << 20;
+}
+constexpr uint64_t GiB(uint64_t n) {
+  return n << 30;
+}
+
+// What a call failed with: code() to act on, what() to read.
+class Error : public std::runtime_error {
+ public:
+  Error(ravenstore_code_t code, const std::string& message)
+      : std::runtime_error(message), code_(code) {}
+  ravenstore_code_t code() const noexcept { return code_; }
+
+ private:
+  ravenstore_code_t code_;
+};
+
+// The errors that callers most often handle apart.
+class OutOfMemory : public Error {
+  using Error::Error;
+};
+class Lost : public Error {
+  using Error::Error;
+};
+
+namespace internal {
+inline void ThrowIf(ravenstore_code_t code) {
+  if (code == RAVENSTORE_OK) return;
+  const char* message = ravenstore_last_error();
+  if (code == RAVENSTORE_OUT_OF_MEMORY) throw OutOfMemory(code, message);
+  if (code == RAVENSTORE_LOST) throw Lost(code, message);
+  throw Error(code, message);
+}
+}  // namespace internal
+
+using Stream = ravenstore_stream_t;
+using Timeout = std::optional<std::chrono::nanoseconds>;  // none: the store's
+
+struct ConnectOptions {
+  std::string socket;          // empty: $RAVENSTORE_SOCKET, else the default path
+  std::string name;            // empty: the program's name
+  uint64_t device_budget = 0;  // bytes on each device; 0: the tenant's
+  uint64_t host_budget = 0;
+  Timeout timeout;  // none: 30 s
+};
+
+struct CreateOptions {
+  int device = 0;
+  const char* name = nullptr;  // read during the call
+  bool fail_fast = false;      // throw OutOfMemory rather than wait for room
+  Timeout timeout;
+};
+
+enum class Access { kReadWrite, kReadOnly };
+
+struct GetOptions {
+  Access access = Access::kReadWrite;
+  int device = -1;        // -1: where it is or was last
+  bool blocking = false;  // return only when the bytes are there
+  Timeout timeout;
+};
+
+struct PutOptions {
+  std::optional<std::chrono::nanoseconds> needed_in;  // from this point of the stream
+  std::optional<int64_t> order;  // among this client's tensors the smaller is needed sooner
+  bool not_modified = false;     // not written since the last put, whatever the get said
+  bool not_needed = false;       // will not be read again
+};
+
+using Stats = ravenstore_stats_t;
+
+// A tensor's handle. Move-only. Owns the tensor: one that is destroyed without Store::free is
+// freed, ordered after the stream of its last call. Must not outlive its Store.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Tensor&& other) noexcept { swap(other); }
+  Tensor& operator=(Tensor&& other) noexcept {
+    Tensor(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_) ravenstore_free(store_, handle_, stream_);
+  }
+
+  // The address in Userspace. Throws WRONG_STATE in Ravenspace.
+  void* data() const {
+    void* address = handle_ ? ravenstore_data(handle_) : nullptr;
+    if (!address)
+      throw Error(RAVENSTORE_WRONG_STATE,
+                  "data() of a tensor that is not in Userspace: get it first");
+    return address;
+  }
+  uint64_t size() const { return handle_ ? ravenstore_size(handle_) : 0; }
+  uint64_t id() const { return handle_ ? ravenstore_id(handle_) : 0; }
+  int device() const { return handle_ ? ravenstore_device(handle_) : -1; }
+  // True when a get would find the bytes on their device. Throws Lost.
+  bool ready() const {
+    int32_t ready = handle_ ? ravenstore_ready(handle_) : 0;
+    if (ready < 0) throw Lost(RAVENSTORE_LOST, "the tensor's bytes are lost");
+    return ready > 0;
+  }
+  explicit operator bool() const { return handle_ != nullptr; }
+  ravenstore_tensor_t* handle() const { return handle_; }
+
+ private:
+  friend class Store;
+  Tensor(ravenstore_store_t* store, ravenstore_tensor_t* handle, Stream stream)
+      : store_(store), handle_(handle), stream_(stream) {}
+  void swap(Tensor& other) noexcept {
+    std::swap(store_, other.store_);
+    std::swap(handle_, other.handle_);
+    std::swap(stream_, other.stream_);
+  }
+
+  ravenstore_store_t* store_ = nullptr;
+  ravenstore_tensor_t* handle_ = nullptr;
+  Stream stream_ = nullptr;  // of the last put, get or adopt
+};
+
+// One attachment to the daemon. Move-only; destroying it frees its tensors and detaches.
+class Store {
+ public:
+  static Store connect(const ConnectOptions& options = {}) {
+    ravenstore_connect_options_t c{};
+    c.struct_size = sizeof(c);
+    c.socket = options.socket.empty() ? nullptr : options.socket.c_str();
+    c.name = options.name.empty() ? nullptr : options.name.c_str();
+    c.device_budget = options.device_budget;
+    c.host_budget = options.host_budget;
+    c.timeout_ns = Nanoseconds(options.timeout);
+    ravenstore_store_t* store = nullptr;
+    internal::ThrowIf(ravenstore_connect(&c, &store));
+    return Store(store);
+  }
+  Store() = default;
+  Store(Store&& other) noexcept : store_(std::exchange(other.store_, nullptr)) {}
+  Store& operator=(Store&& other) noexcept {
+    std::swap(store_, other.store_);
+    return *this;
+  }
+  ~Store() { ravenstore_disconnect(store_); }
+
+  // A tensor of `bytes` in Userspace. Waits (bounded) for room unless fail_fast.
+  Tensor create(uint64_t bytes, const CreateOptions& options = {}) {
+    auto c = Convert(options);
+    ravenstore_tensor_t* tensor = nullptr;
+    internal::ThrowIf(ravenstore_create(store_, bytes, &c, &tensor));
+    return Tensor(store_, tensor, nullptr);
+  }
+  std::vector<Tensor> create(std::span<const uint64_t> bytes, const CreateOptions& options = {}) {
+    auto c = Convert(options);
+    std::vector<ravenstore_tensor_t*> handles(bytes.size());
+    internal::ThrowIf(
+        ravenstore_create_batch(store_, bytes.data(), bytes.size(), &c, handles.data()));
+    std::vector<Tensor> tensors;
+    tensors.reserve(bytes.size());
+    for (auto* handle : handles) tensors.push_back(Tensor(store_, handle, nullptr));
+    return tensors;
+  }
+  // A tensor with a copy, made on `stream`, of memory that was not born in the store.
+  Tensor adopt(const void* from, uint64_t bytes, Stream stream, const CreateOptions& options = {}) {
+    auto c = Convert(options);
+    ravenstore_tensor_t* tensor = nullptr;
+    internal::ThrowIf(ravenstore_adopt(store_, from, bytes, stream, &c, &tensor));
+    return Tensor(store_, tensor, stream);
+  }
+
+  // Userspace: the address is valid for work on `stream` until the put.
+  void* get(Tensor& tensor, Stream stream, const GetOptions& options = {}) {
+    auto c = Convert(options);
+    void* address = nullptr;
+    internal::ThrowIf(ravenstore_get(store_, tensor.handle_, stream, &c, &address));
+    tensor.stream_ = stream;
+    return address;
+  }
+  // Copies the tensor to `to` on `stream` and leaves it in Ravenspace.
+  void get_into(Tensor& tensor, void* to, Stream stream, const GetOptions& options = {}) {
+    auto c = Convert(options);
+    internal::ThrowIf(ravenstore_get_into(store_, tensor.handle_, to, stream, &c));
+    tensor.stream_ = stream;
+  }
+
+  // Ravenspace, once the work enqueued on `stream` so far is done.
+  void put(Tensor& tensor, Stream stream, const PutOptions& options = {}) {
+    auto c = Convert(options);
+    internal::ThrowIf(ravenstore_put(store_, tensor.handle_, stream, &c));
+    tensor.stream_ = stream;
+  }
+
+  // Frees once the work enqueued on `stream` so far is done.
+  void free(Tensor&& tensor, Stream stream) {
+    internal::ThrowIf(ravenstore_free(store_, std::exchange(tensor.handle_, nullptr), stream));
+  }
+  void free(std::vector<Tensor>&& tensors, Stream stream) {
+    std::vector<ravenstore_tensor_t*> handles;
+    handles.reserve(tensors.size());
+    for (auto& tensor : tensors) handles.push_back(std::exchange(tensor.handle_, nullptr));
+    tensors.clear();
+    internal::ThrowIf(ravenstore_free_batch(store_, handles.data(), handles.size(), stream));
+  }
+
+  // Throws Lost when work on `stream` may have run on undefined bytes. Never blocks.
+  void check(Stream stream) { internal::ThrowIf(ravenstore_check(store_, stream)); }
+
+  Stats stats() {
+    Stats stats{};
+    stats.struct_size = sizeof(stats);
+    internal::ThrowIf(ravenstore_get_stats(store_, &stats));
+    return stats;
+  }
+  // "cuda" or "host".
+  std::string_view backend() const { return ravenstore_backend(store_); }
+  ravenstore_store_t* handle() const { return store_; }
+
+ private:
+  explicit Store(ravenstore_store_t* store) : store_(store) {}
+
+  static uint64_t Nanoseconds(const Timeout& timeout) {
+    // Zero means "the default" in the C ABI; "do not wait" is one nanosecond.
+    return timeout ? std::max<int64_t>(timeout->count(), 1) : 0;
+  }
+  static ravenstore_create_options_t Convert(const CreateOptions& options) {
+    ravenstore_create_options_t c{};
+    c.struct_size = sizeof(c);
+    c.device = options.device;
+    c.flags = options.fail_fast ? RAVENSTORE_FAIL_FAST : 0;
+    c.name = options.name;
+    c.timeout_ns = Nanoseconds(options.timeout);
+    return c;
+  }
+  static ravenstore_get_options_t Convert(const GetOptions& options) {
+    ravenstore_get_options_t c{};
+    c.struct_size = sizeof(c);
+    c.flags = (options.access == Access::kReadOnly ? RAVENSTORE_READ_ONLY : 0) |
+              (options.blocking ? RAVENSTORE_BLOCKING : 0);
+    c.device = options.device;
+    c.timeout_ns = Nanoseconds(options.timeout);
+    return c;
+  }
+  static ravenstore_put_options_t Convert(const PutOptions& options) {
+    ravenstore_put_options_t c{};
+    c.struct_size = sizeof(c);
+    if (options.needed_in) {
+      c.flags |= RAVENSTORE_NEEDED_IN;
+      c.needed_in_ns = static_cast<uint64_t>(std::max<int64_t>(options.needed_in->count(), 0));
+    }
+    if (options.order) {
+      c.flags |= RAVENSTORE_ORDER;
+      c.order = *options.order;
+    }
+    if (options.not_modified) c.flags |= RAVENSTORE_NOT_MODIFIED;
+    if (options.not_needed) c.flags |= RAVENSTORE_NOT_NEEDED;
+    return c;
+  }
+
+  ravenstore_store_t* store_ = nullptr;
+};
+
+}  // namespace ravenstore

@@ -1,0 +1,231 @@
+/* Ravenstore's C interface: the stable ABI of libravenstore.so.
+ *
+ * Conventions
+ *   Every function that can fail returns a ravenstore_code_t; 0 is success. ravenstore_last_error()
+ * then has the words, per thread, valid until this thread's next failing call. Nothing here ends
+ * the process, throws, prints (unless RAVENSTORE_DEBUG asks) or blocks without a bound. Sizes are
+ * bytes, times are nanoseconds, streams are cudaStream_t (or CUstream) as void*; with the host
+ *   backend a ravenstore_host_stream_t, or NULL for "the calling thread". Devices are ordinals of
+ * this process (CUDA_VISIBLE_DEVICES applies); on the wire they go by UUID. Threads Every function
+ * may be called from any thread; two threads may not use one tensor's handle in put or free at the
+ * same time. Fork A child of fork() must not use the parent's store: every call there returns
+ * RAVENSTORE_FORKED. It may connect anew. Option structs begin with struct_size = sizeof(the
+ * struct): fields added later default to zero.
+ */
+#ifndef RAVENSTORE_CLIENT_RAVENSTORE_H_
+#define RAVENSTORE_CLIENT_RAVENSTORE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RAVENSTORE_API __attribute__((visibility("default")))
+#define RAVENSTORE_VERSION "0.1.0"
+
+typedef enum ravenstore_code {
+  RAVENSTORE_OK = 0,
+  RAVENSTORE_INVALID_ARGUMENT = 1,
+  RAVENSTORE_OUT_OF_MEMORY = 2,
+  RAVENSTORE_TIMED_OUT = 3,
+  RAVENSTORE_NOT_FOUND = 4,
+  RAVENSTORE_WRONG_STATE = 5,
+  RAVENSTORE_LOST = 6,
+  RAVENSTORE_CAPTURING = 7,
+  RAVENSTORE_IS_FORKED = 8,
+  RAVENSTORE_UNAVAILABLE = 9,
+  RAVENSTORE_VERSION_MISMATCH = 10,
+  RAVENSTORE_PERMISSION = 11,
+  RAVENSTORE_DEVICE = 12,
+  RAVENSTORE_SYSTEM = 13,
+  RAVENSTORE_LIMIT = 14,
+  RAVENSTORE_CORRUPT = 15,
+  RAVENSTORE_UNSUPPORTED = 16
+} ravenstore_code_t;
+
+typedef struct ravenstore_store ravenstore_store_t;   /* one attachment to the daemon */
+typedef struct ravenstore_tensor ravenstore_tensor_t; /* one tensor of it */
+typedef void* ravenstore_stream_t;
+
+RAVENSTORE_API const char* ravenstore_last_error(void);
+RAVENSTORE_API const char* ravenstore_code_name(ravenstore_code_t code);
+RAVENSTORE_API const char* ravenstore_version(void);
+
+/* ---- Attach ---- */
+
+typedef struct ravenstore_connect_options {
+  size_t struct_size;
+  const char* socket;     /* NULL: $RAVENSTORE_SOCKET, else /run/ravenstore/ravenstore.sock */
+  const char* name;       /* for people; NULL: the program's name */
+  uint64_t device_budget; /* bytes on each device; 0: the tenant's */
+  uint64_t host_budget;   /* 0: the tenant's */
+  uint64_t timeout_ns;    /* bound of the attach and, by default, of every wait; 0: 30 s */
+} ravenstore_connect_options_t;
+
+/* Attaches this process. *store is the caller's; ravenstore_disconnect ends it. options may be
+ * NULL. */
+RAVENSTORE_API ravenstore_code_t ravenstore_connect(const ravenstore_connect_options_t* options,
+                                                    ravenstore_store_t** store);
+/* Waits for the streams' work on the store's tensors (bounded), frees all of them and detaches.
+ * Handles of tensors that still exist turn into handles of lost ones and stay the caller's to free.
+ * NULL is ignored. */
+RAVENSTORE_API void ravenstore_disconnect(ravenstore_store_t* store);
+
+/* ---- Tensors ---- */
+
+enum {
+  RAVENSTORE_FAIL_FAST = 1 /* do not wait for room */
+};
+
+typedef struct ravenstore_create_options {
+  size_t struct_size;
+  int32_t device;
+  uint32_t flags;
+  const char* name; /* NULL: none. Names stay known to the daemon; give tensors of every iteration
+                       the same. */
+  uint64_t timeout_ns; /* 0: the store's */
+} ravenstore_create_options_t;
+
+/* Creates a tensor in Userspace; its address is ravenstore_data(). Its bytes are undefined. The
+ * handle is the caller's until ravenstore_free. Waits for room, bounded. */
+RAVENSTORE_API ravenstore_code_t ravenstore_create(ravenstore_store_t* store, uint64_t bytes,
+                                                   const ravenstore_create_options_t* options,
+                                                   ravenstore_tensor_t** tensor);
+/* `count` tensors in one go. All or none: on failure the created ones are freed again. */
+RAVENSTORE_API ravenstore_code_t ravenstore_create_batch(ravenstore_store_t* store,
+                                                         const uint64_t* bytes, size_t count,
+                                                         const ravenstore_create_options_t* options,
+                                                         ravenstore_tensor_t** tensors);
+/* Creates a tensor and copies `bytes` from `from` (device or host memory) into it on `stream`.
+ * `from` must stay valid until the stream passed the copy. */
+RAVENSTORE_API ravenstore_code_t ravenstore_adopt(ravenstore_store_t* store, const void* from,
+                                                  uint64_t bytes, ravenstore_stream_t stream,
+                                                  const ravenstore_create_options_t* options,
+                                                  ravenstore_tensor_t** tensor);
+
+enum {
+  RAVENSTORE_READ_WRITE = 0,
+  RAVENSTORE_READ_ONLY = 1, /* the caller will not write: the copy elsewhere stays good */
+  RAVENSTORE_BLOCKING =
+      2 /* return only when the bytes are there (else the stream waits, not the caller) */
+};
+
+typedef struct ravenstore_get_options {
+  size_t struct_size;
+  uint32_t flags;
+  int32_t device;      /* -1: where it is or was last */
+  uint64_t timeout_ns; /* 0: the store's */
+} ravenstore_get_options_t;
+
+/* Brings the tensor to Userspace; *address is valid for work on `stream` until the matching put,
+ * and may differ from the last one. Resident: no system call. Away: returns once the daemon
+ * promised room; the stream waits for the bytes. Several gets may overlap; each needs its put.
+ * options may be NULL. */
+RAVENSTORE_API ravenstore_code_t ravenstore_get(ravenstore_store_t* store,
+                                                ravenstore_tensor_t* tensor,
+                                                ravenstore_stream_t stream,
+                                                const ravenstore_get_options_t* options,
+                                                void** address);
+RAVENSTORE_API ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
+                                                      ravenstore_tensor_t* const* tensors,
+                                                      size_t count, ravenstore_stream_t stream,
+                                                      const ravenstore_get_options_t* options,
+                                                      void** addresses);
+/* Get, copy all of it to `to` on `stream`, put. */
+RAVENSTORE_API ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store,
+                                                     ravenstore_tensor_t* tensor, void* to,
+                                                     ravenstore_stream_t stream,
+                                                     const ravenstore_get_options_t* options);
+
+enum {
+  RAVENSTORE_NEEDED_IN = 1,    /* needed_in_ns counts */
+  RAVENSTORE_ORDER = 2,        /* order counts */
+  RAVENSTORE_NOT_MODIFIED = 4, /* not written since the last put, whatever the get said */
+  RAVENSTORE_NOT_NEEDED =
+      8 /* will not be read again: may be dropped; a later get may return LOST */
+};
+
+typedef struct ravenstore_put_options {
+  size_t struct_size;
+  uint32_t flags;
+  uint64_t needed_in_ns; /* from now, as this point of the stream */
+  int64_t order;         /* among this client's tensors the smaller is needed sooner */
+} ravenstore_put_options_t;
+
+/* Gives the tensor to Ravenspace once the work enqueued on `stream` so far is done. No system call.
+ * The address must not be used by later work. options may be NULL. */
+RAVENSTORE_API ravenstore_code_t ravenstore_put(ravenstore_store_t* store,
+                                                ravenstore_tensor_t* tensor,
+                                                ravenstore_stream_t stream,
+                                                const ravenstore_put_options_t* options);
+RAVENSTORE_API ravenstore_code_t ravenstore_put_batch(ravenstore_store_t* store,
+                                                      ravenstore_tensor_t* const* tensors,
+                                                      size_t count, ravenstore_stream_t stream,
+                                                      const ravenstore_put_options_t* options);
+
+/* Frees the tensor once the work enqueued on `stream` so far is done, in Userspace or Ravenspace,
+ * and ends the handle, also when it returns an error. Does not wait. NULL is ignored. */
+RAVENSTORE_API ravenstore_code_t ravenstore_free(ravenstore_store_t* store,
+                                                 ravenstore_tensor_t* tensor,
+                                                 ravenstore_stream_t stream);
+RAVENSTORE_API ravenstore_code_t ravenstore_free_batch(ravenstore_store_t* store,
+                                                       ravenstore_tensor_t* const* tensors,
+                                                       size_t count, ravenstore_stream_t stream);
+
+/* The address while the tensor is in Userspace, else NULL. */
+RAVENSTORE_API void* ravenstore_data(const ravenstore_tensor_t* tensor);
+RAVENSTORE_API uint64_t ravenstore_size(const ravenstore_tensor_t* tensor);
+RAVENSTORE_API uint64_t ravenstore_id(const ravenstore_tensor_t* tensor);
+RAVENSTORE_API int32_t ravenstore_device(const ravenstore_tensor_t* tensor);
+/* 1: a get now would find the bytes on their device; 0: not yet; negative: lost. Never blocks. */
+RAVENSTORE_API int32_t ravenstore_ready(const ravenstore_tensor_t* tensor);
+
+/* OK, or LOST once work on `stream` may have run on undefined bytes because the daemon or the
+ * device died: the job should go back to its checkpoint. Never blocks. */
+RAVENSTORE_API ravenstore_code_t ravenstore_check(ravenstore_store_t* store,
+                                                  ravenstore_stream_t stream);
+
+/* ---- Figures ---- */
+
+typedef struct ravenstore_stats {
+  size_t struct_size;
+  uint64_t tensors;
+  uint64_t gets;
+  uint64_t hits;
+  uint64_t late_hits;
+  uint64_t misses;
+  uint64_t prefetches;
+  uint64_t bytes_out; /* device to host */
+  uint64_t bytes_in;  /* host to device */
+  uint64_t device_bytes;
+  uint64_t host_bytes;
+  uint64_t device_budget;
+  uint64_t host_budget;
+  uint64_t stall_ns; /* this client's calls waited so long on the CPU */
+} ravenstore_stats_t;
+
+/* This client's figures; asks the daemon. Set stats->struct_size first. */
+RAVENSTORE_API ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store,
+                                                      ravenstore_stats_t* stats);
+
+/* "cuda" or "host". Valid as long as the store. */
+RAVENSTORE_API const char* ravenstore_backend(const ravenstore_store_t* store);
+
+/* ---- Streams of the host backend (programs and tests without a GPU) ---- */
+
+typedef struct ravenstore_host_stream* ravenstore_host_stream_t;
+RAVENSTORE_API ravenstore_host_stream_t ravenstore_host_stream_create(void);
+/* Waits for its work. */
+RAVENSTORE_API void ravenstore_host_stream_destroy(ravenstore_host_stream_t stream);
+/* Runs function(argument) on the stream, after what was enqueued before. */
+RAVENSTORE_API void ravenstore_host_stream_run(ravenstore_host_stream_t stream,
+                                               void (*function)(void*), void* argument);
+RAVENSTORE_API void ravenstore_host_stream_synchronize(ravenstore_host_stream_t stream);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* RAVENSTORE_CLIENT_RAVENSTORE_H_ */

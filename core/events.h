@@ -1,0 +1,228 @@
+// What the planner is told (Event) and what it proposes (Action).
+//
+// A plan proposes; the executor (the daemon's, or a simulator's) acts; the events that report
+// completion commit. Nothing is forgotten because a copy was asked for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// Limits of one client or tenant; on the device side they hold for each device.
+struct Budgets {
+  Bytes device;
+  Bytes host;
+};
+
+// When a tensor will be used next, as its client said at the put.
+struct NextUse {
+  enum class Kind : uint8_t { kUnknown, kAt, kOrder, kNever } kind = Kind::kUnknown;
+  Tick at{};          // kAt
+  int64_t order = 0;  // kOrder: among one client's tensors the smaller is needed sooner
+};
+
+// ---- Events ----
+
+struct TenantLimits {  // before the tenant's first client, and whenever an administrator changes
+                       // them
+  TenantId tenant;
+  Budgets budgets;
+};
+struct ClientAttached {
+  ClientId client;
+  TenantId tenant;
+  Budgets budgets;  // at most the tenant's apply
+};
+struct ClientLimits {
+  ClientId client;
+  Budgets budgets;
+};
+// The client is dead, or it detached and its streams are done: everything of it goes.
+struct ClientGone {
+  ClientId client;
+};
+
+// Answers to AddSlab, RemoveSlab and GrowHost.
+struct SlabAdded {
+  ClientId client;
+  DeviceId device;
+  Bytes offset;
+  Bytes size;
+};
+struct SlabFailed {  // the device has no such room just now
+  ClientId client;
+  DeviceId device;
+  Bytes offset;
+};
+struct SlabRemoved {
+  ClientId client;
+  DeviceId device;
+  Bytes offset;
+};
+struct HostGrown {
+  Bytes offset;
+  Bytes size;
+};
+struct HostGrowFailed {};
+
+struct CreateRequested {
+  ClientId client;
+  SlotId slot;
+  Bytes size;
+  DeviceId device;
+  NameId name;
+  Tick deadline;
+  bool fail_fast;
+};
+// A get found the tensor away and asks for it, on `device`.
+struct FetchRequested {
+  TensorId tensor;
+  DeviceId device;
+  Tick deadline;
+};
+// The client freed the tensor and its ticket is reached.
+struct Freed {
+  TensorId tensor;
+};
+// The log showed a put. `writes` is the slot's count of modifying uses.
+struct PutSeen {
+  TensorId tensor;
+  uint32_t writes;
+  NextUse next_use;
+};
+// The ticket of the tensor's last put is reached: nothing on any stream touches it.
+struct Quiet {
+  TensorId tensor;
+};
+// The log showed a get of a resident tensor (or a rescue).
+struct GetSeen {
+  TensorId tensor;
+};
+
+// Answers to Drop, CopyOut, Clean and CopyIn. `writes` is the slot's count when the copy began.
+struct Dropped {
+  TensorId tensor;
+  bool taken;  // false: a get was faster; the tensor is in use
+};
+struct CopiedOut {
+  TensorId tensor;
+  enum class Outcome { kCommitted, kRescued, kNotBegun, kFailed } outcome;
+  uint32_t writes;
+};
+struct Cleaned {
+  TensorId tensor;
+  bool whole;  // false: a get came between, the host copy may be torn
+  uint32_t writes;
+};
+struct CopiedIn {
+  TensorId tensor;
+  bool ok;  // false: the copy failed and the tensor is lost
+};
+
+// Time passed: deadlines, prefetch, pre-cleaning.
+struct TimePassed {};
+
+using Event =
+    std::variant<TenantLimits, ClientAttached, ClientLimits, ClientGone, SlabAdded, SlabFailed,
+                 SlabRemoved, HostGrown, HostGrowFailed, CreateRequested, FetchRequested, Freed,
+                 PutSeen, Quiet, GetSeen, Dropped, CopiedOut, Cleaned, CopiedIn, TimePassed>;
+
+// ---- Actions ----
+
+// Create, map and hand to the client `size` bytes at `offset` of its arena. Answer: SlabAdded or
+// SlabFailed.
+struct AddSlab {
+  ClientId client;
+  DeviceId device;
+  Bytes offset;
+  Bytes size;
+};
+// Nothing of the client lives there: have the client unmap it, then destroy it. Answer:
+// SlabRemoved.
+struct RemoveSlab {
+  ClientId client;
+  DeviceId device;
+  Bytes offset;
+};
+// Pin `size` more host bytes at `offset` of the pool. Answer: HostGrown or HostGrowFailed.
+struct GrowHost {
+  Bytes offset;
+  Bytes size;
+};
+// The create is answered: the tensor is in use at `offset`.
+struct Grant {
+  ClientId client;
+  SlotId slot;
+  TensorId tensor;
+  DeviceId device;
+  Bytes offset;
+};
+// The create failed.
+struct Refuse {
+  ClientId client;
+  SlotId slot;
+  Error error;
+};
+// The fetch is answered: in use at `offset`, valid for a stream once the copy (a CopyIn of this
+// plan or an earlier one, or none when `arriving` is false) is done.
+struct Promise {
+  TensorId tensor;
+  DeviceId device;
+  Bytes offset;
+  bool arriving;
+};
+// The fetch failed; the tensor stays away.
+struct Deny {
+  TensorId tensor;
+  Error error;
+};
+// The free is done; the slot may be used again.
+struct Release {
+  ClientId client;
+  SlotId slot;
+  TensorId tensor;
+};
+// Take the idle, clean tensor off the device (lease Idle -> Away). Answer: Dropped, at once.
+struct Drop {
+  TensorId tensor;
+};
+// Take the idle tensor off the device through a copy (lease Idle -> Leaving -> Away). Answer:
+// CopiedOut.
+struct CopyOut {
+  TensorId tensor;
+  DeviceId device;
+  Bytes from;  // offset in the client's arena
+  Bytes to;    // offset in the host pool
+  Bytes size;
+  bool urgent;  // a request waits for the room
+};
+// Copy without taking it off. Answer: Cleaned.
+struct Clean {
+  TensorId tensor;
+  DeviceId device;
+  Bytes from;
+  Bytes to;
+  Bytes size;
+};
+// Bring the tensor. With `demand` a Promise went out for it. Answer: CopiedIn; when nobody asked
+// meanwhile the executor publishes it (lease Away -> Idle).
+struct CopyIn {
+  TensorId tensor;
+  DeviceId device;
+  Bytes from;  // offset in the host pool
+  Bytes to;    // offset in the client's arena
+  Bytes size;
+  bool demand;
+};
+
+using Action = std::variant<AddSlab, RemoveSlab, GrowHost, Grant, Refuse, Promise, Deny, Release,
+                            Drop, CopyOut, Clean, CopyIn>;
+using Plan = std::vector<Action>;
+
+}  // namespace ravenstore::core

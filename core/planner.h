@@ -1,0 +1,140 @@
+// The store's brain: which tensor lives where, what moves next, who waits.
+//
+// Pure: no clock, thread, I/O or log. Every change comes in as an Event with the time, and what
+// should be done comes out as Actions. The same code runs in the daemon, in the simulator and under
+// the fuzzer; the same events give the same plans.
+//
+// Owns: the catalog of tensors, the ledgers of every budget, and the maps of every arena and of the
+// host
+//   pool. It never touches the bytes.
+// Threads: one at a time.
+// Errors: requests that cannot be met get a Refuse or Deny action. Events that name unknown tensors
+// or
+//   clients are ignored: the executor's world may be a step behind.
+// Cost: O(log n) in the number of tensors per event, amortised.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/events.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+struct LinkModel {
+  Duration latency{std::chrono::microseconds(12)};
+  double up_bytes_per_second = 50e9;    // host to device
+  double down_bytes_per_second = 50e9;  // device to host
+};
+
+struct PlannerOptions {
+  Bytes slab = MiB(256);
+  Bytes granularity = MiB(2);
+  std::vector<Bytes> device_capacity;  // physical bytes the store may take on each device
+  std::vector<Bytes> arena;            // address range of each client's arena on each device
+  Bytes host_capacity;                 // size of the host pool's address range
+  Bytes host_step = MiB(64);           // the pool grows by this
+  Bytes host_ahead = MiB(256);         // and ahead of need by this
+  LinkModel link;
+  // Bytes of copies in flight per device and direction beyond which no more are proposed.
+  Bytes in_flight = MiB(32);
+  uint32_t in_flight_copies = 64;
+  bool prefetch = true;
+  bool preclean = true;
+};
+
+// Where a tensor is, as far as its bytes go.
+enum class Residency : uint8_t { kOnDevice, kLeaving, kAway, kArriving, kLost };
+
+// What `ls` shows of one tensor.
+struct TensorView {
+  TensorId id;
+  ClientId client;
+  SlotId slot;
+  NameId name;
+  Bytes size;
+  DeviceId device;
+  Bytes device_offset;
+  Residency residency;
+  bool in_use;
+  bool dirty;
+  bool on_host;
+};
+
+struct ClientView {
+  ClientId client;
+  TenantId tenant;
+  Budgets budgets;
+  uint64_t tensors = 0;
+  Bytes device_held;  // slabs
+  Bytes device_used;  // tensors on devices
+  Bytes host_used;
+  Bytes in_use;
+  uint64_t waiting = 0;
+};
+
+struct TierView {
+  Bytes capacity;
+  Bytes held;
+  Bytes used;
+};
+
+struct PlannerStats {
+  uint64_t creates = 0;
+  uint64_t frees = 0;
+  uint64_t hits = 0;       // gets that found the tensor on its device
+  uint64_t late_hits = 0;  // gets that found it arriving
+  uint64_t misses = 0;     // gets that had to ask for it
+  uint64_t prefetches = 0;
+  uint64_t prefetches_unused = 0;
+  uint64_t rescues = 0;
+  uint64_t drops_clean = 0;
+  uint64_t waiting = 0;  // requests waiting now
+  Bytes out;             // device to host, begun
+  Bytes in;              // host to device, begun
+  Bytes precleaned;
+  Duration waited{0};  // summed over answered requests
+};
+
+class Planner {
+ public:
+  explicit Planner(PlannerOptions options);
+  ~Planner();
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
+
+  // Takes `event` in and appends what should be done to `plan`.
+  void Apply(const Event& event, Tick now, Plan* plan);
+
+  // The earliest instant at which TimePassed would have something to do; kNever when only an event
+  // can.
+  Tick NextWake() const;
+
+  // kNoTensor when the slot holds none.
+  TensorId Find(ClientId client, SlotId slot) const;
+  // REQUIRES: `tensor` is known (Knows()).
+  TensorView View(TensorId tensor) const;
+  bool Knows(TensorId tensor) const;
+  // Up to `limit` tensors (of one client, or of all) whose row is at or after `*cursor`, which is
+  // advanced; 0 begins and comes back when there are no more.
+  std::vector<TensorView> List(uint64_t* cursor, size_t limit, const ClientId* client) const;
+  // REQUIRES: the client is attached.
+  ClientView View(ClientId client) const;
+  std::vector<ClientId> Clients() const;
+  TierView DeviceTier(DeviceId device) const;
+  TierView HostTier() const;
+  const PlannerStats& stats() const;
+
+  // Verifies every ledger, map and index against the catalog and aborts on the first that
+  // disagrees: for tests and fuzzers; O(n).
+  void CheckInvariants() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,163 @@
+// The one seam to hardware.
+//
+// A Device is one GPU (backend "cuda") or a simulated one (backend "host": memfds and copy threads,
+// with a configurable size, link speed and faults). The daemon creates, exports and copies; a
+// client imports, maps and orders its own streams. Both backends pass
+// tests/device/conformance_test.cc.
+//
+// Threads: every method of Device may be called from any thread. A Channel or a Stream belongs to
+// one thread
+//   at a time.
+// Errors: kDevice with the driver's words, kOutOfMemory when the device has no room, kUnsupported.
+// Shared words: the std::atomic<uint64_t> that streams write and await lie in memory given to
+// RegisterWords
+//   in the process that passes them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "ipc/unique_fd.h"
+
+namespace ravenstore::device {
+
+using core::Bytes;
+using core::Result;
+using core::Status;
+
+// A CUstream (equally a cudaStream_t), or a HostStream* of host_stream.h; null is the backend's
+// default stream, which on the host backend is the calling thread itself.
+using StreamHandle = void*;
+using Word = std::atomic<uint64_t>;
+
+struct DeviceInfo {
+  std::string
+      uuid;  // "GPU-..." or "MIG-..." as the driver prints it; "HOST-<n>" on the host backend
+  std::string name;
+  Bytes total;
+  int numa_node = -1;  // -1: unknown
+};
+
+// A contiguous range of addresses in this process, into which physical memory is mapped piece by
+// piece. Owns: the reservation and every mapping in it. Destroying it unmaps; the caller makes sure
+// that no stream still uses it.
+class Arena {
+ public:
+  virtual ~Arena() = default;
+
+  // Fixed for the arena's life. Addresses outside mapped pieces must not be touched.
+  virtual std::byte* base() const = 0;
+  virtual Bytes size() const = 0;
+
+  // Creates physical memory and maps it at `offset`. Both are multiples of Device::granularity(),
+  // the range is not mapped yet. Device memory comes zeroed.
+  virtual Status Create(Bytes offset, Bytes bytes) = 0;
+  // A descriptor of the piece created at `offset`, for another process's Import. Fresh on every
+  // call.
+  virtual Result<ipc::UniqueFd> Export(Bytes offset) = 0;
+  // Maps the physical memory behind `descriptor`, `bytes` long, at `offset`.
+  virtual Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) = 0;
+  // Unmaps and releases the piece at `offset`; created memory is freed once its last importer did
+  // the same.
+  virtual Status Unmap(Bytes offset) = 0;
+};
+
+enum class Direction { kHostToDevice, kDeviceToHost };
+
+// An in-order queue of copies on the device's copy engine. The daemon's; it never launches a kernel
+// and never waits on a client.
+class Channel {
+ public:
+  // Waits for what was enqueued.
+  virtual ~Channel() = default;
+  // Enqueues one copy and returns at once. The ranges stay mapped until a later Signal was seen.
+  virtual Status Copy(void* to, const void* from, Bytes bytes) = 0;
+  // Enqueues: once every copy so far is done, *word = value (a release). Returns at once.
+  virtual Status Signal(Word* word, uint64_t value) = 0;
+};
+
+// What the client library does to one of its caller's streams. Owns: a side stream and an event of
+// its own.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  // Once the work enqueued on the stream so far is done, *word = value. The stream itself pays an
+  // event record and no GPU time.
+  virtual Status SignalAfter(Word* word, uint64_t value) = 0;
+  // Later work on the stream runs only once *word >= value. Returns at once; on a stream that is
+  // the calling thread (synchronous()) it must not be called: the caller waits on the CPU instead.
+  virtual Status Wait(Word* word, uint64_t value) = 0;
+  // Copies on the stream, within the device or between it and pinned or pageable host memory.
+  virtual Status Copy(void* to, const void* from, Bytes bytes) = 0;
+  // Sets every byte on the stream.
+  virtual Status Fill(void* to, uint8_t value, Bytes bytes) = 0;
+  // True while the stream is being captured into a graph.
+  virtual Result<bool> Capturing() = 0;
+  // Waits for the stream's work.
+  virtual Status Synchronize() = 0;
+  // True when the stream is the calling thread: everything enqueued is already done.
+  virtual bool synchronous() const = 0;
+};
+
+// Keeps a shared page usable by streams; destroying it makes it unusable.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+  // Sizes and offsets of pieces are multiples of this: 2 MiB on a GPU.
+  virtual Bytes granularity() const = 0;
+  // Memory of the device that nobody uses now.
+  virtual Result<Bytes> FreeBytes() = 0;
+
+  // Reserves addresses for device memory of this device.
+  virtual Result<std::unique_ptr<Arena>> ReserveArena(Bytes size) = 0;
+  // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device
+  // of this backend can copy from and to. Create() then pins, which is slow: call it on a thread
+  // that may wait. A copy must not straddle two of its pieces.
+  virtual Result<std::unique_ptr<Arena>> ReserveHostArena(Bytes size, int numa_node) = 0;
+
+  virtual Result<std::unique_ptr<Registration>> RegisterWords(void* begin, Bytes bytes) = 0;
+  virtual Result<std::unique_ptr<Channel>> OpenChannel(Direction direction) = 0;
+  // Wraps a stream of the caller's. REQUIRES: the stream outlives the result or is idle when
+  // destroyed.
+  virtual Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) = 0;
+};
+
+using Devices = std::vector<std::shared_ptr<Device>>;
+
+// How the host backend behaves. Both processes of a test give the same values, or take the default.
+struct HostOptions {
+  int count = 1;                // devices
+  Bytes total = core::GiB(2);   // of each device
+  double bytes_per_second = 0;  // of each direction of each link; 0 is as fast as memcpy goes
+  core::Duration latency{0};    // added to every copy
+  // Faults: called before the n-th Create or Copy (counted from 1) of any device; true makes it
+  // fail.
+  std::function<bool(uint64_t)> fail_create;
+  std::function<bool(uint64_t)> fail_copy;
+};
+
+// Devices of the host backend; their UUIDs are "HOST-0", "HOST-1", ...
+Devices OpenHostDevices(const HostOptions& options);
+
+// The GPUs that the driver shows, through a libcuda.so.1 loaded now.
+// Errors: kUnavailable without a driver or without a GPU.
+Result<Devices> OpenCudaDevices();
+
+// The device of `devices` with this UUID, or null.
+std::shared_ptr<Device> FindByUuid(const Devices& devices, const std::string& uuid);
+
+}  // namespace ravenstore::device

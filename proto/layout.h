@@ -1,0 +1,219 @@
+// The control segment: the fixed shared-memory layout that one client and the daemon agree on.
+//
+// One segment per client process: a memfd made by the daemon, sealed against shrinking and growing,
+// mapped by both. No other client can reach it, and the daemon treats all of it as a stranger's
+// memory: it copies a value out once, checks the copy, and never believes it about anything but
+// this client's own tensors. The normative description, with every state and who may write what, is
+// docs/WIRE.md.
+//
+// All integers are little-endian and naturally aligned. Changing anything here changes
+// kProtocolVersion.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ravenstore::proto {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint64_t kSegmentMagic = 0x31544e53564e4152;  // "RANVSNT1"
+
+inline constexpr uint32_t kRequestRingEntries = 1024;
+inline constexpr uint32_t kLogLanes = 8;
+inline constexpr uint32_t kLogLaneEntries = 1024;
+inline constexpr uint32_t kTicketWords = 1024;
+inline constexpr uint32_t kArrivalWords = 1024;
+inline constexpr uint32_t kSlotCapacity = 1u << 20;
+// Places are given in units of this many bytes.
+inline constexpr uint64_t kPlaceUnit = 512;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+// --- The lease word
+// ------------------------------------------------------------------------------------- bits 0-7
+// state, 8-23 holders, 24-63 generation. Every get, put and move raises the generation.
+
+enum class LeaseState : uint8_t {
+  kFree = 0,       // nobody's row; daemon -> kFree, client -> kRequested
+  kRequested = 1,  // a create is on its way to the daemon
+  kInUse = 2,      // Userspace; `holders` gets (or the create) not yet put
+  kIdle = 3,       // Ravenspace, on its device; client -> kInUse, daemon -> kLeaving or kAway
+  kLeaving = 4,    // Ravenspace, being copied out; a get rescues it (client -> kInUse)
+  kAway = 5,  // Ravenspace, not on its device; client -> kFetching, daemon -> kIdle (prefetched)
+  kFetching =
+      6,  // a get is on its way to the daemon; daemon -> kInUse, or back to kAway with an error
+  kFailed = 7,   // the create failed; `error` says why; client -> kFree
+  kFreeing = 8,  // a free is on its way to the daemon; daemon -> kFree
+  kLost = 9,     // the bytes are gone, for ever; client -> kFreeing
+};
+
+struct Lease {
+  LeaseState state = LeaseState::kFree;
+  uint16_t holders = 0;
+  uint64_t generation = 0;  // 40 bits
+};
+
+inline constexpr uint64_t kGenerationMask = (uint64_t{1} << 40) - 1;
+
+constexpr uint64_t Pack(Lease lease) {
+  return static_cast<uint64_t>(lease.state) | uint64_t{lease.holders} << 8 |
+         (lease.generation & kGenerationMask) << 24;
+}
+constexpr Lease UnpackLease(uint64_t word) {
+  return {static_cast<LeaseState>(word & 0xff), static_cast<uint16_t>(word >> 8 & 0xffff),
+          word >> 24};
+}
+// `lease` moved to `state` with `holders`, one generation on.
+constexpr Lease Next(Lease lease, LeaseState state, uint16_t holders) {
+  return {state, holders, (lease.generation + 1) & kGenerationMask};
+}
+
+// --- Tickets and arrivals: an index into the words of this segment, and the value to reach
+// --------------- A ticket or arrival is done once words[index] >= value. Values only rise, so a
+// word that is used again for a later transfer still satisfies those who wait for an earlier one.
+
+struct WordValue {
+  uint16_t index = 0;
+  uint64_t value = 0;  // 48 bits; 0 is "nothing to wait for"
+};
+inline constexpr uint64_t kWordValueMask = (uint64_t{1} << 48) - 1;
+constexpr uint64_t Pack(WordValue wait) {
+  return uint64_t{wait.index} << 48 | (wait.value & kWordValueMask);
+}
+constexpr WordValue UnpackWordValue(uint64_t packed) {
+  return {static_cast<uint16_t>(packed >> 48), packed & kWordValueMask};
+}
+
+// --- Hints
+// ----------------------------------------------------------------------------------------------
+
+enum class HintKind : uint8_t {
+  kNone = 0,
+  kNeededAt = 1,   // value: CLOCK_MONOTONIC nanoseconds / 1024
+  kOrder = 2,      // value: biased by 2^55; the smaller is needed sooner
+  kNotNeeded = 3,  // will not be read again: may be dropped without a copy
+};
+struct Hint {
+  HintKind kind = HintKind::kNone;
+  uint64_t value = 0;  // 56 bits
+};
+inline constexpr uint64_t kHintValueMask = (uint64_t{1} << 56) - 1;
+inline constexpr int64_t kOrderBias = int64_t{1} << 55;
+constexpr uint64_t Pack(Hint hint) {
+  return static_cast<uint64_t>(hint.kind) | (hint.value & kHintValueMask) << 8;
+}
+constexpr Hint UnpackHint(uint64_t packed) {
+  return {static_cast<HintKind>(packed & 0xff), packed >> 8};
+}
+
+// --- The lease table
+// ------------------------------------------------------------------------------------ Row i is the
+// client's tensor with slot i. The client picks free rows; a request's answer is written into its
+// row and published by the store to `word`.
+
+struct alignas(64) LeaseSlot {
+  std::atomic<uint64_t> word;     // Lease
+  std::atomic<uint64_t> place;    // daemon: extent's offset in the client's arena, in kPlaceUnit
+  std::atomic<uint64_t> arrival;  // daemon: WordValue the tensor's stream must wait for
+  std::atomic<uint64_t> ticket;   // client, before the put: WordValue
+  std::atomic<uint64_t> hint;     // client, before the put: Hint
+  std::atomic<uint64_t> id;       // daemon: the tensor's id
+  std::atomic<uint32_t> writes;   // client, before the put: raised once per modifying use
+  std::atomic<uint32_t> error;    // daemon: ErrorCode of the last request that failed, else 0
+  std::atomic<uint32_t>
+      waiters;  // client: 1 before it sleeps on `word`'s low half; daemon: 0 as it wakes it
+  std::atomic<uint32_t>
+      device;  // daemon: ordinal (in Welcome's list) of the arena that `place` is in
+};
+static_assert(sizeof(LeaseSlot) == 64);
+
+// --- Requests: a single-producer, single-consumer ring
+// ---------------------------------------------------
+
+enum class RequestOp : uint32_t {
+  kCreate = 1,  // slot (kRequested), bytes, device, flags, name, deadline
+  kFetch = 2,   // slot (kFetching), id, device, deadline
+  kFree = 3,    // slot (kFreeing), id, ticket
+};
+enum RequestFlags : uint16_t {
+  kFailFast = 1,  // answer kOutOfMemory at once rather than wait for room
+};
+
+struct alignas(64) Request {
+  uint32_t op;        // RequestOp
+  uint32_t sequence;  // low half of the entry's position in the ring; anything else is a replay
+  uint32_t slot;
+  uint32_t name;  // interned over the socket; 0 is none
+  uint64_t id;
+  uint64_t bytes;
+  int64_t deadline_ns;  // CLOCK_MONOTONIC; the daemon answers by then
+  uint64_t ticket;      // WordValue
+  uint16_t device;
+  uint16_t flags;
+  uint32_t reserved0;  // zero
+  uint64_t reserved1;  // zero
+};
+static_assert(sizeof(Request) == 64);
+
+struct RequestRing {
+  alignas(64) std::atomic<uint64_t> head;  // client: entries written
+  alignas(64) std::atomic<uint64_t> tail;  // daemon: entries consumed
+  alignas(64) Request entries[kRequestRingEntries];
+};
+
+// --- The access log: one lane per client thread that wants one; full drops and counts
+// --------------------
+
+enum class AccessOp : uint8_t { kGet = 1, kPut = 2 };
+
+struct Access {
+  uint32_t slot;
+  AccessOp op;
+};
+constexpr uint64_t Pack(Access access) {
+  return uint64_t{access.slot} << 32 | static_cast<uint64_t>(access.op);
+}
+constexpr Access UnpackAccess(uint64_t packed) {
+  return {static_cast<uint32_t>(packed >> 32), static_cast<AccessOp>(packed & 0xff)};
+}
+
+struct LogLane {
+  alignas(64) std::atomic<uint64_t> head;  // client: entries written
+  std::atomic<uint64_t> dropped;           // client: entries that found the lane full
+  alignas(64) std::atomic<uint64_t> tail;  // daemon: entries consumed
+  alignas(64) std::atomic<uint64_t> entries[kLogLaneEntries];  // Access
+};
+
+// --- The whole
+// ------------------------------------------------------------------------------------------
+
+struct SegmentHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t client;
+  uint64_t segment_bytes;
+  // 1: the daemon does not look at this segment until the client writes its eventfd. Whoever goes
+  // to sleep or wakes the other puts a full fence between its own store and its look at the
+  // other's.
+  alignas(64) std::atomic<uint32_t> daemon_asleep;
+};
+
+struct Segment {
+  alignas(4096) SegmentHeader header;
+  // These two arrays are registered with the driver, so that streams can write and await them.
+  alignas(4096) std::atomic<uint64_t> tickets[kTicketWords];    // written by the client's streams
+  alignas(4096) std::atomic<uint64_t> arrivals[kArrivalWords];  // written by the daemon's streams
+  alignas(4096) RequestRing requests;
+  alignas(4096) LogLane log[kLogLanes];
+  alignas(4096) LeaseSlot slots[kSlotCapacity];
+};
+inline constexpr size_t kWordsOffset = offsetof(Segment, tickets);
+inline constexpr size_t kWordsBytes = (kTicketWords + kArrivalWords) * sizeof(uint64_t);
+static_assert(offsetof(Segment, arrivals) == kWordsOffset + kTicketWords * sizeof(uint64_t));
+static_assert(offsetof(Segment, tickets) % 4096 == 0);
+static_assert(kWordsBytes % 4096 == 0);
+static_assert(sizeof(Segment) % 4096 == 0);
+
+}  // namespace ravenstore::proto

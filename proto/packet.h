@@ -1,0 +1,14 @@
+// Bounds of the control socket that both ends check. See proto/control.proto.
+#pragma once
+
+#include <cstddef>
+
+namespace ravenstore::proto {
+
+inline constexpr size_t kControlPacketMax = 64 * 1024;
+inline constexpr size_t kControlDescriptorsMax = 4;
+inline constexpr const char* kDefaultSocketPath = "/run/ravenstore/ravenstore.sock";
+// Overrides the socket path for clients and tools.
+inline constexpr const char* kSocketPathVariable = "RAVENSTORE_SOCKET";
+
+}  // namespace ravenstore::proto
