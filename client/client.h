@@ -76,14 +76,14 @@ struct ConnectOptions {
   std::string name;            // empty: the program's name
   uint64_t device_budget = 0;  // bytes on each device; 0: the tenant's
   uint64_t host_budget = 0;
-  Timeout timeout;  // none: 30 s
+  Timeout timeout = {};  // none: 30 s
 };
 
 struct CreateOptions {
   int device = 0;
   const char* name = nullptr;  // read during the call
   bool fail_fast = false;      // throw OutOfMemory rather than wait for room
-  Timeout timeout;
+  Timeout timeout = {};
 };
 
 enum class Access { kReadWrite, kReadOnly };
@@ -92,14 +92,14 @@ struct GetOptions {
   Access access = Access::kReadWrite;
   int device = -1;        // -1: where it is or was last
   bool blocking = false;  // return only when the bytes are there
-  Timeout timeout;
+  Timeout timeout = {};
 };
 
 struct PutOptions {
-  std::optional<std::chrono::nanoseconds> needed_in;  // from this point of the stream
-  std::optional<int64_t> order;  // among this client's tensors the smaller is needed sooner
-  bool not_modified = false;     // not written since the last put, whatever the get said
-  bool not_needed = false;       // will not be read again
+  std::optional<std::chrono::nanoseconds> needed_in = {};  // from this point of the stream
+  std::optional<int64_t> order = {};  // among this client's tensors the smaller is needed sooner
+  bool not_modified = false;          // not written since the last put, whatever the get said
+  bool not_needed = false;            // will not be read again
 };
 
 using Stats = ravenstore_stats_t;

@@ -169,8 +169,9 @@ struct Refuse {
   SlotId slot;
   Error error;
 };
-// The fetch is answered: in use at `offset`, valid for a stream once the copy (a CopyIn of this
-// plan or an earlier one, or none when `arriving` is false) is done.
+// The fetch is answered: in use at `offset`, valid for a stream once its copy is done (a CopyIn
+// that was proposed before this action, in this plan or an earlier one; none when `arriving` is
+// false).
 struct Promise {
   TensorId tensor;
   DeviceId device;

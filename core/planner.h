@@ -127,6 +127,8 @@ class Planner {
   TierView DeviceTier(DeviceId device) const;
   TierView HostTier() const;
   const PlannerStats& stats() const;
+  // The same counts for one client alone. REQUIRES: the client is attached.
+  const PlannerStats& StatsOf(ClientId client) const;
 
   // Verifies every ledger, map and index against the catalog and aborts on the first that
   // disagrees: for tests and fuzzers; O(n).

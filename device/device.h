@@ -5,13 +5,16 @@
 // client imports, maps and orders its own streams. Both backends pass
 // tests/device/conformance_test.cc.
 //
-// Threads: every method of Device may be called from any thread. A Channel or a Stream belongs to
-// one thread
-//   at a time.
-// Errors: kDevice with the driver's words, kOutOfMemory when the device has no room, kUnsupported.
+// Threads: every method of Device and of Arena may be called from any thread. A Channel or a Stream
+// belongs to one thread at a time.
+// Errors: kDevice with the driver's words, kOutOfMemory when the device has no room, kUnsupported,
+// kInvalidArgument for ranges that are misaligned, outside, or (un)mapped when they must not be.
 // Shared words: the std::atomic<uint64_t> that streams write and await lie in memory given to
-// RegisterWords
-//   in the process that passes them.
+// RegisterWords of that device in the process that passes them.
+// What may block, and so is kept off the daemon's loop: the methods of Device and Arena, the
+// destructors of Arena, Channel and Registration, Stream::Synchronize. With CUDA, ending a
+// Registration waits for every stream of this process that is held in a Wait. Channel's and
+// Stream's other methods return at once, as long as fewer than about 1,000 commands are queued.
 #pragma once
 
 #include <atomic>
@@ -59,13 +62,14 @@ class Arena {
   // Creates physical memory and maps it at `offset`. Both are multiples of Device::granularity(),
   // the range is not mapped yet. Device memory comes zeroed.
   virtual Status Create(Bytes offset, Bytes bytes) = 0;
-  // A descriptor of the piece created at `offset`, for another process's Import. Fresh on every
-  // call.
+  // A descriptor of the piece created (not imported) at `offset`, for another process's Import.
+  // Fresh on every call, closed on exec.
   virtual Result<ipc::UniqueFd> Export(Bytes offset) = 0;
   // Maps the physical memory behind `descriptor`, `bytes` long, at `offset`.
   virtual Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) = 0;
   // Unmaps and releases the piece at `offset`; created memory is freed once its last importer did
-  // the same.
+  // the same and the last exported descriptor is closed. (The host backend counts it as free at
+  // once.) kNotFound when no piece begins there.
   virtual Status Unmap(Bytes offset) = 0;
 };
 
@@ -75,12 +79,17 @@ enum class Direction { kHostToDevice, kDeviceToHost };
 // and never waits on a client.
 class Channel {
  public:
-  // Waits for what was enqueued.
+  // Waits for what was enqueued, unless the channel failed.
   virtual ~Channel() = default;
   // Enqueues one copy and returns at once. The ranges stay mapped until a later Signal was seen.
   virtual Status Copy(void* to, const void* from, Bytes bytes) = 0;
-  // Enqueues: once every copy so far is done, *word = value (a release). Returns at once.
+  // Enqueues: once every copy so far is done, *word = value (a release). Returns at once. Later
+  // copies do not wait for the write.
   virtual Status Signal(Word* word, uint64_t value) = 0;
+  // Ok, or the first failure of a command that had been enqueued. From that on the channel does
+  // nothing more: no later copy is done, no later Signal fires, and Copy and Signal return errors.
+  // Cheap (about a microsecond), but meant for when a Signal is late, not for every poll.
+  virtual Status Health() = 0;
 };
 
 // What the client library does to one of its caller's streams. Owns: a side stream and an event of
@@ -91,10 +100,12 @@ class Stream {
   // Once the work enqueued on the stream so far is done, *word = value. The stream itself pays an
   // event record and no GPU time.
   virtual Status SignalAfter(Word* word, uint64_t value) = 0;
-  // Later work on the stream runs only once *word >= value. Returns at once; on a stream that is
-  // the calling thread (synchronous()) it must not be called: the caller waits on the CPU instead.
+  // Later work on the stream runs only once *word >= value. Returns at once. On a stream that is
+  // the calling thread (synchronous()) nobody could end the wait: kWrongState unless the word is
+  // there already; the caller waits on the CPU instead.
   virtual Status Wait(Word* word, uint64_t value) = 0;
-  // Copies on the stream, within the device or between it and pinned or pageable host memory.
+  // Copies on the stream, within the device or between it and pinned or pageable host memory. With
+  // pageable memory the call may wait for the stream.
   virtual Status Copy(void* to, const void* from, Bytes bytes) = 0;
   // Sets every byte on the stream.
   virtual Status Fill(void* to, uint8_t value, Bytes bytes) = 0;
@@ -119,20 +130,25 @@ class Device {
   virtual const DeviceInfo& info() const = 0;
   // Sizes and offsets of pieces are multiples of this: 2 MiB on a GPU.
   virtual Bytes granularity() const = 0;
-  // Memory of the device that nobody uses now.
+  // Memory of the device that nobody uses now. (Host backend: that this Device's arenas did not
+  // create; what other processes created or this one imported is not counted.)
   virtual Result<Bytes> FreeBytes() = 0;
 
-  // Reserves addresses for device memory of this device.
+  // Reserves addresses for device memory of this device; `size` is rounded up to the granularity.
   virtual Result<std::unique_ptr<Arena>> ReserveArena(Bytes size) = 0;
   // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device
   // of this backend can copy from and to. Create() then pins, which is slow: call it on a thread
-  // that may wait. A copy must not straddle two of its pieces.
+  // that may wait, and pieces are best pinned by several threads at once. A copy must not straddle
+  // two of its pieces. Its bytes are the CPU's to read and write as well; those of ReserveArena are
+  // not.
   virtual Result<std::unique_ptr<Arena>> ReserveHostArena(Bytes size, int numa_node) = 0;
 
+  // Makes the words in [begin, begin + bytes), whole pages of shared memory that stay mapped,
+  // usable by this device's channels and streams.
   virtual Result<std::unique_ptr<Registration>> RegisterWords(void* begin, Bytes bytes) = 0;
   virtual Result<std::unique_ptr<Channel>> OpenChannel(Direction direction) = 0;
   // Wraps a stream of the caller's. REQUIRES: the stream outlives the result or is idle when
-  // destroyed.
+  // destroyed. What the result enqueued is still done after its own end.
   virtual Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) = 0;
 };
 
@@ -144,8 +160,8 @@ struct HostOptions {
   Bytes total = core::GiB(2);   // of each device
   double bytes_per_second = 0;  // of each direction of each link; 0 is as fast as memcpy goes
   core::Duration latency{0};    // added to every copy
-  // Faults: called before the n-th Create or Copy (counted from 1) of any device; true makes it
-  // fail.
+  // Faults: asked before the n-th Create or Copy (counted from 1) of any of these devices, from any
+  // thread; true makes it fail. A failed Copy fails its channel (Channel::Health).
   std::function<bool(uint64_t)> fail_create;
   std::function<bool(uint64_t)> fail_copy;
 };

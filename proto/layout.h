@@ -198,6 +198,9 @@ struct SegmentHeader {
   // to sleep or wakes the other puts a full fence between its own store and its look at the
   // other's.
   alignas(64) std::atomic<uint32_t> daemon_asleep;
+  // Client: lanes 0 .. log_lanes-1 of the log have been used; raised before a lane's first entry, so that
+  // the daemon touches no page of a lane that nobody writes.
+  alignas(64) std::atomic<uint32_t> log_lanes;
 };
 
 struct Segment {

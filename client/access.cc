@@ -1,0 +1,557 @@
+#include "client/access.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/lease.h"
+#include "ipc/clock.h"
+
+namespace ravenstore::client {
+namespace {
+
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+using core::Tick;
+using proto::LeaseState;
+
+constexpr auto kTurnPoll = std::chrono::microseconds(50);
+constexpr uint16_t kHoldersMax = std::numeric_limits<uint16_t>::max();
+
+// How far a get came with one tensor.
+enum class Hold {
+  kNone,
+  kTaken,     // in use, one holder is ours
+  kAsk,       // moved to kFetching by us; the daemon is to be asked
+  kAwait,     // the daemon was asked on our behalf; its answer is ours
+  kElsewhere  // somebody else moves it: wait and begin again
+};
+
+Error WrongState(const Tensor& tensor, const char* what) {
+  return {ErrorCode::kWrongState, Describe(tensor) + ": " + what};
+}
+Error LostBytes(const Tensor& tensor) {
+  return {ErrorCode::kLost, Describe(tensor) + ": its bytes are lost for ever"};
+}
+
+// Why the daemon denied the last request of this row.
+ErrorCode ErrorOf(const proto::LeaseSlot& row) {
+  const uint32_t code = row.error.load(std::memory_order_relaxed);
+  const bool known = code >= static_cast<uint32_t>(ErrorCode::kInvalidArgument) &&
+                     code <= static_cast<uint32_t>(ErrorCode::kUnsupported);
+  return known ? static_cast<ErrorCode>(code) : ErrorCode::kCorrupt;
+}
+
+bool ClaimTurn(Tensor& tensor, FetchTurn from) {
+  return tensor.turn.compare_exchange_strong(from, FetchTurn::kTaken, std::memory_order_acq_rel);
+}
+
+// Settles what a get that gave up left behind. True when the answer it waited for is now ours.
+bool InheritAnswer(Tensor& tensor, LeaseState state) {
+  if (tensor.turn.load(std::memory_order_acquire) != FetchTurn::kAbandoned) return false;
+  if (state == LeaseState::kInUse || state == LeaseState::kFetching) {
+    return ClaimTurn(tensor, FetchTurn::kAbandoned);
+  }
+  // The daemon denied it meanwhile: nothing came of it.
+  FetchTurn abandoned = FetchTurn::kAbandoned;
+  tensor.turn.compare_exchange_strong(abandoned, FetchTurn::kNobody, std::memory_order_acq_rel);
+  return false;
+}
+
+struct Begun {
+  Hold hold = Hold::kNone;
+  LeaseState from = LeaseState::kFree;  // the state it was in
+};
+
+// One step of a get. `target` is null for "where it is".
+Result<Begun> Begin(Session& session, Tensor& tensor, const ClientDevice* target) {
+  proto::LeaseSlot& row = session.Row(tensor);
+  uint64_t word = row.word.load(std::memory_order_acquire);
+  while (true) {
+    const proto::Lease lease = proto::UnpackLease(word);
+    if (tensor.turn.load(std::memory_order_relaxed) == FetchTurn::kAbandoned) [[unlikely]] {
+      if (InheritAnswer(tensor, lease.state)) return Begun{Hold::kAwait, lease.state};
+    }
+    if (IsResident(lease.state)) {
+      const bool here = target == nullptr ||
+                        row.device.load(std::memory_order_relaxed) == target->daemon_ordinal();
+      if (here) {
+        if (lease.holders == kHoldersMax) {
+          return Error{ErrorCode::kLimit, Describe(tensor) + ": too many gets without a put"};
+        }
+        if (!Swing(row, &word, LeaseState::kInUse, lease.holders + 1)) continue;
+        session.log().Append(tensor.slot, proto::AccessOp::kGet);
+        return Begun{Hold::kTaken, lease.state};
+      }
+      if (lease.state == LeaseState::kInUse) {
+        return WrongState(tensor, "it is in use on another device: put it there first");
+      }
+      if (lease.state == LeaseState::kLeaving) return Begun{Hold::kElsewhere, lease.state};
+    } else if (lease.state == LeaseState::kFetching) {
+      return Begun{Hold::kElsewhere, lease.state};
+    } else if (lease.state == LeaseState::kLost) {
+      return LostBytes(tensor);
+    } else if (lease.state != LeaseState::kAway) {
+      return WrongState(tensor, "get after free");
+    }
+    if (!ClaimTurn(tensor, FetchTurn::kNobody)) return Begun{Hold::kElsewhere, lease.state};
+    if (Swing(row, &word, LeaseState::kFetching, 0)) return Begun{Hold::kAsk, lease.state};
+    tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+  }
+}
+
+// Undoes a move to kFetching that the daemon was not told of.
+void Unask(Session& session, Tensor& tensor, LeaseState from) {
+  proto::LeaseSlot& row = session.Row(tensor);
+  uint64_t word = row.word.load(std::memory_order_acquire);
+  Swing(row, &word, from, 0);
+  tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+}
+
+// Gives back a holder that was taken for nothing: the last put's record stands, but for tickets of
+// those who used it beside us.
+void GiveBack(Session& session, Tensor& tensor) {
+  proto::LeaseSlot& row = session.Row(tensor);
+  uint64_t word = row.word.load(std::memory_order_acquire);
+  while (true) {
+    const proto::Lease lease = proto::UnpackLease(word);
+    if (lease.state != LeaseState::kInUse || lease.holders == 0) return;
+    const bool last = lease.holders == 1;
+    if (const uint64_t early = tensor.early_ticket.load(std::memory_order_relaxed);
+        last && early != 0) {
+      row.ticket.store(early, std::memory_order_relaxed);
+      tensor.early_ticket.store(0, std::memory_order_relaxed);
+    }
+    if (Swing(row, &word, last ? LeaseState::kIdle : LeaseState::kInUse, lease.holders - 1)) {
+      if (last) session.log().Append(tensor.slot, proto::AccessOp::kPut);
+      return;
+    }
+  }
+}
+
+proto::Request FetchRequest(Session& session, const Tensor& tensor, const ClientDevice& device,
+                            Tick deadline) {
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kFetch);
+  request.slot = tensor.slot;
+  request.id = tensor.id;
+  request.device = static_cast<uint16_t>(device.daemon_ordinal());
+  request.deadline_ns = deadline.time_since_epoch().count();
+  request.ticket = session.Row(tensor).ticket.load(std::memory_order_relaxed);
+  return request;
+}
+
+// Waits for the daemon's answer. REQUIRES: the turn is ours; it no longer is afterwards.
+Status AwaitFetch(Session& session, Tensor& tensor, Tick deadline) {
+  proto::LeaseSlot& row = session.Row(tensor);
+  const Tick begun = ipc::Now();
+  proto::Lease answer;
+  const Waited waited = AwaitAnswer(row, LeaseState::kFetching, DeadlineAfter(deadline, kGrace),
+                                    session.phase(), &answer);
+  session.CountStall(ipc::Now() - begun);
+  if (waited != Waited::kAnswered) {
+    tensor.turn.store(FetchTurn::kAbandoned, std::memory_order_release);
+    RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+    return Error{ErrorCode::kTimedOut,
+                 Describe(tensor) + ": the daemon is unresponsive, it did not answer the get"};
+  }
+  if (answer.state == LeaseState::kInUse) {
+    tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+    return core::Ok();
+  }
+  const ErrorCode code = ErrorOf(row);
+  // Asked before the turn goes on: another get's failure would replace the words.
+  const std::string words =
+      answer.state == LeaseState::kAway ? session.Explain(tensor.slot) : std::string();
+  tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+  if (answer.state == LeaseState::kLost) return LostBytes(tensor);
+  if (answer.state != LeaseState::kAway) return WrongState(tensor, "freed while it was fetched");
+  return Error{code, Describe(tensor) + ": " + (words.empty() ? "the get was denied" : words)};
+}
+
+// Waits until whoever else moves the tensor may be done with it.
+Status AwaitOthers(Session& session, const Tensor& tensor, LeaseState pending, Tick deadline) {
+  if (ipc::Now() < deadline) {
+    if (pending != LeaseState::kFetching && pending != LeaseState::kLeaving) {
+      // A thread of ours is about to ask, or reads its answer: no change of the word may follow.
+      std::this_thread::sleep_for(kTurnPoll);
+      return session.CheckUsable();
+    }
+    proto::Lease answer;
+    const Waited waited =
+        AwaitAnswer(session.Row(tensor), pending, deadline, session.phase(), &answer);
+    if (waited == Waited::kAnswered) return core::Ok();
+    RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  }
+  return Error{ErrorCode::kTimedOut, Describe(tensor) +
+                                         ": it was moved for longer than the get "
+                                         "was willing to wait"};
+}
+
+// Where a get is to happen.
+struct Aim {
+  ClientDevice* target = nullptr;  // null: where it is
+  ClientDevice* device = nullptr;  // where it is expected
+  ClientStream* stream = nullptr;
+};
+
+Result<Aim> TakeAim(Session& session, const Tensor& tensor, device::StreamHandle stream,
+                    int device) {
+  Aim aim;
+  if (device >= 0) {
+    RAVEN_ASSIGN_OR_RETURN(aim.target, session.devices().Local(device));
+    RAVEN_RETURN_IF_ERROR(aim.target->Prepare());
+    aim.device = aim.target;
+  } else {
+    RAVEN_ASSIGN_OR_RETURN(aim.device, HomeOf(tensor));
+  }
+  RAVEN_ASSIGN_OR_RETURN(aim.stream, session.streams().Find(stream, *aim.device));
+  RAVEN_RETURN_IF_ERROR(aim.stream->CheckNotCapturing());
+  return aim;
+}
+
+// Takes a holder, whatever it takes.
+Status Take(Session& session, Tensor& tensor, const Aim& aim, Deadline& deadline) {
+  while (true) {
+    RAVEN_ASSIGN_OR_RETURN(const Begun begun, Begin(session, tensor, aim.target));
+    if (begun.hold == Hold::kTaken) return core::Ok();
+    if (begun.hold == Hold::kAwait) return AwaitFetch(session, tensor, deadline.at());
+    if (begun.hold == Hold::kAsk) {
+      const proto::Request request = FetchRequest(session, tensor, *aim.device, deadline.at());
+      size_t sent = 0;
+      if (Status asked = session.requests().Send({&request, 1}, deadline.at(), &sent);
+          !asked.ok()) {
+        Unask(session, tensor, begun.from);
+        return asked;
+      }
+      return AwaitFetch(session, tensor, deadline.at());
+    }
+    RAVEN_RETURN_IF_ERROR(AwaitOthers(session, tensor, begun.from, deadline.at()));
+  }
+}
+
+Status RestorePoisoned(Session& session, Tensor& tensor, ClientStream& stream, void* address) {
+  const auto lock = session.poison()->Lock();
+  RAVEN_ASSIGN_OR_RETURN(const auto written,
+                         session.poison()->Restore(tensor.slot, stream, address));
+  if (!written) return core::Ok();
+  return Error{ErrorCode::kCorrupt,
+               Describe(tensor) + ": written after put, at byte " + std::to_string(*written)};
+}
+
+// The GPU's half of a get: maps, orders `stream`, and blocks if asked. REQUIRES: a holder is ours.
+Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle handle, const Aim& aim,
+                      const GetOptions& options, Deadline& deadline) {
+  proto::LeaseSlot& row = session.Row(tensor);
+  ClientDevice* device = aim.device;
+  ClientStream* stream = aim.stream;
+  if (row.device.load(std::memory_order_relaxed) != device->daemon_ordinal()) [[unlikely]] {
+    RAVEN_ASSIGN_OR_RETURN(device, HomeOf(tensor));
+    RAVEN_ASSIGN_OR_RETURN(stream, session.streams().Find(handle, *device));
+  }
+  const uint64_t offset = row.place.load(std::memory_order_relaxed) * proto::kPlaceUnit;
+  if (!device->Mapped(offset, tensor.bytes)) [[unlikely]] {
+    RAVEN_RETURN_IF_ERROR(device->EnsureMapped(
+        offset, tensor.bytes, DeadlineAfter(deadline.at(), kGrace), session.phase()));
+  }
+  void* address = device->base() + offset;
+  const uint64_t ticket = row.ticket.load(std::memory_order_relaxed);
+  const uint64_t arrival = row.arrival.load(std::memory_order_relaxed);
+  if (stream->MustOrder(ticket)) RAVEN_RETURN_IF_ERROR(stream->WaitForTicket(ticket, deadline));
+  if (arrival != 0) {
+    RAVEN_RETURN_IF_ERROR(stream->WaitForArrival(tensor.slot, arrival, deadline));
+    if (proto::UnpackLease(row.word.load(std::memory_order_acquire)).state == LeaseState::kLost) {
+      return LostBytes(tensor);
+    }
+  }
+  if (options.blocking) {
+    RAVEN_RETURN_IF_ERROR(stream->Block(ticket, arrival, deadline));
+  }
+  if (session.poison() != nullptr) [[unlikely]] {
+    RAVEN_RETURN_IF_ERROR(RestorePoisoned(session, tensor, *stream, address));
+  }
+  if (!options.read_only) tensor.writable_use.store(true, std::memory_order_relaxed);
+  return address;
+}
+
+uint64_t HintOf(const PutOptions& options) {
+  proto::Hint hint;
+  if (options.not_needed) {
+    hint.kind = proto::HintKind::kNotNeeded;
+  } else if (options.needed_in) {
+    const Tick at = DeadlineAfter(ipc::Now(), *options.needed_in);
+    hint = {proto::HintKind::kNeededAt, static_cast<uint64_t>(at.time_since_epoch().count()) >> 10};
+  } else if (options.order) {
+    const int64_t order = std::clamp(*options.order, -proto::kOrderBias, proto::kOrderBias - 1);
+    hint = {proto::HintKind::kOrder, static_cast<uint64_t>(order + proto::kOrderBias)};
+  }
+  return proto::Pack(hint);
+}
+
+// The answer to a put of a tensor that nobody holds.
+Error NotHeld(const Tensor& tensor, LeaseState state) {
+  if (state == LeaseState::kLost) return LostBytes(tensor);
+  if (state == LeaseState::kFree || state == LeaseState::kFreeing) {
+    return WrongState(tensor, "put after free");
+  }
+  return WrongState(tensor, "put without a get: it is not in Userspace (put twice?)");
+}
+
+// The shared half of a put. `ticket` covers the stream's work and that of earlier puts in this use.
+Status Release(Session& session, Tensor& tensor, uint64_t ticket, const PutOptions& options) {
+  proto::LeaseSlot& row = session.Row(tensor);
+  const uint64_t hint = HintOf(options);
+  const bool wrote = session.poison() != nullptr ||
+                     (!options.not_modified && tensor.writable_use.load(std::memory_order_relaxed));
+  if (wrote) row.writes.fetch_add(1, std::memory_order_relaxed);
+  uint64_t word = row.word.load(std::memory_order_acquire);
+  while (true) {
+    const proto::Lease lease = proto::UnpackLease(word);
+    if (lease.state != LeaseState::kInUse || lease.holders == 0)
+      return NotHeld(tensor, lease.state);
+    if (lease.holders > 1) {
+      tensor.early_ticket.store(ticket, std::memory_order_relaxed);
+      if (Swing(row, &word, LeaseState::kInUse, lease.holders - 1)) return core::Ok();
+      continue;
+    }
+    row.ticket.store(ticket, std::memory_order_relaxed);
+    row.hint.store(hint, std::memory_order_relaxed);
+    tensor.early_ticket.store(0, std::memory_order_relaxed);
+    tensor.writable_use.store(false, std::memory_order_relaxed);
+    if (Swing(row, &word, LeaseState::kIdle, 0)) break;
+    // A get came between and may have set it for itself before we cleared it: any doubt is a write.
+    tensor.writable_use.store(true, std::memory_order_relaxed);
+  }
+  session.log().Append(tensor.slot, proto::AccessOp::kPut);
+  return core::Ok();
+}
+
+// The gets of one call: all are asked for before any is waited for.
+class Batch {
+ public:
+  Batch(Session& session, std::span<Tensor* const> tensors, device::StreamHandle stream,
+        const GetOptions& options, Deadline& deadline)
+      : session_(session),
+        tensors_(tensors),
+        stream_(stream),
+        options_(options),
+        deadline_(deadline),
+        aims_(tensors.size()),
+        begun_(tensors.size()) {}
+
+  Status Run(void** addresses) {
+    Status status = BeginAll();
+    if (status.ok()) status = Ask();
+    // Those that were asked for are answered, whatever became of the others.
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      Status taken = Finish(i, status.ok());
+      if (status.ok() && !taken.ok()) status = std::move(taken);
+    }
+    for (size_t i = 0; i < tensors_.size() && status.ok(); ++i) {
+      Result<void*> address =
+          Arrange(session_, *tensors_[i], stream_, aims_[i], options_, deadline_);
+      if (address.ok()) {
+        addresses[i] = *address;
+      } else {
+        status = std::move(address).error();
+      }
+    }
+    if (!status.ok()) {
+      for (size_t i = 0; i < tensors_.size(); ++i) {
+        if (begun_[i].hold == Hold::kTaken) GiveBack(session_, *tensors_[i]);
+      }
+    }
+    return status;
+  }
+
+ private:
+  Status BeginAll() {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      RAVEN_ASSIGN_OR_RETURN(aims_[i], TakeAim(session_, *tensors_[i], stream_, options_.device));
+      RAVEN_ASSIGN_OR_RETURN(begun_[i], Begin(session_, *tensors_[i], aims_[i].target));
+    }
+    return core::Ok();
+  }
+
+  Status Ask() {
+    std::vector<proto::Request> requests;
+    std::vector<size_t> asked;
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (begun_[i].hold != Hold::kAsk) continue;
+      requests.push_back(FetchRequest(session_, *tensors_[i], *aims_[i].device, deadline_.at()));
+      asked.push_back(i);
+    }
+    size_t sent = 0;
+    Status status = session_.requests().Send(requests, deadline_.at(), &sent);
+    for (size_t i = 0; i < sent; ++i) begun_[asked[i]].hold = Hold::kAwait;
+    return status;
+  }
+
+  // Afterwards the hold is kTaken or kNone. Without `wanted` only what must not stay is settled.
+  Status Finish(size_t i, bool wanted) {
+    Begun& begun = begun_[i];
+    Tensor& tensor = *tensors_[i];
+    const Hold hold = std::exchange(begun.hold, Hold::kNone);
+    if (hold == Hold::kAsk) Unask(session_, tensor, begun.from);
+    if (hold == Hold::kAwait) RAVEN_RETURN_IF_ERROR(AwaitFetch(session_, tensor, deadline_.at()));
+    if (hold == Hold::kElsewhere) {
+      if (!wanted) return core::Ok();
+      RAVEN_RETURN_IF_ERROR(Take(session_, tensor, aims_[i], deadline_));
+    }
+    if (hold != Hold::kNone && hold != Hold::kAsk) begun.hold = Hold::kTaken;
+    return core::Ok();
+  }
+
+  Session& session_;
+  const std::span<Tensor* const> tensors_;
+  const device::StreamHandle stream_;
+  const GetOptions& options_;
+  Deadline& deadline_;
+  std::vector<Aim> aims_;
+  std::vector<Begun> begun_;
+};
+
+core::Duration WaitOf(const Session& session, const GetOptions& options) {
+  return options.timeout > core::Duration(0) ? options.timeout : session.timeout();
+}
+
+// Keeps the bytes of a tensor whose last holder is about to put it.
+Status BuryPoisoned(Session& session, Tensor& tensor, ClientStream& stream) {
+  const uint64_t word = session.Row(tensor).word.load(std::memory_order_acquire);
+  if (proto::UnpackLease(word).holders != 1 || session.poison()->Holds(tensor.slot)) {
+    return core::Ok();
+  }
+  return session.poison()->Bury(tensor.slot, stream, Address(tensor), tensor.bytes);
+}
+
+}  // namespace
+
+Result<void*> Get(Tensor& tensor, device::StreamHandle stream, const GetOptions& options) {
+  Session& session = *tensor.session;
+  RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  Deadline deadline(WaitOf(session, options));
+  RAVEN_ASSIGN_OR_RETURN(const Aim aim, TakeAim(session, tensor, stream, options.device));
+  RAVEN_RETURN_IF_ERROR(Take(session, tensor, aim, deadline));
+  Result<void*> address = Arrange(session, tensor, stream, aim, options, deadline);
+  if (!address.ok()) [[unlikely]]
+    GiveBack(session, tensor);
+  return address;
+}
+
+Status GetBatch(std::span<Tensor* const> tensors, device::StreamHandle stream,
+                const GetOptions& options, void** addresses) {
+  if (tensors.empty()) return core::Ok();
+  Session& session = *tensors[0]->session;
+  RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  Deadline deadline(WaitOf(session, options));
+  return Batch(session, tensors, stream, options, deadline).Run(addresses);
+}
+
+Status GetInto(Tensor& tensor, void* to, device::StreamHandle handle, const GetOptions& options) {
+  GetOptions reading = options;
+  reading.read_only = true;
+  RAVEN_ASSIGN_OR_RETURN(void* const address, Get(tensor, handle, reading));
+  Session& session = *tensor.session;
+  const auto copy = [&]() -> Status {
+    RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, HomeOf(tensor));
+    RAVEN_ASSIGN_OR_RETURN(ClientStream* const stream, session.streams().Find(handle, *device));
+    RAVEN_RETURN_IF_ERROR(stream->Copy(to, address, core::Bytes(tensor.bytes)));
+    return options.blocking ? stream->Synchronize() : core::Ok();
+  };
+  Status copied = copy();
+  SharedTicket alone;
+  Status put = Put(tensor, handle, {.not_modified = true}, &alone);
+  return copied.ok() ? put : copied;
+}
+
+Result<uint64_t> TicketFor(ClientStream& stream, std::span<const uint64_t> also, Deadline& deadline,
+                           SharedTicket* shared) {
+  const bool plain = std::none_of(also.begin(), also.end(),
+                                  [&](uint64_t ticket) { return stream.MustOrder(ticket); });
+  if (plain && shared->stream == &stream) return shared->ticket;
+  RAVEN_ASSIGN_OR_RETURN(const uint64_t ticket, stream.TakeTicket(also, deadline));
+  // On the calling thread a ticket stands for others' work only, so it is nobody else's.
+  if (plain || !stream.synchronous()) *shared = {&stream, ticket};
+  return ticket;
+}
+
+Status Put(Tensor& tensor, device::StreamHandle handle, const PutOptions& options,
+           SharedTicket* shared) {
+  Session& session = *tensor.session;
+  RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  const proto::LeaseSlot& row = session.Row(tensor);
+  const proto::Lease lease = proto::UnpackLease(row.word.load(std::memory_order_acquire));
+  if (lease.state != LeaseState::kInUse) [[unlikely]]
+    return NotHeld(tensor, lease.state);
+  RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, HomeOf(tensor));
+  RAVEN_ASSIGN_OR_RETURN(ClientStream* const stream, session.streams().Find(handle, *device));
+  RAVEN_RETURN_IF_ERROR(stream->CheckNotCapturing());
+  std::unique_lock<std::mutex> poisoning;
+  if (session.poison() != nullptr) [[unlikely]] {
+    poisoning = session.poison()->Lock();
+    RAVEN_RETURN_IF_ERROR(BuryPoisoned(session, tensor, *stream));
+  }
+  Deadline deadline(session.timeout());
+  const uint64_t early = tensor.early_ticket.load(std::memory_order_relaxed);
+  const Result<uint64_t> ticket =
+      TicketFor(*stream, {&early, early == 0 ? 0u : 1u}, deadline, shared);
+  if (ticket.ok()) [[likely]]
+    return Release(session, tensor, *ticket, options);
+  if (poisoning) {  // it stays in Userspace, with its bytes
+    static_cast<void>(session.poison()->Restore(tensor.slot, *stream, Address(tensor)));
+  }
+  return ticket.error();
+}
+
+Result<ClientDevice*> HomeOf(const Tensor& tensor) {
+  Session& session = *tensor.session;
+  ClientDevice* device =
+      session.devices().OfDaemon(session.Row(tensor).device.load(std::memory_order_relaxed));
+  if (device != nullptr) [[likely]]
+    return device;
+  return Error{ErrorCode::kNotFound,
+               Describe(tensor) + ": it is on a device that this process does not see"};
+}
+
+namespace {
+
+// The rows are there: not in a fork, not after disconnect.
+bool HasRows(const Tensor& tensor) {
+  const Phase phase = tensor.session->phase().load(std::memory_order_acquire);
+  return phase == Phase::kAttached || phase == Phase::kLost;
+}
+
+}  // namespace
+
+void* Address(const Tensor& tensor) {
+  if (!HasRows(tensor)) return nullptr;
+  const proto::LeaseSlot& row = tensor.session->Row(tensor);
+  const uint64_t word = row.word.load(std::memory_order_acquire);
+  if (proto::UnpackLease(word).state != LeaseState::kInUse) return nullptr;
+  const Result<ClientDevice*> device = HomeOf(tensor);
+  if (!device.ok() || (*device)->base() == nullptr) return nullptr;
+  return (*device)->base() + row.place.load(std::memory_order_relaxed) * proto::kPlaceUnit;
+}
+
+int DeviceOf(const Tensor& tensor) {
+  if (!HasRows(tensor)) return -1;
+  const Result<ClientDevice*> device = HomeOf(tensor);
+  return device.ok() ? (*device)->local_ordinal() : -1;
+}
+
+Readiness ReadinessOf(const Tensor& tensor) {
+  if (!tensor.session->CheckUsable().ok()) return Readiness::kLost;
+  const proto::LeaseSlot& row = tensor.session->Row(tensor);
+  const LeaseState state = proto::UnpackLease(row.word.load(std::memory_order_acquire)).state;
+  if (state == LeaseState::kLost) return Readiness::kLost;
+  if (!IsResident(state)) return Readiness::kNotYet;
+  const uint64_t arrival = row.arrival.load(std::memory_order_relaxed);
+  return tensor.session->HasArrived(arrival) ? Readiness::kReady : Readiness::kNotYet;
+}
+
+}  // namespace ravenstore::client

@@ -1,0 +1,69 @@
+// get and put: the hot path. Resident tensors need one compare-and-swap each and no system call.
+//
+// Threads: any, as client/ravenstore.h says.
+// Errors: kWrongState (not in the state the call asks for), kLost, kForked, kCapturing,
+// kOutOfMemory
+//   and kTimedOut (away, and no room or no answer by the deadline), kCorrupt (poison), the
+//   device's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "client/lease.h"
+#include "client/session.h"
+#include "client/tensor.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "device/device.h"
+
+namespace ravenstore::client {
+
+struct GetOptions {
+  bool read_only = false;
+  bool blocking = false;
+  int device = -1;            // -1: where it is or was last
+  core::Duration timeout{0};  // 0: the session's
+};
+
+struct PutOptions {
+  std::optional<core::Duration> needed_in = {};
+  std::optional<int64_t> order = {};
+  bool not_modified = false;
+  bool not_needed = false;
+};
+
+// A ticket that several puts or frees of one call share.
+struct SharedTicket {
+  ClientStream* stream = nullptr;
+  uint64_t ticket = 0;
+};
+
+// The daemon answers every request by its deadline; one that is later than this is unresponsive.
+inline constexpr core::Duration kGrace = std::chrono::seconds(2);
+
+core::Result<void*> Get(Tensor& tensor, device::StreamHandle stream, const GetOptions& options);
+// All or none. `addresses` has one place for each tensor.
+core::Status GetBatch(std::span<Tensor* const> tensors, device::StreamHandle stream,
+                      const GetOptions& options, void** addresses);
+core::Status GetInto(Tensor& tensor, void* to, device::StreamHandle stream,
+                     const GetOptions& options);
+core::Status Put(Tensor& tensor, device::StreamHandle stream, const PutOptions& options,
+                 SharedTicket* shared);
+
+// The address in Userspace, else null.
+void* Address(const Tensor& tensor);
+// This process's ordinal of the device the tensor is on or was on last; -1 when it has none.
+int DeviceOf(const Tensor& tensor);
+enum class Readiness { kReady, kNotYet, kLost };
+Readiness ReadinessOf(const Tensor& tensor);
+
+// The device that the tensor's row names. kNotFound when this process does not see it.
+core::Result<ClientDevice*> HomeOf(const Tensor& tensor);
+// A ticket for what was enqueued on `stream` and for the open ones of `also`; taken once for all
+// that share.
+core::Result<uint64_t> TicketFor(ClientStream& stream, std::span<const uint64_t> also,
+                                 Deadline& deadline, SharedTicket* shared);
+
+}  // namespace ravenstore::client

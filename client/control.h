@@ -1,0 +1,83 @@
+// The session's control socket: the handshake, requests with their answers, and the watcher thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/phase.h"
+#include "client/wire.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "ipc/unique_fd.h"
+
+namespace ravenstore::client {
+
+// A packet from the daemon with what came beside it.
+struct Incoming {
+  wire::DaemonPacket packet;
+  std::vector<ipc::UniqueFd> descriptors;
+};
+
+// Owns: the socket and the watcher thread, which reads it, hands answers to those who asked and
+//   the rest to `on_packet`, and calls `on_hangup` once nobody is at the other end any more.
+// Threads: any, but Start and Stop by the owner. The callbacks run on the watcher.
+class ControlLink {
+ public:
+  // Connects and greets; the answer is a Welcome with its descriptors.
+  // Errors: kUnavailable, kVersionMismatch, kPermission, kTimedOut, whatever the daemon answers.
+  static core::Result<std::unique_ptr<ControlLink>> Connect(const std::string& path,
+                                                            const wire::ClientPacket& hello,
+                                                            core::Tick deadline, Incoming* welcome);
+  ~ControlLink();
+
+  core::Status Start(std::function<void(Incoming)> on_packet, std::function<void()> on_hangup);
+  // Ends the watcher and fails the requests that still wait.
+  void Stop();
+  // True once Stop was asked for. For callbacks that wait: see WaitForStop.
+  bool WaitForStop(core::Duration bound);
+
+  // Sends `request` and waits for its answer.
+  // Errors: the daemon's Failure, kTimedOut, kLost, kUnavailable.
+  core::Result<wire::DaemonPacket> Call(wire::ClientPacket request, core::Tick deadline,
+                                        const PhaseWord& phase);
+  // Sends without expecting an answer; waits until `deadline` for room in the socket.
+  core::Status Send(const wire::ClientPacket& packet, core::Tick deadline);
+  // Fails those who wait in Call, as the session's phase says.
+  void WakeCallers();
+
+  void LockForFork() { mutex_.lock(); }
+  void UnlockAfterFork() { mutex_.unlock(); }
+  // In a forked child: closes the descriptors. The watcher is not there, so this object must never
+  // be destroyed.
+  void DropInChild();
+
+ private:
+  explicit ControlLink(ipc::UniqueFd socket);
+  void Watch();
+  // False once the peer has hung up.
+  bool ReadAll();
+  void Dispatch(Incoming incoming);
+
+  ipc::UniqueFd socket_;
+  ipc::UniqueFd stop_event_;
+  std::function<void(Incoming)> on_packet_;
+  std::function<void()> on_hangup_;
+  std::thread watcher_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;      // guarded by mutex_
+  uint64_t last_request_ = 0;  // guarded by mutex_
+  // Requests under way; empty until the answer is there. Guarded by mutex_.
+  std::map<uint64_t, std::optional<wire::DaemonPacket>> calls_;
+};
+
+}  // namespace ravenstore::client

@@ -1,0 +1,173 @@
+#include "client/ctl/commands.h"
+
+#include <pwd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <ostream>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "client/ctl/render.h"
+#include "client/ctl/session.h"
+#include "core/size_text.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+
+int Report(const Common& common, const Error& error, Streams streams) {
+  if (common.json) streams.out << ErrorJson(error);
+  streams.err << "ravenctl: " << Printable(core::Describe(error)) << '\n';
+  return kExitFailed;
+}
+
+int ReportUnreachable(const Common& common, Error error, Streams streams) {
+  const std::string_view advice = AdviceAbout(error.code);
+  if (!advice.empty()) (error.message += "; ") += advice;
+  return Report(common, error, streams);
+}
+
+int Misused(const std::string& message, Streams streams) {
+  streams.err << "ravenctl: " << message << '\n';
+  return kExitUsage;
+}
+
+// A tensor in two places is found by either.
+bool InTier(const proto::TensorInfo& tensor, std::string_view tier) {
+  std::string_view rest = tensor.tier();
+  constexpr std::string_view kAnd = " + ";
+  for (;;) {
+    const size_t end = std::min(rest.find(kAnd), rest.size());
+    if (rest.substr(0, end) == tier) return true;
+    if (end == rest.size()) return false;
+    rest.remove_prefix(end + kAnd.size());
+  }
+}
+
+void Sort(std::vector<proto::TensorInfo>* tensors, SortBy by) {
+  std::stable_sort(tensors->begin(), tensors->end(), [by](const auto& a, const auto& b) {
+    switch (by) {
+      case SortBy::kId: return a.id() < b.id();
+      case SortBy::kClient: return a.client() < b.client();
+      case SortBy::kTier: return a.tier() < b.tier();
+      case SortBy::kSize: return a.bytes() > b.bytes();
+      case SortBy::kName: return a.name() < b.name();
+    }
+    return false;
+  });
+}
+
+std::optional<uint32_t> UidOf(const std::string& user) {
+  uint32_t uid = 0;
+  const auto parsed = std::from_chars(user.data(), user.data() + user.size(), uid);
+  if (parsed.ec == std::errc() && parsed.ptr == user.data() + user.size()) return uid;
+  std::string buffer(1024, '\0');
+  passwd entry{};
+  passwd* found = nullptr;
+  while (getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found) == ERANGE) {
+    buffer.resize(buffer.size() * 2);
+  }
+  if (found == nullptr) return std::nullopt;
+  return entry.pw_uid;
+}
+
+// A budget of zero would mean "leave it" on the wire, so it cannot be asked for.
+std::optional<uint64_t> BudgetOf(const std::string& text) {
+  if (text.empty()) return 0;
+  const auto bytes = core::ParseBytes(text);
+  if (!bytes || *bytes == core::Bytes(0)) return std::nullopt;
+  return bytes->count();
+}
+
+}  // namespace
+
+int RunStatus(const Common& common, Streams streams) {
+  auto session = Session::Open(common.socket, common.patience);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  const auto stats = session->Stats();
+  if (!stats.ok()) return Report(common, stats.error(), streams);
+  const auto clients = session->Clients();
+  if (!clients.ok()) return Report(common, clients.error(), streams);
+  streams.out << (common.json ? StatusJson(session->welcome(), *stats, *clients)
+                              : StatusText(session->welcome(), *stats, *clients));
+  return kExitOk;
+}
+
+int RunClients(const Common& common, Streams streams) {
+  auto session = Session::Open(common.socket, common.patience);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  const auto clients = session->Clients();
+  if (!clients.ok()) return Report(common, clients.error(), streams);
+  streams.out << (common.json ? ClientsJson(*clients) : ClientsText(*clients));
+  return kExitOk;
+}
+
+int RunList(const Common& common, const ListOptions& options, Streams streams) {
+  auto session = Session::Open(common.socket, common.patience);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  std::vector<proto::TensorInfo> tensors;
+  bool more = false;
+  // What is to be sorted must be seen whole.
+  const size_t enough = options.sort || options.limit == 0 ? SIZE_MAX : options.limit;
+  const Status listed = session->List(options.client, [&](const proto::TensorInfo& tensor) {
+    if (!options.tier.empty() && !InTier(tensor, options.tier)) return true;
+    more = tensors.size() == enough;
+    if (!more) tensors.push_back(tensor);
+    return !more;
+  });
+  if (!listed.ok()) return Report(common, listed.error(), streams);
+  if (options.sort) Sort(&tensors, *options.sort);
+  if (options.limit != 0 && tensors.size() > options.limit) {
+    tensors.resize(options.limit);
+    more = true;
+  }
+  streams.out << (common.json ? TensorsJson(tensors, more) : TensorsText(tensors, more));
+  return kExitOk;
+}
+
+int RunLimits(const Common& common, const LimitsOptions& options, Streams streams) {
+  if ((options.client != 0) == !options.user.empty()) {
+    return Misused("limits needs either --client or --user", streams);
+  }
+  const auto device_budget = BudgetOf(options.device_budget);
+  const auto host_budget = BudgetOf(options.host_budget);
+  for (const auto& [budget, text] : {std::tie(device_budget, options.device_budget),
+                                     std::tie(host_budget, options.host_budget)}) {
+    if (!budget) {
+      return Misused("'" + text + "' is no budget: give a size above zero such as 12GiB or 512MiB",
+                     streams);
+    }
+  }
+  proto::SetLimits limits;
+  limits.set_client(options.client);
+  limits.set_device_budget(*device_budget);
+  limits.set_host_budget(*host_budget);
+  std::string who = "client " + std::to_string(options.client);
+  if (!options.user.empty()) {
+    const auto uid = UidOf(options.user);
+    if (!uid) return Misused("there is no user '" + options.user + "'", streams);
+    limits.set_uid(*uid);
+    who = "user " + options.user;
+  }
+  auto session = Session::Open(common.socket, common.patience);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  const auto answer = session->SetLimits(limits);
+  if (!answer.ok()) return Report(common, answer.error(), streams);
+  streams.out << (common.json ? LimitsJson(who, *answer) : LimitsText(who, *answer));
+  return kExitOk;
+}
+
+int RunDoctor(const Common& common, Environment& environment, Streams streams) {
+  const std::vector<Finding> findings = Examine(environment);
+  streams.out << (common.json ? FindingsJson(findings) : FindingsText(findings));
+  return Healthy(findings) ? kExitOk : kExitFailed;
+}
+
+}  // namespace ravenstore::client::ctl

@@ -1,0 +1,55 @@
+// ravenctl's commands. Each writes its answer to `out` and its complaint to `err`, and returns the
+// program's exit code.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+
+#include "client/ctl/doctor.h"
+#include "core/types.h"
+
+namespace ravenstore::client::ctl {
+
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitFailed = 1,  // the command failed, or the doctor found something broken
+  kExitUsage = 2,
+};
+
+struct Common {
+  std::string socket{};
+  bool json = false;
+  core::Duration patience{std::chrono::seconds(10)};  // for each of the daemon's answers
+};
+
+struct Streams {
+  std::ostream& out;
+  std::ostream& err;
+};
+
+int RunStatus(const Common& common, Streams streams);
+int RunClients(const Common& common, Streams streams);
+
+enum class SortBy { kId, kClient, kTier, kSize, kName };
+struct ListOptions {
+  uint32_t client = 0;  // 0: every client
+  std::string tier{};   // only tensors there; empty: anywhere. "host" also finds "device 0 + host"
+  size_t limit = 100;   // 0: no limit
+  std::optional<SortBy> sort{};  // unset: as the daemon lists them, which needs no full listing
+};
+int RunList(const Common& common, const ListOptions& options, Streams streams);
+
+struct LimitsOptions {
+  uint32_t client = 0;  // or
+  std::string user{};   // a name or a number
+  // Empty: left as it is. Without both the command only shows the limits.
+  std::string device_budget{};
+  std::string host_budget{};
+};
+int RunLimits(const Common& common, const LimitsOptions& options, Streams streams);
+
+int RunDoctor(const Common& common, Environment& environment, Streams streams);
+
+}  // namespace ravenstore::client::ctl

@@ -1,0 +1,97 @@
+// ravenctl: looks at a running ravenstored and changes its limits.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "client/ctl/commands.h"
+#include "client/ctl/environment.h"
+#include "proto/packet.h"
+#include "proto/version.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+std::string DefaultSocket() {
+  const char* socket = std::getenv(proto::kSocketPathVariable);
+  return socket != nullptr ? socket : proto::kDefaultSocketPath;
+}
+
+// The options that every command takes, before or after its name.
+void AddCommon(CLI::App* app, Common* common, double* seconds) {
+  app->add_option("--socket", common->socket, "The daemon's socket [$RAVENSTORE_SOCKET]")
+      ->capture_default_str();
+  app->add_flag("--json", common->json, "Print one JSON object");
+  app->add_option("--timeout", *seconds, "Seconds to wait for each answer of the daemon")
+      ->check(CLI::Range(0.001, 3600.0))
+      ->capture_default_str();
+}
+
+std::optional<SortBy> SortByName(const std::string& name) {
+  static const std::map<std::string, SortBy> kNames = {{"id", SortBy::kId},
+                                                       {"client", SortBy::kClient},
+                                                       {"tier", SortBy::kTier},
+                                                       {"size", SortBy::kSize},
+                                                       {"name", SortBy::kName}};
+  const auto found = kNames.find(name);
+  return found == kNames.end() ? std::nullopt : std::optional(found->second);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Looks at a running ravenstored and changes its limits.\n"
+      "Exit codes: 0 all well, 1 failed or found a problem, 2 wrong usage.",
+      "ravenctl");
+  app.set_version_flag("--version", proto::kVersion);
+  app.require_subcommand(1);
+  app.fallthrough();
+  Common common{.socket = DefaultSocket()};
+  double seconds = 10;
+  AddCommon(&app, &common, &seconds);
+
+  app.add_subcommand("status", "Devices, tiers, budgets, hits, bytes moved, stalls");
+  app.add_subcommand("clients", "Attached clients, their memory and budgets");
+  ListOptions list;
+  CLI::App* ls = app.add_subcommand("ls", "Tensors by client, tier and size");
+  ls->add_option("--client", list.client, "Only this client's");
+  ls->add_option("--tier", list.tier, "Only those there: host, \"device 0\", ...");
+  std::string sort;
+  ls->add_option("--sort", sort, "Order; size puts the largest first")
+      ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
+  ls->add_option("--limit", list.limit, "Show at most so many; 0 shows all")->capture_default_str();
+  LimitsOptions limits;
+  CLI::App* limit = app.add_subcommand("limits", "Show or change a client's or a user's budgets");
+  auto* client = limit->add_option("--client", limits.client, "The client's number");
+  client->check(CLI::Range(1u, ~0u));
+  limit->add_option("--user", limits.user, "The user's name or number")->excludes(client);
+  limit->add_option("--device-budget", limits.device_budget, "Bytes on each device, e.g. 12GiB");
+  limit->add_option("--host-budget", limits.host_budget, "Bytes in host memory, e.g. 64GiB");
+  app.add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  common.patience =
+      std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
+  const Streams streams{std::cout, std::cerr};
+  if (app.got_subcommand("status")) return RunStatus(common, streams);
+  if (app.got_subcommand("clients")) return RunClients(common, streams);
+  if (app.got_subcommand("ls")) {
+    list.sort = SortByName(sort);
+    return RunList(common, list, streams);
+  }
+  if (app.got_subcommand("limits")) return RunLimits(common, limits, streams);
+  SystemEnvironment environment(common.socket, common.patience);
+  return RunDoctor(common, environment, streams);
+}
+
+}  // namespace
+}  // namespace ravenstore::client::ctl
+
+int main(int argc, char** argv) {
+  return ravenstore::client::ctl::Main(argc, argv);
+}

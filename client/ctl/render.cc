@@ -1,0 +1,404 @@
+#include "client/ctl/render.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "client/ctl/json.h"
+#include "core/size_text.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using Level = Finding::Level;
+
+// More clients than these are left to `ravenctl clients`.
+constexpr size_t kClientsInStatus = 10;
+
+std::string Size(uint64_t bytes) {
+  return core::SizeText(core::Bytes(bytes));
+}
+
+// "1 client", "3 clients".
+std::string Counted(uint64_t number, const std::string& noun) {
+  return std::to_string(number) + ' ' + noun + (number == 1 ? "" : "s");
+}
+
+// Columns two blanks apart; those marked '>' in `alignment` are flush right.
+class Table {
+ public:
+  explicit Table(std::string alignment) : alignment_(std::move(alignment)) {}
+
+  void Row(std::vector<std::string> cells) {
+    cells.resize(alignment_.size());
+    rows_.push_back(std::move(cells));
+  }
+  std::string Text() const {
+    std::vector<size_t> widths(alignment_.size(), 0);
+    for (const auto& row : rows_) {
+      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+    }
+    std::string text;
+    for (const auto& row : rows_) {
+      std::string line;
+      for (size_t i = 0; i < row.size(); ++i) {
+        const std::string padding(widths[i] - Width(row[i]), ' ');
+        line += (i > 0 ? "  " : "");
+        line += alignment_[i] == '>' ? padding + row[i] : row[i] + padding;
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      text += line + '\n';
+    }
+    return text;
+  }
+
+ private:
+  // Characters, not bytes: continuation bytes of UTF-8 take no room.
+  static size_t Width(const std::string& cell) {
+    return static_cast<size_t>(
+        std::count_if(cell.begin(), cell.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  }
+
+  std::string alignment_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string BackendText(const std::string& backend) {
+  return backend == "host" ? "host (simulated device)" : backend;
+}
+
+std::string DevicesText(const proto::Welcome& welcome) {
+  Table table("<<<>");
+  table.Row({"DEVICE", "UUID", "NAME", "MEMORY"});
+  for (int i = 0; i < welcome.devices_size(); ++i) {
+    const proto::Device& device = welcome.devices(i);
+    table.Row({std::to_string(i), Printable(device.uuid()), Printable(device.name()),
+               Size(device.total_bytes())});
+  }
+  return table.Text();
+}
+
+std::string TiersText(const proto::Stats& stats) {
+  Table table("<>>>");
+  table.Row({"TIER", "TENSORS", "HELD", "CAPACITY"});
+  for (const proto::TierStats& tier : stats.tiers()) {
+    table.Row({Printable(tier.name()), Size(tier.used()), Size(tier.held()),
+               tier.capacity() == 0 ? "-" : Size(tier.capacity())});
+  }
+  return table.Text();
+}
+
+std::string BudgetsText(std::vector<proto::ClientInfo> clients) {
+  std::stable_sort(clients.begin(), clients.end(), [](const auto& a, const auto& b) {
+    return a.device_bytes() + a.host_bytes() > b.device_bytes() + b.host_bytes();
+  });
+  Table table("><>>>>");
+  table.Row({"CLIENT", "NAME", "DEVICE", "OF BUDGET", "HOST", "OF BUDGET"});
+  for (size_t i = 0; i < std::min(clients.size(), kClientsInStatus); ++i) {
+    const proto::ClientInfo& client = clients[i];
+    table.Row({std::to_string(client.client()), Printable(client.name()),
+               Size(client.device_bytes()), Size(client.device_budget()), Size(client.host_bytes()),
+               Size(client.host_budget())});
+  }
+  std::string text = table.Text();
+  if (clients.size() > kClientsInStatus) {
+    text += "and " + std::to_string(clients.size() - kClientsInStatus) +
+            " more (ravenctl clients lists all)\n";
+  }
+  return text;
+}
+
+std::string CountersText(const proto::Stats& stats) {
+  const auto number = [](uint64_t n) { return std::to_string(n); };
+  Table table("<<");
+  table.Row({"tensors", number(stats.tensors()) + " of " + Counted(stats.clients(), "client") +
+                            ", " + number(stats.creates()) + " created, " + number(stats.frees()) +
+                            " freed"});
+  table.Row({"gets", number(stats.gets()) + ": hits " + PercentText(stats.hits(), stats.gets()) +
+                         ", on the way " + PercentText(stats.late_hits(), stats.gets()) +
+                         ", misses " + PercentText(stats.misses(), stats.gets())});
+  table.Row({"moved", "out " + Size(stats.bytes_out()) + ", in " + Size(stats.bytes_in()) +
+                          ", pre-cleaned " + Size(stats.bytes_precleaned())});
+  table.Row(
+      {"prefetches", number(stats.prefetches()) + ", unused " + number(stats.prefetches_unused())});
+  table.Row({"evictions", number(stats.drops_clean()) + " dropped without a copy, " +
+                              number(stats.rescues()) + " rescued by a get"});
+  table.Row({"stalls", DurationText(stats.stall_ns()) + " waited in all, " +
+                           number(stats.waiting()) + " waiting now"});
+  table.Row({"daemon", "memory " + Size(stats.daemon_rss_bytes()) + ", longest pause " +
+                           DurationText(stats.loop_pause_max_ns()) + ", p99.9 " +
+                           DurationText(stats.loop_pause_p999_ns())});
+  if (stats.log_dropped() > 0 || stats.bad_requests() > 0) {
+    table.Row({"trouble", number(stats.log_dropped()) + " log entries dropped, " +
+                              number(stats.bad_requests()) + " bad requests"});
+  }
+  return table.Text();
+}
+
+void AddClient(JsonWriter& json, const proto::ClientInfo& client) {
+  json.BeginObject()
+      .Field("client", client.client())
+      .Field("pid", client.pid())
+      .Field("uid", client.uid())
+      .Field("name", client.name())
+      .Field("tensors", client.tensors())
+      .Field("device_bytes", client.device_bytes())
+      .Field("device_budget_bytes", client.device_budget())
+      .Field("host_bytes", client.host_bytes())
+      .Field("host_budget_bytes", client.host_budget())
+      .Field("in_use_bytes", client.in_use_bytes())
+      .Field("waiting", client.waiting())
+      .EndObject();
+}
+
+void AddCounters(JsonWriter& json, const proto::Stats& stats) {
+  json.BeginObject("counters")
+      .Field("creates", stats.creates())
+      .Field("frees", stats.frees())
+      .Field("gets", stats.gets())
+      .Field("hits", stats.hits())
+      .Field("late_hits", stats.late_hits())
+      .Field("misses", stats.misses())
+      .Field("prefetches", stats.prefetches())
+      .Field("prefetches_unused", stats.prefetches_unused())
+      .Field("rescues", stats.rescues())
+      .Field("drops_clean", stats.drops_clean())
+      .Field("bytes_out", stats.bytes_out())
+      .Field("bytes_in", stats.bytes_in())
+      .Field("bytes_precleaned", stats.bytes_precleaned())
+      .Field("stall_ns", stats.stall_ns())
+      .Field("log_dropped", stats.log_dropped())
+      .Field("bad_requests", stats.bad_requests())
+      .Field("loop_pause_max_ns", stats.loop_pause_max_ns())
+      .Field("loop_pause_p999_ns", stats.loop_pause_p999_ns())
+      .EndObject();
+}
+
+const char* LevelText(Level level) {
+  switch (level) {
+    case Level::kOk: return "OK";
+    case Level::kWarn: return "WARN";
+    case Level::kFail: return "FAIL";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string DurationText(uint64_t nanoseconds) {
+  char text[48];
+  const double ns = static_cast<double>(nanoseconds);
+  const uint64_t seconds = nanoseconds / 1'000'000'000;
+  const auto whole = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+  if (nanoseconds == 0) return "0 s";
+  if (nanoseconds < 1000) {
+    std::snprintf(text, sizeof(text), "%llu ns", whole(nanoseconds));
+  } else if (nanoseconds < 1'000'000) {
+    std::snprintf(text, sizeof(text), "%.1f µs", ns / 1e3);
+  } else if (nanoseconds < 1'000'000'000) {
+    std::snprintf(text, sizeof(text), "%.1f ms", ns / 1e6);
+  } else if (seconds < 60) {
+    std::snprintf(text, sizeof(text), "%.1f s", ns / 1e9);
+  } else if (seconds < 3600) {
+    std::snprintf(text, sizeof(text), "%llu min %02llu s", whole(seconds / 60),
+                  whole(seconds % 60));
+  } else if (seconds < 86400) {
+    std::snprintf(text, sizeof(text), "%llu h %02llu min", whole(seconds / 3600),
+                  whole(seconds / 60 % 60));
+  } else {
+    std::snprintf(text, sizeof(text), "%llu d %llu h", whole(seconds / 86400),
+                  whole(seconds / 3600 % 24));
+  }
+  return text;
+}
+
+std::string PercentText(uint64_t part, uint64_t whole) {
+  if (whole == 0) return "-";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f%%",
+                100 * static_cast<double>(part) / static_cast<double>(whole));
+  return text;
+}
+
+std::string Printable(std::string_view text) {
+  std::string printable;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009f, in UTF-8 two bytes, are control characters as well.
+    const bool second = byte == 0xc2 && i + 1 < text.size() &&
+                        static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
+                        static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (byte < 0x20 || byte == 0x7f || second) {
+      printable += '?';
+      i += second;
+    } else {
+      printable += text[i];
+    }
+  }
+  return printable;
+}
+
+std::string StatusText(const proto::Welcome& welcome, const proto::Stats& stats,
+                       const std::vector<proto::ClientInfo>& clients) {
+  std::string text = "ravenstored " + Printable(welcome.daemon_version()) + ", backend " +
+                     BackendText(Printable(welcome.backend())) + ", up " +
+                     DurationText(stats.uptime_ns()) + "\n\n";
+  text += DevicesText(welcome) + '\n' + TiersText(stats) + '\n';
+  if (!clients.empty()) text += BudgetsText(clients) + '\n';
+  return text + CountersText(stats);
+}
+
+std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
+                       const std::vector<proto::ClientInfo>& clients) {
+  JsonWriter json;
+  json.BeginObject();
+  json.BeginObject("daemon")
+      .Field("version", welcome.daemon_version())
+      .Field("protocol", welcome.protocol_version())
+      .Field("backend", welcome.backend())
+      .Field("simulated", welcome.backend() == "host")
+      .Field("uptime_ns", stats.uptime_ns())
+      .Field("rss_bytes", stats.daemon_rss_bytes())
+      .EndObject();
+  json.BeginArray("devices");
+  for (const proto::Device& device : welcome.devices()) {
+    json.BeginObject()
+        .Field("uuid", device.uuid())
+        .Field("name", device.name())
+        .Field("total_bytes", device.total_bytes())
+        .Field("arena_bytes", device.arena_bytes())
+        .EndObject();
+  }
+  json.EndArray().BeginArray("tiers");
+  for (const proto::TierStats& tier : stats.tiers()) {
+    json.BeginObject()
+        .Field("name", tier.name())
+        .Field("capacity_bytes", tier.capacity())
+        .Field("held_bytes", tier.held())
+        .Field("used_bytes", tier.used())
+        .EndObject();
+  }
+  json.EndArray().BeginArray("budgets");
+  for (const proto::ClientInfo& client : clients) AddClient(json, client);
+  json.EndArray()
+      .Field("tensors", stats.tensors())
+      .Field("clients", stats.clients())
+      .Field("waiting", stats.waiting());
+  AddCounters(json, stats);
+  return json.EndObject().Take();
+}
+
+std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more) {
+  Table table(">>><<<<");
+  table.Row({"ID", "CLIENT", "SIZE", "TIER", "STATE", "DIRTY", "NAME"});
+  uint64_t bytes = 0;
+  for (const proto::TensorInfo& tensor : tensors) {
+    bytes += tensor.bytes();
+    table.Row({std::to_string(tensor.id()), std::to_string(tensor.client()), Size(tensor.bytes()),
+               Printable(tensor.tier()), Printable(tensor.state()), tensor.dirty() ? "dirty" : "-",
+               Printable(tensor.name())});
+  }
+  return table.Text() + Counted(tensors.size(), "tensor") + ", " + Size(bytes) +
+         (more ? "; there are more (--limit 0 shows all)\n" : "\n");
+}
+
+std::string TensorsJson(const std::vector<proto::TensorInfo>& tensors, bool more) {
+  JsonWriter json;
+  json.BeginObject().BeginArray("tensors");
+  for (const proto::TensorInfo& tensor : tensors) {
+    json.BeginObject()
+        .Field("id", tensor.id())
+        .Field("client", tensor.client())
+        .Field("name", tensor.name())
+        .Field("bytes", tensor.bytes())
+        .Field("device", tensor.device())
+        .Field("tier", tensor.tier())
+        .Field("state", tensor.state())
+        .Field("dirty", tensor.dirty())
+        .EndObject();
+  }
+  return json.EndArray().Field("more", more).EndObject().Take();
+}
+
+std::string ClientsText(const std::vector<proto::ClientInfo>& clients) {
+  Table table(">>><>>>>>>>");
+  table.Row({"CLIENT", "PID", "UID", "NAME", "TENSORS", "DEVICE", "OF BUDGET", "HOST", "OF BUDGET",
+             "IN USE", "WAITING"});
+  for (const proto::ClientInfo& client : clients) {
+    table.Row({std::to_string(client.client()), std::to_string(client.pid()),
+               std::to_string(client.uid()), Printable(client.name()),
+               std::to_string(client.tensors()), Size(client.device_bytes()),
+               Size(client.device_budget()), Size(client.host_bytes()), Size(client.host_budget()),
+               Size(client.in_use_bytes()), std::to_string(client.waiting())});
+  }
+  return table.Text() + Counted(clients.size(), "client") + "\n";
+}
+
+std::string ClientsJson(const std::vector<proto::ClientInfo>& clients) {
+  JsonWriter json;
+  json.BeginObject().BeginArray("clients");
+  for (const proto::ClientInfo& client : clients) AddClient(json, client);
+  return json.EndArray().EndObject().Take();
+}
+
+std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
+  return Printable(who) + ": device budget " + Size(limits.device_budget()) +
+         " on each device, host budget " + Size(limits.host_budget()) + '\n';
+}
+
+std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
+  return JsonWriter()
+      .BeginObject()
+      .Field("who", who)
+      .Field("device_budget_bytes", limits.device_budget())
+      .Field("host_budget_bytes", limits.host_budget())
+      .EndObject()
+      .Take();
+}
+
+std::string FindingsText(const std::vector<Finding>& findings) {
+  size_t width = 0;
+  for (const Finding& finding : findings) width = std::max(width, finding.check.size());
+  std::string text;
+  for (const Finding& finding : findings) {
+    const std::string level = LevelText(finding.level);
+    text += level + std::string(6 - level.size(), ' ') + finding.check +
+            std::string(width - finding.check.size() + 2, ' ') + Printable(finding.what) + '\n';
+    if (!finding.advice.empty()) {
+      text += std::string(6 + width + 2, ' ') + "-> " + Printable(finding.advice) + '\n';
+    }
+  }
+  const auto count = [&findings](Level level) {
+    return std::count_if(findings.begin(), findings.end(),
+                         [level](const Finding& finding) { return finding.level == level; });
+  };
+  return text + std::to_string(count(Level::kOk)) + " ok, " +
+         Counted(static_cast<uint64_t>(count(Level::kWarn)), "warning") + ", " +
+         Counted(static_cast<uint64_t>(count(Level::kFail)), "failure") + '\n';
+}
+
+std::string FindingsJson(const std::vector<Finding>& findings) {
+  JsonWriter json;
+  json.BeginObject().Field("healthy", Healthy(findings)).BeginArray("findings");
+  for (const Finding& finding : findings) {
+    json.BeginObject()
+        .Field("level", LevelText(finding.level))
+        .Field("check", finding.check)
+        .Field("what", finding.what)
+        .Field("advice", finding.advice)
+        .EndObject();
+  }
+  return json.EndArray().EndObject().Take();
+}
+
+std::string ErrorJson(const core::Error& error) {
+  return JsonWriter()
+      .BeginObject()
+      .BeginObject("error")
+      .Field("code", core::Name(error.code))
+      .Field("message", error.message)
+      .EndObject()
+      .EndObject()
+      .Take();
+}
+
+}  // namespace ravenstore::client::ctl

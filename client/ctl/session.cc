@@ -1,0 +1,159 @@
+#include "client/ctl/session.h"
+
+#include <optional>
+#include <utility>
+
+#include "ipc/clock.h"
+#include "proto/layout.h"
+#include "proto/version.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+using proto::ClientPacket;
+using proto::DaemonPacket;
+
+// An answer of the daemon's fits a packet; this keeps it small enough to be taken at once.
+constexpr uint32_t kTensorsPerPage = 128;
+
+Error FromFailure(const proto::Failure& failure) {
+  const bool known = failure.code() >= static_cast<uint32_t>(ErrorCode::kInvalidArgument) &&
+                     failure.code() <= static_cast<uint32_t>(ErrorCode::kUnsupported);
+  return {known ? static_cast<ErrorCode>(failure.code()) : ErrorCode::kCorrupt,
+          "the daemon says: " + failure.message()};
+}
+
+}  // namespace
+
+std::string_view AdviceAbout(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kUnavailable:
+      return "start the daemon (systemctl start ravenstored), or name its socket with --socket";
+    case ErrorCode::kPermission:
+      return "join the group of the daemon's socket (ls -l shows it) and log in again";
+    case ErrorCode::kTimedOut: return "the daemon is stuck or stopped: see its log";
+    case ErrorCode::kVersionMismatch: return "install the same version of both";
+    default: return "";
+  }
+}
+
+Result<Session> Session::Open(const std::string& path, core::Duration patience) {
+  auto socket = ipc::Connect(path, ipc::Now() + patience);
+  if (!socket.ok()) return std::move(socket).error();
+  Session session(std::move(*socket), patience);
+  ClientPacket packet;
+  proto::Hello* hello = packet.mutable_hello();
+  hello->set_protocol_version(proto::kProtocolVersion);
+  hello->set_name("ravenctl");
+  hello->set_control_only(true);
+  hello->set_library_version(proto::kVersion);
+  auto answer = session.Ask(std::move(packet), DaemonPacket::kWelcome);
+  if (!answer.ok()) return std::move(answer).error();
+  session.welcome_ = answer->welcome();
+  if (session.welcome_.protocol_version() != proto::kProtocolVersion) {
+    return Error{ErrorCode::kVersionMismatch,
+                 "the daemon (version " + session.welcome_.daemon_version() +
+                     ") speaks another protocol than ravenctl " + proto::kVersion};
+  }
+  return session;
+}
+
+Result<DaemonPacket> Session::Ask(ClientPacket packet, DaemonPacket::BodyCase expected) {
+  const core::Tick deadline = ipc::Now() + patience_;
+  packet.set_request(++last_request_);
+  const std::string bytes = packet.SerializeAsString();
+  for (;;) {
+    Status sent = ipc::Send(socket_.get(), bytes);
+    if (sent.ok()) break;
+    if (sent.error().code != ErrorCode::kTimedOut) return std::move(sent).error();
+    RAVEN_RETURN_IF_ERROR(ipc::WaitWritable(socket_.get(), deadline));
+  }
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer, Await(last_request_, deadline));
+  if (answer.has_failure()) return FromFailure(answer.failure());
+  if (answer.body_case() != expected) {
+    return Error{ErrorCode::kCorrupt, "the daemon's answer is not what was asked for"};
+  }
+  return answer;
+}
+
+Result<DaemonPacket> Session::Await(uint64_t request, core::Tick deadline) {
+  for (;;) {
+    Status readable = ipc::WaitReadable(socket_.get(), deadline);
+    if (!readable.ok() && readable.error().code == ErrorCode::kTimedOut) {
+      return Error{ErrorCode::kTimedOut, "the daemon did not answer in time"};
+    }
+    if (!readable.ok()) return std::move(readable).error();
+    auto packet = ipc::Receive(socket_.get(), /*wait=*/false);
+    if (!packet.ok() && packet.error().code == ErrorCode::kTimedOut) continue;
+    if (!packet.ok()) return std::move(packet).error();
+    if (!packet->has_value()) {
+      return Error{ErrorCode::kUnavailable, "the daemon hung up (see its log)"};
+    }
+    DaemonPacket answer;
+    if (!answer.ParseFromString((*packet)->bytes)) {
+      return Error{ErrorCode::kCorrupt, "the daemon's answer is malformed"};
+    }
+    // Anything else is no business of a tool that asks one thing at a time.
+    if (answer.request() == request) return answer;
+  }
+}
+
+Result<proto::Stats> Session::Stats() {
+  ClientPacket packet;
+  packet.mutable_stats()->set_whole_store(true);
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer, Ask(std::move(packet), DaemonPacket::kStats));
+  return std::move(*answer.mutable_stats());
+}
+
+Status Session::List(uint32_t client, const std::function<bool(const proto::TensorInfo&)>& take) {
+  uint64_t cursor = 0;
+  do {
+    ClientPacket packet;
+    packet.mutable_list_tensors()->set_cursor(cursor);
+    packet.mutable_list_tensors()->set_client(client);
+    packet.mutable_list_tensors()->set_limit(kTensorsPerPage);
+    RAVEN_ASSIGN_OR_RETURN(const DaemonPacket answer,
+                           Ask(std::move(packet), DaemonPacket::kTensors));
+    for (const proto::TensorInfo& tensor : answer.tensors().tensors()) {
+      if (!take(tensor)) return core::Ok();
+    }
+    const uint64_t next = answer.tensors().next_cursor();
+    if (next != 0 && next <= cursor) {
+      return Error{ErrorCode::kCorrupt, "the daemon's list of tensors does not advance"};
+    }
+    cursor = next;
+  } while (cursor != 0);
+  return core::Ok();
+}
+
+Result<std::vector<proto::ClientInfo>> Session::Clients() {
+  std::vector<proto::ClientInfo> clients;
+  uint64_t cursor = 0;
+  do {
+    ClientPacket packet;
+    packet.mutable_list_clients()->set_cursor(cursor);
+    RAVEN_ASSIGN_OR_RETURN(const DaemonPacket answer,
+                           Ask(std::move(packet), DaemonPacket::kClients));
+    clients.insert(clients.end(), answer.clients().clients().begin(),
+                   answer.clients().clients().end());
+    const uint64_t next = answer.clients().next_cursor();
+    if (next != 0 && next <= cursor) {
+      return Error{ErrorCode::kCorrupt, "the daemon's list of clients does not advance"};
+    }
+    cursor = next;
+  } while (cursor != 0);
+  return clients;
+}
+
+Result<proto::LimitsSet> Session::SetLimits(const proto::SetLimits& limits) {
+  ClientPacket packet;
+  *packet.mutable_set_limits() = limits;
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer, Ask(std::move(packet), DaemonPacket::kLimitsSet));
+  return std::move(*answer.mutable_limits_set());
+}
+
+}  // namespace ravenstore::client::ctl

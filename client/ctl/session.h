@@ -1,0 +1,56 @@
+// ravenctl's conversation with the daemon: requests and their answers, one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "ipc/socket.h"
+#include "ipc/unique_fd.h"
+#include "proto/control.pb.h"
+
+namespace ravenstore::client::ctl {
+
+// Owns: the connection. It holds no tensors and counts as no client.
+// Threads: one.
+// Errors: kTimedOut when an answer takes longer than `patience`; kUnavailable when the daemon hangs
+//   up; kCorrupt when it talks nonsense; else the code and words of the daemon's Failure.
+class Session {
+ public:
+  // Connects and says Hello. Errors: also kPermission (the socket's mode and group) and
+  // kVersionMismatch; AdviceAbout says what to do.
+  static core::Result<Session> Open(const std::string& path, core::Duration patience);
+
+  const proto::Welcome& welcome() const { return welcome_; }
+  // The daemon's process.
+  core::Result<ipc::Peer> Peer() const { return ipc::PeerOf(socket_.get()); }
+
+  core::Result<proto::Stats> Stats();
+  // Calls `take` with each tensor (of `client`, or of all when it is 0) until it returns false.
+  core::Status List(uint32_t client, const std::function<bool(const proto::TensorInfo&)>& take);
+  core::Result<std::vector<proto::ClientInfo>> Clients();
+  core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
+
+ private:
+  Session(ipc::UniqueFd socket, core::Duration patience)
+      : socket_(std::move(socket)), patience_(patience) {}
+  // Sends `packet` and returns the answer, which has the body `expected`.
+  core::Result<proto::DaemonPacket> Ask(proto::ClientPacket packet,
+                                        proto::DaemonPacket::BodyCase expected);
+  core::Result<proto::DaemonPacket> Await(uint64_t request, core::Tick deadline);
+
+  ipc::UniqueFd socket_;
+  core::Duration patience_;
+  uint64_t last_request_ = 0;
+  proto::Welcome welcome_;
+};
+
+// What a person can do about an error of Session::Open; empty when there is nothing to say.
+std::string_view AdviceAbout(core::ErrorCode code);
+
+}  // namespace ravenstore::client::ctl

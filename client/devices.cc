@@ -1,0 +1,193 @@
+#include "client/devices.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/clock.h"
+
+namespace ravenstore::client {
+namespace {
+
+using core::Bytes;
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+using core::Tick;
+
+constexpr uint64_t kBitsPerWord = 64;
+// How long a waiter for a descriptor sleeps before it looks at its session again.
+constexpr auto kSlice = std::chrono::milliseconds(20);
+
+// The bits [first, last] of their word.
+constexpr uint64_t BitRange(uint64_t first, uint64_t last) {
+  return (~uint64_t{0} << first) & (~uint64_t{0} >> (kBitsPerWord - 1 - last));
+}
+
+// Calls visit(index of a word, mask) for the bits [first, last]; stops when it returns false.
+template <typename Visit>
+bool ForEachWord(uint64_t first, uint64_t last, Visit visit) {
+  for (uint64_t word = first / kBitsPerWord; word <= last / kBitsPerWord; ++word) {
+    const uint64_t from = word == first / kBitsPerWord ? first % kBitsPerWord : 0;
+    const uint64_t to = word == last / kBitsPerWord ? last % kBitsPerWord : kBitsPerWord - 1;
+    if (!visit(word, BitRange(from, to))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ClientDevice::ClientDevice(std::shared_ptr<device::Device> device, uint32_t daemon_ordinal,
+                           int local_ordinal, Bytes arena_bytes, proto::Segment* segment)
+    : device_(std::move(device)),
+      daemon_ordinal_(daemon_ordinal),
+      local_ordinal_(local_ordinal),
+      arena_bytes_(arena_bytes.RoundUp(device_->granularity()).count()),
+      granularity_(device_->granularity().count()),
+      segment_(segment),
+      mapped_((arena_bytes_ / granularity_ + kBitsPerWord - 1) / kBitsPerWord) {}
+
+ClientDevice::~ClientDevice() = default;
+
+Status ClientDevice::Prepare() {
+  if (base() != nullptr) return core::Ok();
+  std::lock_guard lock(mutex_);
+  if (base() != nullptr) return core::Ok();
+  if (registration_ == nullptr) {
+    auto* words = reinterpret_cast<std::byte*>(segment_) + proto::kWordsOffset;
+    RAVEN_ASSIGN_OR_RETURN(registration_, device_->RegisterWords(words, Bytes(proto::kWordsBytes)));
+  }
+  RAVEN_ASSIGN_OR_RETURN(arena_, device_->ReserveArena(Bytes(arena_bytes_)));
+  base_.store(arena_->base(), std::memory_order_release);
+  return core::Ok();
+}
+
+bool ClientDevice::Mapped(uint64_t offset, uint64_t bytes) const {
+  if (offset >= arena_bytes_ || bytes > arena_bytes_ - offset) return false;
+  return ForEachWord(offset / granularity_, (offset + bytes - 1) / granularity_,
+                     [this](uint64_t word, uint64_t mask) {
+                       return (mapped_[word].load(std::memory_order_acquire) & mask) == mask;
+                     });
+}
+
+Status ClientDevice::EnsureMapped(uint64_t offset, uint64_t bytes, Tick deadline,
+                                  const PhaseWord& phase) {
+  if (offset >= arena_bytes_ || bytes > arena_bytes_ - offset) {
+    return Error{ErrorCode::kCorrupt, "the daemon gave a place outside the arena of device " +
+                                          std::to_string(local_ordinal_)};
+  }
+  RAVEN_RETURN_IF_ERROR(Prepare());
+  std::unique_lock lock(mutex_);
+  while (true) {
+    RAVEN_RETURN_IF_ERROR(MapOffered(offset, bytes));
+    if (Mapped(offset, bytes)) return core::Ok();
+    const Phase now = phase.load(std::memory_order_acquire);
+    if (now != Phase::kAttached) return RefusalOf(now);
+    if (ipc::Now() >= deadline) {
+      return Error{ErrorCode::kTimedOut, "the daemon placed a tensor in a slab of device " +
+                                             std::to_string(local_ordinal_) +
+                                             " whose descriptor it did not send"};
+    }
+    changed_.wait_for(lock, kSlice);
+  }
+}
+
+Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes) {
+  auto slab = offered_.upper_bound(offset);
+  if (slab != offered_.begin()) --slab;
+  while (slab != offered_.end() && slab->first < offset + bytes) {
+    auto& [begin, offered] = *slab;
+    if (begin + offered.bytes <= offset) {
+      ++slab;
+      continue;
+    }
+    RAVEN_RETURN_IF_ERROR(
+        arena_->Import(std::move(offered.descriptor), Bytes(begin), Bytes(offered.bytes)));
+    Mark(begin, offered.bytes, true);
+    slabs_[begin].bytes = offered.bytes;
+    slab = offered_.erase(slab);
+  }
+  return core::Ok();
+}
+
+void ClientDevice::Mark(uint64_t offset, uint64_t bytes, bool mapped) {
+  ForEachWord(offset / granularity_, (offset + bytes - 1) / granularity_,
+              [&](uint64_t word, uint64_t mask) {
+                if (mapped) {
+                  mapped_[word].fetch_or(mask, std::memory_order_release);
+                } else {
+                  mapped_[word].fetch_and(~mask, std::memory_order_release);
+                }
+                return true;
+              });
+}
+
+Status ClientDevice::Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor) {
+  const bool inside = bytes > 0 && offset < arena_bytes_ && bytes <= arena_bytes_ - offset;
+  if (!inside || offset % granularity_ != 0 || bytes % granularity_ != 0) {
+    return Error{ErrorCode::kCorrupt, "the daemon offered a slab outside the arena"};
+  }
+  std::lock_guard lock(mutex_);
+  if (slabs_.contains(offset) || offered_.contains(offset)) {
+    return Error{ErrorCode::kCorrupt, "the daemon offered a slab twice"};
+  }
+  offered_[offset] = {bytes, std::move(descriptor)};
+  changed_.notify_all();
+  return core::Ok();
+}
+
+Status ClientDevice::Release(uint64_t offset) {
+  std::lock_guard lock(mutex_);
+  if (offered_.erase(offset) > 0) return core::Ok();
+  const auto slab = slabs_.find(offset);
+  if (slab == slabs_.end()) {
+    return Error{ErrorCode::kNotFound, "no slab begins at " + std::to_string(offset)};
+  }
+  Mark(offset, slab->second.bytes, false);
+  slabs_.erase(slab);
+  return arena_->Unmap(Bytes(offset));
+}
+
+void ClientDevice::WakeWaiters() {
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+Result<DeviceSet> DeviceSet::Match(const std::vector<DaemonDevice>& daemon,
+                                   const device::Devices& local, proto::Segment* segment) {
+  DeviceSet set;
+  set.by_daemon_.resize(daemon.size(), nullptr);
+  set.by_local_.resize(local.size(), nullptr);
+  for (const auto& device : local) set.local_uuids_.push_back(device->info().uuid);
+  std::string wanted;
+  for (size_t i = 0; i < daemon.size(); ++i) {
+    wanted += (wanted.empty() ? "" : ", ") + daemon[i].uuid;
+    const auto here = std::find(set.local_uuids_.begin(), set.local_uuids_.end(), daemon[i].uuid);
+    if (here == set.local_uuids_.end()) continue;
+    const auto ordinal = static_cast<int>(here - set.local_uuids_.begin());
+    set.devices_.push_back(std::make_unique<ClientDevice>(local[ordinal], static_cast<uint32_t>(i),
+                                                          ordinal, daemon[i].arena, segment));
+    set.by_daemon_[i] = set.by_local_[ordinal] = set.devices_.back().get();
+  }
+  if (set.devices_.empty()) {
+    return Error{ErrorCode::kNotFound, "this process sees none of the daemon's devices (" + wanted +
+                                           "): look at CUDA_VISIBLE_DEVICES"};
+  }
+  return set;
+}
+
+Result<ClientDevice*> DeviceSet::Local(int ordinal) const {
+  if (ordinal < 0 || static_cast<size_t>(ordinal) >= by_local_.size()) {
+    return Error{ErrorCode::kNotFound, "device " + std::to_string(ordinal) +
+                                           ": this process sees " +
+                                           std::to_string(by_local_.size()) + " device(s)"};
+  }
+  if (by_local_[ordinal] == nullptr) {
+    return Error{ErrorCode::kNotFound, "device " + std::to_string(ordinal) + " (" +
+                                           local_uuids_[ordinal] +
+                                           ") is not one of the daemon's devices"};
+  }
+  return by_local_[ordinal];
+}
+
+}  // namespace ravenstore::client

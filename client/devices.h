@@ -1,0 +1,124 @@
+// The devices that this process and its daemon share, and this client's arena on each.
+//
+// Devices are matched by UUID: the daemon numbers all of its own, this process only those that it
+// can see. Nothing is done to a device before the first tensor on it: a job that uses one GPU of
+// eight must not get a context on the others.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/phase.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "device/device.h"
+#include "ipc/unique_fd.h"
+#include "proto/layout.h"
+
+namespace ravenstore::client {
+
+// One device and the range of addresses in which its slabs appear.
+// Owns: the arena and the slabs' descriptors until they are mapped.
+// Threads: any; the watcher offers and releases slabs while others map and read.
+class ClientDevice {
+ public:
+  ClientDevice(std::shared_ptr<device::Device> device, uint32_t daemon_ordinal, int local_ordinal,
+               core::Bytes arena_bytes, proto::Segment* segment);
+  ~ClientDevice();
+
+  uint32_t daemon_ordinal() const { return daemon_ordinal_; }
+  int local_ordinal() const { return local_ordinal_; }
+  device::Device& device() { return *device_; }
+
+  // Reserves the arena and registers the segment's words with the device, once.
+  // Errors: what the device says.
+  core::Status Prepare();
+
+  // The first address of the arena; null before Prepare.
+  std::byte* base() const { return base_.load(std::memory_order_acquire); }
+
+  // True when every byte of the extent is mapped: a few loads.
+  bool Mapped(uint64_t offset, uint64_t bytes) const;
+  // Maps what is missing of the extent; waits until `deadline` for descriptors under way.
+  // Errors: kTimedOut (the daemon sent none), kLost, kCorrupt (outside the arena), the device's.
+  core::Status EnsureMapped(uint64_t offset, uint64_t bytes, core::Tick deadline,
+                            const PhaseWord& phase);
+
+  // The watcher: a slab to be mapped by whoever needs it first. Makes no call to the device.
+  // Errors: kCorrupt (outside the arena, misaligned, or offered twice).
+  core::Status Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor);
+  // The watcher: unmaps or forgets the slab. kNotFound when none begins there.
+  core::Status Release(uint64_t offset);
+  // Wakes those in EnsureMapped so that they look at the session's phase.
+  void WakeWaiters();
+
+  // Around fork: the child must be able to close the descriptors.
+  void LockForFork() { mutex_.lock(); }
+  void UnlockAfterFork() { mutex_.unlock(); }
+  // In the child, between the two: closes the descriptors of slabs not mapped yet.
+  void DropDescriptors() { offered_.clear(); }
+
+ private:
+  struct Slab {
+    uint64_t bytes = 0;
+    ipc::UniqueFd descriptor;  // none once it is mapped
+  };
+
+  // The next two REQUIRE mutex_. MapOffered maps the slabs that the extent touches.
+  core::Status MapOffered(uint64_t offset, uint64_t bytes);
+  void Mark(uint64_t offset, uint64_t bytes, bool mapped);
+
+  const std::shared_ptr<device::Device> device_;
+  const uint32_t daemon_ordinal_;
+  const int local_ordinal_;
+  const uint64_t arena_bytes_;
+  const uint64_t granularity_;
+  proto::Segment* const segment_;
+  std::atomic<std::byte*> base_{nullptr};
+  // One bit for each granule of the arena: set while it is mapped.
+  std::vector<std::atomic<uint64_t>> mapped_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::unique_ptr<device::Registration> registration_;  // guarded by mutex_
+  std::unique_ptr<device::Arena> arena_;                // guarded by mutex_
+  std::map<uint64_t, Slab> slabs_;                      // mapped, by offset; guarded by mutex_
+  std::map<uint64_t, Slab> offered_;                    // not mapped yet; guarded by mutex_
+};
+
+// What the daemon told of one device (proto::Device).
+struct DaemonDevice {
+  std::string uuid;
+  core::Bytes arena;
+};
+
+// Constant after Match.
+class DeviceSet {
+ public:
+  // Pairs the daemon's devices with `local` ones. Errors: kNotFound when none pairs.
+  static core::Result<DeviceSet> Match(const std::vector<DaemonDevice>& daemon,
+                                       const device::Devices& local, proto::Segment* segment);
+
+  // The device that this process calls `ordinal`. Errors: kNotFound, in words.
+  core::Result<ClientDevice*> Local(int ordinal) const;
+  // The device that the daemon calls `ordinal`, or null when this process does not see it.
+  ClientDevice* OfDaemon(uint32_t ordinal) const {
+    return ordinal < by_daemon_.size() ? by_daemon_[ordinal] : nullptr;
+  }
+  const std::vector<std::unique_ptr<ClientDevice>>& all() const { return devices_; }
+
+ private:
+  std::vector<std::unique_ptr<ClientDevice>> devices_;
+  std::vector<ClientDevice*> by_daemon_;
+  std::vector<ClientDevice*> by_local_;
+  std::vector<std::string> local_uuids_;
+};
+
+}  // namespace ravenstore::client

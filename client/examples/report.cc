@@ -1,0 +1,172 @@
+#include "client/examples/report.h"
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+
+#include "client/examples/table.h"
+
+namespace ravenstore::examples {
+namespace {
+
+std::string Print(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
+std::string Outcome(const Run& run) {
+  if (run.result.finished) return "finished";
+  const std::string step = " at step " + std::to_string(run.result.failed_step);
+  return (run.result.out_of_memory ? "out of memory" : "failed") + step;
+}
+
+std::string LossOf(const RunResult& result, bool last) {
+  if (result.losses.empty()) return "-";
+  return Print("%.6f", last ? result.losses.back() : result.losses.front());
+}
+
+uint64_t PeakOf(const Run& run) {
+  return run.result.torch_peak + run.result.store_peak;
+}
+
+std::string BytesOrDash(uint64_t bytes) {
+  return bytes ? SpellBytes(bytes) : "-";
+}
+
+std::string PerStep(const Run& run, uint64_t bytes) {
+  const size_t steps = run.result.losses.size();
+  return run.with_store && steps ? SpellBytes(bytes / steps) : "-";
+}
+
+// "hits of gets": those whose bytes were on the device when the backward pass asked.
+std::string Hits(const Run& run) {
+  const Stats& store = run.result.store;
+  if (!run.with_store || !store.gets) return "-";
+  return std::to_string(store.hits) + " of " + std::to_string(store.gets);
+}
+
+std::string Compared(const Run& run, const Run& plain) {
+  if (&run == &plain || run.result.losses.empty()) return "-";
+  return SameBits(run.result, plain.result) ? "bit for bit" : "NO";
+}
+
+std::string Slowdown(const Run& run, const Run& plain) {
+  if (!run.result.finished || plain.result.step_seconds == 0) return "-";
+  return Print("%.3f x", run.result.step_seconds / plain.result.step_seconds);
+}
+
+std::string Quote(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return quoted + "\"";
+}
+
+}  // namespace
+
+bool SameBits(const RunResult& a, const RunResult& b) {
+  if (a.losses.size() != b.losses.size()) return false;
+  if (a.finished && b.finished && a.weights != b.weights) return false;
+  return std::memcmp(a.losses.data(), b.losses.data(), a.losses.size() * sizeof(float)) == 0;
+}
+
+std::string Report(const std::string& title, const std::vector<Run>& runs) {
+  const Run& plain = runs.front();
+  Table table(title);
+  const auto row = [&](const char* name, const std::function<std::string(const Run&)>& cell) {
+    std::vector<std::string> cells;
+    for (const Run& run : runs) cells.push_back(cell(run));
+    table.Add(name, cells);
+  };
+  const auto store_bytes = [&](const char* name, uint64_t Stats::*field) {
+    row(name, [field](const Run& run) {
+      return run.with_store ? SpellBytes(run.result.store.*field) : "-";
+    });
+  };
+  row("", [](const Run& run) { return run.name; });
+  row("result", Outcome);
+  row("loss, first step", [](const Run& run) { return LossOf(run.result, false); });
+  row("loss, last step", [](const Run& run) { return LossOf(run.result, true); });
+  row("losses and weights as plain", [&](const Run& run) { return Compared(run, plain); });
+  row("device limit", [](const Run& run) { return BytesOrDash(run.device_limit); });
+  row("store's device budget", [](const Run& run) { return BytesOrDash(run.budget); });
+  row("peak device bytes", [](const Run& run) { return SpellBytes(PeakOf(run)); });
+  row("  torch", [](const Run& run) { return SpellBytes(run.result.torch_peak); });
+  row("  torch, with its cache",
+      [](const Run& run) { return SpellBytes(run.result.torch_reserved); });
+  row("  store", [](const Run& run) { return BytesOrDash(run.result.store_peak); });
+  row("adopted per step",
+      [](const Run& run) { return PerStep(run, run.result.offload.adopted_bytes); });
+  store_bytes("device to host", &Stats::bytes_out);
+  store_bytes("host to device", &Stats::bytes_in);
+  store_bytes("in host memory at the end", &Stats::host_bytes);
+  row("hits", Hits);
+  row("stalls", [](const Run& run) {
+    return run.with_store ? SpellSeconds(static_cast<double>(run.result.store.stall_ns) / 1e9)
+                          : "-";
+  });
+  row("step time", [](const Run& run) {
+    return run.result.finished ? SpellSeconds(run.result.step_seconds) : "-";
+  });
+  row("step time / plain", [&](const Run& run) { return Slowdown(run, plain); });
+  return table.Print();
+}
+
+std::string Json(const Run& run, const Run& plain, const std::string& where) {
+  const RunResult& result = run.result;
+  std::string json = "{\"run\": " + Quote(run.name) + ", \"device\": " + Quote(where);
+  const auto number = [&](const char* name, uint64_t value) {
+    json += std::string(", \"") + name + "\": " + std::to_string(value);
+  };
+  const auto boolean = [&](const char* name, bool value) {
+    json += std::string(", \"") + name + "\": " + (value ? "true" : "false");
+  };
+  boolean("finished", result.finished);
+  boolean("out_of_memory", result.out_of_memory);
+  if (!result.finished) {
+    number("failed_step", static_cast<uint64_t>(result.failed_step));
+    json += ", \"failure\": " + Quote(result.failure);
+  }
+  boolean("same_bits_as_plain", result.finished && SameBits(result, plain.result));
+  json += ", \"losses\": [";
+  for (size_t i = 0; i < result.losses.size(); ++i)
+    json += (i ? ", " : "") + Print("%.9g", result.losses[i]);
+  json += "], \"step_s\": " + Print("%.6f", result.step_seconds);
+  number("device_limit", run.device_limit);
+  number("device_budget", run.budget);
+  number("peak_device_bytes", PeakOf(run));
+  number("torch_peak_bytes", result.torch_peak);
+  number("torch_reserved_bytes", result.torch_reserved);
+  if (run.with_store) {
+    number("store_peak_bytes", result.store_peak);
+    number("adopted_bytes", result.offload.adopted_bytes);
+    number("deduplicated_bytes", result.offload.deduplicated_bytes);
+    number("bytes_out", result.store.bytes_out);
+    number("bytes_in", result.store.bytes_in);
+    number("host_bytes", result.store.host_bytes);
+    number("gets", result.store.gets);
+    number("hits", result.store.hits);
+    number("late_hits", result.store.late_hits);
+    number("misses", result.store.misses);
+    number("stall_ns", result.store.stall_ns);
+  }
+  return json + "}";
+}
+
+std::vector<std::string> Complaints(const std::vector<Run>& runs) {
+  std::vector<std::string> complaints;
+  for (const Run& run : runs) {
+    if (run.must_finish && !run.result.finished)
+      complaints.push_back(run.name + ": " + Outcome(run) + ": " + run.result.failure);
+    else if (!run.must_finish && !run.result.finished && !run.result.out_of_memory)
+      complaints.push_back(run.name + ": " + Outcome(run) + ": " + run.result.failure);
+    else if (run.result.finished && !SameBits(run.result, runs.front().result))
+      complaints.push_back(run.name + ": its losses or weights differ from the plain run's");
+  }
+  return complaints;
+}
+
+}  // namespace ravenstore::examples

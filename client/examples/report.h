@@ -1,0 +1,32 @@
+// What train_gpt tells at its end: one table of all runs for people, or one JSON object a run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/examples/trainer.h"
+
+namespace ravenstore::examples {
+
+// A finished or failed run and the terms it ran under.
+struct Run {
+  std::string name;
+  bool with_store = false;
+  bool must_finish = true;
+  uint64_t device_limit = 0;  // for torch and store together; 0: none
+  uint64_t budget = 0;        // the store's device bytes
+  RunResult result;
+};
+
+// Whether both have the same losses and, if both finished, the same weights, bit for bit.
+bool SameBits(const RunResult& a, const RunResult& b);
+
+// The first of `runs` is the plain one, which the others are compared with.
+std::string Report(const std::string& title, const std::vector<Run>& runs);
+// One line. `where` is "cuda" or "simulated device".
+std::string Json(const Run& run, const Run& plain, const std::string& where);
+
+// Says of each run that did not do what it must what is wrong; empty when all is well.
+std::vector<std::string> Complaints(const std::vector<Run>& runs);
+
+}  // namespace ravenstore::examples

@@ -1,0 +1,23 @@
+// What has become of a session, as every call and every wait looks at it first.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/result.h"
+
+namespace ravenstore::client {
+
+enum class Phase : uint32_t {
+  kAttached = 0,
+  kLost = 1,    // the daemon died and did not come back in time
+  kForked = 2,  // this process is a fork of the one that connected; the segment is not here
+  kClosed = 3,  // disconnected; the segment and the arenas are unmapped
+};
+
+using PhaseWord = std::atomic<Phase>;
+
+// Why a session in `phase` refuses every call. REQUIRES: not kAttached.
+core::Error RefusalOf(Phase phase);
+
+}  // namespace ravenstore::client

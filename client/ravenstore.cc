@@ -1,0 +1,458 @@
+// The C ABI: converts, and lets no exception out. What is behind it is in session.h, lifetime.h and
+// access.h.
+#include "client/ravenstore.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <new>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/access.h"
+#include "client/lifetime.h"
+#include "client/session.h"
+#include "core/result.h"
+#include "device/host_stream.h"
+
+namespace {
+
+namespace client = ravenstore::client;
+namespace core = ravenstore::core;
+using client::Session;
+using client::Tensor;
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+using ravenstore::device::HostStream;
+
+static_assert(RAVENSTORE_INVALID_ARGUMENT == static_cast<int>(ErrorCode::kInvalidArgument));
+static_assert(RAVENSTORE_WRONG_STATE == static_cast<int>(ErrorCode::kWrongState));
+static_assert(RAVENSTORE_IS_FORKED == static_cast<int>(ErrorCode::kForked));
+static_assert(RAVENSTORE_UNSUPPORTED == static_cast<int>(ErrorCode::kUnsupported));
+
+thread_local std::string t_last_error;
+
+ravenstore_code_t Fail(ErrorCode code, const char* words) noexcept {
+  try {
+    t_last_error = words;
+  } catch (const std::bad_alloc&) {
+    t_last_error.clear();
+  }
+  return static_cast<ravenstore_code_t>(code);
+}
+
+// Runs `body`, which returns a Status.
+template <typename Body>
+ravenstore_code_t Guard(Body body) noexcept {
+  try {
+    const Status status = body();
+    if (status.ok()) [[likely]]
+      return RAVENSTORE_OK;
+    return Fail(status.error().code, status.error().message.c_str());
+  } catch (const std::bad_alloc&) {
+    return Fail(ErrorCode::kSystem, "this process is out of memory");
+  } catch (const std::exception& exception) {
+    return Fail(ErrorCode::kSystem, exception.what());
+  } catch (...) {
+    return Fail(ErrorCode::kSystem, "an unknown exception");
+  }
+}
+
+Error BadArgument(const char* words) {
+  return {ErrorCode::kInvalidArgument, words};
+}
+
+// The caller's options, as long as its version of the struct; the rest of `*options` stands.
+template <typename Options>
+Status Read(const Options* given, Options* options) {
+  if (given == nullptr) return core::Ok();
+  if (given->struct_size < sizeof(size_t)) {
+    return BadArgument("options: set struct_size to sizeof(the struct)");
+  }
+  std::memcpy(options, given, std::min(given->struct_size, sizeof(Options)));
+  return core::Ok();
+}
+
+Status CheckFlags(uint32_t flags, uint32_t known) {
+  if ((flags & ~known) == 0) return core::Ok();
+  return BadArgument("options: unknown flags");
+}
+
+core::Duration DurationOf(uint64_t nanoseconds) {
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max() / 2;
+  return core::Duration(static_cast<int64_t>(std::min(nanoseconds, kMost)));
+}
+
+Session* SessionOf(ravenstore_store_t* store) {
+  return reinterpret_cast<Session*>(store);
+}
+uint64_t HandleOf(const ravenstore_tensor_t* tensor) {
+  return reinterpret_cast<uint64_t>(tensor);
+}
+
+// The live record behind `tensor`, which must belong to `store`. `store` is only compared: it may
+// be disconnected.
+Result<Tensor*> Resolve(const ravenstore_store_t* store, const ravenstore_tensor_t* tensor) {
+  if (tensor == nullptr) return BadArgument("the tensor is NULL");
+  Tensor* record = client::RecordOf(HandleOf(tensor));
+  if (reinterpret_cast<const ravenstore_store_t*>(record->session) != store) {
+    return BadArgument("the tensor belongs to another store");
+  }
+  if (client::LiveRecordOf(HandleOf(tensor)) != nullptr) [[likely]]
+    return record;
+  return Error{ErrorCode::kWrongState,
+               "used after free: the handle of what was " + Describe(*record)};
+}
+
+Result<std::vector<Tensor*>> ResolveAll(const ravenstore_store_t* store,
+                                        ravenstore_tensor_t* const* tensors, size_t count) {
+  if (count > 0 && tensors == nullptr) return BadArgument("the tensors are NULL");
+  std::vector<Tensor*> records(count);
+  for (size_t i = 0; i < count; ++i) {
+    RAVEN_ASSIGN_OR_RETURN(records[i], Resolve(store, tensors[i]));
+  }
+  return records;
+}
+
+Result<client::CreateOptions> Convert(const ravenstore_create_options_t* given) {
+  ravenstore_create_options_t options{};
+  RAVEN_RETURN_IF_ERROR(Read(given, &options));
+  RAVEN_RETURN_IF_ERROR(CheckFlags(options.flags, RAVENSTORE_FAIL_FAST));
+  client::CreateOptions converted;
+  converted.device = options.device;
+  converted.fail_fast = (options.flags & RAVENSTORE_FAIL_FAST) != 0;
+  if (options.name != nullptr) converted.name = options.name;
+  converted.timeout = DurationOf(options.timeout_ns);
+  return converted;
+}
+
+Result<client::GetOptions> Convert(const ravenstore_get_options_t* given) {
+  ravenstore_get_options_t options{};
+  options.device = -1;
+  RAVEN_RETURN_IF_ERROR(Read(given, &options));
+  RAVEN_RETURN_IF_ERROR(CheckFlags(options.flags, RAVENSTORE_READ_ONLY | RAVENSTORE_BLOCKING));
+  return client::GetOptions{.read_only = (options.flags & RAVENSTORE_READ_ONLY) != 0,
+                            .blocking = (options.flags & RAVENSTORE_BLOCKING) != 0,
+                            .device = options.device,
+                            .timeout = DurationOf(options.timeout_ns)};
+}
+
+Result<client::PutOptions> Convert(const ravenstore_put_options_t* given) {
+  ravenstore_put_options_t options{};
+  RAVEN_RETURN_IF_ERROR(Read(given, &options));
+  RAVEN_RETURN_IF_ERROR(CheckFlags(options.flags, RAVENSTORE_NEEDED_IN | RAVENSTORE_ORDER |
+                                                      RAVENSTORE_NOT_MODIFIED |
+                                                      RAVENSTORE_NOT_NEEDED));
+  client::PutOptions converted;
+  if (options.flags & RAVENSTORE_NEEDED_IN) converted.needed_in = DurationOf(options.needed_in_ns);
+  if (options.flags & RAVENSTORE_ORDER) converted.order = options.order;
+  converted.not_modified = (options.flags & RAVENSTORE_NOT_MODIFIED) != 0;
+  converted.not_needed = (options.flags & RAVENSTORE_NOT_NEEDED) != 0;
+  return converted;
+}
+
+ravenstore_tensor_t* PublicHandle(uint64_t handle) {
+  return reinterpret_cast<ravenstore_tensor_t*>(handle);
+}
+
+HostStream* HostStreamOf(ravenstore_host_stream_t stream) {
+  return reinterpret_cast<HostStream*>(stream);
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* ravenstore_last_error(void) {
+  return t_last_error.c_str();
+}
+
+const char* ravenstore_code_name(ravenstore_code_t code) {
+  if (code == RAVENSTORE_OK) return "OK";
+  return core::Name(static_cast<ErrorCode>(code)).data();
+}
+
+const char* ravenstore_version(void) {
+  return RAVENSTORE_VERSION;
+}
+
+ravenstore_code_t ravenstore_connect(const ravenstore_connect_options_t* given,
+                                     ravenstore_store_t** store) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the place for the store is NULL");
+    *store = nullptr;
+    ravenstore_connect_options_t options{};
+    RAVEN_RETURN_IF_ERROR(Read(given, &options));
+    client::ConnectOptions converted;
+    if (options.socket != nullptr) converted.socket = options.socket;
+    if (options.name != nullptr) converted.name = options.name;
+    converted.device_budget = core::Bytes(options.device_budget);
+    converted.host_budget = core::Bytes(options.host_budget);
+    if (options.timeout_ns != 0) converted.timeout = DurationOf(options.timeout_ns);
+    RAVEN_ASSIGN_OR_RETURN(Session* const session, Session::Connect(converted));
+    *store = reinterpret_cast<ravenstore_store_t*>(session);
+    return core::Ok();
+  });
+}
+
+void ravenstore_disconnect(ravenstore_store_t* store) {
+  if (store == nullptr) return;
+  static_cast<void>(Guard([&]() -> Status {
+    SessionOf(store)->Disconnect();
+    return core::Ok();
+  }));
+}
+
+ravenstore_code_t ravenstore_create(ravenstore_store_t* store, uint64_t bytes,
+                                    const ravenstore_create_options_t* options,
+                                    ravenstore_tensor_t** tensor) {
+  return ravenstore_create_batch(store, &bytes, 1, options, tensor);
+}
+
+ravenstore_code_t ravenstore_create_batch(ravenstore_store_t* store, const uint64_t* bytes,
+                                          size_t count, const ravenstore_create_options_t* given,
+                                          ravenstore_tensor_t** tensors) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the store is NULL");
+    if (count > 0 && tensors == nullptr) return BadArgument("the place for the tensors is NULL");
+    if (count > 0 && bytes == nullptr) return BadArgument("the sizes are NULL");
+    std::fill_n(tensors, count, nullptr);
+    RAVEN_ASSIGN_OR_RETURN(const client::CreateOptions options, Convert(given));
+    std::vector<uint64_t> handles(count);
+    RAVEN_RETURN_IF_ERROR(
+        client::CreateBatch(*SessionOf(store), {bytes, count}, options, handles.data()));
+    std::transform(handles.begin(), handles.end(), tensors, PublicHandle);
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_adopt(ravenstore_store_t* store, const void* from, uint64_t bytes,
+                                   ravenstore_stream_t stream,
+                                   const ravenstore_create_options_t* given,
+                                   ravenstore_tensor_t** tensor) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the store is NULL");
+    if (tensor == nullptr) return BadArgument("the place for the tensor is NULL");
+    *tensor = nullptr;
+    if (from == nullptr) return BadArgument("the memory to adopt is NULL");
+    RAVEN_ASSIGN_OR_RETURN(const client::CreateOptions options, Convert(given));
+    RAVEN_ASSIGN_OR_RETURN(const uint64_t handle,
+                           client::Adopt(*SessionOf(store), from, bytes, stream, options));
+    *tensor = PublicHandle(handle);
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_get(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
+                                 ravenstore_stream_t stream, const ravenstore_get_options_t* given,
+                                 void** address) {
+  return Guard([&]() -> Status {
+    if (address == nullptr) return BadArgument("the place for the address is NULL");
+    *address = nullptr;
+    RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
+    RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
+    RAVEN_ASSIGN_OR_RETURN(*address, client::Get(*record, stream, options));
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
+                                       ravenstore_tensor_t* const* tensors, size_t count,
+                                       ravenstore_stream_t stream,
+                                       const ravenstore_get_options_t* given, void** addresses) {
+  return Guard([&]() -> Status {
+    if (count > 0 && addresses == nullptr) return BadArgument("the place for addresses is NULL");
+    std::fill_n(addresses, count, nullptr);
+    RAVEN_ASSIGN_OR_RETURN(const std::vector<Tensor*> records, ResolveAll(store, tensors, count));
+    RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
+    Status status = client::GetBatch(records, stream, options, addresses);
+    if (!status.ok()) std::fill_n(addresses, count, nullptr);
+    return status;
+  });
+}
+
+ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
+                                      void* to, ravenstore_stream_t stream,
+                                      const ravenstore_get_options_t* given) {
+  return Guard([&]() -> Status {
+    if (to == nullptr) return BadArgument("the memory to copy to is NULL");
+    RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
+    RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
+    return client::GetInto(*record, to, stream, options);
+  });
+}
+
+ravenstore_code_t ravenstore_put(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
+                                 ravenstore_stream_t stream,
+                                 const ravenstore_put_options_t* given) {
+  return Guard([&]() -> Status {
+    RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
+    RAVEN_ASSIGN_OR_RETURN(const client::PutOptions options, Convert(given));
+    client::SharedTicket alone;
+    return client::Put(*record, stream, options, &alone);
+  });
+}
+
+ravenstore_code_t ravenstore_put_batch(ravenstore_store_t* store,
+                                       ravenstore_tensor_t* const* tensors, size_t count,
+                                       ravenstore_stream_t stream,
+                                       const ravenstore_put_options_t* given) {
+  return Guard([&]() -> Status {
+    RAVEN_ASSIGN_OR_RETURN(const std::vector<Tensor*> records, ResolveAll(store, tensors, count));
+    RAVEN_ASSIGN_OR_RETURN(const client::PutOptions options, Convert(given));
+    client::SharedTicket shared;
+    Status first = core::Ok();
+    for (Tensor* record : records) {
+      Status put = client::Put(*record, stream, options, &shared);
+      if (first.ok() && !put.ok()) first = std::move(put);
+    }
+    return first;
+  });
+}
+
+ravenstore_code_t ravenstore_free(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
+                                  ravenstore_stream_t stream) {
+  if (tensor == nullptr) return RAVENSTORE_OK;
+  return ravenstore_free_batch(store, &tensor, 1, stream);
+}
+
+ravenstore_code_t ravenstore_free_batch(ravenstore_store_t* store,
+                                        ravenstore_tensor_t* const* tensors, size_t count,
+                                        ravenstore_stream_t stream) {
+  return Guard([&]() -> Status {
+    if (count > 0 && tensors == nullptr) return BadArgument("the tensors are NULL");
+    std::vector<uint64_t> handles;
+    handles.reserve(count);
+    Status first = core::Ok();
+    for (size_t i = 0; i < count; ++i) {
+      if (tensors[i] == nullptr) continue;
+      const Result<Tensor*> record = Resolve(store, tensors[i]);
+      if (record.ok()) {
+        handles.push_back(HandleOf(tensors[i]));
+      } else if (first.ok()) {
+        first = record.error();
+      }
+    }
+    Status freed = client::FreeBatch(handles, stream);
+    return first.ok() ? freed : first;
+  });
+}
+
+void* ravenstore_data(const ravenstore_tensor_t* tensor) {
+  if (tensor == nullptr) return nullptr;
+  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  return record != nullptr ? client::Address(*record) : nullptr;
+}
+
+uint64_t ravenstore_size(const ravenstore_tensor_t* tensor) {
+  if (tensor == nullptr) return 0;
+  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  return record != nullptr ? record->bytes : 0;
+}
+
+uint64_t ravenstore_id(const ravenstore_tensor_t* tensor) {
+  if (tensor == nullptr) return 0;
+  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  return record != nullptr ? record->id : 0;
+}
+
+int32_t ravenstore_device(const ravenstore_tensor_t* tensor) {
+  if (tensor == nullptr) return -1;
+  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  return record != nullptr ? client::DeviceOf(*record) : -1;
+}
+
+int32_t ravenstore_ready(const ravenstore_tensor_t* tensor) {
+  if (tensor == nullptr) return 0;
+  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  if (record == nullptr) return 0;
+  switch (client::ReadinessOf(*record)) {
+    case client::Readiness::kReady: return 1;
+    case client::Readiness::kNotYet: return 0;
+    case client::Readiness::kLost: break;
+  }
+  return -1;
+}
+
+ravenstore_code_t ravenstore_check(ravenstore_store_t* store, ravenstore_stream_t stream) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the store is NULL");
+    Session& session = *SessionOf(store);
+    RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+    for (client::ClientStream* known : session.streams().Known(stream)) {
+      if (!known->SawLoss()) continue;
+      return Error{
+          ErrorCode::kLost,
+          "a tensor that this stream waited for was lost: its work ran on undefined bytes"};
+    }
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store, ravenstore_stats_t* stats) {
+  return Guard([&]() -> Status {
+    if (store == nullptr || stats == nullptr) return BadArgument("the store or the stats are NULL");
+    const size_t room = std::min(stats->struct_size, sizeof(*stats));
+    if (room < sizeof(size_t)) return BadArgument("stats: set struct_size to sizeof(the struct)");
+    RAVEN_RETURN_IF_ERROR(SessionOf(store)->CheckUsable());
+    RAVEN_ASSIGN_OR_RETURN(const client::SessionStats asked, SessionOf(store)->Stats());
+    ravenstore_stats_t filled{};
+    filled.struct_size = stats->struct_size;
+    filled.tensors = asked.told.tensors;
+    filled.gets = asked.told.gets;
+    filled.hits = asked.told.hits;
+    filled.late_hits = asked.told.late_hits;
+    filled.misses = asked.told.misses;
+    filled.prefetches = asked.told.prefetches;
+    filled.bytes_out = asked.told.bytes_out;
+    filled.bytes_in = asked.told.bytes_in;
+    filled.device_bytes = asked.device_bytes;
+    filled.host_bytes = asked.host_bytes;
+    filled.device_budget = asked.device_budget;
+    filled.host_budget = asked.host_budget;
+    filled.stall_ns = asked.stall_ns;
+    std::memcpy(stats, &filled, room);
+    return core::Ok();
+  });
+}
+
+const char* ravenstore_backend(const ravenstore_store_t* store) {
+  if (store == nullptr) return "";
+  return reinterpret_cast<const Session*>(store)->backend().c_str();
+}
+
+ravenstore_host_stream_t ravenstore_host_stream_create(void) {
+  HostStream* stream = nullptr;
+  static_cast<void>(Guard([&]() -> Status {
+    stream = new HostStream;
+    return core::Ok();
+  }));
+  return reinterpret_cast<ravenstore_host_stream_t>(stream);
+}
+
+void ravenstore_host_stream_destroy(ravenstore_host_stream_t stream) {
+  delete HostStreamOf(stream);
+}
+
+void ravenstore_host_stream_run(ravenstore_host_stream_t stream, void (*function)(void*),
+                                void* argument) {
+  if (stream == nullptr || function == nullptr) return;
+  static_cast<void>(Guard([&]() -> Status {
+    HostStreamOf(stream)->Run([function, argument] { function(argument); });
+    return core::Ok();
+  }));
+}
+
+void ravenstore_host_stream_synchronize(ravenstore_host_stream_t stream) {
+  if (stream == nullptr) return;
+  static_cast<void>(Guard([&]() -> Status {
+    HostStreamOf(stream)->Synchronize();
+    return core::Ok();
+  }));
+}
+
+}  // extern "C"

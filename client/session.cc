@@ -1,0 +1,314 @@
+#include "client/session.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "client/lease.h"
+#include "client/ravenstore.h"
+#include "device/open.h"
+#include "ipc/clock.h"
+#include "ipc/wake.h"
+#include "proto/packet.h"
+
+namespace ravenstore::client {
+namespace {
+
+using core::Bytes;
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+using core::Tick;
+
+constexpr size_t kNameBytesMax = 255;
+constexpr auto kExplainPatience = std::chrono::seconds(1);
+constexpr auto kDetachPatience = std::chrono::seconds(10);
+
+// The sessions of this process, for the fork handlers. Never destroyed: a fork may come at any
+// time.
+struct Registry {
+  std::mutex mutex;
+  std::vector<Session*> sessions;
+  // Sessions that ended while streams may still have used their memory.
+  std::vector<Session*> kept;
+};
+Registry& TheRegistry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+void BeforeFork() {
+  TheRegistry().mutex.lock();
+  for (Session* session : TheRegistry().sessions) session->LockForFork();
+}
+void AfterForkInParent() {
+  for (Session* session : TheRegistry().sessions) session->UnlockAfterFork();
+  TheRegistry().mutex.unlock();
+}
+void AfterForkInChild() {
+  for (Session* session : TheRegistry().sessions) {
+    session->BecomeForked();
+    session->UnlockAfterFork();
+  }
+  TheRegistry().mutex.unlock();
+}
+
+void Register(Session* session) {
+  static const int handlers = pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+  static_cast<void>(handlers);
+  std::lock_guard lock(TheRegistry().mutex);
+  TheRegistry().sessions.push_back(session);
+}
+void Unregister(Session* session, bool keep) {
+  std::lock_guard lock(TheRegistry().mutex);
+  std::erase(TheRegistry().sessions, session);
+  if (keep) TheRegistry().kept.push_back(session);
+}
+
+std::string SocketPath(const ConnectOptions& options) {
+  if (!options.socket.empty()) return options.socket;
+  const char* chosen = getenv(proto::kSocketPathVariable);
+  return chosen != nullptr && *chosen != '\0' ? chosen : proto::kDefaultSocketPath;
+}
+
+// $RAVENSTORE_DEBUG is a list of words.
+bool DebugAsksFor(std::string_view word) {
+  const char* value = getenv("RAVENSTORE_DEBUG");
+  std::string_view rest = value != nullptr ? value : "";
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    if (rest.substr(0, end) == word) return true;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<Session*> Session::Connect(const ConnectOptions& options) {
+  std::unique_ptr<Session, void (*)(Session*)> session(new Session,
+                                                       [](Session* failed) { delete failed; });
+  RAVEN_RETURN_IF_ERROR(session->Attach(options));
+  Session* attached = session.get();
+  Register(attached);
+  const Status started = attached->control_->Start(
+      [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
+      [attached] { attached->OnHangup(); });
+  if (!started.ok()) {
+    Unregister(attached, /*keep=*/false);
+    return started.error();
+  }
+  return session.release();
+}
+
+Status Session::Attach(const ConnectOptions& options) {
+  timeout_ = options.timeout;
+  const Tick deadline = DeadlineAfter(ipc::Now(), timeout_);
+  // Names are for people: what cannot be sent is left out.
+  const std::string name = options.name.empty() ? program_invocation_short_name : options.name;
+  const bool sendable = name.size() <= kNameBytesMax && wire::IsUtf8(name);
+  const wire::ClientPacket packet{
+      .request = 1,
+      .body = wire::Hello{.protocol_version = proto::kProtocolVersion,
+                          .name = sendable ? name : "?",
+                          .device_budget = options.device_budget.count(),
+                          .host_budget = options.host_budget.count(),
+                          .library_version = RAVENSTORE_VERSION}};
+  Incoming welcome;
+  RAVEN_ASSIGN_OR_RETURN(control_,
+                         ControlLink::Connect(SocketPath(options), packet, deadline, &welcome));
+  RAVEN_RETURN_IF_ERROR(
+      TakeWelcome(std::get<wire::Welcome>(welcome.packet.body), std::move(welcome.descriptors)));
+  if (DebugAsksFor("poison")) poison_ = std::make_unique<PoisonKeeper>();
+  return core::Ok();
+}
+
+Status Session::TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors) {
+  if (welcome.protocol_version != proto::kProtocolVersion) {
+    return Error{ErrorCode::kVersionMismatch,
+                 "the daemon (" + welcome.daemon_version + ") speaks protocol " +
+                     std::to_string(welcome.protocol_version) + ", this library " +
+                     std::to_string(proto::kProtocolVersion)};
+  }
+  if (descriptors.size() != 2) {
+    return Error{ErrorCode::kCorrupt, "the daemon's welcome came with " +
+                                          std::to_string(descriptors.size()) +
+                                          " descriptors instead of 2"};
+  }
+  RAVEN_ASSIGN_OR_RETURN(segment_, ipc::ControlSegment::Map(std::move(descriptors[0])));
+  device::HostOptions host;
+  host.count = static_cast<int>(welcome.devices.size());
+  std::vector<DaemonDevice> devices;
+  for (const wire::Device& device : welcome.devices) {
+    devices.push_back({device.uuid, Bytes(device.arena_bytes)});
+  }
+  backend_ = welcome.backend;
+  RAVEN_ASSIGN_OR_RETURN(const device::Devices local, device::OpenDevices(backend_, host));
+  proto::Segment* segment = segment_->get();
+  RAVEN_ASSIGN_OR_RETURN(devices_, DeviceSet::Match(devices, local, segment));
+  rows_ = segment->slots;
+  streams_.emplace(segment, &phase_);
+  log_.emplace(segment);
+  requests_.emplace(segment, std::move(descriptors[1]), &phase_);
+  device_budget_ = welcome.device_budget;
+  host_budget_ = welcome.host_budget;
+  restart_timeout_ = std::chrono::milliseconds(welcome.restart_timeout_ms);
+  return core::Ok();
+}
+
+void Session::OnPacket(Incoming incoming) {
+  if (const auto* slab = std::get_if<wire::SlabReady>(&incoming.packet.body)) {
+    ClientDevice* device = devices_->OfDaemon(slab->device);
+    if (device == nullptr || incoming.descriptors.size() != 1) return;
+    // A slab that cannot be taken is missed by whoever is placed in it, with an error of its own.
+    static_cast<void>(device->Offer(slab->offset, slab->bytes, std::move(incoming.descriptors[0])));
+  } else if (const auto* slab = std::get_if<wire::ReleaseSlab>(&incoming.packet.body)) {
+    ClientDevice* device = devices_->OfDaemon(slab->device);
+    if (device == nullptr) return;
+    const Status released = device->Release(slab->offset);
+    // What is still mapped must not be reported as released.
+    if (!released.ok() && released.error().code != ErrorCode::kNotFound) return;
+    const wire::ClientPacket answer{
+        .request = 0, .body = wire::SlabReleased{.device = slab->device, .offset = slab->offset}};
+    static_cast<void>(control_->Send(answer, DeadlineAfter(ipc::Now(), timeout_)));
+  }
+}
+
+void Session::OnHangup() {
+  if (!control_->WaitForStop(restart_timeout_)) MarkLost();
+}
+
+void Session::MarkLost() {
+  Phase attached = Phase::kAttached;
+  if (!phase_.compare_exchange_strong(attached, Phase::kLost)) return;
+  // Streams that wait for bytes go on, on undefined ones: check() and every later call say so.
+  for (std::atomic<uint64_t>& arrival : segment_->get()->arrivals) {
+    arrival.store(proto::kWordValueMask, std::memory_order_release);
+  }
+  for (uint32_t row = 0; row < requests_->rows(); ++row) {
+    if (rows_[row].waiters.load(std::memory_order_seq_cst) != 0) ipc::WakeLowHalf(&rows_[row].word);
+  }
+  for (const auto& device : devices_->all()) device->WakeWaiters();
+  control_->WakeCallers();
+}
+
+bool Session::AnyInUse() const {
+  for (uint32_t row = 0; row < requests_->rows(); ++row) {
+    const uint64_t word = rows_[row].word.load(std::memory_order_acquire);
+    if (proto::UnpackLease(word).state == proto::LeaseState::kInUse) return true;
+  }
+  return false;
+}
+
+void Session::Disconnect() {
+  // A fork has neither the segment nor the watcher: what is left is the parent's business.
+  if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
+  const bool quiet = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_));
+  // Nobody can say whether streams still use what was not put: on a GPU it stays mapped then.
+  const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
+  const bool keep = !quiet || (may_run && AnyInUse());
+  if (phase_.load(std::memory_order_acquire) == Phase::kAttached) {
+    const Tick deadline =
+        DeadlineAfter(ipc::Now(), std::min<core::Duration>(timeout_, kDetachPatience));
+    // A daemon that does not answer learns the same from the hang-up.
+    static_cast<void>(control_->Call({.request = 0, .body = wire::Detach{}}, deadline, phase_));
+  }
+  control_->Stop();
+  phase_.store(Phase::kClosed, std::memory_order_release);
+  Unregister(this, keep);
+  control_.reset();
+  if (keep) return;
+  poison_.reset();
+  streams_.reset();
+  devices_.reset();
+  log_.reset();
+  requests_.reset();
+  rows_ = nullptr;
+  segment_.reset();
+  Unref();
+}
+
+void Session::Unref() {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+Result<InternedName> Session::Intern(std::string_view name, Tick deadline) {
+  if (name.empty()) return InternedName{};
+  if (name.size() > kNameBytesMax) {
+    return Error{ErrorCode::kInvalidArgument, "a name of " + std::to_string(name.size()) +
+                                                  " bytes: at most " +
+                                                  std::to_string(kNameBytesMax) + " are possible"};
+  }
+  if (!wire::IsUtf8(name)) return Error{ErrorCode::kInvalidArgument, "a name must be UTF-8"};
+  const auto find = [&]() -> std::optional<InternedName> {
+    std::shared_lock lock(names_mutex_);
+    const auto known = names_.find(name);
+    if (known == names_.end()) return std::nullopt;
+    return InternedName{known->second, &known->first};
+  };
+  if (const auto known = find()) return *known;
+  std::lock_guard asking(interning_);
+  if (const auto known = find()) return *known;
+  wire::ClientPacket packet{.request = 0, .body = wire::InternName{std::string(name)}};
+  RAVEN_ASSIGN_OR_RETURN(const auto answer, control_->Call(std::move(packet), deadline, phase_));
+  const auto* interned = std::get_if<wire::NameInterned>(&answer.body);
+  if (interned == nullptr || interned->id == 0) {
+    return Error{ErrorCode::kCorrupt, "the daemon gave a name no id"};
+  }
+  std::lock_guard lock(names_mutex_);
+  const auto kept = names_.emplace(name, interned->id).first;
+  return InternedName{interned->id, &kept->first};
+}
+
+std::string Session::Explain(uint32_t slot) {
+  const auto answer = control_->Call({.request = 0, .body = wire::ExplainFailure{slot}},
+                                     DeadlineAfter(ipc::Now(), kExplainPatience), phase_);
+  if (!answer.ok()) return "";
+  const auto* explained = std::get_if<wire::FailureExplained>(&answer->body);
+  return explained != nullptr ? explained->message : "";
+}
+
+Result<SessionStats> Session::Stats() {
+  RAVEN_ASSIGN_OR_RETURN(
+      const auto answer,
+      control_->Call({.request = 0, .body = wire::StatsQuery{.whole_store = false}},
+                     DeadlineAfter(ipc::Now(), timeout_), phase_));
+  const auto* told = std::get_if<wire::Stats>(&answer.body);
+  if (told == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave no figures"};
+  SessionStats stats;
+  stats.told = *told;
+  for (const wire::TierStats& tier : told->tiers) {
+    (tier.name.starts_with("device") ? stats.device_bytes : stats.host_bytes) += tier.used;
+  }
+  stats.device_budget = device_budget_;
+  stats.host_budget = host_budget_;
+  stats.stall_ns = stall_ns_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+void Session::LockForFork() {
+  control_->LockForFork();
+  for (const auto& device : devices_->all()) device->LockForFork();
+  requests_->LockForFork();
+}
+
+void Session::UnlockAfterFork() {
+  requests_->UnlockAfterFork();
+  for (const auto& device : devices_->all()) device->UnlockAfterFork();
+  control_->UnlockAfterFork();
+}
+
+void Session::BecomeForked() {
+  phase_.store(Phase::kForked, std::memory_order_release);
+  control_->DropInChild();
+  requests_->DropInChild();
+  for (const auto& device : devices_->all()) device->DropDescriptors();
+  segment_.reset();  // its descriptor; the mapping was never inherited
+}
+
+}  // namespace ravenstore::client

@@ -1,0 +1,146 @@
+// One attachment of this process to its daemon.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+
+#include "client/access_log.h"
+#include "client/control.h"
+#include "client/devices.h"
+#include "client/phase.h"
+#include "client/poison.h"
+#include "client/requests.h"
+#include "client/streams.h"
+#include "client/tensor.h"
+#include "client/wire.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "ipc/segment.h"
+
+namespace ravenstore::client {
+
+struct ConnectOptions {
+  std::string socket;  // empty: $RAVENSTORE_SOCKET, else the default path
+  std::string name;    // empty: the program's name
+  core::Bytes device_budget;
+  core::Bytes host_budget;
+  core::Duration timeout = std::chrono::seconds(30);
+};
+
+struct SessionStats {
+  wire::Stats told;  // by the daemon
+  uint64_t device_bytes = 0;
+  uint64_t host_bytes = 0;
+  uint64_t device_budget = 0;
+  uint64_t host_budget = 0;
+  uint64_t stall_ns = 0;
+};
+
+// A name as the daemon knows it.
+struct InternedName {
+  uint32_t id = 0;                    // 0: none
+  const std::string* name = nullptr;  // lives as long as the session
+};
+
+// Owns: everything of the attachment, and the records of its tensors. It outlives Disconnect as
+//   long as handles of its tensors do: they then belong to a session whose phase refuses every
+//   call.
+// Threads: any; Disconnect once, while nobody else is in a call.
+class Session {
+ public:
+  // The result is the caller's until Disconnect.
+  static core::Result<Session*> Connect(const ConnectOptions& options);
+  void Disconnect();
+
+  // The parts below exist while the phase is kAttached or kLost.
+  core::Status CheckUsable() const {
+    const Phase now = phase_.load(std::memory_order_acquire);
+    if (now == Phase::kAttached) [[likely]]
+      return core::Ok();
+    return RefusalOf(now);
+  }
+  const PhaseWord& phase() const { return phase_; }
+  proto::LeaseSlot& RowAt(uint32_t slot) const { return rows_[slot]; }
+  proto::LeaseSlot& Row(const Tensor& tensor) const { return rows_[tensor.slot]; }
+  DeviceSet& devices() { return *devices_; }
+  StreamTable& streams() { return *streams_; }
+  // True once the transfer that `arrival` stands for is done, or when there is none.
+  bool HasArrived(uint64_t arrival) const {
+    const proto::WordValue wait = proto::UnpackWordValue(arrival);
+    if (wait.value == 0 || wait.index >= proto::kArrivalWords) return true;
+    return segment_->get()->arrivals[wait.index].load(std::memory_order_acquire) >= wait.value;
+  }
+  AccessLog& log() { return *log_; }
+  RequestQueue& requests() { return *requests_; }
+  TensorTable& tensors() { return tensors_; }
+  // Null unless RAVENSTORE_DEBUG says poison.
+  PoisonKeeper* poison() { return poison_.get(); }
+
+  core::Duration timeout() const { return timeout_; }
+  const std::string& backend() const { return backend_; }
+
+  // Asks the daemon, once for each name. Errors: kInvalidArgument (too long), the daemon's.
+  core::Result<InternedName> Intern(std::string_view name, core::Tick deadline);
+  // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.
+  std::string Explain(uint32_t slot);
+  core::Result<SessionStats> Stats();
+  void CountStall(core::Duration stall) {
+    stall_ns_.fetch_add(static_cast<uint64_t>(stall.count()), std::memory_order_relaxed);
+  }
+
+  // Every live handle holds one reference.
+  void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref();
+
+  // Fork handlers (session.cc).
+  void LockForFork();
+  void UnlockAfterFork();
+  void BecomeForked();
+
+ private:
+  Session() : tensors_(this) {}
+  ~Session() = default;
+
+  core::Status Attach(const ConnectOptions& options);
+  core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
+  // The watcher's callbacks.
+  void OnPacket(Incoming incoming);
+  void OnHangup();
+  void MarkLost();
+  bool AnyInUse() const;
+
+  alignas(64) PhaseWord phase_{Phase::kAttached};
+  proto::LeaseSlot* rows_ = nullptr;
+
+  // Constant after Connect.
+  std::string backend_;
+  core::Duration timeout_{};
+  core::Duration restart_timeout_{};
+  uint64_t device_budget_ = 0;
+  uint64_t host_budget_ = 0;
+
+  std::optional<ipc::ControlSegment> segment_;
+  std::optional<DeviceSet> devices_;
+  std::optional<StreamTable> streams_;
+  std::optional<AccessLog> log_;
+  std::optional<RequestQueue> requests_;
+  std::unique_ptr<PoisonKeeper> poison_;
+  std::unique_ptr<ControlLink> control_;
+  TensorTable tensors_;
+
+  std::mutex interning_;  // held while the daemon is asked for a name's id
+  std::shared_mutex names_mutex_;
+  std::map<std::string, uint32_t, std::less<>> names_;  // guarded by names_mutex_
+
+  alignas(64) std::atomic<uint64_t> references_{1};
+  std::atomic<uint64_t> stall_ns_{0};
+};
+
+}  // namespace ravenstore::client

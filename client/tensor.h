@@ -1,0 +1,82 @@
+// What the client keeps of a tensor beside its row in the segment, and the handles to it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "proto/layout.h"
+
+namespace ravenstore::client {
+
+class Session;
+
+enum class FetchTurn : uint8_t {
+  kNobody = 0,
+  kTaken = 1,      // a thread of this process waits for the daemon's answer
+  kAbandoned = 2,  // one gave up; the answer may still come, and belongs to who takes the turn
+};
+
+// One row's record. It exists as long as its session, so that a handle that was freed can still be
+// told apart from a live one.
+struct alignas(64) Tensor {
+  Session* session = nullptr;
+  uint32_t slot = 0;
+  // Raised by every free; a handle is good while it carries the same.
+  std::atomic<uint16_t> serial{0};
+  // Since the last time it went to Ravenspace somebody was allowed to write.
+  std::atomic<bool> writable_use{false};
+  std::atomic<FetchTurn> turn{FetchTurn::kNobody};
+  // The ticket of puts in this use, while others still hold the tensor.
+  std::atomic<uint64_t> early_ticket{0};
+  // Constant from the create to the next create in this row.
+  uint64_t bytes = 0;
+  uint64_t id = 0;
+  const std::string* name = nullptr;  // null: none; lives as long as the session
+};
+static_assert(sizeof(Tensor) == 64);
+
+// A handle is a Tensor's address with its serial in the upper 16 bits, which user addresses leave
+// empty.
+uint64_t MakeHandle(const Tensor& tensor);
+
+// The record behind `handle`, live or freed. REQUIRES: made by MakeHandle, its session exists.
+inline Tensor* RecordOf(uint64_t handle) {
+  return reinterpret_cast<Tensor*>(handle & ((uint64_t{1} << 48) - 1));
+}
+inline uint16_t SerialOf(uint64_t handle) {
+  return static_cast<uint16_t>(handle >> 48);
+}
+
+// The record behind `handle` while the handle is live, else null.
+inline Tensor* LiveRecordOf(uint64_t handle) {
+  Tensor* tensor = RecordOf(handle);
+  return tensor->serial.load(std::memory_order_acquire) == SerialOf(handle) ? tensor : nullptr;
+}
+
+// `tensor 17 "layer3.mlp" (4096 bytes)` for messages.
+std::string Describe(const Tensor& tensor);
+
+// The records of one session, by row. Grown as rows come into use; never shrinks.
+// Threads: any.
+class TensorTable {
+ public:
+  explicit TensorTable(Session* session) : session_(session) {}
+  ~TensorTable();
+
+  Tensor& At(uint32_t slot);
+
+ private:
+  static constexpr uint32_t kPerChunk = 1024;
+  static constexpr uint32_t kChunks = proto::kSlotCapacity / kPerChunk;
+
+  Tensor* Grow(uint32_t chunk);
+
+  Session* const session_;
+  std::array<std::atomic<Tensor*>, kChunks> chunks_{};
+  std::mutex mutex_;  // held while a chunk is made
+};
+
+}  // namespace ravenstore::client

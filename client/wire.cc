@@ -1,0 +1,295 @@
+#include "client/wire.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace ravenstore::client::wire {
+namespace {
+
+// https://protobuf.dev/programming-guides/encoding
+enum class Type : uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+class Writer {
+ public:
+  // Zeros and empty strings stay away, as proto3 has it.
+  void Number(uint32_t field, uint64_t value) {
+    if (value == 0) return;
+    Tag(field, Type::kVarint);
+    Varint(value);
+  }
+  void String(uint32_t field, std::string_view value) {
+    if (!value.empty()) Message(field, value);
+  }
+  void Message(uint32_t field, std::string_view value) {
+    Tag(field, Type::kBytes);
+    Varint(value.size());
+    bytes_ += value;
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  void Tag(uint32_t field, Type type) { Varint(field << 3 | static_cast<uint32_t>(type)); }
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
+    bytes_ += static_cast<char>(value);
+  }
+
+  std::string bytes_;
+};
+
+// One field of a message, as it stands on the wire.
+struct Field {
+  uint32_t number = 0;
+  Type type = Type::kVarint;
+  uint64_t value = 0;      // kVarint
+  std::string_view bytes;  // kBytes
+
+  template <typename Integer>
+  void Into(Integer* to) const {
+    if (type == Type::kVarint) *to = static_cast<Integer>(value);
+  }
+  void Into(std::string* to) const {
+    if (type == Type::kBytes) *to = bytes;
+  }
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  // False at the end, and when the rest makes no sense: see ok().
+  bool Next(Field* field) {
+    if (!ok_ || rest_.empty()) return false;
+    uint64_t tag = 0;
+    ok_ = Varint(&tag) && tag >> 3 != 0 && tag >> 3 < uint64_t{1} << 29 && Value(tag & 7, field);
+    field->number = static_cast<uint32_t>(tag >> 3);
+    return ok_;
+  }
+  bool ok() const { return ok_; }
+
+ private:
+  bool Varint(uint64_t* value) {
+    constexpr int kMostBits = 64;
+    *value = 0;
+    for (int shift = 0; shift < kMostBits && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<uint8_t>(rest_.front());
+      rest_.remove_prefix(1);
+      *value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+  bool Value(uint64_t type, Field* field) {
+    field->type = static_cast<Type>(type);
+    uint64_t size = 0;
+    switch (field->type) {
+      case Type::kVarint: return Varint(&field->value);
+      case Type::kFixed64: size = 8; break;
+      case Type::kFixed32: size = 4; break;
+      case Type::kBytes:
+        if (!Varint(&size)) return false;
+        break;
+      default: return false;  // groups are gone from proto3
+    }
+    if (size > rest_.size()) return false;
+    field->bytes = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return true;
+  }
+
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+// Calls visit(field) for every field of `bytes`; false when they are malformed, or a visit is.
+template <typename Visit>
+bool ForEach(std::string_view bytes, Visit visit) {
+  Reader reader(bytes);
+  for (Field field; reader.Next(&field); field = {}) {
+    if (!visit(field)) return false;
+  }
+  return reader.ok();
+}
+
+std::string Write(const Hello& hello) {
+  Writer writer;
+  writer.Number(1, hello.protocol_version);
+  writer.String(2, hello.name);
+  writer.Number(3, hello.device_budget);
+  writer.Number(4, hello.host_budget);
+  writer.String(6, hello.library_version);
+  return writer.Take();
+}
+std::string Write(const InternName& intern) {
+  Writer writer;
+  writer.String(1, intern.name);
+  return writer.Take();
+}
+std::string Write(const ExplainFailure& explain) {
+  Writer writer;
+  writer.Number(1, explain.slot);
+  return writer.Take();
+}
+std::string Write(const SlabReleased& slab) {
+  Writer writer;
+  writer.Number(1, slab.device);
+  writer.Number(2, slab.offset);
+  return writer.Take();
+}
+std::string Write(const Detach&) {
+  return {};
+}
+std::string Write(const StatsQuery& query) {
+  Writer writer;
+  writer.Number(1, query.whole_store ? 1 : 0);
+  return writer.Take();
+}
+
+bool Read(std::string_view bytes, Failure* failure) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&failure->code);
+    if (field.number == 2) field.Into(&failure->message);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, Device* device) {
+  return ForEach(bytes, [&](const Field& field) {
+    switch (field.number) {
+      case 1: field.Into(&device->uuid); break;
+      case 2: field.Into(&device->name); break;
+      case 3: field.Into(&device->total_bytes); break;
+      case 4: field.Into(&device->arena_bytes); break;
+    }
+    return true;
+  });
+}
+bool Read(std::string_view bytes, Welcome* welcome) {
+  return ForEach(bytes, [&](const Field& field) {
+    switch (field.number) {
+      case 1: field.Into(&welcome->protocol_version); break;
+      case 2: field.Into(&welcome->client); break;
+      case 3: field.Into(&welcome->backend); break;
+      case 4: return Read(field.bytes, &welcome->devices.emplace_back());
+      case 5: field.Into(&welcome->device_budget); break;
+      case 6: field.Into(&welcome->host_budget); break;
+      case 7: field.Into(&welcome->restart_timeout_ms); break;
+      case 8: field.Into(&welcome->daemon_version); break;
+    }
+    return true;
+  });
+}
+bool Read(std::string_view bytes, NameInterned* interned) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&interned->id);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, FailureExplained* explained) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&explained->message);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, SlabReady* slab) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&slab->device);
+    if (field.number == 2) field.Into(&slab->offset);
+    if (field.number == 3) field.Into(&slab->bytes);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, ReleaseSlab* slab) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&slab->device);
+    if (field.number == 2) field.Into(&slab->offset);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, Detached*) {
+  return ForEach(bytes, [](const Field&) { return true; });
+}
+bool Read(std::string_view bytes, TierStats* tier) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&tier->name);
+    if (field.number == 4) field.Into(&tier->used);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, Stats* stats) {
+  return ForEach(bytes, [&](const Field& field) {
+    switch (field.number) {
+      case 1: return Read(field.bytes, &stats->tiers.emplace_back());
+      case 2: field.Into(&stats->tensors); break;
+      case 6: field.Into(&stats->gets); break;
+      case 7: field.Into(&stats->hits); break;
+      case 8: field.Into(&stats->late_hits); break;
+      case 9: field.Into(&stats->misses); break;
+      case 10: field.Into(&stats->prefetches); break;
+      case 14: field.Into(&stats->bytes_out); break;
+      case 15: field.Into(&stats->bytes_in); break;
+    }
+    return true;
+  });
+}
+
+template <typename Body>
+bool ReadBody(const Field& field, DaemonPacket* packet) {
+  return field.type == Type::kBytes && Read(field.bytes, &packet->body.emplace<Body>());
+}
+
+bool Read(const Field& field, DaemonPacket* packet) {
+  switch (field.number) {
+    case 1: field.Into(&packet->request); return true;
+    case 2: return ReadBody<Failure>(field, packet);
+    case 3: return ReadBody<Welcome>(field, packet);
+    case 4: return ReadBody<NameInterned>(field, packet);
+    case 5: return ReadBody<FailureExplained>(field, packet);
+    case 6: return ReadBody<SlabReady>(field, packet);
+    case 7: return ReadBody<ReleaseSlab>(field, packet);
+    case 8: return ReadBody<Detached>(field, packet);
+    case 9: return ReadBody<Stats>(field, packet);
+    default: return true;
+  }
+}
+
+}  // namespace
+
+std::string Encode(const ClientPacket& packet) {
+  // In the order of the variant.
+  constexpr uint32_t kBodyFields[] = {2, 3, 4, 5, 6, 7};
+  static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
+  Writer writer;
+  writer.Number(1, packet.request);
+  writer.Message(kBodyFields[packet.body.index()],
+                 std::visit([](const auto& body) { return Write(body); }, packet.body));
+  return writer.Take();
+}
+
+std::optional<DaemonPacket> Decode(std::string_view bytes) {
+  DaemonPacket packet;
+  if (!ForEach(bytes, [&](const Field& field) { return Read(field, &packet); })) {
+    return std::nullopt;
+  }
+  return packet;
+}
+
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const auto lead = static_cast<uint8_t>(text.front());
+    const size_t length = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : 4;
+    if (length == 4 && lead >> 3 != 30) return false;
+    if (text.size() < length) return false;
+    uint32_t point = length == 1 ? lead : lead & (0xffu >> (length + 1));
+    for (const char byte : text.substr(1, length - 1)) {
+      if ((static_cast<uint8_t>(byte) & 0xc0) != 0x80) return false;
+      point = point << 6 | (static_cast<uint8_t>(byte) & 0x3f);
+    }
+    constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // by length: no longer than needed
+    const bool surrogate = point >= 0xd800 && point < 0xe000;
+    if (point < kLeast[length] || point > 0x10ffff || surrogate) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+}  // namespace ravenstore::client::wire

@@ -1,0 +1,120 @@
+// The client's side of proto/control.proto, without a protobuf library.
+//
+// libravenstore.so must be safe inside any process, and two protobuf runtimes in one are not; nor
+// can the distribution's static archive go into a shared library (its objects are not position
+// independent). The dozen messages a client exchanges are coded here by hand instead.
+// tests/client/wire_test.cc holds this against the generated classes, field by field.
+//
+// Names, meanings and numbers are those of the .proto; absent fields have their zero.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace ravenstore::client::wire {
+
+// ---- Client to daemon ----
+
+struct Hello {
+  uint32_t protocol_version = 0;
+  std::string name;
+  uint64_t device_budget = 0;
+  uint64_t host_budget = 0;
+  std::string library_version;
+};
+struct InternName {
+  std::string name;
+};
+struct ExplainFailure {
+  uint32_t slot = 0;
+};
+struct SlabReleased {
+  uint32_t device = 0;
+  uint64_t offset = 0;
+};
+struct Detach {};
+struct StatsQuery {
+  bool whole_store = false;
+};
+
+struct ClientPacket {
+  uint64_t request = 0;
+  std::variant<Hello, InternName, ExplainFailure, SlabReleased, Detach, StatsQuery> body;
+};
+
+std::string Encode(const ClientPacket& packet);
+
+// ---- Daemon to client ----
+
+struct Failure {
+  uint32_t code = 0;
+  std::string message;
+};
+struct Device {
+  std::string uuid;
+  std::string name;
+  uint64_t total_bytes = 0;
+  uint64_t arena_bytes = 0;
+};
+struct Welcome {
+  uint32_t protocol_version = 0;
+  uint32_t client = 0;
+  std::string backend;
+  std::vector<Device> devices;
+  uint64_t device_budget = 0;
+  uint64_t host_budget = 0;
+  uint64_t restart_timeout_ms = 0;
+  std::string daemon_version;
+};
+struct NameInterned {
+  uint32_t id = 0;
+};
+struct FailureExplained {
+  std::string message;
+};
+struct SlabReady {
+  uint32_t device = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+struct ReleaseSlab {
+  uint32_t device = 0;
+  uint64_t offset = 0;
+};
+struct Detached {};
+struct TierStats {
+  std::string name;
+  uint64_t used = 0;
+};
+// Only what a client reports of the store's figures.
+struct Stats {
+  std::vector<TierStats> tiers;
+  uint64_t tensors = 0;
+  uint64_t gets = 0;
+  uint64_t hits = 0;
+  uint64_t late_hits = 0;
+  uint64_t misses = 0;
+  uint64_t prefetches = 0;
+  uint64_t bytes_out = 0;
+  uint64_t bytes_in = 0;
+};
+
+struct DaemonPacket {
+  uint64_t request = 0;
+  // Nothing: a kind of packet that this client does not know.
+  std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, SlabReady,
+               ReleaseSlab, Detached, Stats>
+      body;
+};
+
+// nullopt when `bytes` is malformed. Unknown fields are skipped.
+std::optional<DaemonPacket> Decode(std::string_view bytes);
+
+// Strings on the wire must be UTF-8.
+bool IsUtf8(std::string_view text);
+
+}  // namespace ravenstore::client::wire

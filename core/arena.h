@@ -1,0 +1,59 @@
+// One client's memory on one device, as the planner sees it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/eviction.h"
+#include "core/extents.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// A create or a fetch that waits for room.
+struct Request {
+  uint64_t id = 0;
+  ClientId client{};
+  DeviceId device{};
+  Bytes size;
+  Tick deadline{};
+  Tick since{};
+  TensorId tensor = kNoTensor;  // a fetch's; kNoTensor for a create
+  SlotId slot{};
+  NameId name = kNoName;
+  bool fail_fast = false;
+
+  bool is_fetch() const { return tensor != kNoTensor; }
+};
+
+struct Arena {
+  Arena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog)
+      : client(owner), device(on), map(range), index(catalog) {}
+
+  const ClientId client;
+  const DeviceId device;
+  ExtentMap map;
+  EvictionIndex index;
+  std::vector<std::pair<Bytes, Bytes>> pieces;  // slabs: {offset, size}
+  Bytes charged;                    // slabs that exist, are being made, or are being given back
+  std::map<Bytes, Bytes> removing;  // slabs being given back: offset to size
+  Bytes being_removed;              // their sum
+  bool adding = false;              // a slab is being made
+  std::deque<uint64_t> waiting;     // requests, first come first served
+  uint32_t leaving = 0;             // tensors on their way off the device
+  // Away tensors with a hint, soonest first: by time, and by order.
+  std::set<std::pair<int64_t, TensorId>> due_at;
+  std::set<std::pair<int64_t, TensorId>> due_order;
+  // True from a get to the next create that had to evict: a phase that brings tensors back, in
+  // which prefetching pays. While tensors are only created, whatever is brought back pushes out
+  // something else.
+  bool consuming = false;
+  Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next
+  Tick backoff_until{};  // a slab or a copy failed: do not try again before
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,100 @@
+// Every tensor the store knows: dense rows, addressed by id in O(1).
+//
+// A TensorId is the row's index and a serial that is new each time the row is used, so an old id
+// never matches a new tensor. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/extents.h"
+#include "core/indexed_heap.h"
+#include "core/planner.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// How a tensor's next use is known; each kind is ordered among itself only.
+enum class UseKind : uint8_t { kUnknown, kAt, kOrder };
+
+struct Tensor {
+  TensorId id = kNoTensor;  // kNoTensor: the row is spare
+  Bytes size;
+  // The larger, the later it is needed: kAt the time in ns, kOrder the order, kUnknown minus the
+  // time of its last use.
+  int64_t use_key = 0;
+  ClientId client{};
+  SlotId slot{};
+  NameId name = kNoName;
+  ExtentMap::Block device_block = ExtentMap::kNone;
+  ExtentMap::Block host_block = ExtentMap::kNone;
+  uint32_t heap_position = kNotInHeap;
+  uint32_t writes = 0;        // the slot's count at the last put seen
+  uint32_t clean_writes = 0;  // the count that the host copy holds
+  DeviceId device{};
+  Residency residency = Residency::kOnDevice;
+  UseKind use_kind = UseKind::kUnknown;
+  uint8_t heap = 0;  // which of EvictionIndex's heaps, while heap_position says it is in one
+  bool in_use : 1 = true;
+  bool quiet : 1 = false;       // no stream touches it
+  bool on_host : 1 = false;     // the host copy holds clean_writes' bytes
+  bool copying : 1 = false;     // a copy of it is under way
+  bool freed : 1 = false;       // goes once its copy is done
+  bool orphan : 1 = false;      // its client is gone; goes once its copy is done
+  bool never : 1 = false;       // will not be read again: may be dropped unread
+  bool prefetched : 1 = false;  // brought unasked and not used yet
+  bool waiting : 1 = false;     // a fetch of it waits
+  bool listed : 1 = false;      // among the prefetch candidates
+
+  bool dirty() const { return !on_host || writes != clean_writes; }
+};
+static_assert(sizeof(Tensor) <= 72, "the catalog's bytes per tensor are a published figure");
+
+class Catalog {
+ public:
+  // A fresh row with its id set.
+  Tensor& Add() {
+    uint32_t row = 0;
+    if (spare_.empty()) {
+      row = rows_++;
+      if (row % kPerChunk == 0) chunks_.push_back(std::make_unique<Tensor[]>(kPerChunk));
+    } else {
+      row = spare_.back();
+      spare_.pop_back();
+    }
+    Tensor& tensor = (*this)[row];
+    tensor = Tensor();
+    tensor.id = TensorId{uint64_t{++serial_} << 32 | row};
+    return tensor;
+  }
+  void Remove(TensorId id) {
+    (*this)[RowOf(id)].id = kNoTensor;
+    spare_.push_back(RowOf(id));
+  }
+  // Null when there is no such tensor.
+  Tensor* Find(TensorId id) {
+    const uint32_t row = RowOf(id);
+    if (id == kNoTensor || row >= rows_) return nullptr;
+    Tensor& tensor = (*this)[row];
+    return tensor.id == id ? &tensor : nullptr;
+  }
+  const Tensor* Find(TensorId id) const { return const_cast<Catalog*>(this)->Find(id); }
+
+  static uint32_t RowOf(TensorId id) { return static_cast<uint32_t>(ToInt(id)); }
+  Tensor& operator[](uint32_t row) { return chunks_[row / kPerChunk][row % kPerChunk]; }
+  const Tensor& operator[](uint32_t row) const { return chunks_[row / kPerChunk][row % kPerChunk]; }
+  size_t rows() const { return rows_; }
+  size_t count() const { return rows_ - spare_.size(); }
+
+ private:
+  // Rows never move: growing a million of them at once would be a pause of many milliseconds.
+  static constexpr uint32_t kPerChunk = 4096;
+
+  std::vector<std::unique_ptr<Tensor[]>> chunks_;
+  uint32_t rows_ = 0;
+  std::vector<uint32_t> spare_;
+  uint32_t serial_ = 0;
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,190 @@
+#include "core/eviction.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "core/check.h"
+
+namespace ravenstore::core {
+
+namespace {
+
+// Seeds tried for a run, and rows looked at in each heap to find them.
+constexpr size_t kSeeds = 8;
+constexpr size_t kRowsPerHeap = 5;
+// Blocks that one run may span: bounds the work of a request much larger than the tensors around
+// it.
+constexpr size_t kRunBlocks = 4096;
+// One step of a client's order, as time.
+constexpr double kOrderStepSeconds = 1e-3;
+// Something that is due now, or overdue, is this far away.
+constexpr double kSoonestSeconds = 1e-6;
+constexpr double kNeverSeconds = 1e9;
+
+double Seconds(int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
+}  // namespace
+
+uint8_t EvictionIndex::HeapOf(const Tensor& tensor) {
+  // Classes: below 2 KiB, then factors of 4.
+  const int log4 = (static_cast<int>(std::bit_width(tensor.size.count())) - 10) / 2;
+  const int size_class = std::clamp(log4, 0, kSizeClasses - 1);
+  const int kind = static_cast<int>(tensor.use_kind);
+  return static_cast<uint8_t>((kind * kSizeClasses + size_class) * 2 + (tensor.dirty() ? 1 : 0));
+}
+
+void EvictionIndex::Insert(Tensor& tensor) {
+  RAVEN_CHECK(!Contains(tensor));
+  tensor.heap = HeapOf(tensor);
+  heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
+  ++size_;
+  if (!IsDirtyHeap(tensor.heap)) clean_bytes_ += tensor.size;
+}
+
+void EvictionIndex::Erase(Tensor& tensor) {
+  if (!Contains(tensor)) return;
+  heaps_[tensor.heap].Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
+  --size_;
+  if (!IsDirtyHeap(tensor.heap)) clean_bytes_ -= tensor.size;
+}
+
+double EvictionIndex::Value(const Tensor& tensor, Tick now, const LinkModel& link) const {
+  return static_cast<double>(tensor.size.count()) / Harm(tensor, now, link);
+}
+
+// cost / distance: seconds of copying for every second of room that leaving gives.
+double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link) const {
+  double distance = kNeverSeconds;
+  const int64_t time = now.time_since_epoch().count();
+  if (!tensor.never) {
+    switch (tensor.use_kind) {
+      case UseKind::kAt:
+        // Overdue by x: the hint was wrong by as much again.
+        distance = Seconds(std::abs(tensor.use_key - time));
+        break;
+      case UseKind::kOrder:
+        distance = static_cast<double>(tensor.use_key - order_cursor_ + 1) * kOrderStepSeconds;
+        break;
+      case UseKind::kUnknown: distance = Seconds(time + tensor.use_key); break;
+    }
+  }
+  const auto bytes = static_cast<double>(tensor.size.count());
+  const double latency = Seconds(link.latency.count());
+  double cost = latency + bytes / link.up_bytes_per_second;
+  if (tensor.never) {
+    cost = latency;  // it is not brought back, nor copied
+  } else if (tensor.dirty()) {
+    cost += latency + bytes / link.down_bytes_per_second;
+  }
+  return cost / std::max(distance, kSoonestSeconds);
+}
+
+bool EvictionIndex::Allowed(const Tensor& tensor, const Limits& limits) const {
+  if (!Contains(tensor)) return false;
+  if (limits.clean_only && tensor.dirty() && !tensor.never) return false;
+  if (limits.later_than == nullptr || tensor.never) return true;
+  return tensor.use_kind == limits.later_than->use_kind &&
+         tensor.use_key > limits.later_than->use_key;
+}
+
+std::vector<uint32_t> EvictionIndex::Seeds(Tick now, const LinkModel& link,
+                                           const Limits& limits) const {
+  std::vector<std::pair<double, uint32_t>> seeds;
+  for (const IndexedHeap& heap : heaps_) {
+    for (size_t i = 0; i < std::min(heap.size(), kRowsPerHeap); ++i) {
+      const Tensor& tensor = (*catalog_)[heap[i]];
+      if (Allowed(tensor, limits)) seeds.emplace_back(-Value(tensor, now, link), heap[i]);
+    }
+  }
+  const size_t count = std::min(seeds.size(), kSeeds);
+  std::partial_sort(seeds.begin(), seeds.begin() + static_cast<ptrdiff_t>(count), seeds.end());
+  std::vector<uint32_t> rows;
+  for (size_t i = 0; i < count; ++i) rows.push_back(seeds[i].second);
+  return rows;
+}
+
+std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint32_t seed,
+                                                      Bytes need, Tick now, const LinkModel& link,
+                                                      const Limits& limits) const {
+  // The harm of taking `block` into the run; none when it cannot be taken.
+  auto harm_of = [&](ExtentMap::Block block) -> std::optional<double> {
+    if (block == ExtentMap::kNone) return std::nullopt;
+    if (map.KindOf(block) == ExtentMap::Kind::kFree) return 0;
+    if (map.KindOf(block) != ExtentMap::Kind::kUsed) return std::nullopt;
+    const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
+    if (!Allowed(tensor, limits)) return std::nullopt;
+    return Harm(tensor, now, link);
+  };
+  const ExtentMap::Block start = (*catalog_)[seed].device_block;
+  Run run{start, start, map.SizeOf(start), Harm((*catalog_)[seed], now, link)};
+  for (size_t i = 0; run.size < need; ++i) {
+    const ExtentMap::Block before = map.Before(run.first);
+    const ExtentMap::Block after = map.After(run.last);
+    const auto left = harm_of(before);
+    const auto right = harm_of(after);
+    if ((!left && !right) || i >= kRunBlocks) return std::nullopt;
+    if (left && (!right || *left <= *right)) {
+      run.first = before;
+      run.harm += *left;
+      run.size += map.SizeOf(before);
+    } else {
+      run.last = after;
+      run.harm += *right;
+      run.size += map.SizeOf(after);
+    }
+  }
+  // Hand back what the other end turned out not to need.
+  for (;;) {
+    if (run.first != run.last && run.size - map.SizeOf(run.first) >= need) {
+      run.harm -= *harm_of(run.first);
+      run.size -= map.SizeOf(run.first);
+      run.first = map.After(run.first);
+    } else if (run.first != run.last && run.size - map.SizeOf(run.last) >= need) {
+      run.harm -= *harm_of(run.last);
+      run.size -= map.SizeOf(run.last);
+      run.last = map.Before(run.last);
+    } else {
+      return run;
+    }
+  }
+}
+
+std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, Tick now,
+                                             const LinkModel& link, const Limits& limits) const {
+  std::optional<Run> best;
+  for (const uint32_t seed : Seeds(now, link, limits)) {
+    const auto run = Grow(map, seed, need, now, link, limits);
+    if (run && (!best || run->harm < best->harm)) best = run;
+  }
+  std::vector<uint32_t> rows;
+  if (!best) return rows;
+  for (ExtentMap::Block block = best->first;; block = map.After(block)) {
+    if (map.KindOf(block) == ExtentMap::Kind::kUsed) rows.push_back(map.OwnerOf(block));
+    if (block == best->last) return rows;
+  }
+}
+
+std::optional<uint32_t> EvictionIndex::BestDirty(Tick now, const LinkModel& link) const {
+  std::optional<uint32_t> best;
+  double best_value = 0;
+  for (size_t i = 0; i < heaps_.size(); ++i) {
+    if (!IsDirtyHeap(i)) continue;
+    for (size_t j = 0; j < std::min(heaps_[i].size(), kRowsPerHeap); ++j) {
+      const Tensor& tensor = (*catalog_)[heaps_[i][j]];
+      if (tensor.never) continue;  // copying it would be wasted
+      const double value = Value(tensor, now, link);
+      if (!best || value > best_value) {
+        best = heaps_[i][j];
+        best_value = value;
+      }
+      break;
+    }
+  }
+  return best;
+}
+
+}  // namespace ravenstore::core

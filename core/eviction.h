@@ -1,0 +1,95 @@
+// Which tensors should leave a device, so that a request finds contiguous room.
+//
+// Score, from policies: V = distance * size / cost, distance being the time to the next use and
+// cost = a + size / B_up + dirty * (a + size / B_down), the time to bring it back and to take it
+// out. What has the largest V leaves first: for tensors well above 300 KB that is Belady's rule,
+// below it size counts. With an unknown next use the distance is the time since the last one (LRU).
+//
+// V's order drifts with time, so one heap would be wrong. Tensors stand in heaps by kind of
+// knowledge, size class (factors of 4) and dirtiness, each ordered by next use alone; a pick
+// compares the heads at the exact time. Cost: O(log n) to insert and erase, O(heaps) to pick.
+//
+// Room must be contiguous: a run grows from each of the best few seeds over free and evictable
+// neighbours, the cheapest run that suffices wins, and what it does not need is handed back.
+//
+// Owns: the heaps of one arena. Threads: one at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/catalog.h"
+#include "core/extents.h"
+#include "core/indexed_heap.h"
+#include "core/planner.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+class EvictionIndex {
+ public:
+  explicit EvictionIndex(Catalog* catalog) : catalog_(catalog) {}
+
+  // REQUIRES for Insert: not in; its key does not change while it is in.
+  void Insert(Tensor& tensor);
+  void Erase(Tensor& tensor);
+  static bool Contains(const Tensor& tensor) { return tensor.heap_position != kNotInHeap; }
+  size_t size() const { return size_; }
+  // Of the tensors in the index, those that can be dropped without a copy.
+  Bytes clean_bytes() const { return clean_bytes_; }
+
+  // The order that the client uses now: distances of ordered tensors count from it.
+  void SetOrderCursor(int64_t order) { order_cursor_ = order; }
+  // A put of something needed sooner than all before it.
+  void LowerOrderCursor(int64_t order) { order_cursor_ = std::min(order_cursor_, order); }
+
+  // V of a tensor; larger leaves first.
+  double Value(const Tensor& tensor, Tick now, const LinkModel& link) const;
+
+  struct Limits {
+    bool clean_only = false;
+    // Only tensors needed later than this one (of the same kind), or whose next use is unknown.
+    const Tensor* later_than = nullptr;
+  };
+  // The rows to evict so that `need` contiguous bytes come free, in address order; empty when no
+  // run suffices. They stay in the index.
+  std::vector<uint32_t> FindRun(const ExtentMap& map, Bytes need, Tick now, const LinkModel& link,
+                                const Limits& limits) const;
+  // The dirty tensor that should be copied out first, if any.
+  std::optional<uint32_t> BestDirty(Tick now, const LinkModel& link) const;
+
+ private:
+  static constexpr int kSizeClasses = 12;
+  static constexpr int kKinds = 3;
+  struct Traits {
+    Catalog* catalog;
+    int64_t Key(uint32_t row) const { return (*catalog)[row].use_key; }
+    uint32_t& Position(uint32_t row) const { return (*catalog)[row].heap_position; }
+  };
+  struct Run {
+    ExtentMap::Block first = ExtentMap::kNone;
+    ExtentMap::Block last = ExtentMap::kNone;
+    Bytes size;
+    double harm = 0;
+  };
+
+  static uint8_t HeapOf(const Tensor& tensor);
+  static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
+  bool Allowed(const Tensor& tensor, const Limits& limits) const;
+  double Harm(const Tensor& tensor, Tick now, const LinkModel& link) const;
+  std::vector<uint32_t> Seeds(Tick now, const LinkModel& link, const Limits& limits) const;
+  std::optional<Run> Grow(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
+                          const LinkModel& link, const Limits& limits) const;
+
+  Catalog* catalog_;
+  std::array<IndexedHeap, kKinds * kSizeClasses * 2> heaps_;
+  size_t size_ = 0;
+  Bytes clean_bytes_;
+  int64_t order_cursor_ = 0;
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,207 @@
+#include "core/extents.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ravenstore::core {
+
+namespace {
+uint64_t FitKey(uint32_t size, uint32_t offset) {
+  return uint64_t{size} << 32 | offset;
+}
+}  // namespace
+
+ExtentMap::ExtentMap(Bytes range) : range_(static_cast<uint32_t>(range.count() / kUnit)) {
+  RAVEN_CHECK(range.count() % kUnit == 0);
+  RAVEN_CHECK(range.count() / kUnit <= UINT32_MAX);
+  if (range_ > 0) Insert(NewNode({0, range_, kNone, kNone, 0, Kind::kAbsent}));
+}
+
+ExtentMap::Block ExtentMap::NewNode(Node node) {
+  if (spare_.empty()) {
+    blocks_.push_back(node);
+    return static_cast<Block>(blocks_.size() - 1);
+  }
+  const Block block = spare_.back();
+  spare_.pop_back();
+  blocks_[block] = node;
+  return block;
+}
+
+void ExtentMap::Insert(Block block) {
+  const Node& node = blocks_[block];
+  if (node.kind == Kind::kFree) free_.emplace(FitKey(node.size, node.offset), block);
+  if (node.kind == Kind::kAbsent) absent_.emplace(node.offset, block);
+}
+
+void ExtentMap::Erase(Block block) {
+  const Node& node = blocks_[block];
+  if (node.kind == Kind::kFree) free_.erase({FitKey(node.size, node.offset), block});
+  if (node.kind == Kind::kAbsent) absent_.erase({node.offset, block});
+}
+
+ExtentMap::Block ExtentMap::Split(Block block, uint32_t size) {
+  RAVEN_CHECK(size > 0);
+  RAVEN_CHECK(size < blocks_[block].size);
+  Erase(block);
+  const Node whole = blocks_[block];
+  const Block rest = NewNode(
+      {whole.offset + size, whole.size - size, block, whole.after, whole.owner, whole.kind});
+  if (whole.after != kNone) blocks_[whole.after].before = rest;
+  blocks_[block].size = size;
+  blocks_[block].after = rest;
+  Insert(block);
+  Insert(rest);
+  return rest;
+}
+
+void ExtentMap::Absorb(Block block, Block after) {
+  blocks_[block].size += blocks_[after].size;
+  blocks_[block].after = blocks_[after].after;
+  if (blocks_[after].after != kNone) blocks_[blocks_[after].after].before = block;
+  spare_.push_back(after);
+}
+
+ExtentMap::Block ExtentMap::Become(Block block, Kind kind) {
+  Erase(block);
+  blocks_[block].kind = kind;
+  const Block after = blocks_[block].after;
+  const bool merges = kind == Kind::kFree || kind == Kind::kAbsent;
+  if (merges && after != kNone && blocks_[after].kind == kind) {
+    Erase(after);
+    Absorb(block, after);
+  }
+  const Block before = blocks_[block].before;
+  if (merges && before != kNone && blocks_[before].kind == kind) {
+    Erase(before);
+    Absorb(before, block);
+    block = before;
+  }
+  Insert(block);
+  return block;
+}
+
+ExtentMap::Block ExtentMap::Carve(uint32_t offset, uint32_t size) {
+  Block block = At(Bytes(uint64_t{offset} * kUnit));
+  if (blocks_[block].offset < offset) block = Split(block, offset - blocks_[block].offset);
+  RAVEN_CHECK(blocks_[block].size >= size);
+  if (blocks_[block].size > size) Split(block, size);
+  return block;
+}
+
+void ExtentMap::AddPiece(Bytes offset, Bytes size) {
+  const Block block = Carve(static_cast<uint32_t>(offset.count() / kUnit),
+                            static_cast<uint32_t>(size.count() / kUnit));
+  RAVEN_CHECK(blocks_[block].kind == Kind::kAbsent);
+  held_ += blocks_[block].size;
+  Become(block, Kind::kFree);
+}
+
+void ExtentMap::RetirePiece(Bytes offset, Bytes size) {
+  RAVEN_CHECK(IsFree(offset, size));
+  const Block block = Carve(static_cast<uint32_t>(offset.count() / kUnit),
+                            static_cast<uint32_t>(size.count() / kUnit));
+  held_ -= blocks_[block].size;
+  Become(block, Kind::kRetired);
+}
+
+void ExtentMap::RemovePiece(Bytes offset, Bytes size) {
+  const Block block = At(offset);
+  RAVEN_CHECK(blocks_[block].kind == Kind::kRetired);
+  RAVEN_CHECK(OffsetOf(block) == offset);
+  RAVEN_CHECK(SizeOf(block) == size);
+  Become(block, Kind::kAbsent);
+}
+
+bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
+  const Block block = At(offset);
+  return blocks_[block].kind == Kind::kFree && OffsetOf(block) + SizeOf(block) >= offset + size;
+}
+
+std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) {
+  const uint64_t units = size.RoundUp(kExtentAlignment).count() / kUnit;
+  if (units == 0 || units > UINT32_MAX) return std::nullopt;
+  const auto hole = free_.lower_bound({FitKey(static_cast<uint32_t>(units), 0), 0});
+  if (hole == free_.end()) return std::nullopt;
+  const Block block = hole->second;
+  if (blocks_[block].size > units) Split(block, static_cast<uint32_t>(units));
+  Become(block, Kind::kUsed);
+  blocks_[block].owner = owner;
+  used_ += units;
+  return block;
+}
+
+void ExtentMap::Free(Block block) {
+  RAVEN_CHECK(blocks_[block].kind == Kind::kUsed);
+  used_ -= blocks_[block].size;
+  Become(block, Kind::kFree);
+}
+
+ExtentMap::Block ExtentMap::At(Bytes offset) const {
+  // From the nearest absent block: arenas have few, and what lies between two is walked.
+  const auto unit = static_cast<uint32_t>(offset.count() / kUnit);
+  auto after = absent_.upper_bound({unit, kNone});
+  Block block = kNone;
+  if (after != absent_.begin()) {
+    block = std::prev(after)->second;
+  } else {
+    // Block 0 was made first and is never absorbed by a later one at a lower address.
+    block = 0;
+  }
+  while (blocks_[block].offset + blocks_[block].size <= unit) {
+    block = blocks_[block].after;
+    RAVEN_CHECK(block != kNone);
+  }
+  return block;
+}
+
+Bytes ExtentMap::LargestHole() const {
+  return free_.empty() ? Bytes{0} : SizeOf(free_.rbegin()->second);
+}
+
+std::optional<std::pair<Bytes, Bytes>> ExtentMap::Absent(Bytes least) const {
+  for (const auto& [offset, block] : absent_) {
+    if (SizeOf(block) >= least) return std::pair{OffsetOf(block), SizeOf(block)};
+  }
+  return std::nullopt;
+}
+
+Bytes ExtentMap::FreeBefore(Bytes offset) const {
+  if (offset == Bytes{0}) return Bytes{0};
+  const Block block = At(offset - Bytes(kUnit));
+  if (blocks_[block].kind != Kind::kFree) return Bytes{0};
+  return offset - OffsetOf(block);
+}
+
+void ExtentMap::CheckInvariants() const {
+  if (range_ == 0) return;
+  uint64_t held = 0;
+  uint64_t used = 0;
+  size_t free = 0;
+  size_t absent = 0;
+  uint32_t offset = 0;
+  Block before = kNone;
+  Block block = At(Bytes{0});
+  for (; block != kNone; before = block, block = blocks_[block].after) {
+    const Node& node = blocks_[block];
+    RAVEN_CHECK(node.offset == offset);
+    RAVEN_CHECK(node.before == before);
+    RAVEN_CHECK(node.size > 0);
+    if (before != kNone && (node.kind == Kind::kFree || node.kind == Kind::kAbsent)) {
+      RAVEN_CHECK(blocks_[before].kind != node.kind);
+    }
+    if (node.kind == Kind::kFree || node.kind == Kind::kUsed) held += node.size;
+    if (node.kind == Kind::kUsed) used += node.size;
+    free += node.kind == Kind::kFree && free_.contains({FitKey(node.size, node.offset), block});
+    absent += node.kind == Kind::kAbsent && absent_.contains({node.offset, block});
+    offset += node.size;
+  }
+  RAVEN_CHECK(offset == range_);
+  RAVEN_CHECK(held == held_);
+  RAVEN_CHECK(used == used_);
+  RAVEN_CHECK(free == free_.size());
+  RAVEN_CHECK(absent == absent_.size());
+}
+
+}  // namespace ravenstore::core

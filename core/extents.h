@@ -1,0 +1,99 @@
+// A range of addresses, piece by piece backed by memory, handed out as extents.
+//
+// Owns: the bookkeeping only. Threads: one at a time. Cost: O(log n) in the number of free extents.
+// Source of the fit: best fit with the lowest address on ties (Knuth, TAOCP 1, 2.5); neighbours are
+// merged through boundary links.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+class ExtentMap {
+ public:
+  // An extent, free or used, or a range without memory. Valid until it is freed, merged or split.
+  using Block = uint32_t;
+  static constexpr Block kNone = ~Block{0};
+  // kRetired: its memory is being given back; the addresses are not to be used again before that is
+  // done.
+  enum class Kind : uint8_t { kAbsent, kFree, kUsed, kRetired };
+
+  // Addresses [0, range), none of them backed. REQUIRES: range is a multiple of kExtentAlignment
+  // and less than 2 TiB.
+  explicit ExtentMap(Bytes range);
+
+  // Memory came to [offset, offset + size). REQUIRES: the range is absent.
+  void AddPiece(Bytes offset, Bytes size);
+  // The memory of [offset, offset + size) is about to leave. REQUIRES: all of it is free.
+  void RetirePiece(Bytes offset, Bytes size);
+  // It left. REQUIRES: that very range was retired.
+  void RemovePiece(Bytes offset, Bytes size);
+  bool IsFree(Bytes offset, Bytes size) const;
+
+  // The smallest hole that takes `size` (rounded up to kExtentAlignment), for `owner`; nullopt when
+  // none does.
+  std::optional<Block> Allocate(Bytes size, uint32_t owner);
+  void Free(Block block);
+
+  Kind KindOf(Block block) const { return blocks_[block].kind; }
+  Bytes OffsetOf(Block block) const { return Bytes(blocks_[block].offset * kUnit); }
+  Bytes SizeOf(Block block) const { return Bytes(blocks_[block].size * kUnit); }
+  void SetOwner(Block block, uint32_t owner) { blocks_[block].owner = owner; }
+  uint32_t OwnerOf(Block block) const { return blocks_[block].owner; }
+  // Neighbours in address order; kNone at the ends.
+  Block Before(Block block) const { return blocks_[block].before; }
+  Block After(Block block) const { return blocks_[block].after; }
+  // The block that holds `offset`; O(n).
+  Block At(Bytes offset) const;
+
+  Bytes range() const { return Bytes(range_ * kUnit); }
+  Bytes held() const { return Bytes(held_ * kUnit); }  // backed by memory
+  Bytes used() const { return Bytes(used_ * kUnit); }
+  Bytes LargestHole() const;
+  // The lowest absent range of at least `least` bytes: {offset, size}.
+  std::optional<std::pair<Bytes, Bytes>> Absent(Bytes least) const;
+  // Free bytes that end at `offset`.
+  Bytes FreeBefore(Bytes offset) const;
+
+  // Aborts unless links, lists and sums agree; O(n).
+  void CheckInvariants() const;
+
+ private:
+  static constexpr uint64_t kUnit = kExtentAlignment.count();
+
+  struct Node {
+    uint32_t offset;  // in kUnit
+    uint32_t size;
+    Block before;
+    Block after;
+    uint32_t owner;
+    Kind kind;
+  };
+
+  Block NewNode(Node node);
+  void Insert(Block block);  // into the list of its kind
+  void Erase(Block block);
+  // Splits off the first `size` units; returns the rest.
+  Block Split(Block block, uint32_t size);
+  // Makes `block` a `kind` and merges it with neighbours of that kind; returns the merged block.
+  Block Become(Block block, Kind kind);
+  void Absorb(Block block, Block after);
+  // Cuts so that a block begins at `offset` and ends at `offset + size`.
+  Block Carve(uint32_t offset, uint32_t size);
+
+  uint32_t range_;
+  uint64_t held_ = 0;
+  uint64_t used_ = 0;
+  std::vector<Node> blocks_;
+  std::vector<Block> spare_;
+  std::set<std::pair<uint64_t, Block>> free_;    // {size << 32 | offset, block}
+  std::set<std::pair<uint32_t, Block>> absent_;  // {offset, block}
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,411 @@
+// The planner's ledgers and indexes: who holds what, and what may move.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/planner_state.h"
+#include "core/size_text.h"
+
+namespace ravenstore::core {
+
+namespace {
+// Host copies given up in one go when the pool is full.
+constexpr int kHostCopiesPerDrop = 256;
+}  // namespace
+
+Planner::State::State(PlannerOptions options)
+    : options_(std::move(options)),
+      host_(options_.host_capacity),
+      devices_(options_.device_capacity.size()) {
+  RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
+}
+
+Planner::State::Client* Planner::State::FindClient(ClientId client) {
+  const auto found = clients_.find(client);
+  return found == clients_.end() ? nullptr : found->second.get();
+}
+
+Arena* Planner::State::ArenaOf(ClientId id, DeviceId device) {
+  Client* client = FindClient(id);
+  if (client == nullptr || ToInt(device) >= devices_.size()) return nullptr;
+  auto& arena = client->arenas[ToInt(device)];
+  if (arena == nullptr) {
+    arena = std::make_unique<Arena>(id, device, options_.arena[ToInt(device)], &catalog_);
+  }
+  return arena.get();
+}
+
+template <typename Counter, typename Amount>
+void Planner::State::Count(ClientId id, Counter counter, Amount amount) {
+  stats_.*counter += amount;
+  if (Client* client = FindClient(id)) client->stats.*counter += amount;
+}
+template void Planner::State::Count(ClientId, uint64_t PlannerStats::*, int);
+template void Planner::State::Count(ClientId, Bytes PlannerStats::*, Bytes);
+template void Planner::State::Count(ClientId, Duration PlannerStats::*, Duration);
+
+void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
+  if (tensor.in_use == in_use) return;
+  tensor.in_use = in_use;
+  Client* client = FindClient(tensor.client);
+  if (client == nullptr) return;
+  if (in_use) {
+    client->in_use += tensor.size;
+  } else {
+    client->in_use -= tensor.size;
+  }
+}
+
+void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
+  tensor.never = next_use.kind == NextUse::Kind::kNever;
+  switch (next_use.kind) {
+    case NextUse::Kind::kAt:
+      tensor.use_kind = UseKind::kAt;
+      tensor.use_key = next_use.at.time_since_epoch().count();
+      return;
+    case NextUse::Kind::kOrder:
+      tensor.use_kind = UseKind::kOrder;
+      tensor.use_key = next_use.order;
+      return;
+    case NextUse::Kind::kUnknown:
+    case NextUse::Kind::kNever:
+      tensor.use_kind = UseKind::kUnknown;
+      tensor.use_key = -now_.time_since_epoch().count();
+      return;
+  }
+}
+
+bool Planner::State::Evictable(const Tensor& tensor) const {
+  return tensor.residency == Residency::kOnDevice && !tensor.in_use && tensor.quiet &&
+         !tensor.copying && !tensor.freed && !tensor.orphan && !tensor.waiting;
+}
+
+void Planner::State::Reindex(Tensor& tensor) {
+  Arena* arena = ArenaOf(tensor);
+  if (arena == nullptr) return;
+  arena->index.Erase(tensor);
+  if (Evictable(tensor)) arena->index.Insert(tensor);
+}
+
+void Planner::State::List(Tensor& tensor) {
+  if (tensor.listed || tensor.never || tensor.use_kind == UseKind::kUnknown) return;
+  Arena* arena = ArenaOf(tensor);
+  auto& due = tensor.use_kind == UseKind::kAt ? arena->due_at : arena->due_order;
+  due.emplace(tensor.use_key, tensor.id);
+  tensor.listed = true;
+}
+
+void Planner::State::Unlist(Tensor& tensor) {
+  if (!tensor.listed) return;
+  Arena* arena = ArenaOf(tensor);
+  auto& due = tensor.use_kind == UseKind::kAt ? arena->due_at : arena->due_order;
+  due.erase({tensor.use_key, tensor.id});
+  tensor.listed = false;
+}
+
+bool Planner::State::AllocateHost(Tensor& tensor) {
+  if (tensor.host_block != ExtentMap::kNone) return true;
+  Client& client = *FindClient(tensor.client);
+  Tenant& tenant = tenants_.at(client.tenant);
+  const auto fits = [&] {
+    return client.host_used + tensor.size <= client.budgets.host &&
+           tenant.host_used + tensor.size <= tenant.budgets.host;
+  };
+  if (!fits()) DropHostCopies(tensor.size);
+  if (!fits()) return false;
+  auto block = host_.Allocate(tensor.size, Catalog::RowOf(tensor.id));
+  if (!block) {
+    EnsureHostAhead(tensor.size);
+    if (host_growing_) return false;
+    DropHostCopies(tensor.size);
+    block = host_.Allocate(tensor.size, Catalog::RowOf(tensor.id));
+    if (!block) return false;
+  }
+  tensor.host_block = *block;
+  client.host_used += tensor.size;
+  tenant.host_used += tensor.size;
+  EnsureHostAhead(Bytes{0});
+  return true;
+}
+
+void Planner::State::FreeHost(Tensor& tensor) {
+  tensor.on_host = false;
+  if (tensor.host_block == ExtentMap::kNone) return;
+  host_.Free(tensor.host_block);
+  tensor.host_block = ExtentMap::kNone;
+  Client* client = FindClient(tensor.client);
+  if (client == nullptr) return;  // its use was refunded when it went
+  client->host_used -= tensor.size;
+  tenants_.at(client->tenant).host_used -= tensor.size;
+}
+
+// Tensors on their device do not need the copy; they become dirty again.
+void Planner::State::DropHostCopies(Bytes need) {
+  Bytes freed;
+  for (int i = 0; i < kHostCopiesPerDrop && freed < need && !host_copies_.empty(); ++i) {
+    const TensorId id = host_copies_.front();
+    host_copies_.pop_front();
+    Tensor* tensor = catalog_.Find(id);
+    if (tensor == nullptr || !tensor->on_host || tensor->copying) continue;
+    if (tensor->residency != Residency::kOnDevice) continue;
+    freed += tensor->size;
+    FreeHost(*tensor);
+    Reindex(*tensor);
+  }
+}
+
+void Planner::State::EnsureHostAhead(Bytes need) {
+  if (host_growing_ || host_end_ >= options_.host_capacity) return;
+  Bytes budgets;
+  for (const auto& [id, tenant] : tenants_)
+    budgets += std::min(tenant.budgets.host, options_.host_capacity);
+  const Bytes most = std::min(options_.host_capacity, budgets.RoundUp(options_.host_step));
+  const Bytes wanted = std::min(most, host_.used() + std::max(options_.host_ahead, need));
+  // A request that no hole takes wants more even when there is room in sum.
+  const bool fragmented = need > Bytes{0} && host_.LargestHole() < need;
+  if (host_end_ >= most || (host_end_ >= wanted && !fragmented)) return;
+  const Bytes size = std::min(options_.host_step, options_.host_capacity - host_end_);
+  host_growing_ = true;
+  plan_->push_back(GrowHost{host_end_, size});
+}
+
+void Planner::State::FreeDevice(Tensor& tensor) {
+  if (tensor.device_block == ExtentMap::kNone) return;
+  Arena* arena = ArenaOf(tensor);
+  arena->map.Free(tensor.device_block);
+  tensor.device_block = ExtentMap::kNone;
+  Touch(arena);
+}
+
+void Planner::State::Finish(Tensor& tensor) {
+  Client* client = FindClient(tensor.client);
+  FreeHost(tensor);
+  if (client != nullptr) {
+    Arena* arena = ArenaOf(tensor);
+    arena->index.Erase(tensor);
+    Unlist(tensor);
+    FreeDevice(tensor);
+    SetInUse(tensor, false);
+    --client->tensors;
+    client->slots[ToInt(tensor.slot)] = kNoTensor;
+    plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
+    Touch(arena);
+  }
+  catalog_.Remove(tensor.id);
+  TouchWaiting();
+}
+
+bool Planner::State::FinishIfGone(Tensor& tensor) {
+  tensor.copying = false;
+  if (!tensor.freed && !tensor.orphan) return false;
+  Finish(tensor);
+  return true;
+}
+
+bool Planner::State::UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const {
+  if (copies == 0) return true;
+  return copies < options_.in_flight_copies && bytes + more <= options_.in_flight;
+}
+
+void Planner::State::Charge(Arena& arena, Bytes size) {
+  arena.charged += size;
+  devices_[ToInt(arena.device)].held += size;
+  tenants_.at(FindClient(arena.client)->tenant).device_held[ToInt(arena.device)] += size;
+}
+
+void Planner::State::Refund(Arena& arena, Bytes size) {
+  arena.charged -= size;
+  devices_[ToInt(arena.device)].held -= size;
+  tenants_.at(FindClient(arena.client)->tenant).device_held[ToInt(arena.device)] -= size;
+}
+
+void Planner::State::Enqueue(Request request) {
+  request.id = ++last_request_;
+  request.since = now_;
+  Arena* arena = ArenaOf(request.client, request.device);
+  arena->waiting.push_back(request.id);
+  waiting_arenas_.insert(arena);
+  deadlines_.emplace(request.deadline, request.id);
+  Count(request.client, &PlannerStats::waiting, 1);
+  requests_.emplace(request.id, request);
+  Touch(arena);
+}
+
+void Planner::State::Dequeue(const Request& given) {
+  const Request request = given;  // `given` may be the one that is erased
+  Arena* arena = ArenaOf(request.client, request.device);
+  std::erase(arena->waiting, request.id);
+  if (arena->waiting.empty()) waiting_arenas_.erase(arena);
+  deadlines_.erase({request.deadline, request.id});
+  Count(request.client, &PlannerStats::waiting, -1);
+  Count(request.client, &PlannerStats::waited, now_ - request.since);
+  requests_.erase(request.id);
+  Touch(arena);
+}
+
+void Planner::State::Fail(const Request& given, ErrorCode code, const std::string& message) {
+  const Request request = given;
+  Dequeue(given);
+  if (!request.is_fetch()) {
+    plan_->push_back(Refuse{request.client, request.slot, {code, message}});
+    return;
+  }
+  Tensor* tensor = catalog_.Find(request.tensor);
+  tensor->waiting = false;
+  if (tensor->residency == Residency::kAway) List(*tensor);
+  plan_->push_back(Deny{request.tensor, {code, message}});
+}
+
+std::string Planner::State::WhoHolds(const Request& request) const {
+  const size_t device = ToInt(request.device);
+  const Client& asker = *clients_.at(request.client);
+  std::string text = "device " + std::to_string(device) + ": no room for " +
+                     SizeText(request.size) + " within client " + std::to_string(ToInt(asker.id)) +
+                     "'s budget of " + SizeText(asker.budgets.device) + " and its tenant's of " +
+                     SizeText(tenants_.at(asker.tenant).budgets.device) + "; holders:";
+  std::vector<const Client*> holders;
+  for (const auto& [id, client] : clients_) {
+    if (client->arenas[device] != nullptr && client->arenas[device]->charged > Bytes{0}) {
+      holders.push_back(client.get());
+    }
+  }
+  std::sort(holders.begin(), holders.end(), [device](const Client* a, const Client* b) {
+    return std::pair(b->arenas[device]->charged, a->id) <
+           std::pair(a->arenas[device]->charged, b->id);
+  });
+  constexpr size_t kNamed = 4;
+  for (size_t i = 0; i < std::min(holders.size(), kNamed); ++i) {
+    const Client& holder = *holders[i];
+    text += " client " + std::to_string(ToInt(holder.id)) + " holds " +
+            SizeText(holder.arenas[device]->charged) + " (" + SizeText(holder.in_use) + " in use);";
+  }
+  if (holders.size() > kNamed) text += " " + std::to_string(holders.size() - kNamed) + " more;";
+  if (host_.held() >= options_.host_capacity && host_.LargestHole() < request.size) {
+    text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
+  }
+  return text + " put or free tensors, raise the budgets, or wait longer";
+}
+
+TensorId Planner::State::Find(ClientId client, SlotId slot) const {
+  const auto found = clients_.find(client);
+  if (found == clients_.end() || ToInt(slot) >= found->second->slots.size()) return kNoTensor;
+  return found->second->slots[ToInt(slot)];
+}
+
+TensorView Planner::State::ViewOf(const Tensor& tensor) const {
+  TensorView view{tensor.id,     tensor.client,  tensor.slot,   tensor.name,
+                  tensor.size,   tensor.device,  Bytes{0},      tensor.residency,
+                  tensor.in_use, tensor.dirty(), tensor.on_host};
+  if (tensor.device_block != ExtentMap::kNone) {
+    view.device_offset =
+        clients_.at(tensor.client)->arenas[ToInt(tensor.device)]->map.OffsetOf(tensor.device_block);
+  }
+  return view;
+}
+
+ClientView Planner::State::ViewOf(ClientId id) const {
+  const Client& client = *clients_.at(id);
+  ClientView view;
+  view.client = id;
+  view.tenant = client.tenant;
+  view.budgets = client.budgets;
+  view.tensors = client.tensors;
+  view.host_used = client.host_used;
+  view.in_use = client.in_use;
+  view.waiting = client.stats.waiting;
+  for (const auto& arena : client.arenas) {
+    if (arena == nullptr) continue;
+    view.device_held += arena->charged;
+    view.device_used += arena->map.used();
+  }
+  return view;
+}
+
+std::vector<ClientId> Planner::State::Clients() const {
+  std::vector<ClientId> ids;
+  for (const auto& [id, client] : clients_) ids.push_back(id);
+  return ids;
+}
+
+TierView Planner::State::DeviceTier(DeviceId device) const {
+  TierView view{options_.device_capacity[ToInt(device)], devices_[ToInt(device)].held, Bytes{0}};
+  for (const auto& [id, client] : clients_) {
+    const auto& arena = client->arenas[ToInt(device)];
+    if (arena != nullptr) view.used += arena->map.used();
+  }
+  return view;
+}
+
+TierView Planner::State::HostTier() const {
+  return {options_.host_capacity, host_.held(), host_.used()};
+}
+
+Tick Planner::State::NextWake() const {
+  return deadlines_.empty() ? next_poll_ : std::min(next_poll_, deadlines_.begin()->first);
+}
+
+void Planner::State::CheckInvariants() const {
+  host_.CheckInvariants();
+  std::map<ClientId, Bytes> in_use;
+  std::map<ClientId, Bytes> host_used;
+  std::map<ClientId, uint64_t> tensors;
+  std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
+  std::map<std::pair<ClientId, DeviceId>, size_t> listed;
+  Bytes host_sum;
+  for (uint32_t row = 0; row < catalog_.rows(); ++row) {
+    const Tensor& tensor = catalog_[row];
+    if (tensor.id == kNoTensor) continue;
+    if (tensor.host_block != ExtentMap::kNone) {
+      RAVEN_CHECK(host_.OwnerOf(tensor.host_block) == row);
+      RAVEN_CHECK(host_.SizeOf(tensor.host_block) >= tensor.size);
+      host_sum += host_.SizeOf(tensor.host_block);
+    }
+    if (tensor.on_host) RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
+    if (tensor.orphan) {
+      RAVEN_CHECK(tensor.copying);
+      continue;
+    }
+    const auto arena_key = std::pair(tensor.client, tensor.device);
+    ++tensors[tensor.client];
+    if (tensor.in_use) in_use[tensor.client] += tensor.size;
+    if (tensor.host_block != ExtentMap::kNone) host_used[tensor.client] += tensor.size;
+    RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
+    const bool has_device = tensor.device_block != ExtentMap::kNone;
+    const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
+    RAVEN_CHECK(has_device == !away);
+    if (tensor.residency == Residency::kAway) RAVEN_CHECK(tensor.on_host && !tensor.dirty());
+    RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
+    if (EvictionIndex::Contains(tensor)) ++indexed[arena_key];
+    if (tensor.listed) {
+      RAVEN_CHECK(tensor.residency == Residency::kAway);
+      ++listed[arena_key];
+    }
+  }
+  RAVEN_CHECK(host_sum == host_.used());
+  size_t waiting = 0;
+  std::vector<Bytes> held(devices_.size());
+  for (const auto& [id, client] : clients_) {
+    RAVEN_CHECK(client->in_use == in_use[id]);
+    RAVEN_CHECK(client->host_used == host_used[id]);
+    RAVEN_CHECK(client->tensors == tensors[id]);
+    for (const auto& arena : client->arenas) {
+      if (arena == nullptr) continue;
+      arena->map.CheckInvariants();
+      RAVEN_CHECK(arena->map.held() <= arena->charged);
+      RAVEN_CHECK(arena->index.size() == indexed[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() ==
+                  listed[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
+      waiting += arena->waiting.size();
+      held[ToInt(arena->device)] += arena->charged;
+    }
+  }
+  RAVEN_CHECK(waiting == requests_.size());
+  RAVEN_CHECK(waiting == deadlines_.size());
+  RAVEN_CHECK(waiting == stats_.waiting);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    RAVEN_CHECK(devices_[i].held == held[i]);
+    RAVEN_CHECK(devices_[i].held <= options_.device_capacity[i]);
+  }
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,395 @@
+// What each event does to the planner's books.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/planner_state.h"
+#include "core/size_text.h"
+
+namespace ravenstore::core {
+
+namespace {
+// After a slab or a copy failed, the same is not tried again before this long.
+constexpr Duration kBackoff = std::chrono::milliseconds(100);
+}  // namespace
+
+void Planner::State::Apply(const Event& event, Tick now, Plan* plan) {
+  now_ = std::max(now_, now);
+  plan_ = plan;
+  std::visit([this](const auto& one) { On(one); }, event);
+  ServeTouched();
+  plan_ = nullptr;
+}
+
+void Planner::State::On(const TenantLimits& event) {
+  Tenant& tenant = tenants_[event.tenant];
+  tenant.budgets = event.budgets;
+  tenant.device_held.resize(devices_.size());
+  for (const auto& [id, client] : clients_) {
+    if (client->tenant != event.tenant) continue;
+    for (const auto& arena : client->arenas) {
+      if (arena != nullptr) Touch(arena.get());
+    }
+  }
+}
+
+void Planner::State::On(const ClientAttached& event) {
+  RAVEN_CHECK(tenants_.contains(event.tenant));
+  RAVEN_CHECK(!clients_.contains(event.client));
+  auto client = std::make_unique<Client>();
+  client->id = event.client;
+  client->tenant = event.tenant;
+  client->budgets = event.budgets;
+  client->arenas.resize(devices_.size());
+  clients_.emplace(event.client, std::move(client));
+  EnsureHostAhead(Bytes{0});
+}
+
+void Planner::State::On(const ClientLimits& event) {
+  Client* client = FindClient(event.client);
+  if (client == nullptr) return;
+  client->budgets = event.budgets;
+  for (const auto& arena : client->arenas) {
+    if (arena != nullptr) Touch(arena.get());
+  }
+}
+
+void Planner::State::On(const ClientGone& event) {
+  Client* client = FindClient(event.client);
+  if (client == nullptr) return;
+  for (const auto& arena : client->arenas) {
+    if (arena == nullptr) continue;
+    while (!arena->waiting.empty()) Dequeue(requests_.at(arena->waiting.front()));
+    active_arenas_.erase(arena.get());
+    Refund(*arena, arena->charged);
+  }
+  tenants_.at(client->tenant).host_used -= client->host_used;
+  const std::vector<TensorId> slots = std::move(client->slots);
+  const std::unique_ptr<Client> gone = std::move(clients_.at(event.client));
+  clients_.erase(event.client);
+  std::erase_if(touched_, [&](Arena* arena) { return arena->client == event.client; });
+  for (const TensorId id : slots) {
+    Tensor* tensor = catalog_.Find(id);
+    if (tensor == nullptr) continue;
+    tensor->heap_position = kNotInHeap;  // its index goes with the arena
+    tensor->listed = false;
+    tensor->device_block = ExtentMap::kNone;
+    if (tensor->copying) {
+      tensor->orphan = true;  // its place in the host pool may still be written
+    } else {
+      Finish(*tensor);
+    }
+  }
+  TouchWaiting();
+}
+
+void Planner::State::On(const SlabAdded& event) {
+  Arena* arena = ArenaOf(event.client, event.device);
+  if (arena == nullptr) return;
+  arena->adding = false;
+  arena->map.AddPiece(event.offset, event.size);
+  arena->pieces.emplace_back(event.offset, event.size);
+  Touch(arena);
+}
+
+void Planner::State::On(const SlabFailed& event) {
+  Arena* arena = ArenaOf(event.client, event.device);
+  if (arena == nullptr) return;
+  arena->adding = false;
+  Bytes mapped;
+  for (const auto& [offset, size] : arena->pieces) mapped += size;
+  // Everything charged but not mapped, nor being given back, was for this slab.
+  Refund(*arena, arena->charged - mapped - arena->being_removed);
+  arena->backoff_until = now_ + kBackoff;
+  WakeAt(arena->backoff_until);
+  active_arenas_.insert(arena);
+  Touch(arena);
+}
+
+void Planner::State::On(const SlabRemoved& event) {
+  Arena* arena = ArenaOf(event.client, event.device);
+  if (arena == nullptr) return;
+  const auto removed = arena->removing.find(event.offset);
+  if (removed == arena->removing.end()) return;
+  arena->map.RemovePiece(removed->first, removed->second);
+  arena->being_removed -= removed->second;
+  Refund(*arena, removed->second);
+  arena->removing.erase(removed);
+  Touch(arena);
+  TouchWaiting();
+}
+
+void Planner::State::On(const HostGrown& event) {
+  host_growing_ = false;
+  host_end_ = event.offset + event.size;
+  host_.AddPiece(event.offset, event.size);
+  EnsureHostAhead(Bytes{0});
+  TouchWaiting();
+}
+
+void Planner::State::On(const HostGrowFailed&) {
+  // The pool stays as it is for a while; who waits for it is served as far as it goes.
+  host_growing_ = false;
+  WakeAt(now_ + kBackoff);
+}
+
+void Planner::State::On(const CreateRequested& event) {
+  Client* client = FindClient(event.client);
+  if (client == nullptr) return;
+  const size_t device = ToInt(event.device);
+  RAVEN_CHECK(device < devices_.size());
+  auto refuse = [&](ErrorCode code, std::string message) {
+    plan_->push_back(Refuse{event.client, event.slot, {code, std::move(message)}});
+  };
+  if (event.size == Bytes{0})
+    return refuse(ErrorCode::kInvalidArgument, "a tensor has at least 1 byte");
+  const Bytes most = std::min({client->budgets.device, tenants_.at(client->tenant).budgets.device,
+                               options_.arena[device], options_.device_capacity[device]});
+  if (event.size > most) {
+    return refuse(ErrorCode::kOutOfMemory, "a tensor of " + SizeText(event.size) +
+                                               " is larger than the " + SizeText(most) +
+                                               " that this client may hold on device " +
+                                               std::to_string(device) + ": raise device_budget");
+  }
+  Request request;
+  request.client = event.client;
+  request.device = event.device;
+  request.size = event.size;
+  request.deadline = event.deadline;
+  request.slot = event.slot;
+  request.name = event.name;
+  request.fail_fast = event.fail_fast;
+  Enqueue(request);
+}
+
+void Planner::State::On(const FetchRequested& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->waiting) return;
+  Arena* arena = ArenaOf(tensor->client, event.device);
+  RAVEN_CHECK(arena != nullptr);
+  arena->consuming = true;
+  if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
+  const bool here = tensor->device == event.device;
+  if (tensor->residency == Residency::kLost) {
+    plan_->push_back(Deny{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
+    return;
+  }
+  if (here &&
+      (tensor->residency == Residency::kArriving || tensor->residency == Residency::kOnDevice)) {
+    const bool arriving = tensor->residency == Residency::kArriving;
+    Count(tensor->client, arriving ? &PlannerStats::late_hits : &PlannerStats::hits, 1);
+    SetInUse(*tensor, true);
+    tensor->quiet = false;
+    tensor->prefetched = false;
+    Reindex(*tensor);
+    plan_->push_back(
+        Promise{tensor->id, tensor->device, arena->map.OffsetOf(tensor->device_block), arriving});
+    return;
+  }
+  if (tensor->residency != Residency::kAway) {
+    plan_->push_back(Deny{tensor->id,
+                          {ErrorCode::kUnsupported,
+                           "the tensor is on device " + std::to_string(ToInt(tensor->device)) +
+                               ": a get on another device works once it has left there"}});
+    return;
+  }
+  Count(tensor->client, &PlannerStats::misses, 1);
+  Unlist(*tensor);
+  tensor->waiting = true;
+  Request request;
+  request.client = tensor->client;
+  request.device = event.device;
+  request.size = tensor->size;
+  request.deadline = event.deadline;
+  request.tensor = tensor->id;
+  Enqueue(request);
+}
+
+void Planner::State::On(const Freed& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr || tensor->orphan || tensor->freed) return;
+  Count(tensor->client, &PlannerStats::frees, 1);
+  if (tensor->prefetched) Count(tensor->client, &PlannerStats::prefetches_unused, 1);
+  if (tensor->waiting) {
+    // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
+    for (const auto& [id, request] : requests_) {
+      if (request.tensor != tensor->id) continue;
+      Dequeue(request);
+      break;
+    }
+    tensor->waiting = false;
+  }
+  if (!tensor->copying) return Finish(*tensor);
+  tensor->freed = true;
+  SetInUse(*tensor, false);
+  Reindex(*tensor);
+}
+
+void Planner::State::On(const PutSeen& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->residency == Residency::kAway)
+    return;
+  Arena* arena = ArenaOf(*tensor);
+  arena->index.Erase(*tensor);
+  // A put while it was leaving: a get has rescued it, and the copy's answer will say so.
+  if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
+  SetInUse(*tensor, false);
+  tensor->quiet = false;
+  tensor->writes = event.writes;
+  if (tensor->on_host && tensor->dirty() && !tensor->copying) FreeHost(*tensor);
+  SetNextUse(*tensor, event.next_use);
+  if (tensor->use_kind == UseKind::kOrder) arena->index.LowerOrderCursor(tensor->use_key);
+}
+
+void Planner::State::On(const Quiet& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->in_use) return;
+  tensor->quiet = true;
+  Reindex(*tensor);
+  Touch(ArenaOf(*tensor));
+}
+
+void Planner::State::On(const GetSeen& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->residency == Residency::kAway)
+    return;
+  Count(tensor->client, &PlannerStats::hits, 1);
+  if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
+  Arena* arena = ArenaOf(*tensor);
+  arena->consuming = true;
+  if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
+  SetInUse(*tensor, true);
+  tensor->quiet = false;
+  tensor->prefetched = false;
+  Reindex(*tensor);
+  Touch(arena);
+}
+
+void Planner::State::On(const Dropped& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  RAVEN_CHECK(tensor != nullptr);
+  Arena* arena = ArenaOf(*tensor);
+  --arena->leaving;
+  Touch(arena);
+  tensor->copying = false;
+  if (!event.taken) {
+    tensor->residency = Residency::kOnDevice;
+    SetInUse(*tensor, true);
+    tensor->quiet = false;
+    return;
+  }
+  Count(tensor->client, &PlannerStats::drops_clean, 1);
+  if (tensor->prefetched) Count(tensor->client, &PlannerStats::prefetches_unused, 1);
+  tensor->prefetched = false;
+  FreeDevice(*tensor);
+  if (tensor->dirty()) {
+    FreeHost(*tensor);
+    tensor->residency = Residency::kLost;  // it was not needed any more
+  } else {
+    tensor->residency = Residency::kAway;
+    List(*tensor);
+  }
+}
+
+void Planner::State::On(const CopiedOut& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr) return;
+  Device& device = devices_[ToInt(tensor->device)];
+  device.out -= tensor->size;
+  --device.outs;
+  TouchWaiting();
+  Arena* arena = ArenaOf(*tensor);
+  if (arena != nullptr) {
+    --arena->leaving;
+    Touch(arena);
+  }
+  if (FinishIfGone(*tensor)) return;
+  using Outcome = CopiedOut::Outcome;
+  if (event.outcome == Outcome::kCommitted) {
+    tensor->on_host = true;
+    tensor->clean_writes = tensor->writes = event.writes;
+    FreeDevice(*tensor);
+    tensor->residency = Residency::kAway;
+    List(*tensor);
+    return;
+  }
+  FreeHost(*tensor);
+  if (event.outcome == Outcome::kRescued) Count(tensor->client, &PlannerStats::rescues, 1);
+  if (tensor->residency == Residency::kLeaving) {
+    tensor->residency = Residency::kOnDevice;
+    if (event.outcome != Outcome::kFailed) {
+      // A get has it; its log entry or the next put's will follow.
+      SetInUse(*tensor, true);
+      tensor->quiet = false;
+    }
+  }
+  if (event.outcome == Outcome::kFailed) {
+    arena->backoff_until = now_ + kBackoff;
+    WakeAt(arena->backoff_until);
+    active_arenas_.insert(arena);
+  }
+  Reindex(*tensor);
+}
+
+void Planner::State::On(const Cleaned& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr) return;
+  Device& device = devices_[ToInt(tensor->device)];
+  device.out -= tensor->size;
+  --device.outs;
+  TouchWaiting();
+  Arena* arena = ArenaOf(*tensor);
+  if (arena != nullptr) Touch(arena);
+  if (FinishIfGone(*tensor)) return;
+  if (event.whole) {
+    tensor->on_host = true;
+    tensor->clean_writes = event.writes;
+    Count(tensor->client, &PlannerStats::precleaned, tensor->size);
+    host_copies_.push_back(tensor->id);
+  }
+  if (!event.whole || tensor->dirty()) FreeHost(*tensor);
+  Reindex(*tensor);
+}
+
+void Planner::State::On(const CopiedIn& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr) return;
+  Device& device = devices_[ToInt(tensor->device)];
+  device.in -= tensor->size;
+  --device.ins;
+  TouchWaiting();
+  Arena* arena = ArenaOf(*tensor);
+  if (arena != nullptr) Touch(arena);
+  if (FinishIfGone(*tensor)) return;
+  if (event.ok) {
+    tensor->residency = Residency::kOnDevice;
+    // A promised one may have been put already; then quiet says whether its stream is done.
+    if (tensor->prefetched) tensor->quiet = true;
+    host_copies_.push_back(tensor->id);
+    if (tensor->on_host && tensor->dirty()) FreeHost(*tensor);
+    Reindex(*tensor);
+    return;
+  }
+  FreeDevice(*tensor);
+  if (tensor->prefetched) {  // nobody asked yet, and the host copy is whole
+    tensor->prefetched = false;
+    tensor->residency = Residency::kAway;
+    return;
+  }
+  FreeHost(*tensor);
+  SetInUse(*tensor, false);
+  tensor->residency = Residency::kLost;
+}
+
+void Planner::State::On(const TimePassed&) {
+  next_poll_ = kNever;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_) {
+    const Request& request = requests_.at(deadlines_.begin()->second);
+    Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+  }
+  const auto active = std::exchange(active_arenas_, {});
+  for (Arena* arena : active) Touch(arena);
+  TouchWaiting();
+  EnsureHostAhead(Bytes{0});
+}
+
+}  // namespace ravenstore::core

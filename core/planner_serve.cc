@@ -1,0 +1,336 @@
+// What the planner proposes: room for requests, prefetch, pre-cleaning.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/planner_state.h"
+#include "core/size_text.h"
+
+namespace ravenstore::core {
+
+namespace {
+// An eviction makes the client's arena "pressed" for so long: dirty tensors are copied out ahead.
+constexpr Duration kPressedFor = std::chrono::seconds(10);
+// While nothing but the passing of time can help, look again this often.
+constexpr Duration kRetry = std::chrono::milliseconds(1);
+// Of what an arena holds, clean tensors worth so much are enough to serve the next requests at
+// once.
+constexpr uint64_t kCleanShare = 2;  // a half
+constexpr int kPrefetchesPerServe = 8;
+constexpr int kCleansPerServe = 8;
+
+template <typename... Bytess>
+Bytes Least(Bytes first, Bytess... rest) {
+  return std::min({first, rest...});
+}
+
+Bytes Minus(Bytes a, Bytes b) {
+  return a > b ? a - b : Bytes{0};
+}
+}  // namespace
+
+void Planner::State::Touch(Arena* arena) {
+  if (std::find(touched_.begin(), touched_.end(), arena) == touched_.end())
+    touched_.push_back(arena);
+}
+
+void Planner::State::TouchWaiting() {
+  for (Arena* arena : waiting_arenas_) Touch(arena);
+}
+
+void Planner::State::ServeTouched() {
+  // Serving one may touch others; each is served as often as it is touched.
+  while (!touched_.empty()) {
+    Arena* arena = touched_.front();
+    touched_.erase(touched_.begin());
+    Serve(*arena);
+  }
+}
+
+void Planner::State::Serve(Arena& arena) {
+  while (!arena.waiting.empty()) {
+    const Request& request = requests_.at(arena.waiting.front());
+    if (TryServe(arena, request)) continue;
+    if (MakeRoom(arena, request)) {
+      if (request.fail_fast && arena.leaving > 0 && !arena.adding) {
+        // Room will come, but not at once.
+        Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+        continue;
+      }
+      break;
+    }
+    if (!request.fail_fast) {
+      WakeAt(now_ + kRetry);
+      break;
+    }
+    Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+  }
+  Shrink(arena);
+  if (arena.waiting.empty()) Prefetch(arena);
+  Preclean(arena);
+}
+
+bool Planner::State::TryServe(Arena& arena, const Request& request) {
+  return request.is_fetch() ? TryFetch(arena, request) : TryCreate(arena, request);
+}
+
+bool Planner::State::TryCreate(Arena& arena, const Request& given) {
+  const auto block = arena.map.Allocate(given.size, 0);
+  if (!block) return false;
+  const Request request = given;
+  Dequeue(given);
+  Client& client = *FindClient(request.client);
+  Tensor& tensor = catalog_.Add();
+  tensor.size = request.size;
+  tensor.client = request.client;
+  tensor.slot = request.slot;
+  tensor.name = request.name;
+  tensor.device = request.device;
+  tensor.device_block = *block;
+  tensor.in_use = false;
+  SetInUse(tensor, true);
+  arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
+  if (client.slots.size() <= ToInt(request.slot))
+    client.slots.resize(ToInt(request.slot) + 1u, kNoTensor);
+  client.slots[ToInt(request.slot)] = tensor.id;
+  ++client.tensors;
+  Count(request.client, &PlannerStats::creates, 1);
+  plan_->push_back(
+      Grant{request.client, request.slot, tensor.id, request.device, arena.map.OffsetOf(*block)});
+  return true;
+}
+
+bool Planner::State::TryFetch(Arena& arena, const Request& given) {
+  const auto block = arena.map.Allocate(given.size, Catalog::RowOf(given.tensor));
+  if (!block) return false;
+  Tensor& tensor = *catalog_.Find(given.tensor);
+  Dequeue(given);
+  tensor.waiting = false;
+  tensor.device = arena.device;
+  tensor.device_block = *block;
+  StartCopyIn(arena, tensor, true);
+  SetInUse(tensor, true);
+  tensor.quiet = false;
+  plan_->push_back(Promise{tensor.id, tensor.device, arena.map.OffsetOf(*block), true});
+  return true;
+}
+
+void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
+  Device& device = devices_[ToInt(arena.device)];
+  device.in += tensor.size;
+  ++device.ins;
+  Count(tensor.client, &PlannerStats::in, tensor.size);
+  tensor.residency = Residency::kArriving;
+  tensor.copying = true;
+  tensor.prefetched = !demand;
+  plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.host_block),
+                          arena.map.OffsetOf(tensor.device_block), tensor.size, demand});
+}
+
+bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
+  // One thing at a time: what is under way may suffice.
+  if (arena.leaving > 0 || arena.adding) return true;
+  const Bytes need = request.size.RoundUp(kExtentAlignment);
+  if (AddSlabFor(arena, need)) return true;
+  if (!request.is_fetch()) arena.consuming = false;
+  arena.pressed_until = now_ + kPressedFor;
+  active_arenas_.insert(&arena);
+  if (EvictRun(arena, need, {})) return true;
+  return ReclaimFor(arena);
+}
+
+bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
+  if (now_ < arena.backoff_until) return false;
+  const Client& client = *FindClient(arena.client);
+  const Tenant& tenant = tenants_.at(client.tenant);
+  const size_t device = ToInt(arena.device);
+  const Bytes left = Least(Minus(client.budgets.device, arena.charged),
+                           Minus(tenant.budgets.device, tenant.device_held[device]),
+                           Minus(options_.device_capacity[device], devices_[device].held));
+  // The lowest range without memory that, with the hole before it, takes the request.
+  for (auto range = arena.map.Absent(options_.granularity); range;) {
+    const auto [offset, size] = *range;
+    const Bytes missing = Minus(need, arena.map.FreeBefore(offset)).RoundUp(options_.granularity);
+    const Bytes wanted = std::max(options_.slab, missing);
+    Bytes slab = Least(wanted, left, size);
+    slab = Bytes(slab.count() / options_.granularity.count() * options_.granularity.count());
+    if (slab > Bytes{0} && slab >= missing) {
+      arena.adding = true;
+      Charge(arena, slab);
+      plan_->push_back(AddSlab{arena.client, arena.device, offset, slab});
+      return true;
+    }
+    if (size >= missing) return false;  // the budget is what is short
+    range = arena.map.Absent(need);
+    if (range && range->first == offset) return false;
+  }
+  return false;
+}
+
+bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits) {
+  const auto rows = arena.index.FindRun(arena.map, need, now_, options_.link, limits);
+  bool any = false;
+  for (const uint32_t row : rows) any |= Evict(arena, catalog_[row]);
+  return any;
+}
+
+bool Planner::State::Evict(Arena& arena, Tensor& tensor) {
+  const bool drop = tensor.never || !tensor.dirty();
+  if (!drop) {
+    if (now_ < arena.backoff_until || !AllocateHost(tensor)) return false;
+  }
+  arena.index.Erase(tensor);
+  ++arena.leaving;
+  tensor.copying = true;
+  tensor.residency = Residency::kLeaving;
+  if (drop) {
+    plan_->push_back(Drop{tensor.id});
+    return true;
+  }
+  Device& device = devices_[ToInt(arena.device)];
+  device.out += tensor.size;
+  ++device.outs;
+  Count(tensor.client, &PlannerStats::out, tensor.size);
+  plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
+                           host_.OffsetOf(tensor.host_block), tensor.size, true});
+  return true;
+}
+
+// The client has nothing more to give up: memory that others hold and do not use may serve it.
+bool Planner::State::ReclaimFor(Arena& arena) {
+  const Client& client = *FindClient(arena.client);
+  const Tenant& tenant = tenants_.at(client.tenant);
+  const size_t device = ToInt(arena.device);
+  if (arena.charged + options_.granularity > client.budgets.device) return false;
+  const bool tenant_full =
+      tenant.device_held[device] + options_.granularity > tenant.budgets.device;
+  Arena* idlest = nullptr;
+  for (const auto& [id, other_client] : clients_) {
+    Arena* other = other_client->arenas[device].get();
+    if (other == nullptr || other == &arena) continue;
+    // A full tenant can only be helped by its own; a full device by anybody.
+    if (tenant_full && other_client->tenant != client.tenant) continue;
+    if (other->being_removed > Bytes{0} || other->leaving > 0) return true;  // help is under way
+    if (GiveBackFreePiece(*other)) return true;
+    if (other->index.size() == 0) continue;
+    if (idlest == nullptr || other->charged > idlest->charged) idlest = other;
+  }
+  if (idlest == nullptr) return false;
+  for (const auto& piece : idlest->pieces) {
+    if (EvictPiece(*idlest, piece)) return true;
+  }
+  return false;
+}
+
+bool Planner::State::GiveBackFreePiece(Arena& arena) {
+  for (size_t i = 0; i < arena.pieces.size(); ++i) {
+    const auto [offset, size] = arena.pieces[i];
+    if (!arena.map.IsFree(offset, size)) continue;
+    arena.map.RetirePiece(offset, size);
+    arena.pieces.erase(arena.pieces.begin() + static_cast<ptrdiff_t>(i));
+    arena.removing[offset] = size;
+    arena.being_removed += size;
+    plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
+    return true;
+  }
+  return false;
+}
+
+bool Planner::State::EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece) {
+  std::vector<uint32_t> rows;
+  for (ExtentMap::Block block = arena.map.At(piece.first);
+       block != ExtentMap::kNone && arena.map.OffsetOf(block) < piece.first + piece.second;
+       block = arena.map.After(block)) {
+    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) continue;
+    const uint32_t row = arena.map.OwnerOf(block);
+    if (!EvictionIndex::Contains(catalog_[row])) return false;
+    rows.push_back(row);
+  }
+  bool any = false;
+  for (const uint32_t row : rows) any |= Evict(arena, catalog_[row]);
+  return any;
+}
+
+// A lowered limit: gives memory back, slab by slab.
+void Planner::State::Shrink(Arena& arena) {
+  const Client& client = *FindClient(arena.client);
+  const Tenant& tenant = tenants_.at(client.tenant);
+  auto over = [&] {
+    return arena.charged - arena.being_removed > client.budgets.device ||
+           tenant.device_held[ToInt(arena.device)] - arena.being_removed > tenant.budgets.device;
+  };
+  while (over() && GiveBackFreePiece(arena)) {
+  }
+  if (!over() || arena.leaving > 0) return;
+  for (const auto& piece : arena.pieces) {
+    if (EvictPiece(arena, piece)) return;
+  }
+}
+
+void Planner::State::Prefetch(Arena& arena) {
+  if (!options_.prefetch || !arena.consuming) return;
+  const Device& device = devices_[ToInt(arena.device)];
+  for (int i = 0; i < kPrefetchesPerServe; ++i) {
+    if (arena.leaving > 0 || arena.adding) return;  // room is being made: look again then
+    const bool by_order = !arena.due_order.empty();
+    const auto& due = by_order ? arena.due_order : arena.due_at;
+    if (due.empty()) return;
+    const Tensor& next = *catalog_.Find(due.begin()->second);
+    if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
+    bool is_due = true;
+    if (!by_order) {
+      // In time for the copy, and as long again for what is queued before it.
+      const auto copy = std::chrono::duration_cast<Duration>(
+          std::chrono::duration<double>(static_cast<double>((next.size + device.in).count()) /
+                                        options_.link.up_bytes_per_second));
+      const Tick start = Tick(Duration(next.use_key)) - 2 * (options_.link.latency + copy);
+      is_due = now_ >= start;
+      if (!is_due) {
+        WakeAt(start);
+        active_arenas_.insert(&arena);
+      }
+    }
+    if (!PrefetchNext(arena, next, is_due)) return;
+  }
+}
+
+bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
+  const auto block = arena.map.Allocate(next.size, Catalog::RowOf(next.id));
+  if (!block) {
+    if (!due) return false;
+    // Do no harm: only what is needed later, and leaves without a copy, makes way.
+    EvictionIndex::Limits limits;
+    limits.clean_only = true;
+    limits.later_than = &next;
+    EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits);
+    return false;  // the answers to the drops bring us back
+  }
+  Tensor& tensor = *catalog_.Find(next.id);
+  Unlist(tensor);
+  tensor.device_block = *block;
+  Count(tensor.client, &PlannerStats::prefetches, 1);
+  StartCopyIn(arena, tensor, false);
+  return true;
+}
+
+void Planner::State::Preclean(Arena& arena) {
+  if (!options_.preclean || now_ >= arena.pressed_until || now_ < arena.backoff_until) return;
+  active_arenas_.insert(&arena);
+  Device& device = devices_[ToInt(arena.device)];
+  for (int i = 0; i < kCleansPerServe; ++i) {
+    if (arena.index.clean_bytes() * kCleanShare >= arena.map.held()) return;
+    const auto row = arena.index.BestDirty(now_, options_.link);
+    if (!row) return;
+    Tensor& tensor = catalog_[*row];
+    if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return;
+    if (!AllocateHost(tensor)) return;
+    tensor.copying = true;
+    Reindex(tensor);
+    device.out += tensor.size;
+    ++device.outs;
+    Count(tensor.client, &PlannerStats::out, tensor.size);
+    plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
+                           host_.OffsetOf(tensor.host_block), tensor.size});
+  }
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,171 @@
+// The planner's inside: see planner.h for what it promises and docs/ARCHITECTURE.md for the
+// picture.
+//
+// Every handler (On...) changes the books for one event and touches the arenas that it may have
+// helped; Apply then serves each touched arena: requests first, then prefetch, then pre-cleaning.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/catalog.h"
+#include "core/events.h"
+#include "core/extents.h"
+#include "core/planner.h"
+
+namespace ravenstore::core {
+
+class Planner::State {
+ public:
+  explicit State(PlannerOptions options);
+
+  void Apply(const Event& event, Tick now, Plan* plan);
+  Tick NextWake() const;
+
+  const Catalog& catalog() const { return catalog_; }
+  TensorId Find(ClientId client, SlotId slot) const;
+  TensorView ViewOf(const Tensor& tensor) const;
+  ClientView ViewOf(ClientId client) const;
+  std::vector<ClientId> Clients() const;
+  TierView DeviceTier(DeviceId device) const;
+  TierView HostTier() const;
+  const PlannerStats& stats() const { return stats_; }
+  const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }
+  void CheckInvariants() const;
+
+ private:
+  struct Client {
+    ClientId id{};
+    TenantId tenant{};
+    Budgets budgets;
+    Bytes host_used;
+    Bytes in_use;
+    uint64_t tensors = 0;
+    std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
+    std::vector<TensorId> slots;
+    PlannerStats stats;
+  };
+  struct Tenant {
+    Budgets budgets;
+    std::vector<Bytes> device_held;  // by device
+    Bytes host_used;
+  };
+  struct InOrder {
+    bool operator()(const Arena* a, const Arena* b) const {
+      return std::pair(a->client, a->device) < std::pair(b->client, b->device);
+    }
+  };
+  struct Device {
+    Bytes held;
+    Bytes out;  // bytes of copies under way
+    Bytes in;
+    uint32_t outs = 0;  // copies under way
+    uint32_t ins = 0;
+  };
+
+  void On(const TenantLimits& event);
+  void On(const ClientAttached& event);
+  void On(const ClientLimits& event);
+  void On(const ClientGone& event);
+  void On(const SlabAdded& event);
+  void On(const SlabFailed& event);
+  void On(const SlabRemoved& event);
+  void On(const HostGrown& event);
+  void On(const HostGrowFailed& event);
+  void On(const CreateRequested& event);
+  void On(const FetchRequested& event);
+  void On(const Freed& event);
+  void On(const PutSeen& event);
+  void On(const Quiet& event);
+  void On(const GetSeen& event);
+  void On(const Dropped& event);
+  void On(const CopiedOut& event);
+  void On(const Cleaned& event);
+  void On(const CopiedIn& event);
+  void On(const TimePassed& event);
+
+  // Serving (planner_serve.cc).
+  void Touch(Arena* arena);
+  void TouchWaiting();
+  void ServeTouched();
+  void Serve(Arena& arena);
+  bool TryServe(Arena& arena, const Request& request);
+  bool TryCreate(Arena& arena, const Request& request);
+  bool TryFetch(Arena& arena, const Request& request);
+  // False when nothing that the planner can do helps: only a put, a free or a limit does.
+  bool MakeRoom(Arena& arena, const Request& request);
+  bool AddSlabFor(Arena& arena, Bytes need);
+  bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits);
+  bool Evict(Arena& arena, Tensor& tensor);
+  bool ReclaimFor(Arena& arena);
+  bool EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece);
+  bool GiveBackFreePiece(Arena& arena);
+  void Shrink(Arena& arena);
+  void Prefetch(Arena& arena);
+  bool PrefetchNext(Arena& arena, const Tensor& next, bool due);
+  void Preclean(Arena& arena);
+  void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
+
+  // Books (planner_books.cc).
+  Client* FindClient(ClientId client);
+  Arena* ArenaOf(ClientId client, DeviceId device);
+  Arena* ArenaOf(const Tensor& tensor) { return ArenaOf(tensor.client, tensor.device); }
+  void SetInUse(Tensor& tensor, bool in_use);
+  void SetNextUse(Tensor& tensor, const NextUse& next_use);
+  bool Evictable(const Tensor& tensor) const;
+  // Puts the tensor into its arena's index, or takes it out, as it now is.
+  void Reindex(Tensor& tensor);
+  void List(Tensor& tensor);  // among the prefetch candidates
+  void Unlist(Tensor& tensor);
+  bool AllocateHost(Tensor& tensor);
+  void FreeHost(Tensor& tensor);
+  void DropHostCopies(Bytes need);
+  void EnsureHostAhead(Bytes need);
+  void FreeDevice(Tensor& tensor);
+  // Gives everything of the tensor back and forgets it.
+  void Finish(Tensor& tensor);
+  // After a copy's answer: true when the tensor was freed or orphaned meanwhile and is gone now.
+  bool FinishIfGone(Tensor& tensor);
+  bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
+  void Charge(Arena& arena, Bytes size);
+  void Refund(Arena& arena, Bytes size);
+
+  // Requests.
+  void Enqueue(Request request);
+  // Takes the request out of the books; the caller answered it.
+  void Dequeue(const Request& request);
+  void Fail(const Request& request, ErrorCode code, const std::string& message);
+  std::string WhoHolds(const Request& request) const;
+  void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
+  template <typename Counter, typename Amount>
+  void Count(ClientId client, Counter counter, Amount amount);
+
+  PlannerOptions options_;
+  Catalog catalog_;
+  ExtentMap host_;
+  Bytes host_end_;  // the pool is, or is being, pinned up to here
+  bool host_growing_ = false;
+  // Ordered, as everything that is walked: the same events give the same plans.
+  std::map<ClientId, std::unique_ptr<Client>> clients_;
+  std::map<TenantId, Tenant> tenants_;
+  std::vector<Device> devices_;
+  std::unordered_map<uint64_t, Request> requests_;
+  std::set<std::pair<Tick, uint64_t>> deadlines_;
+  uint64_t last_request_ = 0;
+  std::set<Arena*, InOrder> waiting_arenas_;  // with requests
+  std::set<Arena*, InOrder> active_arenas_;   // with something that time may move
+  std::vector<Arena*> touched_;
+  std::deque<TensorId> host_copies_;  // of tensors that are on their device: room that can be had
+  PlannerStats stats_;
+  Tick now_{};
+  Tick next_poll_ = kNever;
+  Plan* plan_ = nullptr;  // during Apply
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,45 @@
+#include "core/size_text.h"
+
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace ravenstore::core {
+
+std::optional<Bytes> ParseBytes(std::string_view text) {
+  double number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  while (!unit.empty() && unit.front() == ' ') unit.remove_prefix(1);
+  int shift = 0;
+  if (!unit.empty() && unit != "B") {
+    static constexpr std::string_view kPrefixes = "KMGT";
+    const size_t prefix =
+        kPrefixes.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit.front()))));
+    if (prefix == std::string_view::npos) return std::nullopt;
+    const std::string_view rest = unit.substr(1);
+    if (!rest.empty() && rest != "B" && rest != "iB") return std::nullopt;
+    shift = 10 * static_cast<int>(prefix + 1);
+  }
+  const double bytes = std::ldexp(number, shift);
+  if (bytes >= std::ldexp(1.0, 63)) return std::nullopt;
+  return Bytes(static_cast<uint64_t>(bytes));
+}
+
+std::string SizeText(Bytes bytes) {
+  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double number = static_cast<double>(bytes.count());
+  size_t unit = 0;
+  while (number >= 1024 && unit + 1 < kUnits.size()) {
+    number /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", number, kUnits[unit]);
+  return text;
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,157 @@
+#include "daemon/admin.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+namespace ravenstore::daemon {
+
+using core::ClientId;
+using core::ToInt;
+
+namespace {
+
+// Keeps an answer within a packet (proto/packet.h) and a pass of the loop short.
+constexpr size_t kTensorsPerPage = 128;
+constexpr size_t kClientsPerPage = 128;
+
+uint64_t ResidentBytes() {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/statm", "re"),
+                                                   std::fclose);
+  unsigned long long size = 0;
+  unsigned long long resident = 0;
+  if (!file || std::fscanf(file.get(), "%llu %llu", &size, &resident) != 2) return 0;
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+const char* StateName(const core::TensorView& view) {
+  switch (view.residency) {
+    case core::Residency::kOnDevice: return view.in_use ? "in use" : "idle";
+    case core::Residency::kLeaving: return "leaving";
+    case core::Residency::kAway: return "away";
+    case core::Residency::kArriving: return "arriving";
+    case core::Residency::kLost: return "lost";
+  }
+  return "unknown";
+}
+
+std::string TierName(const core::TensorView& view) {
+  const std::string device = "device " + std::to_string(ToInt(view.device));
+  const bool on_device =
+      view.residency != core::Residency::kAway && view.residency != core::Residency::kLost;
+  if (on_device && view.on_host) return device + " + host";
+  if (on_device) return device;
+  return view.on_host ? "host" : "nowhere";
+}
+
+bool Visible(Loop& loop, const Audience& audience, ClientId client) {
+  if (!audience) return true;
+  Session* session = loop.FindSession(client);
+  return session != nullptr && session->attachment().uid == *audience;
+}
+
+void FillTier(const std::string& name, const core::TierView& tier, proto::TierStats* stats) {
+  stats->set_name(name);
+  stats->set_capacity(tier.capacity.count());
+  stats->set_held(tier.held.count());
+  stats->set_used(tier.used.count());
+}
+
+}  // namespace
+
+void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core::Tick started,
+               core::Tick now, proto::Stats* stats) {
+  const core::Planner& planner = loop.planner();
+  if (client) {
+    const core::ClientView view = planner.View(*client);
+    FillTier("device", {view.budgets.device, view.device_held, view.device_used},
+             stats->add_tiers());
+    FillTier("host", {view.budgets.host, view.host_used, view.host_used}, stats->add_tiers());
+    stats->set_tensors(view.tensors);
+    stats->set_waiting(view.waiting);
+  } else {
+    for (size_t i = 0; i < devices; ++i) {
+      FillTier("device " + std::to_string(i),
+               planner.DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}), stats->add_tiers());
+    }
+    FillTier("host", planner.HostTier(), stats->add_tiers());
+    uint64_t tensors = 0;
+    for (const ClientId id : planner.Clients()) tensors += planner.View(id).tensors;
+    stats->set_tensors(tensors);
+    stats->set_waiting(planner.stats().waiting);
+  }
+  const core::PlannerStats& all = client ? planner.StatsOf(*client) : planner.stats();
+  stats->set_clients(loop.sessions());
+  stats->set_creates(all.creates);
+  stats->set_frees(all.frees);
+  stats->set_gets(all.hits + all.late_hits + all.misses);
+  stats->set_hits(all.hits);
+  stats->set_late_hits(all.late_hits);
+  stats->set_misses(all.misses);
+  stats->set_prefetches(all.prefetches);
+  stats->set_prefetches_unused(all.prefetches_unused);
+  stats->set_rescues(all.rescues);
+  stats->set_drops_clean(all.drops_clean);
+  stats->set_bytes_out(all.out.count());
+  stats->set_bytes_in(all.in.count());
+  stats->set_bytes_precleaned(all.precleaned.count());
+  stats->set_stall_ns(static_cast<uint64_t>(all.waited.count()));
+  stats->set_log_dropped(loop.log_dropped());
+  stats->set_bad_requests(loop.bad_requests());
+  stats->set_loop_pause_max_ns(static_cast<uint64_t>(loop.pauses().Longest().count()));
+  stats->set_loop_pause_p999_ns(static_cast<uint64_t>(loop.pauses().Quantile(0.999).count()));
+  stats->set_uptime_ns(static_cast<uint64_t>((now - started).count()));
+  stats->set_daemon_rss_bytes(ResidentBytes());
+}
+
+void FillTensors(Loop& loop, const Names& names, const Audience& audience,
+                 const proto::ListTensors& query, proto::Tensors* tensors) {
+  const size_t limit =
+      query.limit() == 0 ? kTensorsPerPage : std::min<size_t>(query.limit(), kTensorsPerPage);
+  const ClientId client{query.client()};
+  uint64_t cursor = query.cursor();
+  for (const core::TensorView& view :
+       loop.planner().List(&cursor, limit, query.client() == 0 ? nullptr : &client)) {
+    if (!Visible(loop, audience, view.client)) continue;
+    proto::TensorInfo* info = tensors->add_tensors();
+    info->set_id(ToInt(view.id));
+    info->set_client(ToInt(view.client));
+    info->set_name(names.Text(view.name));
+    info->set_bytes(view.size.count());
+    info->set_device(ToInt(view.device));
+    info->set_state(StateName(view));
+    info->set_tier(TierName(view));
+    info->set_dirty(view.dirty);
+  }
+  tensors->set_next_cursor(cursor);
+}
+
+void FillClients(Loop& loop, const Audience& audience, const proto::ListClients& query,
+                 proto::Clients* clients) {
+  std::vector<ClientId> ids = loop.planner().Clients();
+  std::sort(ids.begin(), ids.end());
+  auto next =
+      std::lower_bound(ids.begin(), ids.end(), ClientId{static_cast<uint32_t>(query.cursor())});
+  for (; next != ids.end() && clients->clients_size() < static_cast<int>(kClientsPerPage); ++next) {
+    Session* session = loop.FindSession(*next);
+    if (session == nullptr || !Visible(loop, audience, *next)) continue;
+    const core::ClientView view = loop.planner().View(*next);
+    proto::ClientInfo* info = clients->add_clients();
+    info->set_client(ToInt(*next));
+    info->set_pid(static_cast<uint32_t>(session->attachment().pid));
+    info->set_uid(session->attachment().uid);
+    info->set_name(session->attachment().name);
+    info->set_tensors(view.tensors);
+    info->set_device_bytes(view.device_held.count());
+    info->set_host_bytes(view.host_used.count());
+    info->set_in_use_bytes(view.in_use.count());
+    info->set_device_budget(view.budgets.device.count());
+    info->set_host_budget(view.budgets.host.count());
+    info->set_waiting(view.waiting);
+  }
+  clients->set_next_cursor(next == ids.end() ? 0 : ToInt(*next));
+}
+
+}  // namespace ravenstore::daemon

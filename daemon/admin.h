@@ -1,0 +1,25 @@
+// The planner's and the loop's state as control messages. All on the loop's thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+
+#include "core/types.h"
+#include "daemon/loop.h"
+#include "daemon/names.h"
+#include "proto/control.pb.h"
+
+namespace ravenstore::daemon {
+
+// Whose tensors and clients an answer may show: one user's, or everybody's (nullopt).
+using Audience = std::optional<uid_t>;
+
+void FillStats(Loop& loop, std::optional<core::ClientId> client, size_t devices, core::Tick started,
+               core::Tick now, proto::Stats* stats);
+void FillTensors(Loop& loop, const Names& names, const Audience& audience,
+                 const proto::ListTensors& query, proto::Tensors* tensors);
+void FillClients(Loop& loop, const Audience& audience, const proto::ListClients& query,
+                 proto::Clients* clients);
+
+}  // namespace ravenstore::daemon

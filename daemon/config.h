@@ -1,0 +1,62 @@
+// The daemon's configuration: a TOML file (deploy/ravenstored.toml explains every key), overridden
+// by flags.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::daemon {
+
+struct Config {
+  // [socket]
+  std::string socket_path = "/run/ravenstore/ravenstore.sock";
+  std::string socket_group;  // empty: the daemon's own
+  uint32_t socket_mode = 0660;
+  // [devices]
+  std::string backend = "auto";    // "cuda", "host", "auto"
+  std::vector<std::string> uuids;  // empty: all that the driver shows
+  core::Bytes slab = core::MiB(256);
+  // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
+  core::Bytes device_budget;
+  core::Bytes host_budget;
+  core::Bytes device_reserve = core::GiB(1);  // of each device the store never takes
+  uint32_t clients_max = 4096;
+  // [host_pool]
+  core::Bytes pool_size;  // 0: a quarter of the machine's memory
+  core::Bytes pool_step = core::MiB(64);
+  core::Bytes pool_ahead = core::MiB(256);
+  int pool_numa_node = -1;  // -1: the first device's
+  // [transfer]
+  core::Bytes chunk = core::MiB(16);
+  bool prefetch = true;
+  bool preclean = true;
+  // [loop]
+  core::Duration spin{std::chrono::microseconds(200)};
+  core::Duration poll{std::chrono::microseconds(50)};
+  // [log]
+  std::string log_level = "info";
+  // [shutdown]
+  core::Duration drain{std::chrono::seconds(5)};
+  core::Duration restart_timeout{0};
+  // [host_backend]
+  int host_devices = 1;
+  core::Bytes host_device_total = core::GiB(2);
+  double host_bytes_per_second = 0;
+  core::Duration host_latency{0};
+};
+
+// Reads `text`, the content of the file `name` (for messages), into `config`.
+// Errors: kInvalidArgument naming the line, the key, what is wrong with it and what is accepted.
+// Unknown keys are errors: a misspelt limit must not be ignored.
+core::Status ParseConfig(const std::string& text, const std::string& name, Config* config);
+core::Status LoadConfig(const std::string& path, Config* config);
+
+// What holds between keys: sizes that are multiples of others, and so on. Call it after the flags.
+core::Status CheckConfig(const Config& config);
+
+}  // namespace ravenstore::daemon

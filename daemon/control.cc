@@ -1,0 +1,495 @@
+#include "daemon/control.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "core/check.h"
+#include "daemon/admin.h"
+#include "ipc/clock.h"
+#include "proto/packet.h"
+#include "proto/version.h"
+
+namespace ravenstore::daemon {
+
+using core::ClientId;
+using core::Error;
+using core::ErrorCode;
+using core::ToInt;
+
+namespace {
+
+constexpr uint64_t kListenerKey = 0;
+constexpr uint64_t kMailboxKey = ~uint64_t{0};
+// A pidfd's key is its connection's with this bit.
+constexpr uint64_t kPidBit = uint64_t{1} << 63;
+constexpr int kEpollEvents = 64;
+constexpr int kPacketsPerTurn = 64;
+// A client that lets so much pile up has stopped reading for good; what it misses are slabs it will
+// ask for in vain, until it is killed or goes on.
+constexpr size_t kQueueMax = 4096;
+
+}  // namespace
+
+Control::Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers)
+    : options_(std::move(options)),
+      devices_(std::move(devices)),
+      loop_(loop),
+      workers_(workers),
+      started_(ipc::Now()) {}
+
+Control::~Control() = default;
+
+core::Result<std::unique_ptr<Control>> Control::Create(ControlOptions options,
+                                                       device::Devices devices, Loop* loop,
+                                                       WorkerPool* workers) {
+  std::unique_ptr<Control> control(
+      new Control(std::move(options), std::move(devices), loop, workers));
+  RAVEN_RETURN_IF_ERROR(control->Init());
+  return control;
+}
+
+core::Status Control::Init() {
+  RAVEN_ASSIGN_OR_RETURN(
+      listener_, ipc::Listen(options_.socket_path, options_.socket_mode, options_.socket_group));
+  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) return Error{ErrorCode::kSystem, "epoll_create1 failed"};
+  Watch(listener_.get(), kListenerKey, EPOLLIN);
+  Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN);
+  return core::Ok();
+}
+
+void Control::Watch(int descriptor, uint64_t key, uint32_t events, bool change) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = key;
+  RAVEN_CHECK(
+      ::epoll_ctl(epoll_.get(), change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, descriptor, &event) == 0);
+}
+
+void Control::Run() {
+  std::array<epoll_event, kEpollEvents> events;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, -1);
+    for (int i = 0; i < n; ++i) {
+      const uint64_t key = events[i].data.u64;
+      if (key == kListenerKey) {
+        AcceptAll();
+      } else if (key == kMailboxKey) {
+        mailbox_.RunSome(SIZE_MAX);
+      } else if (Connection* connection = Find(key & ~kPidBit)) {
+        if ((key & kPidBit) != 0) {
+          OnDeath(*connection);
+          continue;
+        }
+        if ((events[i].events & EPOLLOUT) != 0) OnWritable(*connection);
+        if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) OnReadable(*connection);
+      }
+    }
+  }
+}
+
+void Control::Stop() {
+  mailbox_.Post([this] { stopping_.store(true, std::memory_order_release); });
+}
+
+void Control::StopAccepting() {
+  mailbox_.Post([this] {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+    listener_.reset();
+    ::unlink(options_.socket_path.c_str());
+  });
+}
+
+void Control::AcceptAll() {
+  for (;;) {
+    auto socket = ipc::Accept(listener_.get());
+    if (!socket.ok()) {
+      if (socket.error().code != ErrorCode::kTimedOut) {
+        spdlog::warn("a connection was not accepted: {}", core::Describe(socket.error()));
+      }
+      return;
+    }
+    auto peer = ipc::PeerOf(socket->get());
+    if (!peer.ok()) {
+      spdlog::warn("a connection was turned away: {}", core::Describe(peer.error()));
+      continue;
+    }
+    auto connection = std::make_unique<Connection>();
+    connection->key = next_key_++;
+    connection->socket = std::move(socket).value();
+    connection->peer = std::move(peer).value();
+    Watch(connection->socket.get(), connection->key, EPOLLIN);
+    Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN);
+    connections_.emplace(connection->key, std::move(connection));
+  }
+}
+
+void Control::OnReadable(Connection& connection) {
+  const uint64_t key = connection.key;
+  for (int i = 0; i < kPacketsPerTurn; ++i) {
+    auto received = ipc::Receive(connection.socket.get(), false);
+    if (!received.ok()) {
+      if (received.error().code == ErrorCode::kTimedOut) return;
+      if (received.error().code != ErrorCode::kCorrupt) return HangUp(connection);
+      Fail(connection, 0, ErrorCode::kCorrupt, received.error().message);
+      continue;
+    }
+    if (!received->has_value()) return HangUp(connection);
+    ipc::Packet packet = std::move(**received);
+    proto::ClientPacket message;
+    if (!message.ParseFromString(packet.bytes)) {
+      Fail(connection, 0, ErrorCode::kCorrupt, "a control packet could not be parsed");
+      continue;
+    }
+    Handle(connection, message, packet.descriptors);
+    if (Find(key) == nullptr || connection.hung_up) return;
+  }
+}
+
+void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
+                     std::vector<ipc::UniqueFd>& descriptors) {
+  using Body = proto::ClientPacket;
+  descriptors.clear();  // no message to the daemon carries any
+  if (packet.body_case() == Body::kHello)
+    return HandleHello(connection, packet.request(), packet.hello());
+  if (!connection.greeted) {
+    return Fail(connection, packet.request(), ErrorCode::kWrongState,
+                "the first message must be Hello");
+  }
+  switch (packet.body_case()) {
+    case Body::kInternName: {
+      const auto id = names_.Intern(packet.intern_name().name());
+      if (!id) {
+        return Fail(connection, packet.request(), ErrorCode::kLimit,
+                    "a tensor's name is at most 255 bytes, and there are at most 2^20 names");
+      }
+      proto::DaemonPacket answer;
+      answer.set_request(packet.request());
+      answer.mutable_name_interned()->set_id(ToInt(*id));
+      return Send(connection, answer);
+    }
+    case Body::kSlabReleased: {
+      const auto& released = packet.slab_released();
+      if (released.device() >= devices_.size()) break;
+      const core::DeviceId device{static_cast<uint16_t>(released.device())};
+      return loop_->mailbox().Post([loop = loop_, client = connection.client, device,
+                                    offset = core::Bytes(released.offset())] {
+        loop->SlabReleased(client, device, offset);
+      });
+    }
+    case Body::kDetach: return HandleDetach(connection, packet.request());
+    case Body::kSetLimits:
+      return HandleSetLimits(connection, packet.request(), packet.set_limits());
+    case Body::kExplainFailure:
+    case Body::kStats:
+    case Body::kListTensors:
+    case Body::kListClients: return HandleQuery(connection, packet);
+    default: break;
+  }
+  Fail(connection, packet.request(), ErrorCode::kInvalidArgument,
+       "this daemon does not know that message");
+}
+
+void Control::HandleHello(Connection& connection, uint64_t request, const proto::Hello& hello) {
+  if (connection.greeted)
+    return Fail(connection, request, ErrorCode::kWrongState, "Hello was said already");
+  if (hello.protocol_version() != proto::kProtocolVersion) {
+    return Fail(connection, request, ErrorCode::kVersionMismatch,
+                "this daemon speaks protocol " + std::to_string(proto::kProtocolVersion) +
+                    ", the client " + std::to_string(hello.protocol_version()) + " (library " +
+                    hello.library_version() + "): install the same version of both");
+  }
+  if (hello.control_only()) {
+    connection.greeted = true;
+    return SendWelcome(connection, request, nullptr);
+  }
+  auto attachment = MakeAttachment(connection, hello);
+  if (!attachment.ok()) {
+    return Fail(connection, request, attachment.error().code, attachment.error().message);
+  }
+  connection.greeted = true;
+  connection.client = (*attachment)->id;
+  by_client_[connection.client] = connection.key;
+  spdlog::info("client {} attached: pid {}, uid {}, {}", ToInt(connection.client),
+               connection.peer.pid, connection.peer.uid, (*attachment)->name);
+  // Posted before the Welcome goes out, so that the loop knows the client before its first request.
+  loop_->mailbox().Post(
+      [loop = loop_, attachment = *attachment, budgets = tenants_.at(connection.peer.uid)] {
+        loop->SetTenant(attachment->tenant, budgets);
+        loop->Attach(attachment);
+      });
+  SendWelcome(connection, request, attachment->get());
+}
+
+core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& connection,
+                                                                  const proto::Hello& hello) {
+  if (by_client_.size() >= options_.clients_max) {
+    return Error{ErrorCode::kLimit, "the daemon serves at most " +
+                                        std::to_string(options_.clients_max) +
+                                        " clients (clients_max in its configuration)"};
+  }
+  const uint32_t id = next_client_;
+  RAVEN_ASSIGN_OR_RETURN(auto segment, ipc::ControlSegment::Create(id));
+  RAVEN_ASSIGN_OR_RETURN(auto doorbell, ipc::Doorbell::Create());
+  const core::TenantId tenant = TenantOf(connection.peer.uid);
+  const core::Budgets& granted = tenants_.at(connection.peer.uid);
+  auto least = [](uint64_t asked, core::Bytes most) {
+    return asked == 0 ? most : std::min(core::Bytes(asked), most);
+  };
+  auto attachment = std::make_shared<Attachment>(Attachment{
+      ClientId{id},
+      tenant,
+      {least(hello.device_budget(), granted.device), least(hello.host_budget(), granted.host)},
+      connection.peer.pid,
+      connection.peer.uid,
+      hello.name().substr(0, Names::kNameBytesMax),
+      std::move(segment),
+      std::move(doorbell),
+      nullptr,
+      {}});
+  auto* words = reinterpret_cast<std::byte*>(attachment->segment.get()) + proto::kWordsOffset;
+  RAVEN_ASSIGN_OR_RETURN(attachment->words,
+                         devices_.front()->RegisterWords(words, core::Bytes(proto::kWordsBytes)));
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    RAVEN_ASSIGN_OR_RETURN(auto arena, devices_[i]->ReserveArena(options_.arenas[i]));
+    attachment->arenas.push_back(std::move(arena));
+  }
+  ++next_client_;
+  return attachment;
+}
+
+void Control::SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment) {
+  proto::DaemonPacket packet;
+  packet.set_request(request);
+  proto::Welcome* welcome = packet.mutable_welcome();
+  welcome->set_protocol_version(proto::kProtocolVersion);
+  welcome->set_backend(options_.backend);
+  welcome->set_restart_timeout_ms(options_.restart_timeout_ms);
+  welcome->set_daemon_version(proto::kVersion);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    proto::Device* device = welcome->add_devices();
+    device->set_uuid(devices_[i]->info().uuid);
+    device->set_name(devices_[i]->info().name);
+    device->set_total_bytes(devices_[i]->info().total.count());
+    device->set_arena_bytes(options_.arenas[i].count());
+  }
+  std::vector<ipc::UniqueFd> descriptors;
+  if (attachment != nullptr) {
+    welcome->set_client(ToInt(attachment->id));
+    welcome->set_device_budget(attachment->budgets.device.count());
+    welcome->set_host_budget(attachment->budgets.host.count());
+    descriptors.emplace_back(::dup(attachment->segment.fd()));
+    descriptors.emplace_back(::dup(attachment->doorbell.fd()));
+  }
+  Send(connection, packet, std::move(descriptors));
+}
+
+void Control::HandleDetach(Connection& connection, uint64_t request) {
+  if (connection.client == ClientId{}) {
+    return Fail(connection, request, ErrorCode::kWrongState,
+                "this connection has no client to detach");
+  }
+  const uint64_t key = connection.key;
+  spdlog::info("client {} detached", ToInt(connection.client));
+  loop_->mailbox().Post([this, client = connection.client, key, request] {
+    loop_->Detach(client, [this, key, request] {
+      proto::DaemonPacket answer;
+      answer.set_request(request);
+      answer.mutable_detached();
+      PostAnswer(key, std::move(answer));
+    });
+  });
+  by_client_.erase(connection.client);
+  connection.client = ClientId{};
+}
+
+bool Control::IsAdmin(const Connection& connection) const {
+  return connection.peer.uid == 0 || connection.peer.uid == ::geteuid();
+}
+
+void Control::HandleQuery(Connection& connection, const proto::ClientPacket& packet) {
+  const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
+  loop_->mailbox().Post([this, packet, audience, key = connection.key, client = connection.client] {
+    proto::DaemonPacket answer;
+    answer.set_request(packet.request());
+    if (packet.has_explain_failure()) {
+      Session* session = loop_->FindSession(client);
+      const core::SlotId slot{packet.explain_failure().slot()};
+      answer.mutable_failure_explained()->set_message(session == nullptr ? ""
+                                                                         : session->Failure(slot));
+    } else if (packet.has_stats()) {
+      const bool own = !packet.stats().whole_store() && loop_->FindSession(client) != nullptr;
+      FillStats(*loop_, own ? std::optional(client) : std::nullopt, devices_.size(), started_,
+                ipc::Now(), answer.mutable_stats());
+    } else if (packet.has_list_tensors()) {
+      FillTensors(*loop_, names_, audience, packet.list_tensors(), answer.mutable_tensors());
+    } else {
+      FillClients(*loop_, audience, packet.list_clients(), answer.mutable_clients());
+    }
+    PostAnswer(key, std::move(answer));
+  });
+}
+
+void Control::HandleSetLimits(Connection& connection, uint64_t request,
+                              const proto::SetLimits& limits) {
+  if (!IsAdmin(connection)) {
+    return Fail(connection, request, ErrorCode::kPermission,
+                "only root and the daemon's own user may change limits");
+  }
+  auto merge = [&limits](core::Budgets budgets) {
+    if (limits.device_budget() != 0) budgets.device = core::Bytes(limits.device_budget());
+    if (limits.host_budget() != 0) budgets.host = core::Bytes(limits.host_budget());
+    return budgets;
+  };
+  auto answer = [](uint64_t id, core::Budgets budgets) {
+    proto::DaemonPacket packet;
+    packet.set_request(id);
+    packet.mutable_limits_set()->set_device_budget(budgets.device.count());
+    packet.mutable_limits_set()->set_host_budget(budgets.host.count());
+    return packet;
+  };
+  if (limits.client() == 0) {
+    const core::TenantId tenant = TenantOf(limits.uid());
+    core::Budgets& budgets = tenants_.at(limits.uid());
+    budgets = merge(budgets);
+    loop_->mailbox().Post([loop = loop_, tenant, budgets] { loop->SetTenant(tenant, budgets); });
+    return Send(connection, answer(request, budgets));
+  }
+  loop_->mailbox().Post([this, client = ClientId{limits.client()}, merge, answer, request,
+                         key = connection.key, limits] {
+    Session* session = loop_->FindSession(client);
+    if (session == nullptr || session->gone) {
+      proto::DaemonPacket failure;
+      failure.set_request(request);
+      failure.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kNotFound));
+      failure.mutable_failure()->set_message("no client " + std::to_string(ToInt(client)) +
+                                             " is attached");
+      return PostAnswer(key, std::move(failure));
+    }
+    const core::Budgets budgets = merge(loop_->planner().View(client).budgets);
+    loop_->SetClientBudgets(client, budgets);
+    PostAnswer(key, answer(request, budgets));
+  });
+}
+
+core::TenantId Control::TenantOf(uid_t uid) {
+  tenants_.try_emplace(uid, options_.tenant_budgets);
+  return core::TenantId{uid};
+}
+
+void Control::OnDeath(Connection& connection) {
+  if (connection.client != ClientId{}) {
+    spdlog::info("client {} died: pid {}", ToInt(connection.client), connection.peer.pid);
+    loop_->mailbox().Post(
+        [loop = loop_, client = connection.client] { loop->Detach(client, nullptr); });
+    by_client_.erase(connection.client);
+  }
+  Forget(connection.key);
+}
+
+void Control::HangUp(Connection& connection) {
+  if (connection.client == ClientId{}) return Forget(connection.key);
+  spdlog::info("client {} hung up; its memory stays until its process {} ends",
+               ToInt(connection.client), connection.peer.pid);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
+  connection.socket.reset();
+  connection.queue.clear();
+  connection.hung_up = true;
+}
+
+void Control::Forget(uint64_t key) {
+  connections_.erase(key);
+}
+
+void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
+                   std::vector<ipc::UniqueFd> descriptors) {
+  if (connection.hung_up) return;
+  if (connection.queue.size() >= kQueueMax) {
+    spdlog::warn("client {} does not read its socket; a message is dropped",
+                 ToInt(connection.client));
+    return;
+  }
+  connection.queue.push_back({packet.SerializeAsString(), std::move(descriptors)});
+  if (connection.queue.size() == 1) OnWritable(connection);
+}
+
+void Control::OnWritable(Connection& connection) {
+  while (!connection.queue.empty()) {
+    const Outgoing& next = connection.queue.front();
+    std::vector<int> descriptors;
+    for (const auto& descriptor : next.descriptors) descriptors.push_back(descriptor.get());
+    const core::Status sent = ipc::Send(connection.socket.get(), next.bytes, descriptors);
+    if (!sent.ok() && sent.error().code == ErrorCode::kTimedOut) {
+      return Watch(connection.socket.get(), connection.key, EPOLLIN | EPOLLOUT, true);
+    }
+    if (!sent.ok() && sent.error().code != ErrorCode::kUnavailable) {
+      spdlog::warn("a message was not sent: {}", core::Describe(sent.error()));
+    }
+    connection.queue.pop_front();
+  }
+  Watch(connection.socket.get(), connection.key, EPOLLIN, true);
+}
+
+void Control::Fail(Connection& connection, uint64_t request, ErrorCode code, std::string message) {
+  proto::DaemonPacket packet;
+  packet.set_request(request);
+  packet.mutable_failure()->set_code(static_cast<uint32_t>(code));
+  packet.mutable_failure()->set_message(std::move(message));
+  Send(connection, packet);
+}
+
+Control::Connection* Control::Find(uint64_t key) {
+  const auto found = connections_.find(key);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+Control::Connection* Control::FindClient(ClientId client) {
+  const auto found = by_client_.find(client);
+  return found == by_client_.end() ? nullptr : Find(found->second);
+}
+
+void Control::PostAnswer(uint64_t key, proto::DaemonPacket packet) {
+  mailbox_.Post([this, key, packet = std::move(packet)] {
+    if (Connection* connection = Find(key)) Send(*connection, packet);
+  });
+}
+
+void Control::PostSlabReady(std::shared_ptr<SlabForClient> slab) {
+  mailbox_.Post([this, slab = std::move(slab)] {
+    Connection* connection = FindClient(slab->client);
+    if (connection == nullptr) return;
+    proto::DaemonPacket packet;
+    proto::SlabReady* ready = packet.mutable_slab_ready();
+    ready->set_device(ToInt(slab->device));
+    ready->set_offset(slab->offset.count());
+    ready->set_bytes(slab->bytes.count());
+    std::vector<ipc::UniqueFd> descriptors;
+    descriptors.push_back(std::move(slab->descriptor));
+    Send(*connection, packet, std::move(descriptors));
+  });
+}
+
+void Control::PostReleaseSlab(ClientId client, core::DeviceId device, core::Bytes offset) {
+  mailbox_.Post([this, client, device, offset] {
+    Connection* connection = FindClient(client);
+    if (connection == nullptr) return;
+    proto::DaemonPacket packet;
+    packet.mutable_release_slab()->set_device(ToInt(device));
+    packet.mutable_release_slab()->set_offset(offset.count());
+    Send(*connection, packet);
+  });
+}
+
+void Control::PostExpel(ClientId client, std::string why) {
+  mailbox_.Post([this, client, why = std::move(why)] {
+    Connection* connection = FindClient(client);
+    if (connection == nullptr) return;
+    Fail(*connection, 0, ErrorCode::kCorrupt, why);
+    HangUp(*connection);
+  });
+}
+
+}  // namespace ravenstore::daemon

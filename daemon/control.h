@@ -1,0 +1,127 @@
+// The control socket: who may attach, and every message that is not a hot operation.
+//
+// One thread, one epoll: the listening socket, each connection, each client's pidfd, and a mailbox
+// through which the planner loop and the workers hand it what should be sent. It asks the loop by
+// posting closures to it and never waits for the answer.
+//
+// A hang-up alone is not death: forked children may hold the socket, and kernels of a killed
+// process still write. A client is gone when its pidfd says so, or when it detached. A full
+// outgoing socket (a client that was stopped) only fills that client's queue.
+//
+// Threads: Run is the control thread. Post... may be called from any thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/types.h"
+#include "daemon/loop.h"
+#include "daemon/mailbox.h"
+#include "daemon/names.h"
+#include "device/device.h"
+#include "ipc/socket.h"
+#include "proto/control.pb.h"
+
+namespace ravenstore::daemon {
+
+struct ControlOptions {
+  std::string socket_path;
+  std::string socket_group;
+  uint32_t socket_mode = 0660;
+  std::string backend;              // "cuda" or "host"
+  core::Budgets tenant_budgets;     // of every tenant (user) until changed
+  std::vector<core::Bytes> arenas;  // address range of a client's arena on each device
+  uint32_t clients_max = 4096;
+  uint64_t restart_timeout_ms = 0;
+};
+
+class Control {
+ public:
+  // Errors: of ipc::Listen; the message says what to do.
+  static core::Result<std::unique_ptr<Control>> Create(ControlOptions options,
+                                                       device::Devices devices, Loop* loop,
+                                                       WorkerPool* workers);
+  ~Control();
+
+  // Runs until Stop.
+  void Run();
+  void Stop();
+  // Turns new clients away from now on.
+  void StopAccepting();
+
+  // The loop's outbox.
+  void PostSlabReady(std::shared_ptr<SlabForClient> slab);
+  void PostReleaseSlab(core::ClientId client, core::DeviceId device, core::Bytes offset);
+  void PostExpel(core::ClientId client, std::string why);
+
+ private:
+  struct Outgoing {
+    std::string bytes;
+    std::vector<ipc::UniqueFd> descriptors;
+  };
+  struct Connection {
+    uint64_t key = 0;
+    ipc::UniqueFd socket;
+    ipc::Peer peer;
+    core::ClientId client{};  // 0 until it attached, and for control-only connections
+    bool greeted = false;
+    bool hung_up = false;
+    std::deque<Outgoing> queue;
+  };
+
+  Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers);
+  core::Status Init();
+  void Watch(int descriptor, uint64_t key, uint32_t events, bool change = false);
+
+  void AcceptAll();
+  void OnReadable(Connection& connection);
+  void OnWritable(Connection& connection);
+  void OnDeath(Connection& connection);
+  void HangUp(Connection& connection);
+  void Forget(uint64_t key);
+
+  void Handle(Connection& connection, const proto::ClientPacket& packet,
+              std::vector<ipc::UniqueFd>& descriptors);
+  void HandleHello(Connection& connection, uint64_t request, const proto::Hello& hello);
+  core::Result<std::shared_ptr<Attachment>> MakeAttachment(Connection& connection,
+                                                           const proto::Hello& hello);
+  void SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment);
+  void HandleQuery(Connection& connection, const proto::ClientPacket& packet);
+  void HandleSetLimits(Connection& connection, uint64_t request, const proto::SetLimits& limits);
+  void HandleDetach(Connection& connection, uint64_t request);
+  bool IsAdmin(const Connection& connection) const;
+
+  void Send(Connection& connection, const proto::DaemonPacket& packet,
+            std::vector<ipc::UniqueFd> descriptors = {});
+  void Fail(Connection& connection, uint64_t request, core::ErrorCode code, std::string message);
+  Connection* Find(uint64_t key);
+  Connection* FindClient(core::ClientId client);
+  // Posts an answer made on another thread to the connection, if it still is there.
+  void PostAnswer(uint64_t key, proto::DaemonPacket packet);
+  core::TenantId TenantOf(uid_t uid);
+
+  ControlOptions options_;
+  device::Devices devices_;
+  Loop* loop_;
+  WorkerPool* workers_;
+  Mailbox mailbox_;
+  Names names_;
+  std::atomic<bool> stopping_{false};
+
+  ipc::UniqueFd listener_;
+  ipc::UniqueFd epoll_;
+  uint64_t next_key_ = 1;
+  uint32_t next_client_ = 1;
+  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<core::ClientId, uint64_t> by_client_;
+  std::map<uid_t, core::Budgets> tenants_;
+  core::Tick started_{};
+};
+
+}  // namespace ravenstore::daemon

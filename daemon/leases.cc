@@ -1,0 +1,100 @@
+#include "daemon/leases.h"
+
+#include "ipc/wake.h"
+
+namespace ravenstore::daemon {
+
+using core::ErrorCode;
+using proto::LeaseState;
+
+bool Lease::ReadPut(PutRecord* record) const {
+  record->word = word();
+  if (proto::UnpackLease(record->word).state != LeaseState::kIdle) return false;
+  record->ticket = slot_->ticket.load(std::memory_order_acquire);
+  record->hint = slot_->hint.load(std::memory_order_acquire);
+  record->writes = slot_->writes.load(std::memory_order_acquire);
+  return word() == record->word;
+}
+
+bool Lease::Swing(uint64_t expected, LeaseState state, uint64_t* desired) {
+  *desired = proto::Pack(proto::Next(proto::UnpackLease(expected), state, 0));
+  return slot_->word.compare_exchange_strong(expected, *desired, std::memory_order_acq_rel);
+}
+
+bool Lease::Drop(uint64_t idle_word) {
+  uint64_t away = 0;
+  return Swing(idle_word, LeaseState::kAway, &away);
+}
+
+bool Lease::BeginLeave(uint64_t idle_word, uint64_t* leaving_word) {
+  return Swing(idle_word, LeaseState::kLeaving, leaving_word);
+}
+
+bool Lease::Commit(uint64_t leaving_word) {
+  uint64_t away = 0;
+  return Swing(leaving_word, LeaseState::kAway, &away);
+}
+
+bool Lease::AbortLeave(uint64_t leaving_word, uint64_t* idle_word) {
+  return Swing(leaving_word, LeaseState::kIdle, idle_word);
+}
+
+bool Lease::Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word) {
+  const uint64_t away = word();
+  if (proto::UnpackLease(away).state != LeaseState::kAway) return false;
+  // A client reads the place only after it saw the word Idle or its fetch answered, so it may be
+  // written before the swing; if a fetch is faster, its answer writes the same place again.
+  slot_->device.store(device, std::memory_order_relaxed);
+  slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
+  slot_->arrival.store(0, std::memory_order_relaxed);
+  return Swing(away, LeaseState::kIdle, idle_word);
+}
+
+void Lease::Grant(core::TensorId id, uint32_t device, core::Bytes offset) {
+  slot_->id.store(core::ToInt(id), std::memory_order_relaxed);
+  slot_->device.store(device, std::memory_order_relaxed);
+  slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
+  slot_->arrival.store(0, std::memory_order_relaxed);
+  slot_->error.store(0, std::memory_order_relaxed);
+  Answer(LeaseState::kInUse, 1);
+}
+
+void Lease::Refuse(ErrorCode code) {
+  slot_->error.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
+  Answer(LeaseState::kFailed, 0);
+}
+
+void Lease::Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival) {
+  slot_->device.store(device, std::memory_order_relaxed);
+  slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
+  slot_->arrival.store(proto::Pack(arrival), std::memory_order_relaxed);
+  slot_->error.store(0, std::memory_order_relaxed);
+  Answer(LeaseState::kInUse, 1);
+}
+
+void Lease::Deny(ErrorCode code) {
+  slot_->error.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
+  Answer(code == ErrorCode::kLost ? LeaseState::kLost : LeaseState::kAway, 0);
+}
+
+void Lease::MarkLost() {
+  Answer(LeaseState::kLost, 0);
+}
+
+void Lease::Release() {
+  Answer(LeaseState::kFree, 0);
+}
+
+void Lease::Answer(LeaseState state, uint16_t holders) {
+  const proto::Lease now = proto::UnpackLease(word());
+  slot_->word.store(proto::Pack(proto::Next(now, state, holders)), std::memory_order_seq_cst);
+  WakeWaiters();
+}
+
+void Lease::WakeWaiters() {
+  if (slot_->waiters.load(std::memory_order_seq_cst) == 0) return;
+  slot_->waiters.store(0, std::memory_order_relaxed);
+  ipc::WakeLowHalf(&slot_->word);
+}
+
+}  // namespace ravenstore::daemon

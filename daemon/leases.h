@@ -1,0 +1,71 @@
+// The daemon's half of the lease protocol (docs/WIRE.md): every compare-and-swap it ever makes on a
+// row of a client's lease table.
+//
+// A row is a stranger's memory. What is read here is believed about this client's own tensor only,
+// and a transition that the client's word does not allow is simply not taken.
+//
+// Threads: the planner loop. The client changes the same words at any time.
+#pragma once
+
+#include <cstdint>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "proto/layout.h"
+
+namespace ravenstore::daemon {
+
+// What a put left in its row, read as one: `word` was the same before and after the other fields
+// were read.
+struct PutRecord {
+  uint64_t word = 0;
+  uint64_t ticket = 0;
+  uint64_t hint = 0;
+  uint32_t writes = 0;
+};
+
+class Lease {
+ public:
+  explicit Lease(proto::LeaseSlot* slot) : slot_(slot) {}
+
+  proto::LeaseState state() const { return proto::UnpackLease(word()).state; }
+  uint64_t word() const { return slot_->word.load(std::memory_order_acquire); }
+
+  // True, with the record, when the row is Idle; false when a get was faster.
+  bool ReadPut(PutRecord* record) const;
+
+  // Idle -> Away, if the word still is `idle_word`.
+  bool Drop(uint64_t idle_word);
+  // Idle -> Leaving, if the word still is `idle_word`. *leaving_word is what Commit needs.
+  bool BeginLeave(uint64_t idle_word, uint64_t* leaving_word);
+  // Leaving -> Away, if nothing happened since BeginLeave.
+  bool Commit(uint64_t leaving_word);
+  // Leaving -> Idle, if nothing happened since BeginLeave: the copy failed and the bytes stay.
+  // *idle_word is the new word.
+  bool AbortLeave(uint64_t leaving_word, uint64_t* idle_word);
+  // Away -> Idle at the new place, unless a fetch is on its way. *idle_word is the new word.
+  bool Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word);
+
+  // Requested -> InUse with one holder.
+  void Grant(core::TensorId id, uint32_t device, core::Bytes offset);
+  // Requested -> Failed.
+  void Refuse(core::ErrorCode code);
+  // Fetching -> InUse with one holder; the stream waits for `arrival` (value 0: already there).
+  void Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival);
+  // Fetching -> Away with an error, or -> Lost.
+  void Deny(core::ErrorCode code);
+  // -> Lost, from any state: the bytes are gone although a client may be using them.
+  void MarkLost();
+  // -> Free: the row may be used again.
+  void Release();
+
+ private:
+  bool Swing(uint64_t expected, proto::LeaseState state, uint64_t* desired);
+  // Stores the next word whatever the client wrote meanwhile: it owes us this row.
+  void Answer(proto::LeaseState state, uint16_t holders);
+  void WakeWaiters();
+
+  proto::LeaseSlot* slot_;
+};
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,195 @@
+// The planner loop: the daemon's one thread that decides and starts every move.
+//
+// It reads the clients' rings and logs, polls tickets and copies, tells the pure planner
+// (core/planner.h) what happened, and carries its actions out: lease swings (leases.h), copies
+// (transfers.h), slabs (workers). It blocks on nothing but its own epoll; whatever may take long
+// runs on the worker pool and comes back through the mailbox. No stream of the daemon ever waits on
+// a client.
+//
+// Owns: the planner, the sessions, the host pool and the copy lanes.
+// Threads: Run is the loop's thread. mailbox() may be posted to from any thread; every other method
+// runs on
+//   the loop's thread (post a closure).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/planner.h"
+#include "core/types.h"
+#include "daemon/attachment.h"
+#include "daemon/mailbox.h"
+#include "daemon/pauses.h"
+#include "daemon/session.h"
+#include "daemon/threads.h"
+#include "daemon/transfers.h"
+#include "daemon/word_page.h"
+#include "device/device.h"
+
+namespace ravenstore::daemon {
+
+struct LoopOptions {
+  core::PlannerOptions planner;
+  TransferLane::Options transfers;
+  int host_numa_node = -1;
+  core::Duration spin{std::chrono::microseconds(200)};  // keeps polling so long after the last work
+  core::Duration poll{std::chrono::microseconds(50)};   // while copies or tickets are under way
+};
+
+// A slab the client should map; the descriptor goes over its socket.
+struct SlabForClient {
+  core::ClientId client;
+  core::DeviceId device;
+  core::Bytes offset;
+  core::Bytes bytes;
+  ipc::UniqueFd descriptor;
+};
+
+class Loop {
+ public:
+  // What the loop asks of the control thread. Called on any thread; must not block.
+  struct Outbox {
+    std::function<void(std::shared_ptr<SlabForClient>)> slab_ready;
+    std::function<void(core::ClientId, core::DeviceId, core::Bytes offset)> release_slab;
+    // The client broke the protocol: say goodbye with these words.
+    std::function<void(core::ClientId, std::string)> expel;
+  };
+
+  // Errors: kSystem, kDevice when the host pool's addresses or the lanes' words cannot be had.
+  static core::Result<std::unique_ptr<Loop>> Create(LoopOptions options, device::Devices devices,
+                                                    WorkerPool* workers, Outbox outbox);
+  ~Loop();
+
+  // Runs until Stop was called.
+  void Run();
+  void Stop();
+  Mailbox& mailbox() { return mailbox_; }
+
+  // --- on the loop's thread ---
+  void SetTenant(core::TenantId tenant, core::Budgets budgets);
+  void SetClientBudgets(core::ClientId client, core::Budgets budgets);
+  void Attach(std::shared_ptr<Attachment> attachment);
+  // The client is dead, or detached: everything of it goes. `done` runs once its memory is given
+  // back.
+  void Detach(core::ClientId client, std::function<void()> done);
+  void SlabReleased(core::ClientId client, core::DeviceId device, core::Bytes offset);
+
+  const core::Planner& planner() const { return *planner_; }
+  Session* FindSession(core::ClientId client);
+  size_t sessions() const { return sessions_.size(); }
+  const Pauses& pauses() const { return pauses_; }
+  uint64_t bad_requests() const { return bad_requests_; }
+  uint64_t log_dropped() const;
+  // No copy is under way and no request waits.
+  bool Quiescent() const;
+
+ private:
+  enum class MoveKind { kOut, kClean, kIn };
+  // A copy under way.
+  struct Move {
+    MoveKind kind;
+    core::ClientId client;
+    core::SlotId slot;
+    core::TensorId tensor;
+    core::DeviceId device;
+    core::Bytes device_offset;
+    uint64_t word = 0;  // of the lease when it began
+    uint32_t writes = 0;
+    JobId job = 0;
+    bool promised = false;
+    uint16_t arrival = 0;  // index of the arrival word, when promised
+  };
+  struct Lanes {
+    std::unique_ptr<TransferLane> out;
+    std::unique_ptr<TransferLane> in;
+    std::unordered_map<JobId, Move> out_moves;
+    std::unordered_map<JobId, Move> in_moves;
+  };
+
+  Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox);
+  core::Status Init();
+
+  // One look at everything; true when there was something to do.
+  bool Pass();
+  void Sleep();
+  core::Duration SleepBound();
+  void LookAround();
+  bool PollHot();
+  bool PollSession(Session& session);
+  bool PollLog(Session& session);
+  void Rescan(Session& session);
+  void FreeNow(Session& session, core::TensorId tensor);
+  bool PollTickets();
+  bool PollLanes();
+  void PollQuietLogs();
+  void MakeHot(Session& session);
+
+  // Requests.
+  void HandleRequest(Session& session, const proto::Request& request);
+  void HandleCreate(Session& session, const proto::Request& request);
+  void HandleFetch(Session& session, const proto::Request& request);
+  void HandleFree(Session& session, const proto::Request& request);
+  void HandlePut(Session& session, core::SlotId slot);
+  void BadRequest(Session& session, const proto::Request& request, const char* why);
+
+  // Tells the planner and leaves its actions in plan_.
+  void Feed(const core::Event& event);
+  // Carries out plan_, and what follows from it, until nothing is left.
+  void Execute();
+  void Do(const core::AddSlab& action);
+  void Do(const core::RemoveSlab& action);
+  void Do(const core::GrowHost& action);
+  void Do(const core::Grant& action);
+  void Do(const core::Refuse& action);
+  void Do(const core::Promise& action);
+  void Do(const core::Deny& action);
+  void Do(const core::Release& action);
+  void Do(const core::Drop& action);
+  void Do(const core::CopyOut& action);
+  void Do(const core::Clean& action);
+  void Do(const core::CopyIn& action);
+
+  void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
+                       core::Bytes to, core::Bytes size, bool urgent, bool leave);
+  void FinishOut(core::DeviceId device, JobId job, bool ok);
+  void FinishIn(core::DeviceId device, JobId job, bool ok);
+  void ReleaseIfGone(Session& session);
+  // The session of the tensor's client, with the tensor's slot, or null when either is gone.
+  Session* Locate(core::TensorId tensor, core::SlotId* slot);
+
+  LoopOptions options_;
+  device::Devices devices_;
+  WorkerPool* workers_;
+  Outbox outbox_;
+  Mailbox mailbox_;
+  std::atomic<bool> stopping_{false};
+
+  std::unique_ptr<core::Planner> planner_;
+  core::Plan plan_;
+  core::Tick now_{};
+
+  ipc::UniqueFd epoll_;
+  std::unordered_map<core::ClientId, std::unique_ptr<Session>> sessions_;
+  std::vector<Session*> hot_;
+  std::vector<core::ClientId> with_tickets_;
+  std::unordered_map<core::ClientId, std::function<void()>> on_gone_;
+
+  std::unique_ptr<WordPage> words_;           // the lanes' channels write it
+  std::shared_ptr<device::Arena> host_pool_;  // shared with the worker that grows it
+  PieceMap host_pieces_;
+  std::vector<Lanes> lanes_;  // by device
+  std::unordered_map<core::TensorId, std::pair<core::DeviceId, JobId>> arriving_;
+
+  core::Tick last_work_{};
+  core::Tick last_look_{};
+  core::Duration backoff_{};
+  Pauses pauses_;
+  uint64_t bad_requests_ = 0;
+};
+
+}  // namespace ravenstore::daemon

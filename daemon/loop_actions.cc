@@ -1,0 +1,296 @@
+// The executor's half of the planner loop: what the planner proposes is done here, and what came of
+// it is told back as events.
+#include <spdlog/spdlog.h>
+
+#include "core/check.h"
+#include "daemon/loop.h"
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+using core::DeviceId;
+using core::SlotId;
+using core::TensorId;
+using core::ToInt;
+
+void Loop::Feed(const core::Event& event) {
+  planner_->Apply(event, now_, &plan_);
+}
+
+void Loop::Execute() {
+  // By index and by copy: carrying out an action may feed events that append to the plan.
+  for (size_t i = 0; i < plan_.size(); ++i) {
+    const core::Action action = plan_[i];
+    std::visit([this](const auto& one) { Do(one); }, action);
+  }
+  plan_.clear();
+}
+
+Session* Loop::Locate(TensorId tensor, SlotId* slot) {
+  if (!planner_->Knows(tensor)) return nullptr;
+  const core::TensorView view = planner_->View(tensor);
+  *slot = view.slot;
+  Session* session = FindSession(view.client);
+  return session == nullptr || session->gone ? nullptr : session;
+}
+
+void Loop::Do(const core::AddSlab& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  workers_->Run([this, attachment = session->shared(), action] {
+    device::Arena& arena = *attachment->arenas[ToInt(action.device)];
+    auto slab = std::make_shared<SlabForClient>(
+        SlabForClient{action.client, action.device, action.offset, action.size, {}});
+    core::Status status = arena.Create(action.offset, action.size);
+    if (status.ok()) {
+      auto descriptor = arena.Export(action.offset);
+      if (descriptor.ok()) {
+        slab->descriptor = std::move(descriptor).value();
+      } else {
+        status = std::move(descriptor).error();
+        (void)arena.Unmap(action.offset);
+      }
+    }
+    if (!status.ok()) {
+      spdlog::warn("client {}: no slab of {} bytes on device {}: {}", ToInt(action.client),
+                   action.size.count(), ToInt(action.device), core::Describe(status.error()));
+    } else {
+      outbox_.slab_ready(std::move(slab));
+    }
+    mailbox_.Post([this, action, ok = status.ok()] {
+      Session* session = FindSession(action.client);
+      if (session == nullptr || session->gone) return;
+      if (ok) {
+        session->pieces[ToInt(action.device)].Add(action.offset, action.size);
+        Feed(core::SlabAdded{action.client, action.device, action.offset, action.size});
+      } else {
+        Feed(core::SlabFailed{action.client, action.device, action.offset});
+      }
+      Execute();
+    });
+  });
+}
+
+void Loop::Do(const core::RemoveSlab& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  session->pieces[ToInt(action.device)].Remove(action.offset);
+  session->releasing.insert({ToInt(action.device), action.offset.count()});
+  outbox_.release_slab(action.client, action.device, action.offset);
+}
+
+void Loop::Do(const core::GrowHost& action) {
+  workers_->Run([this, pool = host_pool_, action] {
+    const core::Status status = pool->Create(action.offset, action.size);
+    if (!status.ok()) {
+      spdlog::warn("host pool: {} more bytes not pinned: {}", action.size.count(),
+                   core::Describe(status.error()));
+    }
+    mailbox_.Post([this, action, ok = status.ok()] {
+      if (ok) {
+        host_pieces_.Add(action.offset, action.size);
+        Feed(core::HostGrown{action.offset, action.size});
+      } else {
+        Feed(core::HostGrowFailed{});
+      }
+      Execute();
+    });
+  });
+}
+
+void Loop::Do(const core::Grant& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  session->RowOf(action.slot) = {action.tensor, 0};
+  Lease lease = session->LeaseOf(action.slot);
+  // Anything else and the client broke the protocol: its tensor stays in our books until it goes.
+  if (lease.state() != proto::LeaseState::kRequested) return;
+  lease.Grant(action.tensor, ToInt(action.device), action.offset);
+}
+
+void Loop::Do(const core::Refuse& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  session->RowOf(action.slot) = {};
+  session->RememberFailure(action.slot, action.error.message);
+  Lease lease = session->LeaseOf(action.slot);
+  if (lease.state() == proto::LeaseState::kRequested) lease.Refuse(action.error.code);
+}
+
+void Loop::Do(const core::Promise& action) {
+  SlotId slot{};
+  Session* session = Locate(action.tensor, &slot);
+  if (session == nullptr) return;
+  Lease lease = session->LeaseOf(slot);
+  if (lease.state() != proto::LeaseState::kFetching) return;
+  proto::WordValue arrival;
+  if (action.arriving) {
+    const auto found = arriving_.find(action.tensor);
+    RAVEN_CHECK(found != arriving_.end());
+    const auto [device, job] = found->second;
+    Move& move = lanes_[ToInt(device)].in_moves.at(job);
+    // More words than copies in flight: they cannot run out.
+    const auto word = session->arrivals.Take();
+    RAVEN_CHECK(word.has_value());
+    arrival = *word;
+    move.promised = true;
+    move.arrival = arrival.index;
+  }
+  session->RowOf(slot).quiet_word = 0;
+  lease.Promise(ToInt(action.device), action.offset, arrival);
+  if (action.arriving) {
+    // Last: a lane that fails now marks the tensor lost, which must come after the promise.
+    const auto [device, job] = arriving_.at(action.tensor);
+    lanes_[ToInt(device)].in->Promote(job, &session->segment()->arrivals[arrival.index],
+                                      arrival.value);
+  }
+}
+
+void Loop::Do(const core::Deny& action) {
+  SlotId slot{};
+  Session* session = Locate(action.tensor, &slot);
+  if (session == nullptr) return;
+  session->RememberFailure(slot, action.error.message);
+  Lease lease = session->LeaseOf(slot);
+  if (lease.state() == proto::LeaseState::kFetching) lease.Deny(action.error.code);
+}
+
+void Loop::Do(const core::Release& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  session->RowOf(action.slot) = {};
+  Lease lease = session->LeaseOf(action.slot);
+  if (lease.state() == proto::LeaseState::kFreeing) lease.Release();
+}
+
+void Loop::Do(const core::Drop& action) {
+  SlotId slot{};
+  Session* session = Locate(action.tensor, &slot);
+  if (session == nullptr) return;
+  Session::Row& row = session->RowOf(slot);
+  const bool taken = row.quiet_word != 0 && session->LeaseOf(slot).Drop(row.quiet_word);
+  row.quiet_word = 0;
+  if (taken) ++session->away;
+  Feed(core::Dropped{action.tensor, taken});
+}
+
+void Loop::Do(const core::CopyOut& action) {
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, action.urgent,
+                  true);
+}
+
+void Loop::Do(const core::Clean& action) {
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, false, false);
+}
+
+void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
+                           bool urgent, bool leave) {
+  SlotId slot{};
+  Session* session = Locate(tensor, &slot);
+  if (session == nullptr) return;
+  Session::Row& row = session->RowOf(slot);
+  Lease lease = session->LeaseOf(slot);
+  Move move{.kind = leave ? MoveKind::kOut : MoveKind::kClean,
+            .client = session->id(),
+            .slot = slot,
+            .tensor = tensor,
+            .device = device,
+            .device_offset = from};
+  PutRecord put;
+  bool begun = row.quiet_word != 0 && lease.ReadPut(&put) && put.word == row.quiet_word;
+  move.word = put.word;
+  move.writes = put.writes;
+  if (begun && leave) {
+    begun = lease.BeginLeave(row.quiet_word, &move.word);
+    row.quiet_word = 0;
+  }
+  if (!begun) {
+    if (leave) {
+      Feed(core::CopiedOut{tensor, core::CopiedOut::Outcome::kNotBegun, 0});
+    } else {
+      Feed(core::Cleaned{tensor, false, 0});
+    }
+    return;
+  }
+  ++session->copies;
+  Lanes& lanes = lanes_[ToInt(device)];
+  const device::Arena& arena = *session->attachment().arenas[ToInt(device)];
+  move.job = lanes.out->Submit(Cut(host_pool_->base(), to, host_pieces_, arena.base(), from,
+                                   session->pieces[ToInt(device)], size, options_.transfers.chunk),
+                               urgent, nullptr, 0);
+  lanes.out_moves.emplace(move.job, move);
+}
+
+void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
+  auto node = lanes_[ToInt(device)].out_moves.extract(job);
+  const Move move = node.mapped();
+  Session* session = FindSession(move.client);
+  RAVEN_CHECK(session != nullptr);  // it stays until its copies are done
+  --session->copies;
+  Lease lease = session->LeaseOf(move.slot);
+  if (move.kind == MoveKind::kClean) {
+    Feed(core::Cleaned{move.tensor, ok && lease.word() == move.word, move.writes});
+  } else if (ok) {
+    const bool committed = !session->gone && lease.Commit(move.word);
+    if (committed) ++session->away;
+    Feed(core::CopiedOut{
+        move.tensor,
+        committed ? core::CopiedOut::Outcome::kCommitted : core::CopiedOut::Outcome::kRescued,
+        move.writes});
+  } else {
+    uint64_t idle_word = 0;
+    const bool stays = !session->gone && lease.AbortLeave(move.word, &idle_word);
+    if (stays) session->RowOf(move.slot).quiet_word = idle_word;
+    Feed(core::CopiedOut{
+        move.tensor, stays ? core::CopiedOut::Outcome::kFailed : core::CopiedOut::Outcome::kRescued,
+        0});
+  }
+  ReleaseIfGone(*session);
+}
+
+void Loop::Do(const core::CopyIn& action) {
+  SlotId slot{};
+  Session* session = Locate(action.tensor, &slot);
+  if (session == nullptr) return;
+  ++session->copies;
+  Lanes& lanes = lanes_[ToInt(action.device)];
+  const device::Arena& arena = *session->attachment().arenas[ToInt(action.device)];
+  Move move{.kind = MoveKind::kIn,
+            .client = session->id(),
+            .slot = slot,
+            .tensor = action.tensor,
+            .device = action.device,
+            .device_offset = action.to};
+  move.job = lanes.in->Submit(
+      Cut(arena.base(), action.to, session->pieces[ToInt(action.device)], host_pool_->base(),
+          action.from, host_pieces_, action.size, options_.transfers.chunk),
+      action.demand, nullptr, 0);
+  lanes.in_moves.emplace(move.job, move);
+  arriving_[action.tensor] = {action.device, move.job};
+}
+
+void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
+  auto node = lanes_[ToInt(device)].in_moves.extract(job);
+  const Move move = node.mapped();
+  Session* session = FindSession(move.client);
+  RAVEN_CHECK(session != nullptr);
+  --session->copies;
+  arriving_.erase(move.tensor);
+  if (move.promised) session->arrivals.GiveBack(move.arrival);
+  if (!session->gone) {
+    Lease lease = session->LeaseOf(move.slot);
+    if (ok) {
+      --session->away;
+      uint64_t idle_word = 0;
+      if (!move.promised && lease.Publish(ToInt(move.device), move.device_offset, &idle_word)) {
+        session->RowOf(move.slot).quiet_word = idle_word;
+      }
+    } else if (move.promised) {
+      lease.MarkLost();
+    }
+  }
+  Feed(core::CopiedIn{move.tensor, ok});
+  ReleaseIfGone(*session);
+}
+
+}  // namespace ravenstore::daemon

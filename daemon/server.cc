@@ -1,0 +1,189 @@
+#include "daemon/server.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+
+#include "core/size_text.h"
+#include "device/open.h"
+
+namespace ravenstore::daemon {
+
+namespace {
+
+using core::Bytes;
+using core::Error;
+using core::ErrorCode;
+
+constexpr size_t kWorkers = 2;
+// Addresses of this process that all arenas together may take, of the 128 TiB that x86-64 gives.
+constexpr Bytes kArenaAddresses = core::GiB(100 * 1024);
+
+// Slabs, segments and sockets take a descriptor each.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Bytes MachineMemory() {
+  return Bytes(static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+               static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
+}
+
+Bytes RoundDown(Bytes bytes, Bytes unit) {
+  return Bytes(bytes.count() / unit.count() * unit.count());
+}
+
+core::Result<device::Devices> Choose(device::Devices all, const std::vector<std::string>& uuids) {
+  if (uuids.empty()) return all;
+  device::Devices chosen;
+  for (const auto& uuid : uuids) {
+    auto found = device::FindByUuid(all, uuid);
+    if (found == nullptr) {
+      std::string known;
+      for (const auto& device : all) known += " " + device->info().uuid;
+      return Error{ErrorCode::kInvalidArgument,
+                   "\"devices.uuids\" names " + uuid + ", but the devices here are:" + known};
+    }
+    chosen.push_back(std::move(found));
+  }
+  return chosen;
+}
+
+}  // namespace
+
+core::Result<std::unique_ptr<Server>> Server::Create(const Config& config) {
+  RAVEN_RETURN_IF_ERROR(CheckConfig(config));
+  std::unique_ptr<Server> server(new Server(config));
+  RAVEN_RETURN_IF_ERROR(server->Init());
+  return server;
+}
+
+core::Status Server::Init() {
+  RaiseDescriptorLimit();
+  device::HostOptions host;
+  host.count = config_.host_devices;
+  host.total = config_.host_device_total;
+  host.bytes_per_second = config_.host_bytes_per_second;
+  host.latency = config_.host_latency;
+  RAVEN_ASSIGN_OR_RETURN(auto all, device::OpenDevices(config_.backend, host));
+  RAVEN_ASSIGN_OR_RETURN(devices_, Choose(std::move(all), config_.uuids));
+  backend_ = devices_.front()->info().uuid.starts_with("HOST-") ? "host" : "cuda";
+
+  RAVEN_ASSIGN_OR_RETURN(const LoopOptions options, MakeLoopOptions());
+  ControlOptions control;
+  control.socket_path = config_.socket_path;
+  control.socket_group = config_.socket_group;
+  control.socket_mode = config_.socket_mode;
+  control.backend = backend_;
+  control.arenas = options.planner.arena;
+  control.clients_max = config_.clients_max;
+  control.restart_timeout_ms = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(config_.restart_timeout).count());
+  const Bytes most = *std::max_element(options.planner.device_capacity.begin(),
+                                       options.planner.device_capacity.end());
+  control.tenant_budgets = {
+      config_.device_budget == Bytes{0} ? most : config_.device_budget,
+      config_.host_budget == Bytes{0} ? options.planner.host_capacity : config_.host_budget};
+
+  workers_ = std::make_unique<WorkerPool>("raven-work", kWorkers);
+  Loop::Outbox outbox;
+  outbox.slab_ready = [this](auto slab) { control_->PostSlabReady(std::move(slab)); };
+  outbox.release_slab = [this](auto client, auto device, auto offset) {
+    control_->PostReleaseSlab(client, device, offset);
+  };
+  outbox.expel = [this](auto client, auto why) { control_->PostExpel(client, std::move(why)); };
+  RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), std::move(outbox)));
+  RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
+  loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
+  control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
+  spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
+               config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
+               core::SizeText(control.tenant_budgets.device),
+               core::SizeText(options.planner.host_capacity));
+  return core::Ok();
+}
+
+core::Result<LoopOptions> Server::MakeLoopOptions() {
+  LoopOptions options;
+  core::PlannerOptions& planner = options.planner;
+  planner.slab = config_.slab;
+  planner.granularity = devices_.front()->granularity();
+  const Bytes arena_most = RoundDown(
+      Bytes(kArenaAddresses.count() / config_.clients_max / devices_.size()), planner.granularity);
+  for (const auto& device : devices_) {
+    const Bytes total = device->info().total;
+    // The reserve protects contexts and other jobs, which simulated devices do not have.
+    const Bytes reserve = backend_ == "host" ? Bytes{0} : config_.device_reserve;
+    if (total <= reserve) {
+      return Error{ErrorCode::kInvalidArgument, "\"limits.device_reserve\" leaves nothing of " +
+                                                    device->info().uuid + " (" +
+                                                    core::SizeText(total) + ")"};
+    }
+    planner.device_capacity.push_back(RoundDown(total - reserve, planner.granularity));
+    planner.arena.push_back(std::min(planner.device_capacity.back(), arena_most));
+  }
+  const Bytes pool =
+      config_.pool_size == Bytes{0} ? Bytes(MachineMemory().count() / 4) : config_.pool_size;
+  planner.host_capacity = RoundDown(pool, config_.pool_step);
+  if (planner.host_capacity == Bytes{0}) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "\"host_pool.size\" is less than one \"host_pool.step\""};
+  }
+  planner.host_step = config_.pool_step;
+  planner.host_ahead = config_.pool_ahead;
+  if (backend_ == "host" && config_.host_bytes_per_second > 0) {
+    planner.link = {config_.host_latency, config_.host_bytes_per_second,
+                    config_.host_bytes_per_second};
+  }
+  planner.in_flight = config_.chunk * 2;
+  planner.prefetch = config_.prefetch;
+  planner.preclean = config_.preclean;
+  options.transfers.chunk = config_.chunk;
+  options.transfers.in_flight = config_.chunk * 2;
+  options.host_numa_node =
+      config_.pool_numa_node >= 0 ? config_.pool_numa_node : devices_.front()->info().numa_node;
+  options.spin = config_.spin;
+  options.poll = config_.poll;
+  return options;
+}
+
+bool Server::Drain() {
+  control_->StopAccepting();
+  const auto deadline = std::chrono::steady_clock::now() + config_.drain;
+  auto left = std::make_shared<size_t>(0);
+  for (;;) {
+    auto answer = std::make_shared<std::promise<bool>>();
+    auto drained = answer->get_future();
+    loop_->mailbox().Post([loop = loop_.get(), answer, left] {
+      *left = loop->sessions();
+      answer->set_value(loop->sessions() == 0 && loop->Quiescent());
+    });
+    if (drained.get()) return true;
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  spdlog::warn("{} client(s) still attached: their tensors are lost", *left);
+  return false;
+}
+
+Server::~Server() {
+  ending_.store(true);
+  if (control_thread_.joinable()) {
+    control_->Stop();
+    control_thread_.join();
+  }
+  if (loop_thread_.joinable()) {
+    loop_->Stop();
+    loop_thread_.join();
+  }
+  workers_.reset();
+}
+
+}  // namespace ravenstore::daemon

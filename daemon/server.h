@@ -1,0 +1,59 @@
+// The whole daemon but its command line: devices, workers, planner loop and control socket, wired
+// together.
+//
+//     auto server = Server::Create(config);
+//     (*server)->Run(stop);   // until `stop` becomes readable
+//
+// Owns: everything. Threads: Create and Run on one thread; the loop, the control socket and the
+// workers have theirs, all supervised.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "core/result.h"
+#include "daemon/config.h"
+#include "daemon/control.h"
+#include "daemon/loop.h"
+#include "daemon/threads.h"
+#include "device/device.h"
+
+namespace ravenstore::daemon {
+
+class Server {
+ public:
+  // Opens the devices and the socket and starts every thread: from here on clients are served.
+  // Errors: kInvalidArgument (the configuration), kUnavailable (no such device, or a daemon at the
+  // socket).
+  static core::Result<std::unique_ptr<Server>> Create(const Config& config);
+  // Stops without draining, if Drain was not called.
+  ~Server();
+
+  // Turns new clients away, then waits, at most as long as configured, for copies to finish and
+  // clients to leave. True when nothing of a client was left.
+  bool Drain();
+
+  const Config& config() const { return config_; }
+  // For tests and benchmarks that look inside: post closures to its mailbox.
+  Loop& loop() { return *loop_; }
+
+ private:
+  explicit Server(Config config) : config_(std::move(config)) {}
+  core::Status Init();
+  core::Result<LoopOptions> MakeLoopOptions();
+
+  Config config_;
+  std::string backend_;
+  device::Devices devices_;
+  std::atomic<bool> ending_{false};
+  // Destroyed in reverse: the workers first, which finish what the loop and the socket asked of
+  // them.
+  std::unique_ptr<Loop> loop_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<WorkerPool> workers_;
+  std::thread loop_thread_;
+  std::thread control_thread_;
+};
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,85 @@
+#include "daemon/session.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ravenstore::daemon {
+
+namespace {
+// A client asks for the words right after the failure; older ones may be forgotten.
+constexpr size_t kFailuresRemembered = 64;
+}  // namespace
+
+ArrivalWords::ArrivalWords() {
+  for (uint32_t i = proto::kArrivalWords; i > 0; --i) free_.push_back(static_cast<uint16_t>(i - 1));
+}
+
+std::optional<proto::WordValue> ArrivalWords::Take() {
+  if (free_.empty()) return std::nullopt;
+  const uint16_t index = free_.back();
+  free_.pop_back();
+  return proto::WordValue{index, ++last_value_};
+}
+
+Session::Session(std::shared_ptr<Attachment> attachment)
+    : pieces(attachment->arenas.size()),
+      attachment_(std::move(attachment)),
+      requests_(&attachment_->segment->requests) {}
+
+Session::Row& Session::RowOf(core::SlotId slot) {
+  const uint32_t index = core::ToInt(slot);
+  RAVEN_CHECK(index < proto::kSlotCapacity);
+  if (index >= rows_.size()) rows_.resize(index + 1u);
+  return rows_[index];
+}
+
+uint32_t Session::LanesUsed() {
+  return std::min(segment()->header.log_lanes.load(std::memory_order_acquire), proto::kLogLanes);
+}
+
+bool Session::NextAccess(proto::Access* access) {
+  const uint32_t lanes = LanesUsed();
+  for (uint32_t i = 0; i < lanes; ++i) {
+    if (log_dead_[i]) continue;
+    if (!log_[i]) log_[i].emplace(&segment()->log[i]);
+    const ipc::Take take = log_[i]->Pop(access);
+    if (take == ipc::Take::kEntry) return true;
+    // A corrupt lane shows nothing any more: the client hides its puts from us, to its own loss.
+    log_dead_[i] = take == ipc::Take::kCorrupt;
+  }
+  return false;
+}
+
+bool Session::HasWork() {
+  if (faulty) return false;
+  if (requests_.HasWork()) return true;
+  const uint32_t lanes = LanesUsed();
+  for (uint32_t i = 0; i < lanes; ++i) {
+    if (log_dead_[i]) continue;
+    if (!log_[i] || log_[i]->HasWork()) return true;
+  }
+  return false;
+}
+
+bool Session::LogWasDropped() {
+  uint64_t dropped = 0;
+  for (const auto& lane : log_) {
+    if (lane) dropped += lane->dropped();
+  }
+  if (dropped == log_dropped_) return false;
+  log_dropped_ = dropped;
+  return true;
+}
+
+void Session::RememberFailure(core::SlotId slot, std::string message) {
+  if (failures_.size() >= kFailuresRemembered) failures_.clear();
+  failures_[slot] = std::move(message);
+}
+
+std::string Session::Failure(core::SlotId slot) const {
+  const auto found = failures_.find(slot);
+  return found == failures_.end() ? std::string() : found->second;
+}
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,99 @@
+// What the planner loop knows of one attached client.
+//
+// Threads: the planner loop.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/types.h"
+#include "daemon/attachment.h"
+#include "daemon/leases.h"
+#include "daemon/tickets.h"
+#include "daemon/transfers.h"
+#include "ipc/ring.h"
+
+namespace ravenstore::daemon {
+
+// Words of the segment that the daemon's streams write when a copy arrives. A word's value only
+// rises, so it may serve the next transfer as soon as this one is done.
+class ArrivalWords {
+ public:
+  ArrivalWords();
+  // nullopt while all are in use.
+  std::optional<proto::WordValue> Take();
+  void GiveBack(uint16_t index) { free_.push_back(index); }
+
+ private:
+  std::vector<uint16_t> free_;
+  uint64_t last_value_ = 0;
+};
+
+class Session {
+ public:
+  explicit Session(std::shared_ptr<Attachment> attachment);
+
+  // A row of the lease table as the daemon knows it.
+  struct Row {
+    core::TensorId tensor = core::kNoTensor;
+    // The Idle word whose ticket is reached: only from this word may the daemon move the tensor. 0:
+    // none.
+    uint64_t quiet_word = 0;
+  };
+  // The row's tensor while its create waits.
+  static constexpr core::TensorId kPending{~uint64_t{0}};
+
+  // REQUIRES: slot < proto::kSlotCapacity. Grows the table.
+  Row& RowOf(core::SlotId slot);
+  Lease LeaseOf(core::SlotId slot) { return Lease(&segment()->slots[core::ToInt(slot)]); }
+  proto::Segment* segment() { return attachment_->segment.get(); }
+  Attachment& attachment() { return *attachment_; }
+  const std::shared_ptr<Attachment>& shared() const { return attachment_; }
+  core::ClientId id() const { return attachment_->id; }
+  uint32_t rows() const { return static_cast<uint32_t>(rows_.size()); }
+
+  // Entries of the access log, lane after lane; false when there are none.
+  bool NextAccess(proto::Access* access);
+  ipc::Take NextRequest(proto::Request* request) { return requests_.Pop(request); }
+  bool HasWork();
+  // True once for every rise of the count of dropped log entries.
+  bool LogWasDropped();
+  uint64_t log_dropped() const { return log_dropped_; }
+
+  // Why the last requests of these slots failed.
+  void RememberFailure(core::SlotId slot, std::string message);
+  std::string Failure(core::SlotId slot) const;
+
+  TicketQueues tickets;
+  ArrivalWords arrivals;
+  std::vector<PieceMap> pieces;  // by device
+  std::set<std::pair<uint32_t, uint64_t>>
+      releasing;        // {device, offset} of slabs the client should unmap
+  size_t copies = 0;    // under way
+  size_t away = 0;      // tensors not on their device
+  uint32_t rescan = 0;  // next row to look at; rows() when no rescan is under way
+  bool hot = false;     // polled in every pass
+  bool faulty = false;  // its request ring is corrupt: no longer read
+  bool gone = false;    // dead or detached; stays until its copies are done
+  core::Tick last_active{};
+
+ private:
+  uint32_t LanesUsed();
+
+  std::shared_ptr<Attachment> attachment_;
+  ipc::RequestConsumer requests_;
+  std::array<std::optional<ipc::LogConsumer>, proto::kLogLanes> log_;
+  std::array<bool, proto::kLogLanes> log_dead_{};
+  uint64_t log_dropped_ = 0;
+  std::vector<Row> rows_;
+  std::map<core::SlotId, std::string> failures_;
+};
+
+}  // namespace ravenstore::daemon

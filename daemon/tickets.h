@@ -1,0 +1,60 @@
+// What waits for a client's streams: puts that are not quiet yet and frees whose ticket is not
+// reached.
+//
+// Owns: one queue for each of the client's ticket words; within one the values rise, so only its
+// head is looked at. Threads: the planner loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "core/types.h"
+#include "proto/layout.h"
+
+namespace ravenstore::daemon {
+
+// True once the segment's word reached the ticket. A ticket whose index is out of range (a stranger
+// wrote it) is never reached.
+bool Reached(const proto::Segment& segment, proto::WordValue ticket);
+
+class TicketQueues {
+ public:
+  struct Waiting {
+    uint64_t value = 0;
+    core::TensorId tensor{};
+    // The lease word of the put that waits; 0 for a free.
+    uint64_t idle_word = 0;
+  };
+
+  void Push(proto::WordValue ticket, core::TensorId tensor, uint64_t idle_word);
+  bool empty() const { return active_.empty(); }
+
+  // Calls reached(const Waiting&) for all whose ticket is reached and forgets them.
+  template <typename Callback>
+  void Poll(const proto::Segment& segment, Callback reached) {
+    for (size_t i = 0; i < active_.size();) {
+      const uint16_t index = active_[i];
+      auto& queue = queues_[index];
+      const uint64_t now = segment.tickets[index].load(std::memory_order_acquire);
+      while (!queue.empty() && queue.front().value <= now) {
+        const Waiting waiting = queue.front();
+        queue.pop_front();
+        reached(waiting);
+      }
+      if (queue.empty()) {
+        active_[i] = active_.back();
+        active_.pop_back();
+      } else {
+        ++i;
+      }
+    }
+  }
+
+ private:
+  std::vector<std::deque<Waiting>> queues_;  // by ticket word, grown as needed
+  std::vector<uint16_t> active_;             // words whose queue is not empty
+};
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,200 @@
+#include "daemon/transfers.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace ravenstore::daemon {
+
+namespace {
+
+using core::Bytes;
+
+// Completions are looked for at least this often; smaller copies share a signal, which costs the
+// CPU about as much as enqueuing a copy.
+constexpr Bytes kSignalEvery = core::MiB(8);
+
+}  // namespace
+
+TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direction direction,
+                           Options options, device::Word* word, Finished finished)
+    : device_(std::move(device)),
+      direction_(direction),
+      options_(options),
+      word_(word),
+      finished_(std::move(finished)) {}
+
+JobId TransferLane::Submit(std::vector<Piece> pieces, bool demand, device::Word* arrival,
+                           uint64_t arrival_value) {
+  RAVEN_CHECK(!pieces.empty());
+  const JobId id = next_job_++;
+  jobs_[id] = {.pieces = std::move(pieces),
+               .demand = demand,
+               .arrival = arrival,
+               .arrival_value = arrival_value};
+  (demand ? demands_ : background_).push_back(id);
+  return id;
+}
+
+void TransferLane::Promote(JobId id, device::Word* arrival, uint64_t arrival_value) {
+  Job& job = jobs_.at(id);
+  job.arrival = arrival;
+  job.arrival_value = arrival_value;
+  if (job.next == job.pieces.size()) {
+    // Every copy is enqueued: a signal now fires after them. If it cannot, the failure path fires
+    // it.
+    if (auto status = channel_->Signal(arrival, arrival_value); !status.ok()) FailAll();
+    return;
+  }
+  if (job.demand) return;
+  job.demand = true;
+  background_.erase(std::find(background_.begin(), background_.end(), id));
+  demands_.push_back(id);
+}
+
+bool TransferLane::Pump() {
+  if (jobs_.empty()) return false;
+  const bool collected = Collect();
+  const bool enqueued = Enqueue();
+  return collected || enqueued;
+}
+
+bool TransferLane::Collect() {
+  const uint64_t reached = word_->load(std::memory_order_acquire);
+  bool any = false;
+  while (!in_flight_.empty() && in_flight_.front().signal <= reached) {
+    const InFlight done = in_flight_.front();
+    in_flight_.pop_front();
+    in_flight_bytes_ -= done.bytes;
+    any = true;
+    Job& job = jobs_.at(done.job);
+    if (--job.pending == 0 && job.next == job.pieces.size()) Finish(done.job, true);
+  }
+  if (!any && !in_flight_.empty() && channel_) {
+    if (auto health = channel_->Health(); !health.ok()) {
+      spdlog::error("{}: copies failed: {}", device_->info().uuid, core::Describe(health.error()));
+      FailAll();
+      return true;
+    }
+  }
+  return any;
+}
+
+std::deque<JobId>* TransferLane::NextQueue() {
+  if (!demands_.empty()) return &demands_;
+  if (!background_.empty()) return &background_;
+  return nullptr;
+}
+
+bool TransferLane::Enqueue() {
+  bool any = false;
+  if (!channel_ && NextQueue() != nullptr) {
+    auto channel = device_->OpenChannel(direction_);
+    if (!channel.ok()) {
+      spdlog::error("{}: no copy channel: {}", device_->info().uuid,
+                    core::Describe(channel.error()));
+      FailAll();
+      return true;
+    }
+    channel_ = std::move(channel).value();
+  }
+  while (auto* queue = NextQueue()) {
+    if (in_flight_.size() >= options_.in_flight_copies) break;
+    const JobId id = queue->front();
+    Job& job = jobs_.at(id);
+    const Piece& piece = job.pieces[job.next];
+    if (!in_flight_.empty() && in_flight_bytes_ + piece.bytes > options_.in_flight) break;
+    if (!channel_->Copy(piece.to, piece.from, piece.bytes).ok()) {
+      FailAll();
+      return true;
+    }
+    any = true;
+    in_flight_.push_back({id, piece.bytes, last_signal_ + 1});
+    in_flight_bytes_ += piece.bytes;
+    unsignalled_ += piece.bytes;
+    ++job.pending;
+    if (++job.next == job.pieces.size()) {
+      queue->pop_front();
+      if (job.arrival != nullptr && !channel_->Signal(job.arrival, job.arrival_value).ok()) {
+        FailAll();
+        return true;
+      }
+    }
+    if (unsignalled_ >= kSignalEvery && !SignalNow()) return true;
+  }
+  if (unsignalled_ > Bytes{0}) SignalNow();
+  return any;
+}
+
+bool TransferLane::SignalNow() {
+  unsignalled_ = Bytes{0};
+  if (channel_->Signal(word_, ++last_signal_).ok()) return true;
+  FailAll();
+  return false;
+}
+
+void TransferLane::Finish(JobId id, bool ok) {
+  const Job job = std::move(jobs_.at(id));
+  jobs_.erase(id);
+  // Whoever waits on a failed copy must not wait for ever; the loop marks the tensor lost first.
+  finished_(id, ok);
+  if (!ok && job.arrival != nullptr)
+    job.arrival->store(job.arrival_value, std::memory_order_release);
+}
+
+void TransferLane::FailAll() {
+  // Waits for what still runs, so that no copy writes after its job is reported.
+  channel_.reset();
+  word_->store(last_signal_, std::memory_order_release);
+  in_flight_.clear();
+  in_flight_bytes_ = unsignalled_ = Bytes{0};
+  demands_.clear();
+  background_.clear();
+  std::vector<JobId> failed;
+  for (const auto& [id, job] : jobs_) failed.push_back(id);
+  std::sort(failed.begin(), failed.end());
+  for (JobId id : failed) Finish(id, false);
+}
+
+void PieceMap::Add(Bytes offset, Bytes bytes) {
+  const std::pair piece{offset, bytes};
+  pieces_.insert(std::lower_bound(pieces_.begin(), pieces_.end(), piece), piece);
+}
+
+void PieceMap::Remove(Bytes offset) {
+  std::erase_if(pieces_, [offset](const auto& piece) { return piece.first == offset; });
+}
+
+Bytes PieceMap::Contiguous(Bytes offset) const {
+  auto after = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
+                                [](Bytes value, const auto& piece) { return value < piece.first; });
+  RAVEN_CHECK(after != pieces_.begin());
+  const auto& [begin, bytes] = *std::prev(after);
+  RAVEN_CHECK(offset < begin + bytes);
+  return begin + bytes - offset;
+}
+
+Bytes PieceMap::SizeAt(Bytes offset) const {
+  for (const auto& [begin, bytes] : pieces_) {
+    if (begin == offset) return bytes;
+  }
+  return Bytes{0};
+}
+
+std::vector<TransferLane::Piece> Cut(std::byte* to_base, Bytes to, const PieceMap& to_map,
+                                     const std::byte* from_base, Bytes from,
+                                     const PieceMap& from_map, Bytes bytes, Bytes chunk) {
+  std::vector<TransferLane::Piece> pieces;
+  while (bytes > Bytes{0}) {
+    const Bytes n = std::min({bytes, chunk, to_map.Contiguous(to), from_map.Contiguous(from)});
+    pieces.push_back({to_base + to.count(), from_base + from.count(), n});
+    to += n;
+    from += n;
+    bytes -= n;
+  }
+  return pieces;
+}
+
+}  // namespace ravenstore::daemon

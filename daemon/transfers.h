@@ -1,0 +1,120 @@
+// The copies of one device in one direction: chunked, bounded in flight, demands first.
+//
+// A job is cut into pieces of at most `chunk` bytes that straddle no slab; no more than `in_flight`
+// bytes are queued on the channel at once, so that a demand waits for at most those. Completion is
+// a word that the channel writes and the planner loop reads; nothing here blocks.
+//
+// Owns: the channel and the queued jobs. Threads: the planner loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/types.h"
+#include "device/device.h"
+#include "proto/layout.h"
+
+namespace ravenstore::daemon {
+
+using JobId = uint64_t;
+
+class TransferLane {
+ public:
+  struct Options {
+    core::Bytes chunk = core::MiB(16);
+    core::Bytes in_flight = core::MiB(32);
+    uint32_t in_flight_copies = 64;
+  };
+  struct Piece {
+    std::byte* to;
+    const std::byte* from;
+    core::Bytes bytes;
+  };
+  // Called by Pump when a job is done, in order of completion. ok is false when the channel failed:
+  // the target's bytes are undefined.
+  using Finished = std::function<void(JobId, bool ok)>;
+
+  // `word` is the lane's own, in memory registered with `device`; it holds 0.
+  TransferLane(std::shared_ptr<device::Device> device, device::Direction direction, Options options,
+               device::Word* word, Finished finished);
+
+  // Queues a job. When it ends, well or not, `arrival` (if not null) is made to hold
+  // `arrival_value`, by the channel after the last piece.
+  JobId Submit(std::vector<Piece> pieces, bool demand, device::Word* arrival,
+               uint64_t arrival_value);
+  // Gives a job that is not finished an arrival and moves it among the demands.
+  void Promote(JobId job, device::Word* arrival, uint64_t arrival_value);
+  // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
+  bool Pump();
+
+  bool idle() const { return jobs_.empty(); }
+  core::Bytes in_flight() const { return in_flight_bytes_; }
+
+ private:
+  struct Job {
+    std::vector<Piece> pieces;
+    size_t next = 0;     // the first piece not enqueued
+    size_t pending = 0;  // pieces enqueued and not seen complete
+    bool demand = false;
+    device::Word* arrival = nullptr;
+    uint64_t arrival_value = 0;
+  };
+  struct InFlight {
+    JobId job;
+    core::Bytes bytes;
+    uint64_t signal;  // done once *word_ >= signal
+  };
+
+  bool Collect();
+  bool Enqueue();
+  // The queue whose front is next, or null.
+  std::deque<JobId>* NextQueue();
+  bool SignalNow();
+  void Finish(JobId id, bool ok);
+  void FailAll();
+
+  std::shared_ptr<device::Device> device_;
+  device::Direction direction_;
+  Options options_;
+  device::Word* word_;
+  Finished finished_;
+  std::unique_ptr<device::Channel> channel_;
+
+  JobId next_job_ = 1;
+  std::unordered_map<JobId, Job> jobs_;
+  std::deque<JobId> demands_;
+  std::deque<JobId> background_;
+  std::deque<InFlight> in_flight_;
+  core::Bytes in_flight_bytes_;
+  uint64_t last_signal_ = 0;
+  core::Bytes unsignalled_;
+};
+
+// A piece of an arena or of the host pool: [offset, offset + bytes) is one physical allocation.
+class PieceMap {
+ public:
+  void Add(core::Bytes offset, core::Bytes bytes);
+  void Remove(core::Bytes offset);
+  // Bytes from `offset` to the end of its piece. REQUIRES: `offset` lies in a piece.
+  core::Bytes Contiguous(core::Bytes offset) const;
+  core::Bytes SizeAt(core::Bytes offset) const;
+  // Every piece as {offset, bytes}.
+  const std::vector<std::pair<core::Bytes, core::Bytes>>& all() const { return pieces_; }
+
+ private:
+  std::vector<std::pair<core::Bytes, core::Bytes>> pieces_;  // by offset
+};
+
+// Cuts [to, to + bytes) <- [from, from + bytes) so that no piece exceeds `chunk` or straddles a
+// slab.
+std::vector<TransferLane::Piece> Cut(std::byte* to_base, core::Bytes to, const PieceMap& to_map,
+                                     const std::byte* from_base, core::Bytes from,
+                                     const PieceMap& from_map, core::Bytes bytes,
+                                     core::Bytes chunk);
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,119 @@
+#!/usr/bin/python3
+"""Runs clang-tidy on every C++ source within a time budget.
+
+A file that passed is remembered by the contents of everything it includes from this tree, so that
+a second run looks only at what changed. Prints complaints and appends the counts to the results
+file (see test_report.py); files that the budget did not reach count as skipped.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import test_report
+
+FOLDERS = ["core", "proto", "ipc", "device", "daemon", "client", "interceptor"]
+
+
+def compiler_flags(root: pathlib.Path, bazel_bin: str, libtorch: str) -> list[str]:
+    flags = ["-std=c++20", f"-I{root}", f"-I{bazel_bin}", "-DSPDLOG_FMT_EXTERNAL"]
+    flags += ["-DSPDLOG_HEADER_ONLY", "-DFMT_HEADER_ONLY", '-DRAVENSTORE_LIBTORCH_VERSION="0"']
+    if libtorch and libtorch != "/usr":
+        flags += [f"-isystem{libtorch}/include"]
+    if libtorch:
+        flags += [f"-isystem{libtorch}/include/torch/csrc/api/include"]
+    cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/include"
+    if os.path.exists(cuda + "/cuda.h"):
+        flags += [f"-isystem{cuda}"]
+    return flags
+
+
+def sources(root: pathlib.Path, libtorch: str) -> list[pathlib.Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "--", *FOLDERS],
+        cwd=root, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    found = [root / name for name in sorted(set(listed)) if name.endswith(".cc")]
+    found = [path for path in found if path.exists()]
+    if not libtorch:
+        found = [path for path in found if "<torch/" not in path.read_text()]
+    return found
+
+
+def fingerprint(root: pathlib.Path, source: pathlib.Path, flags: list[str]) -> str:
+    """Names the contents of `source` and of what it includes from this tree."""
+    listed = subprocess.run(
+        ["g++", "-MM", *flags, str(source)], cwd=root, capture_output=True, text=True
+    )
+    if listed.returncode:
+        return ""
+    digest = hashlib.sha256((root / ".clang-tidy").read_bytes())
+    digest.update("\0".join([VERSION, *flags]).encode())
+    for name in listed.stdout.replace("\\\n", " ").split()[1:]:
+        digest.update((root / name).read_bytes())
+    return digest.hexdigest()[:24]
+
+
+VERSION = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True).stdout
+
+
+def check(root, source, flags, stamps, deadline) -> tuple[str, str]:
+    """Returns ("passed" | "failed" | "skipped", words)."""
+    mark = fingerprint(root, source, flags)
+    stamp = stamps / mark if mark else None
+    if stamp and stamp.exists():
+        return "passed", ""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return "skipped", "the time budget was used up"
+    command = ["clang-tidy", "--quiet", str(source), "--", *flags, "-Wno-everything"]
+    try:
+        run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=left + 60)
+    except subprocess.TimeoutExpired:
+        return "skipped", "the time budget was used up"
+    if run.returncode:
+        return "failed", run.stdout + run.stderr
+    if stamp:
+        stamp.touch()
+    return "passed", ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=pathlib.Path, required=True)
+    parser.add_argument("--bazel-bin", required=True)
+    parser.add_argument("--libtorch", default="")
+    parser.add_argument("--cache", type=pathlib.Path, required=True)
+    parser.add_argument("--results", required=True)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=600)
+    options = parser.parse_args()
+    stamps = options.cache / "clang-tidy"
+    stamps.mkdir(parents=True, exist_ok=True)
+    flags = compiler_flags(options.root, options.bazel_bin, options.libtorch)
+    deadline = time.monotonic() + options.seconds
+    files = sources(options.root, options.libtorch)
+    results = test_report.Stage("clang-tidy")
+
+    def one(source):
+        return source, check(options.root, source, flags, stamps, deadline)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for done, (source, (verdict, words)) in enumerate(pool.map(one, files), 1):
+            name = str(source.relative_to(options.root))
+            results.add(verdict, name, words if verdict == "skipped" else "")
+            if verdict == "failed":
+                print(words, flush=True)
+            if done % 10 == 0 or done == len(files):
+                print(f"  clang-tidy {done}/{len(files)}", flush=True)
+    results.append_to(options.results)
+    return 1 if results.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

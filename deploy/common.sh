@@ -1,0 +1,122 @@
+# shellcheck shell=bash disable=SC2034 # the variables are for those who source this
+# What deploy's scripts share: where things are, how to speak, how to call Bazel. Sourced, not run.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+# HOME may be unset where there is no login (cron, CI); Bazel reads the user database then, and so do we.
+HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+export HOME
+CACHE=${RAVENSTORE_CACHE:-$HOME/.cache/ravenstore}
+mkdir -p "$CACHE"
+# Absolute: Bazel would take a relative path from wherever its server started.
+CACHE=$(cd "$CACHE" && pwd -P)
+export RAVENSTORE_CACHE=$CACHE
+
+JOBS=${RAVENSTORE_JOBS:-$(nproc)}
+
+say() { printf '%s\n' "$*"; }
+step() { printf '\n==> [%5ds] %s\n' "$SECONDS" "$*"; }
+warn() { printf 'warning: %s\n' "$*" >&2; }
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# The comment at the head of the script that runs.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; }
+
+has_gpu() {
+  [[ ${RAVENSTORE_NO_GPU:-} != 1 ]] && command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q .
+}
+
+# The packages that the build reads, in one place: deploy/setup installs them, and their versions are part
+# of the cache's name, because Bazel does not see a header under /usr change.
+BUILD_PACKAGES=(
+  bazel-bootstrap g++ python3 protobuf-compiler libprotobuf-dev zlib1g-dev libboost-dev libspdlog-dev
+  libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev
+)
+TEST_PACKAGES=(clang-format clang-tidy shellcheck strace python3-venv util-linux git)
+# Wheels of PyPI, for what the distributions do not have: a linter, and cuda.h where no toolkit is.
+RUFF=ruff==0.15.14
+CUDA_HEADERS=nvidia-cuda-runtime==13.0.96
+TORCH_WHEEL=torch==2.11.0
+TORCH_WHEEL_SIZE="about 3 GB"
+
+# bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory.
+run_bazel() {
+  local command=$1
+  shift
+  local versions
+  versions=$({ dpkg-query -W -f '${Package} ${Version}\n' "${BUILD_PACKAGES[@]}" libtorch-dev || true; } 2>/dev/null |
+    sha256sum | cut -c1-12)
+  (cd "$ROOT" && bazel "$command" --disk_cache="$CACHE/bazel-$versions" \
+    --jobs="$JOBS" --local_ram_resources=HOST_RAM*.6 --show_progress_rate_limit="$(progress_seconds)" \
+    --color=auto --noshow_loading_progress "$@" </dev/null)
+}
+
+# A terminal gets live progress; a log gets a line now and then.
+progress_seconds() { if [[ -t 1 ]]; then echo 0.2; else echo 20; fi; }
+
+# Sets and exports LIBTORCH and says which libtorch the build will use: $LIBTORCH, else the wheel that
+# python3 imports, else the wheel that deploy/setup put into the cache, else the distribution's package.
+# Returns 1, with LIBTORCH empty, when there is none.
+choose_libtorch() {
+  local where=""
+  if [[ -n ${LIBTORCH:-} ]]; then
+    [[ -e $LIBTORCH/include/torch/csrc/api/include/torch/torch.h ]] ||
+      die "LIBTORCH=$LIBTORCH holds no include/torch/csrc/api/include/torch/torch.h"
+    where="from LIBTORCH"
+  elif LIBTORCH=$(imported_torch python3); then
+    where="the torch that python3 imports"
+  elif LIBTORCH=$(imported_torch "$CACHE/torch/bin/python3"); then
+    where="the torch wheel in deploy/setup's cache"
+  elif [[ -e /usr/include/torch/csrc/api/include/torch/torch.h ]]; then
+    LIBTORCH=/usr
+    where="the distribution's libtorch-dev"
+  fi
+  export LIBTORCH
+  [[ -n $LIBTORCH ]] || return 1
+  LIBTORCH_WORDS="$(torch_version) ($where, $LIBTORCH)"
+}
+
+# Sets and exports CUDA_HOME where it finds cuda.h: $CUDA_HOME, the usual place, beside the torch wheel, or in
+# deploy/setup's cache. Call it after choose_libtorch. Returns 1 when there is none.
+choose_cuda() {
+  local folder
+  for folder in "${CUDA_HOME:-}" /usr/local/cuda "${LIBTORCH:-}/../nvidia/cu13" \
+    "$CACHE"/tools/lib/python3*/site-packages/nvidia/cu13; do
+    if [[ -n $folder && -e $folder/include/cuda.h ]]; then
+      CUDA_HOME=$(cd "$folder" && pwd -P)
+      export CUDA_HOME
+      return
+    fi
+  done
+  return 1
+}
+
+# imported_torch PYTHON: prints the folder of its torch if that has headers and truly imports. Importing
+# takes seconds, so a success is remembered by the wheel's version file.
+imported_torch() {
+  local python folder stamp
+  python=$(command -v "$1") || return 1
+  folder=$("$python" -c 'import importlib.util as u, os
+s = u.find_spec("torch")
+print(os.path.dirname(os.path.realpath(s.origin)) if s and s.origin else "")' 2>/dev/null) || return 1
+  [[ -n $folder && -e $folder/include/torch/csrc/api/include/torch/torch.h ]] || return 1
+  stamp=$CACHE/imports-$(cat "$folder/version.py" <(echo "$python $folder") 2>/dev/null | sha256sum | cut -c1-12)
+  if [[ ! -e $stamp ]]; then
+    timeout 120 "$python" -c 'import torch' >/dev/null 2>&1 || return 1
+    : >"$stamp"
+  fi
+  echo "$folder"
+}
+
+torch_version() {
+  local header
+  for header in torch/headeronly/version.h torch/csrc/api/include/torch/version.h; do
+    [[ -e $LIBTORCH/include/$header ]] || continue
+    awk '$2 ~ /^TORCH_VERSION_(MAJOR|MINOR|PATCH)$/ { v = v sep $3; sep = "." } END { print "libtorch " v }' \
+      "$LIBTORCH/include/$header"
+    return
+  done
+  echo "libtorch"
+}

@@ -1,0 +1,174 @@
+#!/usr/bin/python3
+"""Counts test cases for deploy/test.
+
+test_report.py bazel STAGE EVENTS RC RESULTS
+    reads Bazel's build events and the test.xml files they name
+test_report.py check STAGE passed|failed|skipped NAME REASON RESULTS
+    notes one check
+test_report.py total RESULTS
+    prints what failed and was skipped, and the closing line
+"""
+
+import collections
+import json
+import sys
+import urllib.parse
+import xml.etree.ElementTree
+
+
+class Stage:
+    """The verdicts of one stage, kept as one line of JSON in the results file."""
+
+    def __init__(self, name):
+        self.name = name
+        self.passed = 0
+        self.failed = []
+        self.skipped = []
+
+    def add(self, verdict, name, reason=""):
+        if verdict == "passed":
+            self.passed += 1
+        elif verdict == "failed":
+            self.failed.append(name)
+        else:
+            self.skipped.append([name, reason or "no reason given"])
+
+    def append_to(self, path):
+        with open(path, "a", encoding="utf-8") as out:
+            out.write(json.dumps(vars(self)) + "\n")
+        words = f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+        print(f"  {self.name}: {words}", flush=True)
+
+
+def case_verdict(case):
+    """("passed" | "failed" | "skipped", reason) of a <testcase>."""
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed", ""
+    skipped = case.find("skipped")
+    if skipped is not None or case.get("result") == "skipped":
+        words = "" if skipped is None else skipped.get("message") or skipped.text or ""
+        return "skipped", " ".join(words.split())
+    if case.get("status") == "notrun":
+        return "skipped", "disabled in the source"
+    return "passed", ""
+
+
+def add_cases(stage, label, status, xml_path):
+    """Adds the cases of one test target; one that ended badly never counts as all passed."""
+    cases = []
+    try:
+        cases = list(xml.etree.ElementTree.parse(xml_path).getroot().iter("testcase"))
+    except (OSError, TypeError, xml.etree.ElementTree.ParseError) as error:
+        print(f"  {label}: no readable test.xml ({error})")
+    failed_before = len(stage.failed)
+    for case in cases:
+        verdict, reason = case_verdict(case)
+        suite = case.get("classname") or ""
+        name = f"{label} {suite}.{case.get('name')}".replace(" .", " ")
+        stage.add(verdict, name, reason)
+    bad = status not in ("PASSED", "FLAKY")
+    if bad and len(stage.failed) == failed_before:
+        stage.add("failed", f"{label} ({status})")
+    elif not bad and not cases:
+        stage.add("passed", label)
+
+
+class Events:
+    """What deploy/test asks of Bazel's build events."""
+
+    def __init__(self, path):
+        self.results = collections.defaultdict(list)  # label: [(status, test.xml)]
+        self.tests = set()
+        self.not_built = set()
+        self.incompatible = set()
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                self.read(json.loads(line))
+
+    def read(self, event):
+        what = event["id"]
+        if "testResult" in what and "testResult" in event:
+            result = event["testResult"]
+            files = {f["name"]: f.get("uri", "") for f in result.get("testActionOutput", [])}
+            xml_path = urllib.parse.urlparse(files.get("test.xml", "")).path
+            path = urllib.parse.unquote(xml_path)
+            self.results[what["testResult"]["label"]].append((result["status"], path))
+        elif "targetConfigured" in what and "configured" in event:
+            if event["configured"].get("targetKind", "").endswith("_test rule"):
+                self.tests.add(what["targetConfigured"]["label"])
+        elif "targetCompleted" in what:
+            label = what["targetCompleted"]["label"]
+            if event.get("aborted", {}).get("reason") == "SKIPPED":
+                self.incompatible.add(label)
+            elif not event.get("completed", {}).get("success"):
+                self.not_built.add(label)
+
+
+def report_bazel(stage_name, path, code, results_path):
+    stage = Stage(stage_name)
+    events = Events(path)
+    for label, attempts in sorted(events.results.items()):
+        status, xml_path = attempts[-1]
+        add_cases(stage, label, status, xml_path)
+    for label in sorted(events.incompatible):
+        stage.add("skipped", label, "this machine lacks what the target needs (CUDA or libtorch)")
+    for label in sorted((events.not_built | events.tests) - events.results.keys()):
+        if label not in events.incompatible:
+            stage.add("failed", f"{label} (not built or not run)")
+    # Exit code 4: nothing to test. Any other with no failure seen is a failure of Bazel's own.
+    if code not in (0, 4) and not stage.failed:
+        stage.add("failed", f"bazel itself (exit code {code})")
+    stage.append_to(results_path)
+    return 1 if stage.failed else 0
+
+
+def report_check(stage_name, verdict, name, reason, results_path):
+    stage = Stage(stage_name)
+    stage.add(verdict, name, reason)
+    stage.append_to(results_path)
+    return 1 if stage.failed else 0
+
+
+def print_skipped(stages):
+    reasons = collections.defaultdict(list)
+    for stage in stages:
+        for name, reason in stage["skipped"]:
+            reasons[reason].append(f"{stage['name']}: {name}")
+    for reason, names in sorted(reasons.items()):
+        print(f"skipped {len(names)}: {reason}")
+        for name in names[:5]:
+            print(f"    {name}")
+        if len(names) > 5:
+            print(f"    and {len(names) - 5} more")
+
+
+def total(results_path):
+    try:
+        with open(results_path, encoding="utf-8") as lines:
+            stages = [json.loads(line) for line in lines]
+    except FileNotFoundError:
+        stages = []
+    passed = sum(stage["passed"] for stage in stages)
+    failed = [f"{stage['name']}: {name}" for stage in stages for name in stage["failed"]]
+    skipped = sum(len(stage["skipped"]) for stage in stages)
+    print_skipped(stages)
+    for name in failed:
+        print(f"FAILED  {name}")
+    print(f"{passed} passed, {len(failed)} failed, {skipped} skipped")
+    return 1 if failed or not passed else 0
+
+
+def main(arguments):
+    match arguments:
+        case ["bazel", stage, events, code, results]:
+            return report_bazel(stage, events, int(code), results)
+        case ["check", stage, verdict, name, reason, results]:
+            return report_check(stage, verdict, name, reason, results)
+        case ["total", results]:
+            return total(results)
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

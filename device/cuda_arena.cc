@@ -1,0 +1,351 @@
+#include "device/cuda_arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "device/pieces.h"
+#include "device/reservation.h"
+#include "ipc/unique_fd.h"
+
+namespace ravenstore::device {
+namespace {
+
+constexpr CUmemAllocationHandleType kHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+CUmemAllocationProp MemoryAt(CUmemLocationType type, int id) {
+  CUmemAllocationProp memory{};
+  memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  memory.requestedHandleTypes = kHandleType;
+  memory.location = {type, id};
+  return memory;
+}
+
+CUmemAccessDesc AccessBy(CUmemLocationType type, int id) {
+  return {{type, id}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+}
+
+core::Error OnlyItsCreatorExports(Bytes offset) {
+  return {core::ErrorCode::kInvalidArgument,
+          "arena offset " + std::to_string(offset.count()) +
+              ": the piece was imported, only its creator exports it"};
+}
+
+// The node that `gpu` is nearest to; 0 where the machine has none.
+int NearestNode(const CudaGpu& gpu) {
+  return std::max(gpu.Attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID), 0);
+}
+
+// Owns: a reference on physical memory. A piece that is mapped does not need it, but Export does.
+class CudaPiece {
+ public:
+  CudaPiece(std::shared_ptr<CudaGpu> gpu, CUmemGenericAllocationHandle handle, Bytes bytes,
+            bool created)
+      : gpu_(std::move(gpu)), handle_(handle), bytes_(bytes), created_(created) {}
+  ~CudaPiece() { gpu_->driver().cuMemRelease(handle_); }
+  CudaPiece(const CudaPiece&) = delete;
+  CudaPiece& operator=(const CudaPiece&) = delete;
+
+  CUmemGenericAllocationHandle handle() const { return handle_; }
+  Bytes bytes() const { return bytes_; }
+  bool created() const { return created_; }
+
+ private:
+  const std::shared_ptr<CudaGpu> gpu_;
+  const CUmemGenericAllocationHandle handle_;
+  const Bytes bytes_;
+  const bool created_;
+};
+
+// Device or host memory that the driver's virtual memory management makes and maps.
+class CudaArena : public Arena {
+ public:
+  CudaArena(std::shared_ptr<CudaGpu> gpu, CUdeviceptr base, Bytes size, Bytes granularity,
+            CUmemAllocationProp memory, std::vector<CUmemAccessDesc> access)
+      : gpu_(std::move(gpu)),
+        base_(base),
+        size_(size),
+        memory_(memory),
+        access_(std::move(access)),
+        pieces_(size, granularity) {}
+
+  ~CudaArena() override {
+    // Nothing can be done about a failure: what the driver keeps, it keeps until the process ends.
+    pieces_.Drain([this](Bytes offset, const CudaPiece& piece) {
+      gpu_->driver().cuMemUnmap(base_ + offset.count(), piece.bytes().count());
+    });
+    gpu_->driver().cuMemAddressFree(base_, size_.count());
+  }
+
+  std::byte* base() const override { return reinterpret_cast<std::byte*>(base_); }
+  Bytes size() const override { return size_; }
+
+  Status Create(Bytes offset, Bytes bytes) override {
+    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaPiece>> {
+      RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
+      const CudaScope scope(gpu_->driver(), context);
+      const CudaCaptureExempt exempt(gpu_->driver());
+      CUmemGenericAllocationHandle handle = 0;
+      const CUresult made = gpu_->driver().cuMemCreate(&handle, bytes.count(), &memory_, 0);
+      if (made != CUDA_SUCCESS) return CreateFailed(made, bytes);
+      return Map(std::make_shared<CudaPiece>(gpu_, handle, bytes, true), offset);
+    });
+  }
+
+  Result<ipc::UniqueFd> Export(Bytes offset) override {
+    RAVEN_ASSIGN_OR_RETURN(auto piece, pieces_.Find(offset));
+    if (!piece->created()) return OnlyItsCreatorExports(offset);
+    const CudaCaptureExempt exempt(gpu_->driver());
+    int descriptor = -1;
+    RAVEN_CUDA_CALL(*gpu_, cuMemExportToShareableHandle, &descriptor, piece->handle(), kHandleType,
+                    0);
+    ipc::UniqueFd exported(descriptor);
+    if (fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0) return SystemError("close on exec");
+    return exported;
+  }
+
+  Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
+    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaPiece>> {
+      RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
+      const CudaScope scope(gpu_->driver(), context);
+      const CudaCaptureExempt exempt(gpu_->driver());
+      CUmemGenericAllocationHandle handle = 0;
+      void* const file = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.get()));
+      RAVEN_CUDA_CALL(*gpu_, cuMemImportFromShareableHandle, &handle, file, kHandleType);
+      return Map(std::make_shared<CudaPiece>(gpu_, handle, bytes, false), offset);
+    });
+  }
+
+  Status Unmap(Bytes offset) override {
+    return pieces_.Remove(offset, [&](const CudaPiece& piece) -> Status {
+      const CudaCaptureExempt exempt(gpu_->driver());
+      RAVEN_CUDA_CALL(*gpu_, cuMemUnmap, base_ + offset.count(), piece.bytes().count());
+      return core::Ok();
+    });
+  }
+
+ private:
+  Result<std::shared_ptr<CudaPiece>> Map(std::shared_ptr<CudaPiece> piece, Bytes offset) {
+    const CUdeviceptr at = base_ + offset.count();
+    const size_t bytes = piece->bytes().count();
+    RAVEN_CUDA_CALL(*gpu_, cuMemMap, at, bytes, 0, piece->handle(), 0);
+    const Status allowed = gpu_->Check(
+        gpu_->driver().cuMemSetAccess(at, bytes, access_.data(), access_.size()), "cuMemSetAccess");
+    if (!allowed.ok()) {
+      gpu_->driver().cuMemUnmap(at, bytes);
+      return allowed.error();
+    }
+    return piece;
+  }
+
+  core::Error CreateFailed(CUresult result, Bytes asked) {
+    core::Error error = gpu_->Failure(result, "cuMemCreate");
+    error.message += "; " + std::to_string(asked.count()) + " bytes asked";
+    size_t free = 0;
+    size_t total = 0;
+    const bool on_device = memory_.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (on_device && gpu_->driver().cuMemGetInfo(&free, &total) == CUDA_SUCCESS) {
+      error.message += ", " + std::to_string(free) + " free";
+    }
+    return error;
+  }
+
+  const std::shared_ptr<CudaGpu> gpu_;
+  const CUdeviceptr base_;
+  const Bytes size_;
+  const CUmemAllocationProp memory_;
+  const std::vector<CUmemAccessDesc> access_;
+  PieceTable<CudaPiece> pieces_;
+};
+
+struct RegisteredPiece {
+  ipc::UniqueFd memory;  // none when it was imported
+  Bytes bytes;
+};
+
+// Host memory of memfds that are registered with the driver.
+class RegisteredArena : public Arena {
+ public:
+  RegisteredArena(std::shared_ptr<CudaGpu> gpu, CUcontext context, Reservation range,
+                  Bytes granularity, int numa_node)
+      : gpu_(std::move(gpu)),
+        context_(context),
+        numa_node_(numa_node),
+        range_(std::move(range)),
+        pieces_(range_.size(), granularity) {}
+
+  ~RegisteredArena() override {
+    const CudaScope scope(gpu_->driver(), context_);
+    pieces_.Drain([this](Bytes offset, const RegisteredPiece&) {
+      gpu_->driver().cuMemHostUnregister(range_.base() + offset.count());
+    });
+  }
+
+  std::byte* base() const override { return range_.base(); }
+  Bytes size() const override { return range_.size(); }
+
+  Status Create(Bytes offset, Bytes bytes) override {
+    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredPiece>> {
+      RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, NewMemory(bytes));
+      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, memory.get()));
+      // Registering touches every page, and so puts it where the policy says. A kernel without NUMA
+      // has one place only.
+      const unsigned long nodes = 1ul << numa_node_;
+      if (syscall(SYS_mbind, range_.base() + offset.count(), bytes.count(), MPOL_PREFERRED, &nodes,
+                  sizeof(nodes) * 8, 0) != 0 &&
+          errno != ENOSYS) {
+        return Undo(SystemError("mbind"), offset, bytes);
+      }
+      return Register(std::move(memory), offset, bytes);
+    });
+  }
+
+  Result<ipc::UniqueFd> Export(Bytes offset) override {
+    RAVEN_ASSIGN_OR_RETURN(auto piece, pieces_.Find(offset));
+    if (!piece->memory) return OnlyItsCreatorExports(offset);
+    return Duplicate(piece->memory.get());
+  }
+
+  Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
+    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredPiece>> {
+      RAVEN_ASSIGN_OR_RETURN(const Bytes whole, SizeOf(descriptor.get()));
+      if (whole != bytes) {
+        return core::Error{core::ErrorCode::kInvalidArgument,
+                           "import of " + std::to_string(bytes.count()) + " bytes from memory of " +
+                               std::to_string(whole.count())};
+      }
+      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, descriptor.get()));
+      return Register(ipc::UniqueFd(), offset, bytes);
+    });
+  }
+
+  Status Unmap(Bytes offset) override {
+    return pieces_.Remove(offset, [&](const RegisteredPiece& piece) -> Status {
+      const CudaScope scope(gpu_->driver(), context_);
+      const CudaCaptureExempt exempt(gpu_->driver());
+      RAVEN_CUDA_CALL(*gpu_, cuMemHostUnregister, range_.base() + offset.count());
+      return range_.Unmap(offset, piece.bytes);
+    });
+  }
+
+ private:
+  Result<std::shared_ptr<RegisteredPiece>> Register(ipc::UniqueFd memory, Bytes offset,
+                                                    Bytes bytes) {
+    const CudaScope scope(gpu_->driver(), context_);
+    const CudaCaptureExempt exempt(gpu_->driver());
+    const CUresult registered = gpu_->driver().cuMemHostRegister(
+        range_.base() + offset.count(), bytes.count(), CU_MEMHOSTREGISTER_PORTABLE);
+    if (registered != CUDA_SUCCESS) {
+      return Undo(gpu_->Failure(registered, "cuMemHostRegister"), offset, bytes);
+    }
+    return std::make_shared<RegisteredPiece>(RegisteredPiece{std::move(memory), bytes});
+  }
+
+  core::Error Undo(core::Error error, Bytes offset, Bytes bytes) {
+    const Status unmapped = range_.Unmap(offset, bytes);
+    return unmapped.ok() ? std::move(error) : unmapped.error();
+  }
+
+  const std::shared_ptr<CudaGpu> gpu_;
+  const CUcontext context_;
+  const int numa_node_;
+  Reservation range_;
+  PieceTable<RegisteredPiece> pieces_;
+};
+
+Result<std::unique_ptr<Arena>> Reserve(std::shared_ptr<CudaGpu> gpu, Bytes size, Bytes granularity,
+                                       CUmemAllocationProp memory,
+                                       std::vector<CUmemAccessDesc> access) {
+  if (size == Bytes{}) {
+    return core::Error{core::ErrorCode::kInvalidArgument, "an arena of 0 bytes"};
+  }
+  size = size.RoundUp(granularity);
+  const CudaCaptureExempt exempt(gpu->driver());
+  CUdeviceptr base = 0;
+  RAVEN_CUDA_CALL(*gpu, cuMemAddressReserve, &base, size.count(), granularity.count(), 0, 0);
+  return std::unique_ptr<Arena>(std::make_unique<CudaArena>(std::move(gpu), base, size, granularity,
+                                                            memory, std::move(access)));
+}
+
+// Whether the driver pins host memory on `node` in a way that another process can import. Tried
+// rather than asked: containers and kernels without NUMA refuse what the attribute promises.
+bool PinsHostMemory(const CudaGpu& gpu, int node, Bytes granularity) {
+  if (gpu.Attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) {
+    return false;
+  }
+  const CUmemAllocationProp memory = MemoryAt(CU_MEM_LOCATION_TYPE_HOST_NUMA, node);
+  CUmemGenericAllocationHandle handle = 0;
+  if (gpu.driver().cuMemCreate(&handle, granularity.count(), &memory, 0) != CUDA_SUCCESS) {
+    return false;
+  }
+  gpu.driver().cuMemRelease(handle);
+  return true;
+}
+
+}  // namespace
+
+Result<Bytes> CudaGranularity(CudaGpu& gpu) {
+  const CUmemAllocationProp on_device = MemoryAt(CU_MEM_LOCATION_TYPE_DEVICE, gpu.device());
+  size_t unit = 0;
+  RAVEN_CUDA_CALL(gpu, cuMemGetAllocationGranularity, &unit, &on_device,
+                  CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  const CUmemAllocationProp on_host = MemoryAt(CU_MEM_LOCATION_TYPE_HOST_NUMA, NearestNode(gpu));
+  size_t host_unit = 0;
+  // A driver that cannot pin host memory this way has no unit for it.
+  if (gpu.driver().cuMemGetAllocationGranularity(
+          &host_unit, &on_host, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS) {
+    unit = std::max(unit, host_unit);
+  }
+  return std::max(Bytes(unit), core::MiB(2));
+}
+
+Result<std::unique_ptr<Arena>> ReserveCudaArena(std::shared_ptr<CudaGpu> gpu,
+                                                const std::vector<CUdevice>& all, Bytes size,
+                                                Bytes granularity) {
+  if (gpu->Attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0 ||
+      gpu->Attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0) {
+    return core::Error{core::ErrorCode::kUnsupported,
+                       "this GPU or driver has no virtual memory management with descriptors"};
+  }
+  std::vector<CUmemAccessDesc> access{AccessBy(CU_MEM_LOCATION_TYPE_DEVICE, gpu->device())};
+  for (const CUdevice peer : all) {
+    int reaches = 0;
+    if (peer == gpu->device()) continue;
+    RAVEN_CUDA_CALL(*gpu, cuDeviceCanAccessPeer, &reaches, peer, gpu->device());
+    if (reaches != 0) access.push_back(AccessBy(CU_MEM_LOCATION_TYPE_DEVICE, peer));
+  }
+  const CUmemAllocationProp memory = MemoryAt(CU_MEM_LOCATION_TYPE_DEVICE, gpu->device());
+  return Reserve(std::move(gpu), size, granularity, memory, std::move(access));
+}
+
+Result<std::unique_ptr<Arena>> ReserveCudaHostArena(std::shared_ptr<CudaGpu> gpu,
+                                                    const std::vector<CUdevice>& all, Bytes size,
+                                                    Bytes granularity, int numa_node) {
+  const int node = numa_node >= 0 ? numa_node : NearestNode(*gpu);
+  if (!PinsHostMemory(*gpu, node, granularity)) {
+    return ReserveRegisteredArena(std::move(gpu), size, granularity, node);
+  }
+  std::vector<CUmemAccessDesc> access{AccessBy(CU_MEM_LOCATION_TYPE_HOST_NUMA, node)};
+  for (const CUdevice device : all) {
+    access.push_back(AccessBy(CU_MEM_LOCATION_TYPE_DEVICE, device));
+  }
+  return Reserve(std::move(gpu), size, granularity, MemoryAt(CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
+                 std::move(access));
+}
+
+Result<std::unique_ptr<Arena>> ReserveRegisteredArena(std::shared_ptr<CudaGpu> gpu, Bytes size,
+                                                      Bytes granularity, int numa_node) {
+  RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu->Primary());
+  RAVEN_ASSIGN_OR_RETURN(Reservation range, Reservation::Make(size.RoundUp(granularity)));
+  const int node = numa_node >= 0 ? numa_node : NearestNode(*gpu);
+  return std::unique_ptr<Arena>(std::make_unique<RegisteredArena>(
+      std::move(gpu), context, std::move(range), granularity, node));
+}
+
+}  // namespace ravenstore::device

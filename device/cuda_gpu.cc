@@ -1,0 +1,93 @@
+#include "device/cuda_gpu.h"
+
+#include <utility>
+
+namespace ravenstore::device {
+
+core::Status CudaWords::Add(CudaGpu& gpu, void* begin, core::Bytes bytes) {
+  const auto at = reinterpret_cast<uintptr_t>(begin);
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = ranges_.find(at);
+    if (known != ranges_.end() && known->second.bytes >= bytes.count()) {
+      ++known->second.users;
+      return core::Ok();
+    }
+  }
+  RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu.Primary());
+  const CudaScope scope(gpu.driver(), context);
+  const CudaCaptureExempt exempt(gpu.driver());
+  RAVEN_CUDA_CALL(gpu, cuMemHostRegister, begin, bytes.count(),
+                  CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+  CUdeviceptr on_device = 0;
+  const core::Status mapped = gpu.Check(
+      gpu.driver().cuMemHostGetDevicePointer(&on_device, begin, 0), "cuMemHostGetDevicePointer");
+  if (!mapped.ok()) {
+    gpu.driver().cuMemHostUnregister(begin);
+    return mapped;
+  }
+  std::lock_guard lock(mutex_);
+  ranges_[at] = {bytes.count(), on_device, 1};
+  return core::Ok();
+}
+
+void CudaWords::Remove(CudaGpu& gpu, void* begin) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = ranges_.find(reinterpret_cast<uintptr_t>(begin));
+    RAVEN_CHECK(known != ranges_.end());
+    if (--known->second.users > 0) return;
+    ranges_.erase(known);
+  }
+  const auto context = gpu.Primary();
+  if (!context.ok()) return;
+  const CudaScope scope(gpu.driver(), *context);
+  const CudaCaptureExempt exempt(gpu.driver());
+  // A failure here leaves the page pinned until the process ends, and nobody could do better.
+  gpu.driver().cuMemHostUnregister(begin);
+}
+
+core::Result<CUdeviceptr> CudaWords::Find(const Word* word) const {
+  const auto at = reinterpret_cast<uintptr_t>(word);
+  std::shared_lock lock(mutex_);
+  auto range = ranges_.upper_bound(at);
+  if (range != ranges_.begin()) {
+    --range;
+    if (at - range->first + sizeof(Word) <= range->second.bytes) {
+      return range->second.on_device + (at - range->first);
+    }
+  }
+  return core::Error{core::ErrorCode::kInvalidArgument,
+                     "the word is in no memory given to RegisterWords"};
+}
+
+CudaGpu::CudaGpu(std::shared_ptr<const CudaDriver> driver, CUdevice device, int ordinal,
+                 std::shared_ptr<CudaWords> words)
+    : driver_(std::move(driver)),
+      device_(device),
+      who_("device " + std::to_string(ordinal)),
+      words_(std::move(words)) {}
+
+CudaGpu::~CudaGpu() {
+  if (primary_.load() != nullptr) driver_->cuDevicePrimaryCtxRelease(device_);
+}
+
+core::Result<CUcontext> CudaGpu::Primary() {
+  CUcontext context = primary_.load(std::memory_order_acquire);
+  if (context != nullptr) [[likely]]
+    return context;
+  std::lock_guard lock(mutex_);
+  context = primary_.load(std::memory_order_relaxed);
+  if (context != nullptr) return context;
+  const CudaCaptureExempt exempt(*driver_);
+  RAVEN_CUDA_CALL(*this, cuDevicePrimaryCtxRetain, &context, device_);
+  primary_.store(context, std::memory_order_release);
+  return context;
+}
+
+int CudaGpu::Attribute(CUdevice_attribute attribute) const {
+  int value = 0;
+  return driver_->cuDeviceGetAttribute(&value, attribute, device_) == CUDA_SUCCESS ? value : 0;
+}
+
+}  // namespace ravenstore::device

@@ -1,0 +1,125 @@
+// What the files of the CUDA backend share about one GPU: its driver table, its primary context,
+// the shared words known to the driver, and how a failed call becomes an Error.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "device/cuda_driver.h"
+#include "device/device.h"
+
+namespace ravenstore::device {
+
+class CudaGpu;
+
+// Makes a context current on the calling thread, and the previous one again at its end. Costs one
+// look at the current context where it is the right one already.
+class CudaScope {
+ public:
+  CudaScope(const CudaDriver& driver, CUcontext context) : driver_(driver) {
+    driver_.cuCtxGetCurrent(&previous_);
+    changed_ = previous_ != context;
+    if (changed_) [[unlikely]]
+      driver_.cuCtxSetCurrent(context);
+  }
+  ~CudaScope() {
+    if (changed_) [[unlikely]]
+      driver_.cuCtxSetCurrent(previous_);
+  }
+  CudaScope(const CudaScope&) = delete;
+  CudaScope& operator=(const CudaScope&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  CUcontext previous_ = nullptr;
+  bool changed_ = false;
+};
+
+// Lets the calling thread make calls that a graph capture elsewhere in the process (in PyTorch's
+// default mode) would otherwise be broken by: ours touch nothing that is captured.
+class CudaCaptureExempt {
+ public:
+  explicit CudaCaptureExempt(const CudaDriver& driver) : driver_(driver) {
+    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~CudaCaptureExempt() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+  CudaCaptureExempt(const CudaCaptureExempt&) = delete;
+  CudaCaptureExempt& operator=(const CudaCaptureExempt&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// Shared pages that the driver knows, and where its devices see them. One table serves all devices
+// of a process, because a page can be registered once only.
+// Threads: any.
+class CudaWords {
+ public:
+  // Registers [begin, begin + bytes) through `gpu`, or counts one more user of it.
+  core::Status Add(CudaGpu& gpu, void* begin, core::Bytes bytes);
+  // Ends one use, and with the last the registration; that may wait for streams held in a Wait.
+  void Remove(CudaGpu& gpu, void* begin);
+  // The address of `word` on the devices; kInvalidArgument when it lies in no registered page.
+  core::Result<CUdeviceptr> Find(const Word* word) const;
+
+ private:
+  struct Range {
+    uint64_t bytes;
+    CUdeviceptr on_device;
+    uint32_t users;
+  };
+  mutable std::shared_mutex mutex_;
+  std::map<uintptr_t, Range> ranges_;  // by begin; guarded by mutex_
+};
+
+// Owns: a reference on the GPU's primary context from the first use on. A context costs hundreds of
+// megabytes of the GPU, so a GPU that nobody uses gets none.
+// Threads: any.
+class CudaGpu {
+ public:
+  CudaGpu(std::shared_ptr<const CudaDriver> driver, CUdevice device, int ordinal,
+          std::shared_ptr<CudaWords> words);
+  ~CudaGpu();
+  CudaGpu(const CudaGpu&) = delete;
+  CudaGpu& operator=(const CudaGpu&) = delete;
+
+  const CudaDriver& driver() const { return *driver_; }
+  CUdevice device() const { return device_; }
+  CudaWords& words() const { return *words_; }
+
+  core::Result<CUcontext> Primary();
+  // 0 for an attribute that the driver does not know.
+  int Attribute(CUdevice_attribute attribute) const;
+
+  core::Status Check(CUresult result, const char* call) const {
+    if (result == CUDA_SUCCESS) [[likely]]
+      return core::Ok();
+    return Failure(result, call);
+  }
+  core::Error Failure(CUresult result, const char* call) const {
+    return driver_->Failure(result, call, who_);
+  }
+
+ private:
+  const std::shared_ptr<const CudaDriver> driver_;
+  const CUdevice device_;
+  const std::string who_;  // "device 0"
+  const std::shared_ptr<CudaWords> words_;
+  std::mutex mutex_;
+  std::atomic<CUcontext> primary_{nullptr};  // set under mutex_
+};
+
+}  // namespace ravenstore::device
+
+// Calls a function of `gpu`'s driver and returns its failure from the enclosing function.
+#define RAVEN_CUDA_CALL(gpu, name, ...) \
+  RAVEN_RETURN_IF_ERROR((gpu).Check((gpu).driver().name(__VA_ARGS__), #name))

@@ -1,0 +1,92 @@
+#include "device/host_channel.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "device/host_stream.h"
+
+namespace ravenstore::device {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A sleep may end late by about this much; the rest is spun.
+constexpr auto kSleepSlack = std::chrono::microseconds(80);
+
+void WaitUntil(HostLink::TimePoint deadline) {
+  if (deadline - Clock::now() > 2 * kSleepSlack) {
+    std::this_thread::sleep_until(deadline - kSleepSlack);
+  }
+  while (Clock::now() < deadline) std::this_thread::yield();
+}
+
+class HostChannel : public Channel {
+ public:
+  HostChannel(std::string name, std::shared_ptr<HostLink> link, std::shared_ptr<HostFaults> faults)
+      : name_(std::move(name)), link_(std::move(link)), faults_(std::move(faults)) {}
+
+  Status Copy(void* to, const void* from, Bytes bytes) override {
+    RAVEN_RETURN_IF_ERROR(Health());
+    const bool fails = faults_->NextCopyFails();
+    const auto queued = link_->paced() ? Clock::now() : HostLink::TimePoint{};
+    queue_.Run([this, to, from, bytes, fails, queued] {
+      if (failed_.load(std::memory_order_relaxed)) return;
+      if (fails) {
+        failed_.store(true, std::memory_order_release);
+        return;
+      }
+      memcpy(to, from, bytes.count());
+      if (link_->paced()) WaitUntil(link_->Occupy(queued, bytes));
+    });
+    return core::Ok();
+  }
+
+  Status Signal(Word* word, uint64_t value) override {
+    RAVEN_RETURN_IF_ERROR(Health());
+    queue_.Run([this, word, value] {
+      if (!failed_.load(std::memory_order_relaxed)) word->store(value, std::memory_order_release);
+    });
+    return core::Ok();
+  }
+
+  Status Health() override {
+    if (!failed_.load(std::memory_order_acquire)) return core::Ok();
+    return core::Error{core::ErrorCode::kDevice, name_ + ": copy: injected fault"};
+  }
+
+ private:
+  const std::string name_;
+  const std::shared_ptr<HostLink> link_;
+  const std::shared_ptr<HostFaults> faults_;
+  std::atomic<bool> failed_{false};
+  HostStream queue_;  // last: its thread uses the others until it ends
+};
+
+}  // namespace
+
+HostLink::HostLink(double bytes_per_second, core::Duration latency)
+    : bytes_per_second_(bytes_per_second), latency_(latency) {}
+
+HostLink::TimePoint HostLink::Occupy(TimePoint queued, core::Bytes bytes) {
+  core::Duration held = latency_;
+  if (bytes_per_second_ > 0) {
+    held += core::Duration(
+        static_cast<int64_t>(static_cast<double>(bytes.count()) * 1e9 / bytes_per_second_));
+  }
+  std::lock_guard lock(mutex_);
+  // Counted from the time the copy was queued, not from now: a thread that woke late would
+  // otherwise slow the link down.
+  free_at_ = std::max(free_at_, queued) + held;
+  return free_at_;
+}
+
+std::unique_ptr<Channel> OpenHostChannel(std::string name, std::shared_ptr<HostLink> link,
+                                         std::shared_ptr<HostFaults> faults) {
+  return std::make_unique<HostChannel>(std::move(name), std::move(link), std::move(faults));
+}
+
+}  // namespace ravenstore::device

@@ -1,0 +1,177 @@
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "device/device.h"
+#include "device/host_channel.h"
+#include "device/host_stream.h"
+#include "device/pieces.h"
+#include "device/reservation.h"
+
+namespace ravenstore::device {
+namespace {
+
+// As on a GPU, so that what is aligned here is aligned there.
+constexpr Bytes kGranularity = core::MiB(2);
+
+// What one simulated device has left.
+class HostLedger {
+ public:
+  HostLedger(std::string name, Bytes total) : name_(std::move(name)), total_(total) {}
+
+  Status Charge(Bytes bytes) {
+    uint64_t used = used_.load(std::memory_order_relaxed);
+    do {
+      const uint64_t free = total_.count() - used;
+      if (bytes.count() > free) {
+        return core::Error{core::ErrorCode::kOutOfMemory,
+                           name_ + ": " + std::to_string(bytes.count()) + " bytes asked, " +
+                               std::to_string(free) + " free"};
+      }
+    } while (!used_.compare_exchange_weak(used, used + bytes.count(), std::memory_order_relaxed));
+    return core::Ok();
+  }
+  void Refund(Bytes bytes) { used_.fetch_sub(bytes.count(), std::memory_order_relaxed); }
+  Bytes Free() const { return total_ - Bytes(used_.load(std::memory_order_relaxed)); }
+
+ private:
+  const std::string name_;
+  const Bytes total_;
+  std::atomic<uint64_t> used_{0};
+};
+
+// A piece of an arena. Its memory is charged to `ledger` as long as this lives; null charges
+// nobody.
+struct HostPiece {
+  HostPiece(Bytes size, std::shared_ptr<HostLedger> charged)
+      : bytes(size), ledger(std::move(charged)) {}
+  ~HostPiece() {
+    if (ledger != nullptr) ledger->Refund(bytes);
+  }
+
+  const Bytes bytes;
+  const std::shared_ptr<HostLedger> ledger;
+  ipc::UniqueFd memory;  // none when it was imported
+};
+
+class HostArena : public Arena {
+ public:
+  // `ledger` is null for host memory, which is not limited.
+  HostArena(Reservation range, std::shared_ptr<HostLedger> ledger,
+            std::shared_ptr<HostFaults> faults)
+      : range_(std::move(range)),
+        ledger_(std::move(ledger)),
+        faults_(std::move(faults)),
+        pieces_(range_.size(), kGranularity) {}
+
+  std::byte* base() const override { return range_.base(); }
+  Bytes size() const override { return range_.size(); }
+
+  Status Create(Bytes offset, Bytes bytes) override {
+    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostPiece>> {
+      if (faults_->NextCreateFails()) {
+        return core::Error{core::ErrorCode::kDevice, "create: injected fault"};
+      }
+      if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(ledger_->Charge(bytes));
+      auto piece = std::make_shared<HostPiece>(bytes, ledger_);
+      RAVEN_ASSIGN_OR_RETURN(piece->memory, NewMemory(bytes));
+      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, piece->memory.get()));
+      return piece;
+    });
+  }
+
+  Result<ipc::UniqueFd> Export(Bytes offset) override {
+    RAVEN_ASSIGN_OR_RETURN(auto piece, pieces_.Find(offset));
+    if (!piece->memory) {
+      return core::Error{core::ErrorCode::kInvalidArgument,
+                         "arena offset " + std::to_string(offset.count()) +
+                             ": the piece was imported, only its creator exports it"};
+    }
+    return Duplicate(piece->memory.get());
+  }
+
+  Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
+    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostPiece>> {
+      RAVEN_ASSIGN_OR_RETURN(const Bytes whole, SizeOf(descriptor.get()));
+      if (whole != bytes) {
+        return core::Error{core::ErrorCode::kInvalidArgument,
+                           "import of " + std::to_string(bytes.count()) + " bytes from memory of " +
+                               std::to_string(whole.count())};
+      }
+      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, descriptor.get()));
+      return std::make_shared<HostPiece>(bytes, nullptr);
+    });
+  }
+
+  Status Unmap(Bytes offset) override {
+    return pieces_.Remove(
+        offset, [&](const HostPiece& piece) { return range_.Unmap(offset, piece.bytes); });
+  }
+
+ private:
+  Reservation range_;
+  const std::shared_ptr<HostLedger> ledger_;
+  const std::shared_ptr<HostFaults> faults_;
+  PieceTable<HostPiece> pieces_;
+};
+
+class HostDevice : public Device {
+ public:
+  HostDevice(int ordinal, const HostOptions& options, std::shared_ptr<HostFaults> faults)
+      : info_{.uuid = "HOST-" + std::to_string(ordinal),
+              .name = "simulated device " + std::to_string(ordinal),
+              .total = options.total},
+        ledger_(std::make_shared<HostLedger>(info_.uuid, options.total)),
+        faults_(std::move(faults)),
+        up_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)),
+        down_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)) {}
+
+  const DeviceInfo& info() const override { return info_; }
+  Bytes granularity() const override { return kGranularity; }
+  Result<Bytes> FreeBytes() override { return ledger_->Free(); }
+
+  Result<std::unique_ptr<Arena>> ReserveArena(Bytes size) override {
+    return Reserve(size, ledger_);
+  }
+  Result<std::unique_ptr<Arena>> ReserveHostArena(Bytes size, int) override {
+    return Reserve(size, nullptr);
+  }
+  Result<std::unique_ptr<Registration>> RegisterWords(void*, Bytes) override {
+    // Shared memory is all that the threads of this backend need.
+    return std::make_unique<Registration>();
+  }
+  Result<std::unique_ptr<Channel>> OpenChannel(Direction direction) override {
+    return OpenHostChannel(info_.uuid, direction == Direction::kHostToDevice ? up_ : down_,
+                           faults_);
+  }
+  Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) override {
+    return WrapHostStream(stream);
+  }
+
+ private:
+  Result<std::unique_ptr<Arena>> Reserve(Bytes size, std::shared_ptr<HostLedger> ledger) {
+    RAVEN_ASSIGN_OR_RETURN(Reservation range, Reservation::Make(size.RoundUp(kGranularity)));
+    return std::unique_ptr<Arena>(
+        std::make_unique<HostArena>(std::move(range), std::move(ledger), faults_));
+  }
+
+  const DeviceInfo info_;
+  const std::shared_ptr<HostLedger> ledger_;
+  const std::shared_ptr<HostFaults> faults_;
+  const std::shared_ptr<HostLink> up_;
+  const std::shared_ptr<HostLink> down_;
+};
+
+}  // namespace
+
+Devices OpenHostDevices(const HostOptions& options) {
+  auto faults = std::make_shared<HostFaults>(options);
+  Devices devices;
+  for (int ordinal = 0; ordinal < options.count; ++ordinal) {
+    devices.push_back(std::make_shared<HostDevice>(ordinal, options, faults));
+  }
+  return devices;
+}
+
+}  // namespace ravenstore::device

@@ -1,0 +1,129 @@
+#include "device/host_stream.h"
+
+#include <string.h>
+
+#include <chrono>
+#include <utility>
+
+namespace ravenstore::device {
+namespace {
+
+// Yields first, because most waits are over soon, and then sleeps a little, so that a stream that
+// is held for long does not take a core from those who would release it.
+void Await(const Word& word, uint64_t value) {
+  for (int turn = 0; word.load(std::memory_order_acquire) < value; ++turn) {
+    if (turn < 200) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(turn < 400 ? 20 : 200));
+    }
+  }
+}
+
+// The calling thread as a stream: everything is done when the call returns.
+class CallerStream : public Stream {
+ public:
+  Status SignalAfter(Word* word, uint64_t value) override {
+    word->store(value, std::memory_order_release);
+    return core::Ok();
+  }
+  Status Wait(Word* word, uint64_t value) override {
+    if (word->load(std::memory_order_acquire) >= value) return core::Ok();
+    return core::Error{core::ErrorCode::kWrongState,
+                       "a wait on the host backend's default stream, which is the calling thread, "
+                       "would never end"};
+  }
+  Status Copy(void* to, const void* from, Bytes bytes) override {
+    memcpy(to, from, bytes.count());
+    return core::Ok();
+  }
+  Status Fill(void* to, uint8_t value, Bytes bytes) override {
+    memset(to, value, bytes.count());
+    return core::Ok();
+  }
+  Result<bool> Capturing() override { return false; }
+  Status Synchronize() override { return core::Ok(); }
+  bool synchronous() const override { return true; }
+};
+
+class QueueStream : public Stream {
+ public:
+  explicit QueueStream(HostStream* queue) : queue_(*queue) {}
+
+  Status SignalAfter(Word* word, uint64_t value) override {
+    queue_.Run([word, value] { word->store(value, std::memory_order_release); });
+    return core::Ok();
+  }
+  Status Wait(Word* word, uint64_t value) override {
+    queue_.Run([word, value] { Await(*word, value); });
+    return core::Ok();
+  }
+  Status Copy(void* to, const void* from, Bytes bytes) override {
+    queue_.Run([to, from, bytes] { memcpy(to, from, bytes.count()); });
+    return core::Ok();
+  }
+  Status Fill(void* to, uint8_t value, Bytes bytes) override {
+    queue_.Run([to, value, bytes] { memset(to, value, bytes.count()); });
+    return core::Ok();
+  }
+  Result<bool> Capturing() override { return queue_.capturing(); }
+  Status Synchronize() override {
+    queue_.Synchronize();
+    return core::Ok();
+  }
+  bool synchronous() const override { return false; }
+
+ private:
+  HostStream& queue_;
+};
+
+}  // namespace
+
+HostStream::~HostStream() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    arrived_.notify_one();
+  }
+  if (worker_.joinable()) worker_.join();
+}
+
+void HostStream::Run(std::function<void()> work) {
+  std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(work));
+  ++enqueued_;
+  if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
+  // A busy worker looks at the queue again before it sleeps.
+  if (idle_) arrived_.notify_one();
+}
+
+void HostStream::Synchronize() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [this, upto = enqueued_] { return done_ >= upto; });
+}
+
+void HostStream::Work() {
+  std::deque<std::function<void()>> batch;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    idle_ = true;
+    arrived_.wait(lock, [this] { return !queue_.empty() || closing_; });
+    idle_ = false;
+    if (queue_.empty()) return;
+    batch.swap(queue_);
+    lock.unlock();
+    const uint64_t count = batch.size();
+    for (auto& work : batch) work();
+    batch.clear();
+    lock.lock();
+    done_ += count;
+    finished_.notify_all();
+  }
+}
+
+std::unique_ptr<Stream> WrapHostStream(StreamHandle handle) {
+  if (handle == nullptr) return std::make_unique<CallerStream>();
+  return std::make_unique<QueueStream>(static_cast<HostStream*>(handle));
+}
+
+}  // namespace ravenstore::device

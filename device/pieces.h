@@ -1,0 +1,117 @@
+// Which pieces of an arena are mapped: the checks and the book-keeping that all arenas share.
+//
+// A range is claimed before the slow work of filling or emptying it begins and is given up after,
+// so that two threads never map over each other while no lock is held over a driver call.
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::device {
+
+template <typename Piece>
+class PieceTable {
+ public:
+  PieceTable(core::Bytes size, core::Bytes granularity) : size_(size), granularity_(granularity) {}
+
+  // Claims [offset, offset + bytes) and keeps what make(), a Result<std::shared_ptr<Piece>>, put
+  // there; gives the range up again if that is an error.
+  template <typename Make>
+  core::Status Place(core::Bytes offset, core::Bytes bytes, Make make) {
+    RAVEN_RETURN_IF_ERROR(Claim(offset, bytes));
+    core::Result<std::shared_ptr<Piece>> piece = make();
+    std::lock_guard lock(mutex_);
+    if (!piece.ok()) {
+      rows_.erase(offset);
+      return std::move(piece).error();
+    }
+    rows_.at(offset).piece = *std::move(piece);
+    return core::Ok();
+  }
+
+  // Has clear(piece), a Status, unmap the piece at `offset`, and forgets it. If that is an error
+  // the range stays claimed for ever: what is mapped there is not known.
+  template <typename Clear>
+  core::Status Remove(core::Bytes offset, Clear clear) {
+    std::shared_ptr<Piece> piece;
+    {
+      std::lock_guard lock(mutex_);
+      const auto row = rows_.find(offset);
+      if (row == rows_.end() || row->second.piece == nullptr) return Absent(offset);
+      piece = std::exchange(row->second.piece, nullptr);
+    }
+    RAVEN_RETURN_IF_ERROR(clear(*piece));
+    std::lock_guard lock(mutex_);
+    rows_.erase(offset);
+    return core::Ok();
+  }
+
+  // kNotFound when no piece begins at `offset`.
+  core::Result<std::shared_ptr<Piece>> Find(core::Bytes offset) const {
+    std::lock_guard lock(mutex_);
+    const auto row = rows_.find(offset);
+    if (row == rows_.end() || row->second.piece == nullptr) return Absent(offset);
+    return row->second.piece;
+  }
+
+  // Calls visit(offset, piece) for every piece and forgets them all.
+  template <typename Visit>
+  void Drain(Visit visit) {
+    std::lock_guard lock(mutex_);
+    for (auto& [offset, row] : rows_) {
+      if (row.piece != nullptr) visit(offset, *row.piece);
+    }
+    rows_.clear();
+  }
+
+ private:
+  struct Row {
+    core::Bytes bytes;
+    std::shared_ptr<Piece> piece;  // null while it is being filled or emptied
+  };
+
+  core::Status Claim(core::Bytes offset, core::Bytes bytes) {
+    const uint64_t mask = granularity_.count() - 1;
+    if (bytes == core::Bytes{} || ((offset.count() | bytes.count()) & mask) != 0) {
+      return Invalid(offset, "offset and size must be multiples of " +
+                                 std::to_string(granularity_.count()) + ", got size " +
+                                 std::to_string(bytes.count()));
+    }
+    if (offset > size_ || bytes > size_ - offset) {
+      return Invalid(offset, std::to_string(bytes.count()) + " bytes reach past the arena's " +
+                                 std::to_string(size_.count()));
+    }
+    std::lock_guard lock(mutex_);
+    const auto next = rows_.lower_bound(offset);
+    const bool hits_next = next != rows_.end() && next->first < offset + bytes;
+    const bool hits_previous =
+        next != rows_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > offset;
+    if (hits_next || hits_previous) return Invalid(offset, "overlaps a piece that is mapped");
+    rows_.emplace(offset, Row{bytes, nullptr});
+    return core::Ok();
+  }
+
+  static core::Error Invalid(core::Bytes offset, const std::string& what) {
+    return {core::ErrorCode::kInvalidArgument,
+            "arena offset " + std::to_string(offset.count()) + ": " + what};
+  }
+  static core::Error Absent(core::Bytes offset) {
+    return {core::ErrorCode::kNotFound,
+            "arena offset " + std::to_string(offset.count()) + ": no piece begins there"};
+  }
+
+  const core::Bytes size_;
+  const core::Bytes granularity_;
+  mutable std::mutex mutex_;
+  std::map<core::Bytes, Row> rows_;  // by offset; guarded by mutex_
+};
+
+}  // namespace ravenstore::device

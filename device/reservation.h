@@ -1,0 +1,48 @@
+// Address ranges and sealed memfds: what an arena is made of where no driver makes it.
+#pragma once
+
+#include <cstddef>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "ipc/unique_fd.h"
+
+namespace ravenstore::device {
+
+// A range of addresses that nothing else of this process will be given. A forked child does not
+// inherit it. Owns: the range, and unmaps all of it at its end.
+class Reservation {
+ public:
+  static core::Result<Reservation> Make(core::Bytes size);
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept;
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation();
+
+  std::byte* base() const { return base_; }
+  core::Bytes size() const { return size_; }
+
+  // Maps the first `bytes` of `memory`, shared and writable, at `offset`.
+  core::Status Map(core::Bytes offset, core::Bytes bytes, int memory);
+  // Makes the range inaccessible again.
+  core::Status Unmap(core::Bytes offset, core::Bytes bytes);
+
+ private:
+  std::byte* base_ = nullptr;
+  core::Bytes size_;
+};
+
+// A memfd of this size, zeroed, closed on exec, sealed against shrinking and growing: with another
+// size, whoever else holds it could make our access to it fault.
+core::Result<ipc::UniqueFd> NewMemory(core::Bytes bytes);
+
+// Another descriptor of the same memory, closed on exec.
+core::Result<ipc::UniqueFd> Duplicate(int descriptor);
+
+// The size of the memory behind `descriptor`.
+core::Result<core::Bytes> SizeOf(int descriptor);
+
+// kSystem with what was tried and errno's words.
+core::Error SystemError(const char* what);
+
+}  // namespace ravenstore::device

@@ -1,0 +1,400 @@
+#include "ipc/socket.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "ipc/clock.h"
+#include "proto/packet.h"
+
+namespace ravenstore::ipc {
+namespace {
+
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+
+// Newer than Debian 12's headers (Linux 6.5).
+constexpr int kSoPeerPidfd = 77;
+constexpr int kBacklog = 128;
+// A handful of the largest packets may be under way.
+constexpr int kSendBufferBytes = 4 * static_cast<int>(proto::kControlPacketMax);
+constexpr size_t kControlBytes = CMSG_SPACE(proto::kControlDescriptorsMax * sizeof(int));
+
+ErrorCode CodeOf(int error) {
+  switch (error) {
+    case EAGAIN: return ErrorCode::kTimedOut;
+    case EPERM:
+    case EACCES: return ErrorCode::kPermission;
+    case EMFILE:
+    case ENFILE:
+    case ETOOMANYREFS: return ErrorCode::kLimit;
+    case EPIPE:
+    case ECONNRESET:
+    case ENOTCONN:
+    case ECONNREFUSED: return ErrorCode::kUnavailable;
+    default: return ErrorCode::kSystem;
+  }
+}
+
+Error SystemError(const std::string& what, int error) {
+  return {CodeOf(error), what + ": " + std::strerror(error)};
+}
+
+Result<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path) ||
+      path.find('\0') != std::string::npos) {
+    return Error{ErrorCode::kInvalidArgument, "socket path '" + path + "' must have 1 to " +
+                                                  std::to_string(sizeof(address.sun_path) - 1) +
+                                                  " bytes"};
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+const sockaddr* Generic(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+Result<UniqueFd> NewSocket(int flags) {
+  UniqueFd made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+  if (!made) return SystemError("making a Unix socket", errno);
+  return made;
+}
+
+void SetSendBuffer(int socket) {
+  // Best effort: the system's default holds a packet of the largest size as well.
+  setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
+}
+
+// Holds off other processes that would clear the way to the same path: without this, two daemons
+// starting at once could each take the other's new socket for a stale one. The lock is on the
+// directory, so that no lock file stays behind.
+Result<UniqueFd> LockDirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "."
+                                : slash == 0               ? "/"
+                                                           : path.substr(0, slash);
+  UniqueFd held(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!held) return SystemError("opening the socket's directory '" + directory + "'", errno);
+  if (flock(held.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      return Error{ErrorCode::kUnavailable,
+                   "another process is about to listen in '" + directory + "'"};
+    }
+    return SystemError("locking the socket's directory '" + directory + "'", errno);
+  }
+  return held;
+}
+
+// Removes what a dead listener left at `path`.
+Status ClearStale(const std::string& path, const sockaddr_un& address) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return core::Ok();
+    return SystemError("looking at '" + path + "'", errno);
+  }
+  if (!S_ISSOCK(status.st_mode)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "'" + path + "' exists and is not a socket; it was left alone"};
+  }
+  RAVEN_ASSIGN_OR_RETURN(UniqueFd probe, NewSocket(SOCK_NONBLOCK));
+  if (connect(probe.get(), Generic(address), sizeof(address)) == 0 || errno == EAGAIN) {
+    return Error{ErrorCode::kUnavailable, "another process already listens at '" + path + "'"};
+  }
+  if (errno == EPROTOTYPE) {
+    return Error{ErrorCode::kUnavailable, "a listener of another kind already uses '" + path + "'"};
+  }
+  if (errno != ECONNREFUSED) return SystemError("probing '" + path + "'", errno);
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return SystemError("removing the stale socket '" + path + "'", errno);
+  }
+  return core::Ok();
+}
+
+Result<gid_t> GroupNamed(const std::string& group) {
+  std::string buffer(1024, '\0');
+  struct group entry {};
+  struct group* found = nullptr;
+  int error;
+  while ((error = getgrnam_r(group.c_str(), &entry, buffer.data(), buffer.size(), &found)) ==
+         ERANGE) {
+    buffer.resize(buffer.size() * 2);
+  }
+  if (found == nullptr) {
+    return Error{ErrorCode::kInvalidArgument, "there is no group '" + group + "'"};
+  }
+  return entry.gr_gid;
+}
+
+// Waits for `events`; a hang-up or an error counts, since the next call then reports it.
+Status Await(int socket, short events, core::Tick deadline) {
+  for (;;) {
+    pollfd ready{socket, events, 0};
+    timespec bound{};
+    if (deadline != core::kNever) {
+      const auto left = std::max(deadline - Now(), core::Duration(0));
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+      bound = {.tv_sec = seconds.count(), .tv_nsec = (left - seconds).count()};
+    }
+    const int count = ppoll(&ready, 1, deadline == core::kNever ? nullptr : &bound, nullptr);
+    if (count > 0) return core::Ok();
+    if (count == 0) return Error{ErrorCode::kTimedOut, "the other side did not get ready in time"};
+    if (errno != EINTR) return SystemError("poll", errno);
+  }
+}
+
+void TakeDescriptors(msghdr* message, std::vector<UniqueFd>* descriptors) {
+  for (cmsghdr* part = CMSG_FIRSTHDR(message); part != nullptr; part = CMSG_NXTHDR(message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int descriptor;
+      std::memcpy(&descriptor, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      descriptors->emplace_back(descriptor);
+    }
+  }
+}
+
+// The time of `pid` and its pidfd belong to one process if it was alive between the two looks.
+bool Alive(int pidfd) {
+  pollfd ready{pidfd, POLLIN, 0};
+  return poll(&ready, 1, 0) == 0;
+}
+
+Error PeerIsDead(pid_t pid) {
+  return {ErrorCode::kUnavailable, "the peer, process " + std::to_string(pid) + ", is dead"};
+}
+
+// For kernels that do not hand out the peer's pidfd themselves. The number may have been given to
+// another process since the peer connected; then the peer is dead, and unless it left the socket to
+// a fork, the socket says so. A successor of another user is recognised too. What remains, a fork
+// of the dead peer beside a process of the same user under its number, is the same user's doing.
+Result<UniqueFd> OpenPidfd(int socket, const ucred& credentials) {
+  if (credentials.pid == 0) {
+    return Error{ErrorCode::kUnsupported,
+                 "the peer lives in a PID namespace that this one does not see, and this kernel "
+                 "(before 6.5) cannot follow it: share the PID namespace"};
+  }
+  UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
+  if (!pidfd && errno == ESRCH) return PeerIsDead(credentials.pid);
+  if (!pidfd && errno == ENOSYS) {
+    return Error{ErrorCode::kUnsupported, "this kernel (before 5.3) has no pidfd_open"};
+  }
+  if (!pidfd) return SystemError("pidfd_open of the peer", errno);
+  struct stat owner {};
+  const std::string directory = "/proc/" + std::to_string(credentials.pid);
+  if (stat(directory.c_str(), &owner) != 0) return PeerIsDead(credentials.pid);
+  // A process that may not be dumped belongs to root in /proc, whoever runs it.
+  if (owner.st_uid != credentials.uid && owner.st_uid != 0) return PeerIsDead(credentials.pid);
+  pollfd hang_up{socket, 0, 0};
+  if (poll(&hang_up, 1, 0) > 0) return PeerIsDead(credentials.pid);
+  return pidfd;
+}
+
+}  // namespace
+
+Result<UniqueFd> Listen(const std::string& path, mode_t mode, const std::string& group) {
+  RAVEN_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  gid_t gid = static_cast<gid_t>(-1);
+  if (!group.empty()) {
+    RAVEN_ASSIGN_OR_RETURN(gid, GroupNamed(group));
+  }
+  RAVEN_ASSIGN_OR_RETURN(const UniqueFd lock, LockDirectoryOf(path));
+  RAVEN_RETURN_IF_ERROR(ClearStale(path, address));
+  RAVEN_ASSIGN_OR_RETURN(UniqueFd listener, NewSocket(SOCK_NONBLOCK));
+  if (bind(listener.get(), Generic(address), sizeof(address)) != 0) {
+    return SystemError("binding '" + path + "'", errno);
+  }
+  // Nobody can connect before listen(), so nobody slips through the mode that bind() gave.
+  const auto fail = [&path](const std::string& what) {
+    const int error = errno;
+    unlink(path.c_str());
+    return SystemError(what + " '" + path + "'", error);
+  };
+  if (!group.empty() && chown(path.c_str(), static_cast<uid_t>(-1), gid) != 0) {
+    return fail("giving group '" + group + "' the socket");
+  }
+  if (chmod(path.c_str(), mode) != 0) return fail("setting the mode of");
+  if (listen(listener.get(), kBacklog) != 0) return fail("listening at");
+  return listener;
+}
+
+Result<UniqueFd> Accept(int listener) {
+  for (;;) {
+    UniqueFd accepted(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (accepted) {
+      SetSendBuffer(accepted.get());
+      return accepted;
+    }
+    // A peer that gave up while it queued is nobody's failure.
+    if (errno != EINTR && errno != ECONNABORTED) return SystemError("accept", errno);
+  }
+}
+
+Result<UniqueFd> Connect(const std::string& path, core::Tick deadline) {
+  RAVEN_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  RAVEN_ASSIGN_OR_RETURN(UniqueFd made, NewSocket(0));
+  SetSendBuffer(made.get());
+  for (;;) {
+    timeval bound{};  // zero: unbounded
+    if (deadline != core::kNever) {
+      const auto left = std::max<int64_t>((deadline - Now()).count() / 1000, 1);
+      bound = {.tv_sec = left / 1000000, .tv_usec = left % 1000000};
+    }
+    // The wait for room in the listener's queue obeys the send time-out.
+    setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof(bound));
+    if (connect(made.get(), Generic(address), sizeof(address)) == 0) break;
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN) {
+      return Error{ErrorCode::kTimedOut, "the listener at '" + path + "' takes no connections"};
+    }
+    if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR) {
+      return Error{ErrorCode::kUnavailable, "nobody listens at '" + path + "'"};
+    }
+    return SystemError("connecting to '" + path + "'", errno);
+  }
+  const timeval unbounded{};
+  setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &unbounded, sizeof(unbounded));
+  return made;
+}
+
+Status Send(int socket, std::string_view bytes, std::span<const int> descriptors) {
+  if (bytes.empty() || bytes.size() > proto::kControlPacketMax ||
+      descriptors.size() > proto::kControlDescriptorsMax) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "a control packet of " + std::to_string(bytes.size()) + " bytes and " +
+                     std::to_string(descriptors.size()) + " descriptors is out of bounds"};
+  }
+  iovec body{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[kControlBytes] = {};
+  msghdr message{};
+  message.msg_iov = &body;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(part), descriptors.data(), descriptors.size_bytes());
+  }
+  while (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    if (errno != EINTR) return SystemError("sending a control packet", errno);
+  }
+  return core::Ok();
+}
+
+Result<std::optional<Packet>> Receive(int socket, bool wait) {
+  Packet packet;
+  packet.bytes.resize(proto::kControlPacketMax);
+  iovec body{packet.bytes.data(), packet.bytes.size()};
+  alignas(cmsghdr) char control[kControlBytes];
+  msghdr message{};
+  ssize_t got;
+  do {
+    message.msg_iov = &body;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
+    // A peer that closed with packets unread resets the connection, once; what it sent before is
+    // still there to be read.
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (got < 0) return SystemError("receiving a control packet", errno);
+  TakeDescriptors(&message, &packet.descriptors);
+  if (message.msg_flags & MSG_TRUNC) {
+    return Error{ErrorCode::kCorrupt,
+                 "a control packet exceeds " + std::to_string(proto::kControlPacketMax) + " bytes"};
+  }
+  if (message.msg_flags & MSG_CTRUNC) {
+    return Error{ErrorCode::kCorrupt,
+                 "a control packet brings more than " +
+                     std::to_string(proto::kControlDescriptorsMax) +
+                     " descriptors, or more than this process may still open (RLIMIT_NOFILE)"};
+  }
+  if (got == 0) return std::optional<Packet>();
+  packet.bytes.resize(static_cast<size_t>(got));
+  return std::optional<Packet>(std::move(packet));
+}
+
+Status WaitReadable(int socket, core::Tick deadline) {
+  return Await(socket, POLLIN, deadline);
+}
+Status WaitWritable(int socket, core::Tick deadline) {
+  return Await(socket, POLLOUT, deadline);
+}
+
+Result<Peer> PeerOf(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return SystemError("SO_PEERCRED", errno);
+  }
+  Peer peer{
+      .pid = credentials.pid, .uid = credentials.uid, .gid = credentials.gid, .pidfd = UniqueFd()};
+  int pidfd = -1;
+  size = sizeof(pidfd);
+  if (getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &pidfd, &size) == 0) {
+    peer.pidfd.reset(pidfd);
+  } else if (errno == ENOPROTOOPT) {
+    RAVEN_ASSIGN_OR_RETURN(peer.pidfd, OpenPidfd(socket, credentials));
+  } else if (errno == ESRCH || errno == EINVAL || errno == ENODATA) {
+    return PeerIsDead(peer.pid);
+  } else {
+    return SystemError("SO_PEERPIDFD", errno);
+  }
+  if (peer.pid != 0) {
+    const Result<uint64_t> started = StartTimeOf(peer.pid);
+    if (!started.ok() && started.error().code != ErrorCode::kNotFound) return started.error();
+    if (!started.ok() || !Alive(peer.pidfd.get())) return PeerIsDead(peer.pid);
+    peer.start_time = *started;
+  }
+  return peer;
+}
+
+Result<uint64_t> StartTimeOf(pid_t pid) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file && (errno == ENOENT || errno == ESRCH)) {
+    return Error{ErrorCode::kNotFound, "there is no process " + std::to_string(pid)};
+  }
+  if (!file) return SystemError("opening " + path, errno);
+  char text[1024];
+  const ssize_t length = read(file.get(), text, sizeof(text));
+  if (length < 0 && errno == ESRCH) {
+    return Error{ErrorCode::kNotFound, "there is no process " + std::to_string(pid)};
+  }
+  if (length < 0) return SystemError("reading " + path, errno);
+  std::string_view rest(text, static_cast<size_t>(length));
+  // The second field is the program's name in parentheses, and may hold anything, parentheses and
+  // blanks too; the start time is the twentieth field after it.
+  rest.remove_prefix(std::min(rest.rfind(')') + 1, rest.size()));
+  for (int field = 0; field < 20; ++field) {
+    rest.remove_prefix(std::min(rest.find(' '), rest.size()));
+    rest.remove_prefix(std::min<size_t>(1, rest.size()));
+  }
+  uint64_t ticks = 0;
+  const auto parsed = std::from_chars(rest.data(), rest.data() + rest.size(), ticks);
+  if (parsed.ec != std::errc()) return Error{ErrorCode::kSystem, path + " has an unknown form"};
+  return ticks;
+}
+
+}  // namespace ravenstore::ipc

@@ -1,0 +1,135 @@
+#include "client/ctl/commands.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "tests/client/ctl/scripted_daemon.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class CommandsTest : public testing::Test {
+ protected:
+  Streams streams() { return {out_, err_}; }
+  std::string out() { return out_.str(); }
+  std::string err() { return err_.str(); }
+  GoodDaemon& daemon() { return good_; }
+
+ private:
+  GoodDaemon good_;
+  ScriptedDaemon daemon_{std::ref(good_)};
+  std::ostringstream out_;
+  std::ostringstream err_;
+
+ protected:
+  Common common{.socket = daemon_.path(), .patience = std::chrono::seconds(60)};
+};
+
+TEST_F(CommandsTest, StatusAsText) {
+  EXPECT_EQ(RunStatus(common, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("HOST-0"));
+  EXPECT_THAT(out(), HasSubstr("train_gpt 3"));
+  EXPECT_EQ(err(), "");
+}
+
+TEST_F(CommandsTest, StatusAsJson) {
+  common.json = true;
+  EXPECT_EQ(RunStatus(common, streams()), kExitOk);
+  EXPECT_THAT(out(), StartsWith("{\"daemon\""));
+  EXPECT_THAT(out(), HasSubstr("\"name\":\"train_gpt 3\""));
+}
+
+TEST_F(CommandsTest, ClientsAreAllThere) {
+  EXPECT_EQ(RunClients(common, streams()), kExitOk);
+  EXPECT_THAT(out(), EndsWith("3 clients\n"));
+}
+
+TEST_F(CommandsTest, ListStopsAtItsLimitAndSaysSo) {
+  EXPECT_EQ(RunList(common, {}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("100 tensors"));
+  EXPECT_THAT(out(), HasSubstr("there are more"));
+}
+
+TEST_F(CommandsTest, ListShowsAllWhenAskedTo) {
+  common.json = true;
+  EXPECT_EQ(RunList(common, {.limit = 0}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("layer299"));
+  EXPECT_THAT(out(), HasSubstr("\"more\":false"));
+}
+
+TEST_F(CommandsTest, ListOfExactlyTheLimitHasNoMore) {
+  EXPECT_EQ(RunList(common, {.limit = 300}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("300 tensors"));
+  EXPECT_THAT(out(), Not(HasSubstr("there are more")));
+}
+
+TEST_F(CommandsTest, ListOfOneClient) {
+  EXPECT_EQ(RunList(common, {.client = 2}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("100 tensors"));
+  EXPECT_THAT(out(), Not(HasSubstr("there are more")));
+}
+
+TEST_F(CommandsTest, ListByTierFindsTensorsInTwoPlaces) {
+  EXPECT_EQ(RunList(common, {.tier = "host", .limit = 0}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("120 tensors"));
+  EXPECT_THAT(out(), HasSubstr("device 0 + host"));
+}
+
+TEST_F(CommandsTest, ListBySizeShowsTheLargestOfAll) {
+  EXPECT_EQ(RunList(common, {.limit = 1, .sort = SortBy::kSize}, streams()), kExitOk);
+  uint64_t largest = 0;
+  for (uint64_t i = 0; i < 300; ++i) largest = std::max(largest, i * 7919 % 1000);
+  EXPECT_THAT(out(), HasSubstr(std::to_string(largest) + ".0 KiB"));
+  EXPECT_THAT(out(), HasSubstr("there are more"));
+}
+
+TEST_F(CommandsTest, LimitsChangeWhatWasGivenOnly) {
+  daemon().limits_now.set_host_budget(core::GiB(5).count());
+  EXPECT_EQ(RunLimits(common, {.client = 2, .device_budget = "12GiB"}, streams()), kExitOk);
+  EXPECT_EQ(out(), "client 2: device budget 12.0 GiB on each device, host budget 5.0 GiB\n");
+}
+
+TEST_F(CommandsTest, LimitsOfAUserByNameOrNumber) {
+  EXPECT_EQ(RunLimits(common, {.user = "root", .host_budget = "1G"}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("user root: "));
+  EXPECT_THAT(out(), HasSubstr("host budget 1.0 GiB"));
+  EXPECT_EQ(RunLimits(common, {.user = "0"}, streams()), kExitOk);
+}
+
+TEST_F(CommandsTest, LimitsRefuseWhatCannotBeMeant) {
+  EXPECT_EQ(RunLimits(common, {}, streams()), kExitUsage);
+  EXPECT_EQ(RunLimits(common, {.client = 1, .user = "root"}, streams()), kExitUsage);
+  EXPECT_EQ(RunLimits(common, {.client = 1, .device_budget = "0"}, streams()), kExitUsage);
+  EXPECT_EQ(RunLimits(common, {.client = 1, .device_budget = "-3"}, streams()), kExitUsage);
+  EXPECT_EQ(RunLimits(common, {.client = 1, .host_budget = "lots"}, streams()), kExitUsage);
+  EXPECT_EQ(RunLimits(common, {.user = "no such user"}, streams()), kExitUsage);
+  EXPECT_EQ(out(), "");
+  EXPECT_THAT(err(), HasSubstr("'lots' is no budget"));
+}
+
+TEST_F(CommandsTest, TheDaemonsRefusalIsAFailureInWords) {
+  common.json = true;
+  EXPECT_EQ(RunLimits(common, {.client = 99, .device_budget = "1GiB"}, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("NOT_FOUND: the daemon says: no such client"));
+  EXPECT_THAT(out(), StartsWith("{\"error\":{\"code\":\"NOT_FOUND\""));
+}
+
+TEST_F(CommandsTest, WithoutADaemonEveryCommandFailsWithAdvice) {
+  common.socket = "/no/such/socket";
+  EXPECT_EQ(RunStatus(common, streams()), kExitFailed);
+  EXPECT_EQ(RunClients(common, streams()), kExitFailed);
+  EXPECT_EQ(RunList(common, {}, streams()), kExitFailed);
+  EXPECT_EQ(RunLimits(common, {.client = 1}, streams()), kExitFailed);
+  EXPECT_EQ(out(), "");
+  EXPECT_THAT(err(), HasSubstr("start the daemon"));
+}
+
+}  // namespace
+}  // namespace ravenstore::client::ctl

@@ -1,0 +1,99 @@
+// The program itself, against a scripted daemon: what main.cc wires.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/client/ctl/scripted_daemon.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Outcome {
+  int code;
+  std::string output;  // both streams
+};
+
+Outcome Ravenctl(const std::string& arguments) {
+  FILE* pipe = popen(("client/ctl/ravenctl " + arguments + " 2>&1").c_str(), "r");
+  RAVEN_CHECK(pipe != nullptr);
+  Outcome outcome{};
+  char buffer[4096];
+  while (const size_t got = std::fread(buffer, 1, sizeof(buffer), pipe)) {
+    outcome.output.append(buffer, got);
+  }
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+TEST(RavenctlTest, ExplainsItself) {
+  const Outcome help = Ravenctl("--help");
+  EXPECT_EQ(help.code, 0);
+  for (const char* command : {"status", "ls", "clients", "limits", "doctor"}) {
+    EXPECT_THAT(help.output, HasSubstr(command));
+    EXPECT_EQ(Ravenctl(std::string(command) + " --help").code, 0) << command;
+  }
+  EXPECT_EQ(Ravenctl("--version").output, std::string(proto::kVersion) + "\n");
+}
+
+TEST(RavenctlTest, WrongUsageHasItsOwnExitCode) {
+  for (const char* arguments :
+       {"", "nonsense", "status --nonsense", "ls --sort color", "ls --limit x", "limits",
+        "limits --client 0", "limits --client 1 --user root", "status --timeout 0"}) {
+    EXPECT_EQ(Ravenctl(arguments).code, 2) << arguments;
+  }
+}
+
+TEST(RavenctlTest, TakesCommonOptionsBeforeAndAfterTheCommand) {
+  GoodDaemon good;
+  ScriptedDaemon daemon(std::ref(good));
+  for (const std::string& arguments : {"--socket " + daemon.path() + " --json status",
+                                       "status --json --socket " + daemon.path()}) {
+    const Outcome status = Ravenctl(arguments);
+    EXPECT_EQ(status.code, 0) << status.output;
+    EXPECT_THAT(status.output, StartsWith("{\"daemon\""));
+  }
+}
+
+TEST(RavenctlTest, FindsTheSocketInTheEnvironment) {
+  GoodDaemon good;
+  ScriptedDaemon daemon(std::ref(good));
+  setenv("RAVENSTORE_SOCKET", daemon.path().c_str(), 1);
+  EXPECT_EQ(Ravenctl("clients").code, 0);
+  unsetenv("RAVENSTORE_SOCKET");
+}
+
+TEST(RavenctlTest, EveryCommandReachesTheDaemon) {
+  GoodDaemon good;
+  ScriptedDaemon daemon(std::ref(good));
+  const std::string socket = " --socket " + daemon.path();
+  EXPECT_THAT(Ravenctl("clients" + socket).output, HasSubstr("3 clients"));
+  EXPECT_THAT(Ravenctl("ls --client 2 --sort size --limit 7" + socket).output,
+              HasSubstr("7 tensors"));
+  EXPECT_THAT(Ravenctl("ls --tier 'device 0' --limit 0 --sort name" + socket).output,
+              HasSubstr("240 tensors"));
+  EXPECT_THAT(Ravenctl("limits --client 2 --device-budget 3GiB --host-budget 4GiB" + socket).output,
+              HasSubstr("device budget 3.0 GiB on each device, host budget 4.0 GiB"));
+  EXPECT_THAT(Ravenctl("limits --user 0" + socket).output, HasSubstr("user 0: "));
+}
+
+TEST(RavenctlTest, TheDoctorFailsWithoutADaemon) {
+  const Outcome doctor = Ravenctl("doctor --json --socket /no/such/socket");
+  EXPECT_EQ(doctor.code, 1);
+  EXPECT_THAT(doctor.output, StartsWith("{\"healthy\":false"));
+}
+
+TEST(RavenctlTest, TheDoctorTakesALiveDaemon) {
+  GoodDaemon good;
+  ScriptedDaemon daemon(std::ref(good));
+  EXPECT_THAT(Ravenctl("doctor --socket " + daemon.path()).output, HasSubstr("OK    daemon"));
+}
+
+}  // namespace
+}  // namespace ravenstore::client::ctl

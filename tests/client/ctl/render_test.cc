@@ -1,0 +1,159 @@
+#include "client/ctl/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/ctl/scripted_daemon.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+proto::ClientInfo SomeClient(uint32_t id, uint64_t device_bytes) {
+  proto::ClientInfo client;
+  client.set_client(id);
+  client.set_pid(4711);
+  client.set_name("client-" + std::to_string(id));
+  client.set_device_bytes(device_bytes);
+  client.set_device_budget(core::GiB(12).count());
+  client.set_host_budget(core::GiB(64).count());
+  return client;
+}
+
+proto::TensorInfo SomeTensor(const std::string& name) {
+  proto::TensorInfo tensor;
+  tensor.set_id(17);
+  tensor.set_client(3);
+  tensor.set_name(name);
+  tensor.set_bytes(core::MiB(64).count());
+  tensor.set_state("idle");
+  tensor.set_tier("device 0 + host");
+  tensor.set_dirty(true);
+  return tensor;
+}
+
+TEST(RenderTest, DurationsReadWell) {
+  EXPECT_EQ(DurationText(0), "0 s");
+  EXPECT_EQ(DurationText(999), "999 ns");
+  EXPECT_EQ(DurationText(1'500), "1.5 µs");
+  EXPECT_EQ(DurationText(2'000'000), "2.0 ms");
+  EXPECT_EQ(DurationText(12'300'000'000), "12.3 s");
+  EXPECT_EQ(DurationText(90'000'000'000), "1 min 30 s");
+  EXPECT_EQ(DurationText(uint64_t{3 * 3600 + 4 * 60} * 1'000'000'000), "3 h 04 min");
+  EXPECT_EQ(DurationText(uint64_t{51 * 3600} * 1'000'000'000), "2 d 3 h");
+  EXPECT_EQ(DurationText(~uint64_t{0}), "213503 d 23 h");
+}
+
+TEST(RenderTest, PercentagesNeedAWhole) {
+  EXPECT_EQ(PercentText(981, 1000), "98.1%");
+  EXPECT_EQ(PercentText(0, 0), "-");
+}
+
+TEST(RenderTest, StrangersCannotTalkToTheTerminal) {
+  EXPECT_EQ(Printable("a\x1b[2Jb\n\x7f"), "a?[2Jb??");
+  EXPECT_EQ(Printable("caf\xc3\xa9 \xc2\x9b"), "caf\xc3\xa9 ?");
+  const std::string text = TensorsText({SomeTensor("\x1b]0;gotcha\x07")}, false);
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(TensorsJson({SomeTensor("\x1b")}, false), HasSubstr("\\u001b"));
+}
+
+TEST(RenderTest, StatusShowsDevicesTiersBudgetsAndCounters) {
+  const GoodDaemon good;
+  const std::string text =
+      StatusText(good.welcome, good.stats, {SomeClient(3, core::GiB(2).count())});
+  EXPECT_THAT(text, StartsWith("ravenstored "));
+  EXPECT_THAT(text, HasSubstr("host (simulated device), up 1 min 30 s"));
+  EXPECT_THAT(text, HasSubstr("HOST-1"));
+  EXPECT_THAT(text, HasSubstr("300.0 MiB  512.0 MiB   2.0 GiB"));
+  EXPECT_THAT(text, HasSubstr("12.0 GiB"));
+  EXPECT_THAT(text, HasSubstr("hits 90.0%"));
+  EXPECT_THAT(text, Not(HasSubstr("trouble")));
+}
+
+TEST(RenderTest, StatusNamesTrouble) {
+  GoodDaemon good;
+  good.stats.set_bad_requests(2);
+  EXPECT_THAT(StatusText(good.welcome, good.stats, {}), HasSubstr("2 bad requests"));
+}
+
+TEST(RenderTest, StatusShowsTheLargestClientsOnly) {
+  const GoodDaemon good;
+  std::vector<proto::ClientInfo> clients;
+  for (uint32_t i = 1; i <= 13; ++i) clients.push_back(SomeClient(i, i));
+  const std::string text = StatusText(good.welcome, good.stats, clients);
+  EXPECT_THAT(text, HasSubstr("client-13"));
+  EXPECT_THAT(text, Not(HasSubstr("client-3 ")));
+  EXPECT_THAT(text, HasSubstr("and 3 more"));
+}
+
+TEST(RenderTest, StatusAsJsonHasTheSame) {
+  const GoodDaemon good;
+  const std::string json = StatusJson(good.welcome, good.stats, {SomeClient(3, 5)});
+  EXPECT_THAT(json, StartsWith("{\"daemon\":{\"version\":"));
+  EXPECT_THAT(json, HasSubstr("\"simulated\":true"));
+  EXPECT_THAT(json, HasSubstr("{\"name\":\"host\",\"capacity_bytes\":2147483648,"
+                              "\"held_bytes\":536870912,\"used_bytes\":314572800}"));
+  EXPECT_THAT(json, HasSubstr("\"device_budget_bytes\":12884901888"));
+  EXPECT_THAT(json, HasSubstr("\"hits\":900"));
+  EXPECT_THAT(json, EndsWith("}\n"));
+}
+
+TEST(RenderTest, TensorsAreATableAndSayWhetherThereAreMore) {
+  EXPECT_EQ(TensorsText({SomeTensor("layer3.mlp")}, false),
+            "ID  CLIENT      SIZE  TIER             STATE  DIRTY  NAME\n"
+            "17       3  64.0 MiB  device 0 + host  idle   dirty  layer3.mlp\n"
+            "1 tensor, 64.0 MiB\n");
+  EXPECT_THAT(TensorsText({}, true), HasSubstr("0 tensors, 0 B; there are more"));
+  EXPECT_EQ(TensorsJson({SomeTensor("a")}, true),
+            "{\"tensors\":[{\"id\":17,\"client\":3,\"name\":\"a\",\"bytes\":67108864,\"device\":0,"
+            "\"tier\":\"device 0 + host\",\"state\":\"idle\",\"dirty\":true}],\"more\":true}\n");
+}
+
+TEST(RenderTest, ColumnsStayAlignedWithNamesBeyondAscii) {
+  const std::string text = TensorsText({SomeTensor("é"), SomeTensor("e")}, false);
+  EXPECT_THAT(text, HasSubstr("dirty  é\n"));
+}
+
+TEST(RenderTest, ClientsAreATable) {
+  const std::string text = ClientsText({SomeClient(3, core::GiB(1).count())});
+  EXPECT_THAT(text, HasSubstr("4711"));
+  EXPECT_THAT(text, HasSubstr("1.0 GiB   12.0 GiB"));
+  EXPECT_THAT(text, EndsWith("1 client\n"));
+  EXPECT_THAT(ClientsJson({}), "{\"clients\":[]}\n");
+}
+
+TEST(RenderTest, LimitsNameWhoseTheyAre) {
+  proto::LimitsSet limits;
+  limits.set_device_budget(core::GiB(12).count());
+  EXPECT_EQ(LimitsText("client 3", limits),
+            "client 3: device budget 12.0 GiB on each device, host budget 0 B\n");
+  EXPECT_EQ(LimitsJson("client 3", limits),
+            "{\"who\":\"client 3\",\"device_budget_bytes\":12884901888,\"host_budget_bytes\":0}\n");
+}
+
+TEST(RenderTest, FindingsShowLevelAndAdvice) {
+  const std::vector<Finding> findings = {
+      {Finding::Level::kOk, "pidfd", "works", ""},
+      {Finding::Level::kFail, "daemon", "none", "start it"},
+  };
+  EXPECT_EQ(FindingsText(findings),
+            "OK    pidfd   works\n"
+            "FAIL  daemon  none\n"
+            "              -> start it\n"
+            "1 ok, 0 warnings, 1 failure\n");
+  EXPECT_EQ(FindingsJson({findings[1]}),
+            "{\"healthy\":false,\"findings\":[{\"level\":\"FAIL\",\"check\":\"daemon\","
+            "\"what\":\"none\",\"advice\":\"start it\"}]}\n");
+}
+
+TEST(RenderTest, ErrorsAreJsonToo) {
+  EXPECT_EQ(ErrorJson({core::ErrorCode::kUnavailable, "nobody"}),
+            "{\"error\":{\"code\":\"UNAVAILABLE\",\"message\":\"nobody\"}}\n");
+}
+
+}  // namespace
+}  // namespace ravenstore::client::ctl

@@ -1,0 +1,182 @@
+// A daemon for ravenctl's tests: a real socket with a script behind it.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "core/types.h"
+#include "ipc/socket.h"
+#include "proto/control.pb.h"
+#include "proto/layout.h"
+#include "proto/version.h"
+#include "tests/ipc/short_directory.h"
+
+namespace ravenstore::client::ctl {
+
+struct Reply {
+  std::vector<std::string> packets{};  // as they go over the wire
+  bool hang_up = false;
+};
+using Script = std::function<Reply(const proto::ClientPacket&)>;
+
+// `answer` as the answer to `question`.
+inline Reply Answer(const proto::ClientPacket& question, proto::DaemonPacket answer) {
+  answer.set_request(question.request());
+  return {.packets = {answer.SerializeAsString()}};
+}
+inline Reply Refuse(const proto::ClientPacket& question, core::ErrorCode code,
+                    const std::string& message) {
+  proto::DaemonPacket answer;
+  answer.mutable_failure()->set_code(static_cast<uint32_t>(code));
+  answer.mutable_failure()->set_message(message);
+  return Answer(question, std::move(answer));
+}
+
+// Serves one connection at a time, until destroyed.
+class ScriptedDaemon {
+ public:
+  explicit ScriptedDaemon(Script script) : script_(std::move(script)) {
+    auto listener = ipc::Listen(path(), 0600, "");
+    RAVEN_CHECK(listener.ok());
+    listener_ = std::move(*listener);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~ScriptedDaemon() {
+    shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+
+  std::string path() const { return directory_ / "s"; }
+
+ private:
+  void Serve() {
+    for (;;) {
+      if (!ipc::WaitReadable(listener_.get(), core::kNever).ok()) return;
+      auto connection = ipc::Accept(listener_.get());
+      if (!connection.ok()) return;
+      while (Serve(connection->get())) {
+      }
+    }
+  }
+  bool Serve(int connection) {
+    auto packet = ipc::Receive(connection, true);
+    if (!packet.ok() || !packet->has_value()) return false;
+    proto::ClientPacket question;
+    if (!question.ParseFromString((*packet)->bytes)) return false;
+    const Reply reply = script_(question);
+    for (const std::string& bytes : reply.packets) {
+      if (!ipc::Send(connection, bytes).ok()) return false;
+    }
+    return !reply.hang_up;
+  }
+
+  ipc::ShortDirectory directory_;
+  Script script_;
+  ipc::UniqueFd listener_;
+  std::thread thread_;
+};
+
+// A daemon in good health, with a few clients and many tensors.
+class GoodDaemon {
+ public:
+  GoodDaemon() {
+    welcome.set_protocol_version(proto::kProtocolVersion);
+    welcome.set_daemon_version(proto::kVersion);
+    welcome.set_backend("host");
+    for (int i = 0; i < 2; ++i) {
+      proto::Device* device = welcome.add_devices();
+      device->set_uuid("HOST-" + std::to_string(i));
+      device->set_name("Simulated device");
+      device->set_total_bytes(core::GiB(2).count());
+      device->set_arena_bytes(core::GiB(64).count());
+    }
+    for (const char* name : {"device 0", "device 1", "host"}) {
+      proto::TierStats* tier = stats.add_tiers();
+      tier->set_name(name);
+      tier->set_capacity(core::GiB(2).count());
+      tier->set_held(core::MiB(512).count());
+      tier->set_used(core::MiB(300).count());
+    }
+    stats.set_clients(3);
+    stats.set_tensors(tensors_total);
+    stats.set_gets(1000);
+    stats.set_hits(900);
+    stats.set_uptime_ns(90'000'000'000);
+  }
+
+  Reply operator()(const proto::ClientPacket& question) {
+    proto::DaemonPacket answer;
+    switch (question.body_case()) {
+      case proto::ClientPacket::kHello: *answer.mutable_welcome() = welcome; break;
+      case proto::ClientPacket::kStats: *answer.mutable_stats() = stats; break;
+      case proto::ClientPacket::kListTensors:
+        FillTensors(question.list_tensors(), answer.mutable_tensors());
+        break;
+      case proto::ClientPacket::kListClients:
+        FillClients(question.list_clients(), answer.mutable_clients());
+        break;
+      case proto::ClientPacket::kSetLimits: {
+        const proto::SetLimits& limits = question.set_limits();
+        const bool known = limits.client() != 0 ? limits.client() <= 3 : limits.uid() == 0;
+        if (!known) return Refuse(question, core::ErrorCode::kNotFound, "no such client");
+        if (limits.device_budget() != 0) limits_now.set_device_budget(limits.device_budget());
+        if (limits.host_budget() != 0) limits_now.set_host_budget(limits.host_budget());
+        *answer.mutable_limits_set() = limits_now;
+        break;
+      }
+      default: return Refuse(question, core::ErrorCode::kInvalidArgument, "what?");
+    }
+    return Answer(question, std::move(answer));
+  }
+
+  proto::Welcome welcome;
+  proto::Stats stats;
+  proto::LimitsSet limits_now;
+  uint64_t tensors_total = 300;
+
+ private:
+  // Tensor i belongs to client i % 3 + 1, has (i * 7919) % 1000 KiB and every fifth is on the host.
+  // Rows without one of the audience's make empty pages, as in the real daemon.
+  void FillTensors(const proto::ListTensors& query, proto::Tensors* tensors) const {
+    const uint64_t end = std::min(tensors_total, query.cursor() + std::min(query.limit(), 128u));
+    for (uint64_t i = query.cursor(); i < end; ++i) {
+      const auto client = static_cast<uint32_t>(i % 3 + 1);
+      if (query.client() != 0 && query.client() != client) continue;
+      proto::TensorInfo* tensor = tensors->add_tensors();
+      tensor->set_id(i + 1);
+      tensor->set_client(client);
+      tensor->set_name("layer" + std::to_string(i));
+      tensor->set_bytes(core::KiB(i * 7919 % 1000).count());
+      tensor->set_state(i % 5 == 0 ? "away" : "idle");
+      tensor->set_tier(i % 5 == 0 ? "host" : i % 5 == 1 ? "device 0 + host" : "device 0");
+      tensor->set_dirty(i % 2 == 0);
+    }
+    tensors->set_next_cursor(end == tensors_total ? 0 : end);
+  }
+  // Two a page.
+  static void FillClients(const proto::ListClients& query, proto::Clients* clients) {
+    for (auto id = static_cast<uint32_t>(query.cursor() == 0 ? 1 : query.cursor()); id <= 3; ++id) {
+      if (clients->clients_size() == 2) {
+        clients->set_next_cursor(id);
+        return;
+      }
+      proto::ClientInfo* client = clients->add_clients();
+      client->set_client(id);
+      client->set_pid(1000 + id);
+      client->set_name("train_gpt " + std::to_string(id));
+      client->set_tensors(100);
+      client->set_device_bytes(core::MiB(100 * id).count());
+      client->set_device_budget(core::GiB(1).count());
+    }
+  }
+};
+
+}  // namespace ravenstore::client::ctl

@@ -1,0 +1,258 @@
+#include "core/eviction.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace ravenstore::core {
+namespace {
+
+constexpr Tick kNow{std::chrono::seconds(1000)};
+const LinkModel kLink{};
+
+Tick In(Duration duration) {
+  return kNow + duration;
+}
+
+// An arena of one piece in which tensors stand one behind the other.
+class Shelf {
+ public:
+  explicit Shelf(Bytes size) : map_(size) { map_.AddPiece(Bytes{0}, size); }
+
+  // A quiet, dirty tensor, last used a second before kNow.
+  TensorId Add(Bytes size) {
+    Tensor& tensor = catalog_.Add();
+    tensor.size = size;
+    tensor.device_block = *map_.Allocate(size, Catalog::RowOf(tensor.id));
+    tensor.use_key = -In(-std::chrono::seconds(1)).time_since_epoch().count();
+    tensor.writes = 1;
+    index_.Insert(tensor);
+    return tensor.id;
+  }
+  TensorId AddClean(Bytes size) {
+    const TensorId id = Add(size);
+    return Change(id, [](Tensor& tensor) {
+      tensor.on_host = true;
+      tensor.clean_writes = tensor.writes;
+    });
+  }
+  TensorId AddAt(Bytes size, Tick at) {
+    return Change(Add(size), [at](Tensor& tensor) {
+      tensor.use_kind = UseKind::kAt;
+      tensor.use_key = at.time_since_epoch().count();
+    });
+  }
+  TensorId AddOrder(Bytes size, int64_t order) {
+    return Change(Add(size), [order](Tensor& tensor) {
+      tensor.use_kind = UseKind::kOrder;
+      tensor.use_key = order;
+    });
+  }
+  TensorId AddUsed(Bytes size, Tick at) {
+    return Change(Add(size),
+                  [at](Tensor& tensor) { tensor.use_key = -at.time_since_epoch().count(); });
+  }
+  TensorId AddNever(Bytes size) {
+    return Change(Add(size), [](Tensor& tensor) { tensor.never = true; });
+  }
+  template <typename Function>
+  TensorId Change(TensorId id, Function change) {
+    Tensor& tensor = *catalog_.Find(id);
+    index_.Erase(tensor);
+    change(tensor);
+    index_.Insert(tensor);
+    return id;
+  }
+  // Takes it out of the index, as when it is in use.
+  void Hold(TensorId id) { index_.Erase(*catalog_.Find(id)); }
+  void Remove(TensorId id) {
+    Hold(id);
+    map_.Free(catalog_.Find(id)->device_block);
+    catalog_.Remove(id);
+  }
+
+  std::vector<TensorId> Victims(Bytes need, const EvictionIndex::Limits& limits = {}) const {
+    std::vector<TensorId> ids;
+    for (const uint32_t row : index_.FindRun(map_, need, kNow, kLink, limits)) {
+      ids.push_back(catalog_[row].id);
+    }
+    return ids;
+  }
+  EvictionIndex::Limits LaterThan(TensorId id, bool clean_only = false) const {
+    return {.clean_only = clean_only, .later_than = catalog_.Find(id)};
+  }
+  double Value(TensorId id) const { return index_.Value(*catalog_.Find(id), kNow, kLink); }
+  EvictionIndex& index() { return index_; }
+  const Catalog& catalog() const { return catalog_; }
+  ExtentMap& map() { return map_; }
+
+ private:
+  Catalog catalog_;
+  ExtentMap map_;
+  EvictionIndex index_{&catalog_};
+};
+
+using Ids = std::vector<TensorId>;
+
+TEST(EvictionTest, TheFarthestLeavesFirst) {
+  Shelf shelf(MiB(12));
+  const TensorId near = shelf.AddAt(MiB(4), In(std::chrono::milliseconds(10)));
+  const TensorId far = shelf.AddAt(MiB(4), In(std::chrono::seconds(10)));
+  shelf.AddAt(MiB(4), In(std::chrono::seconds(1)));
+  EXPECT_GT(shelf.Value(far), shelf.Value(near));
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{far});
+}
+
+TEST(EvictionTest, TheLaterInOrderLeavesFirst) {
+  Shelf shelf(MiB(12));
+  shelf.AddOrder(MiB(4), 1);
+  const TensorId last = shelf.AddOrder(MiB(4), 30);
+  shelf.AddOrder(MiB(4), 2);
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{last});
+}
+
+TEST(EvictionTest, OrdersCountFromTheOneInUse) {
+  Shelf shelf(MiB(8));
+  const TensorId ordered = shelf.AddOrder(MiB(4), 1000);
+  const TensorId plain = shelf.AddUsed(MiB(4), In(-std::chrono::milliseconds(500)));
+  // A thousand steps away is further than half a second; one step away is not.
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{ordered});
+  shelf.index().SetOrderCursor(999);
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{plain});
+  shelf.index().LowerOrderCursor(0);
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{ordered});
+}
+
+TEST(EvictionTest, WithoutHintsTheLeastRecentlyUsedLeavesFirst) {
+  Shelf shelf(MiB(12));
+  shelf.AddUsed(MiB(4), In(-std::chrono::milliseconds(1)));
+  const TensorId oldest = shelf.AddUsed(MiB(4), In(-std::chrono::seconds(3)));
+  shelf.AddUsed(MiB(4), In(-std::chrono::seconds(1)));
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{oldest});
+}
+
+TEST(EvictionTest, WhatIsNotNeededAgainLeavesBeforeAnythingElse) {
+  Shelf shelf(MiB(12));
+  shelf.AddClean(MiB(4));
+  const TensorId never = shelf.AddNever(MiB(4));
+  shelf.AddAt(MiB(4), In(std::chrono::hours(1)));
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{never});
+}
+
+TEST(EvictionTest, CleanLeavesBeforeDirtyOfTheSameDistance) {
+  Shelf shelf(MiB(12));
+  shelf.Add(MiB(4));
+  const TensorId clean = shelf.AddClean(MiB(4));
+  shelf.Add(MiB(4));
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{clean});
+}
+
+TEST(EvictionTest, SizeCountsAmongSmallTensorsAndDistanceAmongLarge) {
+  Shelf shelf(MiB(512));
+  const TensorId small = shelf.AddAt(KiB(4), In(std::chrono::seconds(2)));
+  const TensorId medium = shelf.AddAt(KiB(64), In(std::chrono::seconds(1)));
+  EXPECT_GT(shelf.Value(medium), 4 * shelf.Value(small));
+  const TensorId large = shelf.AddAt(MiB(64), In(std::chrono::seconds(2)));
+  const TensorId larger = shelf.AddAt(MiB(256), In(std::chrono::seconds(1)));
+  EXPECT_GT(shelf.Value(large), 1.9 * shelf.Value(larger));
+}
+
+TEST(EvictionTest, ARunIsContiguous) {
+  Shelf shelf(MiB(24));
+  const TensorId lone = shelf.AddAt(MiB(4), In(std::chrono::seconds(100)));
+  const TensorId held = shelf.Add(MiB(4));
+  const TensorId a = shelf.AddAt(MiB(4), In(std::chrono::seconds(2)));
+  const TensorId b = shelf.AddAt(MiB(4), In(std::chrono::seconds(3)));
+  const TensorId also_held = shelf.Add(MiB(8));
+  shelf.Hold(held);
+  shelf.Hold(also_held);
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{lone});
+  EXPECT_EQ(shelf.Victims(MiB(8)), (Ids{a, b}));
+  EXPECT_EQ(shelf.Victims(MiB(12)), Ids{});
+}
+
+TEST(EvictionTest, FreeNeighboursAreTakenFirst) {
+  Shelf shelf(MiB(16));
+  const TensorId a = shelf.Add(MiB(4));
+  const TensorId b = shelf.Add(MiB(4));
+  const TensorId c = shelf.Add(MiB(4));
+  shelf.Add(MiB(4));
+  shelf.Remove(b);
+  const Ids victims = shelf.Victims(MiB(8));
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_TRUE(victims[0] == a || victims[0] == c);
+}
+
+TEST(EvictionTest, HandsBackWhatTheRunDoesNotNeed) {
+  // Grown from the far, small one over the near one to the large one: the small one is not needed.
+  Shelf shelf(MiB(16));
+  const TensorId wall = shelf.Add(MiB(1));
+  const TensorId small = shelf.AddAt(MiB(1), In(std::chrono::hours(10)));
+  const TensorId large = shelf.AddAt(MiB(10), In(std::chrono::hours(9)));
+  const TensorId other_wall = shelf.Add(MiB(4));
+  shelf.Hold(wall);
+  shelf.Hold(other_wall);
+  EXPECT_EQ(shelf.Victims(MiB(10)), Ids{large});
+  EXPECT_EQ(shelf.Victims(MiB(11)), (Ids{small, large}));
+}
+
+TEST(EvictionTest, NothingLargeLeavesForASmallRequest) {
+  // Many large tensors that are needed far later than the small ones.
+  Shelf shelf(GiB(30));
+  for (int i = 0; i < 14; ++i) shelf.AddAt(GiB(2), In(std::chrono::hours(1 + i)));
+  for (int i = 0; i < 7; ++i) shelf.AddClean(MiB(256));
+  std::vector<TensorId> small;
+  for (int i = 0; i < 4; ++i) small.push_back(shelf.AddAt(KiB(64), In(std::chrono::seconds(60))));
+  const Ids victims = shelf.Victims(KiB(64));
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(shelf.catalog()[Catalog::RowOf(victims[0])].size, KiB(64));
+}
+
+TEST(EvictionTest, CleanOnlyTakesNothingThatNeedsACopy) {
+  Shelf shelf(MiB(16));
+  shelf.AddAt(MiB(4), In(std::chrono::hours(1)));
+  EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{});
+  const TensorId clean = shelf.AddClean(MiB(4));
+  EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{clean});
+  EXPECT_EQ(shelf.Victims(MiB(8), {.clean_only = true}), Ids{clean});  // with the free rest
+  shelf.Remove(clean);
+  const TensorId never = shelf.AddNever(MiB(4));
+  EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{never});
+}
+
+TEST(EvictionTest, LaterThanTakesNothingThatIsNeededSooner) {
+  Shelf shelf(MiB(20));
+  const TensorId wanted = shelf.AddOrder(MiB(4), 10);
+  const TensorId sooner = shelf.AddOrder(MiB(4), 9);
+  const TensorId later = shelf.AddOrder(MiB(4), 11);
+  const TensorId unknown = shelf.Add(MiB(4));  // it may be needed at once
+  const TensorId by_time = shelf.AddAt(MiB(4), In(std::chrono::hours(1)));
+  EXPECT_EQ(shelf.Victims(MiB(4), shelf.LaterThan(wanted)), Ids{later});
+  EXPECT_EQ(shelf.Victims(MiB(8), shelf.LaterThan(wanted)), Ids{});
+  EXPECT_EQ(shelf.Victims(MiB(4), shelf.LaterThan(wanted, true)), Ids{});
+  for (const TensorId id : {sooner, later, unknown, by_time}) shelf.Remove(id);
+}
+
+TEST(EvictionTest, PrecleansTheFarthestDirtyTensor) {
+  Shelf shelf(MiB(20));
+  EXPECT_FALSE(shelf.index().BestDirty(kNow, kLink).has_value());
+  shelf.AddClean(MiB(4));
+  shelf.AddNever(MiB(4));
+  EXPECT_FALSE(shelf.index().BestDirty(kNow, kLink).has_value());
+  shelf.AddAt(MiB(4), In(std::chrono::seconds(5)));
+  const TensorId far = shelf.AddAt(MiB(4), In(std::chrono::seconds(50)));
+  EXPECT_EQ(shelf.index().BestDirty(kNow, kLink), Catalog::RowOf(far));
+}
+
+TEST(EvictionTest, CountsTheBytesThatCanBeDropped) {
+  Shelf shelf(MiB(20));
+  const TensorId clean = shelf.AddClean(MiB(4));
+  shelf.Add(MiB(4));
+  EXPECT_EQ(shelf.index().clean_bytes(), MiB(4));
+  EXPECT_EQ(shelf.index().size(), 2u);
+  shelf.Remove(clean);
+  EXPECT_EQ(shelf.index().clean_bytes(), Bytes(0));
+}
+
+}  // namespace
+}  // namespace ravenstore::core

@@ -1,0 +1,231 @@
+#include "core/extents.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <vector>
+
+namespace ravenstore::core {
+namespace {
+
+constexpr uint64_t kUnit = kExtentAlignment.count();
+
+Bytes Units(uint64_t n) {
+  return Bytes(n * kUnit);
+}
+
+TEST(ExtentMapTest, GivesNothingWithoutMemory) {
+  ExtentMap map(Units(100));
+  EXPECT_FALSE(map.Allocate(Units(1), 0).has_value());
+  EXPECT_EQ(map.LargestHole(), Bytes(0));
+  EXPECT_EQ(map.Absent(Bytes(1)), std::pair(Bytes(0), Units(100)));
+  map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, RoundsSizesUpAndKeepsTheOwner) {
+  ExtentMap map(Units(100));
+  map.AddPiece(Bytes(0), Units(100));
+  const auto block = map.Allocate(Bytes(1), 42);
+  ASSERT_TRUE(block);
+  EXPECT_EQ(map.SizeOf(*block), Units(1));
+  EXPECT_EQ(map.OwnerOf(*block), 42u);
+  EXPECT_EQ(map.used(), Units(1));
+  EXPECT_FALSE(map.Allocate(Bytes(0), 0).has_value());
+}
+
+TEST(ExtentMapTest, AnExtentSpansTwoPieces) {
+  ExtentMap map(Units(100));
+  map.AddPiece(Bytes(0), Units(10));
+  map.AddPiece(Units(10), Units(10));
+  EXPECT_EQ(map.LargestHole(), Units(20));
+  EXPECT_TRUE(map.Allocate(Units(15), 0).has_value());
+  map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, TakesTheSmallestHoleThatFitsAndTheLowestOnTies) {
+  ExtentMap map(Units(100));
+  map.AddPiece(Bytes(0), Units(8));
+  map.AddPiece(Units(20), Units(4));
+  map.AddPiece(Units(40), Units(4));
+  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(3), 0)), Units(20));
+  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Units(40));
+  EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Bytes(0));
+  map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, MergesFreedNeighboursOnBothSides) {
+  ExtentMap map(Units(30));
+  map.AddPiece(Bytes(0), Units(30));
+  const auto a = *map.Allocate(Units(10), 0);
+  const auto b = *map.Allocate(Units(10), 1);
+  const auto c = *map.Allocate(Units(10), 2);
+  map.Free(a);
+  map.Free(c);
+  EXPECT_EQ(map.LargestHole(), Units(10));
+  map.Free(b);
+  EXPECT_EQ(map.LargestHole(), Units(30));
+  map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, ARetiredPieceIsNeitherFreeNorAbsentUntilItIsRemoved) {
+  ExtentMap map(Units(30));
+  map.AddPiece(Bytes(0), Units(30));
+  ASSERT_TRUE(map.IsFree(Units(10), Units(10)));
+  map.RetirePiece(Units(10), Units(10));
+  EXPECT_EQ(map.held(), Units(20));
+  EXPECT_FALSE(map.IsFree(Units(10), Units(10)));
+  EXPECT_FALSE(map.Allocate(Units(11), 0).has_value());
+  EXPECT_FALSE(map.Absent(Units(1)).has_value());
+  map.CheckInvariants();
+  map.RemovePiece(Units(10), Units(10));
+  EXPECT_EQ(map.Absent(Units(1)), std::pair(Units(10), Units(10)));
+  map.CheckInvariants();
+  map.AddPiece(Units(10), Units(10));
+  EXPECT_EQ(map.LargestHole(), Units(30));
+  map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, NeighboursAreWalkedInAddressOrder) {
+  ExtentMap map(Units(30));
+  map.AddPiece(Units(10), Units(10));
+  const auto used = *map.Allocate(Units(4), 0);
+  EXPECT_EQ(map.At(Units(13)), used);
+  EXPECT_EQ(map.KindOf(map.Before(used)), ExtentMap::Kind::kAbsent);
+  EXPECT_EQ(map.KindOf(map.After(used)), ExtentMap::Kind::kFree);
+  EXPECT_EQ(map.KindOf(map.At(Units(20))), ExtentMap::Kind::kAbsent);
+  EXPECT_EQ(map.After(map.At(Units(29))), ExtentMap::kNone);
+  EXPECT_EQ(map.FreeBefore(Units(20)), Units(6));
+  EXPECT_EQ(map.FreeBefore(Units(14)), Bytes(0));
+  EXPECT_EQ(map.FreeBefore(Bytes(0)), Bytes(0));
+}
+
+TEST(ExtentMapDeathTest, FreeingTwiceAborts) {
+  ExtentMap map(Units(30));
+  map.AddPiece(Bytes(0), Units(30));
+  const auto used = *map.Allocate(Units(4), 0);
+  map.Free(used);
+  EXPECT_DEATH(map.Free(used), "kUsed");
+}
+
+// The map as a string of units, each absent, free, retired, or the number of its extent.
+class Model {
+ public:
+  static constexpr int kAbsent = -1;
+  static constexpr int kFree = 0;
+  static constexpr int kRetired = -2;
+
+  explicit Model(size_t units) : cells_(units, kAbsent) {}
+
+  bool All(size_t offset, size_t size, int value) const {
+    for (size_t i = offset; i < offset + size; ++i) {
+      if (cells_[i] != value) return false;
+    }
+    return true;
+  }
+  void Fill(size_t offset, size_t size, int value) {
+    std::fill_n(cells_.begin() + static_cast<ptrdiff_t>(offset), size, value);
+  }
+  // The smallest, lowest hole of at least `size`; the number of cells when there is none.
+  size_t BestFit(size_t size) const {
+    size_t best = cells_.size();
+    size_t best_size = cells_.size() + 1;
+    for (size_t i = 0; i < cells_.size();) {
+      size_t end = i;
+      while (end < cells_.size() && cells_[end] == kFree) ++end;
+      if (end - i >= size && end - i < best_size) {
+        best = i;
+        best_size = end - i;
+      }
+      i = end + 1;
+    }
+    return best;
+  }
+  size_t size() const { return cells_.size(); }
+
+ private:
+  std::vector<int> cells_;
+};
+
+class RandomWalk {
+ public:
+  explicit RandomWalk(uint32_t seed) : random_(seed) {}
+
+  void Step() {
+    switch (random_() % 8) {
+      case 0: return Add();
+      case 1: return Retire();
+      case 2: return Remove();
+      case 3:
+      case 4: return Free();
+      default: return Allocate();
+    }
+  }
+  void Check() const { map_.CheckInvariants(); }
+
+ private:
+  static constexpr size_t kRange = 400;
+  static constexpr size_t kPiece = 40;
+
+  void Add() {
+    const size_t offset = random_() % (kRange / kPiece) * kPiece;
+    if (!model_.All(offset, kPiece, Model::kAbsent)) return;
+    map_.AddPiece(Units(offset), Units(kPiece));
+    model_.Fill(offset, kPiece, Model::kFree);
+  }
+  void Retire() {
+    const size_t offset = random_() % (kRange / kPiece) * kPiece;
+    const bool free = model_.All(offset, kPiece, Model::kFree);
+    ASSERT_EQ(map_.IsFree(Units(offset), Units(kPiece)), free);
+    if (!free) return;
+    map_.RetirePiece(Units(offset), Units(kPiece));
+    model_.Fill(offset, kPiece, Model::kRetired);
+  }
+  void Remove() {
+    const size_t offset = random_() % (kRange / kPiece) * kPiece;
+    if (!model_.All(offset, kPiece, Model::kRetired)) return;
+    map_.RemovePiece(Units(offset), Units(kPiece));
+    model_.Fill(offset, kPiece, Model::kAbsent);
+  }
+  void Allocate() {
+    const size_t size = 1 + random_() % 30;
+    const size_t expected = model_.BestFit(size);
+    const auto block = map_.Allocate(Units(size), 0);
+    ASSERT_EQ(block.has_value(), expected < model_.size());
+    if (!block) return;
+    ASSERT_EQ(map_.OffsetOf(*block), Units(expected));
+    ASSERT_EQ(map_.SizeOf(*block), Units(size));
+    model_.Fill(expected, size, ++serial_);
+    used_.push_back(*block);
+  }
+  void Free() {
+    if (used_.empty()) return;
+    std::swap(used_[random_() % used_.size()], used_.back());
+    const auto block = used_.back();
+    used_.pop_back();
+    model_.Fill(map_.OffsetOf(block).count() / kUnit, map_.SizeOf(block).count() / kUnit,
+                Model::kFree);
+    map_.Free(block);
+  }
+
+  std::mt19937 random_;
+  ExtentMap map_{Units(kRange)};
+  Model model_{kRange};
+  std::vector<ExtentMap::Block> used_;
+  int serial_ = 0;
+};
+
+TEST(ExtentMapTest, AgreesWithASimpleModelOverRandomSteps) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    RandomWalk walk(seed);
+    for (int step = 0; step < 2000; ++step) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + " step " + std::to_string(step));
+      walk.Step();
+      if (testing::Test::HasFatalFailure()) return;
+      walk.Check();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ravenstore::core

@@ -1,0 +1,235 @@
+#!/usr/bin/python3
+"""The scripts and the unit under deploy/, tried as far as that leaves the machine unchanged."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+# Through the links of Bazel's runfiles to the checkout itself: the scripts find it from their path.
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DEPLOY = ROOT / "deploy"
+sys.path[:0] = [str(ROOT / "tests/tidy"), str(DEPLOY)]
+sys.dont_write_bytecode = True
+
+import test_report  # noqa: E402
+import xml_main  # noqa: E402
+
+
+def run(*command, **variables):
+    """(exit code, standard output and error) with nothing on standard input."""
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": os.environ.get("HOME", "/")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        env=environment | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd="/",
+    )
+    return done.returncode, done.stdout
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+
+class SetupTest(InFolder):
+    def setup_script(self, *arguments):
+        return run(DEPLOY / "setup", *arguments, RAVENSTORE_CACHE=str(self.folder / "cache"))
+
+    def test_does_nothing_within_two_seconds_when_all_is_there(self):
+        code, words = self.setup_script("--dry-run")
+        if "To install:" in words:
+            self.skipTest("packages of the demo are missing on this machine")
+        begin = time.monotonic()
+        code, words = self.setup_script()
+        self.assertEqual(code, 0, words)
+        self.assertLess(time.monotonic() - begin, 2.0)
+        self.assertRegex(words, r"libtorch: libtorch \d+\.\d+\.\d+ \(")
+
+    def test_announces_packages_and_bytes_before_it_fetches(self):
+        if not shutil.which("apt-get"):
+            self.skipTest("no apt-get here")
+        # A package that hardly any machine has and every archive does: a bare system's set-up.
+        script = f"source {DEPLOY}/common.sh; BUILD_PACKAGES=(hello); set -- --dry-run; "
+        body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
+        (self.folder / "bare").write_text(script + body)
+        if run("dpkg-query", "-W", "hello")[0] == 0 or run("apt-cache", "show", "hello")[0]:
+            self.skipTest("apt's lists are empty, or hello is installed")
+        code, words = run("bash", self.folder / "bare", RAVENSTORE_CACHE=str(self.folder / "cache"))
+        self.assertEqual(code, 0, words)
+        self.assertRegex(words, r"To install: hello\n.* 1 packages, [\d.]+ .?B to fetch, .* unpacked")
+
+    def test_refuses_unknown_options(self):
+        code, words = self.setup_script("--everything")
+        self.assertNotEqual(code, 0)
+        self.assertIn("unknown option --everything", words)
+
+    def test_names_a_libtorch_without_headers(self):
+        code, words = run(
+            DEPLOY / "setup", LIBTORCH=str(self.folder), RAVENSTORE_CACHE=str(self.folder / "cache")
+        )
+        self.assertNotEqual(code, 0)
+        self.assertIn(f"LIBTORCH={self.folder} holds no include/torch", words)
+
+
+class UnitTest(InFolder):
+    def test_systemd_accepts_the_unit(self):
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("no systemd-analyze here")
+        # It looks for the program and the page: stand-ins, since only the unit is on trial.
+        text = (DEPLOY / "ravenstored.service").read_text()
+        program = self.folder / "ravenstored"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        unit = self.folder / "ravenstored.service"
+        unit.write_text(text.replace("/usr/local/bin/ravenstored", str(program)))
+        code, words = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit)
+        if "Failed to" in words and "manager" in words:
+            self.skipTest("systemd-analyze does not run here")
+        self.assertEqual((code, words.strip()), (0, ""))
+
+    def test_systemd_would_have_complained(self):
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("no systemd-analyze here")
+        unit = self.folder / "broken.service"
+        unit.write_text("[Service]\nExecStart=/bin/true\nFileDescriptorStoreMaximum=4096\n")
+        _, words = run("systemd-analyze", "verify", "--man=no", unit)
+        self.assertIn("FileDescriptorStoreMaximum", words)
+
+
+class InstallTest(InFolder):
+    """Into a staging folder, with stand-ins for the programs."""
+
+    def setUp(self):
+        super().setUp()
+        self.stage = self.folder / "stage"
+        for name in ("daemon/ravenstored", "client/ctl/ravenctl", "client/libravenstore.so"):
+            path = self.folder / "bin" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"stand-in for {name}\n")
+
+    def install(self, *arguments):
+        code, words = run(
+            DEPLOY / "install",
+            *arguments,
+            DESTDIR=str(self.stage),
+            RAVENSTORE_BIN=str(self.folder / "bin"),
+            RAVENSTORE_CACHE=str(self.folder / "cache"),
+        )
+        self.assertEqual(code, 0, words)
+        return words
+
+    def installed(self):
+        return {
+            path.relative_to(self.stage).as_posix(): path.read_bytes()
+            for path in self.stage.rglob("*")
+            if path.is_file()
+        }
+
+    def test_puts_every_file_in_its_place(self):
+        self.install("--no-build", "--prefix", "/opt/rv")
+        files = self.installed()
+        self.assertIn("opt/rv/bin/ravenctl", files)
+        self.assertIn("opt/rv/include/ravenstore/client/client.h", files)
+        self.assertIn("etc/ravenstore/ravenstored.toml", files)
+        unit = files["etc/systemd/system/ravenstored.service"].decode()
+        self.assertIn("ExecStart=/opt/rv/bin/ravenstored --config", unit)
+        self.assertNotIn("/usr/local/", unit)
+        self.assertTrue(os.access(self.stage / "opt/rv/bin/ravenstored", os.X_OK))
+
+    def test_changes_nothing_the_second_time(self):
+        self.install("--no-build")
+        before = self.installed()
+        words = self.install("--no-build")
+        self.assertIn("everything is up to date", words)
+        self.assertEqual(self.installed(), before)
+
+    def test_keeps_an_edited_configuration(self):
+        self.install("--no-build")
+        config = self.stage / "etc/ravenstore/ravenstored.toml"
+        config.write_text("# mine\n")
+        self.install("--no-build")
+        self.assertEqual(config.read_text(), "# mine\n")
+        self.assertTrue(config.with_suffix(".toml.dist").exists())
+
+    def test_uninstall_leaves_only_the_configuration(self):
+        self.install("--no-build")
+        self.install("--uninstall")
+        self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
+
+
+CASES = """<testsuites><testsuite>
+<testcase name="Good" classname="S" status="run" result="completed"/>
+<testcase name="Bad" classname="S" status="run" result="completed"><failure message="x"/></testcase>
+<testcase name="NoGpu" classname="S" status="run" result="skipped"><skipped message="no GPU"/>
+</testcase></testsuite></testsuites>"""
+
+
+class ReportTest(InFolder):
+    """deploy/test's counting: what it prints decides whether a change lands."""
+
+    def report(self, events, code):
+        path = self.folder / "events.json"
+        path.write_text("\n".join(json.dumps(event) for event in events))
+        results = self.folder / "results"
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            test_report.main(["bazel", "tests", str(path), str(code), str(results)])
+            status = test_report.main(["total", str(results)])
+        return status, said.getvalue().splitlines()[-1]
+
+    def result(self, label, status, xml):
+        path = self.folder / f"{len(xml)}.xml"
+        path.write_text(xml)
+        files = [{"name": "test.xml", "uri": f"file://{path}"}]
+        return {
+            "id": {"testResult": {"label": label}},
+            "testResult": {"status": status, "testActionOutput": files},
+        }
+
+    def configured(self, label):
+        kind = {"targetKind": "cc_test rule"}
+        return {"id": {"targetConfigured": {"label": label}}, "configured": kind}
+
+    def test_counts_the_cases_of_a_target(self):
+        events = [self.configured("//a:t"), self.result("//a:t", "FAILED", CASES)]
+        self.assertEqual(self.report(events, 3), (1, "1 passed, 1 failed, 1 skipped"))
+
+    def test_a_crash_after_passing_cases_is_a_failure(self):
+        good = CASES.replace('<failure message="x"/>', "")
+        events = [self.configured("//a:t"), self.result("//a:t", "FAILED", good)]
+        self.assertEqual(self.report(events, 3), (1, "2 passed, 1 failed, 1 skipped"))
+
+    def test_a_target_that_was_not_built_is_a_failure(self):
+        events = [self.configured("//a:t"), self.configured("//a:u")]
+        events += [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]
+        self.assertEqual(self.report(events, 1), (1, "2 passed, 1 failed, 1 skipped"))
+
+    def test_an_incompatible_target_is_skipped(self):
+        skipped = {"id": {"targetCompleted": {"label": "//a:u"}}, "aborted": {"reason": "SKIPPED"}}
+        events = [self.configured("//a:u"), skipped]
+        # Nothing passed, so the whole run is no success.
+        self.assertEqual(self.report(events, 4), (1, "0 passed, 0 failed, 1 skipped"))
+
+    def test_bazel_ending_badly_is_a_failure(self):
+        self.assertEqual(self.report([], 37), (1, "0 passed, 1 failed, 0 skipped"))
+
+    def test_passes_when_all_do(self):
+        events = [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]
+        self.assertEqual(self.report(events, 0), (0, "2 passed, 0 failed, 1 skipped"))
+
+
+if __name__ == "__main__":
+    xml_main.main()

@@ -1,0 +1,54 @@
+#include "tests/device/backends.h"
+
+#include <stdlib.h>
+
+#include <atomic>
+
+#include "device/host_stream.h"
+
+namespace ravenstore::device {
+namespace {
+
+class HostBackend : public TestBackend {
+ public:
+  HostBackend() {
+    HostOptions options;
+    options.count = 2;
+    options.total = core::MiB(256);
+    options.fail_copy = [this](uint64_t) { return fail_copy_.exchange(false); };
+    options.fail_create = [this](uint64_t) { return fail_create_.exchange(false); };
+    devices_ = OpenHostDevices(options);
+  }
+
+  const Devices& devices() const override { return devices_; }
+  StreamHandle NewStream(size_t) override { return new HostStream; }
+  void EndStream(StreamHandle stream) override { delete static_cast<HostStream*>(stream); }
+  void BeginCapture(StreamHandle stream) override {
+    static_cast<HostStream*>(stream)->set_capturing(true);
+  }
+  void EndCapture(StreamHandle stream) override {
+    static_cast<HostStream*>(stream)->set_capturing(false);
+  }
+  bool FailNextCopy() override { return fail_copy_ = true; }
+  bool FailNextCreate() override { return fail_create_ = true; }
+
+ private:
+  std::atomic<bool> fail_copy_{false};
+  std::atomic<bool> fail_create_{false};
+  Devices devices_;
+};
+
+}  // namespace
+
+std::unique_ptr<TestBackend> OpenBackend(const std::string& name, std::string* why_not) {
+  if (name == "host") return std::make_unique<HostBackend>();
+  if (name == "cuda") return OpenCudaBackend("libcuda.so.1", why_not);
+  const char* library = getenv("RAVENSTORE_FAKE_LIBCUDA");
+  if (library == nullptr) {
+    *why_not = "RAVENSTORE_FAKE_LIBCUDA names no fake driver";
+    return nullptr;
+  }
+  return OpenCudaBackend(library, why_not);
+}
+
+}  // namespace ravenstore::device

@@ -1,0 +1,570 @@
+// What every backend of device.h must do, run on the host backend, on the CUDA backend over the
+// fake driver, and on a GPU where there is one. It is a program of its own as well: //tests/device:
+// conformance_gpu_test needs nothing but libc and a driver.
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/device.h"
+#include "tests/device/backends.h"
+#include "tests/device/testing.h"
+
+extern char** environ;
+
+namespace ravenstore::device {
+namespace {
+
+using core::ErrorCode;
+using core::MiB;
+
+constexpr int kPieceDescriptor = 60;
+constexpr int kWordsDescriptor = 61;
+constexpr Bytes kPiece = MiB(4);
+
+// A stream of a caller's and our wrapping of it.
+class TestStream {
+ public:
+  TestStream(TestBackend& backend, size_t device)
+      : backend_(backend), handle_(backend.NewStream(device)) {
+    auto wrapped = backend.devices()[device]->WrapStream(handle_);
+    RAVEN_CHECK(wrapped.ok());
+    stream_ = *std::move(wrapped);
+  }
+  ~TestStream() {
+    stream_.reset();
+    backend_.EndStream(handle_);
+  }
+  Stream* operator->() { return stream_.get(); }
+  StreamHandle handle() const { return handle_; }
+
+ private:
+  TestBackend& backend_;
+  const StreamHandle handle_;
+  std::unique_ptr<Stream> stream_;
+};
+
+class Conformance : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    std::string why_not;
+    backend_ = OpenBackend(GetParam(), &why_not);
+    ASSERT_NE(backend_, nullptr) << why_not;
+    words_ = std::make_unique<WordPage>();
+    auto registration = device().RegisterWords(words_->begin(), WordPage::kBytes);
+    ASSERT_OK(registration);
+    registration_ = *std::move(registration);
+    arena_ = NewArena(device());
+    auto host = device().ReserveHostArena(MiB(64), -1);
+    ASSERT_OK(host);
+    host_ = *std::move(host);
+    ASSERT_OK(host_->Create(Bytes{0}, MiB(32)));
+  }
+
+  Device& device(size_t i = 0) { return *backend_->devices()[i]; }
+  std::unique_ptr<Arena> NewArena(Device& device) {
+    auto arena = device.ReserveArena(MiB(256));
+    RAVEN_CHECK(arena.ok());
+    return *std::move(arena);
+  }
+  std::unique_ptr<Channel> NewChannel(Direction direction, size_t i = 0) {
+    auto channel = device(i).OpenChannel(direction);
+    RAVEN_CHECK(channel.ok());
+    return *std::move(channel);
+  }
+  Word& word(size_t i) { return (*words_)[i]; }
+  bool Reaches(size_t i, uint64_t value) {
+    return Eventually([&] { return word(i).load(std::memory_order_acquire) >= value; });
+  }
+
+  // Device memory by way of a stream, which all backends allow.
+  std::vector<uint8_t> Read(const void* from, Bytes bytes) {
+    std::vector<uint8_t> to(bytes.count());
+    TestStream stream(*backend_, 0);
+    EXPECT_TRUE(stream->Copy(to.data(), from, bytes).ok());
+    EXPECT_TRUE(stream->Synchronize().ok());
+    return to;
+  }
+  void Write(void* to, const std::vector<uint8_t>& from) {
+    TestStream stream(*backend_, 0);
+    EXPECT_TRUE(stream->Copy(to, from.data(), Bytes(from.size())).ok());
+    EXPECT_TRUE(stream->Synchronize().ok());
+  }
+
+  std::unique_ptr<TestBackend> backend_;
+  std::unique_ptr<WordPage> words_;
+  std::unique_ptr<Registration> registration_;
+  std::unique_ptr<Arena> arena_;  // of device 0
+  std::unique_ptr<Arena> host_;   // its first 32 MiB are there
+};
+
+TEST_P(Conformance, DevicesAreDescribedAndFoundByUuid) {
+  for (const auto& device : backend_->devices()) {
+    EXPECT_FALSE(device->info().uuid.empty());
+    EXPECT_FALSE(device->info().name.empty());
+    EXPECT_GT(device->info().total, Bytes{0});
+    EXPECT_EQ(FindByUuid(backend_->devices(), device->info().uuid), device);
+    EXPECT_EQ(MiB(256).count() % device->granularity().count(), 0u);
+  }
+  EXPECT_EQ(FindByUuid(backend_->devices(), "GPU-none"), nullptr);
+}
+
+TEST_P(Conformance, FreshMemoryIsZeroEvenAfterSomebodyUsedIt) {
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_OK(arena_->Create(Bytes{0}, MiB(64)));
+    EXPECT_EQ(Read(arena_->base(), MiB(64)), std::vector<uint8_t>(MiB(64).count(), 0));
+    TestStream stream(*backend_, 0);
+    ASSERT_OK(stream->Fill(arena_->base(), 0xab, MiB(64)));
+    ASSERT_OK(stream->Synchronize());
+    ASSERT_OK(arena_->Unmap(Bytes{0}));
+  }
+}
+
+TEST_P(Conformance, CreateTakesCapacityAndUnmapGivesItBack) {
+  const auto before = device().FreeBytes();
+  ASSERT_OK(before);
+  ASSERT_OK(arena_->Create(MiB(8), MiB(64)));
+  const auto during = device().FreeBytes();
+  ASSERT_OK(during);
+  EXPECT_LE(*during + MiB(64), *before);
+  ASSERT_OK(arena_->Unmap(MiB(8)));
+  const auto after = device().FreeBytes();
+  ASSERT_OK(after);
+  EXPECT_GE(*after, *during + MiB(64));
+}
+
+TEST_P(Conformance, DestroyingAnArenaGivesItsMemoryBack) {
+  auto arena = NewArena(device());
+  ASSERT_OK(arena->Create(Bytes{0}, MiB(64)));
+  const auto during = device().FreeBytes();
+  arena.reset();
+  const auto after = device().FreeBytes();
+  ASSERT_OK(after);
+  EXPECT_GE(*after, *during + MiB(64));
+}
+
+TEST_P(Conformance, CreateBeyondTheDeviceIsOutOfMemoryAndLeavesTheRangeFree) {
+  const Bytes total = device().info().total;
+  const Bytes too_much = total.RoundUp(device().granularity()) + MiB(64);
+  auto arena = device().ReserveArena(too_much);
+  ASSERT_OK(arena);
+  EXPECT_CODE((*arena)->Create(Bytes{0}, too_much), ErrorCode::kOutOfMemory);
+  ASSERT_OK((*arena)->Create(Bytes{0}, kPiece));
+}
+
+TEST_P(Conformance, BadRangesAreRefused) {
+  const Bytes unit = device().granularity();
+  EXPECT_CODE(arena_->Create(Bytes{512}, unit), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Create(Bytes{0}, Bytes{512}), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Create(Bytes{0}, Bytes{0}), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Create(arena_->size(), unit), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Create(arena_->size() - unit, unit * 2), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Create(Bytes(~uint64_t{0}).RoundUp(unit) - unit, unit * 2),
+              ErrorCode::kInvalidArgument);
+  ASSERT_OK(arena_->Create(unit, unit * 2));
+  EXPECT_CODE(arena_->Create(unit * 2, unit), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Create(Bytes{0}, unit * 2), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Create(Bytes{0}, unit * 8), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(arena_->Unmap(unit * 2), ErrorCode::kNotFound);
+  EXPECT_CODE(arena_->Export(Bytes{0}), ErrorCode::kNotFound);
+}
+
+TEST_P(Conformance, APieceIsUnmappedOnce) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Unmap(Bytes{0}));
+  EXPECT_CODE(arena_->Unmap(Bytes{0}), ErrorCode::kNotFound);
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+}
+
+TEST_P(Conformance, AnEmptyArenaIsRefused) {
+  EXPECT_CODE(device().ReserveArena(Bytes{0}), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(device().ReserveHostArena(Bytes{0}, -1), ErrorCode::kInvalidArgument);
+}
+
+TEST_P(Conformance, AnExtentMaySpanPieces) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(kPiece, kPiece));
+  std::byte* extent = arena_->base() + kPiece.count() - 12345;
+  const auto pattern = Pattern(MiB(1), 1);
+  memcpy(host_->base(), pattern.data(), pattern.size());
+  auto up = NewChannel(Direction::kHostToDevice);
+  ASSERT_OK(up->Copy(extent, host_->base(), MiB(1)));
+  ASSERT_OK(up->Signal(&word(0), 1));
+  ASSERT_TRUE(Reaches(0, 1));
+  EXPECT_EQ(Read(extent, MiB(1)), pattern);
+}
+
+TEST_P(Conformance, ASignalComesAfterTheCopiesBeforeIt) {
+  ASSERT_OK(arena_->Create(Bytes{0}, MiB(32)));
+  auto up = NewChannel(Direction::kHostToDevice);
+  auto down = NewChannel(Direction::kDeviceToHost);
+  ASSERT_OK(host_->Create(MiB(32), MiB(32)));
+  for (uint64_t round = 1; round <= 3; ++round) {
+    const auto pattern = Pattern(MiB(32), round);
+    memcpy(host_->base(), pattern.data(), pattern.size());
+    for (uint64_t i = 0; i < 32; ++i) {
+      ASSERT_OK(up->Copy(arena_->base() + MiB(i).count(), host_->base() + MiB(i).count(), MiB(1)));
+    }
+    ASSERT_OK(up->Signal(&word(0), round));
+    ASSERT_TRUE(Reaches(0, round));
+    std::byte* back = host_->base() + MiB(32).count();
+    ASSERT_OK(down->Copy(back, arena_->base(), MiB(32)));
+    ASSERT_OK(down->Signal(&word(1), round));
+    ASSERT_TRUE(Reaches(1, round));
+    EXPECT_EQ(memcmp(back, pattern.data(), pattern.size()), 0);
+  }
+  ASSERT_OK(up->Health());
+  ASSERT_OK(down->Health());
+}
+
+TEST_P(Conformance, CopiesOfAChannelAreDoneInOrder) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  const auto first = Pattern(MiB(4), 1);
+  const auto last = Pattern(MiB(4), 2);
+  memcpy(host_->base(), first.data(), first.size());
+  memcpy(host_->base() + MiB(4).count(), last.data(), last.size());
+  auto up = NewChannel(Direction::kHostToDevice);
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_OK(up->Copy(arena_->base(), host_->base() + MiB(4 * (i % 2)).count(), MiB(4)));
+    ASSERT_OK(up->Signal(&word(i), 1));
+  }
+  for (size_t i = 20; i-- > 0;) ASSERT_TRUE(Reaches(i, 1));
+  EXPECT_EQ(Read(arena_->base(), MiB(4)), last);
+}
+
+TEST_P(Conformance, DestroyingAChannelWaitsForItsQueue) {
+  ASSERT_OK(arena_->Create(Bytes{0}, MiB(32)));
+  const auto pattern = Pattern(MiB(32), 7);
+  memcpy(host_->base(), pattern.data(), pattern.size());
+  auto up = NewChannel(Direction::kHostToDevice);
+  ASSERT_OK(up->Copy(arena_->base(), host_->base(), MiB(32)));
+  ASSERT_OK(up->Signal(&word(0), 1));
+  up.reset();
+  EXPECT_EQ(word(0).load(std::memory_order_acquire), 1u);
+  EXPECT_EQ(Read(arena_->base(), MiB(32)), pattern);
+}
+
+TEST_P(Conformance, AStreamSignalsOnlyAfterItsWork) {
+  TestStream held(*backend_, 0);
+  TestStream other(*backend_, 0);
+  ASSERT_OK(held->Wait(&word(0), 5));
+  ASSERT_OK(held->SignalAfter(&word(1), 9));
+  // A whole round trip on another stream is time enough for a signal that does not wait.
+  ASSERT_OK(other->SignalAfter(&word(2), 1));
+  ASSERT_TRUE(Reaches(2, 1));
+  EXPECT_EQ(word(1).load(), 0u);
+  word(0).store(4);
+  ASSERT_OK(other->SignalAfter(&word(2), 2));
+  ASSERT_TRUE(Reaches(2, 2));
+  EXPECT_EQ(word(1).load(), 0u) << "4 does not satisfy a wait for 5";
+  word(0).store(6, std::memory_order_release);
+  EXPECT_TRUE(Reaches(1, 9));
+  EXPECT_EQ(word(1).load(), 9u);
+}
+
+TEST_P(Conformance, AWaitHoldsLaterWorkOnItsStream) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  TestStream held(*backend_, 0);
+  ASSERT_OK(held->Fill(arena_->base(), 0x11, kPiece));
+  ASSERT_OK(held->Synchronize());
+  ASSERT_OK(held->Wait(&word(0), 1));
+  ASSERT_OK(held->Fill(arena_->base(), 0x22, kPiece));
+  EXPECT_EQ(Read(arena_->base(), kPiece), std::vector<uint8_t>(kPiece.count(), 0x11));
+  word(0).store(1, std::memory_order_release);
+  ASSERT_OK(held->Synchronize());
+  EXPECT_EQ(Read(arena_->base(), kPiece), std::vector<uint8_t>(kPiece.count(), 0x22));
+}
+
+TEST_P(Conformance, AStreamThatAwaitsAnArrivalReadsTheWholeCopy) {
+  ASSERT_OK(arena_->Create(Bytes{0}, MiB(16)));
+  auto up = NewChannel(Direction::kHostToDevice);
+  TestStream stream(*backend_, 0);
+  std::byte* back = host_->base() + MiB(16).count();
+  for (uint64_t round = 1; round <= 10; ++round) {
+    const auto pattern = Pattern(MiB(16), round);
+    memcpy(host_->base(), pattern.data(), pattern.size());
+    ASSERT_OK(stream->Wait(&word(0), round));
+    ASSERT_OK(stream->Copy(back, arena_->base(), MiB(16)));
+    ASSERT_OK(stream->SignalAfter(&word(1), round));
+    ASSERT_OK(up->Copy(arena_->base(), host_->base(), MiB(16)));
+    ASSERT_OK(up->Signal(&word(0), round));
+    ASSERT_TRUE(Reaches(1, round));
+    EXPECT_EQ(memcmp(back, pattern.data(), pattern.size()), 0) << "round " << round;
+  }
+}
+
+TEST_P(Conformance, SignalsOfAStreamArriveInOrder) {
+  TestStream stream(*backend_, 0);
+  for (uint64_t value = 1; value <= 200; ++value) {
+    ASSERT_OK(stream->SignalAfter(&word(0), value));
+    ASSERT_OK(stream->SignalAfter(&word(1), value));
+  }
+  ASSERT_TRUE(Reaches(1, 200));
+  EXPECT_EQ(word(0).load(), 200u);
+}
+
+TEST_P(Conformance, TheEndOfAWrappingLeavesItsSignalsToCome) {
+  const StreamHandle handle = backend_->NewStream(0);
+  auto stream = device().WrapStream(handle);
+  ASSERT_OK(stream);
+  ASSERT_OK((*stream)->Wait(&word(0), 1));
+  ASSERT_OK((*stream)->SignalAfter(&word(1), 1));
+  (*stream).reset();
+  EXPECT_EQ(word(1).load(), 0u);
+  word(0).store(1, std::memory_order_release);
+  EXPECT_TRUE(Reaches(1, 1));
+  backend_->EndStream(handle);
+}
+
+TEST_P(Conformance, TheDefaultStreamWorks) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  auto stream = device().WrapStream(nullptr);
+  ASSERT_OK(stream);
+  ASSERT_OK((*stream)->Fill(arena_->base(), 0x3c, kPiece));
+  ASSERT_OK((*stream)->Copy(host_->base(), arena_->base(), kPiece));
+  ASSERT_OK((*stream)->SignalAfter(&word(0), 1));
+  ASSERT_TRUE(Reaches(0, 1));
+  if ((*stream)->synchronous()) {
+    EXPECT_CODE((*stream)->Wait(&word(1), 1), ErrorCode::kWrongState);
+  }
+  const auto capturing = (*stream)->Capturing();
+  ASSERT_OK(capturing);
+  EXPECT_FALSE(*capturing);
+  ASSERT_OK((*stream)->Synchronize());
+  for (uint64_t i = 0; i < kPiece.count(); i += 4096) {
+    ASSERT_EQ(static_cast<uint8_t>(host_->base()[i]), 0x3c);
+  }
+}
+
+TEST_P(Conformance, ACapturedStreamSaysSo) {
+  TestStream stream(*backend_, 0);
+  auto capturing = stream->Capturing();
+  ASSERT_OK(capturing);
+  EXPECT_FALSE(*capturing);
+  backend_->BeginCapture(stream.handle());
+  capturing = stream->Capturing();
+  ASSERT_OK(capturing);
+  EXPECT_TRUE(*capturing);
+  // The memory of other tensors comes and goes meanwhile.
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Unmap(Bytes{0}));
+  backend_->EndCapture(stream.handle());
+  capturing = stream->Capturing();
+  ASSERT_OK(capturing);
+  EXPECT_FALSE(*capturing);
+}
+
+TEST_P(Conformance, AnExportedPieceOutlivesItsCreatorsMapping) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  const auto pattern = Pattern(kPiece, 3);
+  Write(arena_->base(), pattern);
+  auto first = arena_->Export(Bytes{0});
+  auto second = arena_->Export(Bytes{0});
+  ASSERT_OK(first);
+  ASSERT_OK(second);
+  EXPECT_NE(first->get(), second->get());
+  ASSERT_OK(arena_->Unmap(Bytes{0}));
+  ASSERT_OK(arena_->Import(*std::move(first), MiB(64), kPiece));
+  EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kPiece), pattern);
+  EXPECT_CODE(arena_->Export(MiB(64)), ErrorCode::kInvalidArgument);
+  auto other = NewArena(device());
+  ASSERT_OK(other->Import(*std::move(second), Bytes{0}, kPiece));
+  Write(other->base(), Pattern(kPiece, 4));
+  EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kPiece), Pattern(kPiece, 4));
+}
+
+TEST_P(Conformance, WhatIsNoPieceIsNotImported) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  auto piece = arena_->Export(Bytes{0});
+  ASSERT_OK(piece);
+  EXPECT_FALSE(arena_->Import(*std::move(piece), MiB(64), kPiece * 2).ok());
+  EXPECT_FALSE(arena_->Import(ipc::UniqueFd(), MiB(64), kPiece).ok());
+  // Neither left anything behind.
+  ASSERT_OK(arena_->Create(MiB(64), kPiece));
+}
+
+// Runs this program again as `role` of Child(), with the two descriptors.
+pid_t SpawnChild(const std::string& backend, const std::string& role, int piece, int words) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, piece, kPieceDescriptor);
+  posix_spawn_file_actions_adddup2(&actions, words, kWordsDescriptor);
+  std::string program = "/proc/self/exe";
+  std::string argument = "--child=" + backend + "," + role;
+  char* argv[] = {program.data(), argument.data(), nullptr};
+  pid_t child = -1;
+  RAVEN_CHECK(posix_spawn(&child, program.c_str(), &actions, nullptr, argv, environ) == 0);
+  posix_spawn_file_actions_destroy(&actions);
+  return child;
+}
+
+int ExitOf(pid_t child) {
+  int status = 0;
+  RAVEN_CHECK(waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+TEST_P(Conformance, ProcessesShareDeviceMemoryAndWords) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  auto piece = arena_->Export(Bytes{0});
+  ASSERT_OK(piece);
+  const pid_t child = SpawnChild(GetParam(), "device", piece->get(), words_->descriptor());
+  // The child's stream awaits our channel's signal, checks our bytes, writes its own and signals.
+  const auto pattern = Pattern(kPiece, 11);
+  memcpy(host_->base(), pattern.data(), pattern.size());
+  auto up = NewChannel(Direction::kHostToDevice);
+  EXPECT_TRUE(up->Copy(arena_->base(), host_->base(), kPiece).ok());
+  EXPECT_TRUE(up->Signal(&word(0), 1).ok());
+  EXPECT_TRUE(Reaches(1, 1));
+  // The child saw word 0, but ThreadSanitizer did not see the child.
+  EXPECT_TRUE(Reaches(0, 1));
+  EXPECT_EQ(Read(arena_->base(), kPiece), std::vector<uint8_t>(kPiece.count(), 0x5c));
+  EXPECT_EQ(ExitOf(child), 0);
+}
+
+TEST_P(Conformance, ProcessesShareHostMemory) {
+  const auto pattern = Pattern(kPiece, 11);
+  ASSERT_OK(host_->Create(MiB(32), kPiece));
+  std::byte* shared = host_->base() + MiB(32).count();
+  memcpy(shared, pattern.data(), pattern.size());
+  auto piece = host_->Export(MiB(32));
+  ASSERT_OK(piece);
+  word(0).store(1, std::memory_order_release);
+  const pid_t child = SpawnChild(GetParam(), "host", piece->get(), words_->descriptor());
+  EXPECT_EQ(ExitOf(child), 0);
+  for (uint64_t i = 0; i < kPiece.count(); ++i) {
+    ASSERT_EQ(static_cast<uint8_t>(shared[i]), 0x5c);
+  }
+}
+
+// A number tells the parent where a child failed.
+#define CHILD_CHECK(condition) \
+  if (!(condition)) return __LINE__ % 250 + 1
+
+int Child(const std::string& backend_name, const std::string& role) {
+  std::string why_not;
+  auto backend = OpenBackend(backend_name, &why_not);
+  CHILD_CHECK(backend != nullptr);
+  Device& device = *backend->devices()[0];
+  WordPage words{ipc::UniqueFd(kWordsDescriptor)};
+  auto registration = device.RegisterWords(words.begin(), WordPage::kBytes);
+  CHILD_CHECK(registration.ok());
+  auto arena = role == "host" ? device.ReserveHostArena(MiB(64), -1) : device.ReserveArena(MiB(64));
+  CHILD_CHECK(arena.ok());
+  CHILD_CHECK((*arena)->Import(ipc::UniqueFd(kPieceDescriptor), MiB(8), kPiece).ok());
+  std::byte* piece = (*arena)->base() + MiB(8).count();
+  TestStream stream(*backend, 0);
+  std::vector<uint8_t> seen(kPiece.count());
+  CHILD_CHECK(stream->Wait(&words[0], 1).ok());
+  CHILD_CHECK(stream->Copy(seen.data(), piece, kPiece).ok());
+  CHILD_CHECK(stream->Fill(piece, 0x5c, kPiece).ok());
+  CHILD_CHECK(stream->SignalAfter(&words[1], 1).ok());
+  CHILD_CHECK(stream->Synchronize().ok());
+  CHILD_CHECK(seen == Pattern(kPiece, 11));
+  CHILD_CHECK(Eventually([&] { return words[1].load() == 1; }));
+  return 0;
+}
+
+TEST_P(Conformance, AFailedCreateLeavesTheRangeFree) {
+  const auto before = device().FreeBytes();
+  if (!backend_->FailNextCreate()) GTEST_SKIP() << "this backend cannot be made to fail";
+  EXPECT_CODE(arena_->Create(Bytes{0}, kPiece), ErrorCode::kDevice);
+  const auto after = device().FreeBytes();
+  ASSERT_OK(after);
+  EXPECT_EQ(*after, *before);
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+}
+
+TEST_P(Conformance, AFailedCopyIsSeenAndNothingAfterItIsSignalled) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  auto up = NewChannel(Direction::kHostToDevice);
+  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kPiece));
+  ASSERT_OK(up->Signal(&word(0), 1));
+  ASSERT_TRUE(Reaches(0, 1));
+  if (!backend_->FailNextCopy()) GTEST_SKIP() << "this backend cannot be made to fail";
+  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kPiece));
+  const auto signalled = up->Signal(&word(1), 1);  // either it is refused, or it never fires
+  EXPECT_TRUE(Eventually([&] { return !up->Health().ok(); }));
+  EXPECT_CODE(up->Health(), ErrorCode::kDevice);
+  EXPECT_FALSE(up->Copy(arena_->base(), host_->base(), kPiece).ok());
+  EXPECT_FALSE(up->Signal(&word(1), 2).ok());
+  up.reset();
+  EXPECT_EQ(word(1).load(), 0u);
+}
+
+TEST_P(Conformance, TwoDevicesAreApart) {
+  if (backend_->devices().size() < 2) GTEST_SKIP() << "one device";
+  auto second = NewArena(device(1));
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(second->Create(Bytes{0}, kPiece));
+  auto registration = device(1).RegisterWords(words_->begin(), WordPage::kBytes);
+  ASSERT_OK(registration);
+  const auto a = Pattern(kPiece, 1);
+  const auto b = Pattern(kPiece, 2);
+  memcpy(host_->base(), a.data(), a.size());
+  memcpy(host_->base() + kPiece.count(), b.data(), b.size());
+  auto up_first = NewChannel(Direction::kHostToDevice, 0);
+  auto up_second = NewChannel(Direction::kHostToDevice, 1);
+  ASSERT_OK(up_first->Copy(arena_->base(), host_->base(), kPiece));
+  ASSERT_OK(up_second->Copy(second->base(), host_->base() + kPiece.count(), kPiece));
+  ASSERT_OK(up_first->Signal(&word(0), 1));
+  ASSERT_OK(up_second->Signal(&word(1), 1));
+  ASSERT_TRUE(Reaches(0, 1));
+  ASSERT_TRUE(Reaches(1, 1));
+  EXPECT_EQ(Read(arena_->base(), kPiece), a);
+  TestStream stream(*backend_, 1);
+  ASSERT_OK(stream->Copy(host_->base(), second->base(), kPiece));
+  ASSERT_OK(stream->SignalAfter(&word(2), 1));
+  ASSERT_TRUE(Reaches(2, 1));
+  EXPECT_EQ(memcmp(host_->base(), b.data(), b.size()), 0);
+}
+
+TEST_P(Conformance, ArenasMayBeUsedByManyThreads) {
+  std::vector<std::thread> threads;
+  std::atomic<int> failures{0};
+  for (uint64_t i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 10; ++round) {
+        if (!arena_->Create(MiB(8 * i), kPiece).ok()) ++failures;
+        if (!arena_->Export(MiB(8 * i)).ok()) ++failures;
+        if (!arena_->Unmap(MiB(8 * i)).ok()) ++failures;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance, testing::Values("host", "fake", "cuda"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace ravenstore::device
+
+int main(int argc, char** argv) {
+  const std::string flag = "--child=";
+  if (argc == 2 && std::string(argv[1]).rfind(flag, 0) == 0) {
+    const std::string what = std::string(argv[1]).substr(flag.size());
+    const size_t comma = what.find(',');
+    return ravenstore::device::Child(what.substr(0, comma), what.substr(comma + 1));
+  }
+  testing::InitGoogleTest(&argc, argv);
+  // One line for a backend that is not here, instead of one for each of its tests.
+  std::string filter = testing::GTEST_FLAG(filter);
+  for (const std::string backend : {"host", "fake", "cuda"}) {
+    std::string why_not;
+    if (ravenstore::device::OpenBackend(backend, &why_not) != nullptr) continue;
+    printf("SKIPPED: backend %s: %s\n", backend.c_str(), why_not.c_str());
+    filter += (filter.find('-') == std::string::npos ? "-*/" : ":*/") + backend;
+  }
+  testing::GTEST_FLAG(filter) = filter;
+  return RUN_ALL_TESTS();
+}

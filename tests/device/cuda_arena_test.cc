@@ -1,0 +1,101 @@
+// What is the CUDA arenas' own; conformance_test.cc has the rest.
+#include "device/cuda_arena.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <string.h>
+
+#include "tests/device/fake_driver.h"
+#include "tests/device/testing.h"
+
+namespace ravenstore::device {
+namespace {
+
+using core::ErrorCode;
+using core::MiB;
+
+class CudaArenaTest : public testing::Test {
+ protected:
+  void TearDown() override { EXPECT_EQ(fake_.context_errors(), 0); }
+
+  std::unique_ptr<Arena> NewArena() {
+    return ReserveCudaArena(gpu_, {0, 1}, MiB(64), MiB(2)).value();
+  }
+  Bytes Free() {
+    const CudaScope scope(*fake_.table, *gpu_->Primary());
+    size_t free = 0;
+    size_t total = 0;
+    RAVEN_CHECK(fake_.table->cuMemGetInfo(&free, &total) == CUDA_SUCCESS);
+    return Bytes(free);
+  }
+
+  const FakeDriver fake_;
+  const std::shared_ptr<CudaGpu> gpu_ = fake_.Gpu();
+};
+
+TEST_F(CudaArenaTest, TheUnitIsTheDrivers) {
+  EXPECT_EQ(CudaGranularity(*gpu_).value(), MiB(2));
+}
+
+TEST_F(CudaArenaTest, EveryStepThatFailsIsUndone) {
+  const auto arena = NewArena();
+  const Bytes before = Free();
+  for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+    fake_.fail(call, 1, CUDA_ERROR_UNKNOWN);
+    const Status failed = arena->Create(MiB(4), MiB(2));
+    EXPECT_CODE(failed, ErrorCode::kDevice);
+    EXPECT_NE(failed.error().message.find(std::string("device 0: ") + call), std::string::npos);
+    EXPECT_EQ(Free(), before) << call;
+  }
+  ASSERT_OK(arena->Create(MiB(4), MiB(2)));
+  for (const char* call : {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"}) {
+    fake_.fail(call, 1, CUDA_ERROR_UNKNOWN);
+    EXPECT_CODE(arena->Import(*arena->Export(MiB(4)), MiB(8), MiB(2)), ErrorCode::kDevice);
+  }
+  ASSERT_OK(arena->Import(*arena->Export(MiB(4)), MiB(8), MiB(2)));
+}
+
+TEST_F(CudaArenaTest, OutOfMemorySaysWhatWasAskedAndWhatIsFree) {
+  const auto arena = NewArena();
+  fake_.fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  const Status failed = arena->Create(MiB(0), MiB(2));
+  EXPECT_CODE(failed, ErrorCode::kOutOfMemory);
+  EXPECT_NE(failed.error().message.find("2097152 bytes asked"), std::string::npos);
+  EXPECT_NE(failed.error().message.find(std::to_string(Free().count()) + " free"),
+            std::string::npos);
+}
+
+TEST_F(CudaArenaTest, DescriptorsCloseOnExec) {
+  const auto arena = NewArena();
+  ASSERT_OK(arena->Create(MiB(0), MiB(2)));
+  const auto piece = arena->Export(MiB(0));
+  ASSERT_OK(piece);
+  EXPECT_EQ(fcntl(piece->get(), F_GETFD), FD_CLOEXEC);
+}
+
+TEST_F(CudaArenaTest, AnImportKeepsTheMemoryOfAnEndedArena) {
+  const Bytes before = Free();
+  auto creator = NewArena();
+  const auto importer = NewArena();
+  ASSERT_OK(creator->Create(MiB(0), MiB(8)));
+  ASSERT_OK(importer->Import(*creator->Export(MiB(0)), MiB(0), MiB(8)));
+  creator.reset();
+  EXPECT_EQ(Free(), before) << "the fake charges the creator";
+  ASSERT_OK(importer->Unmap(MiB(0)));
+}
+
+TEST_F(CudaArenaTest, ADriverWithoutHostMemoryGetsRegisteredMemory) {
+  fake_.fail("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED);  // the trial
+  const auto arena = ReserveCudaHostArena(gpu_, {0, 1}, MiB(64), MiB(2), -1);
+  ASSERT_OK(arena);
+  fake_.fail("cuMemCreate", 1, CUDA_ERROR_UNKNOWN);  // not called again
+  ASSERT_OK((*arena)->Create(MiB(0), MiB(4)));
+  memset((*arena)->base(), 1, MiB(4).count());
+  fake_.fail("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_CODE((*arena)->Create(MiB(8), MiB(4)), ErrorCode::kOutOfMemory);
+  ASSERT_OK((*arena)->Create(MiB(8), MiB(4)));
+  EXPECT_CODE(NewArena()->Create(MiB(0), MiB(2)), ErrorCode::kDevice);
+}
+
+}  // namespace
+}  // namespace ravenstore::device

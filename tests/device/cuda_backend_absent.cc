@@ -1,0 +1,10 @@
+#include "tests/device/backends.h"
+
+namespace ravenstore::device {
+
+std::unique_ptr<TestBackend> OpenCudaBackend(const std::string&, std::string* why_not) {
+  *why_not = "built without the CUDA toolkit";
+  return nullptr;
+}
+
+}  // namespace ravenstore::device

@@ -1,0 +1,72 @@
+// What is the host backend's own; conformance_test.cc has the rest.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "tests/device/testing.h"
+
+namespace ravenstore::device {
+namespace {
+
+using core::ErrorCode;
+using core::MiB;
+
+TEST(HostDeviceTest, DevicesAreNumbered) {
+  const Devices devices = OpenHostDevices({.count = 2, .total = MiB(64)});
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_EQ(devices[0]->info().uuid, "HOST-0");
+  EXPECT_EQ(devices[1]->info().uuid, "HOST-1");
+  EXPECT_EQ(devices[1]->info().total, MiB(64));
+  EXPECT_EQ(devices[1]->info().numa_node, -1);
+}
+
+TEST(HostDeviceTest, TheTotalHoldsOverAllArenasOfOneDevice) {
+  const Devices devices = OpenHostDevices({.count = 2, .total = MiB(16)});
+  auto first = devices[0]->ReserveArena(MiB(64));
+  auto second = devices[0]->ReserveArena(MiB(64));
+  ASSERT_OK((*first)->Create(MiB(0), MiB(10)));
+  const Status full = (*second)->Create(MiB(0), MiB(8));
+  EXPECT_CODE(full, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(full.error().message, "HOST-0: 8388608 bytes asked, 6291456 free");
+  ASSERT_OK((*second)->Create(MiB(0), MiB(6)));
+  EXPECT_EQ(*devices[0]->FreeBytes(), MiB(0));
+  EXPECT_EQ(*devices[1]->FreeBytes(), MiB(16));
+}
+
+TEST(HostDeviceTest, HostMemoryAndImportsAreNotCharged) {
+  const Devices devices = OpenHostDevices({.count = 1, .total = MiB(16)});
+  auto host = devices[0]->ReserveHostArena(MiB(64), 0);
+  ASSERT_OK((*host)->Create(MiB(0), MiB(64)));
+  auto arena = devices[0]->ReserveArena(MiB(64));
+  ASSERT_OK((*arena)->Create(MiB(0), MiB(16)));
+  auto piece = (*arena)->Export(MiB(0));
+  ASSERT_OK(piece);
+  ASSERT_OK((*arena)->Import(*std::move(piece), MiB(32), MiB(16)));
+  EXPECT_EQ(*devices[0]->FreeBytes(), MiB(0));
+  ASSERT_OK((*arena)->Unmap(MiB(32)));
+  EXPECT_EQ(*devices[0]->FreeBytes(), MiB(0));
+  ASSERT_OK((*arena)->Unmap(MiB(0)));
+  EXPECT_EQ(*devices[0]->FreeBytes(), MiB(16));
+}
+
+TEST(HostDeviceTest, FaultsAreCountedOverAllDevices) {
+  std::vector<uint64_t> asked;
+  HostOptions options{.count = 2, .total = MiB(64)};
+  options.fail_create = [&](uint64_t nth) {
+    asked.push_back(nth);
+    return nth == 2;
+  };
+  const Devices devices = OpenHostDevices(options);
+  auto first = devices[0]->ReserveArena(MiB(64));
+  auto second = devices[1]->ReserveArena(MiB(64));
+  ASSERT_OK((*first)->Create(MiB(0), MiB(2)));
+  EXPECT_CODE((*second)->Create(MiB(0), MiB(2)), ErrorCode::kDevice);
+  ASSERT_OK((*second)->Create(MiB(0), MiB(2)));
+  EXPECT_EQ(asked, (std::vector<uint64_t>{1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace ravenstore::device

@@ -1,0 +1,92 @@
+#include "device/reservation.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/device/testing.h"
+
+namespace ravenstore::device {
+namespace {
+
+using core::ErrorCode;
+using core::KiB;
+
+// Whether the kernel would read from there, asked without a fault.
+bool Readable(const std::byte* at) {
+  int ends[2];
+  RAVEN_CHECK(pipe(ends) == 0);
+  const bool readable = write(ends[1], at, 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return readable;
+}
+
+TEST(ReservationTest, OnlyMappedRangesAreAccessible) {
+  auto range = Reservation::Make(KiB(64));
+  ASSERT_OK(range);
+  EXPECT_FALSE(Readable(range->base()));
+  auto memory = NewMemory(KiB(8));
+  ASSERT_OK(memory);
+  ASSERT_OK(range->Map(KiB(16), KiB(8), memory->get()));
+  EXPECT_TRUE(Readable(range->base() + KiB(16).count()));
+  EXPECT_FALSE(Readable(range->base() + KiB(24).count()));
+  ASSERT_OK(range->Unmap(KiB(16), KiB(8)));
+  EXPECT_FALSE(Readable(range->base() + KiB(16).count()));
+}
+
+TEST(ReservationTest, AForkedChildDoesNotInheritIt) {
+  auto range = Reservation::Make(KiB(64));
+  ASSERT_OK(range);
+  auto memory = NewMemory(KiB(8));
+  ASSERT_OK(memory);
+  ASSERT_OK(range->Map(KiB(0), KiB(8), memory->get()));
+  const pid_t child = fork();
+  if (child == 0) _exit(Readable(range->base()) ? 1 : 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(ReservationTest, TheEndOfItFreesTheAddresses) {
+  std::byte* base = nullptr;
+  {
+    auto range = Reservation::Make(KiB(64));
+    ASSERT_OK(range);
+    base = range->base();
+    Reservation moved = *std::move(range);
+    EXPECT_EQ(moved.base(), base);
+  }
+  EXPECT_EQ(msync(base, KiB(64).count(), MS_ASYNC), -1);
+  EXPECT_EQ(errno, ENOMEM) << "nothing is mapped there";
+}
+
+TEST(ReservationTest, NoBytesAreNoReservation) {
+  EXPECT_CODE(Reservation::Make(core::Bytes{0}), ErrorCode::kInvalidArgument);
+}
+
+TEST(NewMemoryTest, KeepsItsSizeAndClosesOnExec) {
+  const auto memory = NewMemory(KiB(8));
+  ASSERT_OK(memory);
+  EXPECT_EQ(ftruncate(memory->get(), 4096), -1);
+  EXPECT_EQ(ftruncate(memory->get(), 1 << 20), -1);
+  EXPECT_EQ(*SizeOf(memory->get()), KiB(8));
+  EXPECT_EQ(fcntl(memory->get(), F_GETFD), FD_CLOEXEC);
+  const auto copy = Duplicate(memory->get());
+  ASSERT_OK(copy);
+  EXPECT_NE(copy->get(), memory->get());
+  EXPECT_EQ(fcntl(copy->get(), F_GETFD), FD_CLOEXEC);
+}
+
+TEST(NewMemoryTest, ErrorsCarryTheSystemsWords) {
+  const auto copy = Duplicate(-1);
+  EXPECT_CODE(copy, ErrorCode::kSystem);
+  EXPECT_NE(copy.error().message.find("Bad file descriptor"), std::string::npos);
+  EXPECT_CODE(SizeOf(-1), ErrorCode::kSystem);
+}
+
+}  // namespace
+}  // namespace ravenstore::device

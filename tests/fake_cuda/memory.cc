@@ -1,0 +1,340 @@
+// Virtual memory management, host registration, and the way from an address to its bytes.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "tests/fake_cuda/state.h"
+
+namespace fake_cuda {
+namespace {
+
+constexpr size_t kGranularity = size_t{2} << 20;
+// Registered memory is seen by devices at its address with this bit, which no address of a process
+// has: whoever forgets cuMemHostGetDevicePointer is found out.
+constexpr CUdeviceptr kAlias = CUdeviceptr{1} << 60;
+
+// Bytes that are alive on each device, by the process that created them.
+std::atomic<uint64_t> charged[64];
+
+struct Allocation {
+  ~Allocation() {
+    close(file);
+    if (created && !on_host) charged[device] -= bytes;
+  }
+  int file = -1;
+  size_t bytes = 0;
+  int device = 0;
+  bool on_host = false;
+  bool created = false;
+};
+
+struct Mapping {
+  size_t bytes;
+  std::shared_ptr<Allocation> allocation;
+  // Device memory: where the streams' threads reach it. Host memory: the address itself.
+  char* shadow;
+  bool accessible;
+};
+
+struct Memory {
+  std::mutex mutex;
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Allocation>> handles;
+  CUmemGenericAllocationHandle next_handle = 1;
+  std::map<CUdeviceptr, size_t> reserved;
+  std::map<CUdeviceptr, Mapping> mapped;
+  std::map<CUdeviceptr, size_t> registered;
+};
+
+Memory& memory() {
+  static Memory* instance = new Memory;
+  return *instance;
+}
+
+// The entry of `ranges` (by begin) that holds `address`, or the end.
+template <typename Map>
+auto Holding(Map& ranges, CUdeviceptr address, size_t (*size)(const typename Map::mapped_type&)) {
+  auto entry = ranges.upper_bound(address);
+  if (entry == ranges.begin()) return ranges.end();
+  --entry;
+  return address < entry->first + size(entry->second) ? entry : ranges.end();
+}
+
+size_t SizeOf(const size_t& bytes) {
+  return bytes;
+}
+size_t SizeOfMapping(const Mapping& mapping) {
+  return mapping.bytes;
+}
+
+bool Overlaps(const std::map<CUdeviceptr, size_t>& ranges, CUdeviceptr begin, size_t bytes) {
+  for (const auto& [at, size] : ranges) {
+    if (at < begin + bytes && begin < at + size) return true;
+  }
+  return false;
+}
+
+void* Pointer(CUdeviceptr address) {
+  return reinterpret_cast<void*>(address);
+}
+
+bool NoAccess(CUdeviceptr at, size_t bytes) {
+  return mmap(Pointer(at), bytes, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+CUresult Keep(std::shared_ptr<Allocation> allocation, CUmemGenericAllocationHandle* handle) {
+  std::lock_guard lock(memory().mutex);
+  *handle = memory().next_handle++;
+  memory().handles[*handle] = std::move(allocation);
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<Allocation> Behind(CUmemGenericAllocationHandle handle) {
+  const auto known = memory().handles.find(handle);
+  return known == memory().handles.end() ? nullptr : known->second;
+}
+
+}  // namespace
+
+bool Resolve(CUdeviceptr address, size_t bytes, std::vector<Span>* spans) {
+  std::lock_guard lock(memory().mutex);
+  while (bytes > 0) {
+    const auto mapping = Holding(memory().mapped, address, SizeOfMapping);
+    if (mapping == memory().mapped.end()) {
+      if (Holding(memory().reserved, address, SizeOf) != memory().reserved.end()) return false;
+      // Ordinary host memory.
+      spans->push_back({static_cast<char*>(Pointer(address & ~kAlias)), bytes});
+      return true;
+    }
+    if (!mapping->second.accessible) return false;
+    const size_t offset = address - mapping->first;
+    const size_t part = std::min(bytes, mapping->second.bytes - offset);
+    spans->push_back({mapping->second.shadow + offset, part});
+    address += part;
+    bytes -= part;
+  }
+  return true;
+}
+
+std::atomic<uint64_t>* ResolveWord(CUdeviceptr address) {
+  if ((address & kAlias) == 0 || address % sizeof(uint64_t) != 0) return nullptr;
+  std::lock_guard lock(memory().mutex);
+  address &= ~kAlias;
+  if (Holding(memory().registered, address, SizeOf) == memory().registered.end()) return nullptr;
+  return static_cast<std::atomic<uint64_t>*>(Pointer(address));
+}
+
+}  // namespace fake_cuda
+
+using fake_cuda::memory;
+using fake_cuda::Pointer;
+
+CUresult cuMemGetInfo(size_t* free, size_t* total) {
+  FAKE_CUDA_CONTEXT("cuMemGetInfo");
+  *total = fake_cuda::DeviceBytes();
+  *free = *total - fake_cuda::charged[context->device];
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp*,
+                                       CUmemAllocationGranularity_flags) {
+  FAKE_CUDA_ENTER("cuMemGetAllocationGranularity");
+  *granularity = fake_cuda::kGranularity;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* base, size_t bytes, size_t, CUdeviceptr,
+                             unsigned long long) {
+  FAKE_CUDA_ENTER("cuMemAddressReserve");
+  if (bytes == 0 || bytes % fake_cuda::kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
+  void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  *base = reinterpret_cast<CUdeviceptr>(at);
+  std::lock_guard lock(memory().mutex);
+  memory().reserved[*base] = bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr base, size_t bytes) {
+  FAKE_CUDA_ENTER("cuMemAddressFree");
+  std::lock_guard lock(memory().mutex);
+  const auto range = memory().reserved.find(base);
+  if (range == memory().reserved.end() || range->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+  const auto piece = memory().mapped.lower_bound(base);
+  if (piece != memory().mapped.end() && piece->first < base + bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  memory().reserved.erase(range);
+  munmap(Pointer(base), bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                     const CUmemAllocationProp* prop, unsigned long long) {
+  FAKE_CUDA_ENTER("cuMemCreate");
+  if (bytes == 0 || bytes % fake_cuda::kGranularity != 0) return CUDA_ERROR_INVALID_VALUE;
+  auto allocation = std::make_shared<fake_cuda::Allocation>();
+  allocation->on_host = prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  if (allocation->on_host && !fake_cuda::HasHostNuma()) return CUDA_ERROR_NOT_SUPPORTED;
+  allocation->device = allocation->on_host ? 0 : prop->location.id;
+  if (allocation->device < 0 || allocation->device >= fake_cuda::DeviceCount()) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  // The name tells an importer in another process what this is.
+  const std::string name = "fakecuda." + std::string(allocation->on_host ? "host" : "device") +
+                           "." + std::to_string(allocation->device);
+  allocation->file = memfd_create(name.c_str(), MFD_CLOEXEC);
+  if (allocation->file < 0 || ftruncate(allocation->file, static_cast<off_t>(bytes)) != 0) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  allocation->bytes = bytes;
+  if (!allocation->on_host) {
+    auto& used = fake_cuda::charged[allocation->device];
+    if ((used += bytes) > fake_cuda::DeviceBytes()) {
+      used -= bytes;
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  allocation->created = true;
+  return fake_cuda::Keep(std::move(allocation), handle);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  FAKE_CUDA_ENTER("cuMemRelease");
+  std::lock_guard lock(memory().mutex);
+  return memory().handles.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType, unsigned long long) {
+  FAKE_CUDA_ENTER("cuMemExportToShareableHandle");
+  std::lock_guard lock(memory().mutex);
+  const auto allocation = fake_cuda::Behind(handle);
+  if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // Not closed on exec, as the driver's.
+  const int copy = dup(allocation->file);
+  if (copy < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  memcpy(shareable, &copy, sizeof(copy));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType) {
+  FAKE_CUDA_ENTER("cuMemImportFromShareableHandle");
+  const int file = static_cast<int>(reinterpret_cast<intptr_t>(os_handle));
+  char name[64] = "";
+  const std::string link = "/proc/self/fd/" + std::to_string(file);
+  if (readlink(link.c_str(), name, sizeof(name) - 1) < 0) return CUDA_ERROR_INVALID_VALUE;
+  char place[16] = "";
+  int device = 0;
+  if (sscanf(name, "/memfd:fakecuda.%15[a-z].%d", place, &device) != 2) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  struct stat status;
+  if (fstat(file, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
+  auto allocation = std::make_shared<fake_cuda::Allocation>();
+  allocation->file = fcntl(file, F_DUPFD_CLOEXEC, 0);
+  allocation->bytes = static_cast<size_t>(status.st_size);
+  allocation->device = device;
+  allocation->on_host = strcmp(place, "host") == 0;
+  return fake_cuda::Keep(std::move(allocation), handle);
+}
+
+CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long) {
+  FAKE_CUDA_ENTER("cuMemMap");
+  std::lock_guard lock(memory().mutex);
+  const auto allocation = fake_cuda::Behind(handle);
+  if (allocation == nullptr || offset != 0 || bytes == 0 || bytes > allocation->bytes ||
+      at % fake_cuda::kGranularity % 4096 != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto range = fake_cuda::Holding(memory().reserved, at, fake_cuda::SizeOf);
+  if (range == memory().reserved.end() || at + bytes > range->first + range->second) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (const auto& [begin, mapping] : memory().mapped) {
+    if (begin < at + bytes && at < begin + mapping.bytes) return CUDA_ERROR_INVALID_VALUE;
+  }
+  memory().mapped[at] = {bytes, allocation, nullptr, false};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc* access, size_t count) {
+  FAKE_CUDA_ENTER("cuMemSetAccess");
+  std::lock_guard lock(memory().mutex);
+  const auto found = memory().mapped.find(at);
+  if (found == memory().mapped.end() || found->second.bytes != bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  auto& mapping = found->second;
+  bool by_host = false;
+  for (size_t i = 0; i < count; ++i) {
+    by_host = by_host || access[i].location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  }
+  if (by_host && !mapping.allocation->on_host) return CUDA_ERROR_INVALID_VALUE;
+  void* shadow = mmap(by_host ? Pointer(at) : nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | (by_host ? MAP_FIXED : 0), mapping.allocation->file, 0);
+  if (shadow == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  mapping.shadow = static_cast<char*>(shadow);
+  mapping.accessible = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
+  FAKE_CUDA_ENTER("cuMemUnmap");
+  std::lock_guard lock(memory().mutex);
+  const auto mapping = memory().mapped.find(at);
+  if (mapping == memory().mapped.end() || mapping->second.bytes != bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (mapping->second.shadow == Pointer(at)) {
+    if (!fake_cuda::NoAccess(at, bytes)) return CUDA_ERROR_OPERATING_SYSTEM;
+  } else if (mapping->second.shadow != nullptr) {
+    munmap(mapping->second.shadow, bytes);
+  }
+  memory().mapped.erase(mapping);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostRegister(void* begin, size_t bytes, unsigned int) {
+  FAKE_CUDA_CONTEXT("cuMemHostRegister");
+  const auto at = reinterpret_cast<CUdeviceptr>(begin);
+  std::lock_guard lock(memory().mutex);
+  if (fake_cuda::Overlaps(memory().registered, at, bytes)) {
+    return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  }
+  memory().registered[at] = bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void* begin) {
+  FAKE_CUDA_CLEAN_UP("cuMemHostUnregister");
+  fake_cuda::AwaitNoHeldStream();
+  std::lock_guard lock(memory().mutex);
+  const auto known = memory().registered.find(reinterpret_cast<CUdeviceptr>(begin));
+  if (known == memory().registered.end()) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  memory().registered.erase(known);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* on_device, void* pointer, unsigned int) {
+  FAKE_CUDA_CONTEXT("cuMemHostGetDevicePointer");
+  const auto at = reinterpret_cast<CUdeviceptr>(pointer);
+  std::lock_guard lock(memory().mutex);
+  if (fake_cuda::Holding(memory().registered, at, fake_cuda::SizeOf) == memory().registered.end()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *on_device = at | fake_cuda::kAlias;
+  return CUDA_SUCCESS;
+}

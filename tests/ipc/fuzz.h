@@ -1,0 +1,90 @@
+// What the fuzzers of this folder share: a bounded run from a printed seed, and a corpus of inputs
+// that once mattered, replayed first.
+//
+// An input is a string of bytes. Corpus files hold it as hexadecimal text: blanks are ignored and a
+// '#' comments out the rest of its line.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ravenstore::ipc {
+
+using Input = std::vector<uint8_t>;
+
+inline std::string ToHex(std::span<const uint8_t> input) {
+  std::string text;
+  char digits[3];
+  for (const uint8_t byte : input) {
+    std::snprintf(digits, sizeof(digits), "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+inline Input FromHex(std::istream& file) {
+  std::string digits;
+  for (std::string line; std::getline(file, line);) {
+    for (const char c : line.substr(0, line.find('#'))) {
+      if (std::isxdigit(static_cast<unsigned char>(c))) digits += c;
+    }
+  }
+  Input input;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
+    input.push_back(static_cast<uint8_t>(std::stoul(digits.substr(i, 2), nullptr, 16)));
+  }
+  return input;
+}
+
+// The value of the environment variable `name`, or `otherwise`.
+inline uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 0) : otherwise;
+}
+
+// Runs `check` on every file of `corpus` (a folder, relative to the workspace), then on `runs`
+// inputs from `generate`, and stops at the first that fails a test, printing it for the corpus.
+// FUZZ_SEED and FUZZ_RUNS override the seed and the number.
+inline void Fuzz(const std::string& corpus, uint64_t runs,
+                 const std::function<Input(std::mt19937_64&)>& generate,
+                 const std::function<void(std::span<const uint8_t>)>& check) {
+  size_t replayed = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
+    std::ifstream file(entry.path());
+    check(FromHex(file));
+    ASSERT_FALSE(testing::Test::HasFailure()) << "corpus file " << entry.path();
+    ++replayed;
+  }
+  ASSERT_GT(replayed, 0u) << "no corpus in " << corpus;
+  const uint64_t seed = FromEnvironment("FUZZ_SEED", 20260714);
+  runs = FromEnvironment("FUZZ_RUNS", runs);
+  std::printf("seed %llu, %llu runs, %zu corpus files\n", static_cast<unsigned long long>(seed),
+              static_cast<unsigned long long>(runs), replayed);
+  std::mt19937_64 random(seed);
+  for (uint64_t run = 0; run < runs; ++run) {
+    const Input input = generate(random);
+    check(input);
+    ASSERT_FALSE(testing::Test::HasFailure())
+        << "FUZZ_SEED=" << seed << " run " << run << ": " << ToHex(input);
+  }
+}
+
+// Up to `most` random bytes.
+inline Input RandomInput(std::mt19937_64& random, size_t most) {
+  Input input(random() % (most + 1));
+  std::generate(input.begin(), input.end(), [&] { return static_cast<uint8_t>(random()); });
+  return input;
+}
+
+}  // namespace ravenstore::ipc

@@ -1,0 +1,429 @@
+"""The rules of this tree, each a function from a Tree to the list of what breaks it.
+
+They are what a review would say again and again: which floor may know what, what a test may not do,
+how long a function may be. tidy_test.py runs each on this tree and on a small tree that breaks it.
+"""
+
+import ast
+import re
+
+from tree import CODE, FLOORS, functions
+
+COLUMNS_MAX = 100
+FUNCTION_LINES_MAX = 70
+
+# Folder: what its files may include of this tree. The arrows of docs/ARCHITECTURE.md.
+ARROWS = {
+    "core": ("core/",),
+    "proto": ("proto/", "core/types.h", "core/result.h", "core/check.h"),
+    "ipc": ("ipc/", "proto/", "core/"),
+    "device": ("device/", "ipc/unique_fd.h", "proto/", "core/"),
+    "daemon": ("daemon/", "device/", "ipc/", "proto/", "core/"),
+    "client": ("client/", "device/", "ipc/", "proto/", "core/"),
+    "interceptor": ("interceptor/", "device/", "ipc/", "proto/", "core/"),
+    "python": ("python/", "client/ravenstore.h"),
+}
+PUBLIC_HEADERS = ("client/ravenstore.h", "client/client.h", "client/torch.h")
+OPEN_END = r"(?:#|//|\*).*\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b(?!\(#\d+\))"
+TORCH_USERS = ("client/torch", "client/examples/")
+# Header: the words of the contract that a reader looks for.
+CONTRACTS = {
+    "client/ravenstore.h": ("Streams", "Threads", "Fork", "bytes", "returns"),
+    "client/client.h": ("Errors", "stream", "Owns", "Throws"),
+    "client/torch.h": ("Threads", "Streams", "Errors", "Owns"),
+    "device/device.h": ("Threads", "Errors", "Owns", "Streams|stream"),
+    "core/planner.h": ("Threads", "Errors", "Owns", "Cost"),
+}
+GROUPS = {
+    "floor2": {"//device/...", "//ipc/..."},
+    "floor3": {"//client/...", "//daemon/...", "//interceptor/...", "//python/..."},
+    "observers": {"//bench/...", "//deploy/...", "//tests/..."},
+}
+
+CUDA = re.compile(r"^(cuda|cu[A-Z]|cublas|cudnn|cupti|nccl|nvml|nvToolsExt|cooperative_groups)")
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+PROTOBUF = re.compile(r"\.pb\.h$|^google/protobuf/")
+
+
+def folder(name):
+    return name.split("/")[0]
+
+
+def at(name, line, words):
+    return f"{name}:{line}: {words}"
+
+
+def lines_matching(tree, names, pattern, words, text_of=None):
+    """A complaint for every match of `pattern` in the code (not the comments) of `names`."""
+    found = []
+    for name in names:
+        text = (text_of or tree.code)(name)
+        for match in re.finditer(pattern, text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(at(name, line, words.format(match.group(0).strip())))
+    return found
+
+
+def includes_matching(tree, names, pattern, words):
+    return [
+        at(name, line, words.format(header))
+        for name in names
+        for line, header in tree.includes(name)
+        if pattern.search(header)
+    ]
+
+
+# ---- Floors
+
+
+def floors_include_downwards(tree):
+    """A folder includes its own floor and those below, never one beside or above."""
+    found = []
+    known = {name.split("/")[0] for name in tree.files if "/" in name}
+    for name in tree.code_files(*ARROWS):
+        for line, header in tree.includes(name):
+            ours = "/" in header and header.split("/")[0] in known
+            if ours and not header.startswith(ARROWS[folder(name)]):
+                found.append(at(name, line, f"{folder(name)} may not include {header}"))
+    return found
+
+
+def core_is_pure(tree):
+    """core has no clock, thread, I/O, log or chance of its own: those come in as arguments."""
+    headers = re.compile(
+        r"^(thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|atomic"
+        r"|iostream|fstream|ostream|istream|sstream|syncstream|print|filesystem|csignal|ctime"
+        r"|time\.h|unistd\.h|fcntl\.h|signal\.h|pthread\.h|errno\.h|cerrno)$"
+        r"|^(sys|linux|spdlog|fmt|boost|google|toml\+\+)/|^(cuda|torch|systemd)"
+    )
+    # A broken invariant has to be said somewhere.
+    names = [name for name in tree.code_files("core") if name != "core/check.cc"]
+    found = includes_matching(tree, names, headers, "core is pure: {}")
+    calls = (
+        r"\b\w*(?:_clock|Clock)::now\b|\bclock_gettime\b|\bgetenv\b|\brandom_device\b|\bs?rand\("
+        r"|\bv?f?printf\(|\bf?puts\(|\bfopen\("
+    )
+    return found + lines_matching(tree, names, calls, "core is pure: {}")
+
+
+def cuda_stays_in_its_files(tree):
+    """CUDA's headers are seen by device/cuda*, the interceptor, tests and benchmarks only."""
+    names = [
+        name
+        for name in tree.code_files(*FLOORS)
+        if not name.startswith(("device/cuda", "interceptor/"))
+    ]
+    found = includes_matching(tree, names, CUDA, "CUDA belongs into device/cuda*: {}")
+    # A libtorch without CUDA has no header to include, so its users have to ask.
+    names = [name for name in names if not name.startswith(TORCH_USERS)]
+    pattern = r"#[ \t]*(?:if|ifdef|ifndef|elif)\b.*CUDA.*"
+    return found + lines_matching(tree, names, pattern, "no backend by #if: {}")
+
+
+def boost_stays_in_ipc(tree):
+    names = [n for n in tree.code_files() if not n.startswith(("ipc/", "tests/ipc/"))]
+    found = includes_matching(tree, names, re.compile(r"^boost/"), "Boost belongs into ipc: {}")
+    locks = (
+        r"\binterprocess_\w*(?:mutex|condition|semaphore)\b|\bnamed_\w*mutex\b"
+        r"|PTHREAD_PROCESS_SHARED"
+    )
+    return found + lines_matching(tree, tree.code_files(), locks, "no lock in shared memory: {}")
+
+
+def protobuf_stays_inside(tree):
+    """Generated types are for daemon and client, and never in a header that users include."""
+    names = [
+        name
+        for name in tree.code_files(*FLOORS)
+        if folder(name) not in ("proto", "daemon", "client")
+    ]
+    found = includes_matching(tree, names, PROTOBUF, "protobuf does not belong here: {}")
+    for name in PUBLIC_HEADERS:
+        if name in tree.files_set:
+            found += [
+                at(name, 1, f"a public header reaches {header}")
+                for header in sorted(tree.reach(name))
+                if PROTOBUF.search(header)
+            ]
+    return found
+
+
+def public_headers_stand_alone(tree):
+    """A user's compiler needs client/*.h, the standard library and (torch.h) libtorch only."""
+    found = []
+    for name in PUBLIC_HEADERS:
+        if name in tree.files_set:
+            for line, header in tree.includes(name):
+                own = header in PUBLIC_HEADERS or "/" not in header
+                if not own and not (name == "client/torch.h" and TORCH.search(header)):
+                    found.append(at(name, line, f"a public header may not include {header}"))
+    return found
+
+
+def torch_stays_in_its_targets(tree):
+    names = [name for name in tree.code_files(*FLOORS) if not name.startswith(TORCH_USERS)]
+    return includes_matching(tree, names, TORCH, "libtorch belongs into the adapter: {}")
+
+
+def torch_never_meets_protobuf(tree):
+    """A torch wheel brings an old protobuf: no file and no target may see both it and ours."""
+    found = []
+    for name in tree.code_files():
+        reach = tree.reach(name)
+        torch = [header for header in reach if TORCH.search(header)]
+        ours = [header for header in reach if PROTOBUF.search(header)]
+        if torch and ours:
+            found.append(at(name, 1, f"sees {min(torch)} and {min(ours)}"))
+    by_label = {target.label: target for target in tree.targets}
+    for target in tree.targets:
+        reach = compiled_into(by_label, target)
+        if "@libtorch//:libtorch" in reach and "//proto:control_cc_proto" in reach:
+            where = f"{target.package}/BUILD"
+            found.append(at(where, 1, f"{target.label} links libtorch and protobuf"))
+    return found
+
+
+def compiled_into(by_label, target):
+    """Labels that `target` is compiled and linked with. A shared library's insides are its own."""
+    seen, todo = set(), target.labels("deps", "implementation_deps")
+    while todo:
+        label = todo.pop()
+        if label in seen:
+            continue
+        seen.add(label)
+        below = by_label.get(label)
+        if below and below.rule not in ("cc_binary", "cc_import", "genrule"):
+            todo += below.labels("deps", "implementation_deps")
+    return seen
+
+
+# ---- BUILD files
+
+
+def visibility_names_floors(tree):
+    """The floors are package groups of //BUILD; a package grants them, or something narrower."""
+    found = []
+    groups = {t.name: t for t in tree.targets if t.rule == "package_group" and not t.package}
+    for name, packages in GROUPS.items():
+        if name not in groups:
+            found.append(f"BUILD: package_group {name} is missing")
+        elif set(groups[name].strings("packages")) != packages:
+            found.append(f"BUILD: package_group {name} is not {sorted(packages)}")
+    above = "client|daemon|interceptor|python|tests|bench|deploy"
+    narrow = re.compile(rf"^//(?:{above})(?:/[\w/]*)?:__(?:pkg|subpackages)__$")
+    for target in tree.targets:
+        if folder(target.package) not in FLOORS:
+            continue
+        for label in target.labels("visibility", "default_visibility"):
+            own = label.startswith(f"//{folder(target.package)}") and "__" in label
+            group = label.startswith("//:") and label[3:] in groups
+            if not (own or group or label == "//visibility:private" or narrow.match(label)):
+                where = at(f"{target.package}/BUILD", 1, f"{target.rule} {target.name}")
+                found.append(f"{where} is visible to {label}")
+    return found
+
+
+def every_source_is_built(tree):
+    """A .cc or .h that no BUILD target of its package names is dead or untested."""
+    named = set()
+    packages = {target.package for target in tree.targets}
+    packages |= {n.rpartition("/")[0] for n in tree.files if n.split("/")[-1] == "BUILD"}
+    for target in tree.targets:
+        for item in target.strings("srcs", "hdrs", "textual_hdrs", "data", "src"):
+            named.add(f"{target.package}/{item.removeprefix(':')}".lstrip("/"))
+    for name in tree.files:  # the other branch of a conditional expression counts as well
+        if name.split("/")[-1] == "BUILD":
+            package = name.rpartition("/")[0]
+            sources = re.findall(r'"([\w/.-]+\.(?:cc|h|cu))"', tree.text(name))
+            named |= {f"{package}/{source}" for source in sources}
+    found = []
+    for name in tree.code_files(*FLOORS, "tests", "bench"):
+        package = name.rpartition("/")[0]
+        while package and package not in packages:
+            package = package.rpartition("/")[0]
+        if name not in named:
+            found.append(at(name, 1, f"no target of //{package} names it"))
+    return found
+
+
+# ---- Files
+
+
+def sources_have_mirrored_tests(tree):
+    """x/y.cc is tested by tests/x/**/y_test.cc, or by the test that mirrors.txt names for it."""
+    found = []
+    stand_ins = {}
+    for line in table(tree, "tests/tidy/mirrors.txt"):
+        source, _, test = line.partition(" ")
+        stand_ins[source] = test.strip()
+        if source not in tree.files_set:
+            found.append(f"tests/tidy/mirrors.txt: {source} is no longer there")
+        if test.strip() not in tree.files_set:
+            found.append(f"tests/tidy/mirrors.txt: {test.strip()} does not exist")
+    for name in tree.code_files(*FLOORS):
+        path, _, base = name.rpartition("/")
+        if not name.endswith(".cc") or base == "main.cc" or "/examples" in path:
+            continue
+        mirror = re.compile(rf"tests/{re.escape(path)}/(?:.*/)?{re.escape(base[:-3])}_test\.cc$")
+        mirrored = any(mirror.match(other) for other in tree.files)
+        if not mirrored and name not in stand_ins:
+            found.append(at(name, 1, f"has no tests/{path}/{base[:-3]}_test.cc"))
+        if mirrored and name in stand_ins:
+            found.append(f"tests/tidy/mirrors.txt: {name} has its own test now, strike it")
+    return found
+
+
+def table(tree, name):
+    """The lines of a list file without comments and blanks."""
+    if name not in tree.files_set:
+        return []
+    lines = (line.split("#")[0].strip() for line in tree.text(name).splitlines())
+    return [line for line in lines if line]
+
+
+def lines_are_short(tree):
+    found = []
+    for name in ours(tree, *CODE, ".py", ".bzl", ".proto"):
+        for number, line in enumerate(tree.text(name).splitlines(), 1):
+            if len(line) > COLUMNS_MAX:
+                found.append(at(name, number, f"{len(line)} columns, {COLUMNS_MAX} at most"))
+    return found
+
+
+def ours(tree, *endings):
+    return [
+        name
+        for name in tree.files
+        if name.endswith(endings) and not name.startswith("third_party/bazel/")
+    ]
+
+
+def long_functions(tree):
+    """{"path name": lines} of every function above the bound."""
+    found = {}
+    for name in tree.code_files():
+        for function, _, lines in functions(tree.text(name)):
+            if lines > FUNCTION_LINES_MAX:
+                found[f"{name} {function}"] = lines
+    for name in ours(tree, ".py"):
+        for node in ast.walk(ast.parse(tree.text(name))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    found[f"{name} {node.name}"] = lines
+    return found
+
+
+def functions_are_short(tree):
+    """The ratchet: tests/tidy/long_functions.txt lists those that are longer; none may grow."""
+    found = []
+    allowed = {}
+    for line in table(tree, "tests/tidy/long_functions.txt"):
+        key, _, lines = line.rpartition(" ")
+        allowed[key] = int(lines)
+    actual = long_functions(tree)
+    for key, lines in sorted(actual.items()):
+        if lines > allowed.get(key, FUNCTION_LINES_MAX):
+            bound = allowed.get(key, FUNCTION_LINES_MAX)
+            found.append(f"{key}: {lines} lines, {bound} at most")
+    for key, lines in sorted(allowed.items()):
+        if actual.get(key, 0) < lines:
+            found.append(f"long_functions.txt: {key} has {actual.get(key, 0)} lines now, say so")
+    return found
+
+
+def words_are_allowed(tree):
+    """Habits that hurt a host process, hide a race, or switch a check off."""
+    guests = [
+        name
+        for name in tree.code_files("client", "interceptor")
+        if not name.startswith(("client/ctl/", "client/examples/"))
+    ]
+    tests = tree.code_files("tests")
+    code = tree.code_files()
+    found = lines_matching(
+        tree, guests,
+        r"(?<![\w.>])(?:std::|::)?_?(?:exit|_Exit|abort|quick_exit|terminate)\(",
+        "a guest never ends its host's process: {}",
+    )  # fmt: skip
+    found += lines_matching(
+        tree, guests, r"std::(?:cout|cerr|clog)|\bf?printf\(|\bputs\(",
+        "a guest does not print: {}",
+    )  # fmt: skip
+    found += lines_matching(
+        tree, tests, r"\b(?:sleep_for|sleep_until|u?sleep\(|nanosleep)", "no sleeps in tests: {}"
+    )
+    found += lines_matching(tree, code, r"(?<![\w_])assert\(", "RAVEN_CHECK, not {}")
+    found += lines_matching(tree, code, r"\bFRIEND_TEST\b", "products know no tests: {}")
+    headers = [name for name in code if name.endswith(".h")]
+    found += lines_matching(tree, headers, r"\busing namespace\b", "not in a header: {}")
+    for name in ours(tree, *CODE, ".py", ".bzl", ".proto", "BUILD"):
+        for number, line in enumerate(tree.text(name).splitlines(), 1):
+            if re.search(OPEN_END, line):
+                found.append(at(name, number, "an open end names its issue, as in (#12)"))
+    return found
+
+
+def no_place_of_one_machine(tree):
+    """Nothing here depends on where one person or one server keeps things."""
+    found = []
+    folders = r"(?<![\w.)}$-])/(?:home|root|work|Users|mnt)/[\w.]"
+    hosts = r"\b(?:\d{1,3}\.){3}\d{1,3}\b"
+    local = ("127.0.0.1", "0.0.0.0", "255.255.255.255")
+    for name in tree.files:
+        if name.startswith(("tests/tidy/", "third_party/bazel/")) or "/corpus/" in name:
+            continue
+        if name.endswith((".bin", ".png", ".svg")):
+            continue
+        for number, line in enumerate(tree.text(name).splitlines(), 1):
+            hit = re.search(folders, line)
+            if hit:
+                found.append(at(name, number, f"a path of one machine: {hit.group(0)}"))
+            if name.startswith((".ci/", "deploy/", "third_party/")) and "://" in line:
+                found.append(at(name, number, "no host of a registry or a mirror"))
+            for host in re.findall(hosts, line):
+                if host not in local and name.endswith((*CODE, ".py", ".sh", ".toml")):
+                    found.append(at(name, number, f"an address of one network: {host}"))
+    return found
+
+
+def headers_say_what_they_are(tree):
+    """Every header opens with a comment, guards itself, and the public ones keep their contract."""
+    found = []
+    for name in tree.code_files(*FLOORS):
+        if not name.endswith(".h"):
+            continue
+        text = tree.text(name)
+        if not text.startswith(("//", "/*")):
+            found.append(at(name, 1, "opens with no comment that says what it is for"))
+        if not re.search(r"^#pragma once$|^#ifndef \w+_H_$", text, re.M):
+            found.append(at(name, 1, "has no #pragma once"))
+        for word in CONTRACTS.get(name, ()):
+            comments = comment_text(text)
+            if not re.search(word, comments):
+                found.append(at(name, 1, f"its contract does not speak of {word}"))
+    return found
+
+
+def comment_text(text):
+    return "\n".join(re.findall(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL))
+
+
+RULES = [
+    floors_include_downwards,
+    core_is_pure,
+    cuda_stays_in_its_files,
+    boost_stays_in_ipc,
+    protobuf_stays_inside,
+    public_headers_stand_alone,
+    torch_stays_in_its_targets,
+    torch_never_meets_protobuf,
+    visibility_names_floors,
+    every_source_is_built,
+    sources_have_mirrored_tests,
+    lines_are_short,
+    functions_are_short,
+    words_are_allowed,
+    no_place_of_one_machine,
+    headers_say_what_they_are,
+]

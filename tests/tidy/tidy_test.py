@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+"""Runs every rule of rules.py on this checkout, and on a small tree with one planted breach.
+
+tidy_test.py --list-long prints what belongs into long_functions.txt.
+"""
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+# Through the links of Bazel's runfiles to the checkout itself: the rules look at all of it.
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+
+import rules  # noqa: E402
+import tree  # noqa: E402
+import xml_main  # noqa: E402
+
+GROUPS = "".join(
+    f'package_group(name = "{name}", packages = {sorted(packages)!r})\n'
+    for name, packages in rules.GROUPS.items()
+)
+
+# A tree that breaks no rule.
+CLEAN = {
+    "BUILD": GROUPS,
+    "core/BUILD": 'cc_library(name = "a", srcs = ["a.cc"], hdrs = ["a.h"],'
+    ' visibility = ["//:floor2", "//:floor3"])\n',
+    "core/a.h": "// Says what a is.\n#pragma once\nint A(int n = int{1});\n",
+    "core/a.cc": '#include "core/a.h"\n\nint A(int n) {\n  return n;\n}\n',
+    "tests/core/BUILD": 'cc_test(name = "a_test", srcs = ["a_test.cc"], deps = ["//core:a"])\n',
+    "tests/core/a_test.cc": '#include "core/a.h"\n\n#include <gtest/gtest.h>\n',
+    "proto/control.h": "// Generated, say.\n#pragma once\n",
+    "proto/BUILD": 'cc_library(name = "control_cc_proto", hdrs = ["control.h"])\n',
+}
+
+BANNED_EXIT = "client/a.cc", "void F() {\n  std::exit(1);\n}\n"
+# Rule: [(file, contents, a part of the complaint)], each planted alone. "+" appends to the file.
+PLANTED = {
+    rules.floors_include_downwards: [
+        ("core/a.cc", '+#include "proto/control.h"\n', "core may not include proto/control.h"),
+    ],
+    rules.core_is_pure: [
+        ("core/a.cc", "+#include <thread>\n", "core is pure: thread"),
+        ("core/a.cc", "+auto t = std::chrono::steady_clock::now();\n", "steady_clock::now"),
+        ("core/a.cc", '+void P() { printf("x"); }\n', "printf("),
+    ],
+    rules.cuda_stays_in_its_files: [
+        ("daemon/x.cc", "#include <cuda.h>\n", "cuda.h"),
+        ("daemon/x.cc", "#ifdef WITH_CUDA\n#endif\n", "no backend by #if"),
+    ],
+    rules.boost_stays_in_ipc: [
+        ("daemon/x.cc", "#include <boost/interprocess/mapped_region.hpp>\n", "Boost"),
+        ("ipc/x.cc", "boost::interprocess::interprocess_mutex m;\n", "no lock"),
+    ],
+    rules.protobuf_stays_inside: [
+        ("interceptor/x.cc", '#include "proto/control.pb.h"\n', "protobuf"),
+        ("client/client.h", '#include "proto/control.pb.h"\n', "public header reaches"),
+    ],
+    rules.public_headers_stand_alone: [
+        ("client/client.h", '#include "core/a.h"\n', "public header may not include core/a.h"),
+    ],
+    rules.torch_stays_in_its_targets: [
+        ("daemon/x.cc", "#include <torch/torch.h>\n", "adapter"),
+    ],
+    rules.torch_never_meets_protobuf: [
+        (
+            "client/x.cc",
+            '#include <ATen/ATen.h>\n#include "proto/control.pb.h"\n',
+            "sees ATen/ATen.h",
+        ),
+        (
+            "client/BUILD",
+            'cc_library(name = "x", deps = [":y", "@libtorch"])\n'
+            'cc_library(name = "y", deps = ["//proto:control_cc_proto"])\n',
+            "//client:x links libtorch and protobuf",
+        ),
+    ],
+    rules.visibility_names_floors: [
+        ("proto/BUILD", '+package(default_visibility = ["//visibility:public"])\n', "public"),
+        ("BUILD", GROUPS.replace("//device", "//daemon"), "package_group floor2"),
+    ],
+    rules.every_source_is_built: [
+        ("core/dead.h", "// Dead.\n#pragma once\n", "no target of //core names it"),
+    ],
+    rules.sources_have_mirrored_tests: [
+        ("ipc/x.cc", "\n", "has no tests/ipc/x_test.cc"),
+        (
+            "tests/tidy/mirrors.txt",
+            "ipc/y.cc tests/core/a_test.cc\n",
+            "ipc/y.cc is no longer there",
+        ),
+        ("tests/tidy/mirrors.txt", "core/a.cc tests/core/a_test.cc\n", "has its own test now"),
+    ],
+    rules.lines_are_short: [("core/a.cc", "+// " + "x" * 98 + "\n", "101 columns")],
+    rules.functions_are_short: [
+        ("core/a.cc", "+int L() {\n" + "  ;\n" * 70 + "}\n", "core/a.cc L: 72 lines"),
+        ("core/a.cc", "+C::C() : a_{1}, b_(2) {\n" + "  ;\n" * 70 + "}\n", "core/a.cc C::C: 72"),
+        ("core/a.py", "def f():\n" + "    pass\n" * 70, "core/a.py f: 71 lines"),
+        ("tests/tidy/long_functions.txt", "core/a.cc A 90\n", "has 0 lines now"),
+    ],
+    rules.words_are_allowed: [
+        (*BANNED_EXIT, "never ends its host's process: std::exit("),
+        ("client/a.cc", 'void F() { std::cerr << "x"; }\n', "does not print"),
+        ("tests/core/a_test.cc", "+std::this_thread::sleep_for(t);\n", "no sleeps"),
+        ("core/a.cc", "+void F() { assert(true); }\n", "RAVEN_CHECK"),
+        ("core/a.h", "+using namespace std;\n", "not in a header"),
+        ("core/a.h", "+// TO" + "DO: later\n", "names its issue"),
+    ],
+    rules.no_place_of_one_machine: [
+        ("core/a.cc", '+const char* p = "/home' + '/someone/x";\n', "a path of one machine"),
+        ("deploy/x", "curl http:" + "//example.org\n", "no host"),
+        ("core/a.cc", '+const char* p = "10.1.' + '2.3";\n', "an address"),
+    ],
+    rules.headers_say_what_they_are: [
+        ("core/b.h", "#pragma once\n", "opens with no comment"),
+        ("core/b.h", "// B.\n", "no #pragma once"),
+        ("core/planner.h", "// Threads: one. Errors: none.\n#pragma once\n", "speak of Owns"),
+    ],
+}
+
+
+def plant(folder, files):
+    for name, text in files.items():
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tree.Tree(folder)
+
+
+class TheTree(unittest.TestCase):
+    """One test a rule, on this checkout."""
+
+    tree = tree.Tree(ROOT)
+
+    def test_is_seen(self):
+        # A walk that found nothing would pass every rule.
+        self.assertIn("core/types.h", self.tree.files)
+        self.assertIn("tests/tidy/tidy_test.py", self.tree.files)
+        self.assertGreater(len(self.tree.targets), 10)
+        found = [name for name, _, _ in tree.functions(self.tree.text("core/result.h"))]
+        self.assertIn("value", found)
+
+
+class ThePlanted(unittest.TestCase):
+    """One test a rule: the clean tree passes it, each planted breach is caught."""
+
+    def test_every_rule_has_a_breach(self):
+        self.assertEqual(set(PLANTED), set(rules.RULES))
+
+
+def on_the_tree(rule):
+    def test(self):
+        found = rule(self.tree)
+        if found:
+            self.fail("\n".join([rule.__doc__ or rule.__name__, *found]))
+
+    return test
+
+
+def on_the_planted(rule):
+    def test(self):
+        for name, contents, words in PLANTED[rule]:
+            with tempfile.TemporaryDirectory() as folder:
+                self.assertEqual(rule(plant(folder, CLEAN)), [])
+                old = CLEAN.get(name, "") if contents.startswith("+") else ""
+                broken = plant(folder, {name: old + contents.removeprefix("+")})
+                self.assertTrue(any(words in line for line in rule(broken)), (words, rule(broken)))
+
+    return test
+
+
+for each in rules.RULES:
+    setattr(TheTree, f"test_{each.__name__}", on_the_tree(each))
+    setattr(ThePlanted, f"test_catches_when_not_{each.__name__}", on_the_planted(each))
+
+if __name__ == "__main__":
+    if "--list-long" in sys.argv:
+        for key, lines in sorted(rules.long_functions(tree.Tree(ROOT)).items()):
+            print(key, lines)
+        sys.exit()
+    os.chdir(ROOT)
+    xml_main.main()
