@@ -265,6 +265,8 @@ Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle han
   if (stream->MustOrder(ticket)) RAVEN_RETURN_IF_ERROR(stream->WaitForTicket(ticket, deadline));
   if (arrival != 0) {
     RAVEN_RETURN_IF_ERROR(stream->WaitForArrival(tensor.slot, arrival, deadline));
+    // Arrivals are let through, without any bytes, when the session or the tensor is lost.
+    RAVEN_RETURN_IF_ERROR(session.CheckUsable());
     if (proto::UnpackLease(row.word.load(std::memory_order_acquire)).state == LeaseState::kLost) {
       return LostBytes(tensor);
     }

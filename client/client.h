@@ -72,8 +72,8 @@ using Stream = ravenstore_stream_t;
 using Timeout = std::optional<std::chrono::nanoseconds>;  // none: the store's
 
 struct ConnectOptions {
-  std::string socket;          // empty: $RAVENSTORE_SOCKET, else the default path
-  std::string name;            // empty: the program's name
+  std::string socket = {};     // empty: $RAVENSTORE_SOCKET, else the default path
+  std::string name = {};       // empty: the program's name
   uint64_t device_budget = 0;  // bytes on each device; 0: the tenant's
   uint64_t host_budget = 0;
   Timeout timeout = {};  // none: 30 s

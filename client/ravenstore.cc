@@ -66,15 +66,18 @@ Error BadArgument(const char* words) {
   return {ErrorCode::kInvalidArgument, words};
 }
 
-// The caller's options, as long as its version of the struct; the rest of `*options` stands.
+// The caller's options. Those of another version of the struct, and none at all, are completed in
+// `*filled`, whose values are the defaults.
 template <typename Options>
-Status Read(const Options* given, Options* options) {
-  if (given == nullptr) return core::Ok();
+Result<const Options*> Read(const Options* given, Options* filled) {
+  if (given == nullptr) return filled;
+  if (given->struct_size >= sizeof(Options)) [[likely]]
+    return given;
   if (given->struct_size < sizeof(size_t)) {
     return BadArgument("options: set struct_size to sizeof(the struct)");
   }
-  std::memcpy(options, given, std::min(given->struct_size, sizeof(Options)));
-  return core::Ok();
+  std::memcpy(filled, given, given->struct_size);
+  return filled;
 }
 
 Status CheckFlags(uint32_t flags, uint32_t known) {
@@ -119,39 +122,40 @@ Result<std::vector<Tensor*>> ResolveAll(const ravenstore_store_t* store,
 }
 
 Result<client::CreateOptions> Convert(const ravenstore_create_options_t* given) {
-  ravenstore_create_options_t options{};
-  RAVEN_RETURN_IF_ERROR(Read(given, &options));
-  RAVEN_RETURN_IF_ERROR(CheckFlags(options.flags, RAVENSTORE_FAIL_FAST));
+  ravenstore_create_options_t defaults{};
+  RAVEN_ASSIGN_OR_RETURN(const ravenstore_create_options_t* const options, Read(given, &defaults));
+  RAVEN_RETURN_IF_ERROR(CheckFlags(options->flags, RAVENSTORE_FAIL_FAST));
   client::CreateOptions converted;
-  converted.device = options.device;
-  converted.fail_fast = (options.flags & RAVENSTORE_FAIL_FAST) != 0;
-  if (options.name != nullptr) converted.name = options.name;
-  converted.timeout = DurationOf(options.timeout_ns);
+  converted.device = options->device;
+  converted.fail_fast = (options->flags & RAVENSTORE_FAIL_FAST) != 0;
+  if (options->name != nullptr) converted.name = options->name;
+  converted.timeout = DurationOf(options->timeout_ns);
   return converted;
 }
 
 Result<client::GetOptions> Convert(const ravenstore_get_options_t* given) {
-  ravenstore_get_options_t options{};
-  options.device = -1;
-  RAVEN_RETURN_IF_ERROR(Read(given, &options));
-  RAVEN_RETURN_IF_ERROR(CheckFlags(options.flags, RAVENSTORE_READ_ONLY | RAVENSTORE_BLOCKING));
-  return client::GetOptions{.read_only = (options.flags & RAVENSTORE_READ_ONLY) != 0,
-                            .blocking = (options.flags & RAVENSTORE_BLOCKING) != 0,
-                            .device = options.device,
-                            .timeout = DurationOf(options.timeout_ns)};
+  ravenstore_get_options_t defaults{};
+  defaults.device = -1;
+  RAVEN_ASSIGN_OR_RETURN(const ravenstore_get_options_t* const options, Read(given, &defaults));
+  RAVEN_RETURN_IF_ERROR(CheckFlags(options->flags, RAVENSTORE_READ_ONLY | RAVENSTORE_BLOCKING));
+  return client::GetOptions{.read_only = (options->flags & RAVENSTORE_READ_ONLY) != 0,
+                            .blocking = (options->flags & RAVENSTORE_BLOCKING) != 0,
+                            .device = options->device,
+                            .timeout = DurationOf(options->timeout_ns)};
 }
 
 Result<client::PutOptions> Convert(const ravenstore_put_options_t* given) {
-  ravenstore_put_options_t options{};
-  RAVEN_RETURN_IF_ERROR(Read(given, &options));
-  RAVEN_RETURN_IF_ERROR(CheckFlags(options.flags, RAVENSTORE_NEEDED_IN | RAVENSTORE_ORDER |
-                                                      RAVENSTORE_NOT_MODIFIED |
-                                                      RAVENSTORE_NOT_NEEDED));
+  ravenstore_put_options_t defaults{};
+  RAVEN_ASSIGN_OR_RETURN(const ravenstore_put_options_t* const options, Read(given, &defaults));
+  RAVEN_RETURN_IF_ERROR(CheckFlags(options->flags, RAVENSTORE_NEEDED_IN | RAVENSTORE_ORDER |
+                                                       RAVENSTORE_NOT_MODIFIED |
+                                                       RAVENSTORE_NOT_NEEDED));
   client::PutOptions converted;
-  if (options.flags & RAVENSTORE_NEEDED_IN) converted.needed_in = DurationOf(options.needed_in_ns);
-  if (options.flags & RAVENSTORE_ORDER) converted.order = options.order;
-  converted.not_modified = (options.flags & RAVENSTORE_NOT_MODIFIED) != 0;
-  converted.not_needed = (options.flags & RAVENSTORE_NOT_NEEDED) != 0;
+  if (options->flags & RAVENSTORE_NEEDED_IN)
+    converted.needed_in = DurationOf(options->needed_in_ns);
+  if (options->flags & RAVENSTORE_ORDER) converted.order = options->order;
+  converted.not_modified = (options->flags & RAVENSTORE_NOT_MODIFIED) != 0;
+  converted.not_needed = (options->flags & RAVENSTORE_NOT_NEEDED) != 0;
   return converted;
 }
 
@@ -185,14 +189,15 @@ ravenstore_code_t ravenstore_connect(const ravenstore_connect_options_t* given,
   return Guard([&]() -> Status {
     if (store == nullptr) return BadArgument("the place for the store is NULL");
     *store = nullptr;
-    ravenstore_connect_options_t options{};
-    RAVEN_RETURN_IF_ERROR(Read(given, &options));
+    ravenstore_connect_options_t defaults{};
+    RAVEN_ASSIGN_OR_RETURN(const ravenstore_connect_options_t* const options,
+                           Read(given, &defaults));
     client::ConnectOptions converted;
-    if (options.socket != nullptr) converted.socket = options.socket;
-    if (options.name != nullptr) converted.name = options.name;
-    converted.device_budget = core::Bytes(options.device_budget);
-    converted.host_budget = core::Bytes(options.host_budget);
-    if (options.timeout_ns != 0) converted.timeout = DurationOf(options.timeout_ns);
+    if (options->socket != nullptr) converted.socket = options->socket;
+    if (options->name != nullptr) converted.name = options->name;
+    converted.device_budget = core::Bytes(options->device_budget);
+    converted.host_budget = core::Bytes(options->host_budget);
+    if (options->timeout_ns != 0) converted.timeout = DurationOf(options->timeout_ns);
     RAVEN_ASSIGN_OR_RETURN(Session* const session, Session::Connect(converted));
     *store = reinterpret_cast<ravenstore_store_t*>(session);
     return core::Ok();

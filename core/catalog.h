@@ -45,6 +45,7 @@ struct Tensor {
   bool never : 1 = false;       // will not be read again: may be dropped unread
   bool prefetched : 1 = false;  // brought unasked and not used yet
   bool waiting : 1 = false;     // a fetch of it waits
+  bool put_seen : 1 = false;    // since its last copy to the host began
   bool listed : 1 = false;      // among the prefetch candidates
 
   bool dirty() const { return !on_host || writes != clean_writes; }

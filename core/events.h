@@ -119,6 +119,7 @@ struct Cleaned {
   TensorId tensor;
   bool whole;  // false: a get came between, the host copy may be torn
   uint32_t writes;
+  bool failed = false;  // with !whole: the copy failed and no get came between
 };
 struct CopiedIn {
   TensorId tensor;
@@ -202,6 +203,9 @@ struct CopyOut {
   Bytes to;    // offset in the host pool
   Bytes size;
   bool urgent;  // a request waits for the room
+  // The client waits in a get on another device: its lease is Fetching, nothing may touch the
+  // tensor, and the copy commits unless the client is gone.
+  bool held = false;
 };
 // Copy without taking it off. Answer: Cleaned.
 struct Clean {

@@ -91,13 +91,17 @@ bool EvictionIndex::Allowed(const Tensor& tensor, const Limits& limits) const {
          tensor.use_key > limits.later_than->use_key;
 }
 
-std::vector<uint32_t> EvictionIndex::Seeds(Tick now, const LinkModel& link,
+std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel& link,
                                            const Limits& limits) const {
   std::vector<std::pair<double, uint32_t>> seeds;
   for (const IndexedHeap& heap : heaps_) {
     for (size_t i = 0; i < std::min(heap.size(), kRowsPerHeap); ++i) {
       const Tensor& tensor = (*catalog_)[heap[i]];
-      if (Allowed(tensor, limits)) seeds.emplace_back(-Value(tensor, now, link), heap[i]);
+      if (!Allowed(tensor, limits)) continue;
+      // Of a tensor larger than the request only as much counts as the request needs: else many
+      // large ones would hide the small one that suffices.
+      const auto useful = static_cast<double>(std::min(tensor.size, need).count());
+      seeds.emplace_back(-useful / Harm(tensor, now, link), heap[i]);
     }
   }
   const size_t count = std::min(seeds.size(), kSeeds);
@@ -156,7 +160,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint
 std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, Tick now,
                                              const LinkModel& link, const Limits& limits) const {
   std::optional<Run> best;
-  for (const uint32_t seed : Seeds(now, link, limits)) {
+  for (const uint32_t seed : Seeds(need, now, link, limits)) {
     const auto run = Grow(map, seed, need, now, link, limits);
     if (run && (!best || run->harm < best->harm)) best = run;
   }

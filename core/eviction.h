@@ -52,7 +52,8 @@ class EvictionIndex {
 
   struct Limits {
     bool clean_only = false;
-    // Only tensors needed later than this one (of the same kind), or whose next use is unknown.
+    // Only tensors known to be needed later than this one (the next use of the same kind), or
+    // never.
     const Tensor* later_than = nullptr;
   };
   // The rows to evict so that `need` contiguous bytes come free, in address order; empty when no
@@ -81,7 +82,8 @@ class EvictionIndex {
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
   bool Allowed(const Tensor& tensor, const Limits& limits) const;
   double Harm(const Tensor& tensor, Tick now, const LinkModel& link) const;
-  std::vector<uint32_t> Seeds(Tick now, const LinkModel& link, const Limits& limits) const;
+  std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
+                              const Limits& limits) const;
   std::optional<Run> Grow(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
                           const LinkModel& link, const Limits& limits) const;
 

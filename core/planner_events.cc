@@ -99,10 +99,14 @@ void Planner::State::On(const SlabFailed& event) {
   for (const auto& [offset, size] : arena->pieces) mapped += size;
   // Everything charged but not mapped, nor being given back, was for this slab.
   Refund(*arena, arena->charged - mapped - arena->being_removed);
-  arena->backoff_until = now_ + kBackoff;
-  WakeAt(arena->backoff_until);
-  active_arenas_.insert(arena);
+  BackOff(*arena);
   Touch(arena);
+}
+
+void Planner::State::BackOff(Arena& arena) {
+  arena.backoff_until = now_ + kBackoff;
+  WakeAt(arena.backoff_until);
+  active_arenas_.insert(&arena);
 }
 
 void Planner::State::On(const SlabRemoved& event) {
@@ -185,16 +189,10 @@ void Planner::State::On(const FetchRequested& event) {
         Promise{tensor->id, tensor->device, arena->map.OffsetOf(tensor->device_block), arriving});
     return;
   }
-  if (tensor->residency != Residency::kAway) {
-    plan_->push_back(Deny{tensor->id,
-                          {ErrorCode::kUnsupported,
-                           "the tensor is on device " + std::to_string(ToInt(tensor->device)) +
-                               ": a get on another device works once it has left there"}});
-    return;
-  }
   Count(tensor->client, &PlannerStats::misses, 1);
   Unlist(*tensor);
   tensor->waiting = true;
+  ArenaOf(*tensor)->index.Erase(*tensor);
   Request request;
   request.client = tensor->client;
   request.device = event.device;
@@ -234,6 +232,7 @@ void Planner::State::On(const PutSeen& event) {
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   SetInUse(*tensor, false);
   tensor->quiet = false;
+  tensor->put_seen = true;
   tensor->writes = event.writes;
   if (tensor->on_host && tensor->dirty() && !tensor->copying) FreeHost(*tensor);
   SetNextUse(*tensor, event.next_use);
@@ -246,6 +245,7 @@ void Planner::State::On(const Quiet& event) {
   tensor->quiet = true;
   Reindex(*tensor);
   Touch(ArenaOf(*tensor));
+  if (tensor->waiting) TouchWaiting();
 }
 
 void Planner::State::On(const GetSeen& event) {
@@ -316,17 +316,13 @@ void Planner::State::On(const CopiedOut& event) {
   if (event.outcome == Outcome::kRescued) Count(tensor->client, &PlannerStats::rescues, 1);
   if (tensor->residency == Residency::kLeaving) {
     tensor->residency = Residency::kOnDevice;
-    if (event.outcome != Outcome::kFailed) {
+    if (event.outcome != Outcome::kFailed && !tensor->waiting) {
       // A get has it; its log entry or the next put's will follow.
       SetInUse(*tensor, true);
       tensor->quiet = false;
     }
   }
-  if (event.outcome == Outcome::kFailed) {
-    arena->backoff_until = now_ + kBackoff;
-    WakeAt(arena->backoff_until);
-    active_arenas_.insert(arena);
-  }
+  if (event.outcome == Outcome::kFailed) BackOff(*arena);
   Reindex(*tensor);
 }
 
@@ -347,6 +343,13 @@ void Planner::State::On(const Cleaned& event) {
     host_copies_.push_back(tensor->id);
   }
   if (!event.whole || tensor->dirty()) FreeHost(*tensor);
+  if (event.failed) {
+    if (arena != nullptr) BackOff(*arena);
+  } else if (!event.whole && !tensor->put_seen && !tensor->waiting) {
+    // A get that no log entry has told of yet; its put's will follow.
+    SetInUse(*tensor, true);
+    tensor->quiet = false;
+  }
   Reindex(*tensor);
 }
 

@@ -49,6 +49,10 @@ void Planner::State::ServeTouched() {
 void Planner::State::Serve(Arena& arena) {
   while (!arena.waiting.empty()) {
     const Request& request = requests_.at(arena.waiting.front());
+    if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
+      WakeAt(now_ + kRetry);
+      break;
+    }
     if (TryServe(arena, request)) continue;
     if (MakeRoom(arena, request)) {
       if (request.fail_fast && arena.leaving > 0 && !arena.adding) {
@@ -186,13 +190,35 @@ bool Planner::State::Evict(Arena& arena, Tensor& tensor) {
     plan_->push_back(Drop{tensor.id});
     return true;
   }
+  StartCopyOut(arena, tensor, false);
+  return true;
+}
+
+bool Planner::State::BringAway(Tensor& tensor) {
+  if (tensor.residency == Residency::kAway) return true;
+  if (tensor.residency != Residency::kOnDevice || tensor.copying || !tensor.quiet) return false;
+  if (!tensor.dirty()) {
+    FreeDevice(tensor);
+    tensor.residency = Residency::kAway;
+    return true;
+  }
+  Arena& arena = *ArenaOf(tensor);
+  if (now_ < arena.backoff_until || !AllocateHost(tensor)) return false;
+  ++arena.leaving;
+  tensor.copying = true;
+  tensor.residency = Residency::kLeaving;
+  StartCopyOut(arena, tensor, true);
+  return false;
+}
+
+void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
+  tensor.put_seen = false;
   Device& device = devices_[ToInt(arena.device)];
   device.out += tensor.size;
   ++device.outs;
   Count(tensor.client, &PlannerStats::out, tensor.size);
   plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                           host_.OffsetOf(tensor.host_block), tensor.size, true});
-  return true;
+                           host_.OffsetOf(tensor.host_block), tensor.size, true, held});
 }
 
 // The client has nothing more to give up: memory that others hold and do not use may serve it.
@@ -324,6 +350,7 @@ void Planner::State::Preclean(Arena& arena) {
     if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return;
     if (!AllocateHost(tensor)) return;
     tensor.copying = true;
+    tensor.put_seen = false;
     Reindex(tensor);
     device.out += tensor.size;
     ++device.outs;

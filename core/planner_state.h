@@ -104,6 +104,9 @@ class Planner::State {
   bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits);
   bool Evict(Arena& arena, Tensor& tensor);
   bool ReclaimFor(Arena& arena);
+  // For a fetch on another device than the tensor's: false while it has not left there.
+  bool BringAway(Tensor& tensor);
+  void StartCopyOut(Arena& arena, Tensor& tensor, bool held);
   bool EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece);
   bool GiveBackFreePiece(Arena& arena);
   void Shrink(Arena& arena);
@@ -133,6 +136,7 @@ class Planner::State {
   // After a copy's answer: true when the tensor was freed or orphaned meanwhile and is gone now.
   bool FinishIfGone(Tensor& tensor);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
+  void BackOff(Arena& arena);
   void Charge(Arena& arena, Bytes size);
   void Refund(Arena& arena, Bytes size);
 

@@ -33,7 +33,8 @@ std::string SizeText(Bytes bytes) {
   static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double number = static_cast<double>(bytes.count());
   size_t unit = 0;
-  while (number >= 1024 && unit + 1 < kUnits.size()) {
+  // What one decimal would round up to 1024 belongs to the next unit, but whole bytes never round.
+  while (number >= (unit == 0 ? 1024 : 1023.95) && unit + 1 < kUnits.size()) {
     number /= 1024;
     ++unit;
   }

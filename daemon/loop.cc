@@ -305,7 +305,12 @@ bool Loop::PollTickets() {
           return;
         }
         const SlotId slot = planner_->View(waiting.tensor).slot;
-        if (session->LeaseOf(slot).word() != waiting.idle_word) return;
+        Lease lease = session->LeaseOf(slot);
+        if (lease.state() == proto::LeaseState::kFetching) {
+          Feed(core::Quiet{waiting.tensor});  // a get on another device waits for just this
+          return;
+        }
+        if (lease.word() != waiting.idle_word) return;
         session->RowOf(slot).quiet_word = waiting.idle_word;
         Feed(core::Quiet{waiting.tensor});
       });
@@ -384,8 +389,25 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
     session.LeaseOf(slot).Deny(core::ErrorCode::kNotFound);
     return;
   }
+  if (planner_->View(tensor).residency == core::Residency::kOnDevice) SettlePut(session, request);
   Feed(core::FetchRequested{tensor, core::DeviceId{request.device},
                             core::Tick(Duration(request.deadline_ns))});
+}
+
+// A fetch of a tensor that is still on a device moves it to another one. The word no longer shows
+// the put before it, so the log's entry says nothing: the row and the request do.
+void Loop::SettlePut(Session& session, const proto::Request& request) {
+  const TensorId tensor{request.id};
+  const proto::LeaseSlot& row = session.segment()->slots[request.slot];
+  Feed(core::PutSeen{tensor, row.writes.load(std::memory_order_acquire),
+                     NextUseOf(row.hint.load(std::memory_order_acquire))});
+  const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
+  if (Reached(*session.segment(), ticket)) {
+    Feed(core::Quiet{tensor});
+    return;
+  }
+  if (session.tickets.empty()) with_tickets_.push_back(session.id());
+  session.tickets.Push(ticket, tensor, session.LeaseOf(SlotId{request.slot}).word());
 }
 
 void Loop::HandleFree(Session& session, const proto::Request& request) {

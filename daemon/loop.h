@@ -89,6 +89,7 @@ class Loop {
   bool Quiescent() const;
 
  private:
+  enum class Leave { kNo, kYes, kHeld };
   enum class MoveKind { kOut, kClean, kIn };
   // A copy under way.
   struct Move {
@@ -102,6 +103,7 @@ class Loop {
     uint32_t writes = 0;
     JobId job = 0;
     bool promised = false;
+    bool held = false;     // the client waits in a fetch: no lease swing
     uint16_t arrival = 0;  // index of the arrival word, when promised
   };
   struct Lanes {
@@ -133,6 +135,7 @@ class Loop {
   void HandleRequest(Session& session, const proto::Request& request);
   void HandleCreate(Session& session, const proto::Request& request);
   void HandleFetch(Session& session, const proto::Request& request);
+  void SettlePut(Session& session, const proto::Request& request);
   void HandleFree(Session& session, const proto::Request& request);
   void HandlePut(Session& session, core::SlotId slot);
   void BadRequest(Session& session, const proto::Request& request, const char* why);
@@ -155,7 +158,7 @@ class Loop {
   void Do(const core::CopyIn& action);
 
   void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
-                       core::Bytes to, core::Bytes size, bool urgent, bool leave);
+                       core::Bytes to, core::Bytes size, bool urgent, Leave leave);
   void FinishOut(core::DeviceId device, JobId job, bool ok);
   void FinishIn(core::DeviceId device, JobId job, bool ok);
   void ReleaseIfGone(Session& session);

@@ -176,39 +176,47 @@ void Loop::Do(const core::Drop& action) {
 
 void Loop::Do(const core::CopyOut& action) {
   StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, action.urgent,
-                  true);
+                  action.held ? Leave::kHeld : Leave::kYes);
 }
 
 void Loop::Do(const core::Clean& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, false, false);
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, false,
+                  Leave::kNo);
 }
 
 void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
-                           bool urgent, bool leave) {
+                           bool urgent, Leave leave) {
   SlotId slot{};
   Session* session = Locate(tensor, &slot);
   if (session == nullptr) return;
   Session::Row& row = session->RowOf(slot);
   Lease lease = session->LeaseOf(slot);
-  Move move{.kind = leave ? MoveKind::kOut : MoveKind::kClean,
+  Move move{.kind = leave == Leave::kNo ? MoveKind::kClean : MoveKind::kOut,
             .client = session->id(),
             .slot = slot,
             .tensor = tensor,
             .device = device,
             .device_offset = from};
-  PutRecord put;
-  bool begun = row.quiet_word != 0 && lease.ReadPut(&put) && put.word == row.quiet_word;
-  move.word = put.word;
-  move.writes = put.writes;
-  if (begun && leave) {
-    begun = lease.BeginLeave(row.quiet_word, &move.word);
-    row.quiet_word = 0;
+  bool begun = false;
+  if (leave == Leave::kHeld) {
+    move.word = lease.word();
+    move.writes = session->segment()->slots[ToInt(slot)].writes.load(std::memory_order_relaxed);
+    move.held = begun = proto::UnpackLease(move.word).state == proto::LeaseState::kFetching;
+  } else {
+    PutRecord put;
+    begun = row.quiet_word != 0 && lease.ReadPut(&put) && put.word == row.quiet_word;
+    move.word = put.word;
+    move.writes = put.writes;
+    if (begun && leave == Leave::kYes) {
+      begun = lease.BeginLeave(row.quiet_word, &move.word);
+      row.quiet_word = 0;
+    }
   }
   if (!begun) {
-    if (leave) {
-      Feed(core::CopiedOut{tensor, core::CopiedOut::Outcome::kNotBegun, 0});
-    } else {
+    if (leave == Leave::kNo) {
       Feed(core::Cleaned{tensor, false, 0});
+    } else {
+      Feed(core::CopiedOut{tensor, core::CopiedOut::Outcome::kNotBegun, 0});
     }
     return;
   }
@@ -229,9 +237,11 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
   --session->copies;
   Lease lease = session->LeaseOf(move.slot);
   if (move.kind == MoveKind::kClean) {
-    Feed(core::Cleaned{move.tensor, ok && lease.word() == move.word, move.writes});
+    const bool untouched = lease.word() == move.word;
+    Feed(core::Cleaned{move.tensor, ok && untouched, move.writes, !ok && untouched});
   } else if (ok) {
-    const bool committed = !session->gone && lease.Commit(move.word);
+    const bool committed =
+        !session->gone && (move.held ? lease.word() == move.word : lease.Commit(move.word));
     if (committed) ++session->away;
     Feed(core::CopiedOut{
         move.tensor,
@@ -239,8 +249,8 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
         move.writes});
   } else {
     uint64_t idle_word = 0;
-    const bool stays = !session->gone && lease.AbortLeave(move.word, &idle_word);
-    if (stays) session->RowOf(move.slot).quiet_word = idle_word;
+    const bool stays = !session->gone && (move.held || lease.AbortLeave(move.word, &idle_word));
+    if (stays && !move.held) session->RowOf(move.slot).quiet_word = idle_word;
     Feed(core::CopiedOut{
         move.tensor, stays ? core::CopiedOut::Outcome::kFailed : core::CopiedOut::Outcome::kRescued,
         0});

@@ -53,6 +53,9 @@ run_bazel() {
     --color=auto --noshow_loading_progress "$@" </dev/null)
 }
 
+# ask_bazel COMMAND ARGS...: query and info, which know no build options.
+ask_bazel() { (cd "$ROOT" && bazel "$1" --noshow_progress --color=no "${@:2}" </dev/null); }
+
 # A terminal gets live progress; a log gets a line now and then.
 progress_seconds() { if [[ -t 1 ]]; then echo 0.2; else echo 20; fi; }
 

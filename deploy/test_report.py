@@ -11,6 +11,7 @@ test_report.py total RESULTS
 
 import collections
 import json
+import re
 import sys
 import urllib.parse
 import xml.etree.ElementTree
@@ -47,7 +48,8 @@ def case_verdict(case):
     skipped = case.find("skipped")
     if skipped is not None or case.get("result") == "skipped":
         words = "" if skipped is None else skipped.get("message") or skipped.text or ""
-        return "skipped", " ".join(words.split())
+        # GoogleTest puts the place first; without it equal reasons are told together.
+        return "skipped", re.sub(r"^\S+:\d+ ", "", " ".join(words.split()))
     if case.get("status") == "notrun":
         return "skipped", "disabled in the source"
     return "passed", ""

@@ -20,7 +20,7 @@ core::Result<std::unique_ptr<Arena>> ReserveCudaArena(std::shared_ptr<CudaGpu> g
                                                       core::Bytes size, core::Bytes granularity);
 
 // An arena for pinned host memory on `numa_node` (-1: the node of `gpu`), usable by `all` and by
-// the CPU. Made by the driver where it can (three times as fast to pin), else of registered memfds.
+// the CPU. Made by the driver where it can (faster to pin), else of registered memfds.
 core::Result<std::unique_ptr<Arena>> ReserveCudaHostArena(std::shared_ptr<CudaGpu> gpu,
                                                           const std::vector<CUdevice>& all,
                                                           core::Bytes size, core::Bytes granularity,

@@ -15,24 +15,21 @@
 
 namespace ravenstore::device {
 
-#define RAVEN_CUDA_CALLS(X)                                                                        \
-  X(cuInit)                                                                                        \
-  X(cuDriverGetVersion)                                                                            \
-  X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName)      \
-      X(cuDeviceGetAttribute) X(cuDeviceGetUuid) X(cuDeviceTotalMem) X(cuDeviceCanAccessPeer)      \
-          X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuCtxGetCurrent) X(           \
-              cuCtxSetCurrent) X(cuCtxGetStreamPriorityRange) X(cuThreadExchangeStreamCaptureMode) \
-              X(cuMemGetInfo) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate)            \
-                  X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)                      \
-                      X(cuMemGetAllocationGranularity) X(cuMemExportToShareableHandle)             \
-                          X(cuMemImportFromShareableHandle) X(cuMemHostRegister)                   \
-                              X(cuMemHostUnregister) X(cuMemHostGetDevicePointer) X(cuMemcpyAsync) \
-                                  X(cuMemsetD8Async) X(cuStreamCreateWithPriority)                 \
-                                      X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery)   \
-                                          X(cuStreamGetCtx) X(cuStreamIsCapturing)                 \
-                                              X(cuStreamWaitEvent) X(cuStreamWriteValue64)         \
-                                                  X(cuStreamWaitValue64) X(cuEventCreate)          \
-                                                      X(cuEventRecord) X(cuEventDestroy)
+// clang-format off
+#define RAVEN_CUDA_CALLS(X)                                                                  \
+  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGet)       \
+  X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDeviceGetUuid)          \
+  X(cuDeviceTotalMem) X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain)                   \
+  X(cuDevicePrimaryCtxRelease) X(cuCtxGetCurrent) X(cuCtxSetCurrent)                         \
+  X(cuThreadExchangeStreamCaptureMode) X(cuMemGetInfo) X(cuMemAddressReserve)                \
+  X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap)               \
+  X(cuMemSetAccess) X(cuMemGetAllocationGranularity) X(cuMemExportToShareableHandle)         \
+  X(cuMemImportFromShareableHandle) X(cuMemHostRegister) X(cuMemHostUnregister)              \
+  X(cuMemHostGetDevicePointer) X(cuMemcpyAsync) X(cuMemsetD8Async) X(cuStreamCreate)         \
+  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamGetCtx)               \
+  X(cuStreamIsCapturing) X(cuStreamWaitEvent) X(cuStreamWriteValue64) X(cuStreamWaitValue64) \
+  X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy)
+// clang-format on
 
 // Threads: any; nothing changes after Load.
 class CudaDriver {

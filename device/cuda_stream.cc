@@ -9,15 +9,10 @@ CUdeviceptr Address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
-// Owns: a stream of ours. It never waits for the legacy default stream nor is waited for by it. At
-// the greatest priority it shares no hardware queue with ordinary streams, so that none of theirs
-// is stuck behind what ours awaits.
+// A stream of ours. It never waits for the legacy default stream nor is waited for by it.
 Result<CUstream> NewStream(CudaGpu& gpu) {
-  int least = 0;
-  int greatest = 0;
-  RAVEN_CUDA_CALL(gpu, cuCtxGetStreamPriorityRange, &least, &greatest);
   CUstream stream = nullptr;
-  RAVEN_CUDA_CALL(gpu, cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, greatest);
+  RAVEN_CUDA_CALL(gpu, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   return stream;
 }
 

@@ -88,12 +88,13 @@ class Channel {
   virtual Status Signal(Word* word, uint64_t value) = 0;
   // Ok, or the first failure of a command that had been enqueued. From that on the channel does
   // nothing more: no later copy is done, no later Signal fires, and Copy and Signal return errors.
-  // Cheap (about a microsecond), but meant for when a Signal is late, not for every poll.
+  // Costs up to 3 microseconds: meant for when a Signal is late, not for every poll.
   virtual Status Health() = 0;
 };
 
 // What the client library does to one of its caller's streams. Owns: a side stream and an event of
-// its own.
+// its own. REQUIRES for all but Capturing: the stream is not being captured; a capture would take
+// our commands in, and break.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -138,9 +139,9 @@ class Device {
   virtual Result<std::unique_ptr<Arena>> ReserveArena(Bytes size) = 0;
   // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device
   // of this backend can copy from and to. Create() then pins, which is slow: call it on a thread
-  // that may wait, and pieces are best pinned by several threads at once. A copy must not straddle
-  // two of its pieces. Its bytes are the CPU's to read and write as well; those of ReserveArena are
-  // not.
+  // that may wait (with CUDA 0.3 s a GiB, and the driver pins one piece at a time). A copy must not
+  // straddle two of its pieces. Its bytes are the CPU's to read and write as well; those of
+  // ReserveArena are not.
   virtual Result<std::unique_ptr<Arena>> ReserveHostArena(Bytes size, int numa_node) = 0;
 
   // Makes the words in [begin, begin + bytes), whole pages of shared memory that stay mapped,
@@ -162,8 +163,8 @@ struct HostOptions {
   core::Duration latency{0};    // added to every copy
   // Faults: asked before the n-th Create or Copy (counted from 1) of any of these devices, from any
   // thread; true makes it fail. A failed Copy fails its channel (Channel::Health).
-  std::function<bool(uint64_t)> fail_create;
-  std::function<bool(uint64_t)> fail_copy;
+  std::function<bool(uint64_t)> fail_create = nullptr;
+  std::function<bool(uint64_t)> fail_copy = nullptr;
 };
 
 // Devices of the host backend; their UUIDs are "HOST-0", "HOST-1", ...

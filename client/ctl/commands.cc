@@ -18,8 +18,6 @@ namespace ravenstore::client::ctl {
 namespace {
 
 using core::Error;
-using core::ErrorCode;
-using core::Result;
 using core::Status;
 
 int Report(const Common& common, const Error& error, Streams streams) {

@@ -15,7 +15,6 @@ namespace ravenstore::client::ctl {
 namespace {
 
 using core::Bytes;
-using core::ErrorCode;
 using core::Result;
 using Level = Finding::Level;
 

@@ -15,7 +15,7 @@ std::string Print(const char* format, double value) {
   return text;
 }
 
-std::string Outcome(const Run& run) {
+std::string Outcome(const Trial& run) {
   if (run.result.finished) return "finished";
   const std::string step = " at step " + std::to_string(run.result.failed_step);
   return (run.result.out_of_memory ? "out of memory" : "failed") + step;
@@ -26,7 +26,7 @@ std::string LossOf(const RunResult& result, bool last) {
   return Print("%.6f", last ? result.losses.back() : result.losses.front());
 }
 
-uint64_t PeakOf(const Run& run) {
+uint64_t PeakOf(const Trial& run) {
   return run.result.torch_peak + run.result.store_peak;
 }
 
@@ -34,24 +34,21 @@ std::string BytesOrDash(uint64_t bytes) {
   return bytes ? SpellBytes(bytes) : "-";
 }
 
-std::string PerStep(const Run& run, uint64_t bytes) {
+std::string PerStep(const Trial& run, uint64_t bytes) {
   const size_t steps = run.result.losses.size();
   return run.with_store && steps ? SpellBytes(bytes / steps) : "-";
 }
 
-// "hits of gets": those whose bytes were on the device when the backward pass asked.
-std::string Hits(const Run& run) {
-  const Stats& store = run.result.store;
-  if (!run.with_store || !store.gets) return "-";
-  return std::to_string(store.hits) + " of " + std::to_string(store.gets);
+std::string CountOrDash(const Trial& run, uint64_t Stats::*field) {
+  return run.with_store ? std::to_string(run.result.store.*field) : "-";
 }
 
-std::string Compared(const Run& run, const Run& plain) {
+std::string Compared(const Trial& run, const Trial& plain) {
   if (&run == &plain || run.result.losses.empty()) return "-";
   return SameBits(run.result, plain.result) ? "bit for bit" : "NO";
 }
 
-std::string Slowdown(const Run& run, const Run& plain) {
+std::string Slowdown(const Trial& run, const Trial& plain) {
   if (!run.result.finished || plain.result.step_seconds == 0) return "-";
   return Print("%.3f x", run.result.step_seconds / plain.result.step_seconds);
 }
@@ -73,49 +70,56 @@ bool SameBits(const RunResult& a, const RunResult& b) {
   return std::memcmp(a.losses.data(), b.losses.data(), a.losses.size() * sizeof(float)) == 0;
 }
 
-std::string Report(const std::string& title, const std::vector<Run>& runs) {
-  const Run& plain = runs.front();
+std::string Report(const std::string& title, const std::vector<Trial>& runs) {
+  const Trial& plain = runs.front();
   Table table(title);
-  const auto row = [&](const char* name, const std::function<std::string(const Run&)>& cell) {
+  const auto row = [&](const char* name, const std::function<std::string(const Trial&)>& cell) {
     std::vector<std::string> cells;
-    for (const Run& run : runs) cells.push_back(cell(run));
+    for (const Trial& run : runs) cells.push_back(cell(run));
     table.Add(name, cells);
   };
   const auto store_bytes = [&](const char* name, uint64_t Stats::*field) {
-    row(name, [field](const Run& run) {
+    row(name, [field](const Trial& run) {
       return run.with_store ? SpellBytes(run.result.store.*field) : "-";
     });
   };
-  row("", [](const Run& run) { return run.name; });
+  row("", [](const Trial& run) { return run.name; });
   row("result", Outcome);
-  row("loss, first step", [](const Run& run) { return LossOf(run.result, false); });
-  row("loss, last step", [](const Run& run) { return LossOf(run.result, true); });
-  row("losses and weights as plain", [&](const Run& run) { return Compared(run, plain); });
-  row("device limit", [](const Run& run) { return BytesOrDash(run.device_limit); });
-  row("store's device budget", [](const Run& run) { return BytesOrDash(run.budget); });
-  row("peak device bytes", [](const Run& run) { return SpellBytes(PeakOf(run)); });
-  row("  torch", [](const Run& run) { return SpellBytes(run.result.torch_peak); });
+  row("loss, first step", [](const Trial& run) { return LossOf(run.result, false); });
+  row("loss, last step", [](const Trial& run) { return LossOf(run.result, true); });
+  row("losses and weights as plain", [&](const Trial& run) { return Compared(run, plain); });
+  row("device limit", [](const Trial& run) { return BytesOrDash(run.device_limit); });
+  row("store's device budget", [](const Trial& run) { return BytesOrDash(run.budget); });
+  row("peak device bytes", [](const Trial& run) { return SpellBytes(PeakOf(run)); });
+  row("  torch", [](const Trial& run) { return SpellBytes(run.result.torch_peak); });
   row("  torch, with its cache",
-      [](const Run& run) { return SpellBytes(run.result.torch_reserved); });
-  row("  store", [](const Run& run) { return BytesOrDash(run.result.store_peak); });
+      [](const Trial& run) { return SpellBytes(run.result.torch_reserved); });
+  row("  store", [](const Trial& run) { return BytesOrDash(run.result.store_peak); });
+  row("store's peak host bytes",
+      [](const Trial& run) { return BytesOrDash(run.result.store_host_peak); });
   row("adopted per step",
-      [](const Run& run) { return PerStep(run, run.result.offload.adopted_bytes); });
+      [](const Trial& run) { return PerStep(run, run.result.offload.adopted_bytes); });
   store_bytes("device to host", &Stats::bytes_out);
   store_bytes("host to device", &Stats::bytes_in);
-  store_bytes("in host memory at the end", &Stats::host_bytes);
-  row("hits", Hits);
-  row("stalls", [](const Run& run) {
+  const auto store_count = [&](const char* name, uint64_t Stats::*field) {
+    row(name, [field](const Trial& run) { return CountOrDash(run, field); });
+  };
+  store_count("gets", &Stats::gets);
+  store_count("  hits: on the device", &Stats::hits);
+  store_count("  late hits: on their way", &Stats::late_hits);
+  store_count("  misses", &Stats::misses);
+  row("stalls", [](const Trial& run) {
     return run.with_store ? SpellSeconds(static_cast<double>(run.result.store.stall_ns) / 1e9)
                           : "-";
   });
-  row("step time", [](const Run& run) {
+  row("step time", [](const Trial& run) {
     return run.result.finished ? SpellSeconds(run.result.step_seconds) : "-";
   });
-  row("step time / plain", [&](const Run& run) { return Slowdown(run, plain); });
+  row("step time / plain", [&](const Trial& run) { return Slowdown(run, plain); });
   return table.Print();
 }
 
-std::string Json(const Run& run, const Run& plain, const std::string& where) {
+std::string Json(const Trial& run, const Trial& plain, const std::string& where) {
   const RunResult& result = run.result;
   std::string json = "{\"run\": " + Quote(run.name) + ", \"device\": " + Quote(where);
   const auto number = [&](const char* name, uint64_t value) {
@@ -146,7 +150,7 @@ std::string Json(const Run& run, const Run& plain, const std::string& where) {
     number("deduplicated_bytes", result.offload.deduplicated_bytes);
     number("bytes_out", result.store.bytes_out);
     number("bytes_in", result.store.bytes_in);
-    number("host_bytes", result.store.host_bytes);
+    number("store_host_peak_bytes", result.store_host_peak);
     number("gets", result.store.gets);
     number("hits", result.store.hits);
     number("late_hits", result.store.late_hits);
@@ -156,9 +160,9 @@ std::string Json(const Run& run, const Run& plain, const std::string& where) {
   return json + "}";
 }
 
-std::vector<std::string> Complaints(const std::vector<Run>& runs) {
+std::vector<std::string> Complaints(const std::vector<Trial>& runs) {
   std::vector<std::string> complaints;
-  for (const Run& run : runs) {
+  for (const Trial& run : runs) {
     if (run.must_finish && !run.result.finished)
       complaints.push_back(run.name + ": " + Outcome(run) + ": " + run.result.failure);
     else if (!run.must_finish && !run.result.finished && !run.result.out_of_memory)

@@ -8,8 +8,8 @@
 
 namespace ravenstore::examples {
 
-// A finished or failed run and the terms it ran under.
-struct Run {
+// A run, finished or failed, and the terms it ran under.
+struct Trial {
   std::string name;
   bool with_store = false;
   bool must_finish = true;
@@ -22,11 +22,11 @@ struct Run {
 bool SameBits(const RunResult& a, const RunResult& b);
 
 // The first of `runs` is the plain one, which the others are compared with.
-std::string Report(const std::string& title, const std::vector<Run>& runs);
+std::string Report(const std::string& title, const std::vector<Trial>& runs);
 // One line. `where` is "cuda" or "simulated device".
-std::string Json(const Run& run, const Run& plain, const std::string& where);
+std::string Json(const Trial& run, const Trial& plain, const std::string& where);
 
 // Says of each run that did not do what it must what is wrong; empty when all is well.
-std::vector<std::string> Complaints(const std::vector<Run>& runs);
+std::vector<std::string> Complaints(const std::vector<Trial>& runs);
 
 }  // namespace ravenstore::examples

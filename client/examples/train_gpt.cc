@@ -46,7 +46,7 @@ class Story {
  private:
   RunConfig Config() const;
   std::shared_ptr<Store> Connect(uint64_t budget) const;
-  Run& Perform(Run run, std::shared_ptr<Store> store);
+  Trial& Perform(Trial run, std::shared_ptr<Store> store);
   void Measure();
   void RunPlain();
   void RunPlainUnderLimit();
@@ -66,7 +66,7 @@ class Story {
   uint64_t activations_ = 0;  // bytes that a store would hold at a step's fullest moment
   uint64_t saved_ = 0;        // bytes that autograd saves in a step
   uint64_t limit_ = 0;
-  std::vector<Run> runs_;
+  std::vector<Trial> runs_;
 };
 
 RunConfig Story::Config() const {
@@ -124,7 +124,7 @@ void Story::Prepare() {
       SpellBytes(text_.size()).c_str(), cuda_ ? "the GPU" : "a simulated device (the CPU)");
 }
 
-Run& Story::Perform(Run run, std::shared_ptr<Store> store) {
+Trial& Story::Perform(Trial run, std::shared_ptr<Store> store) {
   RunConfig config = Config();
   if (run.device_limit) {
     // What the store may use is not torch's any more.
@@ -163,10 +163,10 @@ void Story::Measure() {
 }
 
 void Story::RunPlain() {
-  Run plain;
+  Trial plain;
   plain.name = "plain";
   if (!options_.demo) plain.device_limit = options_.plain ? options_.device_limit : 0;
-  const Run& run = Perform(std::move(plain), nullptr);
+  const Trial& run = Perform(std::move(plain), nullptr);
   if (!run.result.finished && !options_.plain)
     throw std::runtime_error("the plain run, without any limit, failed: " + run.result.failure);
 }
@@ -180,18 +180,18 @@ void Story::ChooseLimit() {
 }
 
 void Story::RunPlainUnderLimit() {
-  Run run;
+  Trial run;
   run.name = "plain, limited";
   run.must_finish = false;
   run.device_limit = limit_;
-  const Run& done = Perform(std::move(run), nullptr);
+  const Trial& done = Perform(std::move(run), nullptr);
   if (done.result.finished)
     Say("  The plain run fits into the limit of %s: there is nothing to rescue.\n",
         SpellBytes(limit_).c_str());
 }
 
 void Story::RunWithStore(const Budget& budget, uint64_t limit) {
-  Run run;
+  Trial run;
   run.with_store = true;
   run.budget = budget.Resolve(activations_);
   run.device_limit = limit;
@@ -217,7 +217,7 @@ void Story::Tell() {
 
 int Story::Conclude() const {
   if (options_.json) {
-    for (const Run& run : runs_) std::printf("%s\n", Json(run, runs_.front(), Where()).c_str());
+    for (const Trial& run : runs_) std::printf("%s\n", Json(run, runs_.front(), Where()).c_str());
   } else {
     const std::string title = std::string("\ntrain_gpt, ") + options_.size + ", " +
                               std::to_string(options_.steps) + " steps, on " +

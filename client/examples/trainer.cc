@@ -69,9 +69,9 @@ uint64_t Checksum(const std::vector<at::Tensor>& parameters) {
 }
 
 // A model in training.
-class Run {
+class Training {
  public:
-  Run(const RunConfig& config, const std::string& text, std::shared_ptr<Store> store)
+  Training(const RunConfig& config, const std::string& text, std::shared_ptr<Store> store)
       : config_(config),
         memory_(MemoryOf(config)),
         store_(std::move(store)),
@@ -96,12 +96,18 @@ class Run {
       loss = model_->Loss(tokens);
     }
     // Everything that the forward pass saved is in the store now: its fullest moment.
-    if (store_) result.store_peak = std::max(result.store_peak, store_->stats().device_bytes);
+    if (store_) LookAtStore(result);
     loss.backward();
     optimizer_.step();
     const float value = loss.item<float>();
     memory_.Synchronize();
     return value;
+  }
+
+  void LookAtStore(RunResult& result) {
+    const Stats stats = store_->stats();
+    result.store_peak = std::max(result.store_peak, stats.device_bytes);
+    result.store_host_peak = std::max(result.store_host_peak, stats.host_bytes);
   }
 
   void Finish(RunResult& result) {
@@ -133,13 +139,13 @@ class Run {
 
 void TrainInto(const RunConfig& config, const std::string& text, std::shared_ptr<Store> store,
                const Progress& progress, RunResult& result) {
-  Run run(config, text, std::move(store));
+  Training training(config, text, std::move(store));
   std::vector<double> seconds;
   try {
     for (int step = 1; step <= config.steps; ++step) {
       result.failed_step = step;
       const auto begin = Clock::now();
-      result.losses.push_back(run.Step(result));
+      result.losses.push_back(training.Step(result));
       seconds.push_back(SecondsSince(begin));
       if (step == 1) result.first_step_peak = MemoryOf(config).Peak();
       progress(step, result.losses.back(), seconds.back());
@@ -147,10 +153,10 @@ void TrainInto(const RunConfig& config, const std::string& text, std::shared_ptr
     result.finished = true;
     result.failed_step = 0;
   } catch (...) {
-    run.Finish(result);
+    training.Finish(result);
     throw;
   }
-  run.Finish(result);
+  training.Finish(result);
   if (seconds.size() > 1) seconds.erase(seconds.begin());
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
   result.step_seconds = seconds[seconds.size() / 2];
@@ -172,6 +178,7 @@ void PrepareTorch(bool cuda, int threads) {
   // cuBLAS is repeatable only with a fixed workspace. It reads this when it is first used.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::set_num_threads(threads);
+  if (cuda) at::empty({1}, at::kCUDA);  // the allocator takes a limit only once it is up
   auto& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
 #ifdef RAVENSTORE_TORCH_CUDA

@@ -33,7 +33,9 @@ struct RunResult {
   uint64_t torch_peak = 0;       // tensors' bytes
   uint64_t torch_reserved = 0;   // with what torch's allocator keeps
   uint64_t first_step_peak = 0;  // tensors' bytes
-  uint64_t store_peak = 0;       // the store's device bytes, looked at in the middle of each step
+  // The store's bytes at their most, looked at in the middle of each step.
+  uint64_t store_peak = 0;       // on the device
+  uint64_t store_host_peak = 0;  // in host memory
   ravenstore::torch::OffloadStats offload;
   Stats store{};
 };

@@ -21,7 +21,9 @@ namespace {
 // Longer than any poll of a sleeping daemon should last: what wakes it is the doorbell.
 constexpr int kSleepMs = 20;
 
-uint64_t Place(uint64_t offset) { return offset / proto::kPlaceUnit; }
+uint64_t Place(uint64_t offset) {
+  return offset / proto::kPlaceUnit;
+}
 
 }  // namespace
 
@@ -96,7 +98,7 @@ bool MiniDaemon::Turn() {
       client->doorbell->Drain();
     }
     busy |= ReadLog(*client);
-    if (!hold_requests_) busy |= ReadRequests(*client);
+    if (!hold_requests_ && !client->detached) busy |= ReadRequests(*client);
     busy |= FinishFrees(*client);
   }
   return busy;
@@ -151,7 +153,9 @@ void MiniDaemon::Handle(Client& client, const proto::ClientPacket& packet) {
     return;
   } else if (packet.has_detach()) {
     ++counts_.detaches;
+    client.detached = true;
     client.tensors.clear();
+    client.frees.clear();
     answer.mutable_detached();
   } else if (packet.has_stats()) {
     proto::Stats& stats = *answer.mutable_stats();
@@ -241,9 +245,8 @@ bool MiniDaemon::ReadLog(Client& client) {
 }
 
 bool MiniDaemon::FinishFrees(Client& client) {
-  return std::erase_if(client.frees, [&](const proto::Request& free) {
-           return Free(client, free);
-         }) > 0;
+  return std::erase_if(client.frees,
+                       [&](const proto::Request& free) { return Free(client, free); }) > 0;
 }
 
 void MiniDaemon::Answer(proto::LeaseSlot& row, LeaseState state, uint16_t holders) {
@@ -437,8 +440,7 @@ bool MiniDaemon::CommitLeave(uint64_t id, uint64_t word) {
   Client& client = *Owner(id);
   Tensor& tensor = client.tensors.at(id);
   std::vector<std::byte> copy(BytesOf(client, tensor), BytesOf(client, tensor) + tensor.bytes);
-  const uint64_t away =
-      proto::Pack(proto::Next(proto::UnpackLease(word), LeaseState::kAway, 0));
+  const uint64_t away = proto::Pack(proto::Next(proto::UnpackLease(word), LeaseState::kAway, 0));
   if (!(*client.segment)->slots[tensor.slot].word.compare_exchange_strong(word, away)) return false;
   tensor.away = std::move(copy);
   return true;
@@ -472,8 +474,8 @@ size_t MiniDaemon::ReleaseSlabs(uint32_t device) {
   size_t asked = 0;
   for (auto& client : clients_) {
     for (const auto& [offset, bytes] : client->arenas.at(device).slabs) {
-      const bool used = std::any_of(
-          client->tensors.begin(), client->tensors.end(), [&](const auto& entry) {
+      const bool used =
+          std::any_of(client->tensors.begin(), client->tensors.end(), [&](const auto& entry) {
             const Tensor& tensor = entry.second;
             return tensor.device == device && tensor.away.empty() &&
                    tensor.offset < offset + bytes && offset < tensor.offset + tensor.bytes;
@@ -517,9 +519,9 @@ size_t MiniDaemon::tensors() {
 
 size_t MiniDaemon::clients() {
   std::lock_guard lock(mutex_);
-  return static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), [](const auto& client) {
-    return static_cast<bool>(client->socket);
-  }));
+  return static_cast<size_t>(
+      std::count_if(clients_.begin(), clients_.end(),
+                    [](const auto& client) { return static_cast<bool>(client->socket); }));
 }
 
 proto::LeaseSlot& MiniDaemon::Row(uint64_t id) {

@@ -1,8 +1,8 @@
 // A small daemon in the test's own process: the real socket, the real segment, and no policy.
 //
 // It grants creates from a bump allocator and does what a test tells it: moves tensors away and
-// back, holds answers, slabs and arrivals, refuses, and dies. Extents are never used again, so every
-// fetch brings a tensor to another address.
+// back, holds answers, slabs and arrivals, refuses, and dies. Extents are never used again, so
+// every fetch brings a tensor to another address.
 //
 // Threads: its own serves the clients; every method may be called from any thread.
 #pragma once
@@ -114,8 +114,8 @@ class MiniDaemon {
   };
   struct Arena {
     std::unique_ptr<device::Arena> arena;
-    uint64_t used = 0;                  // bump allocator
-    uint64_t mapped = 0;                // slabs reach so far
+    uint64_t used = 0;                   // bump allocator
+    uint64_t mapped = 0;                 // slabs reach so far
     std::map<uint64_t, uint64_t> slabs;  // offset, bytes
   };
   struct Arrival {
@@ -134,7 +134,7 @@ class MiniDaemon {
     std::deque<proto::Request> frees;  // whose ticket is not reached
     std::deque<Arrival> arrivals;      // held
     std::deque<proto::DaemonPacket> held_slabs;
-    bool asleep = false;
+    bool detached = false;
   };
 
   void Run();

@@ -200,9 +200,8 @@ TEST(EvictionTest, NothingLargeLeavesForASmallRequest) {
   // Many large tensors that are needed far later than the small ones.
   Shelf shelf(GiB(30));
   for (int i = 0; i < 14; ++i) shelf.AddAt(GiB(2), In(std::chrono::hours(1 + i)));
-  for (int i = 0; i < 7; ++i) shelf.AddClean(MiB(256));
-  std::vector<TensorId> small;
-  for (int i = 0; i < 4; ++i) small.push_back(shelf.AddAt(KiB(64), In(std::chrono::seconds(60))));
+  for (int i = 0; i < 7; ++i) shelf.AddAt(MiB(256), In(std::chrono::hours(1 + i)));
+  for (int i = 0; i < 4; ++i) shelf.AddAt(KiB(64), In(std::chrono::minutes(10)));
   const Ids victims = shelf.Victims(KiB(64));
   ASSERT_EQ(victims.size(), 1u);
   EXPECT_EQ(shelf.catalog()[Catalog::RowOf(victims[0])].size, KiB(64));
@@ -214,7 +213,7 @@ TEST(EvictionTest, CleanOnlyTakesNothingThatNeedsACopy) {
   EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{});
   const TensorId clean = shelf.AddClean(MiB(4));
   EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{clean});
-  EXPECT_EQ(shelf.Victims(MiB(8), {.clean_only = true}), Ids{clean});  // with the free rest
+  EXPECT_EQ(shelf.Victims(MiB(12), {.clean_only = true}), Ids{clean});  // with the free rest
   shelf.Remove(clean);
   const TensorId never = shelf.AddNever(MiB(4));
   EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{never});

@@ -36,8 +36,7 @@ class CudaBackend : public TestBackend {
     }
     CUstream stream = nullptr;
     InContext(context, [&] {
-      RAVEN_CHECK(driver_->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0) ==
-                  CUDA_SUCCESS);
+      RAVEN_CHECK(driver_->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     });
     return stream;
   }

@@ -93,7 +93,7 @@ TEST_F(CudaStreamTest, WhatIsNoStreamIsNotWrapped) {
 }
 
 TEST_F(CudaStreamTest, AChannelThatCannotBeOpenedLeavesNothing) {
-  for (const char* call : {"cuStreamCreateWithPriority", "cuEventCreate"}) {
+  for (const char* call : {"cuStreamCreate", "cuEventCreate"}) {
     fake_.fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_CODE(OpenCudaChannel(gpu_), ErrorCode::kOutOfMemory);
   }

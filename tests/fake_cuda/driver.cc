@@ -260,10 +260,3 @@ CUresult cuCtxSetCurrent(CUcontext context) {
   fake_cuda::current_context = context;
   return CUDA_SUCCESS;
 }
-
-CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  FAKE_CUDA_CONTEXT("cuCtxGetStreamPriorityRange");
-  *least = 0;
-  *greatest = -5;
-  return CUDA_SUCCESS;
-}

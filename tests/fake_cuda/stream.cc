@@ -175,17 +175,13 @@ using fake_cuda::streams;
 #define FAKE_CUDA_NOT_CAPTURED \
   if (stream->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 
-CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned int, int) {
-  FAKE_CUDA_CONTEXT("cuStreamCreateWithPriority");
+CUresult cuStreamCreate(CUstream* handle, unsigned int) {
+  FAKE_CUDA_CONTEXT("cuStreamCreate");
   auto stream = std::make_shared<CUstream_st>(context);
   *handle = stream.get();
   std::lock_guard lock(streams().mutex);
   streams().known[*handle] = std::move(stream);
   return CUDA_SUCCESS;
-}
-
-CUresult cuStreamCreate(CUstream* handle, unsigned int flags) {
-  return cuStreamCreateWithPriority(handle, flags, 0);
 }
 
 CUresult cuStreamDestroy(CUstream handle) {

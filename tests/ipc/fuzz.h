@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -55,10 +57,12 @@ inline uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 // Runs `check` on every file of `corpus` (a folder, relative to the workspace), then on `runs`
 // inputs from `generate`, and stops at the first that fails a test, printing it for the corpus.
-// FUZZ_SEED and FUZZ_RUNS override the seed and the number.
+// RAVENSTORE_FUZZ_SEED and RAVENSTORE_FUZZ_RUNS override the seed and the number;
+// RAVENSTORE_FUZZ_SECONDS goes on for so long instead.
 inline void Fuzz(const std::string& corpus, uint64_t runs,
                  const std::function<Input(std::mt19937_64&)>& generate,
                  const std::function<void(std::span<const uint8_t>)>& check) {
+  using Clock = std::chrono::steady_clock;
   size_t replayed = 0;
   for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
     std::ifstream file(entry.path());
@@ -67,17 +71,20 @@ inline void Fuzz(const std::string& corpus, uint64_t runs,
     ++replayed;
   }
   ASSERT_GT(replayed, 0u) << "no corpus in " << corpus;
-  const uint64_t seed = FromEnvironment("FUZZ_SEED", 20260714);
-  runs = FromEnvironment("FUZZ_RUNS", runs);
-  std::printf("seed %llu, %llu runs, %zu corpus files\n", static_cast<unsigned long long>(seed),
-              static_cast<unsigned long long>(runs), replayed);
+  const uint64_t seed = FromEnvironment("RAVENSTORE_FUZZ_SEED", 20260714);
+  const uint64_t seconds = FromEnvironment("RAVENSTORE_FUZZ_SECONDS", 0);
+  runs = seconds != 0 ? UINT64_MAX : FromEnvironment("RAVENSTORE_FUZZ_RUNS", runs);
+  const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  std::printf("seed %llu, %zu corpus files\n", static_cast<unsigned long long>(seed), replayed);
   std::mt19937_64 random(seed);
-  for (uint64_t run = 0; run < runs; ++run) {
+  uint64_t run = 0;
+  for (; run < runs && (seconds == 0 || run % 64 != 0 || Clock::now() < deadline); ++run) {
     const Input input = generate(random);
     check(input);
     ASSERT_FALSE(testing::Test::HasFailure())
-        << "FUZZ_SEED=" << seed << " run " << run << ": " << ToHex(input);
+        << "RAVENSTORE_FUZZ_SEED=" << seed << " run " << run << ": " << ToHex(input);
   }
+  std::printf("%llu runs\n", static_cast<unsigned long long>(run));
 }
 
 // Up to `most` random bytes.

@@ -10,8 +10,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-Run Finished(const char* name, std::vector<float> losses) {
-  Run run;
+Trial Finished(const char* name, std::vector<float> losses) {
+  Trial run;
   run.name = name;
   run.result.finished = true;
   run.result.losses = std::move(losses);
@@ -19,8 +19,8 @@ Run Finished(const char* name, std::vector<float> losses) {
   return run;
 }
 
-Run OutOfMemory(const char* name) {
-  Run run;
+Trial OutOfMemory(const char* name) {
+  Trial run;
   run.name = name;
   run.result.out_of_memory = true;
   run.result.failed_step = 1;
@@ -29,20 +29,20 @@ Run OutOfMemory(const char* name) {
 }
 
 TEST(ReportTest, LossesThatDifferInOneBitAreComplainedOf) {
-  const std::vector<Run> runs = {Finished("plain", {1.0f, 0.5f}), Finished("same", {1.0f, 0.5f}),
-                                 Finished("other", {1.0f, 0.50000006f})};
+  const std::vector<Trial> runs = {Finished("plain", {1.0f, 0.5f}), Finished("same", {1.0f, 0.5f}),
+                                   Finished("other", {1.0f, 0.50000006f})};
   EXPECT_THAT(Complaints(runs), ElementsAre(HasSubstr("other: its losses or weights differ")));
-  EXPECT_THAT(Report("title", runs), HasSubstr("bit for bit           NO"));
+  EXPECT_THAT(Report("title", runs), HasSubstr("bit for bit        NO"));
 }
 
 TEST(ReportTest, WeightsThatDifferAreComplainedOf) {
-  std::vector<Run> runs = {Finished("plain", {1.0f}), Finished("other", {1.0f})};
+  std::vector<Trial> runs = {Finished("plain", {1.0f}), Finished("other", {1.0f})};
   runs[1].result.weights = 1;
   EXPECT_THAT(Complaints(runs), ElementsAre(HasSubstr("other")));
 }
 
 TEST(ReportTest, ARunThatMustFinishAndDoesNotIsComplainedOf) {
-  std::vector<Run> runs = {Finished("plain", {1.0f}), OutOfMemory("limited")};
+  std::vector<Trial> runs = {Finished("plain", {1.0f}), OutOfMemory("limited")};
   EXPECT_THAT(Complaints(runs), ElementsAre("limited: out of memory at step 1: no \"room\""));
   runs[1].must_finish = false;
   EXPECT_THAT(Complaints(runs), IsEmpty());
@@ -51,7 +51,7 @@ TEST(ReportTest, ARunThatMustFinishAndDoesNotIsComplainedOf) {
 }
 
 TEST(ReportTest, JsonIsOneLineWithItsTextsQuoted) {
-  const Run plain = Finished("plain", {1.25f, 0.5f});
+  const Trial plain = Finished("plain", {1.25f, 0.5f});
   const std::string json = Json(plain, plain, "simulated device");
   EXPECT_THAT(json, HasSubstr("\"device\": \"simulated device\""));
   EXPECT_THAT(json, HasSubstr("\"losses\": [1.25, 0.5]"));

@@ -53,8 +53,9 @@ TEST(BatchesTest, TheSameSeedCutsTheSameBatchesFromTheText) {
     ASSERT_EQ(batch.size(), 15u);
     EXPECT_EQ(batch, second.Next());
     EXPECT_NE(batch, other.Next());
-    for (size_t j = 0; j < batch.size(); ++j)
-      if (j % 5) EXPECT_EQ(batch[j], batch[j - 1] + 1);
+    for (size_t j = 0; j < batch.size(); ++j) {
+      if (j % 5 > 0) EXPECT_EQ(batch[j], batch[j - 1] + 1);
+    }
   }
 }
 

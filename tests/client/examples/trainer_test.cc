@@ -20,7 +20,7 @@ RunConfig Tiny() {
   config.layers = 2;
   config.width = 32;
   config.heads = 2;
-  config.steps = 3;
+  config.steps = 2;
   config.batch = 4;
   config.seq = 64;
   config.learning_rate = 1e-2;
@@ -36,11 +36,11 @@ RunResult TrainOn(const RunConfig& config, std::shared_ptr<Store> store = nullpt
 
 TEST(TrainerTest, TheModelLearns) {
   RunConfig config = Tiny();
-  config.steps = 12;
+  config.steps = 8;
   const RunResult result = TrainOn(config);
   ASSERT_TRUE(result.finished) << result.failure;
   EXPECT_NEAR(result.losses.front(), 5.5, 0.2);  // ln 256: it knows nothing yet
-  EXPECT_LT(result.losses.back(), 4.0);
+  EXPECT_LT(result.losses.back(), 4.5);
 }
 
 TEST(TrainerTest, ASeedGivesTheSameBitsAgainAndAnotherSeedOthers) {

@@ -1,0 +1,405 @@
+#include "client/access.h"
+
+#include "tests/client/store_test.h"
+
+namespace ravenstore {
+namespace {
+
+using proto::HintKind;
+using proto::LeaseState;
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+
+constexpr uint64_t kBytes = 4096;
+
+using AccessTest = StoreTest;
+
+TEST_F(AccessTest, ResidentGetFindsTheBytesWithoutTheDaemon) {
+  Tensor tensor = Idle(kBytes, 7);
+  daemon_.HoldRequests(true);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 7, kBytes));
+    store_.put(tensor, nullptr);
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().gets_logged == 3; }));
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().puts_logged == 4; }));
+  EXPECT_EQ(daemon_.counts().fetches, 0u);
+  daemon_.HoldRequests(false);
+}
+
+TEST_F(AccessTest, DataIsThereOnlyInUserspace) {
+  Tensor tensor = store_.create(kBytes);
+  void* const created = tensor.data();
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(CodeOf([&] { static_cast<void>(tensor.data()); }), RAVENSTORE_WRONG_STATE);
+  EXPECT_EQ(store_.get(tensor, nullptr), created);
+  EXPECT_EQ(tensor.data(), created);
+}
+
+TEST_F(AccessTest, EveryGetAndPutRaisesTheGeneration) {
+  Tensor tensor = Idle(kBytes, 1);
+  const proto::Lease before = LeaseOf(tensor);
+  store_.get(tensor, nullptr);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kInUse);
+  EXPECT_EQ(LeaseOf(tensor).holders, 1);
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+  EXPECT_EQ(LeaseOf(tensor).generation, before.generation + 2);
+}
+
+TEST_F(AccessTest, OnlyTheLastPutOfOverlappingGetsGoesToRavenspace) {
+  Tensor tensor = Idle(kBytes, 1);
+  void* const first = store_.get(tensor, nullptr);
+  EXPECT_EQ(store_.get(tensor, nullptr), first);
+  EXPECT_EQ(LeaseOf(tensor).holders, 2);
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kInUse);
+  EXPECT_EQ(tensor.data(), first);
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+}
+
+TEST_F(AccessTest, PutTwiceIsRefusedInWords) {
+  Tensor tensor = store_.create(kBytes, {.name = "layer3.mlp"});
+  store_.put(tensor, nullptr);
+  std::string words;
+  EXPECT_EQ(CodeOf([&] { store_.put(tensor, nullptr); }, &words), RAVENSTORE_WRONG_STATE);
+  EXPECT_THAT(words, HasSubstr("tensor " + std::to_string(tensor.id())));
+  EXPECT_THAT(words, HasSubstr("layer3.mlp"));
+  EXPECT_THAT(words, HasSubstr("put twice"));
+}
+
+TEST_F(AccessTest, AwayGetBringsTheBytesToAnotherAddress) {
+  Tensor tensor = store_.create(kBytes);
+  void* const old = tensor.data();
+  Fill(old, 9, kBytes);
+  store_.put(tensor, nullptr);
+  ASSERT_TRUE(daemon_.Evict(tensor.id()));
+  EXPECT_FALSE(tensor.ready());
+  void* const brought = store_.get(tensor, nullptr);
+  EXPECT_NE(brought, old);
+  EXPECT_TRUE(Holds(brought, 9, kBytes));
+  EXPECT_TRUE(tensor.ready());
+}
+
+TEST_F(AccessTest, GetRescuesALeavingTensor) {
+  Tensor tensor = Idle(kBytes, 3);
+  const uint64_t leaving = daemon_.BeginLeave(tensor.id());
+  ASSERT_NE(leaving, 0u);
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 3, kBytes));
+  EXPECT_FALSE(daemon_.CommitLeave(tensor.id(), leaving));
+  store_.put(tensor, nullptr);
+  EXPECT_FALSE(daemon_.CommitLeave(tensor.id(), leaving)) << "the generation has moved on";
+}
+
+TEST_F(AccessTest, PrefetchedTensorIsFoundWithoutAsking) {
+  Tensor tensor = Away(kBytes, 5);
+  ASSERT_TRUE(daemon_.Prefetch(tensor.id()));
+  EXPECT_TRUE(tensor.ready());
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 5, kBytes));
+  EXPECT_EQ(daemon_.counts().fetches, 0u);
+}
+
+TEST_F(AccessTest, CallingThreadWaitsForTheBytes) {
+  Tensor tensor = Away(kBytes, 6);
+  daemon_.HoldArrivals(true);
+  std::thread later([&] {
+    ASSERT_TRUE(Eventually([&] { return daemon_.counts().fetches == 1; }));
+    daemon_.Arrive();
+  });
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 6, kBytes));
+  later.join();
+}
+
+TEST_F(AccessTest, StreamWaitsForTheBytesAndTheCallerDoesNot) {
+  TestStream stream;
+  Tensor tensor = Away(kBytes, 6);
+  daemon_.HoldArrivals(true);
+  void* const address = store_.get(tensor, stream);
+  EXPECT_FALSE(tensor.ready());
+  struct Look {
+    void* address;
+    std::atomic<int> held{-1};
+  } look{address};
+  ravenstore_host_stream_run(
+      static_cast<ravenstore_host_stream_t>(static_cast<Stream>(stream)),
+      [](void* argument) {
+        auto* look = static_cast<Look*>(argument);
+        look->held.store(Holds(look->address, 6, kBytes) ? 1 : 0);
+      },
+      &look);
+  EXPECT_EQ(look.held.load(), -1);
+  daemon_.Arrive();
+  stream.Synchronize();
+  EXPECT_EQ(look.held.load(), 1);
+  EXPECT_TRUE(tensor.ready());
+}
+
+TEST_F(AccessTest, BlockingGetReturnsWithTheBytes) {
+  TestStream stream;
+  Tensor tensor = Away(kBytes, 8);
+  daemon_.HoldArrivals(true);
+  std::thread later([&] {
+    ASSERT_TRUE(Eventually([&] { return daemon_.counts().fetches == 1; }));
+    daemon_.Arrive();
+  });
+  EXPECT_TRUE(Holds(store_.get(tensor, stream, {.blocking = true}), 8, kBytes));
+  later.join();
+}
+
+TEST_F(AccessTest, ArrivalThatNeverComesTimesOutAndLeavesTheTensorIdle) {
+  Tensor tensor = Away(kBytes, 8);
+  daemon_.HoldArrivals(true);
+  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.timeout = milliseconds(20)}); }),
+            RAVENSTORE_TIMED_OUT);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+  daemon_.Arrive();
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 8, kBytes));
+}
+
+TEST_F(AccessTest, GetOnAnotherStreamWaitsForThePut) {
+  TestStream writer, reader;
+  Tensor tensor = Idle(kBytes, 1);
+  store_.get(tensor, writer);
+  writer.Block();
+  store_.put(tensor, writer);
+  store_.get(tensor, reader);
+  std::atomic<bool> ran{false};
+  ravenstore_host_stream_run(
+      static_cast<ravenstore_host_stream_t>(static_cast<Stream>(reader)),
+      [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran);
+  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.timeout = milliseconds(20)}); }),
+            RAVENSTORE_TIMED_OUT)
+      << "the calling thread waits for the writer's work as well";
+  EXPECT_FALSE(ran.load());
+  writer.Open();
+  reader.Synchronize();
+  EXPECT_TRUE(ran.load());
+  store_.put(tensor, reader);
+}
+
+TEST_F(AccessTest, TensorIsNotQuietBeforeItsStreamIs) {
+  TestStream stream;
+  Tensor tensor = Idle(kBytes, 1);
+  store_.get(tensor, stream);
+  stream.Block();
+  store_.put(tensor, stream);
+  EXPECT_FALSE(daemon_.Evict(tensor.id()));
+  stream.Open();
+  stream.Synchronize();
+  EXPECT_TRUE(Eventually([&] { return daemon_.Evict(tensor.id()); }));
+}
+
+TEST_F(AccessTest, LastPutStandsForTheEarlierPutsOfOtherStreams) {
+  TestStream slow;
+  Tensor tensor = Idle(kBytes, 1);
+  store_.get(tensor, slow);
+  store_.get(tensor, nullptr);
+  slow.Block();
+  store_.put(tensor, slow);
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+  EXPECT_FALSE(daemon_.Evict(tensor.id())) << "the slow stream still works on it";
+  slow.Open();
+  EXPECT_TRUE(Eventually([&] { return daemon_.Evict(tensor.id()); }));
+}
+
+TEST_F(AccessTest, WritesRiseOnlyForUsesThatMayHaveWritten) {
+  Tensor tensor = Idle(kBytes, 1);
+  const auto writes = [&] { return daemon_.Row(tensor.id()).writes.load(); };
+  EXPECT_EQ(writes(), 1u) << "the create";
+  store_.get(tensor, nullptr, {.access = Access::kReadOnly});
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(writes(), 1u);
+  store_.get(tensor, nullptr);
+  store_.put(tensor, nullptr, {.not_modified = true});
+  EXPECT_EQ(writes(), 1u);
+  store_.get(tensor, nullptr, {.access = Access::kReadOnly});
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(writes(), 1u) << "what an earlier use might have done was denied at its put";
+  store_.get(tensor, nullptr);
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(writes(), 2u);
+}
+
+TEST_F(AccessTest, HintsReachTheRow) {
+  Tensor tensor = Idle(kBytes, 1);
+  const auto hint_of = [&](const PutOptions& options) {
+    store_.get(tensor, nullptr);
+    store_.put(tensor, nullptr, options);
+    return proto::UnpackHint(daemon_.Row(tensor.id()).hint.load());
+  };
+  EXPECT_EQ(hint_of({}).kind, HintKind::kNone);
+  EXPECT_EQ(hint_of({.order = -3}).kind, HintKind::kOrder);
+  EXPECT_EQ(hint_of({.order = -3}).value, static_cast<uint64_t>(proto::kOrderBias - 3));
+  EXPECT_EQ(hint_of({.not_needed = true}).kind, HintKind::kNotNeeded);
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const proto::Hint soon = hint_of({.needed_in = std::chrono::seconds(60)});
+  EXPECT_EQ(soon.kind, HintKind::kNeededAt);
+  const auto ahead = std::chrono::nanoseconds(soon.value << 10) - now;
+  EXPECT_GT(ahead, std::chrono::seconds(59));
+  EXPECT_LT(ahead, std::chrono::seconds(75));
+}
+
+TEST_F(AccessTest, DeniedGetNamesTheTensorAndTheReason) {
+  Tensor tensor = Away(kBytes, 4);
+  daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "client 3 holds 4 GiB in use");
+  std::string words;
+  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr); }, &words), RAVENSTORE_OUT_OF_MEMORY);
+  EXPECT_THAT(words, HasSubstr("tensor " + std::to_string(tensor.id())));
+  EXPECT_THAT(words, HasSubstr("client 3 holds 4 GiB in use"));
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 4, kBytes));
+}
+
+TEST_F(AccessTest, LostTensorIsLostForEver) {
+  Tensor tensor = Away(kBytes, 4);
+  daemon_.DenyNextFetch(core::ErrorCode::kLost, "");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr); }), RAVENSTORE_LOST);
+  }
+  EXPECT_EQ(CodeOf([&] { static_cast<void>(tensor.ready()); }), RAVENSTORE_LOST);
+  EXPECT_EQ(CodeOf([&] { store_.free(std::move(tensor), nullptr); }), RAVENSTORE_OK);
+}
+
+TEST_F(AccessTest, StreamThatWaitedForALostTensorIsTold) {
+  TestStream stream;
+  Tensor tensor = Away(kBytes, 4);
+  daemon_.HoldArrivals(true);
+  store_.get(tensor, stream);
+  EXPECT_EQ(CodeOf([&] { store_.check(stream); }), RAVENSTORE_OK);
+  daemon_.Lose(tensor.id());
+  daemon_.Arrive();
+  EXPECT_EQ(CodeOf([&] { store_.check(stream); }), RAVENSTORE_LOST);
+  EXPECT_EQ(CodeOf([&] { store_.check(nullptr); }), RAVENSTORE_OK) << "another stream";
+  EXPECT_EQ(CodeOf([&] { store_.put(tensor, stream); }), RAVENSTORE_LOST);
+}
+
+TEST_F(AccessTest, UnresponsiveDaemonIsNamedAndItsLateAnswerIsKept) {
+  Tensor tensor = Away(kBytes, 2);
+  daemon_.HoldRequests(true);
+  std::string words;
+  const auto impatient = [&] { store_.get(tensor, nullptr, {.timeout = milliseconds(1)}); };
+  EXPECT_EQ(CodeOf(impatient, &words), RAVENSTORE_TIMED_OUT);
+  EXPECT_THAT(words, HasSubstr("daemon is unresponsive"));
+  daemon_.HoldRequests(false);
+  ASSERT_TRUE(Eventually([&] { return LeaseOf(tensor).state == LeaseState::kInUse; }));
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 2, kBytes));
+  EXPECT_EQ(LeaseOf(tensor).holders, 1) << "the holder that came late is the one that was got";
+  EXPECT_EQ(daemon_.counts().fetches, 1u);
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+}
+
+TEST_F(AccessTest, BatchAsksForAllBeforeItWaitsForAny) {
+  std::vector<Tensor> tensors;
+  std::vector<ravenstore_tensor_t*> handles;
+  for (int i = 0; i < 20; ++i) {
+    tensors.push_back(i % 2 == 0 ? Away(kBytes, i) : Idle(kBytes, i));
+    handles.push_back(tensors.back().handle());
+  }
+  handles.push_back(tensors[0].handle());  // twice in one batch
+  std::vector<void*> addresses(handles.size());
+  ASSERT_EQ(ravenstore_get_batch(store_.handle(), handles.data(), handles.size(), nullptr, nullptr,
+                                 addresses.data()),
+            RAVENSTORE_OK);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(Holds(addresses[i], i, kBytes)) << i;
+  EXPECT_EQ(addresses.back(), addresses[0]);
+  EXPECT_EQ(daemon_.counts().fetches, 10u);
+  EXPECT_EQ(ravenstore_put_batch(store_.handle(), handles.data(), handles.size(), nullptr, nullptr),
+            RAVENSTORE_OK);
+  for (Tensor& tensor : tensors) EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+}
+
+TEST_F(AccessTest, BatchThatFailsHoldsNothing) {
+  std::vector<Tensor> tensors;
+  std::vector<ravenstore_tensor_t*> handles;
+  for (int i = 0; i < 4; ++i) {
+    tensors.push_back(i < 2 ? Away(kBytes, i) : Idle(kBytes, i));
+    handles.push_back(tensors.back().handle());
+  }
+  daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "full");
+  std::vector<void*> addresses(4, &tensors);
+  EXPECT_EQ(
+      ravenstore_get_batch(store_.handle(), handles.data(), 4, nullptr, nullptr, addresses.data()),
+      RAVENSTORE_OUT_OF_MEMORY);
+  EXPECT_THAT(addresses, testing::Each(nullptr));
+  EXPECT_EQ(LeaseOf(tensors[0]).state, LeaseState::kAway);
+  for (int i = 1; i < 4; ++i) EXPECT_EQ(LeaseOf(tensors[i]).state, LeaseState::kIdle) << i;
+}
+
+TEST_F(AccessTest, GetIntoCopiesAndLeavesTheTensorIdleAndClean) {
+  TestStream stream;
+  Tensor tensor = Away(kBytes, 0x5a);
+  const uint32_t writes = daemon_.Row(tensor.id()).writes.load();
+  std::vector<unsigned char> copy(kBytes);
+  store_.get_into(tensor, copy.data(), stream);
+  stream.Synchronize();
+  EXPECT_TRUE(Holds(copy.data(), 0x5a, kBytes));
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+  EXPECT_EQ(daemon_.Row(tensor.id()).writes.load(), writes);
+}
+
+TEST_F(AccessTest, TensorsInSlabsThatComeLateAreWaitedFor) {
+  daemon_.HoldSlabs(true);
+  std::thread later([&] {
+    ASSERT_TRUE(Eventually([&] { return daemon_.counts().creates == 1; }));
+    daemon_.HoldSlabs(false);
+  });
+  Tensor tensor = store_.create(kBytes);
+  later.join();
+  Fill(tensor.data(), 1, kBytes);
+}
+
+TEST_F(AccessTest, SlabThatNeverComesIsAnError) {
+  daemon_.HoldSlabs(true);
+  std::string words;
+  EXPECT_EQ(CodeOf([&] { store_.create(kBytes, {.timeout = milliseconds(1)}); }, &words),
+            RAVENSTORE_TIMED_OUT);
+  EXPECT_THAT(words, HasSubstr("descriptor"));
+  EXPECT_TRUE(Eventually([&] { return daemon_.tensors() == 0; })) << "it was given back";
+}
+
+TEST_F(AccessTest, ExtentMaySpanSlabs) {
+  const uint64_t bytes = MiB(20);
+  Tensor tensor = Away(bytes, 0x11);
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 0x11, bytes));
+}
+
+TEST_F(AccessTest, EmptySlabsAreUnmappedWhenAsked) {
+  Tensor tensor = Away(MiB(8), 1);
+  store_.get(tensor, nullptr);
+  const size_t asked = daemon_.ReleaseSlabs(0);
+  EXPECT_GT(asked, 0u);
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().slabs_released == asked; }));
+  EXPECT_TRUE(Holds(tensor.data(), 1, MiB(8)));
+}
+
+class TwoDevices : public StoreTest {
+ protected:
+  TwoDevices() : StoreTest({.devices = 2}) {}
+};
+
+TEST_F(TwoDevices, GetOnAnotherDeviceMovesTheTensorThere) {
+  Tensor tensor = Idle(kBytes, 0x21);
+  EXPECT_EQ(tensor.device(), 0);
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr, {.device = 1}), 0x21, kBytes));
+  EXPECT_EQ(tensor.device(), 1);
+  std::string words;
+  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.device = 0}); }, &words),
+            RAVENSTORE_WRONG_STATE);
+  EXPECT_THAT(words, HasSubstr("in use on another device"));
+  store_.put(tensor, nullptr);
+  ASSERT_TRUE(daemon_.Evict(tensor.id()));
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 0x21, kBytes));
+  EXPECT_EQ(tensor.device(), 1) << "where it was last";
+}
+
+TEST_F(TwoDevices, UnknownDeviceIsNotFound) {
+  Tensor tensor = Idle(kBytes, 1);
+  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.device = 2}); }), RAVENSTORE_NOT_FOUND);
+  EXPECT_EQ(CodeOf([&] { store_.create(kBytes, {.device = 5}); }), RAVENSTORE_NOT_FOUND);
+  EXPECT_EQ(CodeOf([&] { store_.create(kBytes, {.device = -1}); }), RAVENSTORE_NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace ravenstore

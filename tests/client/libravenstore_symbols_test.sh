@@ -1,0 +1,26 @@
+#!/bin/sh
+# libravenstore.so shows nothing but its C ABI, and needs nothing but the C library.
+set -eu
+library="$1"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+exported=$(nm -D --defined-only "$library" | awk '{ print $3 }')
+[ -n "$exported" ] || fail "it exports nothing"
+strange=$(echo "$exported" | grep -v '^ravenstore_' || true)
+[ -z "$strange" ] || fail "it exports $strange"
+promised=$(tr '\n' ' ' < "$2" | grep -o 'RAVENSTORE_API [^;]*;' | grep -o 'ravenstore_[a-z_]*(' | tr -d '(' | sort -u)
+[ "$(echo "$promised" | wc -l)" -gt 20 ] || fail "the header was not understood"
+for symbol in $promised; do
+  echo "$exported" | grep -qx "$symbol" || fail "$symbol of the header is missing"
+done
+needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+for name in $needed; do
+  case "$name" in
+    libc.so.*|libm.so.*|libpthread.so.*|libdl.so.*|librt.so.*|ld-linux*) ;;
+    *) fail "it needs $name" ;;
+  esac
+done
+readelf -d "$library" | grep -q 'SONAME.*\[libravenstore.so\]' || fail "it has no SONAME"
+undefined=$(nm -D --undefined-only "$library" | grep -c protobuf || true)
+[ "$undefined" = 0 ] || fail "it asks others for protobuf symbols"
+echo "exports: $(echo "$exported" | wc -l), needs: $(echo "$needed" | tr '\n' ' ')"

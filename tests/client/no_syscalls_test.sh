@@ -1,0 +1,25 @@
+#!/bin/sh
+# A resident get and put make no system call: strace sees none between the two markers of
+# resident_pairs.
+set -eu
+pairs=200000
+trace="${TEST_TMPDIR:-/tmp}/trace"
+if ! command -v strace > /dev/null; then
+  echo "skipped: there is no strace here"
+  exit 0
+fi
+if ! strace -o "$trace" true 2> /dev/null; then
+  echo "skipped: this place does not let strace trace"
+  exit 0
+fi
+# Without -f: only the thread that gets and puts.
+strace -o "$trace" "$1" "$pairs"
+markers=$(grep -c '^getppid(' "$trace")
+[ "$markers" = 2 ] || { echo "FAILED: $markers markers instead of 2"; exit 1; }
+between=$(sed -n '/^getppid(/,/^getppid(/p' "$trace" | grep -cv '^getppid(' || true)
+if [ "$between" != 0 ]; then
+  echo "FAILED: $between system calls in $pairs pairs:"
+  sed -n '/^getppid(/,/^getppid(/p' "$trace" | head -20
+  exit 1
+fi
+echo "no system call in $pairs pairs"

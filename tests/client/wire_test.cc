@@ -1,0 +1,238 @@
+// Holds the hand-written codec against the generated classes, which every other program uses.
+#include "client/wire.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "proto/control.pb.h"
+
+namespace ravenstore::client::wire {
+namespace {
+
+proto::ClientPacket Parsed(const ClientPacket& packet) {
+  proto::ClientPacket parsed;
+  EXPECT_TRUE(parsed.ParseFromString(Encode(packet)));
+  return parsed;
+}
+
+template <typename Body>
+Body DecodedBody(const proto::DaemonPacket& packet) {
+  const auto decoded = Decode(packet.SerializeAsString());
+  EXPECT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->request, packet.request());
+  EXPECT_TRUE(std::holds_alternative<Body>(decoded->body));
+  return std::get<Body>(decoded->body);
+}
+
+TEST(WireTest, HelloReadsAsWritten) {
+  const auto parsed = Parsed({.request = 300,
+                              .body = Hello{.protocol_version = 7,
+                                            .name = "train",
+                                            .device_budget = uint64_t{1} << 40,
+                                            .host_budget = ~uint64_t{0},
+                                            .library_version = "0.1.0"}});
+  EXPECT_EQ(parsed.request(), 300u);
+  ASSERT_TRUE(parsed.has_hello());
+  EXPECT_EQ(parsed.hello().protocol_version(), 7u);
+  EXPECT_EQ(parsed.hello().name(), "train");
+  EXPECT_EQ(parsed.hello().device_budget(), uint64_t{1} << 40);
+  EXPECT_EQ(parsed.hello().host_budget(), ~uint64_t{0});
+  EXPECT_EQ(parsed.hello().library_version(), "0.1.0");
+  EXPECT_FALSE(parsed.hello().control_only());
+}
+
+TEST(WireTest, EveryOtherRequestReadsAsWritten) {
+  EXPECT_EQ(Parsed({1, InternName{"a name"}}).intern_name().name(), "a name");
+  EXPECT_EQ(Parsed({1, ExplainFailure{12}}).explain_failure().slot(), 12u);
+  const auto released = Parsed({0, SlabReleased{3, uint64_t{1} << 33}});
+  EXPECT_EQ(released.request(), 0u);
+  EXPECT_EQ(released.slab_released().device(), 3u);
+  EXPECT_EQ(released.slab_released().offset(), uint64_t{1} << 33);
+  EXPECT_TRUE(Parsed({1, Detach{}}).has_detach());
+  EXPECT_TRUE(Parsed({1, StatsQuery{false}}).has_stats());
+  EXPECT_TRUE(Parsed({1, StatsQuery{true}}).stats().whole_store());
+}
+
+TEST(WireTest, ZerosAreStillMessages) {
+  EXPECT_TRUE(Parsed({0, InternName{}}).has_intern_name());
+  EXPECT_TRUE(Parsed({0, SlabReleased{}}).has_slab_released());
+  EXPECT_TRUE(Parsed({0, Hello{}}).has_hello());
+}
+
+TEST(WireTest, EncodingIsProtobufsOwn) {
+  proto::ClientPacket generated;
+  generated.set_request(5);
+  generated.mutable_slab_released()->set_device(2);
+  generated.mutable_slab_released()->set_offset(1 << 21);
+  EXPECT_EQ(Encode({5, SlabReleased{2, 1 << 21}}), generated.SerializeAsString());
+}
+
+TEST(WireTest, WelcomeIsUnderstood) {
+  proto::DaemonPacket packet;
+  packet.set_request(1);
+  proto::Welcome& welcome = *packet.mutable_welcome();
+  welcome.set_protocol_version(1);
+  welcome.set_client(77);
+  welcome.set_backend("host");
+  for (int i = 0; i < 3; ++i) {
+    proto::Device& device = *welcome.add_devices();
+    device.set_uuid("HOST-" + std::to_string(i));
+    device.set_name("simulated");
+    device.set_total_bytes(uint64_t{80} << 30);
+    device.set_arena_bytes(uint64_t{i + 1u} << 31);
+  }
+  welcome.set_device_budget(123);
+  welcome.set_host_budget(456);
+  welcome.set_restart_timeout_ms(5000);
+  welcome.set_daemon_version("0.1.0");
+  const auto decoded = DecodedBody<Welcome>(packet);
+  EXPECT_EQ(decoded.protocol_version, 1u);
+  EXPECT_EQ(decoded.client, 77u);
+  EXPECT_EQ(decoded.backend, "host");
+  ASSERT_EQ(decoded.devices.size(), 3u);
+  EXPECT_EQ(decoded.devices[2].uuid, "HOST-2");
+  EXPECT_EQ(decoded.devices[2].name, "simulated");
+  EXPECT_EQ(decoded.devices[2].total_bytes, uint64_t{80} << 30);
+  EXPECT_EQ(decoded.devices[2].arena_bytes, uint64_t{3} << 31);
+  EXPECT_EQ(decoded.device_budget, 123u);
+  EXPECT_EQ(decoded.host_budget, 456u);
+  EXPECT_EQ(decoded.restart_timeout_ms, 5000u);
+  EXPECT_EQ(decoded.daemon_version, "0.1.0");
+}
+
+TEST(WireTest, EveryOtherAnswerIsUnderstood) {
+  proto::DaemonPacket packet;
+  packet.set_request(9);
+  packet.mutable_failure()->set_code(2);
+  packet.mutable_failure()->set_message("no room");
+  EXPECT_EQ(DecodedBody<Failure>(packet).code, 2u);
+  EXPECT_EQ(DecodedBody<Failure>(packet).message, "no room");
+  packet.mutable_name_interned()->set_id(70000);
+  EXPECT_EQ(DecodedBody<NameInterned>(packet).id, 70000u);
+  packet.mutable_failure_explained()->set_message("because");
+  EXPECT_EQ(DecodedBody<FailureExplained>(packet).message, "because");
+  packet.mutable_slab_ready()->set_device(1);
+  packet.mutable_slab_ready()->set_offset(uint64_t{1} << 35);
+  packet.mutable_slab_ready()->set_bytes(uint64_t{1} << 28);
+  EXPECT_EQ(DecodedBody<SlabReady>(packet).device, 1u);
+  EXPECT_EQ(DecodedBody<SlabReady>(packet).offset, uint64_t{1} << 35);
+  EXPECT_EQ(DecodedBody<SlabReady>(packet).bytes, uint64_t{1} << 28);
+  packet.mutable_release_slab()->set_device(1);
+  packet.mutable_release_slab()->set_offset(uint64_t{1} << 35);
+  EXPECT_EQ(DecodedBody<ReleaseSlab>(packet).device, 1u);
+  EXPECT_EQ(DecodedBody<ReleaseSlab>(packet).offset, uint64_t{1} << 35);
+  packet.mutable_detached();
+  DecodedBody<Detached>(packet);
+}
+
+TEST(WireTest, StatsAreUnderstoodFieldByField) {
+  proto::DaemonPacket packet;
+  proto::Stats& stats = *packet.mutable_stats();
+  proto::TierStats& tier = *stats.add_tiers();
+  tier.set_name("device 0");
+  tier.set_capacity(1);
+  tier.set_held(2);
+  tier.set_used(3);
+  stats.set_tensors(11);
+  stats.set_clients(12);
+  stats.set_creates(13);
+  stats.set_frees(14);
+  stats.set_gets(15);
+  stats.set_hits(16);
+  stats.set_late_hits(17);
+  stats.set_misses(18);
+  stats.set_prefetches(19);
+  stats.set_prefetches_unused(20);
+  stats.set_rescues(21);
+  stats.set_drops_clean(22);
+  stats.set_bytes_out(23);
+  stats.set_bytes_in(24);
+  stats.set_bytes_precleaned(25);
+  stats.set_uptime_ns(26);
+  const auto decoded = DecodedBody<Stats>(packet);
+  ASSERT_EQ(decoded.tiers.size(), 1u);
+  EXPECT_EQ(decoded.tiers[0].name, "device 0");
+  EXPECT_EQ(decoded.tiers[0].used, 3u);
+  EXPECT_EQ(decoded.tensors, 11u);
+  EXPECT_EQ(decoded.gets, 15u);
+  EXPECT_EQ(decoded.hits, 16u);
+  EXPECT_EQ(decoded.late_hits, 17u);
+  EXPECT_EQ(decoded.misses, 18u);
+  EXPECT_EQ(decoded.prefetches, 19u);
+  EXPECT_EQ(decoded.bytes_out, 23u);
+  EXPECT_EQ(decoded.bytes_in, 24u);
+}
+
+TEST(WireTest, UnknownPacketsAndFieldsAreSkipped) {
+  proto::DaemonPacket packet;
+  packet.set_request(4);
+  packet.mutable_clients()->add_clients()->set_name("others");
+  const auto decoded = Decode(packet.SerializeAsString());
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->request, 4u);
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(decoded->body));
+  // Fields 100 of every wire type, around a request number.
+  const std::string later{
+      "\xa0\x06\x01"
+      "\xa1\x06"
+      "12345678"
+      "\x08\x07"
+      "\xa2\x06\x02hi"
+      "\xa5\x06"
+      "1234"};
+  ASSERT_TRUE(Decode(later).has_value());
+  EXPECT_EQ(Decode(later)->request, 7u);
+}
+
+TEST(WireTest, MalformedBytesAreRefused) {
+  EXPECT_FALSE(Decode("\x08").has_value()) << "a number that ends early";
+  EXPECT_FALSE(Decode("\x12\x05zz").has_value()) << "a message longer than the packet";
+  EXPECT_FALSE(Decode("\x0b").has_value()) << "a group";
+  EXPECT_FALSE(Decode(std::string("\x00\x01", 2)).has_value()) << "field 0";
+  EXPECT_FALSE(Decode("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01").has_value())
+      << "a number of more than 64 bits";
+  EXPECT_FALSE(Decode("\x32\x02\x08\xff").has_value()) << "malformed inside";
+  EXPECT_TRUE(Decode("").has_value()) << "nothing is a message, too";
+}
+
+TEST(WireTest, RandomBytesNeverReadOutOfBounds) {
+  constexpr uint32_t kSeed = 7;
+  RecordProperty("seed", static_cast<int>(kSeed));
+  std::mt19937 random(kSeed);
+  proto::DaemonPacket packet;
+  packet.set_request(1);
+  packet.mutable_welcome()->set_backend("host");
+  packet.mutable_welcome()->add_devices()->set_uuid("HOST-0");
+  const std::string good = packet.SerializeAsString();
+  for (int i = 0; i < 100'000; ++i) {
+    std::string bytes = good.substr(0, random() % (good.size() + 1));
+    for (int flips = static_cast<int>(random() % 4); flips > 0 && !bytes.empty(); --flips) {
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    }
+    const auto ours = Decode(bytes);
+    proto::DaemonPacket theirs;
+    if (theirs.ParseFromString(bytes) && ours) {
+      EXPECT_EQ(ours->request, theirs.request());
+      if (const auto* welcome = std::get_if<Welcome>(&ours->body)) {
+        ASSERT_TRUE(theirs.has_welcome());
+        EXPECT_EQ(welcome->backend, theirs.welcome().backend());
+      }
+    }
+  }
+}
+
+TEST(WireTest, Utf8IsToldApart) {
+  EXPECT_TRUE(IsUtf8(""));
+  EXPECT_TRUE(IsUtf8("layer3.mlp"));
+  EXPECT_TRUE(IsUtf8("\xc3\xa4\xe2\x82\xac\xf0\x9f\x90\xa6"));
+  EXPECT_FALSE(IsUtf8("\x80")) << "a continuation alone";
+  EXPECT_FALSE(IsUtf8("\xc3")) << "cut off";
+  EXPECT_FALSE(IsUtf8("\xc0\xaf")) << "longer than needed";
+  EXPECT_FALSE(IsUtf8("\xed\xa0\x80")) << "a surrogate";
+  EXPECT_FALSE(IsUtf8("\xf4\x90\x80\x80")) << "beyond the last code point";
+  EXPECT_FALSE(IsUtf8("\xff"));
+}
+
+}  // namespace
+}  // namespace ravenstore::client::wire

@@ -1,0 +1,256 @@
+// A small world for the planner: clients, streams, memory and an executor, all in simulated time.
+//
+// The clients' side changes modelled lease words as the client library does; the executor's side
+// mirrors daemon/loop.cc and daemon/loop_actions.cc, down to what it believes when. Memory is
+// modelled by a stamp per extent unit: a use writes a stamp of its own, copies move stamps in two
+// halves, and every use checks that it finds the last one written. So a planner that loses, mixes
+// or tears bytes is found by the bytes themselves.
+//
+// Every broken promise of the planner ends the process through RAVEN_CHECK.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/events.h"
+#include "core/planner.h"
+#include "core/types.h"
+#include "proto/layout.h"
+
+namespace ravenstore::core {
+
+// A tensor as its client names it.
+struct Handle {
+  ClientId client{};
+  SlotId slot{};
+  auto operator<=>(const Handle&) const = default;
+};
+
+class World {
+ public:
+  struct Options {
+    PlannerOptions planner;
+    // Of each of a client's log lanes; beyond it entries are dropped, as in the control segment.
+    size_t lane_entries = 1024;
+    // CheckInvariants costs O(tensors) after each event.
+    bool check_invariants = true;
+    std::function<void(const std::string&)> trace;
+  };
+  enum class CopyKind { kOut, kClean, kIn };
+  struct Copy {
+    CopyKind kind;
+    Handle handle;
+    TensorId tensor;
+    DeviceId device;
+    Bytes on_device;
+    Bytes on_host;
+    Bytes size;
+    uint64_t word = 0;  // the lease word that it needs to find again
+    uint32_t writes = 0;
+    bool promised = false;
+  };
+  enum class Answer { kNone, kWaiting, kGranted, kRefused, kPromised, kDenied };
+
+  explicit World(Options options);
+
+  // ---- Administration.
+  void SetTenant(TenantId tenant, Budgets budgets);
+  void SetClient(ClientId client, Budgets budgets);
+  ClientId Attach(TenantId tenant, Budgets budgets);
+  void Kill(ClientId client);
+
+  // ---- What clients do. The daemon learns of it by Poll.
+  Handle Create(ClientId client, Bytes size, DeviceId device, Duration timeout,
+                bool fail_fast = false);
+  // Takes the tensor in use, or asks for it; false when its state allows neither.
+  bool Get(Handle handle, DeviceId device, Duration timeout);
+  // REQUIRES: in use.
+  void Write(Handle handle);
+  void Put(Handle handle, NextUse next_use);
+  // False when its state does not allow it.
+  bool Free(Handle handle);
+  // What the stream was given runs, and tickets rise; nothing while the tensor still arrives.
+  void RunStream(Handle handle);
+
+  // ---- What the daemon looks at.
+  void PollLog(ClientId client, size_t entries = ~size_t{0});
+  void PollRequests(ClientId client, size_t requests = ~size_t{0});
+  void PollTickets();
+  void PollAll();
+
+  // ---- What the machine does.
+  const std::vector<Copy>& copies() const { return copies_; }
+  void FinishCopy(size_t index, bool ok);
+  struct SlabJob {
+    enum class Kind { kAdd, kRemove, kHost } kind;
+    ClientId client{};
+    DeviceId device{};
+    Bytes offset;
+    Bytes size;
+  };
+  const std::vector<SlabJob>& slab_jobs() const { return slab_jobs_; }
+  void FinishSlab(size_t index, bool ok);
+  // Time passes, with TimePassed whenever the planner asked for it.
+  void Advance(Duration duration);
+
+  // ---- Looking at it.
+  Planner& planner() { return *planner_; }
+  Tick now() const { return now_; }
+  std::vector<ClientId> Clients() const;
+  std::vector<Handle> Handles(ClientId client) const;
+  proto::LeaseState StateOf(Handle handle) const { return RowOf(handle).state; }
+  Answer AnswerOf(Handle handle) const { return RowOf(handle).answer; }
+  const Error& ErrorOf(Handle handle) const { return RowOf(handle).error; }
+  DeviceId DeviceOf(Handle handle) const { return RowOf(handle).device; }
+  TensorId IdOf(Handle handle) const { return RowOf(handle).tensor; }
+  Bytes PlaceOf(Handle handle) const { return RowOf(handle).place; }
+  // The plans since the last call, as text.
+  std::string TakeTranscript();
+  // Everything of the client's arena on the device that is not free of charge.
+  Bytes HeldBy(ClientId client, DeviceId device) const;
+
+ private:
+  static constexpr uint64_t kUnit = kExtentAlignment.count();
+  static constexpr int kLanes = 2;
+
+  struct StreamOp {
+    bool write;
+    uint64_t stamp;
+  };
+  struct Row {
+    proto::LeaseState state = proto::LeaseState::kFree;
+    uint64_t word = 0;
+    DeviceId device{};
+    Bytes place;
+    Bytes size;
+    uint32_t writes = 0;
+    bool modified = false;
+    NextUse hint;
+    uint64_t ticket = 0;
+    // The stream's side.
+    std::deque<StreamOp> ops;
+    uint64_t ticket_reached = 0;
+    bool arriving = false;
+    uint64_t stamp = 0;  // what the last use wrote; 0 before the first
+    bool may_be_lost = false;
+    // The executor's side.
+    TensorId tensor = kNoTensor;
+    bool pending = false;
+    uint64_t quiet_word = 0;
+    // The answer to the last request.
+    Answer answer = Answer::kNone;
+    Error error{};
+    Tick deadline{};
+  };
+  struct Access {
+    SlotId slot;
+    bool put;
+  };
+  struct Request {
+    enum class Op { kCreate, kFetch, kFree } op;
+    SlotId slot;
+    TensorId tensor;
+    DeviceId device;
+    Bytes size;
+    Tick deadline;
+    bool fail_fast;
+    uint64_t ticket;
+  };
+  struct Ticket {
+    uint64_t value;
+    TensorId tensor;
+    SlotId slot;
+    uint64_t idle_word;  // 0: a free
+  };
+  enum class Unit : uint8_t { kAbsent, kAdding, kPresent, kRemoving };
+  struct Memory {
+    std::vector<uint64_t> stamps;
+    std::vector<Unit> units;
+    std::vector<TensorId> claims;
+  };
+  struct Session {
+    ClientId id{};
+    TenantId tenant{};
+    Budgets budgets;
+    bool gone = false;
+    size_t copies = 0;
+    std::deque<Row> rows;
+    std::vector<std::deque<Access>> lanes;
+    bool log_dropped = false;
+    bool rescan = false;
+    std::deque<Request> requests;
+    std::deque<Ticket> tickets;
+    std::vector<Memory> memory;
+    size_t next_lane = 0;
+  };
+
+  Session& SessionOf(ClientId client) { return *sessions_.at(client); }
+  Session* FindSession(ClientId client);
+  Row& RowOf(Handle handle) { return sessions_.at(handle.client)->rows.at(ToInt(handle.slot)); }
+  const Row& RowOf(Handle handle) const {
+    return sessions_.at(handle.client)->rows.at(ToInt(handle.slot));
+  }
+  Row* Locate(TensorId tensor, Session** session, SlotId* slot);
+  static void Swing(Row& row, proto::LeaseState state);
+  void Append(Session& session, SlotId slot, bool put);
+  void Trace(const std::string& text) const;
+
+  void Feed(const Event& event);
+  void Execute();
+  void CheckBudgets();
+  void Do(const AddSlab& action);
+  void Do(const RemoveSlab& action);
+  void Do(const GrowHost& action);
+  void Do(const Grant& action);
+  void Do(const Refuse& action);
+  void Do(const Promise& action);
+  void Do(const Deny& action);
+  void Do(const Release& action);
+  void Do(const Drop& action);
+  void Do(const CopyOut& action);
+  void Do(const Clean& action);
+  void Do(const CopyIn& action);
+  void StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
+                       bool leave);
+  void FinishOut(const Copy& copy, bool ok);
+  void FinishIn(const Copy& copy, bool ok);
+  void ReleaseIfGone(Session& session);
+  void HandlePut(Session& session, SlotId slot);
+  void HandleRequest(Session& session, const Request& request);
+  void FreeNow(TensorId tensor);
+
+  // Memory.
+  void Claim(Memory& memory, Bytes offset, Bytes size, TensorId tensor);
+  void Unclaim(Session& session, const Row& row);
+  static size_t UnitsOf(Bytes size) { return size.RoundUp(kExtentAlignment).count() / kUnit; }
+  void MoveStamps(const Copy& copy, bool second_half);
+  void CheckHostRoom(TensorId tensor, Bytes to, Bytes size) const;
+
+  Options options_;
+  std::unique_ptr<Planner> planner_;
+  Plan plan_;
+  Tick now_{std::chrono::seconds(1)};
+  std::map<ClientId, std::unique_ptr<Session>> sessions_;
+  std::map<TenantId, Budgets> tenants_;
+  std::map<ClientId, Bytes> host_used_;  // at the last look, to see growth beyond a budget
+  std::map<std::tuple<ClientId, DeviceId, Bytes>, Bytes> slab_sizes_;
+  uint32_t last_client_ = 0;
+  Memory host_;
+  std::vector<Copy> copies_;
+  std::vector<SlabJob> slab_jobs_;
+  uint64_t last_stamp_ = 0;
+  std::string transcript_;
+};
+
+// An action, for people and for comparing plans.
+std::string Describe(const Action& action);
+
+}  // namespace ravenstore::core

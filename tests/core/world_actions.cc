@@ -1,0 +1,428 @@
+// The world's executor: mirrors daemon/loop_actions.cc.
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "core/check.h"
+#include "tests/core/world.h"
+
+namespace ravenstore::core {
+
+using proto::LeaseState;
+
+void World::Feed(const Event& event) {
+  const size_t before = plan_.size();
+  planner_->Apply(event, now_, &plan_);
+  for (size_t i = before; i < plan_.size(); ++i) {
+    const std::string text = Describe(plan_[i]);
+    transcript_ += text + "\n";
+    Trace(text);
+  }
+  if (options_.check_invariants) planner_->CheckInvariants();
+  CheckBudgets();
+}
+
+void World::Execute() {
+  for (size_t i = 0; i < plan_.size(); ++i) {
+    const Action action = plan_[i];
+    std::visit([this](const auto& one) { Do(one); }, action);
+  }
+  plan_.clear();
+}
+
+// No ledger grows while it is above its budget (a lowered budget leaves it there for a while).
+void World::CheckBudgets() {
+  for (const auto& [id, session] : sessions_) {
+    if (session->gone) continue;
+    const Bytes used = planner_->View(id).host_used;
+    if (used > host_used_[id]) RAVEN_CHECK(used <= session->budgets.host);
+    host_used_[id] = used;
+  }
+}
+
+void World::Do(const AddSlab& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  auto& units = session->memory.at(ToInt(action.device)).units;
+  for (size_t unit = UnitsOf(action.offset); unit < UnitsOf(action.offset + action.size); ++unit) {
+    RAVEN_CHECK(units.at(unit) == Unit::kAbsent);
+    units[unit] = Unit::kAdding;
+  }
+  Bytes tenant;
+  Bytes device;
+  for (const auto& [id, other] : sessions_) {
+    if (other->gone) continue;
+    const Bytes held = HeldBy(id, action.device);
+    device += held;
+    if (other->tenant == session->tenant) tenant += held;
+  }
+  RAVEN_CHECK(HeldBy(action.client, action.device) <= session->budgets.device);
+  RAVEN_CHECK(tenant <= tenants_.at(session->tenant).device);
+  RAVEN_CHECK(device <= options_.planner.device_capacity[ToInt(action.device)]);
+  slab_sizes_[{action.client, action.device, action.offset}] = action.size;
+  slab_jobs_.push_back(
+      {SlabJob::Kind::kAdd, action.client, action.device, action.offset, action.size});
+}
+
+void World::Do(const RemoveSlab& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  Memory& memory = session->memory.at(ToInt(action.device));
+  const TierView before = planner_->DeviceTier(action.device);
+  RAVEN_CHECK(before.held >= before.used);
+  const size_t first = UnitsOf(action.offset);
+  size_t end = first;
+  // The slab's size is what was added there.
+  const auto size = slab_sizes_.find({action.client, action.device, action.offset});
+  RAVEN_CHECK(size != slab_sizes_.end());
+  for (; end < first + UnitsOf(size->second); ++end) {
+    RAVEN_CHECK(memory.units.at(end) == Unit::kPresent);
+    RAVEN_CHECK(memory.claims[end] == kNoTensor);  // nothing lives in what is given back
+    memory.units[end] = Unit::kRemoving;
+  }
+  slab_jobs_.push_back(
+      {SlabJob::Kind::kRemove, action.client, action.device, action.offset, size->second});
+  slab_sizes_.erase(size);
+}
+
+void World::Do(const GrowHost& action) {
+  for (size_t unit = UnitsOf(action.offset); unit < UnitsOf(action.offset + action.size); ++unit) {
+    RAVEN_CHECK(host_.units.at(unit) == Unit::kAbsent);
+    host_.units[unit] = Unit::kAdding;
+  }
+  slab_jobs_.push_back({SlabJob::Kind::kHost, {}, {}, action.offset, action.size});
+}
+
+void World::Do(const Grant& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  Row& row = session->rows.at(ToInt(action.slot));
+  RAVEN_CHECK(row.state == LeaseState::kRequested);
+  RAVEN_CHECK(std::exchange(row.pending, false));
+  Claim(session->memory.at(ToInt(action.device)), action.offset, row.size, action.tensor);
+  row.tensor = action.tensor;
+  row.quiet_word = 0;
+  row.device = action.device;
+  row.place = action.offset;
+  row.arriving = false;
+  row.answer = Answer::kGranted;
+  Swing(row, LeaseState::kInUse);
+}
+
+void World::Do(const Refuse& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  Row& row = session->rows.at(ToInt(action.slot));
+  RAVEN_CHECK(row.state == LeaseState::kRequested);
+  RAVEN_CHECK(std::exchange(row.pending, false));
+  row.tensor = kNoTensor;
+  row.answer = Answer::kRefused;
+  row.error = action.error;
+  Swing(row, LeaseState::kFree);  // the client takes note and gives the row back
+}
+
+void World::Do(const Promise& action) {
+  Session* session = nullptr;
+  SlotId slot{};
+  Row* row = Locate(action.tensor, &session, &slot);
+  if (row == nullptr) return;
+  RAVEN_CHECK(row->state == LeaseState::kFetching);
+  if (action.arriving) {
+    const auto copy = std::find_if(copies_.begin(), copies_.end(), [&](const Copy& one) {
+      return one.kind == CopyKind::kIn && one.tensor == action.tensor;
+    });
+    RAVEN_CHECK(copy != copies_.end());
+    copy->promised = true;
+    row->arriving = true;
+  }
+  row->quiet_word = 0;
+  row->device = action.device;
+  row->place = action.offset;
+  row->answer = Answer::kPromised;
+  row->ops.push_back({false, row->stamp});
+  Swing(*row, LeaseState::kInUse);
+}
+
+void World::Do(const Deny& action) {
+  Session* session = nullptr;
+  SlotId slot{};
+  Row* row = Locate(action.tensor, &session, &slot);
+  if (row == nullptr) return;
+  RAVEN_CHECK(row->state == LeaseState::kFetching);
+  row->answer = Answer::kDenied;
+  row->error = action.error;
+  if (action.error.code == ErrorCode::kLost) {
+    RAVEN_CHECK(row->may_be_lost);  // nobody allowed these bytes to be lost
+    Swing(*row, LeaseState::kLost);
+    row->ops.clear();
+  } else {
+    Swing(*row, LeaseState::kAway);
+  }
+}
+
+void World::Do(const Release& action) {
+  Session* session = FindSession(action.client);
+  if (session == nullptr || session->gone) return;
+  Row& row = session->rows.at(ToInt(action.slot));
+  RAVEN_CHECK(row.state == LeaseState::kFreeing);
+  RAVEN_CHECK(row.tensor == action.tensor);
+  Unclaim(*session, row);
+  row.tensor = kNoTensor;
+  row.quiet_word = 0;
+  row.answer = Answer::kNone;
+  Swing(row, LeaseState::kFree);
+}
+
+void World::Do(const Drop& action) {
+  Session* session = nullptr;
+  SlotId slot{};
+  Row* row = Locate(action.tensor, &session, &slot);
+  if (row == nullptr) return;
+  const bool taken = row->quiet_word != 0 && row->word == row->quiet_word;
+  row->quiet_word = 0;
+  if (taken) {
+    RAVEN_CHECK(row->state == LeaseState::kIdle);
+    Swing(*row, LeaseState::kAway);
+    Unclaim(*session, *row);
+  }
+  Feed(Dropped{action.tensor, taken});
+}
+
+void World::Do(const CopyOut& action) {
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, true);
+}
+
+void World::Do(const Clean& action) {
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, false);
+}
+
+void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
+                            bool leave) {
+  Session* session = nullptr;
+  SlotId slot{};
+  Row* row = Locate(tensor, &session, &slot);
+  if (row == nullptr) return;
+  const bool begun =
+      row->quiet_word != 0 && row->state == LeaseState::kIdle && row->word == row->quiet_word;
+  if (leave) row->quiet_word = 0;
+  if (!begun) {
+    if (leave) {
+      Feed(CopiedOut{tensor, CopiedOut::Outcome::kNotBegun, 0});
+    } else {
+      Feed(Cleaned{tensor, false, 0});
+    }
+    return;
+  }
+  RAVEN_CHECK(row->device == device);
+  RAVEN_CHECK(row->place == from);
+  RAVEN_CHECK(row->size == size);
+  CheckHostRoom(tensor, to, size);
+  if (leave) Swing(*row, LeaseState::kLeaving);
+  copies_.push_back({leave ? CopyKind::kOut : CopyKind::kClean,
+                     {session->id, slot},
+                     tensor,
+                     device,
+                     from,
+                     to,
+                     size,
+                     row->word,
+                     row->writes});
+  ++session->copies;
+  MoveStamps(copies_.back(), false);
+}
+
+void World::Do(const CopyIn& action) {
+  Session* session = nullptr;
+  SlotId slot{};
+  Row* row = Locate(action.tensor, &session, &slot);
+  if (row == nullptr) return;
+  RAVEN_CHECK(row->size == action.size);
+  Claim(session->memory.at(ToInt(action.device)), action.to, action.size, action.tensor);
+  copies_.push_back({CopyKind::kIn,
+                     {session->id, slot},
+                     action.tensor,
+                     action.device,
+                     action.to,
+                     action.from,
+                     action.size});
+  ++session->copies;
+  MoveStamps(copies_.back(), false);
+}
+
+void World::FinishCopy(size_t index, bool ok) {
+  const Copy copy = copies_.at(index);
+  MoveStamps(copy, true);
+  copies_.erase(copies_.begin() + static_cast<ptrdiff_t>(index));
+  --SessionOf(copy.handle.client).copies;
+  if (copy.kind == CopyKind::kIn) {
+    FinishIn(copy, ok);
+  } else {
+    FinishOut(copy, ok);
+  }
+  Execute();
+  ReleaseIfGone(SessionOf(copy.handle.client));
+}
+
+void World::FinishOut(const Copy& copy, bool ok) {
+  Session& session = SessionOf(copy.handle.client);
+  Row& row = RowOf(copy.handle);
+  const bool same = row.word == copy.word;
+  using Outcome = CopiedOut::Outcome;
+  if (copy.kind == CopyKind::kClean) {
+    Feed(Cleaned{copy.tensor, ok && same, copy.writes});
+  } else if (ok) {
+    const bool committed = !session.gone && same;
+    if (committed) {
+      Unclaim(session, row);
+      Swing(row, LeaseState::kAway);
+    }
+    Feed(CopiedOut{copy.tensor, committed ? Outcome::kCommitted : Outcome::kRescued, copy.writes});
+  } else {
+    const bool stays = !session.gone && same;
+    if (stays) {
+      Swing(row, LeaseState::kIdle);
+      row.quiet_word = row.word;
+    }
+    Feed(CopiedOut{copy.tensor, stays ? Outcome::kFailed : Outcome::kRescued, 0});
+  }
+}
+
+void World::FinishIn(const Copy& copy, bool ok) {
+  Session& session = SessionOf(copy.handle.client);
+  Row& row = RowOf(copy.handle);
+  if (!session.gone) {
+    if (ok) {
+      if (copy.promised) {
+        row.arriving = false;
+      } else if (row.state == LeaseState::kAway) {
+        row.device = copy.device;
+        row.place = copy.on_device;
+        Swing(row, LeaseState::kIdle);
+        row.quiet_word = row.word;
+      }
+    } else {
+      Memory& memory = session.memory[ToInt(copy.device)];
+      for (size_t unit = UnitsOf(copy.on_device); unit < UnitsOf(copy.on_device + copy.size);
+           ++unit) {
+        memory.claims[unit] = kNoTensor;
+      }
+      if (copy.promised) {
+        row.arriving = false;
+        row.ops.clear();
+        row.ticket_reached = row.ticket;
+        row.may_be_lost = true;
+        // A row that is being freed goes on to be free.
+        if (row.state != LeaseState::kFreeing) Swing(row, LeaseState::kLost);
+      }
+    }
+  }
+  Feed(CopiedIn{copy.tensor, ok});
+}
+
+void World::ReleaseIfGone(Session& session) {
+  if (session.gone && session.copies == 0) sessions_.erase(session.id);
+}
+
+// ---- Memory.
+
+void World::Claim(Memory& memory, Bytes offset, Bytes size, TensorId tensor) {
+  for (size_t unit = UnitsOf(offset); unit < UnitsOf(offset + size); ++unit) {
+    RAVEN_CHECK(memory.units.at(unit) == Unit::kPresent);
+    RAVEN_CHECK(memory.claims[unit] == kNoTensor);  // else two tensors overlap
+    memory.claims[unit] = tensor;
+  }
+}
+
+void World::Unclaim(Session& session, const Row& row) {
+  for (Memory& memory : session.memory) {
+    std::replace(memory.claims.begin(), memory.claims.end(), row.tensor, kNoTensor);
+  }
+}
+
+// A copy moves the first half of its units as it begins and the rest as it ends: what is written
+// meanwhile tears it.
+void World::MoveStamps(const Copy& copy, bool second_half) {
+  Session& session = SessionOf(copy.handle.client);
+  if (session.gone) return;  // it goes on, but nobody will read what it brings
+  Memory& device = session.memory[ToInt(copy.device)];
+  const size_t units = UnitsOf(copy.size);
+  const size_t begin = second_half ? units / 2 : 0;
+  const size_t end = second_half ? units : units / 2;
+  for (size_t unit = begin; unit < end; ++unit) {
+    const size_t here = UnitsOf(copy.on_device) + unit;
+    const size_t there = UnitsOf(copy.on_host) + unit;
+    RAVEN_CHECK(device.units.at(here) == Unit::kPresent);
+    RAVEN_CHECK(host_.units.at(there) == Unit::kPresent);
+    if (copy.kind == CopyKind::kIn) {
+      device.stamps[here] = host_.stamps[there];
+    } else {
+      host_.stamps[there] = device.stamps[here];
+    }
+  }
+}
+
+// What a copy will write on the host is no copy's that is under way.
+void World::CheckHostRoom(TensorId tensor, Bytes to, Bytes size) const {
+  for (const Copy& copy : copies_) {
+    RAVEN_CHECK(copy.tensor != tensor);  // one copy of a tensor at a time
+    const bool apart =
+        to.RoundUp(kExtentAlignment) + size.RoundUp(kExtentAlignment) <= copy.on_host ||
+        copy.on_host + copy.size.RoundUp(kExtentAlignment) <= to;
+    RAVEN_CHECK(apart);
+  }
+}
+
+std::string Describe(const Action& action) {
+  std::ostringstream text;
+  struct Visitor {
+    std::ostringstream& out;
+    void operator()(const AddSlab& a) const {
+      out << "AddSlab client " << ToInt(a.client) << " device " << ToInt(a.device) << " at "
+          << a.offset.count() << " size " << a.size.count();
+    }
+    void operator()(const RemoveSlab& a) const {
+      out << "RemoveSlab client " << ToInt(a.client) << " device " << ToInt(a.device) << " at "
+          << a.offset.count();
+    }
+    void operator()(const GrowHost& a) const {
+      out << "GrowHost at " << a.offset.count() << " size " << a.size.count();
+    }
+    void operator()(const Grant& a) const {
+      out << "Grant client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "
+          << ToInt(a.tensor) << " at " << a.offset.count();
+    }
+    void operator()(const Refuse& a) const {
+      out << "Refuse client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " "
+          << Describe(a.error);
+    }
+    void operator()(const Promise& a) const {
+      out << "Promise tensor " << ToInt(a.tensor) << " at " << a.offset.count()
+          << (a.arriving ? " arriving" : "");
+    }
+    void operator()(const Deny& a) const {
+      out << "Deny tensor " << ToInt(a.tensor) << " " << Describe(a.error);
+    }
+    void operator()(const Release& a) const {
+      out << "Release client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "
+          << ToInt(a.tensor);
+    }
+    void operator()(const Drop& a) const { out << "Drop tensor " << ToInt(a.tensor); }
+    void operator()(const CopyOut& a) const {
+      out << "CopyOut tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
+          << a.to.count();
+    }
+    void operator()(const Clean& a) const {
+      out << "Clean tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
+          << a.to.count();
+    }
+    void operator()(const CopyIn& a) const {
+      out << "CopyIn tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
+          << a.to.count() << (a.demand ? " demand" : "");
+    }
+    static std::string Describe(const Error& error) { return core::Describe(error); }
+  };
+  std::visit(Visitor{text}, action);
+  return text.str();
+}
+
+}  // namespace ravenstore::core

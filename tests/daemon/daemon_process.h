@@ -1,0 +1,100 @@
+// A ravenstored of a test's own: its own process, socket and configuration.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "ipc/clock.h"
+#include "ipc/socket.h"
+#include "ipc/unique_fd.h"
+#include "tests/ipc/short_directory.h"
+
+extern char** environ;
+
+namespace ravenstore::daemon {
+
+class DaemonProcess {
+ public:
+  // Starts the daemon with `flags` besides the socket's and the backend's, and waits until it
+  // serves. $RAVENSTORE_DAEMON names the program where it is not among the test's own files.
+  explicit DaemonProcess(std::vector<std::string> flags = {}, const std::string& backend = "host") {
+    const char* program = std::getenv("RAVENSTORE_DAEMON");
+    std::vector<std::string> words = {program != nullptr ? program : "daemon/ravenstored",
+                                      "--backend", backend, "--socket", socket()};
+    words.insert(words.end(), flags.begin(), flags.end());
+    Spawn(words);
+    const core::Tick deadline = ipc::Now() + std::chrono::seconds(30);
+    while (!ipc::Connect(socket(), deadline).ok()) {
+      RAVEN_CHECK(ipc::Now() < deadline);
+      RAVEN_CHECK(!Exited());  // its log says why
+      sched_yield();
+    }
+  }
+  DaemonProcess(const DaemonProcess&) = delete;
+  DaemonProcess& operator=(const DaemonProcess&) = delete;
+  ~DaemonProcess() {
+    if (pid_ > 0) Kill(SIGKILL);
+  }
+
+  std::string socket() const { return directory_ / "s"; }
+  pid_t pid() const { return pid_; }
+  // Sends `signal` and waits for the end: the exit status, or minus the signal that ended it.
+  int Kill(int signal) {
+    ::kill(pid_, signal);
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0) {
+    }
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  bool Exited() { return ::waitpid(pid_, nullptr, WNOHANG) != 0; }
+  std::string Log() const {
+    std::ifstream file(directory_ / "log");
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+ private:
+  void Spawn(const std::vector<std::string>& words) {
+    std::vector<char*> arguments;
+    for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    const std::string log = directory_ / "log";
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+    RAVEN_CHECK(
+        ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+
+  ipc::ShortDirectory directory_;
+  pid_t pid_ = -1;
+};
+
+// Polls `condition` until it holds; false after `patience`.
+template <typename Condition>
+bool Eventually(Condition condition, core::Duration patience = std::chrono::seconds(20)) {
+  const core::Tick deadline = ipc::Now() + patience;
+  while (!condition()) {
+    if (ipc::Now() >= deadline) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+}  // namespace ravenstore::daemon

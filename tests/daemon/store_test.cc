@@ -1,0 +1,260 @@
+// The store end to end: a real daemon, the real client library, the host backend.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Every word of a tensor's pattern depends on its seed and place.
+void Fill(void* data, uint64_t bytes, uint64_t seed) {
+  auto* words = static_cast<uint64_t*>(data);
+  for (uint64_t i = 0; i < bytes / 8; ++i) words[i] = seed * 0x9e3779b97f4a7c15u + i;
+}
+bool Holds(const void* data, uint64_t bytes, uint64_t seed) {
+  const auto* words = static_cast<const uint64_t*>(data);
+  for (uint64_t i = 0; i < bytes / 8; ++i) {
+    if (words[i] != seed * 0x9e3779b97f4a7c15u + i) return false;
+  }
+  return true;
+}
+
+class StoreTest : public testing::Test {
+ protected:
+  Store Connect(const DaemonProcess& daemon, uint64_t device_budget = 0,
+                Timeout timeout = std::nullopt) {
+    return Store::connect({.socket = daemon.socket(),
+                           .name = "store_test",
+                           .device_budget = device_budget,
+                           .timeout = timeout});
+  }
+};
+
+TEST_F(StoreTest, BytesSurviveEvictionAndReturn) {
+  DaemonProcess daemon({"--slab", "8MiB"});
+  Store store = Connect(daemon, MiB(32));
+  constexpr uint64_t kBytes = MiB(3) + 512;
+  std::vector<Tensor> tensors;
+  for (uint64_t i = 0; i < 40; ++i) {
+    tensors.push_back(store.create(kBytes));
+    Fill(tensors.back().data(), kBytes, i);
+    store.put(tensors.back(), nullptr, {.order = -static_cast<int64_t>(i)});
+  }
+  for (uint64_t i = 40; i-- > 0;) {
+    void* data = store.get(tensors[i], nullptr, {.access = Access::kReadOnly});
+    EXPECT_TRUE(Holds(data, kBytes, i)) << "tensor " << i;
+    store.put(tensors[i], nullptr, {.not_modified = true});
+    store.free(std::move(tensors[i]), nullptr);
+  }
+  const Stats stats = store.stats();
+  EXPECT_GT(stats.bytes_out, kBytes * 25);
+  EXPECT_GT(stats.bytes_in, kBytes * 25);
+  EXPECT_GT(stats.prefetches, 0u);
+}
+
+TEST_F(StoreTest, WritesAfterAReturnAreKept) {
+  DaemonProcess daemon({"--slab", "4MiB"});
+  Store store = Connect(daemon, MiB(16));
+  std::vector<Tensor> tensors;
+  std::vector<uint64_t> versions(48, 0);
+  for (size_t i = 0; i < versions.size(); ++i) {
+    tensors.push_back(store.create(MiB(1)));
+    Fill(tensors[i].data(), MiB(1), i);
+    store.put(tensors[i], nullptr);
+  }
+  std::mt19937_64 random(20261120);
+  for (int step = 0; step < 2000; ++step) {
+    const size_t i = random() % tensors.size();
+    const bool write = random() % 3 == 0;
+    void* data =
+        store.get(tensors[i], nullptr, {.access = write ? Access::kReadWrite : Access::kReadOnly});
+    ASSERT_TRUE(Holds(data, MiB(1), versions[i] * 1000 + i)) << "step " << step << " tensor " << i;
+    if (write) Fill(data, MiB(1), ++versions[i] * 1000 + i);
+    store.put(tensors[i], nullptr);
+  }
+}
+
+TEST_F(StoreTest, ThreadsShareAStore) {
+  DaemonProcess daemon({"--slab", "4MiB"});
+  Store store = Connect(daemon, MiB(32));
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&store, t] {
+      std::vector<Tensor> tensors;
+      for (uint64_t i = 0; i < 20; ++i) {
+        tensors.push_back(store.create(KiB(700)));
+        Fill(tensors[i].data(), KiB(700), t * 100 + i);
+        store.put(tensors[i], nullptr);
+      }
+      for (int round = 0; round < 5; ++round) {
+        for (uint64_t i = 0; i < 20; ++i) {
+          void* data = store.get(tensors[i], nullptr);
+          EXPECT_TRUE(Holds(data, KiB(700), t * 100 + i));
+          store.put(tensors[i], nullptr);
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_F(StoreTest, StreamsAreOrderedWithArrivals) {
+  DaemonProcess daemon({"--slab", "4MiB", "--link-bytes-per-second", "500000000"});
+  Store store = Connect(daemon, MiB(8));
+  ravenstore_host_stream_t stream = ravenstore_host_stream_create();
+  std::vector<Tensor> tensors;
+  struct Work {
+    void* data;
+    uint64_t seed;
+    bool good;
+  };
+  std::vector<Work> works;
+  works.reserve(64);
+  for (uint64_t i = 0; i < 16; ++i) {
+    tensors.push_back(store.create(MiB(1)));
+    works.push_back({tensors[i].data(), i, false});
+    ravenstore_host_stream_run(
+        stream,
+        [](void* argument) {
+          auto* w = static_cast<Work*>(argument);
+          Fill(w->data, MiB(1), w->seed);
+        },
+        &works.back());
+    store.put(tensors[i], stream, {.order = static_cast<int64_t>(16 - i)});
+  }
+  for (uint64_t i = 16; i-- > 0;) {
+    works.push_back({store.get(tensors[i], stream), i, false});
+    ravenstore_host_stream_run(
+        stream,
+        [](void* argument) {
+          auto* w = static_cast<Work*>(argument);
+          w->good = Holds(w->data, MiB(1), w->seed);
+        },
+        &works.back());
+    store.put(tensors[i], stream, {.not_modified = true});
+  }
+  ravenstore_host_stream_synchronize(stream);
+  for (size_t i = 16; i < works.size(); ++i) EXPECT_TRUE(works[i].good) << i;
+  store.check(stream);
+  tensors.clear();
+  ravenstore_host_stream_synchronize(stream);
+  ravenstore_host_stream_destroy(stream);
+}
+
+TEST_F(StoreTest, MisuseIsNamed) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon, MiB(64));
+  Tensor tensor = store.create(MiB(1), {.name = "layer3.mlp"});
+  store.put(tensor, nullptr);
+  EXPECT_THROW(tensor.data(), Error);
+  try {
+    store.put(tensor, nullptr);
+    FAIL() << "a second put was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_WRONG_STATE);
+    EXPECT_NE(std::string(error.what()).find("layer3.mlp"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(store.create(0), Error);
+  EXPECT_THROW(store.create(MiB(65)), OutOfMemory);
+}
+
+TEST_F(StoreTest, FullBudgetNamesItsHolders) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon, MiB(16), milliseconds(200));
+  Tensor held = store.create(MiB(12));
+  try {
+    Tensor second = store.create(MiB(8));
+    FAIL() << "more than the budget was granted";
+  } catch (const OutOfMemory& error) {
+    const std::string words = error.what();
+    EXPECT_NE(words.find("16.0 MiB"), std::string::npos) << words;
+    EXPECT_NE(words.find("12.0 MiB in use"), std::string::npos) << words;
+  }
+  EXPECT_THROW(store.create(MiB(8), {.fail_fast = true}), OutOfMemory);
+  store.put(held, nullptr);
+  Tensor second = store.create(MiB(8));
+  EXPECT_TRUE(second.data() != nullptr);
+}
+
+TEST_F(StoreTest, TwoClientsThatWaitForEachOtherBothGetAnAnswer) {
+  DaemonProcess daemon({"--device-budget", "32MiB", "--slab", "2MiB"});
+  auto one = [&] {
+    Store store = Connect(daemon, 0, milliseconds(500));
+    Tensor held = store.create(MiB(14));
+    EXPECT_THROW(
+        {
+          Tensor more = store.create(MiB(14));
+          Tensor even_more = store.create(MiB(14));
+        },
+        OutOfMemory);
+  };
+  std::thread other(one);
+  one();
+  other.join();
+}
+
+TEST_F(StoreTest, AGetThatOnlyALaterPutCouldServeFailsInBound) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(8), milliseconds(300));
+  Tensor first = store.create(MiB(6));
+  store.put(first, nullptr);
+  Tensor second = store.create(MiB(6));  // pushes the first out
+  EXPECT_THROW(store.get(first, nullptr), OutOfMemory);
+  store.put(second, nullptr);
+  EXPECT_NE(store.get(first, nullptr), nullptr);
+}
+
+TEST_F(StoreTest, BatchesWork) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon, MiB(64));
+  const std::vector<uint64_t> sizes(1500, 4096);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Tensor> tensors = store.create(sizes);
+    for (auto& tensor : tensors) EXPECT_NE(tensor.data(), nullptr);
+    store.free(std::move(tensors), nullptr);
+  }
+}
+
+TEST_F(StoreTest, ManyTensorsAreForgotten) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon, MiB(64));
+  for (int i = 0; i < 20000; ++i) store.free(store.create(KiB(4)), nullptr);
+  EXPECT_TRUE(Eventually([&] { return store.stats().tensors == 0; }));
+}
+
+TEST_F(StoreTest, UnneededTensorsAreDroppedUncopied) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(8));
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 30; ++i) {
+    tensors.push_back(store.create(MiB(1)));
+    store.put(tensors.back(), nullptr, {.not_needed = true});
+  }
+  EXPECT_EQ(store.stats().bytes_out, 0u);
+  EXPECT_THROW(store.get(tensors[0], nullptr), Lost);
+}
+
+TEST_F(StoreTest, GetIntoAndAdoptCopy) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon, MiB(64));
+  std::vector<uint64_t> source(KiB(8));
+  Fill(source.data(), source.size() * 8, 7);
+  Tensor tensor = store.adopt(source.data(), source.size() * 8, nullptr);
+  store.put(tensor, nullptr);
+  std::vector<uint64_t> target(source.size());
+  store.get_into(tensor, target.data(), nullptr, {.blocking = true});
+  EXPECT_EQ(source, target);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
