@@ -62,6 +62,7 @@ class Lane {
 
   // Enqueues up to `copies` in all, of `size`, without getting more than 64 ahead.
   Status Feed(uint64_t copies, Bytes size) {
+    channel_->Poll();
     while (queued_ < copies && queued_ < Done() + 64) {
       const Bytes at(queued_ * size.count() % window_.count());
       std::byte* const on_device = device_ + at.count();

@@ -55,18 +55,23 @@ double Sweep(Store& store, std::vector<Tensor>& tensors, GpuWork& work, bool mod
   get.device = -1;
   get.flags = modify ? RAVENSTORE_READ_WRITE : RAVENSTORE_READ_ONLY;
   const core::Tick begin = ipc::Now();
-  double bytes = 0;
+  auto moved = [&] {
+    const Stats stats = store.stats();
+    return static_cast<double>(stats.bytes_in + (modify ? stats.bytes_out : 0));
+  };
+  const double before = moved();
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i + batch <= handles.size(); i += batch) {
       internal::ThrowIf(ravenstore_get_batch(store.handle(), handles.data() + i, batch,
                                              work.stream(), &get, addresses.data()));
       internal::ThrowIf(
           ravenstore_put_batch(store.handle(), handles.data() + i, batch, work.stream(), nullptr));
-      bytes += static_cast<double>(tensors[i].size()) * static_cast<double>(batch);
     }
   }
   work.Synchronize();
-  return bytes / SecondsSince(begin);
+  const double seconds = SecondsSince(begin);
+  // What was found on the device moved nothing.
+  return (moved() - before) / seconds;
 }
 
 // The rate of gets whose victims are clean: the first sweeps make every tensor clean.

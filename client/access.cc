@@ -166,11 +166,12 @@ Status AwaitFetch(Session& session, Tensor& tensor, Tick deadline) {
   }
   const ErrorCode code = ErrorOf(row);
   // Asked before the turn goes on: another get's failure would replace the words.
-  const std::string words =
-      answer.state == LeaseState::kAway ? session.Explain(tensor.slot) : std::string();
+  // Idle: it was to change devices, and stays where it is.
+  const bool denied = answer.state == LeaseState::kAway || answer.state == LeaseState::kIdle;
+  const std::string words = denied ? session.Explain(tensor.slot) : std::string();
   tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
   if (answer.state == LeaseState::kLost) return LostBytes(tensor);
-  if (answer.state != LeaseState::kAway) return WrongState(tensor, "freed while it was fetched");
+  if (!denied) return WrongState(tensor, "freed while it was fetched");
   return Error{code, Describe(tensor) + ": " + (words.empty() ? "the get was denied" : words)};
 }
 

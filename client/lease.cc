@@ -15,7 +15,8 @@ namespace {
 using core::Duration;
 using core::Tick;
 
-constexpr Duration kSpin = std::chrono::microseconds(40);
+// Longer than a sleeping daemon needs to wake and answer: whoever slept as well would pay twice.
+constexpr Duration kSpin = std::chrono::microseconds(150);
 // A sleeper looks after its session at least this often: whoever should wake it may be dead.
 constexpr Duration kSliceMin = std::chrono::milliseconds(1);
 constexpr Duration kSliceMax = std::chrono::milliseconds(20);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -56,13 +57,13 @@ void Order(const StreamRef& earlier, const StreamRef& later) {
 
 // Keeps torch's allocator from giving the block to another stream's work while `stream` reads it.
 // Within one stream the order of its work already does.
-void ProtectSource(const at::Tensor& tensor, const StreamRef& stream) {
+void ProtectSource(const c10::Storage& storage, const StreamRef& stream) {
 #ifdef RAVENSTORE_TORCH_CUDA
   if (stream.stream)
-    c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(),
+    c10::cuda::CUDACachingAllocator::recordStream(storage.data_ptr(),
                                                   c10::cuda::CUDAStream(*stream.stream));
 #endif
-  (void)tensor;
+  (void)storage;
   (void)stream;
 }
 
@@ -136,9 +137,9 @@ bool SameCounter(const c10::VariableVersion& a, const c10::VariableVersion& b) {
 
 }  // namespace
 
-class Adopted;
+class SavedBytes;
 
-// The tensors of one scope: what to keep, what is adopted, and the figures.
+// The tensors of one scope: what to keep, what the store may hold, and the figures.
 class Offload : public std::enable_shared_from_this<Offload> {
  public:
   Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,
@@ -146,8 +147,9 @@ class Offload : public std::enable_shared_from_this<Offload> {
 
   // Whether the saved tensor stays in torch's memory.
   bool Keeps(const at::Tensor& tensor) const;
-  // The store's copy of the tensor's storage: an existing one, else a new one. Throws Error.
-  std::shared_ptr<Adopted> Adopt(const at::Tensor& tensor);
+  // What stands for the bytes of the tensor's storage: what does already, else a new one. Adopts
+  // the oldest that torch holds if it now holds too many. Throws Error.
+  std::shared_ptr<SavedBytes> Offer(const at::Tensor& tensor);
 
   void CountSave(uint64_t bytes) { Add(saved_, saved_bytes_, bytes); }
   void CountKept(uint64_t bytes) { Add(kept_, kept_bytes_, bytes); }
@@ -155,7 +157,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
   OffloadStats stats() const;
 
  private:
-  friend class Adopted;
+  friend class SavedBytes;
 
   struct Entry {
     // Keeps the StorageImpl's address from being given to another one, so that an address that is
@@ -165,18 +167,20 @@ class Offload : public std::enable_shared_from_this<Offload> {
     c10::VariableVersion counter;
     uint32_t version;
     Region region;
-    const Adopted* identity;
-    std::weak_ptr<Adopted> adopted;
+    const SavedBytes* identity;
+    std::weak_ptr<SavedBytes> saved;
   };
 
   static void Add(std::atomic<uint64_t>& count, std::atomic<uint64_t>& sum, uint64_t bytes) {
     count.fetch_add(1, std::memory_order_relaxed);
     sum.fetch_add(bytes, std::memory_order_relaxed);
   }
-  std::shared_ptr<Adopted> Find(const at::Tensor& tensor);
-  void Remember(const at::Tensor& tensor, const std::shared_ptr<Adopted>& adopted);
-  void Forget(const c10::StorageImpl* storage, const Adopted* adopted);
+  std::shared_ptr<SavedBytes> Find(const at::Tensor& tensor);
+  void Remember(const at::Tensor& tensor, const std::shared_ptr<SavedBytes>& saved);
+  void Forget(const c10::StorageImpl* storage, const SavedBytes* saved);
   void AddLive(uint64_t bytes);
+  // The oldest that torch holds when it holds more than it may, else null.
+  std::shared_ptr<SavedBytes> NextToAdopt();
   // The smaller, the sooner it is needed: the backward pass wants the last saved first.
   int64_t NextOrder() { return -sequence_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -187,80 +191,74 @@ class Offload : public std::enable_shared_from_this<Offload> {
   std::vector<c10::Storage> parameter_storages_;  // so that no other storage gets their addresses
   std::unordered_set<const c10::StorageImpl*> parameters_;
 
-  std::mutex mutex_;  // of table_
+  std::mutex mutex_;  // of table_ and held_
   std::unordered_map<const c10::StorageImpl*, std::vector<Entry>> table_;
+  std::deque<std::weak_ptr<SavedBytes>> held_;  // by torch, oldest first
 
+  std::atomic<uint64_t> held_bytes_{0};
   std::atomic<int64_t> sequence_{1};
   std::atomic<uint64_t> saved_{0}, saved_bytes_{0}, kept_{0}, kept_bytes_{0};
-  std::atomic<uint64_t> deduplicated_{0}, deduplicated_bytes_{0}, adopted_{0}, adopted_bytes_{0};
-  std::atomic<uint64_t> unpacked_{0}, live_bytes_{0}, live_bytes_peak_{0}, failed_puts_{0};
+  std::atomic<uint64_t> deduplicated_{0}, deduplicated_bytes_{0}, offered_{0}, offered_bytes_{0};
+  std::atomic<uint64_t> adopted_{0}, adopted_bytes_{0}, unpacked_{0};
+  std::atomic<uint64_t> live_bytes_{0}, live_bytes_peak_{0}, failed_puts_{0};
 };
 
-// Bytes of a storage that the store has; freed with the last saved tensor and the last tensor
-// handed out that needs them. When only measuring it holds the storage itself.
-class Adopted : public std::enable_shared_from_this<Adopted> {
+// Bytes of a storage that autograd saved: torch holds them until Adopt, then the store. Released
+// with the last saved tensor and the last tensor handed out that needs them.
+class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
  public:
-  Adopted(std::shared_ptr<Offload> offload, const at::Tensor& tensor, Region region);
-  ~Adopted();
-  Adopted(const Adopted&) = delete;
-  Adopted& operator=(const Adopted&) = delete;
+  SavedBytes(std::shared_ptr<Offload> offload, const at::Tensor& tensor, Region region);
+  ~SavedBytes();
+  SavedBytes(const SavedBytes&) = delete;
+  SavedBytes& operator=(const SavedBytes&) = delete;
 
-  // A tensor over the store's own memory, readable by work on the device's current stream until its
-  // storage dies. Throws Error.
+  // Copies them into the store and lets go of torch's storage. Throws Error; then torch still
+  // holds them.
+  void Adopt();
+  // A tensor over the memory where they are, readable by work on the device's current stream until
+  // its storage dies. Throws Error.
   at::Tensor Unpack(const Layout& layout);
   Region region() const { return region_; }
-  // The region of which Unpack's storage is made, if `tensor` is one of its tensors, unchanged.
-  static std::shared_ptr<Adopted> Behind(const at::Tensor& tensor);
+  uint64_t bytes() const { return region_.end - region_.begin; }
+  // Those that `tensor` was unpacked from and still equals, if any.
+  static std::shared_ptr<SavedBytes> Behind(const at::Tensor& tensor);
 
  private:
   // What an unpacked storage holds: one get, given back by a put when the storage dies.
   struct Lease {
-    std::shared_ptr<Adopted> adopted;
+    std::shared_ptr<SavedBytes> saved;
     StreamRef stream;
   };
   static void Return(void* lease);
 
   const std::shared_ptr<Offload> offload_;
-  const c10::StorageImpl* const storage_;  // the key in the table; never followed
+  const c10::StorageImpl* const key_;  // in the table; never followed
   const at::Device device_;
   const Region region_;
   const int64_t order_;
-  c10::Storage measured_;
 
-  std::mutex mutex_;  // of those below: the store wants one put of a tensor at a time
-  Tensor tensor_;
-  StreamRef last_;  // stream of the last call
+  std::mutex mutex_;      // of those below: the store wants one put of a tensor at a time
+  c10::Storage storage_;  // while torch holds them
+  Tensor tensor_;         // once the store does
+  StreamRef last_;        // stream of the last use
 };
 
-Adopted::Adopted(std::shared_ptr<Offload> offload, const at::Tensor& tensor, Region region)
+SavedBytes::SavedBytes(std::shared_ptr<Offload> offload, const at::Tensor& tensor, Region region)
     : offload_(std::move(offload)),
-      storage_(tensor.storage().unsafeGetStorageImpl()),
+      key_(tensor.storage().unsafeGetStorageImpl()),
       device_(tensor.device()),
       region_(region),
-      order_(offload_->NextOrder()) {
-  const uint64_t bytes = region.end - region.begin;
-  if (offload_->options_.measure_only) {
-    measured_ = tensor.storage();
-  } else {
-    last_ = CurrentStream(device_);
-    const auto* begin =
-        static_cast<const std::byte*>(tensor.storage().data_ptr().get()) + region.begin;
-    const int device = device_.is_cuda() ? device_.index() : offload_->options_.host_device;
-    try {
-      tensor_ = offload_->store_->adopt(begin, bytes, last_.handle, {.device = device});
-      ProtectSource(tensor, last_);
-      offload_->store_->put(tensor_, last_.handle, {.order = order_});
-    } catch (const Error& error) {
-      Rethrow(error,
-              "while saving a tensor of " + std::to_string(bytes) + " bytes for the backward pass");
-    }
-  }
-  offload_->AddLive(bytes);
+      order_(offload_->NextOrder()),
+      storage_(tensor.storage()),
+      last_(CurrentStream(device_)) {
+  offload_->AddLive(bytes());
+  offload_->held_bytes_.fetch_add(bytes(), std::memory_order_relaxed);
 }
 
-Adopted::~Adopted() {
-  offload_->Forget(storage_, this);
-  offload_->live_bytes_.fetch_sub(region_.end - region_.begin, std::memory_order_relaxed);
+SavedBytes::~SavedBytes() {
+  offload_->Forget(key_, this);
+  offload_->live_bytes_.fetch_sub(bytes(), std::memory_order_relaxed);
+  if (storage_) offload_->held_bytes_.fetch_sub(bytes(), std::memory_order_relaxed);
   try {
     if (tensor_) offload_->store_->free(std::move(tensor_), last_.handle);
   } catch (const Error&) {
@@ -268,51 +266,73 @@ Adopted::~Adopted() {
   }
 }
 
-at::Tensor Adopted::Unpack(const Layout& layout) {
-  if (measured_) {
-    Layout whole = layout;
-    whole.offset += static_cast<int64_t>(region_.begin / layout.dtype.itemsize());
-    return MakeTensor(measured_, device_, whole);
+void SavedBytes::Adopt() {
+  std::lock_guard lock(mutex_);
+  if (!storage_) return;
+  const StreamRef stream = CurrentStream(device_);
+  Order(last_, stream);
+  const auto* begin = static_cast<const std::byte*>(storage_.data_ptr().get()) + region_.begin;
+  const int device = device_.is_cuda() ? device_.index() : offload_->options_.host_device;
+  try {
+    tensor_ = offload_->store_->adopt(begin, bytes(), stream.handle, {.device = device});
+    last_ = stream;
+    offload_->store_->put(tensor_, stream.handle, {.order = order_});
+  } catch (const Error& error) {
+    Rethrow(error,
+            "while saving a tensor of " + std::to_string(bytes()) + " bytes for the backward pass");
   }
+  ProtectSource(storage_, stream);
+  storage_ = {};
+  offload_->held_bytes_.fetch_sub(bytes(), std::memory_order_relaxed);
+  Offload::Add(offload_->adopted_, offload_->adopted_bytes_, bytes());
+}
+
+at::Tensor SavedBytes::Unpack(const Layout& layout) {
   auto lease = std::make_unique<Lease>(Lease{shared_from_this(), CurrentStream(device_)});
   void* address = nullptr;
-  try {
+  {
     std::lock_guard lock(mutex_);
-    address = offload_->store_->get(tensor_, lease->stream.handle, {.access = Access::kReadOnly});
+    if (storage_) {
+      Layout whole = layout;
+      whole.offset += static_cast<int64_t>(region_.begin / layout.dtype.itemsize());
+      return MakeTensor(storage_, device_, whole);
+    }
+    try {
+      address = offload_->store_->get(tensor_, lease->stream.handle, {.access = Access::kReadOnly});
+    } catch (const Error& error) {
+      Rethrow(error, "while the backward pass asked for a saved tensor");
+    }
     Order(last_, lease->stream);
     last_ = lease->stream;
-  } catch (const Error& error) {
-    Rethrow(error, "while the backward pass asked for a saved tensor");
   }
-  c10::DataPtr data(address, lease.release(), &Adopted::Return, device_);
+  c10::DataPtr data(address, lease.release(), &SavedBytes::Return, device_);
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), region_.end - region_.begin, std::move(data),
-      /*allocator=*/nullptr, /*resizable=*/false));
+      c10::StorageImpl::use_byte_size_t(), bytes(), std::move(data), /*allocator=*/nullptr,
+      /*resizable=*/false));
   return MakeTensor(std::move(storage), device_, layout);
 }
 
-void Adopted::Return(void* context) {
+void SavedBytes::Return(void* context) {
   std::unique_ptr<Lease> lease(static_cast<Lease*>(context));
-  Adopted& adopted = *lease->adopted;
-  Offload& offload = *adopted.offload_;
+  SavedBytes& saved = *lease->saved;
   // Whoever reads a tensor twice (retain_graph) comes back after every tensor not yet read once.
   constexpr int64_t kSecondRound = int64_t{1} << 50;
-  std::lock_guard lock(adopted.mutex_);
+  std::lock_guard lock(saved.mutex_);
   try {
-    Order(adopted.last_, lease->stream);
-    adopted.last_ = lease->stream;
-    offload.store_->put(adopted.tensor_, lease->stream.handle,
-                        {.order = kSecondRound + adopted.order_, .not_modified = true});
+    Order(saved.last_, lease->stream);
+    saved.last_ = lease->stream;
+    saved.offload_->store_->put(saved.tensor_, lease->stream.handle,
+                                {.order = kSecondRound + saved.order_, .not_modified = true});
   } catch (const std::exception&) {
     // A deleter must not throw. The store answers this tensor's next get with what is wrong.
-    offload.failed_puts_.fetch_add(1, std::memory_order_relaxed);
+    saved.offload_->failed_puts_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
-std::shared_ptr<Adopted> Adopted::Behind(const at::Tensor& tensor) {
+std::shared_ptr<SavedBytes> SavedBytes::Behind(const at::Tensor& tensor) {
   const c10::DataPtr& data = tensor.storage().data_ptr();
-  if (data.get_deleter() != &Adopted::Return || tensor._version() != 0) return nullptr;
-  return static_cast<Lease*>(data.get_context())->adopted;
+  if (data.get_deleter() != &SavedBytes::Return || tensor._version() != 0) return nullptr;
+  return static_cast<Lease*>(data.get_context())->saved;
 }
 
 Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,
@@ -338,35 +358,37 @@ Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& pa
 }
 
 bool Offload::Keeps(const at::Tensor& tensor) const {
+  // Only what is plain memory can be rebuilt from its bytes, sizes and strides.
   if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.is_quantized() ||
-      tensor.is_conj() || tensor.is_neg() || tensor.has_names())
+      tensor.is_nested() || tensor.is_conj() || tensor.is_neg() || tensor.has_names() ||
+      tensor.unsafeGetTensorImpl()->is_wrapped_number())
     return true;
   if (tensor.device().type() != device_type_ || tensor.numel() == 0) return true;
-  if (tensor.storage().nbytes() < options_.min_bytes) return true;
+  if (tensor.storage().nbytes() < options_.min_bytes || !tensor.storage().data_ptr()) return true;
   if (parameters_.count(tensor.storage().unsafeGetStorageImpl())) return true;
   // A leaf that requires a gradient is somebody's parameter; the graph's end holds it anyway.
   const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
   return base.is_leaf() && base.requires_grad();
 }
 
-std::shared_ptr<Adopted> Offload::Adopt(const at::Tensor& tensor) {
-  const uint64_t bytes = tensor.nbytes();
-  std::shared_ptr<Adopted> adopted = Adopted::Behind(tensor);
-  if (!adopted) adopted = Find(tensor);
-  if (adopted) {
-    Add(deduplicated_, deduplicated_bytes_, bytes);
-    return adopted;
+std::shared_ptr<SavedBytes> Offload::Offer(const at::Tensor& tensor) {
+  std::shared_ptr<SavedBytes> saved = SavedBytes::Behind(tensor);
+  if (!saved) saved = Find(tensor);
+  if (saved) {
+    Add(deduplicated_, deduplicated_bytes_, tensor.nbytes());
+    return saved;
   }
-  // Not under the lock: it may wait for room. Two threads that save one storage at the same time
-  // adopt it twice, which costs bytes and nothing else.
-  const Region region = RegionFor(tensor);
-  adopted = std::make_shared<Adopted>(shared_from_this(), tensor, region);
-  Remember(tensor, adopted);
-  Add(adopted_, adopted_bytes_, region.end - region.begin);
-  return adopted;
+  // Two threads that save one storage at the same time offer it twice, which costs bytes and
+  // nothing else.
+  saved = std::make_shared<SavedBytes>(shared_from_this(), tensor, RegionFor(tensor));
+  Remember(tensor, saved);
+  Add(offered_, offered_bytes_, saved->bytes());
+  // Not under the lock: it may wait for room.
+  while (auto oldest = NextToAdopt()) oldest->Adopt();
+  return saved;
 }
 
-std::shared_ptr<Adopted> Offload::Find(const at::Tensor& tensor) {
+std::shared_ptr<SavedBytes> Offload::Find(const at::Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
   const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
   const Region span = SpanOf(tensor);
@@ -377,26 +399,40 @@ std::shared_ptr<Adopted> Offload::Find(const at::Tensor& tensor) {
     if (entry.data != storage.data_ptr().get() || !entry.region.Contains(span)) continue;
     if (!SameCounter(entry.counter, counter) || entry.version != counter.current_version())
       continue;
-    if (auto adopted = entry.adopted.lock()) return adopted;
+    if (auto saved = entry.saved.lock()) return saved;
   }
   return nullptr;
 }
 
-void Offload::Remember(const at::Tensor& tensor, const std::shared_ptr<Adopted>& adopted) {
+void Offload::Remember(const at::Tensor& tensor, const std::shared_ptr<SavedBytes>& saved) {
   const c10::Storage& storage = tensor.storage();
   const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
   std::lock_guard lock(mutex_);
   table_[storage.unsafeGetStorageImpl()].push_back(
       Entry{storage.getWeakStorageImpl(), storage.data_ptr().get(), counter,
-            counter.current_version(), adopted->region(), adopted.get(), adopted});
+            counter.current_version(), saved->region(), saved.get(), saved});
+  held_.push_back(saved);
 }
 
-void Offload::Forget(const c10::StorageImpl* storage, const Adopted* adopted) {
+void Offload::Forget(const c10::StorageImpl* storage, const SavedBytes* saved) {
   std::lock_guard lock(mutex_);
+  while (!held_.empty() && held_.back().expired()) held_.pop_back();
+  while (!held_.empty() && held_.front().expired()) held_.pop_front();
   auto row = table_.find(storage);
   if (row == table_.end()) return;
-  std::erase_if(row->second, [&](const Entry& entry) { return entry.identity == adopted; });
+  std::erase_if(row->second, [&](const Entry& entry) { return entry.identity == saved; });
   if (row->second.empty()) table_.erase(row);
+}
+
+std::shared_ptr<SavedBytes> Offload::NextToAdopt() {
+  if (options_.measure_only) return nullptr;
+  std::lock_guard lock(mutex_);
+  while (held_bytes_.load(std::memory_order_relaxed) > options_.torch_bytes && !held_.empty()) {
+    auto oldest = held_.front().lock();
+    held_.pop_front();
+    if (oldest) return oldest;
+  }
+  return nullptr;
 }
 
 void Offload::AddLive(uint64_t bytes) {
@@ -414,6 +450,8 @@ OffloadStats Offload::stats() const {
   stats.kept_bytes = kept_bytes_;
   stats.deduplicated = deduplicated_;
   stats.deduplicated_bytes = deduplicated_bytes_;
+  stats.offered = offered_;
+  stats.offered_bytes = offered_bytes_;
   stats.adopted = adopted_;
   stats.adopted_bytes = adopted_bytes_;
   stats.unpacked = unpacked_;
@@ -435,15 +473,16 @@ class Hooks : public ::torch::autograd::SavedVariableHooks {
   void call_pack_hook(const at::Tensor& tensor) override {
     counter_ = tensor.unsafeGetTensorImpl()->version_counter();
     version_ = counter_.current_version();
-    offload_->CountSave(tensor.nbytes());
+    const uint64_t bytes = tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
+    offload_->CountSave(bytes);
     if (offload_->Keeps(tensor)) {
-      offload_->CountKept(tensor.nbytes());
+      offload_->CountKept(bytes);
       // Without its place in the graph, else a node that saves its own result would hold itself.
       kept_ = tensor.tensor_data();
       return;
     }
-    adopted_ = offload_->Adopt(tensor);
-    layout_ = LayoutOf(tensor, adopted_->region());
+    saved_ = offload_->Offer(tensor);
+    layout_ = LayoutOf(tensor, saved_->region());
   }
 
   at::Tensor call_unpack_hook() override {
@@ -455,7 +494,7 @@ class Hooks : public ::torch::autograd::SavedVariableHooks {
                 " is at version ", counter_.current_version(), "; expected version ", version_,
                 " instead.");
     offload_->CountUnpacked();
-    return kept_.defined() ? kept_ : adopted_->Unpack(layout_);
+    return kept_.defined() ? kept_ : saved_->Unpack(layout_);
   }
 
  private:
@@ -463,7 +502,7 @@ class Hooks : public ::torch::autograd::SavedVariableHooks {
   c10::VariableVersion counter_;
   uint32_t version_ = 0;
   at::Tensor kept_;  // else:
-  std::shared_ptr<Adopted> adopted_;
+  std::shared_ptr<SavedBytes> saved_;
   Layout layout_;
 };
 

@@ -41,24 +41,31 @@ struct OffloadOptions {
   uint64_t min_bytes = KiB(128);
   // The store's device that CPU tensors belong to when the store's backend is "host".
   int host_device = 0;
-  // Adopts nothing and needs no store: everything stays in torch's memory and the figures say what
-  // a scope with a store would have done.
+  // So many bytes of saved tensors may wait in torch's memory; beyond them the oldest, which the
+  // backward pass needs last, are copied into the store. With all that a step saves nothing is
+  // copied at all, which is right where everything fits; where it does not, memory that torch holds
+  // is memory that the store cannot prefetch into, and 0 is right.
+  uint64_t torch_bytes = 0;
+  // Adopts nothing and needs no store: everything waits in torch's memory and the figures say what
+  // a store would have held.
   bool measure_only = false;
 };
 
-// Counts since the scope began. Bytes of `saved`, `kept` and `deduplicated` are those of the saved
-// tensors; bytes of `adopted` are those that were really copied.
+// Counts since the scope began: saved = kept + deduplicated + offered. Bytes of `saved`, `kept` and
+// `deduplicated` are those of the tensors; the others are those of their storages.
 struct OffloadStats {
   uint64_t saved = 0;  // tensors that autograd saved
   uint64_t saved_bytes = 0;
-  uint64_t kept = 0;  // of these: stayed in torch's memory
+  uint64_t kept = 0;  // of these: stay in torch's memory
   uint64_t kept_bytes = 0;
-  uint64_t deduplicated = 0;  // of these: the bytes were in the store already
+  uint64_t deduplicated = 0;  // of these: one of the same bytes was offered already
   uint64_t deduplicated_bytes = 0;
-  uint64_t adopted = 0;  // of these: the bytes were copied into the store
+  uint64_t offered = 0;  // of these: the store's to hold
+  uint64_t offered_bytes = 0;
+  uint64_t adopted = 0;  // of those offered: were copied into the store
   uint64_t adopted_bytes = 0;
   uint64_t unpacked = 0;         // times that autograd asked for one back
-  uint64_t live_bytes = 0;       // adopted and not freed yet
+  uint64_t live_bytes = 0;       // offered and not released yet
   uint64_t live_bytes_peak = 0;  // the most that ever were: 100% of a budget
   uint64_t failed_puts = 0;      // returns that the store refused (its next call says why)
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -45,6 +46,11 @@ struct Arena {
   bool adding = false;              // a slab is being made
   std::deque<uint64_t> waiting;     // requests, first come first served
   uint32_t leaving = 0;             // tensors on their way off the device
+  uint32_t copying_out = 0;         // those of them that need a copy first
+  // The slab that is being emptied so that it can be given back: nothing new is put into the arena
+  // meanwhile.
+  std::optional<std::pair<Bytes, Bytes>> vacating;
+  bool touched = false;  // stands in the planner's list of arenas to serve
   // Away tensors with a hint, soonest first: by time, and by order.
   std::set<std::pair<int64_t, TensorId>> due_at;
   std::set<std::pair<int64_t, TensorId>> due_order;

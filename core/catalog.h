@@ -47,6 +47,7 @@ struct Tensor {
   bool waiting : 1 = false;     // a fetch of it waits
   bool put_seen : 1 = false;    // since its last copy to the host began
   bool listed : 1 = false;      // among the prefetch candidates
+  bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
 
   bool dirty() const { return !on_host || writes != clean_writes; }
 };

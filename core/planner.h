@@ -42,6 +42,10 @@ struct PlannerOptions {
   // Bytes of copies in flight per device and direction beyond which no more are proposed.
   Bytes in_flight = MiB(32);
   uint32_t in_flight_copies = 64;
+  // The same for copies that gets wait for: promises beyond are not given. Fewer than the arrival
+  // words of a client (proto/layout.h), so that these cannot run out.
+  Bytes demand_bytes = MiB(256);
+  uint32_t demand_copies = 512;
   bool prefetch = true;
   bool preclean = true;
 };

@@ -10,6 +10,7 @@ namespace ravenstore::core {
 namespace {
 // Host copies given up in one go when the pool is full.
 constexpr int kHostCopiesPerDrop = 256;
+constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
 }  // namespace
 
 Planner::State::State(PlannerOptions options)
@@ -87,7 +88,8 @@ void Planner::State::Reindex(Tensor& tensor) {
 }
 
 void Planner::State::List(Tensor& tensor) {
-  if (tensor.listed || tensor.never || tensor.use_kind == UseKind::kUnknown) return;
+  if (tensor.listed || tensor.waiting || tensor.never) return;
+  if (tensor.use_kind == UseKind::kUnknown) return;
   Arena* arena = ArenaOf(tensor);
   auto& due = tensor.use_kind == UseKind::kAt ? arena->due_at : arena->due_order;
   due.emplace(tensor.use_key, tensor.id);
@@ -102,7 +104,7 @@ void Planner::State::Unlist(Tensor& tensor) {
   tensor.listed = false;
 }
 
-bool Planner::State::AllocateHost(Tensor& tensor) {
+bool Planner::State::AllocateHost(Tensor& tensor, SpareCopies spare) {
   if (tensor.host_block != ExtentMap::kNone) return true;
   Client& client = *FindClient(tensor.client);
   Tenant& tenant = tenants_.at(client.tenant);
@@ -110,16 +112,16 @@ bool Planner::State::AllocateHost(Tensor& tensor) {
     return client.host_used + tensor.size <= client.budgets.host &&
            tenant.host_used + tensor.size <= tenant.budgets.host;
   };
-  if (!fits()) DropHostCopies(tensor.size);
-  if (!fits()) return false;
-  auto block = host_.Allocate(tensor.size, Catalog::RowOf(tensor.id));
-  if (!block) {
-    EnsureHostAhead(tensor.size);
-    if (host_growing_) return false;
-    DropHostCopies(tensor.size);
-    block = host_.Allocate(tensor.size, Catalog::RowOf(tensor.id));
-    if (!block) return false;
+  if (!fits() && spare == SpareCopies::kKeep) return false;
+  if (!fits()) DropSpareCopies(client, tensor.size);
+  for (auto other = clients_.begin(); other != clients_.end() && !fits(); ++other) {
+    // Only copies of the same tenant make room within its budget.
+    if (client.host_used + tensor.size > client.budgets.host) return false;
+    if (other->second->tenant == client.tenant) DropSpareCopies(*other->second, tensor.size);
   }
+  if (!fits()) return false;
+  const auto block = TakeHostRoom(client, tensor, spare);
+  if (!block) return false;
   tensor.host_block = *block;
   client.host_used += tensor.size;
   tenant.host_used += tensor.size;
@@ -138,15 +140,51 @@ void Planner::State::FreeHost(Tensor& tensor) {
   tenants_.at(client->tenant).host_used -= tensor.size;
 }
 
+std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client, const Tensor& tensor,
+                                                             SpareCopies spare) {
+  const uint32_t row = Catalog::RowOf(tensor.id);
+  auto block = host_.Allocate(tensor.size, row);
+  if (block) return block;
+  EnsureHostAhead(tensor.size);
+  if (host_growing_) return std::nullopt;  // its answer brings us back
+  if (spare == SpareCopies::kKeep) return std::nullopt;
+  DropSpareCopies(client, tensor.size);
+  block = host_.Allocate(tensor.size, row);
+  for (auto other = clients_.begin(); other != clients_.end() && !block; ++other) {
+    if (other->second->host_copies.empty()) continue;
+    DropSpareCopies(*other->second, tensor.size);
+    block = host_.Allocate(tensor.size, row);
+  }
+  return block;
+}
+
+void Planner::State::NoteSpareCopy(Tensor& tensor) {
+  if (tensor.spare_copy) return;
+  Client& client = *FindClient(tensor.client);
+  // Stale ids must not pile up where host room is never short.
+  if (client.host_copies.size() > 2 * client.tensors + kHostCopiesPerDrop) {
+    std::erase_if(client.host_copies, [this](TensorId id) {
+      Tensor* listed = catalog_.Find(id);
+      if (listed == nullptr) return true;
+      listed->spare_copy = listed->on_host && listed->residency == Residency::kOnDevice;
+      return !listed->spare_copy;
+    });
+  }
+  client.host_copies.push_back(tensor.id);
+  tensor.spare_copy = true;
+}
+
 // Tensors on their device do not need the copy; they become dirty again.
-void Planner::State::DropHostCopies(Bytes need) {
+void Planner::State::DropSpareCopies(Client& client, Bytes need) {
+  host_short_until_ = now_ + kHostShortFor;
   Bytes freed;
-  for (int i = 0; i < kHostCopiesPerDrop && freed < need && !host_copies_.empty(); ++i) {
-    const TensorId id = host_copies_.front();
-    host_copies_.pop_front();
+  for (int i = 0; i < kHostCopiesPerDrop && freed < need && !client.host_copies.empty(); ++i) {
+    const TensorId id = client.host_copies.front();
+    client.host_copies.pop_front();
     Tensor* tensor = catalog_.Find(id);
-    if (tensor == nullptr || !tensor->on_host || tensor->copying) continue;
-    if (tensor->residency != Residency::kOnDevice) continue;
+    if (tensor == nullptr) continue;
+    tensor->spare_copy = false;
+    if (!tensor->on_host || tensor->copying || tensor->residency != Residency::kOnDevice) continue;
     freed += tensor->size;
     FreeHost(*tensor);
     Reindex(*tensor);
@@ -155,6 +193,7 @@ void Planner::State::DropHostCopies(Bytes need) {
 
 void Planner::State::EnsureHostAhead(Bytes need) {
   if (host_growing_ || host_end_ >= options_.host_capacity) return;
+  if (now_ < host_backoff_until_) return;
   Bytes budgets;
   for (const auto& [id, tenant] : tenants_)
     budgets += std::min(tenant.budgets.host, options_.host_capacity);
@@ -252,6 +291,7 @@ void Planner::State::Fail(const Request& given, ErrorCode code, const std::strin
   Tensor* tensor = catalog_.Find(request.tensor);
   tensor->waiting = false;
   if (tensor->residency == Residency::kAway) List(*tensor);
+  Reindex(*tensor);  // it may still be on the device that it was to leave
   plan_->push_back(Deny{request.tensor, {code, message}});
 }
 
@@ -383,6 +423,7 @@ void Planner::State::CheckInvariants() const {
   RAVEN_CHECK(host_sum == host_.used());
   size_t waiting = 0;
   std::vector<Bytes> held(devices_.size());
+  std::map<std::pair<TenantId, DeviceId>, Bytes> going;
   for (const auto& [id, client] : clients_) {
     RAVEN_CHECK(client->in_use == in_use[id]);
     RAVEN_CHECK(client->host_used == host_used[id]);
@@ -390,6 +431,13 @@ void Planner::State::CheckInvariants() const {
     for (const auto& arena : client->arenas) {
       if (arena == nullptr) continue;
       arena->map.CheckInvariants();
+      RAVEN_CHECK(arena->copying_out <= arena->leaving);
+      RAVEN_CHECK(!arena->vacating || arena->leaving > 0);
+      RAVEN_CHECK(!arena->touched);
+      going[std::pair(client->tenant, arena->device)] += arena->being_removed;
+      if (arena->vacating) {
+        going[std::pair(client->tenant, arena->device)] += arena->vacating->second;
+      }
       RAVEN_CHECK(arena->map.held() <= arena->charged);
       RAVEN_CHECK(arena->index.size() == indexed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() ==
@@ -403,6 +451,9 @@ void Planner::State::CheckInvariants() const {
   RAVEN_CHECK(waiting == deadlines_.size());
   RAVEN_CHECK(waiting == stats_.waiting);
   for (size_t i = 0; i < devices_.size(); ++i) {
+    for (const auto& [id, tenant] : tenants_) {
+      RAVEN_CHECK((tenant.device_going[i] == going[{id, DeviceId{static_cast<uint16_t>(i)}}]));
+    }
     RAVEN_CHECK(devices_[i].held == held[i]);
     RAVEN_CHECK(devices_[i].held <= options_.device_capacity[i]);
   }

@@ -24,6 +24,7 @@ void Planner::State::On(const TenantLimits& event) {
   Tenant& tenant = tenants_[event.tenant];
   tenant.budgets = event.budgets;
   tenant.device_held.resize(devices_.size());
+  tenant.device_going.resize(devices_.size());
   for (const auto& [id, client] : clients_) {
     if (client->tenant != event.tenant) continue;
     for (const auto& arena : client->arenas) {
@@ -60,6 +61,9 @@ void Planner::State::On(const ClientGone& event) {
     if (arena == nullptr) continue;
     while (!arena->waiting.empty()) Dequeue(requests_.at(arena->waiting.front()));
     active_arenas_.erase(arena.get());
+    Bytes& going = tenants_.at(client->tenant).device_going[ToInt(arena->device)];
+    going -= arena->being_removed;
+    if (arena->vacating) going -= arena->vacating->second;
     Refund(*arena, arena->charged);
   }
   tenants_.at(client->tenant).host_used -= client->host_used;
@@ -116,6 +120,8 @@ void Planner::State::On(const SlabRemoved& event) {
   if (removed == arena->removing.end()) return;
   arena->map.RemovePiece(removed->first, removed->second);
   arena->being_removed -= removed->second;
+  tenants_.at(FindClient(event.client)->tenant).device_going[ToInt(event.device)] -=
+      removed->second;
   Refund(*arena, removed->second);
   arena->removing.erase(removed);
   Touch(arena);
@@ -133,7 +139,9 @@ void Planner::State::On(const HostGrown& event) {
 void Planner::State::On(const HostGrowFailed&) {
   // The pool stays as it is for a while; who waits for it is served as far as it goes.
   host_growing_ = false;
-  WakeAt(now_ + kBackoff);
+  host_backoff_until_ = now_ + kBackoff;
+  WakeAt(host_backoff_until_);
+  TouchWaiting();
 }
 
 void Planner::State::On(const CreateRequested& event) {
@@ -162,6 +170,9 @@ void Planner::State::On(const CreateRequested& event) {
   request.slot = event.slot;
   request.name = event.name;
   request.fail_fast = event.fail_fast;
+  // The common case: nobody waits before it and there is a hole.
+  Arena* arena = ArenaOf(event.client, event.device);
+  if (arena->waiting.empty() && !arena->vacating && Grants(*arena, request)) return;
   Enqueue(request);
 }
 
@@ -252,6 +263,8 @@ void Planner::State::On(const GetSeen& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->residency == Residency::kAway)
     return;
+  // An old entry that comes late: what is prefetched cannot be had before it has arrived.
+  if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   Count(tensor->client, &PlannerStats::hits, 1);
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   Arena* arena = ArenaOf(*tensor);
@@ -270,13 +283,25 @@ void Planner::State::On(const Dropped& event) {
   Arena* arena = ArenaOf(*tensor);
   --arena->leaving;
   Touch(arena);
-  tensor->copying = false;
+  if (FinishIfGone(*tensor)) return;
   if (!event.taken) {
+    if (tensor->residency == Residency::kLeaving) {  // else the log has told of the get meanwhile
+      SetInUse(*tensor, true);
+      tensor->quiet = false;
+    }
+    tensor->residency = Residency::kOnDevice;
+    Reindex(*tensor);
+    return;
+  }
+  if (tensor->dirty() && !tensor->never) {
+    // A use that wrote, seen after the drop was proposed: the bytes are on the device alone and
+    // must stay. The lease says Away, so the next get asks for it and finds it here.
     tensor->residency = Residency::kOnDevice;
     SetInUse(*tensor, true);
     tensor->quiet = false;
     return;
   }
+  SetInUse(*tensor, false);
   Count(tensor->client, &PlannerStats::drops_clean, 1);
   if (tensor->prefetched) Count(tensor->client, &PlannerStats::prefetches_unused, 1);
   tensor->prefetched = false;
@@ -300,6 +325,7 @@ void Planner::State::On(const CopiedOut& event) {
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) {
     --arena->leaving;
+    --arena->copying_out;
     Touch(arena);
   }
   if (FinishIfGone(*tensor)) return;
@@ -307,6 +333,7 @@ void Planner::State::On(const CopiedOut& event) {
   if (event.outcome == Outcome::kCommitted) {
     tensor->on_host = true;
     tensor->clean_writes = tensor->writes = event.writes;
+    SetInUse(*tensor, false);  // whatever an old log entry may have said
     FreeDevice(*tensor);
     tensor->residency = Residency::kAway;
     List(*tensor);
@@ -340,7 +367,7 @@ void Planner::State::On(const Cleaned& event) {
     tensor->on_host = true;
     tensor->clean_writes = event.writes;
     Count(tensor->client, &PlannerStats::precleaned, tensor->size);
-    host_copies_.push_back(tensor->id);
+    NoteSpareCopy(*tensor);
   }
   if (!event.whole || tensor->dirty()) FreeHost(*tensor);
   if (event.failed) {
@@ -367,7 +394,7 @@ void Planner::State::On(const CopiedIn& event) {
     tensor->residency = Residency::kOnDevice;
     // A promised one may have been put already; then quiet says whether its stream is done.
     if (tensor->prefetched) tensor->quiet = true;
-    host_copies_.push_back(tensor->id);
+    NoteSpareCopy(*tensor);
     if (tensor->on_host && tensor->dirty()) FreeHost(*tensor);
     Reindex(*tensor);
     return;

@@ -17,6 +17,8 @@ constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr uint64_t kCleanShare = 2;  // a half
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
+// Other arenas whose slabs are looked at for one that can be emptied.
+constexpr size_t kReclaimsTried = 8;
 
 template <typename... Bytess>
 Bytes Least(Bytes first, Bytess... rest) {
@@ -26,11 +28,15 @@ Bytes Least(Bytes first, Bytess... rest) {
 Bytes Minus(Bytes a, Bytes b) {
   return a > b ? a - b : Bytes{0};
 }
+
+bool CanDrop(const Tensor& tensor) {
+  return tensor.never || !tensor.dirty();
+}
 }  // namespace
 
 void Planner::State::Touch(Arena* arena) {
-  if (std::find(touched_.begin(), touched_.end(), arena) == touched_.end())
-    touched_.push_back(arena);
+  if (std::exchange(arena->touched, true)) return;
+  touched_.push_back(arena);
 }
 
 void Planner::State::TouchWaiting() {
@@ -41,36 +47,53 @@ void Planner::State::ServeTouched() {
   // Serving one may touch others; each is served as often as it is touched.
   while (!touched_.empty()) {
     Arena* arena = touched_.front();
-    touched_.erase(touched_.begin());
+    touched_.pop_front();
+    arena->touched = false;
     Serve(*arena);
   }
 }
 
 void Planner::State::Serve(Arena& arena) {
-  while (!arena.waiting.empty()) {
+  EndVacating(arena);
+  Shrink(arena);
+  while (!arena.waiting.empty() && !arena.vacating) {
     const Request& request = requests_.at(arena.waiting.front());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
       WakeAt(now_ + kRetry);
       break;
     }
+    if (request.is_fetch() && !MayDemand(arena)) break;  // a copy's end brings us back
     if (TryServe(arena, request)) continue;
-    if (MakeRoom(arena, request)) {
-      if (request.fail_fast && arena.leaving > 0 && !arena.adding) {
-        // Room will come, but not at once.
-        Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
-        continue;
-      }
-      break;
-    }
-    if (!request.fail_fast) {
-      WakeAt(now_ + kRetry);
-      break;
-    }
-    Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+    if (!MakeRoom(arena, request)) WakeAt(now_ + kRetry);
+    break;
   }
-  Shrink(arena);
-  if (arena.waiting.empty()) Prefetch(arena);
+  if (arena.waiting.empty()) {
+    Prefetch(arena);
+  } else if (!HelpIsNear(arena)) {
+    FailImpatient(arena);
+  }
   Preclean(arena);
+}
+
+bool Planner::State::MayDemand(const Arena& arena) const {
+  const Device& device = devices_[ToInt(arena.device)];
+  return device.ins == 0 ||
+         (device.ins < options_.demand_copies && device.in < options_.demand_bytes);
+}
+
+bool Planner::State::HelpIsNear(const Arena& arena) const {
+  return arena.adding || (arena.leaving > 0 && arena.copying_out == 0);
+}
+
+void Planner::State::FailImpatient(Arena& arena) {
+  for (size_t i = 0; i < arena.waiting.size();) {
+    const Request& request = requests_.at(arena.waiting[i]);
+    if (request.fail_fast) {
+      Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+    } else {
+      ++i;
+    }
+  }
 }
 
 bool Planner::State::TryServe(Arena& arena, const Request& request) {
@@ -78,10 +101,14 @@ bool Planner::State::TryServe(Arena& arena, const Request& request) {
 }
 
 bool Planner::State::TryCreate(Arena& arena, const Request& given) {
-  const auto block = arena.map.Allocate(given.size, 0);
-  if (!block) return false;
-  const Request request = given;
+  if (!Grants(arena, given)) return false;
   Dequeue(given);
+  return true;
+}
+
+bool Planner::State::Grants(Arena& arena, const Request& request) {
+  const auto block = arena.map.Allocate(request.size, 0);
+  if (!block) return false;
   Client& client = *FindClient(request.client);
   Tensor& tensor = catalog_.Add();
   tensor.size = request.size;
@@ -132,66 +159,92 @@ void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
 
 bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   // One thing at a time: what is under way may suffice.
-  if (arena.leaving > 0 || arena.adding) return true;
+  if (arena.adding) return true;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   if (AddSlabFor(arena, need)) return true;
+  if (arena.leaving > 0) return true;
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);
   if (EvictRun(arena, need, {})) return true;
-  return ReclaimFor(arena);
+  // The host may have no room for the best victims: then those that need none there.
+  if (EvictRun(arena, need, {.clean_only = true, .later_than = nullptr})) return true;
+  return ReclaimFor(arena, need);
+}
+
+std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Arena& arena,
+                                                                      Bytes need) const {
+  // The lowest range without memory that, with the hole before it, takes the request.
+  for (auto range = arena.map.Absent(options_.granularity); range;) {
+    const auto [offset, size] = *range;
+    const Bytes missing = Minus(need, arena.map.FreeBefore(offset)).RoundUp(options_.granularity);
+    if (size >= missing) return SlabPlace{offset, std::max(missing, options_.granularity), size};
+    range = arena.map.Absent(need);
+    if (range && range->first == offset) return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   if (now_ < arena.backoff_until) return false;
+  const auto place = PlaceForSlab(arena, need);
+  if (!place) return false;
   const Client& client = *FindClient(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   const size_t device = ToInt(arena.device);
   const Bytes left = Least(Minus(client.budgets.device, arena.charged),
                            Minus(tenant.budgets.device, tenant.device_held[device]),
                            Minus(options_.device_capacity[device], devices_[device].held));
-  // The lowest range without memory that, with the hole before it, takes the request.
-  for (auto range = arena.map.Absent(options_.granularity); range;) {
-    const auto [offset, size] = *range;
-    const Bytes missing = Minus(need, arena.map.FreeBefore(offset)).RoundUp(options_.granularity);
-    const Bytes wanted = std::max(options_.slab, missing);
-    Bytes slab = Least(wanted, left, size);
-    slab = Bytes(slab.count() / options_.granularity.count() * options_.granularity.count());
-    if (slab > Bytes{0} && slab >= missing) {
-      arena.adding = true;
-      Charge(arena, slab);
-      plan_->push_back(AddSlab{arena.client, arena.device, offset, slab});
-      return true;
-    }
-    if (size >= missing) return false;  // the budget is what is short
-    range = arena.map.Absent(need);
-    if (range && range->first == offset) return false;
-  }
-  return false;
+  Bytes slab = Least(std::max(options_.slab, place->missing), left, place->room);
+  slab = Bytes(slab.count() / options_.granularity.count() * options_.granularity.count());
+  if (slab < place->missing) return false;
+  arena.adding = true;
+  Charge(arena, slab);
+  plan_->push_back(AddSlab{arena.client, arena.device, place->offset, slab});
+  return true;
 }
 
 bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits) {
-  const auto rows = arena.index.FindRun(arena.map, need, now_, options_.link, limits);
-  bool any = false;
-  for (const uint32_t row : rows) any |= Evict(arena, catalog_[row]);
-  return any;
+  return EvictAll(arena, arena.index.FindRun(arena.map, need, now_, options_.link, limits));
 }
 
-bool Planner::State::Evict(Arena& arena, Tensor& tensor) {
-  const bool drop = tensor.never || !tensor.dirty();
-  if (!drop) {
-    if (now_ < arena.backoff_until || !AllocateHost(tensor)) return false;
+bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows) {
+  // Taken out of the books' reach first, so that room on the host for one is not made by giving up
+  // the host copy of another.
+  for (const uint32_t row : rows) {
+    catalog_[row].copying = true;
+    arena.index.Erase(catalog_[row]);
   }
-  arena.index.Erase(tensor);
+  const bool all = std::all_of(rows.begin(), rows.end(), [&](uint32_t row) {
+    Tensor& tensor = catalog_[row];
+    if (CanDrop(tensor)) return true;
+    return now_ >= arena.backoff_until && AllocateHost(tensor);
+  });
+  for (const uint32_t row : rows) {
+    Tensor& tensor = catalog_[row];
+    if (all) {
+      Evict(arena, tensor);
+      continue;
+    }
+    tensor.copying = false;
+    if (tensor.dirty()) {
+      FreeHost(tensor);
+    } else {
+      NoteSpareCopy(tensor);
+    }
+    Reindex(tensor);
+  }
+  return all && !rows.empty();
+}
+
+void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   ++arena.leaving;
-  tensor.copying = true;
   tensor.residency = Residency::kLeaving;
-  if (drop) {
+  if (CanDrop(tensor)) {
     plan_->push_back(Drop{tensor.id});
-    return true;
+  } else {
+    StartCopyOut(arena, tensor, false);
   }
-  StartCopyOut(arena, tensor, false);
-  return true;
 }
 
 bool Planner::State::BringAway(Tensor& tensor) {
@@ -212,6 +265,7 @@ bool Planner::State::BringAway(Tensor& tensor) {
 }
 
 void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
+  ++arena.copying_out;
   tensor.put_seen = false;
   Device& device = devices_[ToInt(arena.device)];
   device.out += tensor.size;
@@ -222,27 +276,33 @@ void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
 }
 
 // The client has nothing more to give up: memory that others hold and do not use may serve it.
-bool Planner::State::ReclaimFor(Arena& arena) {
+bool Planner::State::ReclaimFor(Arena& arena, Bytes need) {
   const Client& client = *FindClient(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   const size_t device = ToInt(arena.device);
-  if (arena.charged + options_.granularity > client.budgets.device) return false;
-  const bool tenant_full =
-      tenant.device_held[device] + options_.granularity > tenant.budgets.device;
-  Arena* idlest = nullptr;
+  const auto place = PlaceForSlab(arena, need);
+  if (!place || arena.charged + place->missing > client.budgets.device) return false;
+  const bool tenant_full = tenant.device_held[device] + place->missing > tenant.budgets.device;
+  const bool device_full =
+      devices_[device].held + place->missing > options_.device_capacity[device];
+  // In a back-off the device refused a slab although by our books it has room.
+  if (!tenant_full && !device_full && now_ >= arena.backoff_until) return false;
+  std::vector<Arena*> idle;
   for (const auto& [id, other_client] : clients_) {
     Arena* other = other_client->arenas[device].get();
     if (other == nullptr || other == &arena) continue;
     // A full tenant can only be helped by its own; a full device by anybody.
     if (tenant_full && other_client->tenant != client.tenant) continue;
-    if (other->being_removed > Bytes{0} || other->leaving > 0) return true;  // help is under way
+    if (other->being_removed > Bytes{0} || other->vacating) return true;  // help is under way
     if (GiveBackFreePiece(*other)) return true;
-    if (other->index.size() == 0) continue;
-    if (idlest == nullptr || other->charged > idlest->charged) idlest = other;
+    if (other->index.size() > 0 && other->leaving == 0) idle.push_back(other);
   }
-  if (idlest == nullptr) return false;
-  for (const auto& piece : idlest->pieces) {
-    if (EvictPiece(*idlest, piece)) return true;
+  std::stable_sort(idle.begin(), idle.end(),
+                   [](const Arena* a, const Arena* b) { return a->charged > b->charged; });
+  for (size_t i = 0; i < std::min(idle.size(), kReclaimsTried); ++i) {
+    for (const auto& piece : idle[i]->pieces) {
+      if (EvictPiece(*idle[i], piece)) return true;
+    }
   }
   return false;
 }
@@ -255,6 +315,7 @@ bool Planner::State::GiveBackFreePiece(Arena& arena) {
     arena.pieces.erase(arena.pieces.begin() + static_cast<ptrdiff_t>(i));
     arena.removing[offset] = size;
     arena.being_removed += size;
+    tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] += size;
     plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
     return true;
   }
@@ -271,29 +332,42 @@ bool Planner::State::EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece) {
     if (!EvictionIndex::Contains(catalog_[row])) return false;
     rows.push_back(row);
   }
-  bool any = false;
-  for (const uint32_t row : rows) any |= Evict(arena, catalog_[row]);
-  return any;
+  if (!EvictAll(arena, rows)) return false;
+  arena.vacating = piece;
+  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] += piece.second;
+  return true;
+}
+
+void Planner::State::EndVacating(Arena& arena) {
+  if (!arena.vacating || arena.leaving > 0) return;
+  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] -=
+      arena.vacating->second;
+  arena.vacating.reset();
+  // A get may have rescued one of those that lived there: then whoever wants the slab tries again.
+  GiveBackFreePiece(arena);
+}
+
+bool Planner::State::IsOverBudget(const Arena& arena) {
+  const Client& client = *FindClient(arena.client);
+  const Tenant& tenant = tenants_.at(client.tenant);
+  const size_t device = ToInt(arena.device);
+  const Bytes vacating = arena.vacating ? arena.vacating->second : Bytes{0};
+  return arena.charged - arena.being_removed - vacating > client.budgets.device ||
+         tenant.device_held[device] - tenant.device_going[device] > tenant.budgets.device;
 }
 
 // A lowered limit: gives memory back, slab by slab.
 void Planner::State::Shrink(Arena& arena) {
-  const Client& client = *FindClient(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  auto over = [&] {
-    return arena.charged - arena.being_removed > client.budgets.device ||
-           tenant.device_held[ToInt(arena.device)] - arena.being_removed > tenant.budgets.device;
-  };
-  while (over() && GiveBackFreePiece(arena)) {
+  while (IsOverBudget(arena) && GiveBackFreePiece(arena)) {
   }
-  if (!over() || arena.leaving > 0) return;
+  if (!IsOverBudget(arena) || arena.leaving > 0) return;
   for (const auto& piece : arena.pieces) {
     if (EvictPiece(arena, piece)) return;
   }
 }
 
 void Planner::State::Prefetch(Arena& arena) {
-  if (!options_.prefetch || !arena.consuming) return;
+  if (!options_.prefetch || !arena.consuming || IsOverBudget(arena)) return;
   const Device& device = devices_[ToInt(arena.device)];
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > 0 || arena.adding) return;  // room is being made: look again then
@@ -340,6 +414,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
 
 void Planner::State::Preclean(Arena& arena) {
   if (!options_.preclean || now_ >= arena.pressed_until || now_ < arena.backoff_until) return;
+  if (now_ < host_short_until_) return;
   active_arenas_.insert(&arena);
   Device& device = devices_[ToInt(arena.device)];
   for (int i = 0; i < kCleansPerServe; ++i) {
@@ -348,7 +423,7 @@ void Planner::State::Preclean(Arena& arena) {
     if (!row) return;
     Tensor& tensor = catalog_[*row];
     if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return;
-    if (!AllocateHost(tensor)) return;
+    if (!AllocateHost(tensor, SpareCopies::kKeep)) return;
     tensor.copying = true;
     tensor.put_seen = false;
     Reindex(tensor);

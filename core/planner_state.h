@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -49,11 +50,16 @@ class Planner::State {
     uint64_t tensors = 0;
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
     std::vector<TensorId> slots;
+    // Of tensors that are on their device, oldest first: host room that can be had. Ids that are no
+    // longer such stay in until they are come across.
+    std::deque<TensorId> host_copies;
     PlannerStats stats;
   };
   struct Tenant {
     Budgets budgets;
     std::vector<Bytes> device_held;  // by device
+    // Of what is held, slabs that are being emptied or given back.
+    std::vector<Bytes> device_going;
     Bytes host_used;
   };
   struct InOrder {
@@ -97,18 +103,34 @@ class Planner::State {
   void Serve(Arena& arena);
   bool TryServe(Arena& arena, const Request& request);
   bool TryCreate(Arena& arena, const Request& request);
+  // Gives the create its room, if there is a hole; the request may be one that never waited.
+  bool Grants(Arena& arena, const Request& request);
+  bool MayDemand(const Arena& arena) const;
   bool TryFetch(Arena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(Arena& arena, const Request& request);
+  // Where a slab would serve a request: how much of it is missing there, and how much room there
+  // is.
+  struct SlabPlace {
+    Bytes offset;
+    Bytes missing;
+    Bytes room;
+  };
+  std::optional<SlabPlace> PlaceForSlab(const Arena& arena, Bytes need) const;
   bool AddSlabFor(Arena& arena, Bytes need);
   bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits);
-  bool Evict(Arena& arena, Tensor& tensor);
-  bool ReclaimFor(Arena& arena);
+  // All of the rows, or none: half a run is harm without use.
+  bool EvictAll(Arena& arena, const std::vector<uint32_t>& rows);
+  void Evict(Arena& arena, Tensor& tensor);
+  bool ReclaimFor(Arena& arena, Bytes need);
   // For a fetch on another device than the tensor's: false while it has not left there.
   bool BringAway(Tensor& tensor);
   void StartCopyOut(Arena& arena, Tensor& tensor, bool held);
   bool EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece);
   bool GiveBackFreePiece(Arena& arena);
+  // Gives the slab back that was being emptied, once all have left it.
+  void EndVacating(Arena& arena);
+  bool IsOverBudget(const Arena& arena);
   void Shrink(Arena& arena);
   void Prefetch(Arena& arena);
   bool PrefetchNext(Arena& arena, const Tensor& next, bool due);
@@ -126,9 +148,17 @@ class Planner::State {
   void Reindex(Tensor& tensor);
   void List(Tensor& tensor);  // among the prefetch candidates
   void Unlist(Tensor& tensor);
-  bool AllocateHost(Tensor& tensor);
+  // kMayDrop: for a tensor that has to leave, spare copies of others may be given up. A copy that
+  // is only made ahead is not worth one: the two would replace each other for ever.
+  enum class SpareCopies { kKeep, kMayDrop };
+  bool AllocateHost(Tensor& tensor, SpareCopies spare = SpareCopies::kMayDrop);
   void FreeHost(Tensor& tensor);
-  void DropHostCopies(Bytes need);
+  // The tensor is on its device and on the host: its copy there can be given up.
+  void NoteSpareCopy(Tensor& tensor);
+  void DropSpareCopies(Client& client, Bytes need);
+  // Room in the pool for `tensor`; the budgets allow it.
+  std::optional<ExtentMap::Block> TakeHostRoom(Client& client, const Tensor& tensor,
+                                               SpareCopies spare);
   void EnsureHostAhead(Bytes need);
   void FreeDevice(Tensor& tensor);
   // Gives everything of the tensor back and forgets it.
@@ -145,6 +175,9 @@ class Planner::State {
   // Takes the request out of the books; the caller answered it.
   void Dequeue(const Request& request);
   void Fail(const Request& request, ErrorCode code, const std::string& message);
+  // Whether what is under way helps the first request of the arena at once, not after a copy.
+  bool HelpIsNear(const Arena& arena) const;
+  void FailImpatient(Arena& arena);
   std::string WhoHolds(const Request& request) const;
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
   template <typename Counter, typename Amount>
@@ -155,6 +188,9 @@ class Planner::State {
   ExtentMap host_;
   Bytes host_end_;  // the pool is, or is being, pinned up to here
   bool host_growing_ = false;
+  Tick host_backoff_until_{};  // growing it failed: do not try again before
+  // Tensors that had to leave needed spare copies' room lately: none are made ahead before.
+  Tick host_short_until_{};
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::unique_ptr<Client>> clients_;
   std::map<TenantId, Tenant> tenants_;
@@ -164,8 +200,7 @@ class Planner::State {
   uint64_t last_request_ = 0;
   std::set<Arena*, InOrder> waiting_arenas_;  // with requests
   std::set<Arena*, InOrder> active_arenas_;   // with something that time may move
-  std::vector<Arena*> touched_;
-  std::deque<TensorId> host_copies_;  // of tensors that are on their device: room that can be had
+  std::deque<Arena*> touched_;
   PlannerStats stats_;
   Tick now_{};
   Tick next_poll_ = kNever;

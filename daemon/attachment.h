@@ -28,9 +28,8 @@ struct Attachment {
 
   ipc::ControlSegment segment;
   ipc::Doorbell doorbell;
-  // Declared after the segment: the words are unregistered before they are unmapped.
-  std::unique_ptr<device::Registration> words;
-  std::vector<std::unique_ptr<device::Arena>> arenas;  // by device
+  // By device; null until the client's first slab there.
+  std::vector<std::unique_ptr<device::Arena>> arenas;
 };
 
 }  // namespace ravenstore::daemon

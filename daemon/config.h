@@ -25,7 +25,7 @@ struct Config {
   core::Bytes device_budget;
   core::Bytes host_budget;
   core::Bytes device_reserve = core::GiB(1);  // of each device the store never takes
-  uint32_t clients_max = 4096;
+  uint32_t clients_max = 512;
   // [host_pool]
   core::Bytes pool_size;  // 0: a quarter of the machine's memory
   core::Bytes pool_step = core::MiB(64);

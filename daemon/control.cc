@@ -31,6 +31,15 @@ constexpr int kPacketsPerTurn = 64;
 // ask for in vain, until it is killed or goes on.
 constexpr size_t kQueueMax = 4096;
 
+// A client's name as it may be printed and sent on: printable ASCII and not too long.
+std::string ForPeople(const std::string& name) {
+  std::string text = name.substr(0, Names::kNameBytesMax);
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
 }  // namespace
 
 Control::Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers)
@@ -248,15 +257,8 @@ core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& co
       hello.name().substr(0, Names::kNameBytesMax),
       std::move(segment),
       std::move(doorbell),
-      nullptr,
       {}});
-  auto* words = reinterpret_cast<std::byte*>(attachment->segment.get()) + proto::kWordsOffset;
-  RAVEN_ASSIGN_OR_RETURN(attachment->words,
-                         devices_.front()->RegisterWords(words, core::Bytes(proto::kWordsBytes)));
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    RAVEN_ASSIGN_OR_RETURN(auto arena, devices_[i]->ReserveArena(options_.arenas[i]));
-    attachment->arenas.push_back(std::move(arena));
-  }
+  attachment->arenas.resize(devices_.size());
   ++next_client_;
   return attachment;
 }

@@ -77,18 +77,25 @@ void Lease::Deny(ErrorCode code) {
   Answer(code == ErrorCode::kLost ? LeaseState::kLost : LeaseState::kAway, 0);
 }
 
+uint64_t Lease::DenyInPlace(ErrorCode code) {
+  slot_->error.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
+  return Answer(LeaseState::kIdle, 0);
+}
+
 void Lease::MarkLost() {
-  Answer(LeaseState::kLost, 0);
+  const LeaseState now = state();
+  if (now != LeaseState::kFreeing && now != LeaseState::kFree) Answer(LeaseState::kLost, 0);
 }
 
 void Lease::Release() {
   Answer(LeaseState::kFree, 0);
 }
 
-void Lease::Answer(LeaseState state, uint16_t holders) {
-  const proto::Lease now = proto::UnpackLease(word());
-  slot_->word.store(proto::Pack(proto::Next(now, state, holders)), std::memory_order_seq_cst);
+uint64_t Lease::Answer(LeaseState state, uint16_t holders) {
+  const uint64_t answer = proto::Pack(proto::Next(proto::UnpackLease(word()), state, holders));
+  slot_->word.store(answer, std::memory_order_seq_cst);
   WakeWaiters();
+  return answer;
 }
 
 void Lease::WakeWaiters() {

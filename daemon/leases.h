@@ -54,7 +54,9 @@ class Lease {
   void Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival);
   // Fetching -> Away with an error, or -> Lost.
   void Deny(core::ErrorCode code);
-  // -> Lost, from any state: the bytes are gone although a client may be using them.
+  // Fetching -> Idle with an error: it stays where it is. Returns the new word.
+  uint64_t DenyInPlace(core::ErrorCode code);
+  // -> Lost, unless it is being freed: the bytes are gone although a client may be using them.
   void MarkLost();
   // -> Free: the row may be used again.
   void Release();
@@ -62,7 +64,7 @@ class Lease {
  private:
   bool Swing(uint64_t expected, proto::LeaseState state, uint64_t* desired);
   // Stores the next word whatever the client wrote meanwhile: it owes us this row.
-  void Answer(proto::LeaseState state, uint16_t holders);
+  uint64_t Answer(proto::LeaseState state, uint16_t holders);
   void WakeWaiters();
 
   proto::LeaseSlot* slot_;

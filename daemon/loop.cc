@@ -37,7 +37,8 @@ constexpr Duration kWarmPoll = milliseconds(1);
 constexpr Duration kWarmFor = seconds(1);
 constexpr Duration kBackoffMax = milliseconds(1);
 constexpr int kEpollEvents = 64;
-constexpr uint64_t kMailboxKey = 0;  // client ids begin at 1
+constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
+constexpr uint64_t kMailboxKey = 0;                // client ids begin at 1
 
 void Relax() {
 #if defined(__x86_64__)
@@ -49,8 +50,9 @@ core::NextUse NextUseOf(uint64_t packed) {
   const proto::Hint hint = proto::UnpackHint(packed);
   switch (hint.kind) {
     case proto::HintKind::kNeededAt:
+      // A stranger's number: far enough is far enough.
       return {core::NextUse::Kind::kAt,
-              core::Tick(Duration(static_cast<int64_t>(hint.value) << 10)), 0};
+              core::Tick(Duration(static_cast<int64_t>(std::min(hint.value, kFarthest)) << 10)), 0};
     case proto::HintKind::kOrder:
       return {
           core::NextUse::Kind::kOrder, {}, static_cast<int64_t>(hint.value) - proto::kOrderBias};
@@ -89,7 +91,7 @@ core::Status Loop::Init() {
   event.data.u64 = kMailboxKey;
   RAVEN_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, mailbox_.descriptor(), &event) == 0);
 
-  RAVEN_ASSIGN_OR_RETURN(words_, WordPage::Create(*devices_.front()));
+  words_ = std::make_unique<device::Word[]>(2 * devices_.size());
   RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReserveHostArena(
                                         options_.planner.host_capacity, options_.host_numa_node));
   host_pool_ = std::move(pool);
@@ -97,10 +99,10 @@ core::Status Loop::Init() {
   for (size_t i = 0; i < devices_.size(); ++i) {
     const core::DeviceId device{static_cast<uint16_t>(i)};
     lanes_[i].out = std::make_unique<TransferLane>(
-        devices_[i], device::Direction::kDeviceToHost, options_.transfers, words_->Word(2 * i),
+        devices_[i], device::Direction::kDeviceToHost, options_.transfers, &words_[2 * i],
         [this, device](JobId job, bool ok) { FinishOut(device, job, ok); });
     lanes_[i].in = std::make_unique<TransferLane>(
-        devices_[i], device::Direction::kHostToDevice, options_.transfers, words_->Word(2 * i + 1),
+        devices_[i], device::Direction::kHostToDevice, options_.transfers, &words_[2 * i + 1],
         [this, device](JobId job, bool ok) { FinishIn(device, job, ok); });
   }
   return core::Ok();
@@ -130,13 +132,14 @@ void Loop::Stop() {
 
 bool Loop::Pass() {
   bool busy = mailbox_.empty() ? false : mailbox_.RunSome(kClosuresPerPass) > 0;
-  if (now_ - last_look_ > kLookAround) {
-    last_look_ = now_;
-    LookAround();
-  }
   busy |= PollTickets();
   busy |= PollHot();
   busy |= PollLanes();
+  // A quiet pass has the time to look for the clients that are not polled.
+  if (!busy || now_ - last_look_ > kLookAround) {
+    last_look_ = now_;
+    LookAround();
+  }
   if (now_ >= planner_->NextWake()) {
     Feed(core::TimePassed{});
     Execute();
@@ -159,6 +162,7 @@ void Loop::LookAround() {
 void Loop::MakeHot(Session& session) {
   if (session.hot || session.gone) return;
   ipc::StayAwake(&session.segment()->header.daemon_asleep);
+  session.last_active = now_;
   session.hot = true;
   hot_.push_back(&session);
 }
@@ -177,20 +181,14 @@ Duration Loop::SleepBound() {
   }
   if (waiting) return std::min(bound, kWarmPoll);
   for (const auto& [id, session] : sessions_) {
-    if (session->away > 0 && now_ - session->last_active < kWarmFor)
-      return std::min(bound, kWarmPoll);
+    if (IsWarm(*session)) return std::min(bound, kWarmPoll);
   }
   return bound;
 }
 
 void Loop::Sleep() {
   while (!hot_.empty()) {
-    Session* session = hot_.back();
-    if (!ipc::GoToSleep(&session->segment()->header.daemon_asleep,
-                        [&] { return session->HasWork(); })) {
-      return;
-    }
-    session->hot = false;
+    if (!CoolDown(*hot_.back())) return;
     hot_.pop_back();
   }
   const Duration bound = SleepBound();
@@ -200,18 +198,44 @@ void Loop::Sleep() {
     timeout.tv_nsec = (bound % seconds(1)).count();
     epoll_event event{};
     // Only waits: LookAround reads what came, together with what comes meanwhile.
-    ::epoll_pwait2(epoll_.get(), &event, 1, bound == Duration::max() ? nullptr : &timeout, nullptr);
+    if (::epoll_pwait2(epoll_.get(), &event, 1, bound == Duration::max() ? nullptr : &timeout,
+                       nullptr) < 0 &&
+        errno == ENOSYS) {
+      // Before Linux 5.11: whole milliseconds.
+      const auto milliseconds =
+          bound == Duration::max()
+              ? -1
+              : std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(bound, seconds(60)))
+                    .count();
+      ::epoll_wait(epoll_.get(), &event, 1, static_cast<int>(milliseconds));
+    }
   }
   now_ = ipc::Now();
   LookAround();
   PollQuietLogs();
 }
 
+bool Loop::CoolDown(Session& session) {
+  if (!ipc::GoToSleep(&session.segment()->header.daemon_asleep,
+                      [&session] { return session.HasWork(); })) {
+    return false;
+  }
+  session.hot = false;
+  return true;
+}
+
+// It has tensors elsewhere, or on their way, and did something lately: its puts are worth knowing
+// of.
+bool Loop::IsWarm(const Session& session) const {
+  return !session.gone && now_ - session.last_active < kWarmFor &&
+         planner_->View(session.id()).host_used > core::Bytes{0};
+}
+
 void Loop::PollQuietLogs() {
   const bool all = planner_->stats().waiting > 0;
   for (auto& [id, session] : sessions_) {
     if (session->hot || session->gone) continue;
-    if (!all && (session->away == 0 || now_ - session->last_active >= kWarmFor)) continue;
+    if (!all && !IsWarm(*session)) continue;
     if (PollLog(*session)) session->last_active = now_;
   }
 }
@@ -219,7 +243,17 @@ void Loop::PollQuietLogs() {
 bool Loop::PollHot() {
   bool busy = false;
   // By index: a request may change the list (a client that breaks the protocol leaves it).
-  for (size_t i = 0; i < hot_.size(); ++i) busy |= PollSession(*hot_[i]);
+  for (size_t i = 0; i < hot_.size();) {
+    Session* session = hot_[i];
+    if (PollSession(*session)) {
+      busy = true;
+    } else if (now_ - session->last_active > options_.spin && CoolDown(*session)) {
+      hot_[i] = hot_.back();
+      hot_.pop_back();
+      continue;
+    }
+    ++i;
+  }
   return busy;
 }
 
@@ -282,14 +316,20 @@ void Loop::HandlePut(Session& session, SlotId slot) {
   // A later get has taken it again: that use's put will be logged too.
   if (!session.LeaseOf(slot).ReadPut(&put) || put.word == row.quiet_word) return;
   Feed(core::PutSeen{row.tensor, put.writes, NextUseOf(put.hint)});
-  const proto::WordValue ticket = proto::UnpackWordValue(put.ticket);
+  AwaitQuiet(session, slot, row.tensor, put.word);
+}
+
+// Tells the planner when the ticket of the put that left `idle_word` is reached.
+void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t idle_word) {
+  const proto::LeaseSlot& cells = session.segment()->slots[ToInt(slot)];
+  const auto ticket = proto::UnpackWordValue(cells.ticket.load(std::memory_order_acquire));
   if (Reached(*session.segment(), ticket)) {
-    row.quiet_word = put.word;
-    Feed(core::Quiet{row.tensor});
+    session.RowOf(slot).quiet_word = idle_word;
+    Feed(core::Quiet{tensor});
     return;
   }
   if (session.tickets.empty()) with_tickets_.push_back(session.id());
-  session.tickets.Push(ticket, row.tensor, put.word);
+  session.tickets.Push(ticket, tensor, idle_word);
 }
 
 bool Loop::PollTickets() {
@@ -301,7 +341,7 @@ bool Loop::PollTickets() {
         busy = true;
         if (!planner_->Knows(waiting.tensor)) return;
         if (waiting.idle_word == 0) {
-          FreeNow(*session, waiting.tensor);
+          Feed(core::Freed{waiting.tensor});
           return;
         }
         const SlotId slot = planner_->View(waiting.tensor).slot;
@@ -421,16 +461,11 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
   }
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
-    FreeNow(session, tensor);
+    Feed(core::Freed{tensor});
     return;
   }
   if (session.tickets.empty()) with_tickets_.push_back(session.id());
   session.tickets.Push(ticket, tensor, 0);
-}
-
-void Loop::FreeNow(Session& session, TensorId tensor) {
-  if (planner_->View(tensor).residency == core::Residency::kAway) --session.away;
-  Feed(core::Freed{tensor});
 }
 
 void Loop::SetTenant(core::TenantId tenant, core::Budgets budgets) {

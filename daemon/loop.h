@@ -28,7 +28,6 @@
 #include "daemon/session.h"
 #include "daemon/threads.h"
 #include "daemon/transfers.h"
-#include "daemon/word_page.h"
 #include "device/device.h"
 
 namespace ravenstore::daemon {
@@ -125,11 +124,16 @@ class Loop {
   bool PollSession(Session& session);
   bool PollLog(Session& session);
   void Rescan(Session& session);
-  void FreeNow(Session& session, core::TensorId tensor);
   bool PollTickets();
   bool PollLanes();
   void PollQuietLogs();
+  bool IsWarm(const Session& session) const;
+  void AwaitQuiet(Session& session, core::SlotId slot, core::TensorId tensor, uint64_t idle_word);
+  core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action,
+                        ipc::UniqueFd* descriptor);
   void MakeHot(Session& session);
+  // The client rings from now on; false when it has sent something already.
+  bool CoolDown(Session& session);
 
   // Requests.
   void HandleRequest(Session& session, const proto::Request& request);
@@ -182,7 +186,7 @@ class Loop {
   std::vector<core::ClientId> with_tickets_;
   std::unordered_map<core::ClientId, std::function<void()>> on_gone_;
 
-  std::unique_ptr<WordPage> words_;           // the lanes' channels write it
+  std::unique_ptr<device::Word[]> words_;     // two for each device, written by its lanes' channels
   std::shared_ptr<device::Arena> host_pool_;  // shared with the worker that grows it
   PieceMap host_pieces_;
   std::vector<Lanes> lanes_;  // by device

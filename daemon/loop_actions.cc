@@ -34,23 +34,31 @@ Session* Loop::Locate(TensorId tensor, SlotId* slot) {
   return session == nullptr || session->gone ? nullptr : session;
 }
 
+// On a worker: only one slab of an arena is made at a time.
+core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action,
+                            ipc::UniqueFd* descriptor) {
+  auto& arena = attachment.arenas[ToInt(action.device)];
+  if (arena == nullptr) {
+    const Bytes size = options_.planner.arena[ToInt(action.device)];
+    RAVEN_ASSIGN_OR_RETURN(arena, devices_[ToInt(action.device)]->ReserveArena(size));
+  }
+  RAVEN_RETURN_IF_ERROR(arena->Create(action.offset, action.size));
+  auto exported = arena->Export(action.offset);
+  if (!exported.ok()) {
+    (void)arena->Unmap(action.offset);
+    return std::move(exported).error();
+  }
+  *descriptor = std::move(exported).value();
+  return core::Ok();
+}
+
 void Loop::Do(const core::AddSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   workers_->Run([this, attachment = session->shared(), action] {
-    device::Arena& arena = *attachment->arenas[ToInt(action.device)];
     auto slab = std::make_shared<SlabForClient>(
         SlabForClient{action.client, action.device, action.offset, action.size, {}});
-    core::Status status = arena.Create(action.offset, action.size);
-    if (status.ok()) {
-      auto descriptor = arena.Export(action.offset);
-      if (descriptor.ok()) {
-        slab->descriptor = std::move(descriptor).value();
-      } else {
-        status = std::move(descriptor).error();
-        (void)arena.Unmap(action.offset);
-      }
-    }
+    const core::Status status = MakeSlab(*attachment, action, &slab->descriptor);
     if (!status.ok()) {
       spdlog::warn("client {}: no slab of {} bytes on device {}: {}", ToInt(action.client),
                    action.size.count(), ToInt(action.device), core::Describe(status.error()));
@@ -152,7 +160,13 @@ void Loop::Do(const core::Deny& action) {
   if (session == nullptr) return;
   session->RememberFailure(slot, action.error.message);
   Lease lease = session->LeaseOf(slot);
-  if (lease.state() == proto::LeaseState::kFetching) lease.Deny(action.error.code);
+  if (lease.state() != proto::LeaseState::kFetching) return;
+  if (planner_->View(action.tensor).residency != core::Residency::kOnDevice) {
+    return lease.Deny(action.error.code);
+  }
+  // It was to change devices and stays where it is.
+  const uint64_t idle_word = lease.DenyInPlace(action.error.code);
+  AwaitQuiet(*session, slot, action.tensor, idle_word);
 }
 
 void Loop::Do(const core::Release& action) {
@@ -170,7 +184,6 @@ void Loop::Do(const core::Drop& action) {
   Session::Row& row = session->RowOf(slot);
   const bool taken = row.quiet_word != 0 && session->LeaseOf(slot).Drop(row.quiet_word);
   row.quiet_word = 0;
-  if (taken) ++session->away;
   Feed(core::Dropped{action.tensor, taken});
 }
 
@@ -242,7 +255,6 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
   } else if (ok) {
     const bool committed =
         !session->gone && (move.held ? lease.word() == move.word : lease.Commit(move.word));
-    if (committed) ++session->away;
     Feed(core::CopiedOut{
         move.tensor,
         committed ? core::CopiedOut::Outcome::kCommitted : core::CopiedOut::Outcome::kRescued,
@@ -255,7 +267,12 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
         move.tensor, stays ? core::CopiedOut::Outcome::kFailed : core::CopiedOut::Outcome::kRescued,
         0});
   }
-  ReleaseIfGone(*session);
+  if (session->gone && session->copies == 0) {
+    // Not at once: the lane still writes the job's arrival word.
+    mailbox_.Post([this, client = move.client] {
+      if (Session* gone = FindSession(client)) ReleaseIfGone(*gone);
+    });
+  }
 }
 
 void Loop::Do(const core::CopyIn& action) {
@@ -290,7 +307,6 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
   if (!session->gone) {
     Lease lease = session->LeaseOf(move.slot);
     if (ok) {
-      --session->away;
       uint64_t idle_word = 0;
       if (!move.promised && lease.Publish(ToInt(move.device), move.device_offset, &idle_word)) {
         session->RowOf(move.slot).quiet_word = idle_word;
@@ -300,7 +316,12 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
     }
   }
   Feed(core::CopiedIn{move.tensor, ok});
-  ReleaseIfGone(*session);
+  if (session->gone && session->copies == 0) {
+    // Not at once: the lane still writes the job's arrival word.
+    mailbox_.Post([this, client = move.client] {
+      if (Session* gone = FindSession(client)) ReleaseIfGone(*gone);
+    });
+  }
 }
 
 }  // namespace ravenstore::daemon

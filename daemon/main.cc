@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 
@@ -43,6 +45,8 @@ int Fail(int status, const ravenstore::core::Error& error) {
 int main(int argc, char** argv) {
   // To standard error: standard output stays the caller's.
   spdlog::set_default_logger(spdlog::stderr_color_mt("ravenstored"));
+  // A client's malformed strings must not fill the log.
+  google::protobuf::SetLogHandler(nullptr);
   // Blocked before any thread starts, so that only this one takes them.
   sigset_t signals;
   sigemptyset(&signals);

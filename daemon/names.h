@@ -19,7 +19,8 @@ class Names {
   static constexpr size_t kNameBytesMax = 255;
   static constexpr size_t kNamesMax = 1 << 20;
 
-  // nullopt when there are kNamesMax names, or `name` is longer than kNameBytesMax.
+  // nullopt when there are kNamesMax names, or `name` (UTF-8, as the wire checks) is longer than
+  // kNameBytesMax.
   std::optional<core::NameId> Intern(std::string_view name) {
     if (name.empty()) return core::kNoName;
     if (name.size() > kNameBytesMax) return std::nullopt;

@@ -1,6 +1,7 @@
 // How long the planner loop was away from its clients: a histogram of the lengths of its passes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -25,7 +26,7 @@ class Pauses {
     uint64_t seen = 0;
     for (size_t i = 0; i < counts_.size(); ++i) {
       seen += counts_[i];
-      if (seen > rank) return core::Duration(End(i));
+      if (seen > rank) return std::min(core::Duration(End(i)), Longest());
     }
     return Longest();
   }

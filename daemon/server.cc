@@ -20,7 +20,8 @@ using core::Error;
 using core::ErrorCode;
 
 constexpr size_t kWorkers = 2;
-// Addresses of this process that all arenas together may take, of the 128 TiB that x86-64 gives.
+// Addresses of this process that all arenas together may take, of the 128 TiB that x86-64 gives: an
+// arena is reserved when its client first uses the device, which is mostly one.
 constexpr Bytes kArenaAddresses = core::GiB(100 * 1024);
 
 // Slabs, segments and sockets take a descriptor each.
@@ -115,8 +116,8 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
   core::PlannerOptions& planner = options.planner;
   planner.slab = config_.slab;
   planner.granularity = devices_.front()->granularity();
-  const Bytes arena_most = RoundDown(
-      Bytes(kArenaAddresses.count() / config_.clients_max / devices_.size()), planner.granularity);
+  const Bytes arena_most =
+      RoundDown(Bytes(kArenaAddresses.count() / config_.clients_max), planner.granularity);
   for (const auto& device : devices_) {
     const Bytes total = device->info().total;
     // The reserve protects contexts and other jobs, which simulated devices do not have.

@@ -1,10 +1,10 @@
 // The whole daemon but its command line: devices, workers, planner loop and control socket, wired
 // together.
 //
-//     auto server = Server::Create(config);
-//     (*server)->Run(stop);   // until `stop` becomes readable
+//     auto server = Server::Create(config);   // serves from here on
+//     (*server)->Drain();                     // once it should end
 //
-// Owns: everything. Threads: Create and Run on one thread; the loop, the control socket and the
+// Owns: everything. Threads: Create and Drain on one thread; the loop, the control socket and the
 // workers have theirs, all supervised.
 #pragma once
 

@@ -77,7 +77,6 @@ class Session {
   std::set<std::pair<uint32_t, uint64_t>>
       releasing;        // {device, offset} of slabs the client should unmap
   size_t copies = 0;    // under way
-  size_t away = 0;      // tensors not on their device
   uint32_t rescan = 0;  // next row to look at; rows() when no rescan is under way
   bool hot = false;     // polled in every pass
   bool faulty = false;  // its request ring is corrupt: no longer read

@@ -5,16 +5,13 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "ipc/clock.h"
 
 namespace ravenstore::daemon {
 
 namespace {
 
 using core::Bytes;
-
-// Completions are looked for at least this often; smaller copies share a signal, which costs the
-// CPU about as much as enqueuing a copy.
-constexpr Bytes kSignalEvery = core::MiB(8);
 
 }  // namespace
 
@@ -33,7 +30,8 @@ JobId TransferLane::Submit(std::vector<Piece> pieces, bool demand, device::Word*
   jobs_[id] = {.pieces = std::move(pieces),
                .demand = demand,
                .arrival = arrival,
-               .arrival_value = arrival_value};
+               .arrival_value = arrival_value,
+               .submitted = ipc::Now()};
   (demand ? demands_ : background_).push_back(id);
   return id;
 }
@@ -62,6 +60,7 @@ bool TransferLane::Pump() {
 }
 
 bool TransferLane::Collect() {
+  if (channel_) channel_->Poll();
   const uint64_t reached = word_->load(std::memory_order_acquire);
   bool any = false;
   while (!in_flight_.empty() && in_flight_.front().signal <= reached) {
@@ -111,37 +110,35 @@ bool TransferLane::Enqueue() {
       return true;
     }
     any = true;
+    if (job.next == 0) job.begun = ipc::Now();
     in_flight_.push_back({id, piece.bytes, last_signal_ + 1});
     in_flight_bytes_ += piece.bytes;
-    unsignalled_ += piece.bytes;
     ++job.pending;
     if (++job.next == job.pieces.size()) {
       queue->pop_front();
-      if (job.arrival != nullptr && !channel_->Signal(job.arrival, job.arrival_value).ok()) {
-        FailAll();
-        return true;
-      }
     }
-    if (unsignalled_ >= kSignalEvery && !SignalNow()) return true;
+    if (!channel_->Signal(word_, ++last_signal_).ok()) {
+      FailAll();
+      return true;
+    }
   }
-  if (unsignalled_ > Bytes{0}) SignalNow();
   return any;
-}
-
-bool TransferLane::SignalNow() {
-  unsignalled_ = Bytes{0};
-  if (channel_->Signal(word_, ++last_signal_).ok()) return true;
-  FailAll();
-  return false;
 }
 
 void TransferLane::Finish(JobId id, bool ok) {
   const Job job = std::move(jobs_.at(id));
   jobs_.erase(id);
-  // Whoever waits on a failed copy must not wait for ever; the loop marks the tensor lost first.
+  if (spdlog::should_log(spdlog::level::trace)) {
+    auto us = [](core::Duration time) { return time.count() / 1000; };
+    spdlog::trace(
+        "{} {} job {}: {} piece(s), queued {} us, copied in {} us{}", device_->info().uuid,
+        direction_ == device::Direction::kHostToDevice ? "in" : "out", id, job.pieces.size(),
+        us(job.begun - job.submitted), us(ipc::Now() - job.begun), ok ? "" : ", failed");
+  }
+  // Last, and also after a failure, which the loop has then marked the tensor lost for: whoever
+  // waits on it must not wait for ever.
   finished_(id, ok);
-  if (!ok && job.arrival != nullptr)
-    job.arrival->store(job.arrival_value, std::memory_order_release);
+  if (job.arrival != nullptr) job.arrival->store(job.arrival_value, std::memory_order_release);
 }
 
 void TransferLane::FailAll() {
@@ -149,7 +146,7 @@ void TransferLane::FailAll() {
   channel_.reset();
   word_->store(last_signal_, std::memory_order_release);
   in_flight_.clear();
-  in_flight_bytes_ = unsignalled_ = Bytes{0};
+  in_flight_bytes_ = Bytes{0};
   demands_.clear();
   background_.clear();
   std::vector<JobId> failed;

@@ -39,7 +39,7 @@ class TransferLane {
   // the target's bytes are undefined.
   using Finished = std::function<void(JobId, bool ok)>;
 
-  // `word` is the lane's own, in memory registered with `device`; it holds 0.
+  // `word` is the lane's own; it holds 0.
   TransferLane(std::shared_ptr<device::Device> device, device::Direction direction, Options options,
                device::Word* word, Finished finished);
 
@@ -63,6 +63,8 @@ class TransferLane {
     bool demand = false;
     device::Word* arrival = nullptr;
     uint64_t arrival_value = 0;
+    core::Tick submitted{};  // for the trace log
+    core::Tick begun{};
   };
   struct InFlight {
     JobId job;
@@ -74,7 +76,6 @@ class TransferLane {
   bool Enqueue();
   // The queue whose front is next, or null.
   std::deque<JobId>* NextQueue();
-  bool SignalNow();
   void Finish(JobId id, bool ok);
   void FailAll();
 
@@ -92,7 +93,6 @@ class TransferLane {
   std::deque<InFlight> in_flight_;
   core::Bytes in_flight_bytes_;
   uint64_t last_signal_ = 0;
-  core::Bytes unsignalled_;
 };
 
 // A piece of an arena or of the host pool: [offset, offset + bytes) is one physical allocation.

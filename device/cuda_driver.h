@@ -28,7 +28,7 @@ namespace ravenstore::device {
   X(cuMemHostGetDevicePointer) X(cuMemcpyAsync) X(cuMemsetD8Async) X(cuStreamCreate)         \
   X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamGetCtx)               \
   X(cuStreamIsCapturing) X(cuStreamWaitEvent) X(cuStreamWriteValue64) X(cuStreamWaitValue64) \
-  X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy)
+  X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) X(cuEventDestroy)
 // clang-format on
 
 // Threads: any; nothing changes after Load.

@@ -1,6 +1,8 @@
 #include "device/cuda_stream.h"
 
+#include <deque>
 #include <utility>
+#include <vector>
 
 namespace ravenstore::device {
 namespace {
@@ -52,8 +54,6 @@ class CudaSignaller {
     return core::Ok();
   }
 
-  CUstream side() const { return side_; }
-
  private:
   CudaGpu* gpu_ = nullptr;
   CUcontext context_ = nullptr;
@@ -61,6 +61,9 @@ class CudaSignaller {
   CUevent event_ = nullptr;
 };
 
+// Signals are events that the CPU looks at, in Poll, and words that it then writes. A stream that wrote the
+// words itself would do so on the compute engine, where it takes turns of 2 ms with every other process that
+// has a stream blocked in a wait-value (docs/decisions/0007): copies would be seen 2 ms late.
 class CudaChannel : public Channel {
  public:
   CudaChannel(std::shared_ptr<CudaGpu> gpu, CUcontext context)
@@ -70,7 +73,9 @@ class CudaChannel : public Channel {
     if (copies_ == nullptr) return;
     const CudaScope scope(gpu_->driver(), context_);
     gpu_->driver().cuStreamSynchronize(copies_);
-    if (signaller_.side() != nullptr) gpu_->driver().cuStreamSynchronize(signaller_.side());
+    Poll();
+    for (const Pending& pending : pending_) spare_.push_back(pending.event);
+    for (const CUevent event : spare_) gpu_->driver().cuEventDestroy(event);
     gpu_->driver().cuStreamDestroy(copies_);
   }
 
@@ -78,35 +83,68 @@ class CudaChannel : public Channel {
     const CudaScope scope(gpu_->driver(), context_);
     const CudaCaptureExempt exempt(gpu_->driver());
     RAVEN_ASSIGN_OR_RETURN(copies_, NewStream(*gpu_));
-    return signaller_.Open(gpu_.get(), context_);
+    return core::Ok();
   }
 
   Status Copy(void* to, const void* from, Bytes bytes) override {
     const CudaScope scope(gpu_->driver(), context_);
     RAVEN_CUDA_CALL(*gpu_, cuMemcpyAsync, Address(to), Address(from), bytes.count(), copies_);
+    copied_since_record_ = true;
     return core::Ok();
   }
   Status Signal(Word* word, uint64_t value) override {
+    RAVEN_RETURN_IF_ERROR(failure_);
+    if (!copied_since_record_ && !pending_.empty()) {  // the latest event says it all
+      pending_.back().writes.emplace_back(word, value);
+      return core::Ok();
+    }
     const CudaScope scope(gpu_->driver(), context_);
-    return signaller_.SignalAfter(copies_, word, value);
+    CUevent event = nullptr;
+    if (spare_.empty()) {
+      RAVEN_CUDA_CALL(*gpu_, cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
+    } else {
+      event = spare_.back();
+      spare_.pop_back();
+    }
+    pending_.push_back({event, {{word, value}}});
+    RAVEN_CUDA_CALL(*gpu_, cuEventRecord, event, copies_);
+    copied_since_record_ = false;
+    return core::Ok();
+  }
+  void Poll() override {
+    const CudaScope scope(gpu_->driver(), context_);
+    while (!pending_.empty() && failure_.ok()) {
+      Pending& oldest = pending_.front();
+      const CUresult result = gpu_->driver().cuEventQuery(oldest.event);
+      if (result == CUDA_ERROR_NOT_READY) return;
+      failure_ = gpu_->Check(result, "cuEventQuery");
+      if (!failure_.ok()) return;
+      for (const auto& [word, value] : oldest.writes) word->store(value, std::memory_order_release);
+      spare_.push_back(oldest.event);
+      pending_.pop_front();
+    }
   }
   Status Health() override {
+    RAVEN_RETURN_IF_ERROR(failure_);
     const CudaScope scope(gpu_->driver(), context_);
-    RAVEN_RETURN_IF_ERROR(Query(copies_));
-    return Query(signaller_.side());
-  }
-
- private:
-  Status Query(CUstream stream) {
-    const CUresult result = gpu_->driver().cuStreamQuery(stream);
+    const CUresult result = gpu_->driver().cuStreamQuery(copies_);
     if (result == CUDA_ERROR_NOT_READY) return core::Ok();
     return gpu_->Check(result, "cuStreamQuery");
   }
 
+ private:
+  struct Pending {
+    CUevent event;
+    std::vector<std::pair<Word*, uint64_t>> writes;
+  };
+
   const std::shared_ptr<CudaGpu> gpu_;
   const CUcontext context_;
   CUstream copies_ = nullptr;
-  CudaSignaller signaller_;
+  bool copied_since_record_ = true;
+  std::deque<Pending> pending_;  // oldest first
+  std::vector<CUevent> spare_;
+  Status failure_ = core::Ok();
 };
 
 class CudaStream : public Stream {

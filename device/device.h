@@ -10,7 +10,7 @@
 // Errors: kDevice with the driver's words, kOutOfMemory when the device has no room, kUnsupported,
 // kInvalidArgument for ranges that are misaligned, outside, or (un)mapped when they must not be.
 // Shared words: the std::atomic<uint64_t> that streams write and await lie in memory given to
-// RegisterWords of that device in the process that passes them.
+// RegisterWords of that device in the process that passes them. A channel's words may be anywhere.
 // What may block, and so is kept off the daemon's loop: the methods of Device and Arena, the
 // destructors of Arena, Channel and Registration, Stream::Synchronize. With CUDA, ending a
 // Registration waits for every stream of this process that is held in a Wait. Channel's and
@@ -86,6 +86,8 @@ class Channel {
   // Enqueues: once every copy so far is done, *word = value (a release). Returns at once. Later
   // copies do not wait for the write.
   virtual Status Signal(Word* word, uint64_t value) = 0;
+  // Gives the signals that are due: whoever waits for a word of this channel calls it in its loop. Cheap.
+  virtual void Poll() {}
   // Ok, or the first failure of a command that had been enqueued. From that on the channel does
   // nothing more: no later copy is done, no later Signal fires, and Copy and Signal return errors.
   // Costs up to 3 microseconds: meant for when a Signal is late, not for every poll.

@@ -1,4 +1,6 @@
 // ravenctl: looks at a running ravenstored and changes its limits.
+#include <google/protobuf/stubs/logging.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <iostream>
@@ -40,6 +42,8 @@ std::optional<SortBy> SortByName(const std::string& name) {
 }
 
 int Main(int argc, char** argv) {
+  // A malformed answer is reported in our own words.
+  google::protobuf::SetLogHandler(nullptr);
   CLI::App app(
       "Looks at a running ravenstored and changes its limits.\n"
       "Exit codes: 0 all well, 1 failed or found a problem, 2 wrong usage.",

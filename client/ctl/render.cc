@@ -79,7 +79,7 @@ std::string DevicesText(const proto::Welcome& welcome) {
 
 std::string TiersText(const proto::Stats& stats) {
   Table table("<>>>");
-  table.Row({"TIER", "TENSORS", "HELD", "CAPACITY"});
+  table.Row({"TIER", "USED", "HELD", "CAPACITY"});
   for (const proto::TierStats& tier : stats.tiers()) {
     table.Row({Printable(tier.name()), Size(tier.used()), Size(tier.held()),
                tier.capacity() == 0 ? "-" : Size(tier.capacity())});

@@ -12,6 +12,7 @@
 #include <torch/version.h>
 
 #ifdef RAVENSTORE_TORCH_CUDA
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #endif
@@ -96,10 +97,10 @@ class CudaDevice final : public DeviceMemory {
   void SetLimit(uint64_t bytes) override {
     namespace cache = c10::cuda::CUDACachingAllocator;
     cache::emptyCache();
-    size_t free = 0, total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    const auto device = c10::cuda::current_device();
+    const size_t total = c10::getDeviceAllocator(c10::kCUDA)->getMemoryInfo(device).second;
     const double fraction = bytes ? static_cast<double>(bytes) / static_cast<double>(total) : 1.0;
-    cache::setMemoryFraction(std::min(fraction, 1.0), c10::cuda::current_device());
+    cache::setMemoryFraction(std::min(fraction, 1.0), device);
   }
   void ResetPeak() override {
     c10::cuda::CUDACachingAllocator::emptyCache();

@@ -20,6 +20,8 @@ const char kUsage[] =
   --budget B            device memory for the store: bytes (300MiB) or a part of the measured
                         activations (25%); default 50%, with --demo 25%
   --budgets 100,75,50   one run for each percentage
+  --torch-share PERCENT of each budget is held by torch, the rest by the store (default 0). 100
+                        copies nothing, which is right where everything fits
   --plain               only the run without the store
   --device-limit BYTES  of the device, for torch and the store together
   --host-budget BYTES   host memory for the store (default: the daemon's limit for this user)
@@ -69,16 +71,22 @@ int Positive(const std::string& text) {
   return static_cast<int>(value);
 }
 
+double ParsePercent(const std::string& text) {
+  size_t used = 0;
+  const double percent = Number(text, &used);
+  if (used != text.size() && text.substr(used) != "%")
+    throw std::runtime_error("\"" + text + "\" is not a percentage");
+  return percent;
+}
+
 Budget ParseBudget(const std::string& text, bool always_percent) {
   Budget budget;
-  if (!always_percent && (text.empty() || text.back() != '%')) {
+  if (!always_percent && (text.empty() || text.back() != '%'))
     budget.bytes = ParseBytes(text);
-    return budget;
-  }
-  size_t used = 0;
-  budget.percent = Number(text, &used);
-  if ((used != text.size() && text.substr(used) != "%") || budget.percent <= 0)
-    throw std::runtime_error("\"" + text + "\" is not a percentage");
+  else
+    budget.percent = ParsePercent(text);
+  if (budget.bytes == 0 && budget.percent <= 0)
+    throw std::runtime_error("a budget of \"" + text + "\" is none");
   return budget;
 }
 
@@ -162,6 +170,7 @@ Options ParseOptions(const std::vector<std::string>& arguments) {
        }},
       {"--budget", [&](auto& v) { o.budgets = {ParseBudget(v, false)}; }},
       {"--budgets", [&](auto& v) { o.budgets = ParseBudgets(v); }},
+      {"--torch-share", [&](auto& v) { o.torch_share = ParsePercent(v); }},
       {"--device-limit", [&](auto& v) { o.device_limit = ParseBytes(v); }},
       {"--host-budget", [&](auto& v) { o.host_budget = ParseBytes(v); }},
       {"--text", [&](auto& v) { o.text = v; }},
@@ -199,6 +208,7 @@ Options ParseOptions(const std::vector<std::string>& arguments) {
       throw std::runtime_error(name + ": " + error.what());
     }
   }
+  if (o.torch_share > 100) throw std::runtime_error("--torch-share: at most 100");
   if (o.demo && o.plain) throw std::runtime_error("--demo and --plain exclude each other");
   ApplySize(o);
   return o;

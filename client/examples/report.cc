@@ -1,7 +1,9 @@
 #include "client/examples/report.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 
 #include "client/examples/table.h"
@@ -67,7 +69,10 @@ std::string Quote(const std::string& text) {
 bool SameBits(const RunResult& a, const RunResult& b) {
   if (a.losses.size() != b.losses.size()) return false;
   if (a.finished && b.finished && a.weights != b.weights) return false;
-  return std::memcmp(a.losses.data(), b.losses.data(), a.losses.size() * sizeof(float)) == 0;
+  // As bits: a NaN must equal itself, and -0 is not 0.
+  return std::equal(a.losses.begin(), a.losses.end(), b.losses.begin(), [](float x, float y) {
+    return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y);
+  });
 }
 
 std::string Report(const std::string& title, const std::vector<Trial>& runs) {
@@ -89,7 +94,8 @@ std::string Report(const std::string& title, const std::vector<Trial>& runs) {
   row("loss, last step", [](const Trial& run) { return LossOf(run.result, true); });
   row("losses and weights as plain", [&](const Trial& run) { return Compared(run, plain); });
   row("device limit", [](const Trial& run) { return BytesOrDash(run.device_limit); });
-  row("store's device budget", [](const Trial& run) { return BytesOrDash(run.budget); });
+  row("device budget for what is saved", [](const Trial& run) { return BytesOrDash(run.budget); });
+  row("  of it held by torch", [](const Trial& run) { return BytesOrDash(run.torch_share); });
   row("peak device bytes", [](const Trial& run) { return SpellBytes(PeakOf(run)); });
   row("  torch", [](const Trial& run) { return SpellBytes(run.result.torch_peak); });
   row("  torch, with its cache",
@@ -141,6 +147,7 @@ std::string Json(const Trial& run, const Trial& plain, const std::string& where)
   json += "], \"step_s\": " + Print("%.6f", result.step_seconds);
   number("device_limit", run.device_limit);
   number("device_budget", run.budget);
+  number("torch_share", run.torch_share);
   number("peak_device_bytes", PeakOf(run));
   number("torch_peak_bytes", result.torch_peak);
   number("torch_reserved_bytes", result.torch_reserved);

@@ -14,7 +14,8 @@ struct Trial {
   bool with_store = false;
   bool must_finish = true;
   uint64_t device_limit = 0;  // for torch and store together; 0: none
-  uint64_t budget = 0;        // the store's device bytes
+  uint64_t budget = 0;        // device bytes for what autograd saves
+  uint64_t torch_share = 0;   // of these: torch holds them, the store has the others
   RunResult result;
 };
 

@@ -126,13 +126,15 @@ void Story::Prepare() {
 
 Trial& Story::Perform(Trial run, std::shared_ptr<Store> store) {
   RunConfig config = Config();
+  config.torch_share = run.torch_share;
   if (run.device_limit) {
     // What the store may use is not torch's any more.
-    if (run.budget >= run.device_limit)
-      throw std::runtime_error("the budget of " + SpellBytes(run.budget) +
+    const uint64_t store_bytes = run.budget - run.torch_share;
+    if (store_bytes >= run.device_limit)
+      throw std::runtime_error("the budget of " + SpellBytes(store_bytes) +
                                " leaves nothing of the device limit of " +
                                SpellBytes(run.device_limit) + " to torch");
-    config.torch_limit = run.device_limit - run.budget;
+    config.torch_limit = run.device_limit - store_bytes;
   }
   Say("\n%s\n", run.name.c_str());
   const bool overwrite = !options_.json && isatty(STDOUT_FILENO);
@@ -194,9 +196,13 @@ void Story::RunWithStore(const Budget& budget, uint64_t limit) {
   Trial run;
   run.with_store = true;
   run.budget = budget.Resolve(activations_);
+  run.torch_share =
+      static_cast<uint64_t>(static_cast<double>(run.budget) * options_.torch_share / 100);
   run.device_limit = limit;
   run.name = "store " + budget.Spell() + (limit ? ", limited" : "");
-  auto store = Connect(run.budget);
+  // A budget of 0 would mean the tenant's.
+  constexpr uint64_t kLeast = MiB(2);
+  auto store = Connect(std::max(run.budget - run.torch_share, kLeast));
   Perform(std::move(run), std::move(store));
 }
 

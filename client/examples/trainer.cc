@@ -82,7 +82,8 @@ class Training {
                    ::torch::optim::AdamWOptions(config.learning_rate).weight_decay(0.01)) {
     if (store_ || config.measure)
       scope_.emplace(store_, model_->parameters(),
-                     ravenstore::torch::OffloadOptions{.measure_only = config.measure});
+                     ravenstore::torch::OffloadOptions{.torch_bytes = config.torch_share,
+                                                       .measure_only = config.measure});
   }
 
   // One step; its loss.

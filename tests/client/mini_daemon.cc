@@ -18,8 +18,8 @@ using proto::LeaseState;
 
 namespace {
 
-// Longer than any poll of a sleeping daemon should last: what wakes it is the doorbell.
-constexpr int kSleepMs = 20;
+// While a free waits for its ticket.
+constexpr int kTicketPollMs = 1;
 
 uint64_t Place(uint64_t offset) {
   return offset / proto::kPlaceUnit;
@@ -27,7 +27,8 @@ uint64_t Place(uint64_t offset) {
 
 }  // namespace
 
-MiniDaemon::MiniDaemon(Options options) : options_(std::move(options)) {
+MiniDaemon::MiniDaemon(Options options)
+    : options_(std::move(options)), wake_(*ipc::Doorbell::Create()) {
   device::HostOptions host;
   host.count = options_.devices;
   devices_ = device::OpenHostDevices(host);
@@ -42,6 +43,7 @@ MiniDaemon::~MiniDaemon() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  wake_.Ring();
   thread_.join();
 }
 
@@ -67,19 +69,25 @@ void MiniDaemon::Run() {
 
 void MiniDaemon::Sleep() {
   std::vector<pollfd> events;
+  int patience = -1;
   {
     std::lock_guard lock(mutex_);
+    events.push_back({wake_.fd(), POLLIN, 0});
     events.push_back({listener_.get(), POLLIN, 0});
     for (auto& client : clients_) {
       if (!client->socket) continue;
       events.push_back({client->socket.get(), POLLIN, 0});
+      if (!client->frees.empty()) patience = kTicketPollMs;
       if (!client->doorbell) continue;
       events.push_back({client->doorbell->fd(), POLLIN, 0});
       const auto has_work = [&] { return !hold_requests_ && client->requests->HasWork(); };
       if (!ipc::GoToSleep(&(*client->segment)->header.daemon_asleep, has_work)) return;
     }
   }
-  poll(events.data(), events.size(), kSleepMs);
+  asleep_.store(patience < 0);
+  poll(events.data(), events.size(), patience);
+  asleep_.store(false);
+  wake_.Drain();
   std::lock_guard lock(mutex_);
   for (auto& client : clients_) {
     if (client->segment) ipc::StayAwake(&(*client->segment)->header.daemon_asleep);
@@ -374,6 +382,7 @@ MiniDaemon::Client* MiniDaemon::Owner(uint64_t id) {
 void MiniDaemon::HoldRequests(bool hold) {
   std::lock_guard lock(mutex_);
   hold_requests_ = hold;
+  wake_.Ring();
 }
 
 void MiniDaemon::HoldSlabs(bool hold) {
@@ -415,6 +424,7 @@ void MiniDaemon::DenyNextFetch(ErrorCode code, std::string words) {
 void MiniDaemon::IgnoreSocket(bool ignore) {
   std::lock_guard lock(mutex_);
   ignore_socket_ = ignore;
+  wake_.Ring();
 }
 
 bool MiniDaemon::Evict(uint64_t id) {

@@ -7,7 +7,7 @@
 // Threads: its own serves the clients; every method may be called from any thread.
 #pragma once
 
-#include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -96,6 +96,9 @@ class MiniDaemon {
     uint64_t puts_logged = 0;
   };
   Counts counts();
+  // True while its thread sleeps until something comes: it then holds no lock and allocates
+  // nothing, so that a test may fork.
+  bool asleep() const { return asleep_.load(); }
   size_t tensors();
   size_t clients();
   // The row of a tensor, as the daemon maps it. REQUIRES: it exists.
@@ -163,6 +166,8 @@ class MiniDaemon {
   ipc::ShortDirectory directory_;
   device::Devices devices_;
   ipc::UniqueFd listener_;
+  ipc::Doorbell wake_;  // of its own thread
+  std::atomic<bool> asleep_{false};
   std::thread thread_;
 
   std::mutex mutex_;  // guards what follows

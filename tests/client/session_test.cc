@@ -57,6 +57,7 @@ TEST_F(SessionTest, SilentDaemonTimesOut) {
   EXPECT_EQ(
       CodeOf([&] { Store::connect({.socket = daemon_.socket(), .timeout = milliseconds(30)}); }),
       RAVENSTORE_TIMED_OUT);
+  daemon_.IgnoreSocket(false);
 }
 
 TEST_F(SessionTest, OtherProtocolIsToldApart) {
@@ -251,6 +252,7 @@ TEST_F(SessionTest, ForkedChildIsRefusedAndHarmsNothing) {
   Tensor idle = Idle(kBytes, 1);
   Tensor used = store_.create(kBytes);
   void* address = nullptr;
+  ASSERT_TRUE(Eventually([&] { return daemon_.asleep(); }));
   const pid_t child = fork();
   if (child == 0) {
     ravenstore_store_t* store = store_.handle();
@@ -282,6 +284,7 @@ TEST_F(SessionTest, ForkedChildKeepsNoDescriptorOfTheStore) {
   Tensor tensor = store_.create(kBytes);  // a slab is under way or mapped
   const std::set<int> before = OpenDescriptors();
   Store second = Connect();
+  ASSERT_TRUE(Eventually([&] { return daemon_.asleep(); }));
   const pid_t child = fork();
   if (child == 0) {
     // What the second store opened here is closed: its socket, stop event, doorbell and segment.
@@ -298,6 +301,7 @@ TEST_F(SessionTest, ForkedChildKeepsNoDescriptorOfTheStore) {
 TEST_F(SessionTest, ForkedChildMayConnectAnew) {
   Tensor tensor = Idle(kBytes, 1);
   const std::string socket = daemon_.socket();
+  ASSERT_TRUE(Eventually([&] { return daemon_.asleep(); }));
   const pid_t child = fork();
   if (child == 0) {
     ravenstore_connect_options_t options{};

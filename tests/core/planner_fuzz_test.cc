@@ -4,9 +4,11 @@
 // prints every action of the planner; RAVEN_FUZZ_RUNS=n sets how many seeds are run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,7 +24,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr Bytes kUnit = kExtentAlignment;
-constexpr int kStepsPerRun = 600;
+constexpr int kStepsPerRun = 2000;
 
 // For the message when a check fails deep inside.
 volatile uint32_t g_seed = 0;
@@ -44,12 +46,12 @@ class Life {
 
   void Step() {
     const uint32_t dice = Below(1000);
-    if (dice < 4) return Attach();
-    if (dice < 7) return Kill();
-    if (dice < 12) return ChangeLimits();
-    if (dice < 200) return MachineStep();
-    if (dice < 420) return DaemonStep();
-    if (dice < 500) return world_.Advance(microseconds(1 + Below(dice % 7 == 0 ? 20000 : 200)));
+    if (dice < 2) return Attach();
+    if (dice < 3) return Kill();
+    if (dice < 6) return ChangeLimits();
+    if (dice < 300) return MachineStep();
+    if (lazy_ ? dice < 330 : dice < 560) return DaemonStep();
+    if (dice < 600) return world_.Advance(microseconds(1 + Below(dice % 7 == 0 ? 20000 : 200)));
     ClientStep();
   }
 
@@ -75,6 +77,8 @@ class Life {
     for (const ClientId client : world_.Clients()) ExpectRoomFor(client);
   }
 
+  const PlannerStats& stats() { return world_.planner().stats(); }
+
  private:
   World::Options MakeOptions(bool verbose) {
     World::Options options;
@@ -86,7 +90,8 @@ class Life {
       planner.device_capacity.push_back(kUnit * (32 + 4 * Below(40)));
       planner.arena.push_back(kUnit * (64 + 4 * Below(40)));
     }
-    planner.host_capacity = kUnit * (32 + Below(300));
+    roomy_ = Chance(70);
+    planner.host_capacity = kUnit * ((roomy_ ? 400 : 32) + Below(300));
     planner.host_step = kUnit * 16;
     planner.host_ahead = kUnit * (16 * Below(3));
     planner.link.up_bytes_per_second = 100e6;
@@ -95,12 +100,14 @@ class Life {
     planner.in_flight_copies = 1 + Below(8);
     planner.prefetch = Below(4) != 0;
     planner.preclean = Below(4) != 0;
-    options.lane_entries = 2 + Below(20);
+    options.lane_entries = 2 + Below(40);
     if (verbose) {
       options.trace = [](const std::string& text) {
         std::fprintf(stderr, "  step %d: %s\n", g_step, text.c_str());
       };
     }
+    lazy_ = Chance(35);
+    hints_ = Chance(40) ? 0 : (Chance(60) ? 7 : 2);
     fail_percent_ = Below(2) == 0 ? 0 : Below(30);
     return options;
   }
@@ -109,8 +116,10 @@ class Life {
   bool Chance(uint32_t percent) { return Below(100) < percent; }
   DeviceId RandomDevice() { return DeviceId{static_cast<uint16_t>(Below(devices_))}; }
   Budgets RandomBudgets(uint32_t most) {
-    return {kUnit * (4 + Below(most)), kUnit * Below(2 * most)};
+    if (!roomy_) return {kUnit * (4 + Below(most)), kUnit * Below(2 * most)};
+    return {kUnit * (32 + Below(most)), kUnit * (300 + Below(300))};
   }
+  Duration RandomTimeout() { return milliseconds(Chance(80) ? 1000 : Below(30)); }
   Bytes RandomSize() {
     switch (Below(4)) {
       case 0: return Bytes(1 + Below(1024));
@@ -119,7 +128,9 @@ class Life {
     }
   }
   NextUse RandomHint() {
-    switch (Below(8)) {
+    // Some lives mix everything, in others all hints are of one kind, as a real client's are.
+    const uint32_t kind = hints_ == 0 || Chance(10) ? Below(8) : hints_;
+    switch (kind) {
       case 0:
       case 1: return {};
       case 2:
@@ -135,6 +146,16 @@ class Life {
     const auto handles = world_.Handles(clients[Below(static_cast<uint32_t>(clients.size()))]);
     if (handles.empty()) return std::nullopt;
     return handles[Below(static_cast<uint32_t>(handles.size()))];
+  }
+  // Where the races are.
+  std::optional<Handle> HandleUnderCopy() {
+    if (world_.copies().empty()) return std::nullopt;
+    const auto& copy = world_.copies()[Below(static_cast<uint32_t>(world_.copies().size()))];
+    const auto clients = world_.Clients();
+    if (std::find(clients.begin(), clients.end(), copy.handle.client) == clients.end()) {
+      return std::nullopt;
+    }
+    return copy.handle;
   }
   std::optional<ClientId> RandomClient() {
     const auto clients = world_.Clients();
@@ -169,8 +190,9 @@ class Life {
   void DaemonStep() {
     const auto client = RandomClient();
     if (!client) return;
+    // A daemon that comes round seldom finds much at once, and acts on it only afterwards.
     switch (Below(4)) {
-      case 0: return world_.PollLog(*client, 1 + Below(6));
+      case 0: return world_.PollLog(*client, lazy_ ? 100 : 1 + Below(6));
       case 1: return world_.PollTickets();
       default: return world_.PollRequests(*client, 1 + Below(3));
     }
@@ -181,26 +203,26 @@ class Life {
     if (!client) return;
     if (Chance(18)) {
       if (world_.Handles(*client).size() >= 25) return;
-      world_.Create(*client, RandomSize(), RandomDevice(), milliseconds(Below(30)), Chance(15));
+      world_.Create(*client, RandomSize(), RandomDevice(), RandomTimeout(), Chance(15));
       return;
     }
-    const auto handle = RandomHandle();
+    const auto handle = Chance(20) ? HandleUnderCopy() : RandomHandle();
     if (!handle) return;
     switch (world_.StateOf(*handle)) {
       case LeaseState::kInUse:
         if (Chance(40)) return world_.Write(*handle);
         if (Chance(10)) return world_.RunStream(*handle);
-        if (Chance(92)) return world_.Put(*handle, RandomHint());
+        if (Chance(96)) return world_.Put(*handle, RandomHint());
         world_.Free(*handle);
         return;
       case LeaseState::kIdle:
       case LeaseState::kLeaving:
       case LeaseState::kAway:
-        if (Chance(15)) {
+        if (Chance(6)) {
           world_.Free(*handle);
         } else if (Chance(60)) {
           const DeviceId device = Chance(90) ? world_.DeviceOf(*handle) : RandomDevice();
-          world_.Get(*handle, device, milliseconds(Below(30)));
+          world_.Get(*handle, device, RandomTimeout());
         }
         return;
       case LeaseState::kLost: world_.Free(*handle); return;
@@ -223,7 +245,7 @@ class Life {
         }
       }
       world_.PollAll();
-      world_.Advance(milliseconds(1));
+      world_.Advance(milliseconds(25));
     }
     RAVEN_CHECK(world_.planner().stats().waiting == 0);
   }
@@ -267,8 +289,22 @@ class Life {
   uint32_t devices_ = 1;
   uint32_t tenants_ = 1;
   uint32_t fail_percent_ = 0;
+  uint32_t hints_ = 0;
+  bool roomy_ = true;
+  bool lazy_ = false;
   World world_;
 };
+
+// What the lives have seen, so that a fuzzer that only scratches the surface is noticed.
+struct Seen {
+  uint64_t hits = 0;
+  uint64_t late_hits = 0;
+  uint64_t misses = 0;
+  uint64_t prefetches = 0;
+  uint64_t rescues = 0;
+  uint64_t drops = 0;
+};
+Seen g_seen;
 
 void Live(uint32_t seed, bool verbose) {
   g_seed = seed;
@@ -280,6 +316,13 @@ void Live(uint32_t seed, bool verbose) {
   }
   g_step = kStepsPerRun + 1;
   life.Wind();
+  const PlannerStats& stats = life.stats();
+  g_seen.hits += stats.hits;
+  g_seen.late_hits += stats.late_hits;
+  g_seen.misses += stats.misses;
+  g_seen.prefetches += stats.prefetches;
+  g_seen.rescues += stats.rescues;
+  g_seen.drops += stats.drops_clean;
 }
 
 TEST(PlannerFuzzTest, KeepsItsPromisesInRandomLives) {
@@ -289,9 +332,18 @@ TEST(PlannerFuzzTest, KeepsItsPromisesInRandomLives) {
   }
   const char* given = std::getenv("RAVEN_FUZZ_RUNS");
   const auto runs =
-      given == nullptr ? 200 : static_cast<uint32_t>(std::strtoul(given, nullptr, 10));
+      given == nullptr ? 400 : static_cast<uint32_t>(std::strtoul(given, nullptr, 10));
   std::printf("seeds 1 to %u, %d steps each\n", runs, kStepsPerRun);
   for (uint32_t seed = 1; seed <= runs; ++seed) Live(seed, false);
+  std::printf("hits %lu, late %lu, misses %lu, prefetches %lu, rescues %lu, clean drops %lu\n",
+              g_seen.hits, g_seen.late_hits, g_seen.misses, g_seen.prefetches, g_seen.rescues,
+              g_seen.drops);
+  if (runs < 50) return;
+  EXPECT_GT(g_seen.late_hits, 0u);
+  EXPECT_GT(g_seen.misses, 100u);
+  EXPECT_GT(g_seen.prefetches, 100u);
+  EXPECT_GT(g_seen.rescues, 100u);
+  EXPECT_GT(g_seen.drops, 100u);
 }
 
 }  // namespace

@@ -126,8 +126,8 @@ bool World::Get(Handle handle, DeviceId device, Duration timeout) {
   Swing(row, LeaseState::kFetching);
   row.answer = Answer::kWaiting;
   row.deadline = now_ + timeout;
-  session.requests.push_back(
-      {Request::Op::kFetch, handle.slot, row.tensor, device, row.size, row.deadline, false, 0});
+  session.requests.push_back({Request::Op::kFetch, handle.slot, row.tensor, device, row.size,
+                              row.deadline, false, row.ticket});
   return true;
 }
 
@@ -257,10 +257,14 @@ void World::PollTickets() {
       }
       if (!planner_->Knows(ticket.tensor)) continue;
       if (ticket.idle_word == 0) {
-        FreeNow(ticket.tensor);
+        Feed(Freed{ticket.tensor});
         continue;
       }
       Row& row = session->rows.at(ToInt(planner_->View(ticket.tensor).slot));
+      if (row.state == LeaseState::kFetching) {
+        Feed(Quiet{ticket.tensor});  // a get on another device waits for just this
+        continue;
+      }
       if (row.word != ticket.idle_word) continue;
       row.quiet_word = ticket.idle_word;
       Feed(Quiet{ticket.tensor});
@@ -293,18 +297,27 @@ void World::HandleRequest(Session& session, const Request& request) {
       return;
     case Request::Op::kFetch:
       RAVEN_CHECK(row.tensor == request.tensor);
+      RAVEN_CHECK(row.state == LeaseState::kFetching);
+      if (planner_->View(request.tensor).residency == Residency::kOnDevice) {
+        SettlePut(session, request);
+      }
       Feed(FetchRequested{request.tensor, request.device, request.deadline});
       return;
     case Request::Op::kFree:
       RAVEN_CHECK(row.tensor == request.tensor);
-      if (row.ticket_reached >= request.ticket) return FreeNow(request.tensor);
+      if (row.ticket_reached >= request.ticket) return Feed(Freed{request.tensor});
       session.tickets.push_back({request.ticket, request.tensor, request.slot, 0});
       return;
   }
 }
 
-void World::FreeNow(TensorId tensor) {
-  Feed(Freed{tensor});
+// A fetch of a tensor that is still on a device moves it to another one: the word no longer shows
+// the put before it, so the log's entry says nothing.
+void World::SettlePut(Session& session, const Request& request) {
+  const Row& row = session.rows.at(ToInt(request.slot));
+  Feed(PutSeen{request.tensor, row.writes, row.hint});
+  if (row.ticket_reached >= request.ticket) return Feed(Quiet{request.tensor});
+  session.tickets.push_back({request.ticket, request.tensor, request.slot, row.word});
 }
 
 void World::PollAll() {
@@ -314,8 +327,10 @@ void World::PollAll() {
 
 void World::Advance(Duration duration) {
   const Tick until = now_ + duration;
+  events_at_once_ = 0;
   while (planner_->NextWake() <= until) {
     now_ = std::max(now_, planner_->NextWake());
+    events_at_once_ = 0;
     Feed(TimePassed{});
     Execute();
     RAVEN_CHECK(planner_->NextWake() > now_);  // else the daemon would spin

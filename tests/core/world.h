@@ -55,6 +55,7 @@ class World {
     Bytes size;
     uint64_t word = 0;  // the lease word that it needs to find again
     uint32_t writes = 0;
+    bool held = false;  // the client waits in a fetch: no lease swing
     bool promised = false;
   };
   enum class Answer { kNone, kWaiting, kGranted, kRefused, kPromised, kDenied };
@@ -120,6 +121,7 @@ class World {
  private:
   static constexpr uint64_t kUnit = kExtentAlignment.count();
   static constexpr int kLanes = 2;
+  enum class Leave { kNo, kYes, kHeld };
 
   struct StreamOp {
     bool write;
@@ -219,17 +221,19 @@ class World {
   void Do(const Clean& action);
   void Do(const CopyIn& action);
   void StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
-                       bool leave);
+                       Leave leave);
   void FinishOut(const Copy& copy, bool ok);
   void FinishIn(const Copy& copy, bool ok);
   void ReleaseIfGone(Session& session);
   void HandlePut(Session& session, SlotId slot);
   void HandleRequest(Session& session, const Request& request);
-  void FreeNow(TensorId tensor);
+  void SettlePut(Session& session, const Request& request);
+  void UnclaimWhatLeftUnasked();
 
   // Memory.
   void Claim(Memory& memory, Bytes offset, Bytes size, TensorId tensor);
   void Unclaim(Session& session, const Row& row);
+  static bool HasClaim(const Memory& memory, TensorId tensor);
   static size_t UnitsOf(Bytes size) { return size.RoundUp(kExtentAlignment).count() / kUnit; }
   void MoveStamps(const Copy& copy, bool second_half);
   void CheckHostRoom(TensorId tensor, Bytes to, Bytes size) const;
@@ -247,6 +251,7 @@ class World {
   std::vector<Copy> copies_;
   std::vector<SlabJob> slab_jobs_;
   uint64_t last_stamp_ = 0;
+  size_t events_at_once_ = 0;  // since time last passed
   std::string transcript_;
 };
 

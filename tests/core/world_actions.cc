@@ -11,8 +11,10 @@ namespace ravenstore::core {
 using proto::LeaseState;
 
 void World::Feed(const Event& event) {
+  RAVEN_CHECK(++events_at_once_ < 20000);  // else proposals and answers feed each other for ever
   const size_t before = plan_.size();
   planner_->Apply(event, now_, &plan_);
+  UnclaimWhatLeftUnasked();
   for (size_t i = before; i < plan_.size(); ++i) {
     const std::string text = Describe(plan_[i]);
     transcript_ += text + "\n";
@@ -183,42 +185,50 @@ void World::Do(const Drop& action) {
   if (taken) {
     RAVEN_CHECK(row->state == LeaseState::kIdle);
     Swing(*row, LeaseState::kAway);
-    Unclaim(*session, *row);
   }
   Feed(Dropped{action.tensor, taken});
+  // A use that it learnt of only after the proposal makes the planner keep the bytes.
+  if (taken && planner_->View(action.tensor).residency != Residency::kOnDevice) {
+    Unclaim(*session, *row);
+  }
 }
 
 void World::Do(const CopyOut& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, true);
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size,
+                  action.held ? Leave::kHeld : Leave::kYes);
 }
 
 void World::Do(const Clean& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, false);
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, Leave::kNo);
 }
 
 void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
-                            bool leave) {
+                            Leave leave) {
   Session* session = nullptr;
   SlotId slot{};
   Row* row = Locate(tensor, &session, &slot);
   if (row == nullptr) return;
-  const bool begun =
+  const bool held = leave == Leave::kHeld;
+  const bool quiet =
       row->quiet_word != 0 && row->state == LeaseState::kIdle && row->word == row->quiet_word;
-  if (leave) row->quiet_word = 0;
+  const bool begun = held ? row->state == LeaseState::kFetching : quiet;
+  if (leave == Leave::kYes) row->quiet_word = 0;
   if (!begun) {
-    if (leave) {
-      Feed(CopiedOut{tensor, CopiedOut::Outcome::kNotBegun, 0});
-    } else {
+    if (leave == Leave::kNo) {
       Feed(Cleaned{tensor, false, 0});
+    } else {
+      Feed(CopiedOut{tensor, CopiedOut::Outcome::kNotBegun, 0});
     }
     return;
   }
-  RAVEN_CHECK(row->device == device);
-  RAVEN_CHECK(row->place == from);
+  // What was brought while its client began to fetch it could not be published: then the row does
+  // not say where it is.
+  if (!held) RAVEN_CHECK(row->device == device);
+  if (!held) RAVEN_CHECK(row->place == from);
   RAVEN_CHECK(row->size == size);
   CheckHostRoom(tensor, to, size);
-  if (leave) Swing(*row, LeaseState::kLeaving);
-  copies_.push_back({leave ? CopyKind::kOut : CopyKind::kClean,
+  if (leave == Leave::kYes) Swing(*row, LeaseState::kLeaving);
+  copies_.push_back({leave == Leave::kNo ? CopyKind::kClean : CopyKind::kOut,
                      {session->id, slot},
                      tensor,
                      device,
@@ -226,7 +236,8 @@ void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes 
                      to,
                      size,
                      row->word,
-                     row->writes});
+                     row->writes,
+                     held});
   ++session->copies;
   MoveStamps(copies_.back(), false);
 }
@@ -269,17 +280,17 @@ void World::FinishOut(const Copy& copy, bool ok) {
   const bool same = row.word == copy.word;
   using Outcome = CopiedOut::Outcome;
   if (copy.kind == CopyKind::kClean) {
-    Feed(Cleaned{copy.tensor, ok && same, copy.writes});
+    Feed(Cleaned{copy.tensor, ok && same, copy.writes, !ok && same});
   } else if (ok) {
     const bool committed = !session.gone && same;
     if (committed) {
       Unclaim(session, row);
-      Swing(row, LeaseState::kAway);
+      if (!copy.held) Swing(row, LeaseState::kAway);
     }
     Feed(CopiedOut{copy.tensor, committed ? Outcome::kCommitted : Outcome::kRescued, copy.writes});
   } else {
-    const bool stays = !session.gone && same;
-    if (stays) {
+    const bool stays = !session.gone && (copy.held || same);
+    if (stays && !copy.held) {
       Swing(row, LeaseState::kIdle);
       row.quiet_word = row.word;
     }
@@ -333,7 +344,30 @@ void World::Claim(Memory& memory, Bytes offset, Bytes size, TensorId tensor) {
   }
 }
 
+// A clean tensor that is fetched on another device leaves the first without an action: its lease is
+// Fetching, so there is nobody to ask.
+void World::UnclaimWhatLeftUnasked() {
+  for (auto& [id, session] : sessions_) {
+    if (session->gone) continue;
+    for (const Row& row : session->rows) {
+      if (row.state != LeaseState::kFetching) continue;
+      const TensorView view = planner_->View(row.tensor);
+      const bool comes = view.residency == Residency::kArriving &&
+                         HasClaim(session->memory[ToInt(view.device)], row.tensor);
+      const bool left =
+          view.residency == Residency::kAway || (view.residency == Residency::kArriving && !comes);
+      if (left) Unclaim(*session, row);
+    }
+  }
+}
+
+bool World::HasClaim(const Memory& memory, TensorId tensor) {
+  return std::count(memory.claims.begin(), memory.claims.end(), tensor) > 0;
+}
+
 void World::Unclaim(Session& session, const Row& row) {
+  // No copy may be reading or writing what is given up.
+  for (const Copy& copy : copies_) RAVEN_CHECK(copy.tensor != row.tensor);
   for (Memory& memory : session.memory) {
     std::replace(memory.claims.begin(), memory.claims.end(), row.tensor, kNoTensor);
   }

@@ -2,9 +2,11 @@
 // fake driver, and on a GPU where there is one. It is a program of its own as well: //tests/device:
 // conformance_gpu_test needs nothing but libc and a driver.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,14 +77,26 @@ class Conformance : public testing::TestWithParam<std::string> {
     RAVEN_CHECK(arena.ok());
     return *std::move(arena);
   }
-  std::unique_ptr<Channel> NewChannel(Direction direction, size_t i = 0) {
-    auto channel = device(i).OpenChannel(direction);
-    RAVEN_CHECK(channel.ok());
-    return *std::move(channel);
+  std::shared_ptr<Channel> NewChannel(Direction direction, size_t i = 0) {
+    auto opened = device(i).OpenChannel(direction);
+    RAVEN_CHECK(opened.ok());
+    std::shared_ptr<Channel> channel = *std::move(opened);
+    channels_.push_back(channel);
+    return channel;
   }
   Word& word(size_t i) { return (*words_)[i]; }
+  // Enough for a GPU to be seen at work, and little enough for ThreadSanitizer elsewhere.
+  static Bytes Big() { return GetParam() == "cuda" ? MiB(32) : MiB(4); }
   bool Reaches(size_t i, uint64_t value) {
-    return Eventually([&] { return word(i).load(std::memory_order_acquire) >= value; });
+    return Eventually([&] {
+      PollChannels();
+      return word(i).load(std::memory_order_acquire) >= value;
+    });
+  }
+  void PollChannels() {
+    for (const auto& weak : channels_) {
+      if (const auto channel = weak.lock()) channel->Poll();
+    }
   }
 
   // Device memory by way of a stream, which all backends allow.
@@ -101,6 +115,7 @@ class Conformance : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<TestBackend> backend_;
   std::unique_ptr<WordPage> words_;
+  std::vector<std::weak_ptr<Channel>> channels_;
   std::unique_ptr<Registration> registration_;
   std::unique_ptr<Arena> arena_;  // of device 0
   std::unique_ptr<Arena> host_;   // its first 32 MiB are there
@@ -119,10 +134,10 @@ TEST_P(Conformance, DevicesAreDescribedAndFoundByUuid) {
 
 TEST_P(Conformance, FreshMemoryIsZeroEvenAfterSomebodyUsedIt) {
   for (int round = 0; round < 3; ++round) {
-    ASSERT_OK(arena_->Create(Bytes{0}, MiB(64)));
-    EXPECT_EQ(Read(arena_->base(), MiB(64)), std::vector<uint8_t>(MiB(64).count(), 0));
+    ASSERT_OK(arena_->Create(Bytes{0}, Big()));
+    EXPECT_EQ(Read(arena_->base(), Big()), std::vector<uint8_t>(Big().count(), 0));
     TestStream stream(*backend_, 0);
-    ASSERT_OK(stream->Fill(arena_->base(), 0xab, MiB(64)));
+    ASSERT_OK(stream->Fill(arena_->base(), 0xab, Big()));
     ASSERT_OK(stream->Synchronize());
     ASSERT_OK(arena_->Unmap(Bytes{0}));
   }
@@ -203,20 +218,22 @@ TEST_P(Conformance, AnExtentMaySpanPieces) {
 }
 
 TEST_P(Conformance, ASignalComesAfterTheCopiesBeforeIt) {
-  ASSERT_OK(arena_->Create(Bytes{0}, MiB(32)));
+  ASSERT_OK(arena_->Create(Bytes{0}, Big()));
   auto up = NewChannel(Direction::kHostToDevice);
   auto down = NewChannel(Direction::kDeviceToHost);
-  ASSERT_OK(host_->Create(MiB(32), MiB(32)));
+  ASSERT_OK(host_->Create(MiB(32), Big()));
   for (uint64_t round = 1; round <= 3; ++round) {
-    const auto pattern = Pattern(MiB(32), round);
+    const auto pattern = Pattern(Big(), round);
     memcpy(host_->base(), pattern.data(), pattern.size());
+    const Bytes part(Big().count() / 32);
     for (uint64_t i = 0; i < 32; ++i) {
-      ASSERT_OK(up->Copy(arena_->base() + MiB(i).count(), host_->base() + MiB(i).count(), MiB(1)));
+      const uint64_t at = i * part.count();
+      ASSERT_OK(up->Copy(arena_->base() + at, host_->base() + at, part));
     }
     ASSERT_OK(up->Signal(&word(0), round));
     ASSERT_TRUE(Reaches(0, round));
     std::byte* back = host_->base() + MiB(32).count();
-    ASSERT_OK(down->Copy(back, arena_->base(), MiB(32)));
+    ASSERT_OK(down->Copy(back, arena_->base(), Big()));
     ASSERT_OK(down->Signal(&word(1), round));
     ASSERT_TRUE(Reaches(1, round));
     EXPECT_EQ(memcmp(back, pattern.data(), pattern.size()), 0);
@@ -227,29 +244,30 @@ TEST_P(Conformance, ASignalComesAfterTheCopiesBeforeIt) {
 
 TEST_P(Conformance, CopiesOfAChannelAreDoneInOrder) {
   ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
-  const auto first = Pattern(MiB(4), 1);
-  const auto last = Pattern(MiB(4), 2);
+  const Bytes part(Big().count() / 8);
+  const auto first = Pattern(part, 1);
+  const auto last = Pattern(part, 2);
   memcpy(host_->base(), first.data(), first.size());
-  memcpy(host_->base() + MiB(4).count(), last.data(), last.size());
+  memcpy(host_->base() + part.count(), last.data(), last.size());
   auto up = NewChannel(Direction::kHostToDevice);
   for (uint64_t i = 0; i < 20; ++i) {
-    ASSERT_OK(up->Copy(arena_->base(), host_->base() + MiB(4 * (i % 2)).count(), MiB(4)));
+    ASSERT_OK(up->Copy(arena_->base(), host_->base() + part.count() * (i % 2), part));
     ASSERT_OK(up->Signal(&word(i), 1));
   }
   for (size_t i = 20; i-- > 0;) ASSERT_TRUE(Reaches(i, 1));
-  EXPECT_EQ(Read(arena_->base(), MiB(4)), last);
+  EXPECT_EQ(Read(arena_->base(), part), last);
 }
 
 TEST_P(Conformance, DestroyingAChannelWaitsForItsQueue) {
-  ASSERT_OK(arena_->Create(Bytes{0}, MiB(32)));
-  const auto pattern = Pattern(MiB(32), 7);
+  ASSERT_OK(arena_->Create(Bytes{0}, Big()));
+  const auto pattern = Pattern(Big(), 7);
   memcpy(host_->base(), pattern.data(), pattern.size());
   auto up = NewChannel(Direction::kHostToDevice);
-  ASSERT_OK(up->Copy(arena_->base(), host_->base(), MiB(32)));
+  ASSERT_OK(up->Copy(arena_->base(), host_->base(), Big()));
   ASSERT_OK(up->Signal(&word(0), 1));
   up.reset();
   EXPECT_EQ(word(0).load(std::memory_order_acquire), 1u);
-  EXPECT_EQ(Read(arena_->base(), MiB(32)), pattern);
+  EXPECT_EQ(Read(arena_->base(), Big()), pattern);
 }
 
 TEST_P(Conformance, AStreamSignalsOnlyAfterItsWork) {
@@ -284,18 +302,20 @@ TEST_P(Conformance, AWaitHoldsLaterWorkOnItsStream) {
 }
 
 TEST_P(Conformance, AStreamThatAwaitsAnArrivalReadsTheWholeCopy) {
-  ASSERT_OK(arena_->Create(Bytes{0}, MiB(16)));
+  const Bytes half(Big().count() / 2);
+  ASSERT_OK(arena_->Create(Bytes{0}, half));
   auto up = NewChannel(Direction::kHostToDevice);
   TestStream stream(*backend_, 0);
-  std::byte* back = host_->base() + MiB(16).count();
+  std::byte* back = host_->base() + half.count();
   for (uint64_t round = 1; round <= 10; ++round) {
-    const auto pattern = Pattern(MiB(16), round);
+    const auto pattern = Pattern(half, round);
     memcpy(host_->base(), pattern.data(), pattern.size());
     ASSERT_OK(stream->Wait(&word(0), round));
-    ASSERT_OK(stream->Copy(back, arena_->base(), MiB(16)));
+    ASSERT_OK(stream->Copy(back, arena_->base(), half));
     ASSERT_OK(stream->SignalAfter(&word(1), round));
-    ASSERT_OK(up->Copy(arena_->base(), host_->base(), MiB(16)));
+    ASSERT_OK(up->Copy(arena_->base(), host_->base(), half));
     ASSERT_OK(up->Signal(&word(0), round));
+    ASSERT_TRUE(Reaches(0, round));
     ASSERT_TRUE(Reaches(1, round));
     EXPECT_EQ(memcmp(back, pattern.data(), pattern.size()), 0) << "round " << round;
   }
@@ -445,14 +465,83 @@ TEST_P(Conformance, ProcessesShareHostMemory) {
   }
 }
 
+// Sends or receives one descriptor over a Unix socket.
+bool SendDescriptor(int socket, int descriptor) {
+  char byte = 0;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+}
+
+ipc::UniqueFd ReceiveDescriptor(int socket) {
+  char byte = 0;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return ipc::UniqueFd();
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return ipc::UniqueFd();
+  int descriptor = -1;
+  memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+  return ipc::UniqueFd(descriptor);
+}
+
+// What a restart of the daemon rests on.
+TEST_P(Conformance, MemoryOutlivesACreatorThatIsKilled) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  ipc::UniqueFd ours(ends[0]);
+  ipc::UniqueFd theirs(ends[1]);
+  const pid_t child = SpawnChild(GetParam(), "create", theirs.get(), words_->descriptor());
+  theirs.reset();
+  ipc::UniqueFd piece = ReceiveDescriptor(ours.get());
+  EXPECT_TRUE(piece);
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  EXPECT_EQ(ExitOf(child), 1000 + SIGKILL);
+  ASSERT_OK(arena_->Import(std::move(piece), Bytes{0}, kPiece));
+  EXPECT_EQ(Read(arena_->base(), kPiece), Pattern(kPiece, 13));
+}
+
 // A number tells the parent where a child failed.
 #define CHILD_CHECK(condition) \
   if (!(condition)) return __LINE__ % 250 + 1
+
+// Makes a piece, hands it over and waits to be killed.
+int CreatingChild(TestBackend& backend) {
+  const ipc::UniqueFd socket(kPieceDescriptor);
+  auto arena = backend.devices()[0]->ReserveArena(MiB(64));
+  CHILD_CHECK(arena.ok());
+  CHILD_CHECK((*arena)->Create(Bytes{0}, kPiece).ok());
+  const auto pattern = Pattern(kPiece, 13);
+  TestStream stream(backend, 0);
+  CHILD_CHECK(stream->Copy((*arena)->base(), pattern.data(), kPiece).ok());
+  CHILD_CHECK(stream->Synchronize().ok());
+  const auto piece = (*arena)->Export(Bytes{0});
+  CHILD_CHECK(piece.ok());
+  CHILD_CHECK(SendDescriptor(socket.get(), piece->get()));
+  char byte = 0;
+  return read(socket.get(), &byte, 1) == 0 ? 1 : 2;
+}
 
 int Child(const std::string& backend_name, const std::string& role) {
   std::string why_not;
   auto backend = OpenBackend(backend_name, &why_not);
   CHILD_CHECK(backend != nullptr);
+  if (role == "create") return CreatingChild(*backend);
   Device& device = *backend->devices()[0];
   WordPage words{ipc::UniqueFd(kWordsDescriptor)};
   auto registration = device.RegisterWords(words.begin(), WordPage::kBytes);

@@ -25,27 +25,29 @@ class CudaStreamTest : public testing::Test {
     EXPECT_EQ(fake_.context_errors(), 0);
   }
   bool Reaches(size_t i, uint64_t value) {
-    return Eventually([&] { return page_[i].load(std::memory_order_acquire) >= value; });
+    return Eventually([&] {
+      if (polled_ != nullptr) polled_->Poll();
+      return page_[i].load(std::memory_order_acquire) >= value;
+    });
   }
 
   const FakeDriver fake_;
   const std::shared_ptr<CudaGpu> gpu_ = fake_.Gpu();
   WordPage page_;
   std::unique_ptr<Stream> stream_;
+  Channel* polled_ = nullptr;  // whose signals Reaches gives
 };
 
 TEST_F(CudaStreamTest, WordsOutsideRegisteredPagesAreRefused) {
   Word mine{0};
   EXPECT_CODE(stream_->SignalAfter(&mine, 1), ErrorCode::kInvalidArgument);
   EXPECT_CODE(stream_->Wait(&mine, 1), ErrorCode::kInvalidArgument);
-  const auto channel = OpenCudaChannel(gpu_);
-  ASSERT_OK(channel);
-  EXPECT_CODE((*channel)->Signal(&mine, 1), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(CudaStreamTest, ASignalWaitsForCopiesButNotCopiesForASignal) {
   const auto channel = OpenCudaChannel(gpu_);
   ASSERT_OK(channel);
+  polled_ = channel->get();
   std::vector<char> from(4096, 1);
   std::vector<char> to(4096);
   fake_.hold_copies(1);

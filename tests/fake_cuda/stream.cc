@@ -271,6 +271,12 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuEventQuery(CUevent event) {
+  FAKE_CUDA_CONTEXT("cuEventQuery");
+  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
+  return event->latest == nullptr || event->latest->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int) {
   FAKE_CUDA_CONTEXT("cuStreamWaitEvent");
   FAKE_CUDA_STREAM(handle);

@@ -42,6 +42,12 @@ TEST(OptionsTest, BudgetsArePercentagesOrBytes) {
   EXPECT_EQ(ParseOptions({"--budget", "20%"}).budgets[0].Resolve(1000), 200u);
 }
 
+TEST(OptionsTest, TorchMayHoldAPartOfTheBudget) {
+  EXPECT_EQ(ParseOptions({}).torch_share, 0);
+  EXPECT_EQ(ParseOptions({"--torch-share", "60%"}).torch_share, 60);
+  EXPECT_THROW(ParseOptions({"--torch-share", "101"}), std::runtime_error);
+}
+
 TEST(OptionsTest, WrongArgumentsAreNamed) {
   const auto wrong = [](std::vector<std::string> arguments) {
     return [arguments] { ParseOptions(arguments); };

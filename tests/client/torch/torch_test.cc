@@ -1,6 +1,7 @@
 #include "client/torch.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -39,6 +40,7 @@ void ExpectSame(const Tensors& want, const Tensors& got) {
     if (!want[i].defined()) continue;
     const Tensor a = want[i].contiguous(), b = got[i].contiguous();
     ASSERT_EQ(a.sizes(), b.sizes());
+    if (a.nbytes() == 0) continue;
     EXPECT_EQ(std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()), 0) << "gradient " << i;
   }
 }
@@ -79,7 +81,8 @@ TEST_F(OffloadScopeTest, MlpHasTheSameGradientsAndKeepsItsWeights) {
       });
   EXPECT_GT(stats.adopted, 0u);
   EXPECT_GT(stats.kept, 0u);  // a weight, transposed
-  EXPECT_EQ(stats.saved, stats.kept + stats.deduplicated + stats.adopted);
+  EXPECT_EQ(stats.saved, stats.kept + stats.deduplicated + stats.offered);
+  EXPECT_EQ(stats.adopted_bytes, stats.offered_bytes);
   EXPECT_EQ(stats.unpacked, stats.saved);
 }
 
@@ -158,6 +161,16 @@ TEST_F(OffloadScopeTest, EmptyBooleanAndIntegerTensorsHaveTheSameGradients) {
   });
 }
 
+TEST_F(OffloadScopeTest, SparseAndConjugateTensorsHaveTheSameGradients) {
+  const Tensor sparse = (at::randn({8, 8}) * (at::randn({8, 8}) > 0)).to_sparse();
+  const Tensor complex = at::complex(at::randn({8, 8}), at::randn({8, 8}));
+  const auto stats = ExpectSameGradients({Parameter({8, 8})}, [&](const Tensors& p) {
+    const Tensor y = at::mm(sparse, at::sin(p[0]));
+    return y.sum() + at::abs(y * complex.conj()).sum();
+  });
+  EXPECT_GT(stats.kept, 0u);
+}
+
 TEST_F(OffloadScopeTest, DoubleBackwardHasTheSameGradients) {
   ExpectSameGradients({Parameter({6, 6})}, [](const Tensors& p) {
     const Tensor y = at::tanh(p[0].matmul(p[0])).pow(3).sum();
@@ -209,13 +222,66 @@ TEST_F(OffloadScopeTest, ASmallPartOfALargeStorageIsAdoptedAlone) {
   ExpectSame({at::sin(w).detach().slice(0, 600, 700) * 2}, Grad(loss, {part}, true));
 }
 
+// --- What waits in torch's memory ---
+
+// Three tensors of one size are saved: sin's and cos's results and tanh's own.
+Tensor ThreeSaves(const Tensors& p) {
+  return at::tanh(at::sin(p[0]) * at::cos(p[0])).sum();
+}
+
+TEST_F(OffloadScopeTest, WhatTorchMayHoldIsNotCopied) {
+  const Tensor w = Parameter({32, 32});
+  const Tensors want = Grad(ThreeSaves({w}), {w}, false);
+  OffloadScope scope(store_, {w}, {.min_bytes = 1, .torch_bytes = 3 * w.nbytes()});
+  ExpectSame(want, Grad(ThreeSaves({w}), {w}, false));
+  ExpectSame(want, Grad(ThreeSaves({w}), {w}, false));
+  EXPECT_EQ(scope.stats().offered, 6u);
+  EXPECT_EQ(scope.stats().adopted, 0u);
+  EXPECT_EQ(scope.stats().live_bytes_peak, 3 * w.nbytes());
+}
+
+TEST_F(OffloadScopeTest, BeyondThatTheOldestAreAdopted) {
+  const Tensor w = Parameter({32, 32});
+  const Tensors want = Grad(ThreeSaves({w}), {w}, false);
+  OffloadScope scope(store_, {w}, {.min_bytes = 1, .torch_bytes = 2 * w.nbytes()});
+  const Tensor loss = ThreeSaves({w});
+  EXPECT_EQ(scope.stats().adopted, 1u);
+  ExpectSame(want, Grad(loss, {w}, /*retain=*/true));
+  ExpectSame(want, Grad(loss, {w}, /*retain=*/false));
+  EXPECT_EQ(fake::counts().gets, 2u);
+  EXPECT_EQ(fake::counts().tensors, 0u);
+}
+
+TEST_F(OffloadScopeTest, ATensorThatIsAdoptedLateMayBeInUseMeanwhile) {
+  const Tensor w = Parameter({32, 32});
+  const Tensor v = Parameter({32, 32});
+  const Tensors want = Grad(at::tanh(at::sin(w)).sum(), {w}, false);
+  OffloadScope scope(store_, {w, v}, {.min_bytes = 1, .torch_bytes = w.nbytes()});
+  const Tensor first = at::tanh(at::sin(w)).sum();
+  std::thread other([&] {
+    for (int i = 0; i < 50; ++i) Grad(at::exp(at::sin(v)).sum(), {v}, false);
+  });
+  for (int i = 0; i < 50; ++i) ExpectSame(want, Grad(first, {w}, /*retain=*/true));
+  other.join();
+}
+
+TEST_F(OffloadScopeTest, InPlaceChangeOfATensorThatIsAdoptedLateMakesBackwardThrow) {
+  const Tensor w = Parameter({8, 8});
+  OffloadScope scope(store_, {w}, {.min_bytes = 1, .torch_bytes = w.nbytes()});
+  Tensor x = at::sin(w);
+  const Tensor loss = x.pow(2).sum();
+  x.zero_();
+  const Tensor later = at::exp(w).sum();  // pushes x, as it is now, into the store
+  EXPECT_GT(scope.stats().adopted, 0u);
+  EXPECT_THROW(Backward(loss), c10::Error);
+}
+
 TEST_F(OffloadScopeTest, MeasuringNeedsNoStoreAndMovesNothing) {
   const Tensor w = Parameter({32, 32});
-  const Loss loss = [](const Tensors& p) { return at::tanh(at::sin(p[0]) * at::cos(p[0])).sum(); };
-  const Tensors want = Grad(loss({w}), {w}, false);
+  const Tensors want = Grad(ThreeSaves({w}), {w}, false);
   OffloadScope scope(nullptr, {w}, {.min_bytes = 1, .measure_only = true});
-  ExpectSame(want, Grad(loss({w}), {w}, false));
-  EXPECT_EQ(scope.stats().live_bytes_peak, 3 * w.nbytes());  // sin, cos and tanh's result
+  ExpectSame(want, Grad(ThreeSaves({w}), {w}, false));
+  EXPECT_EQ(scope.stats().live_bytes_peak, 3 * w.nbytes());
   EXPECT_EQ(scope.stats().live_bytes, 0u);
   EXPECT_EQ(fake::counts().adopts, 0u);
 }

@@ -1,0 +1,467 @@
+#include "core/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/core/script.h"
+
+namespace ravenstore::core {
+namespace {
+
+using State = Script::State;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// ---- Room.
+
+TEST(PlannerTest, KeepsVictimUntilCopyCompletes) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6));
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);
+  s.CopyDone("A");
+  EXPECT_EQ(s.StateOf("A"), State::kAway);
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
+TEST(PlannerTest, BringsBackWhatLeftWithItsBytes) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A").Put("B");
+  s.Get("A").CopyDone("B");
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);  // promised: only its stream waits for the bytes
+  EXPECT_TRUE(s.View("A").residency == Residency::kArriving);
+  s.CopyDone("A").Use("A");
+  EXPECT_TRUE(s.View("A").residency == Residency::kOnDevice);
+  EXPECT_EQ(s.stats().misses, 1u);
+}
+
+TEST(PlannerTest, AGetRescuesWhatIsLeaving) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6));
+  s.Get("A");
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+  s.Put("A");  // the copy under way is torn now
+  s.CopyDone("A");
+  EXPECT_EQ(s.stats().rescues, 1u);
+  // It leaves again, with what was written last.
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+  s.CopyDone("A");
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+  s.Free("B").Get("A").CopyDone("A").Use("A");
+}
+
+TEST(PlannerTest, DroppingACleanTensorNeedsNoCopy) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A").Free("B");
+  s.Get("A").CopyDone("A").PutUnchanged("A");
+  s.Create("C", KiB(6));
+  EXPECT_EQ(s.StateOf("A"), State::kAway);
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+  EXPECT_EQ(s.stats().drops_clean, 1u);
+  s.Free("C").Get("A").CopyDone("A").Use("A");
+}
+
+TEST(PlannerTest, AChangedTensorIsCopiedAgain) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A").Free("B");
+  s.Get("A").CopyDone("A").Put("A");
+  s.Create("C", KiB(6));
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+}
+
+TEST(PlannerTest, WhatIsNotNeededAgainIsDroppedUnread) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6), NotNeeded()).Create("B", KiB(6));
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+  s.Free("B").Get("A");
+  EXPECT_EQ(s.StateOf("A"), State::kLost);
+}
+
+TEST(PlannerTest, InUseTensorsStay) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(6)).Create("B", KiB(6));
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);
+  s.Put("A");
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+}
+
+TEST(PlannerTest, WaitsForTheStreamBeforeItCopies) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(6));
+  s.world().Write(s.At("A"));
+  s.world().Put(s.At("A"), {});  // its stream is not done with it
+  s.Create("B", KiB(6)).Pass(milliseconds(10));
+  EXPECT_EQ(s.StateOf("A"), State::kIdle);
+  s.Use("A").Poll();
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+}
+
+TEST(PlannerTest, RequestsAreServedInTheirOrder) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(6)).Create("large", KiB(8)).Create("small", KiB(1));
+  EXPECT_EQ(s.StateOf("large"), State::kWaiting);
+  EXPECT_EQ(s.StateOf("small"), State::kWaiting);  // it would fit, but large would starve
+  s.Free("A");
+  EXPECT_EQ(s.StateOf("large"), State::kInUse);
+}
+
+// ---- Refusals.
+
+TEST(PlannerTest, OutOfMemoryNamesTheHolders) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(6)).Create("B", KiB(6)).Pass(seconds(2));
+  EXPECT_EQ(s.StateOf("B"), State::kRefused);
+  EXPECT_EQ(s.world().ErrorOf(s.At("B")).code, ErrorCode::kOutOfMemory);
+  EXPECT_NE(s.Words("B").find("client 1 holds 6.0 KiB (6.0 KiB in use)"), std::string::npos)
+      << s.Words("B");
+}
+
+TEST(PlannerTest, ATensorLargerThanTheBudgetIsRefusedAtOnce) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(9));
+  EXPECT_EQ(s.StateOf("A"), State::kRefused);
+  EXPECT_NE(s.Words("A").find("device_budget"), std::string::npos);
+  s.Create("none", Bytes(0));
+  EXPECT_EQ(s.world().ErrorOf(s.At("none")).code, ErrorCode::kInvalidArgument);
+}
+
+TEST(PlannerTest, TheDeadlineIsKept) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(6)).Create("B", KiB(6)).Pass(milliseconds(999));
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);
+  s.Pass(milliseconds(1));
+  EXPECT_EQ(s.StateOf("B"), State::kRefused);
+}
+
+TEST(PlannerTest, ADeniedFetchLeavesTheTensorAway) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A");
+  s.Get("A").Pass(seconds(2));
+  EXPECT_EQ(s.StateOf("A"), State::kAway);
+  EXPECT_EQ(s.world().ErrorOf(s.At("A")).code, ErrorCode::kOutOfMemory);
+  s.Free("B").Get("A").CopyDone("A").Use("A");
+}
+
+TEST(PlannerTest, FailFastDoesNotWaitForCopies) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).FailFast(true).Create("B", KiB(6));
+  EXPECT_EQ(s.StateOf("B"), State::kRefused);
+  s.Create("C", KiB(1));
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+}
+
+TEST(PlannerTest, FailFastTakesWhatIsFreeToDrop) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6), NotNeeded()).FailFast(true).Create("B", KiB(6));
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
+TEST(PlannerTest, FailFastDoesNotWaitBehindOneThatDoes) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(6)).Create("patient", KiB(6)).FailFast(true).Create("hasty", KiB(1));
+  EXPECT_EQ(s.StateOf("patient"), State::kWaiting);
+  EXPECT_EQ(s.StateOf("hasty"), State::kRefused);
+}
+
+TEST(PlannerTest, FailFastDoesNotWaitForAnothersSlab) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6));
+  const ClientId other = s.world().Attach(Script::kTenant, {KiB(8), KiB(1024)});
+  s.As(other).FailFast(true).Create("B", KiB(6));
+  EXPECT_EQ(s.StateOf("B"), State::kRefused);
+}
+
+// ---- Slabs and budgets.
+
+TEST(PlannerTest, ABudgetSmallerThanASlabIsUsedInFull) {
+  Script s({.capacity = KiB(3), .slab = KiB(64)});
+  s.Create("A", KiB(3));
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+  EXPECT_EQ(s.Held(), KiB(3));
+}
+
+TEST(PlannerTest, ATensorLargerThanASlabSpansSlabs) {
+  Script s({.capacity = KiB(32), .slab = KiB(4)});
+  s.Create("A", KiB(3)).Create("B", KiB(13));
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+  EXPECT_LE(s.Held(), KiB(17));
+}
+
+TEST(PlannerTest, ALoweredLimitGivesSlabsBack) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
+  EXPECT_EQ(s.Held(), KiB(16));
+  s.Budget(KiB(8)).AllCopiesDone().Pass(milliseconds(5));
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Create("E", KiB(4)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Put("E").Get("A").AllCopiesDone().Use("A");
+}
+
+TEST(PlannerTest, ALimitLoweredWhileAllIsInUseTakesEffectWithThePuts) {
+  Script s({.capacity = KiB(8), .slab = KiB(4)});
+  s.Create("A", KiB(4)).Create("B", KiB(4)).Budget(KiB(4));
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Put("A").AllCopiesDone();
+  EXPECT_EQ(s.Held(), KiB(4));
+  EXPECT_EQ(s.StateOf("A"), State::kAway);
+}
+
+TEST(PlannerTest, AFailedSlabIsAskedForAgainLater) {
+  Script s({.capacity = KiB(8)});
+  s.SlabsCome(false).Create("A", KiB(4));
+  ASSERT_EQ(s.world().slab_jobs().size(), 1u);
+  s.world().FinishSlab(0, false);
+  EXPECT_EQ(s.Held(), Bytes(0));
+  s.Pass(milliseconds(50));
+  EXPECT_TRUE(s.world().slab_jobs().empty());
+  s.Pass(milliseconds(60)).SlabsCome(true);
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+}
+
+TEST(PlannerTest, ReclaimsSlabsFromAnIdleClientOfTheTenant) {
+  Script s({.capacity = KiB(8), .slab = KiB(4)});
+  s.Make("A", KiB(4)).Make("B", KiB(4));
+  const ClientId first = s.me();
+  s.As(s.world().Attach(Script::kTenant, {KiB(8), KiB(1024)})).Create("C", KiB(4));
+  EXPECT_EQ(s.StateOf("C"), State::kWaiting);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+  EXPECT_EQ(s.Held(), KiB(4));
+  s.As(first);
+  EXPECT_EQ(s.Held(), KiB(4));  // only as much as was needed
+}
+
+TEST(PlannerTest, OtherTenantsDoNotPayForAFullTenant) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  constexpr TenantId kSmall{2};
+  s.world().SetTenant(kSmall, {KiB(4), KiB(1024)});
+  s.Make("A", KiB(4));
+  s.As(s.world().Attach(kSmall, {KiB(16), KiB(1024)})).Create("B", KiB(4)).Create("C", KiB(4));
+  s.Pass(milliseconds(100));
+  EXPECT_EQ(s.StateOf("C"), State::kWaiting);
+  EXPECT_EQ(s.StateOf("A"), State::kIdle);
+}
+
+// ---- The host.
+
+TEST(PlannerTest, AFullHostGivesUpCopiesOfTensorsThatAreOnTheirDevice) {
+  Script s({.capacity = KiB(12), .slab = KiB(4), .host = KiB(4), .host_budget = KiB(4)});
+  s.Make("A", KiB(4)).Make("B", KiB(4)).Create("C", KiB(4)).Create("D", KiB(4)).CopyDone("A");
+  EXPECT_EQ(s.StateOf("D"), State::kInUse);
+  s.Free("D").Get("A").CopyDone("A").PutUnchanged("A", Order(1));
+  EXPECT_TRUE(s.View("A").on_host);
+  // A is hinted as needed at once, so B must leave, into the room of A's copy.
+  s.Pass(seconds(1)).Create("E", KiB(4));
+  EXPECT_EQ(s.StateOf("B"), State::kLeaving);
+  EXPECT_FALSE(s.View("A").on_host);
+  s.CopyDone("B").Get("A").Use("A");
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+}
+
+TEST(PlannerTest, AHostBudgetIsNotExceeded) {
+  Script s({.capacity = KiB(8), .slab = KiB(4), .host_budget = KiB(4)});
+  s.Make("A", KiB(4)).Make("B", KiB(4)).Create("C", KiB(4)).CopyDone("A").Create("D", KiB(4));
+  s.Pass(milliseconds(100));
+  EXPECT_EQ(s.StateOf("B"), State::kIdle);
+  EXPECT_EQ(s.StateOf("D"), State::kWaiting);
+  EXPECT_EQ(s.world().planner().View(s.me()).host_used, KiB(4));
+}
+
+// ---- Prefetch.
+
+TEST(PlannerTest, PrefetchesInOrderOnceTheBackwardPassBegins) {
+  Script s({.capacity = KiB(12), .slab = KiB(4), .prefetch = true});
+  // Forward: what is saved last is needed first.
+  for (int i = 0; i < 6; ++i) {
+    s.Create("T" + std::to_string(i), KiB(4)).AllCopiesDone();
+    s.Put("T" + std::to_string(i), Order(-i)).AllCopiesDone();
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(s.StateOf("T" + std::to_string(i)), State::kAway) << i;
+  EXPECT_EQ(s.stats().prefetches, 0u);
+  // Backward: each is used and freed, and the next ones come by themselves.
+  for (int i = 5; i >= 0; --i) {
+    const std::string name = "T" + std::to_string(i);
+    ASSERT_EQ(s.StateOf(name), State::kIdle) << name;
+    s.Get(name).Use(name).Free(name).AllCopiesDone();
+  }
+  EXPECT_EQ(s.stats().prefetches, 3u);
+  EXPECT_EQ(s.stats().misses, 0u);
+  EXPECT_EQ(s.stats().prefetches_unused, 0u);
+}
+
+TEST(PlannerTest, DoesNotThrashWhileTensorsAreOnlyCreated) {
+  Script s({.capacity = KiB(12), .slab = KiB(4), .prefetch = true, .preclean = true});
+  for (int i = 0; i < 20; ++i) {
+    s.Create("T" + std::to_string(i), KiB(4)).AllCopiesDone();
+    s.Put("T" + std::to_string(i), Order(-i)).Pass(milliseconds(1)).AllCopiesDone();
+  }
+  EXPECT_EQ(s.stats().prefetches, 0u);
+  EXPECT_EQ(s.stats().in, Bytes(0));
+  EXPECT_LE(s.stats().out, KiB(4) * 20);  // each at most once
+  for (int i = 0; i < 17; ++i) EXPECT_EQ(s.StateOf("T" + std::to_string(i)), State::kAway) << i;
+}
+
+TEST(PlannerTest, PrefetchesInTimeForTheHint) {
+  Script s({.capacity = KiB(4), .slab = KiB(4), .prefetch = true});
+  const Tick due = s.world().now() + milliseconds(500);
+  s.Make("A", KiB(4), At(due)).Create("B", KiB(4)).CopyDone("A").Put("B", At(due + seconds(1)));
+  s.Create("C", KiB(4)).CopyDone("B").Free("C");
+  s.Get("B").CopyDone("B").PutUnchanged("B", At(due + seconds(1)));
+  ASSERT_EQ(s.StateOf("A"), State::kAway);
+  s.Pass(milliseconds(490));
+  EXPECT_EQ(s.StateOf("B"), State::kIdle);
+  s.Pass(milliseconds(10));
+  EXPECT_EQ(s.StateOf("B"), State::kAway);  // clean, and needed later
+  ASSERT_TRUE(s.IsCopying("A"));
+  s.CopyDone("A").Get("A").Use("A");
+  EXPECT_EQ(s.stats().misses, 1u);  // B's
+}
+
+TEST(PlannerTest, PrefetchTakesNothingThatIsNeededSooner) {
+  Script s({.capacity = KiB(8), .slab = KiB(4), .prefetch = true});
+  s.Make("late", KiB(4), Order(30)).Make("mid", KiB(4), Order(20));
+  s.Create("soon", KiB(4)).AllCopiesDone().Put("soon", Order(10)).AllCopiesDone();
+  ASSERT_EQ(s.StateOf("late"), State::kAway);
+  s.Get("soon").PutUnchanged("soon", Order(40)).Pass(milliseconds(10));
+  // Dirty tensors do not make way, nor does what is needed before it.
+  EXPECT_EQ(s.StateOf("mid"), State::kIdle);
+  EXPECT_EQ(s.StateOf("soon"), State::kIdle);
+  EXPECT_EQ(s.stats().prefetches, 0u);
+}
+
+TEST(PlannerTest, AFetchOfWhatArrivesWaitsForThatCopy) {
+  Script s({.capacity = KiB(8), .slab = KiB(4), .prefetch = true});
+  s.Make("A", KiB(4), Order(2)).Make("B", KiB(4), Order(1));
+  s.Create("C", KiB(4)).AllCopiesDone();
+  ASSERT_EQ(s.StateOf("A"), State::kAway);
+  s.Get("B").Free("C");
+  ASSERT_TRUE(s.IsCopying("A"));
+  s.Get("A");
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+  EXPECT_EQ(s.stats().late_hits, 1u);
+  EXPECT_EQ(s.stats().misses, 0u);
+  s.CopyDone("A").Use("A");
+}
+
+TEST(PlannerTest, AFailedPrefetchLosesNothing) {
+  Script s({.capacity = KiB(8), .slab = KiB(4), .prefetch = true});
+  s.Make("A", KiB(4), Order(2)).Make("B", KiB(4), Order(1));
+  s.Create("C", KiB(4)).AllCopiesDone().Get("B").Free("C").CopyFails("A");
+  EXPECT_EQ(s.StateOf("A"), State::kAway);
+  s.Get("A").CopyDone("A").Use("A");
+}
+
+TEST(PlannerTest, AFailedCopyThatWasPromisedLosesTheTensor) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A").Free("B").Get("A").CopyFails("A");
+  EXPECT_EQ(s.StateOf("A"), State::kLost);
+  s.Free("A");
+  EXPECT_EQ(s.StateOf("A"), State::kFreed);
+}
+
+// ---- Pre-cleaning.
+
+TEST(PlannerTest, PrecleansOnlyUnderPressure) {
+  Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
+  s.Pass(seconds(1));
+  EXPECT_TRUE(s.world().copies().empty());
+  s.Create("E", KiB(4));  // the first eviction
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+  EXPECT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
+  EXPECT_EQ(s.StateOf("B"), State::kIdle);
+  s.AllCopiesDone();
+  EXPECT_FALSE(s.View("B").dirty);
+  s.Create("F", KiB(4));
+  EXPECT_EQ(s.StateOf("F"), State::kInUse);  // a drop, without waiting
+}
+
+TEST(PlannerTest, ATornPrecleanIsThrownAway) {
+  Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
+  s.Create("E", KiB(4));
+  ASSERT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
+  s.Get("B").Use("B");
+  s.world().Write(s.At("B"));
+  s.Use("B").CopyDone("B");
+  EXPECT_TRUE(s.View("B").dirty);
+  EXPECT_FALSE(s.View("B").on_host);
+}
+
+// ---- Races.
+
+TEST(PlannerTest, AFreeWaitsForTheCopyOut) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).Free("A");
+  EXPECT_EQ(s.StateOf("A"), State::kWaiting);
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);  // the bytes are still read
+  s.CopyDone("A");
+  EXPECT_EQ(s.StateOf("A"), State::kFreed);
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+  EXPECT_EQ(s.world().planner().HostTier().used, Bytes(0));
+}
+
+TEST(PlannerTest, AFreeWaitsForTheCopyIn) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A").Free("B").Get("A").Free("A");
+  EXPECT_EQ(s.StateOf("A"), State::kWaiting);
+  s.CopyDone("A").Use("A").Poll();
+  EXPECT_EQ(s.StateOf("A"), State::kFreed);
+  EXPECT_EQ(s.world().planner().HostTier().used, Bytes(0));
+}
+
+TEST(PlannerTest, AClientGoneInTheMiddleOfACopyKeepsItsHostRoomUntilTheEnd) {
+  Script s({.capacity = KiB(8)});
+  s.Make("A", KiB(6)).Create("B", KiB(6));
+  s.world().Kill(s.me());
+  EXPECT_EQ(s.world().planner().HostTier().used, KiB(6));
+  EXPECT_EQ(s.world().planner().DeviceTier(DeviceId{0}).held, Bytes(0));
+  s.world().FinishCopy(0, true);
+  EXPECT_EQ(s.world().planner().HostTier().used, Bytes(0));
+  EXPECT_EQ(s.stats().waiting, 0u);
+}
+
+TEST(PlannerTest, AFetchOnAnotherDeviceMovesAnAwayTensorThere) {
+  Script s({.capacity = KiB(8), .devices = 2});
+  s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A");
+  s.Get("A", DeviceId{1}).CopyDone("A").Use("A");
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+  EXPECT_EQ(s.View("A").device, DeviceId{1});
+}
+
+TEST(PlannerTest, AFetchOnAnotherDeviceMovesAResidentTensorThroughTheHost) {
+  Script s({.capacity = KiB(8), .devices = 2});
+  s.Make("A", KiB(6)).Get("A", DeviceId{1});
+  EXPECT_EQ(s.StateOf("A"), State::kWaiting);
+  s.CopyDone("A");
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+  s.CopyDone("A").Use("A");
+  EXPECT_EQ(s.View("A").device, DeviceId{1});
+  s.Create("B", KiB(8));  // all of the first device is free again
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
+TEST(PlannerTest, TheSameEventsGiveTheSamePlans) {
+  const auto tell = [] {
+    Script s({.capacity = KiB(12), .slab = KiB(4), .prefetch = true, .preclean = true});
+    for (int i = 0; i < 8; ++i) {
+      s.Create("T" + std::to_string(i), KiB(3)).AllCopiesDone();
+      s.Put("T" + std::to_string(i), Order(-i)).Pass(milliseconds(2));
+    }
+    for (int i = 7; i >= 0; --i) {
+      s.Get("T" + std::to_string(i)).AllCopiesDone().PutUnchanged("T" + std::to_string(i));
+    }
+    return s.world().TakeTranscript();
+  };
+  const std::string first = tell();
+  EXPECT_GT(first.size(), 500u);
+  EXPECT_EQ(first, tell());
+}
+
+}  // namespace
+}  // namespace ravenstore::core

@@ -1,0 +1,306 @@
+// Bad input, dead processes and stopped ones: nothing is lost that need not be, nothing hangs,
+// nobody else notices.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "client/ctl/session.h"
+#include "ipc/ring.h"
+#include "ipc/segment.h"
+#include "ipc/wake.h"
+#include "proto/control.pb.h"
+#include "proto/packet.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/ipc/child.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Store Connect(const DaemonProcess& daemon, uint64_t device_budget = 0,
+              Timeout timeout = std::nullopt) {
+  return Store::connect({.socket = daemon.socket(),
+                         .name = "faults_test",
+                         .device_budget = device_budget,
+                         .timeout = timeout});
+}
+
+proto::Stats StatsOf(const DaemonProcess& daemon) {
+  auto session = client::ctl::Session::Open(daemon.socket(), seconds(30));
+  RAVEN_CHECK(session.ok());
+  auto stats = session->Stats();
+  RAVEN_CHECK(stats.ok());
+  return *stats;
+}
+
+// Works only if the daemon still serves others well.
+void ExpectServes(const DaemonProcess& daemon) {
+  Store store = Connect(daemon, MiB(8));
+  Tensor tensor = store.create(MiB(1));
+  std::memset(tensor.data(), 42, MiB(1));
+  store.put(tensor, nullptr);
+  EXPECT_EQ(static_cast<char*>(store.get(tensor, nullptr))[MiB(1) - 1], 42);
+}
+
+// A client that speaks the protocol by hand.
+struct RawClient {
+  explicit RawClient(const DaemonProcess& daemon) {
+    socket = std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)));
+    proto::ClientPacket hello;
+    hello.set_request(1);
+    hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+    RAVEN_CHECK(ipc::Send(socket.get(), hello.SerializeAsString()).ok());
+    auto packet = ipc::Receive(socket.get(), true);
+    RAVEN_CHECK(packet.ok() && packet->has_value());
+    RAVEN_CHECK((*packet)->descriptors.size() == 2);
+    segment.emplace(std::move(*ipc::ControlSegment::Map(std::move((*packet)->descriptors[0]))));
+    doorbell.emplace(std::move((*packet)->descriptors[1]));
+  }
+  proto::Segment& shared() { return *segment->get(); }
+
+  ipc::UniqueFd socket;
+  std::optional<ipc::ControlSegment> segment;
+  std::optional<ipc::Doorbell> doorbell;
+};
+
+TEST(FaultsTest, MalformedPacketsGetAnErrorAndNothingElse) {
+  DaemonProcess daemon;
+  auto socket = std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)));
+  for (const std::string& bytes :
+       {std::string("\xff\xff\xff\xff"), std::string(60000, 'x'), std::string("\x08")}) {
+    ASSERT_TRUE(ipc::Send(socket.get(), bytes).ok());
+    auto packet = ipc::Receive(socket.get(), true);
+    ASSERT_TRUE(packet.ok() && packet->has_value());
+    proto::DaemonPacket answer;
+    ASSERT_TRUE(answer.ParseFromString((*packet)->bytes));
+    EXPECT_TRUE(answer.has_failure());
+  }
+  ExpectServes(daemon);
+}
+
+TEST(FaultsTest, AnotherProtocolIsTurnedAwayInWords) {
+  DaemonProcess daemon;
+  auto socket = std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)));
+  proto::ClientPacket hello;
+  hello.set_request(7);
+  hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion + 1);
+  ASSERT_TRUE(ipc::Send(socket.get(), hello.SerializeAsString()).ok());
+  auto packet = ipc::Receive(socket.get(), true);
+  proto::DaemonPacket answer;
+  ASSERT_TRUE(answer.ParseFromString((*packet)->bytes));
+  EXPECT_EQ(answer.request(), 7u);
+  EXPECT_EQ(answer.failure().code(), static_cast<uint32_t>(core::ErrorCode::kVersionMismatch));
+  EXPECT_NE(answer.failure().message().find("same version"), std::string::npos);
+}
+
+TEST(FaultsTest, RandomRequestsHarmNobody) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  RawClient raw(daemon);
+  const uint64_t seed = 20261120;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  ipc::RequestProducer ring(&raw.shared().requests);
+  uint64_t sent = 0;
+  for (int i = 0; i < 20000; ++i) {
+    proto::Request request{};
+    request.op = static_cast<uint32_t>(random() % 5);
+    request.slot = static_cast<uint32_t>(random() % 8 == 0 ? random() : random() % 32);
+    request.id = random() % 2 == 0 ? random() : raw.shared().slots[request.slot % 32].id.load();
+    request.bytes = random() % 3 == 0 ? random() : random() % MiB(1);
+    request.deadline_ns = static_cast<int64_t>(random());
+    request.ticket = random();
+    request.device = static_cast<uint16_t>(random() % 3);
+    request.name = static_cast<uint32_t>(random());
+    // The row in every state, those that expect an answer most often.
+    raw.shared().slots[request.slot % 32].word.store(random() % 12 | random() << 24);
+    while (!ring.Push(request))
+      ipc::WakeIfAsleep(&raw.shared().header.daemon_asleep, raw.doorbell->fd());
+    ++sent;
+  }
+  raw.doorbell->Ring();
+  EXPECT_TRUE(Eventually([&] { return raw.shared().requests.tail.load() == sent; }));
+  EXPECT_GT(StatsOf(daemon).bad_requests(), 0u);
+  ExpectServes(daemon);
+}
+
+TEST(FaultsTest, AScribbledSegmentHarmsOnlyItsClient) {
+  DaemonProcess daemon;
+  RawClient raw(daemon);
+  std::mt19937_64 random(7);
+  auto* bytes = reinterpret_cast<std::atomic<uint64_t>*>(raw.segment->get());
+  const size_t words = offsetof(proto::Segment, slots) / 8 + 4096;
+  for (int i = 0; i < 200000; ++i) {
+    bytes[random() % words].store(random(), std::memory_order_relaxed);
+    if (i % 1000 == 0) raw.doorbell->Ring();
+  }
+  ExpectServes(daemon);
+  // The daemon says goodbye to a client whose ring it can no longer follow.
+  EXPECT_TRUE(Eventually([&] {
+    auto packet = ipc::Receive(raw.socket.get(), false);
+    return packet.ok() && !packet->has_value();
+  }));
+}
+
+TEST(FaultsTest, AReplayedRingEntryEndsTheClientsSession) {
+  DaemonProcess daemon;
+  RawClient raw(daemon);
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
+  ipc::RequestProducer ring(&raw.shared().requests);
+  ASSERT_TRUE(ring.Push(request));
+  raw.shared().requests.entries[1] = raw.shared().requests.entries[0];
+  raw.shared().requests.head.store(2);
+  raw.doorbell->Ring();
+  EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).bad_requests() >= 2; }));
+  ExpectServes(daemon);
+}
+
+TEST(FaultsTest, TheSegmentCannotBeTruncated) {
+  DaemonProcess daemon;
+  RawClient raw(daemon);
+  EXPECT_NE(::ftruncate(raw.segment->fd(), 0), 0);
+  EXPECT_NE(::ftruncate(raw.segment->fd(), 1 << 30), 0);
+  EXPECT_LT(::fallocate(raw.segment->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1 << 20),
+            1);
+  raw.doorbell->Ring();
+  ExpectServes(daemon);
+}
+
+// A client in another process that does everything, over and over, until it is killed.
+int Churn(const std::string& socket, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  try {
+    Store store = Store::connect({.socket = socket, .device_budget = MiB(8)});
+    std::vector<Tensor> tensors;
+    for (;;) {
+      if (tensors.size() < 24 || random() % 3 == 0) {
+        tensors.push_back(store.create(KiB(4) << random() % 8));
+        store.put(tensors.back(), nullptr);
+      }
+      const size_t i = random() % tensors.size();
+      store.get(tensors[i], nullptr);
+      store.put(tensors[i], nullptr);
+      if (tensors.size() > 40 || random() % 4 == 0) {
+        std::swap(tensors[i], tensors.back());
+        store.free(std::move(tensors.back()), nullptr);
+        tensors.pop_back();
+      }
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "churn: %s\n", error.what());
+    return 1;
+  }
+}
+
+TEST(FaultsTest, AClientKilledAnywhereGivesEverythingBack) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  std::mt19937_64 random(20261120);
+  for (int round = 0; round < 40; ++round) {
+    const uint64_t seed = random();
+    ipc::Child child([&] { return Churn(daemon.socket(), seed); });
+    // Anywhere from the attach to a few thousand calls later.
+    const core::Tick until = ipc::Now() + std::chrono::microseconds(random() % 60000);
+    while (ipc::Now() < until) sched_yield();
+    ::kill(child.pid(), SIGKILL);
+    EXPECT_EQ(child.Wait(), -SIGKILL);
+    EXPECT_TRUE(Eventually([&] {
+      const proto::Stats stats = StatsOf(daemon);
+      return stats.clients() == 0 && stats.tensors() == 0 && stats.tiers(0).held() == 0 &&
+             stats.tiers(1).used() == 0;
+    })) << "round "
+        << round;
+  }
+  ExpectServes(daemon);
+}
+
+TEST(FaultsTest, AStoppedClientHoldsUpNobodyElse) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  ipc::Child child([&] { return Churn(daemon.socket(), 5); });
+  ASSERT_TRUE(Eventually([&] { return StatsOf(daemon).creates() > 100; }));
+  ::kill(child.pid(), SIGSTOP);
+  for (int i = 0; i < 3; ++i) ExpectServes(daemon);
+  ::kill(child.pid(), SIGKILL);
+  child.Wait();
+  EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).clients() == 0; }));
+}
+
+TEST(FaultsTest, AForkedChildIsRefusedAndItsParentGoesOn) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon, MiB(16));
+  Tensor tensor = store.create(MiB(1));
+  std::memset(tensor.data(), 7, MiB(1));
+  store.put(tensor, nullptr);
+  ipc::Child child([&] {
+    try {
+      store.get(tensor, nullptr);
+      return 1;
+    } catch (const Error& error) {
+      if (error.code() != RAVENSTORE_IS_FORKED) return 2;
+    }
+    // It may attach on its own.
+    Store own = Connect(daemon, MiB(16));
+    own.free(own.create(MiB(1)), nullptr);
+    return 0;
+  });
+  EXPECT_EQ(child.Wait(), 0);
+  EXPECT_EQ(*static_cast<char*>(store.get(tensor, nullptr)), 7);
+}
+
+TEST(FaultsTest, WhenTheDaemonDiesWaitsEndAndEverythingIsLost) {
+  DaemonProcess daemon({"--slab", "2MiB", "--link-bytes-per-second", "1000000"});
+  Store store = Connect(daemon, MiB(4), seconds(60));
+  Tensor first = store.create(MiB(3));
+  store.put(first, nullptr);
+  // Needs the first's room, whose copy takes three seconds: the call waits while the daemon dies.
+  const core::Tick begin = ipc::Now();
+  std::thread killer([&] {
+    EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).waiting() == 1; }));
+    daemon.Kill(SIGKILL);
+  });
+  EXPECT_THROW(store.create(MiB(3)), Lost);
+  killer.join();
+  EXPECT_LT(ipc::Now() - begin, seconds(20));
+  EXPECT_THROW(store.get(first, nullptr), Lost);
+  EXPECT_THROW(store.check(nullptr), Lost);
+  EXPECT_THROW(first.ready(), Lost);
+}
+
+TEST(FaultsTest, WithoutADaemonTheErrorSaysSo) {
+  ipc::ShortDirectory directory;
+  try {
+    Store::connect({.socket = directory / "nobody", .timeout = milliseconds(100)});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_UNAVAILABLE);
+    EXPECT_NE(std::string(error.what()).find(directory / "nobody"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(FaultsTest, TermDrainsAndSaysSo) {
+  DaemonProcess daemon;
+  { ExpectServes(daemon); }
+  EXPECT_EQ(daemon.Kill(SIGTERM), 0);
+  EXPECT_NE(daemon.Log().find("draining"), std::string::npos);
+}
+
+TEST(FaultsTest, ASecondDaemonAtTheSameSocketIsRefused) {
+  DaemonProcess daemon;
+  const std::string command =
+      std::string(std::getenv("RAVENSTORE_DAEMON") ? std::getenv("RAVENSTORE_DAEMON")
+                                                   : "daemon/ravenstored") +
+      " --backend host --socket " + daemon.socket() + " 2>/dev/null";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 69);
+  ExpectServes(daemon);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
