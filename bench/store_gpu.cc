@@ -95,8 +95,7 @@ void MeasureBothWays(GpuWork& work, const LinkBounds& bounds, double scale, cons
   Sweep(store, tensors, work, true, 1, 8);
   std::vector<double> rates;
   for (int i = 0; i < std::max(3, static_cast<int>(5 * scale)); ++i) {
-    rates.push_back(2 *
-                    Sweep(store, tensors, work, true, 1, 8));  // each get moved one in and one out
+    rates.push_back(Sweep(store, tensors, work, true, 1, 8));
   }
   report({.name = "store.both_ways_vs_duplex",
           .unit = "of duplex",

@@ -20,6 +20,7 @@ using core::Status;
 using core::Tick;
 using proto::LeaseState;
 
+constexpr size_t kFreesPerPart = 64;
 // Half of what addresses can name: sums of two sizes do not overflow.
 constexpr uint64_t kBytesMax = uint64_t{1} << 47;
 
@@ -86,6 +87,13 @@ Status FreeAll(std::span<const uint64_t> handles, std::optional<device::StreamHa
   SharedTicket shared;
   std::vector<proto::Request> frees;
   std::vector<Session*> ended;
+  const auto send = [&] {
+    if (frees.empty()) return;
+    size_t sent = 0;
+    Session& session = *ended.back();
+    note(session.requests().Send(frees, DeadlineAfter(ipc::Now(), session.timeout()), &sent));
+    frees.clear();
+  };
   for (const uint64_t handle : handles) {
     Tensor& tensor = *RecordOf(handle);
     uint16_t serial = SerialOf(handle);
@@ -104,12 +112,10 @@ Status FreeAll(std::span<const uint64_t> handles, std::optional<device::StreamHa
     Status begun = BeginFree(tensor, stream, &shared, &free);
     if (begun.ok()) frees.push_back(free);
     note(std::move(begun));
+    // In parts: the daemon takes one while the next is made.
+    if (frees.size() >= kFreesPerPart) send();
   }
-  if (!frees.empty()) {
-    size_t sent = 0;
-    Session& session = *ended.back();
-    note(session.requests().Send(frees, DeadlineAfter(ipc::Now(), session.timeout()), &sent));
-  }
+  send();
   for (Session* session : ended) {
     if (session->phase().load(std::memory_order_acquire) != Phase::kForked) session->Unref();
   }
@@ -219,7 +225,10 @@ Status CreateBatch(Session& session, std::span<const uint64_t> sizes, const Crea
   std::vector<uint64_t> created;
   created.reserve(sent);
   const Tick begun = ipc::Now();
+  constexpr size_t kAhead =
+      8;  // rows that the daemon's core wrote last: fetched while others are looked at
   for (size_t i = 0; i < sent; ++i) {
+    if (i + kAhead < sent) __builtin_prefetch(&session.RowAt(requests[i + kAhead].slot), 1);
     Result<uint64_t> handle = AwaitCreate(session, *device, requests[i], name, deadline);
     if (handle.ok()) {
       created.push_back(*handle);

@@ -124,8 +124,12 @@ void Planner::State::On(const SlabRemoved& event) {
       removed->second;
   Refund(*arena, removed->second);
   arena->removing.erase(removed);
+  // Who waits longest comes first: else the client that was made to give it up may take it again.
+  std::vector<Arena*> waiting(waiting_arenas_.begin(), waiting_arenas_.end());
+  std::sort(waiting.begin(), waiting.end(),
+            [](const Arena* a, const Arena* b) { return a->waiting.front() < b->waiting.front(); });
+  for (Arena* one : waiting) Touch(one);
   Touch(arena);
-  TouchWaiting();
 }
 
 void Planner::State::On(const HostGrown& event) {

@@ -254,7 +254,7 @@ core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& co
       {least(hello.device_budget(), granted.device), least(hello.host_budget(), granted.host)},
       connection.peer.pid,
       connection.peer.uid,
-      hello.name().substr(0, Names::kNameBytesMax),
+      ForPeople(hello.name()),
       std::move(segment),
       std::move(doorbell),
       {}});

@@ -51,6 +51,11 @@ class RequestConsumer {
 
   // Takes the next entry. Only its `sequence` and the reserved fields are checked.
   Take Pop(proto::Request* request);
+  // The slot of the entry `ahead` of the next one, for prefetching its row. Unchecked, and stale
+  // when that many entries are not there.
+  uint32_t SlotAhead(uint64_t ahead) const {
+    return ring_->entries[(tail_ + ahead) % proto::kRequestRingEntries].slot;
+  }
   // True when Pop would not say kEmpty. For GoToSleep (ipc/wake.h).
   bool HasWork() const;
 

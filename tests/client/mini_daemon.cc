@@ -506,6 +506,7 @@ void MiniDaemon::Die() {
   listener_.reset();
   hold_requests_ = true;
   for (auto& client : clients_) client->socket.reset();
+  wake_.Ring();  // a poll under way keeps the sockets open
 }
 
 void MiniDaemon::SendGarbage() {
