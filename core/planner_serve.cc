@@ -166,9 +166,12 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);
-  if (EvictRun(arena, need, {})) return true;
-  // The host may have no room for the best victims: then those that need none there.
-  if (EvictRun(arena, need, {.clean_only = true, .later_than = nullptr})) return true;
+  if (EvictRun(arena, need, {}, SpareCopies::kKeep)) return true;
+  // The host may have no room for the best victims: then those that need none there, and only then
+  // at the cost of copies that make others clean.
+  const EvictionIndex::Limits clean{.clean_only = true, .later_than = nullptr};
+  if (EvictRun(arena, need, clean, SpareCopies::kKeep)) return true;
+  if (EvictRun(arena, need, {}, SpareCopies::kMayDrop)) return true;
   return ReclaimFor(arena, need);
 }
 
@@ -204,11 +207,12 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   return true;
 }
 
-bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits) {
-  return EvictAll(arena, arena.index.FindRun(arena.map, need, now_, options_.link, limits));
+bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits,
+                              SpareCopies spare) {
+  return EvictAll(arena, arena.index.FindRun(arena.map, need, now_, options_.link, limits), spare);
 }
 
-bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows) {
+bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare) {
   // Taken out of the books' reach first, so that room on the host for one is not made by giving up
   // the host copy of another.
   for (const uint32_t row : rows) {
@@ -218,7 +222,7 @@ bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows) {
   const bool all = std::all_of(rows.begin(), rows.end(), [&](uint32_t row) {
     Tensor& tensor = catalog_[row];
     if (CanDrop(tensor)) return true;
-    return now_ >= arena.backoff_until && AllocateHost(tensor);
+    return now_ >= arena.backoff_until && AllocateHost(tensor, spare);
   });
   for (const uint32_t row : rows) {
     Tensor& tensor = catalog_[row];
@@ -283,10 +287,6 @@ bool Planner::State::ReclaimFor(Arena& arena, Bytes need) {
   const auto place = PlaceForSlab(arena, need);
   if (!place || arena.charged + place->missing > client.budgets.device) return false;
   const bool tenant_full = tenant.device_held[device] + place->missing > tenant.budgets.device;
-  const bool device_full =
-      devices_[device].held + place->missing > options_.device_capacity[device];
-  // In a back-off the device refused a slab although by our books it has room.
-  if (!tenant_full && !device_full && now_ >= arena.backoff_until) return false;
   std::vector<Arena*> idle;
   for (const auto& [id, other_client] : clients_) {
     Arena* other = other_client->arenas[device].get();
@@ -332,7 +332,7 @@ bool Planner::State::EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece) {
     if (!EvictionIndex::Contains(catalog_[row])) return false;
     rows.push_back(row);
   }
-  if (!EvictAll(arena, rows)) return false;
+  if (!EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
   arena.vacating = piece;
   tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] += piece.second;
   return true;
@@ -401,7 +401,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
     EvictionIndex::Limits limits;
     limits.clean_only = true;
     limits.later_than = &next;
-    EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits);
+    EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits, SpareCopies::kKeep);
     return false;  // the answers to the drops bring us back
   }
   Tensor& tensor = *catalog_.Find(next.id);

@@ -299,6 +299,9 @@ TEST_F(SessionTest, ForkedChildKeepsNoDescriptorOfTheStore) {
 }
 
 TEST_F(SessionTest, ForkedChildMayConnectAnew) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer knows no threads in a child of a process with threads";
+#endif
   Tensor tensor = Idle(kBytes, 1);
   const std::string socket = daemon_.socket();
   ASSERT_TRUE(Eventually([&] { return daemon_.asleep(); }));

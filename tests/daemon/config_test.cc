@@ -1,0 +1,222 @@
+#include "daemon/config.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::GiB;
+using core::KiB;
+using core::MiB;
+using std::chrono::microseconds;
+using std::chrono::seconds;
+
+// Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
+auto Values(const Config& config) {
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z] =
+      config;
+  return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
+                         z);
+}
+
+// Every key with a value that is not its default.
+constexpr const char* kEveryKey = R"([socket]
+path = "/tmp/other"
+group = "users"
+mode = 0o600
+[devices]
+backend = "host"
+uuids = ["HOST-1", "HOST-0"]
+slab = "2MiB"
+[limits]
+device_budget = "12GiB"
+host_budget = 4096
+device_reserve = "1.5GiB"
+clients_max = 7
+[host_pool]
+size = "3GiB"
+step = "2 MiB"
+ahead = "1KiB"
+numa_node = 1
+[transfer]
+chunk = "1MiB"
+prefetch = false
+preclean = false
+[loop]
+spin_us = 1.5
+poll_us = 7
+[log]
+level = "trace"
+[shutdown]
+drain_s = 0.25
+restart_timeout_s = 60
+[host_backend]
+devices = 2
+total = "64MiB"
+bytes_per_second = 1e9
+latency_us = 10
+)";
+
+template <size_t... I>
+void ExpectAllDiffer(const Config& one, const Config& other, std::index_sequence<I...>) {
+  const auto a = Values(one);
+  const auto b = Values(other);
+  (EXPECT_FALSE(std::get<I>(a) == std::get<I>(b)) << "value " << I, ...);
+}
+
+Config Parsed(const std::string& text) {
+  Config config;
+  const core::Status status = ParseConfig(text, "test.toml", &config);
+  EXPECT_TRUE(status.ok()) << core::Describe(status.error());
+  return config;
+}
+
+// The words that refuse `text`.
+std::string Refusal(const std::string& text) {
+  Config config;
+  const core::Status status = ParseConfig(text, "test.toml", &config);
+  if (status.ok()) return "";
+  EXPECT_EQ(status.error().code, core::ErrorCode::kInvalidArgument);
+  return status.error().message;
+}
+
+TEST(ConfigTest, EveryKeyIsRead) {
+  const Config config = Parsed(kEveryKey);
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<26>());
+  EXPECT_EQ(config.socket_path, "/tmp/other");
+  EXPECT_EQ(config.socket_group, "users");
+  EXPECT_EQ(config.socket_mode, 0600u);
+  EXPECT_EQ(config.backend, "host");
+  EXPECT_EQ(config.uuids, (std::vector<std::string>{"HOST-1", "HOST-0"}));
+  EXPECT_EQ(config.slab, MiB(2));
+  EXPECT_EQ(config.device_budget, GiB(12));
+  EXPECT_EQ(config.host_budget, KiB(4));
+  EXPECT_EQ(config.device_reserve, MiB(1536));
+  EXPECT_EQ(config.clients_max, 7u);
+  EXPECT_EQ(config.pool_size, GiB(3));
+  EXPECT_EQ(config.pool_step, MiB(2));
+  EXPECT_EQ(config.pool_ahead, KiB(1));
+  EXPECT_EQ(config.pool_numa_node, 1);
+  EXPECT_EQ(config.chunk, MiB(1));
+  EXPECT_FALSE(config.prefetch);
+  EXPECT_FALSE(config.preclean);
+  EXPECT_EQ(config.spin, core::Duration(1500));
+  EXPECT_EQ(config.poll, microseconds(7));
+  EXPECT_EQ(config.log_level, "trace");
+  EXPECT_EQ(config.drain, std::chrono::milliseconds(250));
+  EXPECT_EQ(config.restart_timeout, seconds(60));
+  EXPECT_EQ(config.host_devices, 2);
+  EXPECT_EQ(config.host_device_total, MiB(64));
+  EXPECT_EQ(config.host_bytes_per_second, 1e9);
+  EXPECT_EQ(config.host_latency, microseconds(10));
+}
+
+TEST(ConfigTest, NothingIsTheDefault) {
+  EXPECT_EQ(Values(Parsed("")), Values(Config()));
+  EXPECT_TRUE(CheckConfig(Config()).ok());
+}
+
+// A key that the shipped file did not name would keep the value that differs from its default.
+TEST(ConfigTest, TheShippedFileNamesEveryKeyWithItsDefault) {
+  Config config = Parsed(kEveryKey);
+  const core::Status status = LoadConfig("deploy/ravenstored.toml", &config);
+  ASSERT_TRUE(status.ok()) << core::Describe(status.error());
+  EXPECT_EQ(Values(config), Values(Config()));
+  EXPECT_TRUE(CheckConfig(config).ok());
+}
+
+TEST(ConfigTest, UnknownKeysAreNamedWithTheirLine) {
+  const std::string words = Refusal("[limits]\ndevice_budget = 0\ndevice_bugdet = \"12GiB\"\n");
+  EXPECT_EQ(words.find("test.toml:3: "), 0u) << words;
+  EXPECT_NE(words.find("\"limits.device_bugdet\""), std::string::npos) << words;
+  EXPECT_NE(words.find("deploy/ravenstored.toml"), std::string::npos) << words;
+  EXPECT_NE(Refusal("[limit]\nclients_max = 1\n").find("\"limit.clients_max\""), std::string::npos);
+}
+
+TEST(ConfigTest, KeysOutsideEverySectionAreNamedWithTheirLine) {
+  const std::string words = Refusal("# a remark\nprefetch = true\n");
+  EXPECT_EQ(words.find("test.toml:2: \"prefetch\" is outside every [section]"), 0u) << words;
+}
+
+TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
+  struct Case {
+    const char* line;
+    const char* key;
+    const char* accepted;
+  };
+  const Case cases[] = {
+      {"[socket]\npath = 7", "socket.path", "a string"},
+      {"[socket]\nmode = 0o1777", "socket.mode", "from 0 to 511"},
+      {"[socket]\nmode = \"660\"", "socket.mode", "a whole number"},
+      {"[devices]\nbackend = \"rocm\"", "devices.backend", R"("auto" "cuda" "host")"},
+      {"[devices]\nuuids = \"HOST-0\"", "devices.uuids", "a list of strings"},
+      {"[devices]\nuuids = [\"HOST-0\", 1]", "devices.uuids", "a list of strings"},
+      {"[devices]\nslab = \"256 Mebi\"", "devices.slab", "12GiB"},
+      {"[devices]\nslab = \"-1MiB\"", "devices.slab", "12GiB"},
+      {"[limits]\ndevice_budget = -1", "limits.device_budget", "12GiB"},
+      {"[limits]\nhost_budget = 1.5", "limits.host_budget", "12GiB"},
+      {"[limits]\nhost_budget = true", "limits.host_budget", "12GiB"},
+      {"[limits]\nclients_max = 0", "limits.clients_max", "from 1 to 100000"},
+      {"[limits]\nclients_max = 1.0", "limits.clients_max", "a whole number"},
+      {"[host_pool]\nnuma_node = -2", "host_pool.numa_node", "from -1 to 1023"},
+      {"[transfer]\nprefetch = 1", "transfer.prefetch", "true or false"},
+      {"[loop]\nspin_us = \"200\"", "loop.spin_us", "a number of microseconds"},
+      {"[loop]\npoll_us = -1", "loop.poll_us", "a number of microseconds"},
+      {"[loop]\npoll_us = nan", "loop.poll_us", "a number of microseconds"},
+      {"[log]\nlevel = \"loud\"", "log.level", R"("trace" "debug" "info" "warn" "error")"},
+      {"[shutdown]\ndrain_s = inf", "shutdown.drain_s", "a number of seconds"},
+      {"[host_backend]\ndevices = 17", "host_backend.devices", "from 1 to 16"},
+      {"[host_backend]\nbytes_per_second = -1", "host_backend.bytes_per_second", "no limit"},
+      {"[host_backend]\nbytes_per_second = nan", "host_backend.bytes_per_second", "no limit"},
+  };
+  for (const Case& one : cases) {
+    const std::string words = Refusal(one.line);
+    EXPECT_EQ(words.find("test.toml:2: "), 0u) << one.line << ": " << words;
+    EXPECT_NE(words.find(std::string("\"") + one.key + "\" must be "), std::string::npos) << words;
+    EXPECT_NE(words.find(one.accepted), std::string::npos) << words;
+  }
+}
+
+TEST(ConfigTest, BadTomlIsNamedWithItsLine) {
+  const std::string words = Refusal("[socket]\npath = \"x\"\nmode = = 3\n");
+  EXPECT_EQ(words.find("test.toml:3: not TOML: "), 0u) << words;
+}
+
+TEST(ConfigTest, AFileThatCannotBeReadIsNamed) {
+  Config config;
+  const core::Status status = LoadConfig("/nowhere/ravenstored.toml", &config);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("/nowhere/ravenstored.toml"), std::string::npos);
+}
+
+TEST(ConfigTest, WhatDoesNotFitTogetherIsNamed) {
+  struct Case {
+    const char* key;
+    void (*spoil)(Config&);
+  };
+  const Case cases[] = {
+      {"devices.slab", [](Config& c) { c.slab = MiB(3); }},
+      {"devices.slab", [](Config& c) { c.slab = core::Bytes{0}; }},
+      {"host_pool.step", [](Config& c) { c.pool_step = MiB(2) + KiB(4); }},
+      {"transfer.chunk", [](Config& c) { c.chunk = KiB(512); }},
+      {"transfer.chunk", [](Config& c) { c.chunk = MiB(1) + core::Bytes{100}; }},
+      {"host_pool.size", [](Config& c) { c.pool_size = GiB(2048); }},
+      {"socket.path", [](Config& c) { c.socket_path.clear(); }},
+      {"socket.path", [](Config& c) { c.socket_path = std::string(108, 'x'); }},
+  };
+  for (const Case& one : cases) {
+    Config config;
+    one.spoil(config);
+    const core::Status status = CheckConfig(config);
+    ASSERT_FALSE(status.ok()) << one.key;
+    EXPECT_EQ(status.error().code, core::ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.error().message.find(one.key), std::string::npos) << status.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon

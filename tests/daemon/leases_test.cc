@@ -1,0 +1,242 @@
+#include "daemon/leases.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "ipc/clock.h"
+#include "ipc/wake.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::ErrorCode;
+using core::MiB;
+using proto::LeaseState;
+
+constexpr LeaseState kStates[] = {
+    LeaseState::kFree,    LeaseState::kRequested, LeaseState::kInUse,    LeaseState::kIdle,
+    LeaseState::kLeaving, LeaseState::kAway,      LeaseState::kFetching, LeaseState::kFailed,
+    LeaseState::kFreeing, LeaseState::kLost};
+
+class LeasesTest : public testing::Test {
+ protected:
+  // Puts the row in `state` and returns its word.
+  uint64_t Set(LeaseState state, uint16_t holders = 0, uint64_t generation = 41) {
+    slot_.word = proto::Pack(proto::Lease{state, holders, generation});
+    return slot_.word;
+  }
+  void ExpectNext(LeaseState state, uint16_t holders = 0) {
+    const proto::Lease now = proto::UnpackLease(slot_.word);
+    EXPECT_EQ(now.state, state);
+    EXPECT_EQ(now.holders, holders);
+    EXPECT_EQ(now.generation, 42u);
+  }
+  // Looks whether `swing`, given the word, is taken in the state `from` alone, and leads to `to`.
+  void ExpectTakenOnlyFrom(LeaseState from, LeaseState to,
+                           const std::function<bool(uint64_t)>& swing) {
+    const uint64_t expected = Set(from);
+    EXPECT_TRUE(swing(expected));
+    ExpectNext(to);
+    for (const LeaseState state : kStates) {
+      if (state == from) continue;
+      const uint64_t word = Set(state);
+      EXPECT_FALSE(swing(expected)) << "from " << static_cast<int>(state);
+      EXPECT_EQ(slot_.word, word);
+    }
+    // The same state one generation on: it was taken and put back meanwhile.
+    const uint64_t word = Set(from, 0, 42);
+    EXPECT_FALSE(swing(expected));
+    EXPECT_EQ(slot_.word, word);
+  }
+
+  proto::LeaseSlot slot_{};
+  Lease lease_{&slot_};
+};
+
+TEST_F(LeasesTest, DropTakesTheIdleWordAlone) {
+  ExpectTakenOnlyFrom(LeaseState::kIdle, LeaseState::kAway,
+                      [&](uint64_t word) { return lease_.Drop(word); });
+}
+
+TEST_F(LeasesTest, BeginLeaveTakesTheIdleWordAlone) {
+  uint64_t leaving = 0;
+  ExpectTakenOnlyFrom(LeaseState::kIdle, LeaseState::kLeaving,
+                      [&](uint64_t word) { return lease_.BeginLeave(word, &leaving); });
+}
+
+TEST_F(LeasesTest, CommitTakesTheLeavingWordAlone) {
+  ExpectTakenOnlyFrom(LeaseState::kLeaving, LeaseState::kAway,
+                      [&](uint64_t word) { return lease_.Commit(word); });
+}
+
+TEST_F(LeasesTest, AbortLeaveTakesTheLeavingWordAlone) {
+  uint64_t idle = 0;
+  ExpectTakenOnlyFrom(LeaseState::kLeaving, LeaseState::kIdle,
+                      [&](uint64_t word) { return lease_.AbortLeave(word, &idle); });
+}
+
+TEST_F(LeasesTest, WordsThatAreHandedOnAreThoseOfTheRow) {
+  uint64_t leaving = 0;
+  ASSERT_TRUE(lease_.BeginLeave(Set(LeaseState::kIdle), &leaving));
+  EXPECT_EQ(leaving, slot_.word);
+  uint64_t idle = 0;
+  ASSERT_TRUE(lease_.AbortLeave(leaving, &idle));
+  EXPECT_EQ(idle, slot_.word);
+  ASSERT_TRUE(lease_.Drop(idle));
+  ASSERT_TRUE(lease_.Publish(1, MiB(2), &idle));
+  EXPECT_EQ(idle, slot_.word);
+  EXPECT_EQ(lease_.word(), idle);
+  EXPECT_EQ(proto::UnpackLease(idle).generation, 45u);  // four steps from 41
+}
+
+TEST_F(LeasesTest, PublishTakesAwayRowsAlone) {
+  for (const LeaseState state : kStates) {
+    const uint64_t word = Set(state);
+    slot_.place = 1;
+    uint64_t idle = 0;
+    if (state == LeaseState::kAway) {
+      slot_.arrival = 99;
+      EXPECT_TRUE(lease_.Publish(3, MiB(6), &idle));
+      ExpectNext(LeaseState::kIdle);
+      EXPECT_EQ(slot_.place * proto::kPlaceUnit, MiB(6).count());
+      EXPECT_EQ(slot_.device, 3u);
+      EXPECT_EQ(slot_.arrival, 0u);
+    } else {
+      EXPECT_FALSE(lease_.Publish(3, MiB(6), &idle)) << "from " << static_cast<int>(state);
+      EXPECT_EQ(slot_.word, word);
+      EXPECT_EQ(slot_.place, 1u);
+    }
+  }
+}
+
+TEST_F(LeasesTest, ReadPutReadsIdleRowsAlone) {
+  slot_.ticket = 7;
+  slot_.hint = 8;
+  slot_.writes = 9;
+  for (const LeaseState state : kStates) {
+    const uint64_t word = Set(state);
+    PutRecord put;
+    EXPECT_EQ(lease_.ReadPut(&put), state == LeaseState::kIdle);
+    if (state != LeaseState::kIdle) continue;
+    EXPECT_EQ(put.word, word);
+    EXPECT_EQ(put.ticket, 7u);
+    EXPECT_EQ(put.hint, 8u);
+    EXPECT_EQ(put.writes, 9u);
+  }
+}
+
+TEST_F(LeasesTest, GrantSaysWhereAndWho) {
+  Set(LeaseState::kRequested);
+  slot_.error = 5;
+  slot_.arrival = 6;
+  lease_.Grant(core::TensorId{77}, 2, MiB(4));
+  ExpectNext(LeaseState::kInUse, 1);
+  EXPECT_EQ(slot_.id, 77u);
+  EXPECT_EQ(slot_.device, 2u);
+  EXPECT_EQ(slot_.place * proto::kPlaceUnit, MiB(4).count());
+  EXPECT_EQ(slot_.arrival, 0u);
+  EXPECT_EQ(slot_.error, 0u);
+}
+
+TEST_F(LeasesTest, RefuseSaysWhy) {
+  Set(LeaseState::kRequested);
+  lease_.Refuse(ErrorCode::kOutOfMemory);
+  ExpectNext(LeaseState::kFailed);
+  EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kOutOfMemory));
+}
+
+TEST_F(LeasesTest, PromiseSaysWhereAndWhatToWaitFor) {
+  Set(LeaseState::kFetching);
+  slot_.error = 5;
+  lease_.Promise(1, MiB(8), {.index = 3, .value = 12});
+  ExpectNext(LeaseState::kInUse, 1);
+  EXPECT_EQ(slot_.device, 1u);
+  EXPECT_EQ(slot_.place * proto::kPlaceUnit, MiB(8).count());
+  EXPECT_EQ(proto::UnpackWordValue(slot_.arrival).index, 3u);
+  EXPECT_EQ(proto::UnpackWordValue(slot_.arrival).value, 12u);
+  EXPECT_EQ(slot_.error, 0u);
+}
+
+TEST_F(LeasesTest, DenyLeavesItAwayOrLost) {
+  Set(LeaseState::kFetching);
+  lease_.Deny(ErrorCode::kTimedOut);
+  ExpectNext(LeaseState::kAway);
+  EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kTimedOut));
+  Set(LeaseState::kFetching);
+  lease_.Deny(ErrorCode::kLost);
+  ExpectNext(LeaseState::kLost);
+  EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kLost));
+}
+
+TEST_F(LeasesTest, DenyInPlaceLeavesItIdleWhereItIs) {
+  Set(LeaseState::kFetching);
+  slot_.place = 17;
+  const uint64_t idle = lease_.DenyInPlace(ErrorCode::kOutOfMemory);
+  ExpectNext(LeaseState::kIdle);
+  EXPECT_EQ(idle, slot_.word);
+  EXPECT_EQ(slot_.place, 17u);
+  EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kOutOfMemory));
+}
+
+TEST_F(LeasesTest, WhatIsBeingFreedIsNotMarkedLost) {
+  for (const LeaseState state : kStates) {
+    const uint64_t word = Set(state, 2);
+    lease_.MarkLost();
+    if (state == LeaseState::kFreeing || state == LeaseState::kFree) {
+      EXPECT_EQ(slot_.word, word);
+    } else {
+      ExpectNext(LeaseState::kLost);
+    }
+  }
+}
+
+TEST_F(LeasesTest, ReleaseFreesTheRow) {
+  Set(LeaseState::kFreeing);
+  lease_.Release();
+  ExpectNext(LeaseState::kFree);
+}
+
+TEST_F(LeasesTest, GenerationsWrapWithoutTouchingTheState) {
+  Set(LeaseState::kFreeing, 0, proto::kGenerationMask);
+  lease_.Release();
+  EXPECT_EQ(slot_.word, proto::Pack(proto::Lease{LeaseState::kFree, 0, 0}));
+}
+
+TEST_F(LeasesTest, EveryAnswerClearsTheWaiters) {
+  const std::function<void()> answers[] = {
+      [&] { lease_.Grant(core::TensorId{1}, 0, MiB(0)); },
+      [&] { lease_.Refuse(ErrorCode::kLimit); },
+      [&] { lease_.Promise(0, MiB(0), {}); },
+      [&] { lease_.Deny(ErrorCode::kTimedOut); },
+      [&] { lease_.DenyInPlace(ErrorCode::kTimedOut); },
+      [&] { lease_.MarkLost(); },
+      [&] { lease_.Release(); },
+  };
+  for (size_t i = 0; i < std::size(answers); ++i) {
+    Set(LeaseState::kFetching);
+    slot_.waiters = 1;
+    answers[i]();
+    EXPECT_EQ(slot_.waiters, 0u) << "answer " << i;
+  }
+}
+
+TEST_F(LeasesTest, AnAnswerWakesWhoSleepsOnTheRow) {
+  const uint64_t requested = Set(LeaseState::kRequested);
+  const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
+  std::thread client([&] {
+    while (slot_.word == requested && ipc::Now() < deadline) {
+      slot_.waiters = 1;
+      ipc::SleepOnLowHalf(&slot_.word, requested, deadline);
+    }
+  });
+  while (slot_.waiters == 0) std::this_thread::yield();
+  lease_.Grant(core::TensorId{1}, 0, MiB(0));
+  client.join();
+  EXPECT_LT(ipc::Now(), deadline);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon

@@ -1,0 +1,181 @@
+#include "daemon/session.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "core/check.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::SlotId;
+
+std::shared_ptr<Attachment> MakeAttachment() {
+  auto segment = ipc::ControlSegment::Create(7);
+  auto doorbell = ipc::Doorbell::Create();
+  RAVEN_CHECK(segment.ok());
+  RAVEN_CHECK(doorbell.ok());
+  auto attachment = std::make_shared<Attachment>(Attachment{core::ClientId{7},
+                                                            core::TenantId{1},
+                                                            {},
+                                                            1,
+                                                            2,
+                                                            "session_test",
+                                                            std::move(*segment),
+                                                            std::move(*doorbell),
+                                                            {}});
+  attachment->arenas.resize(2);
+  return attachment;
+}
+
+class SessionTest : public testing::Test {
+ protected:
+  proto::LogLane& Lane(size_t i) { return session_.segment()->log[i]; }
+  void UseLanes(uint32_t lanes) { session_.segment()->header.log_lanes = lanes; }
+
+  Session session_{MakeAttachment()};
+};
+
+TEST(ArrivalWordsTest, AllWordsAreGivenOnceAndTheirValuesRise) {
+  ArrivalWords words;
+  std::set<uint16_t> given;
+  uint64_t last = 0;
+  for (uint32_t i = 0; i < proto::kArrivalWords; ++i) {
+    const auto word = words.Take();
+    ASSERT_TRUE(word.has_value());
+    EXPECT_LT(word->index, proto::kArrivalWords);
+    EXPECT_TRUE(given.insert(word->index).second) << word->index;
+    EXPECT_GT(word->value, last);
+    last = word->value;
+  }
+  EXPECT_FALSE(words.Take().has_value());
+}
+
+TEST(ArrivalWordsTest, AWordThatCameBackServesAgainWithAHigherValue) {
+  ArrivalWords words;
+  std::vector<proto::WordValue> taken;
+  for (uint32_t i = 0; i < proto::kArrivalWords; ++i) taken.push_back(*words.Take());
+  words.GiveBack(taken[3].index);
+  const auto again = words.Take();
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->index, taken[3].index);
+  EXPECT_GT(again->value, taken.back().value);
+}
+
+TEST_F(SessionTest, RowsGrowWithTheSlotsAndStayWhatTheyAre) {
+  EXPECT_EQ(session_.rows(), 0u);
+  session_.RowOf(SlotId{2}) = {core::TensorId{5}, 6};
+  EXPECT_EQ(session_.rows(), 3u);
+  EXPECT_EQ(session_.RowOf(SlotId{0}).tensor, core::kNoTensor);
+  session_.RowOf(SlotId{proto::kSlotCapacity - 1});
+  EXPECT_EQ(session_.rows(), proto::kSlotCapacity);
+  EXPECT_EQ(session_.RowOf(SlotId{2}).tensor, core::TensorId{5});
+  EXPECT_EQ(session_.RowOf(SlotId{2}).quiet_word, 6u);
+}
+
+TEST_F(SessionTest, ItKnowsEveryDevice) {
+  EXPECT_EQ(session_.pieces.size(), 2u);
+  EXPECT_EQ(session_.id(), core::ClientId{7});
+}
+
+TEST_F(SessionTest, RequestsComeInOrder) {
+  EXPECT_FALSE(session_.HasWork());
+  ipc::RequestProducer ring(&session_.segment()->requests);
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    proto::Request request{};
+    request.slot = slot;
+    ASSERT_TRUE(ring.Push(request));
+  }
+  EXPECT_TRUE(session_.HasWork());
+  proto::Request request;
+  for (uint32_t slot = 0; slot < 3; ++slot) {
+    ASSERT_EQ(session_.NextRequest(&request), ipc::Take::kEntry);
+    EXPECT_EQ(request.slot, slot);
+  }
+  EXPECT_EQ(session_.NextRequest(&request), ipc::Take::kEmpty);
+  EXPECT_FALSE(session_.HasWork());
+}
+
+TEST_F(SessionTest, AFaultyClientHasNoWork) {
+  ipc::RequestProducer(&session_.segment()->requests).Push({});
+  session_.faulty = true;
+  EXPECT_FALSE(session_.HasWork());
+}
+
+TEST_F(SessionTest, EveryLaneInUseIsRead) {
+  ipc::LogProducer first(&Lane(0));
+  ipc::LogProducer last(&Lane(proto::kLogLanes - 1));
+  proto::Access access;
+  first.Append({1, proto::AccessOp::kPut});
+  EXPECT_FALSE(session_.NextAccess(&access)) << "no lane is in use";
+  UseLanes(proto::kLogLanes);
+  last.Append({2, proto::AccessOp::kGet});
+  EXPECT_TRUE(session_.HasWork());
+  ASSERT_TRUE(session_.NextAccess(&access));
+  EXPECT_EQ(access.slot, 1u);
+  EXPECT_EQ(access.op, proto::AccessOp::kPut);
+  ASSERT_TRUE(session_.NextAccess(&access));
+  EXPECT_EQ(access.slot, 2u);
+  EXPECT_EQ(access.op, proto::AccessOp::kGet);
+  EXPECT_FALSE(session_.NextAccess(&access));
+  EXPECT_FALSE(session_.HasWork());
+}
+
+TEST_F(SessionTest, MoreLanesThanThereAreAreNotRead) {
+  UseLanes(0xffffffff);
+  proto::Access access;
+  EXPECT_FALSE(session_.NextAccess(&access));
+}
+
+TEST_F(SessionTest, ACorruptLaneHidesItselfAlone) {
+  UseLanes(2);
+  Lane(0).head = uint64_t{1} << 40;
+  ipc::LogProducer good(&Lane(1));
+  good.Append({3, proto::AccessOp::kPut});
+  proto::Access access;
+  ASSERT_TRUE(session_.NextAccess(&access));
+  EXPECT_EQ(access.slot, 3u);
+  EXPECT_FALSE(session_.NextAccess(&access));
+  EXPECT_FALSE(session_.HasWork()) << "else the daemon never sleeps again";
+  Lane(0).head = 0;
+  EXPECT_FALSE(session_.HasWork()) << "it stays corrupt";
+}
+
+TEST_F(SessionTest, DroppedEntriesAreToldOncePerRise) {
+  UseLanes(1);
+  ipc::LogProducer lane(&Lane(0));
+  for (uint32_t i = 0; i < proto::kLogLaneEntries; ++i) lane.Append({i, proto::AccessOp::kGet});
+  proto::Access access;
+  ASSERT_TRUE(session_.NextAccess(&access));
+  EXPECT_FALSE(session_.LogWasDropped());
+  lane.Append({1, proto::AccessOp::kGet});
+  for (int i = 0; i < 2; ++i) lane.Append({1, proto::AccessOp::kGet});
+  EXPECT_TRUE(session_.LogWasDropped());
+  EXPECT_FALSE(session_.LogWasDropped());
+  EXPECT_EQ(session_.log_dropped(), 2u);
+  lane.Append({1, proto::AccessOp::kGet});
+  EXPECT_TRUE(session_.LogWasDropped());
+  EXPECT_EQ(session_.log_dropped(), 3u);
+}
+
+TEST_F(SessionTest, FailuresAreRememberedWithinBounds) {
+  EXPECT_EQ(session_.Failure(SlotId{1}), "");
+  session_.RememberFailure(SlotId{1}, "no room");
+  EXPECT_EQ(session_.Failure(SlotId{1}), "no room");
+  session_.RememberFailure(SlotId{1}, "no time");
+  EXPECT_EQ(session_.Failure(SlotId{1}), "no time");
+  size_t remembered = 0;
+  constexpr uint32_t kFailures = 10000;
+  for (uint32_t i = 0; i < kFailures; ++i) {
+    session_.RememberFailure(SlotId{i}, std::to_string(i));
+    EXPECT_EQ(session_.Failure(SlotId{i}), std::to_string(i));
+  }
+  for (uint32_t i = 0; i < kFailures; ++i) remembered += !session_.Failure(SlotId{i}).empty();
+  EXPECT_LE(remembered, 64u);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
