@@ -9,6 +9,7 @@
 #include "bench/link_bounds.h"
 #include "bench/store_figures.h"
 #include "client/client.h"
+#include "client/ctl/session.h"
 #include "device/open.h"
 #include "ipc/clock.h"
 #include "tests/daemon/daemon_process.h"
@@ -21,11 +22,9 @@ using daemon::DaemonProcess;
 using std::chrono::seconds;
 
 const char* const kGpuFigures[][2] = {
-    {"store.get_16mib_vs_link", "of link"},
-    {"store.get_1mib_vs_queue", "of queue"},
-    {"store.both_ways_vs_duplex", "of duplex"},
-    {"store.gemm_slowdown", "x"},
-    {"store.stream_pair_us", "us"},
+    {"store.get_16mib_vs_link", "of link"},     {"store.get_1mib_vs_queue", "of queue"},
+    {"store.both_ways_vs_duplex", "of duplex"}, {"store.gemm_slowdown", "x"},
+    {"store.loop_pause_gpu_ms", "ms"},          {"store.stream_pair_us", "us"},
     {"store.stream_pair_gpu_us", "us"},
 };
 
@@ -124,6 +123,16 @@ void MeasureBothWays(GpuWork& work, const LinkBounds& bounds, double scale, cons
           .value = busy / ((quiet_before + quiet_after) / 2),
           .bound = (quiet_before + quiet_after) / 2,
           .target = 1.01});
+
+  auto session = client::ctl::Session::Open(daemon.socket(), seconds(30));
+  RAVEN_CHECK(session.ok());
+  auto stats = session->Stats();
+  RAVEN_CHECK(stats.ok());
+  report({.name = "store.loop_pause_gpu_ms",
+          .unit = "ms",
+          .value = static_cast<double>(stats->loop_pause_max_ns()) / 1e6,
+          .bound = static_cast<double>(stats->loop_pause_p999_ns()) / 1e6,
+          .target = 2});
 }
 
 void MeasureStreamPair(GpuWork& work, double scale, const Report& report) {

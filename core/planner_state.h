@@ -62,6 +62,9 @@ class Planner::State {
     std::vector<Bytes> device_going;
     Bytes host_used;
   };
+  // kMayDrop: for a tensor that has to leave, spare copies of others may be given up. A copy that
+  // is only made ahead is not worth one: the two would replace each other for ever.
+  enum class SpareCopies { kKeep, kMayDrop };
   struct InOrder {
     bool operator()(const Arena* a, const Arena* b) const {
       return std::pair(a->client, a->device) < std::pair(b->client, b->device);
@@ -118,9 +121,9 @@ class Planner::State {
   };
   std::optional<SlabPlace> PlaceForSlab(const Arena& arena, Bytes need) const;
   bool AddSlabFor(Arena& arena, Bytes need);
-  bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits);
+  bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
   // All of the rows, or none: half a run is harm without use.
-  bool EvictAll(Arena& arena, const std::vector<uint32_t>& rows);
+  bool EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare);
   void Evict(Arena& arena, Tensor& tensor);
   bool ReclaimFor(Arena& arena, Bytes need);
   // For a fetch on another device than the tensor's: false while it has not left there.
@@ -148,9 +151,6 @@ class Planner::State {
   void Reindex(Tensor& tensor);
   void List(Tensor& tensor);  // among the prefetch candidates
   void Unlist(Tensor& tensor);
-  // kMayDrop: for a tensor that has to leave, spare copies of others may be given up. A copy that
-  // is only made ahead is not worth one: the two would replace each other for ever.
-  enum class SpareCopies { kKeep, kMayDrop };
   bool AllocateHost(Tensor& tensor, SpareCopies spare = SpareCopies::kMayDrop);
   void FreeHost(Tensor& tensor);
   // The tensor is on its device and on the host: its copy there can be given up.

@@ -104,6 +104,8 @@ core::Status Loop::Init() {
     lanes_[i].in = std::make_unique<TransferLane>(
         devices_[i], device::Direction::kHostToDevice, options_.transfers, &words_[2 * i + 1],
         [this, device](JobId job, bool ok) { FinishIn(device, job, ok); });
+    RAVEN_RETURN_IF_ERROR(lanes_[i].out->Open());
+    RAVEN_RETURN_IF_ERROR(lanes_[i].in->Open());
   }
   return core::Ok();
 }

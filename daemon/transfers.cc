@@ -23,6 +23,11 @@ TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direc
       word_(word),
       finished_(std::move(finished)) {}
 
+core::Status TransferLane::Open() {
+  RAVEN_ASSIGN_OR_RETURN(channel_, device_->OpenChannel(direction_));
+  return core::Ok();
+}
+
 JobId TransferLane::Submit(std::vector<Piece> pieces, bool demand, device::Word* arrival,
                            uint64_t arrival_value) {
   RAVEN_CHECK(!pieces.empty());
@@ -40,12 +45,9 @@ void TransferLane::Promote(JobId id, device::Word* arrival, uint64_t arrival_val
   Job& job = jobs_.at(id);
   job.arrival = arrival;
   job.arrival_value = arrival_value;
-  if (job.next == job.pieces.size()) {
-    // Every copy is enqueued: a signal now fires after them. If it cannot, the failure path fires
-    // it.
-    if (auto status = channel_->Signal(arrival, arrival_value); !status.ok()) FailAll();
-    return;
-  }
+  // Every copy is enqueued: Finish will write the arrival. Not the channel, whose write could come
+  // after the word was given back, and lower what a later transfer of another lane wrote.
+  if (job.next == job.pieces.size()) return;
   if (job.demand) return;
   job.demand = true;
   background_.erase(std::find(background_.begin(), background_.end(), id));
@@ -90,14 +92,12 @@ std::deque<JobId>* TransferLane::NextQueue() {
 bool TransferLane::Enqueue() {
   bool any = false;
   if (!channel_ && NextQueue() != nullptr) {
-    auto channel = device_->OpenChannel(direction_);
-    if (!channel.ok()) {
+    if (auto opened = Open(); !opened.ok()) {
       spdlog::error("{}: no copy channel: {}", device_->info().uuid,
-                    core::Describe(channel.error()));
+                    core::Describe(opened.error()));
       FailAll();
       return true;
     }
-    channel_ = std::move(channel).value();
   }
   while (auto* queue = NextQueue()) {
     if (in_flight_.size() >= options_.in_flight_copies) break;

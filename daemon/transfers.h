@@ -43,8 +43,12 @@ class TransferLane {
   TransferLane(std::shared_ptr<device::Device> device, device::Direction direction, Options options,
                device::Word* word, Finished finished);
 
-  // Queues a job. When it ends, well or not, `arrival` (if not null) is made to hold
-  // `arrival_value`, by the channel after the last piece.
+  // Opens the channel, which may take long. Without it the first job does; so it is also after a
+  // failure.
+  core::Status Open();
+
+  // Queues a job. When it ended, well or not, and Finished was called, `arrival` (if not null) is
+  // made to hold `arrival_value`.
   JobId Submit(std::vector<Piece> pieces, bool demand, device::Word* arrival,
                uint64_t arrival_value);
   // Gives a job that is not finished an arrival and moves it among the demands.

@@ -253,13 +253,13 @@ TEST(PlannerTest, AFullHostGivesUpCopiesOfTensorsThatAreOnTheirDevice) {
   Script s({.capacity = KiB(12), .slab = KiB(4), .host = KiB(4), .host_budget = KiB(4)});
   s.Make("A", KiB(4)).Make("B", KiB(4)).Create("C", KiB(4)).Create("D", KiB(4)).CopyDone("A");
   EXPECT_EQ(s.StateOf("D"), State::kInUse);
-  s.Free("D").Get("A").CopyDone("A").PutUnchanged("A", Order(1));
+  s.Free("D").Get("A").CopyDone("A");
   EXPECT_TRUE(s.View("A").on_host);
-  // A is hinted as needed at once, so B must leave, into the room of A's copy.
-  s.Pass(seconds(1)).Create("E", KiB(4));
+  // A is in use, so B must leave, into the room of A's copy.
+  s.Create("E", KiB(4));
   EXPECT_EQ(s.StateOf("B"), State::kLeaving);
   EXPECT_FALSE(s.View("A").on_host);
-  s.CopyDone("B").Get("A").Use("A");
+  s.CopyDone("B").Use("A");
   EXPECT_EQ(s.StateOf("E"), State::kInUse);
 }
 
@@ -304,6 +304,19 @@ TEST(PlannerTest, DoesNotThrashWhileTensorsAreOnlyCreated) {
   EXPECT_EQ(s.stats().in, Bytes(0));
   EXPECT_LE(s.stats().out, KiB(4) * 20);  // each at most once
   for (int i = 0; i < 17; ++i) EXPECT_EQ(s.StateOf("T" + std::to_string(i)), State::kAway) << i;
+}
+
+TEST(PlannerTest, StopsPrefetchingOnceTheNextForwardPassNeedsRoom) {
+  Script s({.capacity = KiB(12), .slab = KiB(4), .prefetch = true});
+  s.Make("first", KiB(4)).Get("first").Free("first");  // the end of a backward pass
+  for (int i = 0; i < 10; ++i) {
+    s.Create("T" + std::to_string(i), KiB(4)).AllCopiesDone();
+    s.Put("T" + std::to_string(i), Order(-i)).Pass(milliseconds(1)).AllCopiesDone();
+  }
+  s.Free("T9").Pass(milliseconds(1));  // room, but nobody wants tensors back yet
+  EXPECT_EQ(s.stats().prefetches, 0u);
+  s.Get("T8");
+  EXPECT_GT(s.stats().prefetches, 0u);
 }
 
 TEST(PlannerTest, PrefetchesInTimeForTheHint) {

@@ -65,7 +65,8 @@ template <size_t... I>
 void ExpectAllDiffer(const Config& one, const Config& other, std::index_sequence<I...>) {
   const auto a = Values(one);
   const auto b = Values(other);
-  (EXPECT_FALSE(std::get<I>(a) == std::get<I>(b)) << "value " << I, ...);
+  const bool same[] = {std::get<I>(a) == std::get<I>(b)...};
+  for (size_t i = 0; i < sizeof...(I); ++i) EXPECT_FALSE(same[i]) << "value " << i;
 }
 
 Config Parsed(const std::string& text) {

@@ -1,7 +1,9 @@
 // The store end to end: a real daemon, the real client library, the host backend.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
@@ -9,6 +11,7 @@
 
 #include "client/client.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/ipc/short_directory.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -254,6 +257,76 @@ TEST_F(StoreTest, GetIntoAndAdoptCopy) {
   std::vector<uint64_t> target(source.size());
   store.get_into(tensor, target.data(), nullptr, {.blocking = true});
   EXPECT_EQ(source, target);
+}
+
+// More fetches at once than there are arrival words, requests in the ring or copies in flight.
+TEST_F(StoreTest, ABatchOfManyAwayTensorsComesBackOverASlowLink) {
+  ipc::ShortDirectory directory;
+  const std::string config = directory / "config.toml";
+  std::ofstream(config) << "[transfer]\nprefetch = false\npreclean = false\n";
+  DaemonProcess daemon(
+      {"--config", config, "--slab", "2MiB", "--link-bytes-per-second", "30000000"});
+  Store store = Connect(daemon, MiB(8));
+  constexpr uint64_t kCount = 1500;
+  constexpr uint64_t kBytes = KiB(4);
+  std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(kCount, kBytes));
+  std::vector<ravenstore_tensor_t*> handles;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    Fill(tensors[i].data(), kBytes, i);
+    store.put(tensors[i], nullptr);
+    handles.push_back(tensors[i].handle());
+  }
+  store.free(store.create(MiB(8)), nullptr);  // pushes all of them out
+  const uint64_t misses = store.stats().misses;
+  std::vector<void*> addresses(kCount);
+  ASSERT_EQ(ravenstore_get_batch(store.handle(), handles.data(), kCount, nullptr, nullptr,
+                                 addresses.data()),
+            RAVENSTORE_OK)
+      << ravenstore_last_error();
+  EXPECT_EQ(store.stats().misses - misses, kCount);
+  for (uint64_t i = 0; i < kCount; ++i) EXPECT_TRUE(Holds(addresses[i], kBytes, i)) << i;
+  ASSERT_EQ(ravenstore_put_batch(store.handle(), handles.data(), kCount, nullptr, nullptr),
+            RAVENSTORE_OK);
+  EXPECT_FALSE(daemon.Exited());
+}
+
+// RAVENSTORE_DEBUG=poison is read when a store is connected.
+class PoisonedStoreTest : public StoreTest {
+ protected:
+  PoisonedStoreTest() { ::setenv("RAVENSTORE_DEBUG", "poison", 1); }
+  ~PoisonedStoreTest() override { ::unsetenv("RAVENSTORE_DEBUG"); }
+};
+
+TEST_F(PoisonedStoreTest, AWriteAfterThePutIsCorruptAtTheNextGet) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon, MiB(16));
+  Tensor tensor = store.create(MiB(1));
+  auto* data = static_cast<char*>(tensor.data());
+  Fill(data, MiB(1), 5);
+  store.put(tensor, nullptr);
+  data[4711] = 'x';
+  try {
+    store.get(tensor, nullptr);
+    FAIL() << "the write was not seen";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_CORRUPT);
+    EXPECT_NE(std::string(error.what()).find("4711"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(PoisonedStoreTest, WhoeverKeepsToTheRulesNoticesNothing) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(8));
+  std::vector<Tensor> tensors;
+  for (uint64_t i = 0; i < 12; ++i) {  // more than fit
+    tensors.push_back(store.create(MiB(1)));
+    Fill(tensors[i].data(), MiB(1), i);
+    store.put(tensors[i], nullptr);
+  }
+  for (uint64_t i = 0; i < 12; ++i) {
+    EXPECT_TRUE(Holds(store.get(tensors[i], nullptr), MiB(1), i)) << i;
+    store.put(tensors[i], nullptr);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,188 @@
+// What ravenctl is told of a running daemon.
+#include "daemon/admin.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/ctl/session.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using client::ctl::Session;
+using std::chrono::seconds;
+
+class AdminTest : public testing::Test {
+ protected:
+  Store Connect(const std::string& name, uint64_t device_budget = 0) {
+    return Store::connect(
+        {.socket = daemon_.socket(), .name = name, .device_budget = device_budget});
+  }
+  std::map<std::string, proto::TensorInfo> ByName() {
+    std::map<std::string, proto::TensorInfo> tensors;
+    EXPECT_TRUE(admin_
+                    .List(0,
+                          [&](const proto::TensorInfo& tensor) {
+                            tensors[tensor.name()] = tensor;
+                            return true;
+                          })
+                    .ok());
+    return tensors;
+  }
+
+  DaemonProcess daemon_{{"--slab", "4MiB", "--device-total", "64MiB", "--pool-size", "128MiB"}};
+  Session admin_ = std::move(*Session::Open(daemon_.socket(), seconds(30)));
+};
+
+TEST_F(AdminTest, EveryTensorIsListedOnceOverManyPages) {
+  Store store = Connect("one");
+  Store other = Connect("other");
+  const std::vector<uint64_t> sizes(700, 512);
+  const std::vector<Tensor> tensors = store.create(sizes);
+  const Tensor last = other.create(KiB(1));
+  std::set<uint64_t> seen;
+  ASSERT_TRUE(admin_
+                  .List(0,
+                        [&](const proto::TensorInfo& tensor) {
+                          EXPECT_TRUE(seen.insert(tensor.id()).second) << tensor.id();
+                          return true;
+                        })
+                  .ok());
+  EXPECT_EQ(seen.size(), 701u);
+  for (const Tensor& tensor : tensors) EXPECT_TRUE(seen.contains(tensor.id()));
+  EXPECT_TRUE(seen.contains(last.id()));
+}
+
+TEST_F(AdminTest, OneClientsTensorsAloneAreListed) {
+  Store store = Connect("one");
+  Store other = Connect("other");
+  const std::vector<uint64_t> sizes(200, 512);
+  const std::vector<Tensor> tensors = store.create(sizes);
+  const Tensor last = other.create(KiB(1));
+  uint32_t client = 0;
+  for (const auto& info : *admin_.Clients()) {
+    if (info.name() == "other") client = info.client();
+  }
+  std::vector<uint64_t> seen;
+  ASSERT_TRUE(admin_
+                  .List(client,
+                        [&](const proto::TensorInfo& tensor) {
+                          EXPECT_EQ(tensor.client(), client);
+                          seen.push_back(tensor.id());
+                          return true;
+                        })
+                  .ok());
+  EXPECT_EQ(seen, std::vector<uint64_t>{last.id()});
+}
+
+TEST_F(AdminTest, TensorsShowTheirNameStateAndTier) {
+  Store store = Connect("one", MiB(8));
+  Tensor away = store.create(MiB(4), {.name = "away"});
+  store.put(away, nullptr);
+  Tensor idle = store.create(MiB(4), {.name = "idle"});
+  store.put(idle, nullptr);
+  Tensor used = store.create(MiB(4), {.name = "used"});  // pushes one of the others out
+  EXPECT_TRUE(Eventually([&] {
+    const auto now = ByName();
+    return now.at("away").state() == "away" || now.at("idle").state() == "away";
+  }));
+  const auto now = ByName();
+  ASSERT_EQ(now.size(), 3u);
+  EXPECT_EQ(now.at("used").state(), "in use");
+  EXPECT_EQ(now.at("used").tier(), "device 0");
+  EXPECT_EQ(now.at("used").bytes(), MiB(4));
+  EXPECT_EQ(now.at("used").id(), used.id());
+  for (const auto& name : {"away", "idle"}) {
+    const auto& tensor = now.at(name);
+    if (tensor.state() == "away") {
+      EXPECT_EQ(tensor.tier(), "host");
+    }
+  }
+}
+
+TEST_F(AdminTest, ClientsShowWhoTheyAreAndWhatTheyHold) {
+  Store store = Connect("trainer", MiB(16));
+  Tensor used = store.create(MiB(3));
+  Tensor idle = store.create(MiB(1));
+  store.put(idle, nullptr);
+  EXPECT_TRUE(Eventually([&] { return admin_.Clients()->front().in_use_bytes() == MiB(3); }));
+  const auto clients = admin_.Clients();
+  ASSERT_EQ(clients->size(), 1u);
+  const proto::ClientInfo& info = clients->front();
+  EXPECT_EQ(info.name(), "trainer");
+  EXPECT_EQ(info.pid(), static_cast<uint32_t>(::getpid()));
+  EXPECT_EQ(info.uid(), ::geteuid());
+  EXPECT_EQ(info.tensors(), 2u);
+  EXPECT_EQ(info.device_bytes(), MiB(4));
+  EXPECT_EQ(info.device_budget(), MiB(16));
+  EXPECT_EQ(info.waiting(), 0u);
+}
+
+TEST_F(AdminTest, EveryClientIsListedOverManyPages) {
+  std::vector<Store> stores;
+  for (int i = 0; i < 140; ++i) stores.push_back(Connect("client " + std::to_string(i)));
+  const auto clients = admin_.Clients();
+  ASSERT_TRUE(clients.ok());
+  std::set<std::string> names;
+  for (const auto& info : *clients) names.insert(info.name());
+  EXPECT_EQ(clients->size(), 140u);
+  EXPECT_EQ(names.size(), 140u);
+}
+
+TEST_F(AdminTest, StatsCountWhatWasDone) {
+  Store store = Connect("one");
+  Store other = Connect("other");
+  Tensor elsewhere = other.create(MiB(2));
+  Tensor tensor = store.create(MiB(1));
+  for (int i = 0; i < 5; ++i) {
+    store.put(tensor, nullptr);
+    store.get(tensor, nullptr);
+  }
+  for (int i = 0; i < 3; ++i) store.free(store.create(KiB(4)), nullptr);
+  EXPECT_TRUE(Eventually([&] { return admin_.Stats()->frees() == 3; }));
+  EXPECT_TRUE(Eventually([&] { return admin_.Stats()->hits() == 5; }));
+  const auto stats = admin_.Stats();
+  ASSERT_EQ(stats->tiers_size(), 2);
+  EXPECT_EQ(stats->tiers(0).name(), "device 0");
+  EXPECT_EQ(stats->tiers(0).capacity(), MiB(64));
+  EXPECT_EQ(stats->tiers(0).used(), MiB(3));
+  EXPECT_EQ(stats->tiers(0).held(), MiB(8));
+  EXPECT_EQ(stats->tiers(1).name(), "host");
+  EXPECT_EQ(stats->tiers(1).capacity(), MiB(128));
+  EXPECT_EQ(stats->tiers(1).used(), 0u);
+  EXPECT_EQ(stats->clients(), 2u);
+  EXPECT_EQ(stats->tensors(), 2u);
+  EXPECT_EQ(stats->creates(), 5u);
+  EXPECT_EQ(stats->gets(), 5u);
+  EXPECT_EQ(stats->misses(), 0u);
+  EXPECT_EQ(stats->bad_requests(), 0u);
+  EXPECT_GT(stats->uptime_ns(), 0u);
+  EXPECT_GT(stats->daemon_rss_bytes(), MiB(1));
+  EXPECT_GE(stats->loop_pause_max_ns(), stats->loop_pause_p999_ns());
+}
+
+TEST_F(AdminTest, AClientsOwnStatsCountItAlone) {
+  Store store = Connect("one", MiB(16));
+  Store other = Connect("other");
+  const std::vector<Tensor> elsewhere = other.create(std::vector<uint64_t>(9, KiB(4)));
+  Tensor tensor = store.create(MiB(1));
+  store.put(tensor, nullptr);
+  store.get(tensor, nullptr);
+  EXPECT_TRUE(Eventually([&] { return store.stats().gets == 1; }));
+  EXPECT_EQ(store.stats().tensors, 1u);
+  EXPECT_EQ(store.stats().hits, 1u);
+  EXPECT_EQ(store.stats().device_budget, MiB(16));
+  EXPECT_EQ(other.stats().tensors, 9u);
+  EXPECT_EQ(other.stats().gets, 0u);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon

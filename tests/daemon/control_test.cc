@@ -1,0 +1,225 @@
+// The control socket of a running daemon.
+#include "daemon/control.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/ctl/session.h"
+#include "proto/control.pb.h"
+#include "proto/layout.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using client::ctl::Session;
+using core::ErrorCode;
+using proto::ClientPacket;
+using std::chrono::seconds;
+
+Store Connect(const DaemonProcess& daemon, uint64_t device_budget = 0) {
+  return Store::connect(
+      {.socket = daemon.socket(), .name = "control_test", .device_budget = device_budget});
+}
+
+Session Open(const DaemonProcess& daemon) {
+  auto session = Session::Open(daemon.socket(), seconds(30));
+  RAVEN_CHECK(session.ok());
+  return std::move(*session);
+}
+
+// A connection that says what a client library would not.
+class Raw {
+ public:
+  explicit Raw(const DaemonProcess& daemon)
+      : socket_(std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)))) {}
+
+  proto::DaemonPacket Ask(ClientPacket packet) {
+    packet.set_request(++request_);
+    RAVEN_CHECK(ipc::Send(socket_.get(), packet.SerializeAsString()).ok());
+    auto received = ipc::Receive(socket_.get(), true);
+    RAVEN_CHECK(received.ok() && received->has_value());
+    proto::DaemonPacket answer;
+    RAVEN_CHECK(answer.ParseFromString((*received)->bytes));
+    EXPECT_EQ(answer.request(), request_);
+    return answer;
+  }
+  proto::DaemonPacket Greet() {
+    ClientPacket hello;
+    hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+    hello.mutable_hello()->set_control_only(true);
+    return Ask(hello);
+  }
+  proto::DaemonPacket Intern(const std::string& name) {
+    ClientPacket packet;
+    packet.mutable_intern_name()->set_name(name);
+    return Ask(packet);
+  }
+
+ private:
+  ipc::UniqueFd socket_;
+  uint64_t request_ = 0;
+};
+
+ErrorCode CodeOf(const proto::DaemonPacket& answer) {
+  return static_cast<ErrorCode>(answer.failure().code());
+}
+
+TEST(ControlTest, TheFirstMessageMustBeHello) {
+  DaemonProcess daemon;
+  Raw raw(daemon);
+  ClientPacket stats;
+  stats.mutable_stats();
+  EXPECT_EQ(CodeOf(raw.Ask(stats)), ErrorCode::kWrongState);
+  EXPECT_TRUE(raw.Greet().has_welcome());
+  EXPECT_EQ(CodeOf(raw.Greet()), ErrorCode::kWrongState);
+  EXPECT_TRUE(raw.Ask(stats).has_stats());
+}
+
+TEST(ControlTest, AToolIsNoClient) {
+  DaemonProcess daemon;
+  Raw raw(daemon);
+  const proto::DaemonPacket welcome = raw.Greet();
+  EXPECT_EQ(welcome.welcome().client(), 0u);
+  EXPECT_EQ(welcome.welcome().devices_size(), 1);
+  ClientPacket detach;
+  detach.mutable_detach();
+  EXPECT_EQ(CodeOf(raw.Ask(detach)), ErrorCode::kWrongState);
+  EXPECT_EQ(Open(daemon).Stats()->clients(), 0u);
+}
+
+TEST(ControlTest, UnknownMessagesAreRefused) {
+  DaemonProcess daemon;
+  Raw raw(daemon);
+  raw.Greet();
+  EXPECT_EQ(CodeOf(raw.Ask(ClientPacket())), ErrorCode::kInvalidArgument);
+}
+
+TEST(ControlTest, NamesAreNumberedOnceForAll) {
+  DaemonProcess daemon;
+  Raw one(daemon);
+  Raw other(daemon);
+  one.Greet();
+  other.Greet();
+  const uint32_t id = one.Intern("layer0").name_interned().id();
+  EXPECT_NE(id, 0u);
+  EXPECT_EQ(other.Intern("layer0").name_interned().id(), id);
+  EXPECT_NE(other.Intern("layer1").name_interned().id(), id);
+  EXPECT_EQ(CodeOf(one.Intern(std::string(256, 'x'))), ErrorCode::kLimit);
+}
+
+TEST(ControlTest, ClientsBeyondTheLimitWaitTheirTurn) {
+  DaemonProcess daemon({"--clients-max", "1"});
+  std::optional<Store> first(Connect(daemon));
+  try {
+    Connect(daemon);
+    FAIL() << "a second client was attached";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_LIMIT);
+    EXPECT_NE(std::string(error.what()).find("clients_max"), std::string::npos) << error.what();
+  }
+  first.reset();
+  Store second = Connect(daemon);
+  EXPECT_NE(second.create(MiB(1)).data(), nullptr);
+}
+
+TEST(ControlTest, AClientsLowerLimitGivesItsSlabsBack) {
+  DaemonProcess daemon({"--slab", "4MiB"});
+  Store store = Connect(daemon, MiB(32));
+  Session admin = Open(daemon);
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 7; ++i) {
+    tensors.push_back(store.create(MiB(4)));
+    std::memset(tensors.back().data(), i, MiB(4));
+    store.put(tensors.back(), nullptr);
+  }
+  const auto before = admin.Clients();
+  ASSERT_TRUE(before.ok());
+  ASSERT_EQ(before->size(), 1u);
+  EXPECT_GE(before->front().device_bytes(), MiB(28));
+
+  proto::SetLimits limits;
+  limits.set_client(before->front().client());
+  limits.set_device_budget(MiB(8));
+  const auto set = admin.SetLimits(limits);
+  ASSERT_TRUE(set.ok()) << core::Describe(set.error());
+  EXPECT_EQ(set->device_budget(), MiB(8));
+  EXPECT_EQ(set->host_budget(), before->front().host_budget());
+  EXPECT_TRUE(Eventually([&] { return admin.Clients()->front().device_bytes() <= MiB(8); }));
+  EXPECT_LE(admin.Stats()->tiers(0).held(), MiB(8));
+
+  for (int i = 0; i < 7; ++i) {
+    const auto* data = static_cast<const char*>(store.get(tensors[i], nullptr));
+    EXPECT_EQ(data[0], i);
+    EXPECT_EQ(data[MiB(4) - 1], i);
+    store.put(tensors[i], nullptr, {.not_modified = true});
+  }
+  EXPECT_LE(admin.Clients()->front().device_bytes(), MiB(8));
+}
+
+TEST(ControlTest, AHigherLimitLetsAWaitingClientGoOn) {
+  DaemonProcess daemon({"--slab", "4MiB"});
+  Store store = Connect(daemon, MiB(8));
+  Session admin = Open(daemon);
+  Tensor held = store.create(MiB(8));
+  std::thread client([&] { EXPECT_NE(store.create(MiB(8)).data(), nullptr); });
+  EXPECT_TRUE(Eventually([&] { return admin.Stats()->waiting() == 1; }));
+  proto::SetLimits limits;
+  limits.set_client(admin.Clients()->front().client());
+  limits.set_device_budget(MiB(16));
+  EXPECT_TRUE(admin.SetLimits(limits).ok());
+  client.join();
+}
+
+TEST(ControlTest, ATenantsLimitHoldsForItsNextClient) {
+  DaemonProcess daemon;
+  Session admin = Open(daemon);
+  proto::SetLimits limits;
+  limits.set_uid(::geteuid());
+  limits.set_device_budget(MiB(16));
+  limits.set_host_budget(MiB(24));
+  ASSERT_TRUE(admin.SetLimits(limits).ok());
+  Store store = Connect(daemon, MiB(64));
+  EXPECT_EQ(store.stats().device_budget, MiB(16));
+  EXPECT_EQ(store.stats().host_budget, MiB(24));
+  EXPECT_THROW(store.create(MiB(17)), OutOfMemory);
+}
+
+TEST(ControlTest, LimitsOfAClientThatIsNotThereAreRefused) {
+  DaemonProcess daemon;
+  Session admin = Open(daemon);
+  proto::SetLimits limits;
+  limits.set_client(77);
+  limits.set_device_budget(MiB(16));
+  const auto set = admin.SetLimits(limits);
+  ASSERT_FALSE(set.ok());
+  EXPECT_EQ(set.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(set.error().message.find("77"), std::string::npos) << set.error().message;
+}
+
+TEST(ControlTest, AnEndingDaemonTurnsNewClientsAwayAndLetsTheOldFinish) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon);
+  Tensor tensor = store.create(MiB(1));
+  ::kill(daemon.pid(), SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return ::access(daemon.socket().c_str(), F_OK) != 0; }));
+  EXPECT_THROW(Store::connect({.socket = daemon.socket(), .timeout = std::chrono::milliseconds(1)}),
+               Error);
+  std::memset(tensor.data(), 5, MiB(1));
+  store.put(tensor, nullptr);
+  EXPECT_EQ(static_cast<char*>(store.get(tensor, nullptr))[7], 5);
+  store.free(std::move(tensor), nullptr);
+  store = Store();
+  EXPECT_EQ(daemon.Kill(0), 0);
+  EXPECT_NE(daemon.Log().find("nothing was lost"), std::string::npos) << daemon.Log();
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon

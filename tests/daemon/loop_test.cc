@@ -1,0 +1,109 @@
+// What the planner loop makes of its clients' puts, gets and frees.
+#include "daemon/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+
+Store Connect(const DaemonProcess& daemon, uint64_t device_budget) {
+  return Store::connect(
+      {.socket = daemon.socket(), .name = "loop_test", .device_budget = device_budget});
+}
+
+// A stream whose work waits until Open().
+class Gate {
+ public:
+  Gate() : stream_(ravenstore_host_stream_create()) {
+    ravenstore_host_stream_run(
+        stream_,
+        [](void* open) {
+          while (!static_cast<std::atomic<bool>*>(open)->load()) std::this_thread::yield();
+        },
+        &open_);
+  }
+  ~Gate() {
+    Open();
+    ravenstore_host_stream_destroy(stream_);
+  }
+  void Open() { open_ = true; }
+  ravenstore_host_stream_t stream() const { return stream_; }
+
+ private:
+  std::atomic<bool> open_{false};
+  ravenstore_host_stream_t stream_;
+};
+
+TEST(LoopTest, ATensorStaysUntilTheStreamOfItsPutIsDone) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(8));
+  Gate gate;
+  Tensor tensor = store.create(MiB(6));
+  std::memset(tensor.data(), 3, MiB(6));
+  store.put(tensor, gate.stream());
+  EXPECT_THROW(store.create(MiB(6), {.timeout = milliseconds(50)}), OutOfMemory);
+  gate.Open();
+  Tensor next = store.create(MiB(6));
+  store.free(std::move(next), nullptr);
+  EXPECT_EQ(static_cast<char*>(store.get(tensor, nullptr, {.blocking = true}))[MiB(6) - 1], 3);
+}
+
+TEST(LoopTest, RoomIsFreeOnlyOnceTheStreamOfItsFreeIsDone) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(8));
+  Gate gate;
+  store.free(store.create(MiB(6)), gate.stream());
+  EXPECT_THROW(store.create(MiB(6), {.timeout = milliseconds(50)}), OutOfMemory);
+  EXPECT_EQ(store.stats().tensors, 1u);
+  gate.Open();
+  EXPECT_NE(store.create(MiB(6)).data(), nullptr);
+}
+
+TEST(LoopTest, WhatIsInUseIsNeverMoved) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(8));
+  Tensor used = store.create(MiB(4));
+  auto* words = static_cast<std::atomic<uint32_t>*>(used.data());
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    while (!done) words->fetch_add(1);
+  });
+  for (int i = 0; i < 20; ++i) {
+    Tensor other = store.create(MiB(3));
+    store.put(other, nullptr);
+    store.free(std::move(other), nullptr);
+  }
+  done = true;
+  writer.join();
+  EXPECT_EQ(used.data(), words);
+}
+
+// More accesses than a lane of the log holds, of more tensors than fit: the daemon reads the rows.
+TEST(LoopTest, PutsThatFoundTheLogFullAreFoundInTheirRows) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(8));
+  std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(12, KiB(512)));
+  ::kill(daemon.pid(), SIGSTOP);
+  for (int i = 0; i < 2000; ++i) {
+    store.put(tensors[0], nullptr);
+    store.get(tensors[0], nullptr);
+  }
+  for (auto& tensor : tensors) store.put(tensor, nullptr);
+  ::kill(daemon.pid(), SIGCONT);
+  Tensor large = store.create(MiB(7));
+  EXPECT_NE(large.data(), nullptr);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon

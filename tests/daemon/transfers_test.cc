@@ -1,0 +1,296 @@
+#include "daemon/transfers.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ipc/clock.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::Bytes;
+using core::KiB;
+using std::chrono::microseconds;
+using Piece = TransferLane::Piece;
+
+// A lane of one simulated device, between two ranges of this process.
+class Rig {
+ public:
+  explicit Rig(TransferLane::Options options, device::HostOptions host = {})
+      : options_(options),
+        lane_(device::OpenHostDevices(host).front(), device::Direction::kHostToDevice, options,
+              &word_, [this](JobId job, bool ok) {
+                finished_.emplace_back(job, ok);
+                if (arrivals_.contains(job)) arrived_early_ |= arrivals_[job]->load() != 0;
+              }) {
+    std::mt19937_64 random(20261121);
+    for (auto& byte : from_) byte = static_cast<std::byte>(random());
+  }
+
+  // The job of `count` pieces of `size` bytes at `offset` of both ranges.
+  std::vector<Piece> Pieces(uint64_t offset, size_t count, Bytes size) {
+    std::vector<Piece> pieces;
+    for (size_t i = 0; i < count; ++i) {
+      pieces.push_back({&to_[offset], &from_[offset], size});
+      offset += size.count();
+    }
+    return pieces;
+  }
+  bool Same(uint64_t offset, Bytes size) const {
+    return std::memcmp(&to_[offset], &from_[offset], size.count()) == 0;
+  }
+  // Pumps until every job is finished; false when that takes for ever.
+  bool PumpAll() {
+    const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
+    while (!lane_.idle()) {
+      lane_.Pump();
+      most_in_flight_ = std::max(most_in_flight_, lane_.in_flight());
+      if (ipc::Now() >= deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+  // Looks, when `job` finishes, that its arrival was not written before.
+  void Expect(JobId job, device::Word* arrival) { arrivals_[job] = arrival; }
+
+  TransferLane& lane() { return lane_; }
+  const std::vector<std::pair<JobId, bool>>& finished() const { return finished_; }
+  Bytes most_in_flight() const { return most_in_flight_; }
+  bool arrived_early() const { return arrived_early_; }
+
+ private:
+  std::vector<std::byte> from_ = std::vector<std::byte>(KiB(1024).count());
+  std::vector<std::byte> to_ = std::vector<std::byte>(KiB(1024).count());
+  TransferLane::Options options_;
+  device::Word word_{0};
+  std::vector<std::pair<JobId, bool>> finished_;
+  std::map<JobId, device::Word*> arrivals_;
+  bool arrived_early_ = false;
+  Bytes most_in_flight_;
+  TransferLane lane_;
+};
+
+using Finishes = std::vector<std::pair<JobId, bool>>;
+
+TEST(TransfersTest, ALaneCopiesAndSaysSo) {
+  Rig rig({});
+  EXPECT_TRUE(rig.lane().idle());
+  EXPECT_FALSE(rig.lane().Pump());
+  device::Word arrival{0};
+  const JobId job = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, &arrival, 7);
+  rig.Expect(job, &arrival);
+  EXPECT_FALSE(rig.lane().idle());
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{job, true}}));
+  EXPECT_TRUE(rig.Same(0, KiB(64)));
+  EXPECT_FALSE(rig.Same(KiB(64).count(), KiB(1)));
+  EXPECT_EQ(arrival, 7u);
+  EXPECT_FALSE(rig.arrived_early()) << "the books must be right before a client goes on";
+  EXPECT_EQ(rig.lane().in_flight(), Bytes{0});
+}
+
+TEST(TransfersTest, WhatIsInFlightIsBounded) {
+  Rig rig({.chunk = KiB(16), .in_flight = KiB(48)}, {.latency = microseconds(100)});
+  rig.lane().Submit(rig.Pieces(0, 32, KiB(16)), false, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(KiB(512).count(), 32, KiB(16)), true, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.most_in_flight(), KiB(48));
+  EXPECT_TRUE(rig.Same(0, KiB(1024)));
+}
+
+TEST(TransfersTest, CopiesInFlightAreBounded) {
+  Rig rig({.chunk = KiB(16), .in_flight = KiB(1024), .in_flight_copies = 3},
+          {.latency = microseconds(100)});
+  rig.lane().Submit(rig.Pieces(0, 64, KiB(1)), false, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.most_in_flight(), KiB(3));
+}
+
+TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
+  Rig rig({.chunk = KiB(64), .in_flight = KiB(16)});
+  rig.lane().Submit(rig.Pieces(0, 3, KiB(64)), false, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.most_in_flight(), KiB(64));
+  EXPECT_TRUE(rig.Same(0, KiB(192)));
+}
+
+TEST(TransfersTest, ADemandOvertakesBetweenPieces) {
+  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
+  const JobId background = rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), false, nullptr, 0);
+  const JobId behind =
+      rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), false, nullptr, 0);
+  rig.lane().Pump();  // the first piece is on its way
+  const JobId demand =
+      rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), true, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}, {behind, true}}));
+}
+
+TEST(TransfersTest, DemandsKeepTheirOrder) {
+  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
+  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), true, nullptr, 0);
+  rig.lane().Pump();
+  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 1, KiB(16)), true, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{first, true}, {second, true}}));
+}
+
+TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
+  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
+  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, nullptr, 0);
+  const JobId second =
+      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), false, nullptr, 0);
+  rig.lane().Pump();
+  device::Word arrival{0};
+  rig.Expect(second, &arrival);
+  rig.lane().Promote(second, &arrival, 5);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{second, true}, {first, true}}));
+  EXPECT_EQ(arrival, 5u);
+  EXPECT_FALSE(rig.arrived_early());
+}
+
+TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
+  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
+  const JobId background = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, nullptr, 0);
+  rig.lane().Pump();
+  const JobId demand = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), true, nullptr, 0);
+  device::Word arrival{0};
+  rig.lane().Promote(background, &arrival, 5);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}}));
+  EXPECT_TRUE(rig.Same(0, KiB(128)));
+  EXPECT_EQ(arrival, 5u);
+}
+
+TEST(TransfersTest, AJobPromotedWhenAllIsUnderWayStillArrives) {
+  for (const bool demand : {false, true}) {
+    Rig rig({}, {.latency = microseconds(500)});
+    const JobId job = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), demand, nullptr, 0);
+    rig.lane().Pump();
+    ASSERT_EQ(rig.lane().in_flight(), KiB(32));
+    device::Word arrival{0};
+    rig.Expect(job, &arrival);
+    rig.lane().Promote(job, &arrival, 9);
+    ASSERT_TRUE(rig.PumpAll());
+    EXPECT_EQ(rig.finished(), (Finishes{{job, true}}));
+    EXPECT_EQ(arrival, 9u);
+    EXPECT_FALSE(rig.arrived_early())
+        << "a word that is given back must not be written by the channel afterwards";
+  }
+}
+
+TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
+  Rig rig({.chunk = KiB(16), .in_flight_copies = 2},
+          {.fail_copy = [](uint64_t n) { return n == 3; }});
+  device::Word words[3] = {};
+  std::vector<JobId> jobs;
+  for (size_t i = 0; i < 3; ++i) {
+    jobs.push_back(
+        rig.lane().Submit(rig.Pieces(i * KiB(64).count(), 4, KiB(16)), i == 2, &words[i], 4 + i));
+    rig.Expect(jobs[i], &words[i]);
+  }
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{jobs[0], false}, {jobs[1], false}, {jobs[2], false}}));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(words[i], 4 + i);
+  EXPECT_FALSE(rig.arrived_early()) << "it must be marked lost before its client goes on";
+  EXPECT_EQ(rig.lane().in_flight(), Bytes{0});
+}
+
+TEST(TransfersTest, ALaneThatFailedServesAgain) {
+  auto broken = std::make_shared<std::atomic<bool>>(true);
+  Rig rig({}, {.fail_copy = [broken](uint64_t) { return broken->load(); }});
+  const JobId lost = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), false, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  *broken = false;
+  const JobId good = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), false, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{lost, false}, {good, true}}));
+  EXPECT_TRUE(rig.Same(0, KiB(32)));
+}
+
+TEST(PieceMapTest, KnowsWhatIsContiguous) {
+  PieceMap map;
+  map.Add(KiB(64), KiB(16));
+  map.Add(KiB(0), KiB(64));
+  map.Add(KiB(96), KiB(8));
+  EXPECT_EQ(map.Contiguous(KiB(0)), KiB(64));
+  EXPECT_EQ(map.Contiguous(KiB(63)), KiB(1));
+  EXPECT_EQ(map.Contiguous(KiB(64)), KiB(16));
+  EXPECT_EQ(map.Contiguous(KiB(100)), KiB(4));
+  EXPECT_EQ(map.SizeAt(KiB(64)), KiB(16));
+  EXPECT_EQ(map.SizeAt(KiB(65)), Bytes{0});
+  EXPECT_EQ(map.all().size(), 3u);
+  map.Remove(KiB(64));
+  EXPECT_EQ(map.SizeAt(KiB(64)), Bytes{0});
+  EXPECT_EQ(map.all().size(), 2u);
+}
+
+TEST(PieceMapDeathTest, OutsideEveryPieceIsABug) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  PieceMap map;
+  map.Add(KiB(64), KiB(16));
+  EXPECT_DEATH(static_cast<void>(map.Contiguous(KiB(63))), "pieces_.begin");
+  EXPECT_DEATH(static_cast<void>(map.Contiguous(KiB(80))), "begin \\+ bytes");
+}
+
+class CutTest : public testing::Test {
+ protected:
+  // The lengths of the pieces of [to, to + bytes) <- [from, from + bytes).
+  std::vector<uint64_t> Lengths(Bytes to, Bytes from, Bytes bytes, Bytes chunk) {
+    std::vector<uint64_t> lengths;
+    uint64_t done = 0;
+    for (const Piece& piece : Cut(to_, to, to_map_, from_, from, from_map_, bytes, chunk)) {
+      EXPECT_EQ(piece.to, to_ + to.count() + done);
+      EXPECT_EQ(piece.from, from_ + from.count() + done);
+      lengths.push_back(piece.bytes.count() >> 10);
+      done += piece.bytes.count();
+    }
+    EXPECT_EQ(done, bytes.count());
+    return lengths;
+  }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(KiB(512).count());
+  std::byte* to_ = memory_.data();
+  std::byte* from_ = memory_.data() + KiB(256).count();
+  PieceMap to_map_;
+  PieceMap from_map_;
+};
+
+TEST_F(CutTest, CutsAtChunks) {
+  to_map_.Add(KiB(0), KiB(256));
+  from_map_.Add(KiB(0), KiB(256));
+  EXPECT_EQ(Lengths(KiB(3), KiB(5), KiB(40), KiB(16)), (std::vector<uint64_t>{16, 16, 8}));
+  EXPECT_EQ(Lengths(KiB(0), KiB(0), KiB(32), KiB(16)), (std::vector<uint64_t>{16, 16}));
+  EXPECT_EQ(Lengths(KiB(0), KiB(0), KiB(7), KiB(16)), (std::vector<uint64_t>{7}));
+}
+
+TEST_F(CutTest, CutsAtThePiecesOfBothSides) {
+  to_map_.Add(KiB(0), KiB(64));
+  to_map_.Add(KiB(64), KiB(64));
+  from_map_.Add(KiB(0), KiB(100));
+  from_map_.Add(KiB(100), KiB(100));
+  // Of the target 64 end after 24, of the source 100 end after 30.
+  EXPECT_EQ(Lengths(KiB(40), KiB(70), KiB(60), KiB(256)), (std::vector<uint64_t>{24, 6, 30}));
+  EXPECT_EQ(Lengths(KiB(40), KiB(70), KiB(60), KiB(20)), (std::vector<uint64_t>{20, 4, 6, 20, 10}));
+}
+
+TEST_F(CutTest, EndsAtAPieceWithoutAnEmptyOne) {
+  to_map_.Add(KiB(0), KiB(64));
+  to_map_.Add(KiB(64), KiB(64));
+  from_map_.Add(KiB(0), KiB(64));
+  from_map_.Add(KiB(64), KiB(64));
+  EXPECT_EQ(Lengths(KiB(0), KiB(0), KiB(128), KiB(64)), (std::vector<uint64_t>{64, 64}));
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
