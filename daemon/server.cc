@@ -143,7 +143,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     planner.link = {config_.host_latency, config_.host_bytes_per_second,
                     config_.host_bytes_per_second};
   }
-  planner.in_flight = config_.chunk * 2;
+  planner.in_flight = config_.chunk * 4;  // what the lane queues, and as much again ready behind it
   planner.prefetch = config_.prefetch;
   planner.preclean = config_.preclean;
   options.transfers.chunk = config_.chunk;

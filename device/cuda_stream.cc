@@ -61,9 +61,10 @@ class CudaSignaller {
   CUevent event_ = nullptr;
 };
 
-// Signals are events that the CPU looks at, in Poll, and words that it then writes. A stream that wrote the
-// words itself would do so on the compute engine, where it takes turns of 2 ms with every other process that
-// has a stream blocked in a wait-value (docs/decisions/0007): copies would be seen 2 ms late.
+// Signals are events that the CPU looks at, in Poll, and words that it then writes. A stream that
+// wrote the words itself would do so on the compute engine, where it takes turns of 2 ms with every
+// other process that has a stream blocked in a wait-value (docs/decisions/0007): copies would be
+// seen 2 ms late.
 class CudaChannel : public Channel {
  public:
   CudaChannel(std::shared_ptr<CudaGpu> gpu, CUcontext context)

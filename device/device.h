@@ -86,7 +86,8 @@ class Channel {
   // Enqueues: once every copy so far is done, *word = value (a release). Returns at once. Later
   // copies do not wait for the write.
   virtual Status Signal(Word* word, uint64_t value) = 0;
-  // Gives the signals that are due: whoever waits for a word of this channel calls it in its loop. Cheap.
+  // Gives the signals that are due: whoever waits for a word of this channel calls it in its loop.
+  // Cheap.
   virtual void Poll() {}
   // Ok, or the first failure of a command that had been enqueued. From that on the channel does
   // nothing more: no later copy is done, no later Signal fires, and Copy and Signal return errors.

@@ -1,7 +1,7 @@
 // Random lives of a small node, checked at every step by tests/core/world.h.
 //
-// A failure aborts and prints the seed and the step. RAVEN_FUZZ_SEED=n runs one seed alone and
-// prints every action of the planner; RAVEN_FUZZ_RUNS=n sets how many seeds are run.
+// A failure aborts and prints the seed and the step. RAVENSTORE_FUZZ_SEED=n runs one seed alone and
+// prints every action of the planner; RAVENSTORE_FUZZ_RUNS=n sets how many seeds are run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -327,10 +327,10 @@ void Live(uint32_t seed, bool verbose) {
 
 TEST(PlannerFuzzTest, KeepsItsPromisesInRandomLives) {
   std::signal(SIGABRT, SayWhere);
-  if (const char* seed = std::getenv("RAVEN_FUZZ_SEED")) {
+  if (const char* seed = std::getenv("RAVENSTORE_FUZZ_SEED")) {
     return Live(static_cast<uint32_t>(std::strtoul(seed, nullptr, 10)), true);
   }
-  const char* given = std::getenv("RAVEN_FUZZ_RUNS");
+  const char* given = std::getenv("RAVENSTORE_FUZZ_RUNS");
   const auto runs =
       given == nullptr ? 400 : static_cast<uint32_t>(std::strtoul(given, nullptr, 10));
   std::printf("seeds 1 to %u, %d steps each\n", runs, kStepsPerRun);
