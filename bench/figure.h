@@ -15,8 +15,8 @@ struct Figure {
   std::optional<double> value = {};  // none: skipped
   std::optional<double> bound = {};  // what it is judged against, measured in the same run
   std::optional<double> target = {};
-  bool at_least = false;  // the target is a floor, else a ceiling
-  std::string skipped = {};    // why there is no value
+  bool at_least = false;     // the target is a floor, else a ceiling
+  std::string skipped = {};  // why there is no value
 
   // A figure without a value is neither.
   std::optional<bool> Ok() const {

@@ -50,6 +50,13 @@ struct Arena {
   // The slab that is being emptied so that it can be given back: nothing new is put into the arena
   // meanwhile.
   std::optional<std::pair<Bytes, Bytes>> vacating;
+  uint32_t impatient = 0;  // of the waiting requests, those that fail rather than wait
+  // For so many bytes no victims were found when the maps and indexes had changed so often.
+  std::pair<uint64_t, Bytes> no_run{};
+  // Looking for slabs to empty, here or at others, was in vain: when to look again.
+  Tick reclaim_after{};
+  Duration reclaim_wait{};
+  Tick shrink_after{};
   bool touched = false;  // stands in the planner's list of arenas to serve
   // Away tensors with a hint, soonest first: by time, and by order.
   std::set<std::pair<int64_t, TensorId>> due_at;

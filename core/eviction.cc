@@ -42,6 +42,7 @@ void EvictionIndex::Insert(Tensor& tensor) {
   tensor.heap = HeapOf(tensor);
   heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
   ++size_;
+  ++changes_;
   if (!IsDirtyHeap(tensor.heap)) clean_bytes_ += tensor.size;
 }
 
@@ -49,6 +50,7 @@ void EvictionIndex::Erase(Tensor& tensor) {
   if (!Contains(tensor)) return;
   heaps_[tensor.heap].Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
   --size_;
+  ++changes_;
   if (!IsDirtyHeap(tensor.heap)) clean_bytes_ -= tensor.size;
 }
 

@@ -39,6 +39,8 @@ class EvictionIndex {
   void Erase(Tensor& tensor);
   static bool Contains(const Tensor& tensor) { return tensor.heap_position != kNotInHeap; }
   size_t size() const { return size_; }
+  // Rises with every Insert and Erase.
+  uint64_t changes() const { return changes_; }
   // Of the tensors in the index, those that can be dropped without a copy.
   Bytes clean_bytes() const { return clean_bytes_; }
 
@@ -90,6 +92,7 @@ class EvictionIndex {
   Catalog* catalog_;
   std::array<IndexedHeap, kKinds * kSizeClasses * 2> heaps_;
   size_t size_ = 0;
+  uint64_t changes_ = 0;
   Bytes clean_bytes_;
   int64_t order_cursor_ = 0;
 };

@@ -64,6 +64,7 @@ void ExtentMap::Absorb(Block block, Block after) {
 }
 
 ExtentMap::Block ExtentMap::Become(Block block, Kind kind) {
+  ++changes_;
   Erase(block);
   blocks_[block].kind = kind;
   const Block after = blocks_[block].after;
@@ -115,8 +116,13 @@ void ExtentMap::RemovePiece(Bytes offset, Bytes size) {
 }
 
 bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
-  const Block block = At(offset);
-  return blocks_[block].kind == Kind::kFree && OffsetOf(block) + SizeOf(block) >= offset + size;
+  // Holes that large are few, while walking to the offset may pass every extent.
+  const auto units = static_cast<uint32_t>(size.count() / kUnit);
+  for (auto hole = free_.lower_bound({FitKey(units, 0), 0}); hole != free_.end(); ++hole) {
+    const Bytes begin = OffsetOf(hole->second);
+    if (begin <= offset && begin + SizeOf(hole->second) >= offset + size) return true;
+  }
+  return false;
 }
 
 std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) {
@@ -169,7 +175,10 @@ std::optional<std::pair<Bytes, Bytes>> ExtentMap::Absent(Bytes least) const {
 
 Bytes ExtentMap::FreeBefore(Bytes offset) const {
   if (offset == Bytes{0}) return Bytes{0};
-  const Block block = At(offset - Bytes(kUnit));
+  const auto unit = static_cast<uint32_t>(offset.count() / kUnit);
+  const auto absent = absent_.lower_bound({unit, 0});
+  const bool starts = absent != absent_.end() && absent->first == unit;
+  const Block block = starts ? blocks_[absent->second].before : At(offset - Bytes(kUnit));
   if (blocks_[block].kind != Kind::kFree) return Bytes{0};
   return offset - OffsetOf(block);
 }

@@ -52,6 +52,8 @@ class ExtentMap {
   // The block that holds `offset`; O(n).
   Block At(Bytes offset) const;
 
+  // Rises with every change: what could not be done at the same count cannot be done now.
+  uint64_t changes() const { return changes_; }
   Bytes range() const { return Bytes(range_ * kUnit); }
   Bytes held() const { return Bytes(held_ * kUnit); }  // backed by memory
   Bytes used() const { return Bytes(used_ * kUnit); }
@@ -90,6 +92,7 @@ class ExtentMap {
   uint32_t range_;
   uint64_t held_ = 0;
   uint64_t used_ = 0;
+  uint64_t changes_ = 0;
   std::vector<Node> blocks_;
   std::vector<Block> spare_;
   std::set<std::pair<uint64_t, Block>> free_;    // {size << 32 | offset, block}

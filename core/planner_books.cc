@@ -134,6 +134,7 @@ void Planner::State::FreeHost(Tensor& tensor) {
   if (tensor.host_block == ExtentMap::kNone) return;
   host_.Free(tensor.host_block);
   tensor.host_block = ExtentMap::kNone;
+  HostRoomCame();
   Client* client = FindClient(tensor.client);
   if (client == nullptr) return;  // its use was refunded when it went
   client->host_used -= tensor.size;
@@ -172,6 +173,7 @@ void Planner::State::NoteSpareCopy(Tensor& tensor) {
   }
   client.host_copies.push_back(tensor.id);
   tensor.spare_copy = true;
+  ++spare_copies_noted_;
 }
 
 // Tensors on their device do not need the copy; they become dirty again.
@@ -230,7 +232,6 @@ void Planner::State::Finish(Tensor& tensor) {
     Touch(arena);
   }
   catalog_.Remove(tensor.id);
-  TouchWaiting();
 }
 
 bool Planner::State::FinishIfGone(Tensor& tensor) {
@@ -262,6 +263,7 @@ void Planner::State::Enqueue(Request request) {
   request.since = now_;
   Arena* arena = ArenaOf(request.client, request.device);
   arena->waiting.push_back(request.id);
+  if (request.fail_fast) ++arena->impatient;
   waiting_arenas_.insert(arena);
   deadlines_.emplace(request.deadline, request.id);
   Count(request.client, &PlannerStats::waiting, 1);
@@ -273,6 +275,9 @@ void Planner::State::Dequeue(const Request& given) {
   const Request request = given;  // `given` may be the one that is erased
   Arena* arena = ArenaOf(request.client, request.device);
   std::erase(arena->waiting, request.id);
+  if (request.fail_fast) --arena->impatient;
+  arena->reclaim_wait = {};
+  arena->reclaim_after = {};
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);
   deadlines_.erase({request.deadline, request.id});
   Count(request.client, &PlannerStats::waiting, -1);
@@ -383,51 +388,49 @@ Tick Planner::State::NextWake() const {
   return deadlines_.empty() ? next_poll_ : std::min(next_poll_, deadlines_.begin()->first);
 }
 
+// What one row claims, against everything that stands elsewhere; adds it to `sums`.
+void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
+  const Tensor& tensor = catalog_[row];
+  if (tensor.id == kNoTensor) return;
+  if (tensor.host_block != ExtentMap::kNone) {
+    RAVEN_CHECK(host_.OwnerOf(tensor.host_block) == row);
+    RAVEN_CHECK(host_.SizeOf(tensor.host_block) >= tensor.size);
+    sums->host += host_.SizeOf(tensor.host_block);
+  }
+  if (tensor.on_host) RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
+  if (tensor.orphan) {
+    RAVEN_CHECK(tensor.copying);
+    return;
+  }
+  const auto arena_key = std::pair(tensor.client, tensor.device);
+  ++sums->tensors[tensor.client];
+  if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
+  if (tensor.host_block != ExtentMap::kNone) sums->host_used[tensor.client] += tensor.size;
+  RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
+  const bool has_device = tensor.device_block != ExtentMap::kNone;
+  const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
+  RAVEN_CHECK(has_device == !away);
+  if (tensor.residency == Residency::kAway) RAVEN_CHECK(tensor.on_host && !tensor.dirty());
+  RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
+  if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
+  if (tensor.listed) {
+    RAVEN_CHECK(tensor.residency == Residency::kAway);
+    ++sums->listed[arena_key];
+  }
+}
+
 void Planner::State::CheckInvariants() const {
   host_.CheckInvariants();
-  std::map<ClientId, Bytes> in_use;
-  std::map<ClientId, Bytes> host_used;
-  std::map<ClientId, uint64_t> tensors;
-  std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
-  std::map<std::pair<ClientId, DeviceId>, size_t> listed;
-  Bytes host_sum;
-  for (uint32_t row = 0; row < catalog_.rows(); ++row) {
-    const Tensor& tensor = catalog_[row];
-    if (tensor.id == kNoTensor) continue;
-    if (tensor.host_block != ExtentMap::kNone) {
-      RAVEN_CHECK(host_.OwnerOf(tensor.host_block) == row);
-      RAVEN_CHECK(host_.SizeOf(tensor.host_block) >= tensor.size);
-      host_sum += host_.SizeOf(tensor.host_block);
-    }
-    if (tensor.on_host) RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
-    if (tensor.orphan) {
-      RAVEN_CHECK(tensor.copying);
-      continue;
-    }
-    const auto arena_key = std::pair(tensor.client, tensor.device);
-    ++tensors[tensor.client];
-    if (tensor.in_use) in_use[tensor.client] += tensor.size;
-    if (tensor.host_block != ExtentMap::kNone) host_used[tensor.client] += tensor.size;
-    RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
-    const bool has_device = tensor.device_block != ExtentMap::kNone;
-    const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
-    RAVEN_CHECK(has_device == !away);
-    if (tensor.residency == Residency::kAway) RAVEN_CHECK(tensor.on_host && !tensor.dirty());
-    RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
-    if (EvictionIndex::Contains(tensor)) ++indexed[arena_key];
-    if (tensor.listed) {
-      RAVEN_CHECK(tensor.residency == Residency::kAway);
-      ++listed[arena_key];
-    }
-  }
-  RAVEN_CHECK(host_sum == host_.used());
+  Sums sums;
+  for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
+  RAVEN_CHECK(sums.host == host_.used());
   size_t waiting = 0;
   std::vector<Bytes> held(devices_.size());
   std::map<std::pair<TenantId, DeviceId>, Bytes> going;
   for (const auto& [id, client] : clients_) {
-    RAVEN_CHECK(client->in_use == in_use[id]);
-    RAVEN_CHECK(client->host_used == host_used[id]);
-    RAVEN_CHECK(client->tensors == tensors[id]);
+    RAVEN_CHECK(client->in_use == sums.in_use[id]);
+    RAVEN_CHECK(client->host_used == sums.host_used[id]);
+    RAVEN_CHECK(client->tensors == sums.tensors[id]);
     for (const auto& arena : client->arenas) {
       if (arena == nullptr) continue;
       arena->map.CheckInvariants();
@@ -439,9 +442,9 @@ void Planner::State::CheckInvariants() const {
         going[std::pair(client->tenant, arena->device)] += arena->vacating->second;
       }
       RAVEN_CHECK(arena->map.held() <= arena->charged);
-      RAVEN_CHECK(arena->index.size() == indexed[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() ==
-                  listed[std::pair(id, arena->device)]);
+                  sums.listed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
       waiting += arena->waiting.size();
       held[ToInt(arena->device)] += arena->charged;

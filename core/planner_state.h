@@ -78,6 +78,17 @@ class Planner::State {
     uint32_t ins = 0;
   };
 
+  // What CheckInvariants adds up over the rows.
+  struct Sums {
+    std::map<ClientId, Bytes> in_use;
+    std::map<ClientId, Bytes> host_used;
+    std::map<ClientId, uint64_t> tensors;
+    std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
+    std::map<std::pair<ClientId, DeviceId>, size_t> listed;
+    Bytes host;
+  };
+  void CheckRow(uint32_t row, Sums* sums) const;
+
   void On(const TenantLimits& event);
   void On(const ClientAttached& event);
   void On(const ClientLimits& event);
@@ -102,6 +113,13 @@ class Planner::State {
   // Serving (planner_serve.cc).
   void Touch(Arena* arena);
   void TouchWaiting();
+  // Room on the host came free: whoever could not let a tensor leave for want of it tries again.
+  void HostRoomCame();
+  // What one client frees may help another, of which nobody tells the other: so it looks again, the
+  // less often the more there are.
+  Duration RetryAfter() const;
+  // Everything that decides whether victims can be found.
+  uint64_t ChangesFor(const Arena& arena) const;
   void ServeTouched();
   void Serve(Arena& arena);
   bool TryServe(Arena& arena, const Request& request);
@@ -191,6 +209,8 @@ class Planner::State {
   Tick host_backoff_until_{};  // growing it failed: do not try again before
   // Tensors that had to leave needed spare copies' room lately: none are made ahead before.
   Tick host_short_until_{};
+  bool host_wanted_ = false;  // a tensor could not leave for want of host room
+  uint64_t spare_copies_noted_ = 0;
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::unique_ptr<Client>> clients_;
   std::map<TenantId, Tenant> tenants_;

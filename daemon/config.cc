@@ -84,7 +84,7 @@ Setter Flag(bool* target) {
 Setter Time(core::Duration* target, core::Duration unit, const char* accepted) {
   return [target, unit, accepted](const toml::node& node) -> std::optional<std::string> {
     const auto number = node.value<double>();
-    if (!number || *number < 0 || *number > 1e9) return accepted;
+    if (!number || !(*number >= 0 && *number <= 1e9)) return accepted;  // NaN is neither
     *target = core::Duration(static_cast<int64_t>(*number * static_cast<double>(unit.count())));
     return std::nullopt;
   };
@@ -108,7 +108,7 @@ Setter Texts(std::vector<std::string>* target) {
 Setter Rate(double* target) {
   return [target](const toml::node& node) -> std::optional<std::string> {
     const auto number = node.value<double>();
-    if (!number || *number < 0) return "bytes per second, or 0 for no limit";
+    if (!number || !(*number >= 0)) return "bytes per second, or 0 for no limit";
     *target = *number;
     return std::nullopt;
   };

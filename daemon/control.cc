@@ -341,9 +341,11 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may change limits");
   }
-  auto merge = [&limits](core::Budgets budgets) {
-    if (limits.device_budget() != 0) budgets.device = core::Bytes(limits.device_budget());
-    if (limits.host_budget() != 0) budgets.host = core::Bytes(limits.host_budget());
+  // By value: the loop merges after the message is gone.
+  auto merge = [device = limits.device_budget(),
+                host = limits.host_budget()](core::Budgets budgets) {
+    if (device != 0) budgets.device = core::Bytes(device);
+    if (host != 0) budgets.host = core::Bytes(host);
     return budgets;
   };
   auto answer = [](uint64_t id, core::Budgets budgets) {
@@ -360,21 +362,21 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     loop_->mailbox().Post([loop = loop_, tenant, budgets] { loop->SetTenant(tenant, budgets); });
     return Send(connection, answer(request, budgets));
   }
-  loop_->mailbox().Post([this, client = ClientId{limits.client()}, merge, answer, request,
-                         key = connection.key, limits] {
-    Session* session = loop_->FindSession(client);
-    if (session == nullptr || session->gone) {
-      proto::DaemonPacket failure;
-      failure.set_request(request);
-      failure.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kNotFound));
-      failure.mutable_failure()->set_message("no client " + std::to_string(ToInt(client)) +
-                                             " is attached");
-      return PostAnswer(key, std::move(failure));
-    }
-    const core::Budgets budgets = merge(loop_->planner().View(client).budgets);
-    loop_->SetClientBudgets(client, budgets);
-    PostAnswer(key, answer(request, budgets));
-  });
+  loop_->mailbox().Post(
+      [this, client = ClientId{limits.client()}, merge, answer, request, key = connection.key] {
+        Session* session = loop_->FindSession(client);
+        if (session == nullptr || session->gone) {
+          proto::DaemonPacket failure;
+          failure.set_request(request);
+          failure.mutable_failure()->set_code(static_cast<uint32_t>(ErrorCode::kNotFound));
+          failure.mutable_failure()->set_message("no client " + std::to_string(ToInt(client)) +
+                                                 " is attached");
+          return PostAnswer(key, std::move(failure));
+        }
+        const core::Budgets budgets = merge(loop_->planner().View(client).budgets);
+        loop_->SetClientBudgets(client, budgets);
+        PostAnswer(key, answer(request, budgets));
+      });
 }
 
 core::TenantId Control::TenantOf(uid_t uid) {

@@ -292,9 +292,11 @@ bool Loop::PollLog(Session& session) {
     if (tensor == core::kNoTensor || tensor == Session::kPending) continue;
     if (access.op == proto::AccessOp::kGet) {
       Feed(core::GetSeen{tensor});
-    } else {
-      HandlePut(session, slot);
+      // The put that ended this use may have been read from the row already, at an earlier entry,
+      // and its own entry may have been dropped: it is told again.
+      session.RowOf(slot).quiet_word = 0;
     }
+    HandlePut(session, slot);
   }
   if (session.LogWasDropped()) session.rescan = 0;
   if (session.rescan < session.rows()) Rescan(session);
