@@ -106,6 +106,12 @@ void Planner::State::Unlist(Tensor& tensor) {
 
 bool Planner::State::AllocateHost(Tensor& tensor, SpareCopies spare) {
   if (tensor.host_block != ExtentMap::kNone) return true;
+  if (TryAllocateHost(tensor, spare)) return true;
+  host_wanted_ |= spare == SpareCopies::kMayDrop;
+  return false;
+}
+
+bool Planner::State::TryAllocateHost(Tensor& tensor, SpareCopies spare) {
   Client& client = *FindClient(tensor.client);
   Tenant& tenant = tenants_.at(client.tenant);
   const auto fits = [&] {
@@ -134,7 +140,6 @@ void Planner::State::FreeHost(Tensor& tensor) {
   if (tensor.host_block == ExtentMap::kNone) return;
   host_.Free(tensor.host_block);
   tensor.host_block = ExtentMap::kNone;
-  HostRoomCame();
   Client* client = FindClient(tensor.client);
   if (client == nullptr) return;  // its use was refunded when it went
   client->host_used -= tensor.size;
@@ -219,6 +224,7 @@ void Planner::State::FreeDevice(Tensor& tensor) {
 
 void Planner::State::Finish(Tensor& tensor) {
   Client* client = FindClient(tensor.client);
+  if (tensor.host_block != ExtentMap::kNone) HostRoomCame();
   FreeHost(tensor);
   if (client != nullptr) {
     Arena* arena = ArenaOf(tensor);

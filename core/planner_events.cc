@@ -20,6 +20,14 @@ void Planner::State::Apply(const Event& event, Tick now, Plan* plan) {
   plan_ = nullptr;
 }
 
+void Planner::State::LimitsChanged(Arena& arena) {
+  // What was looked for in vain may be there now.
+  arena.no_run = {};
+  arena.reclaim_after = {};
+  arena.shrink_after = {};
+  Touch(&arena);
+}
+
 void Planner::State::On(const TenantLimits& event) {
   Tenant& tenant = tenants_[event.tenant];
   tenant.budgets = event.budgets;
@@ -28,7 +36,7 @@ void Planner::State::On(const TenantLimits& event) {
   for (const auto& [id, client] : clients_) {
     if (client->tenant != event.tenant) continue;
     for (const auto& arena : client->arenas) {
-      if (arena != nullptr) Touch(arena.get());
+      if (arena != nullptr) LimitsChanged(*arena);
     }
   }
 }
@@ -50,7 +58,7 @@ void Planner::State::On(const ClientLimits& event) {
   if (client == nullptr) return;
   client->budgets = event.budgets;
   for (const auto& arena : client->arenas) {
-    if (arena != nullptr) Touch(arena.get());
+    if (arena != nullptr) LimitsChanged(*arena);
   }
 }
 
@@ -249,7 +257,10 @@ void Planner::State::On(const PutSeen& event) {
   tensor->quiet = false;
   tensor->put_seen = true;
   tensor->writes = event.writes;
-  if (tensor->on_host && tensor->dirty() && !tensor->copying) FreeHost(*tensor);
+  if (tensor->on_host && tensor->dirty() && !tensor->copying) {
+    FreeHost(*tensor);
+    HostRoomCame();
+  }
   SetNextUse(*tensor, event.next_use);
   if (tensor->use_kind == UseKind::kOrder) arena->index.LowerOrderCursor(tensor->use_key);
 }
@@ -325,7 +336,8 @@ void Planner::State::On(const CopiedOut& event) {
   Device& device = devices_[ToInt(tensor->device)];
   device.out -= tensor->size;
   --device.outs;
-  TouchWaiting();
+  HostRoomCame();
+  if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) {
     --arena->leaving;
@@ -363,7 +375,8 @@ void Planner::State::On(const Cleaned& event) {
   Device& device = devices_[ToInt(tensor->device)];
   device.out -= tensor->size;
   --device.outs;
-  TouchWaiting();
+  HostRoomCame();
+  if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) Touch(arena);
   if (FinishIfGone(*tensor)) return;
@@ -390,7 +403,8 @@ void Planner::State::On(const CopiedIn& event) {
   Device& device = devices_[ToInt(tensor->device)];
   device.in -= tensor->size;
   --device.ins;
-  TouchWaiting();
+  HostRoomCame();
+  if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) Touch(arena);
   if (FinishIfGone(*tensor)) return;

@@ -12,6 +12,10 @@ namespace {
 constexpr Duration kPressedFor = std::chrono::seconds(10);
 // While nothing but the passing of time can help, look again this often.
 constexpr Duration kRetry = std::chrono::milliseconds(1);
+constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
+// A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
+constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
+constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 // Of what an arena holds, clean tensors worth so much are enough to serve the next requests at
 // once.
 constexpr uint64_t kCleanShare = 2;  // a half
@@ -43,6 +47,18 @@ void Planner::State::TouchWaiting() {
   for (Arena* arena : waiting_arenas_) Touch(arena);
 }
 
+void Planner::State::HostRoomCame() {
+  if (std::exchange(host_wanted_, false)) TouchWaiting();
+}
+
+Duration Planner::State::RetryAfter() const {
+  return kRetry + kRetryPerWaiting * static_cast<int64_t>(waiting_arenas_.size());
+}
+
+uint64_t Planner::State::ChangesFor(const Arena& arena) const {
+  return arena.map.changes() + arena.index.changes() + host_.changes() + spare_copies_noted_;
+}
+
 void Planner::State::ServeTouched() {
   // Serving one may touch others; each is served as often as it is touched.
   while (!touched_.empty()) {
@@ -59,12 +75,12 @@ void Planner::State::Serve(Arena& arena) {
   while (!arena.waiting.empty() && !arena.vacating) {
     const Request& request = requests_.at(arena.waiting.front());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
-      WakeAt(now_ + kRetry);
+      WakeAt(now_ + RetryAfter());
       break;
     }
     if (request.is_fetch() && !MayDemand(arena)) break;  // a copy's end brings us back
     if (TryServe(arena, request)) continue;
-    if (!MakeRoom(arena, request)) WakeAt(now_ + kRetry);
+    if (!MakeRoom(arena, request)) WakeAt(now_ + RetryAfter());
     break;
   }
   if (arena.waiting.empty()) {
@@ -86,6 +102,7 @@ bool Planner::State::HelpIsNear(const Arena& arena) const {
 }
 
 void Planner::State::FailImpatient(Arena& arena) {
+  if (arena.impatient == 0) return;
   for (size_t i = 0; i < arena.waiting.size();) {
     const Request& request = requests_.at(arena.waiting[i]);
     if (request.fail_fast) {
@@ -166,13 +183,29 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);
+  if (FindVictims(arena, need)) return true;
+  if (now_ < arena.reclaim_after) return false;
+  if (ReclaimFor(arena, need)) {
+    arena.reclaim_wait = {};
+    return true;
+  }
+  arena.reclaim_wait = std::clamp(arena.reclaim_wait * 2, RetryAfter(), kReclaimRetryMax);
+  arena.reclaim_after = now_ + arena.reclaim_wait;
+  return false;
+}
+
+bool Planner::State::FindVictims(Arena& arena, Bytes need) {
+  // With nothing changed there are none again; but a back-off ends by itself.
+  const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
+  if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   if (EvictRun(arena, need, {}, SpareCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
   // at the cost of copies that make others clean.
   const EvictionIndex::Limits clean{.clean_only = true, .later_than = nullptr};
   if (EvictRun(arena, need, clean, SpareCopies::kKeep)) return true;
   if (EvictRun(arena, need, {}, SpareCopies::kMayDrop)) return true;
-  return ReclaimFor(arena, need);
+  if (!backing_off) arena.no_run = {ChangesFor(arena), need};
+  return false;
 }
 
 std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Arena& arena,
@@ -360,10 +393,14 @@ bool Planner::State::IsOverBudget(const Arena& arena) {
 void Planner::State::Shrink(Arena& arena) {
   while (IsOverBudget(arena) && GiveBackFreePiece(arena)) {
   }
-  if (!IsOverBudget(arena) || arena.leaving > 0) return;
+  if (!IsOverBudget(arena) || arena.leaving > 0 || now_ < arena.shrink_after) return;
   for (const auto& piece : arena.pieces) {
     if (EvictPiece(arena, piece)) return;
   }
+  // Something of every slab is in use, or the host is full.
+  arena.shrink_after = now_ + kShrinkRetry;
+  WakeAt(arena.shrink_after);
+  active_arenas_.insert(&arena);
 }
 
 void Planner::State::Prefetch(Arena& arena) {

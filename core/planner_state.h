@@ -113,6 +113,7 @@ class Planner::State {
   // Serving (planner_serve.cc).
   void Touch(Arena* arena);
   void TouchWaiting();
+  void LimitsChanged(Arena& arena);
   // Room on the host came free: whoever could not let a tensor leave for want of it tries again.
   void HostRoomCame();
   // What one client frees may help another, of which nobody tells the other: so it looks again, the
@@ -130,6 +131,8 @@ class Planner::State {
   bool TryFetch(Arena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(Arena& arena, const Request& request);
+  // Begins to evict what makes `need` contiguous bytes.
+  bool FindVictims(Arena& arena, Bytes need);
   // Where a slab would serve a request: how much of it is missing there, and how much room there
   // is.
   struct SlabPlace {
@@ -170,6 +173,7 @@ class Planner::State {
   void List(Tensor& tensor);  // among the prefetch candidates
   void Unlist(Tensor& tensor);
   bool AllocateHost(Tensor& tensor, SpareCopies spare = SpareCopies::kMayDrop);
+  bool TryAllocateHost(Tensor& tensor, SpareCopies spare);
   void FreeHost(Tensor& tensor);
   // The tensor is on its device and on the host: its copy there can be given up.
   void NoteSpareCopy(Tensor& tensor);

@@ -129,8 +129,8 @@ class CudaChannel : public Channel {
     RAVEN_RETURN_IF_ERROR(failure_);
     const CudaScope scope(gpu_->driver(), context_);
     const CUresult result = gpu_->driver().cuStreamQuery(copies_);
-    if (result == CUDA_ERROR_NOT_READY) return core::Ok();
-    return gpu_->Check(result, "cuStreamQuery");
+    if (result != CUDA_ERROR_NOT_READY) failure_ = gpu_->Check(result, "cuStreamQuery");
+    return failure_;
   }
 
  private:

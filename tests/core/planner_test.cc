@@ -206,7 +206,7 @@ TEST(PlannerTest, ALimitLoweredWhileAllIsInUseTakesEffectWithThePuts) {
   Script s({.capacity = KiB(8), .slab = KiB(4)});
   s.Create("A", KiB(4)).Create("B", KiB(4)).Budget(KiB(4));
   EXPECT_EQ(s.Held(), KiB(8));
-  s.Put("A").AllCopiesDone();
+  s.Put("A").Pass(milliseconds(5)).AllCopiesDone();
   EXPECT_EQ(s.Held(), KiB(4));
   EXPECT_EQ(s.StateOf("A"), State::kAway);
 }
