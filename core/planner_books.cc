@@ -21,8 +21,12 @@ Planner::State::State(PlannerOptions options)
 }
 
 Planner::State::Client* Planner::State::FindClient(ClientId client) {
+  // One event asks for the same client several times, and several events come from each in turn.
+  if (last_found_ != nullptr && last_found_->id == client) return last_found_;
   const auto found = clients_.find(client);
-  return found == clients_.end() ? nullptr : found->second.get();
+  if (found == clients_.end()) return nullptr;
+  last_found_ = found->second.get();
+  return last_found_;
 }
 
 Arena* Planner::State::ArenaOf(ClientId id, DeviceId device) {

@@ -78,6 +78,7 @@ void Planner::State::On(const ClientGone& event) {
   const std::vector<TensorId> slots = std::move(client->slots);
   const std::unique_ptr<Client> gone = std::move(clients_.at(event.client));
   clients_.erase(event.client);
+  last_found_ = nullptr;
   std::erase_if(touched_, [&](Arena* arena) { return arena->client == event.client; });
   for (const TensorId id : slots) {
     Tensor* tensor = catalog_.Find(id);

@@ -217,6 +217,7 @@ class Planner::State {
   uint64_t spare_copies_noted_ = 0;
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::unique_ptr<Client>> clients_;
+  Client* last_found_ = nullptr;  // by FindClient
   std::map<TenantId, Tenant> tenants_;
   std::vector<Device> devices_;
   std::unordered_map<uint64_t, Request> requests_;

@@ -317,6 +317,7 @@ void Control::HandleQuery(Connection& connection, const proto::ClientPacket& pac
   loop_->mailbox().Post([this, packet, audience, key = connection.key, client = connection.client] {
     proto::DaemonPacket answer;
     answer.set_request(packet.request());
+    loop_->ReadLogs();
     if (packet.has_explain_failure()) {
       Session* session = loop_->FindSession(client);
       const core::SlotId slot{packet.explain_failure().slot()};

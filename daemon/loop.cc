@@ -242,6 +242,12 @@ void Loop::PollQuietLogs() {
   }
 }
 
+void Loop::ReadLogs() {
+  for (auto& [id, session] : sessions_) {
+    if (!session->gone) PollLog(*session);
+  }
+}
+
 bool Loop::PollHot() {
   bool busy = false;
   // By index: a request may change the list (a client that breaks the protocol leaves it).

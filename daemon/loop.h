@@ -78,6 +78,9 @@ class Loop {
   void Detach(core::ClientId client, std::function<void()> done);
   void SlabReleased(core::ClientId client, core::DeviceId device, core::Bytes offset);
 
+  // Reads what the clients logged, also of those that are not polled: before figures are told.
+  void ReadLogs();
+
   const core::Planner& planner() const { return *planner_; }
   Session* FindSession(core::ClientId client);
   size_t sessions() const { return sessions_.size(); }

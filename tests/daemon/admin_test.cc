@@ -68,7 +68,9 @@ TEST_F(AdminTest, OneClientsTensorsAloneAreListed) {
   const std::vector<Tensor> tensors = store.create(sizes);
   const Tensor last = other.create(KiB(1));
   uint32_t client = 0;
-  for (const auto& info : *admin_.Clients()) {
+  const auto clients = admin_.Clients();
+  ASSERT_TRUE(clients.ok());
+  for (const auto& info : *clients) {
     if (info.name() == "other") client = info.client();
   }
   std::vector<uint64_t> seen;

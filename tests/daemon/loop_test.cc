@@ -93,7 +93,7 @@ TEST(LoopTest, WhatIsInUseIsNeverMoved) {
 TEST(LoopTest, PutsThatFoundTheLogFullAreFoundInTheirRows) {
   DaemonProcess daemon({"--slab", "2MiB"});
   Store store = Connect(daemon, MiB(8));
-  std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(12, KiB(512)));
+  std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(16, KiB(512)));
   ::kill(daemon.pid(), SIGSTOP);
   for (int i = 0; i < 2000; ++i) {
     store.put(tensors[0], nullptr);

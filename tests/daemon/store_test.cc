@@ -270,6 +270,7 @@ TEST_F(StoreTest, ABatchOfManyAwayTensorsComesBackOverASlowLink) {
   constexpr uint64_t kCount = 1500;
   constexpr uint64_t kBytes = KiB(4);
   std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(kCount, kBytes));
+  store.free(store.create(MiB(2)), nullptr);  // so that every slab is there
   std::vector<ravenstore_tensor_t*> handles;
   for (uint64_t i = 0; i < kCount; ++i) {
     Fill(tensors[i].data(), kBytes, i);

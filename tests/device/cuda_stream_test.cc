@@ -95,11 +95,12 @@ TEST_F(CudaStreamTest, WhatIsNoStreamIsNotWrapped) {
 }
 
 TEST_F(CudaStreamTest, AChannelThatCannotBeOpenedLeavesNothing) {
-  for (const char* call : {"cuStreamCreate", "cuEventCreate"}) {
-    fake_.fail(call, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_CODE(OpenCudaChannel(gpu_), ErrorCode::kOutOfMemory);
-  }
-  ASSERT_OK(OpenCudaChannel(gpu_));
+  fake_.fail("cuStreamCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_CODE(OpenCudaChannel(gpu_), ErrorCode::kOutOfMemory);
+  const auto channel = OpenCudaChannel(gpu_);
+  ASSERT_OK(channel);
+  fake_.fail("cuEventCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_CODE((*channel)->Signal(&page_[0], 1), ErrorCode::kOutOfMemory);
 }
 
 }  // namespace
