@@ -74,8 +74,14 @@ Result<Begun> Begin(Session& session, Tensor& tensor, const ClientDevice* target
   uint64_t word = row.word.load(std::memory_order_acquire);
   while (true) {
     const proto::Lease lease = proto::UnpackLease(word);
-    if (tensor.turn.load(std::memory_order_relaxed) == FetchTurn::kAbandoned) [[unlikely]] {
+    if (tensor.turn.load(std::memory_order_relaxed) != FetchTurn::kNobody) [[unlikely]] {
       if (InheritAnswer(tensor, lease.state)) return Begun{Hold::kAwait, lease.state};
+      // A denial that another thread has not read yet: if we took the tensor now, that thread would
+      // take our holder for the answer to its own get.
+      if (tensor.turn.load(std::memory_order_acquire) == FetchTurn::kTaken &&
+          (lease.state == LeaseState::kIdle || lease.state == LeaseState::kLeaving)) {
+        return Begun{Hold::kElsewhere, LeaseState::kIdle};
+      }
     }
     if (IsResident(lease.state)) {
       const bool here = target == nullptr ||

@@ -383,7 +383,8 @@ void Planner::State::On(const Cleaned& event) {
   if (FinishIfGone(*tensor)) return;
   if (event.whole) {
     tensor->on_host = true;
-    tensor->clean_writes = event.writes;
+    // Nothing touched it since, so this is its count, whatever the log has told.
+    tensor->clean_writes = tensor->writes = event.writes;
     Count(tensor->client, &PlannerStats::precleaned, tensor->size);
     NoteSpareCopy(*tensor);
   }

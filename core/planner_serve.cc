@@ -326,6 +326,9 @@ bool Planner::State::ReclaimFor(Arena& arena, Bytes need) {
     if (other == nullptr || other == &arena) continue;
     // A full tenant can only be helped by its own; a full device by anybody.
     if (tenant_full && other_client->tenant != client.tenant) continue;
+    // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
+    const bool older = !other->waiting.empty() && other->waiting.front() < arena.waiting.front();
+    if (older) continue;
     if (other->being_removed > Bytes{0} || other->vacating) return true;  // help is under way
     if (GiveBackFreePiece(*other)) return true;
     if (other->index.size() > 0 && other->leaving == 0) idle.push_back(other);

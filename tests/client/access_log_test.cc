@@ -69,8 +69,8 @@ TEST_F(AccessLogTest, IndexOfADeadThreadIsUsedAgain) {
 }
 
 TEST_F(AccessLogTest, ManyThreadsShareLanesWithoutLosingEntries) {
-  constexpr uint32_t kThreads = 24;
-  constexpr uint32_t kEach = 100;  // three threads to a lane do not fill it
+  constexpr uint32_t kThreads = 2 * proto::kLogLanes;
+  constexpr uint32_t kEach = 100;  // a few threads to a lane do not fill it
   std::atomic<uint32_t> waiting{0};
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < kThreads; ++i) {

@@ -394,6 +394,44 @@ TEST_F(TwoDevices, GetOnAnotherDeviceMovesTheTensorThere) {
   EXPECT_EQ(tensor.device(), 1) << "where it was last";
 }
 
+TEST_F(TwoDevices, DeniedMoveLeavesTheTensorWhereItIs) {
+  Tensor tensor = Idle(kBytes, 0x21);
+  daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "device 1 is full");
+  std::string words;
+  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.device = 1}); }, &words),
+            RAVENSTORE_OUT_OF_MEMORY);
+  EXPECT_THAT(words, HasSubstr("device 1 is full"));
+  EXPECT_EQ(tensor.device(), 0);
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 0x21, kBytes));
+}
+
+TEST_F(TwoDevices, DeniedMoveIsNotMistakenForAnotherThreadsGet) {
+  Tensor tensor = Idle(kBytes, 0x21);
+  std::atomic<bool> done{false};
+  // Gets where the tensor is, all the time, so that one falls between a denial and its reading.
+  std::thread reader([&] {
+    while (!done.load()) {
+      void* address = nullptr;
+      ASSERT_EQ(ravenstore_get(store_.handle(), tensor.handle(), nullptr, nullptr, &address),
+                RAVENSTORE_OK);
+      ASSERT_EQ(ravenstore_put(store_.handle(), tensor.handle(), nullptr, nullptr), RAVENSTORE_OK);
+    }
+  });
+  ravenstore_get_options_t there{};
+  there.struct_size = sizeof(there);
+  there.device = 1;
+  for (int denied = 0; denied < 20;) {
+    daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "full");
+    void* address = nullptr;
+    const auto code = ravenstore_get(store_.handle(), tensor.handle(), nullptr, &there, &address);
+    ASSERT_TRUE(code == RAVENSTORE_OUT_OF_MEMORY || code == RAVENSTORE_WRONG_STATE) << code;
+    if (code == RAVENSTORE_OUT_OF_MEMORY) ++denied;
+  }
+  done.store(true);
+  reader.join();
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+}
+
 TEST_F(TwoDevices, UnknownDeviceIsNotFound) {
   Tensor tensor = Idle(kBytes, 1);
   EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.device = 2}); }), RAVENSTORE_NOT_FOUND);

@@ -335,8 +335,9 @@ void MiniDaemon::Fetch(Client& client, const proto::Request& request) {
   if (auto denied = std::exchange(deny_fetch_, std::nullopt)) {
     client.failures[request.slot] = denied->message;
     row.error.store(static_cast<uint32_t>(denied->code));
-    const bool lost = denied->code == ErrorCode::kLost;
-    return Answer(row, lost ? LeaseState::kLost : LeaseState::kAway, 0);
+    if (denied->code == ErrorCode::kLost) return Answer(row, LeaseState::kLost, 0);
+    // What was to change devices stays where it is.
+    return Answer(row, tensor.away.empty() ? LeaseState::kIdle : LeaseState::kAway, 0);
   }
   if (tensor.away.empty()) {  // resident on another device
     tensor.away.assign(BytesOf(client, tensor), BytesOf(client, tensor) + tensor.bytes);

@@ -13,12 +13,22 @@ constexpr uint64_t kBytes = 4096;
 
 class RavenstoreTest : public StoreTest {
  protected:
+  ~RavenstoreTest() override {
+    for (ravenstore_tensor_t* tensor : created_) {
+      static_cast<void>(ravenstore_free(store(), tensor, nullptr));
+    }
+  }
+
   ravenstore_store_t* store() { return store_.handle(); }
   ravenstore_tensor_t* Create() {
     ravenstore_tensor_t* tensor = nullptr;
     EXPECT_EQ(ravenstore_create(store(), kBytes, nullptr, &tensor), RAVENSTORE_OK);
+    created_.push_back(tensor);
     return tensor;
   }
+
+ private:
+  std::vector<ravenstore_tensor_t*> created_;
 };
 
 TEST_F(RavenstoreTest, NullArgumentsAreRefusedNotFollowed) {

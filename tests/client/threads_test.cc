@@ -19,7 +19,7 @@ void RunThreads(int count, const std::function<void(int)>& body) {
 
 TEST_F(ThreadsTest, PutsAndGetsHandTheBytesOn) {
   constexpr int kThreads = 4;
-  constexpr int kTurns = 2000;
+  constexpr int kTurns = 200;
   Tensor tensor = Idle(kBytes, 0);
   std::atomic<int> turn{0};
   // Only the lease word orders the accesses to the bytes: `turn` is relaxed.
@@ -87,7 +87,7 @@ TEST_F(ThreadsTest, CreatesAndFreesOfManyThreadsDoNotMix) {
   constexpr int kThreads = 4;
   RunThreads(kThreads, [&](int self) {
     TestStream stream;
-    for (int turn = 0; turn < 200; ++turn) {
+    for (int turn = 0; turn < 60; ++turn) {
       Tensor tensor = store_.create(kBytes, {.name = turn % 2 ? "odd" : "even"});
       Fill(tensor.data(), self + 1, kBytes);
       store_.put(tensor, turn % 3 ? static_cast<Stream>(stream) : nullptr);
@@ -106,7 +106,7 @@ TEST_F(ThreadsTest, OneStreamMayBeSharedByThreads) {
   RunThreads(kThreads, [&](int self) {
     Tensor tensor = store_.create(kBytes);
     Fill(tensor.data(), self, kBytes);
-    for (int turn = 0; turn < 200; ++turn) {
+    for (int turn = 0; turn < 60; ++turn) {
       store_.put(tensor, stream);
       ASSERT_TRUE(Holds(store_.get(tensor, nullptr), self, kBytes));
     }

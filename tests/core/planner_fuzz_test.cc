@@ -203,7 +203,11 @@ class Life {
     if (!client) return;
     if (Chance(18)) {
       if (world_.Handles(*client).size() >= 25) return;
-      world_.Create(*client, RandomSize(), RandomDevice(), RandomTimeout(), Chance(15));
+      // One by one: the order in which arguments are evaluated is the compiler's choice.
+      const Bytes size = RandomSize();
+      const DeviceId device = RandomDevice();
+      const Duration timeout = RandomTimeout();
+      world_.Create(*client, size, device, timeout, Chance(15));
       return;
     }
     const auto handle = Chance(20) ? HandleUnderCopy() : RandomHandle();
