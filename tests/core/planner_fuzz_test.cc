@@ -165,13 +165,15 @@ class Life {
 
   void Attach() {
     if (world_.Clients().size() >= 5) return;
-    world_.Attach(TenantId{1 + Below(tenants_)}, RandomBudgets(120));
+    const TenantId tenant{1 + Below(tenants_)};
+    world_.Attach(tenant, RandomBudgets(120));
   }
   void Kill() {
     if (const auto client = RandomClient()) world_.Kill(*client);
   }
   void ChangeLimits() {
-    if (Chance(50)) return world_.SetTenant(TenantId{1 + Below(tenants_)}, RandomBudgets(200));
+    const TenantId tenant{1 + Below(tenants_)};
+    if (Chance(50)) return world_.SetTenant(tenant, RandomBudgets(200));
     if (const auto client = RandomClient()) world_.SetClient(*client, RandomBudgets(120));
   }
 

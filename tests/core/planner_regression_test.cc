@@ -28,9 +28,10 @@ class Bare {
   struct Setting {
     bool prefetch;
     bool host_grows;
+    bool preclean;
   };
-  explicit Bare(Bytes capacity, const Setting& setting = {false, true})
-      : planner_(MakeOptions(capacity, setting.prefetch)) {
+  explicit Bare(Bytes capacity, const Setting& setting = {false, true, false})
+      : planner_(MakeOptions(capacity, setting)) {
     Tell(TenantLimits{TenantId{1}, {capacity, KiB(64)}});
     Tell(ClientAttached{kClient, TenantId{1}, {capacity, KiB(64)}});
     const Bytes offset = Take<GrowHost>().offset;
@@ -99,7 +100,7 @@ class Bare {
   Residency ResidencyOf(TensorId tensor) { return planner_.View(tensor).residency; }
 
  private:
-  static PlannerOptions MakeOptions(Bytes capacity, bool prefetch) {
+  static PlannerOptions MakeOptions(Bytes capacity, const Setting& setting) {
     PlannerOptions options;
     options.slab = capacity;
     options.granularity = Bytes(1024);
@@ -107,8 +108,8 @@ class Bare {
     options.arena = {capacity};
     options.host_capacity = KiB(64);
     options.host_step = KiB(64);
-    options.prefetch = prefetch;
-    options.preclean = false;
+    options.prefetch = setting.prefetch;
+    options.preclean = setting.preclean;
     return options;
   }
 
@@ -148,7 +149,7 @@ TEST(PlannerRegressionTest, AUseSeenAfterItsDropWasProposedKeepsTheBytes) {
 }
 
 TEST(PlannerRegressionTest, AnOldGetOfAPrefetchedTensorDoesNotLoseItWhenTheCopyFails) {
-  Bare bare(KiB(8), {.prefetch = true, .host_grows = true});
+  Bare bare(KiB(8), {.prefetch = true, .host_grows = true, .preclean = false});
   const TensorId tensor = bare.Create(0, KiB(8));
   bare.Put(tensor, 1, Order(1));
   bare.Request(1, KiB(4));
@@ -259,7 +260,7 @@ TEST(PlannerRegressionTest, ADeniedMoveLeavesTheTensorWithItsDevice) {
 }
 
 TEST(PlannerRegressionTest, AHostThatCannotGrowIsNotAskedAgainAtOnce) {
-  Bare bare(KiB(4), {.prefetch = false, .host_grows = false});
+  Bare bare(KiB(4), {.prefetch = false, .host_grows = false, .preclean = false});
   bare.Tell(HostGrowFailed{});
   const TensorId tensor = bare.Create(0, KiB(4));
   bare.Put(tensor, 1);
@@ -303,6 +304,37 @@ TEST(PlannerRegressionTest, ASlabEmptiedForAnotherGoesToWhoAskedFirst) {
   EXPECT_EQ(s.StateOf("D"), State::kWaiting);  // A's place is promised to C
   s.CopyDone("B");
   EXPECT_EQ(s.StateOf("C"), State::kInUse);
+}
+
+TEST(PlannerRegressionTest, TwoClientsThatLackRoomDoNotSwapSlabsForEver) {
+  Script s({.capacity = KiB(12), .slab = KiB(4)});
+  const ClientId first = s.me();
+  const ClientId second = s.world().Attach(Script::kTenant, {KiB(12), KiB(1024)});
+  s.Make("A", KiB(4)).Free("A").As(second).Make("B", KiB(4)).Free("B");
+  // Each has one slab, one is left, and each wants two: while the first's comes, the second must
+  // not take the one that it is to be joined with.
+  s.SlabsCome(false).As(first).Create("C", KiB(8)).As(second).Create("D", KiB(8)).SlabsCome(true);
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+  EXPECT_EQ(s.StateOf("D"), State::kWaiting);
+  s.Free("C").Pass(milliseconds(50));
+  EXPECT_EQ(s.StateOf("D"), State::kInUse);
+}
+
+TEST(PlannerRegressionTest, AHintedWriteCountDoesNotKeepATensorDirty) {
+  // The count is the client's to write: a copy that nothing came between is whole, whatever it
+  // says.
+  Bare bare(KiB(8), {.prefetch = false, .host_grows = true, .preclean = true});
+  const TensorId tensor = bare.Create(0, KiB(4));
+  const TensorId other = bare.Create(1, KiB(4));
+  bare.Put(tensor, 1);
+  bare.Put(other, 1);
+  bare.Request(2, KiB(4));
+  const TensorId left = bare.Take<CopyOut>().tensor;
+  const auto clean = bare.Take<Clean>();
+  bare.Tell(CopiedOut{left, CopiedOut::Outcome::kCommitted, 1});
+  bare.Tell(Cleaned{clean.tensor, true, 9});
+  EXPECT_FALSE(bare.planner().View(clean.tensor).dirty);
+  EXPECT_FALSE(bare.Has<Clean>());
 }
 
 TEST(PlannerRegressionTest, AFailFastCreateGetsASlabWhileOthersLeave) {

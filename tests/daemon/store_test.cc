@@ -1,6 +1,7 @@
 // The store end to end: a real daemon, the real client library, the host backend.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -191,9 +192,11 @@ TEST_F(StoreTest, FullBudgetNamesItsHolders) {
 
 TEST_F(StoreTest, TwoClientsThatWaitForEachOtherBothGetAnAnswer) {
   DaemonProcess daemon({"--device-budget", "32MiB", "--slab", "2MiB"});
+  std::barrier both_hold(2);
   auto one = [&] {
     Store store = Connect(daemon, 0, milliseconds(500));
     Tensor held = store.create(MiB(14));
+    both_hold.arrive_and_wait();
     EXPECT_THROW(
         {
           Tensor more = store.create(MiB(14));
