@@ -313,14 +313,29 @@ TEST(PlannerRegressionTest, TwoClientsThatLackRoomDoNotSwapSlabsForEver) {
   s.Make("A", KiB(4)).Free("A").As(second).Make("B", KiB(4)).Free("B");
   // Each has one slab, one is left, and each wants two: while the first's comes, the second must
   // not take the one that it is to be joined with.
-  s.SlabsCome(false).As(first).Create("C", KiB(8)).As(second).Create("D", KiB(8)).SlabsCome(true);
+  s.SlabsCome(false).As(first).Create("C", KiB(8)).As(second).Create("D", KiB(8));
+  for (const auto& job : s.world().slab_jobs()) {
+    EXPECT_TRUE(job.kind == World::SlabJob::Kind::kAdd);
+  }
+  s.SlabsCome(true);
   EXPECT_EQ(s.StateOf("C"), State::kInUse);
   EXPECT_EQ(s.StateOf("D"), State::kWaiting);
   s.Free("C").Pass(milliseconds(50));
   EXPECT_EQ(s.StateOf("D"), State::kInUse);
 }
 
-TEST(PlannerRegressionTest, AHintedWriteCountDoesNotKeepATensorDirty) {
+TEST(PlannerRegressionTest, ARaisedHostBudgetHelpsWhoWaits) {
+  Script s({.capacity = KiB(4), .slab = KiB(4)});
+  const ClientId poor = s.world().Attach(Script::kTenant, {KiB(4), Bytes(0)});
+  s.As(poor).Make("A", KiB(4)).Create("B", KiB(4)).Pass(milliseconds(50));
+  ASSERT_EQ(s.StateOf("B"), State::kWaiting);
+  s.world().SetClient(poor, {KiB(4), KiB(64)});
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+  s.CopyDone("A");
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
+TEST(PlannerRegressionTest, AClientsWriteCountDoesNotKeepATensorDirty) {
   // The count is the client's to write: a copy that nothing came between is whole, whatever it
   // says.
   Bare bare(KiB(8), {.prefetch = false, .host_grows = true, .preclean = true});
