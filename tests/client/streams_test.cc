@@ -169,11 +169,12 @@ TEST_F(StreamsTest, LostSessionEndsTheWaitOfTheCallingThread) {
 }
 
 TEST_F(StreamsTest, TooManyStreamsAreRefused) {
-  // Handles are only wrapped here, so any address will do.
+  // Handles are only wrapped here, so any aligned address will do.
   for (uintptr_t i = 1; i <= proto::kTicketWords; ++i) {
     ASSERT_TRUE(table_.Find(reinterpret_cast<device::StreamHandle>(i * 64), device_).ok());
   }
-  const auto beyond = table_.Find(reinterpret_cast<device::StreamHandle>(uintptr_t{1}), device_);
+  const uintptr_t one_more = (proto::kTicketWords + 1) * 64;
+  const auto beyond = table_.Find(reinterpret_cast<device::StreamHandle>(one_more), device_);
   ASSERT_FALSE(beyond.ok());
   EXPECT_EQ(beyond.error().code, ErrorCode::kLimit);
   EXPECT_TRUE(table_.Find(nullptr, device_).ok()) << "the calling thread needs no word";
