@@ -238,6 +238,10 @@ class Store {
   // Throws Lost when work on `stream` may have run on undefined bytes. Never blocks.
   void check(Stream stream) { internal::ThrowIf(ravenstore_check(store_, stream)); }
 
+  // Gives device memory that holds no tensor back to the daemon, now and as more comes free, until
+  // this client next needs some. Does not wait.
+  void trim() { internal::ThrowIf(ravenstore_trim(store_)); }
+
   Stats stats() {
     Stats stats{};
     stats.struct_size = sizeof(stats);

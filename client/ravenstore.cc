@@ -398,6 +398,14 @@ ravenstore_code_t ravenstore_check(ravenstore_store_t* store, ravenstore_stream_
   });
 }
 
+ravenstore_code_t ravenstore_trim(ravenstore_store_t* store) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the store is NULL");
+    RAVEN_RETURN_IF_ERROR(SessionOf(store)->CheckUsable());
+    return SessionOf(store)->Trim();
+  });
+}
+
 ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store, ravenstore_stats_t* stats) {
   return Guard([&]() -> Status {
     if (store == nullptr || stats == nullptr) return BadArgument("the store or the stats are NULL");

@@ -206,6 +206,10 @@ typedef struct ravenstore_stats {
   uint64_t stall_ns; /* this client's calls waited so long on the CPU */
 } ravenstore_stats_t;
 
+/* Gives device memory that holds no tensor back to the daemon, for others to use: now, and as more
+ * comes free, until this client next needs some. Does not wait. */
+RAVENSTORE_API ravenstore_code_t ravenstore_trim(ravenstore_store_t* store);
+
 /* This client's figures; asks the daemon. Set stats->struct_size first. */
 RAVENSTORE_API ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store,
                                                       ravenstore_stats_t* stats);

@@ -291,6 +291,10 @@ Result<SessionStats> Session::Stats() {
   return stats;
 }
 
+Status Session::Trim() {
+  return control_->Send({.request = 0, .body = wire::Trim{}}, DeadlineAfter(ipc::Now(), timeout_));
+}
+
 void Session::LockForFork() {
   control_->LockForFork();
   for (const auto& device : devices_->all()) device->LockForFork();

@@ -91,6 +91,8 @@ class Session {
   // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.
   std::string Explain(uint32_t slot);
   core::Result<SessionStats> Stats();
+  // Asks the daemon to take back slabs as they come to hold nothing.
+  core::Status Trim();
   void CountStall(core::Duration stall) {
     stall_ns_.fetch_add(static_cast<uint64_t>(stall.count()), std::memory_order_relaxed);
   }

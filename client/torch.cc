@@ -179,6 +179,10 @@ class Offload : public std::enable_shared_from_this<Offload> {
   void Remember(const at::Tensor& tensor, const std::shared_ptr<SavedBytes>& saved);
   void Forget(const c10::StorageImpl* storage, const SavedBytes* saved);
   void AddLive(uint64_t bytes);
+  void RemoveLive(uint64_t bytes);
+  // Nothing saved is left. Where the options do not say it, decides what torch may hold from now
+  // on.
+  void StepEnded();
   // The oldest that torch holds when it holds more than it may, else null.
   std::shared_ptr<SavedBytes> NextToAdopt();
   // The smaller, the sooner it is needed: the backward pass wants the last saved first.
@@ -196,6 +200,8 @@ class Offload : public std::enable_shared_from_this<Offload> {
   std::deque<std::weak_ptr<SavedBytes>> held_;  // by torch, oldest first
 
   std::atomic<uint64_t> held_bytes_{0};
+  std::atomic<uint64_t> torch_bytes_;    // what torch may hold
+  std::atomic<uint64_t> decided_on_{0};  // the peak that this was decided on
   std::atomic<int64_t> sequence_{1};
   std::atomic<uint64_t> saved_{0}, saved_bytes_{0}, kept_{0}, kept_bytes_{0};
   std::atomic<uint64_t> deduplicated_{0}, deduplicated_bytes_{0}, offered_{0}, offered_bytes_{0};
@@ -257,13 +263,13 @@ SavedBytes::SavedBytes(std::shared_ptr<Offload> offload, const at::Tensor& tenso
 
 SavedBytes::~SavedBytes() {
   offload_->Forget(key_, this);
-  offload_->live_bytes_.fetch_sub(bytes(), std::memory_order_relaxed);
   if (storage_) offload_->held_bytes_.fetch_sub(bytes(), std::memory_order_relaxed);
   try {
     if (tensor_) offload_->store_->free(std::move(tensor_), last_.handle);
   } catch (const Error&) {
     // The handle is gone either way, and the store that refused takes the bytes back by itself.
   }
+  offload_->RemoveLive(bytes());
 }
 
 void SavedBytes::Adopt() {
@@ -337,7 +343,7 @@ std::shared_ptr<SavedBytes> SavedBytes::Behind(const at::Tensor& tensor) {
 
 Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,
                  const OffloadOptions& options)
-    : store_(std::move(store)), options_(options) {
+    : store_(std::move(store)), options_(options), torch_bytes_(options.torch_bytes.value_or(0)) {
   if (!store_ && !options.measure_only)
     throw Error(RAVENSTORE_INVALID_ARGUMENT, "OffloadScope needs a store, or measure_only");
   if (store_ && store_->backend() == "cuda") device_type_ = at::kCUDA;
@@ -427,7 +433,9 @@ void Offload::Forget(const c10::StorageImpl* storage, const SavedBytes* saved) {
 std::shared_ptr<SavedBytes> Offload::NextToAdopt() {
   if (options_.measure_only) return nullptr;
   std::lock_guard lock(mutex_);
-  while (held_bytes_.load(std::memory_order_relaxed) > options_.torch_bytes && !held_.empty()) {
+  while (held_bytes_.load(std::memory_order_relaxed) >
+             torch_bytes_.load(std::memory_order_relaxed) &&
+         !held_.empty()) {
     auto oldest = held_.front().lock();
     held_.pop_front();
     if (oldest) return oldest;
@@ -439,6 +447,24 @@ void Offload::AddLive(uint64_t bytes) {
   const uint64_t live = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   uint64_t peak = live_bytes_peak_.load(std::memory_order_relaxed);
   while (live > peak && !live_bytes_peak_.compare_exchange_weak(peak, live)) {
+  }
+}
+
+void Offload::RemoveLive(uint64_t bytes) {
+  if (live_bytes_.fetch_sub(bytes, std::memory_order_relaxed) == bytes) StepEnded();
+}
+
+void Offload::StepEnded() {
+  if (options_.torch_bytes || options_.measure_only) return;
+  const uint64_t peak = live_bytes_peak_.load(std::memory_order_relaxed);
+  // Without news the answer is the same.
+  if (decided_on_.exchange(peak, std::memory_order_relaxed) == peak) return;
+  try {
+    const bool fits = peak <= store_->stats().device_budget;
+    torch_bytes_.store(fits ? peak : 0, std::memory_order_relaxed);
+    if (fits) store_->trim();
+  } catch (const Error&) {
+    // The store is lost: the next save says so.
   }
 }
 

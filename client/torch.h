@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -42,10 +43,12 @@ struct OffloadOptions {
   // The store's device that CPU tensors belong to when the store's backend is "host".
   int host_device = 0;
   // So many bytes of saved tensors may wait in torch's memory; beyond them the oldest, which the
-  // backward pass needs last, are copied into the store. With all that a step saves nothing is
-  // copied at all, which is right where everything fits; where it does not, memory that torch holds
-  // is memory that the store cannot prefetch into, and 0 is right.
-  uint64_t torch_bytes = 0;
+  // backward pass needs last, are copied into the store. Where everything fits that spares the
+  // copies; where it does not, memory that torch holds is memory that the store cannot prefetch
+  // into, nor lend to other jobs, and 0 is right. Unset: 0 until all the tensors saved at once
+  // are seen to fit into the store's device budget; from the next step on as many bytes as were
+  // seen, in the budget's stead: the store's own empty slabs go back to the daemon.
+  std::optional<uint64_t> torch_bytes = {};
   // Adopts nothing and needs no store: everything waits in torch's memory and the figures say what
   // a store would have held.
   bool measure_only = false;

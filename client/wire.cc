@@ -139,6 +139,9 @@ std::string Write(const SlabReleased& slab) {
 std::string Write(const Detach&) {
   return {};
 }
+std::string Write(const Trim&) {
+  return {};
+}
 std::string Write(const StatsQuery& query) {
   Writer writer;
   writer.Number(1, query.whole_store ? 1 : 0);
@@ -256,7 +259,7 @@ bool Read(const Field& field, DaemonPacket* packet) {
 
 std::string Encode(const ClientPacket& packet) {
   // In the order of the variant.
-  constexpr uint32_t kBodyFields[] = {2, 3, 4, 5, 6, 7};
+  constexpr uint32_t kBodyFields[] = {2, 3, 4, 5, 6, 7, 20};
   static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
   Writer writer;
   writer.Number(1, packet.request);

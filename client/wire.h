@@ -37,13 +37,14 @@ struct SlabReleased {
   uint64_t offset = 0;
 };
 struct Detach {};
+struct Trim {};
 struct StatsQuery {
   bool whole_store = false;
 };
 
 struct ClientPacket {
   uint64_t request = 0;
-  std::variant<Hello, InternName, ExplainFailure, SlabReleased, Detach, StatsQuery> body;
+  std::variant<Hello, InternName, ExplainFailure, SlabReleased, Detach, StatsQuery, Trim> body;
 };
 
 std::string Encode(const ClientPacket& packet);

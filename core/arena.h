@@ -57,7 +57,8 @@ struct Arena {
   Tick reclaim_after{};
   Duration reclaim_wait{};
   Tick shrink_after{};
-  bool touched = false;  // stands in the planner's list of arenas to serve
+  bool trimming = false;  // slabs go back as soon as they hold nothing
+  bool touched = false;   // stands in the planner's list of arenas to serve
   // Away tensors with a hint, soonest first: by time, and by order.
   std::set<std::pair<int64_t, TensorId>> due_at;
   std::set<std::pair<int64_t, TensorId>> due_order;

@@ -43,6 +43,10 @@ struct ClientLimits {
   ClientId client;
   Budgets budgets;
 };
+// The client wants no slab that holds nothing, until it needs another.
+struct Trimmed {
+  ClientId client;
+};
 // The client is dead, or it detached and its streams are done: everything of it goes.
 struct ClientGone {
   ClientId client;
@@ -95,6 +99,13 @@ struct PutSeen {
   TensorId tensor;
   uint32_t writes;
   NextUse next_use;
+  // What making the bytes anew would take the client; zero: it cannot. A tensor with such a cost
+  // may be dropped though it is dirty, and its next Promise then says `recompute`.
+  Duration recompute{0};
+};
+// A client begins its next iteration.
+struct StepMarked {
+  ClientId client;
 };
 // The ticket of the tensor's last put is reached: nothing on any stream touches it.
 struct Quiet {
@@ -129,10 +140,10 @@ struct CopiedIn {
 // Time passed: deadlines, prefetch, pre-cleaning.
 struct TimePassed {};
 
-using Event =
-    std::variant<TenantLimits, ClientAttached, ClientLimits, ClientGone, SlabAdded, SlabFailed,
-                 SlabRemoved, HostGrown, HostGrowFailed, CreateRequested, FetchRequested, Freed,
-                 PutSeen, Quiet, GetSeen, Dropped, CopiedOut, Cleaned, CopiedIn, TimePassed>;
+using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, Trimmed, ClientGone,
+                           SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed,
+                           CreateRequested, FetchRequested, Freed, PutSeen, Quiet, GetSeen,
+                           StepMarked, Dropped, CopiedOut, Cleaned, CopiedIn, TimePassed>;
 
 // ---- Actions ----
 
@@ -172,12 +183,13 @@ struct Refuse {
 };
 // The fetch is answered: in use at `offset`, valid for a stream once its copy is done (a CopyIn
 // that was proposed before this action, in this plan or an earlier one; none when `arriving` is
-// false).
+// false). With `recompute` the bytes were given up and the client makes them anew.
 struct Promise {
   TensorId tensor;
   DeviceId device;
   Bytes offset;
   bool arriving;
+  bool recompute = false;
 };
 // The fetch failed; the tensor stays away.
 struct Deny {

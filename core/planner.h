@@ -30,7 +30,16 @@ struct LinkModel {
   double down_bytes_per_second = 50e9;  // device to host
 };
 
+// Who decides what leaves. The others are rivals to compare with; all run in the same planner.
+enum class Policy : uint8_t {
+  kValue,  // by size, cost to bring back and next use, hinted or learned (core/eviction.h)
+  kLru,    // the least recently used
+  kGdsf,   // greedy dual size frequency (Cherkasova 1998)
+};
+
 struct PlannerOptions {
+  Policy policy = Policy::kValue;
+  bool learn = true;  // predict next uses from what each client did before, where hints are missing
   Bytes slab = MiB(256);
   Bytes granularity = MiB(2);
   std::vector<Bytes> device_capacity;  // physical bytes the store may take on each device

@@ -62,6 +62,16 @@ void Planner::State::On(const ClientLimits& event) {
   }
 }
 
+void Planner::State::On(const Trimmed& event) {
+  Client* client = FindClient(event.client);
+  if (client == nullptr) return;
+  for (const auto& arena : client->arenas) {
+    if (arena == nullptr) continue;
+    arena->trimming = true;
+    Touch(arena.get());
+  }
+}
+
 void Planner::State::On(const ClientGone& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr) return;
@@ -292,6 +302,8 @@ void Planner::State::On(const GetSeen& event) {
   Reindex(*tensor);
   Touch(arena);
 }
+
+void Planner::State::On(const StepMarked&) {}
 
 void Planner::State::On(const Dropped& event) {
   Tensor* tensor = catalog_.Find(event.tensor);

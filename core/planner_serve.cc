@@ -235,6 +235,7 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   slab = Bytes(slab.count() / options_.granularity.count() * options_.granularity.count());
   if (slab < place->missing) return false;
   arena.adding = true;
+  arena.trimming = false;
   Charge(arena, slab);
   plan_->push_back(AddSlab{arena.client, arena.device, place->offset, slab});
   return true;
@@ -394,6 +395,8 @@ bool Planner::State::IsOverBudget(const Arena& arena) {
 
 // A lowered limit: gives memory back, slab by slab.
 void Planner::State::Shrink(Arena& arena) {
+  while (arena.trimming && GiveBackFreePiece(arena)) {
+  }
   while (IsOverBudget(arena) && GiveBackFreePiece(arena)) {
   }
   if (!IsOverBudget(arena) || arena.leaving > 0 || now_ < arena.shrink_after) return;

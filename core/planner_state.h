@@ -92,6 +92,7 @@ class Planner::State {
   void On(const TenantLimits& event);
   void On(const ClientAttached& event);
   void On(const ClientLimits& event);
+  void On(const Trimmed& event);
   void On(const ClientGone& event);
   void On(const SlabAdded& event);
   void On(const SlabFailed& event);
@@ -104,6 +105,7 @@ class Planner::State {
   void On(const PutSeen& event);
   void On(const Quiet& event);
   void On(const GetSeen& event);
+  void On(const StepMarked& event);
   void On(const Dropped& event);
   void On(const CopiedOut& event);
   void On(const Cleaned& event);

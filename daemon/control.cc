@@ -189,6 +189,9 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
         loop->SlabReleased(client, device, offset);
       });
     }
+    case Body::kTrim:
+      return loop_->mailbox().Post(
+          [loop = loop_, client = connection.client] { loop->Trim(client); });
     case Body::kDetach: return HandleDetach(connection, packet.request());
     case Body::kSetLimits:
       return HandleSetLimits(connection, packet.request(), packet.set_limits());

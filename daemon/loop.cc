@@ -533,6 +533,11 @@ void Loop::ReleaseIfGone(Session& session) {
   sessions_.erase(client);
 }
 
+void Loop::Trim(ClientId client) {
+  Feed(core::Trimmed{client});
+  Execute();
+}
+
 void Loop::SlabReleased(ClientId client, core::DeviceId device, core::Bytes offset) {
   Session* session = FindSession(client);
   if (session == nullptr || session->gone) return;

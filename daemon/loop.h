@@ -76,6 +76,8 @@ class Loop {
   // The client is dead, or detached: everything of it goes. `done` runs once its memory is given
   // back.
   void Detach(core::ClientId client, std::function<void()> done);
+  // The client wants no slab that holds nothing.
+  void Trim(core::ClientId client);
   void SlabReleased(core::ClientId client, core::DeviceId device, core::Bytes offset);
 
   // Reads what the clients logged, also of those that are not polled: before figures are told.

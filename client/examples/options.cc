@@ -20,8 +20,9 @@ const char kUsage[] =
   --budget B            device memory for the store: bytes (300MiB) or a part of the measured
                         activations (25%); default 50%, with --demo 25%
   --budgets 100,75,50   one run for each percentage
-  --torch-share PERCENT of each budget is held by torch, the rest by the store (default 0). 100
-                        copies nothing, which is right where everything fits
+  --torch-share PERCENT of each budget is held by torch, the rest by the store. Default: all of it,
+                        once it is seen that everything fits, which then is copied no more; 0 where
+                        it does not fit, or under a device limit
   --plain               only the run without the store
   --device-limit BYTES  of the device, for torch and the store together
   --host-budget BYTES   host memory for the store (default: the daemon's limit for this user)
@@ -208,7 +209,7 @@ Options ParseOptions(const std::vector<std::string>& arguments) {
       throw std::runtime_error(name + ": " + error.what());
     }
   }
-  if (o.torch_share > 100) throw std::runtime_error("--torch-share: at most 100");
+  if (o.torch_share.value_or(0) > 100) throw std::runtime_error("--torch-share: at most 100");
   if (o.demo && o.plain) throw std::runtime_error("--demo and --plain exclude each other");
   ApplySize(o);
   return o;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct Options {
   int layers = 0, width = 0, heads = 0;  // of `size`
   int steps = 0, batch = 0, seq = 0;     // 0: those of `size`
   std::vector<Budget> budgets;           // one run with the store for each
-  double torch_share = 0;                // per cent of a budget that torch itself holds
+  std::optional<double> torch_share;     // per cent of a budget that torch itself holds
   uint64_t device_limit = 0;             // 0: none; with --demo: chosen from what was measured
   uint64_t host_budget = 0;              // 0: the tenant's
   std::string text, socket, device = "auto";

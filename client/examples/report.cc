@@ -95,7 +95,8 @@ std::string Report(const std::string& title, const std::vector<Trial>& runs) {
   row("losses and weights as plain", [&](const Trial& run) { return Compared(run, plain); });
   row("device limit", [](const Trial& run) { return BytesOrDash(run.device_limit); });
   row("device budget for what is saved", [](const Trial& run) { return BytesOrDash(run.budget); });
-  row("  of it held by torch", [](const Trial& run) { return BytesOrDash(run.torch_share); });
+  row("  of it held by torch",
+      [](const Trial& run) { return run.torch_share ? BytesOrDash(*run.torch_share) : "auto"; });
   row("peak device bytes", [](const Trial& run) { return SpellBytes(PeakOf(run)); });
   row("  torch", [](const Trial& run) { return SpellBytes(run.result.torch_peak); });
   row("  torch, with its cache",
@@ -147,7 +148,7 @@ std::string Json(const Trial& run, const Trial& plain, const std::string& where)
   json += "], \"step_s\": " + Print("%.6f", result.step_seconds);
   number("device_limit", run.device_limit);
   number("device_budget", run.budget);
-  number("torch_share", run.torch_share);
+  if (run.torch_share) number("torch_share", *run.torch_share);
   number("peak_device_bytes", PeakOf(run));
   number("torch_peak_bytes", result.torch_peak);
   number("torch_reserved_bytes", result.torch_reserved);

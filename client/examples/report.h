@@ -1,6 +1,7 @@
 // What train_gpt tells at its end: one table of all runs for people, or one JSON object a run.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ struct Trial {
   bool must_finish = true;
   uint64_t device_limit = 0;  // for torch and store together; 0: none
   uint64_t budget = 0;        // device bytes for what autograd saves
-  uint64_t torch_share = 0;   // of these: torch holds them, the store has the others
+  // Of these: torch holds them, the store has the others. Unset: the adapter decides.
+  std::optional<uint64_t> torch_share = 0;
   RunResult result;
 };
 

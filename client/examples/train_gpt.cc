@@ -129,7 +129,7 @@ Trial& Story::Perform(Trial run, std::shared_ptr<Store> store) {
   config.torch_share = run.torch_share;
   if (run.device_limit) {
     // What the store may use is not torch's any more.
-    const uint64_t store_bytes = run.budget - run.torch_share;
+    const uint64_t store_bytes = run.budget - run.torch_share.value_or(0);
     if (store_bytes >= run.device_limit)
       throw std::runtime_error("the budget of " + SpellBytes(store_bytes) +
                                " leaves nothing of the device limit of " +
@@ -196,13 +196,17 @@ void Story::RunWithStore(const Budget& budget, uint64_t limit) {
   Trial run;
   run.with_store = true;
   run.budget = budget.Resolve(activations_);
-  run.torch_share =
-      static_cast<uint64_t>(static_cast<double>(run.budget) * options_.torch_share / 100);
+  // Under a limit torch has what the store leaves, and no more.
+  const std::optional<double> percent =
+      limit ? options_.torch_share.value_or(0) : options_.torch_share;
+  run.torch_share.reset();
+  if (percent)
+    run.torch_share = static_cast<uint64_t>(static_cast<double>(run.budget) * *percent / 100);
   run.device_limit = limit;
   run.name = "store " + budget.Spell() + (limit ? ", limited" : "");
   // A budget of 0 would mean the tenant's.
   constexpr uint64_t kLeast = MiB(2);
-  auto store = Connect(std::max(run.budget - run.torch_share, kLeast));
+  auto store = Connect(std::max(run.budget - run.torch_share.value_or(0), kLeast));
   Perform(std::move(run), std::move(store));
 }
 

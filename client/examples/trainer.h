@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ struct RunConfig {
   uint64_t seed = 0;
   bool cuda = false;
   uint64_t torch_limit = 0;  // bytes that torch's tensors may take; 0: no limit
-  uint64_t torch_share = 0;  // bytes of saved tensors that torch may hold beside the store
-  bool measure = false;      // count what a store would get; `store` stays null
+  // Bytes of saved tensors that torch may hold beside the store; unset: the adapter decides.
+  std::optional<uint64_t> torch_share = 0;
+  bool measure = false;  // count what a store would get; `store` stays null
 };
 
 struct RunResult {

@@ -202,6 +202,17 @@ TEST(PlannerTest, ALoweredLimitGivesSlabsBack) {
   s.Put("E").Get("A").AllCopiesDone().Use("A");
 }
 
+TEST(PlannerTest, ATrimGivesEmptySlabsBackUntilOneIsNeeded) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  for (const char* name : {"A", "B", "C"}) s.Make(name, KiB(4));
+  s.Free("A").Trim().Pass(milliseconds(5));
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Free("B").Pass(milliseconds(5));
+  EXPECT_EQ(s.Held(), KiB(4));
+  s.Make("D", KiB(4)).Free("D").Pass(milliseconds(5));
+  EXPECT_EQ(s.Held(), KiB(8)) << "kept for the next";
+}
+
 TEST(PlannerTest, ALimitLoweredWhileAllIsInUseTakesEffectWithThePuts) {
   Script s({.capacity = KiB(8), .slab = KiB(4)});
   s.Create("A", KiB(4)).Create("B", KiB(4)).Budget(KiB(4));

@@ -125,6 +125,8 @@ class Script {
     return FinishSlabs();
   }
 
+  Script& Trim() { return world_.Trim(me_), FinishSlabs(); }
+
   // ---- Looking.
   State StateOf(const std::string& name) {
     const Handle handle = At(name);

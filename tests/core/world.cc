@@ -40,6 +40,11 @@ void World::SetClient(ClientId client, Budgets budgets) {
   Execute();
 }
 
+void World::Trim(ClientId client) {
+  Feed(Trimmed{client});
+  Execute();
+}
+
 ClientId World::Attach(TenantId tenant, Budgets budgets) {
   const ClientId id{++last_client_};
   auto session = std::make_unique<Session>();

@@ -17,6 +17,7 @@
 #include "proto/control.pb.h"
 #include "proto/packet.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
 
 namespace ravenstore::daemon {
@@ -31,14 +32,6 @@ Store Connect(const DaemonProcess& daemon, uint64_t device_budget = 0,
                          .name = "faults_test",
                          .device_budget = device_budget,
                          .timeout = timeout});
-}
-
-proto::Stats StatsOf(const DaemonProcess& daemon) {
-  auto session = client::ctl::Session::Open(daemon.socket(), seconds(30));
-  RAVEN_CHECK(session.ok());
-  auto stats = session->Stats();
-  RAVEN_CHECK(stats.ok());
-  return *stats;
 }
 
 // Works only if the daemon still serves others well.

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <atomic>
 #include <barrier>
 #include <cstring>
 #include <fstream>
@@ -13,6 +12,7 @@
 
 #include "client/client.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/daemon/stats_of.h"
 #include "tests/ipc/short_directory.h"
 
 namespace ravenstore::daemon {
@@ -246,6 +246,19 @@ TEST_F(StoreTest, ManyTensorsAreForgotten) {
   Store store = Connect(daemon, MiB(64));
   for (int i = 0; i < 20000; ++i) store.free(store.create(KiB(4)), nullptr);
   EXPECT_TRUE(Eventually([&] { return store.stats().tensors == 0; }));
+}
+
+TEST_F(StoreTest, ATrimGivesTheDeviceBack) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(16));
+  const auto held = [&] { return StatsOf(daemon).tiers(0).held(); };
+  Tensor tensor = store.create(MiB(16));
+  EXPECT_EQ(held(), MiB(16));
+  store.trim();
+  store.free(std::move(tensor), nullptr);
+  EXPECT_TRUE(Eventually([&] { return held() == 0; }));
+  store.free(store.create(MiB(1)), nullptr);
+  EXPECT_EQ(held(), MiB(2)) << "kept for the next";
 }
 
 TEST_F(StoreTest, UnneededTensorsAreDroppedUncopied) {

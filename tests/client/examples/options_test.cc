@@ -43,7 +43,7 @@ TEST(OptionsTest, BudgetsArePercentagesOrBytes) {
 }
 
 TEST(OptionsTest, TorchMayHoldAPartOfTheBudget) {
-  EXPECT_EQ(ParseOptions({}).torch_share, 0);
+  EXPECT_EQ(ParseOptions({}).torch_share, std::nullopt);
   EXPECT_EQ(ParseOptions({"--torch-share", "60%"}).torch_share, 60);
   EXPECT_THROW(ParseOptions({"--torch-share", "101"}), std::runtime_error);
 }

@@ -23,6 +23,7 @@ Counts totals;
 std::vector<int64_t> put_orders;
 ravenstore_code_t fail_adopt = RAVENSTORE_OK;
 ravenstore_code_t fail_get = RAVENSTORE_OK;
+uint64_t device_budget = 0;
 thread_local std::string last_error;
 
 ravenstore_code_t Fail(ravenstore_code_t code, const char* words) {
@@ -46,6 +47,10 @@ void Discard(void* memory, uint64_t bytes) {
 
 }  // namespace
 
+void SetDeviceBudget(uint64_t bytes) {
+  std::lock_guard lock(mutex);
+  device_budget = bytes;
+}
 Counts counts() {
   std::lock_guard lock(mutex);
   return totals;
@@ -68,6 +73,7 @@ std::shared_ptr<Store> Connect() {
     totals = {};
     put_orders.clear();
     fail_adopt = fail_get = RAVENSTORE_OK;
+    device_budget = 0;
   }
   return std::make_shared<Store>(Store::connect());
 }
@@ -151,11 +157,17 @@ ravenstore_code_t ravenstore_free(ravenstore_store_t*, ravenstore_tensor_t* tens
   return RAVENSTORE_OK;
 }
 
+ravenstore_code_t ravenstore_trim(ravenstore_store_t*) {
+  std::lock_guard lock(fake::mutex);
+  ++fake::totals.trims;
+  return RAVENSTORE_OK;
+}
 ravenstore_code_t ravenstore_get_stats(ravenstore_store_t*, ravenstore_stats_t* stats) {
   std::lock_guard lock(fake::mutex);
   stats->tensors = fake::totals.tensors;
   stats->gets = fake::totals.gets;
   stats->misses = fake::totals.gets;
+  stats->device_budget = fake::device_budget;
   return RAVENSTORE_OK;
 }
 

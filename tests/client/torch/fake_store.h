@@ -19,6 +19,7 @@ struct Counts {
   uint64_t gets = 0;
   uint64_t puts = 0;
   uint64_t frees = 0;
+  uint64_t trims = 0;
   uint64_t misuses = 0;  // calls in a wrong state
 };
 Counts counts();
@@ -29,6 +30,9 @@ std::vector<int64_t> orders();
 // The next adopt (or get) fails with this code.
 void FailNextAdopt(ravenstore_code_t code);
 void FailNextGet(ravenstore_code_t code);
+
+// What stats() says; 0 until it is set.
+void SetDeviceBudget(uint64_t bytes);
 
 // A fresh store, with counts from zero.
 std::shared_ptr<Store> Connect();

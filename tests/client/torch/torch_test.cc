@@ -240,6 +240,24 @@ TEST_F(OffloadScopeTest, WhatTorchMayHoldIsNotCopied) {
   EXPECT_EQ(scope.stats().live_bytes_peak, 3 * w.nbytes());
 }
 
+TEST_F(OffloadScopeTest, WhatIsSeenToFitIsNotCopiedAgain) {
+  const Tensor w = Parameter({32, 32});
+  const Tensors want = Grad(ThreeSaves({w}), {w}, false);
+  fake::SetDeviceBudget(3 * w.nbytes());
+  OffloadScope scope(store_, {w}, {.min_bytes = 1});
+  ExpectSame(want, Grad(ThreeSaves({w}), {w}, false));
+  EXPECT_EQ(scope.stats().adopted, 3u) << "nothing is known yet";
+  EXPECT_EQ(fake::counts().trims, 1u);
+  for (int step = 0; step < 3; ++step) ExpectSame(want, Grad(ThreeSaves({w}), {w}, false));
+  EXPECT_EQ(scope.stats().adopted, 3u);
+  // More than ever before, and more than fits: the oldest go to the store, and all from then on.
+  const Tensor both = ThreeSaves({w}) + ThreeSaves({w});
+  EXPECT_EQ(scope.stats().adopted, 6u);
+  Grad(both, {w}, false);
+  ExpectSame(want, Grad(ThreeSaves({w}), {w}, false));
+  EXPECT_EQ(scope.stats().adopted, 9u);
+}
+
 TEST_F(OffloadScopeTest, BeyondThatTheOldestAreAdopted) {
   const Tensor w = Parameter({32, 32});
   const Tensors want = Grad(ThreeSaves({w}), {w}, false);
