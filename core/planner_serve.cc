@@ -21,6 +21,8 @@ constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 constexpr uint64_t kCleanShare = 2;  // a half
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
+// Bounds the work of a request much larger than the tensors that make way for it.
+constexpr size_t kMostEvictedAtOnce = 4096;
 // Other arenas whose slabs are looked at for one that can be emptied.
 constexpr size_t kReclaimsTried = 8;
 
@@ -31,6 +33,10 @@ Bytes Least(Bytes first, Bytess... rest) {
 
 Bytes Minus(Bytes a, Bytes b) {
   return a > b ? a - b : Bytes{0};
+}
+
+Bytes RoundDown(Bytes bytes, Bytes unit) {
+  return Bytes(bytes.count() / unit.count() * unit.count());
 }
 
 bool CanDrop(const Tensor& tensor) {
@@ -183,7 +189,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);
-  if (FindVictims(arena, need)) return true;
+  if (FindVictims(arena, need) || AddSlabAndEvictFor(arena, need)) return true;
   if (now_ < arena.reclaim_after) return false;
   if (ReclaimFor(arena, need)) {
     arena.reclaim_wait = {};
@@ -221,23 +227,55 @@ std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Aren
   return std::nullopt;
 }
 
+Bytes Planner::State::SlabBudgetLeft(const Arena& arena) const {
+  const Client& client = *clients_.at(arena.client);
+  const Tenant& tenant = tenants_.at(client.tenant);
+  const size_t device = ToInt(arena.device);
+  return Least(Minus(client.budgets.device, arena.charged),
+               Minus(tenant.budgets.device, tenant.device_held[device]),
+               Minus(options_.device_capacity[device], devices_[device].held));
+}
+
 bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   if (now_ < arena.backoff_until) return false;
   const auto place = PlaceForSlab(arena, need);
   if (!place) return false;
-  const Client& client = *FindClient(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const size_t device = ToInt(arena.device);
-  const Bytes left = Least(Minus(client.budgets.device, arena.charged),
-                           Minus(tenant.budgets.device, tenant.device_held[device]),
-                           Minus(options_.device_capacity[device], devices_[device].held));
-  Bytes slab = Least(std::max(options_.slab, place->missing), left, place->room);
-  slab = Bytes(slab.count() / options_.granularity.count() * options_.granularity.count());
+  const Bytes slab =
+      RoundDown(Least(std::max(options_.slab, place->missing), SlabBudgetLeft(arena), place->room),
+                options_.granularity);
   if (slab < place->missing) return false;
+  AddSlabAt(arena, place->offset, slab);
+  return true;
+}
+
+void Planner::State::AddSlabAt(Arena& arena, Bytes offset, Bytes size) {
   arena.adding = true;
   arena.trimming = false;
-  Charge(arena, slab);
-  plan_->push_back(AddSlab{arena.client, arena.device, place->offset, slab});
+  Charge(arena, size);
+  plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
+}
+
+bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
+  if (now_ < arena.backoff_until) return false;
+  const auto range = arena.map.Absent(options_.granularity);
+  if (!range) return false;
+  const auto [offset, room] = *range;
+  const Bytes slab = RoundDown(Least(SlabBudgetLeft(arena), room), options_.granularity);
+  if (slab == Bytes{0}) return false;
+  Bytes reach = slab;
+  std::vector<uint32_t> rows;
+  ExtentMap::Block block = arena.map.At(offset);
+  while (reach < need) {
+    block = arena.map.Before(block);
+    if (block == ExtentMap::kNone || rows.size() >= kMostEvictedAtOnce) return false;
+    reach += arena.map.SizeOf(block);
+    if (arena.map.KindOf(block) == ExtentMap::Kind::kFree) continue;
+    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
+    rows.push_back(arena.map.OwnerOf(block));
+    if (!EvictionIndex::Contains(catalog_[rows.back()])) return false;
+  }
+  if (!EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
+  AddSlabAt(arena, offset, slab);
   return true;
 }
 
@@ -330,6 +368,8 @@ bool Planner::State::ReclaimFor(Arena& arena, Bytes need) {
     // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
     const bool older = !other->waiting.empty() && other->waiting.front() < arena.waiting.front();
     if (older) continue;
+    // What it is being given room with is no spare.
+    if (!other->waiting.empty() && (other->adding || other->leaving > 0)) continue;
     if (other->being_removed > Bytes{0} || other->vacating) return true;  // help is under way
     if (GiveBackFreePiece(*other)) return true;
     if (other->index.size() > 0 && other->leaving == 0) idle.push_back(other);

@@ -143,7 +143,13 @@ class Planner::State {
     Bytes room;
   };
   std::optional<SlabPlace> PlaceForSlab(const Arena& arena, Bytes need) const;
+  // What budgets and the device leave for more slabs of the arena.
+  Bytes SlabBudgetLeft(const Arena& arena) const;
   bool AddSlabFor(Arena& arena, Bytes need);
+  void AddSlabAt(Arena& arena, Bytes offset, Bytes size);
+  // Neither the slabs nor the budget's rest take the request, but both together do: evicts what
+  // lies before the range without memory and adds the rest as a slab behind it.
+  bool AddSlabAndEvictFor(Arena& arena, Bytes need);
   bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
   // All of the rows, or none: half a run is harm without use.
   bool EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare);

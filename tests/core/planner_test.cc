@@ -202,6 +202,25 @@ TEST(PlannerTest, ALoweredLimitGivesSlabsBack) {
   s.Put("E").Get("A").AllCopiesDone().Use("A");
 }
 
+TEST(PlannerTest, SlabsAndTheBudgetsRestServeTogetherWhatNeitherDoesAlone) {
+  Script s({.capacity = KiB(8), .slab = KiB(2)});
+  for (const char* name : {"A", "B", "C"}) s.Make(name, KiB(2));
+  EXPECT_EQ(s.Held(), KiB(6));
+  s.Create("D", KiB(8)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("D"), State::kInUse);
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Free("D").Get("B").AllCopiesDone().Use("B");
+}
+
+TEST(PlannerTest, ATensorInUseInTheLastSlabKeepsTheRestFromServing) {
+  Script s({.capacity = KiB(8), .slab = KiB(2)});
+  s.Make("A", KiB(2)).Make("B", KiB(2)).Create("C", KiB(2));
+  s.FailFast(true).Create("D", KiB(8));
+  EXPECT_EQ(s.StateOf("D"), State::kRefused);
+  EXPECT_EQ(s.StateOf("A"), State::kIdle) << "nobody left in vain";
+  EXPECT_EQ(s.Held(), KiB(6));
+}
+
 TEST(PlannerTest, ATrimGivesEmptySlabsBackUntilOneIsNeeded) {
   Script s({.capacity = KiB(16), .slab = KiB(4)});
   for (const char* name : {"A", "B", "C"}) s.Make(name, KiB(4));

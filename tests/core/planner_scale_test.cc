@@ -1,0 +1,262 @@
+// The planner's price: bytes per tensor, and time per event as tensors become many.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "core/planner.h"
+
+namespace {
+
+// What is allocated now, by everything in this process.
+std::atomic<size_t> g_allocated{0};
+
+}  // namespace
+
+// Out of line, so that the compiler does not take the pair apart.
+[[gnu::noinline]] void* operator new(size_t size) {
+  void* block = std::malloc(size);
+  if (block == nullptr) throw std::bad_alloc();
+  g_allocated.fetch_add(malloc_usable_size(block), std::memory_order_relaxed);
+  return block;
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept {
+  if (block != nullptr) g_allocated.fetch_sub(malloc_usable_size(block), std::memory_order_relaxed);
+  std::free(block);
+}
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept {
+  operator delete(block);
+}
+
+namespace ravenstore::core {
+namespace {
+
+constexpr TenantId kTenant{1};
+constexpr DeviceId kDevice{0};
+constexpr Bytes kSize = KiB(16);
+constexpr Bytes kSlab = MiB(2);
+
+// Clients with a fifth more tensors than fit on the device, and a host as large as they need.
+class Crowd {
+ public:
+  static constexpr uint32_t kEach = 1280;
+  static constexpr uint32_t kFit = 1024;
+
+  explicit Crowd(uint32_t clients) : clients_(clients), planner_(MakeOptions(clients)) {
+    plan_.reserve(64);
+    const Bytes all = kSize * clients * kEach;
+    Tell(TenantLimits{kTenant, {all, all}});
+    for (uint32_t id = 1; id <= clients; ++id) {
+      Tell(ClientAttached{ClientId{id}, kTenant, {kSize * kFit, all}});
+    }
+    tensors_.reserve(clients * kEach);
+    writes_.resize(clients * (kEach + 1));
+    for (uint32_t slot = 0; slot < kEach; ++slot) {
+      for (uint32_t id = 1; id <= clients; ++id) {
+        Tell(CreateRequested{ClientId{id}, SlotId{slot}, kSize, kDevice, kNoName,
+                             now_ + std::chrono::seconds(1), false});
+        Put(tensors_.back());
+      }
+    }
+  }
+
+  // Tensors that are on the device are used and put again: three events each. Returns the seconds
+  // per event.
+  double Use() {
+    return TimePerEvent([this] {
+      for (const TensorId tensor : Batch(clients_ * (kEach - kFit))) {
+        Tell(GetSeen{tensor});
+        Put(tensor);
+      }
+    });
+  }
+  // Tensors that are away are fetched, so that others must leave, used and put. Going round, the
+  // next is always the one that was used longest ago, and away.
+  double Cycle() {
+    const uint64_t misses = planner_.stats().misses;
+    const size_t count = Batch(0).size();
+    const double each = TimePerEvent([&] {
+      for (size_t i = 0; i < count; ++i) {
+        const TensorId tensor = tensors_[turn_++ % tensors_.size()];
+        Tell(FetchRequested{tensor, kDevice, now_ + std::chrono::seconds(1)});
+        Put(tensor);
+      }
+    });
+    EXPECT_GE(planner_.stats().misses, misses + count * 9 / 10);
+    return each;
+  }
+  // All but one client hold all they have and ask for more; the cost of the other's events.
+  double UseBesideWaiting() {
+    for (size_t i = tensors_.size() - clients_ * kFit; i < tensors_.size(); ++i) {
+      const bool first = planner_.View(tensors_[i]).client == ClientId{1};
+      if (!first) Tell(GetSeen{tensors_[i]});
+    }
+    for (uint32_t id = 2; id <= clients_; ++id) {
+      Tell(CreateRequested{ClientId{id}, SlotId{kEach}, kSize, kDevice, kNoName,
+                           now_ + std::chrono::hours(1), false});
+    }
+    return TimePerEvent([this] {
+      for (int round = 0; round < 3; ++round) {
+        for (uint32_t i = kEach - kFit; i < kEach; ++i) {
+          const TensorId tensor = tensors_[size_t{i} * clients_];
+          Tell(GetSeen{tensor});
+          Put(tensor);
+        }
+      }
+    });
+  }
+  // Tensors come, evict, and go.
+  void Churn() {
+    Tell(CreateRequested{ClientId{1}, SlotId{kEach}, kSize, kDevice, kNoName,
+                         now_ + std::chrono::seconds(1), false});
+    const TensorId fresh = tensors_.back();
+    tensors_.pop_back();
+    Put(fresh);
+    Tell(Freed{fresh});
+    const TensorId old = tensors_[turn_++ % tensors_.size()];
+    Tell(FetchRequested{old, kDevice, now_ + std::chrono::seconds(1)});
+    Put(old);
+  }
+  const Planner& planner() const { return planner_; }
+  // What the test keeps for itself.
+  size_t own_bytes() const {
+    return tensors_.capacity() * sizeof(TensorId) + writes_.capacity() * sizeof(uint32_t);
+  }
+
+ private:
+  static PlannerOptions MakeOptions(uint32_t clients) {
+    PlannerOptions options;
+    options.slab = MiB(2);
+    options.device_capacity = {kSize * kFit * clients};
+    options.arena = {kSize * kFit};
+    options.host_capacity = kSize * kEach * clients;
+    options.host_step = MiB(64);
+    options.host_ahead = MiB(1);
+    return options;
+  }
+  // As the slots in the clients' lease tables count them.
+  uint32_t& WritesOf(TensorId tensor) { return writes_[static_cast<uint32_t>(ToInt(tensor))]; }
+  template <typename Function>
+  double TimePerEvent(Function function) {
+    const size_t before = events_;
+    const auto begin = std::chrono::steady_clock::now();
+    function();
+    const auto took = std::chrono::steady_clock::now() - begin;
+    return std::chrono::duration<double>(took).count() / static_cast<double>(events_ - before);
+  }
+  // Some tensors from the `from`-th on, in the order in which they were made and are used.
+  std::vector<TensorId> Batch(size_t from) const {
+    const auto begin = tensors_.begin() + static_cast<ptrdiff_t>(from);
+    const auto count = static_cast<ptrdiff_t>(std::min<size_t>(clients_ * 200, 200000));
+    return {begin, begin + count};
+  }
+  void Put(TensorId tensor) {
+    Tell(PutSeen{tensor, ++WritesOf(tensor), {}});
+    Tell(Quiet{tensor});
+  }
+
+  // The executor: everything succeeds at once.
+  void Tell(const Event& event) {
+    now_ += std::chrono::microseconds(1);
+    ++events_;
+    if (now_ >= planner_.NextWake()) planner_.Apply(TimePassed{}, now_, &plan_);
+    planner_.Apply(event, now_, &plan_);
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      const Action action = plan_[i];
+      if (const auto* add = std::get_if<AddSlab>(&action)) {
+        planner_.Apply(SlabAdded{add->client, add->device, add->offset, add->size}, now_, &plan_);
+      } else if (const auto* grow = std::get_if<GrowHost>(&action)) {
+        planner_.Apply(HostGrown{grow->offset, grow->size}, now_, &plan_);
+      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+        tensors_.push_back(grant->tensor);
+      } else if (const auto* drop = std::get_if<Drop>(&action)) {
+        planner_.Apply(Dropped{drop->tensor, true}, now_, &plan_);
+      } else if (const auto* out = std::get_if<CopyOut>(&action)) {
+        planner_.Apply(
+            CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, WritesOf(out->tensor)}, now_,
+            &plan_);
+      } else if (const auto* clean = std::get_if<Clean>(&action)) {
+        planner_.Apply(Cleaned{clean->tensor, true, WritesOf(clean->tensor)}, now_, &plan_);
+      } else if (const auto* in = std::get_if<CopyIn>(&action)) {
+        planner_.Apply(CopiedIn{in->tensor, true}, now_, &plan_);
+      }
+    }
+    plan_.clear();
+  }
+
+  const uint32_t clients_;
+  Planner planner_;
+  Plan plan_;
+  Tick now_{std::chrono::seconds(1)};
+  std::vector<uint32_t> writes_;
+  size_t events_ = 0;
+  size_t turn_ = 0;
+  std::vector<TensorId> tensors_;
+};
+
+// The best of some rounds: the machine may be doing something else.
+template <typename Function>
+double Best(Function measure) {
+  double least = measure();
+  for (int i = 0; i < 4; ++i) least = std::min(least, measure());
+  return least;
+}
+
+TEST(PlannerScaleTest, AMillionTensorsAreCheapAndAnEventCostsAboutTheSame) {
+  constexpr uint32_t kClients = 800;
+  constexpr uint32_t kTensors = kClients * Crowd::kEach;
+  Crowd few(1);
+  const size_t before = g_allocated.load();
+  Crowd many(kClients);
+  const size_t used = g_allocated.load() - before - many.own_bytes();
+  const double each = static_cast<double>(used) / kTensors;
+  std::printf("%.0f bytes per tensor: %zu MiB for %u tensors of %u clients, a fifth away\n", each,
+              used >> 20, kTensors, kClients);
+  EXPECT_LE(each, 180);
+  many.planner().CheckInvariants();
+
+  const double cycle_few = Best([&] { return few.Cycle(); });
+  const double cycle_many = Best([&] { return many.Cycle(); });
+  const double use_few = Best([&] { return few.Use(); });
+  const double use_many = Best([&] { return many.Use(); });
+  std::printf("use: %.0f ns per event among %u, %.0f ns among %u\n", use_few * 1e9, Crowd::kEach,
+              use_many * 1e9, kTensors);
+  std::printf("fetch and evict: %.0f ns per event among %u, %.0f ns among %u\n", cycle_few * 1e9,
+              Crowd::kEach, cycle_many * 1e9, kTensors);
+  // O(log n) doubles from a thousand to a million; the rest is what memory costs beyond the caches.
+  EXPECT_LE(use_many, use_few * 10);
+  EXPECT_LE(cycle_many, cycle_few * 10);
+}
+
+TEST(PlannerScaleTest, ClientsThatWaitDoNotSlowTheOthersDown) {
+  Crowd few(2);
+  Crowd many(500);
+  const double beside_one = few.UseBesideWaiting();
+  const double beside_many = many.UseBesideWaiting();
+  std::printf("beside 1 waiting client %.0f ns per event, beside 499 %.0f ns\n", beside_one * 1e9,
+              beside_many * 1e9);
+  EXPECT_EQ(many.planner().stats().waiting, 499u);
+  EXPECT_LE(beside_many, 50e-6);
+}
+
+TEST(PlannerScaleTest, WhatComesAndGoesForEverLeavesNothingBehind) {
+  Crowd crowd(2);
+  for (int i = 0; i < 5000; ++i) crowd.Churn();
+  const size_t before = g_allocated.load();
+  for (int i = 0; i < 50000; ++i) crowd.Churn();
+  const size_t after = g_allocated.load();
+  std::printf("%zu bytes more after 50000 tensors that came and went\n",
+              after > before ? after - before : 0);
+  EXPECT_LE(after, before + 65536);
+  crowd.planner().CheckInvariants();
+}
+
+}  // namespace
+}  // namespace ravenstore::core
