@@ -356,12 +356,12 @@ bool Loop::PollTickets() {
         }
         const SlotId slot = planner_->View(waiting.tensor).slot;
         Lease lease = session->LeaseOf(slot);
-        if (lease.state() == proto::LeaseState::kFetching) {
-          Feed(core::Quiet{waiting.tensor});  // a get on another device waits for just this
-          return;
-        }
+        // An older put's ticket says nothing of the last one's.
         if (lease.word() != waiting.idle_word) return;
-        session->RowOf(slot).quiet_word = waiting.idle_word;
+        // While a get on another device waits for just this there is no put to be found quiet
+        // later.
+        const bool idle = lease.state() != proto::LeaseState::kFetching;
+        if (idle) session->RowOf(slot).quiet_word = waiting.idle_word;
         Feed(core::Quiet{waiting.tensor});
       });
     }

@@ -13,7 +13,7 @@ void TicketQueues::Push(proto::WordValue ticket, core::TensorId tensor, uint64_t
   if (queues_.size() <= ticket.index) queues_.resize(ticket.index + 1u);
   auto& queue = queues_[ticket.index];
   if (queue.empty()) active_.push_back(ticket.index);
-  queue.push_back({ticket.value, tensor, idle_word});
+  queue.push({ticket.value, tensor, idle_word});
 }
 
 }  // namespace ravenstore::daemon

@@ -1,12 +1,12 @@
 // What waits for a client's streams: puts that are not quiet yet and frees whose ticket is not
 // reached.
 //
-// Owns: one queue for each of the client's ticket words; within one the values rise, so only its
-// head is looked at. Threads: the planner loop.
+// Owns: one queue for each of the client's ticket words, of which only the head is looked at.
+// Threads: the planner loop.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <queue>
 #include <utility>
 #include <vector>
 
@@ -38,9 +38,9 @@ class TicketQueues {
       const uint16_t index = active_[i];
       auto& queue = queues_[index];
       const uint64_t now = segment.tickets[index].load(std::memory_order_acquire);
-      while (!queue.empty() && queue.front().value <= now) {
-        const Waiting waiting = queue.front();
-        queue.pop_front();
+      while (!queue.empty() && queue.top().value <= now) {
+        const Waiting waiting = queue.top();
+        queue.pop();
         reached(waiting);
       }
       if (queue.empty()) {
@@ -53,7 +53,12 @@ class TicketQueues {
   }
 
  private:
-  std::vector<std::deque<Waiting>> queues_;  // by ticket word, grown as needed
+  struct Later {
+    bool operator()(const Waiting& a, const Waiting& b) const { return a.value > b.value; }
+  };
+  // By ticket word, grown as needed; the soonest on top. Tickets do not come in order: the log of
+  // puts may be read before a request that was sent earlier, or long after.
+  std::vector<std::priority_queue<Waiting, std::vector<Waiting>, Later>> queues_;
   std::vector<uint16_t> active_;             // words whose queue is not empty
 };
 

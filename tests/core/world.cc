@@ -266,12 +266,10 @@ void World::PollTickets() {
         continue;
       }
       Row& row = session->rows.at(ToInt(planner_->View(ticket.tensor).slot));
-      if (row.state == LeaseState::kFetching) {
-        Feed(Quiet{ticket.tensor});  // a get on another device waits for just this
-        continue;
-      }
+      // An older put's ticket says nothing of the last one's.
       if (row.word != ticket.idle_word) continue;
-      row.quiet_word = ticket.idle_word;
+      // While a get on another device waits for just this there is no put to be found quiet later.
+      if (row.state != LeaseState::kFetching) row.quiet_word = ticket.idle_word;
       Feed(Quiet{ticket.tensor});
     }
   }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -39,7 +40,10 @@ class DaemonProcess {
     const core::Tick deadline = ipc::Now() + std::chrono::seconds(30);
     while (!ipc::Connect(socket(), deadline).ok()) {
       RAVEN_CHECK(ipc::Now() < deadline);
-      RAVEN_CHECK(!Exited());  // its log says why
+      if (Exited()) {
+        std::fprintf(stderr, "%s", Log().c_str());
+        RAVEN_CHECK(!"the daemon serves");
+      }
       sched_yield();
     }
   }

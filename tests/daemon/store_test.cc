@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -161,6 +162,40 @@ TEST_F(StoreTest, StreamsAreOrderedWithArrivals) {
   for (size_t i = 16; i < works.size(); ++i) EXPECT_TRUE(works[i].good) << i;
   store.check(stream);
   tensors.clear();
+  ravenstore_host_stream_synchronize(stream);
+  ravenstore_host_stream_destroy(stream);
+}
+
+TEST_F(StoreTest, AMoveToAnotherDeviceWaitsForTheLastPutNotAnOlderOne) {
+  DaemonProcess daemon({"--slab", "4MiB", "--devices", "2"});
+  Store store = Connect(daemon, MiB(8));
+  ravenstore_host_stream_t stream = ravenstore_host_stream_create();
+  std::binary_semaphore first_gate{0};
+  std::binary_semaphore second_gate{0};
+  const auto wait = [](void* gate) { static_cast<std::binary_semaphore*>(gate)->acquire(); };
+  Tensor tensor = store.create(MiB(1));
+  Tensor between = store.create(MiB(1));
+  Fill(tensor.data(), MiB(1), 1);
+
+  ravenstore_host_stream_run(stream, wait, &first_gate);
+  store.put(tensor, stream);
+  StatsOf(daemon);  // before it answers, the daemon reads of the put
+  store.free(std::move(between), stream);
+  void* data = store.get(tensor, stream);
+  ravenstore_host_stream_run(stream, wait, &second_gate);
+  ravenstore_host_stream_run(
+      stream, [](void* bytes) { Fill(bytes, MiB(1), 2); }, data);
+  store.put(tensor, stream);
+
+  void* moved = nullptr;
+  std::thread mover([&] { moved = store.get(tensor, nullptr, {.device = 1}); });
+  EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).waiting() == 1; }));
+  first_gate.release();
+  // Once a free of the same moment is done, the tensor's first put is seen to be quiet.
+  EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).frees() == 1; }));
+  second_gate.release();
+  mover.join();
+  EXPECT_TRUE(Holds(moved, MiB(1), 2));
   ravenstore_host_stream_synchronize(stream);
   ravenstore_host_stream_destroy(stream);
 }

@@ -59,6 +59,15 @@ TEST_F(TicketsTest, WhatIsReachedIsToldOnceInOrder) {
   EXPECT_TRUE(queues_.empty());
 }
 
+TEST_F(TicketsTest, AnEarlierTicketThatIsPushedLateDoesNotWaitForALaterOne) {
+  queues_.Push({.index = 0, .value = 3}, TensorId{3}, 0);
+  queues_.Push({.index = 0, .value = 2}, TensorId{2}, 0);
+  segment().tickets[0] = 2;
+  EXPECT_EQ(Poll(), (std::vector<uint64_t>{2}));
+  segment().tickets[0] = 3;
+  EXPECT_EQ(Poll(), (std::vector<uint64_t>{3}));
+}
+
 TEST_F(TicketsTest, WordsDoNotWaitForEachOther) {
   queues_.Push({.index = 0, .value = 1}, TensorId{1}, 0);
   queues_.Push({.index = proto::kTicketWords - 1, .value = 1}, TensorId{2}, 0);

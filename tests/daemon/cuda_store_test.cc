@@ -1,0 +1,190 @@
+// The store end to end on the CUDA backend: a real daemon and the real client library, on the fake
+// driver in CI; on a GPU with RAVENSTORE_TEST_ON_GPU=1. Device memory is reached through the driver
+// alone, as a program's kernels would.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "core/check.h"
+#include "device/cuda_driver.h"
+#include "ipc/clock.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/stats_of.h"
+#include "tests/ipc/child.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr uint64_t kBytes = MiB(3) + 512;
+
+// Chosen before anything opens a driver: the daemon inherits the environment.
+class Driver {
+ public:
+  Driver() {
+    if (!real()) {
+      const char* fake = std::getenv("RAVENSTORE_FAKE_LIBCUDA");
+      RAVEN_CHECK(fake != nullptr);
+      setenv("RAVENSTORE_LIBCUDA", fake, 1);
+      setenv("RAVENSTORE_FAKE_CUDA_MEMORY", std::to_string(GiB(8)).c_str(), 1);
+    }
+    table_ = device::CudaDriver::Load(device::CudaDriver::DefaultLibrary()).value();
+    Must(table_->cuInit(0));
+    Must(table_->cuDeviceGetCount(&devices_));
+  }
+
+  bool real() const { return std::getenv("RAVENSTORE_TEST_ON_GPU") != nullptr; }
+  int devices() const { return devices_; }
+  const device::CudaDriver& operator*() const { return *table_; }
+  const device::CudaDriver* operator->() const { return table_.get(); }
+  static void Must(CUresult result) { RAVEN_CHECK(result == CUDA_SUCCESS); }
+
+ private:
+  std::shared_ptr<const device::CudaDriver> table_;
+  int devices_ = 0;
+};
+
+// A stream of one device, and copies on it between the program's memory and the device's.
+class Gpu {
+ public:
+  Gpu(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {
+    CUcontext context = nullptr;
+    Driver::Must(driver_->cuDevicePrimaryCtxRetain(&context, ordinal_));
+    Use();
+    Driver::Must(driver_->cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+  }
+  ~Gpu() {
+    Use();
+    Driver::Must(driver_->cuStreamSynchronize(stream_));
+    Driver::Must(driver_->cuStreamDestroy(stream_));
+    Driver::Must(driver_->cuDevicePrimaryCtxRelease(ordinal_));
+  }
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  Stream stream() const { return stream_; }
+  // Every word depends on the seed and its place.
+  void Fill(void* data, uint64_t seed) {
+    std::vector<uint64_t> words(kBytes / 8);
+    for (uint64_t i = 0; i < words.size(); ++i) words[i] = seed * 0x9e3779b97f4a7c15u + i;
+    Copy(data, words.data());
+  }
+  bool Holds(const void* data, uint64_t seed) {
+    std::vector<uint64_t> words(kBytes / 8);
+    Copy(words.data(), data);
+    for (uint64_t i = 0; i < words.size(); ++i) {
+      if (words[i] != seed * 0x9e3779b97f4a7c15u + i) return false;
+    }
+    return true;
+  }
+
+ private:
+  void Use() {
+    CUcontext context = nullptr;
+    Driver::Must(driver_->cuDevicePrimaryCtxRetain(&context, ordinal_));
+    Driver::Must(driver_->cuCtxSetCurrent(context));
+    Driver::Must(driver_->cuDevicePrimaryCtxRelease(ordinal_));
+  }
+  void Copy(void* to, const void* from) {
+    Use();
+    Driver::Must(driver_->cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                        reinterpret_cast<CUdeviceptr>(from), kBytes, stream_));
+    Driver::Must(driver_->cuStreamSynchronize(stream_));
+  }
+
+  const Driver& driver_;
+  const int ordinal_;
+  CUstream stream_ = nullptr;
+};
+
+class CudaStoreTest : public testing::Test {
+ protected:
+  static Driver& driver() {
+    static Driver driver;
+    return driver;
+  }
+  void SetUp() override { driver(); }
+
+  static Store Connect(const DaemonProcess& daemon, uint64_t device_budget) {
+    return Store::connect(
+        {.socket = daemon.socket(), .name = "cuda_store_test", .device_budget = device_budget});
+  }
+  static std::vector<std::string> Flags() {
+    return {"--slab", "8MiB"};
+  }
+};
+
+TEST_F(CudaStoreTest, BytesSurviveEvictionAndReturn) {
+  DaemonProcess daemon(Flags(), "cuda");
+  Store store = Connect(daemon, MiB(32));
+  EXPECT_EQ(store.backend(), "cuda");
+  Gpu gpu(driver(), 0);
+  std::vector<Tensor> tensors;
+  for (uint64_t i = 0; i < 24; ++i) {
+    tensors.push_back(store.create(kBytes));
+    gpu.Fill(tensors[i].data(), i);
+    store.put(tensors[i], gpu.stream(), {.order = -static_cast<int64_t>(i)});
+  }
+  for (uint64_t i = 24; i-- > 0;) {
+    const void* data = store.get(tensors[i], gpu.stream(), {.access = Access::kReadOnly});
+    EXPECT_TRUE(gpu.Holds(data, i)) << "tensor " << i;
+    store.put(tensors[i], gpu.stream(), {.not_needed = true});
+    store.free(std::move(tensors[i]), gpu.stream());
+  }
+  store.check(gpu.stream());
+  EXPECT_GT(store.stats().bytes_out, 0u);
+  EXPECT_GT(store.stats().bytes_in, 0u);
+}
+
+TEST_F(CudaStoreTest, ATensorIsHadOnAnotherDevice) {
+  if (driver().devices() < 2) GTEST_SKIP() << "this machine has one GPU";
+  DaemonProcess daemon(Flags(), "cuda");
+  Store store = Connect(daemon, MiB(32));
+  Gpu first(driver(), 0);
+  Gpu second(driver(), 1);
+  Tensor tensor = store.create(kBytes, {.device = 0});
+  first.Fill(tensor.data(), 7);
+  store.put(tensor, first.stream());
+  void* there = store.get(tensor, second.stream(), {.device = 1});
+  EXPECT_EQ(tensor.device(), 1);
+  EXPECT_TRUE(second.Holds(there, 7));
+  second.Fill(there, 8);
+  store.put(tensor, second.stream());
+  EXPECT_TRUE(first.Holds(store.get(tensor, first.stream(), {.device = 0}), 8));
+}
+
+TEST_F(CudaStoreTest, AdoptAndGetIntoCopy) {
+  DaemonProcess daemon(Flags(), "cuda");
+  Store store = Connect(daemon, MiB(32));
+  Gpu gpu(driver(), 0);
+  Tensor mine = store.create(kBytes);
+  gpu.Fill(mine.data(), 3);
+  Tensor copy = store.adopt(mine.data(), kBytes, gpu.stream());
+  gpu.Fill(mine.data(), 4);
+  store.put(copy, gpu.stream());
+  store.get_into(copy, mine.data(), gpu.stream());
+  EXPECT_TRUE(gpu.Holds(mine.data(), 3));
+}
+
+TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
+  if (driver().real()) GTEST_SKIP() << "a real driver does not survive a fork";
+  DaemonProcess daemon(Flags(), "cuda");
+  ipc::Child child([&] {
+    Store store = Connect(daemon, MiB(32));
+    const Tensor tensor = store.create(MiB(16));
+    raise(SIGKILL);
+    return 0;
+  });
+  EXPECT_EQ(child.Wait(), -SIGKILL);
+  const core::Tick deadline = ipc::Now() + seconds(30);
+  while (StatsOf(daemon).tiers(0).held() > 0 && ipc::Now() < deadline) sched_yield();
+  EXPECT_EQ(StatsOf(daemon).tiers(0).held(), 0u);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
