@@ -390,7 +390,7 @@ Finding CheckPidNamespace(Environment& environment) {
 Finding CheckPidfd(Environment& environment) {
   if (const auto status = environment.TryPidfd(); !status.ok()) {
     return Fail("pidfd", core::Describe(status.error()),
-                "the daemon learns of a client's death by it: use Linux 5.4 or newer, and a "
+                "the daemon learns of a client's death by it: use Linux 5.11 or newer, and a "
                 "seccomp profile that allows pidfd_open");
   }
   if (!environment.TryPeerPidfd().ok()) {

@@ -38,7 +38,7 @@ class Driver {
     Must(table_->cuDeviceGetCount(&devices_));
   }
 
-  bool real() const { return std::getenv("RAVENSTORE_TEST_ON_GPU") != nullptr; }
+  static bool real() { return std::getenv("RAVENSTORE_TEST_ON_GPU") != nullptr; }
   int devices() const { return devices_; }
   const device::CudaDriver& operator*() const { return *table_; }
   const device::CudaDriver* operator->() const { return table_.get(); }
@@ -108,7 +108,11 @@ class CudaStoreTest : public testing::Test {
     static Driver driver;
     return driver;
   }
-  void SetUp() override { driver(); }
+  void SetUp() override {
+    if (Driver::real() && !device::CudaDriver::Load(device::CudaDriver::DefaultLibrary()).ok())
+      GTEST_SKIP() << "no GPU here";
+    driver();
+  }
 
   static Store Connect(const DaemonProcess& daemon, uint64_t device_budget) {
     return Store::connect(
