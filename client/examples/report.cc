@@ -28,10 +28,6 @@ std::string LossOf(const RunResult& result, bool last) {
   return Print("%.6f", last ? result.losses.back() : result.losses.front());
 }
 
-uint64_t PeakOf(const Trial& run) {
-  return run.result.torch_peak + run.result.store_peak;
-}
-
 std::string BytesOrDash(uint64_t bytes) {
   return bytes ? SpellBytes(bytes) : "-";
 }
@@ -97,7 +93,7 @@ std::string Report(const std::string& title, const std::vector<Trial>& runs) {
   row("device budget for what is saved", [](const Trial& run) { return BytesOrDash(run.budget); });
   row("  of it held by torch",
       [](const Trial& run) { return run.torch_share ? BytesOrDash(*run.torch_share) : "auto"; });
-  row("peak device bytes", [](const Trial& run) { return SpellBytes(PeakOf(run)); });
+  row("peak device bytes", [](const Trial& run) { return SpellBytes(run.result.device_peak); });
   row("  torch", [](const Trial& run) { return SpellBytes(run.result.torch_peak); });
   row("  torch, with its cache",
       [](const Trial& run) { return SpellBytes(run.result.torch_reserved); });
@@ -149,7 +145,7 @@ std::string Json(const Trial& run, const Trial& plain, const std::string& where)
   number("device_limit", run.device_limit);
   number("device_budget", run.budget);
   if (run.torch_share) number("torch_share", *run.torch_share);
-  number("peak_device_bytes", PeakOf(run));
+  number("peak_device_bytes", run.result.device_peak);
   number("torch_peak_bytes", result.torch_peak);
   number("torch_reserved_bytes", result.torch_reserved);
   if (run.with_store) {

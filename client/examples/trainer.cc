@@ -107,11 +107,22 @@ class Training {
 
   void LookAtStore(RunResult& result) {
     const Stats stats = store_->stats();
+    store_bytes_ = stats.device_bytes;
     result.store_peak = std::max(result.store_peak, stats.device_bytes);
     result.store_host_peak = std::max(result.store_host_peak, stats.host_bytes);
   }
 
+  // What the last step took, finished or not.
+  void CountPeaks(RunResult& result) {
+    const uint64_t torch = memory_.Peak();
+    result.torch_peak = std::max(result.torch_peak, torch);
+    result.torch_reserved = std::max(result.torch_reserved, memory_.PeakReserved());
+    result.device_peak = std::max(result.device_peak, torch + store_bytes_);
+    memory_.ResetPeak();
+  }
+
   void Finish(RunResult& result) {
+    CountPeaks(result);
     if (scope_) result.offload = scope_->stats();
     if (store_) result.store = store_->stats();
     if (result.finished) result.weights = Checksum(model_->parameters());
@@ -136,6 +147,7 @@ class Training {
   std::shared_ptr<Gpt> model_;
   ::torch::optim::AdamW optimizer_;
   std::optional<ravenstore::torch::OffloadScope> scope_;
+  uint64_t store_bytes_ = 0;  // on the device, at the last look
 };
 
 void TrainInto(const RunConfig& config, const std::string& text, std::shared_ptr<Store> store,
@@ -148,7 +160,8 @@ void TrainInto(const RunConfig& config, const std::string& text, std::shared_ptr
       const auto begin = Clock::now();
       result.losses.push_back(training.Step(result));
       seconds.push_back(SecondsSince(begin));
-      if (step == 1) result.first_step_peak = MemoryOf(config).Peak();
+      training.CountPeaks(result);
+      if (step == 1) result.first_step_peak = result.torch_peak;
       progress(step, result.losses.back(), seconds.back());
     }
     result.finished = true;
@@ -209,8 +222,6 @@ RunResult Train(const RunConfig& config, const std::string& text, std::shared_pt
   } catch (const std::exception& error) {
     result.failure = error.what();
   }
-  result.torch_peak = memory.Peak();
-  result.torch_reserved = memory.PeakReserved();
   memory.SetLimit(0);
   return result;
 }

@@ -38,6 +38,7 @@ struct RunResult {
   uint64_t first_step_peak = 0;  // tensors' bytes
   // The store's bytes at their most, looked at in the middle of each step.
   uint64_t store_peak = 0;       // on the device
+  uint64_t device_peak = 0;      // torch's and the store's of one step together
   uint64_t store_host_peak = 0;  // in host memory
   ravenstore::torch::OffloadStats offload;
   Stats store{};
