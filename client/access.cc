@@ -152,6 +152,17 @@ proto::Request FetchRequest(Session& session, const Tensor& tensor, const Client
   return request;
 }
 
+// Whether the daemon gave the bytes up. The row's word on it is taken over into the record, where it
+// stays until a put of new bytes. REQUIRES: a holder is ours.
+bool TakeRecompute(proto::LeaseSlot& row, Tensor& tensor) {
+  if (row.error.load(std::memory_order_acquire) == proto::kMustRecompute) [[unlikely]] {
+    tensor.must_recompute.store(true, std::memory_order_relaxed);
+    // Another get that finds it 0 finds the record's word.
+    row.error.store(0, std::memory_order_release);
+  }
+  return tensor.must_recompute.load(std::memory_order_relaxed);
+}
+
 // Waits for the daemon's answer. REQUIRES: the turn is ours; it no longer is afterwards.
 Status AwaitFetch(Session& session, Tensor& tensor, Tick deadline) {
   proto::LeaseSlot& row = session.Row(tensor);
@@ -167,6 +178,7 @@ Status AwaitFetch(Session& session, Tensor& tensor, Tick deadline) {
                  Describe(tensor) + ": the daemon is unresponsive, it did not answer the get"};
   }
   if (answer.state == LeaseState::kInUse) {
+    TakeRecompute(row, tensor);
     tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
     return core::Ok();
   }
@@ -251,6 +263,12 @@ Status RestorePoisoned(Session& session, Tensor& tensor, ClientStream& stream, v
                Describe(tensor) + ": written after put, at byte " + std::to_string(*written)};
 }
 
+// Its bytes were given up, the kept ones with them.
+void ForgetPoisoned(Session& session, const Tensor& tensor) {
+  const auto lock = session.poison()->Lock();
+  session.poison()->Forget(tensor.slot);
+}
+
 // The GPU's half of a get: maps, orders `stream`, and blocks if asked. REQUIRES: a holder is ours.
 Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle handle, const Aim& aim,
                       const GetOptions& options, Deadline& deadline) {
@@ -281,7 +299,9 @@ Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle han
   if (options.blocking) {
     RAVEN_RETURN_IF_ERROR(stream->Block(ticket, arrival, deadline));
   }
+  const bool anew = TakeRecompute(row, tensor);
   if (session.poison() != nullptr) [[unlikely]] {
+    if (anew) ForgetPoisoned(session, tensor);
     RAVEN_RETURN_IF_ERROR(RestorePoisoned(session, tensor, *stream, address));
   }
   if (!options.read_only) tensor.writable_use.store(true, std::memory_order_relaxed);
@@ -315,7 +335,12 @@ Error NotHeld(const Tensor& tensor, LeaseState state) {
 Status Release(Session& session, Tensor& tensor, uint64_t ticket, const PutOptions& options) {
   proto::LeaseSlot& row = session.Row(tensor);
   const uint64_t hint = HintOf(options);
-  const bool wrote = session.poison() != nullptr ||
+  const uint16_t recompute =
+      proto::PackRecompute(static_cast<uint64_t>(std::max(options.recompute.count(), int64_t{0})));
+  const bool made_anew =
+      !options.not_modified && tensor.must_recompute.load(std::memory_order_relaxed);
+  if (made_anew) tensor.must_recompute.store(false, std::memory_order_relaxed);
+  const bool wrote = session.poison() != nullptr || made_anew ||
                      (!options.not_modified && tensor.writable_use.load(std::memory_order_relaxed));
   if (wrote) row.writes.fetch_add(1, std::memory_order_relaxed);
   uint64_t word = row.word.load(std::memory_order_acquire);
@@ -330,6 +355,7 @@ Status Release(Session& session, Tensor& tensor, uint64_t ticket, const PutOptio
     }
     row.ticket.store(ticket, std::memory_order_relaxed);
     row.hint.store(hint, std::memory_order_relaxed);
+    row.recompute.store(recompute, std::memory_order_relaxed);
     tensor.early_ticket.store(0, std::memory_order_relaxed);
     tensor.writable_use.store(false, std::memory_order_relaxed);
     if (Swing(row, &word, LeaseState::kIdle, 0)) break;
@@ -467,6 +493,7 @@ Status GetInto(Tensor& tensor, void* to, device::StreamHandle handle, const GetO
   RAVEN_ASSIGN_OR_RETURN(void* const address, Get(tensor, handle, reading));
   Session& session = *tensor.session;
   const auto copy = [&]() -> Status {
+    if (MustRecompute(tensor)) return core::Ok();
     RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, HomeOf(tensor));
     RAVEN_ASSIGN_OR_RETURN(ClientStream* const stream, session.streams().Find(handle, *device));
     RAVEN_RETURN_IF_ERROR(stream->Copy(to, address, core::Bytes(tensor.bytes)));
@@ -537,6 +564,10 @@ bool HasRows(const Tensor& tensor) {
 
 }  // namespace
 
+bool MustRecompute(const Tensor& tensor) {
+  return tensor.must_recompute.load(std::memory_order_relaxed);
+}
+
 void* Address(const Tensor& tensor) {
   if (!HasRows(tensor)) return nullptr;
   const proto::LeaseSlot& row = tensor.session->Row(tensor);
@@ -558,7 +589,7 @@ Readiness ReadinessOf(const Tensor& tensor) {
   const proto::LeaseSlot& row = tensor.session->Row(tensor);
   const LeaseState state = proto::UnpackLease(row.word.load(std::memory_order_acquire)).state;
   if (state == LeaseState::kLost) return Readiness::kLost;
-  if (!IsResident(state)) return Readiness::kNotYet;
+  if (!IsResident(state) || MustRecompute(tensor)) return Readiness::kNotYet;
   const uint64_t arrival = row.arrival.load(std::memory_order_relaxed);
   return tensor.session->HasArrived(arrival) ? Readiness::kReady : Readiness::kNotYet;
 }

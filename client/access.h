@@ -32,6 +32,7 @@ struct PutOptions {
   std::optional<int64_t> order = {};
   bool not_modified = false;
   bool not_needed = false;
+  core::Duration recompute{0};  // what making the bytes anew would take; 0: they cannot be
 };
 
 // A ticket that several puts or frees of one call share.
@@ -43,14 +44,19 @@ struct SharedTicket {
 // The daemon answers every request by its deadline; one that is later than this is unresponsive.
 inline constexpr core::Duration kGrace = std::chrono::seconds(2);
 
+// Look at MustRecompute after a get.
 core::Result<void*> Get(Tensor& tensor, device::StreamHandle stream, const GetOptions& options);
 // All or none. `addresses` has one place for each tensor.
 core::Status GetBatch(std::span<Tensor* const> tensors, device::StreamHandle stream,
                       const GetOptions& options, void** addresses);
+// Copies nothing when the bytes must be made anew.
 core::Status GetInto(Tensor& tensor, void* to, device::StreamHandle stream,
                      const GetOptions& options);
 core::Status Put(Tensor& tensor, device::StreamHandle stream, const PutOptions& options,
                  SharedTicket* shared);
+
+// The bytes were given up, as the put allowed: whoever holds the tensor makes them anew.
+bool MustRecompute(const Tensor& tensor);
 
 // The address in Userspace, else null.
 void* Address(const Tensor& tensor);

@@ -100,6 +100,9 @@ struct PutOptions {
   std::optional<int64_t> order = {};  // among this client's tensors the smaller is needed sooner
   bool not_modified = false;          // not written since the last put, whatever the get said
   bool not_needed = false;            // will not be read again
+  // What making the bytes anew would take; 0: they cannot be. With it they may be dropped: look at
+  // Tensor::must_recompute() after each get.
+  std::chrono::nanoseconds recompute = {};
 };
 
 using Stats = ravenstore_stats_t;
@@ -135,6 +138,9 @@ class Tensor {
     if (ready < 0) throw Lost(RAVENSTORE_LOST, "the tensor's bytes are lost");
     return ready > 0;
   }
+  // True from a get that found the bytes given up (PutOptions::recompute) until the put of new ones:
+  // write all of them at the address that the get returned.
+  bool must_recompute() const { return handle_ && ravenstore_must_recompute(handle_) != 0; }
   explicit operator bool() const { return handle_ != nullptr; }
   ravenstore_tensor_t* handle() const { return handle_; }
 
@@ -201,18 +207,24 @@ class Store {
     return Tensor(store_, tensor, stream);
   }
 
-  // Userspace: the address is valid for work on `stream` until the put.
+  // Userspace: the address is valid for work on `stream` until the put. Of tensors that were put
+  // with `recompute` ask must_recompute() then.
   void* get(Tensor& tensor, Stream stream, const GetOptions& options = {}) {
     auto c = Convert(options);
     void* address = nullptr;
-    internal::ThrowIf(ravenstore_get(store_, tensor.handle_, stream, &c, &address));
+    const ravenstore_code_t code = ravenstore_get(store_, tensor.handle_, stream, &c, &address);
+    if (code != RAVENSTORE_RECOMPUTE) internal::ThrowIf(code);
     tensor.stream_ = stream;
     return address;
   }
-  // Copies the tensor to `to` on `stream` and leaves it in Ravenspace.
+  // Copies the tensor to `to` on `stream` and leaves it in Ravenspace. Throws an Error of code
+  // RECOMPUTE, having copied nothing, when its bytes must be made anew.
   void get_into(Tensor& tensor, void* to, Stream stream, const GetOptions& options = {}) {
     auto c = Convert(options);
-    internal::ThrowIf(ravenstore_get_into(store_, tensor.handle_, to, stream, &c));
+    const ravenstore_code_t code = ravenstore_get_into(store_, tensor.handle_, to, stream, &c);
+    if (code == RAVENSTORE_RECOMPUTE)
+      throw Error(code, "get_into of a tensor whose bytes were given up: get it, make them anew");
+    internal::ThrowIf(code);
     tensor.stream_ = stream;
   }
 
@@ -237,6 +249,9 @@ class Store {
 
   // Throws Lost when work on `stream` may have run on undefined bytes. Never blocks.
   void check(Stream stream) { internal::ThrowIf(ravenstore_check(store_, stream)); }
+
+  // The next iteration begins: lets the store learn when each tensor is needed.
+  void step() { internal::ThrowIf(ravenstore_step(store_)); }
 
   // Gives device memory that holds no tensor back to the daemon, now and as more comes free, until
   // this client next needs some. Does not wait.
@@ -290,6 +305,7 @@ class Store {
     }
     if (options.not_modified) c.flags |= RAVENSTORE_NOT_MODIFIED;
     if (options.not_needed) c.flags |= RAVENSTORE_NOT_NEEDED;
+    c.recompute_ns = static_cast<uint64_t>(std::max<int64_t>(options.recompute.count(), 0));
     return c;
   }
 

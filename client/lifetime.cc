@@ -38,10 +38,14 @@ Result<uint64_t> FreeTicket(Tensor& tensor, std::optional<device::StreamHandle> 
   return TicketFor(*stream, also, deadline, shared);
 }
 
-// Moves one tensor to kFreeing; `*free` is then to be sent.
+// Moves one tensor to kFreeing; `*free` is then to be sent. REQUIRES: its handle is ended.
 Status BeginFree(Tensor& tensor, std::optional<device::StreamHandle> handle, SharedTicket* shared,
                  proto::Request* free) {
-  RAVEN_ASSIGN_OR_RETURN(const uint64_t ticket, FreeTicket(tensor, handle, shared));
+  const Result<uint64_t> ticket = FreeTicket(tensor, handle, shared);
+  if (!ticket.ok()) {
+    tensor.session->RememberFree({&tensor, *handle});
+    return ticket.error();
+  }
   proto::LeaseSlot& row = tensor.session->Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
   do {
@@ -59,7 +63,7 @@ Status BeginFree(Tensor& tensor, std::optional<device::StreamHandle> handle, Sha
   free->op = static_cast<uint32_t>(proto::RequestOp::kFree);
   free->slot = tensor.slot;
   free->id = tensor.id;
-  free->ticket = ticket;
+  free->ticket = *ticket;
   return core::Ok();
 }
 
@@ -84,6 +88,7 @@ Status FreeAll(std::span<const uint64_t> handles, std::optional<device::StreamHa
   const auto note = [&first](Status status) {
     if (first.ok() && !status.ok()) first = std::move(status);
   };
+  if (!handles.empty()) RetryFrees(*RecordOf(handles[0])->session);
   SharedTicket shared;
   std::vector<proto::Request> frees;
   std::vector<Session*> ended;
@@ -143,10 +148,12 @@ Tensor& Enrol(Session& session, uint32_t slot, uint64_t bytes, const InternedNam
   tensor.name = name.name;
   tensor.early_ticket.store(0, std::memory_order_relaxed);
   tensor.turn.store(FetchTurn::kNobody, std::memory_order_relaxed);
+  tensor.must_recompute.store(false, std::memory_order_relaxed);
   // Its bytes are the caller's to write, until the first put.
   tensor.writable_use.store(true, std::memory_order_relaxed);
   row.ticket.store(0, std::memory_order_relaxed);
   row.hint.store(0, std::memory_order_relaxed);
+  row.recompute.store(0, std::memory_order_relaxed);
   if (session.poison() != nullptr) {
     const auto lock = session.poison()->Lock();
     session.poison()->Forget(slot);
@@ -207,6 +214,7 @@ Status CreateBatch(Session& session, std::span<const uint64_t> sizes, const Crea
                    uint64_t* handles) {
   RAVEN_RETURN_IF_ERROR(session.CheckUsable());
   RAVEN_RETURN_IF_ERROR(CheckSizes(sizes));
+  RetryFrees(session);
   RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, session.devices().Local(options.device));
   RAVEN_RETURN_IF_ERROR(device->Prepare());
   Deadline deadline(options.timeout > core::Duration(0) ? options.timeout : session.timeout());
@@ -266,6 +274,21 @@ Result<uint64_t> Adopt(Session& session, const void* from, uint64_t bytes,
     return std::move(copied).error();
   }
   return handle;
+}
+
+void RetryFrees(Session& session) {
+  if (!session.AnyUnfreed() || !session.CheckUsable().ok()) return;
+  std::vector<proto::Request> frees;
+  for (const Session::Unfreed& unfreed : session.TakeUnfreed()) {
+    SharedTicket alone;
+    proto::Request free;
+    // One that fails again is remembered again.
+    if (BeginFree(*unfreed.tensor, unfreed.stream, &alone, &free).ok()) frees.push_back(free);
+  }
+  if (frees.empty()) return;
+  size_t sent = 0;
+  static_cast<void>(
+      session.requests().Send(frees, DeadlineAfter(ipc::Now(), session.timeout()), &sent));
 }
 
 Status FreeBatch(std::span<const uint64_t> handles, device::StreamHandle stream) {

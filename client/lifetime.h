@@ -32,8 +32,12 @@ core::Result<uint64_t> Create(Session& session, uint64_t bytes, const CreateOpti
 core::Result<uint64_t> Adopt(Session& session, const void* from, uint64_t bytes,
                              device::StreamHandle stream, const CreateOptions& options);
 
-// Ends every handle, also when an error is returned: the first one. REQUIRES: they are of one
-// session.
+// Ends every handle, also when an error is returned: the first one. What could not be freed (a
+// stream that captures, a daemon that takes no requests) is freed by a later call here, at the
+// latest with the session: nothing is lost. REQUIRES: they are of one session.
 core::Status FreeBatch(std::span<const uint64_t> handles, device::StreamHandle stream);
+
+// Tries again what earlier frees could not do.
+void RetryFrees(Session& session);
 
 }  // namespace ravenstore::client

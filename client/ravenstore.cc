@@ -156,6 +156,7 @@ Result<client::PutOptions> Convert(const ravenstore_put_options_t* given) {
   if (options->flags & RAVENSTORE_ORDER) converted.order = options->order;
   converted.not_modified = (options->flags & RAVENSTORE_NOT_MODIFIED) != 0;
   converted.not_needed = (options->flags & RAVENSTORE_NOT_NEEDED) != 0;
+  converted.recompute = DurationOf(options->recompute_ns);
   return converted;
 }
 
@@ -177,6 +178,7 @@ const char* ravenstore_last_error(void) {
 
 const char* ravenstore_code_name(ravenstore_code_t code) {
   if (code == RAVENSTORE_OK) return "OK";
+  if (code == RAVENSTORE_RECOMPUTE) return "RECOMPUTE";
   return core::Name(static_cast<ErrorCode>(code)).data();
 }
 
@@ -255,40 +257,58 @@ ravenstore_code_t ravenstore_adopt(ravenstore_store_t* store, const void* from, 
 ravenstore_code_t ravenstore_get(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
                                  ravenstore_stream_t stream, const ravenstore_get_options_t* given,
                                  void** address) {
-  return Guard([&]() -> Status {
+  bool anew = false;
+  const ravenstore_code_t code = Guard([&]() -> Status {
     if (address == nullptr) return BadArgument("the place for the address is NULL");
     *address = nullptr;
     RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
     RAVEN_ASSIGN_OR_RETURN(*address, client::Get(*record, stream, options));
+    anew = client::MustRecompute(*record);
     return core::Ok();
   });
+  return anew ? RAVENSTORE_RECOMPUTE : code;
 }
 
 ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
                                        ravenstore_tensor_t* const* tensors, size_t count,
                                        ravenstore_stream_t stream,
                                        const ravenstore_get_options_t* given, void** addresses) {
-  return Guard([&]() -> Status {
+  bool anew = false;
+  const ravenstore_code_t code = Guard([&]() -> Status {
     if (count > 0 && addresses == nullptr) return BadArgument("the place for addresses is NULL");
     std::fill_n(addresses, count, nullptr);
     RAVEN_ASSIGN_OR_RETURN(const std::vector<Tensor*> records, ResolveAll(store, tensors, count));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
     Status status = client::GetBatch(records, stream, options, addresses);
     if (!status.ok()) std::fill_n(addresses, count, nullptr);
+    anew = status.ok() && std::any_of(records.begin(), records.end(), [](const Tensor* record) {
+             return client::MustRecompute(*record);
+           });
     return status;
   });
+  return anew ? RAVENSTORE_RECOMPUTE : code;
+}
+
+int32_t ravenstore_must_recompute(const ravenstore_tensor_t* tensor) {
+  if (tensor == nullptr) return 0;
+  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  return record != nullptr && client::MustRecompute(*record) ? 1 : 0;
 }
 
 ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
                                       void* to, ravenstore_stream_t stream,
                                       const ravenstore_get_options_t* given) {
-  return Guard([&]() -> Status {
+  bool anew = false;
+  const ravenstore_code_t code = Guard([&]() -> Status {
     if (to == nullptr) return BadArgument("the memory to copy to is NULL");
     RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
-    return client::GetInto(*record, to, stream, options);
+    RAVEN_RETURN_IF_ERROR(client::GetInto(*record, to, stream, options));
+    anew = client::MustRecompute(*record);
+    return core::Ok();
   });
+  return anew ? RAVENSTORE_RECOMPUTE : code;
 }
 
 ravenstore_code_t ravenstore_put(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
@@ -395,6 +415,14 @@ ravenstore_code_t ravenstore_check(ravenstore_store_t* store, ravenstore_stream_
           "a tensor that this stream waited for was lost: its work ran on undefined bytes"};
     }
     return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_step(ravenstore_store_t* store) {
+  return Guard([&]() -> Status {
+    if (store == nullptr) return BadArgument("the store is NULL");
+    RAVEN_RETURN_IF_ERROR(SessionOf(store)->CheckUsable());
+    return SessionOf(store)->Step();
   });
 }
 

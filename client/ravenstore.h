@@ -42,7 +42,10 @@ typedef enum ravenstore_code {
   RAVENSTORE_SYSTEM = 13,
   RAVENSTORE_LIMIT = 14,
   RAVENSTORE_CORRUPT = 15,
-  RAVENSTORE_UNSUPPORTED = 16
+  RAVENSTORE_UNSUPPORTED = 16,
+  /* No error: the get succeeded, and the bytes are to be made anew (ravenstore_put_options). Only
+   * tensors that were put with recompute_ns are ever answered so. */
+  RAVENSTORE_RECOMPUTE = 100
 } ravenstore_code_t;
 
 typedef struct ravenstore_store ravenstore_store_t;   /* one attachment to the daemon */
@@ -119,7 +122,11 @@ typedef struct ravenstore_get_options {
   uint64_t timeout_ns; /* 0: the store's */
 } ravenstore_get_options_t;
 
-/* Brings the tensor to Userspace; *address is valid for work on `stream` until the matching put,
+/* RAVENSTORE_RECOMPUTE: the tensor is in Userspace, *address is valid, and its bytes are undefined:
+ * write them all on `stream`, also after a read-only get, and put it, without
+ * RAVENSTORE_NOT_MODIFIED. Until then every get of it returns this.
+ *
+ * Brings the tensor to Userspace; *address is valid for work on `stream` until the matching put,
  * and may differ from the last one. Resident: no system call. Away: returns once the daemon
  * promised room; the stream waits for the bytes. Several gets may overlap; each needs its put.
  * options may be NULL. */
@@ -133,7 +140,10 @@ RAVENSTORE_API ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
                                                       size_t count, ravenstore_stream_t stream,
                                                       const ravenstore_get_options_t* options,
                                                       void** addresses);
-/* Get, copy all of it to `to` on `stream`, put. */
+/* 1 from a get that returned RAVENSTORE_RECOMPUTE until the put of the new bytes, else 0: tells which
+ * tensors of a batch it was. Never blocks. */
+RAVENSTORE_API int32_t ravenstore_must_recompute(const ravenstore_tensor_t* tensor);
+/* Get, copy all of it to `to` on `stream`, put. RAVENSTORE_RECOMPUTE: nothing was copied. */
 RAVENSTORE_API ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store,
                                                      ravenstore_tensor_t* tensor, void* to,
                                                      ravenstore_stream_t stream,
@@ -152,6 +162,10 @@ typedef struct ravenstore_put_options {
   uint32_t flags;
   uint64_t needed_in_ns; /* from now, as this point of the stream */
   int64_t order;         /* among this client's tensors the smaller is needed sooner */
+  /* What making the bytes anew would take the caller; 0: it cannot. With it they may be dropped
+   * instead of moved when that is cheaper, and a later get then returns RAVENSTORE_RECOMPUTE. Holds
+   * until the next put. */
+  uint64_t recompute_ns;
 } ravenstore_put_options_t;
 
 /* Gives the tensor to Ravenspace once the work enqueued on `stream` so far is done. No system call.
@@ -166,7 +180,9 @@ RAVENSTORE_API ravenstore_code_t ravenstore_put_batch(ravenstore_store_t* store,
                                                       const ravenstore_put_options_t* options);
 
 /* Frees the tensor once the work enqueued on `stream` so far is done, in Userspace or Ravenspace,
- * and ends the handle, also when it returns an error. Does not wait. NULL is ignored. */
+ * and ends the handle, also when it returns an error: the memory then comes back with a later create
+ * or free, at the latest when the store is disconnected, and after RAVENSTORE_CAPTURING `stream`
+ * must exist until then. Does not wait. NULL is ignored. */
 RAVENSTORE_API ravenstore_code_t ravenstore_free(ravenstore_store_t* store,
                                                  ravenstore_tensor_t* tensor,
                                                  ravenstore_stream_t stream);
@@ -186,6 +202,11 @@ RAVENSTORE_API int32_t ravenstore_ready(const ravenstore_tensor_t* tensor);
  * device died: the job should go back to its checkpoint. Never blocks. */
 RAVENSTORE_API ravenstore_code_t ravenstore_check(ravenstore_store_t* store,
                                                   ravenstore_stream_t stream);
+
+/* Marks the beginning of the caller's next iteration (a training step). Tensors of an iteration are
+ * then recognised in the next one, by name or by their place in it, and brought back in time without
+ * any hints. Costs what a request costs; does not wait for an answer. */
+RAVENSTORE_API ravenstore_code_t ravenstore_step(ravenstore_store_t* store);
 
 /* ---- Figures ---- */
 

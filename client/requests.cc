@@ -65,6 +65,7 @@ uint32_t RequestQueue::TakeRow() {
 Status RequestQueue::Create(std::span<proto::Request> creates, Tick deadline, size_t* sent) {
   *sent = 0;
   std::unique_lock lock(mutex_);
+  if (!unsent_.empty()) PushUnsent();
   if (!orphans_.empty()) AdoptOrphans();
   while (*sent < creates.size()) {
     // Rows are taken only for what the ring has room for: a row marked kRequested is on its way.
@@ -96,6 +97,7 @@ Status RequestQueue::Create(std::span<proto::Request> creates, Tick deadline, si
 Status RequestQueue::Send(std::span<const proto::Request> requests, Tick deadline, size_t* sent) {
   *sent = 0;
   std::unique_lock lock(mutex_);
+  if (!unsent_.empty()) PushUnsent();
   while (true) {
     const size_t before = *sent;
     *sent += producer_.PushBatch(requests.subspan(before));
@@ -106,12 +108,23 @@ Status RequestQueue::Send(std::span<const proto::Request> requests, Tick deadlin
     }
     if (*sent == requests.size()) break;
     lock.unlock();
-    RAVEN_RETURN_IF_ERROR(AwaitRoom(deadline));
+    Status room = AwaitRoom(deadline);
     lock.lock();
+    if (room.ok()) continue;
+    for (const proto::Request& request : requests.subspan(*sent)) {
+      if (request.op == static_cast<uint32_t>(proto::RequestOp::kFree)) unsent_.push_back(request);
+    }
+    return room;
   }
   lock.unlock();
   Wake();
   return core::Ok();
+}
+
+void RequestQueue::PushUnsent() {
+  const size_t pushed = producer_.PushBatch(unsent_);
+  for (size_t i = 0; i < pushed; ++i) recycled_.push_back(unsent_[i].slot);
+  unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<ptrdiff_t>(pushed));
 }
 
 void RequestQueue::Recycle(uint32_t slot) {

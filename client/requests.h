@@ -29,7 +29,8 @@ class RequestQueue {
   core::Status Create(std::span<proto::Request> creates, core::Tick deadline, size_t* sent);
 
   // Sends requests of rows that the caller moved to kFetching or kFreeing. The rows of kFree
-  // requests are taken back once the daemon is done with them.
+  // requests are taken back once the daemon is done with them; those that an error left unsent go
+  // with the next call that finds room.
   // Errors: kTimedOut (the ring stayed full), kLost.
   core::Status Send(std::span<const proto::Request> requests, core::Tick deadline, size_t* sent);
 
@@ -52,6 +53,8 @@ class RequestQueue {
   // Both REQUIRE mutex_. TakeRow gives kSlotCapacity when there is none.
   uint32_t TakeRow();
   void AdoptOrphans();
+  // Sends what an earlier Send could not. REQUIRES mutex_.
+  void PushUnsent();
   // Rings when the daemon sleeps, and waits a little for room. REQUIRES: mutex_ is not held.
   core::Status AwaitRoom(core::Tick deadline);
   void Wake();
@@ -65,6 +68,7 @@ class RequestQueue {
   ipc::RequestProducer producer_;  // guarded by mutex_
   std::deque<uint32_t> recycled_;  // the daemon has freed them or is about to; guarded by mutex_
   std::vector<uint32_t> orphans_;  // guarded by mutex_
+  std::vector<proto::Request> unsent_;  // frees that found the ring full; guarded by mutex_
 };
 
 }  // namespace ravenstore::client

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/lease.h"
+#include "client/lifetime.h"
 #include "client/ravenstore.h"
 #include "device/open.h"
 #include "ipc/clock.h"
@@ -208,6 +209,7 @@ bool Session::AnyInUse() const {
 void Session::Disconnect() {
   // A fork has neither the segment nor the watcher: what is left is the parent's business.
   if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
+  RetryFrees(*this);
   const bool quiet = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_));
   // Nobody can say whether streams still use what was not put: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
@@ -231,6 +233,18 @@ void Session::Disconnect() {
   rows_ = nullptr;
   segment_.reset();
   Unref();
+}
+
+void Session::RememberFree(Unfreed unfreed) {
+  std::lock_guard lock(unfreed_mutex_);
+  unfreed_.push_back(unfreed);
+  any_unfreed_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<Session::Unfreed> Session::TakeUnfreed() {
+  std::lock_guard lock(unfreed_mutex_);
+  any_unfreed_.store(false, std::memory_order_relaxed);
+  return std::exchange(unfreed_, {});
 }
 
 void Session::Unref() {
@@ -289,6 +303,13 @@ Result<SessionStats> Session::Stats() {
   stats.host_budget = host_budget_;
   stats.stall_ns = stall_ns_.load(std::memory_order_relaxed);
   return stats;
+}
+
+Status Session::Step() {
+  proto::Request step{};
+  step.op = static_cast<uint32_t>(proto::RequestOp::kStep);
+  size_t sent = 0;
+  return requests_->Send({&step, 1}, DeadlineAfter(ipc::Now(), timeout_), &sent);
 }
 
 Status Session::Trim() {

@@ -10,6 +10,7 @@
 #include <shared_mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/access_log.h"
 #include "client/control.h"
@@ -91,11 +92,23 @@ class Session {
   // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.
   std::string Explain(uint32_t slot);
   core::Result<SessionStats> Stats();
+  // Tells the daemon that the next iteration begins. Errors: kTimedOut (the ring stayed full), kLost.
+  core::Status Step();
   // Asks the daemon to take back slabs as they come to hold nothing.
   core::Status Trim();
   void CountStall(core::Duration stall) {
     stall_ns_.fetch_add(static_cast<uint64_t>(stall.count()), std::memory_order_relaxed);
   }
+
+  // A tensor whose handle is ended and whose free could not be ordered behind its stream's work: to
+  // be tried again.
+  struct Unfreed {
+    Tensor* tensor = nullptr;
+    device::StreamHandle stream = nullptr;
+  };
+  void RememberFree(Unfreed unfreed);
+  bool AnyUnfreed() const { return any_unfreed_.load(std::memory_order_relaxed); }
+  std::vector<Unfreed> TakeUnfreed();
 
   // Every live handle holds one reference.
   void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }
@@ -136,6 +149,10 @@ class Session {
   std::unique_ptr<PoisonKeeper> poison_;
   std::unique_ptr<ControlLink> control_;
   TensorTable tensors_;
+
+  std::mutex unfreed_mutex_;
+  std::vector<Unfreed> unfreed_;  // guarded by unfreed_mutex_
+  std::atomic<bool> any_unfreed_{false};
 
   std::mutex interning_;  // held while the daemon is asked for a name's id
   std::shared_mutex names_mutex_;

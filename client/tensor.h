@@ -29,6 +29,8 @@ struct alignas(64) Tensor {
   // Since the last time it went to Ravenspace somebody was allowed to write.
   std::atomic<bool> writable_use{false};
   std::atomic<FetchTurn> turn{FetchTurn::kNobody};
+  // A get was told that the bytes were given up, and nobody has made them anew since.
+  std::atomic<bool> must_recompute{false};
   // The ticket of puts in this use, while others still hold the tensor.
   std::atomic<uint64_t> early_ticket{0};
   // Constant from the create to the next create in this row.

@@ -66,6 +66,10 @@ struct Arena {
   // which prefetching pays. While tensors are only created, whatever is brought back pushes out
   // something else.
   bool consuming = false;
+  // The last that the client wanted was a new tensor. While it only takes tensors back, what is
+  // dirty need not leave, and copying it out would slow the others' return.
+  bool growing = false;
+  Tick short_until{};
   Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next
   Tick backoff_until{};  // a slab or a copy failed: do not try again before
 };

@@ -43,6 +43,12 @@ struct ClientLimits {
   ClientId client;
   Budgets budgets;
 };
+// The store may hold so much of the device from now on: less than it could when others need the
+// memory. What lies above is given back as when a budget shrinks.
+struct DeviceLimit {
+  DeviceId device;
+  Bytes capacity;  // more than PlannerOptions::device_capacity means that
+};
 // The client wants no slab that holds nothing, until it needs another.
 struct Trimmed {
   ClientId client;
@@ -140,10 +146,10 @@ struct CopiedIn {
 // Time passed: deadlines, prefetch, pre-cleaning.
 struct TimePassed {};
 
-using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, Trimmed, ClientGone,
-                           SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed,
-                           CreateRequested, FetchRequested, Freed, PutSeen, Quiet, GetSeen,
-                           StepMarked, Dropped, CopiedOut, Cleaned, CopiedIn, TimePassed>;
+using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed,
+                           ClientGone, SlabAdded, SlabFailed, SlabRemoved, HostGrown,
+                           HostGrowFailed, CreateRequested, FetchRequested, Freed, PutSeen, Quiet,
+                           GetSeen, StepMarked, Dropped, CopiedOut, Cleaned, CopiedIn, TimePassed>;
 
 // ---- Actions ----
 

@@ -88,9 +88,7 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
 bool EvictionIndex::Allowed(const Tensor& tensor, const Limits& limits) const {
   if (!Contains(tensor)) return false;
   if (limits.clean_only && tensor.dirty() && !tensor.never) return false;
-  if (limits.later_than == nullptr || tensor.never) return true;
-  return tensor.use_kind == limits.later_than->use_kind &&
-         tensor.use_key > limits.later_than->use_key;
+  return limits.later_than == nullptr || IsLater(tensor, *limits.later_than);
 }
 
 std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel& link,

@@ -52,6 +52,11 @@ class EvictionIndex {
   // V of a tensor; larger leaves first.
   double Value(const Tensor& tensor, Tick now, const LinkModel& link) const;
 
+  // Known to be needed later than `other`, or never.
+  static bool IsLater(const Tensor& tensor, const Tensor& other) {
+    return tensor.never || (tensor.use_kind == other.use_kind && tensor.use_key > other.use_key);
+  }
+
   struct Limits {
     bool clean_only = false;
     // Only tensors known to be needed later than this one (the next use of the same kind), or

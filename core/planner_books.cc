@@ -18,6 +18,7 @@ Planner::State::State(PlannerOptions options)
       host_(options_.host_capacity),
       devices_(options_.device_capacity.size()) {
   RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
+  for (size_t i = 0; i < devices_.size(); ++i) devices_[i].limit = options_.device_capacity[i];
 }
 
 Planner::State::Client* Planner::State::FindClient(ClientId client) {
@@ -382,7 +383,7 @@ std::vector<ClientId> Planner::State::Clients() const {
 }
 
 TierView Planner::State::DeviceTier(DeviceId device) const {
-  TierView view{options_.device_capacity[ToInt(device)], devices_[ToInt(device)].held, Bytes{0}};
+  TierView view{devices_[ToInt(device)].limit, devices_[ToInt(device)].held, Bytes{0}};
   for (const auto& [id, client] : clients_) {
     const auto& arena = client->arenas[ToInt(device)];
     if (arena != nullptr) view.used += arena->map.used();

@@ -41,6 +41,15 @@ void Planner::State::On(const TenantLimits& event) {
   }
 }
 
+void Planner::State::On(const DeviceLimit& event) {
+  const size_t device = ToInt(event.device);
+  if (device >= devices_.size()) return;
+  devices_[device].limit = std::min(event.capacity, options_.device_capacity[device]);
+  for (const auto& [id, client] : clients_) {
+    if (client->arenas[device] != nullptr) LimitsChanged(*client->arenas[device]);
+  }
+}
+
 void Planner::State::On(const ClientAttached& event) {
   RAVEN_CHECK(tenants_.contains(event.tenant));
   RAVEN_CHECK(!clients_.contains(event.client));
@@ -205,6 +214,7 @@ void Planner::State::On(const FetchRequested& event) {
   Arena* arena = ArenaOf(tensor->client, event.device);
   RAVEN_CHECK(arena != nullptr);
   arena->consuming = true;
+  arena->growing = false;
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   const bool here = tensor->device == event.device;
   if (tensor->residency == Residency::kLost) {
@@ -295,6 +305,7 @@ void Planner::State::On(const GetSeen& event) {
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   Arena* arena = ArenaOf(*tensor);
   arena->consuming = true;
+  arena->growing = false;
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   tensor->quiet = false;
@@ -418,7 +429,7 @@ void Planner::State::On(const CopiedIn& event) {
   device.in -= tensor->size;
   --device.ins;
   HostRoomCame();
-  if (tensor->waiting) TouchWaiting();
+  if (std::exchange(demand_held_, false) || tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) Touch(arena);
   if (FinishIfGone(*tensor)) return;

@@ -10,6 +10,8 @@ namespace ravenstore::core {
 namespace {
 // An eviction makes the client's arena "pressed" for so long: dirty tensors are copied out ahead.
 constexpr Duration kPressedFor = std::chrono::seconds(10);
+// Something had to wait for a dirty tensor's copy: for so long more are copied out ahead of need.
+constexpr Duration kShortFor = std::chrono::milliseconds(5);
 // While nothing but the passing of time can help, look again this often.
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
@@ -84,7 +86,10 @@ void Planner::State::Serve(Arena& arena) {
       WakeAt(now_ + RetryAfter());
       break;
     }
-    if (request.is_fetch() && !MayDemand(arena)) break;  // a copy's end brings us back
+    if (request.is_fetch() && !MayDemand(arena)) {
+      demand_held_ = true;  // a copy's end, whoever's, brings us back
+      break;
+    }
     if (TryServe(arena, request)) continue;
     if (!MakeRoom(arena, request)) WakeAt(now_ + RetryAfter());
     break;
@@ -132,6 +137,7 @@ bool Planner::State::TryCreate(Arena& arena, const Request& given) {
 bool Planner::State::Grants(Arena& arena, const Request& request) {
   const auto block = arena.map.Allocate(request.size, 0);
   if (!block) return false;
+  arena.growing = true;
   Client& client = *FindClient(request.client);
   Tensor& tensor = catalog_.Add();
   tensor.size = request.size;
@@ -189,7 +195,10 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);
-  if (FindVictims(arena, need) || AddSlabAndEvictFor(arena, need)) return true;
+  if (FindVictims(arena, need) || AddSlabAndEvictFor(arena, need)) {
+    if (request.is_fetch() && arena.copying_out > 0) arena.short_until = now_ + kShortFor;
+    return true;
+  }
   if (now_ < arena.reclaim_after) return false;
   if (ReclaimFor(arena, need)) {
     arena.reclaim_wait = {};
@@ -233,7 +242,7 @@ Bytes Planner::State::SlabBudgetLeft(const Arena& arena) const {
   const size_t device = ToInt(arena.device);
   return Least(Minus(client.budgets.device, arena.charged),
                Minus(tenant.budgets.device, tenant.device_held[device]),
-               Minus(options_.device_capacity[device], devices_[device].held));
+               Minus(devices_[device].limit, devices_[device].held));
 }
 
 bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
@@ -430,7 +439,15 @@ bool Planner::State::IsOverBudget(const Arena& arena) {
   const size_t device = ToInt(arena.device);
   const Bytes vacating = arena.vacating ? arena.vacating->second : Bytes{0};
   return arena.charged - arena.being_removed - vacating > client.budgets.device ||
-         tenant.device_held[device] - tenant.device_going[device] > tenant.budgets.device;
+         tenant.device_held[device] - tenant.device_going[device] > tenant.budgets.device ||
+         IsOverLimit(device);
+}
+
+bool Planner::State::IsOverLimit(size_t device) const {
+  Bytes held = devices_[device].held;
+  if (held <= devices_[device].limit) return false;
+  for (const auto& [id, tenant] : tenants_) held -= tenant.device_going[device];
+  return held > devices_[device].limit;
 }
 
 // A lowered limit: gives memory back, slab by slab.
@@ -484,7 +501,11 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
     EvictionIndex::Limits limits;
     limits.clean_only = true;
     limits.later_than = &next;
-    EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits, SpareCopies::kKeep);
+    if (!EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits, SpareCopies::kKeep)) {
+      const auto dirty = arena.index.BestDirty(now_, options_.link);
+      if (dirty && EvictionIndex::IsLater(catalog_[*dirty], next))
+        arena.short_until = now_ + kShortFor;
+    }
     return false;  // the answers to the drops bring us back
   }
   Tensor& tensor = *catalog_.Find(next.id);
@@ -498,6 +519,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
 void Planner::State::Preclean(Arena& arena) {
   if (!options_.preclean || now_ >= arena.pressed_until || now_ < arena.backoff_until) return;
   if (now_ < host_short_until_) return;
+  if (!arena.growing && now_ >= arena.short_until) return;
   active_arenas_.insert(&arena);
   Device& device = devices_[ToInt(arena.device)];
   for (int i = 0; i < kCleansPerServe; ++i) {

@@ -71,6 +71,7 @@ class Planner::State {
     }
   };
   struct Device {
+    Bytes limit;  // of what the store may hold; at most options_.device_capacity
     Bytes held;
     Bytes out;  // bytes of copies under way
     Bytes in;
@@ -92,6 +93,7 @@ class Planner::State {
   void On(const TenantLimits& event);
   void On(const ClientAttached& event);
   void On(const ClientLimits& event);
+  void On(const DeviceLimit& event);
   void On(const Trimmed& event);
   void On(const ClientGone& event);
   void On(const SlabAdded& event);
@@ -163,6 +165,8 @@ class Planner::State {
   // Gives the slab back that was being emptied, once all have left it.
   void EndVacating(Arena& arena);
   bool IsOverBudget(const Arena& arena);
+  // More is held of the device than DeviceLimit left, not counting what is going.
+  bool IsOverLimit(size_t device) const;
   void Shrink(Arena& arena);
   void Prefetch(Arena& arena);
   bool PrefetchNext(Arena& arena, const Tensor& next, bool due);
@@ -221,6 +225,7 @@ class Planner::State {
   Tick host_backoff_until_{};  // growing it failed: do not try again before
   // Tensors that had to leave needed spare copies' room lately: none are made ahead before.
   Tick host_short_until_{};
+  bool demand_held_ = false;  // a fetch waits for the copies of others to end
   bool host_wanted_ = false;  // a tensor could not leave for want of host room
   uint64_t spare_copies_noted_ = 0;
   // Ordered, as everything that is walked: the same events give the same plans.

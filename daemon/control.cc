@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <array>
@@ -23,6 +24,7 @@ namespace {
 
 constexpr uint64_t kListenerKey = 0;
 constexpr uint64_t kMailboxKey = ~uint64_t{0};
+constexpr uint64_t kYieldTimerKey = ~uint64_t{0} - 1;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 64;
@@ -31,7 +33,8 @@ constexpr int kPacketsPerTurn = 64;
 // ask for in vain, until it is killed or goes on.
 constexpr size_t kQueueMax = 4096;
 
-// A client's name as it may be printed and sent on: printable ASCII and not too long.
+}  // namespace
+
 std::string ForPeople(const std::string& name) {
   std::string text = name.substr(0, Names::kNameBytesMax);
   for (char& c : text) {
@@ -40,14 +43,14 @@ std::string ForPeople(const std::string& name) {
   return text;
 }
 
-}  // namespace
-
 Control::Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers)
     : options_(std::move(options)),
       devices_(std::move(devices)),
       loop_(loop),
       workers_(workers),
-      started_(ipc::Now()) {}
+      started_(ipc::Now()),
+      legacy_(options_.visible_memory),
+      yields_(options_.capacities) {}
 
 Control::~Control() = default;
 
@@ -67,6 +70,9 @@ core::Status Control::Init() {
   if (!epoll_) return Error{ErrorCode::kSystem, "epoll_create1 failed"};
   Watch(listener_.get(), kListenerKey, EPOLLIN);
   Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN);
+  yield_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!yield_timer_) return Error{ErrorCode::kSystem, "timerfd_create failed"};
+  Watch(yield_timer_.get(), kYieldTimerKey, EPOLLIN);
   return core::Ok();
 }
 
@@ -88,6 +94,8 @@ void Control::Run() {
         AcceptAll();
       } else if (key == kMailboxKey) {
         mailbox_.RunSome(SIZE_MAX);
+      } else if (key == kYieldTimerKey) {
+        LookAtYields();
       } else if (Connection* connection = Find(key & ~kPidBit)) {
         if ((key & kPidBit) != 0) {
           OnDeath(*connection);
@@ -161,7 +169,13 @@ void Control::OnReadable(Connection& connection) {
 void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
                      std::vector<ipc::UniqueFd>& descriptors) {
   using Body = proto::ClientPacket;
-  descriptors.clear();  // no message to the daemon carries any
+  if (packet.body_case() == Body::kLegacyHello) {
+    return HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
+  }
+  descriptors.clear();  // no other message to the daemon carries any
+  if (packet.body_case() == Body::kLegacyYield) {
+    return HandleLegacyYield(connection, packet.request(), packet.legacy_yield());
+  }
   if (packet.body_case() == Body::kHello)
     return HandleHello(connection, packet.request(), packet.hello());
   if (!connection.greeted) {
@@ -195,6 +209,13 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kDetach: return HandleDetach(connection, packet.request());
     case Body::kSetLimits:
       return HandleSetLimits(connection, packet.request(), packet.set_limits());
+    case Body::kListLegacy: {
+      proto::DaemonPacket answer;
+      answer.set_request(packet.request());
+      const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
+      legacy_.Fill(audience, packet.list_legacy(), answer.mutable_legacy_jobs());
+      return Send(connection, answer);
+    }
     case Body::kExplainFailure:
     case Body::kStats:
     case Body::kListTensors:
@@ -345,6 +366,7 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may change limits");
   }
+  if (HandleVisibleMemory(connection, request, limits)) return;
   // By value: the loop merges after the message is gone.
   auto merge = [device = limits.device_budget(),
                 host = limits.host_budget()](core::Budgets budgets) {
@@ -352,8 +374,11 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     if (host != 0) budgets.host = core::Bytes(host);
     return budgets;
   };
-  auto answer = [](uint64_t id, core::Budgets budgets) {
+  const uint64_t visible =
+      limits.client() == 0 ? legacy_.VisibleOfTenant(limits.uid()).count() : 0;
+  auto answer = [visible](uint64_t id, core::Budgets budgets) {
     proto::DaemonPacket packet;
+    packet.mutable_limits_set()->set_visible_memory(visible);
     packet.set_request(id);
     packet.mutable_limits_set()->set_device_budget(budgets.device.count());
     packet.mutable_limits_set()->set_host_budget(budgets.host.count());
@@ -409,6 +434,8 @@ void Control::HangUp(Connection& connection) {
 }
 
 void Control::Forget(uint64_t key) {
+  legacy_.Remove(key);
+  yields_.Forget(key);
   connections_.erase(key);
 }
 

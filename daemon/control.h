@@ -21,14 +21,19 @@
 #include <vector>
 
 #include "core/types.h"
+#include "daemon/legacy.h"
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
+#include "daemon/yields.h"
 #include "device/device.h"
 #include "ipc/socket.h"
 #include "proto/control.pb.h"
 
 namespace ravenstore::daemon {
+
+// A client's name as it may be printed and sent on: printable ASCII and not too long.
+std::string ForPeople(const std::string& name);
 
 struct ControlOptions {
   std::string socket_path;
@@ -37,6 +42,8 @@ struct ControlOptions {
   std::string backend;              // "cuda" or "host"
   core::Budgets tenant_budgets;     // of every tenant (user) until changed
   std::vector<core::Bytes> arenas;  // address range of a client's arena on each device
+  std::vector<core::Bytes> capacities;  // what the store may hold of each device
+  core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
   uint32_t clients_max = 4096;
   uint64_t restart_timeout_ms = 0;
 };
@@ -94,6 +101,18 @@ class Control {
   void SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment);
   void HandleQuery(Connection& connection, const proto::ClientPacket& packet);
   void HandleSetLimits(Connection& connection, uint64_t request, const proto::SetLimits& limits);
+  // Legacy jobs (control_legacy.cc).
+  void HandleLegacyHello(Connection& connection, uint64_t request, const proto::LegacyHello& hello,
+                         std::vector<ipc::UniqueFd>& descriptors);
+  void HandleLegacyYield(Connection& connection, uint64_t request, const proto::LegacyYield& yield);
+  // False when the limits are not a legacy job's alone: the rest is to be done, too.
+  bool HandleVisibleMemory(Connection& connection, uint64_t request,
+                           const proto::SetLimits& limits);
+  // Asks the loop how much the store holds, for the yields; the timer says when again.
+  void LookAtYields();
+  void OnHeld(const std::vector<core::Bytes>& held);
+  void SetYieldTimer();
+  std::vector<core::Bytes> LegacyUse() const;
   void HandleDetach(Connection& connection, uint64_t request);
   bool IsAdmin(const Connection& connection) const;
 
@@ -122,6 +141,9 @@ class Control {
   std::unordered_map<core::ClientId, uint64_t> by_client_;
   std::map<uid_t, core::Budgets> tenants_;
   core::Tick started_{};
+  LegacyLedger legacy_;
+  Yields yields_;
+  ipc::UniqueFd yield_timer_;
 };
 
 }  // namespace ravenstore::daemon

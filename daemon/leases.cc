@@ -13,6 +13,7 @@ bool Lease::ReadPut(PutRecord* record) const {
   record->ticket = slot_->ticket.load(std::memory_order_acquire);
   record->hint = slot_->hint.load(std::memory_order_acquire);
   record->writes = slot_->writes.load(std::memory_order_acquire);
+  record->recompute = slot_->recompute.load(std::memory_order_acquire);
   return word() == record->word;
 }
 
@@ -44,7 +45,7 @@ bool Lease::Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word) {
   if (proto::UnpackLease(away).state != LeaseState::kAway) return false;
   // A client reads the place only after it saw the word Idle or its fetch answered, so it may be
   // written before the swing; if a fetch is faster, its answer writes the same place again.
-  slot_->device.store(device, std::memory_order_relaxed);
+  slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
   slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
   slot_->arrival.store(0, std::memory_order_relaxed);
   return Swing(away, LeaseState::kIdle, idle_word);
@@ -52,7 +53,7 @@ bool Lease::Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word) {
 
 void Lease::Grant(core::TensorId id, uint32_t device, core::Bytes offset) {
   slot_->id.store(core::ToInt(id), std::memory_order_relaxed);
-  slot_->device.store(device, std::memory_order_relaxed);
+  slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
   slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
   slot_->arrival.store(0, std::memory_order_relaxed);
   slot_->error.store(0, std::memory_order_relaxed);
@@ -64,11 +65,11 @@ void Lease::Refuse(ErrorCode code) {
   Answer(LeaseState::kFailed, 0);
 }
 
-void Lease::Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival) {
-  slot_->device.store(device, std::memory_order_relaxed);
+void Lease::Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival, bool recompute) {
+  slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
   slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
   slot_->arrival.store(proto::Pack(arrival), std::memory_order_relaxed);
-  slot_->error.store(0, std::memory_order_relaxed);
+  slot_->error.store(recompute ? proto::kMustRecompute : 0, std::memory_order_relaxed);
   Answer(LeaseState::kInUse, 1);
 }
 

@@ -22,6 +22,7 @@ struct PutRecord {
   uint64_t ticket = 0;
   uint64_t hint = 0;
   uint32_t writes = 0;
+  uint16_t recompute = 0;
 };
 
 class Lease {
@@ -50,8 +51,10 @@ class Lease {
   void Grant(core::TensorId id, uint32_t device, core::Bytes offset);
   // Requested -> Failed.
   void Refuse(core::ErrorCode code);
-  // Fetching -> InUse with one holder; the stream waits for `arrival` (value 0: already there).
-  void Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival);
+  // Fetching -> InUse with one holder; the stream waits for `arrival` (value 0: already there). With
+  // `recompute` there are no bytes: the client makes them anew.
+  void Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival,
+               bool recompute = false);
   // Fetching -> Away with an error, or -> Lost.
   void Deny(core::ErrorCode code);
   // Fetching -> Idle with an error: it stays where it is. Returns the new word.

@@ -62,6 +62,10 @@ core::NextUse NextUseOf(uint64_t packed) {
   return {};
 }
 
+Duration CostOf(uint16_t recompute) {
+  return Duration(static_cast<int64_t>(proto::UnpackRecompute(recompute)));
+}
+
 }  // namespace
 
 Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox)
@@ -325,7 +329,7 @@ void Loop::HandlePut(Session& session, SlotId slot) {
   PutRecord put;
   // A later get has taken it again: that use's put will be logged too.
   if (!session.LeaseOf(slot).ReadPut(&put) || put.word == row.quiet_word) return;
-  Feed(core::PutSeen{row.tensor, put.writes, NextUseOf(put.hint)});
+  Feed(core::PutSeen{row.tensor, put.writes, NextUseOf(put.hint), CostOf(put.recompute)});
   AwaitQuiet(session, slot, row.tensor, put.word);
 }
 
@@ -393,6 +397,7 @@ void Loop::HandleRequest(Session& session, const proto::Request& request) {
     case proto::RequestOp::kCreate: return HandleCreate(session, request);
     case proto::RequestOp::kFetch: return HandleFetch(session, request);
     case proto::RequestOp::kFree: return HandleFree(session, request);
+    case proto::RequestOp::kStep: return Feed(core::StepMarked{session.id()});
   }
   BadRequest(session, request, "unknown operation");
 }
@@ -450,7 +455,8 @@ void Loop::SettlePut(Session& session, const proto::Request& request) {
   const TensorId tensor{request.id};
   const proto::LeaseSlot& row = session.segment()->slots[request.slot];
   Feed(core::PutSeen{tensor, row.writes.load(std::memory_order_acquire),
-                     NextUseOf(row.hint.load(std::memory_order_acquire))});
+                     NextUseOf(row.hint.load(std::memory_order_acquire)),
+                     CostOf(row.recompute.load(std::memory_order_acquire))});
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
     Feed(core::Quiet{tensor});
@@ -480,6 +486,11 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
 
 void Loop::SetTenant(core::TenantId tenant, core::Budgets budgets) {
   Feed(core::TenantLimits{tenant, budgets});
+  Execute();
+}
+
+void Loop::SetDeviceLimit(core::DeviceId device, core::Bytes capacity) {
+  Feed(core::DeviceLimit{device, capacity});
   Execute();
 }
 

@@ -71,6 +71,8 @@ class Loop {
 
   // --- on the loop's thread ---
   void SetTenant(core::TenantId tenant, core::Budgets budgets);
+  // The store may hold so much of the device from now on.
+  void SetDeviceLimit(core::DeviceId device, core::Bytes capacity);
   void SetClientBudgets(core::ClientId client, core::Budgets budgets);
   void Attach(std::shared_ptr<Attachment> attachment);
   // The client is dead, or detached: everything of it goes. `done` runs once its memory is given

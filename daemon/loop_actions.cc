@@ -145,7 +145,7 @@ void Loop::Do(const core::Promise& action) {
     move.arrival = arrival.index;
   }
   session->RowOf(slot).quiet_word = 0;
-  lease.Promise(ToInt(action.device), action.offset, arrival);
+  lease.Promise(ToInt(action.device), action.offset, arrival, action.recompute);
   if (action.arriving) {
     // Last: a lane that fails now marks the tensor lost, which must come after the promise.
     const auto [device, job] = arriving_.at(action.tensor);

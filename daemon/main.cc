@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
     SizeFlag(*app, "--device-budget", &config->device_budget, "limits.device_budget");
     SizeFlag(*app, "--host-budget", &config->host_budget, "limits.host_budget");
+    SizeFlag(*app, "--visible-memory", &config->visible_memory, "limits.visible_memory");
     SizeFlag(*app, "--pool-size", &config->pool_size, "host_pool.size");
     SizeFlag(*app, "--slab", &config->slab, "devices.slab");
     SizeFlag(*app, "--device-total", &config->host_device_total, "host_backend.total");

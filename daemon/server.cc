@@ -84,6 +84,8 @@ core::Status Server::Init() {
   control.socket_mode = config_.socket_mode;
   control.backend = backend_;
   control.arenas = options.planner.arena;
+  control.capacities = options.planner.device_capacity;
+  control.visible_memory = config_.visible_memory;
   control.clients_max = config_.clients_max;
   control.restart_timeout_ms = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(config_.restart_timeout).count());
@@ -128,7 +130,9 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
                                                     core::SizeText(total) + ")"};
     }
     planner.device_capacity.push_back(RoundDown(total - reserve, planner.granularity));
-    planner.arena.push_back(std::min(planner.device_capacity.back(), arena_most));
+    // Twice as many addresses as there is memory: slabs that others took from between two of a
+    // client's leave gaps, and a large tensor needs its addresses in one piece all the same.
+    planner.arena.push_back(std::min(planner.device_capacity.back() * 2, arena_most));
   }
   const Bytes pool =
       config_.pool_size == Bytes{0} ? Bytes(MachineMemory().count() / 4) : config_.pool_size;

@@ -16,7 +16,7 @@
 
 namespace ravenstore::proto {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr uint64_t kSegmentMagic = 0x31544e53564e4152;  // "RANVSNT1"
 
 inline constexpr uint32_t kRequestRingEntries = 1024;
@@ -108,6 +108,24 @@ constexpr Hint UnpackHint(uint64_t packed) {
   return {static_cast<HintKind>(packed & 0xff), packed >> 8};
 }
 
+// --- What making a tensor anew costs: 5 bits of exponent, 11 of mantissa, in units of 1,024 ns
+// -----------
+
+constexpr uint16_t PackRecompute(uint64_t nanoseconds) {
+  if (nanoseconds == 0) return 0;
+  uint64_t units = nanoseconds >> 10;
+  if (units == 0) units = 1;  // 0 would say that it cannot be made anew
+  uint32_t exponent = 0;
+  for (; units >= 1u << 11 && exponent < 31; units >>= 1) ++exponent;
+  if (units >= 1u << 11) units = (1u << 11) - 1;
+  return static_cast<uint16_t>(exponent << 11 | units);
+}
+constexpr uint64_t UnpackRecompute(uint16_t packed) {
+  return uint64_t{packed & 0x7ffu} << (packed >> 11) << 10;
+}
+// In a row's `error` beside InUse: the bytes were given up, the client makes them anew.
+inline constexpr uint32_t kMustRecompute = 1u << 16;
+
 // --- The lease table
 // ------------------------------------------------------------------------------------ Row i is the
 // client's tensor with slot i. The client picks free rows; a request's answer is written into its
@@ -121,11 +139,13 @@ struct alignas(64) LeaseSlot {
   std::atomic<uint64_t> hint;     // client, before the put: Hint
   std::atomic<uint64_t> id;       // daemon: the tensor's id
   std::atomic<uint32_t> writes;   // client, before the put: raised once per modifying use
-  std::atomic<uint32_t> error;    // daemon: ErrorCode of the last request that failed, else 0
+  std::atomic<uint32_t> error;    // daemon: ErrorCode of the last request that failed, else 0;
+                                  // kMustRecompute with a promise of bytes that were given up
   std::atomic<uint32_t>
       waiters;  // client: 1 before it sleeps on `word`'s low half; daemon: 0 as it wakes it
-  std::atomic<uint32_t>
+  std::atomic<uint16_t>
       device;  // daemon: ordinal (in Welcome's list) of the arena that `place` is in
+  std::atomic<uint16_t> recompute;  // client, before the put: what making it anew costs; 0: cannot
 };
 static_assert(sizeof(LeaseSlot) == 64);
 
@@ -136,6 +156,7 @@ enum class RequestOp : uint32_t {
   kCreate = 1,  // slot (kRequested), bytes, device, flags, name, deadline
   kFetch = 2,   // slot (kFetching), id, device, deadline
   kFree = 3,    // slot (kFreeing), id, ticket
+  kStep = 4,    // the client begins its next iteration; slot 0
 };
 enum RequestFlags : uint16_t {
   kFailFast = 1,  // answer kOutOfMemory at once rather than wait for room

@@ -103,7 +103,9 @@ int RunClients(const Common& common, Streams streams) {
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto clients = session->Clients();
   if (!clients.ok()) return Report(common, clients.error(), streams);
-  streams.out << (common.json ? ClientsJson(*clients) : ClientsText(*clients));
+  const auto jobs = session->LegacyJobs();
+  if (!jobs.ok()) return Report(common, jobs.error(), streams);
+  streams.out << (common.json ? ClientsJson(*clients, *jobs) : ClientsText(*clients, *jobs));
   return kExitOk;
 }
 
@@ -136,8 +138,10 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   }
   const auto device_budget = BudgetOf(options.device_budget);
   const auto host_budget = BudgetOf(options.host_budget);
+  const auto visible_memory = BudgetOf(options.visible_memory);
   for (const auto& [budget, text] : {std::tie(device_budget, options.device_budget),
-                                     std::tie(host_budget, options.host_budget)}) {
+                                     std::tie(host_budget, options.host_budget),
+                                     std::tie(visible_memory, options.visible_memory)}) {
     if (!budget) {
       return Misused("'" + text + "' is no budget: give a size above zero such as 12GiB or 512MiB",
                      streams);
@@ -147,6 +151,7 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   limits.set_client(options.client);
   limits.set_device_budget(*device_budget);
   limits.set_host_budget(*host_budget);
+  limits.set_visible_memory(*visible_memory);
   std::string who = "client " + std::to_string(options.client);
   if (!options.user.empty()) {
     const auto uid = UidOf(options.user);

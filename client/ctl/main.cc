@@ -72,6 +72,8 @@ int Main(int argc, char** argv) {
   limit->add_option("--user", limits.user, "The user's name or number")->excludes(client);
   limit->add_option("--device-budget", limits.device_budget, "Bytes on each device, e.g. 12GiB");
   limit->add_option("--host-budget", limits.host_budget, "Bytes in host memory, e.g. 64GiB");
+  limit->add_option("--visible-memory", limits.visible_memory,
+                    "The size that a device has for legacy jobs (ravenrun), e.g. 20GiB");
   app.add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
 
   try {

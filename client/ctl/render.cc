@@ -5,6 +5,7 @@
 
 #include "client/ctl/json.h"
 #include "core/size_text.h"
+#include "proto/ledger_page.h"
 
 namespace ravenstore::client::ctl {
 namespace {
@@ -319,7 +320,63 @@ std::string TensorsJson(const std::vector<proto::TensorInfo>& tensors, bool more
   return json.EndArray().Field("more", more).EndObject().Take();
 }
 
-std::string ClientsText(const std::vector<proto::ClientInfo>& clients) {
+namespace {
+
+// "device 6.0 GiB, context 512.0 MiB"; "-" when nothing is held.
+std::string KindsText(const proto::LegacyDevice& device) {
+  std::string text;
+  for (int i = 0; i < device.kinds_size() && i < static_cast<int>(proto::kLegacyKinds); ++i) {
+    if (device.kinds(i) == 0) continue;
+    if (!text.empty()) text += ", ";
+    text += std::string(proto::kLegacyKindNames[i]) + " " + Size(device.kinds(i));
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string LegacyText(const std::vector<proto::LegacyJob>& jobs) {
+  Table table(">>><<<>><");
+  table.Row({"JOB", "PID", "UID", "NAME", "MODE", "DEVICE", "USED", "VISIBLE", "BY KIND"});
+  for (const proto::LegacyJob& job : jobs) {
+    auto row = [&](const std::string& uuid, const proto::LegacyDevice& device) {
+      table.Row({std::to_string(job.client()), std::to_string(job.pid()),
+                 std::to_string(job.uid()), Printable(job.name()), Printable(job.mode()), uuid,
+                 Size(device.used()),
+                 device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
+                 KindsText(device)});
+    };
+    if (job.devices().empty()) row("-", {});
+    for (const proto::LegacyDevice& device : job.devices()) row(Printable(device.uuid()), device);
+  }
+  return table.Text() + Counted(jobs.size(), "legacy job") + "\n";
+}
+
+void AddLegacyJob(JsonWriter& json, const proto::LegacyJob& job) {
+  json.BeginObject()
+      .Field("client", job.client())
+      .Field("pid", job.pid())
+      .Field("uid", job.uid())
+      .Field("name", job.name())
+      .Field("mode", job.mode())
+      .BeginArray("devices");
+  for (const proto::LegacyDevice& device : job.devices()) {
+    json.BeginObject()
+        .Field("uuid", device.uuid())
+        .Field("used_bytes", device.used())
+        .Field("served_bytes", device.served())
+        .Field("visible_memory_bytes", device.visible_memory())
+        .BeginObject("kinds");
+    for (int i = 0; i < device.kinds_size() && i < static_cast<int>(proto::kLegacyKinds); ++i) {
+      json.Field(proto::kLegacyKindNames[i], device.kinds(i));
+    }
+    json.EndObject().EndObject();
+  }
+  json.EndArray().EndObject();
+}
+
+}  // namespace
+
+std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
+                        const std::vector<proto::LegacyJob>& jobs) {
   Table table(">>><>>>>>>>");
   table.Row({"CLIENT", "PID", "UID", "NAME", "TENSORS", "DEVICE", "OF BUDGET", "HOST", "OF BUDGET",
              "IN USE", "WAITING"});
@@ -330,19 +387,30 @@ std::string ClientsText(const std::vector<proto::ClientInfo>& clients) {
                Size(client.device_budget()), Size(client.host_bytes()), Size(client.host_budget()),
                Size(client.in_use_bytes()), std::to_string(client.waiting())});
   }
-  return table.Text() + Counted(clients.size(), "client") + "\n";
+  const std::string text = table.Text() + Counted(clients.size(), "client") + "\n";
+  return jobs.empty() ? text : text + "\n" + LegacyText(jobs);
 }
 
-std::string ClientsJson(const std::vector<proto::ClientInfo>& clients) {
+std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
+                        const std::vector<proto::LegacyJob>& jobs) {
   JsonWriter json;
   json.BeginObject().BeginArray("clients");
   for (const proto::ClientInfo& client : clients) AddClient(json, client);
+  json.EndArray().BeginArray("legacy_jobs");
+  for (const proto::LegacyJob& job : jobs) AddLegacyJob(json, job);
   return json.EndArray().EndObject().Take();
 }
 
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
+  if (limits.device_budget() == 0 && limits.visible_memory() != 0) {
+    return Printable(who) + ": visible memory " + Size(limits.visible_memory()) +
+           " of each device\n";
+  }
+  const std::string visible =
+      limits.visible_memory() == 0 ? "" : ", visible memory " + Size(limits.visible_memory());
   return Printable(who) + ": device budget " + Size(limits.device_budget()) +
-         " on each device, host budget " + Size(limits.host_budget()) + '\n';
+         " on each device, host budget " + Size(limits.host_budget()) + visible +
+         '\n';
 }
 
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
@@ -351,6 +419,7 @@ std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
       .Field("who", who)
       .Field("device_budget_bytes", limits.device_budget())
       .Field("host_budget_bytes", limits.host_budget())
+      .Field("visible_memory_bytes", limits.visible_memory())
       .EndObject()
       .Take();
 }

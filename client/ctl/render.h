@@ -31,8 +31,10 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
 std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more);
 std::string TensorsJson(const std::vector<proto::TensorInfo>& tensors, bool more);
 
-std::string ClientsText(const std::vector<proto::ClientInfo>& clients);
-std::string ClientsJson(const std::vector<proto::ClientInfo>& clients);
+std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
+                        const std::vector<proto::LegacyJob>& jobs = {});
+std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
+                        const std::vector<proto::LegacyJob>& jobs = {});
 
 // `who`: "client 3" or "user alice".
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);

@@ -149,6 +149,26 @@ Result<std::vector<proto::ClientInfo>> Session::Clients() {
   return clients;
 }
 
+Result<std::vector<proto::LegacyJob>> Session::LegacyJobs() {
+  std::vector<proto::LegacyJob> jobs;
+  uint64_t cursor = 0;
+  do {
+    ClientPacket packet;
+    packet.mutable_list_legacy()->set_cursor(cursor);
+    const auto answer = Ask(std::move(packet), DaemonPacket::kLegacyJobs);
+    if (!answer.ok() && answer.error().code == ErrorCode::kInvalidArgument) return jobs;
+    if (!answer.ok()) return answer.error();
+    jobs.insert(jobs.end(), answer->legacy_jobs().jobs().begin(),
+                answer->legacy_jobs().jobs().end());
+    const uint64_t next = answer->legacy_jobs().next_cursor();
+    if (next != 0 && next <= cursor) {
+      return Error{ErrorCode::kCorrupt, "the daemon's list of legacy jobs does not advance"};
+    }
+    cursor = next;
+  } while (cursor != 0);
+  return jobs;
+}
+
 Result<proto::LimitsSet> Session::SetLimits(const proto::SetLimits& limits) {
   ClientPacket packet;
   *packet.mutable_set_limits() = limits;

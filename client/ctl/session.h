@@ -34,6 +34,8 @@ class Session {
   // Calls `take` with each tensor (of `client`, or of all when it is 0) until it returns false.
   core::Status List(uint32_t client, const std::function<bool(const proto::TensorInfo&)>& take);
   core::Result<std::vector<proto::ClientInfo>> Clients();
+  // None from a daemon that knows no such jobs.
+  core::Result<std::vector<proto::LegacyJob>> LegacyJobs();
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
 
  private:

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <functional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/planner.h"
@@ -360,6 +362,59 @@ TEST(PlannerRegressionTest, AFailFastCreateGetsASlabWhileOthersLeave) {
   EXPECT_EQ(s.StateOf("B"), State::kInUse);
   s.Create("D", KiB(1));
   EXPECT_EQ(s.StateOf("D"), State::kInUse);
+}
+
+TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
+  constexpr TenantId kTenant{1};
+  PlannerOptions options;
+  options.slab = options.granularity = KiB(4);
+  options.device_capacity = {KiB(16)};
+  options.arena = {KiB(16)};
+  options.host_capacity = options.host_step = KiB(64);
+  options.prefetch = options.preclean = false;
+  options.demand_copies = 1;
+  Planner planner(options);
+  std::vector<CopyIn> arriving;
+  std::vector<TensorId> promised;
+  std::vector<TensorId> granted;
+  // Everything but a copy to the device is done at once.
+  const auto tell = [&](const Event& first) {
+    std::deque<Event> events = {first};
+    for (; !events.empty(); events.pop_front()) {
+      Plan plan;
+      planner.Apply(events.front(), Tick(seconds(1)), &plan);
+      for (const Action& action : plan) {
+        if (const auto* slab = std::get_if<AddSlab>(&action))
+          events.push_back(SlabAdded{slab->client, slab->device, slab->offset, slab->size});
+        if (const auto* grow = std::get_if<GrowHost>(&action))
+          events.push_back(HostGrown{grow->offset, grow->size});
+        if (const auto* out = std::get_if<CopyOut>(&action))
+          events.push_back(CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, 1});
+        if (const auto* drop = std::get_if<Drop>(&action))
+          events.push_back(Dropped{drop->tensor, true});
+        if (const auto* grant = std::get_if<Grant>(&action)) granted.push_back(grant->tensor);
+        if (const auto* in = std::get_if<CopyIn>(&action)) arriving.push_back(*in);
+        if (const auto* promise = std::get_if<Promise>(&action))
+          promised.push_back(promise->tensor);
+      }
+    }
+  };
+  tell(TenantLimits{kTenant, {KiB(16), KiB(64)}});
+  for (const uint32_t client : {1u, 2u}) {
+    tell(ClientAttached{ClientId{client}, kTenant, {KiB(4), KiB(64)}});
+    for (const uint32_t slot : {0u, 1u}) {
+      tell(CreateRequested{ClientId{client}, SlotId{slot}, KiB(4), kDevice, kNoName,
+                           Tick(seconds(9)), false});
+      tell(PutSeen{granted.back(), 1, {}});
+      tell(Quiet{granted.back()});
+    }
+  }
+  // The first of each client made way for its second.
+  tell(FetchRequested{granted[0], kDevice, Tick(seconds(9))});
+  tell(FetchRequested{granted[2], kDevice, Tick(seconds(9))});
+  ASSERT_EQ(promised, std::vector<TensorId>{granted[0]});
+  tell(CopiedIn{arriving.front().tensor, true});
+  EXPECT_EQ(promised.back(), granted[2]);
 }
 
 }  // namespace

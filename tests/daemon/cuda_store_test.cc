@@ -118,9 +118,7 @@ class CudaStoreTest : public testing::Test {
     return Store::connect(
         {.socket = daemon.socket(), .name = "cuda_store_test", .device_budget = device_budget});
   }
-  static std::vector<std::string> Flags() {
-    return {"--slab", "8MiB"};
-  }
+  static std::vector<std::string> Flags() { return {"--slab", "8MiB"}; }
 };
 
 TEST_F(CudaStoreTest, BytesSurviveEvictionAndReturn) {
@@ -177,6 +175,9 @@ TEST_F(CudaStoreTest, AdoptAndGetIntoCopy) {
 
 TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
   if (driver().real()) GTEST_SKIP() << "a real driver does not survive a fork";
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer knows no threads in a child of a process with threads";
+#endif
   DaemonProcess daemon(Flags(), "cuda");
   ipc::Child child([&] {
     Store store = Connect(daemon, MiB(32));

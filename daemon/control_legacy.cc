@@ -1,0 +1,136 @@
+// The control thread's part for legacy jobs: who they are, what they may, and what they ask for.
+#include <spdlog/spdlog.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "daemon/control.h"
+#include "ipc/clock.h"
+#include "proto/layout.h"
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+using core::ErrorCode;
+
+void Control::HandleLegacyHello(Connection& connection, uint64_t request,
+                                const proto::LegacyHello& hello,
+                                std::vector<ipc::UniqueFd>& descriptors) {
+  if (connection.greeted || descriptors.size() != 1) {
+    return Fail(connection, request, ErrorCode::kWrongState,
+                "LegacyHello comes first and brings one descriptor");
+  }
+  if (hello.protocol_version() != proto::kProtocolVersion) {
+    return Fail(connection, request, ErrorCode::kVersionMismatch,
+                "this daemon speaks protocol " + std::to_string(proto::kProtocolVersion) +
+                    ", the interceptor " + std::to_string(hello.protocol_version()));
+  }
+  if (legacy_.size() >= options_.clients_max) {
+    return Fail(connection, request, ErrorCode::kLimit, "the daemon serves no more jobs");
+  }
+  LegacyLedger::Newcomer job;
+  job.client = next_client_++;
+  job.pid = connection.peer.pid;
+  job.uid = connection.peer.uid;
+  job.name = ForPeople(hello.name());
+  job.mode = hello.mode() == "store" ? "store" : "account";
+  job.page = std::move(descriptors.front());
+  spdlog::info("legacy job {} attached: pid {}, uid {}, {}", job.client, job.pid, job.uid,
+               job.name);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_legacy_welcome()->set_client(job.client);
+  // It attaches again when it lost its socket; its old connection says nothing more.
+  const uint64_t old = legacy_.KeyOfProcess(connection.peer.pid);
+  const core::Status added = legacy_.Add(connection.key, std::move(job));
+  if (!added.ok()) return Fail(connection, request, added.error().code, added.error().message);
+  if (old != 0) legacy_.Remove(old);
+  connection.greeted = true;
+  Send(connection, answer);
+}
+
+void Control::HandleLegacyYield(Connection& connection, uint64_t request,
+                                const proto::LegacyYield& yield) {
+  if (legacy_.KeyOfProcess(connection.peer.pid) == 0) {
+    return Fail(connection, request, ErrorCode::kPermission, "only a legacy job may ask for that");
+  }
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i]->info().uuid != yield.uuid()) continue;
+    spdlog::info("legacy job of pid {} asks for {} bytes of device {}", connection.peer.pid,
+                 yield.bytes(), i);
+    yields_.Begin(connection.key, request, i, Bytes(yield.bytes()), ipc::Now());
+    return LookAtYields();
+  }
+  // Not a device of the store's: it took nothing there.
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_legacy_yielded();
+  Send(connection, answer);
+}
+
+bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,
+                                  const proto::SetLimits& limits) {
+  const Bytes visible(limits.visible_memory());
+  if (limits.client() == 0) {
+    if (visible != Bytes{0}) legacy_.SetTenant(limits.uid(), visible);
+    return false;
+  }
+  if (!legacy_.HasClient(limits.client())) return false;
+  if (visible != Bytes{0}) legacy_.SetClient(limits.client(), visible);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_limits_set()->set_visible_memory(
+      legacy_.VisibleOfClient(limits.client()).count());
+  Send(connection, answer);
+  return true;
+}
+
+std::vector<Bytes> Control::LegacyUse() const {
+  std::vector<Bytes> used;
+  for (const auto& device : devices_) used.push_back(Bytes(legacy_.UsedOf(device->info().uuid)));
+  return used;
+}
+
+void Control::LookAtYields() {
+  uint64_t expirations = 0;
+  [[maybe_unused]] const auto size =
+      ::read(yield_timer_.get(), &expirations, sizeof(expirations));
+  loop_->mailbox().Post([this] {
+    std::vector<Bytes> held;
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      held.push_back(loop_->planner().DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}).held);
+    }
+    mailbox_.Post([this, held = std::move(held)] { OnHeld(held); });
+  });
+}
+
+void Control::OnHeld(const std::vector<Bytes>& held) {
+  const Yields::Outcome outcome = yields_.Look(held, LegacyUse(), ipc::Now());
+  for (const auto& limit : outcome.limits) {
+    loop_->mailbox().Post([loop = loop_, limit] {
+      loop->SetDeviceLimit(core::DeviceId{static_cast<uint16_t>(limit.device)}, limit.capacity);
+    });
+  }
+  for (const auto& answer : outcome.answers) {
+    Connection* connection = Find(answer.asker);
+    if (connection == nullptr) continue;
+    proto::DaemonPacket packet;
+    packet.set_request(answer.request);
+    packet.mutable_legacy_yielded()->set_bytes(answer.given.count());
+    Send(*connection, packet);
+  }
+  SetYieldTimer();
+}
+
+void Control::SetYieldTimer() {
+  constexpr long kSoonNs = 1'000'000;
+  constexpr long kSometimesNs = 500'000'000;
+  itimerspec when{};
+  if (yields_.waiting()) {
+    when.it_value.tv_nsec = kSoonNs;
+  } else if (yields_.lowered()) {
+    when.it_value.tv_nsec = kSometimesNs;
+  }
+  ::timerfd_settime(yield_timer_.get(), 0, &when, nullptr);
+}
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,178 @@
+#include "daemon/legacy.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+using core::Error;
+using core::ErrorCode;
+
+namespace {
+
+constexpr size_t kJobsPerPage = 64;
+
+uint64_t Word(const char* page, size_t offset) {
+  uint64_t value = 0;
+  std::memcpy(&value, page + offset, sizeof(value));
+  return value;
+}
+
+bool IsPage(int descriptor) {
+  struct stat status{};
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+         status.st_size == static_cast<off_t>(proto::kLedgerBytes) &&
+         (::fcntl(descriptor, F_GET_SEALS) & kSeals) == kSeals;
+}
+
+constexpr size_t RowOffset(size_t row) {
+  return offsetof(proto::LedgerPage, row) + row * sizeof(proto::LedgerRow);
+}
+
+// The page's rows, out of its bytes: a stranger's, so every text is cut and checked.
+std::vector<LegacyRow> RowsOf(const char* page) {
+  std::vector<LegacyRow> rows;
+  for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
+    const char* at = page + RowOffset(i);
+    LegacyRow row;
+    row.uuid.assign(at, strnlen(at, sizeof(proto::LedgerRow::uuid)));
+    if (row.uuid.empty()) break;
+    for (char& c : row.uuid) {
+      if (c < ' ' || c > '~') c = '?';
+    }
+    const uint64_t granted = Word(at, offsetof(proto::LedgerRow, visible));
+    const uint64_t asked = Word(at, offsetof(proto::LedgerRow, asked));
+    row.visible = granted == 0 || asked == 0 ? granted + asked : std::min(granted, asked);
+    row.used = Word(at, offsetof(proto::LedgerRow, used));
+    row.served = Word(at, offsetof(proto::LedgerRow, served));
+    for (size_t kind = 0; kind < proto::kLegacyKinds; ++kind) {
+      row.kinds[kind] = Word(at, offsetof(proto::LedgerRow, kinds) + kind * sizeof(uint64_t));
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace
+
+core::Status LegacyLedger::Add(uint64_t key, Newcomer job) {
+  if (!job.page || !IsPage(job.page.get())) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "LegacyHello needs a memfd of 4096 bytes, sealed against shrinking and growing"};
+  }
+  const auto [added, is_new] = jobs_.insert_or_assign(key, Job{std::move(job), std::nullopt});
+  WriteVisible(added->second);
+  return core::Ok();
+}
+
+void LegacyLedger::Remove(uint64_t key) {
+  jobs_.erase(key);
+}
+
+uint64_t LegacyLedger::KeyOfProcess(pid_t pid) const {
+  for (const auto& [key, job] : jobs_) {
+    if (job.about.pid == pid) return key;
+  }
+  return 0;
+}
+
+const LegacyLedger::Job* LegacyLedger::FindClient(uint32_t client) const {
+  for (const auto& [key, job] : jobs_) {
+    if (job.about.client == client) return &job;
+  }
+  return nullptr;
+}
+
+Bytes LegacyLedger::VisibleOfTenant(uid_t uid) const {
+  const auto found = tenants_.find(uid);
+  return found == tenants_.end() ? visible_ : found->second;
+}
+
+Bytes LegacyLedger::VisibleOfClient(uint32_t client) const {
+  const Job* job = FindClient(client);
+  if (job == nullptr) return Bytes{0};
+  return job->own_visible ? *job->own_visible : VisibleOfTenant(job->about.uid);
+}
+
+void LegacyLedger::SetTenant(uid_t uid, Bytes visible) {
+  tenants_[uid] = visible;
+  for (const auto& [key, job] : jobs_) {
+    if (job.about.uid == uid) WriteVisible(job);
+  }
+}
+
+void LegacyLedger::SetClient(uint32_t client, Bytes visible) {
+  for (auto& [key, job] : jobs_) {
+    if (job.about.client != client) continue;
+    job.own_visible = visible;
+    WriteVisible(job);
+  }
+}
+
+void LegacyLedger::WriteVisible(const Job& job) const {
+  const uint64_t visible =
+      (job.own_visible ? *job.own_visible : VisibleOfTenant(job.about.uid)).count();
+  // Every row, also those that the job adds later.
+  for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
+    [[maybe_unused]] const auto written =
+        ::pwrite(job.about.page.get(), &visible, sizeof(visible),
+                 static_cast<off_t>(RowOffset(i) + offsetof(proto::LedgerRow, visible)));
+  }
+}
+
+std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {
+  const auto found = jobs_.find(key);
+  if (found == jobs_.end()) return {};
+  std::array<char, proto::kLedgerBytes> page;
+  const ssize_t size = ::pread(found->second.about.page.get(), page.data(), page.size(), 0);
+  if (size != static_cast<ssize_t>(page.size())) return {};
+  if (Word(page.data(), offsetof(proto::LedgerPage, magic)) != proto::kLedgerMagic) return {};
+  return RowsOf(page.data());
+}
+
+uint64_t LegacyLedger::UsedOf(const std::string& uuid) const {
+  uint64_t used = 0;
+  for (const auto& [key, job] : jobs_) {
+    for (const LegacyRow& row : Read(key)) {
+      if (row.uuid == uuid) used += row.used - std::min(row.used, row.served);
+    }
+  }
+  return used;
+}
+
+void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
+                        proto::LegacyJobs* answer) const {
+  for (auto next = jobs_.upper_bound(query.cursor()); next != jobs_.end(); ++next) {
+    const Newcomer& about = next->second.about;
+    if (audience && *audience != about.uid) continue;
+    proto::LegacyJob* job = answer->add_jobs();
+    job->set_client(about.client);
+    job->set_pid(static_cast<uint32_t>(about.pid));
+    job->set_uid(about.uid);
+    job->set_name(about.name);
+    job->set_mode(about.mode);
+    for (const LegacyRow& row : Read(next->first)) {
+      if (row.used == 0 && row.visible == 0) continue;
+      proto::LegacyDevice* device = job->add_devices();
+      device->set_uuid(row.uuid);
+      device->set_used(row.used);
+      device->set_served(row.served);
+      device->set_visible_memory(row.visible);
+      for (const uint64_t bytes : row.kinds) device->add_kinds(bytes);
+    }
+    if (answer->jobs_size() == static_cast<int>(kJobsPerPage)) {
+      return answer->set_next_cursor(next->first);
+    }
+  }
+}
+
+}  // namespace ravenstore::daemon

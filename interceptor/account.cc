@@ -1,0 +1,299 @@
+#include "interceptor/account.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "interceptor/hooks.h"
+#include "interceptor/link.h"
+#include "interceptor/served.h"
+
+namespace ravenstore::interceptor {
+namespace {
+
+enum class Phase : uint32_t { kIdle, kStarted };
+
+constinit std::atomic<Phase> phase{Phase::kIdle};
+constinit pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
+// Sums of a process that got no page of its own.
+constinit proto::LedgerPage private_page{};
+constinit std::atomic<proto::LedgerPage*> page{nullptr};
+constinit std::atomic<int> page_descriptor{-1};
+constinit bool fork_handlers = false;  // guarded by start_mutex
+
+constexpr int kDevicesMax = 64;
+constinit std::atomic<int8_t> rows[kDevicesMax]{};  // row + 1
+constinit std::atomic<int> devices[proto::kLedgerDevices]{};
+
+// Initial exec: no allocation on first use.
+__attribute__((tls_model("initial-exec"))) thread_local int depth = 0;
+__attribute__((tls_model("initial-exec"))) thread_local uint32_t hooks_seen = 0;
+__attribute__((tls_model("initial-exec"))) thread_local CUcontext last_context = nullptr;
+__attribute__((tls_model("initial-exec"))) thread_local int last_row = -1;
+
+void MakePage() {
+  const int file = memfd_create("ravenstore-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  proto::LedgerPage* made = &private_page;
+  if (file >= 0 && ftruncate(file, proto::kLedgerBytes) == 0 &&
+      fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+    void* mapped = mmap(nullptr, proto::kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped != MAP_FAILED) {
+      madvise(mapped, proto::kLedgerBytes, MADV_DONTFORK);
+      made = static_cast<proto::LedgerPage*>(mapped);
+      page_descriptor.store(file);
+    }
+  }
+  if (made == &private_page && file >= 0) close(file);
+  made->magic = proto::kLedgerMagic;
+  page.store(made, std::memory_order_release);
+}
+
+void Print(const CUuuid& uuid, const char* prefix, char* text) {
+  static const char kDigits[] = "0123456789abcdef";
+  strcpy(text, prefix);
+  text += strlen(prefix);
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) *text++ = '-';
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    *text++ = kDigits[byte >> 4];
+    *text++ = kDigits[byte & 15];
+  }
+  *text = 0;
+}
+
+uint64_t AskedBudget() {
+  const char* text = getenv("RAVENSTORE_BUDGET");
+  return text == nullptr ? 0 : strtoull(text, nullptr, 10);
+}
+
+// As the daemon prints them: a MIG instance's own is told by the newer function.
+bool FillUuid(CUdevice device, char* text) {
+  using Function = CUresult(CUuuid*, CUdevice);
+  auto* instance = reinterpret_cast<Function*>(DriverFunction("cuDeviceGetUuid_v2"));
+  auto* whole = reinterpret_cast<Function*>(DriverFunction("cuDeviceGetUuid"));
+  CUuuid own{};
+  CUuuid gpu{};
+  if (instance == nullptr) instance = whole;
+  if (instance == nullptr || instance(&own, device) != CUDA_SUCCESS) return false;
+  if (whole == nullptr || whole(&gpu, device) != CUDA_SUCCESS) gpu = own;
+  Print(own, memcmp(&own, &gpu, sizeof(own)) == 0 ? "GPU-" : "MIG-", text);
+  return true;
+}
+
+bool FindDevices() {
+  auto* get_count = reinterpret_cast<CUresult (*)(int*)>(DriverFunction("cuDeviceGetCount"));
+  auto* get = reinterpret_cast<CUresult (*)(CUdevice*, int)>(DriverFunction("cuDeviceGet"));
+  int count = 0;
+  if (get_count == nullptr || get == nullptr || get_count(&count) != CUDA_SUCCESS) return false;
+  MakePage();
+  proto::LedgerPage* made = Page();
+  for (int i = 0; i < count && made->rows < proto::kLedgerDevices; ++i) {
+    CUdevice device = 0;
+    proto::LedgerRow& row = made->row[made->rows];
+    if (get(&device, i) != CUDA_SUCCESS || device < 0 || device >= kDevicesMax) continue;
+    if (!FillUuid(device, row.uuid)) continue;
+    row.asked.store(AskedBudget());
+    devices[made->rows].store(device);
+    rows[device].store(static_cast<int8_t>(++made->rows));
+  }
+  return true;
+}
+
+// A child has no context, no memory, no thread and no daemon of its own: it begins anew.
+void InChild() {
+  phase.store(Phase::kIdle);
+  start_mutex = PTHREAD_MUTEX_INITIALIZER;
+  if (const int file = page_descriptor.exchange(-1); file >= 0) close(file);
+  page.store(nullptr);
+  memset(static_cast<void*>(&private_page), 0, sizeof(private_page));
+  for (auto& row : rows) row.store(0);
+  last_context = nullptr;
+  ledger.Reset();
+  link::ForgetInChild();
+  served::ForgetInChild();
+}
+
+}  // namespace
+
+Within::Within() : outermost_(depth++ == 0) {
+  ++hooks_seen;
+}
+Within::~Within() {
+  --depth;
+}
+
+uint32_t DriverHooksSeen() {
+  return hooks_seen;
+}
+
+bool Start() {
+  if (phase.load(std::memory_order_acquire) == Phase::kStarted) return true;
+  if (depth > 1) return false;
+  pthread_mutex_lock(&start_mutex);
+  bool started = phase.load() == Phase::kStarted;
+  if (!started) {
+    const Within within;
+    started = FindDevices();
+    if (started) {
+      if (!fork_handlers) pthread_atfork(nullptr, nullptr, InChild);
+      fork_handlers = true;
+      link::Begin();
+      phase.store(Phase::kStarted, std::memory_order_release);
+    }
+  }
+  pthread_mutex_unlock(&start_mutex);
+  return started;
+}
+
+proto::LedgerPage* Page() {
+  proto::LedgerPage* made = page.load(std::memory_order_acquire);
+  return made != nullptr ? made : &private_page;
+}
+
+int PageDescriptor() {
+  return page_descriptor.load();
+}
+
+int RowOf(CUdevice device) {
+  return device < 0 || device >= kDevicesMax ? -1 : rows[device].load(std::memory_order_relaxed) - 1;
+}
+
+int RowOfUuid(const char* uuid) {
+  proto::LedgerPage* made = Page();
+  for (uint32_t i = 0; i < made->rows; ++i) {
+    if (strncmp(made->row[i].uuid, uuid, sizeof(made->row[i].uuid)) == 0) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+CUdevice DeviceOf(int row) {
+  return row < 0 ? 0 : devices[row].load(std::memory_order_relaxed);
+}
+
+CUcontext CurrentContext() {
+  using Function = CUresult(CUcontext*);
+  static std::atomic<Function*> get{nullptr};
+  Function* function = get.load(std::memory_order_relaxed);
+  if (function == nullptr) {
+    function = reinterpret_cast<Function*>(DriverFunction("cuCtxGetCurrent"));
+    get.store(function, std::memory_order_relaxed);
+  }
+  CUcontext context = nullptr;
+  return function == nullptr || function(&context) != CUDA_SUCCESS ? nullptr : context;
+}
+
+int CurrentRow() {
+  CUcontext context = CurrentContext();
+  if (context == nullptr) return -1;
+  // A context's address may come again for another device; destroying one clears this.
+  if (context == last_context && last_row >= 0) return last_row;
+  static std::atomic<CUresult (*)(CUdevice*)> get{nullptr};
+  auto* function = get.load(std::memory_order_relaxed);
+  if (function == nullptr) {
+    function = reinterpret_cast<CUresult (*)(CUdevice*)>(DriverFunction("cuCtxGetDevice"));
+    get.store(function, std::memory_order_relaxed);
+  }
+  CUdevice device = -1;
+  if (function == nullptr || function(&device) != CUDA_SUCCESS) return -1;
+  last_context = context;
+  last_row = RowOf(device);
+  return last_row;
+}
+
+uint64_t VisibleOf(int row) {
+  if (row < 0) return 0;
+  const proto::LedgerRow& at = Page()->row[row];
+  const uint64_t granted = at.visible.load(std::memory_order_relaxed);
+  const uint64_t asked = at.asked.load(std::memory_order_relaxed);
+  if (granted == 0 || asked == 0) return granted + asked;
+  return granted < asked ? granted : asked;
+}
+
+void Show(int row, uint64_t* total, uint64_t* free) {
+  const uint64_t visible = VisibleOf(row);
+  if (visible == 0) return;
+  if (total != nullptr && *total > visible) *total = visible;
+  if (free == nullptr) return;
+  const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
+  const uint64_t left = used < visible ? visible - used : 0;
+  if (*free > left) *free = left;
+}
+
+bool Reserve(int row, uint64_t bytes) {
+  if (row < 0) return true;
+  auto& used = Page()->row[row].used;
+  const uint64_t before = used.fetch_add(bytes, std::memory_order_relaxed);
+  const uint64_t visible = VisibleOf(row);
+  if (visible == 0 || (bytes <= visible && before <= visible - bytes)) return true;
+  used.fetch_sub(bytes, std::memory_order_relaxed);
+  return false;
+}
+
+void Unreserve(int row, uint64_t bytes) {
+  if (row >= 0) Page()->row[row].used.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+namespace {
+// Of what is in the ledger, a mapping and a handle's second name hold nothing.
+void AddToKind(const Entry& entry, uint64_t bytes) {
+  if (entry.row < 0) return;
+  proto::LedgerRow& row = Page()->row[entry.row];
+  row.kinds[static_cast<int>(entry.kind)].fetch_add(bytes, std::memory_order_relaxed);
+  if (entry.served != nullptr) row.served.fetch_add(bytes, std::memory_order_relaxed);
+}
+}  // namespace
+
+bool Settle(const Entry& entry) {
+  // First the sums: once it is in the ledger another thread may free it.
+  AddToKind(entry, entry.bytes);
+  if (ledger.Add(entry)) return true;
+  AddToKind(entry, 0 - entry.bytes);
+  Unreserve(entry.row, entry.bytes);
+  return false;
+}
+
+void Discharge(const Entry& entry) {
+  AddToKind(entry, 0 - entry.bytes);
+  Unreserve(entry.row, entry.bytes);
+}
+
+void Recharge(const Entry& entry) {
+  if (entry.row >= 0) {
+    Page()->row[entry.row].used.fetch_add(entry.bytes, std::memory_order_relaxed);
+  }
+  Settle(entry);
+}
+
+void Gauge(int row, LegacyKind kind, uint64_t bytes) {
+  if (row < 0) return;
+  proto::LedgerRow& at = Page()->row[row];
+  const uint64_t before =
+      at.kinds[static_cast<int>(kind)].exchange(bytes, std::memory_order_relaxed);
+  at.used.fetch_add(bytes - before, std::memory_order_relaxed);
+}
+
+void Log(const char* format, ...) {
+  const char* where = getenv("RAVENSTORE_INTERCEPT_LOG");
+  if (where == nullptr || *where == 0) return;
+  char text[512];
+  const int head = snprintf(text, sizeof(text), "ravenstore[%d]: ", getpid());
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(text + head, sizeof(text) - static_cast<size_t>(head) - 1, format, arguments);
+  va_end(arguments);
+  length = head + (length < 0 ? 0 : length);
+  if (length > static_cast<int>(sizeof(text)) - 2) length = static_cast<int>(sizeof(text)) - 2;
+  text[length++] = '\n';
+  const bool terminal = strcmp(where, "stderr") == 0 || strcmp(where, "1") == 0;
+  const int file = terminal ? 2 : open(where, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) return;
+  [[maybe_unused]] const auto written = write(file, text, static_cast<size_t>(length));
+  if (!terminal) close(file);
+}
+
+}  // namespace ravenstore::interceptor

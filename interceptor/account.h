@@ -1,0 +1,68 @@
+// What this job holds of each device, and what it may: the sums on the page that the daemon reads
+// (proto/ledger_page.h), the budgets it writes there, and the steps every allocation goes through.
+//
+// Threads: any. The sums cost two atomic additions and no system call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "interceptor/cuda_api.h"
+#include "interceptor/ledger.h"
+#include "proto/ledger_page.h"
+
+namespace ravenstore::interceptor {
+
+// Begins the accounting, once in each process: after the first cuInit that succeeded. Attaches to the
+// daemon (bounded), so that budgets hold before the first allocation. Cheap when done. False while
+// the driver cannot be asked, and within itself.
+bool Start();
+// This process is in the middle of Start(), or of a hook that calls another hooked function.
+class Within {
+ public:
+  Within();
+  ~Within();
+  // True for the outermost one of the thread: only that one counts.
+  bool outermost() const { return outermost_; }
+
+ private:
+  bool outermost_;
+};
+
+// How many hooks of the driver this thread has been in: a hook of the runtime tells by it whether the
+// driver's saw what it did.
+uint32_t DriverHooksSeen();
+
+proto::LedgerPage* Page();
+// The memfd of the page, or -1.
+int PageDescriptor();
+
+// The page's row of a device; -1: unknown.
+int RowOf(CUdevice device);
+int RowOfUuid(const char* uuid);
+CUdevice DeviceOf(int row);
+// Of the calling thread's context.
+int CurrentRow();
+CUcontext CurrentContext();
+
+// The size of the device that the job is shown; 0: its own.
+uint64_t VisibleOf(int row);
+// Bounds what the driver said about a device to what the job is shown. Does it no harm twice.
+void Show(int row, uint64_t* total, uint64_t* free);
+
+// Takes `bytes` of the budget for an allocation that is about to be made; false: over it.
+bool Reserve(int row, uint64_t bytes);
+void Unreserve(int row, uint64_t bytes);
+// The allocation was made and its bytes reserved: it is counted. `true` when the ledger took it; else
+// its bytes are no longer reserved.
+bool Settle(const Entry& entry);
+// The entry, taken out of the ledger, no longer counts / counts again.
+void Discharge(const Entry& entry);
+void Recharge(const Entry& entry);
+// Sets the absolute figure of a kind.
+void Gauge(int row, LegacyKind kind, uint64_t bytes);
+
+// Says something, once asked by $RAVENSTORE_INTERCEPT_LOG ("stderr" or a file).
+void Log(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace ravenstore::interceptor

@@ -1,0 +1,51 @@
+// The steps of every allocation: budget, the driver, the daemon when the driver has no more, ledger.
+#pragma once
+
+#include "interceptor/account.h"
+#include "interceptor/link.h"
+
+namespace ravenstore::interceptor {
+
+// Calls the driver, and again as long as the store gives memory for it.
+template <typename Call>
+CUresult CallAndYield(int row, uint64_t bytes, Call call) {
+  constexpr int kRounds = 16;
+  CUresult result = call();
+  for (int i = 0; i < kRounds && result == CUDA_ERROR_OUT_OF_MEMORY; ++i) {
+    if (!link::Yield(row, bytes)) break;
+    result = call();
+  }
+  return result;
+}
+
+// Allocates `entry.bytes` by `call`; `key()` then says under which name.
+template <typename Call, typename Key>
+CUresult Allocate(Entry entry, Call call, Key key) {
+  if (!Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = CallAndYield(entry.row, entry.bytes, call);
+  if (result != CUDA_SUCCESS) {
+    Unreserve(entry.row, entry.bytes);
+    return result;
+  }
+  entry.key = key();
+  Settle(entry);
+  return result;
+}
+
+// Takes the entry out around `call`, which frees it; what the ledger does not know goes to the
+// driver as it is. Out before, since its name may come again while `call` returns.
+template <typename Call>
+CUresult FreeOf(Space space, uint64_t key, Call call) {
+  Entry entry;
+  if (!ledger.Take(space, key, &entry)) return call();
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) {
+    Discharge(entry);
+  } else {
+    // Its sums still stand.
+    ledger.Add(entry);
+  }
+  return result;
+}
+
+}  // namespace ravenstore::interceptor

@@ -1,0 +1,30 @@
+// Finds functions in the objects that are loaded, without dlsym: which is ours here.
+//
+// Threads: any. Takes only the loader's own (recursive) lock for the list of objects.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ravenstore::interceptor {
+
+// The address of `symbol` in the first loaded object whose file name begins with `library`
+// ("libcuda.so"), or null. An object that holds our own code is passed over.
+void* FindInLibrary(const char* library, const char* symbol);
+
+// One place in a loaded object through which it calls the function `symbol` of another.
+struct Import {
+  const char* object;  // path of the importing object; "" for the program
+  const char* symbol;
+  void** slot;         // where the address stands
+};
+// Calls visit for every import, of every object but this one, whose symbol's name begins as one of
+// the tables does ("cu", "nvml", "dl").
+void ForEachImport(void (*visit)(const Import& import, void* argument), void* argument);
+
+// True when `address` lies in this library.
+bool IsOurs(const void* address);
+// The file of the loaded object that holds `address`, or "".
+const char* ObjectOf(const void* address);
+
+}  // namespace ravenstore::interceptor

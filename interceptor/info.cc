@@ -1,0 +1,112 @@
+// What the job is told about a device's memory, by the driver and by NVML.
+#include "interceptor/account.h"
+#include "interceptor/hooks.h"
+
+namespace interceptor = ravenstore::interceptor;
+
+RAVEN_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  RAVEN_BEGIN(cuMemGetInfo_v2);
+  const interceptor::Within within;
+  const CUresult result = real(free, total);
+  if (result != CUDA_SUCCESS || free == nullptr || total == nullptr || !interceptor::Start()) {
+    return result;
+  }
+  uint64_t left = *free;
+  uint64_t size = *total;
+  interceptor::Show(interceptor::CurrentRow(), &size, &left);
+  *free = left;
+  *total = size;
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
+  RAVEN_BEGIN(cuMemGetInfo);
+  const interceptor::Within within;
+  const CUresult result = real(free, total);
+  if (result != CUDA_SUCCESS || free == nullptr || total == nullptr || !interceptor::Start()) {
+    return result;
+  }
+  uint64_t left = *free;
+  uint64_t size = *total;
+  interceptor::Show(interceptor::CurrentRow(), &size, &left);
+  *free = static_cast<unsigned int>(left);
+  *total = static_cast<unsigned int>(size);
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+  RAVEN_BEGIN(cuDeviceTotalMem_v2);
+  const interceptor::Within within;
+  const CUresult result = real(bytes, device);
+  if (result != CUDA_SUCCESS || bytes == nullptr || !interceptor::Start()) return result;
+  uint64_t size = *bytes;
+  interceptor::Show(interceptor::RowOf(device), &size, nullptr);
+  *bytes = size;
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
+  RAVEN_BEGIN(cuDeviceTotalMem);
+  const interceptor::Within within;
+  const CUresult result = real(bytes, device);
+  if (result != CUDA_SUCCESS || bytes == nullptr || !interceptor::Start()) return result;
+  uint64_t size = *bytes;
+  interceptor::Show(interceptor::RowOf(device), &size, nullptr);
+  *bytes = static_cast<unsigned int>(size);
+  return result;
+}
+
+namespace {
+
+// The row of NVML's device: both name it by UUID. Before the driver is loaded there are no rows, and
+// NVML shows the whole device.
+int RowOfNvml(nvmlDevice_t device) {
+  using GetUuid = nvmlReturn_t(nvmlDevice_t, char*, unsigned int);
+  static std::atomic<GetUuid*> slot{nullptr};
+  GetUuid* get = slot.load(std::memory_order_relaxed);
+  if (get == nullptr) {
+    void* real = interceptor::RealOf(interceptor::Hook::k_nvmlDeviceGetMemoryInfo);
+    if (real == nullptr) return -1;
+    get = reinterpret_cast<GetUuid*>(interceptor::NvmlFunction("nvmlDeviceGetUUID"));
+    slot.store(get, std::memory_order_relaxed);
+  }
+  char uuid[96] = "";
+  if (get == nullptr || get(device, uuid, sizeof(uuid)) != 0) return -1;
+  return interceptor::RowOfUuid(uuid);
+}
+
+}  // namespace
+
+RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
+  constexpr nvmlReturn_t kUninitialized = 1;
+  auto* real = RAVEN_REAL(nvmlDeviceGetMemoryInfo);
+  if (real == nullptr) return kUninitialized;
+  const nvmlReturn_t result = real(device, memory);
+  if (result != 0 || memory == nullptr) return result;
+  uint64_t total = memory->total;
+  uint64_t free = memory->free;
+  interceptor::Show(RowOfNvml(device), &total, &free);
+  if (total != memory->total) memory->used = total - free;
+  memory->total = total;
+  memory->free = free;
+  return result;
+}
+
+RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device,
+                                                     nvmlMemory_v2_t* memory) {
+  constexpr nvmlReturn_t kUninitialized = 1;
+  auto* real = RAVEN_REAL(nvmlDeviceGetMemoryInfo_v2);
+  if (real == nullptr) return kUninitialized;
+  const nvmlReturn_t result = real(device, memory);
+  if (result != 0 || memory == nullptr) return result;
+  uint64_t total = memory->total;
+  uint64_t free = memory->free;
+  interceptor::Show(RowOfNvml(device), &total, &free);
+  if (total != memory->total) {
+    memory->used = total - free;
+    memory->reserved = 0;
+  }
+  memory->total = total;
+  memory->free = free;
+  return result;
+}

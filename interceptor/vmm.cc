@@ -1,0 +1,159 @@
+// Virtual memory management: physical memory lives as long as its handle or a mapping of it does, and
+// a handle's value may come again while the old memory is still mapped.
+#include <atomic>
+
+#include "interceptor/account.h"
+#include "interceptor/allocate.h"
+#include "interceptor/hooks.h"
+
+namespace ravenstore::interceptor {
+namespace {
+
+constinit std::atomic<uint64_t> last_serial{0};
+
+// What becomes of a handle's entry.
+struct Outcome {
+  bool gone = false;   // it holds nothing any more
+  bool orphan = false; // only mappings hold it now
+  Entry entry;
+};
+
+bool DropReference(Entry* entry, void* argument) {
+  auto* outcome = static_cast<Outcome*>(argument);
+  if (--entry->refs > 0) return true;
+  outcome->entry = *entry;
+  outcome->orphan = entry->maps > 0;
+  outcome->gone = entry->maps == 0;
+  return false;
+}
+
+bool AddReference(Entry* entry, void*) {
+  ++entry->refs;
+  return true;
+}
+
+bool AddMapping(Entry* entry, void* argument) {
+  ++entry->maps;
+  *static_cast<Entry*>(argument) = *entry;
+  return true;
+}
+
+struct Unmapping {
+  uint64_t serial;
+  bool found = false;
+  Outcome outcome;
+};
+
+bool DropMapping(Entry* entry, void* argument) {
+  auto* unmapping = static_cast<Unmapping*>(argument);
+  if (entry->serial != unmapping->serial) return true;
+  unmapping->found = true;
+  if (--entry->maps > 0 || entry->refs > 0) return true;
+  unmapping->outcome = {true, false, *entry};
+  return false;
+}
+
+// The handle is about to be given back; what that means is told after the driver agreed.
+void ReleaseHandle(CUmemGenericAllocationHandle handle) {
+  Outcome outcome;
+  ledger.Change(Space::kHandle, handle, DropReference, &outcome);
+  if (outcome.gone) Discharge(outcome.entry);
+  if (!outcome.orphan) return;
+  outcome.entry.space = Space::kOrphan;
+  outcome.entry.key = outcome.entry.serial;
+  if (!ledger.Add(outcome.entry)) Discharge(outcome.entry);
+}
+
+void ForgetMapping(const Entry& mapping) {
+  Unmapping unmapping{mapping.serial, false, {}};
+  // `context` of a mapping is its handle: a mapping ends with no context.
+  ledger.Change(Space::kHandle, mapping.context, DropMapping, &unmapping);
+  if (!unmapping.found) ledger.Change(Space::kOrphan, mapping.serial, DropMapping, &unmapping);
+  if (unmapping.outcome.gone) Discharge(unmapping.outcome.entry);
+}
+
+}  // namespace
+}  // namespace ravenstore::interceptor
+
+namespace interceptor = ravenstore::interceptor;
+using interceptor::Entry;
+using interceptor::ledger;
+using interceptor::LegacyKind;
+using interceptor::Space;
+
+RAVEN_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
+                                  const CUmemAllocationProp* properties, unsigned long long flags) {
+  RAVEN_BEGIN(cuMemCreate);
+  const interceptor::Within within;
+  auto call = [&] { return real(handle, bytes, properties, flags); };
+  if (!within.outermost() || handle == nullptr || properties == nullptr ||
+      properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !interceptor::Start()) {
+    return call();
+  }
+  Entry entry;
+  entry.space = Space::kHandle;
+  entry.kind = LegacyKind::kVmm;
+  entry.row = static_cast<int16_t>(interceptor::RowOf(properties->location.id));
+  entry.bytes = bytes;
+  entry.refs = 1;
+  entry.serial = ++interceptor::last_serial;
+  return interceptor::Allocate(entry, call, [&] { return *handle; });
+}
+
+RAVEN_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  RAVEN_BEGIN(cuMemRelease);
+  const interceptor::Within within;
+  if (!within.outermost()) return real(handle);
+  // The reference goes first: the value may come again at once. A driver that refuses leaves the
+  // handle as it was, and that is a caller's mistake with a handle that the ledger does not know.
+  Entry entry;
+  const bool known = ledger.Find(Space::kHandle, handle, &entry);
+  if (known) interceptor::ReleaseHandle(handle);
+  return real(handle);
+}
+
+RAVEN_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle,
+                                                  void* address) {
+  RAVEN_BEGIN(cuMemRetainAllocationHandle);
+  const interceptor::Within within;
+  const CUresult result = real(handle, address);
+  if (within.outermost() && result == CUDA_SUCCESS) {
+    ledger.Change(Space::kHandle, *handle, interceptor::AddReference, nullptr);
+  }
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                               CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  RAVEN_BEGIN(cuMemMap);
+  const interceptor::Within within;
+  const CUresult result = real(address, bytes, offset, handle, flags);
+  if (!within.outermost() || result != CUDA_SUCCESS) return result;
+  Entry owner;
+  if (!ledger.Change(Space::kHandle, handle, interceptor::AddMapping, &owner)) return result;
+  Entry mapping;
+  mapping.space = Space::kMapping;
+  mapping.key = address;
+  mapping.bytes = bytes;
+  mapping.context = handle;
+  mapping.serial = owner.serial;
+  ledger.Add(mapping);
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  RAVEN_BEGIN(cuMemUnmap);
+  const interceptor::Within within;
+  if (!within.outermost()) return real(address, bytes);
+  // One call may unmap several neighbours. Their entries go first: the addresses may come again.
+  constexpr size_t kStep = size_t{2} << 20;
+  const CUresult result = real(address, bytes);
+  if (result != CUDA_SUCCESS) return result;
+  for (CUdeviceptr at = address; at < address + bytes;) {
+    Entry mapping;
+    const bool known = ledger.Take(Space::kMapping, at, &mapping);
+    if (known) interceptor::ForgetMapping(mapping);
+    at += known && mapping.bytes > 0 ? mapping.bytes : kStep;
+  }
+  return result;
+}

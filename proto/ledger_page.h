@@ -1,0 +1,56 @@
+// The page on which a legacy job's interceptor keeps its sums, for the daemon to read.
+//
+// One page per process: a memfd that the interceptor makes, seals against shrinking and growing, and
+// sends with LegacyHello. It outlives the daemon: the next one is sent the same page, so that what it
+// reads is exact at once. The daemon reads it with pread and writes `visible` with pwrite; it never
+// maps a stranger's memory. Aligned 64-bit words, little-endian.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ravenstore::proto {
+
+inline constexpr uint64_t kLedgerMagic = 0x31474c4e56415221;  // "!RAVNLG1"
+inline constexpr uint32_t kLedgerDevices = 16;
+
+// What a job holds, by how it came by it.
+enum class LegacyKind : uint8_t {
+  kDevice = 0,   // cuMemAlloc
+  kPitch = 1,    // cuMemAllocPitch
+  kManaged = 2,  // cuMemAllocManaged
+  kAsync = 3,    // cuMemAllocAsync and from pools
+  kVmm = 4,      // cuMemCreate on a device
+  kArray = 5,
+  kMipmap = 6,
+  kGraph = 7,    // what the driver holds for memory nodes of graphs
+  kContext = 8,  // what making a context took
+};
+inline constexpr uint32_t kLegacyKinds = 9;
+inline constexpr const char* kLegacyKindNames[kLegacyKinds] = {
+    "device", "pitch", "managed", "async", "vmm", "array", "mipmap", "graph", "context"};
+
+// One device. Bytes are as asked for.
+struct alignas(64) LedgerRow {
+  char uuid[48];                       // the interceptor; "GPU-...", empty: no such row
+  std::atomic<uint64_t> visible;       // the daemon: the device's size as the job is shown it; 0: no limit
+  std::atomic<uint64_t> asked;         // the interceptor: a smaller size that the job asked for; 0: none
+  std::atomic<uint64_t> used;          // the interceptor: the kinds' sum, and what is being allocated
+  std::atomic<uint64_t> served;        // of it, held in the store's slabs
+  std::atomic<uint64_t> kinds[kLegacyKinds];
+  uint64_t reserved[5];
+};
+static_assert(sizeof(LedgerRow) == 192);
+
+struct LedgerPage {
+  uint64_t magic;
+  uint32_t rows;
+  uint32_t reserved;
+  LedgerRow row[kLedgerDevices];
+};
+inline constexpr size_t kLedgerBytes = 4096;
+static_assert(sizeof(LedgerPage) <= kLedgerBytes);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace ravenstore::proto

@@ -1,0 +1,453 @@
+#include "sim/simulator.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+#include "core/check.h"
+#include "sim/lane.h"
+
+namespace ravenstore::sim {
+
+using core::Bytes;
+using core::ClientId;
+using core::Duration;
+using core::SlotId;
+using core::TensorId;
+using core::Tick;
+
+namespace {
+
+constexpr core::DeviceId kDevice{0};
+constexpr Bytes kGranularity = core::MiB(2);
+constexpr uint32_t kNone = ~0u;
+constexpr Duration kPatience = std::chrono::seconds(10);
+
+class Simulator {
+ public:
+  Simulator(const Trace& trace, const Setup& setup)
+      : trace_(trace),
+        setup_(setup),
+        budget_(setup.budget.count() / kGranularity.count() * kGranularity.count()),
+        planner_(MakeOptions(trace, setup, budget_)),
+        up_(setup.hardware.up, setup.hardware),
+        down_(setup.hardware.down, setup.hardware),
+        rows_(trace.tensors.size()),
+        clients_(trace.clients) {
+    for (uint32_t i = 0; i < trace.ops.size(); ++i) {
+      clients_[trace.ops[i].client].program.push_back(i);
+    }
+  }
+
+  Outcome Run();
+
+ private:
+  enum class State : uint8_t { kNone, kInUse, kIdle, kLeaving, kAway, kFetching, kFreed };
+  enum class EventKind : uint8_t { kClient, kUpEnd, kDownEnd, kUpKnown, kDownKnown, kWake };
+
+  struct Row {
+    TensorId id{};
+    SlotId slot{};
+    State state = State::kNone;
+    bool arriving = false;  // promised, and its copy is not known to be done
+    uint64_t uses = 0;
+    uint32_t writes = 0;
+    Duration recompute{0};
+  };
+  struct Client {
+    std::vector<uint32_t> program;  // indices of ops
+    size_t next = 0;
+    bool waiting = false;
+    Tick since{};
+    size_t iteration = 0;
+    std::vector<SlotId> free_slots;
+    uint32_t slots = 0;
+    std::vector<uint32_t> row_of_slot;
+    bool done = false;
+  };
+  struct Event {
+    Tick at;
+    uint64_t sequence;
+    EventKind kind;
+    uint32_t client;
+    bool operator>(const Event& other) const {
+      return std::pair(at, sequence) > std::pair(other.at, other.sequence);
+    }
+  };
+
+  static core::PlannerOptions MakeOptions(const Trace& trace, const Setup& setup, Bytes budget) {
+    core::PlannerOptions options;
+    options.policy = setup.policy;
+    options.learn = setup.learn;
+    options.prefetch = setup.prefetch;
+    options.preclean = setup.preclean;
+    options.granularity = kGranularity;
+    options.device_capacity = {budget};
+    options.arena = {budget * 2};  // as the daemon
+    options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
+    options.host_ahead = Bytes{0};
+    options.link = {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
+    return options;
+  }
+
+  static ClientId IdOf(uint32_t client) { return ClientId{client + 1}; }
+  void Schedule(Tick at, EventKind kind, uint32_t client = 0) {
+    queue_.push({at, ++sequence_, kind, client});
+  }
+  uint32_t RowOf(TensorId tensor) const {
+    return row_of_tensor_.at(static_cast<uint32_t>(core::ToInt(tensor)));
+  }
+
+  // Takes the event to the planner and does what it proposes, and what that leads to.
+  void Tell(const core::Event& event);
+  void Do(const core::AddSlab& action) {
+    Later(core::SlabAdded{action.client, action.device, action.offset, action.size});
+  }
+  void Do(const core::RemoveSlab& action) {
+    Later(core::SlabRemoved{action.client, action.device, action.offset});
+  }
+  void Do(const core::GrowHost& action) { Later(core::HostGrown{action.offset, action.size}); }
+  void Do(const core::Grant& action);
+  void Do(const core::Refuse& action) { Fail(action.error.message); }
+  void Do(const core::Promise& action);
+  void Do(const core::Deny& action) { Fail(action.error.message); }
+  void Do(const core::Release& action);
+  void Do(const core::Drop& action);
+  void Do(const core::CopyOut& action);
+  void Do(const core::Clean& action);
+  void Do(const core::CopyIn& action);
+  void Later(core::Event event) { told_.push_back(std::move(event)); }
+  void Fail(const std::string& why) {
+    if (outcome_.failure.empty()) outcome_.failure = why;
+  }
+
+  void Advance(uint32_t index);
+  // False: the client waits.
+  bool Perform(uint32_t index, const Op& op);
+  core::NameId NameOf(uint32_t tensor) {
+    const std::string& name = trace_.tensors[tensor].name;
+    if (name.empty()) return core::kNoName;
+    return names_.emplace(name, core::NameId{static_cast<uint32_t>(names_.size() + 1)})
+        .first->second;
+  }
+  void Wait(Client& client) {
+    client.waiting = true;
+    client.since = now_;
+  }
+  void Resume(uint32_t index, Duration more = Duration{0});
+  void CountStall(Client& client, uint32_t index, Tick begin, Tick end);
+  // All wait, nothing moves, and for so long that no retry will help.
+  bool Stuck() const {
+    return !up_.busy() && !down_.busy() &&
+           std::all_of(clients_.begin(), clients_.end(), [this](const Client& client) {
+             return client.done || (client.waiting && now_ - client.since > kPatience);
+           });
+  }
+  std::string WhoWaits() const;
+  void PumpLanes();
+  void LaneEnded(Lane& lane, bool up);
+  void CopyKnown(const Lane::Job& job);
+  void OutKnown(const Lane::Job& job, Row& row);
+  void KeepSpan(Span::Kind kind, uint32_t client, Tick begin, Tick end, uint32_t tensor = kNone) {
+    if (setup_.timeline && begin < end)
+      outcome_.spans.push_back({kind, client, begin, end, tensor});
+  }
+
+  const Trace& trace_;
+  const Setup& setup_;
+  const Bytes budget_;
+  core::Planner planner_;
+  core::Plan plan_;
+  std::deque<core::Event> told_;
+  Lane up_;
+  Lane down_;
+  std::deque<Lane::Job> up_known_;  // done, but not yet known to be
+  std::deque<Lane::Job> down_known_;
+  std::vector<Row> rows_;
+  std::vector<Client> clients_;
+  std::vector<uint32_t> row_of_tensor_;  // by the row of the planner's catalog
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
+  std::unordered_map<std::string, core::NameId> names_;
+  uint64_t sequence_ = 0;
+  Tick now_{std::chrono::seconds(1)};
+  Tick wake_ = core::kNever;
+  Tick lane_begin_[2] = {};
+  Outcome outcome_;
+};
+
+void Simulator::Tell(const core::Event& event) {
+  told_.push_back(event);
+  while (!told_.empty()) {
+    const core::Event next = std::move(told_.front());
+    told_.pop_front();
+    plan_.clear();
+    planner_.Apply(next, now_, &plan_);
+    ++outcome_.events;
+    // A copy, because what is done may tell more; that waits its turn.
+    const core::Plan plan = std::move(plan_);
+    plan_ = {};
+    for (const core::Action& action : plan) {
+      std::visit([this](const auto& one) { Do(one); }, action);
+    }
+  }
+  PumpLanes();
+  const Tick wake = planner_.NextWake();
+  if (wake < wake_) {
+    wake_ = wake;
+    Schedule(std::max(wake, now_), EventKind::kWake);
+  }
+}
+
+void Simulator::Do(const core::Grant& action) {
+  const uint32_t index = core::ToInt(action.client) - 1;
+  Client& client = clients_[index];
+  const uint32_t row = client.row_of_slot[core::ToInt(action.slot)];
+  const auto catalog_row = static_cast<uint32_t>(core::ToInt(action.tensor));
+  if (row_of_tensor_.size() <= catalog_row) row_of_tensor_.resize(catalog_row + 1, kNone);
+  row_of_tensor_[catalog_row] = row;
+  rows_[row].id = action.tensor;
+  rows_[row].state = State::kInUse;
+  Resume(index);
+}
+
+void Simulator::Do(const core::Promise& action) {
+  Row& row = rows_[RowOf(action.tensor)];
+  const uint32_t client = trace_.tensors[RowOf(action.tensor)].client;
+  row.state = State::kInUse;
+  if (action.recompute) return Resume(client, row.recompute);
+  if (!action.arriving) return Resume(client);
+  row.arriving = true;
+  up_.Promote(action.tensor);
+}
+
+void Simulator::Do(const core::Release& action) {
+  clients_[core::ToInt(action.client) - 1].free_slots.push_back(action.slot);
+}
+
+void Simulator::Do(const core::Drop& action) {
+  Row& row = rows_[RowOf(action.tensor)];
+  const bool taken = row.state == State::kIdle;
+  if (taken) row.state = State::kAway;
+  Later(core::Dropped{action.tensor, taken});
+}
+
+void Simulator::Do(const core::CopyOut& action) {
+  const uint32_t index = RowOf(action.tensor);
+  Row& row = rows_[index];
+  if (row.state != State::kIdle)
+    return Later(core::CopiedOut{action.tensor, core::CopiedOut::Outcome::kNotBegun, 0});
+  row.state = State::kLeaving;
+  down_.Submit({Lane::Kind::kOut, action.tensor, index, action.size, row.uses, row.writes},
+               action.urgent);
+}
+
+void Simulator::Do(const core::Clean& action) {
+  const uint32_t index = RowOf(action.tensor);
+  const Row& row = rows_[index];
+  if (row.state != State::kIdle) return Later(core::Cleaned{action.tensor, false, 0});
+  down_.Submit({Lane::Kind::kClean, action.tensor, index, action.size, row.uses, row.writes},
+               false);
+}
+
+void Simulator::Do(const core::CopyIn& action) {
+  const uint32_t index = RowOf(action.tensor);
+  up_.Submit({Lane::Kind::kIn, action.tensor, index, action.size}, action.demand);
+}
+
+void Simulator::CountStall(Client& client, uint32_t index, Tick begin, Tick end) {
+  outcome_.stall += end - begin;
+  if (outcome_.iteration_stall.size() <= client.iteration)
+    outcome_.iteration_stall.resize(client.iteration + 1);
+  outcome_.iteration_stall[client.iteration] += end - begin;
+  KeepSpan(Span::Kind::kStall, index, begin, end, trace_.ops[client.program[client.next]].tensor);
+}
+
+void Simulator::Resume(uint32_t index, Duration more) {
+  Client& client = clients_[index];
+  if (!client.waiting) return;
+  client.waiting = false;
+  CountStall(client, index, client.since, now_ + more);
+  ++client.next;
+  Schedule(now_ + more, EventKind::kClient, index);
+}
+
+bool Simulator::Perform(uint32_t index, const Op& op) {
+  Client& client = clients_[index];
+  Row& row = rows_[op.tensor < rows_.size() ? op.tensor : 0];
+  switch (op.kind) {
+    case OpKind::kCreate:
+      if (client.free_slots.empty()) {
+        client.free_slots.push_back(SlotId{client.slots++});
+        client.row_of_slot.push_back(kNone);
+      }
+      row.slot = client.free_slots.back();
+      client.free_slots.pop_back();
+      client.row_of_slot[core::ToInt(row.slot)] = op.tensor;
+      Wait(client);
+      Tell(core::CreateRequested{IdOf(index), row.slot, trace_.tensors[op.tensor].bytes, kDevice,
+                                 NameOf(op.tensor), core::kNever, false});
+      return false;
+    case OpKind::kGet:
+      ++row.uses;
+      if (row.state == State::kIdle || row.state == State::kLeaving) {
+        row.state = State::kInUse;
+        Tell(core::GetSeen{row.id});
+        return true;
+      }
+      row.state = State::kFetching;
+      Wait(client);
+      Tell(core::FetchRequested{row.id, kDevice, core::kNever});
+      return false;
+    case OpKind::kPut: {
+      if (op.modified) ++row.writes;
+      row.state = State::kIdle;
+      row.recompute = op.recompute;
+      core::NextUse next = op.next_use;
+      if (next.kind == core::NextUse::Kind::kAt) next.at = now_ + next.at.time_since_epoch();
+      Tell(core::PutSeen{row.id, row.writes, next, op.recompute});
+      Tell(core::Quiet{row.id});
+      return true;
+    }
+    case OpKind::kFree:
+      row.state = State::kFreed;
+      Tell(core::Freed{row.id});
+      return true;
+    case OpKind::kCompute:
+      outcome_.compute += op.time;
+      KeepSpan(Span::Kind::kCompute, index, now_, now_ + op.time);
+      return true;
+    case OpKind::kStep:
+      ++client.iteration;
+      Tell(core::StepMarked{IdOf(index)});
+      return true;
+  }
+  return true;
+}
+
+void Simulator::Advance(uint32_t index) {
+  Client& client = clients_[index];
+  while (client.next < client.program.size() && outcome_.failure.empty()) {
+    const Op& op = trace_.ops[client.program[client.next]];
+    if (!Perform(index, op)) return;  // Resume moves on
+    ++client.next;
+    if (op.kind == OpKind::kCompute && op.time > Duration{0})
+      return Schedule(now_ + op.time, EventKind::kClient, index);
+  }
+  client.done = client.next >= client.program.size();
+}
+
+std::string Simulator::WhoWaits() const {
+  std::string words;
+  for (const core::ClientId id : planner_.Clients()) {
+    const core::ClientView view = planner_.View(id);
+    words += "client " + std::to_string(core::ToInt(id)) + " holds " +
+             std::to_string(view.device_held.count()) + " bytes, " +
+             std::to_string(view.in_use.count()) + " of them in use; ";
+  }
+  return words;
+}
+
+void Simulator::PumpLanes() {
+  if (const auto took = up_.Begin(down_.busy())) {
+    lane_begin_[0] = now_;
+    Schedule(now_ + *took, EventKind::kUpEnd);
+  }
+  if (const auto took = down_.Begin(up_.busy())) {
+    lane_begin_[1] = now_;
+    Schedule(now_ + *took, EventKind::kDownEnd);
+  }
+}
+
+void Simulator::LaneEnded(Lane& lane, bool up) {
+  KeepSpan(up ? Span::Kind::kUp : Span::Kind::kDown, 0, lane_begin_[up ? 0 : 1], now_,
+           lane.current_row());
+  if (const auto job = lane.End()) {
+    (up ? up_known_ : down_known_).push_back(*job);
+    Schedule(now_ + setup_.hardware.latency, up ? EventKind::kUpKnown : EventKind::kDownKnown);
+  }
+  PumpLanes();
+}
+
+void Simulator::OutKnown(const Lane::Job& job, Row& row) {
+  using Result = core::CopiedOut::Outcome;
+  const bool committed = row.state == State::kLeaving && row.uses == job.use;
+  if (committed) row.state = State::kAway;
+  Tell(core::CopiedOut{job.tensor, committed ? Result::kCommitted : Result::kRescued, job.writes});
+}
+
+void Simulator::CopyKnown(const Lane::Job& job) {
+  Row& row = rows_[job.row];
+  const bool same = row.id == job.tensor;
+  switch (job.kind) {
+    case Lane::Kind::kOut: return OutKnown(job, row);
+    case Lane::Kind::kClean: {
+      const bool whole = same && row.state == State::kIdle && row.uses == job.use;
+      return Tell(core::Cleaned{job.tensor, whole, job.writes});
+    }
+    case Lane::Kind::kIn:
+      if (row.state == State::kAway) row.state = State::kIdle;
+      Tell(core::CopiedIn{job.tensor, true});
+      if (std::exchange(row.arriving, false)) Resume(trace_.tensors[job.row].client);
+  }
+}
+
+Outcome Simulator::Run() {
+  for (uint32_t i = 0; i < clients_.size(); ++i) {
+    const core::TenantId tenant{i + 1};
+    const core::Budgets budgets{budget_, trace_.Footprint() * 2 + core::GiB(1)};
+    Tell(core::TenantLimits{tenant, budgets});
+    Tell(core::ClientAttached{IdOf(i), tenant, budgets});
+    Schedule(now_, EventKind::kClient, i);
+  }
+  const Tick begin = now_;
+  Tick last = now_;
+  while (!queue_.empty() && outcome_.failure.empty()) {
+    const Event event = queue_.top();
+    queue_.pop();
+    now_ = event.at;
+    switch (event.kind) {
+      case EventKind::kClient:
+        Advance(event.client);
+        last = now_;
+        break;
+      case EventKind::kUpEnd: LaneEnded(up_, true); break;
+      case EventKind::kDownEnd: LaneEnded(down_, false); break;
+      case EventKind::kUpKnown:
+      case EventKind::kDownKnown: {
+        auto& known = event.kind == EventKind::kUpKnown ? up_known_ : down_known_;
+        const Lane::Job job = known.front();
+        known.pop_front();
+        CopyKnown(job);
+        break;
+      }
+      case EventKind::kWake:
+        if (event.at < wake_) break;
+        wake_ = core::kNever;
+        Tell(core::TimePassed{});
+        if (Stuck()) Fail("every client waits for room that nothing gives: " + WhoWaits());
+        break;
+    }
+    const bool all = std::all_of(clients_.begin(), clients_.end(),
+                                 [](const Client& client) { return client.done; });
+    if (all) break;
+  }
+  for (const Client& client : clients_) {
+    if (!client.done) Fail("a client waits for ever");
+  }
+  outcome_.time = last - begin;
+  outcome_.stats = planner_.stats();
+  outcome_.up = up_.bytes();
+  outcome_.down = down_.bytes();
+  return std::move(outcome_);
+}
+
+}  // namespace
+
+Outcome Simulate(const Trace& trace, const Setup& setup) {
+  return Simulator(trace, setup).Run();
+}
+
+}  // namespace ravenstore::sim

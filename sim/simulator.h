@@ -1,0 +1,57 @@
+// Replays a trace through the daemon's own planner, on a machine that is described instead of
+// there, in simulated time.
+//
+// The executor's part is a model of the daemon's: leases change hands at once, copies go chunk by
+// chunk over one channel in each direction, demands before the rest, and what is done is known a
+// little later. Each client's stream runs its calls in order; a get or a create that must wait
+// stalls it. Clients share the device's memory and the links, not its processors.
+//
+// Threads: one at a time. The same input gives the same result.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/planner.h"
+#include "core/types.h"
+#include "sim/hardware.h"
+#include "sim/trace.h"
+
+namespace ravenstore::sim {
+
+struct Setup {
+  Hardware hardware = kHardware[0];
+  core::Bytes budget;  // device memory; rounded down to 2 MiB
+  core::Policy policy = core::Policy::kValue;
+  bool learn = true;
+  bool prefetch = true;
+  bool preclean = true;
+  bool timeline = false;  // keep what happened when
+};
+
+// Something that took time, for people to look at.
+struct Span {
+  enum class Kind : uint8_t { kCompute, kStall, kUp, kDown };
+  Kind kind;
+  uint32_t client;
+  core::Tick begin;
+  core::Tick end;
+  uint32_t tensor;  // none: ~0
+};
+
+struct Outcome {
+  std::string failure;  // empty: the trace ran to its end
+  core::Duration time{0};
+  core::Duration compute{0};                    // summed over clients
+  core::Duration stall{0};                      // summed over clients, recomputation included
+  std::vector<core::Duration> iteration_stall;  // by iteration, all clients' together
+  core::PlannerStats stats;
+  core::Bytes up;  // bytes over the link
+  core::Bytes down;
+  uint64_t events = 0;  // that the planner took in
+  std::vector<Span> spans;
+};
+
+Outcome Simulate(const Trace& trace, const Setup& setup);
+
+}  // namespace ravenstore::sim

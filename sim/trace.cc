@@ -1,0 +1,228 @@
+#include "sim/trace.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <algorithm>
+#include <istream>
+#include <ostream>
+#include <unordered_map>
+
+#include "proto/trace.pb.h"
+
+namespace ravenstore::sim {
+
+using core::Bytes;
+using core::Duration;
+using core::ErrorCode;
+using core::NextUse;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr uint32_t kMessageMax = 64 << 10;
+constexpr uint32_t kClientsMax = 4096;
+constexpr uint64_t kBytesMax = uint64_t{1} << 40;
+constexpr uint64_t kNanosecondsMax = uint64_t{1} << 53;
+
+core::Error Corrupt(size_t index, const std::string& what) {
+  return {ErrorCode::kCorrupt, "message " + std::to_string(index) + " of the trace: " + what};
+}
+
+// The next message's bytes; empty at the end.
+Result<std::string> NextMessage(std::istream& from, size_t index, bool* end) {
+  uint32_t length = 0;
+  for (int shift = 0;; shift += 7) {
+    const int byte = from.get();
+    if (byte == std::istream::traits_type::eof()) {
+      if (shift > 0) return Corrupt(index, "the file ends inside it");
+      *end = true;
+      return std::string();
+    }
+    if (shift > 28) return Corrupt(index, "its length is no varint");
+    length |= static_cast<uint32_t>(byte & 0x7f) << shift;
+    if ((byte & 0x80) == 0) break;
+  }
+  if (length > kMessageMax) return Corrupt(index, "longer than any message is");
+  std::string bytes(length, '\0');
+  if (!from.read(bytes.data(), length)) return Corrupt(index, "the file ends inside it");
+  return bytes;
+}
+
+NextUse HintOf(const proto::TraceOp& op) {
+  if (op.not_needed()) return {NextUse::Kind::kNever, {}, 0};
+  if (op.has_order()) return {NextUse::Kind::kOrder, {}, op.order()};
+  if (op.has_needed_in_ns())
+    return {NextUse::Kind::kAt, core::Tick(Duration(op.needed_in_ns())), 0};
+  return {};
+}
+
+class Reader {
+ public:
+  explicit Reader(Trace* trace) : trace_(trace) {}
+
+  Status Add(const proto::TraceOp& message, size_t index) {
+    if (message.kind() < 0 || message.kind() > 5) return Corrupt(index, "an unknown kind of call");
+    if (message.client() >= trace_->clients) return Corrupt(index, "no such client");
+    if (std::max(message.ns(), std::max(message.recompute_ns(), message.needed_in_ns())) >
+        kNanosecondsMax)
+      return Corrupt(index, "a time beyond a hundred days");
+    Op op;
+    op.kind = static_cast<OpKind>(message.kind());
+    op.client = message.client();
+    op.time = Duration(message.ns());
+    op.read_only = message.read_only();
+    op.modified = message.modified();
+    op.next_use = HintOf(message);
+    op.recompute = Duration(message.recompute_ns());
+    const bool names_tensor = op.kind <= OpKind::kFree;
+    if (op.kind == OpKind::kCreate) {
+      if (message.bytes() == 0 || message.bytes() > kBytesMax)
+        return Corrupt(index, "a tensor has from 1 byte to 1 TiB");
+      const auto row = static_cast<uint32_t>(trace_->tensors.size());
+      if (!rows_.emplace(message.tensor(), row).second)
+        return Corrupt(index, "tensor " + std::to_string(message.tensor()) + " is created twice");
+      trace_->tensors.push_back({op.client, Bytes(message.bytes()), message.name()});
+      op.tensor = row;
+    } else if (names_tensor) {
+      const auto found = rows_.find(message.tensor());
+      if (found == rows_.end())
+        return Corrupt(index, "tensor " + std::to_string(message.tensor()) + " was not created");
+      op.tensor = found->second;
+    }
+    trace_->ops.push_back(op);
+    return core::Ok();
+  }
+
+ private:
+  Trace* trace_;
+  std::unordered_map<uint64_t, uint32_t> rows_;
+};
+
+proto::TraceOp ToMessage(const Trace& trace, const Op& op) {
+  proto::TraceOp message;
+  message.set_kind(static_cast<proto::TraceOp::Kind>(op.kind));
+  message.set_client(op.client);
+  message.set_ns(static_cast<uint64_t>(op.time.count()));
+  if (op.kind <= OpKind::kFree) message.set_tensor(op.tensor);
+  if (op.kind == OpKind::kCreate) {
+    message.set_bytes(trace.tensors[op.tensor].bytes.count());
+    message.set_name(trace.tensors[op.tensor].name);
+  }
+  message.set_read_only(op.read_only);
+  message.set_modified(op.modified);
+  message.set_recompute_ns(static_cast<uint64_t>(op.recompute.count()));
+  switch (op.next_use.kind) {
+    case NextUse::Kind::kUnknown: break;
+    case NextUse::Kind::kAt:
+      message.set_needed_in_ns(static_cast<uint64_t>(op.next_use.at.time_since_epoch().count()));
+      break;
+    case NextUse::Kind::kOrder: message.set_order(op.next_use.order); break;
+    case NextUse::Kind::kNever: message.set_not_needed(true); break;
+  }
+  return message;
+}
+
+void WriteDelimited(const google::protobuf::MessageLite& message, std::ostream& to) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.WriteVarint32(static_cast<uint32_t>(message.ByteSizeLong()));
+    message.SerializeToCodedStream(&coded);
+  }
+  to.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+}  // namespace
+
+Result<Trace> Read(std::istream& from) {
+  Trace trace;
+  bool end = false;
+  RAVEN_ASSIGN_OR_RETURN(const std::string first, NextMessage(from, 0, &end));
+  proto::TraceHeader header;
+  if (end || !header.ParseFromString(first)) return Corrupt(0, "it is no trace's header");
+  if (header.version() != kTraceVersion)
+    return Corrupt(0, "the trace has version " + std::to_string(header.version()) +
+                          ", this program reads " + std::to_string(kTraceVersion));
+  if (header.clients() == 0 || header.clients() > kClientsMax)
+    return Corrupt(0, "a trace has 1 to " + std::to_string(kClientsMax) + " clients");
+  trace.name = header.name();
+  trace.clients = header.clients();
+  Reader reader(&trace);
+  for (size_t index = 1;; ++index) {
+    RAVEN_ASSIGN_OR_RETURN(const std::string bytes, NextMessage(from, index, &end));
+    if (end) break;
+    proto::TraceOp message;
+    if (!message.ParseFromString(bytes)) return Corrupt(index, "it is no call");
+    RAVEN_RETURN_IF_ERROR(reader.Add(message, index));
+  }
+  RAVEN_RETURN_IF_ERROR(Validate(trace));
+  return trace;
+}
+
+void Write(const Trace& trace, std::ostream& to) {
+  proto::TraceHeader header;
+  header.set_version(kTraceVersion);
+  header.set_name(trace.name);
+  header.set_clients(trace.clients);
+  WriteDelimited(header, to);
+  for (const Op& op : trace.ops) WriteDelimited(ToMessage(trace, op), to);
+}
+
+Status Validate(const Trace& trace) {
+  enum class State : uint8_t { kNone, kInUse, kIdle, kFreed };
+  std::vector<State> states(trace.tensors.size(), State::kNone);
+  for (size_t i = 0; i < trace.ops.size(); ++i) {
+    const Op& op = trace.ops[i];
+    if (op.kind > OpKind::kFree) continue;
+    State& state = states[op.tensor];
+    const auto wrong = [&](const char* what) {
+      return core::Error{ErrorCode::kInvalidArgument, "call " + std::to_string(i) +
+                                                          " of the trace: " + what + " of tensor " +
+                                                          std::to_string(op.tensor)};
+    };
+    if (trace.tensors[op.tensor].client != op.client) return wrong("a foreign client's use");
+    const State was = state;
+    switch (op.kind) {
+      case OpKind::kCreate: state = State::kInUse; break;
+      case OpKind::kGet: state = State::kInUse; break;
+      case OpKind::kPut: state = State::kIdle; break;
+      default: state = State::kFreed; break;
+    }
+    if (op.kind == OpKind::kCreate && was != State::kNone) return wrong("a second create");
+    if (op.kind == OpKind::kGet && was != State::kIdle) return wrong("a get before the put");
+    if (op.kind == OpKind::kPut && was != State::kInUse) return wrong("a put before the get");
+    if (op.kind == OpKind::kFree && was == State::kFreed) return wrong("a second free");
+  }
+  return core::Ok();
+}
+
+Bytes Trace::Footprint() const {
+  Bytes live;
+  Bytes most;
+  for (const Op& op : ops) {
+    if (op.kind == OpKind::kCreate) live += tensors[op.tensor].bytes;
+    if (op.kind == OpKind::kFree) live -= tensors[op.tensor].bytes;
+    most = std::max(most, live);
+  }
+  return most;
+}
+
+Bytes Trace::LargestStep() const {
+  Bytes used;
+  Bytes most;
+  std::vector<bool> in_use(tensors.size());
+  for (const Op& op : ops) {
+    if (op.kind > OpKind::kFree) continue;
+    const bool now = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
+    if (now && !in_use[op.tensor]) used += tensors[op.tensor].bytes;
+    if (!now && in_use[op.tensor]) used -= tensors[op.tensor].bytes;
+    in_use[op.tensor] = now;
+    most = std::max(most, used);
+  }
+  return most;
+}
+
+}  // namespace ravenstore::sim

@@ -1,0 +1,58 @@
+// A program's calls of the store, and what it computed between them: what the simulator replays.
+//
+// Owns: plain data. Files: docs/TRACES.md. Errors: Read names the first thing that is wrong.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/events.h"
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::sim {
+
+enum class OpKind : uint8_t { kCreate, kGet, kPut, kFree, kCompute, kStep };
+
+struct Op {
+  OpKind kind = OpKind::kCompute;
+  uint32_t client = 0;
+  uint32_t tensor = 0;          // an index into Trace::tensors
+  bool read_only = false;       // get
+  bool modified = false;        // put
+  core::Duration time{0};       // compute
+  core::NextUse next_use = {};  // put; kAt counts from the put
+  core::Duration recompute{0};  // put; zero: cannot be made anew
+};
+
+struct TraceTensor {
+  uint32_t client = 0;
+  core::Bytes bytes;
+  std::string name;  // empty: none
+};
+
+struct Trace {
+  std::string name;
+  uint32_t clients = 1;
+  std::vector<TraceTensor> tensors;
+  std::vector<Op> ops;
+
+  // The sum over all tensors that live at once, at its most: 100% of a budget.
+  core::Bytes Footprint() const;
+  // The least budget under which every step (what is in use at once) fits.
+  core::Bytes LargestStep() const;
+};
+
+inline constexpr uint32_t kTraceVersion = 1;
+
+// Errors: kInvalidArgument, kCorrupt, with the place; what was read is valid: tensors are created
+// before they are used, got before they are put, and not used after they are freed.
+core::Result<Trace> Read(std::istream& from);
+void Write(const Trace& trace, std::ostream& to);
+// Whether the calls are such as the store allows; the first that is not is named.
+core::Status Validate(const Trace& trace);
+
+}  // namespace ravenstore::sim
