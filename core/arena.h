@@ -32,8 +32,9 @@ struct Request {
 };
 
 struct Arena {
-  Arena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog)
-      : client(owner), device(on), map(range), index(catalog) {}
+  Arena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog, const Forecast* forecast,
+        Policy policy)
+      : client(owner), device(on), map(range), index(catalog, forecast, policy) {}
 
   const ClientId client;
   const DeviceId device;
@@ -59,9 +60,10 @@ struct Arena {
   Tick shrink_after{};
   bool trimming = false;  // slabs go back as soon as they hold nothing
   bool touched = false;   // stands in the planner's list of arenas to serve
-  // Away tensors with a hint, soonest first: by time, and by order.
+  // Away tensors whose next use is known, soonest first: by time, by order, and as learned.
   std::set<std::pair<int64_t, TensorId>> due_at;
   std::set<std::pair<int64_t, TensorId>> due_order;
+  std::set<std::pair<int64_t, TensorId>> due_learned;
   // True from a get to the next create that had to evict: a phase that brings tensors back, in
   // which prefetching pays. While tensors are only created, whatever is brought back pushes out
   // something else.

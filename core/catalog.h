@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/extents.h"
+#include "core/forecast.h"
 #include "core/indexed_heap.h"
 #include "core/planner.h"
 #include "core/types.h"
@@ -16,12 +17,13 @@
 namespace ravenstore::core {
 
 // How a tensor's next use is known; each kind is ordered among itself only.
-enum class UseKind : uint8_t { kUnknown, kAt, kOrder };
+enum class UseKind : uint8_t { kUnknown, kAt, kOrder, kLearned };
 
 struct Tensor {
   TensorId id = kNoTensor;  // kNoTensor: the row is spare
   Bytes size;
-  // The larger, the later it is needed: kAt the time in ns, kOrder the order, kUnknown minus the
+  // The larger, the later it is needed: kAt the time in ns, kOrder the order, kLearned the position
+  // (core/forecast.h), kUnknown minus the
   // time of its last use.
   int64_t use_key = 0;
   ClientId client{};
@@ -30,6 +32,8 @@ struct Tensor {
   ExtentMap::Block device_block = ExtentMap::kNone;
   ExtentMap::Block host_block = ExtentMap::kNone;
   uint32_t heap_position = kNotInHeap;
+  LogicalUse logical;
+  uint16_t gets = 0;          // at most 65535
   uint32_t writes = 0;        // the slot's count at the last put seen
   uint32_t clean_writes = 0;  // the count that the host copy holds
   DeviceId device{};
@@ -47,11 +51,12 @@ struct Tensor {
   bool waiting : 1 = false;     // a fetch of it waits
   bool put_seen : 1 = false;    // since its last copy to the host began
   bool listed : 1 = false;      // among the prefetch candidates
+  bool dies : 1 = false;        // learned: it is freed at use_key, not read
   bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
 
   bool dirty() const { return !on_host || writes != clean_writes; }
 };
-static_assert(sizeof(Tensor) <= 72, "the catalog's bytes per tensor are a published figure");
+static_assert(sizeof(Tensor) <= 80, "the catalog's bytes per tensor are a published figure");
 
 class Catalog {
  public:

@@ -22,6 +22,8 @@ constexpr double kOrderStepSeconds = 1e-3;
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
 constexpr double kNeverSeconds = 1e9;
+// Of kGdsf's keys: a second of copying for every byte.
+constexpr double kFrequencyScale = 1e15;
 
 double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
@@ -58,8 +60,16 @@ double EvictionIndex::Value(const Tensor& tensor, Tick now, const LinkModel& lin
   return static_cast<double>(tensor.size.count()) / Harm(tensor, now, link);
 }
 
+int64_t EvictionIndex::FrequencyKey(const Tensor& tensor, const LinkModel& link) const {
+  const auto bytes = static_cast<double>(tensor.size.count());
+  const double cost = Seconds(link.latency.count()) + bytes / link.up_bytes_per_second;
+  return -(age_ + static_cast<int64_t>((tensor.gets + 1) * cost / bytes * kFrequencyScale));
+}
+
 // cost / distance: seconds of copying for every second of room that leaving gives.
 double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link) const {
+  if (policy_ == Policy::kGdsf && !tensor.never)
+    return static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
   double distance = kNeverSeconds;
   const int64_t time = now.time_since_epoch().count();
   if (!tensor.never) {
@@ -69,11 +79,17 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
         distance = Seconds(std::abs(tensor.use_key - time));
         break;
       case UseKind::kOrder:
-        distance = static_cast<double>(tensor.use_key - order_cursor_ + 1) * kOrderStepSeconds;
+        distance =
+            static_cast<double>(std::abs(tensor.use_key - order_cursor_) + 1) * kOrderStepSeconds;
+        break;
+      case UseKind::kLearned:
+        distance = static_cast<double>(std::abs(tensor.use_key - forecast_->position()) + 1) *
+                   forecast_->seconds_per_position();
         break;
       case UseKind::kUnknown: distance = Seconds(time + tensor.use_key); break;
     }
   }
+  if (policy_ == Policy::kLru) return 1 / std::max(distance, kSoonestSeconds);
   const auto bytes = static_cast<double>(tensor.size.count());
   const double latency = Seconds(link.latency.count());
   double cost = latency + bytes / link.up_bytes_per_second;
@@ -100,7 +116,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
       if (!Allowed(tensor, limits)) continue;
       // Of a tensor larger than the request only as much counts as the request needs: else many
       // large ones would hide the small one that suffices.
-      const auto useful = static_cast<double>(std::min(tensor.size, need).count());
+      const auto useful = static_cast<double>(std::min(tensor.size, need * limits.useful).count());
       seeds.emplace_back(-useful / Harm(tensor, now, link), heap[i]);
     }
   }
@@ -160,9 +176,15 @@ std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint
 std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, Tick now,
                                              const LinkModel& link, const Limits& limits) const {
   std::optional<Run> best;
+  double best_harm = 0;
   for (const uint32_t seed : Seeds(need, now, link, limits)) {
     const auto run = Grow(map, seed, need, now, link, limits);
-    if (run && (!best || run->harm < best->harm)) best = run;
+    if (!run) continue;
+    const double harm =
+        run->harm / static_cast<double>(std::min(run->size, need * limits.useful).count());
+    if (best && harm >= best_harm) continue;
+    best = run;
+    best_harm = harm;
   }
   std::vector<uint32_t> rows;
   if (!best) return rows;

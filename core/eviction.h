@@ -32,7 +32,10 @@ namespace ravenstore::core {
 
 class EvictionIndex {
  public:
-  explicit EvictionIndex(Catalog* catalog) : catalog_(catalog) {}
+  // `forecast` is the client's; null: nothing is learned. Both outlive the index.
+  explicit EvictionIndex(Catalog* catalog, const Forecast* forecast = nullptr,
+                         Policy policy = Policy::kValue)
+      : catalog_(catalog), forecast_(forecast), policy_(policy) {}
 
   // REQUIRES for Insert: not in; its key does not change while it is in.
   void Insert(Tensor& tensor);
@@ -43,6 +46,11 @@ class EvictionIndex {
   uint64_t changes() const { return changes_; }
   // Of the tensors in the index, those that can be dropped without a copy.
   Bytes clean_bytes() const { return clean_bytes_; }
+
+  // kGdsf's key of a tensor that is put now: the smaller, the longer it stays.
+  int64_t FrequencyKey(const Tensor& tensor, const LinkModel& link) const;
+  // The tensor is evicted: what comes from now on is worth more than it.
+  void Age(const Tensor& tensor) { age_ = std::max(age_, -tensor.use_key); }
 
   // The order that the client uses now: distances of ordered tensors count from it.
   void SetOrderCursor(int64_t order) { order_cursor_ = order; }
@@ -62,6 +70,9 @@ class EvictionIndex {
     // Only tensors known to be needed later than this one (the next use of the same kind), or
     // never.
     const Tensor* later_than = nullptr;
+    // How much more room than is needed has a use: a client that takes tensor after tensor will
+    // want it next. 1: none.
+    uint64_t useful = 1;
   };
   // The rows to evict so that `need` contiguous bytes come free, in address order; empty when no
   // run suffices. They stay in the index.
@@ -72,7 +83,7 @@ class EvictionIndex {
 
  private:
   static constexpr int kSizeClasses = 12;
-  static constexpr int kKinds = 3;
+  static constexpr int kKinds = 4;
   struct Traits {
     Catalog* catalog;
     int64_t Key(uint32_t row) const { return (*catalog)[row].use_key; }
@@ -95,6 +106,9 @@ class EvictionIndex {
                           const LinkModel& link, const Limits& limits) const;
 
   Catalog* catalog_;
+  const Forecast* forecast_;
+  const Policy policy_;
+  int64_t age_ = 0;  // kGdsf: the greatest key that was evicted
   std::array<IndexedHeap, kKinds * kSizeClasses * 2> heaps_;
   size_t size_ = 0;
   uint64_t changes_ = 0;

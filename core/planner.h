@@ -30,7 +30,8 @@ struct LinkModel {
   double down_bytes_per_second = 50e9;  // device to host
 };
 
-// Who decides what leaves. The others are rivals to compare with; all run in the same planner.
+// Who decides what leaves. The others are rivals to compare with, which look at no hint and learn
+// nothing; all run in the same planner.
 enum class Policy : uint8_t {
   kValue,  // by size, cost to bring back and next use, hinted or learned (core/eviction.h)
   kLru,    // the least recently used

@@ -35,7 +35,8 @@ Arena* Planner::State::ArenaOf(ClientId id, DeviceId device) {
   if (client == nullptr || ToInt(device) >= devices_.size()) return nullptr;
   auto& arena = client->arenas[ToInt(device)];
   if (arena == nullptr) {
-    arena = std::make_unique<Arena>(id, device, options_.arena[ToInt(device)], &catalog_);
+    arena = std::make_unique<Arena>(id, device, options_.arena[ToInt(device)], &catalog_,
+                                    &client->forecast, options_.policy);
   }
   return arena.get();
 }
@@ -63,6 +64,14 @@ void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
 
 void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
   tensor.never = next_use.kind == NextUse::Kind::kNever;
+  tensor.dies = false;
+  if (options_.policy != Policy::kValue && !tensor.never) {
+    tensor.use_kind = UseKind::kUnknown;
+    tensor.use_key = options_.policy == Policy::kGdsf
+                         ? ArenaOf(tensor)->index.FrequencyKey(tensor, options_.link)
+                         : -now_.time_since_epoch().count();
+    return;
+  }
   switch (next_use.kind) {
     case NextUse::Kind::kAt:
       tensor.use_kind = UseKind::kAt;
@@ -80,6 +89,20 @@ void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
   }
 }
 
+void Planner::State::Predict(Client& client, Tensor& tensor) {
+  const Forecast::Told told = client.forecast.Put(&tensor.logical);
+  if (tensor.use_kind != UseKind::kUnknown || tensor.never) return;  // a hint knows better
+  if (told.source == Forecast::Source::kNothing) return;
+  tensor.use_kind = UseKind::kLearned;
+  tensor.use_key = told.position;
+  tensor.dies = told.freed;
+}
+
+std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(Arena& arena, UseKind kind) {
+  if (kind == UseKind::kAt) return arena.due_at;
+  return kind == UseKind::kOrder ? arena.due_order : arena.due_learned;
+}
+
 bool Planner::State::Evictable(const Tensor& tensor) const {
   return tensor.residency == Residency::kOnDevice && !tensor.in_use && tensor.quiet &&
          !tensor.copying && !tensor.freed && !tensor.orphan && !tensor.waiting;
@@ -93,19 +116,15 @@ void Planner::State::Reindex(Tensor& tensor) {
 }
 
 void Planner::State::List(Tensor& tensor) {
-  if (tensor.listed || tensor.waiting || tensor.never) return;
+  if (tensor.listed || tensor.waiting || tensor.never || tensor.dies) return;
   if (tensor.use_kind == UseKind::kUnknown) return;
-  Arena* arena = ArenaOf(tensor);
-  auto& due = tensor.use_kind == UseKind::kAt ? arena->due_at : arena->due_order;
-  due.emplace(tensor.use_key, tensor.id);
+  DueList(*ArenaOf(tensor), tensor.use_kind).emplace(tensor.use_key, tensor.id);
   tensor.listed = true;
 }
 
 void Planner::State::Unlist(Tensor& tensor) {
   if (!tensor.listed) return;
-  Arena* arena = ArenaOf(tensor);
-  auto& due = tensor.use_kind == UseKind::kAt ? arena->due_at : arena->due_order;
-  due.erase({tensor.use_key, tensor.id});
+  DueList(*ArenaOf(tensor), tensor.use_kind).erase({tensor.use_key, tensor.id});
   tensor.listed = false;
 }
 
@@ -454,7 +473,7 @@ void Planner::State::CheckInvariants() const {
       }
       RAVEN_CHECK(arena->map.held() <= arena->charged);
       RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
-      RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() ==
+      RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
                   sums.listed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
       waiting += arena->waiting.size();

@@ -216,6 +216,12 @@ void Planner::State::On(const FetchRequested& event) {
   arena->consuming = true;
   arena->growing = false;
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
+  if (options_.learn) {
+    Forecast& forecast = FindClient(tensor->client)->forecast;
+    forecast.Got(&tensor->logical, now_);
+    forecast.Stalled();
+  }
+  if (tensor->gets < UINT16_MAX) ++tensor->gets;
   const bool here = tensor->device == event.device;
   if (tensor->residency == Residency::kLost) {
     plan_->push_back(Deny{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
@@ -250,6 +256,7 @@ void Planner::State::On(const Freed& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr || tensor->orphan || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
+  if (options_.learn) FindClient(tensor->client)->forecast.Freed(&tensor->logical);
   if (tensor->prefetched) Count(tensor->client, &PlannerStats::prefetches_unused, 1);
   if (tensor->waiting) {
     // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
@@ -283,6 +290,8 @@ void Planner::State::On(const PutSeen& event) {
     HostRoomCame();
   }
   SetNextUse(*tensor, event.next_use);
+  if (options_.learn && options_.policy == Policy::kValue)
+    Predict(*FindClient(tensor->client), *tensor);
   if (tensor->use_kind == UseKind::kOrder) arena->index.LowerOrderCursor(tensor->use_key);
 }
 
@@ -302,6 +311,8 @@ void Planner::State::On(const GetSeen& event) {
   // An old entry that comes late: what is prefetched cannot be had before it has arrived.
   if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   Count(tensor->client, &PlannerStats::hits, 1);
+  if (tensor->gets < UINT16_MAX) ++tensor->gets;
+  if (options_.learn) FindClient(tensor->client)->forecast.Got(&tensor->logical, now_);
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   Arena* arena = ArenaOf(*tensor);
   arena->consuming = true;
@@ -314,7 +325,10 @@ void Planner::State::On(const GetSeen& event) {
   Touch(arena);
 }
 
-void Planner::State::On(const StepMarked&) {}
+void Planner::State::On(const StepMarked& event) {
+  Client* client = FindClient(event.client);
+  if (client != nullptr) client->forecast.Step();
+}
 
 void Planner::State::On(const Dropped& event) {
   Tensor* tensor = catalog_.Find(event.tensor);

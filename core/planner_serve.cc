@@ -21,8 +21,12 @@ constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 // Of what an arena holds, clean tensors worth so much are enough to serve the next requests at
 // once.
 constexpr uint64_t kCleanShare = 2;  // a half
+// Of a budget, so much in use is filling up.
+constexpr uint64_t kFillingShare = 2;  // a half
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
+// A client that takes tensor after tensor has use for so many times the room that the next needs.
+constexpr uint64_t kUsefulExcess = 2;
 // Bounds the work of a request much larger than the tensors that make way for it.
 constexpr size_t kMostEvictedAtOnce = 4096;
 // Other arenas whose slabs are looked at for one that can be emptied.
@@ -149,6 +153,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   tensor.in_use = false;
   SetInUse(tensor, true);
   arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
+  if (options_.learn) client.forecast.Created(tensor.name, tensor.size, &tensor.logical, now_);
   if (client.slots.size() <= ToInt(request.slot))
     client.slots.resize(ToInt(request.slot) + 1u, kNoTensor);
   client.slots[ToInt(request.slot)] = tensor.id;
@@ -213,7 +218,8 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   // With nothing changed there are none again; but a back-off ends by itself.
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
-  if (EvictRun(arena, need, {}, SpareCopies::kKeep)) return true;
+  const EvictionIndex::Limits any{.useful = arena.growing ? kUsefulExcess : 1};
+  if (EvictRun(arena, need, any, SpareCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
   // at the cost of copies that make others clean.
   const EvictionIndex::Limits clean{.clean_only = true, .later_than = nullptr};
@@ -324,6 +330,7 @@ bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, S
 
 void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   ++arena.leaving;
+  if (options_.policy == Policy::kGdsf) arena.index.Age(tensor);
   tensor.residency = Residency::kLeaving;
   if (CanDrop(tensor)) {
     plan_->push_back(Drop{tensor.id});
@@ -471,8 +478,10 @@ void Planner::State::Prefetch(Arena& arena) {
   const Device& device = devices_[ToInt(arena.device)];
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > 0 || arena.adding) return;  // room is being made: look again then
-    const bool by_order = !arena.due_order.empty();
-    const auto& due = by_order ? arena.due_order : arena.due_at;
+    const bool by_order = !arena.due_order.empty() || !arena.due_learned.empty();
+    const auto& due = !arena.due_order.empty()     ? arena.due_order
+                      : !arena.due_learned.empty() ? arena.due_learned
+                                                   : arena.due_at;
     if (due.empty()) return;
     const Tensor& next = *catalog_.Find(due.begin()->second);
     if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
@@ -516,8 +525,19 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
   return true;
 }
 
+// By a hint, or learned; what is only assumed does not count.
+bool Planner::State::KnowsAhead(const Tensor& tensor) {
+  if (tensor.use_kind != UseKind::kLearned) return tensor.use_kind != UseKind::kUnknown;
+  return FindClient(tensor.client)->forecast.right() > 0;
+}
+
 void Planner::State::Preclean(Arena& arena) {
-  if (!options_.preclean || now_ >= arena.pressed_until || now_ < arena.backoff_until) return;
+  if (!options_.preclean || now_ < arena.backoff_until) return;
+  // A client whose device is filling up, and who says what it needs when, will be pressed soon.
+  const bool filling =
+      arena.growing && arena.map.used() * kFillingShare >= FindClient(arena.client)->budgets.device;
+  const bool pressed = now_ < arena.pressed_until;
+  if (!pressed && !filling) return;
   if (now_ < host_short_until_) return;
   if (!arena.growing && now_ >= arena.short_until) return;
   active_arenas_.insert(&arena);
@@ -527,6 +547,7 @@ void Planner::State::Preclean(Arena& arena) {
     const auto row = arena.index.BestDirty(now_, options_.link);
     if (!row) return;
     Tensor& tensor = catalog_[*row];
+    if (!pressed && !KnowsAhead(tensor)) return;
     if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return;
     if (!AllocateHost(tensor, SpareCopies::kKeep)) return;
     tensor.copying = true;

@@ -48,6 +48,7 @@ class Planner::State {
     Bytes host_used;
     Bytes in_use;
     uint64_t tensors = 0;
+    Forecast forecast;
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
     std::vector<TensorId> slots;
     // Of tensors that are on their device, oldest first: host room that can be had. Ids that are no
@@ -170,6 +171,7 @@ class Planner::State {
   void Shrink(Arena& arena);
   void Prefetch(Arena& arena);
   bool PrefetchNext(Arena& arena, const Tensor& next, bool due);
+  bool KnowsAhead(const Tensor& tensor);
   void Preclean(Arena& arena);
   void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
 
@@ -179,6 +181,9 @@ class Planner::State {
   Arena* ArenaOf(const Tensor& tensor) { return ArenaOf(tensor.client, tensor.device); }
   void SetInUse(Tensor& tensor, bool in_use);
   void SetNextUse(Tensor& tensor, const NextUse& next_use);
+  // Without a hint: what the client did before says when.
+  void Predict(Client& client, Tensor& tensor);
+  std::set<std::pair<int64_t, TensorId>>& DueList(Arena& arena, UseKind kind);
   bool Evictable(const Tensor& tensor) const;
   // Puts the tensor into its arena's index, or takes it out, as it now is.
   void Reindex(Tensor& tensor);

@@ -100,6 +100,9 @@ class Life {
     planner.in_flight_copies = 1 + Below(8);
     planner.prefetch = Below(4) != 0;
     planner.preclean = Below(4) != 0;
+    planner.learn = Below(4) != 0;
+    constexpr Policy kPolicies[] = {Policy::kValue, Policy::kValue, Policy::kLru, Policy::kGdsf};
+    planner.policy = kPolicies[Below(4)];
     options.lane_entries = 2 + Below(40);
     if (verbose) {
       options.trace = [](const std::string& text) {

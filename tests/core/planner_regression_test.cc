@@ -112,6 +112,7 @@ class Bare {
     options.host_step = KiB(64);
     options.prefetch = setting.prefetch;
     options.preclean = setting.preclean;
+    options.learn = false;
     return options;
   }
 

@@ -1,0 +1,131 @@
+#include "core/forecast.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ravenstore::core {
+
+namespace {
+constexpr uint8_t kSure = 3;
+constexpr int kLifoMost = 8;
+// A client that is foretold worse than this is not foretold.
+constexpr double kAccurate = 0.85;
+// An iteration of fewer creates is none.
+constexpr uint64_t kLeastCreates = 4;
+constexpr size_t kMostTurns = 64;
+constexpr double kSmoothing = 0.05;
+// A pause as long as this is no part of the program's rhythm.
+constexpr double kLongestGapSeconds = 1.0;
+}  // namespace
+
+uint32_t Forecast::Identify(NameId name, Bytes size) {
+  const uint64_t key = name != kNoName ? uint64_t{ToInt(name)} << 32 | 1
+                                       : size.count() << 24 ^ ordinals_[size.count()]++ << 1;
+  // The finalizer of MurmurHash3 (Appleby): all bits of the key matter to all of the hash.
+  uint64_t hash = key * 0xff51afd7ed558ccd;
+  hash = (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53;
+  return static_cast<uint32_t>(hash >> 32);
+}
+
+void Forecast::Access(Tick now) {
+  ++position_;
+  if (last_access_ != Tick::max()) {
+    const double gap = std::chrono::duration<double>(now - last_access_).count();
+    if (gap < kLongestGapSeconds)
+      seconds_per_position_ += kSmoothing * (gap - seconds_per_position_);
+  }
+  last_access_ = now;
+}
+
+void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick now) {
+  if (!steps_are_told_ && freeing_) InferStep();
+  freeing_ = false;
+  ++live_;
+  ++created_;
+  Access(now);
+  *use = {};
+  use->logical = Identify(name, size);
+}
+
+// Frees ended and creates begin, with `live_` alive. Where that happened before, it is a turn.
+void Forecast::InferStep() {
+  if (created_ < kLeastCreates) return;
+  if (turns_.size() > kMostTurns) turns_.clear();
+  const uint32_t seen = ++turns_[live_];
+  if (seen < 2) return;
+  // The lowest such turn is the iteration's; those above it are within.
+  for (const auto& [live, count] : turns_) {
+    if (live < live_ && count >= 2) return;
+  }
+  BeginIteration();
+}
+
+void Forecast::BeginIteration() {
+  ++iteration_;
+  ordinals_.clear();
+  created_ = 0;
+}
+
+void Forecast::Step() {
+  steps_are_told_ = true;
+  turns_.clear();
+  BeginIteration();
+}
+
+void Forecast::Learn(LogicalUse* use, bool freed) {
+  // A get or a free without a put before it says nothing.
+  if (use->use >= kUsesKept || use->put_at == 0) return;
+  const uint32_t put_at = std::exchange(use->put_at, 0);
+  const auto distance = static_cast<uint32_t>(position_) - put_at;
+  if (records_.size() >= kMostRecords && !records_.contains(KeyOf(*use))) return;
+  Record& record = records_[KeyOf(*use)];
+  if (record.confidence == 0) {
+    record = {distance, 1, freed};
+    return;
+  }
+  const uint32_t least = std::min(record.distance, distance);
+  const uint32_t most = std::max(record.distance, distance);
+  const bool close = record.freed == freed && most - least <= most / 8 + 4;
+  ++(close ? right_ : wrong_);
+  accuracy_ += kSmoothing * ((close ? 1 : 0) - accuracy_);
+  if (close) {
+    record.confidence = std::min<uint8_t>(kSure, record.confidence + 1);
+    record.distance = distance;
+  } else if (--record.confidence == 0) {
+    record = {distance, 1, freed};
+  }
+}
+
+void Forecast::Got(LogicalUse* use, Tick now) {
+  Access(now);
+  // Going back in time, from get to get, is last in, first out.
+  if (use->put_at != last_got_put_) {
+    const bool back = use->put_at < last_got_put_;
+    lifo_ = std::clamp(lifo_ + (back ? 1 : -1), -kLifoMost, kLifoMost);
+    last_got_put_ = use->put_at;
+  }
+  Learn(use, false);
+}
+
+Forecast::Told Forecast::Put(LogicalUse* use) {
+  if (use->iteration != iteration_ || use->use == LogicalUse::kNoUse) {
+    use->iteration = iteration_;
+    use->use = 0;
+  } else if (use->use < kUsesKept) {
+    ++use->use;
+  }
+  use->put_at = static_cast<uint32_t>(position_);
+  const auto record = records_.find(KeyOf(*use));
+  if (record != records_.end() && accuracy_ >= kAccurate)
+    return {Source::kLearned, record->second.freed, position_ + record->second.distance};
+  if (lifo_ > 0) return {Source::kLastInFirstOut, false, kFar - position_};
+  return {};
+}
+
+void Forecast::Freed(LogicalUse* use) {
+  freeing_ = true;
+  if (live_ > 0) --live_;
+  Learn(use, true);
+}
+
+}  // namespace ravenstore::core

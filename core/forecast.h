@@ -1,0 +1,99 @@
+// What a client will do next, from what it did before.
+//
+// Programs repeat themselves, iteration by iteration, but with new tensors each time. So tensors
+// get a logical identity: the client's name for them, else (size, ordinal of that size in the
+// iteration). Time is counted in positions: creates and gets of the client, which no stall
+// stretches. For the n-th use of a logical tensor in an iteration the distance to its next use (or
+// to its free) is remembered; the next time round it is what is predicted. A prediction that turns
+// out wrong costs confidence, and without confidence nothing is predicted. Before anything is
+// known, what was put last is expected back first, as backward passes do, as long as that holds. A
+// client that does not repeat itself is told so by its predictions, and left alone.
+//
+// Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
+// et al., ASPLOS 2023) for learning by logical identity instead of address.
+//
+// Owns: at most kMostRecords records of some 40 bytes, made when there is something to learn.
+// Threads: one at a time. Cost: O(1) amortised.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+// What a tensor carries for the forecast; part of its row.
+struct LogicalUse {
+  uint32_t logical = 0;   // a hash of its identity
+  uint32_t put_at = 0;    // the position of the last put; 0: got or freed since
+  uint8_t iteration = 0;  // of the last put
+  uint8_t use = kNoUse;   // which of its puts in that iteration was the last
+  static constexpr uint8_t kNoUse = 0xff;
+};
+
+class Forecast {
+ public:
+  enum class Source : uint8_t { kNothing, kLearned, kLastInFirstOut };
+  struct Told {
+    Source source = Source::kNothing;
+    bool freed = false;    // not read again: freed at the position
+    int64_t position = 0;  // the larger, the later
+  };
+
+  // A client's access now.
+  void Created(NameId name, Bytes size, LogicalUse* use, Tick now);
+  void Got(LogicalUse* use, Tick now);
+  Told Put(LogicalUse* use);
+  void Freed(LogicalUse* use);
+  // The client's next iteration begins. A client that never says so has its iterations inferred: it
+  // begins one whenever as many tensors live as when it began the last.
+  void Step();
+  // The time until the next access says nothing: the client waits for the store.
+  void Stalled() { last_access_ = Tick::max(); }
+
+  int64_t position() const { return position_; }
+  // What a position is worth in time.
+  double seconds_per_position() const { return seconds_per_position_; }
+  uint64_t right() const { return right_; }
+  uint64_t wrong() const { return wrong_; }
+
+ private:
+  static constexpr size_t kMostRecords = 1 << 18;
+  static constexpr uint8_t kUsesKept = 8;
+  static constexpr int64_t kFar = int64_t{1} << 40;
+
+  struct Record {
+    uint32_t distance = 0;
+    uint8_t confidence = 0;  // 0: nothing known
+    bool freed = false;
+  };
+
+  uint32_t Identify(NameId name, Bytes size);
+  static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
+  void Learn(LogicalUse* use, bool freed);
+  void Access(Tick now);
+  void InferStep();
+  void BeginIteration();
+
+  std::unordered_map<uint64_t, Record> records_;     // by KeyOf
+  std::unordered_map<uint64_t, uint32_t> ordinals_;  // by size, in this iteration
+  int64_t position_ = 0;
+  uint8_t iteration_ = 0;
+  double seconds_per_position_ = 1e-3;
+  Tick last_access_ = Tick::max();
+
+  bool steps_are_told_ = false;
+  uint64_t live_ = 0;
+  bool freeing_ = false;                          // the last change of live_ was a free
+  uint64_t created_ = 0;                          // since the iteration began
+  std::unordered_map<uint64_t, uint32_t> turns_;  // how often frees ended with so many alive
+
+  int lifo_ = 1;               // saturating: whether what was put last comes back first
+  uint32_t last_got_put_ = 0;  // when the tensor of the last get was put
+  double accuracy_ = 1;        // the share of predictions that came true, lately
+  uint64_t right_ = 0;
+  uint64_t wrong_ = 0;
+};
+
+}  // namespace ravenstore::core

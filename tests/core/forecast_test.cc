@@ -1,0 +1,130 @@
+#include "core/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace ravenstore::core {
+namespace {
+
+using Source = Forecast::Source;
+
+// A program that makes tensors of one size, puts them, and gets and frees them in reverse.
+class Training {
+ public:
+  explicit Training(bool says_steps = true) : says_steps_(says_steps) {}
+
+  // Returns how many puts were foretold from what was learned, and counts how many of those right.
+  int Step(int layers, std::mt19937* shuffle = nullptr) {
+    std::vector<LogicalUse> uses(static_cast<size_t>(layers));
+    std::vector<int64_t> told(uses.size(), -1);
+    int known = 0;
+    for (size_t i = 0; i < uses.size(); ++i) {
+      forecast_.Created(kNoName, MiB(1 + i % 3), &uses[i], Tick(++now_));
+      const auto said = forecast_.Put(&uses[i]);
+      if (said.source != Source::kLearned) continue;
+      ++known;
+      told[i] = said.position;
+    }
+    std::vector<size_t> order;
+    for (size_t i = uses.size(); i-- > 0;) order.push_back(i);
+    if (shuffle != nullptr) {
+      for (size_t i = 0; i + 1 < order.size(); ++i) {
+        if ((*shuffle)() % 20 == 0) std::swap(order[i], order[i + 1]);
+      }
+    }
+    for (const size_t i : order) {
+      forecast_.Got(&uses[i], Tick(++now_));
+      if (told[i] == forecast_.position()) ++exact_;
+      forecast_.Freed(&uses[i]);
+    }
+    if (says_steps_) forecast_.Step();
+    return known;
+  }
+
+  Forecast& forecast() { return forecast_; }
+  int exact() const { return exact_; }
+
+ private:
+  const bool says_steps_;
+  Forecast forecast_;
+  Duration now_{0};
+  int exact_ = 0;
+};
+
+TEST(ForecastTest, AnIterationIsForetoldFromTheOneBefore) {
+  Training training;
+  EXPECT_EQ(training.Step(50), 0);
+  EXPECT_EQ(training.Step(50), 50);
+  EXPECT_EQ(training.exact(), 50);
+  EXPECT_EQ(training.forecast().wrong(), 0u);
+}
+
+TEST(ForecastTest, IterationsAreInferredWhereTheClientSaysNothing) {
+  Training training(/*says_steps=*/false);
+  for (int i = 0; i < 5; ++i) training.Step(50);
+  EXPECT_EQ(training.Step(50), 50);
+  EXPECT_GE(training.exact(), 50);
+}
+
+TEST(ForecastTest, AFewThingsOutOfOrderCostLittle) {
+  Training training;
+  std::mt19937 random(7);
+  for (int i = 0; i < 10; ++i) training.Step(100, &random);
+  EXPECT_EQ(training.Step(100, &random), 100);
+  EXPECT_LT(training.forecast().wrong() * 20, training.forecast().right());
+}
+
+TEST(ForecastTest, AChangedPeriodIsLearnedAnew) {
+  Training training;
+  for (int i = 0; i < 5; ++i) training.Step(40);
+  for (int i = 0; i < 8; ++i) training.Step(90);
+  const int exact = training.exact();
+  EXPECT_EQ(training.Step(90), 90);
+  EXPECT_EQ(training.exact(), exact + 90);
+}
+
+TEST(ForecastTest, BeforeAnythingIsKnownTheLastComesBackFirst) {
+  Forecast forecast;
+  LogicalUse first;
+  LogicalUse second;
+  forecast.Created(kNoName, MiB(1), &first, Tick(Duration(1)));
+  const auto early = forecast.Put(&first);
+  forecast.Created(kNoName, MiB(1), &second, Tick(Duration(2)));
+  const auto late = forecast.Put(&second);
+  EXPECT_EQ(early.source, Source::kLastInFirstOut);
+  EXPECT_GT(early.position, late.position);
+}
+
+TEST(ForecastTest, ATensorThatIsFreedUnreadIsForetoldSo) {
+  Forecast forecast;
+  for (int step = 0; step < 2; ++step) {
+    LogicalUse use;
+    forecast.Created(NameId{3}, MiB(1), &use, Tick(Duration(step)));
+    const auto told = forecast.Put(&use);
+    EXPECT_EQ(told.freed, step == 1);
+    forecast.Freed(&use);
+    forecast.Step();
+  }
+}
+
+TEST(ForecastTest, WhoDoesNotRepeatItselfIsLeftAlone) {
+  Forecast forecast;
+  std::mt19937 random(11);
+  std::vector<LogicalUse> uses(50);
+  for (auto& use : uses) {
+    forecast.Created(kNoName, MiB(1), &use, Tick{});
+    forecast.Put(&use);
+  }
+  int known = 0;
+  for (int i = 0; i < 2000; ++i) {
+    LogicalUse& use = uses[random() % uses.size()];
+    forecast.Got(&use, Tick{});
+    known += i > 1000 && forecast.Put(&use).source == Source::kLearned;
+  }
+  EXPECT_LT(known, 20);
+}
+
+}  // namespace
+}  // namespace ravenstore::core
