@@ -39,6 +39,8 @@ struct Tensor {
   DeviceId device{};
   Residency residency = Residency::kOnDevice;
   UseKind use_kind = UseKind::kUnknown;
+  // The bits of the nanoseconds that making it anew takes; 0: it cannot be, or copying is cheaper.
+  uint8_t recompute = 0;
   uint8_t heap = 0;  // which of EvictionIndex's heaps, while heap_position says it is in one
   bool in_use : 1 = true;
   bool quiet : 1 = false;       // no stream touches it
@@ -51,11 +53,17 @@ struct Tensor {
   bool waiting : 1 = false;     // a fetch of it waits
   bool put_seen : 1 = false;    // since its last copy to the host began
   bool listed : 1 = false;      // among the prefetch candidates
+  bool giving_up : 1 = false;   // leaves without a copy, to be made anew
+  bool given_up : 1 = false;    // has left so: there are no bytes
   bool dies : 1 = false;        // learned: it is freed at use_key, not read
   bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
 
   bool dirty() const { return !on_host || writes != clean_writes; }
 };
+// What making the bytes anew takes, to within a factor of 1.5.
+inline Duration RecomputeTime(const Tensor& tensor) {
+  return Duration(int64_t{3} << tensor.recompute >> 2);
+}
 static_assert(sizeof(Tensor) <= 80, "the catalog's bytes per tensor are a published figure");
 
 class Catalog {

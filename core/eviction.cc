@@ -95,6 +95,8 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
   double cost = latency + bytes / link.up_bytes_per_second;
   if (tensor.never) {
     cost = latency;  // it is not brought back, nor copied
+  } else if (tensor.dirty() && tensor.recompute > 0) {
+    cost = Seconds(RecomputeTime(tensor).count());
   } else if (tensor.dirty()) {
     cost += latency + bytes / link.down_bytes_per_second;
   }

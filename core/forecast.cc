@@ -72,16 +72,16 @@ void Forecast::Step() {
   BeginIteration();
 }
 
-void Forecast::Learn(LogicalUse* use, bool freed) {
+std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   // A get or a free without a put before it says nothing.
-  if (use->use >= kUsesKept || use->put_at == 0) return;
+  if (use->use >= kUsesKept || use->put_at == 0) return std::nullopt;
   const uint32_t put_at = std::exchange(use->put_at, 0);
   const auto distance = static_cast<uint32_t>(position_) - put_at;
-  if (records_.size() >= kMostRecords && !records_.contains(KeyOf(*use))) return;
+  if (records_.size() >= kMostRecords && !records_.contains(KeyOf(*use))) return std::nullopt;
   Record& record = records_[KeyOf(*use)];
   if (record.confidence == 0) {
     record = {distance, 1, freed};
-    return;
+    return std::nullopt;
   }
   const uint32_t least = std::min(record.distance, distance);
   const uint32_t most = std::max(record.distance, distance);
@@ -94,9 +94,10 @@ void Forecast::Learn(LogicalUse* use, bool freed) {
   } else if (--record.confidence == 0) {
     record = {distance, 1, freed};
   }
+  return close;
 }
 
-void Forecast::Got(LogicalUse* use, Tick now) {
+std::optional<bool> Forecast::Got(LogicalUse* use, Tick now) {
   Access(now);
   // Going back in time, from get to get, is last in, first out.
   if (use->put_at != last_got_put_) {
@@ -104,7 +105,7 @@ void Forecast::Got(LogicalUse* use, Tick now) {
     lifo_ = std::clamp(lifo_ + (back ? 1 : -1), -kLifoMost, kLifoMost);
     last_got_put_ = use->put_at;
   }
-  Learn(use, false);
+  return Learn(use, false);
 }
 
 Forecast::Told Forecast::Put(LogicalUse* use) {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 
 #include "core/types.h"
@@ -43,7 +44,8 @@ class Forecast {
 
   // A client's access now.
   void Created(NameId name, Bytes size, LogicalUse* use, Tick now);
-  void Got(LogicalUse* use, Tick now);
+  // Whether what was told at the put came true; nothing if nothing was known.
+  std::optional<bool> Got(LogicalUse* use, Tick now);
   Told Put(LogicalUse* use);
   void Freed(LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
@@ -51,6 +53,9 @@ class Forecast {
   void Step();
   // The time until the next access says nothing: the client waits for the store.
   void Stalled() { last_access_ = Tick::max(); }
+
+  // Whether a told position is an assumption and no more.
+  static bool IsAssumed(int64_t position) { return position > kFar / 2; }
 
   int64_t position() const { return position_; }
   // What a position is worth in time.
@@ -71,7 +76,7 @@ class Forecast {
 
   uint32_t Identify(NameId name, Bytes size);
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
-  void Learn(LogicalUse* use, bool freed);
+  std::optional<bool> Learn(LogicalUse* use, bool freed);
   void Access(Tick now);
   void InferStep();
   void BeginIteration();

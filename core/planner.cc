@@ -61,6 +61,10 @@ TierView Planner::HostTier() const {
 const PlannerStats& Planner::stats() const {
   return state_->stats();
 }
+Explanation Planner::Explain(TensorId id, Tick now) const {
+  return state_->Explain(*state_->catalog().Find(id), now);
+}
+
 const PlannerStats& Planner::StatsOf(ClientId client) const {
   return state_->StatsOf(client);
 }

@@ -78,6 +78,32 @@ struct TensorView {
   bool on_host;
 };
 
+// Why a tensor is where it is, as far as the planner looks at it.
+struct Explanation {
+  enum class Future : uint8_t {
+    kUnknown,
+    kHintedTime,
+    kHintedOrder,
+    kHintedNever,
+    kLearned,
+    kLearnedFreed,   // it will be freed, not read
+    kLastInFirstOut  // nothing is known yet; what was put last is expected first
+  };
+  TensorView tensor;
+  Future future = Future::kUnknown;
+  Duration needed_in{0};     // as far as that says; 0: unknown or due
+  Duration last_put_ago{0};  // kUnknown: since then it has lain idle
+  Duration copy_back{0};     // what bringing it back would take the link
+  Duration copy_out{0};      // and taking it out; 0: a drop does
+  Duration recompute{0};     // what the client says making it anew takes; 0: it cannot
+  bool given_up = false;     // it left so
+  double value = 0;          // of its leaving: bytes for seconds of harm; 0: it cannot leave now
+  bool prefetched = false;   // brought unasked, and not used yet
+  uint64_t gets = 0;
+  uint64_t predictions_right = 0;  // of its client
+  uint64_t predictions_wrong = 0;
+};
+
 struct ClientView {
   ClientId client;
   TenantId tenant;
@@ -106,6 +132,10 @@ struct PlannerStats {
   uint64_t prefetches_unused = 0;
   uint64_t rescues = 0;
   uint64_t drops_clean = 0;
+  uint64_t given_up = 0;           // left without a copy, to be made anew
+  uint64_t recomputes = 0;         // of these: asked for again
+  uint64_t predictions_right = 0;  // next uses that were learned and came true
+  uint64_t predictions_wrong = 0;
   uint64_t waiting = 0;  // requests waiting now
   Bytes out;             // device to host, begun
   Bytes in;              // host to device, begun
@@ -132,6 +162,8 @@ class Planner {
   // REQUIRES: `tensor` is known (Knows()).
   TensorView View(TensorId tensor) const;
   bool Knows(TensorId tensor) const;
+  // REQUIRES: `tensor` is known. Its client may be gone.
+  Explanation Explain(TensorId tensor, Tick now) const;
   // Up to `limit` tensors (of one client, or of all) whose row is at or after `*cursor`, which is
   // advanced; 0 begins and comes back when there are no more.
   std::vector<TensorView> List(uint64_t* cursor, size_t limit, const ClientId* client) const;

@@ -89,15 +89,6 @@ void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
   }
 }
 
-void Planner::State::Predict(Client& client, Tensor& tensor) {
-  const Forecast::Told told = client.forecast.Put(&tensor.logical);
-  if (tensor.use_kind != UseKind::kUnknown || tensor.never) return;  // a hint knows better
-  if (told.source == Forecast::Source::kNothing) return;
-  tensor.use_kind = UseKind::kLearned;
-  tensor.use_key = told.position;
-  tensor.dies = told.freed;
-}
-
 std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(Arena& arena, UseKind kind) {
   if (kind == UseKind::kAt) return arena.due_at;
   return kind == UseKind::kOrder ? arena.due_order : arena.due_learned;
@@ -116,7 +107,7 @@ void Planner::State::Reindex(Tensor& tensor) {
 }
 
 void Planner::State::List(Tensor& tensor) {
-  if (tensor.listed || tensor.waiting || tensor.never || tensor.dies) return;
+  if (tensor.listed || tensor.waiting || tensor.never || tensor.dies || tensor.given_up) return;
   if (tensor.use_kind == UseKind::kUnknown) return;
   DueList(*ArenaOf(tensor), tensor.use_kind).emplace(tensor.use_key, tensor.id);
   tensor.listed = true;
@@ -440,7 +431,8 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   const bool has_device = tensor.device_block != ExtentMap::kNone;
   const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
   RAVEN_CHECK(has_device == !away);
-  if (tensor.residency == Residency::kAway) RAVEN_CHECK(tensor.on_host && !tensor.dirty());
+  if (tensor.residency == Residency::kAway)
+    RAVEN_CHECK(tensor.given_up != (tensor.on_host && !tensor.dirty()));
   RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
   if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
   if (tensor.listed) {

@@ -1,5 +1,6 @@
 // What each event does to the planner's books.
 #include <algorithm>
+#include <bit>
 
 #include "core/check.h"
 #include "core/planner_state.h"
@@ -216,12 +217,8 @@ void Planner::State::On(const FetchRequested& event) {
   arena->consuming = true;
   arena->growing = false;
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
-  if (options_.learn) {
-    Forecast& forecast = FindClient(tensor->client)->forecast;
-    forecast.Got(&tensor->logical, now_);
-    forecast.Stalled();
-  }
-  if (tensor->gets < UINT16_MAX) ++tensor->gets;
+  CountGet(*tensor);
+  FindClient(tensor->client)->forecast.Stalled();
   const bool here = tensor->device == event.device;
   if (tensor->residency == Residency::kLost) {
     plan_->push_back(Deny{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
@@ -284,7 +281,13 @@ void Planner::State::On(const PutSeen& event) {
   SetInUse(*tensor, false);
   tensor->quiet = false;
   tensor->put_seen = true;
+  tensor->giving_up = false;
   tensor->writes = event.writes;
+  const Duration copies = BothCopies(tensor->size);
+  const bool anew = event.recompute > Duration{0} && event.recompute < copies;
+  tensor->recompute =
+      anew ? static_cast<uint8_t>(std::bit_width(static_cast<uint64_t>(event.recompute.count())))
+           : uint8_t{0};
   if (tensor->on_host && tensor->dirty() && !tensor->copying) {
     FreeHost(*tensor);
     HostRoomCame();
@@ -311,8 +314,8 @@ void Planner::State::On(const GetSeen& event) {
   // An old entry that comes late: what is prefetched cannot be had before it has arrived.
   if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   Count(tensor->client, &PlannerStats::hits, 1);
-  if (tensor->gets < UINT16_MAX) ++tensor->gets;
-  if (options_.learn) FindClient(tensor->client)->forecast.Got(&tensor->logical, now_);
+  CountGet(*tensor);
+  tensor->giving_up = false;
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   Arena* arena = ArenaOf(*tensor);
   arena->consuming = true;
@@ -338,6 +341,7 @@ void Planner::State::On(const Dropped& event) {
   Touch(arena);
   if (FinishIfGone(*tensor)) return;
   if (!event.taken) {
+    tensor->giving_up = false;
     if (tensor->residency == Residency::kLeaving) {  // else the log has told of the get meanwhile
       SetInUse(*tensor, true);
       tensor->quiet = false;
@@ -346,6 +350,7 @@ void Planner::State::On(const Dropped& event) {
     Reindex(*tensor);
     return;
   }
+  if (tensor->giving_up) return GiveUp(*tensor);
   if (tensor->dirty() && !tensor->never) {
     // A use that wrote, seen after the drop was proposed: the bytes are on the device alone and
     // must stay. The lease says Away, so the next get asks for it and finds it here.

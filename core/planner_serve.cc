@@ -45,8 +45,9 @@ Bytes RoundDown(Bytes bytes, Bytes unit) {
   return Bytes(bytes.count() / unit.count() * unit.count());
 }
 
+// Without a copy: it is not needed, is on the host as it is, or is made anew more cheaply.
 bool CanDrop(const Tensor& tensor) {
-  return tensor.never || !tensor.dirty();
+  return tensor.never || !tensor.dirty() || tensor.recompute > 0;
 }
 }  // namespace
 
@@ -172,10 +173,18 @@ bool Planner::State::TryFetch(Arena& arena, const Request& given) {
   tensor.waiting = false;
   tensor.device = arena.device;
   tensor.device_block = *block;
-  StartCopyIn(arena, tensor, true);
+  const bool anew = tensor.given_up;
+  if (anew) {
+    tensor.given_up = false;
+    tensor.residency = Residency::kOnDevice;
+    Count(tensor.client, &PlannerStats::recomputes, 1);
+  } else {
+    StartCopyIn(arena, tensor, true);
+  }
   SetInUse(tensor, true);
   tensor.quiet = false;
-  plan_->push_back(Promise{tensor.id, tensor.device, arena.map.OffsetOf(*block), true});
+  plan_->push_back(
+      Promise{tensor.id, tensor.device, arena.map.OffsetOf(*block), /*arriving=*/!anew, anew});
   return true;
 }
 
@@ -333,6 +342,7 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   if (options_.policy == Policy::kGdsf) arena.index.Age(tensor);
   tensor.residency = Residency::kLeaving;
   if (CanDrop(tensor)) {
+    tensor.giving_up = tensor.dirty() && !tensor.never;
     plan_->push_back(Drop{tensor.id});
   } else {
     StartCopyOut(arena, tensor, false);
@@ -523,12 +533,6 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
   Count(tensor.client, &PlannerStats::prefetches, 1);
   StartCopyIn(arena, tensor, false);
   return true;
-}
-
-// By a hint, or learned; what is only assumed does not count.
-bool Planner::State::KnowsAhead(const Tensor& tensor) {
-  if (tensor.use_kind != UseKind::kLearned) return tensor.use_kind != UseKind::kUnknown;
-  return FindClient(tensor.client)->forecast.right() > 0;
 }
 
 void Planner::State::Preclean(Arena& arena) {

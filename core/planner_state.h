@@ -33,6 +33,7 @@ class Planner::State {
   TensorId Find(ClientId client, SlotId slot) const;
   TensorView ViewOf(const Tensor& tensor) const;
   ClientView ViewOf(ClientId client) const;
+  Explanation Explain(const Tensor& tensor, Tick now) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
   TierView HostTier() const;
@@ -208,6 +209,13 @@ class Planner::State {
   void BackOff(Arena& arena);
   void Charge(Arena& arena, Bytes size);
   void Refund(Arena& arena, Bytes size);
+
+  // A get of it: what is known of it and of its client grows.
+  void CountGet(Tensor& tensor);
+  // Its bytes are gone; the client makes them anew when it wants them.
+  void GiveUp(Tensor& tensor);
+  // What taking so much out and bringing it back costs.
+  Duration BothCopies(Bytes size) const;
 
   // Requests.
   void Enqueue(Request request);

@@ -365,6 +365,67 @@ TEST(PlannerRegressionTest, AFailFastCreateGetsASlabWhileOthersLeave) {
   EXPECT_EQ(s.StateOf("D"), State::kInUse);
 }
 
+// ---- Keep, move or make anew.
+
+TEST(PlannerRecomputeTest, WhatIsMadeAnewMoreCheaplyLeavesWithoutACopy) {
+  Bare bare(KiB(4));
+  const TensorId tensor = bare.Create(0, KiB(4));
+  bare.Tell(PutSeen{tensor, 1, {}, std::chrono::microseconds(1)});
+  bare.Tell(Quiet{tensor});
+  bare.Request(1, KiB(4));
+  EXPECT_EQ(bare.Take<Drop>().tensor, tensor);
+  bare.Tell(Dropped{tensor, true});
+  bare.Tell(Freed{bare.Take<Grant>().tensor});
+  EXPECT_TRUE(bare.planner().Explain(tensor, Tick(seconds(1))).given_up);
+  bare.Tell(FetchRequested{tensor, kDevice, Tick(seconds(20))});
+  const Promise promise = bare.Take<Promise>();
+  EXPECT_TRUE(promise.recompute);
+  EXPECT_FALSE(promise.arriving);
+  EXPECT_FALSE(bare.Has<CopyIn>());
+  EXPECT_EQ(bare.planner().stats().recomputes, 1u);
+  // Made anew and put without that offer it is copied like any other.
+  bare.Put(tensor, 2);
+  bare.Request(2, KiB(4));
+  EXPECT_TRUE(bare.Has<CopyOut>());
+}
+
+TEST(PlannerRecomputeTest, WhatIsCopiedMoreCheaplyIsCopied) {
+  Bare bare(KiB(4));
+  const TensorId tensor = bare.Create(0, KiB(4));
+  bare.Tell(PutSeen{tensor, 1, {}, seconds(1)});
+  bare.Tell(Quiet{tensor});
+  bare.Request(1, KiB(4));
+  EXPECT_TRUE(bare.Has<CopyOut>());
+}
+
+TEST(PlannerRecomputeTest, AGetThatIsFasterKeepsTheBytes) {
+  Bare bare(KiB(4));
+  const TensorId tensor = bare.Create(0, KiB(4));
+  bare.Tell(PutSeen{tensor, 1, {}, std::chrono::microseconds(1)});
+  bare.Tell(Quiet{tensor});
+  bare.Request(1, KiB(4));
+  bare.Take<Drop>();
+  bare.Tell(Dropped{tensor, false});
+  EXPECT_TRUE(bare.ResidencyOf(tensor) == Residency::kOnDevice);
+  bare.Put(tensor, 2);
+  EXPECT_EQ(bare.Take<CopyOut>().tensor, tensor);
+}
+
+TEST(PlannerExplainTest, SaysWhatIsKnownOfATensor) {
+  using Future = Explanation::Future;
+  Bare bare(KiB(8));
+  const Tick now(seconds(1));
+  const TensorId hinted = bare.Create(0, KiB(4));
+  bare.Put(hinted, 1, At(now + milliseconds(5)));
+  const TensorId unknown = bare.Create(1, KiB(4));
+  bare.Put(unknown, 1);
+  EXPECT_EQ(bare.planner().Explain(hinted, now).future, Future::kHintedTime);
+  EXPECT_EQ(bare.planner().Explain(hinted, now).needed_in, milliseconds(5));
+  EXPECT_GT(bare.planner().Explain(hinted, now).value, 0);
+  EXPECT_EQ(bare.planner().Explain(unknown, now).future, Future::kUnknown);
+  EXPECT_GT(bare.planner().Explain(unknown, now).copy_out, Duration{0});
+}
+
 TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
   constexpr TenantId kTenant{1};
   PlannerOptions options;

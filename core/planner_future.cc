@@ -1,0 +1,96 @@
+// What the planner knows of a tensor's future and of the ways to do without its bytes, and how it
+// tells people.
+#include <algorithm>
+
+#include "core/planner_state.h"
+
+namespace ravenstore::core {
+
+Duration Planner::State::BothCopies(Bytes size) const {
+  const auto bytes = static_cast<double>(size.count());
+  return 2 * options_.link.latency +
+         std::chrono::duration_cast<Duration>(
+             std::chrono::duration<double>(bytes / options_.link.up_bytes_per_second +
+                                           bytes / options_.link.down_bytes_per_second));
+}
+
+void Planner::State::Predict(Client& client, Tensor& tensor) {
+  const Forecast::Told told = client.forecast.Put(&tensor.logical);
+  if (tensor.use_kind != UseKind::kUnknown || tensor.never) return;  // a hint knows better
+  if (told.source == Forecast::Source::kNothing) return;
+  tensor.use_kind = UseKind::kLearned;
+  tensor.use_key = told.position;
+  tensor.dies = told.freed;
+}
+
+Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
+  using Future = Explanation::Future;
+  Explanation why;
+  why.tensor = ViewOf(tensor);
+  why.given_up = tensor.given_up;
+  why.prefetched = tensor.prefetched;
+  why.gets = tensor.gets;
+  if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
+  const auto link = [&](double bytes_per_second) {
+    return options_.link.latency +
+           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+               static_cast<double>(tensor.size.count()) / bytes_per_second));
+  };
+  why.copy_back = link(options_.link.up_bytes_per_second);
+  if (tensor.dirty() && !tensor.never) why.copy_out = link(options_.link.down_bytes_per_second);
+  const auto found = clients_.find(tensor.client);
+  if (found == clients_.end()) return why;
+  const Client& client = *found->second;
+  why.predictions_right = client.stats.predictions_right;
+  why.predictions_wrong = client.stats.predictions_wrong;
+  if (const Arena* arena = client.arenas[ToInt(tensor.device)].get();
+      arena != nullptr && EvictionIndex::Contains(tensor))
+    why.value = arena->index.Value(tensor, now, options_.link);
+  if (tensor.never) return why.future = Future::kHintedNever, why;
+  switch (tensor.use_kind) {
+    case UseKind::kAt:
+      why.future = Future::kHintedTime;
+      why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - now);
+      break;
+    case UseKind::kOrder: why.future = Future::kHintedOrder; break;
+    case UseKind::kLearned:
+      if (Forecast::IsAssumed(tensor.use_key)) return why.future = Future::kLastInFirstOut, why;
+      why.future = tensor.dies ? Future::kLearnedFreed : Future::kLearned;
+      why.needed_in = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+          static_cast<double>(std::max<int64_t>(0, tensor.use_key - client.forecast.position())) *
+          client.forecast.seconds_per_position()));
+      break;
+    case UseKind::kUnknown:
+      if (options_.policy == Policy::kValue)
+        why.last_put_ago = now - Tick(Duration(-tensor.use_key));
+      break;
+  }
+  return why;
+}
+
+void Planner::State::CountGet(Tensor& tensor) {
+  if (tensor.gets < UINT16_MAX) ++tensor.gets;
+  if (!options_.learn) return;
+  const auto told = FindClient(tensor.client)->forecast.Got(&tensor.logical, now_);
+  if (!told) return;
+  Count(tensor.client, *told ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong,
+        1);
+}
+
+void Planner::State::GiveUp(Tensor& tensor) {
+  SetInUse(tensor, false);
+  Count(tensor.client, &PlannerStats::given_up, 1);
+  FreeDevice(tensor);
+  FreeHost(tensor);
+  tensor.residency = Residency::kAway;
+  tensor.giving_up = false;
+  tensor.given_up = true;
+}
+
+// By a hint, or learned; what is only assumed does not count.
+bool Planner::State::KnowsAhead(const Tensor& tensor) {
+  if (tensor.use_kind != UseKind::kLearned) return tensor.use_kind != UseKind::kUnknown;
+  return !Forecast::IsAssumed(tensor.use_key);
+}
+
+}  // namespace ravenstore::core
