@@ -83,6 +83,12 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
             static_cast<double>(std::abs(tensor.use_key - order_cursor_) + 1) * kOrderStepSeconds;
         break;
       case UseKind::kLearned:
+        if (Forecast::IsAssumed(tensor.use_key) && !forecast_->Assumes()) {
+          // Refuted: as long again as it has lain idle.
+          const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
+          distance = (idle + 1.0) * forecast_->seconds_per_position();
+          break;
+        }
         distance = static_cast<double>(std::abs(tensor.use_key - forecast_->position()) + 1) *
                    forecast_->seconds_per_position();
         break;

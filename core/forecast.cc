@@ -14,6 +14,7 @@ constexpr double kAccurate = 0.85;
 constexpr uint64_t kLeastCreates = 4;
 constexpr size_t kMostTurns = 64;
 constexpr double kSmoothing = 0.05;
+constexpr double kAccuracySmoothing = 0.02;
 // A pause as long as this is no part of the program's rhythm.
 constexpr double kLongestGapSeconds = 1.0;
 }  // namespace
@@ -85,9 +86,9 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   }
   const uint32_t least = std::min(record.distance, distance);
   const uint32_t most = std::max(record.distance, distance);
-  const bool close = record.freed == freed && most - least <= most / 8 + 4;
+  const bool close = record.freed == freed && most - least <= most / 16 + 2;
   ++(close ? right_ : wrong_);
-  accuracy_ += kSmoothing * ((close ? 1 : 0) - accuracy_);
+  accuracy_ += kAccuracySmoothing * ((close ? 1 : 0) - accuracy_);
   if (close) {
     record.confidence = std::min<uint8_t>(kSure, record.confidence + 1);
     record.distance = distance;
@@ -102,7 +103,7 @@ std::optional<bool> Forecast::Got(LogicalUse* use, Tick now) {
   // Going back in time, from get to get, is last in, first out.
   if (use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;
-    lifo_ = std::clamp(lifo_ + (back ? 1 : -1), -kLifoMost, kLifoMost);
+    lifo_ = std::clamp(lifo_ + (back ? 1 : -2), -kLifoMost, kLifoMost);
     last_got_put_ = use->put_at;
   }
   return Learn(use, false);
@@ -119,7 +120,7 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   const auto record = records_.find(KeyOf(*use));
   if (record != records_.end() && accuracy_ >= kAccurate)
     return {Source::kLearned, record->second.freed, position_ + record->second.distance};
-  if (lifo_ > 0) return {Source::kLastInFirstOut, false, kFar - position_};
+  if (Assumes()) return {Source::kLastInFirstOut, false, kFar - position_};
   return {};
 }
 

@@ -57,6 +57,9 @@ class Forecast {
   // Whether a told position is an assumption and no more.
   static bool IsAssumed(int64_t position) { return position > kFar / 2; }
 
+  // Whether that assumption still holds.
+  bool Assumes() const { return lifo_ >= kLifoHolds; }
+
   int64_t position() const { return position_; }
   // What a position is worth in time.
   double seconds_per_position() const { return seconds_per_position_; }
@@ -94,9 +97,10 @@ class Forecast {
   uint64_t created_ = 0;                          // since the iteration began
   std::unordered_map<uint64_t, uint32_t> turns_;  // how often frees ended with so many alive
 
-  int lifo_ = 1;               // saturating: whether what was put last comes back first
+  static constexpr int kLifoHolds = 4;
+  int lifo_ = kLifoHolds;      // saturating: whether what was put last comes back first
   uint32_t last_got_put_ = 0;  // when the tensor of the last get was put
-  double accuracy_ = 1;        // the share of predictions that came true, lately
+  double accuracy_ = 0.9;        // the share of predictions that came true, lately
   uint64_t right_ = 0;
   uint64_t wrong_ = 0;
 };

@@ -494,6 +494,9 @@ void Planner::State::Prefetch(Arena& arena) {
                                                    : arena.due_at;
     if (due.empty()) return;
     const Tensor& next = *catalog_.Find(due.begin()->second);
+    const bool refuted = next.use_kind == UseKind::kLearned && Forecast::IsAssumed(next.use_key) &&
+                         !FindClient(arena.client)->forecast.Assumes();
+    if (refuted) return;
     if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
     bool is_due = true;
     if (!by_order) {

@@ -202,6 +202,20 @@ TEST(PlannerTest, ALoweredLimitGivesSlabsBack) {
   s.Put("E").Get("A").AllCopiesDone().Use("A");
 }
 
+TEST(PlannerTest, ADeviceThatOthersNeedGivesSlabsBackAndMayHaveThemAgain) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
+  EXPECT_EQ(s.Held(), KiB(16));
+  s.DeviceCapacity(KiB(8)).AllCopiesDone().Pass(milliseconds(5));
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Create("E", KiB(4)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Put("E").DeviceCapacity(KiB(64)).Create("F", KiB(8)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("F"), State::kInUse);
+  EXPECT_EQ(s.Held(), KiB(16));
+}
+
 TEST(PlannerTest, SlabsAndTheBudgetsRestServeTogetherWhatNeitherDoesAlone) {
   Script s({.capacity = KiB(8), .slab = KiB(2)});
   for (const char* name : {"A", "B", "C"}) s.Make(name, KiB(2));

@@ -125,6 +125,11 @@ class Script {
     return FinishSlabs();
   }
 
+  Script& DeviceCapacity(Bytes bytes) {
+    world_.SetDevice(DeviceId{0}, bytes);
+    return FinishSlabs();
+  }
+
   Script& Trim() { return world_.Trim(me_), FinishSlabs(); }
 
   // ---- Looking.

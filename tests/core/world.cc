@@ -40,6 +40,11 @@ void World::SetClient(ClientId client, Budgets budgets) {
   Execute();
 }
 
+void World::SetDevice(DeviceId device, Bytes capacity) {
+  Feed(DeviceLimit{device, capacity});
+  Execute();
+}
+
 void World::Trim(ClientId client) {
   Feed(Trimmed{client});
   Execute();

@@ -65,6 +65,7 @@ class World {
   // ---- Administration.
   void SetTenant(TenantId tenant, Budgets budgets);
   void SetClient(ClientId client, Budgets budgets);
+  void SetDevice(DeviceId device, Bytes capacity);
   void Trim(ClientId client);
   ClientId Attach(TenantId tenant, Budgets budgets);
   void Kill(ClientId client);
