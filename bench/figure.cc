@@ -48,6 +48,7 @@ std::string Json(const Figure& figure, const std::string& machine) {
                      ", \"unit\": " + Text(figure.unit) + ", \"bound\": " + Number(figure.bound) +
                      ", \"target\": " + Number(figure.target) + ", \"ok\": " + Truth(figure.Ok());
   if (!figure.skipped.empty()) json += ", \"skipped\": " + Text(figure.skipped);
+  if (!figure.detail.empty()) json += ", \"detail\": " + Text(figure.detail);
   return json + ", \"machine\": " + Text(machine) + "}";
 }
 

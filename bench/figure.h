@@ -17,6 +17,7 @@ struct Figure {
   std::optional<double> target = {};
   bool at_least = false;     // the target is a floor, else a ceiling
   std::string skipped = {};  // why there is no value
+  std::string detail = {};   // which case it comes from
 
   // A figure without a value is neither.
   std::optional<bool> Ok() const {

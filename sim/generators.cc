@@ -502,4 +502,21 @@ Trace WithReorder(Trace trace, double share, uint64_t seed) {
   return trace;
 }
 
+Trace WithPeriodChanged(Trace trace, size_t from, double factor) {
+  std::vector<size_t> iteration(trace.clients);
+  for (const Op& op : trace.ops) {
+    if (op.kind == OpKind::kStep) ++iteration[op.client];
+    if (op.kind != OpKind::kCreate || iteration[op.client] < from) continue;
+    Bytes& bytes = trace.tensors[op.tensor].bytes;
+    bytes = Round(static_cast<double>(bytes.count()) * factor);
+  }
+  std::fill(iteration.begin(), iteration.end(), 0);
+  for (Op& op : trace.ops) {
+    if (op.kind == OpKind::kStep) ++iteration[op.client];
+    if (op.kind == OpKind::kCompute && iteration[op.client] >= from)
+      op.time = Seconds(std::chrono::duration<double>(op.time).count() * factor);
+  }
+  return trace;
+}
+
 }  // namespace ravenstore::sim

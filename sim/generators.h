@@ -36,5 +36,8 @@ Trace WithHints(Trace trace, Hints hints, double share = 1, uint64_t seed = 1);
 Trace WithTimesPerturbed(Trace trace, double by, uint64_t seed);
 // In each iteration `share` of the gets change places with the next one, where both are free to.
 Trace WithReorder(Trace trace, double share, uint64_t seed);
+// From iteration `from` on, what is created and what is computed is `factor` of what it was: a
+// shorter sequence, a smaller batch.
+Trace WithPeriodChanged(Trace trace, size_t from, double factor);
 
 }  // namespace ravenstore::sim

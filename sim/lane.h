@@ -1,6 +1,7 @@
 // One direction of the link: chunk by chunk, demands first, as the daemon's TransferLane.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 
@@ -26,7 +27,7 @@ class Lane {
       : rate_(bytes_per_second), duplex_(hardware.duplex), per_copy_(hardware.per_copy) {}
 
   void Submit(const Job& job, bool demand) { (demand ? demands_ : background_).push_back(job); }
-  // Moves the tensor's job, if it still waits, among the demands.
+  // Moves the tensor's job among the demands, as far as it is not in flight.
   void Promote(core::TensorId tensor) {
     for (auto job = background_.begin(); job != background_.end(); ++job) {
       if (job->tensor != tensor) continue;
@@ -34,48 +35,65 @@ class Lane {
       background_.erase(job);
       return;
     }
-    if (current_ && current_->tensor == tensor) current_demand_ = true;
   }
-  bool busy() const { return current_.has_value(); }
+  bool busy() const { return busy_; }
 
   // Begins the next chunk, if there is one and the lane is idle: how long it takes.
   std::optional<core::Duration> Begin(bool other_busy) {
-    if (current_ || (demands_.empty() && background_.empty())) return std::nullopt;
-    current_demand_ = !demands_.empty();
-    auto& queue = current_demand_ ? demands_ : background_;
-    current_ = queue.front();
-    queue.pop_front();
-    chunk_ = std::min(current_->left, kChunk);
-    bytes_ += chunk_;
+    Enqueue();
+    if (busy_ || flight_.empty()) return std::nullopt;
+    busy_ = true;
+    const core::Bytes chunk = flight_.front().bytes;
+    bytes_ += chunk;
     const double seconds =
-        static_cast<double>(chunk_.count()) / (rate_ * (other_busy ? duplex_ : 1.0));
+        static_cast<double>(chunk.count()) / (rate_ * (other_busy ? duplex_ : 1.0));
     return per_copy_ +
            std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
   }
   // The chunk is done: the job, if that was its last.
   std::optional<Job> End() {
-    Job job = *current_;
-    current_.reset();
-    job.left -= chunk_;
-    if (job.left == core::Bytes{0}) return job;
-    (current_demand_ ? demands_ : background_).push_front(job);
+    const Piece piece = flight_.front();
+    flight_.pop_front();
+    flight_bytes_ -= piece.bytes;
+    busy_ = false;
+    if (piece.job.left == core::Bytes{0}) return piece.job;
     return std::nullopt;
   }
-  core::TensorId current() const { return current_->tensor; }
-  uint32_t current_row() const { return current_->row; }
+  uint32_t current_row() const { return flight_.front().job.row; }
   core::Bytes bytes() const { return bytes_; }
 
  private:
   static constexpr core::Bytes kChunk = core::MiB(16);
+  static constexpr core::Bytes kInFlight = core::MiB(32);
+  static constexpr size_t kCopiesInFlight = 64;
+  struct Piece {
+    Job job;  // with what is left after it
+    core::Bytes bytes;
+  };
+
+  // What is in flight goes over the link in order: a demand waits for it.
+  void Enqueue() {
+    while (!demands_.empty() || !background_.empty()) {
+      auto& queue = demands_.empty() ? background_ : demands_;
+      Job& job = queue.front();
+      const core::Bytes chunk = std::min(job.left, kChunk);
+      if (flight_.size() >= kCopiesInFlight) return;
+      if (!flight_.empty() && flight_bytes_ + chunk > kInFlight) return;
+      job.left -= chunk;
+      flight_.push_back({job, chunk});
+      flight_bytes_ += chunk;
+      if (job.left == core::Bytes{0}) queue.pop_front();
+    }
+  }
 
   double rate_;
   double duplex_;
   core::Duration per_copy_;
   std::deque<Job> demands_;
   std::deque<Job> background_;
-  std::optional<Job> current_;
-  bool current_demand_ = false;
-  core::Bytes chunk_;
+  std::deque<Piece> flight_;
+  core::Bytes flight_bytes_;
+  bool busy_ = false;
   core::Bytes bytes_;
 };
 

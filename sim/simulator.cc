@@ -259,10 +259,12 @@ void Simulator::Do(const core::CopyIn& action) {
 
 void Simulator::CountStall(Client& client, uint32_t index, Tick begin, Tick end) {
   outcome_.stall += end - begin;
+  const Op& op = trace_.ops[client.program[client.next]];
+  if (op.kind == OpKind::kCreate) outcome_.create_stall += end - begin;
   if (outcome_.iteration_stall.size() <= client.iteration)
     outcome_.iteration_stall.resize(client.iteration + 1);
   outcome_.iteration_stall[client.iteration] += end - begin;
-  KeepSpan(Span::Kind::kStall, index, begin, end, trace_.ops[client.program[client.next]].tensor);
+  KeepSpan(Span::Kind::kStall, index, begin, end, op.tensor);
 }
 
 void Simulator::Resume(uint32_t index, Duration more) {

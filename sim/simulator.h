@@ -44,6 +44,7 @@ struct Outcome {
   core::Duration time{0};
   core::Duration compute{0};                    // summed over clients
   core::Duration stall{0};                      // summed over clients, recomputation included
+  core::Duration create_stall{0};               // of it, what creates waited
   std::vector<core::Duration> iteration_stall;  // by iteration, all clients' together
   core::PlannerStats stats;
   core::Bytes up;  // bytes over the link

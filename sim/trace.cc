@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <istream>
+#include <numeric>
 #include <ostream>
 #include <unordered_map>
 
@@ -199,30 +200,31 @@ Status Validate(const Trace& trace) {
   return core::Ok();
 }
 
+// Clients are independent: each may have its most when the others have theirs.
 Bytes Trace::Footprint() const {
-  Bytes live;
-  Bytes most;
+  std::vector<Bytes> live(clients);
+  std::vector<Bytes> most(clients);
   for (const Op& op : ops) {
-    if (op.kind == OpKind::kCreate) live += tensors[op.tensor].bytes;
-    if (op.kind == OpKind::kFree) live -= tensors[op.tensor].bytes;
-    most = std::max(most, live);
+    if (op.kind == OpKind::kCreate) live[op.client] += tensors[op.tensor].bytes;
+    if (op.kind == OpKind::kFree) live[op.client] -= tensors[op.tensor].bytes;
+    most[op.client] = std::max(most[op.client], live[op.client]);
   }
-  return most;
+  return std::accumulate(most.begin(), most.end(), Bytes{});
 }
 
 Bytes Trace::LargestStep() const {
-  Bytes used;
-  Bytes most;
+  std::vector<Bytes> used(clients);
+  std::vector<Bytes> most(clients);
   std::vector<bool> in_use(tensors.size());
   for (const Op& op : ops) {
     if (op.kind > OpKind::kFree) continue;
     const bool now = op.kind == OpKind::kCreate || op.kind == OpKind::kGet;
-    if (now && !in_use[op.tensor]) used += tensors[op.tensor].bytes;
-    if (!now && in_use[op.tensor]) used -= tensors[op.tensor].bytes;
+    if (now && !in_use[op.tensor]) used[op.client] += tensors[op.tensor].bytes;
+    if (!now && in_use[op.tensor]) used[op.client] -= tensors[op.tensor].bytes;
     in_use[op.tensor] = now;
-    most = std::max(most, used);
+    most[op.client] = std::max(most[op.client], used[op.client]);
   }
-  return most;
+  return std::accumulate(most.begin(), most.end(), Bytes{});
 }
 
 }  // namespace ravenstore::sim

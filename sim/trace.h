@@ -40,7 +40,7 @@ struct Trace {
   std::vector<TraceTensor> tensors;
   std::vector<Op> ops;
 
-  // The sum over all tensors that live at once, at its most: 100% of a budget.
+  // The sum over all tensors that live at once, at its most for each client: 100% of a budget.
   core::Bytes Footprint() const;
   // The least budget under which every step (what is in use at once) fits.
   core::Bytes LargestStep() const;

@@ -1,0 +1,23 @@
+// The planner's figures: how well it decides, in the simulator, what deciding costs, and whether
+// the simulator tells the truth.
+#pragma once
+
+#include <functional>
+
+#include "bench/figure.h"
+
+namespace ravenstore::bench {
+
+using Report = std::function<void(const Figure&)>;
+
+// Every generated trace under every feasible budget (sim/score.h): the worst of each kind, of
+// the replays that got through; the others have a figure of their own. `table`: prints each case as
+// a line of a markdown table instead.
+void MeasurePlannerScores(bool table, const Report& report);
+// Time per event with 10^6 tensors, and events per second of a whole simulation.
+void MeasurePlannerCost(double scale, const Report& report);
+// Traces replayed by a real client on the host backend's slow link ($RAVENSTORE_DAEMON), against
+// their simulated time.
+void MeasureSimulatorTruth(double scale, const Report& report);
+
+}  // namespace ravenstore::bench

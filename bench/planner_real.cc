@@ -1,0 +1,146 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/planner_figures.h"
+#include "client/client.h"
+#include "core/check.h"
+#include "ipc/clock.h"
+#include "sim/generators.h"
+#include "sim/score.h"
+#include "sim/simulator.h"
+#include "tests/daemon/daemon_process.h"
+
+namespace ravenstore::bench {
+
+namespace {
+
+using core::Bytes;
+using core::Duration;
+using sim::Op;
+using sim::OpKind;
+using sim::Trace;
+
+constexpr double kBytesPerSecond = 5e8;
+constexpr int kRuns = 5;
+
+struct Scaled {
+  const char* name;
+  int iterations;
+  double bytes;  // of what the generator says
+  double time;
+};
+// So small that memory has room, so slow that sleeping is exact enough.
+constexpr Scaled kTraces[] = {
+    {"gpt2-small", 4, 1.0 / 16, 10},
+    {"cyclic-weights", 3, 1.0 / 64, 1},
+    {"moe", 2, 1.0 / 64, 1},
+};
+
+Trace Shrink(const Scaled& scaled, const sim::Hardware& hardware) {
+  Trace trace = sim::Generate(scaled.name, hardware, scaled.iterations);
+  for (sim::TraceTensor& tensor : trace.tensors) {
+    const double bytes = static_cast<double>(tensor.bytes.count()) * scaled.bytes;
+    tensor.bytes = Bytes(static_cast<uint64_t>(bytes)).RoundUp(core::kExtentAlignment);
+  }
+  for (Op& op : trace.ops)
+    op.time = Duration(std::llround(static_cast<double>(op.time.count()) * scaled.time));
+  return trace;
+}
+
+PutOptions OptionsOf(const Op& op) {
+  PutOptions options;
+  options.not_modified = !op.modified;
+  if (op.next_use.kind == core::NextUse::Kind::kAt)
+    options.needed_in = op.next_use.at.time_since_epoch();
+  if (op.next_use.kind == core::NextUse::Kind::kOrder) options.order = op.next_use.order;
+  options.not_needed = op.next_use.kind == core::NextUse::Kind::kNever;
+  return options;
+}
+
+// Replays the trace as a client that sleeps where it would compute: the seconds that it took from
+// the second iteration on. The first one touches memory for the first time, which the host backend
+// pays for page by page and a device does not.
+double Replay(const Trace& trace, Bytes budget) {
+  const daemon::DaemonProcess daemon(
+      {"--link-bytes-per-second", std::to_string(static_cast<uint64_t>(kBytesPerSecond))});
+  Store store = Store::connect(
+      {.socket = daemon.socket(), .name = "replay", .device_budget = budget.count()});
+  std::vector<Tensor> tensors(trace.tensors.size());
+  std::optional<core::Tick> begin;
+  for (const Op& op : trace.ops) {
+    switch (op.kind) {
+      case OpKind::kCreate:
+        tensors[op.tensor] = store.create(trace.tensors[op.tensor].bytes.count());
+        break;
+      case OpKind::kGet:
+        store.get(
+            tensors[op.tensor], nullptr,
+            {.access = op.read_only ? Access::kReadOnly : Access::kReadWrite, .blocking = true});
+        break;
+      case OpKind::kPut: store.put(tensors[op.tensor], nullptr, OptionsOf(op)); break;
+      case OpKind::kFree: store.free(std::move(tensors[op.tensor]), nullptr); break;
+      case OpKind::kCompute: std::this_thread::sleep_for(op.time); break;
+      case OpKind::kStep:
+        store.step();
+        if (!begin) begin = ipc::Now();
+        break;
+    }
+  }
+  const double seconds = std::chrono::duration<double>(ipc::Now() - *begin).count();
+  tensors.clear();
+  return seconds;
+}
+
+double SimulatedSeconds(const Trace& trace, const sim::Outcome& outcome) {
+  Duration time = sim::StallFrom(outcome, 1);
+  bool begun = false;
+  for (const Op& op : trace.ops) {
+    begun = begun || op.kind == OpKind::kStep;
+    if (begun) time += op.time;
+  }
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+void MeasureSimulatorTruth(double scale, const Report& report) {
+  // The host backend's link: a rate, and what a sleep and a look at the log take.
+  sim::Hardware hardware = sim::kHardware[0];
+  hardware.name = "host backend";
+  hardware.up = hardware.down = kBytesPerSecond;
+  hardware.duplex = 1;
+  hardware.latency = std::chrono::microseconds(50);
+  hardware.per_copy = Duration{0};
+  double worst = 0;
+  std::string detail;
+  for (const Scaled& scaled : kTraces) {
+    const Trace trace = sim::WithHints(Shrink(scaled, sim::kHardware[0]), sim::Hints::kTime);
+    const Bytes budget = Bytes(trace.Footprint().count() / 10 * 6).RoundUp(core::MiB(2));
+    const sim::Outcome outcome = sim::Simulate(trace, *sim::SetupFor("value", hardware, budget));
+    RAVEN_CHECK(outcome.failure.empty());
+    const double simulated = SimulatedSeconds(trace, outcome);
+    std::vector<double> times;
+    for (int run = 0; run < std::max(1, static_cast<int>(kRuns * scale)); ++run)
+      times.push_back(Replay(trace, budget));
+    const double real = Median(times);
+    const double off = std::abs(simulated - real) / real;
+    char words[128];
+    std::snprintf(words, sizeof(words), "%s%s: %.3f s simulated, %.3f s real",
+                  detail.empty() ? "" : "; ", scaled.name, simulated, real);
+    detail += words;
+    worst = std::max(worst, off);
+  }
+  report({.name = "planner.sim_vs_real_worst",
+          .unit = "share",
+          .value = worst,
+          .target = 0.10,
+          .detail = detail});
+}
+
+}  // namespace ravenstore::bench

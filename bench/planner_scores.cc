@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "bench/planner_figures.h"
+#include "sim/generators.h"
+#include "sim/score.h"
+#include "sim/simulator.h"
+
+namespace ravenstore::bench {
+
+namespace {
+
+using core::Duration;
+using sim::Hints;
+using sim::Outcome;
+using sim::Trace;
+
+constexpr const char* kMachines[] = {"h200-pcie5", "a100-pcie4"};
+constexpr int kIterations = 6;
+// The first iteration that counts for what is learned.
+constexpr size_t kLearnedFrom = 2;
+constexpr uint64_t kSeed = 7;
+constexpr double kHintsKept = 0.7;
+
+double Milliseconds(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+double Seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// The largest value so far, and whose it is.
+struct Worst {
+  double value = 0;
+  std::string detail;
+
+  void Take(double candidate, const std::string& whose) {
+    if (!detail.empty() && candidate <= value) return;
+    value = candidate;
+    detail = whose;
+  }
+};
+
+// A replay that failed is counted apart.
+double RatioOf(const Outcome& outcome, size_t from, const sim::Reference& reference,
+               const sim::Allowance& allowed) {
+  if (!outcome.failure.empty()) return 0;
+  return sim::Ratio(sim::StallFrom(outcome, from), reference, allowed);
+}
+
+double TimeRatio(const Outcome& other, const Outcome& store) {
+  if (!store.failure.empty() || !other.failure.empty())
+    return std::numeric_limits<double>::quiet_NaN();
+  return Seconds(other.time) / Seconds(store.time);
+}
+
+class Scores {
+ public:
+  explicit Scores(bool table) : table_(table) {
+    if (!table_) return;
+    std::printf(
+        "| machine | trace | budget | compute | bound | oracle | hints: time | hints: order | "
+        "learned | LRU | GDSF | demand LRU |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  }
+
+  void AddTrace(const std::string& name, const sim::Hardware& hardware) {
+    const Trace trace = sim::Generate(name, hardware, kIterations);
+    for (const sim::Budget& budget : sim::FeasibleBudgets(trace)) {
+      where_ =
+          name + " at " + std::to_string(budget.percent) + "% on " + std::string(hardware.name);
+      AddCase(name, trace, hardware, budget);
+      if (!table_ && sim::IsPeriodic(name)) AddPerturbed(trace, hardware, budget);
+    }
+  }
+
+  void Tell(const Report& report) const {
+    if (table_) return;
+    const auto tell = [&](const char* name, const Worst& worst, double target) {
+      report({.name = name,
+              .unit = "x",
+              .value = worst.value,
+              .bound = 1.0,
+              .target = target,
+              .detail = worst.detail});
+    };
+    tell("planner.stall_hinted_worst", hinted_, sim::kHinted.of_bound);
+    tell("planner.stall_learned_worst", learned_, sim::kLearned.of_bound);
+    tell("planner.stall_perturbed_worst", perturbed_, sim::kPerturbed.of_bound);
+    report({.name = "planner.vs_lru_worst",
+            .unit = "x",
+            .value = 1 / slower_than_lru_.value,
+            .target = 1.0,
+            .at_least = true,
+            .detail = slower_than_lru_.detail});
+    const auto mean = [&](const char* name, double logarithms) {
+      report({.name = name,
+              .unit = "x",
+              .value = std::exp(logarithms / cases_),
+              .target = 1.3,
+              .at_least = true});
+    };
+    mean("planner.vs_lru_geomean", hinted_logarithms_);
+    mean("planner.vs_lru_geomean_learned", learned_logarithms_);
+    tell("planner.zipf_vs_best", zipf_, 1.05);
+    report({.name = "planner.replays_failed",
+            .unit = "replays",
+            .value = static_cast<double>(failed_),
+            .target = 0.0,
+            .detail = failures_});
+  }
+
+ private:
+  Outcome Run(const Trace& trace, const char* policy, const sim::Hardware& hardware,
+              core::Bytes budget) {
+    Outcome outcome = sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget));
+    if (!outcome.failure.empty() && std::string_view(policy) == "value") {
+      ++failed_;
+      // Once for all variants of a case.
+      if (failures_.find(where_) == std::string::npos)
+        failures_ += (failures_.empty() ? "" : "; ") + where_;
+    }
+    return outcome;
+  }
+
+  void AddCase(const std::string& name, const Trace& trace, const sim::Hardware& hardware,
+               const sim::Budget& budget) {
+    const sim::Reference whole = sim::FindReference(trace, hardware, budget.bytes, 0);
+    const Outcome by_time =
+        Run(sim::WithHints(trace, Hints::kTime), "value", hardware, budget.bytes);
+    const Outcome by_order =
+        Run(sim::WithHints(trace, Hints::kOrder), "value", hardware, budget.bytes);
+    const Outcome learned = Run(trace, "value", hardware, budget.bytes);
+    const Outcome lru = Run(trace, "lru", hardware, budget.bytes);
+    const Outcome gdsf = Run(trace, "gdsf", hardware, budget.bytes);
+    const Outcome demand = Run(trace, "demand-lru", hardware, budget.bytes);
+    if (table_) {
+      std::printf("| %s | %s | %d%% | %.1f | %.1f | %s |", std::string(hardware.name).c_str(),
+                  name.c_str(), budget.percent, Milliseconds(whole.bound.compute),
+                  Milliseconds(whole.bound.stall),
+                  whole.oracle ? std::to_string(Milliseconds(*whole.oracle)).c_str() : "-");
+      for (const Outcome* one : {&by_time, &by_order, &learned, &lru, &gdsf, &demand}) {
+        if (one->failure.empty()) {
+          std::printf(" %.1f |", Milliseconds(one->stall));
+        } else {
+          std::printf(" failed |");
+        }
+      }
+      std::printf("\n");
+      return;
+    }
+    hinted_.Take(RatioOf(by_time, 0, whole, sim::kHinted), where_ + ", times");
+    hinted_.Take(RatioOf(by_order, 0, whole, sim::kHinted), where_ + ", order");
+    if (sim::IsPeriodic(name)) {
+      const sim::Reference late = sim::FindReference(trace, hardware, budget.bytes, kLearnedFrom);
+      learned_.Take(RatioOf(learned, kLearnedFrom, late, sim::kLearned), where_);
+    }
+    if (name == "zipf") {
+      const double best = std::min(Seconds(lru.stall), Seconds(gdsf.stall));
+      if (learned.failure.empty()) zipf_.Take(Seconds(learned.stall) / best, where_);
+    }
+    AgainstLru(demand, by_time, learned);
+  }
+
+  void AgainstLru(const Outcome& demand, const Outcome& hinted, const Outcome& learned) {
+    const double with_hints = TimeRatio(demand, hinted);
+    const double without = TimeRatio(demand, learned);
+    if (std::isnan(with_hints) || std::isnan(without)) return;
+    slower_than_lru_.Take(1 / with_hints, where_ + ", hinted");
+    slower_than_lru_.Take(1 / without, where_ + ", learned");
+    hinted_logarithms_ += std::log(with_hints);
+    learned_logarithms_ += std::log(without);
+    ++cases_;
+  }
+
+  void AddPerturbed(const Trace& trace, const sim::Hardware& hardware, const sim::Budget& budget) {
+    const auto add = [&](const Trace& disturbed, const Trace& replayed, const char* how) {
+      const sim::Reference reference =
+          sim::FindReference(disturbed, hardware, budget.bytes, kLearnedFrom);
+      const Outcome outcome = Run(replayed, "value", hardware, budget.bytes);
+      perturbed_.Take(RatioOf(outcome, kLearnedFrom, reference, sim::kPerturbed),
+                      where_ + ", " + how);
+    };
+    const Trace times = sim::WithTimesPerturbed(trace, 0.25, kSeed);
+    add(times, times, "times by up to 25%");
+    const Trace reordered = sim::WithReorder(trace, 0.05, kSeed);
+    add(reordered, reordered, "5% out of order");
+    const Trace period = sim::WithPeriodChanged(trace, kIterations / 2, 0.75);
+    add(period, period, "another period");
+    add(trace, sim::WithHints(trace, Hints::kTime, kHintsKept, kSeed), "30% of the hints dropped");
+  }
+
+  const bool table_;
+  std::string where_;
+  Worst hinted_;
+  Worst learned_;
+  Worst perturbed_;
+  Worst slower_than_lru_;
+  Worst zipf_;
+  double hinted_logarithms_ = 0;
+  double learned_logarithms_ = 0;
+  int cases_ = 0;
+  int failed_ = 0;
+  std::string failures_;
+};
+
+}  // namespace
+
+void MeasurePlannerScores(bool table, const Report& report) {
+  Scores scores(table);
+  for (const char* machine : kMachines) {
+    for (const std::string& name : sim::GeneratorNames())
+      scores.AddTrace(name, *sim::FindHardware(machine));
+  }
+  scores.Tell(report);
+}
+
+}  // namespace ravenstore::bench

@@ -1,0 +1,83 @@
+#include "sim/inputs.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+
+#include "core/size_text.h"
+#include "sim/generators.h"
+
+namespace ravenstore::sim {
+
+using core::Bytes;
+using core::ErrorCode;
+using core::Result;
+
+namespace {
+
+// What part of the hints "dropped" keeps.
+constexpr double kHintsKept = 0.7;
+
+core::Error Unknown(const std::string& what, const std::string& name) {
+  return {ErrorCode::kInvalidArgument, "no " + what + " is called \"" + name + "\""};
+}
+
+Result<Trace> Open(const TraceChoice& choice, const Hardware& hardware) {
+  const auto& names = GeneratorNames();
+  if (std::find(names.begin(), names.end(), choice.name) != names.end())
+    return Generate(choice.name, hardware, choice.iterations, choice.seed);
+  std::ifstream file(choice.name, std::ios::binary);
+  if (!file)
+    return core::Error{ErrorCode::kNotFound, "\"" + choice.name +
+                                                 "\" is neither a generator's name nor a file that "
+                                                 "can be read"};
+  return Read(file);
+}
+
+}  // namespace
+
+Result<Trace> Load(const TraceChoice& choice) {
+  RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(choice.hardware));
+  RAVEN_ASSIGN_OR_RETURN(Trace trace, Open(choice, hardware));
+  if (choice.disturb == "times") {
+    trace = WithTimesPerturbed(std::move(trace), 0.25, choice.seed);
+  } else if (choice.disturb == "reorder") {
+    trace = WithReorder(std::move(trace), 0.05, choice.seed);
+  } else if (choice.disturb == "period") {
+    trace = WithPeriodChanged(std::move(trace), static_cast<size_t>(choice.iterations) / 2, 0.75);
+  } else if (choice.disturb != "none") {
+    return Unknown("disturbance", choice.disturb);
+  }
+  if (choice.hints == "none") return WithHints(std::move(trace), Hints::kNone);
+  if (choice.hints == "time") return WithHints(std::move(trace), Hints::kTime);
+  if (choice.hints == "order") return WithHints(std::move(trace), Hints::kOrder);
+  if (choice.hints == "dropped")
+    return WithHints(std::move(trace), Hints::kTime, kHintsKept, choice.seed);
+  if (choice.hints != "keep") return Unknown("choice of hints", choice.hints);
+  return trace;
+}
+
+Result<Hardware> HardwareNamed(const std::string& name) {
+  const Hardware* found = FindHardware(name);
+  if (found == nullptr) return Unknown("hardware", name);
+  return *found;
+}
+
+Result<Bytes> ParseBudget(const std::string& text, const Trace& trace) {
+  const core::Error wrong{ErrorCode::kInvalidArgument,
+                          "the budget \"" + text + "\" is neither a percentage nor a size"};
+  if (text.empty() || text.back() != '%') {
+    const auto bytes = core::ParseBytes(text);
+    if (!bytes) return wrong;
+    return *bytes;
+  }
+  double percent = 0;
+  const char* end = text.data() + text.size() - 1;
+  const auto parsed = std::from_chars(text.data(), end, percent);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || !(percent > 0) || percent > 1000)
+    return wrong;
+  return Bytes(
+      static_cast<uint64_t>(static_cast<double>(trace.Footprint().count()) * percent / 100));
+}
+
+}  // namespace ravenstore::sim

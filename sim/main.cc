@@ -1,0 +1,211 @@
+// ravensim: what the store would do on a machine that is not there.
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/version.h"
+#include "sim/generators.h"
+#include "sim/inputs.h"
+#include "sim/oracle.h"
+#include "sim/render.h"
+#include "sim/score.h"
+
+namespace ravenstore::sim {
+namespace {
+
+struct Options {
+  TraceChoice choice;
+  std::vector<std::string> traces;
+  std::vector<std::string> policies;
+  std::vector<std::string> budgets = {"60%"};
+  std::string output;
+  std::string page;
+  bool json = false;
+  bool no_learning = false;
+};
+
+constexpr const char* kAbout =
+    R"(Replays traces of the store's calls through its own planner, in simulated time.
+
+  ravensim run gpt2-xl --budget 60%                 learned, no hints
+  ravensim run gpt2-xl --budget 60% --hints time    every put tells its next use
+  ravensim run gpt2-xl --html timeline.html         what happened when, to look at
+  ravensim compare moe zipf --budget 30% --budget 60%
+  ravensim generate resnet50 -o resnet50.trace      the format: docs/TRACES.md
+  ravensim bound gpt2-xl --budget 4GiB              what no policy can beat
+
+TRACE is a file, or one of the generators:
+  )";
+
+std::string About() {
+  std::string text = kAbout;
+  for (const std::string& name : GeneratorNames()) text += name + " ";
+  text += "\nHardware:\n  ";
+  for (const Hardware& hardware : kHardware) text += std::string(hardware.name) + " ";
+  text += "\nPolicies:\n  ";
+  for (const std::string& name : PolicyNames()) text += name + " ";
+  return text + "oracle\nExit codes: 0 all well, 1 a replay or a file failed, 2 wrong usage.";
+}
+
+int Complain(const core::Error& error) {
+  std::cerr << "ravensim: " << core::Describe(error) << "\n";
+  return error.code == core::ErrorCode::kInvalidArgument ? 2 : 1;
+}
+
+int Percent(core::Bytes budget, const Trace& trace) {
+  const double share = static_cast<double>(budget.count()) /
+                       static_cast<double>(std::max<uint64_t>(1, trace.Footprint().count()));
+  return static_cast<int>(share * 100 + 0.5);
+}
+
+core::Result<RunReport> RunOne(const Trace& trace, const Options& options,
+                               const std::string& policy, core::Bytes budget) {
+  RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(options.choice.hardware));
+  RunReport report;
+  report.trace = trace.name;
+  report.hardware = hardware.name;
+  report.policy = policy;
+  report.budget = budget;
+  report.percent = Percent(budget, trace);
+  report.bound = LeastStall(trace, hardware, budget);
+  if (policy == "oracle") {
+    report.outcome = SimulateOracle(trace, hardware, budget);
+    return report;
+  }
+  std::optional<Setup> setup = SetupFor(policy, hardware, budget);
+  if (!setup)
+    return core::Error{core::ErrorCode::kInvalidArgument, "no policy is called \"" + policy + "\""};
+  setup->timeline = !options.page.empty();
+  if (options.no_learning) setup->learn = false;
+  report.outcome = Simulate(trace, *setup);
+  return report;
+}
+
+bool WritePage(const std::string& path, const RunReport& report, const Trace& trace) {
+  std::ofstream file(path, std::ios::binary);
+  file << Page(report, trace);
+  file.close();
+  if (!file) std::cerr << "ravensim: cannot write \"" << path << "\"\n";
+  return !!file;
+}
+
+int RunAll(const Options& options) {
+  bool ok = true;
+  std::vector<RunReport> reports;
+  for (const std::string& name : options.traces) {
+    TraceChoice choice = options.choice;
+    choice.name = name;
+    const auto trace = Load(choice);
+    if (!trace.ok()) return Complain(trace.error());
+    for (const std::string& text : options.budgets) {
+      const auto budget = ParseBudget(text, *trace);
+      if (!budget.ok()) return Complain(budget.error());
+      for (const std::string& policy : options.policies) {
+        auto report = RunOne(*trace, options, policy, *budget);
+        if (!report.ok()) return Complain(report.error());
+        ok = ok && report->outcome.failure.empty();
+        if (!options.page.empty()) ok = WritePage(options.page, *report, *trace) && ok;
+        report->outcome.spans.clear();
+        if (options.json) std::cout << Json(*report) << std::flush;
+        reports.push_back(*std::move(report));
+      }
+    }
+  }
+  if (!options.json) std::cout << Table(reports);
+  return ok ? 0 : 1;
+}
+
+int GenerateFile(const Options& options) {
+  const auto trace = Load(options.choice);
+  if (!trace.ok()) return Complain(trace.error());
+  std::ofstream file(options.output, std::ios::binary);
+  Write(*trace, file);
+  file.close();
+  if (file) return 0;
+  std::cerr << "ravensim: cannot write \"" << options.output << "\"\n";
+  return 1;
+}
+
+int PrintBounds(const Options& options) {
+  const auto trace = Load(options.choice);
+  if (!trace.ok()) return Complain(trace.error());
+  const auto hardware = HardwareNamed(options.choice.hardware);
+  if (!hardware.ok()) return Complain(hardware.error());
+  for (const std::string& text : options.budgets) {
+    const auto budget = ParseBudget(text, *trace);
+    if (!budget.ok()) return Complain(budget.error());
+    std::cout << JsonOfBound(*trace, *budget, LeastStall(*trace, *hardware, *budget));
+  }
+  return 0;
+}
+
+void AddTraceOptions(CLI::App* app, TraceChoice* choice) {
+  std::vector<std::string> hardware;
+  for (const Hardware& one : kHardware) hardware.emplace_back(one.name);
+  const auto one_of = [](const auto& names) {
+    return CLI::IsMember(std::vector<std::string>(std::begin(names), std::end(names)));
+  };
+  app->add_option("--hardware", choice->hardware, "Generate for and replay on it")
+      ->check(CLI::IsMember(hardware))
+      ->capture_default_str();
+  app->add_option("--iterations", choice->iterations, "Of a generator")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app->add_option("--seed", choice->seed, "Of whatever is random")->capture_default_str();
+  app->add_option("--hints", choice->hints,
+                  "At the puts: as in the file, none, exact (time or order), or 70% of them")
+      ->check(one_of(kHintChoices))
+      ->capture_default_str();
+  app->add_option("--disturb", choice->disturb,
+                  "Times by up to 25%, 5% of the gets out of order, 3/4 the size from half way on")
+      ->check(one_of(kDisturbances))
+      ->capture_default_str();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app(About(), "ravensim");
+  app.set_version_flag("--version", proto::kVersion);
+  app.require_subcommand(1);
+  Options options;
+
+  CLI::App* run = app.add_subcommand("run", "Replay one trace under one policy");
+  CLI::App* compare = app.add_subcommand("compare", "Replay traces under every policy");
+  CLI::App* generate = app.add_subcommand("generate", "Write a trace file");
+  CLI::App* bound = app.add_subcommand("bound", "Print the least stall possible");
+  for (CLI::App* one : {run, compare, generate, bound}) AddTraceOptions(one, &options.choice);
+  for (CLI::App* one : {generate, bound})
+    one->add_option("TRACE", options.choice.name, "A generator's name or a file")->required();
+  for (CLI::App* one : {run, compare}) {
+    one->add_option("TRACE", options.traces, "Generators' names or files")->required();
+    one->add_option("--policy", options.policies, "Who decides what leaves; may be repeated");
+    one->add_flag("--json", options.json, "One JSON object a line");
+    one->add_flag("--no-learning", options.no_learning, "Hints alone say what comes");
+  }
+  for (CLI::App* one : {run, compare, bound})
+    one->add_option("--budget", options.budgets,
+                    "Device memory: a share of what lives at once (60%) or a size; repeatable");
+  run->add_option("--html", options.page, "Write the timeline there");
+  generate->add_option("-o,--output", options.output, "The file")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (*generate) return GenerateFile(options);
+  if (*bound) return PrintBounds(options);
+  if (options.policies.empty()) {
+    options.policies = *run ? std::vector<std::string>{"value"} : PolicyNames();
+    if (*compare) options.policies.emplace_back("oracle");
+  }
+  return RunAll(options);
+}
+
+}  // namespace
+}  // namespace ravenstore::sim
+
+int main(int argc, char** argv) {
+  return ravenstore::sim::Main(argc, argv);
+}

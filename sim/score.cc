@@ -1,0 +1,102 @@
+#include "sim/score.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "sim/generators.h"
+#include "sim/oracle.h"
+
+namespace ravenstore::sim {
+
+using core::Bytes;
+using core::Duration;
+
+namespace {
+
+double Seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+double Share(Duration part, Duration whole) {
+  if (part <= Duration{0}) return 0;
+  if (whole <= Duration{0}) return std::numeric_limits<double>::infinity();
+  return Seconds(part) / Seconds(whole);
+}
+
+}  // namespace
+
+const std::vector<std::string>& PolicyNames() {
+  static const std::vector<std::string> names = {"value", "lru", "gdsf", "demand-lru",
+                                                 "no-prefetch"};
+  return names;
+}
+
+std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware, Bytes budget) {
+  Setup setup;
+  setup.hardware = hardware;
+  setup.budget = budget;
+  if (policy == "value") return setup;
+  if (policy == "no-prefetch") {
+    setup.prefetch = false;
+    return setup;
+  }
+  setup.learn = false;
+  if (policy == "gdsf") {
+    setup.policy = core::Policy::kGdsf;
+    return setup;
+  }
+  setup.policy = core::Policy::kLru;
+  if (policy == "lru") return setup;
+  if (policy != "demand-lru") return std::nullopt;
+  setup.prefetch = false;
+  setup.preclean = false;
+  return setup;
+}
+
+Duration StallFrom(const Outcome& outcome, size_t from) {
+  const auto& stalls = outcome.iteration_stall;
+  if (from >= stalls.size()) return Duration{0};
+  return std::accumulate(stalls.begin() + static_cast<ptrdiff_t>(from), stalls.end(), Duration{0});
+}
+
+Reference FindReference(const Trace& trace, const Hardware& hardware, Bytes budget, size_t from) {
+  Reference reference;
+  reference.bound = LeastStall(trace, hardware, budget, from);
+  const auto consider = [&](const Outcome& outcome) {
+    if (!outcome.failure.empty()) return;
+    const Duration stall = StallFrom(outcome, from);
+    reference.oracle = std::min(stall, reference.oracle.value_or(stall));
+  };
+  consider(SimulateOracle(trace, hardware, budget));
+  // The planner itself, told everything, may know better than the greedy oracle.
+  for (const Hints hints : {Hints::kTime, Hints::kOrder})
+    consider(Simulate(WithHints(trace, hints), *SetupFor("value", hardware, budget)));
+  return reference;
+}
+
+double Ratio(Duration stall, const Reference& reference, const Allowance& allowed) {
+  double least = Share(stall, reference.bound.stall);
+  if (reference.oracle)
+    least = std::min(least, Share(stall, *reference.oracle) * allowed.of_bound / allowed.of_oracle);
+  return std::min(least, Share(stall, reference.bound.compute) * allowed.of_bound / 0.01);
+}
+
+double Efficiency(const Outcome& outcome, const LowerBound& bound) {
+  // Of several clients each has its own time line; what they stall adds up.
+  return Share(bound.compute + bound.stall, outcome.compute + outcome.stall);
+}
+
+std::vector<Budget> FeasibleBudgets(const Trace& trace) {
+  std::vector<Budget> budgets;
+  const Bytes footprint = trace.Footprint();
+  // The store gives memory out in granules of 2 MiB.
+  const Bytes step = trace.LargestStep().RoundUp(core::MiB(2));
+  for (int percent = 30; percent <= 90; percent += 10) {
+    const Bytes bytes(footprint.count() / 100 * static_cast<uint64_t>(percent));
+    if (bytes >= step) budgets.push_back({percent, bytes});
+  }
+  return budgets;
+}
+
+}  // namespace ravenstore::sim

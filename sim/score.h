@@ -1,0 +1,59 @@
+// How well a policy did: its stall against what no policy can beat, and against one that knows the
+// future.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/types.h"
+#include "sim/hardware.h"
+#include "sim/lower_bound.h"
+#include "sim/simulator.h"
+#include "sim/trace.h"
+
+namespace ravenstore::sim {
+
+// A way to decide, by name: "value" (the store), "lru", "gdsf" (the store with another victim
+// rule), "demand-lru" (nothing moves before it must), "no-prefetch".
+const std::vector<std::string>& PolicyNames();
+// Null when there is none of that name.
+std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware,
+                              core::Bytes budget);
+
+// What a run is judged against, from iteration `from` on.
+struct Reference {
+  LowerBound bound;
+  // The best of those that know the whole future; none: none of them got through.
+  std::optional<core::Duration> oracle;
+};
+Reference FindReference(const Trace& trace, const Hardware& hardware, core::Bytes budget,
+                        size_t from);
+
+// One number for "at most `of_bound` times the bound, or at most `of_oracle` times the oracle, or
+// at most 1% of the compute time": the least of stall / bound, stall / oracle * of_bound /
+// of_oracle, and stall / compute * of_bound / 1%. What is at most `of_bound` meets it.
+struct Allowance {
+  double of_bound;
+  double of_oracle;
+};
+inline constexpr Allowance kHinted = {1.10, 1.03};
+inline constexpr Allowance kLearned = {1.20, 1.20};
+inline constexpr Allowance kPerturbed = {1.35, 1.35};
+double Ratio(core::Duration stall, const Reference& reference, const Allowance& allowed);
+
+// The stall of the iterations from `from` on.
+core::Duration StallFrom(const Outcome& outcome, size_t from);
+
+// (compute + bound) / time: 1 is the best that can be.
+double Efficiency(const Outcome& outcome, const LowerBound& bound);
+
+// The budgets of 30, 40, ... 90% of the footprint under which every step fits; with the percentage.
+struct Budget {
+  int percent;
+  core::Bytes bytes;
+};
+std::vector<Budget> FeasibleBudgets(const Trace& trace);
+
+}  // namespace ravenstore::sim

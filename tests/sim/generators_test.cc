@@ -1,0 +1,122 @@
+#include "sim/generators.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+namespace ravenstore::sim {
+namespace {
+
+const Hardware& H200() {
+  return *FindHardware("h200-pcie5");
+}
+
+core::Bytes SumOfFirst(const Trace& trace, size_t tensors) {
+  core::Bytes sum;
+  for (size_t i = 0; i < tensors; ++i) sum += trace.tensors[i].bytes;
+  return sum;
+}
+
+core::Duration Compute(const Trace& trace) {
+  core::Duration sum{0};
+  for (const Op& op : trace.ops) sum += op.time;
+  return sum;
+}
+
+// 34 sbh + 4 abs bytes in 16 bit: attention saves eight tensors, the MLP five.
+TEST(GeneratorsTest, LayersOfGptSaveWhatTheFormulaSays) {
+  const std::map<std::string, double> megabytes = {
+      {"gpt2-small", 214}, {"gpt2-medium", 286}, {"gpt2-xl", 446}};
+  for (const auto& [name, layer] : megabytes) {
+    const Trace trace = Generate(name, H200(), 1);
+    const double measured = static_cast<double>(SumOfFirst(trace, 13).count()) / 1e6;
+    EXPECT_NEAR(measured, layer, layer * 0.01) << name;
+  }
+}
+
+TEST(GeneratorsTest, LayersOfGptTakeTheTimeOfTheFormula) {
+  // Milliseconds of a layer forward on an H200; backward takes twice that.
+  const std::map<std::string, std::pair<int, double>> layers = {
+      {"gpt2-small", {12, 0.35}}, {"gpt2-medium", {24, 0.60}}, {"gpt2-xl", {48, 1.39}}};
+  for (const auto& [name, shape] : layers) {
+    const Trace trace = Generate(name, H200(), 1);
+    double forward = 0;
+    for (const Op& op : trace.ops) {
+      if (op.kind == OpKind::kGet) break;
+      if (op.kind == OpKind::kCompute)
+        forward += std::chrono::duration<double, std::milli>(op.time).count();
+    }
+    // The logits' product is in it besides.
+    EXPECT_GT(forward, shape.first * shape.second * 0.97) << name;
+    EXPECT_LT(forward, shape.first * shape.second * 1.6) << name;
+    const std::chrono::duration<double, std::milli> all = Compute(trace);
+    EXPECT_NEAR(all.count(), 3 * forward, forward * 0.01);
+  }
+}
+
+TEST(GeneratorsTest, SameSeedSameTrace) {
+  for (const std::string& name : GeneratorNames()) {
+    const Trace a = Generate(name, H200(), 2, 5);
+    const Trace b = Generate(name, H200(), 2, 5);
+    ASSERT_EQ(a.ops.size(), b.ops.size()) << name;
+    for (size_t i = 0; i < a.ops.size(); ++i) {
+      ASSERT_EQ(a.ops[i].kind, b.ops[i].kind) << name << " " << i;
+      ASSERT_EQ(a.ops[i].tensor, b.ops[i].tensor) << name << " " << i;
+    }
+  }
+}
+
+TEST(GeneratorsTest, DisturbancesKeepTracesValid) {
+  for (const std::string& name : GeneratorNames()) {
+    const Trace trace = Generate(name, H200(), 4);
+    const Trace times = WithTimesPerturbed(trace, 0.25, 3);
+    const Trace reordered = WithReorder(trace, 0.05, 3);
+    const Trace period = WithPeriodChanged(trace, 2, 0.75);
+    for (const Trace* one : {&times, &reordered, &period}) {
+      ASSERT_TRUE(Validate(*one).ok()) << name << ": " << Validate(*one).error().message;
+      EXPECT_EQ(one->ops.size(), trace.ops.size()) << name;
+    }
+    EXPECT_EQ(Compute(reordered), Compute(trace)) << name;
+    const double ratio =
+        static_cast<double>(Compute(times).count()) / static_cast<double>(Compute(trace).count());
+    EXPECT_NEAR(ratio, 1, 0.25) << name;
+    EXPECT_LE(Compute(period), Compute(trace)) << name;
+  }
+}
+
+TEST(GeneratorsTest, HintsTellTheFutureOfTheTrace) {
+  const Trace trace = WithHints(Generate("cyclic-weights", H200(), 2), Hints::kTime);
+  // Simulated by hand: the compute between each put and the next get of the same tensor.
+  std::map<uint32_t, std::pair<core::Duration, core::Duration>> promised;  // when, what
+  core::Duration now{0};
+  size_t checked = 0;
+  for (const Op& op : trace.ops) {
+    now += op.time;
+    if (op.kind == OpKind::kGet) {
+      ASSERT_TRUE(promised.contains(op.tensor));
+      EXPECT_EQ(promised[op.tensor].first + promised[op.tensor].second, now);
+      ++checked;
+    }
+    if (op.kind != OpKind::kPut) continue;
+    promised.erase(op.tensor);
+    if (op.next_use.kind == core::NextUse::Kind::kAt)
+      promised[op.tensor] = {now, op.next_use.at.time_since_epoch()};
+  }
+  EXPECT_EQ(checked, 96u);
+}
+
+TEST(GeneratorsTest, DroppedHintsAreDropped) {
+  const Trace trace = WithHints(Generate("gpt2-small", H200(), 2), Hints::kTime, 0.7, 1);
+  size_t puts = 0;
+  size_t told = 0;
+  for (const Op& op : trace.ops) {
+    puts += op.kind == OpKind::kPut;
+    told += op.kind == OpKind::kPut && op.next_use.kind != core::NextUse::Kind::kUnknown;
+  }
+  EXPECT_NEAR(static_cast<double>(told) / static_cast<double>(puts), 0.7, 0.05);
+}
+
+}  // namespace
+}  // namespace ravenstore::sim

@@ -1,0 +1,51 @@
+#include "sim/score.h"
+
+#include <gtest/gtest.h>
+
+#include "sim/generators.h"
+
+namespace ravenstore::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(ScoreTest, RatioTakesTheCriterionThatIsMet) {
+  Reference reference;
+  reference.bound = {.stall = milliseconds(100), .compute = milliseconds(1000)};
+  EXPECT_DOUBLE_EQ(Ratio(milliseconds(120), reference, kHinted), 1.2);
+  // 3% above the oracle is as good as 10% above the bound.
+  reference.oracle = milliseconds(200);
+  EXPECT_NEAR(Ratio(milliseconds(206), reference, kHinted), 1.10, 1e-9);
+  // And so is 1% of the compute time.
+  reference.bound.stall = core::Duration{0};
+  reference.oracle = core::Duration{0};
+  EXPECT_NEAR(Ratio(milliseconds(10), reference, kHinted), 1.10, 1e-9);
+  EXPECT_DOUBLE_EQ(Ratio(core::Duration{0}, reference, kHinted), 0);
+}
+
+TEST(ScoreTest, StallsCountFromTheIterationOn) {
+  Outcome outcome;
+  outcome.iteration_stall = {milliseconds(5), milliseconds(3), milliseconds(1)};
+  EXPECT_EQ(StallFrom(outcome, 0), milliseconds(9));
+  EXPECT_EQ(StallFrom(outcome, 2), milliseconds(1));
+  EXPECT_EQ(StallFrom(outcome, 7), core::Duration{0});
+}
+
+TEST(ScoreTest, BudgetsAreThoseUnderWhichEveryStepFits) {
+  for (const std::string& name : GeneratorNames()) {
+    const Trace trace = Generate(name, kHardware[0], 2);
+    const auto budgets = FeasibleBudgets(trace);
+    ASSERT_FALSE(budgets.empty()) << name;
+    EXPECT_EQ(budgets.back().percent, 90);
+    for (const Budget& budget : budgets) EXPECT_GE(budget.bytes, trace.LargestStep());
+  }
+}
+
+TEST(ScoreTest, PoliciesHaveNames) {
+  for (const std::string& name : PolicyNames())
+    EXPECT_TRUE(SetupFor(name, kHardware[0], core::GiB(1)).has_value()) << name;
+  EXPECT_FALSE(SetupFor("belady", kHardware[0], core::GiB(1)).has_value());
+}
+
+}  // namespace
+}  // namespace ravenstore::sim

@@ -1,0 +1,130 @@
+#include "sim/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+
+#include "sim/generators.h"
+#include "sim/score.h"
+
+namespace ravenstore::sim {
+namespace {
+
+Hardware Simple() {
+  Hardware hardware;
+  hardware.name = "simple";
+  hardware.up = hardware.down = 1e9;
+  hardware.latency = core::Duration{0};
+  hardware.per_copy = core::Duration{0};
+  return hardware;
+}
+
+double Milliseconds(core::Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+// A tensor of 8 MiB and one of 8 MiB that cannot be there at once: each get brings one and, where
+// it is dirty, takes the other out first.
+Trace Swap() {
+  Trace trace;
+  trace.name = "swap";
+  trace.tensors = {{0, core::MiB(8), ""}, {0, core::MiB(8), ""}};
+  trace.ops = {
+      {.kind = OpKind::kCreate, .tensor = 0},
+      {.kind = OpKind::kPut, .tensor = 0, .modified = true},
+      {.kind = OpKind::kCreate, .tensor = 1},
+      {.kind = OpKind::kPut, .tensor = 1, .modified = true},
+      {.kind = OpKind::kGet, .tensor = 0},
+      {.kind = OpKind::kCompute, .time = std::chrono::milliseconds(1)},
+      {.kind = OpKind::kPut, .tensor = 0},
+  };
+  return trace;
+}
+
+TEST(SimulatorTest, TimeOfASwapIsThatOfItsCopies) {
+  auto setup = *SetupFor("demand-lru", Simple(), core::MiB(8));
+  const Outcome outcome = Simulate(Swap(), setup);
+  ASSERT_EQ(outcome.failure, "");
+  // Out for the second create, out and in for the get; 8 MiB take 8.39 ms each.
+  EXPECT_EQ(outcome.down, core::MiB(16));
+  EXPECT_EQ(outcome.up, core::MiB(8));
+  EXPECT_NEAR(Milliseconds(outcome.stall), 3 * 8.388608, 0.01);
+  EXPECT_NEAR(Milliseconds(outcome.time), 3 * 8.388608 + 1, 0.01);
+  EXPECT_EQ(outcome.stats.misses, 1u);
+}
+
+TEST(SimulatorTest, WhatFitsNeverStalls) {
+  const Trace trace = Generate("gpt2-small", kHardware[0], 2);
+  for (const std::string& policy : PolicyNames()) {
+    const core::Bytes budget = trace.Footprint() * 2;
+    const Outcome outcome = Simulate(trace, *SetupFor(policy, kHardware[0], budget));
+    EXPECT_EQ(outcome.failure, "");
+    EXPECT_EQ(outcome.stall, core::Duration{0}) << policy;
+    EXPECT_EQ(outcome.time, outcome.compute) << policy;
+    EXPECT_EQ(outcome.up, core::Bytes{0}) << policy;
+  }
+}
+
+TEST(SimulatorTest, SameInputSameOutcome) {
+  const Trace trace = Generate("moe", kHardware[0], 2);
+  const auto setup = *SetupFor("value", kHardware[0], core::Bytes(trace.Footprint().count() / 2));
+  const Outcome a = Simulate(trace, setup);
+  const Outcome b = Simulate(trace, setup);
+  EXPECT_EQ(a.time, b.time);
+  EXPECT_EQ(a.up, b.up);
+  EXPECT_EQ(a.down, b.down);
+  EXPECT_EQ(a.events, b.events);
+  EXPECT_EQ(a.iteration_stall, b.iteration_stall);
+}
+
+TEST(SimulatorTest, TimesAndBytesAddUp) {
+  for (const std::string& name : GeneratorNames()) {
+    const Trace trace = Generate(name, kHardware[0], 2);
+    for (const Budget& budget : FeasibleBudgets(trace)) {
+      if (budget.percent % 20 != 0) continue;
+      for (const std::string& policy : PolicyNames()) {
+        const Outcome outcome = Simulate(trace, *SetupFor(policy, kHardware[0], budget.bytes));
+        SCOPED_TRACE(name + " " + std::to_string(budget.percent) + "% " + policy);
+        if (!outcome.failure.empty()) continue;  // counted by the benchmark
+        EXPECT_EQ(std::accumulate(outcome.iteration_stall.begin(), outcome.iteration_stall.end(),
+                                  core::Duration{0}),
+                  outcome.stall);
+        if (trace.clients == 1) {
+          EXPECT_EQ(outcome.compute + outcome.stall, outcome.time);
+        }
+        EXPECT_GE(outcome.stall, LeastStall(trace, kHardware[0], budget.bytes).stall);
+        // What comes in was asked for, and what was never out cannot come.
+        EXPECT_LE(outcome.up, outcome.stats.in);
+        if (outcome.down == core::Bytes{0}) {
+          EXPECT_EQ(outcome.up, core::Bytes{0});
+        }
+      }
+    }
+  }
+}
+
+TEST(SimulatorTest, TimelinesHoldTheWholeTime) {
+  const Trace trace = Generate("gpt2-small", kHardware[0], 2);
+  auto setup = *SetupFor("value", kHardware[0], core::Bytes(trace.Footprint().count() / 10 * 6));
+  setup.timeline = true;
+  const Outcome outcome = Simulate(trace, setup);
+  core::Duration computed{0};
+  core::Duration stalled{0};
+  for (const Span& span : outcome.spans) {
+    EXPECT_LT(span.begin, span.end);
+    if (span.kind == Span::Kind::kCompute) computed += span.end - span.begin;
+    if (span.kind == Span::Kind::kStall) stalled += span.end - span.begin;
+  }
+  EXPECT_EQ(computed, outcome.compute);
+  EXPECT_EQ(stalled, outcome.stall);
+}
+
+TEST(SimulatorTest, AnImpossibleBudgetFailsWithWords) {
+  const Trace trace = Generate("cyclic-weights", kHardware[0], 1);
+  const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], core::MiB(100)));
+  EXPECT_NE(outcome.failure, "");
+}
+
+}  // namespace
+}  // namespace ravenstore::sim
