@@ -78,8 +78,7 @@ bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,
   if (visible != Bytes{0}) legacy_.SetClient(limits.client(), visible);
   proto::DaemonPacket answer;
   answer.set_request(request);
-  answer.mutable_limits_set()->set_visible_memory(
-      legacy_.VisibleOfClient(limits.client()).count());
+  answer.mutable_limits_set()->set_visible_memory(legacy_.VisibleOfClient(limits.client()).count());
   Send(connection, answer);
   return true;
 }
@@ -92,8 +91,7 @@ std::vector<Bytes> Control::LegacyUse() const {
 
 void Control::LookAtYields() {
   uint64_t expirations = 0;
-  [[maybe_unused]] const auto size =
-      ::read(yield_timer_.get(), &expirations, sizeof(expirations));
+  [[maybe_unused]] const auto size = ::read(yield_timer_.get(), &expirations, sizeof(expirations));
   loop_->mailbox().Post([this] {
     std::vector<Bytes> held;
     for (size_t i = 0; i < devices_.size(); ++i) {

@@ -27,7 +27,7 @@ uint64_t Word(const char* page, size_t offset) {
 }
 
 bool IsPage(int descriptor) {
-  struct stat status{};
+  struct stat status {};
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
          status.st_size == static_cast<off_t>(proto::kLedgerBytes) &&

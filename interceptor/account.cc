@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "interceptor/hooks.h"
@@ -24,6 +25,8 @@ constinit pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
 constinit proto::LedgerPage private_page{};
 constinit std::atomic<proto::LedgerPage*> page{nullptr};
 constinit std::atomic<int> page_descriptor{-1};
+// A job that closes every descriptor may have another file under its number.
+constinit ino_t page_inode = 0;
 constinit bool fork_handlers = false;  // guarded by start_mutex
 
 constexpr int kDevicesMax = 64;
@@ -45,6 +48,8 @@ void MakePage() {
     if (mapped != MAP_FAILED) {
       madvise(mapped, proto::kLedgerBytes, MADV_DONTFORK);
       made = static_cast<proto::LedgerPage*>(mapped);
+      struct stat status {};
+      page_inode = fstat(file, &status) == 0 ? status.st_ino : 0;
       page_descriptor.store(file);
     }
   }
@@ -108,7 +113,8 @@ bool FindDevices() {
 void InChild() {
   phase.store(Phase::kIdle);
   start_mutex = PTHREAD_MUTEX_INITIALIZER;
-  if (const int file = page_descriptor.exchange(-1); file >= 0) close(file);
+  if (const int file = PageDescriptor(); file >= 0) close(file);
+  page_descriptor.store(-1);
   page.store(nullptr);
   memset(static_cast<void*>(&private_page), 0, sizeof(private_page));
   for (auto& row : rows) row.store(0);
@@ -156,17 +162,22 @@ proto::LedgerPage* Page() {
 }
 
 int PageDescriptor() {
-  return page_descriptor.load();
+  const int file = page_descriptor.load();
+  struct stat status {};
+  const bool still_ours = file >= 0 && fstat(file, &status) == 0 && status.st_ino == page_inode;
+  return still_ours ? file : -1;
 }
 
 int RowOf(CUdevice device) {
-  return device < 0 || device >= kDevicesMax ? -1 : rows[device].load(std::memory_order_relaxed) - 1;
+  return device < 0 || device >= kDevicesMax ? -1
+                                             : rows[device].load(std::memory_order_relaxed) - 1;
 }
 
 int RowOfUuid(const char* uuid) {
   proto::LedgerPage* made = Page();
   for (uint32_t i = 0; i < made->rows; ++i) {
-    if (strncmp(made->row[i].uuid, uuid, sizeof(made->row[i].uuid)) == 0) return static_cast<int>(i);
+    if (strncmp(made->row[i].uuid, uuid, sizeof(made->row[i].uuid)) == 0)
+      return static_cast<int>(i);
   }
   return -1;
 }
@@ -284,7 +295,8 @@ void Log(const char* format, ...) {
   const int head = snprintf(text, sizeof(text), "ravenstore[%d]: ", getpid());
   va_list arguments;
   va_start(arguments, format);
-  int length = vsnprintf(text + head, sizeof(text) - static_cast<size_t>(head) - 1, format, arguments);
+  int length =
+      vsnprintf(text + head, sizeof(text) - static_cast<size_t>(head) - 1, format, arguments);
   va_end(arguments);
   length = head + (length < 0 ? 0 : length);
   if (length > static_cast<int>(sizeof(text)) - 2) length = static_cast<int>(sizeof(text)) - 2;

@@ -13,9 +13,9 @@
 
 namespace ravenstore::interceptor {
 
-// Begins the accounting, once in each process: after the first cuInit that succeeded. Attaches to the
-// daemon (bounded), so that budgets hold before the first allocation. Cheap when done. False while
-// the driver cannot be asked, and within itself.
+// Begins the accounting, once in each process: after the first cuInit that succeeded. Attaches to
+// the daemon (bounded), so that budgets hold before the first allocation. Cheap when done. False
+// while the driver cannot be asked, and within itself.
 bool Start();
 // This process is in the middle of Start(), or of a hook that calls another hooked function.
 class Within {
@@ -29,8 +29,8 @@ class Within {
   bool outermost_;
 };
 
-// How many hooks of the driver this thread has been in: a hook of the runtime tells by it whether the
-// driver's saw what it did.
+// How many hooks of the driver this thread has been in: a hook of the runtime tells by it whether
+// the driver's saw what it did.
 uint32_t DriverHooksSeen();
 
 proto::LedgerPage* Page();
@@ -53,8 +53,8 @@ void Show(int row, uint64_t* total, uint64_t* free);
 // Takes `bytes` of the budget for an allocation that is about to be made; false: over it.
 bool Reserve(int row, uint64_t bytes);
 void Unreserve(int row, uint64_t bytes);
-// The allocation was made and its bytes reserved: it is counted. `true` when the ledger took it; else
-// its bytes are no longer reserved.
+// The allocation was made and its bytes reserved: it is counted. `true` when the ledger took it;
+// else its bytes are no longer reserved.
 bool Settle(const Entry& entry);
 // The entry, taken out of the ledger, no longer counts / counts again.
 void Discharge(const Entry& entry);

@@ -1,4 +1,5 @@
-// The steps of every allocation: budget, the driver, the daemon when the driver has no more, ledger.
+// The steps of every allocation: budget, the driver, the daemon when the driver has no more,
+// ledger.
 #pragma once
 
 #include "interceptor/account.h"

@@ -77,9 +77,9 @@ RAVEN_EXPORT CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPT
   auto call = [&] { return real(array, descriptor); };
   if (descriptor == nullptr) return call();
   const uint64_t texel = interceptor::TexelBytes(descriptor->Format, descriptor->NumChannels);
-  return interceptor::Make(
-      Space::kArray, LegacyKind::kArray,
-      interceptor::ArrayBytes(descriptor->Width, descriptor->Height, 1, texel), 0, array, call);
+  return interceptor::Make(Space::kArray, LegacyKind::kArray,
+                           interceptor::ArrayBytes(descriptor->Width, descriptor->Height, 1, texel),
+                           0, array, call);
 }
 
 RAVEN_EXPORT CUresult cuArray3DCreate_v2(CUarray* array,
@@ -88,10 +88,10 @@ RAVEN_EXPORT CUresult cuArray3DCreate_v2(CUarray* array,
   auto call = [&] { return real(array, descriptor); };
   if (descriptor == nullptr) return call();
   const uint64_t texel = interceptor::TexelBytes(descriptor->Format, descriptor->NumChannels);
-  return interceptor::Make(Space::kArray, LegacyKind::kArray,
-                           interceptor::ArrayBytes(descriptor->Width, descriptor->Height,
-                                                   descriptor->Depth, texel),
-                           descriptor->Flags, array, call);
+  return interceptor::Make(
+      Space::kArray, LegacyKind::kArray,
+      interceptor::ArrayBytes(descriptor->Width, descriptor->Height, descriptor->Depth, texel),
+      descriptor->Flags, array, call);
 }
 
 RAVEN_EXPORT CUresult cuArrayDestroy(CUarray array) {
@@ -106,9 +106,8 @@ RAVEN_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* array,
   auto call = [&] { return real(array, descriptor, levels); };
   if (descriptor == nullptr) return call();
   const uint64_t texel = interceptor::TexelBytes(descriptor->Format, descriptor->NumChannels);
-  const uint64_t bytes =
-      interceptor::MipmapBytes(descriptor->Width, descriptor->Height, descriptor->Depth, texel,
-                               descriptor->Flags, levels);
+  const uint64_t bytes = interceptor::MipmapBytes(
+      descriptor->Width, descriptor->Height, descriptor->Depth, texel, descriptor->Flags, levels);
   return interceptor::Make(Space::kMipmap, LegacyKind::kMipmap, bytes, descriptor->Flags, array,
                            call);
 }

@@ -7,7 +7,8 @@
 namespace ravenstore::interceptor::check {
 
 // Looks at every import of every loaded object, and writes a line for each hooked function to the
-// file $RAVENSTORE_INTERCEPT_CHECK: "captured" or "ESCAPED", the function, its caller. Does nothing
+// file $RAVENSTORE_INTERCEPT_CHECK: "captured" or
+// "ESCAPED", the function, its caller. Does nothing
 // without that variable.
 void Report();
 

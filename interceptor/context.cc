@@ -1,5 +1,5 @@
-// cuInit, and contexts: what making one takes of a device is counted as the job's, and what lived in
-// one goes with it.
+// cuInit, and contexts: what making one takes of a device is counted as the job's, and what lived
+// in one goes with it.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -15,14 +15,16 @@ constinit std::atomic<int> retained[proto::kLedgerDevices]{};
 constinit std::atomic<uint64_t> primary[proto::kLedgerDevices]{};
 
 // What of the device is in use by anybody, as NVML says: nobody else can be asked before there is a
-// context. 0: unknown.
+// context.
 class DeviceUse {
  public:
+  static constexpr uint64_t kUnknown = ~uint64_t{0};
+
   uint64_t Of(const char* uuid) {
-    if (!Load()) return 0;
+    if (!Load()) return kUnknown;
     nvmlDevice_t device = nullptr;
     nvmlMemory_t memory{};
-    if (by_uuid_(uuid, &device) != 0 || memory_(device, &memory) != 0) return 0;
+    if (by_uuid_(uuid, &device) != 0 || memory_(device, &memory) != 0) return kUnknown;
     return memory.used;
   }
 
@@ -30,7 +32,8 @@ class DeviceUse {
   bool Load() {
     if (tried_.load(std::memory_order_acquire)) return memory_ != nullptr;
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    auto* init = reinterpret_cast<nvmlReturn_t (*)()>(FindInLibrary("libnvidia-ml.so", "nvmlInit_v2"));
+    auto* init =
+        reinterpret_cast<nvmlReturn_t (*)()>(FindInLibrary("libnvidia-ml.so", "nvmlInit_v2"));
     by_uuid_ = reinterpret_cast<decltype(by_uuid_)>(
         FindInLibrary("libnvidia-ml.so", "nvmlDeviceGetHandleByUUID"));
     auto* memory = reinterpret_cast<decltype(memory_)>(
@@ -51,10 +54,10 @@ constinit DeviceUse device_use{};
 
 void AddContext(int row, uint64_t context, uint64_t before) {
   if (row < 0) return;
-  const uint64_t after = before == 0 ? 0 : device_use.Of(Page()->row[row].uuid);
+  const uint64_t after = before == DeviceUse::kUnknown ? 0 : device_use.Of(Page()->row[row].uuid);
   // Another process may have allocated or freed meanwhile; a context is not larger than this.
   constexpr uint64_t kMost = uint64_t{2} << 30;
-  uint64_t bytes = after > before ? after - before : 0;
+  uint64_t bytes = after != DeviceUse::kUnknown && after > before ? after - before : 0;
   if (bytes > kMost) bytes = kMost;
   Entry entry;
   entry.space = Space::kContext;
@@ -77,7 +80,7 @@ void DropContext(uint64_t context) {
 }
 
 uint64_t UseBefore(int row) {
-  return row < 0 ? 0 : device_use.Of(Page()->row[row].uuid);
+  return row < 0 ? DeviceUse::kUnknown : device_use.Of(Page()->row[row].uuid);
 }
 
 template <typename Call>
@@ -126,7 +129,7 @@ RAVEN_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice devi
   }
   const int row = interceptor::RowOf(device);
   const bool first = row >= 0 && interceptor::primary[row].load() == 0;
-  const uint64_t before = first ? interceptor::UseBefore(row) : 0;
+  const uint64_t before = first ? interceptor::UseBefore(row) : interceptor::DeviceUse::kUnknown;
   const CUresult result = real(context, device);
   if (result != CUDA_SUCCESS || row < 0) return result;
   interceptor::retained[row].fetch_add(1);

@@ -44,6 +44,11 @@ RAVEN_EXPORT void* dlsym(void* handle, const char* name) noexcept;
 RAVEN_EXPORT void* dlvsym(void* handle, const char* name, const char* version) noexcept;
 RAVEN_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
                                        cuuint64_t flags);
+RAVEN_EXPORT CUresult cuGetProcAddress_ptsz(const char* symbol, void** function, int version,
+                                            cuuint64_t flags);
+RAVEN_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char* symbol, void** function, int version,
+                                               cuuint64_t flags,
+                                               CUdriverProcAddressQueryResult* status);
 RAVEN_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 RAVEN_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device);
 RAVEN_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
@@ -81,10 +86,9 @@ RAVEN_EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, vo
                                                           unsigned int version,
                                                           unsigned long long flags,
                                                           cudaDriverEntryPointQueryResult* status);
-RAVEN_EXPORT cudaError_t
-cudaGetDriverEntryPointByVersion_ptsz(const char* symbol, void** function, unsigned int version,
-                                      unsigned long long flags,
-                                      cudaDriverEntryPointQueryResult* status);
+RAVEN_EXPORT cudaError_t cudaGetDriverEntryPointByVersion_ptsz(
+    const char* symbol, void** function, unsigned int version, unsigned long long flags,
+    cudaDriverEntryPointQueryResult* status);
 RAVEN_EXPORT cudaError_t cudaMallocAsync_ptsz(void** address, size_t bytes, cudaStream_t stream);
 RAVEN_EXPORT cudaError_t cudaMallocFromPoolAsync_ptsz(void** address, size_t bytes,
                                                       cudaMemPool_t pool, cudaStream_t stream);

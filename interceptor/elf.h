@@ -16,7 +16,7 @@ void* FindInLibrary(const char* library, const char* symbol);
 struct Import {
   const char* object;  // path of the importing object; "" for the program
   const char* symbol;
-  void** slot;         // where the address stands
+  void** slot;  // where the address stands
 };
 // Calls visit for every import, of every object but this one, whose symbol's name begins as one of
 // the tables does ("cu", "nvml", "dl").

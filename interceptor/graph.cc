@@ -28,8 +28,8 @@ Function* Cached(std::atomic<Function*>* slot, const char* symbol) {
 bool Capturing(CUstream stream, bool per_thread) {
   static std::atomic<IsCapturing*> plain{nullptr};
   static std::atomic<IsCapturing*> own{nullptr};
-  IsCapturing* function = per_thread ? Cached(&own, "cuStreamIsCapturing_ptsz")
-                                     : Cached(&plain, "cuStreamIsCapturing");
+  IsCapturing* function =
+      per_thread ? Cached(&own, "cuStreamIsCapturing_ptsz") : Cached(&plain, "cuStreamIsCapturing");
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (function == nullptr) return false;
   // The legacy stream beside a capture elsewhere answers with an error and cannot be captured.

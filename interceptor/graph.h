@@ -1,5 +1,5 @@
-// Memory nodes of graphs: the driver takes their memory from a pool of its own on each device, when a
-// graph is launched. It is asked how much that is, once a process has such nodes.
+// Memory nodes of graphs: the driver takes their memory from a pool of its own on each device, when
+// a graph is launched. It is asked how much that is, once a process has such nodes.
 #pragma once
 
 #include "interceptor/cuda_api.h"

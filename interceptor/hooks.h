@@ -41,9 +41,9 @@ Hook HookAt(const void* address);
 
 // The real function, or null while its library is not loaded or does not have it.
 void* RealOf(Hook hook);
-// `real` was found by the program's own look-up: what it should get instead. For the first one found
-// that is our entry point; another copy of a runtime in the same process stays as it is, since the
-// driver below it is hooked.
+// `real` was found by the program's own look-up: what it should get instead. For the first one
+// found that is our entry point; another copy of a runtime in the same process stays as it is,
+// since the driver below it is hooked.
 void* Instead(Hook hook, void* real);
 
 // Any other function of the loaded driver ("cuCtxGetDevice"), or null. Cache what you get.
@@ -58,12 +58,12 @@ void Count(Hook hook);
 }  // namespace ravenstore::interceptor
 
 // The real function behind the hook `symbol`, typed.
-#define RAVEN_REAL(symbol)                  \
-  reinterpret_cast<decltype(&(symbol))>(    \
+#define RAVEN_REAL(symbol)               \
+  reinterpret_cast<decltype(&(symbol))>( \
       ::ravenstore::interceptor::RealOf(::ravenstore::interceptor::Hook::k_##symbol))
 
 // How the driver's hooks begin: the real function, or the error of a driver that is not there.
-#define RAVEN_BEGIN(symbol)                                     \
-  auto* real = RAVEN_REAL(symbol);                              \
-  if (real == nullptr) return CUDA_ERROR_NOT_INITIALIZED;       \
+#define RAVEN_BEGIN(symbol)                               \
+  auto* real = RAVEN_REAL(symbol);                        \
+  if (real == nullptr) return CUDA_ERROR_NOT_INITIALIZED; \
   ravenstore::interceptor::Count(ravenstore::interceptor::Hook::k_##symbol)

@@ -58,8 +58,8 @@ RAVEN_EXPORT CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
 
 namespace {
 
-// The row of NVML's device: both name it by UUID. Before the driver is loaded there are no rows, and
-// NVML shows the whole device.
+// The row of NVML's device: both name it by UUID. Before the driver is loaded there are no rows,
+// and NVML shows the whole device.
 int RowOfNvml(nvmlDevice_t device) {
   using GetUuid = nvmlReturn_t(nvmlDevice_t, char*, unsigned int);
   static std::atomic<GetUuid*> slot{nullptr};
@@ -92,8 +92,7 @@ RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemor
   return result;
 }
 
-RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device,
-                                                     nvmlMemory_v2_t* memory) {
+RAVEN_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
   constexpr nvmlReturn_t kUninitialized = 1;
   auto* real = RAVEN_REAL(nvmlDeviceGetMemoryInfo_v2);
   if (real == nullptr) return kUninitialized;

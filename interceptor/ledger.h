@@ -1,8 +1,8 @@
 // Which pointer or handle of this process holds how many bytes, and where.
 //
-// A sharded hash table on pages of its own: it is used inside other people's allocators, so it never
-// calls one. What it cannot note for want of memory it does not know, and then the real driver alone
-// does.
+// A sharded hash table on pages of its own: it is used inside other people's allocators, so it
+// never calls one. What it cannot note for want of memory it does not know, and then the real
+// driver alone does.
 //
 // Threads: any. A shard's lock is never held over a call that may block.
 #pragma once
@@ -25,13 +25,13 @@ struct Entry {
   uint64_t key = 0;
   Space space = Space::kMemory;
   LegacyKind kind = LegacyKind::kDevice;
-  int16_t row = -1;      // of the page
-  uint32_t refs = 0;     // of a VMM handle
-  uint32_t maps = 0;     // of a VMM handle
+  int16_t row = -1;         // of the page
+  uint32_t refs = 0;        // of a VMM handle
+  uint32_t maps = 0;        // of a VMM handle
   bool by_runtime = false;  // noted by a hook of the runtime: none of the driver's saw it
   uint64_t bytes = 0;
-  uint64_t context = 0;  // that its memory ends with; 0: none
-  uint64_t serial = 0;   // of the VMM handle; handles' values come again
+  uint64_t context = 0;    // that its memory ends with; 0: none
+  uint64_t serial = 0;     // of the VMM handle; handles' values come again
   void* served = nullptr;  // the store's tensor behind it
 };
 

@@ -151,7 +151,7 @@ size_t Receive(int from, char* bytes, size_t room, int patience_ms) {
 }
 
 ino_t InodeOf(int descriptor) {
-  struct stat status{};
+  struct stat status {};
   return fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) ? status.st_ino : 0;
 }
 

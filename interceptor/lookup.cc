@@ -51,6 +51,12 @@ void Replace(const char* symbol, void** function, int version, cuuint64_t flags)
   if (hook != Hook::kCount) *function = Instead(hook, *function);
 }
 
+// The flags as the variants for per-thread default streams read them.
+cuuint64_t PerThread(cuuint64_t flags) {
+  const bool legacy = (flags & CU_GET_PROC_ADDRESS_LEGACY_STREAM) != 0;
+  return legacy ? flags : flags | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+}
+
 int DriverVersion() {
   static std::atomic<int> known{0};
   if (const int version = known.load(std::memory_order_relaxed)) return version;
@@ -104,38 +110,37 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenRealDlvsym() {
 #endif
 
 // Keeps the arguments, asks for our answer, and returns it or jumps to the real function.
-#define RAVEN_LOOKUP(name, answer, real)           \
-  __asm__(                                         \
-      ".text\n"                                    \
-      ".globl " #name                              \
-      "\n"                                         \
-      ".type " #name                               \
-      ", @function\n" #name                        \
-      ":\n"                                        \
-      "  .cfi_startproc\n"                         \
-      "  endbr64\n"                                \
-      "  push %rdi\n  .cfi_adjust_cfa_offset 8\n"  \
-      "  push %rsi\n  .cfi_adjust_cfa_offset 8\n"  \
-      "  push %rdx\n  .cfi_adjust_cfa_offset 8\n"  \
-      "  call " #answer                            \
-      "\n"                                         \
-      "  test %rax, %rax\n"                        \
-      "  jne 1f\n"                                 \
-      "  call " #real                              \
-      "\n"                                         \
-      "  pop %rdx\n  .cfi_adjust_cfa_offset -8\n"  \
-      "  pop %rsi\n  .cfi_adjust_cfa_offset -8\n"  \
-      "  pop %rdi\n  .cfi_adjust_cfa_offset -8\n"  \
-      "  jmp *%rax\n"                              \
-      "  .cfi_adjust_cfa_offset 24\n"              \
-      "1:\n"                                       \
-      "  cmp $1, %rax\n"                           \
-      "  jne 2f\n"                                 \
-      "  xor %eax, %eax\n"                         \
-      "2:\n"                                       \
+#define RAVEN_LOOKUP(name, answer, real)                \
+  __asm__(                                              \
+      ".text\n"                                         \
+      ".globl " #name                                   \
+      "\n"                                              \
+      ".type " #name ", @function\n" #name              \
+      ":\n"                                             \
+      "  .cfi_startproc\n"                              \
+      "  endbr64\n"                                     \
+      "  push %rdi\n  .cfi_adjust_cfa_offset 8\n"       \
+      "  push %rsi\n  .cfi_adjust_cfa_offset 8\n"       \
+      "  push %rdx\n  .cfi_adjust_cfa_offset 8\n"       \
+      "  call " #answer                                 \
+      "\n"                                              \
+      "  test %rax, %rax\n"                             \
+      "  jne 1f\n"                                      \
+      "  call " #real                                   \
+      "\n"                                              \
+      "  pop %rdx\n  .cfi_adjust_cfa_offset -8\n"       \
+      "  pop %rsi\n  .cfi_adjust_cfa_offset -8\n"       \
+      "  pop %rdi\n  .cfi_adjust_cfa_offset -8\n"       \
+      "  jmp *%rax\n"                                   \
+      "  .cfi_adjust_cfa_offset 24\n"                   \
+      "1:\n"                                            \
+      "  cmp $1, %rax\n"                                \
+      "  jne 2f\n"                                      \
+      "  xor %eax, %eax\n"                              \
+      "2:\n"                                            \
       "  add $24, %rsp\n  .cfi_adjust_cfa_offset -24\n" \
-      "  ret\n"                                    \
-      "  .cfi_endproc\n"                           \
+      "  ret\n"                                         \
+      "  .cfi_endproc\n"                                \
       ".size " #name ", . - " #name "\n")
 
 RAVEN_LOOKUP(dlsym, RavenAnswerDlsym, RavenRealDlsym);
@@ -144,6 +149,7 @@ RAVEN_LOOKUP(dlvsym, RavenAnswerDlvsym, RavenRealDlvsym);
 }  // namespace ravenstore::interceptor
 
 using ravenstore::interceptor::DriverVersion;
+using ravenstore::interceptor::PerThread;
 using ravenstore::interceptor::Replace;
 
 RAVEN_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
@@ -162,6 +168,26 @@ RAVEN_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, i
   if (real == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
   const CUresult result = real(symbol, function, version, flags, status);
   if (result == CUDA_SUCCESS) Replace(symbol, function, version, flags);
+  return result;
+}
+
+// The variants' default is the per-thread stream.
+RAVEN_EXPORT CUresult cuGetProcAddress_ptsz(const char* symbol, void** function, int version,
+                                            cuuint64_t flags) {
+  auto* real = RAVEN_REAL(cuGetProcAddress_ptsz);
+  if (real == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const CUresult result = real(symbol, function, version, flags);
+  if (result == CUDA_SUCCESS) Replace(symbol, function, version, PerThread(flags));
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char* symbol, void** function, int version,
+                                               cuuint64_t flags,
+                                               CUdriverProcAddressQueryResult* status) {
+  auto* real = RAVEN_REAL(cuGetProcAddress_v2_ptsz);
+  if (real == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
+  const CUresult result = real(symbol, function, version, flags, status);
+  if (result == CUDA_SUCCESS) Replace(symbol, function, version, PerThread(flags));
   return result;
 }
 
@@ -185,11 +211,7 @@ RAVEN_EXPORT cudaError_t cudaGetDriverEntryPoint_ptsz(const char* symbol, void**
   auto* real = RAVEN_REAL(cudaGetDriverEntryPoint_ptsz);
   if (real == nullptr) return cudaErrorInitializationError;
   const cudaError_t result = real(symbol, function, flags, status);
-  const bool legacy = (flags & cudaEnableLegacyStream) != 0;
-  if (result == cudaSuccess) {
-    Replace(symbol, function, DriverVersion(),
-            legacy ? flags : flags | cudaEnablePerThreadDefaultStream);
-  }
+  if (result == cudaSuccess) Replace(symbol, function, DriverVersion(), PerThread(flags));
   return result;
 }
 
@@ -204,17 +226,14 @@ RAVEN_EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, vo
   return result;
 }
 
-RAVEN_EXPORT cudaError_t
-cudaGetDriverEntryPointByVersion_ptsz(const char* symbol, void** function, unsigned int version,
-                                      unsigned long long flags,
-                                      cudaDriverEntryPointQueryResult* status) {
+RAVEN_EXPORT cudaError_t cudaGetDriverEntryPointByVersion_ptsz(
+    const char* symbol, void** function, unsigned int version, unsigned long long flags,
+    cudaDriverEntryPointQueryResult* status) {
   auto* real = RAVEN_REAL(cudaGetDriverEntryPointByVersion_ptsz);
   if (real == nullptr) return cudaErrorInitializationError;
   const cudaError_t result = real(symbol, function, version, flags, status);
-  const bool legacy = (flags & cudaEnableLegacyStream) != 0;
   if (result == cudaSuccess) {
-    Replace(symbol, function, static_cast<int>(version),
-            legacy ? flags : flags | cudaEnablePerThreadDefaultStream);
+    Replace(symbol, function, static_cast<int>(version), PerThread(flags));
   }
   return result;
 }

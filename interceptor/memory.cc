@@ -146,9 +146,8 @@ RAVEN_EXPORT CUresult cuMemFree(unsigned int address) {
 RAVEN_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width,
                                          size_t height, unsigned int element) {
   RAVEN_BEGIN(cuMemAllocPitch_v2);
-  return interceptor::AllocatePitch(address, pitch, width, height, [&] {
-    return real(address, pitch, width, height, element);
-  });
+  return interceptor::AllocatePitch(address, pitch, width, height,
+                                    [&] { return real(address, pitch, width, height, element); });
 }
 
 RAVEN_EXPORT CUresult cuMemAllocPitch(unsigned int* address, unsigned int* pitch,
@@ -185,8 +184,8 @@ RAVEN_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, C
                                     [&] { return real(address, bytes, stream); });
 }
 
-RAVEN_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes,
-                                              CUmemoryPool pool, CUstream stream) {
+RAVEN_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                              CUstream stream) {
   RAVEN_BEGIN(cuMemAllocFromPoolAsync);
   return interceptor::AllocateAsync(address, bytes, stream, false,
                                     [&] { return real(address, bytes, pool, stream); });

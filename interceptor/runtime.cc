@@ -62,10 +62,10 @@ bool IsBare(unsigned int flags) {
 }  // namespace ravenstore::interceptor
 
 // How the runtime's hooks begin.
-#define RAVEN_BEGIN_RUNTIME(symbol)                                                       \
-  auto* real = RAVEN_REAL(symbol);                                                        \
-  if (real == nullptr) return cudaErrorInitializationError;                               \
-  ravenstore::interceptor::Count(ravenstore::interceptor::Hook::k_##symbol);              \
+#define RAVEN_BEGIN_RUNTIME(symbol)                                          \
+  auto* real = RAVEN_REAL(symbol);                                           \
+  if (real == nullptr) return cudaErrorInitializationError;                  \
+  ravenstore::interceptor::Count(ravenstore::interceptor::Hook::k_##symbol); \
   [[maybe_unused]] const uint32_t seen = ravenstore::interceptor::DriverHooksSeen()
 
 namespace interceptor = ravenstore::interceptor;

@@ -1,5 +1,5 @@
-// Virtual memory management: physical memory lives as long as its handle or a mapping of it does, and
-// a handle's value may come again while the old memory is still mapped.
+// Virtual memory management: physical memory lives as long as its handle or a mapping of it does,
+// and a handle's value may come again while the old memory is still mapped.
 #include <atomic>
 
 #include "interceptor/account.h"
@@ -13,8 +13,8 @@ constinit std::atomic<uint64_t> last_serial{0};
 
 // What becomes of a handle's entry.
 struct Outcome {
-  bool gone = false;   // it holds nothing any more
-  bool orphan = false; // only mappings hold it now
+  bool gone = false;    // it holds nothing any more
+  bool orphan = false;  // only mappings hold it now
   Entry entry;
 };
 

@@ -85,6 +85,10 @@ int DeviceCount() {
 uint64_t DeviceBytes() {
   return driver().bytes;
 }
+uint64_t ContextBytes() {
+  static const uint64_t bytes = Number("RAVENSTORE_FAKE_CUDA_CONTEXT", 0);
+  return bytes;
+}
 bool HasHostNuma() {
   return driver().host_numa;
 }
@@ -238,7 +242,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   std::lock_guard lock(driver().mutex);
   *context = &driver().contexts[device];
   // The first user gets a new context, as after the reset of a GPU.
-  if ((*context)->retained++ == 0) (*context)->error = CUDA_SUCCESS;
+  if ((*context)->retained++ == 0) {
+    (*context)->error = CUDA_SUCCESS;
+    fake_cuda::Charge(device, fake_cuda::ContextBytes());
+  }
   return CUDA_SUCCESS;
 }
 
@@ -246,7 +253,9 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   if (!IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard lock(driver().mutex);
   if (driver().contexts[device].retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  --driver().contexts[device].retained;
+  if (--driver().contexts[device].retained == 0) {
+    fake_cuda::Charged(device) -= fake_cuda::ContextBytes();
+  }
   return CUDA_SUCCESS;
 }
 

@@ -10,11 +10,14 @@
 //   RAVENSTORE_FAKE_CUDA_DEVICES    how many GPUs (2)
 //   RAVENSTORE_FAKE_CUDA_MEMORY     bytes of each (1 GiB); charged to the process that creates
 //   RAVENSTORE_FAKE_CUDA_HOST_NUMA  0: no host memory through cuMemCreate
+//   RAVENSTORE_FAKE_CUDA_SHARED     a file by which processes share the devices' memory
+//   RAVENSTORE_FAKE_CUDA_CONTEXT    bytes that a device's primary context takes (0)
 //   RAVENSTORE_FAKE_CUDA_MIG        1: the devices are MIG instances
 //   RAVENSTORE_FAKE_CUDA_FAIL       "cuMemCreate:3:2": the third call of it returns CUresult 2
 #pragma once
 
 #include <cuda.h>
+#include <stdint.h>
 
 // Controls for tests, found with dlsym.
 extern "C" {
@@ -28,4 +31,8 @@ void FakeCudaHoldCopies(int hold);
 int FakeCudaContexts();
 // How many calls failed because no context was current; a caller of ours never makes one.
 int FakeCudaContextErrors();
+// Bytes that are alive on the device.
+uint64_t FakeCudaUsed(int device);
+// As cuDeviceTotalMem, by a name that nobody hooks.
+CUresult FakeCudaTotal(size_t* bytes, CUdevice device);
 }

@@ -23,13 +23,10 @@ constexpr size_t kGranularity = size_t{2} << 20;
 // has: whoever forgets cuMemHostGetDevicePointer is found out.
 constexpr CUdeviceptr kAlias = CUdeviceptr{1} << 60;
 
-// Bytes that are alive on each device, by the process that created them.
-std::atomic<uint64_t> charged[64];
-
 struct Allocation {
   ~Allocation() {
     close(file);
-    if (created && !on_host) charged[device] -= bytes;
+    if (created && !on_host) Charged(device) -= bytes;
   }
   int file = -1;
   size_t bytes = 0;
@@ -142,7 +139,7 @@ using fake_cuda::Pointer;
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   FAKE_CUDA_CONTEXT("cuMemGetInfo");
   *total = fake_cuda::DeviceBytes();
-  *free = *total - fake_cuda::charged[context->device];
+  *free = *total - fake_cuda::Charged(context->device);
   return CUDA_SUCCESS;
 }
 
@@ -199,7 +196,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
   }
   allocation->bytes = bytes;
   if (!allocation->on_host) {
-    auto& used = fake_cuda::charged[allocation->device];
+    auto& used = fake_cuda::Charged(allocation->device);
     if ((used += bytes) > fake_cuda::DeviceBytes()) {
       used -= bytes;
       return CUDA_ERROR_OUT_OF_MEMORY;

@@ -24,10 +24,19 @@ CUresult Injected(const char* call);
 CUresult CurrentContext(CUcontext* context);
 int DeviceCount();
 uint64_t DeviceBytes();
+uint64_t ContextBytes();
 bool HasHostNuma();
 // True for the copy that FakeCudaFailCopy named.
 bool NextCopyFails();
 bool CopiesHeld();
+
+// --- allocate.cc
+
+// Bytes that are alive on the device: of this process, or, with RAVENSTORE_FAKE_CUDA_SHARED, of all
+// processes that name the same file.
+std::atomic<uint64_t>& Charged(int device);
+// False when the device has no such room.
+bool Charge(int device, uint64_t bytes);
 
 // --- memory.cc
 

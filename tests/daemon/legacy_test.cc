@@ -1,0 +1,143 @@
+#include "daemon/legacy.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::Bytes;
+using core::MiB;
+
+// What an interceptor makes: a sealed memfd and its mapping.
+class Page {
+ public:
+  explicit Page(int seals = F_SEAL_SHRINK | F_SEAL_GROW, size_t bytes = proto::kLedgerBytes)
+      : file_(memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    EXPECT_EQ(ftruncate(file_, static_cast<off_t>(bytes)), 0);
+    EXPECT_EQ(fcntl(file_, F_ADD_SEALS, seals), 0);
+    page_ = static_cast<proto::LedgerPage*>(
+        mmap(nullptr, proto::kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0));
+    page_->magic = proto::kLedgerMagic;
+  }
+  ~Page() {
+    munmap(page_, proto::kLedgerBytes);
+    close(file_);
+  }
+  proto::LedgerRow& Row(uint32_t index, const char* uuid) {
+    std::strcpy(page_->row[index].uuid, uuid);
+    page_->rows = index + 1;
+    return page_->row[index];
+  }
+  ipc::UniqueFd Descriptor() const { return ipc::UniqueFd(dup(file_)); }
+
+ private:
+  int file_;
+  proto::LedgerPage* page_;
+};
+
+core::Status Add(LegacyLedger& ledger, uint64_t key, const Page& page, uid_t uid = 7) {
+  LegacyLedger::Newcomer job;
+  job.client = static_cast<uint32_t>(key + 100);
+  job.pid = static_cast<pid_t>(key + 1000);
+  job.uid = uid;
+  job.name = "job";
+  job.page = page.Descriptor();
+  return ledger.Add(key, std::move(job));
+}
+
+TEST(LegacyLedgerTest, ReadsWhatTheJobWrote) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  auto& row = page.Row(0, "GPU-0");
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  row.used = 300;
+  row.served = 100;
+  row.kinds[2] = 300;
+  proto::LegacyJobs jobs;
+  ledger.Fill(std::nullopt, {}, &jobs);
+  ASSERT_EQ(jobs.jobs_size(), 1);
+  ASSERT_EQ(jobs.jobs(0).devices_size(), 1);
+  EXPECT_EQ(jobs.jobs(0).devices(0).kinds(2), 300u);
+  EXPECT_EQ(ledger.UsedOf("GPU-0"), 200u);
+  EXPECT_EQ(ledger.UsedOf("GPU-1"), 0u);
+}
+
+TEST(LegacyLedgerTest, BudgetsStandInThePageWhenTheCallReturns) {
+  LegacyLedger ledger(MiB(50));
+  Page page;
+  auto& row = page.Row(0, "GPU-0");
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  EXPECT_EQ(row.visible, MiB(50).count());
+  ledger.SetTenant(7, MiB(30));
+  EXPECT_EQ(row.visible, MiB(30).count());
+  ledger.SetTenant(8, MiB(10));
+  EXPECT_EQ(row.visible, MiB(30).count());
+  ledger.SetClient(101, MiB(20));
+  EXPECT_EQ(row.visible, MiB(20).count());
+  EXPECT_EQ(ledger.VisibleOfClient(101), MiB(20));
+}
+
+TEST(LegacyLedgerTest, RefusesWhatCanBeResizedUnderIt) {
+  LegacyLedger ledger(Bytes{0});
+  EXPECT_FALSE(Add(ledger, 1, Page(F_SEAL_GROW)).ok());
+  EXPECT_FALSE(Add(ledger, 1, Page(F_SEAL_SHRINK | F_SEAL_GROW, 8192)).ok());
+  LegacyLedger::Newcomer nothing;
+  EXPECT_FALSE(ledger.Add(1, std::move(nothing)).ok());
+  EXPECT_EQ(ledger.size(), 0u);
+}
+
+TEST(LegacyLedgerTest, ShowsEachUserItsOwn) {
+  LegacyLedger ledger(Bytes{0});
+  Page mine;
+  Page yours;
+  ASSERT_TRUE(Add(ledger, 1, mine, 7).ok());
+  ASSERT_TRUE(Add(ledger, 2, yours, 8).ok());
+  proto::LegacyJobs jobs;
+  ledger.Fill(uid_t{8}, {}, &jobs);
+  ASSERT_EQ(jobs.jobs_size(), 1);
+  EXPECT_EQ(jobs.jobs(0).client(), 102u);
+}
+
+TEST(LegacyLedgerTest, ListsPageByPage) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  for (uint64_t key = 1; key <= 150; ++key) ASSERT_TRUE(Add(ledger, key, page).ok());
+  int seen = 0;
+  proto::ListLegacy query;
+  do {
+    proto::LegacyJobs jobs;
+    ledger.Fill(std::nullopt, query, &jobs);
+    seen += jobs.jobs_size();
+    query.set_cursor(jobs.next_cursor());
+  } while (query.cursor() != 0);
+  EXPECT_EQ(seen, 150);
+}
+
+TEST(LegacyLedgerTest, PrintsNothingOfAStrangerThatIsNotText) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  page.Row(0, "GPU\n\x01").used = 1;
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  ASSERT_EQ(ledger.Read(1).size(), 1u);
+  EXPECT_EQ(ledger.Read(1)[0].uuid, "GPU??");
+}
+
+TEST(LegacyLedgerTest, AGoneJobHoldsNothing) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  page.Row(0, "GPU-0").used = 5;
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  EXPECT_EQ(ledger.KeyOfProcess(1001), 1u);
+  ledger.Remove(1);
+  EXPECT_EQ(ledger.UsedOf("GPU-0"), 0u);
+  EXPECT_EQ(ledger.KeyOfProcess(1001), 0u);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon

@@ -1,0 +1,58 @@
+"""The interceptor's tests run on fake libraries: their environment, and the matrix's programs."""
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path[:0] = [str(pathlib.Path(__file__).parent)]
+
+from harness import Programs  # noqa: E402
+
+ROOT = pathlib.Path(os.environ.get("RAVENSTORE_BIN", os.getcwd()))
+HERE = ROOT / "tests/interceptor"
+FAKES = ROOT / "tests/fake_cuda"
+PROGRAMS = Programs(ROOT)
+JOBS = ("static", "shared", "driver", "dlsym", "proc_1", "proc_2", "per_thread", "entry")
+MIB = 1 << 20
+CONTEXT = 48 * MIB
+
+
+def job(name):
+    return str(HERE / f"job_{name}")
+
+
+class FakeGpuTest(unittest.TestCase):
+    """Every process of the test shares fake devices of 1 GiB."""
+
+    memory = 1 << 30
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp")
+        self.addCleanup(self.folder.cleanup)
+        self.before = dict(os.environ)
+        self.addCleanup(self.restore)
+        os.environ |= {
+            "LD_LIBRARY_PATH": str(FAKES),
+            "RAVENSTORE_LIBCUDA": str(FAKES / "libcuda.so.1"),
+            "RAVENSTORE_FAKE_CUDA_SHARED": self.folder.name + "/devices",
+            "RAVENSTORE_FAKE_CUDA_MEMORY": str(self.memory),
+            "RAVENSTORE_FAKE_CUDA_CONTEXT": str(CONTEXT),
+        }
+
+    def restore(self):
+        os.environ.clear()
+        os.environ |= self.before
+
+
+# A daemon that needs little: the jobs' devices are not its own.
+SMALL = ["--backend", "host", "--device-total", "64MiB", "--pool-size", "64MiB", "--slab", "16MiB"]
+
+
+def main():
+    sys.path[:0] = [str(ROOT / "tests/tidy")]
+    import xml_main  # noqa: PLC0415
+
+    xml_main.main()

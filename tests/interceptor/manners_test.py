@@ -1,0 +1,127 @@
+#!/usr/bin/python3
+"""Guest manners: no daemon, fork, exec, deep binding, static constructors, and the self-test."""
+
+import os
+import subprocess
+import time
+
+from fakes import HERE, JOBS, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, job, main
+from harness import Daemon, Job, eventually, guest, wrong
+
+RAVENRUN = str(ROOT / "deploy/ravenrun")
+
+
+class MannersTest(FakeGpuTest):
+    def test_without_a_daemon_a_job_runs_and_says_nothing_unless_asked(self):
+        for name in JOBS:
+            for log in ("", "stderr"):
+                with self.subTest(name=name, log=log):
+                    done = subprocess.run(
+                        [job(name)],
+                        input="all\ninfo\nfree\nquit\n",
+                        env=guest(PROGRAMS, "/nowhere", RAVENSTORE_INTERCEPT_LOG=log),
+                        capture_output=True, text=True, timeout=30, check=True,
+                    )  # fmt: skip
+                    self.assertEqual(done.stderr.count("no daemon"), 1 if log else 0)
+                    if not log:
+                        self.assertEqual(done.stderr, "")
+
+    def test_programs_without_cuda_run_as_ever(self):
+        done = subprocess.run(
+            ["/bin/sh", "-c", "echo $$; python3 -c 'import ssl, ctypes; print(1)'"],
+            env=guest(PROGRAMS, "/nowhere", RAVENSTORE_INTERCEPT_LOG="stderr"),
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        self.assertEqual(done.stderr, "")
+
+    def test_a_child_of_fork_is_no_part_of_the_job(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            for variables in ({}, {"JOB_CHILD_ALLOCATES": 1}):
+                with Job([job("driver")], guest(PROGRAMS, daemon.socket, **variables)) as one:
+                    held = one.ask("all")
+                    self.assertEqual(one.ask("fork"), {"child": 7})
+                    self.assertEqual(wrong(held, daemon.held(one.pid)), {})
+                    self.assertEqual(wrong(one.ask("free"), daemon.held(one.pid)), {})
+
+    def test_a_process_that_becomes_another_begins_at_zero(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([job("dlsym")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask("all")
+            self.assertEqual(one.ask("exec"), {"ready": one.pid})
+            self.assertTrue(eventually(lambda: wrong({}, daemon.held(one.pid)) == {}))
+            self.assertEqual(wrong(one.ask("all"), daemon.held(one.pid)), {})
+
+    def test_a_job_that_closes_every_descriptor_keeps_those_it_opens_next(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask(f"device {MIB}")
+            one.ask("close")
+            # Longer than the interceptor waits between two looks at its socket.
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                self.assertEqual(one.ask("intact"), {"intact": True})
+            self.assertEqual(one.ask(f"device {MIB}"), {"code": 0})
+            self.assertIsNone(daemon.held(one.pid))
+
+    def test_an_unknown_pointer_goes_to_the_driver(self):
+        with Job([str(HERE / "prober")], guest(PROGRAMS)) as one:
+            self.assertEqual(one.ask("unknown"), {"free": 1, "release": 1})
+
+    def test_threads_may_race_into_the_first_call(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            for _ in range(10):
+                environment = guest(PROGRAMS, daemon.socket, PROBER_LATE=1)
+                with Job([str(HERE / "prober")], environment) as one:
+                    one.ask("race")
+                    self.assertEqual(daemon.held(one.pid)["device"], 16 * MIB)
+
+    def test_a_static_constructor_may_allocate(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            environment = guest(PROGRAMS, daemon.socket, PROBE_AT_LOAD=1)
+            environment["LD_PRELOAD"] += " " + str(HERE / "libprobe.so")
+            with Job([str(HERE / "prober")], environment) as one:
+                self.assertEqual(daemon.held(one.pid)["device"], MIB)
+
+    def test_a_deeply_bound_library_is_safe(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            path = HERE / "libprobe.so"
+            self.assertEqual(one.ask(f"deep {path}"), {"code": 0})
+
+    def ravenrun(self, *words, **variables):
+        return subprocess.run(
+            [RAVENRUN, *words],
+            input="all\nfree\nquit\n",
+            env=os.environ | {"RAVENSTORE_LIB": str(PROGRAMS.library)} | variables,
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def test_ravenrun_runs_a_command_and_hands_its_status_on(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            done = self.ravenrun("--socket", daemon.socket, "--budget=100MiB", job("shared"))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(self.ravenrun("sh", "-c", "exit 5").returncode, 5)
+            self.assertEqual(self.ravenrun("--mode=fast", "true").returncode, 2)
+            self.assertEqual(self.ravenrun("--budget=much", "true").returncode, 2)
+
+    def test_the_self_test_names_what_is_captured(self):
+        for name in ("shared", "driver", "dlsym", "static"):
+            done = self.ravenrun("--check", job(name))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stderr, r"called\s+cuMemAlloc_v2")
+
+    def test_the_self_test_fails_loudly_when_calls_escape(self):
+        done = self.ravenrun("--check", str(HERE / "prober"), PROBER_DEEP=str(HERE / "libprobe.so"))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("ESCAPED", done.stderr)
+        self.assertIn("FAILED", done.stderr)
+
+
+if __name__ == "__main__":
+    main()

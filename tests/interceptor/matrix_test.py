@@ -1,0 +1,124 @@
+#!/usr/bin/python3
+"""Every way to the driver: each allocation is in the ledger, byte for byte, gone with the job."""
+
+import json
+import subprocess
+
+from fakes import CONTEXT, HERE, JOBS, MIB, PROGRAMS, SMALL, FakeGpuTest, job, main
+from harness import Daemon, Job, eventually, guest, wrong
+
+
+class MatrixTest(FakeGpuTest):
+    # More than the daemon leaves to others.
+    memory = 3 << 30
+
+    def test_every_way_is_counted_byte_for_byte_and_gone_after_exit_and_kill(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            for name in JOBS:
+                for end in ("quit", "kill"):
+                    with (
+                        self.subTest(name=name, end=end),
+                        Job([job(name)], guest(PROGRAMS, daemon.socket)) as one,
+                    ):
+                        held = one.ask("all")
+                        self.assertEqual(wrong(held, daemon.held(one.pid)), {})
+                        self.assertEqual(daemon.held(one.pid)["context"], CONTEXT)
+                        if end == "quit":
+                            self.assertEqual(wrong(one.ask("free"), daemon.held(one.pid)), {})
+                            self.assertEqual(one.quit(), 0)
+                        else:
+                            one.kill()
+                        pid = one.pid
+                        self.assertTrue(eventually(lambda pid=pid: daemon.held(pid) is None))
+
+    def test_clients_shows_jobs_beside_api_clients(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([job("shared")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask("all")
+            shown = daemon.clients()
+            self.assertEqual(shown["clients"], [])
+            (legacy,) = shown["legacy_jobs"]
+            self.assertEqual((legacy["name"], legacy["mode"]), ("job_shared", "account"))
+            device = legacy["devices"][0]
+            self.assertEqual(device["used_bytes"], sum(device["kinds"].values()))
+            text = subprocess.run(
+                [PROGRAMS.ctl, "--socket", daemon.socket, "clients"],
+                capture_output=True, text=True, check=True,
+            ).stdout  # fmt: skip
+            self.assertIn("1 legacy job", text)
+
+    def test_both_modes_show_the_same_figures(self):
+        flags = ["--backend", "cuda", "--pool-size", "64MiB", "--slab", "16MiB"]
+        with Daemon(PROGRAMS, flags) as daemon:
+            held = {}
+            for mode in ("account", "store"):
+                library = self.folder.name + "/libravenstore_intercept.so"
+                environment = guest(PROGRAMS, daemon.socket, RAVENSTORE_MODE=mode)
+                if mode == "store":
+                    for path in (environment["LD_PRELOAD"], PROGRAMS.store):
+                        subprocess.run(["cp", "-f", path, self.folder.name], check=True)
+                    environment["LD_PRELOAD"] = library
+                with Job([job("driver")], environment) as one:
+                    one.ask("all")
+                    held[mode] = daemon.held(one.pid)
+                    device = daemon.jobs()[0]["devices"][0]
+                    served = device["served_bytes"]
+                    peers = [c for c in daemon.clients()["clients"] if c["pid"] == one.pid]
+                    self.assertEqual(served, 3 * MIB + 17 if mode == "store" else 0)
+                    self.assertEqual([c["tensors"] for c in peers], [1] if mode == "store" else [])
+                    one.ask("free")
+                    self.assertEqual(daemon.jobs()[0]["devices"][0]["served_bytes"], 0)
+                    one.kill()
+                self.assertTrue(eventually(lambda: not daemon.clients()["clients"]))
+            self.assertEqual(held["account"], held["store"])
+
+    def test_physical_memory_counts_while_handle_or_mapping_holds_it(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            with Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one:
+                for command, vmm in (
+                    ("vmm create", 4), ("vmm map", 4), ("vmm release", 4), ("vmm create", 8),
+                    ("vmm unmap", 4), ("vmm release", 0),
+                ):  # fmt: skip
+                    one.ask(command)
+                    self.assertEqual(daemon.held(one.pid)["vmm"], vmm * MIB, command)
+
+    def test_memory_goes_with_its_context(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask("device 1048576")
+            self.assertEqual(daemon.held(one.pid)["device"], MIB)
+            one.ask("reset")
+            self.assertEqual(sum(daemon.held(one.pid).values()), 0)
+
+    def test_graphs_memory_is_counted_when_the_driver_takes_it(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask("graph make")
+            self.assertEqual(daemon.held(one.pid)["graph"], 0)
+            one.ask("graph launch")
+            self.assertEqual(daemon.held(one.pid)["graph"], 6 * MIB)
+            one.ask("graph trim")
+            self.assertEqual(daemon.held(one.pid)["graph"], 0)
+
+    def test_an_allocation_in_a_capture_is_the_graphs(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            self.assertEqual(one.ask("capture"), {"begin": 0, "alloc": 0, "free": 0, "end": 0})
+            self.assertEqual(daemon.held(one.pid)["async"], 0)
+
+    def test_both_versions_of_dlsym_and_dlvsym_give_the_hooks(self):
+        with Job([str(HERE / "prober")], guest(PROGRAMS)) as one:
+            answer = one.ask("lookups")
+            self.assertEqual(json.dumps(answer), json.dumps(dict.fromkeys(answer, True)))
+
+
+if __name__ == "__main__":
+    main()

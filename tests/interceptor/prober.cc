@@ -1,0 +1,215 @@
+// A program for the corners: takes commands as job.cc does.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+void* library;
+CUcontext context;
+
+template <typename Function>
+Function* Get(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(library, name));
+}
+#define CALL(name, ...) Get<decltype(name)>(#name)(__VA_ARGS__)
+
+void Begin() {
+  library = dlopen("libcuda.so.1", RTLD_NOW);
+  CALL(cuInit, 0);
+  CALL(cuDevicePrimaryCtxRetain, &context, 0);
+  CALL(cuCtxSetCurrent, context);
+}
+
+CUdeviceptr base;
+std::vector<CUmemGenericAllocationHandle> handles;
+
+int Vmm(const char* what) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  if (strcmp(what, "create") == 0) {
+    return CALL(cuMemCreate, &handles.emplace_back(), 4 * kMiB, &properties, 0);
+  }
+  if (strcmp(what, "map") == 0) {
+    CALL(cuMemAddressReserve, &base, 4 * kMiB, 0, 0, 0);
+    return CALL(cuMemMap, base, 4 * kMiB, 0, handles.back(), 0);
+  }
+  if (strcmp(what, "release") == 0) {
+    const auto last = handles.back();
+    handles.pop_back();
+    return CALL(cuMemRelease, last);
+  }
+  return CALL(cuMemUnmap, base, 4 * kMiB);
+}
+
+CUgraphExec executable;
+
+int Graph(const char* what) {
+  if (strcmp(what, "launch") == 0) return CALL(cuGraphLaunch, executable, nullptr);
+  if (strcmp(what, "trim") == 0) return CALL(cuDeviceGraphMemTrim, 0);
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUDA_MEM_ALLOC_NODE_PARAMS parameters{};
+  parameters.bytesize = 6 * kMiB;
+  CALL(cuGraphCreate, &graph, 0);
+  CALL(cuGraphAddMemAllocNode, &node, graph, nullptr, 0, &parameters);
+  return CALL(cuGraphInstantiateWithFlags, &executable, graph, 0);
+}
+
+void Capture() {
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUdeviceptr at = 0;
+  CALL(cuStreamCreate, &stream, 0);
+  const int begin = Get<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2")(
+      stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  const int alloc = CALL(cuMemAllocAsync, &at, kMiB, stream);
+  const int free = CALL(cuMemFreeAsync, at, stream);
+  const int end = CALL(cuStreamEndCapture, stream, &graph);
+  printf("{\"begin\": %d, \"alloc\": %d, \"free\": %d, \"end\": %d}\n", begin, alloc, free, end);
+}
+
+void Nvml(int version) {
+  struct {
+    unsigned long long words[6];
+  } memory{};
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  void* device = nullptr;
+  reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"))();
+  reinterpret_cast<int (*)(unsigned, void**)>(dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2"))(
+      0, &device);
+  const char* name = version == 1 ? "nvmlDeviceGetMemoryInfo" : "nvmlDeviceGetMemoryInfo_v2";
+  reinterpret_cast<int (*)(void*, void*)>(dlsym(nvml, name))(device, &memory);
+  const auto* words = memory.words;
+  // The second has a version in front and what is reserved in between.
+  if (version == 1) {
+    printf("{\"total\": %llu, \"free\": %llu, \"used\": %llu}\n", words[0], words[1], words[2]);
+  } else {
+    printf("{\"total\": %llu, \"free\": %llu, \"used\": %llu}\n", words[1], words[3], words[4]);
+  }
+}
+
+extern "C" {
+void* OldDlsym(void*, const char*);
+void* NewDlsym(void*, const char*);
+}
+__asm__(".symver OldDlsym, dlsym@GLIBC_2.2.5");
+__asm__(".symver NewDlsym, dlsym@GLIBC_2.34");
+
+bool FromInterceptor(void* function) {
+  Dl_info info{};
+  return function != nullptr && dladdr(function, &info) != 0 &&
+         strstr(info.dli_fname, "libravenstore_intercept.so") != nullptr;
+}
+
+void LookUps() {
+  auto yes = [](bool value) { return value ? "true" : "false"; };
+  const char* name = "cuMemAlloc_v2";
+  printf(
+      "{\"old\": %s, \"new\": %s, \"default\": %s, \"next of none of ours\": %s, "
+      "\"absent\": %s, \"not ours\": %s}\n",
+      yes(FromInterceptor(OldDlsym(library, name))), yes(FromInterceptor(NewDlsym(library, name))),
+      yes(FromInterceptor(dlsym(RTLD_DEFAULT, name))), yes(dlsym(RTLD_NEXT, "malloc") != nullptr),
+      // No runtime is loaded here: our own definition is none.
+      yes(dlsym(RTLD_DEFAULT, "cudaMalloc") == nullptr),
+      yes(!FromInterceptor(dlsym(library, "cuCtxGetDevice"))));
+}
+
+int stolen[64];
+
+void CloseAll() {
+  for (int i = 3; i < 64; ++i) close(i);
+  // Whatever had our numbers is now this.
+  for (int& file : stolen) file = open("/dev/null", O_RDWR);
+  printf("{}\n");
+}
+
+void Intact() {
+  bool intact = true;
+  for (const int file : stolen) intact = intact && fcntl(file, F_GETFD) >= 0;
+  printf("{\"intact\": %s}\n", intact ? "true" : "false");
+}
+
+void Race() {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([] {
+      void* own = dlopen("libcuda.so.1", RTLD_NOW);
+      library = own;
+      CUcontext primary = nullptr;
+      CUdeviceptr at = 0;
+      CALL(cuInit, 0);
+      CALL(cuDevicePrimaryCtxRetain, &primary, 0);
+      CALL(cuCtxSetCurrent, primary);
+      CALL(cuMemAlloc_v2, &at, kMiB);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  printf("{}\n");
+}
+
+int Deep(const char* path) {
+  void* probe = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  if (probe == nullptr) return -1;
+  return reinterpret_cast<int (*)(size_t)>(dlsym(probe, "ProbeAllocate"))(kMiB);
+}
+
+void Do(const std::string& command, const std::string& word) {
+  if (command == "vmm") {
+    printf("{\"code\": %d}\n", Vmm(word.c_str()));
+  } else if (command == "device") {
+    CUdeviceptr at = 0;
+    printf("{\"code\": %d}\n", CALL(cuMemAlloc_v2, &at, strtoull(word.c_str(), nullptr, 10)));
+  } else if (command == "graph") {
+    printf("{\"code\": %d}\n", Graph(word.c_str()));
+  } else if (command == "reset") {
+    printf("{\"code\": %d}\n", Get<CUresult(CUdevice)>("cuDevicePrimaryCtxReset_v2")(0));
+  } else if (command == "capture") {
+    Capture();
+  } else if (command == "nvml") {
+    Nvml(atoi(word.c_str()));
+  } else if (command == "lookups") {
+    LookUps();
+  } else if (command == "close") {
+    CloseAll();
+  } else if (command == "intact") {
+    Intact();
+  } else if (command == "unknown") {
+    printf("{\"free\": %d, \"release\": %d}\n", CALL(cuMemFree_v2, 0x1234000),
+           CALL(cuMemRelease, 0x777));
+  } else if (command == "race") {
+    Race();
+  } else if (command == "deep") {
+    printf("{\"code\": %d}\n", Deep(word.c_str()));
+  } else {
+    exit(0);
+  }
+}
+
+}  // namespace
+
+int main() {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (getenv("PROBER_LATE") == nullptr) Begin();
+  if (const char* path = getenv("PROBER_DEEP")) Deep(path);
+  printf("{\"ready\": %d}\n", getpid());
+  char line[4096];
+  while (fgets(line, sizeof(line), stdin) != nullptr) {
+    char command[64] = "";
+    char word[4000] = "";
+    sscanf(line, "%63s %3999s", command, word);
+    Do(command, word);
+  }
+  return 0;
+}
