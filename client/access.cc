@@ -152,8 +152,8 @@ proto::Request FetchRequest(Session& session, const Tensor& tensor, const Client
   return request;
 }
 
-// Whether the daemon gave the bytes up. The row's word on it is taken over into the record, where it
-// stays until a put of new bytes. REQUIRES: a holder is ours.
+// Whether the daemon gave the bytes up. The row's word on it is taken over into the record, where
+// it stays until a put of new bytes. REQUIRES: a holder is ours.
 bool TakeRecompute(proto::LeaseSlot& row, Tensor& tensor) {
   if (row.error.load(std::memory_order_acquire) == proto::kMustRecompute) [[unlikely]] {
     tensor.must_recompute.store(true, std::memory_order_relaxed);

@@ -263,14 +263,16 @@ Result<uint64_t> Adopt(Session& session, const void* from, uint64_t bytes,
                        device::StreamHandle stream, const CreateOptions& options) {
   RAVEN_ASSIGN_OR_RETURN(const uint64_t handle, Create(session, bytes, options));
   Tensor& tensor = *RecordOf(handle);
+  bool enqueued = false;
   const auto copy = [&]() -> Status {
     RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, HomeOf(tensor));
     RAVEN_ASSIGN_OR_RETURN(ClientStream* const target, session.streams().Find(stream, *device));
     RAVEN_RETURN_IF_ERROR(target->CheckNotCapturing());
+    enqueued = true;
     return target->Copy(Address(tensor), from, core::Bytes(bytes));
   };
   if (Status copied = copy(); !copied.ok()) {
-    static_cast<void>(FreeBatch({&handle, 1}, stream));
+    static_cast<void>(FreeAll({&handle, 1}, enqueued ? std::optional(stream) : std::nullopt));
     return std::move(copied).error();
   }
   return handle;

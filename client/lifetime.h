@@ -33,7 +33,7 @@ core::Result<uint64_t> Adopt(Session& session, const void* from, uint64_t bytes,
                              device::StreamHandle stream, const CreateOptions& options);
 
 // Ends every handle, also when an error is returned: the first one. What could not be freed (a
-// stream that captures, a daemon that takes no requests) is freed by a later call here, at the
+// stream that captures, a daemon that takes no requests) is freed by a later create or free, at the
 // latest with the session: nothing is lost. REQUIRES: they are of one session.
 core::Status FreeBatch(std::span<const uint64_t> handles, device::StreamHandle stream);
 

@@ -140,8 +140,8 @@ RAVENSTORE_API ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
                                                       size_t count, ravenstore_stream_t stream,
                                                       const ravenstore_get_options_t* options,
                                                       void** addresses);
-/* 1 from a get that returned RAVENSTORE_RECOMPUTE until the put of the new bytes, else 0: tells which
- * tensors of a batch it was. Never blocks. */
+/* 1 from a get that returned RAVENSTORE_RECOMPUTE until the put of the new bytes, else 0: tells
+ * which tensors of a batch it was. Never blocks. */
 RAVENSTORE_API int32_t ravenstore_must_recompute(const ravenstore_tensor_t* tensor);
 /* Get, copy all of it to `to` on `stream`, put. RAVENSTORE_RECOMPUTE: nothing was copied. */
 RAVENSTORE_API ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store,
@@ -180,9 +180,9 @@ RAVENSTORE_API ravenstore_code_t ravenstore_put_batch(ravenstore_store_t* store,
                                                       const ravenstore_put_options_t* options);
 
 /* Frees the tensor once the work enqueued on `stream` so far is done, in Userspace or Ravenspace,
- * and ends the handle, also when it returns an error: the memory then comes back with a later create
- * or free, at the latest when the store is disconnected, and after RAVENSTORE_CAPTURING `stream`
- * must exist until then. Does not wait. NULL is ignored. */
+ * and ends the handle, also when it returns an error: the memory then comes back with a later
+ * create or free, for which `stream` must still exist, at the latest when the store is
+ * disconnected. Does not wait. NULL is ignored. */
 RAVENSTORE_API ravenstore_code_t ravenstore_free(ravenstore_store_t* store,
                                                  ravenstore_tensor_t* tensor,
                                                  ravenstore_stream_t stream);
@@ -204,8 +204,8 @@ RAVENSTORE_API ravenstore_code_t ravenstore_check(ravenstore_store_t* store,
                                                   ravenstore_stream_t stream);
 
 /* Marks the beginning of the caller's next iteration (a training step). Tensors of an iteration are
- * then recognised in the next one, by name or by their place in it, and brought back in time without
- * any hints. Costs what a request costs; does not wait for an answer. */
+ * then recognised in the next one, by name or by their place in it, and brought back in time
+ * without any hints. Costs what a request costs; does not wait for an answer. */
 RAVENSTORE_API ravenstore_code_t ravenstore_step(ravenstore_store_t* store);
 
 /* ---- Figures ---- */

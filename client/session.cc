@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "client/lease.h"
-#include "client/lifetime.h"
 #include "client/ravenstore.h"
 #include "device/open.h"
 #include "ipc/clock.h"
@@ -209,7 +208,6 @@ bool Session::AnyInUse() const {
 void Session::Disconnect() {
   // A fork has neither the segment nor the watcher: what is left is the parent's business.
   if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
-  RetryFrees(*this);
   const bool quiet = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_));
   // Nobody can say whether streams still use what was not put: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();

@@ -92,7 +92,8 @@ class Session {
   // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.
   std::string Explain(uint32_t slot);
   core::Result<SessionStats> Stats();
-  // Tells the daemon that the next iteration begins. Errors: kTimedOut (the ring stayed full), kLost.
+  // Tells the daemon that the next iteration begins. Errors: kTimedOut (the ring stayed full),
+  // kLost.
   core::Status Step();
   // Asks the daemon to take back slabs as they come to hold nothing.
   core::Status Trim();

@@ -180,8 +180,8 @@ class Offload : public std::enable_shared_from_this<Offload> {
   void Forget(const c10::StorageImpl* storage, const SavedBytes* saved);
   void AddLive(uint64_t bytes);
   void RemoveLive(uint64_t bytes);
-  // Nothing saved is left. Where the options do not say it, decides what torch may hold from now
-  // on.
+  // Nothing saved is left: for the store an iteration ends. Where the options do not say it,
+  // decides what torch may hold from now on.
   void StepEnded();
   // The oldest that torch holds when it holds more than it may, else null.
   std::shared_ptr<SavedBytes> NextToAdopt();
@@ -202,6 +202,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
   std::atomic<uint64_t> held_bytes_{0};
   std::atomic<uint64_t> torch_bytes_;    // what torch may hold
   std::atomic<uint64_t> decided_on_{0};  // the peak that this was decided on
+  std::atomic<uint64_t> stepped_at_{0};  // what was adopted at the end of the last iteration
   std::atomic<int64_t> sequence_{1};
   std::atomic<uint64_t> saved_{0}, saved_bytes_{0}, kept_{0}, kept_bytes_{0};
   std::atomic<uint64_t> deduplicated_{0}, deduplicated_bytes_{0}, offered_{0}, offered_bytes_{0};
@@ -218,6 +219,8 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
   SavedBytes(const SavedBytes&) = delete;
   SavedBytes& operator=(const SavedBytes&) = delete;
 
+  // Autograd saved them once more: its later save is read sooner.
+  void SavedAgain();
   // Copies them into the store and lets go of torch's storage. Throws Error; then torch still
   // holds them.
   void Adopt();
@@ -236,17 +239,19 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
     StreamRef stream;
   };
   static void Return(void* lease);
+  PutOptions NextRead() const;
 
   const std::shared_ptr<Offload> offload_;
   const c10::StorageImpl* const key_;  // in the table; never followed
   const at::Device device_;
   const Region region_;
-  const int64_t order_;
+  const int64_t first_order_;
 
-  std::mutex mutex_;      // of those below: the store wants one put of a tensor at a time
-  c10::Storage storage_;  // while torch holds them
-  Tensor tensor_;         // once the store does
-  StreamRef last_;        // stream of the last use
+  std::mutex mutex_;             // of those below: the store wants one put of a tensor at a time
+  std::vector<int64_t> orders_;  // one for each save not yet read, the soonest last
+  c10::Storage storage_;         // while torch holds them
+  Tensor tensor_;                // once the store does
+  StreamRef last_;               // stream of the last use
 };
 
 SavedBytes::SavedBytes(std::shared_ptr<Offload> offload, const at::Tensor& tensor, Region region)
@@ -254,11 +259,40 @@ SavedBytes::SavedBytes(std::shared_ptr<Offload> offload, const at::Tensor& tenso
       key_(tensor.storage().unsafeGetStorageImpl()),
       device_(tensor.device()),
       region_(region),
-      order_(offload_->NextOrder()),
+      first_order_(offload_->NextOrder()),
+      orders_({first_order_}),
       storage_(tensor.storage()),
       last_(CurrentStream(device_)) {
   offload_->AddLive(bytes());
   offload_->held_bytes_.fetch_add(bytes(), std::memory_order_relaxed);
+}
+
+void SavedBytes::SavedAgain() {
+  const int64_t order = offload_->NextOrder();
+  std::lock_guard lock(mutex_);
+  orders_.push_back(order);
+  if (!tensor_ || !offload_->options_.hints) return;
+  // The store knows the older save's place. One that it moved away already stays where it is: to
+  // bring it back only to say so would cost more.
+  try {
+    if (!tensor_.ready()) return;
+    offload_->store_->get(tensor_, last_.handle, {.access = Access::kReadOnly});
+    PutOptions options = NextRead();
+    options.not_modified = true;
+    offload_->store_->put(tensor_, last_.handle, options);
+  } catch (const Error& error) {
+    // It left this very moment, and there is no room: only a hint is lost.
+    if (error.code() == RAVENSTORE_OUT_OF_MEMORY || error.code() == RAVENSTORE_TIMED_OUT) return;
+    Rethrow(error, "while a tensor was saved once more");
+  }
+}
+
+// Whoever reads a tensor more often than it was saved (retain_graph) comes back after every tensor
+// not yet read once. REQUIRES: mutex_.
+PutOptions SavedBytes::NextRead() const {
+  constexpr int64_t kSecondRound = int64_t{1} << 50;
+  if (!offload_->options_.hints) return {};
+  return {.order = orders_.empty() ? kSecondRound + first_order_ : orders_.back()};
 }
 
 SavedBytes::~SavedBytes() {
@@ -282,7 +316,7 @@ void SavedBytes::Adopt() {
   try {
     tensor_ = offload_->store_->adopt(begin, bytes(), stream.handle, {.device = device});
     last_ = stream;
-    offload_->store_->put(tensor_, stream.handle, {.order = order_});
+    offload_->store_->put(tensor_, stream.handle, NextRead());
   } catch (const Error& error) {
     Rethrow(error,
             "while saving a tensor of " + std::to_string(bytes()) + " bytes for the backward pass");
@@ -298,6 +332,7 @@ at::Tensor SavedBytes::Unpack(const Layout& layout) {
   void* address = nullptr;
   {
     std::lock_guard lock(mutex_);
+    if (!orders_.empty()) orders_.pop_back();
     if (storage_) {
       Layout whole = layout;
       whole.offset += static_cast<int64_t>(region_.begin / layout.dtype.itemsize());
@@ -321,14 +356,13 @@ at::Tensor SavedBytes::Unpack(const Layout& layout) {
 void SavedBytes::Return(void* context) {
   std::unique_ptr<Lease> lease(static_cast<Lease*>(context));
   SavedBytes& saved = *lease->saved;
-  // Whoever reads a tensor twice (retain_graph) comes back after every tensor not yet read once.
-  constexpr int64_t kSecondRound = int64_t{1} << 50;
   std::lock_guard lock(saved.mutex_);
   try {
     Order(saved.last_, lease->stream);
     saved.last_ = lease->stream;
-    saved.offload_->store_->put(saved.tensor_, lease->stream.handle,
-                                {.order = kSecondRound + saved.order_, .not_modified = true});
+    PutOptions options = saved.NextRead();
+    options.not_modified = true;
+    saved.offload_->store_->put(saved.tensor_, lease->stream.handle, options);
   } catch (const std::exception&) {
     // A deleter must not throw. The store answers this tensor's next get with what is wrong.
     saved.offload_->failed_puts_.fetch_add(1, std::memory_order_relaxed);
@@ -381,6 +415,7 @@ std::shared_ptr<SavedBytes> Offload::Offer(const at::Tensor& tensor) {
   std::shared_ptr<SavedBytes> saved = SavedBytes::Behind(tensor);
   if (!saved) saved = Find(tensor);
   if (saved) {
+    saved->SavedAgain();
     Add(deduplicated_, deduplicated_bytes_, tensor.nbytes());
     return saved;
   }
@@ -455,6 +490,14 @@ void Offload::RemoveLive(uint64_t bytes) {
 }
 
 void Offload::StepEnded() {
+  const uint64_t adopted = adopted_.load(std::memory_order_relaxed);
+  if (store_ && stepped_at_.exchange(adopted, std::memory_order_relaxed) != adopted) {
+    try {
+      store_->step();
+    } catch (const Error&) {
+      // The store is lost: the next save says so.
+    }
+  }
   if (options_.torch_bytes || options_.measure_only) return;
   const uint64_t peak = live_bytes_peak_.load(std::memory_order_relaxed);
   // Without news the answer is the same.

@@ -49,6 +49,9 @@ struct OffloadOptions {
   // are seen to fit into the store's device budget; from the next step on as many bytes as were
   // seen, in the budget's stead: the store's own empty slabs go back to the daemon.
   std::optional<uint64_t> torch_bytes = {};
+  // Tell the store in which order the backward pass will want the tensors. Without, it learns that
+  // from one iteration to the next.
+  bool hints = true;
   // Adopts nothing and needs no store: everything waits in torch's memory and the figures say what
   // a store would have held.
   bool measure_only = false;

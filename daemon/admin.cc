@@ -61,6 +61,11 @@ void FillTier(const std::string& name, const core::TierView& tier, proto::TierSt
 
 }  // namespace
 
+std::string NameOf(Loop& loop, const Names& names, ClientId client, core::NameId name) {
+  Session* session = loop.FindSession(client);
+  return session == nullptr ? "" : names.Text(name, session->attachment().tenant);
+}
+
 void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core::Tick started,
                core::Tick now, proto::Stats* stats) {
   const core::Planner& planner = loop.planner();
@@ -94,6 +99,10 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   stats->set_prefetches_unused(all.prefetches_unused);
   stats->set_rescues(all.rescues);
   stats->set_drops_clean(all.drops_clean);
+  stats->set_given_up(all.given_up);
+  stats->set_recomputes(all.recomputes);
+  stats->set_predictions_right(all.predictions_right);
+  stats->set_predictions_wrong(all.predictions_wrong);
   stats->set_bytes_out(all.out.count());
   stats->set_bytes_in(all.in.count());
   stats->set_bytes_precleaned(all.precleaned.count());
@@ -106,6 +115,60 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   stats->set_daemon_rss_bytes(ResidentBytes());
 }
 
+namespace {
+
+void FillTensor(Loop& loop, const Names& names, const core::TensorView& view,
+                proto::TensorInfo* info) {
+  info->set_id(ToInt(view.id));
+  info->set_client(ToInt(view.client));
+  info->set_name(NameOf(loop, names, view.client, view.name));
+  info->set_bytes(view.size.count());
+  info->set_device(ToInt(view.device));
+  info->set_state(StateName(view));
+  info->set_tier(TierName(view));
+  info->set_dirty(view.dirty);
+}
+
+std::string FutureText(const core::Explanation& why) {
+  using Future = core::Explanation::Future;
+  switch (why.future) {
+    case Future::kUnknown: return "nothing is known";
+    case Future::kHintedTime: return "its client said when";
+    case Future::kHintedOrder: return "its client gave its place in an order";
+    case Future::kHintedNever: return "its client will not read it again";
+    case Future::kLearned: return "learned from earlier iterations";
+    case Future::kLearnedFreed: return "in earlier iterations it was freed, not read";
+    case Future::kLastInFirstOut:
+      return "nothing is learned yet: what was put last is expected first";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, core::TensorId id,
+                     core::Tick now, proto::TensorExplained* explained) {
+  const core::Planner& planner = loop.planner();
+  if (!planner.Knows(id) || !Visible(loop, audience, planner.View(id).client)) return false;
+  const core::Explanation why = planner.Explain(id, now);
+  const auto nanoseconds = [](core::Duration duration) {
+    return static_cast<uint64_t>(std::max<int64_t>(duration.count(), 0));
+  };
+  FillTensor(loop, names, why.tensor, explained->mutable_tensor());
+  explained->set_future(FutureText(why));
+  explained->set_needed_in_ns(nanoseconds(why.needed_in));
+  explained->set_copy_back_ns(nanoseconds(why.copy_back));
+  explained->set_copy_out_ns(nanoseconds(why.copy_out));
+  explained->set_recompute_ns(nanoseconds(why.recompute));
+  explained->set_given_up(why.given_up);
+  explained->set_value(why.value);
+  explained->set_prefetched(why.prefetched);
+  explained->set_gets(why.gets);
+  explained->set_predictions_right(why.predictions_right);
+  explained->set_predictions_wrong(why.predictions_wrong);
+  return true;
+}
+
 void FillTensors(Loop& loop, const Names& names, const Audience& audience,
                  const proto::ListTensors& query, proto::Tensors* tensors) {
   const size_t limit =
@@ -115,15 +178,7 @@ void FillTensors(Loop& loop, const Names& names, const Audience& audience,
   for (const core::TensorView& view :
        loop.planner().List(&cursor, limit, query.client() == 0 ? nullptr : &client)) {
     if (!Visible(loop, audience, view.client)) continue;
-    proto::TensorInfo* info = tensors->add_tensors();
-    info->set_id(ToInt(view.id));
-    info->set_client(ToInt(view.client));
-    info->set_name(names.Text(view.name));
-    info->set_bytes(view.size.count());
-    info->set_device(ToInt(view.device));
-    info->set_state(StateName(view));
-    info->set_tier(TierName(view));
-    info->set_dirty(view.dirty);
+    FillTensor(loop, names, view, tensors->add_tensors());
   }
   tensors->set_next_cursor(cursor);
 }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <string>
 
 #include "core/types.h"
 #include "daemon/loop.h"
@@ -15,10 +16,15 @@ namespace ravenstore::daemon {
 // Whose tensors and clients an answer may show: one user's, or everybody's (nullopt).
 using Audience = std::optional<uid_t>;
 
+// The name that the client gave; empty for a number that is none of its tenant's.
+std::string NameOf(Loop& loop, const Names& names, core::ClientId client, core::NameId name);
 void FillStats(Loop& loop, std::optional<core::ClientId> client, size_t devices, core::Tick started,
                core::Tick now, proto::Stats* stats);
 void FillTensors(Loop& loop, const Names& names, const Audience& audience,
                  const proto::ListTensors& query, proto::Tensors* tensors);
+// False when there is no such tensor, or it is none of the audience's business.
+bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, core::TensorId id,
+                     core::Tick now, proto::TensorExplained* explained);
 void FillClients(Loop& loop, const Audience& audience, const proto::ListClients& query,
                  proto::Clients* clients);
 

@@ -139,6 +139,8 @@ std::map<std::string, Setter> Keys(Config* config) {
       {"transfer.chunk", Size(&config->chunk)},
       {"transfer.prefetch", Flag(&config->prefetch)},
       {"transfer.preclean", Flag(&config->preclean)},
+      {"planner.policy", OneOf(&config->policy, {"value", "lru", "gdsf"})},
+      {"planner.learn", Flag(&config->learn)},
       {"loop.spin_us", Time(&config->spin, microseconds(1), kMicroseconds)},
       {"loop.poll_us", Time(&config->poll, microseconds(1), kMicroseconds)},
       {"log.level", OneOf(&config->log_level, {"trace", "debug", "info", "warn", "error"})},

@@ -36,6 +36,9 @@ struct Config {
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;
   bool preclean = true;
+  // [planner]
+  std::string policy = "value";  // "value", "lru", "gdsf"
+  bool learn = true;
   // [loop]
   core::Duration spin{std::chrono::microseconds(200)};
   core::Duration poll{std::chrono::microseconds(50)};

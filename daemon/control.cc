@@ -184,7 +184,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
   }
   switch (packet.body_case()) {
     case Body::kInternName: {
-      const auto id = names_.Intern(packet.intern_name().name());
+      const auto id =
+          names_.Intern(packet.intern_name().name(), core::TenantId{connection.peer.uid});
       if (!id) {
         return Fail(connection, packet.request(), ErrorCode::kLimit,
                     "a tensor's name is at most 255 bytes, and there are at most 2^20 names");
@@ -206,6 +207,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kTrim:
       return loop_->mailbox().Post(
           [loop = loop_, client = connection.client] { loop->Trim(client); });
+    case Body::kRecord: return HandleRecord(connection, packet.request(), packet.record());
     case Body::kDetach: return HandleDetach(connection, packet.request());
     case Body::kSetLimits:
       return HandleSetLimits(connection, packet.request(), packet.set_limits());
@@ -219,6 +221,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kExplainFailure:
     case Body::kStats:
     case Body::kListTensors:
+    case Body::kExplainTensor:
     case Body::kListClients: return HandleQuery(connection, packet);
     default: break;
   }
@@ -336,30 +339,6 @@ bool Control::IsAdmin(const Connection& connection) const {
   return connection.peer.uid == 0 || connection.peer.uid == ::geteuid();
 }
 
-void Control::HandleQuery(Connection& connection, const proto::ClientPacket& packet) {
-  const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
-  loop_->mailbox().Post([this, packet, audience, key = connection.key, client = connection.client] {
-    proto::DaemonPacket answer;
-    answer.set_request(packet.request());
-    loop_->ReadLogs();
-    if (packet.has_explain_failure()) {
-      Session* session = loop_->FindSession(client);
-      const core::SlotId slot{packet.explain_failure().slot()};
-      answer.mutable_failure_explained()->set_message(session == nullptr ? ""
-                                                                         : session->Failure(slot));
-    } else if (packet.has_stats()) {
-      const bool own = !packet.stats().whole_store() && loop_->FindSession(client) != nullptr;
-      FillStats(*loop_, own ? std::optional(client) : std::nullopt, devices_.size(), started_,
-                ipc::Now(), answer.mutable_stats());
-    } else if (packet.has_list_tensors()) {
-      FillTensors(*loop_, names_, audience, packet.list_tensors(), answer.mutable_tensors());
-    } else {
-      FillClients(*loop_, audience, packet.list_clients(), answer.mutable_clients());
-    }
-    PostAnswer(key, std::move(answer));
-  });
-}
-
 void Control::HandleSetLimits(Connection& connection, uint64_t request,
                               const proto::SetLimits& limits) {
   if (!IsAdmin(connection)) {
@@ -374,8 +353,7 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     if (host != 0) budgets.host = core::Bytes(host);
     return budgets;
   };
-  const uint64_t visible =
-      limits.client() == 0 ? legacy_.VisibleOfTenant(limits.uid()).count() : 0;
+  const uint64_t visible = limits.client() == 0 ? legacy_.VisibleOfTenant(limits.uid()).count() : 0;
   auto answer = [visible](uint64_t id, core::Budgets budgets) {
     proto::DaemonPacket packet;
     packet.mutable_limits_set()->set_visible_memory(visible);
@@ -425,6 +403,7 @@ void Control::OnDeath(Connection& connection) {
 
 void Control::HangUp(Connection& connection) {
   if (connection.client == ClientId{}) return Forget(connection.key);
+  EndRecording(connection);
   spdlog::info("client {} hung up; its memory stays until its process {} ends",
                ToInt(connection.client), connection.peer.pid);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
@@ -434,6 +413,7 @@ void Control::HangUp(Connection& connection) {
 }
 
 void Control::Forget(uint64_t key) {
+  if (const Connection* connection = Find(key)) EndRecording(*connection);
   legacy_.Remove(key);
   yields_.Forget(key);
   connections_.erase(key);

@@ -39,9 +39,9 @@ struct ControlOptions {
   std::string socket_path;
   std::string socket_group;
   uint32_t socket_mode = 0660;
-  std::string backend;              // "cuda" or "host"
-  core::Budgets tenant_budgets;     // of every tenant (user) until changed
-  std::vector<core::Bytes> arenas;  // address range of a client's arena on each device
+  std::string backend;                  // "cuda" or "host"
+  core::Budgets tenant_budgets;         // of every tenant (user) until changed
+  std::vector<core::Bytes> arenas;      // address range of a client's arena on each device
   std::vector<core::Bytes> capacities;  // what the store may hold of each device
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
   uint32_t clients_max = 4096;
@@ -113,6 +113,8 @@ class Control {
   void OnHeld(const std::vector<core::Bytes>& held);
   void SetYieldTimer();
   std::vector<core::Bytes> LegacyUse() const;
+  void HandleRecord(Connection& connection, uint64_t request, const proto::Record& record);
+  void EndRecording(const Connection& connection);
   void HandleDetach(Connection& connection, uint64_t request);
   bool IsAdmin(const Connection& connection) const;
 
@@ -137,6 +139,7 @@ class Control {
   ipc::UniqueFd epoll_;
   uint64_t next_key_ = 1;
   uint32_t next_client_ = 1;
+  uint64_t recording_ = 0;  // key of the connection that records; 0: none
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
   std::unordered_map<core::ClientId, uint64_t> by_client_;
   std::map<uid_t, core::Budgets> tenants_;

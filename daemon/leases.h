@@ -51,8 +51,8 @@ class Lease {
   void Grant(core::TensorId id, uint32_t device, core::Bytes offset);
   // Requested -> Failed.
   void Refuse(core::ErrorCode code);
-  // Fetching -> InUse with one holder; the stream waits for `arrival` (value 0: already there). With
-  // `recompute` there are no bytes: the client makes them anew.
+  // Fetching -> InUse with one holder; the stream waits for `arrival` (value 0: already there).
+  // With `recompute` there are no bytes: the client makes them anew.
   void Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival,
                bool recompute = false);
   // Fetching -> Away with an error, or -> Lost.

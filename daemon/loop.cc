@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include "core/check.h"
 #include "ipc/clock.h"
@@ -26,8 +27,6 @@ namespace {
 
 // Bounds of the work on one client in one pass, so that nobody waits long for his turn.
 constexpr size_t kRequestsPerPass = 256;
-constexpr size_t kAccessesPerPass = 1024;
-constexpr uint32_t kRescanPerPass = 1024;
 constexpr size_t kClosuresPerPass = 16;
 // While hot clients keep the loop polling, the doorbells of the others are looked at this often.
 constexpr Duration kLookAround = microseconds(20);
@@ -37,33 +36,12 @@ constexpr Duration kWarmPoll = milliseconds(1);
 constexpr Duration kWarmFor = seconds(1);
 constexpr Duration kBackoffMax = milliseconds(1);
 constexpr int kEpollEvents = 64;
-constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
-constexpr uint64_t kMailboxKey = 0;                // client ids begin at 1
+constexpr uint64_t kMailboxKey = 0;  // client ids begin at 1
 
 void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
-}
-
-core::NextUse NextUseOf(uint64_t packed) {
-  const proto::Hint hint = proto::UnpackHint(packed);
-  switch (hint.kind) {
-    case proto::HintKind::kNeededAt:
-      // A stranger's number: far enough is far enough.
-      return {core::NextUse::Kind::kAt,
-              core::Tick(Duration(static_cast<int64_t>(std::min(hint.value, kFarthest)) << 10)), 0};
-    case proto::HintKind::kOrder:
-      return {
-          core::NextUse::Kind::kOrder, {}, static_cast<int64_t>(hint.value) - proto::kOrderBias};
-    case proto::HintKind::kNotNeeded: return {core::NextUse::Kind::kNever, {}, 0};
-    case proto::HintKind::kNone: break;
-  }
-  return {};
-}
-
-Duration CostOf(uint16_t recompute) {
-  return Duration(static_cast<int64_t>(proto::UnpackRecompute(recompute)));
 }
 
 }  // namespace
@@ -156,10 +134,14 @@ bool Loop::Pass() {
 void Loop::LookAround() {
   std::array<epoll_event, kEpollEvents> events;
   const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, 0);
-  for (int i = 0; i < n; ++i) {
-    if (events[i].data.u64 == kMailboxKey) continue;
-    if (Session* session = FindSession(ClientId{static_cast<uint32_t>(events[i].data.u64)})) {
-      session->attachment().doorbell.Drain();
+  Heed({events.data(), static_cast<size_t>(std::max(n, 0))});
+}
+
+// Doorbells are edge-triggered: each ring shows once, and nothing need be read to silence it.
+void Loop::Heed(std::span<const epoll_event> events) {
+  for (const epoll_event& event : events) {
+    if (event.data.u64 == kMailboxKey) continue;
+    if (Session* session = FindSession(ClientId{static_cast<uint32_t>(event.data.u64)})) {
       MakeHot(*session);
     }
   }
@@ -185,8 +167,9 @@ Duration Loop::SleepBound() {
     bound = std::min(bound, waiting ? options_.poll : backoff_);
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
   }
+  if (recorder_ != nullptr) return std::min(bound, options_.poll);
   if (waiting) return std::min(bound, kWarmPoll);
-  for (const auto& [id, session] : sessions_) {
+  for (const Session* session : lately_) {
     if (IsWarm(*session)) return std::min(bound, kWarmPoll);
   }
   return bound;
@@ -202,22 +185,21 @@ void Loop::Sleep() {
     timespec timeout{};
     timeout.tv_sec = std::chrono::duration_cast<seconds>(bound).count();
     timeout.tv_nsec = (bound % seconds(1)).count();
-    epoll_event event{};
-    // Only waits: LookAround reads what came, together with what comes meanwhile.
-    if (::epoll_pwait2(epoll_.get(), &event, 1, bound == Duration::max() ? nullptr : &timeout,
-                       nullptr) < 0 &&
-        errno == ENOSYS) {
+    std::array<epoll_event, kEpollEvents> events;
+    int n = ::epoll_pwait2(epoll_.get(), events.data(), kEpollEvents,
+                           bound == Duration::max() ? nullptr : &timeout, nullptr);
+    if (n < 0 && errno == ENOSYS) {
       // Before Linux 5.11: whole milliseconds.
       const auto milliseconds =
           bound == Duration::max()
               ? -1
               : std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(bound, seconds(60)))
                     .count();
-      ::epoll_wait(epoll_.get(), &event, 1, static_cast<int>(milliseconds));
+      n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, static_cast<int>(milliseconds));
     }
+    now_ = ipc::Now();
+    Heed({events.data(), static_cast<size_t>(std::max(n, 0))});
   }
-  now_ = ipc::Now();
-  LookAround();
   PollQuietLogs();
 }
 
@@ -227,7 +209,13 @@ bool Loop::CoolDown(Session& session) {
     return false;
   }
   session.hot = false;
+  KeepInMind(session);
   return true;
+}
+
+void Loop::KeepInMind(Session& session) {
+  if (!session.lately) lately_.push_back(&session);
+  session.lately = true;
 }
 
 // It has tensors elsewhere, or on their way, and did something lately: its puts are worth knowing
@@ -238,17 +226,49 @@ bool Loop::IsWarm(const Session& session) const {
 }
 
 void Loop::PollQuietLogs() {
-  const bool all = planner_->stats().waiting > 0;
-  for (auto& [id, session] : sessions_) {
-    if (session->hot || session->gone) continue;
-    if (!all && !IsWarm(*session)) continue;
-    if (PollLog(*session)) session->last_active = now_;
+  // A put of anybody may be what a request waits for. With many clients that is many cache lines,
+  // so not at every wake.
+  const bool waited_for = planner_->stats().waiting > 0 && now_ - last_sweep_ >= kWarmPoll;
+  if (waited_for || recorder_ != nullptr) {
+    last_sweep_ = now_;
+    for (auto& [id, session] : sessions_) {
+      if (session->hot || session->gone) continue;
+      if (!waited_for && RecorderOf(*session) == nullptr) continue;
+      if (!PollLog(*session)) continue;
+      session->last_active = now_;
+      KeepInMind(*session);
+    }
+    return;
+  }
+  for (size_t i = 0; i < lately_.size();) {
+    Session& session = *lately_[i];
+    if (!session.hot && now_ - session.last_active >= kWarmFor) {
+      session.lately = false;
+      lately_[i] = lately_.back();
+      lately_.pop_back();
+      continue;
+    }
+    if (!session.hot && IsWarm(session) && PollLog(session)) session.last_active = now_;
+    ++i;
   }
 }
 
 void Loop::ReadLogs() {
   for (auto& [id, session] : sessions_) {
     if (!session->gone) PollLog(*session);
+  }
+}
+
+void Loop::ReadLog(ClientId client) {
+  Session* session = FindSession(client);
+  if (session != nullptr && !session->gone) PollLog(*session);
+}
+
+void Loop::StartRecording(Recorder::Options options) {
+  RAVEN_CHECK(recorder_ == nullptr);
+  recorder_ = std::make_unique<Recorder>(std::move(options));
+  for (auto& [id, session] : sessions_) {
+    if (Recorder* recorder = RecorderOf(*session)) recorder->Answered(id, now_);
   }
 }
 
@@ -290,60 +310,6 @@ bool Loop::PollSession(Session& session) {
   }
   if (busy) session.last_active = now_;
   return busy;
-}
-
-bool Loop::PollLog(Session& session) {
-  proto::Access access;
-  bool busy = false;
-  for (size_t i = 0; i < kAccessesPerPass && session.NextAccess(&access); ++i) {
-    busy = true;
-    const SlotId slot{access.slot};
-    const TensorId tensor = session.RowOf(slot).tensor;
-    if (tensor == core::kNoTensor || tensor == Session::kPending) continue;
-    if (access.op == proto::AccessOp::kGet) {
-      Feed(core::GetSeen{tensor});
-      // The put that ended this use may have been read from the row already, at an earlier entry,
-      // and its own entry may have been dropped: it is told again.
-      session.RowOf(slot).quiet_word = 0;
-    }
-    HandlePut(session, slot);
-  }
-  if (session.LogWasDropped()) session.rescan = 0;
-  if (session.rescan < session.rows()) Rescan(session);
-  Execute();
-  return busy;
-}
-
-// Entries were dropped: puts may be unknown, so the rows themselves are read, some in each pass.
-void Loop::Rescan(Session& session) {
-  const uint32_t end = std::min(session.rows(), session.rescan + kRescanPerPass);
-  for (; session.rescan < end; ++session.rescan) {
-    const SlotId slot{session.rescan};
-    const TensorId tensor = session.RowOf(slot).tensor;
-    if (tensor != core::kNoTensor && tensor != Session::kPending) HandlePut(session, slot);
-  }
-}
-
-void Loop::HandlePut(Session& session, SlotId slot) {
-  Session::Row& row = session.RowOf(slot);
-  PutRecord put;
-  // A later get has taken it again: that use's put will be logged too.
-  if (!session.LeaseOf(slot).ReadPut(&put) || put.word == row.quiet_word) return;
-  Feed(core::PutSeen{row.tensor, put.writes, NextUseOf(put.hint), CostOf(put.recompute)});
-  AwaitQuiet(session, slot, row.tensor, put.word);
-}
-
-// Tells the planner when the ticket of the put that left `idle_word` is reached.
-void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t idle_word) {
-  const proto::LeaseSlot& cells = session.segment()->slots[ToInt(slot)];
-  const auto ticket = proto::UnpackWordValue(cells.ticket.load(std::memory_order_acquire));
-  if (Reached(*session.segment(), ticket)) {
-    session.RowOf(slot).quiet_word = idle_word;
-    Feed(core::Quiet{tensor});
-    return;
-  }
-  if (session.tickets.empty()) with_tickets_.push_back(session.id());
-  session.tickets.Push(ticket, tensor, idle_word);
 }
 
 bool Loop::PollTickets() {
@@ -390,100 +356,6 @@ bool Loop::PollLanes() {
   return busy;
 }
 
-void Loop::HandleRequest(Session& session, const proto::Request& request) {
-  if (request.slot >= proto::kSlotCapacity)
-    return BadRequest(session, request, "slot out of range");
-  switch (static_cast<proto::RequestOp>(request.op)) {
-    case proto::RequestOp::kCreate: return HandleCreate(session, request);
-    case proto::RequestOp::kFetch: return HandleFetch(session, request);
-    case proto::RequestOp::kFree: return HandleFree(session, request);
-    case proto::RequestOp::kStep: return Feed(core::StepMarked{session.id()});
-  }
-  BadRequest(session, request, "unknown operation");
-}
-
-void Loop::BadRequest(Session& session, const proto::Request& request, const char* why) {
-  // Answering is the client's own concern: a well-behaved library never gets here, and a row in a
-  // state that expects no answer must not be touched.
-  ++bad_requests_;
-  spdlog::debug("client {}: request {} on slot {} ignored: {}", ToInt(session.id()), request.op,
-                request.slot, why);
-}
-
-void Loop::HandleCreate(Session& session, const proto::Request& request) {
-  const SlotId slot{request.slot};
-  Session::Row& row = session.RowOf(slot);
-  Lease lease = session.LeaseOf(slot);
-  if (row.tensor != core::kNoTensor || lease.state() != proto::LeaseState::kRequested) {
-    return BadRequest(session, request, "the slot is not free");
-  }
-  if (request.device >= devices_.size()) {
-    session.RememberFailure(slot, "no device " + std::to_string(request.device) +
-                                      ": the daemon has " + std::to_string(devices_.size()));
-    lease.Refuse(core::ErrorCode::kNotFound);
-    return;
-  }
-  row.tensor = Session::kPending;
-  Feed(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
-                             core::DeviceId{request.device}, core::NameId{request.name},
-                             core::Tick(Duration(request.deadline_ns)),
-                             (request.flags & proto::kFailFast) != 0});
-}
-
-void Loop::HandleFetch(Session& session, const proto::Request& request) {
-  const SlotId slot{request.slot};
-  const TensorId tensor = session.RowOf(slot).tensor;
-  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
-    return BadRequest(session, request, "no such tensor");
-  }
-  if (session.LeaseOf(slot).state() != proto::LeaseState::kFetching) {
-    return BadRequest(session, request, "no get is under way");
-  }
-  if (request.device >= devices_.size()) {
-    session.RememberFailure(slot, "no device " + std::to_string(request.device));
-    session.LeaseOf(slot).Deny(core::ErrorCode::kNotFound);
-    return;
-  }
-  if (planner_->View(tensor).residency == core::Residency::kOnDevice) SettlePut(session, request);
-  Feed(core::FetchRequested{tensor, core::DeviceId{request.device},
-                            core::Tick(Duration(request.deadline_ns))});
-}
-
-// A fetch of a tensor that is still on a device moves it to another one. The word no longer shows
-// the put before it, so the log's entry says nothing: the row and the request do.
-void Loop::SettlePut(Session& session, const proto::Request& request) {
-  const TensorId tensor{request.id};
-  const proto::LeaseSlot& row = session.segment()->slots[request.slot];
-  Feed(core::PutSeen{tensor, row.writes.load(std::memory_order_acquire),
-                     NextUseOf(row.hint.load(std::memory_order_acquire)),
-                     CostOf(row.recompute.load(std::memory_order_acquire))});
-  const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
-  if (Reached(*session.segment(), ticket)) {
-    Feed(core::Quiet{tensor});
-    return;
-  }
-  if (session.tickets.empty()) with_tickets_.push_back(session.id());
-  session.tickets.Push(ticket, tensor, session.LeaseOf(SlotId{request.slot}).word());
-}
-
-void Loop::HandleFree(Session& session, const proto::Request& request) {
-  const SlotId slot{request.slot};
-  const TensorId tensor = session.RowOf(slot).tensor;
-  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
-    return BadRequest(session, request, "no such tensor");
-  }
-  if (session.LeaseOf(slot).state() != proto::LeaseState::kFreeing) {
-    return BadRequest(session, request, "no free is under way");
-  }
-  const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
-  if (Reached(*session.segment(), ticket)) {
-    Feed(core::Freed{tensor});
-    return;
-  }
-  if (session.tickets.empty()) with_tickets_.push_back(session.id());
-  session.tickets.Push(ticket, tensor, 0);
-}
-
 void Loop::SetTenant(core::TenantId tenant, core::Budgets budgets) {
   Feed(core::TenantLimits{tenant, budgets});
   Execute();
@@ -504,7 +376,7 @@ void Loop::Attach(std::shared_ptr<Attachment> attachment) {
   const core::ClientAttached event{id, attachment->tenant, attachment->budgets};
   auto session = std::make_unique<Session>(std::move(attachment));
   epoll_event poll{};
-  poll.events = EPOLLIN;
+  poll.events = EPOLLIN | EPOLLET;
   poll.data.u64 = ToInt(id);
   RAVEN_CHECK(
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->attachment().doorbell.fd(), &poll) == 0);
@@ -525,6 +397,7 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
   session->gone = true;
   session->hot = false;
   std::erase(hot_, session);
+  std::erase(lately_, session);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session->attachment().doorbell.fd(), nullptr);
   on_gone_[client] = std::move(done);
   Feed(core::ClientGone{client});

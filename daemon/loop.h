@@ -12,10 +12,13 @@
 //   the loop's thread (post a closure).
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -25,6 +28,7 @@
 #include "daemon/attachment.h"
 #include "daemon/mailbox.h"
 #include "daemon/pauses.h"
+#include "daemon/recorder.h"
 #include "daemon/session.h"
 #include "daemon/threads.h"
 #include "daemon/transfers.h"
@@ -82,8 +86,16 @@ class Loop {
   void Trim(core::ClientId client);
   void SlabReleased(core::ClientId client, core::DeviceId device, core::Bytes offset);
 
-  // Reads what the clients logged, also of those that are not polled: before figures are told.
+  // Reads what the clients logged, also of those that are not polled: before figures are told. Of
+  // one client alone, where the figures are only its own.
   void ReadLogs();
+  void ReadLog(core::ClientId client);
+
+  // One recording at a time; while it lasts its clients' logs are read every loop.poll_us.
+  // REQUIRES: recorder() is null.
+  void StartRecording(Recorder::Options options);
+  void StopRecording() { recorder_.reset(); }
+  Recorder* recorder() { return recorder_.get(); }
 
   const core::Planner& planner() const { return *planner_; }
   Session* FindSession(core::ClientId client);
@@ -127,6 +139,7 @@ class Loop {
   void Sleep();
   core::Duration SleepBound();
   void LookAround();
+  void Heed(std::span<const epoll_event> events);
   bool PollHot();
   bool PollSession(Session& session);
   bool PollLog(Session& session);
@@ -135,6 +148,14 @@ class Loop {
   bool PollLanes();
   void PollQuietLogs();
   bool IsWarm(const Session& session) const;
+  void KeepInMind(Session& session);
+  // What records the client's calls; null while nobody asked.
+  Recorder* RecorderOf(Session& session) {
+    if (recorder_ == nullptr) [[likely]]
+      return nullptr;
+    const Attachment& attachment = session.attachment();
+    return recorder_->Wants(attachment.id, attachment.uid) ? recorder_.get() : nullptr;
+  }
   void AwaitQuiet(Session& session, core::SlotId slot, core::TensorId tensor, uint64_t idle_word);
   core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action,
                         ipc::UniqueFd* descriptor);
@@ -147,8 +168,10 @@ class Loop {
   void HandleCreate(Session& session, const proto::Request& request);
   void HandleFetch(Session& session, const proto::Request& request);
   void SettlePut(Session& session, const proto::Request& request);
+  void HandleStep(Session& session);
   void HandleFree(Session& session, const proto::Request& request);
   void HandlePut(Session& session, core::SlotId slot);
+  void RecordAccess(Session& session, const proto::Access& access);
   void BadRequest(Session& session, const proto::Request& request, const char* why);
 
   // Tells the planner and leaves its actions in plan_.
@@ -190,6 +213,8 @@ class Loop {
   ipc::UniqueFd epoll_;
   std::unordered_map<core::ClientId, std::unique_ptr<Session>> sessions_;
   std::vector<Session*> hot_;
+  // Those that were hot in the last kWarmFor or logged something since: among them are the warm.
+  std::vector<Session*> lately_;
   std::vector<core::ClientId> with_tickets_;
   std::unordered_map<core::ClientId, std::function<void()>> on_gone_;
 
@@ -201,6 +226,8 @@ class Loop {
 
   core::Tick last_work_{};
   core::Tick last_look_{};
+  core::Tick last_sweep_{};  // when everybody's log was read last
+  std::unique_ptr<Recorder> recorder_;
   core::Duration backoff_{};
   Pauses pauses_;
   uint64_t bad_requests_ = 0;

@@ -1,4 +1,7 @@
 // Tensor names as the daemon knows them: text to a small number and back, for as long as it lives.
+//
+// A name belongs to the tenant who gave it: another tenant's equal text has another number, and a
+// number is text to its own tenant alone, so that nobody reads others' names by guessing numbers.
 #pragma once
 
 #include <cstddef>
@@ -18,32 +21,41 @@ class Names {
  public:
   static constexpr size_t kNameBytesMax = 255;
   static constexpr size_t kNamesMax = 1 << 20;
+  static constexpr size_t kTenantNamesMax = 1 << 18;  // nobody uses up what is for all
 
-  // nullopt when there are kNamesMax names, or `name` (UTF-8, as the wire checks) is longer than
-  // kNameBytesMax.
-  std::optional<core::NameId> Intern(std::string_view name) {
+  // nullopt when there are kNamesMax names, or kTenantNamesMax of the tenant, or `name` (UTF-8, as
+  // the wire checks) is longer than kNameBytesMax.
+  std::optional<core::NameId> Intern(std::string_view name, core::TenantId tenant) {
     if (name.empty()) return core::kNoName;
     if (name.size() > kNameBytesMax) return std::nullopt;
     std::lock_guard lock(mutex_);
-    if (const auto found = ids_.find(name); found != ids_.end()) return found->second;
-    if (names_.size() >= kNamesMax) return std::nullopt;
-    names_.emplace_back(name);
+    auto& ids = ids_[tenant];
+    if (const auto found = ids.find(name); found != ids.end()) return found->second;
+    if (names_.size() >= kNamesMax || ids.size() >= kTenantNamesMax) return std::nullopt;
+    names_.push_back({std::string(name), tenant});
     const core::NameId id{static_cast<uint32_t>(names_.size())};
-    ids_.emplace(names_.back(), id);
+    ids.emplace(names_.back().text, id);
     return id;
   }
 
-  // Empty for kNoName and for a number that a client made up.
-  std::string Text(core::NameId id) const {
+  // Empty for kNoName, for a number that a client made up, and for another tenant's.
+  std::string Text(core::NameId id, core::TenantId tenant) const {
     std::lock_guard lock(mutex_);
     const uint32_t index = core::ToInt(id);
-    return index == 0 || index > names_.size() ? std::string() : names_[index - 1];
+    if (index == 0 || index > names_.size() || names_[index - 1].tenant != tenant) return {};
+    return names_[index - 1].text;
   }
 
  private:
+  struct Name {
+    std::string text;
+    core::TenantId tenant;
+  };
+
   mutable std::mutex mutex_;
-  std::deque<std::string> names_;                           // guarded by mutex_; never moved
-  std::unordered_map<std::string_view, core::NameId> ids_;  // guarded by mutex_; views into names_
+  std::deque<Name> names_;  // guarded by mutex_; never moved
+  // By tenant; views into names_. Guarded by mutex_.
+  std::unordered_map<core::TenantId, std::unordered_map<std::string_view, core::NameId>> ids_;
 };
 
 }  // namespace ravenstore::daemon

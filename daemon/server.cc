@@ -150,6 +150,10 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
   planner.in_flight = config_.chunk * 4;  // what the lane queues, and as much again ready behind it
   planner.prefetch = config_.prefetch;
   planner.preclean = config_.preclean;
+  planner.policy = config_.policy == "lru"    ? core::Policy::kLru
+                   : config_.policy == "gdsf" ? core::Policy::kGdsf
+                                              : core::Policy::kValue;
+  planner.learn = config_.learn;
   options.transfers.chunk = config_.chunk;
   options.transfers.in_flight = config_.chunk * 2;
   options.host_numa_node =

@@ -86,6 +86,7 @@ class Session {
   size_t copies = 0;    // under way
   uint32_t rescan = 0;  // next row to look at; rows() when no rescan is under way
   bool hot = false;     // polled in every pass
+  bool lately = false;  // in the loop's list of those that were hot lately
   bool faulty = false;  // its request ring is corrupt: no longer read
   bool gone = false;    // dead or detached; stays until its copies are done
   core::Tick last_active{};

@@ -59,7 +59,7 @@ class TicketQueues {
   // By ticket word, grown as needed; the soonest on top. Tickets do not come in order: the log of
   // puts may be read before a request that was sent earlier, or long after.
   std::vector<std::priority_queue<Waiting, std::vector<Waiting>, Later>> queues_;
-  std::vector<uint16_t> active_;             // words whose queue is not empty
+  std::vector<uint16_t> active_;  // words whose queue is not empty
 };
 
 }  // namespace ravenstore::daemon

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import test_report
 
-FOLDERS = ["core", "proto", "ipc", "device", "daemon", "client", "interceptor"]
+FOLDERS = ["core", "proto", "ipc", "device", "sim", "daemon", "client", "interceptor"]
 
 
 def compiler_flags(root: pathlib.Path, bazel_bin: str) -> list[str]:

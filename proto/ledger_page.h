@@ -1,9 +1,9 @@
 // The page on which a legacy job's interceptor keeps its sums, for the daemon to read.
 //
-// One page per process: a memfd that the interceptor makes, seals against shrinking and growing, and
-// sends with LegacyHello. It outlives the daemon: the next one is sent the same page, so that what it
-// reads is exact at once. The daemon reads it with pread and writes `visible` with pwrite; it never
-// maps a stranger's memory. Aligned 64-bit words, little-endian.
+// One page per process: a memfd that the interceptor makes, seals against shrinking and growing,
+// and sends with LegacyHello. It outlives the daemon: the next one is sent the same page, so that
+// what it reads is exact at once. The daemon reads it with pread and writes `visible` with pwrite;
+// it never maps a stranger's memory. Aligned 64-bit words, little-endian.
 #pragma once
 
 #include <atomic>
@@ -33,11 +33,12 @@ inline constexpr const char* kLegacyKindNames[kLegacyKinds] = {
 
 // One device. Bytes are as asked for.
 struct alignas(64) LedgerRow {
-  char uuid[48];                       // the interceptor; "GPU-...", empty: no such row
-  std::atomic<uint64_t> visible;       // the daemon: the device's size as the job is shown it; 0: no limit
-  std::atomic<uint64_t> asked;         // the interceptor: a smaller size that the job asked for; 0: none
-  std::atomic<uint64_t> used;          // the interceptor: the kinds' sum, and what is being allocated
-  std::atomic<uint64_t> served;        // of it, held in the store's slabs
+  char uuid[48];  // the interceptor; "GPU-...", empty: no such row
+  std::atomic<uint64_t>
+      visible;                  // the daemon: the device's size as the job is shown it; 0: no limit
+  std::atomic<uint64_t> asked;  // the interceptor: a smaller size that the job asked for; 0: none
+  std::atomic<uint64_t> used;   // the interceptor: the kinds' sum, and what is being allocated
+  std::atomic<uint64_t> served;  // of it, held in the store's slabs
   std::atomic<uint64_t> kinds[kLegacyKinds];
   uint64_t reserved[5];
 };

@@ -132,6 +132,29 @@ int RunList(const Common& common, const ListOptions& options, Streams streams) {
   return kExitOk;
 }
 
+int RunExplain(const Common& common, const std::string& tensor, Streams streams) {
+  auto session = Session::Open(common.socket, common.patience);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  uint64_t id = 0;
+  const auto parsed = std::from_chars(tensor.data(), tensor.data() + tensor.size(), id);
+  if (parsed.ec != std::errc() || parsed.ptr != tensor.data() + tensor.size()) {
+    id = 0;
+    const Status listed = session->List(0, [&](const proto::TensorInfo& info) {
+      if (info.name() == tensor) id = info.id();
+      return id == 0;
+    });
+    if (!listed.ok()) return Report(common, listed.error(), streams);
+    if (id == 0) {
+      return Report(common, {core::ErrorCode::kNotFound, "no tensor is called '" + tensor + "'"},
+                    streams);
+    }
+  }
+  const auto explained = session->Explain(id);
+  if (!explained.ok()) return Report(common, explained.error(), streams);
+  streams.out << (common.json ? ExplainedJson(*explained) : ExplainedText(*explained));
+  return kExitOk;
+}
+
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams) {
   if ((options.client != 0) == !options.user.empty()) {
     return Misused("limits needs either --client or --user", streams);
@@ -139,9 +162,9 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   const auto device_budget = BudgetOf(options.device_budget);
   const auto host_budget = BudgetOf(options.host_budget);
   const auto visible_memory = BudgetOf(options.visible_memory);
-  for (const auto& [budget, text] : {std::tie(device_budget, options.device_budget),
-                                     std::tie(host_budget, options.host_budget),
-                                     std::tie(visible_memory, options.visible_memory)}) {
+  for (const auto& [budget, text] :
+       {std::tie(device_budget, options.device_budget), std::tie(host_budget, options.host_budget),
+        std::tie(visible_memory, options.visible_memory)}) {
     if (!budget) {
       return Misused("'" + text + "' is no budget: give a size above zero such as 12GiB or 512MiB",
                      streams);

@@ -2,6 +2,7 @@
 // program's exit code.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <iosfwd>
 #include <optional>
@@ -50,6 +51,18 @@ struct LimitsOptions {
   std::string visible_memory{};  // of legacy jobs
 };
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams);
+
+// `tensor`: a tensor's number, or a name; of several with that name the first.
+int RunExplain(const Common& common, const std::string& tensor, Streams streams);
+
+struct RecordOptions {
+  std::string file{};
+  uint32_t client = 0;  // 0: every client
+  core::Duration time{std::chrono::seconds(10)};
+};
+// Records for `time`, or until `stop` is set. Writes the file at the end, whole.
+int RunRecord(const Common& common, const RecordOptions& options, const std::atomic<bool>& stop,
+              Streams streams);
 
 int RunDoctor(const Common& common, Environment& environment, Streams streams);
 

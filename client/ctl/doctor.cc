@@ -232,6 +232,22 @@ Finding CheckVisibleDevices(Environment& environment) {
   return Ok(check, quoted);
 }
 
+Finding CheckConnections(Environment& environment) {
+  const std::string variable = "CUDA_DEVICE_MAX_CONNECTIONS";
+  const auto value = environment.Variable(variable);
+  if (!value) return Ok("connections", variable + " is not set: the driver's default");
+  const std::string quoted = variable + "=" + *value;
+  // The store adds a stream of its own to each that a job uses it on.
+  constexpr uint64_t kEnough = 4;
+  const auto connections = ParseNumber(*value);
+  if (connections && *connections >= kEnough) return Ok("connections", quoted);
+  return Warn("connections",
+              quoted +
+                  ": streams share so few hardware queues that a wait on one of them holds "
+                  "work of the others back, the store's as well",
+              "leave it unset, or set it to 8 or more");
+}
+
 Finding CheckMig(Environment& environment) {
   size_t instances = 0;
   const std::string root = "/proc/driver/nvidia/capabilities";
@@ -390,7 +406,7 @@ Finding CheckPidNamespace(Environment& environment) {
 Finding CheckPidfd(Environment& environment) {
   if (const auto status = environment.TryPidfd(); !status.ok()) {
     return Fail("pidfd", core::Describe(status.error()),
-                "the daemon learns of a client's death by it: use Linux 5.11 or newer, and a "
+                "the daemon learns of a client's death by it: use Linux 5.3 or newer, and a "
                 "seccomp profile that allows pidfd_open");
   }
   if (!environment.TryPeerPidfd().ok()) {
@@ -413,9 +429,9 @@ Finding CheckSealedMemory(Environment& environment) {
 std::vector<Finding> Examine(Environment& environment) {
   static constexpr Finding (*kChecks[])(Environment&) = {
       CheckDaemon,       CheckDriver,       CheckDevices,      CheckVisibleDevices,
-      CheckMig,          CheckMps,          CheckDescriptors,  CheckLockedMemory,
-      CheckSharedMemory, CheckCgroupMemory, CheckPidNamespace, CheckPidfd,
-      CheckSealedMemory,
+      CheckConnections,  CheckMig,          CheckMps,          CheckDescriptors,
+      CheckLockedMemory, CheckSharedMemory, CheckCgroupMemory, CheckPidNamespace,
+      CheckPidfd,        CheckSealedMemory,
   };
   std::vector<Finding> findings;
   for (const auto check : kChecks) findings.push_back(check(environment));

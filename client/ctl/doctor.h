@@ -61,6 +61,8 @@ Finding CheckDriver(Environment& environment);
 // The daemon's devices against the ones this shell sees.
 Finding CheckDevices(Environment& environment);
 Finding CheckVisibleDevices(Environment& environment);
+// How many hardware queues this shell's CUDA programs ask for.
+Finding CheckConnections(Environment& environment);
 Finding CheckMig(Environment& environment);
 Finding CheckMps(Environment& environment);
 Finding CheckDescriptors(Environment& environment);

@@ -2,6 +2,8 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -16,6 +18,10 @@
 namespace ravenstore::client::ctl {
 namespace {
 
+// An interrupt ends a recording, whose file is then written.
+std::atomic<bool> g_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
 std::string DefaultSocket() {
   const char* socket = std::getenv(proto::kSocketPathVariable);
   return socket != nullptr ? socket : proto::kDefaultSocketPath;
@@ -29,6 +35,15 @@ void AddCommon(CLI::App* app, Common* common, double* seconds) {
   app->add_option("--timeout", *seconds, "Seconds to wait for each answer of the daemon")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
+}
+
+void AddRecord(CLI::App* app, RecordOptions* record, double* seconds) {
+  CLI::App* recorder = app->add_subcommand("record", "Write what clients do to a trace");
+  recorder->add_option("file", record->file, "The trace to write")->required();
+  recorder->add_option("--seconds", *seconds, "How long; an interrupt ends it before")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  recorder->add_option("--client", record->client, "Only this client");
 }
 
 std::optional<SortBy> SortByName(const std::string& name) {
@@ -74,6 +89,12 @@ int Main(int argc, char** argv) {
   limit->add_option("--host-budget", limits.host_budget, "Bytes in host memory, e.g. 64GiB");
   limit->add_option("--visible-memory", limits.visible_memory,
                     "The size that a device has for legacy jobs (ravenrun), e.g. 20GiB");
+  std::string explained;
+  CLI::App* explain = app.add_subcommand("explain", "Why a tensor was moved or kept");
+  explain->add_option("tensor", explained, "Its number (ravenctl ls) or its name")->required();
+  RecordOptions record;
+  double record_seconds = 10;
+  AddRecord(&app, &record, &record_seconds);
   app.add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
 
   try {
@@ -91,6 +112,13 @@ int Main(int argc, char** argv) {
     return RunList(common, list, streams);
   }
   if (app.got_subcommand("limits")) return RunLimits(common, limits, streams);
+  if (app.got_subcommand("explain")) return RunExplain(common, explained, streams);
+  if (app.got_subcommand("record")) {
+    record.time =
+        std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(record_seconds));
+    std::signal(SIGINT, [](int) { g_interrupted.store(true); });
+    return RunRecord(common, record, g_interrupted, streams);
+  }
   SystemEnvironment environment(common.socket, common.patience);
   return RunDoctor(common, environment, streams);
 }

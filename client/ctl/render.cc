@@ -119,8 +119,18 @@ std::string CountersText(const proto::Stats& stats) {
                          ", misses " + PercentText(stats.misses(), stats.gets())});
   table.Row({"moved", "out " + Size(stats.bytes_out()) + ", in " + Size(stats.bytes_in()) +
                           ", pre-cleaned " + Size(stats.bytes_precleaned())});
-  table.Row(
-      {"prefetches", number(stats.prefetches()) + ", unused " + number(stats.prefetches_unused())});
+  table.Row({"prefetches", number(stats.prefetches()) + ", mispredicted " +
+                               PercentText(stats.prefetches_unused(), stats.prefetches()) + " (" +
+                               number(stats.prefetches_unused()) + " left unused)"});
+  const uint64_t predictions = stats.predictions_right() + stats.predictions_wrong();
+  if (predictions > 0) {
+    table.Row({"predictions", number(predictions) + " learned, wrong " +
+                                  PercentText(stats.predictions_wrong(), predictions)});
+  }
+  if (stats.given_up() > 0) {
+    table.Row({"given up", number(stats.given_up()) + " to be made anew, " +
+                               number(stats.recomputes()) + " of them asked for again"});
+  }
   table.Row({"evictions", number(stats.drops_clean()) + " dropped without a copy, " +
                               number(stats.rescues()) + " rescued by a get"});
   table.Row({"stalls", DurationText(stats.stall_ns()) + " waited in all, " +
@@ -161,6 +171,10 @@ void AddCounters(JsonWriter& json, const proto::Stats& stats) {
       .Field("misses", stats.misses())
       .Field("prefetches", stats.prefetches())
       .Field("prefetches_unused", stats.prefetches_unused())
+      .Field("predictions_right", stats.predictions_right())
+      .Field("predictions_wrong", stats.predictions_wrong())
+      .Field("given_up", stats.given_up())
+      .Field("recomputes", stats.recomputes())
       .Field("rescues", stats.rescues())
       .Field("drops_clean", stats.drops_clean())
       .Field("bytes_out", stats.bytes_out())
@@ -338,9 +352,8 @@ std::string LegacyText(const std::vector<proto::LegacyJob>& jobs) {
   table.Row({"JOB", "PID", "UID", "NAME", "MODE", "DEVICE", "USED", "VISIBLE", "BY KIND"});
   for (const proto::LegacyJob& job : jobs) {
     auto row = [&](const std::string& uuid, const proto::LegacyDevice& device) {
-      table.Row({std::to_string(job.client()), std::to_string(job.pid()),
-                 std::to_string(job.uid()), Printable(job.name()), Printable(job.mode()), uuid,
-                 Size(device.used()),
+      table.Row({std::to_string(job.client()), std::to_string(job.pid()), std::to_string(job.uid()),
+                 Printable(job.name()), Printable(job.mode()), uuid, Size(device.used()),
                  device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
                  KindsText(device)});
     };
@@ -409,8 +422,7 @@ std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
   const std::string visible =
       limits.visible_memory() == 0 ? "" : ", visible memory " + Size(limits.visible_memory());
   return Printable(who) + ": device budget " + Size(limits.device_budget()) +
-         " on each device, host budget " + Size(limits.host_budget()) + visible +
-         '\n';
+         " on each device, host budget " + Size(limits.host_budget()) + visible + '\n';
 }
 
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
@@ -422,6 +434,89 @@ std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
       .Field("visible_memory_bytes", limits.visible_memory())
       .EndObject()
       .Take();
+}
+
+std::string ExplainedText(const proto::TensorExplained& explained) {
+  const proto::TensorInfo& tensor = explained.tensor();
+  Table table("<<");
+  table.Row({"tensor", std::to_string(tensor.id()) + " " + Printable(tensor.name())});
+  table.Row({"of", "client " + std::to_string(tensor.client()) + ", " + Size(tensor.bytes())});
+  table.Row({"is", Printable(tensor.state()) + ", on " + Printable(tensor.tier()) +
+                       (explained.given_up()     ? ", given up: to be made anew"
+                        : explained.prefetched() ? ", brought back unasked and not used yet"
+                                                 : "")});
+  table.Row(
+      {"next use",
+       Printable(explained.future()) +
+           (explained.needed_in_ns() > 0 ? ": in " + DurationText(explained.needed_in_ns()) : "")});
+  table.Row({"leaving",
+             (explained.copy_out_ns() > 0 ? "a copy of " + DurationText(explained.copy_out_ns())
+                                          : "no copy") +
+                 "; back in " + DurationText(explained.copy_back_ns()) +
+                 (explained.recompute_ns() > 0
+                      ? ", or made anew in " + DurationText(explained.recompute_ns())
+                      : "")});
+  char value[32];
+  std::snprintf(value, sizeof(value), "%.3g", explained.value());
+  table.Row(
+      {"worth", explained.value() > 0
+                    ? std::string(value) + " (of those on the device the largest leaves first)"
+                    : "it cannot leave now"});
+  const uint64_t predictions = explained.predictions_right() + explained.predictions_wrong();
+  table.Row({"gets", std::to_string(explained.gets()) + "; of its client's " +
+                         std::to_string(predictions) + " predictions " +
+                         PercentText(explained.predictions_wrong(), predictions) + " wrong"});
+  return table.Text();
+}
+
+std::string ExplainedJson(const proto::TensorExplained& explained) {
+  const proto::TensorInfo& tensor = explained.tensor();
+  char value[32];
+  std::snprintf(value, sizeof(value), "%.6g", explained.value());
+  JsonWriter json;
+  json.BeginObject()
+      .Field("tensor", tensor.id())
+      .Field("name", tensor.name())
+      .Field("client", tensor.client())
+      .Field("bytes", tensor.bytes())
+      .Field("state", tensor.state())
+      .Field("tier", tensor.tier())
+      .Field("dirty", tensor.dirty())
+      .Field("future", explained.future())
+      .Field("needed_in_ns", explained.needed_in_ns())
+      .Field("copy_back_ns", explained.copy_back_ns())
+      .Field("copy_out_ns", explained.copy_out_ns())
+      .Field("recompute_ns", explained.recompute_ns())
+      .Field("given_up", explained.given_up())
+      .Field("value", value)
+      .Field("prefetched", explained.prefetched())
+      .Field("gets", explained.gets())
+      .Field("predictions_right", explained.predictions_right())
+      .Field("predictions_wrong", explained.predictions_wrong())
+      .EndObject();
+  return json.Take();
+}
+
+std::string RecordedText(const std::string& file, const proto::Recorded& recorded) {
+  std::string text = std::to_string(recorded.ops_total()) + " calls of " +
+                     Counted(recorded.clients(), "client") + " recorded in " + Printable(file) +
+                     "\n";
+  if (recorded.dropped() > 0) {
+    text += std::to_string(recorded.dropped()) +
+            " calls came faster than they could be taken and are not in it\n";
+  }
+  return text;
+}
+
+std::string RecordedJson(const std::string& file, const proto::Recorded& recorded) {
+  JsonWriter json;
+  json.BeginObject()
+      .Field("file", file)
+      .Field("calls", recorded.ops_total())
+      .Field("clients", recorded.clients())
+      .Field("dropped", recorded.dropped())
+      .EndObject();
+  return json.Take();
 }
 
 std::string FindingsText(const std::vector<Finding>& findings) {

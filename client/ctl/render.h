@@ -40,6 +40,12 @@ std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits);
 
+std::string ExplainedText(const proto::TensorExplained& explained);
+std::string ExplainedJson(const proto::TensorExplained& explained);
+
+std::string RecordedText(const std::string& file, const proto::Recorded& recorded);
+std::string RecordedJson(const std::string& file, const proto::Recorded& recorded);
+
 std::string FindingsText(const std::vector<Finding>& findings);
 std::string FindingsJson(const std::vector<Finding>& findings);
 

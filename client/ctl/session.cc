@@ -169,6 +169,21 @@ Result<std::vector<proto::LegacyJob>> Session::LegacyJobs() {
   return jobs;
 }
 
+Result<proto::TensorExplained> Session::Explain(uint64_t tensor) {
+  ClientPacket packet;
+  packet.mutable_explain_tensor()->set_id(tensor);
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer,
+                         Ask(std::move(packet), DaemonPacket::kTensorExplained));
+  return std::move(*answer.mutable_tensor_explained());
+}
+
+Result<proto::Recorded> Session::Record(uint32_t client) {
+  ClientPacket packet;
+  packet.mutable_record()->set_client(client);
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer, Ask(std::move(packet), DaemonPacket::kRecorded));
+  return std::move(*answer.mutable_recorded());
+}
+
 Result<proto::LimitsSet> Session::SetLimits(const proto::SetLimits& limits) {
   ClientPacket packet;
   *packet.mutable_set_limits() = limits;

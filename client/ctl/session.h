@@ -37,6 +37,11 @@ class Session {
   // None from a daemon that knows no such jobs.
   core::Result<std::vector<proto::LegacyJob>> LegacyJobs();
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
+  // Errors: also kNotFound.
+  core::Result<proto::TensorExplained> Explain(uint64_t tensor);
+  // Begins a recording of `client` (0: of all), and then takes what was recorded since. It ends
+  // with this session. Errors: also kLimit, somebody else records.
+  core::Result<proto::Recorded> Record(uint32_t client);
 
  private:
   Session(ipc::UniqueFd socket, core::Duration patience)

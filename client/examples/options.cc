@@ -23,6 +23,7 @@ const char kUsage[] =
   --torch-share PERCENT of each budget is held by torch, the rest by the store. Default: all of it,
                         once it is seen that everything fits, which then is copied no more; 0 where
                         it does not fit, or under a device limit
+  --no-hints            the store is told nothing of what comes next and learns it step by step
   --plain               only the run without the store
   --device-limit BYTES  of the device, for torch and the store together
   --host-budget BYTES   host memory for the store (default: the daemon's limit for this user)
@@ -183,7 +184,7 @@ Options ParseOptions(const std::vector<std::string>& arguments) {
   };
   const std::map<std::string, bool*> flags = {
       {"--plain", &o.plain}, {"--demo", &o.demo}, {"--json", &o.json},
-      {"--help", &o.help},   {"-h", &o.help},
+      {"--help", &o.help},   {"-h", &o.help},     {"--no-hints", &o.no_hints},
   };
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string name = arguments[i], value;

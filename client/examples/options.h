@@ -29,6 +29,7 @@ struct Options {
   int threads = 2;
   double learning_rate = 0;  // 0: that of `size`
   bool plain = false, demo = false, json = false, help = false;
+  bool no_hints = false;  // the store learns what comes next
 };
 
 extern const char kUsage[];

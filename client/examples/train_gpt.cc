@@ -127,6 +127,7 @@ void Story::Prepare() {
 Trial& Story::Perform(Trial run, std::shared_ptr<Store> store) {
   RunConfig config = Config();
   config.torch_share = run.torch_share;
+  config.hints = !options_.no_hints;
   if (run.device_limit) {
     // What the store may use is not torch's any more.
     const uint64_t store_bytes = run.budget - run.torch_share.value_or(0);

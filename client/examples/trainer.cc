@@ -83,6 +83,7 @@ class Training {
     if (store_ || config.measure)
       scope_.emplace(store_, model_->parameters(),
                      ravenstore::torch::OffloadOptions{.torch_bytes = config.torch_share,
+                                                       .hints = config.hints,
                                                        .measure_only = config.measure});
   }
 

@@ -439,5 +439,79 @@ TEST_F(TwoDevices, UnknownDeviceIsNotFound) {
   EXPECT_EQ(CodeOf([&] { store_.create(kBytes, {.device = -1}); }), RAVENSTORE_NOT_FOUND);
 }
 
+// ---- Tensors that may be made anew ----
+
+class RecomputeTest : public StoreTest {
+ protected:
+  // In Ravenspace, and its bytes are gone.
+  Tensor GivenUp(int value) {
+    Tensor tensor = store_.create(kBytes);
+    Fill(tensor.data(), value, kBytes);
+    store_.put(tensor, nullptr, {.recompute = std::chrono::milliseconds(5)});
+    EXPECT_TRUE(daemon_.Evict(tensor.id()));
+    daemon_.GiveUpNextFetch();
+    return tensor;
+  }
+};
+
+TEST_F(RecomputeTest, CostOfMakingItAnewStandsInTheRow) {
+  Tensor tensor = store_.create(kBytes);
+  store_.put(tensor, nullptr, {.recompute = std::chrono::milliseconds(5)});
+  const uint64_t told = proto::UnpackRecompute(daemon_.Row(tensor.id()).recompute.load());
+  EXPECT_NEAR(static_cast<double>(told), 5e6, 5e3);
+  store_.get(tensor, nullptr);
+  store_.put(tensor, nullptr);
+  EXPECT_EQ(daemon_.Row(tensor.id()).recompute.load(), 0u) << "holds until the next put";
+}
+
+TEST_F(RecomputeTest, GetOfGivenUpBytesSaysSoUntilTheyAreMadeAnew) {
+  Tensor tensor = GivenUp(1);
+  const uint32_t writes = daemon_.Row(tensor.id()).writes.load();
+  void* address = store_.get(tensor, nullptr, {.access = Access::kReadOnly});
+  EXPECT_TRUE(tensor.must_recompute());
+  EXPECT_FALSE(tensor.ready());
+  store_.put(tensor, nullptr, {.not_modified = true});  // thought better of it
+  address = store_.get(tensor, nullptr, {.access = Access::kReadOnly});
+  EXPECT_TRUE(tensor.must_recompute());
+  Fill(address, 2, kBytes);
+  store_.put(tensor, nullptr);
+  EXPECT_FALSE(tensor.must_recompute());
+  EXPECT_GT(daemon_.Row(tensor.id()).writes.load(), writes) << "new bytes, though got read-only";
+  ASSERT_TRUE(daemon_.Evict(tensor.id()));
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 2, kBytes));
+  EXPECT_FALSE(tensor.must_recompute());
+}
+
+TEST_F(RecomputeTest, EveryGetOfTheSameUseIsTold) {
+  Tensor tensor = GivenUp(1);
+  void* address = nullptr;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ravenstore_get(store_.handle(), tensor.handle(), nullptr, nullptr, &address),
+              RAVENSTORE_RECOMPUTE);
+    EXPECT_NE(address, nullptr);
+  }
+}
+
+TEST_F(RecomputeTest, BatchSaysWhichOfItsTensors) {
+  Tensor kept = Idle(kBytes, 3);
+  Tensor given_up = GivenUp(1);
+  ravenstore_tensor_t* tensors[] = {kept.handle(), given_up.handle()};
+  void* addresses[2] = {};
+  EXPECT_EQ(ravenstore_get_batch(store_.handle(), tensors, 2, nullptr, nullptr, addresses),
+            RAVENSTORE_RECOMPUTE);
+  EXPECT_FALSE(kept.must_recompute());
+  EXPECT_TRUE(given_up.must_recompute());
+  EXPECT_TRUE(Holds(addresses[0], 3, kBytes));
+}
+
+TEST_F(RecomputeTest, GetIntoCopiesNothing) {
+  Tensor tensor = GivenUp(1);
+  std::vector<char> to(kBytes, 9);
+  EXPECT_EQ(CodeOf([&] { store_.get_into(tensor, to.data(), nullptr); }), RAVENSTORE_RECOMPUTE);
+  EXPECT_TRUE(Holds(to.data(), 9, kBytes));
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+  EXPECT_TRUE(tensor.must_recompute());
+}
+
 }  // namespace
 }  // namespace ravenstore

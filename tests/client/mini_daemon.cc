@@ -233,6 +233,7 @@ bool MiniDaemon::ReadRequests(Client& client) {
       case proto::RequestOp::kCreate: Create(client, request); break;
       case proto::RequestOp::kFetch: Fetch(client, request); break;
       case proto::RequestOp::kFree: client.frees.push_back(request); break;
+      case proto::RequestOp::kStep: ++counts_.steps; break;
     }
   }
 }
@@ -348,6 +349,13 @@ void MiniDaemon::Fetch(Client& client, const proto::Request& request) {
   tensor.offset = *offset;
   row.device.store(request.device);
   row.place.store(Place(*offset));
+  if (std::exchange(give_up_fetch_, false)) {
+    tensor.away.clear();
+    memset(BytesOf(client, tensor), 0xee, tensor.bytes);
+    row.arrival.store(0);
+    row.error.store(proto::kMustRecompute);
+    return Answer(row, LeaseState::kInUse, 1);
+  }
   row.error.store(0);
   // Each transfer has a word of its own, with a value that only rises.
   const uint64_t value = ++last_arrival_;
@@ -415,6 +423,11 @@ void MiniDaemon::Arrive() {
 void MiniDaemon::FailNextCreate(ErrorCode code, std::string words) {
   std::lock_guard lock(mutex_);
   fail_create_ = {code, std::move(words)};
+}
+
+void MiniDaemon::GiveUpNextFetch() {
+  std::lock_guard lock(mutex_);
+  give_up_fetch_ = true;
 }
 
 void MiniDaemon::DenyNextFetch(ErrorCode code, std::string words) {

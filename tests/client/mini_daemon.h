@@ -38,7 +38,7 @@ class MiniDaemon {
     core::Bytes arena = core::GiB(1);
     core::Bytes slab = core::MiB(8);
     uint64_t restart_timeout_ms = 0;
-    uint32_t version = 1;
+    uint32_t version = proto::kProtocolVersion;
     std::string backend = "host";
     size_t names_max = 1000;
   };
@@ -61,6 +61,8 @@ class MiniDaemon {
   // The next create (fetch) fails so.
   void FailNextCreate(core::ErrorCode code, std::string words);
   void DenyNextFetch(core::ErrorCode code, std::string words);
+  // The next fetch finds the bytes given up.
+  void GiveUpNextFetch();
   // Answers nothing that comes over the socket.
   void IgnoreSocket(bool ignore);
 
@@ -87,6 +89,7 @@ class MiniDaemon {
     uint64_t creates = 0;
     uint64_t fetches = 0;
     uint64_t frees = 0;
+    uint64_t steps = 0;
     uint64_t interns = 0;
     uint64_t slabs_released = 0;
     uint64_t rings = 0;  // of the doorbell
@@ -178,6 +181,7 @@ class MiniDaemon {
   bool ignore_socket_ = false;
   std::optional<core::Error> fail_create_;
   std::optional<core::Error> deny_fetch_;
+  bool give_up_fetch_ = false;
   uint64_t last_id_ = 0;
   uint64_t last_arrival_ = 0;
   std::map<std::string, uint32_t> names_;

@@ -154,8 +154,39 @@ TEST_F(RavenstoreTest, CapturedStreamIsRefusedEverywhere) {
   stream.Synchronize();
 }
 
+TEST_F(RavenstoreTest, FreeThatACaptureRefusedIsDoneLater) {
+  device::HostStream stream;
+  ravenstore_tensor_t* tensor = Create();
+  stream.set_capturing(true);
+  EXPECT_EQ(ravenstore_free(store(), tensor, &stream), RAVENSTORE_CAPTURING);
+  EXPECT_EQ(ravenstore_size(tensor), 0u) << "the handle is ended";
+  ravenstore_tensor_t* other = Create();  // still capturing: remembered again
+  EXPECT_EQ(daemon_.tensors(), 2u);
+  stream.set_capturing(false);
+  EXPECT_EQ(ravenstore_free(store(), other, &stream), RAVENSTORE_OK);
+  EXPECT_TRUE(Eventually([&] { return daemon_.tensors() == 0; }));
+  stream.Synchronize();
+}
+
+TEST_F(RavenstoreTest, FailedAdoptOnACapturingStreamLeavesNothingBehind) {
+  device::HostStream stream;
+  stream.set_capturing(true);
+  const uint64_t source = 7;
+  ravenstore_tensor_t* adopted = nullptr;
+  EXPECT_EQ(ravenstore_adopt(store(), &source, sizeof(source), &stream, nullptr, &adopted),
+            RAVENSTORE_CAPTURING);
+  EXPECT_TRUE(Eventually([&] { return daemon_.tensors() == 0; }));
+}
+
+TEST_F(RavenstoreTest, StepReachesTheDaemon) {
+  EXPECT_EQ(ravenstore_step(nullptr), RAVENSTORE_INVALID_ARGUMENT);
+  EXPECT_EQ(ravenstore_step(store()), RAVENSTORE_OK);
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().steps == 1; }));
+}
+
 TEST_F(RavenstoreTest, CodesHaveTheirNames) {
   EXPECT_STREQ(ravenstore_code_name(RAVENSTORE_OK), "OK");
+  EXPECT_STREQ(ravenstore_code_name(RAVENSTORE_RECOMPUTE), "RECOMPUTE");
   EXPECT_STREQ(ravenstore_code_name(RAVENSTORE_OUT_OF_MEMORY), "OUT_OF_MEMORY");
   EXPECT_STREQ(ravenstore_code_name(static_cast<ravenstore_code_t>(99)), "UNKNOWN");
   EXPECT_STREQ(ravenstore_version(), RAVENSTORE_VERSION);

@@ -178,5 +178,19 @@ TEST_F(RequestsTest, OrphansAreFreedOnceTheirAnswerCame) {
   EXPECT_EQ(StateOf(2), LeaseState::kRequested) << "still nobody's answer";
 }
 
+TEST_F(RequestsTest, FreesThatFoundTheRingFullGoWithALaterCall) {
+  ASSERT_TRUE(Create(1).ok());
+  std::vector<proto::Request> steps(proto::kRequestRingEntries - 1);
+  for (auto& step : steps) step.op = static_cast<uint32_t>(proto::RequestOp::kStep);
+  ASSERT_TRUE(queue_.Send(steps, ipc::Now() + milliseconds(2), &sent_).ok());
+  EXPECT_EQ(Free(requests_[0].slot).error().code, ErrorCode::kTimedOut);
+  EXPECT_EQ(Take().size(), proto::kRequestRingEntries);
+  ASSERT_TRUE(queue_.Send({}, ipc::Now() + milliseconds(2), &sent_).ok());
+  const auto taken = Take();
+  ASSERT_EQ(taken.size(), 1u);
+  EXPECT_EQ(taken[0].op, static_cast<uint32_t>(proto::RequestOp::kFree));
+  EXPECT_EQ(taken[0].slot, requests_[0].slot);
+}
+
 }  // namespace
 }  // namespace ravenstore::client

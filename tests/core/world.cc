@@ -112,6 +112,7 @@ Handle World::Create(ClientId client, Bytes size, DeviceId device, Duration time
   row.stamp = 0;
   row.writes = 0;
   row.modified = false;
+  row.recompute = {};
   row.may_be_lost = false;
   row.ops.clear();
   const SlotId id{static_cast<uint32_t>(slot)};
@@ -149,15 +150,20 @@ void World::Write(Handle handle) {
   row.ops.push_back({true, row.stamp});
 }
 
-void World::Put(Handle handle, NextUse next_use) {
+void World::Put(Handle handle, NextUse next_use, Duration recompute) {
   Row& row = RowOf(handle);
   RAVEN_CHECK(row.state == LeaseState::kInUse);
   if (std::exchange(row.modified, false)) ++row.writes;
   row.ticket += 1;
   row.hint = next_use;
+  row.recompute = recompute;
   row.may_be_lost = next_use.kind == NextUse::Kind::kNever;
   Swing(row, LeaseState::kIdle);
   Append(SessionOf(handle.client), handle.slot, true);
+}
+
+void World::Step(ClientId client) {
+  SessionOf(client).requests.push_back({Request::Op::kStep, {}, kNoTensor, {}, {}, {}, false, 0});
 }
 
 bool World::Free(Handle handle) {
@@ -246,7 +252,7 @@ void World::PollLog(ClientId client, size_t entries) {
 void World::HandlePut(Session& session, SlotId slot) {
   Row& row = session.rows.at(ToInt(slot));
   if (row.state != LeaseState::kIdle || row.word == row.quiet_word) return;
-  Feed(PutSeen{row.tensor, row.writes, row.hint});
+  Feed(PutSeen{row.tensor, row.writes, row.hint, row.recompute});
   if (row.ticket_reached >= row.ticket) {
     row.quiet_word = row.word;
     Feed(Quiet{row.tensor});
@@ -294,6 +300,7 @@ void World::PollRequests(ClientId client, size_t requests) {
 }
 
 void World::HandleRequest(Session& session, const Request& request) {
+  if (request.op == Request::Op::kStep) return Feed(StepMarked{session.id});
   Row& row = session.rows.at(ToInt(request.slot));
   switch (request.op) {
     case Request::Op::kCreate:
@@ -316,6 +323,7 @@ void World::HandleRequest(Session& session, const Request& request) {
       if (row.ticket_reached >= request.ticket) return Feed(Freed{request.tensor});
       session.tickets.push_back({request.ticket, request.tensor, request.slot, 0});
       return;
+    case Request::Op::kStep: return;
   }
 }
 
@@ -323,7 +331,7 @@ void World::HandleRequest(Session& session, const Request& request) {
 // the put before it, so the log's entry says nothing.
 void World::SettlePut(Session& session, const Request& request) {
   const Row& row = session.rows.at(ToInt(request.slot));
-  Feed(PutSeen{request.tensor, row.writes, row.hint});
+  Feed(PutSeen{request.tensor, row.writes, row.hint, row.recompute});
   if (row.ticket_reached >= request.ticket) return Feed(Quiet{request.tensor});
   session.tickets.push_back({request.ticket, request.tensor, request.slot, row.word});
 }

@@ -77,7 +77,9 @@ class World {
   bool Get(Handle handle, DeviceId device, Duration timeout);
   // REQUIRES: in use.
   void Write(Handle handle);
-  void Put(Handle handle, NextUse next_use);
+  void Put(Handle handle, NextUse next_use, Duration recompute = Duration{0});
+  // Its next iteration begins, behind what it has asked for so far.
+  void Step(ClientId client);
   // False when its state does not allow it.
   bool Free(Handle handle);
   // What the stream was given runs, and tickets rise; nothing while the tensor still arrives.
@@ -138,6 +140,7 @@ class World {
     uint32_t writes = 0;
     bool modified = false;
     NextUse hint;
+    Duration recompute{0};  // of the last put
     uint64_t ticket = 0;
     // The stream's side.
     std::deque<StreamOp> ops;
@@ -159,7 +162,7 @@ class World {
     bool put;
   };
   struct Request {
-    enum class Op { kCreate, kFetch, kFree } op;
+    enum class Op { kCreate, kFetch, kFree, kStep } op;
     SlotId slot;
     TensorId tensor;
     DeviceId device;

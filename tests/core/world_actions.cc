@@ -137,6 +137,12 @@ void World::Do(const Promise& action) {
     copy->promised = true;
     row->arriving = true;
   }
+  if (action.recompute) {
+    RAVEN_CHECK(!action.arriving);
+    RAVEN_CHECK(row->recompute > Duration{0});  // nobody else allowed the bytes to be given up
+    Claim(session->memory.at(ToInt(action.device)), action.offset, row->size, action.tensor);
+    row->stamp = 0;  // the client finds nothing there
+  }
   row->quiet_word = 0;
   row->device = action.device;
   row->place = action.offset;
@@ -431,7 +437,7 @@ std::string Describe(const Action& action) {
     }
     void operator()(const Promise& a) const {
       out << "Promise tensor " << ToInt(a.tensor) << " at " << a.offset.count()
-          << (a.arriving ? " arriving" : "");
+          << (a.arriving ? " arriving" : "") << (a.recompute ? " recompute" : "");
     }
     void operator()(const Deny& a) const {
       out << "Deny tensor " << ToInt(a.tensor) << " " << Describe(a.error);

@@ -1,9 +1,11 @@
 // What ravenctl is told of a running daemon.
 #include "daemon/admin.h"
 
+#include <google/protobuf/io/coded_stream.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <set>
@@ -12,6 +14,7 @@
 
 #include "client/client.h"
 #include "client/ctl/session.h"
+#include "proto/trace.pb.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::daemon {
@@ -41,6 +44,79 @@ class AdminTest : public testing::Test {
   DaemonProcess daemon_{{"--slab", "4MiB", "--device-total", "64MiB", "--pool-size", "128MiB"}};
   Session admin_ = std::move(*Session::Open(daemon_.socket(), seconds(30)));
 };
+
+TEST_F(AdminTest, ATensorsPlaceIsExplained) {
+  Store store = Connect("one");
+  Tensor tensor = store.create(MiB(1), {.name = "weights"});
+  const auto in_use = admin_.Explain(tensor.id());
+  ASSERT_TRUE(in_use.ok());
+  EXPECT_EQ(in_use->tensor().name(), "weights");
+  EXPECT_EQ(in_use->value(), 0) << "in use: it cannot leave";
+  store.put(tensor, nullptr, {.needed_in = seconds(100)});
+  EXPECT_TRUE(Eventually([&] {
+    const auto idle = admin_.Explain(tensor.id());
+    return idle.ok() && idle->value() > 0 && idle->needed_in_ns() > 90'000'000'000;
+  }));
+  const auto unknown = admin_.Explain(tensor.id() + 12345);
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.error().code, core::ErrorCode::kNotFound);
+}
+
+TEST_F(AdminTest, ARecordingHoldsWhatAClientDid) {
+  Store store = Connect("one");
+  ASSERT_TRUE(admin_.Record(0).ok());
+  Session other = std::move(*Session::Open(daemon_.socket(), seconds(30)));
+  const auto refused = other.Record(0);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, core::ErrorCode::kLimit);
+  for (int i = 0; i < 2; ++i) {
+    store.step();
+    Tensor tensor = store.create(KiB(4), {.name = "weights"});
+    store.put(tensor, nullptr, {.order = 3, .recompute = std::chrono::milliseconds(2)});
+    store.get(tensor, nullptr);
+    store.put(tensor, nullptr);
+    store.free(std::move(tensor), nullptr);
+  }
+  std::vector<proto::TraceOp> ops;
+  const auto frees = [&] {
+    return std::count_if(ops.begin(), ops.end(),
+                         [](const auto& op) { return op.kind() == proto::TraceOp::FREE; });
+  };
+  while (frees() < 2) {
+    const auto recorded = admin_.Record(0);
+    ASSERT_TRUE(recorded.ok());
+    EXPECT_EQ(recorded->dropped(), 0u);
+    google::protobuf::io::CodedInputStream in(
+        reinterpret_cast<const uint8_t*>(recorded->ops().data()),
+        static_cast<int>(recorded->ops().size()));
+    uint32_t length = 0;
+    while (in.ReadVarint32(&length)) {
+      const auto limit = in.PushLimit(static_cast<int>(length));
+      ASSERT_TRUE(ops.emplace_back().ParseFromCodedStream(&in));
+      in.PopLimit(limit);
+    }
+  }
+  std::erase_if(ops, [](const auto& op) { return op.kind() == proto::TraceOp::COMPUTE; });
+  EXPECT_EQ(ops[0].kind(), proto::TraceOp::STEP);
+  EXPECT_EQ(ops[1].kind(), proto::TraceOp::CREATE);
+  EXPECT_EQ(ops[1].name(), "weights");
+  EXPECT_EQ(ops[1].bytes(), KiB(4));
+  EXPECT_EQ(ops[2].kind(), proto::TraceOp::PUT);
+  EXPECT_EQ(ops[3].kind(), proto::TraceOp::GET);
+  EXPECT_EQ(ops.back().kind(), proto::TraceOp::FREE);
+  const auto stats = admin_.Stats();
+  ASSERT_TRUE(stats.ok());
+  EXPECT_EQ(stats->bad_requests(), 0u);
+}
+
+TEST_F(AdminTest, ARecordingEndsWithItsConnection) {
+  Store store = Connect("one");
+  {
+    Session first = std::move(*Session::Open(daemon_.socket(), seconds(30)));
+    ASSERT_TRUE(first.Record(0).ok());
+  }
+  EXPECT_TRUE(Eventually([&] { return admin_.Record(0).ok(); }));
+}
 
 TEST_F(AdminTest, EveryTensorIsListedOnceOverManyPages) {
   Store store = Connect("one");

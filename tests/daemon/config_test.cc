@@ -17,10 +17,10 @@ using std::chrono::seconds;
 
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z] =
-      config;
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
+               ac] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
-                         z);
+                         z, aa, ab, ac);
 }
 
 // Every key with a value that is not its default.
@@ -36,6 +36,7 @@ slab = "2MiB"
 device_budget = "12GiB"
 host_budget = 4096
 device_reserve = "1.5GiB"
+visible_memory = "5GiB"
 clients_max = 7
 [host_pool]
 size = "3GiB"
@@ -46,6 +47,9 @@ numa_node = 1
 chunk = "1MiB"
 prefetch = false
 preclean = false
+[planner]
+policy = "lru"
+learn = false
 [loop]
 spin_us = 1.5
 poll_us = 7
@@ -87,7 +91,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<26>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<29>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
@@ -97,6 +101,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.device_budget, GiB(12));
   EXPECT_EQ(config.host_budget, KiB(4));
   EXPECT_EQ(config.device_reserve, MiB(1536));
+  EXPECT_EQ(config.visible_memory, GiB(5));
   EXPECT_EQ(config.clients_max, 7u);
   EXPECT_EQ(config.pool_size, GiB(3));
   EXPECT_EQ(config.pool_step, MiB(2));
@@ -105,6 +110,8 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.chunk, MiB(1));
   EXPECT_FALSE(config.prefetch);
   EXPECT_FALSE(config.preclean);
+  EXPECT_EQ(config.policy, "lru");
+  EXPECT_FALSE(config.learn);
   EXPECT_EQ(config.spin, core::Duration(1500));
   EXPECT_EQ(config.poll, microseconds(7));
   EXPECT_EQ(config.log_level, "trace");

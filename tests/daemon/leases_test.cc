@@ -160,6 +160,26 @@ TEST_F(LeasesTest, PromiseSaysWhereAndWhatToWaitFor) {
   EXPECT_EQ(slot_.error, 0u);
 }
 
+TEST_F(LeasesTest, PromiseOfBytesThatWereGivenUpSaysSo) {
+  Set(LeaseState::kFetching);
+  lease_.Promise(0, MiB(8), {}, /*recompute=*/true);
+  ExpectNext(LeaseState::kInUse, 1);
+  EXPECT_EQ(slot_.error, proto::kMustRecompute);
+  EXPECT_EQ(proto::UnpackWordValue(slot_.arrival).value, 0u);
+}
+
+TEST(RecomputeCostTest, FitsSixteenBitsWithinAThousandth) {
+  EXPECT_EQ(proto::UnpackRecompute(proto::PackRecompute(0)), 0u);
+  EXPECT_EQ(proto::UnpackRecompute(proto::PackRecompute(1)), 1024u) << "0 would say: cannot be";
+  for (uint64_t cost = 1 << 20; cost < uint64_t{1} << 50; cost = cost * 3 / 2 + 1) {
+    const double ratio =
+        static_cast<double>(proto::UnpackRecompute(proto::PackRecompute(cost))) / cost;
+    EXPECT_GT(ratio, 0.998) << cost;
+    EXPECT_LE(ratio, 1.0) << cost;
+  }
+  EXPECT_GT(proto::UnpackRecompute(proto::PackRecompute(~uint64_t{0})), uint64_t{1} << 51);
+}
+
 TEST_F(LeasesTest, DenyLeavesItAwayOrLost) {
   Set(LeaseState::kFetching);
   lease_.Deny(ErrorCode::kTimedOut);

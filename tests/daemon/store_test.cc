@@ -68,6 +68,34 @@ TEST_F(StoreTest, BytesSurviveEvictionAndReturn) {
   EXPECT_GT(stats.prefetches, 0u);
 }
 
+// Cheaper to make than to copy: the store may give dirty bytes up, and says which.
+TEST_F(StoreTest, BytesThatWereGivenUpAreMadeAnewAndTheOthersStay) {
+  DaemonProcess daemon({"--slab", "4MiB"});
+  Store store = Connect(daemon, MiB(16));
+  std::vector<Tensor> tensors;
+  for (uint64_t i = 0; i < 48; ++i) {
+    tensors.push_back(store.create(MiB(1)));
+    Fill(tensors[i].data(), MiB(1), i);
+    store.put(tensors[i], nullptr, {.recompute = std::chrono::nanoseconds(i % 2 == 0 ? 1 : 0)});
+  }
+  uint64_t anew = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < tensors.size(); ++i) {
+      void* data = store.get(tensors[i], nullptr);
+      if (tensors[i].must_recompute()) {
+        EXPECT_EQ(i % 2, 0u) << "only those that may be";
+        Fill(data, MiB(1), i);
+        ++anew;
+      }
+      ASSERT_TRUE(Holds(data, MiB(1), i)) << "tensor " << i;
+      store.put(tensors[i], nullptr, {.recompute = std::chrono::nanoseconds(i % 2 == 0 ? 1 : 0)});
+    }
+  }
+  EXPECT_GT(anew, 0u);
+  EXPECT_GE(StatsOf(daemon).recomputes(), anew);
+  EXPECT_EQ(StatsOf(daemon).bad_requests(), 0u);
+}
+
 TEST_F(StoreTest, WritesAfterAReturnAreKept) {
   DaemonProcess daemon({"--slab", "4MiB"});
   Store store = Connect(daemon, MiB(16));

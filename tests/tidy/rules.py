@@ -18,9 +18,11 @@ ARROWS = {
     "proto": ("proto/", "core/types.h", "core/result.h", "core/check.h"),
     "ipc": ("ipc/", "proto/", "core/"),
     "device": ("device/", "ipc/unique_fd.h", "proto/", "core/"),
+    "sim": ("sim/", "proto/", "core/"),
     "daemon": ("daemon/", "device/", "ipc/", "proto/", "core/"),
     "client": ("client/", "device/", "ipc/", "proto/", "core/"),
-    "interceptor": ("interceptor/", "device/", "ipc/", "proto/", "core/"),
+    # It loads the client library at run time, by its C ABI.
+    "interceptor": ("interceptor/", "client/ravenstore.h", "device/", "ipc/", "proto/", "core/"),
     "python": ("python/", "client/ravenstore.h"),
 }
 PUBLIC_HEADERS = ("client/ravenstore.h", "client/client.h", "client/torch.h")
@@ -35,7 +37,7 @@ CONTRACTS = {
     "core/planner.h": ("Threads", "Errors", "Owns", "Cost"),
 }
 GROUPS = {
-    "floor2": {"//device/...", "//ipc/..."},
+    "floor2": {"//device/...", "//ipc/...", "//sim/..."},
     "floor3": {"//client/...", "//daemon/...", "//interceptor/...", "//python/..."},
     "observers": {"//bench/...", "//deploy/...", "//tests/..."},
 }
@@ -131,11 +133,11 @@ def boost_stays_in_ipc(tree):
 
 
 def protobuf_stays_inside(tree):
-    """Generated types are for daemon and client, and never in a header that users include."""
+    """Generated types are for daemon, client and traces, never in a header that users include."""
     names = [
         name
         for name in tree.code_files(*FLOORS)
-        if folder(name) not in ("proto", "daemon", "client")
+        if folder(name) not in ("proto", "daemon", "client", "sim")
     ]
     found = includes_matching(tree, names, PROTOBUF, "protobuf does not belong here: {}")
     for name in PUBLIC_HEADERS:
@@ -209,7 +211,7 @@ def visibility_names_floors(tree):
             found.append(f"BUILD: package_group {name} is missing")
         elif set(groups[name].strings("packages")) != packages:
             found.append(f"BUILD: package_group {name} is not {sorted(packages)}")
-    above = "client|daemon|interceptor|python|tests|bench|deploy"
+    above = "sim|client|daemon|interceptor|python|tests|bench|deploy"
     narrow = re.compile(rf"^//(?:{above})(?:/[\w/]*)?:__(?:pkg|subpackages)__$")
     for target in tree.targets:
         if folder(target.package) not in FLOORS:

@@ -3,8 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 
+#include "proto/trace.pb.h"
 #include "tests/client/ctl/scripted_daemon.h"
 
 namespace ravenstore::client::ctl {
@@ -129,6 +133,41 @@ TEST_F(CommandsTest, WithoutADaemonEveryCommandFailsWithAdvice) {
   EXPECT_EQ(RunLimits(common, {.client = 1}, streams()), kExitFailed);
   EXPECT_EQ(out(), "");
   EXPECT_THAT(err(), HasSubstr("start the daemon"));
+}
+
+TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
+  EXPECT_EQ(RunExplain(common, "17", streams()), kExitOk) << err();
+  EXPECT_THAT(out(), HasSubstr("17"));
+  EXPECT_THAT(out(), HasSubstr("learned from earlier iterations: in 1.5 ms"));
+  EXPECT_THAT(out(), HasSubstr("no copy"));
+  EXPECT_EQ(RunExplain(common, "no such name", streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("no tensor is called 'no such name'"));
+  common.json = true;
+  EXPECT_EQ(RunExplain(common, "17", streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("\"tensor\":17,"));
+}
+
+TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {
+  const std::string file = testing::TempDir() + "/recorded.trace";
+  const std::atomic<bool> stop{true};  // takes what is there and ends
+  EXPECT_EQ(RunRecord(common, {.file = file}, stop, streams()), kExitOk) << err();
+  EXPECT_THAT(out(), HasSubstr("3 calls of 2 clients recorded in " + file));
+  EXPECT_THAT(out(), HasSubstr("7 calls came faster"));
+  std::ifstream written(file);
+  const std::string bytes{std::istreambuf_iterator<char>(written), {}};
+  proto::TraceHeader header;
+  ASSERT_GT(bytes.size(), 5u);
+  const size_t length = static_cast<unsigned char>(bytes[0]);
+  ASSERT_TRUE(header.ParseFromString(bytes.substr(1, length)));
+  EXPECT_EQ(header.version(), 1u);
+  EXPECT_EQ(header.clients(), 2u);
+  EXPECT_EQ(bytes.substr(1 + length), "the ops");
+}
+
+TEST_F(CommandsTest, RecordSaysWhyItCannotWrite) {
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(RunRecord(common, {.file = "/nowhere/at/all"}, stop, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("/nowhere/at/all: cannot be opened"));
 }
 
 }  // namespace

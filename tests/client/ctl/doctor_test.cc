@@ -165,6 +165,17 @@ TEST(DoctorTest, ReadsCudaVisibleDevicesAsTheDriverDoes) {
   }
 }
 
+TEST(DoctorTest, WarnsOfTooFewHardwareQueues) {
+  Machine machine;
+  EXPECT_EQ(CheckConnections(machine).level, Level::kOk);
+  machine.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32";
+  EXPECT_EQ(CheckConnections(machine).level, Level::kOk);
+  for (const char* few : {"1", "2", "many"}) {
+    machine.variables["CUDA_DEVICE_MAX_CONNECTIONS"] = few;
+    Expect(CheckConnections(machine), Level::kWarn, "CUDA_DEVICE_MAX_CONNECTIONS");
+  }
+}
+
 TEST(DoctorTest, NamesMigInstancesThatAreNotVisible) {
   Machine machine;
   machine.directories["/proc/driver/nvidia/capabilities"] = {"gpu0", "gpu1", "mig"};

@@ -123,7 +123,7 @@ TEST(RenderTest, ClientsAreATable) {
   EXPECT_THAT(text, HasSubstr("4711"));
   EXPECT_THAT(text, HasSubstr("1.0 GiB   12.0 GiB"));
   EXPECT_THAT(text, EndsWith("1 client\n"));
-  EXPECT_THAT(ClientsJson({}), "{\"clients\":[]}\n");
+  EXPECT_THAT(ClientsJson({}), "{\"clients\":[],\"legacy_jobs\":[]}\n");
 }
 
 TEST(RenderTest, LimitsNameWhoseTheyAre) {
@@ -132,7 +132,27 @@ TEST(RenderTest, LimitsNameWhoseTheyAre) {
   EXPECT_EQ(LimitsText("client 3", limits),
             "client 3: device budget 12.0 GiB on each device, host budget 0 B\n");
   EXPECT_EQ(LimitsJson("client 3", limits),
-            "{\"who\":\"client 3\",\"device_budget_bytes\":12884901888,\"host_budget_bytes\":0}\n");
+            "{\"who\":\"client 3\",\"device_budget_bytes\":12884901888,\"host_budget_bytes\":0,"
+            "\"visible_memory_bytes\":0}\n");
+}
+
+TEST(RenderTest, LegacyJobsStandBesideTheClients) {
+  proto::LegacyJob job;
+  job.set_client(5);
+  job.set_pid(4712);
+  job.set_name("train");
+  job.set_mode("account");
+  proto::LegacyDevice* device = job.add_devices();
+  device->set_uuid("GPU-7");
+  device->set_used(core::GiB(3).count());
+  device->set_visible_memory(core::GiB(20).count());
+  device->add_kinds(core::GiB(3).count());
+  const std::string text = ClientsText({}, {job});
+  EXPECT_THAT(text, HasSubstr("GPU-7"));
+  EXPECT_THAT(text, HasSubstr("20.0 GiB  device 3.0 GiB"));
+  EXPECT_THAT(text, EndsWith("1 legacy job\n"));
+  EXPECT_THAT(ClientsJson({}, {job}), HasSubstr("\"visible_memory_bytes\":21474836480"));
+  EXPECT_THAT(ClientsJson({}, {job}), HasSubstr("\"kinds\":{\"device\":3221225472}"));
 }
 
 TEST(RenderTest, FindingsShowLevelAndAdvice) {

@@ -117,6 +117,22 @@ class GoodDaemon {
     switch (question.body_case()) {
       case proto::ClientPacket::kHello: *answer.mutable_welcome() = welcome; break;
       case proto::ClientPacket::kStats: *answer.mutable_stats() = stats; break;
+      case proto::ClientPacket::kExplainTensor: {
+        proto::TensorExplained& explained = *answer.mutable_tensor_explained();
+        explained.mutable_tensor()->set_id(question.explain_tensor().id());
+        explained.set_future("learned from earlier iterations");
+        explained.set_needed_in_ns(1'500'000);
+        explained.set_value(2.5);
+        break;
+      }
+      case proto::ClientPacket::kRecord: {
+        proto::Recorded& recorded = *answer.mutable_recorded();
+        if (!std::exchange(recorded_, true)) recorded.set_ops("the ops");
+        recorded.set_ops_total(3);
+        recorded.set_dropped(7);
+        recorded.set_clients(2);
+        break;
+      }
       case proto::ClientPacket::kListTensors:
         FillTensors(question.list_tensors(), answer.mutable_tensors());
         break;
@@ -141,6 +157,7 @@ class GoodDaemon {
   proto::Stats stats;
   proto::LimitsSet limits_now;
   uint64_t tensors_total = 300;
+  bool recorded_ = false;
 
  private:
   // Tensor i belongs to client i % 3 + 1, has (i * 7919) % 1000 KiB and every fifth is on the host.

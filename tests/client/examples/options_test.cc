@@ -62,5 +62,10 @@ TEST(OptionsTest, WrongArgumentsAreNamed) {
   EXPECT_THAT(wrong({"--demo", "--plain"}), ThrowsMessage<std::runtime_error>(HasSubstr("--demo")));
 }
 
+TEST(OptionsTest, HintsAreGivenUnlessRefused) {
+  EXPECT_FALSE(ParseOptions({}).no_hints);
+  EXPECT_TRUE(ParseOptions({"--no-hints"}).no_hints);
+}
+
 }  // namespace
 }  // namespace ravenstore::examples

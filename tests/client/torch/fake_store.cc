@@ -157,6 +157,16 @@ ravenstore_code_t ravenstore_free(ravenstore_store_t*, ravenstore_tensor_t* tens
   return RAVENSTORE_OK;
 }
 
+int32_t ravenstore_ready(const ravenstore_tensor_t*) {
+  return 1;
+}
+
+ravenstore_code_t ravenstore_step(ravenstore_store_t*) {
+  std::lock_guard lock(fake::mutex);
+  ++fake::totals.steps;
+  return RAVENSTORE_OK;
+}
+
 ravenstore_code_t ravenstore_trim(ravenstore_store_t*) {
   std::lock_guard lock(fake::mutex);
   ++fake::totals.trims;

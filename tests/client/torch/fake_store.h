@@ -20,6 +20,7 @@ struct Counts {
   uint64_t puts = 0;
   uint64_t frees = 0;
   uint64_t trims = 0;
+  uint64_t steps = 0;
   uint64_t misuses = 0;  // calls in a wrong state
 };
 Counts counts();

@@ -492,6 +492,38 @@ TEST_F(OffloadScopeTest, LaterSavedIsNeededSooner) {
   EXPECT_LT(orders.back(), orders.front());
 }
 
+TEST_F(OffloadScopeTest, SavedAgainIsNeededAtItsLatestSaveAndThenAtTheOlder) {
+  const Tensor w = Parameter({16, 16});
+  OffloadScope scope(store_, {w}, all_);
+  const Tensor x = at::tanh(w);       // saves x
+  const Tensor y = at::exp(x);        // saves y
+  const Tensor loss = (x * y).sum();  // saves both again
+  const auto saved = fake::orders();
+  ASSERT_EQ(saved.size(), 4u);
+  EXPECT_TRUE(std::is_sorted(saved.rbegin(), saved.rend()));
+  Backward(loss);
+  const auto all = fake::orders();
+  // Once the product's node has read them, each is wanted at its own node's place.
+  const std::vector<int64_t> returned(all.begin() + 4, all.end());
+  EXPECT_THAT(returned, testing::Contains(saved[0]));
+  EXPECT_THAT(returned, testing::Contains(saved[1]));
+}
+
+TEST_F(OffloadScopeTest, WithoutHintsPutsSayNothingOfWhatComesNext) {
+  const Tensor w = Parameter({16, 16});
+  OffloadScope scope(store_, {w}, {.min_bytes = 1, .hints = false});
+  Backward(at::tanh(at::exp(at::sin(w))).sum());
+  EXPECT_GT(fake::counts().puts, 0u);
+  EXPECT_TRUE(fake::orders().empty());
+}
+
+TEST_F(OffloadScopeTest, EachIterationThatUsedTheStoreIsAStep) {
+  const Tensor w = Parameter({16, 16});
+  OffloadScope scope(store_, {w}, all_);
+  for (int i = 0; i < 3; ++i) Backward(at::tanh(at::exp(w)).sum());
+  EXPECT_EQ(fake::counts().steps, 3u);
+}
+
 TEST_F(OffloadScopeTest, WithoutAScopeNothingReachesTheStore) {
   const Tensor w = Parameter({16, 16});
   { OffloadScope scope(store_, {w}, all_); }

@@ -1,0 +1,112 @@
+// ravenctl record: what clients do, as a trace for the simulator (docs/TRACES.md).
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <ostream>
+#include <utility>
+
+#include "client/ctl/commands.h"
+#include "client/ctl/render.h"
+#include "client/ctl/session.h"
+#include "ipc/clock.h"
+#include "proto/trace.pb.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+
+// The daemon's buffer holds megabytes: it is asked again at once only while it has more.
+constexpr long kPauseNanoseconds = 5'000'000;
+constexpr size_t kMuch = 16 << 10;
+// At the end what is in the buffer is still taken, but not what a busy store goes on to record.
+constexpr int kTakesAtTheEnd = 256;
+constexpr uint32_t kTraceVersion = 1;
+
+using File = std::unique_ptr<FILE, int (*)(FILE*)>;
+
+Status Write(FILE* file, const std::string& bytes, const std::string& name) {
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size()) return core::Ok();
+  return Error{ErrorCode::kSystem, name + ": cannot be written"};
+}
+
+// The header counts the clients, which are known at the end: until then the ops are kept apart.
+Result<proto::Recorded> Collect(Session& session, const RecordOptions& options,
+                                const std::atomic<bool>& stop, FILE* ops) {
+  const core::Tick until = ipc::Now() + options.time;
+  for (int left = kTakesAtTheEnd;;) {
+    const bool ends = stop.load() || ipc::Now() >= until;
+    RAVEN_ASSIGN_OR_RETURN(proto::Recorded recorded, session.Record(options.client));
+    RAVEN_RETURN_IF_ERROR(Write(ops, recorded.ops(), "the temporary file"));
+    if (ends && (recorded.ops().empty() || --left == 0)) return recorded;
+    const timespec pause{.tv_sec = 0, .tv_nsec = kPauseNanoseconds};
+    if (!ends && recorded.ops().size() < kMuch) nanosleep(&pause, nullptr);
+  }
+}
+
+std::string HeaderOf(const proto::Recorded& recorded, const std::string& name) {
+  proto::TraceHeader header;
+  header.set_version(kTraceVersion);
+  header.set_name(name);
+  header.set_clients(std::max(recorded.clients(), 1u));
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.WriteVarint32(static_cast<uint32_t>(header.ByteSizeLong()));
+    header.SerializeToCodedStream(&coded);
+  }
+  return bytes;
+}
+
+Status Finish(FILE* ops, const proto::Recorded& recorded, const std::string& name) {
+  File file(std::fopen(name.c_str(), "we"), std::fclose);
+  if (!file) return Error{ErrorCode::kSystem, name + ": cannot be opened for writing"};
+  RAVEN_RETURN_IF_ERROR(Write(file.get(), HeaderOf(recorded, name), name));
+  std::rewind(ops);
+  std::array<char, 1 << 16> part;
+  while (const size_t got = std::fread(part.data(), 1, part.size(), ops)) {
+    RAVEN_RETURN_IF_ERROR(Write(file.get(), std::string(part.data(), got), name));
+  }
+  if (std::fclose(file.release()) == 0) return core::Ok();
+  return Error{ErrorCode::kSystem, name + ": cannot be written"};
+}
+
+}  // namespace
+
+int RunRecord(const Common& common, const RecordOptions& options, const std::atomic<bool>& stop,
+              Streams streams) {
+  const auto run = [&]() -> Result<proto::Recorded> {
+    auto session = Session::Open(common.socket, common.patience);
+    if (!session.ok()) {
+      Error error = session.error();
+      const std::string_view advice = AdviceAbout(error.code);
+      if (!advice.empty()) (error.message += "; ") += advice;
+      return error;
+    }
+    const File ops(std::tmpfile(), std::fclose);
+    if (!ops) return Error{ErrorCode::kSystem, "no temporary file can be made"};
+    RAVEN_ASSIGN_OR_RETURN(proto::Recorded recorded, Collect(*session, options, stop, ops.get()));
+    RAVEN_RETURN_IF_ERROR(Finish(ops.get(), recorded, options.file));
+    return recorded;
+  };
+  const auto recorded = run();
+  if (!recorded.ok()) {
+    if (common.json) streams.out << ErrorJson(recorded.error());
+    streams.err << "ravenctl: " << Printable(core::Describe(recorded.error())) << '\n';
+    return kExitFailed;
+  }
+  streams.out << (common.json ? RecordedJson(options.file, *recorded)
+                              : RecordedText(options.file, *recorded));
+  return kExitOk;
+}
+
+}  // namespace ravenstore::client::ctl

@@ -1,0 +1,215 @@
+// What the planner loop reads of the clients: access logs and requests, each turned into events.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "daemon/loop.h"
+
+namespace ravenstore::daemon {
+
+using core::Duration;
+using core::SlotId;
+using core::TensorId;
+using core::ToInt;
+
+namespace {
+
+// Bounds of the work on one client in one pass, so that nobody waits long for his turn.
+constexpr size_t kAccessesPerPass = 1024;
+constexpr uint32_t kRescanPerPass = 1024;
+constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
+
+core::NextUse NextUseOf(uint64_t packed) {
+  const proto::Hint hint = proto::UnpackHint(packed);
+  switch (hint.kind) {
+    case proto::HintKind::kNeededAt:
+      // A stranger's number: far enough is far enough.
+      return {core::NextUse::Kind::kAt,
+              core::Tick(Duration(static_cast<int64_t>(std::min(hint.value, kFarthest)) << 10)), 0};
+    case proto::HintKind::kOrder:
+      return {
+          core::NextUse::Kind::kOrder, {}, static_cast<int64_t>(hint.value) - proto::kOrderBias};
+    case proto::HintKind::kNotNeeded: return {core::NextUse::Kind::kNever, {}, 0};
+    case proto::HintKind::kNone: break;
+  }
+  return {};
+}
+
+Duration CostOf(uint16_t recompute) {
+  return Duration(static_cast<int64_t>(proto::UnpackRecompute(recompute)));
+}
+
+}  // namespace
+
+bool Loop::PollLog(Session& session) {
+  proto::Access access;
+  bool busy = false;
+  for (size_t i = 0; i < kAccessesPerPass && session.NextAccess(&access); ++i) {
+    busy = true;
+    const SlotId slot{access.slot};
+    const TensorId tensor = session.RowOf(slot).tensor;
+    if (tensor == core::kNoTensor || tensor == Session::kPending) continue;
+    if (RecorderOf(session) != nullptr) RecordAccess(session, access);
+    if (access.op == proto::AccessOp::kGet) {
+      Feed(core::GetSeen{tensor});
+      // The put that ended this use may have been read from the row already, at an earlier entry,
+      // and its own entry may have been dropped: it is told again.
+      session.RowOf(slot).quiet_word = 0;
+    }
+    HandlePut(session, slot);
+  }
+  if (session.LogWasDropped()) session.rescan = 0;
+  if (session.rescan < session.rows()) Rescan(session);
+  Execute();
+  return busy;
+}
+
+// The row may have gone on since: then the trace has this put with the words of a later one.
+void Loop::RecordAccess(Session& session, const proto::Access& access) {
+  const TensorId tensor = session.RowOf(SlotId{access.slot}).tensor;
+  const core::TensorView view = planner_->View(tensor);
+  if (access.op == proto::AccessOp::kGet) return recorder_->Got(view, now_);
+  const proto::LeaseSlot& row = session.segment()->slots[access.slot];
+  recorder_->Put(view,
+                 {tensor, row.writes.load(std::memory_order_acquire),
+                  NextUseOf(row.hint.load(std::memory_order_acquire)),
+                  CostOf(row.recompute.load(std::memory_order_acquire))},
+                 now_);
+}
+
+// Entries were dropped: puts may be unknown, so the rows themselves are read, some in each pass.
+void Loop::Rescan(Session& session) {
+  const uint32_t end = std::min(session.rows(), session.rescan + kRescanPerPass);
+  for (; session.rescan < end; ++session.rescan) {
+    const SlotId slot{session.rescan};
+    const TensorId tensor = session.RowOf(slot).tensor;
+    if (tensor != core::kNoTensor && tensor != Session::kPending) HandlePut(session, slot);
+  }
+}
+
+void Loop::HandlePut(Session& session, SlotId slot) {
+  Session::Row& row = session.RowOf(slot);
+  PutRecord put;
+  // A later get has taken it again: that use's put will be logged too.
+  if (!session.LeaseOf(slot).ReadPut(&put) || put.word == row.quiet_word) return;
+  Feed(core::PutSeen{row.tensor, put.writes, NextUseOf(put.hint), CostOf(put.recompute)});
+  AwaitQuiet(session, slot, row.tensor, put.word);
+}
+
+// Tells the planner when the ticket of the put that left `idle_word` is reached.
+void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t idle_word) {
+  const proto::LeaseSlot& cells = session.segment()->slots[ToInt(slot)];
+  const auto ticket = proto::UnpackWordValue(cells.ticket.load(std::memory_order_acquire));
+  if (Reached(*session.segment(), ticket)) {
+    session.RowOf(slot).quiet_word = idle_word;
+    Feed(core::Quiet{tensor});
+    return;
+  }
+  if (session.tickets.empty()) with_tickets_.push_back(session.id());
+  session.tickets.Push(ticket, tensor, idle_word);
+}
+
+void Loop::HandleRequest(Session& session, const proto::Request& request) {
+  if (request.slot >= proto::kSlotCapacity)
+    return BadRequest(session, request, "slot out of range");
+  switch (static_cast<proto::RequestOp>(request.op)) {
+    case proto::RequestOp::kCreate: return HandleCreate(session, request);
+    case proto::RequestOp::kFetch: return HandleFetch(session, request);
+    case proto::RequestOp::kFree: return HandleFree(session, request);
+    case proto::RequestOp::kStep: return HandleStep(session);
+  }
+  BadRequest(session, request, "unknown operation");
+}
+
+void Loop::BadRequest(Session& session, const proto::Request& request, const char* why) {
+  // Answering is the client's own concern: a well-behaved library never gets here, and a row in a
+  // state that expects no answer must not be touched.
+  ++bad_requests_;
+  spdlog::debug("client {}: request {} on slot {} ignored: {}", ToInt(session.id()), request.op,
+                request.slot, why);
+}
+
+void Loop::HandleCreate(Session& session, const proto::Request& request) {
+  const SlotId slot{request.slot};
+  Session::Row& row = session.RowOf(slot);
+  Lease lease = session.LeaseOf(slot);
+  if (row.tensor != core::kNoTensor || lease.state() != proto::LeaseState::kRequested) {
+    return BadRequest(session, request, "the slot is not free");
+  }
+  if (request.device >= devices_.size()) {
+    session.RememberFailure(slot, "no device " + std::to_string(request.device) +
+                                      ": the daemon has " + std::to_string(devices_.size()));
+    lease.Refuse(core::ErrorCode::kNotFound);
+    return;
+  }
+  row.tensor = Session::kPending;
+  if (Recorder* recorder = RecorderOf(session)) recorder->Asked(session.id(), now_);
+  Feed(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
+                             core::DeviceId{request.device}, core::NameId{request.name},
+                             core::Tick(Duration(request.deadline_ns)),
+                             (request.flags & proto::kFailFast) != 0});
+}
+
+void Loop::HandleFetch(Session& session, const proto::Request& request) {
+  const SlotId slot{request.slot};
+  const TensorId tensor = session.RowOf(slot).tensor;
+  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
+    return BadRequest(session, request, "no such tensor");
+  }
+  if (session.LeaseOf(slot).state() != proto::LeaseState::kFetching) {
+    return BadRequest(session, request, "no get is under way");
+  }
+  if (request.device >= devices_.size()) {
+    session.RememberFailure(slot, "no device " + std::to_string(request.device));
+    session.LeaseOf(slot).Deny(core::ErrorCode::kNotFound);
+    return;
+  }
+  if (planner_->View(tensor).residency == core::Residency::kOnDevice) SettlePut(session, request);
+  if (Recorder* recorder = RecorderOf(session)) recorder->Got(planner_->View(tensor), now_);
+  Feed(core::FetchRequested{tensor, core::DeviceId{request.device},
+                            core::Tick(Duration(request.deadline_ns))});
+}
+
+// A fetch of a tensor that is still on a device moves it to another one. The word no longer shows
+// the put before it, so the log's entry says nothing: the row and the request do.
+void Loop::SettlePut(Session& session, const proto::Request& request) {
+  const TensorId tensor{request.id};
+  const proto::LeaseSlot& row = session.segment()->slots[request.slot];
+  Feed(core::PutSeen{tensor, row.writes.load(std::memory_order_acquire),
+                     NextUseOf(row.hint.load(std::memory_order_acquire)),
+                     CostOf(row.recompute.load(std::memory_order_acquire))});
+  const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
+  if (Reached(*session.segment(), ticket)) {
+    Feed(core::Quiet{tensor});
+    return;
+  }
+  if (session.tickets.empty()) with_tickets_.push_back(session.id());
+  session.tickets.Push(ticket, tensor, session.LeaseOf(SlotId{request.slot}).word());
+}
+
+void Loop::HandleStep(Session& session) {
+  if (Recorder* recorder = RecorderOf(session)) recorder->Stepped(session.id(), now_);
+  Feed(core::StepMarked{session.id()});
+}
+
+void Loop::HandleFree(Session& session, const proto::Request& request) {
+  const SlotId slot{request.slot};
+  const TensorId tensor = session.RowOf(slot).tensor;
+  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
+    return BadRequest(session, request, "no such tensor");
+  }
+  if (session.LeaseOf(slot).state() != proto::LeaseState::kFreeing) {
+    return BadRequest(session, request, "no free is under way");
+  }
+  if (Recorder* recorder = RecorderOf(session)) recorder->Freed(planner_->View(tensor), now_);
+  const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
+  if (Reached(*session.segment(), ticket)) {
+    Feed(core::Freed{tensor});
+    return;
+  }
+  if (session.tickets.empty()) with_tickets_.push_back(session.id());
+  session.tickets.Push(ticket, tensor, 0);
+}
+
+}  // namespace ravenstore::daemon
