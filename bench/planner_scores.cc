@@ -138,10 +138,14 @@ class Scores {
     const Outcome gdsf = Run(trace, "gdsf", hardware, budget.bytes);
     const Outcome demand = Run(trace, "demand-lru", hardware, budget.bytes);
     if (table_) {
-      std::printf("| %s | %s | %d%% | %.1f | %.1f | %s |", std::string(hardware.name).c_str(),
+      std::printf("| %s | %s | %d%% | %.1f | %.1f |", std::string(hardware.name).c_str(),
                   name.c_str(), budget.percent, Milliseconds(whole.bound.compute),
-                  Milliseconds(whole.bound.stall),
-                  whole.oracle ? std::to_string(Milliseconds(*whole.oracle)).c_str() : "-");
+                  Milliseconds(whole.bound.stall));
+      if (whole.oracle) {
+        std::printf(" %.1f |", Milliseconds(*whole.oracle));
+      } else {
+        std::printf(" - |");
+      }
       for (const Outcome* one : {&by_time, &by_order, &learned, &lru, &gdsf, &demand}) {
         if (one->failure.empty()) {
           std::printf(" %.1f |", Milliseconds(one->stall));

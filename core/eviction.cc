@@ -209,7 +209,8 @@ std::optional<uint32_t> EvictionIndex::BestDirty(Tick now, const LinkModel& link
     if (!IsDirtyHeap(i)) continue;
     for (size_t j = 0; j < std::min(heaps_[i].size(), kRowsPerHeap); ++j) {
       const Tensor& tensor = (*catalog_)[heaps_[i][j]];
-      if (tensor.never) continue;  // copying it would be wasted
+      // Copying it would be wasted.
+      if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
       const double value = Value(tensor, now, link);
       if (!best || value > best_value) {
         best = heaps_[i][j];

@@ -19,14 +19,33 @@ ExtentMap::ExtentMap(Bytes range) : range_(static_cast<uint32_t>(range.count() /
 }
 
 ExtentMap::Block ExtentMap::NewNode(Node node) {
+  Block block = 0;
   if (spare_.empty()) {
     blocks_.push_back(node);
-    return static_cast<Block>(blocks_.size() - 1);
+    block = static_cast<Block>(blocks_.size() - 1);
+  } else {
+    block = spare_.back();
+    spare_.pop_back();
+    blocks_[block] = node;
   }
-  const Block block = spare_.back();
-  spare_.pop_back();
-  blocks_[block] = node;
+  NoteBegin(block);
   return block;
+}
+
+void ExtentMap::NoteBegin(Block block) {
+  const size_t stride = blocks_[block].offset / kStride;
+  if (stride >= begins_.size()) begins_.resize(stride + 1, kNone);
+  begins_[stride] = block;
+}
+
+void ExtentMap::ForgetBegin(Block block) {
+  const uint32_t stride = blocks_[block].offset / kStride;
+  if (begins_[stride] != block) return;
+  begins_[stride] = kNone;
+  // If another begins there, so does a neighbour.
+  for (const Block other : {blocks_[block].before, blocks_[block].after}) {
+    if (other != kNone && blocks_[other].offset / kStride == stride) begins_[stride] = other;
+  }
 }
 
 void ExtentMap::Insert(Block block) {
@@ -57,6 +76,7 @@ ExtentMap::Block ExtentMap::Split(Block block, uint32_t size) {
 }
 
 void ExtentMap::Absorb(Block block, Block after) {
+  ForgetBegin(after);
   blocks_[block].size += blocks_[after].size;
   blocks_[block].after = blocks_[after].after;
   if (blocks_[after].after != kNone) blocks_[blocks_[after].after].before = block;
@@ -145,20 +165,13 @@ void ExtentMap::Free(Block block) {
 }
 
 ExtentMap::Block ExtentMap::At(Bytes offset) const {
-  // From the nearest absent block: arenas have few, and what lies between two is walked.
   const auto unit = static_cast<uint32_t>(offset.count() / kUnit);
-  auto after = absent_.upper_bound({unit, kNone});
-  Block block = kNone;
-  if (after != absent_.begin()) {
-    block = std::prev(after)->second;
-  } else {
-    // Block 0 was made first and is never absorbed by a later one at a lower address.
-    block = 0;
-  }
-  while (blocks_[block].offset + blocks_[block].size <= unit) {
-    block = blocks_[block].after;
-    RAVEN_CHECK(block != kNone);
-  }
+  RAVEN_CHECK(unit < range_);
+  size_t stride = std::min<size_t>(unit / kStride, begins_.size() - 1);
+  while (begins_[stride] == kNone) --stride;  // some block begins at 0
+  Block block = begins_[stride];
+  while (blocks_[block].offset > unit) block = blocks_[block].before;
+  while (blocks_[block].offset + blocks_[block].size <= unit) block = blocks_[block].after;
   return block;
 }
 
@@ -189,6 +202,7 @@ void ExtentMap::CheckInvariants() const {
   uint64_t used = 0;
   size_t free = 0;
   size_t absent = 0;
+  std::vector<bool> begun(begins_.size());
   uint32_t offset = 0;
   Block before = kNone;
   Block block = At(Bytes{0});
@@ -197,6 +211,7 @@ void ExtentMap::CheckInvariants() const {
     RAVEN_CHECK(node.offset == offset);
     RAVEN_CHECK(node.before == before);
     RAVEN_CHECK(node.size > 0);
+    begun.at(node.offset / kStride) = true;
     if (before != kNone && (node.kind == Kind::kFree || node.kind == Kind::kAbsent)) {
       RAVEN_CHECK(blocks_[before].kind != node.kind);
     }
@@ -207,6 +222,11 @@ void ExtentMap::CheckInvariants() const {
     offset += node.size;
   }
   RAVEN_CHECK(offset == range_);
+  for (size_t i = 0; i < begins_.size(); ++i) {
+    RAVEN_CHECK(begun[i] == (begins_[i] != kNone));
+    if (begun[i]) RAVEN_CHECK(At(OffsetOf(begins_[i])) == begins_[i]);
+    if (begun[i]) RAVEN_CHECK(blocks_[begins_[i]].offset / kStride == i);
+  }
   RAVEN_CHECK(held == held_);
   RAVEN_CHECK(used == used_);
   RAVEN_CHECK(free == free_.size());

@@ -49,7 +49,8 @@ class ExtentMap {
   // Neighbours in address order; kNone at the ends.
   Block Before(Block block) const { return blocks_[block].before; }
   Block After(Block block) const { return blocks_[block].after; }
-  // The block that holds `offset`; O(n).
+  // The block that holds `offset`. Cost: the blocks around it in 2 MiB, and a step for every 2 MiB
+  // of the block itself.
   Block At(Bytes offset) const;
 
   // Rises with every change: what could not be done at the same count cannot be done now.
@@ -68,6 +69,8 @@ class ExtentMap {
 
  private:
   static constexpr uint64_t kUnit = kExtentAlignment.count();
+  // Units of one entry of begins_.
+  static constexpr uint32_t kStride = 4096;
 
   struct Node {
     uint32_t offset;  // in kUnit
@@ -86,6 +89,8 @@ class ExtentMap {
   // Makes `block` a `kind` and merges it with neighbours of that kind; returns the merged block.
   Block Become(Block block, Kind kind);
   void Absorb(Block block, Block after);
+  void NoteBegin(Block block);
+  void ForgetBegin(Block block);
   // Cuts so that a block begins at `offset` and ends at `offset + size`.
   Block Carve(uint32_t offset, uint32_t size);
 
@@ -97,6 +102,9 @@ class ExtentMap {
   std::vector<Block> spare_;
   std::set<std::pair<uint64_t, Block>> free_;    // {size << 32 | offset, block}
   std::set<std::pair<uint32_t, Block>> absent_;  // {offset, block}
+  // For every kStride units of addresses a block that begins there, if any does: where to look for
+  // an address. A block keeps its offset for life.
+  std::vector<Block> begins_;
 };
 
 }  // namespace ravenstore::core

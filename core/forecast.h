@@ -100,7 +100,7 @@ class Forecast {
   static constexpr int kLifoHolds = 4;
   int lifo_ = kLifoHolds;      // saturating: whether what was put last comes back first
   uint32_t last_got_put_ = 0;  // when the tensor of the last get was put
-  double accuracy_ = 0.9;        // the share of predictions that came true, lately
+  double accuracy_ = 0.9;      // the share of predictions that came true, lately
   uint64_t right_ = 0;
   uint64_t wrong_ = 0;
 };

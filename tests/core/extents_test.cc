@@ -227,5 +227,35 @@ TEST(ExtentMapTest, AgreesWithASimpleModelOverRandomSteps) {
   }
 }
 
+// Walking from the lowest address would take 10^11 steps.
+TEST(ExtentMapTest, AnAddressIsFoundAmongAMillionExtents) {
+  std::mt19937 random(7);
+  ExtentMap map(Units(4 << 20));
+  map.AddPiece(Bytes(0), Units(4 << 20));
+  std::vector<ExtentMap::Block> blocks;
+  for (uint32_t size = 1 + random() % 7; map.LargestHole() >= Units(7); size = 1 + random() % 7)
+    blocks.push_back(*map.Allocate(Units(size), 0));
+  EXPECT_GT(blocks.size(), 1'000'000u);
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 100'000; ++i) {
+      const ExtentMap::Block block = blocks[random() % blocks.size()];
+      ASSERT_EQ(map.At(map.OffsetOf(block)), block);
+      ASSERT_EQ(map.At(map.OffsetOf(block) + map.SizeOf(block) - Bytes(1)), block);
+    }
+    map.CheckInvariants();
+    // Holes that span ever more of the address range.
+    for (int i = 0; i < 3; ++i) {
+      std::erase_if(blocks, [&](ExtentMap::Block block) {
+        if (random() % 2 != 0) return false;
+        map.Free(block);
+        return true;
+      });
+    }
+  }
+  for (const ExtentMap::Block block : blocks) map.Free(block);
+  EXPECT_EQ(map.OffsetOf(map.At(Units(3 << 20))), Bytes(0));
+  map.CheckInvariants();
+}
+
 }  // namespace
 }  // namespace ravenstore::core

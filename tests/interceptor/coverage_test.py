@@ -15,9 +15,7 @@ WORDS = (
     "GetProcAddress|GetDriverEntryPoint|PrimaryCtx(Retain|Release|Reset)|CtxCreate|CtxDestroy",
     "GraphMemTrim|AddMemAlloc",
 )
-SUSPECT = re.compile(
-    rf"^(cu|cuda)(.*({'|'.join(WORDS)}).*|Free(Async)?|Mem(Map|Unmap))$"
-)
+SUSPECT = re.compile(rf"^(cu|cuda)(.*({'|'.join(WORDS)}).*|Free(Async)?|Mem(Map|Unmap))$")
 DECLARED = re.compile(r"\b(?:CUresult|cudaError_t)\s+(?:CUDAAPI|CUDARTAPI)\s+(cu\w+)\s*\(")
 
 

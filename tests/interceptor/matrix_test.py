@@ -75,14 +75,16 @@ class MatrixTest(FakeGpuTest):
             self.assertEqual(held["account"], held["store"])
 
     def test_physical_memory_counts_while_handle_or_mapping_holds_it(self):
-        with Daemon(PROGRAMS, SMALL) as daemon:
-            with Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one:
-                for command, vmm in (
-                    ("vmm create", 4), ("vmm map", 4), ("vmm release", 4), ("vmm create", 8),
-                    ("vmm unmap", 4), ("vmm release", 0),
-                ):  # fmt: skip
-                    one.ask(command)
-                    self.assertEqual(daemon.held(one.pid)["vmm"], vmm * MIB, command)
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            for command, vmm in (
+                ("vmm create", 4), ("vmm map", 4), ("vmm release", 4), ("vmm create", 8),
+                ("vmm unmap", 4), ("vmm release", 0),
+            ):  # fmt: skip
+                one.ask(command)
+                self.assertEqual(daemon.held(one.pid)["vmm"], vmm * MIB, command)
 
     def test_memory_goes_with_its_context(self):
         with (

@@ -69,6 +69,7 @@ class YieldTest(FakeGpuTest):
             one.ask("drop")
             # Once they are free, the store may have them again.
             self.assertTrue(eventually(lambda: self.capacity(daemon) > 850 * MIB))
+
             def full_again():
                 filler.fill(1, put=True)
                 return self.held_by_store(daemon) > full - 200 * MIB
