@@ -259,7 +259,7 @@ TEST_F(StoreTest, FullBudgetNamesItsHolders) {
   }
   EXPECT_THROW(store.create(MiB(8), {.fail_fast = true}), OutOfMemory);
   store.put(held, nullptr);
-  Tensor second = store.create(MiB(8));
+  Tensor second = store.create(MiB(8), {.timeout = seconds(60)});  // a copy away
   EXPECT_TRUE(second.data() != nullptr);
 }
 
