@@ -17,7 +17,6 @@ namespace ravenstore::daemon {
 using core::ClientId;
 using core::Duration;
 using core::SlotId;
-using core::TensorId;
 using core::ToInt;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;

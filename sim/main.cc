@@ -58,7 +58,7 @@ int Complain(const core::Error& error) {
 int Percent(core::Bytes budget, const Trace& trace) {
   const double share = static_cast<double>(budget.count()) /
                        static_cast<double>(std::max<uint64_t>(1, trace.Footprint().count()));
-  return static_cast<int>(share * 100 + 0.5);
+  return static_cast<int>(std::lround(share * 100));
 }
 
 core::Result<RunReport> RunOne(const Trace& trace, const Options& options,
