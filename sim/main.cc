@@ -1,5 +1,6 @@
 // ravensim: what the store would do on a machine that is not there.
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <optional>
