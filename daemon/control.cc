@@ -402,10 +402,12 @@ void Control::OnDeath(Connection& connection) {
 }
 
 void Control::HangUp(Connection& connection) {
-  if (connection.client == ClientId{}) return Forget(connection.key);
+  const bool legacy = legacy_.HangUp(connection.key);
+  if (connection.client == ClientId{} && !legacy) return Forget(connection.key);
   EndRecording(connection);
-  spdlog::info("client {} hung up; its memory stays until its process {} ends",
-               ToInt(connection.client), connection.peer.pid);
+  spdlog::info("{} hung up; its memory stays until its process {} ends",
+               legacy ? "a legacy job" : "client " + std::to_string(ToInt(connection.client)),
+               connection.peer.pid);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
   connection.socket.reset();
   connection.queue.clear();

@@ -1,4 +1,5 @@
 // The control thread's part for legacy jobs: who they are, what they may, and what they ask for.
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -30,6 +31,7 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   LegacyLedger::Newcomer job;
   job.client = next_client_++;
   job.pid = connection.peer.pid;
+  job.start_time = connection.peer.start_time;
   job.uid = connection.peer.uid;
   job.name = ForPeople(hello.name());
   job.mode = hello.mode() == "store" ? "store" : "account";
@@ -39,13 +41,19 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   proto::DaemonPacket answer;
   answer.set_request(request);
   answer.mutable_legacy_welcome()->set_client(job.client);
-  // It attaches again when it lost its socket; its old connection says nothing more.
-  const uint64_t old = legacy_.KeyOfProcess(connection.peer.pid);
-  const core::Status added = legacy_.Add(connection.key, std::move(job));
-  if (!added.ok()) return Fail(connection, request, added.error().code, added.error().message);
-  if (old != 0) legacy_.Remove(old);
+  const auto seat = legacy_.Add(connection.key, std::move(job));
+  if (!seat.ok()) return Fail(connection, request, seat.error().code, seat.error().message);
+  // An older connection of the process is over for good: its seat came along.
+  std::erase_if(connections_, [this](const auto& entry) {
+    const Connection& other = *entry.second;
+    return other.hung_up && other.client == core::ClientId{} && !legacy_.IsSeated(other.key);
+  });
+  answer.mutable_legacy_welcome()->set_slot(seat->slot);
   connection.greeted = true;
-  Send(connection, answer);
+  std::vector<ipc::UniqueFd> page;
+  page.emplace_back(::fcntl(seat->page, F_DUPFD_CLOEXEC, 0));
+  if (!page.front()) page.clear();
+  Send(connection, answer, std::move(page));
 }
 
 void Control::HandleLegacyYield(Connection& connection, uint64_t request,

@@ -26,12 +26,19 @@ uint64_t Word(const char* page, size_t offset) {
   return value;
 }
 
-bool IsPage(int descriptor) {
+// The page's inode; nullopt: it is none that may be read.
+std::optional<ino_t> InodeOfPage(int descriptor) {
   struct stat status {};
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-  return ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
-         status.st_size == static_cast<off_t>(proto::kLedgerBytes) &&
-         (::fcntl(descriptor, F_GET_SEALS) & kSeals) == kSeals;
+  const bool is_page = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+                       status.st_size == static_cast<off_t>(proto::kLedgerBytes) &&
+                       (::fcntl(descriptor, F_GET_SEALS) & kSeals) == kSeals;
+  return is_page ? std::optional(status.st_ino) : std::nullopt;
+}
+
+void WriteWord(int page, uint64_t word, size_t offset) {
+  [[maybe_unused]] const auto written =
+      ::pwrite(page, &word, sizeof(word), static_cast<off_t>(offset));
 }
 
 constexpr size_t RowOffset(size_t row) {
@@ -64,18 +71,29 @@ std::vector<LegacyRow> RowsOf(const char* page) {
 
 }  // namespace
 
-core::Status LegacyLedger::Add(uint64_t key, Newcomer job) {
-  if (!job.page || !IsPage(job.page.get())) {
+core::Result<Seats::Seat> LegacyLedger::Add(uint64_t key, Newcomer job) {
+  const auto inode = job.page ? InodeOfPage(job.page.get()) : std::nullopt;
+  if (!inode) {
     return Error{ErrorCode::kInvalidArgument,
                  "LegacyHello needs a memfd of 4096 bytes, sealed against shrinking and growing"};
   }
+  RAVEN_ASSIGN_OR_RETURN(const Seats::Seat seat,
+                         seats_.Take(key, job.uid, {job.pid, job.start_time}, *inode));
+  // It attaches again when it lost its socket; its old connection says nothing more.
+  if (job.pid != 0) jobs_.erase(KeyOfProcess(job.pid));
   const auto [added, is_new] = jobs_.insert_or_assign(key, Job{std::move(job), std::nullopt});
-  WriteVisible(added->second);
-  return core::Ok();
+  WriteBudgets(added->second);
+  return seat;
+}
+
+bool LegacyLedger::HangUp(uint64_t key) {
+  jobs_.erase(key);
+  return seats_.Has(key);
 }
 
 void LegacyLedger::Remove(uint64_t key) {
   jobs_.erase(key);
+  seats_.Release(key);
 }
 
 uint64_t LegacyLedger::KeyOfProcess(pid_t pid) const {
@@ -106,7 +124,7 @@ Bytes LegacyLedger::VisibleOfClient(uint32_t client) const {
 void LegacyLedger::SetTenant(uid_t uid, Bytes visible) {
   tenants_[uid] = visible;
   for (const auto& [key, job] : jobs_) {
-    if (job.about.uid == uid) WriteVisible(job);
+    if (job.about.uid == uid) WriteBudgets(job);
   }
 }
 
@@ -114,18 +132,19 @@ void LegacyLedger::SetClient(uint32_t client, Bytes visible) {
   for (auto& [key, job] : jobs_) {
     if (job.about.client != client) continue;
     job.own_visible = visible;
-    WriteVisible(job);
+    WriteBudgets(job);
   }
 }
 
-void LegacyLedger::WriteVisible(const Job& job) const {
-  const uint64_t visible =
-      (job.own_visible ? *job.own_visible : VisibleOfTenant(job.about.uid)).count();
+void LegacyLedger::WriteBudgets(const Job& job) const {
+  const uint64_t tenants = VisibleOfTenant(job.about.uid).count();
+  const uint64_t visible = job.own_visible ? job.own_visible->count() : tenants;
+  // What one job was granted beyond its tenant's it may use; the others see the tenant's used up.
+  const uint64_t together = tenants == 0 || visible == 0 ? 0 : std::max(tenants, visible);
   // Every row, also those that the job adds later.
   for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
-    [[maybe_unused]] const auto written =
-        ::pwrite(job.about.page.get(), &visible, sizeof(visible),
-                 static_cast<off_t>(RowOffset(i) + offsetof(proto::LedgerRow, visible)));
+    WriteWord(job.about.page.get(), together, RowOffset(i) + offsetof(proto::LedgerRow, together));
+    WriteWord(job.about.page.get(), visible, RowOffset(i) + offsetof(proto::LedgerRow, visible));
   }
 }
 

@@ -1,6 +1,7 @@
 // The ledger of legacy jobs: processes that know nothing of the store and run with the interceptor
 // preloaded. What they hold they write on a page of their own (proto/ledger_page.h); what they may
-// hold stands there too, written here.
+// hold stands there too, written here. What a user's jobs hold together they see on a page that
+// they share (daemon/seats.h).
 //
 // Nothing on a page is believed about anything but what is shown of this job.
 //
@@ -18,6 +19,7 @@
 
 #include "core/result.h"
 #include "core/types.h"
+#include "daemon/seats.h"
 #include "ipc/unique_fd.h"
 #include "proto/control.pb.h"
 #include "proto/ledger_page.h"
@@ -35,30 +37,40 @@ struct LegacyRow {
 
 class LegacyLedger {
  public:
-  // `visible` is every tenant's until SetTenant; 0: the devices' own sizes.
+  // `visible` is every tenant's until SetTenant: the size of each device for all of its jobs
+  // together. 0: the devices' own sizes.
   explicit LegacyLedger(core::Bytes visible) : visible_(visible) {}
 
   struct Newcomer {
     uint32_t client = 0;
     pid_t pid = 0;
+    uint64_t start_time = 0;
     uid_t uid = 0;
     std::string name;
     std::string mode;
     ipc::UniqueFd page;
   };
-  // Takes the job in under `key` and writes its budgets on its page.
-  // Errors: kInvalidArgument, unless the page is a memfd of the right size that nobody can resize.
-  core::Status Add(uint64_t key, Newcomer job);
-  // The job is gone, and its bytes with it.
+  // Takes the job in under `key` and writes its budgets on its page. An older entry of the process
+  // ends. The result is its place among its tenant's jobs.
+  // Errors: kInvalidArgument, unless the page is a memfd of the right size that nobody can resize;
+  //   those of Seats::Take.
+  core::Result<Seats::Seat> Add(uint64_t key, Newcomer job);
+  // The job is no longer spoken to, and no longer shown. What it holds counts for its tenant until
+  // its process has ended. False when there is no such job.
+  bool HangUp(uint64_t key);
+  // The job's process has ended, and its bytes are gone with it.
   void Remove(uint64_t key);
   bool Has(uint64_t key) const { return jobs_.contains(key); }
+  // What the connection's process holds counts for its tenant.
+  bool IsSeated(uint64_t key) const { return seats_.Has(key); }
   // The job of a process; 0: none.
   uint64_t KeyOfProcess(pid_t pid) const;
   bool HasClient(uint32_t client) const { return FindClient(client) != nullptr; }
 
   core::Bytes VisibleOfTenant(uid_t uid) const;
   core::Bytes VisibleOfClient(uint32_t client) const;
-  // In force when this returns, for the tenant's present and future jobs, or for one job.
+  // In force when this returns, for the tenant's present and future jobs, or for one job: that job
+  // sees a device of this size and may go so far, also past its tenant's.
   void SetTenant(uid_t uid, core::Bytes visible);
   void SetClient(uint32_t client, core::Bytes visible);
 
@@ -77,11 +89,12 @@ class LegacyLedger {
     std::optional<core::Bytes> own_visible;
   };
   const Job* FindClient(uint32_t client) const;
-  void WriteVisible(const Job& job) const;
+  void WriteBudgets(const Job& job) const;
 
   core::Bytes visible_;
   std::map<uid_t, core::Bytes> tenants_;
   std::map<uint64_t, Job> jobs_;  // by key
+  Seats seats_;
 };
 
 }  // namespace ravenstore::daemon

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
 #include "interceptor/served.h"
+#include "interceptor/tenant.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -120,6 +122,7 @@ void InChild() {
   for (auto& row : rows) row.store(0);
   last_context = nullptr;
   ledger.Reset();
+  tenant::ForgetInChild();
   link::ForgetInChild();
   served::ForgetInChild();
 }
@@ -225,28 +228,66 @@ uint64_t VisibleOf(int row) {
   return granted < asked ? granted : asked;
 }
 
+namespace {
+
+// Adds to what the process holds; the sum before.
+uint64_t Hold(int row, uint64_t bytes) {
+  tenant::Hold(row, bytes);
+  return Page()->row[row].used.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+// What is left of a limit; 0 as a limit is none.
+uint64_t Left(uint64_t limit, uint64_t used) {
+  if (limit == 0) return ~uint64_t{0};
+  return used < limit ? limit - used : 0;
+}
+
+uint64_t TogetherLimit(int row) {
+  return Page()->row[row].together.load(std::memory_order_relaxed);
+}
+
+// What this job may still allocate: within its own size, and with its tenant's other jobs.
+uint64_t Room(int row) {
+  const uint64_t own = Left(VisibleOf(row), Page()->row[row].used.load(std::memory_order_relaxed));
+  const uint64_t limit = TogetherLimit(row);
+  const uint64_t together = limit == 0 ? Left(0, 0) : Left(limit, tenant::Together(row));
+  return own < together ? own : together;
+}
+
+}  // namespace
+
 void Show(int row, uint64_t* total, uint64_t* free) {
   const uint64_t visible = VisibleOf(row);
   if (visible == 0) return;
   if (total != nullptr && *total > visible) *total = visible;
   if (free == nullptr) return;
-  const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
-  const uint64_t left = used < visible ? visible - used : 0;
+  const uint64_t left = Room(row);
   if (*free > left) *free = left;
 }
 
 bool Reserve(int row, uint64_t bytes) {
   if (row < 0) return true;
-  auto& used = Page()->row[row].used;
-  const uint64_t before = used.fetch_add(bytes, std::memory_order_relaxed);
   const uint64_t visible = VisibleOf(row);
-  if (visible == 0 || (bytes <= visible && before <= visible - bytes)) return true;
-  used.fetch_sub(bytes, std::memory_order_relaxed);
+  const uint64_t limit = TogetherLimit(row);
+  // What can never fit shall not stand in others' sums, not even for an instant.
+  if (Left(visible, 0) < bytes || Left(limit, 0) < bytes) return false;
+  // First it stands in the sum, then the sum is looked at: of several that do so at once and do not
+  // fit together, none overlooks the others. All of them may be refused then, though one of them
+  // has room: it tries again.
+  constexpr int kTries = 16;
+  for (int i = 0; i < kTries; ++i) {
+    const uint64_t before = Hold(row, bytes);
+    const bool own = Left(visible, before) >= bytes;
+    if (own && (limit == 0 || tenant::Together(row) <= limit)) return true;
+    Hold(row, 0 - bytes);
+    if (Room(row) < bytes) return false;
+    sched_yield();
+  }
   return false;
 }
 
 void Unreserve(int row, uint64_t bytes) {
-  if (row >= 0) Page()->row[row].used.fetch_sub(bytes, std::memory_order_relaxed);
+  if (row >= 0) Hold(row, 0 - bytes);
 }
 
 namespace {
@@ -274,9 +315,7 @@ void Discharge(const Entry& entry) {
 }
 
 void Recharge(const Entry& entry) {
-  if (entry.row >= 0) {
-    Page()->row[entry.row].used.fetch_add(entry.bytes, std::memory_order_relaxed);
-  }
+  if (entry.row >= 0) Hold(entry.row, entry.bytes);
   Settle(entry);
 }
 
@@ -285,7 +324,7 @@ void Gauge(int row, LegacyKind kind, uint64_t bytes) {
   proto::LedgerRow& at = Page()->row[row];
   const uint64_t before =
       at.kinds[static_cast<int>(kind)].exchange(bytes, std::memory_order_relaxed);
-  at.used.fetch_add(bytes - before, std::memory_order_relaxed);
+  Hold(row, bytes - before);
 }
 
 void Log(const char* format, ...) {

@@ -1,7 +1,8 @@
 // What this job holds of each device, and what it may: the sums on the page that the daemon reads
 // (proto/ledger_page.h), the budgets it writes there, and the steps every allocation goes through.
 //
-// Threads: any. The sums cost two atomic additions and no system call.
+// Threads: any. The sums cost three atomic additions and no system call; a budget costs reading a
+// word for each of the tenant's processes.
 #pragma once
 
 #include <atomic>
@@ -50,7 +51,8 @@ uint64_t VisibleOf(int row);
 // Bounds what the driver said about a device to what the job is shown. Does it no harm twice.
 void Show(int row, uint64_t* total, uint64_t* free);
 
-// Takes `bytes` of the budget for an allocation that is about to be made; false: over it.
+// Takes `bytes` of the budgets, the job's and its tenant's, for an allocation that is about to be
+// made; false: over one of them.
 bool Reserve(int row, uint64_t bytes);
 void Unreserve(int row, uint64_t bytes);
 // The allocation was made and its bytes reserved: it is counted. `true` when the ledger took it;

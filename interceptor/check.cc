@@ -27,18 +27,10 @@ void Line(Output* output, const char* verdict, const char* symbol, const char* o
     const auto written = write(output->file, text, static_cast<size_t>(length));
 }
 
-// The libraries that bring the functions call themselves as they like.
-bool IsTheirs(const char* object) {
-  const char* slash = strrchr(object, '/');
-  const char* name = slash == nullptr ? object : slash + 1;
-  return strncmp(name, "libcuda.so", 10) == 0 || strncmp(name, "libnvidia", 9) == 0 ||
-         strncmp(name, "libc.so", 7) == 0 || strncmp(name, "ld-linux", 8) == 0;
-}
-
 void Visit(const Import& import, void* argument) {
   auto* output = static_cast<Output*>(argument);
   const Hook hook = FindHook(import.symbol);
-  if (hook == Hook::kCount || IsTheirs(import.object)) return;
+  if (hook == Hook::kCount || BringsHooked(import.object)) return;
   const void* target = *import.slot;
   // Not bound yet: the slot leads back into the object, and the search will find ours first.
   if (target == nullptr || strcmp(ObjectOf(target), import.object) == 0) return;
@@ -46,17 +38,30 @@ void Visit(const Import& import, void* argument) {
     ++output->captured;
     return Line(output, "captured", import.symbol, import.object);
   }
-  // Only a library that was bound deeply finds another's first; what its dlsym finds escapes, too.
+  // Only a library that was bound deeply finds another's first, and was not turned since (deep.h);
+  // what its dlsym finds escapes, too.
   ++output->escaped;
   Line(output, "ESCAPED", import.symbol, import.object);
 }
 
+// The report that somebody asked for; else without a file.
+Output Open() {
+  const char* path = getenv("RAVENSTORE_INTERCEPT_CHECK");
+  if (path == nullptr || *path == 0) return {-1};
+  return {open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600)};
+}
+
 }  // namespace
 
+void Late(const char* symbol, const char* object) {
+  Output output = Open();
+  if (output.file < 0) return;
+  Line(&output, "LATE", symbol, object);
+  close(output.file);
+}
+
 void Report() {
-  const char* path = getenv("RAVENSTORE_INTERCEPT_CHECK");
-  if (path == nullptr || *path == 0) return;
-  Output output{open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600)};
+  Output output = Open();
   if (output.file < 0) return;
   ForEachImport(Visit, &output);
   for (size_t i = 0; i < kHooks; ++i) {

@@ -42,6 +42,7 @@ struct nvmlMemory_v2_t {
 // What cuda.h does not declare: older versions, and those for per-thread default streams.
 RAVEN_EXPORT void* dlsym(void* handle, const char* name) noexcept;
 RAVEN_EXPORT void* dlvsym(void* handle, const char* name, const char* version) noexcept;
+RAVEN_EXPORT void* dlopen(const char* file, int mode) noexcept;
 RAVEN_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
                                        cuuint64_t flags);
 RAVEN_EXPORT CUresult cuGetProcAddress_ptsz(const char* symbol, void** function, int version,

@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <link.h>
 #include <string.h>
+#include <sys/mman.h>
 
 namespace ravenstore::interceptor {
 namespace {
@@ -131,6 +132,24 @@ int VisitForOwner(dl_phdr_info* object, size_t, void* argument) {
   return 1;
 }
 
+// What is read-only once it was relocated: whole pages.
+struct Sealed {
+  ElfW(Addr) begin = 0;
+  ElfW(Addr) end = 0;
+};
+
+constexpr ElfW(Addr) kPageMask = ~ElfW(Addr){4095};
+
+Sealed SealedOf(const dl_phdr_info& object) {
+  for (int i = 0; i < object.dlpi_phnum; ++i) {
+    const auto& header = object.dlpi_phdr[i];
+    if (header.p_type != PT_GNU_RELRO) continue;
+    const ElfW(Addr) begin = object.dlpi_addr + header.p_vaddr;
+    return {begin & kPageMask, (begin + header.p_memsz) & kPageMask};
+  }
+  return {};
+}
+
 struct Imports {
   void (*visit)(const Import&, void*);
   void* argument;
@@ -138,6 +157,7 @@ struct Imports {
 
 void VisitRelocations(const dl_phdr_info& object, const Dynamic& dynamic,
                       const ElfW(Rela) * relocations, size_t bytes, const Imports& imports) {
+  const Sealed sealed = SealedOf(object);
   for (size_t i = 0; i < bytes / sizeof(ElfW(Rela)); ++i) {
     const ElfW(Rela)& relocation = relocations[i];
     const auto type = ELF64_R_TYPE(relocation.r_info);
@@ -147,9 +167,11 @@ void VisitRelocations(const dl_phdr_info& object, const Dynamic& dynamic,
     if (symbol.st_shndx != SHN_UNDEF) continue;
     if (strncmp(name, "cu", 2) != 0 && strncmp(name, "nvml", 4) != 0 && strncmp(name, "dl", 2) != 0)
       continue;
-    imports.visit({object.dlpi_name == nullptr ? "" : object.dlpi_name, name,
-                   reinterpret_cast<void**>(object.dlpi_addr + relocation.r_offset)},
-                  imports.argument);
+    const ElfW(Addr) slot = object.dlpi_addr + relocation.r_offset;
+    imports.visit(
+        {object.dlpi_name == nullptr ? "" : object.dlpi_name, name, reinterpret_cast<void**>(slot),
+         type != R_X86_64_64, slot >= sealed.begin && slot < sealed.end},
+        imports.argument);
   }
 }
 
@@ -180,6 +202,31 @@ void* FindInLibrary(const char* library, const char* symbol) {
 void ForEachImport(void (*visit)(const Import&, void*), void* argument) {
   Imports imports{visit, argument};
   dl_iterate_phdr(VisitForImports, &imports);
+}
+
+bool Rebind(const Import& import, void* function) {
+  void* page = reinterpret_cast<void*>(reinterpret_cast<ElfW(Addr)>(import.slot) & kPageMask);
+  if (import.sealed && mprotect(page, 4096, PROT_READ | PROT_WRITE) != 0) return false;
+  __atomic_store_n(import.slot, function, __ATOMIC_RELEASE);
+  if (import.sealed) mprotect(page, 4096, PROT_READ);
+  return true;
+}
+
+uint64_t ObjectsAdded() {
+  uint64_t added = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, size_t, void* argument) {
+        *static_cast<uint64_t*>(argument) = object->dlpi_adds;
+        return 1;
+      },
+      &added);
+  return added;
+}
+
+bool BringsHooked(const char* object) {
+  const char* name = BaseName(object);
+  return strncmp(name, "libcuda.so", 10) == 0 || strncmp(name, "libnvidia", 9) == 0 ||
+         strncmp(name, "libc.so", 7) == 0 || strncmp(name, "ld-linux", 8) == 0;
 }
 
 const char* ObjectOf(const void* address) {

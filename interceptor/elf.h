@@ -17,11 +17,21 @@ struct Import {
   const char* object;  // path of the importing object; "" for the program
   const char* symbol;
   void** slot;  // where the address stands
+  bool jump;    // the linker's own word, which nobody else changes; it may not be bound yet
+  bool sealed;  // in what was made read-only once it was bound
 };
 // Calls visit for every import, of every object but this one, whose symbol's name begins as one of
 // the tables does ("cu", "nvml", "dl").
 void ForEachImport(void (*visit)(const Import& import, void* argument), void* argument);
 
+// Lets the object call `function`. False when its memory cannot be written. Call it from a visit:
+// the loader's lock keeps others of us away, and the object where it is.
+bool Rebind(const Import& import, void* function);
+// How many objects were ever loaded.
+uint64_t ObjectsAdded();
+
+// True when the object brings hooked functions, and calls them itself as it likes.
+bool BringsHooked(const char* object);
 // True when `address` lies in this library.
 bool IsOurs(const void* address);
 // The file of the loaded object that holds `address`, or "".

@@ -16,6 +16,7 @@
 #include <atomic>
 
 #include "interceptor/account.h"
+#include "interceptor/tenant.h"
 #include "proto/layout.h"
 #include "proto/packet.h"
 #include "proto/version.h"
@@ -135,8 +136,34 @@ int64_t NowMs() {
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// The next packet, within `patience_ms`; its length, or 0.
-size_t Receive(int from, char* bytes, size_t room, int patience_ms) {
+// recv with the descriptor that came along, or -1; others are closed.
+ssize_t ReceiveOnce(int from, char* bytes, size_t room, int* descriptor) {
+  iovec into{bytes, room};
+  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &into;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t size = recvmsg(from, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  *descriptor = -1;
+  cmsghdr* header = size < 0 ? nullptr : CMSG_FIRSTHDR(&message);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return size;
+  const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (size_t i = 0; i < count; ++i) {
+    int one = -1;
+    memcpy(&one, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+    if (i == 0) {
+      *descriptor = one;
+    } else {
+      close(one);
+    }
+  }
+  return size;
+}
+
+// The next packet, within `patience_ms`; its length, or 0. The descriptor is the caller's to close.
+size_t Receive(int from, char* bytes, size_t room, int patience_ms, int* descriptor) {
   const int64_t deadline = NowMs() + patience_ms;
   for (;;) {
     const int64_t left = deadline - NowMs();
@@ -144,7 +171,7 @@ size_t Receive(int from, char* bytes, size_t room, int patience_ms) {
     const int ready = left <= 0 ? 0 : poll(&wait, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return 0;
-    const ssize_t size = recv(from, bytes, room, MSG_DONTWAIT);
+    const ssize_t size = ReceiveOnce(from, bytes, room, descriptor);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     return size > 0 ? static_cast<size_t>(size) : 0;
   }
@@ -168,6 +195,20 @@ void WriteHello(Writer* packet) {
   packet->Text(kHelloField, hello.bytes, hello.size);
 }
 
+// What the daemon said to who we are; false: nothing that can be used.
+bool TakeWelcome(const char* begin, const char* end, int tenants_page) {
+  uint64_t number = 0;
+  if (!FindField(begin, end, kWelcomeField, &number, &begin, &end)) return false;
+  uint64_t client = 0;
+  uint64_t slot = 0;
+  const char* none = nullptr;
+  FindField(begin, end, 1, &client, &none, &none);
+  FindField(begin, end, 2, &slot, &none, &none);
+  tenant::Join(tenants_page, static_cast<uint32_t>(slot), *Page());
+  Log("attached to the daemon as job %llu", static_cast<unsigned long long>(client));
+  return true;
+}
+
 // REQUIRES: mutex is held, and there is no socket.
 bool Attach() {
   if (PageDescriptor() < 0) return false;
@@ -176,20 +217,17 @@ bool Attach() {
   Writer packet;
   WriteHello(&packet);
   char answer[kPacketMax];
-  uint64_t number = 0;
-  const char* begin = nullptr;
-  const char* end = nullptr;
   size_t size = 0;
+  int tenants_page = -1;
   if (Send(made, packet, PageDescriptor())) {
-    size = Receive(made, answer, sizeof(answer), kAttachPatienceMs);
+    size = Receive(made, answer, sizeof(answer), kAttachPatienceMs, &tenants_page);
   }
-  if (!FindField(answer, answer + size, kWelcomeField, &number, &begin, &end)) {
+  const bool welcome = TakeWelcome(answer, answer + size, tenants_page);
+  if (tenants_page >= 0) close(tenants_page);
+  if (!welcome) {
     close(made);
     return false;
   }
-  uint64_t client = 0;
-  FindField(begin, end, 1, &client, &begin, &end);
-  Log("attached to the daemon as job %llu", static_cast<unsigned long long>(client));
   socket_inode = InodeOf(made);
   socket_descriptor.store(made);
   return true;
@@ -224,6 +262,7 @@ void Watch() {
     LoseSocket();
   }
   if (socket_descriptor.load() < 0) Attach();
+  tenant::Settle();
   pthread_mutex_unlock(&mutex);
 }
 
@@ -280,15 +319,17 @@ bool Yield(int row, uint64_t bytes) {
   packet.Text(kYieldField, yield.bytes, yield.size);
   char answer[kPacketMax];
   size_t size = 0;
-  if (Send(made, packet, -1)) size = Receive(made, answer, sizeof(answer), kYieldPatienceMs);
+  int none = -1;
+  if (Send(made, packet, -1)) size = Receive(made, answer, sizeof(answer), kYieldPatienceMs, &none);
+  if (none >= 0) close(none);
   close(made);
   uint64_t number = 0;
   uint64_t given = 0;
   const char* begin = nullptr;
   const char* end = nullptr;
   if (FindField(answer, answer + size, kYieldedField, &number, &begin, &end)) {
-    const char* none = nullptr;
-    FindField(begin, end, 1, &given, &none, &none);
+    const char* nothing = nullptr;
+    FindField(begin, end, 1, &given, &nothing, &nothing);
   }
   Log("asked the store for %llu bytes of %s: it gave %llu", static_cast<unsigned long long>(bytes),
       uuid, static_cast<unsigned long long>(given));

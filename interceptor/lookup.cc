@@ -1,10 +1,12 @@
-// dlsym, dlvsym and CUDA's own look-ups: whoever asks for a hooked function gets ours.
+// dlsym, dlvsym and CUDA's own look-ups: whoever asks for a hooked function gets ours. And dlopen,
+// which is only watched (deep.h).
 //
 // glibc finds the object that asks (for RTLD_NEXT, and for the search path) by the return address,
 // so what is none of ours is jumped to, not called, with the caller's return address in place.
 #include <dlfcn.h>
 #include <string.h>
 
+#include "interceptor/deep.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
 
@@ -72,6 +74,7 @@ int DriverVersion() {
 // Our answer to dlsym, kNone, or null when the real one should answer itself.
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlsym(void* handle,
                                                                               const char* name) {
+  deep::Turn();
   if (name == nullptr) return nullptr;
   const Hook hook = FindHook(name);
   if (hook == Hook::kCount) return nullptr;
@@ -87,6 +90,7 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlsym(vo
 
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlvsym(
     void* handle, const char* name, const char* version) {
+  deep::Turn();
   if (name == nullptr || version == nullptr) return nullptr;
   const Hook hook = FindHook(name);
   if (hook == Hook::kCount) return nullptr;
@@ -97,12 +101,30 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlvsym(
   return found == nullptr ? nullptr : Instead(hook, found);
 }
 
+// Answers nothing: the real one shall.
+extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlopen(const char*,
+                                                                               int mode) {
+  deep::Turn();
+  deep::Opening(mode);
+  return nullptr;
+}
+
 // Where to jump to.
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenRealDlsym() {
   return RealOf(Hook::k_dlsym);
 }
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenRealDlvsym() {
   return RealOf(Hook::k_dlvsym);
+}
+// Another library may watch dlopen as well: it is the next.
+extern "C" __attribute__((visibility("hidden"), used)) void* RavenRealDlopen() {
+  static std::atomic<void*> next{nullptr};
+  void* known = next.load(std::memory_order_relaxed);
+  if (known == nullptr) {
+    known = RealDlsym()(RTLD_NEXT, "dlopen");
+    next.store(known, std::memory_order_relaxed);
+  }
+  return known;
 }
 
 #if !defined(__x86_64__)
@@ -145,6 +167,7 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenRealDlvsym() {
 
 RAVEN_LOOKUP(dlsym, RavenAnswerDlsym, RavenRealDlsym);
 RAVEN_LOOKUP(dlvsym, RavenAnswerDlvsym, RavenRealDlvsym);
+RAVEN_LOOKUP(dlopen, RavenAnswerDlopen, RavenRealDlopen);
 
 }  // namespace ravenstore::interceptor
 

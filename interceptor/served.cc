@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,19 +39,23 @@ bool Take(void* handle, const char* name, Function* function) {
   return *function != nullptr;
 }
 
-bool Load() {
-  // It is found beside us.
+// Loads `name`, seen from the folder that this library lies in.
+void* LoadNear(const char* name) {
   char path[PATH_MAX];
-  const char* own = ObjectOf(reinterpret_cast<const void*>(&Load));
+  const char* own = ObjectOf(reinterpret_cast<const void*>(&LoadNear));
   const char* slash = strrchr(own, '/');
-  const size_t folder = slash == nullptr ? 0 : static_cast<size_t>(slash - own) + 1;
-  static const char kName[] = "libravenstore.so";
-  if (folder + sizeof(kName) > sizeof(path)) return false;
-  memcpy(path, own, folder);
-  memcpy(path + folder, kName, sizeof(kName));
-  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const int folder = slash == nullptr ? 0 : static_cast<int>(slash - own) + 1;
+  const int length = snprintf(path, sizeof(path), "%.*s%s", folder, own, name);
+  const bool fits = length > 0 && length < static_cast<int>(sizeof(path));
+  return fits ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+}
+
+bool Load() {
+  // Beside us when it was installed, in the folder of its own when it was only built.
+  void* handle = LoadNear("libravenstore.so");
+  if (handle == nullptr) handle = LoadNear("../client/libravenstore.so");
   if (handle == nullptr) {
-    Log("--mode=store: %s was not loaded: the driver serves", path);
+    Log("--mode=store: no libravenstore.so beside the interceptor: the driver serves");
     return false;
   }
   if (!Take(handle, "ravenstore_connect", &library.connect) ||

@@ -4,6 +4,9 @@
 // and sends with LegacyHello. It outlives the daemon: the next one is sent the same page, so that
 // what it reads is exact at once. The daemon reads it with pread and writes `visible` with pwrite;
 // it never maps a stranger's memory. Aligned 64-bit words, little-endian.
+//
+// What the jobs of one user hold together stands on a second page, one for each user: see
+// TenantPage.
 #pragma once
 
 #include <atomic>
@@ -40,7 +43,8 @@ struct alignas(64) LedgerRow {
   std::atomic<uint64_t> used;   // the interceptor: the kinds' sum, and what is being allocated
   std::atomic<uint64_t> served;  // of it, held in the store's slabs
   std::atomic<uint64_t> kinds[kLegacyKinds];
-  uint64_t reserved[5];
+  std::atomic<uint64_t> together;  // the daemon: what the tenant's jobs may hold together; 0: all
+  uint64_t reserved[4];
 };
 static_assert(sizeof(LedgerRow) == 192);
 
@@ -53,5 +57,36 @@ struct LedgerPage {
 inline constexpr size_t kLedgerBytes = 4096;
 static_assert(sizeof(LedgerPage) <= kLedgerBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+// What the processes of one user hold together: a memfd that the daemon makes, seals, and sends
+// with LegacyWelcome to each of them with the number of its slot. Every process maps it, adds and
+// subtracts at its own slot alone, and sums over all to know whether an allocation fits; the daemon
+// clears a slot once its process has ended. No word has two writers, so a process that is killed
+// leaves nothing half done, and what the slots say needs no repair.
+inline constexpr uint64_t kTenantMagic = 0x31544e4556415221;  // "!RAVENT1"
+inline constexpr uint32_t kTenantSlots = 1023;
+inline constexpr uint32_t kTenantDevices = 64;
+
+struct TenantRow {
+  std::atomic<uint64_t> device;  // DeviceKey, claimed by the first who needs it; 0: free
+  std::atomic<uint64_t> used[kTenantSlots];  // as LedgerRow::used
+};
+struct TenantPage {
+  uint64_t magic;
+  std::atomic<uint64_t> slots;  // the daemon: those from here on were never given out
+  uint64_t reserved[510];
+  TenantRow row[kTenantDevices];  // memory only where there is a device
+};
+inline constexpr size_t kTenantBytes = sizeof(TenantPage);
+static_assert(kTenantBytes == 4096 + kTenantDevices * 8192);
+
+// A device's name on a tenant's page: processes number devices differently.
+constexpr uint64_t DeviceKey(const char* uuid) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (size_t i = 0; i < sizeof(LedgerRow::uuid) && uuid[i] != 0; ++i) {
+    hash = (hash ^ static_cast<unsigned char>(uuid[i])) * 0x100000001b3;
+  }
+  return hash == 0 ? 1 : hash;
+}
 
 }  // namespace ravenstore::proto

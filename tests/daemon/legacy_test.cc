@@ -41,7 +41,7 @@ class Page {
   proto::LedgerPage* page_;
 };
 
-core::Status Add(LegacyLedger& ledger, uint64_t key, const Page& page, uid_t uid = 7) {
+core::Result<Seats::Seat> Add(LegacyLedger& ledger, uint64_t key, const Page& page, uid_t uid = 7) {
   LegacyLedger::Newcomer job;
   job.client = static_cast<uint32_t>(key + 100);
   job.pid = static_cast<pid_t>(key + 1000);
@@ -81,6 +81,52 @@ TEST(LegacyLedgerTest, BudgetsStandInThePageWhenTheCallReturns) {
   ledger.SetClient(101, MiB(20));
   EXPECT_EQ(row.visible, MiB(20).count());
   EXPECT_EQ(ledger.VisibleOfClient(101), MiB(20));
+}
+
+TEST(LegacyLedgerTest, ATenantsJobsHaveItsBudgetTogetherAndOneMayGoPastIt) {
+  LegacyLedger ledger(MiB(50));
+  Page page;
+  Page other;
+  auto& row = page.Row(0, "GPU-0");
+  auto& other_row = other.Row(0, "GPU-0");
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  ASSERT_TRUE(Add(ledger, 2, other).ok());
+  ledger.SetClient(101, MiB(80));
+  EXPECT_EQ(row.visible, MiB(80).count());
+  EXPECT_EQ(row.together, MiB(80).count());
+  EXPECT_EQ(other_row.together, MiB(50).count());
+  ledger.SetClient(101, MiB(20));
+  EXPECT_EQ(row.visible, MiB(20).count());
+  EXPECT_EQ(row.together, MiB(50).count());
+}
+
+TEST(LegacyLedgerTest, AJobThatHungUpIsNotShownButKeepsItsSeatUntilItsProcessEnds) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  page.Row(0, "GPU-0").used = 5;
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  EXPECT_TRUE(ledger.HangUp(1));
+  EXPECT_FALSE(ledger.Has(1));
+  EXPECT_EQ(ledger.UsedOf("GPU-0"), 0u);
+  EXPECT_TRUE(ledger.IsSeated(1));
+  ledger.Remove(1);
+  EXPECT_FALSE(ledger.IsSeated(1));
+  EXPECT_FALSE(ledger.HangUp(2));
+}
+
+TEST(LegacyLedgerTest, AProcessThatAttachesAgainHasOneEntry) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  const auto first = Add(ledger, 1, page);
+  LegacyLedger::Newcomer again;
+  again.pid = 1001;
+  again.uid = 7;
+  again.page = page.Descriptor();
+  const auto second = ledger.Add(2, std::move(again));
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->slot, first->slot);
+  EXPECT_EQ(ledger.size(), 1u);
+  EXPECT_EQ(ledger.KeyOfProcess(1001), 2u);
 }
 
 TEST(LegacyLedgerTest, RefusesWhatCanBeResizedUnderIt) {

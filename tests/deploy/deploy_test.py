@@ -116,7 +116,12 @@ class InstallTest(InFolder):
     def setUp(self):
         super().setUp()
         self.stage = self.folder / "stage"
-        for name in ("daemon/ravenstored", "client/ctl/ravenctl", "client/libravenstore.so"):
+        for name in (
+            "daemon/ravenstored",
+            "client/ctl/ravenctl",
+            "client/libravenstore.so",
+            "interceptor/libravenstore_intercept.so",
+        ):
             path = self.folder / "bin" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"stand-in for {name}\n")
@@ -164,6 +169,23 @@ class InstallTest(InFolder):
         self.install("--no-build")
         self.assertEqual(config.read_text(), "# mine\n")
         self.assertTrue(config.with_suffix(".toml.dist").exists())
+
+    def test_ravenrun_preloads_the_library_that_was_installed_with_it(self):
+        self.install("--no-build", "--prefix", "/opt/rv")
+        library = self.stage / "opt/rv/lib/libravenstore_intercept.so"
+        ravenrun = self.stage / "opt/rv/bin/ravenrun"
+        say = "echo $LD_PRELOAD,$RAVENSTORE_MODE"
+        code, words = run(ravenrun, "--mode", "store", "sh", "-c", say)
+        self.assertEqual(code, 0, words)
+        self.assertIn(f"{library},store\n", words)
+        # In store mode it loads the client from its own folder.
+        self.assertTrue((library.parent / "libravenstore.so").exists())
+
+    def test_installs_without_ravenrun_where_its_library_was_not_built(self):
+        (self.folder / "bin/interceptor/libravenstore_intercept.so").unlink()
+        self.assertIn("without ravenrun", self.install("--no-build"))
+        self.assertFalse([name for name in self.installed() if "ravenrun" in name])
+        self.assertIn("usr/local/lib/libravenstore.so", self.installed())
 
     def test_uninstall_leaves_only_the_configuration(self):
         self.install("--no-build")

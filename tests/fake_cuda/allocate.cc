@@ -1,6 +1,7 @@
 // What ordinary programs allocate with: plain, pitched, managed and stream-ordered memory, arrays,
 // memory nodes of graphs, contexts of their own, and the look-up by which runtimes find all of it.
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -345,7 +346,8 @@ const Export kExports[] = {
     EXPORT(cuDeviceGetCount),
     EXPORT(cuDeviceGet),
     EXPORT(cuDevicePrimaryCtxRetain),
-    EXPORT_AS("cuDevicePrimaryCtxRelease", 11000, cuDevicePrimaryCtxRelease_v2),
+    EXPORT_AS("cuDevicePrimaryCtxRelease", 7000, cuDevicePrimaryCtxRelease_v2),
+    EXPORT_AS("cuDevicePrimaryCtxReset", 7000, cuDevicePrimaryCtxReset_v2),
     EXPORT(cuCtxGetCurrent),
     EXPORT(cuCtxSetCurrent),
     EXPORT(cuCtxGetDevice),
@@ -374,14 +376,26 @@ const Export kExports[] = {
     EXPORT(cuMipmappedArrayDestroy),
     EXPORT(cuGraphLaunch),
     EXPORT(cuGraphAddMemAllocNode),
+    EXPORT(cuDeviceGraphMemTrim),
     EXPORT_AS("cuGetProcAddress", 11030, cuGetProcAddress),
     EXPORT_AS("cuGetProcAddress", 12000, cuGetProcAddress_v2),
 };
+
+// Who asked for what, for a test that asks again.
+void NoteAsked(const char* symbol, int version, cuuint64_t flags) {
+  static const char* path = getenv("RAVENSTORE_FAKE_CUDA_ASKED");
+  if (path == nullptr) return;
+  static FILE* file = fopen(path, "ae");
+  if (file == nullptr) abort();
+  fprintf(file, "%s %d %llu\n", symbol, version, static_cast<unsigned long long>(flags));
+  fflush(file);
+}
 
 }  // namespace
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult* status) {
+  NoteAsked(symbol, version, flags);
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const Export* best = nullptr;
   for (const Export& one : kExports) {

@@ -13,7 +13,9 @@
 //   RAVENSTORE_FAKE_CUDA_SHARED     a file by which processes share the devices' memory
 //   RAVENSTORE_FAKE_CUDA_CONTEXT    bytes that a device's primary context takes (0)
 //   RAVENSTORE_FAKE_CUDA_MIG        1: the devices are MIG instances
-//   RAVENSTORE_FAKE_CUDA_FAIL       "cuMemCreate:3:2": the third call of it returns CUresult 2
+//   RAVENSTORE_FAKE_CUDA_ASKED      a file for all that cuGetProcAddress is asked: "NAME VERSION
+//   FLAGS" RAVENSTORE_FAKE_CUDA_FAIL       "cuMemCreate:3:2": the third call of it returns CUresult
+//   2
 #pragma once
 
 #include <cuda.h>

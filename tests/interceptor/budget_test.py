@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """Budgets: the job sees a device of that size, everywhere, and gets the ordinary error past it."""
 
+import contextlib
 import os
 
 from fakes import CONTEXT, HERE, JOBS, MIB, PROGRAMS, SMALL, FakeGpuTest, job, main
-from harness import Daemon, Job, guest
+from harness import Daemon, Job, eventually, guest
 
 OUT_OF_MEMORY = 2
 
@@ -41,6 +42,83 @@ class BudgetTest(FakeGpuTest):
             self.assertEqual(answer["visible_memory_bytes"], 300 * MIB)
             self.assertEqual(other.ask("info")["total"], 300 * MIB)
             self.assertEqual(one.ask("info")["total"], 100 * MIB)
+            # What it was granted beyond its tenant's it may use; nothing is left for the others.
+            self.assertEqual(other.ask(f"device {120 * MIB}")["code"], 0)
+            self.assertEqual(one.ask("info")["free"], 0)
+            self.assertEqual(one.ask(f"device {MIB}")["code"], OUT_OF_MEMORY)
+
+    def test_the_jobs_of_a_tenant_have_it_together(self):
+        with (
+            Daemon(PROGRAMS, [*SMALL, "--visible-memory", "512MiB"]) as daemon,
+            Job([job("shared")], guest(PROGRAMS, daemon.socket)) as one,
+            Job([job("proc_2")], guest(PROGRAMS, daemon.socket)) as other,
+        ):
+            self.assertEqual(one.ask(f"device {300 * MIB}")["code"], 0)
+            left = (512 - 300) * MIB - 2 * CONTEXT
+            seen = {"free": left, "total": 512 * MIB, "size": 512 * MIB}
+            self.assertEqual(other.ask("info"), seen)
+            self.assertEqual(other.ask(f"device {left + 1}")["code"], OUT_OF_MEMORY)
+            self.assertEqual(other.ask(f"device {left}")["code"], 0)
+            self.assertEqual(one.ask(f"device {MIB}")["code"], OUT_OF_MEMORY)
+            other.ask("drop")
+            self.assertEqual(one.ask(f"device {left}")["code"], 0)
+            # What a killed job held is there again for the others.
+            one.kill()
+            self.assertTrue(eventually(lambda: other.ask("info")["free"] == 512 * MIB - CONTEXT))
+            self.assertEqual(other.ask(f"device {512 * MIB - CONTEXT}")["code"], 0)
+
+    def test_jobs_that_allocate_at_the_same_moment_get_all_of_it_and_no_more(self):
+        with contextlib.ExitStack() as stack:
+            daemon = stack.enter_context(Daemon(PROGRAMS, [*SMALL, "--visible-memory", "600MiB"]))
+            jobs = [
+                stack.enter_context(Job([job(name)], guest(PROGRAMS, daemon.socket)))
+                for name in ("driver", "dlsym", "shared", "static")
+            ]
+            piece = MIB // 8
+            for one in jobs:
+                one.tell(f"grab {piece}")
+            got = sum(one.read()["count"] for one in jobs)
+            self.assertEqual(got, (600 * MIB - 4 * CONTEXT) // piece)
+            self.assertEqual(jobs[0].ask("info")["free"], 0)
+
+    def test_what_jobs_held_before_a_daemon_came_counts_and_outlives_it(self):
+        with contextlib.ExitStack() as stack:
+            daemon = stack.enter_context(Daemon(PROGRAMS, [*SMALL, "--visible-memory", "512MiB"]))
+            daemon.kill()
+            one = stack.enter_context(Job([job("shared")], guest(PROGRAMS, daemon.socket)))
+            other = stack.enter_context(Job([job("driver")], guest(PROGRAMS, daemon.socket)))
+            one.ask(f"device {200 * MIB}")
+            left = 512 * MIB - 2 * CONTEXT - 200 * MIB
+            for _ in range(3):
+                daemon.start()
+                self.assertTrue(eventually(lambda: other.ask("info")["free"] == left))
+                # Between two daemons the last one's word holds.
+                daemon.kill()
+                self.assertEqual(other.ask(f"device {left + 1}")["code"], OUT_OF_MEMORY)
+                self.assertEqual(other.ask("info")["free"], left)
+
+    def test_what_a_job_held_before_exec_counts_no_more(self):
+        with (
+            Daemon(PROGRAMS, [*SMALL, "--visible-memory", "512MiB"]) as daemon,
+            Job([job("dlsym")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask(f"device {200 * MIB}")
+            self.assertEqual(one.ask("exec"), {"ready": one.pid})
+            self.assertTrue(eventually(lambda: one.ask("info")["free"] == 512 * MIB - CONTEXT))
+
+    def test_a_job_that_closed_its_descriptors_still_counts_for_its_tenant(self):
+        with (
+            Daemon(PROGRAMS, [*SMALL, "--visible-memory", "512MiB"]) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+            Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other,
+        ):
+            one.ask(f"device {100 * MIB}")
+            one.ask("close")
+            self.assertTrue(eventually(lambda: daemon.held(one.pid) is None))
+            one.ask(f"device {100 * MIB}")
+            self.assertEqual(other.ask("info")["free"], 312 * MIB - 2 * CONTEXT)
+            one.kill()
+            self.assertTrue(eventually(lambda: other.ask("info")["free"] == 512 * MIB - CONTEXT))
 
     def test_nvml_agrees(self):
         with (

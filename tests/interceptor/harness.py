@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import subprocess
@@ -136,6 +137,9 @@ class Job:
         self.process.stdin.close()
         self.process.stdout.close()
 
+    def has_answered(self):
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
+
     def read(self):
         while True:
             line = self.process.stdout.readline()
@@ -144,9 +148,12 @@ class Job:
             with contextlib.suppress(ValueError):
                 return json.loads(line)
 
-    def ask(self, command):
+    def tell(self, command):
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
+
+    def ask(self, command):
+        self.tell(command)
         return self.read()
 
     def quit(self):

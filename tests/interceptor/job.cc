@@ -1,19 +1,27 @@
 // A small program that knows nothing of Ravenstore: allocates in every way its look-up reaches,
 // says what it holds, and frees when told to. Built several times, with one of
 //
-//   VIA_DRIVER       linked with libcuda           VIA_RUNTIME       linked with libcudart, static
-//   or not VIA_DLSYM        dlopen and dlsym              VIA_PROC_1, _2    cuGetProcAddress, first
-//   and second version VIA_PER_THREAD   the same for per-thread default streams VIA_ENTRY
-//   cudaGetDriverEntryPoint
+//   VIA_DRIVER      linked with libcuda
+//   VIA_RUNTIME     linked with libcudart, static or not
+//   VIA_DLSYM       dlopen and dlsym
+//   VIA_PROC_1, _2  cuGetProcAddress, first and second version
+//   VIA_PER_THREAD  the same for per-thread default streams
+//   VIA_ENTRY       cudaGetDriverEntryPoint
 //
 // Reads commands, a line each, and answers each with a line of JSON: the bytes it holds by kind.
-//   all          allocate one of everything       free      free everything
-//   device N     cuMemAlloc or cudaMalloc of N    drop      free the last of those
-//   info         {"free", "total", "size"} as the device says
-//   churn N      N pairs of allocation and free of 1 MiB; {"ns": nanoseconds of a pair}
-//   storm N      16 threads make N random allocations and frees together, and keep a few; {"kept":
-//   bytes} exec         becomes itself anew              fork      a child does "all" and exits;
-//   {"child": status} quit
+//
+//   all       allocate one of everything
+//   free      free everything
+//   device N  cuMemAlloc or cudaMalloc of N; {"code"}
+//   drop      free the last of those
+//   grab N    allocate pieces of N until one is refused; {"count"}: how many it got
+//   info      {"free", "total", "size"} as the device says
+//   churn N   N pairs of allocation and free of 1 MiB; {"ns"}: nanoseconds of a pair
+//   storm N   16 threads make N random allocations and frees together, keep a few; {"kept"}: bytes
+//   calm      free those
+//   exec      becomes itself anew
+//   fork      a child allocates, maybe, and exits; {"child"}: its status
+//   quit
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -293,10 +301,12 @@ void Churn(long pairs) {
 }
 
 #if !defined(VIA_RUNTIME)
+using Kept = std::vector<std::pair<CUdeviceptr, size_t>>;
+
 // One thread's share; what is left at its end stays held.
-size_t Storm(unsigned seed, long calls, CUcontext context) {
+Kept Storm(unsigned seed, long calls, CUcontext context) {
   MUST(driver.set_current(context));
-  std::vector<std::pair<CUdeviceptr, size_t>> mine;
+  Kept mine;
   unsigned state = seed * 2654435761u + 1;
   auto next = [&state] { return (state = state * 1664525u + 1013904223u) >> 8; };
   for (long i = 0; i < calls; ++i) {
@@ -313,27 +323,34 @@ size_t Storm(unsigned seed, long calls, CUcontext context) {
       mine.pop_back();
     }
   }
-  size_t kept = 0;
-  for (const auto& [at, bytes] : mine) kept += bytes;
-  return kept;
+  return mine;
 }
 
+constexpr int kThreads = 16;
+Kept kept[kThreads];
+
 void StormAll(long calls) {
-  constexpr int kThreads = 16;
   CUcontext context = nullptr;
   MUST(driver.retain(&context, 0));
-  size_t kept[kThreads] = {};
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back(
         [&, i] { kept[i] = Storm(static_cast<unsigned>(i), calls / kThreads, context); });
   }
+  for (auto& thread : threads) thread.join();
   size_t all = 0;
-  for (int i = 0; i < kThreads; ++i) {
-    threads[i].join();
-    all += kept[i];
+  for (const Kept& mine : kept) {
+    for (const auto& [at, bytes] : mine) all += bytes;
   }
   printf("{\"kept\": %zu}\n", all);
+}
+
+void Calm() {
+  for (Kept& mine : kept) {
+    for (const auto& [at, bytes] : mine) MUST(driver.free(at));
+    mine.clear();
+  }
+  printf("{}\n");
 }
 #endif
 
@@ -362,6 +379,10 @@ void Do(const char* command, long number, char** argv) {
     const int code = Single(static_cast<size_t>(number));
     if (code == 0) held.device += static_cast<size_t>(number);
     printf("{\"code\": %d}\n", code);
+  } else if (strcmp(command, "grab") == 0) {
+    int count = 0;
+    while (Single(static_cast<size_t>(number)) == 0) ++count;
+    printf("{\"count\": %d}\n", count);
   } else if (strcmp(command, "drop") == 0) {
     DropSingle();
     singles.pop_back();
@@ -375,6 +396,8 @@ void Do(const char* command, long number, char** argv) {
 #if !defined(VIA_RUNTIME)
   } else if (strcmp(command, "storm") == 0) {
     StormAll(number);
+  } else if (strcmp(command, "calm") == 0) {
+    Calm();
 #endif
   } else if (strcmp(command, "fork") == 0) {
     Fork();

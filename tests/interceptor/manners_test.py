@@ -86,13 +86,17 @@ class MannersTest(FakeGpuTest):
             with Job([str(HERE / "prober")], environment) as one:
                 self.assertEqual(daemon.held(one.pid)["device"], MIB)
 
-    def test_a_deeply_bound_library_is_safe(self):
-        with (
-            Daemon(PROGRAMS, SMALL) as daemon,
-            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
-        ):
-            path = HERE / "libprobe.so"
-            self.assertEqual(one.ask(f"deep {path}"), {"code": 0})
+    def test_a_deeply_bound_library_is_counted_and_stays_deeply_bound(self):
+        for way in ("LAZY", "NOW"):
+            with (
+                self.subTest(way=way),
+                Daemon(PROGRAMS, SMALL) as daemon,
+                Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+            ):
+                path = HERE / ("libprobe.so" if way == "NOW" else "libprobe_lazy.so")
+                # It still finds its own before the program's.
+                self.assertEqual(one.ask(f"deep {path}"), {"code": 0, "version": 2})
+                self.assertEqual(daemon.held(one.pid)["device"], MIB)
 
     def ravenrun(self, *words, **variables):
         return subprocess.run(
@@ -116,11 +120,27 @@ class MannersTest(FakeGpuTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertRegex(done.stderr, r"called\s+cuMemAlloc_v2")
 
+    def check_deep(self, **variables):
+        deep = {"PROBER_DEEP": str(HERE / "libprobe.so")}
+        return self.ravenrun("--check", str(HERE / "prober"), **deep, **variables)
+
     def test_the_self_test_fails_loudly_when_calls_escape(self):
-        done = self.ravenrun("--check", str(HERE / "prober"), PROBER_DEEP=str(HERE / "libprobe.so"))
+        done = self.check_deep(PROBER_ONLY_LOADS="1")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("ESCAPED", done.stderr)
         self.assertIn("FAILED", done.stderr)
+
+    def test_the_self_test_fails_loudly_when_calls_may_have_escaped(self):
+        done = self.check_deep(PROBE_AT_LOAD="1")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("LATE", done.stderr)
+        self.assertIn("FAILED", done.stderr)
+
+    def test_the_self_test_is_content_when_no_driver_was_there_to_escape_to(self):
+        done = self.check_deep(PROBER_LATE="1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"captured\s+dlsym\s+\S*libprobe.so")
+        self.assertRegex(done.stderr, r"called\s+cuMemAlloc_v2 \(1")
 
 
 if __name__ == "__main__":

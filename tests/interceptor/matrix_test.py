@@ -50,16 +50,21 @@ class MatrixTest(FakeGpuTest):
             self.assertIn("1 legacy job", text)
 
     def test_both_modes_show_the_same_figures(self):
+        self.compare_modes(installed=True)
+
+    def test_the_store_serves_from_a_checkout_too(self):
+        self.compare_modes(installed=False)
+
+    def compare_modes(self, installed):
         flags = ["--backend", "cuda", "--pool-size", "64MiB", "--slab", "16MiB"]
         with Daemon(PROGRAMS, flags) as daemon:
             held = {}
             for mode in ("account", "store"):
-                library = self.folder.name + "/libravenstore_intercept.so"
                 environment = guest(PROGRAMS, daemon.socket, RAVENSTORE_MODE=mode)
-                if mode == "store":
+                if mode == "store" and installed:
                     for path in (environment["LD_PRELOAD"], PROGRAMS.store):
                         subprocess.run(["cp", "-f", path, self.folder.name], check=True)
-                    environment["LD_PRELOAD"] = library
+                    environment["LD_PRELOAD"] = self.folder.name + "/libravenstore_intercept.so"
                 with Job([job("driver")], environment) as one:
                     one.ask("all")
                     held[mode] = daemon.held(one.pid)
@@ -116,7 +121,7 @@ class MatrixTest(FakeGpuTest):
             self.assertEqual(one.ask("capture"), {"begin": 0, "alloc": 0, "free": 0, "end": 0})
             self.assertEqual(daemon.held(one.pid)["async"], 0)
 
-    def test_both_versions_of_dlsym_and_dlvsym_give_the_hooks(self):
+    def test_look_ups_give_the_hooks_and_know_who_asks(self):
         with Job([str(HERE / "prober")], guest(PROGRAMS)) as one:
             answer = one.ask("lookups")
             self.assertEqual(json.dumps(answer), json.dumps(dict.fromkeys(answer, True)))

@@ -20,6 +20,14 @@ extern "C" int ProbeAllocate(size_t bytes) {
   return allocate(&at, bytes);
 }
 
+// The program has one, too: which of the two is this library's?
+extern "C" __attribute__((weak)) int ProbeVersion() {
+  return 2;
+}
+extern "C" int ProbeFinds() {
+  return ProbeVersion();
+}
+
 __attribute__((constructor)) static void AtLoad() {
   if (getenv("PROBE_AT_LOAD") != nullptr) ProbeAllocate(size_t{1} << 20);
 }

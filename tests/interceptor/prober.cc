@@ -118,12 +118,35 @@ void LookUps() {
   const char* name = "cuMemAlloc_v2";
   printf(
       "{\"old\": %s, \"new\": %s, \"default\": %s, \"next of none of ours\": %s, "
-      "\"absent\": %s, \"not ours\": %s}\n",
+      "\"absent\": %s, \"not ours\": %s, \"caller's path\": %s}\n",
       yes(FromInterceptor(OldDlsym(library, name))), yes(FromInterceptor(NewDlsym(library, name))),
       yes(FromInterceptor(dlsym(RTLD_DEFAULT, name))), yes(dlsym(RTLD_NEXT, "malloc") != nullptr),
       // No runtime is loaded here: our own definition is none.
       yes(dlsym(RTLD_DEFAULT, "cudaMalloc") == nullptr),
-      yes(!FromInterceptor(dlsym(library, "cuCtxGetDevice"))));
+      yes(!FromInterceptor(dlsym(library, "cuCtxGetDevice"))),
+      // Found by this program's own rpath alone.
+      yes(dlopen("libprobe.so", RTLD_NOW) != nullptr));
+}
+
+// Asks cuGetProcAddress for all that stands in the file: {"NAME VERSION FLAGS": from the
+// interceptor}. What this driver does not have is left out.
+void Answers(const char* path) {
+  FILE* file = fopen(path, "r");
+  char line[256] = "";
+  printf("{\"\": false");
+  while (file != nullptr && fgets(line, sizeof(line), file) != nullptr) {
+    char name[200] = "";
+    int version = 0;
+    unsigned long long flags = 0;
+    void* found = nullptr;
+    // A runtime also asks for a function without a name.
+    if (sscanf(line, "%199s %d %llu", name, &version, &flags) != 3) continue;
+    CALL(cuGetProcAddress_v2, name, &found, version, flags, nullptr);
+    const char* ours = FromInterceptor(found) ? "true" : "false";
+    if (found != nullptr) printf(", \"%s %d %llu\": %s", name, version, flags, ours);
+  }
+  if (file != nullptr) fclose(file);
+  printf("}\n");
 }
 
 int stolen[64];
@@ -159,10 +182,22 @@ void Race() {
   printf("{}\n");
 }
 
-int Deep(const char* path) {
+// What the library calls of its own, and not of the program's, says how it was bound.
+extern "C" __attribute__((visibility("default"))) int ProbeVersion() {
+  return 1;
+}
+
+void Deep(const char* path) {
   void* probe = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  if (probe == nullptr) return -1;
-  return reinterpret_cast<int (*)(size_t)>(dlsym(probe, "ProbeAllocate"))(kMiB);
+  // Nothing of it is looked up: then nobody turned it.
+  if (getenv("PROBER_ONLY_LOADS") != nullptr) return;
+  if (probe == nullptr) {
+    printf("{\"code\": -1}\n");
+    return;
+  }
+  const int code = reinterpret_cast<int (*)(size_t)>(dlsym(probe, "ProbeAllocate"))(kMiB);
+  const int version = reinterpret_cast<int (*)()>(dlsym(probe, "ProbeFinds"))();
+  printf("{\"code\": %d, \"version\": %d}\n", code, version);
 }
 
 void Do(const std::string& command, const std::string& word) {
@@ -181,6 +216,8 @@ void Do(const std::string& command, const std::string& word) {
     Nvml(atoi(word.c_str()));
   } else if (command == "lookups") {
     LookUps();
+  } else if (command == "answers") {
+    Answers(word.c_str());
   } else if (command == "close") {
     CloseAll();
   } else if (command == "intact") {
@@ -191,7 +228,7 @@ void Do(const std::string& command, const std::string& word) {
   } else if (command == "race") {
     Race();
   } else if (command == "deep") {
-    printf("{\"code\": %d}\n", Deep(word.c_str()));
+    Deep(word.c_str());
   } else {
     exit(0);
   }

@@ -2,6 +2,7 @@
 """Sixteen threads, a million calls, a daemon that dies: no crash, no leak, an exact ledger."""
 
 import json
+import os
 
 from fakes import PROGRAMS, SMALL, FakeGpuTest, job, main
 from harness import Daemon, Job, eventually, guest, wrong
@@ -14,15 +15,20 @@ class RobustnessTest(FakeGpuTest):
 
     def test_a_million_calls_while_the_daemon_is_killed_and_restarted(self):
         with (
-            Daemon(PROGRAMS, SMALL) as daemon,
+            Daemon(PROGRAMS, [*SMALL, "--visible-memory", "8GiB"]) as daemon,
             Job([job("driver")], guest(PROGRAMS, daemon.socket)) as one,
         ):
-            one.process.stdin.write(f"storm {CALLS}\n")
-            one.process.stdin.flush()
-            for _ in range(3):
-                self.assertTrue(eventually(lambda: daemon.held(one.pid)))
+            files = len(os.listdir(f"/proc/{one.pid}/fd"))
+            before = one.ask("info")["free"]
+            one.tell(f"storm {CALLS}")
+            deaths = 0
+            while not one.has_answered():
+                self.assertTrue(eventually(lambda: daemon.held(one.pid) or one.has_answered()))
                 daemon.kill()
+                deaths += not one.has_answered()
                 daemon.start()
+            print(f"{CALLS} calls, {deaths} deaths of the daemon meanwhile")
+            self.assertGreater(deaths, 1)
             kept = one.read()["kept"]
             self.assertGreater(kept, 0)
 
@@ -33,6 +39,12 @@ class RobustnessTest(FakeGpuTest):
             self.assertTrue(eventually(lambda: plain() == kept), (plain(), kept))
             used = daemon.jobs()[0]["devices"][0]["used_bytes"]
             self.assertEqual(used - kept, daemon.held(one.pid)["context"])
+            # Of the tenant's sum as well nothing was lost.
+            self.assertTrue(eventually(lambda: before - one.ask("info")["free"] == kept))
+            one.ask("calm")
+            self.assertEqual(plain(), 0)
+            self.assertEqual(one.ask("info")["free"], before)
+            self.assertEqual(len(os.listdir(f"/proc/{one.pid}/fd")), files)
 
     def test_the_next_daemon_knows_everything_at_once(self):
         with (

@@ -1,0 +1,36 @@
+// What this process holds as a part of what its user's processes hold together, on the page that
+// the daemon gives them all (proto::TenantPage).
+//
+// Without such a page the sums are kept for this process alone, and move to the page that comes:
+// of the first daemon, or of the next one. A page that was left stays mapped, because a thread may
+// be about to add to it; it costs addresses, and memory for one page per device.
+//
+// Threads: any may call Hold and Together; Join and Settle are the link's. Nothing here locks or
+// waits.
+#pragma once
+
+#include <cstdint>
+
+#include "proto/ledger_page.h"
+
+namespace ravenstore::interceptor::tenant {
+
+// The row of the device on the page, claimed when nobody had it; null: the page has no more.
+proto::TenantRow* ClaimRow(proto::TenantPage* page, const char* uuid);
+// The sum of the row's first `slots`. A slot that is being moved may be below zero for an instant.
+uint64_t Sum(const proto::TenantRow& row, uint64_t slots);
+
+// From now on this process counts at `slot` of the page behind `descriptor`, which stays the
+// caller's. -1: at none. `ledger` has the devices' UUIDs.
+void Join(int descriptor, uint32_t slot, const proto::LedgerPage& ledger);
+// Moves what threads added to the last page while it was left.
+void Settle();
+
+// Adds to what this process holds of the device; bytes may be negative.
+void Hold(int row, uint64_t bytes);
+// What all of the user's processes hold of the device, as far as this one knows them.
+uint64_t Together(int row);
+
+void ForgetInChild();
+
+}  // namespace ravenstore::interceptor::tenant

@@ -1,0 +1,116 @@
+#include "daemon/seats.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <set>
+
+#include "proto/ledger_page.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+constexpr uid_t kUser = 7;
+
+// A tenant's page as a job maps it.
+class Mapped {
+ public:
+  explicit Mapped(const Seats::Seat& seat)
+      : page_(static_cast<proto::TenantPage*>(mmap(
+            nullptr, proto::kTenantBytes, PROT_READ | PROT_WRITE, MAP_SHARED, seat.page, 0))) {}
+  ~Mapped() { munmap(page_, proto::kTenantBytes); }
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+  proto::TenantPage* operator->() const { return page_; }
+
+ private:
+  proto::TenantPage* page_;
+};
+
+TEST(SeatsTest, ProcessesOfAUserShareAPageAndNoSlot) {
+  Seats seats;
+  const auto one = seats.Take(1, kUser, {100, 1}, 11);
+  const auto two = seats.Take(2, kUser, {200, 1}, 22);
+  const auto stranger = seats.Take(3, kUser + 1, {300, 1}, 33);
+  ASSERT_TRUE(one.ok() && two.ok() && stranger.ok());
+  EXPECT_EQ(one->page, two->page);
+  EXPECT_NE(one->page, stranger->page);
+  EXPECT_NE(one->slot, two->slot);
+  const Mapped page(*one);
+  EXPECT_EQ(page->magic, proto::kTenantMagic);
+  EXPECT_EQ(page->slots, 2u);
+}
+
+TEST(SeatsTest, AProcessThatEndedCountsNoMoreOnAnyDevice) {
+  Seats seats;
+  const auto one = seats.Take(1, kUser, {100, 1}, 11);
+  const auto two = seats.Take(2, kUser, {200, 1}, 22);
+  const Mapped page(*one);
+  for (int row = 0; row < 2; ++row) {
+    page->row[row].device = 1 + static_cast<uint64_t>(row);
+    page->row[row].used[one->slot] = 50;
+    page->row[row].used[two->slot] = 60;
+  }
+  seats.Release(1);
+  for (int row = 0; row < 2; ++row) {
+    EXPECT_EQ(page->row[row].used[one->slot], 0u);
+    EXPECT_EQ(page->row[row].used[two->slot], 60u);
+  }
+  // The next process gets the slot that is free, so that few are summed.
+  const auto next = seats.Take(3, kUser, {300, 1}, 33);
+  EXPECT_EQ(next->slot, one->slot);
+  EXPECT_EQ(page->slots, 2u);
+}
+
+TEST(SeatsTest, AProcessThatAttachesAgainKeepsItsSlotAndWhatStandsThere) {
+  Seats seats;
+  const auto before = seats.Take(1, kUser, {100, 1}, 11);
+  const Mapped page(*before);
+  page->row[0].device = 1;
+  page->row[0].used[before->slot] = 50;
+  const auto after = seats.Take(2, kUser, {100, 1}, 11);
+  EXPECT_EQ(after->slot, before->slot);
+  EXPECT_EQ(page->row[0].used[after->slot], 50u);
+  seats.Release(1);  // its old connection ends
+  EXPECT_EQ(page->row[0].used[after->slot], 50u);
+  seats.Release(2);
+  EXPECT_EQ(page->row[0].used[after->slot], 0u);
+}
+
+TEST(SeatsTest, AProcessThatBecameAnotherProgramBeginsAtZero) {
+  Seats seats;
+  const auto before = seats.Take(1, kUser, {100, 1}, 11);
+  const Mapped page(*before);
+  page->row[0].device = 1;
+  page->row[0].used[before->slot] = 50;
+  const auto after = seats.Take(2, kUser, {100, 1}, 12);
+  EXPECT_EQ(page->row[0].used[after->slot], 0u);
+}
+
+TEST(SeatsTest, ANumberThatCameAgainIsAnotherProcess) {
+  Seats seats;
+  const auto before = seats.Take(1, kUser, {100, 1}, 11);
+  const auto after = seats.Take(2, kUser, {100, 2}, 11);
+  EXPECT_NE(before->slot, after->slot);
+  // Those of a foreign namespace all have the number 0.
+  const auto foreign = seats.Take(3, kUser, {0, 0}, 13);
+  const auto other = seats.Take(4, kUser, {0, 0}, 13);
+  EXPECT_NE(foreign->slot, other->slot);
+}
+
+TEST(SeatsTest, RefusesOneMoreThanAPageHasSlots) {
+  Seats seats;
+  std::set<uint32_t> slots;
+  for (uint32_t i = 0; i < proto::kTenantSlots; ++i) {
+    const auto seat = seats.Take(i + 1, kUser, {static_cast<pid_t>(i + 1), 1}, 11);
+    ASSERT_TRUE(seat.ok());
+    slots.insert(seat->slot);
+  }
+  EXPECT_EQ(slots.size(), proto::kTenantSlots);
+  EXPECT_EQ(seats.Take(5000, kUser, {5000, 1}, 11).error().code, core::ErrorCode::kLimit);
+  seats.Release(1);
+  EXPECT_TRUE(seats.Take(5000, kUser, {5000, 1}, 11).ok());
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
