@@ -15,6 +15,9 @@
 
 namespace ravenstore::core {
 
+// Of an arena: {offset, size}.
+using Range = std::pair<Bytes, Bytes>;
+
 // A create or a fetch that waits for room.
 struct Request {
   uint64_t id = 0;
@@ -40,7 +43,7 @@ struct Arena {
   const DeviceId device;
   ExtentMap map;
   EvictionIndex index;
-  std::vector<std::pair<Bytes, Bytes>> pieces;  // slabs: {offset, size}
+  std::vector<Range> pieces;        // slabs
   Bytes charged;                    // slabs that exist, are being made, or are being given back
   std::map<Bytes, Bytes> removing;  // slabs being given back: offset to size
   Bytes being_removed;              // their sum
@@ -48,9 +51,14 @@ struct Arena {
   std::deque<uint64_t> waiting;     // requests, first come first served
   uint32_t leaving = 0;             // tensors on their way off the device
   uint32_t copying_out = 0;         // those of them that need a copy first
-  // The slab that is being emptied so that it can be given back: nothing new is put into the arena
-  // meanwhile.
-  std::optional<std::pair<Bytes, Bytes>> vacating;
+  // The slabs that are being emptied so that they can be given back: nothing new is put into the
+  // arena meanwhile.
+  std::vector<Range> vacating;
+  Bytes Vacating() const {
+    Bytes sum;
+    for (const Range& piece : vacating) sum += piece.second;
+    return sum;
+  }
   uint32_t impatient = 0;  // of the waiting requests, those that fail rather than wait
   // For so many bytes no victims were found when the maps and indexes had changed so often.
   std::pair<uint64_t, Bytes> no_run{};
@@ -72,6 +80,8 @@ struct Arena {
   // dirty need not leave, and copying it out would slow the others' return.
   bool growing = false;
   Tick short_until{};
+  // So much contiguous room should be free or clean: it is what leaves next.
+  Bytes ready;
   Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next
   Tick backoff_until{};  // a slab or a copy failed: do not try again before
 };

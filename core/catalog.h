@@ -37,15 +37,17 @@ struct Tensor {
   uint32_t writes = 0;        // the slot's count at the last put seen
   uint32_t clean_writes = 0;  // the count that the host copy holds
   DeviceId device{};
-  Residency residency = Residency::kOnDevice;
   UseKind use_kind = UseKind::kUnknown;
   // The bits of the nanoseconds that making it anew takes; 0: it cannot be, or copying is cheaper.
   uint8_t recompute = 0;
   uint8_t heap = 0;  // which of EvictionIndex's heaps, while heap_position says it is in one
+  Residency residency : 4 = Residency::kOnDevice;
   bool in_use : 1 = true;
   bool quiet : 1 = false;       // no stream touches it
   bool on_host : 1 = false;     // the host copy holds clean_writes' bytes
   bool copying : 1 = false;     // a copy of it is under way
+  bool cleaning : 1 = false;    // that copy does not take it off its device
+  bool leaves : 1 = false;      // but as soon as it is done the tensor leaves
   bool freed : 1 = false;       // goes once its copy is done
   bool orphan : 1 = false;      // its client is gone; goes once its copy is done
   bool never : 1 = false;       // will not be read again: may be dropped unread
@@ -56,6 +58,7 @@ struct Tensor {
   bool giving_up : 1 = false;   // leaves without a copy, to be made anew
   bool given_up : 1 = false;    // has left so: there are no bytes
   bool dies : 1 = false;        // learned: it is freed at use_key, not read
+  bool predicted : 1 = false;   // use_key is no hint, though of a hint's kind
   bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
 
   bool dirty() const { return !on_host || writes != clean_writes; }

@@ -11,12 +11,8 @@ namespace ravenstore::core {
 
 namespace {
 
-// Seeds tried for a run, and rows looked at in each heap to find them.
-constexpr size_t kSeeds = 8;
+// Rows looked at in each heap to find seeds.
 constexpr size_t kRowsPerHeap = 5;
-// Blocks that one run may span: bounds the work of a request much larger than the tensors around
-// it.
-constexpr size_t kRunBlocks = 4096;
 // One step of a client's order, as time.
 constexpr double kOrderStepSeconds = 1e-3;
 // Something that is due now, or overdue, is this far away.
@@ -80,11 +76,13 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
         break;
       case UseKind::kOrder:
         distance =
-            static_cast<double>(std::abs(tensor.use_key - order_cursor_) + 1) * kOrderStepSeconds;
+            static_cast<double>(
+                std::abs(tensor.use_key - (order_cursor_ == kUnset ? 0 : order_cursor_)) + 1) *
+            kOrderStepSeconds;
         break;
       case UseKind::kLearned:
-        if (Forecast::IsAssumed(tensor.use_key) && !forecast_->Assumes()) {
-          // Refuted: as long again as it has lain idle.
+        if (forecast_->Refutes(tensor.logical, tensor.use_key)) {
+          // As long again as it has lain idle.
           const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
           distance = (idle + 1.0) * forecast_->seconds_per_position();
           break;
@@ -103,14 +101,14 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
     cost = latency;  // it is not brought back, nor copied
   } else if (tensor.dirty() && tensor.recompute > 0) {
     cost = Seconds(RecomputeTime(tensor).count());
-  } else if (tensor.dirty()) {
+  } else if (tensor.dirty() && !tensor.cleaning) {
     cost += latency + bytes / link.down_bytes_per_second;
   }
   return cost / std::max(distance, kSoonestSeconds);
 }
 
 bool EvictionIndex::Allowed(const Tensor& tensor, const Limits& limits) const {
-  if (!Contains(tensor)) return false;
+  if (!CanLeave(tensor)) return false;
   if (limits.clean_only && tensor.dirty() && !tensor.never) return false;
   return limits.later_than == nullptr || IsLater(tensor, *limits.later_than);
 }
@@ -128,7 +126,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
       seeds.emplace_back(-useful / Harm(tensor, now, link), heap[i]);
     }
   }
-  const size_t count = std::min(seeds.size(), kSeeds);
+  const size_t count = std::min(seeds.size(), limits.seeds);
   std::partial_sort(seeds.begin(), seeds.begin() + static_cast<ptrdiff_t>(count), seeds.end());
   std::vector<uint32_t> rows;
   for (size_t i = 0; i < count; ++i) rows.push_back(seeds[i].second);
@@ -154,7 +152,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint
     const ExtentMap::Block after = map.After(run.last);
     const auto left = harm_of(before);
     const auto right = harm_of(after);
-    if ((!left && !right) || i >= kRunBlocks) return std::nullopt;
+    if ((!left && !right) || i >= limits.blocks) return std::nullopt;
     if (left && (!right || *left <= *right)) {
       run.first = before;
       run.harm += *left;
@@ -194,11 +192,21 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
     best = run;
     best_harm = harm;
   }
+  return best ? RowsOf(map, *best) : std::vector<uint32_t>();
+}
+
+std::vector<uint32_t> EvictionIndex::RunAround(const ExtentMap& map, uint32_t row, Bytes need,
+                                               Tick now, const LinkModel& link,
+                                               const Limits& limits) const {
+  const auto run = Grow(map, row, need, now, link, limits);
+  return run ? RowsOf(map, *run) : std::vector<uint32_t>{row};
+}
+
+std::vector<uint32_t> EvictionIndex::RowsOf(const ExtentMap& map, const Run& run) const {
   std::vector<uint32_t> rows;
-  if (!best) return rows;
-  for (ExtentMap::Block block = best->first;; block = map.After(block)) {
+  for (ExtentMap::Block block = run.first;; block = map.After(block)) {
     if (map.KindOf(block) == ExtentMap::Kind::kUsed) rows.push_back(map.OwnerOf(block));
-    if (block == best->last) return rows;
+    if (block == run.last) return rows;
   }
 }
 

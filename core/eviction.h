@@ -19,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -41,6 +42,12 @@ class EvictionIndex {
   void Insert(Tensor& tensor);
   void Erase(Tensor& tensor);
   static bool Contains(const Tensor& tensor) { return tensor.heap_position != kNotInHeap; }
+  // It is in an index, or would be but for a copy that makes it clean.
+  static bool CanLeave(const Tensor& tensor) {
+    return Contains(tensor) ||
+           (tensor.cleaning && tensor.quiet && !tensor.in_use && !tensor.leaves && !tensor.freed &&
+            !tensor.orphan && tensor.residency == Residency::kOnDevice && !tensor.waiting);
+  }
   size_t size() const { return size_; }
   // Rises with every Insert and Erase.
   uint64_t changes() const { return changes_; }
@@ -57,13 +64,20 @@ class EvictionIndex {
   // A put of something needed sooner than all before it.
   void LowerOrderCursor(int64_t order) { order_cursor_ = std::min(order_cursor_, order); }
 
-  // V of a tensor; larger leaves first.
+  // What a tensor's leaving costs: seconds of copying for every second until its next use.
+  double Harm(const Tensor& tensor, Tick now, const LinkModel& link) const;
+  // V of a tensor: bytes for that; larger leaves first.
   double Value(const Tensor& tensor, Tick now, const LinkModel& link) const;
 
   // Known to be needed later than `other`, or never.
   static bool IsLater(const Tensor& tensor, const Tensor& other) {
     return tensor.never || (tensor.use_kind == other.use_kind && tensor.use_key > other.use_key);
   }
+
+  // Seeds tried for a run, and blocks that one may span: bounds the work of a request much larger
+  // than the tensors that make way for it.
+  static constexpr size_t kSeeds = 8;
+  static constexpr size_t kRunBlocks = 4096;
 
   struct Limits {
     bool clean_only = false;
@@ -73,6 +87,9 @@ class EvictionIndex {
     // How much more room than is needed has a use: a client that takes tensor after tensor will
     // want it next. 1: none.
     uint64_t useful = 1;
+    // What a search may look at.
+    size_t seeds = kSeeds;
+    size_t blocks = kRunBlocks;
   };
   // The rows to evict so that `need` contiguous bytes come free, in address order; empty when no
   // run suffices. They stay in the index.
@@ -80,6 +97,10 @@ class EvictionIndex {
                                 const Limits& limits) const;
   // The dirty tensor that should be copied out first, if any.
   std::optional<uint32_t> BestDirty(Tick now, const LinkModel& link) const;
+
+  // The run that leaves with `row`: the cheapest around it of `need` bytes, or it alone.
+  std::vector<uint32_t> RunAround(const ExtentMap& map, uint32_t row, Bytes need, Tick now,
+                                  const LinkModel& link, const Limits& limits) const;
 
  private:
   static constexpr int kSizeClasses = 12;
@@ -99,9 +120,9 @@ class EvictionIndex {
   static uint8_t HeapOf(const Tensor& tensor);
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
   bool Allowed(const Tensor& tensor, const Limits& limits) const;
-  double Harm(const Tensor& tensor, Tick now, const LinkModel& link) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
+  std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;
   std::optional<Run> Grow(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
                           const LinkModel& link, const Limits& limits) const;
 
@@ -113,7 +134,8 @@ class EvictionIndex {
   size_t size_ = 0;
   uint64_t changes_ = 0;
   Bytes clean_bytes_;
-  int64_t order_cursor_ = 0;
+  static constexpr int64_t kUnset = std::numeric_limits<int64_t>::max();
+  int64_t order_cursor_ = kUnset;
 };
 
 }  // namespace ravenstore::core

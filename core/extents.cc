@@ -179,11 +179,10 @@ Bytes ExtentMap::LargestHole() const {
   return free_.empty() ? Bytes{0} : SizeOf(free_.rbegin()->second);
 }
 
-std::optional<std::pair<Bytes, Bytes>> ExtentMap::Absent(Bytes least) const {
-  for (const auto& [offset, block] : absent_) {
-    if (SizeOf(block) >= least) return std::pair{OffsetOf(block), SizeOf(block)};
-  }
-  return std::nullopt;
+std::optional<std::pair<Bytes, Bytes>> ExtentMap::AbsentFrom(Bytes from) const {
+  const auto absent = absent_.lower_bound({static_cast<uint32_t>(from.count() / kUnit), 0});
+  if (absent == absent_.end()) return std::nullopt;
+  return std::pair{OffsetOf(absent->second), SizeOf(absent->second)};
 }
 
 Bytes ExtentMap::FreeBefore(Bytes offset) const {
@@ -194,6 +193,13 @@ Bytes ExtentMap::FreeBefore(Bytes offset) const {
   const Block block = starts ? blocks_[absent->second].before : At(offset - Bytes(kUnit));
   if (blocks_[block].kind != Kind::kFree) return Bytes{0};
   return offset - OffsetOf(block);
+}
+
+Bytes ExtentMap::FreeFrom(Bytes offset) const {
+  if (offset >= range()) return Bytes{0};
+  const Block block = At(offset);
+  if (blocks_[block].kind != Kind::kFree) return Bytes{0};
+  return OffsetOf(block) + SizeOf(block) - offset;
 }
 
 void ExtentMap::CheckInvariants() const {

@@ -59,10 +59,12 @@ class ExtentMap {
   Bytes held() const { return Bytes(held_ * kUnit); }  // backed by memory
   Bytes used() const { return Bytes(used_ * kUnit); }
   Bytes LargestHole() const;
-  // The lowest absent range of at least `least` bytes: {offset, size}.
-  std::optional<std::pair<Bytes, Bytes>> Absent(Bytes least) const;
+  // The lowest absent range that begins at `from` or later: {offset, size}.
+  std::optional<std::pair<Bytes, Bytes>> AbsentFrom(Bytes from) const;
   // Free bytes that end at `offset`.
   Bytes FreeBefore(Bytes offset) const;
+  // Free bytes that begin at `offset`.
+  Bytes FreeFrom(Bytes offset) const;
 
   // Aborts unless links, lists and sums agree; O(n).
   void CheckInvariants() const;

@@ -80,22 +80,27 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   const auto distance = static_cast<uint32_t>(position_) - put_at;
   if (records_.size() >= kMostRecords && !records_.contains(KeyOf(*use))) return std::nullopt;
   Record& record = records_[KeyOf(*use)];
-  if (record.confidence == 0) {
-    record = {distance, 1, freed};
+  if (!record.seen) {
+    record = {distance, 1, true, freed};
     return std::nullopt;
   }
+  const bool was_told = record.confidence > 0;
   const uint32_t least = std::min(record.distance, distance);
   const uint32_t most = std::max(record.distance, distance);
   const bool close = record.freed == freed && most - least <= most / 16 + 2;
-  ++(close ? right_ : wrong_);
-  accuracy_ += kAccuracySmoothing * ((close ? 1 : 0) - accuracy_);
+  if (was_told) {
+    ++(close ? right_ : wrong_);
+    accuracy_ += kAccuracySmoothing * ((close ? 1 : 0) - accuracy_);
+  }
   if (close) {
     record.confidence = std::min<uint8_t>(kSure, record.confidence + 1);
     record.distance = distance;
-  } else if (--record.confidence == 0) {
-    record = {distance, 1, freed};
+  } else {
+    // What failed must come true again before it is told again.
+    if (was_told) --record.confidence;
+    if (record.confidence == 0) record = {distance, 0, true, freed};
   }
-  return close;
+  return was_told ? std::optional(close) : std::nullopt;
 }
 
 std::optional<bool> Forecast::Got(LogicalUse* use, Tick now) {
@@ -118,9 +123,9 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   }
   use->put_at = static_cast<uint32_t>(position_);
   const auto record = records_.find(KeyOf(*use));
-  if (record != records_.end() && accuracy_ >= kAccurate)
+  if (record != records_.end() && record->second.confidence > 0 && accuracy_ >= kAccurate)
     return {Source::kLearned, record->second.freed, position_ + record->second.distance};
-  if (Assumes()) return {Source::kLastInFirstOut, false, kFar - position_};
+  if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - position_};
   return {};
 }
 

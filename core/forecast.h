@@ -57,8 +57,13 @@ class Forecast {
   // Whether a told position is an assumption and no more.
   static bool IsAssumed(int64_t position) { return position > kFar / 2; }
 
-  // Whether that assumption still holds.
-  bool Assumes() const { return lifo_ >= kLifoHolds; }
+  // Whether what was told has turned out wrong: the assumption does not hold, or the time has come
+  // and gone.
+  bool Refutes(const LogicalUse& use, int64_t position) const {
+    if (IsAssumed(position)) return lifo_ < kLifoHolds;
+    const auto distance = static_cast<uint32_t>(position) - use.put_at;
+    return position + distance / 8 + kLate < position_;
+  }
 
   int64_t position() const { return position_; }
   // What a position is worth in time.
@@ -70,10 +75,12 @@ class Forecast {
   static constexpr size_t kMostRecords = 1 << 18;
   static constexpr uint8_t kUsesKept = 8;
   static constexpr int64_t kFar = int64_t{1} << 40;
+  static constexpr int64_t kLate = 8;
 
   struct Record {
     uint32_t distance = 0;
-    uint8_t confidence = 0;  // 0: nothing known
+    uint8_t confidence = 0;  // 0: not to be told
+    bool seen = false;
     bool freed = false;
   };
 

@@ -41,7 +41,7 @@ enum class Policy : uint8_t {
 struct PlannerOptions {
   Policy policy = Policy::kValue;
   bool learn = true;  // predict next uses from what each client did before, where hints are missing
-  Bytes slab = MiB(256);
+  Bytes slab = MiB(64);  // at least; a client's slabs grow with what it holds
   Bytes granularity = MiB(2);
   std::vector<Bytes> device_capacity;  // physical bytes the store may take on each device
   std::vector<Bytes> arena;            // address range of each client's arena on each device

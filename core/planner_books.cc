@@ -62,20 +62,38 @@ void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
   }
 }
 
+Tick Planner::State::OwnTime(const Client& client) const {
+  return (client.waits > 0 ? client.waiting_since : now_) - client.stood;
+}
+
+void Planner::State::BeginWait(ClientId id) {
+  Client& client = *FindClient(id);
+  if (client.waits++ == 0) client.waiting_since = now_;
+}
+
+void Planner::State::EndWait(ClientId id) {
+  Client* client = FindClient(id);
+  if (client == nullptr) return;
+  RAVEN_CHECK(client->waits > 0);
+  if (--client->waits == 0) client->stood += now_ - client->waiting_since;
+}
+
 void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
   tensor.never = next_use.kind == NextUse::Kind::kNever;
   tensor.dies = false;
+  tensor.predicted = false;
+  const Tick own_time = OwnTime(*FindClient(tensor.client));
   if (options_.policy != Policy::kValue && !tensor.never) {
     tensor.use_kind = UseKind::kUnknown;
     tensor.use_key = options_.policy == Policy::kGdsf
                          ? ArenaOf(tensor)->index.FrequencyKey(tensor, options_.link)
-                         : -now_.time_since_epoch().count();
+                         : -own_time.time_since_epoch().count();
     return;
   }
   switch (next_use.kind) {
     case NextUse::Kind::kAt:
       tensor.use_kind = UseKind::kAt;
-      tensor.use_key = next_use.at.time_since_epoch().count();
+      tensor.use_key = (next_use.at - (now_ - own_time)).time_since_epoch().count();
       return;
     case NextUse::Kind::kOrder:
       tensor.use_kind = UseKind::kOrder;
@@ -84,7 +102,7 @@ void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
     case NextUse::Kind::kUnknown:
     case NextUse::Kind::kNever:
       tensor.use_kind = UseKind::kUnknown;
-      tensor.use_key = -now_.time_since_epoch().count();
+      tensor.use_key = -own_time.time_since_epoch().count();
       return;
   }
 }
@@ -109,6 +127,7 @@ void Planner::State::Reindex(Tensor& tensor) {
 void Planner::State::List(Tensor& tensor) {
   if (tensor.listed || tensor.waiting || tensor.never || tensor.dies || tensor.given_up) return;
   if (tensor.use_kind == UseKind::kUnknown) return;
+  RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
   DueList(*ArenaOf(tensor), tensor.use_kind).emplace(tensor.use_key, tensor.id);
   tensor.listed = true;
 }
@@ -288,6 +307,7 @@ void Planner::State::Enqueue(Request request) {
   waiting_arenas_.insert(arena);
   deadlines_.emplace(request.deadline, request.id);
   Count(request.client, &PlannerStats::waiting, 1);
+  BeginWait(request.client);
   requests_.emplace(request.id, request);
   Touch(arena);
 }
@@ -302,9 +322,18 @@ void Planner::State::Dequeue(const Request& given) {
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);
   deadlines_.erase({request.deadline, request.id});
   Count(request.client, &PlannerStats::waiting, -1);
+  EndWait(request.client);
   Count(request.client, &PlannerStats::waited, now_ - request.since);
   requests_.erase(request.id);
   Touch(arena);
+}
+
+const Request& Planner::State::FetchOf(const Tensor& tensor) const {
+  const auto found = std::find_if(requests_.begin(), requests_.end(), [&](const auto& entry) {
+    return entry.second.tensor == tensor.id;
+  });
+  RAVEN_CHECK(found != requests_.end());
+  return found->second;
 }
 
 void Planner::State::Fail(const Request& given, ErrorCode code, const std::string& message) {
@@ -425,6 +454,7 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   }
   const auto arena_key = std::pair(tensor.client, tensor.device);
   ++sums->tensors[tensor.client];
+  sums->waits[tensor.client] += tensor.residency == Residency::kArriving && !tensor.prefetched;
   if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
   if (tensor.host_block != ExtentMap::kNone) sums->host_used[tensor.client] += tensor.size;
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
@@ -446,6 +476,7 @@ void Planner::State::CheckInvariants() const {
   Sums sums;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   RAVEN_CHECK(sums.host == host_.used());
+  for (const auto& [id, request] : requests_) ++sums.waits[request.client];
   size_t waiting = 0;
   std::vector<Bytes> held(devices_.size());
   std::map<std::pair<TenantId, DeviceId>, Bytes> going;
@@ -453,16 +484,14 @@ void Planner::State::CheckInvariants() const {
     RAVEN_CHECK(client->in_use == sums.in_use[id]);
     RAVEN_CHECK(client->host_used == sums.host_used[id]);
     RAVEN_CHECK(client->tensors == sums.tensors[id]);
+    RAVEN_CHECK(client->waits == sums.waits[id]);
     for (const auto& arena : client->arenas) {
       if (arena == nullptr) continue;
       arena->map.CheckInvariants();
       RAVEN_CHECK(arena->copying_out <= arena->leaving);
-      RAVEN_CHECK(!arena->vacating || arena->leaving > 0);
+      RAVEN_CHECK(arena->vacating.empty() || arena->leaving > 0);
       RAVEN_CHECK(!arena->touched);
-      going[std::pair(client->tenant, arena->device)] += arena->being_removed;
-      if (arena->vacating) {
-        going[std::pair(client->tenant, arena->device)] += arena->vacating->second;
-      }
+      going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();
       RAVEN_CHECK(arena->map.held() <= arena->charged);
       RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==

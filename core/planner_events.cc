@@ -91,7 +91,7 @@ void Planner::State::On(const ClientGone& event) {
     active_arenas_.erase(arena.get());
     Bytes& going = tenants_.at(client->tenant).device_going[ToInt(arena->device)];
     going -= arena->being_removed;
-    if (arena->vacating) going -= arena->vacating->second;
+    going -= arena->Vacating();
     Refund(*arena, arena->charged);
   }
   tenants_.at(client->tenant).host_used -= client->host_used;
@@ -205,7 +205,8 @@ void Planner::State::On(const CreateRequested& event) {
   request.fail_fast = event.fail_fast;
   // The common case: nobody waits before it and there is a hole.
   Arena* arena = ArenaOf(event.client, event.device);
-  if (arena->waiting.empty() && !arena->vacating && Grants(*arena, request)) return;
+  if (arena->waiting.empty() && arena->vacating.empty() && Grants(*arena, request))
+    return GrowAhead(*arena);
   Enqueue(request);
 }
 
@@ -228,6 +229,7 @@ void Planner::State::On(const FetchRequested& event) {
       (tensor->residency == Residency::kArriving || tensor->residency == Residency::kOnDevice)) {
     const bool arriving = tensor->residency == Residency::kArriving;
     Count(tensor->client, arriving ? &PlannerStats::late_hits : &PlannerStats::hits, 1);
+    if (arriving) BeginWait(tensor->client);
     SetInUse(*tensor, true);
     tensor->quiet = false;
     tensor->prefetched = false;
@@ -257,11 +259,7 @@ void Planner::State::On(const Freed& event) {
   if (tensor->prefetched) Count(tensor->client, &PlannerStats::prefetches_unused, 1);
   if (tensor->waiting) {
     // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
-    for (const auto& [id, request] : requests_) {
-      if (request.tensor != tensor->id) continue;
-      Dequeue(request);
-      break;
-    }
+    Dequeue(FetchOf(*tensor));
     tensor->waiting = false;
   }
   if (!tensor->copying) return Finish(*tensor);
@@ -421,7 +419,14 @@ void Planner::State::On(const Cleaned& event) {
   HostRoomCame();
   if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
-  if (arena != nullptr) Touch(arena);
+  tensor->cleaning = false;
+  const bool leaves = tensor->leaves;
+  tensor->leaves = false;
+  if (arena != nullptr) {
+    Touch(arena);
+    arena->leaving -= leaves ? 1 : 0;
+    arena->copying_out -= leaves ? 1 : 0;
+  }
   if (FinishIfGone(*tensor)) return;
   if (event.whole) {
     tensor->on_host = true;
@@ -439,6 +444,9 @@ void Planner::State::On(const Cleaned& event) {
     tensor->quiet = false;
   }
   Reindex(*tensor);
+  // Unless it was used meanwhile; then whoever wanted its room looks again.
+  if (leaves && EvictionIndex::Contains(*tensor) && !tensor->dirty())
+    EvictAll(*arena, {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
 }
 
 void Planner::State::On(const CopiedIn& event) {
@@ -447,6 +455,7 @@ void Planner::State::On(const CopiedIn& event) {
   Device& device = devices_[ToInt(tensor->device)];
   device.in -= tensor->size;
   --device.ins;
+  if (!tensor->prefetched) EndWait(tensor->client);
   HostRoomCame();
   if (std::exchange(demand_held_, false) || tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
@@ -470,6 +479,8 @@ void Planner::State::On(const CopiedIn& event) {
   FreeHost(*tensor);
   SetInUse(*tensor, false);
   tensor->residency = Residency::kLost;
+  // A get on another device waited until it could be taken from here.
+  if (tensor->waiting) Fail(FetchOf(*tensor), ErrorCode::kLost, "the tensor's bytes are lost");
 }
 
 void Planner::State::On(const TimePassed&) {

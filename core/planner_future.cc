@@ -16,11 +16,25 @@ Duration Planner::State::BothCopies(Bytes size) const {
 
 void Planner::State::Predict(Client& client, Tensor& tensor) {
   const Forecast::Told told = client.forecast.Put(&tensor.logical);
-  if (tensor.use_kind != UseKind::kUnknown || tensor.never) return;  // a hint knows better
+  if (tensor.never) return;
+  if (tensor.use_kind != UseKind::kUnknown) {  // a hint knows better
+    client.tells_times = tensor.use_kind == UseKind::kAt;
+    return;
+  }
   if (told.source == Forecast::Source::kNothing) return;
+  tensor.dies = told.freed;
+  // Beside hints by time the same, so that they can be compared.
+  if (client.tells_times && told.source == Forecast::Source::kLearned) {
+    tensor.predicted = true;
+    tensor.use_kind = UseKind::kAt;
+    tensor.use_key =
+        OwnTime(client).time_since_epoch().count() +
+        static_cast<int64_t>(static_cast<double>(told.position - client.forecast.position()) *
+                             client.forecast.seconds_per_position() * 1e9);
+    return;
+  }
   tensor.use_kind = UseKind::kLearned;
   tensor.use_key = told.position;
-  tensor.dies = told.freed;
 }
 
 Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
@@ -41,16 +55,19 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   const auto found = clients_.find(tensor.client);
   if (found == clients_.end()) return why;
   const Client& client = *found->second;
+  const Tick own_time = OwnTime(client) + (client.waits > 0 ? Duration{0} : now - now_);
   why.predictions_right = client.stats.predictions_right;
   why.predictions_wrong = client.stats.predictions_wrong;
   if (const Arena* arena = client.arenas[ToInt(tensor.device)].get();
       arena != nullptr && EvictionIndex::Contains(tensor))
-    why.value = arena->index.Value(tensor, now, options_.link);
+    why.value = arena->index.Value(tensor, own_time, options_.link);
   if (tensor.never) return why.future = Future::kHintedNever, why;
   switch (tensor.use_kind) {
     case UseKind::kAt:
-      why.future = Future::kHintedTime;
-      why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - now);
+      why.future = !tensor.predicted ? Future::kHintedTime
+                   : tensor.dies     ? Future::kLearnedFreed
+                                     : Future::kLearned;
+      why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - own_time);
       break;
     case UseKind::kOrder: why.future = Future::kHintedOrder; break;
     case UseKind::kLearned:
@@ -62,7 +79,7 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
       break;
     case UseKind::kUnknown:
       if (options_.policy == Policy::kValue)
-        why.last_put_ago = now - Tick(Duration(-tensor.use_key));
+        why.last_put_ago = own_time - Tick(Duration(-tensor.use_key));
       break;
   }
   return why;

@@ -1,5 +1,7 @@
 // What the planner proposes: room for requests, prefetch, pre-cleaning.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "core/check.h"
 #include "core/planner_state.h"
@@ -17,32 +19,23 @@ constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
 // A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
-constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 // Of what an arena holds, clean tensors worth so much are enough to serve the next requests at
 // once.
 constexpr uint64_t kCleanShare = 2;  // a half
 // Of a budget, so much in use is filling up.
-constexpr uint64_t kFillingShare = 2;  // a half
+constexpr uint64_t kFillingShare = 16;  // a half
+// What giving slabs back and adding them elsewhere takes.
+constexpr Duration kRenewal = std::chrono::microseconds(500);
+// Of a slab, so much is a request that is worth moving slabs for.
+constexpr uint64_t kLargeShare = 8;  // an eighth
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
+constexpr size_t kReadyBlocks = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
 constexpr uint64_t kUsefulExcess = 2;
-// Bounds the work of a request much larger than the tensors that make way for it.
-constexpr size_t kMostEvictedAtOnce = 4096;
-// Other arenas whose slabs are looked at for one that can be emptied.
-constexpr size_t kReclaimsTried = 8;
 
-template <typename... Bytess>
-Bytes Least(Bytes first, Bytess... rest) {
-  return std::min({first, rest...});
-}
-
-Bytes Minus(Bytes a, Bytes b) {
-  return a > b ? a - b : Bytes{0};
-}
-
-Bytes RoundDown(Bytes bytes, Bytes unit) {
-  return Bytes(bytes.count() / unit.count() * unit.count());
+double Seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
 }
 
 // Without a copy: it is not needed, is on the host as it is, or is made anew more cheaply.
@@ -85,7 +78,7 @@ void Planner::State::ServeTouched() {
 void Planner::State::Serve(Arena& arena) {
   EndVacating(arena);
   Shrink(arena);
-  while (!arena.waiting.empty() && !arena.vacating) {
+  while (!arena.waiting.empty() && arena.vacating.empty()) {
     const Request& request = requests_.at(arena.waiting.front());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
       WakeAt(now_ + RetryAfter());
@@ -100,6 +93,7 @@ void Planner::State::Serve(Arena& arena) {
     break;
   }
   if (arena.waiting.empty()) {
+    GrowAhead(arena);
     Prefetch(arena);
   } else if (!HelpIsNear(arena)) {
     FailImpatient(arena);
@@ -143,6 +137,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   const auto block = arena.map.Allocate(request.size, 0);
   if (!block) return false;
   arena.growing = true;
+  arena.ready = std::max(request.size, Bytes(arena.ready.count() / 256 * 255));
   Client& client = *FindClient(request.client);
   Tensor& tensor = catalog_.Add();
   tensor.size = request.size;
@@ -196,6 +191,7 @@ void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
   tensor.residency = Residency::kArriving;
   tensor.copying = true;
   tensor.prefetched = !demand;
+  if (demand) BeginWait(tensor.client);
   plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.host_block),
                           arena.map.OffsetOf(tensor.device_block), tensor.size, demand});
 }
@@ -205,7 +201,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (arena.adding) return true;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   if (AddSlabFor(arena, need)) return true;
-  if (arena.leaving > 0) return true;
+  if (arena.leaving > 0 || arena.being_removed > Bytes{0}) return true;
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);
@@ -214,7 +210,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
     return true;
   }
   if (now_ < arena.reclaim_after) return false;
-  if (ReclaimFor(arena, need)) {
+  if (RenewSlabsFor(arena, need) || EmptySlabsFor(arena, need) || ReclaimFor(arena, need)) {
     arena.reclaim_wait = {};
     return true;
   }
@@ -228,6 +224,12 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   const EvictionIndex::Limits any{.useful = arena.growing ? kUsefulExcess : 1};
+  // Slabs of its own, or of others who miss them less, may come to serve a large request.
+  if (need.count() * kLargeShare >= SlabSize(arena).count()) {
+    const double harm = WorthRenewing(arena, need, any);
+    if (RenewSlabsFor(arena, need, harm)) return true;
+    if (std::isfinite(harm) && ReclaimFor(arena, need, harm)) return true;
+  }
   if (EvictRun(arena, need, any, SpareCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
   // at the cost of copies that make others clean.
@@ -238,74 +240,25 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   return false;
 }
 
-std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Arena& arena,
-                                                                      Bytes need) const {
-  // The lowest range without memory that, with the hole before it, takes the request.
-  for (auto range = arena.map.Absent(options_.granularity); range;) {
-    const auto [offset, size] = *range;
-    const Bytes missing = Minus(need, arena.map.FreeBefore(offset)).RoundUp(options_.granularity);
-    if (size >= missing) return SlabPlace{offset, std::max(missing, options_.granularity), size};
-    range = arena.map.Absent(need);
-    if (range && range->first == offset) return std::nullopt;
+// The harm of the best run, less what moving slabs takes.
+double Planner::State::WorthRenewing(const Arena& arena, Bytes need,
+                                     const EvictionIndex::Limits& limits) const {
+  const Tick own_time = OwnTime(arena);
+  const auto run = arena.index.FindRun(arena.map, need, own_time, options_.link, limits);
+  if (run.empty()) return std::numeric_limits<double>::infinity();
+  double harm = 0;
+  Duration copies{0};
+  for (const uint32_t row : run) {
+    harm += arena.index.Harm(catalog_[row], own_time, options_.link);
+    copies += BothCopies(catalog_[row].size);
   }
-  return std::nullopt;
-}
-
-Bytes Planner::State::SlabBudgetLeft(const Arena& arena) const {
-  const Client& client = *clients_.at(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const size_t device = ToInt(arena.device);
-  return Least(Minus(client.budgets.device, arena.charged),
-               Minus(tenant.budgets.device, tenant.device_held[device]),
-               Minus(devices_[device].limit, devices_[device].held));
-}
-
-bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
-  if (now_ < arena.backoff_until) return false;
-  const auto place = PlaceForSlab(arena, need);
-  if (!place) return false;
-  const Bytes slab =
-      RoundDown(Least(std::max(options_.slab, place->missing), SlabBudgetLeft(arena), place->room),
-                options_.granularity);
-  if (slab < place->missing) return false;
-  AddSlabAt(arena, place->offset, slab);
-  return true;
-}
-
-void Planner::State::AddSlabAt(Arena& arena, Bytes offset, Bytes size) {
-  arena.adding = true;
-  arena.trimming = false;
-  Charge(arena, size);
-  plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
-}
-
-bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
-  if (now_ < arena.backoff_until) return false;
-  const auto range = arena.map.Absent(options_.granularity);
-  if (!range) return false;
-  const auto [offset, room] = *range;
-  const Bytes slab = RoundDown(Least(SlabBudgetLeft(arena), room), options_.granularity);
-  if (slab == Bytes{0}) return false;
-  Bytes reach = slab;
-  std::vector<uint32_t> rows;
-  ExtentMap::Block block = arena.map.At(offset);
-  while (reach < need) {
-    block = arena.map.Before(block);
-    if (block == ExtentMap::kNone || rows.size() >= kMostEvictedAtOnce) return false;
-    reach += arena.map.SizeOf(block);
-    if (arena.map.KindOf(block) == ExtentMap::Kind::kFree) continue;
-    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
-    rows.push_back(arena.map.OwnerOf(block));
-    if (!EvictionIndex::Contains(catalog_[rows.back()])) return false;
-  }
-  if (!EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
-  AddSlabAt(arena, offset, slab);
-  return true;
+  return harm * (1 - Seconds(kRenewal) / Seconds(copies));
 }
 
 bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits,
                               SpareCopies spare) {
-  return EvictAll(arena, arena.index.FindRun(arena.map, need, now_, options_.link, limits), spare);
+  return EvictAll(
+      arena, arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, limits), spare);
 }
 
 bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare) {
@@ -326,6 +279,7 @@ bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, S
       Evict(arena, tensor);
       continue;
     }
+    if (tensor.cleaning) continue;
     tensor.copying = false;
     if (tensor.dirty()) {
       FreeHost(tensor);
@@ -340,6 +294,11 @@ bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, S
 void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   ++arena.leaving;
   if (options_.policy == Policy::kGdsf) arena.index.Age(tensor);
+  if (tensor.cleaning) {
+    ++arena.copying_out;
+    tensor.leaves = true;
+    return;
+  }
   tensor.residency = Residency::kLeaving;
   if (CanDrop(tensor)) {
     tensor.giving_up = tensor.dirty() && !tensor.never;
@@ -377,154 +336,36 @@ void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
                            host_.OffsetOf(tensor.host_block), tensor.size, true, held});
 }
 
-// The client has nothing more to give up: memory that others hold and do not use may serve it.
-bool Planner::State::ReclaimFor(Arena& arena, Bytes need) {
-  const Client& client = *FindClient(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const size_t device = ToInt(arena.device);
-  const auto place = PlaceForSlab(arena, need);
-  if (!place || arena.charged + place->missing > client.budgets.device) return false;
-  const bool tenant_full = tenant.device_held[device] + place->missing > tenant.budgets.device;
-  std::vector<Arena*> idle;
-  for (const auto& [id, other_client] : clients_) {
-    Arena* other = other_client->arenas[device].get();
-    if (other == nullptr || other == &arena) continue;
-    // A full tenant can only be helped by its own; a full device by anybody.
-    if (tenant_full && other_client->tenant != client.tenant) continue;
-    // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
-    const bool older = !other->waiting.empty() && other->waiting.front() < arena.waiting.front();
-    if (older) continue;
-    // What it is being given room with is no spare.
-    if (!other->waiting.empty() && (other->adding || other->leaving > 0)) continue;
-    if (other->being_removed > Bytes{0} || other->vacating) return true;  // help is under way
-    if (GiveBackFreePiece(*other)) return true;
-    if (other->index.size() > 0 && other->leaving == 0) idle.push_back(other);
-  }
-  std::stable_sort(idle.begin(), idle.end(),
-                   [](const Arena* a, const Arena* b) { return a->charged > b->charged; });
-  for (size_t i = 0; i < std::min(idle.size(), kReclaimsTried); ++i) {
-    for (const auto& piece : idle[i]->pieces) {
-      if (EvictPiece(*idle[i], piece)) return true;
-    }
-  }
-  return false;
-}
-
-bool Planner::State::GiveBackFreePiece(Arena& arena) {
-  for (size_t i = 0; i < arena.pieces.size(); ++i) {
-    const auto [offset, size] = arena.pieces[i];
-    if (!arena.map.IsFree(offset, size)) continue;
-    arena.map.RetirePiece(offset, size);
-    arena.pieces.erase(arena.pieces.begin() + static_cast<ptrdiff_t>(i));
-    arena.removing[offset] = size;
-    arena.being_removed += size;
-    tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] += size;
-    plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
-    return true;
-  }
-  return false;
-}
-
-bool Planner::State::EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece) {
-  std::vector<uint32_t> rows;
-  for (ExtentMap::Block block = arena.map.At(piece.first);
-       block != ExtentMap::kNone && arena.map.OffsetOf(block) < piece.first + piece.second;
-       block = arena.map.After(block)) {
-    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) continue;
-    const uint32_t row = arena.map.OwnerOf(block);
-    if (!EvictionIndex::Contains(catalog_[row])) return false;
-    rows.push_back(row);
-  }
-  if (!EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
-  arena.vacating = piece;
-  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] += piece.second;
-  return true;
-}
-
-void Planner::State::EndVacating(Arena& arena) {
-  if (!arena.vacating || arena.leaving > 0) return;
-  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] -=
-      arena.vacating->second;
-  arena.vacating.reset();
-  // A get may have rescued one of those that lived there: then whoever wants the slab tries again.
-  GiveBackFreePiece(arena);
-}
-
-bool Planner::State::IsOverBudget(const Arena& arena) {
-  const Client& client = *FindClient(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const size_t device = ToInt(arena.device);
-  const Bytes vacating = arena.vacating ? arena.vacating->second : Bytes{0};
-  return arena.charged - arena.being_removed - vacating > client.budgets.device ||
-         tenant.device_held[device] - tenant.device_going[device] > tenant.budgets.device ||
-         IsOverLimit(device);
-}
-
-bool Planner::State::IsOverLimit(size_t device) const {
-  Bytes held = devices_[device].held;
-  if (held <= devices_[device].limit) return false;
-  for (const auto& [id, tenant] : tenants_) held -= tenant.device_going[device];
-  return held > devices_[device].limit;
-}
-
-// A lowered limit: gives memory back, slab by slab.
-void Planner::State::Shrink(Arena& arena) {
-  while (arena.trimming && GiveBackFreePiece(arena)) {
-  }
-  while (IsOverBudget(arena) && GiveBackFreePiece(arena)) {
-  }
-  if (!IsOverBudget(arena) || arena.leaving > 0 || now_ < arena.shrink_after) return;
-  for (const auto& piece : arena.pieces) {
-    if (EvictPiece(arena, piece)) return;
-  }
-  // Something of every slab is in use, or the host is full.
-  arena.shrink_after = now_ + kShrinkRetry;
-  WakeAt(arena.shrink_after);
-  active_arenas_.insert(&arena);
-}
-
 void Planner::State::Prefetch(Arena& arena) {
-  if (!options_.prefetch || !arena.consuming || IsOverBudget(arena)) return;
+  if (!options_.prefetch || !arena.consuming || ExcessOf(arena) > Bytes{0}) return;
   const Device& device = devices_[ToInt(arena.device)];
+  const Forecast& forecast = FindClient(arena.client)->forecast;
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > 0 || arena.adding) return;  // room is being made: look again then
-    const bool by_order = !arena.due_order.empty() || !arena.due_learned.empty();
     const auto& due = !arena.due_order.empty()     ? arena.due_order
                       : !arena.due_learned.empty() ? arena.due_learned
                                                    : arena.due_at;
     if (due.empty()) return;
-    const Tensor& next = *catalog_.Find(due.begin()->second);
-    const bool refuted = next.use_kind == UseKind::kLearned && Forecast::IsAssumed(next.use_key) &&
-                         !FindClient(arena.client)->forecast.Assumes();
-    if (refuted) return;
-    if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
-    bool is_due = true;
-    if (!by_order) {
-      // In time for the copy, and as long again for what is queued before it.
-      const auto copy = std::chrono::duration_cast<Duration>(
-          std::chrono::duration<double>(static_cast<double>((next.size + device.in).count()) /
-                                        options_.link.up_bytes_per_second));
-      const Tick start = Tick(Duration(next.use_key)) - 2 * (options_.link.latency + copy);
-      is_due = now_ >= start;
-      if (!is_due) {
-        WakeAt(start);
-        active_arenas_.insert(&arena);
-      }
+    Tensor& next = *catalog_.Find(due.begin()->second);
+    if (next.use_kind == UseKind::kLearned && forecast.Refutes(next.logical, next.use_key)) {
+      if (Forecast::IsAssumed(next.use_key)) return;  // it may hold again
+      Unlist(next);
+      continue;
     }
-    if (!PrefetchNext(arena, next, is_due)) return;
+    if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
+    if (!PrefetchNext(arena, next)) return;
   }
 }
 
-bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next, bool due) {
+bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
   const auto block = arena.map.Allocate(next.size, Catalog::RowOf(next.id));
   if (!block) {
-    if (!due) return false;
     // Do no harm: only what is needed later, and leaves without a copy, makes way.
     EvictionIndex::Limits limits;
     limits.clean_only = true;
     limits.later_than = &next;
     if (!EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits, SpareCopies::kKeep)) {
-      const auto dirty = arena.index.BestDirty(now_, options_.link);
+      const auto dirty = arena.index.BestDirty(OwnTime(arena), options_.link);
       if (dirty && EvictionIndex::IsLater(catalog_[*dirty], next))
         arena.short_until = now_ + kShortFor;
     }
@@ -546,26 +387,47 @@ void Planner::State::Preclean(Arena& arena) {
   const bool pressed = now_ < arena.pressed_until;
   if (!pressed && !filling) return;
   if (now_ < host_short_until_) return;
+  // What somebody waits for goes first.
+  if (!arena.waiting.empty()) return;
   if (!arena.growing && now_ >= arena.short_until) return;
   active_arenas_.insert(&arena);
-  Device& device = devices_[ToInt(arena.device)];
   for (int i = 0; i < kCleansPerServe; ++i) {
     if (arena.index.clean_bytes() * kCleanShare >= arena.map.held()) return;
-    const auto row = arena.index.BestDirty(now_, options_.link);
-    if (!row) return;
-    Tensor& tensor = catalog_[*row];
-    if (!pressed && !KnowsAhead(tensor)) return;
-    if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return;
-    if (!AllocateHost(tensor, SpareCopies::kKeep)) return;
-    tensor.copying = true;
-    tensor.put_seen = false;
-    Reindex(tensor);
-    device.out += tensor.size;
-    ++device.outs;
-    Count(tensor.client, &PlannerStats::out, tensor.size);
-    plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                           host_.OffsetOf(tensor.host_block), tensor.size});
+    if (!CleanNextRun(arena)) return;
   }
+}
+
+// Runs, not tensors: room must be contiguous, and one that is dirty among the clean spoils it.
+bool Planner::State::CleanNextRun(Arena& arena) {
+  const Tick own_time = OwnTime(arena);
+  const auto seed = arena.index.BestDirty(own_time, options_.link);
+  if (!seed || !CleanAhead(arena, catalog_[*seed])) return false;
+  const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
+  for (const uint32_t row :
+       arena.index.RunAround(arena.map, *seed, arena.ready, own_time, options_.link, limits)) {
+    Tensor& tensor = catalog_[row];
+    if (!EvictionIndex::Contains(tensor) || !tensor.dirty()) continue;
+    if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
+    if (!CleanAhead(arena, tensor)) return false;
+  }
+  return true;
+}
+
+bool Planner::State::CleanAhead(Arena& arena, Tensor& tensor) {
+  Device& device = devices_[ToInt(arena.device)];
+  if (now_ >= arena.pressed_until && !KnowsAhead(tensor)) return false;
+  if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return false;
+  if (!AllocateHost(tensor, SpareCopies::kKeep)) return false;
+  tensor.copying = true;
+  tensor.cleaning = true;
+  tensor.put_seen = false;
+  Reindex(tensor);
+  device.out += tensor.size;
+  ++device.outs;
+  Count(tensor.client, &PlannerStats::out, tensor.size);
+  plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
+                         host_.OffsetOf(tensor.host_block), tensor.size});
+  return true;
 }
 
 }  // namespace ravenstore::core

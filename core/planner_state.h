@@ -6,6 +6,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -50,8 +51,13 @@ class Planner::State {
     Bytes in_use;
     uint64_t tensors = 0;
     Forecast forecast;
+    bool tells_times = false;                    // the last hint was a time
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
     std::vector<TensorId> slots;
+    // Requests that wait, and promised copies that have not arrived.
+    uint32_t waits = 0;
+    Tick waiting_since{};  // if waits > 0
+    Duration stood{0};     // how long it has waited in all, before that
     // Of tensors that are on their device, oldest first: host room that can be had. Ids that are no
     // longer such stay in until they are come across.
     std::deque<TensorId> host_copies;
@@ -86,6 +92,7 @@ class Planner::State {
     std::map<ClientId, Bytes> in_use;
     std::map<ClientId, Bytes> host_used;
     std::map<ClientId, uint64_t> tensors;
+    std::map<ClientId, uint32_t> waits;
     std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
     std::map<std::pair<ClientId, DeviceId>, size_t> listed;
     Bytes host;
@@ -139,42 +146,73 @@ class Planner::State {
   bool MakeRoom(Arena& arena, const Request& request);
   // Begins to evict what makes `need` contiguous bytes.
   bool FindVictims(Arena& arena, Bytes need);
-  // Where a slab would serve a request: how much of it is missing there, and how much room there
-  // is.
+  bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
+  // All of the rows, or none: half a run is harm without use.
+  bool EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare);
+  void Evict(Arena& arena, Tensor& tensor);
+  // For a fetch on another device than the tensor's: false while it has not left there.
+  bool BringAway(Tensor& tensor);
+  void StartCopyOut(Arena& arena, Tensor& tensor, bool held);
+  double WorthRenewing(const Arena& arena, Bytes need, const EvictionIndex::Limits& limits) const;
+  void Prefetch(Arena& arena);
+  bool PrefetchNext(Arena& arena, const Tensor& next);
+  bool KnowsAhead(const Tensor& tensor);
+  void Preclean(Arena& arena);
+  // Copies out what leaves next and is dirty; false: no more for now.
+  bool CleanNextRun(Arena& arena);
+  bool CleanAhead(Arena& arena, Tensor& tensor);
+  void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
+
+  // Slabs (planner_slabs.cc).
+  // Where a slab would serve a request: how much of it is missing there, how much room there is,
+  // and what would then be free in one piece.
   struct SlabPlace {
     Bytes offset;
     Bytes missing;
     Bytes room;
+    Range reach;
   };
+  // The place where the least is missing.
   std::optional<SlabPlace> PlaceForSlab(const Arena& arena, Bytes need) const;
   // What budgets and the device leave for more slabs of the arena.
   Bytes SlabBudgetLeft(const Arena& arena) const;
+  // Of the arena's next slab: not so small that they become many.
+  Bytes SlabSize(const Arena& arena) const;
+  void GrowAhead(Arena& arena);
   bool AddSlabFor(Arena& arena, Bytes need);
   void AddSlabAt(Arena& arena, Bytes offset, Bytes size);
   // Neither the slabs nor the budget's rest take the request, but both together do: evicts what
   // lies before the range without memory and adds the rest as a slab behind it.
   bool AddSlabAndEvictFor(Arena& arena, Bytes need);
-  bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
-  // All of the rows, or none: half a run is harm without use.
-  bool EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare);
-  void Evict(Arena& arena, Tensor& tensor);
-  bool ReclaimFor(Arena& arena, Bytes need);
-  // For a fetch on another device than the tensor's: false while it has not left there.
-  bool BringAway(Tensor& tensor);
-  void StartCopyOut(Arena& arena, Tensor& tensor, bool held);
-  bool EvictPiece(Arena& arena, std::pair<Bytes, Bytes> piece);
-  bool GiveBackFreePiece(Arena& arena);
-  // Gives the slab back that was being emptied, once all have left it.
+  bool ReclaimFor(Arena& arena, Bytes need,
+                  double at_most = std::numeric_limits<double>::infinity());
+  // The room is there or can be made, but not in one piece: slabs elsewhere in the arena are given
+  // back, and come again where they make it one. Not if that does more harm than `at_most`.
+  bool RenewSlabsFor(Arena& arena, Bytes need,
+                     double at_most = std::numeric_limits<double>::infinity());
+  // The last resort: all that can leaves, and slabs come again in one piece.
+  bool EmptySlabsFor(Arena& arena, Bytes need);
+  // A slab that can be emptied, what lives there, and the harm of its leaving.
+  struct Emptying {
+    Range piece;
+    std::vector<uint32_t> rows;
+    double harm = 0;
+  };
+  // Cheapest first; those that overlap `spared` are left out.
+  std::vector<Emptying> Emptyable(const Arena& arena, const Range& spared) const;
+  // Of these, as many as hold `wanted` bytes, or all.
+  std::vector<Emptying> Cheapest(const Arena& arena, Bytes wanted, const Range& spared = {}) const;
+  // Begins to empty them, so that they can be given back.
+  bool Vacate(Arena& arena, const std::vector<Emptying>& chosen);
+  // Gives the slabs back that were being emptied, once all have left them.
   void EndVacating(Arena& arena);
-  bool IsOverBudget(const Arena& arena);
-  // More is held of the device than DeviceLimit left, not counting what is going.
-  bool IsOverLimit(size_t device) const;
+  bool GiveBackFreePiece(Arena& arena);
+  bool GiveBack(Arena& arena, Range piece);
+  // Bytes of the arena's tenant on its device that are being emptied or given back.
+  Bytes& Going(const Arena& arena);
+  // What the arena holds beyond its budgets, and of what its tenant or everybody does its share.
+  Bytes ExcessOf(const Arena& arena) const;
   void Shrink(Arena& arena);
-  void Prefetch(Arena& arena);
-  bool PrefetchNext(Arena& arena, const Tensor& next, bool due);
-  bool KnowsAhead(const Tensor& tensor);
-  void Preclean(Arena& arena);
-  void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
 
   // Books (planner_books.cc).
   Client* FindClient(ClientId client);
@@ -182,6 +220,12 @@ class Planner::State {
   Arena* ArenaOf(const Tensor& tensor) { return ArenaOf(tensor.client, tensor.device); }
   void SetInUse(Tensor& tensor, bool in_use);
   void SetNextUse(Tensor& tensor, const NextUse& next_use);
+  // A client's own time stands while it waits for the store: what it said will happen in 5 ms
+  // happens 5 ms of its own later. Next uses by time are kept in it.
+  Tick OwnTime(const Client& client) const;
+  Tick OwnTime(const Arena& arena) const { return OwnTime(*clients_.at(arena.client)); }
+  void BeginWait(ClientId client);
+  void EndWait(ClientId client);
   // Without a hint: what the client did before says when.
   void Predict(Client& client, Tensor& tensor);
   std::set<std::pair<int64_t, TensorId>>& DueList(Arena& arena, UseKind kind);
@@ -221,6 +265,8 @@ class Planner::State {
   void Enqueue(Request request);
   // Takes the request out of the books; the caller answered it.
   void Dequeue(const Request& request);
+  // REQUIRES: tensor.waiting.
+  const Request& FetchOf(const Tensor& tensor) const;
   void Fail(const Request& request, ErrorCode code, const std::string& message);
   // Whether what is under way helps the first request of the arena at once, not after a copy.
   bool HelpIsNear(const Arena& arena) const;

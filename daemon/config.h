@@ -20,7 +20,7 @@ struct Config {
   // [devices]
   std::string backend = "auto";    // "cuda", "host", "auto"
   std::vector<std::string> uuids;  // empty: all that the driver shows
-  core::Bytes slab = core::MiB(256);
+  core::Bytes slab = core::MiB(64);
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;

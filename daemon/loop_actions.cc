@@ -242,7 +242,8 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
   Lanes& lanes = lanes_[ToInt(device)];
   const device::Arena& arena = *session->attachment().arenas[ToInt(device)];
   move.job = lanes.out->Submit(Cut(host_pool_->base(), to, host_pieces_, arena.base(), from,
-                                   session->pieces[ToInt(device)], size, options_.transfers.chunk),
+                                   session->pieces[ToInt(device)], size,
+                                   options_.transfers.ChunkOf(urgent)),
                                urgent, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
 }
@@ -295,7 +296,7 @@ void Loop::Do(const core::CopyIn& action) {
             .device_offset = action.to};
   move.job = lanes.in->Submit(
       Cut(arena.base(), action.to, session->pieces[ToInt(action.device)], host_pool_->base(),
-          action.from, host_pieces_, action.size, options_.transfers.chunk),
+          action.from, host_pieces_, action.size, options_.transfers.ChunkOf(action.demand)),
       action.demand, nullptr, 0);
   lanes.in_moves.emplace(move.job, move);
   arriving_[action.tensor] = {action.device, move.job};

@@ -132,7 +132,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     planner.device_capacity.push_back(RoundDown(total - reserve, planner.granularity));
     // Twice as many addresses as there is memory: slabs that others took from between two of a
     // client's leave gaps, and a large tensor needs its addresses in one piece all the same.
-    planner.arena.push_back(std::min(planner.device_capacity.back() * 2, arena_most));
+    planner.arena.push_back(std::min(planner.device_capacity.back() * 4, arena_most));
   }
   const Bytes pool =
       config_.pool_size == Bytes{0} ? Bytes(MachineMemory().count() / 4) : config_.pool_size;

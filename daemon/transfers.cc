@@ -104,7 +104,8 @@ bool TransferLane::Enqueue() {
     const JobId id = queue->front();
     Job& job = jobs_.at(id);
     const Piece& piece = job.pieces[job.next];
-    if (!in_flight_.empty() && in_flight_bytes_ + piece.bytes > options_.in_flight) break;
+    const Bytes most = options_.InFlightOf(job.demand);
+    if (!in_flight_.empty() && in_flight_bytes_ + piece.bytes > most) break;
     if (!channel_->Copy(piece.to, piece.from, piece.bytes).ok()) {
       FailAll();
       return true;

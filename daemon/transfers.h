@@ -1,7 +1,8 @@
 // The copies of one device in one direction: chunked, bounded in flight, demands first.
 //
 // A job is cut into pieces of at most `chunk` bytes that straddle no slab; no more than `in_flight`
-// bytes are queued on the channel at once, so that a demand waits for at most those. Completion is
+// bytes, of what nobody waits for half, are queued on the channel at once, so that a demand waits
+// for at most those. Completion is
 // a word that the channel writes and the planner loop reads; nothing here blocks.
 //
 // Owns: the channel and the queued jobs. Threads: the planner loop.
@@ -29,6 +30,10 @@ class TransferLane {
     core::Bytes chunk = core::MiB(16);
     core::Bytes in_flight = core::MiB(32);
     uint32_t in_flight_copies = 64;
+    // What nobody waits for goes in halves, so that it delays a demand half as long.
+    core::Bytes ChunkOf(bool demand) const { return demand ? chunk : Half(chunk); }
+    core::Bytes InFlightOf(bool demand) const { return demand ? in_flight : Half(in_flight); }
+    static core::Bytes Half(core::Bytes bytes) { return core::Bytes(bytes.count() / 2); }
   };
   struct Piece {
     std::byte* to;

@@ -65,6 +65,8 @@ class Lane {
  private:
   static constexpr core::Bytes kChunk = core::MiB(16);
   static constexpr core::Bytes kInFlight = core::MiB(32);
+  static constexpr core::Bytes kBackgroundChunk = core::MiB(8);
+  static constexpr core::Bytes kBackgroundInFlight = core::MiB(16);
   static constexpr size_t kCopiesInFlight = 64;
   struct Piece {
     Job job;  // with what is left after it
@@ -74,11 +76,13 @@ class Lane {
   // What is in flight goes over the link in order: a demand waits for it.
   void Enqueue() {
     while (!demands_.empty() || !background_.empty()) {
-      auto& queue = demands_.empty() ? background_ : demands_;
+      const bool demand = !demands_.empty();
+      auto& queue = demand ? demands_ : background_;
       Job& job = queue.front();
-      const core::Bytes chunk = std::min(job.left, kChunk);
+      const core::Bytes chunk = std::min(job.left, demand ? kChunk : kBackgroundChunk);
       if (flight_.size() >= kCopiesInFlight) return;
-      if (!flight_.empty() && flight_bytes_ + chunk > kInFlight) return;
+      if (!flight_.empty() && flight_bytes_ + chunk > (demand ? kInFlight : kBackgroundInFlight))
+        return;
       job.left -= chunk;
       flight_.push_back({job, chunk});
       flight_bytes_ += chunk;

@@ -46,7 +46,7 @@ class Simulator {
 
  private:
   enum class State : uint8_t { kNone, kInUse, kIdle, kLeaving, kAway, kFetching, kFreed };
-  enum class EventKind : uint8_t { kClient, kUpEnd, kDownEnd, kUpKnown, kDownKnown, kWake };
+  enum class EventKind : uint8_t { kClient, kUpEnd, kDownEnd, kUpKnown, kDownKnown, kSlab, kWake };
 
   struct Row {
     TensorId id{};
@@ -86,9 +86,9 @@ class Simulator {
     options.preclean = setup.preclean;
     options.granularity = kGranularity;
     options.device_capacity = {budget};
-    options.arena = {budget * 2};  // as the daemon
+    options.arena = {budget * 4};  // as the daemon
     options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
-    options.host_ahead = Bytes{0};
+    options.host_ahead = options.host_capacity;
     options.link = {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
     return options;
   }
@@ -104,10 +104,13 @@ class Simulator {
   // Takes the event to the planner and does what it proposes, and what that leads to.
   void Tell(const core::Event& event);
   void Do(const core::AddSlab& action) {
-    Later(core::SlabAdded{action.client, action.device, action.offset, action.size});
+    const core::SlabAdded added{action.client, action.device, action.offset, action.size};
+    grown_ += action.size;
+    if (grown_ <= budget_) return Later(added);
+    SlabLater(added);
   }
   void Do(const core::RemoveSlab& action) {
-    Later(core::SlabRemoved{action.client, action.device, action.offset});
+    SlabLater(core::SlabRemoved{action.client, action.device, action.offset});
   }
   void Do(const core::GrowHost& action) { Later(core::HostGrown{action.offset, action.size}); }
   void Do(const core::Grant& action);
@@ -120,6 +123,10 @@ class Simulator {
   void Do(const core::Clean& action);
   void Do(const core::CopyIn& action);
   void Later(core::Event event) { told_.push_back(std::move(event)); }
+  void SlabLater(core::Event event) {
+    slab_events_.push_back(std::move(event));
+    Schedule(now_ + setup_.hardware.per_slab, EventKind::kSlab);
+  }
   void Fail(const std::string& why) {
     if (outcome_.failure.empty()) outcome_.failure = why;
   }
@@ -164,7 +171,9 @@ class Simulator {
   std::deque<core::Event> told_;
   Lane up_;
   Lane down_;
-  std::deque<Lane::Job> up_known_;  // done, but not yet known to be
+  Bytes grown_;                          // slabs made so far
+  std::deque<core::Event> slab_events_;  // in the order in which they happen
+  std::deque<Lane::Job> up_known_;       // done, but not yet known to be
   std::deque<Lane::Job> down_known_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
@@ -423,6 +432,12 @@ Outcome Simulator::Run() {
         const Lane::Job job = known.front();
         known.pop_front();
         CopyKnown(job);
+        break;
+      }
+      case EventKind::kSlab: {
+        const core::Event done = std::move(slab_events_.front());
+        slab_events_.pop_front();
+        Tell(done);
         break;
       }
       case EventKind::kWake:

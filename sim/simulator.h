@@ -4,7 +4,9 @@
 // The executor's part is a model of the daemon's: leases change hands at once, copies go chunk by
 // chunk over one channel in each direction, demands before the rest, and what is done is known a
 // little later. Each client's stream runs its calls in order; a get or a create that must wait
-// stalls it. Clients share the device's memory and the links, not its processors.
+// stalls it. Slabs take their time, but for the first that fill the device: a job pays for those
+// once, at its start, whatever is decided. Clients share the device's memory and the links, not its
+// processors.
 //
 // Threads: one at a time. The same input gives the same result.
 #pragma once

@@ -19,7 +19,7 @@ TEST(ExtentMapTest, GivesNothingWithoutMemory) {
   ExtentMap map(Units(100));
   EXPECT_FALSE(map.Allocate(Units(1), 0).has_value());
   EXPECT_EQ(map.LargestHole(), Bytes(0));
-  EXPECT_EQ(map.Absent(Bytes(1)), std::pair(Bytes(0), Units(100)));
+  EXPECT_EQ(map.AbsentFrom(Bytes(0)), std::pair(Bytes(0), Units(100)));
   map.CheckInvariants();
 }
 
@@ -76,10 +76,10 @@ TEST(ExtentMapTest, ARetiredPieceIsNeitherFreeNorAbsentUntilItIsRemoved) {
   EXPECT_EQ(map.held(), Units(20));
   EXPECT_FALSE(map.IsFree(Units(10), Units(10)));
   EXPECT_FALSE(map.Allocate(Units(11), 0).has_value());
-  EXPECT_FALSE(map.Absent(Units(1)).has_value());
+  EXPECT_FALSE(map.AbsentFrom(Bytes(0)).has_value());
   map.CheckInvariants();
   map.RemovePiece(Units(10), Units(10));
-  EXPECT_EQ(map.Absent(Units(1)), std::pair(Units(10), Units(10)));
+  EXPECT_EQ(map.AbsentFrom(Units(1)), std::pair(Units(10), Units(10)));
   map.CheckInvariants();
   map.AddPiece(Units(10), Units(10));
   EXPECT_EQ(map.LargestHole(), Units(30));

@@ -1,383 +1,399 @@
 // Random lives of a small node, checked at every step by tests/core/world.h.
 //
-// A failure aborts and prints the seed and the step. RAVENSTORE_FUZZ_SEED=n runs one seed alone and
-// prints every action of the planner; RAVENSTORE_FUZZ_RUNS=n sets how many seeds are run.
+// They run in a child process. When one ends it, that life is shrunk and printed as a test for
+// planner_lives_test.cc. RAVENSTORE_FUZZ_RUNS=n sets how many seeds are run,
+// RAVENSTORE_FUZZ_SECONDS=n goes on for so long instead, RAVENSTORE_FUZZ_FIRST=n begins with
+// another seed than 1; RAVENSTORE_FUZZ_SEED=n runs one seed alone and prints every instruction and
+// every action of the planner.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
 #include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "core/check.h"
-#include "tests/core/world.h"
+#include "tests/core/fate.h"
+#include "tests/core/life.h"
+#include "tests/core/shrink.h"
 
 namespace ravenstore::core {
 namespace {
 
 using proto::LeaseState;
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
 
 constexpr Bytes kUnit = kExtentAlignment;
 constexpr int kStepsPerRun = 2000;
+constexpr size_t kReplays = 1500;
+constexpr unsigned kSecondsPerLife = 60;
 
-// For the message when a check fails deep inside.
-volatile uint32_t g_seed = 0;
-volatile int g_step = 0;
-
-void SayWhere(int) {
-  std::fprintf(stderr, "planner_fuzz_test: seed %u step %d\n", g_seed, g_step);
+int64_t ToOperand(Bytes size) {
+  return static_cast<int64_t>(size.count());
 }
 
-class Life {
+// Thinks up a life: what kind of node it is, and then one instruction after another, looking at
+// what has become of those before.
+class Author {
  public:
-  Life(uint32_t seed, bool verbose) : random_(seed), world_(MakeOptions(verbose)) {
-    const uint32_t tenants = 1 + Below(2);
-    for (uint32_t id = 1; id <= tenants; ++id) world_.SetTenant(TenantId{id}, RandomBudgets(200));
-    tenants_ = tenants;
-    const uint32_t clients = 1 + Below(3);
-    for (uint32_t i = 0; i < clients; ++i) Attach();
-  }
+  explicit Author(uint32_t seed) : random_(seed) { DescribeNode(); }
 
-  void Step() {
+  const Program& prologue() const { return prologue_; }
+
+  std::optional<Instruction> Next(const Life& life) {
+    life_ = &life;
     const uint32_t dice = Below(1000);
-    if (dice < 2) return Attach();
-    if (dice < 3) return Kill();
+    if (dice < 2 || life.world().Clients().empty()) return Attach();
+    if (dice < 3) return OfRandomClient(Op::kKill);
     if (dice < 6) return ChangeLimits();
-    if (dice < 12) return MarkStep();
+    if (dice < 12) return OfRandomClient(Op::kStep);
     if (dice < 300) return MachineStep();
     if (lazy_ ? dice < 330 : dice < 560) return DaemonStep();
-    if (dice < 600) return world_.Advance(microseconds(1 + Below(dice % 7 == 0 ? 20000 : 200)));
-    ClientStep();
+    if (dice < 600) return Instruction{Op::kPass, {1 + Below(dice % 3 == 0 ? 20000 : 200)}};
+    return ClientStep();
   }
-
-  // Everything comes to rest, and then nothing may be left over.
-  void Wind() {
-    Settle();
-    for (const ClientId client : world_.Clients()) {
-      for (const Handle handle : world_.Handles(client)) ReadBack(handle);
-    }
-    for (const ClientId client : world_.Clients()) {
-      for (const Handle handle : world_.Handles(client)) RAVEN_CHECK(world_.Free(handle));
-    }
-    Settle();
-    for (const ClientId client : world_.Clients()) {
-      RAVEN_CHECK(world_.Handles(client).empty());
-      const ClientView view = world_.planner().View(client);
-      RAVEN_CHECK(view.tensors == 0);
-      RAVEN_CHECK(view.host_used == Bytes(0));
-      RAVEN_CHECK(view.device_used == Bytes(0));
-      RAVEN_CHECK(view.in_use == Bytes(0));
-    }
-    RAVEN_CHECK(world_.planner().HostTier().used == Bytes(0));
-    for (const ClientId client : world_.Clients()) ExpectRoomFor(client);
-  }
-
-  const PlannerStats& stats() { return world_.planner().stats(); }
 
  private:
-  World::Options MakeOptions(bool verbose) {
-    World::Options options;
-    PlannerOptions& planner = options.planner;
-    planner.slab = kUnit * (8u << Below(3));
-    planner.granularity = kUnit * 4;
+  void DescribeNode() {
+    prologue_.push_back({Op::kSlabs, {ToOperand(kUnit * (8u << Below(3)))}});
     devices_ = 1 + Below(2);
     for (uint32_t i = 0; i < devices_; ++i) {
-      planner.device_capacity.push_back(kUnit * (32 + 4 * Below(40)));
-      planner.arena.push_back(kUnit * (64 + 4 * Below(40)));
+      const int64_t capacity = ToOperand(kUnit * (16 + 4 * Below(28)));
+      most_ = std::max(most_, capacity);
+      prologue_.push_back({Op::kDevice, {capacity, ToOperand(kUnit * (64 + 4 * Below(40)))}});
     }
     roomy_ = Chance(70);
-    planner.host_capacity = kUnit * ((roomy_ ? 400 : 32) + Below(300));
-    planner.host_step = kUnit * 16;
-    planner.host_ahead = kUnit * (16 * Below(3));
-    planner.link.up_bytes_per_second = 100e6;
-    planner.link.down_bytes_per_second = 100e6;
-    planner.in_flight = kUnit * (4 + Below(60));
-    planner.in_flight_copies = 1 + Below(8);
-    planner.prefetch = Below(4) != 0;
-    planner.preclean = Below(4) != 0;
-    planner.learn = Below(4) != 0;
+    const int64_t host = ToOperand(kUnit * ((roomy_ ? 400 : 32) + Below(300)));
+    prologue_.push_back(
+        {Op::kHost, {host, ToOperand(kUnit * 16), ToOperand(kUnit * (16 * Below(3)))}});
+    const int64_t in_flight = ToOperand(kUnit * (4 + Below(60)));
+    prologue_.push_back({Op::kInFlight, {in_flight, 1 + Below(8)}});
+    const int64_t prefetch = Below(4) != 0 ? 1 : 0;
+    const int64_t preclean = Below(4) != 0 ? 1 : 0;
+    const int64_t learn = Below(4) != 0 ? 1 : 0;
     constexpr Policy kPolicies[] = {Policy::kValue, Policy::kValue, Policy::kLru, Policy::kGdsf};
-    planner.policy = kPolicies[Below(4)];
-    options.lane_entries = 2 + Below(40);
-    if (verbose) {
-      options.trace = [](const std::string& text) {
-        std::fprintf(stderr, "  step %d: %s\n", g_step, text.c_str());
-      };
-    }
+    prologue_.push_back(
+        {Op::kHabits, {prefetch, preclean, learn, static_cast<int64_t>(kPolicies[Below(4)])}});
+    prologue_.push_back({Op::kLanes, {2 + Below(40)}});
     lazy_ = Chance(35);
     hints_ = Chance(40) ? 0 : (Chance(60) ? 7 : 2);
     fail_percent_ = Below(2) == 0 ? 0 : Below(30);
     recompute_percent_ = Chance(60) ? 0 : 10 + Below(60);
-    return options;
+    copy_percent_ = 20 + Below(60);
+    requests_each_ = 1 + Below(10);
+    tensors_each_ = 4 + Below(22);
+    tenants_ = 1 + Below(2);
+    for (uint32_t id = 1; id <= tenants_; ++id) prologue_.push_back(Tenant(id));
+    const uint32_t clients = 1 + Below(3);
+    for (uint32_t i = 0; i < clients; ++i) prologue_.push_back(*Attach());
   }
 
   uint32_t Below(uint32_t bound) { return static_cast<uint32_t>(random_() % bound); }
   bool Chance(uint32_t percent) { return Below(100) < percent; }
-  DeviceId RandomDevice() { return DeviceId{static_cast<uint16_t>(Below(devices_))}; }
-  Budgets RandomBudgets(uint32_t most) {
-    if (!roomy_) return {kUnit * (4 + Below(most)), kUnit * Below(2 * most)};
-    return {kUnit * (32 + Below(most)), kUnit * (300 + Below(300))};
+  int64_t RandomDevice() { return Below(devices_); }
+  // Device and host. One by one: the order in which arguments are evaluated is the compiler's
+  // choice.
+  std::pair<int64_t, int64_t> RandomBudgets(uint32_t most) {
+    const Bytes device = kUnit * ((roomy_ ? 32 : 4) + Below(most));
+    const Bytes host = kUnit * (roomy_ ? 300 + Below(300) : Below(2 * most));
+    return {ToOperand(device), ToOperand(host)};
   }
-  Duration RandomTimeout() { return milliseconds(Chance(80) ? 1000 : Below(30)); }
-  Bytes RandomSize() {
+  int64_t RandomTimeout() { return 1000 * int64_t{Chance(50) ? 50 : Below(10)}; }
+  int64_t RandomSize() {
     switch (Below(4)) {
-      case 0: return Bytes(1 + Below(1024));
-      case 1: return kUnit * (1 + Below(30));
-      default: return kUnit * (1 + Below(8));
+      case 0: return 1 + Below(1024);
+      case 1: return ToOperand(kUnit * (1 + Below(30)));
+      default: return ToOperand(kUnit * (1 + Below(8)));
     }
   }
-  NextUse RandomHint() {
+  // Kind and value.
+  std::pair<int64_t, int64_t> RandomHint() {
+    const auto pair = [](NextUse::Kind kind, int64_t value) {
+      return std::pair(static_cast<int64_t>(kind), value);
+    };
     // Some lives mix everything, in others all hints are of one kind, as a real client's are.
     const uint32_t kind = hints_ == 0 || Chance(10) ? Below(8) : hints_;
     switch (kind) {
       case 0:
-      case 1: return {};
+      case 1: return pair(NextUse::Kind::kUnknown, 0);
       case 2:
-      case 3:
-        return {NextUse::Kind::kAt, world_.now() + microseconds(int64_t{Below(3000)} - 300), 0};
-      case 4: return {NextUse::Kind::kNever, {}, 0};
-      default: return {NextUse::Kind::kOrder, {}, int64_t{Below(40)} - 20};
+      case 3: return pair(NextUse::Kind::kAt, int64_t{Below(3000)} - 300);
+      case 4: return pair(NextUse::Kind::kNever, 0);
+      default: return pair(NextUse::Kind::kOrder, int64_t{Below(40)} - 20);
     }
   }
   // Some less than copying, some more; most tensors cannot be made anew.
-  Duration RandomRecompute() {
-    return Chance(recompute_percent_) ? microseconds(1 + Below(200)) : microseconds(0);
-  }
-  std::optional<Handle> RandomHandle() {
-    const auto clients = world_.Clients();
+  int64_t RandomRecompute() { return Chance(recompute_percent_) ? 1 + Below(200) : 0; }
+
+  std::optional<ClientId> RandomClient() {
+    const auto clients = life_->world().Clients();
     if (clients.empty()) return std::nullopt;
-    const auto handles = world_.Handles(clients[Below(static_cast<uint32_t>(clients.size()))]);
+    return clients[Below(static_cast<uint32_t>(clients.size()))];
+  }
+  // Of the client's tensors those that wait for no answer.
+  std::vector<Handle> AnsweredOf(ClientId client) {
+    auto handles = life_->world().Handles(client);
+    std::erase_if(handles, [this](Handle handle) {
+      const LeaseState state = life_->world().StateOf(handle);
+      return state == LeaseState::kRequested || state == LeaseState::kFetching;
+    });
+    return handles;
+  }
+  std::optional<Handle> OneOf(const std::vector<Handle>& handles) {
     if (handles.empty()) return std::nullopt;
     return handles[Below(static_cast<uint32_t>(handles.size()))];
   }
   // Where the races are.
   std::optional<Handle> HandleUnderCopy() {
-    if (world_.copies().empty()) return std::nullopt;
-    const auto& copy = world_.copies()[Below(static_cast<uint32_t>(world_.copies().size()))];
-    const auto clients = world_.Clients();
-    if (std::find(clients.begin(), clients.end(), copy.handle.client) == clients.end()) {
-      return std::nullopt;
-    }
-    return copy.handle;
-  }
-  std::optional<ClientId> RandomClient() {
-    const auto clients = world_.Clients();
-    if (clients.empty()) return std::nullopt;
-    return clients[Below(static_cast<uint32_t>(clients.size()))];
+    const auto& copies = life_->world().copies();
+    if (copies.empty()) return std::nullopt;
+    const Handle handle = copies[Below(static_cast<uint32_t>(copies.size()))].handle;
+    const auto clients = life_->world().Clients();
+    const bool gone = std::find(clients.begin(), clients.end(), handle.client) == clients.end();
+    return gone ? std::nullopt : std::optional(handle);
   }
 
-  void Attach() {
-    if (world_.Clients().size() >= 5) return;
-    const TenantId tenant{1 + Below(tenants_)};
-    world_.Attach(tenant, RandomBudgets(120));
+  Instruction Tenant(uint32_t id) {
+    const auto [device, host] = RandomBudgets(200);
+    return {Op::kTenant, {id, device, host}};
   }
-  void Kill() {
-    if (const auto client = RandomClient()) world_.Kill(*client);
+  std::optional<Instruction> Attach() {
+    if (life_ != nullptr && life_->world().Clients().size() >= 5) return std::nullopt;
+    const uint32_t tenant = 1 + Below(tenants_);
+    const auto [device, host] = RandomBudgets(120);
+    return Instruction{Op::kAttach, {++clients_, tenant, device, host}};
   }
-  void ChangeLimits() {
-    const TenantId tenant{1 + Below(tenants_)};
-    if (Chance(50)) return world_.SetTenant(tenant, RandomBudgets(200));
-    if (const auto client = RandomClient()) world_.SetClient(*client, RandomBudgets(120));
-  }
-
-  void MarkStep() {
-    if (const auto client = RandomClient()) world_.Step(*client);
-  }
-
-  void MachineStep() {
-    if (Chance(50) && !world_.copies().empty()) {
-      const auto index = Below(static_cast<uint32_t>(world_.copies().size()));
-      return world_.FinishCopy(index, !Chance(fail_percent_));
-    }
-    if (Chance(50) && !world_.slab_jobs().empty()) {
-      const auto index = Below(static_cast<uint32_t>(world_.slab_jobs().size()));
-      return world_.FinishSlab(index, !Chance(fail_percent_));
-    }
-    if (const auto handle = RandomHandle()) world_.RunStream(*handle);
-  }
-
-  void DaemonStep() {
+  std::optional<Instruction> OfRandomClient(Op op, int64_t operand = 0) {
     const auto client = RandomClient();
-    if (!client) return;
+    if (!client) return std::nullopt;
+    return Instruction{op, {life_->LabelOf(*client), operand}};
+  }
+  std::optional<Instruction> ChangeLimits() {
+    const uint32_t dice = Below(100);
+    if (dice < 40) return Tenant(1 + Below(tenants_));
+    if (dice < 55) {
+      const int64_t device = RandomDevice();
+      // More than it has lifts the limit.
+      return Instruction{Op::kDeviceLimit, {device, int64_t{Below(300)} * most_ / 100}};
+    }
+    if (dice < 65) return OfRandomClient(Op::kTrim);
+    const auto client = RandomClient();
+    if (!client) return std::nullopt;
+    const auto [device, host] = RandomBudgets(120);
+    return Instruction{Op::kLimits, {life_->LabelOf(*client), device, host}};
+  }
+
+  std::optional<Instruction> MachineStep() {
+    const auto& copies = life_->world().copies();
+    if (Chance(copy_percent_) && !copies.empty()) {
+      const Handle handle = copies[Below(static_cast<uint32_t>(copies.size()))].handle;
+      return Instruction{Op::kCopyEnds, {life_->LabelOf(handle), !Chance(fail_percent_)}};
+    }
+    const auto& jobs = life_->world().slab_jobs();
+    if (Chance(80) && !jobs.empty()) {
+      const uint32_t index = Below(static_cast<uint32_t>(jobs.size()));
+      return Instruction{Op::kSlabEnds, {index, !Chance(fail_percent_)}};
+    }
+    const auto client = RandomClient();
+    if (!client) return std::nullopt;
+    const auto handle = OneOf(AnsweredOf(*client));
+    if (!handle) return std::nullopt;
+    return Instruction{Op::kRun, {life_->LabelOf(*handle)}};
+  }
+
+  std::optional<Instruction> DaemonStep() {
     // A daemon that comes round seldom finds much at once, and acts on it only afterwards.
     switch (Below(4)) {
-      case 0: return world_.PollLog(*client, lazy_ ? 100 : 1 + Below(6));
-      case 1: return world_.PollTickets();
-      default: return world_.PollRequests(*client, 1 + Below(3));
+      case 0: return OfRandomClient(Op::kReadLog, lazy_ ? 100 : 1 + Below(6));
+      case 1: return Instruction{Op::kReadTickets, {}};
+      default: return OfRandomClient(Op::kReadRequests, 1 + Below(3));
     }
   }
 
-  void ClientStep() {
+  std::optional<Instruction> ClientStep() {
     const auto client = RandomClient();
-    if (!client) return;
-    if (Chance(18)) {
-      if (world_.Handles(*client).size() >= 25) return;
-      // One by one: the order in which arguments are evaluated is the compiler's choice.
-      const Bytes size = RandomSize();
-      const DeviceId device = RandomDevice();
-      const Duration timeout = RandomTimeout();
-      world_.Create(*client, size, device, timeout, Chance(15));
-      return;
+    if (!client) return std::nullopt;
+    const auto answered = AnsweredOf(*client);
+    // Clients do not ask for more and more without an answer.
+    const size_t waiting = life_->world().Handles(*client).size() - answered.size();
+    const bool asks = waiting < requests_each_;
+    if (asks && answered.size() < tensors_each_ && Chance(25)) {
+      const int64_t size = RandomSize();
+      const int64_t device = RandomDevice();
+      const int64_t timeout = RandomTimeout();
+      return Instruction{
+          Op::kCreate,
+          {++tensors_, life_->LabelOf(*client), size, device, timeout, Chance(15) ? 1 : 0}};
     }
-    const auto handle = Chance(20) ? HandleUnderCopy() : RandomHandle();
-    if (!handle) return;
-    switch (world_.StateOf(*handle)) {
-      case LeaseState::kInUse:
-        if (Chance(40)) return world_.Write(*handle);
-        if (Chance(10)) return world_.RunStream(*handle);
-        if (Chance(96)) {
-          const NextUse hint = RandomHint();
-          return world_.Put(*handle, hint, RandomRecompute());
-        }
-        world_.Free(*handle);
-        return;
+    const auto handle = Chance(20) ? HandleUnderCopy() : OneOf(answered);
+    if (!handle) return std::nullopt;
+    const bool in_use = life_->world().StateOf(*handle) == LeaseState::kInUse;
+    return in_use || asks ? Use(*handle) : std::nullopt;
+  }
+
+  std::optional<Instruction> Use(Handle handle) {
+    const int64_t tensor = life_->LabelOf(handle);
+    switch (life_->world().StateOf(handle)) {
+      case LeaseState::kInUse: {
+        if (Chance(25)) return Instruction{Op::kWrite, {tensor}};
+        if (Chance(10)) return Instruction{Op::kRun, {tensor}};
+        if (!Chance(96)) return Instruction{Op::kFree, {tensor}};
+        const auto [kind, value] = RandomHint();
+        return Instruction{Op::kPut, {tensor, kind, value, RandomRecompute()}};
+      }
       case LeaseState::kIdle:
       case LeaseState::kLeaving:
-      case LeaseState::kAway:
-        if (Chance(6)) {
-          world_.Free(*handle);
-        } else if (Chance(60)) {
-          const DeviceId device = Chance(90) ? world_.DeviceOf(*handle) : RandomDevice();
-          world_.Get(*handle, device, RandomTimeout());
-        }
-        return;
-      case LeaseState::kLost: world_.Free(*handle); return;
-      default: return;
-    }
-  }
-
-  // Nothing fails any more, and everything under way ends.
-  void Settle() {
-    for (int round = 0; round < 60; ++round) {
-      while (!world_.slab_jobs().empty()) world_.FinishSlab(0, true);
-      while (!world_.copies().empty()) world_.FinishCopy(0, true);
-      for (const ClientId client : world_.Clients()) {
-        for (const Handle handle : world_.Handles(client)) {
-          if (world_.StateOf(handle) == LeaseState::kInUse) {
-            world_.RunStream(handle);
-            world_.Put(handle, {});
-          }
-          world_.RunStream(handle);
-        }
+      case LeaseState::kAway: {
+        if (Chance(6)) return Instruction{Op::kFree, {tensor}};
+        if (!Chance(80)) return std::nullopt;
+        const int64_t device = Chance(90) ? ToInt(life_->world().DeviceOf(handle)) : RandomDevice();
+        return Instruction{Op::kGet, {tensor, device, RandomTimeout()}};
       }
-      world_.PollAll();
-      world_.Advance(milliseconds(25));
+      case LeaseState::kLost: return Instruction{Op::kFree, {tensor}};
+      default: return std::nullopt;
     }
-    RAVEN_CHECK(world_.planner().stats().waiting == 0);
-  }
-
-  void ReadBack(Handle handle) {
-    if (world_.StateOf(handle) == LeaseState::kLost) return;
-    RAVEN_CHECK(world_.Get(handle, world_.DeviceOf(handle), milliseconds(20)));
-    for (int round = 0; round < 30 && world_.StateOf(handle) != LeaseState::kInUse; ++round) {
-      world_.PollAll();
-      while (!world_.slab_jobs().empty()) world_.FinishSlab(0, true);
-      while (!world_.copies().empty()) world_.FinishCopy(0, true);
-      world_.Advance(milliseconds(1));
-    }
-    while (!world_.copies().empty()) world_.FinishCopy(0, true);
-    // It may be denied (the host may have no room for those that make way), but not lost.
-    if (world_.StateOf(handle) == LeaseState::kInUse) {
-      world_.RunStream(handle);
-      world_.Put(handle, {});
-    }
-    world_.PollAll();
-  }
-
-  // With nothing left in the store, a client within its budgets gets room.
-  void ExpectRoomFor(ClientId client) {
-    const Bytes least = kUnit * 4;
-    if (world_.planner().View(client).budgets.device < least) return;
-    const Handle handle = world_.Create(client, kUnit, DeviceId{0}, milliseconds(500));
-    for (int round = 0; round < 300; ++round) {
-      world_.PollAll();
-      if (world_.AnswerOf(handle) != World::Answer::kWaiting) break;
-      while (!world_.slab_jobs().empty()) world_.FinishSlab(0, true);
-      world_.Advance(milliseconds(1));
-    }
-    RAVEN_CHECK(world_.AnswerOf(handle) == World::Answer::kGranted);
-    world_.Free(handle);
-    world_.RunStream(handle);
-    world_.PollAll();
   }
 
   std::mt19937_64 random_;
+  Program prologue_;
+  const Life* life_ = nullptr;
   uint32_t devices_ = 1;
+  int64_t most_ = 0;  // capacity of any device
   uint32_t tenants_ = 1;
   uint32_t fail_percent_ = 0;
   uint32_t hints_ = 0;
   uint32_t recompute_percent_ = 0;
+  uint32_t copy_percent_ = 0;  // of the machine's steps
+  uint32_t requests_each_ = 1;
+  uint32_t tensors_each_ = 1;
   bool roomy_ = true;
   bool lazy_ = false;
-  World world_;
+  int64_t clients_ = 0;  // labels given
+  int64_t tensors_ = 0;
 };
 
-// What the lives have seen, so that a fuzzer that only scratches the surface is noticed.
-struct Seen {
-  uint64_t hits = 0;
-  uint64_t late_hits = 0;
-  uint64_t misses = 0;
-  uint64_t prefetches = 0;
-  uint64_t rescues = 0;
-  uint64_t drops = 0;
-  uint64_t given_up = 0;
-  uint64_t recomputes = 0;
-  uint64_t predictions = 0;
-};
-Seen g_seen;
+// What the child has got to, in memory that it shares with the parent.
+struct Tape {
+  static constexpr size_t kMost = kStepsPerRun + 100;
+  uint32_t seed = 0;
+  uint32_t lives = 0;
+  size_t size = 0;
+  Instruction program[kMost];
+  // What the lives have seen, so that a fuzzer that only scratches the surface is noticed.
+  struct {
+    uint64_t hits = 0, late_hits = 0, misses = 0, prefetches = 0, rescues = 0, drops = 0;
+    uint64_t given_up = 0, recomputes = 0, predictions = 0;
+  } seen;
 
-void Live(uint32_t seed, bool verbose) {
-  g_seed = seed;
-  g_step = 0;
-  Life life(seed, verbose);
-  for (int step = 1; step <= kStepsPerRun; ++step) {
-    g_step = step;
-    life.Step();
+  void Add(const PlannerStats& stats) {
+    seen.hits += stats.hits;
+    seen.late_hits += stats.late_hits;
+    seen.misses += stats.misses;
+    seen.prefetches += stats.prefetches;
+    seen.rescues += stats.rescues;
+    seen.drops += stats.drops_clean;
+    seen.given_up += stats.given_up;
+    seen.recomputes += stats.recomputes;
+    seen.predictions += stats.predictions_right + stats.predictions_wrong;
   }
-  g_step = kStepsPerRun + 1;
-  life.Wind();
-  const PlannerStats& stats = life.stats();
-  g_seen.hits += stats.hits;
-  g_seen.late_hits += stats.late_hits;
-  g_seen.misses += stats.misses;
-  g_seen.prefetches += stats.prefetches;
-  g_seen.rescues += stats.rescues;
-  g_seen.drops += stats.drops_clean;
-  g_seen.given_up += stats.given_up;
-  g_seen.recomputes += stats.recomputes;
-  g_seen.predictions += stats.predictions_right + stats.predictions_wrong;
+};
+
+Tape* NewTape() {
+  void* memory =
+      mmap(nullptr, sizeof(Tape), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  RAVEN_CHECK(memory != MAP_FAILED);
+  return new (memory) Tape;
+}
+
+void Live(uint32_t seed, Tape* tape, bool verbose) {
+  tape->seed = seed;
+  tape->size = 0;
+  const auto say = [](const std::string& text) {
+    std::fprintf(stderr, "      %s\n", text.c_str());
+  };
+  Author author(seed);
+  Life life(author.prologue(), verbose ? say : std::function<void(const std::string&)>{});
+  const auto act = [&](const Instruction& instruction) {
+    RAVEN_CHECK(tape->size < Tape::kMost);
+    tape->program[tape->size++] = instruction;
+    if (verbose) std::fprintf(stderr, "%4zu  %s\n", tape->size, Describe(instruction).c_str());
+    life.Do(instruction);
+  };
+  for (const Instruction& instruction : author.prologue()) act(instruction);
+  for (int step = 1; step <= kStepsPerRun; ++step) {
+    if (const auto instruction = author.Next(life)) act(*instruction);
+  }
+  act({Op::kRest, {}});
+  tape->Add(life.stats());
+  ++tape->lives;
+}
+
+// The life on the tape, which ended for `cause`, as a test that is as small as it gets.
+std::string ShrunkTest(const Tape& tape, const std::string& cause) {
+  const Program whole(tape.program, tape.program + tape.size);
+  const auto fails = [&cause](const Program& program) {
+    return FateOf([&program] { Play(program); }, kSecondsPerLife).cause == cause;
+  };
+  if (!fails(whole)) return "the life does not end so when it is replayed: it is not shrunk\n";
+  Shrinker<Instruction> shrinker({fails, Simpler, kReplays}, whole);
+  const Program small = Relabelled(shrinker.Run());
+  return "after " + std::to_string(shrinker.replays()) + " replays " +
+         std::to_string(small.size()) + " of " + std::to_string(whole.size()) +
+         " instructions are left:\n\n// " + cause + "\nTEST(PlannerLivesTest, Seed" +
+         std::to_string(tape.seed) + ") {\n  Play(" + Describe(small) + ");\n}\n";
+}
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
 TEST(PlannerFuzzTest, KeepsItsPromisesInRandomLives) {
-  std::signal(SIGABRT, SayWhere);
-  if (const char* seed = std::getenv("RAVENSTORE_FUZZ_SEED")) {
-    return Live(static_cast<uint32_t>(std::strtoul(seed, nullptr, 10)), true);
+  using Clock = std::chrono::steady_clock;
+  const auto tape = NewTape();
+  if (const auto seed = static_cast<uint32_t>(FromEnvironment("RAVENSTORE_FUZZ_SEED", 0))) {
+    return Live(seed, tape, true);
   }
-  const char* given = std::getenv("RAVENSTORE_FUZZ_RUNS");
-  const auto runs =
-      given == nullptr ? 400 : static_cast<uint32_t>(std::strtoul(given, nullptr, 10));
-  std::printf("seeds 1 to %u, %d steps each\n", runs, kStepsPerRun);
-  for (uint32_t seed = 1; seed <= runs; ++seed) Live(seed, false);
+  const auto first = static_cast<uint32_t>(FromEnvironment("RAVENSTORE_FUZZ_FIRST", 1));
+  const uint64_t seconds = FromEnvironment("RAVENSTORE_FUZZ_SECONDS", 0);
+  const uint64_t runs = seconds != 0 ? UINT32_MAX : FromEnvironment("RAVENSTORE_FUZZ_RUNS", 400);
+  const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  std::printf("seeds from %u on, %d steps each\n", first, kStepsPerRun);
+  const Fate fate = FateOf(
+      [&] {
+        for (uint32_t i = 0; i < runs && (seconds == 0 || Clock::now() < deadline); ++i) {
+          alarm(kSecondsPerLife);
+          Live(first + i, tape, false);
+        }
+        std::exit(0);  // not at once, so that leaks are found
+      },
+      kSecondsPerLife);
+  std::printf("%u lives\n", tape->lives);
+  if (!fate.good) {
+    FAIL() << fate.errors << "seed " << tape->seed << ", instruction " << tape->size << ": "
+           << fate.cause << "\n"
+           << ShrunkTest(*tape, fate.cause);
+  }
+  const auto& seen = tape->seen;
   std::printf("hits %lu, late %lu, misses %lu, prefetches %lu, rescues %lu, clean drops %lu\n",
-              g_seen.hits, g_seen.late_hits, g_seen.misses, g_seen.prefetches, g_seen.rescues,
-              g_seen.drops);
-  std::printf("given up %lu, made anew %lu, predictions %lu\n", g_seen.given_up, g_seen.recomputes,
-              g_seen.predictions);
-  if (runs < 50) return;
-  EXPECT_GT(g_seen.late_hits, 0u);
-  EXPECT_GT(g_seen.misses, 100u);
-  EXPECT_GT(g_seen.prefetches, 100u);
-  EXPECT_GT(g_seen.rescues, 100u);
-  EXPECT_GT(g_seen.drops, 100u);
-  EXPECT_GT(g_seen.given_up, 100u);
-  EXPECT_GT(g_seen.recomputes, 100u);
-  EXPECT_GT(g_seen.predictions, 100u);
+              seen.hits, seen.late_hits, seen.misses, seen.prefetches, seen.rescues, seen.drops);
+  std::printf("given up %lu, made anew %lu, predictions %lu\n", seen.given_up, seen.recomputes,
+              seen.predictions);
+  if (tape->lives < 300) return;
+  EXPECT_GT(seen.late_hits, 0u);
+  EXPECT_GT(seen.misses, 100u);
+  EXPECT_GT(seen.prefetches, 100u);
+  EXPECT_GT(seen.rescues, 100u);
+  EXPECT_GT(seen.drops, 100u);
+  EXPECT_GT(seen.given_up, 100u);
+  EXPECT_GT(seen.recomputes, 100u);
+  EXPECT_GT(seen.predictions, 100u);
 }
 
 }  // namespace

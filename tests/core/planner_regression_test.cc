@@ -348,8 +348,8 @@ TEST(PlannerRegressionTest, AClientsWriteCountDoesNotKeepATensorDirty) {
   bare.Put(other, 1);
   bare.Request(2, KiB(4));
   const TensorId left = bare.Take<CopyOut>().tensor;
-  const auto clean = bare.Take<Clean>();
   bare.Tell(CopiedOut{left, CopiedOut::Outcome::kCommitted, 1});
+  const auto clean = bare.Take<Clean>();
   bare.Tell(Cleaned{clean.tensor, true, 9});
   EXPECT_FALSE(bare.planner().View(clean.tensor).dirty);
   EXPECT_FALSE(bare.Has<Clean>());

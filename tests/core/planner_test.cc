@@ -115,7 +115,7 @@ TEST(PlannerTest, OutOfMemoryNamesTheHolders) {
   s.Create("A", KiB(6)).Create("B", KiB(6)).Pass(seconds(2));
   EXPECT_EQ(s.StateOf("B"), State::kRefused);
   EXPECT_EQ(s.world().ErrorOf(s.At("B")).code, ErrorCode::kOutOfMemory);
-  EXPECT_NE(s.Words("B").find("client 1 holds 6.0 KiB (6.0 KiB in use)"), std::string::npos)
+  EXPECT_NE(s.Words("B").find("client 1 holds 8.0 KiB (6.0 KiB in use)"), std::string::npos)
       << s.Words("B");
 }
 
@@ -363,20 +363,32 @@ TEST(PlannerTest, StopsPrefetchingOnceTheNextForwardPassNeedsRoom) {
   EXPECT_GT(s.stats().prefetches, 0u);
 }
 
-TEST(PlannerTest, PrefetchesInTimeForTheHint) {
+TEST(PlannerTest, PrefetchesByTimeInThePlaceOfWhatIsNeededLater) {
   Script s({.capacity = KiB(4), .slab = KiB(4), .prefetch = true});
   const Tick due = s.world().now() + milliseconds(500);
   s.Make("A", KiB(4), At(due)).Create("B", KiB(4)).CopyDone("A").Put("B", At(due + seconds(1)));
   s.Create("C", KiB(4)).CopyDone("B").Free("C");
-  s.Get("B").CopyDone("B").PutUnchanged("B", At(due + seconds(1)));
+  s.Get("B").CopyDone("B");
   ASSERT_EQ(s.StateOf("A"), State::kAway);
-  s.Pass(milliseconds(490));
-  EXPECT_EQ(s.StateOf("B"), State::kIdle);
-  s.Pass(milliseconds(10));
+  s.PutUnchanged("B", At(due + seconds(1)));
   EXPECT_EQ(s.StateOf("B"), State::kAway);  // clean, and needed later
   ASSERT_TRUE(s.IsCopying("A"));
   s.CopyDone("A").Get("A").Use("A");
   EXPECT_EQ(s.stats().misses, 1u);  // B's
+}
+
+TEST(PlannerTest, ATimeThatWasToldStandsStillWhileItsClientWaits) {
+  Script s({.capacity = KiB(8), .slab = KiB(4), .prefetch = true});
+  const Tick now = s.world().now();
+  s.Make("soon", KiB(4), At(now + milliseconds(50)));
+  s.Make("late", KiB(4), At(now + milliseconds(60)));
+  s.Create("big", KiB(8)).Pass(milliseconds(500));  // the copies take half a second
+  s.AllCopiesDone().Free("big");
+  // Both hints lie in the past by the clock, and 50 and 60 ms ahead by the client's own time.
+  s.Create("C", KiB(4)).Get("soon").AllCopiesDone();
+  s.PutUnchanged("soon", At(s.world().now() + milliseconds(1)));
+  s.Put("C", At(s.world().now() + milliseconds(1))).Pass(milliseconds(1)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("late"), State::kAway);  // 59 ms: the others are needed before it
 }
 
 TEST(PlannerTest, PrefetchTakesNothingThatIsNeededSooner) {
@@ -430,6 +442,8 @@ TEST(PlannerTest, PrecleansOnlyUnderPressure) {
   EXPECT_TRUE(s.world().copies().empty());
   s.Create("E", KiB(4));  // the first eviction
   EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+  EXPECT_FALSE(s.IsCopying("B"));  // what E waits for goes first
+  s.CopyDone("A");
   EXPECT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
   EXPECT_EQ(s.StateOf("B"), State::kIdle);
   s.AllCopiesDone();
@@ -441,7 +455,7 @@ TEST(PlannerTest, PrecleansOnlyUnderPressure) {
 TEST(PlannerTest, ATornPrecleanIsThrownAway) {
   Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
   for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
-  s.Create("E", KiB(4));
+  s.Create("E", KiB(4)).CopyDone("A");
   ASSERT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
   s.Get("B").Use("B");
   s.world().Write(s.At("B"));

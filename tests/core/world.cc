@@ -230,13 +230,15 @@ void World::PollLog(ClientId client, size_t entries) {
     if (lane == session.lanes.end()) break;
     const Access access = lane->front();
     lane->pop_front();
-    const Row& row = session.rows.at(ToInt(access.slot));
+    Row& row = session.rows.at(ToInt(access.slot));
     if (row.tensor == kNoTensor || row.pending) continue;
-    if (access.put) {
-      HandlePut(session, access.slot);
-    } else {
+    if (!access.put) {
       Feed(GetSeen{row.tensor});
+      // The put that ended this use may have been read from the row already, at an earlier entry of
+      // another lane, and its own entry may have been dropped: it is told again.
+      row.quiet_word = 0;
     }
+    HandlePut(session, access.slot);
   }
   if (std::exchange(session.log_dropped, false)) session.rescan = true;
   if (std::exchange(session.rescan, false)) {
@@ -253,6 +255,11 @@ void World::HandlePut(Session& session, SlotId slot) {
   Row& row = session.rows.at(ToInt(slot));
   if (row.state != LeaseState::kIdle || row.word == row.quiet_word) return;
   Feed(PutSeen{row.tensor, row.writes, row.hint, row.recompute});
+  AwaitQuiet(session, slot);
+}
+
+void World::AwaitQuiet(Session& session, SlotId slot) {
+  Row& row = session.rows.at(ToInt(slot));
   if (row.ticket_reached >= row.ticket) {
     row.quiet_word = row.word;
     Feed(Quiet{row.tensor});
@@ -312,6 +319,9 @@ void World::HandleRequest(Session& session, const Request& request) {
       return;
     case Request::Op::kFetch:
       RAVEN_CHECK(row.tensor == request.tensor);
+      // The copy of the get before it failed meanwhile: the client has its answer, and may have
+      // freed the tensor since.
+      if (row.state == LeaseState::kLost || row.state == LeaseState::kFreeing) return;
       RAVEN_CHECK(row.state == LeaseState::kFetching);
       if (planner_->View(request.tensor).residency == Residency::kOnDevice) {
         SettlePut(session, request);

@@ -108,6 +108,7 @@ class World {
 
   // ---- Looking at it.
   Planner& planner() { return *planner_; }
+  const Planner& planner() const { return *planner_; }
   Tick now() const { return now_; }
   std::vector<ClientId> Clients() const;
   std::vector<Handle> Handles(ClientId client) const;
@@ -231,6 +232,7 @@ class World {
   void FinishIn(const Copy& copy, bool ok);
   void ReleaseIfGone(Session& session);
   void HandlePut(Session& session, SlotId slot);
+  void AwaitQuiet(Session& session, SlotId slot);
   void HandleRequest(Session& session, const Request& request);
   void SettlePut(Session& session, const Request& request);
   void UnclaimWhatLeftUnasked();

@@ -156,6 +156,8 @@ void World::Do(const Deny& action) {
   SlotId slot{};
   Row* row = Locate(action.tensor, &session, &slot);
   if (row == nullptr) return;
+  // The copy of the get before it failed, which is an answer as well; the client may have freed it.
+  if (row->state == LeaseState::kLost || row->state == LeaseState::kFreeing) return;
   RAVEN_CHECK(row->state == LeaseState::kFetching);
   row->answer = Answer::kDenied;
   row->error = action.error;
@@ -163,6 +165,13 @@ void World::Do(const Deny& action) {
     RAVEN_CHECK(row->may_be_lost);  // nobody allowed these bytes to be lost
     Swing(*row, LeaseState::kLost);
     row->ops.clear();
+  } else if (const TensorView view = planner_->View(action.tensor);
+             view.residency == Residency::kOnDevice) {
+    // It stays where it is, which its row does not say when it was brought there unasked.
+    row->device = view.device;
+    row->place = view.device_offset;
+    Swing(*row, LeaseState::kIdle);
+    AwaitQuiet(*session, slot);
   } else {
     Swing(*row, LeaseState::kAway);
   }
@@ -328,6 +337,7 @@ void World::FinishIn(const Copy& copy, bool ok) {
         row.ops.clear();
         row.ticket_reached = row.ticket;
         row.may_be_lost = true;
+        if (row.state == LeaseState::kFetching) row.answer = Answer::kDenied;
         // A row that is being freed goes on to be free.
         if (row.state != LeaseState::kFreeing) Swing(row, LeaseState::kLost);
       }

@@ -107,6 +107,13 @@ TEST(TransfersTest, WhatIsInFlightIsBounded) {
   EXPECT_TRUE(rig.Same(0, KiB(1024)));
 }
 
+TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
+  Rig rig({.chunk = KiB(16), .in_flight = KiB(64)}, {.latency = microseconds(100)});
+  rig.lane().Submit(rig.Pieces(0, 32, KiB(8)), false, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.most_in_flight(), KiB(32));
+}
+
 TEST(TransfersTest, CopiesInFlightAreBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(1024), .in_flight_copies = 3},
           {.latency = microseconds(100)});

@@ -1,0 +1,129 @@
+// Slabs that move within an arena, between clients, and back to the device.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/planner.h"
+#include "tests/core/script.h"
+
+namespace ravenstore::core {
+namespace {
+
+using State = Script::State;
+using std::chrono::milliseconds;
+
+TEST(PlannerSlabsTest, RoomInTwoPiecesBecomesOne) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  s.Make("A", KiB(4)).Create("B", KiB(4)).Make("C", KiB(4)).Make("D", KiB(4));
+  s.Free("A").Free("C").Free("D");
+  s.Create("E", KiB(12));  // 4 free before B, 8 behind it
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+  EXPECT_EQ(s.Held(), KiB(16));
+  s.Use("E").Use("B");
+}
+
+TEST(PlannerSlabsTest, WhatLivesInASlabThatMovesLeavesFirst) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  s.Make("A", KiB(4)).Create("B", KiB(4)).Make("C", KiB(4)).Make("D", KiB(4));
+  s.Create("E", KiB(12));
+  EXPECT_EQ(s.StateOf("E"), State::kWaiting);
+  EXPECT_EQ(s.StateOf("A"), State::kLeaving);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+  s.Put("B").Free("E").Get("A").Get("C").AllCopiesDone().Use("A").Use("C");
+}
+
+TEST(PlannerSlabsTest, ASlabWhoseTensorIsTakenBackStays) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  s.Make("A", KiB(4)).Create("B", KiB(4)).Make("C", KiB(4)).Make("D", KiB(4));
+  s.Create("E", KiB(12)).Get("A");  // a rescue
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("A"), State::kInUse);
+  EXPECT_EQ(s.StateOf("E"), State::kWaiting);
+  s.Use("A").Put("A").Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+}
+
+TEST(PlannerSlabsTest, OneInUseInTheMiddleDoesNotStarveALargeRequest) {
+  // However the addresses were cut up before.
+  Script s({.capacity = KiB(32), .slab = KiB(2)});
+  for (int i = 0; i < 16; ++i) s.Make("T" + std::to_string(i), KiB(2));
+  s.Get("T7");
+  for (int round = 0; round < 8; ++round) {
+    const std::string name = "L" + std::to_string(round);
+    s.Create(name, KiB(30)).AllCopiesDone().Pass(milliseconds(50)).AllCopiesDone();
+    ASSERT_EQ(s.StateOf(name), State::kInUse) << round;
+    s.Use(name).Free(name);
+    for (const int i : {round, round + 8}) {
+      const std::string back = "T" + std::to_string(i);
+      if (i != 7) s.Get(back).AllCopiesDone().Use(back).Put(back);
+    }
+  }
+  s.Use("T7");
+}
+
+TEST(PlannerSlabsTest, ATensorThatIsBeingCopiedOutAheadLeavesWhenThatIsDone) {
+  Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
+  s.Create("E", KiB(4)).CopyDone("A");
+  ASSERT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
+  s.Create("F", KiB(12));
+  EXPECT_EQ(s.StateOf("F"), State::kWaiting);
+  EXPECT_EQ(s.StateOf("B"), State::kIdle);  // its copy goes on
+  s.CopyDone("B");
+  EXPECT_EQ(s.StateOf("B"), State::kAway);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("F"), State::kInUse);
+  s.Put("E").Free("F").Get("B").AllCopiesDone().Use("B");
+}
+
+TEST(PlannerSlabsTest, ATensorThatIsUsedWhileItIsCopiedOutAheadDoesNotLeave) {
+  Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
+  s.Create("E", KiB(4)).CopyDone("A");
+  ASSERT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
+  s.Create("F", KiB(12)).Get("B").AllCopiesDone();
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+  EXPECT_EQ(s.StateOf("F"), State::kWaiting);
+  s.Use("B").Put("B").Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("F"), State::kInUse);
+}
+
+TEST(PlannerSlabsTest, AClientThatMissesItsTensorsLessGivesWay) {
+  Script s({.capacity = MiB(64), .slab = MiB(8), .host = MiB(128), .host_budget = MiB(128)});
+  const ClientId first = s.me();
+  const Tick now = s.world().now();
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, MiB(8), At(now + milliseconds(900)));
+  const ClientId second = s.world().Attach(Script::kTenant, {MiB(64), MiB(128)});
+  s.As(second);
+  for (const char* name : {"K", "L", "M", "N"}) s.Make(name, MiB(8), At(now + milliseconds(1)));
+  s.Create("O", MiB(16)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("O"), State::kInUse);
+  for (const char* name : {"K", "L", "M", "N"}) EXPECT_EQ(s.StateOf(name), State::kIdle) << name;
+  EXPECT_EQ(s.Held(), MiB(48));
+  s.As(first);
+  EXPECT_EQ(s.Held(), MiB(16));
+}
+
+TEST(PlannerSlabsTest, ALoweredLimitEmptiesAllTheSlabsItTakesAtOnce) {
+  Script s({.capacity = KiB(32), .slab = KiB(4)});
+  for (int i = 0; i < 8; ++i) s.Make("T" + std::to_string(i), KiB(4));
+  s.Budget(KiB(8));
+  int leaving = 0;
+  for (int i = 0; i < 8; ++i) leaving += s.StateOf("T" + std::to_string(i)) == State::kLeaving;
+  EXPECT_EQ(leaving, 6);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.Held(), KiB(8));
+}
+
+TEST(PlannerSlabsTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
+  Script s({.capacity = KiB(64), .slab = KiB(4)});
+  for (int i = 0; i < 4; ++i) s.Create("T" + std::to_string(i), KiB(4));
+  EXPECT_EQ(s.Held(), KiB(16));  // a small one does not
+  for (int i = 4; i < 9; ++i) s.Create("T" + std::to_string(i), KiB(4));
+  EXPECT_EQ(s.Held(), KiB(40));
+}
+
+}  // namespace
+}  // namespace ravenstore::core
