@@ -229,7 +229,7 @@ void Planner::State::On(const FetchRequested& event) {
       (tensor->residency == Residency::kArriving || tensor->residency == Residency::kOnDevice)) {
     const bool arriving = tensor->residency == Residency::kArriving;
     Count(tensor->client, arriving ? &PlannerStats::late_hits : &PlannerStats::hits, 1);
-    if (arriving) BeginWait(tensor->client);
+    if (arriving && tensor->prefetched) BeginWait(tensor->client);
     SetInUse(*tensor, true);
     tensor->quiet = false;
     tensor->prefetched = false;
@@ -346,6 +346,7 @@ void Planner::State::On(const Dropped& event) {
     }
     tensor->residency = Residency::kOnDevice;
     Reindex(*tensor);
+    AnswerIfHere(*tensor);
     return;
   }
   if (tensor->giving_up) return GiveUp(*tensor);
@@ -408,6 +409,19 @@ void Planner::State::On(const CopiedOut& event) {
   }
   if (event.outcome == Outcome::kFailed) BackOff(*arena);
   Reindex(*tensor);
+  AnswerIfHere(*tensor);
+}
+
+void Planner::State::AnswerIfHere(Tensor& tensor) {
+  if (!tensor.waiting || tensor.copying || FetchOf(tensor).device != tensor.device) return;
+  Dequeue(FetchOf(tensor));
+  tensor.waiting = false;
+  SetInUse(tensor, true);
+  tensor.quiet = false;
+  tensor.prefetched = false;
+  Reindex(tensor);
+  plan_->push_back(
+      Promise{tensor.id, tensor.device, ArenaOf(tensor)->map.OffsetOf(tensor.device_block), false});
 }
 
 void Planner::State::On(const Cleaned& event) {

@@ -282,7 +282,7 @@ void Planner::State::EndVacating(Arena& arena) {
     Going(arena) -= piece.second;
     // A get may have rescued one of those that lived there: then whoever wants the slab tries
     // again.
-    GiveBack(arena, piece);
+    if (!GiveBack(arena, piece)) TouchWaiting();
   }
 }
 

@@ -249,6 +249,8 @@ class Planner::State {
   void Finish(Tensor& tensor);
   // After a copy's answer: true when the tensor was freed or orphaned meanwhile and is gone now.
   bool FinishIfGone(Tensor& tensor);
+  // A fetch that came while the tensor was to leave finds it where it wants it after all.
+  void AnswerIfHere(Tensor& tensor);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
   void BackOff(Arena& arena);
   void Charge(Arena& arena, Bytes size);

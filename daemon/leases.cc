@@ -78,7 +78,10 @@ void Lease::Deny(ErrorCode code) {
   Answer(code == ErrorCode::kLost ? LeaseState::kLost : LeaseState::kAway, 0);
 }
 
-uint64_t Lease::DenyInPlace(ErrorCode code) {
+uint64_t Lease::DenyInPlace(ErrorCode code, uint32_t device, core::Bytes offset) {
+  slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
+  slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
+  slot_->arrival.store(0, std::memory_order_relaxed);
   slot_->error.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
   return Answer(LeaseState::kIdle, 0);
 }

@@ -57,8 +57,9 @@ class Lease {
                bool recompute = false);
   // Fetching -> Away with an error, or -> Lost.
   void Deny(core::ErrorCode code);
-  // Fetching -> Idle with an error: it stays where it is. Returns the new word.
-  uint64_t DenyInPlace(core::ErrorCode code);
+  // Fetching -> Idle with an error: it stays where it is, which the row need not know yet (what is
+  // brought unasked while its client begins to fetch it is not published). Returns the new word.
+  uint64_t DenyInPlace(core::ErrorCode code, uint32_t device, core::Bytes offset);
   // -> Lost, unless it is being freed: the bytes are gone although a client may be using them.
   void MarkLost();
   // -> Free: the row may be used again.

@@ -304,6 +304,8 @@ bool Loop::PollSession(Session& session) {
       outbox_.expel(session.id(), "the request ring of this client is corrupt");
       break;
     }
+    // What its client logged before it asked, which may be later than the look at the log above.
+    PollLog(session);
     HandleRequest(session, request);
     Execute();
   }

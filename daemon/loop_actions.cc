@@ -166,11 +166,11 @@ void Loop::Do(const core::Deny& action) {
   session->RememberFailure(slot, action.error.message);
   Lease lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return;
-  if (planner_->View(action.tensor).residency != core::Residency::kOnDevice) {
-    return lease.Deny(action.error.code);
-  }
+  const core::TensorView view = planner_->View(action.tensor);
+  if (view.residency != core::Residency::kOnDevice) return lease.Deny(action.error.code);
   // It was to change devices and stays where it is.
-  const uint64_t idle_word = lease.DenyInPlace(action.error.code);
+  const uint64_t idle_word =
+      lease.DenyInPlace(action.error.code, ToInt(view.device), view.device_offset);
   AwaitQuiet(*session, slot, action.tensor, idle_word);
 }
 
@@ -241,10 +241,10 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
   ++session->copies;
   Lanes& lanes = lanes_[ToInt(device)];
   const device::Arena& arena = *session->attachment().arenas[ToInt(device)];
-  move.job = lanes.out->Submit(Cut(host_pool_->base(), to, host_pieces_, arena.base(), from,
-                                   session->pieces[ToInt(device)], size,
-                                   options_.transfers.ChunkOf(urgent)),
-                               urgent, nullptr, 0);
+  move.job = lanes.out->Submit(
+      Cut(host_pool_->base(), to, host_pieces_, arena.base(), from, session->pieces[ToInt(device)],
+          size, options_.transfers.ChunkOf(urgent)),
+      urgent, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
 }
 

@@ -195,5 +195,45 @@ TEST(PlannerLivesTest, AFetchThatWaitsForALostTensorFailsAtOnce) {
   });
 }
 
+TEST(PlannerLivesTest, ATensorThatArrivesIsWaitedForOnce) {
+  // However often it is got meanwhile: its client's own time would never go on.
+  Play({
+      {Op::kDevice, {32768, 65536}},
+      {Op::kDevice, {32768, 65536}},
+      {Op::kHabits, {0, 1, 0, 0}},
+      {Op::kTenant, {1, 1048576, 1048576}},
+      {Op::kAttach, {1, 1, 29696, 1048576}},
+      {Op::kCreate, {1, 1, 512, 1, 1000000, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kCreate, {2, 1, 1024, 0, 1000000, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kCreate, {3, 1, 512, 0, 1000000, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kPut, {3, 0, 0, 0}},
+      {Op::kRun, {3}},
+      {Op::kGet, {3, 1, 3000}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kPass, {3171}},
+      {Op::kCreate, {4, 1, 512, 0, 1000000, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kPut, {4, 1, 0, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kRun, {4}},
+      {Op::kReadTickets},
+      {Op::kCopyEnds, {4, 1}},
+      {Op::kGet, {4, 1, 1000000}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kPut, {4, 0, 0, 0}},
+      {Op::kGet, {4, 0, 7000}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kPass, {9983}},
+      {Op::kGet, {4, 1, 1000000}},
+      {Op::kReadRequests, {1, 1000}},
+  });
+}
+
 }  // namespace
 }  // namespace ravenstore::core

@@ -479,5 +479,31 @@ TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
   EXPECT_EQ(promised.back(), granted[2]);
 }
 
+TEST(PlannerRegressionTest, AFetchThatComesBetweenADropAndItsRefusalIsAnswered) {
+  Bare bare(KiB(4));
+  const TensorId tensor = bare.Create(0, KiB(4));
+  bare.Put(tensor, 1);
+  bare.MakeClean(tensor, 1, KiB(4), 1);
+  bare.Request(1, KiB(4));
+  ASSERT_EQ(bare.Take<Drop>().tensor, tensor);
+  bare.Tell(FetchRequested{tensor, kDevice, Tick(seconds(20))});
+  bare.Tell(Dropped{tensor, false});  // its lease is Fetching
+  ASSERT_TRUE(bare.Has<Promise>());
+  EXPECT_FALSE(bare.Take<Promise>().arriving);
+}
+
+TEST(PlannerRegressionTest, ARescueFromASlabThatIsBeingEmptiedDoesNotForgetTheWaiter) {
+  Script s({.capacity = KiB(8), .slab = KiB(8)});
+  s.Make("A", KiB(4)).Make("B", KiB(4));
+  const ClientId first = s.me();
+  s.As(s.world().Attach(Script::kTenant, {KiB(8), KiB(1024)})).Create("C", KiB(8));
+  ASSERT_EQ(s.StateOf("A"), State::kLeaving);
+  s.As(first).Get("A").AllCopiesDone();
+  ASSERT_EQ(s.StateOf("A"), State::kInUse);
+  EXPECT_EQ(s.StateOf("C"), State::kWaiting);
+  s.Put("A").Pass(milliseconds(50)).AllCopiesDone().Pass(milliseconds(50));
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+}
+
 }  // namespace
 }  // namespace ravenstore::core

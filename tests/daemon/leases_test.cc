@@ -193,11 +193,15 @@ TEST_F(LeasesTest, DenyLeavesItAwayOrLost) {
 
 TEST_F(LeasesTest, DenyInPlaceLeavesItIdleWhereItIs) {
   Set(LeaseState::kFetching);
-  slot_.place = 17;
-  const uint64_t idle = lease_.DenyInPlace(ErrorCode::kOutOfMemory);
+  slot_.place = 16;  // before it was brought back unasked
+  slot_.arrival = 5;
+  const uint64_t idle =
+      lease_.DenyInPlace(ErrorCode::kOutOfMemory, 1, core::Bytes(17 * proto::kPlaceUnit));
   ExpectNext(LeaseState::kIdle);
   EXPECT_EQ(idle, slot_.word);
+  EXPECT_EQ(slot_.device, 1u);
   EXPECT_EQ(slot_.place, 17u);
+  EXPECT_EQ(slot_.arrival, 0u);
   EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kOutOfMemory));
 }
 
@@ -231,7 +235,7 @@ TEST_F(LeasesTest, EveryAnswerClearsTheWaiters) {
       [&] { lease_.Refuse(ErrorCode::kLimit); },
       [&] { lease_.Promise(0, MiB(0), {}); },
       [&] { lease_.Deny(ErrorCode::kTimedOut); },
-      [&] { lease_.DenyInPlace(ErrorCode::kTimedOut); },
+      [&] { lease_.DenyInPlace(ErrorCode::kTimedOut, 0, MiB(0)); },
       [&] { lease_.MarkLost(); },
       [&] { lease_.Release(); },
   };

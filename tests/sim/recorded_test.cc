@@ -167,9 +167,7 @@ class Trainer {
     if (options.recompute > std::chrono::nanoseconds(0)) ++deeds_.recomputable;
     store_.put(tensor, nullptr, options);
   }
-  // A free may be read before the log's entries of just before it, which then are of nothing.
   void Free(std::vector<Tensor>& tensors) {
-    StatsOf(daemon_);
     ++deeds_.calls[OpKind::kFree];
     store_.free(std::move(tensors.back()), nullptr);
     tensors.pop_back();
