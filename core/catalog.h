@@ -33,9 +33,7 @@ struct Tensor {
   ExtentMap::Block host_block = ExtentMap::kNone;
   uint32_t heap_position = kNotInHeap;
   LogicalUse logical;
-  uint16_t gets = 0;          // at most 65535
-  uint32_t writes = 0;        // the slot's count at the last put seen
-  uint32_t clean_writes = 0;  // the count that the host copy holds
+  uint32_t writes = 0;  // the slot's count at the last put seen
   DeviceId device{};
   UseKind use_kind = UseKind::kUnknown;
   // The bits of the nanoseconds that making it anew takes; 0: it cannot be, or copying is cheaper.
@@ -44,7 +42,8 @@ struct Tensor {
   Residency residency : 4 = Residency::kOnDevice;
   bool in_use : 1 = true;
   bool quiet : 1 = false;       // no stream touches it
-  bool on_host : 1 = false;     // the host copy holds clean_writes' bytes
+  bool on_host : 1 = false;     // there is a host copy
+  bool written : 1 = false;     // since that was made
   bool copying : 1 = false;     // a copy of it is under way
   bool cleaning : 1 = false;    // that copy does not take it off its device
   bool leaves : 1 = false;      // but as soon as it is done the tensor leaves
@@ -61,13 +60,13 @@ struct Tensor {
   bool predicted : 1 = false;   // use_key is no hint, though of a hint's kind
   bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
 
-  bool dirty() const { return !on_host || writes != clean_writes; }
+  bool dirty() const { return !on_host || written; }
 };
 // What making the bytes anew takes, to within a factor of 1.5.
 inline Duration RecomputeTime(const Tensor& tensor) {
   return Duration(int64_t{3} << tensor.recompute >> 2);
 }
-static_assert(sizeof(Tensor) <= 80, "the catalog's bytes per tensor are a published figure");
+static_assert(sizeof(Tensor) <= 72, "the catalog's bytes per tensor are a published figure");
 
 class Catalog {
  public:

@@ -59,7 +59,7 @@ double EvictionIndex::Value(const Tensor& tensor, Tick now, const LinkModel& lin
 int64_t EvictionIndex::FrequencyKey(const Tensor& tensor, const LinkModel& link) const {
   const auto bytes = static_cast<double>(tensor.size.count());
   const double cost = Seconds(link.latency.count()) + bytes / link.up_bytes_per_second;
-  return -(age_ + static_cast<int64_t>((tensor.gets + 1) * cost / bytes * kFrequencyScale));
+  return -(age_ + static_cast<int64_t>((tensor.logical.gets + 1) * cost / bytes * kFrequencyScale));
 }
 
 // cost / distance: seconds of copying for every second of room that leaving gives.

@@ -30,6 +30,7 @@ struct LogicalUse {
   uint32_t put_at = 0;    // the position of the last put; 0: got or freed since
   uint8_t iteration = 0;  // of the last put
   uint8_t use = kNoUse;   // which of its puts in that iteration was the last
+  uint16_t gets = 0;      // at most 65535; no part of what is foretold
   static constexpr uint8_t kNoUse = 0xff;
 };
 

@@ -280,6 +280,7 @@ void Planner::State::On(const PutSeen& event) {
   tensor->quiet = false;
   tensor->put_seen = true;
   tensor->giving_up = false;
+  tensor->written |= tensor->writes != event.writes;
   tensor->writes = event.writes;
   const Duration copies = BothCopies(tensor->size);
   const bool anew = event.recompute > Duration{0} && event.recompute < copies;
@@ -390,7 +391,8 @@ void Planner::State::On(const CopiedOut& event) {
   using Outcome = CopiedOut::Outcome;
   if (event.outcome == Outcome::kCommitted) {
     tensor->on_host = true;
-    tensor->clean_writes = tensor->writes = event.writes;
+    tensor->writes = event.writes;
+    tensor->written = false;
     SetInUse(*tensor, false);  // whatever an old log entry may have said
     FreeDevice(*tensor);
     tensor->residency = Residency::kAway;
@@ -445,7 +447,8 @@ void Planner::State::On(const Cleaned& event) {
   if (event.whole) {
     tensor->on_host = true;
     // Nothing touched it since, so this is its count, whatever the log has told.
-    tensor->clean_writes = tensor->writes = event.writes;
+    tensor->writes = event.writes;
+    tensor->written = false;
     Count(tensor->client, &PlannerStats::precleaned, tensor->size);
     NoteSpareCopy(*tensor);
   }

@@ -43,7 +43,7 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   why.tensor = ViewOf(tensor);
   why.given_up = tensor.given_up;
   why.prefetched = tensor.prefetched;
-  why.gets = tensor.gets;
+  why.gets = tensor.logical.gets;
   if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
   const auto link = [&](double bytes_per_second) {
     return options_.link.latency +
@@ -86,7 +86,7 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
 }
 
 void Planner::State::CountGet(Tensor& tensor) {
-  if (tensor.gets < UINT16_MAX) ++tensor.gets;
+  if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
   const auto told = FindClient(tensor.client)->forecast.Got(&tensor.logical, now_);
   if (!told) return;

@@ -33,7 +33,6 @@ class Shelf {
     const TensorId id = Add(size);
     return Change(id, [](Tensor& tensor) {
       tensor.on_host = true;
-      tensor.clean_writes = tensor.writes;
     });
   }
   TensorId AddAt(Bytes size, Tick at) {
