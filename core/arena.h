@@ -80,6 +80,8 @@ struct Arena {
   // dirty need not leave, and copying it out would slow the others' return.
   bool growing = false;
   Tick short_until{};
+  Bytes live;        // of tensors that belong to this device, wherever they are
+  Bytes most_lived;  // lately
   // So much contiguous room should be free or clean: it is what leaves next.
   Bytes ready;
   Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next

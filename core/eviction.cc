@@ -122,7 +122,8 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
       if (!Allowed(tensor, limits)) continue;
       // Of a tensor larger than the request only as much counts as the request needs: else many
       // large ones would hide the small one that suffices.
-      const auto useful = static_cast<double>(std::min(tensor.size, need * limits.useful).count());
+      const auto useful =
+          static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
       seeds.emplace_back(-useful / Harm(tensor, now, link), heap[i]);
     }
   }
@@ -187,7 +188,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
     const auto run = Grow(map, seed, need, now, link, limits);
     if (!run) continue;
     const double harm =
-        run->harm / static_cast<double>(std::min(run->size, need * limits.useful).count());
+        run->harm / static_cast<double>(std::min(run->size, std::max(need, limits.useful)).count());
     if (best && harm >= best_harm) continue;
     best = run;
     best_harm = harm;

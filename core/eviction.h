@@ -84,9 +84,9 @@ class EvictionIndex {
     // Only tensors known to be needed later than this one (the next use of the same kind), or
     // never.
     const Tensor* later_than = nullptr;
-    // How much more room than is needed has a use: a client that takes tensor after tensor will
-    // want it next. 1: none.
-    uint64_t useful = 1;
+    // How much room has a use, if more than is needed: a client that takes tensor after tensor will
+    // want it next.
+    Bytes useful;
     // What a search may look at.
     size_t seeds = kSeeds;
     size_t blocks = kRunBlocks;

@@ -267,6 +267,7 @@ void Planner::State::Finish(Tensor& tensor) {
     FreeDevice(tensor);
     SetInUse(tensor, false);
     --client->tensors;
+    arena->live -= tensor.size;
     client->slots[ToInt(tensor.slot)] = kNoTensor;
     plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
     Touch(arena);
@@ -453,6 +454,7 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
     return;
   }
   const auto arena_key = std::pair(tensor.client, tensor.device);
+  sums->live[arena_key] += tensor.size;
   ++sums->tensors[tensor.client];
   sums->waits[tensor.client] += tensor.residency == Residency::kArriving && !tensor.prefetched;
   if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
@@ -493,6 +495,7 @@ void Planner::State::CheckInvariants() const {
       RAVEN_CHECK(!arena->touched);
       going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();
       RAVEN_CHECK(arena->map.held() <= arena->charged);
+      RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
                   sums.listed[std::pair(id, arena->device)]);

@@ -33,6 +33,8 @@ constexpr int kCleansPerServe = 8;
 constexpr size_t kReadyBlocks = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
 constexpr uint64_t kUsefulExcess = 2;
+// The most that lived is forgotten over so many creates.
+constexpr uint64_t kMostLivedFor = 16384;
 
 double Seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -154,6 +156,9 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
     client.slots.resize(ToInt(request.slot) + 1u, kNoTensor);
   client.slots[ToInt(request.slot)] = tensor.id;
   ++client.tensors;
+  arena.live += tensor.size;
+  arena.most_lived =
+      std::max(arena.live, arena.most_lived - Bytes(arena.most_lived.count() / kMostLivedFor));
   Count(request.client, &PlannerStats::creates, 1);
   plan_->push_back(
       Grant{request.client, request.slot, tensor.id, request.device, arena.map.OffsetOf(*block)});
@@ -166,6 +171,8 @@ bool Planner::State::TryFetch(Arena& arena, const Request& given) {
   Tensor& tensor = *catalog_.Find(given.tensor);
   Dequeue(given);
   tensor.waiting = false;
+  ArenaOf(tensor)->live -= tensor.size;
+  arena.live += tensor.size;
   tensor.device = arena.device;
   tensor.device_block = *block;
   const bool anew = tensor.given_up;
@@ -219,11 +226,17 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   return false;
 }
 
+// What a client that takes tensor after tensor will want: up to the most that lived lately, and as
+// much again as it wants now.
+Bytes Planner::State::GrowthOf(const Arena& arena, Bytes need) const {
+  return std::max(need * kUsefulExcess, arena.most_lived - arena.live);
+}
+
 bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   // With nothing changed there are none again; but a back-off ends by itself.
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
-  const EvictionIndex::Limits any{.useful = arena.growing ? kUsefulExcess : 1};
+  const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
   // Slabs of its own, or of others who miss them less, may come to serve a large request.
   if (need.count() * kLargeShare >= SlabSize(arena).count()) {
     const double harm = WorthRenewing(arena, need, any);

@@ -93,6 +93,7 @@ class Planner::State {
     std::map<ClientId, Bytes> host_used;
     std::map<ClientId, uint64_t> tensors;
     std::map<ClientId, uint32_t> waits;
+    std::map<std::pair<ClientId, DeviceId>, Bytes> live;
     std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
     std::map<std::pair<ClientId, DeviceId>, size_t> listed;
     Bytes host;
@@ -145,6 +146,7 @@ class Planner::State {
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(Arena& arena, const Request& request);
   // Begins to evict what makes `need` contiguous bytes.
+  Bytes GrowthOf(const Arena& arena, Bytes need) const;
   bool FindVictims(Arena& arena, Bytes need);
   bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
   // All of the rows, or none: half a run is harm without use.
