@@ -52,7 +52,7 @@ TEST(CatalogTest, ATensorIsDirtyUnlessTheHostHoldsItsLastWrite) {
   EXPECT_TRUE(tensor.dirty());
   tensor.on_host = true;
   EXPECT_FALSE(tensor.dirty());
-  tensor.writes = 1;
+  tensor.written = true;
   EXPECT_TRUE(tensor.dirty());
 }
 
