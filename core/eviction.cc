@@ -62,10 +62,8 @@ int64_t EvictionIndex::FrequencyKey(const Tensor& tensor, const LinkModel& link)
   return -(age_ + static_cast<int64_t>((tensor.logical.gets + 1) * cost / bytes * kFrequencyScale));
 }
 
-// cost / distance: seconds of copying for every second of room that leaving gives.
-double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link) const {
-  if (policy_ == Policy::kGdsf && !tensor.never)
-    return static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
+// Seconds to the next use, as far as anything is known of it.
+double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
   double distance = kNeverSeconds;
   const int64_t time = now.time_since_epoch().count();
   if (!tensor.never) {
@@ -93,7 +91,15 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
       case UseKind::kUnknown: distance = Seconds(time + tensor.use_key); break;
     }
   }
-  if (policy_ == Policy::kLru) return 1 / std::max(distance, kSoonestSeconds);
+  return std::max(distance, kSoonestSeconds);
+}
+
+// cost / distance: seconds of copying for every second of room that leaving gives.
+double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link) const {
+  if (policy_ == Policy::kGdsf && !tensor.never)
+    return static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
+  const double distance = Distance(tensor, now);
+  if (policy_ == Policy::kLru) return 1 / distance;
   const auto bytes = static_cast<double>(tensor.size.count());
   const double latency = Seconds(link.latency.count());
   double cost = latency + bytes / link.up_bytes_per_second;
@@ -104,7 +110,7 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
   } else if (tensor.dirty() && !tensor.cleaning) {
     cost += latency + bytes / link.down_bytes_per_second;
   }
-  return cost / std::max(distance, kSoonestSeconds);
+  return cost / distance;
 }
 
 bool EvictionIndex::Allowed(const Tensor& tensor, const Limits& limits) const {
@@ -211,19 +217,20 @@ std::vector<uint32_t> EvictionIndex::RowsOf(const ExtentMap& map, const Run& run
   }
 }
 
-std::optional<uint32_t> EvictionIndex::BestDirty(Tick now, const LinkModel& link) const {
+std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const LinkModel& link) const {
   std::optional<uint32_t> best;
-  double best_value = 0;
+  double best_distance = 0;
   for (size_t i = 0; i < heaps_.size(); ++i) {
     if (!IsDirtyHeap(i)) continue;
     for (size_t j = 0; j < std::min(heaps_[i].size(), kRowsPerHeap); ++j) {
       const Tensor& tensor = (*catalog_)[heaps_[i][j]];
       // Copying it would be wasted.
       if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
-      const double value = Value(tensor, now, link);
-      if (!best || value > best_value) {
+      const double distance =
+          policy_ == Policy::kGdsf ? 1 / Harm(tensor, now, link) : Distance(tensor, now);
+      if (!best || distance > best_distance) {
         best = heaps_[i][j];
-        best_value = value;
+        best_distance = distance;
       }
       break;
     }

@@ -95,8 +95,9 @@ class EvictionIndex {
   // run suffices. They stay in the index.
   std::vector<uint32_t> FindRun(const ExtentMap& map, Bytes need, Tick now, const LinkModel& link,
                                 const Limits& limits) const;
-  // The dirty tensor that should be copied out first, if any.
-  std::optional<uint32_t> BestDirty(Tick now, const LinkModel& link) const;
+  // The dirty tensor that should be copied out first, if any: the one that is needed last, whatever
+  // its size, because what leaves with it should be clean as well.
+  std::optional<uint32_t> FarthestDirty(Tick now, const LinkModel& link) const;
 
   // The run that leaves with `row`: the cheapest around it of `need` bytes, or it alone.
   std::vector<uint32_t> RunAround(const ExtentMap& map, uint32_t row, Bytes need, Tick now,
@@ -119,6 +120,7 @@ class EvictionIndex {
 
   static uint8_t HeapOf(const Tensor& tensor);
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
+  double Distance(const Tensor& tensor, Tick now) const;
   bool Allowed(const Tensor& tensor, const Limits& limits) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;

@@ -378,7 +378,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
     limits.clean_only = true;
     limits.later_than = &next;
     if (!EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits, SpareCopies::kKeep)) {
-      const auto dirty = arena.index.BestDirty(OwnTime(arena), options_.link);
+      const auto dirty = arena.index.FarthestDirty(OwnTime(arena), options_.link);
       if (dirty && EvictionIndex::IsLater(catalog_[*dirty], next))
         arena.short_until = now_ + kShortFor;
     }
@@ -413,7 +413,7 @@ void Planner::State::Preclean(Arena& arena) {
 // Runs, not tensors: room must be contiguous, and one that is dirty among the clean spoils it.
 bool Planner::State::CleanNextRun(Arena& arena) {
   const Tick own_time = OwnTime(arena);
-  const auto seed = arena.index.BestDirty(own_time, options_.link);
+  const auto seed = arena.index.FarthestDirty(own_time, options_.link);
   if (!seed || !CleanAhead(arena, catalog_[*seed])) return false;
   const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
   for (const uint32_t row :

@@ -233,13 +233,13 @@ TEST(EvictionTest, LaterThanTakesNothingThatIsNeededSooner) {
 
 TEST(EvictionTest, PrecleansTheFarthestDirtyTensor) {
   Shelf shelf(MiB(20));
-  EXPECT_FALSE(shelf.index().BestDirty(kNow, kLink).has_value());
+  EXPECT_FALSE(shelf.index().FarthestDirty(kNow, kLink).has_value());
   shelf.AddClean(MiB(4));
   shelf.AddNever(MiB(4));
-  EXPECT_FALSE(shelf.index().BestDirty(kNow, kLink).has_value());
+  EXPECT_FALSE(shelf.index().FarthestDirty(kNow, kLink).has_value());
   shelf.AddAt(MiB(4), In(std::chrono::seconds(5)));
   const TensorId far = shelf.AddAt(MiB(4), In(std::chrono::seconds(50)));
-  EXPECT_EQ(shelf.index().BestDirty(kNow, kLink), Catalog::RowOf(far));
+  EXPECT_EQ(shelf.index().FarthestDirty(kNow, kLink), Catalog::RowOf(far));
 }
 
 TEST(EvictionTest, CountsTheBytesThatCanBeDropped) {
