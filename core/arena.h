@@ -67,6 +67,7 @@ struct Arena {
   Duration reclaim_wait{};
   Tick shrink_after{};
   bool trimming = false;  // slabs go back as soon as they hold nothing
+  bool wakes = false;     // stands in the planner's list of arenas to be woken
   bool touched = false;   // stands in the planner's list of arenas to serve
   // Away tensors whose next use is known, soonest first: by time, by order, and as learned.
   std::set<std::pair<int64_t, TensorId>> due_at;
@@ -80,8 +81,9 @@ struct Arena {
   // dirty need not leave, and copying it out would slow the others' return.
   bool growing = false;
   Tick short_until{};
-  Bytes live;        // of tensors that belong to this device, wherever they are
-  Bytes most_lived;  // lately
+  Tick wanted_until{};  // the last create is so recent that the next may follow at once
+  Bytes live;           // of tensors that belong to this device, wherever they are
+  Bytes most_lived;     // lately
   // So much contiguous room should be free or clean: it is what leaves next.
   Bytes ready;
   Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next

@@ -436,7 +436,10 @@ TierView Planner::State::HostTier() const {
 }
 
 Tick Planner::State::NextWake() const {
-  return deadlines_.empty() ? next_poll_ : std::min(next_poll_, deadlines_.begin()->first);
+  Tick next = next_poll_;
+  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  if (!wakes_.empty()) next = std::min(next, std::get<Tick>(*wakes_.begin()));
+  return next;
 }
 
 // What one row claims, against everything that stands elsewhere; adds it to `sums`.

@@ -501,11 +501,21 @@ void Planner::State::On(const CopiedIn& event) {
 }
 
 void Planner::State::On(const TimePassed&) {
-  next_poll_ = kNever;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now_) {
     const Request& request = requests_.at(deadlines_.begin()->second);
     Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
   }
+  while (!wakes_.empty() && std::get<Tick>(*wakes_.begin()) <= now_) {
+    const auto [when, client, device] = *wakes_.begin();
+    wakes_.erase(wakes_.begin());
+    Arena* arena = ArenaOf(client, device);
+    if (arena == nullptr) continue;
+    arena->wakes = false;
+    Touch(arena);
+  }
+  // What wakes one arena alone is no reason to look at them all.
+  if (now_ < next_poll_) return;
+  next_poll_ = kNever;
   const auto active = std::exchange(active_arenas_, {});
   for (Arena* arena : active) Touch(arena);
   TouchWaiting();

@@ -30,6 +30,8 @@ constexpr Duration kRenewal = std::chrono::microseconds(500);
 constexpr uint64_t kLargeShare = 8;  // an eighth
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
+// A create is followed by another within so long, or not at once.
+constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
 constexpr size_t kReadyBlocks = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
 constexpr uint64_t kUsefulExcess = 2;
@@ -139,6 +141,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   const auto block = arena.map.Allocate(request.size, 0);
   if (!block) return false;
   arena.growing = true;
+  arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / 256 * 255));
   Client& client = *FindClient(request.client);
   Tensor& tensor = catalog_.Add();
@@ -400,8 +403,14 @@ void Planner::State::Preclean(Arena& arena) {
   const bool pressed = now_ < arena.pressed_until;
   if (!pressed && !filling) return;
   if (now_ < host_short_until_) return;
-  // What somebody waits for goes first.
+  // What somebody waits for goes first, and what he will want next: a client that creates tensor
+  // after tensor leaves the link no rest.
   if (!arena.waiting.empty()) return;
+  if (now_ < arena.wanted_until) {
+    if (!std::exchange(arena.wakes, true))
+      wakes_.emplace(arena.wanted_until, arena.client, arena.device);
+    return;
+  }
   if (!arena.growing && now_ >= arena.short_until) return;
   active_arenas_.insert(&arena);
   for (int i = 0; i < kCleansPerServe; ++i) {

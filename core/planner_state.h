@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -304,8 +305,9 @@ class Planner::State {
   std::deque<Arena*> touched_;
   PlannerStats stats_;
   Tick now_{};
-  Tick next_poll_ = kNever;
-  Plan* plan_ = nullptr;  // during Apply
+  Tick next_poll_ = kNever;  // when all active arenas are looked at again
+  std::set<std::tuple<Tick, ClientId, DeviceId>> wakes_;  // when one is
+  Plan* plan_ = nullptr;                                  // during Apply
 };
 
 }  // namespace ravenstore::core

@@ -31,9 +31,7 @@ class Shelf {
   }
   TensorId AddClean(Bytes size) {
     const TensorId id = Add(size);
-    return Change(id, [](Tensor& tensor) {
-      tensor.on_host = true;
-    });
+    return Change(id, [](Tensor& tensor) { tensor.on_host = true; });
   }
   TensorId AddAt(Bytes size, Tick at) {
     return Change(Add(size), [at](Tensor& tensor) {

@@ -232,7 +232,7 @@ TEST(PlannerRegressionTest, PrecleaningDoesNotReplaceOneCopyByAnother) {
             .host_budget = KiB(8),
             .preclean = true});
   for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
-  s.Create("E", KiB(4)).AllCopiesDone();
+  s.Create("E", KiB(4)).AllCopiesDone().Pass(milliseconds(1)).AllCopiesDone();
   const Bytes out = s.stats().out;
   EXPECT_EQ(out, KiB(8));  // the victim, and one ahead: more the host does not hold
   s.Pass(seconds(5)).AllCopiesDone();
@@ -247,7 +247,7 @@ TEST(PlannerRegressionTest, ACopyRefusedByAnUnseenGetIsNotProposedForEver) {
   ASSERT_FALSE(s.IsCopying("B"));
   // Got, but the daemon has not read the log when its turn to be copied ahead comes.
   s.world().Get(s.At("B"), kDevice, seconds(1));
-  s.CopyDone("A");
+  s.CopyDone("A").Pass(milliseconds(1));
   EXPECT_FALSE(s.IsCopying("B"));
   EXPECT_TRUE(s.IsCopying("C"));
 }
@@ -349,6 +349,7 @@ TEST(PlannerRegressionTest, AClientsWriteCountDoesNotKeepATensorDirty) {
   bare.Request(2, KiB(4));
   const TensorId left = bare.Take<CopyOut>().tensor;
   bare.Tell(CopiedOut{left, CopiedOut::Outcome::kCommitted, 1});
+  bare.Pass(milliseconds(1));
   const auto clean = bare.Take<Clean>();
   bare.Tell(Cleaned{clean.tensor, true, 9});
   EXPECT_FALSE(bare.planner().View(clean.tensor).dirty);

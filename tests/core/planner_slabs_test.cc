@@ -66,7 +66,7 @@ TEST(PlannerSlabsTest, OneInUseInTheMiddleDoesNotStarveALargeRequest) {
 TEST(PlannerSlabsTest, ATensorThatIsBeingCopiedOutAheadLeavesWhenThatIsDone) {
   Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
   for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
-  s.Create("E", KiB(4)).CopyDone("A");
+  s.Create("E", KiB(4)).CopyDone("A").Pass(milliseconds(1));
   ASSERT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
   s.Create("F", KiB(12));
   EXPECT_EQ(s.StateOf("F"), State::kWaiting);
@@ -81,7 +81,7 @@ TEST(PlannerSlabsTest, ATensorThatIsBeingCopiedOutAheadLeavesWhenThatIsDone) {
 TEST(PlannerSlabsTest, ATensorThatIsUsedWhileItIsCopiedOutAheadDoesNotLeave) {
   Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
   for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
-  s.Create("E", KiB(4)).CopyDone("A");
+  s.Create("E", KiB(4)).CopyDone("A").Pass(milliseconds(1));
   ASSERT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
   s.Create("F", KiB(12)).Get("B").AllCopiesDone();
   EXPECT_EQ(s.StateOf("B"), State::kInUse);

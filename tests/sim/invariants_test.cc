@@ -48,7 +48,7 @@ Bytes Share(const Trace& trace, uint64_t percent) {
 
 class InvariantsTest : public testing::TestWithParam<std::string> {
  protected:
-  static constexpr size_t kCalls = 1500;
+  static constexpr size_t kCalls = 5000;
 
   void Watch(const Trace& trace, const Referee::Setting& setting) {
     Referee referee(trace, setting);
