@@ -13,6 +13,7 @@
 
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
+#include "interceptor/pool.h"
 #include "interceptor/served.h"
 #include "interceptor/tenant.h"
 
@@ -124,6 +125,7 @@ void InChild() {
   ledger.Reset();
   tenant::ForgetInChild();
   link::ForgetInChild();
+  pool::ForgetInChild();
   served::ForgetInChild();
 }
 
@@ -254,23 +256,9 @@ uint64_t Room(int row) {
   return own < together ? own : together;
 }
 
-}  // namespace
-
-void Show(int row, uint64_t* total, uint64_t* free) {
-  const uint64_t visible = VisibleOf(row);
-  if (visible == 0) return;
-  if (total != nullptr && *total > visible) *total = visible;
-  if (free == nullptr) return;
-  const uint64_t left = Room(row);
-  if (*free > left) *free = left;
-}
-
-bool Reserve(int row, uint64_t bytes) {
-  if (row < 0) return true;
+bool TryReserve(int row, uint64_t bytes) {
   const uint64_t visible = VisibleOf(row);
   const uint64_t limit = TogetherLimit(row);
-  // What can never fit shall not stand in others' sums, not even for an instant.
-  if (Left(visible, 0) < bytes || Left(limit, 0) < bytes) return false;
   // First it stands in the sum, then the sum is looked at: of several that do so at once and do not
   // fit together, none overlooks the others. All of them may be refused then, though one of them
   // has room: it tries again.
@@ -284,6 +272,35 @@ bool Reserve(int row, uint64_t bytes) {
     sched_yield();
   }
   return false;
+}
+
+}  // namespace
+
+uint64_t Excess(int row, uint64_t bytes) {
+  const auto over = [bytes](uint64_t limit, uint64_t used) {
+    return limit != 0 && used + bytes > limit ? used + bytes - limit : 0;
+  };
+  const uint64_t limit = TogetherLimit(row);
+  const uint64_t own = over(VisibleOf(row), Page()->row[row].used.load(std::memory_order_relaxed));
+  const uint64_t together = limit == 0 ? 0 : over(limit, tenant::Together(row));
+  return own > together ? own : together;
+}
+
+void Show(int row, uint64_t* total, uint64_t* free) {
+  const uint64_t visible = VisibleOf(row);
+  if (visible == 0) return;
+  if (total != nullptr && *total > visible) *total = visible;
+  if (free == nullptr) return;
+  pool::LookAgain();
+  const uint64_t left = Room(row);
+  if (*free > left) *free = left;
+}
+
+bool Reserve(int row, uint64_t bytes) {
+  if (row < 0) return true;
+  // What can never fit shall not stand in others' sums, not even for an instant.
+  if (Left(VisibleOf(row), 0) < bytes || Left(TogetherLimit(row), 0) < bytes) return false;
+  return TryReserve(row, bytes) || (pool::MakeRoom(row, bytes) && TryReserve(row, bytes));
 }
 
 void Unreserve(int row, uint64_t bytes) {
@@ -304,14 +321,17 @@ bool Settle(const Entry& entry) {
   // First the sums: once it is in the ledger another thread may free it.
   AddToKind(entry, entry.bytes);
   if (ledger.Add(entry)) return true;
-  AddToKind(entry, 0 - entry.bytes);
-  Unreserve(entry.row, entry.bytes);
+  Discharge(entry);
   return false;
 }
 
 void Discharge(const Entry& entry) {
   AddToKind(entry, 0 - entry.bytes);
-  Unreserve(entry.row, entry.bytes);
+  if (entry.pooled) {
+    pool::Look(entry.row, entry.bytes);
+  } else {
+    Unreserve(entry.row, entry.bytes);
+  }
 }
 
 void Recharge(const Entry& entry) {
@@ -319,12 +339,12 @@ void Recharge(const Entry& entry) {
   Settle(entry);
 }
 
-void Gauge(int row, LegacyKind kind, uint64_t bytes) {
+void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed) {
   if (row < 0) return;
   proto::LedgerRow& at = Page()->row[row];
   const uint64_t before =
       at.kinds[static_cast<int>(kind)].exchange(bytes, std::memory_order_relaxed);
-  Hold(row, bytes - before);
+  Hold(row, bytes - before - freed);
 }
 
 void Log(const char* format, ...) {

@@ -51,6 +51,9 @@ uint64_t VisibleOf(int row);
 // Bounds what the driver said about a device to what the job is shown. Does it no harm twice.
 void Show(int row, uint64_t* total, uint64_t* free);
 
+// By how much what is held and `bytes` more exceed the budgets.
+uint64_t Excess(int row, uint64_t bytes);
+
 // Takes `bytes` of the budgets, the job's and its tenant's, for an allocation that is about to be
 // made; false: over one of them.
 bool Reserve(int row, uint64_t bytes);
@@ -61,8 +64,8 @@ bool Settle(const Entry& entry);
 // The entry, taken out of the ledger, no longer counts / counts again.
 void Discharge(const Entry& entry);
 void Recharge(const Entry& entry);
-// Sets the absolute figure of a kind.
-void Gauge(int row, LegacyKind kind, uint64_t bytes);
+// Sets the absolute figure of a kind, and in the same step gives `freed` reserved bytes back.
+void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed = 0);
 
 // Says something, once asked by $RAVENSTORE_INTERCEPT_LOG ("stderr" or a file).
 void Log(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -18,6 +18,8 @@
 #undef cuArrayCreate
 #undef cuArray3DCreate
 #undef cuGraphAddNode
+#undef cuCtxSynchronize
+#undef cuStreamSynchronize
 #undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion
 
@@ -68,6 +70,8 @@ RAVEN_EXPORT CUresult cuMemAllocPitch(unsigned int* address, unsigned int* pitch
 RAVEN_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream);
 RAVEN_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
                                                    CUmemoryPool pool, CUstream stream);
+RAVEN_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream);
+RAVEN_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context);
 RAVEN_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream);
 RAVEN_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph,
                                      const CUgraphNode* dependencies, size_t count,

@@ -29,6 +29,7 @@ struct Entry {
   uint32_t refs = 0;        // of a VMM handle
   uint32_t maps = 0;        // of a VMM handle
   bool by_runtime = false;  // noted by a hook of the runtime: none of the driver's saw it
+  bool pooled = false;      // of the device's default pool
   uint64_t bytes = 0;
   uint64_t context = 0;    // that its memory ends with; 0: none
   uint64_t serial = 0;     // of the VMM handle; handles' values come again

@@ -31,7 +31,8 @@ Hook HookOf(const char* symbol, const void* found, int version, bool per_thread)
     const auto hook = static_cast<Hook>(i);
     const HookInfo& info = InfoOf(hook);
     if (info.library != Library::kDriver || strcmp(info.base, symbol) != 0) continue;
-    if (RealOf(hook) == found) return hook;
+    // Ours where a library's own look at its symbols finds those that were preloaded.
+    if (RealOf(hook) == found || info.entry == found) return hook;
     if (info.since > version) continue;
     // A function without a per-thread variant has one for both.
     if (best != Hook::kCount) {

@@ -5,6 +5,7 @@
 #include "interceptor/allocate.h"
 #include "interceptor/graph.h"
 #include "interceptor/hooks.h"
+#include "interceptor/pool.h"
 #include "interceptor/served.h"
 
 namespace ravenstore::interceptor {
@@ -69,9 +70,29 @@ CUresult AllocatePlain(LegacyKind kind, CUdeviceptr* address, uint64_t bytes, Ca
   return Allocate(entry, call, [&] { return *address; });
 }
 
+// From the device's default pool, whose own figure follows.
+template <typename Call>
+CUresult AllocatePooled(Entry entry, CUdeviceptr* address, Call call) {
+  entry.pooled = true;
+  // No context's end frees it.
+  entry.context = 0;
+  if (!pool::Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = CallAndYield(entry.row, entry.bytes, call);
+  if (result != CUDA_SUCCESS) {
+    pool::Look(entry.row, entry.bytes);
+    return result;
+  }
+  entry.key = *address;
+  if (Settle(entry)) pool::Look(entry.row, 0);
+  // What the pool had left over was in pieces, or not free yet, and it took more.
+  if (const uint64_t excess = Excess(entry.row, 0)) pool::Trim(entry.row, excess);
+  return result;
+}
+
+// `from` is null where the device's current pool serves.
 template <typename Call>
 CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUstream stream, bool per_thread,
-                       Call call) {
+                       const CUmemoryPool* from, Call call) {
   const Within within;
   if (!within.outermost() || address == nullptr || !Start()) return call();
   if (graph::Capturing(stream, per_thread)) {
@@ -79,7 +100,13 @@ CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUstream stream, bo
     graph::HasMemory();
     return call();
   }
-  return Allocate(Memory(LegacyKind::kAsync, bytes), call, [&] { return *address; });
+  Entry entry = Memory(LegacyKind::kAsync, bytes);
+  const int owner = from == nullptr ? entry.row : pool::RowOf(*from);
+  if (from == nullptr ? pool::IsCurrent(owner) : owner >= 0) {
+    entry.row = static_cast<int16_t>(owner);
+    return AllocatePooled(entry, address, call);
+  }
+  return Allocate(entry, call, [&] { return *address; });
 }
 
 // The rows' length is known only afterwards.
@@ -174,27 +201,27 @@ RAVEN_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsi
 
 RAVEN_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   RAVEN_BEGIN(cuMemAllocAsync);
-  return interceptor::AllocateAsync(address, bytes, stream, false,
+  return interceptor::AllocateAsync(address, bytes, stream, false, nullptr,
                                     [&] { return real(address, bytes, stream); });
 }
 
 RAVEN_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* address, size_t bytes, CUstream stream) {
   RAVEN_BEGIN(cuMemAllocAsync_ptsz);
-  return interceptor::AllocateAsync(address, bytes, stream, true,
+  return interceptor::AllocateAsync(address, bytes, stream, true, nullptr,
                                     [&] { return real(address, bytes, stream); });
 }
 
 RAVEN_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                               CUstream stream) {
   RAVEN_BEGIN(cuMemAllocFromPoolAsync);
-  return interceptor::AllocateAsync(address, bytes, stream, false,
+  return interceptor::AllocateAsync(address, bytes, stream, false, &pool,
                                     [&] { return real(address, bytes, pool, stream); });
 }
 
 RAVEN_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t bytes,
                                                    CUmemoryPool pool, CUstream stream) {
   RAVEN_BEGIN(cuMemAllocFromPoolAsync_ptsz);
-  return interceptor::AllocateAsync(address, bytes, stream, true,
+  return interceptor::AllocateAsync(address, bytes, stream, true, &pool,
                                     [&] { return real(address, bytes, pool, stream); });
 }
 

@@ -15,7 +15,7 @@
 
 namespace ravenstore::proto {
 
-inline constexpr uint64_t kLedgerMagic = 0x31474c4e56415221;  // "!RAVNLG1"
+inline constexpr uint64_t kLedgerMagic = 0x32474c4e56415221;  // "!RAVNLG2"
 inline constexpr uint32_t kLedgerDevices = 16;
 
 // What a job holds, by how it came by it.
@@ -29,10 +29,11 @@ enum class LegacyKind : uint8_t {
   kMipmap = 6,
   kGraph = 7,    // what the driver holds for memory nodes of graphs
   kContext = 8,  // what making a context took
+  kPool = 9,     // what the devices' default pools hold beyond what was asked of them
 };
-inline constexpr uint32_t kLegacyKinds = 9;
+inline constexpr uint32_t kLegacyKinds = 10;
 inline constexpr const char* kLegacyKindNames[kLegacyKinds] = {
-    "device", "pitch", "managed", "async", "vmm", "array", "mipmap", "graph", "context"};
+    "device", "pitch", "managed", "async", "vmm", "array", "mipmap", "graph", "context", "pool"};
 
 // One device. Bytes are as asked for.
 struct alignas(64) LedgerRow {
@@ -44,7 +45,7 @@ struct alignas(64) LedgerRow {
   std::atomic<uint64_t> served;  // of it, held in the store's slabs
   std::atomic<uint64_t> kinds[kLegacyKinds];
   std::atomic<uint64_t> together;  // the daemon: what the tenant's jobs may hold together; 0: all
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 };
 static_assert(sizeof(LedgerRow) == 192);
 

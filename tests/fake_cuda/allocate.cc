@@ -43,6 +43,7 @@ constexpr int kDevicesMax = 64;
 struct Piece {
   size_t bytes;
   int device;
+  CUmemoryPool pool;  // null: of the device itself
 };
 
 struct Pieces {
@@ -74,17 +75,27 @@ bool Capturing(CUstream stream) {
          status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-CUresult Take(CUdeviceptr* address, size_t bytes, int device) {
+void Uncharge(const Piece& piece) {
+  if (piece.pool != nullptr) {
+    GiveToPool(piece.pool, piece.bytes);
+  } else {
+    Charged(piece.device) -= piece.bytes;
+  }
+}
+
+CUresult Take(CUdeviceptr* address, size_t bytes, int device, CUmemoryPool pool = nullptr) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!Charge(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool fits = pool != nullptr ? TakeFromPool(pool, bytes) : Charge(device, bytes);
+  if (!fits) return CUDA_ERROR_OUT_OF_MEMORY;
+  const Piece piece{bytes, device, pool};
   void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
-    Charged(device) -= bytes;
+    Uncharge(piece);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *address = reinterpret_cast<CUdeviceptr>(at);
   std::lock_guard lock(pieces().mutex);
-  pieces().at[*address] = {bytes, device};
+  pieces().at[*address] = piece;
   return CUDA_SUCCESS;
 }
 
@@ -99,7 +110,7 @@ CUresult GiveBack(CUdeviceptr address) {
     pieces().at.erase(found);
   }
   munmap(reinterpret_cast<void*>(address), piece.bytes);
-  Charged(piece.device) -= piece.bytes;
+  Uncharge(piece);
   return CUDA_SUCCESS;
 }
 
@@ -141,8 +152,11 @@ std::atomic<uint64_t>& Charged(int device) {
 }
 
 bool Charge(int device, uint64_t bytes) {
-  if ((Charged(device) += bytes) <= DeviceBytes()) return true;
-  Charged(device) -= bytes;
+  do {
+    if ((Charged(device) += bytes) <= DeviceBytes()) return true;
+    Charged(device) -= bytes;
+    // What pools only keep for later is there for others before anybody is refused.
+  } while (ShrinkPools(true));
   return false;
 }
 
@@ -161,7 +175,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
   FAKE_CUDA_CLEAN_UP("cuMemFree");
-  return fake_cuda::GiveBack(address);
+  const CUresult result = fake_cuda::GiveBack(address);
+  // It waits for the device.
+  fake_cuda::ShrinkPools(false);
+  return result;
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
@@ -184,12 +201,12 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
     *address = next.fetch_add(bytes + fake_cuda::kPage);
     return CUDA_SUCCESS;
   }
-  return fake_cuda::Take(address, bytes, context->device);
+  return fake_cuda::Take(address, bytes, context->device, fake_cuda::CurrentPool(context->device));
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool, CUstream) {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream) {
   FAKE_CUDA_CONTEXT("cuMemAllocFromPoolAsync");
-  return fake_cuda::Take(address, bytes, context->device);
+  return fake_cuda::Take(address, bytes, fake_cuda::DeviceOfPool(pool), pool);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
@@ -251,7 +268,8 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device) {
   std::lock_guard lock(fake_cuda::pieces().mutex);
   auto& at = fake_cuda::pieces().at;
   for (auto piece = at.begin(); piece != at.end();) {
-    if (piece->second.device != device) {
+    // What a pool holds outlives contexts.
+    if (piece->second.device != device || piece->second.pool != nullptr) {
       ++piece;
       continue;
     }
@@ -270,6 +288,7 @@ CUresult cuCtxGetDevice(CUdevice* device) {
 
 CUresult cuCtxSynchronize() {
   FAKE_CUDA_CONTEXT("cuCtxSynchronize");
+  fake_cuda::ShrinkPools(false);
   return CUDA_SUCCESS;
 }
 
@@ -352,6 +371,8 @@ const Export kExports[] = {
     EXPORT(cuCtxSetCurrent),
     EXPORT(cuCtxGetDevice),
     EXPORT(cuCtxSynchronize),
+    EXPORT(cuStreamSynchronize),
+    EXPORT(cuEventSynchronize),
     EXPORT(cuDriverGetVersion),
     EXPORT_AS("cuDeviceTotalMem", 3020, cuDeviceTotalMem_v2),
     EXPORT_AS("cuMemGetInfo", 3020, cuMemGetInfo_v2),
@@ -365,6 +386,9 @@ const Export kExports[] = {
     {"cuMemAllocFromPoolAsync", 0, true, reinterpret_cast<void*>(&cuMemAllocFromPoolAsync_ptsz)},
     EXPORT(cuMemFreeAsync),
     {"cuMemFreeAsync", 0, true, reinterpret_cast<void*>(&cuMemFreeAsync_ptsz)},
+    EXPORT(cuDeviceGetDefaultMemPool),
+    EXPORT(cuMemPoolGetAttribute),
+    EXPORT(cuMemPoolTrimTo),
     EXPORT(cuMemCreate),
     EXPORT(cuMemRelease),
     EXPORT(cuMemMap),

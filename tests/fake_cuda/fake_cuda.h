@@ -37,4 +37,6 @@ int FakeCudaContextErrors();
 uint64_t FakeCudaUsed(int device);
 // As cuDeviceTotalMem, by a name that nobody hooks.
 CUresult FakeCudaTotal(size_t* bytes, CUdevice device);
+// Memory pools give back all that they hold unused, by no call that anybody could have seen.
+void FakeCudaShrinkPools();
 }

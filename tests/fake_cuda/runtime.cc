@@ -26,6 +26,9 @@ struct Driver {
   CUresult (*managed)(CUdeviceptr*, size_t, unsigned int) = nullptr;
   CUresult (*async)(CUdeviceptr*, size_t, CUstream) = nullptr;
   CUresult (*free_async)(CUdeviceptr, CUstream) = nullptr;
+  CUresult (*default_pool)(CUmemoryPool*, CUdevice) = nullptr;
+  CUresult (*pool_attribute)(CUmemoryPool, CUmemPool_attribute, void*) = nullptr;
+  CUresult (*synchronize)() = nullptr;
   CUresult (*array)(CUarray*, const CUDA_ARRAY3D_DESCRIPTOR*) = nullptr;
   CUresult (*array_destroy)(CUarray) = nullptr;
   CUresult (*mipmap)(CUmipmappedArray*, const CUDA_ARRAY3D_DESCRIPTOR*, unsigned int) = nullptr;
@@ -58,6 +61,9 @@ Driver Load() {
   Find(driver, "cuMemAllocManaged", &driver.managed);
   Find(driver, "cuMemAllocAsync", &driver.async);
   Find(driver, "cuMemFreeAsync", &driver.free_async);
+  Find(driver, "cuDeviceGetDefaultMemPool", &driver.default_pool);
+  Find(driver, "cuMemPoolGetAttribute", &driver.pool_attribute);
+  Find(driver, "cuCtxSynchronize", &driver.synchronize);
   Find(driver, "cuArray3DCreate", &driver.array);
   Find(driver, "cuArrayDestroy", &driver.array_destroy);
   Find(driver, "cuMipmappedArrayCreate", &driver.mipmap);
@@ -158,6 +164,16 @@ cudaError_t cudaMallocMipmappedArray(cudaMipmappedArray_t* array,
 }
 cudaError_t cudaFreeMipmappedArray(cudaMipmappedArray_t array) {
   return Translate(Ready().mipmap_destroy(reinterpret_cast<CUmipmappedArray>(array)));
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  return Translate(driver().default_pool(pool, device));
+}
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return Translate(
+      driver().pool_attribute(pool, static_cast<CUmemPool_attribute>(attribute), value));
+}
+cudaError_t cudaDeviceSynchronize() {
+  return Translate(Ready().synchronize());
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return Translate(Ready().info(free, total));

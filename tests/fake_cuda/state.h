@@ -38,6 +38,17 @@ std::atomic<uint64_t>& Charged(int device);
 // False when the device has no such room.
 bool Charge(int device, uint64_t bytes);
 
+// --- pool.cc
+
+CUmemoryPool CurrentPool(int device);
+int DeviceOfPool(CUmemoryPool pool);
+// False when the device has no room for what the pool has to reserve.
+bool TakeFromPool(CUmemoryPool pool, uint64_t bytes);
+void GiveToPool(CUmemoryPool pool, uint64_t bytes);
+// Pools give back what they hold unused beyond their thresholds, or all of it; false: there was
+// nothing.
+bool ShrinkPools(bool to_nothing);
+
 // --- memory.cc
 
 // A run of bytes that the CPU can touch.
@@ -53,6 +64,8 @@ std::atomic<uint64_t>* ResolveWord(CUdeviceptr address);
 
 // --- stream.cc
 
+// A call that a stream capture forbids, by a thread that is not exempt: it breaks the captures.
+bool OffendsCapture();
 // Waits until no stream of the process is held in a wait-value.
 void AwaitNoHeldStream();
 

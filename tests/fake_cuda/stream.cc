@@ -88,10 +88,14 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   bool started = false;
   bool closing = false;
   std::atomic<bool> capturing{false};
+  std::atomic<bool> capture_broken{false};
 };
 
 namespace fake_cuda {
 namespace {
+
+// Of the calling thread: what captures elsewhere forbid it.
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 struct Streams {
   std::mutex mutex;
@@ -157,6 +161,18 @@ void CopySpans(std::vector<Span> to, std::vector<Span> from) {
 
 }  // namespace
 
+bool OffendsCapture() {
+  if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+  bool offends = false;
+  std::lock_guard lock(streams().mutex);
+  for (const auto& [handle, stream] : streams().known) {
+    if (!stream->capturing) continue;
+    offends = true;
+    stream->capture_broken = true;
+  }
+  return offends;
+}
+
 void AwaitNoHeldStream() {
   std::unique_lock lock(streams().held_mutex);
   streams().released.wait(lock, [] { return streams().held == 0; });
@@ -199,6 +215,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
   FAKE_CUDA_STREAM(handle);
   FAKE_CUDA_NOT_CAPTURED;
   stream->Synchronize();
+  fake_cuda::ShrinkPools(false);
   return stream->context->error;
 }
 
@@ -229,7 +246,8 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   FAKE_CUDA_STREAM(handle);
   stream->capturing = false;
   *graph = nullptr;
-  return CUDA_SUCCESS;
+  return stream->capture_broken.exchange(false) ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                                : CUDA_SUCCESS;
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
@@ -240,8 +258,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  thread_local CUstreamCaptureMode current = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  std::swap(current, *mode);
+  std::swap(fake_cuda::capture_mode, *mode);
   return CUDA_SUCCESS;
 }
 
@@ -275,6 +292,17 @@ CUresult cuEventQuery(CUevent event) {
   FAKE_CUDA_CONTEXT("cuEventQuery");
   if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
   return event->latest == nullptr || event->latest->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  FAKE_CUDA_CONTEXT("cuEventSynchronize");
+  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
+  const auto latest = event->latest;
+  for (int turn = 0; latest != nullptr && !latest->done && context->error == CUDA_SUCCESS; ++turn) {
+    fake_cuda::Pause(turn);
+  }
+  fake_cuda::ShrinkPools(false);
+  return context->error;
 }
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int) {

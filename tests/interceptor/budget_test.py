@@ -120,6 +120,45 @@ class BudgetTest(FakeGpuTest):
             one.kill()
             self.assertTrue(eventually(lambda: other.ask("info")["free"] == 512 * MIB - CONTEXT))
 
+    def test_what_a_pool_keeps_counts_and_yet_refuses_nobody_of_the_same_job(self):
+        with (
+            Daemon(PROGRAMS, [*SMALL, "--visible-memory", "512MiB"]) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+            Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other,
+        ):
+            left = 512 * MIB - 2 * CONTEXT
+            one.ask("pool keep")
+            for _ in range(3):
+                # The second time it is there already.
+                self.assertEqual(one.ask(f"pool take {300 * MIB}")["code"], 0)
+                self.assertEqual(other.ask("info")["free"], left - 320 * MIB)
+                self.assertEqual(one.ask(f"pool take {120 * MIB}")["code"], OUT_OF_MEMORY)
+                self.assertEqual(other.ask("info")["free"], left - 320 * MIB)
+                one.ask("pool give")
+                self.assertEqual(other.ask("info")["free"], left - 320 * MIB)
+            self.assertEqual(other.ask(f"device {100 * MIB}")["code"], OUT_OF_MEMORY)
+            # What is only kept for later is given back before the job itself is refused.
+            self.assertEqual(one.ask(f"device {200 * MIB}")["code"], 0)
+            held = daemon.held(one.pid)
+            self.assertEqual((held["device"], held["async"]), (200 * MIB, 0))
+            self.assertEqual(held["pool"], 192 * MIB)
+            self.assertEqual(one.ask(f"device {left - 200 * MIB}")["code"], 0)
+            self.assertEqual(daemon.held(one.pid)["pool"], 0)
+            self.assertEqual(other.ask("info")["free"], 0)
+
+    def test_an_old_figure_of_a_pool_refuses_nobody(self):
+        with (
+            Daemon(PROGRAMS, [*SMALL, "--visible-memory", "256MiB"]) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask(f"pool take {150 * MIB}")
+            one.ask("pool give")
+            one.ask("pool shrink quietly")
+            self.assertEqual(daemon.held(one.pid)["pool"], 160 * MIB)
+            self.assertEqual(one.ask(f"device {200 * MIB}")["code"], 0)
+            self.assertEqual(daemon.held(one.pid)["pool"], 0)
+            self.assertEqual(one.ask(f"device {MIB * 9}")["code"], OUT_OF_MEMORY)
+
     def test_nvml_agrees(self):
         with (
             Daemon(PROGRAMS, [*SMALL, "--visible-memory", "256MiB"]) as daemon,

@@ -44,7 +44,7 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 
 struct Held {
-  size_t device = 0, pitch = 0, managed = 0, async = 0, vmm = 0, array = 0, mipmap = 0;
+  size_t device = 0, pitch = 0, managed = 0, async = 0, vmm = 0, array = 0, mipmap = 0, pool = 0;
 };
 Held held;
 
@@ -112,6 +112,16 @@ void FreeAll() {
   MUST(cudaFreeMipmappedArray(mipmap));
 }
 
+// What the device's default pool holds, once nothing is under way.
+size_t PoolBytes() {
+  cudaMemPool_t pool = nullptr;
+  unsigned long long bytes = 0;
+  MUST(cudaDeviceSynchronize());
+  MUST(cudaDeviceGetDefaultMemPool(&pool, 0));
+  MUST(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &bytes));
+  return bytes;
+}
+
 void Info(size_t* free, size_t* total, size_t* size) {
   MUST(cudaMemGetInfo(free, total));
   cudaDeviceProp properties;
@@ -133,6 +143,9 @@ struct Driver {
   decltype(&cuMemAllocManaged) managed;
   decltype(&cuMemAllocAsync) async;
   decltype(&cuMemFreeAsync) free_async;
+  decltype(&cuCtxSynchronize) synchronize;
+  decltype(&cuDeviceGetDefaultMemPool) default_pool;
+  decltype(&cuMemPoolGetAttribute) pool_attribute;
   decltype(&cuMemCreate) create;
   decltype(&cuMemRelease) release;
   decltype(&cuArrayCreate_v2) array;
@@ -212,6 +225,9 @@ void Begin() {
   FIND(managed, cuMemAllocManaged, cuMemAllocManaged);
   FIND(async, cuMemAllocAsync, cuMemAllocAsync);
   FIND(free_async, cuMemFreeAsync, cuMemFreeAsync);
+  FIND(synchronize, cuCtxSynchronize, cuCtxSynchronize);
+  FIND(default_pool, cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool);
+  FIND(pool_attribute, cuMemPoolGetAttribute, cuMemPoolGetAttribute);
   FIND(create, cuMemCreate, cuMemCreate);
   FIND(release, cuMemRelease, cuMemRelease);
   FIND(array, cuArrayCreate, cuArrayCreate_v2);
@@ -271,6 +287,16 @@ void FreeAll() {
   MUST(driver.mipmap_destroy(mipmap));
 }
 
+// What the device's default pool holds, once nothing is under way.
+size_t PoolBytes() {
+  CUmemoryPool pool = nullptr;
+  cuuint64_t bytes = 0;
+  MUST(driver.synchronize());
+  MUST(driver.default_pool(&pool, 0));
+  MUST(driver.pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+  return bytes;
+}
+
 void Info(size_t* free, size_t* total, size_t* size) {
   MUST(driver.info(free, total));
   MUST(driver.total(size, 0));
@@ -279,10 +305,12 @@ void Info(size_t* free, size_t* total, size_t* size) {
 #endif
 
 void Say() {
+  held.pool = PoolBytes() - held.async;
   printf(
       "{\"device\": %zu, \"pitch\": %zu, \"managed\": %zu, \"async\": %zu, \"vmm\": %zu, "
-      "\"array\": %zu, \"mipmap\": %zu}\n",
-      held.device, held.pitch, held.managed, held.async, held.vmm, held.array, held.mipmap);
+      "\"array\": %zu, \"mipmap\": %zu, \"pool\": %zu}\n",
+      held.device, held.pitch, held.managed, held.async, held.vmm, held.array, held.mipmap,
+      held.pool);
 }
 
 void Churn(long pairs) {

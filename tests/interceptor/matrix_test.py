@@ -121,6 +121,63 @@ class MatrixTest(FakeGpuTest):
             self.assertEqual(one.ask("capture"), {"begin": 0, "alloc": 0, "free": 0, "end": 0})
             self.assertEqual(daemon.held(one.pid)["async"], 0)
 
+    def test_what_a_default_pool_holds_is_counted_to_the_byte(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            for command, asked, reserved in (
+                ("keep", 0, 0), (f"take {10 * MIB + 1}", 10 * MIB + 1, 32),
+                (f"from {30 * MIB}", 40 * MIB + 1, 64), ("give", 30 * MIB, 64),
+                ("context", 30 * MIB, 64), (f"trim {48 * MIB}", 30 * MIB, 32),
+                ("give", 0, 32), ("stream", 0, 32), ("trim 0", 0, 0),
+            ):  # fmt: skip
+                self.assertEqual(one.ask("pool " + command), {"code": 0})
+                held = daemon.held(one.pid)
+                shown = held["async"], held["async"] + held["pool"]
+                self.assertEqual(shown, (asked, reserved * MIB), command)
+                self.assertEqual(one.ask("reserved")["bytes"], reserved * MIB, command)
+            used = daemon.jobs()[0]["devices"][0]["used_bytes"]
+            self.assertEqual(used, CONTEXT)
+
+    def test_what_a_pool_gives_back_when_somebody_waits_is_counted_no_more(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            for wait in ("stream", "event", "context"):
+                one.ask(f"pool take {MIB}")
+                one.ask("pool give")
+                self.assertEqual(daemon.held(one.pid)["pool"], 32 * MIB)
+                one.ask("pool " + wait)
+                self.assertEqual(daemon.held(one.pid)["pool"], 0, wait)
+
+    def test_what_a_default_pool_holds_outlives_contexts(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            one.ask(f"pool take {MIB}")
+            one.ask("reset")
+            held = daemon.held(one.pid)
+            self.assertEqual((held["async"], held["pool"]), (MIB, 31 * MIB))
+            one.ask("pool give")
+            one.ask("pool trim 0")
+            self.assertEqual(sum(daemon.held(one.pid).values()), 0)
+
+    def test_the_programs_own_pools_count_as_asked_and_are_never_looked_at(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            for command in (f"take {MIB}", "own", f"take {2 * MIB}", "give", "destroy"):
+                one.ask("pool " + command)
+            held = daemon.held(one.pid)
+            self.assertEqual((held["async"], held["pool"]), (2 * MIB, 32 * MIB))
+            # The fake ends a program that asks about a pool that is gone.
+            one.ask("pool context")
+            self.assertEqual(daemon.held(one.pid)["pool"], 0)
+
     def test_look_ups_give_the_hooks_and_know_who_asks(self):
         with Job([str(HERE / "prober")], guest(PROGRAMS)) as one:
             answer = one.ask("lookups")

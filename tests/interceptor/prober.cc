@@ -67,13 +67,70 @@ int Graph(const char* what) {
   return CALL(cuGraphInstantiateWithFlags, &executable, graph, 0);
 }
 
+std::vector<CUdeviceptr> pieces;
+CUmemoryPool own_pool;
+
+CUmemoryPool DefaultPool() {
+  CUmemoryPool pool = nullptr;
+  CALL(cuDeviceGetDefaultMemPool, &pool, 0);
+  return pool;
+}
+
+int Pool(const char* what, size_t bytes) {
+  if (strcmp(what, "take") == 0) {
+    CUdeviceptr at = 0;
+    const int code = CALL(cuMemAllocAsync, &at, bytes, nullptr);
+    if (code == CUDA_SUCCESS) pieces.push_back(at);
+    return code;
+  }
+  if (strcmp(what, "from") == 0) {
+    return CALL(cuMemAllocFromPoolAsync, &pieces.emplace_back(), bytes, DefaultPool(), nullptr);
+  }
+  if (strcmp(what, "give") == 0) {
+    const CUdeviceptr first = pieces.front();
+    pieces.erase(pieces.begin());
+    return CALL(cuMemFreeAsync, first, nullptr);
+  }
+  if (strcmp(what, "keep") == 0) {
+    cuuint64_t all = ~cuuint64_t{0};
+    return CALL(cuMemPoolSetAttribute, DefaultPool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
+  }
+  if (strcmp(what, "trim") == 0) return CALL(cuMemPoolTrimTo, DefaultPool(), bytes);
+  if (strcmp(what, "stream") == 0) return CALL(cuStreamSynchronize, nullptr);
+  if (strcmp(what, "context") == 0) return CALL(cuCtxSynchronize);
+  if (strcmp(what, "event") == 0) {
+    CUevent event = nullptr;
+    CALL(cuEventCreate, &event, 0);
+    return CALL(cuEventSynchronize, event);
+  }
+  if (strcmp(what, "own") == 0) {
+    CUmemPoolProps properties{};
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    CALL(cuMemPoolCreate, &own_pool, &properties);
+    return CALL(cuDeviceSetMemPool, 0, own_pool);
+  }
+  if (strcmp(what, "destroy") == 0) return CALL(cuMemPoolDestroy, own_pool);
+  // The fake's own: the pools shrink without any call that could have been seen.
+  Get<void()>("FakeCudaShrinkPools")();
+  return 0;
+}
+
+void Reserved() {
+  cuuint64_t bytes = 0;
+  CALL(cuMemPoolGetAttribute, DefaultPool(), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+  printf("{\"bytes\": %llu}\n", static_cast<unsigned long long>(bytes));
+}
+
 void Capture() {
   CUstream stream = nullptr;
+  CUdeviceptr beside = 0;
   CUgraph graph = nullptr;
   CUdeviceptr at = 0;
   CALL(cuStreamCreate, &stream, 0);
   const int begin = Get<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2")(
       stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CALL(cuMemAllocAsync, &beside, kMiB, nullptr);
+  CALL(cuMemFreeAsync, beside, nullptr);
   const int alloc = CALL(cuMemAllocAsync, &at, kMiB, stream);
   const int free = CALL(cuMemFreeAsync, at, stream);
   const int end = CALL(cuStreamEndCapture, stream, &graph);
@@ -200,7 +257,7 @@ void Deep(const char* path) {
   printf("{\"code\": %d, \"version\": %d}\n", code, version);
 }
 
-void Do(const std::string& command, const std::string& word) {
+void Do(const std::string& command, const std::string& word, size_t bytes) {
   if (command == "vmm") {
     printf("{\"code\": %d}\n", Vmm(word.c_str()));
   } else if (command == "device") {
@@ -208,6 +265,10 @@ void Do(const std::string& command, const std::string& word) {
     printf("{\"code\": %d}\n", CALL(cuMemAlloc_v2, &at, strtoull(word.c_str(), nullptr, 10)));
   } else if (command == "graph") {
     printf("{\"code\": %d}\n", Graph(word.c_str()));
+  } else if (command == "pool") {
+    printf("{\"code\": %d}\n", Pool(word.c_str(), bytes));
+  } else if (command == "reserved") {
+    Reserved();
   } else if (command == "reset") {
     printf("{\"code\": %d}\n", Get<CUresult(CUdevice)>("cuDevicePrimaryCtxReset_v2")(0));
   } else if (command == "capture") {
@@ -245,8 +306,9 @@ int main() {
   while (fgets(line, sizeof(line), stdin) != nullptr) {
     char command[64] = "";
     char word[4000] = "";
-    sscanf(line, "%63s %3999s", command, word);
-    Do(command, word);
+    size_t bytes = 0;
+    sscanf(line, "%63s %3999s %zu", command, word, &bytes);
+    Do(command, word, bytes);
   }
   return 0;
 }
