@@ -130,8 +130,8 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
                                                     core::SizeText(total) + ")"};
     }
     planner.device_capacity.push_back(RoundDown(total - reserve, planner.granularity));
-    // Twice as many addresses as there is memory: slabs that others took from between two of a
-    // client's leave gaps, and a large tensor needs its addresses in one piece all the same.
+    // Four times as many addresses as there is memory: slabs that were given back from between two
+    // of a client's leave gaps, and a large tensor needs its addresses in one piece all the same.
     planner.arena.push_back(std::min(planner.device_capacity.back() * 4, arena_most));
   }
   const Bytes pool =
