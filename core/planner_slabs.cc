@@ -277,13 +277,16 @@ bool Planner::State::GiveBack(Arena& arena, Range piece) {
 }
 
 void Planner::State::EndVacating(Arena& arena) {
-  if (arena.leaving > 0) return;
-  for (const Range& piece : std::exchange(arena.vacating, {})) {
+  // One by one, as they come free: whoever waits for them sees that it goes on.
+  std::erase_if(arena.vacating, [&](const Range& piece) {
+    if (!arena.map.IsFree(piece.first, piece.second)) return false;
     Going(arena) -= piece.second;
-    // A get may have rescued one of those that lived there: then whoever wants the slab tries
-    // again.
-    if (!GiveBack(arena, piece)) TouchWaiting();
-  }
+    return GiveBack(arena, piece);
+  });
+  if (arena.leaving > 0 || arena.vacating.empty()) return;
+  // A get has rescued what lived in the rest: then whoever wants the slabs tries again.
+  for (const Range& piece : std::exchange(arena.vacating, {})) Going(arena) -= piece.second;
+  TouchWaiting();
 }
 
 Bytes& Planner::State::Going(const Arena& arena) {

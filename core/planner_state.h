@@ -207,7 +207,7 @@ class Planner::State {
   std::vector<Emptying> Cheapest(const Arena& arena, Bytes wanted, const Range& spared = {}) const;
   // Begins to empty them, so that they can be given back.
   bool Vacate(Arena& arena, const std::vector<Emptying>& chosen);
-  // Gives the slabs back that were being emptied, once all have left them.
+  // Gives the slabs back that were being emptied and are empty.
   void EndVacating(Arena& arena);
   bool GiveBackFreePiece(Arena& arena);
   bool GiveBack(Arena& arena, Range piece);

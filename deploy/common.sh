@@ -35,9 +35,9 @@ BUILD_PACKAGES=(
   libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev
 )
 TEST_PACKAGES=(clang-format clang-tidy shellcheck strace python3-venv util-linux git)
-# Wheels of PyPI, for what the distributions do not have: a linter, and cuda.h where no toolkit is.
+# Wheels of PyPI, for what the distributions do not have: a linter, and CUDA's headers where no toolkit is.
 RUFF=ruff==0.15.14
-CUDA_HEADERS=nvidia-cuda-runtime==13.0.96
+CUDA_HEADERS=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88)
 TORCH_WHEEL=torch==2.11.0
 TORCH_WHEEL_SIZE="about 3 GB"
 
@@ -81,13 +81,13 @@ choose_libtorch() {
   LIBTORCH_WORDS="$(torch_version) ($where, $LIBTORCH)"
 }
 
-# Sets and exports CUDA_HOME where it finds cuda.h: $CUDA_HOME, the usual place, beside the torch wheel, or in
+# Sets and exports CUDA_HOME where it finds cuda.h and what it includes: the usual place, beside a torch wheel, or in
 # deploy/setup's cache. Call it after choose_libtorch. Returns 1 when there is none.
 choose_cuda() {
   local folder
   for folder in "${CUDA_HOME:-}" /usr/local/cuda "${LIBTORCH:-}/../nvidia/cu13" \
     "$CACHE"/tools/lib/python3*/site-packages/nvidia/cu13; do
-    if [[ -n $folder && -e $folder/include/cuda.h ]]; then
+    if [[ -n $folder && -e $folder/include/cuda.h && -e $folder/include/crt/host_defines.h ]]; then
       CUDA_HOME=$(cd "$folder" && pwd -P)
       export CUDA_HOME
       return

@@ -117,6 +117,18 @@ TEST(PlannerSlabsTest, ALoweredLimitEmptiesAllTheSlabsItTakesAtOnce) {
   EXPECT_EQ(s.Held(), KiB(8));
 }
 
+TEST(PlannerSlabsTest, SlabsThatAreEmptiedComeBackOneByOne) {
+  Script s({.capacity = KiB(32), .slab = KiB(4)});
+  for (int i = 0; i < 8; ++i) s.Make("T" + std::to_string(i), KiB(4));
+  s.Budget(KiB(8));
+  for (uint64_t held = 32; held > 8; held -= 4) {
+    EXPECT_EQ(s.Held(), KiB(held));
+    s.world().FinishCopy(0, true);
+    s.FinishSlabs();
+  }
+  EXPECT_EQ(s.Held(), KiB(8));
+}
+
 TEST(PlannerSlabsTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
   Script s({.capacity = KiB(64), .slab = KiB(4)});
   for (int i = 0; i < 4; ++i) s.Create("T" + std::to_string(i), KiB(4));
