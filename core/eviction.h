@@ -86,7 +86,7 @@ class EvictionIndex {
     const Tensor* later_than = nullptr;
     // How much room has a use, if more than is needed: a client that takes tensor after tensor will
     // want it next.
-    Bytes useful;
+    Bytes useful{};
     // What a search may look at.
     size_t seeds = kSeeds;
     size_t blocks = kRunBlocks;

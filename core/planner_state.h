@@ -198,7 +198,7 @@ class Planner::State {
   // A slab that can be emptied, what lives there, and the harm of its leaving.
   struct Emptying {
     Range piece;
-    std::vector<uint32_t> rows;
+    std::vector<uint32_t> rows = {};
     double harm = 0;
   };
   // Cheapest first; those that overlap `spared` are left out.
