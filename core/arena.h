@@ -84,7 +84,7 @@ struct Arena {
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   Bytes live;           // of tensors that belong to this device, wherever they are
   Bytes most_lived;     // lately
-  // So much contiguous room should be free or clean: it is what leaves next.
+  // The largest create lately: so long are the runs that are copied out ahead.
   Bytes ready;
   Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next
   Tick backoff_until{};  // a slab or a copy failed: do not try again before

@@ -23,8 +23,7 @@ struct Tensor {
   TensorId id = kNoTensor;  // kNoTensor: the row is spare
   Bytes size;
   // The larger, the later it is needed: kAt the time in ns, kOrder the order, kLearned the position
-  // (core/forecast.h), kUnknown minus the
-  // time of its last use.
+  // (core/forecast.h), kUnknown minus the time of its last use.
   int64_t use_key = 0;
   ClientId client{};
   SlotId slot{};

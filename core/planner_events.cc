@@ -230,13 +230,7 @@ void Planner::State::On(const FetchRequested& event) {
     const bool arriving = tensor->residency == Residency::kArriving;
     Count(tensor->client, arriving ? &PlannerStats::late_hits : &PlannerStats::hits, 1);
     if (arriving && tensor->prefetched) BeginWait(tensor->client);
-    SetInUse(*tensor, true);
-    tensor->quiet = false;
-    tensor->prefetched = false;
-    Reindex(*tensor);
-    plan_->push_back(
-        Promise{tensor->id, tensor->device, arena->map.OffsetOf(tensor->device_block), arriving});
-    return;
+    return PromiseInPlace(*tensor, arriving);
   }
   Count(tensor->client, &PlannerStats::misses, 1);
   Unlist(*tensor);
@@ -418,12 +412,16 @@ void Planner::State::AnswerIfHere(Tensor& tensor) {
   if (!tensor.waiting || tensor.copying || FetchOf(tensor).device != tensor.device) return;
   Dequeue(FetchOf(tensor));
   tensor.waiting = false;
+  PromiseInPlace(tensor, false);
+}
+
+void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
   SetInUse(tensor, true);
   tensor.quiet = false;
   tensor.prefetched = false;
   Reindex(tensor);
-  plan_->push_back(
-      Promise{tensor.id, tensor.device, ArenaOf(tensor)->map.OffsetOf(tensor.device_block), false});
+  const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
+  plan_->push_back(Promise{tensor.id, tensor.device, place, arriving});
 }
 
 void Planner::State::On(const Cleaned& event) {

@@ -1,6 +1,5 @@
 // What the planner proposes: room for requests, prefetch, pre-cleaning.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "core/check.h"
@@ -23,7 +22,7 @@ constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
 // once.
 constexpr uint64_t kCleanShare = 2;  // a half
 // Of a budget, so much in use is filling up.
-constexpr uint64_t kFillingShare = 16;  // a half
+constexpr uint64_t kFillingShare = 16;  // a sixteenth
 // What giving slabs back and adding them elsewhere takes.
 constexpr Duration kRenewal = std::chrono::microseconds(500);
 // Of a slab, so much is a request that is worth moving slabs for.
@@ -33,6 +32,8 @@ constexpr int kCleansPerServe = 8;
 // A create is followed by another within so long, or not at once.
 constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
 constexpr size_t kReadyBlocks = 256;
+// The largest create is forgotten over so many.
+constexpr uint64_t kReadyFor = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
 constexpr uint64_t kUsefulExcess = 2;
 // The most that lived is forgotten over so many creates.
@@ -142,7 +143,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   if (!block) return false;
   arena.growing = true;
   arena.wanted_until = now_ + kWantsMoreFor;
-  arena.ready = std::max(request.size, Bytes(arena.ready.count() / 256 * 255));
+  arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
   Client& client = *FindClient(request.client);
   Tensor& tensor = catalog_.Add();
   tensor.size = request.size;
@@ -240,13 +241,14 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
+  const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.
   if (need.count() * kLargeShare >= SlabSize(arena).count()) {
-    const double harm = WorthRenewing(arena, need, any);
+    const double harm = WorthRenewing(arena, run);
     if (RenewSlabsFor(arena, need, harm)) return true;
-    if (std::isfinite(harm) && ReclaimFor(arena, need, harm)) return true;
+    if (!run.empty() && ReclaimFor(arena, need, harm)) return true;
   }
-  if (EvictRun(arena, need, any, SpareCopies::kKeep)) return true;
+  if (EvictAll(arena, run, SpareCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
   // at the cost of copies that make others clean.
   const EvictionIndex::Limits clean{.clean_only = true, .later_than = nullptr};
@@ -256,12 +258,10 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   return false;
 }
 
-// The harm of the best run, less what moving slabs takes.
-double Planner::State::WorthRenewing(const Arena& arena, Bytes need,
-                                     const EvictionIndex::Limits& limits) const {
-  const Tick own_time = OwnTime(arena);
-  const auto run = arena.index.FindRun(arena.map, need, own_time, options_.link, limits);
+// The harm of the run, less what moving slabs takes.
+double Planner::State::WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const {
   if (run.empty()) return std::numeric_limits<double>::infinity();
+  const Tick own_time = OwnTime(arena);
   double harm = 0;
   Duration copies{0};
   for (const uint32_t row : run) {

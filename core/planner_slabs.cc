@@ -157,10 +157,7 @@ bool Planner::State::ReclaimFor(Arena& arena, Bytes need, double at_most) {
   idle.resize(std::min(idle.size(), kReclaimsTried));
   const Bytes wanted = Minus(place->missing, SlabBudgetLeft(arena));
   return std::any_of(idle.begin(), idle.end(), [&](Arena* other) {
-    const auto chosen = Cheapest(*other, wanted);
-    double harm = 0;
-    for (const Emptying& one : chosen) harm += one.harm;
-    return harm <= at_most && Vacate(*other, chosen);
+    return Vacate(*other, Cheapest(*other, wanted), at_most);
   });
 }
 
@@ -175,7 +172,7 @@ std::vector<Planner::State::Emptying> Planner::State::Emptyable(const Arena& are
     Emptying emptying{piece};
     bool can = true;
     for (ExtentMap::Block block = arena.map.At(piece.first);
-         can && block != ExtentMap::kNone && arena.map.OffsetOf(block) < piece.first + piece.second;
+         block != ExtentMap::kNone && arena.map.OffsetOf(block) < piece.first + piece.second;
          block = arena.map.After(block), ++blocks) {
       if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) continue;
       const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
@@ -205,10 +202,15 @@ std::vector<Planner::State::Emptying> Planner::State::Cheapest(const Arena& aren
   return chosen;
 }
 
-bool Planner::State::Vacate(Arena& arena, const std::vector<Emptying>& chosen) {
+bool Planner::State::Vacate(Arena& arena, const std::vector<Emptying>& chosen, double at_most) {
   if (chosen.empty()) return false;
   std::vector<uint32_t> rows;
-  for (const Emptying& one : chosen) rows.insert(rows.end(), one.rows.begin(), one.rows.end());
+  double harm = 0;
+  for (const Emptying& one : chosen) {
+    rows.insert(rows.end(), one.rows.begin(), one.rows.end());
+    harm += one.harm;
+  }
+  if (harm > at_most) return false;
   std::sort(rows.begin(), rows.end());  // one that lies in two slabs comes twice
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   if (!rows.empty() && !EvictAll(arena, rows, SpareCopies::kMayDrop)) {
@@ -227,16 +229,11 @@ bool Planner::State::RenewSlabsFor(Arena& arena, Bytes need, double at_most) {
   if (now_ < arena.backoff_until) return false;
   const auto place = PlaceForSlab(arena, need);
   if (!place) return false;
-  const Bytes left = SlabBudgetLeft(arena);
-  const Bytes wanted = Minus(place->missing, left);
+  const Bytes wanted = Minus(place->missing, SlabBudgetLeft(arena));
   const std::vector<Emptying> chosen = Cheapest(arena, wanted, place->reach);
   Bytes sum;
-  double harm = 0;
-  for (const Emptying& one : chosen) {
-    sum += one.piece.second;
-    harm += one.harm;
-  }
-  return sum >= wanted && harm <= at_most && Vacate(arena, chosen);
+  for (const Emptying& one : chosen) sum += one.piece.second;
+  return sum >= wanted && Vacate(arena, chosen, at_most);
 }
 
 bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {

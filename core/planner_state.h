@@ -156,7 +156,8 @@ class Planner::State {
   // For a fetch on another device than the tensor's: false while it has not left there.
   bool BringAway(Tensor& tensor);
   void StartCopyOut(Arena& arena, Tensor& tensor, bool held);
-  double WorthRenewing(const Arena& arena, Bytes need, const EvictionIndex::Limits& limits) const;
+  // How much harm slabs may do that move in place of a run's leaving.
+  double WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const;
   void Prefetch(Arena& arena);
   bool PrefetchNext(Arena& arena, const Tensor& next);
   bool KnowsAhead(const Tensor& tensor);
@@ -205,8 +206,10 @@ class Planner::State {
   std::vector<Emptying> Emptyable(const Arena& arena, const Range& spared) const;
   // Of these, as many as hold `wanted` bytes, or all.
   std::vector<Emptying> Cheapest(const Arena& arena, Bytes wanted, const Range& spared = {}) const;
-  // Begins to empty them, so that they can be given back.
-  bool Vacate(Arena& arena, const std::vector<Emptying>& chosen);
+  // Begins to empty them, so that they can be given back. Not if that does more harm than
+  // `at_most`.
+  bool Vacate(Arena& arena, const std::vector<Emptying>& chosen,
+              double at_most = std::numeric_limits<double>::infinity());
   // Gives the slabs back that were being emptied and are empty.
   void EndVacating(Arena& arena);
   bool GiveBackFreePiece(Arena& arena);
@@ -254,6 +257,8 @@ class Planner::State {
   bool FinishIfGone(Tensor& tensor);
   // A fetch that came while the tensor was to leave finds it where it wants it after all.
   void AnswerIfHere(Tensor& tensor);
+  // Answers a fetch of what is on its device, or on its way there.
+  void PromiseInPlace(Tensor& tensor, bool arriving);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
   void BackOff(Arena& arena);
   void Charge(Arena& arena, Bytes size);
