@@ -51,9 +51,10 @@ struct Arena {
   std::deque<uint64_t> waiting;     // requests, first come first served
   uint32_t leaving = 0;             // tensors on their way off the device
   uint32_t copying_out = 0;         // those of them that need a copy first
-  // The slabs that are being emptied so that they can be given back: nothing new is put into the
-  // arena meanwhile.
+  uint32_t leaving_slabs = 0;       // those of them that leave so that a slab can be given back
+  // The slabs that are being emptied so that they can be given back; they are closed in the map.
   std::vector<Range> vacating;
+  bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
   Bytes Vacating() const {
     Bytes sum;
     for (const Range& piece : vacating) sum += piece.second;
@@ -66,6 +67,7 @@ struct Arena {
   Tick reclaim_after{};
   Duration reclaim_wait{};
   Tick shrink_after{};
+  Tick take_after{};      // the same of slabs that would be taken ahead of need
   bool trimming = false;  // slabs go back as soon as they hold nothing
   bool wakes = false;     // stands in the planner's list of arenas to be woken
   bool touched = false;   // stands in the planner's list of arenas to serve

@@ -46,6 +46,7 @@ struct Tensor {
   bool copying : 1 = false;     // a copy of it is under way
   bool cleaning : 1 = false;    // that copy does not take it off its device
   bool leaves : 1 = false;      // but as soon as it is done the tensor leaves
+  bool vacates : 1 = false;     // leaves so that its slab can be given back
   bool freed : 1 = false;       // goes once its copy is done
   bool orphan : 1 = false;      // its client is gone; goes once its copy is done
   bool never : 1 = false;       // will not be read again: may be dropped unread

@@ -233,6 +233,12 @@ struct Clean {
   Bytes to;
   Bytes size;
 };
+// The tensor leaves as soon as the Clean under way is done, and a request waits for that: before
+// others that nobody waits for. No answer.
+struct Hurry {
+  TensorId tensor;
+  DeviceId device;
+};
 // Bring the tensor. With `demand` a Promise went out for it. Answer: CopiedIn; when nobody asked
 // meanwhile the executor publishes it (lease Away -> Idle).
 struct CopyIn {
@@ -245,7 +251,7 @@ struct CopyIn {
 };
 
 using Action = std::variant<AddSlab, RemoveSlab, GrowHost, Grant, Refuse, Promise, Deny, Release,
-                            Drop, CopyOut, Clean, CopyIn>;
+                            Drop, CopyOut, Clean, Hurry, CopyIn>;
 using Plan = std::vector<Action>;
 
 }  // namespace ravenstore::core

@@ -17,6 +17,9 @@ constexpr size_t kRowsPerHeap = 5;
 constexpr double kOrderStepSeconds = 1e-3;
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
+// A neighbour that is small beside the request, and needed no sooner than the run, goes along.
+constexpr uint64_t kCrumbShare = 2;  // at most a half
+constexpr double kAsFar = 0.9;
 constexpr double kNeverSeconds = 1e9;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
@@ -122,17 +125,19 @@ bool EvictionIndex::Allowed(const Tensor& tensor, const Limits& limits) const {
 std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel& link,
                                            const Limits& limits) const {
   std::vector<std::pair<double, uint32_t>> seeds;
+  const auto consider = [&](uint32_t row) {
+    const Tensor& tensor = (*catalog_)[row];
+    if (!Allowed(tensor, limits)) return;
+    // Of a tensor larger than the request only as much counts as the request needs: else many
+    // large ones would hide the small one that suffices.
+    const auto useful =
+        static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
+    seeds.emplace_back(-useful / Harm(tensor, now, link), row);
+  };
   for (const IndexedHeap& heap : heaps_) {
-    for (size_t i = 0; i < std::min(heap.size(), kRowsPerHeap); ++i) {
-      const Tensor& tensor = (*catalog_)[heap[i]];
-      if (!Allowed(tensor, limits)) continue;
-      // Of a tensor larger than the request only as much counts as the request needs: else many
-      // large ones would hide the small one that suffices.
-      const auto useful =
-          static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
-      seeds.emplace_back(-useful / Harm(tensor, now, link), heap[i]);
-    }
+    for (size_t i = 0; i < std::min(heap.size(), kRowsPerHeap); ++i) consider(heap[i]);
   }
+  for (const uint32_t row : cleaning_) consider(row);
   const size_t count = std::min(seeds.size(), limits.seeds);
   std::partial_sort(seeds.begin(), seeds.begin() + static_cast<ptrdiff_t>(count), seeds.end());
   std::vector<uint32_t> rows;
@@ -199,7 +204,24 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
     best = run;
     best_harm = harm;
   }
-  return best ? RowsOf(map, *best) : std::vector<uint32_t>();
+  if (!best) return {};
+  TakeCrumbs(map, need, now, limits, &*best);
+  return RowsOf(map, *best);
+}
+
+void EvictionIndex::TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const Limits& limits,
+                               Run* run) const {
+  double soonest = std::numeric_limits<double>::infinity();
+  for (const uint32_t row : RowsOf(map, *run))
+    soonest = std::min(soonest, Distance((*catalog_)[row], now));
+  const auto is_crumb = [&](ExtentMap::Block block) {
+    if (block == ExtentMap::kNone || map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
+    const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
+    return tensor.size.count() * kCrumbShare <= need.count() && !tensor.dirty() &&
+           Contains(tensor) && Allowed(tensor, limits) && Distance(tensor, now) >= kAsFar * soonest;
+  };
+  while (is_crumb(map.Before(run->first))) run->first = map.Before(run->first);
+  while (is_crumb(map.After(run->last))) run->last = map.After(run->last);
 }
 
 std::vector<uint32_t> EvictionIndex::RunAround(const ExtentMap& map, uint32_t row, Bytes need,

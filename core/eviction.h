@@ -48,6 +48,9 @@ class EvictionIndex {
            (tensor.cleaning && tensor.quiet && !tensor.in_use && !tensor.leaves && !tensor.freed &&
             !tensor.orphan && tensor.residency == Residency::kOnDevice && !tensor.waiting);
   }
+  // A copy makes the tensor clean: it can still leave, as soon as that is done.
+  void BeginCleaning(const Tensor& tensor) { cleaning_.push_back(Catalog::RowOf(tensor.id)); }
+  void EndCleaning(const Tensor& tensor) { std::erase(cleaning_, Catalog::RowOf(tensor.id)); }
   size_t size() const { return size_; }
   // Rises with every Insert and Erase.
   uint64_t changes() const { return changes_; }
@@ -125,6 +128,9 @@ class EvictionIndex {
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;
+  // What is clean and small beside the run, and needed no sooner, would be left behind between
+  // tensors that stay, and be in the way of every later run.
+  void TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const Limits& limits, Run* run) const;
   std::optional<Run> Grow(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
                           const LinkModel& link, const Limits& limits) const;
 
@@ -133,6 +139,7 @@ class EvictionIndex {
   const Policy policy_;
   int64_t age_ = 0;  // kGdsf: the greatest key that was evicted
   std::array<IndexedHeap, kKinds * kSizeClasses * 2> heaps_;
+  std::vector<uint32_t> cleaning_;  // rows; as many as there are copies in flight
   size_t size_ = 0;
   uint64_t changes_ = 0;
   Bytes clean_bytes_;

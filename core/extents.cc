@@ -88,7 +88,7 @@ ExtentMap::Block ExtentMap::Become(Block block, Kind kind) {
   Erase(block);
   blocks_[block].kind = kind;
   const Block after = blocks_[block].after;
-  const bool merges = kind == Kind::kFree || kind == Kind::kAbsent;
+  const bool merges = kind != Kind::kUsed;
   if (merges && after != kNone && blocks_[after].kind == kind) {
     Erase(after);
     Absorb(block, after);
@@ -119,20 +119,45 @@ void ExtentMap::AddPiece(Bytes offset, Bytes size) {
   Become(block, Kind::kFree);
 }
 
-void ExtentMap::RetirePiece(Bytes offset, Bytes size) {
-  RAVEN_CHECK(IsFree(offset, size));
-  const Block block = Carve(static_cast<uint32_t>(offset.count() / kUnit),
-                            static_cast<uint32_t>(size.count() / kUnit));
-  held_ -= blocks_[block].size;
-  Become(block, Kind::kRetired);
+void ExtentMap::Turn(Kind from, Kind to, uint32_t offset, uint32_t size) {
+  const uint32_t end = offset + size;
+  while (offset < end) {
+    const Node& node = blocks_[At(Bytes(offset * kUnit))];
+    const uint32_t part = std::min(node.offset + node.size, end) - offset;
+    if (node.kind == from) {
+      if (!HasMemory(from)) held_ += part;
+      if (!HasMemory(to)) held_ -= part;
+      Become(Carve(offset, part), to);
+    }
+    offset += part;
+  }
+}
+
+void ExtentMap::ClosePiece(Bytes offset, Bytes size) {
+  const auto first = static_cast<uint32_t>(offset.count() / kUnit);
+  const auto units = static_cast<uint32_t>(size.count() / kUnit);
+  closed_.emplace_back(first, units);
+  Turn(Kind::kFree, Kind::kRetired, first, units);
+}
+
+void ExtentMap::OpenPiece(Bytes offset, Bytes size) {
+  const auto first = static_cast<uint32_t>(offset.count() / kUnit);
+  const auto units = static_cast<uint32_t>(size.count() / kUnit);
+  RAVEN_CHECK(std::erase(closed_, std::pair(first, units)) == 1);
+  Turn(Kind::kRetired, Kind::kFree, first, units);
+}
+
+bool ExtentMap::IsRetired(Bytes offset, Bytes size) const {
+  const Block block = At(offset);
+  return blocks_[block].kind == Kind::kRetired && OffsetOf(block) + SizeOf(block) >= offset + size;
 }
 
 void ExtentMap::RemovePiece(Bytes offset, Bytes size) {
-  const Block block = At(offset);
-  RAVEN_CHECK(blocks_[block].kind == Kind::kRetired);
-  RAVEN_CHECK(OffsetOf(block) == offset);
-  RAVEN_CHECK(SizeOf(block) == size);
-  Become(block, Kind::kAbsent);
+  RAVEN_CHECK(IsRetired(offset, size));
+  const auto first = static_cast<uint32_t>(offset.count() / kUnit);
+  const auto units = static_cast<uint32_t>(size.count() / kUnit);
+  RAVEN_CHECK(std::erase(closed_, std::pair(first, units)) == 1);
+  Become(Carve(first, units), Kind::kAbsent);
 }
 
 bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
@@ -160,8 +185,15 @@ std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) 
 
 void ExtentMap::Free(Block block) {
   RAVEN_CHECK(blocks_[block].kind == Kind::kUsed);
+  const uint32_t begin = blocks_[block].offset;
+  const uint32_t end = begin + blocks_[block].size;
   used_ -= blocks_[block].size;
   Become(block, Kind::kFree);
+  for (const auto& [offset, size] : closed_) {
+    const uint32_t from = std::max(begin, offset);
+    const uint32_t to = std::min(end, offset + size);
+    if (from < to) Turn(Kind::kFree, Kind::kRetired, from, to - from);
+  }
 }
 
 ExtentMap::Block ExtentMap::At(Bytes offset) const {

@@ -20,8 +20,8 @@ class ExtentMap {
   // An extent, free or used, or a range without memory. Valid until it is freed, merged or split.
   using Block = uint32_t;
   static constexpr Block kNone = ~Block{0};
-  // kRetired: its memory is being given back; the addresses are not to be used again before that is
-  // done.
+  // kRetired: free, but its memory is to leave, or is being given back; the addresses are not to be
+  // used again before that is done.
   enum class Kind : uint8_t { kAbsent, kFree, kUsed, kRetired };
 
   // Addresses [0, range), none of them backed. REQUIRES: range is a multiple of kExtentAlignment
@@ -30,9 +30,14 @@ class ExtentMap {
 
   // Memory came to [offset, offset + size). REQUIRES: the range is absent.
   void AddPiece(Bytes offset, Bytes size);
-  // The memory of [offset, offset + size) is about to leave. REQUIRES: all of it is free.
-  void RetirePiece(Bytes offset, Bytes size);
-  // It left. REQUIRES: that very range was retired.
+  // The memory of [offset, offset + size) is to leave: what is free there, or comes free, is
+  // retired. REQUIRES: no part of it is absent or closed.
+  void ClosePiece(Bytes offset, Bytes size);
+  // It stays after all. REQUIRES: that very range was closed.
+  void OpenPiece(Bytes offset, Bytes size);
+  // Whether nothing lives in the closed range any more.
+  bool IsRetired(Bytes offset, Bytes size) const;
+  // It left. REQUIRES: that very range was closed, and all of it is retired.
   void RemovePiece(Bytes offset, Bytes size);
   bool IsFree(Bytes offset, Bytes size) const;
 
@@ -95,6 +100,10 @@ class ExtentMap {
   void ForgetBegin(Block block);
   // Cuts so that a block begins at `offset` and ends at `offset + size`.
   Block Carve(uint32_t offset, uint32_t size);
+  // Makes the parts of [offset, offset + size) that are `from` a `to`.
+  void Turn(Kind from, Kind to, uint32_t offset, uint32_t size);
+
+  static constexpr bool HasMemory(Kind kind) { return kind == Kind::kFree || kind == Kind::kUsed; }
 
   uint32_t range_;
   uint64_t held_ = 0;
@@ -102,8 +111,9 @@ class ExtentMap {
   uint64_t changes_ = 0;
   std::vector<Node> blocks_;
   std::vector<Block> spare_;
-  std::set<std::pair<uint64_t, Block>> free_;    // {size << 32 | offset, block}
-  std::set<std::pair<uint32_t, Block>> absent_;  // {offset, block}
+  std::set<std::pair<uint64_t, Block>> free_;          // {size << 32 | offset, block}
+  std::set<std::pair<uint32_t, Block>> absent_;        // {offset, block}
+  std::vector<std::pair<uint32_t, uint32_t>> closed_;  // {offset, size}
   // For every kStride units of addresses a block that begins there, if any does: where to look for
   // an address. A block keeps its offset for life.
   std::vector<Block> begins_;

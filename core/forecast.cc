@@ -28,8 +28,9 @@ uint32_t Forecast::Identify(NameId name, Bytes size) {
   return static_cast<uint32_t>(hash >> 32);
 }
 
-void Forecast::Access(Tick now) {
+void Forecast::Access(Tick now, Tick own_time) {
   ++position_;
+  rhythm_.Access(own_time);
   if (last_access_ != Tick::max()) {
     const double gap = std::chrono::duration<double>(now - last_access_).count();
     if (gap < kLongestGapSeconds)
@@ -38,12 +39,12 @@ void Forecast::Access(Tick now) {
   last_access_ = now;
 }
 
-void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick now) {
+void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick now, Tick own_time) {
   if (!steps_are_told_ && freeing_) InferStep();
   freeing_ = false;
   ++live_;
   ++created_;
-  Access(now);
+  Access(now, own_time);
   *use = {};
   use->logical = Identify(name, size);
 }
@@ -63,6 +64,7 @@ void Forecast::InferStep() {
 
 void Forecast::BeginIteration() {
   ++iteration_;
+  rhythm_.BeginIteration();
   ordinals_.clear();
   created_ = 0;
 }
@@ -103,8 +105,8 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   return was_told ? std::optional(close) : std::nullopt;
 }
 
-std::optional<bool> Forecast::Got(LogicalUse* use, Tick now) {
-  Access(now);
+std::optional<bool> Forecast::Got(LogicalUse* use, Tick now, Tick own_time) {
+  Access(now, own_time);
   // Going back in time, from get to get, is last in, first out.
   if (use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;

@@ -20,6 +20,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "core/rhythm.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -43,10 +44,10 @@ class Forecast {
     int64_t position = 0;  // the larger, the later
   };
 
-  // A client's access now.
-  void Created(NameId name, Bytes size, LogicalUse* use, Tick now);
+  // A client's access now, which in its own time is `own_time`.
+  void Created(NameId name, Bytes size, LogicalUse* use, Tick now, Tick own_time);
   // Whether what was told at the put came true; nothing if nothing was known.
-  std::optional<bool> Got(LogicalUse* use, Tick now);
+  std::optional<bool> Got(LogicalUse* use, Tick now, Tick own_time);
   Told Put(LogicalUse* use);
   void Freed(LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
@@ -67,8 +68,14 @@ class Forecast {
   }
 
   int64_t position() const { return position_; }
-  // What a position is worth in time.
+  // What a position is worth in time, on average.
   double seconds_per_position() const { return seconds_per_position_; }
+  // The client's own time until a position that is still to come.
+  double SecondsUntil(int64_t position) const {
+    const int64_t distance = position - position_;
+    return rhythm_.SecondsUntil(distance).value_or(static_cast<double>(distance) *
+                                                   seconds_per_position_);
+  }
   uint64_t right() const { return right_; }
   uint64_t wrong() const { return wrong_; }
 
@@ -88,7 +95,7 @@ class Forecast {
   uint32_t Identify(NameId name, Bytes size);
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
-  void Access(Tick now);
+  void Access(Tick now, Tick own_time);
   void InferStep();
   void BeginIteration();
 
@@ -98,6 +105,7 @@ class Forecast {
   uint8_t iteration_ = 0;
   double seconds_per_position_ = 1e-3;
   Tick last_access_ = Tick::max();
+  Rhythm rhythm_;
 
   bool steps_are_told_ = false;
   uint64_t live_ = 0;

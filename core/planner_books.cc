@@ -494,7 +494,7 @@ void Planner::State::CheckInvariants() const {
       if (arena == nullptr) continue;
       arena->map.CheckInvariants();
       RAVEN_CHECK(arena->copying_out <= arena->leaving);
-      RAVEN_CHECK(arena->vacating.empty() || arena->leaving > 0);
+      RAVEN_CHECK(arena->leaving_slabs <= arena->leaving);
       RAVEN_CHECK(!arena->touched);
       going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();
       RAVEN_CHECK(arena->map.held() <= arena->charged);

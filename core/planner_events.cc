@@ -131,7 +131,7 @@ void Planner::State::On(const SlabFailed& event) {
   Bytes mapped;
   for (const auto& [offset, size] : arena->pieces) mapped += size;
   // Everything charged but not mapped, nor being given back, was for this slab.
-  Refund(*arena, arena->charged - mapped - arena->being_removed);
+  Refund(*arena, arena->charged - mapped - arena->being_removed - arena->Vacating());
   BackOff(*arena);
   Touch(arena);
 }
@@ -205,8 +205,7 @@ void Planner::State::On(const CreateRequested& event) {
   request.fail_fast = event.fail_fast;
   // The common case: nobody waits before it and there is a hole.
   Arena* arena = ArenaOf(event.client, event.device);
-  if (arena->waiting.empty() && arena->vacating.empty() && Grants(*arena, request))
-    return GrowAhead(*arena);
+  if (arena->waiting.empty() && Grants(*arena, request)) return GrowAhead(*arena);
   Enqueue(request);
 }
 
@@ -296,6 +295,8 @@ void Planner::State::On(const Quiet& event) {
   if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->in_use) return;
   tensor->quiet = true;
   Reindex(*tensor);
+  if (tensor->never && EvictionIndex::Contains(*tensor))
+    EvictAll(*ArenaOf(*tensor), {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
   Touch(ArenaOf(*tensor));
   if (tensor->waiting) TouchWaiting();
 }
@@ -330,7 +331,7 @@ void Planner::State::On(const Dropped& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   RAVEN_CHECK(tensor != nullptr);
   Arena* arena = ArenaOf(*tensor);
-  --arena->leaving;
+  EndLeaving(*arena, *tensor);
   Touch(arena);
   if (FinishIfGone(*tensor)) return;
   if (!event.taken) {
@@ -377,7 +378,7 @@ void Planner::State::On(const CopiedOut& event) {
   if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) {
-    --arena->leaving;
+    EndLeaving(*arena, *tensor);
     --arena->copying_out;
     Touch(arena);
   }
@@ -434,12 +435,16 @@ void Planner::State::On(const Cleaned& event) {
   if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   tensor->cleaning = false;
+  if (arena != nullptr) arena->index.EndCleaning(*tensor);
   const bool leaves = tensor->leaves;
   tensor->leaves = false;
+  const bool vacates = tensor->vacates;
   if (arena != nullptr) {
     Touch(arena);
-    arena->leaving -= leaves ? 1 : 0;
-    arena->copying_out -= leaves ? 1 : 0;
+    if (leaves) {
+      EndLeaving(*arena, *tensor);
+      --arena->copying_out;
+    }
   }
   if (FinishIfGone(*tensor)) return;
   if (event.whole) {
@@ -460,8 +465,9 @@ void Planner::State::On(const Cleaned& event) {
   }
   Reindex(*tensor);
   // Unless it was used meanwhile; then whoever wanted its room looks again.
-  if (leaves && EvictionIndex::Contains(*tensor) && !tensor->dirty())
-    EvictAll(*arena, {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
+  if (!leaves || !EvictionIndex::Contains(*tensor) || tensor->dirty()) return;
+  EvictAll(*arena, {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
+  if (vacates) LeaveSlab(*arena, *tensor);
 }
 
 void Planner::State::On(const CopiedIn& event) {

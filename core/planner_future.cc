@@ -27,10 +27,8 @@ void Planner::State::Predict(Client& client, Tensor& tensor) {
   if (client.tells_times && told.source == Forecast::Source::kLearned) {
     tensor.predicted = true;
     tensor.use_kind = UseKind::kAt;
-    tensor.use_key =
-        OwnTime(client).time_since_epoch().count() +
-        static_cast<int64_t>(static_cast<double>(told.position - client.forecast.position()) *
-                             client.forecast.seconds_per_position() * 1e9);
+    tensor.use_key = OwnTime(client).time_since_epoch().count() +
+                     static_cast<int64_t>(client.forecast.SecondsUntil(told.position) * 1e9);
     return;
   }
   tensor.use_kind = UseKind::kLearned;
@@ -88,7 +86,8 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
 void Planner::State::CountGet(Tensor& tensor) {
   if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
-  const auto told = FindClient(tensor.client)->forecast.Got(&tensor.logical, now_);
+  Client& client = *FindClient(tensor.client);
+  const auto told = client.forecast.Got(&tensor.logical, now_, OwnTime(client));
   if (!told) return;
   Count(tensor.client, *told ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong,
         1);

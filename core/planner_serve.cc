@@ -18,15 +18,14 @@ constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
 // A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
-// Of what an arena holds, clean tensors worth so much are enough to serve the next requests at
-// once.
-constexpr uint64_t kCleanShare = 2;  // a half
 // Of a budget, so much in use is filling up.
 constexpr uint64_t kFillingShare = 16;  // a sixteenth
 // What giving slabs back and adding them elsewhere takes.
 constexpr Duration kRenewal = std::chrono::microseconds(500);
 // Of a slab, so much is a request that is worth moving slabs for.
 constexpr uint64_t kLargeShare = 8;  // an eighth
+// So much of what may be in flight is evicted ahead of a create that waits.
+constexpr uint64_t kAheadShare = 2;  // a half
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
 // A create is followed by another within so long, or not at once.
@@ -83,7 +82,7 @@ void Planner::State::ServeTouched() {
 void Planner::State::Serve(Arena& arena) {
   EndVacating(arena);
   Shrink(arena);
-  while (!arena.waiting.empty() && arena.vacating.empty()) {
+  while (!arena.waiting.empty()) {
     const Request& request = requests_.at(arena.waiting.front());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
       WakeAt(now_ + RetryAfter());
@@ -155,7 +154,9 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   tensor.in_use = false;
   SetInUse(tensor, true);
   arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
-  if (options_.learn) client.forecast.Created(tensor.name, tensor.size, &tensor.logical, now_);
+  if (options_.learn) {
+    client.forecast.Created(tensor.name, tensor.size, &tensor.logical, now_, OwnTime(client));
+  }
   if (client.slots.size() <= ToInt(request.slot))
     client.slots.resize(ToInt(request.slot) + 1u, kNoTensor);
   client.slots[ToInt(request.slot)] = tensor.id;
@@ -212,7 +213,10 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (arena.adding) return true;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   if (AddSlabFor(arena, need)) return true;
-  if (arena.leaving > 0 || arena.being_removed > Bytes{0}) return true;
+  if (arena.leaving > arena.leaving_slabs || arena.renewing) {
+    EvictAhead(arena, request);
+    return true;
+  }
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);
@@ -221,13 +225,25 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
     return true;
   }
   if (now_ < arena.reclaim_after) return false;
-  if (RenewSlabsFor(arena, need) || EmptySlabsFor(arena, need) || ReclaimFor(arena, need)) {
+  const double any = std::numeric_limits<double>::infinity();
+  if (TakeSlabsFor(arena, need) || EmptySlabsFor(arena, need) ||
+      TakeSlabsFor(arena, need, any, Take::kSome)) {
     arena.reclaim_wait = {};
     return true;
   }
   arena.reclaim_wait = std::clamp(arena.reclaim_wait * 2, RetryAfter(), kReclaimRetryMax);
   arena.reclaim_after = now_ + arena.reclaim_wait;
   return false;
+}
+
+// A create that waits for copies is followed by another: the link goes on meanwhile with what
+// leaves next.
+void Planner::State::EvictAhead(Arena& arena, const Request& request) {
+  const Bytes most(options_.in_flight.count() / kAheadShare);
+  if (request.is_fetch() || arena.copying_out == 0 || request.size > most) return;
+  if (devices_[ToInt(arena.device)].out >= most) return;
+  EvictRun(arena, request.size.RoundUp(kExtentAlignment), {.useful = GrowthOf(arena, request.size)},
+           SpareCopies::kKeep);
 }
 
 // What a client that takes tensor after tensor will want: up to the most that lived lately, and as
@@ -244,9 +260,7 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.
   if (need.count() * kLargeShare >= SlabSize(arena).count()) {
-    const double harm = WorthRenewing(arena, run);
-    if (RenewSlabsFor(arena, need, harm)) return true;
-    if (!run.empty() && ReclaimFor(arena, need, harm)) return true;
+    if (TakeSlabsFor(arena, need, WorthRenewing(arena, run))) return true;
   }
   if (EvictAll(arena, run, SpareCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
@@ -313,6 +327,7 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   if (tensor.cleaning) {
     ++arena.copying_out;
     tensor.leaves = true;
+    plan_->push_back(Hurry{tensor.id, arena.device});
     return;
   }
   tensor.residency = Residency::kLeaving;
@@ -322,6 +337,18 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   } else {
     StartCopyOut(arena, tensor, false);
   }
+}
+
+void Planner::State::LeaveSlab(Arena& arena, Tensor& tensor) {
+  tensor.vacates = true;
+  ++arena.leaving_slabs;
+}
+
+void Planner::State::EndLeaving(Arena& arena, Tensor& tensor) {
+  --arena.leaving;
+  if (!tensor.vacates) return;
+  tensor.vacates = false;
+  --arena.leaving_slabs;
 }
 
 bool Planner::State::BringAway(Tensor& tensor) {
@@ -357,7 +384,8 @@ void Planner::State::Prefetch(Arena& arena) {
   const Device& device = devices_[ToInt(arena.device)];
   const Forecast& forecast = FindClient(arena.client)->forecast;
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
-    if (arena.leaving > 0 || arena.adding) return;  // room is being made: look again then
+    if (arena.leaving > arena.leaving_slabs || arena.adding)
+      return;  // room is being made: look again then
     const auto& due = !arena.due_order.empty()     ? arena.due_order
                       : !arena.due_learned.empty() ? arena.due_learned
                                                    : arena.due_at;
@@ -414,7 +442,6 @@ void Planner::State::Preclean(Arena& arena) {
   if (!arena.growing && now_ >= arena.short_until) return;
   active_arenas_.insert(&arena);
   for (int i = 0; i < kCleansPerServe; ++i) {
-    if (arena.index.clean_bytes() * kCleanShare >= arena.map.held()) return;
     if (!CleanNextRun(arena)) return;
   }
 }
@@ -442,6 +469,7 @@ bool Planner::State::CleanAhead(Arena& arena, Tensor& tensor) {
   if (!AllocateHost(tensor, SpareCopies::kKeep)) return false;
   tensor.copying = true;
   tensor.cleaning = true;
+  arena.index.BeginCleaning(tensor);
   tensor.put_seen = false;
   Reindex(tensor);
   device.out += tensor.size;

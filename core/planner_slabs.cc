@@ -11,11 +11,18 @@ constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 // Bounds the work of a request much larger than the tensors that make way for it.
 constexpr size_t kMostEvictedAtOnce = 4096;
 // Other arenas whose slabs are looked at for ones that can be emptied.
-constexpr size_t kReclaimsTried = 8;
+constexpr size_t kGiversTried = 8;
 // An arena grows by this part of itself: each slab takes time to make.
 constexpr uint64_t kGrowthShare = 16;
+// A request needs so many, unless what is there can be had in fewer than kSlabsForAll: of few large
+// slabs a tensor in use would keep too much from the others.
+constexpr uint64_t kSlabsForOne = 2;
+constexpr uint64_t kSlabsForAll = 8;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
+// Others give slabs up ahead of need for so much less harm.
+constexpr double kTakenShare = 0.5;
+constexpr Duration kTakeRetry = std::chrono::microseconds(200);
 // Ranges without memory, and blocks of slabs, looked at in one search.
 constexpr int kRangesTried = 64;
 constexpr size_t kBlocksTried = 16384;
@@ -79,9 +86,23 @@ void Planner::State::GrowAhead(Arena& arena) {
   if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
   const Bytes slab = SlabSize(arena);
   if (arena.trimming || arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
-  if (arena.map.LargestHole() >= slab || SlabBudgetLeft(arena) < slab) return;
+  if (arena.map.LargestHole() >= slab) return;
+  if (SlabBudgetLeft(arena) < slab) return TakeAhead(arena, slab);
   const auto place = PlaceForSlab(arena, slab);
   if (place && place->room >= slab) AddSlabAt(arena, place->offset, slab);
+}
+
+// Others may miss a slab less than the arena will miss what it would have to give up next.
+void Planner::State::TakeAhead(Arena& arena, Bytes slab) {
+  if (now_ >= arena.pressed_until || now_ < arena.take_after) return;
+  if (arena.map.held() >= std::max(arena.most_lived, arena.live + slab)) return;
+  const EvictionIndex::Limits limits{.useful = GrowthOf(arena, slab)};
+  const auto run = arena.index.FindRun(arena.map, slab, OwnTime(arena), options_.link, limits);
+  double harm = 0;
+  for (const uint32_t row : run)
+    harm += arena.index.Harm(catalog_[row], OwnTime(arena), options_.link);
+  if (run.empty() || !TakeSlabsFor(arena, slab, harm * kTakenShare, Take::kOthers))
+    arena.take_after = now_ + kTakeRetry;
 }
 
 bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
@@ -91,8 +112,13 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   const Bytes left = SlabBudgetLeft(arena);
   if (left < place->missing) return false;
   // One after the other, if one does not suffice: small slabs can be given back where large ones
-  // could not.
-  const Bytes slab = RoundDown(Least(SlabSize(arena), left, place->room), options_.granularity);
+  // could not, but each takes time.
+  const Bytes budget =
+      Least(clients_.at(arena.client)->budgets.device, devices_[ToInt(arena.device)].limit);
+  const Bytes most = std::max(SlabSize(arena), Least(Bytes(place->missing.count() / kSlabsForOne),
+                                                     Bytes(budget.count() / kSlabsForAll)));
+  const Bytes slab =
+      RoundDown(Least(most.RoundUp(options_.granularity), left, place->room), options_.granularity);
   AddSlabAt(arena, place->offset, slab);
   return true;
 }
@@ -128,48 +154,55 @@ bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
   return true;
 }
 
-// The client has nothing more to give up: memory that others hold and do not use may serve it.
-bool Planner::State::ReclaimFor(Arena& arena, Bytes need, double at_most) {
-  const Client& client = *FindClient(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
+Bytes Planner::State::GoingOf(const Arena& arena, Binding binding) const {
   const size_t device = ToInt(arena.device);
-  const auto place = PlaceForSlab(arena, need);
-  if (!place || arena.charged + place->missing > client.budgets.device) return false;
-  const bool tenant_full = tenant.device_held[device] + place->missing > tenant.budgets.device;
-  std::vector<Arena*> idle;
-  for (const auto& [id, other_client] : clients_) {
-    Arena* other = other_client->arenas[device].get();
-    if (other == nullptr || other == &arena) continue;
-    // A full tenant can only be helped by its own; a full device by anybody.
-    if (tenant_full && other_client->tenant != client.tenant) continue;
-    // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
-    const bool older = !other->waiting.empty() && other->waiting.front() < arena.waiting.front();
-    if (older) continue;
-    // What it is being given room with is no spare.
-    if (!other->waiting.empty() && (other->adding || other->leaving > 0)) continue;
-    // Help is under way.
-    if (other->being_removed > Bytes{0} || !other->vacating.empty()) return true;
-    if (GiveBackFreePiece(*other)) return true;
-    if (other->index.size() > 0 && other->leaving == 0) idle.push_back(other);
-  }
-  std::stable_sort(idle.begin(), idle.end(),
-                   [](const Arena* a, const Arena* b) { return a->charged > b->charged; });
-  idle.resize(std::min(idle.size(), kReclaimsTried));
-  const Bytes wanted = Minus(place->missing, SlabBudgetLeft(arena));
-  return std::any_of(idle.begin(), idle.end(), [&](Arena* other) {
-    return Vacate(*other, Cheapest(*other, wanted), at_most);
-  });
+  if (binding == Binding::kClient) return arena.being_removed + arena.Vacating();
+  const TenantId tenant = clients_.at(arena.client)->tenant;
+  if (binding == Binding::kTenant) return tenants_.at(tenant).device_going[device];
+  Bytes going;
+  for (const auto& [id, one] : tenants_) going += one.device_going[device];
+  return going;
 }
 
-std::vector<Planner::State::Emptying> Planner::State::Emptyable(const Arena& arena,
-                                                                const Range& spared) const {
+Planner::State::Binding Planner::State::BindingFor(const Arena& arena, Bytes missing) const {
+  const Client& client = *clients_.at(arena.client);
+  const Tenant& tenant = tenants_.at(client.tenant);
+  if (arena.charged + missing > client.budgets.device) return Binding::kClient;
+  const Bytes held = tenant.device_held[ToInt(arena.device)];
+  return held + missing > tenant.budgets.device ? Binding::kTenant : Binding::kDevice;
+}
+
+std::vector<Arena*> Planner::State::GiversTo(Arena& arena, Binding binding) {
+  std::vector<Arena*> givers;
+  const size_t device = ToInt(arena.device);
+  const TenantId tenant = clients_.at(arena.client)->tenant;
+  for (const auto& [id, client] : clients_) {
+    Arena* other = client->arenas[device].get();
+    if (other == nullptr || other == &arena || binding == Binding::kClient) continue;
+    // A full tenant can only be helped by its own; a full device by anybody.
+    if (binding == Binding::kTenant && client->tenant != tenant) continue;
+    if (!other->waiting.empty()) {
+      // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
+      if (arena.waiting.empty() || other->waiting.front() < arena.waiting.front()) continue;
+      // What it is being given room with is no spare.
+      if (other->adding || other->leaving > 0) continue;
+    }
+    givers.push_back(other);
+  }
+  std::stable_sort(givers.begin(), givers.end(),
+                   [](const Arena* a, const Arena* b) { return a->charged > b->charged; });
+  givers.resize(std::min(givers.size(), kGiversTried));
+  return givers;
+}
+
+void Planner::State::FindEmptyable(Arena& arena, const Range& spared,
+                                   std::vector<Emptying>* found) const {
   const Tick own_time = OwnTime(arena);
-  std::vector<Emptying> found;
   size_t blocks = 0;
   for (const Range& piece : arena.pieces) {
     if (blocks > kBlocksTried) break;
     if (Overlap(piece, spared)) continue;
-    Emptying emptying{piece};
+    Emptying emptying{&arena, piece};
     bool can = true;
     for (ExtentMap::Block block = arena.map.At(piece.first);
          block != ExtentMap::kNone && arena.map.OffsetOf(block) < piece.first + piece.second;
@@ -179,65 +212,102 @@ std::vector<Planner::State::Emptying> Planner::State::Emptyable(const Arena& are
       can = EvictionIndex::CanLeave(tensor);
       if (!can) break;
       emptying.rows.push_back(Catalog::RowOf(tensor.id));
-      emptying.harm += arena.index.Harm(tensor, own_time, options_.link);
+      const double harm = arena.index.Harm(tensor, own_time, options_.link);
+      emptying.harm += harm;
+      if (arena.map.OffsetOf(block) < piece.first) emptying.harm_before = harm;
+      if (arena.map.OffsetOf(block) + arena.map.SizeOf(block) > piece.first + piece.second)
+        emptying.harm_after = harm;
     }
-    if (can) found.push_back(std::move(emptying));
+    if (can) found->push_back(std::move(emptying));
   }
+}
+
+std::vector<Planner::State::Emptying> Planner::State::Cheapest(std::vector<Emptying> slabs,
+                                                               Bytes wanted) {
   const auto density = [](const Emptying& one) {
     return one.harm / static_cast<double>(one.piece.second.count());
   };
-  std::sort(found.begin(), found.end(), [&](const Emptying& a, const Emptying& b) {
-    return std::pair(density(a), a.piece) < std::pair(density(b), b.piece);
-  });
-  return found;
-}
-
-std::vector<Planner::State::Emptying> Planner::State::Cheapest(const Arena& arena, Bytes wanted,
-                                                               const Range& spared) const {
-  std::vector<Emptying> chosen = Emptyable(arena, spared);
+  const auto end = [](const Emptying& one) { return one.piece.first + one.piece.second; };
   Bytes sum;
-  size_t count = 0;
-  while (count < chosen.size() && sum < wanted) sum += chosen[count++].piece.second;
-  chosen.resize(count);
-  return chosen;
+  auto rest = slabs.begin();
+  for (; rest != slabs.end() && sum < wanted; ++rest) {
+    std::iter_swap(rest, std::min_element(rest, slabs.end(), [&](const auto& a, const auto& b) {
+                     return density(a) < density(b);
+                   }));
+    sum += rest->piece.second;
+    // What lies in two slabs leaves once.
+    for (auto other = rest + 1; other != slabs.end(); ++other) {
+      if (other->arena != rest->arena) continue;
+      if (other->piece.first == end(*rest)) other->harm -= std::exchange(other->harm_before, 0);
+      if (end(*other) == rest->piece.first) other->harm -= std::exchange(other->harm_after, 0);
+    }
+  }
+  slabs.erase(rest, slabs.end());
+  return slabs;
 }
 
-bool Planner::State::Vacate(Arena& arena, const std::vector<Emptying>& chosen, double at_most) {
-  if (chosen.empty()) return false;
-  std::vector<uint32_t> rows;
-  double harm = 0;
-  for (const Emptying& one : chosen) {
-    rows.insert(rows.end(), one.rows.begin(), one.rows.end());
-    harm += one.harm;
+bool Planner::State::Vacate(const std::vector<Emptying>& chosen) {
+  bool any = false;
+  for (size_t i = 0; i < chosen.size();) {
+    Arena& arena = *chosen[i].arena;
+    std::vector<Range> pieces;
+    std::vector<uint32_t> rows;
+    for (; i < chosen.size() && chosen[i].arena == &arena; ++i) {
+      pieces.push_back(chosen[i].piece);
+      rows.insert(rows.end(), chosen[i].rows.begin(), chosen[i].rows.end());
+    }
+    any |= Vacate(arena, pieces, std::move(rows));
   }
-  if (harm > at_most) return false;
+  return any;
+}
+
+bool Planner::State::Vacate(Arena& arena, const std::vector<Range>& pieces,
+                            std::vector<uint32_t> rows) {
   std::sort(rows.begin(), rows.end());  // one that lies in two slabs comes twice
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  if (!rows.empty() && !EvictAll(arena, rows, SpareCopies::kMayDrop)) {
-    // The host may have room for less.
-    return chosen.size() > 1 && Vacate(arena, {chosen.front()});
-  }
-  for (const Emptying& one : chosen) {
-    arena.vacating.push_back(one.piece);
-    Going(arena) += one.piece.second;
+  if (!rows.empty() && !EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
+  for (const uint32_t row : rows) LeaveSlab(arena, catalog_[row]);
+  for (const Range& piece : pieces) {
+    std::erase(arena.pieces, piece);
+    arena.map.ClosePiece(piece.first, piece.second);
+    arena.vacating.push_back(piece);
+    Going(arena) += piece.second;
   }
   EndVacating(arena);
   return true;
 }
 
-bool Planner::State::RenewSlabsFor(Arena& arena, Bytes need, double at_most) {
+bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take take) {
   if (now_ < arena.backoff_until) return false;
   const auto place = PlaceForSlab(arena, need);
   if (!place) return false;
-  const Bytes wanted = Minus(place->missing, SlabBudgetLeft(arena));
-  const std::vector<Emptying> chosen = Cheapest(arena, wanted, place->reach);
+  const Binding binding = BindingFor(arena, place->missing);
+  const Bytes going = GoingOf(arena, binding);
+  const Bytes left = SlabBudgetLeft(arena) + going;
+  if (left >= place->missing) return going > Bytes{0};  // help is under way
+  const Bytes wanted = place->missing - left;
+  std::vector<Emptying> slabs;
+  if (take == Take::kEnough) FindEmptyable(arena, place->reach, &slabs);
+  for (Arena* giver : GiversTo(arena, binding)) FindEmptyable(*giver, {}, &slabs);
+  slabs = Cheapest(std::move(slabs), wanted);
   Bytes sum;
-  for (const Emptying& one : chosen) sum += one.piece.second;
-  return sum >= wanted && Vacate(arena, chosen, at_most);
+  double harm = 0;
+  for (const Emptying& one : slabs) {
+    sum += one.piece.second;
+    harm += one.harm;
+  }
+  if (harm > at_most || (sum < wanted && take != Take::kSome)) return false;
+  std::stable_sort(slabs.begin(), slabs.end(), [](const Emptying& a, const Emptying& b) {
+    return InOrder()(a.arena, b.arena);
+  });
+  if (!Vacate(slabs)) return false;
+  for (const Emptying& one : slabs) arena.renewing |= one.arena == &arena;
+  return true;
 }
 
 bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
-  const auto chosen = Emptyable(arena, {});
+  std::vector<Emptying> chosen;
+  FindEmptyable(arena, {}, &chosen);
   Bytes sum = SlabBudgetLeft(arena);
   std::vector<Range> staying = arena.pieces;
   for (const Emptying& one : chosen) {
@@ -250,7 +320,8 @@ bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
   const bool room = std::any_of(staying.begin(), staying.end(), [&](const Range& piece) {
     return piece.first - std::exchange(end, piece.first + piece.second) >= need;
   });
-  return room && sum >= need && Vacate(arena, chosen);
+  if (!room || sum < need || !Vacate(chosen)) return false;
+  return arena.renewing = true;
 }
 
 bool Planner::State::GiveBackFreePiece(Arena& arena) {
@@ -261,29 +332,31 @@ bool Planner::State::GiveBackFreePiece(Arena& arena) {
 }
 
 bool Planner::State::GiveBack(Arena& arena, Range piece) {
-  const auto [offset, size] = piece;
-  const auto found = std::find(arena.pieces.begin(), arena.pieces.end(), piece);
-  if (found == arena.pieces.end() || !arena.map.IsFree(offset, size)) return false;
-  arena.map.RetirePiece(offset, size);
-  arena.pieces.erase(found);
-  arena.removing[offset] = size;
-  arena.being_removed += size;
-  Going(arena) += size;
-  plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
-  return true;
+  return arena.map.IsFree(piece.first, piece.second) && Vacate(arena, {piece}, {});
 }
 
 void Planner::State::EndVacating(Arena& arena) {
   // One by one, as they come free: whoever waits for them sees that it goes on.
   std::erase_if(arena.vacating, [&](const Range& piece) {
-    if (!arena.map.IsFree(piece.first, piece.second)) return false;
-    Going(arena) -= piece.second;
-    return GiveBack(arena, piece);
+    const auto [offset, size] = piece;
+    if (arena.map.IsRetired(offset, size)) {
+      arena.removing[offset] = size;
+      arena.being_removed += size;
+      plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
+      return true;
+    }
+    ExtentMap::Block block = arena.map.At(offset);
+    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) block = arena.map.After(block);
+    const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
+    if (tensor.residency == Residency::kLeaving || tensor.leaves) return false;
+    // A get has rescued what lived here: then whoever wants the slab tries again.
+    arena.map.OpenPiece(offset, size);
+    arena.pieces.push_back(piece);
+    Going(arena) -= size;
+    TouchWaiting();
+    return true;
   });
-  if (arena.leaving > 0 || arena.vacating.empty()) return;
-  // A get has rescued what lived in the rest: then whoever wants the slabs tries again.
-  for (const Range& piece : std::exchange(arena.vacating, {})) Going(arena) -= piece.second;
-  TouchWaiting();
+  if (arena.vacating.empty() && arena.being_removed == Bytes{0}) arena.renewing = false;
 }
 
 Bytes& Planner::State::Going(const Arena& arena) {
@@ -300,8 +373,7 @@ Bytes Planner::State::ExcessOf(const Arena& arena) const {
                                        static_cast<double>(arena.charged.count()) /
                                        static_cast<double>(std::max<uint64_t>(1, held.count()))));
   };
-  Bytes going;
-  for (const auto& [id, one] : tenants_) going += one.device_going[device];
+  const Bytes going = GoingOf(arena, Binding::kDevice);
   const Bytes held = devices_[device].held;
   const Bytes tenant_held = tenant.device_held[device];
   const Bytes of_client =
@@ -320,8 +392,10 @@ void Planner::State::Shrink(Arena& arena) {
   while (ExcessOf(arena) > Bytes{0} && GiveBackFreePiece(arena)) {
   }
   const Bytes excess = ExcessOf(arena);
-  if (excess == Bytes{0} || arena.leaving > 0 || now_ < arena.shrink_after) return;
-  if (Vacate(arena, Cheapest(arena, excess))) return;
+  if (excess == Bytes{0} || now_ < arena.shrink_after) return;
+  std::vector<Emptying> slabs;
+  FindEmptyable(arena, {}, &slabs);
+  if (Vacate(Cheapest(std::move(slabs), excess))) return;
   // Something of every slab is in use, or the host is full.
   arena.shrink_after = now_ + kShrinkRetry;
   WakeAt(arena.shrink_after);

@@ -146,6 +146,7 @@ class Planner::State {
   bool TryFetch(Arena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(Arena& arena, const Request& request);
+  void EvictAhead(Arena& arena, const Request& request);
   // Begins to evict what makes `need` contiguous bytes.
   Bytes GrowthOf(const Arena& arena, Bytes need) const;
   bool FindVictims(Arena& arena, Bytes need);
@@ -153,6 +154,9 @@ class Planner::State {
   // All of the rows, or none: half a run is harm without use.
   bool EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare);
   void Evict(Arena& arena, Tensor& tensor);
+  // Of a tensor that leaves: it does so that its slab can be given back.
+  static void LeaveSlab(Arena& arena, Tensor& tensor);
+  static void EndLeaving(Arena& arena, Tensor& tensor);
   // For a fetch on another device than the tensor's: false while it has not left there.
   bool BringAway(Tensor& tensor);
   void StartCopyOut(Arena& arena, Tensor& tensor, bool held);
@@ -183,33 +187,46 @@ class Planner::State {
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const Arena& arena) const;
   void GrowAhead(Arena& arena);
+  void TakeAhead(Arena& arena, Bytes slab);
   bool AddSlabFor(Arena& arena, Bytes need);
   void AddSlabAt(Arena& arena, Bytes offset, Bytes size);
   // Neither the slabs nor the budget's rest take the request, but both together do: evicts what
   // lies before the range without memory and adds the rest as a slab behind it.
   bool AddSlabAndEvictFor(Arena& arena, Bytes need);
-  bool ReclaimFor(Arena& arena, Bytes need,
-                  double at_most = std::numeric_limits<double>::infinity());
-  // The room is there or can be made, but not in one piece: slabs elsewhere in the arena are given
-  // back, and come again where they make it one. Not if that does more harm than `at_most`.
-  bool RenewSlabsFor(Arena& arena, Bytes need,
-                     double at_most = std::numeric_limits<double>::infinity());
+  // What keeps an arena from growing: its client's budget, its tenant's, or what the store may hold
+  // of the device.
+  enum class Binding : uint8_t { kClient, kTenant, kDevice };
+  Binding BindingFor(const Arena& arena, Bytes missing) const;
+  // What is being emptied or given back, and helps with that.
+  Bytes GoingOf(const Arena& arena, Binding binding) const;
+  // The other arenas whose slabs would help.
+  std::vector<Arena*> GiversTo(Arena& arena, Binding binding);
+  // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
+  // back, and come again where the request needs them. Not if that does more harm than `at_most`.
+  // kOthers: not from the arena itself. kSome: nor all that it needs, if there is not so much.
+  enum class Take : uint8_t { kEnough, kOthers, kSome };
+  bool TakeSlabsFor(Arena& arena, Bytes need,
+                    double at_most = std::numeric_limits<double>::infinity(),
+                    Take take = Take::kEnough);
   // The last resort: all that can leaves, and slabs come again in one piece.
   bool EmptySlabsFor(Arena& arena, Bytes need);
   // A slab that can be emptied, what lives there, and the harm of its leaving.
   struct Emptying {
+    Arena* arena;
     Range piece;
     std::vector<uint32_t> rows = {};
     double harm = 0;
+    // Of it, that of what lies in the slab before as well, and in the one after.
+    double harm_before = 0;
+    double harm_after = 0;
   };
-  // Cheapest first; those that overlap `spared` are left out.
-  std::vector<Emptying> Emptyable(const Arena& arena, const Range& spared) const;
-  // Of these, as many as hold `wanted` bytes, or all.
-  std::vector<Emptying> Cheapest(const Arena& arena, Bytes wanted, const Range& spared = {}) const;
-  // Begins to empty them, so that they can be given back. Not if that does more harm than
-  // `at_most`.
-  bool Vacate(Arena& arena, const std::vector<Emptying>& chosen,
-              double at_most = std::numeric_limits<double>::infinity());
+  // Those that overlap `spared` are left out.
+  void FindEmptyable(Arena& arena, const Range& spared, std::vector<Emptying>* found) const;
+  // Of these, those of the least harm that hold `wanted` bytes, or all.
+  static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
+  // Begins to empty slabs, so that they can be given back; those of one arena stand together.
+  bool Vacate(const std::vector<Emptying>& chosen);
+  bool Vacate(Arena& arena, const std::vector<Range>& pieces, std::vector<uint32_t> rows);
   // Gives the slabs back that were being emptied and are empty.
   void EndVacating(Arena& arena);
   bool GiveBackFreePiece(Arena& arena);

@@ -189,6 +189,7 @@ class Loop {
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
+  void Do(const core::Hurry& action);
   void Do(const core::CopyIn& action);
 
   void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,

@@ -202,6 +202,13 @@ void Loop::Do(const core::Clean& action) {
                   Leave::kNo);
 }
 
+void Loop::Do(const core::Hurry& action) {
+  Lanes& lanes = lanes_[ToInt(action.device)];
+  for (const auto& [job, move] : lanes.out_moves) {
+    if (move.tensor == action.tensor) lanes.out->Hurry(job);
+  }
+}
+
 void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
                            bool urgent, Leave leave) {
   SlotId slot{};

@@ -45,6 +45,11 @@ void TransferLane::Promote(JobId id, device::Word* arrival, uint64_t arrival_val
   Job& job = jobs_.at(id);
   job.arrival = arrival;
   job.arrival_value = arrival_value;
+  Hurry(id);
+}
+
+void TransferLane::Hurry(JobId id) {
+  Job& job = jobs_.at(id);
   // Every copy is enqueued: Finish will write the arrival. Not the channel, whose write could come
   // after the word was given back, and lower what a later transfer of another lane wrote.
   if (job.next == job.pieces.size()) return;

@@ -56,7 +56,9 @@ class TransferLane {
   // made to hold `arrival_value`.
   JobId Submit(std::vector<Piece> pieces, bool demand, device::Word* arrival,
                uint64_t arrival_value);
-  // Gives a job that is not finished an arrival and moves it among the demands.
+  // Moves a job that is not finished among the demands.
+  void Hurry(JobId job);
+  // The same, and gives it an arrival.
   void Promote(JobId job, device::Word* arrival, uint64_t arrival_value);
   // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
   bool Pump();

@@ -121,6 +121,7 @@ class Simulator {
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
+  void Do(const core::Hurry& action) { down_.Promote(action.tensor); }
   void Do(const core::CopyIn& action);
   void Later(core::Event event) { told_.push_back(std::move(event)); }
   void SlabLater(core::Event event) {

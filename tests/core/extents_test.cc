@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace ravenstore::core {
@@ -72,7 +74,8 @@ TEST(ExtentMapTest, ARetiredPieceIsNeitherFreeNorAbsentUntilItIsRemoved) {
   ExtentMap map(Units(30));
   map.AddPiece(Bytes(0), Units(30));
   ASSERT_TRUE(map.IsFree(Units(10), Units(10)));
-  map.RetirePiece(Units(10), Units(10));
+  map.ClosePiece(Units(10), Units(10));
+  EXPECT_TRUE(map.IsRetired(Units(10), Units(10)));
   EXPECT_EQ(map.held(), Units(20));
   EXPECT_FALSE(map.IsFree(Units(10), Units(10)));
   EXPECT_FALSE(map.Allocate(Units(11), 0).has_value());
@@ -82,6 +85,26 @@ TEST(ExtentMapTest, ARetiredPieceIsNeitherFreeNorAbsentUntilItIsRemoved) {
   EXPECT_EQ(map.AbsentFrom(Units(1)), std::pair(Units(10), Units(10)));
   map.CheckInvariants();
   map.AddPiece(Units(10), Units(10));
+  EXPECT_EQ(map.LargestHole(), Units(30));
+  map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, AClosedPieceTakesNothingNewAndEmptiesAsItsExtentsAreFreed) {
+  ExtentMap map(Units(30));
+  map.AddPiece(Bytes(0), Units(30));
+  const auto low = *map.Allocate(Units(15), 0);  // [0, 15), half of it in the piece
+  const auto high = *map.Allocate(Units(2), 0);  // [15, 17)
+  map.ClosePiece(Units(10), Units(10));
+  EXPECT_EQ(map.LargestHole(), Units(10));
+  EXPECT_FALSE(map.IsRetired(Units(10), Units(10)));
+  map.Free(low);
+  EXPECT_FALSE(map.IsRetired(Units(10), Units(10)));
+  EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(10));
+  map.CheckInvariants();
+  map.Free(high);
+  EXPECT_TRUE(map.IsRetired(Units(10), Units(10)));
+  EXPECT_EQ(map.held(), Units(20));
+  map.OpenPiece(Units(10), Units(10));
   EXPECT_EQ(map.LargestHole(), Units(30));
   map.CheckInvariants();
 }
@@ -126,6 +149,13 @@ class Model {
   void Fill(size_t offset, size_t size, int value) {
     std::fill_n(cells_.begin() + static_cast<ptrdiff_t>(offset), size, value);
   }
+  bool Any(size_t offset, size_t size, int value) const {
+    return std::count(At(offset), At(offset + size), value) > 0;
+  }
+  void Replace(size_t offset, size_t size, int from, int to) {
+    std::replace(cells_.begin() + static_cast<ptrdiff_t>(offset),
+                 cells_.begin() + static_cast<ptrdiff_t>(offset + size), from, to);
+  }
   // The smallest, lowest hole of at least `size`; the number of cells when there is none.
   size_t BestFit(size_t size) const {
     size_t best = cells_.size();
@@ -144,6 +174,9 @@ class Model {
   size_t size() const { return cells_.size(); }
 
  private:
+  std::vector<int>::const_iterator At(size_t offset) const {
+    return cells_.begin() + static_cast<ptrdiff_t>(offset);
+  }
   std::vector<int> cells_;
 };
 
@@ -154,7 +187,7 @@ class RandomWalk {
   void Step() {
     switch (random_() % 8) {
       case 0: return Add();
-      case 1: return Retire();
+      case 1: return CloseOrOpen();
       case 2: return Remove();
       case 3:
       case 4: return Free();
@@ -173,17 +206,27 @@ class RandomWalk {
     map_.AddPiece(Units(offset), Units(kPiece));
     model_.Fill(offset, kPiece, Model::kFree);
   }
-  void Retire() {
+  void CloseOrOpen() {
     const size_t offset = random_() % (kRange / kPiece) * kPiece;
-    const bool free = model_.All(offset, kPiece, Model::kFree);
-    ASSERT_EQ(map_.IsFree(Units(offset), Units(kPiece)), free);
-    if (!free) return;
-    map_.RetirePiece(Units(offset), Units(kPiece));
-    model_.Fill(offset, kPiece, Model::kRetired);
+    ASSERT_EQ(map_.IsFree(Units(offset), Units(kPiece)), model_.All(offset, kPiece, Model::kFree));
+    if (model_.Any(offset, kPiece, Model::kAbsent)) return;
+    if (closed_.contains(offset)) {
+      closed_.erase(offset);
+      map_.OpenPiece(Units(offset), Units(kPiece));
+      model_.Replace(offset, kPiece, Model::kRetired, Model::kFree);
+    } else {
+      closed_.insert(offset);
+      map_.ClosePiece(Units(offset), Units(kPiece));
+      model_.Replace(offset, kPiece, Model::kFree, Model::kRetired);
+    }
   }
   void Remove() {
     const size_t offset = random_() % (kRange / kPiece) * kPiece;
-    if (!model_.All(offset, kPiece, Model::kRetired)) return;
+    if (!closed_.contains(offset)) return;
+    const bool retired = model_.All(offset, kPiece, Model::kRetired);
+    ASSERT_EQ(map_.IsRetired(Units(offset), Units(kPiece)), retired);
+    if (!retired) return;
+    closed_.erase(offset);
     map_.RemovePiece(Units(offset), Units(kPiece));
     model_.Fill(offset, kPiece, Model::kAbsent);
   }
@@ -203,8 +246,10 @@ class RandomWalk {
     std::swap(used_[random_() % used_.size()], used_.back());
     const auto block = used_.back();
     used_.pop_back();
-    model_.Fill(map_.OffsetOf(block).count() / kUnit, map_.SizeOf(block).count() / kUnit,
-                Model::kFree);
+    const size_t offset = map_.OffsetOf(block).count() / kUnit;
+    for (size_t i = offset; i < offset + map_.SizeOf(block).count() / kUnit; ++i) {
+      model_.Fill(i, 1, closed_.contains(i / kPiece * kPiece) ? Model::kRetired : Model::kFree);
+    }
     map_.Free(block);
   }
 
@@ -212,6 +257,7 @@ class RandomWalk {
   ExtentMap map_{Units(kRange)};
   Model model_{kRange};
   std::vector<ExtentMap::Block> used_;
+  std::set<size_t> closed_;
   int serial_ = 0;
 };
 

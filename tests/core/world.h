@@ -225,6 +225,7 @@ class World {
   void Do(const Drop& action);
   void Do(const CopyOut& action);
   void Do(const Clean& action);
+  void Do(const Hurry& action);
   void Do(const CopyIn& action);
   void StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
                        Leave leave);

@@ -217,6 +217,13 @@ void World::Do(const Clean& action) {
   StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, Leave::kNo);
 }
 
+void World::Do(const Hurry& action) {
+  // Copies end in any order here, and one that could not begin is known to have ended only later.
+  for (const auto& copy : copies_) {
+    if (copy.tensor == action.tensor) RAVEN_CHECK(copy.kind == CopyKind::kClean);
+  }
+}
+
 void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
                             Leave leave) {
   Session* session = nullptr;
@@ -465,6 +472,7 @@ std::string Describe(const Action& action) {
       out << "Clean tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
           << a.to.count();
     }
+    void operator()(const Hurry& a) const { out << "Hurry tensor " << ToInt(a.tensor); }
     void operator()(const CopyIn& a) const {
       out << "CopyIn tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
           << a.to.count() << (a.demand ? " demand" : "");

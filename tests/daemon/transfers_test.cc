@@ -166,6 +166,18 @@ TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
   EXPECT_FALSE(rig.arrived_early());
 }
 
+TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
+  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
+  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, nullptr, 0);
+  const JobId second =
+      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), false, nullptr, 0);
+  rig.lane().Pump();
+  rig.lane().Hurry(second);
+  rig.lane().Hurry(second);  // once more changes nothing
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{second, true}, {first, true}}));
+}
+
 TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId background = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, nullptr, 0);

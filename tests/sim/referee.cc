@@ -325,6 +325,14 @@ void Referee::Do(const core::Clean& action) {
   Submit(&down_, Kind::kClean, index);
 }
 
+void Referee::Do(const core::Hurry& action) {
+  const uint32_t row = RowOf(action.tensor);
+  const bool cleaned = std::any_of(down_.begin(), down_.end(), [row](const Job& job) {
+    return job.row == row && job.kind == Kind::kClean;
+  });
+  Expect(cleaned || !rows_[row].copying, "a hurry of what is not being cleaned");
+}
+
 void Referee::Do(const core::CopyIn& action) {
   const uint32_t index = RowOf(action.tensor);
   const State state = rows_[index].state;

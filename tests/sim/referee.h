@@ -112,6 +112,7 @@ class Referee {
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
+  void Do(const core::Hurry& action);
   void Do(const core::CopyIn& action);
 
   uint32_t RowOf(core::TensorId tensor) const { return rows_by_id_.at(tensor); }
