@@ -59,6 +59,28 @@ core::Result<device::Devices> Choose(device::Devices all, const std::vector<std:
 
 }  // namespace
 
+LoopOptions LoopOptionsOf(const Config& config) {
+  LoopOptions options;
+  core::PlannerOptions& planner = options.planner;
+  planner.slab = config.slab;
+  // Twice what the lane queues of what nobody waits for: as much again is ready behind it. More
+  // would settle early what leaves and what comes, and stand before what turns out to be urgent.
+  planner.in_flight = config.chunk * 2;
+  planner.host_step = config.pool_step;
+  planner.host_ahead = config.pool_ahead;
+  planner.prefetch = config.prefetch;
+  planner.preclean = config.preclean;
+  planner.policy = config.policy == "lru"    ? core::Policy::kLru
+                   : config.policy == "gdsf" ? core::Policy::kGdsf
+                                             : core::Policy::kValue;
+  planner.learn = config.learn;
+  options.transfers.chunk = config.chunk;
+  options.transfers.in_flight = config.chunk * 2;
+  options.spin = config.spin;
+  options.poll = config.poll;
+  return options;
+}
+
 core::Result<std::unique_ptr<Server>> Server::Create(const Config& config) {
   RAVEN_RETURN_IF_ERROR(CheckConfig(config));
   std::unique_ptr<Server> server(new Server(config));
@@ -114,9 +136,8 @@ core::Status Server::Init() {
 }
 
 core::Result<LoopOptions> Server::MakeLoopOptions() {
-  LoopOptions options;
+  LoopOptions options = LoopOptionsOf(config_);
   core::PlannerOptions& planner = options.planner;
-  planner.slab = config_.slab;
   planner.granularity = devices_.front()->granularity();
   const Bytes arena_most =
       RoundDown(Bytes(kArenaAddresses.count() / config_.clients_max), planner.granularity);
@@ -141,25 +162,12 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};
   }
-  planner.host_step = config_.pool_step;
-  planner.host_ahead = config_.pool_ahead;
   if (backend_ == "host" && config_.host_bytes_per_second > 0) {
     planner.link = {config_.host_latency, config_.host_bytes_per_second,
                     config_.host_bytes_per_second};
   }
-  planner.in_flight = config_.chunk * 4;  // what the lane queues, and as much again ready behind it
-  planner.prefetch = config_.prefetch;
-  planner.preclean = config_.preclean;
-  planner.policy = config_.policy == "lru"    ? core::Policy::kLru
-                   : config_.policy == "gdsf" ? core::Policy::kGdsf
-                                              : core::Policy::kValue;
-  planner.learn = config_.learn;
-  options.transfers.chunk = config_.chunk;
-  options.transfers.in_flight = config_.chunk * 2;
   options.host_numa_node =
       config_.pool_numa_node >= 0 ? config_.pool_numa_node : devices_.front()->info().numa_node;
-  options.spin = config_.spin;
-  options.poll = config_.poll;
   return options;
 }
 

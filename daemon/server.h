@@ -21,6 +21,9 @@
 
 namespace ravenstore::daemon {
 
+// What the configuration alone says of the loop's options; the rest depends on the machine.
+LoopOptions LoopOptionsOf(const Config& config);
+
 class Server {
  public:
   // Opens the devices and the socket and starts every thread: from here on clients are served.

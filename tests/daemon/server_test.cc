@@ -69,6 +69,33 @@ class ServerTest : public testing::Test {
   Config config_;
 };
 
+// The simulator, whose figures the planner is judged by, replays with the defaults.
+TEST(LoopOptionsTest, WithoutConfigurationThePlannerDecidesByTheDefaults) {
+  const core::PlannerOptions planner = LoopOptionsOf({}).planner;
+  const core::PlannerOptions defaults;
+  EXPECT_EQ(planner.policy, defaults.policy);
+  EXPECT_EQ(planner.learn, defaults.learn);
+  EXPECT_EQ(planner.slab, defaults.slab);
+  EXPECT_EQ(planner.host_step, defaults.host_step);
+  EXPECT_EQ(planner.host_ahead, defaults.host_ahead);
+  EXPECT_EQ(planner.in_flight, defaults.in_flight);
+  EXPECT_EQ(planner.in_flight_copies, defaults.in_flight_copies);
+  EXPECT_EQ(planner.demand_bytes, defaults.demand_bytes);
+  EXPECT_EQ(planner.demand_copies, defaults.demand_copies);
+  EXPECT_EQ(planner.prefetch, defaults.prefetch);
+  EXPECT_EQ(planner.preclean, defaults.preclean);
+}
+
+TEST(LoopOptionsTest, LargerChunksLeaveMoreInFlight) {
+  Config config;
+  config.chunk = MiB(64);
+  const LoopOptions options = LoopOptionsOf(config);
+  EXPECT_EQ(options.transfers.chunk, MiB(64));
+  EXPECT_EQ(options.transfers.in_flight, MiB(128));
+  EXPECT_EQ(options.planner.in_flight,
+            options.transfers.InFlightOf(/*demand=*/false) + options.transfers.InFlightOf(false));
+}
+
 TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
   config_.drain = seconds(20);
   const auto server = Start();
