@@ -1,12 +1,11 @@
 #include "client/lease.h"
 
-#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "ipc/clock.h"
+#include "ipc/spin.h"
 #include "ipc/wake.h"
 
 namespace ravenstore::client {
@@ -23,18 +22,10 @@ constexpr Duration kSliceMax = std::chrono::milliseconds(20);
 constexpr Duration kPollMin = std::chrono::microseconds(20);
 constexpr Duration kPollMax = std::chrono::microseconds(500);
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// On a small machine the one who spins may stand in the way of the one who would answer.
-bool FewCores() {
-  static const bool few = std::thread::hardware_concurrency() < 4;
-  return few;
+// Whether the cores are wanted by others is the same for every wait of this process.
+ipc::Spinner& TheSpinner() {
+  static ipc::Spinner spinner;
+  return spinner;
 }
 
 // Calls `done` until it is true, or for as long as spinning is worth it.
@@ -45,9 +36,8 @@ bool Spin(Predicate done) {
   do {
     for (int i = 0; i < kLooksBetweenClocks; ++i) {
       if (done()) return true;
-      Pause();
+      if (!TheSpinner().Pause()) return done();
     }
-    if (FewCores()) sched_yield();
   } while (ipc::Now() < until);
   return done();
 }

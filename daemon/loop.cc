@@ -37,12 +37,6 @@ constexpr Duration kBackoffMax = milliseconds(1);
 constexpr int kEpollEvents = 64;
 constexpr uint64_t kMailboxKey = 0;  // client ids begin at 1
 
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
 Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox)
@@ -101,9 +95,7 @@ void Loop::Run() {
       last_work_ = now_;
       backoff_ = options_.poll;
       pauses_.Record(ipc::Now() - now_);
-    } else if (now_ - last_work_ < options_.spin) {
-      Relax();
-    } else {
+    } else if (now_ - last_work_ >= options_.spin || !spinner_.Pause()) {
       Sleep();
     }
   }

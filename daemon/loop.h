@@ -33,6 +33,7 @@
 #include "daemon/threads.h"
 #include "daemon/transfers.h"
 #include "device/device.h"
+#include "ipc/spin.h"
 
 namespace ravenstore::daemon {
 
@@ -225,6 +226,7 @@ class Loop {
   std::vector<Lanes> lanes_;  // by device
   std::unordered_map<core::TensorId, std::pair<core::DeviceId, JobId>> arriving_;
 
+  ipc::Spinner spinner_;
   core::Tick last_work_{};
   core::Tick last_look_{};
   core::Tick last_sweep_{};  // when everybody's log was read last
