@@ -13,16 +13,15 @@ constexpr int kFewCores = 4;
 constexpr core::Duration kLongAway = std::chrono::microseconds(500);
 constexpr core::Duration kCrowdedFor = std::chrono::milliseconds(100);
 
-// Of those that this process may use.
-bool FewCores() {
-  static const bool few = [] {
-    cpu_set_t cores;
-    return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) < kFewCores;
-  }();
-  return few;
+}  // namespace
+
+int UsableCores() {
+  cpu_set_t cores;
+  // It fails where there are more than the set has room for.
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : CPU_SETSIZE;
 }
 
-}  // namespace
+Spinner::Spinner(int cores) : few_cores_(cores < kFewCores) {}
 
 bool Spinner::Pause() {
 #if defined(__x86_64__)
@@ -30,7 +29,7 @@ bool Spinner::Pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-  if (!FewCores()) return true;
+  if (!few_cores_) return true;
   const core::Tick before = Now();
   if (before.time_since_epoch().count() < crowded_until_.load(std::memory_order_relaxed))
     return false;

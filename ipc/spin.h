@@ -8,6 +8,9 @@
 
 namespace ravenstore::ipc {
 
+// The cores that the calling thread may run on.
+int UsableCores();
+
 // Of one side of a conversation between two processes.
 //
 // On a machine of few cores both sides may be on the same one, and stay there though another is
@@ -19,10 +22,13 @@ namespace ravenstore::ipc {
 // Threads: any.
 class Spinner {
  public:
+  explicit Spinner(int cores = UsableCores());
+
   // Between two looks. False: sleep rather than go on spinning.
   bool Pause();
 
  private:
+  const bool few_cores_;
   std::atomic<core::Duration::rep> crowded_until_{0};
 };
 
