@@ -116,6 +116,7 @@ class Crowd {
     told_.push_back(core::CopiedOut{a.tensor, core::CopiedOut::Outcome::kCommitted, writes_});
   }
   void Do(const core::Clean& a) { told_.push_back(core::Cleaned{a.tensor, true, writes_}); }
+  void Do(const core::Hurry&) {}
   void Do(const core::CopyIn& a) { told_.push_back(core::CopiedIn{a.tensor, true}); }
 
   const uint32_t each_;
