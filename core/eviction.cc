@@ -21,6 +21,10 @@ constexpr double kSoonestSeconds = 1e-6;
 constexpr uint64_t kCrumbShare = 2;  // at most a half
 constexpr double kAsFar = 0.9;
 constexpr double kNeverSeconds = 1e9;
+// What was never used since it was put is taken to lie idle for so many times as long.
+constexpr double kUnusedFor = 2;
+// What has lain idle so many times as long as something learned is away makes way for it.
+constexpr double kIdleFor = 2;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
 
@@ -34,7 +38,9 @@ uint8_t EvictionIndex::HeapOf(const Tensor& tensor) {
   // Classes: below 2 KiB, then factors of 4.
   const int log4 = (static_cast<int>(std::bit_width(tensor.size.count())) - 10) / 2;
   const int size_class = std::clamp(log4, 0, kSizeClasses - 1);
-  const int kind = static_cast<int>(tensor.use_kind);
+  // What is only assumed has keys beyond all that is learned and would hide it.
+  const bool assumed = tensor.use_kind == UseKind::kLearned && Forecast::IsAssumed(tensor.use_key);
+  const int kind = assumed ? kKinds - 1 : static_cast<int>(tensor.use_kind);
   return static_cast<uint8_t>((kind * kSizeClasses + size_class) * 2 + (tensor.dirty() ? 1 : 0));
 }
 
@@ -82,10 +88,11 @@ double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
             kOrderStepSeconds;
         break;
       case UseKind::kLearned:
-        if (forecast_->Refutes(tensor.logical, tensor.use_key)) {
+        if (IsRefuted(tensor)) {
           // As long again as it has lain idle.
           const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
           distance = (idle + 1.0) * forecast_->seconds_per_position();
+          if (Forecast::IsAssumed(tensor.use_key)) distance *= kUnusedFor;
           break;
         }
         distance = static_cast<double>(std::abs(tensor.use_key - forecast_->position()) + 1) *
@@ -116,10 +123,18 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
   return cost / distance;
 }
 
-bool EvictionIndex::Allowed(const Tensor& tensor, const Limits& limits) const {
+bool EvictionIndex::IsLater(const Tensor& tensor, const Tensor& other, Tick now) const {
+  if (tensor.never) return true;
+  const bool refuted = IsRefuted(tensor);
+  if (tensor.use_kind == other.use_kind && !refuted) return tensor.use_key > other.use_key;
+  return other.use_kind == UseKind::kLearned && (refuted || tensor.use_kind == UseKind::kUnknown) &&
+         Distance(tensor, now) > kIdleFor * Distance(other, now);
+}
+
+bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits) const {
   if (!CanLeave(tensor)) return false;
   if (limits.clean_only && tensor.dirty() && !tensor.never) return false;
-  return limits.later_than == nullptr || IsLater(tensor, *limits.later_than);
+  return limits.later_than == nullptr || IsLater(tensor, *limits.later_than, now);
 }
 
 std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel& link,
@@ -127,7 +142,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
   std::vector<std::pair<double, uint32_t>> seeds;
   const auto consider = [&](uint32_t row) {
     const Tensor& tensor = (*catalog_)[row];
-    if (!Allowed(tensor, limits)) return;
+    if (!Allowed(tensor, now, limits)) return;
     // Of a tensor larger than the request only as much counts as the request needs: else many
     // large ones would hide the small one that suffices.
     const auto useful =
@@ -154,7 +169,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint
     if (map.KindOf(block) == ExtentMap::Kind::kFree) return 0;
     if (map.KindOf(block) != ExtentMap::Kind::kUsed) return std::nullopt;
     const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
-    if (!Allowed(tensor, limits)) return std::nullopt;
+    if (!Allowed(tensor, now, limits)) return std::nullopt;
     return Harm(tensor, now, link);
   };
   const ExtentMap::Block start = (*catalog_)[seed].device_block;
@@ -218,7 +233,7 @@ void EvictionIndex::TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const
     if (block == ExtentMap::kNone || map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
     const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
     return tensor.size.count() * kCrumbShare <= need.count() && !tensor.dirty() &&
-           Contains(tensor) && Allowed(tensor, limits) && Distance(tensor, now) >= kAsFar * soonest;
+           Contains(tensor) && Allowed(tensor, now, limits) && Distance(tensor, now) >= kAsFar * soonest;
   };
   while (is_crumb(map.Before(run->first))) run->first = map.Before(run->first);
   while (is_crumb(map.After(run->last))) run->last = map.After(run->last);

@@ -72,9 +72,14 @@ class EvictionIndex {
   // V of a tensor: bytes for that; larger leaves first.
   double Value(const Tensor& tensor, Tick now, const LinkModel& link) const;
 
-  // Known to be needed later than `other`, or never.
-  static bool IsLater(const Tensor& tensor, const Tensor& other) {
-    return tensor.never || (tensor.use_kind == other.use_kind && tensor.use_key > other.use_key);
+  // Known to be needed later than `other`, or never. Beside what is learned, what has lain idle
+  // for much longer than the other's next use is away counts as well.
+  bool IsLater(const Tensor& tensor, const Tensor& other, Tick now) const;
+
+  // What was learned of it has turned out wrong.
+  bool IsRefuted(const Tensor& tensor) const {
+    return tensor.use_kind == UseKind::kLearned && forecast_ != nullptr &&
+           forecast_->Refutes(tensor.logical, tensor.use_key);
   }
 
   // Seeds tried for a run, and blocks that one may span: bounds the work of a request much larger
@@ -108,7 +113,7 @@ class EvictionIndex {
 
  private:
   static constexpr int kSizeClasses = 12;
-  static constexpr int kKinds = 4;
+  static constexpr int kKinds = 5;  // of UseKind, and what is learned but assumed
   struct Traits {
     Catalog* catalog;
     int64_t Key(uint32_t row) const { return (*catalog)[row].use_key; }
@@ -124,7 +129,7 @@ class EvictionIndex {
   static uint8_t HeapOf(const Tensor& tensor);
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
   double Distance(const Tensor& tensor, Tick now) const;
-  bool Allowed(const Tensor& tensor, const Limits& limits) const;
+  bool Allowed(const Tensor& tensor, Tick now, const Limits& limits) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;

@@ -92,7 +92,8 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   const bool close = record.freed == freed && most - least <= most / 16 + 2;
   if (was_told) {
     ++(close ? right_ : wrong_);
-    accuracy_ += kAccuracySmoothing * ((close ? 1 : 0) - accuracy_);
+    double& accuracy = AccuracyOf(record);
+    accuracy += kAccuracySmoothing * ((close ? 1 : 0) - accuracy);
   }
   if (close) {
     record.confidence = std::min<uint8_t>(kSure, record.confidence + 1);
@@ -125,7 +126,8 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   }
   use->put_at = static_cast<uint32_t>(position_);
   const auto record = records_.find(KeyOf(*use));
-  if (record != records_.end() && record->second.confidence > 0 && accuracy_ >= kAccurate)
+  if (record != records_.end() && record->second.confidence > 0 &&
+      AccuracyOf(record->second) >= kAccurate)
     return {Source::kLearned, record->second.freed, position_ + record->second.distance};
   if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - position_};
   return {};

@@ -63,8 +63,12 @@ class Forecast {
   // and gone.
   bool Refutes(const LogicalUse& use, int64_t position) const {
     if (IsAssumed(position)) return lifo_ < kLifoHolds;
+    return LatestFor(use, position) < position_;
+  }
+  // When a told position has come and gone for good.
+  static int64_t LatestFor(const LogicalUse& use, int64_t position) {
     const auto distance = static_cast<uint32_t>(position) - use.put_at;
-    return position + distance / 8 + kLate < position_;
+    return position + distance / 8 + kLate;
   }
 
   int64_t position() const { return position_; }
@@ -93,6 +97,9 @@ class Forecast {
   };
 
   uint32_t Identify(NameId name, Bytes size);
+  double& AccuracyOf(const Record& record) {
+    return record.confidence == 1 ? fresh_accuracy_ : accuracy_;
+  }
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
   void Access(Tick now, Tick own_time);
@@ -116,7 +123,10 @@ class Forecast {
   static constexpr int kLifoHolds = 4;
   int lifo_ = kLifoHolds;      // saturating: whether what was put last comes back first
   uint32_t last_got_put_ = 0;  // when the tensor of the last get was put
-  double accuracy_ = 0.9;      // the share of predictions that came true, lately
+  // The share of predictions that came true, lately; of those from records seen only once, and of
+  // the others.
+  double fresh_accuracy_ = 0.9;
+  double accuracy_ = 0.9;
   uint64_t right_ = 0;
   uint64_t wrong_ = 0;
 };

@@ -82,6 +82,7 @@ void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
   tensor.never = next_use.kind == NextUse::Kind::kNever;
   tensor.dies = false;
   tensor.predicted = false;
+  tensor.correlated = false;
   const Tick own_time = OwnTime(*FindClient(tensor.client));
   if (options_.policy != Policy::kValue && !tensor.never) {
     tensor.use_kind = UseKind::kUnknown;
@@ -250,6 +251,7 @@ void Planner::State::EnsureHostAhead(Bytes need) {
 
 void Planner::State::FreeDevice(Tensor& tensor) {
   if (tensor.device_block == ExtentMap::kNone) return;
+  EndPrefetch(tensor, /*used=*/false);
   Arena* arena = ArenaOf(tensor);
   arena->map.Free(tensor.device_block);
   tensor.device_block = ExtentMap::kNone;

@@ -249,7 +249,6 @@ void Planner::State::On(const Freed& event) {
   if (tensor == nullptr || tensor->orphan || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
   if (options_.learn) FindClient(tensor->client)->forecast.Freed(&tensor->logical);
-  if (tensor->prefetched) Count(tensor->client, &PlannerStats::prefetches_unused, 1);
   if (tensor->waiting) {
     // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
     Dequeue(FetchOf(*tensor));
@@ -317,7 +316,7 @@ void Planner::State::On(const GetSeen& event) {
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   tensor->quiet = false;
-  tensor->prefetched = false;
+  EndPrefetch(*tensor, /*used=*/true);
   Reindex(*tensor);
   Touch(arena);
 }
@@ -356,8 +355,6 @@ void Planner::State::On(const Dropped& event) {
   }
   SetInUse(*tensor, false);
   Count(tensor->client, &PlannerStats::drops_clean, 1);
-  if (tensor->prefetched) Count(tensor->client, &PlannerStats::prefetches_unused, 1);
-  tensor->prefetched = false;
   FreeDevice(*tensor);
   if (tensor->dirty()) {
     FreeHost(*tensor);
@@ -419,7 +416,7 @@ void Planner::State::AnswerIfHere(Tensor& tensor) {
 void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
   SetInUse(tensor, true);
   tensor.quiet = false;
-  tensor.prefetched = false;
+  EndPrefetch(tensor, /*used=*/true);
   Reindex(tensor);
   const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
   plan_->push_back(Promise{tensor.id, tensor.device, place, arriving});
@@ -491,9 +488,9 @@ void Planner::State::On(const CopiedIn& event) {
     Reindex(*tensor);
     return;
   }
+  const bool unasked = tensor->prefetched;
   FreeDevice(*tensor);
-  if (tensor->prefetched) {  // nobody asked yet, and the host copy is whole
-    tensor->prefetched = false;
+  if (unasked) {  // the host copy is whole
     tensor->residency = Residency::kAway;
     return;
   }

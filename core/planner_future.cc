@@ -6,6 +6,11 @@
 
 namespace ravenstore::core {
 
+namespace {
+constexpr int kDoubtsPerGet = 8;
+constexpr size_t kMostDoubts = 1 << 18;
+}  // namespace
+
 Duration Planner::State::BothCopies(Bytes size) const {
   const auto bytes = static_cast<double>(size.count());
   return 2 * options_.link.latency +
@@ -21,18 +26,84 @@ void Planner::State::Predict(Client& client, Tensor& tensor) {
     client.tells_times = tensor.use_kind == UseKind::kAt;
     return;
   }
-  if (told.source == Forecast::Source::kNothing) return;
-  tensor.dies = told.freed;
-  // Beside hints by time the same, so that they can be compared.
-  if (client.tells_times && told.source == Forecast::Source::kLearned) {
-    tensor.predicted = true;
-    tensor.use_kind = UseKind::kAt;
-    tensor.use_key = OwnTime(client).time_since_epoch().count() +
-                     static_cast<int64_t>(client.forecast.SecondsUntil(told.position) * 1e9);
+  if (told.source == Forecast::Source::kLearned) {
+    tensor.dies = told.freed;
+    Foretell(client, tensor, told.position);
+    if (tensor.use_kind == UseKind::kLearned && client.doubts.size() < kMostDoubts)
+      client.doubts.emplace(Forecast::LatestFor(tensor.logical, told.position), tensor.id);
     return;
   }
+  Correlation::Step* step = client.correlation.Find(tensor.logical.logical);
+  if (step != nullptr && !step->told && step->tensor == tensor.id) {
+    step->told = true;
+    step->kind_before = static_cast<uint8_t>(tensor.use_kind);
+    step->key_before = tensor.use_key;
+    tensor.correlated = true;
+    return Foretell(client, tensor, step->position);
+  }
+  if (told.source == Forecast::Source::kNothing) return;
   tensor.use_kind = UseKind::kLearned;
   tensor.use_key = told.position;
+}
+
+void Planner::State::Foretell(const Client& client, Tensor& tensor, int64_t position) {
+  if (!client.tells_times) {
+    tensor.use_kind = UseKind::kLearned;
+    tensor.use_key = position;
+    return;
+  }
+  // Beside hints by time the same, so that they can be compared.
+  tensor.predicted = true;
+  tensor.use_kind = UseKind::kAt;
+  tensor.use_key = OwnTime(client).time_since_epoch().count() +
+                   static_cast<int64_t>(client.forecast.SecondsUntil(position) * 1e9);
+}
+
+void Planner::State::Correlate(Client& client, Tensor& tensor) {
+  tensor.correlated = false;
+  missed_.clear();
+  client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.position(), &missed_);
+  for (const Correlation::Step& step : missed_) {
+    Tensor* other = step.told ? catalog_.Find(step.tensor) : nullptr;
+    if (other == nullptr || !other->correlated) continue;
+    Rekey(*other, [&] {
+      other->correlated = false;
+      other->predicted = false;
+      other->use_kind = static_cast<UseKind>(step.kind_before);
+      other->use_key = step.key_before;
+    });
+  }
+  std::deque<Correlation::Step>& ahead = client.correlation.Ahead();
+  for (auto step = ahead.rbegin(); step != ahead.rend() && !step->seen; ++step) {
+    step->seen = true;
+    Tensor* other = catalog_.Find(step->tensor);
+    if (other == nullptr || other->in_use || other->freed || other->waiting || other->never ||
+        other->correlated)
+      continue;
+    // What the client said, and what it did each time before, is known better.
+    const bool refuted = other->use_kind == UseKind::kLearned &&
+                         (Forecast::IsAssumed(other->use_key) ||
+                          client.forecast.Refutes(other->logical, other->use_key));
+    if (other->use_kind != UseKind::kUnknown && !refuted) continue;
+    step->told = true;
+    step->kind_before = static_cast<uint8_t>(other->use_kind);
+    step->key_before = other->use_key;
+    Rekey(*other, [&] {
+      other->correlated = true;
+      Foretell(client, *other, step->position);
+    });
+  }
+}
+
+template <typename Change>
+void Planner::State::Rekey(Tensor& tensor, const Change& change) {
+  Arena& arena = *ArenaOf(tensor);
+  const bool was_in = EvictionIndex::Contains(tensor);
+  arena.index.Erase(tensor);
+  Unlist(tensor);
+  change();
+  if (was_in) arena.index.Insert(tensor);
+  if (tensor.residency == Residency::kAway) List(tensor);
 }
 
 Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
@@ -83,11 +154,44 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   return why;
 }
 
+void Planner::State::DisbelieveSome(Client& client) {
+  for (int i = 0; i < kDoubtsPerGet && !client.doubts.empty(); ++i) {
+    const auto [latest, id] = client.doubts.top();
+    if (latest >= client.forecast.position()) return;
+    client.doubts.pop();
+    Tensor* tensor = catalog_.Find(id);
+    if (tensor == nullptr || tensor->in_use || tensor->use_kind != UseKind::kLearned) continue;
+    if (!client.forecast.Refutes(tensor->logical, tensor->use_key)) continue;
+    const auto idle = static_cast<uint32_t>(client.forecast.position()) - tensor->logical.put_at;
+    Rekey(*tensor, [&] {
+      tensor->use_kind = UseKind::kUnknown;
+      tensor->dies = false;
+      tensor->use_key =
+          -(OwnTime(client).time_since_epoch().count() -
+            static_cast<int64_t>(idle * client.forecast.seconds_per_position() * 1e9));
+    });
+  }
+}
+
+void Planner::State::BeginPrefetch(Tensor& tensor) {
+  tensor.prefetched = true;
+  if (!IsHinted(tensor)) FindClient(tensor.client)->window.Begin(tensor.size);
+}
+
+void Planner::State::EndPrefetch(Tensor& tensor, bool used) {
+  if (!tensor.prefetched) return;
+  tensor.prefetched = false;
+  if (!used) Count(tensor.client, &PlannerStats::prefetches_unused, 1);
+  if (!IsHinted(tensor)) FindClient(tensor.client)->window.End(tensor.size, used);
+}
+
 void Planner::State::CountGet(Tensor& tensor) {
   if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
   const auto told = client.forecast.Got(&tensor.logical, now_, OwnTime(client));
+  Correlate(client, tensor);
+  DisbelieveSome(client);
   if (!told) return;
   Count(tensor.client, *told ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong,
         1);

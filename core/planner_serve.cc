@@ -156,6 +156,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
   if (options_.learn) {
     client.forecast.Created(tensor.name, tensor.size, &tensor.logical, now_, OwnTime(client));
+    Correlate(client, tensor);
   }
   if (client.slots.size() <= ToInt(request.slot))
     client.slots.resize(ToInt(request.slot) + 1u, kNoTensor);
@@ -202,7 +203,7 @@ void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
   Count(tensor.client, &PlannerStats::in, tensor.size);
   tensor.residency = Residency::kArriving;
   tensor.copying = true;
-  tensor.prefetched = !demand;
+  if (!demand) BeginPrefetch(tensor);
   if (demand) BeginWait(tensor.client);
   plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.host_block),
                           arena.map.OffsetOf(tensor.device_block), tensor.size, demand});
@@ -382,7 +383,8 @@ void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
 void Planner::State::Prefetch(Arena& arena) {
   if (!options_.prefetch || !arena.consuming || ExcessOf(arena) > Bytes{0}) return;
   const Device& device = devices_[ToInt(arena.device)];
-  const Forecast& forecast = FindClient(arena.client)->forecast;
+  const Client& client = *FindClient(arena.client);
+  const Forecast& forecast = client.forecast;
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > arena.leaving_slabs || arena.adding)
       return;  // room is being made: look again then
@@ -397,6 +399,7 @@ void Planner::State::Prefetch(Arena& arena) {
       continue;
     }
     if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
+    if (!IsHinted(next) && !client.window.Admits(next.size)) return;
     if (!PrefetchNext(arena, next)) return;
   }
 }
@@ -410,7 +413,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
     limits.later_than = &next;
     if (!EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits, SpareCopies::kKeep)) {
       const auto dirty = arena.index.FarthestDirty(OwnTime(arena), options_.link);
-      if (dirty && EvictionIndex::IsLater(catalog_[*dirty], next))
+      if (dirty && arena.index.IsLater(catalog_[*dirty], next, OwnTime(arena)))
         arena.short_until = now_ + kShortFor;
     }
     return false;  // the answers to the drops bring us back

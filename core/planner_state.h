@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <queue>
 #include <set>
 #include <string>
 #include <tuple>
@@ -18,9 +19,11 @@
 
 #include "core/arena.h"
 #include "core/catalog.h"
+#include "core/correlation.h"
 #include "core/events.h"
 #include "core/extents.h"
 #include "core/planner.h"
+#include "core/prefetch_window.h"
 
 namespace ravenstore::core {
 
@@ -52,6 +55,11 @@ class Planner::State {
     Bytes in_use;
     uint64_t tensors = 0;
     Forecast forecast;
+    Correlation correlation;
+    PrefetchWindow window;
+    // Until when what was learned of a tensor is believed; some no longer hold.
+    using Doubt = std::pair<int64_t, TensorId>;
+    std::priority_queue<Doubt, std::vector<Doubt>, std::greater<>> doubts;
     bool tells_times = false;                    // the last hint was a time
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
     std::vector<TensorId> slots;
@@ -251,6 +259,13 @@ class Planner::State {
   void EndWait(ClientId client);
   // Without a hint: what the client did before says when.
   void Predict(Client& client, Tensor& tensor);
+  // Its next use is the client's use number `position`.
+  void Foretell(const Client& client, Tensor& tensor, int64_t position);
+  // The client uses the tensor: which ones follow it?
+  void Correlate(Client& client, Tensor& tensor);
+  // Changes what is known of the tensor's next use.
+  template <typename Change>
+  void Rekey(Tensor& tensor, const Change& change);
   std::set<std::pair<int64_t, TensorId>>& DueList(Arena& arena, UseKind kind);
   bool Evictable(const Tensor& tensor) const;
   // Puts the tensor into its arena's index, or takes it out, as it now is.
@@ -281,8 +296,19 @@ class Planner::State {
   void Charge(Arena& arena, Bytes size);
   void Refund(Arena& arena, Bytes size);
 
+  // The client itself said when it is needed.
+  static bool IsHinted(const Tensor& tensor) {
+    return tensor.use_kind == UseKind::kOrder ||
+           (tensor.use_kind == UseKind::kAt && !tensor.predicted);
+  }
+  void BeginPrefetch(Tensor& tensor);
+  // The client uses it, or it goes unused. Nothing if it was not prefetched.
+  void EndPrefetch(Tensor& tensor, bool used);
+
   // A get of it: what is known of it and of its client grows.
   void CountGet(Tensor& tensor);
+  // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
+  void DisbelieveSome(Client& client);
   // Its bytes are gone; the client makes them anew when it wants them.
   void GiveUp(Tensor& tensor);
   // What taking so much out and bringing it back costs.
@@ -329,6 +355,7 @@ class Planner::State {
   Tick now_{};
   Tick next_poll_ = kNever;  // when all active arenas are looked at again
   std::set<std::tuple<Tick, ClientId, DeviceId>> wakes_;  // when one is
+  std::vector<Correlation::Step> missed_;                 // during Correlate
   Plan* plan_ = nullptr;                                  // during Apply
 };
 

@@ -138,6 +138,7 @@ class Crowd {
     options.arena = {kSize * kFit};
     options.host_capacity = kSize * kEach * clients;
     options.host_step = MiB(64);
+    options.prefetch = false;  // what comes by itself is no miss
     options.host_ahead = MiB(1);
     return options;
   }
