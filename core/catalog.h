@@ -38,7 +38,7 @@ struct Tensor {
   // The bits of the nanoseconds that making it anew takes; 0: it cannot be, or copying is cheaper.
   uint8_t recompute = 0;
   uint8_t heap = 0;  // which of EvictionIndex's heaps, while heap_position says it is in one
-  Residency residency : 4 = Residency::kOnDevice;
+  Residency residency : 3 = Residency::kOnDevice;
   bool in_use : 1 = true;
   bool quiet : 1 = false;       // no stream touches it
   bool on_host : 1 = false;     // there is a host copy

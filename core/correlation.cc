@@ -11,7 +11,7 @@ constexpr size_t kFirstStates = 64;
 // Of a count, so much is forgotten with every observation of its state.
 constexpr uint8_t kForgets = 8;  // an eighth
 // So many times must it be right to make up for being wrong once.
-constexpr int kWrongCosts = 3;
+constexpr int kWrongCosts = 6;
 
 uint8_t Fade(uint8_t count) {
   return static_cast<uint8_t>(count - (count + kForgets - 1) / kForgets);

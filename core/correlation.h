@@ -29,7 +29,7 @@ namespace ravenstore::core {
 class Correlation {
  public:
   static constexpr size_t kSuccessors = 4;
-  static constexpr size_t kMostStates = 1 << 11;
+  static constexpr size_t kMostStates = 1 << 12;
   static constexpr size_t kMostAhead = 32;
   static constexpr int kStepsPerUse = 8;
   static constexpr double kLeastSure = 0.5;

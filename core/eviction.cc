@@ -21,8 +21,8 @@ constexpr double kSoonestSeconds = 1e-6;
 constexpr uint64_t kCrumbShare = 2;  // at most a half
 constexpr double kAsFar = 0.9;
 constexpr double kNeverSeconds = 1e9;
-// What was never used since it was put is taken to lie idle for so many times as long.
-constexpr double kUnusedFor = 2;
+// What was never used is taken to have lain idle for so many times as long as its client lives.
+constexpr double kUnusedFor = 1.5;
 // What has lain idle so many times as long as something learned is away makes way for it.
 constexpr double kIdleFor = 2;
 // Of kGdsf's keys: a second of copying for every byte.
@@ -89,10 +89,12 @@ double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
         break;
       case UseKind::kLearned:
         if (IsRefuted(tensor)) {
-          // As long again as it has lain idle.
+          // As long again as it has lain idle; since the beginning, if it was never used.
           const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
-          distance = (idle + 1.0) * forecast_->seconds_per_position();
-          if (Forecast::IsAssumed(tensor.use_key)) distance *= kUnusedFor;
+          const bool unused = Forecast::IsAssumed(tensor.use_key);
+          const double positions =
+              unused ? kUnusedFor * (static_cast<double>(forecast_->position()) + 1.0) : idle + 1.0;
+          distance = positions * forecast_->seconds_per_position();
           break;
         }
         distance = static_cast<double>(std::abs(tensor.use_key - forecast_->position()) + 1) *
@@ -137,6 +139,14 @@ bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits
   return limits.later_than == nullptr || IsLater(tensor, *limits.later_than, now);
 }
 
+// The i-th of those of the heap that may leave first. What is never used is assumed to come back
+// last in, first out, and stands in that order; where that does not hold the last in leave first.
+uint32_t EvictionIndex::RowAt(size_t heap, size_t i) const {
+  const IndexedHeap& rows = heaps_[heap];
+  const bool assumed = heap >= (kKinds - 1) * kSizeClasses * 2;
+  return assumed && IsRefuted((*catalog_)[rows[0]]) ? rows[rows.size() - 1 - i] : rows[i];
+}
+
 std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel& link,
                                            const Limits& limits) const {
   std::vector<std::pair<double, uint32_t>> seeds;
@@ -149,8 +159,8 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
         static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
     seeds.emplace_back(-useful / Harm(tensor, now, link), row);
   };
-  for (const IndexedHeap& heap : heaps_) {
-    for (size_t i = 0; i < std::min(heap.size(), kRowsPerHeap); ++i) consider(heap[i]);
+  for (size_t h = 0; h < heaps_.size(); ++h) {
+    for (size_t i = 0; i < std::min(heaps_[h].size(), kRowsPerHeap); ++i) consider(RowAt(h, i));
   }
   for (const uint32_t row : cleaning_) consider(row);
   const size_t count = std::min(seeds.size(), limits.seeds);
@@ -260,13 +270,14 @@ std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const LinkModel& 
   for (size_t i = 0; i < heaps_.size(); ++i) {
     if (!IsDirtyHeap(i)) continue;
     for (size_t j = 0; j < std::min(heaps_[i].size(), kRowsPerHeap); ++j) {
-      const Tensor& tensor = (*catalog_)[heaps_[i][j]];
+      const uint32_t row = RowAt(i, j);
+      const Tensor& tensor = (*catalog_)[row];
       // Copying it would be wasted.
       if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
       const double distance =
           policy_ == Policy::kGdsf ? 1 / Harm(tensor, now, link) : Distance(tensor, now);
       if (!best || distance > best_distance) {
-        best = heaps_[i][j];
+        best = row;
         best_distance = distance;
       }
       break;

@@ -130,6 +130,7 @@ class EvictionIndex {
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
   double Distance(const Tensor& tensor, Tick now) const;
   bool Allowed(const Tensor& tensor, Tick now, const Limits& limits) const;
+  uint32_t RowAt(size_t heap, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;

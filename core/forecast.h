@@ -71,6 +71,13 @@ class Forecast {
     return position + distance / 8 + kLate;
   }
 
+  // How often predictions like the one told at the put came true lately; 0: none was.
+  double ConfidenceIn(const LogicalUse& use) const {
+    const auto record = records_.find(KeyOf(use));
+    if (record == records_.end() || record->second.confidence == 0) return 0;
+    return record->second.confidence == 1 ? fresh_accuracy_ : accuracy_;
+  }
+
   int64_t position() const { return position_; }
   // What a position is worth in time, on average.
   double seconds_per_position() const { return seconds_per_position_; }

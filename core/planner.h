@@ -87,10 +87,12 @@ struct Explanation {
     kHintedNever,
     kLearned,
     kLearnedFreed,   // it will be freed, not read
+    kCorrelated,     // it followed what its client used last before
     kLastInFirstOut  // nothing is known yet; what was put last is expected first
   };
   TensorView tensor;
   Future future = Future::kUnknown;
+  double confidence = 0;     // that a prediction comes true; 0: it is none
   Duration needed_in{0};     // as far as that says; 0: unknown or due
   Duration last_put_ago{0};  // kUnknown: since then it has lain idle
   Duration copy_back{0};     // what bringing it back would take the link

@@ -106,6 +106,18 @@ void Planner::State::Rekey(Tensor& tensor, const Change& change) {
   if (tensor.residency == Residency::kAway) List(tensor);
 }
 
+void Planner::State::ExplainPrediction(const Client& client, const Tensor& tensor,
+                                       Explanation* why) {
+  using Future = Explanation::Future;
+  if (tensor.correlated) {
+    why->future = Future::kCorrelated;
+    why->confidence = client.correlation.ConfidenceOf(tensor.logical.logical);
+    return;
+  }
+  why->future = tensor.dies ? Future::kLearnedFreed : Future::kLearned;
+  why->confidence = client.forecast.ConfidenceIn(tensor.logical);
+}
+
 Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   using Future = Explanation::Future;
   Explanation why;
@@ -133,15 +145,14 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   if (tensor.never) return why.future = Future::kHintedNever, why;
   switch (tensor.use_kind) {
     case UseKind::kAt:
-      why.future = !tensor.predicted ? Future::kHintedTime
-                   : tensor.dies     ? Future::kLearnedFreed
-                                     : Future::kLearned;
+      why.future = Future::kHintedTime;
+      if (tensor.predicted) ExplainPrediction(client, tensor, &why);
       why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - own_time);
       break;
     case UseKind::kOrder: why.future = Future::kHintedOrder; break;
     case UseKind::kLearned:
       if (Forecast::IsAssumed(tensor.use_key)) return why.future = Future::kLastInFirstOut, why;
-      why.future = tensor.dies ? Future::kLearnedFreed : Future::kLearned;
+      ExplainPrediction(client, tensor, &why);
       why.needed_in = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
           static_cast<double>(std::max<int64_t>(0, tensor.use_key - client.forecast.position())) *
           client.forecast.seconds_per_position()));

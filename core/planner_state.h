@@ -259,6 +259,7 @@ class Planner::State {
   void EndWait(ClientId client);
   // Without a hint: what the client did before says when.
   void Predict(Client& client, Tensor& tensor);
+  static void ExplainPrediction(const Client& client, const Tensor& tensor, Explanation* why);
   // Its next use is the client's use number `position`.
   void Foretell(const Client& client, Tensor& tensor, int64_t position);
   // The client uses the tensor: which ones follow it?

@@ -138,6 +138,7 @@ std::string FutureText(const core::Explanation& why) {
     case Future::kHintedNever: return "its client will not read it again";
     case Future::kLearned: return "learned from earlier iterations";
     case Future::kLearnedFreed: return "in earlier iterations it was freed, not read";
+    case Future::kCorrelated: return "it followed what its client used last before";
     case Future::kLastInFirstOut:
       return "nothing is learned yet: what was put last is expected first";
   }
@@ -156,6 +157,7 @@ bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, c
   };
   FillTensor(loop, names, why.tensor, explained->mutable_tensor());
   explained->set_future(FutureText(why));
+  explained->set_confidence(why.confidence);
   explained->set_needed_in_ns(nanoseconds(why.needed_in));
   explained->set_copy_back_ns(nanoseconds(why.copy_back));
   explained->set_copy_out_ns(nanoseconds(why.copy_out));

@@ -1,6 +1,7 @@
 #include "client/ctl/render.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "client/ctl/json.h"
@@ -448,7 +449,10 @@ std::string ExplainedText(const proto::TensorExplained& explained) {
   table.Row(
       {"next use",
        Printable(explained.future()) +
-           (explained.needed_in_ns() > 0 ? ": in " + DurationText(explained.needed_in_ns()) : "")});
+           (explained.needed_in_ns() > 0 ? ": in " + DurationText(explained.needed_in_ns()) : "") +
+           (explained.confidence() > 0
+                ? ", " + std::to_string(std::lround(explained.confidence() * 100)) + "% sure"
+                : "")});
   table.Row({"leaving",
              (explained.copy_out_ns() > 0 ? "a copy of " + DurationText(explained.copy_out_ns())
                                           : "no copy") +
@@ -472,7 +476,9 @@ std::string ExplainedText(const proto::TensorExplained& explained) {
 std::string ExplainedJson(const proto::TensorExplained& explained) {
   const proto::TensorInfo& tensor = explained.tensor();
   char value[32];
+  char confidence[32];
   std::snprintf(value, sizeof(value), "%.6g", explained.value());
+  std::snprintf(confidence, sizeof(confidence), "%.3g", explained.confidence());
   JsonWriter json;
   json.BeginObject()
       .Field("tensor", tensor.id())
@@ -483,6 +489,7 @@ std::string ExplainedJson(const proto::TensorExplained& explained) {
       .Field("tier", tensor.tier())
       .Field("dirty", tensor.dirty())
       .Field("future", explained.future())
+      .Field("confidence", confidence)
       .Field("needed_in_ns", explained.needed_in_ns())
       .Field("copy_back_ns", explained.copy_back_ns())
       .Field("copy_out_ns", explained.copy_out_ns())

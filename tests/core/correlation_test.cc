@@ -1,0 +1,147 @@
+#include "core/correlation.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace ravenstore::core {
+namespace {
+
+// A client whose tensors have their logical ids as ids.
+class User {
+ public:
+  void Use(uint32_t logical) {
+    missed_.clear();
+    correlation_.Used(logical, TensorId{logical}, ++position_, &missed_);
+  }
+  void Use(const std::vector<uint32_t>& logicals) {
+    for (const uint32_t logical : logicals) Use(logical);
+  }
+  std::vector<uint32_t> Ahead() {
+    std::vector<uint32_t> logicals;
+    for (const auto& step : correlation_.Ahead()) logicals.push_back(step.logical);
+    return logicals;
+  }
+  Correlation& correlation() { return correlation_; }
+  const std::vector<Correlation::Step>& missed() const { return missed_; }
+  int64_t position() const { return position_; }
+
+ private:
+  Correlation correlation_;
+  int64_t position_ = 0;
+  std::vector<Correlation::Step> missed_;
+};
+
+TEST(CorrelationTest, NothingIsExpectedBeforeAnythingRepeats) {
+  User user;
+  user.Use({1, 2, 3, 4});
+  EXPECT_TRUE(user.Ahead().empty());
+}
+
+TEST(CorrelationTest, ACycleIsFollowedAsFarAsAllowed) {
+  User user;
+  constexpr uint32_t kLength = 48;
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 1; i <= kLength; ++i) user.Use(i);
+  }
+  const auto ahead = user.Ahead();
+  ASSERT_EQ(ahead.size(), Correlation::kMostAhead);
+  for (size_t i = 0; i < ahead.size(); ++i) {
+    EXPECT_EQ(ahead[i], i + 1);
+    EXPECT_EQ(user.correlation().Ahead()[i].position,
+              user.position() + static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(user.correlation().Ahead()[i].tensor, TensorId{ahead[i]});
+  }
+  EXPECT_GE(user.correlation().ConfidenceOf(ahead.back()), Correlation::kLeastSure);
+}
+
+TEST(CorrelationTest, OnceIsEnoughForTheNextFewAndMoreFollowsAsItComesTrue) {
+  User user;
+  for (uint32_t i = 1; i <= 48; ++i) user.Use(i);
+  user.Use(1);
+  const size_t at_first = user.Ahead().size();
+  EXPECT_GE(at_first, 1u);
+  EXPECT_LE(at_first, 3u);
+  for (uint32_t i = 2; i <= 12; ++i) user.Use(i);
+  EXPECT_GT(user.Ahead().size(), 4 * at_first);
+}
+
+TEST(CorrelationTest, AForkIsTakenAsOftenAsItWas) {
+  User user;
+  for (int i = 0; i < 200; ++i) {
+    user.Use({1, i % 8 == 0 ? 3u : 2u, 4, 5, 6, 7, 8, 9});
+  }
+  user.Use(1);
+  ASSERT_FALSE(user.Ahead().empty());
+  EXPECT_EQ(user.Ahead().front(), 2u);
+  const double confidence = user.correlation().ConfidenceOf(2);
+  EXPECT_GT(confidence, 0.6);
+  EXPECT_LT(confidence, 0.98);
+  // What is less likely than not is not told: nothing beyond a second such fork.
+  EXPECT_EQ(user.correlation().ConfidenceOf(3), 0);
+}
+
+TEST(CorrelationTest, TheTwoLastTellAForkApart) {
+  User user;
+  for (int i = 0; i < 40; ++i) user.Use({1, 9, 2, 5, 3, 9, 4, 6});
+  user.Use({1, 9});
+  ASSERT_FALSE(user.Ahead().empty());
+  EXPECT_EQ(user.Ahead().front(), 2u);
+  user.Use({2, 5, 3, 9});
+  ASSERT_FALSE(user.Ahead().empty());
+  EXPECT_EQ(user.Ahead().front(), 4u);
+}
+
+TEST(CorrelationTest, WhatChangedIsForgotten) {
+  User user;
+  for (int i = 0; i < 20; ++i) user.Use({1, 2, 7, 8});
+  for (int i = 0; i < 20; ++i) user.Use({1, 3, 7, 8});
+  user.Use(1);
+  ASSERT_FALSE(user.Ahead().empty());
+  EXPECT_EQ(user.Ahead().front(), 3u);
+}
+
+TEST(CorrelationTest, WhatDidNotComeIsGivenBack) {
+  User user;
+  for (int i = 0; i < 20; ++i) user.Use({1, 2, 3, 4});
+  user.Use({1, 2});
+  ASSERT_FALSE(user.Ahead().empty());
+  const auto expected = user.Ahead();
+  user.Use(99);
+  ASSERT_EQ(user.missed().size(), expected.size());
+  EXPECT_EQ(user.missed().front().logical, 3u);
+}
+
+TEST(CorrelationTest, WhoIsWrongIsNotAskedUntilItIsRightAgain) {
+  User user;
+  std::mt19937 random(1);
+  size_t told = 0;
+  for (int i = 0; i < 5000; ++i) {
+    user.Use(1 + static_cast<uint32_t>(random() % 50));
+    told += user.Ahead().empty() ? 0 : 1;
+  }
+  EXPECT_LT(told, 100u);
+  for (int round = 0; round < 20; ++round) {
+    for (uint32_t i = 1; i <= 50; ++i) user.Use(i);
+  }
+  EXPECT_TRUE(user.correlation().IsTrusted());
+  EXPECT_FALSE(user.Ahead().empty());
+}
+
+TEST(CorrelationTest, MemoryAndWorkAreBounded) {
+  User user;
+  for (int round = 0; round < 2; ++round) {
+    for (uint32_t i = 1; i <= 100000; ++i) user.Use(i);
+  }
+  EXPECT_LE(user.correlation().states(), Correlation::kMostStates);
+  // What is learned after the table was full counts as well.
+  for (int round = 0; round < 20; ++round) {
+    for (uint32_t i = 1; i <= 40; ++i) user.Use(200000 + i);
+  }
+  EXPECT_FALSE(user.Ahead().empty());
+  EXPECT_LE(user.Ahead().size(), Correlation::kMostAhead);
+}
+
+}  // namespace
+}  // namespace ravenstore::core
