@@ -138,7 +138,7 @@ TEST_F(CommandsTest, WithoutADaemonEveryCommandFailsWithAdvice) {
 TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
   EXPECT_EQ(RunExplain(common, "17", streams()), kExitOk) << err();
   EXPECT_THAT(out(), HasSubstr("17"));
-  EXPECT_THAT(out(), HasSubstr("learned from earlier iterations: in 1.5 ms"));
+  EXPECT_THAT(out(), HasSubstr("learned from earlier iterations: in 1.5 ms, 87% sure"));
   EXPECT_THAT(out(), HasSubstr("no copy"));
   EXPECT_EQ(RunExplain(common, "no such name", streams()), kExitFailed);
   EXPECT_THAT(err(), HasSubstr("no tensor is called 'no such name'"));
