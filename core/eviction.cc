@@ -97,6 +97,13 @@ double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
           distance = positions * forecast_->seconds_per_position();
           break;
         }
+        if (Forecast::IsAssumed(tensor.use_key)) {
+          // Last in, first out: it comes back in as long as it has lain idle, and what came after
+          // it before.
+          const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
+          distance = (idle + 1.0) * forecast_->seconds_per_position();
+          break;
+        }
         distance = static_cast<double>(std::abs(tensor.use_key - forecast_->position()) + 1) *
                    forecast_->seconds_per_position();
         break;
@@ -243,7 +250,8 @@ void EvictionIndex::TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const
     if (block == ExtentMap::kNone || map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
     const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
     return tensor.size.count() * kCrumbShare <= need.count() && !tensor.dirty() &&
-           Contains(tensor) && Allowed(tensor, now, limits) && Distance(tensor, now) >= kAsFar * soonest;
+           Contains(tensor) && Allowed(tensor, now, limits) &&
+           Distance(tensor, now) >= kAsFar * soonest;
   };
   while (is_crumb(map.Before(run->first))) run->first = map.Before(run->first);
   while (is_crumb(map.After(run->last))) run->last = map.After(run->last);
