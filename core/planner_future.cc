@@ -1,6 +1,7 @@
 // What the planner knows of a tensor's future and of the ways to do without its bytes, and how it
 // tells people.
 #include <algorithm>
+#include <utility>
 
 #include "core/planner_state.h"
 
@@ -57,6 +58,15 @@ void Planner::State::Foretell(const Client& client, Tensor& tensor, int64_t posi
   tensor.use_kind = UseKind::kAt;
   tensor.use_key = OwnTime(client).time_since_epoch().count() +
                    static_cast<int64_t>(client.forecast.SecondsUntil(position) * 1e9);
+}
+
+void Planner::State::CorrelateWhatWasMade(Client& client) {
+  for (size_t slot = 0; slot < std::min(client.slots.size(), Correlation::kMostStates); ++slot) {
+    const Tensor* tensor = catalog_.Find(client.slots[slot]);
+    if (tensor == nullptr) continue;
+    client.correlation.Used(tensor->logical.logical, tensor->id, client.forecast.position(),
+                            &missed_);
+  }
 }
 
 void Planner::State::Correlate(Client& client, Tensor& tensor) {
@@ -201,6 +211,7 @@ void Planner::State::CountGet(Tensor& tensor) {
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
   const auto told = client.forecast.Got(&tensor.logical, now_, OwnTime(client));
+  if (!std::exchange(client.gets, true)) CorrelateWhatWasMade(client);
   Correlate(client, tensor);
   DisbelieveSome(client);
   if (!told) return;

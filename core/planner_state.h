@@ -56,6 +56,7 @@ class Planner::State {
     uint64_t tensors = 0;
     Forecast forecast;
     Correlation correlation;
+    bool gets = false;  // it has got a tensor back
     PrefetchWindow window;
     // Until when what was learned of a tensor is believed; some no longer hold.
     using Doubt = std::pair<int64_t, TensorId>;
@@ -264,6 +265,9 @@ class Planner::State {
   void Foretell(const Client& client, Tensor& tensor, int64_t position);
   // The client uses the tensor: which ones follow it?
   void Correlate(Client& client, Tensor& tensor);
+  // Before its first get a client costs no memory for that; what it made, it mostly made in the
+  // order of its slots.
+  void CorrelateWhatWasMade(Client& client);
   // Changes what is known of the tensor's next use.
   template <typename Change>
   void Rekey(Tensor& tensor, const Change& change);
