@@ -54,6 +54,9 @@ struct Arena {
   uint32_t leaving_slabs = 0;       // those of them that leave so that a slab can be given back
   // The slabs that are being emptied so that they can be given back; they are closed in the map.
   std::vector<Range> vacating;
+  // What slabs were given back for, so that a request of this arena gets its own: of that, what is
+  // not added yet. Whoever asks later leaves it alone.
+  Bytes claim;
   bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
   Bytes Vacating() const {
     Bytes sum;

@@ -320,6 +320,7 @@ void Planner::State::Dequeue(const Request& given) {
   Arena* arena = ArenaOf(request.client, request.device);
   std::erase(arena->waiting, request.id);
   if (request.fail_fast) --arena->impatient;
+  EndClaim(*arena);
   arena->reclaim_wait = {};
   arena->reclaim_after = {};
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);

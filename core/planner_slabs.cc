@@ -69,9 +69,28 @@ Bytes Planner::State::SlabBudgetLeft(const Arena& arena) const {
   const Client& client = *clients_.at(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   const size_t device = ToInt(arena.device);
+  Bytes claimed;
+  for (const Arena* other : claimants_) {
+    if (other == &arena || other->device != arena.device) continue;
+    const bool older = arena.waiting.empty() || other->waiting.front() < arena.waiting.front();
+    if (older) claimed += other->claim;
+  }
   return Least(Minus(client.budgets.device, arena.charged),
                Minus(tenant.budgets.device, tenant.device_held[device]),
-               Minus(devices_[device].limit, devices_[device].held));
+               Minus(devices_[device].limit, devices_[device].held + claimed));
+}
+
+void Planner::State::Claim(Arena& arena, Bytes size) {
+  if (arena.waiting.empty()) return;
+  arena.claim = size;
+  if (std::find(claimants_.begin(), claimants_.end(), &arena) == claimants_.end())
+    claimants_.push_back(&arena);
+}
+
+void Planner::State::EndClaim(Arena& arena) {
+  if (arena.claim == Bytes{0}) return;
+  arena.claim = Bytes{0};
+  std::erase(claimants_, &arena);
 }
 
 Bytes Planner::State::SlabSize(const Arena& arena) const {
@@ -127,6 +146,8 @@ void Planner::State::AddSlabAt(Arena& arena, Bytes offset, Bytes size) {
   arena.adding = true;
   arena.trimming = false;
   Charge(arena, size);
+  arena.claim = Minus(arena.claim, size);
+  if (arena.claim == Bytes{0}) std::erase(claimants_, &arena);
   plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
 }
 
@@ -301,6 +322,7 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
     return InOrder()(a.arena, b.arena);
   });
   if (!Vacate(slabs)) return false;
+  Claim(arena, place->missing);
   for (const Emptying& one : slabs) arena.renewing |= one.arena == &arena;
   return true;
 }

@@ -193,6 +193,9 @@ class Planner::State {
   std::optional<SlabPlace> PlaceForSlab(const Arena& arena, Bytes need) const;
   // What budgets and the device leave for more slabs of the arena.
   Bytes SlabBudgetLeft(const Arena& arena) const;
+  // Slabs are given back so that the arena's first request gets so much.
+  void Claim(Arena& arena, Bytes size);
+  void EndClaim(Arena& arena);
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const Arena& arena) const;
   void GrowAhead(Arena& arena);
@@ -353,6 +356,7 @@ class Planner::State {
   std::unordered_map<uint64_t, Request> requests_;
   std::set<std::pair<Tick, uint64_t>> deadlines_;
   uint64_t last_request_ = 0;
+  std::vector<Arena*> claimants_;             // those of them with a claim
   std::set<Arena*, InOrder> waiting_arenas_;  // with requests
   std::set<Arena*, InOrder> active_arenas_;   // with something that time may move
   std::deque<Arena*> touched_;
