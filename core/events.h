@@ -224,6 +224,7 @@ struct CopyOut {
   // The client waits in a get on another device: its lease is Fetching, nothing may touch the
   // tensor, and the copy commits unless the client is gone.
   bool held = false;
+  ClientId behalf{};  // of an urgent one: who waits for the room
 };
 // Copy without taking it off. Answer: Cleaned.
 struct Clean {
@@ -238,6 +239,7 @@ struct Clean {
 struct Hurry {
   TensorId tensor;
   DeviceId device;
+  ClientId behalf;  // who waits
 };
 // Bring the tensor. With `demand` a Promise went out for it. Answer: CopiedIn; when nobody asked
 // meanwhile the executor publishes it (lease Away -> Idle).

@@ -77,9 +77,11 @@ void Planner::State::ServeTouched() {
     arena->touched = false;
     Serve(*arena);
   }
+  served_.reset();
 }
 
 void Planner::State::Serve(Arena& arena) {
+  served_ = arena.client;
   EndVacating(arena);
   Shrink(arena);
   while (!arena.waiting.empty()) {
@@ -328,7 +330,7 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   if (tensor.cleaning) {
     ++arena.copying_out;
     tensor.leaves = true;
-    plan_->push_back(Hurry{tensor.id, arena.device});
+    plan_->push_back(Hurry{tensor.id, arena.device, Behalf(tensor)});
     return;
   }
   tensor.residency = Residency::kLeaving;
@@ -377,7 +379,8 @@ void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
   ++device.outs;
   Count(tensor.client, &PlannerStats::out, tensor.size);
   plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                           host_.OffsetOf(tensor.host_block), tensor.size, true, held});
+                           host_.OffsetOf(tensor.host_block), tensor.size, true, held,
+                           Behalf(tensor)});
 }
 
 void Planner::State::Prefetch(Arena& arena) {

@@ -322,6 +322,9 @@ class Planner::State {
   // What taking so much out and bringing it back costs.
   Duration BothCopies(Bytes size) const;
 
+  // Who waits for what the tensor's leaving brings.
+  ClientId Behalf(const Tensor& tensor) const { return served_.value_or(tensor.client); }
+
   // Requests.
   void Enqueue(Request request);
   // Takes the request out of the books; the caller answered it.
@@ -361,6 +364,7 @@ class Planner::State {
   std::set<Arena*, InOrder> active_arenas_;   // with something that time may move
   std::deque<Arena*> touched_;
   PlannerStats stats_;
+  std::optional<ClientId> served_;  // during Serve
   Tick now_{};
   Tick next_poll_ = kNever;  // when all active arenas are looked at again
   std::set<std::tuple<Tick, ClientId, DeviceId>> wakes_;  // when one is

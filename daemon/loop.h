@@ -194,7 +194,8 @@ class Loop {
   void Do(const core::CopyIn& action);
 
   void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
-                       core::Bytes to, core::Bytes size, bool urgent, Leave leave);
+                       core::Bytes to, core::Bytes size, std::optional<core::ClientId> behalf,
+                       Leave leave);
   void FinishOut(core::DeviceId device, JobId job, bool ok);
   void FinishIn(core::DeviceId device, JobId job, bool ok);
   void ReleaseIfGone(Session& session);

@@ -154,8 +154,8 @@ void Loop::Do(const core::Promise& action) {
   if (action.arriving) {
     // Last: a lane that fails now marks the tensor lost, which must come after the promise.
     const auto [device, job] = arriving_.at(action.tensor);
-    lanes_[ToInt(device)].in->Promote(job, &session->segment()->arrivals[arrival.index],
-                                      arrival.value);
+    lanes_[ToInt(device)].in->Promote(job, session->id(),
+                                      &session->segment()->arrivals[arrival.index], arrival.value);
   }
 }
 
@@ -193,24 +193,25 @@ void Loop::Do(const core::Drop& action) {
 }
 
 void Loop::Do(const core::CopyOut& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, action.urgent,
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size,
+                  action.urgent ? std::optional(action.behalf) : std::nullopt,
                   action.held ? Leave::kHeld : Leave::kYes);
 }
 
 void Loop::Do(const core::Clean& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, false,
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, std::nullopt,
                   Leave::kNo);
 }
 
 void Loop::Do(const core::Hurry& action) {
   Lanes& lanes = lanes_[ToInt(action.device)];
   for (const auto& [job, move] : lanes.out_moves) {
-    if (move.tensor == action.tensor) lanes.out->Hurry(job);
+    if (move.tensor == action.tensor) lanes.out->Hurry(job, action.behalf);
   }
 }
 
 void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
-                           bool urgent, Leave leave) {
+                           std::optional<core::ClientId> behalf, Leave leave) {
   SlotId slot{};
   Session* session = Locate(tensor, &slot);
   if (session == nullptr) return;
@@ -250,8 +251,8 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
   const device::Arena& arena = *session->attachment().arenas[ToInt(device)];
   move.job = lanes.out->Submit(
       Cut(host_pool_->base(), to, host_pieces_, arena.base(), from, session->pieces[ToInt(device)],
-          size, options_.transfers.ChunkOf(urgent)),
-      urgent, nullptr, 0);
+          size, options_.transfers.ChunkOf(behalf.has_value())),
+      behalf, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
 }
 
@@ -304,7 +305,7 @@ void Loop::Do(const core::CopyIn& action) {
   move.job = lanes.in->Submit(
       Cut(arena.base(), action.to, session->pieces[ToInt(action.device)], host_pool_->base(),
           action.from, host_pieces_, action.size, options_.transfers.ChunkOf(action.demand)),
-      action.demand, nullptr, 0);
+      action.demand ? std::optional(session->id()) : std::nullopt, nullptr, 0);
   lanes.in_moves.emplace(move.job, move);
   arriving_[action.tensor] = {action.device, move.job};
 }

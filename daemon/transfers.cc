@@ -28,35 +28,36 @@ core::Status TransferLane::Open() {
   return core::Ok();
 }
 
-JobId TransferLane::Submit(std::vector<Piece> pieces, bool demand, device::Word* arrival,
-                           uint64_t arrival_value) {
+JobId TransferLane::Submit(std::vector<Piece> pieces, std::optional<core::ClientId> behalf,
+                           device::Word* arrival, uint64_t arrival_value) {
   RAVEN_CHECK(!pieces.empty());
   const JobId id = next_job_++;
   jobs_[id] = {.pieces = std::move(pieces),
-               .demand = demand,
+               .behalf = behalf,
                .arrival = arrival,
                .arrival_value = arrival_value,
                .submitted = ipc::Now()};
-  (demand ? demands_ : background_).push_back(id);
+  (behalf ? demands_[*behalf] : background_).push_back(id);
   return id;
 }
 
-void TransferLane::Promote(JobId id, device::Word* arrival, uint64_t arrival_value) {
+void TransferLane::Promote(JobId id, core::ClientId behalf, device::Word* arrival,
+                           uint64_t arrival_value) {
   Job& job = jobs_.at(id);
   job.arrival = arrival;
   job.arrival_value = arrival_value;
-  Hurry(id);
+  Hurry(id, behalf);
 }
 
-void TransferLane::Hurry(JobId id) {
+void TransferLane::Hurry(JobId id, core::ClientId behalf) {
   Job& job = jobs_.at(id);
   // Every copy is enqueued: Finish will write the arrival. Not the channel, whose write could come
   // after the word was given back, and lower what a later transfer of another lane wrote.
   if (job.next == job.pieces.size()) return;
-  if (job.demand) return;
-  job.demand = true;
+  if (job.behalf) return;
+  job.behalf = behalf;
   background_.erase(std::find(background_.begin(), background_.end(), id));
-  demands_.push_back(id);
+  demands_[behalf].push_back(id);
 }
 
 bool TransferLane::Pump() {
@@ -89,9 +90,21 @@ bool TransferLane::Collect() {
 }
 
 std::deque<JobId>* TransferLane::NextQueue() {
-  if (!demands_.empty()) return &demands_;
+  if (!demands_.empty()) {
+    const auto next = demands_.upper_bound(last_);
+    return &(next == demands_.end() ? demands_.begin() : next)->second;
+  }
   if (!background_.empty()) return &background_;
   return nullptr;
+}
+
+void TransferLane::Advance(JobId id, bool whole) {
+  const std::optional<core::ClientId> behalf = jobs_.at(id).behalf;
+  std::deque<JobId>& queue = behalf ? demands_.at(*behalf) : background_;
+  if (whole) queue.pop_front();
+  if (!behalf) return;
+  last_ = *behalf;
+  if (queue.empty()) demands_.erase(*behalf);
 }
 
 bool TransferLane::Enqueue() {
@@ -109,7 +122,7 @@ bool TransferLane::Enqueue() {
     const JobId id = queue->front();
     Job& job = jobs_.at(id);
     const Piece& piece = job.pieces[job.next];
-    const Bytes most = options_.InFlightOf(job.demand);
+    const Bytes most = options_.InFlightOf(job.behalf.has_value());
     if (!in_flight_.empty() && in_flight_bytes_ + piece.bytes > most) break;
     if (!channel_->Copy(piece.to, piece.from, piece.bytes).ok()) {
       FailAll();
@@ -120,9 +133,7 @@ bool TransferLane::Enqueue() {
     in_flight_.push_back({id, piece.bytes, last_signal_ + 1});
     in_flight_bytes_ += piece.bytes;
     ++job.pending;
-    if (++job.next == job.pieces.size()) {
-      queue->pop_front();
-    }
+    Advance(id, ++job.next == job.pieces.size());
     if (!channel_->Signal(word_, ++last_signal_).ok()) {
       FailAll();
       return true;

@@ -1,4 +1,5 @@
-// The copies of one device in one direction: chunked, bounded in flight, demands first.
+// The copies of one device in one direction: chunked, bounded in flight, demands first and those of
+// each client in turn, so that nobody waits behind a gigabyte of another's.
 //
 // A job is cut into pieces of at most `chunk` bytes that straddle no slab; no more than `in_flight`
 // bytes, of what nobody waits for half, are queued on the channel at once, so that a demand waits
@@ -12,7 +13,9 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -52,14 +55,14 @@ class TransferLane {
   // failure.
   core::Status Open();
 
-  // Queues a job. When it ended, well or not, and Finished was called, `arrival` (if not null) is
-  // made to hold `arrival_value`.
-  JobId Submit(std::vector<Piece> pieces, bool demand, device::Word* arrival,
-               uint64_t arrival_value);
+  // Queues a job, on behalf of the client that waits for it, if one does. When it ended, well or
+  // not, and Finished was called, `arrival` (if not null) is made to hold `arrival_value`.
+  JobId Submit(std::vector<Piece> pieces, std::optional<core::ClientId> behalf,
+               device::Word* arrival, uint64_t arrival_value);
   // Moves a job that is not finished among the demands.
-  void Hurry(JobId job);
+  void Hurry(JobId job, core::ClientId behalf);
   // The same, and gives it an arrival.
-  void Promote(JobId job, device::Word* arrival, uint64_t arrival_value);
+  void Promote(JobId job, core::ClientId behalf, device::Word* arrival, uint64_t arrival_value);
   // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
   bool Pump();
 
@@ -71,7 +74,7 @@ class TransferLane {
     std::vector<Piece> pieces;
     size_t next = 0;     // the first piece not enqueued
     size_t pending = 0;  // pieces enqueued and not seen complete
-    bool demand = false;
+    std::optional<core::ClientId> behalf;
     device::Word* arrival = nullptr;
     uint64_t arrival_value = 0;
     core::Tick submitted{};  // for the trace log
@@ -87,6 +90,8 @@ class TransferLane {
   bool Enqueue();
   // The queue whose front is next, or null.
   std::deque<JobId>* NextQueue();
+  // The front of that queue is enqueued as far as it goes now, or `whole`.
+  void Advance(JobId id, bool whole);
   void Finish(JobId id, bool ok);
   void FailAll();
 
@@ -99,7 +104,8 @@ class TransferLane {
 
   JobId next_job_ = 1;
   std::unordered_map<JobId, Job> jobs_;
-  std::deque<JobId> demands_;
+  std::map<core::ClientId, std::deque<JobId>> demands_;  // no empty ones
+  core::ClientId last_{};                                // whose demand went last
   std::deque<JobId> background_;
   std::deque<InFlight> in_flight_;
   core::Bytes in_flight_bytes_;

@@ -1,8 +1,10 @@
-// One direction of the link: chunk by chunk, demands first, as the daemon's TransferLane.
+// One direction of the link: chunk by chunk, demands first and those of each client in turn, as the
+// daemon's TransferLane.
 #pragma once
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
 
 #include "core/types.h"
@@ -18,20 +20,23 @@ class Lane {
     core::TensorId tensor;
     uint32_t row;  // of the executor
     core::Bytes left;
-    uint64_t use = 0;     // the row's count of uses when it began
-    uint32_t writes = 0;  // and of writes
-    bool held = false;
+    uint64_t use = 0;         // the row's count of uses when it began
+    uint32_t writes = 0;      // and of writes
+    core::ClientId behalf{};  // of a demand: who waits for it
   };
 
   Lane(double bytes_per_second, const Hardware& hardware)
       : rate_(bytes_per_second), duplex_(hardware.duplex), per_copy_(hardware.per_copy) {}
 
-  void Submit(const Job& job, bool demand) { (demand ? demands_ : background_).push_back(job); }
+  void Submit(const Job& job, bool demand) {
+    (demand ? demands_[job.behalf] : background_).push_back(job);
+  }
   // Moves the tensor's job among the demands, as far as it is not in flight.
-  void Promote(core::TensorId tensor) {
+  void Promote(core::TensorId tensor, core::ClientId behalf) {
     for (auto job = background_.begin(); job != background_.end(); ++job) {
       if (job->tensor != tensor) continue;
-      demands_.push_back(*job);
+      job->behalf = behalf;
+      demands_[behalf].push_back(*job);
       background_.erase(job);
       return;
     }
@@ -77,7 +82,9 @@ class Lane {
   void Enqueue() {
     while (!demands_.empty() || !background_.empty()) {
       const bool demand = !demands_.empty();
-      auto& queue = demand ? demands_ : background_;
+      auto next = demands_.upper_bound(last_);
+      if (next == demands_.end()) next = demands_.begin();
+      auto& queue = demand ? next->second : background_;
       Job& job = queue.front();
       const core::Bytes chunk = std::min(job.left, demand ? kChunk : kBackgroundChunk);
       if (flight_.size() >= kCopiesInFlight) return;
@@ -87,13 +94,17 @@ class Lane {
       flight_.push_back({job, chunk});
       flight_bytes_ += chunk;
       if (job.left == core::Bytes{0}) queue.pop_front();
+      if (!demand) continue;
+      last_ = next->first;
+      if (queue.empty()) demands_.erase(next);
     }
   }
 
   double rate_;
   double duplex_;
   core::Duration per_copy_;
-  std::deque<Job> demands_;
+  std::map<core::ClientId, std::deque<Job>> demands_;
+  core::ClientId last_{};  // whose demand went last
   std::deque<Job> background_;
   std::deque<Piece> flight_;
   core::Bytes flight_bytes_;

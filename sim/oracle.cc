@@ -210,7 +210,7 @@ bool Oracle::Serve(Client& client) {
     return true;
   }
   if (state == State::kArriving) {
-    up_.Promote(core::TensorId{op.tensor + 1});
+    up_.Promote(core::TensorId{op.tensor + 1}, core::ClientId{op.client + 1});
     return false;
   }
   if (state != State::kNone && state != State::kAway) return false;

@@ -121,7 +121,7 @@ class Simulator {
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
-  void Do(const core::Hurry& action) { down_.Promote(action.tensor); }
+  void Do(const core::Hurry& action) { down_.Promote(action.tensor, action.behalf); }
   void Do(const core::CopyIn& action);
   void Later(core::Event event) { told_.push_back(std::move(event)); }
   void SlabLater(core::Event event) {
@@ -230,7 +230,7 @@ void Simulator::Do(const core::Promise& action) {
   if (action.recompute) return Resume(client, row.recompute);
   if (!action.arriving) return Resume(client);
   row.arriving = true;
-  up_.Promote(action.tensor);
+  up_.Promote(action.tensor, IdOf(client));
 }
 
 void Simulator::Do(const core::Release& action) {
@@ -250,8 +250,9 @@ void Simulator::Do(const core::CopyOut& action) {
   if (row.state != State::kIdle)
     return Later(core::CopiedOut{action.tensor, core::CopiedOut::Outcome::kNotBegun, 0});
   row.state = State::kLeaving;
-  down_.Submit({Lane::Kind::kOut, action.tensor, index, action.size, row.uses, row.writes},
-               action.urgent);
+  down_.Submit(
+      {Lane::Kind::kOut, action.tensor, index, action.size, row.uses, row.writes, action.behalf},
+      action.urgent);
 }
 
 void Simulator::Do(const core::Clean& action) {
@@ -264,7 +265,12 @@ void Simulator::Do(const core::Clean& action) {
 
 void Simulator::Do(const core::CopyIn& action) {
   const uint32_t index = RowOf(action.tensor);
-  up_.Submit({Lane::Kind::kIn, action.tensor, index, action.size}, action.demand);
+  up_.Submit({.kind = Lane::Kind::kIn,
+              .tensor = action.tensor,
+              .row = index,
+              .left = action.size,
+              .behalf = IdOf(trace_.tensors[index].client)},
+             action.demand);
 }
 
 void Simulator::CountStall(Client& client, uint32_t index, Tick begin, Tick end) {

@@ -22,6 +22,8 @@ using core::KiB;
 using std::chrono::microseconds;
 using Piece = TransferLane::Piece;
 
+constexpr core::ClientId kWaiting{7};
+
 // A lane of one simulated device, between two ranges of this process.
 class Rig {
  public:
@@ -86,7 +88,7 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
   EXPECT_TRUE(rig.lane().idle());
   EXPECT_FALSE(rig.lane().Pump());
   device::Word arrival{0};
-  const JobId job = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, &arrival, 7);
+  const JobId job = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, &arrival, 7);
   rig.Expect(job, &arrival);
   EXPECT_FALSE(rig.lane().idle());
   ASSERT_TRUE(rig.PumpAll());
@@ -100,8 +102,8 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
 
 TEST(TransfersTest, WhatIsInFlightIsBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(48)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 32, KiB(16)), false, nullptr, 0);
-  rig.lane().Submit(rig.Pieces(KiB(512).count(), 32, KiB(16)), true, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 32, KiB(16)), std::nullopt, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(KiB(512).count(), 32, KiB(16)), kWaiting, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(48));
   EXPECT_TRUE(rig.Same(0, KiB(1024)));
@@ -109,7 +111,7 @@ TEST(TransfersTest, WhatIsInFlightIsBounded) {
 
 TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(64)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 32, KiB(8)), false, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 32, KiB(8)), std::nullopt, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(32));
 }
@@ -117,14 +119,14 @@ TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
 TEST(TransfersTest, CopiesInFlightAreBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(1024), .in_flight_copies = 3},
           {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 64, KiB(1)), false, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 64, KiB(1)), std::nullopt, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(3));
 }
 
 TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
   Rig rig({.chunk = KiB(64), .in_flight = KiB(16)});
-  rig.lane().Submit(rig.Pieces(0, 3, KiB(64)), false, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 3, KiB(64)), std::nullopt, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(64));
   EXPECT_TRUE(rig.Same(0, KiB(192)));
@@ -132,34 +134,47 @@ TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
 
 TEST(TransfersTest, ADemandOvertakesBetweenPieces) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId background = rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), false, nullptr, 0);
+  const JobId background = rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), std::nullopt, nullptr, 0);
   const JobId behind =
-      rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), false, nullptr, 0);
+      rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), std::nullopt, nullptr, 0);
   rig.lane().Pump();  // the first piece is on its way
   const JobId demand =
-      rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), true, nullptr, 0);
+      rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), kWaiting, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}, {behind, true}}));
 }
 
+TEST(TransfersTest, DemandsOfTwoClientsTakeTurns) {
+  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
+  const JobId large = rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), kWaiting, nullptr, 0);
+  rig.lane().Pump();
+  const JobId own =
+      rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), kWaiting, nullptr, 0);
+  const JobId small =
+      rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), core::ClientId{8}, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{small, true}, {large, true}, {own, true}}));
+}
+
 TEST(TransfersTest, DemandsKeepTheirOrder) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), true, nullptr, 0);
+  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, nullptr, 0);
   rig.lane().Pump();
-  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 1, KiB(16)), true, nullptr, 0);
+  const JobId second =
+      rig.lane().Submit(rig.Pieces(KiB(64).count(), 1, KiB(16)), kWaiting, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{first, true}, {second, true}}));
 }
 
 TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, nullptr, 0);
+  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, nullptr, 0);
   const JobId second =
-      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), false, nullptr, 0);
+      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), std::nullopt, nullptr, 0);
   rig.lane().Pump();
   device::Word arrival{0};
   rig.Expect(second, &arrival);
-  rig.lane().Promote(second, &arrival, 5);
+  rig.lane().Promote(second, kWaiting, &arrival, 5);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{second, true}, {first, true}}));
   EXPECT_EQ(arrival, 5u);
@@ -168,23 +183,24 @@ TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
 
 TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, nullptr, 0);
+  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, nullptr, 0);
   const JobId second =
-      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), false, nullptr, 0);
+      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), std::nullopt, nullptr, 0);
   rig.lane().Pump();
-  rig.lane().Hurry(second);
-  rig.lane().Hurry(second);  // once more changes nothing
+  rig.lane().Hurry(second, kWaiting);
+  rig.lane().Hurry(second, kWaiting);  // once more changes nothing
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{second, true}, {first, true}}));
 }
 
 TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId background = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), false, nullptr, 0);
+  const JobId background = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, nullptr, 0);
   rig.lane().Pump();
-  const JobId demand = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), true, nullptr, 0);
+  const JobId demand =
+      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting, nullptr, 0);
   device::Word arrival{0};
-  rig.lane().Promote(background, &arrival, 5);
+  rig.lane().Promote(background, kWaiting, &arrival, 5);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}}));
   EXPECT_TRUE(rig.Same(0, KiB(128)));
@@ -194,12 +210,13 @@ TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
 TEST(TransfersTest, AJobPromotedWhenAllIsUnderWayStillArrives) {
   for (const bool demand : {false, true}) {
     Rig rig({}, {.latency = microseconds(500)});
-    const JobId job = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), demand, nullptr, 0);
+    const JobId job = rig.lane().Submit(
+        rig.Pieces(0, 2, KiB(16)), demand ? std::optional(kWaiting) : std::nullopt, nullptr, 0);
     rig.lane().Pump();
     ASSERT_EQ(rig.lane().in_flight(), KiB(32));
     device::Word arrival{0};
     rig.Expect(job, &arrival);
-    rig.lane().Promote(job, &arrival, 9);
+    rig.lane().Promote(job, kWaiting, &arrival, 9);
     ASSERT_TRUE(rig.PumpAll());
     EXPECT_EQ(rig.finished(), (Finishes{{job, true}}));
     EXPECT_EQ(arrival, 9u);
@@ -214,8 +231,9 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
   device::Word words[3] = {};
   std::vector<JobId> jobs;
   for (size_t i = 0; i < 3; ++i) {
-    jobs.push_back(
-        rig.lane().Submit(rig.Pieces(i * KiB(64).count(), 4, KiB(16)), i == 2, &words[i], 4 + i));
+    jobs.push_back(rig.lane().Submit(rig.Pieces(i * KiB(64).count(), 4, KiB(16)),
+                                     i == 2 ? std::optional(kWaiting) : std::nullopt, &words[i],
+                                     4 + i));
     rig.Expect(jobs[i], &words[i]);
   }
   ASSERT_TRUE(rig.PumpAll());
@@ -228,10 +246,10 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
 TEST(TransfersTest, ALaneThatFailedServesAgain) {
   auto broken = std::make_shared<std::atomic<bool>>(true);
   Rig rig({}, {.fail_copy = [broken](uint64_t) { return broken->load(); }});
-  const JobId lost = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), false, nullptr, 0);
+  const JobId lost = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), std::nullopt, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   *broken = false;
-  const JobId good = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), false, nullptr, 0);
+  const JobId good = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), std::nullopt, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{lost, false}, {good, true}}));
   EXPECT_TRUE(rig.Same(0, KiB(32)));
