@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -48,7 +47,7 @@ struct Arena {
   std::map<Bytes, Bytes> removing;  // slabs being given back: offset to size
   Bytes being_removed;              // their sum
   bool adding = false;              // a slab is being made
-  std::deque<uint64_t> waiting;     // requests, first come first served
+  std::vector<uint64_t> waiting;    // requests, first come first served
   uint32_t leaving = 0;             // tensors on their way off the device
   uint32_t copying_out = 0;         // those of them that need a copy first
   uint32_t leaving_slabs = 0;       // those of them that leave so that a slab can be given back

@@ -7,7 +7,7 @@
 namespace ravenstore::core {
 
 namespace {
-constexpr size_t kFirstStates = 64;
+constexpr size_t kFirstStates = 16;
 // Of a count, so much is forgotten with every observation of its state.
 constexpr uint8_t kForgets = 8;  // an eighth
 // So many times must it be right to make up for being wrong once.
@@ -126,7 +126,7 @@ void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
   expected_ = Next(last_, before_);
   const bool as_expected = IsTrusted() && !ahead_.empty() && ahead_.front().logical == logical;
   if (as_expected) {
-    ahead_.pop_front();
+    ahead_.erase(ahead_.begin());
   } else {
     missed->insert(missed->end(), ahead_.begin(), ahead_.end());
     ahead_.clear();

@@ -18,7 +18,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <vector>
 
@@ -52,7 +51,7 @@ class Correlation {
   void Used(uint32_t logical, TensorId tensor, int64_t position, std::vector<Step>* missed);
 
   // What is expected, soonest first; nothing while it is not trusted.
-  std::deque<Step>& Ahead() { return ahead_; }
+  std::vector<Step>& Ahead() { return ahead_; }
   // The first step that names `logical`, if one does.
   Step* Find(uint32_t logical);
   // That everything comes as expected up to the first step that names `logical`; 0: none does.
@@ -95,7 +94,7 @@ class Correlation {
   uint32_t last_ = 0;              // what was used last, and
   uint32_t before_ = 0;            // before that; 0: nothing
   std::optional<Guess> expected_;  // after those
-  std::deque<Step> ahead_;
+  std::vector<Step> ahead_;
   int trust_ = kTrusted;
 };
 

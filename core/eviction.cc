@@ -55,7 +55,7 @@ void EvictionIndex::Insert(Tensor& tensor) {
 
 void EvictionIndex::Erase(Tensor& tensor) {
   if (!Contains(tensor)) return;
-  heaps_[tensor.heap].Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
+  heaps_.at(tensor.heap).Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
   --size_;
   ++changes_;
   if (!IsDirtyHeap(tensor.heap)) clean_bytes_ -= tensor.size;
@@ -148,8 +148,7 @@ bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits
 
 // The i-th of those of the heap that may leave first. What is never used is assumed to come back
 // last in, first out, and stands in that order; where that does not hold the last in leave first.
-uint32_t EvictionIndex::RowAt(size_t heap, size_t i) const {
-  const IndexedHeap& rows = heaps_[heap];
+uint32_t EvictionIndex::RowAt(uint8_t heap, const IndexedHeap& rows, size_t i) const {
   const bool assumed = heap >= (kKinds - 1) * kSizeClasses * 2;
   return assumed && IsRefuted((*catalog_)[rows[0]]) ? rows[rows.size() - 1 - i] : rows[i];
 }
@@ -166,8 +165,8 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
         static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
     seeds.emplace_back(-useful / Harm(tensor, now, link), row);
   };
-  for (size_t h = 0; h < heaps_.size(); ++h) {
-    for (size_t i = 0; i < std::min(heaps_[h].size(), kRowsPerHeap); ++i) consider(RowAt(h, i));
+  for (const auto& [heap, rows] : heaps_) {
+    for (size_t i = 0; i < std::min(rows.size(), kRowsPerHeap); ++i) consider(RowAt(heap, rows, i));
   }
   for (const uint32_t row : cleaning_) consider(row);
   const size_t count = std::min(seeds.size(), limits.seeds);
@@ -275,10 +274,10 @@ std::vector<uint32_t> EvictionIndex::RowsOf(const ExtentMap& map, const Run& run
 std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const LinkModel& link) const {
   std::optional<uint32_t> best;
   double best_distance = 0;
-  for (size_t i = 0; i < heaps_.size(); ++i) {
-    if (!IsDirtyHeap(i)) continue;
-    for (size_t j = 0; j < std::min(heaps_[i].size(), kRowsPerHeap); ++j) {
-      const uint32_t row = RowAt(i, j);
+  for (const auto& [heap, rows] : heaps_) {
+    if (!IsDirtyHeap(heap)) continue;
+    for (size_t i = 0; i < std::min(rows.size(), kRowsPerHeap); ++i) {
+      const uint32_t row = RowAt(heap, rows, i);
       const Tensor& tensor = (*catalog_)[row];
       // Copying it would be wasted.
       if (tensor.never || tensor.dies || tensor.recompute > 0) continue;

@@ -16,10 +16,10 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -130,7 +130,7 @@ class EvictionIndex {
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
   double Distance(const Tensor& tensor, Tick now) const;
   bool Allowed(const Tensor& tensor, Tick now, const Limits& limits) const;
-  uint32_t RowAt(size_t heap, size_t i) const;
+  uint32_t RowAt(uint8_t heap, const IndexedHeap& rows, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;
@@ -143,9 +143,9 @@ class EvictionIndex {
   Catalog* catalog_;
   const Forecast* forecast_;
   const Policy policy_;
-  int64_t age_ = 0;  // kGdsf: the greatest key that was evicted
-  std::array<IndexedHeap, kKinds * kSizeClasses * 2> heaps_;
-  std::vector<uint32_t> cleaning_;  // rows; as many as there are copies in flight
+  int64_t age_ = 0;                       // kGdsf: the greatest key that was evicted
+  std::map<uint8_t, IndexedHeap> heaps_;  // those that ever held anything, by HeapOf
+  std::vector<uint32_t> cleaning_;        // rows; as many as there are copies in flight
   size_t size_ = 0;
   uint64_t changes_ = 0;
   Bytes clean_bytes_;

@@ -83,7 +83,7 @@ void Planner::State::Correlate(Client& client, Tensor& tensor) {
       other->use_key = step.key_before;
     });
   }
-  std::deque<Correlation::Step>& ahead = client.correlation.Ahead();
+  std::vector<Correlation::Step>& ahead = client.correlation.Ahead();
   for (auto step = ahead.rbegin(); step != ahead.rend() && !step->seen; ++step) {
     step->seen = true;
     Tensor* other = catalog_.Find(step->tensor);
@@ -211,7 +211,8 @@ void Planner::State::CountGet(Tensor& tensor) {
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
   const auto told = client.forecast.Got(&tensor.logical, now_, OwnTime(client));
-  if (!std::exchange(client.gets, true)) CorrelateWhatWasMade(client);
+  if (!std::exchange(client.gets, true) && client.tensors <= kFewTensors)
+    CorrelateWhatWasMade(client);
   Correlate(client, tensor);
   DisbelieveSome(client);
   if (!told) return;

@@ -158,7 +158,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
   if (options_.learn) {
     client.forecast.Created(tensor.name, tensor.size, &tensor.logical, now_, OwnTime(client));
-    if (client.gets) Correlate(client, tensor);
+    if (client.gets && client.tensors < kFewTensors) Correlate(client, tensor);
   }
   if (client.slots.size() <= ToInt(request.slot))
     client.slots.resize(ToInt(request.slot) + 1u, kNoTensor);

@@ -73,6 +73,7 @@ class Planner::State {
     std::deque<TensorId> host_copies;
     PlannerStats stats;
   };
+  static constexpr uint64_t kFewTensors = 512;
   struct Tenant {
     Budgets budgets;
     std::vector<Bytes> device_held;  // by device
@@ -268,8 +269,8 @@ class Planner::State {
   void Foretell(const Client& client, Tensor& tensor, int64_t position);
   // The client uses the tensor: which ones follow it?
   void Correlate(Client& client, Tensor& tensor);
-  // Before its first get a client costs no memory for that; what it made, it mostly made in the
-  // order of its slots.
+  // What a client made in a row it often gets back in a row; and it mostly made it in the order of
+  // its slots. Of many tensors that is not worth the memory, nor of any before the first get.
   void CorrelateWhatWasMade(Client& client);
   // Changes what is known of the tensor's next use.
   template <typename Change>
