@@ -50,7 +50,7 @@ struct PlannerOptions {
   Bytes host_ahead = MiB(256);         // and ahead of need by this
   LinkModel link;
   // Bytes of copies in flight per device and direction beyond which no more are proposed.
-  Bytes in_flight = MiB(32);
+  Bytes in_flight = MiB(64);
   uint32_t in_flight_copies = 64;
   // The same for copies that gets wait for: promises beyond are not given. Fewer than the arrival
   // words of a client (proto/layout.h), so that these cannot run out.

@@ -63,9 +63,8 @@ LoopOptions LoopOptionsOf(const Config& config) {
   LoopOptions options;
   core::PlannerOptions& planner = options.planner;
   planner.slab = config.slab;
-  // Twice what the lane queues of what nobody waits for: as much again is ready behind it. More
-  // would settle early what leaves and what comes, and stand before what turns out to be urgent.
-  planner.in_flight = config.chunk * 2;
+  // Twice what the lane queues: as much again is ready behind it.
+  planner.in_flight = config.chunk * 4;
   planner.host_step = config.pool_step;
   planner.host_ahead = config.pool_ahead;
   planner.prefetch = config.prefetch;

@@ -93,7 +93,7 @@ TEST(LoopOptionsTest, LargerChunksLeaveMoreInFlight) {
   EXPECT_EQ(options.transfers.chunk, MiB(64));
   EXPECT_EQ(options.transfers.in_flight, MiB(128));
   EXPECT_EQ(options.planner.in_flight,
-            options.transfers.InFlightOf(/*demand=*/false) + options.transfers.InFlightOf(false));
+            options.transfers.in_flight + options.transfers.in_flight);
 }
 
 TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
