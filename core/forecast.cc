@@ -77,7 +77,7 @@ void Forecast::Step() {
 
 std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   // A get or a free without a put before it says nothing.
-  if (use->use >= kUsesKept || use->put_at == 0) return std::nullopt;
+  if (use->use == LogicalUse::kNoUse || use->put_at == 0) return std::nullopt;
   const uint32_t put_at = std::exchange(use->put_at, 0);
   const auto distance = static_cast<uint32_t>(position_) - put_at;
   if (records_.size() >= kMostRecords && !records_.contains(KeyOf(*use))) return std::nullopt;
@@ -121,7 +121,7 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   if (use->iteration != iteration_ || use->use == LogicalUse::kNoUse) {
     use->iteration = iteration_;
     use->use = 0;
-  } else if (use->use < kUsesKept) {
+  } else if (use->use + 1 < kUsesKept) {
     ++use->use;
   }
   use->put_at = static_cast<uint32_t>(position_);

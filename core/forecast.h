@@ -4,7 +4,8 @@
 // get a logical identity: the client's name for them, else (size, ordinal of that size in the
 // iteration). Time is counted in positions: creates and gets of the client, which no stall
 // stretches. For the n-th use of a logical tensor in an iteration the distance to its next use (or
-// to its free) is remembered; the next time round it is what is predicted. A prediction that turns
+// to its free) is remembered, for the third and all later ones together; the next time round it is
+// what is predicted. A prediction that turns
 // out wrong costs confidence, and without confidence nothing is predicted. Before anything is
 // known, what was put last is expected back first, as backward passes do, as long as that holds. A
 // client that does not repeat itself is told so by its predictions, and left alone.
@@ -92,7 +93,7 @@ class Forecast {
 
  private:
   static constexpr size_t kMostRecords = 1 << 18;
-  static constexpr uint8_t kUsesKept = 8;
+  static constexpr uint8_t kUsesKept = 3;
   static constexpr int64_t kFar = int64_t{1} << 40;
   static constexpr int64_t kLate = 8;
 

@@ -109,6 +109,24 @@ TEST(ForecastTest, ATensorThatIsFreedUnreadIsForetoldSo) {
   }
 }
 
+// Weights that are read over and over by a program that says nothing of iterations.
+TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
+  Forecast forecast;
+  std::vector<LogicalUse> weights(10);
+  for (auto& use : weights) {
+    forecast.Created(kNoName, MiB(1), &use, Tick{}, Tick{});
+    forecast.Put(&use);
+  }
+  for (int round = 0; round < 6; ++round) {
+    for (auto& use : weights) {
+      forecast.Got(&use, Tick{}, Tick{});
+      const auto told = forecast.Put(&use);
+      EXPECT_EQ(told.source == Source::kLearned, round >= 2) << "round " << round;
+      if (round >= 2) EXPECT_EQ(told.position, forecast.position() + 10);
+    }
+  }
+}
+
 TEST(ForecastTest, WhoDoesNotRepeatItselfIsLeftAlone) {
   Forecast forecast;
   std::mt19937 random(11);
