@@ -24,8 +24,8 @@ constexpr uint64_t kFillingShare = 16;  // a sixteenth
 constexpr Duration kRenewal = std::chrono::microseconds(500);
 // Of a slab, so much is a request that is worth moving slabs for.
 constexpr uint64_t kLargeShare = 8;  // an eighth
-// Of what an arena holds, clean tensors worth so much are enough where nothing is known.
-constexpr uint64_t kCleanShare = 2;  // a half
+// Where nothing is known, all but an eighth of what an arena holds is cleaned.
+constexpr uint64_t kCleanOf = 8;
 // So much of what may be in flight is evicted ahead of a create that waits.
 constexpr uint64_t kAheadShare = 2;  // a half
 constexpr int kPrefetchesPerServe = 8;
@@ -461,7 +461,7 @@ bool Planner::State::CleanNextRun(Arena& arena) {
   if (!seed) return false;
   // Of what may be used, and written, before it leaves not all need be clean.
   if (!KnowsAhead(catalog_[*seed]) &&
-      arena.index.clean_bytes().count() * kCleanShare >= arena.map.held().count())
+      arena.index.clean_bytes() * kCleanOf >= arena.map.held() * (kCleanOf - 1))
     return false;
   if (!CleanAhead(arena, catalog_[*seed])) return false;
   const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
