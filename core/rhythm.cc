@@ -44,7 +44,8 @@ void Rhythm::EndIteration(Tick own_time) {
 
 double Rhythm::Offset(int64_t access) const {
   const auto count = static_cast<int64_t>(last_.size());
-  return static_cast<double>(access / count) * length_ +
+  const int64_t iterations = access / count;
+  return static_cast<double>(iterations) * length_ +
          static_cast<double>(last_[static_cast<size_t>(access % count)]);
 }
 
