@@ -83,11 +83,12 @@ TEST_F(StoreTest, BytesSurviveEvictionAndReturn) {
     EXPECT_TRUE(Holds(data, kBytes, i)) << "tensor " << i;
     store.put(tensors[i], nullptr, {.not_modified = true});
     store.free(std::move(tensors[i]), nullptr);
+    // The room of the first that is freed is the next one's, if the client leaves the time.
+    if (i == 39) EXPECT_TRUE(Eventually([&] { return store.stats().prefetches > 0; }));
   }
   const Stats stats = store.stats();
   EXPECT_GT(stats.bytes_out, kBytes * 25);
   EXPECT_GT(stats.bytes_in, kBytes * 25);
-  EXPECT_GT(stats.prefetches, 0u);
 }
 
 // Cheaper to make than to copy: the store may give dirty bytes up, and says which.
