@@ -416,11 +416,15 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
     EvictionIndex::Limits limits;
     limits.clean_only = true;
     limits.later_than = &next;
-    if (!EvictRun(arena, next.size.RoundUp(kExtentAlignment), limits, SpareCopies::kKeep)) {
-      const auto dirty = arena.index.FarthestDirty(OwnTime(arena), options_.link);
-      if (dirty && arena.index.IsLater(catalog_[*dirty], next, OwnTime(arena)))
-        arena.short_until = now_ + kShortFor;
-    }
+    const Tick own_time = OwnTime(arena);
+    const auto run = arena.index.FindRun(arena.map, next.size.RoundUp(kExtentAlignment), own_time,
+                                         options_.link, limits);
+    // What is dirty and needed later still should make way the next time.
+    const Tensor& sooner = run.empty() ? next : catalog_[run.front()];
+    const auto dirty = arena.index.FarthestDirty(own_time, options_.link);
+    if (dirty && arena.index.IsLater(catalog_[*dirty], sooner, own_time))
+      arena.short_until = now_ + kShortFor;
+    EvictAll(arena, run, SpareCopies::kKeep);
     return false;  // the answers to the drops bring us back
   }
   Tensor& tensor = *catalog_.Find(next.id);

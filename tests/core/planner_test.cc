@@ -454,6 +454,26 @@ TEST(PlannerTest, PrecleansOnlyUnderPressure) {
   EXPECT_EQ(s.StateOf("F"), State::kInUse);  // a drop, without waiting
 }
 
+// While tensors only come back, what is dirty stays: but not for ever in the place of what is clean
+// and needed sooner.
+TEST(PlannerTest, PrecleansWhatWouldMakeWayForAPrefetchRatherThanTheClean) {
+  Script s({.capacity = KiB(12),
+            .slab = KiB(4),
+            .prefetch = true,
+            .preclean = true,
+            .in_flight = KiB(4)});
+  s.Make("next", KiB(4), Order(10)).Create("clean", KiB(4)).Create("B", KiB(4));
+  s.Create("dirty", KiB(4)).CopyDone("next");
+  s.Put("clean", Order(40)).Pass(milliseconds(1));
+  ASSERT_EQ(s.CopyKindOf("clean"), World::CopyKind::kClean);
+  s.Put("dirty", Order(50)).Put("B", Order(5)).Get("B").Pass(milliseconds(100));
+  s.CopyDone("clean");
+  EXPECT_EQ(s.StateOf("clean"), State::kAway);  // there is nothing better yet
+  ASSERT_TRUE(s.IsCopying("dirty"));
+  EXPECT_EQ(s.CopyKindOf("dirty"), World::CopyKind::kClean);
+  s.AllCopiesDone().Get("next").Use("next");
+}
+
 TEST(PlannerTest, ATornPrecleanIsThrownAway) {
   Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = true});
   for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
