@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "bench/link_bounds.h"
+#include "device/link_bounds.h"
 #include "device/open.h"
 
 namespace {
@@ -16,12 +16,12 @@ int Report(const std::string& backend) {
     return 1;
   }
   for (const auto& device : *devices) {
-    const auto bounds = bench::MeasureLink(*device, {});
+    const auto bounds = device::MeasureLink(*device, {});
     if (!bounds.ok()) {
       fprintf(stderr, "%s\n", core::Describe(bounds.error()).c_str());
       return 1;
     }
-    const auto costs = bench::MeasureStreamCosts(*device, nullptr, 10000);
+    const auto costs = device::MeasureStreamCosts(*device, nullptr, 10000);
     if (!costs.ok()) {
       fprintf(stderr, "%s\n", core::Describe(costs.error()).c_str());
       return 1;

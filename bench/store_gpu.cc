@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "bench/cuda_runtime.h"
-#include "bench/link_bounds.h"
 #include "bench/store_figures.h"
 #include "client/client.h"
 #include "client/ctl/session.h"
+#include "device/link_bounds.h"
 #include "device/open.h"
 #include "ipc/clock.h"
 #include "tests/daemon/daemon_process.h"
@@ -86,7 +86,8 @@ double CleanRate(GpuWork& work, uint64_t bytes, size_t count, size_t batch, doub
   return Median(rates);
 }
 
-void MeasureBothWays(GpuWork& work, const LinkBounds& bounds, double scale, const Report& report) {
+void MeasureBothWays(GpuWork& work, const device::LinkBounds& bounds, double scale,
+                     const Report& report) {
   DaemonProcess daemon({"--pool-size", "12GiB"}, "cuda");
   constexpr uint64_t kBytes = MiB(16);
   Store store = Store::connect({.socket = daemon.socket(), .device_budget = GiB(4)});
@@ -189,7 +190,7 @@ void MeasureStoreOnGpu(double scale, const Report& report) {
   if (!work.ok()) return skip(work.error().message);
   auto devices = device::OpenDevices("cuda", {});
   if (!devices.ok()) return skip(devices.error().message);
-  auto bounds = MeasureLink(*devices->front(), {});
+  auto bounds = device::MeasureLink(*devices->front(), {});
   if (!bounds.ok()) return skip(bounds.error().message);
 
   report({.name = "store.get_16mib_vs_link",

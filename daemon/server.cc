@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <optional>
 
 #include "core/size_text.h"
+#include "device/link_bounds.h"
 #include "device/open.h"
 
 namespace ravenstore::daemon {
@@ -39,6 +41,30 @@ Bytes MachineMemory() {
 
 Bytes RoundDown(Bytes bytes, Bytes unit) {
   return Bytes(bytes.count() / unit.count() * unit.count());
+}
+
+// The planner reckons with one link: the slowest device's. Costs some 40 ms a device, most of them
+// for pinned memory.
+core::LinkModel MeasureLinks(const device::Devices& devices) {
+  device::LinkBoundsOptions options;
+  options.per_round = core::MiB(64);
+  options.rounds = 2;
+  options.window = core::MiB(64);
+  std::optional<core::LinkModel> slowest;
+  for (const auto& device : devices) {
+    const auto bounds = device::MeasureLink(*device, options);
+    if (!bounds.ok()) {
+      spdlog::warn("the link of {} could not be measured: {}", device->info().uuid,
+                   core::Describe(bounds.error()));
+      continue;
+    }
+    spdlog::info("the link of {}: {:.1f} GB/s to the device, {:.1f} GB/s from it",
+                 device->info().uuid, bounds->up / 1e9, bounds->down / 1e9);
+    if (!slowest ||
+        bounds->up + bounds->down < slowest->up_bytes_per_second + slowest->down_bytes_per_second)
+      slowest = {.up_bytes_per_second = bounds->up, .down_bytes_per_second = bounds->down};
+  }
+  return slowest.value_or(core::LinkModel{});
 }
 
 core::Result<device::Devices> Choose(device::Devices all, const std::vector<std::string>& uuids) {
@@ -161,6 +187,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};
   }
+  if (backend_ == "cuda") planner.link = MeasureLinks(devices_);
   if (backend_ == "host" && config_.host_bytes_per_second > 0) {
     planner.link = {config_.host_latency, config_.host_bytes_per_second,
                     config_.host_bytes_per_second};

@@ -1,10 +1,10 @@
-#include "bench/link_bounds.h"
+#include "device/link_bounds.h"
 
 #include <gtest/gtest.h>
 
 #include "tests/device/testing.h"
 
-namespace ravenstore::bench {
+namespace ravenstore::device {
 namespace {
 
 using core::MiB;
@@ -19,10 +19,10 @@ LinkBoundsOptions Small() {
 }
 
 TEST(LinkBoundsTest, NoLinkIsFasterThanItIs) {
-  device::HostOptions host;
+  HostOptions host;
   host.total = MiB(64);
   host.bytes_per_second = 200e6;
-  const auto devices = device::OpenHostDevices(host);
+  const auto devices = OpenHostDevices(host);
   const auto bounds = MeasureLink(*devices[0], Small());
   ASSERT_OK(bounds);
   for (const double rate : {bounds->up, bounds->down, bounds->up_queue, bounds->down_queue}) {
@@ -34,22 +34,22 @@ TEST(LinkBoundsTest, NoLinkIsFasterThanItIs) {
 }
 
 TEST(LinkBoundsTest, ABrokenLinkIsAnError) {
-  device::HostOptions host;
+  HostOptions host;
   host.total = MiB(64);
   host.fail_copy = [](uint64_t nth) { return nth == 3; };
-  const auto devices = device::OpenHostDevices(host);
+  const auto devices = OpenHostDevices(host);
   EXPECT_CODE(MeasureLink(*devices[0], Small()), core::ErrorCode::kDevice);
 }
 
 TEST(LinkBoundsTest, SizesThatDoNotFitTheWindowAreRefused) {
-  const auto devices = device::OpenHostDevices({});
+  const auto devices = OpenHostDevices({});
   LinkBoundsOptions options = Small();
   options.large = MiB(3);
   EXPECT_CODE(MeasureLink(*devices[0], options), core::ErrorCode::kInvalidArgument);
 }
 
 TEST(StreamCostsTest, CallsCostTime) {
-  const auto devices = device::OpenHostDevices({});
+  const auto devices = OpenHostDevices({});
   const auto costs = MeasureStreamCosts(*devices[0], nullptr, 100);
   ASSERT_OK(costs);
   EXPECT_GT(costs->signal_after, 0);
@@ -58,4 +58,4 @@ TEST(StreamCostsTest, CallsCostTime) {
 }
 
 }  // namespace
-}  // namespace ravenstore::bench
+}  // namespace ravenstore::device

@@ -1,6 +1,6 @@
-// What this machine's links can do, measured in this process: the bounds that a figure of the store
-// is judged against. They are measured in the same run as the figure, because links differ between
-// machines and with what else these do.
+// What this machine's links can do, measured in this process. The daemon does it once as it starts,
+// so that the planner weighs copies by what they take here. A benchmark does it beside each figure
+// that it judges by them, because links differ between machines and with what else these do.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "core/types.h"
 #include "device/device.h"
 
-namespace ravenstore::bench {
+namespace ravenstore::device {
 
 // Bytes per second.
 struct LinkBounds {
@@ -33,7 +33,7 @@ struct LinkBoundsOptions {
 // Measures `device` through its channels. Takes `window` bytes of the device and of host memory for
 // as long as it runs.
 // Errors: those of the device.
-core::Result<LinkBounds> MeasureLink(device::Device& device, const LinkBoundsOptions& options);
+core::Result<LinkBounds> MeasureLink(Device& device, const LinkBoundsOptions& options);
 
 // What stream calls cost the calling CPU, in nanoseconds: the median over single calls.
 struct StreamCosts {
@@ -43,7 +43,6 @@ struct StreamCosts {
 };
 
 // Measures them on `stream` (not a capturing one) of `device`.
-core::Result<StreamCosts> MeasureStreamCosts(device::Device& device, device::StreamHandle stream,
-                                             int calls);
+core::Result<StreamCosts> MeasureStreamCosts(Device& device, StreamHandle stream, int calls);
 
-}  // namespace ravenstore::bench
+}  // namespace ravenstore::device

@@ -1,4 +1,4 @@
-#include "bench/link_bounds.h"
+#include "device/link_bounds.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -14,16 +14,9 @@
 
 #include "device/reservation.h"
 
-namespace ravenstore::bench {
+namespace ravenstore::device {
 namespace {
 
-using core::Bytes;
-using core::Result;
-using core::Status;
-using device::Arena;
-using device::Channel;
-using device::Direction;
-using device::Word;
 using Clock = std::chrono::steady_clock;
 
 // A page of words that the device knows.
@@ -31,9 +24,9 @@ class WordPage {
  public:
   static constexpr Bytes kBytes = core::KiB(4);
 
-  static Result<std::unique_ptr<WordPage>> Make(device::Device& device) {
-    RAVEN_ASSIGN_OR_RETURN(device::Reservation range, device::Reservation::Make(kBytes));
-    RAVEN_ASSIGN_OR_RETURN(auto memory, device::NewMemory(kBytes));
+  static Result<std::unique_ptr<WordPage>> Make(Device& device) {
+    RAVEN_ASSIGN_OR_RETURN(Reservation range, Reservation::Make(kBytes));
+    RAVEN_ASSIGN_OR_RETURN(auto memory, NewMemory(kBytes));
     RAVEN_RETURN_IF_ERROR(range.Map(Bytes{0}, kBytes, memory.get()));
     RAVEN_ASSIGN_OR_RETURN(auto registration, device.RegisterWords(range.base(), kBytes));
     return std::unique_ptr<WordPage>(new WordPage(std::move(range), std::move(registration)));
@@ -41,11 +34,11 @@ class WordPage {
   Word* word(size_t index) { return reinterpret_cast<Word*>(range_.base()) + index; }
 
  private:
-  WordPage(device::Reservation range, std::unique_ptr<device::Registration> registration)
+  WordPage(Reservation range, std::unique_ptr<Registration> registration)
       : range_(std::move(range)), registration_(std::move(registration)) {}
 
-  device::Reservation range_;
-  std::unique_ptr<device::Registration> registration_;
+  Reservation range_;
+  std::unique_ptr<Registration> registration_;
 };
 
 // One direction: a channel that keeps copies of one size queued between two windows.
@@ -132,7 +125,7 @@ double MedianNanoseconds(std::vector<Clock::duration> samples) {
 
 }  // namespace
 
-Result<LinkBounds> MeasureLink(device::Device& device, const LinkBoundsOptions& options) {
+Result<LinkBounds> MeasureLink(Device& device, const LinkBoundsOptions& options) {
   const Bytes half(options.window.count() / 2);
   const bool fits = half.count() % options.large.count() == 0 &&
                     options.large.count() % options.small.count() == 0;
@@ -163,8 +156,7 @@ Result<LinkBounds> MeasureLink(device::Device& device, const LinkBoundsOptions& 
   return bounds;
 }
 
-Result<StreamCosts> MeasureStreamCosts(device::Device& device, device::StreamHandle handle,
-                                       int calls) {
+Result<StreamCosts> MeasureStreamCosts(Device& device, StreamHandle handle, int calls) {
   RAVEN_ASSIGN_OR_RETURN(auto words, WordPage::Make(device));
   RAVEN_ASSIGN_OR_RETURN(auto stream, device.WrapStream(handle));
   // Calls are made in small groups and the stream is let run dry in between: a full launch queue
@@ -196,4 +188,4 @@ Result<StreamCosts> MeasureStreamCosts(device::Device& device, device::StreamHan
   return costs;
 }
 
-}  // namespace ravenstore::bench
+}  // namespace ravenstore::device
