@@ -56,6 +56,8 @@ struct Arena {
   // What slabs were given back for, so that a request of this arena gets its own: of that, what is
   // not added yet. Whoever asks later leaves it alone.
   Bytes claim;
+  // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
+  bool taking = false;
   bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
   Bytes Vacating() const {
     Bytes sum;

@@ -321,6 +321,7 @@ void Planner::State::Dequeue(const Request& given) {
   std::erase(arena->waiting, request.id);
   if (request.fail_fast) --arena->impatient;
   EndClaim(*arena);
+  arena->taking = false;
   arena->reclaim_wait = {};
   arena->reclaim_after = {};
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);

@@ -372,6 +372,7 @@ void Planner::State::On(const CopiedOut& event) {
   device.out -= tensor->size;
   --device.outs;
   HostRoomCame();
+  if (std::exchange(taking_held_, false)) TouchWaiting();
   if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) {
@@ -429,6 +430,7 @@ void Planner::State::On(const Cleaned& event) {
   device.out -= tensor->size;
   --device.outs;
   HostRoomCame();
+  if (std::exchange(taking_held_, false)) TouchWaiting();
   if (tensor->waiting) TouchWaiting();
   Arena* arena = ArenaOf(*tensor);
   tensor->cleaning = false;

@@ -36,17 +36,12 @@ constexpr size_t kReadyBlocks = 256;
 // The largest create is forgotten over so many.
 constexpr uint64_t kReadyFor = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
-constexpr uint64_t kUsefulExcess = 2;
+constexpr uint64_t kUsefulExcess = 4;
 // The most that lived is forgotten over so many creates.
 constexpr uint64_t kMostLivedFor = 16384;
 
 double Seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
-}
-
-// Without a copy: it is not needed, is on the host as it is, or is made anew more cheaply.
-bool CanDrop(const Tensor& tensor) {
-  return tensor.never || !tensor.dirty() || tensor.recompute > 0;
 }
 }  // namespace
 
@@ -218,7 +213,10 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (arena.adding) return true;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   if (AddSlabFor(arena, need)) return true;
-  if (arena.leaving > arena.leaving_slabs || arena.renewing) {
+  if (arena.taking) {
+    const Device& device = devices_[ToInt(arena.device)];
+    if (device.out * 2 >= options_.in_flight) return taking_held_ = true;
+  } else if (arena.leaving > arena.leaving_slabs || arena.renewing) {
     EvictAhead(arena, request);
     return true;
   }

@@ -13,15 +13,14 @@ constexpr size_t kMostEvictedAtOnce = 4096;
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;
 // An arena grows by this part of itself: each slab takes time to make.
-constexpr uint64_t kGrowthShare = 16;
-// A request needs so many, unless what is there can be had in fewer than kSlabsForAll: of few large
-// slabs a tensor in use would keep too much from the others.
-constexpr uint64_t kSlabsForOne = 2;
-constexpr uint64_t kSlabsForAll = 8;
+constexpr uint64_t kGrowthShare = 12;
+// A budget is held in more slabs than so many: of few large ones a tensor in use would keep too
+// much from the others.
+constexpr uint64_t kLeastSlabs = 8;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
 // Others give slabs up ahead of need for so much less harm.
-constexpr double kTakenShare = 0.5;
+constexpr double kTakenShare = 0.25;
 constexpr Duration kTakeRetry = std::chrono::microseconds(200);
 // Ranges without memory, and blocks of slabs, looked at in one search.
 constexpr int kRangesTried = 64;
@@ -134,8 +133,8 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   // could not, but each takes time.
   const Bytes budget =
       Least(clients_.at(arena.client)->budgets.device, devices_[ToInt(arena.device)].limit);
-  const Bytes most = std::max(SlabSize(arena), Least(Bytes(place->missing.count() / kSlabsForOne),
-                                                     Bytes(budget.count() / kSlabsForAll)));
+  const Bytes most =
+      std::max(SlabSize(arena), Least(place->missing, Bytes(budget.count() / kLeastSlabs)));
   const Bytes slab =
       RoundDown(Least(most.RoundUp(options_.granularity), left, place->room), options_.granularity);
   AddSlabAt(arena, place->offset, slab);
@@ -298,6 +297,23 @@ bool Planner::State::Vacate(Arena& arena, const std::vector<Range>& pieces,
   return true;
 }
 
+bool Planner::State::LeaveToLater(DeviceId id, bool some_go, std::vector<Emptying>* slabs) const {
+  const Device& device = devices_[ToInt(id)];
+  Bytes out = device.out;
+  uint32_t outs = device.outs;
+  return std::erase_if(*slabs, [&](const Emptying& one) {
+           Bytes copied;
+           for (const uint32_t row : one.rows) {
+             if (!CanDrop(catalog_[row])) copied += catalog_[row].size;
+           }
+           if (copied == Bytes{0}) return false;
+           if (std::exchange(some_go, true) && !UnderCopyLimit(out, outs, copied)) return true;
+           out += copied;
+           ++outs;
+           return false;
+         }) > 0;
+}
+
 bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take take) {
   if (now_ < arena.backoff_until) return false;
   const auto place = PlaceForSlab(arena, need);
@@ -317,7 +333,13 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
     sum += one.piece.second;
     harm += one.harm;
   }
-  if (harm > at_most || (sum < wanted && take != Take::kSome)) return false;
+  if (slabs.empty() || harm > at_most || (sum < wanted && take != Take::kSome)) return false;
+  if (take != Take::kSome) {
+    const bool more = LeaveToLater(arena.device, going > Bytes{0}, &slabs);
+    arena.taking = more && !arena.waiting.empty();
+    taking_held_ |= arena.taking;
+    if (slabs.empty()) return true;
+  }
   std::stable_sort(slabs.begin(), slabs.end(), [](const Emptying& a, const Emptying& b) {
     return InOrder()(a.arena, b.arena);
   });

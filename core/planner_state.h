@@ -237,6 +237,9 @@ class Planner::State {
   void FindEmptyable(Arena& arena, const Range& spared, std::vector<Emptying>* found) const;
   // Of these, those of the least harm that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
+  // Takes those out whose copies the link would not begin with yet, so that memory that comes free
+  // meanwhile spares them; not all, unless `some_go` already. True if there are any.
+  bool LeaveToLater(DeviceId device, bool some_go, std::vector<Emptying>* slabs) const;
   // Begins to empty slabs, so that they can be given back; those of one arena stand together.
   bool Vacate(const std::vector<Emptying>& chosen);
   bool Vacate(Arena& arena, const std::vector<Range>& pieces, std::vector<uint32_t> rows);
@@ -305,6 +308,10 @@ class Planner::State {
   void Charge(Arena& arena, Bytes size);
   void Refund(Arena& arena, Bytes size);
 
+  // Without a copy: it is not needed, is on the host as it is, or is made anew more cheaply.
+  static bool CanDrop(const Tensor& tensor) {
+    return tensor.never || !tensor.dirty() || tensor.recompute > 0;
+  }
   // The client itself said when it is needed.
   static bool IsHinted(const Tensor& tensor) {
     return tensor.use_kind == UseKind::kOrder ||
@@ -350,6 +357,7 @@ class Planner::State {
   // Tensors that had to leave needed spare copies' room lately: none are made ahead before.
   Tick host_short_until_{};
   bool demand_held_ = false;  // a fetch waits for the copies of others to end
+  bool taking_held_ = false;  // slabs are to be emptied once fewer copies are under way
   bool host_wanted_ = false;  // a tensor could not leave for want of host room
   uint64_t spare_copies_noted_ = 0;
   // Ordered, as everything that is walked: the same events give the same plans.

@@ -106,6 +106,25 @@ TEST(PlannerSlabsTest, AClientThatMissesItsTensorsLessGivesWay) {
   EXPECT_EQ(s.Held(), MiB(16));
 }
 
+// What the link would only come to later may be spared: memory comes free meanwhile.
+TEST(PlannerSlabsTest, SlabsAreEmptiedForOthersNoFasterThanTheLinkTakesThem) {
+  Script s({.capacity = KiB(32), .slab = KiB(4), .in_flight = KiB(4)});
+  const ClientId mine = s.me();
+  const ClientId others = s.world().Attach(Script::kTenant, {.device = KiB(32), .host = KiB(1024)});
+  s.As(others);
+  for (int i = 0; i < 6; ++i) s.Make("B" + std::to_string(i), KiB(4));
+  s.As(mine).Create("D", KiB(8)).Create("E", KiB(16));
+  ASSERT_EQ(s.StateOf("E"), State::kWaiting);
+  EXPECT_EQ(s.world().copies().size(), 1u);
+  s.Free("B5").Free("B4").Free("B3");
+  EXPECT_EQ(s.StateOf("E"), State::kWaiting);
+  s.CopyDone("B0");
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+  EXPECT_TRUE(s.world().copies().empty());
+  EXPECT_EQ(s.StateOf("B1"), State::kIdle);
+  EXPECT_EQ(s.StateOf("B2"), State::kIdle);
+}
+
 TEST(PlannerSlabsTest, ALoweredLimitEmptiesAllTheSlabsItTakesAtOnce) {
   Script s({.capacity = KiB(32), .slab = KiB(4)});
   for (int i = 0; i < 8; ++i) s.Make("T" + std::to_string(i), KiB(4));
