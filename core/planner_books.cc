@@ -270,7 +270,7 @@ void Planner::State::Finish(Tensor& tensor) {
     SetInUse(tensor, false);
     --client->tensors;
     arena->live -= tensor.size;
-    client->slots[ToInt(tensor.slot)] = kNoTensor;
+    client->slots[ToInt(tensor.slot)] = kNoRow;
     plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
     Touch(arena);
   }
@@ -388,7 +388,8 @@ std::string Planner::State::WhoHolds(const Request& request) const {
 TensorId Planner::State::Find(ClientId client, SlotId slot) const {
   const auto found = clients_.find(client);
   if (found == clients_.end() || ToInt(slot) >= found->second->slots.size()) return kNoTensor;
-  return found->second->slots[ToInt(slot)];
+  const uint32_t row = found->second->slots[ToInt(slot)];
+  return row == kNoRow ? kNoTensor : catalog_[row].id;
 }
 
 TensorView Planner::State::ViewOf(const Tensor& tensor) const {

@@ -95,21 +95,21 @@ void Planner::State::On(const ClientGone& event) {
     Refund(*arena, arena->charged);
   }
   tenants_.at(client->tenant).host_used -= client->host_used;
-  const std::vector<TensorId> slots = std::move(client->slots);
+  const std::vector<uint32_t> slots = std::move(client->slots);
   const std::unique_ptr<Client> gone = std::move(clients_.at(event.client));
   clients_.erase(event.client);
   last_found_ = nullptr;
   std::erase_if(touched_, [&](Arena* arena) { return arena->client == event.client; });
-  for (const TensorId id : slots) {
-    Tensor* tensor = catalog_.Find(id);
-    if (tensor == nullptr) continue;
-    tensor->heap_position = kNotInHeap;  // its index goes with the arena
-    tensor->listed = false;
-    tensor->device_block = ExtentMap::kNone;
-    if (tensor->copying) {
-      tensor->orphan = true;  // its place in the host pool may still be written
+  for (const uint32_t row : slots) {
+    if (row == kNoRow) continue;
+    Tensor& tensor = catalog_[row];
+    tensor.heap_position = kNotInHeap;  // its index goes with the arena
+    tensor.listed = false;
+    tensor.device_block = ExtentMap::kNone;
+    if (tensor.copying) {
+      tensor.orphan = true;  // its place in the host pool may still be written
     } else {
-      Finish(*tensor);
+      Finish(tensor);
     }
   }
   TouchWaiting();

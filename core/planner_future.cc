@@ -62,9 +62,9 @@ void Planner::State::Foretell(const Client& client, Tensor& tensor, int64_t posi
 
 void Planner::State::CorrelateWhatWasMade(Client& client) {
   for (size_t slot = 0; slot < std::min(client.slots.size(), Correlation::kMostStates); ++slot) {
-    const Tensor* tensor = catalog_.Find(client.slots[slot]);
-    if (tensor == nullptr) continue;
-    client.correlation.Used(tensor->logical.logical, tensor->id, client.forecast.position(),
+    if (client.slots[slot] == kNoRow) continue;
+    const Tensor& tensor = catalog_[client.slots[slot]];
+    client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.position(),
                             &missed_);
   }
 }

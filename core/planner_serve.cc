@@ -158,8 +158,8 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
     if (client.gets && client.tensors < kFewTensors) Correlate(client, tensor);
   }
   if (client.slots.size() <= ToInt(request.slot))
-    client.slots.resize(ToInt(request.slot) + 1u, kNoTensor);
-  client.slots[ToInt(request.slot)] = tensor.id;
+    client.slots.resize(ToInt(request.slot) + 1u, kNoRow);
+  client.slots[ToInt(request.slot)] = Catalog::RowOf(tensor.id);
   ++client.tensors;
   arena.live += tensor.size;
   arena.most_lived =

@@ -63,7 +63,7 @@ class Planner::State {
     std::priority_queue<Doubt, std::vector<Doubt>, std::greater<>> doubts;
     bool tells_times = false;                    // the last hint was a time
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
-    std::vector<TensorId> slots;
+    std::vector<uint32_t> slots;                 // the rows of its tensors; kNoRow: free
     // Requests that wait, and promised copies that have not arrived.
     uint32_t waits = 0;
     Tick waiting_since{};  // if waits > 0
@@ -74,6 +74,7 @@ class Planner::State {
     PlannerStats stats;
   };
   static constexpr uint64_t kFewTensors = 512;
+  static constexpr uint32_t kNoRow = ~uint32_t{0};
   struct Tenant {
     Budgets budgets;
     std::vector<Bytes> device_held;  // by device

@@ -43,7 +43,7 @@ Bytes RoundDown(Bytes bytes, Bytes unit) {
   return Bytes(bytes.count() / unit.count() * unit.count());
 }
 
-// The planner reckons with one link: the slowest device's. Costs some 40 ms a device, most of them
+// The planner reckons with one link: the slowest device's. Costs some 150 ms a device, most of them
 // for pinned memory.
 core::LinkModel MeasureLinks(const device::Devices& devices) {
   device::LinkBoundsOptions options;
