@@ -86,9 +86,10 @@ struct Explanation {
     kHintedOrder,
     kHintedNever,
     kLearned,
-    kLearnedFreed,   // it will be freed, not read
-    kCorrelated,     // it followed what its client used last before
-    kLastInFirstOut  // nothing is known yet; what was put last is expected first
+    kLearnedFreed,    // it will be freed, not read
+    kCorrelated,      // it followed what its client used last before
+    kLastInFirstOut,  // nothing is known yet; what was put last is expected first
+    kFirstInFirstOut  // the same, of what was made in a row; what was made first is
   };
   TensorView tensor;
   Future future = Future::kUnknown;
