@@ -100,7 +100,8 @@ double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
         if (Forecast::IsAssumed(tensor.use_key)) {
           // Last in, first out: it comes back in as long as it has lain idle, and what came after
           // it before.
-          distance = forecast_->SecondsIdle(tensor.use_key, now);
+          const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
+          distance = (idle + 1.0) * forecast_->seconds_per_position();
           break;
         }
         distance = static_cast<double>(std::abs(tensor.use_key - forecast_->position()) + 1) *
@@ -145,13 +146,11 @@ bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits
   return limits.later_than == nullptr || IsLater(tensor, *limits.later_than, now);
 }
 
-// The i-th of those of the heap that may leave first. What is never used stands in the order that
-// is assumed; where last in, first out does not hold the last in leave first.
+// The i-th of those of the heap that may leave first. What is never used is assumed to come back
+// last in, first out, and stands in that order; where that does not hold the last in leave first.
 uint32_t EvictionIndex::RowAt(uint8_t heap, const IndexedHeap& rows, size_t i) const {
   const bool assumed = heap >= (kKinds - 1) * kSizeClasses * 2;
-  const Tensor& first = (*catalog_)[rows[0]];
-  const bool backwards = assumed && !Forecast::IsInOrder(first.use_key) && IsRefuted(first);
-  return backwards ? rows[rows.size() - 1 - i] : rows[i];
+  return assumed && IsRefuted((*catalog_)[rows[0]]) ? rows[rows.size() - 1 - i] : rows[i];
 }
 
 std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel& link,

@@ -8,10 +8,6 @@ namespace ravenstore::core {
 namespace {
 constexpr uint8_t kSure = 3;
 constexpr int kLifoMost = 8;
-// Accesses that are closer than this, in the client's own time, have no computing between them.
-constexpr int64_t kNoComputing = 10'000;  // ns
-// So many in a row are more than a layer saves.
-constexpr int64_t kRow = 16;
 // A client that is foretold worse than this is not foretold.
 constexpr double kAccurate = 0.85;
 // An iteration of fewer creates is none.
@@ -35,9 +31,6 @@ uint32_t Forecast::Identify(NameId name, Bytes size) {
 void Forecast::Access(Tick now, Tick own_time) {
   ++position_;
   rhythm_.Access(own_time);
-  const bool at_once = position_ > 1 && (own_time - last_own_time_).count() < kNoComputing;
-  in_a_row_ = at_once ? in_a_row_ + 1 : 0;
-  last_own_time_ = own_time;
   if (last_access_ != Tick::max()) {
     const double gap = std::chrono::duration<double>(now - last_access_).count();
     if (gap < kLongestGapSeconds)
@@ -113,9 +106,8 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   return was_told ? std::optional(close) : std::nullopt;
 }
 
-std::optional<bool> Forecast::Got(LogicalUse* use, int64_t told, Tick now, Tick own_time) {
+std::optional<bool> Forecast::Got(LogicalUse* use, Tick now, Tick own_time) {
   Access(now, own_time);
-  got_in_order_ |= IsAssumed(told) && IsInOrder(told);
   // Going back in time, from get to get, is last in, first out.
   if (use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;
@@ -137,10 +129,7 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   if (record != records_.end() && record->second.confidence > 0 &&
       AccuracyOf(record->second) >= kAccurate)
     return {Source::kLearned, record->second.freed, position_ + record->second.distance};
-  const int64_t put = OrderedTime(last_own_time_);
-  if (use->use == 0 && use->gets == 0 && in_a_row_ >= kRow && !got_in_order_)
-    return {Source::kFirstInFirstOut, false, (kFar - put + in_a_row_ * kNoComputing) | 1};
-  if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, (kFar - put) & ~int64_t{1}};
+  if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - position_};
   return {};
 }
 

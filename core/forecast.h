@@ -7,10 +7,8 @@
 // to its free) is remembered, for the third and all later ones together; the next time round it is
 // what is predicted. A prediction that turns
 // out wrong costs confidence, and without confidence nothing is predicted. Before anything is
-// known, what was put last is expected back first, as backward passes do, as long as that holds;
-// and of many that were made with no computing between them, as weights and tables are, what was
-// made first, until the first of them is got. A client that does not repeat itself is told so by
-// its predictions, and left alone.
+// known, what was put last is expected back first, as backward passes do, as long as that holds. A
+// client that does not repeat itself is told so by its predictions, and left alone.
 //
 // Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
 // et al., ASPLOS 2023) for learning by logical identity instead of address.
@@ -40,7 +38,7 @@ struct LogicalUse {
 
 class Forecast {
  public:
-  enum class Source : uint8_t { kNothing, kLearned, kLastInFirstOut, kFirstInFirstOut };
+  enum class Source : uint8_t { kNothing, kLearned, kLastInFirstOut };
   struct Told {
     Source source = Source::kNothing;
     bool freed = false;    // not read again: freed at the position
@@ -49,9 +47,8 @@ class Forecast {
 
   // A client's access now, which in its own time is `own_time`.
   void Created(NameId name, Bytes size, LogicalUse* use, Tick now, Tick own_time);
-  // Whether what was told at the put came true; nothing if nothing was known. `told` is the
-  // position that it was told, 0 if none.
-  std::optional<bool> Got(LogicalUse* use, int64_t told, Tick now, Tick own_time);
+  // Whether what was told at the put came true; nothing if nothing was known.
+  std::optional<bool> Got(LogicalUse* use, Tick now, Tick own_time);
   Told Put(LogicalUse* use);
   void Freed(LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
@@ -62,18 +59,11 @@ class Forecast {
 
   // Whether a told position is an assumption and no more.
   static bool IsAssumed(int64_t position) { return position > kFar / 2; }
-  // Of what is assumed: first in, first out.
-  static bool IsInOrder(int64_t assumed) { return (assumed & 1) != 0; }
-  // How long it has lain idle, in the client's own time; of what is expected in order, what was
-  // made later a little longer.
-  double SecondsIdle(int64_t assumed, Tick own_time) const {
-    return static_cast<double>(OrderedTime(own_time) - (kFar - assumed)) * 1e-9;
-  }
 
   // Whether what was told has turned out wrong: the assumption does not hold, or the time has come
   // and gone.
   bool Refutes(const LogicalUse& use, int64_t position) const {
-    if (IsAssumed(position)) return IsInOrder(position) ? got_in_order_ : lifo_ < kLifoHolds;
+    if (IsAssumed(position)) return lifo_ < kLifoHolds;
     return LatestFor(use, position) < position_;
   }
   // When a told position has come and gone for good.
@@ -104,7 +94,7 @@ class Forecast {
  private:
   static constexpr size_t kMostRecords = 1 << 18;
   static constexpr uint8_t kUsesKept = 3;
-  static constexpr int64_t kFar = int64_t{1} << 61;
+  static constexpr int64_t kFar = int64_t{1} << 40;
   static constexpr int64_t kLate = 8;
 
   struct Record {
@@ -121,10 +111,6 @@ class Forecast {
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
   void Access(Tick now, Tick own_time);
-  // In nanoseconds, and different at every access.
-  int64_t OrderedTime(Tick own_time) const {
-    return own_time.time_since_epoch().count() + 2 * position_;
-  }
   void InferStep();
   void BeginIteration();
 
@@ -141,10 +127,6 @@ class Forecast {
   bool freeing_ = false;                          // the last change of live_ was a free
   uint64_t created_ = 0;                          // since the iteration began
   std::unordered_map<uint64_t, uint32_t> turns_;  // how often frees ended with so many alive
-
-  Tick last_own_time_{};       // of the last access
-  int64_t in_a_row_ = 0;       // accesses with no computing between them, the last included
-  bool got_in_order_ = false;  // one of those that were made in a row has been got
 
   static constexpr int kLifoHolds = 4;
   int lifo_ = kLifoHolds;      // saturating: whether what was put last comes back first

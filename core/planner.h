@@ -86,10 +86,9 @@ struct Explanation {
     kHintedOrder,
     kHintedNever,
     kLearned,
-    kLearnedFreed,    // it will be freed, not read
-    kCorrelated,      // it followed what its client used last before
-    kLastInFirstOut,  // nothing is known yet; what was put last is expected first
-    kFirstInFirstOut  // the same, of what was made in a row; what was made first is
+    kLearnedFreed,   // it will be freed, not read
+    kCorrelated,     // it followed what its client used last before
+    kLastInFirstOut  // nothing is known yet; what was put last is expected first
   };
   TensorView tensor;
   Future future = Future::kUnknown;

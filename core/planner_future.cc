@@ -161,11 +161,7 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
       break;
     case UseKind::kOrder: why.future = Future::kHintedOrder; break;
     case UseKind::kLearned:
-      if (Forecast::IsAssumed(tensor.use_key)) {
-        why.future = Forecast::IsInOrder(tensor.use_key) ? Future::kFirstInFirstOut
-                                                         : Future::kLastInFirstOut;
-        return why;
-      }
+      if (Forecast::IsAssumed(tensor.use_key)) return why.future = Future::kLastInFirstOut, why;
       ExplainPrediction(client, tensor, &why);
       why.needed_in = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
           static_cast<double>(std::max<int64_t>(0, tensor.use_key - client.forecast.position())) *
@@ -214,9 +210,7 @@ void Planner::State::CountGet(Tensor& tensor) {
   if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
-  const auto told = client.forecast.Got(&tensor.logical,
-                                        tensor.use_kind == UseKind::kLearned ? tensor.use_key : 0,
-                                        now_, OwnTime(client));
+  const auto told = client.forecast.Got(&tensor.logical, now_, OwnTime(client));
   if (!std::exchange(client.gets, true) && client.tensors <= kFewTensors)
     CorrelateWhatWasMade(client);
   Correlate(client, tensor);

@@ -141,8 +141,6 @@ std::string FutureText(const core::Explanation& why) {
     case Future::kCorrelated: return "it followed what its client used last before";
     case Future::kLastInFirstOut:
       return "nothing is learned yet: what was put last is expected first";
-    case Future::kFirstInFirstOut:
-      return "nothing is learned yet: of what was made in a row the first is expected first";
   }
   return "unknown";
 }

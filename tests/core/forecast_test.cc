@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <random>
 #include <vector>
 
@@ -10,7 +9,6 @@ namespace ravenstore::core {
 namespace {
 
 using Source = Forecast::Source;
-using std::chrono::milliseconds;
 
 // A program that makes tensors of one size, puts them, and gets and frees them in reverse.
 class Training {
@@ -37,7 +35,7 @@ class Training {
       }
     }
     for (const size_t i : order) {
-      forecast_.Got(&uses[i], 0, Tick(++now_), Tick(now_));
+      forecast_.Got(&uses[i], Tick(++now_), Tick(now_));
       if (told[i] == forecast_.position()) ++exact_;
       forecast_.Freed(&uses[i]);
     }
@@ -99,47 +97,6 @@ TEST(ForecastTest, BeforeAnythingIsKnownTheLastComesBackFirst) {
   EXPECT_GT(early.position, late.position);
 }
 
-// As weights are made, and embedding tables.
-TEST(ForecastTest, OfManyMadeInARowTheFirstComesBackFirst) {
-  Forecast forecast;
-  std::vector<LogicalUse> uses(40);
-  std::vector<Forecast::Told> told;
-  const Tick once{milliseconds(1)};
-  for (LogicalUse& use : uses) {
-    forecast.Created(kNoName, MiB(1), &use, once, once);
-    told.push_back(forecast.Put(&use));
-  }
-  EXPECT_EQ(told[8].source, Source::kLastInFirstOut);  // as many may be what a layer saves
-  for (size_t i = 30; i < told.size(); ++i) {
-    EXPECT_EQ(told[i].source, Source::kFirstInFirstOut);
-    EXPECT_GT(told[i].position, told[i - 1].position);
-    EXPECT_GT(told[i].position, told[8].position);
-  }
-  EXPECT_FALSE(forecast.Refutes(uses[30], told[30].position));
-  EXPECT_GT(forecast.SecondsIdle(told[31].position, once),
-            forecast.SecondsIdle(told[30].position, once));
-  // It is known to be wrong, or needed no more, once they are read.
-  forecast.Got(&uses[20], told[20].position, once, once);
-  EXPECT_TRUE(forecast.Refutes(uses[30], told[30].position));
-}
-
-TEST(ForecastTest, WhatLayersSaveInRowsComesBackLastFirst) {
-  Forecast forecast;
-  Tick now{milliseconds(1)};
-  int64_t before = std::numeric_limits<int64_t>::max();
-  for (int layer = 0; layer < 8; ++layer) {
-    for (int i = 0; i < 12; ++i) {
-      LogicalUse use;
-      forecast.Created(kNoName, MiB(1), &use, now, now);
-      const auto told = forecast.Put(&use);
-      EXPECT_EQ(told.source, Source::kLastInFirstOut);
-      EXPECT_LT(told.position, before);
-      before = told.position;
-    }
-    now += milliseconds(1);
-  }
-}
-
 TEST(ForecastTest, ATensorThatIsFreedUnreadIsForetoldSo) {
   Forecast forecast;
   for (int step = 0; step < 2; ++step) {
@@ -162,7 +119,7 @@ TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
   }
   for (int round = 0; round < 6; ++round) {
     for (auto& use : weights) {
-      forecast.Got(&use, 0, Tick{}, Tick{});
+      forecast.Got(&use, Tick{}, Tick{});
       const auto told = forecast.Put(&use);
       EXPECT_EQ(told.source == Source::kLearned, round >= 2) << "round " << round;
       if (round >= 2) EXPECT_EQ(told.position, forecast.position() + 10);
@@ -181,7 +138,7 @@ TEST(ForecastTest, WhoDoesNotRepeatItselfIsLeftAlone) {
   int known = 0;
   for (int i = 0; i < 2000; ++i) {
     LogicalUse& use = uses[random() % uses.size()];
-    forecast.Got(&use, 0, Tick{}, Tick{});
+    forecast.Got(&use, Tick{}, Tick{});
     known += i > 1000 && forecast.Put(&use).source == Source::kLearned;
   }
   EXPECT_LT(known, 20);

@@ -433,15 +433,6 @@ TEST(PlannerTest, AFailedCopyThatWasPromisedLosesTheTensor) {
   EXPECT_EQ(s.StateOf("A"), State::kFreed);
 }
 
-// Before any is read: what was made first is likely read first.
-TEST(PlannerTest, OfManyMadeInARowTheLastLeaveFirst) {
-  Script s({.capacity = KiB(40), .slab = KiB(4)});
-  for (int i = 0; i < 40; ++i) s.Make("T" + std::to_string(i), KiB(1));
-  s.Create("N", KiB(4));
-  for (int i = 0; i < 40; ++i)
-    EXPECT_EQ(s.StateOf("T" + std::to_string(i)), i < 36 ? State::kIdle : State::kLeaving) << i;
-}
-
 // ---- Pre-cleaning.
 
 TEST(PlannerTest, PrecleansOnlyUnderPressure) {
