@@ -220,11 +220,10 @@ struct CopyOut {
   Bytes from;  // offset in the client's arena
   Bytes to;    // offset in the host pool
   Bytes size;
-  bool urgent;  // a request waits for the room
   // The client waits in a get on another device: its lease is Fetching, nothing may touch the
   // tensor, and the copy commits unless the client is gone.
   bool held = false;
-  ClientId behalf{};  // of an urgent one: who waits for the room
+  ClientId behalf{};  // who waits for the room
 };
 // Copy without taking it off. Answer: Cleaned.
 struct Clean {

@@ -5,10 +5,10 @@
 // iteration). Time is counted in positions: creates and gets of the client, which no stall
 // stretches. For the n-th use of a logical tensor in an iteration the distance to its next use (or
 // to its free) is remembered, for the third and all later ones together; the next time round it is
-// what is predicted. A prediction that turns
-// out wrong costs confidence, and without confidence nothing is predicted. Before anything is
-// known, what was put last is expected back first, as backward passes do, as long as that holds. A
-// client that does not repeat itself is told so by its predictions, and left alone.
+// what is predicted. A prediction that turns out wrong costs confidence, and without confidence
+// nothing is predicted. Before anything is known, what was put last is expected back first, as
+// backward passes do, as long as that holds. A client that does not repeat itself is told so by its
+// predictions, and left alone.
 //
 // Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
 // et al., ASPLOS 2023) for learning by logical identity instead of address.

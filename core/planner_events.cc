@@ -368,12 +368,7 @@ void Planner::State::On(const Dropped& event) {
 void Planner::State::On(const CopiedOut& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
-  Device& device = devices_[ToInt(tensor->device)];
-  device.out -= tensor->size;
-  --device.outs;
-  HostRoomCame();
-  if (std::exchange(taking_held_, false)) TouchWaiting();
-  if (tensor->waiting) TouchWaiting();
+  EndCopyOut(*tensor);
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) {
     EndLeaving(*arena, *tensor);
@@ -426,12 +421,7 @@ void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
 void Planner::State::On(const Cleaned& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
-  Device& device = devices_[ToInt(tensor->device)];
-  device.out -= tensor->size;
-  --device.outs;
-  HostRoomCame();
-  if (std::exchange(taking_held_, false)) TouchWaiting();
-  if (tensor->waiting) TouchWaiting();
+  EndCopyOut(*tensor);
   Arena* arena = ArenaOf(*tensor);
   tensor->cleaning = false;
   if (arena != nullptr) arena->index.EndCleaning(*tensor);

@@ -26,8 +26,6 @@ constexpr Duration kRenewal = std::chrono::microseconds(500);
 constexpr uint64_t kLargeShare = 8;  // an eighth
 // Where nothing is known, all but an eighth of what an arena holds is cleaned.
 constexpr uint64_t kCleanOf = 8;
-// So much of what may be in flight is evicted ahead of a create that waits.
-constexpr uint64_t kAheadShare = 2;  // a half
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
 // A create is followed by another within so long, or not at once.
@@ -214,8 +212,10 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   if (AddSlabFor(arena, need)) return true;
   if (arena.taking) {
-    const Device& device = devices_[ToInt(arena.device)];
-    if (device.out * 2 >= options_.in_flight) return taking_held_ = true;
+    if (devices_[ToInt(arena.device)].out >= AheadMost()) {
+      taking_held_ = true;
+      return true;
+    }
   } else if (arena.leaving > arena.leaving_slabs || arena.renewing) {
     EvictAhead(arena, request);
     return true;
@@ -242,15 +242,14 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
 // A create that waits for copies is followed by another: the link goes on meanwhile with what
 // leaves next.
 void Planner::State::EvictAhead(Arena& arena, const Request& request) {
-  const Bytes most(options_.in_flight.count() / kAheadShare);
-  if (request.is_fetch() || arena.copying_out == 0 || request.size > most) return;
-  if (devices_[ToInt(arena.device)].out >= most) return;
+  if (request.is_fetch() || arena.copying_out == 0 || request.size > AheadMost()) return;
+  if (devices_[ToInt(arena.device)].out >= AheadMost()) return;
   EvictRun(arena, request.size.RoundUp(kExtentAlignment), {.useful = GrowthOf(arena, request.size)},
            SpareCopies::kKeep);
 }
 
-// What a client that takes tensor after tensor will want: up to the most that lived lately, and as
-// much again as it wants now.
+// What a client that takes tensor after tensor will want: up to the most that lived lately, and
+// several times what it wants now.
 Bytes Planner::State::GrowthOf(const Arena& arena, Bytes need) const {
   return std::max(need * kUsefulExcess, arena.most_lived - arena.live);
 }
@@ -373,14 +372,25 @@ bool Planner::State::BringAway(Tensor& tensor) {
 
 void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
   ++arena.copying_out;
+  BeginCopyOut(tensor);
+  plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
+                           host_.OffsetOf(tensor.host_block), tensor.size, held, Behalf(tensor)});
+}
+
+void Planner::State::BeginCopyOut(Tensor& tensor) {
   tensor.put_seen = false;
-  Device& device = devices_[ToInt(arena.device)];
+  Device& device = devices_[ToInt(tensor.device)];
   device.out += tensor.size;
   ++device.outs;
   Count(tensor.client, &PlannerStats::out, tensor.size);
-  plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                           host_.OffsetOf(tensor.host_block), tensor.size, true, held,
-                           Behalf(tensor)});
+}
+
+void Planner::State::EndCopyOut(const Tensor& tensor) {
+  Device& device = devices_[ToInt(tensor.device)];
+  device.out -= tensor.size;
+  --device.outs;
+  HostRoomCame();
+  if (std::exchange(taking_held_, false) || tensor.waiting) TouchWaiting();
 }
 
 void Planner::State::Prefetch(Arena& arena) {
@@ -478,18 +488,15 @@ bool Planner::State::CleanNextRun(Arena& arena) {
 }
 
 bool Planner::State::CleanAhead(Arena& arena, Tensor& tensor) {
-  Device& device = devices_[ToInt(arena.device)];
+  const Device& device = devices_[ToInt(arena.device)];
   if (now_ >= arena.pressed_until && !KnowsAhead(tensor)) return false;
   if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return false;
   if (!AllocateHost(tensor, SpareCopies::kKeep)) return false;
   tensor.copying = true;
   tensor.cleaning = true;
   arena.index.BeginCleaning(tensor);
-  tensor.put_seen = false;
   Reindex(tensor);
-  device.out += tensor.size;
-  ++device.outs;
-  Count(tensor.client, &PlannerStats::out, tensor.size);
+  BeginCopyOut(tensor);
   plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
                          host_.OffsetOf(tensor.host_block), tensor.size});
   return true;

@@ -171,6 +171,9 @@ class Planner::State {
   // For a fetch on another device than the tensor's: false while it has not left there.
   bool BringAway(Tensor& tensor);
   void StartCopyOut(Arena& arena, Tensor& tensor, bool held);
+  // The books of any copy to the host, whether the tensor leaves with it or not.
+  void BeginCopyOut(Tensor& tensor);
+  void EndCopyOut(const Tensor& tensor);
   // How much harm slabs may do that move in place of a run's leaving.
   double WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const;
   void Prefetch(Arena& arena);
@@ -305,6 +308,8 @@ class Planner::State {
   // Answers a fetch of what is on its device, or on its way there.
   void PromiseInPlace(Tensor& tensor, bool arriving);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
+  // So much of what may be in flight is chosen ahead of need.
+  Bytes AheadMost() const { return Bytes(options_.in_flight.count() / 2); }
   void BackOff(Arena& arena);
   void Charge(Arena& arena, Bytes size);
   void Refund(Arena& arena, Bytes size);

@@ -193,8 +193,7 @@ void Loop::Do(const core::Drop& action) {
 }
 
 void Loop::Do(const core::CopyOut& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size,
-                  action.urgent ? std::optional(action.behalf) : std::nullopt,
+  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, action.behalf,
                   action.held ? Leave::kHeld : Leave::kYes);
 }
 

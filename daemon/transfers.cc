@@ -37,7 +37,11 @@ JobId TransferLane::Submit(std::vector<Piece> pieces, std::optional<core::Client
                .arrival = arrival,
                .arrival_value = arrival_value,
                .submitted = ipc::Now()};
-  (behalf ? demands_[*behalf] : background_).push_back(id);
+  if (behalf) {
+    demands_.Push(*behalf, id);
+  } else {
+    background_.push_back(id);
+  }
   return id;
 }
 
@@ -57,7 +61,7 @@ void TransferLane::Hurry(JobId id, core::ClientId behalf) {
   if (job.behalf) return;
   job.behalf = behalf;
   background_.erase(std::find(background_.begin(), background_.end(), id));
-  demands_[behalf].push_back(id);
+  demands_.Push(behalf, id);
 }
 
 bool TransferLane::Pump() {
@@ -89,27 +93,9 @@ bool TransferLane::Collect() {
   return any;
 }
 
-std::deque<JobId>* TransferLane::NextQueue() {
-  if (!demands_.empty()) {
-    const auto next = demands_.upper_bound(last_);
-    return &(next == demands_.end() ? demands_.begin() : next)->second;
-  }
-  if (!background_.empty()) return &background_;
-  return nullptr;
-}
-
-void TransferLane::Advance(JobId id, bool whole) {
-  const std::optional<core::ClientId> behalf = jobs_.at(id).behalf;
-  std::deque<JobId>& queue = behalf ? demands_.at(*behalf) : background_;
-  if (whole) queue.pop_front();
-  if (!behalf) return;
-  last_ = *behalf;
-  if (queue.empty()) demands_.erase(*behalf);
-}
-
 bool TransferLane::Enqueue() {
   bool any = false;
-  if (!channel_ && NextQueue() != nullptr) {
+  if (!channel_ && has_queued()) {
     if (auto opened = Open(); !opened.ok()) {
       spdlog::error("{}: no copy channel: {}", device_->info().uuid,
                     core::Describe(opened.error()));
@@ -117,12 +103,13 @@ bool TransferLane::Enqueue() {
       return true;
     }
   }
-  while (auto* queue = NextQueue()) {
+  while (has_queued()) {
     if (in_flight_.size() >= options_.in_flight_copies) break;
-    const JobId id = queue->front();
+    const bool demand = !demands_.empty();
+    const JobId id = demand ? demands_.Front() : background_.front();
     Job& job = jobs_.at(id);
     const Piece& piece = job.pieces[job.next];
-    const Bytes most = options_.InFlightOf(job.behalf.has_value());
+    const Bytes most = options_.InFlightOf(demand);
     if (!in_flight_.empty() && in_flight_bytes_ + piece.bytes > most) break;
     if (!channel_->Copy(piece.to, piece.from, piece.bytes).ok()) {
       FailAll();
@@ -133,7 +120,12 @@ bool TransferLane::Enqueue() {
     in_flight_.push_back({id, piece.bytes, last_signal_ + 1});
     in_flight_bytes_ += piece.bytes;
     ++job.pending;
-    Advance(id, ++job.next == job.pieces.size());
+    const bool whole = ++job.next == job.pieces.size();
+    if (demand) {
+      demands_.Advance(whole);
+    } else if (whole) {
+      background_.pop_front();
+    }
     if (!channel_->Signal(word_, ++last_signal_).ok()) {
       FailAll();
       return true;
@@ -164,7 +156,7 @@ void TransferLane::FailAll() {
   word_->store(last_signal_, std::memory_order_release);
   in_flight_.clear();
   in_flight_bytes_ = Bytes{0};
-  demands_.clear();
+  demands_.Clear();
   background_.clear();
   std::vector<JobId> failed;
   for (const auto& [id, job] : jobs_) failed.push_back(id);

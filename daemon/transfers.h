@@ -13,12 +13,12 @@
 #include <deque>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "core/turns.h"
 #include "core/types.h"
 #include "device/device.h"
 #include "proto/layout.h"
@@ -86,12 +86,9 @@ class TransferLane {
     uint64_t signal;  // done once *word_ >= signal
   };
 
+  bool has_queued() const { return !demands_.empty() || !background_.empty(); }
   bool Collect();
   bool Enqueue();
-  // The queue whose front is next, or null.
-  std::deque<JobId>* NextQueue();
-  // The front of that queue is enqueued as far as it goes now, or `whole`.
-  void Advance(JobId id, bool whole);
   void Finish(JobId id, bool ok);
   void FailAll();
 
@@ -104,8 +101,7 @@ class TransferLane {
 
   JobId next_job_ = 1;
   std::unordered_map<JobId, Job> jobs_;
-  std::map<core::ClientId, std::deque<JobId>> demands_;  // no empty ones
-  core::ClientId last_{};                                // whose demand went last
+  core::Turns<JobId> demands_;
   std::deque<JobId> background_;
   std::deque<InFlight> in_flight_;
   core::Bytes in_flight_bytes_;

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <optional>
 
+#include "core/turns.h"
 #include "core/types.h"
 #include "sim/hardware.h"
 
@@ -29,14 +29,18 @@ class Lane {
       : rate_(bytes_per_second), duplex_(hardware.duplex), per_copy_(hardware.per_copy) {}
 
   void Submit(const Job& job, bool demand) {
-    (demand ? demands_[job.behalf] : background_).push_back(job);
+    if (demand) {
+      demands_.Push(job.behalf, job);
+    } else {
+      background_.push_back(job);
+    }
   }
   // Moves the tensor's job among the demands, as far as it is not in flight.
   void Promote(core::TensorId tensor, core::ClientId behalf) {
     for (auto job = background_.begin(); job != background_.end(); ++job) {
       if (job->tensor != tensor) continue;
       job->behalf = behalf;
-      demands_[behalf].push_back(*job);
+      demands_.Push(behalf, *job);
       background_.erase(job);
       return;
     }
@@ -82,10 +86,7 @@ class Lane {
   void Enqueue() {
     while (!demands_.empty() || !background_.empty()) {
       const bool demand = !demands_.empty();
-      auto next = demands_.upper_bound(last_);
-      if (next == demands_.end()) next = demands_.begin();
-      auto& queue = demand ? next->second : background_;
-      Job& job = queue.front();
+      Job& job = demand ? demands_.Front() : background_.front();
       const core::Bytes chunk = std::min(job.left, demand ? kChunk : kBackgroundChunk);
       if (flight_.size() >= kCopiesInFlight) return;
       if (!flight_.empty() && flight_bytes_ + chunk > (demand ? kInFlight : kBackgroundInFlight))
@@ -93,18 +94,19 @@ class Lane {
       job.left -= chunk;
       flight_.push_back({job, chunk});
       flight_bytes_ += chunk;
-      if (job.left == core::Bytes{0}) queue.pop_front();
-      if (!demand) continue;
-      last_ = next->first;
-      if (queue.empty()) demands_.erase(next);
+      const bool whole = job.left == core::Bytes{0};
+      if (demand) {
+        demands_.Advance(whole);
+      } else if (whole) {
+        background_.pop_front();
+      }
     }
   }
 
   double rate_;
   double duplex_;
   core::Duration per_copy_;
-  std::map<core::ClientId, std::deque<Job>> demands_;
-  core::ClientId last_{};  // whose demand went last
+  core::Turns<Job> demands_;
   std::deque<Job> background_;
   std::deque<Piece> flight_;
   core::Bytes flight_bytes_;

@@ -252,7 +252,7 @@ void Simulator::Do(const core::CopyOut& action) {
   row.state = State::kLeaving;
   down_.Submit(
       {Lane::Kind::kOut, action.tensor, index, action.size, row.uses, row.writes, action.behalf},
-      action.urgent);
+      /*demand=*/true);
 }
 
 void Simulator::Do(const core::Clean& action) {
