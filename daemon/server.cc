@@ -43,13 +43,14 @@ Bytes RoundDown(Bytes bytes, Bytes unit) {
   return Bytes(bytes.count() / unit.count() * unit.count());
 }
 
-// The planner reckons with one link: the slowest device's. Costs some 150 ms a device, most of them
-// for pinned memory.
+// The planner reckons with one link: the slowest device's. Costs at most some 150 ms a device, most
+// of them for pinned memory.
 core::LinkModel MeasureLinks(const device::Devices& devices) {
   device::LinkBoundsOptions options;
   options.per_round = core::MiB(64);
   options.rounds = 2;
-  options.window = core::MiB(64);
+  options.window = core::MiB(32);
+  options.one_way = true;
   std::optional<core::LinkModel> slowest;
   for (const auto& device : devices) {
     const auto bounds = device::MeasureLink(*device, options);

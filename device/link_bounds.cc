@@ -1,7 +1,6 @@
 #include "device/link_bounds.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -150,6 +149,7 @@ Result<LinkBounds> MeasureLink(Device& device, const LinkBoundsOptions& options)
   LinkBounds bounds;
   RAVEN_ASSIGN_OR_RETURN(bounds.up, BestRate({&up}, options.large, options));
   RAVEN_ASSIGN_OR_RETURN(bounds.down, BestRate({&down}, options.large, options));
+  if (options.one_way) return bounds;
   RAVEN_ASSIGN_OR_RETURN(bounds.duplex, BestRate({&up, &down}, options.large, options));
   RAVEN_ASSIGN_OR_RETURN(bounds.up_queue, BestRate({&up}, options.small, options));
   RAVEN_ASSIGN_OR_RETURN(bounds.down_queue, BestRate({&down}, options.small, options));

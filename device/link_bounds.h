@@ -28,6 +28,7 @@ struct LinkBoundsOptions {
   // The pinned bytes that the copies go round in; at least two large copies and as much again for
   // the other direction, and as much on the device.
   core::Bytes window = core::MiB(128);
+  bool one_way = false;  // only `up` and `down`; the others stay 0
 };
 
 // Measures `device` through its channels. Takes `window` bytes of the device and of host memory for

@@ -33,6 +33,19 @@ TEST(LinkBoundsTest, NoLinkIsFasterThanItIs) {
   EXPECT_LE(bounds->duplex, 402e6);
 }
 
+TEST(LinkBoundsTest, OneWayIsAllThatIsMeasuredIfThatIsAsked) {
+  HostOptions host;
+  host.total = MiB(64);
+  host.bytes_per_second = 200e6;
+  LinkBoundsOptions options = Small();
+  options.one_way = true;
+  const auto bounds = MeasureLink(*OpenHostDevices(host)[0], options);
+  ASSERT_OK(bounds);
+  EXPECT_GT(bounds->up, 0);
+  EXPECT_GT(bounds->down, 0);
+  EXPECT_EQ(bounds->duplex + bounds->up_queue + bounds->down_queue, 0);
+}
+
 TEST(LinkBoundsTest, ABrokenLinkIsAnError) {
   HostOptions host;
   host.total = MiB(64);
