@@ -90,6 +90,10 @@ struct Arena {
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   Bytes live;           // of tensors that belong to this device, wherever they are
   Bytes most_lived;     // lately
+  Bytes least_used;     // of the map, lately
+  // The client fills its empty arena again: where the last new tensor ends. The next one follows,
+  // so that they lie in the order in which they were made, and leave in one piece.
+  std::optional<Bytes> next_place;
   // The largest create lately: so long are the runs that are copied out ahead.
   Bytes ready;
   Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next

@@ -116,7 +116,11 @@ class EvictionIndex {
   static constexpr int kKinds = 5;  // of UseKind, and what is learned but assumed
   struct Traits {
     Catalog* catalog;
-    int64_t Key(uint32_t row) const { return (*catalog)[row].use_key; }
+    // Of those needed at once the first that was made leaves first.
+    std::pair<int64_t, uint32_t> Key(uint32_t row) const {
+      const Tensor& tensor = (*catalog)[row];
+      return {tensor.use_key, ~static_cast<uint32_t>(ToInt(tensor.id) >> 32)};
+    }
     uint32_t& Position(uint32_t row) const { return (*catalog)[row].heap_position; }
   };
   struct Run {

@@ -7,6 +7,10 @@
 namespace ravenstore::core {
 
 namespace {
+uint64_t UnitsOf(Bytes size) {
+  return size.RoundUp(kExtentAlignment).count() / kExtentAlignment.count();
+}
+
 uint64_t FitKey(uint32_t size, uint32_t offset) {
   return uint64_t{size} << 32 | offset;
 }
@@ -171,11 +175,29 @@ bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
 }
 
 std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) {
-  const uint64_t units = size.RoundUp(kExtentAlignment).count() / kUnit;
+  const uint64_t units = UnitsOf(size);
   if (units == 0 || units > UINT32_MAX) return std::nullopt;
   const auto hole = free_.lower_bound({FitKey(static_cast<uint32_t>(units), 0), 0});
   if (hole == free_.end()) return std::nullopt;
-  const Block block = hole->second;
+  return Take(hole->second, units, owner);
+}
+
+std::optional<ExtentMap::Block> ExtentMap::AllocateAt(Bytes offset, Bytes size, uint32_t owner) {
+  if (size == Bytes{0} || FreeFrom(offset) < size) return std::nullopt;
+  const Block hole = At(offset);
+  if (OffsetOf(hole) != offset) return std::nullopt;
+  return Take(hole, UnitsOf(size), owner);
+}
+
+std::optional<ExtentMap::Block> ExtentMap::AllocateInMiddle(Bytes size, uint32_t owner) {
+  if (size == Bytes{0} || free_.empty()) return std::nullopt;
+  const Block hole = free_.rbegin()->second;
+  const uint32_t middle = blocks_[hole].size / 2;
+  if (UnitsOf(size) > blocks_[hole].size - middle) return std::nullopt;
+  return Take(middle > 0 ? Split(hole, middle) : hole, UnitsOf(size), owner);
+}
+
+ExtentMap::Block ExtentMap::Take(Block block, uint64_t units, uint32_t owner) {
   if (blocks_[block].size > units) Split(block, static_cast<uint32_t>(units));
   Become(block, Kind::kUsed);
   blocks_[block].owner = owner;

@@ -44,6 +44,10 @@ class ExtentMap {
   // The smallest hole that takes `size` (rounded up to kExtentAlignment), for `owner`; nullopt when
   // none does.
   std::optional<Block> Allocate(Bytes size, uint32_t owner);
+  // The same at `offset`, if a hole begins there that takes it.
+  std::optional<Block> AllocateAt(Bytes offset, Bytes size, uint32_t owner);
+  // The same in the middle of the largest hole.
+  std::optional<Block> AllocateInMiddle(Bytes size, uint32_t owner);
   void Free(Block block);
 
   Kind KindOf(Block block) const { return blocks_[block].kind; }
@@ -88,6 +92,8 @@ class ExtentMap {
     Kind kind;
   };
 
+  // The first `units` of a free block.
+  Block Take(Block block, uint64_t units, uint32_t owner);
   Block NewNode(Node node);
   void Insert(Block block);  // into the list of its kind
   void Erase(Block block);

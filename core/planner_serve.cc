@@ -35,8 +35,16 @@ constexpr size_t kReadyBlocks = 256;
 constexpr uint64_t kReadyFor = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
 constexpr uint64_t kUsefulExcess = 4;
-// The most that lived is forgotten over so many creates.
+// An arena is empty while all but so little of what ever comes free is one hole.
+constexpr uint64_t kEmptyShare = 16;  // a sixteenth
+// Of an empty arena, the largest new tensor takes at most so much, or it is not to be divided.
+constexpr uint64_t kReadyShare = 3;  // a third
+// The most that lived, and the least, is forgotten over so many creates.
 constexpr uint64_t kMostLivedFor = 16384;
+
+Bytes Minus(Bytes a, Bytes b) {
+  return a > b ? a - b : Bytes{0};
+}
 
 double Seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -134,10 +142,36 @@ bool Planner::State::TryCreate(Arena& arena, const Request& given) {
   return true;
 }
 
+// A client with more than fits empties its arena and fills it again: what it makes first it needs
+// last, and that leaves first. In the middle it stands behind where those that follow end, once
+// they went round, and so behind what is then still free; at the beginning that would lie beside
+// what leaves last.
+bool Planner::State::BeginsAnew(const Arena& arena, Bytes size) const {
+  const Bytes held = arena.map.held();
+  const Bytes hole = arena.map.LargestHole();
+  const bool empty = hole + arena.least_used + Bytes(held.count() / kEmptyShare) >= held;
+  return empty && now_ < arena.pressed_until && size.count() * kEmptyShare <= hole.count() &&
+         arena.ready.count() * kReadyShare <= hole.count();
+}
+
+std::optional<ExtentMap::Block> Planner::State::PlaceFor(Arena& arena, Bytes size) const {
+  const bool anew = BeginsAnew(arena, size);
+  auto place = anew               ? arena.map.AllocateInMiddle(size, 0)
+               : arena.next_place ? arena.map.AllocateAt(*arena.next_place, size, 0)
+                                  : std::nullopt;
+  if (!place) place = arena.map.Allocate(size, 0);
+  if (place && (anew || arena.next_place))
+    arena.next_place = arena.map.OffsetOf(*place) + arena.map.SizeOf(*place);
+  return place;
+}
+
 bool Planner::State::Grants(Arena& arena, const Request& request) {
-  const auto block = arena.map.Allocate(request.size, 0);
+  const auto block = PlaceFor(arena, request.size);
   if (!block) return false;
   arena.growing = true;
+  const Bytes used = arena.map.used();
+  arena.least_used += Bytes(Minus(used, arena.least_used).count() / kMostLivedFor);
+  arena.least_used = std::min(arena.least_used, used);
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
   Client& client = *FindClient(request.client);
@@ -220,6 +254,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
     EvictAhead(arena, request);
     return true;
   }
+  arena.next_place.reset();
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;
   active_arenas_.insert(&arena);

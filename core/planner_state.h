@@ -153,6 +153,9 @@ class Planner::State {
   bool TryCreate(Arena& arena, const Request& request);
   // Gives the create its room, if there is a hole; the request may be one that never waited.
   bool Grants(Arena& arena, const Request& request);
+  // Where a new tensor goes.
+  std::optional<ExtentMap::Block> PlaceFor(Arena& arena, Bytes size) const;
+  bool BeginsAnew(const Arena& arena, Bytes size) const;
   bool MayDemand(const Arena& arena) const;
   bool TryFetch(Arena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
