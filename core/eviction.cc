@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kRowsPerHeap = 5;
 // One step of a client's order, as time.
 constexpr double kOrderStepSeconds = 1e-3;
+// A run that leaves a hole of its own counts for so much more than one that makes a hole larger.
+constexpr double kApart = 1.02;
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
 // A neighbour that is small beside the request, and needed no sooner than the run, goes along.
@@ -230,7 +232,9 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
     const auto run = Grow(map, seed, need, now, link, limits);
     if (!run) continue;
     const double harm =
-        run->harm / static_cast<double>(std::min(run->size, std::max(need, limits.useful)).count());
+        run->harm /
+        static_cast<double>(std::min(run->size, std::max(need, limits.useful)).count()) *
+        (IsBesideRoom(map, *run) ? 1 : kApart);
     if (best && harm >= best_harm) continue;
     best = run;
     best_harm = harm;
@@ -238,6 +242,18 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   if (!best) return {};
   TakeCrumbs(map, need, now, limits, &*best);
   return RowsOf(map, *best);
+}
+
+bool EvictionIndex::IsBesideRoom(const ExtentMap& map, const Run& run) const {
+  const auto is_room = [&](ExtentMap::Block block) {
+    if (block == ExtentMap::kNone) return false;
+    if (map.KindOf(block) != ExtentMap::Kind::kUsed)
+      return map.KindOf(block) == ExtentMap::Kind::kFree;
+    const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
+    return tensor.residency == Residency::kLeaving || tensor.leaves;
+  };
+  return is_room(map.Before(run.first)) || is_room(run.first) || is_room(run.last) ||
+         is_room(map.After(run.last));
 }
 
 void EvictionIndex::TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const Limits& limits,

@@ -137,6 +137,8 @@ class EvictionIndex {
   uint32_t RowAt(uint8_t heap, const IndexedHeap& rows, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
+  // Free room, or what is on its way out, is at an end of it.
+  bool IsBesideRoom(const ExtentMap& map, const Run& run) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;
   // What is clean and small beside the run, and needed no sooner, would be left behind between
   // tensors that stay, and be in the way of every later run.

@@ -120,6 +120,17 @@ TEST(EvictionTest, OrdersCountFromTheOneInUse) {
   EXPECT_EQ(shelf.Victims(MiB(4)), Ids{ordered});
 }
 
+TEST(EvictionTest, OfThoseNeededAtOnceTheFirstThatWasMadeLeavesFirst) {
+  Shelf shelf(MiB(12));
+  const TensorId a = shelf.AddAt(MiB(4), In(std::chrono::seconds(2)));
+  const TensorId b = shelf.AddAt(MiB(4), In(std::chrono::seconds(2)));
+  const TensorId c = shelf.AddAt(MiB(4), In(std::chrono::seconds(2)));
+  for (const TensorId next : {a, b, c}) {
+    EXPECT_EQ(shelf.Victims(MiB(4)), std::vector{next});
+    shelf.Hold(next);
+  }
+}
+
 TEST(EvictionTest, WithoutHintsTheLeastRecentlyUsedLeavesFirst) {
   Shelf shelf(MiB(12));
   shelf.AddUsed(MiB(4), In(-std::chrono::milliseconds(1)));
@@ -178,6 +189,22 @@ TEST(EvictionTest, FreeNeighboursAreTakenFirst) {
   const Ids victims = shelf.Victims(MiB(8));
   ASSERT_EQ(victims.size(), 1u);
   EXPECT_TRUE(victims[0] == a || victims[0] == c);
+}
+
+// So that holes grow together; but not at the price of more than a fiftieth.
+TEST(EvictionTest, OfRunsThatDoAsMuchHarmOneBesideRoomLeaves) {
+  for (const bool much_later : {false, true}) {
+    Shelf shelf(MiB(64));
+    shelf.Hold(shelf.Add(MiB(4)));
+    const TensorId hole = shelf.Add(MiB(2));
+    const TensorId beside = shelf.AddAt(MiB(4), In(std::chrono::milliseconds(1000)));
+    shelf.Hold(shelf.Add(MiB(4)));
+    const TensorId apart =
+        shelf.AddAt(MiB(4), In(std::chrono::milliseconds(much_later ? 1050 : 1010)));
+    shelf.Hold(shelf.Add(MiB(46)));
+    shelf.Remove(hole);
+    EXPECT_EQ(shelf.Victims(MiB(4)), std::vector{much_later ? apart : beside});
+  }
 }
 
 TEST(EvictionTest, HandsBackWhatTheRunDoesNotNeed) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -54,6 +55,39 @@ TEST(ExtentMapTest, TakesTheSmallestHoleThatFitsAndTheLowestOnTies) {
   EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Units(40));
   EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Bytes(0));
   map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, TakesAPlaceThatIsNamedIfAHoleBeginsThere) {
+  ExtentMap map(Units(100));
+  map.AddPiece(Bytes(0), Units(10));
+  EXPECT_FALSE(map.AllocateAt(Units(2), Units(3), 0));  // the hole begins before
+  EXPECT_FALSE(map.AllocateAt(Bytes(0), Units(11), 0));
+  EXPECT_FALSE(map.AllocateAt(Bytes(0), Bytes(0), 0));
+  EXPECT_FALSE(map.AllocateAt(Units(50), Units(1), 0));  // there is no memory
+  EXPECT_FALSE(map.AllocateAt(Units(100), Units(1), 0));
+  ASSERT_TRUE(map.AllocateAt(Bytes(0), Units(4), 7));
+  EXPECT_FALSE(map.AllocateAt(Bytes(0), Units(1), 0));
+  const auto block = map.AllocateAt(Units(4), Units(6), 8);
+  ASSERT_TRUE(block);
+  EXPECT_EQ(map.OwnerOf(*block), 8u);
+  EXPECT_EQ(map.used(), Units(10));
+  map.CheckInvariants();
+}
+
+TEST(ExtentMapTest, TheMiddleOfTheLargestHoleCanBeHad) {
+  ExtentMap map(Units(100));
+  EXPECT_FALSE(map.AllocateInMiddle(Units(1), 0));
+  map.AddPiece(Bytes(0), Units(4));
+  map.AddPiece(Units(20), Units(11));
+  EXPECT_FALSE(map.AllocateInMiddle(Bytes(0), 0));
+  EXPECT_FALSE(map.AllocateInMiddle(Units(7), 0));  // 6 behind the middle
+  EXPECT_EQ(map.OffsetOf(*map.AllocateInMiddle(Units(2), 0)), Units(25));
+  EXPECT_EQ(map.LargestHole(), Units(5));
+  map.CheckInvariants();
+  ExtentMap one(Units(1));
+  one.AddPiece(Bytes(0), Units(1));
+  EXPECT_EQ(one.OffsetOf(*one.AllocateInMiddle(Units(1), 0)), Bytes(0));
+  one.CheckInvariants();
 }
 
 TEST(ExtentMapTest, MergesFreedNeighboursOnBothSides) {
@@ -185,12 +219,13 @@ class RandomWalk {
   explicit RandomWalk(uint32_t seed) : random_(seed) {}
 
   void Step() {
-    switch (random_() % 8) {
+    switch (random_() % 9) {
       case 0: return Add();
       case 1: return CloseOrOpen();
       case 2: return Remove();
       case 3:
       case 4: return Free();
+      case 5: return AllocateAt();
       default: return Allocate();
     }
   }
@@ -233,7 +268,16 @@ class RandomWalk {
   void Allocate() {
     const size_t size = 1 + random_() % 30;
     const size_t expected = model_.BestFit(size);
-    const auto block = map_.Allocate(Units(size), 0);
+    Took(map_.Allocate(Units(size), 0), expected, size);
+  }
+  void AllocateAt() {
+    const size_t size = 1 + random_() % 30;
+    const size_t offset = random_() % kRange;
+    const bool fits = offset + size <= kRange && model_.All(offset, size, Model::kFree) &&
+                      (offset == 0 || !model_.All(offset - 1, 1, Model::kFree));
+    Took(map_.AllocateAt(Units(offset), Units(size), 0), fits ? offset : kRange, size);
+  }
+  void Took(std::optional<ExtentMap::Block> block, size_t expected, size_t size) {
     ASSERT_EQ(block.has_value(), expected < model_.size());
     if (!block) return;
     ASSERT_EQ(map_.OffsetOf(*block), Units(expected));

@@ -156,5 +156,36 @@ TEST(PlannerSlabsTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
   EXPECT_EQ(s.Held(), KiB(40));
 }
 
+// What is made first is needed last and leaves first, and the room at the end lies beside it.
+TEST(PlannerSlabsTest, AClientThatFillsItsEmptyArenaAgainBeginsInTheMiddleAndGoesRound) {
+  Script s({.capacity = KiB(64), .slab = KiB(16), .in_flight = KiB(8)});
+  const auto offset_of = [&s](int i) { return s.View("T" + std::to_string(i)).device_offset; };
+  const auto make = [&s](int from, int to) {
+    for (int i = from; i < to; ++i) {
+      const std::string name = "T" + std::to_string(i);
+      s.Create(name, KiB(2)).AllCopiesDone();
+      s.Put(name, At(s.world().now() + milliseconds(1000 - 10 * i)));  // last in, first out
+    }
+  };
+  const auto free = [&s](int from, int to) {
+    for (int i = from; i < to; ++i) s.Free("T" + std::to_string(i));
+  };
+  make(0, 32);
+  free(0, 32);
+  make(32, 34);
+  EXPECT_EQ(offset_of(32), Bytes{0});  // it never had to evict
+  free(32, 34);
+  make(34, 67);  // one too many
+  free(34, 67);
+  make(67, 97);
+  for (int i = 67; i < 97; ++i)
+    EXPECT_EQ(offset_of(i), KiB((32 + 2 * static_cast<uint64_t>(i - 67)) % 64)) << i;
+  // The room that is left and the first four make way in one piece, and nothing else does.
+  s.Create("L", KiB(12)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+  for (int i = 67; i < 97; ++i)
+    EXPECT_EQ(s.StateOf("T" + std::to_string(i)), i < 71 ? State::kAway : State::kIdle) << i;
+}
+
 }  // namespace
 }  // namespace ravenstore::core
