@@ -194,7 +194,7 @@ class RegisteredArena : public Arena {
     return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredPiece>> {
       RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, NewMemory(bytes));
       RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, memory.get()));
-      // Registering touches every page, and so puts it where the policy says. A kernel without NUMA
+      // Populating touches every page, and so puts it where the policy says. A kernel without NUMA
       // has one place only.
       const unsigned long nodes = 1ul << numa_node_;
       if (syscall(SYS_mbind, range_.base() + offset.count(), bytes.count(), MPOL_PREFERRED, &nodes,
@@ -202,6 +202,9 @@ class RegisteredArena : public Arena {
           errno != ENOSYS) {
         return Undo(SystemError("mbind"), offset, bytes);
       }
+      // Else the driver would do it under a lock that every copy waits for.
+      if (auto populated = range_.Populate(offset, bytes); !populated.ok())
+        return Undo(std::move(populated).error(), offset, bytes);
       return Register(std::move(memory), offset, bytes);
     });
   }

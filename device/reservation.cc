@@ -57,6 +57,12 @@ core::Status Reservation::Map(core::Bytes offset, core::Bytes bytes, int memory)
   return core::Ok();
 }
 
+core::Status Reservation::Populate(core::Bytes offset, core::Bytes bytes) {
+  const int done = madvise(base_ + offset.count(), bytes.count(), MADV_POPULATE_WRITE);
+  if (done != 0 && errno != EINVAL) return SystemError("populate shared memory (madvise)");
+  return core::Ok();
+}
+
 core::Status Reservation::Unmap(core::Bytes offset, core::Bytes bytes) {
   std::byte* at = base_ + offset.count();
   void* mapped = mmap(at, bytes.count(), PROT_NONE,

@@ -24,6 +24,9 @@ class Reservation {
 
   // Maps the first `bytes` of `memory`, shared and writable, at `offset`.
   core::Status Map(core::Bytes offset, core::Bytes bytes, int memory);
+  // Gives the mapped range its pages now rather than at the first touch of each; kSystem if there
+  // are not so many. A kernel before 5.14 cannot, and leaves it to the touches.
+  core::Status Populate(core::Bytes offset, core::Bytes bytes);
   // Makes the range inaccessible again.
   core::Status Unmap(core::Bytes offset, core::Bytes bytes);
 

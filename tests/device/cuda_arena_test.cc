@@ -90,6 +90,7 @@ TEST_F(CudaArenaTest, ADriverWithoutHostMemoryGetsRegisteredMemory) {
   ASSERT_OK(arena);
   fake_.fail("cuMemCreate", 1, CUDA_ERROR_UNKNOWN);  // not called again
   ASSERT_OK((*arena)->Create(MiB(0), MiB(4)));
+  EXPECT_EQ(ResidentPages((*arena)->base(), MiB(4)), 1024) << "before the driver pins them";
   memset((*arena)->base(), 1, MiB(4).count());
   fake_.fail("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_CODE((*arena)->Create(MiB(8), MiB(4)), ErrorCode::kOutOfMemory);

@@ -38,6 +38,17 @@ TEST(ReservationTest, OnlyMappedRangesAreAccessible) {
   EXPECT_FALSE(Readable(range->base() + KiB(16).count()));
 }
 
+TEST(ReservationTest, APopulatedRangeHasItsPages) {
+  auto range = Reservation::Make(KiB(64));
+  ASSERT_OK(range);
+  auto memory = NewMemory(KiB(16));
+  ASSERT_OK(memory);
+  ASSERT_OK(range->Map(KiB(16), KiB(16), memory->get()));
+  ASSERT_OK(range->Populate(KiB(16), KiB(8)));
+  EXPECT_EQ(ResidentPages(range->base() + KiB(16).count(), KiB(8)), 2);
+  EXPECT_EQ(ResidentPages(range->base() + KiB(24).count(), KiB(8)), 0);
+}
+
 TEST(ReservationTest, AForkedChildDoesNotInheritIt) {
   auto range = Reservation::Make(KiB(64));
   ASSERT_OK(range);

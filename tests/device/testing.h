@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -42,6 +43,14 @@ inline bool Eventually(const std::function<bool()>& condition) {
     std::this_thread::yield();
   }
   return true;
+}
+
+// Of the mapped pages there, those that memory was found for already.
+inline int64_t ResidentPages(std::byte* begin, Bytes bytes) {
+  constexpr uint64_t kPage = 4096;
+  std::vector<unsigned char> pages(bytes.count() / kPage);
+  RAVEN_CHECK(mincore(begin, bytes.count(), pages.data()) == 0);
+  return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
 }
 
 // A page of words that processes share.
