@@ -39,12 +39,15 @@ Status Write(FILE* file, const std::string& bytes, const std::string& name) {
 }
 
 // The header counts the clients, which are known at the end: until then the ops are kept apart.
+// Once the daemon records, `begun` says so.
 Result<proto::Recorded> Collect(Session& session, const RecordOptions& options,
-                                const std::atomic<bool>& stop, FILE* ops) {
+                                const std::atomic<bool>& stop, FILE* ops, std::ostream& begun) {
+  bool said = false;
   const core::Tick until = ipc::Now() + options.time;
   for (int left = kTakesAtTheEnd;;) {
     const bool ends = stop.load() || ipc::Now() >= until;
     RAVEN_ASSIGN_OR_RETURN(proto::Recorded recorded, session.Record(options.client));
+    if (!std::exchange(said, true)) begun << "recording; an interrupt ends it" << std::endl;
     RAVEN_RETURN_IF_ERROR(Write(ops, recorded.ops(), "the temporary file"));
     if (ends && (recorded.ops().empty() || --left == 0)) return recorded;
     const timespec pause{.tv_sec = 0, .tv_nsec = kPauseNanoseconds};
@@ -94,7 +97,8 @@ int RunRecord(const Common& common, const RecordOptions& options, const std::ato
     }
     const File ops(std::tmpfile(), std::fclose);
     if (!ops) return Error{ErrorCode::kSystem, "no temporary file can be made"};
-    RAVEN_ASSIGN_OR_RETURN(proto::Recorded recorded, Collect(*session, options, stop, ops.get()));
+    RAVEN_ASSIGN_OR_RETURN(proto::Recorded recorded,
+                           Collect(*session, options, stop, ops.get(), streams.err));
     RAVEN_RETURN_IF_ERROR(Finish(ops.get(), recorded, options.file));
     return recorded;
   };

@@ -152,6 +152,7 @@ TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {
   const std::atomic<bool> stop{true};  // takes what is there and ends
   EXPECT_EQ(RunRecord(common, {.file = file}, stop, streams()), kExitOk) << err();
   EXPECT_THAT(out(), HasSubstr("3 calls of 2 clients recorded in " + file));
+  EXPECT_EQ(err(), "recording; an interrupt ends it\n");
   EXPECT_THAT(out(), HasSubstr("7 calls came faster"));
   std::ifstream written(file);
   const std::string bytes{std::istreambuf_iterator<char>(written), {}};
