@@ -15,6 +15,7 @@ namespace ravenstore::bench {
 namespace {
 
 using core::Duration;
+using core::Seconds;
 using sim::Hints;
 using sim::Outcome;
 using sim::Trace;
@@ -29,10 +30,6 @@ constexpr double kHintsKept = 0.7;
 double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
-double Seconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 // The largest value so far, and whose it is.
 struct Worst {
   double value = 0;

@@ -10,6 +10,7 @@
 
 #include "core/eviction.h"
 #include "core/extents.h"
+#include "core/recent_rate.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -58,6 +59,10 @@ struct Arena {
   Bytes claim;
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
+  RecentRate freed;  // by its client
+  // The request that waits for what others free, and until when.
+  uint64_t patient_request = 0;
+  Tick patient_until{};
   bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
   Bytes Vacating() const {
     Bytes sum;

@@ -270,6 +270,7 @@ void Planner::State::Finish(Tensor& tensor) {
     SetInUse(tensor, false);
     --client->tensors;
     arena->live -= tensor.size;
+    arena->freed.Add(tensor.size, now_);
     client->slots[ToInt(tensor.slot)] = kNoRow;
     plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
     Touch(arena);

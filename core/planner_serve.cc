@@ -20,8 +20,6 @@ constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
 // Of a budget, so much in use is filling up.
 constexpr uint64_t kFillingShare = 16;  // a sixteenth
-// What giving slabs back and adding them elsewhere takes.
-constexpr Duration kRenewal = std::chrono::microseconds(500);
 // Of a slab, so much is a request that is worth moving slabs for.
 constexpr uint64_t kLargeShare = 8;  // an eighth
 // Where nothing is known, all but an eighth of what an arena holds is cleaned.
@@ -42,13 +40,6 @@ constexpr uint64_t kReadyShare = 3;  // a third
 // The most that lived, and the least, is forgotten over so many creates.
 constexpr uint64_t kMostLivedFor = 16384;
 
-Bytes Minus(Bytes a, Bytes b) {
-  return a > b ? a - b : Bytes{0};
-}
-
-double Seconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 }  // namespace
 
 void Planner::State::Touch(Arena* arena) {
@@ -254,6 +245,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
     EvictAhead(arena, request);
     return true;
   }
+  if (WaitsForFrees(arena, request)) return true;
   arena.next_place.reset();
   if (!request.is_fetch()) arena.consuming = false;
   arena.pressed_until = now_ + kPressedFor;

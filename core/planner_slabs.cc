@@ -22,16 +22,17 @@ constexpr uint64_t kSlabsBeforeAhead = 8;
 // Others give slabs up ahead of need for so much less harm.
 constexpr double kTakenShare = 0.25;
 constexpr Duration kTakeRetry = std::chrono::microseconds(200);
+// Others' frees are waited for if that takes at most so many times what copies would, and not for
+// so many times as long.
+constexpr double kPatience = 1.5;
+constexpr int kOverdue = 2;
+constexpr Duration kFreesRetry = std::chrono::microseconds(100);
 // Ranges without memory, and blocks of slabs, looked at in one search.
 constexpr int kRangesTried = 64;
 constexpr size_t kBlocksTried = 16384;
 template <typename... Bytess>
 Bytes Least(Bytes first, Bytess... rest) {
   return std::min({first, rest...});
-}
-
-Bytes Minus(Bytes a, Bytes b) {
-  return a > b ? a - b : Bytes{0};
 }
 
 Bytes RoundDown(Bytes bytes, Bytes unit) {
@@ -192,7 +193,7 @@ Planner::State::Binding Planner::State::BindingFor(const Arena& arena, Bytes mis
   return held + missing > tenant.budgets.device ? Binding::kTenant : Binding::kDevice;
 }
 
-std::vector<Arena*> Planner::State::GiversTo(Arena& arena, Binding binding) {
+std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding) const {
   std::vector<Arena*> givers;
   const size_t device = ToInt(arena.device);
   const TenantId tenant = clients_.at(arena.client)->tenant;
@@ -346,6 +347,43 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
   if (!Vacate(slabs)) return false;
   Claim(arena, place->missing);
   for (const Emptying& one : slabs) arena.renewing |= one.arena == &arena;
+  return true;
+}
+
+double Planner::State::SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Arena* giver : GiversTo(arena, binding)) {
+    // Who creates, or waits for the store itself, does not go on.
+    if (giver->growing || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
+      continue;
+    if (giver->live < missing) continue;
+    // It is slabs that help: of the last one all must be freed.
+    const auto bytes = static_cast<double>((missing + SlabSize(*giver)).count());
+    least = std::min(least, bytes / giver->freed.PerSecond(now_));
+  }
+  return least;
+}
+
+bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
+  if (request.fail_fast || clients_.size() < 2) return false;
+  const bool waits = arena.patient_request == request.id;
+  if (waits && now_ >= arena.patient_until) return false;
+  const Bytes need = request.size.RoundUp(kExtentAlignment);
+  const auto place = PlaceForSlab(arena, need);
+  if (!place) return false;
+  const Binding binding = BindingFor(arena, place->missing);
+  if (binding == Binding::kClient) return false;
+  const Bytes missing = Minus(place->missing, SlabBudgetLeft(arena) + GoingOf(arena, binding));
+  const double wait = SecondsUntilFreed(arena, missing, binding) + Seconds(kRenewal);
+  if (wait > kPatience * Seconds(BothCopies(need))) return false;
+  if (!waits) {
+    arena.patient_request = request.id;
+    arena.patient_until =
+        now_ + kOverdue * std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wait));
+  }
+  TakeSlabsFor(arena, need, 0);  // those that are empty
+  if (!std::exchange(arena.wakes, true))
+    wakes_.emplace(now_ + kFreesRetry, arena.client, arena.device);
   return true;
 }
 

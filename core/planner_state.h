@@ -189,6 +189,8 @@ class Planner::State {
   void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
 
   // Slabs (planner_slabs.cc).
+  // What giving slabs back and adding them elsewhere takes.
+  static constexpr Duration kRenewal = std::chrono::microseconds(500);
   // Where a slab would serve a request: how much of it is missing there, how much room there is,
   // and what would then be free in one piece.
   struct SlabPlace {
@@ -220,7 +222,7 @@ class Planner::State {
   // What is being emptied or given back, and helps with that.
   Bytes GoingOf(const Arena& arena, Binding binding) const;
   // The other arenas whose slabs would help.
-  std::vector<Arena*> GiversTo(Arena& arena, Binding binding);
+  std::vector<Arena*> GiversTo(const Arena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
   // back, and come again where the request needs them. Not if that does more harm than `at_most`.
   // kOthers: not from the arena itself. kSome: nor all that it needs, if there is not so much.
@@ -228,6 +230,10 @@ class Planner::State {
   bool TakeSlabsFor(Arena& arena, Bytes need,
                     double at_most = std::numeric_limits<double>::infinity(),
                     Take take = Take::kEnough);
+  // Another client frees memory so fast that waiting for its slabs takes less than copies would.
+  bool WaitsForFrees(Arena& arena, const Request& request);
+  // How long until others have freed so much, if they go on as now.
+  double SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const;
   // The last resort: all that can leaves, and slabs come again in one piece.
   bool EmptySlabsFor(Arena& arena, Bytes need);
   // A slab that can be emptied, what lives there, and the harm of its leaving.

@@ -9,9 +9,6 @@ namespace {
 // Of two iterations that are the same but for noise, by so much of the longer.
 constexpr double kAlike = 0.25;
 
-double Seconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 }  // namespace
 
 void Rhythm::Access(Tick own_time) {

@@ -37,6 +37,11 @@ class Bytes {
   uint64_t count_ = 0;
 };
 
+// a - b, or 0 if b is larger.
+constexpr Bytes Minus(Bytes a, Bytes b) {
+  return a > b ? a - b : Bytes{};
+}
+
 constexpr Bytes KiB(uint64_t n) {
   return Bytes(n << 10);
 }
@@ -51,6 +56,10 @@ constexpr Bytes GiB(uint64_t n) {
 inline constexpr Bytes kExtentAlignment{512};
 
 using Duration = std::chrono::nanoseconds;
+
+constexpr double Seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 // Time since an origin that its giver chooses (the daemon: CLOCK_MONOTONIC). It has no now() on
 // purpose.

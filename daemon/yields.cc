@@ -20,10 +20,6 @@ constexpr auto kStalled = std::chrono::seconds(1);
 // A job that frees may allocate again at once; the store does not snatch.
 constexpr auto kRegainAfter = std::chrono::seconds(2);
 
-Bytes Minus(Bytes a, Bytes b) {
-  return a > b ? a - b : Bytes{0};
-}
-
 }  // namespace
 
 Yields::Yields(std::vector<Bytes> capacities)

@@ -7,15 +7,13 @@
 
 namespace ravenstore::sim {
 
+using core::Seconds;
+
 namespace {
 
 double Milliseconds(core::Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
-double Seconds(core::Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 __attribute__((format(printf, 1, 2))) std::string Format(const char* format, ...) {
   char text[512];
   va_list arguments;

@@ -11,12 +11,9 @@ namespace ravenstore::sim {
 
 using core::Bytes;
 using core::Duration;
+using core::Seconds;
 
 namespace {
-
-double Seconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 double Share(Duration part, Duration whole) {
   if (part <= Duration{0}) return 0;

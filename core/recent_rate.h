@@ -1,0 +1,32 @@
+// Bytes per second, lately: what was added counts less and less, by e every kFor.
+//
+// Threads: one at a time. Cost: O(1).
+#pragma once
+
+#include <chrono>
+#include <cmath>
+
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+class RecentRate {
+ public:
+  void Add(Bytes bytes, Tick now) {
+    bytes_ = Left(now) + static_cast<double>(bytes.count());
+    since_ = now;
+  }
+  double PerSecond(Tick now) const { return Left(now) / kFor; }
+
+ private:
+  static constexpr double kFor = 2e-3;  // seconds
+
+  double Left(Tick now) const {
+    return bytes_ * std::exp(-std::chrono::duration<double>(now - since_).count() / kFor);
+  }
+
+  double bytes_ = 0;
+  Tick since_{};
+};
+
+}  // namespace ravenstore::core
