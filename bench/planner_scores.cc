@@ -7,6 +7,7 @@
 
 #include "bench/planner_figures.h"
 #include "sim/generators.h"
+#include "sim/oracle.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
 
@@ -26,6 +27,10 @@ constexpr int kIterations = 6;
 constexpr size_t kLearnedFrom = 2;
 constexpr uint64_t kSeed = 7;
 constexpr double kHintsKept = 0.7;
+// Whose peaks meet or do not: a single run says little, so there are several, disturbed.
+constexpr const char* kTwoClients = "two-tenants";
+constexpr uint64_t kRuns = 8;
+constexpr double kDisturbedBy = 0.1;
 
 double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -40,6 +45,37 @@ struct Worst {
     value = candidate;
     detail = whose;
   }
+};
+
+// The worst of many ratios, and what there is to say of the others.
+class Ratios {
+ public:
+  explicit Ratios(double target) : target_(target) {}
+
+  void Take(double ratio, const std::string& whose) {
+    ++cases_;
+    if (ratio > target_) ++above_;
+    all_.Take(ratio, whose);
+    if (whose.find(kTwoClients) != 0) one_client_.Take(ratio, whose);
+  }
+  Figure AsFigure(const char* name) const {
+    char rest[160];
+    std::snprintf(rest, sizeof(rest), "; %d of %d above target; of one client's traces %.4g (%s)",
+                  above_, cases_, one_client_.value, one_client_.detail.c_str());
+    return {.name = name,
+            .unit = "x",
+            .value = all_.value,
+            .bound = 1.0,
+            .target = target_,
+            .detail = all_.detail + rest};
+  }
+
+ private:
+  double target_;
+  int cases_ = 0;
+  int above_ = 0;
+  Worst all_;
+  Worst one_client_;
 };
 
 // A replay that failed is counted apart.
@@ -76,17 +112,9 @@ class Scores {
 
   void Tell(const Report& report) const {
     if (table_) return;
-    const auto tell = [&](const char* name, const Worst& worst, double target) {
-      report({.name = name,
-              .unit = "x",
-              .value = worst.value,
-              .bound = 1.0,
-              .target = target,
-              .detail = worst.detail});
-    };
-    tell("planner.stall_hinted_worst", hinted_, sim::kHinted.of_bound);
-    tell("planner.stall_learned_worst", learned_, sim::kLearned.of_bound);
-    tell("planner.stall_perturbed_worst", perturbed_, sim::kPerturbed.of_bound);
+    report(hinted_.AsFigure("planner.stall_hinted_worst"));
+    report(learned_.AsFigure("planner.stall_learned_worst"));
+    report(perturbed_.AsFigure("planner.stall_perturbed_worst"));
     report({.name = "planner.vs_lru_worst",
             .unit = "x",
             .value = 1 / slower_than_lru_.value,
@@ -102,7 +130,12 @@ class Scores {
     };
     mean("planner.vs_lru_geomean", hinted_logarithms_);
     mean("planner.vs_lru_geomean_learned", learned_logarithms_);
-    tell("planner.zipf_vs_best", zipf_, 1.05);
+    report({.name = "planner.zipf_vs_best",
+            .unit = "x",
+            .value = zipf_.value,
+            .bound = 1.0,
+            .target = 1.05,
+            .detail = zipf_.detail});
     report({.name = "planner.replays_failed",
             .unit = "replays",
             .value = static_cast<double>(failed_),
@@ -196,9 +229,9 @@ class Scores {
 
   const bool table_;
   std::string where_;
-  Worst hinted_;
-  Worst learned_;
-  Worst perturbed_;
+  Ratios hinted_{sim::kHinted.of_bound};
+  Ratios learned_{sim::kLearned.of_bound};
+  Ratios perturbed_{sim::kPerturbed.of_bound};
   Worst slower_than_lru_;
   Worst zipf_;
   double hinted_logarithms_ = 0;
@@ -207,6 +240,40 @@ class Scores {
   int failed_ = 0;
   std::string failures_;
 };
+
+// Two clients, all budgets, times disturbed: the stall in all against the oracle's, which counts
+// bytes and knows no slabs.
+Figure TwoClients() {
+  double stalled = 0;
+  double oracle = 0;
+  std::string detail;
+  for (const char* machine : kMachines) {
+    const sim::Hardware& hardware = *sim::FindHardware(machine);
+    const Trace whole = sim::Generate(kTwoClients, hardware, kIterations);
+    double here[3] = {};  // by time, learned, the oracle; seconds a run
+    for (uint64_t run = 0; run < kRuns; ++run) {
+      const Trace trace = run == 0 ? whole : sim::WithTimesPerturbed(whole, kDisturbedBy, run);
+      for (const sim::Budget& budget : sim::FeasibleBudgets(whole)) {
+        const sim::Setup setup = *sim::SetupFor("value", hardware, budget.bytes);
+        const Trace hinted = sim::WithHints(trace, Hints::kTime);
+        here[0] += Seconds(sim::Simulate(hinted, setup).stall) / kRuns;
+        here[1] += Seconds(sim::Simulate(trace, setup).stall) / kRuns;
+        here[2] += Seconds(sim::SimulateOracle(trace, hardware, budget.bytes).stall) / kRuns;
+      }
+    }
+    stalled += here[0];
+    oracle += here[2];
+    char words[160];
+    std::snprintf(words, sizeof(words), "%s%s: %.3g s hinted, %.3g s learned, oracle %.3g s",
+                  detail.empty() ? "" : "; ", machine, here[0], here[1], here[2]);
+    detail += words;
+  }
+  return {.name = "planner.two_tenants_vs_oracle",
+          .unit = "x",
+          .value = stalled / oracle,
+          .bound = 1.0,
+          .detail = detail};
+}
 
 }  // namespace
 
@@ -217,6 +284,7 @@ void MeasurePlannerScores(bool table, const Report& report) {
       scores.AddTrace(name, *sim::FindHardware(machine));
   }
   scores.Tell(report);
+  if (!table) report(TwoClients());
 }
 
 }  // namespace ravenstore::bench
