@@ -94,8 +94,15 @@ void Planner::State::EndClaim(Arena& arena) {
 }
 
 Bytes Planner::State::SlabSize(const Arena& arena) const {
-  return std::max(options_.slab,
-                  Bytes(arena.charged.count() / kGrowthShare).RoundUp(options_.granularity));
+  const Bytes grown = Bytes(arena.charged.count() / kGrowthShare).RoundUp(options_.granularity);
+  return Least(std::max(options_.slab, grown), LargestSlab(arena));
+}
+
+Bytes Planner::State::LargestSlab(const Arena& arena) const {
+  const Bytes budget =
+      Least(clients_.at(arena.client)->budgets.device, devices_[ToInt(arena.device)].limit);
+  return std::max(options_.granularity,
+                  Bytes(budget.count() / kLeastSlabs).RoundUp(options_.granularity));
 }
 
 // Room is made while the client computes rather than while it waits.
@@ -132,10 +139,7 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   if (left < place->missing) return false;
   // One after the other, if one does not suffice: small slabs can be given back where large ones
   // could not, but each takes time.
-  const Bytes budget =
-      Least(clients_.at(arena.client)->budgets.device, devices_[ToInt(arena.device)].limit);
-  const Bytes most =
-      std::max(SlabSize(arena), Least(place->missing, Bytes(budget.count() / kLeastSlabs)));
+  const Bytes most = std::max(SlabSize(arena), Least(place->missing, LargestSlab(arena)));
   const Bytes slab =
       RoundDown(Least(most.RoundUp(options_.granularity), left, place->room), options_.granularity);
   AddSlabAt(arena, place->offset, slab);

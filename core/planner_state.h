@@ -208,6 +208,8 @@ class Planner::State {
   void EndClaim(Arena& arena);
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const Arena& arena) const;
+  // No slab is larger, or a tensor in use would keep too much from the others.
+  Bytes LargestSlab(const Arena& arena) const;
   void GrowAhead(Arena& arena);
   void TakeAhead(Arena& arena, Bytes slab);
   bool AddSlabFor(Arena& arena, Bytes need);

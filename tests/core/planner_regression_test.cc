@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -71,7 +72,7 @@ class Bare {
   // A granted tensor that stays in use.
   TensorId Create(uint32_t slot, Bytes size) {
     Tell(CreateRequested{kClient, SlotId{slot}, size, kDevice, kNoName, now_ + seconds(10), false});
-    if (Has<AddSlab>()) {
+    while (Has<AddSlab>()) {
       const AddSlab slab = Take<AddSlab>();
       Tell(SlabAdded{slab.client, slab.device, slab.offset, slab.size});
     }
@@ -170,13 +171,16 @@ TEST(PlannerRegressionTest, AnOldGetOfAPrefetchedTensorDoesNotLoseItWhenTheCopyF
 TEST(PlannerRegressionTest, AnEmptiedSlabsAddressesAreNotUsedBeforeItIsGone) {
   Script s({.capacity = KiB(8), .slab = KiB(4)});
   s.Make("A", KiB(4)).Make("B", KiB(4)).SlabsCome(false).Budget(KiB(4)).AllCopiesDone();
-  ASSERT_EQ(s.world().slab_jobs().size(), 1u);
-  EXPECT_TRUE(s.world().slab_jobs()[0].kind == World::SlabJob::Kind::kRemove);
-  const Bytes leaving = s.world().slab_jobs()[0].offset;
-  s.Budget(KiB(12)).Create("C", KiB(4));  // the device has room again once the slab is gone
+  std::set<Bytes> leaving;
+  for (const auto& job : s.world().slab_jobs()) {
+    EXPECT_TRUE(job.kind == World::SlabJob::Kind::kRemove);
+    leaving.insert(job.offset);
+  }
+  EXPECT_FALSE(leaving.empty());
+  s.Budget(KiB(12)).Create("C", KiB(4));  // the device has room again once the slabs are gone
   for (const auto& job : s.world().slab_jobs()) {
     if (job.kind == World::SlabJob::Kind::kAdd) {
-      EXPECT_NE(job.offset, leaving);
+      EXPECT_FALSE(leaving.contains(job.offset));
     }
   }
   s.SlabsCome(true);

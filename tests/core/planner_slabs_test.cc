@@ -106,6 +106,16 @@ TEST(PlannerSlabsTest, AClientThatMissesItsTensorsLessGivesWay) {
   EXPECT_EQ(s.Held(), MiB(16));
 }
 
+// Whatever the daemon is configured to: of one slab a tensor in use would keep all.
+TEST(PlannerSlabsTest, ABudgetOfLessThanASlabIsHeldInSlabsOfAnEighth) {
+  Script s({.capacity = KiB(64), .slab = KiB(1024)});
+  for (int i = 0; i < 5; ++i) s.Make("T" + std::to_string(i), KiB(8));
+  s.Create("U", KiB(8)).Make("V", KiB(8)).Make("W", KiB(8));
+  s.Create("L", KiB(48)).AllCopiesDone().Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+  EXPECT_EQ(s.StateOf("U"), State::kInUse);
+}
+
 // What the link would only come to later may be spared: memory comes free meanwhile.
 TEST(PlannerSlabsTest, SlabsAreEmptiedForOthersNoFasterThanTheLinkTakesThem) {
   Script s({.capacity = KiB(32), .slab = KiB(4), .in_flight = KiB(4)});

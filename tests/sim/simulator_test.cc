@@ -120,6 +120,24 @@ TEST(SimulatorTest, TimelinesHoldTheWholeTime) {
   EXPECT_EQ(stalled, outcome.stall);
 }
 
+// Budgets of less than a slab, too.
+TEST(SimulatorTest, SmallProgramsGetThroughWhereverTheirLargestStepFits) {
+  const Hardware& hardware = *FindHardware("a100-pcie4");
+  for (const char* name : {"alexnet", "resnet50", "gpt2-small"}) {
+    Trace trace = Generate(name, hardware, 4);
+    for (TraceTensor& tensor : trace.tensors)
+      tensor.bytes = core::Bytes(tensor.bytes.count() / 32).RoundUp(core::kExtentAlignment);
+    for (Op& op : trace.ops) op.time /= 32;
+    for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder}) {
+      const Trace hinted = WithHints(trace, hints);
+      for (const Budget& budget : FeasibleBudgets(trace)) {
+        SCOPED_TRACE(std::string(name) + " at " + std::to_string(budget.percent) + "%");
+        EXPECT_EQ(Simulate(hinted, *SetupFor("value", hardware, budget.bytes)).failure, "");
+      }
+    }
+  }
+}
+
 TEST(SimulatorTest, AnImpossibleBudgetFailsWithWords) {
   const Trace trace = Generate("cyclic-weights", kHardware[0], 1);
   const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], core::MiB(100)));
