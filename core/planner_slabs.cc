@@ -65,7 +65,7 @@ std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Aren
   return best;
 }
 
-Bytes Planner::State::SlabBudgetLeft(const Arena& arena) const {
+Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
   const Client& client = *clients_.at(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   const size_t device = ToInt(arena.device);
@@ -75,9 +75,13 @@ Bytes Planner::State::SlabBudgetLeft(const Arena& arena) const {
     const bool older = arena.waiting.empty() || other->waiting.front() < arena.waiting.front();
     if (older) claimed += other->claim;
   }
-  return Least(Minus(client.budgets.device, arena.charged),
-               Minus(tenant.budgets.device, tenant.device_held[device]),
-               Minus(devices_[device].limit, devices_[device].held + claimed));
+  const auto coming = [&](Binding binding) {
+    return going == Going::kIsThere ? GoingOf(arena, binding) : Bytes{0};
+  };
+  return Least(
+      Minus(client.budgets.device + coming(Binding::kClient), arena.charged),
+      Minus(tenant.budgets.device + coming(Binding::kTenant), tenant.device_held[device]),
+      Minus(devices_[device].limit + coming(Binding::kDevice), devices_[device].held + claimed));
 }
 
 void Planner::State::Claim(Arena& arena, Bytes size) {
@@ -296,7 +300,7 @@ bool Planner::State::Vacate(Arena& arena, const std::vector<Range>& pieces,
     std::erase(arena.pieces, piece);
     arena.map.ClosePiece(piece.first, piece.second);
     arena.vacating.push_back(piece);
-    Going(arena) += piece.second;
+    TenantsGoing(arena) += piece.second;
   }
   EndVacating(arena);
   return true;
@@ -324,8 +328,8 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
   const auto place = PlaceForSlab(arena, need);
   if (!place) return false;
   const Binding binding = BindingFor(arena, place->missing);
+  const Bytes left = SlabBudgetLeft(arena, Going::kIsThere);
   const Bytes going = GoingOf(arena, binding);
-  const Bytes left = SlabBudgetLeft(arena) + going;
   if (left >= place->missing) return going > Bytes{0};  // help is under way
   const Bytes wanted = place->missing - left;
   std::vector<Emptying> slabs;
@@ -377,7 +381,7 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   if (!place) return false;
   const Binding binding = BindingFor(arena, place->missing);
   if (binding == Binding::kClient) return false;
-  const Bytes missing = Minus(place->missing, SlabBudgetLeft(arena) + GoingOf(arena, binding));
+  const Bytes missing = Minus(place->missing, SlabBudgetLeft(arena, Going::kIsThere));
   const double wait = SecondsUntilFreed(arena, missing, binding) + Seconds(kRenewal);
   if (wait > kPatience * Seconds(BothCopies(need))) return false;
   if (!waits) {
@@ -438,14 +442,14 @@ void Planner::State::EndVacating(Arena& arena) {
     // A get has rescued what lived here: then whoever wants the slab tries again.
     arena.map.OpenPiece(offset, size);
     arena.pieces.push_back(piece);
-    Going(arena) -= size;
+    TenantsGoing(arena) -= size;
     TouchWaiting();
     return true;
   });
   if (arena.vacating.empty() && arena.being_removed == Bytes{0}) arena.renewing = false;
 }
 
-Bytes& Planner::State::Going(const Arena& arena) {
+Bytes& Planner::State::TenantsGoing(const Arena& arena) {
   return tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)];
 }
 

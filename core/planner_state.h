@@ -201,8 +201,10 @@ class Planner::State {
   };
   // The place where the least is missing.
   std::optional<SlabPlace> PlaceForSlab(const Arena& arena, Bytes need) const;
-  // What budgets and the device leave for more slabs of the arena.
-  Bytes SlabBudgetLeft(const Arena& arena) const;
+  // What budgets and the device leave for more slabs of the arena, and what older requests have not
+  // claimed; as it is, or as if those that are being emptied or given back were gone.
+  enum class Going : uint8_t { kIsHeld, kIsThere };
+  Bytes SlabBudgetLeft(const Arena& arena, Going going = Going::kIsHeld) const;
   // Slabs are given back so that the arena's first request gets so much.
   void Claim(Arena& arena, Bytes size);
   void EndClaim(Arena& arena);
@@ -263,7 +265,7 @@ class Planner::State {
   bool GiveBackFreePiece(Arena& arena);
   bool GiveBack(Arena& arena, Range piece);
   // Bytes of the arena's tenant on its device that are being emptied or given back.
-  Bytes& Going(const Arena& arena);
+  Bytes& TenantsGoing(const Arena& arena);
   // What the arena holds beyond its budgets, and of what its tenant or everybody does its share.
   Bytes ExcessOf(const Arena& arena) const;
   void Shrink(Arena& arena);

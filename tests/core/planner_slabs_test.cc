@@ -135,6 +135,27 @@ TEST(PlannerSlabsTest, SlabsAreEmptiedForOthersNoFasterThanTheLinkTakesThem) {
   EXPECT_EQ(s.StateOf("B2"), State::kIdle);
 }
 
+TEST(PlannerSlabsTest, WhatIsMadeFreeForAnOlderRequestIsNoHelpForANewerOne) {
+  Script s({.capacity = KiB(64), .slab = KiB(4)});
+  const ClientId mine = s.me();
+  const auto attach = [&s] {
+    return s.world().Attach(Script::kTenant, {.device = KiB(64), .host = KiB(1024)});
+  };
+  s.As(attach());
+  for (int i = 0; i < 8; ++i) s.Make("B" + std::to_string(i), KiB(4));
+  const ClientId newer = attach();
+  s.As(newer);
+  for (int i = 0; i < 4; ++i) s.Make("C" + std::to_string(i), KiB(4));
+  s.As(mine).Create("D", KiB(16)).Create("E", KiB(24));
+  ASSERT_EQ(s.StateOf("E"), State::kWaiting);
+  const size_t copies = s.world().copies().size();
+  s.As(newer).Create("F", KiB(4));
+  EXPECT_EQ(s.world().copies().size(), copies + 1);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+  EXPECT_EQ(s.StateOf("F"), State::kInUse);
+}
+
 // A backward pass frees faster than the link copies.
 TEST(PlannerSlabsTest, SlabsThatAnotherClientIsAboutToFreeAreWaitedFor) {
   for (const bool goes_on : {true, false}) {
