@@ -214,8 +214,7 @@ void Planner::State::On(const FetchRequested& event) {
   if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->waiting) return;
   Arena* arena = ArenaOf(tensor->client, event.device);
   RAVEN_CHECK(arena != nullptr);
-  arena->consuming = true;
-  arena->growing = false;
+  arena->TakeBack();
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
   FindClient(tensor->client)->forecast.Stalled();
@@ -311,8 +310,7 @@ void Planner::State::On(const GetSeen& event) {
   tensor->giving_up = false;
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   Arena* arena = ArenaOf(*tensor);
-  arena->consuming = true;
-  arena->growing = false;
+  arena->TakeBack();
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   tensor->quiet = false;

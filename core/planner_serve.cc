@@ -133,10 +133,10 @@ bool Planner::State::TryCreate(Arena& arena, const Request& given) {
   return true;
 }
 
-// A client with more than fits empties its arena and fills it again: what it makes first it needs
-// last, and that leaves first. In the middle it stands behind where those that follow end, once
-// they went round, and so behind what is then still free; at the beginning that would lie beside
-// what leaves last.
+// A client that evicts and fills its empty arena again, in passes as in training: what it makes
+// first it needs last, and that leaves first. At the arena's beginning it would lie at the one end
+// and the room that is left at the other, beside what leaves last. In the middle what follows goes
+// round, and the room that is left comes to lie just before it.
 bool Planner::State::BeginsAnew(const Arena& arena, Bytes size) const {
   const Bytes held = arena.map.held();
   const Bytes hole = arena.map.LargestHole();

@@ -79,9 +79,10 @@ Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
     return going == Going::kIsThere ? GoingOf(arena, binding) : Bytes{0};
   };
   return Least(
-      Minus(client.budgets.device + coming(Binding::kClient), arena.charged),
-      Minus(tenant.budgets.device + coming(Binding::kTenant), tenant.device_held[device]),
-      Minus(devices_[device].limit + coming(Binding::kDevice), devices_[device].held + claimed));
+      Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
+      Minus(tenant.budgets.device, Minus(tenant.device_held[device], coming(Binding::kTenant))),
+      Minus(devices_[device].limit,
+            Minus(devices_[device].held + claimed, coming(Binding::kDevice))));
 }
 
 void Planner::State::Claim(Arena& arena, Bytes size) {
