@@ -25,7 +25,8 @@ const char* const kGpuFigures[][2] = {
     {"store.get_16mib_vs_link", "of link"},     {"store.get_1mib_vs_queue", "of queue"},
     {"store.both_ways_vs_duplex", "of duplex"}, {"store.gemm_slowdown", "x"},
     {"store.loop_pause_gpu_ms", "ms"},          {"store.stream_pair_us", "us"},
-    {"store.stream_pair_gpu_us", "us"},
+    {"store.stream_pair_gpu_us", "us"},         {"store.slab_us", "us"},
+    {"store.slab_handed_over_us", "us"},
 };
 
 double SecondsSince(core::Tick begin) {
@@ -178,6 +179,42 @@ void MeasureStreamPair(GpuWork& work, double scale, const Report& report) {
           .target = 0.3});
 }
 
+double CreateMicroseconds(Store& store, uint64_t bytes, Tensor* tensor) {
+  const core::Tick begin = ipc::Now();
+  *tensor = store.create(bytes);
+  return SecondsSince(begin) * 1e6;
+}
+
+// A create that waits for a slab: of memory that nobody has, and of memory that another client of
+// the tenant has just freed.
+void MeasureSlabs(double scale, const Report& report) {
+  constexpr uint64_t kSlab = MiB(64);
+  constexpr int kSlabs = 8;  // from so many on a client gets its next ahead of need
+  DaemonProcess daemon({"--device-budget", std::to_string(kSlab * kSlabs)}, "cuda");
+  const auto connect = [&] { return Store::connect({.socket = daemon.socket()}); };
+  std::vector<double> made;
+  for (int i = 0; i < std::max(3, static_cast<int>(10 * scale)); ++i) {
+    Store store = connect();
+    std::vector<Tensor> tensors(kSlabs);
+    for (Tensor& tensor : tensors) made.push_back(CreateMicroseconds(store, kSlab, &tensor));
+  }
+  report({.name = "store.slab_us", .unit = "us", .value = Median(made)});
+
+  Store stores[2] = {connect(), connect()};
+  std::vector<Tensor> tensors[2];
+  tensors[0].resize(kSlabs);
+  for (Tensor& tensor : tensors[0]) CreateMicroseconds(stores[0], kSlab, &tensor);
+  std::vector<double> handed_over;
+  for (int i = 0; i < std::max(10, static_cast<int>(100 * scale)); ++i) {
+    const int from = i / kSlabs % 2;
+    stores[from].free(std::move(tensors[from].back()), nullptr);
+    tensors[from].pop_back();
+    Tensor& tensor = tensors[1 - from].emplace_back();
+    handed_over.push_back(CreateMicroseconds(stores[1 - from], kSlab, &tensor));
+  }
+  report({.name = "store.slab_handed_over_us", .unit = "us", .value = Median(handed_over)});
+}
+
 }  // namespace
 
 void MeasureStoreOnGpu(double scale, const Report& report) {
@@ -207,6 +244,7 @@ void MeasureStoreOnGpu(double scale, const Report& report) {
           .at_least = true});
   MeasureBothWays(**work, *bounds, scale, report);
   MeasureStreamPair(**work, scale, report);
+  MeasureSlabs(scale, report);
 }
 
 }  // namespace ravenstore::bench

@@ -101,8 +101,13 @@ Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes) {
       ++slab;
       continue;
     }
-    RAVEN_RETURN_IF_ERROR(
-        arena_->Import(std::move(offered.descriptor), Bytes(begin), Bytes(offered.bytes)));
+    if (offered.why_not) return *offered.why_not;
+    Status mapped =
+        arena_->Import(std::move(offered.descriptor), Bytes(begin), Bytes(offered.bytes));
+    if (!mapped.ok()) {
+      offered.why_not = std::move(mapped).error();
+      return *offered.why_not;
+    }
     Mark(begin, offered.bytes, true);
     slabs_[begin].bytes = offered.bytes;
     slab = offered_.erase(slab);
@@ -132,6 +137,7 @@ Status ClientDevice::Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descri
     return Error{ErrorCode::kCorrupt, "the daemon offered a slab twice"};
   }
   offered_[offset] = {bytes, std::move(descriptor)};
+  if (arena_ != nullptr) static_cast<void>(MapOffered(offset, bytes));
   changed_.notify_all();
   return core::Ok();
 }

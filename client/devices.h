@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,10 @@ class ClientDevice {
   core::Status EnsureMapped(uint64_t offset, uint64_t bytes, core::Tick deadline,
                             const PhaseWord& phase);
 
-  // The watcher: a slab to be mapped by whoever needs it first. Makes no call to the device.
-  // Errors: kCorrupt (outside the arena, misaligned, or offered twice).
+  // The watcher: a slab. Maps it, so that nobody has to wait for that, if the arena is there; else
+  // whoever needs it first does, and makes the arena.
+  // Errors: kCorrupt (outside the arena, misaligned, or offered twice). One of the device's is told
+  // by EnsureMapped to whoever was placed in the slab.
   core::Status Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor);
   // The watcher: unmaps or forgets the slab. kNotFound when none begins there.
   core::Status Release(uint64_t offset);
@@ -68,7 +71,8 @@ class ClientDevice {
  private:
   struct Slab {
     uint64_t bytes = 0;
-    ipc::UniqueFd descriptor;  // none once it is mapped
+    ipc::UniqueFd descriptor;              // none once it is mapped, or that failed
+    std::optional<core::Error> why_not{};  // the device did not map it
   };
 
   // The next two REQUIRE mutex_. MapOffered maps the slabs that the extent touches.

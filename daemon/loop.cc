@@ -416,23 +416,8 @@ void Loop::Trim(ClientId client) {
 }
 
 void Loop::SlabReleased(ClientId client, core::DeviceId device, core::Bytes offset) {
-  Session* session = FindSession(client);
-  if (session == nullptr || session->gone) return;
-  if (session->releasing.erase({ToInt(device), offset.count()}) == 0) {
-    ++bad_requests_;
-    return;
-  }
-  workers_->Run([this, attachment = session->shared(), client, device, offset] {
-    if (auto status = attachment->arenas[ToInt(device)]->Unmap(offset); !status.ok()) {
-      spdlog::error("client {}: slab not unmapped: {}", ToInt(client),
-                    core::Describe(status.error()));
-      return;
-    }
-    mailbox_.Post([this, client, device, offset] {
-      Feed(core::SlabRemoved{client, device, offset});
-      Execute();
-    });
-  });
+  if (Session* session = FindSession(client); session != nullptr && !session->gone)
+    Unmapped(*session, {client, device, offset}, &Session::Parting::client);
 }
 
 Session* Loop::FindSession(ClientId client) {

@@ -158,8 +158,7 @@ class Loop {
     return recorder_->Wants(attachment.id, attachment.uid) ? recorder_.get() : nullptr;
   }
   void AwaitQuiet(Session& session, core::SlotId slot, core::TensorId tensor, uint64_t idle_word);
-  core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action,
-                        ipc::UniqueFd* descriptor);
+  core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action, bool* offered);
   void MakeHot(Session& session);
   // The client rings from now on; false when it has sent something already.
   bool CoolDown(Session& session);
@@ -180,6 +179,9 @@ class Loop {
   // Carries out plan_, and what follows from it, until nothing is left.
   void Execute();
   void Do(const core::AddSlab& action);
+  // Asks the client to unmap a slab; both tell by Unmapped that they did.
+  void Part(Session& session, const core::RemoveSlab& slab, Session::Parting parting);
+  void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::Parting::*by);
   void Do(const core::RemoveSlab& action);
   void Do(const core::GrowHost& action);
   void Do(const core::Grant& action);

@@ -2,6 +2,8 @@
 // it is told back as events.
 #include <spdlog/spdlog.h>
 
+#include <utility>
+
 #include "core/check.h"
 #include "daemon/loop.h"
 
@@ -35,42 +37,39 @@ Session* Loop::Locate(TensorId tensor, SlotId* slot) {
 }
 
 // On a worker: only one slab of an arena is made at a time.
-core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action,
-                            ipc::UniqueFd* descriptor) {
+core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action, bool* offered) {
   auto& arena = attachment.arenas[ToInt(action.device)];
   if (arena == nullptr) {
     const Bytes size = options_.planner.arena[ToInt(action.device)];
     RAVEN_ASSIGN_OR_RETURN(arena, devices_[ToInt(action.device)]->ReserveArena(size));
   }
-  RAVEN_RETURN_IF_ERROR(arena->Create(action.offset, action.size));
-  auto exported = arena->Export(action.offset);
-  if (!exported.ok()) {
-    (void)arena->Unmap(action.offset);
-    return std::move(exported).error();
-  }
-  *descriptor = std::move(exported).value();
-  return core::Ok();
+  return arena->Create(action.offset, action.size, [&](ipc::UniqueFd descriptor) {
+    outbox_.slab_ready(std::make_shared<SlabForClient>(SlabForClient{
+        action.client, action.device, action.offset, action.size, std::move(descriptor)}));
+    *offered = true;
+  });
 }
 
 void Loop::Do(const core::AddSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   workers_->Run([this, attachment = session->shared(), action] {
-    auto slab = std::make_shared<SlabForClient>(
-        SlabForClient{action.client, action.device, action.offset, action.size, {}});
-    const core::Status status = MakeSlab(*attachment, action, &slab->descriptor);
-    if (!status.ok()) {
+    bool offered = false;
+    const core::Status made = MakeSlab(*attachment, action, &offered);
+    if (!made.ok()) {
       spdlog::warn("client {}: no slab of {} bytes on device {}: {}", ToInt(action.client),
-                   action.size.count(), ToInt(action.device), core::Describe(status.error()));
-    } else {
-      outbox_.slab_ready(std::move(slab));
+                   action.size.count(), ToInt(action.device), core::Describe(made.error()));
     }
-    mailbox_.Post([this, action, ok = status.ok()] {
+    mailbox_.Post([this, action, ok = made.ok(), offered] {
       Session* session = FindSession(action.client);
       if (session == nullptr || session->gone) return;
       if (ok) {
         session->pieces[ToInt(action.device)].Add(action.offset, action.size);
         Feed(core::SlabAdded{action.client, action.device, action.offset, action.size});
+      } else if (offered) {
+        // The client may have mapped it. Only then can another be made there.
+        Part(*session, {action.client, action.device, action.offset},
+             {.daemon = false, .made = false});
       } else {
         Feed(core::SlabFailed{action.client, action.device, action.offset});
       }
@@ -83,8 +82,42 @@ void Loop::Do(const core::RemoveSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   session->pieces[ToInt(action.device)].Remove(action.offset);
-  session->releasing.insert({ToInt(action.device), action.offset.count()});
-  outbox_.release_slab(action.client, action.device, action.offset);
+  Part(*session, action, {});
+  // Nothing lives in it and nothing is copied there: we need not wait for the client.
+  workers_->Run([this, attachment = session->shared(), action] {
+    const auto [client, device, offset] = action;
+    if (auto status = attachment->arenas[ToInt(device)]->Unmap(offset); !status.ok()) {
+      spdlog::error("client {}: slab not unmapped: {}", ToInt(client),
+                    core::Describe(status.error()));
+      return;
+    }
+    mailbox_.Post([this, action] {
+      if (Session* session = FindSession(action.client); session != nullptr && !session->gone)
+        Unmapped(*session, action, &Session::Parting::daemon);
+    });
+  });
+}
+
+void Loop::Part(Session& session, const core::RemoveSlab& slab, Session::Parting parting) {
+  session.parting[{ToInt(slab.device), slab.offset.count()}] = parting;
+  outbox_.release_slab(slab.client, slab.device, slab.offset);
+}
+
+void Loop::Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::Parting::*by) {
+  const auto parting = session.parting.find({ToInt(slab.device), slab.offset.count()});
+  if (parting == session.parting.end() || !std::exchange(parting->second.*by, false)) {
+    ++bad_requests_;
+    return;
+  }
+  const auto [client, daemon, made] = parting->second;
+  if (client || daemon) return;
+  session.parting.erase(parting);
+  if (made) {
+    Feed(core::SlabRemoved{slab.client, slab.device, slab.offset});
+  } else {
+    Feed(core::SlabFailed{slab.client, slab.device, slab.offset});
+  }
+  Execute();
 }
 
 void Loop::Do(const core::GrowHost& action) {

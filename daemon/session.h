@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,8 +80,13 @@ class Session {
   TicketQueues tickets;
   ArrivalWords arrivals;
   std::vector<PieceMap> pieces;  // by device
-  std::set<std::pair<uint32_t, uint64_t>>
-      releasing;        // {device, offset} of slabs the client should unmap
+  // The slabs that go, by {device, offset}, and who maps them still.
+  struct Parting {
+    bool client = true;
+    bool daemon = true;
+    bool made = true;  // false: the client has one that could not be made after all
+  };
+  std::map<std::pair<uint32_t, uint64_t>, Parting> parting;
   size_t copies = 0;    // under way
   uint32_t rescan = 0;  // next row to look at; rows() when no rescan is under way
   bool hot = false;     // polled in every pass

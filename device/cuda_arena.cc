@@ -1,7 +1,6 @@
 #include "device/cuda_arena.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,16 +15,6 @@
 
 namespace ravenstore::device {
 namespace {
-
-constexpr CUmemAllocationHandleType kHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
-CUmemAllocationProp MemoryAt(CUmemLocationType type, int id) {
-  CUmemAllocationProp memory{};
-  memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  memory.requestedHandleTypes = kHandleType;
-  memory.location = {type, id};
-  return memory;
-}
 
 CUmemAccessDesc AccessBy(CUmemLocationType type, int id) {
   return {{type, id}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -71,6 +60,7 @@ class CudaArena : public Arena {
       : gpu_(std::move(gpu)),
         base_(base),
         size_(size),
+        granularity_(granularity),
         memory_(memory),
         access_(std::move(access)),
         pieces_(size, granularity) {}
@@ -86,7 +76,7 @@ class CudaArena : public Arena {
   std::byte* base() const override { return reinterpret_cast<std::byte*>(base_); }
   Bytes size() const override { return size_; }
 
-  Status Create(Bytes offset, Bytes bytes) override {
+  Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
     return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaPiece>> {
       RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
       const CudaScope scope(gpu_->driver(), context);
@@ -94,20 +84,19 @@ class CudaArena : public Arena {
       CUmemGenericAllocationHandle handle = 0;
       const CUresult made = gpu_->driver().cuMemCreate(&handle, bytes.count(), &memory_, 0);
       if (made != CUDA_SUCCESS) return CreateFailed(made, bytes);
-      return Map(std::make_shared<CudaPiece>(gpu_, handle, bytes, true), offset);
+      auto piece = std::make_shared<CudaPiece>(gpu_, handle, bytes, true);
+      if (offer) {
+        RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd descriptor, ExportOf(*piece));
+        offer(std::move(descriptor));
+      }
+      return Map(std::move(piece), offset);
     });
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
     RAVEN_ASSIGN_OR_RETURN(auto piece, pieces_.Find(offset));
     if (!piece->created()) return OnlyItsCreatorExports(offset);
-    const CudaCaptureExempt exempt(gpu_->driver());
-    int descriptor = -1;
-    RAVEN_CUDA_CALL(*gpu_, cuMemExportToShareableHandle, &descriptor, piece->handle(), kHandleType,
-                    0);
-    ipc::UniqueFd exported(descriptor);
-    if (fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0) return SystemError("close on exec");
-    return exported;
+    return ExportOf(*piece);
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
@@ -131,6 +120,11 @@ class CudaArena : public Arena {
   }
 
  private:
+  Result<ipc::UniqueFd> ExportOf(const CudaPiece& piece) {
+    gpu_->KeepExporting(granularity_);
+    return ExportMemory(*gpu_, piece.handle());
+  }
+
   Result<std::shared_ptr<CudaPiece>> Map(std::shared_ptr<CudaPiece> piece, Bytes offset) {
     const CUdeviceptr at = base_ + offset.count();
     const size_t bytes = piece->bytes().count();
@@ -159,6 +153,7 @@ class CudaArena : public Arena {
   const std::shared_ptr<CudaGpu> gpu_;
   const CUdeviceptr base_;
   const Bytes size_;
+  const Bytes granularity_;
   const CUmemAllocationProp memory_;
   const std::vector<CUmemAccessDesc> access_;
   PieceTable<CudaPiece> pieces_;
@@ -190,9 +185,10 @@ class RegisteredArena : public Arena {
   std::byte* base() const override { return range_.base(); }
   Bytes size() const override { return range_.size(); }
 
-  Status Create(Bytes offset, Bytes bytes) override {
+  Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
     return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredPiece>> {
       RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, NewMemory(bytes));
+      RAVEN_RETURN_IF_ERROR(OfferCopy(offer, memory.get()));
       RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, memory.get()));
       // Populating touches every page, and so puts it where the policy says. A kernel without NUMA
       // has one place only.

@@ -1,8 +1,29 @@
 #include "device/cuda_gpu.h"
 
+#include <fcntl.h>
+
 #include <utility>
 
+#include "device/reservation.h"
+
 namespace ravenstore::device {
+
+CUmemAllocationProp MemoryAt(CUmemLocationType type, int id) {
+  CUmemAllocationProp memory{};
+  memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  memory.requestedHandleTypes = kHandleType;
+  memory.location = {type, id};
+  return memory;
+}
+
+core::Result<ipc::UniqueFd> ExportMemory(CudaGpu& gpu, CUmemGenericAllocationHandle memory) {
+  const CudaCaptureExempt exempt(gpu.driver());
+  int descriptor = -1;
+  RAVEN_CUDA_CALL(gpu, cuMemExportToShareableHandle, &descriptor, memory, kHandleType, 0);
+  ipc::UniqueFd exported(descriptor);
+  if (fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0) return SystemError("close on exec");
+  return exported;
+}
 
 core::Status CudaWords::Add(CudaGpu& gpu, void* begin, core::Bytes bytes) {
   const auto at = reinterpret_cast<uintptr_t>(begin);
@@ -83,6 +104,20 @@ core::Result<CUcontext> CudaGpu::Primary() {
   RAVEN_CUDA_CALL(*this, cuDevicePrimaryCtxRetain, &context, device_);
   primary_.store(context, std::memory_order_release);
   return context;
+}
+
+void CudaGpu::KeepExporting(core::Bytes unit) {
+  const auto context = Primary();
+  if (!context.ok()) return;
+  std::lock_guard lock(mutex_);
+  if (exported_) return;
+  const CudaScope scope(*driver_, *context);
+  const CUmemAllocationProp memory = MemoryAt(CU_MEM_LOCATION_TYPE_DEVICE, device_);
+  CUmemGenericAllocationHandle handle = 0;
+  if (driver_->cuMemCreate(&handle, unit.count(), &memory, 0) != CUDA_SUCCESS) return;
+  if (auto exported = ExportMemory(*this, handle); exported.ok())
+    exported_ = std::move(exported).value();
+  driver_->cuMemRelease(handle);  // the descriptor keeps the memory
 }
 
 int CudaGpu::Attribute(CUdevice_attribute attribute) const {

@@ -61,7 +61,12 @@ class Arena {
 
   // Creates physical memory and maps it at `offset`. Both are multiples of Device::granularity(),
   // the range is not mapped yet. Device memory comes zeroed.
-  virtual Status Create(Bytes offset, Bytes bytes) = 0;
+  Status Create(Bytes offset, Bytes bytes) { return Create(offset, bytes, nullptr); }
+  // The same for memory that another process maps, too: `offer` gets a descriptor, as Export's,
+  // before the memory is mapped here, so that both can map it at once. If mapping it fails then,
+  // that process has it all the same.
+  using Offer = std::function<void(ipc::UniqueFd)>;
+  virtual Status Create(Bytes offset, Bytes bytes, const Offer& offer) = 0;
   // A descriptor of the piece created (not imported) at `offset`, for another process's Import.
   // Fresh on every call, closed on exec.
   virtual Result<ipc::UniqueFd> Export(Bytes offset) = 0;

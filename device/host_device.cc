@@ -68,7 +68,7 @@ class HostArena : public Arena {
   std::byte* base() const override { return range_.base(); }
   Bytes size() const override { return range_.size(); }
 
-  Status Create(Bytes offset, Bytes bytes) override {
+  Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
     return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostPiece>> {
       if (faults_->NextCreateFails()) {
         return core::Error{core::ErrorCode::kDevice, "create: injected fault"};
@@ -76,6 +76,7 @@ class HostArena : public Arena {
       if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(ledger_->Charge(bytes));
       auto piece = std::make_shared<HostPiece>(bytes, ledger_);
       RAVEN_ASSIGN_OR_RETURN(piece->memory, NewMemory(bytes));
+      RAVEN_RETURN_IF_ERROR(OfferCopy(offer, piece->memory.get()));
       RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, piece->memory.get()));
       return piece;
     });

@@ -90,6 +90,13 @@ core::Result<ipc::UniqueFd> Duplicate(int descriptor) {
   return copy;
 }
 
+core::Status OfferCopy(const std::function<void(ipc::UniqueFd)>& offer, int descriptor) {
+  if (!offer) return core::Ok();
+  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd copy, Duplicate(descriptor));
+  offer(std::move(copy));
+  return core::Ok();
+}
+
 core::Result<core::Bytes> SizeOf(int descriptor) {
   struct stat status;
   if (fstat(descriptor, &status) != 0) return SystemError("fstat of shared memory");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 #include "core/result.h"
 #include "core/types.h"
@@ -41,6 +42,9 @@ core::Result<ipc::UniqueFd> NewMemory(core::Bytes bytes);
 
 // Another descriptor of the same memory, closed on exec.
 core::Result<ipc::UniqueFd> Duplicate(int descriptor);
+
+// Gives `offer`, if there is one, another descriptor of it.
+core::Status OfferCopy(const std::function<void(ipc::UniqueFd)>& offer, int descriptor);
 
 // The size of the memory behind `descriptor`.
 core::Result<core::Bytes> SizeOf(int descriptor);

@@ -59,6 +59,27 @@ TEST_F(DevicesTest, OfferedSlabIsMappedByWhoNeedsIt) {
   EXPECT_EQ(client_.base()[4096], std::byte{42});
 }
 
+TEST_F(DevicesTest, WithTheArenaThereASlabIsMappedAheadOfNeed) {
+  ASSERT_TRUE(client_.Prepare().ok());
+  ASSERT_TRUE(client_.Offer(0, 8 * kMiB, Slab(0, 8 * kMiB)).ok());
+  EXPECT_TRUE(client_.Mapped(0, 8 * kMiB));
+  EXPECT_TRUE(client_.EnsureMapped(4096, 4096, Soon(), phase_).ok());
+  EXPECT_TRUE(client_.Release(0).ok());
+  EXPECT_FALSE(client_.Mapped(0, 1));
+}
+
+TEST_F(DevicesTest, WhoIsPlacedInASlabThatCannotBeMappedIsToldWhy) {
+  ASSERT_TRUE(client_.Prepare().ok());
+  ASSERT_TRUE(client_.Offer(0, 4 * kMiB, Slab(0, 2 * kMiB)).ok());
+  for (int i = 0; i < 2; ++i) {
+    const auto mapped = client_.EnsureMapped(0, 1, Soon(), phase_);
+    ASSERT_FALSE(mapped.ok());
+    EXPECT_EQ(mapped.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(mapped.error().message, HasSubstr("4194304 bytes"));
+  }
+  EXPECT_TRUE(client_.Release(0).ok());
+}
+
 TEST_F(DevicesTest, ExtentAcrossSlabsNeedsAllOfThem) {
   ASSERT_TRUE(client_.Offer(8 * kMiB, 8 * kMiB, Slab(8 * kMiB, 8 * kMiB)).ok());
   const auto early = client_.EnsureMapped(6 * kMiB, 4 * kMiB, Soon(), phase_);

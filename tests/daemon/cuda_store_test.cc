@@ -160,6 +160,27 @@ TEST_F(CudaStoreTest, ATensorIsHadOnAnotherDevice) {
   EXPECT_TRUE(first.Holds(store.get(tensor, first.stream(), {.device = 0}), 8));
 }
 
+// The client has the slab's descriptor by then, and may have mapped it: it must go back before
+// another is made in its place.
+TEST_F(CudaStoreTest, ASlabThatTheDaemonCannotMapIsTakenBackFromTheClient) {
+  if (Driver::real()) GTEST_SKIP() << "a GPU cannot be made to fail";
+  bool failed = false;
+  for (int nth = 1; nth <= 16 && !failed; ++nth) {  // the daemon maps other memory before it
+    const std::string fault = "cuMemSetAccess:" + std::to_string(nth) + ":999";
+    setenv("RAVENSTORE_FAKE_CUDA_FAIL", fault.c_str(), 1);
+    DaemonProcess daemon(Flags(), "cuda");
+    unsetenv("RAVENSTORE_FAKE_CUDA_FAIL");
+    Store store = Connect(daemon, MiB(32));
+    Gpu gpu(driver(), 0);
+    Tensor tensor = store.create(kBytes);
+    gpu.Fill(tensor.data(), 7);
+    store.put(tensor, gpu.stream());
+    EXPECT_TRUE(gpu.Holds(store.get(tensor, gpu.stream()), 7));
+    failed = daemon.Log().find("no slab of") != std::string::npos;
+  }
+  EXPECT_TRUE(failed);
+}
+
 TEST_F(CudaStoreTest, AdoptAndGetIntoCopy) {
   DaemonProcess daemon(Flags(), "cuda");
   Store store = Connect(daemon, MiB(32));

@@ -401,6 +401,21 @@ TEST_P(Conformance, AnExportedPieceOutlivesItsCreatorsMapping) {
   EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kPiece), Pattern(kPiece, 4));
 }
 
+TEST_P(Conformance, APieceIsOfferedBeforeItIsMapped) {
+  auto other = NewArena(device());
+  int offers = 0;
+  ASSERT_OK(arena_->Create(Bytes{0}, kPiece, [&](ipc::UniqueFd descriptor) {
+    ++offers;
+    EXPECT_CODE(arena_->Export(Bytes{0}), ErrorCode::kNotFound);  // it is not there yet
+    EXPECT_TRUE(other->Import(std::move(descriptor), MiB(8), kPiece).ok());
+  }));
+  EXPECT_EQ(offers, 1);
+  Write(arena_->base(), Pattern(kPiece, 5));
+  EXPECT_EQ(Read(other->base() + MiB(8).count(), kPiece), Pattern(kPiece, 5));
+  EXPECT_FALSE(arena_->Create(Bytes{0}, kPiece, [&](ipc::UniqueFd) { ++offers; }).ok());
+  EXPECT_EQ(offers, 1);
+}
+
 TEST_P(Conformance, WhatIsNoPieceIsNotImported) {
   ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
   auto piece = arena_->Export(Bytes{0});

@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 #include <string.h>
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+
 #include "tests/device/fake_driver.h"
 #include "tests/device/testing.h"
 
@@ -71,6 +75,30 @@ TEST_F(CudaArenaTest, DescriptorsCloseOnExec) {
   const auto piece = arena->Export(MiB(0));
   ASSERT_OK(piece);
   EXPECT_EQ(fcntl(piece->get(), F_GETFD), FD_CLOEXEC);
+}
+
+// Of how much device memory this process holds a descriptor.
+size_t DescriptorsOpen() {
+  size_t open = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the one that lists them
+    const auto file = std::filesystem::read_symlink(entry.path(), gone);
+    if (!gone && file.string().find("fakecuda.device") != std::string::npos) ++open;
+  }
+  return open;
+}
+
+TEST_F(CudaArenaTest, OneDescriptorStaysOpenSinceTheFirstAndTheLastAreSlow) {
+  const auto arena = NewArena();
+  ASSERT_OK(arena->Create(MiB(0), MiB(2)));
+  const size_t held = DescriptorsOpen();  // the fake keeps memory by one, too
+  fake_.fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_OK(arena->Export(MiB(0)));
+  EXPECT_EQ(DescriptorsOpen(), held) << "there was no room for it";
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_OK(arena->Export(MiB(0)));
+    EXPECT_EQ(DescriptorsOpen(), held + 1);
+  }
 }
 
 TEST_F(CudaArenaTest, AnImportKeepsTheMemoryOfAnEndedArena) {
