@@ -155,7 +155,7 @@ void MeasurePlannerCost(double scale, const Report& report) {
   const core::Bytes budget(trace.Footprint().count() / 2);
   const auto begin = steady_clock::now();
   const sim::Outcome outcome = sim::Simulate(trace, *sim::SetupFor("value", hardware, budget));
-  const double seconds = std::chrono::duration<double>(steady_clock::now() - begin).count();
+  const double seconds = core::Seconds(steady_clock::now() - begin);
   RAVEN_CHECK(outcome.failure.empty());
   report({.name = "planner.sim_events_per_s",
           .unit = "1/s",

@@ -105,7 +105,7 @@ double Replay(const Trace& trace, Bytes budget) {
         break;
     }
   }
-  const double seconds = std::chrono::duration<double>(ipc::Now() - *begin).count();
+  const double seconds = core::Seconds(ipc::Now() - *begin);
   tensors.clear();
   return seconds;
 }
@@ -117,7 +117,7 @@ double SimulatedSeconds(const Trace& trace, const sim::Outcome& outcome) {
     begun = begun || op.kind == OpKind::kStep;
     if (begun) time += op.time;
   }
-  return std::chrono::duration<double>(time).count();
+  return core::Seconds(time);
 }
 
 // The host backend's link: a rate, and what a sleep and a look at the log take.

@@ -35,6 +35,7 @@ constexpr double kDisturbedBy = 0.1;
 double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
+
 // The largest value so far, and whose it is.
 struct Worst {
   double value = 0;
@@ -56,7 +57,7 @@ class Ratios {
     ++cases_;
     if (ratio > target_) ++above_;
     all_.Take(ratio, whose);
-    if (whose.find(kTwoClients) != 0) one_client_.Take(ratio, whose);
+    if (!whose.starts_with(kTwoClients)) one_client_.Take(ratio, whose);
   }
   Figure AsFigure(const char* name) const {
     char rest[160];
@@ -250,12 +251,13 @@ Figure TwoClients() {
   for (const char* machine : kMachines) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
     const Trace whole = sim::Generate(kTwoClients, hardware, kIterations);
+    const std::vector<sim::Budget> budgets = sim::FeasibleBudgets(whole);
     double here[3] = {};  // by time, learned, the oracle; seconds a run
     for (uint64_t run = 0; run < kRuns; ++run) {
       const Trace trace = run == 0 ? whole : sim::WithTimesPerturbed(whole, kDisturbedBy, run);
-      for (const sim::Budget& budget : sim::FeasibleBudgets(whole)) {
+      const Trace hinted = sim::WithHints(trace, Hints::kTime);
+      for (const sim::Budget& budget : budgets) {
         const sim::Setup setup = *sim::SetupFor("value", hardware, budget.bytes);
-        const Trace hinted = sim::WithHints(trace, Hints::kTime);
         here[0] += Seconds(sim::Simulate(hinted, setup).stall) / kRuns;
         here[1] += Seconds(sim::Simulate(trace, setup).stall) / kRuns;
         here[2] += Seconds(sim::SimulateOracle(trace, hardware, budget.bytes).stall) / kRuns;

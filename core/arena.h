@@ -64,12 +64,6 @@ struct Arena {
   uint64_t patient_request = 0;
   Tick patient_until{};
   bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
-  // Its client takes a tensor back: new ones are over for now.
-  void TakeBack() {
-    consuming = true;
-    growing = false;
-    next_place.reset();
-  }
   Bytes Vacating() const {
     Bytes sum;
     for (const Range& piece : vacating) sum += piece.second;

@@ -183,9 +183,10 @@ std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) 
 }
 
 std::optional<ExtentMap::Block> ExtentMap::AllocateAt(Bytes offset, Bytes size, uint32_t owner) {
-  if (size == Bytes{0} || FreeFrom(offset) < size) return std::nullopt;
+  if (size == Bytes{0} || offset >= range()) return std::nullopt;
   const Block hole = At(offset);
-  if (OffsetOf(hole) != offset) return std::nullopt;
+  if (KindOf(hole) != Kind::kFree || OffsetOf(hole) != offset || SizeOf(hole) < size)
+    return std::nullopt;
   return Take(hole, UnitsOf(size), owner);
 }
 

@@ -32,7 +32,7 @@ void Forecast::Access(Tick now, Tick own_time) {
   ++position_;
   rhythm_.Access(own_time);
   if (last_access_ != Tick::max()) {
-    const double gap = std::chrono::duration<double>(now - last_access_).count();
+    const double gap = Seconds(now - last_access_);
     if (gap < kLongestGapSeconds)
       seconds_per_position_ += kSmoothing * (gap - seconds_per_position_);
   }

@@ -490,6 +490,7 @@ void Planner::State::CheckInvariants() const {
   for (const auto& [id, request] : requests_) ++sums.waits[request.client];
   size_t waiting = 0;
   std::vector<Bytes> held(devices_.size());
+  std::vector<uint32_t> growing(devices_.size());
   std::map<std::pair<TenantId, DeviceId>, Bytes> going;
   for (const auto& [id, client] : clients_) {
     RAVEN_CHECK(client->in_use == sums.in_use[id]);
@@ -511,6 +512,7 @@ void Planner::State::CheckInvariants() const {
       RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
       waiting += arena->waiting.size();
       held[ToInt(arena->device)] += arena->charged;
+      growing[ToInt(arena->device)] += arena->growing ? 1 : 0;
     }
   }
   RAVEN_CHECK(waiting == requests_.size());
@@ -521,6 +523,7 @@ void Planner::State::CheckInvariants() const {
       RAVEN_CHECK((tenant.device_going[i] == going[{id, DeviceId{static_cast<uint16_t>(i)}}]));
     }
     RAVEN_CHECK(devices_[i].held == held[i]);
+    RAVEN_CHECK(devices_[i].growing == growing[i]);
     RAVEN_CHECK(devices_[i].held <= options_.device_capacity[i]);
   }
 }

@@ -34,6 +34,7 @@ void Planner::State::On(const TenantLimits& event) {
   tenant.budgets = event.budgets;
   tenant.device_held.resize(devices_.size());
   tenant.device_going.resize(devices_.size());
+  tenant.device_full_until.resize(devices_.size());
   for (const auto& [id, client] : clients_) {
     if (client->tenant != event.tenant) continue;
     for (const auto& arena : client->arenas) {
@@ -89,6 +90,7 @@ void Planner::State::On(const ClientGone& event) {
     if (arena == nullptr) continue;
     while (!arena->waiting.empty()) Dequeue(requests_.at(arena->waiting.front()));
     active_arenas_.erase(arena.get());
+    SetGrowing(*arena, false);
     Bytes& going = tenants_.at(client->tenant).device_going[ToInt(arena->device)];
     going -= arena->being_removed;
     going -= arena->Vacating();
@@ -214,7 +216,7 @@ void Planner::State::On(const FetchRequested& event) {
   if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->waiting) return;
   Arena* arena = ArenaOf(tensor->client, event.device);
   RAVEN_CHECK(arena != nullptr);
-  arena->TakeBack();
+  TakeBack(*arena);
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
   FindClient(tensor->client)->forecast.Stalled();
@@ -310,7 +312,7 @@ void Planner::State::On(const GetSeen& event) {
   tensor->giving_up = false;
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   Arena* arena = ArenaOf(*tensor);
-  arena->TakeBack();
+  TakeBack(*arena);
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   tensor->quiet = false;

@@ -14,10 +14,8 @@ constexpr size_t kMostDoubts = 1 << 18;
 
 Duration Planner::State::BothCopies(Bytes size) const {
   const auto bytes = static_cast<double>(size.count());
-  return 2 * options_.link.latency +
-         std::chrono::duration_cast<Duration>(
-             std::chrono::duration<double>(bytes / options_.link.up_bytes_per_second +
-                                           bytes / options_.link.down_bytes_per_second));
+  return 2 * options_.link.latency + FromSeconds(bytes / options_.link.up_bytes_per_second +
+                                                 bytes / options_.link.down_bytes_per_second);
 }
 
 void Planner::State::Predict(Client& client, Tensor& tensor) {
@@ -138,8 +136,7 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
   const auto link = [&](double bytes_per_second) {
     return options_.link.latency +
-           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
-               static_cast<double>(tensor.size.count()) / bytes_per_second));
+           FromSeconds(static_cast<double>(tensor.size.count()) / bytes_per_second);
   };
   why.copy_back = link(options_.link.up_bytes_per_second);
   if (tensor.dirty() && !tensor.never) why.copy_out = link(options_.link.down_bytes_per_second);
@@ -163,9 +160,9 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
     case UseKind::kLearned:
       if (Forecast::IsAssumed(tensor.use_key)) return why.future = Future::kLastInFirstOut, why;
       ExplainPrediction(client, tensor, &why);
-      why.needed_in = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+      why.needed_in = FromSeconds(
           static_cast<double>(std::max<int64_t>(0, tensor.use_key - client.forecast.position())) *
-          client.forecast.seconds_per_position()));
+          client.forecast.seconds_per_position());
       break;
     case UseKind::kUnknown:
       if (options_.policy == Policy::kValue)

@@ -18,8 +18,8 @@ constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
 // A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
-// Of a budget, so much in use is filling up.
-constexpr uint64_t kFillingShare = 16;  // a sixteenth
+// What lives is about the most that lived, or the budget, if so much of the former is missing.
+constexpr uint64_t kOutgrowShare = 16;  // a sixteenth
 // Of a slab, so much is a request that is worth moving slabs for.
 constexpr uint64_t kLargeShare = 8;  // an eighth
 // Where nothing is known, all but an eighth of what an arena holds is cleaned.
@@ -39,7 +39,6 @@ constexpr uint64_t kEmptyShare = 16;  // a sixteenth
 constexpr uint64_t kReadyShare = 3;  // a third
 // The most that lived, and the least, is forgotten over so many creates.
 constexpr uint64_t kMostLivedFor = 16384;
-
 }  // namespace
 
 void Planner::State::Touch(Arena* arena) {
@@ -78,6 +77,7 @@ void Planner::State::Serve(Arena& arena) {
   served_ = arena.client;
   EndVacating(arena);
   Shrink(arena);
+  GiveBackToOthers(arena);
   while (!arena.waiting.empty()) {
     const Request& request = requests_.at(arena.waiting.front());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
@@ -138,10 +138,11 @@ bool Planner::State::TryCreate(Arena& arena, const Request& given) {
 // and the room that is left at the other, beside what leaves last. In the middle what follows goes
 // round, and the room that is left comes to lie just before it.
 bool Planner::State::BeginsAnew(const Arena& arena, Bytes size) const {
+  if (now_ >= arena.pressed_until) return false;
   const Bytes held = arena.map.held();
   const Bytes hole = arena.map.LargestHole();
   const bool empty = hole + arena.least_used + Bytes(held.count() / kEmptyShare) >= held;
-  return empty && now_ < arena.pressed_until && size.count() * kEmptyShare <= hole.count() &&
+  return empty && size.count() * kEmptyShare <= hole.count() &&
          arena.ready.count() * kReadyShare <= hole.count();
 }
 
@@ -159,7 +160,7 @@ std::optional<ExtentMap::Block> Planner::State::PlaceFor(Arena& arena, Bytes siz
 bool Planner::State::Grants(Arena& arena, const Request& request) {
   const auto block = PlaceFor(arena, request.size);
   if (!block) return false;
-  arena.growing = true;
+  SetGrowing(arena, true);
   const Bytes used = arena.map.used();
   arena.least_used += Bytes(Minus(used, arena.least_used).count() / kMostLivedFor);
   arena.least_used = std::min(arena.least_used, used);
@@ -191,6 +192,31 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   plan_->push_back(
       Grant{request.client, request.slot, tensor.id, request.device, arena.map.OffsetOf(*block)});
   return true;
+}
+
+void Planner::State::SetGrowing(Arena& arena, bool growing) {
+  if (arena.growing == growing) return;
+  arena.growing = growing;
+  uint32_t& all = devices_[ToInt(arena.device)].growing;
+  all = growing ? all + 1 : all - 1;
+}
+
+void Planner::State::TakeBack(Arena& arena) {
+  arena.consuming = true;
+  SetGrowing(arena, false);
+  arena.next_place.reset();
+}
+
+void Planner::State::NotePressure(Arena& arena, Bytes need) {
+  arena.pressed_until = now_ + kPressedFor;
+  const size_t device = ToInt(arena.device);
+  switch (BindingFor(arena, need)) {
+    case Binding::kClient: break;
+    case Binding::kTenant:
+      tenants_.at(FindClient(arena.client)->tenant).device_full_until[device] = arena.pressed_until;
+      break;
+    case Binding::kDevice: devices_[device].full_until = arena.pressed_until; break;
+  }
 }
 
 bool Planner::State::TryFetch(Arena& arena, const Request& given) {
@@ -248,7 +274,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (WaitsForFrees(arena, request)) return true;
   arena.next_place.reset();
   if (!request.is_fetch()) arena.consuming = false;
-  arena.pressed_until = now_ + kPressedFor;
+  NotePressure(arena, need);
   active_arenas_.insert(&arena);
   if (FindVictims(arena, need) || AddSlabAndEvictFor(arena, need)) {
     if (request.is_fetch() && arena.copying_out > 0) arena.short_until = now_ + kShortFor;
@@ -470,20 +496,24 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
   return true;
 }
 
+// A client that says what it needs when, and makes tensors, will be pressed soon if it once needed
+// about all it may have, or if it never needed more than now: nobody knows yet where that ends.
+bool Planner::State::MayOutgrow(const Arena& arena) const {
+  if (!arena.growing) return false;
+  const Bytes margin(arena.most_lived.count() / kOutgrowShare);
+  return arena.live + margin >= arena.most_lived ||
+         arena.most_lived + margin >= clients_.at(arena.client)->budgets.device;
+}
+
 void Planner::State::Preclean(Arena& arena) {
   if (!options_.preclean || now_ < arena.backoff_until) return;
-  // A client whose device is filling up, and who says what it needs when, will be pressed soon.
-  const bool filling =
-      arena.growing && arena.map.used() * kFillingShare >= FindClient(arena.client)->budgets.device;
-  const bool pressed = now_ < arena.pressed_until;
-  if (!pressed && !filling) return;
+  if (now_ >= arena.pressed_until && !MayOutgrow(arena)) return;
   if (now_ < host_short_until_) return;
   // What somebody waits for goes first, and what he will want next: a client that creates tensor
   // after tensor leaves the link no rest.
   if (!arena.waiting.empty()) return;
   if (now_ < arena.wanted_until) {
-    if (!std::exchange(arena.wakes, true))
-      wakes_.emplace(arena.wanted_until, arena.client, arena.device);
+    WakeAt(arena, arena.wanted_until);
     return;
   }
   if (!arena.growing && now_ >= arena.short_until) return;

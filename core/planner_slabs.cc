@@ -12,7 +12,7 @@ constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 constexpr size_t kMostEvictedAtOnce = 4096;
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;
-// An arena grows by this part of itself: each slab takes time to make.
+// A slab is this part of what the arena holds, or lately held of tensors: each takes time to make.
 constexpr uint64_t kGrowthShare = 12;
 // A budget is held in more slabs than so many: of few large ones a tensor in use would keep too
 // much from the others.
@@ -99,7 +99,8 @@ void Planner::State::EndClaim(Arena& arena) {
 }
 
 Bytes Planner::State::SlabSize(const Arena& arena) const {
-  const Bytes grown = Bytes(arena.charged.count() / kGrowthShare).RoundUp(options_.granularity);
+  const Bytes most = std::max(arena.charged, arena.most_lived);
+  const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);
   return Least(std::max(options_.slab, grown), LargestSlab(arena));
 }
 
@@ -113,7 +114,6 @@ Bytes Planner::State::LargestSlab(const Arena& arena) const {
 // Room is made while the client computes rather than while it waits.
 void Planner::State::GrowAhead(Arena& arena) {
   if (!arena.growing || arena.adding || now_ < arena.backoff_until) return;
-  if (!waiting_arenas_.empty()) return;  // they come first
   if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
   const Bytes slab = SlabSize(arena);
   if (arena.trimming || arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
@@ -324,17 +324,22 @@ bool Planner::State::LeaveToLater(DeviceId id, bool some_go, std::vector<Emptyin
          }) > 0;
 }
 
+std::optional<Planner::State::Lack> Planner::State::LackFor(const Arena& arena, Bytes need) const {
+  const auto place = PlaceForSlab(arena, need);
+  if (!place) return std::nullopt;
+  const Bytes missing = Minus(place->missing, SlabBudgetLeft(arena, Going::kIsThere));
+  return Lack{*place, BindingFor(arena, place->missing), missing};
+}
+
 bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take take) {
   if (now_ < arena.backoff_until) return false;
-  const auto place = PlaceForSlab(arena, need);
-  if (!place) return false;
-  const Binding binding = BindingFor(arena, place->missing);
-  const Bytes left = SlabBudgetLeft(arena, Going::kIsThere);
+  const auto lack = LackFor(arena, need);
+  if (!lack) return false;
+  const auto& [place, binding, wanted] = *lack;
   const Bytes going = GoingOf(arena, binding);
-  if (left >= place->missing) return going > Bytes{0};  // help is under way
-  const Bytes wanted = place->missing - left;
+  if (wanted == Bytes{0}) return going > Bytes{0};  // help is under way
   std::vector<Emptying> slabs;
-  if (take == Take::kEnough) FindEmptyable(arena, place->reach, &slabs);
+  if (take == Take::kEnough) FindEmptyable(arena, place.reach, &slabs);
   for (Arena* giver : GiversTo(arena, binding)) FindEmptyable(*giver, {}, &slabs);
   slabs = Cheapest(std::move(slabs), wanted);
   Bytes sum;
@@ -354,7 +359,7 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
     return InOrder()(a.arena, b.arena);
   });
   if (!Vacate(slabs)) return false;
-  Claim(arena, place->missing);
+  Claim(arena, place.missing);
   for (const Emptying& one : slabs) arena.renewing |= one.arena == &arena;
   return true;
 }
@@ -378,21 +383,16 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   const bool waits = arena.patient_request == request.id;
   if (waits && now_ >= arena.patient_until) return false;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
-  const auto place = PlaceForSlab(arena, need);
-  if (!place) return false;
-  const Binding binding = BindingFor(arena, place->missing);
-  if (binding == Binding::kClient) return false;
-  const Bytes missing = Minus(place->missing, SlabBudgetLeft(arena, Going::kIsThere));
-  const double wait = SecondsUntilFreed(arena, missing, binding) + Seconds(kRenewal);
+  const auto lack = LackFor(arena, need);
+  if (!lack || lack->binding == Binding::kClient) return false;
+  const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kRenewal);
   if (wait > kPatience * Seconds(BothCopies(need))) return false;
   if (!waits) {
     arena.patient_request = request.id;
-    arena.patient_until =
-        now_ + kOverdue * std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wait));
+    arena.patient_until = now_ + kOverdue * FromSeconds(wait);
   }
   TakeSlabsFor(arena, need, 0);  // those that are empty
-  if (!std::exchange(arena.wakes, true))
-    wakes_.emplace(now_ + kFreesRetry, arena.client, arena.device);
+  WakeAt(arena, now_ + kFreesRetry);
   return true;
 }
 
@@ -413,6 +413,16 @@ bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
   });
   if (!room || sum < need || !Vacate(chosen)) return false;
   return arena.renewing = true;
+}
+
+void Planner::State::GiveBackToOthers(Arena& arena) {
+  const Device& device = devices_[ToInt(arena.device)];
+  if (arena.growing || device.growing == 0 || !arena.waiting.empty()) return;
+  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
+  if (now_ >= std::max(device.full_until, tenant.device_full_until[ToInt(arena.device)])) return;
+  if (arena.map.LargestHole() < Least(options_.slab, LargestSlab(arena))) return;
+  while (GiveBackFreePiece(arena)) {
+  }
 }
 
 bool Planner::State::GiveBackFreePiece(Arena& arena) {

@@ -80,6 +80,7 @@ class Planner::State {
     std::vector<Bytes> device_held;  // by device
     // Of what is held, slabs that are being emptied or given back.
     std::vector<Bytes> device_going;
+    std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
     Bytes host_used;
   };
   // kMayDrop: for a tensor that has to leave, spare copies of others may be given up. A copy that
@@ -97,6 +98,8 @@ class Planner::State {
     Bytes in;
     uint32_t outs = 0;  // copies under way
     uint32_t ins = 0;
+    uint32_t growing = 0;  // arenas that are
+    Tick full_until{};     // somebody had to evict lately because it is
   };
 
   // What CheckInvariants adds up over the rows.
@@ -182,6 +185,10 @@ class Planner::State {
   void Prefetch(Arena& arena);
   bool PrefetchNext(Arena& arena, const Tensor& next);
   bool KnowsAhead(const Tensor& tensor);
+  void SetGrowing(Arena& arena, bool growing);
+  // Its client takes a tensor back: new ones are over for now.
+  void TakeBack(Arena& arena);
+  bool MayOutgrow(const Arena& arena) const;
   void Preclean(Arena& arena);
   // Copies out what leaves next and is dirty; false: no more for now.
   bool CleanNextRun(Arena& arena);
@@ -225,6 +232,19 @@ class Planner::State {
   Binding BindingFor(const Arena& arena, Bytes missing) const;
   // What is being emptied or given back, and helps with that.
   Bytes GoingOf(const Arena& arena, Binding binding) const;
+  // What keeps a slab for `need` bytes from being added where the least is missing: so many bytes
+  // are not there even once what is going is gone.
+  struct Lack {
+    SlabPlace place;
+    Binding binding;
+    Bytes bytes;
+  };
+  std::optional<Lack> LackFor(const Arena& arena, Bytes need) const;
+  // An eviction is needed: who else's slabs would have helped?
+  void NotePressure(Arena& arena, Bytes need);
+  // What lies empty here is given back to those who fill the device and have just had to evict,
+  // before they ask: a slab takes as long to go as to come.
+  void GiveBackToOthers(Arena& arena);
   // The other arenas whose slabs would help.
   std::vector<Arena*> GiversTo(const Arena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
@@ -364,6 +384,10 @@ class Planner::State {
   void FailImpatient(Arena& arena);
   std::string WhoHolds(const Request& request) const;
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
+  // The same for one arena, unless it is to be woken already.
+  void WakeAt(Arena& arena, Tick when) {
+    if (!std::exchange(arena.wakes, true)) wakes_.emplace(when, arena.client, arena.device);
+  }
   template <typename Counter, typename Amount>
   void Count(ClientId client, Counter counter, Amount amount);
 

@@ -3,7 +3,6 @@
 // Threads: one at a time. Cost: O(1).
 #pragma once
 
-#include <chrono>
 #include <cmath>
 
 #include "core/types.h"
@@ -21,9 +20,7 @@ class RecentRate {
  private:
   static constexpr double kFor = 2e-3;  // seconds
 
-  double Left(Tick now) const {
-    return bytes_ * std::exp(-std::chrono::duration<double>(now - since_).count() / kFor);
-  }
+  double Left(Tick now) const { return bytes_ * std::exp(-Seconds(now - since_) / kFor); }
 
   double bytes_ = 0;
   Tick since_{};

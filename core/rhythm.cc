@@ -8,7 +8,6 @@ namespace ravenstore::core {
 namespace {
 // Of two iterations that are the same but for noise, by so much of the longer.
 constexpr double kAlike = 0.25;
-
 }  // namespace
 
 void Rhythm::Access(Tick own_time) {

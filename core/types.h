@@ -60,6 +60,9 @@ using Duration = std::chrono::nanoseconds;
 constexpr double Seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
+constexpr Duration FromSeconds(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 // Time since an origin that its giver chooses (the daemon: CLOCK_MONOTONIC). It has no now() on
 // purpose.

@@ -16,9 +16,6 @@ using core::Duration;
 
 namespace {
 
-Duration Seconds(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
 Bytes Round(double bytes) {
   return Bytes(std::max<uint64_t>(512, static_cast<uint64_t>(bytes) / 512 * 512));
 }
@@ -44,7 +41,9 @@ class Builder {
     Add({.kind = OpKind::kPut, .tensor = tensor, .modified = modified});
   }
   void Free(uint32_t tensor) { Add({.kind = OpKind::kFree, .tensor = tensor}); }
-  void Compute(double seconds) { Add({.kind = OpKind::kCompute, .time = Seconds(seconds)}); }
+  void Compute(double seconds) {
+    Add({.kind = OpKind::kCompute, .time = core::FromSeconds(seconds)});
+  }
   void Step() { Add({.kind = OpKind::kStep}); }
   // A tensor that is filled and put.
   uint32_t Make(Bytes bytes, std::string name = {}) {
@@ -452,7 +451,7 @@ Trace WithTimesPerturbed(Trace trace, double by, uint64_t seed) {
   for (Op& op : trace.ops) {
     if (op.kind != OpKind::kCompute) continue;
     const double factor = 1 + by * (2 * Zipf::Unit(random) - 1);
-    op.time = Seconds(std::chrono::duration<double>(op.time).count() * factor);
+    op.time = core::FromSeconds(core::Seconds(op.time) * factor);
   }
   return trace;
 }
@@ -514,7 +513,7 @@ Trace WithPeriodChanged(Trace trace, size_t from, double factor) {
   for (Op& op : trace.ops) {
     if (op.kind == OpKind::kStep) ++iteration[op.client];
     if (op.kind == OpKind::kCompute && iteration[op.client] >= from)
-      op.time = Seconds(std::chrono::duration<double>(op.time).count() * factor);
+      op.time = core::FromSeconds(core::Seconds(op.time) * factor);
   }
   return trace;
 }

@@ -23,8 +23,11 @@ struct Hardware {
   // From a copy's end to its being known, and what every copy costs the link besides its bytes.
   core::Duration latency{std::chrono::microseconds(12)};
   core::Duration per_copy{std::chrono::nanoseconds(2500)};
-  // To make a slab and have the client map it, and to have it unmapped and destroyed.
-  core::Duration per_slab{std::chrono::microseconds(250)};
+  // To make a slab and have the client map it; to have it unmapped, and to destroy it, for which it
+  // is cleared, in bytes per second.
+  core::Duration slab_made{std::chrono::microseconds(300)};
+  core::Duration slab_unmapped{std::chrono::microseconds(200)};
+  double slab_cleared = 1.3e12;
 };
 
 inline constexpr std::array<Hardware, 6> kHardware = {{

@@ -56,8 +56,7 @@ class Lane {
     bytes_ += chunk;
     const double seconds =
         static_cast<double>(chunk.count()) / (rate_ * (other_busy ? duplex_ : 1.0));
-    return per_copy_ +
-           std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
+    return per_copy_ + core::FromSeconds(seconds);
   }
   // The chunk is done: the job, if that was its last.
   std::optional<Job> End() {

@@ -44,7 +44,7 @@ std::vector<Step> StepsOf(const Trace& trace, uint32_t client, size_t from) {
         last_use[op.tensor] = steps.size() - 1;
         break;
       case OpKind::kCompute:
-        step.compute += std::chrono::duration<double>(op.time).count();
+        step.compute += core::Seconds(op.time);
         step.used.assign(in_use.begin(), in_use.end());
         steps.emplace_back();
         break;
@@ -150,11 +150,8 @@ LowerBound LeastStall(const Trace& trace, const Hardware& hardware, core::Bytes 
     double compute = 0;
     for (const Step& step : steps) compute += step.compute;
     Windows windows(trace, steps, hardware, static_cast<double>(budget.count()), from == 0);
-    const auto to_duration = [](double seconds) {
-      return std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
-    };
-    bound.stall += to_duration(windows.Best());
-    bound.compute += to_duration(compute);
+    bound.stall += core::FromSeconds(windows.Best());
+    bound.compute += core::FromSeconds(compute);
   }
   return bound;
 }

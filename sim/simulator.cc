@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <map>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -106,11 +107,16 @@ class Simulator {
   void Do(const core::AddSlab& action) {
     const core::SlabAdded added{action.client, action.device, action.offset, action.size};
     grown_ += action.size;
+    slabs_[{action.client, action.offset}] = action.size;
     if (grown_ <= budget_) return Later(added);
-    SlabLater(added);
+    SlabAfter(setup_.hardware.slab_made, added);
   }
   void Do(const core::RemoveSlab& action) {
-    SlabLater(core::SlabRemoved{action.client, action.device, action.offset});
+    const Hardware& hardware = setup_.hardware;
+    const auto slab = slabs_.extract({action.client, action.offset});
+    const auto bytes = static_cast<double>(slab.mapped().count());
+    SlabAfter(hardware.slab_unmapped + core::FromSeconds(bytes / hardware.slab_cleared),
+              core::SlabRemoved{action.client, action.device, action.offset});
   }
   void Do(const core::GrowHost& action) { Later(core::HostGrown{action.offset, action.size}); }
   void Do(const core::Grant& action);
@@ -124,9 +130,9 @@ class Simulator {
   void Do(const core::Hurry& action) { down_.Promote(action.tensor, action.behalf); }
   void Do(const core::CopyIn& action);
   void Later(core::Event event) { told_.push_back(std::move(event)); }
-  void SlabLater(core::Event event) {
-    slab_events_.push_back(std::move(event));
-    Schedule(now_ + setup_.hardware.per_slab, EventKind::kSlab);
+  void SlabAfter(core::Duration duration, core::Event event) {
+    slab_events_.emplace(now_ + duration, std::move(event));
+    Schedule(now_ + duration, EventKind::kSlab);
   }
   void Fail(const std::string& why) {
     if (outcome_.failure.empty()) outcome_.failure = why;
@@ -172,9 +178,10 @@ class Simulator {
   std::deque<core::Event> told_;
   Lane up_;
   Lane down_;
-  Bytes grown_;                          // slabs made so far
-  std::deque<core::Event> slab_events_;  // in the order in which they happen
-  std::deque<Lane::Job> up_known_;       // done, but not yet known to be
+  Bytes grown_;                                        // slabs made so far
+  std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
+  std::multimap<Tick, core::Event> slab_events_;
+  std::deque<Lane::Job> up_known_;  // done, but not yet known to be
   std::deque<Lane::Job> down_known_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
@@ -442,8 +449,7 @@ Outcome Simulator::Run() {
         break;
       }
       case EventKind::kSlab: {
-        const core::Event done = std::move(slab_events_.front());
-        slab_events_.pop_front();
+        const core::Event done = slab_events_.extract(slab_events_.begin()).mapped();
         Tell(done);
         break;
       }

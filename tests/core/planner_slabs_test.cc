@@ -106,6 +106,30 @@ TEST(PlannerSlabsTest, AClientThatMissesItsTensorsLessGivesWay) {
   EXPECT_EQ(s.Held(), MiB(16));
 }
 
+// A client in its backward pass frees what another, in its forward pass, will want next.
+TEST(PlannerSlabsTest, WhatLiesEmptyGoesBackAtOnceWhileAnotherFillsTheDevice) {
+  Script s({.capacity = KiB(64), .slab = KiB(8)});
+  const ClientId backward = s.me();
+  const ClientId forward =
+      s.world().Attach(Script::kTenant, {.device = KiB(64), .host = KiB(1024)});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(8));
+  s.As(forward);
+  for (const char* name : {"K", "L", "M", "N"}) s.Make(name, KiB(8));
+  s.As(backward).Get("D").Use("D").Free("D");
+  EXPECT_EQ(s.Held(), KiB(32));  // nobody is short of anything
+  s.As(forward).Create("O", KiB(8)).Create("P", KiB(8)).Pass(milliseconds(50)).AllCopiesDone();
+  ASSERT_EQ(s.StateOf("P"), State::kInUse);  // which took an eviction
+  s.As(backward).Get("C").AllCopiesDone().Use("C");
+  const Bytes held = s.Held();
+  s.Free("C");
+  EXPECT_EQ(s.Held(), held - KiB(8));
+  s.As(forward).Put("P").Get("P").Use("P");  // it takes back itself
+  s.As(backward).Get("B").AllCopiesDone().Use("B");
+  const Bytes kept = s.Held();
+  s.Free("B");
+  EXPECT_EQ(s.Held(), kept);
+}
+
 // Whatever the daemon is configured to: of one slab a tensor in use would keep all.
 TEST(PlannerSlabsTest, ABudgetOfLessThanASlabIsHeldInSlabsOfAnEighth) {
   Script s({.capacity = KiB(64), .slab = KiB(1024)});

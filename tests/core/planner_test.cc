@@ -454,6 +454,23 @@ TEST(PlannerTest, PrecleansOnlyUnderPressure) {
   EXPECT_EQ(s.StateOf("F"), State::kInUse);  // a drop, without waiting
 }
 
+// A client says what it needs when, and fills the device for the first time: it may outgrow it.
+TEST(PlannerTest, PrecleansWhatIsHintedUntilItKnowsThatEverythingFits) {
+  Script s({.capacity = KiB(64), .slab = KiB(4), .preclean = true});
+  s.Make("A", KiB(4), Order(40)).Pass(milliseconds(1));
+  EXPECT_EQ(s.CopyKindOf("A"), World::CopyKind::kClean);
+  for (const char* name : {"B", "C", "D"}) s.Make(name, KiB(4), Order(30));
+  s.AllCopiesDone();
+  for (const char* name : {"A", "B", "C", "D"}) s.Free(name);
+  // The second time it is known where that ends.
+  s.Make("E", KiB(4), Order(40)).Make("F", KiB(4), Order(30)).Pass(milliseconds(1));
+  EXPECT_TRUE(s.world().copies().empty());
+  // Unless it goes on.
+  for (const char* name : {"G", "H", "I"}) s.Make(name, KiB(4), Order(20));
+  s.Pass(milliseconds(1));
+  EXPECT_EQ(s.CopyKindOf("E"), World::CopyKind::kClean);
+}
+
 // While tensors only come back, what is dirty stays: but not for ever in the place of what is clean
 // and needed sooner.
 TEST(PlannerTest, PrecleansWhatWouldMakeWayForAPrefetchRatherThanTheClean) {
