@@ -109,7 +109,7 @@ Status ClientDevice::MapOffered(uint64_t offset, uint64_t bytes) {
       return *offered.why_not;
     }
     Mark(begin, offered.bytes, true);
-    slabs_[begin].bytes = offered.bytes;
+    slabs_[begin] = offered.bytes;
     slab = offered_.erase(slab);
   }
   return core::Ok();
@@ -149,7 +149,7 @@ Status ClientDevice::Release(uint64_t offset) {
   if (slab == slabs_.end()) {
     return Error{ErrorCode::kNotFound, "no slab begins at " + std::to_string(offset)};
   }
-  Mark(offset, slab->second.bytes, false);
+  Mark(offset, slab->second, false);
   slabs_.erase(slab);
   return arena_->Unmap(Bytes(offset));
 }

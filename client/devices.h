@@ -69,9 +69,9 @@ class ClientDevice {
   void DropDescriptors() { offered_.clear(); }
 
  private:
-  struct Slab {
+  struct Offered {
     uint64_t bytes = 0;
-    ipc::UniqueFd descriptor;              // none once it is mapped, or that failed
+    ipc::UniqueFd descriptor;              // none once mapping it failed
     std::optional<core::Error> why_not{};  // the device did not map it
   };
 
@@ -93,8 +93,8 @@ class ClientDevice {
   std::condition_variable changed_;
   std::unique_ptr<device::Registration> registration_;  // guarded by mutex_
   std::unique_ptr<device::Arena> arena_;                // guarded by mutex_
-  std::map<uint64_t, Slab> slabs_;                      // mapped, by offset; guarded by mutex_
-  std::map<uint64_t, Slab> offered_;                    // not mapped yet; guarded by mutex_
+  std::map<uint64_t, uint64_t> slabs_;   // mapped: bytes, by offset; guarded by mutex_
+  std::map<uint64_t, Offered> offered_;  // not mapped yet; guarded by mutex_
 };
 
 // What the daemon told of one device (proto::Device).

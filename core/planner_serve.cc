@@ -77,7 +77,6 @@ void Planner::State::Serve(Arena& arena) {
   served_ = arena.client;
   EndVacating(arena);
   Shrink(arena);
-  GiveBackToOthers(arena);
   while (!arena.waiting.empty()) {
     const Request& request = requests_.at(arena.waiting.front());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {

@@ -415,16 +415,6 @@ bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
   return arena.renewing = true;
 }
 
-void Planner::State::GiveBackToOthers(Arena& arena) {
-  const Device& device = devices_[ToInt(arena.device)];
-  if (arena.growing || device.growing == 0 || !arena.waiting.empty()) return;
-  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
-  if (now_ >= std::max(device.full_until, tenant.device_full_until[ToInt(arena.device)])) return;
-  if (arena.map.LargestHole() < Least(options_.slab, LargestSlab(arena))) return;
-  while (GiveBackFreePiece(arena)) {
-  }
-}
-
 bool Planner::State::GiveBackFreePiece(Arena& arena) {
   for (size_t i = 0; i < arena.pieces.size(); ++i) {
     if (GiveBack(arena, arena.pieces[i])) return true;
@@ -486,9 +476,20 @@ Bytes Planner::State::ExcessOf(const Arena& arena) const {
   return std::max({of_client, share(of_tenant, tenant_held), share(of_device, held), Bytes{1}});
 }
 
-// A lowered limit: gives memory back, slab by slab.
+bool Planner::State::OthersWantSlabs(const Arena& arena) const {
+  const Device& device = devices_[ToInt(arena.device)];
+  if (arena.growing || device.growing == 0 || !arena.waiting.empty()) return false;
+  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
+  if (now_ >= std::max(device.full_until, tenant.device_full_until[ToInt(arena.device)]))
+    return false;
+  return arena.map.LargestHole() >= Least(options_.slab, LargestSlab(arena));
+}
+
+// Gives memory back, slab by slab: what lies empty where nobody here will need it or others do, and
+// what a lowered limit asks for.
 void Planner::State::Shrink(Arena& arena) {
-  while (arena.trimming && GiveBackFreePiece(arena)) {
+  const bool gives = arena.trimming || OthersWantSlabs(arena);
+  while (gives && GiveBackFreePiece(arena)) {
   }
   while (ExcessOf(arena) > Bytes{0} && GiveBackFreePiece(arena)) {
   }

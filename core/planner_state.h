@@ -242,9 +242,9 @@ class Planner::State {
   std::optional<Lack> LackFor(const Arena& arena, Bytes need) const;
   // An eviction is needed: who else's slabs would have helped?
   void NotePressure(Arena& arena, Bytes need);
-  // What lies empty here is given back to those who fill the device and have just had to evict,
-  // before they ask: a slab takes as long to go as to come.
-  void GiveBackToOthers(Arena& arena);
+  // Somebody fills the device and has just had to evict, and this client does not: what lies empty
+  // here goes back before he asks, since a slab takes as long to go as to come.
+  bool OthersWantSlabs(const Arena& arena) const;
   // The other arenas whose slabs would help.
   std::vector<Arena*> GiversTo(const Arena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given

@@ -114,6 +114,7 @@ void CudaGpu::KeepExporting(core::Bytes unit) {
   const CudaScope scope(*driver_, *context);
   const CUmemAllocationProp memory = MemoryAt(CU_MEM_LOCATION_TYPE_DEVICE, device_);
   CUmemGenericAllocationHandle handle = 0;
+  const CudaCaptureExempt exempt(*driver_);
   if (driver_->cuMemCreate(&handle, unit.count(), &memory, 0) != CUDA_SUCCESS) return;
   if (auto exported = ExportMemory(*this, handle); exported.ok())
     exported_ = std::move(exported).value();

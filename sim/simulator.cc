@@ -180,8 +180,8 @@ class Simulator {
   Lane down_;
   Bytes grown_;                                        // slabs made so far
   std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
-  std::multimap<Tick, core::Event> slab_events_;
-  std::deque<Lane::Job> up_known_;  // done, but not yet known to be
+  std::multimap<Tick, core::Event> slab_events_;       // by when they happen
+  std::deque<Lane::Job> up_known_;                     // done, but not yet known to be
   std::deque<Lane::Job> down_known_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
