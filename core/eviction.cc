@@ -17,6 +17,8 @@ constexpr size_t kRowsPerHeap = 5;
 constexpr double kOrderStepSeconds = 1e-3;
 // A run that leaves a hole of its own counts for so much more than one that makes a hole larger.
 constexpr double kApart = 1.02;
+// So many times the harm of a run that is still being copied is worth not having to wait for it.
+constexpr double kWorthNoWait = 4;
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
 // A neighbour that is small beside the request, and needed no sooner than the run, goes along.
@@ -29,6 +31,11 @@ constexpr double kUnusedFor = 1.5;
 constexpr double kIdleFor = 2;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
+
+// It cannot leave without.
+bool NeedsCopy(const Tensor& tensor) {
+  return tensor.dirty() && !tensor.never;
+}
 
 double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
@@ -144,7 +151,7 @@ bool EvictionIndex::IsLater(const Tensor& tensor, const Tensor& other, Tick now)
 
 bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits) const {
   if (!CanLeave(tensor)) return false;
-  if (limits.clean_only && tensor.dirty() && !tensor.never) return false;
+  if (limits.clean_only && NeedsCopy(tensor)) return false;
   return limits.later_than == nullptr || IsLater(tensor, *limits.later_than, now);
 }
 
@@ -226,22 +233,32 @@ std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint
 
 std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, Tick now,
                                              const LinkModel& link, const Limits& limits) const {
-  std::optional<Run> best;
-  double best_harm = 0;
+  std::vector<Run> runs;
   for (const uint32_t seed : Seeds(need, now, link, limits)) {
-    const auto run = Grow(map, seed, need, now, link, limits);
+    auto run = Grow(map, seed, need, now, link, limits);
     if (!run) continue;
-    const double harm =
-        run->harm /
-        static_cast<double>(std::min(run->size, std::max(need, limits.useful)).count()) *
-        (IsBesideRoom(map, *run) ? 1 : kApart);
-    if (best && harm >= best_harm) continue;
-    best = run;
-    best_harm = harm;
+    run->harm /= static_cast<double>(std::min(run->size, std::max(need, limits.useful)).count());
+    if (!IsBesideRoom(map, *run)) run->harm *= kApart;
+    runs.push_back(*run);
   }
-  if (!best) return {};
-  TakeCrumbs(map, need, now, limits, &*best);
-  return RowsOf(map, *best);
+  if (runs.empty()) return {};
+  const auto less_harm = [](const Run& a, const Run& b) { return a.harm < b.harm; };
+  const auto least = [&] { return std::min_element(runs.begin(), runs.end(), less_harm); };
+  Run best = *least();
+  // A copy under way costs the link no more, but whoever needs the room waits for its end.
+  if (Any(map, best, [](const Tensor& tensor) { return tensor.cleaning; })) {
+    std::erase_if(runs, [&](const Run& run) {
+      return run.harm > kWorthNoWait * best.harm || Any(map, run, NeedsCopy);
+    });
+    if (!runs.empty()) best = *least();
+  }
+  TakeCrumbs(map, need, now, limits, &best);
+  return RowsOf(map, best);
+}
+
+bool EvictionIndex::Any(const ExtentMap& map, const Run& run, bool (*is)(const Tensor&)) const {
+  const auto rows = RowsOf(map, run);
+  return std::any_of(rows.begin(), rows.end(), [&](uint32_t row) { return is((*catalog_)[row]); });
 }
 
 bool EvictionIndex::IsBesideRoom(const ExtentMap& map, const Run& run) const {

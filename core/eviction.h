@@ -140,6 +140,8 @@ class EvictionIndex {
   // Free room, or what is on its way out, is at an end of it.
   bool IsBesideRoom(const ExtentMap& map, const Run& run) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;
+  // One of its tensors is.
+  bool Any(const ExtentMap& map, const Run& run, bool (*is)(const Tensor&)) const;
   // What is clean and small beside the run, and needed no sooner, would be left behind between
   // tensors that stay, and be in the way of every later run.
   void TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const Limits& limits, Run* run) const;

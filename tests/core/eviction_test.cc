@@ -52,6 +52,14 @@ class Shelf {
   TensorId AddNever(Bytes size) {
     return Change(Add(size), [](Tensor& tensor) { tensor.never = true; });
   }
+  // A copy of it to the host begins.
+  void BeginCleaning(TensorId id) {
+    Tensor& tensor = *catalog_.Find(id);
+    index_.Erase(tensor);
+    tensor.in_use = false;
+    tensor.quiet = tensor.copying = tensor.cleaning = true;
+    index_.BeginCleaning(tensor);
+  }
   template <typename Function>
   TensorId Change(TensorId id, Function change) {
     Tensor& tensor = *catalog_.Find(id);
@@ -241,6 +249,22 @@ TEST(EvictionTest, CleanOnlyTakesNothingThatNeedsACopy) {
   shelf.Remove(clean);
   const TensorId never = shelf.AddNever(MiB(4));
   EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{never});
+}
+
+// It leaves at once; but not at the price of more than four times the harm.
+TEST(EvictionTest, WhatIsCleanLeavesRatherThanWhatIsBeingCopied) {
+  for (const bool much_sooner : {false, true}) {
+    Shelf shelf(MiB(12));
+    const TensorId copied = shelf.AddAt(MiB(4), In(std::chrono::seconds(10)));
+    const TensorId clean = shelf.AddClean(MiB(4));
+    shelf.AddAt(MiB(4), In(std::chrono::seconds(2)));
+    shelf.Change(clean, [&](Tensor& tensor) {
+      tensor.use_kind = UseKind::kAt;
+      tensor.use_key = In(std::chrono::seconds(much_sooner ? 2 : 3)).time_since_epoch().count();
+    });
+    shelf.BeginCleaning(copied);
+    EXPECT_EQ(shelf.Victims(MiB(4)), Ids{much_sooner ? copied : clean});
+  }
 }
 
 TEST(EvictionTest, LaterThanTakesNothingThatIsNeededSooner) {
