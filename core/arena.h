@@ -10,6 +10,7 @@
 
 #include "core/eviction.h"
 #include "core/extents.h"
+#include "core/recent_range.h"
 #include "core/recent_rate.h"
 #include "core/types.h"
 
@@ -94,8 +95,8 @@ struct Arena {
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   Bytes live;           // of tensors that belong to this device, wherever they are
-  Bytes most_lived;     // lately
-  Bytes least_used;     // of the map, lately
+  RecentRange lived;    // `live` after each create
+  RecentRange used;     // the same of what is used of the map
   // The client fills its empty arena again: where the last new tensor ends. The next one follows,
   // so that they lie in the order in which they were made, and leave in one piece.
   std::optional<Bytes> next_place;

@@ -18,8 +18,6 @@ constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
 // A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
-// What lives is about the most that lived, or the budget, if so much of the former is missing.
-constexpr uint64_t kOutgrowShare = 16;  // a sixteenth
 // Of a slab, so much is a request that is worth moving slabs for.
 constexpr uint64_t kLargeShare = 8;  // an eighth
 // Where nothing is known, all but an eighth of what an arena holds is cleaned.
@@ -37,8 +35,6 @@ constexpr uint64_t kUsefulExcess = 4;
 constexpr uint64_t kEmptyShare = 16;  // a sixteenth
 // Of an empty arena, the largest new tensor takes at most so much, or it is not to be divided.
 constexpr uint64_t kReadyShare = 3;  // a third
-// The most that lived, and the least, is forgotten over so many creates.
-constexpr uint64_t kMostLivedFor = 16384;
 }  // namespace
 
 void Planner::State::Touch(Arena* arena) {
@@ -140,7 +136,7 @@ bool Planner::State::BeginsAnew(const Arena& arena, Bytes size) const {
   if (now_ >= arena.pressed_until) return false;
   const Bytes held = arena.map.held();
   const Bytes hole = arena.map.LargestHole();
-  const bool empty = hole + arena.least_used + Bytes(held.count() / kEmptyShare) >= held;
+  const bool empty = hole + arena.used.least() + Bytes(held.count() / kEmptyShare) >= held;
   return empty && size.count() * kEmptyShare <= hole.count() &&
          arena.ready.count() * kReadyShare <= hole.count();
 }
@@ -160,9 +156,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   const auto block = PlaceFor(arena, request.size);
   if (!block) return false;
   SetGrowing(arena, true);
-  const Bytes used = arena.map.used();
-  arena.least_used += Bytes(Minus(used, arena.least_used).count() / kMostLivedFor);
-  arena.least_used = std::min(arena.least_used, used);
+  arena.used.Add(arena.map.used());
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
   Client& client = *FindClient(request.client);
@@ -185,8 +179,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   client.slots[ToInt(request.slot)] = Catalog::RowOf(tensor.id);
   ++client.tensors;
   arena.live += tensor.size;
-  arena.most_lived =
-      std::max(arena.live, arena.most_lived - Bytes(arena.most_lived.count() / kMostLivedFor));
+  arena.lived.Add(arena.live);
   Count(request.client, &PlannerStats::creates, 1);
   plan_->push_back(
       Grant{request.client, request.slot, tensor.id, request.device, arena.map.OffsetOf(*block)});
@@ -300,10 +293,11 @@ void Planner::State::EvictAhead(Arena& arena, const Request& request) {
            SpareCopies::kKeep);
 }
 
-// What a client that takes tensor after tensor will want: up to the most that lived lately, and
-// several times what it wants now.
+// What a client that takes tensor after tensor will want: up to the most that lived lately; beyond
+// that nobody knows, but several times what it wants now.
 Bytes Planner::State::GrowthOf(const Arena& arena, Bytes need) const {
-  return std::max(need * kUsefulExcess, arena.most_lived - arena.live);
+  const Bytes growth = Minus(arena.lived.most(), arena.live);
+  return growth >= need ? growth : need * kUsefulExcess;
 }
 
 bool Planner::State::FindVictims(Arena& arena, Bytes need) {
@@ -499,9 +493,8 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
 // about all it may have, or if it never needed more than now: nobody knows yet where that ends.
 bool Planner::State::MayOutgrow(const Arena& arena) const {
   if (!arena.growing) return false;
-  const Bytes margin(arena.most_lived.count() / kOutgrowShare);
-  return arena.live + margin >= arena.most_lived ||
-         arena.most_lived + margin >= clients_.at(arena.client)->budgets.device;
+  const Bytes most = arena.lived.most();
+  return arena.live >= most || most >= clients_.at(arena.client)->budgets.device;
 }
 
 void Planner::State::Preclean(Arena& arena) {

@@ -99,7 +99,7 @@ void Planner::State::EndClaim(Arena& arena) {
 }
 
 Bytes Planner::State::SlabSize(const Arena& arena) const {
-  const Bytes most = std::max(arena.charged, arena.most_lived);
+  const Bytes most = std::max(arena.charged, arena.lived.most());
   const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);
   return Least(std::max(options_.slab, grown), LargestSlab(arena));
 }
@@ -126,7 +126,7 @@ void Planner::State::GrowAhead(Arena& arena) {
 // Others may miss a slab less than the arena will miss what it would have to give up next.
 void Planner::State::TakeAhead(Arena& arena, Bytes slab) {
   if (now_ >= arena.pressed_until || now_ < arena.take_after) return;
-  if (arena.map.held() >= std::max(arena.most_lived, arena.live + slab)) return;
+  if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
   const EvictionIndex::Limits limits{.useful = GrowthOf(arena, slab)};
   const auto run = arena.index.FindRun(arena.map, slab, OwnTime(arena), options_.link, limits);
   double harm = 0;
