@@ -490,7 +490,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
 }
 
 // A client that says what it needs when, and makes tensors, will be pressed soon if it once needed
-// about all it may have, or if it never needed more than now: nobody knows yet where that ends.
+// all that it may have, or if it never needed more than now: nobody knows yet where that ends.
 bool Planner::State::MayOutgrow(const Arena& arena) const {
   if (!arena.growing) return false;
   const Bytes most = arena.lived.most();

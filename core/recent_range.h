@@ -13,7 +13,7 @@ namespace ravenstore::core {
 
 class RecentRange {
  public:
-  static constexpr uint32_t kFor = 16384;
+  static constexpr uint32_t kFor = 16384;  // several iterations of most training
 
   void Add(Bytes sample) {
     if (now_.samples == kFor) before_ = std::exchange(now_, {});
