@@ -62,6 +62,8 @@ struct Tensor {
   bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
 
   bool dirty() const { return !on_host || written; }
+  // What will be read again is on the device alone: to leave it takes a copy, or making it anew.
+  bool needs_copy() const { return dirty() && !never; }
 };
 // What making the bytes anew takes, to within a factor of 1.5.
 inline Duration RecomputeTime(const Tensor& tensor) {

@@ -32,11 +32,6 @@ constexpr double kIdleFor = 2;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
 
-// It cannot leave without.
-bool NeedsCopy(const Tensor& tensor) {
-  return tensor.dirty() && !tensor.never;
-}
-
 double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
@@ -151,7 +146,7 @@ bool EvictionIndex::IsLater(const Tensor& tensor, const Tensor& other, Tick now)
 
 bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits) const {
   if (!CanLeave(tensor)) return false;
-  if (limits.clean_only && NeedsCopy(tensor)) return false;
+  if (limits.clean_only && tensor.needs_copy()) return false;
   return limits.later_than == nullptr || IsLater(tensor, *limits.later_than, now);
 }
 
@@ -248,7 +243,8 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   // A copy under way costs the link no more, but whoever needs the room waits for its end.
   if (Any(map, best, [](const Tensor& tensor) { return tensor.cleaning; })) {
     std::erase_if(runs, [&](const Run& run) {
-      return run.harm > kWorthNoWait * best.harm || Any(map, run, NeedsCopy);
+      return run.harm > kWorthNoWait * best.harm ||
+             Any(map, run, [](const Tensor& tensor) { return tensor.needs_copy(); });
     });
     if (!runs.empty()) best = *least();
   }

@@ -345,7 +345,7 @@ void Planner::State::On(const Dropped& event) {
     return;
   }
   if (tensor->giving_up) return GiveUp(*tensor);
-  if (tensor->dirty() && !tensor->never) {
+  if (tensor->needs_copy()) {
     // A use that wrote, seen after the drop was proposed: the bytes are on the device alone and
     // must stay. The lease says Away, so the next get asks for it and finds it here.
     tensor->residency = Residency::kOnDevice;

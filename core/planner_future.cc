@@ -139,7 +139,7 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
            FromSeconds(static_cast<double>(tensor.size.count()) / bytes_per_second);
   };
   why.copy_back = link(options_.link.up_bytes_per_second);
-  if (tensor.dirty() && !tensor.never) why.copy_out = link(options_.link.down_bytes_per_second);
+  if (tensor.needs_copy()) why.copy_out = link(options_.link.down_bytes_per_second);
   const auto found = clients_.find(tensor.client);
   if (found == clients_.end()) return why;
   const Client& client = *found->second;

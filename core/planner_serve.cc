@@ -380,7 +380,7 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   }
   tensor.residency = Residency::kLeaving;
   if (CanDrop(tensor)) {
-    tensor.giving_up = tensor.dirty() && !tensor.never;
+    tensor.giving_up = tensor.needs_copy();
     plan_->push_back(Drop{tensor.id});
   } else {
     StartCopyOut(arena, tensor, false);

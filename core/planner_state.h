@@ -15,6 +15,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/arena.h"
@@ -348,9 +349,7 @@ class Planner::State {
   void Refund(Arena& arena, Bytes size);
 
   // Without a copy: it is not needed, is on the host as it is, or is made anew more cheaply.
-  static bool CanDrop(const Tensor& tensor) {
-    return tensor.never || !tensor.dirty() || tensor.recompute > 0;
-  }
+  static bool CanDrop(const Tensor& tensor) { return !tensor.needs_copy() || tensor.recompute > 0; }
   // The client itself said when it is needed.
   static bool IsHinted(const Tensor& tensor) {
     return tensor.use_kind == UseKind::kOrder ||
