@@ -180,11 +180,13 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
   return rows;
 }
 
-std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint32_t seed,
-                                                      Bytes need, Tick now, const LinkModel& link,
-                                                      const Limits& limits) const {
-  // The harm of taking `block` into the run; none when it cannot be taken.
-  auto harm_of = [&](ExtentMap::Block block) -> std::optional<double> {
+std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& map, uint32_t seed,
+                                                              Bytes need, Tick now,
+                                                              const LinkModel& link,
+                                                              const Limits& limits,
+                                                              Sides* sides) const {
+  // The harm of the block's leaving; none when it cannot leave.
+  const auto harm_of = [&](ExtentMap::Block block) -> std::optional<double> {
     if (block == ExtentMap::kNone) return std::nullopt;
     if (map.KindOf(block) == ExtentMap::Kind::kFree) return 0;
     if (map.KindOf(block) != ExtentMap::Kind::kUsed) return std::nullopt;
@@ -192,47 +194,42 @@ std::optional<EvictionIndex::Run> EvictionIndex::Grow(const ExtentMap& map, uint
     if (!Allowed(tensor, now, limits)) return std::nullopt;
     return Harm(tensor, now, link);
   };
-  const ExtentMap::Block start = (*catalog_)[seed].device_block;
-  Run run{start, start, map.SizeOf(start), Harm((*catalog_)[seed], now, link)};
-  for (size_t i = 0; run.size < need; ++i) {
-    const ExtentMap::Block before = map.Before(run.first);
-    const ExtentMap::Block after = map.After(run.last);
-    const auto left = harm_of(before);
-    const auto right = harm_of(after);
-    if ((!left && !right) || i >= limits.blocks) return std::nullopt;
-    if (left && (!right || *left <= *right)) {
-      run.first = before;
-      run.harm += *left;
-      run.size += map.SizeOf(before);
-    } else {
-      run.last = after;
-      run.harm += *right;
-      run.size += map.SizeOf(after);
+  const ExtentMap::Block middle = (*catalog_)[seed].device_block;
+  const Reach start{middle, map.SizeOf(middle), Harm((*catalog_)[seed], now, link)};
+  const auto reach = [&](ExtentMap::Block (ExtentMap::*next)(ExtentMap::Block) const,
+                         std::vector<Reach>* side) {
+    side->assign(1, start);
+    while (side->back().size < need && side->size() <= limits.blocks) {
+      const ExtentMap::Block block = (map.*next)(side->back().block);
+      const auto harm = harm_of(block);
+      if (!harm) break;
+      side->push_back({block, side->back().size + map.SizeOf(block), side->back().harm + *harm});
     }
+  };
+  auto& [left, right] = *sides;
+  reach(&ExtentMap::Before, &left);
+  reach(&ExtentMap::After, &right);
+  std::optional<Run> least;
+  auto last = right.end() - 1;
+  for (const Reach& first : left) {
+    const auto size_to = [&](auto end) { return first.size + end->size - start.size; };
+    while (last != right.begin() && size_to(last - 1) >= need) --last;
+    const Bytes size = size_to(last);
+    if (size < need) continue;
+    const auto useful = static_cast<double>(std::min(size, std::max(need, limits.useful)).count());
+    const double harm = (first.harm + last->harm - start.harm) / useful;
+    if (!least || harm < least->harm) least = Run{first.block, last->block, harm};
   }
-  // Hand back what the other end turned out not to need.
-  for (;;) {
-    if (run.first != run.last && run.size - map.SizeOf(run.first) >= need) {
-      run.harm -= *harm_of(run.first);
-      run.size -= map.SizeOf(run.first);
-      run.first = map.After(run.first);
-    } else if (run.first != run.last && run.size - map.SizeOf(run.last) >= need) {
-      run.harm -= *harm_of(run.last);
-      run.size -= map.SizeOf(run.last);
-      run.last = map.Before(run.last);
-    } else {
-      return run;
-    }
-  }
+  return least;
 }
 
 std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, Tick now,
                                              const LinkModel& link, const Limits& limits) const {
   std::vector<Run> runs;
+  Sides sides;
   for (const uint32_t seed : Seeds(need, now, link, limits)) {
-    auto run = Grow(map, seed, need, now, link, limits);
+    auto run = LeastRunWith(map, seed, need, now, link, limits, &sides);
     if (!run) continue;
-    run->harm /= static_cast<double>(std::min(run->size, std::max(need, limits.useful)).count());
     if (!IsBesideRoom(map, *run)) run->harm *= kApart;
     runs.push_back(*run);
   }
@@ -288,7 +285,8 @@ void EvictionIndex::TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const
 std::vector<uint32_t> EvictionIndex::RunAround(const ExtentMap& map, uint32_t row, Bytes need,
                                                Tick now, const LinkModel& link,
                                                const Limits& limits) const {
-  const auto run = Grow(map, row, need, now, link, limits);
+  Sides sides;
+  const auto run = LeastRunWith(map, row, need, now, link, limits, &sides);
   return run ? RowsOf(map, *run) : std::vector<uint32_t>{row};
 }
 

@@ -126,8 +126,7 @@ class EvictionIndex {
   struct Run {
     ExtentMap::Block first = ExtentMap::kNone;
     ExtentMap::Block last = ExtentMap::kNone;
-    Bytes size;
-    double harm = 0;
+    double harm = 0;  // for every byte that has a use
   };
 
   static uint8_t HeapOf(const Tensor& tensor);
@@ -145,8 +144,18 @@ class EvictionIndex {
   // What is clean and small beside the run, and needed no sooner, would be left behind between
   // tensors that stay, and be in the way of every later run.
   void TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const Limits& limits, Run* run) const;
-  std::optional<Run> Grow(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
-                          const LinkModel& link, const Limits& limits) const;
+  // A block beside a seed, with what it and all from the seed on come to.
+  struct Reach {
+    ExtentMap::Block block;
+    Bytes size;
+    double harm;
+  };
+  // The seed and its neighbours on either side, until they alone suffice. Kept from search to
+  // search for its memory.
+  using Sides = std::pair<std::vector<Reach>, std::vector<Reach>>;
+  // Of the runs of `need` bytes with the seed in them the one of the least harm, by two pointers.
+  std::optional<Run> LeastRunWith(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
+                                  const LinkModel& link, const Limits& limits, Sides* sides) const;
 
   Catalog* catalog_;
   const Forecast* forecast_;

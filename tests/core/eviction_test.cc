@@ -280,6 +280,16 @@ TEST(EvictionTest, LaterThanTakesNothingThatIsNeededSooner) {
   for (const TensorId id : {sooner, later, unknown, by_time}) shelf.Remove(id);
 }
 
+// Neighbour by neighbour the cheaper one first would go the way of the small ones, which come to
+// more.
+TEST(EvictionTest, TheRunAroundASeedIsTheLeastOfAll) {
+  Shelf shelf(KiB(52));
+  for (int i = 0; i < 6; ++i) shelf.AddAt(KiB(4), In(std::chrono::milliseconds(600)));
+  const TensorId seed = shelf.AddAt(KiB(4), In(std::chrono::seconds(60)));
+  const TensorId large = shelf.AddAt(KiB(24), In(std::chrono::seconds(2)));
+  EXPECT_EQ(shelf.Victims(KiB(28)), (std::vector{seed, large}));
+}
+
 TEST(EvictionTest, PrecleansTheFarthestDirtyTensor) {
   Shelf shelf(MiB(20));
   EXPECT_FALSE(shelf.index().FarthestDirty(kNow, kLink).has_value());
