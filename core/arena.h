@@ -48,7 +48,7 @@ struct Arena {
   Bytes charged;                    // slabs that exist, are being made, or are being given back
   std::map<Bytes, Bytes> removing;  // slabs being given back: offset to size
   Bytes being_removed;              // their sum
-  bool adding = false;              // a slab is being made
+  Bytes adding;                     // of the slab that is being made
   std::vector<uint64_t> waiting;    // requests, first come first served
   uint32_t leaving = 0;             // tensors on their way off the device
   uint32_t copying_out = 0;         // those of them that need a copy first
@@ -64,6 +64,8 @@ struct Arena {
   // The request that waits for what others free, and until when.
   uint64_t patient_request = 0;
   Tick patient_until{};
+  // Slabs were given back that lay apart, and come again here.
+  Range joining;
   bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
   Bytes Vacating() const {
     Bytes sum;

@@ -120,7 +120,7 @@ void Planner::State::On(const ClientGone& event) {
 void Planner::State::On(const SlabAdded& event) {
   Arena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
-  arena->adding = false;
+  arena->adding = Bytes{0};
   arena->map.AddPiece(event.offset, event.size);
   arena->pieces.emplace_back(event.offset, event.size);
   Touch(arena);
@@ -129,7 +129,7 @@ void Planner::State::On(const SlabAdded& event) {
 void Planner::State::On(const SlabFailed& event) {
   Arena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
-  arena->adding = false;
+  arena->adding = Bytes{0};
   Bytes mapped;
   for (const auto& [offset, size] : arena->pieces) mapped += size;
   // Everything charged but not mapped, nor being given back, was for this slab.

@@ -103,7 +103,7 @@ bool Planner::State::MayDemand(const Arena& arena) const {
 }
 
 bool Planner::State::HelpIsNear(const Arena& arena) const {
-  return arena.adding || (arena.leaving > 0 && arena.copying_out == 0);
+  return arena.adding > Bytes{0} || (arena.leaving > 0 && arena.copying_out == 0);
 }
 
 void Planner::State::FailImpatient(Arena& arena) {
@@ -126,6 +126,11 @@ bool Planner::State::TryCreate(Arena& arena, const Request& given) {
   if (!Grants(arena, given)) return false;
   Dequeue(given);
   return true;
+}
+
+bool Planner::State::IsEmptyAgain(const Arena& arena) const {
+  const Bytes next_to_nothing(arena.map.held().count() / kEmptyShare);
+  return now_ < arena.pressed_until && arena.map.used() <= arena.used.least() + next_to_nothing;
 }
 
 // A client that evicts and fills its empty arena again, in passes as in training: what it makes
@@ -250,10 +255,11 @@ void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
 }
 
 bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
-  // One thing at a time: what is under way may suffice.
-  if (arena.adding) return true;
+  // One thing at a time: what is under way may suffice. But slabs come while others are emptied.
+  const bool adding = arena.adding > Bytes{0};
+  if (adding && !arena.taking) return true;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
-  if (AddSlabFor(arena, need)) return true;
+  if (!adding && AddSlabFor(arena, need) && !arena.taking) return true;
   if (arena.taking) {
     if (devices_[ToInt(arena.device)].out >= AheadMost()) {
       taking_held_ = true;
@@ -445,7 +451,7 @@ void Planner::State::Prefetch(Arena& arena) {
   const Client& client = *FindClient(arena.client);
   const Forecast& forecast = client.forecast;
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
-    if (arena.leaving > arena.leaving_slabs || arena.adding)
+    if (arena.leaving > arena.leaving_slabs || arena.adding > Bytes{0})
       return;  // room is being made: look again then
     const auto& due = !arena.due_order.empty()     ? arena.due_order
                       : !arena.due_learned.empty() ? arena.due_learned

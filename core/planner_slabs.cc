@@ -1,4 +1,4 @@
-// Slabs: where one is added, which are emptied and given back, and for whom.
+// Which slabs are emptied and given back, and for whom.
 #include <algorithm>
 
 #include "core/check.h"
@@ -8,181 +8,20 @@ namespace ravenstore::core {
 
 namespace {
 constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
-// Bounds the work of a request much larger than the tensors that make way for it.
-constexpr size_t kMostEvictedAtOnce = 4096;
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;
-// A slab is this part of what the arena holds, or lately held of tensors: each takes time to make.
-constexpr uint64_t kGrowthShare = 12;
-// A budget is held in more slabs than so many: of few large ones a tensor in use would keep too
-// much from the others.
-constexpr uint64_t kLeastSlabs = 8;
-// A client that holds so many slabs gets its next ahead of need.
-constexpr uint64_t kSlabsBeforeAhead = 8;
-// Others give slabs up ahead of need for so much less harm.
-constexpr double kTakenShare = 0.25;
-constexpr Duration kTakeRetry = std::chrono::microseconds(200);
 // Others' frees are waited for if that takes at most so many times what copies would, and not for
 // so many times as long.
 constexpr double kPatience = 1.5;
 constexpr int kOverdue = 2;
 constexpr Duration kFreesRetry = std::chrono::microseconds(100);
-// Ranges without memory, and blocks of slabs, looked at in one search.
-constexpr int kRangesTried = 64;
+// Blocks of slabs that are looked at in one search.
 constexpr size_t kBlocksTried = 16384;
-template <typename... Bytess>
-Bytes Least(Bytes first, Bytess... rest) {
-  return std::min({first, rest...});
-}
-
-Bytes RoundDown(Bytes bytes, Bytes unit) {
-  return Bytes(bytes.count() / unit.count() * unit.count());
-}
 
 bool Overlap(const Range& a, const Range& b) {
   return a.first < b.first + b.second && b.first < a.first + a.second;
 }
 }  // namespace
-
-std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Arena& arena,
-                                                                      Bytes need) const {
-  std::optional<SlabPlace> best;
-  auto range = arena.map.AbsentFrom(Bytes{0});
-  for (int i = 0; i < kRangesTried && range; ++i) {
-    const auto [offset, size] = *range;
-    const Bytes before = arena.map.FreeBefore(offset);
-    Bytes missing =
-        std::max(Minus(need, before).RoundUp(options_.granularity), options_.granularity);
-    Bytes reach = before + missing;
-    if (missing > size) {  // all of it, if what lies behind takes the rest
-      missing = size;
-      reach = before + size + arena.map.FreeFrom(offset + size);
-    }
-    if (reach >= need && (!best || missing < best->missing))
-      best = SlabPlace{offset, missing, size, {offset - before, reach}};
-    range = arena.map.AbsentFrom(offset + size);
-  }
-  return best;
-}
-
-Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
-  const Client& client = *clients_.at(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const size_t device = ToInt(arena.device);
-  Bytes claimed;
-  for (const Arena* other : claimants_) {
-    if (other == &arena || other->device != arena.device) continue;
-    const bool older = arena.waiting.empty() || other->waiting.front() < arena.waiting.front();
-    if (older) claimed += other->claim;
-  }
-  const auto coming = [&](Binding binding) {
-    return going == Going::kIsThere ? GoingOf(arena, binding) : Bytes{0};
-  };
-  return Least(
-      Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
-      Minus(tenant.budgets.device, Minus(tenant.device_held[device], coming(Binding::kTenant))),
-      Minus(devices_[device].limit,
-            Minus(devices_[device].held + claimed, coming(Binding::kDevice))));
-}
-
-void Planner::State::Claim(Arena& arena, Bytes size) {
-  if (arena.waiting.empty()) return;
-  arena.claim = size;
-  if (std::find(claimants_.begin(), claimants_.end(), &arena) == claimants_.end())
-    claimants_.push_back(&arena);
-}
-
-void Planner::State::EndClaim(Arena& arena) {
-  if (arena.claim == Bytes{0}) return;
-  arena.claim = Bytes{0};
-  std::erase(claimants_, &arena);
-}
-
-Bytes Planner::State::SlabSize(const Arena& arena) const {
-  const Bytes most = std::max(arena.charged, arena.lived.most());
-  const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);
-  return Least(std::max(options_.slab, grown), LargestSlab(arena));
-}
-
-Bytes Planner::State::LargestSlab(const Arena& arena) const {
-  const Bytes budget =
-      Least(clients_.at(arena.client)->budgets.device, devices_[ToInt(arena.device)].limit);
-  return std::max(options_.granularity,
-                  Bytes(budget.count() / kLeastSlabs).RoundUp(options_.granularity));
-}
-
-// Room is made while the client computes rather than while it waits.
-void Planner::State::GrowAhead(Arena& arena) {
-  if (!arena.growing || arena.adding || now_ < arena.backoff_until) return;
-  if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
-  const Bytes slab = SlabSize(arena);
-  if (arena.trimming || arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
-  if (arena.map.LargestHole() >= slab) return;
-  if (SlabBudgetLeft(arena) < slab) return TakeAhead(arena, slab);
-  const auto place = PlaceForSlab(arena, slab);
-  if (place && place->room >= slab) AddSlabAt(arena, place->offset, slab);
-}
-
-// Others may miss a slab less than the arena will miss what it would have to give up next.
-void Planner::State::TakeAhead(Arena& arena, Bytes slab) {
-  if (now_ >= arena.pressed_until || now_ < arena.take_after) return;
-  if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
-  const EvictionIndex::Limits limits{.useful = GrowthOf(arena, slab)};
-  const auto run = arena.index.FindRun(arena.map, slab, OwnTime(arena), options_.link, limits);
-  double harm = 0;
-  for (const uint32_t row : run)
-    harm += arena.index.Harm(catalog_[row], OwnTime(arena), options_.link);
-  if (run.empty() || !TakeSlabsFor(arena, slab, harm * kTakenShare, Take::kOthers))
-    arena.take_after = now_ + kTakeRetry;
-}
-
-bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
-  if (now_ < arena.backoff_until) return false;
-  const auto place = PlaceForSlab(arena, need);
-  if (!place) return false;
-  const Bytes left = SlabBudgetLeft(arena);
-  if (left < place->missing) return false;
-  // One after the other, if one does not suffice: small slabs can be given back where large ones
-  // could not, but each takes time.
-  const Bytes most = std::max(SlabSize(arena), Least(place->missing, LargestSlab(arena)));
-  const Bytes slab =
-      RoundDown(Least(most.RoundUp(options_.granularity), left, place->room), options_.granularity);
-  AddSlabAt(arena, place->offset, slab);
-  return true;
-}
-
-void Planner::State::AddSlabAt(Arena& arena, Bytes offset, Bytes size) {
-  arena.adding = true;
-  arena.trimming = false;
-  Charge(arena, size);
-  arena.claim = Minus(arena.claim, size);
-  if (arena.claim == Bytes{0}) std::erase(claimants_, &arena);
-  plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
-}
-
-bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
-  if (now_ < arena.backoff_until) return false;
-  const auto range = arena.map.AbsentFrom(Bytes{0});
-  if (!range) return false;
-  const auto [offset, room] = *range;
-  const Bytes slab = RoundDown(Least(SlabBudgetLeft(arena), room), options_.granularity);
-  if (slab == Bytes{0}) return false;
-  Bytes reach = slab;
-  std::vector<uint32_t> rows;
-  ExtentMap::Block block = arena.map.At(offset);
-  while (reach < need) {
-    block = arena.map.Before(block);
-    if (block == ExtentMap::kNone || rows.size() >= kMostEvictedAtOnce) return false;
-    reach += arena.map.SizeOf(block);
-    if (arena.map.KindOf(block) == ExtentMap::Kind::kFree) continue;
-    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
-    rows.push_back(arena.map.OwnerOf(block));
-    if (!EvictionIndex::CanLeave(catalog_[rows.back()])) return false;
-  }
-  if (!EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
-  AddSlabAt(arena, offset, slab);
-  return true;
-}
 
 Bytes Planner::State::GoingOf(const Arena& arena, Binding binding) const {
   const size_t device = ToInt(arena.device);
@@ -215,7 +54,7 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
       if (arena.waiting.empty() || other->waiting.front() < arena.waiting.front()) continue;
       // What it is being given room with is no spare.
-      if (other->adding || other->leaving > 0) continue;
+      if (other->adding > Bytes{0} || other->leaving > 0) continue;
     }
     givers.push_back(other);
   }
@@ -327,7 +166,8 @@ bool Planner::State::LeaveToLater(DeviceId id, bool some_go, std::vector<Emptyin
 std::optional<Planner::State::Lack> Planner::State::LackFor(const Arena& arena, Bytes need) const {
   const auto place = PlaceForSlab(arena, need);
   if (!place) return std::nullopt;
-  const Bytes missing = Minus(place->missing, SlabBudgetLeft(arena, Going::kIsThere));
+  const Bytes coming = SlabBudgetLeft(arena, Going::kIsThere) + arena.adding;
+  const Bytes missing = Minus(place->missing, coming);
   return Lack{*place, BindingFor(arena, place->missing), missing};
 }
 
@@ -482,7 +322,31 @@ bool Planner::State::OthersWantSlabs(const Arena& arena) const {
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
   if (now_ >= std::max(device.full_until, tenant.device_full_until[ToInt(arena.device)]))
     return false;
-  return arena.map.LargestHole() >= Least(options_.slab, LargestSlab(arena));
+  return arena.map.LargestHole() >= std::min(options_.slab, LargestSlab(arena));
+}
+
+// An arena that lies in several pieces and is empty again becomes one: what lies apart from the
+// largest goes, and comes again behind it. Else what fills it would leave room in every piece.
+void Planner::State::JoinSlabs(Arena& arena) {
+  if (!IsEmptyAgain(arena) || !arena.waiting.empty() || arena.adding > Bytes{0}) return;
+  if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
+  if (arena.joining.second > Bytes{0}) return;
+  std::vector<Range> pieces = arena.pieces;
+  std::sort(pieces.begin(), pieces.end());
+  Range island;
+  Range largest;
+  for (const Range& piece : pieces) {
+    if (island.first + island.second != piece.first) island = {piece.first, Bytes{0}};
+    island.second += piece.second;
+    if (island.second > largest.second) largest = island;
+  }
+  const Bytes end = largest.first + largest.second;
+  const auto room = arena.map.AbsentFrom(end);
+  if (!room || room->first != end || room->second < arena.map.held() - largest.second) return;
+  arena.joining = {end, Bytes{0}};
+  for (const Range& piece : pieces) {
+    if (!Overlap(piece, largest) && GiveBack(arena, piece)) arena.joining.second += piece.second;
+  }
 }
 
 // Gives memory back, slab by slab: what lies empty where nobody here will need it or others do, and
@@ -493,6 +357,7 @@ void Planner::State::Shrink(Arena& arena) {
   }
   while (ExcessOf(arena) > Bytes{0} && GiveBackFreePiece(arena)) {
   }
+  JoinSlabs(arena);
   const Bytes excess = ExcessOf(arena);
   if (excess == Bytes{0} || now_ < arena.shrink_after) return;
   std::vector<Emptying> slabs;

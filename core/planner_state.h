@@ -160,6 +160,8 @@ class Planner::State {
   // Where a new tensor goes.
   std::optional<ExtentMap::Block> PlaceFor(Arena& arena, Bytes size) const;
   bool BeginsAnew(const Arena& arena, Bytes size) const;
+  // Its client had to evict lately, and now it holds next to nothing.
+  bool IsEmptyAgain(const Arena& arena) const;
   bool MayDemand(const Arena& arena) const;
   bool TryFetch(Arena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
@@ -196,9 +198,7 @@ class Planner::State {
   bool CleanAhead(Arena& arena, Tensor& tensor);
   void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
 
-  // Slabs (planner_slabs.cc).
-  // What giving slabs back and adding them elsewhere takes.
-  static constexpr Duration kRenewal = std::chrono::microseconds(500);
+  // Growth (planner_growth.cc).
   // Where a slab would serve a request: how much of it is missing there, how much room there is,
   // and what would then be free in one piece.
   struct SlabPlace {
@@ -221,12 +221,21 @@ class Planner::State {
   // No slab is larger, or a tensor in use would keep too much from the others.
   Bytes LargestSlab(const Arena& arena) const;
   void GrowAhead(Arena& arena);
+  // Of what lay apart and was given back, a slab that comes again.
+  bool AddJoined(Arena& arena);
+  // The last that the arena's budget allows; the others have the size `slab`.
+  void AddLastSlab(Arena& arena, Bytes size, Bytes slab);
+  bool AddSlabBehind(Arena& arena, Bytes size);
   void TakeAhead(Arena& arena, Bytes slab);
   bool AddSlabFor(Arena& arena, Bytes need);
   void AddSlabAt(Arena& arena, Bytes offset, Bytes size);
   // Neither the slabs nor the budget's rest take the request, but both together do: evicts what
   // lies before the range without memory and adds the rest as a slab behind it.
   bool AddSlabAndEvictFor(Arena& arena, Bytes need);
+
+  // Slabs that go (planner_slabs.cc).
+  // What giving slabs back and adding them elsewhere takes.
+  static constexpr Duration kRenewal = std::chrono::microseconds(500);
   // What keeps an arena from growing: its client's budget, its tenant's, or what the store may hold
   // of the device.
   enum class Binding : uint8_t { kClient, kTenant, kDevice };
@@ -290,6 +299,7 @@ class Planner::State {
   // What the arena holds beyond its budgets, and of what its tenant or everybody does its share.
   Bytes ExcessOf(const Arena& arena) const;
   void Shrink(Arena& arena);
+  void JoinSlabs(Arena& arena);
 
   // Books (planner_books.cc).
   Client* FindClient(ClientId client);

@@ -235,5 +235,28 @@ TEST(PlannerLivesTest, ATensorThatArrivesIsWaitedForOnce) {
   });
 }
 
+// Found by the fuzzer: a slab that lay apart came again where it lay apart, for ever.
+TEST(PlannerLivesTest, ASlabThatLiesApartComesAgainBesideTheOthersOrNotAtAll) {
+  Play({
+      {Op::kDevice, {40960, 43008}},
+      {Op::kTenant, {1, 1048576, 1048576}},
+      {Op::kAttach, {1, 1, 1048576, 1048576}},
+      {Op::kAttach, {2, 1, 1048576, 1048576}},
+      {Op::kCreate, {1, 1, 513, 0, 1000000, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kCreate, {2, 1, 512, 0, 1000000, 0}},
+      {Op::kCreate, {3, 1, 3584, 0, 1000000, 0}},
+      {Op::kCreate, {4, 1, 2560, 0, 1000000, 0}},
+      {Op::kCreate, {5, 2, 13312, 0, 1000000, 0}},
+      {Op::kReadRequests, {2, 1000}},
+      {Op::kCreate, {6, 1, 15360, 0, 1000000, 0}},
+      {Op::kCreate, {7, 1, 2048, 0, 1000000, 0}},
+      {Op::kPut, {1, 1, 6, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kRest},
+  });
+}
+
 }  // namespace
 }  // namespace ravenstore::core

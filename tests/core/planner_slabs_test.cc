@@ -254,20 +254,77 @@ TEST(PlannerSlabsTest, AClientThatFillsItsEmptyArenaAgainBeginsInTheMiddleAndGoe
     for (int i = from; i < to; ++i) s.Free("T" + std::to_string(i));
   };
   make(0, 32);
+  const Bytes begin = offset_of(0);
   free(0, 32);
   make(32, 34);
-  EXPECT_EQ(offset_of(32), Bytes{0});  // it never had to evict
+  EXPECT_EQ(offset_of(32), begin);  // it never had to evict
   free(32, 34);
   make(34, 67);  // one too many
   free(34, 67);
   make(67, 97);
   for (int i = 67; i < 97; ++i)
-    EXPECT_EQ(offset_of(i), KiB((32 + 2 * static_cast<uint64_t>(i - 67)) % 64)) << i;
+    EXPECT_EQ(offset_of(i), begin + KiB((32 + 2 * static_cast<uint64_t>(i - 67)) % 64)) << i;
   // The room that is left and the first four make way in one piece, and nothing else does.
   s.Create("L", KiB(12)).AllCopiesDone();
   EXPECT_EQ(s.StateOf("L"), State::kInUse);
   for (int i = 67; i < 97; ++i)
     EXPECT_EQ(s.StateOf("T" + std::to_string(i)), i < 71 ? State::kAway : State::kIdle) << i;
+}
+
+// What lies apart comes again beside the rest, so that the arena is one piece when it is filled.
+TEST(PlannerSlabsTest, AnArenaInPiecesIsJoinedWhenItIsEmptyAgain) {
+  Script s({.capacity = KiB(16), .slab = KiB(4)});
+  s.Make("A", KiB(4)).Create("B", KiB(4)).Make("C", KiB(4)).Create("D", KiB(4));
+  s.Free("A").Free("C");
+  s.Create("E", KiB(8));  // the slabs of A and C come again elsewhere in one piece
+  ASSERT_EQ(s.StateOf("E"), State::kInUse);
+  s.Free("D").Free("E");
+  EXPECT_EQ(s.Held(), KiB(16));
+  s.Free("B").SlabsCome(false);
+  EXPECT_EQ(s.Held(), KiB(16));
+  s.Create("F", KiB(16));
+  EXPECT_EQ(s.StateOf("F"), State::kInUse);
+}
+
+// The room that is left lies beside what was made first, which is mostly needed last.
+TEST(PlannerSlabsTest, TheLastSlabLiesBelowTheFirst) {
+  Script s({.capacity = KiB(64), .slab = KiB(4)});
+  const auto offset_of = [&s](int i) { return s.View("T" + std::to_string(i)).device_offset; };
+  for (int i = 0; i < 64; ++i) s.Create("T" + std::to_string(i), KiB(1));
+  int below = 0;
+  for (int i = 0; i < 64; ++i) below += offset_of(i) < offset_of(0);
+  EXPECT_GT(below, 0);
+  EXPECT_LE(below, 8);  // a last slab is smaller than two
+}
+
+TEST(PlannerSlabsTest, TheLastSlabLiesBehindTheOthersIfTensorsAreLarge) {
+  Script s({.capacity = KiB(64), .slab = KiB(4)});
+  for (int i = 0; i < 16; ++i) s.Create("T" + std::to_string(i), KiB(4));
+  for (int i = 1; i < 16; ++i)
+    EXPECT_GT(s.View("T" + std::to_string(i)).device_offset, s.View("T0").device_offset) << i;
+}
+
+// A request waits for the last of its slabs only: the others have come while it was emptied.
+TEST(PlannerSlabsTest, SlabsOfARequestComeWhileOthersAreEmptied) {
+  Script s({.capacity = KiB(64), .slab = KiB(4), .in_flight = KiB(8)});
+  // Runs are dear: between any two that are not needed for long there is one that is.
+  for (int i = 0; i < 16; ++i) {
+    s.Make("T" + std::to_string(i), KiB(4),
+           At(s.world().now() + (i % 2 == 0 ? std::chrono::hours(1) : milliseconds(100))));
+  }
+  s.Create("L", KiB(24));
+  ASSERT_EQ(s.StateOf("L"), State::kWaiting);
+  bool came = false;
+  for (int left = 6; left > 1; --left) {
+    ASSERT_FALSE(s.world().copies().empty()) << left;
+    s.world().FinishCopy(0, true);
+    s.FinishSlabs();
+    EXPECT_EQ(s.StateOf("L"), State::kWaiting) << left;
+    came |= s.Held() > KiB(48);
+  }
+  EXPECT_TRUE(came);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
 }
 
 }  // namespace

@@ -1,0 +1,227 @@
+// How arenas grow: how large a slab is, where it comes, and when.
+#include <algorithm>
+
+#include "core/planner_state.h"
+
+namespace ravenstore::core {
+
+namespace {
+// Bounds the work of a request much larger than the tensors that make way for it.
+constexpr size_t kMostEvictedAtOnce = 4096;
+// A slab is this part of what the arena holds, or lately held of tensors: each takes time to make.
+constexpr uint64_t kGrowthShare = 12;
+// A budget is held in more slabs than so many: of few large ones a tensor in use would keep too
+// much from the others.
+constexpr uint64_t kLeastSlabs = 8;
+// A client that holds so many slabs gets its next ahead of need.
+constexpr uint64_t kSlabsBeforeAhead = 8;
+// Less than so many slabs is not divided: it becomes the last one.
+constexpr uint64_t kLastSlabs = 2;
+// The largest tensor is so small beside a slab that the arena's room may come to lie at both ends.
+constexpr uint64_t kSmallShare = 4;  // a fourth
+// Others give slabs up ahead of need for so much less harm.
+constexpr double kTakenShare = 0.25;
+constexpr Duration kTakeRetry = std::chrono::microseconds(200);
+// Ranges without memory that are looked at in one search.
+constexpr int kRangesTried = 64;
+
+Bytes RoundDown(Bytes bytes, Bytes unit) {
+  return Bytes(bytes.count() / unit.count() * unit.count());
+}
+}  // namespace
+
+// The first slab lies in the middle of the addresses, those that follow behind what is there. Below
+// the first one lies the last (GrowAhead), and what finds no other place.
+std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Arena& arena,
+                                                                      Bytes need) const {
+  std::optional<SlabPlace> best;
+  const auto consider = [&](Bytes offset, Bytes size) {
+    const Bytes before = arena.map.FreeBefore(offset);
+    Bytes missing =
+        std::max(Minus(need, before).RoundUp(options_.granularity), options_.granularity);
+    Bytes reach = before + missing;
+    if (missing > size) {  // all of it, if what lies behind takes the rest
+      missing = size;
+      reach = before + size + arena.map.FreeFrom(offset + size);
+    }
+    if (reach >= need && (!best || missing < best->missing))
+      best = SlabPlace{offset, missing, size, {offset - before, reach}};
+  };
+  const auto lowest = arena.map.AbsentFrom(Bytes{0});
+  if (lowest && lowest->second == arena.map.range()) {
+    const Bytes middle = RoundDown(Bytes(lowest->second.count() / 2), options_.granularity);
+    consider(middle, lowest->second - middle);
+  }
+  // None begins at 0: that is what lies below the first slab.
+  auto range = arena.map.AbsentFrom(options_.granularity);
+  for (int i = 0; i < kRangesTried && range; ++i) {
+    const auto [offset, size] = *range;
+    consider(offset, size);
+    range = arena.map.AbsentFrom(offset + size);
+  }
+  if (!best && lowest) consider(lowest->first, lowest->second);
+  return best;
+}
+
+Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
+  const Client& client = *clients_.at(arena.client);
+  const Tenant& tenant = tenants_.at(client.tenant);
+  const size_t device = ToInt(arena.device);
+  Bytes claimed;
+  for (const Arena* other : claimants_) {
+    if (other == &arena || other->device != arena.device) continue;
+    const bool older = arena.waiting.empty() || other->waiting.front() < arena.waiting.front();
+    if (older) claimed += other->claim;
+  }
+  const auto coming = [&](Binding binding) {
+    return going == Going::kIsThere ? GoingOf(arena, binding) : Bytes{0};
+  };
+  return std::min(
+      {Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
+       Minus(tenant.budgets.device, Minus(tenant.device_held[device], coming(Binding::kTenant))),
+       Minus(devices_[device].limit,
+             Minus(devices_[device].held + claimed, coming(Binding::kDevice)))});
+}
+
+void Planner::State::Claim(Arena& arena, Bytes size) {
+  if (arena.waiting.empty()) return;
+  arena.claim = size;
+  if (std::find(claimants_.begin(), claimants_.end(), &arena) == claimants_.end())
+    claimants_.push_back(&arena);
+}
+
+void Planner::State::EndClaim(Arena& arena) {
+  if (arena.claim == Bytes{0}) return;
+  arena.claim = Bytes{0};
+  std::erase(claimants_, &arena);
+}
+
+Bytes Planner::State::SlabSize(const Arena& arena) const {
+  const Bytes most = std::max(arena.charged, arena.lived.most());
+  const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);
+  return std::min(std::max(options_.slab, grown), LargestSlab(arena));
+}
+
+Bytes Planner::State::LargestSlab(const Arena& arena) const {
+  const Bytes budget =
+      std::min(clients_.at(arena.client)->budgets.device, devices_[ToInt(arena.device)].limit);
+  return std::max(options_.granularity,
+                  Bytes(budget.count() / kLeastSlabs).RoundUp(options_.granularity));
+}
+
+// Room is made while the client computes rather than while it waits.
+void Planner::State::GrowAhead(Arena& arena) {
+  if (arena.adding > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
+  if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
+  if (arena.joining.second > Bytes{0} && AddJoined(arena)) return;
+  if (!arena.growing) return;
+  if (arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
+  const Bytes slab = SlabSize(arena);
+  if (arena.map.LargestHole() >= slab) return;
+  const Bytes left = RoundDown(SlabBudgetLeft(arena), options_.granularity);
+  const Bytes last = slab * kLastSlabs;
+  const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Binding::kClient;
+  if (alone && left > Bytes{0} && left < last) return AddLastSlab(arena, left, slab);
+  if (left < slab) return TakeAhead(arena, slab);
+  AddSlabBehind(arena, slab);
+}
+
+bool Planner::State::AddJoined(Arena& arena) {
+  auto& [offset, size] = arena.joining;
+  const Bytes left = RoundDown(SlabBudgetLeft(arena), options_.granularity);
+  const Bytes slab = std::min({size, left, LargestSlab(arena)});
+  const auto room = arena.map.AbsentFrom(offset);
+  if (slab == Bytes{0} || !room || room->first != offset || room->second < slab) {
+    size = Bytes{0};
+    return false;
+  }
+  AddSlabAt(arena, offset, slab);
+  offset += slab;
+  size = Minus(size, slab);
+  return true;
+}
+
+// What a client makes first lies lowest, and is mostly needed last and leaves first; the room that
+// is left should lie beside it, not beside what was made last. Room at both ends is worse for large
+// tensors.
+void Planner::State::AddLastSlab(Arena& arena, Bytes size, Bytes slab) {
+  const auto below = arena.map.AbsentFrom(Bytes{0});
+  if (below && below->first == Bytes{0} && below->second >= size &&
+      arena.ready.count() * kSmallShare <= slab.count()) {
+    AddSlabAt(arena, below->second - size, size);
+  } else {
+    AddSlabBehind(arena, size);
+  }
+}
+
+bool Planner::State::AddSlabBehind(Arena& arena, Bytes size) {
+  const auto place = PlaceForSlab(arena, size);
+  if (!place || place->room < size) return false;
+  AddSlabAt(arena, place->offset, size);
+  return true;
+}
+
+// Others may miss a slab less than the arena will miss what it would have to give up next.
+void Planner::State::TakeAhead(Arena& arena, Bytes slab) {
+  if (now_ >= arena.pressed_until || now_ < arena.take_after) return;
+  if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
+  const EvictionIndex::Limits limits{.useful = GrowthOf(arena, slab)};
+  const auto run = arena.index.FindRun(arena.map, slab, OwnTime(arena), options_.link, limits);
+  double harm = 0;
+  for (const uint32_t row : run)
+    harm += arena.index.Harm(catalog_[row], OwnTime(arena), options_.link);
+  if (run.empty() || !TakeSlabsFor(arena, slab, harm * kTakenShare, Take::kOthers))
+    arena.take_after = now_ + kTakeRetry;
+}
+
+bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
+  if (now_ < arena.backoff_until) return false;
+  const auto place = PlaceForSlab(arena, need);
+  if (!place) return false;
+  const Bytes left = SlabBudgetLeft(arena);
+  // What was given back for the request comes again piece by piece, while the rest is emptied.
+  const bool piecemeal = arena.claim > Bytes{0} && left >= SlabSize(arena);
+  if (left < place->missing && !piecemeal) return false;
+  // One after the other, if one does not suffice: small slabs can be given back where large ones
+  // could not, but each takes time.
+  const Bytes most = std::max(SlabSize(arena), std::min(place->missing, LargestSlab(arena)));
+  const Bytes slab = RoundDown(std::min({most.RoundUp(options_.granularity), left, place->room}),
+                               options_.granularity);
+  AddSlabAt(arena, place->offset, slab);
+  return true;
+}
+
+void Planner::State::AddSlabAt(Arena& arena, Bytes offset, Bytes size) {
+  arena.adding = size;
+  arena.trimming = false;
+  Charge(arena, size);
+  arena.claim = Minus(arena.claim, size);
+  if (arena.claim == Bytes{0}) std::erase(claimants_, &arena);
+  plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
+}
+
+bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
+  if (arena.adding > Bytes{0} || now_ < arena.backoff_until) return false;
+  const auto range = arena.map.AbsentFrom(options_.granularity);
+  if (!range) return false;
+  const auto [offset, room] = *range;
+  const Bytes slab = RoundDown(std::min(SlabBudgetLeft(arena), room), options_.granularity);
+  if (slab == Bytes{0}) return false;
+  Bytes reach = slab;
+  std::vector<uint32_t> rows;
+  ExtentMap::Block block = arena.map.At(offset);
+  while (reach < need) {
+    block = arena.map.Before(block);
+    if (block == ExtentMap::kNone || rows.size() >= kMostEvictedAtOnce) return false;
+    reach += arena.map.SizeOf(block);
+    if (arena.map.KindOf(block) == ExtentMap::Kind::kFree) continue;
+    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
+    rows.push_back(arena.map.OwnerOf(block));
+    if (!EvictionIndex::CanLeave(catalog_[rows.back()])) return false;
+  }
+  if (!EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
+  AddSlabAt(arena, offset, slab);
+  return true;
+}
+
+}  // namespace ravenstore::core
