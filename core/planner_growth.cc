@@ -19,8 +19,7 @@ constexpr uint64_t kSlabsBeforeAhead = 8;
 constexpr uint64_t kLastSlabs = 2;
 // The largest tensor is so small beside a slab that the arena's room may come to lie at both ends.
 constexpr uint64_t kSmallShare = 4;  // a fourth
-// Others give slabs up ahead of need for so much less harm.
-constexpr double kTakenShare = 0.25;
+// Others had no empty slab: when to look again.
 constexpr Duration kTakeRetry = std::chrono::microseconds(200);
 // Ranges without memory that are looked at in one search.
 constexpr int kRangesTried = 64;
@@ -161,17 +160,12 @@ bool Planner::State::AddSlabBehind(Arena& arena, Bytes size) {
   return true;
 }
 
-// Others may miss a slab less than the arena will miss what it would have to give up next.
+// What others hold and do not use comes before it is asked for. No tensor leaves for that: it would
+// for room that this client may never need.
 void Planner::State::TakeAhead(Arena& arena, Bytes slab) {
   if (now_ >= arena.pressed_until || now_ < arena.take_after) return;
   if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
-  const EvictionIndex::Limits limits{.useful = GrowthOf(arena, slab)};
-  const auto run = arena.index.FindRun(arena.map, slab, OwnTime(arena), options_.link, limits);
-  double harm = 0;
-  for (const uint32_t row : run)
-    harm += arena.index.Harm(catalog_[row], OwnTime(arena), options_.link);
-  if (run.empty() || !TakeSlabsFor(arena, slab, harm * kTakenShare, Take::kOthers))
-    arena.take_after = now_ + kTakeRetry;
+  if (!TakeSlabsFor(arena, slab, 0, Take::kOthers)) arena.take_after = now_ + kTakeRetry;
 }
 
 bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
