@@ -17,12 +17,14 @@ constexpr uint64_t kLeastSlabs = 8;
 constexpr uint64_t kSlabsBeforeAhead = 8;
 // Less than so many slabs is not divided: it becomes the last one.
 constexpr uint64_t kLastSlabs = 2;
-// The largest tensor is so small beside a slab that the arena's room may come to lie at both ends.
+// A tensor of so small a part of a slab is no large one.
 constexpr uint64_t kSmallShare = 4;  // a fourth
 // Others had no empty slab: when to look again.
 constexpr Duration kTakeRetry = std::chrono::microseconds(200);
 // Ranges without memory that are looked at in one search.
 constexpr int kRangesTried = 64;
+// Blocks at an end of the arena that are looked at for a tensor.
+constexpr int kBlocksTried = 64;
 
 Bytes RoundDown(Bytes bytes, Bytes unit) {
   return Bytes(bytes.count() / unit.count() * unit.count());
@@ -120,7 +122,7 @@ void Planner::State::GrowAhead(Arena& arena) {
   const Bytes left = RoundDown(SlabBudgetLeft(arena), options_.granularity);
   const Bytes last = slab * kLastSlabs;
   const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Binding::kClient;
-  if (alone && left > Bytes{0} && left < last) return AddLastSlab(arena, left, slab);
+  if (alone && left > Bytes{0} && left < last) return AddLastSlab(arena, left);
   if (left < slab) return TakeAhead(arena, slab);
   AddSlabBehind(arena, slab);
 }
@@ -140,17 +142,38 @@ bool Planner::State::AddJoined(Arena& arena) {
   return true;
 }
 
-// What a client makes first lies lowest, and is mostly needed last and leaves first; the room that
-// is left should lie beside it, not beside what was made last. Room at both ends is worse for large
-// tensors.
-void Planner::State::AddLastSlab(Arena& arena, Bytes size, Bytes slab) {
+// The room that is left should lie beside what leaves first, and that may be what lies lowest: what
+// a training step makes first it needs last. Room at both ends is worse for large tensors.
+void Planner::State::AddLastSlab(Arena& arena, Bytes size) {
   const auto below = arena.map.AbsentFrom(Bytes{0});
-  if (below && below->first == Bytes{0} && below->second >= size &&
-      arena.ready.count() * kSmallShare <= slab.count()) {
+  const bool small = arena.ready.count() * kSmallShare <= SlabSize(arena).count();
+  if (small && below && below->first == Bytes{0} && below->second >= size &&
+      LowestIsNeededLater(arena, below->second)) {
     AddSlabAt(arena, below->second - size, size);
   } else {
     AddSlabBehind(arena, size);
   }
+}
+
+bool Planner::State::LowestIsNeededLater(const Arena& arena, Bytes begin) const {
+  // The nearest tensor that could leave.
+  const auto find = [&](ExtentMap::Block block, ExtentMap::Block (ExtentMap::*next)(
+                                                    ExtentMap::Block) const) -> const Tensor* {
+    for (int i = 0; i < kBlocksTried && block != ExtentMap::kNone; ++i) {
+      if (arena.map.KindOf(block) == ExtentMap::Kind::kUsed) {
+        const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
+        if (EvictionIndex::CanLeave(tensor)) return &tensor;
+      }
+      block = (arena.map.*next)(block);
+    }
+    return nullptr;
+  };
+  const auto behind = arena.map.AbsentFrom(begin);
+  if (!behind) return false;
+  const Tensor* lowest = find(arena.map.At(begin), &ExtentMap::After);
+  const Tensor* highest = find(arena.map.At(behind->first), &ExtentMap::Before);
+  return lowest != nullptr && highest != nullptr && IsHinted(*lowest) &&
+         arena.index.IsLater(*lowest, *highest, OwnTime(arena));
 }
 
 bool Planner::State::AddSlabBehind(Arena& arena, Bytes size) {

@@ -223,8 +223,10 @@ class Planner::State {
   void GrowAhead(Arena& arena);
   // Of what lay apart and was given back, a slab that comes again.
   bool AddJoined(Arena& arena);
-  // The last that the arena's budget allows; the others have the size `slab`.
-  void AddLastSlab(Arena& arena, Bytes size, Bytes slab);
+  // The last that the arena's budget allows.
+  void AddLastSlab(Arena& arena, Bytes size);
+  // Whether what lies lowest in the arena, from `begin` on, is needed later than what lies highest.
+  bool LowestIsNeededLater(const Arena& arena, Bytes begin) const;
   bool AddSlabBehind(Arena& arena, Bytes size);
   void TakeAhead(Arena& arena, Bytes slab);
   bool AddSlabFor(Arena& arena, Bytes need);
