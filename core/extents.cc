@@ -37,19 +37,18 @@ ExtentMap::Block ExtentMap::NewNode(Node node) {
 }
 
 void ExtentMap::NoteBegin(Block block) {
-  const size_t stride = blocks_[block].offset / kStride;
-  if (stride >= begins_.size()) begins_.resize(stride + 1, kNone);
-  begins_[stride] = block;
+  begins_[blocks_[block].offset / kStride] = block;
 }
 
 void ExtentMap::ForgetBegin(Block block) {
   const uint32_t stride = blocks_[block].offset / kStride;
-  if (begins_[stride] != block) return;
-  begins_[stride] = kNone;
+  const auto begin = begins_.find(stride);
+  if (begin->second != block) return;
   // If another begins there, so does a neighbour.
   for (const Block other : {blocks_[block].before, blocks_[block].after}) {
-    if (other != kNone && blocks_[other].offset / kStride == stride) begins_[stride] = other;
+    if (other != kNone && blocks_[other].offset / kStride == stride) begin->second = other;
   }
+  if (begin->second == block) begins_.erase(begin);
 }
 
 void ExtentMap::Insert(Block block) {
@@ -222,9 +221,7 @@ void ExtentMap::Free(Block block) {
 ExtentMap::Block ExtentMap::At(Bytes offset) const {
   const auto unit = static_cast<uint32_t>(offset.count() / kUnit);
   RAVEN_CHECK(unit < range_);
-  size_t stride = std::min<size_t>(unit / kStride, begins_.size() - 1);
-  while (begins_[stride] == kNone) --stride;  // some block begins at 0
-  Block block = begins_[stride];
+  Block block = std::prev(begins_.upper_bound(unit / kStride))->second;  // some block begins at 0
   while (blocks_[block].offset > unit) block = blocks_[block].before;
   while (blocks_[block].offset + blocks_[block].size <= unit) block = blocks_[block].after;
   return block;
@@ -263,7 +260,7 @@ void ExtentMap::CheckInvariants() const {
   uint64_t used = 0;
   size_t free = 0;
   size_t absent = 0;
-  std::vector<bool> begun(begins_.size());
+  std::set<uint32_t> begun;
   uint32_t offset = 0;
   Block before = kNone;
   Block block = At(Bytes{0});
@@ -272,7 +269,7 @@ void ExtentMap::CheckInvariants() const {
     RAVEN_CHECK(node.offset == offset);
     RAVEN_CHECK(node.before == before);
     RAVEN_CHECK(node.size > 0);
-    begun.at(node.offset / kStride) = true;
+    begun.insert(node.offset / kStride);
     if (before != kNone && (node.kind == Kind::kFree || node.kind == Kind::kAbsent)) {
       RAVEN_CHECK(blocks_[before].kind != node.kind);
     }
@@ -283,10 +280,10 @@ void ExtentMap::CheckInvariants() const {
     offset += node.size;
   }
   RAVEN_CHECK(offset == range_);
-  for (size_t i = 0; i < begins_.size(); ++i) {
-    RAVEN_CHECK(begun[i] == (begins_[i] != kNone));
-    if (begun[i]) RAVEN_CHECK(At(OffsetOf(begins_[i])) == begins_[i]);
-    if (begun[i]) RAVEN_CHECK(blocks_[begins_[i]].offset / kStride == i);
+  RAVEN_CHECK(begun.size() == begins_.size());
+  for (const auto& [stride, begin] : begins_) {
+    RAVEN_CHECK(At(OffsetOf(begin)) == begin);
+    RAVEN_CHECK(blocks_[begin].offset / kStride == stride);
   }
   RAVEN_CHECK(held == held_);
   RAVEN_CHECK(used == used_);

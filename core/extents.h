@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -58,8 +59,7 @@ class ExtentMap {
   // Neighbours in address order; kNone at the ends.
   Block Before(Block block) const { return blocks_[block].before; }
   Block After(Block block) const { return blocks_[block].after; }
-  // The block that holds `offset`. Cost: the blocks around it in 2 MiB, and a step for every 2 MiB
-  // of the block itself.
+  // The block that holds `offset`. Cost: the blocks around it in 2 MiB, and O(log n).
   Block At(Bytes offset) const;
 
   // Rises with every change: what could not be done at the same count cannot be done now.
@@ -122,7 +122,7 @@ class ExtentMap {
   std::vector<std::pair<uint32_t, uint32_t>> closed_;  // {offset, size}
   // For every kStride units of addresses a block that begins there, if any does: where to look for
   // an address. A block keeps its offset for life.
-  std::vector<Block> begins_;
+  std::map<uint32_t, Block> begins_;
 };
 
 }  // namespace ravenstore::core
