@@ -1,0 +1,99 @@
+// How large a client's slabs are, where they come, and when.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/planner.h"
+#include "tests/core/script.h"
+
+namespace ravenstore::core {
+namespace {
+
+using State = Script::State;
+using std::chrono::milliseconds;
+
+// Whatever the daemon is configured to: of one slab a tensor in use would keep all.
+TEST(PlannerGrowthTest, ABudgetOfLessThanASlabIsHeldInSlabsOfAnEighth) {
+  Script s({.capacity = KiB(64), .slab = KiB(1024)});
+  for (int i = 0; i < 5; ++i) s.Make("T" + std::to_string(i), KiB(8));
+  s.Create("U", KiB(8)).Make("V", KiB(8)).Make("W", KiB(8));
+  s.Create("L", KiB(48)).AllCopiesDone().Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+  EXPECT_EQ(s.StateOf("U"), State::kInUse);
+}
+
+TEST(PlannerGrowthTest, WhatIsMadeFreeForAnOlderRequestIsNoHelpForANewerOne) {
+  Script s({.capacity = KiB(64), .slab = KiB(4)});
+  const ClientId mine = s.me();
+  const auto attach = [&s] {
+    return s.world().Attach(Script::kTenant, {.device = KiB(64), .host = KiB(1024)});
+  };
+  s.As(attach());
+  for (int i = 0; i < 8; ++i) s.Make("B" + std::to_string(i), KiB(4));
+  const ClientId newer = attach();
+  s.As(newer);
+  for (int i = 0; i < 4; ++i) s.Make("C" + std::to_string(i), KiB(4));
+  s.As(mine).Create("D", KiB(16)).Create("E", KiB(24));
+  ASSERT_EQ(s.StateOf("E"), State::kWaiting);
+  const size_t copies = s.world().copies().size();
+  s.As(newer).Create("F", KiB(4));
+  EXPECT_EQ(s.world().copies().size(), copies + 1);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("E"), State::kInUse);
+  EXPECT_EQ(s.StateOf("F"), State::kInUse);
+}
+
+TEST(PlannerGrowthTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
+  Script s({.capacity = KiB(64), .slab = KiB(4)});
+  for (int i = 0; i < 4; ++i) s.Create("T" + std::to_string(i), KiB(4));
+  EXPECT_EQ(s.Held(), KiB(16));  // a small one does not
+  for (int i = 4; i < 9; ++i) s.Create("T" + std::to_string(i), KiB(4));
+  EXPECT_EQ(s.Held(), KiB(40));
+}
+
+// The room that is left should lie beside what is needed last.
+TEST(PlannerGrowthTest, TheLastSlabLiesBelowTheFirstIfWhatLiesThereIsNeededLater) {
+  const auto below = [](Bytes size, int count, bool last_in_first_out) {
+    Script s({.capacity = KiB(64), .slab = KiB(4)});
+    const auto offset_of = [&s](int i) { return s.View("T" + std::to_string(i)).device_offset; };
+    for (int i = 0; i < count; ++i) {
+      const auto until = std::chrono::seconds(last_in_first_out ? 1000 - i : 1000 + i);
+      s.Make("T" + std::to_string(i), size, At(s.world().now() + until));
+    }
+    int sum = 0;
+    for (int i = 0; i < count; ++i) sum += offset_of(i) < offset_of(0);
+    EXPECT_EQ(s.Held(), KiB(64));
+    return sum;
+  };
+  const int small = below(KiB(1), 64, true);
+  EXPECT_GT(small, 0);
+  EXPECT_LE(small, 2 * 4);  // less than two slabs
+  EXPECT_EQ(below(KiB(1), 64, false), 0);
+  EXPECT_EQ(below(KiB(4), 16, true), 0);  // large tensors want the room in one piece
+}
+
+// A request waits for the last of its slabs only: the others have come while it was emptied.
+TEST(PlannerGrowthTest, SlabsOfARequestComeWhileOthersAreEmptied) {
+  Script s({.capacity = KiB(64), .slab = KiB(4), .in_flight = KiB(8)});
+  // Runs are dear: between any two that are not needed for long there is one that is.
+  for (int i = 0; i < 16; ++i) {
+    s.Make("T" + std::to_string(i), KiB(4),
+           At(s.world().now() + (i % 2 == 0 ? std::chrono::hours(1) : milliseconds(100))));
+  }
+  s.Create("L", KiB(24));
+  ASSERT_EQ(s.StateOf("L"), State::kWaiting);
+  bool came = false;
+  for (int left = 6; left > 1; --left) {
+    ASSERT_FALSE(s.world().copies().empty()) << left;
+    s.world().FinishCopy(0, true);
+    s.FinishSlabs();
+    EXPECT_EQ(s.StateOf("L"), State::kWaiting) << left;
+    came |= s.Held() > KiB(48);
+  }
+  EXPECT_TRUE(came);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+}
+
+}  // namespace
+}  // namespace ravenstore::core
