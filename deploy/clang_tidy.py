@@ -60,6 +60,7 @@ def uses_libtorch(root: pathlib.Path, names: list[str]) -> bool:
     return any(pattern.search((root / name).read_text()) for name in names)
 
 
+NO_CUDA = re.compile(r"'(cuda\w*|nvml)\.h' file not found")
 VERSION = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True).stdout
 
 
@@ -83,8 +84,11 @@ def check(root, source, flags, stamps, deadline) -> tuple[str, str]:
         run = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=left + 60)
     except subprocess.TimeoutExpired:
         return "skipped", "the time budget was used up"
+    words = run.stdout + run.stderr
+    if NO_CUDA.search(words):
+        return "skipped", "the CUDA headers could not be had"
     if run.returncode:
-        return "failed", run.stdout + run.stderr
+        return "failed", words
     if stamp:
         stamp.touch()
     return "passed", ""
