@@ -1,6 +1,7 @@
 #include "core/extents.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/check.h"
 

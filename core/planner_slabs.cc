@@ -1,7 +1,6 @@
 // Which slabs are emptied and given back, and for whom.
 #include <algorithm>
 
-#include "core/check.h"
 #include "core/planner_state.h"
 
 namespace ravenstore::core {
@@ -331,6 +330,8 @@ void Planner::State::JoinSlabs(Arena& arena) {
   if (!IsEmptyAgain(arena) || !arena.waiting.empty() || arena.adding > Bytes{0}) return;
   if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
   if (arena.joining.second > Bytes{0}) return;
+  const auto behind = arena.map.AbsentFrom(options_.granularity);
+  if (!behind || behind->first + behind->second == arena.map.range()) return;  // it is one
   std::vector<Range> pieces = arena.pieces;
   std::sort(pieces.begin(), pieces.end());
   Range island;
