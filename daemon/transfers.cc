@@ -21,7 +21,8 @@ TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direc
       direction_(direction),
       options_(options),
       word_(word),
-      finished_(std::move(finished)) {}
+      finished_(std::move(finished)),
+      demands_(options.turn) {}
 
 core::Status TransferLane::Open() {
   RAVEN_ASSIGN_OR_RETURN(channel_, device_->OpenChannel(direction_));
@@ -122,7 +123,7 @@ bool TransferLane::Enqueue() {
     ++job.pending;
     const bool whole = ++job.next == job.pieces.size();
     if (demand) {
-      demands_.Advance(whole);
+      demands_.Advance(piece.bytes, whole);
     } else if (whole) {
       background_.pop_front();
     }

@@ -33,6 +33,7 @@ class TransferLane {
     core::Bytes chunk = core::MiB(16);
     core::Bytes in_flight = core::MiB(32);
     uint32_t in_flight_copies = 64;
+    core::Bytes turn = core::kTurn;  // of a client, while others wait
     // What nobody waits for goes in halves, so that it delays a demand half as long.
     core::Bytes ChunkOf(bool demand) const { return demand ? chunk : Half(chunk); }
     core::Bytes InFlightOf(bool demand) const { return demand ? in_flight : Half(in_flight); }

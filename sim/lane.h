@@ -95,7 +95,7 @@ class Lane {
       flight_bytes_ += chunk;
       const bool whole = job.left == core::Bytes{0};
       if (demand) {
-        demands_.Advance(whole);
+        demands_.Advance(chunk, whole);
       } else if (whole) {
         background_.pop_front();
       }

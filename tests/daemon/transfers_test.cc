@@ -145,7 +145,7 @@ TEST(TransfersTest, ADemandOvertakesBetweenPieces) {
 }
 
 TEST(TransfersTest, DemandsOfTwoClientsTakeTurns) {
-  Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
+  Rig rig({.in_flight_copies = 1, .turn = KiB(16)}, {.latency = microseconds(100)});
   const JobId large = rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), kWaiting, nullptr, 0);
   rig.lane().Pump();
   const JobId own =
