@@ -236,6 +236,8 @@ void Planner::State::DropSpareCopies(Client& client, Bytes need) {
 void Planner::State::EnsureHostAhead(Bytes need) {
   if (host_growing_ || host_end_ >= options_.host_capacity) return;
   if (now_ < host_backoff_until_) return;
+  // The driver does one thing at a time, and pinning 64 MiB takes as long as fifty slabs.
+  if (need == Bytes{0} && now_ < slabs_come_until_) return WakeAt(slabs_come_until_);
   Bytes budgets;
   for (const auto& [id, tenant] : tenants_)
     budgets += std::min(tenant.budgets.host, options_.host_capacity);

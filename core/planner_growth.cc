@@ -19,6 +19,8 @@ constexpr uint64_t kSlabsBeforeAhead = 8;
 constexpr uint64_t kLastSlabs = 2;
 // A tensor of so small a part of a slab is no large one.
 constexpr uint64_t kSmallShare = 4;  // a fourth
+// A slab is followed by the next within so long, or not soon.
+constexpr Duration kSlabsComeFor = std::chrono::milliseconds(10);
 // Others had no empty slab: when to look again.
 constexpr Duration kTakeRetry = std::chrono::microseconds(200);
 // Ranges without memory that are looked at in one search.
@@ -209,6 +211,7 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
 }
 
 void Planner::State::AddSlabAt(Arena& arena, Bytes offset, Bytes size) {
+  slabs_come_until_ = now_ + kSlabsComeFor;
   arena.adding = size;
   arena.trimming = false;
   Charge(arena, size);

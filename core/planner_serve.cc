@@ -544,7 +544,8 @@ bool Planner::State::CleanNextRun(Arena& arena) {
 
 bool Planner::State::CleanAhead(Arena& arena, Tensor& tensor) {
   const Device& device = devices_[ToInt(arena.device)];
-  if (now_ >= arena.pressed_until && !KnowsAhead(tensor)) return false;
+  const bool pressed = now_ < arena.pressed_until;
+  if (!pressed && (!KnowsAhead(tensor) || !HostHasSpare(tensor.size))) return false;
   if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return false;
   if (!AllocateHost(tensor, SpareCopies::kKeep)) return false;
   tensor.copying = true;

@@ -350,6 +350,10 @@ class Planner::State {
   std::optional<ExtentMap::Block> TakeHostRoom(Client& client, const Tensor& tensor,
                                                SpareCopies spare);
   void EnsureHostAhead(Bytes need);
+  // The pool has so much room that none is pinned in its place.
+  bool HostHasSpare(Bytes size) const {
+    return host_.LargestHole() >= size && host_.used() + options_.host_ahead + size <= host_.held();
+  }
   void FreeDevice(Tensor& tensor);
   // Gives everything of the tensor back and forgets it.
   void Finish(Tensor& tensor);
@@ -413,6 +417,7 @@ class Planner::State {
   ExtentMap host_;
   Bytes host_end_;  // the pool is, or is being, pinned up to here
   bool host_growing_ = false;
+  Tick slabs_come_until_{};    // a slab was asked for so lately that the next may follow
   Tick host_backoff_until_{};  // growing it failed: do not try again before
   // Tensors that had to leave needed spare copies' room lately: none are made ahead before.
   Tick host_short_until_{};

@@ -89,7 +89,7 @@ class Simulator {
     options.device_capacity = {budget};
     options.arena = {budget * 4};  // as the daemon
     options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
-    options.host_ahead = options.host_capacity;
+    options.host_step = options.host_capacity;  // all of it is pinned before the first call
     options.link = {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
     return options;
   }

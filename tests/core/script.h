@@ -166,8 +166,8 @@ class Script {
     planner.device_capacity.assign(setting.devices, setting.capacity);
     planner.arena.assign(setting.devices, setting.capacity * 2);
     planner.host_capacity = setting.host;
-    planner.host_step = KiB(64);
-    planner.host_ahead = setting.host;
+    planner.host_step = setting.host;
+    planner.host_ahead = KiB(1);  // so that it is pinned at the attach
     planner.in_flight = setting.in_flight;
     planner.prefetch = setting.prefetch;
     planner.preclean = setting.preclean;
