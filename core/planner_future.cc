@@ -227,10 +227,4 @@ void Planner::State::GiveUp(Tensor& tensor) {
   tensor.given_up = true;
 }
 
-// By a hint, or learned; what is only assumed does not count.
-bool Planner::State::KnowsAhead(const Tensor& tensor) {
-  if (tensor.use_kind != UseKind::kLearned) return tensor.use_kind != UseKind::kUnknown;
-  return !Forecast::IsAssumed(tensor.use_key);
-}
-
 }  // namespace ravenstore::core

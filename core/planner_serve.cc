@@ -1,4 +1,4 @@
-// What the planner proposes: room for requests, prefetch, pre-cleaning.
+// What the planner proposes so that requests get their room.
 #include <algorithm>
 #include <limits>
 
@@ -11,8 +11,6 @@ namespace ravenstore::core {
 namespace {
 // An eviction makes the client's arena "pressed" for so long: dirty tensors are copied out ahead.
 constexpr Duration kPressedFor = std::chrono::seconds(10);
-// Something had to wait for a dirty tensor's copy: for so long more are copied out ahead of need.
-constexpr Duration kShortFor = std::chrono::milliseconds(5);
 // While nothing but the passing of time can help, look again this often.
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
@@ -20,13 +18,8 @@ constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
 // Of a slab, so much is a request that is worth moving slabs for.
 constexpr uint64_t kLargeShare = 8;  // an eighth
-// Where nothing is known, all but an eighth of what an arena holds is cleaned.
-constexpr uint64_t kCleanOf = 8;
-constexpr int kPrefetchesPerServe = 8;
-constexpr int kCleansPerServe = 8;
 // A create is followed by another within so long, or not at once.
 constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
-constexpr size_t kReadyBlocks = 256;
 // The largest create is forgotten over so many.
 constexpr uint64_t kReadyFor = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
@@ -443,119 +436,6 @@ void Planner::State::EndCopyOut(const Tensor& tensor) {
   --device.outs;
   HostRoomCame();
   if (std::exchange(taking_held_, false) || tensor.waiting) TouchWaiting();
-}
-
-void Planner::State::Prefetch(Arena& arena) {
-  if (!options_.prefetch || !arena.consuming || ExcessOf(arena) > Bytes{0}) return;
-  const Device& device = devices_[ToInt(arena.device)];
-  const Client& client = *FindClient(arena.client);
-  const Forecast& forecast = client.forecast;
-  for (int i = 0; i < kPrefetchesPerServe; ++i) {
-    if (arena.leaving > arena.leaving_slabs || arena.adding > Bytes{0})
-      return;  // room is being made: look again then
-    const auto& due = !arena.due_order.empty()     ? arena.due_order
-                      : !arena.due_learned.empty() ? arena.due_learned
-                                                   : arena.due_at;
-    if (due.empty()) return;
-    Tensor& next = *catalog_.Find(due.begin()->second);
-    if (next.use_kind == UseKind::kLearned && forecast.Refutes(next.logical, next.use_key)) {
-      if (Forecast::IsAssumed(next.use_key)) return;  // it may hold again
-      Unlist(next);
-      continue;
-    }
-    if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
-    if (!IsHinted(next) && !client.window.Admits(next.size)) return;
-    if (!PrefetchNext(arena, next)) return;
-  }
-}
-
-bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
-  const auto block = arena.map.Allocate(next.size, Catalog::RowOf(next.id));
-  if (!block) {
-    // Do no harm: only what is needed later, and leaves without a copy, makes way.
-    EvictionIndex::Limits limits;
-    limits.clean_only = true;
-    limits.later_than = &next;
-    const Tick own_time = OwnTime(arena);
-    const auto run = arena.index.FindRun(arena.map, next.size.RoundUp(kExtentAlignment), own_time,
-                                         options_.link, limits);
-    // What is dirty and needed later still should make way the next time.
-    const Tensor& sooner = run.empty() ? next : catalog_[run.front()];
-    const auto dirty = arena.index.FarthestDirty(own_time, options_.link);
-    if (dirty && arena.index.IsLater(catalog_[*dirty], sooner, own_time))
-      arena.short_until = now_ + kShortFor;
-    EvictAll(arena, run, SpareCopies::kKeep);
-    return false;  // the answers to the drops bring us back
-  }
-  Tensor& tensor = *catalog_.Find(next.id);
-  Unlist(tensor);
-  tensor.device_block = *block;
-  Count(tensor.client, &PlannerStats::prefetches, 1);
-  StartCopyIn(arena, tensor, false);
-  return true;
-}
-
-// A client that says what it needs when, and makes tensors, will be pressed soon if it once needed
-// all that it may have, or if it never needed more than now: nobody knows yet where that ends.
-bool Planner::State::MayOutgrow(const Arena& arena) const {
-  if (!arena.growing) return false;
-  const Bytes most = arena.lived.most();
-  return arena.live >= most || most >= clients_.at(arena.client)->budgets.device;
-}
-
-void Planner::State::Preclean(Arena& arena) {
-  if (!options_.preclean || now_ < arena.backoff_until) return;
-  if (now_ >= arena.pressed_until && !MayOutgrow(arena)) return;
-  if (now_ < host_short_until_) return;
-  // What somebody waits for goes first, and what he will want next: a client that creates tensor
-  // after tensor leaves the link no rest.
-  if (!arena.waiting.empty()) return;
-  if (now_ < arena.wanted_until) {
-    WakeAt(arena, arena.wanted_until);
-    return;
-  }
-  if (!arena.growing && now_ >= arena.short_until) return;
-  active_arenas_.insert(&arena);
-  for (int i = 0; i < kCleansPerServe; ++i) {
-    if (!CleanNextRun(arena)) return;
-  }
-}
-
-// Runs, not tensors: room must be contiguous, and one that is dirty among the clean spoils it.
-bool Planner::State::CleanNextRun(Arena& arena) {
-  const Tick own_time = OwnTime(arena);
-  const auto seed = arena.index.FarthestDirty(own_time, options_.link);
-  if (!seed) return false;
-  // Of what may be used, and written, before it leaves not all need be clean.
-  if (!KnowsAhead(catalog_[*seed]) &&
-      arena.index.clean_bytes() * kCleanOf >= arena.map.held() * (kCleanOf - 1))
-    return false;
-  if (!CleanAhead(arena, catalog_[*seed])) return false;
-  const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
-  for (const uint32_t row :
-       arena.index.RunAround(arena.map, *seed, arena.ready, own_time, options_.link, limits)) {
-    Tensor& tensor = catalog_[row];
-    if (!EvictionIndex::Contains(tensor) || !tensor.dirty()) continue;
-    if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
-    if (!CleanAhead(arena, tensor)) return false;
-  }
-  return true;
-}
-
-bool Planner::State::CleanAhead(Arena& arena, Tensor& tensor) {
-  const Device& device = devices_[ToInt(arena.device)];
-  const bool pressed = now_ < arena.pressed_until;
-  if (!pressed && (!KnowsAhead(tensor) || !HostHasSpare(tensor.size))) return false;
-  if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return false;
-  if (!AllocateHost(tensor, SpareCopies::kKeep)) return false;
-  tensor.copying = true;
-  tensor.cleaning = true;
-  arena.index.BeginCleaning(tensor);
-  Reindex(tensor);
-  BeginCopyOut(tensor);
-  plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                         host_.OffsetOf(tensor.host_block), tensor.size});
-  return true;
 }
 
 }  // namespace ravenstore::core

@@ -185,18 +185,22 @@ class Planner::State {
   void EndCopyOut(const Tensor& tensor);
   // How much harm slabs may do that move in place of a run's leaving.
   double WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const;
-  void Prefetch(Arena& arena);
-  bool PrefetchNext(Arena& arena, const Tensor& next);
-  bool KnowsAhead(const Tensor& tensor);
+  void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
   void SetGrowing(Arena& arena, bool growing);
   // Its client takes a tensor back: new ones are over for now.
   void TakeBack(Arena& arena);
+
+  // Ahead of need (planner_ahead.cc).
+  // Something had to wait for a dirty tensor's copy: for so long more are copied out ahead.
+  static constexpr Duration kShortFor = std::chrono::milliseconds(5);
+  void Prefetch(Arena& arena);
+  bool PrefetchNext(Arena& arena, const Tensor& next);
+  static bool KnowsAhead(const Tensor& tensor);
   bool MayOutgrow(const Arena& arena) const;
   void Preclean(Arena& arena);
   // Copies out what leaves next and is dirty; false: no more for now.
   bool CleanNextRun(Arena& arena);
   bool CleanAhead(Arena& arena, Tensor& tensor);
-  void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
 
   // Growth (planner_growth.cc).
   // Where a slab would serve a request: how much of it is missing there, how much room there is,
