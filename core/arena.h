@@ -61,12 +61,9 @@ struct Arena {
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
   RecentRate freed;  // by its client
-  // The request that waits for what others free, since when, and until when; and if that was in
-  // vain, when another may.
+  // The request that waits for what others free, and until when.
   uint64_t patient_request = 0;
-  Tick patient_since{};
   Tick patient_until{};
-  Tick patient_again{};
   // Slabs were given back that lay apart, and come again here.
   Range joining;
   bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena

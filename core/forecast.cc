@@ -30,7 +30,7 @@ uint32_t Forecast::Identify(NameId name, Bytes size) {
 
 void Forecast::Access(Tick now, Tick own_time) {
   ++position_;
-  rhythm_.Access(own_time, live_bytes_);
+  rhythm_.Access(own_time);
   if (last_access_ != Tick::max()) {
     const double gap = Seconds(now - last_access_);
     if (gap < kLongestGapSeconds)
@@ -43,7 +43,6 @@ void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick now, Tick 
   if (!steps_are_told_ && freeing_) InferStep();
   freeing_ = false;
   ++live_;
-  live_bytes_ += size;
   ++created_;
   Access(now, own_time);
   *use = {};
@@ -134,17 +133,10 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   return {};
 }
 
-void Forecast::Freed(LogicalUse* use, Bytes size) {
+void Forecast::Freed(LogicalUse* use) {
   freeing_ = true;
   if (live_ > 0) --live_;
-  live_bytes_ = Minus(live_bytes_, size);
   Learn(use, true);
-}
-
-std::optional<Forecast::Ebb> Forecast::UntilFreed(Bytes bytes) const {
-  const auto ebb = rhythm_.UntilLive(Minus(live_bytes_, bytes));
-  if (!ebb) return std::nullopt;
-  return Ebb{ebb->seconds, Minus(ebb->most, live_bytes_)};
 }
 
 }  // namespace ravenstore::core

@@ -50,7 +50,7 @@ class Forecast {
   // Whether what was told at the put came true; nothing if nothing was known.
   std::optional<bool> Got(LogicalUse* use, Tick now, Tick own_time);
   Told Put(LogicalUse* use);
-  void Freed(LogicalUse* use, Bytes size);
+  void Freed(LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
   // begins one whenever as many tensors live as when it began the last.
   void Step();
@@ -88,13 +88,6 @@ class Forecast {
     return rhythm_.SecondsUntil(distance).value_or(static_cast<double>(distance) *
                                                    seconds_per_position_);
   }
-  // How long, in the client's own time, until it has so many bytes less alive than now, and how
-  // much more it makes before; nullopt: it did not in its last iteration.
-  struct Ebb {
-    double seconds;
-    Bytes growth;
-  };
-  std::optional<Ebb> UntilFreed(Bytes bytes) const;
   uint64_t right() const { return right_; }
   uint64_t wrong() const { return wrong_; }
 
@@ -130,8 +123,7 @@ class Forecast {
   Rhythm rhythm_;
 
   bool steps_are_told_ = false;
-  uint64_t live_ = 0;  // tensors
-  Bytes live_bytes_;
+  uint64_t live_ = 0;
   bool freeing_ = false;                          // the last change of live_ was a free
   uint64_t created_ = 0;                          // since the iteration began
   std::unordered_map<uint64_t, uint32_t> turns_;  // how often frees ended with so many alive

@@ -249,7 +249,7 @@ void Planner::State::On(const Freed& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr || tensor->orphan || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
-  if (options_.learn) FindClient(tensor->client)->forecast.Freed(&tensor->logical, tensor->size);
+  if (options_.learn) FindClient(tensor->client)->forecast.Freed(&tensor->logical);
   if (tensor->waiting) {
     // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
     Dequeue(FetchOf(*tensor));

@@ -7,16 +7,19 @@ namespace ravenstore::core {
 
 namespace {
 constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
-// Other arenas whose slabs are looked at.
-constexpr size_t kOthersTried = 8;
+// Other arenas whose slabs are looked at for ones that can be emptied.
+constexpr size_t kGiversTried = 8;
 // Others' frees are waited for if that takes at most so many times what copies would, and not for
-// so many times as long; after a wait in vain not for so many times that.
+// so many times as long.
 constexpr double kPatience = 1.5;
 constexpr int kOverdue = 2;
-constexpr int kRarely = 16;
 constexpr Duration kFreesRetry = std::chrono::microseconds(100);
 // Blocks of slabs that are looked at in one search.
 constexpr size_t kBlocksTried = 16384;
+
+Bytes Half(Bytes bytes) {
+  return Bytes(bytes.count() / 2);
+}
 
 bool Overlap(const Range& a, const Range& b) {
   return a.first < b.first + b.second && b.first < a.first + a.second;
@@ -41,33 +44,27 @@ Planner::State::Binding Planner::State::BindingFor(const Arena& arena, Bytes mis
   return held + missing > tenant.budgets.device ? Binding::kTenant : Binding::kDevice;
 }
 
-template <typename May>
-std::vector<Arena*> Planner::State::OthersFor(const Arena& arena, Binding binding,
-                                              const May& may) const {
-  std::vector<Arena*> others;
-  if (binding == Binding::kClient) return others;
+std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding) const {
+  std::vector<Arena*> givers;
+  const size_t device = ToInt(arena.device);
   const TenantId tenant = clients_.at(arena.client)->tenant;
   for (const auto& [id, client] : clients_) {
-    Arena* other = client->arenas[ToInt(arena.device)].get();
-    if (other == nullptr || other == &arena) continue;
+    Arena* other = client->arenas[device].get();
+    if (other == nullptr || other == &arena || binding == Binding::kClient) continue;
     // A full tenant can only be helped by its own; a full device by anybody.
     if (binding == Binding::kTenant && client->tenant != tenant) continue;
-    if (may(*other)) others.push_back(other);
+    if (!other->waiting.empty()) {
+      // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
+      if (arena.waiting.empty() || other->waiting.front() < arena.waiting.front()) continue;
+      // What it is being given room with is no spare.
+      if (other->adding > Bytes{0} || other->leaving > 0) continue;
+    }
+    givers.push_back(other);
   }
-  std::stable_sort(others.begin(), others.end(),
+  std::stable_sort(givers.begin(), givers.end(),
                    [](const Arena* a, const Arena* b) { return a->charged > b->charged; });
-  others.resize(std::min(others.size(), kOthersTried));
-  return others;
-}
-
-std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding) const {
-  return OthersFor(arena, binding, [&](const Arena& other) {
-    if (other.waiting.empty()) return true;
-    // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
-    if (arena.waiting.empty() || other.waiting.front() < arena.waiting.front()) return false;
-    // What it is being given room with is no spare.
-    return other.adding == Bytes{0} && other.leaving == 0;
-  });
+  givers.resize(std::min(givers.size(), kGiversTried));
+  return givers;
 }
 
 void Planner::State::FindEmptyable(Arena& arena, const Range& spared,
@@ -211,55 +208,31 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
 }
 
 double Planner::State::SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const {
-  const uint64_t request = arena.waiting.front();
-  const auto others = OthersFor(arena, binding, [&](const Arena& other) {
-    if (other.live < missing) return false;
-    if (other.waiting.empty()) return true;
-    // It goes on first, unless it waits for what others free itself.
-    return other.waiting.front() < request && other.patient_request != other.waiting.front();
-  });
   double least = std::numeric_limits<double>::infinity();
-  for (const Arena* other : others) {
-    const Client& client = *clients_.at(other->client);
+  for (const Arena* giver : GiversTo(arena, binding)) {
+    // Who creates, or waits for the store itself, does not go on.
+    if (giver->growing || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
+      continue;
+    if (giver->live < missing) continue;
     // It is slabs that help: of the last one all must be freed.
-    const Bytes wanted = missing + SlabSize(*other);
-    if (const auto ebb = client.forecast.UntilFreed(wanted)) {
-      const auto copied = static_cast<double>(ebb->growth.count());
-      least = std::min(least, ebb->seconds + copied / options_.link.down_bytes_per_second);
-    } else if (!other->growing && other->waiting.empty() && client.waits == 0) {
-      least = std::min(least, static_cast<double>(wanted.count()) / other->freed.PerSecond(now_));
-    }
+    const auto bytes = static_cast<double>((missing + SlabSize(*giver)).count());
+    least = std::min(least, bytes / giver->freed.PerSecond(now_));
   }
   return least;
-}
-
-std::optional<double> Planner::State::WorthWaiting(const Arena& arena, Bytes need, Bytes missing,
-                                                   Binding binding) const {
-  const double wait = SecondsUntilFreed(arena, missing, binding) + Seconds(kRenewal);
-  if (wait > kPatience * Seconds(BothCopies(need))) return std::nullopt;
-  return wait;
 }
 
 bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   if (request.fail_fast || clients_.size() < 2) return false;
   const bool waits = arena.patient_request == request.id;
-  if (waits && now_ >= arena.patient_until && arena.patient_again < arena.patient_until)
-    arena.patient_again = now_ + kRarely * (arena.patient_until - arena.patient_since);
-  if (now_ < arena.patient_again || (waits && now_ >= arena.patient_until)) return false;
+  if (waits && now_ >= arena.patient_until) return false;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   const auto lack = LackFor(arena, need);
-  if (!lack) return false;
-  auto wait = WorthWaiting(arena, need, lack->bytes, lack->binding);
-  if (!wait && !request.is_fetch()) {
-    // All that its client will make before it takes tensors back is waited for once.
-    const Bytes more = Minus(arena.lived.most(), arena.live + need);
-    wait = WorthWaiting(arena, need + more, lack->bytes + more, lack->binding);
-  }
-  if (!wait) return false;
+  if (!lack || lack->binding == Binding::kClient) return false;
+  const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kRenewal);
+  if (wait > kPatience * Seconds(BothCopies(need))) return false;
   if (!waits) {
     arena.patient_request = request.id;
-    arena.patient_since = now_;
-    arena.patient_until = now_ + kOverdue * FromSeconds(*wait);
+    arena.patient_until = now_ + kOverdue * FromSeconds(wait);
   }
   TakeSlabsFor(arena, need, 0);  // those that are empty
   WakeAt(arena, now_ + kFreesRetry);
@@ -391,12 +364,16 @@ void Planner::State::Shrink(Arena& arena) {
   }
   JoinSlabs(arena);
   const Bytes excess = ExcessOf(arena);
-  if (excess == Bytes{0} || now_ < arena.shrink_after) return;
-  std::vector<Emptying> slabs;
-  FindEmptyable(arena, {}, &slabs);
-  if (Vacate(Cheapest(std::move(slabs), excess))) return;
-  // Something of every slab is in use, or the host is full.
-  arena.shrink_after = now_ + kShrinkRetry;
+  if (excess == Bytes{0}) return;
+  if (now_ >= arena.shrink_after) {
+    std::vector<Emptying> slabs;
+    FindEmptyable(arena, {}, &slabs);
+    if (Vacate(Cheapest(slabs, excess))) return;
+    // The host has no room for all of them, or not yet; or something of every slab is in use.
+    for (Bytes part = Half(excess); part >= options_.granularity && !Vacate(Cheapest(slabs, part));)
+      part = Half(part);
+    arena.shrink_after = now_ + kShrinkRetry;
+  }
   WakeAt(arena.shrink_after);
   active_arenas_.insert(&arena);
 }

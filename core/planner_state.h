@@ -261,10 +261,7 @@ class Planner::State {
   // Somebody fills the device and has just had to evict, and this client does not: what lies empty
   // here goes back before he asks, since a slab takes as long to go as to come.
   bool OthersWantSlabs(const Arena& arena) const;
-  // Other arenas whose slabs would help, the largest first: of those that `may`, not too many.
-  template <typename May>
-  std::vector<Arena*> OthersFor(const Arena& arena, Binding binding, const May& may) const;
-  // Those that may be asked for them.
+  // The other arenas whose slabs would help.
   std::vector<Arena*> GiversTo(const Arena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
   // back, and come again where the request needs them. Not if that does more harm than `at_most`.
@@ -273,12 +270,9 @@ class Planner::State {
   bool TakeSlabsFor(Arena& arena, Bytes need,
                     double at_most = std::numeric_limits<double>::infinity(),
                     Take take = Take::kEnough);
-  // Another client frees memory so soon that waiting for its slabs takes less than copies would.
+  // Another client frees memory so fast that waiting for its slabs takes less than copies would.
   bool WaitsForFrees(Arena& arena, const Request& request);
-  // How long that takes, if it is worth it for `need` bytes of which `missing` are not there.
-  std::optional<double> WorthWaiting(const Arena& arena, Bytes need, Bytes missing,
-                                     Binding binding) const;
-  // How long until another has freed so much, if it goes on as in its last iteration, or as now.
+  // How long until others have freed so much, if they go on as now.
   double SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const;
   // The last resort: all that can leaves, and slabs come again in one piece.
   bool EmptySlabsFor(Arena& arena, Bytes need);

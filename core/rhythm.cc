@@ -10,14 +10,13 @@ namespace {
 constexpr double kAlike = 0.25;
 }  // namespace
 
-void Rhythm::Access(Tick own_time, Bytes live) {
+void Rhythm::Access(Tick own_time) {
   if (most_ == 0) return;
   if (current_.empty()) {
     if (!last_.empty()) EndIteration(own_time);
     begin_ = own_time;
   }
-  current_.push_back(
-      {static_cast<float>(Seconds(own_time - begin_)), static_cast<float>(live.count())});
+  current_.push_back(static_cast<float>(Seconds(own_time - begin_)));
   if (current_.size() < most_) return;
   // Who goes on for so long does not say when he begins anew.
   *this = {};
@@ -40,31 +39,18 @@ void Rhythm::EndIteration(Tick own_time) {
   length_ = length;
 }
 
-double Rhythm::Offset(size_t access) const {
-  const size_t iterations = access / last_.size();
+double Rhythm::Offset(int64_t access) const {
+  const auto count = static_cast<int64_t>(last_.size());
+  const int64_t iterations = access / count;
   return static_cast<double>(iterations) * length_ +
-         static_cast<double>(last_[access % last_.size()].seconds);
+         static_cast<double>(last_[static_cast<size_t>(access % count)]);
 }
 
 std::optional<double> Rhythm::SecondsUntil(int64_t distance) const {
   // Between a step and the access after it nothing is known of where it is.
   if (!repeats_ || current_.empty()) return std::nullopt;
-  const size_t now = current_.size() - 1;
-  return Offset(now + static_cast<size_t>(distance)) - Offset(now);
-}
-
-std::optional<Rhythm::Ebb> Rhythm::UntilLive(Bytes live) const {
-  if (last_.empty() || current_.empty()) return std::nullopt;
-  const size_t now = current_.size() - 1;
-  const auto at_most = static_cast<float>(live.count());
-  float most = 0;
-  for (size_t access = now + 1; access <= now + last_.size(); ++access) {
-    const float there = last_[access % last_.size()].live;
-    most = std::max(most, there);
-    if (there <= at_most)
-      return Ebb{Offset(access) - Offset(now), Bytes(static_cast<uint64_t>(most))};
-  }
-  return std::nullopt;
+  const auto now = static_cast<int64_t>(current_.size()) - 1;
+  return Offset(now + distance) - Offset(now);
 }
 
 }  // namespace ravenstore::core

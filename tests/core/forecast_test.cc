@@ -37,7 +37,7 @@ class Training {
     for (const size_t i : order) {
       forecast_.Got(&uses[i], Tick(++now_), Tick(now_));
       if (told[i] == forecast_.position()) ++exact_;
-      forecast_.Freed(&uses[i], MiB(1 + i % 3));
+      forecast_.Freed(&uses[i]);
     }
     if (says_steps_) forecast_.Step();
     return known;
@@ -104,26 +104,9 @@ TEST(ForecastTest, ATensorThatIsFreedUnreadIsForetoldSo) {
     forecast.Created(NameId{3}, MiB(1), &use, Tick(Duration(step)), Tick(Duration(step)));
     const auto told = forecast.Put(&use);
     EXPECT_EQ(told.freed, step == 1);
-    forecast.Freed(&use, MiB(1));
+    forecast.Freed(&use);
     forecast.Step();
   }
-}
-
-TEST(ForecastTest, WhatWillBeFreedIsForetoldFromTheIterationBefore) {
-  Training program;
-  program.Step(9);  // 18 MiB in 9 ns, and back in 9
-  EXPECT_FALSE(program.forecast().UntilFreed(MiB(1)).has_value()) << "between iterations";
-  std::vector<LogicalUse> uses(9);
-  for (size_t i = 0; i < 6; ++i) {
-    program.forecast().Created(kNoName, MiB(1 + i % 3), &uses[i], Tick(Duration(100 + i)),
-                               Tick(Duration(100 + i)));
-  }
-  const auto ebb = program.forecast().UntilFreed(MiB(12));
-  ASSERT_FALSE(ebb.has_value()) << "it keeps something to the end of an iteration";
-  const auto half = program.forecast().UntilFreed(MiB(6));
-  ASSERT_TRUE(half.has_value());
-  EXPECT_EQ(half->growth, MiB(6)) << "three more, of 1, 2 and 3 MiB";
-  EXPECT_NEAR(half->seconds, 10e-9, 1e-12) << "three creates, and seven gets";
 }
 
 // Weights that are read over and over by a program that says nothing of iterations.

@@ -326,6 +326,22 @@ TEST(PlannerRegressionTest, WhatMustLeaveIsPinnedForAtOnce) {
   EXPECT_TRUE(bare.Has<GrowHost>());
 }
 
+// The poll that was to shrink it came with another's, too early, and was forgotten.
+TEST(PlannerRegressionTest, AnArenaThatCouldNotShrinkYetTriesAgain) {
+  Bare bare(KiB(40), {.host_step = KiB(16)});
+  const auto second = bare.Take<GrowHost>();
+  const TensorId tensor = bare.Create(0, KiB(40));
+  bare.Put(tensor, 1);
+  bare.Pass(milliseconds(8));
+  bare.Tell(HostGrown{second.offset, second.size});  // more is looked at when slabs stop coming
+  bare.Tell(DeviceLimit{kDevice, Bytes(0)});
+  const auto third = bare.Take<GrowHost>();
+  bare.Pass(milliseconds(2));
+  bare.Tell(HostGrown{third.offset, third.size});
+  bare.Pass(milliseconds(2));
+  EXPECT_TRUE(bare.Has<CopyOut>());
+}
+
 TEST(PlannerRegressionTest, ALoweredTenantLimitTakesNoMoreThanItNeeds) {
   Script s({.capacity = KiB(32), .slab = KiB(4)});
   s.Make("A", KiB(4)).Make("B", KiB(4));

@@ -177,57 +177,6 @@ TEST(PlannerSlabsTest, SlabsThatAnotherClientIsAboutToFreeAreWaitedFor) {
   }
 }
 
-// A forward pass, whose client has been seen to free it all in its backward pass.
-TEST(PlannerSlabsTest, AClientThatMakesTensorsStillIsWaitedForIfItIsKnownToFreeThemSoon) {
-  for (const bool known : {true, false}) {
-    for (const bool goes_on : {true, false}) {
-      Script s({.capacity = MiB(256), .slab = MiB(8), .host = MiB(512), .host_budget = MiB(512)});
-      const ClientId mine = s.me();
-      for (const char* name : {"A", "B", "C", "D"}) s.Make(name, MiB(16));
-      const ClientId other =
-          s.world().Attach(Script::kTenant, {.device = MiB(256), .host = MiB(512)});
-      s.As(other);
-      const auto make = [&](int from, int to) {
-        for (int i = from; i < to; ++i) {
-          s.Pass(std::chrono::microseconds(20));
-          s.Make("T" + std::to_string(i), MiB(6));
-        }
-      };
-      const auto take_back = [&](int from) {
-        for (int i = from; i >= 0; --i) {
-          s.Pass(std::chrono::microseconds(20));
-          s.Get("T" + std::to_string(i)).Free("T" + std::to_string(i));
-        }
-      };
-      if (known) {
-        make(0, 30);
-        take_back(29);
-        s.Step();
-      }
-      make(0, 20);
-      s.As(mine).Create("E", MiB(96));
-      EXPECT_EQ(s.StateOf("E"), State::kWaiting);
-      EXPECT_EQ(s.world().copies().empty(), known);
-      if (!known) continue;
-      if (goes_on) {
-        s.As(other);
-        make(20, 30);
-        take_back(29);
-        s.Pass(std::chrono::microseconds(200));
-        EXPECT_EQ(s.StateOf("E"), State::kInUse);
-        EXPECT_TRUE(s.world().copies().empty());
-        continue;
-      }
-      s.Pass(milliseconds(20));
-      EXPECT_FALSE(s.world().copies().empty());
-      s.AllCopiesDone();
-      EXPECT_EQ(s.StateOf("E"), State::kInUse);
-      s.Put("E").Create("F", MiB(96));
-      EXPECT_FALSE(s.world().copies().empty()) << "one wait in vain is enough";
-    }
-  }
-}
-
 TEST(PlannerSlabsTest, ALoweredLimitEmptiesAllTheSlabsItTakesAtOnce) {
   Script s({.capacity = KiB(32), .slab = KiB(4)});
   for (int i = 0; i < 8; ++i) s.Make("T" + std::to_string(i), KiB(4));
