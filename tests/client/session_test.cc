@@ -302,6 +302,10 @@ TEST_F(SessionTest, ForkedChildMayConnectAnew) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer knows no threads in a child of a process with threads";
 #endif
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP()
+      << "a thread may hold the lock of AddressSanitizer's allocator, and the child keeps it";
+#endif
   Tensor tensor = Idle(kBytes, 1);
   const std::string socket = daemon_.socket();
   ASSERT_TRUE(Eventually([&] { return daemon_.asleep(); }));
