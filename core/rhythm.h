@@ -28,7 +28,7 @@ class Rhythm {
 
  private:
   static constexpr size_t kMostAccesses = 1 << 16;
-  static constexpr size_t kMostAtFirst = 512;
+  static constexpr size_t kMostAtFirst = 256;
   void EndIteration(Tick own_time);
   // Since an iteration's begin until its n-th access, if it and all after it are as the last.
   double Offset(int64_t access) const;
