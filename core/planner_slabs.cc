@@ -17,10 +17,6 @@ constexpr Duration kFreesRetry = std::chrono::microseconds(100);
 // Blocks of slabs that are looked at in one search.
 constexpr size_t kBlocksTried = 16384;
 
-Bytes Half(Bytes bytes) {
-  return Bytes(bytes.count() / 2);
-}
-
 bool Overlap(const Range& a, const Range& b) {
   return a.first < b.first + b.second && b.first < a.first + a.second;
 }
@@ -354,6 +350,18 @@ void Planner::State::JoinSlabs(Arena& arena) {
   }
 }
 
+bool Planner::State::VacateSome(std::vector<Emptying> slabs, Bytes wanted) {
+  bool all = true;
+  do {
+    slabs = Cheapest(std::move(slabs), wanted);
+    if (Vacate(slabs)) return all;
+    // The host has no room for all of them, or not yet.
+    all = false;
+    wanted = Bytes(wanted.count() / 2);
+  } while (slabs.size() > 1);
+  return false;
+}
+
 // Gives memory back, slab by slab: what lies empty where nobody here will need it or others do, and
 // what a lowered limit asks for.
 void Planner::State::Shrink(Arena& arena) {
@@ -368,10 +376,7 @@ void Planner::State::Shrink(Arena& arena) {
   if (now_ >= arena.shrink_after) {
     std::vector<Emptying> slabs;
     FindEmptyable(arena, {}, &slabs);
-    if (Vacate(Cheapest(slabs, excess))) return;
-    // The host has no room for all of them, or not yet; or something of every slab is in use.
-    for (Bytes part = Half(excess); part >= options_.granularity && !Vacate(Cheapest(slabs, part));)
-      part = Half(part);
+    if (VacateSome(std::move(slabs), excess)) return;
     arena.shrink_after = now_ + kShrinkRetry;
   }
   WakeAt(arena.shrink_after);

@@ -188,6 +188,18 @@ TEST(PlannerSlabsTest, ALoweredLimitEmptiesAllTheSlabsItTakesAtOnce) {
   EXPECT_EQ(s.Held(), KiB(8));
 }
 
+TEST(PlannerSlabsTest, OfSlabsThatMustGoThoseGoThatTheHostHasRoomFor) {
+  Script s({.capacity = KiB(16), .slab = KiB(4), .host = KiB(8), .host_budget = KiB(8)});
+  for (const char* name : {"A", "B", "C", "D"}) s.Make(name, KiB(4));
+  s.Budget(KiB(4)).Poll();
+  EXPECT_EQ(s.world().copies().size(), 2u) << "of three that are too many";
+  s.AllCopiesDone().Pass(milliseconds(5));
+  EXPECT_EQ(s.Held(), KiB(8));
+  s.Free("A");  // wherever it is
+  s.Pass(milliseconds(5)).AllCopiesDone();
+  EXPECT_EQ(s.Held(), KiB(4));
+}
+
 TEST(PlannerSlabsTest, SlabsThatAreEmptiedComeBackOneByOne) {
   Script s({.capacity = KiB(32), .slab = KiB(4)});
   for (int i = 0; i < 8; ++i) s.Make("T" + std::to_string(i), KiB(4));

@@ -77,8 +77,6 @@ class Script {
     world_.RunStream(At(name));
     return Poll();
   }
-  // Its next iteration begins.
-  Script& Step() { return world_.Step(me_), *this; }
   // Its stream reads and writes what it was given to; ends the test when bytes are wrong.
   Script& Use(const std::string& name) {
     world_.RunStream(At(name));
