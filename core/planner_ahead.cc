@@ -1,6 +1,4 @@
 // What the planner proposes before anybody asks: prefetch and pre-cleaning.
-#include <algorithm>
-
 #include "core/planner_state.h"
 
 namespace ravenstore::core {

@@ -2,9 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/check.h"
 #include "core/planner_state.h"
-#include "core/size_text.h"
 
 namespace ravenstore::core {
 

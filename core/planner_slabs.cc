@@ -379,8 +379,7 @@ void Planner::State::Shrink(Arena& arena) {
     if (VacateSome(std::move(slabs), excess)) return;
     arena.shrink_after = now_ + kShrinkRetry;
   }
-  WakeAt(arena.shrink_after);
-  active_arenas_.insert(&arena);
+  WakeAt(arena, arena.shrink_after);
 }
 
 }  // namespace ravenstore::core

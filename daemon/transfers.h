@@ -1,10 +1,10 @@
 // The copies of one device in one direction: chunked, bounded in flight, demands first and those of
-// each client in turn, so that nobody waits behind a gigabyte of another's.
+// each client in turns of `turn` bytes, so that nobody waits behind a gigabyte of another's.
 //
 // A job is cut into pieces of at most `chunk` bytes that straddle no slab; no more than `in_flight`
 // bytes, of what nobody waits for half, are queued on the channel at once, so that a demand waits
-// for at most those. Completion is
-// a word that the channel writes and the planner loop reads; nothing here blocks.
+// for at most those and the turns of others who wait. Completion is a word that the channel writes
+// and the planner loop reads; nothing here blocks.
 //
 // Owns: the channel and the queued jobs. Threads: the planner loop.
 #pragma once
