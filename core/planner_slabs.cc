@@ -176,7 +176,7 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
   if (!lack) return false;
   const auto& [place, binding, wanted] = *lack;
   const Bytes going = GoingOf(arena, binding);
-  if (wanted == Bytes{0}) return going > Bytes{0};  // help is under way
+  if (wanted == Bytes{0}) return going + arena.adding > Bytes{0};  // help is under way
   std::vector<Emptying> slabs;
   if (take == Take::kEnough) FindEmptyable(arena, place.reach, &slabs);
   for (Arena* giver : GiversTo(arena, binding)) FindEmptyable(*giver, {}, &slabs);

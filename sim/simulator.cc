@@ -457,12 +457,12 @@ Outcome Simulator::Run() {
         if (event.at < wake_) break;
         wake_ = core::kNever;
         Tell(core::TimePassed{});
-        if (Stuck()) Fail("every client waits for room that nothing gives: " + WhoWaits());
         break;
     }
     const bool all = std::all_of(clients_.begin(), clients_.end(),
                                  [](const Client& client) { return client.done; });
     if (all) break;
+    if (Stuck()) Fail("every client waits for room that nothing gives: " + WhoWaits());
   }
   for (const Client& client : clients_) {
     if (!client.done) Fail("a client waits for ever");

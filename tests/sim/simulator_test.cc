@@ -138,6 +138,20 @@ TEST(SimulatorTest, SmallProgramsGetThroughWhereverTheirLargestStepFits) {
   }
 }
 
+// Budgets between those that are scored: how the slabs come to lie is another matter in each.
+TEST(SimulatorTest, GptGetsThroughAtEveryPercentOfItsFootprint) {
+  const Hardware& hardware = *FindHardware("h200-pcie5");
+  const Trace trace = Generate("gpt2-small", hardware, 3);
+  for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder}) {
+    const Trace hinted = WithHints(trace, hints);
+    for (uint64_t percent = 26; percent <= 50; ++percent) {
+      SCOPED_TRACE(std::to_string(percent) + "%");
+      const core::Bytes budget(trace.Footprint().count() / 100 * percent);
+      EXPECT_EQ(Simulate(hinted, *SetupFor("value", hardware, budget)).failure, "");
+    }
+  }
+}
+
 TEST(SimulatorTest, AnImpossibleBudgetFailsWithWords) {
   const Trace trace = Generate("cyclic-weights", kHardware[0], 1);
   const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], core::MiB(100)));
