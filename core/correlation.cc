@@ -12,6 +12,8 @@ constexpr size_t kFirstStates = 16;
 constexpr uint8_t kForgets = 8;  // an eighth
 // So many times must it be right to make up for being wrong once.
 constexpr int kWrongCosts = 6;
+// A use counts as expected if it comes up to so many uses too soon or too late.
+constexpr ptrdiff_t kOutOfOrder = 4;
 
 uint8_t Fade(uint8_t count) {
   return static_cast<uint8_t>(count - (count + kForgets - 1) / kForgets);
@@ -114,7 +116,12 @@ std::optional<Correlation::Guess> Correlation::Next(uint32_t last, uint32_t befo
 
 void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
                        std::vector<Step>* missed) {
-  if (expected_)
+  // What was expected a little later may come before what was expected next.
+  const auto end = ahead_.begin() + std::min(kOutOfOrder, std::ssize(ahead_));
+  const auto came =
+      std::find_if(ahead_.begin(), end, [&](const Step& step) { return step.logical == logical; });
+  const bool sooner = came != end && came != ahead_.begin();
+  if (expected_ && !sooner)
     trust_ = std::clamp(trust_ + (expected_->logical == logical ? 1 : -kWrongCosts), 0, kTrustMost);
   if (last_ != 0) {
     State* const state = MakeState(KeyOf(last_, 0));
@@ -123,14 +130,18 @@ void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
   }
   MakeState(KeyOf(logical, 0))->tensor = tensor;
   before_ = std::exchange(last_, logical);
-  expected_ = Next(last_, before_);
-  const bool as_expected = IsTrusted() && !ahead_.empty() && ahead_.front().logical == logical;
-  if (as_expected) {
-    ahead_.erase(ahead_.begin());
+  if (came != end) {
+    ahead_.erase(came);
+    while (!ahead_.empty() && ahead_.front().position + kOutOfOrder < position) {
+      missed->push_back(ahead_.front());
+      ahead_.erase(ahead_.begin());
+    }
   } else {
     missed->insert(missed->end(), ahead_.begin(), ahead_.end());
     ahead_.clear();
   }
+  expected_ = Next(last_, before_);
+  if (!ahead_.empty()) expected_ = Guess{ahead_.front().logical, ahead_.front().confidence};
   if (IsTrusted()) Extend(position);
 }
 

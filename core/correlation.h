@@ -5,9 +5,10 @@
 // they were made. So for the last one and the last two logical ids (core/forecast.h) that a client
 // used it is counted what came next, at most kSuccessors of them, the older the less; and the most
 // likely successor is followed, and its successor, as long as the product of the confidences is at
-// least kLeastSure. That chain moves along with the client: a use that comes as expected only
-// lengthens it at its end, one that does not begins it anew. Whether the next use was the one
-// expected is counted, and while that is wrong more than right nothing is told.
+// least kLeastSure. That chain moves along with the client: a use that comes as expected, or a few
+// uses too soon or too late, only lengthens it at its end, any other begins it anew. Whether the
+// next use was the one expected is counted, and while that is wrong more than right nothing is
+// told.
 //
 // Sources: DeepUM (Jung et al., ASPLOS 2023), whose execution tables and block tables correlate
 // kernels and pages and are chained in the same way.

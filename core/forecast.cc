@@ -28,23 +28,23 @@ uint32_t Forecast::Identify(NameId name, Bytes size) {
   return static_cast<uint32_t>(hash >> 32);
 }
 
-void Forecast::Access(Tick now, Tick own_time) {
+void Forecast::Access(Tick own_time) {
   ++position_;
   rhythm_.Access(own_time);
   if (last_access_ != Tick::max()) {
-    const double gap = Seconds(now - last_access_);
+    const double gap = Seconds(own_time - last_access_);
     if (gap < kLongestGapSeconds)
       seconds_per_position_ += kSmoothing * (gap - seconds_per_position_);
   }
-  last_access_ = now;
+  last_access_ = own_time;
 }
 
-void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick now, Tick own_time) {
+void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick own_time) {
   if (!steps_are_told_ && freeing_) InferStep();
   freeing_ = false;
   ++live_;
   ++created_;
-  Access(now, own_time);
+  Access(own_time);
   *use = {};
   use->logical = Identify(name, size);
 }
@@ -106,8 +106,8 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   return was_told ? std::optional(close) : std::nullopt;
 }
 
-std::optional<bool> Forecast::Got(LogicalUse* use, Tick now, Tick own_time) {
-  Access(now, own_time);
+std::optional<bool> Forecast::Got(LogicalUse* use, Tick own_time) {
+  Access(own_time);
   // Going back in time, from get to get, is last in, first out.
   if (use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;

@@ -45,17 +45,15 @@ class Forecast {
     int64_t position = 0;  // the larger, the later
   };
 
-  // A client's access now, which in its own time is `own_time`.
-  void Created(NameId name, Bytes size, LogicalUse* use, Tick now, Tick own_time);
+  // A client's access now, in its own time.
+  void Created(NameId name, Bytes size, LogicalUse* use, Tick own_time);
   // Whether what was told at the put came true; nothing if nothing was known.
-  std::optional<bool> Got(LogicalUse* use, Tick now, Tick own_time);
+  std::optional<bool> Got(LogicalUse* use, Tick own_time);
   Told Put(LogicalUse* use);
   void Freed(LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
   // begins one whenever as many tensors live as when it began the last.
   void Step();
-  // The time until the next access says nothing: the client waits for the store.
-  void Stalled() { last_access_ = Tick::max(); }
 
   // Whether a told position is an assumption and no more.
   static bool IsAssumed(int64_t position) { return position > kFar / 2; }
@@ -110,7 +108,7 @@ class Forecast {
   }
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
-  void Access(Tick now, Tick own_time);
+  void Access(Tick own_time);
   void InferStep();
   void BeginIteration();
 

@@ -219,7 +219,6 @@ void Planner::State::On(const FetchRequested& event) {
   TakeBack(*arena);
   if (tensor->use_kind == UseKind::kOrder) arena->index.SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
-  FindClient(tensor->client)->forecast.Stalled();
   const bool here = tensor->device == event.device;
   if (tensor->residency == Residency::kLost) {
     plan_->push_back(Deny{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});

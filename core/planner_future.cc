@@ -207,7 +207,7 @@ void Planner::State::CountGet(Tensor& tensor) {
   if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
-  const auto told = client.forecast.Got(&tensor.logical, now_, OwnTime(client));
+  const auto told = client.forecast.Got(&tensor.logical, OwnTime(client));
   if (!std::exchange(client.gets, true) && client.tensors <= kFewTensors)
     CorrelateWhatWasMade(client);
   Correlate(client, tensor);

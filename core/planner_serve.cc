@@ -167,7 +167,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   SetInUse(tensor, true);
   arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
   if (options_.learn) {
-    client.forecast.Created(tensor.name, tensor.size, &tensor.logical, now_, OwnTime(client));
+    client.forecast.Created(tensor.name, tensor.size, &tensor.logical, OwnTime(client));
     if (client.gets && client.tensors < kFewTensors) Correlate(client, tensor);
   }
   if (client.slots.size() <= ToInt(request.slot))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace ravenstore::core {
 
@@ -11,21 +12,20 @@ constexpr double kAlike = 0.25;
 }  // namespace
 
 void Rhythm::Access(Tick own_time) {
-  if (most_ == 0) return;
-  if (current_.empty()) {
-    if (!last_.empty()) EndIteration(own_time);
+  if (accesses_++ == 0) {
+    if (accesses_last_ > 0) EndIteration(own_time);
     begin_ = own_time;
   }
+  if (!listens_) return;
   current_.push_back(static_cast<float>(Seconds(own_time - begin_)));
-  if (current_.size() < most_) return;
   // Who goes on for so long does not say when he begins anew.
-  *this = {};
-  most_ = 0;
+  if (current_.size() == kMostAccesses) *this = {};
 }
 
 void Rhythm::BeginIteration() {
-  most_ = kMostAccesses;
-  if (current_.empty()) return;
+  listens_ = true;
+  if (accesses_ == 0) return;
+  accesses_last_ = std::exchange(accesses_, 0);
   last_.swap(current_);
   current_.clear();
 }
@@ -33,9 +33,9 @@ void Rhythm::BeginIteration() {
 // An iteration ends where the next one's first access is.
 void Rhythm::EndIteration(Tick own_time) {
   const double length = Seconds(own_time - begin_);
-  repeats_ = last_.size() == accesses_before_ &&
+  repeats_ = accesses_last_ == accesses_before_ &&
              std::abs(length - length_) <= kAlike * std::max(length, length_);
-  accesses_before_ = last_.size();
+  accesses_before_ = accesses_last_;
   length_ = length;
 }
 

@@ -4,8 +4,8 @@
 // expected as long after its beginning as the n-th of the last one was. Time is the client's own,
 // which stands while it waits for the store, so that what the store does changes no expectation.
 //
-// Owns: two numbers for each access of an iteration, of at most kMostAccesses; before the first
-// iteration is told of, one for each, of at most kMostAtFirst. Threads: one at a time. Cost: O(1).
+// Owns: two numbers for each access of an iteration, of at most kMostAccesses; nothing before the
+// first iteration is told of. Threads: one at a time. Cost: O(1).
 #pragma once
 
 #include <cstdint>
@@ -28,17 +28,18 @@ class Rhythm {
 
  private:
   static constexpr size_t kMostAccesses = 1 << 16;
-  static constexpr size_t kMostAtFirst = 256;
   void EndIteration(Tick own_time);
   // Since an iteration's begin until its n-th access, if it and all after it are as the last.
   double Offset(int64_t access) const;
 
-  size_t most_ = kMostAtFirst;  // accesses of an iteration; 0: it is not listened to
-  std::vector<float> last_;     // seconds since the iteration's begin
-  std::vector<float> current_;
+  bool listens_ = false;        // an iteration was told of; else accesses are counted, no more
+  std::vector<float> current_;  // seconds since the iteration's begin
+  std::vector<float> last_;
   Tick begin_{};
   double length_ = 0;           // of the last iteration, in seconds
-  size_t accesses_before_ = 0;  // in the one before the last
+  size_t accesses_ = 0;         // in this iteration,
+  size_t accesses_last_ = 0;    // in the last,
+  size_t accesses_before_ = 0;  // and in the one before that
   bool repeats_ = false;        // the last was as the one before
 };
 

@@ -113,6 +113,36 @@ TEST(CorrelationTest, WhatDidNotComeIsGivenBack) {
   EXPECT_EQ(user.missed().front().logical, 3u);
 }
 
+TEST(CorrelationTest, WhatComesALittleTooSoonBreaksNoChain) {
+  User user;
+  for (int i = 0; i < 20; ++i) user.Use({1, 2, 3, 4, 5, 6, 7, 8, 9});
+  user.Use({1, 2});
+  for (int i = 0; i < 10; ++i) {
+    user.Use(4);
+    EXPECT_TRUE(user.missed().empty());
+    ASSERT_GE(user.Ahead().size(), 3u);
+    EXPECT_EQ(user.Ahead()[0], 3u) << "still to come";
+    EXPECT_EQ(user.Ahead()[1], 5u);
+    user.Use({3, 5, 6, 7, 8, 9, 1, 2});
+    EXPECT_TRUE(user.correlation().IsTrusted());
+  }
+}
+
+TEST(CorrelationTest, WhatWasPassedOverIsGivenBackInTheEnd) {
+  User user;
+  std::vector<uint32_t> all;
+  for (uint32_t i = 1; i <= 30; ++i) all.push_back(i);
+  for (int i = 0; i < 20; ++i) user.Use(all);
+  user.Use({1, 2});
+  std::vector<uint32_t> missed;
+  for (const uint32_t logical : {4, 5, 6, 7, 8, 9, 10}) {
+    user.Use(logical);
+    for (const auto& step : user.missed()) missed.push_back(step.logical);
+  }
+  EXPECT_EQ(missed, std::vector<uint32_t>{3});
+  EXPECT_EQ(user.Ahead().front(), 11u);
+}
+
 TEST(CorrelationTest, WhoIsWrongIsNotAskedUntilItIsRightAgain) {
   User user;
   std::mt19937 random(1);

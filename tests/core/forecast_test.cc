@@ -21,7 +21,7 @@ class Training {
     std::vector<int64_t> told(uses.size(), -1);
     int known = 0;
     for (size_t i = 0; i < uses.size(); ++i) {
-      forecast_.Created(kNoName, MiB(1 + i % 3), &uses[i], Tick(++now_), Tick(now_));
+      forecast_.Created(kNoName, MiB(1 + i % 3), &uses[i], Tick(++now_));
       const auto said = forecast_.Put(&uses[i]);
       if (said.source != Source::kLearned) continue;
       ++known;
@@ -35,7 +35,7 @@ class Training {
       }
     }
     for (const size_t i : order) {
-      forecast_.Got(&uses[i], Tick(++now_), Tick(now_));
+      forecast_.Got(&uses[i], Tick(++now_));
       if (told[i] == forecast_.position()) ++exact_;
       forecast_.Freed(&uses[i]);
     }
@@ -89,9 +89,9 @@ TEST(ForecastTest, BeforeAnythingIsKnownTheLastComesBackFirst) {
   Forecast forecast;
   LogicalUse first;
   LogicalUse second;
-  forecast.Created(kNoName, MiB(1), &first, Tick(Duration(1)), Tick(Duration(1)));
+  forecast.Created(kNoName, MiB(1), &first, Tick(Duration(1)));
   const auto early = forecast.Put(&first);
-  forecast.Created(kNoName, MiB(1), &second, Tick(Duration(2)), Tick(Duration(2)));
+  forecast.Created(kNoName, MiB(1), &second, Tick(Duration(2)));
   const auto late = forecast.Put(&second);
   EXPECT_EQ(early.source, Source::kLastInFirstOut);
   EXPECT_GT(early.position, late.position);
@@ -101,7 +101,7 @@ TEST(ForecastTest, ATensorThatIsFreedUnreadIsForetoldSo) {
   Forecast forecast;
   for (int step = 0; step < 2; ++step) {
     LogicalUse use;
-    forecast.Created(NameId{3}, MiB(1), &use, Tick(Duration(step)), Tick(Duration(step)));
+    forecast.Created(NameId{3}, MiB(1), &use, Tick(Duration(step)));
     const auto told = forecast.Put(&use);
     EXPECT_EQ(told.freed, step == 1);
     forecast.Freed(&use);
@@ -114,12 +114,12 @@ TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
   Forecast forecast;
   std::vector<LogicalUse> weights(10);
   for (auto& use : weights) {
-    forecast.Created(kNoName, MiB(1), &use, Tick{}, Tick{});
+    forecast.Created(kNoName, MiB(1), &use, Tick{});
     forecast.Put(&use);
   }
   for (int round = 0; round < 6; ++round) {
     for (auto& use : weights) {
-      forecast.Got(&use, Tick{}, Tick{});
+      forecast.Got(&use, Tick{});
       const auto told = forecast.Put(&use);
       EXPECT_EQ(told.source == Source::kLearned, round >= 2) << "round " << round;
       if (round >= 2) EXPECT_EQ(told.position, forecast.position() + 10);
@@ -132,13 +132,13 @@ TEST(ForecastTest, WhoDoesNotRepeatItselfIsLeftAlone) {
   std::mt19937 random(11);
   std::vector<LogicalUse> uses(50);
   for (auto& use : uses) {
-    forecast.Created(kNoName, MiB(1), &use, Tick{}, Tick{});
+    forecast.Created(kNoName, MiB(1), &use, Tick{});
     forecast.Put(&use);
   }
   int known = 0;
   for (int i = 0; i < 2000; ++i) {
     LogicalUse& use = uses[random() % uses.size()];
-    forecast.Got(&use, Tick{}, Tick{});
+    forecast.Got(&use, Tick{});
     known += i > 1000 && forecast.Put(&use).source == Source::kLearned;
   }
   EXPECT_LT(known, 20);
