@@ -12,7 +12,10 @@ namespace ravenstore::core {
 namespace {
 
 // Rows looked at in each heap to find seeds.
-constexpr size_t kRowsPerHeap = 5;
+constexpr size_t kRowsPerHeap = 20;
+// Who needs the room waits for its copy out, but for the copy back only if that comes too late: so
+// many times as much counts the one as the other.
+constexpr double kOutWeight = 5;
 // One step of a client's order, as time.
 constexpr double kOrderStepSeconds = 1e-3;
 // A run that leaves a hole of its own counts for so much more than one that makes a hole larger.
@@ -131,7 +134,7 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
   } else if (tensor.dirty() && tensor.recompute > 0) {
     cost = Seconds(RecomputeTime(tensor).count());
   } else if (tensor.dirty() && !tensor.cleaning) {
-    cost += latency + bytes / link.down_bytes_per_second;
+    cost += kOutWeight * (latency + bytes / link.down_bytes_per_second);
   }
   return cost / distance;
 }

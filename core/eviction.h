@@ -1,9 +1,10 @@
 // Which tensors should leave a device, so that a request finds contiguous room.
 //
 // Score, from policies: V = distance * size / cost, distance being the time to the next use and
-// cost = a + size / B_up + dirty * (a + size / B_down), the time to bring it back and to take it
-// out. What has the largest V leaves first: for tensors well above 300 KB that is Belady's rule,
-// below it size counts. With an unknown next use the distance is the time since the last one (LRU).
+// cost = a + size / B_up + dirty * w * (a + size / B_down), the time to bring it back and to take
+// it out, which weighs more. What has the largest V leaves first: for tensors well above 300 KB
+// that is Belady's rule, below it size counts. With an unknown next use the distance is the time
+// since the last one (LRU).
 //
 // V's order drifts with time, so one heap would be wrong. Tensors stand in heaps by kind of
 // knowledge, size class (factors of 4) and dirtiness, each ordered by next use alone; a pick
@@ -84,7 +85,7 @@ class EvictionIndex {
 
   // Seeds tried for a run, and blocks that one may span: bounds the work of a request much larger
   // than the tensors that make way for it.
-  static constexpr size_t kSeeds = 8;
+  static constexpr size_t kSeeds = 16;
   static constexpr size_t kRunBlocks = 4096;
 
   struct Limits {

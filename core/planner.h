@@ -38,6 +38,11 @@ enum class Policy : uint8_t {
   kGdsf,   // greedy dual size frequency (Cherkasova 1998)
 };
 
+// What giving a slab back and adding it elsewhere takes.
+inline constexpr Duration kSlabMove = std::chrono::microseconds(500);
+// A slab should be no smaller than this: moving it would take longer than copying as much.
+Bytes SlabFor(const LinkModel& link);
+
 struct PlannerOptions {
   Policy policy = Policy::kValue;
   bool learn = true;  // predict next uses from what each client did before, where hints are missing
@@ -50,7 +55,7 @@ struct PlannerOptions {
   Bytes host_ahead = MiB(256);         // and ahead of need by this
   LinkModel link;
   // Bytes of copies in flight per device and direction beyond which no more are proposed.
-  Bytes in_flight = MiB(64);
+  Bytes in_flight = MiB(96);
   uint32_t in_flight_copies = 64;
   // The same for copies that gets wait for: promises beyond are not given. Fewer than the arrival
   // words of a client (proto/layout.h), so that these cannot run out.

@@ -16,7 +16,7 @@ constexpr uint64_t kLeastSlabs = 8;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
 // Less than so many slabs is not divided: it becomes the last one.
-constexpr uint64_t kLastSlabs = 2;
+constexpr uint64_t kLastSlabs = 3;
 // A tensor of so small a part of a slab is no large one.
 constexpr uint64_t kSmallShare = 4;  // a fourth
 // A slab is followed by the next within so long, or not soon.
@@ -32,6 +32,11 @@ Bytes RoundDown(Bytes bytes, Bytes unit) {
   return Bytes(bytes.count() / unit.count() * unit.count());
 }
 }  // namespace
+
+Bytes SlabFor(const LinkModel& link) {
+  const double copied = link.up_bytes_per_second * Seconds(kSlabMove);
+  return Bytes(static_cast<uint64_t>(copied)).RoundUp(MiB(2));
+}
 
 // The first slab lies in the middle of the addresses, those that follow behind what is there. Below
 // the first one lies the last (GrowAhead), and what finds no other place.

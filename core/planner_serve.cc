@@ -14,14 +14,12 @@ constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
 // A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
-// Of a slab, so much is a request that is worth moving slabs for.
-constexpr uint64_t kLargeShare = 8;  // an eighth
 // A create is followed by another within so long, or not at once.
 constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
 // The largest create is forgotten over so many.
 constexpr uint64_t kReadyFor = 256;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
-constexpr uint64_t kUsefulExcess = 4;
+constexpr uint64_t kUsefulExcess = 8;
 // An arena is empty while all but so little of what ever comes free is one hole.
 constexpr uint64_t kEmptyShare = 16;  // a sixteenth
 // Of an empty arena, the largest new tensor takes at most so much, or it is not to be divided.
@@ -304,9 +302,7 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.
-  if (need.count() * kLargeShare >= SlabSize(arena).count()) {
-    if (TakeSlabsFor(arena, need, WorthRenewing(arena, run))) return true;
-  }
+  if (need >= SlabSize(arena) && TakeSlabsFor(arena, need, WorthRenewing(arena, run))) return true;
   if (EvictAll(arena, run, SpareCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
   // at the cost of copies that make others clean.
@@ -327,7 +323,7 @@ double Planner::State::WorthRenewing(const Arena& arena, const std::vector<uint3
     harm += arena.index.Harm(catalog_[row], own_time, options_.link);
     copies += BothCopies(catalog_[row].size);
   }
-  return harm * (1 - Seconds(kRenewal) / Seconds(copies));
+  return harm * (1 - Seconds(kSlabMove) / Seconds(copies));
 }
 
 bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits,

@@ -224,7 +224,7 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   const auto lack = LackFor(arena, need);
   if (!lack || lack->binding == Binding::kClient) return false;
-  const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kRenewal);
+  const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
   if (wait > kPatience * Seconds(BothCopies(need))) return false;
   if (!waits) {
     arena.patient_request = request.id;

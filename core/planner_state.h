@@ -240,8 +240,6 @@ class Planner::State {
   bool AddSlabAndEvictFor(Arena& arena, Bytes need);
 
   // Slabs that go (planner_slabs.cc).
-  // What giving slabs back and adding them elsewhere takes.
-  static constexpr Duration kRenewal = std::chrono::microseconds(500);
   // What keeps an arena from growing: its client's budget, its tenant's, or what the store may hold
   // of the device.
   enum class Binding : uint8_t { kClient, kTenant, kDevice };

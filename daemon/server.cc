@@ -90,8 +90,8 @@ LoopOptions LoopOptionsOf(const Config& config) {
   LoopOptions options;
   core::PlannerOptions& planner = options.planner;
   planner.slab = config.slab;
-  // Twice what the lane queues: as much again is ready behind it.
-  planner.in_flight = config.chunk * 4;
+  // Three times what the lane queues: twice as much is ready behind it.
+  planner.in_flight = config.chunk * 6;
   planner.host_step = config.pool_step;
   planner.host_ahead = config.pool_ahead;
   planner.prefetch = config.prefetch;
@@ -188,7 +188,10 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};
   }
-  if (backend_ == "cuda") planner.link = MeasureLinks(devices_);
+  if (backend_ == "cuda") {
+    planner.link = MeasureLinks(devices_);
+    planner.slab = std::max(planner.slab, core::SlabFor(planner.link));
+  }
   if (backend_ == "host" && config_.host_bytes_per_second > 0) {
     planner.link = {config_.host_latency, config_.host_bytes_per_second,
                     config_.host_bytes_per_second};

@@ -91,6 +91,7 @@ class Simulator {
     options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
     options.host_step = options.host_capacity;  // all of it is pinned before the first call
     options.link = {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
+    options.slab = std::max(options.slab, core::SlabFor(options.link));
     return options;
   }
 

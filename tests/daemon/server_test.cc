@@ -92,7 +92,7 @@ TEST(LoopOptionsTest, LargerChunksLeaveMoreInFlight) {
   const LoopOptions options = LoopOptionsOf(config);
   EXPECT_EQ(options.transfers.chunk, MiB(64));
   EXPECT_EQ(options.transfers.in_flight, MiB(128));
-  EXPECT_EQ(options.planner.in_flight, options.transfers.in_flight + options.transfers.in_flight);
+  EXPECT_EQ(options.planner.in_flight, options.transfers.in_flight * 3);
 }
 
 TEST_F(ServerTest, DrainsAtOnceWithoutClients) {
