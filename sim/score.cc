@@ -57,18 +57,46 @@ Duration StallFrom(const Outcome& outcome, size_t from) {
   return std::accumulate(stalls.begin() + static_cast<ptrdiff_t>(from), stalls.end(), Duration{0});
 }
 
-Reference FindReference(const Trace& trace, const Hardware& hardware, Bytes budget, size_t from) {
+Outcome MeanOf(const std::vector<Outcome>& runs) {
+  Outcome mean;
+  const auto add = [count = static_cast<int64_t>(runs.size())](Duration* sum, Duration one) {
+    *sum += one / count;
+  };
+  for (const Outcome& run : runs) {
+    if (mean.failure.empty()) mean.failure = run.failure;
+    add(&mean.time, run.time);
+    add(&mean.compute, run.compute);
+    add(&mean.stall, run.stall);
+    mean.iteration_stall.resize(std::max(mean.iteration_stall.size(), run.iteration_stall.size()));
+    for (size_t i = 0; i < run.iteration_stall.size(); ++i)
+      add(&mean.iteration_stall[i], run.iteration_stall[i]);
+  }
+  return mean;
+}
+
+Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware, Bytes budget,
+                        size_t from) {
   Reference reference;
-  reference.bound = LeastStall(trace, hardware, budget, from);
-  const auto consider = [&](const Outcome& outcome) {
-    if (!outcome.failure.empty()) return;
-    const Duration stall = StallFrom(outcome, from);
+  for (const Trace& run : runs) {
+    const LowerBound bound = LeastStall(run, hardware, budget, from);
+    reference.bound.stall += bound.stall / static_cast<int64_t>(runs.size());
+    reference.bound.compute += bound.compute / static_cast<int64_t>(runs.size());
+  }
+  const auto consider = [&](const auto& simulate) {
+    std::vector<Outcome> outcomes;
+    for (const Trace& run : runs) outcomes.push_back(simulate(run));
+    const Outcome mean = MeanOf(outcomes);
+    if (!mean.failure.empty()) return;
+    const Duration stall = StallFrom(mean, from);
     reference.oracle = std::min(stall, reference.oracle.value_or(stall));
   };
-  consider(SimulateOracle(trace, hardware, budget));
+  consider([&](const Trace& run) { return SimulateOracle(run, hardware, budget); });
   // The planner itself, told everything, may know better than the greedy oracle.
-  for (const Hints hints : {Hints::kTime, Hints::kOrder})
-    consider(Simulate(WithHints(trace, hints), *SetupFor("value", hardware, budget)));
+  for (const Hints hints : {Hints::kTime, Hints::kOrder}) {
+    consider([&](const Trace& run) {
+      return Simulate(WithHints(run, hints), *SetupFor("value", hardware, budget));
+    });
+  }
   return reference;
 }
 

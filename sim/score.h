@@ -22,14 +22,20 @@ const std::vector<std::string>& PolicyNames();
 std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware,
                               core::Bytes budget);
 
-// What a run is judged against, from iteration `from` on.
+// What several runs took, stalled and computed in the mean, and when one failed why.
+// REQUIRES: there is one.
+Outcome MeanOf(const std::vector<Outcome>& runs);
+
+// What runs are judged against, from iteration `from` on.
 struct Reference {
   LowerBound bound;
   // The best of those that know the whole future; none: none of them got through.
   std::optional<core::Duration> oracle;
 };
-Reference FindReference(const Trace& trace, const Hardware& hardware, core::Bytes budget,
-                        size_t from);
+// In the mean over `runs`; one, if the trace is of one client. Where several share a device, chance
+// decides who is where when the other needs room, and one run says little.
+Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware,
+                        core::Bytes budget, size_t from);
 
 // One number for "at most `of_bound` times the bound, or at most `of_oracle` times the oracle, or
 // at most 1% of the compute time": the least of stall / bound, stall / oracle * of_bound /

@@ -31,6 +31,36 @@ TEST(ScoreTest, StallsCountFromTheIterationOn) {
   EXPECT_EQ(StallFrom(outcome, 7), core::Duration{0});
 }
 
+TEST(ScoreTest, SeveralRunsAreJudgedByTheirMean) {
+  Outcome one;
+  one.time = milliseconds(10);
+  one.stall = milliseconds(4);
+  one.iteration_stall = {milliseconds(3), milliseconds(1)};
+  Outcome other = one;
+  other.stall = milliseconds(8);
+  other.iteration_stall = {milliseconds(8)};
+  const Outcome mean = MeanOf({one, other});
+  EXPECT_EQ(mean.time, milliseconds(10));
+  EXPECT_EQ(mean.stall, milliseconds(6));
+  EXPECT_EQ(StallFrom(mean, 1), core::Duration(milliseconds(1)) / 2);
+  other.failure = "why";
+  EXPECT_EQ(MeanOf({one, other}).failure, "why");
+}
+
+TEST(ScoreTest, ReferencesOfSeveralRunsLieBetweenTheirOwn) {
+  const Hardware& hardware = *FindHardware("a100-pcie4");
+  const Trace trace = Generate("two-tenants", hardware, 2);
+  const Trace other = WithTimesPerturbed(trace, 0.1, 1);
+  const core::Bytes budget = FeasibleBudgets(trace).front().bytes;
+  const Reference a = FindReference({trace}, hardware, budget, 0);
+  const Reference b = FindReference({other}, hardware, budget, 0);
+  const Reference both = FindReference({trace, other}, hardware, budget, 0);
+  // Whoever is best in the mean is at least as good as the best of each.
+  EXPECT_GE(*both.oracle + core::Duration{1}, (*a.oracle + *b.oracle) / 2);
+  EXPECT_GE(both.bound.stall, std::min(a.bound.stall, b.bound.stall) - core::Duration{1});
+  EXPECT_LE(both.bound.stall, std::max(a.bound.stall, b.bound.stall));
+}
+
 TEST(ScoreTest, BudgetsAreThoseUnderWhichEveryStepFits) {
   for (const std::string& name : GeneratorNames()) {
     const Trace trace = Generate(name, kHardware[0], 2);
