@@ -122,7 +122,9 @@ TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
       forecast.Got(&use, Tick{});
       const auto told = forecast.Put(&use);
       EXPECT_EQ(told.source == Source::kLearned, round >= 2) << "round " << round;
-      if (round >= 2) EXPECT_EQ(told.position, forecast.position() + 10);
+      if (round >= 2) {
+        EXPECT_EQ(told.position, forecast.position() + 10);
+      }
     }
   }
 }

@@ -84,7 +84,9 @@ TEST_F(StoreTest, BytesSurviveEvictionAndReturn) {
     store.put(tensors[i], nullptr, {.not_modified = true});
     store.free(std::move(tensors[i]), nullptr);
     // The room of the first that is freed is the next one's, if the client leaves the time.
-    if (i == 39) EXPECT_TRUE(Eventually([&] { return store.stats().prefetches > 0; }));
+    if (i == 39) {
+      EXPECT_TRUE(Eventually([&] { return store.stats().prefetches > 0; }));
+    }
   }
   const Stats stats = store.stats();
   EXPECT_GT(stats.bytes_out, kBytes * 25);
