@@ -48,15 +48,22 @@ Runs RunsOf(const std::string& name, const sim::Hardware& hardware) {
   return runs;
 }
 
-template <typename Change>
-Runs Each(const Runs& runs, const Change& change) {
-  Runs changed;
-  for (const Trace& run : runs) changed.push_back(change(run));
-  return changed;
+template <typename Function>
+auto Each(const Runs& runs, const Function& function) {
+  std::vector<decltype(function(runs.front()))> results;
+  for (const Trace& run : runs) results.push_back(function(run));
+  return results;
 }
 
 Runs WithHints(const Runs& runs, Hints hints) {
   return Each(runs, [hints](const Trace& run) { return sim::WithHints(run, hints); });
+}
+
+// Each of several runs in another way.
+template <typename Disturb>
+Runs Disturbed(const Runs& runs, const Disturb& disturb) {
+  uint64_t seed = kSeed;
+  return Each(runs, [&](const Trace& run) { return disturb(run, seed++); });
 }
 
 // The largest value so far, and whose it is.
@@ -190,11 +197,11 @@ class Scores {
 
   Outcome Run(const Runs& runs, const char* policy, const sim::Hardware& hardware,
               core::Bytes budget) {
-    std::vector<Outcome> outcomes;
-    for (const Trace& run : runs)
-      outcomes.push_back(sim::Simulate(run, *sim::SetupFor(policy, hardware, budget)));
-    Outcome outcome = sim::MeanOf(outcomes);
-    if (!outcome.failure.empty() && std::string_view(policy) == "value") {
+    const sim::Setup setup = *sim::SetupFor(policy, hardware, budget);
+    Outcome outcome =
+        sim::MeanOf(Each(runs, [&](const Trace& run) { return sim::Simulate(run, setup); }));
+    // The one of several runs counts among them.
+    if (!outcome.failure.empty() && std::string_view(policy) == "value" && !one_run_) {
       ++failed_;
       // Once for all variants of a case.
       if (failures_.find(where_) == std::string::npos)
@@ -266,21 +273,19 @@ class Scores {
            where_ + ", " + how);
     };
     const auto replay = [&](const char* how, const auto& disturb) {
-      const Runs disturbed = Each(runs, disturb);
+      const Runs disturbed = Disturbed(runs, disturb);
       add(disturbed, disturbed, how);
     };
-    // Each of several runs in another way.
-    uint64_t seed = kSeed;
-    replay("times by up to 25%",
-           [&](const Trace& run) { return sim::WithTimesPerturbed(run, 0.25, seed++); });
-    seed = kSeed;
+    replay("times by up to 25%", [](const Trace& run, uint64_t seed) {
+      return sim::WithTimesPerturbed(run, 0.25, seed);
+    });
     replay("5% out of order",
-           [&](const Trace& run) { return sim::WithReorder(run, 0.05, seed++); });
-    replay("another period",
-           [](const Trace& run) { return sim::WithPeriodChanged(run, kIterations / 2, 0.75); });
-    seed = kSeed;
-    const Runs dropped = Each(runs, [&](const Trace& run) {
-      return sim::WithHints(run, Hints::kTime, kHintsKept, seed++);
+           [](const Trace& run, uint64_t seed) { return sim::WithReorder(run, 0.05, seed); });
+    replay("another period", [](const Trace& run, uint64_t) {
+      return sim::WithPeriodChanged(run, kIterations / 2, 0.75);
+    });
+    const Runs dropped = Disturbed(runs, [](const Trace& run, uint64_t seed) {
+      return sim::WithHints(run, Hints::kTime, kHintsKept, seed);
     });
     add(runs, dropped, "30% of the hints dropped");
   }

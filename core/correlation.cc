@@ -140,8 +140,8 @@ void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
     missed->insert(missed->end(), ahead_.begin(), ahead_.end());
     ahead_.clear();
   }
-  expected_ = Next(last_, before_);
-  if (!ahead_.empty()) expected_ = Guess{ahead_.front().logical, ahead_.front().confidence};
+  expected_ = ahead_.empty() ? Next(last_, before_)
+                             : Guess{ahead_.front().logical, ahead_.front().confidence};
   if (IsTrusted()) Extend(position);
 }
 

@@ -51,6 +51,11 @@ TEST(PlannerGrowthTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
   EXPECT_EQ(s.Held(), KiB(40));
 }
 
+TEST(PlannerGrowthTest, AFasterLinkWantsLargerSlabs) {
+  EXPECT_EQ(SlabFor({.up_bytes_per_second = 50e9}), MiB(24));
+  EXPECT_EQ(SlabFor({.up_bytes_per_second = 450e9}), MiB(216));
+}
+
 // The room that is left should lie beside what is needed last.
 TEST(PlannerGrowthTest, TheLastSlabLiesBelowTheFirstIfWhatLiesThereIsNeededLater) {
   const auto below = [](Bytes size, int count, bool last_in_first_out) {
