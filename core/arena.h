@@ -13,6 +13,7 @@
 #include "core/recent_range.h"
 #include "core/recent_rate.h"
 #include "core/types.h"
+#include "core/usage_cycle.h"
 
 namespace ravenstore::core {
 
@@ -64,6 +65,9 @@ struct Arena {
   // The request that waits for what others free, and until when.
   uint64_t patient_request = 0;
   Tick patient_until{};
+  // Its first request waits until others are past their peaks, and until when at most.
+  bool waits_for_peak = false;
+  Tick peak_until{};
   // Slabs were given back that lay apart, and come again here.
   Range joining;
   bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
@@ -99,6 +103,7 @@ struct Arena {
   Bytes live;           // of tensors that belong to this device, wherever they are
   RecentRange lived;    // `live` after each create
   RecentRange used;     // the same of what is used of the map
+  UsageCycle cycle;     // of `live`
   // The client fills its empty arena again: where the last new tensor ends. The next one follows,
   // so that they lie in the order in which they were made, and leave in one piece.
   std::optional<Bytes> next_place;

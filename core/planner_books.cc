@@ -325,6 +325,8 @@ void Planner::State::Dequeue(const Request& given) {
   if (request.fail_fast) --arena->impatient;
   EndClaim(*arena);
   arena->taking = false;
+  arena->waits_for_peak = false;
+  arena->peak_until = {};
   arena->reclaim_wait = {};
   arena->reclaim_after = {};
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);

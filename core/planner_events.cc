@@ -207,7 +207,8 @@ void Planner::State::On(const CreateRequested& event) {
   request.fail_fast = event.fail_fast;
   // The common case: nobody waits before it and there is a hole.
   Arena* arena = ArenaOf(event.client, event.device);
-  if (arena->waiting.empty() && Grants(*arena, request)) return GrowAhead(*arena);
+  if (arena->waiting.empty() && !WaitsForPeak(*arena, request) && Grants(*arena, request))
+    return GrowAhead(*arena);
   Enqueue(request);
 }
 

@@ -72,6 +72,7 @@ void Planner::State::Serve(Arena& arena) {
       demand_held_ = true;  // a copy's end, whoever's, brings us back
       break;
     }
+    if (WaitsForPeak(arena, request)) break;
     if (TryServe(arena, request)) continue;
     if (!MakeRoom(arena, request)) WakeAt(now_ + RetryAfter());
     break;
@@ -172,8 +173,10 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
     client.slots.resize(ToInt(request.slot) + 1u, kNoRow);
   client.slots[ToInt(request.slot)] = Catalog::RowOf(tensor.id);
   ++client.tensors;
+  const Bytes before = arena.live;
   arena.live += tensor.size;
   arena.lived.Add(arena.live);
+  arena.cycle.Created(before, arena.live, arena.lived, OwnTime(client));
   Count(request.client, &PlannerStats::creates, 1);
   plan_->push_back(
       Grant{request.client, request.slot, tensor.id, request.device, arena.map.OffsetOf(*block)});

@@ -9,11 +9,6 @@ namespace {
 constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;
-// Others' frees are waited for if that takes at most so many times what copies would, and not for
-// so many times as long.
-constexpr double kPatience = 1.5;
-constexpr int kOverdue = 2;
-constexpr Duration kFreesRetry = std::chrono::microseconds(100);
 // Blocks of slabs that are looked at in one search.
 constexpr size_t kBlocksTried = 16384;
 
@@ -49,7 +44,7 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
     if (other == nullptr || other == &arena || binding == Binding::kClient) continue;
     // A full tenant can only be helped by its own; a full device by anybody.
     if (binding == Binding::kTenant && client->tenant != tenant) continue;
-    if (!other->waiting.empty()) {
+    if (!other->waiting.empty() && !other->waits_for_peak) {
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
       if (arena.waiting.empty() || other->waiting.front() < arena.waiting.front()) continue;
       // What it is being given room with is no spare.
@@ -200,38 +195,6 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
   if (!Vacate(slabs)) return false;
   Claim(arena, place.missing);
   for (const Emptying& one : slabs) arena.renewing |= one.arena == &arena;
-  return true;
-}
-
-double Planner::State::SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const {
-  double least = std::numeric_limits<double>::infinity();
-  for (const Arena* giver : GiversTo(arena, binding)) {
-    // Who creates, or waits for the store itself, does not go on.
-    if (giver->growing || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
-      continue;
-    if (giver->live < missing) continue;
-    // It is slabs that help: of the last one all must be freed.
-    const auto bytes = static_cast<double>((missing + SlabSize(*giver)).count());
-    least = std::min(least, bytes / giver->freed.PerSecond(now_));
-  }
-  return least;
-}
-
-bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
-  if (request.fail_fast || clients_.size() < 2) return false;
-  const bool waits = arena.patient_request == request.id;
-  if (waits && now_ >= arena.patient_until) return false;
-  const Bytes need = request.size.RoundUp(kExtentAlignment);
-  const auto lack = LackFor(arena, need);
-  if (!lack || lack->binding == Binding::kClient) return false;
-  const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
-  if (wait > kPatience * Seconds(BothCopies(need))) return false;
-  if (!waits) {
-    arena.patient_request = request.id;
-    arena.patient_until = now_ + kOverdue * FromSeconds(wait);
-  }
-  TakeSlabsFor(arena, need, 0);  // those that are empty
-  WakeAt(arena, now_ + kFreesRetry);
   return true;
 }
 

@@ -268,10 +268,6 @@ class Planner::State {
   bool TakeSlabsFor(Arena& arena, Bytes need,
                     double at_most = std::numeric_limits<double>::infinity(),
                     Take take = Take::kEnough);
-  // Another client frees memory so fast that waiting for its slabs takes less than copies would.
-  bool WaitsForFrees(Arena& arena, const Request& request);
-  // How long until others have freed so much, if they go on as now.
-  double SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const;
   // The last resort: all that can leaves, and slabs come again in one piece.
   bool EmptySlabsFor(Arena& arena, Bytes need);
   // A slab that can be emptied, what lives there, and the harm of its leaving.
@@ -307,6 +303,18 @@ class Planner::State {
   Bytes ExcessOf(const Arena& arena) const;
   void Shrink(Arena& arena);
   void JoinSlabs(Arena& arena);
+
+  // Waiting for others (planner_waits.cc).
+  // Another client frees memory so fast that waiting for its slabs takes less than copies would.
+  bool WaitsForFrees(Arena& arena, const Request& request);
+  // How long until others have freed so much, if they go on as now.
+  double SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const;
+  // An iteration would begin with the request, and its peak coincide with another client's: to let
+  // that pass takes less than copies would.
+  bool WaitsForPeak(Arena& arena, const Request& request);
+  bool MayWaitForPeak(const Arena& arena, const Request& request) const;
+  // How long until others are past theirs; zero, if the arena's client should not wait for that.
+  Duration UntilPeaks(const Arena& arena) const;
 
   // Books (planner_books.cc).
   Client* FindClient(ClientId client);

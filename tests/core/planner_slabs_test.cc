@@ -149,34 +149,6 @@ TEST(PlannerSlabsTest, SlabsAreEmptiedForOthersNoFasterThanTheLinkTakesThem) {
   EXPECT_EQ(s.StateOf("B2"), State::kIdle);
 }
 
-// A backward pass frees faster than the link copies.
-TEST(PlannerSlabsTest, SlabsThatAnotherClientIsAboutToFreeAreWaitedFor) {
-  for (const bool goes_on : {true, false}) {
-    Script s({.capacity = MiB(256), .slab = MiB(8), .host = MiB(512), .host_budget = MiB(512)});
-    const ClientId mine = s.me();
-    for (const char* name : {"A", "B", "C", "D"}) s.Make(name, MiB(16));
-    s.As(s.world().Attach(Script::kTenant, {.device = MiB(256), .host = MiB(512)}));
-    for (int i = 0; i < 30; ++i) s.Make("T" + std::to_string(i), MiB(6));
-    for (int i = 29; i >= 0; --i) s.Get("T" + std::to_string(i));
-    // In every slab something is in use still.
-    for (int i = 29; i >= 0; i -= 2) s.Free("T" + std::to_string(i));
-    s.As(mine).Create("E", MiB(32));
-    EXPECT_EQ(s.StateOf("E"), State::kWaiting);
-    EXPECT_TRUE(s.world().copies().empty());
-    if (goes_on) {
-      for (int i = 28; i >= 14; i -= 2) s.Free("T" + std::to_string(i));
-      s.Pass(std::chrono::microseconds(200));
-      EXPECT_EQ(s.StateOf("E"), State::kInUse);
-      EXPECT_TRUE(s.world().copies().empty());
-    } else {
-      s.Pass(milliseconds(5));
-      EXPECT_FALSE(s.world().copies().empty());
-      s.AllCopiesDone();
-      EXPECT_EQ(s.StateOf("E"), State::kInUse);
-    }
-  }
-}
-
 TEST(PlannerSlabsTest, ALoweredLimitEmptiesAllTheSlabsItTakesAtOnce) {
   Script s({.capacity = KiB(32), .slab = KiB(4)});
   for (int i = 0; i < 8; ++i) s.Make("T" + std::to_string(i), KiB(4));

@@ -152,6 +152,23 @@ TEST(SimulatorTest, GptGetsThroughAtEveryPercentOfItsFootprint) {
   }
 }
 
+// Two whose first iterations end together once went on in step, and stalled 100 ms in each of the
+// next two. Out of step it is about 10.
+TEST(SimulatorTest, TwoTenantsDoNotGoOnInStep) {
+  const Hardware& hardware = *FindHardware("h200-pcie5");
+  const Trace trace = Generate("two-tenants", hardware, 6);
+  const core::Bytes budget(trace.Footprint().count() / 100 * 60);
+  const auto lru = *SetupFor("demand-lru", hardware, budget);
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Trace run = WithTimesPerturbed(trace, 0.1, seed);
+    const Trace hinted = WithHints(run, Hints::kTime);
+    const Outcome outcome = Simulate(hinted, *SetupFor("value", hardware, budget));
+    EXPECT_LT(StallFrom(outcome, 1), std::chrono::milliseconds(120));
+    EXPECT_LT(outcome.time, Simulate(run, lru).time);
+  }
+}
+
 TEST(SimulatorTest, AnImpossibleBudgetFailsWithWords) {
   const Trace trace = Generate("cyclic-weights", kHardware[0], 1);
   const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], core::MiB(100)));

@@ -1,0 +1,104 @@
+// Where waiting for another client takes less than copying would.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/planner_state.h"
+
+namespace ravenstore::core {
+
+namespace {
+// Others' frees are waited for if that takes at most so many times what copies would, and not for
+// so many times as long.
+constexpr double kPatience = 1.5;
+constexpr int kOverdue = 2;
+constexpr Duration kLookAgain = std::chrono::microseconds(100);
+// Another's peak is not waited for so many times as long as it should take.
+constexpr int kPeakOverdue = 4;
+}  // namespace
+
+double Planner::State::SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Arena* giver : GiversTo(arena, binding)) {
+    // Who creates, or waits for the store itself, does not go on.
+    if (giver->growing || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
+      continue;
+    if (giver->live < missing) continue;
+    // It is slabs that help: of the last one all must be freed.
+    const auto bytes = static_cast<double>((missing + SlabSize(*giver)).count());
+    least = std::min(least, bytes / giver->freed.PerSecond(now_));
+  }
+  return least;
+}
+
+bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
+  if (request.fail_fast || clients_.size() < 2) return false;
+  const bool waits = arena.patient_request == request.id;
+  if (waits && now_ >= arena.patient_until) return false;
+  const Bytes need = request.size.RoundUp(kExtentAlignment);
+  const auto lack = LackFor(arena, need);
+  if (!lack || lack->binding == Binding::kClient) return false;
+  const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
+  if (wait > kPatience * Seconds(BothCopies(need))) return false;
+  if (!waits) {
+    arena.patient_request = request.id;
+    arena.patient_until = now_ + kOverdue * FromSeconds(wait);
+  }
+  TakeSlabsFor(arena, need, 0);  // those that are empty
+  WakeAt(arena, now_ + kLookAgain);
+  return true;
+}
+
+// Two whose iterations begin together are at their peaks together, in this iteration and in those
+// that follow, since both wait alike. If one lets the other go ahead, its peak fits into the
+// other's valley. Of what clients share only the device is looked at. Source: Lim et al., Zico,
+// USENIX ATC 2021, which delays iterations for that.
+Duration Planner::State::UntilPeaks(const Arena& arena) const {
+  const auto& own = arena.cycle.last();
+  if (!own) return Duration{0};
+  const size_t device = ToInt(arena.device);
+  const Bytes limit = devices_[device].limit;
+  Bytes tops = own->top;
+  Bytes alone = Minus(own->top, limit);  // what is copied in any case
+  Bytes swings;
+  Duration until{};
+  bool far = false;
+  for (const auto& [id, client] : clients_) {
+    const Arena* other = client->arenas[device].get();
+    if (other == nullptr || other == &arena || other->waits_for_peak) continue;
+    const Duration others = other->cycle.UntilTop(OwnTime(*client));
+    if (others == Duration{0}) continue;
+    const UsageCycle::Peak& peak = *other->cycle.last();
+    tops += peak.top;
+    alone += Minus(peak.top, limit);
+    swings += peak.swing();
+    until = std::max(until, others);
+    far |= peak.IsFar(other->live);
+  }
+  // One that is half way up already is not caught up with.
+  if (!far && !arena.waits_for_peak) return Duration{0};
+  const Bytes saved = std::min({Minus(tops, limit + alone), own->swing(), swings});
+  const double copying = static_cast<double>(saved.count()) / options_.link.down_bytes_per_second;
+  // What is copied while the client rises anyway costs it nothing.
+  return copying > Seconds(until + own->rise) ? until : Duration{0};
+}
+
+bool Planner::State::MayWaitForPeak(const Arena& arena, const Request& request) const {
+  if (!options_.learn || clients_.size() < 2 || request.is_fetch() || request.fail_fast)
+    return false;
+  // Nothing else of its client's waits behind it.
+  if (arena.waiting.size() > 1) return false;
+  const bool overdue = arena.peak_until > Tick{} && now_ >= arena.peak_until;
+  return !overdue && arena.cycle.Begins(arena.live, arena.lived);
+}
+
+bool Planner::State::WaitsForPeak(Arena& arena, const Request& request) {
+  const Duration until = MayWaitForPeak(arena, request) ? UntilPeaks(arena) : Duration{0};
+  const bool waited = std::exchange(arena.waits_for_peak, until > Duration{0});
+  if (!arena.waits_for_peak) return false;
+  if (!waited) arena.peak_until = now_ + kPeakOverdue * until;
+  WakeAt(arena, now_ + kLookAgain);
+  return true;
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,167 @@
+// Waiting for another client where that takes less than copying would.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "core/planner.h"
+#include "tests/core/script.h"
+
+namespace ravenstore::core {
+namespace {
+
+using State = Script::State;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// A backward pass frees faster than the link copies.
+TEST(PlannerWaitsTest, SlabsThatAnotherClientIsAboutToFreeAreWaitedFor) {
+  for (const bool goes_on : {true, false}) {
+    Script s({.capacity = MiB(256), .slab = MiB(8), .host = MiB(512), .host_budget = MiB(512)});
+    const ClientId mine = s.me();
+    for (const char* name : {"A", "B", "C", "D"}) s.Make(name, MiB(16));
+    s.As(s.world().Attach(Script::kTenant, {.device = MiB(256), .host = MiB(512)}));
+    for (int i = 0; i < 30; ++i) s.Make("T" + std::to_string(i), MiB(6));
+    for (int i = 29; i >= 0; --i) s.Get("T" + std::to_string(i));
+    // In every slab something is in use still.
+    for (int i = 29; i >= 0; i -= 2) s.Free("T" + std::to_string(i));
+    s.As(mine).Create("E", MiB(32));
+    EXPECT_EQ(s.StateOf("E"), State::kWaiting);
+    EXPECT_TRUE(s.world().copies().empty());
+    if (goes_on) {
+      for (int i = 28; i >= 14; i -= 2) s.Free("T" + std::to_string(i));
+      s.Pass(std::chrono::microseconds(200));
+      EXPECT_EQ(s.StateOf("E"), State::kInUse);
+      EXPECT_TRUE(s.world().copies().empty());
+    } else {
+      s.Pass(milliseconds(5));
+      EXPECT_FALSE(s.world().copies().empty());
+      s.AllCopiesDone();
+      EXPECT_EQ(s.StateOf("E"), State::kInUse);
+    }
+  }
+}
+
+// Two that train: each fills 160 MiB in 0.16 ms, and frees them. 64 MiB take the link a
+// millisecond.
+class PlannerPeaksTest : public ::testing::Test {
+ protected:
+  static constexpr int kTensors = 16;
+
+  void Attach(Bytes capacity, bool second_trims = true) {
+    s_.emplace(Script::Setting{
+        .capacity = capacity, .slab = MiB(8), .host = GiB(1), .host_budget = GiB(1)});
+    first_ = s_->me();
+    second_ = s_->world().Attach(Script::kTenant, {.device = capacity, .host = GiB(1)});
+    for (const std::string iteration : {"a", "b"}) {
+      for (const ClientId client : {first_, second_}) {
+        Rise(client, iteration, 0, kTensors);
+        Fall(client, iteration);
+        if (client == first_ || iteration == "a" || second_trims) s_->Trim();
+      }
+    }
+    out_ = s_->stats().out;
+  }
+  void Rise(ClientId client, const std::string& iteration, int from, int to) {
+    s_->As(client);
+    for (int i = from; i < to; ++i) s_->Make(Name(client, iteration, i), MiB(10)).Pass(kStep);
+  }
+  void Fall(ClientId client, const std::string& iteration) {
+    s_->As(client);
+    for (int i = kTensors - 1; i >= 0; --i) {
+      const std::string name = Name(client, iteration, i);
+      s_->Get(name).Use(name).Free(name).Pass(kStep);
+    }
+  }
+  // The second client's first create, with so much of the first one's iteration done.
+  State BeginBeside(int done) {
+    Rise(first_, "c", 0, done);
+    s_->As(second_).Create("begin", MiB(10));
+    return s_->StateOf("begin");
+  }
+  std::string Name(ClientId client, const std::string& iteration, int i) const {
+    return (client == first_ ? "A" : "B") + iteration + std::to_string(i);
+  }
+
+  static constexpr microseconds kStep{10};
+  std::optional<Script> s_;
+  ClientId first_{};
+  ClientId second_{};
+  Bytes out_;  // copied out before
+};
+
+TEST_F(PlannerPeaksTest, OfTwoInStepOneWaitsUntilTheOtherIsPastItsPeak) {
+  Attach(MiB(256));
+  ASSERT_EQ(BeginBeside(3), State::kWaiting);
+  Rise(first_, "c", 3, kTensors);
+  EXPECT_EQ(s_->StateOf("begin"), State::kWaiting);
+  s_->Pass(microseconds(200));
+  EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
+  EXPECT_TRUE(s_->world().copies().empty());
+  EXPECT_EQ(s_->stats().out, out_);
+}
+
+TEST_F(PlannerPeaksTest, TheOtherMayHaveTheRoomMeanwhile) {
+  Attach(MiB(256), /*second_trims=*/false);
+  ASSERT_EQ(BeginBeside(3), State::kWaiting);
+  EXPECT_GE(s_->Held(), MiB(160));
+  s_->As(first_);
+  for (int i = 3; i < kTensors; ++i) {
+    const std::string name = Name(first_, "c", i);
+    s_->Create(name, MiB(10)).AllCopiesDone();
+    EXPECT_EQ(s_->StateOf(name), State::kInUse) << name;
+  }
+  EXPECT_LE(s_->As(second_).Held(), MiB(96));
+}
+
+TEST_F(PlannerPeaksTest, OneThatIsHalfWayUpIsNotWaitedFor) {
+  Attach(MiB(256));
+  EXPECT_EQ(BeginBeside(10), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, PeaksThatFitBesideEachOtherAreNotWaitedFor) {
+  Attach(MiB(330));
+  EXPECT_EQ(BeginBeside(3), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, OneThatStopsIsNotWaitedForLong) {
+  Attach(MiB(256));
+  ASSERT_EQ(BeginBeside(3), State::kWaiting);
+  s_->Pass(microseconds(400));
+  EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, OneThatWaitsItselfIsNotWaitedForLong) {
+  Attach(MiB(256));
+  ASSERT_EQ(BeginBeside(3), State::kWaiting);
+  s_->As(first_).Create("large", MiB(250)).Pass(microseconds(300));  // its own time stands
+  EXPECT_EQ(s_->StateOf("large"), State::kWaiting);
+  EXPECT_EQ(s_->StateOf("begin"), State::kWaiting);
+  s_->Pass(milliseconds(1));
+  EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, OneThatGoesIsNotWaitedFor) {
+  Attach(MiB(256));
+  ASSERT_EQ(BeginBeside(3), State::kWaiting);
+  s_->world().Kill(first_);
+  s_->FinishSlabs();
+  EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, OneThatDoesNotWantToWaitDoesNot) {
+  Attach(MiB(256));
+  s_->FailFast(true);
+  EXPECT_EQ(BeginBeside(3), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, NothingElseOfItsClientWaitsBehindIt) {
+  Attach(MiB(256));
+  ASSERT_EQ(BeginBeside(3), State::kWaiting);
+  s_->FailFast(true).Create("other", MiB(10));
+  EXPECT_EQ(s_->StateOf("other"), State::kInUse);
+  EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
+}
+
+}  // namespace
+}  // namespace ravenstore::core
