@@ -62,8 +62,10 @@ struct Arena {
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
   RecentRate freed;  // by its client
-  // The request that waits for what others free, and until when.
+  // The request that waits for what others free, for how many seconds more it would, and until when
+  // it does.
   uint64_t patient_request = 0;
+  double patience = 0;
   Tick patient_until{};
   // Its first request waits until others are past their peaks, and until when at most.
   bool waits_for_peak = false;

@@ -307,6 +307,8 @@ class Planner::State {
   // Waiting for others (planner_waits.cc).
   // Another client frees memory so fast that waiting for its slabs takes less than copies would.
   bool WaitsForFrees(Arena& arena, const Request& request);
+  // What copying out what must leave takes, and bringing it back.
+  double SecondsToEvict(const Arena& arena, Bytes need) const;
   // How long until others have freed so much, if they go on as now.
   double SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const;
   // An iteration would begin with the request, and its peak coincide with another client's: to let

@@ -31,6 +31,17 @@ double Planner::State::SecondsUntilFreed(const Arena& arena, Bytes missing, Bind
   return least;
 }
 
+double Planner::State::SecondsToEvict(const Arena& arena, Bytes need) const {
+  const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, {});
+  Duration copies{0};
+  for (const uint32_t row : run) {
+    const Duration both = BothCopies(catalog_[row].size);
+    copies += catalog_[row].dirty() ? both : both / 2;
+  }
+  const Duration all = BothCopies(need);
+  return Seconds(run.empty() ? all : std::min(all, copies));
+}
+
 bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   if (request.fail_fast || clients_.size() < 2) return false;
   const bool waits = arena.patient_request == request.id;
@@ -39,9 +50,11 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   const auto lack = LackFor(arena, need);
   if (!lack || lack->binding == Binding::kClient) return false;
   const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
-  if (wait > kPatience * Seconds(BothCopies(need))) return false;
+  const double patience = waits ? arena.patience : kPatience * SecondsToEvict(arena, need);
+  if (wait > patience) return false;
   if (!waits) {
     arena.patient_request = request.id;
+    arena.patience = patience;
     arena.patient_until = now_ + kOverdue * FromSeconds(wait);
   }
   TakeSlabsFor(arena, need, 0);  // those that are empty

@@ -15,31 +15,51 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // A backward pass frees faster than the link copies.
-TEST(PlannerWaitsTest, SlabsThatAnotherClientIsAboutToFreeAreWaitedFor) {
-  for (const bool goes_on : {true, false}) {
-    Script s({.capacity = MiB(256), .slab = MiB(8), .host = MiB(512), .host_budget = MiB(512)});
-    const ClientId mine = s.me();
-    for (const char* name : {"A", "B", "C", "D"}) s.Make(name, MiB(16));
-    s.As(s.world().Attach(Script::kTenant, {.device = MiB(256), .host = MiB(512)}));
-    for (int i = 0; i < 30; ++i) s.Make("T" + std::to_string(i), MiB(6));
-    for (int i = 29; i >= 0; --i) s.Get("T" + std::to_string(i));
-    // In every slab something is in use still.
-    for (int i = 29; i >= 0; i -= 2) s.Free("T" + std::to_string(i));
-    s.As(mine).Create("E", MiB(32));
-    EXPECT_EQ(s.StateOf("E"), State::kWaiting);
-    EXPECT_TRUE(s.world().copies().empty());
-    if (goes_on) {
-      for (int i = 28; i >= 14; i -= 2) s.Free("T" + std::to_string(i));
-      s.Pass(std::chrono::microseconds(200));
-      EXPECT_EQ(s.StateOf("E"), State::kInUse);
-      EXPECT_TRUE(s.world().copies().empty());
-    } else {
-      s.Pass(milliseconds(5));
-      EXPECT_FALSE(s.world().copies().empty());
-      s.AllCopiesDone();
-      EXPECT_EQ(s.StateOf("E"), State::kInUse);
+class PlannerFreesTest : public ::testing::Test {
+ protected:
+  void Attach(bool clean) {
+    mine_ = s_.me();
+    for (const char* name : kMine) s_.Make(name, MiB(16));
+    if (clean) {
+      s_.DeviceCapacity(MiB(8)).AllCopiesDone().DeviceCapacity(MiB(256));
+      for (const char* name : kMine) s_.Get(name).AllCopiesDone().Use(name).PutUnchanged(name);
     }
+    s_.As(s_.world().Attach(Script::kTenant, {.device = MiB(256), .host = MiB(512)}));
+    for (int i = 0; i < 30; ++i) s_.Make("T" + std::to_string(i), MiB(6));
+    for (int i = 29; i >= 0; --i) s_.Get("T" + std::to_string(i));
+    // In every slab something is in use still.
+    for (int i = 29; i >= 0; i -= 2) s_.Free("T" + std::to_string(i));
+    s_.As(mine_).Create("E", MiB(32));
   }
+
+  static constexpr const char* kMine[] = {"A", "B", "C", "D"};
+  Script s_{{.capacity = MiB(256), .slab = MiB(8), .host = MiB(512), .host_budget = MiB(512)}};
+  ClientId mine_{};
+};
+
+TEST_F(PlannerFreesTest, SlabsThatAnotherClientIsAboutToFreeAreWaitedFor) {
+  Attach(/*clean=*/false);
+  EXPECT_EQ(s_.StateOf("E"), State::kWaiting);
+  EXPECT_TRUE(s_.world().copies().empty());
+  for (int i = 28; i >= 14; i -= 2) s_.Free("T" + std::to_string(i));
+  s_.Pass(microseconds(200));
+  EXPECT_EQ(s_.StateOf("E"), State::kInUse);
+  EXPECT_TRUE(s_.world().copies().empty());
+}
+
+TEST_F(PlannerFreesTest, OneThatFreesNoMoreIsNotWaitedForLong) {
+  Attach(/*clean=*/false);
+  EXPECT_EQ(s_.StateOf("E"), State::kWaiting);
+  s_.Pass(milliseconds(5));
+  EXPECT_FALSE(s_.world().copies().empty());
+  s_.AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("E"), State::kInUse);
+}
+
+TEST_F(PlannerFreesTest, WhatNeedsNoCopyLeavesInstead) {
+  Attach(/*clean=*/true);
+  EXPECT_EQ(s_.StateOf("E"), State::kInUse);
+  EXPECT_TRUE(s_.world().copies().empty());
 }
 
 // Two that train: each fills 160 MiB in 0.16 ms, and frees them. 64 MiB take the link a
