@@ -315,8 +315,9 @@ class Planner::State {
   // that pass takes less than copies would.
   bool WaitsForPeak(Arena& arena, const Request& request);
   bool MayWaitForPeak(const Arena& arena, const Request& request) const;
-  // How long until others are past theirs; zero, if the arena's client should not wait for that.
-  Duration UntilPeaks(const Arena& arena) const;
+  // How long until those are past theirs who share the tenant's budget, or the device; zero, if the
+  // arena's client should not wait for that.
+  Duration UntilPeaks(const Arena& arena, Binding binding) const;
 
   // Books (planner_books.cc).
   Client* FindClient(ClientId client);

@@ -64,13 +64,14 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
 
 // Two whose iterations begin together are at their peaks together, in this iteration and in those
 // that follow, since both wait alike. If one lets the other go ahead, its peak fits into the
-// other's valley. Of what clients share only the device is looked at. Source: Lim et al., Zico,
-// USENIX ATC 2021, which delays iterations for that.
-Duration Planner::State::UntilPeaks(const Arena& arena) const {
+// other's valley. Source: Lim et al., Zico, USENIX ATC 2021, which delays iterations for that.
+Duration Planner::State::UntilPeaks(const Arena& arena, Binding binding) const {
   const auto& own = arena.cycle.last();
   if (!own) return Duration{0};
   const size_t device = ToInt(arena.device);
-  const Bytes limit = devices_[device].limit;
+  const TenantId tenant = clients_.at(arena.client)->tenant;
+  const Bytes limit =
+      binding == Binding::kTenant ? tenants_.at(tenant).budgets.device : devices_[device].limit;
   Bytes tops = own->top;
   Bytes alone = Minus(own->top, limit);  // what is copied in any case
   Bytes swings;
@@ -79,6 +80,7 @@ Duration Planner::State::UntilPeaks(const Arena& arena) const {
   for (const auto& [id, client] : clients_) {
     const Arena* other = client->arenas[device].get();
     if (other == nullptr || other == &arena || other->waits_for_peak) continue;
+    if (binding == Binding::kTenant && client->tenant != tenant) continue;
     const Duration others = other->cycle.UntilTop(OwnTime(*client));
     if (others == Duration{0}) continue;
     const UsageCycle::Peak& peak = *other->cycle.last();
@@ -106,7 +108,11 @@ bool Planner::State::MayWaitForPeak(const Arena& arena, const Request& request) 
 }
 
 bool Planner::State::WaitsForPeak(Arena& arena, const Request& request) {
-  const Duration until = MayWaitForPeak(arena, request) ? UntilPeaks(arena) : Duration{0};
+  Duration until{};
+  if (MayWaitForPeak(arena, request)) {
+    for (const Binding binding : {Binding::kTenant, Binding::kDevice})
+      until = std::max(until, UntilPeaks(arena, binding));
+  }
   const bool waited = std::exchange(arena.waits_for_peak, until > Duration{0});
   if (!arena.waits_for_peak) return false;
   if (!waited) arena.peak_until = now_ + kPeakOverdue * until;

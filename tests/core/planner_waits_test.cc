@@ -121,6 +121,12 @@ TEST_F(PlannerPeaksTest, OfTwoInStepOneWaitsUntilTheOtherIsPastItsPeak) {
   EXPECT_EQ(s_->stats().out, out_);
 }
 
+TEST_F(PlannerPeaksTest, TwoMayShareATenantsBudget) {
+  Attach(MiB(330));
+  s_->world().SetTenant(Script::kTenant, {.device = MiB(256), .host = GiB(1)});
+  EXPECT_EQ(BeginBeside(3), State::kWaiting);
+}
+
 TEST_F(PlannerPeaksTest, TheOtherMayHaveTheRoomMeanwhile) {
   Attach(MiB(256), /*second_trims=*/false);
   ASSERT_EQ(BeginBeside(3), State::kWaiting);
