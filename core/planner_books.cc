@@ -514,6 +514,7 @@ void Planner::State::CheckInvariants() const {
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
                   sums.listed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
+      RAVEN_CHECK(!arena->waits_for_peak || !arena->waiting.empty());
       waiting += arena->waiting.size();
       held[ToInt(arena->device)] += arena->charged;
       growing[ToInt(arena->device)] += arena->growing ? 1 : 0;
