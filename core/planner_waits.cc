@@ -84,6 +84,7 @@ Duration Planner::State::UntilPeaks(const Arena& arena, Binding binding) const {
     const Duration others = other->cycle.UntilTop(OwnTime(*client));
     if (others == Duration{0}) continue;
     const UsageCycle::Peak& peak = *other->cycle.last();
+    if (other->live <= peak.bottom) continue;  // it has come down already
     tops += peak.top;
     alone += Minus(peak.top, limit);
     swings += peak.swing();
@@ -115,7 +116,9 @@ bool Planner::State::WaitsForPeak(Arena& arena, const Request& request) {
   }
   const bool waited = std::exchange(arena.waits_for_peak, until > Duration{0});
   if (!arena.waits_for_peak) return false;
-  if (!waited) arena.peak_until = now_ + kPeakOverdue * until;
+  // Half of its patience is for what comes then.
+  if (!waited)
+    arena.peak_until = now_ + std::min(kPeakOverdue * until, (request.deadline - now_) / 2);
   WakeAt(arena, now_ + kLookAgain);
   return true;
 }

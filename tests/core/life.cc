@@ -67,6 +67,10 @@ void Describe(const Instruction& instruction, World::Options* options) {
       planner.in_flight = Size(with[0], kUnit);
       planner.in_flight_copies = static_cast<uint32_t>(Number(with[1]));
       break;
+    case Op::kLink:
+      planner.link.up_bytes_per_second = planner.link.down_bytes_per_second =
+          static_cast<double>(Number(with[0]));
+      break;
     case Op::kHabits:
       planner.prefetch = with[0] != 0;
       planner.preclean = with[1] != 0;

@@ -23,6 +23,7 @@ enum class Op : uint8_t {
   kDevice,    // capacity, arena; one for each device, one of each size when there is none
   kHost,      // capacity, step, ahead
   kInFlight,  // bytes, copies
+  kLink,      // bytes per second, as the planner reckons
   kHabits,    // prefetch, preclean, learn, policy
   kLanes,     // entries of each log lane
 

@@ -12,6 +12,7 @@ constexpr int64_t kUnit = static_cast<int64_t>(kExtentAlignment.count());
 constexpr int64_t kSecond = 1'000'000;
 constexpr int64_t kAll = 1000;       // log entries or requests
 constexpr int64_t kRoomy = 1 << 20;  // bytes
+constexpr int64_t kLinkSpeed = 100'000'000;
 
 struct Operand {
   enum class Kind : uint8_t { kNumber, kClient, kTensor, kFixed } kind = Kind::kNumber;
@@ -36,6 +37,7 @@ const Form& FormOf(Op op) {
       {Op::kDevice, "kDevice", {Plainest(64 * kUnit), Plainest(128 * kUnit)}},
       {Op::kHost, "kHost", {Plainest(kRoomy), Plainest(16 * kUnit), Plainest(0)}},
       {Op::kInFlight, "kInFlight", {Plainest(kRoomy / 4), Plainest(64)}},
+      {Op::kLink, "kLink", {Plainest(kLinkSpeed)}},
       {Op::kHabits, "kHabits", {Plainest(0), Plainest(0), Plainest(0), Plainest(0)}},
       {Op::kLanes, "kLanes", {Plainest(1024)}},
       {Op::kTenant, "kTenant", {kFixed, Plainest(kRoomy), Plainest(kRoomy)}},

@@ -16,6 +16,7 @@
 #include <new>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,9 @@ class Author {
         {Op::kHost, {host, ToOperand(kUnit * 16), ToOperand(kUnit * (16 * Below(3)))}});
     const int64_t in_flight = ToOperand(kUnit * (4 + Below(60)));
     prologue_.push_back({Op::kInFlight, {in_flight, 1 + Below(8)}});
+    // Where copying takes long, clients wait for one another instead.
+    constexpr int64_t kSpeeds[] = {100'000'000, 1'000'000, 10'000};
+    prologue_.push_back({Op::kLink, {kSpeeds[Below(3)]}});
     const int64_t prefetch = Below(4) != 0 ? 1 : 0;
     const int64_t preclean = Below(4) != 0 ? 1 : 0;
     const int64_t learn = Below(4) != 0 ? 1 : 0;
@@ -88,6 +92,7 @@ class Author {
     copy_percent_ = 20 + Below(60);
     requests_each_ = 1 + Below(10);
     tensors_each_ = 4 + Below(22);
+    cycles_ = Chance(50);
     tenants_ = 1 + Below(2);
     for (uint32_t id = 1; id <= tenants_; ++id) prologue_.push_back(Tenant(id));
     const uint32_t clients = 1 + Below(3);
@@ -223,7 +228,12 @@ class Author {
     // Clients do not ask for more and more without an answer.
     const size_t waiting = life_->world().Handles(*client).size() - answered.size();
     const bool asks = waiting < requests_each_;
-    if (asks && answered.size() < tensors_each_ && Chance(25)) {
+    const bool falls = Falls(*client, answered.size());
+    if (falls && Chance(50)) {
+      const auto handle = OneOf(answered);
+      return handle ? Free(*handle) : std::nullopt;
+    }
+    if (!falls && asks && answered.size() < tensors_each_ && Chance(25)) {
       const int64_t size = RandomSize();
       const int64_t device = RandomDevice();
       const int64_t timeout = RandomTimeout();
@@ -235,6 +245,25 @@ class Author {
     if (!handle) return std::nullopt;
     const bool in_use = life_->world().StateOf(*handle) == LeaseState::kInUse;
     return in_use || asks ? Use(*handle) : std::nullopt;
+  }
+
+  // In some lives clients rise and fall, as training does: they make tensors until they have many,
+  // and free them until none is left.
+  bool Falls(ClientId client, size_t tensors) {
+    if (!cycles_) return false;
+    if (tensors >= tensors_each_) falling_.insert(client);
+    if (tensors == 0) falling_.erase(client);
+    return falling_.contains(client);
+  }
+  std::optional<Instruction> Free(Handle handle) {
+    switch (life_->world().StateOf(handle)) {
+      case LeaseState::kInUse:
+      case LeaseState::kIdle:
+      case LeaseState::kLeaving:
+      case LeaseState::kAway:
+      case LeaseState::kLost: return Instruction{Op::kFree, {life_->LabelOf(handle)}};
+      default: return std::nullopt;
+    }
   }
 
   std::optional<Instruction> Use(Handle handle) {
@@ -272,6 +301,8 @@ class Author {
   uint32_t copy_percent_ = 0;  // of the machine's steps
   uint32_t requests_each_ = 1;
   uint32_t tensors_each_ = 1;
+  bool cycles_ = false;
+  std::set<ClientId> falling_;
   bool roomy_ = true;
   bool lazy_ = false;
   int64_t clients_ = 0;  // labels given

@@ -69,8 +69,11 @@ class PlannerPeaksTest : public ::testing::Test {
   static constexpr int kTensors = 16;
 
   void Attach(Bytes capacity, bool second_trims = true) {
-    s_.emplace(Script::Setting{
-        .capacity = capacity, .slab = MiB(8), .host = GiB(1), .host_budget = GiB(1)});
+    s_.emplace(Script::Setting{.capacity = capacity,
+                               .slab = MiB(8),
+                               .host = GiB(1),
+                               .host_budget = GiB(1),
+                               .link = link_});
     first_ = s_->me();
     second_ = s_->world().Attach(Script::kTenant, {.device = capacity, .host = GiB(1)});
     for (const std::string iteration : {"a", "b"}) {
@@ -84,13 +87,13 @@ class PlannerPeaksTest : public ::testing::Test {
   }
   void Rise(ClientId client, const std::string& iteration, int from, int to) {
     s_->As(client);
-    for (int i = from; i < to; ++i) s_->Make(Name(client, iteration, i), MiB(10)).Pass(kStep);
+    for (int i = from; i < to; ++i) s_->Make(Name(client, iteration, i), MiB(10)).Pass(step_);
   }
   void Fall(ClientId client, const std::string& iteration) {
     s_->As(client);
     for (int i = kTensors - 1; i >= 0; --i) {
       const std::string name = Name(client, iteration, i);
-      s_->Get(name).Use(name).Free(name).Pass(kStep);
+      s_->Get(name).Use(name).Free(name).Pass(step_);
     }
   }
   // The second client's first create, with so much of the first one's iteration done.
@@ -103,7 +106,8 @@ class PlannerPeaksTest : public ::testing::Test {
     return (client == first_ ? "A" : "B") + iteration + std::to_string(i);
   }
 
-  static constexpr microseconds kStep{10};
+  Duration step_ = microseconds(10);
+  double link_ = 50e9;
   std::optional<Script> s_;
   ClientId first_{};
   ClientId second_{};
@@ -164,6 +168,26 @@ TEST_F(PlannerPeaksTest, OneThatWaitsItselfIsNotWaitedForLong) {
   EXPECT_EQ(s_->StateOf("large"), State::kWaiting);
   EXPECT_EQ(s_->StateOf("begin"), State::kWaiting);
   s_->Pass(milliseconds(1));
+  EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, HalfOfARequestsPatienceIsLeft) {
+  step_ = milliseconds(20);
+  link_ = 1e6;
+  Attach(MiB(256));
+  ASSERT_EQ(BeginBeside(3), State::kWaiting);
+  s_->As(first_).Create("large", MiB(250)).Pass(milliseconds(450));
+  EXPECT_EQ(s_->StateOf("begin"), State::kWaiting);
+  s_->Pass(milliseconds(100));
+  EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
+}
+
+TEST_F(PlannerPeaksTest, OneThatHasComeDownAgainIsNotWaitedFor) {
+  Attach(MiB(256));
+  Rise(first_, "c", 0, 1);
+  const std::string name = Name(first_, "c", 0);
+  s_->Get(name).Use(name).Free(name);
+  s_->As(second_).Create("begin", MiB(10));
   EXPECT_EQ(s_->StateOf("begin"), State::kInUse);
 }
 
