@@ -100,8 +100,8 @@ Duration Planner::State::UntilPeaks(const Arena& arena, Binding binding) const {
 }
 
 bool Planner::State::MayWaitForPeak(const Arena& arena, const Request& request) const {
-  if (!options_.learn || clients_.size() < 2 || request.is_fetch() || request.fail_fast)
-    return false;
+  if (!options_.learn || options_.policy != Policy::kValue || clients_.size() < 2) return false;
+  if (request.is_fetch() || request.fail_fast) return false;
   // Nothing else of its client's waits behind it.
   if (arena.waiting.size() > 1) return false;
   const bool overdue = arena.peak_until > Tick{} && now_ >= arena.peak_until;
