@@ -35,15 +35,22 @@ Planner::State::Binding Planner::State::BindingFor(const Arena& arena, Bytes mis
   return held + missing > tenant.budgets.device ? Binding::kTenant : Binding::kDevice;
 }
 
-std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding) const {
-  std::vector<Arena*> givers;
-  const size_t device = ToInt(arena.device);
+std::vector<Arena*> Planner::State::SharersWith(const Arena& arena, Binding binding) const {
+  std::vector<Arena*> sharers;
+  if (binding == Binding::kClient) return sharers;
   const TenantId tenant = clients_.at(arena.client)->tenant;
   for (const auto& [id, client] : clients_) {
-    Arena* other = client->arenas[device].get();
-    if (other == nullptr || other == &arena || binding == Binding::kClient) continue;
+    Arena* other = client->arenas[ToInt(arena.device)].get();
+    if (other == nullptr || other == &arena) continue;
     // A full tenant can only be helped by its own; a full device by anybody.
-    if (binding == Binding::kTenant && client->tenant != tenant) continue;
+    if (binding == Binding::kDevice || client->tenant == tenant) sharers.push_back(other);
+  }
+  return sharers;
+}
+
+std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding) const {
+  std::vector<Arena*> givers;
+  for (Arena* other : SharersWith(arena, binding)) {
     if (!other->waiting.empty() && !other->waits_for_peak) {
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
       if (arena.waiting.empty() || other->waiting.front() < arena.waiting.front()) continue;

@@ -259,7 +259,8 @@ class Planner::State {
   // Somebody fills the device and has just had to evict, and this client does not: what lies empty
   // here goes back before he asks, since a slab takes as long to go as to come.
   bool OthersWantSlabs(const Arena& arena) const;
-  // The other arenas whose slabs would help.
+  // The other arenas that the same limit binds; those of them whose slabs would help.
+  std::vector<Arena*> SharersWith(const Arena& arena, Binding binding) const;
   std::vector<Arena*> GiversTo(const Arena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
   // back, and come again where the request needs them. Not if that does more harm than `at_most`.

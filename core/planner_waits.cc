@@ -50,6 +50,8 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   const auto lack = LackFor(arena, need);
   if (!lack || lack->binding == Binding::kClient) return false;
   const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
+  // No run counts for more: mostly that spares the search for one.
+  if (wait > kPatience * Seconds(BothCopies(need))) return false;
   const double patience = waits ? arena.patience : kPatience * SecondsToEvict(arena, need);
   if (wait > patience) return false;
   if (!waits) {
@@ -68,20 +70,17 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
 Duration Planner::State::UntilPeaks(const Arena& arena, Binding binding) const {
   const auto& own = arena.cycle.last();
   if (!own) return Duration{0};
-  const size_t device = ToInt(arena.device);
-  const TenantId tenant = clients_.at(arena.client)->tenant;
-  const Bytes limit =
-      binding == Binding::kTenant ? tenants_.at(tenant).budgets.device : devices_[device].limit;
+  const Bytes limit = binding == Binding::kTenant
+                          ? tenants_.at(clients_.at(arena.client)->tenant).budgets.device
+                          : devices_[ToInt(arena.device)].limit;
   Bytes tops = own->top;
   Bytes alone = Minus(own->top, limit);  // what is copied in any case
   Bytes swings;
   Duration until{};
   bool far = false;
-  for (const auto& [id, client] : clients_) {
-    const Arena* other = client->arenas[device].get();
-    if (other == nullptr || other == &arena || other->waits_for_peak) continue;
-    if (binding == Binding::kTenant && client->tenant != tenant) continue;
-    const Duration others = other->cycle.UntilTop(OwnTime(*client));
+  for (const Arena* other : SharersWith(arena, binding)) {
+    if (other->waits_for_peak) continue;
+    const Duration others = other->cycle.UntilTop(OwnTime(*other));
     if (others == Duration{0}) continue;
     const UsageCycle::Peak& peak = *other->cycle.last();
     if (other->live <= peak.bottom) continue;  // it has come down already

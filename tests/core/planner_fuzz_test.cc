@@ -231,7 +231,8 @@ class Author {
     const bool falls = Falls(*client, answered.size());
     if (falls && Chance(50)) {
       const auto handle = OneOf(answered);
-      return handle ? Free(*handle) : std::nullopt;
+      if (!handle) return std::nullopt;
+      return Instruction{Op::kFree, {life_->LabelOf(*handle)}};
     }
     if (!falls && asks && answered.size() < tensors_each_ && Chance(25)) {
       const int64_t size = RandomSize();
@@ -254,16 +255,6 @@ class Author {
     if (tensors >= tensors_each_) falling_.insert(client);
     if (tensors == 0) falling_.erase(client);
     return falling_.contains(client);
-  }
-  std::optional<Instruction> Free(Handle handle) {
-    switch (life_->world().StateOf(handle)) {
-      case LeaseState::kInUse:
-      case LeaseState::kIdle:
-      case LeaseState::kLeaving:
-      case LeaseState::kAway:
-      case LeaseState::kLost: return Instruction{Op::kFree, {life_->LabelOf(handle)}};
-      default: return std::nullopt;
-    }
   }
 
   std::optional<Instruction> Use(Handle handle) {
