@@ -295,7 +295,8 @@ bool Planner::State::OthersWantSlabs(const Arena& arena) const {
 }
 
 // An arena that lies in several pieces and is empty again becomes one: what lies apart from the
-// largest goes, and comes again behind it. Else what fills it would leave room in every piece.
+// largest that has room behind it goes, and comes again there. Else what fills the arena would
+// leave room in every piece.
 void Planner::State::JoinSlabs(Arena& arena) {
   if (!IsEmptyAgain(arena) || !arena.waiting.empty() || arena.adding > Bytes{0}) return;
   if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
@@ -305,18 +306,21 @@ void Planner::State::JoinSlabs(Arena& arena) {
   std::vector<Range> pieces = arena.pieces;
   std::sort(pieces.begin(), pieces.end());
   Range island;
-  Range largest;
-  for (const Range& piece : pieces) {
-    if (island.first + island.second != piece.first) island = {piece.first, Bytes{0}};
-    island.second += piece.second;
-    if (island.second > largest.second) largest = island;
+  Range base;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Bytes begin = pieces[i].first;
+    if (island.first + island.second != begin) island = {begin, Bytes{0}};
+    island.second += pieces[i].second;
+    const Bytes end = island.first + island.second;
+    if (i + 1 < pieces.size() && pieces[i + 1].first == end) continue;
+    const auto room = arena.map.AbsentFrom(end);
+    const bool fits = room && room->first == end && room->second >= arena.map.held() - island.second;
+    if (fits && island.second > base.second) base = island;
   }
-  const Bytes end = largest.first + largest.second;
-  const auto room = arena.map.AbsentFrom(end);
-  if (!room || room->first != end || room->second < arena.map.held() - largest.second) return;
-  arena.joining = {end, Bytes{0}};
+  if (base.second == Bytes{0}) return;
+  arena.joining = {base.first + base.second, Bytes{0}};
   for (const Range& piece : pieces) {
-    if (!Overlap(piece, largest) && GiveBack(arena, piece)) arena.joining.second += piece.second;
+    if (!Overlap(piece, base) && GiveBack(arena, piece)) arena.joining.second += piece.second;
   }
 }
 

@@ -231,5 +231,20 @@ TEST(PlannerSlabsTest, AnArenaInPiecesIsJoinedWhenItIsEmptyAgain) {
   EXPECT_EQ(s.StateOf("F"), State::kInUse);
 }
 
+// Not behind the largest piece, if another lies there.
+TEST(PlannerSlabsTest, AnArenaIsJoinedWhereThereIsRoom) {
+  Script s({.capacity = KiB(32), .slab = KiB(4)});
+  s.Create("A", KiB(4)).Create("B", KiB(4)).Create("C", KiB(4)).Create("D", KiB(4));
+  s.Make("E", KiB(4)).Create("F", KiB(4)).Make("G", KiB(4)).Create("H", KiB(4));
+  s.Free("E").Free("G");
+  s.Create("I", KiB(8));  // 16 KiB, a gap, 4 KiB, a gap, and 12 KiB
+  ASSERT_EQ(s.StateOf("I"), State::kInUse);
+  for (const char* name : {"A", "B", "C", "D", "F", "H"}) s.Free(name);
+  s.Free("I").SlabsCome(false);
+  EXPECT_EQ(s.Held(), KiB(32));
+  s.Create("J", KiB(32));
+  EXPECT_EQ(s.StateOf("J"), State::kInUse);
+}
+
 }  // namespace
 }  // namespace ravenstore::core
