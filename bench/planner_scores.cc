@@ -284,10 +284,16 @@ class Scores {
     replay("another period", [](const Trace& run, uint64_t) {
       return sim::WithPeriodChanged(run, kIterations / 2, 0.75);
     });
-    const Runs dropped = Disturbed(runs, [](const Trace& run, uint64_t seed) {
-      return sim::WithHints(run, Hints::kTime, kHintsKept, seed);
-    });
-    add(runs, dropped, "30% of the hints dropped");
+    const auto drop = [&](Hints hints, const char* how) {
+      add(runs,
+          Disturbed(runs,
+                    [&](const Trace& run, uint64_t seed) {
+                      return sim::WithHints(run, hints, kHintsKept, seed);
+                    }),
+          how);
+    };
+    drop(Hints::kTime, "30% of the times dropped");
+    drop(Hints::kOrder, "30% of the order dropped");
   }
 
   const bool table_;

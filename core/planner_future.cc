@@ -22,7 +22,9 @@ void Planner::State::Predict(Client& client, Tensor& tensor) {
   const Forecast::Told told = client.forecast.Put(&tensor.logical);
   if (tensor.never) return;
   if (tensor.use_kind != UseKind::kUnknown) {  // a hint knows better
-    client.tells_times = tensor.use_kind == UseKind::kAt;
+    const bool learned = told.source == Forecast::Source::kLearned && !told.freed;
+    client.hints.Add(tensor.use_kind, tensor.use_key,
+                     learned ? std::optional(told.position) : std::nullopt);
     return;
   }
   if (told.source == Forecast::Source::kLearned) {
@@ -46,16 +48,11 @@ void Planner::State::Predict(Client& client, Tensor& tensor) {
 }
 
 void Planner::State::Foretell(const Client& client, Tensor& tensor, int64_t position) {
-  if (!client.tells_times) {
-    tensor.use_kind = UseKind::kLearned;
-    tensor.use_key = position;
-    return;
-  }
-  // Beside hints by time the same, so that they can be compared.
-  tensor.predicted = true;
-  tensor.use_kind = UseKind::kAt;
-  tensor.use_key = OwnTime(client).time_since_epoch().count() +
-                   static_cast<int64_t>(client.forecast.SecondsUntil(position) * 1e9);
+  // Beside hints the same as they are, so that they can be compared.
+  const auto key = client.hints.KeyAt(position, client.forecast, OwnTime(client));
+  tensor.predicted = key.has_value();
+  tensor.use_kind = key ? client.hints.kind() : UseKind::kLearned;
+  tensor.use_key = key.value_or(position);
 }
 
 void Planner::State::CorrelateWhatWasMade(Client& client) {
@@ -156,7 +153,10 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
       if (tensor.predicted) ExplainPrediction(client, tensor, &why);
       why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - own_time);
       break;
-    case UseKind::kOrder: why.future = Future::kHintedOrder; break;
+    case UseKind::kOrder:
+      why.future = Future::kHintedOrder;
+      if (tensor.predicted) ExplainPrediction(client, tensor, &why);
+      break;
     case UseKind::kLearned:
       if (Forecast::IsAssumed(tensor.use_key)) return why.future = Future::kLastInFirstOut, why;
       ExplainPrediction(client, tensor, &why);

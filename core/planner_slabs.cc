@@ -314,7 +314,8 @@ void Planner::State::JoinSlabs(Arena& arena) {
     const Bytes end = island.first + island.second;
     if (i + 1 < pieces.size() && pieces[i + 1].first == end) continue;
     const auto room = arena.map.AbsentFrom(end);
-    const bool fits = room && room->first == end && room->second >= arena.map.held() - island.second;
+    const bool fits =
+        room && room->first == end && room->second >= arena.map.held() - island.second;
     if (fits && island.second > base.second) base = island;
   }
   if (base.second == Bytes{0}) return;

@@ -23,6 +23,7 @@
 #include "core/correlation.h"
 #include "core/events.h"
 #include "core/extents.h"
+#include "core/hint_scale.h"
 #include "core/planner.h"
 #include "core/prefetch_window.h"
 
@@ -62,7 +63,7 @@ class Planner::State {
     // Until when what was learned of a tensor is believed; some no longer hold.
     using Doubt = std::pair<int64_t, TensorId>;
     std::priority_queue<Doubt, std::vector<Doubt>, std::greater<>> doubts;
-    bool tells_times = false;                    // the last hint was a time
+    HintScale hints;
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
     std::vector<uint32_t> slots;                 // the rows of its tensors; kNoRow: free
     // Requests that wait, and promised copies that have not arrived.
@@ -385,8 +386,8 @@ class Planner::State {
   static bool CanDrop(const Tensor& tensor) { return !tensor.needs_copy() || tensor.recompute > 0; }
   // The client itself said when it is needed.
   static bool IsHinted(const Tensor& tensor) {
-    return tensor.use_kind == UseKind::kOrder ||
-           (tensor.use_kind == UseKind::kAt && !tensor.predicted);
+    const bool by_hint = tensor.use_kind == UseKind::kAt || tensor.use_kind == UseKind::kOrder;
+    return by_hint && !tensor.predicted;
   }
   void BeginPrefetch(Tensor& tensor);
   // The client uses it, or it goes unused. Nothing if it was not prefetched.

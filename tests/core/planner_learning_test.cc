@@ -87,5 +87,26 @@ TEST_F(PlannerLearningTest, WhatWasLearnedFromEarlierIterationsIsSaidWithItsConf
   EXPECT_GT(why.confidence, 0.85);
 }
 
+TEST_F(PlannerLearningTest, WhatIsLeftOutOfAnOrderIsForetoldAndSaidToBe) {
+  int64_t order = 0;
+  const auto round = [&] {
+    for (const std::string& name : names_) {
+      script_.Get(name).AllCopiesDone();
+      order += 10;
+      const NextUse next_use = name == "d" ? NextUse{} : Order(order + 80);
+      script_.PutUnchanged(name, next_use).AllCopiesDone();
+      script_.Pass(std::chrono::microseconds(100));
+    }
+    script_.world().Step(script_.me());
+    script_.Poll();
+  };
+  for (int i = 0; i < 4; ++i) round();
+  EXPECT_EQ(Explain("d").future, Future::kLearned);
+  EXPECT_EQ(Explain("e").future, Future::kHintedOrder);
+  const uint64_t misses = script_.stats().misses;
+  for (int i = 0; i < 3; ++i) round();
+  EXPECT_EQ(script_.stats().misses, misses);
+}
+
 }  // namespace
 }  // namespace ravenstore::core
