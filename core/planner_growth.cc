@@ -23,6 +23,8 @@ constexpr uint64_t kSmallShare = 4;  // a fourth
 constexpr Duration kSlabsComeFor = std::chrono::milliseconds(10);
 // Others had no empty slab: when to look again.
 constexpr Duration kTakeRetry = std::chrono::microseconds(200);
+// Room for the cycle's largest create is made when it is so many slabs away.
+constexpr uint64_t kSlabsBeforeLargest = 3;
 // Ranges without memory that are looked at in one search.
 constexpr int kRangesTried = 64;
 // Blocks at an end of the arena that are looked at for a tensor.
@@ -124,6 +126,7 @@ void Planner::State::GrowAhead(Arena& arena) {
   if (arena.joining.second > Bytes{0} && AddJoined(arena)) return;
   if (!arena.growing) return;
   if (arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
+  if (clients_.size() > 1 && GrowForLargest(arena)) return;
   const Bytes slab = SlabSize(arena);
   if (arena.map.LargestHole() >= slab) return;
   const Bytes left = RoundDown(SlabBudgetLeft(arena), options_.granularity);
@@ -132,6 +135,22 @@ void Planner::State::GrowAhead(Arena& arena) {
   if (alone && left > Bytes{0} && left < last) return AddLastSlab(arena, left);
   if (left < slab) return TakeAhead(arena, slab);
   AddSlabBehind(arena, slab);
+}
+
+// A tensor larger than a slab, as the logits of a language model are, comes at the same place in
+// every iteration; a client that gives slabs back to others in between would wait for its room.
+bool Planner::State::GrowForLargest(Arena& arena) {
+  const auto& last = arena.cycle.last();
+  const Bytes slab = SlabSize(arena);
+  if (!last || last->largest <= std::max(slab, arena.map.LargestHole())) return false;
+  const Bytes near = last->largest_at + slab;  // it may come a little later than it did
+  if (arena.live > near || near > arena.live + slab * (kSlabsBeforeLargest + 1)) return false;
+  const auto place = PlaceForSlab(arena, last->largest);
+  if (!place) return false;
+  const Bytes size = std::max(slab, std::min(place->missing, LargestSlab(arena)));
+  if (SlabBudgetLeft(arena) < size || place->room < size) return false;
+  AddSlabAt(arena, place->offset, size);
+  return true;
 }
 
 bool Planner::State::AddJoined(Arena& arena) {

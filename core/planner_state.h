@@ -226,6 +226,7 @@ class Planner::State {
   // No slab is larger, or a tensor in use would keep too much from the others.
   Bytes LargestSlab(const Arena& arena) const;
   void GrowAhead(Arena& arena);
+  bool GrowForLargest(Arena& arena);
   // Of what lay apart and was given back, a slab that comes again.
   bool AddJoined(Arena& arena);
   // The last that the arena's budget allows.

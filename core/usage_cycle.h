@@ -1,5 +1,5 @@
 // How what a client holds rises and falls, in cycles such as training's iterations: when it is at
-// its top, and how high that is.
+// its top, how high that is, and where its largest create comes.
 //
 // Time is the client's own, which stands while it waits for the store. A cycle begins with the
 // first create near the bottom after half the way up.
@@ -31,6 +31,10 @@ class UsageCycle {
       now_ = {.bottom = before, .top = before};
       begun_ = own_time;
     }
+    if (after - before > now_.largest) {
+      now_.largest = after - before;
+      now_.largest_at = before;
+    }
     if (after > now_.top) {
       now_.top = after;
       now_.rise = own_time - *begun_;
@@ -40,7 +44,9 @@ class UsageCycle {
   struct Peak {
     Bytes bottom{};
     Bytes top{};
-    Duration rise{};  // from the cycle's beginning to its top
+    Duration rise{};     // from the cycle's beginning to its top
+    Bytes largest{};     // create,
+    Bytes largest_at{};  // with so much alive before it
 
     Bytes swing() const { return top - bottom; }
     // No more than half of it has come.

@@ -51,6 +51,27 @@ TEST(PlannerGrowthTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
   EXPECT_EQ(s.Held(), KiB(40));
 }
 
+// Where clients share the device, slabs go in between: a large tensor waited for its own each time.
+TEST(PlannerGrowthTest, TheCyclesLargestTensorHasItsRoomAheadOfNeed) {
+  Script s({.capacity = KiB(256), .slab = KiB(4)});
+  const ClientId mine = s.me();
+  s.As(s.world().Attach(Script::kTenant, {.device = KiB(64), .host = KiB(64)})).Make("B", KiB(4));
+  s.As(mine);
+  const auto rise = [&s] {
+    for (int i = 0; i < 10; ++i) s.Create("T" + std::to_string(i), KiB(4));
+  };
+  rise();
+  EXPECT_LT(s.Held(), KiB(60));  // nobody knows yet
+  s.Create("L", KiB(24)).Free("L");
+  for (int i = 0; i < 10; ++i) s.Free("T" + std::to_string(i));
+  s.DeviceCapacity(KiB(4)).AllCopiesDone().DeviceCapacity(KiB(256));
+  ASSERT_LT(s.Held(), KiB(8));
+  rise();
+  EXPECT_GE(s.Held(), KiB(64));
+  s.SlabsCome(false).Create("L", KiB(24));
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+}
+
 TEST(PlannerGrowthTest, AFasterLinkWantsLargerSlabs) {
   EXPECT_EQ(SlabFor({.up_bytes_per_second = 50e9}), MiB(24));
   EXPECT_EQ(SlabFor({.up_bytes_per_second = 450e9}), MiB(216));

@@ -82,5 +82,19 @@ TEST_F(UsageCycleTest, WhoHoldsAlwaysAsMuchHasNone) {
   EXPECT_FALSE(cycle_.last());
 }
 
+TEST_F(UsageCycleTest, TheLargestCreateIsKnownByItsSizeAndPlace) {
+  for (int cycle = 0; cycle < 2; ++cycle) {
+    RiseTo(50);
+    lived_.Add(Bytes(90));
+    cycle_.Created(Bytes(50), Bytes(90), lived_, now_);
+    live_ = 90;
+    RiseTo(120);
+    FallTo(0);
+  }
+  ASSERT_TRUE(cycle_.last());
+  EXPECT_EQ(cycle_.last()->largest, Bytes(40));
+  EXPECT_EQ(cycle_.last()->largest_at, Bytes(50));
+}
+
 }  // namespace
 }  // namespace ravenstore::core
