@@ -218,7 +218,7 @@ void Planner::State::On(const FetchRequested& event) {
   Arena* arena = ArenaOf(tensor->client, event.device);
   RAVEN_CHECK(arena != nullptr);
   TakeBack(*arena);
-  if (tensor->use_kind == UseKind::kOrder && !tensor->predicted) arena->index.SetOrderCursor(tensor->use_key);
+  if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
   const bool here = tensor->device == event.device;
   if (tensor->residency == Residency::kLost) {
@@ -287,7 +287,7 @@ void Planner::State::On(const PutSeen& event) {
   SetNextUse(*tensor, event.next_use);
   if (options_.learn && options_.policy == Policy::kValue)
     Predict(*FindClient(tensor->client), *tensor);
-  if (tensor->use_kind == UseKind::kOrder && !tensor->predicted) arena->index.LowerOrderCursor(tensor->use_key);
+  if (IsOrdered(*tensor)) arena->index.LowerOrderCursor(tensor->use_key);
 }
 
 void Planner::State::On(const Quiet& event) {
@@ -313,7 +313,7 @@ void Planner::State::On(const GetSeen& event) {
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   Arena* arena = ArenaOf(*tensor);
   TakeBack(*arena);
-  if (tensor->use_kind == UseKind::kOrder && !tensor->predicted) arena->index.SetOrderCursor(tensor->use_key);
+  if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   tensor->quiet = false;
   EndPrefetch(*tensor, /*used=*/true);

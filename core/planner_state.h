@@ -385,10 +385,12 @@ class Planner::State {
 
   // Without a copy: it is not needed, is on the host as it is, or is made anew more cheaply.
   static bool CanDrop(const Tensor& tensor) { return !tensor.needs_copy() || tensor.recompute > 0; }
-  // The client itself said when it is needed.
+  // The client itself said when it is needed, or in which order.
   static bool IsHinted(const Tensor& tensor) {
-    const bool by_hint = tensor.use_kind == UseKind::kAt || tensor.use_kind == UseKind::kOrder;
-    return by_hint && !tensor.predicted;
+    return (tensor.use_kind == UseKind::kAt && !tensor.predicted) || IsOrdered(tensor);
+  }
+  static bool IsOrdered(const Tensor& tensor) {
+    return tensor.use_kind == UseKind::kOrder && !tensor.predicted;
   }
   void BeginPrefetch(Tensor& tensor);
   // The client uses it, or it goes unused. Nothing if it was not prefetched.
