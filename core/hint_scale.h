@@ -8,6 +8,7 @@
 // Threads: one at a time. Cost: O(1).
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +22,8 @@ namespace ravenstore::core {
 
 class HintScale {
  public:
-  // A hint (kAt or kOrder), and the learned position of the same use, if there is one.
+  // A hint (kAt, in ns, or kOrder; of at most 2^61), and the learned position of the same use, if
+  // there is one.
   void Add(UseKind kind, int64_t key, std::optional<int64_t> position) {
     if (kind != kind_) *this = {};
     kind_ = kind;
@@ -45,11 +47,14 @@ class HintScale {
       return own_time.time_since_epoch().count() + until(position);
     }
     if (kind_ != UseKind::kOrder || positions_ == 0) return std::nullopt;
-    return key_ + std::llround(static_cast<double>(position - position_) * keys_ / positions_);
+    const double away = static_cast<double>(position - position_) * keys_ / positions_;
+    return key_ + std::llround(std::clamp(away, -kFarthest, kFarthest));
   }
 
  private:
   static constexpr double kKept = 0.05;  // of each new one in the averages
+  // Keys are a stranger's numbers: what is computed from them stays where sums are safe.
+  static constexpr double kFarthest = 0x1p60;
 
   UseKind kind_ = UseKind::kUnknown;
   bool known_ = false;  // what follows
