@@ -124,6 +124,11 @@ class Author {
     };
     // Some lives mix everything, in others all hints are of one kind, as a real client's are.
     const uint32_t kind = hints_ == 0 || Chance(10) ? Below(8) : hints_;
+    // A guest may say what it likes: the farthest that the wire carries, here and there.
+    if (kind >= 2 && kind != 4 && Chance(1)) {
+      if (kind < 4) return pair(NextUse::Kind::kAt, int64_t{1} << 51);
+      return pair(NextUse::Kind::kOrder, (Chance(50) ? 1 : -1) * (int64_t{1} << 55));
+    }
     switch (kind) {
       case 0:
       case 1: return pair(NextUse::Kind::kUnknown, 0);
