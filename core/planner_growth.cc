@@ -145,12 +145,7 @@ bool Planner::State::GrowForLargest(Arena& arena) {
   if (!last || last->largest <= std::max(slab, arena.map.LargestHole())) return false;
   const Bytes near = last->largest_at + slab;  // it may come a little later than it did
   if (arena.live > near || near > arena.live + slab * (kSlabsBeforeLargest + 1)) return false;
-  const auto place = PlaceForSlab(arena, last->largest);
-  if (!place) return false;
-  const Bytes size = std::max(slab, std::min(place->missing, LargestSlab(arena)));
-  if (SlabBudgetLeft(arena) < size || place->room < size) return false;
-  AddSlabAt(arena, place->offset, size);
-  return true;
+  return AddSlabFor(arena, last->largest);
 }
 
 bool Planner::State::AddJoined(Arena& arena) {
