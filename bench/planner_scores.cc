@@ -23,7 +23,7 @@ using sim::Trace;
 
 constexpr const char* kMachines[] = {"h200-pcie5", "a100-pcie4"};
 constexpr int kIterations = 6;
-// The first iteration that counts for what is learned.
+// The first iteration after the set-up that counts for what is learned: the third.
 constexpr size_t kLearnedFrom = 2;
 constexpr uint64_t kSeed = 7;
 constexpr double kHintsKept = 0.7;
@@ -241,8 +241,9 @@ class Scores {
     Take(&hinted_, RatioOf(by_time, 0, whole, sim::kHinted), where_ + ", times");
     Take(&hinted_, RatioOf(by_order, 0, whole, sim::kHinted), where_ + ", order");
     if (sim::IsPeriodic(name)) {
-      const sim::Reference late = sim::FindReference(runs, hardware, budget.bytes, kLearnedFrom);
-      Take(&learned_, RatioOf(learned, kLearnedFrom, late, sim::kLearned), where_);
+      const size_t from = kLearnedFrom + sim::SetUpIterations(runs.front());
+      const sim::Reference late = sim::FindReference(runs, hardware, budget.bytes, from);
+      Take(&learned_, RatioOf(learned, from, late, sim::kLearned), where_);
     }
     if (name == "zipf") {
       const double best = std::min(Seconds(lru.stall), Seconds(gdsf.stall));
@@ -265,12 +266,11 @@ class Scores {
   }
 
   void AddPerturbed(const Runs& runs, const sim::Hardware& hardware, const sim::Budget& budget) {
+    const size_t from = kLearnedFrom + sim::SetUpIterations(runs.front());
     const auto add = [&](const Runs& disturbed, const Runs& replayed, const char* how) {
-      const sim::Reference reference =
-          sim::FindReference(disturbed, hardware, budget.bytes, kLearnedFrom);
+      const sim::Reference reference = sim::FindReference(disturbed, hardware, budget.bytes, from);
       const Outcome outcome = Run(replayed, "value", hardware, budget.bytes);
-      Take(&perturbed_, RatioOf(outcome, kLearnedFrom, reference, sim::kPerturbed),
-           where_ + ", " + how);
+      Take(&perturbed_, RatioOf(outcome, from, reference, sim::kPerturbed), where_ + ", " + how);
     };
     const auto replay = [&](const char* how, const auto& disturb) {
       const Runs disturbed = Disturbed(runs, disturb);

@@ -51,6 +51,15 @@ std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware,
   return setup;
 }
 
+size_t SetUpIterations(const Trace& trace) {
+  size_t steps = 0;
+  for (const Op& op : trace.ops) {
+    if (op.kind == OpKind::kGet) return steps;
+    if (op.kind == OpKind::kStep) ++steps;
+  }
+  return 0;
+}
+
 Duration StallFrom(const Outcome& outcome, size_t from) {
   const auto& stalls = outcome.iteration_stall;
   if (from >= stalls.size()) return Duration{0};

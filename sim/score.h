@@ -49,6 +49,10 @@ inline constexpr Allowance kLearned = {1.20, 1.20};
 inline constexpr Allowance kPerturbed = {1.35, 1.35};
 double Ratio(core::Duration stall, const Reference& reference, const Allowance& allowed);
 
+// The iterations before the first get: what only makes tensors, as a set-up does, is no iteration
+// of what can be learned.
+size_t SetUpIterations(const Trace& trace);
+
 // The stall of the iterations from `from` on.
 core::Duration StallFrom(const Outcome& outcome, size_t from);
 

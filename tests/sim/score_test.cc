@@ -31,6 +31,13 @@ TEST(ScoreTest, StallsCountFromTheIterationOn) {
   EXPECT_EQ(StallFrom(outcome, 7), core::Duration{0});
 }
 
+TEST(ScoreTest, SetUpsAreNoIterations) {
+  const Hardware& hardware = *FindHardware("h200-pcie5");
+  EXPECT_EQ(SetUpIterations(Generate("cyclic-weights", hardware, 2)), 1u);
+  EXPECT_EQ(SetUpIterations(Generate("gpt2-small", hardware, 2)), 0u);
+  EXPECT_EQ(SetUpIterations({}), 0u);
+}
+
 TEST(ScoreTest, SeveralRunsAreJudgedByTheirMean) {
   Outcome one;
   one.time = milliseconds(10);
