@@ -16,6 +16,7 @@ namespace ravenstore::bench {
 namespace {
 
 using core::Duration;
+using core::Milliseconds;
 using core::Seconds;
 using sim::Hints;
 using sim::Outcome;
@@ -32,10 +33,6 @@ constexpr double kHintsKept = 0.7;
 constexpr const char* kTwoClients = "two-tenants";
 constexpr uint64_t kRuns = 8;
 constexpr double kDisturbedBy = 0.1;
-
-double Milliseconds(Duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
 
 using Runs = std::vector<Trace>;
 

@@ -57,6 +57,9 @@ inline constexpr Bytes kExtentAlignment{512};
 
 using Duration = std::chrono::nanoseconds;
 
+constexpr double Milliseconds(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
 constexpr double Seconds(Duration duration) {
   return std::chrono::duration<double>(duration).count();
 }

@@ -7,13 +7,10 @@
 
 namespace ravenstore::sim {
 
+using core::Milliseconds;
 using core::Seconds;
 
 namespace {
-
-double Milliseconds(core::Duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
-}
 
 __attribute__((format(printf, 1, 2))) std::string Format(const char* format, ...) {
   char text[512];

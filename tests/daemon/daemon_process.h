@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -81,8 +82,13 @@ class DaemonProcess {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-    RAVEN_CHECK(
-        ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ) == 0);
+    const int error =
+        ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ);
+    if (error != 0) {
+      std::fprintf(stderr, "cannot start %s: %s; RAVENSTORE_DAEMON=PATH names the daemon\n",
+                   words[0].c_str(), std::strerror(error));
+      std::exit(1);
+    }
     posix_spawn_file_actions_destroy(&actions);
   }
 

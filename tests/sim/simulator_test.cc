@@ -9,6 +9,9 @@
 #include "sim/score.h"
 
 namespace ravenstore::sim {
+
+using core::Milliseconds;
+
 namespace {
 
 Hardware Simple() {
@@ -18,10 +21,6 @@ Hardware Simple() {
   hardware.latency = core::Duration{0};
   hardware.per_copy = core::Duration{0};
   return hardware;
-}
-
-double Milliseconds(core::Duration duration) {
-  return std::chrono::duration<double, std::milli>(duration).count();
 }
 
 // A tensor of 8 MiB and one of 8 MiB that cannot be there at once: each get brings one and, where
