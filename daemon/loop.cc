@@ -290,16 +290,14 @@ bool Loop::PollSession(Session& session) {
     if (take == ipc::Take::kEmpty) break;
     busy = true;
     if (take == ipc::Take::kCorrupt) {
-      session.faulty = true;
-      ++bad_requests_;
-      spdlog::warn("client {}: its request ring is corrupt; no longer read", ToInt(session.id()));
-      outbox_.expel(session.id(), "the request ring of this client is corrupt");
+      Expel(session, "the request ring of this client is corrupt");
       break;
     }
     // What its client logged before it asked, which may be later than the look at the log above.
     PollLog(session);
     HandleRequest(session, request);
     Execute();
+    if (session.faulty) break;
   }
   if (busy) session.last_active = now_;
   return busy;

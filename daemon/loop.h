@@ -122,8 +122,9 @@ class Loop {
     uint32_t writes = 0;
     JobId job = 0;
     bool promised = false;
-    bool held = false;     // the client waits in a fetch: no lease swing
-    uint16_t arrival = 0;  // index of the arrival word, when promised
+    bool waits_for_word = false;  // to be promised
+    bool held = false;            // the client waits in a fetch: no lease swing
+    proto::WordValue arrival{};   // when promised
   };
   struct Lanes {
     std::unique_ptr<TransferLane> out;
@@ -157,6 +158,10 @@ class Loop {
     const Attachment& attachment = session.attachment();
     return recorder_->Wants(attachment.id, attachment.uid) ? recorder_.get() : nullptr;
   }
+  void AwaitTicket(Session& session, proto::WordValue ticket, core::TensorId tensor,
+                   uint64_t idle_word);
+  // Reads no more of its requests, and tells it to go.
+  void Expel(Session& session, const char* why);
   void AwaitQuiet(Session& session, core::SlotId slot, core::TensorId tensor, uint64_t idle_word);
   core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action, bool* offered);
   void MakeHot(Session& session);
@@ -187,6 +192,8 @@ class Loop {
   void Do(const core::Grant& action);
   void Do(const core::Refuse& action);
   void Do(const core::Promise& action);
+  bool TakeArrival(Session& session, const core::Promise& promise, Move* move);
+  void PromiseMore(Session& session);
   void Do(const core::Deny& action);
   void Do(const core::Release& action);
   void Do(const core::Drop& action);

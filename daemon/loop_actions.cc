@@ -169,26 +169,47 @@ void Loop::Do(const core::Promise& action) {
   Lease lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return;
   proto::WordValue arrival;
+  Move* move = nullptr;
   if (action.arriving) {
-    const auto found = arriving_.find(action.tensor);
-    RAVEN_CHECK(found != arriving_.end());
-    const auto [device, job] = found->second;
-    Move& move = lanes_[ToInt(device)].in_moves.at(job);
-    // More words than copies in flight: they cannot run out.
-    const auto word = session->arrivals.Take();
-    RAVEN_CHECK(word.has_value());
-    arrival = *word;
-    move.promised = true;
-    move.arrival = arrival.index;
+    const auto [device, job] = arriving_.at(action.tensor);
+    move = &lanes_[ToInt(device)].in_moves.at(job);
+    // A get that was given up may have been promised it before.
+    if (!move->promised && !TakeArrival(*session, action, move)) return;
+    arrival = move->arrival;
   }
   session->RowOf(slot).quiet_word = 0;
   lease.Promise(ToInt(action.device), action.offset, arrival, action.recompute);
   if (Recorder* recorder = RecorderOf(*session)) recorder->Answered(session->id(), now_);
-  if (action.arriving) {
-    // Last: a lane that fails now marks the tensor lost, which must come after the promise.
-    const auto [device, job] = arriving_.at(action.tensor);
-    lanes_[ToInt(device)].in->Promote(job, session->id(),
-                                      &session->segment()->arrivals[arrival.index], arrival.value);
+  if (move == nullptr || std::exchange(move->promised, true)) return;
+  // Last: a lane that fails now marks the tensor lost, which must come after the promise.
+  lanes_[ToInt(move->device)].in->Promote(
+      move->job, session->id(), &session->segment()->arrivals[arrival.index], arrival.value);
+}
+
+// The word that the copy will arrive in; false: all are in use, and the promise waits for one.
+bool Loop::TakeArrival(Session& session, const core::Promise& promise, Move* move) {
+  const auto word = session.arrivals.Take();
+  if (word) {
+    move->arrival = *word;
+  } else if (!std::exchange(move->waits_for_word, true)) {
+    session.unpromised.push_back(promise);
+  }
+  return word.has_value();
+}
+
+void Loop::PromiseMore(Session& session) {
+  while (!session.unpromised.empty() && session.arrivals.any()) {
+    core::Promise promise = session.unpromised.front();
+    session.unpromised.pop_front();
+    SlotId slot{};
+    if (Locate(promise.tensor, &slot) != &session) continue;
+    if (planner_->View(promise.tensor).residency == core::Residency::kLost) {
+      Do(core::Deny{promise.tensor, {core::ErrorCode::kLost, "the tensor's bytes are lost"}});
+      continue;
+    }
+    // Meanwhile it may have come.
+    promise.arriving = arriving_.contains(promise.tensor);
+    Do(promise);
   }
 }
 
@@ -349,7 +370,7 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
   RAVEN_CHECK(session != nullptr);
   --session->copies;
   arriving_.erase(move.tensor);
-  if (move.promised) session->arrivals.GiveBack(move.arrival);
+  if (move.promised) session->arrivals.GiveBack(move.arrival.index);
   if (!session->gone) {
     Recorder* recorder = move.promised ? RecorderOf(*session) : nullptr;
     if (recorder != nullptr) recorder->Answered(session->id(), now_);
@@ -364,6 +385,7 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
     }
   }
   Feed(core::CopiedIn{move.tensor, ok});
+  PromiseMore(*session);
   if (session->gone && session->copies == 0) {
     // Not at once: the lane still writes the job's arrival word.
     mailbox_.Post([this, client = move.client] {

@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 #include "daemon/loop.h"
@@ -18,6 +19,8 @@ namespace {
 // Bounds of the work on one client in one pass, so that nobody waits long for his turn.
 constexpr size_t kAccessesPerPass = 1024;
 constexpr uint32_t kRescanPerPass = 1024;
+// Puts and frees of one client that wait for its streams: each of its tensors may have one of both.
+constexpr size_t kTicketsMax = 2 * proto::kSlotCapacity;
 constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
 
 core::NextUse NextUseOf(uint64_t packed) {
@@ -48,11 +51,10 @@ bool Loop::PollLog(Session& session) {
   for (size_t i = 0; i < kAccessesPerPass && session.NextAccess(&access); ++i) {
     busy = true;
     const SlotId slot{access.slot};
-    const TensorId tensor = session.RowOf(slot).tensor;
-    if (tensor == core::kNoTensor || tensor == Session::kPending) continue;
+    if (!session.RowOf(slot).has_tensor()) continue;
     if (RecorderOf(session) != nullptr) RecordAccess(session, access);
     if (access.op == proto::AccessOp::kGet) {
-      Feed(core::GetSeen{tensor});
+      Feed(core::GetSeen{session.RowOf(slot).tensor});
       // The put that ended this use may have been read from the row already, at an earlier entry,
       // and its own entry may have been dropped: it is told again.
       session.RowOf(slot).quiet_word = 0;
@@ -83,8 +85,7 @@ void Loop::Rescan(Session& session) {
   const uint32_t end = std::min(session.rows(), session.rescan + kRescanPerPass);
   for (; session.rescan < end; ++session.rescan) {
     const SlotId slot{session.rescan};
-    const TensorId tensor = session.RowOf(slot).tensor;
-    if (tensor != core::kNoTensor && tensor != Session::kPending) HandlePut(session, slot);
+    if (session.RowOf(slot).has_tensor()) HandlePut(session, slot);
   }
 }
 
@@ -106,6 +107,13 @@ void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t i
     Feed(core::Quiet{tensor});
     return;
   }
+  AwaitTicket(session, ticket, tensor, idle_word);
+}
+
+void Loop::AwaitTicket(Session& session, proto::WordValue ticket, TensorId tensor,
+                       uint64_t idle_word) {
+  if (session.tickets.size() >= kTicketsMax)
+    return Expel(session, "more waits for the streams of this client than it can have tensors");
   if (session.tickets.empty()) with_tickets_.push_back(session.id());
   session.tickets.Push(ticket, tensor, idle_word);
 }
@@ -128,6 +136,13 @@ void Loop::BadRequest(Session& session, const proto::Request& request, const cha
   ++bad_requests_;
   spdlog::debug("client {}: request {} on slot {} ignored: {}", ToInt(session.id()), request.op,
                 request.slot, why);
+}
+
+void Loop::Expel(Session& session, const char* why) {
+  if (std::exchange(session.faulty, true)) return;
+  ++bad_requests_;
+  spdlog::warn("client {}: {}; its requests are no longer read", ToInt(session.id()), why);
+  outbox_.expel(session.id(), why);
 }
 
 void Loop::HandleCreate(Session& session, const proto::Request& request) {
@@ -154,7 +169,7 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
 void Loop::HandleFetch(Session& session, const proto::Request& request) {
   const SlotId slot{request.slot};
   const TensorId tensor = session.RowOf(slot).tensor;
-  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
+  if (!session.RowOf(slot).has_tensor() || ToInt(tensor) != request.id) {
     return BadRequest(session, request, "no such tensor");
   }
   if (session.LeaseOf(slot).state() != proto::LeaseState::kFetching) {
@@ -184,8 +199,7 @@ void Loop::SettlePut(Session& session, const proto::Request& request) {
     Feed(core::Quiet{tensor});
     return;
   }
-  if (session.tickets.empty()) with_tickets_.push_back(session.id());
-  session.tickets.Push(ticket, tensor, session.LeaseOf(SlotId{request.slot}).word());
+  AwaitTicket(session, ticket, tensor, session.LeaseOf(SlotId{request.slot}).word());
 }
 
 void Loop::HandleStep(Session& session) {
@@ -196,7 +210,7 @@ void Loop::HandleStep(Session& session) {
 void Loop::HandleFree(Session& session, const proto::Request& request) {
   const SlotId slot{request.slot};
   const TensorId tensor = session.RowOf(slot).tensor;
-  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
+  if (!session.RowOf(slot).has_tensor() || ToInt(tensor) != request.id) {
     return BadRequest(session, request, "no such tensor");
   }
   if (session.LeaseOf(slot).state() != proto::LeaseState::kFreeing) {
@@ -208,8 +222,7 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
     Feed(core::Freed{tensor});
     return;
   }
-  if (session.tickets.empty()) with_tickets_.push_back(session.id());
-  session.tickets.Push(ticket, tensor, 0);
+  AwaitTicket(session, ticket, tensor, 0);
 }
 
 }  // namespace ravenstore::daemon

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/events.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
 #include "daemon/leases.h"
@@ -21,7 +23,7 @@
 
 namespace ravenstore::daemon {
 
-// Words of the segment that the daemon's streams write when a copy arrives. A word's value only
+// Words of the segment that the daemon's loop writes when a copy has arrived. A word's value only
 // rises, so it may serve the next transfer as soon as this one is done.
 class ArrivalWords {
  public:
@@ -29,6 +31,7 @@ class ArrivalWords {
   // nullopt while all are in use.
   std::optional<proto::WordValue> Take();
   void GiveBack(uint16_t index) { free_.push_back(index); }
+  bool any() const { return !free_.empty(); }
 
  private:
   std::vector<uint16_t> free_;
@@ -45,6 +48,9 @@ class Session {
     // The Idle word whose ticket is reached: only from this word may the daemon move the tensor. 0:
     // none.
     uint64_t quiet_word = 0;
+
+    // While its create waits a row has none, whatever its client names.
+    bool has_tensor() const { return tensor != core::kNoTensor && tensor != kPending; }
   };
   // The row's tensor while its create waits.
   static constexpr core::TensorId kPending{~uint64_t{0}};
@@ -79,6 +85,8 @@ class Session {
 
   TicketQueues tickets;
   ArrivalWords arrivals;
+  // Of copies under way, while all arrival words are in use; first come, first served.
+  std::deque<core::Promise> unpromised;
   std::vector<PieceMap> pieces;  // by device
   // The slabs that go, by {device, offset}, and who maps them still.
   struct Parting {

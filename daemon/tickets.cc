@@ -14,6 +14,7 @@ void TicketQueues::Push(proto::WordValue ticket, core::TensorId tensor, uint64_t
   auto& queue = queues_[ticket.index];
   if (queue.empty()) active_.push_back(ticket.index);
   queue.push({ticket.value, tensor, idle_word});
+  ++size_;
 }
 
 }  // namespace ravenstore::daemon

@@ -30,6 +30,7 @@ class TicketQueues {
 
   void Push(proto::WordValue ticket, core::TensorId tensor, uint64_t idle_word);
   bool empty() const { return active_.empty(); }
+  size_t size() const { return size_; }
 
   // Calls reached(const Waiting&) for all whose ticket is reached and forgets them.
   template <typename Callback>
@@ -41,6 +42,7 @@ class TicketQueues {
       while (!queue.empty() && queue.top().value <= now) {
         const Waiting waiting = queue.top();
         queue.pop();
+        --size_;
         reached(waiting);
       }
       if (queue.empty()) {
@@ -60,6 +62,7 @@ class TicketQueues {
   // puts may be read before a request that was sent earlier, or long after.
   std::vector<std::priority_queue<Waiting, std::vector<Waiting>, Later>> queues_;
   std::vector<uint16_t> active_;  // words whose queue is not empty
+  size_t size_ = 0;
 };
 
 }  // namespace ravenstore::daemon

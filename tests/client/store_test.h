@@ -13,6 +13,7 @@
 
 #include "client/client.h"
 #include "tests/client/mini_daemon.h"
+#include "tests/client/test_stream.h"
 
 namespace ravenstore {
 
@@ -40,32 +41,6 @@ ravenstore_code_t CodeOf(Call call, std::string* words = nullptr) {
     return error.code();
   }
 }
-
-// A stream of the host backend.
-class TestStream {
- public:
-  TestStream() : stream_(ravenstore_host_stream_create()) {}
-  TestStream(const TestStream&) = delete;
-  TestStream& operator=(const TestStream&) = delete;
-  ~TestStream() { ravenstore_host_stream_destroy(stream_); }
-
-  operator Stream() const { return stream_; }
-  void Synchronize() const { ravenstore_host_stream_synchronize(stream_); }
-  // Work that holds the stream until Open().
-  void Block() {
-    ravenstore_host_stream_run(
-        stream_,
-        [](void* self) {
-          while (!static_cast<TestStream*>(self)->open_.load()) std::this_thread::yield();
-        },
-        this);
-  }
-  void Open() { open_.store(true); }
-
- private:
-  ravenstore_host_stream_t stream_;
-  std::atomic<bool> open_{false};
-};
 
 inline void Fill(void* data, int value, uint64_t bytes) {
   std::memset(data, value, bytes);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "ipc/wake.h"
 #include "proto/control.pb.h"
 #include "proto/packet.h"
+#include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
@@ -122,6 +124,103 @@ TEST(FaultsTest, RandomRequestsHarmNobody) {
   EXPECT_TRUE(Eventually([&] { return raw.shared().requests.tail.load() == sent; }));
   EXPECT_GT(StatsOf(daemon).bad_requests(), 0u);
   ExpectServes(daemon);
+}
+
+// While a create waits its row has no tensor yet, by whatever id it is named.
+TEST(FaultsTest, ARowWhoseCreateWaitsHasNoTensor) {
+  DaemonProcess daemon({"--slab", "2MiB", "--device-total", "16MiB"});
+  RawClient raw(daemon);
+  const auto set = [&](uint32_t slot, proto::LeaseState state) {
+    raw.shared().slots[slot].word = proto::Pack({state, 0, 1});
+  };
+  ipc::RequestProducer ring(&raw.shared().requests);
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
+  request.bytes = MiB(12);  // the others have no room
+  request.deadline_ns = std::numeric_limits<int64_t>::max();
+  for (request.slot = 0; request.slot < 3; ++request.slot) {
+    set(request.slot, proto::LeaseState::kRequested);
+    ASSERT_TRUE(ring.Push(request));
+  }
+  raw.doorbell->Ring();
+  ASSERT_TRUE(Eventually([&] {
+    const uint64_t word = raw.shared().slots[0].word;
+    return proto::UnpackLease(word).state == proto::LeaseState::kInUse;
+  }));
+  set(1, proto::LeaseState::kFetching);
+  set(2, proto::LeaseState::kFreeing);
+  for (const uint64_t id : {~uint64_t{0}, uint64_t{0}}) {
+    request.id = id;
+    request.op = static_cast<uint32_t>(proto::RequestOp::kFetch);
+    request.slot = 1;
+    ASSERT_TRUE(ring.Push(request));
+    request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
+    request.slot = 2;
+    ASSERT_TRUE(ring.Push(request));
+  }
+  raw.doorbell->Ring();
+  ASSERT_TRUE(Eventually([&] { return raw.shared().requests.tail == 7; }));
+  EXPECT_EQ(StatsOf(daemon).bad_requests(), 4u);
+}
+
+// A stream that never gets there, and the same free over and over: what waits for it is bounded.
+TEST(FaultsTest, WhoLetsTooMuchWaitForItsStreamsIsExpelled) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  RawClient raw(daemon);
+  ipc::RequestProducer ring(&raw.shared().requests);
+  proto::LeaseSlot& row = raw.shared().slots[0];
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
+  request.bytes = KiB(4);
+  request.deadline_ns = std::numeric_limits<int64_t>::max();
+  row.word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
+  ASSERT_TRUE(ring.Push(request));
+  raw.doorbell->Ring();
+  ASSERT_TRUE(
+      Eventually([&] { return proto::UnpackLease(row.word).state == proto::LeaseState::kInUse; }));
+  row.word = proto::Pack({proto::LeaseState::kFreeing, 0, 2});
+  request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
+  request.id = row.id;
+  request.ticket = proto::Pack(proto::WordValue{0, uint64_t{1} << 40});
+  EXPECT_TRUE(Eventually([&] {
+    while (ring.Push(request)) {
+    }
+    raw.doorbell->Ring();
+    auto packet = ipc::Receive(raw.socket.get(), false);
+    return packet.ok() && !packet->has_value();
+  }));
+  ExpectServes(daemon);
+}
+
+// Copies to several devices at once, more than there are words for them to arrive in.
+TEST(FaultsTest, GetsBeyondTheArrivalWordsWaitForOne) {
+  constexpr int kDevices = 4;
+  constexpr size_t kEach = 768;
+  static_assert(kDevices * kEach > 2 * proto::kArrivalWords);
+  constexpr uint64_t kBytes = KiB(4);
+  DaemonProcess daemon({"--devices", "4", "--slab", "2MiB", "--link-bytes-per-second", "20e6"});
+  const TestStream stream;  // before the tensors that it frees
+  Store store = Connect(daemon, MiB(8));
+  std::vector<Tensor> tensors;
+  for (int device = 0; device < kDevices; ++device) {
+    for (Tensor& tensor : store.create(std::vector<uint64_t>(kEach, kBytes), {.device = device}))
+      tensors.push_back(std::move(tensor));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::memset(tensors[i].data(), static_cast<int>(i % 251), kBytes);
+    store.put(tensors[i], nullptr);
+  }
+  // All of them leave for it.
+  for (int device = 0; device < kDevices; ++device)
+    store.free(store.create(MiB(8), {.device = device}), nullptr);
+  for (size_t i = 0; i < kEach; ++i) {
+    for (int device = 0; device < kDevices; ++device)
+      store.get(tensors[static_cast<size_t>(device) * kEach + i], stream);
+  }
+  stream.Synchronize();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    ASSERT_EQ(static_cast<unsigned char*>(tensors[i].data())[kBytes - 1], i % 251) << i;
+  }
 }
 
 TEST(FaultsTest, AScribbledSegmentHarmsOnlyItsClient) {

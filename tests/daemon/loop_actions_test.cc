@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::daemon {
@@ -98,6 +99,25 @@ TEST_F(LoopActionsTest, AMoveToAFullDeviceFailsInBoundAndKeepsTheTensor) {
                OutOfMemory);
   EXPECT_TRUE(Holds(store.get(tensor, nullptr, {.blocking = true}), 4));
   EXPECT_EQ(tensor.device(), 0);
+}
+
+// A get elsewhere that is given up while the tensor still comes, and another where it comes: both
+// wait for the same copy.
+TEST_F(LoopActionsTest, ACopyThatIsPromisedTwiceArrivesForBoth) {
+  DaemonProcess slow({"--devices", "2", "--slab", "2MiB", "--device-total", "64MiB",
+                      "--link-bytes-per-second", "50e6"});
+  const TestStream stream;  // before the tensor that it frees
+  Store store = Store::connect(
+      {.socket = slow.socket(), .name = "loop_actions_test", .device_budget = MiB(8)});
+  Tensor tensor = store.create(kBytes, {.device = 0});
+  Fill(tensor.data(), 5);
+  store.put(tensor, nullptr);
+  store.free(store.create(MiB(7), {.device = 0}), nullptr);
+  store.get(tensor, stream);
+  store.put(tensor, stream);
+  EXPECT_THROW(store.get(tensor, stream, {.device = 1, .timeout = std::chrono::milliseconds(0)}),
+               Error);
+  EXPECT_TRUE(Holds(store.get(tensor, stream, {.blocking = true}), 5));
 }
 
 TEST_F(LoopActionsTest, ADeviceThatIsNotThereIsNamed) {

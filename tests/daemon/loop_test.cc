@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::daemon {
@@ -22,36 +23,14 @@ Store Connect(const DaemonProcess& daemon, uint64_t device_budget) {
       {.socket = daemon.socket(), .name = "loop_test", .device_budget = device_budget});
 }
 
-// A stream whose work waits until Open().
-class Gate {
- public:
-  Gate() : stream_(ravenstore_host_stream_create()) {
-    ravenstore_host_stream_run(
-        stream_,
-        [](void* open) {
-          while (!static_cast<std::atomic<bool>*>(open)->load()) std::this_thread::yield();
-        },
-        &open_);
-  }
-  ~Gate() {
-    Open();
-    ravenstore_host_stream_destroy(stream_);
-  }
-  void Open() { open_ = true; }
-  ravenstore_host_stream_t stream() const { return stream_; }
-
- private:
-  std::atomic<bool> open_{false};
-  ravenstore_host_stream_t stream_;
-};
-
 TEST(LoopTest, ATensorStaysUntilTheStreamOfItsPutIsDone) {
   DaemonProcess daemon({"--slab", "2MiB"});
+  TestStream gate;
+  gate.Block();
   Store store = Connect(daemon, MiB(8));
-  Gate gate;
   Tensor tensor = store.create(MiB(6));
   std::memset(tensor.data(), 3, MiB(6));
-  store.put(tensor, gate.stream());
+  store.put(tensor, gate);
   EXPECT_THROW(store.create(MiB(6), {.timeout = milliseconds(50)}), OutOfMemory);
   gate.Open();
   Tensor next = store.create(MiB(6));
@@ -61,9 +40,10 @@ TEST(LoopTest, ATensorStaysUntilTheStreamOfItsPutIsDone) {
 
 TEST(LoopTest, RoomIsFreeOnlyOnceTheStreamOfItsFreeIsDone) {
   DaemonProcess daemon({"--slab", "2MiB"});
+  TestStream gate;
+  gate.Block();
   Store store = Connect(daemon, MiB(8));
-  Gate gate;
-  store.free(store.create(MiB(6)), gate.stream());
+  store.free(store.create(MiB(6)), gate);
   EXPECT_THROW(store.create(MiB(6), {.timeout = milliseconds(50)}), OutOfMemory);
   EXPECT_EQ(store.stats().tensors, 1u);
   gate.Open();
