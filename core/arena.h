@@ -50,10 +50,11 @@ struct Arena {
   std::map<Bytes, Bytes> removing;  // slabs being given back: offset to size
   Bytes being_removed;              // their sum
   Bytes adding;                     // of the slab that is being made
-  std::vector<uint64_t> waiting;    // requests, first come first served
-  uint32_t leaving = 0;             // tensors on their way off the device
-  uint32_t copying_out = 0;         // those of them that need a copy first
-  uint32_t leaving_slabs = 0;       // those of them that leave so that a slab can be given back
+  std::set<uint64_t> waiting;       // requests, first come first served
+  uint64_t First() const { return *waiting.begin(); }
+  uint32_t leaving = 0;        // tensors on their way off the device
+  uint32_t copying_out = 0;    // those of them that need a copy first
+  uint32_t leaving_slabs = 0;  // those of them that leave so that a slab can be given back
   // The slabs that are being emptied so that they can be given back; they are closed in the map.
   std::vector<Range> vacating;
   // What slabs were given back for, so that a request of this arena gets its own: of that, what is

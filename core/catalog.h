@@ -85,7 +85,8 @@ class Catalog {
     }
     Tensor& tensor = (*this)[row];
     tensor = Tensor();
-    tensor.id = TensorId{uint64_t{++serial_} << 32 | row};
+    if (++serial_ == 0) ++serial_;  // so that no id is kNoTensor
+    tensor.id = TensorId{uint64_t{serial_} << 32 | row};
     return tensor;
   }
   void Remove(TensorId id) {

@@ -43,7 +43,8 @@ void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick own_time) 
   if (!steps_are_told_ && freeing_) InferStep();
   freeing_ = false;
   ++live_;
-  ++created_;
+  // One that once told its steps, and tells no more.
+  if (++created_ > kMostRecords) BeginIteration();
   Access(own_time);
   *use = {};
   use->logical = Identify(name, size);

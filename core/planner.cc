@@ -1,5 +1,6 @@
 #include "core/planner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/catalog.h"
@@ -7,6 +8,11 @@
 #include "core/planner_state.h"
 
 namespace ravenstore::core {
+
+namespace {
+// Looked at in one listing: about a millisecond.
+constexpr uint64_t kRowsPerPage = 1 << 15;
+}  // namespace
 
 Planner::Planner(PlannerOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 Planner::~Planner() = default;
@@ -37,7 +43,8 @@ std::vector<TensorView> Planner::List(uint64_t* cursor, size_t limit,
   const Catalog& catalog = state_->catalog();
   // The cursor is the next row plus one, so that 0 can both begin and end.
   uint64_t row = *cursor == 0 ? 0 : *cursor - 1;
-  for (; row < catalog.rows() && views.size() < limit; ++row) {
+  const uint64_t end = std::min<uint64_t>(catalog.rows(), row + kRowsPerPage);
+  for (; row < end && views.size() < limit; ++row) {
     const Tensor& tensor = catalog[static_cast<uint32_t>(row)];
     if (tensor.id == kNoTensor || tensor.orphan) continue;
     if (client == nullptr || tensor.client == *client) views.push_back(state_->ViewOf(tensor));

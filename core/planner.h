@@ -172,7 +172,8 @@ class Planner {
   // REQUIRES: `tensor` is known. Its client may be gone.
   Explanation Explain(TensorId tensor, Tick now) const;
   // Up to `limit` tensors (of one client, or of all) whose row is at or after `*cursor`, which is
-  // advanced; 0 begins and comes back when there are no more.
+  // advanced; 0 begins and comes back when there are no more. It looks at so many rows at most:
+  // fewer, or none, need not be the end.
   std::vector<TensorView> List(uint64_t* cursor, size_t limit, const ClientId* client) const;
   // REQUIRES: the client is attached.
   ClientView View(ClientId client) const;

@@ -12,6 +12,14 @@ constexpr uint64_t kCleanOf = 8;
 constexpr size_t kReadyBlocks = 256;
 }  // namespace
 
+// What is only assumed comes after what somebody said.
+const std::set<std::pair<int64_t, TensorId>>& Planner::State::DueIn(const Arena& arena) {
+  if (!arena.due_order.empty()) return arena.due_order;
+  const bool learned =
+      !arena.due_learned.empty() && !Forecast::IsAssumed(arena.due_learned.begin()->first);
+  return learned || arena.due_at.empty() ? arena.due_learned : arena.due_at;
+}
+
 void Planner::State::Prefetch(Arena& arena) {
   if (!options_.prefetch || !arena.consuming || ExcessOf(arena) > Bytes{0}) return;
   const Device& device = devices_[ToInt(arena.device)];
@@ -20,9 +28,7 @@ void Planner::State::Prefetch(Arena& arena) {
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > arena.leaving_slabs || arena.adding > Bytes{0})
       return;  // room is being made: look again then
-    const auto& due = !arena.due_order.empty()     ? arena.due_order
-                      : !arena.due_learned.empty() ? arena.due_learned
-                                                   : arena.due_at;
+    const auto& due = DueIn(arena);
     if (due.empty()) return;
     Tensor& next = *catalog_.Find(due.begin()->second);
     if (next.use_kind == UseKind::kLearned && forecast.Refutes(next.logical, next.use_key)) {

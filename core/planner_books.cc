@@ -268,11 +268,11 @@ void Planner::State::Finish(Tensor& tensor) {
     Arena* arena = ArenaOf(tensor);
     arena->index.Erase(tensor);
     Unlist(tensor);
+    if (tensor.device_block != ExtentMap::kNone) arena->freed.Add(tensor.size, now_);
     FreeDevice(tensor);
     SetInUse(tensor, false);
     --client->tensors;
     arena->live -= tensor.size;
-    arena->freed.Add(tensor.size, now_);
     client->slots[ToInt(tensor.slot)] = kNoRow;
     plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
     Touch(arena);
@@ -308,7 +308,7 @@ void Planner::State::Enqueue(Request request) {
   request.id = ++last_request_;
   request.since = now_;
   Arena* arena = ArenaOf(request.client, request.device);
-  arena->waiting.push_back(request.id);
+  arena->waiting.insert(request.id);
   if (request.fail_fast) ++arena->impatient;
   waiting_arenas_.insert(arena);
   deadlines_.emplace(request.deadline, request.id);
@@ -318,17 +318,23 @@ void Planner::State::Enqueue(Request request) {
   Touch(arena);
 }
 
+// What was under way for the request that waited longest.
+void Planner::State::EndFirst(Arena& arena) {
+  EndClaim(arena);
+  arena.taking = false;
+  arena.waits_for_peak = false;
+  arena.peak_until = {};
+  arena.reclaim_wait = {};
+  arena.reclaim_after = {};
+}
+
 void Planner::State::Dequeue(const Request& given) {
   const Request request = given;  // `given` may be the one that is erased
   Arena* arena = ArenaOf(request.client, request.device);
-  std::erase(arena->waiting, request.id);
+  const bool first = arena->First() == request.id;
+  arena->waiting.erase(request.id);
   if (request.fail_fast) --arena->impatient;
-  EndClaim(*arena);
-  arena->taking = false;
-  arena->waits_for_peak = false;
-  arena->peak_until = {};
-  arena->reclaim_wait = {};
-  arena->reclaim_after = {};
+  if (first) EndFirst(*arena);
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);
   deadlines_.erase({request.deadline, request.id});
   Count(request.client, &PlannerStats::waiting, -1);

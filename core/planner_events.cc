@@ -11,6 +11,7 @@ namespace ravenstore::core {
 namespace {
 // After a slab or a copy failed, the same is not tried again before this long.
 constexpr Duration kBackoff = std::chrono::milliseconds(100);
+constexpr int kFailuresPerPass = 256;
 }  // namespace
 
 void Planner::State::Apply(const Event& event, Tick now, Plan* plan) {
@@ -88,7 +89,7 @@ void Planner::State::On(const ClientGone& event) {
   if (client == nullptr) return;
   for (const auto& arena : client->arenas) {
     if (arena == nullptr) continue;
-    while (!arena->waiting.empty()) Dequeue(requests_.at(arena->waiting.front()));
+    while (!arena->waiting.empty()) Dequeue(requests_.at(arena->First()));
     active_arenas_.erase(arena.get());
     SetGrowing(*arena, false);
     Bytes& going = tenants_.at(client->tenant).device_going[ToInt(arena->device)];
@@ -158,7 +159,7 @@ void Planner::State::On(const SlabRemoved& event) {
   // Who waits longest comes first: else the client that was made to give it up may take it again.
   std::vector<Arena*> waiting(waiting_arenas_.begin(), waiting_arenas_.end());
   std::sort(waiting.begin(), waiting.end(),
-            [](const Arena* a, const Arena* b) { return a->waiting.front() < b->waiting.front(); });
+            [](const Arena* a, const Arena* b) { return a->First() < b->First(); });
   for (Arena* one : waiting) Touch(one);
   Touch(arena);
 }
@@ -189,8 +190,10 @@ void Planner::State::On(const CreateRequested& event) {
   };
   if (event.size == Bytes{0})
     return refuse(ErrorCode::kInvalidArgument, "a tensor has at least 1 byte");
+  // In whole granules, as slabs are.
   const Bytes most = std::min({client->budgets.device, tenants_.at(client->tenant).budgets.device,
-                               options_.arena[device], options_.device_capacity[device]});
+                               options_.arena[device], options_.device_capacity[device]})
+                         .RoundDown(options_.granularity);
   if (event.size > most) {
     return refuse(ErrorCode::kOutOfMemory, "a tensor of " + SizeText(event.size) +
                                                " is larger than the " + SizeText(most) +
@@ -270,6 +273,7 @@ void Planner::State::On(const PutSeen& event) {
   // A put while it was leaving: a get has rescued it, and the copy's answer will say so.
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   SetInUse(*tensor, false);
+  EndPrefetch(*tensor, /*used=*/true);  // before it is hinted otherwise
   tensor->quiet = false;
   tensor->put_seen = true;
   tensor->giving_up = false;
@@ -335,13 +339,16 @@ void Planner::State::On(const Dropped& event) {
   if (FinishIfGone(*tensor)) return;
   if (!event.taken) {
     tensor->giving_up = false;
-    if (tensor->residency == Residency::kLeaving) {  // else the log has told of the get meanwhile
+    if (tensor->on_host) NoteSpareCopy(*tensor);
+    // Else the log has told of the get meanwhile, or the get is one on another device.
+    if (tensor->residency == Residency::kLeaving && !tensor->waiting) {
       SetInUse(*tensor, true);
       tensor->quiet = false;
     }
     tensor->residency = Residency::kOnDevice;
     Reindex(*tensor);
     AnswerIfHere(*tensor);
+    if (tensor->waiting) TouchWaiting();
     return;
   }
   if (tensor->giving_up) return GiveUp(*tensor);
@@ -494,7 +501,9 @@ void Planner::State::On(const CopiedIn& event) {
 }
 
 void Planner::State::On(const TimePassed&) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now_) {
+  // The rest, if there are more, in the next pass: nobody else waits for them all.
+  for (int i = 0; i < kFailuresPerPass && !deadlines_.empty() && deadlines_.begin()->first <= now_;
+       ++i) {
     const Request& request = requests_.at(deadlines_.begin()->second);
     Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
   }

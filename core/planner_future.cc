@@ -30,8 +30,9 @@ void Planner::State::Predict(Client& client, Tensor& tensor) {
   if (told.source == Forecast::Source::kLearned) {
     tensor.dies = told.freed;
     Foretell(client, tensor, told.position);
-    if (tensor.use_kind == UseKind::kLearned && client.doubts.size() < kMostDoubts)
-      client.doubts.emplace(Forecast::LatestFor(tensor.logical, told.position), tensor.id);
+    if (client.doubts.size() < kMostDoubts)
+      client.doubts.push(
+          {Forecast::LatestFor(tensor.logical, told.position), tensor.id, tensor.logical.put_at});
     return;
   }
   Correlation::Step* step = client.correlation.Find(tensor.logical.logical);
@@ -174,15 +175,17 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
 
 void Planner::State::DisbelieveSome(Client& client) {
   for (int i = 0; i < kDoubtsPerGet && !client.doubts.empty(); ++i) {
-    const auto [latest, id] = client.doubts.top();
-    if (latest >= client.forecast.position()) return;
+    const Client::Doubt doubt = client.doubts.top();
+    if (doubt.latest >= client.forecast.position()) return;
     client.doubts.pop();
-    Tensor* tensor = catalog_.Find(id);
-    if (tensor == nullptr || tensor->in_use || tensor->use_kind != UseKind::kLearned) continue;
-    if (!client.forecast.Refutes(tensor->logical, tensor->use_key)) continue;
-    const auto idle = static_cast<uint32_t>(client.forecast.position()) - tensor->logical.put_at;
+    Tensor* tensor = catalog_.Find(doubt.tensor);
+    if (tensor == nullptr || tensor->in_use || tensor->logical.put_at != doubt.put_at) continue;
+    const bool believed = tensor->predicted || tensor->use_kind == UseKind::kLearned;
+    if (!believed || tensor->correlated) continue;
+    const auto idle = static_cast<uint32_t>(client.forecast.position()) - doubt.put_at;
     Rekey(*tensor, [&] {
       tensor->use_kind = UseKind::kUnknown;
+      tensor->predicted = false;
       tensor->dies = false;
       tensor->use_key =
           -(OwnTime(client).time_since_epoch().count() -

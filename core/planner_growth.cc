@@ -29,10 +29,6 @@ constexpr uint64_t kSlabsBeforeLargest = 3;
 constexpr int kRangesTried = 64;
 // Blocks at an end of the arena that are looked at for a tensor.
 constexpr int kBlocksTried = 64;
-
-Bytes RoundDown(Bytes bytes, Bytes unit) {
-  return Bytes(bytes.count() / unit.count() * unit.count());
-}
 }  // namespace
 
 Bytes SlabFor(const LinkModel& link) {
@@ -59,7 +55,7 @@ std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Aren
   };
   const auto lowest = arena.map.AbsentFrom(Bytes{0});
   if (lowest && lowest->second == arena.map.range()) {
-    const Bytes middle = RoundDown(Bytes(lowest->second.count() / 2), options_.granularity);
+    const Bytes middle = Bytes(lowest->second.count() / 2).RoundDown(options_.granularity);
     consider(middle, lowest->second - middle);
   }
   // None begins at 0: that is what lies below the first slab.
@@ -77,20 +73,23 @@ Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
   const Client& client = *clients_.at(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   const size_t device = ToInt(arena.device);
-  Bytes claimed;
+  Bytes claimed;  // by others that ask since before
+  Bytes by_own_tenant;
   for (const Arena* other : claimants_) {
     if (other == &arena || other->device != arena.device) continue;
-    const bool older = arena.waiting.empty() || other->waiting.front() < arena.waiting.front();
-    if (older) claimed += other->claim;
+    const bool older = arena.waiting.empty() || other->First() < arena.First();
+    if (!older) continue;
+    claimed += other->claim;
+    if (clients_.at(other->client)->tenant == client.tenant) by_own_tenant += other->claim;
   }
   const auto coming = [&](Binding binding) {
     return going == Going::kIsThere ? GoingOf(arena, binding) : Bytes{0};
   };
-  return std::min(
-      {Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
-       Minus(tenant.budgets.device, Minus(tenant.device_held[device], coming(Binding::kTenant))),
-       Minus(devices_[device].limit,
-             Minus(devices_[device].held + claimed, coming(Binding::kDevice)))});
+  return std::min({Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
+                   Minus(tenant.budgets.device, Minus(tenant.device_held[device] + by_own_tenant,
+                                                      coming(Binding::kTenant))),
+                   Minus(devices_[device].limit,
+                         Minus(devices_[device].held + claimed, coming(Binding::kDevice)))});
 }
 
 void Planner::State::Claim(Arena& arena, Bytes size) {
@@ -129,7 +128,7 @@ void Planner::State::GrowAhead(Arena& arena) {
   if (clients_.size() > 1 && GrowForLargest(arena)) return;
   const Bytes slab = SlabSize(arena);
   if (arena.map.LargestHole() >= slab) return;
-  const Bytes left = RoundDown(SlabBudgetLeft(arena), options_.granularity);
+  const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
   const Bytes last = slab * kLastSlabs;
   const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Binding::kClient;
   if (alone && left > Bytes{0} && left < last) return AddLastSlab(arena, left);
@@ -150,7 +149,7 @@ bool Planner::State::GrowForLargest(Arena& arena) {
 
 bool Planner::State::AddJoined(Arena& arena) {
   auto& [offset, size] = arena.joining;
-  const Bytes left = RoundDown(SlabBudgetLeft(arena), options_.granularity);
+  const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
   const Bytes slab = std::min({size, left, LargestSlab(arena)});
   const auto room = arena.map.AbsentFrom(offset);
   if (slab == Bytes{0} || !room || room->first != offset || room->second < slab) {
@@ -223,8 +222,8 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   // One after the other, if one does not suffice: small slabs can be given back where large ones
   // could not, but each takes time.
   const Bytes most = std::max(SlabSize(arena), std::min(place->missing, LargestSlab(arena)));
-  const Bytes slab = RoundDown(std::min({most.RoundUp(options_.granularity), left, place->room}),
-                               options_.granularity);
+  const Bytes slab = std::min({most.RoundUp(options_.granularity), left, place->room})
+                         .RoundDown(options_.granularity);
   AddSlabAt(arena, place->offset, slab);
   return true;
 }
@@ -244,7 +243,7 @@ bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
   const auto range = arena.map.AbsentFrom(options_.granularity);
   if (!range) return false;
   const auto [offset, room] = *range;
-  const Bytes slab = RoundDown(std::min(SlabBudgetLeft(arena), room), options_.granularity);
+  const Bytes slab = std::min(SlabBudgetLeft(arena), room).RoundDown(options_.granularity);
   if (slab == Bytes{0}) return false;
   Bytes reach = slab;
   std::vector<uint32_t> rows;

@@ -63,7 +63,7 @@ void Planner::State::Serve(Arena& arena) {
   EndVacating(arena);
   Shrink(arena);
   while (!arena.waiting.empty()) {
-    const Request& request = requests_.at(arena.waiting.front());
+    const Request& request = requests_.at(arena.First());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
       WakeAt(now_ + RetryAfter());
       break;
@@ -98,13 +98,9 @@ bool Planner::State::HelpIsNear(const Arena& arena) const {
 
 void Planner::State::FailImpatient(Arena& arena) {
   if (arena.impatient == 0) return;
-  for (size_t i = 0; i < arena.waiting.size();) {
-    const Request& request = requests_.at(arena.waiting[i]);
-    if (request.fail_fast) {
-      Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
-    } else {
-      ++i;
-    }
+  for (auto next = arena.waiting.begin(); next != arena.waiting.end();) {
+    const Request& request = requests_.at(*next++);
+    if (request.fail_fast) Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
   }
 }
 

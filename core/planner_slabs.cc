@@ -53,11 +53,12 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
   for (Arena* other : SharersWith(arena, binding)) {
     if (!other->waiting.empty() && !other->waits_for_peak) {
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
-      if (arena.waiting.empty() || other->waiting.front() < arena.waiting.front()) continue;
+      if (arena.waiting.empty() || other->First() < arena.First()) continue;
       // What it is being given room with is no spare.
       if (other->adding > Bytes{0} || other->leaving > 0) continue;
     }
-    givers.push_back(other);
+    // Where all is in use there is nothing to give.
+    if (other->index.size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
   }
   std::stable_sort(givers.begin(), givers.end(),
                    [](const Arena* a, const Arena* b) { return a->charged > b->charged; });
@@ -65,7 +66,7 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
   return givers;
 }
 
-void Planner::State::FindEmptyable(Arena& arena, const Range& spared,
+void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which which,
                                    std::vector<Emptying>* found) const {
   const Tick own_time = OwnTime(arena);
   size_t blocks = 0;
@@ -79,7 +80,7 @@ void Planner::State::FindEmptyable(Arena& arena, const Range& spared,
          block = arena.map.After(block), ++blocks) {
       if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) continue;
       const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
-      can = EvictionIndex::CanLeave(tensor);
+      can = which == Which::kAll && EvictionIndex::CanLeave(tensor);
       if (!can) break;
       emptying.rows.push_back(Catalog::RowOf(tensor.id));
       const double harm = arena.index.Harm(tensor, own_time, options_.link);
@@ -180,8 +181,9 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
   const Bytes going = GoingOf(arena, binding);
   if (wanted == Bytes{0}) return going + arena.adding > Bytes{0};  // help is under way
   std::vector<Emptying> slabs;
-  if (take == Take::kEnough) FindEmptyable(arena, place.reach, &slabs);
-  for (Arena* giver : GiversTo(arena, binding)) FindEmptyable(*giver, {}, &slabs);
+  const Which which = at_most > 0 ? Which::kAll : Which::kEmpty;
+  if (take == Take::kEnough) FindEmptyable(arena, place.reach, which, &slabs);
+  for (Arena* giver : GiversTo(arena, binding)) FindEmptyable(*giver, {}, which, &slabs);
   slabs = Cheapest(std::move(slabs), wanted);
   Bytes sum;
   double harm = 0;
@@ -207,8 +209,8 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
 
 bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
   std::vector<Emptying> chosen;
-  FindEmptyable(arena, {}, &chosen);
-  Bytes sum = SlabBudgetLeft(arena);
+  FindEmptyable(arena, {}, Which::kAll, &chosen);
+  Bytes sum = SlabBudgetLeft(arena).RoundDown(options_.granularity);
   std::vector<Range> staying = arena.pieces;
   for (const Emptying& one : chosen) {
     sum += one.piece.second;
@@ -350,7 +352,7 @@ void Planner::State::Shrink(Arena& arena) {
   if (excess == Bytes{0}) return;
   if (now_ >= arena.shrink_after) {
     std::vector<Emptying> slabs;
-    FindEmptyable(arena, {}, &slabs);
+    FindEmptyable(arena, {}, Which::kAll, &slabs);
     if (VacateSome(std::move(slabs), excess)) return;
     arena.shrink_after = now_ + kShrinkRetry;
   }

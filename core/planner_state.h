@@ -60,8 +60,13 @@ class Planner::State {
     Correlation correlation;
     bool gets = false;  // it has got a tensor back
     PrefetchWindow window;
-    // Until when what was learned of a tensor is believed; some no longer hold.
-    using Doubt = std::pair<int64_t, TensorId>;
+    // Until when what was learned of a tensor at a put is believed; some no longer hold.
+    struct Doubt {
+      int64_t latest;
+      TensorId tensor;
+      uint32_t put_at;
+      auto operator<=>(const Doubt&) const = default;
+    };
     std::priority_queue<Doubt, std::vector<Doubt>, std::greater<>> doubts;
     HintScale hints;
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
@@ -194,6 +199,7 @@ class Planner::State {
   // Ahead of need (planner_ahead.cc).
   // Something had to wait for a dirty tensor's copy: for so long more are copied out ahead.
   static constexpr Duration kShortFor = std::chrono::milliseconds(5);
+  static const std::set<std::pair<int64_t, TensorId>>& DueIn(const Arena& arena);
   void Prefetch(Arena& arena);
   bool PrefetchNext(Arena& arena, const Tensor& next);
   static bool KnowsAhead(const Tensor& tensor);
@@ -284,7 +290,9 @@ class Planner::State {
     double harm_after = 0;
   };
   // Those that overlap `spared` are left out.
-  void FindEmptyable(Arena& arena, const Range& spared, std::vector<Emptying>* found) const;
+  enum class Which : uint8_t { kAll, kEmpty };  // that can be emptied, or that are
+  void FindEmptyable(Arena& arena, const Range& spared, Which which,
+                     std::vector<Emptying>* found) const;
   // Of these, those of the least harm that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
@@ -411,6 +419,7 @@ class Planner::State {
   // Requests.
   void Enqueue(Request request);
   // Takes the request out of the books; the caller answered it.
+  void EndFirst(Arena& arena);
   void Dequeue(const Request& request);
   // REQUIRES: tensor.waiting.
   const Request& FetchOf(const Tensor& tensor) const;

@@ -1,4 +1,5 @@
-// How much may be brought on a guess: additive increase, multiplicative decrease.
+// How much may be brought on a guess: a quarter more while guesses are good, half when they are
+// not.
 //
 // What was brought unasked because something learned said so, and is not used yet, is at most a
 // window. The window halves when less than half of the bytes that left it were used, and grows when

@@ -32,6 +32,8 @@ class Bytes {
   constexpr Bytes RoundUp(Bytes unit) const {
     return Bytes((count_ + unit.count_ - 1) & ~(unit.count_ - 1));
   }
+  // The largest multiple of `unit` that is not more than this.
+  constexpr Bytes RoundDown(Bytes unit) const { return Bytes(count_ / unit.count_ * unit.count_); }
 
  private:
   uint64_t count_ = 0;

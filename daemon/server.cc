@@ -39,10 +39,6 @@ Bytes MachineMemory() {
                static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
 }
 
-Bytes RoundDown(Bytes bytes, Bytes unit) {
-  return Bytes(bytes.count() / unit.count() * unit.count());
-}
-
 // The planner reckons with one link: the slowest device's. Costs at most some 150 ms a device, most
 // of them for pinned memory.
 core::LinkModel MeasureLinks(const device::Devices& devices) {
@@ -166,7 +162,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
   core::PlannerOptions& planner = options.planner;
   planner.granularity = devices_.front()->granularity();
   const Bytes arena_most =
-      RoundDown(Bytes(kArenaAddresses.count() / config_.clients_max), planner.granularity);
+      Bytes(kArenaAddresses.count() / config_.clients_max).RoundDown(planner.granularity);
   for (const auto& device : devices_) {
     const Bytes total = device->info().total;
     // The reserve protects contexts and other jobs, which simulated devices do not have.
@@ -176,14 +172,14 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
                                                     device->info().uuid + " (" +
                                                     core::SizeText(total) + ")"};
     }
-    planner.device_capacity.push_back(RoundDown(total - reserve, planner.granularity));
+    planner.device_capacity.push_back((total - reserve).RoundDown(planner.granularity));
     // Four times as many addresses as there is memory: slabs that were given back from between two
     // of a client's leave gaps, and a large tensor needs its addresses in one piece all the same.
     planner.arena.push_back(std::min(planner.device_capacity.back() * 4, arena_most));
   }
   const Bytes pool =
       config_.pool_size == Bytes{0} ? Bytes(MachineMemory().count() / 4) : config_.pool_size;
-  planner.host_capacity = RoundDown(pool, config_.pool_step);
+  planner.host_capacity = pool.RoundDown(config_.pool_step);
   if (planner.host_capacity == Bytes{0}) {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};

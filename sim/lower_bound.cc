@@ -27,6 +27,11 @@ std::vector<Step> StepsOf(const Trace& trace, uint32_t client, size_t from) {
   size_t iteration = 0;
   std::set<uint32_t> in_use;
   std::map<uint32_t, size_t> last_use;
+  // What can be made anew need not be copied.
+  std::set<uint32_t> anew;
+  for (const Op& op : trace.ops) {
+    if (op.kind == OpKind::kPut && op.recompute > core::Duration{0}) anew.insert(op.tensor);
+  }
   for (const Op& op : trace.ops) {
     if (op.client != client) continue;
     if (op.kind == OpKind::kStep) ++iteration;
@@ -36,10 +41,12 @@ std::vector<Step> StepsOf(const Trace& trace, uint32_t client, size_t from) {
     Step& step = steps.back();
     switch (op.kind) {
       case OpKind::kGet:
+        if (anew.contains(op.tensor)) break;
         step.reads.push_back(op.tensor);
         last_use[op.tensor] = steps.size() - 1;
         break;
       case OpKind::kCreate:
+        if (anew.contains(op.tensor)) break;
         step.creates.push_back(op.tensor);
         last_use[op.tensor] = steps.size() - 1;
         break;

@@ -31,6 +31,7 @@ struct Setting {
   Bytes host_step = KiB(64);
   Bytes host_ahead = KiB(64);
   Bytes slab = KiB(64);  // at most the capacity
+  uint32_t devices = 1;
 };
 
 // A planner without a world: events come in whatever order the test says, as when a pass of the
@@ -76,11 +77,14 @@ class Bare {
   // A granted tensor that stays in use.
   TensorId Create(uint32_t slot, Bytes size) {
     Tell(CreateRequested{kClient, SlotId{slot}, size, kDevice, kNoName, now_ + seconds(10), false});
+    SlabsCome();
+    return Take<Grant>().tensor;
+  }
+  void SlabsCome() {
     while (Has<AddSlab>()) {
       const AddSlab slab = Take<AddSlab>();
       Tell(SlabAdded{slab.client, slab.device, slab.offset, slab.size});
     }
-    return Take<Grant>().tensor;
   }
   void Request(uint32_t slot, Bytes size) {
     Tell(CreateRequested{kClient, SlotId{slot}, size, kDevice, kNoName, now_ + seconds(10), false});
@@ -111,8 +115,8 @@ class Bare {
     PlannerOptions options;
     options.slab = std::min(setting.slab, capacity);
     options.granularity = Bytes(1024);
-    options.device_capacity = {capacity};
-    options.arena = {capacity};
+    options.device_capacity.assign(setting.devices, capacity);
+    options.arena.assign(setting.devices, capacity);
     options.host_capacity = KiB(64);
     options.host_step = setting.host_step;
     options.host_ahead = setting.host_ahead;
@@ -557,6 +561,45 @@ TEST(PlannerRegressionTest, AFetchThatComesBetweenADropAndItsRefusalIsAnswered) 
   bare.Tell(Dropped{tensor, false});  // its lease is Fetching
   ASSERT_TRUE(bare.Has<Promise>());
   EXPECT_FALSE(bare.Take<Promise>().arriving);
+}
+
+TEST(PlannerRegressionTest, AGetElsewhereThatComesBetweenADropAndItsRefusalIsAnswered) {
+  Bare bare(KiB(4), {.devices = 2});
+  const TensorId tensor = bare.Create(0, KiB(4));
+  bare.Put(tensor, 1);
+  bare.MakeClean(tensor, 1, KiB(4), 1);
+  bare.Request(1, KiB(4));
+  ASSERT_EQ(bare.Take<Drop>().tensor, tensor);
+  bare.Tell(FetchRequested{tensor, DeviceId{1}, Tick(seconds(20))});
+  bare.Tell(Dropped{tensor, false});  // its lease is Fetching
+  bare.SlabsCome();
+  EXPECT_TRUE(bare.Has<Promise>());
+}
+
+TEST(PlannerRegressionTest, WhatNeedsMoreGranulesThanTheBudgetHasIsRefusedAtOnce) {
+  Bare bare(KiB(4) + Bytes(512));
+  bare.Request(0, KiB(4) + Bytes(256));
+  EXPECT_TRUE(bare.Has<Refuse>());
+  EXPECT_FALSE(bare.Has<AddSlab>());
+}
+
+// As after dropped log entries, when the rows are read, which show puts alone.
+TEST(PlannerRegressionTest, APutWithoutItsGetIsAUseOfWhatWasPrefetched) {
+  Bare bare(KiB(8), {.prefetch = true});
+  const TensorId tensor = bare.Create(0, KiB(8));
+  bare.Put(tensor, 1, Order(1));
+  bare.Request(1, KiB(4));
+  bare.Take<CopyOut>();
+  bare.Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, 1});
+  const TensorId other = bare.Take<Grant>().tensor;
+  bare.Tell(GetSeen{other});
+  bare.Tell(Freed{other});
+  EXPECT_FALSE(bare.Take<CopyIn>().demand);
+  bare.Tell(CopiedIn{tensor, true});
+  bare.Put(tensor, 1);
+  bare.Tell(Freed{tensor});
+  EXPECT_EQ(bare.planner().stats().prefetches, 1u);
+  EXPECT_EQ(bare.planner().stats().prefetches_unused, 0u);
 }
 
 TEST(PlannerRegressionTest, ARescueFromASlabThatIsBeingEmptiedDoesNotForgetTheWaiter) {
