@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -44,15 +45,21 @@ Result<Incoming> Parse(ipc::Packet packet) {
   return Incoming{*std::move(decoded), std::move(packet.descriptors)};
 }
 
-// Host programs' handlers must not run on a thread of ours: it starts with every signal blocked.
-std::thread StartWithoutSignals(std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
+// Blocks every signal for the calling thread, until its end.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace
 
@@ -91,7 +98,10 @@ Status ControlLink::Start(std::function<void(Incoming)> on_packet,
   on_packet_ = std::move(on_packet);
   on_hangup_ = std::move(on_hangup);
   try {
-    watcher_ = StartWithoutSignals([this] { Watch(); });
+    // Host programs' handlers must not run on a thread of ours: it starts with every signal
+    // blocked.
+    const NoSignals blocked;
+    watcher_ = std::thread([this] { Watch(); });
   } catch (const std::system_error& error) {
     return Error{ErrorCode::kSystem, std::string("starting the watcher: ") + error.what()};
   }
@@ -169,11 +179,22 @@ void ControlLink::WakeCallers() {
 
 void ControlLink::Watch() {
   pthread_setname_np(pthread_self(), "raven-watcher");
+  bool stopped = false;
+  try {
+    stopped = ReadUntilStopped();
+  } catch (const std::exception&) {
+    // No memory for a packet: what it said is missing for good. The store is lost then, and not the
+    // process that it is a guest in.
+  }
+  if (!stopped) on_hangup_();
+}
+
+bool ControlLink::ReadUntilStopped() {
   while (true) {
     pollfd events[2] = {{socket_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
-    if (poll(events, 2, -1) < 0 && errno != EINTR) return on_hangup_();
-    if (events[1].revents != 0) return;
-    if (events[0].revents != 0 && !ReadAll()) return on_hangup_();
+    if (poll(events, 2, -1) < 0 && errno != EINTR) return false;
+    if (events[1].revents != 0) return true;
+    if (events[0].revents != 0 && !ReadAll()) return false;
   }
 }
 

@@ -27,8 +27,10 @@ struct Incoming {
 };
 
 // Owns: the socket and the watcher thread, which reads it, hands answers to those who asked and
-//   the rest to `on_packet`, and calls `on_hangup` once nobody is at the other end any more.
-// Threads: any, but Start and Stop by the owner. The callbacks run on the watcher.
+//   the rest to `on_packet`, and calls `on_hangup` once nobody is at the other end any more, or
+//   when an exception (no memory) kept it from reading or `on_packet` from its work.
+// Threads: any, but Start and Stop by the owner. The callbacks run on the watcher; `on_hangup` must
+//   not throw.
 class ControlLink {
  public:
   // Connects and greets; the answer is a Welcome with its descriptors.
@@ -63,6 +65,7 @@ class ControlLink {
   explicit ControlLink(ipc::UniqueFd socket);
   void Watch();
   // False once the peer has hung up.
+  bool ReadUntilStopped();
   bool ReadAll();
   void Dispatch(Incoming incoming);
 

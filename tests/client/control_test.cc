@@ -1,7 +1,10 @@
 #include "client/control.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 
+#include <new>
 #include <thread>
 
 #include "ipc/clock.h"
@@ -136,6 +139,34 @@ TEST_F(ControlTest, LateAnswerIsDropped) {
   Send(unasked);
   while (unasked_.load() == 0) std::this_thread::yield();
   EXPECT_EQ(unasked_.load(), 1);
+}
+
+TEST_F(ControlTest, PacketThatThereIsNoMemoryForEndsTheLinkAndNotTheProcess) {
+  auto link = Connected();
+  ASSERT_TRUE(
+      link->Start([](Incoming) { throw std::bad_alloc(); }, [this] { hung_up_.store(true); }).ok());
+  proto::DaemonPacket packet;
+  packet.mutable_release_slab()->set_device(1);
+  Send(packet);
+  while (!hung_up_.load()) std::this_thread::yield();
+}
+
+TEST_F(ControlTest, WatcherThatCannotBeStartedLeavesTheSignalsAsTheyWere) {
+  auto link = Connected();
+  pthread_attr_t usual;
+  pthread_attr_t endless;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_getattr_default_np(&endless), 0);
+  // A stack that no address space has room for.
+  ASSERT_EQ(pthread_attr_setstacksize(&endless, size_t{1} << 47), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&endless), 0);
+  const auto started = link->Start([](Incoming) {}, [] {});
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  ASSERT_FALSE(started.ok());
+  EXPECT_EQ(started.error().code, ErrorCode::kSystem);
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  EXPECT_FALSE(sigismember(&blocked, SIGTERM));
 }
 
 TEST_F(ControlTest, HangUpIsReportedOnceAndStopStillWorks) {
