@@ -111,11 +111,13 @@ Result<Begun> Begin(Session& session, Tensor& tensor, const ClientDevice* target
   }
 }
 
-// Undoes a move to kFetching that the daemon was not told of.
+// Undoes a move to kFetching that the daemon was not told of. The last put's record stands.
 void Unask(Session& session, Tensor& tensor, LeaseState from) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
   Swing(row, &word, from, 0);
+  // The daemon moves a tensor out of Idle only from a put's very word, and this is another.
+  if (from == LeaseState::kIdle) session.log().Append(tensor.slot, proto::AccessOp::kPut);
   tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
 }
 
