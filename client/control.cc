@@ -75,11 +75,19 @@ Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const std::string& pat
   RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd socket, ipc::Connect(path, deadline));
   std::unique_ptr<ControlLink> link(new ControlLink(std::move(socket)));
   RAVEN_RETURN_IF_ERROR(link->Send(hello, deadline));
-  if (auto readable = ipc::WaitReadable(link->socket_.get(), deadline); !readable.ok()) {
+  if (Status greeted = link->AwaitWelcome(path, deadline, welcome); !greeted.ok()) {
+    link->Withdraw();
+    return std::move(greeted).error();
+  }
+  return link;
+}
+
+Status ControlLink::AwaitWelcome(const std::string& path, Tick deadline, Incoming* welcome) {
+  if (auto readable = ipc::WaitReadable(socket_.get(), deadline); !readable.ok()) {
     if (readable.error().code != ErrorCode::kTimedOut) return std::move(readable).error();
     return Error{ErrorCode::kTimedOut, "the daemon at " + path + " did not answer in time"};
   }
-  RAVEN_ASSIGN_OR_RETURN(auto packet, ipc::Receive(link->socket_.get(), /*wait=*/false));
+  RAVEN_ASSIGN_OR_RETURN(auto packet, ipc::Receive(socket_.get(), /*wait=*/false));
   if (!packet) return Error{ErrorCode::kUnavailable, "the daemon at " + path + " hung up"};
   RAVEN_ASSIGN_OR_RETURN(*welcome, Parse(*std::move(packet)));
   if (const auto* failure = std::get_if<wire::Failure>(&welcome->packet.body)) {
@@ -88,7 +96,12 @@ Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const std::string& pat
   if (!std::holds_alternative<wire::Welcome>(welcome->packet.body)) {
     return Error{ErrorCode::kCorrupt, "the daemon at " + path + " did not say welcome"};
   }
-  return link;
+  return core::Ok();
+}
+
+void ControlLink::Withdraw() {
+  // Without room in the socket the daemon reads nothing, and would not read this.
+  static_cast<void>(Send({.request = 0, .body = wire::Detach{}}, ipc::Now()));
 }
 
 Status ControlLink::Start(std::function<void(Incoming)> on_packet,

@@ -40,6 +40,10 @@ class ControlLink {
                                                             core::Tick deadline, Incoming* welcome);
   ~ControlLink();
 
+  // Tells the daemon that nobody will use the attachment: a mere hang-up would keep it until the
+  // process ends. Waits for nothing.
+  void Withdraw();
+
   core::Status Start(std::function<void(Incoming)> on_packet, std::function<void()> on_hangup);
   // Ends the watcher and fails the requests that still wait.
   void Stop();
@@ -63,6 +67,7 @@ class ControlLink {
 
  private:
   explicit ControlLink(ipc::UniqueFd socket);
+  core::Status AwaitWelcome(const std::string& path, core::Tick deadline, Incoming* welcome);
   void Watch();
   // False once the peer has hung up.
   bool ReadUntilStopped();

@@ -91,8 +91,11 @@ bool DebugAsksFor(std::string_view word) {
 }  // namespace
 
 Result<Session*> Session::Connect(const ConnectOptions& options) {
-  std::unique_ptr<Session, void (*)(Session*)> session(new Session,
-                                                       [](Session* failed) { delete failed; });
+  std::unique_ptr<Session, void (*)(Session*)> session(new Session, [](Session* failed) {
+    // The daemon has made room for this client: who tries again and again must not fill it.
+    if (failed->control_ != nullptr) failed->control_->Withdraw();
+    delete failed;
+  });
   RAVEN_RETURN_IF_ERROR(session->Attach(options));
   Session* attached = session.get();
   Register(attached);

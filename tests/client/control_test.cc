@@ -102,6 +102,16 @@ TEST_F(ControlTest, HangUpInsteadOfWelcomeIsUnavailable) {
   EXPECT_EQ(link.error().code, ErrorCode::kUnavailable);
 }
 
+TEST_F(ControlTest, GreetingThatIsGivenUpIsTakenBack) {
+  Incoming welcome;
+  const auto link = ControlLink::Connect(path(), {1, wire::Hello{}}, ipc::Now(), &welcome);
+  ASSERT_FALSE(link.ok());
+  EXPECT_EQ(link.error().code, ErrorCode::kTimedOut);
+  Accept();
+  EXPECT_TRUE(Receive().has_hello());
+  EXPECT_TRUE(Receive().has_detach()) << "its welcome would come all the same";
+}
+
 TEST_F(ControlTest, AnswersFindTheirCallers) {
   auto link = Started();
   std::thread daemon([this] {

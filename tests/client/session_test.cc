@@ -72,6 +72,8 @@ TEST_F(SessionTest, UnknownBackendIsRefused) {
   MiniDaemon other({.backend = "abacus"});
   EXPECT_EQ(CodeOf([&] { Store::connect({.socket = other.socket()}); }),
             RAVENSTORE_INVALID_ARGUMENT);
+  EXPECT_TRUE(Eventually([&] { return other.counts().hangups == 1; }));
+  EXPECT_EQ(other.counts().detaches, 1u) << "a hang-up alone would keep its place";
 }
 
 TEST_F(SessionTest, NamesAreAskedForOnce) {
