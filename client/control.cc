@@ -104,12 +104,10 @@ void ControlLink::Withdraw() {
   static_cast<void>(Send({.request = 0, .body = wire::Detach{}}, ipc::Now()));
 }
 
-Status ControlLink::Start(std::function<void(Incoming)> on_packet,
-                          std::function<void()> on_hangup) {
+Status ControlLink::Start(Callbacks callbacks) {
   stop_event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_event_) return Error{ErrorCode::kSystem, std::string("eventfd: ") + strerror(errno)};
-  on_packet_ = std::move(on_packet);
-  on_hangup_ = std::move(on_hangup);
+  callbacks_ = std::move(callbacks);
   try {
     // Host programs' handlers must not run on a thread of ours: it starts with every signal
     // blocked.
@@ -199,7 +197,7 @@ void ControlLink::Watch() {
     // No memory for a packet: what it said is missing for good. The store is lost then, and not the
     // process that it is a guest in.
   }
-  if (!stopped) on_hangup_();
+  if (!stopped) callbacks_.on_hangup();
 }
 
 bool ControlLink::ReadUntilStopped() {
@@ -217,8 +215,9 @@ bool ControlLink::ReadAll() {
     if (!packet.ok()) {
       if (packet.error().code == ErrorCode::kTimedOut) return true;
       // A packet over a bound was consumed; what can be read after it still counts.
-      if (packet.error().code == ErrorCode::kCorrupt) continue;
-      return false;
+      if (packet.error().code != ErrorCode::kCorrupt) return false;
+      callbacks_.on_missed(packet.error());
+      continue;
     }
     if (!packet->has_value()) return false;
     // A malformed packet is dropped: nobody can be told which request it answered.
@@ -230,7 +229,7 @@ bool ControlLink::ReadAll() {
 
 void ControlLink::Dispatch(Incoming incoming) {
   const uint64_t id = incoming.packet.request;
-  if (id == 0) return on_packet_(std::move(incoming));
+  if (id == 0) return callbacks_.on_packet(std::move(incoming));
   std::lock_guard lock(mutex_);
   const auto call = calls_.find(id);
   if (call == calls_.end()) return;  // its caller gave up

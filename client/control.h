@@ -27,8 +27,9 @@ struct Incoming {
 };
 
 // Owns: the socket and the watcher thread, which reads it, hands answers to those who asked and
-//   the rest to `on_packet`, and calls `on_hangup` once nobody is at the other end any more, or
-//   when an exception (no memory) kept it from reading or `on_packet` from its work.
+//   the rest to `on_packet`, tells `on_missed` why a packet could not be taken, and calls
+//   `on_hangup` once nobody is at the other end any more, or when an exception (no memory) kept it
+//   from reading or `on_packet` from its work.
 // Threads: any, but Start and Stop by the owner. The callbacks run on the watcher; `on_hangup` must
 //   not throw.
 class ControlLink {
@@ -44,7 +45,12 @@ class ControlLink {
   // process ends. Waits for nothing.
   void Withdraw();
 
-  core::Status Start(std::function<void(Incoming)> on_packet, std::function<void()> on_hangup);
+  struct Callbacks {
+    std::function<void(Incoming)> on_packet;
+    std::function<void(const core::Error&)> on_missed;
+    std::function<void()> on_hangup;
+  };
+  core::Status Start(Callbacks callbacks);
   // Ends the watcher and fails the requests that still wait.
   void Stop();
   // True once Stop was asked for. For callbacks that wait: see WaitForStop.
@@ -76,8 +82,7 @@ class ControlLink {
 
   ipc::UniqueFd socket_;
   ipc::UniqueFd stop_event_;
-  std::function<void(Incoming)> on_packet_;
-  std::function<void()> on_hangup_;
+  Callbacks callbacks_;
   std::thread watcher_;
 
   std::mutex mutex_;

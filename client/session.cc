@@ -99,9 +99,11 @@ Result<Session*> Session::Connect(const ConnectOptions& options) {
   RAVEN_RETURN_IF_ERROR(session->Attach(options));
   Session* attached = session.get();
   Register(attached);
-  const Status started = attached->control_->Start(
-      [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
-      [attached] { attached->OnHangup(); });
+  const Status started = attached->control_->Start({
+      .on_packet = [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
+      .on_missed = [attached](const Error& why) { attached->OnMissed(why); },
+      .on_hangup = [attached] { attached->OnHangup(); },
+  });
   if (!started.ok()) {
     Unregister(attached, /*keep=*/false);
     return started.error();
@@ -180,6 +182,10 @@ void Session::OnPacket(Incoming incoming) {
         .request = 0, .body = wire::SlabReleased{.device = slab->device, .offset = slab->offset}};
     static_cast<void>(control_->Send(answer, DeadlineAfter(ipc::Now(), timeout_)));
   }
+}
+
+void Session::OnMissed(const Error& why) {
+  for (const auto& device : devices_->all()) device->NoteMissedPacket(why);
 }
 
 void Session::OnHangup() {

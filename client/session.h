@@ -128,6 +128,7 @@ class Session {
   core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
   // The watcher's callbacks.
   void OnPacket(Incoming incoming);
+  void OnMissed(const core::Error& why);
   void OnHangup();
   void MarkLost();
   bool AnyInUse() const;
