@@ -266,15 +266,12 @@ Result<InternedName> Session::Intern(std::string_view name, Tick deadline) {
                                                   std::to_string(kNameBytesMax) + " are possible"};
   }
   if (!wire::IsUtf8(name)) return Error{ErrorCode::kInvalidArgument, "a name must be UTF-8"};
-  const auto find = [&]() -> std::optional<InternedName> {
+  {
     std::shared_lock lock(names_mutex_);
     const auto known = names_.find(name);
-    if (known == names_.end()) return std::nullopt;
-    return InternedName{known->second, &known->first};
-  };
-  if (const auto known = find()) return *known;
-  std::lock_guard asking(interning_);
-  if (const auto known = find()) return *known;
+    if (known != names_.end()) return InternedName{known->second, &known->first};
+  }
+  // Two that ask for one name at the same time get the same answer.
   wire::ClientPacket packet{.request = 0, .body = wire::InternName{std::string(name)}};
   RAVEN_ASSIGN_OR_RETURN(const auto answer, control_->Call(std::move(packet), deadline, phase_));
   const auto* interned = std::get_if<wire::NameInterned>(&answer.body);
