@@ -5,6 +5,7 @@
 #include <array>
 #include <thread>
 
+#include "client/access.h"
 #include "device/host_stream.h"
 #include "ipc/segment.h"
 
@@ -186,6 +187,18 @@ TEST_F(StreamsTest, TicketCoversThoseOfOthers) {
   fast.Synchronize();
   EXPECT_FALSE(Of(nullptr).Open(ticket));
   EXPECT_EQ(*Of(nullptr).TakeTicket(also, patient_), 0u) << "nothing is open any more";
+}
+
+TEST_F(StreamsTest, SharedTicketIsNotTakenForALaterOneOfTheSameStream) {
+  HostStream stream;
+  Block(stream);
+  SharedTicket shared;
+  const uint64_t first = *TicketFor(Of(&stream), {}, patient_, &shared);
+  EXPECT_EQ(*TicketFor(Of(&stream), std::array{first}, patient_, &shared), first);
+  const uint64_t others = Ticket(&stream);  // of a put in another thread
+  const uint64_t both = *TicketFor(Of(&stream), std::array{others}, patient_, &shared);
+  EXPECT_GE(proto::UnpackWordValue(both).value, proto::UnpackWordValue(others).value);
+  gate_.store(true);
 }
 
 TEST_F(StreamsTest, CapturingStreamIsRefused) {
