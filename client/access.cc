@@ -111,11 +111,13 @@ Result<Begun> Begin(Session& session, Tensor& tensor, const ClientDevice* target
   }
 }
 
-// Undoes a move to kFetching that the daemon was not told of.
+// Undoes a move to kFetching that the daemon was not told of. The last put's record stands.
 void Unask(Session& session, Tensor& tensor, LeaseState from) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
   Swing(row, &word, from, 0);
+  // The daemon moves a tensor out of Idle only from a put's very word, and this is another.
+  if (from == LeaseState::kIdle) session.log().Append(tensor.slot, proto::AccessOp::kPut);
   tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
 }
 
@@ -509,7 +511,14 @@ Result<uint64_t> TicketFor(ClientStream& stream, std::span<const uint64_t> also,
                            SharedTicket* shared) {
   const bool plain = std::none_of(also.begin(), also.end(),
                                   [&](uint64_t ticket) { return stream.MustOrder(ticket); });
-  if (plain && shared->stream == &stream) return shared->ticket;
+  // Another thread may have put by the same stream since the shared one was taken.
+  const auto later = [&](uint64_t ticket) {
+    return stream.Open(ticket) &&
+           proto::UnpackWordValue(ticket).value > proto::UnpackWordValue(shared->ticket).value;
+  };
+  if (plain && shared->stream == &stream && std::none_of(also.begin(), also.end(), later)) {
+    return shared->ticket;
+  }
   RAVEN_ASSIGN_OR_RETURN(const uint64_t ticket, stream.TakeTicket(also, deadline));
   // On the calling thread a ticket stands for others' work only, so it is nobody else's.
   if (plain || !stream.synchronous()) *shared = {&stream, ticket};

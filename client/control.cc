@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -44,15 +45,21 @@ Result<Incoming> Parse(ipc::Packet packet) {
   return Incoming{*std::move(decoded), std::move(packet.descriptors)};
 }
 
-// Host programs' handlers must not run on a thread of ours: it starts with every signal blocked.
-std::thread StartWithoutSignals(std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
+// Blocks every signal for the calling thread, until its end.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 }  // namespace
 
@@ -68,11 +75,19 @@ Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const std::string& pat
   RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd socket, ipc::Connect(path, deadline));
   std::unique_ptr<ControlLink> link(new ControlLink(std::move(socket)));
   RAVEN_RETURN_IF_ERROR(link->Send(hello, deadline));
-  if (auto readable = ipc::WaitReadable(link->socket_.get(), deadline); !readable.ok()) {
+  if (Status greeted = link->AwaitWelcome(path, deadline, welcome); !greeted.ok()) {
+    link->Withdraw();
+    return std::move(greeted).error();
+  }
+  return link;
+}
+
+Status ControlLink::AwaitWelcome(const std::string& path, Tick deadline, Incoming* welcome) {
+  if (auto readable = ipc::WaitReadable(socket_.get(), deadline); !readable.ok()) {
     if (readable.error().code != ErrorCode::kTimedOut) return std::move(readable).error();
     return Error{ErrorCode::kTimedOut, "the daemon at " + path + " did not answer in time"};
   }
-  RAVEN_ASSIGN_OR_RETURN(auto packet, ipc::Receive(link->socket_.get(), /*wait=*/false));
+  RAVEN_ASSIGN_OR_RETURN(auto packet, ipc::Receive(socket_.get(), /*wait=*/false));
   if (!packet) return Error{ErrorCode::kUnavailable, "the daemon at " + path + " hung up"};
   RAVEN_ASSIGN_OR_RETURN(*welcome, Parse(*std::move(packet)));
   if (const auto* failure = std::get_if<wire::Failure>(&welcome->packet.body)) {
@@ -81,17 +96,23 @@ Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const std::string& pat
   if (!std::holds_alternative<wire::Welcome>(welcome->packet.body)) {
     return Error{ErrorCode::kCorrupt, "the daemon at " + path + " did not say welcome"};
   }
-  return link;
+  return core::Ok();
 }
 
-Status ControlLink::Start(std::function<void(Incoming)> on_packet,
-                          std::function<void()> on_hangup) {
+void ControlLink::Withdraw() {
+  // Without room in the socket the daemon reads nothing, and would not read this.
+  static_cast<void>(Send({.request = 0, .body = wire::Detach{}}, ipc::Now()));
+}
+
+Status ControlLink::Start(Callbacks callbacks) {
   stop_event_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop_event_) return Error{ErrorCode::kSystem, std::string("eventfd: ") + strerror(errno)};
-  on_packet_ = std::move(on_packet);
-  on_hangup_ = std::move(on_hangup);
+  callbacks_ = std::move(callbacks);
   try {
-    watcher_ = StartWithoutSignals([this] { Watch(); });
+    // Host programs' handlers must not run on a thread of ours: it starts with every signal
+    // blocked.
+    const NoSignals blocked;
+    watcher_ = std::thread([this] { Watch(); });
   } catch (const std::system_error& error) {
     return Error{ErrorCode::kSystem, std::string("starting the watcher: ") + error.what()};
   }
@@ -169,11 +190,22 @@ void ControlLink::WakeCallers() {
 
 void ControlLink::Watch() {
   pthread_setname_np(pthread_self(), "raven-watcher");
+  bool stopped = false;
+  try {
+    stopped = ReadUntilStopped();
+  } catch (const std::exception&) {
+    // No memory for a packet: what it said is missing for good. The store is lost then, and not the
+    // process that it is a guest in.
+  }
+  if (!stopped) callbacks_.on_hangup();
+}
+
+bool ControlLink::ReadUntilStopped() {
   while (true) {
     pollfd events[2] = {{socket_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
-    if (poll(events, 2, -1) < 0 && errno != EINTR) return on_hangup_();
-    if (events[1].revents != 0) return;
-    if (events[0].revents != 0 && !ReadAll()) return on_hangup_();
+    if (poll(events, 2, -1) < 0 && errno != EINTR) return false;
+    if (events[1].revents != 0) return true;
+    if (events[0].revents != 0 && !ReadAll()) return false;
   }
 }
 
@@ -183,8 +215,9 @@ bool ControlLink::ReadAll() {
     if (!packet.ok()) {
       if (packet.error().code == ErrorCode::kTimedOut) return true;
       // A packet over a bound was consumed; what can be read after it still counts.
-      if (packet.error().code == ErrorCode::kCorrupt) continue;
-      return false;
+      if (packet.error().code != ErrorCode::kCorrupt) return false;
+      callbacks_.on_missed(packet.error());
+      continue;
     }
     if (!packet->has_value()) return false;
     // A malformed packet is dropped: nobody can be told which request it answered.
@@ -196,7 +229,7 @@ bool ControlLink::ReadAll() {
 
 void ControlLink::Dispatch(Incoming incoming) {
   const uint64_t id = incoming.packet.request;
-  if (id == 0) return on_packet_(std::move(incoming));
+  if (id == 0) return callbacks_.on_packet(std::move(incoming));
   std::lock_guard lock(mutex_);
   const auto call = calls_.find(id);
   if (call == calls_.end()) return;  // its caller gave up

@@ -27,8 +27,11 @@ struct Incoming {
 };
 
 // Owns: the socket and the watcher thread, which reads it, hands answers to those who asked and
-//   the rest to `on_packet`, and calls `on_hangup` once nobody is at the other end any more.
-// Threads: any, but Start and Stop by the owner. The callbacks run on the watcher.
+//   the rest to `on_packet`, tells `on_missed` why a packet could not be taken, and calls
+//   `on_hangup` once nobody is at the other end any more, or when an exception (no memory) kept it
+//   from reading or `on_packet` from its work.
+// Threads: any, but Start and Stop by the owner. The callbacks run on the watcher; `on_hangup` must
+//   not throw.
 class ControlLink {
  public:
   // Connects and greets; the answer is a Welcome with its descriptors.
@@ -38,7 +41,16 @@ class ControlLink {
                                                             core::Tick deadline, Incoming* welcome);
   ~ControlLink();
 
-  core::Status Start(std::function<void(Incoming)> on_packet, std::function<void()> on_hangup);
+  // Tells the daemon that nobody will use the attachment: a mere hang-up would keep it until the
+  // process ends. Waits for nothing.
+  void Withdraw();
+
+  struct Callbacks {
+    std::function<void(Incoming)> on_packet;
+    std::function<void(const core::Error&)> on_missed;
+    std::function<void()> on_hangup;
+  };
+  core::Status Start(Callbacks callbacks);
   // Ends the watcher and fails the requests that still wait.
   void Stop();
   // True once Stop was asked for. For callbacks that wait: see WaitForStop.
@@ -61,15 +73,16 @@ class ControlLink {
 
  private:
   explicit ControlLink(ipc::UniqueFd socket);
+  core::Status AwaitWelcome(const std::string& path, core::Tick deadline, Incoming* welcome);
   void Watch();
   // False once the peer has hung up.
+  bool ReadUntilStopped();
   bool ReadAll();
   void Dispatch(Incoming incoming);
 
   ipc::UniqueFd socket_;
   ipc::UniqueFd stop_event_;
-  std::function<void(Incoming)> on_packet_;
-  std::function<void()> on_hangup_;
+  Callbacks callbacks_;
   std::thread watcher_;
 
   std::mutex mutex_;

@@ -84,9 +84,10 @@ Status ClientDevice::EnsureMapped(uint64_t offset, uint64_t bytes, Tick deadline
     const Phase now = phase.load(std::memory_order_acquire);
     if (now != Phase::kAttached) return RefusalOf(now);
     if (ipc::Now() >= deadline) {
-      return Error{ErrorCode::kTimedOut, "the daemon placed a tensor in a slab of device " +
-                                             std::to_string(local_ordinal_) +
-                                             " whose descriptor it did not send"};
+      return Error{ErrorCode::kTimedOut,
+                   "the daemon placed a tensor in a slab of device " +
+                       std::to_string(local_ordinal_) + " whose descriptor " +
+                       (missed_.empty() ? "it did not send" : "did not arrive: " + missed_)};
     }
     changed_.wait_for(lock, kSlice);
   }
@@ -152,6 +153,11 @@ Status ClientDevice::Release(uint64_t offset) {
   Mark(offset, slab->second, false);
   slabs_.erase(slab);
   return arena_->Unmap(Bytes(offset));
+}
+
+void ClientDevice::NoteMissedPacket(const Error& why) {
+  std::lock_guard lock(mutex_);
+  missed_ = why.message;
 }
 
 void ClientDevice::WakeWaiters() {

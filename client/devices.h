@@ -48,7 +48,8 @@ class ClientDevice {
   // True when every byte of the extent is mapped: a few loads.
   bool Mapped(uint64_t offset, uint64_t bytes) const;
   // Maps what is missing of the extent; waits until `deadline` for descriptors under way.
-  // Errors: kTimedOut (the daemon sent none), kLost, kCorrupt (outside the arena), the device's.
+  // Errors: kTimedOut (none came; why, if that is known), kLost, kCorrupt (outside the arena), the
+  // device's.
   core::Status EnsureMapped(uint64_t offset, uint64_t bytes, core::Tick deadline,
                             const PhaseWord& phase);
 
@@ -59,6 +60,8 @@ class ClientDevice {
   core::Status Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor);
   // The watcher: unmaps or forgets the slab. kNotFound when none begins there.
   core::Status Release(uint64_t offset);
+  // The watcher: a packet could not be taken, which may have brought a slab's descriptor.
+  void NoteMissedPacket(const core::Error& why);
   // Wakes those in EnsureMapped so that they look at the session's phase.
   void WakeWaiters();
 
@@ -95,6 +98,7 @@ class ClientDevice {
   std::unique_ptr<device::Arena> arena_;                // guarded by mutex_
   std::map<uint64_t, uint64_t> slabs_;   // mapped: bytes, by offset; guarded by mutex_
   std::map<uint64_t, Offered> offered_;  // not mapped yet; guarded by mutex_
+  std::string missed_;                   // why a packet was, the last time; guarded by mutex_
 };
 
 // What the daemon told of one device (proto::Device).

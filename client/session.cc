@@ -91,14 +91,19 @@ bool DebugAsksFor(std::string_view word) {
 }  // namespace
 
 Result<Session*> Session::Connect(const ConnectOptions& options) {
-  std::unique_ptr<Session, void (*)(Session*)> session(new Session,
-                                                       [](Session* failed) { delete failed; });
+  std::unique_ptr<Session, void (*)(Session*)> session(new Session, [](Session* failed) {
+    // The daemon has made room for this client: who tries again and again must not fill it.
+    if (failed->control_ != nullptr) failed->control_->Withdraw();
+    delete failed;
+  });
   RAVEN_RETURN_IF_ERROR(session->Attach(options));
   Session* attached = session.get();
   Register(attached);
-  const Status started = attached->control_->Start(
-      [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
-      [attached] { attached->OnHangup(); });
+  const Status started = attached->control_->Start({
+      .on_packet = [attached](Incoming incoming) { attached->OnPacket(std::move(incoming)); },
+      .on_missed = [attached](const Error& why) { attached->OnMissed(why); },
+      .on_hangup = [attached] { attached->OnHangup(); },
+  });
   if (!started.ok()) {
     Unregister(attached, /*keep=*/false);
     return started.error();
@@ -179,6 +184,10 @@ void Session::OnPacket(Incoming incoming) {
   }
 }
 
+void Session::OnMissed(const Error& why) {
+  for (const auto& device : devices_->all()) device->NoteMissedPacket(why);
+}
+
 void Session::OnHangup() {
   if (!control_->WaitForStop(restart_timeout_)) MarkLost();
 }
@@ -257,15 +266,12 @@ Result<InternedName> Session::Intern(std::string_view name, Tick deadline) {
                                                   std::to_string(kNameBytesMax) + " are possible"};
   }
   if (!wire::IsUtf8(name)) return Error{ErrorCode::kInvalidArgument, "a name must be UTF-8"};
-  const auto find = [&]() -> std::optional<InternedName> {
+  {
     std::shared_lock lock(names_mutex_);
     const auto known = names_.find(name);
-    if (known == names_.end()) return std::nullopt;
-    return InternedName{known->second, &known->first};
-  };
-  if (const auto known = find()) return *known;
-  std::lock_guard asking(interning_);
-  if (const auto known = find()) return *known;
+    if (known != names_.end()) return InternedName{known->second, &known->first};
+  }
+  // Two that ask for one name at the same time get the same answer.
   wire::ClientPacket packet{.request = 0, .body = wire::InternName{std::string(name)}};
   RAVEN_ASSIGN_OR_RETURN(const auto answer, control_->Call(std::move(packet), deadline, phase_));
   const auto* interned = std::get_if<wire::NameInterned>(&answer.body);

@@ -87,7 +87,8 @@ class Session {
   core::Duration timeout() const { return timeout_; }
   const std::string& backend() const { return backend_; }
 
-  // Asks the daemon, once for each name. Errors: kInvalidArgument (too long), the daemon's.
+  // Asks the daemon, unless it has told the name's id before. Errors: kInvalidArgument (too long),
+  // the daemon's.
   core::Result<InternedName> Intern(std::string_view name, core::Tick deadline);
   // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.
   std::string Explain(uint32_t slot);
@@ -128,6 +129,7 @@ class Session {
   core::Status TakeWelcome(const wire::Welcome& welcome, std::vector<ipc::UniqueFd> descriptors);
   // The watcher's callbacks.
   void OnPacket(Incoming incoming);
+  void OnMissed(const core::Error& why);
   void OnHangup();
   void MarkLost();
   bool AnyInUse() const;
@@ -155,7 +157,6 @@ class Session {
   std::vector<Unfreed> unfreed_;  // guarded by unfreed_mutex_
   std::atomic<bool> any_unfreed_{false};
 
-  std::mutex interning_;  // held while the daemon is asked for a name's id
   std::shared_mutex names_mutex_;
   std::map<std::string, uint32_t, std::less<>> names_;  // guarded by names_mutex_
 

@@ -40,6 +40,7 @@ Status StatusOf(Waited waited, const PhaseWord& phase, const char* late) {
 ClientStream::ClientStream(std::unique_ptr<device::Stream> stream, uint16_t index,
                            proto::Segment* segment, const PhaseWord* phase)
     : synchronous_(stream->synchronous()),
+      ordered_(!synchronous_ && !stream->per_thread()),
       index_(index),
       segment_(segment),
       phase_(phase),

@@ -21,8 +21,9 @@
 
 namespace ravenstore::client {
 
-// One stream. Tickets are packed proto::WordValues; 0 is "nothing to wait for".
-// Threads: any; two that use one stream at the same time are put in order here, as the streams
+// One stream, or every thread's own by a handle that they share. Tickets are packed
+// proto::WordValues; 0 is "nothing to wait for". Threads: any; two that use one stream at the same
+// time are put in order here, as the streams
 //   themselves do it.
 class ClientStream {
  public:
@@ -37,9 +38,10 @@ class ClientStream {
 
   // True while the work that `ticket` stands for is not done.
   bool Open(uint64_t ticket) const;
-  // True when, besides, this stream's own order does not say so already.
+  // True when, besides, this stream's own order does not say so already. A handle that means
+  // another stream in every thread has no order: that the ticket is the caller's own is not known.
   bool MustOrder(uint64_t ticket) const {
-    return Open(ticket) && (synchronous_ || proto::UnpackWordValue(ticket).index != index_);
+    return Open(ticket) && (!ordered_ || proto::UnpackWordValue(ticket).index != index_);
   }
 
   // A ticket for the work enqueued so far and for what the tickets `also` stand for. A stream that
@@ -79,6 +81,7 @@ class ClientStream {
   void Settle();
 
   const bool synchronous_;
+  const bool ordered_;  // calls that come one after the other are done in that order
   const uint16_t index_;
   proto::Segment* const segment_;
   const PhaseWord* const phase_;

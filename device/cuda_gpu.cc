@@ -25,17 +25,21 @@ core::Result<ipc::UniqueFd> ExportMemory(CudaGpu& gpu, CUmemGenericAllocationHan
   return exported;
 }
 
+bool CudaWords::Share(uintptr_t begin, core::Bytes bytes) {
+  std::lock_guard lock(mutex_);
+  const auto known = ranges_.find(begin);
+  if (known == ranges_.end() || known->second.bytes < bytes.count()) return false;
+  ++known->second.users;
+  return true;
+}
+
 core::Status CudaWords::Add(CudaGpu& gpu, void* begin, core::Bytes bytes) {
   const auto at = reinterpret_cast<uintptr_t>(begin);
-  {
-    std::lock_guard lock(mutex_);
-    const auto known = ranges_.find(at);
-    if (known != ranges_.end() && known->second.bytes >= bytes.count()) {
-      ++known->second.users;
-      return core::Ok();
-    }
-  }
+  if (Share(at, bytes)) return core::Ok();
+  // Before the lock: making a context takes long.
   RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu.Primary());
+  std::lock_guard registering(registering_);
+  if (Share(at, bytes)) return core::Ok();  // somebody was faster
   const CudaScope scope(gpu.driver(), context);
   const CudaCaptureExempt exempt(gpu.driver());
   RAVEN_CUDA_CALL(gpu, cuMemHostRegister, begin, bytes.count(),
@@ -53,6 +57,7 @@ core::Status CudaWords::Add(CudaGpu& gpu, void* begin, core::Bytes bytes) {
 }
 
 void CudaWords::Remove(CudaGpu& gpu, void* begin) {
+  std::lock_guard registering(registering_);
   {
     std::lock_guard lock(mutex_);
     const auto known = ranges_.find(reinterpret_cast<uintptr_t>(begin));

@@ -76,7 +76,8 @@ class CudaWords {
  public:
   // Registers [begin, begin + bytes) through `gpu`, or counts one more user of it.
   core::Status Add(CudaGpu& gpu, void* begin, core::Bytes bytes);
-  // Ends one use, and with the last the registration; that may wait for streams held in a Wait.
+  // Ends one use, and with the last the registration; that may wait for streams held in a Wait, and
+  // an Add of a new page meanwhile with it.
   void Remove(CudaGpu& gpu, void* begin);
   // The address of `word` on the devices; kInvalidArgument when it lies in no registered page.
   core::Result<CUdeviceptr> Find(const Word* word) const;
@@ -87,6 +88,12 @@ class CudaWords {
     CUdeviceptr on_device;
     uint32_t users;
   };
+  // Counts one more user of a range that is known.
+  bool Share(uintptr_t begin, core::Bytes bytes);
+
+  // Held around what the driver and ranges_ must agree on. Taken before mutex_, which those that
+  // only look need not wait for while the driver does.
+  std::mutex registering_;
   mutable std::shared_mutex mutex_;
   std::map<uintptr_t, Range> ranges_;  // by begin; guarded by mutex_
 };

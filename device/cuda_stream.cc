@@ -195,6 +195,9 @@ class CudaStream : public Stream {
     return core::Ok();
   }
   bool synchronous() const override { return false; }
+  // The legacy stream, by either of its handles, is one for all threads, and waits for every
+  // thread's own by itself.
+  bool per_thread() const override { return stream_ == CU_STREAM_PER_THREAD; }
 
  private:
   const std::shared_ptr<CudaGpu> gpu_;

@@ -124,6 +124,9 @@ class Stream {
   virtual Status Synchronize() = 0;
   // True when the stream is the calling thread: everything enqueued is already done.
   virtual bool synchronous() const = 0;
+  // True when the handle means another stream in every thread: the methods act on the calling
+  // thread's, and that two calls name the same handle puts nothing in order.
+  virtual bool per_thread() const { return false; }
 };
 
 // Keeps a shared page usable by streams; destroying it makes it unusable.

@@ -405,6 +405,23 @@ TEST_F(TwoDevices, DeniedMoveLeavesTheTensorWhereItIs) {
   EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 0x21, kBytes));
 }
 
+TEST_F(TwoDevices, MoveThatWasNeverAskedForIsLoggedAsAPut) {
+  Tensor tensor = Idle(kBytes, 0x21);
+  const proto::Lease before = LeaseOf(tensor);
+  daemon_.HoldRequests(true);
+  for (uint64_t i = 0; i < proto::kRequestRingEntries; ++i) store_.step();
+  const auto impatient = [&] {
+    store_.get(tensor, nullptr, {.device = 1, .timeout = milliseconds(1)});
+  };
+  EXPECT_EQ(CodeOf(impatient), RAVENSTORE_TIMED_OUT);
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+  EXPECT_NE(LeaseOf(tensor).generation, before.generation);
+  daemon_.HoldRequests(false);  // and it looks at the log
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().puts_logged == 2; }))
+      << "the daemon does not know the word that it may evict from";
+  EXPECT_TRUE(Holds(store_.get(tensor, nullptr, {.device = 1}), 0x21, kBytes));
+}
+
 TEST_F(TwoDevices, DeniedMoveIsNotMistakenForAnotherThreadsGet) {
   Tensor tensor = Idle(kBytes, 0x21);
   std::atomic<bool> done{false};

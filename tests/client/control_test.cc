@@ -1,7 +1,15 @@
 #include "client/control.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <array>
+#include <future>
+#include <new>
 #include <thread>
 
 #include "ipc/clock.h"
@@ -57,7 +65,9 @@ class ControlTest : public testing::Test {
   std::unique_ptr<ControlLink> Started() {
     auto link = Connected();
     EXPECT_TRUE(
-        link->Start([this](Incoming) { unasked_.fetch_add(1); }, [this] { hung_up_.store(true); })
+        link->Start({.on_packet = [this](Incoming) { unasked_.fetch_add(1); },
+                     .on_missed = [this](const core::Error& why) { missed_.set_value(why); },
+                     .on_hangup = [this] { hung_up_.store(true); }})
             .ok());
     return link;
   }
@@ -68,6 +78,7 @@ class ControlTest : public testing::Test {
   PhaseWord phase_{Phase::kAttached};
   std::atomic<int> unasked_{0};
   std::atomic<bool> hung_up_{false};
+  std::promise<core::Error> missed_;  // the only one
 };
 
 TEST_F(ControlTest, RefusalOfTheDaemonIsPassedOn) {
@@ -97,6 +108,16 @@ TEST_F(ControlTest, HangUpInsteadOfWelcomeIsUnavailable) {
   daemon.join();
   ASSERT_FALSE(link.ok());
   EXPECT_EQ(link.error().code, ErrorCode::kUnavailable);
+}
+
+TEST_F(ControlTest, GreetingThatIsGivenUpIsTakenBack) {
+  Incoming welcome;
+  const auto link = ControlLink::Connect(path(), {1, wire::Hello{}}, ipc::Now(), &welcome);
+  ASSERT_FALSE(link.ok());
+  EXPECT_EQ(link.error().code, ErrorCode::kTimedOut);
+  Accept();
+  EXPECT_TRUE(Receive().has_hello());
+  EXPECT_TRUE(Receive().has_detach()) << "its welcome would come all the same";
 }
 
 TEST_F(ControlTest, AnswersFindTheirCallers) {
@@ -136,6 +157,54 @@ TEST_F(ControlTest, LateAnswerIsDropped) {
   Send(unasked);
   while (unasked_.load() == 0) std::this_thread::yield();
   EXPECT_EQ(unasked_.load(), 1);
+}
+
+TEST_F(ControlTest, PacketWhoseDescriptorsCannotBeTakenIsToldOf) {
+  auto link = Started();
+  // The next descriptor is more than this process may open.
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const ipc::UniqueFd next(dup(peer_.get()));
+  const rlimit full{static_cast<rlim_t>(next.get()), usual.rlim_max};
+  proto::DaemonPacket slab;
+  slab.mutable_slab_ready()->set_device(1);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &full), 0);
+  const auto sent = ipc::Send(peer_.get(), slab.SerializeAsString(), std::array{listener_.get()});
+  const core::Error missed = missed_.get_future().get();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_TRUE(sent.ok());
+  EXPECT_THAT(missed.message, testing::HasSubstr("RLIMIT_NOFILE"));
+  EXPECT_EQ(unasked_.load(), 0);
+}
+
+TEST_F(ControlTest, PacketThatThereIsNoMemoryForEndsTheLinkAndNotTheProcess) {
+  auto link = Connected();
+  ASSERT_TRUE(link->Start({.on_packet = [](Incoming) { throw std::bad_alloc(); },
+                           .on_missed = {},
+                           .on_hangup = [this] { hung_up_.store(true); }})
+                  .ok());
+  proto::DaemonPacket packet;
+  packet.mutable_release_slab()->set_device(1);
+  Send(packet);
+  while (!hung_up_.load()) std::this_thread::yield();
+}
+
+TEST_F(ControlTest, WatcherThatCannotBeStartedLeavesTheSignalsAsTheyWere) {
+  auto link = Connected();
+  pthread_attr_t usual;
+  pthread_attr_t endless;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_getattr_default_np(&endless), 0);
+  // A stack that no address space has room for.
+  ASSERT_EQ(pthread_attr_setstacksize(&endless, size_t{1} << 47), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&endless), 0);
+  const auto started = link->Start({});
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  ASSERT_FALSE(started.ok());
+  EXPECT_EQ(started.error().code, ErrorCode::kSystem);
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  EXPECT_FALSE(sigismember(&blocked, SIGTERM));
 }
 
 TEST_F(ControlTest, HangUpIsReportedOnceAndStopStillWorks) {

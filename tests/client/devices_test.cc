@@ -80,6 +80,13 @@ TEST_F(DevicesTest, WhoIsPlacedInASlabThatCannotBeMappedIsToldWhy) {
   EXPECT_TRUE(client_.Release(0).ok());
 }
 
+TEST_F(DevicesTest, WhoWaitsForADescriptorInVainIsToldWhatWasMissed) {
+  const auto words = [&] { return client_.EnsureMapped(0, 1, Soon(), phase_).error().message; };
+  EXPECT_THAT(words(), HasSubstr("it did not send"));
+  client_.NoteMissedPacket({ErrorCode::kCorrupt, "no room for descriptors"});
+  EXPECT_THAT(words(), HasSubstr("did not arrive: no room for descriptors"));
+}
+
 TEST_F(DevicesTest, ExtentAcrossSlabsNeedsAllOfThem) {
   ASSERT_TRUE(client_.Offer(8 * kMiB, 8 * kMiB, Slab(8 * kMiB, 8 * kMiB)).ok());
   const auto early = client_.EnsureMapped(6 * kMiB, 4 * kMiB, Soon(), phase_);

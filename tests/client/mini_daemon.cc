@@ -149,6 +149,7 @@ void MiniDaemon::Handle(Client& client, const proto::ClientPacket& packet) {
       const auto id = names_.emplace(name, static_cast<uint32_t>(names_.size() + 1)).first->second;
       answer.mutable_name_interned()->set_id(id);
     }
+    if (hold_names_) return client.held_names.push_back(std::move(answer));
   } else if (packet.has_explain_failure()) {
     answer.mutable_failure_explained()->set_message(
         client.failures[packet.explain_failure().slot()]);
@@ -401,6 +402,16 @@ void MiniDaemon::HoldSlabs(bool hold) {
   for (auto& client : clients_) {
     for (auto& packet : client->held_slabs) SendSlab(*client, std::move(packet));
     client->held_slabs.clear();
+  }
+}
+
+void MiniDaemon::HoldNames(bool hold) {
+  std::lock_guard lock(mutex_);
+  hold_names_ = hold;
+  if (hold) return;
+  for (auto& client : clients_) {
+    for (const auto& packet : client->held_names) Send(*client, packet);
+    client->held_names.clear();
   }
 }
 

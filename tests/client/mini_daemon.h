@@ -63,6 +63,8 @@ class MiniDaemon {
   void DenyNextFetch(core::ErrorCode code, std::string words);
   // The next fetch finds the bytes given up.
   void GiveUpNextFetch();
+  // Names are asked for, and told only when told to go on.
+  void HoldNames(bool hold);
   // Answers nothing that comes over the socket.
   void IgnoreSocket(bool ignore);
 
@@ -140,6 +142,7 @@ class MiniDaemon {
     std::deque<proto::Request> frees;  // whose ticket is not reached
     std::deque<Arrival> arrivals;      // held
     std::deque<proto::DaemonPacket> held_slabs;
+    std::deque<proto::DaemonPacket> held_names;
     bool detached = false;
   };
 
@@ -178,6 +181,7 @@ class MiniDaemon {
   bool hold_requests_ = false;
   bool hold_slabs_ = false;
   bool hold_arrivals_ = false;
+  bool hold_names_ = false;
   bool ignore_socket_ = false;
   std::optional<core::Error> fail_create_;
   std::optional<core::Error> deny_fetch_;

@@ -72,6 +72,8 @@ TEST_F(SessionTest, UnknownBackendIsRefused) {
   MiniDaemon other({.backend = "abacus"});
   EXPECT_EQ(CodeOf([&] { Store::connect({.socket = other.socket()}); }),
             RAVENSTORE_INVALID_ARGUMENT);
+  EXPECT_TRUE(Eventually([&] { return other.counts().hangups == 1; }));
+  EXPECT_EQ(other.counts().detaches, 1u) << "a hang-up alone would keep its place";
 }
 
 TEST_F(SessionTest, NamesAreAskedForOnce) {
@@ -80,6 +82,23 @@ TEST_F(SessionTest, NamesAreAskedForOnce) {
     store_.create(kBytes, {.name = "b"});
   }
   EXPECT_EQ(daemon_.counts().interns, 2u);
+}
+
+TEST_F(SessionTest, NobodyWaitsForTheNameThatAnotherAskedFor) {
+  daemon_.HoldNames(true);
+  std::atomic<bool> named{false};
+  std::thread patient([&] {
+    store_.create(kBytes, {.name = "patient", .timeout = std::chrono::seconds(20)});
+    named.store(true);
+  });
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().interns == 1; }));
+  const auto hasty = [&] { store_.create(kBytes, {.name = "hasty", .timeout = milliseconds(1)}); };
+  EXPECT_EQ(CodeOf(hasty), RAVENSTORE_TIMED_OUT);
+  EXPECT_EQ(daemon_.counts().interns, 2u) << "it asked while the other waited";
+  EXPECT_FALSE(named.load());
+  daemon_.HoldNames(false);
+  patient.join();
+  EXPECT_TRUE(named.load());
 }
 
 TEST_F(SessionTest, ImpossibleNamesAreRefusedHere) {

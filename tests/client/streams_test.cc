@@ -5,6 +5,7 @@
 #include <array>
 #include <thread>
 
+#include "client/access.h"
 #include "device/host_stream.h"
 #include "ipc/segment.h"
 
@@ -88,6 +89,69 @@ TEST_F(StreamsTest, OwnOrderIsEnough) {
   EXPECT_FALSE(Of(nullptr).MustOrder(ticket));
 }
 
+// As CU_STREAM_PER_THREAD: one handle that means `own` in the test's thread and `others` elsewhere.
+class PerThreadStream : public device::Stream {
+ public:
+  PerThreadStream(HostStream* own, HostStream* others)
+      : own_(device::WrapHostStream(own)),
+        others_(device::WrapHostStream(others)),
+        // Of the CUDA stream: it awaits events of all threads, in order.
+        side_(device::WrapHostStream(&side_queue_)) {}
+
+  core::Status SignalAfter(device::Word* word, uint64_t value) override {
+    const uint64_t event = ++last_event_;
+    RAVEN_RETURN_IF_ERROR(Mine().SignalAfter(&events_[event], 1));
+    RAVEN_RETURN_IF_ERROR(side_->Wait(&events_[event], 1));
+    return side_->SignalAfter(word, value);
+  }
+  core::Status Wait(device::Word* word, uint64_t value) override {
+    return Mine().Wait(word, value);
+  }
+  core::Status Copy(void* to, const void* from, core::Bytes bytes) override {
+    return Mine().Copy(to, from, bytes);
+  }
+  core::Status Fill(void* to, uint8_t value, core::Bytes bytes) override {
+    return Mine().Fill(to, value, bytes);
+  }
+  core::Result<bool> Capturing() override { return Mine().Capturing(); }
+  core::Status Synchronize() override { return Mine().Synchronize(); }
+  bool synchronous() const override { return false; }
+  bool per_thread() const override { return true; }
+
+ private:
+  device::Stream& Mine() { return std::this_thread::get_id() == owner_ ? *own_ : *others_; }
+
+  const std::thread::id owner_ = std::this_thread::get_id();
+  const std::unique_ptr<device::Stream> own_;
+  const std::unique_ptr<device::Stream> others_;
+  std::array<device::Word, 16> events_{};
+  uint64_t last_event_ = 0;
+  HostStream side_queue_;
+  const std::unique_ptr<device::Stream> side_;
+};
+
+TEST_F(StreamsTest, AHandleThatIsAnotherStreamInEveryThreadHasNoOrder) {
+  HostStream mine, others;
+  ClientStream shared(std::make_unique<PerThreadStream>(&mine, &others), 0, segment_.get(),
+                      &phase_);
+  Block(mine);
+  const std::array also = {*shared.TakeTicket({}, patient_)};
+  EXPECT_TRUE(shared.MustOrder(also[0]));
+  std::atomic<bool> early{false};
+  std::thread other([&] {
+    ASSERT_TRUE(shared.WaitForTicket(also[0], patient_).ok());
+    others.Run([&] { early.store(!gate_.load()); });
+  });
+  other.join();
+  const uint64_t later = *shared.TakeTicket(also, patient_);
+  EXPECT_TRUE(shared.Open(later));
+  gate_.store(true);
+  others.Synchronize();
+  EXPECT_FALSE(early.load()) << "the other thread's work ran before what it waits for";
+  EXPECT_TRUE(shared.Block(later, 0, patient_).ok()) << "its own ticket can be waited for";
+  EXPECT_FALSE(shared.MustOrder(also[0]));
+}
+
 TEST_F(StreamsTest, StreamWaitsForAnothersTicket) {
   HostStream writer, reader;
   Block(writer);
@@ -123,6 +187,18 @@ TEST_F(StreamsTest, TicketCoversThoseOfOthers) {
   fast.Synchronize();
   EXPECT_FALSE(Of(nullptr).Open(ticket));
   EXPECT_EQ(*Of(nullptr).TakeTicket(also, patient_), 0u) << "nothing is open any more";
+}
+
+TEST_F(StreamsTest, SharedTicketIsNotTakenForALaterOneOfTheSameStream) {
+  HostStream stream;
+  Block(stream);
+  SharedTicket shared;
+  const uint64_t first = *TicketFor(Of(&stream), {}, patient_, &shared);
+  EXPECT_EQ(*TicketFor(Of(&stream), std::array{first}, patient_, &shared), first);
+  const uint64_t others = Ticket(&stream);  // of a put in another thread
+  const uint64_t both = *TicketFor(Of(&stream), std::array{others}, patient_, &shared);
+  EXPECT_GE(proto::UnpackWordValue(both).value, proto::UnpackWordValue(others).value);
+  gate_.store(true);
 }
 
 TEST_F(StreamsTest, CapturingStreamIsRefused) {

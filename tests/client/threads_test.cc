@@ -97,7 +97,9 @@ TEST_F(ThreadsTest, CreatesAndFreesOfManyThreadsDoNotMix) {
     }
   });
   EXPECT_TRUE(Eventually([&] { return daemon_.tensors() == 0; }));
-  EXPECT_EQ(daemon_.counts().interns, 2u);
+  // Threads that meet a name together each ask for it, once.
+  EXPECT_GE(daemon_.counts().interns, 2u);
+  EXPECT_LE(daemon_.counts().interns, 2u * kThreads);
 }
 
 TEST_F(ThreadsTest, OneStreamMayBeSharedByThreads) {

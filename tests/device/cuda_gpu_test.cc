@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/device/fake_driver.h"
 #include "tests/device/testing.h"
 
@@ -82,6 +85,79 @@ TEST(CudaWordsTest, APageIsRegisteredOnceForAllItsUsers) {
   EXPECT_CODE(words->Find(&page[0]), ErrorCode::kInvalidArgument);
   ASSERT_OK(words->Add(first, page.begin(), WordPage::kBytes));
   words->Remove(first, page.begin());
+}
+
+// Two GPUs, of which one begins to use a page while the driver registers or unregisters it for the
+// other.
+class CudaWordsRaceTest : public testing::Test {
+ protected:
+  CudaWordsRaceTest() {
+    real_ = fake_.table.get();
+    begun_ = rivals_ = tried_ = 0;
+    slow_->cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice device) {
+      // By then the rival has seen that the page is not registered.
+      if (device == 1) ++rivals_;
+      return real_->cuDevicePrimaryCtxRetain(context, device);
+    };
+  }
+  static void AwaitRival() {
+    ++begun_;
+    while (rivals_ == 0) std::this_thread::yield();
+  }
+  // Adds the page for the second GPU once a call of the first one's awaits its rival.
+  std::thread Rival() {
+    return std::thread([this] {
+      while (begun_ == 0) std::this_thread::yield();
+      ASSERT_OK(words_->Add(second_, page_.begin(), WordPage::kBytes));
+    });
+  }
+
+  // The driver's functions are plain pointers.
+  static inline const CudaDriver* real_ = nullptr;
+  static inline std::atomic<int> begun_;   // calls that await a rival
+  static inline std::atomic<int> rivals_;  // on their way
+  static inline std::atomic<int> tried_;   // registrations
+
+  const FakeDriver fake_;
+  const std::shared_ptr<CudaDriver> slow_ = std::make_shared<CudaDriver>(*fake_.table);
+  const std::shared_ptr<CudaWords> words_ = std::make_shared<CudaWords>();
+  CudaGpu first_{slow_, 0, 0, words_};
+  CudaGpu second_{slow_, 1, 1, words_};
+  WordPage page_;
+};
+
+TEST_F(CudaWordsRaceTest, GpusMayBeginToUseAPageTogether) {
+  slow_->cuMemHostRegister = [](void* begin, size_t bytes, unsigned int flags) {
+    AwaitRival();
+    return real_->cuMemHostRegister(begin, bytes, flags);
+  };
+  std::thread rival = Rival();
+  ASSERT_OK(words_->Add(first_, page_.begin(), WordPage::kBytes));
+  rival.join();
+  words_->Remove(first_, page_.begin());
+  ASSERT_OK(words_->Find(&page_[0]));
+  words_->Remove(second_, page_.begin());
+}
+
+TEST_F(CudaWordsRaceTest, AGpuMayBeginToUseAPageThatAnotherLeaves) {
+  slow_->cuMemHostRegister = [](void* begin, size_t bytes, unsigned int flags) {
+    const CUresult result = real_->cuMemHostRegister(begin, bytes, flags);
+    ++tried_;
+    return result;
+  };
+  slow_->cuMemHostUnregister = [](void* begin) {
+    AwaitRival();
+    // A rival that does not wait for us gets there soon.
+    for (int look = 0; look < 10'000 && tried_ < 2; ++look) std::this_thread::yield();
+    return real_->cuMemHostUnregister(begin);
+  };
+  ASSERT_OK(words_->Add(first_, page_.begin(), WordPage::kBytes));
+  std::thread rival = Rival();
+  words_->Remove(first_, page_.begin());
+  rival.join();
+  ASSERT_OK(words_->Find(&page_[0]));
+  slow_->cuMemHostUnregister = real_->cuMemHostUnregister;
+  words_->Remove(second_, page_.begin());
 }
 
 TEST(CudaWordsTest, AHalfDoneRegistrationIsUndone) {

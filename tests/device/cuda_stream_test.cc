@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
 #include <vector>
 
 #include "tests/device/fake_driver.h"
@@ -37,6 +38,26 @@ class CudaStreamTest : public testing::Test {
   std::unique_ptr<Stream> stream_;
   Channel* polled_ = nullptr;  // whose signals Reaches gives
 };
+
+TEST_F(CudaStreamTest, OnlyThePerThreadHandleMeansAnotherStreamInEveryThread) {
+  const auto wrap = [&](CUstream handle) { return WrapCudaStream(gpu_, handle).value(); };
+  EXPECT_FALSE(wrap(nullptr)->per_thread());
+  EXPECT_FALSE(wrap(CU_STREAM_LEGACY)->per_thread());
+  EXPECT_TRUE(wrap(CU_STREAM_PER_THREAD)->per_thread());
+}
+
+TEST_F(CudaStreamTest, ThePerThreadHandleActsOnTheCallingThreadsStream) {
+  const auto shared = WrapCudaStream(gpu_, CU_STREAM_PER_THREAD).value();
+  std::thread held([&] {
+    ASSERT_OK(shared->Wait(&page_[0], 1));
+    ASSERT_OK(shared->SignalAfter(&page_[1], 1));
+  });
+  held.join();
+  ASSERT_OK(shared->Synchronize());  // of this thread's, which has nothing to do
+  EXPECT_EQ(page_[1].load(), 0u);
+  page_[0].store(1, std::memory_order_release);
+  EXPECT_TRUE(Reaches(1, 1));
+}
 
 TEST_F(CudaStreamTest, WordsOutsideRegisteredPagesAreRefused) {
   Word mine{0};

@@ -94,6 +94,15 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
 namespace fake_cuda {
 namespace {
 
+// A thread's own default streams, one for each context. Their queues outlive the thread.
+struct OwnStreams {
+  ~OwnStreams() {
+    for (const auto& [context, stream] : by_context) stream->Close();
+  }
+  std::map<CUcontext, std::shared_ptr<CUstream_st>> by_context;
+};
+thread_local OwnStreams own_streams;
+
 // Of the calling thread: what captures elsewhere forbid it.
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
@@ -114,8 +123,13 @@ Streams& streams() {
 }
 
 std::shared_ptr<CUstream_st> Find(CUstream stream, CUcontext context) {
+  if (stream == CU_STREAM_PER_THREAD) {
+    auto& own = own_streams.by_context[context];
+    if (own == nullptr) own = std::make_shared<CUstream_st>(context);
+    return own;
+  }
   std::lock_guard lock(streams().mutex);
-  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) {
     auto& legacy = streams().legacy[context];
     if (legacy == nullptr) legacy = std::make_shared<CUstream_st>(context);
     return legacy;
