@@ -84,6 +84,17 @@ void Control::Watch(int descriptor, uint64_t key, uint32_t events, bool change) 
       ::epoll_ctl(epoll_.get(), change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, descriptor, &event) == 0);
 }
 
+void Control::Attend(Connection& connection) {
+  if (connection.hung_up) return;
+  uint32_t events = connection.Reads() ? EPOLLIN : 0;
+  if (!connection.queue.empty()) events |= EPOLLOUT;
+  // A hang-up is told even so: once, and again when the connection is read.
+  if (events == 0) events = EPOLLET;
+  if (events == connection.watched) return;
+  Watch(connection.socket.get(), connection.key, events, connection.watched != 0);
+  connection.watched = events;
+}
+
 void Control::Run() {
   std::array<epoll_event, kEpollEvents> events;
   while (!stopping_.load(std::memory_order_acquire)) {
@@ -102,7 +113,8 @@ void Control::Run() {
           continue;
         }
         if ((events[i].events & EPOLLOUT) != 0) OnWritable(*connection);
-        if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) OnReadable(*connection);
+        if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && connection->Reads())
+          OnReadable(*connection);
       }
     }
   }
@@ -138,7 +150,7 @@ void Control::AcceptAll() {
     connection->key = next_key_++;
     connection->socket = std::move(socket).value();
     connection->peer = std::move(peer).value();
-    Watch(connection->socket.get(), connection->key, EPOLLIN);
+    Attend(*connection);
     Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN);
     connections_.emplace(connection->key, std::move(connection));
   }
@@ -152,6 +164,7 @@ void Control::OnReadable(Connection& connection) {
       if (received.error().code == ErrorCode::kTimedOut) return;
       if (received.error().code != ErrorCode::kCorrupt) return HangUp(connection);
       Fail(connection, 0, ErrorCode::kCorrupt, received.error().message);
+      if (!connection.Reads()) return;
       continue;
     }
     if (!received->has_value()) return HangUp(connection);
@@ -159,10 +172,11 @@ void Control::OnReadable(Connection& connection) {
     proto::ClientPacket message;
     if (!message.ParseFromString(packet.bytes)) {
       Fail(connection, 0, ErrorCode::kCorrupt, "a control packet could not be parsed");
+      if (!connection.Reads()) return;
       continue;
     }
     Handle(connection, message, packet.descriptors);
-    if (Find(key) == nullptr || connection.hung_up) return;
+    if (Find(key) == nullptr || connection.hung_up || !connection.Reads()) return;
   }
 }
 
@@ -199,14 +213,15 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
       const auto& released = packet.slab_released();
       if (released.device() >= devices_.size()) break;
       const core::DeviceId device{static_cast<uint16_t>(released.device())};
-      return loop_->mailbox().Post([loop = loop_, client = connection.client, device,
-                                    offset = core::Bytes(released.offset())] {
-        loop->SlabReleased(client, device, offset);
-      });
+      return PostToLoop(connection, kNotice,
+                        [loop = loop_, client = connection.client, device,
+                         offset = core::Bytes(released.offset())] {
+                          loop->SlabReleased(client, device, offset);
+                        });
     }
     case Body::kTrim:
-      return loop_->mailbox().Post(
-          [loop = loop_, client = connection.client] { loop->Trim(client); });
+      return PostToLoop(connection, kNotice,
+                        [loop = loop_, client = connection.client] { loop->Trim(client); });
     case Body::kRecord: return HandleRecord(connection, packet.request(), packet.record());
     case Body::kDetach: return HandleDetach(connection, packet.request());
     case Body::kSetLimits:
@@ -366,10 +381,12 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     const core::TenantId tenant = TenantOf(limits.uid());
     core::Budgets& budgets = tenants_.at(limits.uid());
     budgets = merge(budgets);
-    loop_->mailbox().Post([loop = loop_, tenant, budgets] { loop->SetTenant(tenant, budgets); });
+    PostToLoop(connection, kNotice,
+               [loop = loop_, tenant, budgets] { loop->SetTenant(tenant, budgets); });
     return Send(connection, answer(request, budgets));
   }
-  loop_->mailbox().Post(
+  PostToLoop(
+      connection, kQuestion,
       [this, client = ClientId{limits.client()}, merge, answer, request, key = connection.key] {
         Session* session = loop_->FindSession(client);
         if (session == nullptr || session->gone) {
@@ -411,6 +428,7 @@ void Control::HangUp(Connection& connection) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
   connection.socket.reset();
   connection.queue.clear();
+  connection.answers = 0;
   connection.hung_up = true;
 }
 
@@ -429,8 +447,11 @@ void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
                  ToInt(connection.client));
     return;
   }
-  connection.queue.push_back({packet.SerializeAsString(), std::move(descriptors)});
+  const bool unasked = packet.has_slab_ready() || packet.has_release_slab();
+  connection.queue.push_back({packet.SerializeAsString(), std::move(descriptors), unasked});
+  if (!unasked) ++connection.answers;
   if (connection.queue.size() == 1) OnWritable(connection);
+  Attend(connection);
 }
 
 void Control::OnWritable(Connection& connection) {
@@ -439,15 +460,14 @@ void Control::OnWritable(Connection& connection) {
     std::vector<int> descriptors;
     for (const auto& descriptor : next.descriptors) descriptors.push_back(descriptor.get());
     const core::Status sent = ipc::Send(connection.socket.get(), next.bytes, descriptors);
-    if (!sent.ok() && sent.error().code == ErrorCode::kTimedOut) {
-      return Watch(connection.socket.get(), connection.key, EPOLLIN | EPOLLOUT, true);
-    }
+    if (!sent.ok() && sent.error().code == ErrorCode::kTimedOut) break;
     if (!sent.ok() && sent.error().code != ErrorCode::kUnavailable) {
       spdlog::warn("a message was not sent: {}", core::Describe(sent.error()));
     }
+    if (!next.unasked) --connection.answers;
     connection.queue.pop_front();
   }
-  Watch(connection.socket.get(), connection.key, EPOLLIN, true);
+  Attend(connection);
 }
 
 void Control::Fail(Connection& connection, uint64_t request, ErrorCode code, std::string message) {
@@ -466,6 +486,21 @@ Control::Connection* Control::Find(uint64_t key) {
 Control::Connection* Control::FindClient(ClientId client) {
   const auto found = by_client_.find(client);
   return found == by_client_.end() ? nullptr : Find(found->second);
+}
+
+void Control::PostToLoop(Connection& connection, uint32_t share, std::function<void()> work) {
+  connection.waiting += share;
+  loop_->mailbox().Post([this, share, work = std::move(work), key = connection.key] {
+    work();
+    // Behind the answer, if there is one.
+    mailbox_.Post([this, share, key] {
+      Connection* connection = Find(key);
+      if (connection == nullptr) return;
+      connection->waiting -= share;
+      Attend(*connection);
+    });
+  });
+  Attend(connection);
 }
 
 void Control::PostAnswer(uint64_t key, proto::DaemonPacket packet) {

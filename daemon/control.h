@@ -8,6 +8,9 @@
 // process still write. A client is gone when its pidfd says so, or when it detached. A full
 // outgoing socket (a client that was stopped) only fills that client's queue.
 //
+// Nobody makes more work than is done: a connection is not read while the loop owes it an answer,
+// or while it lets answers lie.
+//
 // Threads: Run is the control thread. Post... may be called from any thread.
 #pragma once
 
@@ -71,7 +74,12 @@ class Control {
   struct Outgoing {
     std::string bytes;
     std::vector<ipc::UniqueFd> descriptors;
+    bool unasked = false;  // answers nothing that the connection said
   };
+  // What of a connection may wait for the loop: one question, or so many notices.
+  static constexpr uint32_t kNotice = 1;
+  static constexpr uint32_t kQuestion = 64;
+  static constexpr size_t kAnswersMax = 16;
   struct Connection {
     uint64_t key = 0;
     ipc::UniqueFd socket;
@@ -80,11 +88,18 @@ class Control {
     bool greeted = false;
     bool hung_up = false;
     std::deque<Outgoing> queue;
+    size_t answers = 0;    // of the queue
+    uint32_t waiting = 0;  // shares that were posted to the loop and did not run yet
+    uint32_t watched = 0;  // the events that epoll looks for
+
+    bool Reads() const { return waiting < kQuestion && answers < kAnswersMax; }
   };
 
   Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers);
   core::Status Init();
   void Watch(int descriptor, uint64_t key, uint32_t events, bool change = false);
+  // Has epoll look for what the connection is to do next.
+  void Attend(Connection& connection);
 
   void AcceptAll();
   void OnReadable(Connection& connection);
@@ -123,6 +138,8 @@ class Control {
   void Fail(Connection& connection, uint64_t request, core::ErrorCode code, std::string message);
   Connection* Find(uint64_t key);
   Connection* FindClient(core::ClientId client);
+  // Posts what the connection wants of the loop; `share` counts against it until that ran.
+  void PostToLoop(Connection& connection, uint32_t share, std::function<void()> work);
   // Posts an answer made on another thread to the connection, if it still is there.
   void PostAnswer(uint64_t key, proto::DaemonPacket packet);
   core::TenantId TenantOf(uid_t uid);

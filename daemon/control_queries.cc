@@ -13,7 +13,7 @@ using core::ToInt;
 
 void Control::HandleQuery(Connection& connection, const proto::ClientPacket& packet) {
   const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
-  loop_->mailbox().Post([this, packet, audience, key = connection.key, client = connection.client] {
+  auto answer_it = [this, packet, audience, key = connection.key, client = connection.client] {
     proto::DaemonPacket answer;
     answer.set_request(packet.request());
     const bool whole =
@@ -45,7 +45,8 @@ void Control::HandleQuery(Connection& connection, const proto::ClientPacket& pac
       FillClients(*loop_, audience, packet.list_clients(), answer.mutable_clients());
     }
     PostAnswer(key, std::move(answer));
-  });
+  };
+  PostToLoop(connection, kQuestion, std::move(answer_it));
 }
 
 void Control::HandleRecord(Connection& connection, uint64_t request, const proto::Record& record) {
@@ -60,7 +61,7 @@ void Control::HandleRecord(Connection& connection, uint64_t request, const proto
   options.name = [this](ClientId client, core::NameId name) {
     return NameOf(*loop_, names_, client, name);
   };
-  loop_->mailbox().Post([this, begins, options, request, key = connection.key] {
+  PostToLoop(connection, kQuestion, [this, begins, options, request, key = connection.key] {
     if (begins) loop_->StartRecording(options);
     Recorder& recorder = *loop_->recorder();
     proto::DaemonPacket answer;
