@@ -5,7 +5,9 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 
 #include "core/check.h"
 #include "daemon/admin.h"
@@ -32,6 +34,24 @@ constexpr int kPacketsPerTurn = 64;
 // A client that lets so much pile up has stopped reading for good; what it misses are slabs it will
 // ask for in vain, until it is killed or goes on.
 constexpr size_t kQueueMax = 4096;
+// Tools of one user, and clients that did not say Hello yet.
+constexpr size_t kToolsMax = 64;
+// Descriptors also come free where no connection ends: with slabs.
+constexpr std::chrono::milliseconds kRest(100);
+
+proto::DaemonPacket FailureOf(uint64_t request, const Error& error) {
+  proto::DaemonPacket packet;
+  packet.set_request(request);
+  packet.mutable_failure()->set_code(static_cast<uint32_t>(error.code));
+  packet.mutable_failure()->set_message(error.message);
+  return packet;
+}
+
+// The last word to somebody who is not served. Whoever does not get it sees the hang-up.
+void TurnAway(int socket, const Error& why) {
+  [[maybe_unused]] const core::Status sent =
+      ipc::Send(socket, FailureOf(0, why).SerializeAsString());
+}
 
 }  // namespace
 
@@ -98,7 +118,8 @@ void Control::Attend(Connection& connection) {
 void Control::Run() {
   std::array<epoll_event, kEpollEvents> events;
   while (!stopping_.load(std::memory_order_acquire)) {
-    const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, -1);
+    const int patience_ms = rests_until_ ? static_cast<int>(kRest.count()) : -1;
+    const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, patience_ms);
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kListenerKey) {
@@ -117,6 +138,7 @@ void Control::Run() {
           OnReadable(*connection);
       }
     }
+    if (rests_until_ && (closed_one_ || ipc::Now() >= *rests_until_)) EndRest();
   }
 }
 
@@ -128,32 +150,80 @@ void Control::StopAccepting() {
   mailbox_.Post([this] {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
     listener_.reset();
+    accepted_.reset();
     ::unlink(options_.socket_path.c_str());
   });
 }
 
 void Control::AcceptAll() {
-  for (;;) {
-    auto socket = ipc::Accept(listener_.get());
-    if (!socket.ok()) {
-      if (socket.error().code != ErrorCode::kTimedOut) {
-        spdlog::warn("a connection was not accepted: {}", core::Describe(socket.error()));
+  while (listener_) {
+    if (!accepted_) {
+      auto socket = ipc::Accept(listener_.get());
+      if (!socket.ok()) {
+        if (socket.error().code != ErrorCode::kTimedOut) Rest(socket.error());
+        return;
       }
-      return;
+      accepted_ = std::move(socket).value();
     }
-    auto peer = ipc::PeerOf(socket->get());
+    auto peer = ipc::PeerOf(accepted_.get());
+    if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return Rest(peer.error());
+    ipc::UniqueFd socket = std::move(accepted_);
     if (!peer.ok()) {
       spdlog::warn("a connection was turned away: {}", core::Describe(peer.error()));
+      TurnAway(socket.get(), peer.error());
       continue;
     }
+    if (const core::Status room = RoomFor(peer->uid); !room.ok()) {
+      TurnAway(socket.get(), room.error());
+      continue;
+    }
+    rest_was_told_ = false;
     auto connection = std::make_unique<Connection>();
     connection->key = next_key_++;
-    connection->socket = std::move(socket).value();
+    connection->socket = std::move(socket);
     connection->peer = std::move(peer).value();
     Attend(*connection);
     Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN);
     connections_.emplace(connection->key, std::move(connection));
   }
+}
+
+core::Status Control::RoomFor(uid_t uid) const {
+  // A job may be a client and a legacy job at once.
+  const size_t of_a_user = size_t{2} * options_.clients_max + kToolsMax;
+  const auto of_this = static_cast<size_t>(
+      std::count_if(connections_.begin(), connections_.end(),
+                    [uid](const auto& entry) { return entry.second->peer.uid == uid; }));
+  if (of_this >= of_a_user) {
+    return Error{ErrorCode::kLimit, "user " + std::to_string(uid) + " has " +
+                                        std::to_string(of_this) +
+                                        " connections to the daemon, as many as one user may "
+                                        "(twice clients_max of its configuration, and 64)"};
+  }
+  if (connections_.size() >= 2 * of_a_user) {
+    return Error{ErrorCode::kLimit, "the daemon has " + std::to_string(connections_.size()) +
+                                        " connections, as many as it may (four times clients_max "
+                                        "of its configuration, and 128)"};
+  }
+  return core::Ok();
+}
+
+void Control::Rest(const Error& why) {
+  if (!rest_was_told_) {
+    spdlog::warn("no more connections are accepted for now: {}", core::Describe(why));
+  }
+  rest_was_told_ = true;
+  closed_one_ = false;
+  rests_until_ = ipc::Now() + kRest;
+  // It stays readable: looking for that would keep this thread busy.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+}
+
+void Control::EndRest() {
+  rests_until_.reset();
+  if (!listener_) return;
+  Watch(listener_.get(), kListenerKey, EPOLLIN);
+  AcceptAll();
 }
 
 void Control::OnReadable(Connection& connection) {
@@ -430,6 +500,7 @@ void Control::HangUp(Connection& connection) {
   connection.queue.clear();
   connection.answers = 0;
   connection.hung_up = true;
+  closed_one_ = true;
 }
 
 void Control::Forget(uint64_t key) {
@@ -437,6 +508,7 @@ void Control::Forget(uint64_t key) {
   legacy_.Remove(key);
   yields_.Forget(key);
   connections_.erase(key);
+  closed_one_ = true;
 }
 
 void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
@@ -471,11 +543,7 @@ void Control::OnWritable(Connection& connection) {
 }
 
 void Control::Fail(Connection& connection, uint64_t request, ErrorCode code, std::string message) {
-  proto::DaemonPacket packet;
-  packet.set_request(request);
-  packet.mutable_failure()->set_code(static_cast<uint32_t>(code));
-  packet.mutable_failure()->set_message(std::move(message));
-  Send(connection, packet);
+  Send(connection, FailureOf(request, {code, std::move(message)}));
 }
 
 Control::Connection* Control::Find(uint64_t key) {

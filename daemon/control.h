@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -102,6 +103,11 @@ class Control {
   void Attend(Connection& connection);
 
   void AcceptAll();
+  // Why a connection of this user is one too many; Ok: it is not.
+  core::Status RoomFor(uid_t uid) const;
+  // Takes no connections until some descriptor may have come free.
+  void Rest(const core::Error& why);
+  void EndRest();
   void OnReadable(Connection& connection);
   void OnWritable(Connection& connection);
   void OnDeath(Connection& connection);
@@ -154,6 +160,10 @@ class Control {
 
   ipc::UniqueFd listener_;
   ipc::UniqueFd epoll_;
+  ipc::UniqueFd accepted_;                 // whose peer could not be looked at yet
+  std::optional<core::Tick> rests_until_;  // no connections are accepted
+  bool rest_was_told_ = false;             // and none was accepted since
+  bool closed_one_ = false;                // a connection, while it rests
   uint64_t next_key_ = 1;
   uint32_t next_client_ = 1;
   uint64_t recording_ = 0;  // key of the connection that records; 0: none

@@ -48,6 +48,7 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
     const Connection& other = *entry.second;
     return other.hung_up && other.client == core::ClientId{} && !legacy_.IsSeated(other.key);
   });
+  closed_one_ = true;
   answer.mutable_legacy_welcome()->set_slot(seat->slot);
   connection.greeted = true;
   std::vector<ipc::UniqueFd> page;

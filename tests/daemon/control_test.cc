@@ -2,11 +2,14 @@
 #include "daemon/control.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,11 +47,16 @@ class Raw {
   proto::DaemonPacket Ask(ClientPacket packet) {
     packet.set_request(++request_);
     RAVEN_CHECK(ipc::Send(socket_.get(), packet.SerializeAsString()).ok());
+    proto::DaemonPacket answer = Next();
+    EXPECT_EQ(answer.request(), request_);
+    return answer;
+  }
+  proto::DaemonPacket Next() {
+    RAVEN_CHECK(ipc::WaitReadable(socket_.get(), ipc::Now() + seconds(30)).ok());
     auto received = ipc::Receive(socket_.get(), true);
     RAVEN_CHECK(received.ok() && received->has_value());
     proto::DaemonPacket answer;
     RAVEN_CHECK(answer.ParseFromString((*received)->bytes));
-    EXPECT_EQ(answer.request(), request_);
     return answer;
   }
   proto::DaemonPacket Greet() {
@@ -70,6 +78,71 @@ class Raw {
 
 ErrorCode CodeOf(const proto::DaemonPacket& answer) {
   return static_cast<ErrorCode>(answer.failure().code());
+}
+
+// Leaves the daemon so many descriptors beside those that it has.
+void LeaveDescriptors(const DaemonProcess& daemon, int left) {
+  std::set<int> used;
+  const std::string directory = "/proc/" + std::to_string(daemon.pid()) + "/fd";
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    used.insert(std::stoi(entry.path().filename()));
+  }
+  int limit = 0;
+  for (int free = 0; used.contains(limit) || free++ < left; ++limit) {
+  }
+  rlimit now{};
+  RAVEN_CHECK(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &now) == 0);
+  now.rlim_cur = static_cast<rlim_t>(limit);
+  RAVEN_CHECK(::prlimit(daemon.pid(), RLIMIT_NOFILE, &now, nullptr) == 0);
+}
+
+size_t Mentions(const std::string& text, const std::string& word) {
+  size_t mentions = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    ++mentions;
+  }
+  return mentions;
+}
+
+TEST(ControlTest, OneUserHasOnlySoManyConnections) {
+  DaemonProcess daemon({"--clients-max", "1"});
+  std::vector<Raw> mine;
+  for (int i = 0; i < 66; ++i) {
+    mine.emplace_back(daemon);
+    ASSERT_TRUE(mine.back().Greet().has_welcome()) << i;
+  }
+  const proto::DaemonPacket refusal = Raw(daemon).Next();
+  EXPECT_EQ(CodeOf(refusal), ErrorCode::kLimit);
+  EXPECT_NE(refusal.failure().message().find("66 connections"), std::string::npos)
+      << refusal.failure().message();
+  const auto tool = Session::Open(daemon.socket(), seconds(30));
+  ASSERT_FALSE(tool.ok());
+  EXPECT_EQ(tool.error().code, ErrorCode::kLimit);
+  try {
+    Connect(daemon);
+    FAIL() << "one more was attached";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_LIMIT) << error.what();
+  }
+  mine.pop_back();
+  EXPECT_TRUE(Eventually([&] { return Session::Open(daemon.socket(), seconds(30)).ok(); }));
+}
+
+TEST(ControlTest, OutOfDescriptorsItSaysSoOnceAndAcceptsLater) {
+  DaemonProcess daemon;
+  std::vector<Raw> some;
+  for (int i = 0; i < 3; ++i) {
+    some.emplace_back(daemon);
+    some.back().Greet();
+    some.back().Intern("name");
+  }
+  LeaveDescriptors(daemon, 0);
+  Raw waiting(daemon);
+  EXPECT_TRUE(Eventually([&] { return Mentions(daemon.Log(), "accepted") > 0; }));
+  for (int i = 0; i < 200; ++i) some.front().Intern("name");
+  EXPECT_EQ(Mentions(daemon.Log(), "accepted"), 1u) << daemon.Log();
+  some.erase(some.begin() + 1, some.end());
+  EXPECT_TRUE(waiting.Greet().has_welcome());
 }
 
 TEST(ControlTest, TheFirstMessageMustBeHello) {
