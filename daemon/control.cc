@@ -106,7 +106,8 @@ void Control::Watch(int descriptor, uint64_t key, uint32_t events, bool change) 
 
 void Control::Attend(Connection& connection) {
   if (connection.hung_up) return;
-  uint32_t events = connection.Reads() ? EPOLLIN : 0;
+  uint32_t events = 0;
+  if (connection.Reads()) events |= EPOLLIN;
   if (!connection.queue.empty()) events |= EPOLLOUT;
   // A hang-up is told even so: once, and again when the connection is read.
   if (events == 0) events = EPOLLET;

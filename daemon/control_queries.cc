@@ -13,7 +13,9 @@ using core::ToInt;
 
 void Control::HandleQuery(Connection& connection, const proto::ClientPacket& packet) {
   const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
-  auto answer_it = [this, packet, audience, key = connection.key, client = connection.client] {
+  const uint64_t resident = packet.has_stats() ? ResidentBytes() : 0;
+  auto answer_it = [this, packet, audience, resident, key = connection.key,
+                    client = connection.client] {
     proto::DaemonPacket answer;
     answer.set_request(packet.request());
     const bool whole =
@@ -32,6 +34,7 @@ void Control::HandleQuery(Connection& connection, const proto::ClientPacket& pac
       const bool own = !packet.stats().whole_store() && loop_->FindSession(client) != nullptr;
       FillStats(*loop_, own ? std::optional(client) : std::nullopt, devices_.size(), started_,
                 ipc::Now(), answer.mutable_stats());
+      answer.mutable_stats()->set_daemon_rss_bytes(resident);
     } else if (packet.has_list_tensors()) {
       FillTensors(*loop_, names_, audience, packet.list_tensors(), answer.mutable_tensors());
     } else if (packet.has_explain_tensor()) {
