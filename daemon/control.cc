@@ -254,6 +254,10 @@ void Control::OnReadable(Connection& connection) {
 void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
                      std::vector<ipc::UniqueFd>& descriptors) {
   using Body = proto::ClientPacket;
+  if (connection.yields) {
+    return Fail(connection, packet.request(), ErrorCode::kWrongState,
+                "LegacyYield is the only message of its connection");
+  }
   if (packet.body_case() == Body::kLegacyHello) {
     return HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
   }

@@ -87,6 +87,7 @@ class Control {
     ipc::Peer peer;
     core::ClientId client{};  // 0 until it attached, and for control-only connections
     bool greeted = false;
+    bool yields = false;  // it said LegacyYield, and says nothing more
     bool hung_up = false;
     std::deque<Outgoing> queue;
     size_t answers = 0;    // of the queue

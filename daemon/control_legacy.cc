@@ -59,6 +59,11 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
 
 void Control::HandleLegacyYield(Connection& connection, uint64_t request,
                                 const proto::LegacyYield& yield) {
+  if (connection.greeted) {
+    return Fail(connection, request, ErrorCode::kWrongState,
+                "LegacyYield comes on a connection of its own");
+  }
+  connection.yields = true;
   if (legacy_.KeyOfProcess(connection.peer.pid) == 0) {
     return Fail(connection, request, ErrorCode::kPermission, "only a legacy job may ask for that");
   }

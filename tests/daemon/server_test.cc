@@ -1,6 +1,8 @@
 #include "daemon/server.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +15,7 @@
 #include "ipc/socket.h"
 #include "proto/control.pb.h"
 #include "proto/layout.h"
+#include "proto/ledger_page.h"
 #include "tests/ipc/short_directory.h"
 
 namespace ravenstore::daemon {
@@ -58,6 +61,21 @@ class ServerTest : public testing::Test {
     proto::DaemonPacket answer;
     RAVEN_CHECK(answer.ParseFromString((*received)->bytes));
     return answer;
+  }
+  // Greets as a job under the interceptor does.
+  ipc::UniqueFd AttachLegacy() {
+    const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    RAVEN_CHECK(::ftruncate(page.get(), proto::kLedgerBytes) == 0);
+    RAVEN_CHECK(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    auto socket = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
+    RAVEN_CHECK(socket.ok());
+    proto::ClientPacket hello;
+    hello.set_request(1);
+    hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+    const int descriptors[] = {page.get()};
+    RAVEN_CHECK(ipc::Send(socket->get(), hello.SerializeAsString(), descriptors).ok());
+    EXPECT_TRUE(Next(socket->get()).has_legacy_welcome());
+    return std::move(*socket);
   }
   // Greets as a tool does.
   ipc::UniqueFd Open() {
@@ -225,6 +243,35 @@ TEST_F(ServerTest, NoticesReachTheLoopManyAtATimeButNotAll) {
     EXPECT_EQ(server->loop().mailbox().size(), 64u);
   }
   Pass(teller.get());
+}
+
+TEST_F(ServerTest, AConnectionAsksForMemoryOnce) {
+  constexpr uint64_t kAsks = 50;
+  const auto server = Start();
+  const ipc::UniqueFd job = AttachLegacy();
+  const ipc::UniqueFd other = Open();
+  auto asker = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
+  ASSERT_TRUE(asker.ok());
+  proto::ClientPacket packet;
+  packet.mutable_legacy_yield()->set_uuid("HOST-0");
+  packet.mutable_legacy_yield()->set_bytes(1);
+  {
+    const Held held(server->loop());
+    for (uint64_t i = 1; i <= kAsks; ++i) {
+      packet.set_request(i);
+      ASSERT_TRUE(ipc::Send(asker->get(), packet.SerializeAsString()).ok());
+    }
+    Pass(other.get());
+    EXPECT_EQ(server->loop().mailbox().size(), 1u);
+  }
+  int answers = 0;
+  for (uint64_t i = 1; i <= kAsks; ++i) {
+    const proto::DaemonPacket answer = Next(asker->get());
+    answers += answer.has_legacy_yielded() ? 1 : 0;
+    EXPECT_EQ(answer.has_legacy_yielded(), answer.request() == 1) << answer.request();
+  }
+  EXPECT_EQ(answers, 1);
+  EXPECT_EQ(Ask(job.get(), packet).failure().code(), static_cast<uint32_t>(ErrorCode::kWrongState));
 }
 
 TEST_F(ServerTest, WhoHangsUpOwedAnAnswerIsForgottenOnceItIsThere) {
