@@ -1,5 +1,6 @@
 #include "daemon/control.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -51,6 +52,20 @@ proto::DaemonPacket FailureOf(uint64_t request, const Error& error) {
 void TurnAway(int socket, const Error& why) {
   [[maybe_unused]] const core::Status sent =
       ipc::Send(socket, FailureOf(0, why).SerializeAsString());
+}
+
+// The Welcome's: the segment's and the doorbell's, as long as the packet waits.
+core::Result<std::vector<ipc::UniqueFd>> DescriptorsFor(const Attachment& attachment) {
+  std::vector<ipc::UniqueFd> descriptors;
+  for (const int descriptor : {attachment.segment.fd(), attachment.doorbell.fd()}) {
+    descriptors.emplace_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    if (!descriptors.back()) {
+      return Error{ErrorCode::kLimit,
+                   "the daemon has no file descriptors left: end some jobs, or raise LimitNOFILE "
+                   "of its service"};
+    }
+  }
+  return descriptors;
 }
 
 }  // namespace
@@ -330,12 +345,17 @@ void Control::HandleHello(Connection& connection, uint64_t request, const proto:
   }
   if (hello.control_only()) {
     connection.greeted = true;
-    return SendWelcome(connection, request, nullptr);
+    return SendWelcome(connection, request, nullptr, {});
   }
   auto attachment = MakeAttachment(connection, hello);
   if (!attachment.ok()) {
     return Fail(connection, request, attachment.error().code, attachment.error().message);
   }
+  auto descriptors = DescriptorsFor(**attachment);
+  if (!descriptors.ok()) {
+    return Fail(connection, request, descriptors.error().code, descriptors.error().message);
+  }
+  // From here on nothing fails: the loop is told of nobody who gets no Welcome.
   connection.greeted = true;
   connection.client = (*attachment)->id;
   by_client_[connection.client] = connection.key;
@@ -347,7 +367,7 @@ void Control::HandleHello(Connection& connection, uint64_t request, const proto:
         loop->SetTenant(attachment->tenant, budgets);
         loop->Attach(attachment);
       });
-  SendWelcome(connection, request, attachment->get());
+  SendWelcome(connection, request, attachment->get(), std::move(*descriptors));
 }
 
 core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& connection,
@@ -380,7 +400,8 @@ core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& co
   return attachment;
 }
 
-void Control::SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment) {
+void Control::SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment,
+                          std::vector<ipc::UniqueFd> descriptors) {
   proto::DaemonPacket packet;
   packet.set_request(request);
   proto::Welcome* welcome = packet.mutable_welcome();
@@ -395,13 +416,10 @@ void Control::SendWelcome(Connection& connection, uint64_t request, const Attach
     device->set_total_bytes(devices_[i]->info().total.count());
     device->set_arena_bytes(options_.arenas[i].count());
   }
-  std::vector<ipc::UniqueFd> descriptors;
   if (attachment != nullptr) {
     welcome->set_client(ToInt(attachment->id));
     welcome->set_device_budget(attachment->budgets.device.count());
     welcome->set_host_budget(attachment->budgets.host.count());
-    descriptors.emplace_back(::dup(attachment->segment.fd()));
-    descriptors.emplace_back(::dup(attachment->doorbell.fd()));
   }
   Send(connection, packet, std::move(descriptors));
 }

@@ -120,7 +120,8 @@ class Control {
   void HandleHello(Connection& connection, uint64_t request, const proto::Hello& hello);
   core::Result<std::shared_ptr<Attachment>> MakeAttachment(Connection& connection,
                                                            const proto::Hello& hello);
-  void SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment);
+  void SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment,
+                   std::vector<ipc::UniqueFd> descriptors);
   void HandleQuery(Connection& connection, const proto::ClientPacket& packet);
   void HandleSetLimits(Connection& connection, uint64_t request, const proto::SetLimits& limits);
   // Legacy jobs (control_legacy.cc).

@@ -145,6 +145,23 @@ TEST(ControlTest, OutOfDescriptorsItSaysSoOnceAndAcceptsLater) {
   EXPECT_TRUE(waiting.Greet().has_welcome());
 }
 
+TEST(ControlTest, AClientThatCannotBeWelcomedIsToldAndNotAttached) {
+  DaemonProcess daemon;
+  Session admin = Open(daemon);
+  Raw raw(daemon);
+  ClientPacket hello;
+  hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+  raw.Intern("accepted and waiting");
+  LeaveDescriptors(daemon, 3);  // for the segment, the doorbell, and one of the Welcome's two
+  const proto::DaemonPacket answer = raw.Ask(hello);
+  EXPECT_EQ(CodeOf(answer), ErrorCode::kLimit);
+  EXPECT_NE(answer.failure().message().find("descriptors"), std::string::npos);
+  EXPECT_EQ(admin.Stats()->clients(), 0u);
+  LeaveDescriptors(daemon, 4);
+  EXPECT_TRUE(raw.Ask(hello).has_welcome());
+  EXPECT_EQ(admin.Stats()->clients(), 1u);
+}
+
 TEST(ControlTest, TheFirstMessageMustBeHello) {
   DaemonProcess daemon;
   Raw raw(daemon);
