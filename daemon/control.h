@@ -128,6 +128,8 @@ class Control {
   void HandleLegacyHello(Connection& connection, uint64_t request, const proto::LegacyHello& hello,
                          std::vector<ipc::UniqueFd>& descriptors);
   void HandleLegacyYield(Connection& connection, uint64_t request, const proto::LegacyYield& yield);
+  // Finds out what the device has for the asker, and begins.
+  void BeginYield(uint64_t asker, uint64_t request, size_t device, core::Bytes bytes);
   // False when the limits are not a legacy job's alone: the rest is to be done, too.
   bool HandleVisibleMemory(Connection& connection, uint64_t request,
                            const proto::SetLimits& limits);

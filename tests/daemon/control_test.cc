@@ -1,7 +1,9 @@
 // The control socket of a running daemon.
 #include "daemon/control.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "client/ctl/session.h"
 #include "proto/control.pb.h"
 #include "proto/layout.h"
+#include "proto/ledger_page.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::daemon {
@@ -44,9 +48,9 @@ class Raw {
   explicit Raw(const DaemonProcess& daemon)
       : socket_(std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)))) {}
 
-  proto::DaemonPacket Ask(ClientPacket packet) {
+  proto::DaemonPacket Ask(ClientPacket packet, std::span<const int> descriptors = {}) {
     packet.set_request(++request_);
-    RAVEN_CHECK(ipc::Send(socket_.get(), packet.SerializeAsString()).ok());
+    RAVEN_CHECK(ipc::Send(socket_.get(), packet.SerializeAsString(), descriptors).ok());
     proto::DaemonPacket answer = Next();
     EXPECT_EQ(answer.request(), request_);
     return answer;
@@ -292,6 +296,36 @@ TEST(ControlTest, LimitsOfAClientThatIsNotThereAreRefused) {
   ASSERT_FALSE(set.ok());
   EXPECT_EQ(set.error().code, ErrorCode::kNotFound);
   EXPECT_NE(set.error().message.find("77"), std::string::npos) << set.error().message;
+}
+
+TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
+  DaemonProcess daemon({"--device-total", "64MiB"});
+  Store store = Connect(daemon);
+  Tensor tensor = store.create(MiB(8));
+  std::memset(tensor.data(), 5, MiB(8));
+  store.put(tensor, nullptr);
+  Session admin = Open(daemon);
+  const uint64_t held = admin.Stats()->tiers(0).held();
+
+  Raw job(daemon);
+  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
+  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const int descriptors[] = {page.get()};
+  ClientPacket hello;
+  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+  ASSERT_TRUE(job.Ask(hello, descriptors).has_legacy_welcome());
+
+  ClientPacket packet;
+  packet.mutable_legacy_yield()->set_uuid("HOST-0");
+  packet.mutable_legacy_yield()->set_bytes(GiB(1024));
+  const proto::DaemonPacket refusal = Raw(daemon).Ask(packet);
+  ASSERT_TRUE(refusal.has_legacy_yielded());
+  EXPECT_EQ(refusal.legacy_yielded().bytes(), 0u);
+  EXPECT_GE(admin.Stats()->tiers(0).held(), held);
+
+  packet.mutable_legacy_yield()->set_bytes(MiB(64));
+  EXPECT_GE(Raw(daemon).Ask(packet).legacy_yielded().bytes(), held);
 }
 
 TEST(ControlTest, AnEndingDaemonTurnsNewClientsAwayAndLetsTheOldFinish) {
