@@ -78,6 +78,15 @@ std::string ForPeople(const std::string& name) {
   return text;
 }
 
+std::string Encode(const proto::DaemonPacket& packet) {
+  std::string bytes = packet.SerializeAsString();
+  if (bytes.size() <= proto::kControlPacketMax) return bytes;
+  return FailureOf(packet.request(),
+                   {ErrorCode::kLimit, "the daemon's answer has " + std::to_string(bytes.size()) +
+                                           " bytes, more than a packet may"})
+      .SerializeAsString();
+}
+
 Control::Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers)
     : options_(std::move(options)),
       devices_(std::move(devices)),
@@ -290,9 +299,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kInternName: {
       const auto id =
           names_.Intern(packet.intern_name().name(), core::TenantId{connection.peer.uid});
-      if (!id) {
-        return Fail(connection, packet.request(), ErrorCode::kLimit,
-                    "a tensor's name is at most 255 bytes, and there are at most 2^20 names");
+      if (!id.ok()) {
+        return Fail(connection, packet.request(), id.error().code, id.error().message);
       }
       proto::DaemonPacket answer;
       answer.set_request(packet.request());
@@ -543,7 +551,7 @@ void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
     return;
   }
   const bool unasked = packet.has_slab_ready() || packet.has_release_slab();
-  connection.queue.push_back({packet.SerializeAsString(), std::move(descriptors), unasked});
+  connection.queue.push_back({Encode(packet), std::move(descriptors), unasked});
   if (!unasked) ++connection.answers;
   if (connection.queue.size() == 1) OnWritable(connection);
   Attend(connection);

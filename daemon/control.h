@@ -39,6 +39,9 @@ namespace ravenstore::daemon {
 // A client's name as it may be printed and sent on: printable ASCII and not too long.
 std::string ForPeople(const std::string& name);
 
+// A packet's bytes; a failure's in its place when they are more than a packet may have.
+std::string Encode(const proto::DaemonPacket& packet);
+
 struct ControlOptions {
   std::string socket_path;
   std::string socket_group;

@@ -21,6 +21,7 @@
 #include "proto/control.pb.h"
 #include "proto/layout.h"
 #include "proto/ledger_page.h"
+#include "proto/packet.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::daemon {
@@ -106,6 +107,18 @@ size_t Mentions(const std::string& text, const std::string& word) {
     ++mentions;
   }
   return mentions;
+}
+
+TEST(ControlTest, AnAnswerTooLargeForAPacketIsAFailure) {
+  proto::DaemonPacket packet;
+  packet.set_request(5);
+  packet.mutable_failure_explained()->set_message(std::string(1000, 'x'));
+  EXPECT_EQ(Encode(packet), packet.SerializeAsString());
+  packet.mutable_failure_explained()->set_message(std::string(proto::kControlPacketMax, 'x'));
+  proto::DaemonPacket told;
+  ASSERT_TRUE(told.ParseFromString(Encode(packet)));
+  EXPECT_EQ(told.request(), 5u);
+  EXPECT_EQ(CodeOf(told), ErrorCode::kLimit);
 }
 
 TEST(ControlTest, OneUserHasOnlySoManyConnections) {
