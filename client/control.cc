@@ -74,7 +74,11 @@ Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const std::string& pat
                                                           Tick deadline, Incoming* welcome) {
   RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd socket, ipc::Connect(path, deadline));
   std::unique_ptr<ControlLink> link(new ControlLink(std::move(socket)));
-  RAVEN_RETURN_IF_ERROR(link->Send(hello, deadline));
+  // A daemon that has no room for us says so and hangs up without having read anything.
+  if (Status sent = link->Send(hello, deadline);
+      !sent.ok() && sent.error().code != ErrorCode::kUnavailable) {
+    return std::move(sent).error();
+  }
   if (Status greeted = link->AwaitWelcome(path, deadline, welcome); !greeted.ok()) {
     link->Withdraw();
     return std::move(greeted).error();

@@ -17,15 +17,6 @@ namespace {
 constexpr size_t kTensorsPerPage = 128;
 constexpr size_t kClientsPerPage = 128;
 
-uint64_t ResidentBytes() {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/statm", "re"),
-                                                   std::fclose);
-  unsigned long long size = 0;
-  unsigned long long resident = 0;
-  if (!file || std::fscanf(file.get(), "%llu %llu", &size, &resident) != 2) return 0;
-  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
 const char* StateName(const core::TensorView& view) {
   switch (view.residency) {
     case core::Residency::kOnDevice: return view.in_use ? "in use" : "idle";
@@ -60,6 +51,15 @@ void FillTier(const std::string& name, const core::TierView& tier, proto::TierSt
 }
 
 }  // namespace
+
+uint64_t ResidentBytes() {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen("/proc/self/statm", "re"),
+                                                   std::fclose);
+  unsigned long long size = 0;
+  unsigned long long resident = 0;
+  if (!file || std::fscanf(file.get(), "%llu %llu", &size, &resident) != 2) return 0;
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
 
 std::string NameOf(Loop& loop, const Names& names, ClientId client, core::NameId name) {
   Session* session = loop.FindSession(client);
@@ -112,7 +112,6 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   stats->set_loop_pause_max_ns(static_cast<uint64_t>(loop.pauses().Longest().count()));
   stats->set_loop_pause_p999_ns(static_cast<uint64_t>(loop.pauses().Quantile(0.999).count()));
   stats->set_uptime_ns(static_cast<uint64_t>((now - started).count()));
-  stats->set_daemon_rss_bytes(ResidentBytes());
 }
 
 namespace {

@@ -1,8 +1,10 @@
-// The planner's and the loop's state as control messages. All on the loop's thread.
+// The planner's and the loop's state as control messages. All on the loop's thread but
+// ResidentBytes, which opens a file.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -20,6 +22,8 @@ using Audience = std::optional<uid_t>;
 std::string NameOf(Loop& loop, const Names& names, core::ClientId client, core::NameId name);
 void FillStats(Loop& loop, std::optional<core::ClientId> client, size_t devices, core::Tick started,
                core::Tick now, proto::Stats* stats);
+// This process's memory. 0 when the system does not say.
+uint64_t ResidentBytes();
 void FillTensors(Loop& loop, const Names& names, const Audience& audience,
                  const proto::ListTensors& query, proto::Tensors* tensors);
 // False when there is no such tensor, or it is none of the audience's business.

@@ -1,11 +1,14 @@
 #include "daemon/control.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 
 #include "core/check.h"
 #include "daemon/admin.h"
@@ -32,6 +35,38 @@ constexpr int kPacketsPerTurn = 64;
 // A client that lets so much pile up has stopped reading for good; what it misses are slabs it will
 // ask for in vain, until it is killed or goes on.
 constexpr size_t kQueueMax = 4096;
+// Tools of one user, and clients that did not say Hello yet.
+constexpr size_t kToolsMax = 64;
+// Descriptors also come free where no connection ends: with slabs.
+constexpr std::chrono::milliseconds kRest(100);
+
+proto::DaemonPacket FailureOf(uint64_t request, const Error& error) {
+  proto::DaemonPacket packet;
+  packet.set_request(request);
+  packet.mutable_failure()->set_code(static_cast<uint32_t>(error.code));
+  packet.mutable_failure()->set_message(error.message);
+  return packet;
+}
+
+// The last word to somebody who is not served. Whoever does not get it sees the hang-up.
+void TurnAway(int socket, const Error& why) {
+  [[maybe_unused]] const core::Status sent =
+      ipc::Send(socket, FailureOf(0, why).SerializeAsString());
+}
+
+// The Welcome's: the segment's and the doorbell's, as long as the packet waits.
+core::Result<std::vector<ipc::UniqueFd>> DescriptorsFor(const Attachment& attachment) {
+  std::vector<ipc::UniqueFd> descriptors;
+  for (const int descriptor : {attachment.segment.fd(), attachment.doorbell.fd()}) {
+    descriptors.emplace_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    if (!descriptors.back()) {
+      return Error{ErrorCode::kLimit,
+                   "the daemon has no file descriptors left: end some jobs, or raise LimitNOFILE "
+                   "of its service"};
+    }
+  }
+  return descriptors;
+}
 
 }  // namespace
 
@@ -41,6 +76,15 @@ std::string ForPeople(const std::string& name) {
     if (c < ' ' || c > '~') c = '?';
   }
   return text;
+}
+
+std::string Encode(const proto::DaemonPacket& packet) {
+  std::string bytes = packet.SerializeAsString();
+  if (bytes.size() <= proto::kControlPacketMax) return bytes;
+  return FailureOf(packet.request(),
+                   {ErrorCode::kLimit, "the daemon's answer has " + std::to_string(bytes.size()) +
+                                           " bytes, more than a packet may"})
+      .SerializeAsString();
 }
 
 Control::Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers)
@@ -84,10 +128,23 @@ void Control::Watch(int descriptor, uint64_t key, uint32_t events, bool change) 
       ::epoll_ctl(epoll_.get(), change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, descriptor, &event) == 0);
 }
 
+void Control::Attend(Connection& connection) {
+  if (connection.hung_up) return;
+  uint32_t events = 0;
+  if (connection.Reads()) events |= EPOLLIN;
+  if (!connection.queue.empty()) events |= EPOLLOUT;
+  // A hang-up is told even so: once, and again when the connection is read.
+  if (events == 0) events = EPOLLET;
+  if (events == connection.watched) return;
+  Watch(connection.socket.get(), connection.key, events, connection.watched != 0);
+  connection.watched = events;
+}
+
 void Control::Run() {
   std::array<epoll_event, kEpollEvents> events;
   while (!stopping_.load(std::memory_order_acquire)) {
-    const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, -1);
+    const int patience_ms = rests_until_ ? static_cast<int>(kRest.count()) : -1;
+    const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, patience_ms);
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kListenerKey) {
@@ -102,9 +159,11 @@ void Control::Run() {
           continue;
         }
         if ((events[i].events & EPOLLOUT) != 0) OnWritable(*connection);
-        if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) OnReadable(*connection);
+        if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && connection->Reads())
+          OnReadable(*connection);
       }
     }
+    if (rests_until_ && (closed_one_ || ipc::Now() >= *rests_until_)) EndRest();
   }
 }
 
@@ -116,32 +175,80 @@ void Control::StopAccepting() {
   mailbox_.Post([this] {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
     listener_.reset();
+    accepted_.reset();
     ::unlink(options_.socket_path.c_str());
   });
 }
 
 void Control::AcceptAll() {
-  for (;;) {
-    auto socket = ipc::Accept(listener_.get());
-    if (!socket.ok()) {
-      if (socket.error().code != ErrorCode::kTimedOut) {
-        spdlog::warn("a connection was not accepted: {}", core::Describe(socket.error()));
+  while (listener_) {
+    if (!accepted_) {
+      auto socket = ipc::Accept(listener_.get());
+      if (!socket.ok()) {
+        if (socket.error().code != ErrorCode::kTimedOut) Rest(socket.error());
+        return;
       }
-      return;
+      accepted_ = std::move(socket).value();
     }
-    auto peer = ipc::PeerOf(socket->get());
+    auto peer = ipc::PeerOf(accepted_.get());
+    if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return Rest(peer.error());
+    ipc::UniqueFd socket = std::move(accepted_);
     if (!peer.ok()) {
       spdlog::warn("a connection was turned away: {}", core::Describe(peer.error()));
+      TurnAway(socket.get(), peer.error());
       continue;
     }
+    if (const core::Status room = RoomFor(peer->uid); !room.ok()) {
+      TurnAway(socket.get(), room.error());
+      continue;
+    }
+    rest_was_told_ = false;
     auto connection = std::make_unique<Connection>();
     connection->key = next_key_++;
-    connection->socket = std::move(socket).value();
+    connection->socket = std::move(socket);
     connection->peer = std::move(peer).value();
-    Watch(connection->socket.get(), connection->key, EPOLLIN);
+    Attend(*connection);
     Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN);
     connections_.emplace(connection->key, std::move(connection));
   }
+}
+
+core::Status Control::RoomFor(uid_t uid) const {
+  // A job may be a client and a legacy job at once.
+  const size_t of_a_user = size_t{2} * options_.clients_max + kToolsMax;
+  const auto of_this = static_cast<size_t>(
+      std::count_if(connections_.begin(), connections_.end(),
+                    [uid](const auto& entry) { return entry.second->peer.uid == uid; }));
+  if (of_this >= of_a_user) {
+    return Error{ErrorCode::kLimit, "user " + std::to_string(uid) + " has " +
+                                        std::to_string(of_this) +
+                                        " connections to the daemon, as many as one user may "
+                                        "(twice clients_max of its configuration, and 64)"};
+  }
+  if (connections_.size() >= 2 * of_a_user) {
+    return Error{ErrorCode::kLimit, "the daemon has " + std::to_string(connections_.size()) +
+                                        " connections, as many as it may (four times clients_max "
+                                        "of its configuration, and 128)"};
+  }
+  return core::Ok();
+}
+
+void Control::Rest(const Error& why) {
+  if (!rest_was_told_) {
+    spdlog::warn("no more connections are accepted for now: {}", core::Describe(why));
+  }
+  rest_was_told_ = true;
+  closed_one_ = false;
+  rests_until_ = ipc::Now() + kRest;
+  // It stays readable: looking for that would keep this thread busy.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+}
+
+void Control::EndRest() {
+  rests_until_.reset();
+  if (!listener_) return;
+  Watch(listener_.get(), kListenerKey, EPOLLIN);
+  AcceptAll();
 }
 
 void Control::OnReadable(Connection& connection) {
@@ -152,6 +259,7 @@ void Control::OnReadable(Connection& connection) {
       if (received.error().code == ErrorCode::kTimedOut) return;
       if (received.error().code != ErrorCode::kCorrupt) return HangUp(connection);
       Fail(connection, 0, ErrorCode::kCorrupt, received.error().message);
+      if (!connection.Reads()) return;
       continue;
     }
     if (!received->has_value()) return HangUp(connection);
@@ -159,16 +267,21 @@ void Control::OnReadable(Connection& connection) {
     proto::ClientPacket message;
     if (!message.ParseFromString(packet.bytes)) {
       Fail(connection, 0, ErrorCode::kCorrupt, "a control packet could not be parsed");
+      if (!connection.Reads()) return;
       continue;
     }
     Handle(connection, message, packet.descriptors);
-    if (Find(key) == nullptr || connection.hung_up) return;
+    if (Find(key) == nullptr || connection.hung_up || !connection.Reads()) return;
   }
 }
 
 void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
                      std::vector<ipc::UniqueFd>& descriptors) {
   using Body = proto::ClientPacket;
+  if (connection.yields) {
+    return Fail(connection, packet.request(), ErrorCode::kWrongState,
+                "LegacyYield is the only message of its connection");
+  }
   if (packet.body_case() == Body::kLegacyHello) {
     return HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
   }
@@ -186,9 +299,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kInternName: {
       const auto id =
           names_.Intern(packet.intern_name().name(), core::TenantId{connection.peer.uid});
-      if (!id) {
-        return Fail(connection, packet.request(), ErrorCode::kLimit,
-                    "a tensor's name is at most 255 bytes, and there are at most 2^20 names");
+      if (!id.ok()) {
+        return Fail(connection, packet.request(), id.error().code, id.error().message);
       }
       proto::DaemonPacket answer;
       answer.set_request(packet.request());
@@ -199,14 +311,15 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
       const auto& released = packet.slab_released();
       if (released.device() >= devices_.size()) break;
       const core::DeviceId device{static_cast<uint16_t>(released.device())};
-      return loop_->mailbox().Post([loop = loop_, client = connection.client, device,
-                                    offset = core::Bytes(released.offset())] {
-        loop->SlabReleased(client, device, offset);
-      });
+      return PostToLoop(connection, kNotice,
+                        [loop = loop_, client = connection.client, device,
+                         offset = core::Bytes(released.offset())] {
+                          loop->SlabReleased(client, device, offset);
+                        });
     }
     case Body::kTrim:
-      return loop_->mailbox().Post(
-          [loop = loop_, client = connection.client] { loop->Trim(client); });
+      return PostToLoop(connection, kNotice,
+                        [loop = loop_, client = connection.client] { loop->Trim(client); });
     case Body::kRecord: return HandleRecord(connection, packet.request(), packet.record());
     case Body::kDetach: return HandleDetach(connection, packet.request());
     case Body::kSetLimits:
@@ -240,12 +353,17 @@ void Control::HandleHello(Connection& connection, uint64_t request, const proto:
   }
   if (hello.control_only()) {
     connection.greeted = true;
-    return SendWelcome(connection, request, nullptr);
+    return SendWelcome(connection, request, nullptr, {});
   }
   auto attachment = MakeAttachment(connection, hello);
   if (!attachment.ok()) {
     return Fail(connection, request, attachment.error().code, attachment.error().message);
   }
+  auto descriptors = DescriptorsFor(**attachment);
+  if (!descriptors.ok()) {
+    return Fail(connection, request, descriptors.error().code, descriptors.error().message);
+  }
+  // From here on nothing fails: the loop is told of nobody who gets no Welcome.
   connection.greeted = true;
   connection.client = (*attachment)->id;
   by_client_[connection.client] = connection.key;
@@ -257,7 +375,7 @@ void Control::HandleHello(Connection& connection, uint64_t request, const proto:
         loop->SetTenant(attachment->tenant, budgets);
         loop->Attach(attachment);
       });
-  SendWelcome(connection, request, attachment->get());
+  SendWelcome(connection, request, attachment->get(), std::move(*descriptors));
 }
 
 core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& connection,
@@ -290,7 +408,8 @@ core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& co
   return attachment;
 }
 
-void Control::SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment) {
+void Control::SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment,
+                          std::vector<ipc::UniqueFd> descriptors) {
   proto::DaemonPacket packet;
   packet.set_request(request);
   proto::Welcome* welcome = packet.mutable_welcome();
@@ -305,13 +424,10 @@ void Control::SendWelcome(Connection& connection, uint64_t request, const Attach
     device->set_total_bytes(devices_[i]->info().total.count());
     device->set_arena_bytes(options_.arenas[i].count());
   }
-  std::vector<ipc::UniqueFd> descriptors;
   if (attachment != nullptr) {
     welcome->set_client(ToInt(attachment->id));
     welcome->set_device_budget(attachment->budgets.device.count());
     welcome->set_host_budget(attachment->budgets.host.count());
-    descriptors.emplace_back(::dup(attachment->segment.fd()));
-    descriptors.emplace_back(::dup(attachment->doorbell.fd()));
   }
   Send(connection, packet, std::move(descriptors));
 }
@@ -366,10 +482,12 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     const core::TenantId tenant = TenantOf(limits.uid());
     core::Budgets& budgets = tenants_.at(limits.uid());
     budgets = merge(budgets);
-    loop_->mailbox().Post([loop = loop_, tenant, budgets] { loop->SetTenant(tenant, budgets); });
+    PostToLoop(connection, kNotice,
+               [loop = loop_, tenant, budgets] { loop->SetTenant(tenant, budgets); });
     return Send(connection, answer(request, budgets));
   }
-  loop_->mailbox().Post(
+  PostToLoop(
+      connection, kQuestion,
       [this, client = ClientId{limits.client()}, merge, answer, request, key = connection.key] {
         Session* session = loop_->FindSession(client);
         if (session == nullptr || session->gone) {
@@ -411,7 +529,9 @@ void Control::HangUp(Connection& connection) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
   connection.socket.reset();
   connection.queue.clear();
+  connection.answers = 0;
   connection.hung_up = true;
+  closed_one_ = true;
 }
 
 void Control::Forget(uint64_t key) {
@@ -419,6 +539,7 @@ void Control::Forget(uint64_t key) {
   legacy_.Remove(key);
   yields_.Forget(key);
   connections_.erase(key);
+  closed_one_ = true;
 }
 
 void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
@@ -429,8 +550,11 @@ void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
                  ToInt(connection.client));
     return;
   }
-  connection.queue.push_back({packet.SerializeAsString(), std::move(descriptors)});
+  const bool unasked = packet.has_slab_ready() || packet.has_release_slab();
+  connection.queue.push_back({Encode(packet), std::move(descriptors), unasked});
+  if (!unasked) ++connection.answers;
   if (connection.queue.size() == 1) OnWritable(connection);
+  Attend(connection);
 }
 
 void Control::OnWritable(Connection& connection) {
@@ -439,23 +563,18 @@ void Control::OnWritable(Connection& connection) {
     std::vector<int> descriptors;
     for (const auto& descriptor : next.descriptors) descriptors.push_back(descriptor.get());
     const core::Status sent = ipc::Send(connection.socket.get(), next.bytes, descriptors);
-    if (!sent.ok() && sent.error().code == ErrorCode::kTimedOut) {
-      return Watch(connection.socket.get(), connection.key, EPOLLIN | EPOLLOUT, true);
-    }
+    if (!sent.ok() && sent.error().code == ErrorCode::kTimedOut) break;
     if (!sent.ok() && sent.error().code != ErrorCode::kUnavailable) {
       spdlog::warn("a message was not sent: {}", core::Describe(sent.error()));
     }
+    if (!next.unasked) --connection.answers;
     connection.queue.pop_front();
   }
-  Watch(connection.socket.get(), connection.key, EPOLLIN, true);
+  Attend(connection);
 }
 
 void Control::Fail(Connection& connection, uint64_t request, ErrorCode code, std::string message) {
-  proto::DaemonPacket packet;
-  packet.set_request(request);
-  packet.mutable_failure()->set_code(static_cast<uint32_t>(code));
-  packet.mutable_failure()->set_message(std::move(message));
-  Send(connection, packet);
+  Send(connection, FailureOf(request, {code, std::move(message)}));
 }
 
 Control::Connection* Control::Find(uint64_t key) {
@@ -466,6 +585,21 @@ Control::Connection* Control::Find(uint64_t key) {
 Control::Connection* Control::FindClient(ClientId client) {
   const auto found = by_client_.find(client);
   return found == by_client_.end() ? nullptr : Find(found->second);
+}
+
+void Control::PostToLoop(Connection& connection, uint32_t share, std::function<void()> work) {
+  connection.waiting += share;
+  loop_->mailbox().Post([this, share, work = std::move(work), key = connection.key] {
+    work();
+    // Behind the answer, if there is one.
+    mailbox_.Post([this, share, key] {
+      Connection* connection = Find(key);
+      if (connection == nullptr) return;
+      connection->waiting -= share;
+      Attend(*connection);
+    });
+  });
+  Attend(connection);
 }
 
 void Control::PostAnswer(uint64_t key, proto::DaemonPacket packet) {

@@ -8,6 +8,9 @@
 // process still write. A client is gone when its pidfd says so, or when it detached. A full
 // outgoing socket (a client that was stopped) only fills that client's queue.
 //
+// Nobody makes more work than is done: a connection is not read while the loop owes it an answer,
+// or while it lets answers lie.
+//
 // Threads: Run is the control thread. Post... may be called from any thread.
 #pragma once
 
@@ -16,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,6 +38,9 @@ namespace ravenstore::daemon {
 
 // A client's name as it may be printed and sent on: printable ASCII and not too long.
 std::string ForPeople(const std::string& name);
+
+// A packet's bytes; a failure's in its place when they are more than a packet may have.
+std::string Encode(const proto::DaemonPacket& packet);
 
 struct ControlOptions {
   std::string socket_path;
@@ -71,22 +78,40 @@ class Control {
   struct Outgoing {
     std::string bytes;
     std::vector<ipc::UniqueFd> descriptors;
+    bool unasked = false;  // answers nothing that the connection said
   };
+  // What of a connection may wait for the loop: one question, or so many notices.
+  static constexpr uint32_t kNotice = 1;
+  static constexpr uint32_t kQuestion = 64;
+  static constexpr size_t kAnswersMax = 16;
   struct Connection {
     uint64_t key = 0;
     ipc::UniqueFd socket;
     ipc::Peer peer;
     core::ClientId client{};  // 0 until it attached, and for control-only connections
     bool greeted = false;
+    bool yields = false;  // it said LegacyYield, and says nothing more
     bool hung_up = false;
     std::deque<Outgoing> queue;
+    size_t answers = 0;    // of the queue
+    uint32_t waiting = 0;  // shares that were posted to the loop and did not run yet
+    uint32_t watched = 0;  // the events that epoll looks for
+
+    bool Reads() const { return waiting < kQuestion && answers < kAnswersMax; }
   };
 
   Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers);
   core::Status Init();
   void Watch(int descriptor, uint64_t key, uint32_t events, bool change = false);
+  // Has epoll look for what the connection is to do next.
+  void Attend(Connection& connection);
 
   void AcceptAll();
+  // Why a connection of this user is one too many; Ok: it is not.
+  core::Status RoomFor(uid_t uid) const;
+  // Takes no connections until some descriptor may have come free.
+  void Rest(const core::Error& why);
+  void EndRest();
   void OnReadable(Connection& connection);
   void OnWritable(Connection& connection);
   void OnDeath(Connection& connection);
@@ -98,13 +123,16 @@ class Control {
   void HandleHello(Connection& connection, uint64_t request, const proto::Hello& hello);
   core::Result<std::shared_ptr<Attachment>> MakeAttachment(Connection& connection,
                                                            const proto::Hello& hello);
-  void SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment);
+  void SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment,
+                   std::vector<ipc::UniqueFd> descriptors);
   void HandleQuery(Connection& connection, const proto::ClientPacket& packet);
   void HandleSetLimits(Connection& connection, uint64_t request, const proto::SetLimits& limits);
   // Legacy jobs (control_legacy.cc).
   void HandleLegacyHello(Connection& connection, uint64_t request, const proto::LegacyHello& hello,
                          std::vector<ipc::UniqueFd>& descriptors);
   void HandleLegacyYield(Connection& connection, uint64_t request, const proto::LegacyYield& yield);
+  // Finds out what the device has for the asker, and begins.
+  void BeginYield(uint64_t asker, uint64_t request, size_t device, core::Bytes bytes);
   // False when the limits are not a legacy job's alone: the rest is to be done, too.
   bool HandleVisibleMemory(Connection& connection, uint64_t request,
                            const proto::SetLimits& limits);
@@ -123,6 +151,8 @@ class Control {
   void Fail(Connection& connection, uint64_t request, core::ErrorCode code, std::string message);
   Connection* Find(uint64_t key);
   Connection* FindClient(core::ClientId client);
+  // Posts what the connection wants of the loop; `share` counts against it until that ran.
+  void PostToLoop(Connection& connection, uint32_t share, std::function<void()> work);
   // Posts an answer made on another thread to the connection, if it still is there.
   void PostAnswer(uint64_t key, proto::DaemonPacket packet);
   core::TenantId TenantOf(uid_t uid);
@@ -137,6 +167,10 @@ class Control {
 
   ipc::UniqueFd listener_;
   ipc::UniqueFd epoll_;
+  ipc::UniqueFd accepted_;                 // whose peer could not be looked at yet
+  std::optional<core::Tick> rests_until_;  // no connections are accepted
+  bool rest_was_told_ = false;             // and none was accepted since
+  bool closed_one_ = false;                // a connection, while it rests
   uint64_t next_key_ = 1;
   uint32_t next_client_ = 1;
   uint64_t recording_ = 0;  // key of the connection that records; 0: none

@@ -48,6 +48,7 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
     const Connection& other = *entry.second;
     return other.hung_up && other.client == core::ClientId{} && !legacy_.IsSeated(other.key);
   });
+  closed_one_ = true;
   answer.mutable_legacy_welcome()->set_slot(seat->slot);
   connection.greeted = true;
   std::vector<ipc::UniqueFd> page;
@@ -58,6 +59,11 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
 
 void Control::HandleLegacyYield(Connection& connection, uint64_t request,
                                 const proto::LegacyYield& yield) {
+  if (connection.greeted) {
+    return Fail(connection, request, ErrorCode::kWrongState,
+                "LegacyYield comes on a connection of its own");
+  }
+  connection.yields = true;
   if (legacy_.KeyOfProcess(connection.peer.pid) == 0) {
     return Fail(connection, request, ErrorCode::kPermission, "only a legacy job may ask for that");
   }
@@ -65,14 +71,30 @@ void Control::HandleLegacyYield(Connection& connection, uint64_t request,
     if (devices_[i]->info().uuid != yield.uuid()) continue;
     spdlog::info("legacy job of pid {} asks for {} bytes of device {}", connection.peer.pid,
                  yield.bytes(), i);
-    yields_.Begin(connection.key, request, i, Bytes(yield.bytes()), ipc::Now());
-    return LookAtYields();
+    return BeginYield(connection.key, request, i, Bytes(yield.bytes()));
   }
   // Not a device of the store's: it took nothing there.
   proto::DaemonPacket answer;
   answer.set_request(request);
   answer.mutable_legacy_yielded();
   Send(connection, answer);
+}
+
+void Control::BeginYield(uint64_t asker, uint64_t request, size_t device, Bytes bytes) {
+  loop_->mailbox().Post([this, ask = Yields::Ask{asker, request, device, bytes, {}, {}}]() mutable {
+    const core::DeviceId id{static_cast<uint16_t>(ask.device)};
+    ask.held = loop_->planner().DeviceTier(id).held;
+    // The driver may take its time.
+    workers_->Run([this, ask]() mutable {
+      const auto free = devices_[ask.device]->FreeBytes();
+      ask.free = free.ok() ? *free : devices_[ask.device]->info().total;
+      mailbox_.Post([this, ask] {
+        if (Find(ask.asker) == nullptr) return;
+        yields_.Begin(ask, ipc::Now());
+        LookAtYields();
+      });
+    });
+  });
 }
 
 bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,

@@ -13,7 +13,9 @@ using core::ToInt;
 
 void Control::HandleQuery(Connection& connection, const proto::ClientPacket& packet) {
   const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
-  loop_->mailbox().Post([this, packet, audience, key = connection.key, client = connection.client] {
+  const uint64_t resident = packet.has_stats() ? ResidentBytes() : 0;
+  auto answer_it = [this, packet, audience, resident, key = connection.key,
+                    client = connection.client] {
     proto::DaemonPacket answer;
     answer.set_request(packet.request());
     const bool whole =
@@ -32,6 +34,7 @@ void Control::HandleQuery(Connection& connection, const proto::ClientPacket& pac
       const bool own = !packet.stats().whole_store() && loop_->FindSession(client) != nullptr;
       FillStats(*loop_, own ? std::optional(client) : std::nullopt, devices_.size(), started_,
                 ipc::Now(), answer.mutable_stats());
+      answer.mutable_stats()->set_daemon_rss_bytes(resident);
     } else if (packet.has_list_tensors()) {
       FillTensors(*loop_, names_, audience, packet.list_tensors(), answer.mutable_tensors());
     } else if (packet.has_explain_tensor()) {
@@ -45,7 +48,8 @@ void Control::HandleQuery(Connection& connection, const proto::ClientPacket& pac
       FillClients(*loop_, audience, packet.list_clients(), answer.mutable_clients());
     }
     PostAnswer(key, std::move(answer));
-  });
+  };
+  PostToLoop(connection, kQuestion, std::move(answer_it));
 }
 
 void Control::HandleRecord(Connection& connection, uint64_t request, const proto::Record& record) {
@@ -60,7 +64,7 @@ void Control::HandleRecord(Connection& connection, uint64_t request, const proto
   options.name = [this](ClientId client, core::NameId name) {
     return NameOf(*loop_, names_, client, name);
   };
-  loop_->mailbox().Post([this, begins, options, request, key = connection.key] {
+  PostToLoop(connection, kQuestion, [this, begins, options, request, key = connection.key] {
     if (begins) loop_->StartRecording(options);
     Recorder& recorder = *loop_->recorder();
     proto::DaemonPacket answer;

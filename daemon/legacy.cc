@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "proto/packet.h"
+
 namespace ravenstore::daemon {
 
 using core::Bytes;
@@ -19,6 +21,8 @@ using core::ErrorCode;
 namespace {
 
 constexpr size_t kJobsPerPage = 64;
+// Of an answer's jobs; what else is in its packet takes less than the rest.
+constexpr size_t kBytesPerPage = proto::kControlPacketMax - 256;
 
 uint64_t Word(const char* page, size_t offset) {
   uint64_t value = 0;
@@ -170,9 +174,13 @@ uint64_t LegacyLedger::UsedOf(const std::string& uuid) const {
 
 void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
                         proto::LegacyJobs* answer) const {
+  uint64_t last = query.cursor();
   for (auto next = jobs_.upper_bound(query.cursor()); next != jobs_.end(); ++next) {
     const Newcomer& about = next->second.about;
     if (audience && *audience != about.uid) continue;
+    if (answer->jobs_size() == static_cast<int>(kJobsPerPage)) {
+      return answer->set_next_cursor(last);
+    }
     proto::LegacyJob* job = answer->add_jobs();
     job->set_client(about.client);
     job->set_pid(static_cast<uint32_t>(about.pid));
@@ -188,9 +196,11 @@ void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& 
       device->set_visible_memory(row.visible);
       for (const uint64_t bytes : row.kinds) device->add_kinds(bytes);
     }
-    if (answer->jobs_size() == static_cast<int>(kJobsPerPage)) {
-      return answer->set_next_cursor(next->first);
+    if (answer->ByteSizeLong() > kBytesPerPage) {
+      answer->mutable_jobs()->RemoveLast();
+      return answer->set_next_cursor(last);
     }
+    last = next->first;
   }
 }
 

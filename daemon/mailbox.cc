@@ -21,6 +21,11 @@ void Mailbox::Post(std::function<void()> work) {
   RAVEN_CHECK(::write(event_.get(), &one, sizeof(one)) == sizeof(one));
 }
 
+size_t Mailbox::size() const {
+  std::lock_guard lock(mutex_);
+  return work_.size();
+}
+
 size_t Mailbox::RunSome(size_t limit) {
   size_t ran = 0;
   while (ran < limit) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -21,13 +22,15 @@ class Mailbox {
   // Runs up to `limit` closures in the order they came; returns how many.
   size_t RunSome(size_t limit);
   bool empty() const { return !pending_.load(std::memory_order_acquire); }
+  // Closures that have not begun.
+  size_t size() const;
   // An eventfd, readable while something may be pending.
   int descriptor() const { return event_.get(); }
 
  private:
   ipc::UniqueFd event_;
   std::atomic<bool> pending_{false};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::deque<std::function<void()>> work_;  // guarded by mutex_
 };
 

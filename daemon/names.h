@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <deque>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
+#include "core/result.h"
 #include "core/types.h"
 
 namespace ravenstore::daemon {
@@ -23,15 +24,27 @@ class Names {
   static constexpr size_t kNamesMax = 1 << 20;
   static constexpr size_t kTenantNamesMax = 1 << 18;  // nobody uses up what is for all
 
-  // nullopt when there are kNamesMax names, or kTenantNamesMax of the tenant, or `name` (UTF-8, as
-  // the wire checks) is longer than kNameBytesMax.
-  std::optional<core::NameId> Intern(std::string_view name, core::TenantId tenant) {
+  // `name` is UTF-8, as the wire checks.
+  // Errors: kLimit when there are kNamesMax names, or kTenantNamesMax of the tenant, or `name` is
+  // longer than kNameBytesMax; the message says which, and what to do.
+  core::Result<core::NameId> Intern(std::string_view name, core::TenantId tenant) {
     if (name.empty()) return core::kNoName;
-    if (name.size() > kNameBytesMax) return std::nullopt;
+    if (name.size() > kNameBytesMax) {
+      return Refusal("a tensor's name is at most 255 bytes, this one has " +
+                     std::to_string(name.size()));
+    }
     std::lock_guard lock(mutex_);
     auto& ids = ids_[tenant];
     if (const auto found = ids.find(name); found != ids.end()) return found->second;
-    if (names_.size() >= kNamesMax || ids.size() >= kTenantNamesMax) return std::nullopt;
+    if (ids.size() >= kTenantNamesMax) {
+      return Refusal(std::string("this user has given 2^18 tensor names, as many as one user may") +
+                     kReuse);
+    }
+    if (names_.size() >= kNamesMax) {
+      return Refusal(
+          std::string("all users have given 2^20 tensor names, as many as the daemon keeps") +
+          kReuse);
+    }
     names_.push_back({std::string(name), tenant});
     const core::NameId id{static_cast<uint32_t>(names_.size())};
     ids.emplace(names_.back().text, id);
@@ -47,6 +60,11 @@ class Names {
   }
 
  private:
+  static constexpr const char* kReuse =
+      ": give the tensors of every iteration the same names, or none; names are forgotten when the "
+      "daemon ends";
+  static core::Error Refusal(std::string why) { return {core::ErrorCode::kLimit, std::move(why)}; }
+
   struct Name {
     std::string text;
     core::TenantId tenant;

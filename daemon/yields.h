@@ -19,9 +19,18 @@ class Yields {
   // `capacities`: what the store may hold of each device when nobody asks for any.
   explicit Yields(std::vector<core::Bytes> capacities);
 
-  // Somebody, known by `asker` and `request`, lacks `bytes` on a device.
-  // REQUIRES: device < capacities.size().
-  void Begin(uint64_t asker, uint64_t request, size_t device, core::Bytes bytes, core::Tick now);
+  struct Ask {
+    uint64_t asker;  // with `request` says who it is
+    uint64_t request;
+    size_t device;
+    core::Bytes bytes;
+    core::Bytes held;  // what the store held of the device, and then
+    core::Bytes free;  // what nobody did
+  };
+  // Somebody lacks memory on a device. Who wants more than an empty store would leave gets nothing,
+  // and nothing is emptied.
+  // REQUIRES: ask.device < capacities.size().
+  void Begin(const Ask& ask, core::Tick now);
   // Their connection is gone.
   void Forget(uint64_t asker);
 
@@ -49,16 +58,14 @@ class Yields {
 
  private:
   struct Pending {
-    uint64_t asker;
-    uint64_t request;
-    size_t device;
-    core::Bytes bytes;
+    Ask ask;
     bool begun = false;
     core::Bytes before;  // held when it began
     core::Bytes target;  // enough is given when no more than this is held
     core::Bytes last;
     core::Tick last_progress;
   };
+  static bool Possible(const Pending& pending, core::Bytes held);
   void Start(Pending& pending, core::Bytes held, core::Tick now, Outcome* outcome);
   void SetLimit(size_t device, core::Bytes capacity, Outcome* outcome);
 

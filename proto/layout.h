@@ -230,7 +230,7 @@ struct Segment {
   alignas(4096) SegmentHeader header;
   // These two arrays are registered with the driver, so that streams can write and await them.
   alignas(4096) std::atomic<uint64_t> tickets[kTicketWords];    // written by the client's streams
-  alignas(4096) std::atomic<uint64_t> arrivals[kArrivalWords];  // written by the daemon's streams
+  alignas(4096) std::atomic<uint64_t> arrivals[kArrivalWords];  // written by the daemon's loop
   alignas(4096) RequestRing requests;
   alignas(4096) LogLane log[kLogLanes];
   alignas(4096) LeaseSlot slots[kSlotCapacity];

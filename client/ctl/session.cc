@@ -69,6 +69,8 @@ Result<DaemonPacket> Session::Ask(ClientPacket packet, DaemonPacket::BodyCase ex
   for (;;) {
     Status sent = ipc::Send(socket_.get(), bytes);
     if (sent.ok()) break;
+    // A daemon that hung up said why.
+    if (sent.error().code == ErrorCode::kUnavailable) break;
     if (sent.error().code != ErrorCode::kTimedOut) return std::move(sent).error();
     RAVEN_RETURN_IF_ERROR(ipc::WaitWritable(socket_.get(), deadline));
   }
@@ -97,6 +99,7 @@ Result<DaemonPacket> Session::Await(uint64_t request, core::Tick deadline) {
     if (!answer.ParseFromString((*packet)->bytes)) {
       return Error{ErrorCode::kCorrupt, "the daemon's answer is malformed"};
     }
+    if (answer.request() == 0 && answer.has_failure()) return answer;
     // Anything else is no business of a tool that asks one thing at a time.
     if (answer.request() == request) return answer;
   }

@@ -1,12 +1,18 @@
 // The control socket of a running daemon.
 #include "daemon/control.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +20,8 @@
 #include "client/ctl/session.h"
 #include "proto/control.pb.h"
 #include "proto/layout.h"
+#include "proto/ledger_page.h"
+#include "proto/packet.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::daemon {
@@ -41,14 +49,19 @@ class Raw {
   explicit Raw(const DaemonProcess& daemon)
       : socket_(std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)))) {}
 
-  proto::DaemonPacket Ask(ClientPacket packet) {
+  proto::DaemonPacket Ask(ClientPacket packet, std::span<const int> descriptors = {}) {
     packet.set_request(++request_);
-    RAVEN_CHECK(ipc::Send(socket_.get(), packet.SerializeAsString()).ok());
+    RAVEN_CHECK(ipc::Send(socket_.get(), packet.SerializeAsString(), descriptors).ok());
+    proto::DaemonPacket answer = Next();
+    EXPECT_EQ(answer.request(), request_);
+    return answer;
+  }
+  proto::DaemonPacket Next() {
+    RAVEN_CHECK(ipc::WaitReadable(socket_.get(), ipc::Now() + seconds(30)).ok());
     auto received = ipc::Receive(socket_.get(), true);
     RAVEN_CHECK(received.ok() && received->has_value());
     proto::DaemonPacket answer;
     RAVEN_CHECK(answer.ParseFromString((*received)->bytes));
-    EXPECT_EQ(answer.request(), request_);
     return answer;
   }
   proto::DaemonPacket Greet() {
@@ -70,6 +83,100 @@ class Raw {
 
 ErrorCode CodeOf(const proto::DaemonPacket& answer) {
   return static_cast<ErrorCode>(answer.failure().code());
+}
+
+// Leaves the daemon so many descriptors beside those that it has.
+void LeaveDescriptors(const DaemonProcess& daemon, int left) {
+  std::set<int> used;
+  const std::string directory = "/proc/" + std::to_string(daemon.pid()) + "/fd";
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    used.insert(std::stoi(entry.path().filename()));
+  }
+  int limit = 0;
+  for (int free = 0; used.contains(limit) || free++ < left; ++limit) {
+  }
+  rlimit now{};
+  RAVEN_CHECK(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &now) == 0);
+  now.rlim_cur = static_cast<rlim_t>(limit);
+  RAVEN_CHECK(::prlimit(daemon.pid(), RLIMIT_NOFILE, &now, nullptr) == 0);
+}
+
+size_t Mentions(const std::string& text, const std::string& word) {
+  size_t mentions = 0;
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    ++mentions;
+  }
+  return mentions;
+}
+
+TEST(ControlTest, AnAnswerTooLargeForAPacketIsAFailure) {
+  proto::DaemonPacket packet;
+  packet.set_request(5);
+  packet.mutable_failure_explained()->set_message(std::string(1000, 'x'));
+  EXPECT_EQ(Encode(packet), packet.SerializeAsString());
+  packet.mutable_failure_explained()->set_message(std::string(proto::kControlPacketMax, 'x'));
+  proto::DaemonPacket told;
+  ASSERT_TRUE(told.ParseFromString(Encode(packet)));
+  EXPECT_EQ(told.request(), 5u);
+  EXPECT_EQ(CodeOf(told), ErrorCode::kLimit);
+}
+
+TEST(ControlTest, OneUserHasOnlySoManyConnections) {
+  DaemonProcess daemon({"--clients-max", "1"});
+  std::vector<Raw> mine;
+  for (int i = 0; i < 66; ++i) {
+    mine.emplace_back(daemon);
+    ASSERT_TRUE(mine.back().Greet().has_welcome()) << i;
+  }
+  const proto::DaemonPacket refusal = Raw(daemon).Next();
+  EXPECT_EQ(CodeOf(refusal), ErrorCode::kLimit);
+  EXPECT_NE(refusal.failure().message().find("66 connections"), std::string::npos)
+      << refusal.failure().message();
+  const auto tool = Session::Open(daemon.socket(), seconds(30));
+  ASSERT_FALSE(tool.ok());
+  EXPECT_EQ(tool.error().code, ErrorCode::kLimit);
+  try {
+    Connect(daemon);
+    FAIL() << "one more was attached";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_LIMIT) << error.what();
+  }
+  mine.pop_back();
+  EXPECT_TRUE(Eventually([&] { return Session::Open(daemon.socket(), seconds(30)).ok(); }));
+}
+
+TEST(ControlTest, OutOfDescriptorsItSaysSoOnceAndAcceptsLater) {
+  DaemonProcess daemon;
+  std::vector<Raw> some;
+  for (int i = 0; i < 3; ++i) {
+    some.emplace_back(daemon);
+    some.back().Greet();
+    some.back().Intern("name");
+  }
+  LeaveDescriptors(daemon, 0);
+  Raw waiting(daemon);
+  EXPECT_TRUE(Eventually([&] { return Mentions(daemon.Log(), "accepted") > 0; }));
+  for (int i = 0; i < 200; ++i) some.front().Intern("name");
+  EXPECT_EQ(Mentions(daemon.Log(), "accepted"), 1u) << daemon.Log();
+  some.erase(some.begin() + 1, some.end());
+  EXPECT_TRUE(waiting.Greet().has_welcome());
+}
+
+TEST(ControlTest, AClientThatCannotBeWelcomedIsToldAndNotAttached) {
+  DaemonProcess daemon;
+  Session admin = Open(daemon);
+  Raw raw(daemon);
+  ClientPacket hello;
+  hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+  raw.Intern("accepted and waiting");
+  LeaveDescriptors(daemon, 3);  // for the segment, the doorbell, and one of the Welcome's two
+  const proto::DaemonPacket answer = raw.Ask(hello);
+  EXPECT_EQ(CodeOf(answer), ErrorCode::kLimit);
+  EXPECT_NE(answer.failure().message().find("descriptors"), std::string::npos);
+  EXPECT_EQ(admin.Stats()->clients(), 0u);
+  LeaveDescriptors(daemon, 4);
+  EXPECT_TRUE(raw.Ask(hello).has_welcome());
+  EXPECT_EQ(admin.Stats()->clients(), 1u);
 }
 
 TEST(ControlTest, TheFirstMessageMustBeHello) {
@@ -202,6 +309,36 @@ TEST(ControlTest, LimitsOfAClientThatIsNotThereAreRefused) {
   ASSERT_FALSE(set.ok());
   EXPECT_EQ(set.error().code, ErrorCode::kNotFound);
   EXPECT_NE(set.error().message.find("77"), std::string::npos) << set.error().message;
+}
+
+TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
+  DaemonProcess daemon({"--device-total", "64MiB"});
+  Store store = Connect(daemon);
+  Tensor tensor = store.create(MiB(8));
+  std::memset(tensor.data(), 5, MiB(8));
+  store.put(tensor, nullptr);
+  Session admin = Open(daemon);
+  const uint64_t held = admin.Stats()->tiers(0).held();
+
+  Raw job(daemon);
+  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
+  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const int descriptors[] = {page.get()};
+  ClientPacket hello;
+  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+  ASSERT_TRUE(job.Ask(hello, descriptors).has_legacy_welcome());
+
+  ClientPacket packet;
+  packet.mutable_legacy_yield()->set_uuid("HOST-0");
+  packet.mutable_legacy_yield()->set_bytes(GiB(1024));
+  const proto::DaemonPacket refusal = Raw(daemon).Ask(packet);
+  ASSERT_TRUE(refusal.has_legacy_yielded());
+  EXPECT_EQ(refusal.legacy_yielded().bytes(), 0u);
+  EXPECT_GE(admin.Stats()->tiers(0).held(), held);
+
+  packet.mutable_legacy_yield()->set_bytes(MiB(64));
+  EXPECT_GE(Raw(daemon).Ask(packet).legacy_yielded().bytes(), held);
 }
 
 TEST(ControlTest, AnEndingDaemonTurnsNewClientsAwayAndLetsTheOldFinish) {

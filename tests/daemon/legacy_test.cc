@@ -7,6 +7,9 @@
 
 #include <cstring>
 #include <new>
+#include <string>
+
+#include "proto/packet.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -159,6 +162,30 @@ TEST(LegacyLedgerTest, ListsPageByPage) {
   do {
     proto::LegacyJobs jobs;
     ledger.Fill(std::nullopt, query, &jobs);
+    seen += jobs.jobs_size();
+    query.set_cursor(jobs.next_cursor());
+  } while (query.cursor() != 0);
+  EXPECT_EQ(seen, 150);
+}
+
+TEST(LegacyLedgerTest, APageOfTheLargestJobsFitsAPacket) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  for (uint32_t i = 0; i < proto::kLedgerDevices; ++i) {
+    auto& row = page.Row(i, std::string(sizeof(proto::LedgerRow::uuid) - 1, 'G').c_str());
+    row.asked = row.used = row.served = ~uint64_t{0};
+    for (auto& kind : row.kinds) kind = ~uint64_t{0};
+  }
+  for (uint64_t key = 1; key <= 150; ++key) ASSERT_TRUE(Add(ledger, key, page).ok());
+  int seen = 0;
+  proto::ListLegacy query;
+  do {
+    proto::DaemonPacket packet;
+    packet.set_request(~uint64_t{0});
+    proto::LegacyJobs& jobs = *packet.mutable_legacy_jobs();
+    ledger.Fill(std::nullopt, query, &jobs);
+    ASSERT_LE(packet.ByteSizeLong(), proto::kControlPacketMax);
+    ASSERT_GT(jobs.jobs_size(), 0);
     seen += jobs.jobs_size();
     query.set_cursor(jobs.next_cursor());
   } while (query.cursor() != 0);

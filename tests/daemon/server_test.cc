@@ -1,6 +1,8 @@
 #include "daemon/server.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +15,7 @@
 #include "ipc/socket.h"
 #include "proto/control.pb.h"
 #include "proto/layout.h"
+#include "proto/ledger_page.h"
 #include "tests/ipc/short_directory.h"
 
 namespace ravenstore::daemon {
@@ -49,11 +52,51 @@ class ServerTest : public testing::Test {
   }
   proto::DaemonPacket Ask(int socket, const proto::ClientPacket& packet) {
     RAVEN_CHECK(ipc::Send(socket, packet.SerializeAsString()).ok());
+    return Next(socket);
+  }
+  proto::DaemonPacket Next(int socket) {
+    RAVEN_CHECK(ipc::WaitReadable(socket, ipc::Now() + seconds(20)).ok());
     auto received = ipc::Receive(socket, true);
     RAVEN_CHECK(received.ok() && received->has_value());
     proto::DaemonPacket answer;
     RAVEN_CHECK(answer.ParseFromString((*received)->bytes));
     return answer;
+  }
+  // Greets as a job under the interceptor does.
+  ipc::UniqueFd AttachLegacy() {
+    const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    RAVEN_CHECK(::ftruncate(page.get(), proto::kLedgerBytes) == 0);
+    RAVEN_CHECK(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    auto socket = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
+    RAVEN_CHECK(socket.ok());
+    proto::ClientPacket hello;
+    hello.set_request(1);
+    hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+    const int descriptors[] = {page.get()};
+    RAVEN_CHECK(ipc::Send(socket->get(), hello.SerializeAsString(), descriptors).ok());
+    EXPECT_TRUE(Next(socket->get()).has_legacy_welcome());
+    return std::move(*socket);
+  }
+  // Greets as a tool does.
+  ipc::UniqueFd Open() {
+    auto socket = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
+    RAVEN_CHECK(socket.ok());
+    proto::ClientPacket hello;
+    hello.set_request(1);
+    hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+    hello.mutable_hello()->set_control_only(true);
+    EXPECT_TRUE(Ask(socket->get(), hello).has_welcome());
+    return std::move(*socket);
+  }
+  // What the control thread answers by itself. Twice, so that it looked in between at every other
+  // connection that had said something before.
+  void Pass(int socket) {
+    proto::ClientPacket packet;
+    packet.mutable_intern_name()->set_name("name");
+    for (uint64_t i = 1; i <= 2; ++i) {
+      packet.set_request(i);
+      EXPECT_EQ(Ask(socket, packet).request(), i);
+    }
   }
   std::unique_ptr<Server> Start() {
     auto server = Server::Create(config_);
@@ -146,6 +189,129 @@ TEST_F(ServerTest, OnlyTheNamedDevicesAreServed) {
   ASSERT_EQ(answer.welcome().devices_size(), 1);
   EXPECT_EQ(answer.welcome().devices(0).uuid(), "HOST-1");
   EXPECT_EQ(answer.welcome().backend(), "host");
+}
+
+// Keeps the loop from running what is posted until it ends.
+class Held {
+ public:
+  explicit Held(Loop& loop) {
+    loop.mailbox().Post([begun = &begun_, go = go_.get_future().share()] {
+      begun->set_value();
+      go.wait();
+    });
+    begun_.get_future().wait();
+  }
+  ~Held() { go_.set_value(); }
+
+ private:
+  std::promise<void> begun_;
+  std::promise<void> go_;
+};
+
+TEST_F(ServerTest, AConnectionsQuestionsReachTheLoopOneByOne) {
+  constexpr uint64_t kQuestions = 100;
+  const auto server = Start();
+  const ipc::UniqueFd asker = Open();
+  const ipc::UniqueFd other = Open();
+  {
+    const Held held(server->loop());
+    proto::ClientPacket packet;
+    packet.mutable_stats()->set_whole_store(true);
+    for (uint64_t i = 1; i <= kQuestions; ++i) {
+      packet.set_request(i);
+      ASSERT_TRUE(ipc::Send(asker.get(), packet.SerializeAsString()).ok());
+    }
+    Pass(other.get());
+    EXPECT_EQ(server->loop().mailbox().size(), 1u);
+  }
+  for (uint64_t i = 1; i <= kQuestions; ++i) EXPECT_EQ(Next(asker.get()).request(), i);
+}
+
+TEST_F(ServerTest, NoticesReachTheLoopManyAtATimeButNotAll) {
+  constexpr uint64_t kNotices = 100;
+  const auto server = Start();
+  const ipc::UniqueFd teller = Open();
+  const ipc::UniqueFd other = Open();
+  {
+    const Held held(server->loop());
+    proto::ClientPacket packet;
+    packet.mutable_trim();
+    for (uint64_t i = 1; i <= kNotices; ++i) {
+      ASSERT_TRUE(ipc::Send(teller.get(), packet.SerializeAsString()).ok());
+    }
+    Pass(other.get());
+    EXPECT_EQ(server->loop().mailbox().size(), 64u);
+  }
+  Pass(teller.get());
+}
+
+TEST_F(ServerTest, AConnectionAsksForMemoryOnce) {
+  constexpr uint64_t kAsks = 50;
+  const auto server = Start();
+  const ipc::UniqueFd job = AttachLegacy();
+  const ipc::UniqueFd other = Open();
+  auto asker = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
+  ASSERT_TRUE(asker.ok());
+  proto::ClientPacket packet;
+  packet.mutable_legacy_yield()->set_uuid("HOST-0");
+  packet.mutable_legacy_yield()->set_bytes(1);
+  {
+    const Held held(server->loop());
+    for (uint64_t i = 1; i <= kAsks; ++i) {
+      packet.set_request(i);
+      ASSERT_TRUE(ipc::Send(asker->get(), packet.SerializeAsString()).ok());
+    }
+    Pass(other.get());
+    EXPECT_EQ(server->loop().mailbox().size(), 1u);
+  }
+  int answers = 0;
+  for (uint64_t i = 1; i <= kAsks; ++i) {
+    const proto::DaemonPacket answer = Next(asker->get());
+    answers += answer.has_legacy_yielded() ? 1 : 0;
+    EXPECT_EQ(answer.has_legacy_yielded(), answer.request() == 1) << answer.request();
+  }
+  EXPECT_EQ(answers, 1);
+  EXPECT_EQ(Ask(job.get(), packet).failure().code(), static_cast<uint32_t>(ErrorCode::kWrongState));
+}
+
+TEST_F(ServerTest, WhoHangsUpOwedAnAnswerIsForgottenOnceItIsThere) {
+  const auto server = Start();
+  const ipc::UniqueFd other = Open();
+  proto::ClientPacket record;
+  record.set_request(1);
+  record.mutable_record();
+  {
+    const Held held(server->loop());
+    ipc::UniqueFd asker = Open();
+    ASSERT_TRUE(ipc::Send(asker.get(), record.SerializeAsString()).ok());
+    Pass(other.get());
+    asker.reset();
+    Pass(other.get());
+    EXPECT_EQ(server->loop().mailbox().size(), 1u);
+  }
+  // The recording ends with its connection.
+  while (!Ask(other.get(), record).has_recorded()) sched_yield();
+}
+
+TEST_F(ServerTest, WhoLetsAnswersLieIsNotRead) {
+  const auto server = Start();
+  const ipc::UniqueFd deaf = Open();
+  proto::ClientPacket packet;
+  packet.set_request(1);
+  packet.mutable_intern_name()->set_name("name");
+  // Both directions fill up, and stay full.
+  const std::string bytes = packet.SerializeAsString();
+  uint64_t sent = 0;
+  while (ipc::Send(deaf.get(), bytes).ok() ||
+         ipc::WaitWritable(deaf.get(), ipc::Now() + milliseconds(200)).ok()) {
+    ASSERT_LT(++sent, 100000u);
+  }
+  // It is read again, to the end, when it reads.
+  packet.set_request(2);
+  while (Next(deaf.get()).request() == 1) {
+    if (packet.request() == 2 && ipc::Send(deaf.get(), packet.SerializeAsString()).ok())
+      packet.set_request(0);
+  }
 }
 
 TEST_F(ServerTest, DevicesThatAreNotThereAreNamed) {

@@ -17,9 +17,14 @@ Tick At(std::chrono::nanoseconds time) {
   return Tick(time);
 }
 
+// Of a device that the store holds 90 GiB of, and nobody the other 10.
+Yields::Ask Ask(uint64_t asker, uint64_t request, Bytes bytes) {
+  return {asker, request, 0, bytes, GiB(90), GiB(10)};
+}
+
 TEST(YieldsTest, LowersTheLimitAndAnswersOnceTheMemoryIsGone) {
   Yields yields({GiB(100)});
-  yields.Begin(1, 7, 0, GiB(20), At(seconds(1)));
+  yields.Begin(Ask(1, 7, GiB(20)), At(seconds(1)));
   auto outcome = yields.Look({GiB(90)}, {GiB(5)}, At(seconds(1)));
   ASSERT_EQ(outcome.limits.size(), 1u);
   EXPECT_EQ(outcome.limits[0].capacity, GiB(70));
@@ -39,8 +44,8 @@ TEST(YieldsTest, LowersTheLimitAndAnswersOnceTheMemoryIsGone) {
 
 TEST(YieldsTest, AsksOfTwoJobsAddUp) {
   Yields yields({GiB(100)});
-  yields.Begin(1, 1, 0, GiB(20), At(seconds(1)));
-  yields.Begin(2, 1, 0, GiB(10), At(seconds(1)));
+  yields.Begin(Ask(1, 1, GiB(20)), At(seconds(1)));
+  yields.Begin(Ask(2, 1, GiB(10)), At(seconds(1)));
   const auto outcome = yields.Look({GiB(90)}, {Bytes{0}}, At(seconds(1)));
   ASSERT_EQ(outcome.limits.size(), 2u);
   EXPECT_EQ(outcome.limits[1].capacity, GiB(60));
@@ -48,7 +53,7 @@ TEST(YieldsTest, AsksOfTwoJobsAddUp) {
 
 TEST(YieldsTest, AnswersWhatCameWhenNoMoreComes) {
   Yields yields({GiB(100)});
-  yields.Begin(1, 1, 0, GiB(20), At(seconds(1)));
+  yields.Begin(Ask(1, 1, GiB(20)), At(seconds(1)));
   yields.Look({GiB(90)}, {Bytes{0}}, At(seconds(1)));
   EXPECT_TRUE(yields.Look({GiB(85)}, {Bytes{0}}, At(milliseconds(1500))).answers.empty());
   const auto outcome = yields.Look({GiB(85)}, {Bytes{0}}, At(milliseconds(2600)));
@@ -61,15 +66,38 @@ TEST(YieldsTest, AnswersWhatCameWhenNoMoreComes) {
 
 TEST(YieldsTest, AnEmptyStoreGivesNothingAtOnce) {
   Yields yields({GiB(100)});
-  yields.Begin(1, 1, 0, GiB(20), At(seconds(1)));
+  yields.Begin(Ask(1, 1, GiB(20)), At(seconds(1)));
   const auto outcome = yields.Look({Bytes{0}}, {Bytes{0}}, At(seconds(1)));
   ASSERT_EQ(outcome.answers.size(), 1u);
   EXPECT_EQ(outcome.answers[0].given, Bytes{0});
 }
 
+TEST(YieldsTest, WhoWantsMoreThanThereIsGetsNothingAndNothingIsEmptied) {
+  Yields yields({GiB(100)});
+  yields.Begin(Ask(1, 7, GiB(1024)), At(seconds(1)));
+  yields.Begin(Ask(2, 3, GiB(100) + Bytes{1}), At(seconds(1)));
+  const auto outcome = yields.Look({GiB(90)}, {Bytes{0}}, At(seconds(1)));
+  EXPECT_TRUE(outcome.limits.empty());
+  ASSERT_EQ(outcome.answers.size(), 2u);
+  EXPECT_EQ(outcome.answers[0].request, 7u);
+  EXPECT_EQ(outcome.answers[0].given, Bytes{0});
+  EXPECT_EQ(outcome.answers[1].given, Bytes{0});
+  EXPECT_FALSE(yields.waiting());
+  EXPECT_FALSE(yields.lowered());
+}
+
+TEST(YieldsTest, WhoWantsAllThereIsGetsIt) {
+  Yields yields({GiB(100)});
+  yields.Begin(Ask(1, 7, GiB(100)), At(seconds(1)));
+  // What was given back since the driver was asked is not missing.
+  const auto outcome = yields.Look({GiB(80)}, {Bytes{0}}, At(seconds(1)));
+  ASSERT_EQ(outcome.limits.size(), 1u);
+  EXPECT_EQ(outcome.limits[0].capacity, Bytes{0});
+}
+
 TEST(YieldsTest, TheStoreMayHaveItAgainOnceTheJobFreedItAndSomeTimePassed) {
   Yields yields({GiB(100)});
-  yields.Begin(1, 1, 0, GiB(20), At(seconds(1)));
+  yields.Begin(Ask(1, 1, GiB(20)), At(seconds(1)));
   yields.Look({GiB(90)}, {Bytes{0}}, At(seconds(1)));
   yields.Look({GiB(70)}, {GiB(20)}, At(seconds(1)));
   EXPECT_TRUE(yields.Look({GiB(70)}, {Bytes{0}}, At(seconds(2))).limits.empty());
@@ -85,7 +113,7 @@ TEST(YieldsTest, TheStoreMayHaveItAgainOnceTheJobFreedItAndSomeTimePassed) {
 
 TEST(YieldsTest, ForgetsThoseWhoHungUp) {
   Yields yields({GiB(100)});
-  yields.Begin(1, 1, 0, GiB(20), At(seconds(1)));
+  yields.Begin(Ask(1, 1, GiB(20)), At(seconds(1)));
   yields.Forget(1);
   EXPECT_FALSE(yields.waiting());
 }
