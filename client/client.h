@@ -287,8 +287,9 @@ class Store {
     ravenstore_get_options_t c{};
     c.struct_size = sizeof(c);
     c.flags = (options.access == Access::kReadOnly ? RAVENSTORE_READ_ONLY : 0) |
-              (options.blocking ? RAVENSTORE_BLOCKING : 0);
-    c.device = options.device;
+              (options.blocking ? RAVENSTORE_BLOCKING : 0) |
+              (options.device >= 0 ? RAVENSTORE_ON_DEVICE : 0);
+    c.device = std::max(options.device, 0);
     c.timeout_ns = Nanoseconds(options.timeout);
     return c;
   }

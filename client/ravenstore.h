@@ -111,14 +111,15 @@ RAVENSTORE_API ravenstore_code_t ravenstore_adopt(ravenstore_store_t* store, con
 enum {
   RAVENSTORE_READ_WRITE = 0,
   RAVENSTORE_READ_ONLY = 1, /* the caller will not write: the copy elsewhere stays good */
-  RAVENSTORE_BLOCKING =
-      2 /* return only when the bytes are there (else the stream waits, not the caller) */
+  /* Return only when the bytes are there (else the stream waits, not the caller). */
+  RAVENSTORE_BLOCKING = 2,
+  RAVENSTORE_ON_DEVICE = 4 /* device counts; without it the tensor is got where it is or was last */
 };
 
 typedef struct ravenstore_get_options {
   size_t struct_size;
   uint32_t flags;
-  int32_t device;      /* -1: where it is or was last */
+  int32_t device;      /* where to; else 0 */
   uint64_t timeout_ns; /* 0: the store's */
 } ravenstore_get_options_t;
 
