@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -165,10 +166,32 @@ TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {
   EXPECT_EQ(bytes.substr(1 + length), "the ops");
 }
 
-TEST_F(CommandsTest, RecordSaysWhyItCannotWrite) {
+TEST_F(CommandsTest, RecordSaysWhyItCannotWriteBeforeItBegins) {
   const std::atomic<bool> stop{true};
   EXPECT_EQ(RunRecord(common, {.file = "/nowhere/at/all"}, stop, streams()), kExitFailed);
-  EXPECT_THAT(err(), HasSubstr("/nowhere/at/all: cannot be opened"));
+  EXPECT_THAT(err(), HasSubstr("/nowhere/at/all.tmp: cannot be opened"));
+  EXPECT_FALSE(daemon().recorded_);
+}
+
+TEST_F(CommandsTest, RecordThatFailsLeavesWhatWasThere) {
+  const std::string file = testing::TempDir() + "/kept.trace";
+  std::ofstream(file) << "older";
+  common.socket = "/no/such/socket";
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(RunRecord(common, {.file = file}, stop, streams()), kExitFailed);
+  std::string kept;
+  std::ifstream(file) >> kept;
+  EXPECT_EQ(kept, "older");
+  EXPECT_FALSE(std::filesystem::exists(file + ".tmp"));
+}
+
+TEST_F(CommandsTest, RecordWritesIntoWhatIsNoFile) {
+  const std::string link = testing::TempDir() + "/no_file";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("/dev/null", link);
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(RunRecord(common, {.file = link}, stop, streams()), kExitOk) << err();
+  EXPECT_TRUE(std::filesystem::is_character_file(link));
 }
 
 }  // namespace

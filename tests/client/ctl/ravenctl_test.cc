@@ -83,6 +83,22 @@ TEST(RavenctlTest, EveryCommandReachesTheDaemon) {
   EXPECT_THAT(Ravenctl("limits --user 0" + socket).output, HasSubstr("user 0: "));
 }
 
+TEST(RavenctlTest, ASignalEndsARecordingWhoseFileIsThenThere) {
+  for (const std::string signal : {"INT", "TERM"}) {
+    GoodDaemon good;
+    ScriptedDaemon daemon(std::ref(good));
+    const std::string file = testing::TempDir() + "/ended.trace." + signal;
+    const std::string said = file + ".said";
+    // The first line of its standard error says that it has begun.
+    const std::string script =
+        "rm -f " + said + "; mkfifo " + said + "; client/ctl/ravenctl record " + file +
+        " --seconds 3600 --socket " + daemon.path() + " 2>" + said + " & exec 3<" + said +
+        "; read line <&3; kill -" + signal + " $!; wait $!";
+    EXPECT_EQ(system(script.c_str()), 0) << signal;
+    EXPECT_EQ(system(("test -s " + file).c_str()), 0) << signal;
+  }
+}
+
 TEST(RavenctlTest, TheDoctorFailsWithoutADaemon) {
   const Outcome doctor = Ravenctl("doctor --json --socket /no/such/socket");
   EXPECT_EQ(doctor.code, 1);
