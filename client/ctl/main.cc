@@ -24,7 +24,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 std::string DefaultSocket() {
   const char* socket = std::getenv(proto::kSocketPathVariable);
-  return socket != nullptr ? socket : proto::kDefaultSocketPath;
+  return socket != nullptr && *socket != '\0' ? socket : proto::kDefaultSocketPath;
 }
 
 // The options that every command takes, before or after its name.

@@ -87,6 +87,16 @@ TEST_F(CommandsTest, ListByTierFindsTensorsInTwoPlaces) {
   EXPECT_THAT(out(), HasSubstr("device 0 + host"));
 }
 
+TEST_F(CommandsTest, ListOfATierThatIsNotThereIsWrongUsage) {
+  EXPECT_EQ(RunList(common, {.tier = "hots"}, streams()), kExitUsage);
+  EXPECT_THAT(err(), HasSubstr("no tier 'hots': there are \"device 0\", \"device 1\", host"));
+  EXPECT_EQ(out(), "");
+  EXPECT_EQ(RunList(common, {.tier = "device 2"}, streams()), kExitUsage);
+  // None of its tensors is there, but it is a place.
+  EXPECT_EQ(RunList(common, {.tier = "device 1"}, streams()), kExitOk);
+  EXPECT_EQ(RunList(common, {.tier = "nowhere"}, streams()), kExitOk);
+}
+
 TEST_F(CommandsTest, ListBySizeShowsTheLargestOfAll) {
   EXPECT_EQ(RunList(common, {.limit = 1, .sort = SortBy::kSize}, streams()), kExitOk);
   uint64_t largest = 0;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "proto/packet.h"
 #include "tests/client/ctl/scripted_daemon.h"
 
 namespace ravenstore::client::ctl {
@@ -66,6 +67,12 @@ TEST(RavenctlTest, FindsTheSocketInTheEnvironment) {
   ScriptedDaemon daemon(std::ref(good));
   setenv("RAVENSTORE_SOCKET", daemon.path().c_str(), 1);
   EXPECT_EQ(Ravenctl("clients").code, 0);
+  unsetenv("RAVENSTORE_SOCKET");
+}
+
+TEST(RavenctlTest, AnEmptyVariableNamesNoSocket) {
+  setenv("RAVENSTORE_SOCKET", "", 1);
+  EXPECT_THAT(Ravenctl("--help").output, HasSubstr(proto::kDefaultSocketPath));
   unsetenv("RAVENSTORE_SOCKET");
 }
 
