@@ -52,7 +52,6 @@ double Sweep(Store& store, std::vector<Tensor>& tensors, GpuWork& work, bool mod
   std::vector<void*> addresses(batch);
   ravenstore_get_options_t get{};
   get.struct_size = sizeof(get);
-  get.device = -1;
   get.flags = modify ? RAVENSTORE_READ_WRITE : RAVENSTORE_READ_ONLY;
   const core::Tick begin = ipc::Now();
   auto moved = [&] {

@@ -3,7 +3,7 @@
 // streams and fork.
 //
 //     auto store = ravenstore::Store::connect({.device_budget = ravenstore::GiB(12)});
-//     auto t = store.create(ravenstore::MiB(64), {.device = 0, .name = "layer3.mlp"});
+//     auto t = store.create(ravenstore::MiB(64), {.name = "layer3.mlp", .stream = stream});
 //     forward<<<g, b, 0, stream>>>(t.data());          // Userspace
 //     store.put(t, stream, {.needed_in = 80ms});       // Ravenspace: data() throws
 //     void* p = store.get(t, stream);                  // ordered on stream; the address may differ
@@ -84,6 +84,8 @@ struct CreateOptions {
   const char* name = nullptr;  // read during the call
   bool fail_fast = false;      // throw OutOfMemory rather than wait for room
   Timeout timeout = {};
+  // Of the work that will use it first: where ~Tensor frees it until another call named a stream.
+  Stream stream = nullptr;
 };
 
 enum class Access { kReadWrite, kReadOnly };
@@ -107,8 +109,14 @@ struct PutOptions {
 
 using Stats = ravenstore_stats_t;
 
-// A tensor's handle. Move-only. Owns the tensor: one that is destroyed without Store::free is
-// freed, ordered after the stream of its last call. Must not outlive its Store.
+// A tensor's handle. Move-only. Owns the tensor. Must not outlive its Store.
+//
+// One that is destroyed without Store::free, by an exception for instance, is freed once the work
+// is done that was enqueued so far on the stream that its last adopt, get, get_into or put named,
+// or, before any of these, CreateOptions::stream. That stream must still exist. Of other streams'
+// work only what was enqueued before a put there is waited for. No stream (nullptr) is the legacy
+// default stream, which waits for blocking streams but not for those that were made with
+// cudaStreamNonBlocking: name the stream at the create when its work begins there.
 class Tensor {
  public:
   Tensor() = default;
@@ -156,7 +164,7 @@ class Tensor {
 
   ravenstore_store_t* store_ = nullptr;
   ravenstore_tensor_t* handle_ = nullptr;
-  Stream stream_ = nullptr;  // of the last put, get or adopt
+  Stream stream_ = nullptr;  // of the last put, get, get_into or adopt, at first of the create
 };
 
 // One attachment to the daemon. Move-only; destroying it frees its tensors and detaches.
@@ -187,7 +195,7 @@ class Store {
     auto c = Convert(options);
     ravenstore_tensor_t* tensor = nullptr;
     internal::ThrowIf(ravenstore_create(store_, bytes, &c, &tensor));
-    return Tensor(store_, tensor, nullptr);
+    return Tensor(store_, tensor, options.stream);
   }
   std::vector<Tensor> create(std::span<const uint64_t> bytes, const CreateOptions& options = {}) {
     auto c = Convert(options);
@@ -196,10 +204,11 @@ class Store {
         ravenstore_create_batch(store_, bytes.data(), bytes.size(), &c, handles.data()));
     std::vector<Tensor> tensors;
     tensors.reserve(bytes.size());
-    for (auto* handle : handles) tensors.push_back(Tensor(store_, handle, nullptr));
+    for (auto* handle : handles) tensors.push_back(Tensor(store_, handle, options.stream));
     return tensors;
   }
-  // A tensor with a copy, made on `stream`, of memory that was not born in the store.
+  // A tensor with a copy, made on `stream`, of memory that was not born in the store. The stream of
+  // the options is not looked at.
   Tensor adopt(const void* from, uint64_t bytes, Stream stream, const CreateOptions& options = {}) {
     auto c = Convert(options);
     ravenstore_tensor_t* tensor = nullptr;
@@ -287,8 +296,9 @@ class Store {
     ravenstore_get_options_t c{};
     c.struct_size = sizeof(c);
     c.flags = (options.access == Access::kReadOnly ? RAVENSTORE_READ_ONLY : 0) |
-              (options.blocking ? RAVENSTORE_BLOCKING : 0);
-    c.device = options.device;
+              (options.blocking ? RAVENSTORE_BLOCKING : 0) |
+              (options.device >= 0 ? RAVENSTORE_ON_DEVICE : 0);
+    c.device = std::max(options.device, 0);
     c.timeout_ns = Nanoseconds(options.timeout);
     return c;
   }

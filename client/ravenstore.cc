@@ -135,12 +135,17 @@ Result<client::CreateOptions> Convert(const ravenstore_create_options_t* given) 
 
 Result<client::GetOptions> Convert(const ravenstore_get_options_t* given) {
   ravenstore_get_options_t defaults{};
-  defaults.device = -1;
   RAVEN_ASSIGN_OR_RETURN(const ravenstore_get_options_t* const options, Read(given, &defaults));
-  RAVEN_RETURN_IF_ERROR(CheckFlags(options->flags, RAVENSTORE_READ_ONLY | RAVENSTORE_BLOCKING));
+  RAVEN_RETURN_IF_ERROR(CheckFlags(
+      options->flags, RAVENSTORE_READ_ONLY | RAVENSTORE_BLOCKING | RAVENSTORE_ON_DEVICE));
+  const bool moves = (options->flags & RAVENSTORE_ON_DEVICE) != 0;
+  if (moves ? options->device < 0 : options->device != 0) {
+    return BadArgument(moves ? "options: the device is negative"
+                             : "options: a device without RAVENSTORE_ON_DEVICE");
+  }
   return client::GetOptions{.read_only = (options->flags & RAVENSTORE_READ_ONLY) != 0,
                             .blocking = (options->flags & RAVENSTORE_BLOCKING) != 0,
-                            .device = options->device,
+                            .device = moves ? options->device : -1,
                             .timeout = DurationOf(options->timeout_ns)};
 }
 

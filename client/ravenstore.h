@@ -1,17 +1,32 @@
+/* clang-format off */
 /* Ravenstore's C interface: the stable ABI of libravenstore.so.
  *
  * Conventions
  *   Every function that can fail returns a ravenstore_code_t; 0 is success. ravenstore_last_error()
- * then has the words, per thread, valid until this thread's next failing call. Nothing here ends
- * the process, throws, prints (unless RAVENSTORE_DEBUG asks) or blocks without a bound. Sizes are
- * bytes, times are nanoseconds, streams are cudaStream_t (or CUstream) as void*; with the host
- *   backend a ravenstore_host_stream_t, or NULL for "the calling thread". Devices are ordinals of
- * this process (CUDA_VISIBLE_DEVICES applies); on the wire they go by UUID. Threads Every function
- * may be called from any thread; two threads may not use one tensor's handle in put or free at the
- * same time. Fork A child of fork() must not use the parent's store: every call there returns
- * RAVENSTORE_FORKED. It may connect anew. Option structs begin with struct_size = sizeof(the
- * struct): fields added later default to zero.
+ *   then has the words, per thread, valid until this thread's next failing call. Nothing here ends
+ *   the process, throws, prints (unless $RAVENSTORE_DEBUG asks) or blocks without a bound. Sizes
+ *   are bytes, times are nanoseconds. Devices are ordinals of this process (CUDA_VISIBLE_DEVICES
+ *   applies); on the wire they go by UUID.
+ * Options
+ *   Their structs begin with struct_size = sizeof(the struct). Zero is the default of every field,
+ *   also of those that are added later; NULL for the struct means all defaults.
+ * Threads
+ *   Every function may be called from any thread; two threads may not use one tensor's handle in
+ *   put or free at the same time.
+ * Streams
+ *   They are cudaStream_t (or CUstream) as void*; with the host backend a ravenstore_host_stream_t,
+ *   or NULL for "the calling thread". Before a stream is destroyed its work must be done, or each
+ *   tensor that was put on it got and put on another: the driver may give its handle to a new
+ *   stream, which is taken for the old one and waits for none of its work.
+ * Fork
+ *   A child of fork() must not use the parent's store: every call there returns
+ *   RAVENSTORE_IS_FORKED. It may connect anew.
+ * Limits (RAVENSTORE_LIMIT)
+ *   A store has 2^20 tensors at once. It knows 1024 streams, one that is used on two devices twice,
+ *   and forgets none: the call that names another fails. A tensor has 65,535 gets without a put,
+ *   its create counted. A user has 2^18 names of tensors, the daemon 2^20, and forgets none.
  */
+/* clang-format on */
 #ifndef RAVENSTORE_CLIENT_RAVENSTORE_H_
 #define RAVENSTORE_CLIENT_RAVENSTORE_H_
 
@@ -86,8 +101,9 @@ typedef struct ravenstore_create_options {
   size_t struct_size;
   int32_t device;
   uint32_t flags;
-  const char* name; /* NULL: none. Names stay known to the daemon; give tensors of every iteration
-                       the same. */
+  /* NULL: none. At most 255 bytes of UTF-8, else RAVENSTORE_INVALID_ARGUMENT. Names stay known to
+   * the daemon: give the tensors of every iteration the same. */
+  const char* name;
   uint64_t timeout_ns; /* 0: the store's */
 } ravenstore_create_options_t;
 
@@ -111,14 +127,15 @@ RAVENSTORE_API ravenstore_code_t ravenstore_adopt(ravenstore_store_t* store, con
 enum {
   RAVENSTORE_READ_WRITE = 0,
   RAVENSTORE_READ_ONLY = 1, /* the caller will not write: the copy elsewhere stays good */
-  RAVENSTORE_BLOCKING =
-      2 /* return only when the bytes are there (else the stream waits, not the caller) */
+  /* Return only when the bytes are there (else the stream waits, not the caller). */
+  RAVENSTORE_BLOCKING = 2,
+  RAVENSTORE_ON_DEVICE = 4 /* device counts; without it the tensor is got where it is or was last */
 };
 
 typedef struct ravenstore_get_options {
   size_t struct_size;
   uint32_t flags;
-  int32_t device;      /* -1: where it is or was last */
+  int32_t device;      /* where to; else 0 */
   uint64_t timeout_ns; /* 0: the store's */
 } ravenstore_get_options_t;
 
@@ -214,12 +231,12 @@ typedef struct ravenstore_stats {
   size_t struct_size;
   uint64_t tensors;
   uint64_t gets;
-  uint64_t hits;
-  uint64_t late_hits;
-  uint64_t misses;
-  uint64_t prefetches;
-  uint64_t bytes_out; /* device to host */
-  uint64_t bytes_in;  /* host to device */
+  uint64_t hits;       /* gets that found the tensor on its device */
+  uint64_t late_hits;  /* that found it on its way there: the stream waited for the rest */
+  uint64_t misses;     /* that had to ask for it */
+  uint64_t prefetches; /* tensors that were brought before a get asked */
+  uint64_t bytes_out;  /* device to host */
+  uint64_t bytes_in;   /* host to device */
   uint64_t device_bytes;
   uint64_t host_bytes;
   uint64_t device_budget;
@@ -241,6 +258,7 @@ RAVENSTORE_API const char* ravenstore_backend(const ravenstore_store_t* store);
 /* ---- Streams of the host backend (programs and tests without a GPU) ---- */
 
 typedef struct ravenstore_host_stream* ravenstore_host_stream_t;
+/* NULL when it cannot be made; ravenstore_last_error() says why. */
 RAVENSTORE_API ravenstore_host_stream_t ravenstore_host_stream_create(void);
 /* Waits for its work. */
 RAVENSTORE_API void ravenstore_host_stream_destroy(ravenstore_host_stream_t stream);

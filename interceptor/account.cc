@@ -74,9 +74,44 @@ void Print(const CUuuid& uuid, const char* prefix, char* text) {
   *text = 0;
 }
 
+bool IsDigit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// "1.5GiB", as core/size_text.h reads it; by hand, since the C library's reading depends on the
+// program's locale.
+bool ParseSize(const char* text, uint64_t* bytes) {
+  static const char kPrefixes[] = "KMGT";
+  if (!IsDigit(*text)) return false;
+  double number = 0;
+  for (; IsDigit(*text); ++text) number = number * 10 + (*text - '0');
+  if (*text == '.') {
+    double divisor = 1;
+    for (++text; IsDigit(*text); ++text, divisor *= 10) number = number * 10 + (*text - '0');
+    number /= divisor;
+  }
+  while (*text == ' ') ++text;
+  if (*text != 0 && strcmp(text, "B") != 0) {
+    const char upper = *text >= 'a' && *text <= 'z' ? static_cast<char>(*text - 'a' + 'A') : *text;
+    const char* prefix = strchr(kPrefixes, upper);
+    if (prefix == nullptr) return false;
+    ++text;
+    if (*text != 0 && strcmp(text, "B") != 0 && strcmp(text, "iB") != 0) return false;
+    number *= static_cast<double>(uint64_t{1} << (10 * (prefix - kPrefixes + 1)));
+  }
+  if (number >= static_cast<double>(uint64_t{1} << 63)) return false;
+  *bytes = static_cast<uint64_t>(number);
+  return true;
+}
+
 uint64_t AskedBudget() {
   const char* text = getenv("RAVENSTORE_BUDGET");
-  return text == nullptr ? 0 : strtoull(text, nullptr, 10);
+  uint64_t bytes = 0;
+  if (text == nullptr || *text == 0 || ParseSize(text, &bytes)) return bytes;
+  // Who asked for a bound and has none must hear of it.
+  dprintf(STDERR_FILENO, "ravenstore[%d]: RAVENSTORE_BUDGET=%.100s is no size: no budget\n",
+          getpid(), text);
+  return 0;
 }
 
 // As the daemon prints them: a MIG instance's own is told by the newer function.
@@ -100,12 +135,13 @@ bool FindDevices() {
   if (get_count == nullptr || get == nullptr || get_count(&count) != CUDA_SUCCESS) return false;
   MakePage();
   proto::LedgerPage* made = Page();
+  const uint64_t asked = AskedBudget();
   for (int i = 0; i < count && made->rows < proto::kLedgerDevices; ++i) {
     CUdevice device = 0;
     proto::LedgerRow& row = made->row[made->rows];
     if (get(&device, i) != CUDA_SUCCESS || device < 0 || device >= kDevicesMax) continue;
     if (!FillUuid(device, row.uuid)) continue;
-    row.asked.store(AskedBudget());
+    row.asked.store(asked);
     devices[made->rows].store(device);
     rows[device].store(static_cast<int8_t>(++made->rows));
   }

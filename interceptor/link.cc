@@ -98,9 +98,13 @@ bool FindField(const char* begin, const char* end, uint32_t wanted, uint64_t* nu
   return false;
 }
 
-int Connect() {
+const char* SocketPath() {
   const char* path = getenv(proto::kSocketPathVariable);
-  if (path == nullptr) path = proto::kDefaultSocketPath;
+  return path != nullptr && *path != 0 ? path : proto::kDefaultSocketPath;
+}
+
+int Connect() {
+  const char* path = SocketPath();
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (strlen(path) >= sizeof(address.sun_path)) return -1;
@@ -295,7 +299,7 @@ void Begin() {
   pthread_mutex_lock(&mutex);
   if (socket_descriptor.load() < 0 && !Attach() && !said_absent) {
     said_absent = true;
-    Log("no daemon: the job runs without one");
+    Log("no daemon at %s: the job runs without one", SocketPath());
   }
   pthread_mutex_unlock(&mutex);
   StartThread();

@@ -1,5 +1,7 @@
 // Virtual memory management: physical memory lives as long as its handle or a mapping of it does,
 // and a handle's value may come again while the old memory is still mapped.
+#include <sys/mman.h>
+
 #include <atomic>
 
 #include "interceptor/account.h"
@@ -71,6 +73,54 @@ void ForgetMapping(const Entry& mapping) {
   if (!unmapping.found) ledger.Change(Space::kOrphan, mapping.serial, DropMapping, &unmapping);
   if (unmapping.outcome.gone) Discharge(unmapping.outcome.entry);
 }
+
+// The mappings of a range, out of the ledger while the driver ends them.
+class TakenMappings {
+ public:
+  TakenMappings(CUdeviceptr address, size_t bytes) : most_(bytes / kStep + 1) {
+    if (most_ > kFew) {
+      void* pages = mmap(nullptr, most_ * sizeof(Entry), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      pages_ = pages == MAP_FAILED ? nullptr : static_cast<Entry*>(pages);
+    }
+    const size_t room = pages_ != nullptr ? most_ : kFew;
+    for (CUdeviceptr at = address; at < address + bytes;) {
+      Entry mapping;
+      const bool known = ledger.Take(Space::kMapping, at, &mapping);
+      at += known && mapping.bytes > 0 ? mapping.bytes : kStep;
+      if (!known) continue;
+      if (count_ < room) {
+        entries()[count_++] = mapping;
+      } else {
+        // For want of memory it cannot be kept for a driver that refuses.
+        ForgetMapping(mapping);
+      }
+    }
+  }
+  ~TakenMappings() {
+    if (pages_ != nullptr) munmap(pages_, most_ * sizeof(Entry));
+  }
+  TakenMappings(const TakenMappings&) = delete;
+  TakenMappings& operator=(const TakenMappings&) = delete;
+
+  void Forget() {
+    for (size_t i = 0; i < count_; ++i) ForgetMapping(entries()[i]);
+  }
+  void PutBack() {
+    for (size_t i = 0; i < count_; ++i) ledger.Add(entries()[i]);
+  }
+
+ private:
+  static constexpr size_t kStep = size_t{2} << 20;  // no mapping is smaller
+  static constexpr size_t kFew = 16;
+
+  Entry* entries() { return pages_ != nullptr ? pages_ : few_; }
+
+  size_t most_;
+  size_t count_ = 0;
+  Entry* pages_ = nullptr;
+  Entry few_[kFew];
+};
 
 }  // namespace
 }  // namespace ravenstore::interceptor
@@ -146,14 +196,12 @@ RAVEN_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   const interceptor::Within within;
   if (!within.outermost()) return real(address, bytes);
   // One call may unmap several neighbours. Their entries go first: the addresses may come again.
-  constexpr size_t kStep = size_t{2} << 20;
+  interceptor::TakenMappings taken(address, bytes);
   const CUresult result = real(address, bytes);
-  if (result != CUDA_SUCCESS) return result;
-  for (CUdeviceptr at = address; at < address + bytes;) {
-    Entry mapping;
-    const bool known = ledger.Take(Space::kMapping, at, &mapping);
-    if (known) interceptor::ForgetMapping(mapping);
-    at += known && mapping.bytes > 0 ? mapping.bytes : kStep;
+  if (result == CUDA_SUCCESS) {
+    taken.Forget();
+  } else {
+    taken.PutBack();
   }
   return result;
 }

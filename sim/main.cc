@@ -94,6 +94,11 @@ bool WritePage(const std::string& path, const RunReport& report, const Trace& tr
 }
 
 int RunAll(const Options& options) {
+  const size_t runs = options.traces.size() * options.budgets.size() * options.policies.size();
+  if (!options.page.empty() && runs > 1) {
+    return Complain({core::ErrorCode::kInvalidArgument,
+                     "--html takes one run, and these are " + std::to_string(runs)});
+  }
   bool ok = true;
   std::vector<RunReport> reports;
   for (const std::string& name : options.traces) {
@@ -188,7 +193,7 @@ int Main(int argc, char** argv) {
   for (CLI::App* one : {run, compare, bound})
     one->add_option("--budget", options.budgets,
                     "Device memory: a share of what lives at once (60%) or a size; repeatable");
-  run->add_option("--html", options.page, "Write the timeline there");
+  run->add_option("--html", options.page, "Write the timeline of the one run there");
   generate->add_option("-o,--output", options.output, "The file")->required();
   try {
     app.parse(argc, argv);

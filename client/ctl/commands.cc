@@ -49,6 +49,22 @@ bool InTier(const proto::TensorInfo& tensor, std::string_view tier) {
   }
 }
 
+// Where a tensor of this daemon can be.
+bool IsTier(const proto::Welcome& welcome, const std::string& tier) {
+  for (int i = 0; i < welcome.devices_size(); ++i) {
+    if (tier == "device " + std::to_string(i)) return true;
+  }
+  return tier == "host" || tier == "nowhere";
+}
+
+std::string TiersOf(const proto::Welcome& welcome) {
+  std::string tiers;
+  for (int i = 0; i < welcome.devices_size(); ++i) {
+    tiers += "\"device " + std::to_string(i) + "\", ";
+  }
+  return tiers + "host and nowhere";
+}
+
 void Sort(std::vector<proto::TensorInfo>* tensors, SortBy by) {
   std::stable_sort(tensors->begin(), tensors->end(), [by](const auto& a, const auto& b) {
     switch (by) {
@@ -112,6 +128,11 @@ int RunClients(const Common& common, Streams streams) {
 int RunList(const Common& common, const ListOptions& options, Streams streams) {
   auto session = Session::Open(common.socket, common.patience);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  if (!options.tier.empty() && !IsTier(session->welcome(), options.tier)) {
+    return Misused(
+        "there is no tier '" + options.tier + "': there are " + TiersOf(session->welcome()),
+        streams);
+  }
   std::vector<proto::TensorInfo> tensors;
   bool more = false;
   // What is to be sorted must be seen whole.

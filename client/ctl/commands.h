@@ -60,7 +60,8 @@ struct RecordOptions {
   uint32_t client = 0;  // 0: every client
   core::Duration time{std::chrono::seconds(10)};
 };
-// Records for `time`, or until `stop` is set. Writes the file at the end, whole.
+// Records for `time`, or until `stop` is set. Opens "FILE.tmp" at the beginning and gives it its
+// name at the end, whole.
 int RunRecord(const Common& common, const RecordOptions& options, const std::atomic<bool>& stop,
               Streams streams);
 

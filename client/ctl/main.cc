@@ -18,13 +18,13 @@
 namespace ravenstore::client::ctl {
 namespace {
 
-// An interrupt ends a recording, whose file is then written.
+// SIGINT or SIGTERM ends a recording, whose file is then written.
 std::atomic<bool> g_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 std::string DefaultSocket() {
   const char* socket = std::getenv(proto::kSocketPathVariable);
-  return socket != nullptr ? socket : proto::kDefaultSocketPath;
+  return socket != nullptr && *socket != '\0' ? socket : proto::kDefaultSocketPath;
 }
 
 // The options that every command takes, before or after its name.
@@ -116,7 +116,9 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("record")) {
     record.time =
         std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(record_seconds));
-    std::signal(SIGINT, [](int) { g_interrupted.store(true); });
+    for (const int number : {SIGINT, SIGTERM}) {
+      std::signal(number, [](int) { g_interrupted.store(true); });
+    }
     return RunRecord(common, record, g_interrupted, streams);
   }
   SystemEnvironment environment(common.socket, common.patience);

@@ -1,7 +1,9 @@
 // ravenctl record: what clients do, as a trace for the simulator (docs/TRACES.md).
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -70,24 +72,55 @@ std::string HeaderOf(const proto::Recorded& recorded, const std::string& name) {
   return bytes;
 }
 
-Status Finish(FILE* ops, const proto::Recorded& recorded, const std::string& name) {
-  File file(std::fopen(name.c_str(), "we"), std::fclose);
-  if (!file) return Error{ErrorCode::kSystem, name + ": cannot be opened for writing"};
-  RAVEN_RETURN_IF_ERROR(Write(file.get(), HeaderOf(recorded, name), name));
-  std::rewind(ops);
-  std::array<char, 1 << 16> part;
-  while (const size_t got = std::fread(part.data(), 1, part.size(), ops)) {
-    RAVEN_RETURN_IF_ERROR(Write(file.get(), std::string(part.data(), got), name));
+// The trace: open from the beginning, under another name until it is whole. What was there before
+// stays until then.
+class Output {
+ public:
+  static Result<Output> Open(const std::string& name) {
+    // A pipe or a device is no name for a file to take.
+    struct stat status {};
+    const bool is_file = stat(name.c_str(), &status) != 0 || S_ISREG(status.st_mode);
+    Output output(name, is_file ? name + ".tmp" : name);
+    output.file_.reset(std::fopen(output.path_.c_str(), "we"));
+    if (output.file_ != nullptr) return output;
+    return Error{ErrorCode::kSystem, output.path_ + ": cannot be opened for writing"};
   }
-  if (std::fclose(file.release()) == 0) return core::Ok();
-  return Error{ErrorCode::kSystem, name + ": cannot be written"};
-}
+  Output(Output&&) = default;
+  ~Output() {
+    if (file_ != nullptr && path_ != name_) unlink(path_.c_str());
+  }
+
+  Status Finish(FILE* ops, const proto::Recorded& recorded) {
+    RAVEN_RETURN_IF_ERROR(Write(file_.get(), HeaderOf(recorded, name_), path_));
+    std::rewind(ops);
+    std::array<char, 1 << 16> part;
+    while (const size_t got = std::fread(part.data(), 1, part.size(), ops)) {
+      RAVEN_RETURN_IF_ERROR(Write(file_.get(), std::string(part.data(), got), path_));
+    }
+    if (std::fflush(file_.get()) != 0)
+      return Error{ErrorCode::kSystem, path_ + ": cannot be written"};
+    if (path_ != name_ && std::rename(path_.c_str(), name_.c_str()) != 0) {
+      return Error{ErrorCode::kSystem, path_ + ": cannot be renamed to " + name_};
+    }
+    file_.reset();
+    return core::Ok();
+  }
+
+ private:
+  Output(std::string name, std::string path)
+      : name_(std::move(name)), path_(std::move(path)), file_(nullptr, std::fclose) {}
+
+  std::string name_;
+  std::string path_;
+  File file_;  // none: it has its name
+};
 
 }  // namespace
 
 int RunRecord(const Common& common, const RecordOptions& options, const std::atomic<bool>& stop,
               Streams streams) {
   const auto run = [&]() -> Result<proto::Recorded> {
+    RAVEN_ASSIGN_OR_RETURN(Output output, Output::Open(options.file));
     auto session = Session::Open(common.socket, common.patience);
     if (!session.ok()) {
       Error error = session.error();
@@ -99,7 +132,7 @@ int RunRecord(const Common& common, const RecordOptions& options, const std::ato
     if (!ops) return Error{ErrorCode::kSystem, "no temporary file can be made"};
     RAVEN_ASSIGN_OR_RETURN(proto::Recorded recorded,
                            Collect(*session, options, stop, ops.get(), streams.err));
-    RAVEN_RETURN_IF_ERROR(Finish(ops.get(), recorded, options.file));
+    RAVEN_RETURN_IF_ERROR(output.Finish(ops.get(), recorded));
     return recorded;
   };
   const auto recorded = run();

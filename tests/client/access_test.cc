@@ -436,6 +436,7 @@ TEST_F(TwoDevices, DeniedMoveIsNotMistakenForAnotherThreadsGet) {
   });
   ravenstore_get_options_t there{};
   there.struct_size = sizeof(there);
+  there.flags = RAVENSTORE_ON_DEVICE;
   there.device = 1;
   for (int denied = 0; denied < 20;) {
     daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "full");
@@ -446,6 +447,43 @@ TEST_F(TwoDevices, DeniedMoveIsNotMistakenForAnotherThreadsGet) {
   }
   done.store(true);
   reader.join();
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+}
+
+TEST_F(TwoDevices, GetWhoseOptionsNameNoDeviceLeavesTheTensorWhereItIs) {
+  Tensor tensor = store_.create(kBytes, {.device = 1});
+  store_.put(tensor, nullptr);
+  ravenstore_get_options_t options{};
+  options.struct_size = sizeof(options);
+  options.flags = RAVENSTORE_READ_ONLY;
+  void* address = nullptr;
+  ASSERT_EQ(ravenstore_get(store_.handle(), tensor.handle(), nullptr, &options, &address),
+            RAVENSTORE_OK)
+      << ravenstore_last_error();
+  EXPECT_EQ(tensor.device(), 1);
+  store_.put(tensor, nullptr);
+  // With the flag it is the first device that is meant.
+  options.flags |= RAVENSTORE_ON_DEVICE;
+  ASSERT_EQ(ravenstore_get(store_.handle(), tensor.handle(), nullptr, &options, &address),
+            RAVENSTORE_OK)
+      << ravenstore_last_error();
+  EXPECT_EQ(tensor.device(), 0);
+}
+
+TEST_F(TwoDevices, DeviceAndItsFlagGoTogether) {
+  Tensor tensor = Idle(kBytes, 1);
+  ravenstore_get_options_t options{};
+  options.struct_size = sizeof(options);
+  options.device = 1;
+  void* address = nullptr;
+  const auto get = [&] {
+    return ravenstore_get(store_.handle(), tensor.handle(), nullptr, &options, &address);
+  };
+  EXPECT_EQ(get(), RAVENSTORE_INVALID_ARGUMENT);
+  EXPECT_THAT(ravenstore_last_error(), HasSubstr("RAVENSTORE_ON_DEVICE"));
+  options.flags = RAVENSTORE_ON_DEVICE;
+  options.device = -1;
+  EXPECT_EQ(get(), RAVENSTORE_INVALID_ARGUMENT);
   EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
 }
 

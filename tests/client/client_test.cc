@@ -13,7 +13,7 @@ using ClientTest = StoreTest;
 TEST_F(ClientTest, ExampleOfTheHeaderWorks) {
   using std::chrono_literals::operator""ms;
   TestStream stream;
-  auto t = store_.create(MiB(1), {.device = 0, .name = "layer3.mlp"});
+  auto t = store_.create(MiB(1), {.name = "layer3.mlp", .stream = stream});
   Fill(t.data(), 1, MiB(1));
   store_.put(t, stream, {.needed_in = 80ms});
   void* p = store_.get(t, stream);
@@ -34,6 +34,35 @@ TEST_F(ClientTest, MovedTensorHasOneOwner) {
   a = store_.create(kBytes);  // frees the first
   EXPECT_TRUE(Eventually([&] { return daemon_.counts().frees == 1; }));
   EXPECT_NE(a.id(), id);
+}
+
+// The daemon takes requests in turn: a tensor that can be created after a free was asked for.
+TEST_F(ClientTest, DestroyedTensorWaitsForTheStreamOfItsCreate) {
+  TestStream stream;
+  Tensor single = store_.create(kBytes, {.stream = stream});
+  const uint64_t sizes[] = {kBytes, kBytes};
+  std::vector<Tensor> batch = store_.create(sizes, {.stream = stream});
+  stream.Block();
+  single = Tensor();
+  batch.clear();
+  Tensor after = store_.create(kBytes);
+  EXPECT_EQ(daemon_.counts().frees, 0u);
+  stream.Open();
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().frees == 3; }));
+}
+
+TEST_F(ClientTest, DestroyedTensorWaitsForTheStreamOfItsLastCall) {
+  TestStream first;
+  TestStream last;
+  Tensor tensor = store_.create(kBytes, {.stream = first});
+  store_.put(tensor, first);
+  store_.get(tensor, last);
+  last.Block();
+  tensor = Tensor();
+  Tensor after = store_.create(kBytes);
+  EXPECT_EQ(daemon_.counts().frees, 0u);
+  last.Open();
+  EXPECT_TRUE(Eventually([&] { return daemon_.counts().frees == 1; }));
 }
 
 TEST_F(ClientTest, EmptyTensorIsHarmless) {

@@ -13,6 +13,12 @@ promised=$(tr '\n' ' ' < "$2" | grep -o 'RAVENSTORE_API [^;]*;' | grep -o 'raven
 for symbol in $promised; do
   echo "$exported" | grep -qx "$symbol" || fail "$symbol of the header is missing"
 done
+# What its comments name is in it, too: codes, flags, functions. Variables have a dollar.
+for word in $(grep -oE '(^|[^$A-Za-z_])(RAVENSTORE_[A-Z_]*[A-Z]|ravenstore_[a-z_]*\()' "$2" |
+    grep -oE '(RAVENSTORE|ravenstore)_[A-Za-z_]*' | sort -u); do
+  grep -qE "^ *$word( =|,|\$)|^ *#define $word|RAVENSTORE_API .*$word\(|ifndef $word" "$2" ||
+    fail "the header names $word and has no such thing"
+done
 needed=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 case "$needed" in
   *libasan*|*libtsan*|*libubsan*)

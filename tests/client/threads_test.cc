@@ -67,7 +67,6 @@ TEST_F(ThreadsTest, TensorsSurviveEvictionsUnderLoad) {
       ravenstore_get_options_t options{};
       options.struct_size = sizeof(options);
       options.flags = RAVENSTORE_READ_ONLY;
-      options.device = -1;
       void* address = nullptr;
       ASSERT_EQ(ravenstore_get(store_.handle(), tensors[i].handle(), nullptr, &options, &address),
                 RAVENSTORE_OK)

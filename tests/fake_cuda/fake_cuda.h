@@ -37,6 +37,9 @@ int FakeCudaContextErrors();
 uint64_t FakeCudaUsed(int device);
 // As cuDeviceTotalMem, by a name that nobody hooks.
 CUresult FakeCudaTotal(size_t* bytes, CUdevice device);
+// `call` runs at the end of the next cuMemUnmap that succeeds: the addresses are free, and the
+// caller does not know yet.
+void FakeCudaAfterUnmap(void (*call)());
 // Memory pools give back all that they hold unused, by no call that anybody could have seen.
 void FakeCudaShrinkPools();
 }

@@ -12,7 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
+#include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/state.h"
 
 namespace fake_cuda {
@@ -50,6 +52,7 @@ struct Memory {
   std::map<CUdeviceptr, size_t> reserved;
   std::map<CUdeviceptr, Mapping> mapped;
   std::map<CUdeviceptr, size_t> registered;
+  void (*after_unmap)() = nullptr;
 };
 
 Memory& memory() {
@@ -96,6 +99,12 @@ CUresult Keep(std::shared_ptr<Allocation> allocation, CUmemGenericAllocationHand
   return CUDA_SUCCESS;
 }
 
+bool Unmap(CUdeviceptr at, const Mapping& mapping) {
+  if (mapping.shadow == Pointer(at)) return NoAccess(at, mapping.bytes);
+  if (mapping.shadow != nullptr) munmap(mapping.shadow, mapping.bytes);
+  return true;
+}
+
 std::shared_ptr<Allocation> Behind(CUmemGenericAllocationHandle handle) {
   const auto known = memory().handles.find(handle);
   return known == memory().handles.end() ? nullptr : known->second;
@@ -135,6 +144,11 @@ std::atomic<uint64_t>* ResolveWord(CUdeviceptr address) {
 
 using fake_cuda::memory;
 using fake_cuda::Pointer;
+
+void FakeCudaAfterUnmap(void (*call)()) {
+  std::lock_guard lock(memory().mutex);
+  memory().after_unmap = call;
+}
 
 CUresult cuMemGetInfo(size_t* free, size_t* total) {
   FAKE_CUDA_CONTEXT("cuMemGetInfo");
@@ -290,17 +304,23 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc* acc
 
 CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
   FAKE_CUDA_ENTER("cuMemUnmap");
-  std::lock_guard lock(memory().mutex);
-  const auto mapping = memory().mapped.find(at);
-  if (mapping == memory().mapped.end() || mapping->second.bytes != bytes) {
-    return CUDA_ERROR_INVALID_VALUE;
+  std::unique_lock lock(memory().mutex);
+  auto& mapped = memory().mapped;
+  // Whole mappings, one or several, without a gap.
+  const auto first = mapped.find(at);
+  auto end = first;
+  CUdeviceptr reached = at;
+  while (end != mapped.end() && end->first == reached && reached < at + bytes) {
+    reached += (end++)->second.bytes;
   }
-  if (mapping->second.shadow == Pointer(at)) {
-    if (!fake_cuda::NoAccess(at, bytes)) return CUDA_ERROR_OPERATING_SYSTEM;
-  } else if (mapping->second.shadow != nullptr) {
-    munmap(mapping->second.shadow, bytes);
+  if (bytes == 0 || reached != at + bytes) return CUDA_ERROR_INVALID_VALUE;
+  for (auto mapping = first; mapping != end; ++mapping) {
+    if (!fake_cuda::Unmap(mapping->first, mapping->second)) return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  memory().mapped.erase(mapping);
+  mapped.erase(first, end);
+  auto* const call = std::exchange(memory().after_unmap, nullptr);
+  lock.unlock();
+  if (call != nullptr) call();
   return CUDA_SUCCESS;
 }
 

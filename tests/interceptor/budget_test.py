@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import subprocess
 
 from fakes import CONTEXT, HERE, JOBS, MIB, PROGRAMS, SMALL, FakeGpuTest, job, main
 from harness import Daemon, Job, eventually, guest
@@ -177,6 +178,25 @@ class BudgetTest(FakeGpuTest):
                 environment = guest(PROGRAMS, daemon.socket, RAVENSTORE_BUDGET=asked)
                 with Job([job("dlsym")], environment) as one:
                     self.assertEqual(one.ask("info")["total"], seen)
+
+    def test_it_may_ask_in_any_unit(self):
+        for asked, seen in (
+            ("100MiB", 100 * MIB), ("0.25 GiB", 256 * MIB), ("512m", 512 * MIB),
+            ("3072KB", 3 * MIB), ("104857600B", 100 * MIB), ("", 1024 * MIB), ("0", 1024 * MIB),
+        ):  # fmt: skip
+            with Job([job("driver")], guest(PROGRAMS, "/nowhere", RAVENSTORE_BUDGET=asked)) as one:
+                self.assertEqual(one.ask("info")["total"], seen, asked)
+
+    def test_what_is_no_size_is_said_to_be_none(self):
+        for asked in ("much", "-1", "GiB", "1,5GiB", "1KK", "20 GiBs", "99999999TiB"):
+            done = subprocess.run(
+                [job("driver")],
+                input="info\nquit\n",
+                env=guest(PROGRAMS, "/nowhere", RAVENSTORE_BUDGET=asked),
+                capture_output=True, text=True, timeout=30, check=True,
+            )  # fmt: skip
+            self.assertEqual(done.stderr.count(f"RAVENSTORE_BUDGET={asked} is no size"), 1)
+            self.assertIn(f'"total": {1024 * MIB}', done.stdout)
 
 
 if __name__ == "__main__":

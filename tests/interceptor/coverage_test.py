@@ -14,6 +14,8 @@ WORDS = (
     "ArrayDestroy|FreeArray|FreeMipmapped|MemGetInfo|TotalMem|MemPoolCreate|MulticastCreate",
     "GetProcAddress|GetDriverEntryPoint|PrimaryCtx(Retain|Release|Reset)|CtxCreate|CtxDestroy",
     "GraphMemTrim|AddMemAlloc",
+    # Those take memory beside what they are called for, or tell of it to other processes.
+    "ModuleLoad|LibraryLoad|SetLimit|GraphUpload|Ipc(Get|Open)MemHandle",
 )
 SUSPECT = re.compile(rf"^(cu|cuda)(.*({'|'.join(WORDS)}).*|Free(Async)?|Mem(Map|Unmap))$")
 DECLARED = re.compile(r"\b(?:CUresult|cudaError_t)\s+(?:CUDAAPI|CUDARTAPI)\s+(cu\w+)\s*\(")

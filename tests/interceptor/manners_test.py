@@ -26,6 +26,15 @@ class MannersTest(FakeGpuTest):
                     if not log:
                         self.assertEqual(done.stderr, "")
 
+    def test_an_empty_variable_names_no_socket(self):
+        done = subprocess.run(
+            [job("driver")],
+            input="quit\n",
+            env=guest(PROGRAMS, "", RAVENSTORE_INTERCEPT_LOG="stderr"),
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        self.assertIn("at /run/ravenstore/ravenstore.sock", done.stderr)
+
     def test_programs_without_cuda_run_as_ever(self):
         done = subprocess.run(
             ["/bin/sh", "-c", "echo $$; python3 -c 'import ssl, ctypes; print(1)'"],

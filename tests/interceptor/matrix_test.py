@@ -91,6 +91,30 @@ class MatrixTest(FakeGpuTest):
                 one.ask(command)
                 self.assertEqual(daemon.held(one.pid)["vmm"], vmm * MIB, command)
 
+    def test_a_mapping_counts_where_another_was_just_unmapped(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            for command, vmm in (
+                ("create", 4), ("map", 4), ("release", 4), ("create", 8), ("remap", 4),
+                ("release", 4), ("unmap", 0),
+            ):  # fmt: skip
+                self.assertEqual(one.ask("vmm " + command), {"code": 0}, command)
+                self.assertEqual(daemon.held(one.pid)["vmm"], vmm * MIB, command)
+
+    def test_what_the_driver_does_not_unmap_still_counts(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            for command, code, vmm in (
+                ("create", 0, 4), ("map-many", 0, 4), ("release", 0, 4), ("refuse", 0, 4),
+                ("unmap-many", 999, 4), ("unmap-many", 0, 0),
+            ):  # fmt: skip
+                self.assertEqual(one.ask("vmm " + command), {"code": code}, command)
+                self.assertEqual(daemon.held(one.pid)["vmm"], vmm * MIB, command)
+
     def test_memory_goes_with_its_context(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,

@@ -33,6 +33,24 @@ void Begin() {
 
 CUdeviceptr base;
 std::vector<CUmemGenericAllocationHandle> handles;
+constexpr int kMany = 40;
+
+// The range becomes another thread's before the call that unmapped it has returned.
+CUresult Remap() {
+  Get<void(void (*)())>("FakeCudaAfterUnmap")(
+      [] { std::thread([] { CALL(cuMemMap, base, 4 * kMiB, 0, handles.back(), 0); }).join(); });
+  return CALL(cuMemUnmap, base, 4 * kMiB);
+}
+
+// One handle's neighbours, many times.
+CUresult MapMany() {
+  CALL(cuMemAddressReserve, &base, kMany * 2 * kMiB, 0, 0, 0);
+  CUresult result = CUDA_SUCCESS;
+  for (int i = 0; i < kMany && result == CUDA_SUCCESS; ++i) {
+    result = CALL(cuMemMap, base + i * 2 * kMiB, 2 * kMiB, 0, handles.back(), 0);
+  }
+  return result;
+}
 
 int Vmm(const char* what) {
   CUmemAllocationProp properties{};
@@ -49,6 +67,13 @@ int Vmm(const char* what) {
     const auto last = handles.back();
     handles.pop_back();
     return CALL(cuMemRelease, last);
+  }
+  if (strcmp(what, "remap") == 0) return Remap();
+  if (strcmp(what, "map-many") == 0) return MapMany();
+  if (strcmp(what, "unmap-many") == 0) return CALL(cuMemUnmap, base, kMany * 2 * kMiB);
+  if (strcmp(what, "refuse") == 0) {
+    Get<void(const char*, int, CUresult)>("FakeCudaFail")("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
+    return 0;
   }
   return CALL(cuMemUnmap, base, 4 * kMiB);
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -86,6 +87,16 @@ TEST_F(CommandsTest, ListByTierFindsTensorsInTwoPlaces) {
   EXPECT_THAT(out(), HasSubstr("device 0 + host"));
 }
 
+TEST_F(CommandsTest, ListOfATierThatIsNotThereIsWrongUsage) {
+  EXPECT_EQ(RunList(common, {.tier = "hots"}, streams()), kExitUsage);
+  EXPECT_THAT(err(), HasSubstr("no tier 'hots': there are \"device 0\", \"device 1\", host"));
+  EXPECT_EQ(out(), "");
+  EXPECT_EQ(RunList(common, {.tier = "device 2"}, streams()), kExitUsage);
+  // None of its tensors is there, but it is a place.
+  EXPECT_EQ(RunList(common, {.tier = "device 1"}, streams()), kExitOk);
+  EXPECT_EQ(RunList(common, {.tier = "nowhere"}, streams()), kExitOk);
+}
+
 TEST_F(CommandsTest, ListBySizeShowsTheLargestOfAll) {
   EXPECT_EQ(RunList(common, {.limit = 1, .sort = SortBy::kSize}, streams()), kExitOk);
   uint64_t largest = 0;
@@ -165,10 +176,32 @@ TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {
   EXPECT_EQ(bytes.substr(1 + length), "the ops");
 }
 
-TEST_F(CommandsTest, RecordSaysWhyItCannotWrite) {
+TEST_F(CommandsTest, RecordSaysWhyItCannotWriteBeforeItBegins) {
   const std::atomic<bool> stop{true};
   EXPECT_EQ(RunRecord(common, {.file = "/nowhere/at/all"}, stop, streams()), kExitFailed);
-  EXPECT_THAT(err(), HasSubstr("/nowhere/at/all: cannot be opened"));
+  EXPECT_THAT(err(), HasSubstr("/nowhere/at/all.tmp: cannot be opened"));
+  EXPECT_FALSE(daemon().recorded_);
+}
+
+TEST_F(CommandsTest, RecordThatFailsLeavesWhatWasThere) {
+  const std::string file = testing::TempDir() + "/kept.trace";
+  std::ofstream(file) << "older";
+  common.socket = "/no/such/socket";
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(RunRecord(common, {.file = file}, stop, streams()), kExitFailed);
+  std::string kept;
+  std::ifstream(file) >> kept;
+  EXPECT_EQ(kept, "older");
+  EXPECT_FALSE(std::filesystem::exists(file + ".tmp"));
+}
+
+TEST_F(CommandsTest, RecordWritesIntoWhatIsNoFile) {
+  const std::string link = testing::TempDir() + "/no_file";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink("/dev/null", link);
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(RunRecord(common, {.file = link}, stop, streams()), kExitOk) << err();
+  EXPECT_TRUE(std::filesystem::is_character_file(link));
 }
 
 }  // namespace

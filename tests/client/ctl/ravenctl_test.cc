@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "proto/packet.h"
 #include "tests/client/ctl/scripted_daemon.h"
 
 namespace ravenstore::client::ctl {
@@ -69,6 +70,12 @@ TEST(RavenctlTest, FindsTheSocketInTheEnvironment) {
   unsetenv("RAVENSTORE_SOCKET");
 }
 
+TEST(RavenctlTest, AnEmptyVariableNamesNoSocket) {
+  setenv("RAVENSTORE_SOCKET", "", 1);
+  EXPECT_THAT(Ravenctl("--help").output, HasSubstr(proto::kDefaultSocketPath));
+  unsetenv("RAVENSTORE_SOCKET");
+}
+
 TEST(RavenctlTest, EveryCommandReachesTheDaemon) {
   GoodDaemon good;
   ScriptedDaemon daemon(std::ref(good));
@@ -81,6 +88,22 @@ TEST(RavenctlTest, EveryCommandReachesTheDaemon) {
   EXPECT_THAT(Ravenctl("limits --client 2 --device-budget 3GiB --host-budget 4GiB" + socket).output,
               HasSubstr("device budget 3.0 GiB on each device, host budget 4.0 GiB"));
   EXPECT_THAT(Ravenctl("limits --user 0" + socket).output, HasSubstr("user 0: "));
+}
+
+TEST(RavenctlTest, ASignalEndsARecordingWhoseFileIsThenThere) {
+  for (const std::string signal : {"INT", "TERM"}) {
+    GoodDaemon good;
+    ScriptedDaemon daemon(std::ref(good));
+    const std::string file = testing::TempDir() + "/ended.trace." + signal;
+    const std::string said = file + ".said";
+    // The first line of its standard error says that it has begun.
+    const std::string script =
+        "rm -f " + said + "; mkfifo " + said + "; client/ctl/ravenctl record " + file +
+        " --seconds 3600 --socket " + daemon.path() + " 2>" + said + " & exec 3<" + said +
+        "; read line <&3; kill -" + signal + " $!; wait $!";
+    EXPECT_EQ(system(script.c_str()), 0) << signal;
+    EXPECT_EQ(system(("test -s " + file).c_str()), 0) << signal;
+  }
 }
 
 TEST(RavenctlTest, TheDoctorFailsWithoutADaemon) {
