@@ -193,6 +193,64 @@ class InstallTest(InFolder):
         self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
 
 
+def stand_in(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class RunnerTest(InFolder):
+    """deploy/test with stand-ins for all that it calls, some of which die."""
+
+    RESULT = {"name": "clang-tidy", "passed": 1, "failed": [], "skipped": []}
+    TIDY = f"""#!/usr/bin/python3
+import sys
+with open(sys.argv[sys.argv.index("--results") + 1], "a") as out:
+    out.write({json.dumps(RESULT)!r} + "\\n")
+"""
+    DONE = {"id": {"targetConfigured": {"label": "//a:l"}}, "configured": {}}
+
+    def deploy_test(self, events, code=0, tidy=TIDY):
+        tree = self.folder / "tree"
+        (self.folder / "events").write_text(events)
+        for name in ("test", "common.sh", "test_report.py"):
+            stand_in(tree / "deploy" / name, (DEPLOY / name).read_text())
+        stand_in(tree / "deploy/setup", "#!/bin/sh\n")
+        stand_in(tree / "deploy/clang_tidy.py", tidy)
+        # No files, so that the linters have nothing to do.
+        stand_in(self.folder / "bin/git", "#!/bin/sh\n")
+        bazel = f"""#!/bin/bash
+for word; do
+  if [[ $word == --build_event_json_file=* ]]; then
+    cat {self.folder}/events >"${{word#*=}}"
+    exit {code}
+  fi
+done
+"""
+        stand_in(self.folder / "bin/bazel", bazel)
+        return run(
+            tree / "deploy/test",
+            PATH=f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            RAVENSTORE_CACHE=str(self.folder / "cache"),
+        )
+
+    def test_passes_when_all_does(self):
+        code, words = self.deploy_test(json.dumps(self.DONE))
+        self.assertEqual(code, 0, words)
+        self.assertRegex(words.splitlines()[-1], r"passed, 0 failed")
+
+    def test_bazel_killed_while_it_wrote_is_a_failure(self):
+        code, words = self.deploy_test(json.dumps(self.DONE)[:-9], code=37)
+        self.assertEqual(code, 1, words)
+        self.assertRegex(words, r"FAILED  tests: build events that cannot be read")
+
+    def test_a_stage_that_crashed_is_a_failure(self):
+        code, words = self.deploy_test(json.dumps(self.DONE), tidy="raise SystemExit(1)\n")
+        self.assertEqual(code, 1, words)
+        self.assertIn("FAILED  clang-tidy: no result", words)
+
+
 CASES = """<testsuites><testsuite>
 <testcase name="Good" classname="S" status="run" result="completed"/>
 <testcase name="Bad" classname="S" status="run" result="completed"><failure message="x"/></testcase>
@@ -206,7 +264,11 @@ class ReportTest(InFolder):
     def report(self, events, code):
         path = self.folder / "events.json"
         path.write_text("\n".join(json.dumps(event) for event in events))
+        return self.read_report(path, code)
+
+    def read_report(self, path, code):
         results = self.folder / "results"
+        results.unlink(missing_ok=True)
         with contextlib.redirect_stdout(io.StringIO()) as said:
             test_report.main(["bazel", "tests", str(path), str(code), str(results)])
             status = test_report.main(["total", str(results)])
@@ -247,6 +309,25 @@ class ReportTest(InFolder):
 
     def test_bazel_ending_badly_is_a_failure(self):
         self.assertEqual(self.report([], 37), (1, "0 passed, 1 failed, 0 skipped"))
+
+    def test_events_cut_short_are_a_failure_and_count_as_far_as_they_go(self):
+        good = CASES.replace('<failure message="x"/>', "")
+        for cut in (10, 60, 120):
+            path = self.folder / "events.json"
+            path.write_text(json.dumps(self.result("//a:t", "PASSED", good)) + "\n")
+            with path.open("a") as out:
+                out.write(json.dumps(self.result("//a:u", "FAILED", CASES))[:cut])
+            self.assertEqual(self.read_report(path, 37), (1, "2 passed, 1 failed, 1 skipped"), cut)
+
+    def test_a_script_that_lacks_its_tool_is_skipped(self):
+        path = self.folder / "test.xml"
+        code, words = run(
+            "/bin/sh", ROOT / "tests/client/no_syscalls_test.sh", "/bin/true",
+            PATH=str(self.folder), XML_OUTPUT_FILE=str(path), TEST_TMPDIR=str(self.folder),
+        )  # fmt: skip
+        self.assertEqual(code, 0, words)
+        events = [self.result("//a:t", "PASSED", path.read_text())]
+        self.assertEqual(self.report(events, 0), (1, "0 passed, 0 failed, 1 skipped"))
 
     def test_passes_when_all_do(self):
         events = [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]
