@@ -38,6 +38,14 @@ def run(*command, **variables):
     return done.returncode, done.stdout
 
 
+def stand_in(path, text):
+    """A program at `path` in the place of another."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
 class InFolder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -126,16 +134,38 @@ class InstallTest(InFolder):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"stand-in for {name}\n")
 
-    def install(self, *arguments):
-        code, words = run(
-            DEPLOY / "install",
+    def try_install(self, *arguments, script=DEPLOY / "install", **variables):
+        return run(
+            script,
             *arguments,
-            DESTDIR=str(self.stage),
-            RAVENSTORE_BIN=str(self.folder / "bin"),
-            RAVENSTORE_CACHE=str(self.folder / "cache"),
+            **{
+                "DESTDIR": str(self.stage),
+                "RAVENSTORE_BIN": str(self.folder / "bin"),
+                "RAVENSTORE_CACHE": str(self.folder / "cache"),
+                "PATH": f"{self.folder}/path:/usr/sbin:/usr/bin:/sbin:/bin",
+            }
+            | variables,
         )
+
+    def install(self, *arguments, **variables):
+        code, words = self.try_install(*arguments, **variables)
         self.assertEqual(code, 0, words)
         return words
+
+    def copied_script(self, *changes):
+        """deploy/install with `changes` (old, new), in a tree that links to the rest of this."""
+        tree = self.folder / "tree"
+        shutil.copytree(DEPLOY, tree / "deploy")
+        for path in ROOT.iterdir():
+            if path.name not in ("deploy", ".git") and not path.name.startswith("bazel-"):
+                (tree / path.name).symlink_to(path)
+        script = tree / "deploy/install"
+        text = script.read_text()
+        for old, new in changes:
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        script.write_text(text)
+        return script
 
     def installed(self):
         return {
@@ -187,17 +217,41 @@ class InstallTest(InFolder):
         self.assertFalse([name for name in self.installed() if "ravenrun" in name])
         self.assertIn("usr/local/lib/libravenstore.so", self.installed())
 
+    def test_restarts_for_the_daemon_and_its_unit_only(self):
+        runs = "systemd_runs() { [[ -z $DESTDIR && -d /run/systemd/system ]]; }"
+        script = self.copied_script((runs, "systemd_runs() { true; }"))
+        asked = self.folder / "asked"
+        stand_in(self.folder / "path/systemctl", f'#!/bin/sh\necho "$1" >>{asked}\n')
+
+        def restarted():
+            asked.write_text("")
+            words = self.install("--no-build", script=script)
+            self.assertIn("daemon-reload", asked.read_text().split())
+            return "restart" in asked.read_text().split(), words
+
+        self.assertTrue(restarted()[0])
+        self.assertFalse(restarted()[0])
+        for name in ("usr/local/share/doc/ravenstore/README.md", "usr/local/bin/ravenctl"):
+            (self.stage / name).write_text("older\n")
+        again, words = restarted()
+        self.assertFalse(again)
+        self.assertIn("no restart", words)
+        for name in ("usr/local/bin/ravenstored", "etc/systemd/system/ravenstored.service"):
+            (self.stage / name).write_text("older\n")
+            again, words = restarted()
+            self.assertTrue(again)
+            self.assertIn("attached jobs lose what they stored", words)
+
+    def test_ends_when_a_file_cannot_be_written(self):
+        stand_in(self.folder / "path/install", "#!/bin/sh\nexit 1\n")
+        code, words = self.try_install("--no-build")
+        self.assertNotEqual(code, 0, words)
+        self.assertNotIn("ravenstored\n", words)
+
     def test_uninstall_leaves_only_the_configuration(self):
         self.install("--no-build")
         self.install("--uninstall")
         self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
-
-
-def stand_in(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 class RunnerTest(InFolder):
