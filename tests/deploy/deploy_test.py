@@ -80,6 +80,22 @@ class SetupTest(InFolder):
         self.assertEqual(code, 0, words)
         self.assertRegex(words, r"To install: hello\n.* 1 packages, [\d.]+ .?B to fetch, .* unp")
 
+    def test_installing_fetches_no_libtorch(self):
+        # On a machine with a GPU and without a libtorch.
+        script = (
+            f"source {DEPLOY}/common.sh; BUILD_PACKAGES=(bash); "
+            "has_gpu() { true; }; choose_libtorch() { LIBTORCH=; return 1; }; "
+        )
+        body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
+        (self.folder / "bare").write_text(script + body)
+        for whom, fetched in (("demo", True), ("install", False)):
+            code, words = run(
+                "bash", self.folder / "bare", "--dry-run", "--for", whom,
+                RAVENSTORE_CACHE=str(self.folder / "cache"),
+            )  # fmt: skip
+            self.assertEqual(code, 0, words)
+            self.assertEqual("torch==" in words, fetched, words)
+
     def test_refuses_unknown_options(self):
         code, words = self.setup_script("--everything")
         self.assertNotEqual(code, 0)
@@ -124,6 +140,8 @@ class InstallTest(InFolder):
     def setUp(self):
         super().setUp()
         self.stage = self.folder / "stage"
+        # What builds all the same fails at once.
+        stand_in(self.folder / "path/bazel", "#!/bin/sh\nexit 1\n")
         for name in (
             "daemon/ravenstored",
             "client/ctl/ravenctl",
@@ -216,6 +234,41 @@ class InstallTest(InFolder):
         self.assertIn("without ravenrun", self.install("--no-build"))
         self.assertFalse([name for name in self.installed() if "ravenrun" in name])
         self.assertIn("usr/local/lib/libravenstore.so", self.installed())
+
+    def test_names_what_is_not_built_and_what_builds_it(self):
+        for name in ("client/ctl/ravenctl", "client/libravenstore.so"):
+            (self.folder / "bin" / name).unlink()
+        code, words = self.try_install("--no-build")
+        self.assertEqual(code, 1, words)
+        command = "deploy/bazel build //client/ctl:ravenctl //client:libravenstore.so\n"
+        self.assertIn(command, words)
+        self.assertFalse(self.stage.exists())
+
+    def test_builds_as_the_user_behind_sudo(self):
+        if os.geteuid():
+            self.skipTest("only root sees who is behind sudo")
+        script = self.copied_script()
+        asked = self.folder / "asked"
+        for name in ("setup", "bazel"):
+            stand_in(script.parent / name, f'#!/bin/sh\necho "{name} $*" >>{asked}\n')
+        sudo = f'#!/bin/bash\necho "as $2:" >>{asked}; shift 2; [[ $1 != -H ]] || shift; "$@"\n'
+        stand_in(self.folder / "path/sudo", sudo)
+        cuda = self.folder / "cuda/include"
+        stand_in(cuda / "cuda.h", "")
+        stand_in(cuda / "crt/host_defines.h", "")
+        built = (
+            "build //daemon:ravenstored //client/ctl:ravenctl //client:libravenstore.so "
+            "//interceptor:libravenstore_intercept.so"
+        )
+        for user in ("alice", ""):
+            asked.unlink(missing_ok=True)
+            self.install(script=script, SUDO_USER=user, CUDA_HOME=str(cuda.parent))
+            said = asked.read_text()
+            if user:
+                self.assertIn("setup --for install --packages\nas alice:\nsetup --for", said)
+                self.assertIn(f"as alice:\nbazel {built}\n", said)
+            else:
+                self.assertEqual(said, f"setup --for install\nbazel {built}\n")
 
     def test_restarts_for_the_daemon_and_its_unit_only(self):
         runs = "systemd_runs() { [[ -z $DESTDIR && -d /run/systemd/system ]]; }"
