@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -124,6 +125,18 @@ class UnitTest(InFolder):
         if "Failed to" in words and "manager" in words:
             self.skipTest("systemd-analyze does not run here")
         self.assertEqual((code, words.strip()), (0, ""))
+
+    def test_is_not_tried_again_after_what_would_be_refused_again(self):
+        unit = (DEPLOY / "ravenstored.service").read_text()
+        main = (ROOT / "daemon/main.cc").read_text()
+        codes = [re.search(rf"kExit{what} = (\d+);", main)[1] for what in ("Usage", "Config")]
+        self.assertIn(f"\nRestartPreventExitStatus={' '.join(codes)}\n", unit)
+
+    def test_the_configuration_names_the_units_patience(self):
+        unit = (DEPLOY / "ravenstored.service").read_text()
+        seconds = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M)[1]
+        config = (DEPLOY / "ravenstored.toml").read_text()
+        self.assertIn(f"{seconds} s after it\n# (TimeoutStopSec=)", config)
 
     def test_systemd_would_have_complained(self):
         if not shutil.which("systemd-analyze"):
