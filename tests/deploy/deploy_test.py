@@ -216,6 +216,19 @@ class InstallTest(InFolder):
         self.assertNotIn("/usr/local/", unit)
         self.assertTrue(os.access(self.stage / "opt/rv/bin/ravenstored", os.X_OK))
 
+    def test_no_link_of_an_installed_page_dangles(self):
+        self.install("--no-build")
+        pages = list((self.stage / "usr/local/share/doc").rglob("*.md"))
+        self.assertGreater(len(pages), 10)
+        for page in pages:
+            for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+                self.assertTrue((page.parent / link).exists(), f"{page}: {link}")
+
+    def test_brings_the_shipped_configuration_beside_the_edited_one(self):
+        self.install("--no-build")
+        shipped = self.installed()["usr/local/share/ravenstore/ravenstored.toml"]
+        self.assertEqual(shipped, (DEPLOY / "ravenstored.toml").read_bytes())
+
     def test_changes_nothing_the_second_time(self):
         self.install("--no-build")
         before = self.installed()
@@ -318,6 +331,7 @@ class InstallTest(InFolder):
         self.install("--no-build")
         self.install("--uninstall")
         self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
+        self.assertFalse((self.stage / "usr/local/share/doc/ravenstore").exists())
 
 
 class RunnerTest(InFolder):
