@@ -334,6 +334,36 @@ class InstallTest(InFolder):
         self.assertFalse((self.stage / "usr/local/share/doc/ravenstore").exists())
 
 
+class RavenrunTest(InFolder):
+    """What it says where its library is not."""
+
+    def setUp(self):
+        super().setUp()
+        self.script = self.folder / "ravenrun"
+        shutil.copy(DEPLOY / "ravenrun", self.script)
+
+    def test_help_is_no_error(self):
+        done = subprocess.run([self.script, "--help"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("ravenrun [--mode account|store]", done.stdout)
+        self.assertIn("Without a daemon", done.stdout)
+
+    def test_wrong_usage_is_told_before_the_library_is_missed(self):
+        for words, told in (
+            (["--budget=much", "true"], "20GiB"),
+            (["--mode", "fast", "true"], "account or store"),
+            (["--check=loud", "true"], "takes no value"),
+            (["--loud", "true"], "--mode, --budget, --socket, --log, --check"),
+            (["--budget"], "wants a value"),
+            ([], "ravenrun [--mode"),
+        ):
+            code, said = run(self.script, *words)
+            self.assertEqual(code, 2, said)
+            self.assertIn(told, said)
+            self.assertNotIn("RAVENSTORE_LIB", said)
+        self.assertIn("RAVENSTORE_LIB", run(self.script, "true")[1])
+
+
 class RunnerTest(InFolder):
     """deploy/test with stand-ins for all that it calls, some of which die."""
 
