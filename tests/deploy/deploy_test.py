@@ -110,6 +110,24 @@ class SetupTest(InFolder):
         self.assertIn(f"LIBTORCH={self.folder} holds no include/torch", words)
 
 
+class BazelTest(InFolder):
+    def test_is_bazel_with_the_headers_that_are_found(self):
+        stand_in(self.folder / "bin/bazel", '#!/bin/sh\necho "$CUDA_HOME $*"\n')
+        for name in ("cuda.h", "crt/host_defines.h"):
+            stand_in(
+                self.folder / "cache/tools/lib/python3/site-packages/nvidia/cu13/include" / name, ""
+            )
+        for words in (["build", "//a:b"], ["query", "//a:b"]):
+            code, said = run(
+                DEPLOY / "bazel", *words,
+                PATH=f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                RAVENSTORE_CACHE=str(self.folder / "cache"),
+            )  # fmt: skip
+            self.assertEqual(code, 0, said)
+            self.assertRegex(said, rf"^\S+ {words[0]} .*//a:b$")
+            self.assertEqual("--disk_cache" in said, words[0] == "build")
+
+
 class UnitTest(InFolder):
     def test_systemd_accepts_the_unit(self):
         if not shutil.which("systemd-analyze"):
