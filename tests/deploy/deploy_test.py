@@ -393,7 +393,7 @@ with open(sys.argv[sys.argv.index("--results") + 1], "a") as out:
 """
     DONE = {"id": {"targetConfigured": {"label": "//a:l"}}, "configured": {}}
 
-    def deploy_test(self, events, code=0, tidy=TIDY):
+    def deploy_test(self, events, *arguments, code=0, tidy=TIDY, query=""):
         tree = self.folder / "tree"
         (self.folder / "events").write_text(events)
         for name in ("test", "common.sh", "test_report.py"):
@@ -403,6 +403,7 @@ with open(sys.argv[sys.argv.index("--results") + 1], "a") as out:
         # No files, so that the linters have nothing to do.
         stand_in(self.folder / "bin/git", "#!/bin/sh\n")
         bazel = f"""#!/bin/bash
+if [[ $1 == query ]]; then echo {query or "broken >&2; exit 7"}; fi
 for word; do
   if [[ $word == --build_event_json_file=* ]]; then
     cat {self.folder}/events >"${{word#*=}}"
@@ -413,6 +414,7 @@ done
         stand_in(self.folder / "bin/bazel", bazel)
         return run(
             tree / "deploy/test",
+            *arguments,
             PATH=f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             RAVENSTORE_CACHE=str(self.folder / "cache"),
         )
@@ -431,6 +433,14 @@ done
         code, words = self.deploy_test(json.dumps(self.DONE), tidy="raise SystemExit(1)\n")
         self.assertEqual(code, 1, words)
         self.assertIn("FAILED  clang-tidy: no result", words)
+
+    def test_sanitizers_without_tests_are_a_failure(self):
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:t")
+        self.assertEqual(code, 0, words)
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full")
+        self.assertEqual(code, 1, words)
+        for stage in ("asan+ubsan", "fuzz", "tsan"):
+            self.assertIn(f"FAILED  {stage}: there is no test for it", words)
 
 
 CASES = """<testsuites><testsuite>
