@@ -83,9 +83,14 @@ class Events:
         self.tests = set()
         self.not_built = set()
         self.incompatible = set()
-        with open(path, encoding="utf-8") as lines:
-            for line in lines:
-                self.read(json.loads(line))
+        self.broken = ""
+        try:
+            with open(path, encoding="utf-8") as lines:
+                for line in lines:
+                    self.read(json.loads(line))
+        # What a Bazel that was killed leaves: what was read before counts, and that it is not all.
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            self.broken = f"{type(error).__name__}: {error}"
 
     def read(self, event):
         what = event["id"]
@@ -117,6 +122,8 @@ def report_bazel(stage_name, path, code, results_path):
     for label in sorted((events.not_built | events.tests) - events.results.keys()):
         if label not in events.incompatible:
             stage.add("failed", f"{label} (not built or not run)")
+    if events.broken:
+        stage.add("failed", f"build events that cannot be read ({events.broken})")
     # Exit code 4: nothing to test. Any other with no failure seen is a failure of Bazel's own.
     if code not in (0, 4) and not stage.failed:
         stage.add("failed", f"bazel itself (exit code {code})")

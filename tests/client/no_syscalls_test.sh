@@ -4,14 +4,15 @@
 set -eu
 pairs=200000
 trace="${TEST_TMPDIR:-/tmp}/trace"
-if ! command -v strace > /dev/null; then
-  echo "skipped: there is no strace here"
+# Without a test.xml that says so it would count as passed.
+skip() {
+  echo "skipped: $1"
+  [ -z "${XML_OUTPUT_FILE:-}" ] || printf '%s%s%s\n' '<testsuites><testsuite><testcase name="no_syscalls">' \
+    "<skipped message=\"$1\"/>" '</testcase></testsuite></testsuites>' > "$XML_OUTPUT_FILE"
   exit 0
-fi
-if ! strace -o "$trace" true 2> /dev/null; then
-  echo "skipped: this place does not let strace trace"
-  exit 0
-fi
+}
+command -v strace > /dev/null || skip "there is no strace here"
+strace -o "$trace" true 2> /dev/null || skip "this place does not let strace trace"
 # A leak checker cannot work while the process is traced.
 export ASAN_OPTIONS="detect_leaks=0"
 # Without -f: only the thread that gets and puts.

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,14 @@ def run(*command, **variables):
         cwd="/",
     )
     return done.returncode, done.stdout
+
+
+def stand_in(path, text):
+    """A program at `path` in the place of another."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 class InFolder(unittest.TestCase):
@@ -72,6 +81,22 @@ class SetupTest(InFolder):
         self.assertEqual(code, 0, words)
         self.assertRegex(words, r"To install: hello\n.* 1 packages, [\d.]+ .?B to fetch, .* unp")
 
+    def test_installing_fetches_no_libtorch(self):
+        # On a machine with a GPU and without a libtorch.
+        script = (
+            f"source {DEPLOY}/common.sh; BUILD_PACKAGES=(bash); "
+            "has_gpu() { true; }; choose_libtorch() { LIBTORCH=; return 1; }; "
+        )
+        body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
+        (self.folder / "bare").write_text(script + body)
+        for whom, fetched in (("demo", True), ("install", False)):
+            code, words = run(
+                "bash", self.folder / "bare", "--dry-run", "--for", whom,
+                RAVENSTORE_CACHE=str(self.folder / "cache"),
+            )  # fmt: skip
+            self.assertEqual(code, 0, words)
+            self.assertEqual("torch==" in words, fetched, words)
+
     def test_refuses_unknown_options(self):
         code, words = self.setup_script("--everything")
         self.assertNotEqual(code, 0)
@@ -83,6 +108,24 @@ class SetupTest(InFolder):
         )
         self.assertNotEqual(code, 0)
         self.assertIn(f"LIBTORCH={self.folder} holds no include/torch", words)
+
+
+class BazelTest(InFolder):
+    def test_is_bazel_with_the_headers_that_are_found(self):
+        stand_in(self.folder / "bin/bazel", '#!/bin/sh\necho "$CUDA_HOME $*"\n')
+        for name in ("cuda.h", "crt/host_defines.h"):
+            stand_in(
+                self.folder / "cache/tools/lib/python3/site-packages/nvidia/cu13/include" / name, ""
+            )
+        for words in (["build", "//a:b"], ["query", "//a:b"]):
+            code, said = run(
+                DEPLOY / "bazel", *words,
+                PATH=f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                RAVENSTORE_CACHE=str(self.folder / "cache"),
+            )  # fmt: skip
+            self.assertEqual(code, 0, said)
+            self.assertRegex(said, rf"^\S+ {words[0]} .*//a:b$")
+            self.assertEqual("--disk_cache" in said, words[0] == "build")
 
 
 class UnitTest(InFolder):
@@ -101,6 +144,18 @@ class UnitTest(InFolder):
             self.skipTest("systemd-analyze does not run here")
         self.assertEqual((code, words.strip()), (0, ""))
 
+    def test_is_not_tried_again_after_what_would_be_refused_again(self):
+        unit = (DEPLOY / "ravenstored.service").read_text()
+        main = (ROOT / "daemon/main.cc").read_text()
+        codes = [re.search(rf"kExit{what} = (\d+);", main)[1] for what in ("Usage", "Config")]
+        self.assertIn(f"\nRestartPreventExitStatus={' '.join(codes)}\n", unit)
+
+    def test_the_configuration_names_the_units_patience(self):
+        unit = (DEPLOY / "ravenstored.service").read_text()
+        seconds = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M)[1]
+        config = (DEPLOY / "ravenstored.toml").read_text()
+        self.assertIn(f"{seconds} s after it\n# (TimeoutStopSec=)", config)
+
     def test_systemd_would_have_complained(self):
         if not shutil.which("systemd-analyze"):
             self.skipTest("no systemd-analyze here")
@@ -116,6 +171,8 @@ class InstallTest(InFolder):
     def setUp(self):
         super().setUp()
         self.stage = self.folder / "stage"
+        # What builds all the same fails at once.
+        stand_in(self.folder / "path/bazel", "#!/bin/sh\nexit 1\n")
         for name in (
             "daemon/ravenstored",
             "client/ctl/ravenctl",
@@ -126,16 +183,38 @@ class InstallTest(InFolder):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"stand-in for {name}\n")
 
-    def install(self, *arguments):
-        code, words = run(
-            DEPLOY / "install",
+    def try_install(self, *arguments, script=DEPLOY / "install", **variables):
+        return run(
+            script,
             *arguments,
-            DESTDIR=str(self.stage),
-            RAVENSTORE_BIN=str(self.folder / "bin"),
-            RAVENSTORE_CACHE=str(self.folder / "cache"),
+            **{
+                "DESTDIR": str(self.stage),
+                "RAVENSTORE_BIN": str(self.folder / "bin"),
+                "RAVENSTORE_CACHE": str(self.folder / "cache"),
+                "PATH": f"{self.folder}/path:/usr/sbin:/usr/bin:/sbin:/bin",
+            }
+            | variables,
         )
+
+    def install(self, *arguments, **variables):
+        code, words = self.try_install(*arguments, **variables)
         self.assertEqual(code, 0, words)
         return words
+
+    def copied_script(self, *changes):
+        """deploy/install with `changes` (old, new), in a tree that links to the rest of this."""
+        tree = self.folder / "tree"
+        shutil.copytree(DEPLOY, tree / "deploy")
+        for path in ROOT.iterdir():
+            if path.name not in ("deploy", ".git") and not path.name.startswith("bazel-"):
+                (tree / path.name).symlink_to(path)
+        script = tree / "deploy/install"
+        text = script.read_text()
+        for old, new in changes:
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        script.write_text(text)
+        return script
 
     def installed(self):
         return {
@@ -154,6 +233,19 @@ class InstallTest(InFolder):
         self.assertIn("ExecStart=/opt/rv/bin/ravenstored --config", unit)
         self.assertNotIn("/usr/local/", unit)
         self.assertTrue(os.access(self.stage / "opt/rv/bin/ravenstored", os.X_OK))
+
+    def test_no_link_of_an_installed_page_dangles(self):
+        self.install("--no-build")
+        pages = list((self.stage / "usr/local/share/doc").rglob("*.md"))
+        self.assertGreater(len(pages), 10)
+        for page in pages:
+            for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+                self.assertTrue((page.parent / link).exists(), f"{page}: {link}")
+
+    def test_brings_the_shipped_configuration_beside_the_edited_one(self):
+        self.install("--no-build")
+        shipped = self.installed()["usr/local/share/ravenstore/ravenstored.toml"]
+        self.assertEqual(shipped, (DEPLOY / "ravenstored.toml").read_bytes())
 
     def test_changes_nothing_the_second_time(self):
         self.install("--no-build")
@@ -187,10 +279,168 @@ class InstallTest(InFolder):
         self.assertFalse([name for name in self.installed() if "ravenrun" in name])
         self.assertIn("usr/local/lib/libravenstore.so", self.installed())
 
+    def test_names_what_is_not_built_and_what_builds_it(self):
+        for name in ("client/ctl/ravenctl", "client/libravenstore.so"):
+            (self.folder / "bin" / name).unlink()
+        code, words = self.try_install("--no-build")
+        self.assertEqual(code, 1, words)
+        command = "deploy/bazel build //client/ctl:ravenctl //client:libravenstore.so\n"
+        self.assertIn(command, words)
+        self.assertFalse(self.stage.exists())
+
+    def test_builds_as_the_user_behind_sudo(self):
+        if os.geteuid():
+            self.skipTest("only root sees who is behind sudo")
+        script = self.copied_script()
+        asked = self.folder / "asked"
+        for name in ("setup", "bazel"):
+            stand_in(script.parent / name, f'#!/bin/sh\necho "{name} $*" >>{asked}\n')
+        sudo = f'#!/bin/bash\necho "as $2:" >>{asked}; shift 2; [[ $1 != -H ]] || shift; "$@"\n'
+        stand_in(self.folder / "path/sudo", sudo)
+        cuda = self.folder / "cuda/include"
+        stand_in(cuda / "cuda.h", "")
+        stand_in(cuda / "crt/host_defines.h", "")
+        built = (
+            "build //daemon:ravenstored //client/ctl:ravenctl //client:libravenstore.so "
+            "//interceptor:libravenstore_intercept.so"
+        )
+        for user in ("alice", ""):
+            asked.unlink(missing_ok=True)
+            self.install(script=script, SUDO_USER=user, CUDA_HOME=str(cuda.parent))
+            said = asked.read_text()
+            if user:
+                self.assertIn("setup --for install --packages\nas alice:\nsetup --for", said)
+                self.assertIn(f"as alice:\nbazel {built}\n", said)
+            else:
+                self.assertEqual(said, f"setup --for install\nbazel {built}\n")
+
+    def test_restarts_for_the_daemon_and_its_unit_only(self):
+        runs = "systemd_runs() { [[ -z $DESTDIR && -d /run/systemd/system ]]; }"
+        script = self.copied_script((runs, "systemd_runs() { true; }"))
+        asked = self.folder / "asked"
+        stand_in(self.folder / "path/systemctl", f'#!/bin/sh\necho "$1" >>{asked}\n')
+
+        def restarted():
+            asked.write_text("")
+            words = self.install("--no-build", script=script)
+            self.assertIn("daemon-reload", asked.read_text().split())
+            return "restart" in asked.read_text().split(), words
+
+        self.assertTrue(restarted()[0])
+        self.assertFalse(restarted()[0])
+        for name in ("usr/local/share/doc/ravenstore/README.md", "usr/local/bin/ravenctl"):
+            (self.stage / name).write_text("older\n")
+        again, words = restarted()
+        self.assertFalse(again)
+        self.assertIn("no restart", words)
+        for name in ("usr/local/bin/ravenstored", "etc/systemd/system/ravenstored.service"):
+            (self.stage / name).write_text("older\n")
+            again, words = restarted()
+            self.assertTrue(again)
+            self.assertIn("attached jobs lose what they stored", words)
+
+    def test_ends_when_a_file_cannot_be_written(self):
+        stand_in(self.folder / "path/install", "#!/bin/sh\nexit 1\n")
+        code, words = self.try_install("--no-build")
+        self.assertNotEqual(code, 0, words)
+        self.assertNotIn("ravenstored\n", words)
+
     def test_uninstall_leaves_only_the_configuration(self):
         self.install("--no-build")
         self.install("--uninstall")
         self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
+        self.assertFalse((self.stage / "usr/local/share/doc/ravenstore").exists())
+
+
+class RavenrunTest(InFolder):
+    """What it says where its library is not."""
+
+    def setUp(self):
+        super().setUp()
+        self.script = self.folder / "ravenrun"
+        shutil.copy(DEPLOY / "ravenrun", self.script)
+
+    def test_help_is_no_error(self):
+        done = subprocess.run([self.script, "--help"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("ravenrun [--mode account|store]", done.stdout)
+        self.assertIn("Without a daemon", done.stdout)
+
+    def test_wrong_usage_is_told_before_the_library_is_missed(self):
+        for words, told in (
+            (["--budget=much", "true"], "20GiB"),
+            (["--mode", "fast", "true"], "account or store"),
+            (["--check=loud", "true"], "takes no value"),
+            (["--loud", "true"], "--mode, --budget, --socket, --log, --check"),
+            (["--budget"], "wants a value"),
+            ([], "ravenrun [--mode"),
+        ):
+            code, said = run(self.script, *words)
+            self.assertEqual(code, 2, said)
+            self.assertIn(told, said)
+            self.assertNotIn("RAVENSTORE_LIB", said)
+        self.assertIn("RAVENSTORE_LIB", run(self.script, "true")[1])
+
+
+class RunnerTest(InFolder):
+    """deploy/test with stand-ins for all that it calls, some of which die."""
+
+    RESULT = {"name": "clang-tidy", "passed": 1, "failed": [], "skipped": []}
+    TIDY = f"""#!/usr/bin/python3
+import sys
+with open(sys.argv[sys.argv.index("--results") + 1], "a") as out:
+    out.write({json.dumps(RESULT)!r} + "\\n")
+"""
+    DONE = {"id": {"targetConfigured": {"label": "//a:l"}}, "configured": {}}
+
+    def deploy_test(self, events, *arguments, code=0, tidy=TIDY, query=""):
+        tree = self.folder / "tree"
+        (self.folder / "events").write_text(events)
+        for name in ("test", "common.sh", "test_report.py"):
+            stand_in(tree / "deploy" / name, (DEPLOY / name).read_text())
+        stand_in(tree / "deploy/setup", "#!/bin/sh\n")
+        stand_in(tree / "deploy/clang_tidy.py", tidy)
+        # No files, so that the linters have nothing to do.
+        stand_in(self.folder / "bin/git", "#!/bin/sh\n")
+        bazel = f"""#!/bin/bash
+if [[ $1 == query ]]; then echo {query or "broken >&2; exit 7"}; fi
+for word; do
+  if [[ $word == --build_event_json_file=* ]]; then
+    cat {self.folder}/events >"${{word#*=}}"
+    exit {code}
+  fi
+done
+"""
+        stand_in(self.folder / "bin/bazel", bazel)
+        return run(
+            tree / "deploy/test",
+            *arguments,
+            PATH=f"{self.folder}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            RAVENSTORE_CACHE=str(self.folder / "cache"),
+        )
+
+    def test_passes_when_all_does(self):
+        code, words = self.deploy_test(json.dumps(self.DONE))
+        self.assertEqual(code, 0, words)
+        self.assertRegex(words.splitlines()[-1], r"passed, 0 failed")
+
+    def test_bazel_killed_while_it_wrote_is_a_failure(self):
+        code, words = self.deploy_test(json.dumps(self.DONE)[:-9], code=37)
+        self.assertEqual(code, 1, words)
+        self.assertRegex(words, r"FAILED  tests: build events that cannot be read")
+
+    def test_a_stage_that_crashed_is_a_failure(self):
+        code, words = self.deploy_test(json.dumps(self.DONE), tidy="raise SystemExit(1)\n")
+        self.assertEqual(code, 1, words)
+        self.assertIn("FAILED  clang-tidy: no result", words)
+
+    def test_sanitizers_without_tests_are_a_failure(self):
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:t")
+        self.assertEqual(code, 0, words)
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full")
+        self.assertEqual(code, 1, words)
+        for stage in ("asan+ubsan", "fuzz", "tsan"):
+            self.assertIn(f"FAILED  {stage}: there is no test for it", words)
 
 
 CASES = """<testsuites><testsuite>
@@ -206,7 +456,11 @@ class ReportTest(InFolder):
     def report(self, events, code):
         path = self.folder / "events.json"
         path.write_text("\n".join(json.dumps(event) for event in events))
+        return self.read_report(path, code)
+
+    def read_report(self, path, code):
         results = self.folder / "results"
+        results.unlink(missing_ok=True)
         with contextlib.redirect_stdout(io.StringIO()) as said:
             test_report.main(["bazel", "tests", str(path), str(code), str(results)])
             status = test_report.main(["total", str(results)])
@@ -247,6 +501,25 @@ class ReportTest(InFolder):
 
     def test_bazel_ending_badly_is_a_failure(self):
         self.assertEqual(self.report([], 37), (1, "0 passed, 1 failed, 0 skipped"))
+
+    def test_events_cut_short_are_a_failure_and_count_as_far_as_they_go(self):
+        good = CASES.replace('<failure message="x"/>', "")
+        for cut in (10, 60, 120):
+            path = self.folder / "events.json"
+            path.write_text(json.dumps(self.result("//a:t", "PASSED", good)) + "\n")
+            with path.open("a") as out:
+                out.write(json.dumps(self.result("//a:u", "FAILED", CASES))[:cut])
+            self.assertEqual(self.read_report(path, 37), (1, "2 passed, 1 failed, 1 skipped"), cut)
+
+    def test_a_script_that_lacks_its_tool_is_skipped(self):
+        path = self.folder / "test.xml"
+        code, words = run(
+            "/bin/sh", ROOT / "tests/client/no_syscalls_test.sh", "/bin/true",
+            PATH=str(self.folder), XML_OUTPUT_FILE=str(path), TEST_TMPDIR=str(self.folder),
+        )  # fmt: skip
+        self.assertEqual(code, 0, words)
+        events = [self.result("//a:t", "PASSED", path.read_text())]
+        self.assertEqual(self.report(events, 0), (1, "0 passed, 0 failed, 1 skipped"))
 
     def test_passes_when_all_do(self):
         events = [self.result("//a:t", "PASSED", CASES.replace('<failure message="x"/>', ""))]

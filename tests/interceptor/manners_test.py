@@ -123,6 +123,21 @@ class MannersTest(FakeGpuTest):
             self.assertEqual(self.ravenrun("--mode=fast", "true").returncode, 2)
             self.assertEqual(self.ravenrun("--budget=much", "true").returncode, 2)
 
+    def test_ravenrun_takes_sizes_as_they_are_written(self):
+        for text, size in (
+            ("1.5GiB", 3 << 29), ("010GiB", 10 << 30), ("0.5K", 512), ("1000", 1000), ("2B", 2),
+            ("3TiB", 3 << 40), ("0", 0),
+        ):  # fmt: skip
+            done = self.ravenrun("--budget", text, "sh", "-c", "echo $RAVENSTORE_BUDGET")
+            self.assertEqual((done.stdout, done.stderr), (f"{size}\n", ""), text)
+        for text in ("1.5.0GiB", ".GiB", "1,5GiB", "-1GiB", "0x10", "GiB", "", "20GB", "9000TiB"):
+            done = self.ravenrun(f"--budget={text}", "true")
+            self.assertEqual(done.returncode, 2, text)
+            self.assertIn("a size such as 20GiB", done.stderr)
+
+    def test_ravenrun_refuses_a_value_where_none_belongs(self):
+        self.assertEqual(self.ravenrun("--check=anything", "true").returncode, 2)
+
     def test_the_self_test_names_what_is_captured(self):
         for name in ("shared", "driver", "dlsym", "static"):
             done = self.ravenrun("--check", job(name))

@@ -35,6 +35,11 @@ CLEAN = {
     "tests/core/a_test.cc": '#include "core/a.h"\n\n#include <gtest/gtest.h>\n',
     "proto/control.h": "// Generated, say.\n#pragma once\n",
     "proto/BUILD": 'cc_library(name = "control_cc_proto", hdrs = ["control.h"])\n',
+    "deploy/ravenstored.toml": '[limits]\nclients_max = 512\nhost_budget = 0\nslab = "64MiB"\n',
+    "README.md": "See `core/a.h` and `core/*.cc`, and `core/`; `cuda.h` is somebody else's.\n\n"
+    "| `core/a.h`, `a.cc` | files |\n\n| `limits.clients_max` | 512 | processes |\n"
+    "| `limits.host_budget` | all there is | of it |\n| `limits.slab` | 64 MiB | at least |\n"
+    "```sh\nrm `core/gone.h`\n```\n",
 }
 
 BANNED_EXIT = "client/a.cc", "void F() {\n  std::exit(1);\n}\n"
@@ -119,6 +124,16 @@ PLANTED = {
         ("core/b.h", "#pragma once\n", "opens with no comment"),
         ("core/b.h", "// B.\n", "no #pragma once"),
         ("core/planner.h", "// Threads: one. Errors: none.\n#pragma once\n", "speak of Owns"),
+    ],
+    rules.pages_name_what_is_there: [
+        ("README.md", "+It is in `core/gone.h`.\n", "README.md:11: there is no core/gone.h"),
+        ("docs/a.md", "Run `core/gone --all`.\n", "docs/a.md:1: there is no core/gone"),
+        ("docs/a.md", "| `core/a.h`, `gone.h` | files |\n", "there is no core/gone.h"),
+    ],
+    rules.readme_tells_the_defaults: [
+        ("README.md", "+| `limits.clients_max` | 4096 | all |\n", "clients_max is 512, not 4096"),
+        ("README.md", "+| `limits.host_budget` | 1 GiB | all |\n", "host_budget is 0, not 1 GiB"),
+        ("README.md", "+| `limits.gone` | none | of it |\n", "limits.gone is None, not none"),
     ],
 }
 

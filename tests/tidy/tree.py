@@ -1,6 +1,7 @@
 """A source tree as the tidy rules see it: files, includes, functions and BUILD targets."""
 
 import ast
+import fnmatch
 import functools
 import pathlib
 import re
@@ -183,6 +184,16 @@ class Tree:
     @functools.cached_property
     def files_set(self):
         return set(self.files)
+
+    @functools.cached_property
+    def folders(self):
+        return {str(parent) for name in self.files for parent in pathlib.PurePath(name).parents}
+
+    def has(self, pattern):
+        """Whether a file or a folder has this path; it may hold a *."""
+        if pattern in self.files_set or pattern in self.folders:
+            return True
+        return "*" in pattern and bool(fnmatch.filter(self.files, pattern))
 
     @functools.cached_property
     def targets(self):

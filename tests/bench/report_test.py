@@ -1,0 +1,81 @@
+#!/usr/bin/python3
+"""bench/report where a program crashes or does not build: bench/gpu_node goes by its exit code."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+# Through the links of Bazel's runfiles to the checkout itself.
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/tidy"))
+sys.dont_write_bytecode = True
+
+import xml_main  # noqa: E402
+
+FIGURE = {
+    "name": "planner.x", "value": 1.0, "unit": "x", "bound": None, "target": 2, "ok": True,
+    "machine": "",
+}  # fmt: skip
+
+
+class ReportTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.program("ravenstored", "")
+
+    def program(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return path
+
+    def report(self, script=ROOT / "bench/report", **variables):
+        """(exit code, {name: figure}, standard error) of the planner's area."""
+        environment = {k: v for k, v in os.environ.items() if k != "RAVENSTORE_BIN"}
+        done = subprocess.run(
+            [sys.executable, script, "--only", "planner", "--json"],
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+        )
+        figures = [json.loads(line) for line in done.stdout.splitlines()]
+        return done.returncode, {each["name"]: each for each in figures}, done.stderr
+
+    def test_exits_with_0_when_it_ran(self):
+        self.program("planner_bench", f"echo '{json.dumps(FIGURE)}'")
+        code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))
+        self.assertEqual((code, figures["planner.x"]), (0, FIGURE), said)
+
+    def test_a_program_that_crashed_is_told_and_exits_with_1(self):
+        self.program(
+            "planner_bench", f"echo '{json.dumps(FIGURE)}'; printf '{{\"na'; kill -ABRT $$"
+        )
+        code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))
+        self.assertEqual(code, 1, said)
+        self.assertIn("planner.x", figures)
+        self.assertIn("planner_bench ended with -6", said)
+
+    def test_what_is_missing_is_skipped_with_the_reason(self):
+        code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))
+        self.assertEqual(code, 0, said)
+        self.assertRegex(figures["planner_bench"]["skipped"], "planner_bench is missing")
+
+    def test_what_does_not_build_is_skipped_with_the_reason(self):
+        script = self.program("tree/bench/report", "")
+        script.write_text((ROOT / "bench/report").read_text())
+        self.program("tree/deploy/bazel", "echo ERROR: no such header >&2; exit 1")
+        code, figures, said = self.report(script)
+        self.assertEqual(code, 0, said)
+        reason = figures["planner_bench"]["skipped"]
+        self.assertEqual(reason, "//bench:planner_bench does not build: no such header")
+
+
+if __name__ == "__main__":
+    xml_main.main()
