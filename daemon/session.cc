@@ -7,8 +7,9 @@
 namespace ravenstore::daemon {
 
 namespace {
-// A client asks for the words right after the failure; older ones may be forgotten.
-constexpr size_t kFailuresRemembered = 64;
+// A client asks for the words right after the failure, of a batch for the first one's; older ones
+// may be forgotten.
+constexpr size_t kFailuresRemembered = 4096;
 }  // namespace
 
 ArrivalWords::ArrivalWords() {
@@ -73,13 +74,14 @@ bool Session::LogWasDropped() {
 }
 
 void Session::RememberFailure(core::SlotId slot, std::string message) {
-  if (failures_.size() >= kFailuresRemembered) failures_.clear();
-  failures_[slot] = std::move(message);
+  if (failures_.size() >= kFailuresRemembered) failures_.pop_front();
+  failures_.emplace_back(slot, std::move(message));
 }
 
 std::string Session::Failure(core::SlotId slot) const {
-  const auto found = failures_.find(slot);
-  return found == failures_.end() ? std::string() : found->second;
+  const auto last = std::find_if(failures_.rbegin(), failures_.rend(),
+                                 [slot](const auto& failure) { return failure.first == slot; });
+  return last == failures_.rend() ? std::string() : last->second;
 }
 
 }  // namespace ravenstore::daemon

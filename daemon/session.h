@@ -112,7 +112,7 @@ class Session {
   std::array<bool, proto::kLogLanes> log_dead_{};
   uint64_t log_dropped_ = 0;
   std::vector<Row> rows_;
-  std::map<core::SlotId, std::string> failures_;
+  std::deque<std::pair<core::SlotId, std::string>> failures_;  // the oldest first
 };
 
 }  // namespace ravenstore::daemon
