@@ -163,6 +163,10 @@ TEST(ControlTest, OutOfDescriptorsItSaysSoOnceAndAcceptsLater) {
 }
 
 TEST(ControlTest, AClientThatCannotBeWelcomedIsToldAndNotAttached) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the undefined-behaviour sanitizer beside it looks at memory through a pipe, for "
+                  "which a daemon without descriptors has none";
+#endif
   DaemonProcess daemon;
   Session admin = Open(daemon);
   Raw raw(daemon);
