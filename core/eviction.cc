@@ -176,7 +176,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
     for (size_t i = 0; i < std::min(rows.size(), kRowsPerHeap); ++i) consider(RowAt(heap, rows, i));
   }
   for (const uint32_t row : cleaning_) consider(row);
-  const size_t count = std::min(seeds.size(), limits.seeds);
+  const size_t count = std::min(seeds.size(), kSeeds);
   std::partial_sort(seeds.begin(), seeds.begin() + static_cast<ptrdiff_t>(count), seeds.end());
   std::vector<uint32_t> rows;
   for (size_t i = 0; i < count; ++i) rows.push_back(seeds[i].second);

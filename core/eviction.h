@@ -97,7 +97,6 @@ class EvictionIndex {
     // want it next.
     Bytes useful{};
     // What a search may look at.
-    size_t seeds = kSeeds;
     size_t blocks = kRunBlocks;
   };
   // The rows to evict so that `need` contiguous bytes come free, in address order; empty when no

@@ -19,7 +19,7 @@ uint64_t FitKey(uint32_t size, uint32_t offset) {
 
 ExtentMap::ExtentMap(Bytes range) : range_(static_cast<uint32_t>(range.count() / kUnit)) {
   RAVEN_CHECK(range.count() % kUnit == 0);
-  RAVEN_CHECK(range.count() / kUnit <= UINT32_MAX);
+  RAVEN_CHECK(range <= kRangeMax);
   if (range_ > 0) Insert(NewNode({0, range_, kNone, kNone, 0, Kind::kAbsent}));
 }
 

@@ -26,7 +26,7 @@ class ExtentMap {
   enum class Kind : uint8_t { kAbsent, kFree, kUsed, kRetired };
 
   // Addresses [0, range), none of them backed. REQUIRES: range is a multiple of kExtentAlignment
-  // and less than 2 TiB.
+  // and at most kRangeMax.
   explicit ExtentMap(Bytes range);
 
   // Memory came to [offset, offset + size). REQUIRES: the range is absent.

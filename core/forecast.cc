@@ -76,13 +76,24 @@ void Forecast::Step() {
   BeginIteration();
 }
 
+Forecast::Record& Forecast::RecordOf(const LogicalUse& use) {
+  const auto [record, made] = records_.try_emplace(KeyOf(use));
+  if (!made) return record->second;
+  recorded_.push_back(record->first);
+  // Else a client that never repeats itself for a while would not be learned from any more.
+  if (recorded_.size() > kMostRecords) {
+    records_.erase(recorded_.front());
+    recorded_.pop_front();
+  }
+  return record->second;
+}
+
 std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   // A get or a free without a put before it says nothing.
   if (use->use == LogicalUse::kNoUse || use->put_at == 0) return std::nullopt;
   const uint32_t put_at = std::exchange(use->put_at, 0);
   const auto distance = static_cast<uint32_t>(position_) - put_at;
-  if (records_.size() >= kMostRecords && !records_.contains(KeyOf(*use))) return std::nullopt;
-  Record& record = records_[KeyOf(*use)];
+  Record& record = RecordOf(*use);
   if (!record.seen) {
     record = {distance, 1, true, freed};
     return std::nullopt;

@@ -13,11 +13,13 @@
 // Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
 // et al., ASPLOS 2023) for learning by logical identity instead of address.
 //
-// Owns: at most kMostRecords records of some 40 bytes, made when there is something to learn.
+// Owns: at most kMostRecords records of some 50 bytes, made when there is something to learn; the
+//   oldest makes way for one more.
 // Threads: one at a time. Cost: O(1) amortised.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <unordered_map>
 
@@ -108,11 +110,13 @@ class Forecast {
   }
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
+  Record& RecordOf(const LogicalUse& use);
   void Access(Tick own_time);
   void InferStep();
   void BeginIteration();
 
   std::unordered_map<uint64_t, Record> records_;     // by KeyOf
+  std::deque<uint64_t> recorded_;                    // their keys, oldest first
   std::unordered_map<uint64_t, uint32_t> ordinals_;  // by size, in this iteration
   int64_t position_ = 0;
   uint8_t iteration_ = 0;

@@ -40,6 +40,10 @@ enum class Policy : uint8_t {
 
 // What giving a slab back and adding it elsewhere takes.
 inline constexpr Duration kSlabMove = std::chrono::microseconds(500);
+// Addresses of a client's arena on a device of so much memory. Four times as many: slabs that were
+// given back from between two of a client's leave gaps, and a large tensor needs its addresses in
+// one piece all the same.
+Bytes ArenaFor(Bytes capacity);
 // A slab should be no smaller than this: moving it would take longer than copying as much.
 Bytes SlabFor(const LinkModel& link);
 
@@ -50,7 +54,7 @@ struct PlannerOptions {
   Bytes granularity = MiB(2);
   std::vector<Bytes> device_capacity;  // physical bytes the store may take on each device
   std::vector<Bytes> arena;            // address range of each client's arena on each device
-  Bytes host_capacity;                 // size of the host pool's address range
+  Bytes host_capacity;                 // size of the host pool's address range, at most kRangeMax
   Bytes host_step = MiB(64);           // the pool grows by this
   Bytes host_ahead = MiB(256);         // and ahead of need by this
   LinkModel link;

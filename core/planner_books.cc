@@ -315,6 +315,7 @@ void Planner::State::Enqueue(Request request) {
   Count(request.client, &PlannerStats::waiting, 1);
   BeginWait(request.client);
   requests_.emplace(request.id, request);
+  if (request.is_fetch()) fetches_.emplace(request.tensor, request.id);
   Touch(arena);
 }
 
@@ -341,15 +342,13 @@ void Planner::State::Dequeue(const Request& given) {
   EndWait(request.client);
   Count(request.client, &PlannerStats::waited, now_ - request.since);
   requests_.erase(request.id);
+  if (request.is_fetch()) fetches_.erase(request.tensor);
+  ++answered_;
   Touch(arena);
 }
 
 const Request& Planner::State::FetchOf(const Tensor& tensor) const {
-  const auto found = std::find_if(requests_.begin(), requests_.end(), [&](const auto& entry) {
-    return entry.second.tensor == tensor.id;
-  });
-  RAVEN_CHECK(found != requests_.end());
-  return found->second;
+  return requests_.at(fetches_.at(tensor.id));
 }
 
 void Planner::State::Fail(const Request& given, ErrorCode code, const std::string& message) {
@@ -512,7 +511,8 @@ void Planner::State::CheckInvariants() const {
       arena->map.CheckInvariants();
       RAVEN_CHECK(arena->copying_out <= arena->leaving);
       RAVEN_CHECK(arena->leaving_slabs <= arena->leaving);
-      RAVEN_CHECK(!arena->touched);
+      RAVEN_CHECK(std::count(touched_.begin(), touched_.end(), arena.get()) ==
+                  (arena->touched ? 1 : 0));
       going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();
       RAVEN_CHECK(arena->map.held() <= arena->charged);
       RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);

@@ -17,6 +17,7 @@ constexpr int kFailuresPerPass = 256;
 void Planner::State::Apply(const Event& event, Tick now, Plan* plan) {
   now_ = std::max(now_, now);
   plan_ = plan;
+  answered_ = 0;
   std::visit([this](const auto& one) { On(one); }, event);
   ServeTouched();
   plan_ = nullptr;
@@ -268,6 +269,8 @@ void Planner::State::On(const PutSeen& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->residency == Residency::kAway)
     return;
+  // Nobody can put what is prefetched and has not arrived: its client makes that up.
+  if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   Arena* arena = ArenaOf(*tensor);
   arena->index.Erase(*tensor);
   // A put while it was leaving: a get has rescued it, and the copy's answer will say so.

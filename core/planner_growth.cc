@@ -31,6 +31,10 @@ constexpr int kRangesTried = 64;
 constexpr int kBlocksTried = 64;
 }  // namespace
 
+Bytes ArenaFor(Bytes capacity) {
+  return std::min(capacity, Bytes(kRangeMax.count() / 4)) * 4;
+}
+
 Bytes SlabFor(const LinkModel& link) {
   const double copied = link.up_bytes_per_second * Seconds(kSlabMove);
   return Bytes(static_cast<uint64_t>(copied)).RoundUp(MiB(2));
@@ -112,8 +116,9 @@ Bytes Planner::State::SlabSize(const Arena& arena) const {
 }
 
 Bytes Planner::State::LargestSlab(const Arena& arena) const {
-  const Bytes budget =
-      std::min(clients_.at(arena.client)->budgets.device, devices_[ToInt(arena.device)].limit);
+  const Client& client = *clients_.at(arena.client);
+  const Bytes budget = std::min({client.budgets.device, tenants_.at(client.tenant).budgets.device,
+                                 devices_[ToInt(arena.device)].limit});
   return std::max(options_.granularity,
                   Bytes(budget.count() / kLeastSlabs).RoundUp(options_.granularity));
 }

@@ -18,6 +18,8 @@ constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
 constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
 // The largest create is forgotten over so many.
 constexpr uint64_t kReadyFor = 256;
+// Requests of any client that are answered in one go.
+constexpr size_t kAnswersPerPass = 1024;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
 constexpr uint64_t kUsefulExcess = 8;
 // An arena is empty while all but so little of what ever comes free is one hole.
@@ -49,12 +51,14 @@ uint64_t Planner::State::ChangesFor(const Arena& arena) const {
 
 void Planner::State::ServeTouched() {
   // Serving one may touch others; each is served as often as it is touched.
-  while (!touched_.empty()) {
+  while (!touched_.empty() && answered_ < kAnswersPerPass) {
     Arena* arena = touched_.front();
     touched_.pop_front();
     arena->touched = false;
     Serve(*arena);
   }
+  // The rest in the next pass: nobody else waits for them all.
+  if (!touched_.empty()) WakeAt(now_);
   served_.reset();
 }
 
@@ -63,6 +67,7 @@ void Planner::State::Serve(Arena& arena) {
   EndVacating(arena);
   Shrink(arena);
   while (!arena.waiting.empty()) {
+    if (answered_ >= kAnswersPerPass) return Touch(&arena);
     const Request& request = requests_.at(arena.First());
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
       WakeAt(now_ + RetryAfter());
@@ -98,7 +103,8 @@ bool Planner::State::HelpIsNear(const Arena& arena) const {
 
 void Planner::State::FailImpatient(Arena& arena) {
   if (arena.impatient == 0) return;
-  for (auto next = arena.waiting.begin(); next != arena.waiting.end();) {
+  for (auto next = arena.waiting.begin();
+       next != arena.waiting.end() && answered_ < kAnswersPerPass;) {
     const Request& request = requests_.at(*next++);
     if (request.fail_fast) Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
   }

@@ -173,8 +173,8 @@ class Planner::State {
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(Arena& arena, const Request& request);
   void EvictAhead(Arena& arena, const Request& request);
-  // Begins to evict what makes `need` contiguous bytes.
   Bytes GrowthOf(const Arena& arena, Bytes need) const;
+  // Begins to evict what makes `need` contiguous bytes.
   bool FindVictims(Arena& arena, Bytes need);
   bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
   // All of the rows, or none: half a run is harm without use.
@@ -455,10 +455,12 @@ class Planner::State {
   std::map<TenantId, Tenant> tenants_;
   std::vector<Device> devices_;
   std::unordered_map<uint64_t, Request> requests_;
+  std::unordered_map<TensorId, uint64_t> fetches_;  // those of them for a tensor that exists
+  size_t answered_ = 0;                             // requests, during Apply
   std::set<std::pair<Tick, uint64_t>> deadlines_;
   uint64_t last_request_ = 0;
-  std::vector<Arena*> claimants_;             // those of them with a claim
   std::set<Arena*, InOrder> waiting_arenas_;  // with requests
+  std::vector<Arena*> claimants_;             // those of them with a claim
   std::set<Arena*, InOrder> active_arenas_;   // with something that time may move
   std::deque<Arena*> touched_;
   PlannerStats stats_;

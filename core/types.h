@@ -56,6 +56,9 @@ constexpr Bytes GiB(uint64_t n) {
 
 // Every extent, on a device or in the host pool, starts and ends at a multiple of this.
 inline constexpr Bytes kExtentAlignment{512};
+// The most that an arena or the host pool may span: places in it are kept in 32 bits.
+inline constexpr Bytes kRangeMax = GiB(2047);
+static_assert(kRangeMax.count() / kExtentAlignment.count() <= UINT32_MAX);
 
 using Duration = std::chrono::nanoseconds;
 

@@ -6,6 +6,7 @@
 
 #include "core/size_text.h"
 #include "sim/generators.h"
+#include "sim/simulator.h"
 
 namespace ravenstore::sim {
 
@@ -39,6 +40,12 @@ Result<Trace> Open(const TraceChoice& choice, const Hardware& hardware) {
 Result<Trace> Load(const TraceChoice& choice) {
   RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(choice.hardware));
   RAVEN_ASSIGN_OR_RETURN(Trace trace, Open(choice, hardware));
+  if (const Bytes footprint = trace.Footprint(); footprint > kFootprintMax) {
+    return core::Error{ErrorCode::kInvalidArgument, "what lives at once in \"" + choice.name +
+                                                        "\" is " + core::SizeText(footprint) +
+                                                        ", and a replay takes at most " +
+                                                        core::SizeText(kFootprintMax)};
+  }
   if (choice.disturb == "times") {
     trace = WithTimesPerturbed(std::move(trace), 0.25, choice.seed);
   } else if (choice.disturb == "reorder") {

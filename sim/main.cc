@@ -57,8 +57,9 @@ int Complain(const core::Error& error) {
 }
 
 int Percent(core::Bytes budget, const Trace& trace) {
-  const double share = static_cast<double>(budget.count()) /
-                       static_cast<double>(std::max<uint64_t>(1, trace.Footprint().count()));
+  const core::Bytes footprint = trace.Footprint();
+  if (footprint == core::Bytes{0}) return 100;
+  const double share = static_cast<double>(budget.count()) / static_cast<double>(footprint.count());
   return static_cast<int>(std::lround(share * 100));
 }
 

@@ -288,14 +288,14 @@ void Oracle::Pump() {
 }
 
 bool Oracle::Perform(Client& client, const Op& op) {
-  Tensor& tensor = tensors_[op.tensor < tensors_.size() ? op.tensor : 0];
   switch (op.kind) {
     case OpKind::kCreate:
     case OpKind::kGet:
       client.waiting = true;
       client.since = now_;
       return false;
-    case OpKind::kPut:
+    case OpKind::kPut: {
+      Tensor& tensor = tensors_[op.tensor];
       if (op.modified) {
         tensor.clean = false;
         ++tensor.writes;
@@ -304,8 +304,9 @@ bool Oracle::Perform(Client& client, const Op& op) {
       tensor.clean |= tensor.gets.empty();
       Set(op.tensor, State::kIdle);
       return true;
+    }
     case OpKind::kFree:
-      if (tensor.state != State::kAway) free_ += SizeOf(op.tensor);
+      if (tensors_[op.tensor].state != State::kAway) free_ += SizeOf(op.tensor);
       Set(op.tensor, State::kFreed);
       return true;
     case OpKind::kCompute: outcome_.compute += op.time; return true;
@@ -319,16 +320,16 @@ void Oracle::Advance(uint32_t index) {
   while (client.next < client.program.size()) {
     const Op& op = *client.program[client.next];
     if (!Perform(client, op)) {
-      if (Serve(client)) return;
-      break;
+      Serve(client);
+      return;
     }
     ++client.next;
     if (op.kind == OpKind::kCompute && op.time > Duration{0}) {
       Schedule(now_ + op.time, EventKind::kClient, index);
-      break;
+      return;
     }
   }
-  client.done = client.next >= client.program.size();
+  client.done = true;
 }
 
 void Oracle::EndOfCopy(Lane& lane, bool up) {

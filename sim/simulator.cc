@@ -87,7 +87,7 @@ class Simulator {
     options.preclean = setup.preclean;
     options.granularity = kGranularity;
     options.device_capacity = {budget};
-    options.arena = {budget * 4};  // as the daemon
+    options.arena = {core::ArenaFor(budget)};
     options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
     options.host_step = options.host_capacity;  // all of it is pinned before the first call
     options.link = {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
@@ -302,7 +302,17 @@ void Simulator::Resume(uint32_t index, Duration more) {
 
 bool Simulator::Perform(uint32_t index, const Op& op) {
   Client& client = clients_[index];
-  Row& row = rows_[op.tensor < rows_.size() ? op.tensor : 0];
+  if (op.kind == OpKind::kCompute) {
+    outcome_.compute += op.time;
+    KeepSpan(Span::Kind::kCompute, index, now_, now_ + op.time);
+    return true;
+  }
+  if (op.kind == OpKind::kStep) {
+    ++client.iteration;
+    Tell(core::StepMarked{IdOf(index)});
+    return true;
+  }
+  Row& row = rows_[op.tensor];
   switch (op.kind) {
     case OpKind::kCreate:
       if (client.free_slots.empty()) {
@@ -342,13 +352,7 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
       Tell(core::Freed{row.id});
       return true;
     case OpKind::kCompute:
-      outcome_.compute += op.time;
-      KeepSpan(Span::Kind::kCompute, index, now_, now_ + op.time);
-      return true;
-    case OpKind::kStep:
-      ++client.iteration;
-      Tell(core::StepMarked{IdOf(index)});
-      return true;
+    case OpKind::kStep: break;
   }
   return true;
 }
@@ -406,11 +410,10 @@ void Simulator::OutKnown(const Lane::Job& job, Row& row) {
 
 void Simulator::CopyKnown(const Lane::Job& job) {
   Row& row = rows_[job.row];
-  const bool same = row.id == job.tensor;
   switch (job.kind) {
     case Lane::Kind::kOut: return OutKnown(job, row);
     case Lane::Kind::kClean: {
-      const bool whole = same && row.state == State::kIdle && row.uses == job.use;
+      const bool whole = row.state == State::kIdle && row.uses == job.use;
       return Tell(core::Cleaned{job.tensor, whole, job.writes});
     }
     case Lane::Kind::kIn:

@@ -55,6 +55,10 @@ struct Outcome {
   std::vector<Span> spans;
 };
 
+// What the planner's host pool takes, twice and with room for gaps.
+inline constexpr core::Bytes kFootprintMax = core::GiB(1023);
+
+// REQUIRES: trace.Footprint() <= kFootprintMax.
 Outcome Simulate(const Trace& trace, const Setup& setup);
 
 }  // namespace ravenstore::sim

@@ -129,6 +129,21 @@ TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
   }
 }
 
+TEST(ForecastTest, WhatNeverComesAgainLeavesRoomToLearn) {
+  Training training;
+  Forecast& forecast = training.forecast();
+  Duration now{0};
+  for (uint32_t i = 1; i <= 1u << 18; ++i) {
+    LogicalUse use;
+    forecast.Created(NameId{i}, MiB(1), &use, Tick(++now));
+    forecast.Put(&use);
+    forecast.Got(&use, Tick(++now));
+    forecast.Freed(&use);
+  }
+  training.Step(50);
+  EXPECT_EQ(training.Step(50), 50);
+}
+
 TEST(ForecastTest, WhoDoesNotRepeatItselfIsLeftAlone) {
   Forecast forecast;
   std::mt19937 random(11);

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/extents.h"
 #include "core/planner.h"
 #include "tests/core/script.h"
 
@@ -13,13 +14,23 @@ using State = Script::State;
 using std::chrono::milliseconds;
 
 // Whatever the daemon is configured to: of one slab a tensor in use would keep all.
-TEST(PlannerGrowthTest, ABudgetOfLessThanASlabIsHeldInSlabsOfAnEighth) {
-  Script s({.capacity = KiB(64), .slab = KiB(1024)});
+void ExpectSlabsOfAnEighth(Script& s) {
   for (int i = 0; i < 5; ++i) s.Make("T" + std::to_string(i), KiB(8));
   s.Create("U", KiB(8)).Make("V", KiB(8)).Make("W", KiB(8));
   s.Create("L", KiB(48)).AllCopiesDone().Pass(milliseconds(50)).AllCopiesDone();
   EXPECT_EQ(s.StateOf("L"), State::kInUse);
   EXPECT_EQ(s.StateOf("U"), State::kInUse);
+}
+
+TEST(PlannerGrowthTest, ABudgetOfLessThanASlabIsHeldInSlabsOfAnEighth) {
+  Script s({.capacity = KiB(64), .slab = KiB(1024)});
+  ExpectSlabsOfAnEighth(s);
+}
+
+TEST(PlannerGrowthTest, SoIsATenantsBudget) {
+  Script s({.capacity = KiB(512), .slab = KiB(1024)});
+  s.world().SetTenant(Script::kTenant, {.device = KiB(64), .host = KiB(1024)});
+  ExpectSlabsOfAnEighth(s);
 }
 
 TEST(PlannerGrowthTest, WhatIsMadeFreeForAnOlderRequestIsNoHelpForANewerOne) {
@@ -70,6 +81,14 @@ TEST(PlannerGrowthTest, TheCyclesLargestTensorHasItsRoomAheadOfNeed) {
   EXPECT_GE(s.Held(), KiB(64));
   s.SlabsCome(false).Create("L", KiB(24));
   EXPECT_EQ(s.StateOf("L"), State::kInUse);
+}
+
+TEST(PlannerGrowthTest, AnArenaHasRoomForGapsAndNoMoreAddressesThanAMapHolds) {
+  EXPECT_EQ(ArenaFor(GiB(80)), GiB(320));
+  for (const Bytes capacity : {GiB(600), GiB(2047), GiB(100000)}) {
+    EXPECT_EQ(ArenaFor(capacity), kRangeMax);
+    const ExtentMap map(ArenaFor(capacity));
+  }
 }
 
 TEST(PlannerGrowthTest, AFasterLinkWantsLargerSlabs) {

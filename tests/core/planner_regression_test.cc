@@ -602,6 +602,60 @@ TEST(PlannerRegressionTest, APutWithoutItsGetIsAUseOfWhatWasPrefetched) {
   EXPECT_EQ(bare.planner().stats().prefetches_unused, 0u);
 }
 
+// A row is its client's memory: it may say anything at any time.
+TEST(PlannerRegressionTest, APutOfWhatIsBeingPrefetchedChangesNothing) {
+  Bare bare(KiB(8), {.prefetch = true});
+  const TensorId tensor = bare.Create(0, KiB(8));
+  bare.Put(tensor, 1, Order(1));
+  bare.Request(1, KiB(4));
+  bare.Take<CopyOut>();
+  bare.Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, 1});
+  const TensorId other = bare.Take<Grant>().tensor;
+  bare.Tell(GetSeen{other});
+  bare.Tell(Freed{other});
+  bare.Take<CopyIn>();
+  ASSERT_EQ(bare.ResidencyOf(tensor), Residency::kArriving);
+  bare.Put(tensor, 2);
+  bare.Tell(CopiedIn{tensor, true});
+  EXPECT_EQ(bare.ResidencyOf(tensor), Residency::kOnDevice);
+}
+
+// However many wait for one free: others' events come between them.
+TEST(PlannerRegressionTest, ManyThatWaitForOneThingAreAnsweredBitByBit) {
+  constexpr uint32_t kWaiting = 3000;
+  constexpr size_t kAtOnce = 1024;
+  for (const bool refused : {false, true}) {
+    Bare bare(KiB(4096), {.slab = KiB(4096)});
+    TensorId large{};
+    if (!refused) large = bare.Create(0, KiB(4096));
+    for (uint32_t slot = 1; slot <= kWaiting; ++slot) {
+      bare.Tell(CreateRequested{kClient, SlotId{slot}, KiB(1), kDevice, kNoName, Tick(seconds(60)),
+                                refused});
+    }
+    size_t answered = 0;
+    const auto answers = [&] {
+      size_t count = 0;
+      for (; bare.Has<Grant>(); ++count) bare.Take<Grant>();
+      for (; bare.Has<Refuse>(); ++count) bare.Take<Refuse>();
+      EXPECT_LE(count, kAtOnce);
+      answered += count;
+    };
+    if (refused) {
+      const AddSlab slab = bare.Take<AddSlab>();
+      bare.Tell(SlabFailed{slab.client, slab.device, slab.offset});
+    } else {
+      bare.Tell(Freed{large});
+    }
+    answers();
+    for (int pass = 0; pass < 10 && answered < kWaiting; ++pass) {
+      EXPECT_LE(bare.planner().NextWake(), Tick(seconds(1)));
+      bare.Pass(Duration{0});
+      answers();
+    }
+    EXPECT_EQ(answered, kWaiting) << (refused ? "refused" : "granted");
+  }
+}
+
 TEST(PlannerRegressionTest, ARescueFromASlabThatIsBeingEmptiedDoesNotForgetTheWaiter) {
   Script s({.capacity = KiB(8), .slab = KiB(8)});
   s.Make("A", KiB(4)).Make("B", KiB(4));

@@ -235,9 +235,10 @@ TEST(PlannerScaleTest, AMillionTensorsAreCheapAndAnEventCostsAboutTheSame) {
               use_many * 1e9, kTensors);
   std::printf("fetch and evict: %.0f ns per event among %u, %.0f ns among %u\n", cycle_few * 1e9,
               Crowd::kEach, cycle_many * 1e9, kTensors);
-  // O(log n) doubles from a thousand to a million; the rest is what memory costs beyond the caches.
-  EXPECT_LE(use_many, use_few * 10);
-  EXPECT_LE(cycle_many, cycle_few * 10);
+  // O(log n) doubles from a thousand to a million; the rest is what memory costs beyond the caches,
+  // of which a neighbour may take some. A walk over everything would cost 800 times as much.
+  EXPECT_LE(use_many, use_few * 40);
+  EXPECT_LE(cycle_many, cycle_few * 40);
 }
 
 TEST(PlannerScaleTest, ClientsThatWaitDoNotSlowTheOthersDown) {

@@ -22,6 +22,24 @@ TEST(InputsTest, LoadsGeneratorsAndFiles) {
   EXPECT_EQ(Load({.name = path + ".not"}).error().code, core::ErrorCode::kNotFound);
 }
 
+TEST(InputsTest, WhatNoPoolCouldHoldIsRefused) {
+  Trace trace;
+  trace.name = "vast";
+  for (uint32_t tensor = 0; tensor < 3; ++tensor) {
+    trace.tensors.push_back({0, core::GiB(500), ""});
+    trace.ops.push_back({.kind = OpKind::kCreate, .tensor = tensor});
+  }
+  const std::string path = testing::TempDir() + "/vast.trace";
+  {
+    std::ofstream file(path, std::ios::binary);
+    Write(trace, file);
+  }
+  const auto loaded = Load({.name = path});
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_NE(loaded.error().message.find("at most 1023.0 GiB"), std::string::npos)
+      << loaded.error().message;
+}
+
 TEST(InputsTest, UnknownNamesAreRefused) {
   EXPECT_FALSE(Load({.name = "moe", .hardware = "abacus"}).ok());
   EXPECT_FALSE(Load({.name = "moe", .hints = "maybe"}).ok());

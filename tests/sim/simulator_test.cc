@@ -6,6 +6,8 @@
 #include <string>
 
 #include "sim/generators.h"
+#include "sim/lower_bound.h"
+#include "sim/oracle.h"
 #include "sim/score.h"
 
 namespace ravenstore::sim {
@@ -63,6 +65,29 @@ TEST(SimulatorTest, WhatFitsNeverStalls) {
     EXPECT_EQ(outcome.time, outcome.compute) << policy;
     EXPECT_EQ(outcome.up, core::Bytes{0}) << policy;
   }
+}
+
+TEST(SimulatorTest, ABudgetBeyondAnyDeviceIsABudget) {
+  const Trace trace = Generate("gpt2-small", kHardware[0], 1);
+  const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], core::GiB(1u << 20)));
+  EXPECT_EQ(outcome.failure, "");
+  EXPECT_EQ(outcome.stall, core::Duration{0});
+}
+
+TEST(SimulatorTest, ATraceThatAsksForNothingIsReplayed) {
+  Trace trace;
+  trace.name = "idle";
+  trace.ops = {{.kind = OpKind::kCompute, .time = std::chrono::milliseconds(3)},
+               {.kind = OpKind::kStep},
+               {.kind = OpKind::kCompute, .time = std::chrono::milliseconds(4)}};
+  for (const std::string& policy : PolicyNames()) {
+    const Outcome outcome = Simulate(trace, *SetupFor(policy, kHardware[0], core::MiB(8)));
+    EXPECT_EQ(outcome.failure, "");
+    EXPECT_EQ(outcome.time, std::chrono::milliseconds(7));
+    EXPECT_EQ(outcome.stall, core::Duration{0});
+  }
+  EXPECT_EQ(SimulateOracle(trace, kHardware[0], core::MiB(8)).time, std::chrono::milliseconds(7));
+  EXPECT_EQ(LeastStall(trace, kHardware[0], core::MiB(8)).stall, core::Duration{0});
 }
 
 TEST(SimulatorTest, SameInputSameOutcome) {
