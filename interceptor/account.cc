@@ -16,6 +16,7 @@
 #include "interceptor/pool.h"
 #include "interceptor/served.h"
 #include "interceptor/tenant.h"
+#include "proto/packet.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -31,6 +32,8 @@ constinit std::atomic<int> page_descriptor{-1};
 // A job that closes every descriptor may have another file under its number.
 constinit ino_t page_inode = 0;
 constinit bool fork_handlers = false;  // guarded by start_mutex
+constinit bool settings_read = false;  // guarded by start_mutex
+constinit Settings settings{};
 
 constexpr int kDevicesMax = 64;
 constinit std::atomic<int8_t> rows[kDevicesMax]{};  // row + 1
@@ -41,6 +44,24 @@ __attribute__((tls_model("initial-exec"))) thread_local int depth = 0;
 __attribute__((tls_model("initial-exec"))) thread_local uint32_t hooks_seen = 0;
 __attribute__((tls_model("initial-exec"))) thread_local CUcontext last_context = nullptr;
 __attribute__((tls_model("initial-exec"))) thread_local int last_row = -1;
+
+void Copy(const char* variable, const char* otherwise, char* to, size_t room) {
+  const char* value = getenv(variable);
+  if (value == nullptr || *value == 0) value = otherwise;
+  if (strlen(value) < room) strcpy(to, value);
+}
+
+// REQUIRES start_mutex.
+void ReadSettings() {
+  if (settings_read) return;
+  settings_read = true;
+  Copy(proto::kSocketPathVariable, proto::kDefaultSocketPath, settings.socket,
+       sizeof(settings.socket));
+  Copy("RAVENSTORE_INTERCEPT_LOG", "", settings.log, sizeof(settings.log));
+  char mode[8] = {};
+  Copy("RAVENSTORE_MODE", "", mode, sizeof(mode));
+  settings.store = strcmp(mode, "store") == 0;
+}
 
 void MakePage() {
   const int file = memfd_create("ravenstore-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -185,6 +206,7 @@ bool Start() {
   bool started = phase.load() == Phase::kStarted;
   if (!started) {
     const Within within;
+    ReadSettings();
     started = FindDevices();
     if (started) {
       if (!fork_handlers) pthread_atfork(nullptr, nullptr, InChild);
@@ -383,9 +405,13 @@ void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed) {
   Hold(row, bytes - before - freed);
 }
 
+const Settings& Asked() {
+  return settings;
+}
+
 void Log(const char* format, ...) {
-  const char* where = getenv("RAVENSTORE_INTERCEPT_LOG");
-  if (where == nullptr || *where == 0) return;
+  const char* where = settings.log;
+  if (*where == 0) return;
   char text[512];
   const int head = snprintf(text, sizeof(text), "ravenstore[%d]: ", getpid());
   va_list arguments;

@@ -67,6 +67,15 @@ void Recharge(const Entry& entry);
 // Sets the absolute figure of a kind, and in the same step gives `freed` reserved bytes back.
 void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed = 0);
 
+// What the environment asks for, as it was when Start first began: a thread of ours must not read
+// it while the program changes it.
+struct Settings {
+  char socket[256];  // empty: too long
+  char log[4096];    // empty: nowhere
+  bool store;        // serve from the store
+};
+const Settings& Asked();
+
 // Says something, once asked by $RAVENSTORE_INTERCEPT_LOG ("stderr" or a file).
 void Log(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

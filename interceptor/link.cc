@@ -98,16 +98,11 @@ bool FindField(const char* begin, const char* end, uint32_t wanted, uint64_t* nu
   return false;
 }
 
-const char* SocketPath() {
-  const char* path = getenv(proto::kSocketPathVariable);
-  return path != nullptr && *path != 0 ? path : proto::kDefaultSocketPath;
-}
-
 int Connect() {
-  const char* path = SocketPath();
+  const char* path = Asked().socket;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (strlen(path) >= sizeof(address.sun_path)) return -1;
+  if (*path == 0 || strlen(path) >= sizeof(address.sun_path)) return -1;
   strcpy(address.sun_path, path);
   const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return -1;
@@ -191,8 +186,7 @@ void WriteHello(Writer* packet) {
   hello.Number(1, proto::kProtocolVersion);
   const char* name = program_invocation_short_name;
   hello.Text(2, name, strnlen(name, 200));
-  const char* mode = getenv("RAVENSTORE_MODE");
-  const bool store = mode != nullptr && strcmp(mode, "store") == 0;
+  const bool store = Asked().store;
   hello.Text(3, store ? "store" : "account", store ? 5 : 7);
   hello.Text(4, proto::kVersion, strlen(proto::kVersion));
   packet->Number(kRequestField, 1);
@@ -299,7 +293,7 @@ void Begin() {
   pthread_mutex_lock(&mutex);
   if (socket_descriptor.load() < 0 && !Attach() && !said_absent) {
     said_absent = true;
-    Log("no daemon at %s: the job runs without one", SocketPath());
+    Log("no daemon at %s: the job runs without one", Asked().socket);
   }
   pthread_mutex_unlock(&mutex);
   StartThread();
@@ -342,8 +336,9 @@ bool Yield(int row, uint64_t bytes) {
 
 void ForgetInChild() {
   mutex = PTHREAD_MUTEX_INITIALIZER;
-  // Close-on-exec does not help a child that goes on.
-  if (const int old = socket_descriptor.exchange(-1); old >= 0) close(old);
+  // Close-on-exec does not help a child that goes on. The number may be the program's since.
+  const int old = socket_descriptor.exchange(-1);
+  if (old >= 0 && InodeOf(old) == socket_inode) close(old);
   thread_runs.store(false);
   said_absent = false;
 }

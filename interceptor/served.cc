@@ -74,11 +74,6 @@ bool Load() {
   return false;
 }
 
-bool Asked() {
-  const char* mode = getenv("RAVENSTORE_MODE");
-  return mode != nullptr && strcmp(mode, "store") == 0;
-}
-
 }  // namespace
 
 bool Wants(uint64_t bytes) {
@@ -87,7 +82,7 @@ bool Wants(uint64_t bytes) {
   if (known != Phase::kUnknown) return known == Phase::kReady;
   pthread_mutex_lock(&mutex);
   if (phase.load() == Phase::kUnknown) {
-    const bool ready = Asked() && link::Attached() && Load();
+    const bool ready = Asked().store && link::Attached() && Load();
     phase.store(ready ? Phase::kReady : Phase::kOff, std::memory_order_release);
   }
   pthread_mutex_unlock(&mutex);
