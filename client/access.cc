@@ -290,16 +290,14 @@ Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle han
   const uint64_t ticket = row.ticket.load(std::memory_order_relaxed);
   const uint64_t arrival = row.arrival.load(std::memory_order_relaxed);
   if (stream->MustOrder(ticket)) RAVEN_RETURN_IF_ERROR(stream->WaitForTicket(ticket, deadline));
+  if (arrival != 0) RAVEN_RETURN_IF_ERROR(stream->WaitForArrival(tensor.slot, arrival, deadline));
+  if (options.blocking) RAVEN_RETURN_IF_ERROR(stream->Block(ticket, arrival, deadline));
   if (arrival != 0) {
-    RAVEN_RETURN_IF_ERROR(stream->WaitForArrival(tensor.slot, arrival, deadline));
     // Arrivals are let through, without any bytes, when the session or the tensor is lost.
     RAVEN_RETURN_IF_ERROR(session.CheckUsable());
     if (proto::UnpackLease(row.word.load(std::memory_order_acquire)).state == LeaseState::kLost) {
       return LostBytes(tensor);
     }
-  }
-  if (options.blocking) {
-    RAVEN_RETURN_IF_ERROR(stream->Block(ticket, arrival, deadline));
   }
   const bool anew = TakeRecompute(row, tensor);
   if (session.poison() != nullptr) [[unlikely]] {

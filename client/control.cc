@@ -26,6 +26,8 @@ using core::Result;
 using core::Status;
 using core::Tick;
 
+// How often a packet that the process has no descriptors for is tried again.
+constexpr int kDescriptorPollMs = 20;
 constexpr auto kSlice = std::chrono::milliseconds(50);
 // Room in the socket of a daemon that is alive comes at once.
 constexpr auto kSendPatience = std::chrono::seconds(5);
@@ -215,9 +217,16 @@ bool ControlLink::ReadUntilStopped() {
 
 bool ControlLink::ReadAll() {
   while (true) {
-    Result<std::optional<ipc::Packet>> packet = ipc::Receive(socket_.get(), /*wait=*/false);
+    Result<std::optional<ipc::Packet>> packet = ipc::ReceiveOrLeave(socket_.get());
     if (!packet.ok()) {
       if (packet.error().code == ErrorCode::kTimedOut) return true;
+      if (packet.error().code == ErrorCode::kLimit) {
+        // It waits there until the program closes something.
+        callbacks_.on_missed(packet.error());
+        pollfd stop{stop_event_.get(), POLLIN, 0};
+        poll(&stop, 1, kDescriptorPollMs);
+        return true;
+      }
       // A packet over a bound was consumed; what can be read after it still counts.
       if (packet.error().code != ErrorCode::kCorrupt) return false;
       callbacks_.on_missed(packet.error());

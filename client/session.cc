@@ -226,6 +226,9 @@ void Session::Disconnect() {
         DeadlineAfter(ipc::Now(), std::min<core::Duration>(timeout_, kDetachPatience));
     // A daemon that does not answer learns the same from the hang-up.
     static_cast<void>(control_->Call({.request = 0, .body = wire::Detach{}}, deadline, phase_));
+  } else if (quiet) {
+    // It may be there still: it was this process that could not go on.
+    control_->Withdraw();
   }
   control_->Stop();
   phase_.store(Phase::kClosed, std::memory_order_release);

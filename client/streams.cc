@@ -117,10 +117,12 @@ Status ClientStream::WaitForArrival(uint32_t slot, uint64_t arrival, Deadline& d
   if (synchronous_) return AwaitArrival(arrival, deadline);
   std::atomic<uint64_t>& word = segment_->arrivals[wait.index];
   if (word.load(std::memory_order_acquire) >= wait.value) return core::Ok();
+  const uint64_t losses = segment_->header.losses.load(std::memory_order_acquire);
+  const uint64_t id = segment_->slots[slot].id.load(std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
   if (expected_.size() >= kSettleAt) Settle();
   RAVEN_RETURN_IF_ERROR(stream_->Wait(&word, wait.value));
-  expected_.push_back({slot, arrival});
+  expected_.push_back({slot, id, arrival, losses});
   return core::Ok();
 }
 
@@ -152,11 +154,20 @@ void ClientStream::Settle() {
     const proto::WordValue wait = proto::UnpackWordValue(expected.arrival);
     const uint64_t now = segment_->arrivals[wait.index].load(std::memory_order_acquire);
     if (now < wait.value) return false;
-    // The daemon marks the tensor lost before it lets an arrival through that brought no bytes.
-    const uint64_t word = segment_->slots[expected.slot].word.load(std::memory_order_acquire);
-    if (proto::UnpackLease(word).state == proto::LeaseState::kLost) saw_loss_ = true;
+    saw_loss_ = saw_loss_ || WasLost(expected);
     return true;
   });
+}
+
+bool ClientStream::WasLost(const Expected& expected) const {
+  // The daemon marks the tensor and counts the loss before it lets such an arrival through.
+  if (segment_->header.losses.load(std::memory_order_acquire) == expected.losses) return false;
+  const proto::LeaseSlot& row = segment_->slots[expected.slot];
+  const auto state = proto::UnpackLease(row.word.load(std::memory_order_acquire)).state;
+  if (row.id.load(std::memory_order_relaxed) != expected.id) return true;  // freed since: who knows
+  return state != proto::LeaseState::kInUse && state != proto::LeaseState::kIdle &&
+         state != proto::LeaseState::kLeaving && state != proto::LeaseState::kAway &&
+         state != proto::LeaseState::kFetching;
 }
 
 bool ClientStream::SawLoss() {

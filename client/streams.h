@@ -72,13 +72,17 @@ class ClientStream {
  private:
   struct Expected {
     uint32_t slot;
+    uint64_t id;  // of the tensor in it
     uint64_t arrival;
+    uint64_t losses;  // of the session until then
   };
 
   core::Status AwaitTicket(uint64_t ticket, Deadline& deadline) const;
   core::Status AwaitArrival(uint64_t arrival, Deadline& deadline) const;
   // REQUIRES mutex_. Notes losses and forgets what has arrived.
   void Settle();
+  // Whether an arrival that is through may have brought no bytes.
+  bool WasLost(const Expected& expected) const;
 
   const bool synchronous_;
   const bool ordered_;  // calls that come one after the other are done in that order

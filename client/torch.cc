@@ -314,6 +314,7 @@ void SavedBytes::Adopt() {
   const auto* begin = static_cast<const std::byte*>(storage_.data_ptr().get()) + region_.begin;
   const int device = device_.is_cuda() ? device_.index() : offload_->options_.host_device;
   try {
+    offload_->store_->check(stream.handle);
     tensor_ = offload_->store_->adopt(begin, bytes(), stream.handle, {.device = device});
     last_ = stream;
     offload_->store_->put(tensor_, stream.handle, NextRead());
@@ -339,6 +340,7 @@ at::Tensor SavedBytes::Unpack(const Layout& layout) {
       return MakeTensor(storage_, device_, whole);
     }
     try {
+      offload_->store_->check(lease->stream.handle);
       address = offload_->store_->get(tensor_, lease->stream.handle, {.access = Access::kReadOnly});
     } catch (const Error& error) {
       Rethrow(error, "while the backward pass asked for a saved tensor");

@@ -92,7 +92,9 @@ class Offload;
 //   between streams synchronises them as it must without the scope.
 // Errors: the constructor throws Error (UNSUPPORTED inside a Python process, where libtorch has
 //   another engine and torch.autograd.graph.saved_tensors_hooks; WRONG_STATE while another scope is
-//   alive). Saving and the backward pass throw Error when the store fails, with its words.
+//   alive). Saving and the backward pass throw Error when the store fails, with its words; Lost
+//   also once earlier work on the stream read bytes that never came. Of the last step's work only
+//   Store::check after a synchronize tells: call it before a checkpoint is written.
 class OffloadScope {
  public:
   OffloadScope(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,

@@ -211,8 +211,10 @@ core::Status CheckConfig(const Config& config) {
   if (config.chunk < core::MiB(1) || config.chunk.RoundUp(core::kExtentAlignment) != config.chunk) {
     return fail("\"transfer.chunk\" must be at least 1 MiB and a multiple of 512 bytes");
   }
-  if (config.pool_size >= core::GiB(2048))
-    return fail("\"host_pool.size\" must be less than 2 TiB");
+  if (config.pool_size > core::kRangeMax) {
+    return fail("\"host_pool.size\" must be at most " + core::SizeText(core::kRangeMax) + ", not " +
+                core::SizeText(config.pool_size));
+  }
   if (config.socket_path.empty() || config.socket_path.size() > 107) {
     return fail("\"socket.path\" must have 1 to 107 bytes: \"" + config.socket_path + "\"");
   }

@@ -463,10 +463,13 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
   }
   if (HandleVisibleMemory(connection, request, limits)) return;
   // By value: the loop merges after the message is gone.
-  auto merge = [device = limits.device_budget(),
-                host = limits.host_budget()](core::Budgets budgets) {
-    if (device != 0) budgets.device = core::Bytes(device);
-    if (host != 0) budgets.host = core::Bytes(host);
+  auto merge = [device = limits.device_budget(), host = limits.host_budget()](
+                   core::Budgets budgets, const core::Budgets& unset) {
+    const auto set = [](uint64_t limit, core::Bytes* budget, core::Bytes before) {
+      if (limit != 0) *budget = limit == proto::kLimitNotSet ? before : core::Bytes(limit);
+    };
+    set(device, &budgets.device, unset.device);
+    set(host, &budgets.host, unset.host);
     return budgets;
   };
   const uint64_t visible = limits.client() == 0 ? legacy_.VisibleOfTenant(limits.uid()).count() : 0;
@@ -481,7 +484,7 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
   if (limits.client() == 0) {
     const core::TenantId tenant = TenantOf(limits.uid());
     core::Budgets& budgets = tenants_.at(limits.uid());
-    budgets = merge(budgets);
+    budgets = merge(budgets, options_.tenant_budgets);
     PostToLoop(connection, kNotice,
                [loop = loop_, tenant, budgets] { loop->SetTenant(tenant, budgets); });
     return Send(connection, answer(request, budgets));
@@ -498,7 +501,8 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
                                                  " is attached");
           return PostAnswer(key, std::move(failure));
         }
-        const core::Budgets budgets = merge(loop_->planner().View(client).budgets);
+        const core::Budgets budgets =
+            merge(loop_->planner().View(client).budgets, session->attachment().budgets);
         loop_->SetClientBudgets(client, budgets);
         PostAnswer(key, answer(request, budgets));
       });

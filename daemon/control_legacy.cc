@@ -7,6 +7,7 @@
 #include "daemon/control.h"
 #include "ipc/clock.h"
 #include "proto/layout.h"
+#include "proto/packet.h"
 
 namespace ravenstore::daemon {
 
@@ -99,13 +100,15 @@ void Control::BeginYield(uint64_t asker, uint64_t request, size_t device, Bytes 
 
 bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,
                                   const proto::SetLimits& limits) {
-  const Bytes visible(limits.visible_memory());
+  const bool set = limits.visible_memory() != 0;
+  std::optional<Bytes> visible;
+  if (limits.visible_memory() != proto::kLimitNotSet) visible = Bytes(limits.visible_memory());
   if (limits.client() == 0) {
-    if (visible != Bytes{0}) legacy_.SetTenant(limits.uid(), visible);
+    if (set) legacy_.SetTenant(limits.uid(), visible);
     return false;
   }
   if (!legacy_.HasClient(limits.client())) return false;
-  if (visible != Bytes{0}) legacy_.SetClient(limits.client(), visible);
+  if (set) legacy_.SetClient(limits.client(), visible);
   proto::DaemonPacket answer;
   answer.set_request(request);
   answer.mutable_limits_set()->set_visible_memory(legacy_.VisibleOfClient(limits.client()).count());

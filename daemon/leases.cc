@@ -87,8 +87,14 @@ uint64_t Lease::DenyInPlace(ErrorCode code, uint32_t device, core::Bytes offset)
 }
 
 void Lease::MarkLost() {
-  const LeaseState now = state();
-  if (now != LeaseState::kFreeing && now != LeaseState::kFree) Answer(LeaseState::kLost, 0);
+  uint64_t now = word();
+  uint64_t lost = 0;
+  do {
+    const proto::Lease lease = proto::UnpackLease(now);
+    if (lease.state == LeaseState::kFreeing || lease.state == LeaseState::kFree) return;
+    lost = proto::Pack(proto::Next(lease, LeaseState::kLost, 0));
+  } while (!slot_->word.compare_exchange_weak(now, lost, std::memory_order_seq_cst));
+  WakeWaiters();
 }
 
 void Lease::Release() {

@@ -125,14 +125,18 @@ Bytes LegacyLedger::VisibleOfClient(uint32_t client) const {
   return job->own_visible ? *job->own_visible : VisibleOfTenant(job->about.uid);
 }
 
-void LegacyLedger::SetTenant(uid_t uid, Bytes visible) {
-  tenants_[uid] = visible;
+void LegacyLedger::SetTenant(uid_t uid, std::optional<Bytes> visible) {
+  if (visible) {
+    tenants_[uid] = *visible;
+  } else {
+    tenants_.erase(uid);
+  }
   for (const auto& [key, job] : jobs_) {
     if (job.about.uid == uid) WriteBudgets(job);
   }
 }
 
-void LegacyLedger::SetClient(uint32_t client, Bytes visible) {
+void LegacyLedger::SetClient(uint32_t client, std::optional<Bytes> visible) {
   for (auto& [key, job] : jobs_) {
     if (job.about.client != client) continue;
     job.own_visible = visible;

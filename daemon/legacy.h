@@ -70,9 +70,9 @@ class LegacyLedger {
   core::Bytes VisibleOfTenant(uid_t uid) const;
   core::Bytes VisibleOfClient(uint32_t client) const;
   // In force when this returns, for the tenant's present and future jobs, or for one job: that job
-  // sees a device of this size and may go so far, also past its tenant's.
-  void SetTenant(uid_t uid, core::Bytes visible);
-  void SetClient(uint32_t client, core::Bytes visible);
+  // sees a device of this size and may go so far, also past its tenant's. Null: as if never set.
+  void SetTenant(uid_t uid, std::optional<core::Bytes> visible);
+  void SetClient(uint32_t client, std::optional<core::Bytes> visible);
 
   // The rows of the job's page. Empty when it is unknown or cannot be read.
   std::vector<LegacyRow> Read(uint64_t key) const;

@@ -285,7 +285,8 @@ bool Loop::PollSession(Session& session) {
   bool busy = PollLog(session);
   if (session.faulty) return busy;
   proto::Request request;
-  for (size_t i = 0; i < kRequestsPerPass; ++i) {
+  size_t accesses = 0;
+  for (size_t i = 0; i < kRequestsPerPass && accesses < kAccessesPerPass; ++i) {
     const ipc::Take take = session.NextRequest(&request);
     if (take == ipc::Take::kEmpty) break;
     busy = true;
@@ -294,7 +295,7 @@ bool Loop::PollSession(Session& session) {
       break;
     }
     // What its client logged before it asked, which may be later than the look at the log above.
-    PollLog(session);
+    accesses += ReadAccesses(session);
     HandleRequest(session, request);
     Execute();
     if (session.faulty) break;
@@ -322,7 +323,7 @@ bool Loop::PollTickets() {
         // While a get on another device waits for just this there is no put to be found quiet
         // later.
         const bool idle = lease.state() != proto::LeaseState::kFetching;
-        if (idle) session->RowOf(slot).quiet_word = waiting.idle_word;
+        if (idle) session->RowOf(slot).SetQuiet(waiting.idle_word);
         Feed(core::Quiet{waiting.tensor});
       });
     }

@@ -108,6 +108,9 @@ class Loop {
   bool Quiescent() const;
 
  private:
+  // Log entries of one client that are read in one go, and about so many in one pass.
+  static constexpr size_t kAccessesPerPass = 1024;
+
   enum class Leave { kNo, kYes, kHeld };
   enum class MoveKind { kOut, kClean, kIn };
   // A copy under way.
@@ -145,6 +148,8 @@ class Loop {
   bool PollHot();
   bool PollSession(Session& session);
   bool PollLog(Session& session);
+  // How many entries it read.
+  size_t ReadAccesses(Session& session);
   void Rescan(Session& session);
   bool PollTickets();
   bool PollLanes();

@@ -142,7 +142,8 @@ void Loop::Do(const core::GrowHost& action) {
 void Loop::Do(const core::Grant& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
-  session->RowOf(action.slot) = {action.tensor, 0};
+  session->RowOf(action.slot) = {};
+  session->RowOf(action.slot).tensor = action.tensor;
   Lease lease = session->LeaseOf(action.slot);
   // Anything else and the client broke the protocol: its tensor stays in our books until it goes.
   if (lease.state() != proto::LeaseState::kRequested) return;
@@ -177,7 +178,7 @@ void Loop::Do(const core::Promise& action) {
     if (!move->promised && !TakeArrival(*session, action, move)) return;
     arrival = move->arrival;
   }
-  session->RowOf(slot).quiet_word = 0;
+  session->RowOf(slot).ForgetPut();
   lease.Promise(ToInt(action.device), action.offset, arrival, action.recompute);
   if (Recorder* recorder = RecorderOf(*session)) recorder->Answered(session->id(), now_);
   if (move == nullptr || std::exchange(move->promised, true)) return;
@@ -241,8 +242,9 @@ void Loop::Do(const core::Drop& action) {
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
   Session::Row& row = session->RowOf(slot);
-  const bool taken = row.quiet_word != 0 && session->LeaseOf(slot).Drop(row.quiet_word);
-  row.quiet_word = 0;
+  const uint64_t idle_word = row.quiet_word();
+  const bool taken = idle_word != 0 && session->LeaseOf(slot).Drop(idle_word);
+  if (idle_word != 0) row.ForgetPut();
   Feed(core::Dropped{action.tensor, taken});
 }
 
@@ -283,12 +285,12 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
     move.held = begun = proto::UnpackLease(move.word).state == proto::LeaseState::kFetching;
   } else {
     PutRecord put;
-    begun = row.quiet_word != 0 && lease.ReadPut(&put) && put.word == row.quiet_word;
+    begun = row.quiet_word() != 0 && lease.ReadPut(&put) && put.word == row.quiet_word();
     move.word = put.word;
     move.writes = put.writes;
     if (begun && leave == Leave::kYes) {
-      begun = lease.BeginLeave(row.quiet_word, &move.word);
-      row.quiet_word = 0;
+      begun = lease.BeginLeave(row.quiet_word(), &move.word);
+      row.ForgetPut();
     }
   }
   if (!begun) {
@@ -329,7 +331,7 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
   } else {
     uint64_t idle_word = 0;
     const bool stays = !session->gone && (move.held || lease.AbortLeave(move.word, &idle_word));
-    if (stays && !move.held) session->RowOf(move.slot).quiet_word = idle_word;
+    if (stays && !move.held) session->RowOf(move.slot).SetQuiet(idle_word);
     Feed(core::CopiedOut{
         move.tensor, stays ? core::CopiedOut::Outcome::kFailed : core::CopiedOut::Outcome::kRescued,
         0});
@@ -378,10 +380,12 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
     if (ok) {
       uint64_t idle_word = 0;
       if (!move.promised && lease.Publish(ToInt(move.device), move.device_offset, &idle_word)) {
-        session->RowOf(move.slot).quiet_word = idle_word;
+        session->RowOf(move.slot).SetQuiet(idle_word);
       }
     } else if (move.promised) {
+      // In this order: who begins to wait beside it sees the one or the other.
       lease.MarkLost();
+      session->segment()->header.losses.fetch_add(1, std::memory_order_release);
     }
   }
   Feed(core::CopiedIn{move.tensor, ok});

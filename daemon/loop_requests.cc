@@ -17,7 +17,6 @@ using core::ToInt;
 namespace {
 
 // Bounds of the work on one client in one pass, so that nobody waits long for his turn.
-constexpr size_t kAccessesPerPass = 1024;
 constexpr uint32_t kRescanPerPass = 1024;
 // Puts and frees of one client that wait for its streams: each of its tensors may have one of both.
 constexpr size_t kTicketsMax = 2 * proto::kSlotCapacity;
@@ -46,10 +45,16 @@ Duration CostOf(uint16_t recompute) {
 }  // namespace
 
 bool Loop::PollLog(Session& session) {
+  const bool busy = ReadAccesses(session) > 0;
+  Rescan(session);
+  Execute();
+  return busy;
+}
+
+size_t Loop::ReadAccesses(Session& session) {
   proto::Access access;
-  bool busy = false;
-  for (size_t i = 0; i < kAccessesPerPass && session.NextAccess(&access); ++i) {
-    busy = true;
+  size_t read = 0;
+  for (; read < kAccessesPerPass && session.NextAccess(&access); ++read) {
     const SlotId slot{access.slot};
     if (!session.RowOf(slot).has_tensor()) continue;
     if (RecorderOf(session) != nullptr) RecordAccess(session, access);
@@ -57,14 +62,12 @@ bool Loop::PollLog(Session& session) {
       Feed(core::GetSeen{session.RowOf(slot).tensor});
       // The put that ended this use may have been read from the row already, at an earlier entry,
       // and its own entry may have been dropped: it is told again.
-      session.RowOf(slot).quiet_word = 0;
+      session.RowOf(slot).ForgetPut();
     }
     HandlePut(session, slot);
   }
-  if (session.LogWasDropped()) session.rescan = 0;
-  if (session.rescan < session.rows()) Rescan(session);
   Execute();
-  return busy;
+  return read;
 }
 
 // The row may have gone on since: then the trace has this put with the words of a later one.
@@ -80,11 +83,16 @@ void Loop::RecordAccess(Session& session, const proto::Access& access) {
                  now_);
 }
 
-// Entries were dropped: puts may be unknown, so the rows themselves are read, some in each pass.
+// Where entries were dropped puts may be unknown, so the rows themselves are read, some in each
+// pass and all once after the last drop: not from the first row each time, or else the last rows'
+// turn might never come.
 void Loop::Rescan(Session& session) {
-  const uint32_t end = std::min(session.rows(), session.rescan + kRescanPerPass);
-  for (; session.rescan < end; ++session.rescan) {
-    const SlotId slot{session.rescan};
+  if (session.LogWasDropped()) session.rescan_left = session.rows();
+  const uint32_t rows = std::min(session.rescan_left, kRescanPerPass);
+  session.rescan_left -= rows;
+  for (uint32_t i = 0; i < rows; ++i) {
+    if (session.rescan >= session.rows()) session.rescan = 0;
+    const SlotId slot{session.rescan++};
     if (session.RowOf(slot).has_tensor()) HandlePut(session, slot);
   }
 }
@@ -93,7 +101,7 @@ void Loop::HandlePut(Session& session, SlotId slot) {
   Session::Row& row = session.RowOf(slot);
   PutRecord put;
   // A later get has taken it again: that use's put will be logged too.
-  if (!session.LeaseOf(slot).ReadPut(&put) || put.word == row.quiet_word) return;
+  if (!session.LeaseOf(slot).ReadPut(&put) || row.Knows(put.word)) return;
   Feed(core::PutSeen{row.tensor, put.writes, NextUseOf(put.hint), CostOf(put.recompute)});
   AwaitQuiet(session, slot, row.tensor, put.word);
 }
@@ -103,10 +111,11 @@ void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t i
   const proto::LeaseSlot& cells = session.segment()->slots[ToInt(slot)];
   const auto ticket = proto::UnpackWordValue(cells.ticket.load(std::memory_order_acquire));
   if (Reached(*session.segment(), ticket)) {
-    session.RowOf(slot).quiet_word = idle_word;
+    session.RowOf(slot).SetQuiet(idle_word);
     Feed(core::Quiet{tensor});
     return;
   }
+  session.RowOf(slot).SetAwaited(idle_word);
   AwaitTicket(session, ticket, tensor, idle_word);
 }
 

@@ -7,6 +7,8 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <memory>
+#include <string>
 
 #include "core/size_text.h"
 #include "daemon/config.h"
@@ -35,6 +37,34 @@ void SizeFlag(CLI::App& app, const std::string& name, Bytes* target, const std::
       help);
 }
 
+// The command line; what it says goes to `config`, and the file it names to `config_path`.
+std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path) {
+  auto app = std::make_unique<CLI::App>("Owns a node's idle memory and serves tensors from it.",
+                                        "ravenstored");
+  app->set_version_flag("--version", ravenstore::proto::kVersion);
+  app->add_option("--config", *config_path,
+                  "TOML file; every key is explained in deploy/ravenstored.toml");
+  app->add_option("--socket", config->socket_path, "socket.path");
+  app->add_option("--backend", config->backend, "devices.backend: auto, cuda or host")
+      ->check(CLI::IsMember({"auto", "cuda", "host"}));
+  app->add_option("--log-level", config->log_level, "log.level")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+  SizeFlag(*app, "--device-budget", &config->device_budget, "limits.device_budget");
+  SizeFlag(*app, "--host-budget", &config->host_budget, "limits.host_budget");
+  SizeFlag(*app, "--visible-memory", &config->visible_memory, "limits.visible_memory");
+  SizeFlag(*app, "--pool-size", &config->pool_size, "host_pool.size");
+  SizeFlag(*app, "--slab", &config->slab, "devices.slab");
+  SizeFlag(*app, "--device-total", &config->host_device_total, "host_backend.total");
+  app->add_option("--devices", config->host_devices, "host_backend.devices")
+      ->check(CLI::Range(1, 16));
+  app->add_option("--link-bytes-per-second", config->host_bytes_per_second,
+                  "host_backend.bytes_per_second; 0 for no limit")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--clients-max", config->clients_max, "limits.clients_max")
+      ->check(CLI::Range(1, 100000));
+  return app;
+}
+
 int Fail(int status, const ravenstore::core::Error& error) {
   spdlog::error("{}", ravenstore::core::Describe(error));
   return status;
@@ -56,32 +86,7 @@ int main(int argc, char** argv) {
 
   std::string config_path;
   Config flags;  // parsed twice: the flags must override the file that one of them names
-  auto parse = [&](Config* config) {
-    auto app = std::make_unique<CLI::App>("Owns a node's idle memory and serves tensors from it.",
-                                          "ravenstored");
-    app->set_version_flag("--version", ravenstore::proto::kVersion);
-    app->add_option("--config", config_path,
-                    "TOML file; every key is explained in deploy/ravenstored.toml");
-    app->add_option("--socket", config->socket_path, "socket.path");
-    app->add_option("--backend", config->backend, "devices.backend: auto, cuda or host")
-        ->check(CLI::IsMember({"auto", "cuda", "host"}));
-    app->add_option("--log-level", config->log_level, "log.level")
-        ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
-    SizeFlag(*app, "--device-budget", &config->device_budget, "limits.device_budget");
-    SizeFlag(*app, "--host-budget", &config->host_budget, "limits.host_budget");
-    SizeFlag(*app, "--visible-memory", &config->visible_memory, "limits.visible_memory");
-    SizeFlag(*app, "--pool-size", &config->pool_size, "host_pool.size");
-    SizeFlag(*app, "--slab", &config->slab, "devices.slab");
-    SizeFlag(*app, "--device-total", &config->host_device_total, "host_backend.total");
-    app->add_option("--devices", config->host_devices, "host_backend.devices")
-        ->check(CLI::Range(1, 16));
-    app->add_option("--link-bytes-per-second", config->host_bytes_per_second,
-                    "host_backend.bytes_per_second");
-    app->add_option("--clients-max", config->clients_max, "limits.clients_max")
-        ->check(CLI::Range(1, 100000));
-    return app;
-  };
-  auto first = parse(&flags);
+  auto first = CommandLine(&flags, &config_path);
   try {
     first->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -94,7 +99,7 @@ int main(int argc, char** argv) {
       return Fail(kExitConfig, status.error());
     }
   }
-  parse(&config)->parse(argc, argv);
+  CommandLine(&config, &config_path)->parse(argc, argv);
   spdlog::set_level(spdlog::level::from_str(config.log_level));
 
   auto server = ravenstore::daemon::Server::Create(config);

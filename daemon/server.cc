@@ -173,13 +173,11 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
                                                     core::SizeText(total) + ")"};
     }
     planner.device_capacity.push_back((total - reserve).RoundDown(planner.granularity));
-    // Four times as many addresses as there is memory: slabs that were given back from between two
-    // of a client's leave gaps, and a large tensor needs its addresses in one piece all the same.
-    planner.arena.push_back(std::min(planner.device_capacity.back() * 4, arena_most));
+    planner.arena.push_back(std::min(core::ArenaFor(planner.device_capacity.back()), arena_most));
   }
   const Bytes pool =
       config_.pool_size == Bytes{0} ? Bytes(MachineMemory().count() / 4) : config_.pool_size;
-  planner.host_capacity = pool.RoundDown(config_.pool_step);
+  planner.host_capacity = std::min(pool, core::kRangeMax).RoundDown(config_.pool_step);
   if (planner.host_capacity == Bytes{0}) {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};

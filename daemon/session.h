@@ -45,12 +45,25 @@ class Session {
   // A row of the lease table as the daemon knows it.
   struct Row {
     core::TensorId tensor = core::kNoTensor;
+
     // The Idle word whose ticket is reached: only from this word may the daemon move the tensor. 0:
     // none.
-    uint64_t quiet_word = 0;
+    uint64_t quiet_word() const { return put_ & kAwaited ? 0 : put_; }
+    // Whether the planner was told of the put that left the word.
+    bool Knows(uint64_t idle_word) const { return (put_ & ~kAwaited) == idle_word; }
+    void SetQuiet(uint64_t idle_word) { put_ = idle_word; }
+    // Its ticket is in the queue.
+    void SetAwaited(uint64_t idle_word) { put_ = idle_word | kAwaited; }
+    void ForgetPut() { put_ = 0; }
 
     // While its create waits a row has none, whatever its client names.
     bool has_tensor() const { return tensor != core::kNoTensor && tensor != kPending; }
+
+   private:
+    // A holder, which an Idle word has none of.
+    static constexpr uint64_t kAwaited = proto::Pack(proto::Lease{proto::LeaseState{0}, 1, 0});
+
+    uint64_t put_ = 0;  // the Idle word of the last put that the planner was told of
   };
   // The row's tensor while its create waits.
   static constexpr core::TensorId kPending{~uint64_t{0}};
@@ -95,12 +108,13 @@ class Session {
     bool made = true;  // false: the client has one that could not be made after all
   };
   std::map<std::pair<uint32_t, uint64_t>, Parting> parting;
-  size_t copies = 0;    // under way
-  uint32_t rescan = 0;  // next row to look at; rows() when no rescan is under way
-  bool hot = false;     // polled in every pass
-  bool lately = false;  // in the loop's list of those that were hot lately
-  bool faulty = false;  // its request ring is corrupt: no longer read
-  bool gone = false;    // dead or detached; stays until its copies are done
+  size_t copies = 0;         // under way
+  uint32_t rescan = 0;       // next row to look at in one
+  uint32_t rescan_left = 0;  // rows; it goes round
+  bool hot = false;          // polled in every pass
+  bool lately = false;       // in the loop's list of those that were hot lately
+  bool faulty = false;       // its request ring is corrupt: no longer read
+  bool gone = false;         // dead or detached; stays until its copies are done
   core::Tick last_active{};
 
  private:

@@ -160,7 +160,11 @@ void TransferLane::FailAll() {
   demands_.Clear();
   background_.clear();
   std::vector<JobId> failed;
-  for (const auto& [id, job] : jobs_) failed.push_back(id);
+  for (auto& [id, job] : jobs_) {
+    failed.push_back(id);
+    // None is in a queue any more: one may be promoted as others are reported.
+    job.next = job.pieces.size();
+  }
   std::sort(failed.begin(), failed.end());
   for (JobId id : failed) Finish(id, false);
 }

@@ -302,7 +302,10 @@ Status Send(int socket, std::string_view bytes, std::span<const int> descriptors
   return core::Ok();
 }
 
-Result<std::optional<Packet>> Receive(int socket, bool wait) {
+namespace {
+
+// recvmsg with `flags`.
+Result<std::optional<Packet>> Take(int socket, int flags) {
   Packet packet;
   packet.bytes.resize(proto::kControlPacketMax);
   iovec body{packet.bytes.data(), packet.bytes.size()};
@@ -314,7 +317,7 @@ Result<std::optional<Packet>> Receive(int socket, bool wait) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
-    got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
+    got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | flags);
     // A peer that closed with packets unread resets the connection, once; what it sent before is
     // still there to be read.
   } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
@@ -325,6 +328,12 @@ Result<std::optional<Packet>> Receive(int socket, bool wait) {
                  "a control packet exceeds " + std::to_string(proto::kControlPacketMax) + " bytes"};
   }
   if (message.msg_flags & MSG_CTRUNC) {
+    // While those that came are still open.
+    const UniqueFd one_more(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+    if ((flags & MSG_PEEK) != 0 && !one_more) {
+      return Error{ErrorCode::kLimit,
+                   "this process has no descriptor left for what the daemon sent (RLIMIT_NOFILE)"};
+    }
     return Error{ErrorCode::kCorrupt,
                  "a control packet brings more than " +
                      std::to_string(proto::kControlDescriptorsMax) +
@@ -333,6 +342,20 @@ Result<std::optional<Packet>> Receive(int socket, bool wait) {
   if (got == 0) return std::optional<Packet>();
   packet.bytes.resize(static_cast<size_t>(got));
   return std::optional<Packet>(std::move(packet));
+}
+
+}  // namespace
+
+Result<std::optional<Packet>> Receive(int socket, bool wait) {
+  return Take(socket, wait ? 0 : MSG_DONTWAIT);
+}
+
+Result<std::optional<Packet>> ReceiveOrLeave(int socket) {
+  auto packet = Take(socket, MSG_DONTWAIT | MSG_PEEK);
+  const bool there = packet.ok() || packet.error().code == ErrorCode::kCorrupt;
+  // A peek brings descriptors of its own: those of the packet are closed with it.
+  if (there) static_cast<void>(recv(socket, nullptr, 0, MSG_DONTWAIT));
+  return packet;
 }
 
 Status WaitReadable(int socket, core::Tick deadline) {

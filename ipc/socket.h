@@ -62,6 +62,9 @@ core::Status Send(int socket, std::string_view bytes, std::span<const int> descr
 // proto/packet.h, or this process could not take its descriptors; it is consumed and what came of
 // its descriptors is closed), kSystem.
 core::Result<std::optional<Packet>> Receive(int socket, bool wait);
+// The same without waiting, for the only reader of the socket; but a packet whose descriptors this
+// process has no numbers for just now stays where it is. Errors: besides, kLimit (that is so).
+core::Result<std::optional<Packet>> ReceiveOrLeave(int socket);
 
 // Waits until Receive or Accept would have something to say. Errors: kTimedOut, kSystem.
 core::Status WaitReadable(int socket, core::Tick deadline);

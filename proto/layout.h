@@ -16,7 +16,7 @@
 
 namespace ravenstore::proto {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr uint64_t kSegmentMagic = 0x31544e53564e4152;  // "RANVSNT1"
 
 inline constexpr uint32_t kRequestRingEntries = 1024;
@@ -224,6 +224,10 @@ struct SegmentHeader {
   // Client: lanes 0 .. log_lanes-1 of the log have been used; raised before a lane's first entry,
   // so that the daemon touches no page of a lane that nobody writes.
   alignas(64) std::atomic<uint32_t> log_lanes;
+  // Daemon: copies to the device that brought no bytes although a stream may wait for them; raised
+  // between the row's move to Lost and the arrival, so that it tells of tensors whose row is
+  // another's since.
+  alignas(64) std::atomic<uint64_t> losses;
 };
 
 struct Segment {

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace ravenstore::proto {
 
 inline constexpr size_t kControlPacketMax = 64 * 1024;
 inline constexpr size_t kControlDescriptorsMax = 4;
 inline constexpr const char* kDefaultSocketPath = "/run/ravenstore/ravenstore.sock";
+// In SetLimits: take back what was set.
+inline constexpr uint64_t kLimitNotSet = ~uint64_t{0};
 // Overrides the socket path for clients and tools.
 inline constexpr const char* kSocketPathVariable = "RAVENSTORE_SOCKET";
 

@@ -13,6 +13,7 @@
 #include "client/ctl/render.h"
 #include "client/ctl/session.h"
 #include "core/size_text.h"
+#include "proto/packet.h"
 
 namespace ravenstore::client::ctl {
 namespace {
@@ -95,6 +96,7 @@ std::optional<uint32_t> UidOf(const std::string& user) {
 // A budget of zero would mean "leave it" on the wire, so it cannot be asked for.
 std::optional<uint64_t> BudgetOf(const std::string& text) {
   if (text.empty()) return 0;
+  if (text == "default") return proto::kLimitNotSet;
   const auto bytes = core::ParseBytes(text);
   if (!bytes || *bytes == core::Bytes(0)) return std::nullopt;
   return bytes->count();
@@ -187,7 +189,9 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
        {std::tie(device_budget, options.device_budget), std::tie(host_budget, options.host_budget),
         std::tie(visible_memory, options.visible_memory)}) {
     if (!budget) {
-      return Misused("'" + text + "' is no budget: give a size above zero such as 12GiB or 512MiB",
+      return Misused("'" + text +
+                         "' is no budget: give a size above zero such as 12GiB or 512MiB, "
+                         "or default",
                      streams);
     }
   }

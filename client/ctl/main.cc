@@ -81,7 +81,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
   ls->add_option("--limit", list.limit, "Show at most so many; 0 shows all")->capture_default_str();
   LimitsOptions limits;
-  CLI::App* limit = app.add_subcommand("limits", "Show or change a client's or a user's budgets");
+  CLI::App* limit = app.add_subcommand(
+      "limits", "Show or change a client's or a user's budgets; \"default\" takes a change back");
   auto* client = limit->add_option("--client", limits.client, "The client's number");
   client->check(CLI::Range(1u, ~0u));
   limit->add_option("--user", limits.user, "The user's name or number")->excludes(client);

@@ -77,13 +77,14 @@ std::string HeaderOf(const proto::Recorded& recorded, const std::string& name) {
 class Output {
  public:
   static Result<Output> Open(const std::string& name) {
-    // A pipe or a device is no name for a file to take.
+    // A pipe, a device or a link is no name for a file to take.
     struct stat status {};
-    const bool is_file = stat(name.c_str(), &status) != 0 || S_ISREG(status.st_mode);
-    Output output(name, is_file ? name + ".tmp" : name);
-    output.file_.reset(std::fopen(output.path_.c_str(), "we"));
+    const bool is_file = lstat(name.c_str(), &status) != 0 || S_ISREG(status.st_mode);
+    // Of its own: two may be asked for one file, and the user may have one of a name like that.
+    Output output(name, is_file ? name + "." + std::to_string(getpid()) + ".tmp" : name);
+    output.file_.reset(std::fopen(output.path_.c_str(), is_file ? "wxe" : "we"));
     if (output.file_ != nullptr) return output;
-    return Error{ErrorCode::kSystem, output.path_ + ": cannot be opened for writing"};
+    return Error{ErrorCode::kSystem, name + ": cannot be opened for writing"};
   }
   Output(Output&&) = default;
   ~Output() {

@@ -274,6 +274,21 @@ TEST_F(AccessTest, StreamThatWaitedForALostTensorIsTold) {
   EXPECT_EQ(CodeOf([&] { store_.put(tensor, stream); }), RAVENSTORE_LOST);
 }
 
+TEST_F(AccessTest, StreamThatWaitedForALostTensorIsToldAfterItsFree) {
+  TestStream stream;
+  TestStream other;
+  Tensor whole = Away(kBytes, 4);
+  store_.get(whole, other);
+  Tensor tensor = Away(kBytes, 4);
+  daemon_.HoldArrivals(true);
+  store_.get(tensor, stream);
+  daemon_.Lose(tensor.id());
+  daemon_.Arrive();
+  store_.free(std::move(tensor), nullptr);
+  EXPECT_EQ(CodeOf([&] { store_.check(stream); }), RAVENSTORE_LOST);
+  EXPECT_EQ(CodeOf([&] { store_.check(other); }), RAVENSTORE_OK) << "its tensor came whole";
+}
+
 TEST_F(AccessTest, UnresponsiveDaemonIsNamedAndItsLateAnswerIsKept) {
   Tensor tensor = Away(kBytes, 2);
   daemon_.HoldRequests(true);
@@ -481,8 +496,10 @@ TEST_F(TwoDevices, DeviceAndItsFlagGoTogether) {
   };
   EXPECT_EQ(get(), RAVENSTORE_INVALID_ARGUMENT);
   EXPECT_THAT(ravenstore_last_error(), HasSubstr("RAVENSTORE_ON_DEVICE"));
+  options.device = -1;  // as programs that know of no flag say it
+  EXPECT_EQ(get(), RAVENSTORE_OK) << ravenstore_last_error();
+  store_.put(tensor, nullptr);
   options.flags = RAVENSTORE_ON_DEVICE;
-  options.device = -1;
   EXPECT_EQ(get(), RAVENSTORE_INVALID_ARGUMENT);
   EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
 }

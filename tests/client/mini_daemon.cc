@@ -501,6 +501,7 @@ bool MiniDaemon::Prefetch(uint64_t id) {
 void MiniDaemon::Lose(uint64_t id) {
   std::lock_guard lock(mutex_);
   Client& client = *Owner(id);
+  (*client.segment)->header.losses.fetch_add(1);
   Answer((*client.segment)->slots[client.tensors.at(id).slot], LeaseState::kLost, 0);
 }
 

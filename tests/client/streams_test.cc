@@ -34,6 +34,15 @@ class StreamsTest : public testing::Test {
     EXPECT_TRUE(ticket.ok());
     return *ticket;
   }
+  // The tensor in row `slot` is lost, as the daemon tells it.
+  void Lose(uint32_t slot) {
+    segment_->header.losses.fetch_add(1);
+    segment_->slots[slot].word.store(proto::Pack(proto::Lease{proto::LeaseState::kLost, 0, 1}));
+  }
+  void Use(uint32_t slot, uint64_t id) {
+    segment_->slots[slot].id.store(id);
+    segment_->slots[slot].word.store(proto::Pack(proto::Lease{proto::LeaseState::kInUse, 1, 1}));
+  }
   // Holds `stream` until gate_ is opened.
   void Block(HostStream& stream) {
     stream.Run([this] {
@@ -215,11 +224,39 @@ TEST_F(StreamsTest, ArrivalOfALostTensorIsNoticed) {
   const uint64_t arrival = proto::Pack(proto::WordValue{3, 1});
   ASSERT_TRUE(Of(&stream).WaitForArrival(12, arrival, patient_).ok());
   EXPECT_FALSE(Of(&stream).SawLoss());
-  segment_->slots[12].word.store(proto::Pack(proto::Lease{proto::LeaseState::kLost, 0, 1}));
+  Lose(12);
   EXPECT_FALSE(Of(&stream).SawLoss()) << "its work has not run yet";
   segment_->arrivals[3].store(1);
   EXPECT_TRUE(Of(&stream).SawLoss());
   EXPECT_TRUE(Of(&stream).SawLoss()) << "for ever";
+}
+
+TEST_F(StreamsTest, LossIsNoticedAlsoWhenTheRowIsAnotherTensorsSince) {
+  HostStream stream;
+  segment_->slots[12].id.store(100);
+  ASSERT_TRUE(Of(&stream).WaitForArrival(12, proto::Pack(proto::WordValue{3, 1}), patient_).ok());
+  Lose(12);
+  segment_->arrivals[3].store(1);
+  Use(12, 101);
+  EXPECT_TRUE(Of(&stream).SawLoss());
+}
+
+TEST_F(StreamsTest, AnotherTensorsLossIsNoneOfAStreamsThatDidNotWaitForIt) {
+  HostStream stream;
+  Use(12, 100);
+  ASSERT_TRUE(Of(&stream).WaitForArrival(12, proto::Pack(proto::WordValue{3, 1}), patient_).ok());
+  segment_->arrivals[3].store(1);
+  Lose(13);
+  EXPECT_FALSE(Of(&stream).SawLoss());
+}
+
+TEST_F(StreamsTest, ATensorThatWasFreedAfterItCameIsNotLost) {
+  HostStream stream;
+  Use(12, 100);
+  ASSERT_TRUE(Of(&stream).WaitForArrival(12, proto::Pack(proto::WordValue{3, 1}), patient_).ok());
+  segment_->arrivals[3].store(1);
+  segment_->slots[12].word.store(proto::Pack(proto::Lease{proto::LeaseState::kFree, 0, 9}));
+  EXPECT_FALSE(Of(&stream).SawLoss());
 }
 
 TEST_F(StreamsTest, ArrivalsThatCameAreForgotten) {

@@ -303,6 +303,29 @@ TEST(ControlTest, ATenantsLimitHoldsForItsNextClient) {
   EXPECT_THROW(store.create(MiB(17)), OutOfMemory);
 }
 
+TEST(ControlTest, ALimitThatWasSetIsTakenBack) {
+  DaemonProcess daemon({"--device-budget", "40MiB", "--host-budget", "48MiB"});
+  Session admin = Open(daemon);
+  Store store = Connect(daemon, MiB(32));
+  const auto change = [&](uint32_t client, uint64_t device, uint64_t host) {
+    proto::SetLimits limits;
+    limits.set_uid(::geteuid());
+    limits.set_client(client);
+    limits.set_device_budget(device);
+    limits.set_host_budget(host);
+    return *admin.SetLimits(limits);
+  };
+  const uint32_t client = admin.Clients()->front().client();
+  for (const auto& [whose, before] : {std::pair(0u, MiB(40)), {client, MiB(32)}}) {
+    EXPECT_EQ(change(whose, MiB(16), MiB(24)).device_budget(), MiB(16));
+    const auto after = change(whose, proto::kLimitNotSet, 0);
+    EXPECT_EQ(after.device_budget(), before);
+    EXPECT_EQ(after.host_budget(), MiB(24)) << "left alone";
+    EXPECT_EQ(change(whose, 0, proto::kLimitNotSet).host_budget(), MiB(48));
+  }
+  EXPECT_EQ(store.stats().device_budget, MiB(32));
+}
+
 TEST(ControlTest, LimitsOfAClientThatIsNotThereAreRefused) {
   DaemonProcess daemon;
   Session admin = Open(daemon);

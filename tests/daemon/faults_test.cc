@@ -163,6 +163,131 @@ TEST(FaultsTest, ARowWhoseCreateWaitsHasNoTensor) {
   EXPECT_EQ(StatsOf(daemon).bad_requests(), 4u);
 }
 
+// The rows are read where log entries were dropped, the last ones too when that goes on and on.
+TEST(FaultsTest, ALogThatIsAlwaysFullHidesNoPut) {
+  constexpr uint32_t kTensors = 3000;
+  DaemonProcess daemon({"--slab", "2MiB", "--device-total", "32MiB"});
+  RawClient raw(daemon);
+  ipc::RequestProducer ring(&raw.shared().requests);
+  const auto state = [&](uint32_t slot) {
+    return proto::UnpackLease(raw.shared().slots[slot].word.load()).state;
+  };
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
+  request.deadline_ns = std::numeric_limits<int64_t>::max();
+  const auto create = [&](uint64_t bytes) {
+    request.bytes = bytes;
+    raw.shared().slots[request.slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
+    while (!ring.Push(request)) raw.doorbell->Ring();
+    raw.doorbell->Ring();
+  };
+  for (request.slot = 0; request.slot < kTensors; ++request.slot) create(KiB(4));
+  ASSERT_TRUE(Eventually([&] { return state(kTensors - 1) == proto::LeaseState::kInUse; }));
+  for (uint32_t slot = 0; slot < kTensors; ++slot)
+    raw.shared().slots[slot].word = proto::Pack({proto::LeaseState::kIdle, 0, 5});
+  raw.shared().header.log_lanes = 1;
+  create(MiB(32));  // every one of them must go
+  EXPECT_TRUE(Eventually([&] {
+    raw.shared().log[0].dropped.fetch_add(1);
+    return state(kTensors) == proto::LeaseState::kInUse;
+  }));
+}
+
+// A put counts once among what waits for its stream, however often its row is looked at.
+TEST(FaultsTest, PutsThatWaitForALateStreamAreNoReasonToExpel) {
+  constexpr uint32_t kTensors = 1000;
+  constexpr uint32_t kLooks = 3 * proto::kSlotCapacity / kTensors;
+  DaemonProcess daemon({"--slab", "2MiB"});
+  RawClient raw(daemon);
+  ipc::RequestProducer ring(&raw.shared().requests);
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
+  request.bytes = KiB(4);
+  request.deadline_ns = std::numeric_limits<int64_t>::max();
+  const auto push = [&] {
+    while (!ring.Push(request)) raw.doorbell->Ring();
+    raw.doorbell->Ring();
+  };
+  const auto done = [&] {
+    return raw.shared().requests.tail.load() == raw.shared().requests.head.load();
+  };
+  for (request.slot = 0; request.slot < kTensors; ++request.slot) {
+    raw.shared().slots[request.slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
+    push();
+  }
+  ASSERT_TRUE(Eventually(done));
+  for (uint32_t slot = 0; slot < kTensors; ++slot) {
+    proto::LeaseSlot& row = raw.shared().slots[slot];
+    row.ticket = proto::Pack(proto::WordValue{0, uint64_t{1} << 40});
+    row.word = proto::Pack({proto::LeaseState::kIdle, 0, 5});
+  }
+  raw.shared().header.log_lanes = 1;
+  request = {};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kStep);
+  for (uint32_t look = 0; look < kLooks; ++look) {
+    raw.shared().log[0].dropped.fetch_add(1);
+    push();
+    ASSERT_TRUE(Eventually(done));
+  }
+  auto packet = ipc::Receive(raw.socket.get(), false);
+  while (packet.ok() && packet->has_value()) packet = ipc::Receive(raw.socket.get(), false);
+  EXPECT_FALSE(packet.ok()) << "expelled";
+}
+
+// Whatever a row says while its tensor is on its way: the daemon goes on.
+TEST(FaultsTest, APutOfWhatIsBeingPrefetchedHarmsNobody) {
+  DaemonProcess daemon(
+      {"--slab", "2MiB", "--device-total", "4MiB", "--link-bytes-per-second", "2e7"});
+  RawClient raw(daemon);
+  ipc::RequestProducer ring(&raw.shared().requests);
+  const auto state = [&](uint32_t slot) {
+    return proto::UnpackLease(raw.shared().slots[slot].word.load()).state;
+  };
+  const auto set = [&](uint32_t slot, proto::LeaseState to) {
+    raw.shared().slots[slot].word =
+        proto::Pack(proto::Next(proto::UnpackLease(raw.shared().slots[slot].word), to, 0));
+  };
+  const auto send = [&](proto::RequestOp op, uint32_t slot) {
+    proto::Request request{};
+    request.op = static_cast<uint32_t>(op);
+    request.slot = slot;
+    request.id = raw.shared().slots[slot].id;
+    request.bytes = MiB(4);
+    request.deadline_ns = std::numeric_limits<int64_t>::max();
+    set(slot, op == proto::RequestOp::kCreate ? proto::LeaseState::kRequested
+                                              : proto::LeaseState::kFreeing);
+    ASSERT_TRUE(ring.Push(request));
+    raw.doorbell->Ring();
+  };
+  const auto eventually = [&](uint32_t slot, proto::LeaseState wanted) {
+    return Eventually([&] { return state(slot) == wanted; });
+  };
+  raw.shared().header.log_lanes = 1;
+  send(proto::RequestOp::kCreate, 0);
+  ASSERT_TRUE(eventually(0, proto::LeaseState::kInUse));
+  raw.shared().slots[0].hint = proto::Pack(proto::Hint{proto::HintKind::kOrder, 1});
+  set(0, proto::LeaseState::kIdle);
+  raw.shared().log[0].dropped.fetch_add(1);
+  send(proto::RequestOp::kCreate, 1);
+  ASSERT_TRUE(eventually(1, proto::LeaseState::kInUse));
+  ASSERT_EQ(state(0), proto::LeaseState::kAway);
+  // Who takes back and frees is brought what comes next.
+  raw.shared().log[0].entries[0] = proto::Pack(proto::Access{1, proto::AccessOp::kGet});
+  raw.shared().log[0].head = 1;
+  send(proto::RequestOp::kFree, 1);
+  ASSERT_TRUE(eventually(1, proto::LeaseState::kFree));
+  // The copy back, unasked, takes 200 ms.
+  ASSERT_TRUE(Eventually([&] { return StatsOf(daemon).prefetches() == 1; }));
+  set(0, proto::LeaseState::kIdle);
+  for (int i = 0; i < 1000; ++i) {
+    raw.shared().log[0].dropped.fetch_add(1);
+    raw.doorbell->Ring();
+    sched_yield();
+  }
+  send(proto::RequestOp::kFree, 0);
+  EXPECT_TRUE(eventually(0, proto::LeaseState::kFree)) << "once the copy is done";
+}
+
 // A stream that never gets there, and the same free over and over: what waits for it is bounded.
 TEST(FaultsTest, WhoLetsTooMuchWaitForItsStreamsIsExpelled) {
   DaemonProcess daemon({"--slab", "2MiB"});

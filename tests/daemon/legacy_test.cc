@@ -84,6 +84,10 @@ TEST(LegacyLedgerTest, BudgetsStandInThePageWhenTheCallReturns) {
   ledger.SetClient(101, MiB(20));
   EXPECT_EQ(row.visible, MiB(20).count());
   EXPECT_EQ(ledger.VisibleOfClient(101), MiB(20));
+  ledger.SetClient(101, std::nullopt);
+  EXPECT_EQ(row.visible, MiB(30).count()) << "its tenant's";
+  ledger.SetTenant(7, std::nullopt);
+  EXPECT_EQ(row.visible, MiB(50).count()) << "the configuration's";
 }
 
 TEST(LegacyLedgerTest, ATenantsJobsHaveItsBudgetTogetherAndOneMayGoPastIt) {

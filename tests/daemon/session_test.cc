@@ -67,13 +67,14 @@ TEST(ArrivalWordsTest, AWordThatCameBackServesAgainWithAHigherValue) {
 
 TEST_F(SessionTest, RowsGrowWithTheSlotsAndStayWhatTheyAre) {
   EXPECT_EQ(session_.rows(), 0u);
-  session_.RowOf(SlotId{2}) = {core::TensorId{5}, 6};
+  session_.RowOf(SlotId{2}).tensor = core::TensorId{5};
+  session_.RowOf(SlotId{2}).SetQuiet(6);
   EXPECT_EQ(session_.rows(), 3u);
   EXPECT_EQ(session_.RowOf(SlotId{0}).tensor, core::kNoTensor);
   session_.RowOf(SlotId{proto::kSlotCapacity - 1});
   EXPECT_EQ(session_.rows(), proto::kSlotCapacity);
   EXPECT_EQ(session_.RowOf(SlotId{2}).tensor, core::TensorId{5});
-  EXPECT_EQ(session_.RowOf(SlotId{2}).quiet_word, 6u);
+  EXPECT_EQ(session_.RowOf(SlotId{2}).quiet_word(), 6u);
 }
 
 TEST_F(SessionTest, ItKnowsEveryDevice) {

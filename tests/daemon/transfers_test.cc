@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -32,6 +33,7 @@ class Rig {
         lane_(device::OpenHostDevices(host).front(), device::Direction::kHostToDevice, options,
               &word_, [this](JobId job, bool ok) {
                 finished_.emplace_back(job, ok);
+                if (when_finished_) when_finished_(job);
                 if (arrivals_.contains(job)) arrived_early_ |= arrivals_[job]->load() != 0;
               }) {
     std::mt19937_64 random(20261121);
@@ -64,6 +66,8 @@ class Rig {
   // Looks, when `job` finishes, that its arrival was not written before.
   void Expect(JobId job, device::Word* arrival) { arrivals_[job] = arrival; }
 
+  void WhenFinished(std::function<void(JobId)> function) { when_finished_ = std::move(function); }
+
   TransferLane& lane() { return lane_; }
   const std::vector<std::pair<JobId, bool>>& finished() const { return finished_; }
   Bytes most_in_flight() const { return most_in_flight_; }
@@ -75,6 +79,7 @@ class Rig {
   TransferLane::Options options_;
   device::Word word_{0};
   std::vector<std::pair<JobId, bool>> finished_;
+  std::function<void(JobId)> when_finished_;
   std::map<JobId, device::Word*> arrivals_;
   bool arrived_early_ = false;
   Bytes most_in_flight_;
@@ -241,6 +246,22 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(words[i], 4 + i);
   EXPECT_FALSE(rig.arrived_early()) << "it must be marked lost before its client goes on";
   EXPECT_EQ(rig.lane().in_flight(), Bytes{0});
+}
+
+// As the loop does when one that ends gives back the word that another waited for.
+TEST(TransfersTest, AJobMayBePromotedWhileItsLaneReportsAFailure) {
+  Rig rig({.in_flight_copies = 1}, {.fail_copy = [](uint64_t) { return true; }});
+  const JobId first = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, nullptr, 0);
+  const JobId second = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), std::nullopt, nullptr, 0);
+  device::Word arrival{0};
+  rig.WhenFinished([&](JobId job) {
+    if (job == first) rig.lane().Promote(second, kWaiting, &arrival, 5);
+  });
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{first, false}, {second, false}}));
+  EXPECT_EQ(arrival, 5u);
+  rig.lane().Submit(rig.Pieces(0, 1, KiB(16)), kWaiting, nullptr, 0);
+  EXPECT_TRUE(rig.PumpAll());
 }
 
 TEST(TransfersTest, ALaneThatFailedServesAgain) {

@@ -339,6 +339,25 @@ class InstallTest(InFolder):
             self.assertTrue(again)
             self.assertIn("attached jobs lose what they stored", words)
 
+    def test_restarts_what_an_interrupted_install_replaced(self):
+        runs = "systemd_runs() { [[ -z $DESTDIR && -d /run/systemd/system ]]; }"
+        script = self.copied_script((runs, "systemd_runs() { true; }"))
+        asked = self.folder / "asked"
+        old = self.folder / "old"
+        shutil.copy2("/bin/sleep", old)
+        daemon = subprocess.Popen([old, "600"])
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.kill)
+        says = f'#!/bin/sh\necho "$1" >>{asked}\n[ "$1" != show ] || echo {daemon.pid}\n'
+        stand_in(self.folder / "path/systemctl", says)
+        for replaced in (False, True):
+            if replaced:
+                old.unlink()
+            self.install("--no-build", script=script)
+            asked.write_text("")
+            self.install("--no-build", script=script)
+            self.assertEqual("restart" in asked.read_text().split(), replaced)
+
     def test_ends_when_a_file_cannot_be_written(self):
         stand_in(self.folder / "path/install", "#!/bin/sh\nexit 1\n")
         code, words = self.try_install("--no-build")
@@ -380,6 +399,15 @@ class RavenrunTest(InFolder):
             self.assertIn(told, said)
             self.assertNotIn("RAVENSTORE_LIB", said)
         self.assertIn("RAVENSTORE_LIB", run(self.script, "true")[1])
+
+    def test_a_path_that_cannot_be_preloaded_is_refused(self):
+        for name in ("a b", "a:b"):
+            folder = self.folder / name
+            stand_in(folder / "libravenstore_intercept.so", "")
+            shutil.copy(self.script, folder)
+            code, said = run(folder / "ravenrun", "true")
+            self.assertEqual(code, 2, said)
+            self.assertIn("RAVENSTORE_LIB", said)
 
 
 class RunnerTest(InFolder):

@@ -118,6 +118,11 @@ TEST_F(CommandsTest, LimitsOfAUserByNameOrNumber) {
   EXPECT_EQ(RunLimits(common, {.user = "0"}, streams()), kExitOk);
 }
 
+TEST_F(CommandsTest, ALimitIsTakenBackByTheWordDefault) {
+  EXPECT_EQ(RunLimits(common, {.client = 2, .device_budget = "default"}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("device budget 16777216.0 TiB")) << "as told";
+}
+
 TEST_F(CommandsTest, LimitsRefuseWhatCannotBeMeant) {
   EXPECT_EQ(RunLimits(common, {}, streams()), kExitUsage);
   EXPECT_EQ(RunLimits(common, {.client = 1, .user = "root"}, streams()), kExitUsage);
@@ -179,20 +184,38 @@ TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {
 TEST_F(CommandsTest, RecordSaysWhyItCannotWriteBeforeItBegins) {
   const std::atomic<bool> stop{true};
   EXPECT_EQ(RunRecord(common, {.file = "/nowhere/at/all"}, stop, streams()), kExitFailed);
-  EXPECT_THAT(err(), HasSubstr("/nowhere/at/all.tmp: cannot be opened"));
+  EXPECT_THAT(err(), HasSubstr("/nowhere/at/all: cannot be opened"));
   EXPECT_FALSE(daemon().recorded_);
 }
 
 TEST_F(CommandsTest, RecordThatFailsLeavesWhatWasThere) {
   const std::string file = testing::TempDir() + "/kept.trace";
+  const std::string others = file + ".tmp";  // another recording's, or the user's own
   std::ofstream(file) << "older";
+  std::ofstream(others) << "another";
   common.socket = "/no/such/socket";
   const std::atomic<bool> stop{true};
   EXPECT_EQ(RunRecord(common, {.file = file}, stop, streams()), kExitFailed);
-  std::string kept;
-  std::ifstream(file) >> kept;
-  EXPECT_EQ(kept, "older");
-  EXPECT_FALSE(std::filesystem::exists(file + ".tmp"));
+  for (const auto& [name, before] : {std::pair(file, "older"), {others, "another"}}) {
+    std::string kept;
+    std::ifstream(name) >> kept;
+    EXPECT_EQ(kept, before);
+  }
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(testing::TempDir()))
+    files += entry.path().filename().string().starts_with("kept.trace") ? 1 : 0;
+  EXPECT_EQ(files, 2u);
+}
+
+TEST_F(CommandsTest, RecordFollowsALinkAndLeavesItThere) {
+  const std::string file = testing::TempDir() + "/linked.trace";
+  const std::string link = testing::TempDir() + "/link.trace";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(file, link);
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(RunRecord(common, {.file = link}, stop, streams()), kExitOk) << err();
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_GT(std::filesystem::file_size(file), 0u);
 }
 
 TEST_F(CommandsTest, RecordWritesIntoWhatIsNoFile) {

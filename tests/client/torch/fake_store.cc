@@ -24,6 +24,7 @@ std::vector<int64_t> put_orders;
 ravenstore_code_t fail_adopt = RAVENSTORE_OK;
 ravenstore_code_t fail_get = RAVENSTORE_OK;
 uint64_t device_budget = 0;
+bool lost = false;
 thread_local std::string last_error;
 
 ravenstore_code_t Fail(ravenstore_code_t code, const char* words) {
@@ -67,6 +68,10 @@ void FailNextGet(ravenstore_code_t code) {
   std::lock_guard lock(mutex);
   fail_get = code;
 }
+void LoseBytes() {
+  std::lock_guard lock(mutex);
+  lost = true;
+}
 std::shared_ptr<Store> Connect() {
   {
     std::lock_guard lock(mutex);
@@ -74,6 +79,7 @@ std::shared_ptr<Store> Connect() {
     put_orders.clear();
     fail_adopt = fail_get = RAVENSTORE_OK;
     device_budget = 0;
+    lost = false;
   }
   return std::make_shared<Store>(Store::connect());
 }
@@ -159,6 +165,11 @@ ravenstore_code_t ravenstore_free(ravenstore_store_t*, ravenstore_tensor_t* tens
 
 int32_t ravenstore_ready(const ravenstore_tensor_t*) {
   return 1;
+}
+
+ravenstore_code_t ravenstore_check(ravenstore_store_t*, ravenstore_stream_t) {
+  std::lock_guard lock(fake::mutex);
+  return fake::lost ? fake::Fail(RAVENSTORE_LOST, "as the test asked") : RAVENSTORE_OK;
 }
 
 ravenstore_code_t ravenstore_step(ravenstore_store_t*) {

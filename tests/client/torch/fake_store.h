@@ -32,6 +32,9 @@ std::vector<int64_t> orders();
 void FailNextAdopt(ravenstore_code_t code);
 void FailNextGet(ravenstore_code_t code);
 
+// From now on every stream's work may have run on lost bytes.
+void LoseBytes();
+
 // What stats() says; 0 until it is set.
 void SetDeviceBudget(uint64_t bytes);
 

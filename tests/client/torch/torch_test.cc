@@ -406,6 +406,15 @@ TEST_F(OffloadScopeTest, BackwardThatFailsHalfwayFreesItsTensors) {
   EXPECT_EQ(fake::counts().tensors, 0u);
 }
 
+TEST_F(OffloadScopeTest, BytesThatNeverCameEndTheNextBackwardAndTheNextSave) {
+  const Tensor w = Parameter({32, 32});
+  OffloadScope scope(store_, {w}, all_);
+  Tensor loss = at::tanh(at::exp(at::sin(w))).sum();
+  fake::LoseBytes();
+  EXPECT_THROW(Backward(loss), Lost);
+  EXPECT_THROW(at::sin(at::exp(w)), Lost);
+}
+
 TEST_F(OffloadScopeTest, BackwardMayRepeat) {
   const Tensor w = Parameter({16, 16});
   const Loss make = [](const Tensors& p) { return at::tanh(at::sin(p[0]) * at::cos(p[0])).sum(); };
