@@ -39,6 +39,10 @@ double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
+Bytes RoomOf(const Tensor& tensor) {
+  return tensor.size.RoundUp(kExtentAlignment);
+}
+
 }  // namespace
 
 uint8_t EvictionIndex::HeapOf(const Tensor& tensor) {
@@ -57,6 +61,7 @@ void EvictionIndex::Insert(Tensor& tensor) {
   heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
   ++size_;
   ++changes_;
+  room_ += RoomOf(tensor);
   if (!IsDirtyHeap(tensor.heap)) clean_bytes_ += tensor.size;
 }
 
@@ -65,7 +70,16 @@ void EvictionIndex::Erase(Tensor& tensor) {
   heaps_.at(tensor.heap).Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
   --size_;
   ++changes_;
+  room_ -= RoomOf(tensor);
   if (!IsDirtyHeap(tensor.heap)) clean_bytes_ -= tensor.size;
+}
+
+// A large request is searched for again whenever a tensor comes into the index: it must cost
+// little while there is not enough.
+bool EvictionIndex::MaySuffice(const ExtentMap& map, Bytes need) const {
+  Bytes most = map.held() - map.used() + room_;
+  for (const uint32_t row : cleaning_) most += RoomOf((*catalog_)[row]);
+  return most >= need;
 }
 
 double EvictionIndex::Value(const Tensor& tensor, Tick now, const LinkModel& link) const {
@@ -228,6 +242,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
 
 std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, Tick now,
                                              const LinkModel& link, const Limits& limits) const {
+  if (!MaySuffice(map, need)) return {};
   std::vector<Run> runs;
   Sides sides;
   for (const uint32_t seed : Seeds(need, now, link, limits)) {

@@ -136,6 +136,8 @@ class EvictionIndex {
   uint32_t RowAt(uint8_t heap, const IndexedHeap& rows, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
+  // All that may leave and all that is free would be enough, if it lay together.
+  bool MaySuffice(const ExtentMap& map, Bytes need) const;
   // Free room, or what is on its way out, is at an end of it.
   bool IsBesideRoom(const ExtentMap& map, const Run& run) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;
@@ -165,6 +167,7 @@ class EvictionIndex {
   std::vector<uint32_t> cleaning_;        // rows; as many as there are copies in flight
   size_t size_ = 0;
   uint64_t changes_ = 0;
+  Bytes room_;  // of the tensors in the index
   Bytes clean_bytes_;
   static constexpr int64_t kUnset = std::numeric_limits<int64_t>::max();
   int64_t order_cursor_ = kUnset;
