@@ -82,6 +82,7 @@ struct Arena {
   uint32_t impatient = 0;  // of the waiting requests, those that fail rather than wait
   // For so many bytes no victims were found when the maps and indexes had changed so often.
   std::pair<uint64_t, Bytes> no_run{};
+  Tick search_after{};  // one in vain was dear
   // Looking for slabs to empty, here or at others, was in vain: when to look again.
   Tick reclaim_after{};
   Duration reclaim_wait{};

@@ -226,6 +226,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
   auto& [left, right] = *sides;
   reach(&ExtentMap::Before, &left);
   reach(&ExtentMap::After, &right);
+  looked_ += left.size() + right.size();
   std::optional<Run> least;
   auto last = right.end() - 1;
   for (const Reach& first : left) {

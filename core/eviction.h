@@ -103,6 +103,8 @@ class EvictionIndex {
   // run suffices. They stay in the index.
   std::vector<uint32_t> FindRun(const ExtentMap& map, Bytes need, Tick now, const LinkModel& link,
                                 const Limits& limits) const;
+  // Blocks looked at in all searches so far.
+  uint64_t looked() const { return looked_; }
   // The dirty tensor that should be copied out first, if any: the one that is needed last, whatever
   // its size, because what leaves with it should be clean as well.
   std::optional<uint32_t> FarthestDirty(Tick now, const LinkModel& link) const;
@@ -171,6 +173,7 @@ class EvictionIndex {
   Bytes clean_bytes_;
   static constexpr int64_t kUnset = std::numeric_limits<int64_t>::max();
   int64_t order_cursor_ = kUnset;
+  mutable uint64_t looked_ = 0;
 };
 
 }  // namespace ravenstore::core

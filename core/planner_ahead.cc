@@ -45,6 +45,8 @@ void Planner::State::Prefetch(Arena& arena) {
 bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
   const auto block = arena.map.Allocate(next.size, Catalog::RowOf(next.id));
   if (!block) {
+    if (!MaySearch(arena)) return false;
+    const uint64_t looked = arena.index.looked();
     // Do no harm: only what is needed later, and leaves without a copy, makes way.
     EvictionIndex::Limits limits;
     limits.clean_only = true;
@@ -57,7 +59,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
     const auto dirty = arena.index.FarthestDirty(own_time, options_.link);
     if (dirty && arena.index.IsLater(catalog_[*dirty], sooner, own_time))
       arena.short_until = now_ + kShortFor;
-    EvictAll(arena, run, SpareCopies::kKeep);
+    if (!EvictAll(arena, run, SpareCopies::kKeep)) Rest(arena, looked);
     return false;  // the answers to the drops bring us back
   }
   Tensor& tensor = *catalog_.Find(next.id);

@@ -18,6 +18,10 @@ constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
 constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
 // The largest create is forgotten over so many.
 constexpr uint64_t kReadyFor = 256;
+// The rest after a search in vain, for every block that it looked at: some ten times what that
+// takes. So many are no matter.
+constexpr Duration kRestPerBlock = std::chrono::nanoseconds(64);
+constexpr uint64_t kBlocksForNothing = 256;
 // Requests of any client that are answered in one go.
 constexpr size_t kAnswersPerPass = 1024;
 // A client that takes tensor after tensor has use for so many times the room that the next needs.
@@ -263,6 +267,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
     EvictAhead(arena, request);
     return true;
   }
+  if (!request.fail_fast && !MaySearch(arena)) return true;
   if (WaitsForFrees(arena, request)) return true;
   arena.next_place.reset();
   if (!request.is_fetch()) arena.consuming = false;
@@ -288,9 +293,11 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
 // leaves next.
 void Planner::State::EvictAhead(Arena& arena, const Request& request) {
   if (request.is_fetch() || arena.copying_out == 0 || request.size > AheadMost()) return;
-  if (devices_[ToInt(arena.device)].out >= AheadMost()) return;
-  EvictRun(arena, request.size.RoundUp(kExtentAlignment), {.useful = GrowthOf(arena, request.size)},
-           SpareCopies::kKeep);
+  if (devices_[ToInt(arena.device)].out >= AheadMost() || !MaySearch(arena)) return;
+  const uint64_t looked = arena.index.looked();
+  if (!EvictRun(arena, request.size.RoundUp(kExtentAlignment),
+                {.useful = GrowthOf(arena, request.size)}, SpareCopies::kKeep))
+    Rest(arena, looked);
 }
 
 // What a client that takes tensor after tensor will want: up to the most that lived lately; beyond
@@ -300,10 +307,23 @@ Bytes Planner::State::GrowthOf(const Arena& arena, Bytes need) const {
   return growth >= need ? growth : need * kUsefulExcess;
 }
 
+bool Planner::State::MaySearch(Arena& arena) {
+  if (now_ >= arena.search_after) return true;
+  WakeAt(arena, arena.search_after);
+  return false;
+}
+
+void Planner::State::Rest(Arena& arena, uint64_t looked_before) {
+  const uint64_t looked = arena.index.looked() - looked_before;
+  if (looked <= kBlocksForNothing) return;
+  arena.search_after = now_ + kRestPerBlock * static_cast<int64_t>(looked);
+}
+
 bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   // With nothing changed there are none again; but a back-off ends by itself.
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
+  const uint64_t looked = arena.index.looked();
   const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.
@@ -315,6 +335,7 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   if (EvictRun(arena, need, clean, SpareCopies::kKeep)) return true;
   if (EvictRun(arena, need, {}, SpareCopies::kMayDrop)) return true;
   if (!backing_off) arena.no_run = {ChangesFor(arena), need};
+  Rest(arena, looked);
   return false;
 }
 

@@ -174,6 +174,10 @@ class Planner::State {
   bool MakeRoom(Arena& arena, const Request& request);
   void EvictAhead(Arena& arena, const Request& request);
   Bytes GrowthOf(const Arena& arena, Bytes need) const;
+  // Among many small blocks a search in vain is dear, and each event may ask for one: it is
+  // followed by a rest that bounds its share of the time.
+  bool MaySearch(Arena& arena);
+  void Rest(Arena& arena, uint64_t looked_before);
   // Begins to evict what makes `need` contiguous bytes.
   bool FindVictims(Arena& arena, Bytes need);
   bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
