@@ -107,8 +107,7 @@ ExtentMap::Block ExtentMap::Become(Block block, Kind kind) {
   return block;
 }
 
-ExtentMap::Block ExtentMap::Carve(uint32_t offset, uint32_t size) {
-  Block block = At(Bytes(uint64_t{offset} * kUnit));
+ExtentMap::Block ExtentMap::Carve(Block block, uint32_t offset, uint32_t size) {
   if (blocks_[block].offset < offset) block = Split(block, offset - blocks_[block].offset);
   RAVEN_CHECK(blocks_[block].size >= size);
   if (blocks_[block].size > size) Split(block, size);
@@ -116,7 +115,7 @@ ExtentMap::Block ExtentMap::Carve(uint32_t offset, uint32_t size) {
 }
 
 void ExtentMap::AddPiece(Bytes offset, Bytes size) {
-  const Block block = Carve(static_cast<uint32_t>(offset.count() / kUnit),
+  const Block block = Carve(At(offset), static_cast<uint32_t>(offset.count() / kUnit),
                             static_cast<uint32_t>(size.count() / kUnit));
   RAVEN_CHECK(blocks_[block].kind == Kind::kAbsent);
   held_ += blocks_[block].size;
@@ -125,15 +124,19 @@ void ExtentMap::AddPiece(Bytes offset, Bytes size) {
 
 void ExtentMap::Turn(Kind from, Kind to, uint32_t offset, uint32_t size) {
   const uint32_t end = offset + size;
+  // From block to block: a look for each address would pass the same small ones again and again.
+  Block block = At(Bytes(offset * kUnit));
   while (offset < end) {
-    const Node& node = blocks_[At(Bytes(offset * kUnit))];
+    const Node& node = blocks_[block];
     const uint32_t part = std::min(node.offset + node.size, end) - offset;
     if (node.kind == from) {
       if (!HasMemory(from)) held_ += part;
       if (!HasMemory(to)) held_ -= part;
-      Become(Carve(offset, part), to);
+      block = Become(Carve(block, offset, part), to);
     }
     offset += part;
+    // What it merged with may reach farther.
+    if (blocks_[block].offset + blocks_[block].size <= offset) block = blocks_[block].after;
   }
 }
 
@@ -161,7 +164,7 @@ void ExtentMap::RemovePiece(Bytes offset, Bytes size) {
   const auto first = static_cast<uint32_t>(offset.count() / kUnit);
   const auto units = static_cast<uint32_t>(size.count() / kUnit);
   RAVEN_CHECK(std::erase(closed_, std::pair(first, units)) == 1);
-  Become(Carve(first, units), Kind::kAbsent);
+  Become(Carve(At(offset), first, units), Kind::kAbsent);
 }
 
 bool ExtentMap::IsFree(Bytes offset, Bytes size) const {

@@ -59,7 +59,7 @@ class ExtentMap {
   // Neighbours in address order; kNone at the ends.
   Block Before(Block block) const { return blocks_[block].before; }
   Block After(Block block) const { return blocks_[block].after; }
-  // The block that holds `offset`. Cost: the blocks around it in 2 MiB, and O(log n).
+  // The block that holds `offset`. Cost: the blocks around it in 128 KiB, and O(log n).
   Block At(Bytes offset) const;
 
   // Rises with every change: what could not be done at the same count cannot be done now.
@@ -81,7 +81,7 @@ class ExtentMap {
  private:
   static constexpr uint64_t kUnit = kExtentAlignment.count();
   // Units of one entry of begins_.
-  static constexpr uint32_t kStride = 4096;
+  static constexpr uint32_t kStride = 256;
 
   struct Node {
     uint32_t offset;  // in kUnit
@@ -104,8 +104,8 @@ class ExtentMap {
   void Absorb(Block block, Block after);
   void NoteBegin(Block block);
   void ForgetBegin(Block block);
-  // Cuts so that a block begins at `offset` and ends at `offset + size`.
-  Block Carve(uint32_t offset, uint32_t size);
+  // Cuts `block`, which holds `offset`, so that one begins there and ends at `offset + size`.
+  Block Carve(Block block, uint32_t offset, uint32_t size);
   // Makes the parts of [offset, offset + size) that are `from` a `to`.
   void Turn(Kind from, Kind to, uint32_t offset, uint32_t size);
 
