@@ -46,7 +46,7 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
   const auto block = arena.map.Allocate(next.size, Catalog::RowOf(next.id));
   if (!block) {
     if (!MaySearch(arena)) return false;
-    const uint64_t looked = arena.index.looked();
+    const uint64_t looked = LookedFor(arena);
     // Do no harm: only what is needed later, and leaves without a copy, makes way.
     EvictionIndex::Limits limits;
     limits.clean_only = true;

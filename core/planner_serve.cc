@@ -294,7 +294,7 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
 void Planner::State::EvictAhead(Arena& arena, const Request& request) {
   if (request.is_fetch() || arena.copying_out == 0 || request.size > AheadMost()) return;
   if (devices_[ToInt(arena.device)].out >= AheadMost() || !MaySearch(arena)) return;
-  const uint64_t looked = arena.index.looked();
+  const uint64_t looked = LookedFor(arena);
   if (!EvictRun(arena, request.size.RoundUp(kExtentAlignment),
                 {.useful = GrowthOf(arena, request.size)}, SpareCopies::kKeep))
     Rest(arena, looked);
@@ -314,7 +314,7 @@ bool Planner::State::MaySearch(Arena& arena) {
 }
 
 void Planner::State::Rest(Arena& arena, uint64_t looked_before) {
-  const uint64_t looked = arena.index.looked() - looked_before;
+  const uint64_t looked = LookedFor(arena) - looked_before;
   if (looked <= kBlocksForNothing) return;
   arena.search_after = now_ + kRestPerBlock * static_cast<int64_t>(looked);
 }
@@ -323,7 +323,7 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   // With nothing changed there are none again; but a back-off ends by itself.
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
-  const uint64_t looked = arena.index.looked();
+  const uint64_t looked = LookedFor(arena);
   const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.

@@ -67,7 +67,7 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
 }
 
 void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which which,
-                                   std::vector<Emptying>* found) const {
+                                   std::vector<Emptying>* found) {
   const Tick own_time = OwnTime(arena);
   size_t blocks = 0;
   for (const Range& piece : arena.pieces) {
@@ -91,6 +91,7 @@ void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which whic
     }
     if (can) found->push_back(std::move(emptying));
   }
+  slabs_looked_ += blocks;
 }
 
 std::vector<Planner::State::Emptying> Planner::State::Cheapest(std::vector<Emptying> slabs,

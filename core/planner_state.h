@@ -178,6 +178,8 @@ class Planner::State {
   // followed by a rest that bounds its share of the time.
   bool MaySearch(Arena& arena);
   void Rest(Arena& arena, uint64_t looked_before);
+  // Blocks looked at so far, by the arena's index and for slabs to empty.
+  uint64_t LookedFor(const Arena& arena) const { return arena.index.looked() + slabs_looked_; }
   // Begins to evict what makes `need` contiguous bytes.
   bool FindVictims(Arena& arena, Bytes need);
   bool EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits, SpareCopies spare);
@@ -295,8 +297,7 @@ class Planner::State {
   };
   // Those that overlap `spared` are left out.
   enum class Which : uint8_t { kAll, kEmpty };  // that can be emptied, or that are
-  void FindEmptyable(Arena& arena, const Range& spared, Which which,
-                     std::vector<Emptying>* found) const;
+  void FindEmptyable(Arena& arena, const Range& spared, Which which, std::vector<Emptying>* found);
   // Of these, those of the least harm that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
@@ -453,6 +454,7 @@ class Planner::State {
   bool taking_held_ = false;  // slabs are to be emptied once fewer copies are under way
   bool host_wanted_ = false;  // a tensor could not leave for want of host room
   uint64_t spare_copies_noted_ = 0;
+  uint64_t slabs_looked_ = 0;  // blocks of slabs that might be emptied
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::unique_ptr<Client>> clients_;
   Client* last_found_ = nullptr;  // by FindClient
