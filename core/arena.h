@@ -79,7 +79,7 @@ struct Arena {
     for (const Range& piece : vacating) sum += piece.second;
     return sum;
   }
-  uint32_t impatient = 0;  // of the waiting requests, those that fail rather than wait
+  std::set<uint64_t> impatient;  // those of the waiting that fail rather than wait
   // For so many bytes no victims were found when the maps and indexes had changed so often.
   std::pair<uint64_t, Bytes> no_run{};
   Tick search_after{};  // one in vain was dear

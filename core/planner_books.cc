@@ -309,7 +309,7 @@ void Planner::State::Enqueue(Request request) {
   request.since = now_;
   Arena* arena = ArenaOf(request.client, request.device);
   arena->waiting.insert(request.id);
-  if (request.fail_fast) ++arena->impatient;
+  if (request.fail_fast) arena->impatient.insert(request.id);
   waiting_arenas_.insert(arena);
   deadlines_.emplace(request.deadline, request.id);
   Count(request.client, &PlannerStats::waiting, 1);
@@ -334,7 +334,7 @@ void Planner::State::Dequeue(const Request& given) {
   Arena* arena = ArenaOf(request.client, request.device);
   const bool first = arena->First() == request.id;
   arena->waiting.erase(request.id);
-  if (request.fail_fast) --arena->impatient;
+  if (request.fail_fast) arena->impatient.erase(request.id);
   if (first) EndFirst(*arena);
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);
   deadlines_.erase({request.deadline, request.id});
@@ -521,6 +521,8 @@ void Planner::State::CheckInvariants() const {
                   sums.listed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
       RAVEN_CHECK(!arena->waits_for_peak || !arena->waiting.empty());
+      for (const uint64_t request : arena->impatient)
+        RAVEN_CHECK(arena->waiting.contains(request) && requests_.at(request).fail_fast);
       waiting += arena->waiting.size();
       held[ToInt(arena->device)] += arena->charged;
       growing[ToInt(arena->device)] += arena->growing ? 1 : 0;

@@ -106,11 +106,9 @@ bool Planner::State::HelpIsNear(const Arena& arena) const {
 }
 
 void Planner::State::FailImpatient(Arena& arena) {
-  if (arena.impatient == 0) return;
-  for (auto next = arena.waiting.begin();
-       next != arena.waiting.end() && answered_ < kAnswersPerPass;) {
-    const Request& request = requests_.at(*next++);
-    if (request.fail_fast) Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+  while (!arena.impatient.empty() && answered_ < kAnswersPerPass) {
+    const Request& request = requests_.at(*arena.impatient.begin());
+    Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
   }
 }
 
