@@ -238,10 +238,7 @@ void Planner::State::EnsureHostAhead(Bytes need) {
   if (now_ < host_backoff_until_) return;
   // The driver does one thing at a time, and pinning 64 MiB takes as long as fifty slabs.
   if (need == Bytes{0} && now_ < slabs_come_until_) return WakeAt(slabs_come_until_);
-  Bytes budgets;
-  for (const auto& [id, tenant] : tenants_)
-    budgets += std::min(tenant.budgets.host, options_.host_capacity);
-  const Bytes most = std::min(options_.host_capacity, budgets.RoundUp(options_.host_step));
+  const Bytes most = std::min(options_.host_capacity, host_budgets_.RoundUp(options_.host_step));
   const Bytes wanted = std::min(most, host_.used() + std::max(options_.host_ahead, need));
   // A request that no hole takes wants more even when there is room in sum.
   const bool fragmented = need > Bytes{0} && host_.LargestHole() < need;
@@ -532,9 +529,12 @@ void Planner::State::CheckInvariants() const {
   RAVEN_CHECK(waiting == deadlines_.size());
   RAVEN_CHECK(waiting == stats_.waiting);
   for (size_t i = 0; i < devices_.size(); ++i) {
+    Bytes all_going;
     for (const auto& [id, tenant] : tenants_) {
+      all_going += tenant.device_going[i];
       RAVEN_CHECK((tenant.device_going[i] == going[{id, DeviceId{static_cast<uint16_t>(i)}}]));
     }
+    RAVEN_CHECK(devices_[i].going == all_going);
     RAVEN_CHECK(devices_[i].held == held[i]);
     RAVEN_CHECK(devices_[i].growing == growing[i]);
     RAVEN_CHECK(devices_[i].held <= options_.device_capacity[i]);

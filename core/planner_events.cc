@@ -33,7 +33,9 @@ void Planner::State::LimitsChanged(Arena& arena) {
 
 void Planner::State::On(const TenantLimits& event) {
   Tenant& tenant = tenants_[event.tenant];
+  host_budgets_ -= std::min(tenant.budgets.host, options_.host_capacity);
   tenant.budgets = event.budgets;
+  host_budgets_ += std::min(tenant.budgets.host, options_.host_capacity);
   tenant.device_held.resize(devices_.size());
   tenant.device_going.resize(devices_.size());
   tenant.device_full_until.resize(devices_.size());
@@ -93,9 +95,7 @@ void Planner::State::On(const ClientGone& event) {
     while (!arena->waiting.empty()) Dequeue(requests_.at(arena->First()));
     active_arenas_.erase(arena.get());
     SetGrowing(*arena, false);
-    Bytes& going = tenants_.at(client->tenant).device_going[ToInt(arena->device)];
-    going -= arena->being_removed;
-    going -= arena->Vacating();
+    EndGoing(*arena, arena->being_removed + arena->Vacating());
     Refund(*arena, arena->charged);
   }
   tenants_.at(client->tenant).host_used -= client->host_used;
@@ -111,7 +111,8 @@ void Planner::State::On(const ClientGone& event) {
     tensor.listed = false;
     tensor.device_block = ExtentMap::kNone;
     if (tensor.copying) {
-      tensor.orphan = true;  // its place in the host pool may still be written
+      tensor.orphan = true;    // its place in the host pool may still be written
+      tensor.waiting = false;  // its fetch is gone
     } else {
       Finish(tensor);
     }
@@ -153,8 +154,7 @@ void Planner::State::On(const SlabRemoved& event) {
   if (removed == arena->removing.end()) return;
   arena->map.RemovePiece(removed->first, removed->second);
   arena->being_removed -= removed->second;
-  tenants_.at(FindClient(event.client)->tenant).device_going[ToInt(event.device)] -=
-      removed->second;
+  EndGoing(*arena, removed->second);
   Refund(*arena, removed->second);
   arena->removing.erase(removed);
   // Who waits longest comes first: else the client that was made to give it up may take it again.
@@ -305,7 +305,7 @@ void Planner::State::On(const Quiet& event) {
   if (tensor->never && EvictionIndex::Contains(*tensor))
     EvictAll(*ArenaOf(*tensor), {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
   Touch(ArenaOf(*tensor));
-  if (tensor->waiting) TouchWaiting();
+  if (tensor->waiting) TouchFetch(*tensor);
 }
 
 void Planner::State::On(const GetSeen& event) {
@@ -351,7 +351,7 @@ void Planner::State::On(const Dropped& event) {
     tensor->residency = Residency::kOnDevice;
     Reindex(*tensor);
     AnswerIfHere(*tensor);
-    if (tensor->waiting) TouchWaiting();
+    if (tensor->waiting) TouchFetch(*tensor);
     return;
   }
   if (tensor->giving_up) return GiveUp(*tensor);
@@ -477,7 +477,8 @@ void Planner::State::On(const CopiedIn& event) {
   --device.ins;
   if (!tensor->prefetched) EndWait(tensor->client);
   HostRoomCame();
-  if (std::exchange(demand_held_, false) || tensor->waiting) TouchWaiting();
+  if (std::exchange(demand_held_, false)) TouchWaiting();
+  if (tensor->waiting) TouchFetch(*tensor);
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) Touch(arena);
   if (FinishIfGone(*tensor)) return;

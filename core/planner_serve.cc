@@ -41,6 +41,10 @@ void Planner::State::TouchWaiting() {
   for (Arena* arena : waiting_arenas_) Touch(arena);
 }
 
+void Planner::State::TouchFetch(const Tensor& tensor) {
+  Touch(ArenaOf(tensor.client, FetchOf(tensor).device));
+}
+
 void Planner::State::HostRoomCame() {
   if (std::exchange(host_wanted_, false)) TouchWaiting();
 }
@@ -453,7 +457,8 @@ void Planner::State::EndCopyOut(const Tensor& tensor) {
   device.out -= tensor.size;
   --device.outs;
   HostRoomCame();
-  if (std::exchange(taking_held_, false) || tensor.waiting) TouchWaiting();
+  if (std::exchange(taking_held_, false)) TouchWaiting();
+  if (tensor.waiting) TouchFetch(tensor);
 }
 
 }  // namespace ravenstore::core

@@ -20,11 +20,8 @@ bool Overlap(const Range& a, const Range& b) {
 Bytes Planner::State::GoingOf(const Arena& arena, Binding binding) const {
   const size_t device = ToInt(arena.device);
   if (binding == Binding::kClient) return arena.being_removed + arena.Vacating();
-  const TenantId tenant = clients_.at(arena.client)->tenant;
-  if (binding == Binding::kTenant) return tenants_.at(tenant).device_going[device];
-  Bytes going;
-  for (const auto& [id, one] : tenants_) going += one.device_going[device];
-  return going;
+  if (binding == Binding::kDevice) return devices_[device].going;
+  return tenants_.at(clients_.at(arena.client)->tenant).device_going[device];
 }
 
 Planner::State::Binding Planner::State::BindingFor(const Arena& arena, Bytes missing) const {
@@ -143,7 +140,7 @@ bool Planner::State::Vacate(Arena& arena, const std::vector<Range>& pieces,
     std::erase(arena.pieces, piece);
     arena.map.ClosePiece(piece.first, piece.second);
     arena.vacating.push_back(piece);
-    TenantsGoing(arena) += piece.second;
+    BeginGoing(arena, piece.second);
   }
   EndVacating(arena);
   return true;
@@ -255,15 +252,21 @@ void Planner::State::EndVacating(Arena& arena) {
     // A get has rescued what lived here: then whoever wants the slab tries again.
     arena.map.OpenPiece(offset, size);
     arena.pieces.push_back(piece);
-    TenantsGoing(arena) -= size;
+    EndGoing(arena, size);
     TouchWaiting();
     return true;
   });
   if (arena.vacating.empty() && arena.being_removed == Bytes{0}) arena.renewing = false;
 }
 
-Bytes& Planner::State::TenantsGoing(const Arena& arena) {
-  return tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)];
+void Planner::State::BeginGoing(const Arena& arena, Bytes size) {
+  devices_[ToInt(arena.device)].going += size;
+  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] += size;
+}
+
+void Planner::State::EndGoing(const Arena& arena, Bytes size) {
+  devices_[ToInt(arena.device)].going -= size;
+  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] -= size;
 }
 
 Bytes Planner::State::ExcessOf(const Arena& arena) const {

@@ -101,7 +101,8 @@ class Planner::State {
   struct Device {
     Bytes limit;  // of what the store may hold; at most options_.device_capacity
     Bytes held;
-    Bytes out;  // bytes of copies under way
+    Bytes going;  // of that, slabs that are being emptied or given back
+    Bytes out;    // bytes of copies under way
     Bytes in;
     uint32_t outs = 0;  // copies under way
     uint32_t ins = 0;
@@ -149,6 +150,8 @@ class Planner::State {
   // Serving (planner_serve.cc).
   void Touch(Arena* arena);
   void TouchWaiting();
+  // The one where a fetch of the tensor waits. REQUIRES: tensor.waiting.
+  void TouchFetch(const Tensor& tensor);
   void LimitsChanged(Arena& arena);
   // Room on the host came free: whoever could not let a tensor leave for want of it tries again.
   void HostRoomCame();
@@ -313,8 +316,9 @@ class Planner::State {
   void EndVacating(Arena& arena);
   bool GiveBackFreePiece(Arena& arena);
   bool GiveBack(Arena& arena, Range piece);
-  // Bytes of the arena's tenant on its device that are being emptied or given back.
-  Bytes& TenantsGoing(const Arena& arena);
+  // Slabs of the arena are being emptied or given back; that is over.
+  void BeginGoing(const Arena& arena, Bytes size);
+  void EndGoing(const Arena& arena, Bytes size);
   // What the arena holds beyond its budgets, and of what its tenant or everybody does its share.
   Bytes ExcessOf(const Arena& arena) const;
   void Shrink(Arena& arena);
@@ -444,7 +448,8 @@ class Planner::State {
   PlannerOptions options_;
   Catalog catalog_;
   ExtentMap host_;
-  Bytes host_end_;  // the pool is, or is being, pinned up to here
+  Bytes host_end_;      // the pool is, or is being, pinned up to here
+  Bytes host_budgets_;  // of all tenants, each at most the pool
   bool host_growing_ = false;
   Tick slabs_come_until_{};    // a slab was asked for so lately that the next may follow
   Tick host_backoff_until_{};  // growing it failed: do not try again before

@@ -47,11 +47,13 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
   const bool waits = arena.patient_request == request.id;
   if (waits && now_ >= arena.patient_until) return false;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
+  // No run counts for more: mostly that spares the search for one, and for small requests all.
+  const double most = kPatience * Seconds(BothCopies(need));
+  if (Seconds(kSlabMove) > most) return false;
   const auto lack = LackFor(arena, need);
   if (!lack || lack->binding == Binding::kClient) return false;
   const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
-  // No run counts for more: mostly that spares the search for one.
-  if (wait > kPatience * Seconds(BothCopies(need))) return false;
+  if (wait > most) return false;
   const double patience = waits ? arena.patience : kPatience * SecondsToEvict(arena, need);
   if (wait > patience) return false;
   if (!waits) {

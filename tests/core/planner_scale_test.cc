@@ -117,6 +117,28 @@ class Crowd {
       }
     });
   }
+  // All clients hold all they have; one waits for a tensor of its own, of which more is told, and
+  // the others for new ones.
+  double TellOfFetchBesideWaiting() {
+    TensorId away{};
+    for (const TensorId tensor : tensors_) {
+      const TensorView view = planner_.View(tensor);
+      if (view.residency == Residency::kOnDevice) Tell(GetSeen{tensor});
+      if (view.residency == Residency::kAway && view.client == ClientId{1}) away = tensor;
+    }
+    for (uint32_t id = 2; id <= clients_; ++id) {
+      Tell(CreateRequested{ClientId{id}, SlotId{kEach}, kSize, kDevice, kNoName,
+                           now_ + std::chrono::hours(1), false});
+    }
+    Tell(FetchRequested{away, kDevice, now_ + std::chrono::hours(1)});
+    EXPECT_EQ(planner_.stats().waiting, clients_);
+    return TimePerEvent([&] {
+      for (int i = 0; i < 100; ++i) Tell(Quiet{away});
+    });
+  }
+  void KnowTenants(uint32_t count) {
+    for (uint32_t id = 2; id < count + 2; ++id) Tell(TenantLimits{TenantId{id}, {kSlab, kSlab}});
+  }
   // A client waits for room of `need` tensors and uses those of its own that do not suffice, since
   // every `need` of them one stays in use. Returns the cost of these events; the create is served
   // in the end.
@@ -322,6 +344,21 @@ TEST(PlannerScaleTest, ClientsThatWaitDoNotSlowTheOthersDown) {
               beside_many * 1e9);
   EXPECT_EQ(many.planner().stats().waiting, 499u);
   EXPECT_LE(beside_many, 50e-6);
+}
+
+TEST(PlannerScaleTest, NewsOfOneFetchServesNobodyElse) {
+  const double each = Best([] { return Crowd(100).TellOfFetchBesideWaiting(); });
+  std::printf("of a fetch beside 99 waiting clients %.0f ns per event\n", each * 1e9);
+  EXPECT_LE(each, 4e-6);
+}
+
+TEST(PlannerScaleTest, TenantsThatHoldNothingCostNothing) {
+  Crowd crowd(1);
+  const double alone = Best([&] { return crowd.Use(); });
+  crowd.KnowTenants(5000);
+  const double among = Best([&] { return crowd.Use(); });
+  std::printf("alone %.0f ns per event, among 5000 tenants %.0f ns\n", alone * 1e9, among * 1e9);
+  EXPECT_LE(among, alone * 5);
 }
 
 // Each of its client's events may have made room.
