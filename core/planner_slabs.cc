@@ -11,6 +11,8 @@ constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 constexpr size_t kGiversTried = 8;
 // Blocks of slabs that are looked at in one search.
 constexpr size_t kBlocksTried = 16384;
+// Tensors that leave at once for a lowered limit, unless one slab holds more.
+constexpr size_t kMostShrunkAtOnce = 4096;
 
 bool Overlap(const Range& a, const Range& b) {
   return a.first < b.first + b.second && b.first < a.first + a.second;
@@ -335,6 +337,13 @@ bool Planner::State::VacateSome(std::vector<Emptying> slabs, Bytes wanted) {
   bool all = true;
   do {
     slabs = Cheapest(std::move(slabs), wanted);
+    size_t rows = 0;
+    for (size_t i = 0; i < slabs.size(); ++i) {
+      rows += slabs[i].rows.size();
+      if (i == 0 || rows <= kMostShrunkAtOnce) continue;
+      slabs.resize(i, slabs.front());
+      all = false;
+    }
     if (Vacate(slabs)) return all;
     // The host has no room for all of them, or not yet.
     all = false;

@@ -306,8 +306,8 @@ class Planner::State {
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
   // meanwhile spares them; not all, unless `some_go` already. True if there are any.
   bool LeaveToLater(DeviceId device, bool some_go, std::vector<Emptying>* slabs) const;
-  // Begins to empty the cheapest that hold `wanted` bytes, or half as many, or a fourth ...; true
-  // if it is all.
+  // Begins to empty the cheapest that hold `wanted` bytes, or half as many, or a fourth ..., but of
+  // no more tensors than one event should move; true if it is all.
   bool VacateSome(std::vector<Emptying> slabs, Bytes wanted);
   // Begins to empty slabs, so that they can be given back; those of one arena stand together.
   bool Vacate(const std::vector<Emptying>& chosen);

@@ -380,6 +380,57 @@ TEST(PlannerScaleTest, RequestsThatFailFastDoNotWalkThroughThoseThatWait) {
   EXPECT_LE(each, 30e-6);
 }
 
+// All others wait for the event; a slab that holds many goes whole.
+TEST(PlannerScaleTest, ALoweredLimitTakesManyTensorsBitByBit) {
+  constexpr ClientId kClient{1};
+  constexpr uint32_t kTensors = 32768;
+  constexpr Bytes kAll = Bytes(512) * kTensors;
+  PlannerOptions options;
+  options.slab = options.granularity = KiB(64);
+  options.device_capacity = {kAll};
+  options.arena = {kAll * 4};
+  options.host_capacity = options.host_step = kAll * 2;
+  options.preclean = false;
+  Planner planner(options);
+  Plan plan;
+  Tick now{std::chrono::seconds(1)};
+  const auto tell = [&](const Event& event) {
+    planner.Apply(event, now, &plan);
+    const size_t proposed = plan.size();
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const Action action = plan[i];
+      if (const auto* add = std::get_if<AddSlab>(&action)) {
+        planner.Apply(SlabAdded{kClient, kDevice, add->offset, add->size}, now, &plan);
+      } else if (const auto* remove = std::get_if<RemoveSlab>(&action)) {
+        planner.Apply(SlabRemoved{kClient, kDevice, remove->offset}, now, &plan);
+      } else if (const auto* grow = std::get_if<GrowHost>(&action)) {
+        planner.Apply(HostGrown{grow->offset, grow->size}, now, &plan);
+      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+        planner.Apply(PutSeen{grant->tensor, 1, {}}, now, &plan);
+        planner.Apply(Quiet{grant->tensor}, now, &plan);
+      } else if (const auto* out = std::get_if<CopyOut>(&action)) {
+        planner.Apply(CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, 1}, now, &plan);
+      }
+    }
+    plan.clear();
+    return proposed;
+  };
+  tell(TenantLimits{kTenant, {kAll, kAll * 2}});
+  tell(ClientAttached{kClient, kTenant, {kAll, kAll * 2}});
+  for (uint32_t slot = 0; slot < kTensors; ++slot) {
+    tell(CreateRequested{kClient, SlotId{slot}, Bytes(512), kDevice, kNoName,
+                         now + std::chrono::seconds(1), false});
+  }
+  ASSERT_EQ(planner.DeviceTier(kDevice).used, kAll);
+  EXPECT_LE(tell(DeviceLimit{kDevice, Bytes(kAll.count() / 8)}), 8192u);
+  while (planner.View(kClient).device_held > Bytes(kAll.count() / 8)) {
+    ASSERT_NE(planner.NextWake(), kNever);
+    now = std::max(now, planner.NextWake());
+    EXPECT_LE(tell(TimePassed{}), 8192u);
+  }
+  planner.CheckInvariants();
+}
+
 TEST(PlannerScaleTest, WhatComesAndGoesForEverLeavesNothingBehind) {
   Crowd crowd(2);
   for (int i = 0; i < 60000; ++i) crowd.Churn();  // until all that can be learned is
