@@ -109,6 +109,13 @@ void Planner::State::EndClaim(Arena& arena) {
   std::erase(claimants_, &arena);
 }
 
+Bytes Planner::State::MostOf(const Arena& arena) const {
+  const Client& client = *clients_.at(arena.client);
+  return std::min({client.budgets.device, tenants_.at(client.tenant).budgets.device,
+                   devices_[ToInt(arena.device)].limit, arena.map.range()})
+      .RoundDown(options_.granularity);
+}
+
 Bytes Planner::State::SlabSize(const Arena& arena) const {
   const Bytes most = std::max(arena.charged, arena.lived.most());
   const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);

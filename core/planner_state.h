@@ -236,6 +236,8 @@ class Planner::State {
   // Slabs are given back so that the arena's first request gets so much.
   void Claim(Arena& arena, Bytes size);
   void EndClaim(Arena& arena);
+  // What the arena may hold as limits are now, in whole granules as slabs are.
+  Bytes MostOf(const Arena& arena) const;
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const Arena& arena) const;
   // No slab is larger, or a tensor in use would keep too much from the others.

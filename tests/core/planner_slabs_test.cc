@@ -45,6 +45,22 @@ TEST(PlannerSlabsTest, ASlabWhoseTensorIsTakenBackStays) {
   EXPECT_EQ(s.StateOf("E"), State::kInUse);
 }
 
+TEST(PlannerSlabsTest, WhatNoLimitAllowsTakesNothingFromOthers) {
+  Script s({.capacity = KiB(64), .slab = KiB(4), .devices = 2});
+  const ClientId me = s.me();
+  s.Create("F", KiB(32), DeviceId{1}).Put("F");
+  s.As(s.world().Attach(Script::kTenant, {KiB(64), KiB(1024)}));
+  s.DeviceCapacity(KiB(16)).Make("A", KiB(8)).Make("B", KiB(8));
+  s.As(me).Create("L", KiB(32)).Get("F", DeviceId{0});
+  for (int i = 0; i < 50; ++i) s.Pass(milliseconds(2)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("A"), State::kIdle);
+  EXPECT_EQ(s.StateOf("B"), State::kIdle);
+  s.DeviceCapacity(KiB(64));  // the memory is there again
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+  s.Put("L").Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_NE(s.StateOf("F"), State::kWaiting);
+}
+
 TEST(PlannerSlabsTest, OneInUseInTheMiddleDoesNotStarveALargeRequest) {
   // However the addresses were cut up before.
   Script s({.capacity = KiB(32), .slab = KiB(2)});
