@@ -187,7 +187,9 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
     seeds.emplace_back(-useful / Harm(tensor, now, link), row);
   };
   for (const auto& [heap, rows] : heaps_) {
-    for (size_t i = 0; i < std::min(rows.size(), kRowsPerHeap); ++i) consider(RowAt(heap, rows, i));
+    const size_t count = std::min(rows.size(), kRowsPerHeap);
+    for (size_t i = 0; i < count; ++i) consider(RowAt(heap, rows, i));
+    looked_ += count;
   }
   for (const uint32_t row : cleaning_) consider(row);
   const size_t count = std::min(seeds.size(), kSeeds);

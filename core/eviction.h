@@ -103,7 +103,7 @@ class EvictionIndex {
   // run suffices. They stay in the index.
   std::vector<uint32_t> FindRun(const ExtentMap& map, Bytes need, Tick now, const LinkModel& link,
                                 const Limits& limits) const;
-  // Blocks looked at in all searches so far.
+  // Blocks and rows looked at in all searches so far.
   uint64_t looked() const { return looked_; }
   // The dirty tensor that should be copied out first, if any: the one that is needed last, whatever
   // its size, because what leaves with it should be clean as well.

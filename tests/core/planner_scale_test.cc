@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -378,6 +379,66 @@ TEST(PlannerScaleTest, RequestsThatFailFastDoNotWalkThroughThoseThatWait) {
   const double each = Best([] { return Crowd(1).AskBehindWaiting(20000); });
   std::printf("behind 20000 that wait %.0f ns per create that fails\n", each * 1e9);
   EXPECT_LE(each, 30e-6);
+}
+
+// Every second tensor is in use, so that no run suffices; the others are of all sizes and hints, and
+// each kind has candidates of its own.
+TEST(PlannerScaleTest, ALargeCreateAmongTensorsOfAllKindsDoesNotSlowItsClientDown) {
+  constexpr ClientId kClient{1};
+  constexpr uint32_t kTensors = 3000;
+  constexpr Bytes kAll = MiB(512);
+  PlannerOptions options;
+  options.slab = kAll;
+  options.device_capacity = {kAll};
+  options.arena = {kAll};
+  options.host_capacity = kAll;
+  Planner planner(options);
+  Plan plan;
+  Tick now{std::chrono::seconds(1)};
+  std::vector<TensorId> granted;
+  const auto tell = [&](const Event& event) {
+    now += std::chrono::microseconds(1);
+    planner.Apply(event, now, &plan);
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const Action action = plan[i];
+      if (const auto* add = std::get_if<AddSlab>(&action)) {
+        planner.Apply(SlabAdded{kClient, kDevice, add->offset, add->size}, now, &plan);
+      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+        granted.push_back(grant->tensor);
+      }
+    }
+    plan.clear();
+  };
+  const auto create = [&](uint32_t slot, Bytes size) {
+    tell(CreateRequested{kClient, SlotId{slot}, size, kDevice, kNoName,
+                         now + std::chrono::hours(1), false});
+  };
+  const auto put = [&](uint32_t i, uint32_t writes) {
+    const std::array<NextUse, 3> uses{NextUse{},
+                                      {NextUse::Kind::kAt, now + std::chrono::seconds(i), 0},
+                                      {NextUse::Kind::kOrder, {}, i}};
+    tell(PutSeen{granted[i], writes, uses[i / 24 % 3]});
+    tell(Quiet{granted[i]});
+  };
+  tell(TenantLimits{kTenant, {kAll, kAll}});
+  tell(ClientAttached{kClient, kTenant, {kAll, kAll}});
+  for (uint32_t i = 0; i < kTensors; ++i) create(i, Bytes(512 << i / 2 % 12));
+  while (planner.stats().waiting == 0) create(static_cast<uint32_t>(granted.size()), MiB(4));
+  ASSERT_GE(granted.size(), kTensors);
+  for (uint32_t i = 0; i < kTensors; i += 2) put(i, 1);
+  ASSERT_EQ(planner.stats().waiting, 1u);
+  const double each = Best([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    for (uint32_t i = 0; i < kTensors; i += 2) {
+      tell(GetSeen{granted[i]});
+      put(i, 2);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    return took.count() / (kTensors / 2.0 * 3);
+  });
+  EXPECT_EQ(planner.stats().waiting, 1u);
+  std::printf("before a create among tensors of all kinds %.0f ns per event\n", each * 1e9);
+  EXPECT_LE(each, 4e-6);
 }
 
 // All others wait for the event; a slab that holds many goes whole.
