@@ -130,10 +130,10 @@ void GiveBack(Session& session, Tensor& tensor) {
     const proto::Lease lease = proto::UnpackLease(word);
     if (lease.state != LeaseState::kInUse || lease.holders == 0) return;
     const bool last = lease.holders == 1;
+    // The early ticket stays: a get that comes between must find it, and a wait too many is none.
     if (const uint64_t early = tensor.early_ticket.load(std::memory_order_relaxed);
         last && early != 0) {
       row.ticket.store(early, std::memory_order_relaxed);
-      tensor.early_ticket.store(0, std::memory_order_relaxed);
     }
     if (Swing(row, &word, last ? LeaseState::kIdle : LeaseState::kInUse, lease.holders - 1)) {
       if (last) session.log().Append(tensor.slot, proto::AccessOp::kPut);
@@ -289,9 +289,15 @@ Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle han
   void* address = device->base() + offset;
   const uint64_t ticket = row.ticket.load(std::memory_order_relaxed);
   const uint64_t arrival = row.arrival.load(std::memory_order_relaxed);
+  // Of those who put it while others still hold it.
+  const uint64_t early = tensor.early_ticket.load(std::memory_order_relaxed);
   if (stream->MustOrder(ticket)) RAVEN_RETURN_IF_ERROR(stream->WaitForTicket(ticket, deadline));
+  if (stream->MustOrder(early)) RAVEN_RETURN_IF_ERROR(stream->WaitForTicket(early, deadline));
   if (arrival != 0) RAVEN_RETURN_IF_ERROR(stream->WaitForArrival(tensor.slot, arrival, deadline));
-  if (options.blocking) RAVEN_RETURN_IF_ERROR(stream->Block(ticket, arrival, deadline));
+  if (options.blocking) {
+    RAVEN_RETURN_IF_ERROR(stream->Block(ticket, arrival, deadline));
+    RAVEN_RETURN_IF_ERROR(stream->Block(early, 0, deadline));
+  }
   if (arrival != 0) {
     // Arrivals are let through, without any bytes, when the session or the tensor is lost.
     RAVEN_RETURN_IF_ERROR(session.CheckUsable());

@@ -178,6 +178,27 @@ TEST_F(AccessTest, GetOnAnotherStreamWaitsForThePut) {
   store_.put(tensor, reader);
 }
 
+TEST_F(AccessTest, GetBesideAnotherHolderWaitsForEarlierPuts) {
+  TestStream writer, reader;
+  Tensor tensor = Idle(kBytes, 1);
+  store_.get(tensor, nullptr);
+  store_.get(tensor, writer);
+  writer.Block();
+  store_.put(tensor, writer);
+  store_.get(tensor, reader);
+  std::atomic<bool> ran{false};
+  ravenstore_host_stream_run(
+      static_cast<ravenstore_host_stream_t>(static_cast<Stream>(reader)),
+      [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran);
+  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.timeout = milliseconds(20)}); }),
+            RAVENSTORE_TIMED_OUT)
+      << "the calling thread waits for the writer's work as well";
+  EXPECT_FALSE(ran.load());
+  writer.Open();
+  reader.Synchronize();
+  EXPECT_TRUE(ran.load());
+}
+
 TEST_F(AccessTest, TensorIsNotQuietBeforeItsStreamIs) {
   TestStream stream;
   Tensor tensor = Idle(kBytes, 1);
