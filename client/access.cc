@@ -354,14 +354,15 @@ Status Release(Session& session, Tensor& tensor, uint64_t ticket, const PutOptio
     const proto::Lease lease = proto::UnpackLease(word);
     if (lease.state != LeaseState::kInUse || lease.holders == 0)
       return NotHeld(tensor, lease.state);
+    // Also beside others: a get that fails may be the one that ends this use.
+    row.hint.store(hint, std::memory_order_relaxed);
+    row.recompute.store(recompute, std::memory_order_relaxed);
     if (lease.holders > 1) {
       tensor.early_ticket.store(ticket, std::memory_order_relaxed);
       if (Swing(row, &word, LeaseState::kInUse, lease.holders - 1)) return core::Ok();
       continue;
     }
     row.ticket.store(ticket, std::memory_order_relaxed);
-    row.hint.store(hint, std::memory_order_relaxed);
-    row.recompute.store(recompute, std::memory_order_relaxed);
     tensor.early_ticket.store(0, std::memory_order_relaxed);
     tensor.writable_use.store(false, std::memory_order_relaxed);
     if (Swing(row, &word, LeaseState::kIdle, 0)) break;

@@ -262,6 +262,27 @@ TEST_F(AccessTest, HintsReachTheRow) {
   EXPECT_LT(ahead, std::chrono::seconds(75));
 }
 
+TEST_F(AccessTest, GetThatFailsBesideAPutLeavesWhatThePutSaid) {
+  TestStream stream;
+  Tensor tensor = Idle(kBytes, 1);
+  store_.get(tensor, stream);
+  stream.Block();
+  store_.put(tensor, stream, {.not_needed = true, .recompute = milliseconds(1)});
+  store_.get(tensor, stream);
+  std::thread other([&] {
+    EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.timeout = milliseconds(100)}); }),
+              RAVENSTORE_TIMED_OUT);
+  });
+  ASSERT_TRUE(Eventually([&] { return LeaseOf(tensor).holders == 2; }));
+  store_.put(tensor, stream);
+  other.join();
+  EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kIdle);
+  EXPECT_EQ(proto::UnpackHint(daemon_.Row(tensor.id()).hint.load()).kind, HintKind::kNone)
+      << "what was put is needed: the daemon must not drop it";
+  EXPECT_EQ(daemon_.Row(tensor.id()).recompute.load(), 0u);
+  stream.Open();
+}
+
 TEST_F(AccessTest, DeniedGetNamesTheTensorAndTheReason) {
   Tensor tensor = Away(kBytes, 4);
   daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "client 3 holds 4 GiB in use");
