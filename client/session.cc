@@ -196,14 +196,18 @@ void Session::MarkLost() {
   Phase attached = Phase::kAttached;
   if (!phase_.compare_exchange_strong(attached, Phase::kLost)) return;
   // Streams that wait for bytes go on, on undefined ones: check() and every later call say so.
-  for (std::atomic<uint64_t>& arrival : segment_->get()->arrivals) {
-    arrival.store(proto::kWordValueMask, std::memory_order_release);
-  }
+  ReleaseArrivals();
   for (uint32_t row = 0; row < requests_->rows(); ++row) {
     if (rows_[row].waiters.load(std::memory_order_seq_cst) != 0) ipc::WakeLowHalf(&rows_[row].word);
   }
   for (const auto& device : devices_->all()) device->WakeWaiters();
   control_->WakeCallers();
+}
+
+void Session::ReleaseArrivals() {
+  for (std::atomic<uint64_t>& arrival : segment_->get()->arrivals) {
+    arrival.store(proto::kWordValueMask, std::memory_order_release);
+  }
 }
 
 bool Session::AnyInUse() const {
@@ -231,6 +235,8 @@ void Session::Disconnect() {
     control_->Withdraw();
   }
   control_->Stop();
+  // A daemon that answered has written all of them; for another nobody watches any more.
+  ReleaseArrivals();
   phase_.store(Phase::kClosed, std::memory_order_release);
   Unregister(this, keep);
   control_.reset();

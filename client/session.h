@@ -132,6 +132,8 @@ class Session {
   void OnMissed(const core::Error& why);
   void OnHangup();
   void MarkLost();
+  // Lets every stream go on that waits for bytes.
+  void ReleaseArrivals();
   bool AnyInUse() const;
 
   alignas(64) PhaseWord phase_{Phase::kAttached};

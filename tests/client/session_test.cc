@@ -262,6 +262,18 @@ TEST_F(SlowToGiveUp, DisconnectDoesNotWaitForTheRestartTimeout) {
   store_ = Store();
 }
 
+TEST_F(SlowToGiveUp, DisconnectLeavesNoStreamWaitingForADaemonThatIsGone) {
+  TestStream stream;
+  {
+    Tensor tensor = Away(kBytes, 1);
+    daemon_.HoldArrivals(true);
+    store_.get(tensor, stream);
+    daemon_.Die();
+    store_ = Store();
+  }
+  stream.Synchronize();
+}
+
 // What a child of fork() reports: 0, or the line at which it saw something wrong.
 #define CHILD_EXPECT(condition) \
   if (!(condition)) _exit(__LINE__ & 0xff)
