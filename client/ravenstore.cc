@@ -34,13 +34,21 @@ static_assert(RAVENSTORE_WRONG_STATE == static_cast<int>(ErrorCode::kWrongState)
 static_assert(RAVENSTORE_IS_FORKED == static_cast<int>(ErrorCode::kForked));
 static_assert(RAVENSTORE_UNSUPPORTED == static_cast<int>(ErrorCode::kUnsupported));
 
-thread_local std::string t_last_error;
+// Destructors of the caller's may fail here after ours ran: those of what a thread made earlier, and
+// those of static objects, which come after the main thread's own.
+constinit thread_local bool t_ended = false;
+struct LastError {
+  std::string words;
+  ~LastError() { t_ended = true; }
+};
+thread_local LastError t_last_error;
 
 ravenstore_code_t Fail(ErrorCode code, const char* words) noexcept {
+  if (t_ended) return static_cast<ravenstore_code_t>(code);
   try {
-    t_last_error = words;
+    t_last_error.words = words;
   } catch (const std::bad_alloc&) {
-    t_last_error.clear();
+    t_last_error.words.clear();
   }
   return static_cast<ravenstore_code_t>(code);
 }
@@ -179,7 +187,8 @@ HostStream* HostStreamOf(ravenstore_host_stream_t stream) {
 extern "C" {
 
 const char* ravenstore_last_error(void) {
-  return t_last_error.c_str();
+  return t_ended ? "this thread has ended: its errors have no words any more"
+                 : t_last_error.words.c_str();
 }
 
 const char* ravenstore_code_name(ravenstore_code_t code) {

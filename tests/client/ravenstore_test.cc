@@ -206,6 +206,32 @@ TEST_F(RavenstoreTest, StatsFillOnlyWhatThereIsRoomFor) {
   EXPECT_EQ(room.behind, 0x5555u);
 }
 
+// Fails once more when its thread ends, after the library's own of that thread is gone.
+struct LateCaller {
+  ~LateCaller() {
+    // It gets the memory in which the words of the first failure were.
+    const std::string fresh(30, 'v');
+    *code = ravenstore_free_batch(nullptr, nullptr, 1, nullptr);
+    *harmless = fresh == std::string(30, 'v') && ravenstore_last_error() != nullptr;
+  }
+  ravenstore_code_t* code = nullptr;
+  bool* harmless = nullptr;
+};
+
+TEST(LastErrorTest, IsNotWrittenOnceItsThreadHasEnded) {
+  ravenstore_code_t code = RAVENSTORE_OK;
+  bool harmless = false;
+  std::thread([&] {
+    thread_local LateCaller late;
+    late.code = &code;
+    late.harmless = &harmless;
+    EXPECT_EQ(ravenstore_free_batch(nullptr, nullptr, 1, nullptr), RAVENSTORE_INVALID_ARGUMENT);
+    EXPECT_STREQ(ravenstore_last_error(), "the tensors are NULL");
+  }).join();
+  EXPECT_EQ(code, RAVENSTORE_INVALID_ARGUMENT);
+  EXPECT_TRUE(harmless);
+}
+
 TEST_F(RavenstoreTest, PutBatchGoesOnAfterATensorThatFails) {
   ravenstore_tensor_t* tensors[] = {Create(), Create(), Create()};
   ASSERT_EQ(ravenstore_put(store(), tensors[1], nullptr, nullptr), RAVENSTORE_OK);
