@@ -381,8 +381,8 @@ TEST(PlannerScaleTest, RequestsThatFailFastDoNotWalkThroughThoseThatWait) {
   EXPECT_LE(each, 30e-6);
 }
 
-// Every second tensor is in use, so that no run suffices; the others are of all sizes and hints, and
-// each kind has candidates of its own.
+// Every second tensor is in use, so that no run suffices; the others are of all sizes and hints,
+// and each kind has candidates of its own.
 TEST(PlannerScaleTest, ALargeCreateAmongTensorsOfAllKindsDoesNotSlowItsClientDown) {
   constexpr ClientId kClient{1};
   constexpr uint32_t kTensors = 3000;
@@ -410,8 +410,8 @@ TEST(PlannerScaleTest, ALargeCreateAmongTensorsOfAllKindsDoesNotSlowItsClientDow
     plan.clear();
   };
   const auto create = [&](uint32_t slot, Bytes size) {
-    tell(CreateRequested{kClient, SlotId{slot}, size, kDevice, kNoName,
-                         now + std::chrono::hours(1), false});
+    tell(CreateRequested{kClient, SlotId{slot}, size, kDevice, kNoName, now + std::chrono::hours(1),
+                         false});
   };
   const auto put = [&](uint32_t i, uint32_t writes) {
     const std::array<NextUse, 3> uses{NextUse{},
