@@ -89,7 +89,7 @@ struct Arena {
   Tick shrink_after{};
   Tick take_after{};      // the same of slabs that would be taken ahead of need
   bool trimming = false;  // slabs go back as soon as they hold nothing
-  bool wakes = false;     // stands in the planner's list of arenas to be woken
+  Tick wake = kNever;     // where it stands in the planner's list of arenas to be woken
   bool touched = false;   // stands in the planner's list of arenas to serve
   // Away tensors whose next use is known, soonest first: by time, by order, and as learned.
   std::set<std::pair<int64_t, TensorId>> due_at;

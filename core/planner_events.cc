@@ -516,7 +516,7 @@ void Planner::State::On(const TimePassed&) {
     wakes_.erase(wakes_.begin());
     Arena* arena = ArenaOf(client, device);
     if (arena == nullptr) continue;
-    arena->wakes = false;
+    arena->wake = kNever;
     Touch(arena);
   }
   // What wakes one arena alone is no reason to look at them all.

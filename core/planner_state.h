@@ -440,9 +440,11 @@ class Planner::State {
   void FailImpatient(Arena& arena);
   std::string WhoHolds(const Request& request) const;
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
-  // The same for one arena, unless it is to be woken already.
+  // The same for one arena, unless it is to be woken before.
   void WakeAt(Arena& arena, Tick when) {
-    if (!std::exchange(arena.wakes, true)) wakes_.emplace(when, arena.client, arena.device);
+    if (when >= arena.wake) return;
+    wakes_.erase({arena.wake, arena.client, arena.device});
+    wakes_.emplace(arena.wake = when, arena.client, arena.device);
   }
   template <typename Counter, typename Amount>
   void Count(ClientId client, Counter counter, Amount amount);
