@@ -375,17 +375,18 @@ std::string Planner::State::WhoHolds(const Request& request) const {
       holders.push_back(client.get());
     }
   }
-  std::sort(holders.begin(), holders.end(), [device](const Client* a, const Client* b) {
-    return std::pair(b->arenas[device]->charged, a->id) <
-           std::pair(a->arenas[device]->charged, b->id);
-  });
-  constexpr size_t kNamed = 4;
-  for (size_t i = 0; i < std::min(holders.size(), kNamed); ++i) {
+  const size_t named = std::min<size_t>(holders.size(), 4);
+  std::partial_sort(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(named), holders.end(),
+                    [device](const Client* a, const Client* b) {
+                      return std::pair(b->arenas[device]->charged, a->id) <
+                             std::pair(a->arenas[device]->charged, b->id);
+                    });
+  for (size_t i = 0; i < named; ++i) {
     const Client& holder = *holders[i];
     text += " client " + std::to_string(ToInt(holder.id)) + " holds " +
             SizeText(holder.arenas[device]->charged) + " (" + SizeText(holder.in_use) + " in use);";
   }
-  if (holders.size() > kNamed) text += " " + std::to_string(holders.size() - kNamed) + " more;";
+  if (holders.size() > named) text += " " + std::to_string(holders.size() - named) + " more;";
   if (host_.held() >= options_.host_capacity && host_.LargestHole() < request.size) {
     text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
   }

@@ -12,6 +12,8 @@ constexpr Duration kPressedFor = std::chrono::seconds(10);
 // While nothing but the passing of time can help, look again this often.
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
+// Among many the looks themselves are a tenth of the time at most.
+constexpr Duration kRetryAmongMany = std::chrono::microseconds(160);
 // A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
 // A create is followed by another within so long, or not at once.
@@ -50,7 +52,8 @@ void Planner::State::HostRoomCame() {
 }
 
 Duration Planner::State::RetryAfter() const {
-  return kRetry + kRetryPerWaiting * static_cast<int64_t>(waiting_arenas_.size());
+  const auto waiting = static_cast<int64_t>(waiting_arenas_.size());
+  return std::max(kRetry + kRetryPerWaiting * waiting, kRetryAmongMany * waiting);
 }
 
 uint64_t Planner::State::ChangesFor(const Arena& arena) const {
