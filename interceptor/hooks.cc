@@ -25,7 +25,8 @@ void* Find(const HookInfo& info) {
       return found != nullptr ? found : FindInLibrary("libdl.so.2", info.symbol);
     }
     case Library::kDriver: return FindInLibrary("libcuda.so", info.symbol);
-    case Library::kRuntime: return FindInLibrary("libcudart.so", info.symbol);
+    // Wheels bring theirs under names such as libcudart-d0da41ae.so.11.0.
+    case Library::kRuntime: return FindInLibrary("libcudart", info.symbol);
     case Library::kNvml: return FindInLibrary("libnvidia-ml.so", info.symbol);
   }
   return nullptr;

@@ -2,10 +2,12 @@
 """Guest manners: no daemon, fork, exec, deep binding, static constructors, and the self-test."""
 
 import os
+import pathlib
+import shutil
 import subprocess
 import time
 
-from fakes import HERE, JOBS, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, job, main
+from fakes import FAKES, HERE, JOBS, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, job, main
 from harness import Daemon, Job, eventually, guest, wrong
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
@@ -34,6 +36,16 @@ class MannersTest(FakeGpuTest):
             capture_output=True, text=True, timeout=30, check=True,
         )  # fmt: skip
         self.assertIn("at /run/ravenstore/ravenstore.sock", done.stderr)
+
+    def test_a_runtime_under_a_wheels_name_is_found(self):
+        runtime = self.folder.name + "/libcudart-d0da41ae.so.13"
+        shutil.copy(FAKES / "libcudart.so.13", runtime)
+        environment = guest(PROGRAMS, "/nowhere")
+        # It is there before the program asks for one by its soname.
+        environment["LD_PRELOAD"] += " " + runtime
+        with Job([job("shared")], environment) as one:
+            self.assertIn(runtime, pathlib.Path(f"/proc/{one.pid}/maps").read_text())
+            self.assertEqual(one.ask(f"device {MIB}"), {"code": 0})
 
     def test_programs_without_cuda_run_as_ever(self):
         done = subprocess.run(
