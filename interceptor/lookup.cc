@@ -23,6 +23,19 @@ DlsymFunction* RealDlsym() {
   return reinterpret_cast<DlsymFunction*>(RealOf(Hook::k_dlsym));
 }
 
+// There is no such function, though ours would be found: kNone, with the error that dlerror then
+// tells. A program may look at that alone.
+void* None(const char* name) {
+  static std::atomic<void*> libc{nullptr};
+  void* other = libc.load(std::memory_order_relaxed);
+  if (other == nullptr) {
+    other = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    libc.store(other, std::memory_order_relaxed);
+  }
+  if (other != nullptr) RealDlsym()(other, name);
+  return kNone;
+}
+
 // What cuGetProcAddress found for `symbol`: which hook is that?
 Hook HookOf(const char* symbol, const void* found, int version, bool per_thread) {
   if (strncmp(symbol, "cu", 2) != 0) return Hook::kCount;
@@ -83,10 +96,12 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlsym(vo
   if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) {
     // Ours would be found, though the library may not be there: then there is no such function.
     if (RealOf(hook) != nullptr) return InfoOf(hook).entry;
-    return IsOurs(RealDlsym()(RTLD_DEFAULT, name)) ? kNone : nullptr;
+    return IsOurs(RealDlsym()(RTLD_DEFAULT, name)) ? None(name) : nullptr;
   }
   void* found = RealDlsym()(handle, name);
-  return found == nullptr ? nullptr : Instead(hook, found);
+  if (found == nullptr) return nullptr;
+  // The program's own handle, dlopen's of no name, reaches ours as well.
+  return IsOurs(found) && RealOf(hook) == nullptr ? None(name) : Instead(hook, found);
 }
 
 extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlvsym(

@@ -195,16 +195,24 @@ bool FromInterceptor(void* function) {
          strstr(info.dli_fname, "libravenstore_intercept.so") != nullptr;
 }
 
+// No runtime is loaded here: our own definition is none, and that is told as ever.
+bool IsAbsent(void* handle) {
+  dlerror();
+  const bool absent = dlsym(handle, "cudaMalloc") == nullptr;
+  const char* error = dlerror();
+  return absent && error != nullptr && strstr(error, "undefined symbol: cudaMalloc") != nullptr;
+}
+
 void LookUps() {
   auto yes = [](bool value) { return value ? "true" : "false"; };
   const char* name = "cuMemAlloc_v2";
   printf(
       "{\"old\": %s, \"new\": %s, \"default\": %s, \"next of none of ours\": %s, "
-      "\"absent\": %s, \"not ours\": %s, \"caller's path\": %s}\n",
+      "\"absent\": %s, \"absent from the program\": %s, \"not ours\": %s, "
+      "\"caller's path\": %s}\n",
       yes(FromInterceptor(OldDlsym(library, name))), yes(FromInterceptor(NewDlsym(library, name))),
       yes(FromInterceptor(dlsym(RTLD_DEFAULT, name))), yes(dlsym(RTLD_NEXT, "malloc") != nullptr),
-      // No runtime is loaded here: our own definition is none.
-      yes(dlsym(RTLD_DEFAULT, "cudaMalloc") == nullptr),
+      yes(IsAbsent(RTLD_DEFAULT)), yes(IsAbsent(dlopen(nullptr, RTLD_NOW))),
       yes(!FromInterceptor(dlsym(library, "cuCtxGetDevice"))),
       // Found by this program's own rpath alone.
       yes(dlopen("libprobe.so", RTLD_NOW) != nullptr));
