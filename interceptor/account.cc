@@ -44,6 +44,8 @@ __attribute__((tls_model("initial-exec"))) thread_local int depth = 0;
 __attribute__((tls_model("initial-exec"))) thread_local uint32_t hooks_seen = 0;
 __attribute__((tls_model("initial-exec"))) thread_local CUcontext last_context = nullptr;
 __attribute__((tls_model("initial-exec"))) thread_local int last_row = -1;
+__attribute__((tls_model("initial-exec"))) thread_local uint64_t last_change = 0;
+constinit std::atomic<uint64_t> context_changes{0};
 
 void Copy(const char* variable, const char* otherwise, char* to, size_t room) {
   const char* value = getenv(variable);
@@ -264,8 +266,9 @@ CUcontext CurrentContext() {
 int CurrentRow() {
   CUcontext context = CurrentContext();
   if (context == nullptr) return -1;
-  // A context's address may come again for another device; destroying one clears this.
-  if (context == last_context && last_row >= 0) return last_row;
+  // A context's address may come again for another device.
+  const uint64_t change = context_changes.load(std::memory_order_acquire);
+  if (context == last_context && last_row >= 0 && last_change == change) return last_row;
   static std::atomic<CUresult (*)(CUdevice*)> get{nullptr};
   auto* function = get.load(std::memory_order_relaxed);
   if (function == nullptr) {
@@ -276,7 +279,12 @@ int CurrentRow() {
   if (function == nullptr || function(&device) != CUDA_SUCCESS) return -1;
   last_context = context;
   last_row = RowOf(device);
+  last_change = change;
   return last_row;
+}
+
+void NoteContextChange() {
+  context_changes.fetch_add(1, std::memory_order_release);
 }
 
 uint64_t VisibleOf(int row) {

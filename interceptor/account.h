@@ -45,6 +45,8 @@ CUdevice DeviceOf(int row);
 // Of the calling thread's context.
 int CurrentRow();
 CUcontext CurrentContext();
+// A context began or ended: what threads remember of its address may be another's.
+void NoteContextChange();
 
 // The size of the device that the job is shown; 0: its own.
 uint64_t VisibleOf(int row);

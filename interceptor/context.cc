@@ -53,6 +53,7 @@ class DeviceUse {
 constinit DeviceUse device_use{};
 
 void AddContext(int row, uint64_t context, uint64_t before) {
+  NoteContextChange();
   if (row < 0) return;
   const uint64_t after = before == DeviceUse::kUnknown ? 0 : device_use.Of(Page()->row[row].uuid);
   // Another process may have allocated or freed meanwhile; a context is not larger than this.
@@ -71,6 +72,7 @@ void AddContext(int row, uint64_t context, uint64_t before) {
 }
 
 void DropContext(uint64_t context) {
+  NoteContextChange();
   ledger.TakeContext(
       context,
       [](const Entry& entry, void*) {

@@ -259,6 +259,22 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+// One context of the program's own at a time; its address comes again, as the driver's do.
+#undef cuCtxDestroy
+extern "C" {
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned int, CUdevice device) {
+  static CUctx_st own;
+  if (!IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  own.device = device;
+  *context = fake_cuda::current_context = &own;
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  if (fake_cuda::current_context == context) fake_cuda::current_context = nullptr;
+  return CUDA_SUCCESS;
+}
+}
+
 CUresult cuCtxGetCurrent(CUcontext* context) {
   *context = fake_cuda::current_context;
   return CUDA_SUCCESS;

@@ -125,6 +125,15 @@ class MatrixTest(FakeGpuTest):
             one.ask("reset")
             self.assertEqual(sum(daemon.held(one.pid).values()), 0)
 
+    def test_a_contexts_address_may_come_again_for_another_device(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            self.assertEqual(one.ask("contexts"), {"code": 0})
+            held = [device["kinds"].get("device", 0) for device in daemon.jobs()[0]["devices"]]
+            self.assertEqual(held, [0, 2 * MIB])
+
     def test_graphs_memory_is_counted_when_the_driver_takes_it(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,

@@ -239,6 +239,20 @@ void Answers(const char* path) {
   printf("}\n");
 }
 
+// Memory of each device by a context that is destroyed again, but for the last one's.
+void Contexts() {
+  CUresult code = CUDA_SUCCESS;
+  for (int device = 0; device < 2 && code == CUDA_SUCCESS; ++device) {
+    CUcontext own = nullptr;
+    CUdeviceptr at = 0;
+    Get<CUresult(CUcontext*, unsigned, CUdevice)>("cuCtxCreate_v2")(&own, 0, device);
+    code = CALL(cuMemAlloc_v2, &at, (device + 1) * kMiB);
+    if (device == 0) Get<CUresult(CUcontext)>("cuCtxDestroy_v2")(own);
+  }
+  CALL(cuCtxSetCurrent, context);
+  printf("{\"code\": %d}\n", code);
+}
+
 int stolen[64];
 
 void CloseAll() {
@@ -304,6 +318,8 @@ void Do(const std::string& command, const std::string& word, size_t bytes) {
     Reserved();
   } else if (command == "reset") {
     printf("{\"code\": %d}\n", Get<CUresult(CUdevice)>("cuDevicePrimaryCtxReset_v2")(0));
+  } else if (command == "contexts") {
+    Contexts();
   } else if (command == "capture") {
     Capture();
   } else if (command == "nvml") {
