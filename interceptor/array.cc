@@ -55,13 +55,16 @@ uint64_t ArrayBytes(uint64_t width, uint64_t height, uint64_t depth, uint64_t te
 
 uint64_t MipmapBytes(uint64_t width, uint64_t height, uint64_t depth, uint64_t texel,
                      unsigned int flags, unsigned int levels) {
-  uint64_t bytes = 0;
-  for (unsigned int level = 0; level < levels; ++level) {
-    bytes += ArrayBytes(width, height, depth, texel);
+  // Neither layers nor a cube's faces are levels: only a volume shrinks in depth.
+  const bool volume = (flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0;
+  // Of levels asked for the driver makes one at least, and none behind that of a single texel.
+  uint64_t bytes = ArrayBytes(width, height, depth, texel);
+  for (unsigned int level = 1; level < levels; ++level) {
+    if (width <= 1 && height <= 1 && (!volume || depth <= 1)) break;
     width = width > 1 ? width / 2 : 1;
     height = height > 1 ? height / 2 : height;
-    // Layers are not levels: only a volume shrinks in depth.
-    if ((flags & CUDA_ARRAY3D_LAYERED) == 0 && depth > 1) depth /= 2;
+    if (volume && depth > 1) depth /= 2;
+    bytes += ArrayBytes(width, height, depth, texel);
   }
   return bytes;
 }

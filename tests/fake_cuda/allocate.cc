@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <mutex>
 
@@ -251,7 +252,9 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESC
   FAKE_CUDA_CONTEXT("cuMipmappedArrayCreate");
   uint64_t bytes = 0;
   CUDA_ARRAY3D_DESCRIPTOR level = *shape;
-  for (unsigned int i = 0; i < levels; ++i) {
+  const size_t longest = std::max({shape->Width, shape->Height, shape->Depth, size_t{1}});
+  const auto most = static_cast<unsigned int>(std::bit_width(longest));
+  for (unsigned int i = 0; i < std::clamp(levels, 1u, most); ++i) {
     bytes += fake_cuda::BytesOf(level);
     level.Width = std::max<size_t>(level.Width / 2, 1);
     if (level.Height > 1) level.Height /= 2;

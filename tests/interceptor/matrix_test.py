@@ -125,6 +125,22 @@ class MatrixTest(FakeGpuTest):
             one.ask("reset")
             self.assertEqual(sum(daemon.held(one.pid).values()), 0)
 
+    def test_levels_are_counted_as_the_driver_makes_them(self):
+        faces = [64 * 64, 32 * 32, 16 * 16, 8 * 8, 4 * 4, 2 * 2, 1]
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            expected = 0
+            for command, texels in (
+                ("face 2", sum(faces[:2])), ("face 0", faces[0]),
+                # As many as there are.
+                (f"face {2**32 - 1}", sum(faces)), ("cube 2", 6 * sum(faces[:2])),
+            ):  # fmt: skip
+                self.assertEqual(one.ask("mipmap " + command), {"code": 0})
+                expected += texels * 8
+                self.assertEqual(daemon.held(one.pid)["mipmap"], expected, command)
+
     def test_a_contexts_address_may_come_again_for_another_device(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,

@@ -239,6 +239,14 @@ void Answers(const char* path) {
   printf("}\n");
 }
 
+// Levels, of 64 by 64 texels of 8 bytes on each of the cube's faces, or of one such face.
+int Mipmap(bool cube, unsigned levels) {
+  CUmipmappedArray made = nullptr;
+  const CUDA_ARRAY3D_DESCRIPTOR shape{
+      64, 64, cube ? 6u : 0u, CU_AD_FORMAT_FLOAT, 2, cube ? CUDA_ARRAY3D_CUBEMAP : 0u};
+  return CALL(cuMipmappedArrayCreate, &made, &shape, levels);
+}
+
 // Memory of each device by a context that is destroyed again, but for the last one's.
 void Contexts() {
   CUresult code = CUDA_SUCCESS;
@@ -318,6 +326,8 @@ void Do(const std::string& command, const std::string& word, size_t bytes) {
     Reserved();
   } else if (command == "reset") {
     printf("{\"code\": %d}\n", Get<CUresult(CUdevice)>("cuDevicePrimaryCtxReset_v2")(0));
+  } else if (command == "mipmap") {
+    printf("{\"code\": %d}\n", Mipmap(word == "cube", static_cast<unsigned>(bytes)));
   } else if (command == "contexts") {
     Contexts();
   } else if (command == "capture") {
