@@ -275,7 +275,7 @@ void StartThread() {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, 128 * 1024);
+  // Of the size of the program's: the variables that its threads have of their own come out of it.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

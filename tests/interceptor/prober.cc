@@ -15,6 +15,9 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
+// More than a small stack would have room for; each thread has its own.
+thread_local volatile char large[256 << 10];
+
 void* library;
 CUcontext context;
 
@@ -358,6 +361,7 @@ void Do(const std::string& command, const std::string& word, size_t bytes) {
 
 int main() {
   setvbuf(stdout, nullptr, _IOLBF, 0);
+  large[0] = 1;
   if (getenv("PROBER_LATE") == nullptr) Begin();
   if (const char* path = getenv("PROBER_DEEP")) Deep(path);
   printf("{\"ready\": %d}\n", getpid());
