@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -37,6 +38,7 @@ constexpr int kPacketsPerTurn = 64;
 constexpr size_t kQueueMax = 4096;
 // Tools of one user, and clients that did not say Hello yet.
 constexpr size_t kToolsMax = 64;
+constexpr uid_t kNobody = ~uid_t{0};
 // Descriptors also come free where no connection ends: with slabs.
 constexpr std::chrono::milliseconds kRest(100);
 
@@ -96,7 +98,10 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
       legacy_(options_.visible_memory),
       yields_(options_.capacities) {}
 
-Control::~Control() = default;
+Control::~Control() {
+  for (auto& [key, connection] : connections_)
+    CloseSocket(std::move(connection->socket), connection->peer.uid);
+}
 
 core::Result<std::unique_ptr<Control>> Control::Create(ControlOptions options,
                                                        device::Devices devices, Loop* loop,
@@ -175,7 +180,7 @@ void Control::StopAccepting() {
   mailbox_.Post([this] {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
     listener_.reset();
-    accepted_.reset();
+    CloseSocket(std::move(accepted_), kNobody);
     ::unlink(options_.socket_path.c_str());
   });
 }
@@ -196,10 +201,12 @@ void Control::AcceptAll() {
     if (!peer.ok()) {
       spdlog::warn("a connection was turned away: {}", core::Describe(peer.error()));
       TurnAway(socket.get(), peer.error());
+      CloseSocket(std::move(socket), kNobody);
       continue;
     }
     if (const core::Status room = RoomFor(peer->uid); !room.ok()) {
       TurnAway(socket.get(), room.error());
+      CloseSocket(std::move(socket), peer->uid);
       continue;
     }
     rest_was_told_ = false;
@@ -216,9 +223,11 @@ void Control::AcceptAll() {
 core::Status Control::RoomFor(uid_t uid) const {
   // A job may be a client and a legacy job at once.
   const size_t of_a_user = size_t{2} * options_.clients_max + kToolsMax;
-  const auto of_this = static_cast<size_t>(
+  auto of_this = static_cast<size_t>(
       std::count_if(connections_.begin(), connections_.end(),
                     [uid](const auto& entry) { return entry.second->peer.uid == uid; }));
+  if (const auto closer = closers_.find(uid); closer != closers_.end())
+    of_this += closer->second.open();
   if (of_this >= of_a_user) {
     return Error{ErrorCode::kLimit, "user " + std::to_string(uid) + " has " +
                                         std::to_string(of_this) +
@@ -254,8 +263,10 @@ void Control::EndRest() {
 void Control::OnReadable(Connection& connection) {
   const uint64_t key = connection.key;
   for (int i = 0; i < kPacketsPerTurn; ++i) {
-    auto received = ipc::Receive(connection.socket.get(), false);
+    std::vector<ipc::UniqueFd> descriptors;
+    auto received = ipc::Receive(connection.socket.get(), &descriptors);
     if (!received.ok()) {
+      CloseSent(key, std::move(descriptors));
       if (received.error().code == ErrorCode::kTimedOut) return;
       if (received.error().code != ErrorCode::kCorrupt) return HangUp(connection);
       Fail(connection, 0, ErrorCode::kCorrupt, received.error().message);
@@ -263,14 +274,15 @@ void Control::OnReadable(Connection& connection) {
       continue;
     }
     if (!received->has_value()) return HangUp(connection);
-    ipc::Packet packet = std::move(**received);
     proto::ClientPacket message;
-    if (!message.ParseFromString(packet.bytes)) {
+    if (!message.ParseFromString((*received)->bytes)) {
+      CloseSent(key, std::move(descriptors));
       Fail(connection, 0, ErrorCode::kCorrupt, "a control packet could not be parsed");
       if (!connection.Reads()) return;
       continue;
     }
-    Handle(connection, message, packet.descriptors);
+    Handle(connection, message, descriptors);
+    CloseSent(key, std::move(descriptors));
     if (Find(key) == nullptr || connection.hung_up || !connection.Reads()) return;
   }
 }
@@ -285,7 +297,6 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
   if (packet.body_case() == Body::kLegacyHello) {
     return HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
   }
-  descriptors.clear();  // no other message to the daemon carries any
   if (packet.body_case() == Body::kLegacyYield) {
     return HandleLegacyYield(connection, packet.request(), packet.legacy_yield());
   }
@@ -530,16 +541,44 @@ void Control::HangUp(Connection& connection) {
   spdlog::info("{} hung up; its memory stays until its process {} ends",
                legacy ? "a legacy job" : "client " + std::to_string(ToInt(connection.client)),
                connection.peer.pid);
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
-  connection.socket.reset();
+  CloseSocket(std::move(connection.socket), connection.peer.uid);
   connection.queue.clear();
   connection.answers = 0;
   connection.hung_up = true;
-  closed_one_ = true;
+}
+
+void Control::CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors) {
+  std::erase_if(descriptors, [](const ipc::UniqueFd& descriptor) { return !descriptor; });
+  if (descriptors.empty()) return;
+  Connection* connection = Find(key);
+  if (connection != nullptr) connection->waiting += kQuestion;
+  const uid_t uid = connection == nullptr ? kNobody : connection->peer.uid;
+  closers_[uid].Close(std::move(descriptors), [this, key] {
+    mailbox_.Post([this, key] {
+      closed_one_ = true;
+      Connection* connection = Find(key);
+      if (connection == nullptr) return;
+      connection->waiting -= kQuestion;
+      Attend(*connection);
+    });
+  });
+  if (connection != nullptr) Attend(*connection);
+}
+
+void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid) {
+  if (!socket) return;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
+  ::shutdown(socket.get(), SHUT_RDWR);  // the peer need not wait for the close
+  std::vector<ipc::UniqueFd> sockets;
+  sockets.push_back(std::move(socket));
+  closers_[uid].Close(std::move(sockets), [this] { mailbox_.Post([this] { closed_one_ = true; }); });
 }
 
 void Control::Forget(uint64_t key) {
-  if (const Connection* connection = Find(key)) EndRecording(*connection);
+  if (Connection* connection = Find(key)) {
+    EndRecording(*connection);
+    CloseSocket(std::move(connection->socket), connection->peer.uid);
+  }
   legacy_.Remove(key);
   yields_.Forget(key);
   connections_.erase(key);

@@ -29,6 +29,7 @@
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
+#include "daemon/threads.h"
 #include "daemon/yields.h"
 #include "device/device.h"
 #include "ipc/socket.h"
@@ -117,6 +118,9 @@ class Control {
   void OnDeath(Connection& connection);
   void HangUp(Connection& connection);
   void Forget(uint64_t key);
+  // The connection is not read until what it sent is closed.
+  void CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors);
+  void CloseSocket(ipc::UniqueFd socket, uid_t uid);
 
   void Handle(Connection& connection, const proto::ClientPacket& packet,
               std::vector<ipc::UniqueFd>& descriptors);
@@ -181,6 +185,8 @@ class Control {
   LegacyLedger legacy_;
   Yields yields_;
   ipc::UniqueFd yield_timer_;
+  // By user, so that nobody waits for what another sent. First to go: they post to the mailbox.
+  std::map<uid_t, Closer> closers_;
 };
 
 }  // namespace ravenstore::daemon

@@ -29,6 +29,9 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   if (legacy_.size() >= options_.clients_max) {
     return Fail(connection, request, ErrorCode::kLimit, "the daemon serves no more jobs");
   }
+  // What is none stays with who closes it.
+  if (!LegacyLedger::IsPage(descriptors.front().get()))
+    return Fail(connection, request, ErrorCode::kInvalidArgument, LegacyLedger::kNoPage);
   LegacyLedger::Newcomer job;
   job.client = next_client_++;
   job.pid = connection.peer.pid;

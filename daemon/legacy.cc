@@ -34,9 +34,11 @@ uint64_t Word(const char* page, size_t offset) {
 std::optional<ino_t> InodeOfPage(int descriptor) {
   struct stat status {};
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-  const bool is_page = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
-                       status.st_size == static_cast<off_t>(proto::kLedgerBytes) &&
-                       (::fcntl(descriptor, F_GET_SEALS) & kSeals) == kSeals;
+  // The seals first: a file system of the stranger's own may let who looks at its files wait.
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  const bool is_page = seals >= 0 && (seals & kSeals) == kSeals &&
+                       ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+                       status.st_size == static_cast<off_t>(proto::kLedgerBytes);
   return is_page ? std::optional(status.st_ino) : std::nullopt;
 }
 
@@ -75,12 +77,13 @@ std::vector<LegacyRow> RowsOf(const char* page) {
 
 }  // namespace
 
+bool LegacyLedger::IsPage(int descriptor) {
+  return InodeOfPage(descriptor).has_value();
+}
+
 core::Result<Seats::Seat> LegacyLedger::Add(uint64_t key, Newcomer job) {
   const auto inode = job.page ? InodeOfPage(job.page.get()) : std::nullopt;
-  if (!inode) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "LegacyHello needs a memfd of 4096 bytes, sealed against shrinking and growing"};
-  }
+  if (!inode) return Error{ErrorCode::kInvalidArgument, kNoPage};
   RAVEN_ASSIGN_OR_RETURN(const Seats::Seat seat,
                          seats_.Take(key, job.uid, {job.pid, job.start_time}, *inode));
   // It attaches again when it lost its socket; its old connection says nothing more.

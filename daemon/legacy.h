@@ -50,6 +50,9 @@ class LegacyLedger {
     std::string mode;
     ipc::UniqueFd page;
   };
+  static constexpr const char* kNoPage =
+      "LegacyHello needs a memfd of 4096 bytes, sealed against shrinking and growing";
+  static bool IsPage(int descriptor);
   // Takes the job in under `key` and writes its budgets on its page. An older entry of the process
   // ends. The result is its place among its tenant's jobs.
   // Errors: kInvalidArgument, unless the page is a memfd of the right size that nobody can resize;

@@ -34,6 +34,8 @@ constexpr int kBacklog = 128;
 // A handful of the largest packets may be under way.
 constexpr int kSendBufferBytes = 4 * static_cast<int>(proto::kControlPacketMax);
 constexpr size_t kControlBytes = CMSG_SPACE(proto::kControlDescriptorsMax * sizeof(int));
+// As many as the kernel lets anybody send: those that it found no room for it would close here.
+constexpr size_t kReceivedBytes = CMSG_SPACE(253 * sizeof(int));
 
 ErrorCode CodeOf(int error) {
   switch (error) {
@@ -304,12 +306,12 @@ Status Send(int socket, std::string_view bytes, std::span<const int> descriptors
 
 namespace {
 
-// recvmsg with `flags`.
-Result<std::optional<Packet>> Take(int socket, int flags) {
+// recvmsg with `flags`. The packet's descriptors come in `*descriptors`.
+Result<std::optional<Packet>> Take(int socket, int flags, std::vector<UniqueFd>* descriptors) {
   Packet packet;
   packet.bytes.resize(proto::kControlPacketMax);
   iovec body{packet.bytes.data(), packet.bytes.size()};
-  alignas(cmsghdr) char control[kControlBytes];
+  alignas(cmsghdr) char control[kReceivedBytes];
   msghdr message{};
   ssize_t got;
   do {
@@ -322,15 +324,16 @@ Result<std::optional<Packet>> Take(int socket, int flags) {
     // still there to be read.
   } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   if (got < 0) return SystemError("receiving a control packet", errno);
-  TakeDescriptors(&message, &packet.descriptors);
+  TakeDescriptors(&message, descriptors);
   if (message.msg_flags & MSG_TRUNC) {
     return Error{ErrorCode::kCorrupt,
                  "a control packet exceeds " + std::to_string(proto::kControlPacketMax) + " bytes"};
   }
-  if (message.msg_flags & MSG_CTRUNC) {
+  const bool short_of_numbers = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (short_of_numbers || descriptors->size() > proto::kControlDescriptorsMax) {
     // While those that came are still open.
     const UniqueFd one_more(fcntl(socket, F_DUPFD_CLOEXEC, 0));
-    if ((flags & MSG_PEEK) != 0 && !one_more) {
+    if ((flags & MSG_PEEK) != 0 && short_of_numbers && !one_more) {
       return Error{ErrorCode::kLimit,
                    "this process has no descriptor left for what the daemon sent (RLIMIT_NOFILE)"};
     }
@@ -344,14 +347,25 @@ Result<std::optional<Packet>> Take(int socket, int flags) {
   return std::optional<Packet>(std::move(packet));
 }
 
+Result<std::optional<Packet>> TakeWhole(int socket, int flags) {
+  std::vector<UniqueFd> descriptors;
+  auto packet = Take(socket, flags, &descriptors);
+  if (packet.ok() && packet->has_value()) (*packet)->descriptors = std::move(descriptors);
+  return packet;
+}
+
 }  // namespace
 
 Result<std::optional<Packet>> Receive(int socket, bool wait) {
-  return Take(socket, wait ? 0 : MSG_DONTWAIT);
+  return TakeWhole(socket, wait ? 0 : MSG_DONTWAIT);
+}
+
+Result<std::optional<Packet>> Receive(int socket, std::vector<UniqueFd>* descriptors) {
+  return Take(socket, MSG_DONTWAIT, descriptors);
 }
 
 Result<std::optional<Packet>> ReceiveOrLeave(int socket) {
-  auto packet = Take(socket, MSG_DONTWAIT | MSG_PEEK);
+  auto packet = TakeWhole(socket, MSG_DONTWAIT | MSG_PEEK);
   const bool there = packet.ok() || packet.error().code == ErrorCode::kCorrupt;
   // A peek brings descriptors of its own: those of the packet are closed with it.
   if (there) static_cast<void>(recv(socket, nullptr, 0, MSG_DONTWAIT));

@@ -1,7 +1,9 @@
 // Bad input, dead processes and stopped ones: nothing is lost that need not be, nothing hangs,
 // nobody else notices.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <cstring>
 #include <limits>
@@ -79,6 +81,69 @@ TEST(FaultsTest, MalformedPacketsGetAnErrorAndNothingElse) {
     EXPECT_TRUE(answer.has_failure());
   }
   ExpectServes(daemon);
+}
+
+// A socket whose last close takes an hour: what it sent is never read, and it lingers for that.
+struct Lingering {
+  Lingering() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* name = reinterpret_cast<sockaddr*>(&address);
+    const ipc::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    RAVEN_CHECK(::bind(listener.get(), name, size) == 0 && ::listen(listener.get(), 1) == 0);
+    RAVEN_CHECK(::getsockname(listener.get(), name, &size) == 0);
+    end.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    RAVEN_CHECK(::connect(end.get(), name, size) == 0);
+    other.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const std::string bytes(KiB(64), 'x');
+    while (::send(end.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger hour{1, 3600};
+    RAVEN_CHECK(::setsockopt(end.get(), SOL_SOCKET, SO_LINGER, &hour, sizeof(hour)) == 0);
+  }
+  ipc::UniqueFd end;
+  ipc::UniqueFd other;
+};
+
+// Whatever a stranger sends along, nobody waits until the daemon has closed it.
+TEST(FaultsTest, DescriptorsThatTakeLongToCloseHoldUpNobody) {
+  DaemonProcess daemon;
+  enum class Sent { kBesideAMessage, kTooMany, kAsAPage, kBehindAHangUp };
+  for (const Sent sent :
+       {Sent::kBesideAMessage, Sent::kTooMany, Sent::kAsAPage, Sent::kBehindAHangUp}) {
+    SCOPED_TRACE(static_cast<int>(sent));
+    Lingering lingering;
+    ::kill(daemon.pid(), SIGSTOP);  // so that its close is the last
+    auto socket = std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)));
+    if (sent == Sent::kBehindAHangUp) EXPECT_EQ(::send(socket.get(), nullptr, 0, 0), 0);
+    proto::ClientPacket packet;
+    packet.set_request(1);
+    packet.mutable_stats();
+    if (sent == Sent::kAsAPage)
+      packet.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+    std::string bytes = packet.SerializeAsString();
+    std::vector<int> descriptors(sent == Sent::kTooMany ? 6 : 1, lingering.end.get());
+    std::vector<char> control(CMSG_SPACE(sizeof(int) * descriptors.size()));
+    iovec body{bytes.data(), bytes.size()};
+    msghdr message{};
+    message.msg_iov = &body;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
+    std::memcpy(CMSG_DATA(part), descriptors.data(), sizeof(int) * descriptors.size());
+    EXPECT_GT(::sendmsg(socket.get(), &message, MSG_NOSIGNAL), 0);
+    lingering.end.reset();
+    socket.reset();
+    ::kill(daemon.pid(), SIGCONT);
+    ExpectServes(daemon);
+  }
+  EXPECT_EQ(daemon.Kill(SIGTERM), 0);
 }
 
 TEST(FaultsTest, AnotherProtocolIsTurnedAwayInWords) {
