@@ -26,6 +26,7 @@ namespace {
 
 // Bounds of the work on one client in one pass, so that nobody waits long for his turn.
 constexpr size_t kRequestsPerPass = 256;
+constexpr size_t kTicketsPerPass = 1024;
 constexpr size_t kClosuresPerPass = 16;
 // While hot clients keep the loop polling, the doorbells of the others are looked at this often.
 constexpr Duration kLookAround = microseconds(20);
@@ -309,7 +310,7 @@ bool Loop::PollTickets() {
   for (size_t i = 0; i < with_tickets_.size();) {
     Session* session = FindSession(with_tickets_[i]);
     if (session != nullptr) {
-      session->tickets.Poll(*session->segment(), [&](const TicketQueues::Waiting& waiting) {
+      const auto reached = [&](const TicketQueues::Waiting& waiting) {
         busy = true;
         if (!planner_->Knows(waiting.tensor)) return;
         if (waiting.idle_word == 0) {
@@ -325,7 +326,8 @@ bool Loop::PollTickets() {
         const bool idle = lease.state() != proto::LeaseState::kFetching;
         if (idle) session->RowOf(slot).SetQuiet(waiting.idle_word);
         Feed(core::Quiet{waiting.tensor});
-      });
+      };
+      session->tickets.Poll(*session->segment(), kTicketsPerPass, reached);
     }
     if (session == nullptr || session->tickets.empty()) {
       with_tickets_[i] = with_tickets_.back();

@@ -32,14 +32,15 @@ class TicketQueues {
   bool empty() const { return active_.empty(); }
   size_t size() const { return size_; }
 
-  // Calls reached(const Waiting&) for all whose ticket is reached and forgets them.
+  // Calls reached(const Waiting&) for those whose ticket is reached, at most `most` of them, and
+  // forgets these.
   template <typename Callback>
-  void Poll(const proto::Segment& segment, Callback reached) {
-    for (size_t i = 0; i < active_.size();) {
+  void Poll(const proto::Segment& segment, size_t most, Callback reached) {
+    for (size_t i = 0; i < active_.size() && most > 0;) {
       const uint16_t index = active_[i];
       auto& queue = queues_[index];
       const uint64_t now = segment.tickets[index].load(std::memory_order_acquire);
-      while (!queue.empty() && queue.top().value <= now) {
+      for (; most > 0 && !queue.empty() && queue.top().value <= now; --most) {
         const Waiting waiting = queue.top();
         queue.pop();
         --size_;

@@ -14,9 +14,9 @@ using core::TensorId;
 class TicketsTest : public testing::Test {
  protected:
   // The tensors whose tickets are reached now.
-  std::vector<uint64_t> Poll() {
+  std::vector<uint64_t> Poll(size_t most = SIZE_MAX) {
     std::vector<uint64_t> reached;
-    queues_.Poll(segment(), [&](const TicketQueues::Waiting& waiting) {
+    queues_.Poll(segment(), most, [&](const TicketQueues::Waiting& waiting) {
       reached.push_back(core::ToInt(waiting.tensor));
     });
     return reached;
@@ -80,11 +80,25 @@ TEST_F(TicketsTest, WordsDoNotWaitForEachOther) {
   EXPECT_TRUE(queues_.empty());
 }
 
+// A stream that catches up may reach what a million frees wait for.
+TEST_F(TicketsTest, ManyThatAreReachedTogetherAreToldInSeveralGoes) {
+  for (uint64_t i = 1; i <= 3; ++i) queues_.Push({.index = 0, .value = i}, TensorId{i}, 0);
+  for (uint64_t i = 4; i <= 5; ++i) queues_.Push({.index = 1, .value = i}, TensorId{i}, 0);
+  segment().tickets[0] = 9;
+  segment().tickets[1] = 9;
+  EXPECT_EQ(Poll(2), (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(Poll(2), (std::vector<uint64_t>{3, 4}));
+  EXPECT_EQ(queues_.size(), 1u);
+  EXPECT_EQ(Poll(2), (std::vector<uint64_t>{5}));
+  EXPECT_TRUE(queues_.empty());
+}
+
 TEST_F(TicketsTest, TheWaitersWordIsKept) {
   queues_.Push({.index = 0, .value = 1}, TensorId{1}, 77);
   segment().tickets[0] = 1;
   uint64_t word = 0;
-  queues_.Poll(segment(), [&](const TicketQueues::Waiting& waiting) { word = waiting.idle_word; });
+  queues_.Poll(segment(), 1,
+               [&](const TicketQueues::Waiting& waiting) { word = waiting.idle_word; });
   EXPECT_EQ(word, 77u);
 }
 
