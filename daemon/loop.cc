@@ -264,6 +264,11 @@ void Loop::StartRecording(Recorder::Options options) {
   }
 }
 
+void Loop::StopRecording() {
+  // It may know of a million tensors.
+  workers_->Run([recorder = std::shared_ptr<Recorder>(std::move(recorder_))] {});
+}
+
 bool Loop::PollHot() {
   bool busy = false;
   // By index: a request may change the list (a client that breaks the protocol leaves it).
@@ -404,11 +409,12 @@ void Loop::ReleaseIfGone(Session& session) {
   const ClientId client = session.id();
   auto done = std::move(on_gone_[client]);
   on_gone_.erase(client);
-  workers_->Run([attachment = session.shared(), done = std::move(done)]() mutable {
-    attachment.reset();
+  // Its tables may be large, too.
+  std::shared_ptr<Session> gone = std::move(sessions_.extract(client).mapped());
+  workers_->Run([gone = std::move(gone), done = std::move(done)]() mutable {
+    gone.reset();
     if (done) done();
   });
-  sessions_.erase(client);
 }
 
 void Loop::Trim(ClientId client) {

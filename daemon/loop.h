@@ -95,7 +95,7 @@ class Loop {
   // One recording at a time; while it lasts its clients' logs are read every loop.poll_us.
   // REQUIRES: recorder() is null.
   void StartRecording(Recorder::Options options);
-  void StopRecording() { recorder_.reset(); }
+  void StopRecording();
   Recorder* recorder() { return recorder_.get(); }
 
   const core::Planner& planner() const { return *planner_; }

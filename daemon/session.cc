@@ -31,8 +31,10 @@ Session::Session(std::shared_ptr<Attachment> attachment)
 Session::Row& Session::RowOf(core::SlotId slot) {
   const uint32_t index = core::ToInt(slot);
   RAVEN_CHECK(index < proto::kSlotCapacity);
-  if (index >= rows_.size()) rows_.resize(index + 1u);
-  return rows_[index];
+  rows_ = std::max(rows_, index + 1);
+  std::unique_ptr<Row[]>& piece = table_[index / kRowsPerPiece];
+  if (piece == nullptr) piece = std::make_unique<Row[]>(kRowsPerPiece);
+  return piece[index % kRowsPerPiece];
 }
 
 uint32_t Session::LanesUsed() {

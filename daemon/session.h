@@ -68,14 +68,15 @@ class Session {
   // The row's tensor while its create waits.
   static constexpr core::TensorId kPending{~uint64_t{0}};
 
-  // REQUIRES: slot < proto::kSlotCapacity. Grows the table.
+  // Stays where it is. REQUIRES: slot < proto::kSlotCapacity. Grows the table.
   Row& RowOf(core::SlotId slot);
   Lease LeaseOf(core::SlotId slot) { return Lease(&segment()->slots[core::ToInt(slot)]); }
   proto::Segment* segment() { return attachment_->segment.get(); }
   Attachment& attachment() { return *attachment_; }
   const std::shared_ptr<Attachment>& shared() const { return attachment_; }
   core::ClientId id() const { return attachment_->id; }
-  uint32_t rows() const { return static_cast<uint32_t>(rows_.size()); }
+  // One more than the highest that was asked for.
+  uint32_t rows() const { return rows_; }
 
   // Entries of the access log, lane after lane; false when there are none.
   bool NextAccess(proto::Access* access);
@@ -125,7 +126,11 @@ class Session {
   std::array<std::optional<ipc::LogConsumer>, proto::kLogLanes> log_;
   std::array<bool, proto::kLogLanes> log_dead_{};
   uint64_t log_dropped_ = 0;
-  std::vector<Row> rows_;
+  // In pieces, made as they are needed: a client names the slots, and a table of all of them takes
+  // milliseconds to make or to move.
+  static constexpr uint32_t kRowsPerPiece = 1024;
+  std::array<std::unique_ptr<Row[]>, proto::kSlotCapacity / kRowsPerPiece> table_;
+  uint32_t rows_ = 0;
   std::deque<std::pair<core::SlotId, std::string>> failures_;  // the oldest first
 };
 

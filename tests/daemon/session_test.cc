@@ -71,8 +71,10 @@ TEST_F(SessionTest, RowsGrowWithTheSlotsAndStayWhatTheyAre) {
   session_.RowOf(SlotId{2}).SetQuiet(6);
   EXPECT_EQ(session_.rows(), 3u);
   EXPECT_EQ(session_.RowOf(SlotId{0}).tensor, core::kNoTensor);
+  const Session::Row* row = &session_.RowOf(SlotId{2});
   session_.RowOf(SlotId{proto::kSlotCapacity - 1});
   EXPECT_EQ(session_.rows(), proto::kSlotCapacity);
+  EXPECT_EQ(&session_.RowOf(SlotId{2}), row) << "moving a million of them takes long";
   EXPECT_EQ(session_.RowOf(SlotId{2}).tensor, core::TensorId{5});
   EXPECT_EQ(session_.RowOf(SlotId{2}).quiet_word(), 6u);
 }
