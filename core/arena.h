@@ -47,8 +47,14 @@ struct Arena {
   EvictionIndex index;
   std::vector<Range> pieces;        // slabs
   Bytes charged;                    // slabs that exist, are being made, or are being given back
-  std::map<Bytes, Bytes> removing;  // slabs being given back: offset to size
-  Bytes being_removed;              // their sum
+  struct Removal {
+    Bytes size;
+    Tick until{};          // its client should have let go of it by then
+    bool overdue = false;  // and has not
+  };
+  std::map<Bytes, Removal> removing;  // slabs being given back, by offset
+  Bytes being_removed;                // their sum, but for those that are overdue
+  Bytes overdue;                      // these: nobody counts on them
   Bytes adding;                     // of the slab that is being made
   std::set<uint64_t> waiting;       // requests, first come first served
   uint64_t First() const { return *waiting.begin(); }

@@ -452,6 +452,7 @@ Tick Planner::State::NextWake() const {
   Tick next = next_poll_;
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!wakes_.empty()) next = std::min(next, std::get<Tick>(*wakes_.begin()));
+  if (!removals_.empty()) next = std::min(next, std::get<Tick>(removals_.front()));
   return next;
 }
 
@@ -509,6 +510,9 @@ void Planner::State::CheckInvariants() const {
       arena->map.CheckInvariants();
       RAVEN_CHECK(arena->copying_out <= arena->leaving);
       RAVEN_CHECK(arena->leaving_slabs <= arena->leaving);
+      Bytes removing;
+      for (const auto& [offset, slab] : arena->removing) removing += slab.size;
+      RAVEN_CHECK(removing == arena->being_removed + arena->overdue);
       RAVEN_CHECK(std::count(touched_.begin(), touched_.end(), arena.get()) ==
                   (arena->touched ? 1 : 0));
       going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();

@@ -136,7 +136,8 @@ void Planner::State::On(const SlabFailed& event) {
   Bytes mapped;
   for (const auto& [offset, size] : arena->pieces) mapped += size;
   // Everything charged but not mapped, nor being given back, was for this slab.
-  Refund(*arena, arena->charged - mapped - arena->being_removed - arena->Vacating());
+  Refund(*arena, arena->charged - mapped - arena->being_removed - arena->overdue -
+                     arena->Vacating());
   BackOff(*arena);
   Touch(arena);
 }
@@ -152,10 +153,15 @@ void Planner::State::On(const SlabRemoved& event) {
   if (arena == nullptr) return;
   const auto removed = arena->removing.find(event.offset);
   if (removed == arena->removing.end()) return;
-  arena->map.RemovePiece(removed->first, removed->second);
-  arena->being_removed -= removed->second;
-  EndGoing(*arena, removed->second);
-  Refund(*arena, removed->second);
+  const Bytes size = removed->second.size;
+  arena->map.RemovePiece(event.offset, size);
+  if (removed->second.overdue) {
+    arena->overdue -= size;
+  } else {
+    arena->being_removed -= size;
+    EndGoing(*arena, size);
+  }
+  Refund(*arena, size);
   arena->removing.erase(removed);
   // Who waits longest comes first: else the client that was made to give it up may take it again.
   std::vector<Arena*> waiting(waiting_arenas_.begin(), waiting_arenas_.end());
@@ -518,6 +524,11 @@ void Planner::State::On(const TimePassed&) {
     if (arena == nullptr) continue;
     arena->wake = kNever;
     Touch(arena);
+  }
+  while (!removals_.empty() && std::get<Tick>(removals_.front()) <= now_) {
+    const auto [when, client, device] = removals_.front();
+    removals_.pop_front();
+    if (Arena* arena = ArenaOf(client, device)) NoteOverdue(*arena);
   }
   // What wakes one arena alone is no reason to look at them all.
   if (now_ < next_poll_) return;

@@ -7,6 +7,8 @@ namespace ravenstore::core {
 
 namespace {
 constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
+// A client lets go of a slab within a millisecond or two. Who does not do it for so long is stopped.
+constexpr Duration kLetGoWithin = std::chrono::milliseconds(200);
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;
 // Blocks of slabs that are looked at in one search.
@@ -56,6 +58,8 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
       // What it is being given room with is no spare.
       if (other->adding > Bytes{0} || other->leaving > 0) continue;
     }
+    // Who did not let go of the last one would keep the next, too.
+    if (other->overdue > Bytes{0}) continue;
     // Where all is in use there is nothing to give.
     if (other->index.size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
   }
@@ -242,8 +246,9 @@ void Planner::State::EndVacating(Arena& arena) {
   std::erase_if(arena.vacating, [&](const Range& piece) {
     const auto [offset, size] = piece;
     if (arena.map.IsRetired(offset, size)) {
-      arena.removing[offset] = size;
+      arena.removing[offset] = {size, now_ + kLetGoWithin};
       arena.being_removed += size;
+      removals_.emplace_back(now_ + kLetGoWithin, arena.client, arena.device);
       plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
       return true;
     }
@@ -259,6 +264,18 @@ void Planner::State::EndVacating(Arena& arena) {
     return true;
   });
   if (arena.vacating.empty() && arena.being_removed == Bytes{0}) arena.renewing = false;
+}
+
+void Planner::State::NoteOverdue(Arena& arena) {
+  for (auto& [offset, slab] : arena.removing) {
+    if (slab.overdue || now_ < slab.until) continue;
+    slab.overdue = true;
+    arena.being_removed -= slab.size;
+    EndGoing(arena, slab.size);
+    arena.overdue += slab.size;
+    Touch(&arena);
+    TouchWaiting();
+  }
 }
 
 void Planner::State::BeginGoing(const Arena& arena, Bytes size) {
@@ -285,7 +302,8 @@ Bytes Planner::State::ExcessOf(const Arena& arena) const {
   const Bytes held = devices_[device].held;
   const Bytes tenant_held = tenant.device_held[device];
   const Bytes of_client =
-      Minus(arena.charged - arena.being_removed - arena.Vacating(), client.budgets.device);
+      Minus(arena.charged - arena.being_removed - arena.overdue - arena.Vacating(),
+            client.budgets.device);
   const Bytes of_tenant = Minus(tenant_held - tenant.device_going[device], tenant.budgets.device);
   const Bytes of_device = Minus(held - going, devices_[device].limit);
   const Bytes most = std::max({of_client, of_tenant, of_device});

@@ -316,6 +316,8 @@ class Planner::State {
   bool Vacate(Arena& arena, const std::vector<Range>& pieces, std::vector<uint32_t> rows);
   // Gives the slabs back that were being emptied and are empty.
   void EndVacating(Arena& arena);
+  // Finds those that the arena's client, stopped or worse, does not let go of.
+  void NoteOverdue(Arena& arena);
   bool GiveBackFreePiece(Arena& arena);
   bool GiveBack(Arena& arena, Range piece);
   // Slabs of the arena are being emptied or given back; that is over.
@@ -484,7 +486,9 @@ class Planner::State {
   Tick next_poll_ = kNever;  // when all active arenas are looked at again
   std::set<std::tuple<Tick, ClientId, DeviceId>> wakes_;  // when one is
   std::vector<Correlation::Step> missed_;                 // during Correlate
-  Plan* plan_ = nullptr;                                  // during Apply
+  // When slabs that are being given back will be overdue, if they still are.
+  std::deque<std::tuple<Tick, ClientId, DeviceId>> removals_;
+  Plan* plan_ = nullptr;  // during Apply
 };
 
 }  // namespace ravenstore::core

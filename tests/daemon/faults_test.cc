@@ -514,6 +514,35 @@ TEST(FaultsTest, AStoppedClientHoldsUpNobodyElse) {
   EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).clients() == 0; }));
 }
 
+// Its empty slabs are asked for first, and never come.
+TEST(FaultsTest, WhoKeepsASlabKeepsNobodyFromThoseOfOthers) {
+  DaemonProcess daemon({"--device-total", "64MiB", "--slab", "2MiB"});
+  RawClient keeps(daemon);
+  ipc::RequestProducer ring(&keeps.shared().requests);
+  proto::LeaseSlot& row = keeps.shared().slots[0];
+  const auto ask = [&](proto::RequestOp op, proto::LeaseState from, proto::LeaseState to) {
+    proto::Request request{};
+    request.op = static_cast<uint32_t>(op);
+    request.id = row.id;
+    request.bytes = MiB(24);
+    request.deadline_ns = std::numeric_limits<int64_t>::max();
+    row.word = proto::Pack({from, 0, 1});
+    ASSERT_TRUE(ring.Push(request));
+    keeps.doorbell->Ring();
+    ASSERT_TRUE(Eventually([&] { return proto::UnpackLease(row.word).state == to; }));
+  };
+  ask(proto::RequestOp::kCreate, proto::LeaseState::kRequested, proto::LeaseState::kInUse);
+  ask(proto::RequestOp::kFree, proto::LeaseState::kFreeing, proto::LeaseState::kFree);
+  Store other = Connect(daemon);
+  std::vector<Tensor> idle;
+  for (int i = 0; i < 36; ++i) {
+    idle.push_back(other.create(MiB(1)));
+    other.put(idle.back(), nullptr);
+  }
+  Store third = Connect(daemon, 0, seconds(10));
+  third.free(third.create(MiB(8)), nullptr);
+}
+
 TEST(FaultsTest, AForkedChildIsRefusedAndItsParentGoesOn) {
   DaemonProcess daemon;
   Store store = Connect(daemon, MiB(16));
