@@ -10,6 +10,8 @@ namespace ravenstore::core {
 namespace {
 // Host copies given up in one go when the pool is full.
 constexpr int kHostCopiesPerDrop = 256;
+// Requests of clients that are gone.
+constexpr int kForgottenPerPass = 1024;
 constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
 }  // namespace
 
@@ -334,14 +336,34 @@ void Planner::State::Dequeue(const Request& given) {
   if (request.fail_fast) arena->impatient.erase(request.id);
   if (first) EndFirst(*arena);
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);
+  Forget(request);
+  ++answered_;
+  Touch(arena);
+}
+
+void Planner::State::Forget(const Request& given) {
+  const Request request = given;  // `given` may be the one that is erased
   deadlines_.erase({request.deadline, request.id});
   Count(request.client, &PlannerStats::waiting, -1);
   EndWait(request.client);
   Count(request.client, &PlannerStats::waited, now_ - request.since);
   requests_.erase(request.id);
   if (request.is_fetch()) fetches_.erase(request.tensor);
-  ++answered_;
-  Touch(arena);
+}
+
+void Planner::State::ForgetRequests() {
+  for (int i = 0; i < kForgottenPerPass && !gone_requests_.empty(); ++i) {
+    std::set<uint64_t>& ids = gone_requests_.front();
+    if (ids.empty()) {
+      gone_requests_.pop_front();
+      continue;
+    }
+    // Its deadline may have come before.
+    if (const auto found = requests_.find(*ids.begin()); found != requests_.end())
+      Forget(found->second);
+    ids.erase(ids.begin());
+  }
+  if (!gone_requests_.empty()) WakeAt(now_);
 }
 
 const Request& Planner::State::FetchOf(const Tensor& tensor) const {
@@ -529,6 +551,9 @@ void Planner::State::CheckInvariants() const {
       held[ToInt(arena->device)] += arena->charged;
       growing[ToInt(arena->device)] += arena->growing ? 1 : 0;
     }
+  }
+  for (const auto& ids : gone_requests_) {
+    for (const uint64_t id : ids) waiting += requests_.contains(id) ? 1 : 0;
   }
   RAVEN_CHECK(waiting == requests_.size());
   RAVEN_CHECK(waiting == deadlines_.size());

@@ -92,7 +92,11 @@ void Planner::State::On(const ClientGone& event) {
   if (client == nullptr) return;
   for (const auto& arena : client->arenas) {
     if (arena == nullptr) continue;
-    while (!arena->waiting.empty()) Dequeue(requests_.at(arena->First()));
+    if (!arena->waiting.empty()) {
+      EndFirst(*arena);
+      waiting_arenas_.erase(arena.get());
+      gone_requests_.push_back(std::move(arena->waiting));
+    }
     active_arenas_.erase(arena.get());
     SetGrowing(*arena, false);
     EndGoing(*arena, arena->being_removed + arena->Vacating());
@@ -117,6 +121,7 @@ void Planner::State::On(const ClientGone& event) {
       Finish(tensor);
     }
   }
+  ForgetRequests();
   TouchWaiting();
 }
 
@@ -515,6 +520,10 @@ void Planner::State::On(const TimePassed&) {
   for (int i = 0; i < kFailuresPerPass && !deadlines_.empty() && deadlines_.begin()->first <= now_;
        ++i) {
     const Request& request = requests_.at(deadlines_.begin()->second);
+    if (FindClient(request.client) == nullptr) {
+      Forget(request);
+      continue;
+    }
     Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
   }
   while (!wakes_.empty() && std::get<Tick>(*wakes_.begin()) <= now_) {
@@ -536,6 +545,7 @@ void Planner::State::On(const TimePassed&) {
   const auto active = std::exchange(active_arenas_, {});
   for (Arena* arena : active) Touch(arena);
   TouchWaiting();
+  ForgetRequests();
   EnsureHostAhead(Bytes{0});
 }
 

@@ -434,6 +434,9 @@ class Planner::State {
   // Takes the request out of the books; the caller answered it.
   void EndFirst(Arena& arena);
   void Dequeue(const Request& request);
+  void Forget(const Request& request);
+  // Of clients that are gone, some at a time.
+  void ForgetRequests();
   // REQUIRES: tensor.waiting.
   const Request& FetchOf(const Tensor& tensor) const;
   void Fail(const Request& request, ErrorCode code, const std::string& message);
@@ -473,6 +476,7 @@ class Planner::State {
   std::vector<Device> devices_;
   std::unordered_map<uint64_t, Request> requests_;
   std::unordered_map<TensorId, uint64_t> fetches_;  // those of them for a tensor that exists
+  std::deque<std::set<uint64_t>> gone_requests_;    // those of clients that are gone, and more
   size_t answered_ = 0;                             // requests, during Apply
   std::set<std::pair<Tick, uint64_t>> deadlines_;
   uint64_t last_request_ = 0;

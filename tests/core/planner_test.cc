@@ -356,6 +356,34 @@ TEST(PlannerTest, AClientGoneInTheMiddleOfACopyKeepsItsHostRoomUntilTheEnd) {
   EXPECT_EQ(s.stats().waiting, 0u);
 }
 
+TEST(PlannerTest, TheRequestsOfAClientThatIsGoneAreForgottenSomeAtATime) {
+  constexpr uint32_t kRequests = 10000;
+  PlannerOptions options;
+  options.device_capacity = {MiB(512)};
+  options.arena = {GiB(2)};
+  options.host_capacity = MiB(64);
+  Planner planner(options);
+  Plan plan;  // nothing of it is done
+  const Tick now{std::chrono::seconds(1)};
+  planner.Apply(TenantLimits{TenantId{1}, {MiB(512), MiB(64)}}, now, &plan);
+  planner.Apply(ClientAttached{ClientId{1}, TenantId{1}, {MiB(512), MiB(64)}}, now, &plan);
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    const Tick deadline = i % 2 == 0 ? now : kNever;
+    planner.Apply(
+        CreateRequested{ClientId{1}, SlotId{i}, KiB(4), DeviceId{0}, kNoName, deadline, false}, now,
+        &plan);
+  }
+  ASSERT_EQ(planner.stats().waiting, kRequests);
+  planner.Apply(ClientGone{ClientId{1}}, now, &plan);
+  EXPECT_GT(planner.stats().waiting, kRequests / 2);
+  for (int i = 0; i < 20; ++i) {
+    planner.CheckInvariants();
+    if (planner.NextWake() <= now) planner.Apply(TimePassed{}, now, &plan);
+  }
+  EXPECT_EQ(planner.stats().waiting, 0u);
+  EXPECT_GT(planner.NextWake(), now);
+}
+
 TEST(PlannerTest, AFetchOnAnotherDeviceMovesAnAwayTensorThere) {
   Script s({.capacity = KiB(8), .devices = 2});
   s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A");
