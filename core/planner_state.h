@@ -14,7 +14,6 @@
 #include <set>
 #include <string>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -474,8 +473,9 @@ class Planner::State {
   Client* last_found_ = nullptr;  // by FindClient
   std::map<TenantId, Tenant> tenants_;
   std::vector<Device> devices_;
-  std::unordered_map<uint64_t, Request> requests_;
-  std::unordered_map<TensorId, uint64_t> fetches_;  // those of them for a tensor that exists
+  // In trees: a table of a million would be moved at once as it grows.
+  std::map<uint64_t, Request> requests_;
+  std::map<TensorId, uint64_t> fetches_;            // those of them for a tensor that exists
   std::deque<std::set<uint64_t>> gone_requests_;    // those of clients that are gone, and more
   size_t answered_ = 0;                             // requests, during Apply
   std::set<std::pair<Tick, uint64_t>> deadlines_;
