@@ -1,6 +1,7 @@
 #include "daemon/legacy.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,11 +41,6 @@ std::optional<ino_t> InodeOfPage(int descriptor) {
                        ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
                        status.st_size == static_cast<off_t>(proto::kLedgerBytes);
   return is_page ? std::optional(status.st_ino) : std::nullopt;
-}
-
-void WriteWord(int page, uint64_t word, size_t offset) {
-  [[maybe_unused]] const auto written =
-      ::pwrite(page, &word, sizeof(word), static_cast<off_t>(offset));
 }
 
 constexpr size_t RowOffset(size_t row) {
@@ -152,11 +148,17 @@ void LegacyLedger::WriteBudgets(const Job& job) const {
   const uint64_t visible = job.own_visible ? job.own_visible->count() : tenants;
   // What one job was granted beyond its tenant's it may use; the others see the tenant's used up.
   const uint64_t together = tenants == 0 || visible == 0 ? 0 : std::max(tenants, visible);
+  // Not by pwrite: that waits while the job writes the file, from a page of its own that never
+  // comes. Nobody can shrink what is mapped.
+  void* page = ::mmap(nullptr, proto::kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                      job.about.page.get(), 0);
+  if (page == MAP_FAILED) return;
   // Every row, also those that the job adds later.
-  for (size_t i = 0; i < proto::kLedgerDevices; ++i) {
-    WriteWord(job.about.page.get(), together, RowOffset(i) + offsetof(proto::LedgerRow, together));
-    WriteWord(job.about.page.get(), visible, RowOffset(i) + offsetof(proto::LedgerRow, visible));
+  for (proto::LedgerRow& row : static_cast<proto::LedgerPage*>(page)->row) {
+    row.together.store(together);
+    row.visible.store(visible);
   }
+  ::munmap(page, proto::kLedgerBytes);
 }
 
 std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {

@@ -2,12 +2,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <future>
 #include <new>
 #include <string>
+#include <thread>
 
 #include "proto/packet.h"
 
@@ -52,6 +58,34 @@ core::Result<Seats::Seat> Add(LegacyLedger& ledger, uint64_t key, const Page& pa
   job.name = "job";
   job.page = page.Descriptor();
   return ledger.Add(key, std::move(job));
+}
+
+// Its write of the page takes as long as the job likes, and whoever else writes the file waits.
+TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  ipc::UniqueFd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
+  uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+  void* bytes =
+      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  uffdio_register range{.range = {reinterpret_cast<uintptr_t>(bytes), 4096},
+                        .mode = UFFDIO_REGISTER_MODE_MISSING,
+                        .ioctls = 0};
+  if (!faults || ::ioctl(faults.get(), UFFDIO_API, &api) != 0 ||
+      ::ioctl(faults.get(), UFFDIO_REGISTER, &range) != 0) {
+    GTEST_SKIP() << "no page faults of one's own here";
+  }
+  const ipc::UniqueFd file = page.Descriptor();
+  std::thread job([&] { EXPECT_GT(::pwrite(file.get(), bytes, 8, 64), 0); });
+  uffd_msg fault{};
+  EXPECT_EQ(::read(faults.get(), &fault, sizeof(fault)), ssize_t{sizeof(fault)});
+  auto set = std::async(std::launch::async, [&] { ledger.SetTenant(7, MiB(1)); });
+  EXPECT_EQ(set.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  faults.reset();
+  job.join();
+  set.wait();
+  munmap(bytes, 4096);
 }
 
 TEST(LegacyLedgerTest, ReadsWhatTheJobWrote) {
