@@ -38,6 +38,11 @@ core::NextUse NextUseOf(uint64_t packed) {
   return {};
 }
 
+// Long past is past: a stranger's number is for subtracting from.
+core::Tick DeadlineOf(const proto::Request& request) {
+  return core::Tick(Duration(std::max<int64_t>(request.deadline_ns, 0)));
+}
+
 Duration CostOf(uint16_t recompute) {
   return Duration(static_cast<int64_t>(proto::UnpackRecompute(recompute)));
 }
@@ -171,8 +176,7 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
   if (Recorder* recorder = RecorderOf(session)) recorder->Asked(session.id(), now_);
   Feed(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
                              core::DeviceId{request.device}, core::NameId{request.name},
-                             core::Tick(Duration(request.deadline_ns)),
-                             (request.flags & proto::kFailFast) != 0});
+                             DeadlineOf(request), (request.flags & proto::kFailFast) != 0});
 }
 
 void Loop::HandleFetch(Session& session, const proto::Request& request) {
@@ -191,8 +195,7 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
   }
   if (planner_->View(tensor).residency == core::Residency::kOnDevice) SettlePut(session, request);
   if (Recorder* recorder = RecorderOf(session)) recorder->Got(planner_->View(tensor), now_);
-  Feed(core::FetchRequested{tensor, core::DeviceId{request.device},
-                            core::Tick(Duration(request.deadline_ns))});
+  Feed(core::FetchRequested{tensor, core::DeviceId{request.device}, DeadlineOf(request)});
 }
 
 // A fetch of a tensor that is still on a device moves it to another one. The word no longer shows

@@ -228,6 +228,24 @@ TEST(FaultsTest, ARowWhoseCreateWaitsHasNoTensor) {
   EXPECT_EQ(StatsOf(daemon).bad_requests(), 4u);
 }
 
+TEST(FaultsTest, ADeadlineBeforeAllTimeIsPast) {
+  DaemonProcess daemon({"--slab", "2MiB", "--device-total", "4MiB"});
+  RawClient raw(daemon);
+  ipc::RequestProducer ring(&raw.shared().requests);
+  proto::Request request{};
+  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
+  request.bytes = MiB(4);
+  request.deadline_ns = std::numeric_limits<int64_t>::min();
+  for (request.slot = 0; request.slot < 2; ++request.slot) {
+    raw.shared().slots[request.slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
+    ASSERT_TRUE(ring.Push(request));
+  }
+  raw.doorbell->Ring();
+  EXPECT_TRUE(Eventually([&] {
+    return proto::UnpackLease(raw.shared().slots[1].word).state == proto::LeaseState::kFailed;
+  }));
+}
+
 // The rows are read where log entries were dropped, the last ones too when that goes on and on.
 TEST(FaultsTest, ALogThatIsAlwaysFullHidesNoPut) {
   constexpr uint32_t kTensors = 3000;
