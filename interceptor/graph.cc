@@ -13,16 +13,6 @@ constinit std::atomic<bool> has_memory{false};
 using IsCapturing = CUresult(CUstream, CUstreamCaptureStatus*);
 using GetAttribute = CUresult(CUdevice, CUgraphMem_attribute, void*);
 
-template <typename Function>
-Function* Cached(std::atomic<Function*>* slot, const char* symbol) {
-  Function* known = slot->load(std::memory_order_relaxed);
-  if (known == nullptr) {
-    known = reinterpret_cast<Function*>(DriverFunction(symbol));
-    slot->store(known, std::memory_order_relaxed);
-  }
-  return known;
-}
-
 }  // namespace
 
 bool Capturing(CUstream stream, bool per_thread) {

@@ -1,6 +1,8 @@
 // Plain, pitched, managed and stream-ordered memory, at the driver's layer.
 #include <string.h>
 
+#include <atomic>
+
 #include "interceptor/account.h"
 #include "interceptor/allocate.h"
 #include "interceptor/graph.h"
@@ -89,6 +91,28 @@ CUresult AllocatePooled(Entry entry, CUdeviceptr* address, Call call) {
   return result;
 }
 
+// The row of the stream's device: its pool serves, whatever context is the thread's.
+int RowOfStream(CUstream stream) {
+  using GetContext = CUresult(CUstream, CUcontext*);
+  using SetCurrent = CUresult(CUcontext);
+  static std::atomic<GetContext*> get_slot{nullptr};
+  static std::atomic<SetCurrent*> set_slot{nullptr};
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    return CurrentRow();
+  }
+  GetContext* get = Cached(&get_slot, "cuStreamGetCtx");
+  SetCurrent* set = Cached(&set_slot, "cuCtxSetCurrent");
+  CUcontext before = CurrentContext();
+  CUcontext own = before;
+  if (get == nullptr || set == nullptr || get(stream, &own) != CUDA_SUCCESS || own == before ||
+      set(own) != CUDA_SUCCESS) {
+    return CurrentRow();
+  }
+  const int row = CurrentRow();
+  set(before);
+  return row;
+}
+
 // `from` is null where the device's current pool serves.
 template <typename Call>
 CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUstream stream, bool per_thread,
@@ -101,6 +125,7 @@ CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUstream stream, bo
     return call();
   }
   Entry entry = Memory(LegacyKind::kAsync, bytes);
+  if (from == nullptr) entry.row = static_cast<int16_t>(RowOfStream(stream));
   const int owner = from == nullptr ? entry.row : pool::RowOf(*from);
   if (from == nullptr ? pool::IsCurrent(owner) : owner >= 0) {
     entry.row = static_cast<int16_t>(owner);

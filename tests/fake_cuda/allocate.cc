@@ -202,6 +202,12 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
     *address = next.fetch_add(bytes + fake_cuda::kPage);
     return CUDA_SUCCESS;
   }
+  // From the pool of the stream's device, whatever context is current.
+  const bool standard =
+      stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  if (!standard && cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
   return fake_cuda::Take(address, bytes, context->device, fake_cuda::CurrentPool(context->device));
 }
 

@@ -201,6 +201,20 @@ class MatrixTest(FakeGpuTest):
                 one.ask("pool " + wait)
                 self.assertEqual(daemon.held(one.pid)["pool"], 0, wait)
 
+    def test_a_streams_memory_counts_on_the_streams_device(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            self.assertEqual(one.ask(f"pool beside {MIB}"), {"code": 0})
+            kinds = [device["kinds"] for device in daemon.jobs()[0]["devices"]]
+            held = [(k.get("async", 0), k.get("pool", 0)) for k in kinds]
+            self.assertEqual(held, [(0, 0), (MIB, 31 * MIB)])
+            one.ask("pool give")
+            one.ask("pool context")
+            kinds = [device["kinds"] for device in daemon.jobs()[0]["devices"]]
+            self.assertEqual([k.get("async", 0) + k.get("pool", 0) for k in kinds], [0, 0])
+
     def test_what_a_default_pool_holds_outlives_contexts(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,

@@ -114,6 +114,18 @@ int Pool(const char* what, size_t bytes) {
   if (strcmp(what, "from") == 0) {
     return CALL(cuMemAllocFromPoolAsync, &pieces.emplace_back(), bytes, DefaultPool(), nullptr);
   }
+  if (strcmp(what, "beside") == 0) {  // by a stream of another device than the thread's
+    CUcontext other = nullptr;
+    CUstream stream = nullptr;
+    CALL(cuDevicePrimaryCtxRetain, &other, 1);
+    CALL(cuCtxSetCurrent, other);
+    CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    CALL(cuCtxSetCurrent, context);
+    const int code = CALL(cuMemAllocAsync, &pieces.emplace_back(), bytes, stream);
+    CUcontext now = nullptr;
+    CALL(cuCtxGetCurrent, &now);
+    return now == context ? code : -1;
+  }
   if (strcmp(what, "give") == 0) {
     const CUdeviceptr first = pieces.front();
     pieces.erase(pieces.begin());
