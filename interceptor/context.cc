@@ -7,6 +7,7 @@
 #include "interceptor/account.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
+#include "interceptor/served.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -76,7 +77,10 @@ void DropContext(uint64_t context) {
   ledger.TakeContext(
       context,
       [](const Entry& entry, void*) {
-        if (entry.space != Space::kMapping) Discharge(entry);
+        if (entry.space == Space::kMapping) return;
+        Discharge(entry);
+        // To the driver it is no memory of the context's: it would stay for ever.
+        if (entry.served != nullptr) served::Free(entry.served);
       },
       nullptr);
 }

@@ -141,6 +141,21 @@ class MatrixTest(FakeGpuTest):
                 expected += texels * 8
                 self.assertEqual(daemon.held(one.pid)["mipmap"], expected, command)
 
+    def test_the_stores_memory_goes_with_the_context_it_was_asked_for_in(self):
+        flags = ["--backend", "cuda", "--pool-size", "64MiB", "--slab", "16MiB"]
+        with Daemon(PROGRAMS, flags) as daemon:
+            environment = guest(PROGRAMS, daemon.socket, RAVENSTORE_MODE="store")
+            with Job([str(HERE / "prober")], environment) as one:
+
+                def tensors():
+                    return [c["tensors"] for c in daemon.clients()["clients"]]
+
+                self.assertEqual(one.ask("own take"), {"code": 0})
+                self.assertEqual(tensors(), [1])
+                self.assertEqual(one.ask("own end"), {"code": 0})
+                self.assertTrue(eventually(lambda: tensors() == [0]))
+                self.assertEqual(daemon.held(one.pid)["device"], 0)
+
     def test_a_contexts_address_may_come_again_for_another_device(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,

@@ -276,6 +276,19 @@ void Contexts() {
   printf("{\"code\": %d}\n", code);
 }
 
+// Memory in a context of the program's own.
+int Own(const char* what) {
+  static CUcontext own;
+  CUdeviceptr at = 0;
+  if (strcmp(what, "take") == 0) {
+    Get<CUresult(CUcontext*, unsigned, CUdevice)>("cuCtxCreate_v2")(&own, 0, 0);
+    return CALL(cuMemAlloc_v2, &at, 4 * kMiB);
+  }
+  const int code = Get<CUresult(CUcontext)>("cuCtxDestroy_v2")(own);
+  CALL(cuCtxSetCurrent, context);
+  return code;
+}
+
 int stolen[64];
 
 void CloseAll() {
@@ -341,6 +354,8 @@ void Do(const std::string& command, const std::string& word, size_t bytes) {
     Reserved();
   } else if (command == "reset") {
     printf("{\"code\": %d}\n", Get<CUresult(CUdevice)>("cuDevicePrimaryCtxReset_v2")(0));
+  } else if (command == "own") {
+    printf("{\"code\": %d}\n", Own(word.c_str()));
   } else if (command == "mipmap") {
     printf("{\"code\": %d}\n", Mipmap(word == "cube", static_cast<unsigned>(bytes)));
   } else if (command == "contexts") {
