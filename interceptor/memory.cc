@@ -131,6 +131,11 @@ CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUstream stream, bo
     entry.row = static_cast<int16_t>(owner);
     return AllocatePooled(entry, address, call);
   }
+  // A pool of the program's may be of another device, or of none.
+  Entry own;
+  if (from != nullptr && ledger.Find(Space::kPool, reinterpret_cast<uint64_t>(*from), &own)) {
+    entry.row = own.row;
+  }
   return Allocate(entry, call, [&] { return *address; });
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "interceptor/account.h"
+#include "interceptor/allocate.h"
 #include "interceptor/hooks.h"
 
 namespace ravenstore::interceptor::pool {
@@ -177,6 +178,29 @@ void ForgetInChild() {
 
 namespace interceptor = ravenstore::interceptor;
 namespace pool = interceptor::pool;
+
+// A pool that the program makes is empty; which device it is of is all that is noted.
+
+RAVEN_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* made, const CUmemPoolProps* properties) {
+  RAVEN_BEGIN(cuMemPoolCreate);
+  const interceptor::Within within;
+  const CUresult result = real(made, properties);
+  if (!within.outermost() || result != CUDA_SUCCESS || !interceptor::Start()) return result;
+  interceptor::Entry entry;
+  entry.space = interceptor::Space::kPool;
+  entry.key = reinterpret_cast<uint64_t>(*made);
+  const bool of_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  entry.row = static_cast<int16_t>(of_device ? interceptor::RowOf(properties->location.id) : -1);
+  interceptor::ledger.Add(entry);
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool own) {
+  RAVEN_BEGIN(cuMemPoolDestroy);
+  const interceptor::Within within;
+  return interceptor::FreeOf(interceptor::Space::kPool, reinterpret_cast<uint64_t>(own),
+                             [&] { return real(own); });
+}
 
 // A pool gives back what it need not keep when it is told to, and when somebody waits for what is
 // in its streams.

@@ -216,6 +216,17 @@ class MatrixTest(FakeGpuTest):
                 one.ask("pool " + wait)
                 self.assertEqual(daemon.held(one.pid)["pool"], 0, wait)
 
+    def test_a_pools_memory_counts_on_the_pools_device(self):
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            for command, held in ((f"elsewhere {MIB}", [0, MIB]), ("give", [0, 0])):
+                self.assertEqual(one.ask("pool " + command), {"code": 0})
+                kinds = [device["kinds"] for device in daemon.jobs()[0]["devices"]]
+                shown = [k.get("async", 0) for k in kinds]
+                self.assertEqual(shown + [0] * (2 - len(shown)), held, command)
+
     def test_a_streams_memory_counts_on_the_streams_device(self):
         with (
             Daemon(PROGRAMS, SMALL) as daemon,

@@ -149,6 +149,12 @@ int Pool(const char* what, size_t bytes) {
     CALL(cuMemPoolCreate, &own_pool, &properties);
     return CALL(cuDeviceSetMemPool, 0, own_pool);
   }
+  if (strcmp(what, "elsewhere") == 0) {
+    CUmemPoolProps properties{};
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {1}};
+    CALL(cuMemPoolCreate, &own_pool, &properties);
+    return CALL(cuMemAllocFromPoolAsync, &pieces.emplace_back(), bytes, own_pool, nullptr);
+  }
   if (strcmp(what, "destroy") == 0) return CALL(cuMemPoolDestroy, own_pool);
   // The fake's own: the pools shrink without any call that could have been seen.
   Get<void()>("FakeCudaShrinkPools")();
