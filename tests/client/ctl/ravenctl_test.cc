@@ -21,7 +21,7 @@ struct Outcome {
 };
 
 Outcome Ravenctl(const std::string& arguments) {
-  FILE* pipe = popen(("client/ctl/ravenctl " + arguments + " 2>&1").c_str(), "r");
+  FILE* pipe = popen(("client/ctl/ravenctl 2>&1 " + arguments).c_str(), "r");
   RAVEN_CHECK(pipe != nullptr);
   Outcome outcome{};
   char buffer[4096];
@@ -59,6 +59,18 @@ TEST(RavenctlTest, TakesCommonOptionsBeforeAndAfterTheCommand) {
     const Outcome status = Ravenctl(arguments);
     EXPECT_EQ(status.code, 0) << status.output;
     EXPECT_THAT(status.output, StartsWith("{\"daemon\""));
+  }
+}
+
+TEST(RavenctlTest, OutputThatCannotBeWrittenIsAFailure) {
+  GoodDaemon good;
+  ScriptedDaemon daemon(std::ref(good));
+  for (const char* command : {"status", "--json ls", "--help"}) {
+    // Its errors come through the pipe; what it has to say does not.
+    const std::string arguments = "--socket " + daemon.path() + " " + command;
+    const Outcome lost = Ravenctl(arguments + " >/dev/full");
+    EXPECT_EQ(lost.code, 1) << command;
+    EXPECT_THAT(lost.output, HasSubstr("cannot be written")) << command;
   }
 }
 
