@@ -98,6 +98,7 @@ Status RequestQueue::Send(std::span<const proto::Request> requests, Tick deadlin
   *sent = 0;
   std::unique_lock lock(mutex_);
   if (!unsent_.empty()) PushUnsent();
+  if (!orphans_.empty()) AdoptOrphans();
   while (true) {
     const size_t before = *sent;
     *sent += producer_.PushBatch(requests.subspan(before));

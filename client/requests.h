@@ -38,7 +38,7 @@ class RequestQueue {
   void Recycle(uint32_t slot);
 
   // The daemon owes this row an answer that nobody waits for any more: once it came, the row's
-  // tensor is freed.
+  // tensor is freed by the next Create or Send.
   void Orphan(uint32_t slot);
 
   // Rows at or above this were never used.

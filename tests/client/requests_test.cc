@@ -178,6 +178,18 @@ TEST_F(RequestsTest, OrphansAreFreedOnceTheirAnswerCame) {
   EXPECT_EQ(StateOf(2), LeaseState::kRequested) << "still nobody's answer";
 }
 
+TEST_F(RequestsTest, OrphansAreFreedByALaterFreeAsWell) {
+  ASSERT_TRUE(Create(2).ok());
+  queue_.Orphan(requests_[0].slot);
+  ASSERT_EQ(Take().size(), 2u);
+  Set(requests_[0].slot, LeaseState::kInUse);
+  ASSERT_TRUE(Free(requests_[1].slot).ok());
+  const auto taken = Take();
+  ASSERT_EQ(taken.size(), 2u);
+  EXPECT_EQ(taken[0].slot, requests_[0].slot);
+  EXPECT_EQ(taken[0].op, static_cast<uint32_t>(proto::RequestOp::kFree));
+}
+
 TEST_F(RequestsTest, FreesThatFoundTheRingFullGoWithALaterCall) {
   ASSERT_TRUE(Create(1).ok());
   std::vector<proto::Request> steps(proto::kRequestRingEntries - 1);
