@@ -34,8 +34,8 @@ static_assert(RAVENSTORE_WRONG_STATE == static_cast<int>(ErrorCode::kWrongState)
 static_assert(RAVENSTORE_IS_FORKED == static_cast<int>(ErrorCode::kForked));
 static_assert(RAVENSTORE_UNSUPPORTED == static_cast<int>(ErrorCode::kUnsupported));
 
-// Destructors of the caller's may fail here after ours ran: those of what a thread made earlier, and
-// those of static objects, which come after the main thread's own.
+// Destructors of the caller's may fail here after ours ran: those of what a thread made earlier,
+// and those of static objects, which come after the main thread's own.
 constinit thread_local bool t_ended = false;
 struct LastError {
   std::string words;

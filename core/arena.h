@@ -45,8 +45,8 @@ struct Arena {
   const DeviceId device;
   ExtentMap map;
   EvictionIndex index;
-  std::vector<Range> pieces;        // slabs
-  Bytes charged;                    // slabs that exist, are being made, or are being given back
+  std::vector<Range> pieces;  // slabs
+  Bytes charged;              // slabs that exist, are being made, or are being given back
   struct Removal {
     Bytes size;
     Tick until{};          // its client should have let go of it by then
@@ -55,8 +55,8 @@ struct Arena {
   std::map<Bytes, Removal> removing;  // slabs being given back, by offset
   Bytes being_removed;                // their sum, but for those that are overdue
   Bytes overdue;                      // these: nobody counts on them
-  Bytes adding;                     // of the slab that is being made
-  std::set<uint64_t> waiting;       // requests, first come first served
+  Bytes adding;                       // of the slab that is being made
+  std::set<uint64_t> waiting;         // requests, first come first served
   uint64_t First() const { return *waiting.begin(); }
   uint32_t leaving = 0;        // tensors on their way off the device
   uint32_t copying_out = 0;    // those of them that need a copy first

@@ -141,8 +141,8 @@ void Planner::State::On(const SlabFailed& event) {
   Bytes mapped;
   for (const auto& [offset, size] : arena->pieces) mapped += size;
   // Everything charged but not mapped, nor being given back, was for this slab.
-  Refund(*arena, arena->charged - mapped - arena->being_removed - arena->overdue -
-                     arena->Vacating());
+  Refund(*arena,
+         arena->charged - mapped - arena->being_removed - arena->overdue - arena->Vacating());
   BackOff(*arena);
   Touch(arena);
 }

@@ -7,7 +7,8 @@ namespace ravenstore::core {
 
 namespace {
 constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
-// A client lets go of a slab within a millisecond or two. Who does not do it for so long is stopped.
+// A client lets go of a slab within a millisecond or two. Who does not do it for so long is
+// stopped.
 constexpr Duration kLetGoWithin = std::chrono::milliseconds(200);
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;

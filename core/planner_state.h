@@ -475,9 +475,9 @@ class Planner::State {
   std::vector<Device> devices_;
   // In trees: a table of a million would be moved at once as it grows.
   std::map<uint64_t, Request> requests_;
-  std::map<TensorId, uint64_t> fetches_;            // those of them for a tensor that exists
-  std::deque<std::set<uint64_t>> gone_requests_;    // those of clients that are gone, and more
-  size_t answered_ = 0;                             // requests, during Apply
+  std::map<TensorId, uint64_t> fetches_;          // those of them for a tensor that exists
+  std::deque<std::set<uint64_t>> gone_requests_;  // those of clients that are gone, and more
+  size_t answered_ = 0;                           // requests, during Apply
   std::set<std::pair<Tick, uint64_t>> deadlines_;
   uint64_t last_request_ = 0;
   std::set<Arena*, InOrder> waiting_arenas_;  // with requests

@@ -571,7 +571,8 @@ void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid) {
   ::shutdown(socket.get(), SHUT_RDWR);  // the peer need not wait for the close
   std::vector<ipc::UniqueFd> sockets;
   sockets.push_back(std::move(socket));
-  closers_[uid].Close(std::move(sockets), [this] { mailbox_.Post([this] { closed_one_ = true; }); });
+  closers_[uid].Close(std::move(sockets),
+                      [this] { mailbox_.Post([this] { closed_one_ = true; }); });
 }
 
 void Control::Forget(uint64_t key) {

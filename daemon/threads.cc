@@ -68,16 +68,21 @@ struct Closer::State {
   };
   std::mutex mutex;
   std::condition_variable wake;
-  std::deque<Task> tasks;  // guarded by mutex
-  size_t open = 0;         // guarded by mutex
-  bool ended = false;      // guarded by mutex
+  std::deque<Task> tasks;   // guarded by mutex
+  size_t open = 0;          // guarded by mutex
+  bool ended = false;       // guarded by mutex
+  bool threadless = false;  // the system gave none: then the caller closes
 };
 
 Closer::Closer() : state_(std::make_shared<State>()) {
-  std::thread([state = state_] {
-    pthread_setname_np(pthread_self(), "raven-close");
-    Work(*state);
-  }).detach();
+  try {
+    std::thread([state = state_] {
+      pthread_setname_np(pthread_self(), "raven-close");
+      Work(*state);
+    }).detach();
+  } catch (const std::system_error&) {
+    state_->threadless = true;
+  }
 }
 
 Closer::~Closer() {
@@ -87,6 +92,10 @@ Closer::~Closer() {
 }
 
 void Closer::Close(std::vector<ipc::UniqueFd> descriptors, std::function<void()> closed) {
+  if (state_->threadless) {
+    descriptors.clear();
+    return closed();
+  }
   std::lock_guard lock(state_->mutex);
   state_->tasks.push_back({std::move(descriptors), std::move(closed)});
   ++state_->open;

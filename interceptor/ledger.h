@@ -19,7 +19,16 @@ namespace ravenstore::interceptor {
 using proto::LegacyKind;
 
 // Names of different sorts may have equal values.
-enum class Space : uint8_t { kMemory = 1, kHandle, kMapping, kOrphan, kArray, kMipmap, kContext, kPool };
+enum class Space : uint8_t {
+  kMemory = 1,
+  kHandle,
+  kMapping,
+  kOrphan,
+  kArray,
+  kMipmap,
+  kContext,
+  kPool
+};
 
 struct Entry {
   uint64_t key = 0;

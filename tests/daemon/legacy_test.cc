@@ -67,8 +67,7 @@ TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
   ASSERT_TRUE(Add(ledger, 1, page).ok());
   ipc::UniqueFd faults(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC)));
   uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
-  void* bytes =
-      mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* bytes = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   uffdio_register range{.range = {reinterpret_cast<uintptr_t>(bytes), 4096},
                         .mode = UFFDIO_REGISTER_MODE_MISSING,
                         .ioctls = 0};

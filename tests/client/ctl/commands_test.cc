@@ -1,6 +1,7 @@
 #include "client/ctl/commands.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/io/coded_stream.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -173,12 +174,15 @@ TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {
   std::ifstream written(file);
   const std::string bytes{std::istreambuf_iterator<char>(written), {}};
   proto::TraceHeader header;
-  ASSERT_GT(bytes.size(), 5u);
-  const size_t length = static_cast<unsigned char>(bytes[0]);
-  ASSERT_TRUE(header.ParseFromString(bytes.substr(1, length)));
+  google::protobuf::io::CodedInputStream coded(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                               static_cast<int>(bytes.size()));
+  uint32_t length = 0;
+  ASSERT_TRUE(coded.ReadVarint32(&length));
+  const auto begin = static_cast<size_t>(coded.CurrentPosition());
+  ASSERT_TRUE(header.ParseFromString(bytes.substr(begin, length)));
   EXPECT_EQ(header.version(), 1u);
   EXPECT_EQ(header.clients(), 2u);
-  EXPECT_EQ(bytes.substr(1 + length), "the ops");
+  EXPECT_EQ(bytes.substr(begin + length), "the ops");
 }
 
 TEST_F(CommandsTest, RecordSaysWhyItCannotWriteBeforeItBegins) {
