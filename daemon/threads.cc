@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <exception>
+#include <system_error>
+#include <utility>
 
 namespace ravenstore::daemon {
 
