@@ -117,7 +117,9 @@ TEST(FaultsTest, DescriptorsThatTakeLongToCloseHoldUpNobody) {
     Lingering lingering;
     ::kill(daemon.pid(), SIGSTOP);  // so that its close is the last
     auto socket = std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)));
-    if (sent == Sent::kBehindAHangUp) EXPECT_EQ(::send(socket.get(), nullptr, 0, 0), 0);
+    if (sent == Sent::kBehindAHangUp) {
+      EXPECT_EQ(::send(socket.get(), nullptr, 0, 0), 0);
+    }
     proto::ClientPacket packet;
     packet.set_request(1);
     packet.mutable_stats();
