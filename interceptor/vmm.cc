@@ -194,7 +194,9 @@ RAVEN_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 RAVEN_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   RAVEN_BEGIN(cuMemUnmap);
   const interceptor::Within within;
-  if (!within.outermost()) return real(address, bytes);
+  // More than there are addresses: the driver refuses it, and to look for mappings takes hours.
+  constexpr size_t kMost = size_t{1} << 47;
+  if (!within.outermost() || bytes >= kMost) return real(address, bytes);
   // One call may unmap several neighbours. Their entries go first: the addresses may come again.
   interceptor::TakenMappings taken(address, bytes);
   const CUresult result = real(address, bytes);

@@ -109,8 +109,8 @@ class MatrixTest(FakeGpuTest):
             Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
         ):
             for command, code, vmm in (
-                ("create", 0, 4), ("map-many", 0, 4), ("release", 0, 4), ("refuse", 0, 4),
-                ("unmap-many", 999, 4), ("unmap-many", 0, 0),
+                ("create", 0, 4), ("map-many", 0, 4), ("release", 0, 4), ("unmap-all", 1, 4),
+                ("refuse", 0, 4), ("unmap-many", 999, 4), ("unmap-many", 0, 0),
             ):  # fmt: skip
                 self.assertEqual(one.ask("vmm " + command), {"code": code}, command)
                 self.assertEqual(daemon.held(one.pid)["vmm"], vmm * MIB, command)

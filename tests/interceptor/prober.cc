@@ -74,6 +74,7 @@ int Vmm(const char* what) {
   if (strcmp(what, "remap") == 0) return Remap();
   if (strcmp(what, "map-many") == 0) return MapMany();
   if (strcmp(what, "unmap-many") == 0) return CALL(cuMemUnmap, base, kMany * 2 * kMiB);
+  if (strcmp(what, "unmap-all") == 0) return CALL(cuMemUnmap, base, size_t{1} << 60);
   if (strcmp(what, "refuse") == 0) {
     Get<void(const char*, int, CUresult)>("FakeCudaFail")("cuMemUnmap", 1, CUDA_ERROR_UNKNOWN);
     return 0;
