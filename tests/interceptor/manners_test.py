@@ -75,11 +75,13 @@ class MannersTest(FakeGpuTest):
             self.assertEqual(wrong(one.ask("all"), daemon.held(one.pid)), {})
 
     def test_a_job_with_large_threads_is_shown_to_the_next_daemon(self):
-        with Daemon(PROGRAMS, SMALL) as daemon:
-            with Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one:
-                daemon.kill()
-                daemon.start()
-                self.assertTrue(eventually(lambda: daemon.held(one.pid)))
+        with (
+            Daemon(PROGRAMS, SMALL) as daemon,
+            Job([str(HERE / "prober")], guest(PROGRAMS, daemon.socket)) as one,
+        ):
+            daemon.kill()
+            daemon.start()
+            self.assertTrue(eventually(lambda: daemon.held(one.pid)))
 
     def test_a_job_that_closes_every_descriptor_keeps_those_it_opens_next(self):
         with (
