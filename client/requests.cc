@@ -20,7 +20,7 @@ using proto::LeaseState;
 
 // How many recycled rows are looked at before a fresh one is taken: the tickets of some frees may
 // be far away.
-constexpr int kRecycledLooks = 4;
+constexpr size_t kRecycledLooks = 4;
 // The daemon empties a full ring in some tens of microseconds.
 constexpr long kRoomPollNanoseconds = 50'000;
 
@@ -49,14 +49,17 @@ Status RequestQueue::AwaitRoom(Tick deadline) {
 }
 
 uint32_t RequestQueue::TakeRow() {
-  for (int look = 0; look < kRecycledLooks && !recycled_.empty(); ++look) {
+  const uint32_t fresh = fresh_.load(std::memory_order_relaxed);
+  // Where all rows were used the last free one may stand behind any number of others.
+  const size_t looks =
+      fresh == proto::kSlotCapacity ? recycled_.size() : std::min(kRecycledLooks, recycled_.size());
+  for (size_t look = 0; look < looks; ++look) {
     const uint32_t slot = recycled_.front();
     recycled_.pop_front();
     const uint64_t word = segment_->slots[slot].word.load(std::memory_order_acquire);
     if (proto::UnpackLease(word).state == LeaseState::kFree) return slot;
     recycled_.push_back(slot);
   }
-  const uint32_t fresh = fresh_.load(std::memory_order_relaxed);
   if (fresh == proto::kSlotCapacity) return fresh;
   fresh_.store(fresh + 1, std::memory_order_release);
   return fresh;

@@ -209,10 +209,11 @@ bool Start() {
   if (!started) {
     const Within within;
     ReadSettings();
+    // First, since another thread may fork at any time: its child must not find the mutex locked.
+    if (!fork_handlers) pthread_atfork(nullptr, nullptr, InChild);
+    fork_handlers = true;
     started = FindDevices();
     if (started) {
-      if (!fork_handlers) pthread_atfork(nullptr, nullptr, InChild);
-      fork_handlers = true;
       link::Begin();
       phase.store(Phase::kStarted, std::memory_order_release);
     }

@@ -12,8 +12,10 @@ template <typename Call>
 CUresult CallAndYield(int row, uint64_t bytes, Call call) {
   constexpr int kRounds = 16;
   CUresult result = call();
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  const int64_t deadline = link::YieldDeadline();
   for (int i = 0; i < kRounds && result == CUDA_ERROR_OUT_OF_MEMORY; ++i) {
-    if (!link::Yield(row, bytes)) break;
+    if (!link::Yield(row, bytes, deadline)) break;
     result = call();
   }
   return result;

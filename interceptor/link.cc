@@ -162,8 +162,7 @@ ssize_t ReceiveOnce(int from, char* bytes, size_t room, int* descriptor) {
 }
 
 // The next packet, within `patience_ms`; its length, or 0. The descriptor is the caller's to close.
-size_t Receive(int from, char* bytes, size_t room, int patience_ms, int* descriptor) {
-  const int64_t deadline = NowMs() + patience_ms;
+size_t Receive(int from, char* bytes, size_t room, int64_t deadline, int* descriptor) {
   for (;;) {
     const int64_t left = deadline - NowMs();
     pollfd wait{from, POLLIN, 0};
@@ -218,7 +217,7 @@ bool Attach() {
   size_t size = 0;
   int tenants_page = -1;
   if (Send(made, packet, PageDescriptor())) {
-    size = Receive(made, answer, sizeof(answer), kAttachPatienceMs, &tenants_page);
+    size = Receive(made, answer, sizeof(answer), NowMs() + kAttachPatienceMs, &tenants_page);
   }
   const bool welcome = TakeWelcome(answer, answer + size, tenants_page);
   if (tenants_page >= 0) close(tenants_page);
@@ -303,8 +302,12 @@ bool Attached() {
   return socket_descriptor.load(std::memory_order_relaxed) >= 0;
 }
 
-bool Yield(int row, uint64_t bytes) {
-  if (row < 0 || !Attached()) return false;
+int64_t YieldDeadline() {
+  return NowMs() + kYieldPatienceMs;
+}
+
+bool Yield(int row, uint64_t bytes, int64_t deadline) {
+  if (row < 0 || !Attached() || NowMs() >= deadline) return false;
   // A connection of its own: its answer is nobody else's.
   const int made = Connect();
   if (made < 0) return false;
@@ -318,7 +321,7 @@ bool Yield(int row, uint64_t bytes) {
   char answer[kPacketMax];
   size_t size = 0;
   int none = -1;
-  if (Send(made, packet, -1)) size = Receive(made, answer, sizeof(answer), kYieldPatienceMs, &none);
+  if (Send(made, packet, -1)) size = Receive(made, answer, sizeof(answer), deadline, &none);
   if (none >= 0) close(none);
   close(made);
   uint64_t number = 0;

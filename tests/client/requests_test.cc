@@ -156,6 +156,12 @@ TEST_F(RequestsTest, RowsRunOutWithAnError) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kLimit);
   EXPECT_EQ(sent_, proto::kSlotCapacity);
+  // The one that is free again stands behind some whose frees wait for their streams.
+  Take();
+  for (uint32_t slot = 0; slot < 10; ++slot) ASSERT_TRUE(Free(slot).ok());
+  Set(9, LeaseState::kFree);
+  ASSERT_TRUE(Create(1).ok());
+  EXPECT_EQ(requests_[0].slot, 9u);
 }
 
 TEST_F(RequestsTest, OrphansAreFreedOnceTheirAnswerCame) {
