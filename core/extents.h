@@ -59,7 +59,7 @@ class ExtentMap {
   // Neighbours in address order; kNone at the ends.
   Block Before(Block block) const { return blocks_[block].before; }
   Block After(Block block) const { return blocks_[block].after; }
-  // The block that holds `offset`. Cost: the blocks around it in 128 KiB, and O(log n).
+  // The block that holds `offset`. Cost: the blocks around it in 256 KiB, and O(log n).
   Block At(Bytes offset) const;
 
   // Rises with every change: what could not be done at the same count cannot be done now.
@@ -81,7 +81,7 @@ class ExtentMap {
  private:
   static constexpr uint64_t kUnit = kExtentAlignment.count();
   // Units of one entry of begins_.
-  static constexpr uint32_t kStride = 256;
+  static constexpr uint32_t kStride = 512;
 
   struct Node {
     uint32_t offset;  // in kUnit

@@ -32,6 +32,7 @@ Session::Row& Session::RowOf(core::SlotId slot) {
   const uint32_t index = core::ToInt(slot);
   RAVEN_CHECK(index < proto::kSlotCapacity);
   rows_ = std::max(rows_, index + 1);
+  if (index / kRowsPerPiece >= table_.size()) table_.resize(index / kRowsPerPiece + 1);
   std::unique_ptr<Row[]>& piece = table_[index / kRowsPerPiece];
   if (piece == nullptr) piece = std::make_unique<Row[]>(kRowsPerPiece);
   return piece[index % kRowsPerPiece];

@@ -129,7 +129,7 @@ class Session {
   // In pieces, made as they are needed: a client names the slots, and a table of all of them takes
   // milliseconds to make or to move.
   static constexpr uint32_t kRowsPerPiece = 1024;
-  std::array<std::unique_ptr<Row[]>, proto::kSlotCapacity / kRowsPerPiece> table_;
+  std::vector<std::unique_ptr<Row[]>> table_;
   uint32_t rows_ = 0;
   std::deque<std::pair<core::SlotId, std::string>> failures_;  // the oldest first
 };

@@ -130,9 +130,9 @@ int Main(int argc, char** argv) {
 }  // namespace ravenstore::client::ctl
 
 int main(int argc, char** argv) {
-  using namespace ravenstore::client::ctl;
-  const int code = Main(argc, argv);
+  namespace ctl = ravenstore::client::ctl;
+  const int code = ctl::Main(argc, argv);
   if (std::cout.flush()) return code;
   std::cerr << "ravenctl: the output cannot be written\n";
-  return code == kExitOk ? kExitFailed : code;
+  return code == ctl::kExitOk ? ctl::kExitFailed : code;
 }
