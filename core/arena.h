@@ -56,7 +56,10 @@ struct Arena {
   Bytes being_removed;                // their sum, but for those that are overdue
   Bytes overdue;                      // these: nobody counts on them
   Bytes adding;                       // of the slab that is being made
-  std::set<uint64_t> waiting;         // requests, first come first served
+  // No slab is larger after one failed, until others come again: other processes hold memory that
+  // the store does not know of.
+  Bytes slab_most = kRangeMax;
+  std::set<uint64_t> waiting;  // requests, first come first served
   uint64_t First() const { return *waiting.begin(); }
   uint32_t leaving = 0;        // tensors on their way off the device
   uint32_t copying_out = 0;    // those of them that need a copy first

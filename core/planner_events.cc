@@ -129,6 +129,7 @@ void Planner::State::On(const SlabAdded& event) {
   Arena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   arena->adding = Bytes{0};
+  arena->slab_most = std::min(kRangeMax, arena->slab_most * 2);
   arena->map.AddPiece(event.offset, event.size);
   arena->pieces.emplace_back(event.offset, event.size);
   Touch(arena);
@@ -137,13 +138,16 @@ void Planner::State::On(const SlabAdded& event) {
 void Planner::State::On(const SlabFailed& event) {
   Arena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
-  arena->adding = Bytes{0};
+  const Bytes failed = std::exchange(arena->adding, Bytes{0});
   Bytes mapped;
   for (const auto& [offset, size] : arena->pieces) mapped += size;
   // Everything charged but not mapped, nor being given back, was for this slab.
   Refund(*arena,
          arena->charged - mapped - arena->being_removed - arena->overdue - arena->Vacating());
-  BackOff(*arena);
+  // A smaller one may have room.
+  arena->slab_most =
+      std::max(options_.slab, Bytes(failed.count() / 2).RoundUp(options_.granularity));
+  if (failed <= options_.slab) BackOff(*arena);
   Touch(arena);
 }
 

@@ -126,8 +126,8 @@ Bytes Planner::State::LargestSlab(const Arena& arena) const {
   const Client& client = *clients_.at(arena.client);
   const Bytes budget = std::min({client.budgets.device, tenants_.at(client.tenant).budgets.device,
                                  devices_[ToInt(arena.device)].limit});
-  return std::max(options_.granularity,
-                  Bytes(budget.count() / kLeastSlabs).RoundUp(options_.granularity));
+  const Bytes share = Bytes(budget.count() / kLeastSlabs).RoundUp(options_.granularity);
+  return std::max(options_.granularity, std::min(share, arena.slab_most));
 }
 
 // Room is made while the client computes rather than while it waits.
@@ -143,7 +143,8 @@ void Planner::State::GrowAhead(Arena& arena) {
   const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
   const Bytes last = slab * kLastSlabs;
   const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Binding::kClient;
-  if (alone && left > Bytes{0} && left < last) return AddLastSlab(arena, left);
+  if (alone && left > Bytes{0} && left < last)
+    return AddLastSlab(arena, std::min(left, arena.slab_most));
   if (left < slab) return TakeAhead(arena, slab);
   AddSlabBehind(arena, slab);
 }
@@ -255,7 +256,8 @@ bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
   const auto range = arena.map.AbsentFrom(options_.granularity);
   if (!range) return false;
   const auto [offset, room] = *range;
-  const Bytes slab = std::min(SlabBudgetLeft(arena), room).RoundDown(options_.granularity);
+  const Bytes slab =
+      std::min({SlabBudgetLeft(arena), room, arena.slab_most}).RoundDown(options_.granularity);
   if (slab == Bytes{0}) return false;
   Bytes reach = slab;
   std::vector<uint32_t> rows;

@@ -140,5 +140,54 @@ TEST(PlannerGrowthTest, SlabsOfARequestComeWhileOthersAreEmptied) {
   EXPECT_EQ(s.StateOf("L"), State::kInUse);
 }
 
+// What is left for the last slab is less than the store may have; smaller ones find room in it.
+TEST(PlannerGrowthTest, WhatOtherProcessesHoldKeepsNobodyFromTheRest) {
+  constexpr ClientId kClient{1};
+  constexpr TenantId kTenant{1};
+  constexpr DeviceId kDevice{0};
+  constexpr Bytes kAll = MiB(512);
+  constexpr Bytes kThere = MiB(489);
+  PlannerOptions options;
+  options.slab = MiB(2);
+  options.device_capacity = {kAll};
+  options.arena = {kAll * 2};
+  options.host_capacity = kAll;
+  Planner planner(options);
+  Plan plan;
+  Tick now{std::chrono::seconds(1)};
+  Bytes held;
+  size_t granted = 0;
+  size_t refused = 0;
+  const auto tell = [&](const Event& event) {
+    planner.Apply(event, now, &plan);
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const Action action = plan[i];
+      if (const auto* add = std::get_if<AddSlab>(&action)) {
+        const bool fits = held + add->size <= kThere;
+        if (fits) held += add->size;
+        planner.Apply(fits ? Event(SlabAdded{kClient, kDevice, add->offset, add->size})
+                           : Event(SlabFailed{kClient, kDevice, add->offset}),
+                      now, &plan);
+      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+        ++granted;
+        planner.Apply(PutSeen{grant->tensor, 1, {}}, now, &plan);
+        planner.Apply(Quiet{grant->tensor}, now, &plan);
+      } else if (std::holds_alternative<Refuse>(action)) {
+        ++refused;
+      }
+    }
+    plan.clear();
+  };
+  tell(TenantLimits{kTenant, {kAll, kAll}});
+  tell(ClientAttached{kClient, kTenant, {kAll, kAll}});
+  for (uint32_t slot = 0; refused == 0; ++slot) {
+    now += milliseconds(1);
+    tell(CreateRequested{kClient, SlotId{slot}, MiB(1), kDevice, kNoName, kNever, true});
+    ASSERT_EQ(granted + refused, slot + 1u);
+  }
+  EXPECT_GE(MiB(1) * granted + options.slab, kThere);
+  planner.CheckInvariants();
+}
+
 }  // namespace
 }  // namespace ravenstore::core
