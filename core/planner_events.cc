@@ -139,11 +139,7 @@ void Planner::State::On(const SlabFailed& event) {
   Arena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   const Bytes failed = std::exchange(arena->adding, Bytes{0});
-  Bytes mapped;
-  for (const auto& [offset, size] : arena->pieces) mapped += size;
-  // Everything charged but not mapped, nor being given back, was for this slab.
-  Refund(*arena,
-         arena->charged - mapped - arena->being_removed - arena->overdue - arena->Vacating());
+  Refund(*arena, failed);
   // A smaller one may have room.
   arena->slab_most =
       std::max(options_.slab, Bytes(failed.count() / 2).RoundUp(options_.granularity));

@@ -42,8 +42,9 @@ class WorkerPool {
 };
 
 // Closes what a stranger sent, or a socket in which that may still lie: it takes as long as he
-// likes (a socket that lingers, a file of a hundred gigabytes, a file system of his own). Threads:
-// any. Its own is left behind where the last close never ends.
+// likes (a socket that lingers, a file of a hundred gigabytes, a file system of his own).
+//
+// Threads: any. Its own is left behind where the last close never ends.
 class Closer {
  public:
   Closer();

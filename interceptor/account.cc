@@ -255,11 +255,7 @@ CUdevice DeviceOf(int row) {
 CUcontext CurrentContext() {
   using Function = CUresult(CUcontext*);
   static std::atomic<Function*> get{nullptr};
-  Function* function = get.load(std::memory_order_relaxed);
-  if (function == nullptr) {
-    function = reinterpret_cast<Function*>(DriverFunction("cuCtxGetCurrent"));
-    get.store(function, std::memory_order_relaxed);
-  }
+  Function* function = Cached(&get, "cuCtxGetCurrent");
   CUcontext context = nullptr;
   return function == nullptr || function(&context) != CUDA_SUCCESS ? nullptr : context;
 }
@@ -270,12 +266,9 @@ int CurrentRow() {
   // A context's address may come again for another device.
   const uint64_t change = context_changes.load(std::memory_order_acquire);
   if (context == last_context && last_row >= 0 && last_change == change) return last_row;
-  static std::atomic<CUresult (*)(CUdevice*)> get{nullptr};
-  auto* function = get.load(std::memory_order_relaxed);
-  if (function == nullptr) {
-    function = reinterpret_cast<CUresult (*)(CUdevice*)>(DriverFunction("cuCtxGetDevice"));
-    get.store(function, std::memory_order_relaxed);
-  }
+  using Function = CUresult(CUdevice*);
+  static std::atomic<Function*> get{nullptr};
+  Function* function = Cached(&get, "cuCtxGetDevice");
   CUdevice device = -1;
   if (function == nullptr || function(&device) != CUDA_SUCCESS) return -1;
   last_context = context;

@@ -161,7 +161,8 @@ ssize_t ReceiveOnce(int from, char* bytes, size_t room, int* descriptor) {
   return size;
 }
 
-// The next packet, within `patience_ms`; its length, or 0. The descriptor is the caller's to close.
+// The next packet, by `deadline` of NowMs; its length, or 0. The descriptor is the caller's to
+// close.
 size_t Receive(int from, char* bytes, size_t room, int64_t deadline, int* descriptor) {
   for (;;) {
     const int64_t left = deadline - NowMs();

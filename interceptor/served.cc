@@ -105,12 +105,9 @@ void* Create(int row, uint64_t bytes, CUdeviceptr* address) {
 }
 
 void Free(void* tensor) {
-  static std::atomic<CUresult (*)()> synchronize{nullptr};
-  auto* function = synchronize.load(std::memory_order_relaxed);
-  if (function == nullptr) {
-    function = reinterpret_cast<CUresult (*)()>(DriverFunction("cuCtxSynchronize"));
-    synchronize.store(function, std::memory_order_relaxed);
-  }
+  using Function = CUresult();
+  static std::atomic<Function*> synchronize{nullptr};
+  Function* function = Cached(&synchronize, "cuCtxSynchronize");
   if (function != nullptr) function();
   library.free(library.store, static_cast<ravenstore_tensor_t*>(tensor), nullptr);
 }
