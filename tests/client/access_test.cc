@@ -117,21 +117,12 @@ TEST_F(AccessTest, StreamWaitsForTheBytesAndTheCallerDoesNot) {
   daemon_.HoldArrivals(true);
   void* const address = store_.get(tensor, stream);
   EXPECT_FALSE(tensor.ready());
-  struct Look {
-    void* address;
-    std::atomic<int> held{-1};
-  } look{address};
-  ravenstore_host_stream_run(
-      static_cast<ravenstore_host_stream_t>(static_cast<Stream>(stream)),
-      [](void* argument) {
-        auto* look = static_cast<Look*>(argument);
-        look->held.store(Holds(look->address, 6, kBytes) ? 1 : 0);
-      },
-      &look);
-  EXPECT_EQ(look.held.load(), -1);
+  std::atomic<int> held{-1};
+  stream.Run([&] { held.store(Holds(address, 6, kBytes) ? 1 : 0); });
+  EXPECT_EQ(held.load(), -1);
   daemon_.Arrive();
   stream.Synchronize();
-  EXPECT_EQ(look.held.load(), 1);
+  EXPECT_EQ(held.load(), 1);
   EXPECT_TRUE(tensor.ready());
 }
 
@@ -157,46 +148,35 @@ TEST_F(AccessTest, ArrivalThatNeverComesTimesOutAndLeavesTheTensorIdle) {
   EXPECT_TRUE(Holds(store_.get(tensor, nullptr), 8, kBytes));
 }
 
-TEST_F(AccessTest, GetOnAnotherStreamWaitsForThePut) {
-  TestStream writer, reader;
-  Tensor tensor = Idle(kBytes, 1);
-  store_.get(tensor, writer);
-  writer.Block();
-  store_.put(tensor, writer);
-  store_.get(tensor, reader);
-  std::atomic<bool> ran{false};
-  ravenstore_host_stream_run(
-      static_cast<ravenstore_host_stream_t>(static_cast<Stream>(reader)),
-      [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran);
-  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.timeout = milliseconds(20)}); }),
-            RAVENSTORE_TIMED_OUT)
-      << "the calling thread waits for the writer's work as well";
-  EXPECT_FALSE(ran.load());
-  writer.Open();
-  reader.Synchronize();
-  EXPECT_TRUE(ran.load());
-  store_.put(tensor, reader);
+// Whoever gets it next waits for the writer's put: a stream as it goes, and the calling thread.
+class AccessAfterAPutTest : public AccessTest {
+ protected:
+  void ExpectWaits(bool beside_another) {
+    TestStream writer, reader;
+    Tensor tensor = Idle(kBytes, 1);
+    if (beside_another) store_.get(tensor, nullptr);
+    store_.get(tensor, writer);
+    writer.Block();
+    store_.put(tensor, writer);
+    store_.get(tensor, reader);
+    std::atomic<bool> ran{false};
+    reader.Run([&] { ran.store(true); });
+    EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.timeout = milliseconds(20)}); }),
+              RAVENSTORE_TIMED_OUT);
+    EXPECT_FALSE(ran.load());
+    writer.Open();
+    reader.Synchronize();
+    EXPECT_TRUE(ran.load());
+    store_.put(tensor, reader);
+  }
+};
+
+TEST_F(AccessAfterAPutTest, AGetOnAnotherStreamWaits) {
+  ExpectWaits(/*beside_another=*/false);
 }
 
-TEST_F(AccessTest, GetBesideAnotherHolderWaitsForEarlierPuts) {
-  TestStream writer, reader;
-  Tensor tensor = Idle(kBytes, 1);
-  store_.get(tensor, nullptr);
-  store_.get(tensor, writer);
-  writer.Block();
-  store_.put(tensor, writer);
-  store_.get(tensor, reader);
-  std::atomic<bool> ran{false};
-  ravenstore_host_stream_run(
-      static_cast<ravenstore_host_stream_t>(static_cast<Stream>(reader)),
-      [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran);
-  EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.timeout = milliseconds(20)}); }),
-            RAVENSTORE_TIMED_OUT)
-      << "the calling thread waits for the writer's work as well";
-  EXPECT_FALSE(ran.load());
-  writer.Open();
-  reader.Synchronize();
-  EXPECT_TRUE(ran.load());
+TEST_F(AccessAfterAPutTest, AGetBesideAnotherHolderWaits) {
+  ExpectWaits(/*beside_another=*/true);
 }
 
 TEST_F(AccessTest, TensorIsNotQuietBeforeItsStreamIs) {

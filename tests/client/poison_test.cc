@@ -85,9 +85,7 @@ TEST_F(PoisonTest, WriteOfAStreamAfterPutIsFound) {
   Tensor tensor = store_.create(kBytes);
   void* const stale = tensor.data();
   store_.put(tensor, stream);
-  ravenstore_host_stream_run(
-      static_cast<ravenstore_host_stream_t>(static_cast<Stream>(stream)),
-      [](void* at) { Fill(at, 0, 1); }, stale);
+  stream.Run([stale] { Fill(stale, 0, 1); });
   EXPECT_EQ(CodeOf([&] { store_.get(tensor, stream); }), RAVENSTORE_CORRUPT);
 }
 

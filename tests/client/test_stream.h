@@ -2,7 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "client/client.h"
 
@@ -18,19 +21,22 @@ class TestStream {
 
   operator Stream() const { return stream_; }
   void Synchronize() const { ravenstore_host_stream_synchronize(stream_); }
+  void Run(std::function<void()> work) {
+    ravenstore_host_stream_run(
+        stream_, [](void* of) { (*static_cast<std::function<void()>*>(of))(); },
+        &work_.emplace_back(std::move(work)));
+  }
   // Work that holds the stream until Open().
   void Block() {
-    ravenstore_host_stream_run(
-        stream_,
-        [](void* self) {
-          while (!static_cast<TestStream*>(self)->open_.load()) std::this_thread::yield();
-        },
-        this);
+    Run([this] {
+      while (!open_.load()) std::this_thread::yield();
+    });
   }
   void Open() { open_.store(true); }
 
  private:
   ravenstore_host_stream_t stream_;
+  std::deque<std::function<void()>> work_;
   std::atomic<bool> open_{false};
 };
 

@@ -583,9 +583,8 @@ TEST(PlannerRegressionTest, WhatNeedsMoreGranulesThanTheBudgetHasIsRefusedAtOnce
   EXPECT_FALSE(bare.Has<AddSlab>());
 }
 
-// As after dropped log entries, when the rows are read, which show puts alone.
-TEST(PlannerRegressionTest, APutWithoutItsGetIsAUseOfWhatWasPrefetched) {
-  Bare bare(KiB(8), {.prefetch = true});
+// A tensor that is on its way back, unasked, of a planner that prefetches.
+TensorId Prefetched(Bare& bare) {
   const TensorId tensor = bare.Create(0, KiB(8));
   bare.Put(tensor, 1, Order(1));
   bare.Request(1, KiB(4));
@@ -595,6 +594,14 @@ TEST(PlannerRegressionTest, APutWithoutItsGetIsAUseOfWhatWasPrefetched) {
   bare.Tell(GetSeen{other});
   bare.Tell(Freed{other});
   EXPECT_FALSE(bare.Take<CopyIn>().demand);
+  EXPECT_EQ(bare.ResidencyOf(tensor), Residency::kArriving);
+  return tensor;
+}
+
+// As after dropped log entries, when the rows are read, which show puts alone.
+TEST(PlannerRegressionTest, APutWithoutItsGetIsAUseOfWhatWasPrefetched) {
+  Bare bare(KiB(8), {.prefetch = true});
+  const TensorId tensor = Prefetched(bare);
   bare.Tell(CopiedIn{tensor, true});
   bare.Put(tensor, 1);
   bare.Tell(Freed{tensor});
@@ -605,16 +612,7 @@ TEST(PlannerRegressionTest, APutWithoutItsGetIsAUseOfWhatWasPrefetched) {
 // A row is its client's memory: it may say anything at any time.
 TEST(PlannerRegressionTest, APutOfWhatIsBeingPrefetchedChangesNothing) {
   Bare bare(KiB(8), {.prefetch = true});
-  const TensorId tensor = bare.Create(0, KiB(8));
-  bare.Put(tensor, 1, Order(1));
-  bare.Request(1, KiB(4));
-  bare.Take<CopyOut>();
-  bare.Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, 1});
-  const TensorId other = bare.Take<Grant>().tensor;
-  bare.Tell(GetSeen{other});
-  bare.Tell(Freed{other});
-  bare.Take<CopyIn>();
-  ASSERT_EQ(bare.ResidencyOf(tensor), Residency::kArriving);
+  const TensorId tensor = Prefetched(bare);
   bare.Put(tensor, 2);
   bare.Tell(CopiedIn{tensor, true});
   EXPECT_EQ(bare.ResidencyOf(tensor), Residency::kOnDevice);

@@ -60,12 +60,45 @@ struct RawClient {
     RAVEN_CHECK((*packet)->descriptors.size() == 2);
     segment.emplace(std::move(*ipc::ControlSegment::Map(std::move((*packet)->descriptors[0]))));
     doorbell.emplace(std::move((*packet)->descriptors[1]));
+    ring.emplace(&shared().requests);
   }
   proto::Segment& shared() { return *segment->get(); }
+  proto::LeaseSlot& Row(uint32_t slot) { return shared().slots[slot]; }
+  proto::LeaseState StateOf(uint32_t slot) { return proto::UnpackLease(Row(slot).word).state; }
+  bool EventuallyIs(uint32_t slot, proto::LeaseState wanted) {
+    return Eventually([&] { return StateOf(slot) == wanted; });
+  }
+  void Push(const proto::Request& request) {
+    while (!ring->Push(request)) doorbell->Ring();
+    doorbell->Ring();
+  }
+  // Of a row that is free.
+  void Create(uint32_t slot, uint64_t bytes,
+              int64_t deadline_ns = std::numeric_limits<int64_t>::max()) {
+    proto::Request request{};
+    request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
+    request.slot = slot;
+    request.bytes = bytes;
+    request.deadline_ns = deadline_ns;
+    Row(slot).word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
+    Push(request);
+  }
+  // Of a row that is in use or idle.
+  void Free(uint32_t slot) {
+    proto::LeaseSlot& row = Row(slot);
+    proto::Request request{};
+    request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
+    request.slot = slot;
+    request.id = row.id;
+    row.word =
+        proto::Pack(proto::Next(proto::UnpackLease(row.word), proto::LeaseState::kFreeing, 0));
+    Push(request);
+  }
 
   ipc::UniqueFd socket;
   std::optional<ipc::ControlSegment> segment;
   std::optional<ipc::Doorbell> doorbell;
+  std::optional<ipc::RequestProducer> ring;
 };
 
 TEST(FaultsTest, MalformedPacketsGetAnErrorAndNothingElse) {
@@ -169,21 +202,20 @@ TEST(FaultsTest, RandomRequestsHarmNobody) {
   const uint64_t seed = 20261120;
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  ipc::RequestProducer ring(&raw.shared().requests);
   uint64_t sent = 0;
   for (int i = 0; i < 20000; ++i) {
     proto::Request request{};
     request.op = static_cast<uint32_t>(random() % 5);
     request.slot = static_cast<uint32_t>(random() % 8 == 0 ? random() : random() % 32);
-    request.id = random() % 2 == 0 ? random() : raw.shared().slots[request.slot % 32].id.load();
+    request.id = random() % 2 == 0 ? random() : raw.Row(request.slot % 32).id.load();
     request.bytes = random() % 3 == 0 ? random() : random() % MiB(1);
     request.deadline_ns = static_cast<int64_t>(random());
     request.ticket = random();
     request.device = static_cast<uint16_t>(random() % 3);
     request.name = static_cast<uint32_t>(random());
     // The row in every state, those that expect an answer most often.
-    raw.shared().slots[request.slot % 32].word.store(random() % 12 | random() << 24);
-    while (!ring.Push(request))
+    raw.Row(request.slot % 32).word.store(random() % 12 | random() << 24);
+    while (!raw.ring->Push(request))
       ipc::WakeIfAsleep(&raw.shared().header.daemon_asleep, raw.doorbell->fd());
     ++sent;
   }
@@ -197,35 +229,22 @@ TEST(FaultsTest, RandomRequestsHarmNobody) {
 TEST(FaultsTest, ARowWhoseCreateWaitsHasNoTensor) {
   DaemonProcess daemon({"--slab", "2MiB", "--device-total", "16MiB"});
   RawClient raw(daemon);
-  const auto set = [&](uint32_t slot, proto::LeaseState state) {
-    raw.shared().slots[slot].word = proto::Pack({state, 0, 1});
-  };
-  ipc::RequestProducer ring(&raw.shared().requests);
+  for (uint32_t slot = 0; slot < 3; ++slot) raw.Create(slot, MiB(12));  // one has room
+  ASSERT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kInUse));
+  raw.Row(1).word = proto::Pack({proto::LeaseState::kFetching, 0, 1});
+  raw.Row(2).word = proto::Pack({proto::LeaseState::kFreeing, 0, 1});
   proto::Request request{};
-  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
-  request.bytes = MiB(12);  // the others have no room
+  request.bytes = MiB(12);
   request.deadline_ns = std::numeric_limits<int64_t>::max();
-  for (request.slot = 0; request.slot < 3; ++request.slot) {
-    set(request.slot, proto::LeaseState::kRequested);
-    ASSERT_TRUE(ring.Push(request));
-  }
-  raw.doorbell->Ring();
-  ASSERT_TRUE(Eventually([&] {
-    const uint64_t word = raw.shared().slots[0].word;
-    return proto::UnpackLease(word).state == proto::LeaseState::kInUse;
-  }));
-  set(1, proto::LeaseState::kFetching);
-  set(2, proto::LeaseState::kFreeing);
   for (const uint64_t id : {~uint64_t{0}, uint64_t{0}}) {
     request.id = id;
     request.op = static_cast<uint32_t>(proto::RequestOp::kFetch);
     request.slot = 1;
-    ASSERT_TRUE(ring.Push(request));
+    raw.Push(request);
     request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
     request.slot = 2;
-    ASSERT_TRUE(ring.Push(request));
+    raw.Push(request);
   }
-  raw.doorbell->Ring();
   ASSERT_TRUE(Eventually([&] { return raw.shared().requests.tail == 7; }));
   EXPECT_EQ(StatsOf(daemon).bad_requests(), 4u);
 }
@@ -233,19 +252,9 @@ TEST(FaultsTest, ARowWhoseCreateWaitsHasNoTensor) {
 TEST(FaultsTest, ADeadlineBeforeAllTimeIsPast) {
   DaemonProcess daemon({"--slab", "2MiB", "--device-total", "4MiB"});
   RawClient raw(daemon);
-  ipc::RequestProducer ring(&raw.shared().requests);
-  proto::Request request{};
-  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
-  request.bytes = MiB(4);
-  request.deadline_ns = std::numeric_limits<int64_t>::min();
-  for (request.slot = 0; request.slot < 2; ++request.slot) {
-    raw.shared().slots[request.slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
-    ASSERT_TRUE(ring.Push(request));
-  }
-  raw.doorbell->Ring();
-  EXPECT_TRUE(Eventually([&] {
-    return proto::UnpackLease(raw.shared().slots[1].word).state == proto::LeaseState::kFailed;
-  }));
+  for (uint32_t slot = 0; slot < 2; ++slot)
+    raw.Create(slot, MiB(4), std::numeric_limits<int64_t>::min());
+  EXPECT_TRUE(raw.EventuallyIs(1, proto::LeaseState::kFailed));
 }
 
 // The rows are read where log entries were dropped, the last ones too when that goes on and on.
@@ -253,28 +262,15 @@ TEST(FaultsTest, ALogThatIsAlwaysFullHidesNoPut) {
   constexpr uint32_t kTensors = 3000;
   DaemonProcess daemon({"--slab", "2MiB", "--device-total", "32MiB"});
   RawClient raw(daemon);
-  ipc::RequestProducer ring(&raw.shared().requests);
-  const auto state = [&](uint32_t slot) {
-    return proto::UnpackLease(raw.shared().slots[slot].word.load()).state;
-  };
-  proto::Request request{};
-  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
-  request.deadline_ns = std::numeric_limits<int64_t>::max();
-  const auto create = [&](uint64_t bytes) {
-    request.bytes = bytes;
-    raw.shared().slots[request.slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
-    while (!ring.Push(request)) raw.doorbell->Ring();
-    raw.doorbell->Ring();
-  };
-  for (request.slot = 0; request.slot < kTensors; ++request.slot) create(KiB(4));
-  ASSERT_TRUE(Eventually([&] { return state(kTensors - 1) == proto::LeaseState::kInUse; }));
+  for (uint32_t slot = 0; slot < kTensors; ++slot) raw.Create(slot, KiB(4));
+  ASSERT_TRUE(raw.EventuallyIs(kTensors - 1, proto::LeaseState::kInUse));
   for (uint32_t slot = 0; slot < kTensors; ++slot)
-    raw.shared().slots[slot].word = proto::Pack({proto::LeaseState::kIdle, 0, 5});
+    raw.Row(slot).word = proto::Pack({proto::LeaseState::kIdle, 0, 5});
   raw.shared().header.log_lanes = 1;
-  create(MiB(32));  // every one of them must go
+  raw.Create(kTensors, MiB(32));  // every one of them must go
   EXPECT_TRUE(Eventually([&] {
     raw.shared().log[0].dropped.fetch_add(1);
-    return state(kTensors) == proto::LeaseState::kInUse;
+    return raw.StateOf(kTensors) == proto::LeaseState::kInUse;
   }));
 }
 
@@ -284,34 +280,22 @@ TEST(FaultsTest, PutsThatWaitForALateStreamAreNoReasonToExpel) {
   constexpr uint32_t kLooks = 3 * proto::kSlotCapacity / kTensors;
   DaemonProcess daemon({"--slab", "2MiB"});
   RawClient raw(daemon);
-  ipc::RequestProducer ring(&raw.shared().requests);
-  proto::Request request{};
-  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
-  request.bytes = KiB(4);
-  request.deadline_ns = std::numeric_limits<int64_t>::max();
-  const auto push = [&] {
-    while (!ring.Push(request)) raw.doorbell->Ring();
-    raw.doorbell->Ring();
-  };
   const auto done = [&] {
     return raw.shared().requests.tail.load() == raw.shared().requests.head.load();
   };
-  for (request.slot = 0; request.slot < kTensors; ++request.slot) {
-    raw.shared().slots[request.slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
-    push();
-  }
+  for (uint32_t slot = 0; slot < kTensors; ++slot) raw.Create(slot, KiB(4));
   ASSERT_TRUE(Eventually(done));
   for (uint32_t slot = 0; slot < kTensors; ++slot) {
-    proto::LeaseSlot& row = raw.shared().slots[slot];
+    proto::LeaseSlot& row = raw.Row(slot);
     row.ticket = proto::Pack(proto::WordValue{0, uint64_t{1} << 40});
     row.word = proto::Pack({proto::LeaseState::kIdle, 0, 5});
   }
   raw.shared().header.log_lanes = 1;
-  request = {};
+  proto::Request request{};
   request.op = static_cast<uint32_t>(proto::RequestOp::kStep);
   for (uint32_t look = 0; look < kLooks; ++look) {
     raw.shared().log[0].dropped.fetch_add(1);
-    push();
+    raw.Push(request);
     ASSERT_TRUE(Eventually(done));
   }
   auto packet = ipc::Receive(raw.socket.get(), false);
@@ -324,76 +308,49 @@ TEST(FaultsTest, APutOfWhatIsBeingPrefetchedHarmsNobody) {
   DaemonProcess daemon(
       {"--slab", "2MiB", "--device-total", "4MiB", "--link-bytes-per-second", "2e7"});
   RawClient raw(daemon);
-  ipc::RequestProducer ring(&raw.shared().requests);
-  const auto state = [&](uint32_t slot) {
-    return proto::UnpackLease(raw.shared().slots[slot].word.load()).state;
-  };
-  const auto set = [&](uint32_t slot, proto::LeaseState to) {
-    raw.shared().slots[slot].word =
-        proto::Pack(proto::Next(proto::UnpackLease(raw.shared().slots[slot].word), to, 0));
-  };
-  const auto send = [&](proto::RequestOp op, uint32_t slot) {
-    proto::Request request{};
-    request.op = static_cast<uint32_t>(op);
-    request.slot = slot;
-    request.id = raw.shared().slots[slot].id;
-    request.bytes = MiB(4);
-    request.deadline_ns = std::numeric_limits<int64_t>::max();
-    set(slot, op == proto::RequestOp::kCreate ? proto::LeaseState::kRequested
-                                              : proto::LeaseState::kFreeing);
-    ASSERT_TRUE(ring.Push(request));
-    raw.doorbell->Ring();
-  };
-  const auto eventually = [&](uint32_t slot, proto::LeaseState wanted) {
-    return Eventually([&] { return state(slot) == wanted; });
+  const auto put = [&](uint32_t slot) {
+    const proto::Lease lease = proto::UnpackLease(raw.Row(slot).word);
+    raw.Row(slot).word = proto::Pack(proto::Next(lease, proto::LeaseState::kIdle, 0));
   };
   raw.shared().header.log_lanes = 1;
-  send(proto::RequestOp::kCreate, 0);
-  ASSERT_TRUE(eventually(0, proto::LeaseState::kInUse));
-  raw.shared().slots[0].hint = proto::Pack(proto::Hint{proto::HintKind::kOrder, 1});
-  set(0, proto::LeaseState::kIdle);
+  raw.Create(0, MiB(4));
+  ASSERT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kInUse));
+  raw.Row(0).hint = proto::Pack(proto::Hint{proto::HintKind::kOrder, 1});
+  put(0);
   raw.shared().log[0].dropped.fetch_add(1);
-  send(proto::RequestOp::kCreate, 1);
-  ASSERT_TRUE(eventually(1, proto::LeaseState::kInUse));
-  ASSERT_EQ(state(0), proto::LeaseState::kAway);
+  raw.Create(1, MiB(4));
+  ASSERT_TRUE(raw.EventuallyIs(1, proto::LeaseState::kInUse));
+  ASSERT_EQ(raw.StateOf(0), proto::LeaseState::kAway);
   // Who takes back and frees is brought what comes next.
   raw.shared().log[0].entries[0] = proto::Pack(proto::Access{1, proto::AccessOp::kGet});
   raw.shared().log[0].head = 1;
-  send(proto::RequestOp::kFree, 1);
-  ASSERT_TRUE(eventually(1, proto::LeaseState::kFree));
+  raw.Free(1);
+  ASSERT_TRUE(raw.EventuallyIs(1, proto::LeaseState::kFree));
   // The copy back, unasked, takes 200 ms.
   ASSERT_TRUE(Eventually([&] { return StatsOf(daemon).prefetches() == 1; }));
-  set(0, proto::LeaseState::kIdle);
+  put(0);
   for (int i = 0; i < 1000; ++i) {
     raw.shared().log[0].dropped.fetch_add(1);
     raw.doorbell->Ring();
     sched_yield();
   }
-  send(proto::RequestOp::kFree, 0);
-  EXPECT_TRUE(eventually(0, proto::LeaseState::kFree)) << "once the copy is done";
+  raw.Free(0);
+  EXPECT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kFree)) << "once the copy is done";
 }
 
 // A stream that never gets there, and the same free over and over: what waits for it is bounded.
 TEST(FaultsTest, WhoLetsTooMuchWaitForItsStreamsIsExpelled) {
   DaemonProcess daemon({"--slab", "2MiB"});
   RawClient raw(daemon);
-  ipc::RequestProducer ring(&raw.shared().requests);
-  proto::LeaseSlot& row = raw.shared().slots[0];
+  raw.Create(0, KiB(4));
+  ASSERT_TRUE(raw.EventuallyIs(0, proto::LeaseState::kInUse));
   proto::Request request{};
-  request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
-  request.bytes = KiB(4);
-  request.deadline_ns = std::numeric_limits<int64_t>::max();
-  row.word = proto::Pack({proto::LeaseState::kRequested, 0, 1});
-  ASSERT_TRUE(ring.Push(request));
-  raw.doorbell->Ring();
-  ASSERT_TRUE(
-      Eventually([&] { return proto::UnpackLease(row.word).state == proto::LeaseState::kInUse; }));
-  row.word = proto::Pack({proto::LeaseState::kFreeing, 0, 2});
+  raw.Row(0).word = proto::Pack({proto::LeaseState::kFreeing, 0, 2});
   request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
-  request.id = row.id;
+  request.id = raw.Row(0).id;
   request.ticket = proto::Pack(proto::WordValue{0, uint64_t{1} << 40});
   EXPECT_TRUE(Eventually([&] {
-    while (ring.Push(request)) {
+    while (raw.ring->Push(request)) {
     }
     raw.doorbell->Ring();
     auto packet = ipc::Receive(raw.socket.get(), false);
@@ -456,8 +413,7 @@ TEST(FaultsTest, AReplayedRingEntryEndsTheClientsSession) {
   RawClient raw(daemon);
   proto::Request request{};
   request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
-  ipc::RequestProducer ring(&raw.shared().requests);
-  ASSERT_TRUE(ring.Push(request));
+  ASSERT_TRUE(raw.ring->Push(request));
   raw.shared().requests.entries[1] = raw.shared().requests.entries[0];
   raw.shared().requests.head.store(2);
   raw.doorbell->Ring();
@@ -538,21 +494,10 @@ TEST(FaultsTest, AStoppedClientHoldsUpNobodyElse) {
 TEST(FaultsTest, WhoKeepsASlabKeepsNobodyFromThoseOfOthers) {
   DaemonProcess daemon({"--device-total", "64MiB", "--slab", "2MiB"});
   RawClient keeps(daemon);
-  ipc::RequestProducer ring(&keeps.shared().requests);
-  proto::LeaseSlot& row = keeps.shared().slots[0];
-  const auto ask = [&](proto::RequestOp op, proto::LeaseState from, proto::LeaseState to) {
-    proto::Request request{};
-    request.op = static_cast<uint32_t>(op);
-    request.id = row.id;
-    request.bytes = MiB(24);
-    request.deadline_ns = std::numeric_limits<int64_t>::max();
-    row.word = proto::Pack({from, 0, 1});
-    ASSERT_TRUE(ring.Push(request));
-    keeps.doorbell->Ring();
-    ASSERT_TRUE(Eventually([&] { return proto::UnpackLease(row.word).state == to; }));
-  };
-  ask(proto::RequestOp::kCreate, proto::LeaseState::kRequested, proto::LeaseState::kInUse);
-  ask(proto::RequestOp::kFree, proto::LeaseState::kFreeing, proto::LeaseState::kFree);
+  keeps.Create(0, MiB(24));
+  ASSERT_TRUE(keeps.EventuallyIs(0, proto::LeaseState::kInUse));
+  keeps.Free(0);
+  ASSERT_TRUE(keeps.EventuallyIs(0, proto::LeaseState::kFree));
   Store other = Connect(daemon);
   std::vector<Tensor> idle;
   for (int i = 0; i < 36; ++i) {
