@@ -71,7 +71,15 @@ class Windows {
         hardware_(hardware),
         budget_(budget),
         cold_(cold),
-        seen_(trace.tensors.size(), 0) {}
+        seen_(trace.tensors.size(), 0),
+        ahead_(steps.size() + 1) {
+    for (size_t j = steps.size(); j-- > 0;) {
+      const auto more = [&](double later) { return std::max(0.0, later - steps[j].compute); };
+      ahead_[j].in = SizeOf(steps[j].reads) / hardware.up + more(ahead_[j + 1].in);
+      ahead_[j].out = SizeOf(steps[j].creates) / hardware.down + more(ahead_[j + 1].out);
+      most_used_ = std::max(most_used_, SizeOf(steps[j].used));
+    }
+  }
 
   double Best() {
     const size_t n = steps_.size();
@@ -89,6 +97,11 @@ class Windows {
   double SizeOf(uint32_t tensor) const {
     return static_cast<double>(trace_.tensors[tensor].bytes.count());
   }
+  double SizeOf(const std::vector<uint32_t>& tensors) const {
+    double sum = 0;
+    for (const uint32_t tensor : tensors) sum += SizeOf(tensor);
+    return sum;
+  }
 
   // All windows that begin at i.
   void Extend(size_t i, std::vector<double>& best) {
@@ -98,11 +111,15 @@ class Windows {
     double compute = 0;
     // The step before has its own tensors on the device until its end: those of them that the
     // window does not read leave no room for what it does.
-    double idle_before = 0;
-    if (i > 0) {
-      for (const uint32_t tensor : steps_[i - 1].used) idle_before += SizeOf(tensor);
-    }
+    double idle_before = i > 0 ? SizeOf(steps_[i - 1].used) : 0;
+    const auto in = [&] {
+      const double held = i == 0 && cold_ ? 0 : budget_ - idle_before;
+      return (read - held) / hardware_.up - compute;
+    };
     for (size_t j = i; j < std::min(steps_.size(), i + kLongestWindow); ++j) {
+      if (in() + ahead_[j].in <= 0 &&
+          (made + most_used_ - budget_) / hardware_.down - compute + ahead_[j].out <= 0)
+        return;
       // In the window a tensor is read from before it, or made in it: each counts once.
       for (const uint32_t tensor : steps_[j].reads) {
         if (!Mark(tensor, kRead)) continue;
@@ -113,9 +130,7 @@ class Windows {
         if (Mark(tensor, kMade)) made += SizeOf(tensor);
       }
       // Stalls before steps i..j; best[] counts those before the steps below its index.
-      const double held = i == 0 && cold_ ? 0 : budget_ - idle_before;
-      const double in = (read - held) / hardware_.up - compute;
-      best[j + 1] = std::max(best[j + 1], best[i] + in);
+      best[j + 1] = std::max(best[j + 1], best[i] + in());
       // Stalls before i+1..j: what was made in i..j and lives as j begins.
       if (j > i) {
         double older = 0;
@@ -145,6 +160,14 @@ class Windows {
   const bool cold_;
   std::vector<uint64_t> seen_;
   uint64_t epoch_ = 0;
+  // The most that a window can gain, in seconds, by what is read and made in it from a step on, if
+  // every read and create counts: most windows of a long trace need not be looked at.
+  struct Gain {
+    double in = 0;
+    double out = 0;
+  };
+  std::vector<Gain> ahead_;
+  double most_used_ = 0;  // by a step
 };
 
 }  // namespace
