@@ -41,10 +41,12 @@ Error FromDaemon(const wire::Failure& failure) {
   return {code, failure.message};
 }
 
-Result<Incoming> Parse(ipc::Packet packet) {
+Status Parse(ipc::Packet packet, Incoming* incoming) {
   std::optional<wire::DaemonPacket> decoded = wire::Decode(packet.bytes);
   if (!decoded) return Error{ErrorCode::kCorrupt, "the daemon sent a malformed packet"};
-  return Incoming{*std::move(decoded), std::move(packet.descriptors)};
+  incoming->packet = *std::move(decoded);
+  incoming->descriptors = std::move(packet.descriptors);
+  return core::Ok();
 }
 
 // Blocks every signal for the calling thread, until its end.
@@ -95,7 +97,7 @@ Status ControlLink::AwaitWelcome(const std::string& path, Tick deadline, Incomin
   }
   RAVEN_ASSIGN_OR_RETURN(auto packet, ipc::Receive(socket_.get(), /*wait=*/false));
   if (!packet) return Error{ErrorCode::kUnavailable, "the daemon at " + path + " hung up"};
-  RAVEN_ASSIGN_OR_RETURN(*welcome, Parse(*std::move(packet)));
+  RAVEN_RETURN_IF_ERROR(Parse(*std::move(packet), welcome));
   if (const auto* failure = std::get_if<wire::Failure>(&welcome->packet.body)) {
     return FromDaemon(*failure);
   }
@@ -234,8 +236,8 @@ bool ControlLink::ReadAll() {
     }
     if (!packet->has_value()) return false;
     // A malformed packet is dropped: nobody can be told which request it answered.
-    if (Result<Incoming> incoming = Parse(**std::move(packet)); incoming.ok()) {
-      Dispatch(*std::move(incoming));
+    if (Incoming incoming; Parse(**std::move(packet), &incoming).ok()) {
+      Dispatch(std::move(incoming));
     }
   }
 }

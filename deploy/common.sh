@@ -34,9 +34,11 @@ BUILD_PACKAGES=(
   bazel-bootstrap g++ python3 protobuf-compiler libprotobuf-dev zlib1g-dev libboost-dev libspdlog-dev
   libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev
 )
-TEST_PACKAGES=(clang-format clang-tidy shellcheck strace python3-venv util-linux git)
-# Wheels of PyPI, for what the distributions do not have: a linter, and CUDA's headers where no toolkit is.
+TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv util-linux git)
+# Wheels of PyPI, for what the distributions do not have: a linter, and CUDA's headers where no toolkit is; and for
+# what they have each in another version: the formatter, of which no two versions format alike.
 RUFF=ruff==0.15.14
+CLANG_FORMAT=clang-format==14.0.6
 CUDA_HEADERS=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88)
 TORCH_WHEEL=torch==2.11.0
 TORCH_WHEEL_SIZE="about 3 GB"
