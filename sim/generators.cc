@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <unordered_map>
 
 #include "core/check.h"
@@ -488,9 +489,19 @@ Trace WithReorder(Trace trace, double share, uint64_t seed) {
     ops.insert(ops.end(), trace.ops.begin() + static_cast<ptrdiff_t>(group.begin),
                trace.ops.begin() + static_cast<ptrdiff_t>(group.end));
   };
+  const auto share_a_tensor = [&](const Group& a, const Group& b) {
+    std::set<uint32_t> of_a;
+    for (size_t i = a.begin; i < a.end; ++i) {
+      if (trace.ops[i].kind <= OpKind::kFree) of_a.insert(trace.ops[i].tensor);
+    }
+    for (size_t i = b.begin; i < b.end; ++i) {
+      if (trace.ops[i].kind <= OpKind::kFree && of_a.contains(trace.ops[i].tensor)) return true;
+    }
+    return false;
+  };
   for (size_t g = 0; g < groups.size(); ++g) {
     const bool free_to = g + 1 < groups.size() && groups[g].gets && groups[g + 1].gets;
-    if (free_to && Zipf::Unit(random) < share) {
+    if (free_to && Zipf::Unit(random) < share && !share_a_tensor(groups[g], groups[g + 1])) {
       append(groups[g + 1]);
       append(groups[g++]);
     } else {

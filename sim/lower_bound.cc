@@ -1,6 +1,7 @@
 #include "sim/lower_bound.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <vector>
@@ -13,10 +14,10 @@ constexpr size_t kLongestWindow = 1500;
 
 // What happens between one compute and the next.
 struct Step {
-  double compute = 0;  // seconds
-  std::vector<uint32_t> reads;
+  double compute = 0;           // seconds
+  std::vector<uint32_t> reads;  // made in an earlier step
   std::vector<uint32_t> creates;
-  std::vector<uint32_t> last_used;  // not read in any later step
+  std::vector<uint32_t> last_used;  // or made, and in no later step
   std::vector<uint32_t> used;       // on the device while it computes, sorted
 
   bool Uses(uint32_t tensor) const { return std::binary_search(used.begin(), used.end(), tensor); }
@@ -26,6 +27,7 @@ std::vector<Step> StepsOf(const Trace& trace, uint32_t client, size_t from) {
   std::vector<Step> steps(1);
   size_t iteration = 0;
   std::set<uint32_t> in_use;
+  std::map<uint32_t, size_t> made;
   std::map<uint32_t, size_t> last_use;
   // What can be made anew need not be copied.
   std::set<uint32_t> anew;
@@ -42,17 +44,19 @@ std::vector<Step> StepsOf(const Trace& trace, uint32_t client, size_t from) {
     switch (op.kind) {
       case OpKind::kGet:
         if (anew.contains(op.tensor)) break;
-        step.reads.push_back(op.tensor);
         last_use[op.tensor] = steps.size() - 1;
+        if (const auto at = made.find(op.tensor); at == made.end() || at->second < steps.size() - 1)
+          step.reads.push_back(op.tensor);
         break;
       case OpKind::kCreate:
         if (anew.contains(op.tensor)) break;
         step.creates.push_back(op.tensor);
-        last_use[op.tensor] = steps.size() - 1;
+        made[op.tensor] = last_use[op.tensor] = steps.size() - 1;
         break;
       case OpKind::kCompute:
         step.compute += core::Seconds(op.time);
         step.used.assign(in_use.begin(), in_use.end());
+        for (const uint32_t tensor : in_use) last_use[tensor] = steps.size() - 1;
         steps.emplace_back();
         break;
       default: break;
@@ -106,9 +110,11 @@ class Windows {
   // All windows that begin at i.
   void Extend(size_t i, std::vector<double>& best) {
     ++epoch_;
-    double read = 0;
-    double made = 0;
     double compute = 0;
+    sums_ = {};
+    const double& read = sums_[kRead];
+    const double& made = sums_[kMade];
+    const double& put = sums_[kPut];
     // The step before has its own tensors on the device until its end: those of them that the
     // window does not read leave no room for what it does.
     double idle_before = i > 0 ? SizeOf(steps_[i - 1].used) : 0;
@@ -116,41 +122,51 @@ class Windows {
       const double held = i == 0 && cold_ ? 0 : budget_ - idle_before;
       return (read - held) / hardware_.up - compute;
     };
+    const auto out = [&](double bytes) { return (bytes - budget_) / hardware_.down - compute; };
     for (size_t j = i; j < std::min(steps_.size(), i + kLongestWindow); ++j) {
-      if (in() + ahead_[j].in <= 0 &&
-          (made + most_used_ - budget_) / hardware_.down - compute + ahead_[j].out <= 0)
-        return;
+      if (in() + ahead_[j].in <= 0 && out(made + put + most_used_) + ahead_[j].out <= 0) return;
       // In the window a tensor is read from before it, or made in it: each counts once.
       for (const uint32_t tensor : steps_[j].reads) {
-        if (!Mark(tensor, kRead)) continue;
-        read += SizeOf(tensor);
-        if (i > 0 && steps_[i - 1].Uses(tensor)) idle_before -= SizeOf(tensor);
+        if (Add(tensor, kRead) && i > 0 && steps_[i - 1].Uses(tensor))
+          idle_before -= SizeOf(tensor);
       }
-      for (const uint32_t tensor : steps_[j].creates) {
-        if (Mark(tensor, kMade)) made += SizeOf(tensor);
-      }
+      for (const uint32_t tensor : steps_[j].creates)
+        Add(tensor, j > i || steps_[i].Uses(tensor) ? kMade : kPut);
+      Forget(steps_[j], false);
       // Stalls before steps i..j; best[] counts those before the steps below its index.
       best[j + 1] = std::max(best[j + 1], best[i] + in());
-      // Stalls before i+1..j: what was made in i..j and lives as j begins.
-      if (j > i) {
-        double older = 0;
-        for (const uint32_t tensor : steps_[j].used) {
-          if (seen_[tensor] != epoch_ * 2 + kMade) older += SizeOf(tensor);
-        }
-        const double out = (made + older - budget_) / hardware_.down - compute;
-        best[j + 1] = std::max(best[j + 1], best[i + 1] + out);
+      double older = 0;
+      double put_but_used = 0;
+      for (const uint32_t tensor : steps_[j].used) {
+        if (!Is(tensor, kMade)) (Is(tensor, kPut) ? put_but_used : older) += SizeOf(tensor);
       }
-      for (const uint32_t tensor : steps_[j].last_used) {
-        if (seen_[tensor] == epoch_ * 2 + kMade) made -= SizeOf(tensor);
-      }
+      // What was made in i..j and lives as j begins.
+      best[j + 1] = std::max(best[j + 1], best[i] + out(made + put + older));
+      // Stalls before i+1..j: what step i put before it computed may have left before.
+      if (j > i)
+        best[j + 1] = std::max(best[j + 1], best[i + 1] + out(made + put_but_used + older));
+      Forget(steps_[j], true);
       compute += steps_[j].compute;
     }
   }
-  enum Use : uint64_t { kRead = 0, kMade = 1 };
-  bool Mark(uint32_t tensor, Use use) {
-    if (seen_[tensor] / 2 == epoch_) return false;
-    seen_[tensor] = epoch_ * 2 + use;
+  // What a tensor is to the window: read from before it; made in it; made, and put before its first
+  // step computes.
+  enum Part : uint64_t { kRead, kMade, kPut, kParts };
+  bool Is(uint32_t tensor, Part part) const { return seen_[tensor] == epoch_ * kParts + part; }
+  // False: the window has met it before.
+  bool Add(uint32_t tensor, Part part) {
+    if (seen_[tensor] / kParts == epoch_) return false;
+    seen_[tensor] = epoch_ * kParts + part;
+    sums_[part] += SizeOf(tensor);
     return true;
+  }
+  // What the window made and the step is the last to use.
+  void Forget(const Step& step, bool used) {
+    for (const uint32_t tensor : step.last_used) {
+      for (const Part part : {kMade, kPut}) {
+        if (Is(tensor, part) && step.Uses(tensor) == used) sums_[part] -= SizeOf(tensor);
+      }
+    }
   }
 
   const Trace& trace_;
@@ -158,8 +174,10 @@ class Windows {
   const Hardware& hardware_;
   const double budget_;
   const bool cold_;
+  // By tensor: which window met it last, and as what.
   std::vector<uint64_t> seen_;
   uint64_t epoch_ = 0;
+  std::array<double, kParts> sums_ = {};  // bytes
   // The most that a window can gain, in seconds, by what is read and made in it from a step on, if
   // every read and create counts: most windows of a long trace need not be looked at.
   struct Gain {

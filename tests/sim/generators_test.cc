@@ -86,6 +86,36 @@ TEST(GeneratorsTest, DisturbancesKeepTracesValid) {
   }
 }
 
+// As a recorded trace may have them: a get, its put, and the same tensor's last get and free.
+TEST(GeneratorsTest, ReorderingKeepsTheOrderOfATensorsUses) {
+  Trace trace;
+  trace.tensors = {{0, core::MiB(1), ""}, {0, core::MiB(1), ""}};
+  const Op compute = {.kind = OpKind::kCompute, .time = std::chrono::microseconds(1)};
+  for (const uint32_t tensor : {0u, 1u}) {
+    trace.ops.push_back({.kind = OpKind::kCreate, .tensor = tensor});
+    trace.ops.push_back({.kind = OpKind::kPut, .tensor = tensor, .modified = true});
+  }
+  for (int round = 0; round < 20; ++round) {
+    for (const uint32_t tensor : {0u, 0u, 1u}) {
+      trace.ops.push_back({.kind = OpKind::kGet, .tensor = tensor});
+      trace.ops.push_back(compute);
+      trace.ops.push_back({.kind = OpKind::kPut, .tensor = tensor});
+    }
+  }
+  trace.ops.push_back({.kind = OpKind::kGet, .tensor = 0});
+  trace.ops.push_back(compute);
+  trace.ops.push_back({.kind = OpKind::kFree, .tensor = 0});
+  ASSERT_TRUE(Validate(trace).ok());
+  bool moved = false;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const Trace reordered = WithReorder(trace, 0.5, seed);
+    ASSERT_TRUE(Validate(reordered).ok()) << seed << ": " << Validate(reordered).error().message;
+    for (size_t i = 0; i < trace.ops.size(); ++i)
+      moved = moved || reordered.ops[i].tensor != trace.ops[i].tensor;
+  }
+  EXPECT_TRUE(moved);
+}
+
 TEST(GeneratorsTest, HintsTellTheFutureOfTheTrace) {
   const Trace trace = WithHints(Generate("cyclic-weights", H200(), 2), Hints::kTime);
   // Simulated by hand: the compute between each put and the next get of the same tensor.
