@@ -93,11 +93,14 @@ class Output {
 
   Status Finish(FILE* ops, const proto::Recorded& recorded) {
     RAVEN_RETURN_IF_ERROR(Write(file_.get(), HeaderOf(recorded, name_), path_));
-    std::rewind(ops);
+    if (std::fseek(ops, 0, SEEK_SET) != 0)  // it writes what is buffered
+      return Error{ErrorCode::kSystem, "the temporary file: cannot be written"};
     std::array<char, 1 << 16> part;
     while (const size_t got = std::fread(part.data(), 1, part.size(), ops)) {
       RAVEN_RETURN_IF_ERROR(Write(file_.get(), std::string(part.data(), got), path_));
     }
+    if (std::ferror(ops) != 0)
+      return Error{ErrorCode::kSystem, "the temporary file: cannot be read"};
     if (std::fflush(file_.get()) != 0)
       return Error{ErrorCode::kSystem, path_ + ": cannot be written"};
     if (path_ != name_ && std::rename(path_.c_str(), name_.c_str()) != 0) {
