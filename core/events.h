@@ -127,6 +127,13 @@ struct Dropped {
   TensorId tensor;
   bool taken;  // false: a get was faster; the tensor is in use
 };
+// Of what leaves at once: the lease is Away, so that no get can come between any more, and the
+// first `bytes` are on the host; their room is free. Told at the beginning, with 0, and as the copy
+// goes on; CopiedOut follows.
+struct CopiedPart {
+  TensorId tensor;
+  Bytes bytes;
+};
 struct CopiedOut {
   TensorId tensor;
   enum class Outcome { kCommitted, kRescued, kNotBegun, kFailed } outcome;
@@ -146,10 +153,11 @@ struct CopiedIn {
 // Time passed: deadlines, prefetch, pre-cleaning.
 struct TimePassed {};
 
-using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed,
-                           ClientGone, SlabAdded, SlabFailed, SlabRemoved, HostGrown,
-                           HostGrowFailed, CreateRequested, FetchRequested, Freed, PutSeen, Quiet,
-                           GetSeen, StepMarked, Dropped, CopiedOut, Cleaned, CopiedIn, TimePassed>;
+using Event =
+    std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
+                 SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed, CreateRequested,
+                 FetchRequested, Freed, PutSeen, Quiet, GetSeen, StepMarked, Dropped, CopiedPart,
+                 CopiedOut, Cleaned, CopiedIn, TimePassed>;
 
 // ---- Actions ----
 
@@ -224,6 +232,9 @@ struct CopyOut {
   // tensor, and the copy commits unless the client is gone.
   bool held = false;
   ClientId behalf{};  // who waits for the room
+  // The lease swings from Idle to Away before the copy, and CopiedPart tells of parts. An executor
+  // may also do it as if this were not said.
+  bool at_once = false;
 };
 // Copy without taking it off. Answer: Cleaned.
 struct Clean {
@@ -234,11 +245,13 @@ struct Clean {
   Bytes size;
 };
 // The tensor leaves as soon as the Clean under way is done, and a request waits for that: before
-// others that nobody waits for. No answer.
+// others that nobody waits for. No answer, but to `at_once`: if nothing happened to the tensor
+// since the Clean began, that becomes a CopyOut at once.
 struct Hurry {
   TensorId tensor;
   DeviceId device;
   ClientId behalf;  // who waits
+  bool at_once = false;
 };
 // Bring the tensor. With `demand` a Promise went out for it. Answer: CopiedIn; when nobody asked
 // meanwhile the executor publishes it (lease Away -> Idle).

@@ -281,7 +281,8 @@ bool EvictionIndex::IsBesideRoom(const ExtentMap& map, const Run& run) const {
     if (map.KindOf(block) != ExtentMap::Kind::kUsed)
       return map.KindOf(block) == ExtentMap::Kind::kFree;
     const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
-    return tensor.residency == Residency::kLeaving || tensor.leaves;
+    return tensor.residency == Residency::kLeaving || tensor.residency == Residency::kGoing ||
+           tensor.leaves;
   };
   return is_room(map.Before(run.first)) || is_room(run.first) || is_room(run.last) ||
          is_room(map.After(run.last));

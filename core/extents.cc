@@ -167,6 +167,13 @@ void ExtentMap::RemovePiece(Bytes offset, Bytes size) {
   Become(Carve(At(offset), first, units), Kind::kAbsent);
 }
 
+ExtentMap::Block ExtentMap::FreeFront(Block block, Bytes size) {
+  RAVEN_CHECK(size.count() % kUnit == 0);
+  const Block rest = Split(block, static_cast<uint32_t>(size.count() / kUnit));
+  Free(block);
+  return rest;
+}
+
 bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
   // Holes that large are few, while walking to the offset may pass every extent.
   const auto units = static_cast<uint32_t>(size.count() / kUnit);

@@ -50,6 +50,9 @@ class ExtentMap {
   // The same in the middle of the largest hole.
   std::optional<Block> AllocateInMiddle(Bytes size, uint32_t owner);
   void Free(Block block);
+  // Frees its first `size` bytes and returns the rest. REQUIRES: `size` is a multiple of
+  // kExtentAlignment, more than nothing and less than all of it.
+  Block FreeFront(Block block, Bytes size);
 
   Kind KindOf(Block block) const { return blocks_[block].kind; }
   Bytes OffsetOf(Block block) const { return Bytes(blocks_[block].offset * kUnit); }

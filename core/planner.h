@@ -65,12 +65,15 @@ struct PlannerOptions {
   // words of a client (proto/layout.h), so that these cannot run out.
   Bytes demand_bytes = MiB(256);
   uint32_t demand_copies = 512;
+  // What is so large may give its room away part by part while it leaves.
+  Bytes parts_from = MiB(32);
   bool prefetch = true;
   bool preclean = true;
 };
 
 // Where a tensor is, as far as its bytes go.
-enum class Residency : uint8_t { kOnDevice, kLeaving, kAway, kArriving, kLost };
+// kLeaving: a get may still rescue it. kGoing: none can, and part of its room may be another's.
+enum class Residency : uint8_t { kOnDevice, kLeaving, kGoing, kAway, kArriving, kLost };
 
 // What `ls` shows of one tensor.
 struct TensorView {

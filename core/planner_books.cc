@@ -502,6 +502,13 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   const bool has_device = tensor.device_block != ExtentMap::kNone;
   const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
   RAVEN_CHECK(has_device == !away);
+  if (has_device) {
+    const Arena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device)];
+    RAVEN_CHECK(arena.map.OwnerOf(tensor.device_block) == row);
+    const Bytes room = arena.map.SizeOf(tensor.device_block);
+    const Bytes whole = tensor.size.RoundUp(kExtentAlignment);
+    RAVEN_CHECK(tensor.residency == Residency::kGoing ? room <= whole : room == whole);
+  }
   if (tensor.residency == Residency::kAway)
     RAVEN_CHECK(tensor.given_up != (tensor.on_host && !tensor.dirty()));
   RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));

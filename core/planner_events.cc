@@ -386,6 +386,24 @@ void Planner::State::On(const Dropped& event) {
   }
 }
 
+void Planner::State::On(const CopiedPart& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr || tensor->orphan || tensor->freed) return;
+  Arena& arena = *ArenaOf(*tensor);
+  if (tensor->cleaning) {
+    tensor->cleaning = false;
+    tensor->leaves = false;
+    arena.index.EndCleaning(*tensor);
+  }
+  tensor->residency = Residency::kGoing;
+  const Bytes room = tensor->size.RoundUp(kExtentAlignment);
+  const Bytes left = arena.map.SizeOf(tensor->device_block);
+  const Bytes more = Minus(event.bytes.RoundDown(kExtentAlignment), room - left);
+  if (more == Bytes{0} || more >= left) return;
+  tensor->device_block = arena.map.FreeFront(tensor->device_block, more);
+  Touch(&arena);
+}
+
 void Planner::State::On(const CopiedOut& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
@@ -409,6 +427,7 @@ void Planner::State::On(const CopiedOut& event) {
     return;
   }
   FreeHost(*tensor);
+  if (tensor->residency == Residency::kGoing) return GoingFailed(*arena, *tensor);
   if (event.outcome == Outcome::kRescued) Count(tensor->client, &PlannerStats::rescues, 1);
   if (tensor->residency == Residency::kLeaving) {
     tensor->residency = Residency::kOnDevice;
@@ -437,6 +456,21 @@ void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
   Reindex(tensor);
   const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
   plan_->push_back(Promise{tensor.id, tensor.device, place, arriving});
+}
+
+void Planner::State::GoingFailed(Arena& arena, Tensor& tensor) {
+  BackOff(arena);
+  if (arena.map.SizeOf(tensor.device_block) == tensor.size.RoundUp(kExtentAlignment)) {
+    // The lease says Away: the next get asks for it and finds it here.
+    tensor.residency = Residency::kOnDevice;
+    SetInUse(tensor, true);
+    tensor.quiet = false;
+    return AnswerIfHere(tensor);
+  }
+  FreeDevice(tensor);
+  SetInUse(tensor, false);
+  tensor.residency = Residency::kLost;
+  if (tensor.waiting) Fail(FetchOf(tensor), ErrorCode::kLost, "the tensor's bytes are lost");
 }
 
 void Planner::State::On(const Cleaned& event) {

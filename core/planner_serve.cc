@@ -32,6 +32,8 @@ constexpr uint64_t kUsefulExcess = 8;
 constexpr uint64_t kEmptyShare = 16;  // a sixteenth
 // Of an empty arena, the largest new tensor takes at most so much, or it is not to be divided.
 constexpr uint64_t kReadyShare = 3;  // a third
+// What is at least so many times as large as the request it leaves for gives it room as it goes.
+constexpr uint64_t kPartsWorth = 2;
 }  // namespace
 
 void Planner::State::Touch(Arena* arena) {
@@ -401,7 +403,7 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   if (tensor.cleaning) {
     ++arena.copying_out;
     tensor.leaves = true;
-    plan_->push_back(Hurry{tensor.id, arena.device, Behalf(tensor)});
+    plan_->push_back(Hurry{tensor.id, arena.device, Behalf(tensor), LeavesAtOnce(arena, tensor)});
     return;
   }
   tensor.residency = Residency::kLeaving;
@@ -411,6 +413,11 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
   } else {
     StartCopyOut(arena, tensor, false);
   }
+}
+
+bool Planner::State::LeavesAtOnce(const Arena& arena, const Tensor& tensor) const {
+  if (tensor.size < options_.parts_from || arena.waiting.empty()) return false;
+  return tensor.size.count() >= kPartsWorth * requests_.at(arena.First()).size.count();
 }
 
 void Planner::State::LeaveSlab(Arena& arena, Tensor& tensor) {
@@ -446,7 +453,8 @@ void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
   ++arena.copying_out;
   BeginCopyOut(tensor);
   plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                           host_.OffsetOf(tensor.host_block), tensor.size, held, Behalf(tensor)});
+                           host_.OffsetOf(tensor.host_block), tensor.size, held, Behalf(tensor),
+                           !held && LeavesAtOnce(arena, tensor)});
 }
 
 void Planner::State::BeginCopyOut(Tensor& tensor) {

@@ -256,7 +256,9 @@ void Planner::State::EndVacating(Arena& arena) {
     ExtentMap::Block block = arena.map.At(offset);
     if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) block = arena.map.After(block);
     const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
-    if (tensor.residency == Residency::kLeaving || tensor.leaves) return false;
+    if (tensor.residency == Residency::kLeaving || tensor.residency == Residency::kGoing ||
+        tensor.leaves)
+      return false;
     // A get has rescued what lived here: then whoever wants the slab tries again.
     arena.map.OpenPiece(offset, size);
     arena.pieces.push_back(piece);

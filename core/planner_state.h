@@ -141,7 +141,10 @@ class Planner::State {
   void On(const GetSeen& event);
   void On(const StepMarked& event);
   void On(const Dropped& event);
+  void On(const CopiedPart& event);
   void On(const CopiedOut& event);
+  // The copy of one that nobody could rescue failed: it is lost if some of its room was given away.
+  void GoingFailed(Arena& arena, Tensor& tensor);
   void On(const Cleaned& event);
   void On(const CopiedIn& event);
   void On(const TimePassed& event);
@@ -190,6 +193,9 @@ class Planner::State {
   void Evict(Arena& arena, Tensor& tensor);
   // Of a tensor that leaves: it does so that its slab can be given back.
   static void LeaveSlab(Arena& arena, Tensor& tensor);
+  // Whether it leaves beyond rescue, so that its room comes free part by part: where it is large
+  // and a request waits that a part of it may serve.
+  bool LeavesAtOnce(const Arena& arena, const Tensor& tensor) const;
   static void EndLeaving(Arena& arena, Tensor& tensor);
   // For a fetch on another device than the tensor's: false while it has not left there.
   bool BringAway(Tensor& tensor);

@@ -20,7 +20,8 @@ constexpr size_t kClientsPerPage = 128;
 const char* StateName(const core::TensorView& view) {
   switch (view.residency) {
     case core::Residency::kOnDevice: return view.in_use ? "in use" : "idle";
-    case core::Residency::kLeaving: return "leaving";
+    case core::Residency::kLeaving:
+    case core::Residency::kGoing: return "leaving";
     case core::Residency::kAway: return "away";
     case core::Residency::kArriving: return "arriving";
     case core::Residency::kLost: return "lost";

@@ -76,7 +76,8 @@ core::Status Loop::Init() {
     const core::DeviceId device{static_cast<uint16_t>(i)};
     lanes_[i].out = std::make_unique<TransferLane>(
         devices_[i], device::Direction::kDeviceToHost, options_.transfers, &words_[2 * i],
-        [this, device](JobId job, bool ok) { FinishOut(device, job, ok); });
+        [this, device](JobId job, bool ok) { FinishOut(device, job, ok); },
+        [this, device](JobId job, core::Bytes done) { GoesOn(device, job, done); });
     lanes_[i].in = std::make_unique<TransferLane>(
         devices_[i], device::Direction::kHostToDevice, options_.transfers, &words_[2 * i + 1],
         [this, device](JobId job, bool ok) { FinishIn(device, job, ok); });

@@ -111,7 +111,7 @@ class Loop {
   // Log entries of one client that are read in one go, and about so many in one pass.
   static constexpr size_t kAccessesPerPass = 1024;
 
-  enum class Leave { kNo, kYes, kHeld };
+  enum class Leave { kNo, kYes, kAtOnce, kHeld };
   enum class MoveKind { kOut, kClean, kIn };
   // A copy under way.
   struct Move {
@@ -127,6 +127,7 @@ class Loop {
     bool promised = false;
     bool waits_for_word = false;  // to be promised
     bool held = false;            // the client waits in a fetch: no lease swing
+    bool at_once = false;         // the lease is Away already
     proto::WordValue arrival{};   // when promised
   };
   struct Lanes {
@@ -210,6 +211,8 @@ class Loop {
   void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
                        core::Bytes to, core::Bytes size, std::optional<core::ClientId> behalf,
                        Leave leave);
+  void GoAtOnce(Move& move);
+  void GoesOn(core::DeviceId device, JobId job, core::Bytes done);
   void FinishOut(core::DeviceId device, JobId job, bool ok);
   void FinishIn(core::DeviceId device, JobId job, bool ok);
   void ReleaseIfGone(Session& session);

@@ -250,7 +250,9 @@ void Loop::Do(const core::Drop& action) {
 
 void Loop::Do(const core::CopyOut& action) {
   StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, action.behalf,
-                  action.held ? Leave::kHeld : Leave::kYes);
+                  action.held      ? Leave::kHeld
+                  : action.at_once ? Leave::kAtOnce
+                                   : Leave::kYes);
 }
 
 void Loop::Do(const core::Clean& action) {
@@ -260,9 +262,23 @@ void Loop::Do(const core::Clean& action) {
 
 void Loop::Do(const core::Hurry& action) {
   Lanes& lanes = lanes_[ToInt(action.device)];
-  for (const auto& [job, move] : lanes.out_moves) {
-    if (move.tensor == action.tensor) lanes.out->Hurry(job, action.behalf);
+  for (auto& [job, move] : lanes.out_moves) {
+    if (move.tensor != action.tensor) continue;
+    lanes.out->Hurry(job, action.behalf);
+    if (action.at_once) GoAtOnce(move);
+    return;
   }
+}
+
+// A clean of what nobody touched since it began takes it out.
+void Loop::GoAtOnce(Move& move) {
+  Session* session = FindSession(move.client);
+  if (session == nullptr || session->gone || move.kind != MoveKind::kClean) return;
+  if (!session->LeaseOf(move.slot).Drop(move.word)) return;
+  session->RowOf(move.slot).ForgetPut();
+  move.kind = MoveKind::kOut;
+  move.at_once = true;
+  Feed(core::CopiedPart{move.tensor, Bytes{0}});
 }
 
 void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
@@ -288,8 +304,10 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
     begun = row.quiet_word() != 0 && lease.ReadPut(&put) && put.word == row.quiet_word();
     move.word = put.word;
     move.writes = put.writes;
-    if (begun && leave == Leave::kYes) {
-      begun = lease.BeginLeave(row.quiet_word(), &move.word);
+    if (begun && leave != Leave::kNo) {
+      begun = leave == Leave::kAtOnce ? lease.Drop(row.quiet_word())
+                                      : lease.BeginLeave(row.quiet_word(), &move.word);
+      move.at_once = begun && leave == Leave::kAtOnce;
       row.ForgetPut();
     }
   }
@@ -309,6 +327,12 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
           size, options_.transfers.ChunkOf(behalf.has_value())),
       behalf, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
+  if (move.at_once) Feed(core::CopiedPart{tensor, Bytes{0}});
+}
+
+void Loop::GoesOn(DeviceId device, JobId job, Bytes done) {
+  const Move& move = lanes_[ToInt(device)].out_moves.at(job);
+  if (move.at_once) Feed(core::CopiedPart{move.tensor, done});
 }
 
 void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
@@ -318,7 +342,13 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
   RAVEN_CHECK(session != nullptr);  // it stays until its copies are done
   --session->copies;
   Lease lease = session->LeaseOf(move.slot);
-  if (move.kind == MoveKind::kClean) {
+  if (move.at_once) {
+    using Outcome = core::CopiedOut::Outcome;
+    const Outcome outcome = session->gone ? Outcome::kRescued
+                            : ok          ? Outcome::kCommitted
+                                          : Outcome::kFailed;
+    Feed(core::CopiedOut{move.tensor, outcome, move.writes});
+  } else if (move.kind == MoveKind::kClean) {
     const bool untouched = lease.word() == move.word;
     Feed(core::Cleaned{move.tensor, ok && untouched, move.writes, !ok && untouched});
   } else if (ok) {

@@ -16,12 +16,14 @@ using core::Bytes;
 }  // namespace
 
 TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direction direction,
-                           Options options, device::Word* word, Finished finished)
+                           Options options, device::Word* word, Finished finished,
+                           Progressed progressed)
     : device_(std::move(device)),
       direction_(direction),
       options_(options),
       word_(word),
       finished_(std::move(finished)),
+      progressed_(std::move(progressed)),
       demands_(options.turn) {}
 
 core::Status TransferLane::Open() {
@@ -82,7 +84,12 @@ bool TransferLane::Collect() {
     in_flight_bytes_ -= done.bytes;
     any = true;
     Job& job = jobs_.at(done.job);
-    if (--job.pending == 0 && job.next == job.pieces.size()) Finish(done.job, true);
+    job.done += done.bytes;
+    if (--job.pending == 0 && job.next == job.pieces.size()) {
+      Finish(done.job, true);
+    } else if (progressed_) {
+      progressed_(done.job, job.done);
+    }
   }
   if (!any && !in_flight_.empty() && channel_) {
     if (auto health = channel_->Health(); !health.ok()) {

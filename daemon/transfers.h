@@ -47,10 +47,12 @@ class TransferLane {
   // Called by Pump when a job is done, in order of completion. ok is false when the channel failed:
   // the target's bytes are undefined.
   using Finished = std::function<void(JobId, bool ok)>;
+  // Called by Pump as a job that is not done goes on: so much of it, from its beginning, is copied.
+  using Progressed = std::function<void(JobId, core::Bytes)>;
 
   // `word` is the lane's own; it holds 0.
   TransferLane(std::shared_ptr<device::Device> device, device::Direction direction, Options options,
-               device::Word* word, Finished finished);
+               device::Word* word, Finished finished, Progressed progressed = {});
 
   // Opens the channel, which may take long. Without it the first job does; so it is also after a
   // failure.
@@ -75,6 +77,7 @@ class TransferLane {
     std::vector<Piece> pieces;
     size_t next = 0;     // the first piece not enqueued
     size_t pending = 0;  // pieces enqueued and not seen complete
+    core::Bytes done{};
     std::optional<core::ClientId> behalf;
     device::Word* arrival = nullptr;
     uint64_t arrival_value = 0;
@@ -98,6 +101,7 @@ class TransferLane {
   Options options_;
   device::Word* word_;
   Finished finished_;
+  Progressed progressed_;
   std::unique_ptr<device::Channel> channel_;
 
   JobId next_job_ = 1;

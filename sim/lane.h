@@ -67,7 +67,8 @@ class Lane {
     if (piece.job.left == core::Bytes{0}) return piece.job;
     return std::nullopt;
   }
-  uint32_t current_row() const { return flight_.front().job.row; }
+  // Of the chunk under way, with what is left after it. REQUIRES: busy().
+  const Job& current() const { return flight_.front().job; }
   core::Bytes bytes() const { return bytes_; }
 
  private:

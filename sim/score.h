@@ -16,7 +16,7 @@
 namespace ravenstore::sim {
 
 // A way to decide, by name: "value" (the store), "lru", "gdsf" (the store with another victim
-// rule), "demand-lru" (nothing moves before it must), "no-prefetch".
+// rule), "demand-lru" (nothing moves before it must, and all of it), "no-prefetch".
 const std::vector<std::string>& PolicyNames();
 // Null when there is none of that name.
 std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware,

@@ -47,12 +47,22 @@ class Simulator {
 
  private:
   enum class State : uint8_t { kNone, kInUse, kIdle, kLeaving, kAway, kFetching, kFreed };
-  enum class EventKind : uint8_t { kClient, kUpEnd, kDownEnd, kUpKnown, kDownKnown, kSlab, kWake };
+  enum class EventKind : uint8_t {
+    kClient,
+    kUpEnd,
+    kDownEnd,
+    kUpKnown,
+    kDownKnown,
+    kPartKnown,
+    kSlab,
+    kWake
+  };
 
   struct Row {
     TensorId id{};
     SlotId slot{};
     State state = State::kNone;
+    bool at_once = false;   // it leaves beyond rescue
     bool arriving = false;  // promised, and its copy is not known to be done
     uint64_t uses = 0;
     uint32_t writes = 0;
@@ -85,6 +95,7 @@ class Simulator {
     options.learn = setup.learn;
     options.prefetch = setup.prefetch;
     options.preclean = setup.preclean;
+    if (!setup.parts) options.parts_from = core::kRangeMax;
     options.granularity = kGranularity;
     options.device_capacity = {budget};
     options.arena = {core::ArenaFor(budget)};
@@ -128,7 +139,7 @@ class Simulator {
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
-  void Do(const core::Hurry& action) { down_.Promote(action.tensor, action.behalf); }
+  void Do(const core::Hurry& action);
   void Do(const core::CopyIn& action);
   void Later(core::Event event) { told_.push_back(std::move(event)); }
   void SlabAfter(core::Duration duration, core::Event event) {
@@ -165,6 +176,7 @@ class Simulator {
   void PumpLanes();
   void LaneEnded(Lane& lane, bool up);
   void CopyKnown(const Lane::Job& job);
+  void GoAtOnce(Row& row);
   void OutKnown(const Lane::Job& job, Row& row);
   void KeepSpan(Span::Kind kind, uint32_t client, Tick begin, Tick end, uint32_t tensor = kNone) {
     if (setup_.timeline && begin < end)
@@ -182,7 +194,8 @@ class Simulator {
   Bytes grown_;                                        // slabs made so far
   std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
   std::multimap<Tick, core::Event> slab_events_;       // by when they happen
-  std::deque<Lane::Job> up_known_;                     // done, but not yet known to be
+  std::deque<core::CopiedPart> parts_known_;
+  std::deque<Lane::Job> up_known_;  // done, but not yet known to be
   std::deque<Lane::Job> down_known_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
@@ -258,6 +271,7 @@ void Simulator::Do(const core::CopyOut& action) {
   if (row.state != State::kIdle)
     return Later(core::CopiedOut{action.tensor, core::CopiedOut::Outcome::kNotBegun, 0});
   row.state = State::kLeaving;
+  if (action.at_once) GoAtOnce(row);
   down_.Submit(
       {Lane::Kind::kOut, action.tensor, index, action.size, row.uses, row.writes, action.behalf},
       /*demand=*/true);
@@ -269,6 +283,18 @@ void Simulator::Do(const core::Clean& action) {
   if (row.state != State::kIdle) return Later(core::Cleaned{action.tensor, false, 0});
   down_.Submit({Lane::Kind::kClean, action.tensor, index, action.size, row.uses, row.writes},
                false);
+}
+
+void Simulator::Do(const core::Hurry& action) {
+  down_.Promote(action.tensor, action.behalf);
+  Row& row = rows_[RowOf(action.tensor)];
+  if (action.at_once && row.state == State::kIdle) GoAtOnce(row);
+}
+
+void Simulator::GoAtOnce(Row& row) {
+  row.state = State::kAway;
+  row.at_once = true;
+  Later(core::CopiedPart{row.id, Bytes{0}});
 }
 
 void Simulator::Do(const core::CopyIn& action) {
@@ -393,7 +419,12 @@ void Simulator::PumpLanes() {
 
 void Simulator::LaneEnded(Lane& lane, bool up) {
   KeepSpan(up ? Span::Kind::kUp : Span::Kind::kDown, 0, lane_begin_[up ? 0 : 1], now_,
-           lane.current_row());
+           lane.current().row);
+  const Lane::Job& part = lane.current();
+  if (!up && part.left > Bytes{0} && rows_[part.row].at_once) {
+    parts_known_.push_back({part.tensor, trace_.tensors[part.row].bytes - part.left});
+    Schedule(now_ + setup_.hardware.latency, EventKind::kPartKnown);
+  }
   if (const auto job = lane.End()) {
     (up ? up_known_ : down_known_).push_back(*job);
     Schedule(now_ + setup_.hardware.latency, up ? EventKind::kUpKnown : EventKind::kDownKnown);
@@ -403,8 +434,9 @@ void Simulator::LaneEnded(Lane& lane, bool up) {
 
 void Simulator::OutKnown(const Lane::Job& job, Row& row) {
   using Result = core::CopiedOut::Outcome;
-  const bool committed = row.state == State::kLeaving && row.uses == job.use;
-  if (committed) row.state = State::kAway;
+  const bool rescued = row.state != State::kLeaving || row.uses != job.use;
+  const bool committed = std::exchange(row.at_once, false) || !rescued;
+  if (committed && !rescued) row.state = State::kAway;
   Tell(core::CopiedOut{job.tensor, committed ? Result::kCommitted : Result::kRescued, job.writes});
 }
 
@@ -413,6 +445,7 @@ void Simulator::CopyKnown(const Lane::Job& job) {
   switch (job.kind) {
     case Lane::Kind::kOut: return OutKnown(job, row);
     case Lane::Kind::kClean: {
+      if (row.at_once) return OutKnown(job, row);
       const bool whole = row.state == State::kIdle && row.uses == job.use;
       return Tell(core::Cleaned{job.tensor, whole, job.writes});
     }
@@ -450,6 +483,12 @@ Outcome Simulator::Run() {
         const Lane::Job job = known.front();
         known.pop_front();
         CopyKnown(job);
+        break;
+      }
+      case EventKind::kPartKnown: {
+        const core::CopiedPart part = parts_known_.front();
+        parts_known_.pop_front();
+        Tell(part);
         break;
       }
       case EventKind::kSlab: {

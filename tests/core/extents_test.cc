@@ -348,6 +348,32 @@ TEST(ExtentMapTest, AnAddressIsFoundAmongAMillionExtents) {
   map.CheckInvariants();
 }
 
+TEST(ExtentMapTest, TheFrontOfAnExtentComesFreeAlone) {
+  ExtentMap map(Units(16));
+  map.AddPiece(Bytes(0), Units(16));
+  const ExtentMap::Block before = *map.Allocate(Units(4), 1);
+  ExtentMap::Block block = *map.Allocate(Units(8), 2);
+  block = map.FreeFront(block, Units(3));
+  EXPECT_EQ(map.OffsetOf(block), Units(7));
+  EXPECT_EQ(map.SizeOf(block), Units(5));
+  EXPECT_EQ(map.OwnerOf(block), 2u);
+  EXPECT_EQ(map.used(), Units(9));
+  EXPECT_EQ(map.FreeFrom(Units(4)), Units(3));
+  EXPECT_EQ(map.At(Units(8)), block);
+  map.CheckInvariants();
+  // Into the hole before it.
+  map.Free(before);
+  block = map.FreeFront(block, Units(1));
+  EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(8));
+  // In a piece that is to leave it is not to be used again.
+  map.ClosePiece(Bytes(0), Units(16));
+  block = map.FreeFront(block, Units(2));
+  EXPECT_FALSE(map.Allocate(Units(1), 3).has_value());
+  map.Free(block);
+  EXPECT_TRUE(map.IsRetired(Bytes(0), Units(16)));
+  map.CheckInvariants();
+}
+
 // Of the smallest tensors a slab holds a hundred thousand, and one event gives it back.
 TEST(ExtentMapTest, ASlabOfManySmallHolesIsClosedAtOnce) {
   constexpr uint64_t kBlocks = 1 << 17;

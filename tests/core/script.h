@@ -37,6 +37,7 @@ class Script {
     bool preclean = false;
     Bytes in_flight = KiB(256);
     double link = 50e9;  // bytes per second, as the planner reckons
+    Bytes parts_from = MiB(32);
   };
   enum class State { kWaiting, kRefused, kInUse, kIdle, kLeaving, kAway, kLost, kFreed };
 
@@ -169,6 +170,7 @@ class Script {
     planner.host_ahead = KiB(1);  // so that it is pinned at the attach
     planner.in_flight = setting.in_flight;
     planner.link.up_bytes_per_second = planner.link.down_bytes_per_second = setting.link;
+    planner.parts_from = setting.parts_from;
     planner.prefetch = setting.prefetch;
     planner.preclean = setting.preclean;
     return options;

@@ -55,7 +55,9 @@ class World {
     Bytes size;
     uint64_t word = 0;  // the lease word that it needs to find again
     uint32_t writes = 0;
-    bool held = false;  // the client waits in a fetch: no lease swing
+    bool held = false;     // the client waits in a fetch: no lease swing
+    bool at_once = false;  // the lease is Away already
+    bool parted = false;   // and the room of its first half was given away
     bool promised = false;
   };
   enum class Answer { kNone, kWaiting, kGranted, kRefused, kPromised, kDenied };
@@ -93,6 +95,7 @@ class World {
 
   // ---- What the machine does.
   const std::vector<Copy>& copies() const { return copies_; }
+  // One that leaves at once gives up the room of its first half, and goes on to the next call.
   void FinishCopy(size_t index, bool ok);
   struct SlabJob {
     enum class Kind { kAdd, kRemove, kHost } kind;
@@ -126,7 +129,7 @@ class World {
  private:
   static constexpr uint64_t kUnit = kExtentAlignment.count();
   static constexpr int kLanes = 2;
-  enum class Leave { kNo, kYes, kHeld };
+  enum class Leave { kNo, kYes, kAtOnce, kHeld };
 
   struct StreamOp {
     bool write;
@@ -229,6 +232,8 @@ class World {
   void Do(const CopyIn& action);
   void StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
                        Leave leave);
+  void GoAtOnce(Copy& copy);
+  bool GiveUpHalf(Copy& copy);
   void FinishOut(const Copy& copy, bool ok);
   void FinishIn(const Copy& copy, bool ok);
   void ReleaseIfGone(Session& session);

@@ -210,7 +210,9 @@ void World::Do(const Drop& action) {
 
 void World::Do(const CopyOut& action) {
   StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size,
-                  action.held ? Leave::kHeld : Leave::kYes);
+                  action.held      ? Leave::kHeld
+                  : action.at_once ? Leave::kAtOnce
+                                   : Leave::kYes);
 }
 
 void World::Do(const Clean& action) {
@@ -219,9 +221,37 @@ void World::Do(const Clean& action) {
 
 void World::Do(const Hurry& action) {
   // Copies end in any order here, and one that could not begin is known to have ended only later.
-  for (const auto& copy : copies_) {
-    if (copy.tensor == action.tensor) RAVEN_CHECK(copy.kind == CopyKind::kClean);
+  for (auto& copy : copies_) {
+    if (copy.tensor != action.tensor) continue;
+    RAVEN_CHECK(copy.kind == CopyKind::kClean);
+    if (!action.at_once || RowOf(copy.handle).word != copy.word) continue;
+    copy.kind = CopyKind::kOut;
+    GoAtOnce(copy);
   }
+}
+
+void World::GoAtOnce(Copy& copy) {
+  Row& row = RowOf(copy.handle);
+  Swing(row, LeaseState::kAway);
+  row.quiet_word = 0;
+  copy.at_once = true;
+  Feed(CopiedPart{copy.tensor, Bytes{0}});
+}
+
+// False: it has, or it is too small.
+bool World::GiveUpHalf(Copy& copy) {
+  const size_t half = UnitsOf(copy.size) / 2;
+  if (!copy.at_once || copy.parted || half == 0) return false;
+  copy.parted = true;
+  Session& session = SessionOf(copy.handle.client);
+  if (!session.gone) {
+    Memory& memory = session.memory[ToInt(copy.device)];
+    for (size_t unit = UnitsOf(copy.on_device); unit < UnitsOf(copy.on_device) + half; ++unit) {
+      if (memory.claims[unit] == copy.tensor) memory.claims[unit] = kNoTensor;
+    }
+  }
+  Feed(CopiedPart{copy.tensor, kExtentAlignment * half});
+  return true;
 }
 
 void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
@@ -234,7 +264,7 @@ void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes 
   const bool quiet =
       row->quiet_word != 0 && row->state == LeaseState::kIdle && row->word == row->quiet_word;
   const bool begun = held ? row->state == LeaseState::kFetching : quiet;
-  if (leave == Leave::kYes) row->quiet_word = 0;
+  if (leave == Leave::kYes || leave == Leave::kAtOnce) row->quiet_word = 0;
   if (!begun) {
     if (leave == Leave::kNo) {
       Feed(Cleaned{tensor, false, 0});
@@ -262,6 +292,7 @@ void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes 
                      held});
   ++session->copies;
   MoveStamps(copies_.back(), false);
+  if (leave == Leave::kAtOnce) GoAtOnce(copies_.back());
 }
 
 void World::Do(const CopyIn& action) {
@@ -283,6 +314,7 @@ void World::Do(const CopyIn& action) {
 }
 
 void World::FinishCopy(size_t index, bool ok) {
+  if (ok && GiveUpHalf(copies_.at(index))) return Execute();
   const Copy copy = copies_.at(index);
   MoveStamps(copy, true);
   copies_.erase(copies_.begin() + static_cast<ptrdiff_t>(index));
@@ -301,7 +333,13 @@ void World::FinishOut(const Copy& copy, bool ok) {
   Row& row = RowOf(copy.handle);
   const bool same = row.word == copy.word;
   using Outcome = CopiedOut::Outcome;
-  if (copy.kind == CopyKind::kClean) {
+  if (copy.at_once) {
+    const bool stays = !ok && !copy.parted;
+    row.may_be_lost |= !ok && copy.parted;
+    if (!session.gone && !stays) Unclaim(session, row);
+    const Outcome outcome = ok ? Outcome::kCommitted : Outcome::kFailed;
+    Feed(CopiedOut{copy.tensor, session.gone ? Outcome::kRescued : outcome, copy.writes});
+  } else if (copy.kind == CopyKind::kClean) {
     Feed(Cleaned{copy.tensor, ok && same, copy.writes, !ok && same});
   } else if (ok) {
     const bool committed = !session.gone && same;

@@ -65,6 +65,12 @@ class DaemonProcess {
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
+  // Stands still when this returns: the signal alone leaves it some time.
+  void Stop() {
+    ::kill(pid_, SIGSTOP);
+    RAVEN_CHECK(::waitpid(pid_, nullptr, WUNTRACED) == pid_);
+  }
+  void Continue() { ::kill(pid_, SIGCONT); }
   bool Exited() { return ::waitpid(pid_, nullptr, WNOHANG) != 0; }
   std::string Log() const {
     std::ifstream file(directory_ / "log");

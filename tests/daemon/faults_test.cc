@@ -148,7 +148,7 @@ TEST(FaultsTest, DescriptorsThatTakeLongToCloseHoldUpNobody) {
        {Sent::kBesideAMessage, Sent::kTooMany, Sent::kAsAPage, Sent::kBehindAHangUp}) {
     SCOPED_TRACE(static_cast<int>(sent));
     Lingering lingering;
-    ::kill(daemon.pid(), SIGSTOP);  // so that its close is the last
+    daemon.Stop();  // so that its close is the last
     auto socket = std::move(*ipc::Connect(daemon.socket(), ipc::Now() + seconds(30)));
     if (sent == Sent::kBehindAHangUp) {
       EXPECT_EQ(::send(socket.get(), nullptr, 0, 0), 0);
@@ -175,7 +175,7 @@ TEST(FaultsTest, DescriptorsThatTakeLongToCloseHoldUpNobody) {
     EXPECT_GT(::sendmsg(socket.get(), &message, MSG_NOSIGNAL), 0);
     lingering.end.reset();
     socket.reset();
-    ::kill(daemon.pid(), SIGCONT);
+    daemon.Continue();
     ExpectServes(daemon);
   }
   EXPECT_EQ(daemon.Kill(SIGTERM), 0);

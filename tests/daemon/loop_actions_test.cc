@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -147,6 +148,69 @@ TEST_F(LoopActionsTest, ADeviceThatIsFullOfAnothersSlabsIsShared) {
   for (uint64_t i = 0; i < 12; ++i) {
     EXPECT_TRUE(Holds(first.get(tensors[i], nullptr, {.blocking = true}), i)) << i;
     first.put(tensors[i], nullptr, {.not_modified = true});
+  }
+}
+
+// Two that fill the device, of which the first leaves for whatever comes.
+class PartsTest : public testing::Test {
+ protected:
+  static constexpr uint64_t kLarge = MiB(128);
+  static constexpr uint64_t kSmall = MiB(16);
+
+  void Fill(const std::vector<std::string>& flags) {
+    std::vector<std::string> all = {"--device-total", "192MiB", "--slab", "8MiB"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    daemon_.emplace(all);
+    store_ = Store::connect({.socket = daemon_->socket(), .name = "parts_test"});
+    large_ = store_.create(kLarge);
+    Write(large_.data());
+    store_.put(large_, nullptr, {.order = 2});
+    other_ = store_.create(kLarge / 2);
+    store_.put(other_, nullptr, {.order = 1});
+  }
+  void Write(void* data) {
+    ++seed_;
+    auto* words = static_cast<uint64_t*>(data);
+    for (uint64_t i = 0; i < kLarge / 8; ++i) words[i] = seed_ * 0x9e3779b97f4a7c15u + i;
+  }
+  bool Holds(const void* data) const {
+    const auto* words = static_cast<const uint64_t*>(data);
+    for (uint64_t i = 0; i < kLarge / 8; ++i) {
+      if (words[i] != seed_ * 0x9e3779b97f4a7c15u + i) return false;
+    }
+    return true;
+  }
+
+  std::optional<DaemonProcess> daemon_;
+  Store store_;
+  Tensor large_;
+  Tensor other_;
+  uint64_t seed_ = 0;
+};
+
+TEST_F(PartsTest, ASmallCreateDoesNotWaitForAllOfALargeTensor) {
+  Fill({"--link-bytes-per-second", "50e6"});  // all of it takes 2.7 s
+  Tensor small = store_.create(kSmall, {.timeout = std::chrono::milliseconds(1500)});
+  std::memset(small.data(), 1, kSmall);
+  store_.free(std::move(small), nullptr);
+  EXPECT_TRUE(Holds(store_.get(large_, nullptr, {.blocking = true})));
+}
+
+TEST_F(PartsTest, WhatGaveItsRoomAwayComesBackWhole) {
+  Fill({});
+  for (int round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    std::vector<Tensor> small;
+    for (int i = 0; i < 1 + round % 4; ++i) {
+      small.push_back(store_.create(kSmall));
+      std::memset(small.back().data(), round + i, kSmall);
+    }
+    if (round % 2 == 0) small.clear();  // the get does not wait for them then
+    for (Tensor& tensor : small) store_.put(tensor, nullptr, {.order = 9});
+    void* data = store_.get(large_, nullptr, {.blocking = true});
+    ASSERT_TRUE(Holds(data));
+    Write(data);
+    store_.put(large_, nullptr, {.order = 2});
   }
 }
 

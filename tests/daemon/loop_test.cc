@@ -74,13 +74,13 @@ TEST(LoopTest, PutsThatFoundTheLogFullAreFoundInTheirRows) {
   DaemonProcess daemon({"--slab", "2MiB"});
   Store store = Connect(daemon, MiB(8));
   std::vector<Tensor> tensors = store.create(std::vector<uint64_t>(16, KiB(512)));
-  ::kill(daemon.pid(), SIGSTOP);
+  daemon.Stop();
   for (int i = 0; i < 2000; ++i) {
     store.put(tensors[0], nullptr);
     store.get(tensors[0], nullptr);
   }
   for (auto& tensor : tensors) store.put(tensor, nullptr);
-  ::kill(daemon.pid(), SIGCONT);
+  daemon.Continue();
   Tensor large = store.create(MiB(7));
   EXPECT_NE(large.data(), nullptr);
 }

@@ -316,6 +316,7 @@ void Referee::Do(const core::CopyOut& action) {
   Expect(action.to + action.size <= host_end_, "a copy beyond the host pool");
   row.state = State::kLeaving;
   Submit(&down_, Kind::kOut, index);
+  if (action.at_once) GoAtOnce(row);
 }
 
 void Referee::Do(const core::Clean& action) {
@@ -331,6 +332,18 @@ void Referee::Do(const core::Hurry& action) {
     return job.row == row && job.kind == Kind::kClean;
   });
   Expect(cleaned || !rows_[row].copying, "a hurry of what is not being cleaned");
+  if (!action.at_once || rows_[row].state != State::kIdle) return;
+  for (Job& job : down_) {
+    if (job.row != row || rows_[row].uses != job.uses) continue;
+    job.kind = Kind::kOut;
+    GoAtOnce(rows_[row]);
+  }
+}
+
+void Referee::GoAtOnce(Row& row) {
+  row.state = State::kAway;
+  row.at_once = true;
+  told_.push_back(core::CopiedPart{row.id, Bytes{0}});
 }
 
 void Referee::Do(const core::CopyIn& action) {
@@ -363,8 +376,8 @@ void Referee::EndCopy(std::deque<Job>* lane) {
   bool whole = true;
   switch (job.kind) {
     case Kind::kOut:
-      whole = row.state == State::kLeaving && untouched;
-      if (whole) row.state = State::kAway;
+      whole = std::exchange(row.at_once, false) || (row.state == State::kLeaving && untouched);
+      if (row.state == State::kLeaving && whole) row.state = State::kAway;
       if (whole) Unplace(job.row);
       Tell(core::CopiedOut{
           row.id, whole ? core::CopiedOut::Outcome::kCommitted : core::CopiedOut::Outcome::kRescued,

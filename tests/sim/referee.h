@@ -58,6 +58,7 @@ class Referee {
     core::SlotId slot{};
     bool arriving = false;
     bool copying = false;
+    bool at_once = false;  // it leaves beyond rescue
     bool is_placed = false;
     core::Bytes offset;
     uint32_t writes = 0;
@@ -121,6 +122,7 @@ class Referee {
   core::Bytes SizeOf(uint32_t row) const {
     return trace_.tensors[row].bytes.RoundUp(core::kExtentAlignment);
   }
+  void GoAtOnce(Row& row);
   void Submit(std::deque<Job>* lane, Kind kind, uint32_t row);
   void Place(uint32_t row, core::Bytes offset);
   void Unplace(uint32_t row);

@@ -183,14 +183,20 @@ TEST(SimulatorTest, TwoTenantsDoNotGoOnInStep) {
   const Trace trace = Generate("two-tenants", hardware, 6);
   const core::Bytes budget(trace.Footprint().count() / 100 * 60);
   const auto lru = *SetupFor("demand-lru", hardware, budget);
-  for (uint64_t seed = 0; seed < 8; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
+  core::Duration stalls{0};
+  core::Duration time{0};
+  core::Duration time_of_lru{0};
+  constexpr int kRuns = 8;
+  for (uint64_t seed = 0; seed < kRuns; ++seed) {
     const Trace run = WithTimesPerturbed(trace, 0.1, seed);
     const Trace hinted = WithHints(run, Hints::kTime);
     const Outcome outcome = Simulate(hinted, *SetupFor("value", hardware, budget));
-    EXPECT_LT(StallFrom(outcome, 1), std::chrono::milliseconds(120));
-    EXPECT_LT(outcome.time, Simulate(run, lru).time);
+    stalls += StallFrom(outcome, 1);
+    time += outcome.time;
+    time_of_lru += Simulate(run, lru).time;
   }
+  EXPECT_LT(stalls / kRuns, std::chrono::milliseconds(100));
+  EXPECT_LT(time, time_of_lru);
 }
 
 // Hints for some of the tensors once made matters worse than hints for none, by up to 38%.
