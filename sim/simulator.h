@@ -28,7 +28,7 @@ struct Setup {
   bool learn = true;
   bool prefetch = true;
   bool preclean = true;
-  bool parts = true;  // what leaves for something smaller gives its room away as it goes
+  bool parts = true;      // what leaves for something smaller gives its room away as it goes
   bool timeline = false;  // keep what happened when
 };
 
