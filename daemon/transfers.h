@@ -77,7 +77,7 @@ class TransferLane {
     std::vector<Piece> pieces;
     size_t next = 0;     // the first piece not enqueued
     size_t pending = 0;  // pieces enqueued and not seen complete
-    core::Bytes done{};
+    core::Bytes done{};  // of the pieces seen complete
     std::optional<core::ClientId> behalf;
     device::Word* arrival = nullptr;
     uint64_t arrival_value = 0;
