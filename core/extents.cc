@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/check.h"
-
 namespace ravenstore::core {
 
 namespace {
@@ -20,7 +18,10 @@ uint64_t FitKey(uint32_t size, uint32_t offset) {
 ExtentMap::ExtentMap(Bytes range) : range_(static_cast<uint32_t>(range.count() / kUnit)) {
   RAVEN_CHECK(range.count() % kUnit == 0);
   RAVEN_CHECK(range <= kRangeMax);
-  if (range_ > 0) Insert(NewNode({0, range_, kNone, kNone, 0, Kind::kAbsent}));
+  if (range_ == 0) return;
+  Node all;
+  all.size = range_;
+  Insert(NewNode(all));
 }
 
 ExtentMap::Block ExtentMap::NewNode(Node node) {
@@ -68,10 +69,12 @@ ExtentMap::Block ExtentMap::Split(Block block, uint32_t size) {
   RAVEN_CHECK(size > 0);
   RAVEN_CHECK(size < blocks_[block].size);
   Erase(block);
-  const Node whole = blocks_[block];
-  const Block rest = NewNode(
-      {whole.offset + size, whole.size - size, block, whole.after, whole.owner, whole.kind});
-  if (whole.after != kNone) blocks_[whole.after].before = rest;
+  Node behind = blocks_[block];
+  behind.offset += size;
+  behind.size -= size;
+  behind.before = block;
+  const Block rest = NewNode(behind);
+  if (behind.after != kNone) blocks_[behind.after].before = rest;
   blocks_[block].size = size;
   blocks_[block].after = rest;
   Insert(block);
@@ -211,7 +214,7 @@ std::optional<ExtentMap::Block> ExtentMap::AllocateInMiddle(Bytes size, uint32_t
 ExtentMap::Block ExtentMap::Take(Block block, uint64_t units, uint32_t owner) {
   if (blocks_[block].size > units) Split(block, static_cast<uint32_t>(units));
   Become(block, Kind::kUsed);
-  blocks_[block].owner = owner;
+  SetOwner(block, owner);
   used_ += units;
   return block;
 }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/check.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -24,6 +25,7 @@ class ExtentMap {
   // kRetired: free, but its memory is to leave, or is being given back; the addresses are not to be
   // used again before that is done.
   enum class Kind : uint8_t { kAbsent, kFree, kUsed, kRetired };
+  static constexpr uint32_t kMostOwners = (1u << 30) - 1;
 
   // Addresses [0, range), none of them backed. REQUIRES: range is a multiple of kExtentAlignment
   // and at most kRangeMax.
@@ -43,7 +45,7 @@ class ExtentMap {
   bool IsFree(Bytes offset, Bytes size) const;
 
   // The smallest hole that takes `size` (rounded up to kExtentAlignment), for `owner`; nullopt when
-  // none does.
+  // none does. REQUIRES: `owner` is at most kMostOwners, here and below.
   std::optional<Block> Allocate(Bytes size, uint32_t owner);
   // The same at `offset`, if a hole begins there that takes it.
   std::optional<Block> AllocateAt(Bytes offset, Bytes size, uint32_t owner);
@@ -57,7 +59,10 @@ class ExtentMap {
   Kind KindOf(Block block) const { return blocks_[block].kind; }
   Bytes OffsetOf(Block block) const { return Bytes(blocks_[block].offset * kUnit); }
   Bytes SizeOf(Block block) const { return Bytes(blocks_[block].size * kUnit); }
-  void SetOwner(Block block, uint32_t owner) { blocks_[block].owner = owner; }
+  void SetOwner(Block block, uint32_t owner) {
+    RAVEN_CHECK(owner <= kMostOwners);
+    blocks_[block].owner = owner & kMostOwners;
+  }
   uint32_t OwnerOf(Block block) const { return blocks_[block].owner; }
   // Neighbours in address order; kNone at the ends.
   Block Before(Block block) const { return blocks_[block].before; }
@@ -87,13 +92,14 @@ class ExtentMap {
   static constexpr uint32_t kStride = 512;
 
   struct Node {
-    uint32_t offset;  // in kUnit
-    uint32_t size;
-    Block before;
-    Block after;
-    uint32_t owner;
-    Kind kind;
+    uint32_t offset = 0;  // in kUnit
+    uint32_t size = 0;
+    Block before = kNone;
+    Block after = kNone;
+    uint32_t owner : 30 = 0;
+    Kind kind : 2 = Kind::kAbsent;
   };
+  static_assert(sizeof(Node) == 20, "a tensor's bytes are a published figure");
 
   // The first `units` of a free block.
   Block Take(Block block, uint64_t units, uint32_t owner);

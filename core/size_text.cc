@@ -29,6 +29,13 @@ std::optional<Bytes> ParseBytes(std::string_view text) {
   return Bytes(static_cast<uint64_t>(bytes));
 }
 
+std::optional<uint64_t> ParseNumber(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (failure != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 std::string SizeText(Bytes bytes) {
   static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double number = static_cast<double>(bytes.count());

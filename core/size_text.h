@@ -1,6 +1,7 @@
-// Sizes as people write them.
+// Sizes and numbers as people write them.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,9 @@ namespace ravenstore::core {
 // "512", "64KiB", "16 MiB", "1.5GiB", "2TiB" (B, K, M, G, T and KB.. mean the binary units too).
 // nullopt for anything else, a negative number, or one that does not fit.
 std::optional<Bytes> ParseBytes(std::string_view text);
+
+// "1234"; nullopt for anything else, or one that does not fit.
+std::optional<uint64_t> ParseNumber(std::string_view text);
 
 // "640 B", "16.0 MiB", "1.5 GiB": at most one decimal, for people.
 std::string SizeText(Bytes bytes);
