@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <ostream>
 #include <string_view>
 #include <tuple>
@@ -80,9 +79,8 @@ void Sort(std::vector<proto::TensorInfo>* tensors, SortBy by) {
 }
 
 std::optional<uint32_t> UidOf(const std::string& user) {
-  uint32_t uid = 0;
-  const auto parsed = std::from_chars(user.data(), user.data() + user.size(), uid);
-  if (parsed.ec == std::errc() && parsed.ptr == user.data() + user.size()) return uid;
+  if (const auto uid = core::ParseNumber(user); uid && *uid <= UINT32_MAX)
+    return static_cast<uint32_t>(*uid);
   std::string buffer(1024, '\0');
   passwd entry{};
   passwd* found = nullptr;
@@ -158,24 +156,32 @@ int RunList(const Common& common, const ListOptions& options, Streams streams) {
 int RunExplain(const Common& common, const std::string& tensor, Streams streams) {
   auto session = Session::Open(common.socket, common.patience);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  const auto show = [&](const proto::TensorExplained& explained) {
+    streams.out << (common.json ? ExplainedJson(explained) : ExplainedText(explained));
+    return kExitOk;
+  };
+  const auto number = core::ParseNumber(tensor);
+  if (number) {
+    const auto explained = session->Explain(*number);
+    if (explained.ok()) return show(*explained);
+    if (explained.error().code != core::ErrorCode::kNotFound)
+      return Report(common, explained.error(), streams);
+  }
   uint64_t id = 0;
-  const auto parsed = std::from_chars(tensor.data(), tensor.data() + tensor.size(), id);
-  if (parsed.ec != std::errc() || parsed.ptr != tensor.data() + tensor.size()) {
-    id = 0;
-    const Status listed = session->List(0, [&](const proto::TensorInfo& info) {
-      if (info.name() == tensor) id = info.id();
-      return id == 0;
-    });
-    if (!listed.ok()) return Report(common, listed.error(), streams);
-    if (id == 0) {
-      return Report(common, {core::ErrorCode::kNotFound, "no tensor is called '" + tensor + "'"},
-                    streams);
-    }
+  const Status listed = session->List(0, [&](const proto::TensorInfo& info) {
+    if (info.name() == tensor) id = info.id();
+    return id == 0;
+  });
+  if (!listed.ok()) return Report(common, listed.error(), streams);
+  if (id == 0) {
+    const std::string what = number
+                                 ? "no tensor has the number " + tensor + ", and none is called so"
+                                 : "no tensor is called '" + tensor + "'";
+    return Report(common, {core::ErrorCode::kNotFound, what}, streams);
   }
   const auto explained = session->Explain(id);
   if (!explained.ok()) return Report(common, explained.error(), streams);
-  streams.out << (common.json ? ExplainedJson(*explained) : ExplainedText(*explained));
-  return kExitOk;
+  return show(*explained);
 }
 
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams) {

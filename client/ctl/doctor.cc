@@ -1,7 +1,6 @@
 #include "client/ctl/doctor.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -15,6 +14,7 @@ namespace ravenstore::client::ctl {
 namespace {
 
 using core::Bytes;
+using core::ParseNumber;
 using core::Result;
 using Level = Finding::Level;
 
@@ -52,13 +52,6 @@ std::string Trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\n");
   if (begin == std::string_view::npos) return "";
   return std::string(text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1));
-}
-
-std::optional<uint64_t> ParseNumber(std::string_view text) {
-  uint64_t number = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) return std::nullopt;
-  return number;
 }
 
 std::string ProcFile(pid_t pid, const char* name) {

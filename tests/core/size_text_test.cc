@@ -39,5 +39,12 @@ TEST(SizeTextTest, NeverShowsAThousandAndTwentyFourOfAUnit) {
   EXPECT_EQ(SizeText(Bytes(1023)), "1023 B");
 }
 
+TEST(SizeTextTest, ReadsWholeNumbersOnly) {
+  EXPECT_EQ(ParseNumber("0"), 0u);
+  EXPECT_EQ(ParseNumber("18446744073709551615"), std::numeric_limits<uint64_t>::max());
+  for (const char* text : {"", " 1", "1 ", "-1", "+1", "1.0", "0x10", "18446744073709551616"})
+    EXPECT_FALSE(ParseNumber(text).has_value()) << text;
+}
+
 }  // namespace
 }  // namespace ravenstore::core

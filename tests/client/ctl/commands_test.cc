@@ -159,7 +159,11 @@ TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
   EXPECT_THAT(out(), HasSubstr("no copy"));
   EXPECT_EQ(RunExplain(common, "no such name", streams()), kExitFailed);
   EXPECT_THAT(err(), HasSubstr("no tensor is called 'no such name'"));
+  EXPECT_EQ(RunExplain(common, "2027", streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("no tensor has the number 2027, and none is called so"));
   common.json = true;
+  EXPECT_EQ(RunExplain(common, "2026", streams()), kExitOk);  // a name, though it looks otherwise
+  EXPECT_THAT(out(), HasSubstr("\"tensor\":41,"));
   EXPECT_EQ(RunExplain(common, "17", streams()), kExitOk);
   EXPECT_THAT(out(), HasSubstr("\"tensor\":17,"));
 }
