@@ -122,6 +122,7 @@ class Planner::State {
   };
   void CheckRow(uint32_t row, Sums* sums) const;
 
+  // What happened (planner_events.cc).
   void On(const TenantLimits& event);
   void On(const ClientAttached& event);
   void On(const ClientLimits& event);
@@ -140,14 +141,20 @@ class Planner::State {
   void On(const Quiet& event);
   void On(const GetSeen& event);
   void On(const StepMarked& event);
+  void On(const TimePassed& event);
+
+  // Copies and drops that ended (planner_copies.cc).
   void On(const Dropped& event);
   void On(const CopiedPart& event);
   void On(const CopiedOut& event);
-  // The copy of one that nobody could rescue failed: it is lost if some of its room was given away.
-  void GoingFailed(Arena& arena, Tensor& tensor);
   void On(const Cleaned& event);
   void On(const CopiedIn& event);
-  void On(const TimePassed& event);
+  // The copy of one that nobody could rescue failed: it is lost if some of its room was given away.
+  void GoingFailed(Arena& arena, Tensor& tensor);
+  // A fetch that came while the tensor was to leave finds it where it wants it after all.
+  void AnswerIfHere(Tensor& tensor);
+  // Answers a fetch of what is on its device, or on its way there.
+  void PromiseInPlace(Tensor& tensor, bool arriving);
 
   // Serving (planner_serve.cc).
   void Touch(Arena* arena);
@@ -209,6 +216,9 @@ class Planner::State {
   void SetGrowing(Arena& arena, bool growing);
   // Its client takes a tensor back: new ones are over for now.
   void TakeBack(Arena& arena);
+  // Whether what is under way helps the first request of the arena at once, not after a copy.
+  bool HelpIsNear(const Arena& arena) const;
+  void FailImpatient(Arena& arena);
 
   // Ahead of need (planner_ahead.cc).
   // Something had to wait for a dirty tensor's copy: for so long more are copied out ahead.
@@ -348,18 +358,7 @@ class Planner::State {
   // arena's client should not wait for that.
   Duration UntilPeaks(const Arena& arena, Binding binding) const;
 
-  // Books (planner_books.cc).
-  Client* FindClient(ClientId client);
-  Arena* ArenaOf(ClientId client, DeviceId device);
-  Arena* ArenaOf(const Tensor& tensor) { return ArenaOf(tensor.client, tensor.device); }
-  void SetInUse(Tensor& tensor, bool in_use);
-  void SetNextUse(Tensor& tensor, const NextUse& next_use);
-  // A client's own time stands while it waits for the store: what it said will happen in 5 ms
-  // happens 5 ms of its own later. Next uses by time are kept in it.
-  Tick OwnTime(const Client& client) const;
-  Tick OwnTime(const Arena& arena) const { return OwnTime(*clients_.at(arena.client)); }
-  void BeginWait(ClientId client);
-  void EndWait(ClientId client);
+  // The future, and doing without the bytes (planner_future.cc).
   // Without a hint: what the client did before says when.
   void Predict(Client& client, Tensor& tensor);
   static void ExplainPrediction(const Client& client, const Tensor& tensor, Explanation* why);
@@ -373,12 +372,19 @@ class Planner::State {
   // Changes what is known of the tensor's next use.
   template <typename Change>
   void Rekey(Tensor& tensor, const Change& change);
-  std::set<std::pair<int64_t, TensorId>>& DueList(Arena& arena, UseKind kind);
-  bool Evictable(const Tensor& tensor) const;
-  // Puts the tensor into its arena's index, or takes it out, as it now is.
-  void Reindex(Tensor& tensor);
-  void List(Tensor& tensor);  // among the prefetch candidates
-  void Unlist(Tensor& tensor);
+  void BeginPrefetch(Tensor& tensor);
+  // The client uses it, or it goes unused. Nothing if it was not prefetched.
+  void EndPrefetch(Tensor& tensor, bool used);
+  // A get of it: what is known of it and of its client grows.
+  void CountGet(Tensor& tensor);
+  // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
+  void DisbelieveSome(Client& client);
+  // Its bytes are gone; the client makes them anew when it wants them.
+  void GiveUp(Tensor& tensor);
+  // What taking so much out and bringing it back costs.
+  Duration BothCopies(Bytes size) const;
+
+  // Room in the host pool (planner_host.cc).
   bool AllocateHost(Tensor& tensor, SpareCopies spare = SpareCopies::kMayDrop);
   bool TryAllocateHost(Tensor& tensor, SpareCopies spare);
   void FreeHost(Tensor& tensor);
@@ -393,15 +399,30 @@ class Planner::State {
   bool HostHasSpare(Bytes size) const {
     return host_.LargestHole() >= size && host_.used() + options_.host_ahead + size <= host_.held();
   }
+
+  // Books (planner_books.cc).
+  Client* FindClient(ClientId client);
+  Arena* ArenaOf(ClientId client, DeviceId device);
+  Arena* ArenaOf(const Tensor& tensor) { return ArenaOf(tensor.client, tensor.device); }
+  void SetInUse(Tensor& tensor, bool in_use);
+  void SetNextUse(Tensor& tensor, const NextUse& next_use);
+  // A client's own time stands while it waits for the store: what it said will happen in 5 ms
+  // happens 5 ms of its own later. Next uses by time are kept in it.
+  Tick OwnTime(const Client& client) const;
+  Tick OwnTime(const Arena& arena) const { return OwnTime(*clients_.at(arena.client)); }
+  void BeginWait(ClientId client);
+  void EndWait(ClientId client);
+  std::set<std::pair<int64_t, TensorId>>& DueList(Arena& arena, UseKind kind);
+  bool Evictable(const Tensor& tensor) const;
+  // Puts the tensor into its arena's index, or takes it out, as it now is.
+  void Reindex(Tensor& tensor);
+  void List(Tensor& tensor);  // among the prefetch candidates
+  void Unlist(Tensor& tensor);
   void FreeDevice(Tensor& tensor);
   // Gives everything of the tensor back and forgets it.
   void Finish(Tensor& tensor);
   // After a copy's answer: true when the tensor was freed or orphaned meanwhile and is gone now.
   bool FinishIfGone(Tensor& tensor);
-  // A fetch that came while the tensor was to leave finds it where it wants it after all.
-  void AnswerIfHere(Tensor& tensor);
-  // Answers a fetch of what is on its device, or on its way there.
-  void PromiseInPlace(Tensor& tensor, bool arriving);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
   // So much of what may be in flight is chosen ahead of need.
   Bytes AheadMost() const { return Bytes(options_.in_flight.count() / 2); }
@@ -418,26 +439,15 @@ class Planner::State {
   static bool IsOrdered(const Tensor& tensor) {
     return tensor.use_kind == UseKind::kOrder && !tensor.predicted;
   }
-  void BeginPrefetch(Tensor& tensor);
-  // The client uses it, or it goes unused. Nothing if it was not prefetched.
-  void EndPrefetch(Tensor& tensor, bool used);
-
-  // A get of it: what is known of it and of its client grows.
-  void CountGet(Tensor& tensor);
-  // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
-  void DisbelieveSome(Client& client);
-  // Its bytes are gone; the client makes them anew when it wants them.
-  void GiveUp(Tensor& tensor);
-  // What taking so much out and bringing it back costs.
-  Duration BothCopies(Bytes size) const;
 
   // Who waits for what the tensor's leaving brings.
   ClientId Behalf(const Tensor& tensor) const { return served_.value_or(tensor.client); }
 
   // Requests.
   void Enqueue(Request request);
-  // Takes the request out of the books; the caller answered it.
+  // The arena's first request is out: what was prepared for it alone ends.
   void EndFirst(Arena& arena);
+  // Takes the request out of the books; the caller answered it.
   void Dequeue(const Request& request);
   void Forget(const Request& request);
   // Of clients that are gone, some at a time.
@@ -445,9 +455,6 @@ class Planner::State {
   // REQUIRES: tensor.waiting.
   const Request& FetchOf(const Tensor& tensor) const;
   void Fail(const Request& request, ErrorCode code, const std::string& message);
-  // Whether what is under way helps the first request of the arena at once, not after a copy.
-  bool HelpIsNear(const Arena& arena) const;
-  void FailImpatient(Arena& arena);
   std::string WhoHolds(const Request& request) const;
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
   // The same for one arena, unless it is to be woken before.

@@ -1,0 +1,212 @@
+// What the end of a copy, or of a drop, does to the planner's books.
+#include "core/check.h"
+#include "core/planner_state.h"
+
+namespace ravenstore::core {
+
+void Planner::State::On(const Dropped& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  RAVEN_CHECK(tensor != nullptr);
+  Arena* arena = ArenaOf(*tensor);
+  EndLeaving(*arena, *tensor);
+  Touch(arena);
+  if (FinishIfGone(*tensor)) return;
+  if (!event.taken) {
+    tensor->giving_up = false;
+    if (tensor->on_host) NoteSpareCopy(*tensor);
+    // Else the log has told of the get meanwhile, or the get is one on another device.
+    if (tensor->residency == Residency::kLeaving && !tensor->waiting) {
+      SetInUse(*tensor, true);
+      tensor->quiet = false;
+    }
+    tensor->residency = Residency::kOnDevice;
+    Reindex(*tensor);
+    AnswerIfHere(*tensor);
+    if (tensor->waiting) TouchFetch(*tensor);
+    return;
+  }
+  if (tensor->giving_up) return GiveUp(*tensor);
+  if (tensor->needs_copy()) {
+    // A use that wrote, seen after the drop was proposed: the bytes are on the device alone and
+    // must stay. The lease says Away, so the next get asks for it and finds it here.
+    tensor->residency = Residency::kOnDevice;
+    SetInUse(*tensor, true);
+    tensor->quiet = false;
+    return;
+  }
+  SetInUse(*tensor, false);
+  Count(tensor->client, &PlannerStats::drops_clean, 1);
+  FreeDevice(*tensor);
+  if (tensor->dirty()) {
+    FreeHost(*tensor);
+    tensor->residency = Residency::kLost;  // it was not needed any more
+  } else {
+    tensor->residency = Residency::kAway;
+    List(*tensor);
+  }
+}
+
+void Planner::State::On(const CopiedPart& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr || tensor->orphan || tensor->freed) return;
+  Arena& arena = *ArenaOf(*tensor);
+  if (tensor->cleaning) {
+    tensor->cleaning = false;
+    tensor->leaves = false;
+    arena.index.EndCleaning(*tensor);
+  }
+  tensor->residency = Residency::kGoing;
+  const Bytes room = tensor->size.RoundUp(kExtentAlignment);
+  const Bytes left = arena.map.SizeOf(tensor->device_block);
+  const Bytes more = Minus(event.bytes.RoundDown(kExtentAlignment), room - left);
+  if (more == Bytes{0} || more >= left) return;
+  tensor->device_block = arena.map.FreeFront(tensor->device_block, more);
+  Touch(&arena);
+}
+
+void Planner::State::On(const CopiedOut& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr) return;
+  EndCopyOut(*tensor);
+  Arena* arena = ArenaOf(*tensor);
+  if (arena != nullptr) {
+    EndLeaving(*arena, *tensor);
+    --arena->copying_out;
+    Touch(arena);
+  }
+  if (FinishIfGone(*tensor)) return;
+  using Outcome = CopiedOut::Outcome;
+  if (event.outcome == Outcome::kCommitted) {
+    tensor->on_host = true;
+    tensor->writes = event.writes;
+    tensor->written = false;
+    SetInUse(*tensor, false);  // whatever an old log entry may have said
+    FreeDevice(*tensor);
+    tensor->residency = Residency::kAway;
+    List(*tensor);
+    return;
+  }
+  FreeHost(*tensor);
+  if (tensor->residency == Residency::kGoing) return GoingFailed(*arena, *tensor);
+  if (event.outcome == Outcome::kRescued) Count(tensor->client, &PlannerStats::rescues, 1);
+  if (tensor->residency == Residency::kLeaving) {
+    tensor->residency = Residency::kOnDevice;
+    if (event.outcome != Outcome::kFailed && !tensor->waiting) {
+      // A get has it; its log entry or the next put's will follow.
+      SetInUse(*tensor, true);
+      tensor->quiet = false;
+    }
+  }
+  if (event.outcome == Outcome::kFailed) BackOff(*arena);
+  Reindex(*tensor);
+  AnswerIfHere(*tensor);
+}
+
+void Planner::State::AnswerIfHere(Tensor& tensor) {
+  if (!tensor.waiting || tensor.copying || FetchOf(tensor).device != tensor.device) return;
+  Dequeue(FetchOf(tensor));
+  tensor.waiting = false;
+  PromiseInPlace(tensor, false);
+}
+
+void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
+  SetInUse(tensor, true);
+  tensor.quiet = false;
+  EndPrefetch(tensor, /*used=*/true);
+  Reindex(tensor);
+  const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
+  plan_->push_back(Promise{tensor.id, tensor.device, place, arriving});
+}
+
+void Planner::State::GoingFailed(Arena& arena, Tensor& tensor) {
+  BackOff(arena);
+  if (arena.map.SizeOf(tensor.device_block) == tensor.size.RoundUp(kExtentAlignment)) {
+    // The lease says Away: the next get asks for it and finds it here.
+    tensor.residency = Residency::kOnDevice;
+    SetInUse(tensor, true);
+    tensor.quiet = false;
+    return AnswerIfHere(tensor);
+  }
+  FreeDevice(tensor);
+  SetInUse(tensor, false);
+  tensor.residency = Residency::kLost;
+  if (tensor.waiting) Fail(FetchOf(tensor), ErrorCode::kLost, "the tensor's bytes are lost");
+}
+
+void Planner::State::On(const Cleaned& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr) return;
+  EndCopyOut(*tensor);
+  Arena* arena = ArenaOf(*tensor);
+  tensor->cleaning = false;
+  if (arena != nullptr) arena->index.EndCleaning(*tensor);
+  const bool leaves = tensor->leaves;
+  tensor->leaves = false;
+  const bool vacates = tensor->vacates;
+  if (arena != nullptr) {
+    Touch(arena);
+    if (leaves) {
+      EndLeaving(*arena, *tensor);
+      --arena->copying_out;
+    }
+  }
+  if (FinishIfGone(*tensor)) return;
+  if (event.whole) {
+    tensor->on_host = true;
+    // Nothing touched it since, so this is its count, whatever the log has told.
+    tensor->writes = event.writes;
+    tensor->written = false;
+    Count(tensor->client, &PlannerStats::precleaned, tensor->size);
+    NoteSpareCopy(*tensor);
+  }
+  if (!event.whole || tensor->dirty()) FreeHost(*tensor);
+  if (event.failed) {
+    if (arena != nullptr) BackOff(*arena);
+  } else if (!event.whole && !tensor->put_seen && !tensor->waiting) {
+    // A get that no log entry has told of yet; its put's will follow.
+    SetInUse(*tensor, true);
+    tensor->quiet = false;
+  }
+  Reindex(*tensor);
+  // Unless it was used meanwhile; then whoever wanted its room looks again.
+  if (!leaves || !EvictionIndex::Contains(*tensor) || tensor->dirty()) return;
+  EvictAll(*arena, {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
+  if (vacates) LeaveSlab(*arena, *tensor);
+}
+
+void Planner::State::On(const CopiedIn& event) {
+  Tensor* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr) return;
+  Device& device = devices_[ToInt(tensor->device)];
+  device.in -= tensor->size;
+  --device.ins;
+  if (!tensor->prefetched) EndWait(tensor->client);
+  HostRoomCame();
+  if (std::exchange(demand_held_, false)) TouchWaiting();
+  if (tensor->waiting) TouchFetch(*tensor);
+  Arena* arena = ArenaOf(*tensor);
+  if (arena != nullptr) Touch(arena);
+  if (FinishIfGone(*tensor)) return;
+  if (event.ok) {
+    tensor->residency = Residency::kOnDevice;
+    // A promised one may have been put already; then quiet says whether its stream is done.
+    if (tensor->prefetched) tensor->quiet = true;
+    NoteSpareCopy(*tensor);
+    if (tensor->on_host && tensor->dirty()) FreeHost(*tensor);
+    Reindex(*tensor);
+    return;
+  }
+  const bool unasked = tensor->prefetched;
+  FreeDevice(*tensor);
+  if (unasked) {  // the host copy is whole
+    tensor->residency = Residency::kAway;
+    return;
+  }
+  FreeHost(*tensor);
+  SetInUse(*tensor, false);
+  tensor->residency = Residency::kLost;
+  // A get on another device waited until it could be taken from here.
+  if (tensor->waiting) Fail(FetchOf(*tensor), ErrorCode::kLost, "the tensor's bytes are lost");
+}
+
+}  // namespace ravenstore::core

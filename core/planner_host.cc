@@ -1,0 +1,123 @@
+// Room in the host pool: for copies of tensors, and from copies that can be given up.
+#include <algorithm>
+
+#include "core/planner_state.h"
+
+namespace ravenstore::core {
+
+namespace {
+// Host copies given up in one go when the pool is full.
+constexpr int kHostCopiesPerDrop = 256;
+constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
+}  // namespace
+
+bool Planner::State::AllocateHost(Tensor& tensor, SpareCopies spare) {
+  if (tensor.host_block != ExtentMap::kNone) return true;
+  if (TryAllocateHost(tensor, spare)) return true;
+  host_wanted_ |= spare == SpareCopies::kMayDrop;
+  return false;
+}
+
+bool Planner::State::TryAllocateHost(Tensor& tensor, SpareCopies spare) {
+  Client& client = *FindClient(tensor.client);
+  Tenant& tenant = tenants_.at(client.tenant);
+  const auto fits = [&] {
+    return client.host_used + tensor.size <= client.budgets.host &&
+           tenant.host_used + tensor.size <= tenant.budgets.host;
+  };
+  if (!fits() && spare == SpareCopies::kKeep) return false;
+  if (!fits()) DropSpareCopies(client, tensor.size);
+  for (auto other = clients_.begin(); other != clients_.end() && !fits(); ++other) {
+    // Only copies of the same tenant make room within its budget.
+    if (client.host_used + tensor.size > client.budgets.host) return false;
+    if (other->second->tenant == client.tenant) DropSpareCopies(*other->second, tensor.size);
+  }
+  if (!fits()) return false;
+  const auto block = TakeHostRoom(client, tensor, spare);
+  if (!block) return false;
+  tensor.host_block = *block;
+  client.host_used += tensor.size;
+  tenant.host_used += tensor.size;
+  EnsureHostAhead(Bytes{0});
+  return true;
+}
+
+void Planner::State::FreeHost(Tensor& tensor) {
+  tensor.on_host = false;
+  if (tensor.host_block == ExtentMap::kNone) return;
+  host_.Free(tensor.host_block);
+  tensor.host_block = ExtentMap::kNone;
+  Client* client = FindClient(tensor.client);
+  if (client == nullptr) return;  // its use was refunded when it went
+  client->host_used -= tensor.size;
+  tenants_.at(client->tenant).host_used -= tensor.size;
+}
+
+std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client, const Tensor& tensor,
+                                                             SpareCopies spare) {
+  const uint32_t row = Catalog::RowOf(tensor.id);
+  auto block = host_.Allocate(tensor.size, row);
+  if (block) return block;
+  EnsureHostAhead(tensor.size);
+  if (host_growing_) return std::nullopt;  // its answer brings us back
+  if (spare == SpareCopies::kKeep) return std::nullopt;
+  DropSpareCopies(client, tensor.size);
+  block = host_.Allocate(tensor.size, row);
+  for (auto other = clients_.begin(); other != clients_.end() && !block; ++other) {
+    if (other->second->host_copies.empty()) continue;
+    DropSpareCopies(*other->second, tensor.size);
+    block = host_.Allocate(tensor.size, row);
+  }
+  return block;
+}
+
+void Planner::State::NoteSpareCopy(Tensor& tensor) {
+  if (tensor.spare_copy) return;
+  Client& client = *FindClient(tensor.client);
+  // Stale ids must not pile up where host room is never short.
+  if (client.host_copies.size() > 2 * client.tensors + kHostCopiesPerDrop) {
+    std::erase_if(client.host_copies, [this](TensorId id) {
+      Tensor* listed = catalog_.Find(id);
+      if (listed == nullptr) return true;
+      listed->spare_copy = listed->on_host && listed->residency == Residency::kOnDevice;
+      return !listed->spare_copy;
+    });
+  }
+  client.host_copies.push_back(tensor.id);
+  tensor.spare_copy = true;
+  ++spare_copies_noted_;
+}
+
+// Tensors on their device do not need the copy; they become dirty again.
+void Planner::State::DropSpareCopies(Client& client, Bytes need) {
+  host_short_until_ = now_ + kHostShortFor;
+  Bytes freed;
+  for (int i = 0; i < kHostCopiesPerDrop && freed < need && !client.host_copies.empty(); ++i) {
+    const TensorId id = client.host_copies.front();
+    client.host_copies.pop_front();
+    Tensor* tensor = catalog_.Find(id);
+    if (tensor == nullptr) continue;
+    tensor->spare_copy = false;
+    if (!tensor->on_host || tensor->copying || tensor->residency != Residency::kOnDevice) continue;
+    freed += tensor->size;
+    FreeHost(*tensor);
+    Reindex(*tensor);
+  }
+}
+
+void Planner::State::EnsureHostAhead(Bytes need) {
+  if (host_growing_ || host_end_ >= options_.host_capacity) return;
+  if (now_ < host_backoff_until_) return;
+  // The driver does one thing at a time, and pinning 64 MiB takes as long as fifty slabs.
+  if (need == Bytes{0} && now_ < slabs_come_until_) return WakeAt(slabs_come_until_);
+  const Bytes most = std::min(options_.host_capacity, host_budgets_.RoundUp(options_.host_step));
+  const Bytes wanted = std::min(most, host_.used() + std::max(options_.host_ahead, need));
+  // A request that no hole takes wants more even when there is room in sum.
+  const bool fragmented = need > Bytes{0} && host_.LargestHole() < need;
+  if (host_end_ >= most || (host_end_ >= wanted && !fragmented)) return;
+  const Bytes size = std::min(options_.host_step, options_.host_capacity - host_end_);
+  host_growing_ = true;
+  plan_->push_back(GrowHost{host_end_, size});
+}
+
+}  // namespace ravenstore::core

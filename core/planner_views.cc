@@ -1,0 +1,172 @@
+// What the planner tells of its books, and what must hold of them.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/planner_state.h"
+
+namespace ravenstore::core {
+
+TensorId Planner::State::Find(ClientId client, SlotId slot) const {
+  const auto found = clients_.find(client);
+  if (found == clients_.end() || ToInt(slot) >= found->second->slots.size()) return kNoTensor;
+  const uint32_t row = found->second->slots[ToInt(slot)];
+  return row == kNoRow ? kNoTensor : catalog_[row].id;
+}
+
+TensorView Planner::State::ViewOf(const Tensor& tensor) const {
+  TensorView view{tensor.id,     tensor.client,  tensor.slot,   tensor.name,
+                  tensor.size,   tensor.device,  Bytes{0},      tensor.residency,
+                  tensor.in_use, tensor.dirty(), tensor.on_host};
+  if (tensor.device_block != ExtentMap::kNone) {
+    view.device_offset =
+        clients_.at(tensor.client)->arenas[ToInt(tensor.device)]->map.OffsetOf(tensor.device_block);
+  }
+  return view;
+}
+
+ClientView Planner::State::ViewOf(ClientId id) const {
+  const Client& client = *clients_.at(id);
+  ClientView view;
+  view.client = id;
+  view.tenant = client.tenant;
+  view.budgets = client.budgets;
+  view.tensors = client.tensors;
+  view.host_used = client.host_used;
+  view.in_use = client.in_use;
+  view.waiting = client.stats.waiting;
+  for (const auto& arena : client.arenas) {
+    if (arena == nullptr) continue;
+    view.device_held += arena->charged;
+    view.device_used += arena->map.used();
+  }
+  return view;
+}
+
+std::vector<ClientId> Planner::State::Clients() const {
+  std::vector<ClientId> ids;
+  for (const auto& [id, client] : clients_) ids.push_back(id);
+  return ids;
+}
+
+TierView Planner::State::DeviceTier(DeviceId device) const {
+  TierView view{devices_[ToInt(device)].limit, devices_[ToInt(device)].held, Bytes{0}};
+  for (const auto& [id, client] : clients_) {
+    const auto& arena = client->arenas[ToInt(device)];
+    if (arena != nullptr) view.used += arena->map.used();
+  }
+  return view;
+}
+
+TierView Planner::State::HostTier() const {
+  return {options_.host_capacity, host_.held(), host_.used()};
+}
+
+Tick Planner::State::NextWake() const {
+  Tick next = next_poll_;
+  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  if (!wakes_.empty()) next = std::min(next, std::get<Tick>(*wakes_.begin()));
+  if (!removals_.empty()) next = std::min(next, std::get<Tick>(removals_.front()));
+  return next;
+}
+
+// What one row claims, against everything that stands elsewhere; adds it to `sums`.
+void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
+  const Tensor& tensor = catalog_[row];
+  if (tensor.id == kNoTensor) return;
+  if (tensor.host_block != ExtentMap::kNone) {
+    RAVEN_CHECK(host_.OwnerOf(tensor.host_block) == row);
+    RAVEN_CHECK(host_.SizeOf(tensor.host_block) >= tensor.size);
+    sums->host += host_.SizeOf(tensor.host_block);
+  }
+  if (tensor.on_host) RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
+  if (tensor.orphan) {
+    RAVEN_CHECK(tensor.copying);
+    return;
+  }
+  const auto arena_key = std::pair(tensor.client, tensor.device);
+  sums->live[arena_key] += tensor.size;
+  ++sums->tensors[tensor.client];
+  sums->waits[tensor.client] += tensor.residency == Residency::kArriving && !tensor.prefetched;
+  if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
+  if (tensor.host_block != ExtentMap::kNone) sums->host_used[tensor.client] += tensor.size;
+  RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
+  const bool has_device = tensor.device_block != ExtentMap::kNone;
+  const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
+  RAVEN_CHECK(has_device == !away);
+  if (has_device) {
+    const Arena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device)];
+    RAVEN_CHECK(arena.map.OwnerOf(tensor.device_block) == row);
+    const Bytes room = arena.map.SizeOf(tensor.device_block);
+    const Bytes whole = tensor.size.RoundUp(kExtentAlignment);
+    RAVEN_CHECK(tensor.residency == Residency::kGoing ? room <= whole : room == whole);
+  }
+  if (tensor.residency == Residency::kAway)
+    RAVEN_CHECK(tensor.given_up != (tensor.on_host && !tensor.dirty()));
+  RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
+  if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
+  if (tensor.listed) {
+    RAVEN_CHECK(tensor.residency == Residency::kAway);
+    ++sums->listed[arena_key];
+  }
+}
+
+void Planner::State::CheckInvariants() const {
+  host_.CheckInvariants();
+  Sums sums;
+  for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
+  RAVEN_CHECK(sums.host == host_.used());
+  for (const auto& [id, request] : requests_) ++sums.waits[request.client];
+  size_t waiting = 0;
+  std::vector<Bytes> held(devices_.size());
+  std::vector<uint32_t> growing(devices_.size());
+  std::map<std::pair<TenantId, DeviceId>, Bytes> going;
+  for (const auto& [id, client] : clients_) {
+    RAVEN_CHECK(client->in_use == sums.in_use[id]);
+    RAVEN_CHECK(client->host_used == sums.host_used[id]);
+    RAVEN_CHECK(client->tensors == sums.tensors[id]);
+    RAVEN_CHECK(client->waits == sums.waits[id]);
+    for (const auto& arena : client->arenas) {
+      if (arena == nullptr) continue;
+      arena->map.CheckInvariants();
+      RAVEN_CHECK(arena->copying_out <= arena->leaving);
+      RAVEN_CHECK(arena->leaving_slabs <= arena->leaving);
+      Bytes removing;
+      for (const auto& [offset, slab] : arena->removing) removing += slab.size;
+      RAVEN_CHECK(removing == arena->being_removed + arena->overdue);
+      RAVEN_CHECK(std::count(touched_.begin(), touched_.end(), arena.get()) ==
+                  (arena->touched ? 1 : 0));
+      going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();
+      RAVEN_CHECK(arena->map.held() <= arena->charged);
+      RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
+                  sums.listed[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
+      RAVEN_CHECK(!arena->waits_for_peak || !arena->waiting.empty());
+      for (const uint64_t request : arena->impatient)
+        RAVEN_CHECK(arena->waiting.contains(request) && requests_.at(request).fail_fast);
+      waiting += arena->waiting.size();
+      held[ToInt(arena->device)] += arena->charged;
+      growing[ToInt(arena->device)] += arena->growing ? 1 : 0;
+    }
+  }
+  for (const auto& ids : gone_requests_) {
+    for (const uint64_t id : ids) waiting += requests_.contains(id) ? 1 : 0;
+  }
+  RAVEN_CHECK(waiting == requests_.size());
+  RAVEN_CHECK(waiting == deadlines_.size());
+  RAVEN_CHECK(waiting == stats_.waiting);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    Bytes all_going;
+    for (const auto& [id, tenant] : tenants_) {
+      all_going += tenant.device_going[i];
+      RAVEN_CHECK((tenant.device_going[i] == going[{id, DeviceId{static_cast<uint16_t>(i)}}]));
+    }
+    RAVEN_CHECK(devices_[i].going == all_going);
+    RAVEN_CHECK(devices_[i].held == held[i]);
+    RAVEN_CHECK(devices_[i].growing == growing[i]);
+    RAVEN_CHECK(devices_[i].held <= options_.device_capacity[i]);
+  }
+}
+
+}  // namespace ravenstore::core
