@@ -1,4 +1,6 @@
 // What the end of a copy, or of a drop, does to the planner's books.
+#include <utility>
+
 #include "core/check.h"
 #include "core/planner_state.h"
 
