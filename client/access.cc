@@ -315,15 +315,17 @@ Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle han
 }
 
 uint64_t HintOf(const PutOptions& options) {
-  proto::Hint hint;
+  proto::Hint hint{.priority = options.priority};
   if (options.not_needed) {
     hint.kind = proto::HintKind::kNotNeeded;
   } else if (options.needed_in) {
     const Tick at = DeadlineAfter(ipc::Now(), *options.needed_in);
-    hint = {proto::HintKind::kNeededAt, static_cast<uint64_t>(at.time_since_epoch().count()) >> 10};
+    hint.kind = proto::HintKind::kNeededAt;
+    hint.value = static_cast<uint64_t>(at.time_since_epoch().count()) >> 10;
   } else if (options.order) {
     const int64_t order = std::clamp(*options.order, -proto::kOrderBias, proto::kOrderBias - 1);
-    hint = {proto::HintKind::kOrder, static_cast<uint64_t>(order + proto::kOrderBias)};
+    hint.kind = proto::HintKind::kOrder;
+    hint.value = static_cast<uint64_t>(order + proto::kOrderBias);
   }
   return proto::Pack(hint);
 }

@@ -17,6 +17,7 @@
 #include "core/result.h"
 #include "core/types.h"
 #include "device/device.h"
+#include "proto/layout.h"
 
 namespace ravenstore::client {
 
@@ -33,6 +34,7 @@ struct PutOptions {
   bool not_modified = false;
   bool not_needed = false;
   core::Duration recompute{0};  // what making the bytes anew would take; 0: they cannot be
+  proto::HintPriority priority = proto::HintPriority::kNormal;
 };
 
 // A ticket that several puts or frees of one call share.

@@ -97,6 +97,16 @@ struct GetOptions {
   Timeout timeout = {};
 };
 
+// Which of a client's tensors keep their place on the device when some have to leave. One of low
+// priority leaves before one of normal priority that is needed up to 16 times as late, and so does
+// that before one of high priority. Between clients it says nothing.
+enum class Priority : int32_t {
+  kLow = RAVENSTORE_PRIORITY_LOW,
+  kNormal = RAVENSTORE_PRIORITY_NORMAL,
+  kHigh = RAVENSTORE_PRIORITY_HIGH
+};
+
+// What holds until the next put.
 struct PutOptions {
   std::optional<std::chrono::nanoseconds> needed_in = {};  // from this point of the stream
   std::optional<int64_t> order = {};  // among this client's tensors the smaller is needed sooner
@@ -105,6 +115,7 @@ struct PutOptions {
   // What making the bytes anew would take; 0: they cannot be. With it they may be dropped: look at
   // Tensor::must_recompute() after each get.
   std::chrono::nanoseconds recompute = {};
+  Priority priority = Priority::kNormal;
 };
 
 using Stats = ravenstore_stats_t;
@@ -316,6 +327,7 @@ class Store {
     if (options.not_modified) c.flags |= RAVENSTORE_NOT_MODIFIED;
     if (options.not_needed) c.flags |= RAVENSTORE_NOT_NEEDED;
     c.recompute_ns = static_cast<uint64_t>(std::max<int64_t>(options.recompute.count(), 0));
+    c.priority = static_cast<int32_t>(options.priority);
     return c;
   }
 

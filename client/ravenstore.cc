@@ -16,6 +16,7 @@
 #include "client/session.h"
 #include "core/result.h"
 #include "device/host_stream.h"
+#include "proto/layout.h"
 
 namespace {
 
@@ -28,6 +29,7 @@ using core::ErrorCode;
 using core::Result;
 using core::Status;
 using ravenstore::device::HostStream;
+using ravenstore::proto::HintPriority;
 
 static_assert(RAVENSTORE_INVALID_ARGUMENT == static_cast<int>(ErrorCode::kInvalidArgument));
 static_assert(RAVENSTORE_WRONG_STATE == static_cast<int>(ErrorCode::kWrongState));
@@ -171,6 +173,12 @@ Result<client::PutOptions> Convert(const ravenstore_put_options_t* given) {
   converted.not_modified = (options->flags & RAVENSTORE_NOT_MODIFIED) != 0;
   converted.not_needed = (options->flags & RAVENSTORE_NOT_NEEDED) != 0;
   converted.recompute = DurationOf(options->recompute_ns);
+  switch (options->priority) {
+    case RAVENSTORE_PRIORITY_LOW: converted.priority = HintPriority::kLow; break;
+    case RAVENSTORE_PRIORITY_NORMAL: break;
+    case RAVENSTORE_PRIORITY_HIGH: converted.priority = HintPriority::kHigh; break;
+    default: return BadArgument("options: no such priority: -1, 0 and 1 are there");
+  }
   return converted;
 }
 

@@ -174,6 +174,11 @@ enum {
       8 /* will not be read again: may be dropped; a later get may return LOST */
 };
 
+/* Which of this client's tensors keep their place on the device when some have to leave. One of low
+ * priority leaves before one of normal priority that is needed up to 16 times as late, and so does
+ * that before one of high priority. Between clients it says nothing. */
+enum { RAVENSTORE_PRIORITY_LOW = -1, RAVENSTORE_PRIORITY_NORMAL = 0, RAVENSTORE_PRIORITY_HIGH = 1 };
+
 typedef struct ravenstore_put_options {
   size_t struct_size;
   uint32_t flags;
@@ -183,6 +188,7 @@ typedef struct ravenstore_put_options {
    * instead of moved when that is cheaper, and a later get then returns RAVENSTORE_RECOMPUTE. Holds
    * until the next put. */
   uint64_t recompute_ns;
+  int32_t priority; /* until the next put */
 } ravenstore_put_options_t;
 
 /* Gives the tensor to Ravenspace once the work enqueued on `stream` so far is done. No system call.

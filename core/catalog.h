@@ -34,10 +34,11 @@ struct Tensor {
   LogicalUse logical;
   uint32_t writes = 0;  // the slot's count at the last put seen
   DeviceId device{};
-  UseKind use_kind = UseKind::kUnknown;
   // The bits of the nanoseconds that making it anew takes; 0: it cannot be, or copying is cheaper.
-  uint8_t recompute = 0;
-  uint8_t heap = 0;  // which of EvictionIndex's heaps, while heap_position says it is in one
+  uint16_t recompute : 7 = 0;
+  uint16_t heap : 9 = 0;  // which of EvictionIndex's, while heap_position says it is in one
+  UseKind use_kind : 2 = UseKind::kUnknown;
+  Priority priority : 2 = Priority::kNormal;
   Residency residency : 3 = Residency::kOnDevice;
   bool in_use : 1 = true;
   bool quiet : 1 = false;       // no stream touches it

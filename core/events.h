@@ -27,6 +27,10 @@ struct NextUse {
   int64_t order = 0;  // kOrder: among one client's tensors the smaller is needed sooner
 };
 
+// How much a tensor's place on its device is worth beside those of its client's other tensors, as
+// the client said at the put. Between clients it says nothing.
+enum class Priority : uint8_t { kNormal, kLow, kHigh };
+
 // ---- Events ----
 
 struct TenantLimits {  // before the tenant's first client, and whenever an administrator changes
@@ -108,6 +112,7 @@ struct PutSeen {
   // What making the bytes anew would take the client; zero: it cannot. A tensor with such a cost
   // may be dropped though it is dirty, and its next Promise then says `recompute`.
   Duration recompute{0};
+  Priority priority = Priority::kNormal;
 };
 // A client begins its next iteration.
 struct StepMarked {

@@ -45,19 +45,21 @@ Bytes RoomOf(const Tensor& tensor) {
 
 }  // namespace
 
-uint8_t EvictionIndex::HeapOf(const Tensor& tensor) {
+uint16_t EvictionIndex::HeapOf(const Tensor& tensor) {
   // Classes: below 2 KiB, then factors of 4.
   const int log4 = (static_cast<int>(std::bit_width(tensor.size.count())) - 10) / 2;
   const int size_class = std::clamp(log4, 0, kSizeClasses - 1);
   // What is only assumed has keys beyond all that is learned and would hide it.
   const bool assumed = tensor.use_kind == UseKind::kLearned && Forecast::IsAssumed(tensor.use_key);
   const int kind = assumed ? kKinds - 1 : static_cast<int>(tensor.use_kind);
-  return static_cast<uint8_t>((kind * kSizeClasses + size_class) * 2 + (tensor.dirty() ? 1 : 0));
+  const int heap = (kind * kSizeClasses + size_class) * 2 + (tensor.dirty() ? 1 : 0);
+  // One of another priority would hide those that it is worth more, or less, than.
+  return static_cast<uint16_t>(static_cast<int>(tensor.priority) * kHeapsPerPriority + heap);
 }
 
 void EvictionIndex::Insert(Tensor& tensor) {
   RAVEN_CHECK(!Contains(tensor));
-  tensor.heap = HeapOf(tensor);
+  tensor.heap = HeapOf(tensor) & 0x1ff;
   heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
   ++size_;
   ++changes_;
@@ -92,7 +94,6 @@ int64_t EvictionIndex::FrequencyKey(const Tensor& tensor, const LinkModel& link)
   return -(age_ + static_cast<int64_t>((tensor.logical.gets + 1) * cost / bytes * kFrequencyScale));
 }
 
-// Seconds to the next use, as far as anything is known of it.
 double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
   double distance = kNeverSeconds;
   const int64_t time = now.time_since_epoch().count();
@@ -131,13 +132,14 @@ double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
       case UseKind::kUnknown: distance = Seconds(time + tensor.use_key); break;
     }
   }
-  return std::max(distance, kSoonestSeconds);
+  return std::max(distance, kSoonestSeconds) / WeightOf(tensor.priority);
 }
 
 // cost / distance: seconds of copying for every second of room that leaving gives.
 double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link) const {
   if (policy_ == Policy::kGdsf && !tensor.never)
-    return static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
+    return WeightOf(tensor.priority) *
+           static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
   const double distance = Distance(tensor, now);
   if (policy_ == Policy::kLru) return 1 / distance;
   const auto bytes = static_cast<double>(tensor.size.count());
@@ -155,6 +157,7 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
 
 bool EvictionIndex::IsLater(const Tensor& tensor, const Tensor& other, Tick now) const {
   if (tensor.never) return true;
+  if (WeightOf(tensor.priority) > WeightOf(other.priority)) return false;
   const bool refuted = IsRefuted(tensor);
   if (tensor.use_kind == other.use_kind && !refuted) return tensor.use_key > other.use_key;
   return other.use_kind == UseKind::kLearned && (refuted || tensor.use_kind == UseKind::kUnknown) &&
@@ -169,8 +172,8 @@ bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits
 
 // The i-th of those of the heap that may leave first. What is never used is assumed to come back
 // last in, first out, and stands in that order; where that does not hold the last in leave first.
-uint32_t EvictionIndex::RowAt(uint8_t heap, const IndexedHeap& rows, size_t i) const {
-  const bool assumed = heap >= (kKinds - 1) * kSizeClasses * 2;
+uint32_t EvictionIndex::RowAt(uint16_t heap, const IndexedHeap& rows, size_t i) const {
+  const bool assumed = heap % kHeapsPerPriority >= (kKinds - 1) * kSizeClasses * 2;
   return assumed && IsRefuted((*catalog_)[rows[0]]) ? rows[rows.size() - 1 - i] : rows[i];
 }
 

@@ -68,13 +68,20 @@ class EvictionIndex {
   // A put of something needed sooner than all before it.
   void LowerOrderCursor(int64_t order) { order_cursor_ = std::min(order_cursor_, order); }
 
-  // What a tensor's leaving costs: seconds of copying for every second until its next use.
+  // What a tensor's leaving costs: seconds of copying for every second until its next use, and
+  // kPriorityWeight times as many or as few by its priority.
+  static constexpr double kPriorityWeight = 16;
   double Harm(const Tensor& tensor, Tick now, const LinkModel& link) const;
+  // The same for one whose client says nothing of its priority.
+  double PlainHarm(const Tensor& tensor, Tick now, const LinkModel& link) const {
+    return Harm(tensor, now, link) / WeightOf(tensor.priority);
+  }
   // V of a tensor: bytes for that; larger leaves first.
   double Value(const Tensor& tensor, Tick now, const LinkModel& link) const;
 
-  // Known to be needed later than `other`, or never. Beside what is learned, what has lain idle
-  // for much longer than the other's next use is away counts as well.
+  // Known to be needed later than `other` and of no higher priority, or never needed. Beside what
+  // is learned, what has lain idle for much longer than the other's next use is away counts as
+  // well.
   bool IsLater(const Tensor& tensor, const Tensor& other, Tick now) const;
 
   // What was learned of it has turned out wrong.
@@ -116,6 +123,7 @@ class EvictionIndex {
  private:
   static constexpr int kSizeClasses = 12;
   static constexpr int kKinds = 5;  // of UseKind, and what is learned but assumed
+  static constexpr int kHeapsPerPriority = kKinds * kSizeClasses * 2;
   struct Traits {
     Catalog* catalog;
     // Of those needed at once the first that was made leaves first.
@@ -131,11 +139,18 @@ class EvictionIndex {
     double harm = 0;  // for every byte that has a use
   };
 
-  static uint8_t HeapOf(const Tensor& tensor);
+  static constexpr double WeightOf(Priority priority) {
+    return priority == Priority::kNormal ? 1
+           : priority == Priority::kHigh ? kPriorityWeight
+                                         : 1 / kPriorityWeight;
+  }
+  static uint16_t HeapOf(const Tensor& tensor);
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
+  // Seconds to the next use, as far as anything is known of it. What has a low priority counts as
+  // further away, what has a high one as nearer.
   double Distance(const Tensor& tensor, Tick now) const;
   bool Allowed(const Tensor& tensor, Tick now, const Limits& limits) const;
-  uint32_t RowAt(uint8_t heap, const IndexedHeap& rows, size_t i) const;
+  uint32_t RowAt(uint16_t heap, const IndexedHeap& rows, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
   // All that may leave and all that is free would be enough, if it lay together.
@@ -164,9 +179,9 @@ class EvictionIndex {
   Catalog* catalog_;
   const Forecast* forecast_;
   const Policy policy_;
-  int64_t age_ = 0;                       // kGdsf: the greatest key that was evicted
-  std::map<uint8_t, IndexedHeap> heaps_;  // those that ever held anything, by HeapOf
-  std::vector<uint32_t> cleaning_;        // rows; as many as there are copies in flight
+  int64_t age_ = 0;                        // kGdsf: the greatest key that was evicted
+  std::map<uint16_t, IndexedHeap> heaps_;  // those that ever held anything, by HeapOf
+  std::vector<uint32_t> cleaning_;         // rows; as many as there are copies in flight
   size_t size_ = 0;
   uint64_t changes_ = 0;
   Bytes room_;  // of the tensors in the index

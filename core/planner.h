@@ -110,9 +110,10 @@ struct Explanation {
   Duration copy_back{0};     // what bringing it back would take the link
   Duration copy_out{0};      // and taking it out; 0: a drop does
   Duration recompute{0};     // what the client says making it anew takes; 0: it cannot
-  bool given_up = false;     // it left so
-  double value = 0;          // of its leaving: bytes for seconds of harm; 0: it cannot leave now
-  bool prefetched = false;   // brought unasked, and not used yet
+  Priority priority = Priority::kNormal;
+  bool given_up = false;    // it left so
+  double value = 0;         // of its leaving: bytes for seconds of harm; 0: it cannot leave now
+  bool prefetched = false;  // brought unasked, and not used yet
   uint64_t gets = 0;
   uint64_t predictions_right = 0;  // of its client
   uint64_t predictions_wrong = 0;

@@ -293,6 +293,7 @@ void Planner::State::On(const PutSeen& event) {
   tensor->giving_up = false;
   tensor->written |= tensor->writes != event.writes;
   tensor->writes = event.writes;
+  tensor->priority = event.priority;
   const Duration copies = BothCopies(tensor->size);
   const bool anew = event.recompute > Duration{0} && event.recompute < copies;
   tensor->recompute =

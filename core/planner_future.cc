@@ -131,6 +131,7 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   why.given_up = tensor.given_up;
   why.prefetched = tensor.prefetched;
   why.gets = tensor.logical.gets;
+  why.priority = tensor.priority;
   if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
   const auto link = [&](double bytes_per_second) {
     return options_.link.latency +

@@ -221,7 +221,7 @@ bool Planner::State::AddSlabBehind(Arena& arena, Bytes size) {
 void Planner::State::TakeAhead(Arena& arena, Bytes slab) {
   if (now_ >= arena.pressed_until || now_ < arena.take_after) return;
   if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
-  if (!TakeSlabsFor(arena, slab, 0, Take::kOthers)) arena.take_after = now_ + kTakeRetry;
+  if (!TakeSlabsFor(arena, slab, kOnlyEmpty, Take::kOthers)) arena.take_after = now_ + kTakeRetry;
 }
 
 bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {

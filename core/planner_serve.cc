@@ -287,9 +287,8 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
     return true;
   }
   if (now_ < arena.reclaim_after) return false;
-  const double any = std::numeric_limits<double>::infinity();
   if (TakeSlabsFor(arena, need) || EmptySlabsFor(arena, need) ||
-      TakeSlabsFor(arena, need, any, Take::kSome)) {
+      TakeSlabsFor(arena, need, {}, Take::kSome)) {
     arena.reclaim_wait = {};
     return true;
   }
@@ -349,16 +348,18 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
 }
 
 // The harm of the run, less what moving slabs takes.
-double Planner::State::WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const {
-  if (run.empty()) return std::numeric_limits<double>::infinity();
+SlabHarm Planner::State::WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const {
+  if (run.empty()) return {};
   const Tick own_time = OwnTime(arena);
   double harm = 0;
+  double plain = 0;
   Duration copies{0};
   for (const uint32_t row : run) {
     harm += arena.index.Harm(catalog_[row], own_time, options_.link);
+    plain += arena.index.PlainHarm(catalog_[row], own_time, options_.link);
     copies += BothCopies(catalog_[row].size);
   }
-  return harm * (1 - Seconds(kSlabMove) / Seconds(copies));
+  return {harm * (1 - Seconds(kSlabMove) / Seconds(copies)), harm / plain};
 }
 
 bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits,

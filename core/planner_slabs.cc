@@ -71,7 +71,7 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
 }
 
 void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which which,
-                                   std::vector<Emptying>* found) {
+                                   std::vector<Emptying>* found, std::optional<double> weight) {
   const Tick own_time = OwnTime(arena);
   size_t blocks = 0;
   for (const Range& piece : arena.pieces) {
@@ -87,7 +87,8 @@ void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which whic
       can = which == Which::kAll && EvictionIndex::CanLeave(tensor);
       if (!can) break;
       emptying.rows.push_back(Catalog::RowOf(tensor.id));
-      const double harm = arena.index.Harm(tensor, own_time, options_.link);
+      const double harm = weight ? *weight * arena.index.PlainHarm(tensor, own_time, options_.link)
+                                 : arena.index.Harm(tensor, own_time, options_.link);
       emptying.harm += harm;
       if (arena.map.OffsetOf(block) < piece.first) emptying.harm_before = harm;
       if (arena.map.OffsetOf(block) + arena.map.SizeOf(block) > piece.first + piece.second)
@@ -178,7 +179,7 @@ std::optional<Planner::State::Lack> Planner::State::LackFor(const Arena& arena, 
   return Lack{*place, BindingFor(arena, place->missing), missing};
 }
 
-bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take take) {
+bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm, Take take) {
   if (now_ < arena.backoff_until) return false;
   const auto lack = LackFor(arena, need);
   if (!lack) return false;
@@ -186,17 +187,19 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, double at_most, Take
   const Bytes going = GoingOf(arena, binding);
   if (wanted == Bytes{0}) return going + arena.adding > Bytes{0};  // help is under way
   std::vector<Emptying> slabs;
-  const Which which = at_most > 0 ? Which::kAll : Which::kEmpty;
+  const Which which = harm.at_most > 0 ? Which::kAll : Which::kEmpty;
   if (take == Take::kEnough) FindEmptyable(arena, place.reach, which, &slabs);
-  for (Arena* giver : GiversTo(arena, binding)) FindEmptyable(*giver, {}, which, &slabs);
+  for (Arena* giver : GiversTo(arena, binding))
+    FindEmptyable(*giver, {}, which, &slabs, harm.weight);
   slabs = Cheapest(std::move(slabs), wanted);
   Bytes sum;
-  double harm = 0;
+  double harm_of_all = 0;
   for (const Emptying& one : slabs) {
     sum += one.piece.second;
-    harm += one.harm;
+    harm_of_all += one.harm;
   }
-  if (slabs.empty() || harm > at_most || (sum < wanted && take != Take::kSome)) return false;
+  if (slabs.empty() || harm_of_all > harm.at_most || (sum < wanted && take != Take::kSome))
+    return false;
   if (take != Take::kSome) {
     const bool more = LeaveToLater(arena.device, going > Bytes{0}, &slabs);
     arena.taking = more && !arena.waiting.empty();

@@ -28,6 +28,14 @@
 
 namespace ravenstore::core {
 
+// How much harm slabs may do that move for a request. What other clients hold counts as much as the
+// priorities, on average, of what would leave instead: each says them of its own tensors.
+struct SlabHarm {
+  double at_most = std::numeric_limits<double>::infinity();
+  double weight = 1;
+};
+inline constexpr SlabHarm kOnlyEmpty{.at_most = 0};
+
 class Planner::State {
  public:
   explicit State(PlannerOptions options);
@@ -211,7 +219,7 @@ class Planner::State {
   void BeginCopyOut(Tensor& tensor);
   void EndCopyOut(const Tensor& tensor);
   // How much harm slabs may do that move in place of a run's leaving.
-  double WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const;
+  SlabHarm WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const;
   void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
   void SetGrowing(Arena& arena, bool growing);
   // Its client takes a tensor back: new ones are over for now.
@@ -297,12 +305,10 @@ class Planner::State {
   std::vector<Arena*> SharersWith(const Arena& arena, Binding binding) const;
   std::vector<Arena*> GiversTo(const Arena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
-  // back, and come again where the request needs them. Not if that does more harm than `at_most`.
+  // back, and come again where the request needs them. Not if that does more harm than `harm`.
   // kOthers: not from the arena itself. kSome: nor all that it needs, if there is not so much.
   enum class Take : uint8_t { kEnough, kOthers, kSome };
-  bool TakeSlabsFor(Arena& arena, Bytes need,
-                    double at_most = std::numeric_limits<double>::infinity(),
-                    Take take = Take::kEnough);
+  bool TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm = {}, Take take = Take::kEnough);
   // The last resort: all that can leaves, and slabs come again in one piece.
   bool EmptySlabsFor(Arena& arena, Bytes need);
   // A slab that can be emptied, what lives there, and the harm of its leaving.
@@ -317,7 +323,9 @@ class Planner::State {
   };
   // Those that overlap `spared` are left out.
   enum class Which : uint8_t { kAll, kEmpty };  // that can be emptied, or that are
-  void FindEmptyable(Arena& arena, const Range& spared, Which which, std::vector<Emptying>* found);
+  // `weight` stands for the priorities of tensors that are not the asking client's.
+  void FindEmptyable(Arena& arena, const Range& spared, Which which, std::vector<Emptying>* found,
+                     std::optional<double> weight = {});
   // Of these, those of the least harm that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free

@@ -61,7 +61,7 @@ bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
     arena.patience = patience;
     arena.patient_until = now_ + kOverdue * FromSeconds(wait);
   }
-  TakeSlabsFor(arena, need, 0);  // those that are empty
+  TakeSlabsFor(arena, need, kOnlyEmpty);
   WakeAt(arena, now_ + kLookAgain);
   return true;
 }

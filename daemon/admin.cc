@@ -129,6 +129,15 @@ void FillTensor(Loop& loop, const Names& names, const core::TensorView& view,
   info->set_dirty(view.dirty);
 }
 
+std::string PriorityText(core::Priority priority) {
+  switch (priority) {
+    case core::Priority::kLow: return "low";
+    case core::Priority::kNormal: return "normal";
+    case core::Priority::kHigh: return "high";
+  }
+  return "unknown";
+}
+
 std::string FutureText(const core::Explanation& why) {
   using Future = core::Explanation::Future;
   switch (why.future) {
@@ -164,6 +173,7 @@ bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, c
   explained->set_recompute_ns(nanoseconds(why.recompute));
   explained->set_given_up(why.given_up);
   explained->set_value(why.value);
+  explained->set_priority(PriorityText(why.priority));
   explained->set_prefetched(why.prefetched);
   explained->set_gets(why.gets);
   explained->set_predictions_right(why.predictions_right);

@@ -43,8 +43,25 @@ core::Tick DeadlineOf(const proto::Request& request) {
   return core::Tick(Duration(std::max<int64_t>(request.deadline_ns, 0)));
 }
 
-Duration CostOf(uint16_t recompute) {
-  return Duration(static_cast<int64_t>(proto::UnpackRecompute(recompute)));
+core::Priority PriorityOf(uint64_t packed) {
+  switch (proto::UnpackHint(packed).priority) {
+    case proto::HintPriority::kLow: return core::Priority::kLow;
+    case proto::HintPriority::kHigh: return core::Priority::kHigh;
+    case proto::HintPriority::kNormal: break;
+  }
+  return core::Priority::kNormal;
+}
+
+core::PutSeen PutOf(TensorId tensor, uint32_t writes, uint64_t hint, uint16_t recompute) {
+  const auto cost = static_cast<int64_t>(proto::UnpackRecompute(recompute));
+  return {tensor, writes, NextUseOf(hint), Duration(cost), PriorityOf(hint)};
+}
+
+// What the row says now.
+core::PutSeen PutIn(const proto::LeaseSlot& row, TensorId tensor) {
+  return PutOf(tensor, row.writes.load(std::memory_order_acquire),
+               row.hint.load(std::memory_order_acquire),
+               row.recompute.load(std::memory_order_acquire));
 }
 
 }  // namespace
@@ -80,12 +97,7 @@ void Loop::RecordAccess(Session& session, const proto::Access& access) {
   const TensorId tensor = session.RowOf(SlotId{access.slot}).tensor;
   const core::TensorView view = planner_->View(tensor);
   if (access.op == proto::AccessOp::kGet) return recorder_->Got(view, now_);
-  const proto::LeaseSlot& row = session.segment()->slots[access.slot];
-  recorder_->Put(view,
-                 {tensor, row.writes.load(std::memory_order_acquire),
-                  NextUseOf(row.hint.load(std::memory_order_acquire)),
-                  CostOf(row.recompute.load(std::memory_order_acquire))},
-                 now_);
+  recorder_->Put(view, PutIn(session.segment()->slots[access.slot], tensor), now_);
 }
 
 // Where entries were dropped puts may be unknown, so the rows themselves are read, some in each
@@ -107,7 +119,7 @@ void Loop::HandlePut(Session& session, SlotId slot) {
   PutRecord put;
   // A later get has taken it again: that use's put will be logged too.
   if (!session.LeaseOf(slot).ReadPut(&put) || row.Knows(put.word)) return;
-  Feed(core::PutSeen{row.tensor, put.writes, NextUseOf(put.hint), CostOf(put.recompute)});
+  Feed(PutOf(row.tensor, put.writes, put.hint, put.recompute));
   AwaitQuiet(session, slot, row.tensor, put.word);
 }
 
@@ -202,10 +214,7 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
 // the put before it, so the log's entry says nothing: the row and the request do.
 void Loop::SettlePut(Session& session, const proto::Request& request) {
   const TensorId tensor{request.id};
-  const proto::LeaseSlot& row = session.segment()->slots[request.slot];
-  Feed(core::PutSeen{tensor, row.writes.load(std::memory_order_acquire),
-                     NextUseOf(row.hint.load(std::memory_order_acquire)),
-                     CostOf(row.recompute.load(std::memory_order_acquire))});
+  Feed(PutIn(session.segment()->slots[request.slot], tensor));
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
     Feed(core::Quiet{tensor});

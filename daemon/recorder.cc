@@ -118,6 +118,7 @@ void Recorder::Put(const TensorView& tensor, const core::PutSeen& put, Tick now)
   TraceOp op = Op(TraceOp::PUT, tensor.client, tensor.id, now);
   op.set_modified(put.writes != known->writes);
   op.set_recompute_ns(Nanoseconds(put.recompute));
+  op.set_priority(static_cast<TraceOp::Priority>(put.priority));
   switch (put.next_use.kind) {
     case NextUse::Kind::kUnknown: break;
     case NextUse::Kind::kAt: op.set_needed_in_ns(Nanoseconds(put.next_use.at - now)); break;

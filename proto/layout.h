@@ -95,17 +95,25 @@ enum class HintKind : uint8_t {
   kOrder = 2,      // value: biased by 2^55; the smaller is needed sooner
   kNotNeeded = 3,  // will not be read again: may be dropped without a copy
 };
+enum class HintPriority : uint8_t {
+  kNormal = 0,
+  kLow = 1,   // its place is worth less than that of the client's other tensors,
+  kHigh = 2,  // or more
+};
 struct Hint {
-  HintKind kind = HintKind::kNone;
-  uint64_t value = 0;  // 56 bits
+  HintKind kind = HintKind::kNone;                // 4 bits
+  uint64_t value = 0;                             // 56 bits
+  HintPriority priority = HintPriority::kNormal;  // 4 bits; any kind has one
 };
 inline constexpr uint64_t kHintValueMask = (uint64_t{1} << 56) - 1;
 inline constexpr int64_t kOrderBias = int64_t{1} << 55;
 constexpr uint64_t Pack(Hint hint) {
-  return static_cast<uint64_t>(hint.kind) | (hint.value & kHintValueMask) << 8;
+  return static_cast<uint64_t>(hint.kind) | static_cast<uint64_t>(hint.priority) << 4 |
+         (hint.value & kHintValueMask) << 8;
 }
 constexpr Hint UnpackHint(uint64_t packed) {
-  return {static_cast<HintKind>(packed & 0xff), packed >> 8};
+  return {static_cast<HintKind>(packed & 0xf), packed >> 8,
+          static_cast<HintPriority>(packed >> 4 & 0xf)};
 }
 
 // --- What making a tensor anew costs: 5 bits of exponent, 11 of mantissa, in units of 1,024 ns

@@ -369,7 +369,7 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
       row.recompute = op.recompute;
       core::NextUse next = op.next_use;
       if (next.kind == core::NextUse::Kind::kAt) next.at = now_ + next.at.time_since_epoch();
-      Tell(core::PutSeen{row.id, row.writes, next, op.recompute});
+      Tell(core::PutSeen{row.id, row.writes, next, op.recompute, op.priority});
       Tell(core::Quiet{row.id});
       return true;
     }

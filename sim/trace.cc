@@ -77,6 +77,9 @@ class Reader {
     op.modified = message.modified();
     op.next_use = HintOf(message);
     op.recompute = Duration(message.recompute_ns());
+    if (message.priority() < 0 || message.priority() > 2)
+      return Corrupt(index, "an unknown priority");
+    op.priority = static_cast<core::Priority>(message.priority());
     const bool names_tensor = op.kind <= OpKind::kFree;
     if (op.kind == OpKind::kCreate) {
       if (message.bytes() == 0 || message.bytes() > kBytesMax)
@@ -114,6 +117,7 @@ proto::TraceOp ToMessage(const Trace& trace, const Op& op) {
   message.set_read_only(op.read_only);
   message.set_modified(op.modified);
   message.set_recompute_ns(static_cast<uint64_t>(op.recompute.count()));
+  message.set_priority(static_cast<proto::TraceOp::Priority>(op.priority));
   switch (op.next_use.kind) {
     case NextUse::Kind::kUnknown: break;
     case NextUse::Kind::kAt:

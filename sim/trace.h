@@ -20,12 +20,13 @@ enum class OpKind : uint8_t { kCreate, kGet, kPut, kFree, kCompute, kStep };
 struct Op {
   OpKind kind = OpKind::kCompute;
   uint32_t client = 0;
-  uint32_t tensor = 0;          // an index into Trace::tensors
-  bool read_only = false;       // get
-  bool modified = false;        // put
-  core::Duration time{0};       // compute
-  core::NextUse next_use = {};  // put; kAt counts from the put
-  core::Duration recompute{0};  // put; zero: cannot be made anew
+  uint32_t tensor = 0;                                // an index into Trace::tensors
+  bool read_only = false;                             // get
+  bool modified = false;                              // put
+  core::Duration time{0};                             // compute
+  core::NextUse next_use = {};                        // put; kAt counts from the put
+  core::Duration recompute{0};                        // put; zero: cannot be made anew
+  core::Priority priority = core::Priority::kNormal;  // put
 };
 
 struct TraceTensor {

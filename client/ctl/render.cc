@@ -462,10 +462,14 @@ std::string ExplainedText(const proto::TensorExplained& explained) {
                       : "")});
   char value[32];
   std::snprintf(value, sizeof(value), "%.3g", explained.value());
+  // A daemon that knows no priorities says nothing of it.
+  const std::string priority =
+      explained.priority().empty() ? "" : "; " + Printable(explained.priority()) + " priority";
   table.Row(
-      {"worth", explained.value() > 0
-                    ? std::string(value) + " (of those on the device the largest leaves first)"
-                    : "it cannot leave now"});
+      {"worth", (explained.value() > 0
+                     ? std::string(value) + " (of those on the device the largest leaves first)"
+                     : "it cannot leave now") +
+                    priority});
   const uint64_t predictions = explained.predictions_right() + explained.predictions_wrong();
   table.Row({"gets", std::to_string(explained.gets()) + "; of its client's " +
                          std::to_string(predictions) + " predictions " +
@@ -496,6 +500,7 @@ std::string ExplainedJson(const proto::TensorExplained& explained) {
       .Field("recompute_ns", explained.recompute_ns())
       .Field("given_up", explained.given_up())
       .Field("value", value)
+      .Field("priority", explained.priority())
       .Field("prefetched", explained.prefetched())
       .Field("gets", explained.gets())
       .Field("predictions_right", explained.predictions_right())

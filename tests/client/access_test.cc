@@ -235,6 +235,12 @@ TEST_F(AccessTest, HintsReachTheRow) {
   EXPECT_EQ(hint_of({.order = -3}).value, static_cast<uint64_t>(proto::kOrderBias - 3));
   EXPECT_EQ(hint_of({.not_needed = true}).kind, HintKind::kNotNeeded);
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  EXPECT_EQ(hint_of({.priority = Priority::kLow}).priority, proto::HintPriority::kLow);
+  EXPECT_EQ(hint_of({}).priority, proto::HintPriority::kNormal) << "holds until the next put";
+  const proto::Hint both = hint_of({.order = 7, .priority = Priority::kHigh});
+  EXPECT_EQ(both.priority, proto::HintPriority::kHigh);
+  EXPECT_EQ(both.kind, HintKind::kOrder);
+  EXPECT_EQ(both.value, static_cast<uint64_t>(proto::kOrderBias + 7));
   const proto::Hint soon = hint_of({.needed_in = std::chrono::seconds(60)});
   EXPECT_EQ(soon.kind, HintKind::kNeededAt);
   const auto ahead = std::chrono::nanoseconds(soon.value << 10) - now;

@@ -113,6 +113,19 @@ TEST_F(RavenstoreTest, UnknownFlagsAreRefused) {
   EXPECT_NE(ravenstore_data(tensor), nullptr) << "it stays in Userspace";
 }
 
+TEST_F(RavenstoreTest, PrioritiesThatAreNotThereAreRefused) {
+  ravenstore_put_options_t options{};
+  options.struct_size = sizeof(options);
+  ravenstore_tensor_t* tensor = Create();
+  for (const int32_t priority : {-2, 2, INT32_MAX, INT32_MIN}) {
+    options.priority = priority;
+    EXPECT_EQ(ravenstore_put(store(), tensor, nullptr, &options), RAVENSTORE_INVALID_ARGUMENT);
+    EXPECT_THAT(ravenstore_last_error(), testing::HasSubstr("-1, 0 and 1"));
+  }
+  options.priority = RAVENSTORE_PRIORITY_HIGH;
+  EXPECT_EQ(ravenstore_put(store(), tensor, nullptr, &options), RAVENSTORE_OK);
+}
+
 TEST_F(RavenstoreTest, TensorOfAnotherStoreIsRefused) {
   Store other = Connect();
   ravenstore_tensor_t* tensor = Create();

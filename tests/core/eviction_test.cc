@@ -301,6 +301,46 @@ TEST(EvictionTest, PrecleansTheFarthestDirtyTensor) {
   EXPECT_EQ(shelf.index().FarthestDirty(kNow, kLink), Catalog::RowOf(far));
 }
 
+// kPriorityWeight times: what is needed so much sooner stays after all.
+TEST(EvictionTest, APriorityCountsAsSixteenTimesTheDistance) {
+  Shelf shelf(MiB(12));
+  const auto put = [&](Priority priority, Tick at) {
+    return shelf.Change(shelf.AddAt(MiB(4), at),
+                        [&](Tensor& tensor) { tensor.priority = priority; });
+  };
+  const TensorId low = put(Priority::kLow, In(std::chrono::milliseconds(100)));
+  const TensorId normal = put(Priority::kNormal, In(std::chrono::milliseconds(1500)));
+  const TensorId high = put(Priority::kHigh, In(std::chrono::seconds(23)));
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{low});
+  EXPECT_EQ(shelf.index().FarthestDirty(kNow, kLink), Catalog::RowOf(low));
+  shelf.Remove(low);
+  const TensorId needed_now = put(Priority::kLow, In(std::chrono::milliseconds(90)));
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{normal});
+  shelf.Remove(normal);
+  shelf.Remove(needed_now);
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{high});
+}
+
+// Each heap is looked at from its top: many of high priority must not hide one that is worth less.
+TEST(EvictionTest, ManyOfHighPriorityDoNotHideOneOfNormal) {
+  Shelf shelf(KiB(4) * 101);
+  const TensorId plain = shelf.AddAt(KiB(4), In(std::chrono::seconds(9)));
+  for (int i = 0; i < 100; ++i) {
+    shelf.Change(shelf.AddAt(KiB(4), In(std::chrono::seconds(10 + i))),
+                 [](Tensor& tensor) { tensor.priority = Priority::kHigh; });
+  }
+  EXPECT_EQ(shelf.Victims(KiB(4)), Ids{plain});
+}
+
+TEST(EvictionTest, NothingMakesWayForWhatHasALowerPriority) {
+  Shelf shelf(MiB(12));
+  const TensorId next = shelf.AddAt(MiB(4), In(std::chrono::milliseconds(1)));
+  const TensorId later = shelf.AddAt(MiB(4), In(std::chrono::seconds(10)));
+  EXPECT_EQ(shelf.Victims(MiB(4), shelf.LaterThan(next)), Ids{later});
+  shelf.Change(next, [](Tensor& tensor) { tensor.priority = Priority::kLow; });
+  EXPECT_TRUE(shelf.Victims(MiB(4), shelf.LaterThan(next)).empty());
+}
+
 TEST(EvictionTest, CountsTheBytesThatCanBeDropped) {
   Shelf shelf(MiB(20));
   const TensorId clean = shelf.AddClean(MiB(4));

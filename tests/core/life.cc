@@ -207,7 +207,8 @@ void Life::DoForTensor(Op op, Handle handle, const Operands& with) {
       return;
     case Op::kPut:
       if (!in_use) return;
-      return world_->Put(handle, HintOf(with[1], with[2], world_->now()), microseconds(with[3]));
+      return world_->Put(handle, HintOf(with[1], with[2], world_->now()), microseconds(with[3]),
+                         static_cast<Priority>(std::clamp<int64_t>(with[4], 0, 2)));
     case Op::kGet:
       if (!HasDevice(with[1])) return;
       world_->Get(handle, DeviceId{static_cast<uint16_t>(with[1])}, microseconds(with[2]));

@@ -36,7 +36,7 @@ enum class Op : uint8_t {
   kStep,          // client
   kCreate,        // tensor, client, size, device, timeout, fail fast
   kWrite,         // tensor
-  kPut,           // tensor, kind of hint, its time from now or order, recompute
+  kPut,           // tensor, kind of hint, its time from now or order, recompute, priority
   kGet,           // tensor, device, timeout
   kFree,          // tensor
   kRun,           // tensor: its stream runs

@@ -28,7 +28,7 @@ TEST(LifeTest, APrintedLifeIsItsSource) {
       {Op::kTenant, {1, 8192, 65536}},
       {Op::kAttach, {1, 1, 8192, 65536}},
       {Op::kCreate, {1, 1, 512, 0, 1000000, 1}},
-      {Op::kPut, {1, 2, -7, 0}},
+      {Op::kPut, {1, 2, -7, 0, 1}},
       {Op::kReadTickets},
       {Op::kRest},
   });

@@ -51,7 +51,7 @@ const Form& FormOf(Op op) {
        "kCreate",
        {kTensor, kClient, Plainest(kUnit), Plainest(0), Plainest(kSecond), Plainest(0)}},
       {Op::kWrite, "kWrite", {kTensor}},
-      {Op::kPut, "kPut", {kTensor, Plainest(0), Plainest(0), Plainest(0)}},
+      {Op::kPut, "kPut", {kTensor, Plainest(0), Plainest(0), Plainest(0), Plainest(0)}},
       {Op::kGet, "kGet", {kTensor, Plainest(0), Plainest(kSecond)}},
       {Op::kFree, "kFree", {kTensor}},
       {Op::kRun, "kRun", {kTensor}},

@@ -89,6 +89,7 @@ class Author {
     hints_ = Chance(40) ? 0 : (Chance(60) ? 7 : 2);
     fail_percent_ = Below(2) == 0 ? 0 : Below(30);
     recompute_percent_ = Chance(60) ? 0 : 10 + Below(60);
+    priority_percent_ = Chance(60) ? 0 : 10 + Below(60);
     copy_percent_ = 20 + Below(60);
     requests_each_ = 1 + Below(10);
     tensors_each_ = 4 + Below(22);
@@ -138,6 +139,7 @@ class Author {
       default: return pair(NextUse::Kind::kOrder, int64_t{Below(40)} - 20);
     }
   }
+  int64_t RandomPriority() { return Chance(priority_percent_) ? 1 + Below(2) : 0; }
   // Some less than copying, some more; most tensors cannot be made anew.
   int64_t RandomRecompute() { return Chance(recompute_percent_) ? 1 + Below(200) : 0; }
 
@@ -270,7 +272,7 @@ class Author {
         if (Chance(10)) return Instruction{Op::kRun, {tensor}};
         if (!Chance(96)) return Instruction{Op::kFree, {tensor}};
         const auto [kind, value] = RandomHint();
-        return Instruction{Op::kPut, {tensor, kind, value, RandomRecompute()}};
+        return Instruction{Op::kPut, {tensor, kind, value, RandomRecompute(), RandomPriority()}};
       }
       case LeaseState::kIdle:
       case LeaseState::kLeaving:
@@ -294,6 +296,7 @@ class Author {
   uint32_t fail_percent_ = 0;
   uint32_t hints_ = 0;
   uint32_t recompute_percent_ = 0;
+  uint32_t priority_percent_ = 0;
   uint32_t copy_percent_ = 0;  // of the machine's steps
   uint32_t requests_each_ = 1;
   uint32_t tensors_each_ = 1;

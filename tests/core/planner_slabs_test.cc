@@ -122,6 +122,26 @@ TEST(PlannerSlabsTest, AClientThatMissesItsTensorsLessGivesWay) {
   EXPECT_EQ(s.Held(), MiB(16));
 }
 
+// Each client's priorities are about its own tensors: nobody gets others' memory by calling his own
+// high, or keeps it so.
+TEST(PlannerSlabsTest, BetweenClientsPrioritiesSayNothing) {
+  for (const auto& [firsts, seconds] :
+       {std::pair(Priority::kHigh, Priority::kLow), std::pair(Priority::kNormal, Priority::kHigh),
+        std::pair(Priority::kHigh, Priority::kNormal)}) {
+    Script s({.capacity = MiB(64), .slab = MiB(8), .host = MiB(128), .host_budget = MiB(128)});
+    const auto make = [&s](const char* name, Priority priority, Duration ahead) {
+      s.Create(name, MiB(8));
+      s.PutAs(priority, name, At(s.world().now() + ahead));
+    };
+    for (const char* name : {"A", "B", "C", "D"}) make(name, firsts, milliseconds(100));
+    s.As(s.world().Attach(Script::kTenant, {MiB(64), MiB(128)}));
+    for (const char* name : {"K", "L", "M", "N"}) make(name, seconds, milliseconds(10));
+    s.Create("O", MiB(16)).AllCopiesDone();
+    EXPECT_EQ(s.StateOf("O"), State::kInUse);
+    for (const char* name : {"K", "L", "M", "N"}) EXPECT_EQ(s.StateOf(name), State::kIdle) << name;
+  }
+}
+
 // A client in its backward pass frees what another, in its forward pass, will want next.
 TEST(PlannerSlabsTest, WhatLiesEmptyGoesBackAtOnceWhileAnotherFillsTheDevice) {
   Script s({.capacity = KiB(64), .slab = KiB(8)});

@@ -66,7 +66,10 @@ class Script {
     return PutUnchanged(name, next_use);
   }
   Script& PutUnchanged(const std::string& name, NextUse next_use = {}) {
-    world_.Put(At(name), next_use);
+    return PutAs(Priority::kNormal, name, next_use);
+  }
+  Script& PutAs(Priority priority, const std::string& name, NextUse next_use = {}) {
+    world_.Put(At(name), next_use, {}, priority);
     world_.RunStream(At(name));
     return Poll();
   }

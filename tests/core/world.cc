@@ -150,13 +150,14 @@ void World::Write(Handle handle) {
   row.ops.push_back({true, row.stamp});
 }
 
-void World::Put(Handle handle, NextUse next_use, Duration recompute) {
+void World::Put(Handle handle, NextUse next_use, Duration recompute, Priority priority) {
   Row& row = RowOf(handle);
   RAVEN_CHECK(row.state == LeaseState::kInUse);
   if (std::exchange(row.modified, false)) ++row.writes;
   row.ticket += 1;
   row.hint = next_use;
   row.recompute = recompute;
+  row.priority = priority;
   row.may_be_lost = next_use.kind == NextUse::Kind::kNever;
   Swing(row, LeaseState::kIdle);
   Append(SessionOf(handle.client), handle.slot, true);
@@ -254,7 +255,7 @@ void World::PollLog(ClientId client, size_t entries) {
 void World::HandlePut(Session& session, SlotId slot) {
   Row& row = session.rows.at(ToInt(slot));
   if (row.state != LeaseState::kIdle || row.word == row.quiet_word) return;
-  Feed(PutSeen{row.tensor, row.writes, row.hint, row.recompute});
+  Feed(PutSeen{row.tensor, row.writes, row.hint, row.recompute, row.priority});
   AwaitQuiet(session, slot);
 }
 
@@ -341,7 +342,7 @@ void World::HandleRequest(Session& session, const Request& request) {
 // the put before it, so the log's entry says nothing.
 void World::SettlePut(Session& session, const Request& request) {
   const Row& row = session.rows.at(ToInt(request.slot));
-  Feed(PutSeen{request.tensor, row.writes, row.hint, row.recompute});
+  Feed(PutSeen{request.tensor, row.writes, row.hint, row.recompute, row.priority});
   if (row.ticket_reached >= request.ticket) return Feed(Quiet{request.tensor});
   session.tickets.push_back({request.ticket, request.tensor, request.slot, row.word});
 }

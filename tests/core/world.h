@@ -79,7 +79,8 @@ class World {
   bool Get(Handle handle, DeviceId device, Duration timeout);
   // REQUIRES: in use.
   void Write(Handle handle);
-  void Put(Handle handle, NextUse next_use, Duration recompute = Duration{0});
+  void Put(Handle handle, NextUse next_use, Duration recompute = Duration{0},
+           Priority priority = Priority::kNormal);
   // Its next iteration begins, behind what it has asked for so far.
   void Step(ClientId client);
   // False when its state does not allow it.
@@ -145,6 +146,7 @@ class World {
     bool modified = false;
     NextUse hint;
     Duration recompute{0};  // of the last put
+    Priority priority = Priority::kNormal;
     uint64_t ticket = 0;
     // The stream's side.
     std::deque<StreamOp> ops;

@@ -52,10 +52,12 @@ TEST_F(AdminTest, ATensorsPlaceIsExplained) {
   ASSERT_TRUE(in_use.ok());
   EXPECT_EQ(in_use->tensor().name(), "weights");
   EXPECT_EQ(in_use->value(), 0) << "in use: it cannot leave";
-  store.put(tensor, nullptr, {.needed_in = seconds(100)});
+  EXPECT_EQ(in_use->priority(), "normal");
+  store.put(tensor, nullptr, {.needed_in = seconds(100), .priority = Priority::kHigh});
   EXPECT_TRUE(Eventually([&] {
     const auto idle = admin_.Explain(tensor.id());
-    return idle.ok() && idle->value() > 0 && idle->needed_in_ns() > 90'000'000'000;
+    return idle.ok() && idle->value() > 0 && idle->needed_in_ns() > 90'000'000'000 &&
+           idle->priority() == "high";
   }));
   const auto unknown = admin_.Explain(tensor.id() + 12345);
   ASSERT_FALSE(unknown.ok());

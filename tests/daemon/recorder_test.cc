@@ -67,6 +67,7 @@ TEST_F(RecorderTest, LifeOfATensorWithTheComputeBetweenItsCalls) {
   core::PutSeen put = PutOf(7, 1);
   put.next_use = {core::NextUse::Kind::kOrder, {}, -3};
   put.recompute = microseconds(40);
+  put.priority = core::Priority::kHigh;
   recorder_.Put(View(7), put, kBegin + microseconds(10));
   recorder_.Got(View(7), kBegin + microseconds(30));
   recorder_.Put(View(7), PutOf(7, 1), kBegin + microseconds(30));
@@ -83,6 +84,7 @@ TEST_F(RecorderTest, LifeOfATensorWithTheComputeBetweenItsCalls) {
   EXPECT_TRUE(ops[2].modified());
   EXPECT_EQ(ops[2].order(), -3);
   EXPECT_EQ(ops[2].recompute_ns(), 40'000u);
+  EXPECT_EQ(ops[2].priority(), TraceOp::HIGH);
   EXPECT_EQ(ops[3].ns(), 20'000u);
   EXPECT_EQ(ops[4].kind(), TraceOp::GET);
   EXPECT_EQ(ops[5].kind(), TraceOp::PUT);

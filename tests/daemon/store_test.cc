@@ -93,6 +93,28 @@ TEST_F(StoreTest, BytesSurviveEvictionAndReturn) {
   EXPECT_GT(stats.bytes_in, kBytes * 25);
 }
 
+TEST_F(StoreTest, WhatHasAHighPriorityStaysAndWhatHasALowOneLeavesFirst) {
+  DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Connect(daemon, MiB(16));
+  const auto make = [&store](const PutOptions& options) {
+    Tensor tensor = store.create(MiB(2));
+    Fill(tensor.data(), MiB(2), static_cast<uint64_t>(*options.order));
+    store.put(tensor, nullptr, options);
+    return tensor;
+  };
+  const Tensor kept = make({.order = 50, .priority = Priority::kHigh});
+  const Tensor spared = make({.order = 1, .priority = Priority::kLow});
+  std::vector<Tensor> others;
+  for (int i = 2; i < 8; ++i) others.push_back(make({.order = i}));
+  EXPECT_TRUE(spared.ready());
+  const Tensor first = store.create(MiB(2));
+  EXPECT_FALSE(spared.ready()) << "needed first, and yet the first to leave";
+  const Tensor second = store.create(MiB(2));
+  const Tensor third = store.create(MiB(2));
+  EXPECT_TRUE(kept.ready()) << "needed last, and yet there";
+  EXPECT_FALSE(others.back().ready());
+}
+
 // Cheaper to make than to copy: the store may give dirty bytes up, and says which.
 TEST_F(StoreTest, BytesThatWereGivenUpAreMadeAnewAndTheOthersStay) {
   DaemonProcess daemon({"--slab", "4MiB"});

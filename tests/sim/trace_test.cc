@@ -34,7 +34,8 @@ Trace Small() {
        .tensor = 0,
        .modified = true,
        .next_use = {NextUse::Kind::kAt, core::Tick(core::Duration(777)), 0},
-       .recompute = core::Duration(99)},
+       .recompute = core::Duration(99),
+       .priority = core::Priority::kLow},
       {.kind = OpKind::kCreate, .tensor = 1},
       {.kind = OpKind::kPut, .tensor = 1, .next_use = {NextUse::Kind::kOrder, {}, -5}},
       {.kind = OpKind::kGet, .tensor = 0, .read_only = true},
@@ -56,6 +57,8 @@ TEST(TraceTest, ReadsWhatItWrote) {
   ASSERT_EQ(read->ops.size(), Small().ops.size());
   EXPECT_EQ(read->ops[2].next_use.at, core::Tick(core::Duration(777)));
   EXPECT_EQ(read->ops[2].recompute, core::Duration(99));
+  EXPECT_EQ(read->ops[2].priority, core::Priority::kLow);
+  EXPECT_EQ(read->ops[4].priority, core::Priority::kNormal);
   EXPECT_EQ(read->ops[4].next_use.order, -5);
   EXPECT_EQ(read->ops[6].next_use.kind, core::NextUse::Kind::kNever);
   EXPECT_EQ(Written(*read), bytes);

@@ -157,6 +157,8 @@ TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
   EXPECT_THAT(out(), HasSubstr("17"));
   EXPECT_THAT(out(), HasSubstr("learned from earlier iterations: in 1.5 ms, 87% sure"));
   EXPECT_THAT(out(), HasSubstr("no copy"));
+  EXPECT_THAT(out(),
+              HasSubstr("2.5 (of those on the device the largest leaves first); low priority"));
   EXPECT_EQ(RunExplain(common, "no such name", streams()), kExitFailed);
   EXPECT_THAT(err(), HasSubstr("no tensor is called 'no such name'"));
   EXPECT_EQ(RunExplain(common, "2027", streams()), kExitFailed);
@@ -166,6 +168,7 @@ TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
   EXPECT_THAT(out(), HasSubstr("\"tensor\":41,"));
   EXPECT_EQ(RunExplain(common, "17", streams()), kExitOk);
   EXPECT_THAT(out(), HasSubstr("\"tensor\":17,"));
+  EXPECT_THAT(out(), HasSubstr("\"priority\":\"low\""));
 }
 
 TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {

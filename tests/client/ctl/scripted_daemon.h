@@ -126,6 +126,7 @@ class GoodDaemon {
         explained.set_needed_in_ns(1'500'000);
         explained.set_confidence(0.87);
         explained.set_value(2.5);
+        explained.set_priority("low");
         break;
       }
       case proto::ClientPacket::kRecord: {
