@@ -18,6 +18,9 @@ namespace ravenstore::core {
 struct Budgets {
   Bytes device;
   Bytes host;
+  // Of a tenant alone, on each device: while it holds no more, other tenants' requests make nothing
+  // of it leave, and up to that it takes what others hold beyond theirs.
+  Bytes device_guarantee{};
 };
 
 // When a tensor will be used next, as its client said at the put.

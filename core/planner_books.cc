@@ -297,6 +297,11 @@ std::string Planner::State::WhoHolds(const Request& request) const {
             SizeText(holder.arenas[device]->charged) + " (" + SizeText(holder.in_use) + " in use);";
   }
   if (holders.size() > named) text += " " + std::to_string(holders.size() - named) + " more;";
+  Bytes guaranteed;
+  for (const auto& [id, tenant] : tenants_) {
+    if (id != asker.tenant && tenant.clients > 0) guaranteed += GuaranteeOf(tenant, request.device);
+  }
+  if (guaranteed > Bytes{0}) text += " other tenants are guaranteed " + SizeText(guaranteed) + ";";
   if (host_.held() >= options_.host_capacity && host_.LargestHole() < request.size) {
     text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
   }

@@ -34,8 +34,13 @@ void Planner::State::LimitsChanged(Arena& arena) {
 void Planner::State::On(const TenantLimits& event) {
   Tenant& tenant = tenants_[event.tenant];
   host_budgets_ -= std::min(tenant.budgets.host, options_.host_capacity);
+  if (tenant.clients > 0) guaranteed_ -= tenant.budgets.device_guarantee;
   tenant.budgets = event.budgets;
+  const Bytes largest =
+      *std::max_element(options_.device_capacity.begin(), options_.device_capacity.end());
+  tenant.budgets.device_guarantee = std::min(tenant.budgets.device_guarantee, largest);
   host_budgets_ += std::min(tenant.budgets.host, options_.host_capacity);
+  if (tenant.clients > 0) guaranteed_ += tenant.budgets.device_guarantee;
   tenant.device_held.resize(devices_.size());
   tenant.device_going.resize(devices_.size());
   tenant.device_full_until.resize(devices_.size());
@@ -59,6 +64,8 @@ void Planner::State::On(const DeviceLimit& event) {
 void Planner::State::On(const ClientAttached& event) {
   RAVEN_CHECK(tenants_.contains(event.tenant));
   RAVEN_CHECK(!clients_.contains(event.client));
+  Tenant& tenant = tenants_.at(event.tenant);
+  if (tenant.clients++ == 0) guaranteed_ += tenant.budgets.device_guarantee;
   auto client = std::make_unique<Client>();
   client->id = event.client;
   client->tenant = event.tenant;
@@ -102,7 +109,9 @@ void Planner::State::On(const ClientGone& event) {
     EndGoing(*arena, arena->being_removed + arena->Vacating());
     Refund(*arena, arena->charged);
   }
-  tenants_.at(client->tenant).host_used -= client->host_used;
+  Tenant& tenant = tenants_.at(client->tenant);
+  tenant.host_used -= client->host_used;
+  if (--tenant.clients == 0) guaranteed_ -= tenant.budgets.device_guarantee;
   const std::vector<uint32_t> slots = std::move(client->slots);
   const std::unique_ptr<Client> gone = std::move(clients_.at(event.client));
   clients_.erase(event.client);

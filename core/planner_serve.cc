@@ -332,6 +332,8 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   const uint64_t looked = LookedFor(arena);
+  if (IsWithinGuarantee(arena, need) && TakeSlabsFor(arena, need, {}, Take::kOtherTenants))
+    return true;
   const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.

@@ -99,17 +99,51 @@ void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which whic
   slabs_looked_ += blocks;
 }
 
+Bytes Planner::State::GuaranteeOf(const Tenant& tenant, DeviceId device) const {
+  const Bytes limit = devices_[ToInt(device)].limit;
+  const Bytes guarantee = tenant.budgets.device_guarantee;
+  if (guaranteed_ <= limit) return guarantee;
+  return Bytes(static_cast<uint64_t>(static_cast<double>(guarantee.count()) *
+                                     static_cast<double>(limit.count()) /
+                                     static_cast<double>(guaranteed_.count())));
+}
+
+bool Planner::State::IsWithinGuarantee(const Arena& arena, Bytes need) const {
+  if (guaranteed_ == Bytes{0}) return false;
+  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
+  const Bytes slabs = need.RoundUp(options_.granularity);
+  return tenant.device_held[ToInt(arena.device)] + slabs <= GuaranteeOf(tenant, arena.device) &&
+         BindingFor(arena, slabs) == Binding::kDevice;
+}
+
+void Planner::State::KeepGuarantees(const Arena& asking, std::vector<Emptying>* slabs) const {
+  if (guaranteed_ == Bytes{0}) return;
+  const size_t device = ToInt(asking.device);
+  const TenantId own = clients_.at(asking.client)->tenant;
+  std::stable_sort(slabs->begin(), slabs->end(),
+                   [](const Emptying& a, const Emptying& b) { return a.density() < b.density(); });
+  std::map<TenantId, Bytes> beyond;  // its guarantee, by tenant
+  std::erase_if(*slabs, [&](const Emptying& one) {
+    const TenantId id = clients_.at(one.arena->client)->tenant;
+    if (id == own || one.rows.empty()) return false;
+    const Tenant& tenant = tenants_.at(id);
+    const Bytes stays = tenant.device_held[device] - tenant.device_going[device];
+    auto& left =
+        beyond.try_emplace(id, Minus(stays, GuaranteeOf(tenant, asking.device))).first->second;
+    if (one.piece.second > left) return true;
+    left -= one.piece.second;
+    return false;
+  });
+}
+
 std::vector<Planner::State::Emptying> Planner::State::Cheapest(std::vector<Emptying> slabs,
                                                                Bytes wanted) {
-  const auto density = [](const Emptying& one) {
-    return one.harm / static_cast<double>(one.piece.second.count());
-  };
   const auto end = [](const Emptying& one) { return one.piece.first + one.piece.second; };
   Bytes sum;
   auto rest = slabs.begin();
   for (; rest != slabs.end() && sum < wanted; ++rest) {
     std::iter_swap(rest, std::min_element(rest, slabs.end(), [&](const auto& a, const auto& b) {
-                     return density(a) < density(b);
+                     return a.density() < b.density();
                    }));
     sum += rest->piece.second;
     // What lies in two slabs leaves once.
@@ -189,8 +223,12 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm
   std::vector<Emptying> slabs;
   const Which which = harm.at_most > 0 ? Which::kAll : Which::kEmpty;
   if (take == Take::kEnough) FindEmptyable(arena, place.reach, which, &slabs);
-  for (Arena* giver : GiversTo(arena, binding))
+  const TenantId own = clients_.at(arena.client)->tenant;
+  for (Arena* giver : GiversTo(arena, binding)) {
+    if (take == Take::kOtherTenants && clients_.at(giver->client)->tenant == own) continue;
     FindEmptyable(*giver, {}, which, &slabs, harm.weight);
+  }
+  KeepGuarantees(arena, &slabs);
   slabs = Cheapest(std::move(slabs), wanted);
   Bytes sum;
   double harm_of_all = 0;

@@ -91,6 +91,7 @@ class Planner::State {
   static constexpr uint32_t kNoRow = ~uint32_t{0};
   struct Tenant {
     Budgets budgets;
+    uint32_t clients = 0;
     std::vector<Bytes> device_held;  // by device
     // Of what is held, slabs that are being emptied or given back.
     std::vector<Bytes> device_going;
@@ -129,6 +130,7 @@ class Planner::State {
     Bytes host;
   };
   void CheckRow(uint32_t row, Sums* sums) const;
+  void CheckTenants() const;
 
   // What happened (planner_events.cc).
   void On(const TenantLimits& event);
@@ -306,8 +308,9 @@ class Planner::State {
   std::vector<Arena*> GiversTo(const Arena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
   // back, and come again where the request needs them. Not if that does more harm than `harm`.
-  // kOthers: not from the arena itself. kSome: nor all that it needs, if there is not so much.
-  enum class Take : uint8_t { kEnough, kOthers, kSome };
+  // kOthers: not from the arena itself. kOtherTenants: from those alone. kSome: nor all that it
+  // needs, if there is not so much.
+  enum class Take : uint8_t { kEnough, kOthers, kOtherTenants, kSome };
   bool TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm = {}, Take take = Take::kEnough);
   // The last resort: all that can leaves, and slabs come again in one piece.
   bool EmptySlabsFor(Arena& arena, Bytes need);
@@ -320,6 +323,7 @@ class Planner::State {
     // Of it, that of what lies in the slab before as well, and in the one after.
     double harm_before = 0;
     double harm_after = 0;
+    double density() const { return harm / static_cast<double>(piece.second.count()); }
   };
   // Those that overlap `spared` are left out.
   enum class Which : uint8_t { kAll, kEmpty };  // that can be emptied, or that are
@@ -328,6 +332,13 @@ class Planner::State {
                      std::optional<double> weight = {});
   // Of these, those of the least harm that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
+  // What the tenant is guaranteed of the device: a share, where all of them are more than there is.
+  Bytes GuaranteeOf(const Tenant& tenant, DeviceId device) const;
+  // With `need` more the arena's tenant would hold no more than it is guaranteed, and only the
+  // device's limit is in its way.
+  bool IsWithinGuarantee(const Arena& arena, Bytes need) const;
+  // Takes those out that would leave another tenant less than it is guaranteed.
+  void KeepGuarantees(const Arena& asking, std::vector<Emptying>* slabs) const;
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
   // meanwhile spares them; not all, unless `some_go` already. True if there are any.
   bool LeaveToLater(DeviceId device, bool some_go, std::vector<Emptying>* slabs) const;
@@ -479,6 +490,7 @@ class Planner::State {
   ExtentMap host_;
   Bytes host_end_;      // the pool is, or is being, pinned up to here
   Bytes host_budgets_;  // of all tenants, each at most the pool
+  Bytes guaranteed_;    // on each device to tenants with clients
   bool host_growing_ = false;
   Tick slabs_come_until_{};    // a slab was asked for so lately that the next may follow
   Tick host_backoff_until_{};  // growing it failed: do not try again before

@@ -110,7 +110,19 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   }
 }
 
+void Planner::State::CheckTenants() const {
+  std::map<TenantId, uint32_t> clients;
+  for (const auto& [id, client] : clients_) ++clients[client->tenant];
+  Bytes guaranteed;
+  for (const auto& [id, tenant] : tenants_) {
+    RAVEN_CHECK(clients[id] == tenant.clients);
+    if (tenant.clients > 0) guaranteed += tenant.budgets.device_guarantee;
+  }
+  RAVEN_CHECK(guaranteed_ == guaranteed);
+}
+
 void Planner::State::CheckInvariants() const {
+  CheckTenants();
   host_.CheckInvariants();
   Sums sums;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);

@@ -129,6 +129,7 @@ std::map<std::string, Setter> Keys(Config* config) {
       {"devices.slab", Size(&config->slab)},
       {"limits.device_budget", Size(&config->device_budget)},
       {"limits.host_budget", Size(&config->host_budget)},
+      {"limits.device_guarantee", Size(&config->device_guarantee)},
       {"limits.visible_memory", Size(&config->visible_memory)},
       {"limits.device_reserve", Size(&config->device_reserve)},
       {"limits.clients_max", Whole(&config->clients_max, 1, 100000)},

@@ -472,15 +472,21 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may change limits");
   }
+  if (limits.client() != 0 && limits.device_guarantee() != 0) {
+    return Fail(connection, request, ErrorCode::kInvalidArgument,
+                "a guarantee is a user's, for all of his clients together");
+  }
   if (HandleVisibleMemory(connection, request, limits)) return;
   // By value: the loop merges after the message is gone.
-  auto merge = [device = limits.device_budget(), host = limits.host_budget()](
-                   core::Budgets budgets, const core::Budgets& unset) {
+  auto merge = [device = limits.device_budget(), host = limits.host_budget(),
+                guarantee = limits.device_guarantee()](core::Budgets budgets,
+                                                       const core::Budgets& unset) {
     const auto set = [](uint64_t limit, core::Bytes* budget, core::Bytes before) {
       if (limit != 0) *budget = limit == proto::kLimitNotSet ? before : core::Bytes(limit);
     };
     set(device, &budgets.device, unset.device);
     set(host, &budgets.host, unset.host);
+    set(guarantee, &budgets.device_guarantee, unset.device_guarantee);
     return budgets;
   };
   const uint64_t visible = limits.client() == 0 ? legacy_.VisibleOfTenant(limits.uid()).count() : 0;
@@ -490,6 +496,7 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     packet.set_request(id);
     packet.mutable_limits_set()->set_device_budget(budgets.device.count());
     packet.mutable_limits_set()->set_host_budget(budgets.host.count());
+    packet.mutable_limits_set()->set_device_guarantee(budgets.device_guarantee.count());
     return packet;
   };
   if (limits.client() == 0) {

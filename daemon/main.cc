@@ -51,6 +51,7 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path) 
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
   SizeFlag(*app, "--device-budget", &config->device_budget, "limits.device_budget");
   SizeFlag(*app, "--host-budget", &config->host_budget, "limits.host_budget");
+  SizeFlag(*app, "--device-guarantee", &config->device_guarantee, "limits.device_guarantee");
   SizeFlag(*app, "--visible-memory", &config->visible_memory, "limits.visible_memory");
   SizeFlag(*app, "--pool-size", &config->pool_size, "host_pool.size");
   SizeFlag(*app, "--slab", &config->slab, "devices.slab");

@@ -137,7 +137,8 @@ core::Status Server::Init() {
                                        options.planner.device_capacity.end());
   control.tenant_budgets = {
       config_.device_budget == Bytes{0} ? most : config_.device_budget,
-      config_.host_budget == Bytes{0} ? options.planner.host_capacity : config_.host_budget};
+      config_.host_budget == Bytes{0} ? options.planner.host_capacity : config_.host_budget,
+      config_.device_guarantee};
 
   workers_ = std::make_unique<WorkerPool>("raven-work", kWorkers);
   Loop::Outbox outbox;

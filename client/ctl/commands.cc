@@ -188,11 +188,17 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   if ((options.client != 0) == !options.user.empty()) {
     return Misused("limits needs either --client or --user", streams);
   }
+  if (options.client != 0 && !options.device_guarantee.empty()) {
+    return Misused("--device-guarantee needs --user: it is for all clients of a user together",
+                   streams);
+  }
   const auto device_budget = BudgetOf(options.device_budget);
   const auto host_budget = BudgetOf(options.host_budget);
+  const auto device_guarantee = BudgetOf(options.device_guarantee);
   const auto visible_memory = BudgetOf(options.visible_memory);
   for (const auto& [budget, text] :
        {std::tie(device_budget, options.device_budget), std::tie(host_budget, options.host_budget),
+        std::tie(device_guarantee, options.device_guarantee),
         std::tie(visible_memory, options.visible_memory)}) {
     if (!budget) {
       return Misused("'" + text +
@@ -205,6 +211,7 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   limits.set_client(options.client);
   limits.set_device_budget(*device_budget);
   limits.set_host_budget(*host_budget);
+  limits.set_device_guarantee(*device_guarantee);
   limits.set_visible_memory(*visible_memory);
   std::string who = "client " + std::to_string(options.client);
   if (!options.user.empty()) {

@@ -48,7 +48,8 @@ struct LimitsOptions {
   // Empty: left as it is. Without both the command only shows the limits.
   std::string device_budget{};
   std::string host_budget{};
-  std::string visible_memory{};  // of legacy jobs
+  std::string device_guarantee{};  // a user's
+  std::string visible_memory{};    // of legacy jobs
 };
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams);
 

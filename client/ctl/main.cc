@@ -37,6 +37,20 @@ void AddCommon(CLI::App* app, Common* common, double* seconds) {
       ->capture_default_str();
 }
 
+void AddLimits(CLI::App* app, LimitsOptions* options) {
+  CLI::App* limits = app->add_subcommand(
+      "limits", "Show or change a client's or a user's budgets; \"default\" takes a change back");
+  auto* client = limits->add_option("--client", options->client, "The client's number");
+  client->check(CLI::Range(1u, ~0u));
+  limits->add_option("--user", options->user, "The user's name or number")->excludes(client);
+  limits->add_option("--device-budget", options->device_budget, "Bytes on each device, e.g. 12GiB");
+  limits->add_option("--host-budget", options->host_budget, "Bytes in host memory, e.g. 64GiB");
+  limits->add_option("--device-guarantee", options->device_guarantee,
+                     "Of each device, what other users leave this user, e.g. 8GiB");
+  limits->add_option("--visible-memory", options->visible_memory,
+                     "The size that a device has for legacy jobs (ravenrun), e.g. 20GiB");
+}
+
 void AddRecord(CLI::App* app, RecordOptions* record, double* seconds) {
   CLI::App* recorder = app->add_subcommand("record", "Write what clients do to a trace");
   recorder->add_option("file", record->file, "The trace to write")->required();
@@ -81,15 +95,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
   ls->add_option("--limit", list.limit, "Show at most so many; 0 shows all")->capture_default_str();
   LimitsOptions limits;
-  CLI::App* limit = app.add_subcommand(
-      "limits", "Show or change a client's or a user's budgets; \"default\" takes a change back");
-  auto* client = limit->add_option("--client", limits.client, "The client's number");
-  client->check(CLI::Range(1u, ~0u));
-  limit->add_option("--user", limits.user, "The user's name or number")->excludes(client);
-  limit->add_option("--device-budget", limits.device_budget, "Bytes on each device, e.g. 12GiB");
-  limit->add_option("--host-budget", limits.host_budget, "Bytes in host memory, e.g. 64GiB");
-  limit->add_option("--visible-memory", limits.visible_memory,
-                    "The size that a device has for legacy jobs (ravenrun), e.g. 20GiB");
+  AddLimits(&app, &limits);
   std::string explained;
   CLI::App* explain = app.add_subcommand("explain", "Why a tensor was moved or kept");
   explain->add_option("tensor", explained, "Its number (ravenctl ls) or its name")->required();

@@ -422,7 +422,9 @@ std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
   }
   const std::string visible =
       limits.visible_memory() == 0 ? "" : ", visible memory " + Size(limits.visible_memory());
-  return Printable(who) + ": device budget " + Size(limits.device_budget()) +
+  const std::string guarantee =
+      limits.device_guarantee() == 0 ? "" : " (" + Size(limits.device_guarantee()) + " guaranteed)";
+  return Printable(who) + ": device budget " + Size(limits.device_budget()) + guarantee +
          " on each device, host budget " + Size(limits.host_budget()) + visible + '\n';
 }
 
@@ -432,6 +434,7 @@ std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
       .Field("who", who)
       .Field("device_budget_bytes", limits.device_budget())
       .Field("host_budget_bytes", limits.host_budget())
+      .Field("device_guarantee_bytes", limits.device_guarantee())
       .Field("visible_memory_bytes", limits.visible_memory())
       .EndObject()
       .Take();

@@ -161,9 +161,9 @@ void Life::Do(const Instruction& instruction) {
 void Life::DoForNode(Op op, const Operands& with) {
   switch (op) {
     case Op::kTenant:
-      tenants_[with[0]] = true;
-      return world_->SetTenant(TenantId{static_cast<uint32_t>(with[0])},
-                               BudgetsOf(with[1], with[2]));
+      tenants_[with[0]] = BudgetsOf(with[1], with[2]);
+      tenants_[with[0]].device_guarantee = Count(with[3]);
+      return world_->SetTenant(TenantId{static_cast<uint32_t>(with[0])}, tenants_[with[0]]);
     case Op::kAttach: {
       if (clients_.contains(with[0]) || !tenants_.contains(with[1])) return;
       const TenantId tenant{static_cast<uint32_t>(with[1])};
@@ -242,6 +242,11 @@ void Life::EndCopy(int64_t label, bool ok) {
 void Life::Rest() {
   for (size_t i = 0; i < capacities_.size(); ++i) {
     world_->SetDevice(DeviceId{static_cast<uint16_t>(i)}, capacities_[i]);
+  }
+  // What one is guaranteed others may wait for in vain.
+  for (auto& [label, budgets] : tenants_) {
+    budgets.device_guarantee = {};
+    world_->SetTenant(TenantId{static_cast<uint32_t>(label)}, budgets);
   }
   Settle();
   for (const ClientId client : world_->Clients()) {

@@ -27,7 +27,7 @@ enum class Op : uint8_t {
   kHabits,    // prefetch, preclean, learn, policy
   kLanes,     // entries of each log lane
 
-  kTenant,        // tenant, device budget, host budget
+  kTenant,        // tenant, device budget, host budget, device guarantee
   kAttach,        // client, tenant, device budget, host budget
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes
@@ -95,7 +95,7 @@ class Life {
   std::map<ClientId, int64_t> client_labels_;
   std::map<int64_t, Handle> tensors_;
   std::map<Handle, int64_t> tensor_labels_;  // of a row used again, the last tensor's
-  std::map<int64_t, bool> tenants_;
+  std::map<int64_t, Budgets> tenants_;
 };
 
 // The whole of it.

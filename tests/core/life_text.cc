@@ -40,7 +40,7 @@ const Form& FormOf(Op op) {
       {Op::kLink, "kLink", {Plainest(kLinkSpeed)}},
       {Op::kHabits, "kHabits", {Plainest(0), Plainest(0), Plainest(0), Plainest(0)}},
       {Op::kLanes, "kLanes", {Plainest(1024)}},
-      {Op::kTenant, "kTenant", {kFixed, Plainest(kRoomy), Plainest(kRoomy)}},
+      {Op::kTenant, "kTenant", {kFixed, Plainest(kRoomy), Plainest(kRoomy), Plainest(0)}},
       {Op::kAttach, "kAttach", {kClient, Plainest(1), Plainest(kRoomy), Plainest(kRoomy)}},
       {Op::kLimits, "kLimits", {kClient, Plainest(kRoomy), Plainest(kRoomy)}},
       {Op::kDeviceLimit, "kDeviceLimit", {kFixed, Plainest(0)}},

@@ -95,6 +95,7 @@ class Author {
     tensors_each_ = 4 + Below(22);
     cycles_ = Chance(50);
     tenants_ = 1 + Below(2);
+    guarantees_ = Chance(30);
     for (uint32_t id = 1; id <= tenants_; ++id) prologue_.push_back(Tenant(id));
     const uint32_t clients = 1 + Below(3);
     for (uint32_t i = 0; i < clients; ++i) prologue_.push_back(*Attach());
@@ -173,7 +174,8 @@ class Author {
 
   Instruction Tenant(uint32_t id) {
     const auto [device, host] = RandomBudgets(200);
-    return {Op::kTenant, {id, device, host}};
+    const Bytes guarantee = guarantees_ && Chance(60) ? kUnit * Below(120) : Bytes(0);
+    return {Op::kTenant, {id, device, host, ToOperand(guarantee)}};
   }
   std::optional<Instruction> Attach() {
     if (life_ != nullptr && life_->world().Clients().size() >= 5) return std::nullopt;
@@ -297,6 +299,7 @@ class Author {
   uint32_t hints_ = 0;
   uint32_t recompute_percent_ = 0;
   uint32_t priority_percent_ = 0;
+  bool guarantees_ = false;
   uint32_t copy_percent_ = 0;  // of the machine's steps
   uint32_t requests_each_ = 1;
   uint32_t tensors_each_ = 1;

@@ -18,9 +18,9 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac] = config;
+               ac, ad] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
-                         z, aa, ab, ac);
+                         z, aa, ab, ac, ad);
 }
 
 // Every key with a value that is not its default.
@@ -35,6 +35,7 @@ slab = "2MiB"
 [limits]
 device_budget = "12GiB"
 host_budget = 4096
+device_guarantee = "3GiB"
 device_reserve = "1.5GiB"
 visible_memory = "5GiB"
 clients_max = 7
@@ -100,6 +101,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.slab, MiB(2));
   EXPECT_EQ(config.device_budget, GiB(12));
   EXPECT_EQ(config.host_budget, KiB(4));
+  EXPECT_EQ(config.device_guarantee, GiB(3));
   EXPECT_EQ(config.device_reserve, MiB(1536));
   EXPECT_EQ(config.visible_memory, GiB(5));
   EXPECT_EQ(config.clients_max, 7u);

@@ -289,6 +289,24 @@ TEST(ControlTest, AHigherLimitLetsAWaitingClientGoOn) {
   client.join();
 }
 
+TEST(ControlTest, AGuaranteeIsATenantsAndTakenBackAsOtherLimitsAre) {
+  DaemonProcess daemon({"--device-guarantee", "8MiB"});
+  Store store = Connect(daemon);
+  Session admin = Open(daemon);
+  proto::SetLimits limits;
+  limits.set_uid(::geteuid());
+  EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), MiB(8));
+  limits.set_device_guarantee(MiB(32));
+  EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), MiB(32));
+  limits.set_device_guarantee(proto::kLimitNotSet);
+  EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), MiB(8));
+  limits.set_client(admin.Clients()->front().client());
+  const auto refused = admin.SetLimits(limits);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, core::ErrorCode::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("a guarantee is a user's"), std::string::npos);
+}
+
 TEST(ControlTest, ATenantsLimitHoldsForItsNextClient) {
   DaemonProcess daemon;
   Session admin = Open(daemon);

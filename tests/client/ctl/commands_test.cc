@@ -119,6 +119,13 @@ TEST_F(CommandsTest, LimitsOfAUserByNameOrNumber) {
   EXPECT_EQ(RunLimits(common, {.user = "0"}, streams()), kExitOk);
 }
 
+TEST_F(CommandsTest, AGuaranteeIsAUsers) {
+  EXPECT_EQ(RunLimits(common, {.user = "root", .device_guarantee = "8GiB"}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("(8.0 GiB guaranteed) on each device"));
+  EXPECT_EQ(RunLimits(common, {.client = 2, .device_guarantee = "8GiB"}, streams()), kExitUsage);
+  EXPECT_THAT(err(), HasSubstr("--device-guarantee needs --user"));
+}
+
 TEST_F(CommandsTest, ALimitIsTakenBackByTheWordDefault) {
   EXPECT_EQ(RunLimits(common, {.client = 2, .device_budget = "default"}, streams()), kExitOk);
   EXPECT_THAT(out(), HasSubstr("device budget 16777216.0 TiB")) << "as told";

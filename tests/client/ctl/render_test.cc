@@ -133,7 +133,7 @@ TEST(RenderTest, LimitsNameWhoseTheyAre) {
             "client 3: device budget 12.0 GiB on each device, host budget 0 B\n");
   EXPECT_EQ(LimitsJson("client 3", limits),
             "{\"who\":\"client 3\",\"device_budget_bytes\":12884901888,\"host_budget_bytes\":0,"
-            "\"visible_memory_bytes\":0}\n");
+            "\"device_guarantee_bytes\":0,\"visible_memory_bytes\":0}\n");
 }
 
 TEST(RenderTest, LegacyJobsStandBesideTheClients) {
