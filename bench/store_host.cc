@@ -7,6 +7,7 @@
 #include <atomic>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>

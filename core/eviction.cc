@@ -59,7 +59,7 @@ uint16_t EvictionIndex::HeapOf(const Tensor& tensor) {
 
 void EvictionIndex::Insert(Tensor& tensor) {
   RAVEN_CHECK(!Contains(tensor));
-  tensor.heap = HeapOf(tensor) & 0x1ff;
+  tensor.heap = HeapOf(tensor) & (kMostHeaps - 1);
   heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
   ++size_;
   ++changes_;

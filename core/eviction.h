@@ -124,6 +124,8 @@ class EvictionIndex {
   static constexpr int kSizeClasses = 12;
   static constexpr int kKinds = 5;  // of UseKind, and what is learned but assumed
   static constexpr int kHeapsPerPriority = kKinds * kSizeClasses * 2;
+  static constexpr int kMostHeaps = 1 << 9;  // as many as Tensor::heap can name
+  static_assert(3 * kHeapsPerPriority <= kMostHeaps);
   struct Traits {
     Catalog* catalog;
     // Of those needed at once the first that was made leaves first.
