@@ -177,7 +177,11 @@ enum {
 /* Which of this client's tensors keep their place on the device when some have to leave. One of low
  * priority leaves before one of normal priority that is needed up to 16 times as late, and so does
  * that before one of high priority. Between clients it says nothing. */
-enum { RAVENSTORE_PRIORITY_LOW = -1, RAVENSTORE_PRIORITY_NORMAL = 0, RAVENSTORE_PRIORITY_HIGH = 1 };
+enum {
+  RAVENSTORE_PRIORITY_LOW = -1,
+  RAVENSTORE_PRIORITY_NORMAL = 0, /* what a put without options says */
+  RAVENSTORE_PRIORITY_HIGH = 1
+};
 
 typedef struct ravenstore_put_options {
   size_t struct_size;
