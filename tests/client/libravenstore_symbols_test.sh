@@ -14,8 +14,10 @@ for symbol in $promised; do
   echo "$exported" | grep -qx "$symbol" || fail "$symbol of the header is missing"
 done
 # What its comments name is in it, too: codes, flags, functions. Variables have a dollar.
-for word in $(grep -oE '(^|[^$A-Za-z_])(RAVENSTORE_[A-Z_]*[A-Z]|ravenstore_[a-z_]*\()' "$2" |
-    grep -oE '(RAVENSTORE|ravenstore)_[A-Za-z_]*' | sort -u); do
+words=$(grep -oE '(^|[^[:alpha:]_$])(RAVENSTORE_[A-Z_]*[A-Z]|ravenstore_[a-z_]*\()' "$2" |
+    grep -oE '(RAVENSTORE|ravenstore)_[A-Za-z_]*' | sort -u)
+[ "$(echo "$words" | wc -l)" -gt 40 ] || fail "the header's words were not understood"
+for word in $words; do
   grep -qE "^ *$word( =|,|\$)|^ *#define $word|RAVENSTORE_API .*$word\(|ifndef $word" "$2" ||
     fail "the header names $word and has no such thing"
 done

@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY=passive
 folder=$(mktemp -d /tmp/rvgpt.XXXX) # short: a socket's path has 108 bytes
 daemon=""
 stop() {
-  if [[ -n $daemon ]]; then kill "$daemon" 2>/dev/null && wait "$daemon" || true; fi
+  if [[ -n $daemon ]] && kill "$daemon" 2>/dev/null; then wait "$daemon" || true; fi
   rm -rf "$folder"
 }
 trap stop EXIT
