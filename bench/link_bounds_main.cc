@@ -6,10 +6,10 @@
 #include "device/link_bounds.h"
 #include "device/open.h"
 
+namespace ravenstore {
 namespace {
 
 int Report(const std::string& backend) {
-  using namespace ravenstore;
   const auto devices = device::OpenDevices(backend, {});
   if (!devices.ok()) {
     fprintf(stderr, "%s\n", core::Describe(devices.error()).c_str());
@@ -37,7 +37,8 @@ int Report(const std::string& backend) {
 }
 
 }  // namespace
+}  // namespace ravenstore
 
 int main(int argc, char** argv) {
-  return Report(argc > 1 ? argv[1] : "auto");
+  return ravenstore::Report(argc > 1 ? argv[1] : "auto");
 }

@@ -46,7 +46,8 @@ at::Tensor Block::Attention(const at::Tensor& x, const at::Tensor& mask) {
   if (x.is_cuda()) mixed = at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
 #endif
   if (!mixed.defined()) {
-    const double scale = 1 / std::sqrt(static_cast<double>(width / heads_));
+    const int64_t head_width = width / heads_;
+    const double scale = 1 / std::sqrt(static_cast<double>(head_width));
     const at::Tensor scores = at::matmul(q * scale, k.transpose(-1, -2));
     mixed = at::matmul(at::softmax(scores + mask, -1), v);
   }
