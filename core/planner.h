@@ -38,8 +38,8 @@ enum class Policy : uint8_t {
   kGdsf,   // greedy dual size frequency (Cherkasova 1998)
 };
 
-// What giving a slab back and adding it elsewhere takes.
-inline constexpr Duration kSlabMove = std::chrono::microseconds(500);
+// What giving a slab back and adding it elsewhere takes (docs/decisions/0015).
+inline constexpr Duration kSlabMove = std::chrono::microseconds(435);
 // Addresses of a client's arena on a device of so much memory. Four times as many: slabs that were
 // given back from between two of a client's leave gaps, and a large tensor needs its addresses in
 // one piece all the same.

@@ -25,8 +25,8 @@ struct Hardware {
   core::Duration per_copy{std::chrono::nanoseconds(2500)};
   // To make a slab and have the client map it; to have it unmapped, and to destroy it, for which it
   // is cleared, in bytes per second.
-  core::Duration slab_made{std::chrono::microseconds(300)};
-  core::Duration slab_unmapped{std::chrono::microseconds(200)};
+  core::Duration slab_made{std::chrono::microseconds(235)};
+  core::Duration slab_unmapped{std::chrono::microseconds(150)};
   double slab_cleared = 1.3e12;
 };
 

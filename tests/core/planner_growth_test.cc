@@ -92,8 +92,8 @@ TEST(PlannerGrowthTest, AnArenaHasRoomForGapsAndNoMoreAddressesThanAMapHolds) {
 }
 
 TEST(PlannerGrowthTest, AFasterLinkWantsLargerSlabs) {
-  EXPECT_EQ(SlabFor({.up_bytes_per_second = 50e9}), MiB(24));
-  EXPECT_EQ(SlabFor({.up_bytes_per_second = 450e9}), MiB(216));
+  EXPECT_EQ(SlabFor({.up_bytes_per_second = 50e9}), MiB(22));
+  EXPECT_EQ(SlabFor({.up_bytes_per_second = 450e9}), MiB(188));
 }
 
 // The room that is left should lie beside what is needed last.
