@@ -38,7 +38,7 @@ Result<Trace> Open(const TraceChoice& choice, const Hardware& hardware) {
 }  // namespace
 
 Result<Trace> Load(const TraceChoice& choice) {
-  RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(choice.hardware));
+  RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareOf(choice));
   RAVEN_ASSIGN_OR_RETURN(Trace trace, Open(choice, hardware));
   if (const Bytes footprint = trace.Footprint(); footprint > kFootprintMax) {
     return core::Error{ErrorCode::kInvalidArgument, "what lives at once in \"" + choice.name +
@@ -64,10 +64,13 @@ Result<Trace> Load(const TraceChoice& choice) {
   return trace;
 }
 
-Result<Hardware> HardwareNamed(const std::string& name) {
-  const Hardware* found = FindHardware(name);
-  if (found == nullptr) return Unknown("hardware", name);
-  return *found;
+Result<Hardware> HardwareOf(const TraceChoice& choice) {
+  const Hardware* found = FindHardware(choice.hardware);
+  if (found == nullptr) return Unknown("hardware", choice.hardware);
+  Hardware hardware = *found;
+  if (choice.up) hardware.up = *choice.up * 1e9;
+  if (choice.down) hardware.down = *choice.down * 1e9;
+  return hardware;
 }
 
 Result<Bytes> ParseBudget(const std::string& text, const Trace& trace) {

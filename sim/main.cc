@@ -65,7 +65,7 @@ int Percent(core::Bytes budget, const Trace& trace) {
 
 core::Result<RunReport> RunOne(const Trace& trace, const Options& options,
                                const std::string& policy, core::Bytes budget) {
-  RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareNamed(options.choice.hardware));
+  RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareOf(options.choice));
   RunReport report;
   report.trace = trace.name;
   report.hardware = hardware.name;
@@ -139,7 +139,7 @@ int GenerateFile(const Options& options) {
 int PrintBounds(const Options& options) {
   const auto trace = Load(options.choice);
   if (!trace.ok()) return Complain(trace.error());
-  const auto hardware = HardwareNamed(options.choice.hardware);
+  const auto hardware = HardwareOf(options.choice);
   if (!hardware.ok()) return Complain(hardware.error());
   for (const std::string& text : options.budgets) {
     const auto budget = ParseBudget(text, *trace);
@@ -158,6 +158,10 @@ void AddTraceOptions(CLI::App* app, TraceChoice* choice) {
   app->add_option("--hardware", choice->hardware, "Generate for and replay on it")
       ->check(CLI::IsMember(hardware))
       ->capture_default_str();
+  app->add_option("--up", choice->up, "GB/s from the host to the device, if not that hardware's")
+      ->check(CLI::Range(1e-3, 1e6));
+  app->add_option("--down", choice->down, "GB/s from the device to the host")
+      ->check(CLI::Range(1e-3, 1e6));
   app->add_option("--iterations", choice->iterations, "Of a generator")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();

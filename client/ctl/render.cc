@@ -109,6 +109,12 @@ std::string BudgetsText(std::vector<proto::ClientInfo> clients) {
   return text;
 }
 
+std::string RateText(uint64_t bytes_per_second) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f GB/s", static_cast<double>(bytes_per_second) / 1e9);
+  return text;
+}
+
 std::string CountersText(const proto::Stats& stats) {
   const auto number = [](uint64_t n) { return std::to_string(n); };
   Table table("<<");
@@ -136,6 +142,8 @@ std::string CountersText(const proto::Stats& stats) {
                               number(stats.rescues()) + " rescued by a get"});
   table.Row({"stalls", DurationText(stats.stall_ns()) + " waited in all, " +
                            number(stats.waiting()) + " waiting now"});
+  table.Row({"link", RateText(stats.link_up()) + " to the device, " + RateText(stats.link_down()) +
+                         " from it, as the planner reckons"});
   table.Row({"daemon", "memory " + Size(stats.daemon_rss_bytes()) + ", longest pause " +
                            DurationText(stats.loop_pause_max_ns()) + ", p99.9 " +
                            DurationText(stats.loop_pause_p999_ns())});
@@ -274,6 +282,8 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
       .Field("simulated", welcome.backend() == "host")
       .Field("uptime_ns", stats.uptime_ns())
       .Field("rss_bytes", stats.daemon_rss_bytes())
+      .Field("link_up_bytes_per_s", stats.link_up())
+      .Field("link_down_bytes_per_s", stats.link_down())
       .EndObject();
   json.BeginArray("devices");
   for (const proto::Device& device : welcome.devices()) {

@@ -246,6 +246,8 @@ TEST_F(AdminTest, StatsCountWhatWasDone) {
   EXPECT_EQ(stats->bad_requests(), 0u);
   EXPECT_GT(stats->uptime_ns(), 0u);
   EXPECT_GT(stats->daemon_rss_bytes(), MiB(1));
+  EXPECT_GT(stats->link_up(), 0u);
+  EXPECT_GT(stats->link_down(), 0u);
   EXPECT_GE(stats->loop_pause_max_ns(), stats->loop_pause_p999_ns());
 }
 

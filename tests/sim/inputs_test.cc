@@ -46,6 +46,17 @@ TEST(InputsTest, UnknownNamesAreRefused) {
   EXPECT_FALSE(Load({.name = "moe", .disturb = "weather"}).ok());
 }
 
+TEST(InputsTest, TheLinkOfAMachineCanBeSaid) {
+  const Hardware named = *FindHardware("a100-pcie4");
+  TraceChoice choice = {.name = "moe", .hardware = "a100-pcie4"};
+  EXPECT_EQ(HardwareOf(choice)->up, named.up);
+  choice.up = 12.5;
+  EXPECT_EQ(HardwareOf(choice)->up, 12.5e9);
+  EXPECT_EQ(HardwareOf(choice)->down, named.down);
+  choice.down = 3;
+  EXPECT_EQ(HardwareOf(choice)->down, 3e9);
+}
+
 TEST(InputsTest, EveryChoiceIsKnown) {
   for (const auto hints : kHintChoices)
     EXPECT_TRUE(Load({.name = "gpt2-small", .iterations = 1, .hints = std::string(hints)}).ok());

@@ -71,6 +71,7 @@ TEST(RenderTest, StatusShowsDevicesTiersBudgetsAndCounters) {
   EXPECT_THAT(text, HasSubstr("300.0 MiB  512.0 MiB   2.0 GiB"));
   EXPECT_THAT(text, HasSubstr("12.0 GiB"));
   EXPECT_THAT(text, HasSubstr("hits 90.0%"));
+  EXPECT_THAT(text, HasSubstr("54.5 GB/s to the device, 24.0 GB/s from it"));
   EXPECT_THAT(text, Not(HasSubstr("trouble")));
 }
 
@@ -99,6 +100,8 @@ TEST(RenderTest, StatusAsJsonHasTheSame) {
                               "\"held_bytes\":536870912,\"used_bytes\":314572800}"));
   EXPECT_THAT(json, HasSubstr("\"device_budget_bytes\":12884901888"));
   EXPECT_THAT(json, HasSubstr("\"hits\":900"));
+  EXPECT_THAT(json, HasSubstr("\"link_up_bytes_per_s\":54500000000,"
+                              "\"link_down_bytes_per_s\":24000000000"));
   EXPECT_THAT(json, EndsWith("}\n"));
 }
 

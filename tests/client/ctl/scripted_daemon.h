@@ -110,6 +110,8 @@ class GoodDaemon {
     stats.set_gets(1000);
     stats.set_hits(900);
     stats.set_uptime_ns(90'000'000'000);
+    stats.set_link_up(54'500'000'000);
+    stats.set_link_down(24'000'000'000);
   }
 
   Reply operator()(const proto::ClientPacket& question) {
