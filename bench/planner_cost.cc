@@ -117,6 +117,7 @@ class Crowd {
   }
   void Do(const core::Clean& a) { told_.push_back(core::Cleaned{a.tensor, true, writes_}); }
   void Do(const core::Hurry&) {}
+  void Do(const core::Discard&) {}
   void Do(const core::CopyIn& a) { told_.push_back(core::CopiedIn{a.tensor, true}); }
 
   const uint32_t each_;

@@ -359,10 +359,44 @@ void MeasureReclaim(double scale, const Report& report) {
   report({.name = "store.reclaim_ms", .unit = "ms", .value = Median(each), .target = 100});
 }
 
+// A client makes very many tensors, uses each, and ends with them: how long is everybody else
+// kept?
+void MeasurePauseOfMany(double scale, const Report& report) {
+  const auto count = static_cast<size_t>(1e6 * std::min(1.0, scale));
+  DaemonProcess daemon({"--device-total", "2GiB"});
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Store store = Connect(daemon);
+    const std::vector<uint64_t> sizes(1000, 512);
+    std::vector<Tensor> tensors;
+    while (tensors.size() < count) {
+      for (Tensor& tensor : store.create(sizes)) tensors.push_back(std::move(tensor));
+    }
+    for (Tensor& tensor : tensors) store.put(tensor, nullptr);
+    for (Tensor& tensor : tensors) Pairs(store, tensor, 1);
+    ::_exit(0);
+  }
+  int status = -1;
+  RAVEN_CHECK(::waitpid(child, &status, 0) == child);
+  RAVEN_CHECK(status == 0);
+  proto::Stats stats;
+  do stats = StatsOf(daemon);
+  while (stats.clients() > 0 || stats.tiers(0).held() > 0);
+  // Its tensors are forgotten after that, some in each pass.
+  for (int i = 0; i < 100; ++i) stats = StatsOf(daemon);
+  report({.name = "store.loop_pause_many_ms",
+          .unit = "ms",
+          .value = static_cast<double>(stats.loop_pause_max_ns()) / 1e6,
+          .bound = static_cast<double>(stats.loop_pause_p999_ns()) / 1e6,
+          .target = 2,
+          .detail = std::to_string(count) + " tensors of one client, which ends"});
+}
+
 }  // namespace
 
 void MeasureStoreOnHost(double scale, const Report& report) {
-  MeasureReclaim(scale, report);  // first: it forks
+  MeasureReclaim(scale, report);  // first: these fork
+  MeasurePauseOfMany(scale, report);
   MeasurePairs(scale, report);
   MeasureCreateFree(scale, report);
   MeasurePause(scale, report);

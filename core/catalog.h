@@ -5,9 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <vector>
+#include <deque>
 
+#include "core/chunked.h"
 #include "core/extents.h"
 #include "core/forecast.h"
 #include "core/indexed_heap.h"
@@ -49,7 +49,6 @@ struct Tensor {
   bool leaves : 1 = false;      // but as soon as it is done the tensor leaves
   bool vacates : 1 = false;     // leaves so that its slab can be given back
   bool freed : 1 = false;       // goes once its copy is done
-  bool orphan : 1 = false;      // its client is gone; goes once its copy is done
   bool never : 1 = false;       // will not be read again: may be dropped unread
   bool prefetched : 1 = false;  // brought unasked and not used yet
   bool waiting : 1 = false;     // a fetch of it waits
@@ -76,46 +75,41 @@ class Catalog {
  public:
   // A fresh row with its id set.
   Tensor& Add() {
-    uint32_t row = 0;
+    auto row = static_cast<uint32_t>(rows_.size());
     if (spare_.empty()) {
-      row = rows_++;
-      if (row % kPerChunk == 0) chunks_.push_back(std::make_unique<Tensor[]>(kPerChunk));
+      rows_.push_back(Tensor());
     } else {
       row = spare_.back();
       spare_.pop_back();
     }
-    Tensor& tensor = (*this)[row];
+    Tensor& tensor = rows_[row];
     tensor = Tensor();
     if (++serial_ == 0) ++serial_;  // so that no id is kNoTensor
     tensor.id = TensorId{uint64_t{serial_} << 32 | row};
     return tensor;
   }
   void Remove(TensorId id) {
-    (*this)[RowOf(id)].id = kNoTensor;
+    rows_[RowOf(id)].id = kNoTensor;
     spare_.push_back(RowOf(id));
   }
   // Null when there is no such tensor.
   Tensor* Find(TensorId id) {
     const uint32_t row = RowOf(id);
-    if (id == kNoTensor || row >= rows_) return nullptr;
-    Tensor& tensor = (*this)[row];
+    if (id == kNoTensor || row >= rows_.size()) return nullptr;
+    Tensor& tensor = rows_[row];
     return tensor.id == id ? &tensor : nullptr;
   }
   const Tensor* Find(TensorId id) const { return const_cast<Catalog*>(this)->Find(id); }
 
   static uint32_t RowOf(TensorId id) { return static_cast<uint32_t>(ToInt(id)); }
-  Tensor& operator[](uint32_t row) { return chunks_[row / kPerChunk][row % kPerChunk]; }
-  const Tensor& operator[](uint32_t row) const { return chunks_[row / kPerChunk][row % kPerChunk]; }
-  size_t rows() const { return rows_; }
-  size_t count() const { return rows_ - spare_.size(); }
+  Tensor& operator[](uint32_t row) { return rows_[row]; }
+  const Tensor& operator[](uint32_t row) const { return rows_[row]; }
+  size_t rows() const { return rows_.size(); }
+  size_t count() const { return rows_.size() - spare_.size(); }
 
  private:
-  // Rows never move: growing a million of them at once would be a pause of many milliseconds.
-  static constexpr uint32_t kPerChunk = 4096;
-
-  std::vector<std::unique_ptr<Tensor[]>> chunks_;
-  uint32_t rows_ = 0;
-  std::vector<uint32_t> spare_;
+  Chunked<Tensor, 4096> rows_;
+  std::deque<uint32_t> spare_;
   uint32_t serial_ = 0;
 };
 

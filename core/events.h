@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
@@ -272,8 +273,14 @@ struct CopyIn {
   bool demand;
 };
 
+// What a client that is gone leaves behind: tables, which may be large. Let go of them where that
+// may take its time.
+struct Discard {
+  std::shared_ptr<const void> remains;
+};
+
 using Action = std::variant<AddSlab, RemoveSlab, GrowHost, Grant, Refuse, Promise, Deny, Release,
-                            Drop, CopyOut, Clean, Hurry, CopyIn>;
+                            Drop, CopyOut, Clean, Hurry, CopyIn, Discard>;
 using Plan = std::vector<Action>;
 
 }  // namespace ravenstore::core

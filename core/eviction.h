@@ -47,7 +47,7 @@ class EvictionIndex {
   static bool CanLeave(const Tensor& tensor) {
     return Contains(tensor) ||
            (tensor.cleaning && tensor.quiet && !tensor.in_use && !tensor.leaves && !tensor.freed &&
-            !tensor.orphan && tensor.residency == Residency::kOnDevice && !tensor.waiting);
+            tensor.residency == Residency::kOnDevice && !tensor.waiting);
   }
   // A copy makes the tensor clean: it can still leave, as soon as that is done.
   void BeginCleaning(const Tensor& tensor) { cleaning_.push_back(Catalog::RowOf(tensor.id)); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace ravenstore::core {
 
@@ -25,13 +26,12 @@ ExtentMap::ExtentMap(Bytes range) : range_(static_cast<uint32_t>(range.count() /
 }
 
 ExtentMap::Block ExtentMap::NewNode(Node node) {
-  Block block = 0;
-  if (spare_.empty()) {
+  Block block = spare_;
+  if (block == kNone) {
     blocks_.push_back(node);
     block = static_cast<Block>(blocks_.size() - 1);
   } else {
-    block = spare_.back();
-    spare_.pop_back();
+    spare_ = blocks_[block].after;
     blocks_[block] = node;
   }
   NoteBegin(block);
@@ -87,7 +87,7 @@ void ExtentMap::Absorb(Block block, Block after) {
   blocks_[block].size += blocks_[after].size;
   blocks_[block].after = blocks_[after].after;
   if (blocks_[after].after != kNone) blocks_[blocks_[after].after].before = block;
-  spare_.push_back(after);
+  blocks_[after].after = std::exchange(spare_, after);
 }
 
 ExtentMap::Block ExtentMap::Become(Block block, Kind kind) {

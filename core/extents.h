@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/chunked.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -124,8 +125,8 @@ class ExtentMap {
   uint64_t held_ = 0;
   uint64_t used_ = 0;
   uint64_t changes_ = 0;
-  std::vector<Node> blocks_;
-  std::vector<Block> spare_;
+  Chunked<Node, 128> blocks_;
+  Block spare_ = kNone;  // the first node without a block; `after` leads to the next
   std::set<std::pair<uint64_t, Block>> free_;          // {size << 32 | offset, block}
   std::set<std::pair<uint32_t, Block>> absent_;        // {offset, block}
   std::vector<std::pair<uint32_t, uint32_t>> closed_;  // {offset, size}

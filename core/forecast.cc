@@ -77,12 +77,13 @@ void Forecast::Step() {
 }
 
 Forecast::Record& Forecast::RecordOf(const LogicalUse& use) {
-  const auto [record, made] = records_.try_emplace(KeyOf(use));
+  const uint64_t key = KeyOf(use);
+  const auto [record, made] = records_[ShardOf(key)].try_emplace(key);
   if (!made) return record->second;
   recorded_.push_back(record->first);
   // Else a client that never repeats itself for a while would not be learned from any more.
   if (recorded_.size() > kMostRecords) {
-    records_.erase(recorded_.front());
+    records_[ShardOf(recorded_.front())].erase(recorded_.front());
     recorded_.pop_front();
   }
   return record->second;
@@ -137,10 +138,9 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
     ++use->use;
   }
   use->put_at = static_cast<uint32_t>(position_);
-  const auto record = records_.find(KeyOf(*use));
-  if (record != records_.end() && record->second.confidence > 0 &&
-      AccuracyOf(record->second) >= kAccurate)
-    return {Source::kLearned, record->second.freed, position_ + record->second.distance};
+  const Record* record = FindRecord(*use);
+  if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= kAccurate)
+    return {Source::kLearned, record->freed, position_ + record->distance};
   if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - position_};
   return {};
 }

@@ -18,6 +18,7 @@
 // Threads: one at a time. Cost: O(1) amortised.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -74,9 +75,9 @@ class Forecast {
 
   // How often predictions like the one told at the put came true lately; 0: none was.
   double ConfidenceIn(const LogicalUse& use) const {
-    const auto record = records_.find(KeyOf(use));
-    if (record == records_.end() || record->second.confidence == 0) return 0;
-    return record->second.confidence == 1 ? fresh_accuracy_ : accuracy_;
+    const Record* record = FindRecord(use);
+    if (record == nullptr || record->confidence == 0) return 0;
+    return record->confidence == 1 ? fresh_accuracy_ : accuracy_;
   }
 
   int64_t position() const { return position_; }
@@ -111,11 +112,20 @@ class Forecast {
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
   Record& RecordOf(const LogicalUse& use);
+  const Record* FindRecord(const LogicalUse& use) const {
+    const Records& records = records_[ShardOf(KeyOf(use))];
+    const auto record = records.find(KeyOf(use));
+    return record == records.end() ? nullptr : &record->second;
+  }
   void Access(Tick own_time);
   void InferStep();
   void BeginIteration();
 
-  std::unordered_map<uint64_t, Record> records_;     // by KeyOf
+  // By KeyOf. In several tables: one that grows moves all that it holds.
+  using Records = std::unordered_map<uint64_t, Record>;
+  static constexpr size_t kShards = 16;
+  static size_t ShardOf(uint64_t key) { return key >> 8 & (kShards - 1); }
+  std::array<Records, kShards> records_;
   std::deque<uint64_t> recorded_;                    // their keys, oldest first
   std::unordered_map<uint64_t, uint32_t> ordinals_;  // by size, in this iteration
   int64_t position_ = 0;

@@ -28,11 +28,11 @@ TensorId Planner::Find(ClientId client, SlotId slot) const {
   return state_->Find(client, slot);
 }
 bool Planner::Knows(TensorId tensor) const {
-  return state_->catalog().Find(tensor) != nullptr;
+  return state_->Find(tensor) != nullptr;
 }
 
 TensorView Planner::View(TensorId id) const {
-  const Tensor* tensor = state_->catalog().Find(id);
+  const Tensor* tensor = state_->Find(id);
   RAVEN_CHECK(tensor != nullptr);
   return state_->ViewOf(*tensor);
 }
@@ -46,7 +46,7 @@ std::vector<TensorView> Planner::List(uint64_t* cursor, size_t limit,
   const uint64_t end = std::min<uint64_t>(catalog.rows(), row + kRowsPerPage);
   for (; row < end && views.size() < limit; ++row) {
     const Tensor& tensor = catalog[static_cast<uint32_t>(row)];
-    if (tensor.id == kNoTensor || tensor.orphan) continue;
+    if (state_->Find(tensor.id) == nullptr) continue;
     if (client == nullptr || tensor.client == *client) views.push_back(state_->ViewOf(tensor));
   }
   *cursor = row < catalog.rows() ? row + 1 : 0;
@@ -69,7 +69,7 @@ const PlannerStats& Planner::stats() const {
   return state_->stats();
 }
 Explanation Planner::Explain(TensorId id, Tick now) const {
-  return state_->Explain(*state_->catalog().Find(id), now);
+  return state_->Explain(*state_->Find(id), now);
 }
 
 const PlannerStats& Planner::StatsOf(ClientId client) const {

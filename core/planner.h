@@ -67,6 +67,8 @@ struct PlannerOptions {
   uint32_t demand_copies = 512;
   // What is so large may give its room away part by part while it leaves.
   Bytes parts_from = MiB(32);
+  // Of the requests and tensors of clients that are gone so many are forgotten in one pass.
+  uint32_t forgotten_per_pass = 1024;
   bool prefetch = true;
   bool preclean = true;
 };

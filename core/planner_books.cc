@@ -7,11 +7,6 @@
 
 namespace ravenstore::core {
 
-namespace {
-// Requests of clients that are gone.
-constexpr int kForgottenPerPass = 1024;
-}  // namespace
-
 Planner::State::State(PlannerOptions options)
     : options_(std::move(options)),
       host_(options_.host_capacity),
@@ -27,6 +22,11 @@ Planner::State::Client* Planner::State::FindClient(ClientId client) {
   if (found == clients_.end()) return nullptr;
   last_found_ = found->second.get();
   return last_found_;
+}
+
+Tensor* Planner::State::FindTensor(TensorId id) {
+  Tensor* tensor = catalog_.Find(id);
+  return tensor == nullptr || FindClient(tensor->client) == nullptr ? nullptr : tensor;
 }
 
 Arena* Planner::State::ArenaOf(ClientId id, DeviceId device) {
@@ -114,7 +114,7 @@ std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(Arena& arena, Us
 
 bool Planner::State::Evictable(const Tensor& tensor) const {
   return tensor.residency == Residency::kOnDevice && !tensor.in_use && tensor.quiet &&
-         !tensor.copying && !tensor.freed && !tensor.orphan && !tensor.waiting;
+         !tensor.copying && !tensor.freed && !tensor.waiting;
 }
 
 void Planner::State::Reindex(Tensor& tensor) {
@@ -169,7 +169,7 @@ void Planner::State::Finish(Tensor& tensor) {
 
 bool Planner::State::FinishIfGone(Tensor& tensor) {
   tensor.copying = false;
-  if (!tensor.freed && !tensor.orphan) return false;
+  if (!tensor.freed && FindClient(tensor.client) != nullptr) return false;
   Finish(tensor);
   return true;
 }
@@ -240,7 +240,7 @@ void Planner::State::Forget(const Request& given) {
 }
 
 void Planner::State::ForgetRequests() {
-  for (int i = 0; i < kForgottenPerPass && !gone_requests_.empty(); ++i) {
+  for (uint32_t i = 0; i < options_.forgotten_per_pass && !gone_requests_.empty(); ++i) {
     std::set<uint64_t>& ids = gone_requests_.front();
     if (ids.empty()) {
       gone_requests_.pop_front();
@@ -251,7 +251,31 @@ void Planner::State::ForgetRequests() {
       Forget(found->second);
     ids.erase(ids.begin());
   }
-  if (!gone_requests_.empty()) WakeAt(now_);
+}
+
+void Planner::State::ForgetTensors() {
+  for (uint32_t i = 0; i < options_.forgotten_per_pass && !gone_.empty(); ++i) {
+    Client& client = *gone_.front();
+    if (client.slots.empty()) {
+      plan_->push_back(Discard{std::move(gone_.front())});
+      gone_.pop_front();
+      continue;
+    }
+    const uint32_t row = client.slots.back();
+    client.slots.pop_back();
+    if (row == kNoRow) continue;
+    // Its copy may have ended meanwhile, and another stand in the row.
+    Tensor& tensor = catalog_[row];
+    if (tensor.id == kNoTensor || tensor.client != client.id) continue;
+    // While it is copied its place in the host pool may be written.
+    if (!tensor.copying) Finish(tensor);
+  }
+}
+
+void Planner::State::ForgetSome() {
+  ForgetRequests();
+  ForgetTensors();
+  if (!gone_requests_.empty() || !gone_.empty()) WakeAt(now_);
 }
 
 const Request& Planner::State::FetchOf(const Tensor& tensor) const {

@@ -24,7 +24,7 @@ void Planner::State::On(const Dropped& event) {
     tensor->residency = Residency::kOnDevice;
     Reindex(*tensor);
     AnswerIfHere(*tensor);
-    if (tensor->waiting) TouchFetch(*tensor);
+    TouchFetch(*tensor);
     return;
   }
   if (tensor->giving_up) return GiveUp(*tensor);
@@ -49,8 +49,8 @@ void Planner::State::On(const Dropped& event) {
 }
 
 void Planner::State::On(const CopiedPart& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr || tensor->orphan || tensor->freed) return;
+  Tensor* tensor = FindTensor(event.tensor);
+  if (tensor == nullptr || tensor->freed) return;
   Arena& arena = *ArenaOf(*tensor);
   if (tensor->cleaning) {
     tensor->cleaning = false;
@@ -185,7 +185,7 @@ void Planner::State::On(const CopiedIn& event) {
   if (!tensor->prefetched) EndWait(tensor->client);
   HostRoomCame();
   if (std::exchange(demand_held_, false)) TouchWaiting();
-  if (tensor->waiting) TouchFetch(*tensor);
+  TouchFetch(*tensor);
   Arena* arena = ArenaOf(*tensor);
   if (arena != nullptr) Touch(arena);
   if (FinishIfGone(*tensor)) return;

@@ -66,7 +66,7 @@ void Planner::State::On(const ClientAttached& event) {
   RAVEN_CHECK(!clients_.contains(event.client));
   Tenant& tenant = tenants_.at(event.tenant);
   if (tenant.clients++ == 0) guaranteed_ += tenant.budgets.device_guarantee;
-  auto client = std::make_unique<Client>();
+  auto client = std::make_shared<Client>();
   client->id = event.client;
   client->tenant = event.tenant;
   client->budgets = event.budgets;
@@ -112,25 +112,11 @@ void Planner::State::On(const ClientGone& event) {
   Tenant& tenant = tenants_.at(client->tenant);
   tenant.host_used -= client->host_used;
   if (--tenant.clients == 0) guaranteed_ -= tenant.budgets.device_guarantee;
-  const std::vector<uint32_t> slots = std::move(client->slots);
-  const std::unique_ptr<Client> gone = std::move(clients_.at(event.client));
+  gone_.push_back(std::move(clients_.at(event.client)));
   clients_.erase(event.client);
   last_found_ = nullptr;
   std::erase_if(touched_, [&](Arena* arena) { return arena->client == event.client; });
-  for (const uint32_t row : slots) {
-    if (row == kNoRow) continue;
-    Tensor& tensor = catalog_[row];
-    tensor.heap_position = kNotInHeap;  // its index goes with the arena
-    tensor.listed = false;
-    tensor.device_block = ExtentMap::kNone;
-    if (tensor.copying) {
-      tensor.orphan = true;    // its place in the host pool may still be written
-      tensor.waiting = false;  // its fetch is gone
-    } else {
-      Finish(tensor);
-    }
-  }
-  ForgetRequests();
+  ForgetSome();
   TouchWaiting();
 }
 
@@ -237,8 +223,8 @@ void Planner::State::On(const CreateRequested& event) {
 }
 
 void Planner::State::On(const FetchRequested& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->waiting) return;
+  Tensor* tensor = FindTensor(event.tensor);
+  if (tensor == nullptr || tensor->freed || tensor->waiting) return;
   Arena* arena = ArenaOf(tensor->client, event.device);
   RAVEN_CHECK(arena != nullptr);
   TakeBack(*arena);
@@ -270,8 +256,8 @@ void Planner::State::On(const FetchRequested& event) {
 }
 
 void Planner::State::On(const Freed& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr || tensor->orphan || tensor->freed) return;
+  Tensor* tensor = FindTensor(event.tensor);
+  if (tensor == nullptr || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
   if (options_.learn) FindClient(tensor->client)->forecast.Freed(&tensor->logical);
   if (tensor->waiting) {
@@ -286,9 +272,8 @@ void Planner::State::On(const Freed& event) {
 }
 
 void Planner::State::On(const PutSeen& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->residency == Residency::kAway)
-    return;
+  Tensor* tensor = FindTensor(event.tensor);
+  if (tensor == nullptr || tensor->freed || tensor->residency == Residency::kAway) return;
   // Nobody can put what is prefetched and has not arrived: its client makes that up.
   if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   Arena* arena = ArenaOf(*tensor);
@@ -319,20 +304,19 @@ void Planner::State::On(const PutSeen& event) {
 }
 
 void Planner::State::On(const Quiet& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->in_use) return;
+  Tensor* tensor = FindTensor(event.tensor);
+  if (tensor == nullptr || tensor->freed || tensor->in_use) return;
   tensor->quiet = true;
   Reindex(*tensor);
   if (tensor->never && EvictionIndex::Contains(*tensor))
     EvictAll(*ArenaOf(*tensor), {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
   Touch(ArenaOf(*tensor));
-  if (tensor->waiting) TouchFetch(*tensor);
+  TouchFetch(*tensor);
 }
 
 void Planner::State::On(const GetSeen& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr || tensor->orphan || tensor->freed || tensor->residency == Residency::kAway)
-    return;
+  Tensor* tensor = FindTensor(event.tensor);
+  if (tensor == nullptr || tensor->freed || tensor->residency == Residency::kAway) return;
   // An old entry that comes late: what is prefetched cannot be had before it has arrived.
   if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   Count(tensor->client, &PlannerStats::hits, 1);
@@ -384,7 +368,7 @@ void Planner::State::On(const TimePassed&) {
   const auto active = std::exchange(active_arenas_, {});
   for (Arena* arena : active) Touch(arena);
   TouchWaiting();
-  ForgetRequests();
+  ForgetSome();
   EnsureHostAhead(Bytes{0});
 }
 

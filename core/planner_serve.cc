@@ -46,6 +46,7 @@ void Planner::State::TouchWaiting() {
 }
 
 void Planner::State::TouchFetch(const Tensor& tensor) {
+  if (!tensor.waiting || FindClient(tensor.client) == nullptr) return;
   Touch(ArenaOf(tensor.client, FetchOf(tensor).device));
 }
 
@@ -182,8 +183,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
     client.forecast.Created(tensor.name, tensor.size, &tensor.logical, OwnTime(client));
     if (client.gets && client.tensors < kFewTensors) Correlate(client, tensor);
   }
-  if (client.slots.size() <= ToInt(request.slot))
-    client.slots.resize(ToInt(request.slot) + 1u, kNoRow);
+  while (client.slots.size() <= ToInt(request.slot)) client.slots.push_back(kNoRow);
   client.slots[ToInt(request.slot)] = Catalog::RowOf(tensor.id);
   ++client.tensors;
   const Bytes before = arena.live;
@@ -474,7 +474,7 @@ void Planner::State::EndCopyOut(const Tensor& tensor) {
   --device.outs;
   HostRoomCame();
   if (std::exchange(taking_held_, false)) TouchWaiting();
-  if (tensor.waiting) TouchFetch(tensor);
+  TouchFetch(tensor);
 }
 
 }  // namespace ravenstore::core

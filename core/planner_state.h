@@ -19,6 +19,7 @@
 
 #include "core/arena.h"
 #include "core/catalog.h"
+#include "core/chunked.h"
 #include "core/correlation.h"
 #include "core/events.h"
 #include "core/extents.h"
@@ -45,6 +46,8 @@ class Planner::State {
 
   const Catalog& catalog() const { return catalog_; }
   TensorId Find(ClientId client, SlotId slot) const;
+  // Null, too, when its client is gone.
+  const Tensor* Find(TensorId id) const;
   TensorView ViewOf(const Tensor& tensor) const;
   ClientView ViewOf(ClientId client) const;
   Explanation Explain(const Tensor& tensor, Tick now) const;
@@ -74,10 +77,10 @@ class Planner::State {
       uint32_t put_at;
       auto operator<=>(const Doubt&) const = default;
     };
-    std::priority_queue<Doubt, std::vector<Doubt>, std::greater<>> doubts;
+    std::priority_queue<Doubt, std::deque<Doubt>, std::greater<>> doubts;
     HintScale hints;
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
-    std::vector<uint32_t> slots;                 // the rows of its tensors; kNoRow: free
+    Chunked<uint32_t, 256> slots;                // the rows of its tensors; kNoRow: free
     // Requests that wait, and promised copies that have not arrived.
     uint32_t waits = 0;
     Tick waiting_since{};  // if waits > 0
@@ -130,6 +133,7 @@ class Planner::State {
     Bytes host;
   };
   void CheckRow(uint32_t row, Sums* sums) const;
+  bool IsToBeForgotten(const Tensor& tensor) const;
   void CheckTenants() const;
 
   // What happened (planner_events.cc).
@@ -169,7 +173,7 @@ class Planner::State {
   // Serving (planner_serve.cc).
   void Touch(Arena* arena);
   void TouchWaiting();
-  // The one where a fetch of the tensor waits. REQUIRES: tensor.waiting.
+  // The one where a fetch of the tensor waits, if one does.
   void TouchFetch(const Tensor& tensor);
   void LimitsChanged(Arena& arena);
   // Room on the host came free: whoever could not let a tensor leave for want of it tries again.
@@ -421,6 +425,8 @@ class Planner::State {
 
   // Books (planner_books.cc).
   Client* FindClient(ClientId client);
+  // Null, too, when its client is gone.
+  Tensor* FindTensor(TensorId id);
   Arena* ArenaOf(ClientId client, DeviceId device);
   Arena* ArenaOf(const Tensor& tensor) { return ArenaOf(tensor.client, tensor.device); }
   void SetInUse(Tensor& tensor, bool in_use);
@@ -440,7 +446,8 @@ class Planner::State {
   void FreeDevice(Tensor& tensor);
   // Gives everything of the tensor back and forgets it.
   void Finish(Tensor& tensor);
-  // After a copy's answer: true when the tensor was freed or orphaned meanwhile and is gone now.
+  // After a copy's answer: true when the tensor was freed, or its client ended, meanwhile; it is
+  // forgotten now.
   bool FinishIfGone(Tensor& tensor);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
   // So much of what may be in flight is chosen ahead of need.
@@ -469,8 +476,10 @@ class Planner::State {
   // Takes the request out of the books; the caller answered it.
   void Dequeue(const Request& request);
   void Forget(const Request& request);
-  // Of clients that are gone, some at a time.
+  // Of clients that are gone, some at a time; of one that had many, nobody else waits for them all.
   void ForgetRequests();
+  void ForgetTensors();
+  void ForgetSome();
   // REQUIRES: tensor.waiting.
   const Request& FetchOf(const Tensor& tensor) const;
   void Fail(const Request& request, ErrorCode code, const std::string& message);
@@ -502,7 +511,7 @@ class Planner::State {
   uint64_t spare_copies_noted_ = 0;
   uint64_t slabs_looked_ = 0;  // blocks of slabs that might be emptied
   // Ordered, as everything that is walked: the same events give the same plans.
-  std::map<ClientId, std::unique_ptr<Client>> clients_;
+  std::map<ClientId, std::shared_ptr<Client>> clients_;
   Client* last_found_ = nullptr;  // by FindClient
   std::map<TenantId, Tenant> tenants_;
   std::vector<Device> devices_;
@@ -510,7 +519,10 @@ class Planner::State {
   std::map<uint64_t, Request> requests_;
   std::map<TensorId, uint64_t> fetches_;          // those of them for a tensor that exists
   std::deque<std::set<uint64_t>> gone_requests_;  // those of clients that are gone, and more
-  size_t answered_ = 0;                           // requests, during Apply
+  // They themselves. Of their tensors those in `slots` are still to be forgotten, and what is being
+  // copied once that is done.
+  std::deque<std::shared_ptr<Client>> gone_;
+  size_t answered_ = 0;  // requests, during Apply
   std::set<std::pair<Tick, uint64_t>> deadlines_;
   uint64_t last_request_ = 0;
   std::set<Arena*, InOrder> waiting_arenas_;  // with requests

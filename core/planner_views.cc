@@ -13,6 +13,11 @@ TensorId Planner::State::Find(ClientId client, SlotId slot) const {
   return row == kNoRow ? kNoTensor : catalog_[row].id;
 }
 
+const Tensor* Planner::State::Find(TensorId id) const {
+  const Tensor* tensor = catalog_.Find(id);
+  return tensor == nullptr || !clients_.contains(tensor->client) ? nullptr : tensor;
+}
+
 TensorView Planner::State::ViewOf(const Tensor& tensor) const {
   TensorView view{tensor.id,     tensor.client,  tensor.slot,   tensor.name,
                   tensor.size,   tensor.device,  Bytes{0},      tensor.residency,
@@ -69,6 +74,13 @@ Tick Planner::State::NextWake() const {
   return next;
 }
 
+bool Planner::State::IsToBeForgotten(const Tensor& tensor) const {
+  return std::any_of(gone_.begin(), gone_.end(), [&](const auto& client) {
+    return client->id == tensor.client && ToInt(tensor.slot) < client->slots.size() &&
+           client->slots[ToInt(tensor.slot)] == Catalog::RowOf(tensor.id);
+  });
+}
+
 // What one row claims, against everything that stands elsewhere; adds it to `sums`.
 void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   const Tensor& tensor = catalog_[row];
@@ -79,8 +91,8 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
     sums->host += host_.SizeOf(tensor.host_block);
   }
   if (tensor.on_host) RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
-  if (tensor.orphan) {
-    RAVEN_CHECK(tensor.copying);
+  if (!clients_.contains(tensor.client)) {
+    RAVEN_CHECK(tensor.copying || IsToBeForgotten(tensor));
     return;
   }
   const auto arena_key = std::pair(tensor.client, tensor.device);

@@ -208,6 +208,7 @@ class Loop {
   void Do(const core::Clean& action);
   void Do(const core::Hurry& action);
   void Do(const core::CopyIn& action);
+  void Do(core::Discard& action);
 
   void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
                        core::Bytes to, core::Bytes size, std::optional<core::ClientId> behalf,

@@ -20,10 +20,10 @@ void Loop::Feed(const core::Event& event) {
 }
 
 void Loop::Execute() {
-  // By index and by copy: carrying out an action may feed events that append to the plan.
+  // By index and taken out: carrying out an action may feed events that append to the plan.
   for (size_t i = 0; i < plan_.size(); ++i) {
-    const core::Action action = plan_[i];
-    std::visit([this](const auto& one) { Do(one); }, action);
+    core::Action action = std::move(plan_[i]);
+    std::visit([this](auto& one) { Do(one); }, action);
   }
   plan_.clear();
 }
@@ -426,6 +426,11 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
       if (Session* gone = FindSession(client)) ReleaseIfGone(*gone);
     });
   }
+}
+
+void Loop::Do(core::Discard& action) {
+  // The worker is the last to hold it.
+  workers_->Run([remains = std::move(action.remains)] {});
 }
 
 }  // namespace ravenstore::daemon

@@ -141,6 +141,7 @@ class Simulator {
   void Do(const core::Clean& action);
   void Do(const core::Hurry& action);
   void Do(const core::CopyIn& action);
+  void Do(const core::Discard&) {}
   void Later(core::Event event) { told_.push_back(std::move(event)); }
   void SlabAfter(core::Duration duration, core::Event event) {
     slab_events_.emplace(now_ + duration, std::move(event));

@@ -93,6 +93,7 @@ World::Options OptionsOf(const Program& program) {
   planner.link.up_bytes_per_second = planner.link.down_bytes_per_second = 100e6;
   planner.in_flight = KiB(256);
   planner.parts_from = kUnit * 4;
+  planner.forgotten_per_pass = 2;
   planner.prefetch = planner.preclean = planner.learn = false;
   for (const Instruction& instruction : program) {
     if (!DescribesTheNode(instruction.op)) break;

@@ -384,6 +384,56 @@ TEST(PlannerTest, TheRequestsOfAClientThatIsGoneAreForgottenSomeAtATime) {
   EXPECT_GT(planner.NextWake(), now);
 }
 
+TEST(PlannerTest, TheTensorsOfAClientThatIsGoneAreForgottenSomeAtATime) {
+  constexpr uint32_t kTensors = 10000;
+  PlannerOptions options;
+  options.device_capacity = {MiB(512)};
+  options.arena = {GiB(2)};
+  options.host_capacity = MiB(64);
+  Planner planner(options);
+  const Budgets budgets{MiB(512), MiB(64)};
+  const Tick now{std::chrono::seconds(1)};
+  Plan plan;
+  TensorId last = kNoTensor;
+  size_t discarded = 0;
+  const auto tell = [&](const Event& event) {
+    planner.Apply(event, now, &plan);
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const Action action = plan[i];
+      if (const auto* slab = std::get_if<AddSlab>(&action))
+        planner.Apply(SlabAdded{slab->client, slab->device, slab->offset, slab->size}, now, &plan);
+      if (const auto* grant = std::get_if<Grant>(&action)) last = grant->tensor;
+      if (std::holds_alternative<Discard>(action)) ++discarded;
+    }
+    plan.clear();
+  };
+  const auto create = [&](ClientId client, uint32_t slot) {
+    tell(CreateRequested{client, SlotId{slot}, KiB(4), DeviceId{0}, kNoName, kNever, false});
+  };
+  tell(TenantLimits{TenantId{1}, budgets});
+  tell(ClientAttached{ClientId{1}, TenantId{1}, budgets});
+  tell(ClientAttached{ClientId{2}, TenantId{1}, budgets});
+  for (uint32_t i = 0; i < kTensors; ++i) create(ClientId{1}, i);
+  const TensorId of_the_first = last;
+  ASSERT_TRUE(planner.Knows(of_the_first));
+  tell(ClientGone{ClientId{1}});
+  EXPECT_FALSE(planner.Knows(of_the_first));
+  uint64_t cursor = 0;
+  EXPECT_TRUE(planner.List(&cursor, kTensors, nullptr).empty());
+  int passes = 0;
+  for (; discarded == 0 && passes < 100; ++passes) {
+    planner.CheckInvariants();
+    create(ClientId{2}, static_cast<uint32_t>(passes));  // the other is served meanwhile
+    EXPECT_EQ(planner.View(ClientId{2}).tensors, static_cast<uint64_t>(passes) + 1);
+    ASSERT_LE(planner.NextWake(), now);
+    tell(TimePassed{});
+  }
+  EXPECT_GE(passes, 5);
+  EXPECT_EQ(discarded, 1u);
+  EXPECT_GT(planner.NextWake(), now);
+  planner.CheckInvariants();
+}
+
 TEST(PlannerTest, AFetchOnAnotherDeviceMovesAnAwayTensorThere) {
   Script s({.capacity = KiB(8), .devices = 2});
   s.Make("A", KiB(6)).Create("B", KiB(6)).CopyDone("A");

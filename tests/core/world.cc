@@ -76,6 +76,8 @@ void World::Kill(ClientId client) {
   std::erase_if(slab_jobs_, [client](const SlabJob& job) {
     return job.kind != SlabJob::Kind::kHost && job.client == client;
   });
+  // In each at least a slot or a request of it is forgotten.
+  passes_of_the_gone_ += 1 + session.rows.size() + planner_->View(client).waiting;
   Feed(ClientGone{client});
   Execute();
   ReleaseIfGone(session);
@@ -360,7 +362,8 @@ void World::Advance(Duration duration) {
     events_at_once_ = 0;
     Feed(TimePassed{});
     Execute();
-    RAVEN_CHECK(planner_->NextWake() > now_);  // else the daemon would spin
+    // Else the daemon would spin, or still forget those that are gone.
+    RAVEN_CHECK(planner_->NextWake() > now_ || passes_of_the_gone_-- > 0);
   }
   now_ = until;
   for (const auto& [id, session] : sessions_) {

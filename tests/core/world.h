@@ -232,6 +232,7 @@ class World {
   void Do(const Clean& action);
   void Do(const Hurry& action);
   void Do(const CopyIn& action);
+  void Do(const Discard&) {}
   void StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
                        Leave leave);
   void GoAtOnce(Copy& copy);
@@ -266,7 +267,8 @@ class World {
   std::vector<Copy> copies_;
   std::vector<SlabJob> slab_jobs_;
   uint64_t last_stamp_ = 0;
-  size_t events_at_once_ = 0;  // since time last passed
+  size_t events_at_once_ = 0;      // since time last passed
+  size_t passes_of_the_gone_ = 0;  // left to forget clients in
   std::string transcript_;
 };
 

@@ -515,6 +515,7 @@ std::string Describe(const Action& action) {
       out << "CopyIn tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
           << a.to.count() << (a.demand ? " demand" : "");
     }
+    void operator()(const Discard&) const { out << "Discard"; }
     static std::string Describe(const Error& error) { return core::Describe(error); }
   };
   std::visit(Visitor{text}, action);

@@ -115,6 +115,7 @@ class Referee {
   void Do(const core::Clean& action);
   void Do(const core::Hurry& action);
   void Do(const core::CopyIn& action);
+  void Do(const core::Discard&) {}
 
   uint32_t RowOf(core::TensorId tensor) const { return rows_by_id_.at(tensor); }
   Client& ClientOf(uint32_t row) { return clients_[trace_.tensors[row].client]; }

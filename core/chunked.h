@@ -1,0 +1,38 @@
+// A sequence that grows at its end and never moves what it holds: a million elements in one piece
+// would take milliseconds to grow, all at once.
+//
+// Threads: one at a time. Cost: O(1).
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace ravenstore::core {
+
+template <typename T, size_t kPerChunk>
+class Chunked {
+  static_assert(std::has_single_bit(kPerChunk), "finding an element is a shift and a mask");
+
+ public:
+  T& operator[](size_t i) { return chunks_[i / kPerChunk][i % kPerChunk]; }
+  const T& operator[](size_t i) const { return chunks_[i / kPerChunk][i % kPerChunk]; }
+  T& back() { return (*this)[size_ - 1]; }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  void push_back(T element) {
+    if (size_ % kPerChunk == 0) chunks_.push_back(std::make_unique<T[]>(kPerChunk));
+    (*this)[size_++] = std::move(element);
+  }
+  void pop_back() {
+    if (--size_ % kPerChunk == 0) chunks_.pop_back();
+  }
+
+ private:
+  std::vector<std::unique_ptr<T[]>> chunks_;
+  size_t size_ = 0;
+};
+
+}  // namespace ravenstore::core
