@@ -59,6 +59,7 @@ struct Tensor {
   bool dies : 1 = false;        // learned: it is freed at use_key, not read
   bool predicted : 1 = false;   // use_key is no hint, though of a hint's kind
   bool correlated : 1 = false;  // predicted from what was used before it (core/correlation.h)
+  bool beside : 1 = false;      // predicted to be needed with what was put before it
   bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
 
   bool dirty() const { return !on_host || written; }

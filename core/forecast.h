@@ -84,10 +84,10 @@ class Forecast {
   // What a position is worth in time, on average.
   double seconds_per_position() const { return seconds_per_position_; }
   // The client's own time until a position that is still to come.
-  double SecondsUntil(int64_t position) const {
+  Duration Until(int64_t position) const {
     const int64_t distance = position - position_;
-    return rhythm_.SecondsUntil(distance).value_or(static_cast<double>(distance) *
-                                                   seconds_per_position_);
+    if (const auto known = rhythm_.Until(distance)) return *known;
+    return FromSeconds(static_cast<double>(distance) * seconds_per_position_);
   }
   uint64_t right() const { return right_; }
   uint64_t wrong() const { return wrong_; }

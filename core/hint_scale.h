@@ -5,10 +5,15 @@
 // compared with the hints it becomes one, counted from the last hinted tensor whose position was
 // learned as well.
 //
+// Before that is learned: what is put one after the other is mostly needed one after the other, as
+// layers' activations and weights are, forth or back. So it is expected with what was hinted last,
+// as long as hints that follow one another lie closer together than those that do not.
+//
 // Threads: one at a time. Cost: O(1).
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -27,6 +32,7 @@ class HintScale {
   void Add(UseKind kind, int64_t key, std::optional<int64_t> position) {
     if (kind != kind_) *this = {};
     kind_ = kind;
+    AddToSpread(key);
     if (!position) return;
     if (known_) {
       positions_ += kKept * (static_cast<double>(std::abs(*position - position_)) - positions_);
@@ -36,12 +42,26 @@ class HintScale {
     position_ = *position;
     key_ = key;
   }
+  // A tensor of which the client had said that it needs it at `key` is used.
+  void Used(UseKind kind, int64_t key) {
+    if (kind == kind_) now_ = key;
+  }
   // Of the last hint; kUnknown before the first.
   UseKind kind() const { return kind_; }
+  // The key of what is put after the last hint, of which nothing is known at all.
+  std::optional<int64_t> KeyBesideLast(Tick own_time) const {
+    const bool apart = hints_ > kStride && step_ * kCloser > stride_;
+    if (kind_ == UseKind::kUnknown || apart || Now(own_time) >= last_) return std::nullopt;
+    return last_;
+  }
+  // What was expected before this should have come.
+  int64_t Past(Tick own_time) const {
+    return Now(own_time) - std::llround(std::min(step_, kFarthest));
+  }
   // The key of a use at `position`; nullopt if nothing says what it would be.
   std::optional<int64_t> KeyAt(int64_t position, const Forecast& forecast, Tick own_time) const {
     if (kind_ == UseKind::kAt) {
-      const auto until = [&](int64_t p) { return FromSeconds(forecast.SecondsUntil(p)).count(); };
+      const auto until = [&](int64_t p) { return forecast.Until(p).count(); };
       if (known_ && position_ > forecast.position())
         return key_ + until(position) - until(position_);
       return own_time.time_since_epoch().count() + until(position);
@@ -55,6 +75,27 @@ class HintScale {
   static constexpr double kKept = 0.05;  // of each new one in the averages
   // Keys are a stranger's numbers: what is computed from them stays where sums are safe.
   static constexpr double kFarthest = 0x1p60;
+  // Hints are compared with the one before, and with the one so many before that.
+  static constexpr uint64_t kStride = 8;
+  // Keys that rise or fall steadily are as many times closer, keys without order as close.
+  static constexpr double kCloser = 2;
+
+  void AddToSpread(int64_t key) {
+    int64_t& before = recent_[hints_ % kStride];
+    if (hints_ >= kStride) {
+      const auto distance = [key](int64_t from) {
+        return static_cast<double>(std::abs(key - from));
+      };
+      step_ += kKept * (distance(last_) - step_);
+      stride_ += kKept * (distance(before) - stride_);
+    }
+    before = last_ = key;
+    ++hints_;
+  }
+  // In keys.
+  int64_t Now(Tick own_time) const {
+    return kind_ == UseKind::kAt ? own_time.time_since_epoch().count() : now_;
+  }
 
   UseKind kind_ = UseKind::kUnknown;
   bool known_ = false;  // what follows
@@ -63,6 +104,13 @@ class HintScale {
   // From one tensor to the next, on average.
   double positions_ = 0;
   double keys_ = 0;
+  uint64_t hints_ = 0;
+  int64_t last_ = 0;
+  int64_t now_ = -(int64_t{1} << 61);  // of an order: the last used, less than any before that
+  std::array<int64_t, kStride> recent_{};
+  // From one hint to the next, and from one to the kStride-th after it, on average.
+  double step_ = 0;
+  double stride_ = 0;
 };
 
 }  // namespace ravenstore::core

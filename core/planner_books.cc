@@ -81,6 +81,7 @@ void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
   tensor.never = next_use.kind == NextUse::Kind::kNever;
   tensor.dies = false;
   tensor.predicted = false;
+  tensor.beside = false;
   tensor.correlated = false;
   const Tick own_time = OwnTime(*FindClient(tensor.client));
   if (options_.policy != Policy::kValue && !tensor.never) {

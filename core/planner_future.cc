@@ -23,6 +23,7 @@ void Planner::State::Predict(Client& client, Tensor& tensor) {
   if (tensor.never) return;
   if (tensor.use_kind != UseKind::kUnknown) {  // a hint knows better
     const bool learned = told.source == Forecast::Source::kLearned && !told.freed;
+    if (tensor.use_kind != client.hints.kind()) client.beside_doubts = {};
     client.hints.Add(tensor.use_kind, tensor.use_key,
                      learned ? std::optional(told.position) : std::nullopt);
     return;
@@ -42,6 +43,15 @@ void Planner::State::Predict(Client& client, Tensor& tensor) {
     step->key_before = tensor.use_key;
     tensor.correlated = true;
     return Foretell(client, tensor, step->position);
+  }
+  if (const auto key = client.hints.KeyBesideLast(OwnTime(client))) {
+    tensor.beside = true;
+    tensor.predicted = true;
+    tensor.use_kind = client.hints.kind();
+    tensor.use_key = *key;
+    if (client.beside_doubts.size() < kMostDoubts)
+      client.beside_doubts.push({*key, tensor.id, tensor.logical.put_at});
+    return;
   }
   if (told.source == Forecast::Source::kNothing) return;
   tensor.use_kind = UseKind::kLearned;
@@ -115,6 +125,10 @@ void Planner::State::Rekey(Tensor& tensor, const Change& change) {
 void Planner::State::ExplainPrediction(const Client& client, const Tensor& tensor,
                                        Explanation* why) {
   using Future = Explanation::Future;
+  if (tensor.beside) {
+    why->future = Future::kBesideHints;
+    return;
+  }
   if (tensor.correlated) {
     why->future = Future::kCorrelated;
     why->confidence = client.correlation.ConfidenceOf(tensor.logical.logical);
@@ -174,25 +188,35 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   return why;
 }
 
-void Planner::State::DisbelieveSome(Client& client) {
-  for (int i = 0; i < kDoubtsPerGet && !client.doubts.empty(); ++i) {
-    const Client::Doubt doubt = client.doubts.top();
-    if (doubt.latest >= client.forecast.position()) return;
-    client.doubts.pop();
+template <typename Believed>
+void Planner::State::Disbelieve(Client& client, Client::Doubts* doubts, int64_t now,
+                                const Believed& believed) {
+  for (int i = 0; i < kDoubtsPerGet && !doubts->empty(); ++i) {
+    const Client::Doubt doubt = doubts->top();
+    if (doubt.latest >= now) return;
+    doubts->pop();
     Tensor* tensor = catalog_.Find(doubt.tensor);
     if (tensor == nullptr || tensor->in_use || tensor->logical.put_at != doubt.put_at) continue;
-    const bool believed = tensor->predicted || tensor->use_kind == UseKind::kLearned;
-    if (!believed || tensor->correlated) continue;
+    if (!believed(*tensor) || tensor->correlated) continue;
     const auto idle = static_cast<uint32_t>(client.forecast.position()) - doubt.put_at;
     Rekey(*tensor, [&] {
       tensor->use_kind = UseKind::kUnknown;
       tensor->predicted = false;
+      tensor->beside = false;
       tensor->dies = false;
       tensor->use_key =
           -(OwnTime(client).time_since_epoch().count() -
             static_cast<int64_t>(idle * client.forecast.seconds_per_position() * 1e9));
     });
   }
+}
+
+void Planner::State::DisbelieveSome(Client& client) {
+  Disbelieve(client, &client.doubts, client.forecast.position(), [](const Tensor& tensor) {
+    return tensor.predicted || tensor.use_kind == UseKind::kLearned;
+  });
+  Disbelieve(client, &client.beside_doubts, client.hints.Past(OwnTime(client)),
+             [](const Tensor& tensor) { return tensor.beside; });
 }
 
 void Planner::State::BeginPrefetch(Tensor& tensor) {
@@ -211,6 +235,7 @@ void Planner::State::CountGet(Tensor& tensor) {
   if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
+  if (IsHinted(tensor)) client.hints.Used(tensor.use_kind, tensor.use_key);
   const auto told = client.forecast.Got(&tensor.logical, OwnTime(client));
   if (!std::exchange(client.gets, true) && client.tensors <= kFewTensors)
     CorrelateWhatWasMade(client);

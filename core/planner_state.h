@@ -77,8 +77,10 @@ class Planner::State {
       uint32_t put_at;
       auto operator<=>(const Doubt&) const = default;
     };
-    std::priority_queue<Doubt, std::deque<Doubt>, std::greater<>> doubts;
+    using Doubts = std::priority_queue<Doubt, std::deque<Doubt>, std::greater<>>;
+    Doubts doubts;
     HintScale hints;
+    Doubts beside_doubts;  // the same of what is expected beside hints, by their keys
     std::vector<std::unique_ptr<Arena>> arenas;  // by device; null until used
     Chunked<uint32_t, 256> slots;                // the rows of its tensors; kNoRow: free
     // Requests that wait, and promised copies that have not arrived.
@@ -402,6 +404,8 @@ class Planner::State {
   void CountGet(Tensor& tensor);
   // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
   void DisbelieveSome(Client& client);
+  template <typename Believed>
+  void Disbelieve(Client& client, Client::Doubts* doubts, int64_t now, const Believed& believed);
   // Its bytes are gone; the client makes them anew when it wants them.
   void GiveUp(Tensor& tensor);
   // What taking so much out and bringing it back costs.

@@ -1,7 +1,6 @@
 #include "core/rhythm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace ravenstore::core {
@@ -9,6 +8,8 @@ namespace ravenstore::core {
 namespace {
 // Of two iterations that are the same but for noise, by so much of the longer.
 constexpr double kAlike = 0.25;
+// So many iterations ahead nothing is said.
+constexpr int64_t kFarthest = 1 << 20;
 }  // namespace
 
 void Rhythm::Access(Tick own_time) {
@@ -17,7 +18,7 @@ void Rhythm::Access(Tick own_time) {
     begin_ = own_time;
   }
   if (!listens_) return;
-  current_.push_back(static_cast<float>(Seconds(own_time - begin_)));
+  current_.push_back(own_time - begin_);
   // Who goes on for so long does not say when he begins anew.
   if (current_.size() == kMostAccesses) *this = {};
 }
@@ -32,24 +33,24 @@ void Rhythm::BeginIteration() {
 
 // An iteration ends where the next one's first access is.
 void Rhythm::EndIteration(Tick own_time) {
-  const double length = Seconds(own_time - begin_);
-  repeats_ = accesses_last_ == accesses_before_ &&
-             std::abs(length - length_) <= kAlike * std::max(length, length_);
+  const Duration length = own_time - begin_;
+  repeats_ = accesses_last_ == accesses_before_ && Seconds(std::chrono::abs(length - length_)) <=
+                                                       kAlike * Seconds(std::max(length, length_));
   accesses_before_ = accesses_last_;
   length_ = length;
 }
 
-double Rhythm::Offset(int64_t access) const {
+Duration Rhythm::Offset(int64_t access) const {
   const auto count = static_cast<int64_t>(last_.size());
   const int64_t iterations = access / count;
-  return static_cast<double>(iterations) * length_ +
-         static_cast<double>(last_[static_cast<size_t>(access % count)]);
+  return iterations * length_ + last_[static_cast<size_t>(access % count)];
 }
 
-std::optional<double> Rhythm::SecondsUntil(int64_t distance) const {
+std::optional<Duration> Rhythm::Until(int64_t distance) const {
   // Between a step and the access after it nothing is known of where it is.
   if (!repeats_ || current_.empty()) return std::nullopt;
   const auto now = static_cast<int64_t>(current_.size()) - 1;
+  if (now + distance >= kFarthest * static_cast<int64_t>(last_.size())) return std::nullopt;
   return Offset(now + distance) - Offset(now);
 }
 

@@ -24,19 +24,20 @@ class Rhythm {
 
   // From the last access until the `distance`-th after it; nullopt as long as no two iterations in
   // a row were alike.
-  std::optional<double> SecondsUntil(int64_t distance) const;
+  std::optional<Duration> Until(int64_t distance) const;
 
  private:
   static constexpr size_t kMostAccesses = 1 << 16;
   void EndIteration(Tick own_time);
   // Since an iteration's begin until its n-th access, if it and all after it are as the last.
-  double Offset(int64_t access) const;
+  Duration Offset(int64_t access) const;
 
-  bool listens_ = false;        // an iteration was told of; else accesses are counted, no more
-  std::vector<float> current_;  // seconds since the iteration's begin
-  std::vector<float> last_;
+  bool listens_ = false;  // an iteration was told of; else accesses are counted, no more
+  // Since the iteration's begin; to the nanosecond, or what is needed at once would have an order.
+  std::vector<Duration> current_;
+  std::vector<Duration> last_;
   Tick begin_{};
-  double length_ = 0;           // of the last iteration, in seconds
+  Duration length_{0};          // of the last iteration
   size_t accesses_ = 0;         // in this iteration,
   size_t accesses_last_ = 0;    // in the last,
   size_t accesses_before_ = 0;  // and in the one before that

@@ -38,17 +38,17 @@ TEST(RhythmTest, KnowsNothingUntilTwoIterationsWereAlike) {
   Program program;
   program.Iteration({1, 2, 3});
   program.Begin({0});
-  EXPECT_FALSE(program.rhythm.SecondsUntil(1).has_value());
+  EXPECT_FALSE(program.rhythm.Until(1).has_value());
 }
 
 TEST(RhythmTest, ExpectsEachAccessWhenItCameLastTime) {
   Program program;
   for (int i = 0; i < 2; ++i) program.Iteration({1, 1, 8});
   program.Begin({0, 1});
-  EXPECT_NEAR(*program.rhythm.SecondsUntil(1), 0.001, 1e-6);
-  EXPECT_NEAR(*program.rhythm.SecondsUntil(2), 0.009, 1e-6) << "into the next iteration";
-  EXPECT_NEAR(*program.rhythm.SecondsUntil(3), 0.010, 1e-6);
-  EXPECT_NEAR(*program.rhythm.SecondsUntil(300), 1.0, 1e-5);
+  EXPECT_EQ(program.rhythm.Until(1), milliseconds(1));
+  EXPECT_EQ(program.rhythm.Until(2), milliseconds(9)) << "into the next iteration";
+  EXPECT_EQ(program.rhythm.Until(3), milliseconds(10));
+  EXPECT_EQ(program.rhythm.Until(300), milliseconds(1000));
 }
 
 TEST(RhythmTest, AnIterationOfAnotherLengthIsNoneToGoBy) {
@@ -56,11 +56,11 @@ TEST(RhythmTest, AnIterationOfAnotherLengthIsNoneToGoBy) {
   for (int i = 0; i < 2; ++i) program.Iteration({1, 1, 8});
   program.Iteration({10, 10, 80});
   program.Begin({0});
-  EXPECT_FALSE(program.rhythm.SecondsUntil(1).has_value());
+  EXPECT_FALSE(program.rhythm.Until(1).has_value());
   program.Begin({10, 10});
   program.rhythm.BeginIteration();
   program.Begin({80});
-  EXPECT_NEAR(*program.rhythm.SecondsUntil(2), 0.020, 1e-6) << "until it comes again";
+  EXPECT_EQ(program.rhythm.Until(2), milliseconds(20)) << "until it comes again";
 }
 
 TEST(RhythmTest, NorIsOneOfOtherAccesses) {
@@ -68,14 +68,14 @@ TEST(RhythmTest, NorIsOneOfOtherAccesses) {
   for (int i = 0; i < 2; ++i) program.Iteration({1, 1, 8});
   program.Iteration({1, 1, 4, 4});
   program.Begin({0});
-  EXPECT_FALSE(program.rhythm.SecondsUntil(1).has_value());
+  EXPECT_FALSE(program.rhythm.Until(1).has_value());
 }
 
 TEST(RhythmTest, BetweenAStepAndTheNextAccessItSaysNothing) {
   Program program;
   for (int i = 0; i < 3; ++i) program.Iteration({1, 1, 8});
   program.rhythm.BeginIteration();
-  EXPECT_FALSE(program.rhythm.SecondsUntil(1).has_value());
+  EXPECT_FALSE(program.rhythm.Until(1).has_value());
 }
 
 TEST(RhythmTest, TheFirstIterationCountsHoweverLongItIs) {
@@ -84,22 +84,22 @@ TEST(RhythmTest, TheFirstIterationCountsHoweverLongItIs) {
     program.Begin(std::vector<int>(accesses, 1));  // nobody has told of an iteration yet
     program.Iteration(std::vector<int>(accesses, 1));
     program.Begin({0});
-    ASSERT_TRUE(program.rhythm.SecondsUntil(2).has_value());
-    EXPECT_NEAR(*program.rhythm.SecondsUntil(2), 0.002, 1e-5);
+    ASSERT_TRUE(program.rhythm.Until(2).has_value());
+    EXPECT_EQ(program.rhythm.Until(2), milliseconds(2));
   }
 }
 
 TEST(RhythmTest, WhoHasNoIterationsIsNotListenedTo) {
   Rhythm rhythm;
   for (int i = 0; i < 2000; ++i) rhythm.Access(Tick(milliseconds(i)));
-  EXPECT_FALSE(rhythm.SecondsUntil(1).has_value());
+  EXPECT_FALSE(rhythm.Until(1).has_value());
 }
 
 TEST(RhythmTest, AnEndlessIterationTakesBoundedMemoryAndIsNotToldFrom) {
   Program program;
   for (int i = 0; i < 3; ++i) program.Iteration(std::vector<int>(70'000, 0));
   program.Begin({0});
-  EXPECT_FALSE(program.rhythm.SecondsUntil(1).has_value());
+  EXPECT_FALSE(program.rhythm.Until(1).has_value());
 }
 
 }  // namespace
