@@ -75,9 +75,9 @@ class HintScale {
   static constexpr double kKept = 0.05;  // of each new one in the averages
   // Keys are a stranger's numbers: what is computed from them stays where sums are safe.
   static constexpr double kFarthest = 0x1p60;
-  // Each hint is compared with the one before it and with the one kStride before it. Where they rise
-  // or fall steadily the one is kStride times as near as the other, where they follow no order as
-  // near; they lie in a row if it is kCloser times as near or more.
+  // Each hint is compared with the one before it and with the one kStride before it. Where they
+  // rise or fall steadily the one is kStride times as near as the other, where they follow no order
+  // as near; they lie in a row if it is kCloser times as near or more.
   static constexpr uint64_t kStride = 8;
   static constexpr double kCloser = 2;
 

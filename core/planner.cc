@@ -46,8 +46,8 @@ std::vector<TensorView> Planner::List(uint64_t* cursor, size_t limit,
   const uint64_t end = std::min<uint64_t>(catalog.rows(), row + kRowsPerPage);
   for (; row < end && views.size() < limit; ++row) {
     const Tensor& tensor = catalog[static_cast<uint32_t>(row)];
-    if (state_->Find(tensor.id) == nullptr) continue;
-    if (client == nullptr || tensor.client == *client) views.push_back(state_->ViewOf(tensor));
+    if (tensor.id == kNoTensor || (client != nullptr && tensor.client != *client)) continue;
+    if (state_->Find(tensor.id) != nullptr) views.push_back(state_->ViewOf(tensor));
   }
   *cursor = row < catalog.rows() ? row + 1 : 0;
   return views;

@@ -74,14 +74,16 @@ std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client, con
 void Planner::State::NoteSpareCopy(Tensor& tensor) {
   if (tensor.spare_copy) return;
   Client& client = *FindClient(tensor.client);
-  // Stale ids must not pile up where host room is never short.
-  if (client.host_copies.size() > 2 * client.tensors + kHostCopiesPerDrop) {
-    std::erase_if(client.host_copies, [this](TensorId id) {
-      Tensor* listed = catalog_.Find(id);
-      if (listed == nullptr) return true;
-      listed->spare_copy = listed->on_host && listed->residency == Residency::kOnDevice;
-      return !listed->spare_copy;
-    });
+  // Stale ids must not pile up where host room is never short: for each that comes two are looked
+  // at, of which those that still hold go to the end.
+  const size_t most = 2 * client.tensors + kHostCopiesPerDrop;
+  for (int i = 0; i < 2 && client.host_copies.size() > most; ++i) {
+    const TensorId oldest = client.host_copies.front();
+    client.host_copies.pop_front();
+    Tensor* listed = catalog_.Find(oldest);
+    if (listed == nullptr) continue;
+    listed->spare_copy = listed->on_host && listed->residency == Residency::kOnDevice;
+    if (listed->spare_copy) client.host_copies.push_back(oldest);
   }
   client.host_copies.push_back(tensor.id);
   tensor.spare_copy = true;

@@ -87,8 +87,8 @@ class Planner::State {
     uint32_t waits = 0;
     Tick waiting_since{};  // if waits > 0
     Duration stood{0};     // how long it has waited in all, before that
-    // Of tensors that are on their device, oldest first: host room that can be had. Ids that are no
-    // longer such stay in until they are come across.
+    // Of tensors that are on their device, about oldest first: host room that can be had. Ids that
+    // are no longer such stay in until they are come across.
     std::deque<TensorId> host_copies;
     PlannerStats stats;
   };

@@ -393,7 +393,8 @@ TEST(ExtentMapTest, ASlabOfManySmallHolesIsClosedAtOnce) {
     EXPECT_TRUE(map.IsRetired(Bytes(0), Units(kBlocks)));
     map.CheckInvariants();
   }
-  EXPECT_LE(least, 1e-6 * kBlocks);
+  // One by one, each from among all others, they would take many times that.
+  EXPECT_LE(least, 5e-6 * kBlocks);
 }
 
 }  // namespace
