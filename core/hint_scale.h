@@ -48,10 +48,12 @@ class HintScale {
   }
   // Of the last hint; kUnknown before the first.
   UseKind kind() const { return kind_; }
-  // The key of what is put after the last hint, of which nothing is known at all.
-  std::optional<int64_t> KeyBesideLast(Tick own_time) const {
+  // The key of what is put now, of which nothing is known at all.
+  std::optional<int64_t> KeyBesideLast(Tick own_time) {
     const bool apart = hints_ > kStride && step_ * kCloser > stride_;
     if (kind_ == UseKind::kUnknown || apart || Now(own_time) >= last_) return std::nullopt;
+    if (beside_ >= kMostBeside) return std::nullopt;
+    ++beside_;
     return last_;
   }
   // What was expected before this should have come.
@@ -80,6 +82,8 @@ class HintScale {
   // as near; they lie in a row if it is kCloser times as near or more.
   static constexpr uint64_t kStride = 8;
   static constexpr double kCloser = 2;
+  // With one hint so many: who hints a tensor now and then says nothing of all the others.
+  static constexpr uint64_t kMostBeside = 8;
 
   void AddToSpread(int64_t key) {
     int64_t& before = recent_[hints_ % kStride];
@@ -91,6 +95,7 @@ class HintScale {
       stride_ += kKept * (distance(before) - stride_);
     }
     before = last_ = key;
+    beside_ = 0;
     ++hints_;
   }
   // In keys.
@@ -107,6 +112,7 @@ class HintScale {
   double keys_ = 0;
   uint64_t hints_ = 0;
   int64_t last_ = 0;
+  uint64_t beside_ = 0;                // what was taken to be needed with it
   int64_t now_ = -(int64_t{1} << 61);  // of an order: the last used, less than any before that
   std::array<int64_t, kStride> recent_{};
   // From one hint to the next, and from one to the kStride-th after it, on average.

@@ -60,6 +60,14 @@ TEST_F(HintScaleTest, WhatIsPutBesideAHintIsNeededWithItWhereHintsLieInARow) {
   EXPECT_FALSE(scale_.KeyBesideLast(now_));
 }
 
+TEST_F(HintScaleTest, OneHintSaysNothingOfAllThatIsPutAfterIt) {
+  scale_.Add(UseKind::kOrder, 100, std::nullopt);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(scale_.KeyBesideLast(now_), 100);
+  EXPECT_FALSE(scale_.KeyBesideLast(now_));
+  scale_.Add(UseKind::kOrder, 99, std::nullopt);
+  EXPECT_EQ(scale_.KeyBesideLast(now_), 99);
+}
+
 TEST_F(HintScaleTest, WhereHintsFollowNoOrderNothingIsSaidOfWhatIsBesideThem) {
   uint64_t random = 1;
   for (int i = 0; i < 100; ++i) {
