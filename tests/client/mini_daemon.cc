@@ -544,6 +544,10 @@ void MiniDaemon::SendGarbage() {
 
 MiniDaemon::Counts MiniDaemon::counts() {
   std::lock_guard lock(mutex_);
+  // What is logged does not wake it.
+  for (auto& client : clients_) {
+    if (client->segment) ReadLog(*client);
+  }
   return counts_;
 }
 
