@@ -85,6 +85,24 @@ ErrorCode CodeOf(const proto::DaemonPacket& answer) {
   return static_cast<ErrorCode>(answer.failure().code());
 }
 
+// Waits until the daemon has closed all of the connections that it had, DaemonProcess's own first
+// of all: it does that on a thread of its own, and may after it took others, whose descriptors are
+// then above a hole.
+void AwaitNoConnection(const DaemonProcess& daemon) {
+  Raw(daemon).Greet();  // behind those that wait to be accepted
+  const std::string directory = "/proc/" + std::to_string(daemon.pid()) + "/fd";
+  const bool none = Eventually([&] {
+    size_t of_connections = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      std::error_code gone;
+      const std::string file = std::filesystem::read_symlink(entry.path(), gone);
+      if (file.starts_with("socket:") || file.find("pidfd") != std::string::npos) ++of_connections;
+    }
+    return of_connections == 1;  // the listening socket
+  });
+  RAVEN_CHECK(none);
+}
+
 // Leaves the daemon so many descriptors beside those that it has.
 void LeaveDescriptors(const DaemonProcess& daemon, int left) {
   std::set<int> used;
@@ -123,6 +141,7 @@ TEST(ControlTest, AnAnswerTooLargeForAPacketIsAFailure) {
 
 TEST(ControlTest, OneUserHasOnlySoManyConnections) {
   DaemonProcess daemon({"--clients-max", "1"});
+  AwaitNoConnection(daemon);
   std::vector<Raw> mine;
   for (int i = 0; i < 66; ++i) {
     mine.emplace_back(daemon);
@@ -147,6 +166,7 @@ TEST(ControlTest, OneUserHasOnlySoManyConnections) {
 
 TEST(ControlTest, OutOfDescriptorsItSaysSoOnceAndAcceptsLater) {
   DaemonProcess daemon;
+  AwaitNoConnection(daemon);
   std::vector<Raw> some;
   for (int i = 0; i < 3; ++i) {
     some.emplace_back(daemon);
@@ -168,6 +188,7 @@ TEST(ControlTest, AClientThatCannotBeWelcomedIsToldAndNotAttached) {
                   "which a daemon without descriptors has none";
 #endif
   DaemonProcess daemon;
+  AwaitNoConnection(daemon);
   Session admin = Open(daemon);
   Raw raw(daemon);
   ClientPacket hello;
