@@ -82,9 +82,9 @@ class Catalog {
     } else {
       row = spare_.back();
       spare_.pop_back();
+      rows_[row] = Tensor();
     }
     Tensor& tensor = rows_[row];
-    tensor = Tensor();
     if (++serial_ == 0) ++serial_;  // so that no id is kNoTensor
     tensor.id = TensorId{uint64_t{serial_} << 32 | row};
     return tensor;

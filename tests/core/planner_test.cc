@@ -356,17 +356,23 @@ TEST(PlannerTest, AClientGoneInTheMiddleOfACopyKeepsItsHostRoomUntilTheEnd) {
   EXPECT_EQ(s.stats().waiting, 0u);
 }
 
+constexpr Budgets kForTenThousand{MiB(512), MiB(64)};
+
+PlannerOptions ForTenThousand() {
+  PlannerOptions options;
+  options.device_capacity = {kForTenThousand.device};
+  options.arena = {GiB(2)};
+  options.host_capacity = kForTenThousand.host;
+  return options;
+}
+
 TEST(PlannerTest, TheRequestsOfAClientThatIsGoneAreForgottenSomeAtATime) {
   constexpr uint32_t kRequests = 10000;
-  PlannerOptions options;
-  options.device_capacity = {MiB(512)};
-  options.arena = {GiB(2)};
-  options.host_capacity = MiB(64);
-  Planner planner(options);
+  Planner planner(ForTenThousand());
   Plan plan;  // nothing of it is done
   const Tick now{std::chrono::seconds(1)};
-  planner.Apply(TenantLimits{TenantId{1}, {MiB(512), MiB(64)}}, now, &plan);
-  planner.Apply(ClientAttached{ClientId{1}, TenantId{1}, {MiB(512), MiB(64)}}, now, &plan);
+  planner.Apply(TenantLimits{TenantId{1}, kForTenThousand}, now, &plan);
+  planner.Apply(ClientAttached{ClientId{1}, TenantId{1}, kForTenThousand}, now, &plan);
   for (uint32_t i = 0; i < kRequests; ++i) {
     const Tick deadline = i % 2 == 0 ? now : kNever;
     planner.Apply(
@@ -386,12 +392,7 @@ TEST(PlannerTest, TheRequestsOfAClientThatIsGoneAreForgottenSomeAtATime) {
 
 TEST(PlannerTest, TheTensorsOfAClientThatIsGoneAreForgottenSomeAtATime) {
   constexpr uint32_t kTensors = 10000;
-  PlannerOptions options;
-  options.device_capacity = {MiB(512)};
-  options.arena = {GiB(2)};
-  options.host_capacity = MiB(64);
-  Planner planner(options);
-  const Budgets budgets{MiB(512), MiB(64)};
+  Planner planner(ForTenThousand());
   const Tick now{std::chrono::seconds(1)};
   Plan plan;
   TensorId last = kNoTensor;
@@ -410,9 +411,9 @@ TEST(PlannerTest, TheTensorsOfAClientThatIsGoneAreForgottenSomeAtATime) {
   const auto create = [&](ClientId client, uint32_t slot) {
     tell(CreateRequested{client, SlotId{slot}, KiB(4), DeviceId{0}, kNoName, kNever, false});
   };
-  tell(TenantLimits{TenantId{1}, budgets});
-  tell(ClientAttached{ClientId{1}, TenantId{1}, budgets});
-  tell(ClientAttached{ClientId{2}, TenantId{1}, budgets});
+  tell(TenantLimits{TenantId{1}, kForTenThousand});
+  tell(ClientAttached{ClientId{1}, TenantId{1}, kForTenThousand});
+  tell(ClientAttached{ClientId{2}, TenantId{1}, kForTenThousand});
   for (uint32_t i = 0; i < kTensors; ++i) create(ClientId{1}, i);
   const TensorId of_the_first = last;
   ASSERT_TRUE(planner.Knows(of_the_first));
