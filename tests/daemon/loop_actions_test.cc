@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/ctl/session.h"
 #include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
 
@@ -189,8 +190,13 @@ class PartsTest : public testing::Test {
 };
 
 TEST_F(PartsTest, ASmallCreateDoesNotWaitForAllOfALargeTensor) {
-  Fill({"--link-bytes-per-second", "50e6"});  // all of it takes 2.7 s
-  Tensor small = store_.create(kSmall, {.timeout = std::chrono::milliseconds(1500)});
+  Fill({"--link-bytes-per-second", "50e6"});  // all of it takes 2.7 s, a part 0.3 s
+  auto admin = client::ctl::Session::Open(daemon_->socket(), std::chrono::seconds(30));
+  ASSERT_TRUE(admin.ok());
+  Tensor small = store_.create(kSmall);
+  const auto large = admin->Explain(large_.id());
+  ASSERT_TRUE(large.ok());
+  EXPECT_EQ(large->tensor().state(), "leaving");
   std::memset(small.data(), 1, kSmall);
   store_.free(std::move(small), nullptr);
   EXPECT_TRUE(Holds(store_.get(large_, nullptr, {.blocking = true})));
