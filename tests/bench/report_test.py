@@ -36,11 +36,11 @@ class ReportTest(unittest.TestCase):
         path.chmod(0o755)
         return path
 
-    def report(self, script=ROOT / "bench/report", **variables):
-        """(exit code, {name: figure}, standard error) of the planner's area."""
+    def report(self, script=ROOT / "bench/report", only="planner", flags=(), **variables):
+        """(exit code, {name: figure}, standard error) of an area."""
         environment = {k: v for k, v in os.environ.items() if k != "RAVENSTORE_BIN"}
         done = subprocess.run(
-            [sys.executable, script, "--only", "planner", "--json"],
+            [sys.executable, script, "--only", only, "--json", *flags],
             env=environment | variables,
             capture_output=True,
             text=True,
@@ -64,6 +64,31 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(code, 1, said)
         self.assertIn("planner.x", figures)
         self.assertIn("planner_bench ended with -6", said)
+
+    def test_a_training_step_is_compared_by_the_pair_in_the_middle(self):
+        self.program("nvidia-smi", "echo Some GPU, 580")
+        self.program(
+            "ravenstored", 'for socket; do :; done; touch "$socket"; exec tail -f /dev/null'
+        )
+        self.program("store_bench", "")
+        runs = self.folder / "runs"
+        train_gpt = self.program(
+            "train_gpt",
+            f"""echo >>{runs}
+            case $(wc -l <{runs}) in 1 | 6) step=3 ;; 2 | 7) step=2.5 ;; *) step=2.125 ;; esac
+            echo '{{"step_s": 2}}'
+            echo "{{\\"step_s\\": $step}}\"""",
+        )
+        code, figures, said = self.report(
+            only="store",
+            flags=["--train-gpt", str(train_gpt)],
+            RAVENSTORE_BIN=str(self.folder),
+            PATH=f"{self.folder}:{os.environ['PATH']}",
+        )
+        self.assertEqual(code, 0, said)
+        figure = figures["store.all_resident_slowdown"]
+        self.assertEqual((figure["value"], figure["bound"], figure["ok"]), (1.0625, 2000, False))
+        self.assertIn("1.062, 1.062, 1.062, 1.250, 1.500", figure["detail"])
 
     def test_what_is_missing_is_skipped_with_the_reason(self):
         code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))
