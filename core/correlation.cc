@@ -139,18 +139,17 @@ void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
   } else {
     missed->insert(missed->end(), ahead_.begin(), ahead_.end());
     ahead_.clear();
+    end_ = last_;
+    before_end_ = before_;
   }
-  expected_ = ahead_.empty() ? Next(last_, before_)
+  expected_ = ahead_.empty() ? Next(end_, before_end_)
                              : Guess{ahead_.front().logical, ahead_.front().confidence};
   if (IsTrusted()) Extend(position);
 }
 
 void Correlation::Extend(int64_t position) {
   for (int i = 0; i < kStepsPerUse && ahead_.size() < kMostAhead; ++i) {
-    const size_t n = ahead_.size();
-    const uint32_t last = n > 0 ? ahead_[n - 1].logical : last_;
-    const uint32_t before = n > 1 ? ahead_[n - 2].logical : n > 0 ? last_ : before_;
-    const auto guess = Next(last, before);
+    const auto guess = Next(end_, before_end_);
     if (!guess) return;
     // What lies behind no longer counts: the front step is one away from now.
     const double so_far =
@@ -159,9 +158,10 @@ void Correlation::Extend(int64_t position) {
     if (so_far * guess->confidence < kLeastSure) return;
     const State* state = FindState(KeyOf(guess->logical, 0));
     ahead_.push_back({.logical = guess->logical,
-                      .position = position + static_cast<int64_t>(n) + 1,
+                      .position = position + std::ssize(ahead_) + 1,
                       .confidence = guess->confidence,
                       .tensor = state != nullptr ? state->tensor : kNoTensor});
+    before_end_ = std::exchange(end_, guess->logical);
   }
 }
 

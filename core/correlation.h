@@ -96,6 +96,9 @@ class Correlation {
   uint32_t before_ = 0;            // before that; 0: nothing
   std::optional<Guess> expected_;  // after those
   std::vector<Step> ahead_;
+  // What the chain goes on from: its last step and the one before, also if they came too soon.
+  uint32_t end_ = 0;
+  uint32_t before_end_ = 0;
   int trust_ = kTrusted;
 };
 

@@ -7,6 +7,9 @@ namespace ravenstore::core {
 
 namespace {
 constexpr uint8_t kSure = 3;
+// A use so many positions from its usual place has changed places with others; farther, it has
+// another place.
+constexpr int64_t kDisplaced = 4;
 constexpr int kLifoMost = 8;
 // A client that is foretold worse than this is not foretold.
 constexpr double kAccurate = 0.85;
@@ -64,7 +67,7 @@ void Forecast::InferStep() {
 }
 
 void Forecast::BeginIteration() {
-  ++iteration_;
+  begun_[++iteration_ % 2] = static_cast<uint32_t>(position_);
   rhythm_.BeginIteration();
   ordinals_.clear();
   created_ = 0;
@@ -89,19 +92,54 @@ Forecast::Record& Forecast::RecordOf(const LogicalUse& use) {
   return record->second;
 }
 
+Forecast::Record* Forecast::FindRecord(const LogicalUse& use) {
+  Records& records = records_[ShardOf(KeyOf(use))];
+  const auto record = records.find(KeyOf(use));
+  return record == records.end() ? nullptr : &record->second;
+}
+
+void Forecast::Usual::Observe(uint32_t value) {
+  const auto side = static_cast<int8_t>((value > value_) - (value < value_));
+  if (std::exchange(side_, side) == side) value_ = value;
+}
+
+// In its iteration; kNowhere, if that is too long ago.
+uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t position) const {
+  const bool recent = static_cast<uint8_t>(iteration_ - iteration) < begun_.size();
+  return recent ? position - begun_[iteration % 2] : kNowhere;
+}
+
+// Where in the iteration something is put now, and how far that is from where it usually is. The
+// third put and all later ones have no place of their own.
+void Forecast::TakePlace(LogicalUse* use, Record* record) {
+  use->displaced = 0;
+  if (record == nullptr || use->use + 1 == kUsesKept) return;
+  const uint32_t place = PlaceOf(iteration_, static_cast<uint32_t>(position_));
+  const uint32_t usual = record->place.value();
+  if (std::abs(int64_t{place} - usual) > kDisplaced) {
+    record->place = Usual(place);
+    return;
+  }
+  record->place.Observe(place);
+  // The next use stays where it was.
+  record->distance.Shift(int64_t{usual} - record->place.value());
+  use->displaced = static_cast<int8_t>(int64_t{place} - record->place.value());
+}
+
 std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   // A get or a free without a put before it says nothing.
   if (use->use == LogicalUse::kNoUse || use->put_at == 0) return std::nullopt;
   const uint32_t put_at = std::exchange(use->put_at, 0);
-  const auto distance = static_cast<uint32_t>(position_) - put_at;
+  const auto distance = static_cast<uint32_t>(
+      std::max<int64_t>(1, static_cast<uint32_t>(position_) - put_at + int64_t{use->displaced}));
   Record& record = RecordOf(*use);
   if (!record.seen) {
-    record = {distance, 1, true, freed};
+    record = {Usual(PlaceOf(use->iteration, put_at)), Usual(distance), 1, true, freed};
     return std::nullopt;
   }
   const bool was_told = record.confidence > 0;
-  const uint32_t least = std::min(record.distance, distance);
-  const uint32_t most = std::max(record.distance, distance);
+  const uint32_t least = std::min(record.distance.value(), distance);
+  const uint32_t most = std::max(record.distance.value(), distance);
   const bool close = record.freed == freed && most - least <= most / 16 + 2;
   if (was_told) {
     ++(close ? right_ : wrong_);
@@ -110,11 +148,11 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   }
   if (close) {
     record.confidence = std::min<uint8_t>(kSure, record.confidence + 1);
-    record.distance = distance;
+    record.distance.Observe(distance);
   } else {
     // What failed must come true again before it is told again.
     if (was_told) --record.confidence;
-    if (record.confidence == 0) record = {distance, 0, true, freed};
+    if (record.confidence == 0) record = {record.place, Usual(distance), 0, true, freed};
   }
   return was_told ? std::optional(close) : std::nullopt;
 }
@@ -137,10 +175,12 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   } else if (use->use + 1 < kUsesKept) {
     ++use->use;
   }
+  Record* const record = FindRecord(*use);
   use->put_at = static_cast<uint32_t>(position_);
-  const Record* record = FindRecord(*use);
+  TakePlace(use, record);
   if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= kAccurate)
-    return {Source::kLearned, record->freed, position_ + record->distance};
+    return {Source::kLearned, record->freed,
+            std::max(position_ + 1, position_ - use->displaced + record->distance.value())};
   if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - position_};
   return {};
 }

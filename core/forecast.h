@@ -5,7 +5,9 @@
 // iteration). Time is counted in positions: creates and gets of the client, which no stall
 // stretches. For the n-th use of a logical tensor in an iteration the distance to its next use (or
 // to its free) is remembered, for the third and all later ones together; the next time round it is
-// what is predicted. A prediction that turns out wrong costs confidence, and without confidence
+// what is predicted. Uses that change places once in a while are told from a program that changes:
+// a distance counts from where in the iteration the use is as a rule, and another one is believed
+// when it comes twice. A prediction that turns out wrong costs confidence, and without confidence
 // nothing is predicted. Before anything is known, what was put last is expected back first, as
 // backward passes do, as long as that holds. A client that does not repeat itself is told so by its
 // predictions, and left alone.
@@ -13,11 +15,12 @@
 // Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
 // et al., ASPLOS 2023) for learning by logical identity instead of address.
 //
-// Owns: at most kMostRecords records of some 50 bytes, made when there is something to learn; the
+// Owns: at most kMostRecords records of some 60 bytes, made when there is something to learn; the
 //   oldest makes way for one more.
 // Threads: one at a time. Cost: O(1) amortised.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -31,12 +34,13 @@ namespace ravenstore::core {
 
 // What a tensor carries for the forecast; part of its row.
 struct LogicalUse {
-  uint32_t logical = 0;   // a hash of its identity
-  uint32_t put_at = 0;    // the position of the last put; 0: got or freed since
-  uint8_t iteration = 0;  // of the last put
-  uint8_t use = kNoUse;   // which of its puts in that iteration was the last
-  uint16_t gets = 0;      // at most 65535; no part of what is foretold
-  static constexpr uint8_t kNoUse = 0xff;
+  uint32_t logical = 0;      // a hash of its identity
+  uint32_t put_at = 0;       // the position of the last put; 0: got or freed since
+  uint8_t iteration = 0;     // of the last put
+  uint8_t use : 4 = kNoUse;  // which of its puts in that iteration was the last
+  int8_t displaced : 4 = 0;  // by how many positions that was later than usual
+  uint16_t gets = 0;         // at most 65535; no part of what is foretold
+  static constexpr uint8_t kNoUse = 0xf;
 };
 
 class Forecast {
@@ -75,9 +79,10 @@ class Forecast {
 
   // How often predictions like the one told at the put came true lately; 0: none was.
   double ConfidenceIn(const LogicalUse& use) const {
-    const Record* record = FindRecord(use);
-    if (record == nullptr || record->confidence == 0) return 0;
-    return record->confidence == 1 ? fresh_accuracy_ : accuracy_;
+    const Records& records = records_[ShardOf(KeyOf(use))];
+    const auto record = records.find(KeyOf(use));
+    if (record == records.end() || record->second.confidence == 0) return 0;
+    return record->second.confidence == 1 ? fresh_accuracy_ : accuracy_;
   }
 
   int64_t position() const { return position_; }
@@ -97,9 +102,25 @@ class Forecast {
   static constexpr uint8_t kUsesKept = 3;
   static constexpr int64_t kFar = int64_t{1} << 40;
   static constexpr int64_t kLate = 8;
+  static constexpr uint32_t kNowhere = UINT32_MAX;
+
+  // What is the same each time, but for a disturbance now and then: another value is believed when
+  // the next is on the same side of the old one.
+  class Usual {
+   public:
+    explicit Usual(uint32_t value) : value_(value) {}
+    uint32_t value() const { return value_; }
+    void Observe(uint32_t value);
+    void Shift(int64_t by) { value_ = static_cast<uint32_t>(std::max<int64_t>(1, value_ + by)); }
+
+   private:
+    uint32_t value_;
+    int8_t side_ = 0;  // of it the last observation was
+  };
 
   struct Record {
-    uint32_t distance = 0;
+    Usual place{kNowhere};   // of the put, from the iteration's begin
+    Usual distance{0};       // from there to the next use
     uint8_t confidence = 0;  // 0: not to be told
     bool seen = false;
     bool freed = false;
@@ -112,11 +133,9 @@ class Forecast {
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
   Record& RecordOf(const LogicalUse& use);
-  const Record* FindRecord(const LogicalUse& use) const {
-    const Records& records = records_[ShardOf(KeyOf(use))];
-    const auto record = records.find(KeyOf(use));
-    return record == records.end() ? nullptr : &record->second;
-  }
+  Record* FindRecord(const LogicalUse& use);
+  uint32_t PlaceOf(uint8_t iteration, uint32_t position) const;
+  void TakePlace(LogicalUse* use, Record* record);
   void Access(Tick own_time);
   void InferStep();
   void BeginIteration();
@@ -130,6 +149,7 @@ class Forecast {
   std::unordered_map<uint64_t, uint32_t> ordinals_;  // by size, in this iteration
   int64_t position_ = 0;
   uint8_t iteration_ = 0;
+  std::array<uint32_t, 2> begun_{};  // where this iteration and the last began
   double seconds_per_position_ = 1e-3;
   Tick last_access_ = Tick::max();
   Rhythm rhythm_;

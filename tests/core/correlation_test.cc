@@ -128,6 +128,20 @@ TEST(CorrelationTest, WhatComesALittleTooSoonBreaksNoChain) {
   }
 }
 
+// What is known after the first two is short: the chain ends with what came too soon.
+TEST(CorrelationTest, TheChainGoesOnBehindWhatCameTooSoon) {
+  User user;
+  for (uint32_t i = 1; i <= 48; ++i) user.Use(i);
+  user.Use({1, 2});
+  ASSERT_EQ(user.Ahead(), (std::vector<uint32_t>{3, 4}));
+  user.Use({4, 3});
+  ASSERT_FALSE(user.Ahead().empty());
+  EXPECT_EQ(user.Ahead().front(), 5u) << "and not 4 once more, as it stands behind 3";
+  EXPECT_EQ(user.correlation().Ahead().front().position, user.position() + 1);
+  user.Use({5, 6});
+  EXPECT_TRUE(user.correlation().IsTrusted());
+}
+
 TEST(CorrelationTest, WhatWasPassedOverIsGivenBackInTheEnd) {
   User user;
   std::vector<uint32_t> all;

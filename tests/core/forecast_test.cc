@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -127,6 +128,67 @@ TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
       }
     }
   }
+}
+
+// Weights that are read layer by layer, of which two change places in some iteration.
+class Weights {
+ public:
+  static constexpr size_t kCount = 20;
+
+  Weights() {
+    for (auto& use : uses_) {
+      forecast_.Created(kNoName, MiB(1), &use, Tick{});
+      forecast_.Put(&use);
+    }
+    forecast_.Step();
+  }
+
+  // Returns how many places each weight was asked for later than told.
+  std::vector<int64_t> Read(const std::vector<size_t>& order) {
+    std::vector<int64_t> late(kCount);
+    for (const size_t i : order) {
+      forecast_.Got(&uses_[i], Tick{});
+      late[i] = forecast_.position() - told_[i];
+      told_[i] = forecast_.Put(&uses_[i]).position;
+    }
+    forecast_.Step();
+    return late;
+  }
+
+ private:
+  Forecast forecast_;
+  std::vector<LogicalUse> uses_{kCount};
+  std::vector<int64_t> told_ = std::vector<int64_t>(kCount);
+};
+
+TEST(ForecastTest, WhatChangedPlacesOnceIsForetoldWhereItUsuallyIs) {
+  std::vector<size_t> order(Weights::kCount);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::vector<size_t> swapped = order;
+  std::swap(swapped[7], swapped[8]);
+  const std::vector<int64_t> in_time(Weights::kCount);
+  Weights weights;
+  weights.Read(order);
+  EXPECT_EQ(weights.Read(order), in_time);
+  std::vector<int64_t> disturbed = in_time;
+  disturbed[8] = -1;
+  disturbed[7] = 1;
+  EXPECT_EQ(weights.Read(swapped), disturbed);
+  EXPECT_EQ(weights.Read(order), in_time);
+  EXPECT_EQ(weights.Read(order), in_time);
+}
+
+TEST(ForecastTest, WhatChangedPlacesForGoodIsBelievedTheSecondTime) {
+  std::vector<size_t> order(Weights::kCount);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const std::vector<int64_t> in_time(Weights::kCount);
+  Weights weights;
+  for (int i = 0; i < 3; ++i) weights.Read(order);
+  std::swap(order[7], order[8]);
+  EXPECT_NE(weights.Read(order), in_time);
+  EXPECT_NE(weights.Read(order), in_time);
+  EXPECT_EQ(weights.Read(order), in_time);
+  EXPECT_EQ(weights.Read(order), in_time);
 }
 
 TEST(ForecastTest, WhatNeverComesAgainLeavesRoomToLearn) {
