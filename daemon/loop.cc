@@ -26,7 +26,7 @@ namespace {
 
 // Bounds of the work on one client in one pass, so that nobody waits long for his turn.
 constexpr size_t kRequestsPerPass = 256;
-constexpr size_t kTicketsPerPass = 1024;
+constexpr size_t kTicketsPerPass = 256;
 constexpr size_t kClosuresPerPass = 16;
 // While hot clients keep the loop polling, the doorbells of the others are looked at this often.
 constexpr Duration kLookAround = microseconds(20);
@@ -227,7 +227,7 @@ void Loop::PollQuietLogs() {
     for (auto& [id, session] : sessions_) {
       if (session->hot || session->gone) continue;
       if (!waited_for && RecorderOf(*session) == nullptr) continue;
-      if (!PollLog(*session)) continue;
+      if (PollLog(*session) == 0) continue;
       session->last_active = now_;
       KeepInMind(*session);
     }
@@ -241,7 +241,7 @@ void Loop::PollQuietLogs() {
       lately_.pop_back();
       continue;
     }
-    if (!session.hot && IsWarm(session) && PollLog(session)) session.last_active = now_;
+    if (!session.hot && IsWarm(session) && PollLog(session) > 0) session.last_active = now_;
     ++i;
   }
 }
@@ -288,9 +288,16 @@ bool Loop::PollHot() {
 }
 
 bool Loop::PollSession(Session& session) {
-  // The log first: a request that needs room should find every put that came before it.
-  bool busy = PollLog(session);
+  // The log first: a request that needs room should find every put that came before it. A client
+  // may log without end, so its requests wait for no more than a lane of entries.
+  const size_t logged = PollLog(session, kAccessesPerPass);
+  bool busy = logged > 0;
   if (session.faulty) return busy;
+  if (logged == kAccessesPerPass && ++session.log_passes < kPassesForLog) {
+    session.last_active = now_;
+    return busy;
+  }
+  session.log_passes = 0;
   proto::Request request;
   size_t accesses = 0;
   for (size_t i = 0; i < kRequestsPerPass && accesses < kAccessesPerPass; ++i) {

@@ -34,6 +34,7 @@
 #include "daemon/transfers.h"
 #include "device/device.h"
 #include "ipc/spin.h"
+#include "proto/layout.h"
 
 namespace ravenstore::daemon {
 
@@ -110,7 +111,9 @@ class Loop {
 
  private:
   // Log entries of one client that are read in one go, and about so many in one pass.
-  static constexpr size_t kAccessesPerPass = 1024;
+  static constexpr size_t kAccessesPerPass = 256;
+  // So many passes in a row read a log before its client's requests are taken: one thread's lane.
+  static constexpr uint32_t kPassesForLog = proto::kLogLaneEntries / kAccessesPerPass;
 
   enum class Leave { kNo, kYes, kAtOnce, kHeld };
   enum class MoveKind { kOut, kClean, kIn };
@@ -149,9 +152,9 @@ class Loop {
   void Heed(std::span<const epoll_event> events);
   bool PollHot();
   bool PollSession(Session& session);
-  bool PollLog(Session& session);
-  // How many entries it read.
-  size_t ReadAccesses(Session& session);
+  // Each reads up to `most` entries and says how many it read.
+  size_t PollLog(Session& session, size_t most = proto::kLogLaneEntries);
+  size_t ReadAccesses(Session& session, size_t most = kAccessesPerPass);
   void Rescan(Session& session);
   bool PollTickets();
   bool PollLanes();

@@ -17,7 +17,7 @@ using core::ToInt;
 namespace {
 
 // Bounds of the work on one client in one pass, so that nobody waits long for his turn.
-constexpr uint32_t kRescanPerPass = 1024;
+constexpr uint32_t kRescanPerPass = 256;
 // Puts and frees of one client that wait for its streams: each of its tensors may have one of both.
 constexpr size_t kTicketsMax = 2 * proto::kSlotCapacity;
 constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
@@ -66,17 +66,17 @@ core::PutSeen PutIn(const proto::LeaseSlot& row, TensorId tensor) {
 
 }  // namespace
 
-bool Loop::PollLog(Session& session) {
-  const bool busy = ReadAccesses(session) > 0;
+size_t Loop::PollLog(Session& session, size_t most) {
+  const size_t read = ReadAccesses(session, most);
   Rescan(session);
   Execute();
-  return busy;
+  return read;
 }
 
-size_t Loop::ReadAccesses(Session& session) {
+size_t Loop::ReadAccesses(Session& session, size_t most) {
   proto::Access access;
   size_t read = 0;
-  for (; read < kAccessesPerPass && session.NextAccess(&access); ++read) {
+  for (; read < most && session.NextAccess(&access); ++read) {
     const SlotId slot{access.slot};
     if (!session.RowOf(slot).has_tensor()) continue;
     if (RecorderOf(session) != nullptr) RecordAccess(session, access);

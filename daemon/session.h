@@ -112,6 +112,7 @@ class Session {
   size_t copies = 0;         // under way
   uint32_t rescan = 0;       // next row to look at in one
   uint32_t rescan_left = 0;  // rows; it goes round
+  uint32_t log_passes = 0;   // in a row that its requests have waited for its log
   bool hot = false;          // polled in every pass
   bool lately = false;       // in the loop's list of those that were hot lately
   bool faulty = false;       // its request ring is corrupt: no longer read
