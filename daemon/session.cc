@@ -10,6 +10,8 @@ namespace {
 // A client asks for the words right after the failure, of a batch for the first one's; older ones
 // may be forgotten.
 constexpr size_t kFailuresRemembered = 4096;
+// A lane that never ends keeps the others waiting for so many entries.
+constexpr uint32_t kLaneTurn = 64;
 }  // namespace
 
 ArrivalWords::ArrivalWords() {
@@ -44,13 +46,22 @@ uint32_t Session::LanesUsed() {
 
 bool Session::NextAccess(proto::Access* access) {
   const uint32_t lanes = LanesUsed();
-  for (uint32_t i = 0; i < lanes; ++i) {
-    if (log_dead_[i]) continue;
-    if (!log_[i]) log_[i].emplace(&segment()->log[i]);
-    const ipc::Take take = log_[i]->Pop(access);
-    if (take == ipc::Take::kEntry) return true;
+  const auto next = [&] {
+    ++lane_;
+    lane_taken_ = 0;
+  };
+  if (lane_taken_ >= kLaneTurn) next();
+  for (uint32_t i = 0; i < lanes; ++i, next()) {
+    const uint32_t lane = lane_ % lanes;
+    if (log_dead_[lane]) continue;
+    if (!log_[lane]) log_[lane].emplace(&segment()->log[lane]);
+    const ipc::Take take = log_[lane]->Pop(access);
+    if (take == ipc::Take::kEntry) {
+      ++lane_taken_;
+      return true;
+    }
     // A corrupt lane shows nothing any more: the client hides its puts from us, to its own loss.
-    log_dead_[i] = take == ipc::Take::kCorrupt;
+    log_dead_[lane] = take == ipc::Take::kCorrupt;
   }
   return false;
 }

@@ -78,7 +78,7 @@ class Session {
   // One more than the highest that was asked for.
   uint32_t rows() const { return rows_; }
 
-  // Entries of the access log, lane after lane; false when there are none.
+  // Entries of the access log, some of each lane in turn; false when there are none.
   bool NextAccess(proto::Access* access);
   ipc::Take NextRequest(proto::Request* request) {
     // The rows of a batch are the client's latest writes: to fetch them one at a time from its
@@ -126,6 +126,8 @@ class Session {
   ipc::RequestConsumer requests_;
   std::array<std::optional<ipc::LogConsumer>, proto::kLogLanes> log_;
   std::array<bool, proto::kLogLanes> log_dead_{};
+  uint32_t lane_ = 0;        // whose turn it is, modulo those in use
+  uint32_t lane_taken_ = 0;  // in this turn
   uint64_t log_dropped_ = 0;
   // In pieces, made as they are needed: a client names the slots, and a table of all of them takes
   // milliseconds to make or to move.

@@ -127,6 +127,28 @@ TEST_F(SessionTest, EveryLaneInUseIsRead) {
   EXPECT_FALSE(session_.HasWork());
 }
 
+TEST_F(SessionTest, ALaneThatNeverEndsLeavesTheOthersTheirTurn) {
+  UseLanes(3);
+  ipc::LogProducer endless(&Lane(0));
+  ipc::LogProducer other(&Lane(2));
+  other.Append({7, proto::AccessOp::kPut});
+  proto::Access access{};
+  uint32_t looks = 0;
+  for (; access.slot != 7 && looks < proto::kLogLaneEntries; ++looks) {
+    endless.Append({1, proto::AccessOp::kGet});
+    ASSERT_TRUE(session_.NextAccess(&access));
+  }
+  EXPECT_LT(looks, 100u);
+  // And none of its own is left out or out of order.
+  for (uint32_t i = 0; i < 200; ++i) endless.Append({1000 + i, proto::AccessOp::kGet});
+  while (session_.NextAccess(&access) && access.slot == 1) {
+  }
+  for (uint32_t i = 0; i < 200; ++i) {
+    ASSERT_EQ(access.slot, 1000 + i);
+    EXPECT_EQ(session_.NextAccess(&access), i + 1 < 200);
+  }
+}
+
 TEST_F(SessionTest, MoreLanesThanThereAreAreNotRead) {
   UseLanes(0xffffffff);
   proto::Access access;
