@@ -227,7 +227,7 @@ void Loop::PollQuietLogs() {
     for (auto& [id, session] : sessions_) {
       if (session->hot || session->gone) continue;
       if (!waited_for && RecorderOf(*session) == nullptr) continue;
-      if (PollLog(*session) == 0) continue;
+      if (PollQuietLog(*session) == 0) continue;
       session->last_active = now_;
       KeepInMind(*session);
     }
@@ -241,20 +241,20 @@ void Loop::PollQuietLogs() {
       lately_.pop_back();
       continue;
     }
-    if (!session.hot && IsWarm(session) && PollLog(session) > 0) session.last_active = now_;
+    if (!session.hot && IsWarm(session) && PollQuietLog(session) > 0) session.last_active = now_;
     ++i;
   }
 }
 
 void Loop::ReadLogs() {
   for (auto& [id, session] : sessions_) {
-    if (!session->gone) PollLog(*session);
+    if (!session->gone) PollQuietLog(*session);
   }
 }
 
 void Loop::ReadLog(ClientId client) {
   Session* session = FindSession(client);
-  if (session != nullptr && !session->gone) PollLog(*session);
+  if (session != nullptr && !session->gone) PollQuietLog(*session);
 }
 
 void Loop::StartRecording(Recorder::Options options) {
@@ -309,7 +309,7 @@ bool Loop::PollSession(Session& session) {
       break;
     }
     // What its client logged before it asked, which may be later than the look at the log above.
-    accesses += ReadAccesses(session);
+    accesses += ReadAccesses(session, kAccessesPerPass);
     HandleRequest(session, request);
     Execute();
     if (session.faulty) break;

@@ -110,7 +110,8 @@ class Loop {
   bool Quiescent() const;
 
  private:
-  // Log entries of one client that are read in one go, and about so many in one pass.
+  // Log entries of one client that are read in one go in a pass, and about so many in all of it;
+  // as many rows of a rescan.
   static constexpr size_t kAccessesPerPass = 256;
   // So many passes in a row read a log before its client's requests are taken: one thread's lane.
   static constexpr uint32_t kPassesForLog = proto::kLogLaneEntries / kAccessesPerPass;
@@ -152,10 +153,12 @@ class Loop {
   void Heed(std::span<const epoll_event> events);
   bool PollHot();
   bool PollSession(Session& session);
-  // Each reads up to `most` entries and says how many it read.
-  size_t PollLog(Session& session, size_t most = proto::kLogLaneEntries);
-  size_t ReadAccesses(Session& session, size_t most = kAccessesPerPass);
-  void Rescan(Session& session);
+  // Reads up to `most` entries, and as many rows where entries were dropped; says how many entries.
+  size_t PollLog(Session& session, size_t most);
+  // A client that is not polled in every pass: all that one of its threads can have logged.
+  size_t PollQuietLog(Session& session) { return PollLog(session, proto::kLogLaneEntries); }
+  size_t ReadAccesses(Session& session, size_t most);
+  void Rescan(Session& session, size_t most);
   bool PollTickets();
   bool PollLanes();
   void PollQuietLogs();

@@ -16,8 +16,6 @@ using core::ToInt;
 
 namespace {
 
-// Bounds of the work on one client in one pass, so that nobody waits long for his turn.
-constexpr uint32_t kRescanPerPass = 256;
 // Puts and frees of one client that wait for its streams: each of its tensors may have one of both.
 constexpr size_t kTicketsMax = 2 * proto::kSlotCapacity;
 constexpr uint64_t kFarthest = uint64_t{1} << 51;  // of a time hint: 2^61 ns
@@ -68,7 +66,7 @@ core::PutSeen PutIn(const proto::LeaseSlot& row, TensorId tensor) {
 
 size_t Loop::PollLog(Session& session, size_t most) {
   const size_t read = ReadAccesses(session, most);
-  Rescan(session);
+  Rescan(session, most);
   Execute();
   return read;
 }
@@ -103,9 +101,9 @@ void Loop::RecordAccess(Session& session, const proto::Access& access) {
 // Where entries were dropped puts may be unknown, so the rows themselves are read, some in each
 // pass and all once after the last drop: not from the first row each time, or else the last rows'
 // turn might never come.
-void Loop::Rescan(Session& session) {
+void Loop::Rescan(Session& session, size_t most) {
   if (session.LogWasDropped()) session.rescan_left = session.rows();
-  const uint32_t rows = std::min(session.rescan_left, kRescanPerPass);
+  const auto rows = static_cast<uint32_t>(std::min<size_t>(session.rescan_left, most));
   session.rescan_left -= rows;
   for (uint32_t i = 0; i < rows; ++i) {
     if (session.rescan >= session.rows()) session.rescan = 0;
