@@ -39,6 +39,8 @@ constexpr Duration kWarmPoll = milliseconds(1);
 constexpr Duration kWarmFor = seconds(1);
 constexpr Duration kBackoffMax = milliseconds(1);
 constexpr int kEpollEvents = 64;
+// A pass as long as that is told, with what took so long.
+constexpr Duration kLongPass = milliseconds(2);
 constexpr uint64_t kMailboxKey = 0;  // client ids begin at 1
 
 }  // namespace
@@ -100,11 +102,25 @@ void Loop::Run() {
     if (busy) {
       last_work_ = now_;
       backoff_ = options_.poll;
-      pauses_.Record(ipc::Now() - now_);
+      RecordPass();
     } else if (now_ - last_work_ >= options_.spin || !spinner_.Pause()) {
       Sleep();
     }
   }
+}
+
+void Loop::RecordPass() {
+  const core::Tick end = ipc::Now();
+  const Duration length = end - now_;
+  if (length > kLongPass && length > 2 * pauses_.Longest()) {
+    const auto ms = [](Duration duration) { return static_cast<double>(duration.count()) / 1e6; };
+    spdlog::info(
+        "a pass of the planner loop took {:.1f} ms: {:.1f} for closures, {:.1f} for tickets, {:.1f} "
+        "for clients, {:.1f} for copies, {:.1f} for the rest",
+        ms(length), ms(stages_[0] - now_), ms(stages_[1] - stages_[0]),
+        ms(stages_[2] - stages_[1]), ms(stages_[3] - stages_[2]), ms(end - stages_[3]));
+  }
+  pauses_.Record(length);
 }
 
 void Loop::Stop() {
@@ -113,10 +129,15 @@ void Loop::Stop() {
 
 bool Loop::Pass() {
   turns_.BeginTurn();
+  stages_ = {};
   bool busy = mailbox_.empty() ? false : mailbox_.RunSome(kClosuresPerPass) > 0;
+  stages_[0] = ipc::Now();
   busy |= PollTickets();
+  stages_[1] = ipc::Now();
   busy |= PollHot();
+  stages_[2] = ipc::Now();
   busy |= PollLanes();
+  stages_[3] = ipc::Now();
   // A quiet pass has the time to look for the clients that are not polled.
   if (!busy || now_ - last_look_ > kLookAround) {
     last_look_ = now_;

@@ -154,6 +154,7 @@ class Loop {
 
   // One look at everything; true when there was something to do.
   bool Pass();
+  void RecordPass();
   void Sleep();
   core::Duration SleepBound();
   void LookAround();
@@ -278,6 +279,7 @@ class Loop {
   std::map<uint64_t, std::unique_ptr<Recorder>> recorders_;
   core::Duration backoff_{};
   Pauses pauses_;
+  std::array<core::Tick, 4> stages_{};  // when the parts of the pass under way ended
   uint64_t bad_requests_ = 0;
 };
 
