@@ -147,6 +147,22 @@ Result<gid_t> GroupNamed(const std::string& group) {
   return entry.gr_gid;
 }
 
+// Why `path` refuses to be connected to, and what lets the caller in.
+Error NotPermitted(const std::string& path) {
+  std::string words = "connecting to '" + path + "': permission denied";
+  struct stat file {};
+  if (stat(path.c_str(), &file) == 0) {
+    char buffer[1024];
+    struct group entry {};
+    struct group* found = nullptr;
+    getgrgid_r(file.st_gid, &entry, buffer, sizeof(buffer), &found);
+    const std::string group = found != nullptr ? found->gr_name : std::to_string(file.st_gid);
+    words +=
+        "; it serves the group " + group + " (usermod -aG " + group + " USER, and log in again)";
+  }
+  return {ErrorCode::kPermission, words};
+}
+
 // Waits for `events`; a hang-up or an error counts, since the next call then reports it.
 Status Await(int socket, short events, core::Tick deadline) {
   for (;;) {
@@ -272,6 +288,7 @@ Result<UniqueFd> Connect(const std::string& path, core::Tick deadline) {
     if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR) {
       return Error{ErrorCode::kUnavailable, "nobody listens at '" + path + "'"};
     }
+    if (errno == EACCES) return NotPermitted(path);
     return SystemError("connecting to '" + path + "'", errno);
   }
   const timeval unbounded{};

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -249,6 +250,26 @@ TEST(ListenTest, ConnectsAcrossProcesses) {
   EXPECT_EQ((*hello)->bytes, "hello");
   EXPECT_TRUE(Send(accepted->get(), "welcome").ok());
   EXPECT_EQ(client.Wait(), 0);
+}
+
+TEST(ConnectTest, WhoIsNotInTheGroupIsToldWhichItIs) {
+  ShortDirectory directory;
+  const std::string path = directory / "socket";
+  const auto listener = Listen(path, 0, "");
+  ASSERT_TRUE(listener.ok());
+  const group* own = getgrgid(getegid());
+  const std::string name = own != nullptr ? own->gr_name : std::to_string(getegid());
+  Child stranger([&] {
+    // Without its capabilities root obeys a file's mode as others do.
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2] = {};
+    if (syscall(SYS_capset, &header, none) != 0) return 1;
+    const auto refused = Connect(path, Now() + seconds(10));
+    if (refused.ok() || refused.error().code != ErrorCode::kPermission) return 2;
+    const bool told = refused.error().message.find("the group " + name) != std::string::npos;
+    return told ? 0 : 3;
+  });
+  EXPECT_EQ(stranger.Wait(), 0);
 }
 
 TEST(ListenTest, GivesTheSocketItsModeAndGroup) {
