@@ -8,9 +8,9 @@
 
 namespace ravenstore::core {
 
-// `text`, which begins after `indent` columns, broken at blanks into lines of at most `columns`: all
-// but the first begin with `indent` blanks. A word that is longer than that stands on a line of its
-// own.
+// `text`, which begins after `indent` columns, broken at blanks into lines of at most `columns`:
+// all but the first begin with `indent` blanks. A word that is longer than that stands on a line of
+// its own.
 std::string Wrapped(std::string_view text, size_t columns, size_t indent);
 
 // Columns two blanks apart. REQUIRES of the cells: printable (core/printable.h).
