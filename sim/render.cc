@@ -54,10 +54,12 @@ const kinds = ["computes", "stalls", "comes", "leaves"];
 const colours = ["#4a7ab5", "#c8442f", "#3f9a5f", "#b08a2e"];
 const laneOf = s => s[0] < 2 ? s[1] : clients + s[0] - 2;
 const height = 44, left = 90, top_ = 18, memoryTall = 110, axis = 24;
-const memoryTop = top_ + lanes.length * height, most = memory.reduce((m, p) => Math.max(m, p[1]), budget);
+const memoryTop = top_ + lanes.length * height;
+const most = memory.reduce((m, p) => Math.max(m, p[1]), budget);
 const tall = memoryTop + memoryTall + axis;
 let from = 0, to = end, held = null;
-const size = bytes => bytes < 2 ** 30 ? (bytes / 2 ** 20).toFixed(1) + " MiB" : (bytes / 2 ** 30).toFixed(1) + " GiB";
+const size = bytes => bytes < 2 ** 30 ? (bytes / 2 ** 20).toFixed(1) + " MiB"
+                                      : (bytes / 2 ** 30).toFixed(1) + " GiB";
 // Of sorted points, the last at or before t; -1: none.
 const lastAt = (points, t) => {
   let low = 0, high = points.length;
@@ -113,7 +115,8 @@ function draw() {
     if (s[3] < from || s[2] > to) continue;
     const a = Math.max(left, x(s[2]));
     g.fillStyle = colours[s[0]];
-    g.fillRect(a, top_ + laneOf(s) * height + 6, Math.max(0.4, Math.min(right, x(s[3])) - a), height - 12);
+    const b = Math.min(right, x(s[3]));
+    g.fillRect(a, top_ + laneOf(s) * height + 6, Math.max(0.4, b - a), height - 12);
   }
   g.fillStyle = "#222";
   lanes.forEach((name, i) => g.fillText(name, 4, top_ + i * height + height / 2 + 4));
@@ -155,7 +158,8 @@ canvas.onmousemove = e => {
   const s = spans.find(s => laneOf(s) === lane && s[2] <= t && t <= s[3]);
   say.textContent = s === undefined ? "\u00a0" : lanes[lane] + " " + kinds[s[0]] + " " +
     ((s[3] - s[2]) / 1e3).toFixed(3) + " ms from " + (s[2] / 1e3).toFixed(3) + " ms" +
-    (s[4] < 0 ? "" : ", tensor " + s[4] + " " + (names[s[4]] || "") + " (" + size(sizes[s[4]]) + ")");
+    (s[4] < 0 ? "" : ", tensor " + s[4] + " " + (names[s[4]] || "") + " (" +
+     size(sizes[s[4]]) + ")");
 };
 window.onresize = draw;
 draw();
