@@ -44,7 +44,8 @@ class Planner::State {
   void Apply(const Event& event, Tick now, Plan* plan);
   Tick NextWake() const;
 
-  const Catalog& catalog() const { return catalog_; }
+  // That the client has ever used. REQUIRES: it is attached.
+  uint32_t SlotsOf(ClientId client) const;
   TensorId Find(ClientId client, SlotId slot) const;
   // Null, too, when its client is gone.
   const Tensor* Find(TensorId id) const;
