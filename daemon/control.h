@@ -69,6 +69,8 @@ class Control {
   void Stop();
   // Turns new clients away from now on.
   void StopAccepting();
+  // What is said to clients from now on, and what users may have whose limits nobody changed.
+  void PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms);
 
   // The loop's outbox.
   void PostSlabReady(std::shared_ptr<SlabForClient> slab);
@@ -169,7 +171,7 @@ class Control {
   Names names_;
   std::atomic<bool> stopping_{false};
 
-  ipc::UniqueFd listener_;
+  ipc::Listener listener_;
   ipc::UniqueFd epoll_;
   ipc::UniqueFd accepted_;                 // whose peer could not be looked at yet
   std::optional<core::Tick> rests_until_;  // no connections are accepted

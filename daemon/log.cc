@@ -60,9 +60,9 @@ struct Log::State {
         is_terminal(::isatty(to) != 0),
         ending(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-  // Waits for room until `deadline`, and no longer than until `end_by` once the end was asked for. A
-  // pipe that is writable takes PIPE_BUF bytes at once, unless another writer is faster: then this
-  // waits for the reader.
+  // Waits for room until `deadline`, and no longer than until `end_by` once the end was asked for.
+  // A pipe that is writable takes PIPE_BUF bytes at once, unless another writer is faster: then
+  // this waits for the reader.
   bool Write(const std::string& line, core::Tick deadline) {
     pollfd events[2] = {{descriptor, POLLOUT, 0}, {ending.get(), POLLIN, 0}};
     int watched = deadline == core::kNever ? 2 : 1;
@@ -124,8 +124,8 @@ std::string Log::State::Confession(uint64_t* so_far) {
     *so_far = left_out;
   }
   if (*so_far == told) return "";
-  const std::string words = std::to_string(*so_far - told) +
-                            " lines of this log were left out: nobody read it in time";
+  const std::string words =
+      std::to_string(*so_far - told) + " lines of this log were left out: nobody read it in time";
   spdlog::memory_buf_t text;
   own_words->format({"", spdlog::level::warn, words}, text);
   return fmt::to_string(text);
@@ -210,9 +210,12 @@ Log::Log(int descriptor) : state_(std::make_shared<State>(descriptor)) {
 }
 
 Log::~Log() {
+  End();
+}
+
+void Log::End() {
   std::unique_lock lock(state_->mutex);
-  state_->ended = true;
-  state_->end_by = ipc::Now() + kEndPatience;
+  if (!std::exchange(state_->ended, true)) state_->end_by = ipc::Now() + kEndPatience;
   state_->changed.notify_all();
   const uint64_t one = 1;
   // An eventfd takes a write of 1 unless 2^64 - 2 are pending.

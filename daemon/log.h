@@ -1,5 +1,5 @@
-// The daemon's log: spdlog's default logger, written by a thread of its own, so that whoever does not
-// read it holds up nobody.
+// The daemon's log: spdlog's default logger, written by a thread of its own, so that whoever does
+// not read it holds up nobody.
 //
 // What finds no room (a pipe that nobody reads, a disk that does not answer) waits in a queue; what
 // finds none there either is left out, counted, and told of once something can be written again.
@@ -27,13 +27,17 @@ class Log {
   static constexpr core::Duration kFatalPatience{std::chrono::milliseconds(300)};
   static constexpr core::Duration kEndPatience{std::chrono::milliseconds(500)};
 
-  // From here on spdlog's default logger writes to `descriptor`, which outlives this. In colours where
-  // it is a terminal. REQUIRES: SIGPIPE is ignored, where the descriptor may be a pipe.
+  // From here on spdlog's default logger writes to `descriptor`, which outlives this. In colours
+  // where it is a terminal. REQUIRES: SIGPIPE is ignored, where the descriptor may be a pipe.
   explicit Log(int descriptor);
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
-  // Writes what waits, for at most kEndPatience. The default logger says nothing from then on.
+  // As End.
   ~Log();
+
+  // Writes what waits, for at most kEndPatience. From then on the default logger says critical
+  // words only. Twice is as good as once; from any thread.
+  void End();
 
   // Lines left out so far.
   uint64_t left_out() const;

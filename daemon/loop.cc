@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "core/check.h"
 #include "ipc/clock.h"
@@ -385,8 +386,14 @@ void Loop::Attach(std::shared_ptr<Attachment> attachment) {
   epoll_event poll{};
   poll.events = EPOLLIN | EPOLLET;
   poll.data.u64 = ToInt(id);
-  RAVEN_CHECK(
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->attachment().doorbell.fd(), &poll) == 0);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->attachment().doorbell.fd(), &poll) != 0) {
+    // Nobody would hear it ring. Of watches a user of the system has only so many.
+    const int error = errno;
+    spdlog::warn("client {} cannot be watched: {}", ToInt(id), std::strerror(error));
+    outbox_.expel(id, std::string("the daemon cannot watch one more client (") +
+                          std::strerror(error) +
+                          "): end some jobs, or raise fs.epoll.max_user_watches");
+  }
   session->last_active = now_;
   MakeHot(*session);
   sessions_.emplace(id, std::move(session));
