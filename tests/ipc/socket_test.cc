@@ -235,6 +235,7 @@ void LeaveStale(const std::string& path) {
   Child killed([&] {
     auto dead = Listen(path, 0600, "");
     _exit(dead.ok() ? 0 : 1);
+    return 0;
   });
   RAVEN_CHECK(killed.Wait() == 0);
 }
