@@ -48,7 +48,8 @@ class LogBudget {
     std::vector<std::pair<uid_t, uint64_t>> sums;
     for (auto at = users_.begin(); at != users_.end();) {
       auto& [uid, user] = *at;
-      if (user.left_out > 0 && now >= user.due) sums.emplace_back(uid, std::exchange(user.left_out, 0));
+      if (user.left_out > 0 && now >= user.due)
+        sums.emplace_back(uid, std::exchange(user.left_out, 0));
       at = user.left_out == 0 && now >= user.full_at ? users_.erase(at) : std::next(at);
     }
     return sums;

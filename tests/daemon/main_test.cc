@@ -2,15 +2,18 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "client/client.h"
 #include "core/check.h"
 #include "ipc/clock.h"
 #include "ipc/socket.h"
@@ -203,6 +206,25 @@ TEST(DaemonTest, WhatIsMoreThanThereIsIsSaidWithBothNumbers) {
                      "2.0 GiB"),
             std::string::npos)
       << log;
+}
+
+TEST(DaemonTest, SlabsThatFindNoDescriptorsAreNoWantOfMemory) {
+  const DaemonProcess daemon({"--slab", "2MiB"});
+  Store store = Store::connect({.socket = daemon.socket(), .name = "main_test"});
+  const auto open = static_cast<rlim_t>(std::distance(
+      std::filesystem::directory_iterator("/proc/" + std::to_string(daemon.pid()) + "/fd"), {}));
+  const rlimit few{open + 8, open + 8};
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  std::vector<Tensor> tensors;
+  try {
+    for (int i = 0; i < 64; ++i) {
+      tensors.push_back(store.create(MiB(2).count(), {.timeout = std::chrono::milliseconds(500)}));
+    }
+    FAIL() << "the descriptors were enough";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), RAVENSTORE_LIMIT) << error.what();
+    EXPECT_NE(std::string(error.what()).find("LimitNOFILE"), std::string::npos) << error.what();
+  }
 }
 
 TEST(DaemonTest, ASecondDaemonAtThePathIsRefusedAndTheFirstsSocketStays) {
