@@ -489,6 +489,8 @@ class Planner::State {
   // REQUIRES: tensor.waiting.
   const Request& FetchOf(const Tensor& tensor) const;
   void Fail(const Request& request, ErrorCode code, const std::string& message);
+  // Its time is over, or it would not wait.
+  void FailForRoom(const Request& request);
   std::string WhoHolds(const Request& request) const;
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
   // The same for one arena, unless it is to be woken before.

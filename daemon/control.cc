@@ -236,9 +236,8 @@ void Control::Stop() {
 void Control::StopAccepting() {
   mailbox_.Post([this] {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-    listener_.reset();
+    listener_.Close();
     CloseSocket(std::move(accepted_), kNobody);
-    ::unlink(options_.socket_path.c_str());
   });
 }
 
@@ -836,6 +835,24 @@ void Control::OnPosted(core::TenantId user, uint64_t key, uint32_t share) {
 void Control::PostAnswer(uint64_t key, proto::DaemonPacket packet) {
   mailbox_.Post([this, key, packet = std::move(packet)] {
     if (Connection* connection = Find(key)) Send(*connection, packet);
+  });
+}
+
+void Control::PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms) {
+  mailbox_.Post([this, budgets, restart_timeout_ms] {
+    const core::Budgets before = std::exchange(options_.tenant_budgets, budgets);
+    options_.restart_timeout_ms = restart_timeout_ms;
+    const auto adopt = [](core::Bytes* own, core::Bytes was, core::Bytes now) {
+      if (*own == was) *own = now;
+    };
+    for (auto& [uid, own] : tenants_) {
+      adopt(&own.device, before.device, budgets.device);
+      adopt(&own.host, before.host, budgets.host);
+      adopt(&own.device_guarantee, before.device_guarantee, budgets.device_guarantee);
+      loop_->mailbox().Post([loop = loop_, tenant = core::TenantId{uid}, own = own] {
+        loop->SetTenant(tenant, own);
+      });
+    }
   });
 }
 

@@ -76,6 +76,8 @@ class Control {
   void Stop();
   // Turns new clients away from now on.
   void StopAccepting();
+  // What is said to clients from now on, and what users may have whose limits nobody changed.
+  void PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms);
 
   // The loop's outbox.
   void PostSlabReady(std::shared_ptr<SlabForClient> slab);
@@ -237,7 +239,7 @@ class Control {
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
 
-  ipc::UniqueFd listener_;
+  ipc::Listener listener_;
   ipc::UniqueFd epoll_;
   ipc::UniqueFd accepted_;                 // whose peer could not be looked at yet
   std::optional<core::Tick> rests_until_;  // no connections are accepted

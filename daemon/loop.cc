@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "core/check.h"
 #include "ipc/clock.h"
@@ -147,6 +148,10 @@ bool Loop::Pass() {
     Feed(core::TimePassed{});
     Execute();
   }
+  if (now_ >= give_back_timer_.due()) {
+    give_back_timer_.Begin(now_);
+    GiveBackMemory();
+  }
   return busy;
 }
 
@@ -179,9 +184,8 @@ Duration Loop::SleepBound() {
   for (const Lanes& lanes : lanes_) copying |= !lanes.out->idle() || !lanes.in->idle();
   if (copying) return options_.poll;
   const bool waiting = planner_->stats().waiting > 0;
-  Duration bound = planner_->NextWake() == core::kNever
-                       ? Duration::max()
-                       : std::max(planner_->NextWake() - now_, Duration(0));
+  const core::Tick next = std::min(planner_->NextWake(), give_back_timer_.due());
+  Duration bound = next == core::kNever ? Duration::max() : std::max(next - now_, Duration(0));
   if (!with_tickets_.empty()) {
     bound = std::min(bound, waiting ? options_.poll : backoff_);
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
@@ -443,8 +447,14 @@ void Loop::Attach(std::shared_ptr<Attachment> attachment) {
   epoll_event poll{};
   poll.events = EPOLLIN | EPOLLET;
   poll.data.u64 = ToInt(id);
-  RAVEN_CHECK(
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->attachment().doorbell.fd(), &poll) == 0);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->attachment().doorbell.fd(), &poll) != 0) {
+    // Nobody would hear it ring. Of watches a user of the system has only so many.
+    const int error = errno;
+    spdlog::warn("client {} cannot be watched: {}", ToInt(id), std::strerror(error));
+    outbox_.expel(id, std::string("the daemon cannot watch one more client (") +
+                          std::strerror(error) +
+                          "): end some jobs, or raise fs.epoll.max_user_watches");
+  }
   session->last_active = now_;
   MakeHot(*session);
   sessions_.emplace(id, std::move(session));
@@ -477,10 +487,26 @@ void Loop::ReleaseIfGone(Session& session) {
   on_gone_.erase(client);
   // Its tables may be large, too.
   std::shared_ptr<Session> gone = std::move(sessions_.extract(client).mapped());
-  workers_->Run([gone = std::move(gone), done = std::move(done)]() mutable {
+  workers_->Run([this, gone = std::move(gone), done = std::move(done)]() mutable {
     gone.reset();
     if (done) done();
+    mailbox_.Post([this] { give_back_timer_.Freed(now_); });
   });
+}
+
+void Loop::GiveBackMemory() {
+  auto pieces = give_back_.Take();
+  if (pieces.empty()) return PutBackMemory();
+  workers_->Run([this, pieces = std::move(pieces)] {
+    GiveBack::Release(pieces);
+    mailbox_.Post([this] { GiveBackMemory(); });
+  });
+}
+
+void Loop::PutBackMemory() {
+  if (give_back_.PutBack()) return give_back_timer_.End();
+  // By way of a worker: posted here it would be done in the same pass.
+  workers_->Run([this] { mailbox_.Post([this] { PutBackMemory(); }); });
 }
 
 void Loop::Trim(ClientId client) {

@@ -30,6 +30,7 @@
 #include "core/planner.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
+#include "daemon/give_back.h"
 #include "daemon/mailbox.h"
 #include "daemon/pauses.h"
 #include "daemon/recorder.h"
@@ -242,6 +243,9 @@ class Loop {
   void FinishOut(core::DeviceId device, JobId job, bool ok);
   void FinishIn(core::DeviceId device, JobId job, bool ok);
   void ReleaseIfGone(Session& session);
+  // What departed clients' tables took goes back to the kernel, step by step.
+  void GiveBackMemory();
+  void PutBackMemory();
   // The session of the tensor's client, with the tensor's slot, or null when either is gone.
   Session* Locate(core::TensorId tensor, core::SlotId* slot);
 
@@ -280,6 +284,8 @@ class Loop {
   core::Duration backoff_{};
   Pauses pauses_;
   std::array<core::Tick, 4> stages_{};  // when the parts of the pass under way ended
+  GiveBackTimer give_back_timer_;
+  GiveBack give_back_;
   uint64_t bad_requests_ = 0;
 };
 
