@@ -32,6 +32,7 @@
 #include "core/types.h"
 #include "daemon/closers.h"
 #include "daemon/legacy.h"
+#include "daemon/log_budget.h"
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
@@ -150,6 +151,9 @@ class Control {
   void EndRest();
   // Closes what has said nothing for too long.
   void EndSilent();
+  // Whether a line about the connection's user may be written.
+  bool MayLog(const Connection& connection);
+  void LogWhatWasLeftOut();
   // Milliseconds for epoll_wait.
   int NextTimer() const;
   void OnReadable(Connection& connection);
@@ -238,6 +242,8 @@ class Control {
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
+  LogBudget log_budget_;
+  core::Tick log_due_ = core::kNever;  // when it has something to say
 
   ipc::Listener listener_;
   ipc::UniqueFd epoll_;

@@ -116,10 +116,11 @@ void Loop::RecordPass() {
   if (length > kLongPass && length > 2 * pauses_.Longest()) {
     const auto ms = [](Duration duration) { return static_cast<double>(duration.count()) / 1e6; };
     spdlog::info(
-        "a pass of the planner loop took {:.1f} ms: {:.1f} for closures, {:.1f} for tickets, {:.1f} "
+        "a pass of the planner loop took {:.1f} ms: {:.1f} for closures, {:.1f} for tickets, "
+        "{:.1f} "
         "for clients, {:.1f} for copies, {:.1f} for the rest",
-        ms(length), ms(stages_[0] - now_), ms(stages_[1] - stages_[0]),
-        ms(stages_[2] - stages_[1]), ms(stages_[3] - stages_[2]), ms(end - stages_[3]));
+        ms(length), ms(stages_[0] - now_), ms(stages_[1] - stages_[0]), ms(stages_[2] - stages_[1]),
+        ms(stages_[3] - stages_[2]), ms(end - stages_[3]));
   }
   pauses_.Record(length);
 }
