@@ -60,6 +60,19 @@ Setter Size(Bytes* target) {
   };
 }
 
+Setter SizeOrDefault(std::optional<Bytes>* target) {
+  return [target](const toml::node& node) -> std::optional<std::string> {
+    if (node.value_exact<std::string>() == "default") {
+      target->reset();
+      return std::nullopt;
+    }
+    Bytes bytes;
+    if (const auto accepted = Size(&bytes)(node)) return *accepted + ", or \"default\"";
+    *target = bytes;
+    return std::nullopt;
+  };
+}
+
 template <typename Number>
 Setter Whole(Number* target, int64_t least, int64_t most) {
   return [target, least, most](const toml::node& node) -> std::optional<std::string> {
@@ -129,7 +142,7 @@ std::map<std::string, Setter> Keys(Config* config) {
       {"devices.slab", Size(&config->slab)},
       {"limits.device_budget", Size(&config->device_budget)},
       {"limits.host_budget", Size(&config->host_budget)},
-      {"limits.device_guarantee", Size(&config->device_guarantee)},
+      {"limits.device_guarantee", SizeOrDefault(&config->device_guarantee)},
       {"limits.visible_memory", Size(&config->visible_memory)},
       {"limits.device_reserve", Size(&config->device_reserve)},
       {"limits.clients_max", Whole(&config->clients_max, 1, 100000)},
@@ -209,8 +222,19 @@ core::Status CheckConfig(const Config& config) {
                   core::SizeText(value));
     }
   }
-  if (config.chunk < core::MiB(1) || config.chunk.RoundUp(core::kExtentAlignment) != config.chunk) {
-    return fail("\"transfer.chunk\" must be at least 1 MiB and a multiple of 512 bytes");
+  // Sums of several are reckoned with, which must not overflow.
+  if (config.slab > core::kRangeMax || config.pool_step > core::kRangeMax) {
+    return fail("\"devices.slab\" and \"host_pool.step\" must be at most " +
+                core::SizeText(core::kRangeMax));
+  }
+  if (config.pool_ahead > core::kRangeMax) {
+    return fail("\"host_pool.ahead\" must be at most " + core::SizeText(core::kRangeMax) +
+                ", not " + core::SizeText(config.pool_ahead));
+  }
+  if (config.chunk < core::MiB(1) || config.chunk > core::GiB(1) ||
+      config.chunk.RoundUp(core::kExtentAlignment) != config.chunk) {
+    return fail("\"transfer.chunk\" must be 1 MiB to 1 GiB and a multiple of 512 bytes, not " +
+                core::SizeText(config.chunk));
   }
   if (config.pool_size > core::kRangeMax) {
     return fail("\"host_pool.size\" must be at most " + core::SizeText(core::kRangeMax) + ", not " +

@@ -85,20 +85,22 @@ void Control::HandleLegacyYield(Connection& connection, uint64_t request,
 }
 
 void Control::BeginYield(uint64_t asker, uint64_t request, size_t device, Bytes bytes) {
-  loop_->mailbox().Post([this, ask = Yields::Ask{asker, request, device, bytes, {}, {}}]() mutable {
-    const core::DeviceId id{static_cast<uint16_t>(ask.device)};
-    ask.held = loop_->planner().DeviceTier(id).held;
-    // The driver may take its time.
-    workers_->Run([this, ask]() mutable {
-      const auto free = devices_[ask.device]->FreeBytes();
-      ask.free = free.ok() ? *free : devices_[ask.device]->info().total;
-      mailbox_.Post([this, ask] {
-        if (Find(ask.asker) == nullptr) return;
-        yields_.Begin(ask, ipc::Now());
-        LookAtYields();
+  const core::TenantId tenant = TenantOf(Find(asker)->peer.uid);
+  loop_->mailbox().Post(
+      [this, tenant, ask = Yields::Ask{asker, request, device, bytes, {}, {}}]() mutable {
+        const core::DeviceId id{static_cast<uint16_t>(ask.device)};
+        ask.held = loop_->planner().DeviceTier(id).held;
+        // The driver may take its time.
+        workers_->Run(tenant, [this, ask]() mutable {
+          const auto free = devices_[ask.device]->FreeBytes();
+          ask.free = free.ok() ? *free : devices_[ask.device]->info().total;
+          mailbox_.Post([this, ask] {
+            if (Find(ask.asker) == nullptr) return;
+            yields_.Begin(ask, ipc::Now());
+            LookAtYields();
+          });
+        });
       });
-    });
-  });
 }
 
 bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,

@@ -46,7 +46,9 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
       workers_(workers),
       outbox_(std::move(outbox)),
       planner_(std::make_unique<core::Planner>(options_.planner)),
-      backoff_(options_.poll) {}
+      backoff_(options_.poll),
+      memory_("bytes of the daemon's memory", options_.memory.count(), core::Shares::Unit::kBytes) {
+}
 
 Loop::~Loop() = default;
 
@@ -267,7 +269,7 @@ void Loop::StartRecording(Recorder::Options options) {
 
 void Loop::StopRecording() {
   // It may know of a million tensors.
-  workers_->Run([recorder = std::shared_ptr<Recorder>(std::move(recorder_))] {});
+  workers_->Run(kNoUser, [recorder = std::shared_ptr<Recorder>(std::move(recorder_))] {});
 }
 
 bool Loop::PollHot() {
@@ -336,11 +338,14 @@ bool Loop::PollTickets() {
         if (lease.word() != waiting.idle_word) return;
         // While a get on another device waits for just this there is no put to be found quiet
         // later.
-        const bool idle = lease.state() != proto::LeaseState::kFetching;
+        const bool idle =
+            proto::UnpackLease(waiting.idle_word).state != proto::LeaseState::kFetching;
         if (idle) session->RowOf(slot).SetQuiet(waiting.idle_word);
         Feed(core::Quiet{waiting.tensor});
       };
+      const size_t before = session->tickets.size();
       session->tickets.Poll(*session->segment(), kTicketsPerPass, reached);
+      Refund(*session, (before - session->tickets.size()) * kTicketMemory);
     }
     if (session == nullptr || session->tickets.empty()) {
       with_tickets_[i] = with_tickets_.back();
@@ -415,11 +420,13 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
 void Loop::ReleaseIfGone(Session& session) {
   if (!session.gone || session.copies > 0) return;
   const ClientId client = session.id();
+  Refund(session, session.charged);
   auto done = std::move(on_gone_[client]);
   on_gone_.erase(client);
   // Its tables may be large, too.
   std::shared_ptr<Session> gone = std::move(sessions_.extract(client).mapped());
-  workers_->Run([gone = std::move(gone), done = std::move(done)]() mutable {
+  const core::TenantId tenant = gone->attachment().tenant;
+  workers_->Run(tenant, [gone = std::move(gone), done = std::move(done)]() mutable {
     gone.reset();
     if (done) done();
   });

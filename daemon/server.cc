@@ -21,7 +21,10 @@ using core::Bytes;
 using core::Error;
 using core::ErrorCode;
 
-constexpr size_t kWorkers = 2;
+// One user has two at most: a slab comes while another goes.
+constexpr size_t kWorkers = 3;
+// By default others leave each tenant an eighth (docs/decisions/0026).
+constexpr uint64_t kGuaranteedPart = 8;
 // Addresses of this process that all arenas together may take, of the 128 TiB that x86-64 gives: an
 // arena is reserved when its client first uses the device, which is mostly one.
 constexpr Bytes kArenaAddresses = core::GiB(100 * 1024);
@@ -37,6 +40,11 @@ void RaiseDescriptorLimit() {
 Bytes MachineMemory() {
   return Bytes(static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
                static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
+}
+
+// What the clients of all users may make the daemon hold of its own memory.
+Bytes BookkeepingMemory() {
+  return std::max(core::MiB(512), Bytes(MachineMemory().count() / 8));
 }
 
 // The planner reckons with one link: the slowest device's. Costs at most some 150 ms a device, most
@@ -96,6 +104,7 @@ LoopOptions LoopOptionsOf(const Config& config) {
                    : config.policy == "gdsf" ? core::Policy::kGdsf
                                              : core::Policy::kValue;
   planner.learn = config.learn;
+  planner.guaranteed_part = kGuaranteedPart;
   options.transfers.chunk = config.chunk;
   options.transfers.in_flight = config.chunk * 2;
   options.spin = config.spin;
@@ -139,6 +148,8 @@ core::Status Server::Init() {
       config_.device_budget == Bytes{0} ? most : config_.device_budget,
       config_.host_budget == Bytes{0} ? options.planner.host_capacity : config_.host_budget,
       config_.device_guarantee};
+
+  control.guaranteed_by_default = Bytes(most.count() / kGuaranteedPart);
 
   workers_ = std::make_unique<WorkerPool>("raven-work", kWorkers);
   Loop::Outbox outbox;
@@ -191,6 +202,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     planner.link = {config_.host_latency, config_.host_bytes_per_second,
                     config_.host_bytes_per_second};
   }
+  options.memory = BookkeepingMemory();
   options.host_numa_node =
       config_.pool_numa_node >= 0 ? config_.pool_numa_node : devices_.front()->info().numa_node;
   return options;
