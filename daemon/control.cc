@@ -600,31 +600,38 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may change limits");
   }
-  if (limits.client() != 0 && limits.device_guarantee() != 0) {
+  if (limits.client() != 0 && limits.has_device_guarantee()) {
     return Fail(connection, request, ErrorCode::kInvalidArgument,
                 "a guarantee is a user's, for all of his clients together");
   }
   if (HandleVisibleMemory(connection, request, limits)) return;
   // By value: the loop merges after the message is gone.
   auto merge = [device = limits.device_budget(), host = limits.host_budget(),
-                guarantee = limits.device_guarantee()](core::Budgets budgets,
-                                                       const core::Budgets& unset) {
+                guarantee = limits.has_device_guarantee()
+                                ? std::optional(limits.device_guarantee())
+                                : std::nullopt](core::Budgets budgets, const core::Budgets& unset) {
     const auto set = [](uint64_t limit, core::Bytes* budget, core::Bytes before) {
       if (limit != 0) *budget = limit == proto::kLimitNotSet ? before : core::Bytes(limit);
     };
     set(device, &budgets.device, unset.device);
     set(host, &budgets.host, unset.host);
-    set(guarantee, &budgets.device_guarantee, unset.device_guarantee);
+    if (guarantee == proto::kLimitNotSet) {
+      budgets.device_guarantee = unset.device_guarantee;
+    } else if (guarantee) {
+      budgets.device_guarantee = core::Bytes(*guarantee);
+    }
     return budgets;
   };
   const uint64_t visible = limits.client() == 0 ? legacy_.VisibleOfTenant(limits.uid()).count() : 0;
-  auto answer = [visible](uint64_t id, core::Budgets budgets) {
+  auto answer = [visible, by_default = options_.guaranteed_by_default](uint64_t id,
+                                                                       core::Budgets budgets) {
     proto::DaemonPacket packet;
     packet.mutable_limits_set()->set_visible_memory(visible);
     packet.set_request(id);
     packet.mutable_limits_set()->set_device_budget(budgets.device.count());
     packet.mutable_limits_set()->set_host_budget(budgets.host.count());
-    packet.mutable_limits_set()->set_device_guarantee(budgets.device_guarantee.count());
+    packet.mutable_limits_set()->set_device_guarantee(
+        budgets.device_guarantee.value_or(by_default).count());
     return packet;
   };
   if (limits.client() == 0) {
@@ -724,22 +731,21 @@ void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()>
 
 void Control::Forget(uint64_t key) {
   const auto found = connections_.find(key);
-  if (found != connections_.end()) {
-    Connection& connection = *found->second;
-    EndRecording(connection);
-    connection.queue.clear();
-    CloseSocket(std::move(connection.socket), connection.peer.uid,
-                [this, user = connection.user(), reserved = connection.reserved] {
-                  GivePlace(user, reserved);
-                });
-    SettleDescriptors(connection);
-    if (connection.legacy) GiveLegacyPlace(connection.user());
-    connections_.erase(found);
-  }
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  EndRecording(connection);
+  connection.queue.clear();
+  CloseSocket(std::move(connection.socket), connection.peer.uid,
+              [this, user = connection.user(), reserved = connection.reserved] {
+                GivePlace(user, reserved);
+              });
+  SettleDescriptors(connection);
+  if (connection.legacy) GiveLegacyPlace(connection.user());
   legacy_.Remove(key);
   yields_.Forget(key);
   // There may be many.
-  workers_->Run([this, key] { names_.Release(key); });
+  workers_->Run(connection.user(), [this, key] { names_.Release(key); });
+  connections_.erase(found);
   closed_one_ = true;
 }
 
@@ -862,7 +868,7 @@ void Control::PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms) {
   mailbox_.Post([this, budgets, restart_timeout_ms] {
     const core::Budgets before = std::exchange(options_.tenant_budgets, budgets);
     options_.restart_timeout_ms = restart_timeout_ms;
-    const auto adopt = [](core::Bytes* own, core::Bytes was, core::Bytes now) {
+    const auto adopt = [](auto* own, const auto& was, const auto& now) {
       if (*own == was) *own = now;
     };
     for (auto& [uid, own] : tenants_) {

@@ -57,6 +57,7 @@ struct ControlOptions {
   uint32_t socket_mode = 0660;
   std::string backend;                  // "cuda" or "host"
   core::Budgets tenant_budgets;         // of every tenant (user) until changed
+  core::Bytes guaranteed_by_default;    // on the largest device, to a tenant without a guarantee
   std::vector<core::Bytes> arenas;      // address range of a client's arena on each device
   std::vector<core::Bytes> capacities;  // what the store may hold of each device
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
