@@ -1,0 +1,133 @@
+// An honest user: attaches, works and leaves, over and over, and says how that went.
+//
+//     honest --socket PATH --seconds S [--budget BYTES]
+//
+// One operation is attach, create, evict, get, free, detach, and the question of `ravenctl status`
+// on a connection of its own. It prints one JSON object: operations, failures, p50_ms, p99_ms,
+// max_ms and the first error. An operation that is under way at the end counts by what it took so
+// far, and is not waited for: this program ends in time whatever the daemon does.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "client/client.h"
+#include "client/ctl/session.h"
+#include "ipc/clock.h"
+
+namespace ravenstore::hostile {
+namespace {
+
+constexpr uint64_t kTensor = MiB(1) + KiB(512);
+constexpr auto kPatience = std::chrono::seconds(10);
+
+struct Record {
+  std::mutex mutex;
+  std::vector<double> ms;     // guarded by mutex
+  size_t failures = 0;        // guarded by mutex
+  std::string error;          // guarded by mutex; the first
+  core::Tick began{};         // guarded by mutex; the operation under way
+};
+
+// Throws what the store or this program has to say about it.
+void Operate(const std::string& socket, uint64_t budget, unsigned char mark) {
+  {
+    Store store = Store::connect(
+        {.socket = socket, .name = "honest", .device_budget = budget, .timeout = kPatience});
+    Tensor kept = store.create(kTensor);
+    std::memset(kept.data(), mark, KiB(4));
+    static_cast<unsigned char*>(kept.data())[kTensor - 1] = mark;
+    store.put(kept, nullptr);
+    Tensor other = store.create(kTensor);  // there is room for one
+    store.free(std::move(other), nullptr);
+    const auto* bytes = static_cast<unsigned char*>(store.get(kept, nullptr, {.blocking = true}));
+    if (bytes[0] != mark || bytes[kTensor - 1] != mark) throw std::runtime_error("a wrong byte");
+    store.free(std::move(kept), nullptr);
+  }
+  auto session = client::ctl::Session::Open(socket, kPatience);
+  if (!session.ok()) throw std::runtime_error("status: " + session.error().message);
+  const auto stats = session->Stats();
+  if (!stats.ok()) throw std::runtime_error("status: " + stats.error().message);
+}
+
+void Work(const std::string& socket, uint64_t budget, Record* record) {
+  for (unsigned char mark = 1;; ++mark) {
+    const core::Tick began = ipc::Now();
+    {
+      const std::lock_guard lock(record->mutex);
+      record->began = began;
+    }
+    std::string error;
+    try {
+      Operate(socket, budget, mark);
+    } catch (const std::exception& thrown) {
+      error = thrown.what();
+    }
+    const std::lock_guard lock(record->mutex);
+    if (error.empty()) {
+      record->ms.push_back(std::chrono::duration<double, std::milli>(ipc::Now() - began).count());
+    } else {
+      ++record->failures;
+      if (record->error.empty()) record->error = error;
+    }
+  }
+}
+
+double Quantile(const std::vector<double>& sorted, double q) {
+  if (sorted.empty()) return 0;
+  return sorted[std::min(sorted.size() - 1, static_cast<size_t>(q * sorted.size()))];
+}
+
+std::string Escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c < ' ' ? ' ' : c;
+  }
+  return out;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("An honest user among others.");
+  std::string socket;
+  double seconds = 3;
+  uint64_t budget = MiB(2);
+  app.add_option("--socket", socket)->required();
+  app.add_option("--seconds", seconds);
+  app.add_option("--budget", budget);
+  CLI11_PARSE(app, argc, argv);
+  Record record;
+  std::thread(Work, socket, budget, &record).detach();
+  std::condition_variable never;
+  std::unique_lock lock(record.mutex);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) never.wait_until(lock, end);
+  std::vector<double> ms = record.ms;
+  const size_t operations = ms.size();
+  const double under_way =
+      std::chrono::duration<double, std::milli>(ipc::Now() - record.began).count();
+  std::sort(ms.begin(), ms.end());
+  if (ms.empty() || under_way > ms.back()) ms.push_back(under_way);
+  std::printf(
+      "{\"operations\": %zu, \"failures\": %zu, \"p50_ms\": %.3f, \"p99_ms\": %.3f, "
+      "\"max_ms\": %.3f, \"error\": \"%s\"}\n",
+      operations, record.failures, Quantile(ms, 0.5), Quantile(ms, 0.99), ms.back(),
+      Escaped(record.error).c_str());
+  std::fflush(stdout);
+  ::_exit(0);  // the operation under way may never end
+}
+
+}  // namespace
+}  // namespace ravenstore::hostile
+
+int main(int argc, char** argv) {
+  return ravenstore::hostile::Main(argc, argv);
+}
