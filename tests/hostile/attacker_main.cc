@@ -21,8 +21,8 @@ namespace {
 
 std::vector<Attack> All() {
   std::vector<Attack> all;
-  for (const auto attacks : {ConnectionAttacks(), HoldingAttacks(), LegacyAttacks(), StoreAttacks(),
-                             StallingAttacks()})
+  for (const auto attacks :
+       {ConnectionAttacks(), HoldingAttacks(), LegacyAttacks(), StoreAttacks(), StallingAttacks()})
     all.insert(all.end(), attacks.begin(), attacks.end());
   return all;
 }
@@ -54,8 +54,8 @@ int Main(int argc, char** argv) {
   ::setrlimit(RLIMIT_NOFILE, &files);
   for (const Attack& attack : All()) {
     if (attack.name != name) continue;
-    const auto length = std::chrono::duration_cast<core::Duration>(
-        std::chrono::duration<double>(seconds));
+    const auto length =
+        std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
     Scene scene(socket, ipc::Now() + length, count);
     attack.run(scene);
     scene.Ready();

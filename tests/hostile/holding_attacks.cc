@@ -141,8 +141,8 @@ void FolderLock(Scene& scene) {
 }
 
 constexpr Attack kAttacks[] = {
-    {"hold_clients", Clients},     {"hold_connections", Connections}, {"hold_places", LegacyPlaces},
-    {"hold_names", Names},         {"hold_recording", Recording},     {"hold_folder", FolderLock},
+    {"hold_clients", Clients}, {"hold_connections", Connections}, {"hold_places", LegacyPlaces},
+    {"hold_names", Names},     {"hold_recording", Recording},     {"hold_folder", FolderLock},
 };
 
 }  // namespace

@@ -1,16 +1,19 @@
 // An honest user: attaches, works and leaves, over and over, and says how that went.
 //
-//     honest --socket PATH --seconds S [--budget BYTES]
+//     honest --socket PATH --seconds S [--keep]
 //
 // One operation is attach, create, evict, get, free, detach, and the question of `ravenctl status`
 // on a connection of its own. It prints one JSON object: operations, failures, p50_ms, p99_ms,
 // max_ms and the first error. An operation that is under way at the end counts by what it took so
 // far, and is not waited for: this program ends in time whatever the daemon does.
+//
+// With --keep it leaves idle tensors on the device instead, and says at the end how many are there
+// still: {"put": 8, "there": 8}. It prints "ready" once they are put.
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -27,26 +30,28 @@ namespace ravenstore::hostile {
 namespace {
 
 constexpr uint64_t kTensor = MiB(1) + KiB(512);
+constexpr uint64_t kBudget = MiB(2);  // of which there is room for one
+constexpr size_t kKept = 8;
 constexpr auto kPatience = std::chrono::seconds(10);
 
 struct Record {
   std::mutex mutex;
-  std::vector<double> ms;     // guarded by mutex
-  size_t failures = 0;        // guarded by mutex
-  std::string error;          // guarded by mutex; the first
-  core::Tick began{};         // guarded by mutex; the operation under way
+  std::vector<double> ms;  // guarded by mutex
+  size_t failures = 0;     // guarded by mutex
+  std::string error;       // guarded by mutex; the first
+  core::Tick began{};      // guarded by mutex; the operation under way
 };
 
 // Throws what the store or this program has to say about it.
-void Operate(const std::string& socket, uint64_t budget, unsigned char mark) {
+void Operate(const std::string& socket, unsigned char mark) {
   {
     Store store = Store::connect(
-        {.socket = socket, .name = "honest", .device_budget = budget, .timeout = kPatience});
+        {.socket = socket, .name = "honest", .device_budget = kBudget, .timeout = kPatience});
     Tensor kept = store.create(kTensor);
     std::memset(kept.data(), mark, KiB(4));
     static_cast<unsigned char*>(kept.data())[kTensor - 1] = mark;
     store.put(kept, nullptr);
-    Tensor other = store.create(kTensor);  // there is room for one
+    Tensor other = store.create(kTensor);
     store.free(std::move(other), nullptr);
     const auto* bytes = static_cast<unsigned char*>(store.get(kept, nullptr, {.blocking = true}));
     if (bytes[0] != mark || bytes[kTensor - 1] != mark) throw std::runtime_error("a wrong byte");
@@ -58,7 +63,7 @@ void Operate(const std::string& socket, uint64_t budget, unsigned char mark) {
   if (!stats.ok()) throw std::runtime_error("status: " + stats.error().message);
 }
 
-void Work(const std::string& socket, uint64_t budget, Record* record) {
+void Work(const std::string& socket, Record* record) {
   for (unsigned char mark = 1;; ++mark) {
     const core::Tick began = ipc::Now();
     {
@@ -67,7 +72,7 @@ void Work(const std::string& socket, uint64_t budget, Record* record) {
     }
     std::string error;
     try {
-      Operate(socket, budget, mark);
+      Operate(socket, mark);
     } catch (const std::exception& thrown) {
       error = thrown.what();
     }
@@ -95,21 +100,46 @@ std::string Escaped(const std::string& text) {
   return out;
 }
 
+void WaitUntil(core::Tick end) {
+  while (ipc::Now() < end) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - ipc::Now());
+    ::poll(nullptr, 0, static_cast<int>(left.count()));
+  }
+}
+
+int Keep(const std::string& socket, core::Tick end) {
+  Store store = Store::connect({.socket = socket, .name = "keeper", .timeout = kPatience});
+  std::vector<Tensor> kept;
+  for (size_t i = 0; i < kKept; ++i) {
+    kept.push_back(store.create(kTensor));
+    std::memset(kept.back().data(), 1, KiB(4));
+    store.put(kept.back(), nullptr);
+  }
+  std::printf("ready\n");
+  std::fflush(stdout);
+  WaitUntil(end);
+  const auto there =
+      std::count_if(kept.begin(), kept.end(), [](const Tensor& tensor) { return tensor.ready(); });
+  std::printf("{\"put\": %zu, \"there\": %zu}\n", kept.size(), static_cast<size_t>(there));
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("An honest user among others.");
   std::string socket;
   double seconds = 3;
-  uint64_t budget = MiB(2);
+  bool keep = false;
   app.add_option("--socket", socket)->required();
   app.add_option("--seconds", seconds);
-  app.add_option("--budget", budget);
+  app.add_flag("--keep", keep);
   CLI11_PARSE(app, argc, argv);
+  const core::Tick end = ipc::Now() + std::chrono::duration_cast<core::Duration>(
+                                          std::chrono::duration<double>(seconds));
+  if (keep) return Keep(socket, end);
   Record record;
-  std::thread(Work, socket, budget, &record).detach();
-  std::condition_variable never;
-  std::unique_lock lock(record.mutex);
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (std::chrono::steady_clock::now() < end) never.wait_until(lock, end);
+  std::thread(Work, socket, &record).detach();
+  WaitUntil(end);
+  const std::lock_guard lock(record.mutex);
   std::vector<double> ms = record.ms;
   const size_t operations = ms.size();
   const double under_way =

@@ -7,6 +7,7 @@ run on the other.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -50,6 +51,7 @@ class Attack:
     user: int = ATTACKER  # the first
     count: int = 0
     ready: float = PATIENCE  # seconds that it may take to be under way
+    may_be_impossible: bool = False
 
     def starts(self):
         """(what, user) of each process."""
@@ -85,11 +87,11 @@ ATTACKS = {
         Attack("hold_recording"),
         Attack("linger"),
         Attack("linger_by_users", does=("linger",), processes=8, users=8),
-        Attack("page_stalled"),
+        Attack("page_stalled", may_be_impossible=True),
         # Who may not stall the kernel's page faults may have them stalled by a container's root.
-        Attack("page_stalled_by_root", does=("page_stalled",), user=0),
-        Attack("stalling_file"),
-        Attack("stalling_file_by_root", does=("stalling_file",), user=0),
+        Attack("page_stalled_by_root", does=("page_stalled",), user=0, may_be_impossible=True),
+        Attack("stalling_file", may_be_impossible=True),
+        Attack("stalling_file_by_root", does=("stalling_file",), user=0, may_be_impossible=True),
         Attack("pending_creates", processes=8),
         Attack("bad_requests"),
         Attack("flood_log"),
@@ -241,6 +243,9 @@ class Daemon:
         answer = self.ctl("status", user=user)
         return json.loads(answer.stdout) if answer and answer.returncode == 0 else None
 
+    def clients(self):
+        return json.loads(self.ctl("clients").stdout)["clients"]
+
     def threads(self):
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
@@ -260,28 +265,27 @@ class Daemon:
         def left():
             return max(0, self.threads() - before[0]), max(0, self.descriptors() - before[1])
 
-        eventually(lambda: self.alive() and left() == (0, 0), patience)
+        eventually(lambda: not self.alive() or left() == (0, 0), patience)
         return left() if self.alive() else (0, 0)
 
 
 class Honest:
     """An honest user's process, at work from entry on."""
 
-    def __init__(self, daemon, seconds, user=HONEST_USER, core=None):
+    def __init__(self, daemon, seconds, user=HONEST_USER, core=None, flags=()):
         stage = daemon.stage
         core = stage.daemon_core if core is None else core
         self.seconds = seconds
+        command = [stage.program("honest"), "--socket", daemon.socket, "--seconds", str(seconds)]
         self.process = subprocess.Popen(
-            as_user(user, core)
-            + [stage.program("honest"), "--socket", daemon.socket, "--seconds", str(seconds)],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            as_user(user, core) + [*command, *flags], stdout=subprocess.PIPE, text=True
+        )
 
     def result(self):
         """What it says of itself, with operations a second as `rate`."""
         said, _ = self.process.communicate(timeout=self.seconds + PATIENCE)
         result = json.loads(said)
-        return result | {"rate": result["operations"] / self.seconds}
+        return result | {"rate": result.get("operations", 0) / self.seconds}
 
 
 class Attackers:
@@ -299,7 +303,9 @@ class Attackers:
             self.processes.append(
                 subprocess.Popen(
                     as_user(user, stage.attack_core) + [*command, "--seconds", str(self.seconds)],
-                    stdout=subprocess.PIPE, text=True, start_new_session=True,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
                 )  # fmt: skip
             )
         deadline = time.monotonic() + self.attack.ready
@@ -347,9 +353,11 @@ def under(daemon, attack, seconds):
     return result, status
 
 
-def impossible(daemon, attack):
+def impossible(stage, attack):
     """Why the attack cannot be made here; "": it can."""
-    with Attackers(daemon, attack, 0.2) as attackers:
+    if not attack.may_be_impossible:
+        return ""
+    with Daemon(stage) as daemon, Attackers(daemon, attack, 0.2) as attackers:
         return next((each["impossible"] for each in attackers.results() if each), "")
 
 
@@ -359,10 +367,10 @@ def measure(stage, attack, pairs, seconds):
     ratio, p99_ms, baseline_p99_ms, failures, threads, descriptors (residues), alive, root_served,
     or the reason in `skipped`.
     """
+    why = impossible(stage, attack)
+    if why:
+        return {"skipped": why}
     with Daemon(stage) as daemon:
-        why = impossible(daemon, attack)
-        if why:
-            return {"skipped": why}
         Honest(daemon, 0.3).result()
         before = daemon.threads(), daemon.descriptors()
         plain, attacked, served = [], [], True
@@ -392,3 +400,28 @@ def measure(stage, attack, pairs, seconds):
             "root_served": served,
             "sigterm_s": daemon.end(),
         }
+
+
+def soak(daemon, clients, seconds):
+    """So many honest users at work at once."""
+    users = [
+        Honest(daemon, seconds, HONEST_USER + i % 8, core)
+        for i, core in zip(range(clients), itertools.cycle(cores()), strict=False)
+    ]
+    return [user.result() for user in users]
+
+
+def trimmed(daemon, enough, patience=15):
+    """The daemon's anonymous memory once it is at most `enough`, or the least within patience.
+
+    The daemon gives memory back by itself, some time after its clients left.
+    """
+    least = daemon.anonymous()
+
+    def look():
+        nonlocal least
+        least = min(least, daemon.anonymous())
+        return least <= enough
+
+    eventually(look, patience)
+    return least

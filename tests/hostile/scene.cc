@@ -30,8 +30,7 @@ void Scene::Hold() const {
 
 void Scene::Pause(core::Duration duration) const {
   const auto left = std::clamp(end_ - ipc::Now(), core::Duration(0), duration);
-  ::poll(nullptr, 0,
-         static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+  ::poll(nullptr, 0, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
 }
 
 }  // namespace ravenstore::hostile

@@ -73,8 +73,10 @@ void FloodOfLog(Scene& scene) {
 }
 
 Store Attach(Scene& scene, uint64_t budget = 0) {
-  return Store::connect(
-      {.socket = scene.socket(), .name = "attacker", .device_budget = budget, .timeout = seconds(5)});
+  return Store::connect({.socket = scene.socket(),
+                         .name = "attacker",
+                         .device_budget = budget,
+                         .timeout = seconds(5)});
 }
 
 // Tensors that need a slab each, freed and given back at once.
