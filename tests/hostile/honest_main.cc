@@ -47,7 +47,8 @@ void Operate(const std::string& socket, unsigned char mark) {
   {
     Store store = Store::connect(
         {.socket = socket, .name = "honest", .device_budget = kBudget, .timeout = kPatience});
-    Tensor kept = store.create(kTensor);
+    const std::string name = "tensor " + std::to_string(::getpid()) + " " + std::to_string(mark);
+    Tensor kept = store.create(kTensor, {.name = name.c_str()});
     std::memset(kept.data(), mark, KiB(4));
     static_cast<unsigned char*>(kept.data())[kTensor - 1] = mark;
     store.put(kept, nullptr);

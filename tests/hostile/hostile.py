@@ -23,7 +23,8 @@ DAEMON_USER = 64000
 HONEST_USER = 64001
 OTHER_USER = 64002
 ATTACKER = 64010  # and up
-# Small enough that one user's greed is everybody's trouble.
+# Small enough that one user's greed is everybody's trouble. The pool grows in one step, so that its
+# descriptors are no residue.
 SIZES = """
 [devices]
 backend = "host"
@@ -32,8 +33,7 @@ slab = "2MiB"
 device_reserve = 0
 [host_pool]
 size = "256MiB"
-step = "2MiB"
-ahead = "4MiB"
+step = "256MiB"
 [host_backend]
 total = "256MiB"
 """
@@ -85,6 +85,8 @@ ATTACKS = {
         Attack("hold_names"),
         Attack("hold_names_by_users", does=("hold_names",), processes=4, users=4),
         Attack("hold_recording"),
+        Attack("hold_device"),
+        Attack("hold_host"),
         Attack("linger"),
         Attack("linger_by_users", does=("linger",), processes=8, users=8),
         Attack("page_stalled", may_be_impossible=True),
@@ -113,7 +115,7 @@ def missing():
     """Why this machine or user cannot play several users; None: it can."""
     if os.geteuid() != 0:
         return "several users take root"
-    for tool in ("setpriv", "taskset"):
+    for tool in ("setpriv", "taskset", "prlimit"):
         if not shutil.which(tool):
             return f"several users take {tool}"
     return None
@@ -175,8 +177,8 @@ class Stage:
 class Daemon:
     """A ravenstored of a user of its own; anybody may connect."""
 
-    def __init__(self, stage, sizes=SIZES, log=None):
-        """`log`: where its words go; None: a file beside the socket."""
+    def __init__(self, stage, sizes=SIZES, log=None, bounds=()):
+        """`log`: where its words go; None: a file beside the socket. `bounds`: prlimit's flags."""
         self.stage = stage
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="d", dir=stage.folder))
         self.folder.chmod(0o755)
@@ -185,6 +187,7 @@ class Daemon:
         config = f'[socket]\npath = "{self.socket}"\nmode = 0o666\n{sizes}'
         (self.folder / "config").write_text(config)
         self.log_to = log
+        self.bounds = ["prlimit", *bounds] if bounds else []
         self.process = None
 
     def __enter__(self):
@@ -198,7 +201,7 @@ class Daemon:
         command = [self.stage.program("ravenstored"), "--config", str(self.folder / "config")]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                as_user(DAEMON_USER, self.stage.daemon_core) + command,
+                self.bounds + as_user(DAEMON_USER, self.stage.daemon_core) + command,
                 stdin=subprocess.DEVNULL,
                 stderr=log if self.log_to is None else self.log_to,
             )
@@ -285,6 +288,8 @@ class Honest:
         """What it says of itself, with operations a second as `rate`."""
         said, _ = self.process.communicate(timeout=self.seconds + PATIENCE)
         result = json.loads(said)
+        if result.get("operations") == 0:  # it took longer than it was watched
+            result["p99_ms"] = result["max_ms"] = self.seconds * 1e3
         return result | {"rate": result.get("operations", 0) / self.seconds}
 
 
@@ -346,11 +351,14 @@ def baseline(daemon, attack, seconds):
 
 
 def under(daemon, attack, seconds):
-    """The honest user's result under the attack; (result, what root's ravenctl got)."""
+    """The honest user's result under the attack, with what is so at its end: `root_served` by
+    ravenctl, and `held` descriptors in the daemon.
+    """
     with Attackers(daemon, attack, seconds + attack.ready):
         result = Honest(daemon, seconds).result()
-        status = daemon.status()
-    return result, status
+        served = daemon.status() is not None
+        held = daemon.descriptors() if daemon.alive() else 0
+    return result | {"root_served": served, "held": held}
 
 
 def impossible(stage, attack):
@@ -373,12 +381,10 @@ def measure(stage, attack, pairs, seconds):
     with Daemon(stage) as daemon:
         Honest(daemon, 0.3).result()
         before = daemon.threads(), daemon.descriptors()
-        plain, attacked, served = [], [], True
+        plain, attacked = [], []
         for _ in range(pairs):
             plain.append(baseline(daemon, attack, seconds))
-            result, status = under(daemon, attack, seconds)
-            attacked.append(result)
-            served = served and status is not None
+            attacked.append(under(daemon, attack, seconds))
         residue = daemon.residue(before)
 
         def median(results, key):
@@ -397,7 +403,8 @@ def measure(stage, attack, pairs, seconds):
             "threads": residue[0],
             "descriptors": residue[1],
             "alive": daemon.alive(),
-            "root_served": served,
+            "held": max(each["held"] for each in attacked),
+            "root_served": all(each["root_served"] for each in attacked),
             "sigterm_s": daemon.end(),
         }
 

@@ -8,6 +8,7 @@ a clock that a busy machine could not keep.
 import os
 import pathlib
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
@@ -25,6 +26,8 @@ SOAK_SECONDS = 20
 SOAK_CLIENTS = 20
 RESIDUE_MAX = 2 << 20
 CLIENTS_MAX = 512
+# Of the 20,000 or so that it may have: what several users' connections and clients take.
+DESCRIPTORS_MOST = 6000
 GUARANTEE = hostile.SIZES.replace("[limits]", '[limits]\ndevice_guarantee = "32MiB"')
 
 
@@ -59,6 +62,7 @@ class HostileTest(unittest.TestCase):
             with hostile.Attackers(daemon, attack, 60):
                 self.serves(daemon)
                 self.assertIsNotNone(daemon.status(), "root's ravenctl is not served")
+                self.assertLess(daemon.descriptors(), DESCRIPTORS_MOST)
             self.assertTrue(daemon.alive(), daemon.log()[-2000:])
             self.assertEqual(daemon.residue(before), (0, 0), "threads and descriptors are left")
             self.serves(daemon, seconds=0.5, least=1)
@@ -103,6 +107,26 @@ class HostileTest(unittest.TestCase):
                         held[client["uid"]] = held.get(client["uid"], 0) + 1
             expected = {hostile.ATTACKER + 1 + i: CLIENTS_MAX // 64 for i in range(8)}
             self.assertEqual(held, expected | {hostile.ATTACKER: CLIENTS_MAX * 7 // 8})
+
+    def test_while_one_user_records_another_does_and_so_does_root(self):
+        attack = hostile.ATTACKS["hold_recording"]
+        with hostile.Daemon(self.stage) as daemon, hostile.Attackers(daemon, attack, 60):
+            for user in (hostile.OTHER_USER, 0):
+                folder = pathlib.Path(tempfile.mkdtemp(dir=self.stage.folder))
+                os.chown(folder, user, user)
+                words = ["record", str(folder / "trace"), "--seconds", "0.2"]
+                answer = daemon.ctl(*words, user=user)
+                self.assertEqual(answer.returncode, 0, answer.stderr)
+
+    def test_at_the_limit_of_threads_nobody_waits_for_a_close(self):
+        with hostile.Daemon(self.stage) as daemon:
+            usual = daemon.threads()
+        bounds = [f"--nproc={usual + 1}"]
+        attack = hostile.ATTACKS["linger_by_users"]
+        with hostile.Daemon(self.stage, bounds=bounds) as daemon:
+            with hostile.Attackers(daemon, attack, 60):
+                self.serves(daemon)
+            self.ends(daemon)
 
     def test_nothing_piles_up_from_soak_to_soak(self):
         with hostile.Daemon(self.stage) as daemon:

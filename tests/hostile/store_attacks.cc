@@ -145,6 +145,26 @@ void DirtyEvictions(Scene& scene) {
   }
 }
 
+// All of the device, in use; or, of tensors that are put, all of the host's pool, too.
+void HoldMemory(Scene& scene, bool host) {
+  std::vector<Store> stores;
+  std::vector<Tensor> tensors;
+  stores.push_back(Attach(scene));
+  while (scene.goes_on()) {
+    try {
+      tensors.push_back(
+          stores.back().create(MiB(2), {.fail_fast = !host, .timeout = milliseconds(200)}));
+      std::memset(tensors.back().data(), 1, KiB(4));
+      if (host) stores.back().put(tensors.back(), nullptr);
+      scene.Did();
+    } catch (const Error& error) {
+      scene.Refused(error.what());
+      scene.Ready();
+      scene.Pause(milliseconds(10));  // until somebody leaves some
+    }
+  }
+}
+
 // As an administrator: another user's limits, and those of a user who is not there.
 void LimitsChurn(Scene& scene) {
   auto session = client::ctl::Session::Open(scene.socket(), seconds(30));
@@ -165,10 +185,15 @@ void LimitsChurn(Scene& scene) {
 }
 
 constexpr Attack kAttacks[] = {
-    {"pending_creates", PendingCreates}, {"bad_requests", BadRequests},
-    {"flood_log", FloodOfLog},           {"slab_churn", SlabChurn},
-    {"slabs_unread", SlabsUnread},       {"dirty_evictions", DirtyEvictions},
+    {"pending_creates", PendingCreates},
+    {"bad_requests", BadRequests},
+    {"flood_log", FloodOfLog},
+    {"slab_churn", SlabChurn},
+    {"slabs_unread", SlabsUnread},
+    {"dirty_evictions", DirtyEvictions},
     {"limits_churn", LimitsChurn},
+    {"hold_device", [](Scene& scene) { HoldMemory(scene, false); }},
+    {"hold_host", [](Scene& scene) { HoldMemory(scene, true); }},
 };
 
 }  // namespace
