@@ -10,6 +10,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -174,35 +175,43 @@ void ServeStalling(int device) {
   }
 }
 
-// The path of a file that stalls, in a mount that nobody else sees; empty: `*why`.
-std::string MountStalling(std::string* why) {
+// A file that stalls, in a mount that nobody else sees.
+constexpr const char* kStalling = "/mnt/stalling";
+
+// False: `*why`.
+bool MountStalling(std::string* why) {
   const uid_t uid = ::getuid();
+  const std::string owner =
+      ",user_id=" + std::to_string(uid) + ",group_id=" + std::to_string(::getgid());
   const int device = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (device < 0) {
     *why = std::string("/dev/fuse: ") + std::strerror(errno);
-    return "";
+    return false;
   }
-  std::string file = "/tmp/raven-stall-XXXXXX";
-  ::close(::mkstemp(file.data()));
-  const std::string options = "fd=" + std::to_string(device) +
-                              ",rootmode=100644,user_id=" + std::to_string(uid) +
-                              ",group_id=" + std::to_string(::getgid());
+  const std::string options = "fd=" + std::to_string(device) + ",rootmode=100644" + owner;
   const int spaces = uid == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER;
   if (::unshare(spaces) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("stalling", file.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+      ::mount("none", "/mnt", "tmpfs", 0, nullptr) != 0 ||
+      ::mknod(kStalling, S_IFREG | 0644, 0) != 0 ||
+      ::mount("stalling", kStalling, "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
     *why = std::string("a FUSE mount: ") + std::strerror(errno);
-    ::unlink(file.c_str());
-    return "";
+    return false;
   }
-  std::thread(ServeStalling, device).detach();
-  return file;
+  // In a process of its own, and this one lets go of the device: a kill of both ends the mount, and
+  // with it whatever waits for the file.
+  if (::fork() == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ServeStalling(device);
+    ::_exit(0);
+  }
+  ::close(device);
+  return true;
 }
 
 // Sends a stalling file as a page, beside messages, and too many of it at once.
 void StallingFile(Scene& scene) {
   std::string why;
-  const std::string file = MountStalling(&why);
-  if (file.empty()) return scene.Impossible(why);
+  if (!MountStalling(&why)) return scene.Impossible(why);
   const uint64_t most = scene.count(64);
   while (scene.goes_on()) {
     auto connection = Connection::Open(scene.socket());
@@ -212,7 +221,7 @@ void StallingFile(Scene& scene) {
       continue;
     }
     if (scene.did() < most) {
-      const int stalls = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
+      const int stalls = ::open(kStalling, O_RDWR | O_CLOEXEC);
       if (stalls < 0) return scene.Impossible(std::string("open: ") + std::strerror(errno));
       connection->Send(scene.did() % 2 == 0 ? LegacyHelloPacket() : HelloPacket(true), {stalls});
       // Its own close would wait, too.
@@ -223,8 +232,7 @@ void StallingFile(Scene& scene) {
     scene.Did();
     if (scene.did() == 8) scene.Ready();
   }
-  ::umount2(file.c_str(), MNT_DETACH);
-  ::unlink(file.c_str());
+  ::umount2(kStalling, MNT_FORCE);  // whatever waits for it goes on
 }
 
 constexpr Attack kAttacks[] = {
