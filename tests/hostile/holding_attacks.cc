@@ -88,7 +88,7 @@ void Names(Scene& scene) {
   if (!connection.ok()) return scene.Refused(connection.error().message);
   if (!connection->Ask(HelloPacket(true))) return scene.Refused("hung up");
   const std::string prefix = "held by " + std::to_string(::getpid()) + " ";
-  constexpr int kUnderWay = 8;
+  constexpr int kUnderWay = 64;
   bool refused = false;
   for (uint64_t next = 0; !refused && scene.goes_on();) {
     int sent = 0;
