@@ -23,6 +23,8 @@ DAEMON_USER = 64000
 HONEST_USER = 64001
 OTHER_USER = 64002
 ATTACKER = 64010  # and up
+# The clients talk to no daemon of a stranger's.
+os.environ["RAVENSTORE_DAEMON_USER"] = str(DAEMON_USER)
 # Small enough that one user's greed is everybody's trouble. The pool grows in one step, so that its
 # descriptors are no residue.
 SIZES = """
