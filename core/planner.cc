@@ -62,6 +62,9 @@ std::vector<ClientId> Planner::Clients() const {
 TierView Planner::DeviceTier(DeviceId device) const {
   return state_->DeviceTier(device);
 }
+Bytes Planner::Guaranteed(DeviceId device) const {
+  return state_->Guaranteed(device);
+}
 TierView Planner::HostTier() const {
   return state_->HostTier();
 }

@@ -53,6 +53,7 @@ class Planner::State {
   Explanation Explain(const Tensor& tensor, Tick now) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
+  Bytes Guaranteed(DeviceId device) const;
   TierView HostTier() const;
   const PlannerStats& stats() const { return stats_; }
   const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }

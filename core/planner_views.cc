@@ -62,6 +62,15 @@ TierView Planner::State::DeviceTier(DeviceId device) const {
   return view;
 }
 
+Bytes Planner::State::Guaranteed(DeviceId device) const {
+  Bytes guaranteed;
+  for (const auto& [id, tenant] : tenants_) {
+    if (tenant.clients == 0) continue;
+    guaranteed += std::min(tenant.device_held[ToInt(device)], GuaranteeOf(tenant, device));
+  }
+  return guaranteed;
+}
+
 TierView Planner::State::HostTier() const {
   return {options_.host_capacity, host_.held(), host_.used()};
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -31,13 +32,30 @@ constexpr uint64_t kMailboxKey = ~uint64_t{0};
 constexpr uint64_t kYieldTimerKey = ~uint64_t{0} - 1;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
-constexpr int kEpollEvents = 64;
-constexpr int kPacketsPerTurn = 64;
+constexpr int kEpollEvents = 256;
+// A turn's accepts, and its units of work for all users: a message is one, and what takes longer
+// some more.
+constexpr int kAcceptsPerTurn = 32;
+constexpr uint32_t kUnitsPerTurn = 256;
+constexpr uint32_t kUnitsLeast = 16;
+constexpr uint32_t kUnitsOfAttach = 32;
+constexpr uint32_t kUnitsOfPages = 8;
+// A connection that says nothing is closed.
+constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
+// Connections of root and the daemon's own user beyond what all users may have together.
+constexpr uint32_t kReservedMax = 16;
+// Sockets that were turned away and are not closed yet: more are not accepted meanwhile.
+constexpr uint32_t kTurnedAwayMax = 256;
+// A connection's own, its socket and its process; a client's, its segment and its doorbell.
+constexpr size_t kDescriptorsOfConnection = 2;
+constexpr size_t kDescriptorsOfClient = 2;
+// Of the process's those that no user's doing takes.
+constexpr uint64_t kDescriptorsKept = 256;
 // A client that lets so much pile up has stopped reading for good; what it misses are slabs it will
 // ask for in vain, until it is killed or goes on.
 constexpr size_t kQueueMax = 4096;
-// Tools of one user, and clients that did not say Hello yet.
-constexpr size_t kToolsMax = 64;
+// Tools, and clients that did not say Hello yet.
+constexpr uint64_t kToolsMax = 128;
 constexpr uid_t kNobody = ~uid_t{0};
 // Descriptors also come free where no connection ends: with slabs.
 constexpr std::chrono::milliseconds kRest(100);
@@ -50,10 +68,12 @@ proto::DaemonPacket FailureOf(uint64_t request, const Error& error) {
   return packet;
 }
 
-// The last word to somebody who is not served. Whoever does not get it sees the hang-up.
-void TurnAway(int socket, const Error& why) {
-  [[maybe_unused]] const core::Status sent =
-      ipc::Send(socket, FailureOf(0, why).SerializeAsString());
+// The descriptors that users' connections may take. A limit that is lowered later is met by
+// errors of the system.
+uint64_t DescriptorsForUsers() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kDescriptorsKept;
+  return std::max<uint64_t>(limit.rlim_cur, 2 * kDescriptorsKept) - kDescriptorsKept;
 }
 
 // The Welcome's: the segment's and the doorbell's, as long as the packet waits.
@@ -94,6 +114,13 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
       devices_(std::move(devices)),
       loop_(loop),
       workers_(workers),
+      turns_(kUnitsPerTurn, kUnitsLeast),
+      // A job may be a client and a legacy job at once.
+      places_("connections", uint64_t{4} * options_.clients_max + kToolsMax),
+      clients_("clients (clients_max of the configuration)", options_.clients_max),
+      legacy_places_("legacy jobs (clients_max of the configuration)", options_.clients_max),
+      descriptors_("file descriptors of the daemon (LimitNOFILE of its service)",
+                   DescriptorsForUsers()),
       started_(ipc::Now()),
       legacy_(options_.visible_memory),
       yields_(options_.capacities) {}
@@ -117,45 +144,56 @@ core::Status Control::Init() {
       listener_, ipc::Listen(options_.socket_path, options_.socket_mode, options_.socket_group));
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return Error{ErrorCode::kSystem, "epoll_create1 failed"};
-  Watch(listener_.get(), kListenerKey, EPOLLIN);
-  Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN);
   yield_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!yield_timer_) return Error{ErrorCode::kSystem, "timerfd_create failed"};
-  Watch(yield_timer_.get(), kYieldTimerKey, EPOLLIN);
+  if (!Watch(listener_.get(), kListenerKey, EPOLLIN) ||
+      !Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN) ||
+      !Watch(yield_timer_.get(), kYieldTimerKey, EPOLLIN)) {
+    return Error{ErrorCode::kSystem, "epoll_ctl failed (fs.epoll.max_user_watches)"};
+  }
   return core::Ok();
 }
 
-void Control::Watch(int descriptor, uint64_t key, uint32_t events, bool change) {
+bool Control::Watch(int descriptor, uint64_t key, uint32_t events, bool change) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = key;
-  RAVEN_CHECK(
-      ::epoll_ctl(epoll_.get(), change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, descriptor, &event) == 0);
+  return ::epoll_ctl(epoll_.get(), change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, descriptor, &event) == 0;
 }
 
-void Control::Attend(Connection& connection) {
-  if (connection.hung_up) return;
+bool Control::Attend(Connection& connection) {
+  if (connection.hung_up) return true;
   uint32_t events = 0;
   if (connection.Reads()) events |= EPOLLIN;
   if (!connection.queue.empty()) events |= EPOLLOUT;
   // A hang-up is told even so: once, and again when the connection is read.
   if (events == 0) events = EPOLLET;
-  if (events == connection.watched) return;
-  Watch(connection.socket.get(), connection.key, events, connection.watched != 0);
+  if (events == connection.watched) return true;
+  const bool known = connection.watched != 0;
+  if (!Watch(connection.socket.get(), connection.key, events, known)) return false;
   connection.watched = events;
+  return true;
+}
+
+int Control::NextTimer() const {
+  std::optional<core::Tick> next = rests_until_;
+  if (!silent_.empty()) next = std::min(next.value_or(core::kNever), silent_.front().first);
+  if (!next) return -1;
+  const auto left = std::max(*next - ipc::Now(), core::Duration(0));
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
 }
 
 void Control::Run() {
   std::array<epoll_event, kEpollEvents> events;
   while (!stopping_.load(std::memory_order_acquire)) {
-    const int patience_ms = rests_until_ ? static_cast<int>(kRest.count()) : -1;
-    const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, patience_ms);
+    const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, NextTimer());
+    turns_.BeginTurn();
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kListenerKey) {
-        AcceptAll();
+        AcceptSome();
       } else if (key == kMailboxKey) {
-        mailbox_.RunSome(SIZE_MAX);
+        mailbox_.RunSome(mailbox_.size());
       } else if (key == kYieldTimerKey) {
         LookAtYields();
       } else if (Connection* connection = Find(key & ~kPidBit)) {
@@ -168,7 +206,26 @@ void Control::Run() {
           OnReadable(*connection);
       }
     }
+    EndSilent();
     if (rests_until_ && (closed_one_ || ipc::Now() >= *rests_until_)) EndRest();
+  }
+}
+
+void Control::EndSilent() {
+  const core::Tick now = ipc::Now();
+  while (!silent_.empty() && silent_.front().first <= now) {
+    const uint64_t key = silent_.front().second;
+    silent_.pop_front();
+    Connection* connection = Find(key);
+    // Those kept for ravenctl are for who uses them.
+    if (connection == nullptr || connection->yields) continue;
+    if (connection->greeted && !connection->reserved) continue;
+    if (now - connection->heard < kSilenceMax || connection->waiting > 0) {
+      silent_.emplace_back(now + kSilenceMax, key);
+      continue;
+    }
+    Fail(*connection, 0, ErrorCode::kTimedOut, "a connection that says nothing is closed");
+    HangUp(*connection);
   }
 }
 
@@ -185,8 +242,10 @@ void Control::StopAccepting() {
   });
 }
 
-void Control::AcceptAll() {
-  while (listener_) {
+void Control::AcceptSome() {
+  for (int i = 0; i < kAcceptsPerTurn && listener_ && !rests_until_; ++i) {
+    if (turned_away_ >= kTurnedAwayMax)
+      return Rest({ErrorCode::kLimit, "too many that were turned away are not closed yet"});
     if (!accepted_) {
       auto socket = ipc::Accept(listener_.get());
       if (!socket.ok()) {
@@ -198,48 +257,69 @@ void Control::AcceptAll() {
     auto peer = ipc::PeerOf(accepted_.get());
     if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return Rest(peer.error());
     ipc::UniqueFd socket = std::move(accepted_);
-    if (!peer.ok()) {
-      spdlog::warn("a connection was turned away: {}", core::Describe(peer.error()));
-      TurnAway(socket.get(), peer.error());
-      CloseSocket(std::move(socket), kNobody);
-      continue;
+    if (peer.ok()) {
+      Admit(std::move(socket), std::move(*peer));
+    } else {
+      spdlog::debug("a connection was turned away: {}", core::Describe(peer.error()));
+      TurnAway(std::move(socket), kNobody, peer.error());
     }
-    if (const core::Status room = RoomFor(peer->uid); !room.ok()) {
-      TurnAway(socket.get(), room.error());
-      CloseSocket(std::move(socket), peer->uid);
-      continue;
-    }
-    rest_was_told_ = false;
-    auto connection = std::make_unique<Connection>();
-    connection->key = next_key_++;
-    connection->socket = std::move(socket);
-    connection->peer = std::move(peer).value();
-    Attend(*connection);
-    Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN);
-    connections_.emplace(connection->key, std::move(connection));
   }
 }
 
-core::Status Control::RoomFor(uid_t uid) const {
-  // A job may be a client and a legacy job at once.
-  const size_t of_a_user = size_t{2} * options_.clients_max + kToolsMax;
-  auto of_this = static_cast<size_t>(
-      std::count_if(connections_.begin(), connections_.end(),
-                    [uid](const auto& entry) { return entry.second->peer.uid == uid; }));
-  if (const auto closer = closers_.find(uid); closer != closers_.end())
-    of_this += closer->second.open();
-  if (of_this >= of_a_user) {
-    return Error{ErrorCode::kLimit, "user " + std::to_string(uid) + " has " +
-                                        std::to_string(of_this) +
-                                        " connections to the daemon, as many as one user may "
-                                        "(twice clients_max of its configuration, and 64)"};
+void Control::Admit(ipc::UniqueFd socket, ipc::Peer peer) {
+  auto connection = std::make_unique<Connection>();
+  if (const auto place = TakePlace(peer, &connection->reserved); !place.ok())
+    return TurnAway(std::move(socket), peer.uid, place.error());
+  rest_was_told_ = false;
+  connection->key = next_key_++;
+  connection->socket = std::move(socket);
+  connection->peer = std::move(peer);
+  connection->heard = ipc::Now();
+  if (!Attend(*connection) ||
+      !Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN)) {
+    GivePlace(connection->user(), connection->reserved);
+    return TurnAway(std::move(connection->socket), connection->peer.uid,
+                    {ErrorCode::kLimit,
+                     "the system watches no more descriptors for the daemon's user: raise "
+                     "fs.epoll.max_user_watches"});
   }
-  if (connections_.size() >= 2 * of_a_user) {
-    return Error{ErrorCode::kLimit, "the daemon has " + std::to_string(connections_.size()) +
-                                        " connections, as many as it may (four times clients_max "
-                                        "of its configuration, and 128)"};
+  silent_.emplace_back(connection->heard + kSilenceMax, connection->key);
+  connections_.emplace(connection->key, std::move(connection));
+}
+
+core::Status Control::TakePlace(const ipc::Peer& peer, bool* reserved) {
+  const core::TenantId user{peer.uid};
+  if (received_closers_.IsStuck(peer.uid)) {
+    return Error{ErrorCode::kLimit, "user " + std::to_string(peer.uid) +
+                                        " has sent the daemon a descriptor whose close does not "
+                                        "end: until it does, none of its connections is taken"};
   }
-  return core::Ok();
+  core::Status place = places_.Take(user);
+  if (place.ok()) {
+    place = descriptors_.Take(user, kDescriptorsOfConnection);
+    if (!place.ok()) places_.Give(user);
+  }
+  *reserved = !place.ok() && IsAdmin(peer.uid) && reserved_ < kReservedMax;
+  if (*reserved) ++reserved_;
+  return *reserved ? core::Ok() : place;
+}
+
+void Control::GivePlace(core::TenantId user, bool reserved) {
+  closed_one_ = true;
+  if (reserved) {
+    --reserved_;
+    return;
+  }
+  places_.Give(user);
+  descriptors_.Give(user, kDescriptorsOfConnection);
+}
+
+// The last word to a connection that is not served. If it does not get that, it sees the hang-up.
+void Control::TurnAway(ipc::UniqueFd socket, uid_t uid, const Error& why) {
+  [[maybe_unused]] const core::Status sent =
+      ipc::Send(socket.get(), FailureOf(0, why).SerializeAsString());
+  ++turned_away_;
+  CloseSocket(std::move(socket), uid, [this] { --turned_away_; });
 }
 
 void Control::Rest(const Error& why) {
@@ -255,25 +335,41 @@ void Control::Rest(const Error& why) {
 
 void Control::EndRest() {
   rests_until_.reset();
-  if (!listener_) return;
-  Watch(listener_.get(), kListenerKey, EPOLLIN);
-  AcceptAll();
+  if (listener_ && !Watch(listener_.get(), kListenerKey, EPOLLIN))
+    Rest({ErrorCode::kLimit, "epoll_ctl failed (fs.epoll.max_user_watches)"});
+}
+
+bool Control::MayRead(Connection& connection) {
+  if (!ipc::BringsDescriptors(connection.socket.get())) return true;
+  // Only a legacy job's first message brings one. What is not received costs nothing to close.
+  const bool expected = !connection.greeted && !connection.yields;
+  if (expected && !received_closers_.IsStuck(connection.peer.uid) && !received_closers_.AllStuck())
+    return true;
+  Fail(connection, 0, expected ? ErrorCode::kLimit : ErrorCode::kInvalidArgument,
+       expected ? "the daemon takes no descriptors: those that it was sent do not close"
+                : "this message may bring no descriptors");
+  HangUp(connection);
+  return false;
 }
 
 void Control::OnReadable(Connection& connection) {
   const uint64_t key = connection.key;
-  for (int i = 0; i < kPacketsPerTurn; ++i) {
+  while (turns_.Left(connection.user()) > 0) {
+    if (!MayRead(connection)) return;
     std::vector<ipc::UniqueFd> descriptors;
     auto received = ipc::Receive(connection.socket.get(), &descriptors);
     if (!received.ok()) {
       CloseSent(key, std::move(descriptors));
       if (received.error().code == ErrorCode::kTimedOut) return;
       if (received.error().code != ErrorCode::kCorrupt) return HangUp(connection);
+      turns_.Spend(connection.user(), 1);
       Fail(connection, 0, ErrorCode::kCorrupt, received.error().message);
       if (!connection.Reads()) return;
       continue;
     }
     if (!received->has_value()) return HangUp(connection);
+    turns_.Spend(connection.user(), 1);
+    connection.heard = ipc::Now();
     proto::ClientPacket message;
     if (!message.ParseFromString((*received)->bytes)) {
       CloseSent(key, std::move(descriptors));
@@ -307,17 +403,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
                 "the first message must be Hello");
   }
   switch (packet.body_case()) {
-    case Body::kInternName: {
-      const auto id =
-          names_.Intern(packet.intern_name().name(), core::TenantId{connection.peer.uid});
-      if (!id.ok()) {
-        return Fail(connection, packet.request(), id.error().code, id.error().message);
-      }
-      proto::DaemonPacket answer;
-      answer.set_request(packet.request());
-      answer.mutable_name_interned()->set_id(ToInt(*id));
-      return Send(connection, answer);
-    }
+    case Body::kInternName:
+      return HandleInternName(connection, packet.request(), packet.intern_name().name());
     case Body::kSlabReleased: {
       const auto& released = packet.slab_released();
       if (released.device() >= devices_.size()) break;
@@ -338,7 +425,9 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kListLegacy: {
       proto::DaemonPacket answer;
       answer.set_request(packet.request());
-      const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
+      turns_.Spend(connection.user(), kUnitsOfPages);
+      const Audience audience =
+          IsAdmin(connection.peer.uid) ? Audience() : Audience(connection.peer.uid);
       legacy_.Fill(audience, packet.list_legacy(), answer.mutable_legacy_jobs());
       return Send(connection, answer);
     }
@@ -351,6 +440,15 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
   }
   Fail(connection, packet.request(), ErrorCode::kInvalidArgument,
        "this daemon does not know that message");
+}
+
+void Control::HandleInternName(Connection& connection, uint64_t request, const std::string& name) {
+  const auto id = names_.Intern(name, connection.user(), connection.key);
+  if (!id.ok()) return Fail(connection, request, id.error().code, id.error().message);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_name_interned()->set_id(ToInt(*id));
+  Send(connection, answer);
 }
 
 void Control::HandleHello(Connection& connection, uint64_t request, const proto::Hello& hello) {
@@ -366,14 +464,17 @@ void Control::HandleHello(Connection& connection, uint64_t request, const proto:
     connection.greeted = true;
     return SendWelcome(connection, request, nullptr, {});
   }
+  const core::Status place = TakeClient(connection);
+  if (!place.ok()) return Fail(connection, request, place.error().code, place.error().message);
+  turns_.Spend(connection.user(), kUnitsOfAttach);
+  const auto fail = [&](const Error& why) {
+    OnGone(connection.user());
+    Fail(connection, request, why.code, why.message);
+  };
   auto attachment = MakeAttachment(connection, hello);
-  if (!attachment.ok()) {
-    return Fail(connection, request, attachment.error().code, attachment.error().message);
-  }
+  if (!attachment.ok()) return fail(attachment.error());
   auto descriptors = DescriptorsFor(**attachment);
-  if (!descriptors.ok()) {
-    return Fail(connection, request, descriptors.error().code, descriptors.error().message);
-  }
+  if (!descriptors.ok()) return fail(descriptors.error());
   // From here on nothing fails: the loop is told of nobody who gets no Welcome.
   connection.greeted = true;
   connection.client = (*attachment)->id;
@@ -389,13 +490,24 @@ void Control::HandleHello(Connection& connection, uint64_t request, const proto:
   SendWelcome(connection, request, attachment->get(), std::move(*descriptors));
 }
 
+core::Status Control::TakeClient(const Connection& connection) {
+  if (connection.reserved) {
+    return Error{ErrorCode::kLimit,
+                 "all connections of this user are taken; the last are kept for ravenctl"};
+  }
+  RAVEN_RETURN_IF_ERROR(clients_.Take(connection.user()));
+  core::Status descriptors = descriptors_.Take(connection.user(), kDescriptorsOfClient);
+  if (!descriptors.ok()) clients_.Give(connection.user());
+  return descriptors;
+}
+
+void Control::OnGone(core::TenantId user) {
+  clients_.Give(user);
+  descriptors_.Give(user, kDescriptorsOfClient);
+}
+
 core::Result<std::shared_ptr<Attachment>> Control::MakeAttachment(Connection& connection,
                                                                   const proto::Hello& hello) {
-  if (by_client_.size() >= options_.clients_max) {
-    return Error{ErrorCode::kLimit, "the daemon serves at most " +
-                                        std::to_string(options_.clients_max) +
-                                        " clients (clients_max in its configuration)"};
-  }
   const uint32_t id = next_client_;
   RAVEN_ASSIGN_OR_RETURN(auto segment, ipc::ControlSegment::Create(id));
   RAVEN_ASSIGN_OR_RETURN(auto doorbell, ipc::Doorbell::Create());
@@ -450,8 +562,9 @@ void Control::HandleDetach(Connection& connection, uint64_t request) {
   }
   const uint64_t key = connection.key;
   spdlog::info("client {} detached", ToInt(connection.client));
-  loop_->mailbox().Post([this, client = connection.client, key, request] {
-    loop_->Detach(client, [this, key, request] {
+  loop_->mailbox().Post([this, client = connection.client, key, request, user = connection.user()] {
+    loop_->Detach(client, [this, key, request, user] {
+      mailbox_.Post([this, user] { OnGone(user); });
       proto::DaemonPacket answer;
       answer.set_request(request);
       answer.mutable_detached();
@@ -462,13 +575,13 @@ void Control::HandleDetach(Connection& connection, uint64_t request) {
   connection.client = ClientId{};
 }
 
-bool Control::IsAdmin(const Connection& connection) const {
-  return connection.peer.uid == 0 || connection.peer.uid == ::geteuid();
+bool Control::IsAdmin(uid_t uid) {
+  return uid == 0 || uid == ::geteuid();
 }
 
 void Control::HandleSetLimits(Connection& connection, uint64_t request,
                               const proto::SetLimits& limits) {
-  if (!IsAdmin(connection)) {
+  if (!IsAdmin(connection.peer.uid)) {
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may change limits");
   }
@@ -534,8 +647,9 @@ core::TenantId Control::TenantOf(uid_t uid) {
 void Control::OnDeath(Connection& connection) {
   if (connection.client != ClientId{}) {
     spdlog::info("client {} died: pid {}", ToInt(connection.client), connection.peer.pid);
-    loop_->mailbox().Post(
-        [loop = loop_, client = connection.client] { loop->Detach(client, nullptr); });
+    loop_->mailbox().Post([this, client = connection.client, user = connection.user()] {
+      loop_->Detach(client, [this, user] { mailbox_.Post([this, user] { OnGone(user); }); });
+    });
     by_client_.erase(connection.client);
   }
   Forget(connection.key);
@@ -551,6 +665,8 @@ void Control::HangUp(Connection& connection) {
   CloseSocket(std::move(connection.socket), connection.peer.uid);
   connection.queue.clear();
   connection.answers = 0;
+  connection.answer_bytes = 0;
+  SettleDescriptors(connection);
   connection.hung_up = true;
 }
 
@@ -560,7 +676,7 @@ void Control::CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors) {
   Connection* connection = Find(key);
   if (connection != nullptr) connection->waiting += kQuestion;
   const uid_t uid = connection == nullptr ? kNobody : connection->peer.uid;
-  closers_[uid].Close(std::move(descriptors), [this, key] {
+  received_closers_.Close(uid, std::move(descriptors), [this, key] {
     mailbox_.Post([this, key] {
       closed_one_ = true;
       Connection* connection = Find(key);
@@ -572,38 +688,77 @@ void Control::CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors) {
   if (connection != nullptr) Attend(*connection);
 }
 
-void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid) {
-  if (!socket) return;
+void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()> closed) {
+  if (!socket) {
+    if (closed) closed();
+    return;
+  }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
   ::shutdown(socket.get(), SHUT_RDWR);  // the peer need not wait for the close
   std::vector<ipc::UniqueFd> sockets;
   sockets.push_back(std::move(socket));
-  closers_[uid].Close(std::move(sockets),
-                      [this] { mailbox_.Post([this] { closed_one_ = true; }); });
+  socket_closers_.Close(uid, std::move(sockets), [this, closed = std::move(closed)] {
+    mailbox_.Post([this, closed] {
+      closed_one_ = true;
+      if (closed) closed();
+    });
+  });
 }
 
 void Control::Forget(uint64_t key) {
-  if (Connection* connection = Find(key)) {
-    EndRecording(*connection);
-    CloseSocket(std::move(connection->socket), connection->peer.uid);
+  const auto found = connections_.find(key);
+  if (found != connections_.end()) {
+    Connection& connection = *found->second;
+    EndRecording(connection);
+    connection.queue.clear();
+    CloseSocket(std::move(connection.socket), connection.peer.uid,
+                [this, user = connection.user(), reserved = connection.reserved] {
+                  GivePlace(user, reserved);
+                });
+    SettleDescriptors(connection);
+    if (connection.legacy) GiveLegacyPlace(connection.user());
+    connections_.erase(found);
   }
   legacy_.Remove(key);
   yields_.Forget(key);
-  connections_.erase(key);
+  // There may be many.
+  workers_->Run([this, key] { names_.Release(key); });
   closed_one_ = true;
+}
+
+core::Status Control::ChargeDescriptors(Connection& connection, size_t descriptors) {
+  SettleDescriptors(connection);
+  RAVEN_RETURN_IF_ERROR(descriptors_.Take(connection.user(), descriptors));
+  connection.descriptors += descriptors;
+  return core::Ok();
+}
+
+void Control::SettleDescriptors(Connection& connection) {
+  size_t waiting = 0;
+  for (const Outgoing& next : connection.queue) waiting += next.descriptors.size();
+  if (connection.socket && !ipc::IsDrained(connection.socket.get())) return;
+  descriptors_.Give(connection.user(), connection.descriptors - waiting);
+  connection.descriptors = waiting;
 }
 
 void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
                    std::vector<ipc::UniqueFd> descriptors) {
   if (connection.hung_up) return;
-  if (connection.queue.size() >= kQueueMax) {
-    spdlog::warn("client {} does not read its socket; a message is dropped",
-                 ToInt(connection.client));
+  core::Status room = core::Ok();
+  if (connection.queue.size() >= kQueueMax)
+    room = Error{ErrorCode::kLimit, std::to_string(kQueueMax) + " messages lie unread"};
+  if (room.ok() && !descriptors.empty()) room = ChargeDescriptors(connection, descriptors.size());
+  if (!room.ok()) {
+    spdlog::warn("client {} does not read its socket; a message is dropped: {}",
+                 ToInt(connection.client), room.error().message);
     return;
   }
   const bool unasked = packet.has_slab_ready() || packet.has_release_slab();
   connection.queue.push_back({Encode(packet), std::move(descriptors), unasked});
-  if (!unasked) ++connection.answers;
+  if (!unasked) {
+    ++connection.answers;
+    connection.answer_bytes += connection.queue.back().bytes.size();
+  }
   if (connection.queue.size() == 1) OnWritable(connection);
   Attend(connection);
 }
@@ -618,7 +773,10 @@ void Control::OnWritable(Connection& connection) {
     if (!sent.ok() && sent.error().code != ErrorCode::kUnavailable) {
       spdlog::warn("a message was not sent: {}", core::Describe(sent.error()));
     }
-    if (!next.unasked) --connection.answers;
+    if (!next.unasked) {
+      --connection.answers;
+      connection.answer_bytes -= next.bytes.size();
+    }
     connection.queue.pop_front();
   }
   Attend(connection);
@@ -640,17 +798,39 @@ Control::Connection* Control::FindClient(ClientId client) {
 
 void Control::PostToLoop(Connection& connection, uint32_t share, std::function<void()> work) {
   connection.waiting += share;
-  loop_->mailbox().Post([this, share, work = std::move(work), key = connection.key] {
-    work();
-    // Behind the answer, if there is one.
-    mailbox_.Post([this, share, key] {
-      Connection* connection = Find(key);
-      if (connection == nullptr) return;
-      connection->waiting -= share;
-      Attend(*connection);
-    });
-  });
+  users_[connection.user()].posts.push_back({connection.key, share, std::move(work)});
+  PostMore(connection.user());
   Attend(connection);
+}
+
+void Control::PostMore(core::TenantId user) {
+  const auto found = users_.find(user);
+  if (found == users_.end()) return;
+  User& of_user = found->second;
+  while (!of_user.posts.empty() && of_user.with_loop < kWithLoopMax) {
+    Post post = std::move(of_user.posts.front());
+    of_user.posts.pop_front();
+    // Nobody waits for the answer any more.
+    const Connection* connection = Find(post.key);
+    if (connection == nullptr || (connection->hung_up && post.share == kQuestion)) continue;
+    of_user.with_loop += post.share;
+    loop_->mailbox().Post(
+        [this, user, share = post.share, key = post.key, work = std::move(post.work)] {
+          work();
+          // Behind the answer, if there is one.
+          mailbox_.Post([this, user, key, share] { OnPosted(user, key, share); });
+        });
+  }
+  if (of_user.posts.empty() && of_user.with_loop == 0) users_.erase(found);
+}
+
+void Control::OnPosted(core::TenantId user, uint64_t key, uint32_t share) {
+  users_.at(user).with_loop -= share;
+  PostMore(user);
+  Connection* connection = Find(key);
+  if (connection == nullptr) return;
+  connection->waiting -= share;
+  Attend(*connection);
 }
 
 void Control::PostAnswer(uint64_t key, proto::DaemonPacket packet) {

@@ -8,8 +8,11 @@
 // process still write. A client is gone when its pidfd says so, or when it detached. A full
 // outgoing socket (a client that was stopped) only fills that client's queue.
 //
-// Nobody makes more work than is done: a connection is not read while the loop owes it an answer,
-// or while it lets answers lie.
+// No user stops another (docs/SECURITY.md). What can run out is shared by core::Shares:
+// connections, clients, legacy jobs, names, descriptors. In each turn of this thread a user's
+// messages get a bounded amount of work, and of its questions only some are with the loop at a
+// time. A connection is not read while the loop owes it an answer, or while it lets answers lie;
+// one that says nothing is closed. What users sent is closed elsewhere (daemon/closers.h).
 //
 // Threads: Run is the control thread. Post... may be called from any thread.
 #pragma once
@@ -22,14 +25,18 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "core/share.h"
 #include "core/types.h"
+#include "daemon/closers.h"
 #include "daemon/legacy.h"
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
 #include "daemon/threads.h"
+#include "daemon/turn_budget.h"
 #include "daemon/yields.h"
 #include "device/device.h"
 #include "ipc/socket.h"
@@ -81,50 +88,84 @@ class Control {
     std::vector<ipc::UniqueFd> descriptors;
     bool unasked = false;  // answers nothing that the connection said
   };
-  // What of a connection may wait for the loop: one question, or so many notices.
+  // What of a connection may wait for the loop: one question, or so many notices. Of all of a
+  // user's connections a few questions are with the loop at a time, the others wait here.
   static constexpr uint32_t kNotice = 1;
   static constexpr uint32_t kQuestion = 64;
+  static constexpr uint32_t kWithLoopMax = 4 * kQuestion;
   static constexpr size_t kAnswersMax = 16;
+  static constexpr size_t kAnswerBytesMax = size_t{64} << 10;
   struct Connection {
     uint64_t key = 0;
     ipc::UniqueFd socket;
     ipc::Peer peer;
     core::ClientId client{};  // 0 until it attached, and for control-only connections
+    bool reserved = false;    // one of those kept for ravenctl
     bool greeted = false;
+    bool legacy = false;  // it has a legacy job's place
     bool yields = false;  // it said LegacyYield, and says nothing more
     bool hung_up = false;
+    core::Tick heard{};  // when it said something last, or began
     std::deque<Outgoing> queue;
-    size_t answers = 0;    // of the queue
-    uint32_t waiting = 0;  // shares that were posted to the loop and did not run yet
-    uint32_t watched = 0;  // the events that epoll looks for
+    size_t answers = 0;  // of the queue, and their bytes
+    size_t answer_bytes = 0;
+    size_t descriptors = 0;  // of the queue, and those sent that it may not have read
+    uint32_t waiting = 0;    // shares that were posted to the loop and did not run yet
+    uint32_t watched = 0;    // the events that epoll looks for
 
-    bool Reads() const { return waiting < kQuestion && answers < kAnswersMax; }
+    core::TenantId user() const { return core::TenantId{peer.uid}; }
+    bool Reads() const {
+      return waiting < kQuestion && answers < kAnswersMax && answer_bytes < kAnswerBytesMax;
+    }
+  };
+  // What a user's connections asked of the loop.
+  struct Post {
+    uint64_t key;
+    uint32_t share;
+    std::function<void()> work;
+  };
+  struct User {
+    uint32_t with_loop = 0;  // shares
+    std::deque<Post> posts;  // those that wait
   };
 
   Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers);
   core::Status Init();
-  void Watch(int descriptor, uint64_t key, uint32_t events, bool change = false);
-  // Has epoll look for what the connection is to do next.
-  void Attend(Connection& connection);
+  // False when the system has no room for one more.
+  bool Watch(int descriptor, uint64_t key, uint32_t events, bool change = false);
+  // Has epoll look for what the connection is to do next. False: for the first time, and the
+  // system has no room for it.
+  bool Attend(Connection& connection);
 
-  void AcceptAll();
-  // Why a connection of this user is one too many; Ok: it is not.
-  core::Status RoomFor(uid_t uid) const;
+  void AcceptSome();
+  void Admit(ipc::UniqueFd socket, ipc::Peer peer);
+  // Counts one more connection of the user; with `*reserved` one of those kept for ravenctl.
+  core::Status TakePlace(const ipc::Peer& peer, bool* reserved);
+  void GivePlace(core::TenantId user, bool reserved);
+  void TurnAway(ipc::UniqueFd socket, uid_t uid, const core::Error& why);
   // Takes no connections until some descriptor may have come free.
   void Rest(const core::Error& why);
   void EndRest();
+  // Closes what has said nothing for too long.
+  void EndSilent();
+  // Milliseconds for epoll_wait.
+  int NextTimer() const;
   void OnReadable(Connection& connection);
+  // False when the next packet may not be read: its descriptors are not for us. Then it hung up.
+  bool MayRead(Connection& connection);
   void OnWritable(Connection& connection);
   void OnDeath(Connection& connection);
   void HangUp(Connection& connection);
   void Forget(uint64_t key);
   // The connection is not read until what it sent is closed.
   void CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors);
-  void CloseSocket(ipc::UniqueFd socket, uid_t uid);
+  // Closes it, and then runs `closed` on this thread.
+  void CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()> closed = {});
 
   void Handle(Connection& connection, const proto::ClientPacket& packet,
               std::vector<ipc::UniqueFd>& descriptors);
   void HandleHello(Connection& connection, uint64_t request, const proto::Hello& hello);
+  void HandleInternName(Connection& connection, uint64_t request, const std::string& name);
   core::Result<std::shared_ptr<Attachment>> MakeAttachment(Connection& connection,
                                                            const proto::Hello& hello);
   void SendWelcome(Connection& connection, uint64_t request, const Attachment* attachment,
@@ -136,19 +177,22 @@ class Control {
                          std::vector<ipc::UniqueFd>& descriptors);
   void HandleLegacyYield(Connection& connection, uint64_t request, const proto::LegacyYield& yield);
   // Finds out what the device has for the asker, and begins.
-  void BeginYield(uint64_t asker, uint64_t request, size_t device, core::Bytes bytes);
+  void BeginYield(Yields::Ask ask);
   // False when the limits are not a legacy job's alone: the rest is to be done, too.
   bool HandleVisibleMemory(Connection& connection, uint64_t request,
                            const proto::SetLimits& limits);
   // Asks the loop how much the store holds, for the yields; the timer says when again.
   void LookAtYields();
-  void OnHeld(const std::vector<core::Bytes>& held);
+  // `free`: of each device; empty when nobody looked.
+  void OnHeld(const std::vector<core::Bytes>& held, const std::vector<core::Bytes>& free);
   void SetYieldTimer();
-  std::vector<core::Bytes> LegacyUse() const;
+  // What others than the store use of each device, as far as the store leaves it to them.
+  std::vector<core::Bytes> UsedByOthers(const std::vector<core::Bytes>& held,
+                                        const std::vector<core::Bytes>& free) const;
   void HandleRecord(Connection& connection, uint64_t request, const proto::Record& record);
   void EndRecording(const Connection& connection);
   void HandleDetach(Connection& connection, uint64_t request);
-  bool IsAdmin(const Connection& connection) const;
+  static bool IsAdmin(uid_t uid);
 
   void Send(Connection& connection, const proto::DaemonPacket& packet,
             std::vector<ipc::UniqueFd> descriptors = {});
@@ -157,6 +201,19 @@ class Control {
   Connection* FindClient(core::ClientId client);
   // Posts what the connection wants of the loop; `share` counts against it until that ran.
   void PostToLoop(Connection& connection, uint32_t share, std::function<void()> work);
+  // Of the user's posts those that may be with the loop.
+  void PostMore(core::TenantId user);
+  void OnPosted(core::TenantId user, uint64_t key, uint32_t share);
+  // Counts descriptors that wait for the connection to read them. Errors: of core::Shares.
+  core::Status ChargeDescriptors(Connection& connection, size_t descriptors);
+  // Those that its peer has read by now count no more.
+  void SettleDescriptors(Connection& connection);
+  // Counts one more client of the connection's user.
+  core::Status TakeClient(const Connection& connection);
+  // One is gone, and its memory given back.
+  void OnGone(core::TenantId user);
+  core::Status TakeLegacyPlace(const Connection& connection);
+  void GiveLegacyPlace(core::TenantId user);
   // Posts an answer made on another thread to the connection, if it still is there.
   void PostAnswer(uint64_t key, proto::DaemonPacket packet);
   core::TenantId TenantOf(uid_t uid);
@@ -169,6 +226,17 @@ class Control {
   Names names_;
   std::atomic<bool> stopping_{false};
 
+  TurnBudget turns_;
+  core::Shares places_;  // connections
+  core::Shares clients_;
+  core::Shares legacy_places_;
+  core::Shares descriptors_;
+  uint32_t reserved_ = 0;     // connections of those kept for ravenctl
+  uint32_t turned_away_ = 0;  // sockets that are not closed yet
+  std::map<core::TenantId, User> users_;
+  // Connections by when they will have been silent for too long, if they stay so.
+  std::deque<std::pair<core::Tick, uint64_t>> silent_;
+
   ipc::UniqueFd listener_;
   ipc::UniqueFd epoll_;
   ipc::UniqueFd accepted_;                 // whose peer could not be looked at yet
@@ -177,7 +245,7 @@ class Control {
   bool closed_one_ = false;                // a connection, while it rests
   uint64_t next_key_ = 1;
   uint32_t next_client_ = 1;
-  uint64_t recording_ = 0;  // key of the connection that records; 0: none
+  std::map<uint64_t, core::TenantId> recordings_;  // the users by the connections that record
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
   std::unordered_map<core::ClientId, uint64_t> by_client_;
   std::map<uid_t, core::Budgets> tenants_;
@@ -185,8 +253,10 @@ class Control {
   LegacyLedger legacy_;
   Yields yields_;
   ipc::UniqueFd yield_timer_;
-  // By user, so that nobody waits for what another sent. First to go: they post to the mailbox.
-  std::map<uid_t, Closer> closers_;
+  // First to go: they post to the mailbox. Those of sockets that were not read never hang; what was
+  // received may.
+  Closers received_closers_;
+  Closers socket_closers_;
 };
 
 }  // namespace ravenstore::daemon

@@ -4,6 +4,10 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "daemon/control.h"
 #include "ipc/clock.h"
 #include "proto/layout.h"
@@ -13,6 +17,13 @@ namespace ravenstore::daemon {
 
 using core::Bytes;
 using core::ErrorCode;
+
+namespace {
+
+// Of a turn (control.cc): it looks through all connections.
+constexpr uint32_t kUnitsOfLegacyHello = 16;
+
+}  // namespace
 
 void Control::HandleLegacyHello(Connection& connection, uint64_t request,
                                 const proto::LegacyHello& hello,
@@ -26,12 +37,13 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
                 "this daemon speaks protocol " + std::to_string(proto::kProtocolVersion) +
                     ", the interceptor " + std::to_string(hello.protocol_version()));
   }
-  if (legacy_.size() >= options_.clients_max) {
-    return Fail(connection, request, ErrorCode::kLimit, "the daemon serves no more jobs");
-  }
+  turns_.Spend(connection.user(), kUnitsOfLegacyHello);
   // What is none stays with who closes it.
   if (!LegacyLedger::IsPage(descriptors.front().get()))
     return Fail(connection, request, ErrorCode::kInvalidArgument, LegacyLedger::kNoPage);
+  if (const core::Status place = TakeLegacyPlace(connection); !place.ok())
+    return Fail(connection, request, place.error().code, place.error().message);
+  connection.legacy = true;
   LegacyLedger::Newcomer job;
   job.client = next_client_++;
   job.pid = connection.peer.pid;
@@ -48,17 +60,30 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   const auto seat = legacy_.Add(connection.key, std::move(job));
   if (!seat.ok()) return Fail(connection, request, seat.error().code, seat.error().message);
   // An older connection of the process is over for good: its seat came along.
-  std::erase_if(connections_, [this](const auto& entry) {
-    const Connection& other = *entry.second;
-    return other.hung_up && other.client == core::ClientId{} && !legacy_.IsSeated(other.key);
-  });
-  closed_one_ = true;
+  std::vector<uint64_t> over;
+  for (const auto& [key, other] : connections_) {
+    if (other->hung_up && other->client == core::ClientId{} && !legacy_.IsSeated(key))
+      over.push_back(key);
+  }
+  for (const uint64_t key : over) Forget(key);
   answer.mutable_legacy_welcome()->set_slot(seat->slot);
   connection.greeted = true;
   std::vector<ipc::UniqueFd> page;
   page.emplace_back(::fcntl(seat->page, F_DUPFD_CLOEXEC, 0));
   if (!page.front()) page.clear();
   Send(connection, answer, std::move(page));
+}
+
+core::Status Control::TakeLegacyPlace(const Connection& connection) {
+  RAVEN_RETURN_IF_ERROR(legacy_places_.Take(connection.user()));
+  core::Status page = descriptors_.Take(connection.user());
+  if (!page.ok()) legacy_places_.Give(connection.user());
+  return page;
+}
+
+void Control::GiveLegacyPlace(core::TenantId user) {
+  legacy_places_.Give(user);
+  descriptors_.Give(user);
 }
 
 void Control::HandleLegacyYield(Connection& connection, uint64_t request,
@@ -68,14 +93,25 @@ void Control::HandleLegacyYield(Connection& connection, uint64_t request,
                 "LegacyYield comes on a connection of its own");
   }
   connection.yields = true;
-  if (legacy_.KeyOfProcess(connection.peer.pid) == 0) {
+  const uint64_t job = legacy_.KeyOfProcess(connection.peer.pid);
+  if (job == 0) {
     return Fail(connection, request, ErrorCode::kPermission, "only a legacy job may ask for that");
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i]->info().uuid != yield.uuid()) continue;
-    spdlog::info("legacy job of pid {} asks for {} bytes of device {}", connection.peer.pid,
-                 yield.bytes(), i);
-    return BeginYield(connection.key, request, i, Bytes(yield.bytes()));
+    spdlog::debug("legacy job of pid {} asks for {} bytes of device {}", connection.peer.pid,
+                  yield.bytes(), i);
+    const Bytes total = devices_[i]->info().total;
+    const Bytes visible = legacy_.VisibleOfJob(job);
+    return BeginYield({.asker = connection.key,
+                       .request = request,
+                       .user = connection.user(),
+                       .device = i,
+                       .bytes = Bytes(yield.bytes()),
+                       .most = visible == Bytes{0} ? total : std::min(visible, total),
+                       .kept = {},
+                       .held = {},
+                       .free = {}});
   }
   // Not a device of the store's: it took nothing there.
   proto::DaemonPacket answer;
@@ -84,14 +120,15 @@ void Control::HandleLegacyYield(Connection& connection, uint64_t request,
   Send(connection, answer);
 }
 
-void Control::BeginYield(uint64_t asker, uint64_t request, size_t device, Bytes bytes) {
-  loop_->mailbox().Post([this, ask = Yields::Ask{asker, request, device, bytes, {}, {}}]() mutable {
+void Control::BeginYield(Yields::Ask ask) {
+  loop_->mailbox().Post([this, ask]() mutable {
     const core::DeviceId id{static_cast<uint16_t>(ask.device)};
     ask.held = loop_->planner().DeviceTier(id).held;
+    ask.kept = loop_->planner().Guaranteed(id);
     // The driver may take its time.
     workers_->Run([this, ask]() mutable {
       const auto free = devices_[ask.device]->FreeBytes();
-      ask.free = free.ok() ? *free : devices_[ask.device]->info().total;
+      ask.free = free.ok() ? *free : Bytes{0};
       mailbox_.Post([this, ask] {
         if (Find(ask.asker) == nullptr) return;
         yields_.Begin(ask, ipc::Now());
@@ -119,26 +156,43 @@ bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,
   return true;
 }
 
-std::vector<Bytes> Control::LegacyUse() const {
+std::vector<Bytes> Control::UsedByOthers(const std::vector<Bytes>& held,
+                                         const std::vector<Bytes>& free) const {
   std::vector<Bytes> used;
-  for (const auto& device : devices_) used.push_back(Bytes(legacy_.UsedOf(device->info().uuid)));
+  for (size_t i = 0; i < free.size(); ++i) {
+    // Not what their pages say: a page says what its job likes.
+    const Bytes left = Minus(options_.capacities[i], held[i]);
+    used.push_back(Minus(left, free[i]));
+  }
   return used;
 }
 
 void Control::LookAtYields() {
   uint64_t expirations = 0;
   [[maybe_unused]] const auto size = ::read(yield_timer_.get(), &expirations, sizeof(expirations));
-  loop_->mailbox().Post([this] {
+  // While a job waits nothing goes back to the store anyway.
+  loop_->mailbox().Post([this, ask_driver = !yields_.waiting()] {
     std::vector<Bytes> held;
     for (size_t i = 0; i < devices_.size(); ++i) {
       held.push_back(loop_->planner().DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}).held);
     }
-    mailbox_.Post([this, held = std::move(held)] { OnHeld(held); });
+    if (!ask_driver) {
+      mailbox_.Post([this, held = std::move(held)] { OnHeld(held, {}); });
+      return;
+    }
+    workers_->Run([this, held = std::move(held)] {
+      std::vector<Bytes> free;
+      for (const auto& device : devices_) {
+        const auto bytes = device->FreeBytes();
+        free.push_back(bytes.ok() ? *bytes : Bytes{0});
+      }
+      mailbox_.Post([this, held, free = std::move(free)] { OnHeld(held, free); });
+    });
   });
 }
 
-void Control::OnHeld(const std::vector<Bytes>& held) {
-  const Yields::Outcome outcome = yields_.Look(held, LegacyUse(), ipc::Now());
+void Control::OnHeld(const std::vector<Bytes>& held, const std::vector<Bytes>& free) {
+  const Yields::Outcome outcome = yields_.Look(held, UsedByOthers(held, free), ipc::Now());
   for (const auto& limit : outcome.limits) {
     loop_->mailbox().Post([loop = loop_, limit] {
       loop->SetDeviceLimit(core::DeviceId{static_cast<uint16_t>(limit.device)}, limit.capacity);

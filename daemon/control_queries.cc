@@ -1,4 +1,5 @@
 // The control thread's questions to the loop, and recordings.
+#include <algorithm>
 #include <utility>
 
 #include "daemon/admin.h"
@@ -11,8 +12,16 @@ using core::ClientId;
 using core::ErrorCode;
 using core::ToInt;
 
+namespace {
+
+// Each keeps some megabytes. One of root or the daemon's user may come besides.
+constexpr size_t kRecordingsMax = 16;
+
+}  // namespace
+
 void Control::HandleQuery(Connection& connection, const proto::ClientPacket& packet) {
-  const Audience audience = IsAdmin(connection) ? Audience() : Audience(connection.peer.uid);
+  const Audience audience =
+      IsAdmin(connection.peer.uid) ? Audience() : Audience(connection.peer.uid);
   const uint64_t resident = packet.has_stats() ? ResidentBytes() : 0;
   auto answer_it = [this, packet, audience, resident, key = connection.key,
                     client = connection.client] {
@@ -53,20 +62,31 @@ void Control::HandleQuery(Connection& connection, const proto::ClientPacket& pac
 }
 
 void Control::HandleRecord(Connection& connection, uint64_t request, const proto::Record& record) {
-  if (recording_ != 0 && recording_ != connection.key) {
-    return Fail(connection, request, ErrorCode::kLimit, "another recording is under way");
+  const uint64_t key = connection.key;
+  const bool begins = !recordings_.contains(key);
+  if (begins) {
+    const auto same_user = [&](const auto& entry) { return entry.second == connection.user(); };
+    if (std::any_of(recordings_.begin(), recordings_.end(), same_user)) {
+      return Fail(connection, request, ErrorCode::kLimit,
+                  "user " + std::to_string(connection.peer.uid) +
+                      " records already, on another connection: end that recording first");
+    }
+    if (recordings_.size() >= kRecordingsMax && !IsAdmin(connection.peer.uid)) {
+      return Fail(connection, request, ErrorCode::kLimit,
+                  std::to_string(recordings_.size()) +
+                      " users record already, as many as may at a time: try again later");
+    }
+    recordings_.emplace(key, connection.user());
   }
-  const bool begins = recording_ == 0;
-  recording_ = connection.key;
   Recorder::Options options;
   if (record.client() != 0) options.client = ClientId{record.client()};
-  if (!IsAdmin(connection)) options.user = connection.peer.uid;
+  if (!IsAdmin(connection.peer.uid)) options.user = connection.peer.uid;
   options.name = [this](ClientId client, core::NameId name) {
     return NameOf(*loop_, names_, client, name);
   };
-  PostToLoop(connection, kQuestion, [this, begins, options, request, key = connection.key] {
-    if (begins) loop_->StartRecording(options);
-    Recorder& recorder = *loop_->recorder();
+  PostToLoop(connection, kQuestion, [this, begins, options, request, key] {
+    if (begins) loop_->StartRecording(key, options);
+    Recorder& recorder = *loop_->recorder(key);
     proto::DaemonPacket answer;
     answer.set_request(request);
     proto::Recorded* recorded = answer.mutable_recorded();
@@ -79,9 +99,8 @@ void Control::HandleRecord(Connection& connection, uint64_t request, const proto
 }
 
 void Control::EndRecording(const Connection& connection) {
-  if (recording_ != connection.key) return;
-  recording_ = 0;
-  loop_->mailbox().Post([loop = loop_] { loop->StopRecording(); });
+  if (recordings_.erase(connection.key) == 0) return;
+  loop_->mailbox().Post([loop = loop_, key = connection.key] { loop->StopRecording(key); });
 }
 
 }  // namespace ravenstore::daemon

@@ -120,8 +120,11 @@ Bytes LegacyLedger::VisibleOfTenant(uid_t uid) const {
 
 Bytes LegacyLedger::VisibleOfClient(uint32_t client) const {
   const Job* job = FindClient(client);
-  if (job == nullptr) return Bytes{0};
-  return job->own_visible ? *job->own_visible : VisibleOfTenant(job->about.uid);
+  return job == nullptr ? Bytes{0} : VisibleOf(*job);
+}
+
+Bytes LegacyLedger::VisibleOf(const Job& job) const {
+  return job.own_visible ? *job.own_visible : VisibleOfTenant(job.about.uid);
 }
 
 void LegacyLedger::SetTenant(uid_t uid, std::optional<Bytes> visible) {
@@ -169,16 +172,6 @@ std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {
   if (size != static_cast<ssize_t>(page.size())) return {};
   if (Word(page.data(), offsetof(proto::LedgerPage, magic)) != proto::kLedgerMagic) return {};
   return RowsOf(page.data());
-}
-
-uint64_t LegacyLedger::UsedOf(const std::string& uuid) const {
-  uint64_t used = 0;
-  for (const auto& [key, job] : jobs_) {
-    for (const LegacyRow& row : Read(key)) {
-      if (row.uuid == uuid) used += row.used - std::min(row.used, row.served);
-    }
-  }
-  return used;
 }
 
 void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,

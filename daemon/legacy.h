@@ -72,6 +72,8 @@ class LegacyLedger {
 
   core::Bytes VisibleOfTenant(uid_t uid) const;
   core::Bytes VisibleOfClient(uint32_t client) const;
+  // REQUIRES: Has(key).
+  core::Bytes VisibleOfJob(uint64_t key) const { return VisibleOf(jobs_.at(key)); }
   // In force when this returns, for the tenant's present and future jobs, or for one job: that job
   // sees a device of this size and may go so far, also past its tenant's. Null: as if never set.
   void SetTenant(uid_t uid, std::optional<core::Bytes> visible);
@@ -79,8 +81,6 @@ class LegacyLedger {
 
   // The rows of the job's page. Empty when it is unknown or cannot be read.
   std::vector<LegacyRow> Read(uint64_t key) const;
-  // Bytes of the driver's memory that all jobs hold on the device.
-  uint64_t UsedOf(const std::string& uuid) const;
   size_t size() const { return jobs_.size(); }
   // A page of the jobs that `audience` may see (nullopt: all).
   void Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
@@ -92,6 +92,7 @@ class LegacyLedger {
     std::optional<core::Bytes> own_visible;
   };
   const Job* FindClient(uint32_t client) const;
+  core::Bytes VisibleOf(const Job& job) const;
   void WriteBudgets(const Job& job) const;
 
   core::Bytes visible_;

@@ -27,6 +27,9 @@ namespace {
 // Bounds of the work on one client in one pass, so that nobody waits long for his turn.
 constexpr size_t kRequestsPerPass = 256;
 constexpr size_t kTicketsPerPass = 256;
+// Of a pass for all users, and at least for each: a log entry, a request and a ticket are one each.
+constexpr uint32_t kUnitsPerPass = 1024;
+constexpr uint32_t kUnitsLeast = 64;
 constexpr size_t kClosuresPerPass = 16;
 // While hot clients keep the loop polling, the doorbells of the others are looked at this often.
 constexpr Duration kLookAround = microseconds(20);
@@ -46,6 +49,7 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
       workers_(workers),
       outbox_(std::move(outbox)),
       planner_(std::make_unique<core::Planner>(options_.planner)),
+      turns_(kUnitsPerPass, kUnitsLeast),
       backoff_(options_.poll) {}
 
 Loop::~Loop() = default;
@@ -108,6 +112,7 @@ void Loop::Stop() {
 }
 
 bool Loop::Pass() {
+  turns_.BeginTurn();
   bool busy = mailbox_.empty() ? false : mailbox_.RunSome(kClosuresPerPass) > 0;
   busy |= PollTickets();
   busy |= PollHot();
@@ -160,7 +165,7 @@ Duration Loop::SleepBound() {
     bound = std::min(bound, waiting ? options_.poll : backoff_);
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
   }
-  if (recorder_ != nullptr) return std::min(bound, options_.poll);
+  if (!recorders_.empty()) return std::min(bound, options_.poll);
   if (waiting) return std::min(bound, kWarmPoll);
   for (const Session* session : lately_) {
     if (IsWarm(*session)) return std::min(bound, kWarmPoll);
@@ -222,11 +227,11 @@ void Loop::PollQuietLogs() {
   // A put of anybody may be what a request waits for. With many clients that is many cache lines,
   // so not at every wake.
   const bool waited_for = planner_->stats().waiting > 0 && now_ - last_sweep_ >= kWarmPoll;
-  if (waited_for || recorder_ != nullptr) {
+  if (waited_for || !recorders_.empty()) {
     last_sweep_ = now_;
     for (auto& [id, session] : sessions_) {
       if (session->hot || session->gone) continue;
-      if (!waited_for && RecorderOf(*session) == nullptr) continue;
+      if (!waited_for && !IsRecorded(*session)) continue;
       if (PollQuietLog(*session) == 0) continue;
       session->last_active = now_;
       KeepInMind(*session);
@@ -257,25 +262,47 @@ void Loop::ReadLog(ClientId client) {
   if (session != nullptr && !session->gone) PollQuietLog(*session);
 }
 
-void Loop::StartRecording(Recorder::Options options) {
-  RAVEN_CHECK(recorder_ == nullptr);
-  recorder_ = std::make_unique<Recorder>(std::move(options));
+void Loop::StartRecording(uint64_t key, Recorder::Options options) {
+  const auto [added, is_new] =
+      recorders_.emplace(key, std::make_unique<Recorder>(std::move(options)));
+  RAVEN_CHECK(is_new);
+  Recorder& recorder = *added->second;
   for (auto& [id, session] : sessions_) {
-    if (Recorder* recorder = RecorderOf(*session)) recorder->Answered(id, now_);
+    const Attachment& attachment = session->attachment();
+    if (recorder.Wants(attachment.id, attachment.uid)) recorder.Answered(id, now_);
   }
 }
 
-void Loop::StopRecording() {
+void Loop::StopRecording(uint64_t key) {
+  auto stopped = recorders_.extract(key);
+  if (stopped.empty()) return;
   // It may know of a million tensors.
-  workers_->Run([recorder = std::shared_ptr<Recorder>(std::move(recorder_))] {});
+  workers_->Run([recorder = std::shared_ptr<Recorder>(std::move(stopped.mapped()))] {});
+}
+
+Recorder* Loop::recorder(uint64_t key) {
+  const auto found = recorders_.find(key);
+  return found == recorders_.end() ? nullptr : found->second.get();
+}
+
+size_t Loop::PollQuietLog(Session& session) {
+  const size_t most = std::min<size_t>(proto::kLogLaneEntries, UnitsLeft(session));
+  return most == 0 ? 0 : PollLog(session, most);
 }
 
 bool Loop::PollHot() {
   bool busy = false;
-  // By index: a request may change the list (a client that breaks the protocol leaves it).
-  for (size_t i = 0; i < hot_.size();) {
+  std::optional<core::ClientId> left_out;
+  // By index: a request may change the list (a client that breaks the protocol leaves it). Not from
+  // the first each time: the clients of a user who wants more than a pass has take turns.
+  size_t looks = hot_.size();
+  for (size_t i = hot_begin_; looks > 0 && !hot_.empty(); --looks) {
+    if (i >= hot_.size()) i = 0;
     Session* session = hot_[i];
-    if (PollSession(*session)) {
+    if (UnitsLeft(*session) == 0) {
+      busy = true;
+      if (!left_out) left_out = session->id();
+    } else if (PollSession(*session)) {
       busy = true;
     } else if (now_ - session->last_active > options_.spin && CoolDown(*session)) {
       hot_[i] = hot_.back();
@@ -284,13 +311,19 @@ bool Loop::PollHot() {
     }
     ++i;
   }
+  if (left_out) {
+    const auto next = std::find_if(hot_.begin(), hot_.end(), [&](const Session* session) {
+      return session->id() == *left_out;
+    });
+    hot_begin_ = static_cast<size_t>(next - hot_.begin());
+  }
   return busy;
 }
 
 bool Loop::PollSession(Session& session) {
   // The log first: a request that needs room should find every put that came before it. A client
   // may log without end, so its requests wait for no more than a lane of entries.
-  const size_t logged = PollLog(session, kAccessesPerPass);
+  const size_t logged = PollLog(session, std::min<size_t>(kAccessesPerPass, UnitsLeft(session)));
   bool busy = logged > 0;
   if (session.faulty) return busy;
   if (logged == kAccessesPerPass && ++session.log_passes < kPassesForLog) {
@@ -301,6 +334,7 @@ bool Loop::PollSession(Session& session) {
   proto::Request request;
   size_t accesses = 0;
   for (size_t i = 0; i < kRequestsPerPass && accesses < kAccessesPerPass; ++i) {
+    if (UnitsLeft(session) == 0) break;
     const ipc::Take take = session.NextRequest(&request);
     if (take == ipc::Take::kEmpty) break;
     busy = true;
@@ -308,6 +342,7 @@ bool Loop::PollSession(Session& session) {
       Expel(session, "the request ring of this client is corrupt");
       break;
     }
+    turns_.Spend(session.attachment().tenant, 1);
     // What its client logged before it asked, which may be later than the look at the log above.
     accesses += ReadAccesses(session, kAccessesPerPass);
     HandleRequest(session, request);
@@ -325,6 +360,7 @@ bool Loop::PollTickets() {
     if (session != nullptr) {
       const auto reached = [&](const TicketQueues::Waiting& waiting) {
         busy = true;
+        turns_.Spend(session->attachment().tenant, 1);
         if (!planner_->Knows(waiting.tensor)) return;
         if (waiting.idle_word == 0) {
           Feed(core::Freed{waiting.tensor});
@@ -340,7 +376,8 @@ bool Loop::PollTickets() {
         if (idle) session->RowOf(slot).SetQuiet(waiting.idle_word);
         Feed(core::Quiet{waiting.tensor});
       };
-      session->tickets.Poll(*session->segment(), kTicketsPerPass, reached);
+      const auto most = std::min<size_t>(kTicketsPerPass, UnitsLeft(*session));
+      if (most > 0) session->tickets.Poll(*session->segment(), most, reached);
     }
     if (session == nullptr || session->tickets.empty()) {
       with_tickets_[i] = with_tickets_.back();

@@ -1,5 +1,8 @@
 // The planner loop: the daemon's one thread that decides and starts every move.
 //
+// In each pass a user's clients get a bounded amount of work together (daemon/turn_budget.h): log
+// entries, requests, tickets. What is beyond that waits for the next pass.
+//
 // It reads the clients' rings and logs, polls tickets and copies, tells the pure planner
 // (core/planner.h) what happened, and carries its actions out: lease swings (leases.h), copies
 // (transfers.h), slabs (workers). It blocks on nothing but its own epoll; whatever may take long
@@ -17,6 +20,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +36,7 @@
 #include "daemon/session.h"
 #include "daemon/threads.h"
 #include "daemon/transfers.h"
+#include "daemon/turn_budget.h"
 #include "device/device.h"
 #include "ipc/spin.h"
 #include "proto/layout.h"
@@ -93,11 +98,13 @@ class Loop {
   void ReadLogs();
   void ReadLog(core::ClientId client);
 
-  // One recording at a time; while it lasts its clients' logs are read every loop.poll_us.
-  // REQUIRES: recorder() is null.
-  void StartRecording(Recorder::Options options);
-  void StopRecording();
-  Recorder* recorder() { return recorder_.get(); }
+  // While a recording lasts its clients' logs are read every loop.poll_us.
+  // REQUIRES: there is none under `key`.
+  void StartRecording(uint64_t key, Recorder::Options options);
+  // Does nothing if there is none.
+  void StopRecording(uint64_t key);
+  // Null: there is none.
+  Recorder* recorder(uint64_t key);
 
   const core::Planner& planner() const { return *planner_; }
   Session* FindSession(core::ClientId client);
@@ -155,8 +162,12 @@ class Loop {
   bool PollSession(Session& session);
   // Reads up to `most` entries, and as many rows where entries were dropped; says how many entries.
   size_t PollLog(Session& session, size_t most);
-  // A client that is not polled in every pass: all that one of its threads can have logged.
-  size_t PollQuietLog(Session& session) { return PollLog(session, proto::kLogLaneEntries); }
+  // A client that is not polled in every pass: all that one of its threads can have logged, as far
+  // as its user's part of a pass goes.
+  size_t PollQuietLog(Session& session);
+  uint32_t UnitsLeft(const Session& session) const {
+    return turns_.Left(session.attachment().tenant);
+  }
   size_t ReadAccesses(Session& session, size_t most);
   void Rescan(Session& session, size_t most);
   bool PollTickets();
@@ -164,12 +175,18 @@ class Loop {
   void PollQuietLogs();
   bool IsWarm(const Session& session) const;
   void KeepInMind(Session& session);
-  // What records the client's calls; null while nobody asked.
-  Recorder* RecorderOf(Session& session) {
-    if (recorder_ == nullptr) [[likely]]
-      return nullptr;
-    const Attachment& attachment = session.attachment();
-    return recorder_->Wants(attachment.id, attachment.uid) ? recorder_.get() : nullptr;
+  // Calls `what` with each recorder of the client's calls.
+  template <typename What>
+  void Record(Session& session, What what) {
+    for (const auto& [key, recorder] : recorders_) {
+      const Attachment& attachment = session.attachment();
+      if (recorder->Wants(attachment.id, attachment.uid)) what(*recorder);
+    }
+  }
+  bool IsRecorded(Session& session) {
+    bool recorded = false;
+    Record(session, [&recorded](Recorder&) { recorded = true; });
+    return recorded;
   }
   void AwaitTicket(Session& session, proto::WordValue ticket, core::TensorId tensor,
                    uint64_t idle_word);
@@ -240,7 +257,9 @@ class Loop {
 
   ipc::UniqueFd epoll_;
   std::unordered_map<core::ClientId, std::unique_ptr<Session>> sessions_;
+  TurnBudget turns_;
   std::vector<Session*> hot_;
+  size_t hot_begin_ = 0;  // whose turn it is
   // Those that were hot in the last kWarmFor or logged something since: among them are the warm.
   std::vector<Session*> lately_;
   std::vector<core::ClientId> with_tickets_;
@@ -256,7 +275,7 @@ class Loop {
   core::Tick last_work_{};
   core::Tick last_look_{};
   core::Tick last_sweep_{};  // when everybody's log was read last
-  std::unique_ptr<Recorder> recorder_;
+  std::map<uint64_t, std::unique_ptr<Recorder>> recorders_;
   core::Duration backoff_{};
   Pauses pauses_;
   uint64_t bad_requests_ = 0;

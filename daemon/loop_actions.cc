@@ -148,10 +148,10 @@ void Loop::Do(const core::Grant& action) {
   // Anything else and the client broke the protocol: its tensor stays in our books until it goes.
   if (lease.state() != proto::LeaseState::kRequested) return;
   lease.Grant(action.tensor, ToInt(action.device), action.offset);
-  if (Recorder* recorder = RecorderOf(*session)) {
-    recorder->Answered(session->id(), now_);
-    recorder->Created(planner_->View(action.tensor), now_);
-  }
+  Record(*session, [&](Recorder& recorder) {
+    recorder.Answered(session->id(), now_);
+    recorder.Created(planner_->View(action.tensor), now_);
+  });
 }
 
 void Loop::Do(const core::Refuse& action) {
@@ -180,7 +180,7 @@ void Loop::Do(const core::Promise& action) {
   }
   session->RowOf(slot).ForgetPut();
   lease.Promise(ToInt(action.device), action.offset, arrival, action.recompute);
-  if (Recorder* recorder = RecorderOf(*session)) recorder->Answered(session->id(), now_);
+  Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
   if (move == nullptr || std::exchange(move->promised, true)) return;
   // Last: a lane that fails now marks the tensor lost, which must come after the promise.
   lanes_[ToInt(move->device)].in->Promote(
@@ -404,8 +404,8 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
   arriving_.erase(move.tensor);
   if (move.promised) session->arrivals.GiveBack(move.arrival.index);
   if (!session->gone) {
-    Recorder* recorder = move.promised ? RecorderOf(*session) : nullptr;
-    if (recorder != nullptr) recorder->Answered(session->id(), now_);
+    if (move.promised)
+      Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
     Lease lease = session->LeaseOf(move.slot);
     if (ok) {
       uint64_t idle_word = 0;

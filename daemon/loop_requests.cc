@@ -77,7 +77,7 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
   for (; read < most && session.NextAccess(&access); ++read) {
     const SlotId slot{access.slot};
     if (!session.RowOf(slot).has_tensor()) continue;
-    if (RecorderOf(session) != nullptr) RecordAccess(session, access);
+    if (!recorders_.empty()) RecordAccess(session, access);
     if (access.op == proto::AccessOp::kGet) {
       Feed(core::GetSeen{session.RowOf(slot).tensor});
       // The put that ended this use may have been read from the row already, at an earlier entry,
@@ -86,6 +86,7 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
     }
     HandlePut(session, slot);
   }
+  turns_.Spend(session.attachment().tenant, static_cast<uint32_t>(read));
   Execute();
   return read;
 }
@@ -94,8 +95,14 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
 void Loop::RecordAccess(Session& session, const proto::Access& access) {
   const TensorId tensor = session.RowOf(SlotId{access.slot}).tensor;
   const core::TensorView view = planner_->View(tensor);
-  if (access.op == proto::AccessOp::kGet) return recorder_->Got(view, now_);
-  recorder_->Put(view, PutIn(session.segment()->slots[access.slot], tensor), now_);
+  const core::PutSeen put = PutIn(session.segment()->slots[access.slot], tensor);
+  Record(session, [&](Recorder& recorder) {
+    if (access.op == proto::AccessOp::kGet) {
+      recorder.Got(view, now_);
+    } else {
+      recorder.Put(view, put, now_);
+    }
+  });
 }
 
 // Where entries were dropped puts may be unknown, so the rows themselves are read, some in each
@@ -183,7 +190,7 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
     return;
   }
   row.tensor = Session::kPending;
-  if (Recorder* recorder = RecorderOf(session)) recorder->Asked(session.id(), now_);
+  Record(session, [&](Recorder& recorder) { recorder.Asked(session.id(), now_); });
   Feed(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
                              core::DeviceId{request.device}, core::NameId{request.name},
                              DeadlineOf(request), (request.flags & proto::kFailFast) != 0});
@@ -204,7 +211,7 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
     return;
   }
   if (planner_->View(tensor).residency == core::Residency::kOnDevice) SettlePut(session, request);
-  if (Recorder* recorder = RecorderOf(session)) recorder->Got(planner_->View(tensor), now_);
+  Record(session, [&](Recorder& recorder) { recorder.Got(planner_->View(tensor), now_); });
   Feed(core::FetchRequested{tensor, core::DeviceId{request.device}, DeadlineOf(request)});
 }
 
@@ -222,7 +229,7 @@ void Loop::SettlePut(Session& session, const proto::Request& request) {
 }
 
 void Loop::HandleStep(Session& session) {
-  if (Recorder* recorder = RecorderOf(session)) recorder->Stepped(session.id(), now_);
+  Record(session, [&](Recorder& recorder) { recorder.Stepped(session.id(), now_); });
   Feed(core::StepMarked{session.id()});
 }
 
@@ -235,7 +242,7 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
   if (session.LeaseOf(slot).state() != proto::LeaseState::kFreeing) {
     return BadRequest(session, request, "no free is under way");
   }
-  if (Recorder* recorder = RecorderOf(session)) recorder->Freed(planner_->View(tensor), now_);
+  Record(session, [&](Recorder& recorder) { recorder.Freed(planner_->View(tensor), now_); });
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
     Feed(core::Freed{tensor});

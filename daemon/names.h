@@ -1,7 +1,8 @@
-// Tensor names as the daemon knows them: text to a small number and back, for as long as it lives.
+// Tensor names as the daemon knows them: text to a small number and back.
 //
 // A name belongs to the tenant who gave it: another tenant's equal text has another number, and a
 // number is text to its own tenant alone, so that nobody reads others' names by guessing numbers.
+// It is there as long as one of the connections that gave it; then its number may come again.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,11 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
+#include <unordered_set>
+#include <vector>
 
 #include "core/result.h"
+#include "core/share.h"
 #include "core/types.h"
 
 namespace ravenstore::daemon {
@@ -21,59 +24,42 @@ namespace ravenstore::daemon {
 class Names {
  public:
   static constexpr size_t kNameBytesMax = 255;
-  static constexpr size_t kNamesMax = 1 << 20;
-  static constexpr size_t kTenantNamesMax = 1 << 18;  // nobody uses up what is for all
+  static constexpr core::Bytes kBytesMax = core::MiB(128);  // of all names, as counted below
+  // What the tables take beside a name's text, and for each connection that gave it.
+  static constexpr size_t kBytesOfName = 160;
+  static constexpr size_t kBytesOfGiving = 48;
 
-  // `name` is UTF-8, as the wire checks.
-  // Errors: kLimit when there are kNamesMax names, or kTenantNamesMax of the tenant, or `name` is
-  // longer than kNameBytesMax; the message says which, and what to do.
-  core::Result<core::NameId> Intern(std::string_view name, core::TenantId tenant) {
-    if (name.empty()) return core::kNoName;
-    if (name.size() > kNameBytesMax) {
-      return Refusal("a tensor's name is at most 255 bytes, this one has " +
-                     std::to_string(name.size()));
-    }
-    std::lock_guard lock(mutex_);
-    auto& ids = ids_[tenant];
-    if (const auto found = ids.find(name); found != ids.end()) return found->second;
-    if (ids.size() >= kTenantNamesMax) {
-      return Refusal(std::string("this user has given 2^18 tensor names, as many as one user may") +
-                     kReuse);
-    }
-    if (names_.size() >= kNamesMax) {
-      return Refusal(
-          std::string("all users have given 2^20 tensor names, as many as the daemon keeps") +
-          kReuse);
-    }
-    names_.push_back({std::string(name), tenant});
-    const core::NameId id{static_cast<uint32_t>(names_.size())};
-    ids.emplace(names_.back().text, id);
-    return id;
-  }
+  explicit Names(core::Bytes most = kBytesMax)
+      : shares_("bytes for tensor names", most.count(), core::Shares::Unit::kBytes) {}
+
+  // `name`, which the connection `giver` of the tenant gives, is UTF-8, as the wire checks.
+  // Errors: kLimit when there is no room for more names, or `name` is longer than kNameBytesMax;
+  //   the message says which, and what to do.
+  core::Result<core::NameId> Intern(std::string_view name, core::TenantId tenant, uint64_t giver);
+  // The connection gives names no more: those that no other gave are forgotten. Takes some 100 ms
+  // for the most that there may be; others wait for no more than a small part of that.
+  void Release(uint64_t giver);
 
   // Empty for kNoName, for a number that a client made up, and for another tenant's.
-  std::string Text(core::NameId id, core::TenantId tenant) const {
-    std::lock_guard lock(mutex_);
-    const uint32_t index = core::ToInt(id);
-    if (index == 0 || index > names_.size() || names_[index - 1].tenant != tenant) return {};
-    return names_[index - 1].text;
-  }
+  std::string Text(core::NameId id, core::TenantId tenant) const;
 
  private:
-  static constexpr const char* kReuse =
-      ": give the tensors of every iteration the same names, or none; names are forgotten when the "
-      "daemon ends";
-  static core::Error Refusal(std::string why) { return {core::ErrorCode::kLimit, std::move(why)}; }
-
   struct Name {
     std::string text;
-    core::TenantId tenant;
+    core::TenantId tenant{};
+    uint32_t givers = 0;  // 0: the number is free
   };
+  // One giving less. REQUIRES: mutex_ is held.
+  void Drop(uint32_t index);
 
   mutable std::mutex mutex_;
-  std::deque<Name> names_;  // guarded by mutex_; never moved
-  // By tenant; views into names_. Guarded by mutex_.
-  std::unordered_map<core::TenantId, std::unordered_map<std::string_view, core::NameId>> ids_;
+  // All guarded by mutex_.
+  core::Shares shares_;
+  std::deque<Name> names_;  // never moved
+  std::vector<uint32_t> free_;
+  // By tenant; views into names_.
+  std::unordered_map<core::TenantId, std::unordered_map<std::string_view, uint32_t>> ids_;
+  std::unordered_map<uint64_t, std::unordered_set<uint32_t>> given_;  // by connection
 };
 
 }  // namespace ravenstore::daemon

@@ -5,28 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
-
-#include "proto/ledger_page.h"
 
 namespace ravenstore::daemon {
 
 using core::Error;
 using core::ErrorCode;
 using core::Result;
-
-namespace {
-
-bool Write(int file, uint64_t word, size_t offset) {
-  return ::pwrite(file, &word, sizeof(word), static_cast<off_t>(offset)) == sizeof(word);
-}
-
-constexpr size_t RowOffset(size_t row) {
-  return offsetof(proto::TenantPage, row) + row * sizeof(proto::TenantRow);
-}
-
-}  // namespace
 
 Result<Seats::Seat> Seats::Take(uint64_t key, uid_t uid, ProcessName process, ino_t program) {
   RAVEN_ASSIGN_OR_RETURN(Page* const page, PageOf(uid));
@@ -53,21 +38,34 @@ void Seats::Release(uint64_t key) {
   Page& page = pages_.at(found->second.uid);
   Clear(page, found->second.slot);
   page.taken[found->second.slot] = false;
+  // With the last of the user's processes the page goes: users come and go without end.
+  if (std::find(page.taken.begin(), page.taken.end(), true) == page.taken.end())
+    pages_.erase(found->second.uid);
   seats_.erase(found);
 }
 
 Result<Seats::Page*> Seats::PageOf(uid_t uid) {
   const auto known = pages_.find(uid);
   if (known != pages_.end()) return &known->second;
+  const Error failed{ErrorCode::kSystem, "a tenant's page could not be made"};
   Page page;
   page.file.reset(::memfd_create("ravenstore-tenant", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int file = page.file.get();
   if (!page.file || ::ftruncate(file, static_cast<off_t>(proto::kTenantBytes)) != 0 ||
-      !Write(file, proto::kTenantMagic, offsetof(proto::TenantPage, magic)) ||
       ::fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Error{ErrorCode::kSystem, "a tenant's page could not be made"};
+    return failed;
   }
+  // Not by pwrite: that waits while a job writes the file, from a page of its own that never
+  // comes. Nobody can shrink what is mapped.
+  void* mapped = ::mmap(nullptr, proto::kTenantBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (mapped == MAP_FAILED) return failed;
+  page.words.reset(static_cast<proto::TenantPage*>(mapped));
+  page.words->magic = proto::kTenantMagic;
   return &pages_.emplace(uid, std::move(page)).first->second;
+}
+
+void Seats::Unmap::operator()(proto::TenantPage* page) const {
+  ::munmap(page, proto::kTenantBytes);
 }
 
 Result<uint32_t> Seats::FreeSlot(Page& page) {
@@ -81,21 +79,14 @@ Result<uint32_t> Seats::FreeSlot(Page& page) {
   }
   page.taken.push_back(true);
   // Before its first byte stands there, the others look at it.
-  if (!Write(page.file.get(), page.taken.size(), offsetof(proto::TenantPage, slots))) {
-    page.taken.pop_back();
-    return Error{ErrorCode::kSystem, "a tenant's page could not be written"};
-  }
+  page.words->slots.store(page.taken.size());
   return static_cast<uint32_t>(page.taken.size() - 1);
 }
 
 void Seats::Clear(const Page& page, uint32_t slot) {
-  for (size_t row = 0; row < proto::kTenantDevices; ++row) {
-    uint64_t device = 0;
-    const auto read =
-        ::pread(page.file.get(), &device, sizeof(device), static_cast<off_t>(RowOffset(row)));
-    if (read != sizeof(device) || device == 0) return;
-    Write(page.file.get(), 0,
-          RowOffset(row) + offsetof(proto::TenantRow, used) + slot * sizeof(uint64_t));
+  for (proto::TenantRow& row : page.words->row) {
+    if (row.device.load() == 0) return;
+    row.used[slot].store(0);
   }
 }
 

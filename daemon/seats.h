@@ -4,19 +4,22 @@
 // A slot is its process's until that has ended, also when the process no longer speaks to the
 // daemon: it may still be counting there.
 //
-// Nothing on a page is believed but the devices' keys, and those only to clear slots.
+// Nothing on a page is believed but the devices' keys, and those only to clear slots. A page is
+// there as long as its user has a process with a slot.
 //
-// Owns: the pages. Threads: the control thread.
+// Owns: the pages, mapped. Threads: the control thread.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "core/result.h"
 #include "ipc/unique_fd.h"
+#include "proto/ledger_page.h"
 
 namespace ravenstore::daemon {
 
@@ -43,8 +46,12 @@ class Seats {
   bool Has(uint64_t key) const { return seats_.contains(key); }
 
  private:
+  struct Unmap {
+    void operator()(proto::TenantPage* page) const;
+  };
   struct Page {
     ipc::UniqueFd file;
+    std::unique_ptr<proto::TenantPage, Unmap> words;
     std::vector<bool> taken;  // by slot; its size is the page's `slots`
   };
   struct Taken {

@@ -73,6 +73,7 @@ class Session {
   Lease LeaseOf(core::SlotId slot) { return Lease(&segment()->slots[core::ToInt(slot)]); }
   proto::Segment* segment() { return attachment_->segment.get(); }
   Attachment& attachment() { return *attachment_; }
+  const Attachment& attachment() const { return *attachment_; }
   const std::shared_ptr<Attachment>& shared() const { return attachment_; }
   core::ClientId id() const { return attachment_->id; }
   // One more than the highest that was asked for.

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <exception>
-#include <system_error>
 #include <utility>
 
 namespace ravenstore::daemon {
@@ -60,67 +59,6 @@ void WorkerPool::Work() {
       work_.pop_front();
     }
     work();
-  }
-}
-
-struct Closer::State {
-  struct Task {
-    std::vector<ipc::UniqueFd> descriptors;
-    std::function<void()> closed;
-  };
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::deque<Task> tasks;   // guarded by mutex
-  size_t open = 0;          // guarded by mutex
-  bool ended = false;       // guarded by mutex
-  bool threadless = false;  // the system gave none: then the caller closes
-};
-
-Closer::Closer() : state_(std::make_shared<State>()) {
-  try {
-    std::thread([state = state_] {
-      pthread_setname_np(pthread_self(), "raven-close");
-      Work(*state);
-    }).detach();
-  } catch (const std::system_error&) {
-    state_->threadless = true;
-  }
-}
-
-Closer::~Closer() {
-  std::lock_guard lock(state_->mutex);
-  state_->ended = true;
-  state_->wake.notify_one();
-}
-
-void Closer::Close(std::vector<ipc::UniqueFd> descriptors, std::function<void()> closed) {
-  if (state_->threadless) {
-    descriptors.clear();
-    return closed();
-  }
-  std::lock_guard lock(state_->mutex);
-  state_->tasks.push_back({std::move(descriptors), std::move(closed)});
-  ++state_->open;
-  state_->wake.notify_one();
-}
-
-size_t Closer::open() const {
-  std::lock_guard lock(state_->mutex);
-  return state_->open;
-}
-
-void Closer::Work(State& state) {
-  std::unique_lock lock(state.mutex);
-  for (;;) {
-    state.wake.wait(lock, [&state] { return state.ended || !state.tasks.empty(); });
-    if (state.tasks.empty()) return;
-    State::Task task = std::move(state.tasks.front());
-    state.tasks.pop_front();
-    lock.unlock();
-    task.descriptors.clear();
-    lock.lock();
-    --state.open;
-    if (!state.ended) task.closed();
   }
 }
 

@@ -6,13 +6,10 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
-
-#include "ipc/unique_fd.h"
 
 namespace ravenstore::daemon {
 
@@ -39,27 +36,6 @@ class WorkerPool {
   std::condition_variable wake_;
   std::deque<std::function<void()>> work_;  // guarded by mutex_
   std::vector<std::thread> threads_;
-};
-
-// Closes what a stranger sent, or a socket in which that may still lie: it takes as long as he
-// likes (a socket that lingers, a file of a hundred gigabytes, a file system of his own).
-//
-// Threads: any. Its own is left behind where the last close never ends.
-class Closer {
- public:
-  Closer();
-  // What is not closed yet is closed without `closed`.
-  ~Closer();
-  // Then runs `closed` on the thread, which must not call back.
-  void Close(std::vector<ipc::UniqueFd> descriptors, std::function<void()> closed);
-  // Calls of Close that are not done.
-  size_t open() const;
-
- private:
-  struct State;
-  static void Work(State& state);
-
-  std::shared_ptr<State> state_;
 };
 
 }  // namespace ravenstore::daemon

@@ -1,13 +1,20 @@
 // Gives device memory that the store holds back to jobs that the driver had none left for, and lets
 // the store have it again once they have freed it.
 //
+// Nothing that a job says is believed: what it asks for is bounded by what it may have, what it
+// gets by what others are guaranteed, and how much its user gets in how short a time by the
+// device's size each kRefill. What the store may have again is what is truly free.
+//
 // Pure: what the store holds and the time come in, limits (core::DeviceLimit) and answers come out.
 //
 // Threads: one at a time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "core/types.h"
@@ -19,18 +26,24 @@ class Yields {
   // `capacities`: what the store may hold of each device when nobody asks for any.
   explicit Yields(std::vector<core::Bytes> capacities);
 
+  // A user is given as much as a device has in this time, and at once.
+  static constexpr core::Duration kRefill = std::chrono::seconds(30);
+
   struct Ask {
-    uint64_t asker;  // with `request` says who it is
-    uint64_t request;
-    size_t device;
+    uint64_t asker = 0;  // with `request` says who it is
+    uint64_t request = 0;
+    core::TenantId user{};
+    size_t device = 0;
     core::Bytes bytes;
+    core::Bytes most;  // the job may have on the device; more is not given
+    core::Bytes kept;  // of what the store holds: guaranteed to its clients
     core::Bytes held;  // what the store held of the device, and then
     core::Bytes free;  // what nobody did
   };
-  // Somebody lacks memory on a device. Who wants more than an empty store would leave gets nothing,
-  // and nothing is emptied.
+  // A job lacks memory on a device. One that wants more than it may have, or than the store can
+  // leave, gets nothing, and nothing is emptied; what is free already is not taken from the store.
   // REQUIRES: ask.device < capacities.size().
-  void Begin(const Ask& ask, core::Tick now);
+  void Begin(Ask ask, core::Tick now);
   // Their connection is gone.
   void Forget(uint64_t asker);
 
@@ -47,7 +60,8 @@ class Yields {
     std::vector<Limit> limits;
     std::vector<Answer> answers;
   };
-  // `held`: what the store holds of each device now; `used`: what legacy jobs do.
+  // `held`: what the store holds of each device now; `used`: what others do as far as the store
+  // leaves it to them, empty when nobody looked: then the store gets nothing back yet.
   Outcome Look(const std::vector<core::Bytes>& held, const std::vector<core::Bytes>& used,
                core::Tick now);
 
@@ -65,7 +79,9 @@ class Yields {
     core::Bytes last;
     core::Tick last_progress;
   };
-  static bool Possible(const Pending& pending, core::Bytes held);
+  // What the store must give up for the ask.
+  static core::Bytes Lacking(const Ask& ask);
+  bool Possible(const Pending& pending, core::Bytes held, core::Tick now);
   void Start(Pending& pending, core::Bytes held, core::Tick now, Outcome* outcome);
   void SetLimit(size_t device, core::Bytes capacity, Outcome* outcome);
 
@@ -73,6 +89,12 @@ class Yields {
   std::vector<core::Bytes> limits_;
   std::vector<core::Tick> last_yield_;
   std::vector<Pending> pending_;
+  struct Given {
+    core::Bytes bytes;  // lately; less every moment
+    core::Tick at{};
+  };
+  Given& GivenTo(const Ask& ask, core::Tick now);
+  std::map<std::pair<core::TenantId, size_t>, Given> given_;  // by user and device
 };
 
 }  // namespace ravenstore::daemon

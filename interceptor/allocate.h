@@ -12,11 +12,13 @@ template <typename Call>
 CUresult CallAndYield(int row, uint64_t bytes, Call call) {
   constexpr int kRounds = 16;
   CUresult result = call();
-  if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || !link::Attached()) return result;
   const int64_t deadline = link::YieldDeadline();
   for (int i = 0; i < kRounds && result == CUDA_ERROR_OUT_OF_MEMORY; ++i) {
-    if (!link::Yield(row, bytes, deadline)) break;
+    const bool given = link::Yield(row, bytes, deadline);
+    // Also when the store gave nothing: it need not, where others have freed enough meanwhile.
     result = call();
+    if (!given) break;
   }
   return result;
 }

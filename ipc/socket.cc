@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -370,6 +372,22 @@ Result<std::optional<Packet>> ReceiveOrLeave(int socket) {
   // A peek brings descriptors of its own: those of the packet are closed with it.
   if (there) static_cast<void>(recv(socket, nullptr, 0, MSG_DONTWAIT));
   return packet;
+}
+
+bool BringsDescriptors(int socket) {
+  char byte = 0;
+  iovec body{&byte, 1};
+  msghdr message{};
+  message.msg_iov = &body;
+  message.msg_iovlen = 1;
+  // With no room for them the kernel says that there are some, and of a peek takes none away.
+  if (recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT) < 0) return false;
+  return (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
+bool IsDrained(int socket) {
+  int unread = 0;
+  return ioctl(socket, SIOCOUTQ, &unread) == 0 && unread == 0;
 }
 
 Status WaitReadable(int socket, core::Tick deadline) {

@@ -69,6 +69,11 @@ core::Result<std::optional<Packet>> Receive(int socket, std::vector<UniqueFd>* d
 // process has no numbers for just now stays where it is. Errors: besides, kLimit (that is so).
 core::Result<std::optional<Packet>> ReceiveOrLeave(int socket);
 
+// Whether the next packet, if one is there, brings descriptors. Takes none, and closes none.
+bool BringsDescriptors(int socket);
+// Whether the peer has read all that was sent to it.
+bool IsDrained(int socket);
+
 // Waits until Receive or Accept would have something to say. Errors: kTimedOut, kSystem.
 core::Status WaitReadable(int socket, core::Tick deadline);
 // Waits until Send would not be refused for want of room. Errors: kTimedOut, kSystem.

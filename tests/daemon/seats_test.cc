@@ -1,11 +1,16 @@
 #include "daemon/seats.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <chrono>
+#include <cstddef>
+#include <future>
 #include <set>
 
 #include "proto/ledger_page.h"
+#include "tests/daemon/stalled_write.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -96,6 +101,31 @@ TEST(SeatsTest, ANumberThatCameAgainIsAnotherProcess) {
   const auto foreign = seats.Take(3, kUser, {0, 0}, 13);
   const auto other = seats.Take(4, kUser, {0, 0}, 13);
   EXPECT_NE(foreign->slot, other->slot);
+}
+
+TEST(SeatsTest, APageGoesWithItsUsersLastProcess) {
+  Seats seats;
+  ASSERT_TRUE(seats.Take(1, kUser, {100, 1}, 11).ok());
+  const auto second = seats.Take(2, kUser, {200, 1}, 22);
+  seats.Release(1);
+  EXPECT_GE(::fcntl(second->page, F_GETFD), 0);
+  seats.Release(2);
+  EXPECT_LT(::fcntl(second->page, F_GETFD), 0);
+}
+
+TEST(SeatsTest, AWriteOfThePageThatNeverEndsStopsNobody) {
+  Seats seats;
+  const auto first = seats.Take(1, kUser, {100, 1}, 11);
+  ASSERT_TRUE(first.ok());
+  StalledWrite stalled(first->page, offsetof(proto::TenantPage, reserved));
+  if (!stalled.stands()) GTEST_SKIP() << "no page faults of one's own here";
+  auto second = std::async(std::launch::async, [&] {
+    const bool taken = seats.Take(2, kUser, {200, 1}, 22).ok();
+    seats.Release(2);
+    return taken;
+  });
+  ASSERT_EQ(second.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_TRUE(second.get());
 }
 
 TEST(SeatsTest, RefusesOneMoreThanAPageHasSlots) {

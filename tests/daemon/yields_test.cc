@@ -17,9 +17,18 @@ Tick At(std::chrono::nanoseconds time) {
   return Tick(time);
 }
 
-// Of a device that the store holds 90 GiB of, and nobody the other 10.
-Yields::Ask Ask(uint64_t asker, uint64_t request, Bytes bytes) {
-  return {asker, request, 0, bytes, GiB(90), GiB(10)};
+constexpr Bytes kBeside = core::MiB(64);
+
+// Of a device of 100 GiB that the store holds 90 GiB of, and others the rest.
+Yields::Ask Ask(uint64_t asker, uint64_t request, Bytes bytes, uint32_t user = 7) {
+  return {.asker = asker,
+          .request = request,
+          .user = core::TenantId{user},
+          .bytes = bytes,
+          .most = GiB(100),
+          .kept = {},
+          .held = GiB(90),
+          .free = kBeside};
 }
 
 TEST(YieldsTest, LowersTheLimitAndAnswersOnceTheMemoryIsGone) {
@@ -48,7 +57,8 @@ TEST(YieldsTest, AsksOfTwoJobsAddUp) {
   yields.Begin(Ask(2, 1, GiB(10)), At(seconds(1)));
   const auto outcome = yields.Look({GiB(90)}, {Bytes{0}}, At(seconds(1)));
   ASSERT_EQ(outcome.limits.size(), 2u);
-  EXPECT_EQ(outcome.limits[1].capacity, GiB(60));
+  // What is free beside the first is the first's.
+  EXPECT_EQ(outcome.limits[1].capacity, GiB(60) - kBeside);
 }
 
 TEST(YieldsTest, AnswersWhatCameWhenNoMoreComes) {
@@ -74,8 +84,8 @@ TEST(YieldsTest, AnEmptyStoreGivesNothingAtOnce) {
 
 TEST(YieldsTest, WhoWantsMoreThanThereIsGetsNothingAndNothingIsEmptied) {
   Yields yields({GiB(100)});
-  yields.Begin(Ask(1, 7, GiB(1024)), At(seconds(1)));
-  yields.Begin(Ask(2, 3, GiB(100) + Bytes{1}), At(seconds(1)));
+  yields.Begin(Ask(1, 7, Bytes{~uint64_t{0}}), At(seconds(1)));
+  yields.Begin(Ask(2, 3, GiB(91)), At(seconds(1)));
   const auto outcome = yields.Look({GiB(90)}, {Bytes{0}}, At(seconds(1)));
   EXPECT_TRUE(outcome.limits.empty());
   ASSERT_EQ(outcome.answers.size(), 2u);
@@ -88,7 +98,7 @@ TEST(YieldsTest, WhoWantsMoreThanThereIsGetsNothingAndNothingIsEmptied) {
 
 TEST(YieldsTest, WhoWantsAllThereIsGetsIt) {
   Yields yields({GiB(100)});
-  yields.Begin(Ask(1, 7, GiB(100)), At(seconds(1)));
+  yields.Begin(Ask(1, 7, GiB(90)), At(seconds(1)));
   // What was given back since the driver was asked is not missing.
   const auto outcome = yields.Look({GiB(80)}, {Bytes{0}}, At(seconds(1)));
   ASSERT_EQ(outcome.limits.size(), 1u);
@@ -109,6 +119,77 @@ TEST(YieldsTest, TheStoreMayHaveItAgainOnceTheJobFreedItAndSomeTimePassed) {
   ASSERT_EQ(outcome.limits.size(), 1u);
   EXPECT_EQ(outcome.limits[0].capacity, GiB(100));
   EXPECT_FALSE(yields.lowered());
+}
+
+TEST(YieldsTest, AJobGetsNoMoreThanItMayHave) {
+  Yields yields({GiB(100)});
+  Yields::Ask ask = Ask(1, 7, GiB(20));
+  ask.most = GiB(10);
+  yields.Begin(ask, At(seconds(1)));
+  const auto outcome = yields.Look({GiB(90)}, {}, At(seconds(1)));
+  ASSERT_EQ(outcome.answers.size(), 1u);
+  EXPECT_TRUE(outcome.limits.empty());
+}
+
+TEST(YieldsTest, WhatIsGuaranteedToTheStoresClientsStays) {
+  Yields yields({GiB(100)});
+  Yields::Ask ask = Ask(1, 7, GiB(85));
+  ask.kept = GiB(12);
+  yields.Begin(ask, At(seconds(1)));
+  EXPECT_EQ(yields.Look({GiB(90)}, {}, At(seconds(1))).answers.size(), 1u) << "no 85 are left";
+  ask.bytes = GiB(78);
+  yields.Begin(ask, At(seconds(1)));
+  const auto outcome = yields.Look({GiB(90)}, {}, At(seconds(1)));
+  ASSERT_EQ(outcome.limits.size(), 1u);
+  EXPECT_EQ(outcome.limits[0].capacity, GiB(12));
+}
+
+TEST(YieldsTest, WhatIsFreeAlreadyIsNotTakenFromTheStore) {
+  Yields yields({GiB(100)});
+  yields.Begin(Ask(1, 1, GiB(20)), At(seconds(1)));
+  yields.Look({GiB(90)}, {}, At(seconds(1)));
+  yields.Look({GiB(70)}, {}, At(seconds(1)));
+  // The job took none of it and asks again, and again.
+  for (int i = 0; i < 10; ++i) {
+    Yields::Ask again = Ask(1, 2, GiB(20));
+    again.held = GiB(70);
+    again.free = GiB(20) + kBeside;
+    yields.Begin(again, At(seconds(1)));
+    const auto outcome = yields.Look({GiB(70)}, {}, At(seconds(1)));
+    EXPECT_TRUE(outcome.limits.empty());
+    EXPECT_EQ(outcome.answers.size(), 1u);
+  }
+  // And does not keep the store from having it again.
+  const auto outcome = yields.Look({GiB(70)}, {Bytes{0}}, At(seconds(4)));
+  ASSERT_EQ(outcome.limits.size(), 1u);
+  EXPECT_EQ(outcome.limits[0].capacity, GiB(100));
+}
+
+TEST(YieldsTest, AUserIsGivenADevicesSizeAtOnceAndThenAsMuchInHalfAMinute) {
+  Yields yields({GiB(100)});
+  Bytes given;
+  for (int i = 0; i < 300; ++i) {
+    // As fast as the store takes it again, for a minute and a half.
+    const Tick now = At(milliseconds(1000 + 300 * i));
+    yields.Begin(Ask(1, 1, GiB(50)), now);
+    const auto outcome = yields.Look({GiB(90)}, {}, now);
+    for (const auto& limit : outcome.limits) given += GiB(90) - limit.capacity;
+    yields.Look({GiB(40)}, {}, now);
+    yields.Look({GiB(40)}, {Bytes{0}}, now + seconds(3));
+  }
+  EXPECT_GT(given, GiB(300));
+  EXPECT_LE(given, GiB(400) + GiB(1));
+  // Another user is not kept waiting for that.
+  yields.Begin(Ask(2, 1, GiB(50), 8), At(seconds(91)));
+  EXPECT_EQ(yields.Look({GiB(90)}, {}, At(seconds(91))).limits.size(), 1u);
+}
+
+TEST(YieldsTest, NothingComesBackBeforeSomebodyLooked) {
+  Yields yields({GiB(100)});
+  yields.Begin(Ask(1, 1, GiB(20)), At(seconds(1)));
+  yields.Look({GiB(90)}, {}, At(seconds(1)));
+  yields.Look({GiB(70)}, {}, At(seconds(1)));
+  EXPECT_TRUE(yields.Look({GiB(70)}, {}, At(seconds(9))).limits.empty());
 }
 
 TEST(YieldsTest, ForgetsThoseWhoHungUp) {
