@@ -76,7 +76,7 @@ ControlLink::~ControlLink() {
 Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const std::string& path,
                                                           const wire::ClientPacket& hello,
                                                           Tick deadline, Incoming* welcome) {
-  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd socket, ipc::Connect(path, deadline));
+  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd socket, ipc::ConnectToDaemon(path, deadline));
   std::unique_ptr<ControlLink> link(new ControlLink(std::move(socket)));
   // A daemon that has no room for us says so and hangs up without having read anything.
   if (Status sent = link->Send(hello, deadline);

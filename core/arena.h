@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,7 @@ struct Arena {
   Bytes being_removed;                // their sum, but for those that are overdue
   Bytes overdue;                      // these: nobody counts on them
   Bytes adding;                       // of the slab that is being made
+  std::string limit;                  // why the last was not made, where that was not for memory
   // No slab is larger after one failed, until others come again: other processes hold memory that
   // the store does not know of.
   Bytes slab_most = kRangeMax;

@@ -77,6 +77,7 @@ struct SlabFailed {  // the device has no such room just now
   ClientId client;
   DeviceId device;
   Bytes offset;
+  std::string limit = {};  // what ran out if it was not memory, for those that wait for the slab
 };
 struct SlabRemoved {
   ClientId client;

@@ -182,10 +182,10 @@ class Planner {
   bool Knows(TensorId tensor) const;
   // REQUIRES: `tensor` is known. Its client may be gone.
   Explanation Explain(TensorId tensor, Tick now) const;
-  // Up to `limit` tensors (of one client, or of all) whose row is at or after `*cursor`, which is
-  // advanced; 0 begins and comes back when there are no more. It looks at so many rows at most:
-  // fewer, or none, need not be the end.
-  std::vector<TensorView> List(uint64_t* cursor, size_t limit, const ClientId* client) const;
+  // Adds up to `limit` tensors of one client whose slot is at or after `*slot`, which is advanced
+  // to where the next call goes on; false when there are no more. It looks at so many slots at
+  // most: fewer, or none, need not be the end. REQUIRES: the client is attached.
+  bool List(ClientId client, uint32_t* slot, size_t limit, std::vector<TensorView>* views) const;
   // REQUIRES: the client is attached.
   ClientView View(ClientId client) const;
   std::vector<ClientId> Clients() const;

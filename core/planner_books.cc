@@ -297,6 +297,13 @@ void Planner::State::Fail(const Request& given, ErrorCode code, const std::strin
   plan_->push_back(Deny{request.tensor, {code, message}});
 }
 
+void Planner::State::FailForRoom(const Request& request) {
+  const Arena* arena = ArenaOf(request.client, request.device);
+  if (arena != nullptr && !arena->limit.empty())
+    return Fail(request, ErrorCode::kLimit, arena->limit);
+  Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+}
+
 std::string Planner::State::WhoHolds(const Request& request) const {
   const size_t device = ToInt(request.device);
   const Client& asker = *clients_.at(request.client);

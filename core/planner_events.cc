@@ -124,6 +124,7 @@ void Planner::State::On(const SlabAdded& event) {
   Arena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   arena->adding = Bytes{0};
+  arena->limit.clear();
   arena->slab_most = std::min(kRangeMax, arena->slab_most * 2);
   arena->map.AddPiece(event.offset, event.size);
   arena->pieces.emplace_back(event.offset, event.size);
@@ -134,6 +135,7 @@ void Planner::State::On(const SlabFailed& event) {
   Arena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   const Bytes failed = std::exchange(arena->adding, Bytes{0});
+  arena->limit = event.limit;
   Refund(*arena, failed);
   // A smaller one may have room.
   arena->slab_most =
@@ -347,7 +349,7 @@ void Planner::State::On(const TimePassed&) {
       Forget(request);
       continue;
     }
-    Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+    FailForRoom(request);
   }
   while (!wakes_.empty() && std::get<Tick>(*wakes_.begin()) <= now_) {
     const auto [when, client, device] = *wakes_.begin();

@@ -118,7 +118,7 @@ bool Planner::State::HelpIsNear(const Arena& arena) const {
 void Planner::State::FailImpatient(Arena& arena) {
   while (!arena.impatient.empty() && answered_ < kAnswersPerPass) {
     const Request& request = requests_.at(*arena.impatient.begin());
-    Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+    FailForRoom(request);
   }
 }
 

@@ -44,7 +44,8 @@ class Planner::State {
   void Apply(const Event& event, Tick now, Plan* plan);
   Tick NextWake() const;
 
-  const Catalog& catalog() const { return catalog_; }
+  // That the client has ever used. REQUIRES: it is attached.
+  uint32_t SlotsOf(ClientId client) const;
   TensorId Find(ClientId client, SlotId slot) const;
   // Null, too, when its client is gone.
   const Tensor* Find(TensorId id) const;
@@ -488,6 +489,8 @@ class Planner::State {
   // REQUIRES: tensor.waiting.
   const Request& FetchOf(const Tensor& tensor) const;
   void Fail(const Request& request, ErrorCode code, const std::string& message);
+  // Its time is over, or it would not wait.
+  void FailForRoom(const Request& request);
   std::string WhoHolds(const Request& request) const;
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
   // The same for one arena, unless it is to be woken before.

@@ -13,6 +13,10 @@ TensorId Planner::State::Find(ClientId client, SlotId slot) const {
   return row == kNoRow ? kNoTensor : catalog_[row].id;
 }
 
+uint32_t Planner::State::SlotsOf(ClientId client) const {
+  return static_cast<uint32_t>(clients_.at(client)->slots.size());
+}
+
 const Tensor* Planner::State::Find(TensorId id) const {
   const Tensor* tensor = catalog_.Find(id);
   return tensor == nullptr || !clients_.contains(tensor->client) ? nullptr : tensor;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <vector>
 
 namespace ravenstore::daemon {
 
@@ -42,6 +43,16 @@ bool Visible(Loop& loop, const Audience& audience, ClientId client) {
   if (!audience) return true;
   Session* session = loop.FindSession(client);
   return session != nullptr && session->attachment().uid == *audience;
+}
+
+// From `from` on, in order.
+std::vector<ClientId> VisibleFrom(Loop& loop, const Audience& audience, ClientId from) {
+  std::vector<ClientId> ids = loop.planner().Clients();
+  std::erase_if(ids, [&](ClientId id) {
+    return id < from || loop.FindSession(id) == nullptr || !Visible(loop, audience, id);
+  });
+  std::sort(ids.begin(), ids.end());
+  return ids;
 }
 
 void FillTier(const std::string& name, const core::TierView& tier, proto::TierStats* stats) {
@@ -188,31 +199,36 @@ void FillTensors(Loop& loop, const Names& names, const Audience& audience,
                  const proto::ListTensors& query, proto::Tensors* tensors) {
   const size_t limit =
       query.limit() == 0 ? kTensorsPerPage : std::min<size_t>(query.limit(), kTensorsPerPage);
-  const ClientId client{query.client()};
-  uint64_t cursor = query.cursor();
-  for (const core::TensorView& view :
-       loop.planner().List(&cursor, limit, query.client() == 0 ? nullptr : &client)) {
-    if (!Visible(loop, audience, view.client)) continue;
-    FillTensor(loop, names, view, tensors->add_tensors());
+  // A cursor is the client that is next, and in the lower half its slot.
+  ClientId from{static_cast<uint32_t>(query.cursor() >> 32)};
+  auto slot = static_cast<uint32_t>(query.cursor());
+  std::vector<core::TensorView> views;
+  for (const ClientId client : VisibleFrom(loop, audience, from)) {
+    if (query.client() != 0 && ClientId{query.client()} != client) continue;
+    if (client != from) slot = 0;
+    // Where the last client ended exactly at the limit, this one is the next page's.
+    const bool more =
+        views.size() == limit || loop.planner().List(client, &slot, limit - views.size(), &views);
+    if (!more) continue;
+    tensors->set_next_cursor(uint64_t{ToInt(client)} << 32 | slot);
+    break;
   }
-  tensors->set_next_cursor(cursor);
+  for (const core::TensorView& view : views) FillTensor(loop, names, view, tensors->add_tensors());
 }
 
 void FillClients(Loop& loop, const Audience& audience, const proto::ListClients& query,
                  proto::Clients* clients) {
-  std::vector<ClientId> ids = loop.planner().Clients();
-  std::sort(ids.begin(), ids.end());
-  auto next =
-      std::lower_bound(ids.begin(), ids.end(), ClientId{static_cast<uint32_t>(query.cursor())});
-  for (; next != ids.end() && clients->clients_size() < static_cast<int>(kClientsPerPage); ++next) {
-    Session* session = loop.FindSession(*next);
-    if (session == nullptr || !Visible(loop, audience, *next)) continue;
-    const core::ClientView view = loop.planner().View(*next);
+  const ClientId from{static_cast<uint32_t>(query.cursor())};
+  for (const ClientId client : VisibleFrom(loop, audience, from)) {
+    if (clients->clients_size() == static_cast<int>(kClientsPerPage))
+      return clients->set_next_cursor(ToInt(client));
+    const Attachment& attachment = loop.FindSession(client)->attachment();
+    const core::ClientView view = loop.planner().View(client);
     proto::ClientInfo* info = clients->add_clients();
-    info->set_client(ToInt(*next));
-    info->set_pid(static_cast<uint32_t>(session->attachment().pid));
-    info->set_uid(session->attachment().uid);
-    info->set_name(session->attachment().name);
+    info->set_client(ToInt(client));
+    info->set_pid(static_cast<uint32_t>(attachment.pid));
+    info->set_uid(attachment.uid);
+    info->set_name(attachment.name);
     info->set_tensors(view.tensors);
     info->set_device_bytes(view.device_held.count());
     info->set_host_bytes(view.host_used.count());
@@ -221,7 +237,6 @@ void FillClients(Loop& loop, const Audience& audience, const proto::ListClients&
     info->set_host_budget(view.budgets.host.count());
     info->set_waiting(view.waiting);
   }
-  clients->set_next_cursor(next == ids.end() ? 0 : ToInt(*next));
 }
 
 }  // namespace ravenstore::daemon

@@ -24,6 +24,8 @@ void FillStats(Loop& loop, std::optional<core::ClientId> client, size_t devices,
                core::Tick now, proto::Stats* stats);
 // This process's memory. 0 when the system does not say.
 uint64_t ResidentBytes();
+// By client and slot. The cursors of both lists are made of the audience's own numbers: what others
+// have neither shows in them nor makes pages.
 void FillTensors(Loop& loop, const Names& names, const Audience& audience,
                  const proto::ListTensors& query, proto::Tensors* tensors);
 // False when there is no such tensor, or it is none of the audience's business.

@@ -1,12 +1,19 @@
 #include "daemon/config.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <toml++/toml.h>
-#include <fstream>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <functional>
 #include <map>
-#include <sstream>
+#include <set>
+#include <utility>
 
 #include "core/size_text.h"
+#include "ipc/unique_fd.h"
 
 namespace ravenstore::daemon {
 
@@ -16,36 +23,70 @@ using core::Bytes;
 using core::Error;
 using core::ErrorCode;
 
-// Sets one key's target from its node, or says what the key accepts.
-using Setter = std::function<std::optional<std::string>(const toml::node&)>;
+constexpr size_t kFileMax = size_t{1} << 20;
 
-Setter Text(std::string* target) {
-  return [target](const toml::node& node) -> std::optional<std::string> {
-    const auto value = node.value_exact<std::string>();
-    if (!value) return "a string";
-    *target = *value;
-    return std::nullopt;
-  };
+// Reads a value from its node, or says what is accepted.
+template <typename T>
+using Reader = std::function<std::optional<std::string>(const toml::node&, T*)>;
+
+struct Key {
+  std::function<std::optional<std::string>(const toml::node&, Config*)> set;
+  std::function<bool(const Config&, const Config&)> same;
+  std::function<void(const Config&, Config*)> copy;
+  // What is wrong with the value, beside the others'; null: nothing can be.
+  std::function<std::optional<std::string>(const Config&)> fault = nullptr;
+  bool live = false;  // may change while the daemon runs
+};
+
+template <typename T>
+Key Of(T Config::*value, Reader<T> read) {
+  return {
+      .set = [value, read = std::move(read)](
+                 const toml::node& node, Config* config) { return read(node, &(config->*value)); },
+      .same = [value](const Config& a, const Config& b) { return a.*value == b.*value; },
+      .copy = [value](const Config& from, Config* to) { to->*value = from.*value; }};
 }
 
-Setter OneOf(std::string* target, std::vector<std::string> choices) {
-  return
-      [target, choices = std::move(choices)](const toml::node& node) -> std::optional<std::string> {
-        const auto value = node.value_exact<std::string>();
+Key Live(Key key) {
+  key.live = true;
+  return key;
+}
+
+Key Checked(Key key, std::function<std::optional<std::string>(const Config&)> fault) {
+  key.fault = std::move(fault);
+  return key;
+}
+
+Key Text(std::string Config::*value) {
+  return Of<std::string>(
+      value, [](const toml::node& node, std::string* target) -> std::optional<std::string> {
+        const auto text = node.value_exact<std::string>();
+        if (!text) return "a string";
+        *target = *text;
+        return std::nullopt;
+      });
+}
+
+Key OneOf(std::string Config::*value, std::vector<std::string> choices) {
+  return Of<std::string>(
+      value,
+      [choices = std::move(choices)](const toml::node& node,
+                                     std::string* target) -> std::optional<std::string> {
+        const auto text = node.value_exact<std::string>();
         std::string accepted = "one of";
         for (const auto& choice : choices) {
-          if (value == choice) {
+          if (text == choice) {
             *target = choice;
             return std::nullopt;
           }
           accepted += " \"" + choice + "\"";
         }
         return accepted;
-      };
+      });
 }
 
-Setter Size(Bytes* target) {
-  return [target](const toml::node& node) -> std::optional<std::string> {
+Key Size(Bytes Config::*value) {
+  return Of<Bytes>(value, [](const toml::node& node, Bytes* target) -> std::optional<std::string> {
     static const std::string kAccepted = "a size: a number of bytes, or a string such as \"12GiB\"";
     if (const auto number = node.value_exact<int64_t>()) {
       if (*number < 0) return kAccepted;
@@ -57,101 +98,176 @@ Setter Size(Bytes* target) {
     if (!bytes) return kAccepted;
     *target = *bytes;
     return std::nullopt;
-  };
+  });
 }
 
 template <typename Number>
-Setter Whole(Number* target, int64_t least, int64_t most) {
-  return [target, least, most](const toml::node& node) -> std::optional<std::string> {
-    const auto number = node.value_exact<int64_t>();
-    if (!number || *number < least || *number > most) {
-      return "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
-    }
-    *target = static_cast<Number>(*number);
+Key Whole(Number Config::*value, int64_t least, int64_t most, std::string accepted = "") {
+  if (accepted.empty()) {
+    accepted = "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+  }
+  return Of<Number>(value,
+                    [least, most, accepted](const toml::node& node,
+                                            Number* target) -> std::optional<std::string> {
+                      const auto number = node.value_exact<int64_t>();
+                      if (!number || *number < least || *number > most) return accepted;
+                      *target = static_cast<Number>(*number);
+                      return std::nullopt;
+                    });
+}
+
+Key Flag(bool Config::*value) {
+  return Of<bool>(value, [](const toml::node& node, bool* target) -> std::optional<std::string> {
+    const auto flag = node.value_exact<bool>();
+    if (!flag) return "true or false";
+    *target = *flag;
     return std::nullopt;
+  });
+}
+
+Key Time(core::Duration Config::*value, core::Duration unit, const char* accepted) {
+  return Of<core::Duration>(
+      value,
+      [unit, accepted](const toml::node& node,
+                       core::Duration* target) -> std::optional<std::string> {
+        const auto number = node.value<double>();
+        if (!number || !(*number >= 0 && *number <= 1e9)) return accepted;  // NaN is neither
+        *target = core::Duration(static_cast<int64_t>(*number * static_cast<double>(unit.count())));
+        return std::nullopt;
+      });
+}
+
+Key Texts(std::vector<std::string> Config::*value) {
+  return Of<std::vector<std::string>>(
+      value,
+      [](const toml::node& node, std::vector<std::string>* target) -> std::optional<std::string> {
+        static const std::string kAccepted = "a list of strings";
+        const toml::array* list = node.as_array();
+        if (list == nullptr) return kAccepted;
+        target->clear();
+        for (const toml::node& item : *list) {
+          const auto text = item.value_exact<std::string>();
+          if (!text) return kAccepted;
+          target->push_back(*text);
+        }
+        return std::nullopt;
+      });
+}
+
+Key Rate(double Config::*value) {
+  return Of<double>(value,
+                    [](const toml::node& node, double* target) -> std::optional<std::string> {
+                      const auto number = node.value<double>();
+                      if (!number || !(*number >= 0)) return "bytes per second, or 0 for no limit";
+                      *target = *number;
+                      return std::nullopt;
+                    });
+}
+
+// Faults.
+
+constexpr Bytes kPage = core::MiB(2);
+
+auto WholePages(Bytes Config::*value) {
+  return [value](const Config& config) -> std::optional<std::string> {
+    const Bytes bytes = config.*value;
+    if (bytes != Bytes{0} && bytes.RoundUp(kPage) == bytes) return std::nullopt;
+    return "must be a multiple of 2 MiB, not " + core::SizeText(bytes);
   };
 }
 
-Setter Flag(bool* target) {
-  return [target](const toml::node& node) -> std::optional<std::string> {
-    const auto value = node.value_exact<bool>();
-    if (!value) return "true or false";
-    *target = *value;
-    return std::nullopt;
+// The least that a device hands out is a page.
+auto ABudget(Bytes Config::*value) {
+  return [value](const Config& config) -> std::optional<std::string> {
+    const Bytes bytes = config.*value;
+    if (bytes == Bytes{0} || bytes >= kPage) return std::nullopt;
+    return "must be 0 (all there is) or at least 2 MiB, not " + core::SizeText(bytes);
   };
 }
 
-Setter Time(core::Duration* target, core::Duration unit, const char* accepted) {
-  return [target, unit, accepted](const toml::node& node) -> std::optional<std::string> {
-    const auto number = node.value<double>();
-    if (!number || !(*number >= 0 && *number <= 1e9)) return accepted;  // NaN is neither
-    *target = core::Duration(static_cast<int64_t>(*number * static_cast<double>(unit.count())));
+std::optional<std::string> FaultOfGuarantee(const Config& config) {
+  if (config.device_budget == Bytes{0} || config.device_guarantee <= config.device_budget)
     return std::nullopt;
-  };
+  return "must be at most limits.device_budget, " + core::SizeText(config.device_budget) +
+         ", not " + core::SizeText(config.device_guarantee);
 }
 
-Setter Texts(std::vector<std::string>* target) {
-  return [target](const toml::node& node) -> std::optional<std::string> {
-    static const std::string kAccepted = "a list of strings";
-    const toml::array* list = node.as_array();
-    if (list == nullptr) return kAccepted;
-    target->clear();
-    for (const toml::node& item : *list) {
-      const auto value = item.value_exact<std::string>();
-      if (!value) return kAccepted;
-      target->push_back(*value);
-    }
+std::optional<std::string> FaultOfChunk(const Config& config) {
+  if (config.chunk >= core::MiB(1) && config.chunk.RoundUp(core::kExtentAlignment) == config.chunk)
     return std::nullopt;
-  };
+  return "must be at least 1 MiB and a multiple of 512 bytes, not " + core::SizeText(config.chunk);
 }
 
-Setter Rate(double* target) {
-  return [target](const toml::node& node) -> std::optional<std::string> {
-    const auto number = node.value<double>();
-    if (!number || !(*number >= 0)) return "bytes per second, or 0 for no limit";
-    *target = *number;
-    return std::nullopt;
-  };
+std::optional<std::string> FaultOfPool(const Config& config) {
+  if (config.pool_size > core::kRangeMax) {
+    return "must be at most " + core::SizeText(core::kRangeMax) + ", not " +
+           core::SizeText(config.pool_size);
+  }
+  if (config.pool_size != Bytes{0} && config.pool_size < config.pool_step) {
+    return "must be at least one host_pool.step, " + core::SizeText(config.pool_step) + ", not " +
+           core::SizeText(config.pool_size);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> FaultOfPath(const Config& config) {
+  if (!config.socket_path.empty() && config.socket_path.size() <= 107) return std::nullopt;
+  return "must have 1 to 107 bytes: \"" + config.socket_path + "\"";
+}
+
+std::optional<std::string> FaultOfUuids(const Config& config) {
+  std::set<std::string> seen;
+  for (const auto& uuid : config.uuids) {
+    if (!seen.insert(uuid).second)
+      return "must name a device once: \"" + uuid + "\" is there twice";
+  }
+  return std::nullopt;
 }
 
 // The only list of keys.
-std::map<std::string, Setter> Keys(Config* config) {
+std::map<std::string, Key> MakeKeys() {
   using std::chrono::microseconds;
   using std::chrono::seconds;
+  using C = Config;
   static constexpr const char* kMicroseconds = "a number of microseconds";
   static constexpr const char* kSeconds = "a number of seconds";
   return {
-      {"socket.path", Text(&config->socket_path)},
-      {"socket.group", Text(&config->socket_group)},
-      {"socket.mode", Whole(&config->socket_mode, 0, 0777)},
-      {"devices.backend", OneOf(&config->backend, {"auto", "cuda", "host"})},
-      {"devices.uuids", Texts(&config->uuids)},
-      {"devices.slab", Size(&config->slab)},
-      {"limits.device_budget", Size(&config->device_budget)},
-      {"limits.host_budget", Size(&config->host_budget)},
-      {"limits.device_guarantee", Size(&config->device_guarantee)},
-      {"limits.visible_memory", Size(&config->visible_memory)},
-      {"limits.device_reserve", Size(&config->device_reserve)},
-      {"limits.clients_max", Whole(&config->clients_max, 1, 100000)},
-      {"host_pool.size", Size(&config->pool_size)},
-      {"host_pool.step", Size(&config->pool_step)},
-      {"host_pool.ahead", Size(&config->pool_ahead)},
-      {"host_pool.numa_node", Whole(&config->pool_numa_node, -1, 1023)},
-      {"transfer.chunk", Size(&config->chunk)},
-      {"transfer.prefetch", Flag(&config->prefetch)},
-      {"transfer.preclean", Flag(&config->preclean)},
-      {"planner.policy", OneOf(&config->policy, {"value", "lru", "gdsf"})},
-      {"planner.learn", Flag(&config->learn)},
-      {"loop.spin_us", Time(&config->spin, microseconds(1), kMicroseconds)},
-      {"loop.poll_us", Time(&config->poll, microseconds(1), kMicroseconds)},
-      {"log.level", OneOf(&config->log_level, {"trace", "debug", "info", "warn", "error"})},
-      {"shutdown.drain_s", Time(&config->drain, seconds(1), kSeconds)},
-      {"shutdown.restart_timeout_s", Time(&config->restart_timeout, seconds(1), kSeconds)},
-      {"host_backend.devices", Whole(&config->host_devices, 1, 16)},
-      {"host_backend.total", Size(&config->host_device_total)},
-      {"host_backend.bytes_per_second", Rate(&config->host_bytes_per_second)},
-      {"host_backend.latency_us", Time(&config->host_latency, microseconds(1), kMicroseconds)},
+      {"socket.path", Checked(Text(&C::socket_path), FaultOfPath)},
+      {"socket.group", Text(&C::socket_group)},
+      {"socket.mode", Whole(&C::socket_mode, 0, 0777, "a whole number from 0 to 0o777")},
+      {"devices.backend", OneOf(&C::backend, {"auto", "cuda", "host"})},
+      {"devices.uuids", Checked(Texts(&C::uuids), FaultOfUuids)},
+      {"devices.slab", Checked(Size(&C::slab), WholePages(&C::slab))},
+      {"limits.device_budget", Live(Checked(Size(&C::device_budget), ABudget(&C::device_budget)))},
+      {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
+      {"limits.device_guarantee", Live(Checked(Size(&C::device_guarantee), FaultOfGuarantee))},
+      {"limits.visible_memory", Size(&C::visible_memory)},
+      {"limits.device_reserve", Size(&C::device_reserve)},
+      {"limits.clients_max", Whole(&C::clients_max, 1, 100000)},
+      {"host_pool.size", Checked(Size(&C::pool_size), FaultOfPool)},
+      {"host_pool.step", Checked(Size(&C::pool_step), WholePages(&C::pool_step))},
+      {"host_pool.ahead", Size(&C::pool_ahead)},
+      {"host_pool.numa_node", Whole(&C::pool_numa_node, -1, 1023)},
+      {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
+      {"transfer.prefetch", Flag(&C::prefetch)},
+      {"transfer.preclean", Flag(&C::preclean)},
+      {"planner.policy", OneOf(&C::policy, {"value", "lru", "gdsf"})},
+      {"planner.learn", Flag(&C::learn)},
+      {"loop.spin_us", Time(&C::spin, microseconds(1), kMicroseconds)},
+      {"loop.poll_us", Time(&C::poll, microseconds(1), kMicroseconds)},
+      {"log.level", Live(OneOf(&C::log_level, {"trace", "debug", "info", "warn", "error"}))},
+      {"shutdown.drain_s", Live(Time(&C::drain, seconds(1), kSeconds))},
+      {"shutdown.restart_timeout_s", Live(Time(&C::restart_timeout, seconds(1), kSeconds))},
+      {"host_backend.devices", Whole(&C::host_devices, 1, 16)},
+      {"host_backend.total", Size(&C::host_device_total)},
+      {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second)},
+      {"host_backend.latency_us", Time(&C::host_latency, microseconds(1), kMicroseconds)},
   };
+}
+
+const std::map<std::string, Key>& Keys() {
+  static const auto* keys = new std::map<std::string, Key>(MakeKeys());
+  return *keys;
 }
 
 Error At(const std::string& name, const toml::source_region& source, const std::string& what) {
@@ -168,7 +284,7 @@ core::Status ParseConfig(const std::string& text, const std::string& name, Confi
   } catch (const toml::parse_error& error) {
     return At(name, error.source(), "not TOML: " + std::string(error.description()));
   }
-  const auto keys = Keys(config);
+  std::vector<std::pair<std::string, toml::source_region>> there;
   for (const auto& [section, content] : root) {
     const std::string section_name(section.str());
     const toml::table* table = content.as_table();
@@ -177,49 +293,70 @@ core::Status ParseConfig(const std::string& text, const std::string& name, Confi
     }
     for (const auto& [key, node] : *table) {
       const std::string full = section_name + "." + std::string(key.str());
-      const auto known = keys.find(full);
-      if (known == keys.end()) {
+      const auto known = Keys().find(full);
+      if (known == Keys().end()) {
         return At(name, node.source(),
                   "unknown key \"" + full + "\"; deploy/ravenstored.toml lists them");
       }
-      if (const auto accepted = known->second(node)) {
+      if (const auto accepted = known->second.set(node, config)) {
         return At(name, node.source(), "\"" + full + "\" must be " + *accepted);
       }
+      there.emplace_back(full, node.source());
+    }
+  }
+  // Once all are read: some are looked at beside others.
+  for (const auto& [full, source] : there) {
+    const Key& key = Keys().at(full);
+    if (key.fault == nullptr) continue;
+    if (const auto fault = key.fault(*config)) {
+      return At(name, source, "\"" + full + "\" " + *fault);
     }
   }
   return core::Ok();
 }
 
 core::Status LoadConfig(const std::string& path, Config* config) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return Error{ErrorCode::kInvalidArgument, path + ": cannot be read"};
-  return ParseConfig(text.str(), path, config);
+  const auto fail = [&path](const std::string& what) {
+    return Error{ErrorCode::kInvalidArgument, path + ": " + what};
+  };
+  // Without waiting for the writer of a FIFO.
+  const ipc::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file) return fail(std::string("cannot be read: ") + std::strerror(errno));
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    return fail("is no regular file");
+  }
+  std::string text(kFileMax + 1, '\0');
+  size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t more = ::read(file.get(), text.data() + size, text.size() - size);
+    if (more < 0) return fail(std::string("cannot be read: ") + std::strerror(errno));
+    if (more == 0) break;
+    size += static_cast<size_t>(more);
+  }
+  if (size > kFileMax) return fail("has more than 1 MiB: this is no configuration");
+  text.resize(size);
+  return ParseConfig(text, path, config);
 }
 
 core::Status CheckConfig(const Config& config) {
-  auto fail = [](const std::string& what) { return Error{ErrorCode::kInvalidArgument, what}; };
-  constexpr Bytes kPage = core::MiB(2);
-  const std::pair<const char*, Bytes> pages[] = {{"devices.slab", config.slab},
-                                                 {"host_pool.step", config.pool_step}};
-  for (const auto& [key, value] : pages) {
-    if (value == Bytes{0} || value.RoundUp(kPage) != value) {
-      return fail(std::string("\"") + key + "\" must be a multiple of 2 MiB, not " +
-                  core::SizeText(value));
+  for (const auto& [name, key] : Keys()) {
+    if (key.fault == nullptr) continue;
+    if (const auto fault = key.fault(config)) {
+      return Error{ErrorCode::kInvalidArgument, "\"" + name + "\" " + *fault};
     }
   }
-  if (config.chunk < core::MiB(1) || config.chunk.RoundUp(core::kExtentAlignment) != config.chunk) {
-    return fail("\"transfer.chunk\" must be at least 1 MiB and a multiple of 512 bytes");
-  }
-  if (config.pool_size > core::kRangeMax) {
-    return fail("\"host_pool.size\" must be at most " + core::SizeText(core::kRangeMax) + ", not " +
-                core::SizeText(config.pool_size));
-  }
-  if (config.socket_path.empty() || config.socket_path.size() > 107) {
-    return fail("\"socket.path\" must have 1 to 107 bytes: \"" + config.socket_path + "\"");
-  }
   return core::Ok();
+}
+
+ConfigChanges Adopt(const Config& wanted, Config* running) {
+  ConfigChanges changes;
+  for (const auto& [name, key] : Keys()) {
+    if (key.same(wanted, *running)) continue;
+    (key.live ? changes.adopted : changes.need_restart).push_back(name);
+    if (key.live) key.copy(wanted, running);
+  }
+  return changes;
 }
 
 }  // namespace ravenstore::daemon

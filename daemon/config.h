@@ -59,9 +59,19 @@ struct Config {
 // Errors: kInvalidArgument naming the line, the key, what is wrong with it and what is accepted.
 // Unknown keys are errors: a misspelt limit must not be ignored.
 core::Status ParseConfig(const std::string& text, const std::string& name, Config* config);
+// The same of the file at `path`, which must be a regular one. Does not wait.
 core::Status LoadConfig(const std::string& path, Config* config);
 
-// What holds between keys: sizes that are multiples of others, and so on. Call it after the flags.
+// What is wrong with a value or between values: sizes that are multiples of others, and so on. Call
+// it after the flags, which no line can be named for.
 core::Status CheckConfig(const Config& config);
+
+struct ConfigChanges {
+  std::vector<std::string> adopted;
+  std::vector<std::string> need_restart;
+};
+// Gives `running` the values of `wanted` that may change while the daemon runs, and says which keys
+// those were and which differ beside them.
+ConfigChanges Adopt(const Config& wanted, Config* running);
 
 }  // namespace ravenstore::daemon

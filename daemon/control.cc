@@ -175,11 +175,25 @@ bool Control::Attend(Connection& connection) {
   return true;
 }
 
+bool Control::MayLog(const Connection& connection) {
+  if (log_budget_.Allow(connection.peer.uid, ipc::Now())) return true;
+  log_due_ = log_budget_.NextDue();
+  return false;
+}
+
+void Control::LogWhatWasLeftOut() {
+  const core::Tick now = ipc::Now();
+  if (now < log_due_) return;
+  for (const auto& [uid, lines] : log_budget_.TakeDue(now))
+    spdlog::info("{} lines about user {} were left out", lines, uid);
+  log_due_ = log_budget_.NextDue();
+}
+
 int Control::NextTimer() const {
-  std::optional<core::Tick> next = rests_until_;
-  if (!silent_.empty()) next = std::min(next.value_or(core::kNever), silent_.front().first);
-  if (!next) return -1;
-  const auto left = std::max(*next - ipc::Now(), core::Duration(0));
+  core::Tick next = std::min(rests_until_.value_or(core::kNever), log_due_);
+  if (!silent_.empty()) next = std::min(next, silent_.front().first);
+  if (next == core::kNever) return -1;
+  const auto left = std::max(next - ipc::Now(), core::Duration(0));
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
 }
 
@@ -207,6 +221,7 @@ void Control::Run() {
       }
     }
     EndSilent();
+    LogWhatWasLeftOut();
     if (rests_until_ && (closed_one_ || ipc::Now() >= *rests_until_)) EndRest();
   }
 }
@@ -236,9 +251,8 @@ void Control::Stop() {
 void Control::StopAccepting() {
   mailbox_.Post([this] {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-    listener_.reset();
+    listener_.Close();
     CloseSocket(std::move(accepted_), kNobody);
-    ::unlink(options_.socket_path.c_str());
   });
 }
 
@@ -479,8 +493,9 @@ void Control::HandleHello(Connection& connection, uint64_t request, const proto:
   connection.greeted = true;
   connection.client = (*attachment)->id;
   by_client_[connection.client] = connection.key;
-  spdlog::info("client {} attached: pid {}, uid {}, {}", ToInt(connection.client),
-               connection.peer.pid, connection.peer.uid, (*attachment)->name);
+  if (MayLog(connection))
+    spdlog::info("client {} attached: pid {}, uid {}, {}", ToInt(connection.client),
+                 connection.peer.pid, connection.peer.uid, (*attachment)->name);
   // Posted before the Welcome goes out, so that the loop knows the client before its first request.
   loop_->mailbox().Post(
       [loop = loop_, attachment = *attachment, budgets = tenants_.at(connection.peer.uid)] {
@@ -561,7 +576,7 @@ void Control::HandleDetach(Connection& connection, uint64_t request) {
                 "this connection has no client to detach");
   }
   const uint64_t key = connection.key;
-  spdlog::info("client {} detached", ToInt(connection.client));
+  if (MayLog(connection)) spdlog::info("client {} detached", ToInt(connection.client));
   loop_->mailbox().Post([this, client = connection.client, key, request, user = connection.user()] {
     loop_->Detach(client, [this, key, request, user] {
       mailbox_.Post([this, user] { OnGone(user); });
@@ -646,7 +661,8 @@ core::TenantId Control::TenantOf(uid_t uid) {
 
 void Control::OnDeath(Connection& connection) {
   if (connection.client != ClientId{}) {
-    spdlog::info("client {} died: pid {}", ToInt(connection.client), connection.peer.pid);
+    if (MayLog(connection))
+      spdlog::info("client {} died: pid {}", ToInt(connection.client), connection.peer.pid);
     loop_->mailbox().Post([this, client = connection.client, user = connection.user()] {
       loop_->Detach(client, [this, user] { mailbox_.Post([this, user] { OnGone(user); }); });
     });
@@ -659,9 +675,10 @@ void Control::HangUp(Connection& connection) {
   const bool legacy = legacy_.HangUp(connection.key);
   if (connection.client == ClientId{} && !legacy) return Forget(connection.key);
   EndRecording(connection);
-  spdlog::info("{} hung up; its memory stays until its process {} ends",
-               legacy ? "a legacy job" : "client " + std::to_string(ToInt(connection.client)),
-               connection.peer.pid);
+  if (MayLog(connection))
+    spdlog::info("{} hung up; its memory stays until its process {} ends",
+                 legacy ? "a legacy job" : "client " + std::to_string(ToInt(connection.client)),
+                 connection.peer.pid);
   CloseSocket(std::move(connection.socket), connection.peer.uid);
   connection.queue.clear();
   connection.answers = 0;
@@ -749,8 +766,9 @@ void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
     room = Error{ErrorCode::kLimit, std::to_string(kQueueMax) + " messages lie unread"};
   if (room.ok() && !descriptors.empty()) room = ChargeDescriptors(connection, descriptors.size());
   if (!room.ok()) {
-    spdlog::warn("client {} does not read its socket; a message is dropped: {}",
-                 ToInt(connection.client), room.error().message);
+    if (MayLog(connection))
+      spdlog::warn("client {} does not read its socket; a message is dropped: {}",
+                   ToInt(connection.client), room.error().message);
     return;
   }
   const bool unasked = packet.has_slab_ready() || packet.has_release_slab();
@@ -771,7 +789,8 @@ void Control::OnWritable(Connection& connection) {
     const core::Status sent = ipc::Send(connection.socket.get(), next.bytes, descriptors);
     if (!sent.ok() && sent.error().code == ErrorCode::kTimedOut) break;
     if (!sent.ok() && sent.error().code != ErrorCode::kUnavailable) {
-      spdlog::warn("a message was not sent: {}", core::Describe(sent.error()));
+      if (MayLog(connection))
+        spdlog::warn("a message was not sent: {}", core::Describe(sent.error()));
     }
     if (!next.unasked) {
       --connection.answers;
@@ -836,6 +855,24 @@ void Control::OnPosted(core::TenantId user, uint64_t key, uint32_t share) {
 void Control::PostAnswer(uint64_t key, proto::DaemonPacket packet) {
   mailbox_.Post([this, key, packet = std::move(packet)] {
     if (Connection* connection = Find(key)) Send(*connection, packet);
+  });
+}
+
+void Control::PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms) {
+  mailbox_.Post([this, budgets, restart_timeout_ms] {
+    const core::Budgets before = std::exchange(options_.tenant_budgets, budgets);
+    options_.restart_timeout_ms = restart_timeout_ms;
+    const auto adopt = [](core::Bytes* own, core::Bytes was, core::Bytes now) {
+      if (*own == was) *own = now;
+    };
+    for (auto& [uid, own] : tenants_) {
+      adopt(&own.device, before.device, budgets.device);
+      adopt(&own.host, before.host, budgets.host);
+      adopt(&own.device_guarantee, before.device_guarantee, budgets.device_guarantee);
+      loop_->mailbox().Post([loop = loop_, tenant = core::TenantId{uid}, own = own] {
+        loop->SetTenant(tenant, own);
+      });
+    }
   });
 }
 

@@ -32,6 +32,7 @@
 #include "core/types.h"
 #include "daemon/closers.h"
 #include "daemon/legacy.h"
+#include "daemon/log_budget.h"
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
@@ -76,6 +77,8 @@ class Control {
   void Stop();
   // Turns new clients away from now on.
   void StopAccepting();
+  // What is said to clients from now on, and what users may have whose limits nobody changed.
+  void PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms);
 
   // The loop's outbox.
   void PostSlabReady(std::shared_ptr<SlabForClient> slab);
@@ -148,6 +151,9 @@ class Control {
   void EndRest();
   // Closes what has said nothing for too long.
   void EndSilent();
+  // Whether a line about the connection's user may be written.
+  bool MayLog(const Connection& connection);
+  void LogWhatWasLeftOut();
   // Milliseconds for epoll_wait.
   int NextTimer() const;
   void OnReadable(Connection& connection);
@@ -236,8 +242,10 @@ class Control {
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
+  LogBudget log_budget_;
+  core::Tick log_due_ = core::kNever;  // when it has something to say
 
-  ipc::UniqueFd listener_;
+  ipc::Listener listener_;
   ipc::UniqueFd epoll_;
   ipc::UniqueFd accepted_;                 // whose peer could not be looked at yet
   std::optional<core::Tick> rests_until_;  // no connections are accepted

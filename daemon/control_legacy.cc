@@ -52,8 +52,9 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   job.name = ForPeople(hello.name());
   job.mode = hello.mode() == "store" ? "store" : "account";
   job.page = std::move(descriptors.front());
-  spdlog::info("legacy job {} attached: pid {}, uid {}, {}", job.client, job.pid, job.uid,
-               job.name);
+  if (MayLog(connection))
+    spdlog::info("legacy job {} attached: pid {}, uid {}, {}", job.client, job.pid, job.uid,
+                 job.name);
   proto::DaemonPacket answer;
   answer.set_request(request);
   answer.mutable_legacy_welcome()->set_client(job.client);

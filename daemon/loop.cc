@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "core/check.h"
 #include "ipc/clock.h"
@@ -39,6 +40,8 @@ constexpr Duration kWarmPoll = milliseconds(1);
 constexpr Duration kWarmFor = seconds(1);
 constexpr Duration kBackoffMax = milliseconds(1);
 constexpr int kEpollEvents = 64;
+// A pass as long as that is told, with what took so long.
+constexpr Duration kLongPass = milliseconds(2);
 constexpr uint64_t kMailboxKey = 0;  // client ids begin at 1
 
 }  // namespace
@@ -100,11 +103,26 @@ void Loop::Run() {
     if (busy) {
       last_work_ = now_;
       backoff_ = options_.poll;
-      pauses_.Record(ipc::Now() - now_);
+      RecordPass();
     } else if (now_ - last_work_ >= options_.spin || !spinner_.Pause()) {
       Sleep();
     }
   }
+}
+
+void Loop::RecordPass() {
+  const core::Tick end = ipc::Now();
+  const Duration length = end - now_;
+  if (length > kLongPass && length > 2 * pauses_.Longest()) {
+    const auto ms = [](Duration duration) { return static_cast<double>(duration.count()) / 1e6; };
+    spdlog::info(
+        "a pass of the planner loop took {:.1f} ms: {:.1f} for closures, {:.1f} for tickets, "
+        "{:.1f} "
+        "for clients, {:.1f} for copies, {:.1f} for the rest",
+        ms(length), ms(stages_[0] - now_), ms(stages_[1] - stages_[0]), ms(stages_[2] - stages_[1]),
+        ms(stages_[3] - stages_[2]), ms(end - stages_[3]));
+  }
+  pauses_.Record(length);
 }
 
 void Loop::Stop() {
@@ -113,10 +131,15 @@ void Loop::Stop() {
 
 bool Loop::Pass() {
   turns_.BeginTurn();
+  stages_ = {};
   bool busy = mailbox_.empty() ? false : mailbox_.RunSome(kClosuresPerPass) > 0;
+  stages_[0] = ipc::Now();
   busy |= PollTickets();
+  stages_[1] = ipc::Now();
   busy |= PollHot();
+  stages_[2] = ipc::Now();
   busy |= PollLanes();
+  stages_[3] = ipc::Now();
   // A quiet pass has the time to look for the clients that are not polled.
   if (!busy || now_ - last_look_ > kLookAround) {
     last_look_ = now_;
@@ -125,6 +148,10 @@ bool Loop::Pass() {
   if (now_ >= planner_->NextWake()) {
     Feed(core::TimePassed{});
     Execute();
+  }
+  if (now_ >= give_back_timer_.due()) {
+    give_back_timer_.Begin(now_);
+    GiveBackMemory();
   }
   return busy;
 }
@@ -158,9 +185,8 @@ Duration Loop::SleepBound() {
   for (const Lanes& lanes : lanes_) copying |= !lanes.out->idle() || !lanes.in->idle();
   if (copying) return options_.poll;
   const bool waiting = planner_->stats().waiting > 0;
-  Duration bound = planner_->NextWake() == core::kNever
-                       ? Duration::max()
-                       : std::max(planner_->NextWake() - now_, Duration(0));
+  const core::Tick next = std::min(planner_->NextWake(), give_back_timer_.due());
+  Duration bound = next == core::kNever ? Duration::max() : std::max(next - now_, Duration(0));
   if (!with_tickets_.empty()) {
     bound = std::min(bound, waiting ? options_.poll : backoff_);
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
@@ -422,8 +448,14 @@ void Loop::Attach(std::shared_ptr<Attachment> attachment) {
   epoll_event poll{};
   poll.events = EPOLLIN | EPOLLET;
   poll.data.u64 = ToInt(id);
-  RAVEN_CHECK(
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->attachment().doorbell.fd(), &poll) == 0);
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->attachment().doorbell.fd(), &poll) != 0) {
+    // Nobody would hear it ring. Of watches a user of the system has only so many.
+    const int error = errno;
+    spdlog::warn("client {} cannot be watched: {}", ToInt(id), std::strerror(error));
+    outbox_.expel(id, std::string("the daemon cannot watch one more client (") +
+                          std::strerror(error) +
+                          "): end some jobs, or raise fs.epoll.max_user_watches");
+  }
   session->last_active = now_;
   MakeHot(*session);
   sessions_.emplace(id, std::move(session));
@@ -456,10 +488,26 @@ void Loop::ReleaseIfGone(Session& session) {
   on_gone_.erase(client);
   // Its tables may be large, too.
   std::shared_ptr<Session> gone = std::move(sessions_.extract(client).mapped());
-  workers_->Run([gone = std::move(gone), done = std::move(done)]() mutable {
+  workers_->Run([this, gone = std::move(gone), done = std::move(done)]() mutable {
     gone.reset();
     if (done) done();
+    mailbox_.Post([this] { give_back_timer_.Freed(now_); });
   });
+}
+
+void Loop::GiveBackMemory() {
+  auto pieces = give_back_.Take();
+  if (pieces.empty()) return PutBackMemory();
+  workers_->Run([this, pieces = std::move(pieces)] {
+    GiveBack::Release(pieces);
+    mailbox_.Post([this] { GiveBackMemory(); });
+  });
+}
+
+void Loop::PutBackMemory() {
+  if (give_back_.PutBack()) return give_back_timer_.End();
+  // By way of a worker: posted here it would be done in the same pass.
+  workers_->Run([this] { mailbox_.Post([this] { PutBackMemory(); }); });
 }
 
 void Loop::Trim(ClientId client) {

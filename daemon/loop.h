@@ -30,6 +30,7 @@
 #include "core/planner.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
+#include "daemon/give_back.h"
 #include "daemon/mailbox.h"
 #include "daemon/pauses.h"
 #include "daemon/recorder.h"
@@ -154,6 +155,7 @@ class Loop {
 
   // One look at everything; true when there was something to do.
   bool Pass();
+  void RecordPass();
   void Sleep();
   core::Duration SleepBound();
   void LookAround();
@@ -241,6 +243,9 @@ class Loop {
   void FinishOut(core::DeviceId device, JobId job, bool ok);
   void FinishIn(core::DeviceId device, JobId job, bool ok);
   void ReleaseIfGone(Session& session);
+  // What departed clients' tables took goes back to the kernel, step by step.
+  void GiveBackMemory();
+  void PutBackMemory();
   // The session of the tensor's client, with the tensor's slot, or null when either is gone.
   Session* Locate(core::TensorId tensor, core::SlotId* slot);
 
@@ -278,6 +283,9 @@ class Loop {
   std::map<uint64_t, std::unique_ptr<Recorder>> recorders_;
   core::Duration backoff_{};
   Pauses pauses_;
+  std::array<core::Tick, 4> stages_{};  // when the parts of the pass under way ended
+  GiveBackTimer give_back_timer_;
+  GiveBack give_back_;
   uint64_t bad_requests_ = 0;
 };
 

@@ -60,7 +60,9 @@ void Loop::Do(const core::AddSlab& action) {
       spdlog::warn("client {}: no slab of {} bytes on device {}: {}", ToInt(action.client),
                    action.size.count(), ToInt(action.device), core::Describe(made.error()));
     }
-    mailbox_.Post([this, action, ok = made.ok(), offered] {
+    std::string limit;
+    if (!made.ok() && made.error().code == core::ErrorCode::kLimit) limit = made.error().message;
+    mailbox_.Post([this, action, ok = made.ok(), offered, limit = std::move(limit)] {
       Session* session = FindSession(action.client);
       if (session == nullptr || session->gone) return;
       if (ok) {
@@ -71,7 +73,7 @@ void Loop::Do(const core::AddSlab& action) {
         Part(*session, {action.client, action.device, action.offset},
              {.daemon = false, .made = false});
       } else {
-        Feed(core::SlabFailed{action.client, action.device, action.offset});
+        Feed(core::SlabFailed{action.client, action.device, action.offset, limit});
       }
       Execute();
     });

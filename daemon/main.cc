@@ -1,7 +1,6 @@
 // ravenstored: the command line of the daemon.
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <google/protobuf/stubs/logging.h>
 
@@ -9,17 +8,23 @@
 #include <csignal>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "core/result.h"
 #include "core/size_text.h"
 #include "daemon/config.h"
+#include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/server.h"
+#include "daemon/signals.h"
 #include "proto/version.h"
 
 namespace {
 
 using ravenstore::core::Bytes;
 using ravenstore::daemon::Config;
+using ravenstore::daemon::Server;
+using ravenstore::daemon::Signals;
 
 constexpr int kExitUsage = 2;
 constexpr int kExitConfig = 78;  // EX_CONFIG of sysexits.h
@@ -71,50 +76,94 @@ int Fail(int status, const ravenstore::core::Error& error) {
   return status;
 }
 
-}  // namespace
+std::string Joined(const std::vector<std::string>& words) {
+  std::string joined;
+  for (const auto& word : words) joined += (joined.empty() ? "" : ", ") + word;
+  return joined;
+}
 
-int main(int argc, char** argv) {
-  // To standard error: standard output stays the caller's.
-  spdlog::set_default_logger(spdlog::stderr_color_mt("ravenstored"));
-  // A client's malformed strings must not fill the log.
-  google::protobuf::SetLogHandler(nullptr);
-  // Blocked before any thread starts, so that only this one takes them.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-
-  std::string config_path;
-  Config flags;  // parsed twice: the flags must override the file that one of them names
-  auto first = CommandLine(&flags, &config_path);
-  try {
-    first->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int status = first->exit(error);
-    return status == 0 ? 0 : kExitUsage;
-  }
+// What the file and the command line say together; the flags override the file that one of them
+// names.
+ravenstore::core::Result<Config> Configuration(int argc, char** argv) {
+  Config flags;
+  std::string path;
+  CommandLine(&flags, &path)->parse(argc, argv);
   Config config;
-  if (!config_path.empty()) {
-    if (auto status = ravenstore::daemon::LoadConfig(config_path, &config); !status.ok()) {
-      return Fail(kExitConfig, status.error());
-    }
-  }
-  CommandLine(&config, &config_path)->parse(argc, argv);
-  spdlog::set_level(spdlog::level::from_str(config.log_level));
+  if (!path.empty()) RAVEN_RETURN_IF_ERROR(ravenstore::daemon::LoadConfig(path, &config));
+  CommandLine(&config, &path)->parse(argc, argv);
+  RAVEN_RETURN_IF_ERROR(ravenstore::daemon::CheckConfig(config));
+  return config;
+}
 
-  auto server = ravenstore::daemon::Server::Create(config);
+// SIGHUP. A configuration that is refused changes nothing.
+void Reload(int argc, char** argv, Server* server) {
+  ravenstore::daemon::NotifyReloading();
+  if (const auto config = Configuration(argc, argv); !config.ok()) {
+    spdlog::error("SIGHUP: the configuration stays as it was: {}",
+                  ravenstore::core::Describe(config.error()));
+  } else {
+    const ravenstore::daemon::ConfigChanges changes = server->Reload(*config);
+    // The words about it are not to depend on what the level was or becomes.
+    spdlog::set_level(spdlog::level::info);
+    spdlog::info("SIGHUP: {}", changes.adopted.empty() ? "nothing to change while it runs"
+                                                       : "changed: " + Joined(changes.adopted));
+    if (!changes.need_restart.empty())
+      spdlog::warn("SIGHUP: these take a restart: {}", Joined(changes.need_restart));
+  }
+  spdlog::set_level(spdlog::level::from_str(server->config().log_level));
+  ravenstore::daemon::NotifyServiceManager("READY=1");
+}
+
+int Serve(int argc, char** argv, Signals* signals) {
+  const auto config = Configuration(argc, argv);
+  if (!config.ok()) return Fail(kExitConfig, config.error());
+  spdlog::set_level(spdlog::level::from_str(config->log_level));
+
+  auto server = Server::Create(*config);
   if (!server.ok()) {
     const bool bad_config = server.error().code == ravenstore::core::ErrorCode::kInvalidArgument;
     return Fail(bad_config ? kExitConfig : kExitUnavailable, server.error());
   }
+  signals->SetDrain(config->drain);
+  signals->Serve();
   ravenstore::daemon::NotifyServiceManager("READY=1");
   int signal = 0;
-  sigwait(&signals, &signal);
+  while ((signal = signals->Next()) == SIGHUP) {
+    Reload(argc, argv, server->get());
+    signals->SetDrain((*server)->config().drain);
+  }
+  signals->At("draining");
   spdlog::info("{}: draining", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   ravenstore::daemon::NotifyServiceManager("STOPPING=1");
   const bool drained = (*server)->Drain();
+  (*server)->End([signals](const char* stage) { signals->At(stage); });
+  signals->At("giving everything back");
   server->reset();
   spdlog::info(drained ? "drained; nothing was lost" : "stopped");
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Signals::Block();
+  // To standard error: standard output stays the caller's. Both last as long as the process: a
+  // thread of theirs may have the last word.
+  static auto* const log = new ravenstore::daemon::Log(STDERR_FILENO);
+  static auto* const signals = new Signals([] { log->End(); });
+  // A client's malformed strings must not fill the log.
+  google::protobuf::SetLogHandler(nullptr);
+
+  Config flags;
+  std::string config_path;
+  auto words = CommandLine(&flags, &config_path);
+  try {
+    words->parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int status = words->exit(error);
+    return status == 0 ? 0 : kExitUsage;
+  }
+  const int status = Serve(argc, argv, signals);
+  log->End();
+  return status;
 }

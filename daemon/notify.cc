@@ -3,10 +3,13 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
+#include "ipc/clock.h"
 #include "ipc/unique_fd.h"
 
 namespace ravenstore::daemon {
@@ -26,6 +29,13 @@ bool NotifyServiceManager(std::string_view state) {
   return ::sendto(socket.get(), state.data(), state.size(), MSG_NOSIGNAL,
                   reinterpret_cast<const sockaddr*>(&address),
                   address_length) == static_cast<ssize_t>(state.size());
+}
+
+bool NotifyReloading() {
+  // The manager tells an answer to its own request by the time.
+  const auto now =
+      std::chrono::duration_cast<std::chrono::microseconds>(ipc::Now().time_since_epoch());
+  return NotifyServiceManager("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now.count()));
 }
 
 }  // namespace ravenstore::daemon

@@ -64,6 +64,11 @@ core::LinkModel MeasureLinks(const device::Devices& devices) {
   return slowest.value_or(core::LinkModel{});
 }
 
+uint64_t Milliseconds(core::Duration duration) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
 core::Result<device::Devices> Choose(device::Devices all, const std::vector<std::string>& uuids) {
   if (uuids.empty()) return all;
   device::Devices chosen;
@@ -86,8 +91,10 @@ LoopOptions LoopOptionsOf(const Config& config) {
   LoopOptions options;
   core::PlannerOptions& planner = options.planner;
   planner.slab = config.slab;
+  options.transfers.chunk = config.chunk;
+  options.transfers.in_flight = config.chunk * 2;
   // Three times what the lane queues: twice as much is ready behind it.
-  planner.in_flight = config.chunk * 6;
+  planner.in_flight = options.transfers.in_flight * 3;
   planner.host_step = config.pool_step;
   planner.host_ahead = config.pool_ahead;
   planner.prefetch = config.prefetch;
@@ -96,8 +103,6 @@ LoopOptions LoopOptionsOf(const Config& config) {
                    : config.policy == "gdsf" ? core::Policy::kGdsf
                                              : core::Policy::kValue;
   planner.learn = config.learn;
-  options.transfers.chunk = config.chunk;
-  options.transfers.in_flight = config.chunk * 2;
   options.spin = config.spin;
   options.poll = config.poll;
   return options;
@@ -131,14 +136,12 @@ core::Status Server::Init() {
   control.capacities = options.planner.device_capacity;
   control.visible_memory = config_.visible_memory;
   control.clients_max = config_.clients_max;
-  control.restart_timeout_ms = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(config_.restart_timeout).count());
-  const Bytes most = *std::max_element(options.planner.device_capacity.begin(),
-                                       options.planner.device_capacity.end());
-  control.tenant_budgets = {
-      config_.device_budget == Bytes{0} ? most : config_.device_budget,
-      config_.host_budget == Bytes{0} ? options.planner.host_capacity : config_.host_budget,
-      config_.device_guarantee};
+  control.restart_timeout_ms = Milliseconds(config_.restart_timeout);
+  largest_device_ = *std::max_element(options.planner.device_capacity.begin(),
+                                      options.planner.device_capacity.end());
+  host_capacity_ = options.planner.host_capacity;
+  control.tenant_budgets = TenantBudgets();
+  WarnOfOddities();
 
   workers_ = std::make_unique<WorkerPool>("raven-work", kWorkers);
   Loop::Outbox outbox;
@@ -156,6 +159,33 @@ core::Status Server::Init() {
                core::SizeText(control.tenant_budgets.device),
                core::SizeText(options.planner.host_capacity));
   return core::Ok();
+}
+
+core::Budgets Server::TenantBudgets() const {
+  return {config_.device_budget == Bytes{0} ? largest_device_ : config_.device_budget,
+          config_.host_budget == Bytes{0} ? host_capacity_ : config_.host_budget,
+          config_.device_guarantee};
+}
+
+void Server::WarnOfOddities() const {
+  const auto warn_if_more = [](const char* key, Bytes value, const char* what, Bytes there) {
+    if (value <= there) return;
+    spdlog::warn("\"{}\" is {}, but {} {}", key, core::SizeText(value), what,
+                 core::SizeText(there));
+  };
+  warn_if_more("host_pool.size", config_.pool_size, "this machine's memory is", MachineMemory());
+  warn_if_more("limits.device_budget", config_.device_budget, "of the largest device the store has",
+               largest_device_);
+  warn_if_more("limits.device_guarantee", config_.device_guarantee,
+               "of the largest device the store has", largest_device_);
+  warn_if_more("limits.host_budget", config_.host_budget, "the host pool has", host_capacity_);
+}
+
+ConfigChanges Server::Reload(const Config& wanted) {
+  ConfigChanges changes = Adopt(wanted, &config_);
+  control_->PostDefaults(TenantBudgets(), Milliseconds(config_.restart_timeout));
+  WarnOfOddities();
+  return changes;
 }
 
 core::Result<LoopOptions> Server::MakeLoopOptions() {
@@ -199,33 +229,48 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
 bool Server::Drain() {
   control_->StopAccepting();
   const auto deadline = std::chrono::steady_clock::now() + config_.drain;
-  auto left = std::make_shared<size_t>(0);
-  for (;;) {
-    auto answer = std::make_shared<std::promise<bool>>();
-    auto drained = answer->get_future();
-    loop_->mailbox().Post([loop = loop_.get(), answer, left] {
-      *left = loop->sessions();
-      answer->set_value(loop->sessions() == 0 && loop->Quiescent());
+  struct Left {
+    size_t clients = 0;
+    bool quiescent = false;
+  };
+  std::optional<Left> left;
+  do {
+    auto answer = std::make_shared<std::promise<Left>>();
+    auto told = answer->get_future();
+    loop_->mailbox().Post([loop = loop_.get(), answer] {
+      answer->set_value({loop->sessions(), loop->Quiescent()});
     });
-    if (drained.get()) return true;
-    if (std::chrono::steady_clock::now() >= deadline) break;
+    if (told.wait_until(deadline) != std::future_status::ready) break;
+    left = told.get();
+    if (left->clients == 0 && left->quiescent) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  } while (std::chrono::steady_clock::now() < deadline);
+  if (left) {
+    spdlog::warn("{} client(s) still attached: their tensors are lost", left->clients);
+  } else {
+    spdlog::error("the planner loop does not answer: the clients' tensors are lost");
   }
-  spdlog::warn("{} client(s) still attached: their tensors are lost", *left);
   return false;
 }
 
-Server::~Server() {
+void Server::End(const std::function<void(const char*)>& at) {
   ending_.store(true);
   if (control_thread_.joinable()) {
+    at("waiting for the control thread");
     control_->Stop();
     control_thread_.join();
   }
   if (loop_thread_.joinable()) {
+    at("waiting for the planner loop");
     loop_->Stop();
     loop_thread_.join();
   }
+  at("waiting for the workers, which make, unmap and pin memory");
   workers_.reset();
+}
+
+Server::~Server() {
+  End([](const char*) {});
 }
 
 }  // namespace ravenstore::daemon

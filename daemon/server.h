@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 
@@ -30,12 +31,20 @@ class Server {
   // Errors: kInvalidArgument (the configuration), kUnavailable (no such device, or a daemon at the
   // socket).
   static core::Result<std::unique_ptr<Server>> Create(const Config& config);
-  // Stops without draining, if Drain was not called.
+  // As End.
   ~Server();
 
   // Turns new clients away, then waits, at most as long as configured, for copies to finish and
   // clients to leave. True when nothing of a client was left.
+  // Does not depend on the loop's answering.
   bool Drain();
+  // Stops every thread; the workers finish what they were given first. Tells `at` what it is about
+  // to wait for. Twice is as good as once.
+  void End(const std::function<void(const char*)>& at);
+
+  // Takes over what may change of `wanted`, and says what did and what did not. A user's limits
+  // that ravenctl set stay.
+  ConfigChanges Reload(const Config& wanted);
 
   const Config& config() const { return config_; }
   // For tests and benchmarks that look inside: post closures to its mailbox.
@@ -45,10 +54,15 @@ class Server {
   explicit Server(Config config) : config_(std::move(config)) {}
   core::Status Init();
   core::Result<LoopOptions> MakeLoopOptions();
+  // Of every tenant, as configured now.
+  core::Budgets TenantBudgets() const;
+  void WarnOfOddities() const;
 
   Config config_;
   std::string backend_;
   device::Devices devices_;
+  core::Bytes largest_device_;  // of the capacities
+  core::Bytes host_capacity_;
   std::atomic<bool> ending_{false};
   // Destroyed in reverse: the workers first, which finish what the loop and the socket asked of
   // them.

@@ -6,9 +6,8 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 export HOME
 CACHE=${RAVENSTORE_CACHE:-$HOME/.cache/ravenstore}
-mkdir -p "$CACHE"
-# Absolute: Bazel would take a relative path from wherever its server started.
-CACHE=$(cd "$CACHE" && pwd -P)
+# Absolute: Bazel would take a relative path from wherever its server started. Made by who first writes there.
+CACHE=$(realpath -m -- "$CACHE")
 export RAVENSTORE_CACHE=$CACHE
 
 JOBS=${RAVENSTORE_JOBS:-$(nproc)}
@@ -35,6 +34,8 @@ BUILD_PACKAGES=(
   libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev
 )
 TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv util-linux git)
+# What boots a container for tests/deploy:systemd_test. Where they cannot be had it is skipped.
+CONTAINER_PACKAGES=(systemd-container debootstrap)
 # Wheels of PyPI, for what the distributions do not have: a linter, and CUDA's headers where no toolkit is; and for
 # what they have each in another version: the formatter, of which no two versions format alike.
 RUFF=ruff==0.15.14
@@ -110,6 +111,7 @@ print(os.path.dirname(os.path.realpath(s.origin)) if s and s.origin else "")' 2>
   stamp=$CACHE/imports-$(cat "$folder/version.py" <(echo "$python $folder") 2>/dev/null | sha256sum | cut -c1-12)
   if [[ ! -e $stamp ]]; then
     timeout 120 "$python" -c 'import torch' >/dev/null 2>&1 || return 1
+    mkdir -p "$CACHE"
     : >"$stamp"
   fi
   echo "$folder"

@@ -1,5 +1,6 @@
 #include "device/cuda_gpu.h"
 
+#include <errno.h>
 #include <fcntl.h>
 
 #include <utility>
@@ -19,7 +20,15 @@ CUmemAllocationProp MemoryAt(CUmemLocationType type, int id) {
 core::Result<ipc::UniqueFd> ExportMemory(CudaGpu& gpu, CUmemGenericAllocationHandle memory) {
   const CudaCaptureExempt exempt(gpu.driver());
   int descriptor = -1;
-  RAVEN_CUDA_CALL(gpu, cuMemExportToShareableHandle, &descriptor, memory, kHandleType, 0);
+  const CUresult result =
+      gpu.driver().cuMemExportToShareableHandle(&descriptor, memory, kHandleType, 0);
+  if (result != CUDA_SUCCESS) {
+    // The driver has no word of its own for it.
+    const ipc::UniqueFd one_more(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!one_more && (errno == EMFILE || errno == ENFILE))
+      return NoDescriptors("cuMemExportToShareableHandle");
+    return gpu.Failure(result, "cuMemExportToShareableHandle");
+  }
   ipc::UniqueFd exported(descriptor);
   if (fcntl(descriptor, F_SETFD, FD_CLOEXEC) != 0) return SystemError("close on exec");
   return exported;

@@ -7,8 +7,9 @@
 //
 // Threads: every method of Device and of Arena may be called from any thread. A Channel or a Stream
 // belongs to one thread at a time.
-// Errors: kDevice with the driver's words, kOutOfMemory when the device has no room, kUnsupported,
-// kInvalidArgument for ranges that are misaligned, outside, or (un)mapped when they must not be.
+// Errors: kDevice with the driver's words, kOutOfMemory when the device has no room, kLimit when
+// this process has no descriptors left, kUnsupported, kInvalidArgument for ranges that are
+// misaligned, outside, or (un)mapped when they must not be.
 // Shared words: the std::atomic<uint64_t> that streams write and await lie in memory given to
 // RegisterWords of that device in the process that passes them. A channel's words may be anywhere.
 // What may block, and so is kept off the daemon's loop: the methods of Device and Arena, the

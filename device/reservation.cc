@@ -11,8 +11,17 @@
 
 namespace ravenstore::device {
 
+core::Error NoDescriptors(const char* what) {
+  return {
+      core::ErrorCode::kLimit,
+      std::string(what) +
+          ": no file descriptors are left, of which every slab takes some: end some jobs, raise "
+          "LimitNOFILE of the daemon's service, or make slabs larger"};
+}
+
 core::Error SystemError(const char* what) {
   const int code = errno;
+  if (code == EMFILE || code == ENFILE) return NoDescriptors(what);
   return {core::ErrorCode::kSystem,
           std::string(what) + ": " + strerror(code) + " (errno " + std::to_string(code) + ")"};
 }

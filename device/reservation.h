@@ -49,7 +49,9 @@ core::Status OfferCopy(const std::function<void(ipc::UniqueFd)>& offer, int desc
 // The size of the memory behind `descriptor`.
 core::Result<core::Bytes> SizeOf(int descriptor);
 
-// kSystem with what was tried and errno's words.
+// kLimit: `what` was refused a descriptor. The message says what to do.
+core::Error NoDescriptors(const char* what);
+// kSystem with what was tried and errno's words; out of descriptors, the one above.
 core::Error SystemError(const char* what);
 
 }  // namespace ravenstore::device

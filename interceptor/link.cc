@@ -17,6 +17,7 @@
 
 #include "interceptor/account.h"
 #include "interceptor/tenant.h"
+#include "ipc/daemon_user.h"
 #include "proto/layout.h"
 #include "proto/packet.h"
 #include "proto/version.h"
@@ -42,6 +43,7 @@ constinit std::atomic<bool> thread_runs{false};
 // Which socket it was: a job that closes every descriptor may have another under its number.
 constinit ino_t socket_inode = 0;
 constinit bool said_absent = false;
+constinit std::atomic<bool> said_stranger{false};
 
 // Messages of protobuf's wire format in a buffer on the stack; no library of it may be here.
 struct Writer {
@@ -106,7 +108,11 @@ int Connect() {
   strcpy(address.sun_path, path);
   const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (made < 0) return -1;
-  if (connect(made, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return made;
+  char why[512] = {};
+  if (connect(made, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    if (ipc::TrustsListener(made, path, why, sizeof(why))) return made;
+    if (!said_stranger.exchange(true)) Log("no daemon: %s", why);
+  }
   close(made);
   return -1;
 }
@@ -293,7 +299,7 @@ void Begin() {
   pthread_mutex_lock(&mutex);
   if (socket_descriptor.load() < 0 && !Attach() && !said_absent) {
     said_absent = true;
-    Log("no daemon at %s: the job runs without one", Asked().socket);
+    if (!said_stranger.load()) Log("no daemon at %s: the job runs without one", Asked().socket);
   }
   pthread_mutex_unlock(&mutex);
   StartThread();
@@ -345,6 +351,7 @@ void ForgetInChild() {
   if (old >= 0 && InodeOf(old) == socket_inode) close(old);
   thread_runs.store(false);
   said_absent = false;
+  said_stranger.store(false);
 }
 
 }  // namespace ravenstore::interceptor::link

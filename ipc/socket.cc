@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "ipc/clock.h"
+#include "ipc/daemon_user.h"
 #include "proto/packet.h"
 
 namespace ravenstore::ipc {
@@ -87,24 +88,44 @@ void SetSendBuffer(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof(kSendBufferBytes));
 }
 
-// Holds off other processes that would clear the way to the same path: without this, two daemons
-// starting at once could each take the other's new socket for a stale one. The lock is on the
-// directory, so that no lock file stays behind.
-Result<UniqueFd> LockDirectoryOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string directory = slash == std::string::npos ? "."
-                                : slash == 0               ? "/"
-                                                           : path.substr(0, slash);
-  UniqueFd held(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!held) return SystemError("opening the socket's directory '" + directory + "'", errno);
-  if (flock(held.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) {
-      return Error{ErrorCode::kUnavailable,
-                   "another process is about to listen in '" + directory + "'"};
+std::string LockOf(const std::string& path) {
+  return path + ".lock";
+}
+
+// Whether `path` still names the open file.
+bool Names(const std::string& path, const struct stat& file) {
+  struct stat there {};
+  return lstat(path.c_str(), &there) == 0 && there.st_dev == file.st_dev &&
+         there.st_ino == file.st_ino;
+}
+
+// Tells two daemons at one path apart, from before they look at it until they are gone. The file is
+// private: whoever can open a file can lock it.
+Result<UniqueFd> Lock(const std::string& path) {
+  constexpr int kAttempts = 100;
+  const std::string name = LockOf(path);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    UniqueFd held(open(name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+    if (!held) return SystemError("opening '" + name + "', the socket's lock", errno);
+    struct stat file {};
+    if (fstat(held.get(), &file) != 0) return SystemError("looking at '" + name + "'", errno);
+    if (!S_ISREG(file.st_mode) || file.st_uid != geteuid()) {
+      return Error{ErrorCode::kPermission,
+                   "'" + name + "', the socket's lock, is not this user's own file (user " +
+                       std::to_string(file.st_uid) + " has it): remove it if no daemon runs there"};
     }
-    return SystemError("locking the socket's directory '" + directory + "'", errno);
+    if (fchmod(held.get(), 0600) != 0)
+      return SystemError("setting the mode of '" + name + "'", errno);
+    if (flock(held.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return SystemError("locking '" + name + "'", errno);
+      return Error{ErrorCode::kUnavailable, "another daemon serves at '" + path +
+                                                "', or begins or ends there (it holds '" + name +
+                                                "')"};
+    }
+    // Its last holder removed it before we had it.
+    if (Names(name, file)) return held;
   }
-  return held;
+  return Error{ErrorCode::kUnavailable, "others begin and end at '" + path + "' all the time"};
 }
 
 // Removes what a dead listener left at `path`.
@@ -145,6 +166,22 @@ Result<gid_t> GroupNamed(const std::string& group) {
     return Error{ErrorCode::kInvalidArgument, "there is no group '" + group + "'"};
   }
   return entry.gr_gid;
+}
+
+// Why `path` refuses to be connected to, and what lets the caller in.
+Error NotPermitted(const std::string& path) {
+  std::string words = "connecting to '" + path + "': permission denied";
+  struct stat file {};
+  if (stat(path.c_str(), &file) == 0) {
+    char buffer[1024];
+    struct group entry {};
+    struct group* found = nullptr;
+    getgrgid_r(file.st_gid, &entry, buffer, sizeof(buffer), &found);
+    const std::string group = found != nullptr ? found->gr_name : std::to_string(file.st_gid);
+    words +=
+        "; it serves the group " + group + " (usermod -aG " + group + " USER, and log in again)";
+  }
+  return {ErrorCode::kPermission, words};
 }
 
 // Waits for `events`; a hang-up or an error counts, since the next call then reports it.
@@ -214,23 +251,52 @@ Result<UniqueFd> OpenPidfd(int socket, const ucred& credentials) {
 
 }  // namespace
 
-Result<UniqueFd> Listen(const std::string& path, mode_t mode, const std::string& group) {
+Listener& Listener::operator=(Listener&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(socket_, other.socket_);
+  std::swap(lock_, other.lock_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
+  return *this;
+}
+
+Listener::~Listener() {
+  Close();
+  // Still held: who takes it next looks whether it is still there.
+  if (lock_) unlink(LockOf(path_).c_str());
+}
+
+void Listener::Close() {
+  if (!socket_) return;
+  struct stat own {};
+  own.st_dev = device_;
+  own.st_ino = inode_;
+  if (Names(path_, own)) unlink(path_.c_str());
+  socket_.reset();
+}
+
+Result<Listener> Listen(const std::string& path, mode_t mode, const std::string& group) {
   RAVEN_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   gid_t gid = static_cast<gid_t>(-1);
   if (!group.empty()) {
     RAVEN_ASSIGN_OR_RETURN(gid, GroupNamed(group));
   }
-  RAVEN_ASSIGN_OR_RETURN(const UniqueFd lock, LockDirectoryOf(path));
+  Listener listener;
+  listener.path_ = path;
+  RAVEN_ASSIGN_OR_RETURN(listener.lock_, Lock(path));
   RAVEN_RETURN_IF_ERROR(ClearStale(path, address));
-  RAVEN_ASSIGN_OR_RETURN(UniqueFd listener, NewSocket(SOCK_NONBLOCK));
-  if (bind(listener.get(), Generic(address), sizeof(address)) != 0) {
+  RAVEN_ASSIGN_OR_RETURN(UniqueFd made, NewSocket(SOCK_NONBLOCK));
+  if (bind(made.get(), Generic(address), sizeof(address)) != 0) {
     return SystemError("binding '" + path + "'", errno);
   }
+  struct stat file {};
+  if (lstat(path.c_str(), &file) != 0) return SystemError("looking at '" + path + "'", errno);
+  listener.socket_ = std::move(made);
+  listener.device_ = file.st_dev;
+  listener.inode_ = file.st_ino;
   // Nobody can connect before listen(), so nobody slips through the mode that bind() gave.
   const auto fail = [&path](const std::string& what) {
-    const int error = errno;
-    unlink(path.c_str());
-    return SystemError(what + " '" + path + "'", error);
+    return SystemError(what + " '" + path + "'", errno);
   };
   if (!group.empty() && chown(path.c_str(), static_cast<uid_t>(-1), gid) != 0) {
     return fail("giving group '" + group + "' the socket");
@@ -272,10 +338,20 @@ Result<UniqueFd> Connect(const std::string& path, core::Tick deadline) {
     if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR) {
       return Error{ErrorCode::kUnavailable, "nobody listens at '" + path + "'"};
     }
+    if (errno == EACCES) return NotPermitted(path);
     return SystemError("connecting to '" + path + "'", errno);
   }
   const timeval unbounded{};
   setsockopt(made.get(), SOL_SOCKET, SO_SNDTIMEO, &unbounded, sizeof(unbounded));
+  return made;
+}
+
+Result<UniqueFd> ConnectToDaemon(const std::string& path, core::Tick deadline) {
+  RAVEN_ASSIGN_OR_RETURN(UniqueFd made, Connect(path, deadline));
+  char why[512];
+  if (!TrustsListener(made.get(), path.c_str(), why, sizeof(why))) {
+    return Error{ErrorCode::kUnavailable, why};
+  }
   return made;
 }
 

@@ -36,12 +36,37 @@ struct Peer {
   uint64_t start_time = 0;  // clock ticks since boot; 0 when pid is. With pid it names a process
 };
 
+// A socket that listens at a path, and the right to do so there: as long as this lives no other
+// process's Listen has it.
+class Listener {
+ public:
+  Listener() = default;
+  Listener(Listener&&) noexcept = default;
+  Listener& operator=(Listener&& other) noexcept;
+  ~Listener();
+
+  // Does not block: await it with poll or epoll. Negative once closed.
+  int get() const { return socket_.get(); }
+  explicit operator bool() const { return static_cast<bool>(socket_); }
+  // Nobody is accepted any more. The socket's file goes, if it still is this one's.
+  void Close();
+
+ private:
+  friend core::Result<Listener> Listen(const std::string& path, mode_t mode,
+                                       const std::string& group);
+  std::string path_;
+  UniqueFd socket_;
+  UniqueFd lock_;
+  dev_t device_ = 0;  // with inode_: of the socket's file
+  ino_t inode_ = 0;
+};
+
 // Listens at `path` with the file mode `mode` and, unless empty, the group named `group`. A socket
-// file that nobody listens at (a daemon that was killed) is replaced. The result does not block:
-// await it with poll or epoll.
-// Errors: kUnavailable (somebody listens there, or is starting to), kInvalidArgument (the path is
-// too long or is no socket, or there is no such group), kPermission, kSystem.
-core::Result<UniqueFd> Listen(const std::string& path, mode_t mode, const std::string& group);
+// file that nobody listens at (a daemon that was killed) is replaced. Meanwhile there is a file
+// beside it, `path`.lock, that only this user can open. Errors: kUnavailable (somebody listens
+// there, or is starting or ending there), kInvalidArgument (the path is too long or is no socket,
+// or there is no such group), kPermission (also a lock file of another user's), kSystem.
+core::Result<Listener> Listen(const std::string& path, mode_t mode, const std::string& group);
 
 // The next connection. Errors: kTimedOut (none is waiting), kLimit (out of descriptors), kSystem.
 core::Result<UniqueFd> Accept(int listener);
@@ -49,6 +74,9 @@ core::Result<UniqueFd> Accept(int listener);
 // Connects to `path`; waits until `deadline` only while the listener is too busy to queue us.
 // Errors: kUnavailable (nobody listens), kPermission, kTimedOut, kInvalidArgument, kSystem.
 core::Result<UniqueFd> Connect(const std::string& path, core::Tick deadline);
+// The same for clients, which talk to nobody but a daemon (ipc/daemon_user.h). Errors: besides,
+// kUnavailable (who listens there is none that the client trusts; the message says what to do).
+core::Result<UniqueFd> ConnectToDaemon(const std::string& path, core::Tick deadline);
 
 // Sends one packet, without blocking. The descriptors stay the caller's.
 // Errors: kTimedOut (the peer's queue is full just now: await it with WaitWritable or epoll),

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 
 #include "core/size_text.h"
+#include "core/suggest.h"
 #include "sim/generators.h"
 #include "sim/simulator.h"
 
@@ -18,6 +20,8 @@ namespace {
 
 // What part of the hints "dropped" keeps.
 constexpr double kHintsKept = 0.7;
+// What is shown of a budget that is many times the footprint.
+constexpr double kPercentMax = 99999;
 
 core::Error Unknown(const std::string& what, const std::string& name) {
   return {ErrorCode::kInvalidArgument, "no " + what + " is called \"" + name + "\""};
@@ -31,7 +35,8 @@ Result<Trace> Open(const TraceChoice& choice, const Hardware& hardware) {
   if (!file)
     return core::Error{ErrorCode::kNotFound, "\"" + choice.name +
                                                  "\" is neither a generator's name nor a file that "
-                                                 "can be read"};
+                                                 "can be read" +
+                                                 core::DidYouMean(choice.name, names)};
   return Read(file);
 }
 
@@ -41,10 +46,10 @@ Result<Trace> Load(const TraceChoice& choice) {
   RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareOf(choice));
   RAVEN_ASSIGN_OR_RETURN(Trace trace, Open(choice, hardware));
   if (const Bytes footprint = trace.Footprint(); footprint > kFootprintMax) {
-    return core::Error{ErrorCode::kInvalidArgument, "what lives at once in \"" + choice.name +
-                                                        "\" is " + core::SizeText(footprint) +
-                                                        ", and a replay takes at most " +
-                                                        core::SizeText(kFootprintMax)};
+    return core::Error{ErrorCode::kLimit, "what lives at once in \"" + choice.name + "\" is " +
+                                              core::SizeText(footprint) +
+                                              ", and a replay takes at most " +
+                                              core::SizeText(kFootprintMax)};
   }
   if (choice.disturb == "times") {
     trace = WithTimesPerturbed(std::move(trace), 0.25, choice.seed);
@@ -73,21 +78,33 @@ Result<Hardware> HardwareOf(const TraceChoice& choice) {
   return hardware;
 }
 
-Result<Bytes> ParseBudget(const std::string& text, const Trace& trace) {
+Result<Budget> ParseBudget(const std::string& text, const Trace& trace) {
   const core::Error wrong{ErrorCode::kInvalidArgument,
                           "the budget \"" + text + "\" is neither a percentage nor a size"};
   if (text.empty() || text.back() != '%') {
     const auto bytes = core::ParseBytes(text);
     if (!bytes) return wrong;
-    return *bytes;
+    if (*bytes < kBudgetUnit) {
+      return core::Error{ErrorCode::kInvalidArgument,
+                         "the budget \"" + text + "\" is less than the " +
+                             core::SizeText(kBudgetUnit) + " that memory is given out in"};
+    }
+    const double share = static_cast<double>(bytes->count()) /
+                         static_cast<double>(std::max<uint64_t>(trace.Footprint().count(), 1));
+    return Budget{static_cast<int>(std::lround(std::min(share * 100, kPercentMax))), *bytes};
   }
   double percent = 0;
   const char* end = text.data() + text.size() - 1;
   const auto parsed = std::from_chars(text.data(), end, percent);
   if (parsed.ec != std::errc{} || parsed.ptr != end || !(percent > 0) || percent > 1000)
     return wrong;
-  return Bytes(
-      static_cast<uint64_t>(static_cast<double>(trace.Footprint().count()) * percent / 100));
+  Budget budget{static_cast<int>(std::lround(percent)), Bytes{}};
+  for (const Bytes most : trace.FootprintByClient()) {
+    const double share = static_cast<double>(most.count()) * percent / 100;
+    budget.bytes += Bytes(static_cast<uint64_t>(share)).RoundUp(kBudgetUnit);
+  }
+  budget.bytes = std::max(budget.bytes, kBudgetUnit);
+  return budget;
 }
 
 }  // namespace ravenstore::sim

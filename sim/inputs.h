@@ -10,6 +10,7 @@
 #include "core/result.h"
 #include "core/types.h"
 #include "sim/hardware.h"
+#include "sim/score.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -29,13 +30,14 @@ struct TraceChoice {
 inline constexpr std::string_view kHintChoices[] = {"keep", "none", "time", "order", "dropped"};
 inline constexpr std::string_view kDisturbances[] = {"none", "times", "reorder", "period"};
 
-// Errors: kInvalidArgument for an unknown name, kNotFound for a file that is not there, and
-// whatever is wrong in it.
+// Errors: kInvalidArgument for an unknown hardware, disturbance or choice of hints; kNotFound for
+// what is neither a generator nor a file; kLimit for more than a replay takes; those of Read.
 core::Result<Trace> Load(const TraceChoice& choice);
 
 core::Result<Hardware> HardwareOf(const TraceChoice& choice);
 
-// "60%" of the trace's footprint, "800MiB", "4GiB", or bytes. Errors: kInvalidArgument.
-core::Result<core::Bytes> ParseBudget(const std::string& text, const Trace& trace);
+// "60%" of what each client has at most, rounded up to whole kBudgetUnits, so that all of a small
+// footprint fits in 100%; or "800MiB", "4GiB", or bytes. Errors: kInvalidArgument.
+core::Result<Budget> ParseBudget(const std::string& text, const Trace& trace);
 
 }  // namespace ravenstore::sim

@@ -6,6 +6,8 @@
 #include <set>
 #include <vector>
 
+#include "sim/simulator.h"
+
 namespace ravenstore::sim {
 
 namespace {
@@ -198,7 +200,8 @@ LowerBound LeastStall(const Trace& trace, const Hardware& hardware, core::Bytes 
     double compute = 0;
     for (const Step& step : steps) compute += step.compute;
     Windows windows(trace, steps, hardware, static_cast<double>(budget.count()), from == 0);
-    bound.stall += core::FromSeconds(windows.Best());
+    // Where the link takes longer than a replay may, less is still a bound.
+    bound.stall += core::FromSeconds(std::min(windows.Best(), core::Seconds(kReplayMax)));
     bound.compute += core::FromSeconds(compute);
   }
   return bound;

@@ -1,12 +1,17 @@
 // ravensim: what the store would do on a machine that is not there.
+#include <google/protobuf/stubs/logging.h>
+
 #include <CLI/CLI.hpp>
-#include <cmath>
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/printable.h"
+#include "core/suggest.h"
+#include "core/usage.h"
 #include "proto/version.h"
 #include "sim/generators.h"
 #include "sim/inputs.h"
@@ -52,37 +57,39 @@ std::string About() {
 }
 
 int Complain(const core::Error& error) {
-  std::cerr << "ravensim: " << core::Describe(error) << "\n";
+  std::cerr << "ravensim: " << core::Printable(core::Describe(error)) << "\n";
   return error.code == core::ErrorCode::kInvalidArgument ? 2 : 1;
 }
 
-int Percent(core::Bytes budget, const Trace& trace) {
-  const core::Bytes footprint = trace.Footprint();
-  if (footprint == core::Bytes{0}) return 100;
-  const double share = static_cast<double>(budget.count()) / static_cast<double>(footprint.count());
-  return static_cast<int>(std::lround(share * 100));
+int CannotWrite(const std::string& path) {
+  return Complain({core::ErrorCode::kSystem, "cannot write \"" + path + "\""});
 }
 
-core::Result<RunReport> RunOne(const Trace& trace, const Options& options,
-                               const std::string& policy, core::Bytes budget) {
-  RAVEN_ASSIGN_OR_RETURN(const Hardware hardware, HardwareOf(options.choice));
+// Those of ravensim: "oracle" decides with the whole trace before it.
+std::vector<std::string> AllPolicies() {
+  std::vector<std::string> names = PolicyNames();
+  names.emplace_back("oracle");
+  return names;
+}
+
+// REQUIRES: `policy` is one of AllPolicies.
+RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& options,
+                 const std::string& policy, const Budget& budget) {
   RunReport report;
   report.trace = trace.name;
   report.hardware = hardware.name;
   report.policy = policy;
-  report.budget = budget;
-  report.percent = Percent(budget, trace);
-  report.bound = LeastStall(trace, hardware, budget);
+  report.budget = budget.bytes;
+  report.percent = budget.percent;
+  report.bound = LeastStall(trace, hardware, budget.bytes);
   if (policy == "oracle") {
-    report.outcome = SimulateOracle(trace, hardware, budget);
+    report.outcome = SimulateOracle(trace, hardware, budget.bytes);
     return report;
   }
-  std::optional<Setup> setup = SetupFor(policy, hardware, budget);
-  if (!setup)
-    return core::Error{core::ErrorCode::kInvalidArgument, "no policy is called \"" + policy + "\""};
-  setup->timeline = !options.page.empty();
-  if (options.no_learning) setup->learn = false;
-  report.outcome = Simulate(trace, *setup);
+  Setup setup = *SetupFor(policy, hardware, budget.bytes);
+  setup.timeline = !options.page.empty();
+  if (options.no_learning) setup.learn = false;
+  report.outcome = Simulate(trace, setup);
   return report;
 }
 
@@ -90,16 +97,36 @@ bool WritePage(const std::string& path, const RunReport& report, const Trace& tr
   std::ofstream file(path, std::ios::binary);
   file << Page(report, trace);
   file.close();
-  if (!file) std::cerr << "ravensim: cannot write \"" << path << "\"\n";
+  if (!file) CannotWrite(path);
   return !!file;
 }
 
-int RunAll(const Options& options) {
+// What can be seen to be wrong before anything runs.
+core::Status CheckRuns(const Options& options) {
   const size_t runs = options.traces.size() * options.budgets.size() * options.policies.size();
   if (!options.page.empty() && runs > 1) {
-    return Complain({core::ErrorCode::kInvalidArgument,
-                     "--html takes one run, and these are " + std::to_string(runs)});
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "--html takes one run, and these are " + std::to_string(runs)};
   }
+  const bool oracle = std::find(options.policies.begin(), options.policies.end(), "oracle") !=
+                      options.policies.end();
+  if (!options.page.empty() && oracle) {
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "--html needs another policy: the oracle keeps no timeline"};
+  }
+  const std::vector<std::string> known = AllPolicies();
+  for (const std::string& policy : options.policies) {
+    if (std::find(known.begin(), known.end(), policy) != known.end()) continue;
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "no policy is called \"" + policy + "\"" + core::DidYouMean(policy, known)};
+  }
+  return core::Ok();
+}
+
+int RunAll(const Options& options) {
+  if (const auto status = CheckRuns(options); !status.ok()) return Complain(status.error());
+  const auto hardware = HardwareOf(options.choice);
+  if (!hardware.ok()) return Complain(hardware.error());
   bool ok = true;
   std::vector<RunReport> reports;
   for (const std::string& name : options.traces) {
@@ -111,13 +138,12 @@ int RunAll(const Options& options) {
       const auto budget = ParseBudget(text, *trace);
       if (!budget.ok()) return Complain(budget.error());
       for (const std::string& policy : options.policies) {
-        auto report = RunOne(*trace, options, policy, *budget);
-        if (!report.ok()) return Complain(report.error());
-        ok = ok && report->outcome.failure.empty();
-        if (!options.page.empty()) ok = WritePage(options.page, *report, *trace) && ok;
-        report->outcome.spans.clear();
-        if (options.json) std::cout << Json(*report) << std::flush;
-        reports.push_back(*std::move(report));
+        RunReport report = RunOne(*trace, *hardware, options, policy, *budget);
+        ok = ok && report.outcome.failure.empty();
+        if (!options.page.empty()) ok = WritePage(options.page, report, *trace) && ok;
+        report.outcome.spans.clear();
+        if (options.json) std::cout << Json(report) << std::flush;
+        reports.push_back(std::move(report));
       }
     }
   }
@@ -131,20 +157,23 @@ int GenerateFile(const Options& options) {
   std::ofstream file(options.output, std::ios::binary);
   Write(*trace, file);
   file.close();
-  if (file) return 0;
-  std::cerr << "ravensim: cannot write \"" << options.output << "\"\n";
-  return 1;
+  return file ? 0 : CannotWrite(options.output);
 }
 
 int PrintBounds(const Options& options) {
-  const auto trace = Load(options.choice);
-  if (!trace.ok()) return Complain(trace.error());
   const auto hardware = HardwareOf(options.choice);
   if (!hardware.ok()) return Complain(hardware.error());
+  const auto trace = Load(options.choice);
+  if (!trace.ok()) return Complain(trace.error());
+  std::vector<BoundReport> reports;
   for (const std::string& text : options.budgets) {
     const auto budget = ParseBudget(text, *trace);
     if (!budget.ok()) return Complain(budget.error());
-    std::cout << JsonOfBound(*trace, *budget, LeastStall(*trace, *hardware, *budget));
+    reports.push_back({*budget, LeastStall(*trace, *hardware, budget->bytes)});
+  }
+  if (!options.json) std::cout << TableOfBounds(*trace, reports);
+  for (const BoundReport& report : reports) {
+    if (options.json) std::cout << JsonOfBound(*trace, report);
   }
   return 0;
 }
@@ -165,7 +194,9 @@ void AddTraceOptions(CLI::App* app, TraceChoice* choice) {
   app->add_option("--iterations", choice->iterations, "Of a generator")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app->add_option("--seed", choice->seed, "Of whatever is random")->capture_default_str();
+  app->add_option("--seed", choice->seed, "Of whatever is random")
+      ->check(core::NotNegative)
+      ->capture_default_str();
   app->add_option("--hints", choice->hints,
                   "At the puts: as in the file, none, exact (time or order), or 70% of them")
       ->check(one_of(kHintChoices))
@@ -177,7 +208,10 @@ void AddTraceOptions(CLI::App* app, TraceChoice* choice) {
 }
 
 int Main(int argc, char** argv) {
+  // What is wrong with a file is said in our own words.
+  google::protobuf::SetLogHandler(nullptr);
   CLI::App app(About(), "ravensim");
+  app.failure_message(core::UsageMessage<CLI::App, CLI::Error>);
   app.set_version_flag("--version", proto::kVersion);
   app.require_subcommand(1);
   Options options;
@@ -192,12 +226,13 @@ int Main(int argc, char** argv) {
   for (CLI::App* one : {run, compare}) {
     one->add_option("TRACE", options.traces, "Generators' names or files")->required();
     one->add_option("--policy", options.policies, "Who decides what leaves; may be repeated");
-    one->add_flag("--json", options.json, "One JSON object a line");
     one->add_flag("--no-learning", options.no_learning, "Hints alone say what comes");
   }
-  for (CLI::App* one : {run, compare, bound})
+  for (CLI::App* one : {run, compare, bound}) {
     one->add_option("--budget", options.budgets,
                     "Device memory: a share of what lives at once (60%) or a size; repeatable");
+    one->add_flag("--json", options.json, "One JSON object a line");
+  }
   run->add_option("--html", options.page, "Write the timeline of the one run there");
   generate->add_option("-o,--output", options.output, "The file")->required();
   try {
@@ -208,8 +243,7 @@ int Main(int argc, char** argv) {
   if (*generate) return GenerateFile(options);
   if (*bound) return PrintBounds(options);
   if (options.policies.empty()) {
-    options.policies = *run ? std::vector<std::string>{"value"} : PolicyNames();
-    if (*compare) options.policies.emplace_back("oracle");
+    options.policies = *run ? std::vector<std::string>{"value"} : AllPolicies();
   }
   return RunAll(options);
 }
@@ -218,5 +252,8 @@ int Main(int argc, char** argv) {
 }  // namespace ravenstore::sim
 
 int main(int argc, char** argv) {
-  return ravenstore::sim::Main(argc, argv);
+  const int code = ravenstore::sim::Main(argc, argv);
+  if (std::cout.flush()) return code;
+  std::cerr << "ravensim: the output cannot be written\n";
+  return code == 0 ? 1 : code;
 }

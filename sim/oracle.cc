@@ -363,6 +363,10 @@ Outcome Oracle::Run() {
   while (!queue_.empty()) {
     const Event event = queue_.top();
     queue_.pop();
+    if (event.at > Tick{} + kReplayMax) {
+      outcome_.failure = kTooLong;
+      break;
+    }
     now_ = event.at;
     ++outcome_.events;
     switch (event.kind) {
@@ -386,7 +390,7 @@ Outcome Oracle::Run() {
     Pump();
   }
   for (const Client& client : clients_) {
-    if (!client.done) outcome_.failure = "a client waits for ever";
+    if (!client.done && outcome_.failure.empty()) outcome_.failure = "a client waits for ever";
   }
   outcome_.time = last - Tick{};
   outcome_.up = up_.bytes();

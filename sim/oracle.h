@@ -14,7 +14,7 @@
 
 namespace ravenstore::sim {
 
-// Stats, iterations' stalls, bytes and times are filled in; spans are not.
+// Stats, iterations' stalls, bytes and times are filled in; what Setup::timeline keeps is not.
 Outcome SimulateOracle(const Trace& trace, const Hardware& hardware, core::Bytes budget);
 
 }  // namespace ravenstore::sim

@@ -21,13 +21,21 @@ struct RunReport {
   LowerBound bound;
 };
 
-// A line for each, under one heading.
+// A bound, and of which budget it is.
+struct BoundReport {
+  Budget budget;
+  LowerBound bound;
+};
+
+// A line for each, under one heading, and below why those failed that did. Long names are cut.
 std::string Table(const std::vector<RunReport>& reports);
+std::string TableOfBounds(const Trace& trace, const std::vector<BoundReport>& reports);
 // A JSON object on a line of its own.
 std::string Json(const RunReport& report);
-std::string JsonOfBound(const Trace& trace, core::Bytes budget, const LowerBound& bound);
-// A whole HTML document that needs nothing else: the figures, and every client's computing and
-// stalls above both directions of the link, over time. REQUIRES: simulated with Setup::timeline.
+std::string JsonOfBound(const Trace& trace, const BoundReport& report);
+// A whole HTML document that needs nothing else: the figures; and over time every client's
+// computing, stalls and iterations, both directions of the link, and the device's memory. REQUIRES:
+// simulated with Setup::timeline.
 std::string Page(const RunReport& report, const Trace& trace);
 
 }  // namespace ravenstore::sim

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/size_text.h"
 #include "sim/lane.h"
 
 namespace ravenstore::sim {
@@ -23,16 +24,16 @@ using core::Tick;
 namespace {
 
 constexpr core::DeviceId kDevice{0};
-constexpr Bytes kGranularity = core::MiB(2);
 constexpr uint32_t kNone = ~0u;
 constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Tick kBegin{std::chrono::seconds(1)};
 
 class Simulator {
  public:
   Simulator(const Trace& trace, const Setup& setup)
       : trace_(trace),
         setup_(setup),
-        budget_(setup.budget.count() / kGranularity.count() * kGranularity.count()),
+        budget_(setup.budget.RoundDown(kBudgetUnit)),
         planner_(MakeOptions(trace, setup, budget_)),
         up_(setup.hardware.up, setup.hardware),
         down_(setup.hardware.down, setup.hardware),
@@ -96,7 +97,7 @@ class Simulator {
     options.prefetch = setup.prefetch;
     options.preclean = setup.preclean;
     if (!setup.parts) options.parts_from = core::kRangeMax;
-    options.granularity = kGranularity;
+    options.granularity = kBudgetUnit;
     options.device_capacity = {budget};
     options.arena = {core::ArenaFor(budget)};
     options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
@@ -168,7 +169,8 @@ class Simulator {
   void CountStall(Client& client, uint32_t index, Tick begin, Tick end);
   // All wait, nothing moves, and for so long that no retry will help.
   bool Stuck() const {
-    return !up_.busy() && !down_.busy() &&
+    const bool told = up_known_.empty() && down_known_.empty() && parts_known_.empty();
+    return !up_.busy() && !down_.busy() && told && slab_events_.empty() &&
            std::all_of(clients_.begin(), clients_.end(), [this](const Client& client) {
              return client.done || (client.waiting && now_ - client.since > kPatience);
            });
@@ -183,6 +185,7 @@ class Simulator {
     if (setup_.timeline && begin < end)
       outcome_.spans.push_back({kind, client, begin, end, tensor});
   }
+  void KeepMemory();
 
   const Trace& trace_;
   const Setup& setup_;
@@ -204,7 +207,7 @@ class Simulator {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   std::unordered_map<std::string, core::NameId> names_;
   uint64_t sequence_ = 0;
-  Tick now_{std::chrono::seconds(1)};
+  Tick now_ = kBegin;
   Tick wake_ = core::kNever;
   Tick lane_begin_[2] = {};
   Outcome outcome_;
@@ -226,11 +229,20 @@ void Simulator::Tell(const core::Event& event) {
     }
   }
   PumpLanes();
+  if (setup_.timeline) KeepMemory();
   const Tick wake = planner_.NextWake();
   if (wake < wake_) {
     wake_ = wake;
     Schedule(std::max(wake, now_), EventKind::kWake);
   }
+}
+
+void Simulator::KeepMemory() {
+  const core::TierView tier = planner_.DeviceTier(kDevice);
+  auto& points = outcome_.memory;
+  if (!points.empty() && points.back().held == tier.held && points.back().used == tier.used) return;
+  if (!points.empty() && points.back().at == now_) points.pop_back();
+  points.push_back({now_, tier.held, tier.used});
 }
 
 void Simulator::Do(const core::Grant& action) {
@@ -322,6 +334,7 @@ void Simulator::Resume(uint32_t index, Duration more) {
   Client& client = clients_[index];
   if (!client.waiting) return;
   client.waiting = false;
+  if (now_ + more > kBegin + kReplayMax) return Fail(kTooLong);
   CountStall(client, index, client.since, now_ + more);
   ++client.next;
   Schedule(now_ + more, EventKind::kClient, index);
@@ -336,6 +349,7 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
   }
   if (op.kind == OpKind::kStep) {
     ++client.iteration;
+    if (setup_.timeline) outcome_.steps.push_back({index, now_});
     Tell(core::StepMarked{IdOf(index)});
     return true;
   }
@@ -350,6 +364,12 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
       client.free_slots.pop_back();
       client.row_of_slot[core::ToInt(row.slot)] = op.tensor;
       Wait(client);
+      if (trace_.tensors[op.tensor].bytes > budget_) {
+        Fail("a tensor of " + core::SizeText(trace_.tensors[op.tensor].bytes) +
+             " is larger than the budget, which is " + core::SizeText(budget_) + " in units of " +
+             core::SizeText(kBudgetUnit));
+        return false;
+      }
       Tell(core::CreateRequested{IdOf(index), row.slot, trace_.tensors[op.tensor].bytes, kDevice,
                                  NameOf(op.tensor), core::kNever, false});
       return false;
@@ -401,10 +421,10 @@ std::string Simulator::WhoWaits() const {
   for (const core::ClientId id : planner_.Clients()) {
     const core::ClientView view = planner_.View(id);
     words += "client " + std::to_string(core::ToInt(id)) + " holds " +
-             std::to_string(view.device_held.count()) + " bytes, " +
-             std::to_string(view.in_use.count()) + " of them in use; ";
+             core::SizeText(view.device_held) + ", " + core::SizeText(view.in_use) +
+             " of it in use; ";
   }
-  return words;
+  return words + "raise the budget, of which " + core::SizeText(budget_) + " is given out";
 }
 
 void Simulator::PumpLanes() {
@@ -470,6 +490,8 @@ Outcome Simulator::Run() {
   while (!queue_.empty() && outcome_.failure.empty()) {
     const Event event = queue_.top();
     queue_.pop();
+    if (event.at > kBegin + kReplayMax) Fail(kTooLong);
+    if (!outcome_.failure.empty()) break;
     now_ = event.at;
     switch (event.kind) {
       case EventKind::kClient:

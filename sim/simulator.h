@@ -23,7 +23,7 @@ namespace ravenstore::sim {
 
 struct Setup {
   Hardware hardware = kHardware[0];
-  core::Bytes budget;  // device memory; rounded down to 2 MiB
+  core::Bytes budget;  // device memory; rounded down to kBudgetUnit
   core::Policy policy = core::Policy::kValue;
   bool learn = true;
   bool prefetch = true;
@@ -42,6 +42,19 @@ struct Span {
   uint32_t tensor;  // none: ~0
 };
 
+// Where a client's iteration begins.
+struct StepMark {
+  uint32_t client;
+  core::Tick at;
+};
+
+// The device's memory from then on: what slabs take, and what of it is tensors.
+struct MemoryPoint {
+  core::Tick at;
+  core::Bytes held;
+  core::Bytes used;
+};
+
 struct Outcome {
   std::string failure;  // empty: the trace ran to its end
   core::Duration time{0};
@@ -53,11 +66,21 @@ struct Outcome {
   core::Bytes up;  // bytes over the link
   core::Bytes down;
   uint64_t events = 0;  // that the planner took in
+  // With Setup::timeline:
   std::vector<Span> spans;
+  std::vector<StepMark> steps;
+  std::vector<MemoryPoint> memory;  // by time, one for each change
 };
 
 // What the planner's host pool takes, twice and with room for gaps.
 inline constexpr core::Bytes kFootprintMax = core::GiB(1023);
+
+// Device memory is given out in multiples of this.
+inline constexpr core::Bytes kBudgetUnit = core::MiB(2);
+
+// A replay that takes longer fails, so that sums of times fit 63 bits: 13 days, simulated.
+inline constexpr core::Duration kReplayMax{int64_t{1} << 50};
+inline constexpr const char* kTooLong = "the replay takes more than 2^50 ns (13 days)";
 
 // REQUIRES: trace.Footprint() <= kFootprintMax.
 Outcome Simulate(const Trace& trace, const Setup& setup);

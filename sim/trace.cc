@@ -26,6 +26,8 @@ constexpr uint32_t kMessageMax = 64 << 10;
 constexpr uint32_t kClientsMax = 4096;
 constexpr uint64_t kBytesMax = uint64_t{1} << 40;
 constexpr uint64_t kNanosecondsMax = uint64_t{1} << 53;
+// What one client may have at once, so that sums over all of them fit 63 bits: 1 PiB.
+constexpr Bytes kLiveMax{uint64_t{1} << 50};
 
 core::Error Corrupt(size_t index, const std::string& what) {
   return {ErrorCode::kCorrupt, "message " + std::to_string(index) + " of the trace: " + what};
@@ -41,7 +43,8 @@ Result<std::string> NextMessage(std::istream& from, size_t index, bool* end) {
       *end = true;
       return std::string();
     }
-    if (shift > 28) return Corrupt(index, "its length is no varint");
+    if (shift > 28 || (shift == 28 && byte > 0x0f))
+      return Corrupt(index, "its length is no varint of 32 bits");
     length |= static_cast<uint32_t>(byte & 0x7f) << shift;
     if ((byte & 0x80) == 0) break;
   }
@@ -59,16 +62,66 @@ NextUse HintOf(const proto::TraceOp& op) {
   return {};
 }
 
+// What the store allows, call by call in the order of the trace.
+class Rules {
+ public:
+  explicit Rules(uint32_t clients) : computed_(clients), live_(clients) {}
+
+  // What is wrong with the trace's next call; empty when nothing is.
+  std::string Add(const Trace& trace, const Op& op) {
+    if (op.kind == OpKind::kCompute) {
+      computed_[op.client] += op.time;
+      return computed_[op.client] > kComputeMax
+                 ? "its client's compute times sum to more than 2^49 ns (6 days)"
+                 : "";
+    }
+    if (op.kind > OpKind::kFree) return "";
+    const TraceTensor& tensor = trace.tensors[op.tensor];
+    if (tensor.client != op.client) return "a use by another client than the tensor's";
+    if (states_.size() < trace.tensors.size()) states_.resize(trace.tensors.size(), State::kNone);
+    const State was = states_[op.tensor];
+    switch (op.kind) {
+      case OpKind::kCreate: states_[op.tensor] = State::kInUse; break;
+      case OpKind::kGet: states_[op.tensor] = State::kInUse; break;
+      case OpKind::kPut: states_[op.tensor] = State::kIdle; break;
+      default: states_[op.tensor] = State::kFreed; break;
+    }
+    if (op.kind == OpKind::kCreate) {
+      live_[op.client] += tensor.bytes;
+      if (was != State::kNone) return "a second create";
+      return live_[op.client] > kLiveMax ? "its client has more than 1 PiB at once" : "";
+    }
+    if (was == State::kNone) return "a use before the create";
+    if (was == State::kFreed)
+      return op.kind == OpKind::kFree ? "a second free" : "a use after the free";
+    if (op.kind == OpKind::kGet && was != State::kIdle) return "a get before the put";
+    if (op.kind == OpKind::kPut && was != State::kInUse) return "a put before the get";
+    if (op.kind == OpKind::kFree) live_[op.client] -= tensor.bytes;
+    return "";
+  }
+
+ private:
+  enum class State : uint8_t { kNone, kInUse, kIdle, kFreed };
+  std::vector<State> states_;       // by tensor
+  std::vector<Duration> computed_;  // by client
+  std::vector<Bytes> live_;         // by client
+};
+
 class Reader {
  public:
-  explicit Reader(Trace* trace) : trace_(trace) {}
+  explicit Reader(Trace* trace) : trace_(trace), rules_(trace->clients) {}
 
   Status Add(const proto::TraceOp& message, size_t index) {
     if (message.kind() < 0 || message.kind() > 5) return Corrupt(index, "an unknown kind of call");
-    if (message.client() >= trace_->clients) return Corrupt(index, "no such client");
+    if (message.client() >= trace_->clients) {
+      return Corrupt(index, "client " + std::to_string(uint64_t{message.client()} + 1) + " of " +
+                                std::to_string(trace_->clients));
+    }
     if (std::max(message.ns(), std::max(message.recompute_ns(), message.needed_in_ns())) >
         kNanosecondsMax)
       return Corrupt(index, "a time beyond a hundred days");
+    if (message.not_needed() + message.has_order() + message.has_needed_in_ns() > 1)
+      return Corrupt(index, "more than one hint");
     Op op;
     op.kind = static_cast<OpKind>(message.kind());
     op.client = message.client();
@@ -96,11 +149,16 @@ class Reader {
       op.tensor = found->second;
     }
     trace_->ops.push_back(op);
+    if (const std::string wrong = rules_.Add(*trace_, op); !wrong.empty()) {
+      return Corrupt(
+          index, names_tensor ? wrong + " of tensor " + std::to_string(message.tensor()) : wrong);
+    }
     return core::Ok();
   }
 
  private:
   Trace* trace_;
+  Rules rules_;
   std::unordered_map<uint64_t, uint32_t> rows_;
 };
 
@@ -163,7 +221,6 @@ Result<Trace> Read(std::istream& from) {
     if (!message.ParseFromString(bytes)) return Corrupt(index, "it is no call");
     RAVEN_RETURN_IF_ERROR(reader.Add(message, index));
   }
-  RAVEN_RETURN_IF_ERROR(Validate(trace));
   return trace;
 }
 
@@ -177,35 +234,18 @@ void Write(const Trace& trace, std::ostream& to) {
 }
 
 Status Validate(const Trace& trace) {
-  enum class State : uint8_t { kNone, kInUse, kIdle, kFreed };
-  std::vector<State> states(trace.tensors.size(), State::kNone);
+  Rules rules(trace.clients);
   for (size_t i = 0; i < trace.ops.size(); ++i) {
-    const Op& op = trace.ops[i];
-    if (op.kind > OpKind::kFree) continue;
-    State& state = states[op.tensor];
-    const auto wrong = [&](const char* what) {
-      return core::Error{ErrorCode::kInvalidArgument, "call " + std::to_string(i) +
-                                                          " of the trace: " + what + " of tensor " +
-                                                          std::to_string(op.tensor)};
-    };
-    if (trace.tensors[op.tensor].client != op.client) return wrong("a foreign client's use");
-    const State was = state;
-    switch (op.kind) {
-      case OpKind::kCreate: state = State::kInUse; break;
-      case OpKind::kGet: state = State::kInUse; break;
-      case OpKind::kPut: state = State::kIdle; break;
-      default: state = State::kFreed; break;
-    }
-    if (op.kind == OpKind::kCreate && was != State::kNone) return wrong("a second create");
-    if (op.kind == OpKind::kGet && was != State::kIdle) return wrong("a get before the put");
-    if (op.kind == OpKind::kPut && was != State::kInUse) return wrong("a put before the get");
-    if (op.kind == OpKind::kFree && was == State::kFreed) return wrong("a second free");
+    const std::string wrong = rules.Add(trace, trace.ops[i]);
+    if (wrong.empty()) continue;
+    return core::Error{ErrorCode::kCorrupt,
+                       "call " + std::to_string(i) + " of the trace: " + wrong};
   }
   return core::Ok();
 }
 
 // Clients are independent: each may have its most when the others have theirs.
-Bytes Trace::Footprint() const {
+std::vector<Bytes> Trace::FootprintByClient() const {
   std::vector<Bytes> live(clients);
   std::vector<Bytes> most(clients);
   for (const Op& op : ops) {
@@ -213,6 +253,11 @@ Bytes Trace::Footprint() const {
     if (op.kind == OpKind::kFree) live[op.client] -= tensors[op.tensor].bytes;
     most[op.client] = std::max(most[op.client], live[op.client]);
   }
+  return most;
+}
+
+Bytes Trace::Footprint() const {
+  const std::vector<Bytes> most = FootprintByClient();
   return std::accumulate(most.begin(), most.end(), Bytes{});
 }
 

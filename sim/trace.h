@@ -19,13 +19,13 @@ enum class OpKind : uint8_t { kCreate, kGet, kPut, kFree, kCompute, kStep };
 
 struct Op {
   OpKind kind = OpKind::kCompute;
-  uint32_t client = 0;
-  uint32_t tensor = 0;                                // an index into Trace::tensors
-  bool read_only = false;                             // get
-  bool modified = false;                              // put
-  core::Duration time{0};                             // compute
-  core::NextUse next_use = {};                        // put; kAt counts from the put
-  core::Duration recompute{0};                        // put; zero: cannot be made anew
+  uint32_t client = 0;          // people are shown it counted from 1, as the daemon counts
+  uint32_t tensor = 0;          // an index into Trace::tensors
+  bool read_only = false;       // get
+  bool modified = false;        // put
+  core::Duration time{0};       // compute
+  core::NextUse next_use = {};  // put; kAt counts from the put
+  core::Duration recompute{0};  // put; zero: cannot be made anew
   core::Priority priority = core::Priority::kNormal;  // put
 };
 
@@ -41,19 +41,25 @@ struct Trace {
   std::vector<TraceTensor> tensors;
   std::vector<Op> ops;
 
-  // The sum over all tensors that live at once, at its most for each client: 100% of a budget.
+  // The sum over all tensors that live at once, at its most: each client's, and all clients'
+  // together, which is 100% of a budget.
+  std::vector<core::Bytes> FootprintByClient() const;
   core::Bytes Footprint() const;
   // The least budget under which every step (what is in use at once) fits.
   core::Bytes LargestStep() const;
 };
 
 inline constexpr uint32_t kTraceVersion = 1;
+// What one client's compute times may sum to, so that sums over all of them fit 63 bits: 6 days.
+inline constexpr core::Duration kComputeMax{int64_t{1} << 49};
 
-// Errors: kInvalidArgument, kCorrupt, with the place; what was read is valid: tensors are created
-// before they are used, got before they are put, and not used after they are freed.
+// Errors: kCorrupt, with the message's place in the file, the header being message 0; what was read
+// is valid: tensors are created before they are used, got before they are put, and not used after
+// they are freed.
 core::Result<Trace> Read(std::istream& from);
 void Write(const Trace& trace, std::ostream& to);
-// Whether the calls are such as the store allows; the first that is not is named.
+// Whether the calls are such as the store allows; the first that is not is named by its index.
+// Errors: kCorrupt.
 core::Status Validate(const Trace& trace);
 
 }  // namespace ravenstore::sim

@@ -9,8 +9,8 @@
 #include <tuple>
 #include <vector>
 
-#include "client/ctl/render.h"
 #include "client/ctl/session.h"
+#include "core/printable.h"
 #include "core/size_text.h"
 #include "proto/packet.h"
 
@@ -22,7 +22,7 @@ using core::Status;
 
 int Report(const Common& common, const Error& error, Streams streams) {
   if (common.json) streams.out << ErrorJson(error);
-  streams.err << "ravenctl: " << Printable(core::Describe(error)) << '\n';
+  streams.err << "ravenctl: " << core::Printable(core::Describe(error)) << '\n';
   return kExitFailed;
 }
 
@@ -33,7 +33,7 @@ int ReportUnreachable(const Common& common, Error error, Streams streams) {
 }
 
 int Misused(const std::string& message, Streams streams) {
-  streams.err << "ravenctl: " << message << '\n';
+  streams.err << "ravenctl: " << core::Printable(message) << '\n';
   return kExitUsage;
 }
 
@@ -110,7 +110,7 @@ int RunStatus(const Common& common, Streams streams) {
   const auto clients = session->Clients();
   if (!clients.ok()) return Report(common, clients.error(), streams);
   streams.out << (common.json ? StatusJson(session->welcome(), *stats, *clients)
-                              : StatusText(session->welcome(), *stats, *clients));
+                              : StatusText(session->welcome(), *stats, *clients, common.columns));
   return kExitOk;
 }
 
@@ -121,7 +121,8 @@ int RunClients(const Common& common, Streams streams) {
   if (!clients.ok()) return Report(common, clients.error(), streams);
   const auto jobs = session->LegacyJobs();
   if (!jobs.ok()) return Report(common, jobs.error(), streams);
-  streams.out << (common.json ? ClientsJson(*clients, *jobs) : ClientsText(*clients, *jobs));
+  streams.out << (common.json ? ClientsJson(*clients, *jobs)
+                              : ClientsText(*clients, *jobs, common.columns));
   return kExitOk;
 }
 
@@ -149,7 +150,8 @@ int RunList(const Common& common, const ListOptions& options, Streams streams) {
     tensors.resize(options.limit);
     more = true;
   }
-  streams.out << (common.json ? TensorsJson(tensors, more) : TensorsText(tensors, more));
+  streams.out << (common.json ? TensorsJson(tensors, more)
+                              : TensorsText(tensors, more, common.columns));
   return kExitOk;
 }
 
@@ -157,7 +159,8 @@ int RunExplain(const Common& common, const std::string& tensor, Streams streams)
   auto session = Session::Open(common.socket, common.patience);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto show = [&](const proto::TensorExplained& explained) {
-    streams.out << (common.json ? ExplainedJson(explained) : ExplainedText(explained));
+    streams.out << (common.json ? ExplainedJson(explained)
+                                : ExplainedText(explained, common.columns));
     return kExitOk;
   };
   const auto number = core::ParseNumber(tensor);
@@ -230,7 +233,7 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
 
 int RunDoctor(const Common& common, Environment& environment, Streams streams) {
   const std::vector<Finding> findings = Examine(environment);
-  streams.out << (common.json ? FindingsJson(findings) : FindingsText(findings));
+  streams.out << (common.json ? FindingsJson(findings) : FindingsText(findings, common.columns));
   return Healthy(findings) ? kExitOk : kExitFailed;
 }
 

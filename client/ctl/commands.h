@@ -9,6 +9,7 @@
 #include <string>
 
 #include "client/ctl/doctor.h"
+#include "client/ctl/render.h"
 #include "core/types.h"
 
 namespace ravenstore::client::ctl {
@@ -23,6 +24,7 @@ struct Common {
   std::string socket{};
   bool json = false;
   core::Duration patience{std::chrono::seconds(10)};  // for each of the daemon's answers
+  size_t columns = kColumns;                          // of the terminal
 };
 
 struct Streams {

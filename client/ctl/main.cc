@@ -1,5 +1,7 @@
 // ravenctl: looks at a running ravenstored and changes its limits.
 #include <google/protobuf/stubs/logging.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
@@ -12,6 +14,7 @@
 
 #include "client/ctl/commands.h"
 #include "client/ctl/environment.h"
+#include "core/usage.h"
 #include "proto/packet.h"
 #include "proto/version.h"
 
@@ -25,6 +28,13 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 std::string DefaultSocket() {
   const char* socket = std::getenv(proto::kSocketPathVariable);
   return socket != nullptr && *socket != '\0' ? socket : proto::kDefaultSocketPath;
+}
+
+// Of the terminal, where there is one: what goes elsewhere looks the same everywhere.
+size_t Columns() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kColumns;
 }
 
 // The options that every command takes, before or after its name.
@@ -57,7 +67,7 @@ void AddRecord(CLI::App* app, RecordOptions* record, double* seconds) {
   recorder->add_option("--seconds", *seconds, "How long; an interrupt ends it before")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  recorder->add_option("--client", record->client, "Only this client");
+  recorder->add_option("--client", record->client, "Only this client")->check(core::NotNegative);
 }
 
 std::optional<SortBy> SortByName(const std::string& name) {
@@ -78,9 +88,10 @@ int Main(int argc, char** argv) {
       "Exit codes: 0 all well, 1 failed or found a problem, 2 wrong usage.",
       "ravenctl");
   app.set_version_flag("--version", proto::kVersion);
+  app.failure_message(core::UsageMessage<CLI::App, CLI::Error>);
   app.require_subcommand(1);
   app.fallthrough();
-  Common common{.socket = DefaultSocket()};
+  Common common{.socket = DefaultSocket(), .columns = Columns()};
   double seconds = 10;
   AddCommon(&app, &common, &seconds);
 
@@ -88,12 +99,14 @@ int Main(int argc, char** argv) {
   app.add_subcommand("clients", "Attached clients, their memory and budgets");
   ListOptions list;
   CLI::App* ls = app.add_subcommand("ls", "Tensors by client, tier and size");
-  ls->add_option("--client", list.client, "Only this client's");
+  ls->add_option("--client", list.client, "Only this client's")->check(core::NotNegative);
   ls->add_option("--tier", list.tier, "Only those there: host, \"device 0\", ...");
   std::string sort;
   ls->add_option("--sort", sort, "Order; size puts the largest first")
       ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
-  ls->add_option("--limit", list.limit, "Show at most so many; 0 shows all")->capture_default_str();
+  ls->add_option("--limit", list.limit, "Show at most so many; 0 shows all")
+      ->check(core::NotNegative)
+      ->capture_default_str();
   LimitsOptions limits;
   AddLimits(&app, &limits);
   std::string explained;

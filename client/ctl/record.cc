@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "client/ctl/commands.h"
-#include "client/ctl/render.h"
 #include "client/ctl/session.h"
+#include "core/printable.h"
 #include "ipc/clock.h"
 #include "proto/trace.pb.h"
 
@@ -142,7 +142,7 @@ int RunRecord(const Common& common, const RecordOptions& options, const std::ato
   const auto recorded = run();
   if (!recorded.ok()) {
     if (common.json) streams.out << ErrorJson(recorded.error());
-    streams.err << "ravenctl: " << Printable(core::Describe(recorded.error())) << '\n';
+    streams.err << "ravenctl: " << core::Printable(core::Describe(recorded.error())) << '\n';
     return kExitFailed;
   }
   streams.out << (common.json ? RecordedJson(options.file, *recorded)

@@ -5,12 +5,16 @@
 #include <cstdio>
 
 #include "client/ctl/json.h"
+#include "core/printable.h"
 #include "core/size_text.h"
+#include "core/text_table.h"
 #include "proto/ledger_page.h"
 
 namespace ravenstore::client::ctl {
 namespace {
 
+using core::Printable;
+using core::TextTable;
 using Level = Finding::Level;
 
 // More clients than these are left to `ravenctl clients`.
@@ -25,75 +29,36 @@ std::string Counted(uint64_t number, const std::string& noun) {
   return std::to_string(number) + ' ' + noun + (number == 1 ? "" : "s");
 }
 
-// Columns two blanks apart; those marked '>' in `alignment` are flush right.
-class Table {
- public:
-  explicit Table(std::string alignment) : alignment_(std::move(alignment)) {}
-
-  void Row(std::vector<std::string> cells) {
-    cells.resize(alignment_.size());
-    rows_.push_back(std::move(cells));
-  }
-  std::string Text() const {
-    std::vector<size_t> widths(alignment_.size(), 0);
-    for (const auto& row : rows_) {
-      for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
-    }
-    std::string text;
-    for (const auto& row : rows_) {
-      std::string line;
-      for (size_t i = 0; i < row.size(); ++i) {
-        const std::string padding(widths[i] - Width(row[i]), ' ');
-        line += (i > 0 ? "  " : "");
-        line += alignment_[i] == '>' ? padding + row[i] : row[i] + padding;
-      }
-      line.erase(line.find_last_not_of(' ') + 1);
-      text += line + '\n';
-    }
-    return text;
-  }
-
- private:
-  // Characters, not bytes: continuation bytes of UTF-8 take no room.
-  static size_t Width(const std::string& cell) {
-    return static_cast<size_t>(
-        std::count_if(cell.begin(), cell.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-  }
-
-  std::string alignment_;
-  std::vector<std::vector<std::string>> rows_;
-};
-
 std::string BackendText(const std::string& backend) {
   return backend == "host" ? "host (simulated device)" : backend;
 }
 
-std::string DevicesText(const proto::Welcome& welcome) {
-  Table table("<<<>");
+std::string DevicesText(const proto::Welcome& welcome, size_t columns) {
+  TextTable table("<<~>");
   table.Row({"DEVICE", "UUID", "NAME", "MEMORY"});
   for (int i = 0; i < welcome.devices_size(); ++i) {
     const proto::Device& device = welcome.devices(i);
     table.Row({std::to_string(i), Printable(device.uuid()), Printable(device.name()),
                Size(device.total_bytes())});
   }
-  return table.Text();
+  return table.Text(columns);
 }
 
-std::string TiersText(const proto::Stats& stats) {
-  Table table("<>>>");
+std::string TiersText(const proto::Stats& stats, size_t columns) {
+  TextTable table("<>>>");
   table.Row({"TIER", "USED", "HELD", "CAPACITY"});
   for (const proto::TierStats& tier : stats.tiers()) {
     table.Row({Printable(tier.name()), Size(tier.used()), Size(tier.held()),
                tier.capacity() == 0 ? "-" : Size(tier.capacity())});
   }
-  return table.Text();
+  return table.Text(columns);
 }
 
-std::string BudgetsText(std::vector<proto::ClientInfo> clients) {
+std::string BudgetsText(std::vector<proto::ClientInfo> clients, size_t columns) {
   std::stable_sort(clients.begin(), clients.end(), [](const auto& a, const auto& b) {
     return a.device_bytes() + a.host_bytes() > b.device_bytes() + b.host_bytes();
   });
-  Table table("><>>>>");
+  TextTable table(">~>>>>");
   table.Row({"CLIENT", "NAME", "DEVICE", "OF BUDGET", "HOST", "OF BUDGET"});
   for (size_t i = 0; i < std::min(clients.size(), kClientsInStatus); ++i) {
     const proto::ClientInfo& client = clients[i];
@@ -101,7 +66,7 @@ std::string BudgetsText(std::vector<proto::ClientInfo> clients) {
                Size(client.device_bytes()), Size(client.device_budget()), Size(client.host_bytes()),
                Size(client.host_budget())});
   }
-  std::string text = table.Text();
+  std::string text = table.Text(columns);
   if (clients.size() > kClientsInStatus) {
     text += "and " + std::to_string(clients.size() - kClientsInStatus) +
             " more (ravenctl clients lists all)\n";
@@ -115,9 +80,9 @@ std::string RateText(uint64_t bytes_per_second) {
   return text;
 }
 
-std::string CountersText(const proto::Stats& stats) {
+std::string CountersText(const proto::Stats& stats, size_t columns) {
   const auto number = [](uint64_t n) { return std::to_string(n); };
-  Table table("<<");
+  TextTable table("<|");
   table.Row({"tensors", number(stats.tensors()) + " of " + Counted(stats.clients(), "client") +
                             ", " + number(stats.creates()) + " created, " + number(stats.frees()) +
                             " freed"});
@@ -151,7 +116,7 @@ std::string CountersText(const proto::Stats& stats) {
     table.Row({"trouble", number(stats.log_dropped()) + " log entries dropped, " +
                               number(stats.bad_requests()) + " bad requests"});
   }
-  return table.Text();
+  return table.Text(columns);
 }
 
 void AddClient(JsonWriter& json, const proto::ClientInfo& client) {
@@ -243,32 +208,14 @@ std::string PercentText(uint64_t part, uint64_t whole) {
   return text;
 }
 
-std::string Printable(std::string_view text) {
-  std::string printable;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // U+0080 to U+009f, in UTF-8 two bytes, are control characters as well.
-    const bool second = byte == 0xc2 && i + 1 < text.size() &&
-                        static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
-                        static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (byte < 0x20 || byte == 0x7f || second) {
-      printable += '?';
-      i += second;
-    } else {
-      printable += text[i];
-    }
-  }
-  return printable;
-}
-
 std::string StatusText(const proto::Welcome& welcome, const proto::Stats& stats,
-                       const std::vector<proto::ClientInfo>& clients) {
+                       const std::vector<proto::ClientInfo>& clients, size_t columns) {
   std::string text = "ravenstored " + Printable(welcome.daemon_version()) + ", backend " +
                      BackendText(Printable(welcome.backend())) + ", up " +
                      DurationText(stats.uptime_ns()) + "\n\n";
-  text += DevicesText(welcome) + '\n' + TiersText(stats) + '\n';
-  if (!clients.empty()) text += BudgetsText(clients) + '\n';
-  return text + CountersText(stats);
+  text += DevicesText(welcome, columns) + '\n' + TiersText(stats, columns) + '\n';
+  if (!clients.empty()) text += BudgetsText(clients, columns) + '\n';
+  return text + CountersText(stats, columns);
 }
 
 std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
@@ -313,8 +260,8 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
   return json.EndObject().Take();
 }
 
-std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more) {
-  Table table(">>><<<<");
+std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more, size_t columns) {
+  TextTable table(">>><<<~");
   table.Row({"ID", "CLIENT", "SIZE", "TIER", "STATE", "DIRTY", "NAME"});
   uint64_t bytes = 0;
   for (const proto::TensorInfo& tensor : tensors) {
@@ -323,7 +270,7 @@ std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more
                Printable(tensor.tier()), Printable(tensor.state()), tensor.dirty() ? "dirty" : "-",
                Printable(tensor.name())});
   }
-  return table.Text() + Counted(tensors.size(), "tensor") + ", " + Size(bytes) +
+  return table.Text(columns) + Counted(tensors.size(), "tensor") + ", " + Size(bytes) +
          (more ? "; there are more (--limit 0 shows all)\n" : "\n");
 }
 
@@ -358,20 +305,22 @@ std::string KindsText(const proto::LegacyDevice& device) {
   return text.empty() ? "-" : text;
 }
 
-std::string LegacyText(const std::vector<proto::LegacyJob>& jobs) {
-  Table table(">>><<<>><");
-  table.Row({"JOB", "PID", "UID", "NAME", "MODE", "DEVICE", "USED", "VISIBLE", "BY KIND"});
+std::string LegacyText(const std::vector<proto::LegacyJob>& jobs, size_t columns) {
+  TextTable who(">>>~<");
+  who.Row({"JOB", "PID", "UID", "NAME", "MODE"});
+  TextTable what(">~>>~");
+  what.Row({"JOB", "DEVICE", "USED", "VISIBLE", "BY KIND"});
   for (const proto::LegacyJob& job : jobs) {
-    auto row = [&](const std::string& uuid, const proto::LegacyDevice& device) {
-      table.Row({std::to_string(job.client()), std::to_string(job.pid()), std::to_string(job.uid()),
-                 Printable(job.name()), Printable(job.mode()), uuid, Size(device.used()),
-                 device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
-                 KindsText(device)});
-    };
-    if (job.devices().empty()) row("-", {});
-    for (const proto::LegacyDevice& device : job.devices()) row(Printable(device.uuid()), device);
+    const std::string number = std::to_string(job.client());
+    who.Row({number, std::to_string(job.pid()), std::to_string(job.uid()), Printable(job.name()),
+             Printable(job.mode())});
+    for (const proto::LegacyDevice& device : job.devices()) {
+      what.Row({number, Printable(device.uuid()), Size(device.used()),
+                device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
+                KindsText(device)});
+    }
   }
-  return table.Text() + Counted(jobs.size(), "legacy job") + "\n";
+  return who.Text(columns) + "\n" + what.Text(columns) + Counted(jobs.size(), "legacy job") + "\n";
 }
 
 void AddLegacyJob(JsonWriter& json, const proto::LegacyJob& job) {
@@ -400,19 +349,35 @@ void AddLegacyJob(JsonWriter& json, const proto::LegacyJob& job) {
 }  // namespace
 
 std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
-                        const std::vector<proto::LegacyJob>& jobs) {
-  Table table(">>><>>>>>>>");
-  table.Row({"CLIENT", "PID", "UID", "NAME", "TENSORS", "DEVICE", "OF BUDGET", "HOST", "OF BUDGET",
-             "IN USE", "WAITING"});
+                        const std::vector<proto::LegacyJob>& jobs, size_t columns) {
+  TextTable all(">>>~>>>>>>>");
+  TextTable who(">>>~>>");
+  TextTable what(">>>>>>");
+  const auto add = [&](const std::vector<std::string>& first,
+                       const std::vector<std::string>& counts,
+                       const std::vector<std::string>& bytes) {
+    std::vector<std::string> row = first;
+    row.insert(row.end(), counts.begin(), counts.end());
+    who.Row(row);
+    row.insert(row.end(), bytes.begin(), bytes.end());
+    all.Row(row);
+    row = bytes;
+    row.insert(row.begin(), first.front());
+    what.Row(row);
+  };
+  add({"CLIENT", "PID", "UID", "NAME"}, {"TENSORS", "WAITING"},
+      {"DEVICE", "OF BUDGET", "HOST", "OF BUDGET", "IN USE"});
   for (const proto::ClientInfo& client : clients) {
-    table.Row({std::to_string(client.client()), std::to_string(client.pid()),
-               std::to_string(client.uid()), Printable(client.name()),
-               std::to_string(client.tensors()), Size(client.device_bytes()),
-               Size(client.device_budget()), Size(client.host_bytes()), Size(client.host_budget()),
-               Size(client.in_use_bytes()), std::to_string(client.waiting())});
+    add({std::to_string(client.client()), std::to_string(client.pid()),
+         std::to_string(client.uid()), Printable(client.name())},
+        {std::to_string(client.tensors()), std::to_string(client.waiting())},
+        {Size(client.device_bytes()), Size(client.device_budget()), Size(client.host_bytes()),
+         Size(client.host_budget()), Size(client.in_use_bytes())});
   }
-  const std::string text = table.Text() + Counted(clients.size(), "client") + "\n";
-  return jobs.empty() ? text : text + "\n" + LegacyText(jobs);
+  const std::string text =
+      (all.Width() <= columns ? all.Text(columns) : who.Text(columns) + "\n" + what.Text(columns)) +
+      Counted(clients.size(), "client") + "\n";
+  return jobs.empty() ? text : text + "\n" + LegacyText(jobs, columns);
 }
 
 std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
@@ -450,9 +415,9 @@ std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
       .Take();
 }
 
-std::string ExplainedText(const proto::TensorExplained& explained) {
+std::string ExplainedText(const proto::TensorExplained& explained, size_t columns) {
   const proto::TensorInfo& tensor = explained.tensor();
-  Table table("<<");
+  TextTable table("<|");
   table.Row({"tensor", std::to_string(tensor.id()) + " " + Printable(tensor.name())});
   table.Row({"of", "client " + std::to_string(tensor.client()) + ", " + Size(tensor.bytes())});
   table.Row({"is", Printable(tensor.state()) + ", on " + Printable(tensor.tier()) +
@@ -487,7 +452,7 @@ std::string ExplainedText(const proto::TensorExplained& explained) {
   table.Row({"gets", std::to_string(explained.gets()) + "; of its client's " +
                          std::to_string(predictions) + " predictions " +
                          PercentText(explained.predictions_wrong(), predictions) + " wrong"});
-  return table.Text();
+  return table.Text(columns);
 }
 
 std::string ExplainedJson(const proto::TensorExplained& explained) {
@@ -544,16 +509,18 @@ std::string RecordedJson(const std::string& file, const proto::Recorded& recorde
   return json.Take();
 }
 
-std::string FindingsText(const std::vector<Finding>& findings) {
+std::string FindingsText(const std::vector<Finding>& findings, size_t columns) {
   size_t width = 0;
   for (const Finding& finding : findings) width = std::max(width, finding.check.size());
   std::string text;
   for (const Finding& finding : findings) {
     const std::string level = LevelText(finding.level);
     text += level + std::string(6 - level.size(), ' ') + finding.check +
-            std::string(width - finding.check.size() + 2, ' ') + Printable(finding.what) + '\n';
+            std::string(width - finding.check.size() + 2, ' ') +
+            core::Wrapped(Printable(finding.what), columns, 6 + width + 2) + '\n';
     if (!finding.advice.empty()) {
-      text += std::string(6 + width + 2, ' ') + "-> " + Printable(finding.advice) + '\n';
+      text += std::string(6 + width + 2, ' ') + "-> " +
+              core::Wrapped(Printable(finding.advice), columns, 6 + width + 5) + '\n';
     }
   }
   const auto count = [&findings](Level level) {

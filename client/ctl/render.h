@@ -1,12 +1,12 @@
 // The daemon's answers as text for people and as JSON for programs. Pure.
 //
-// Names come from strangers: control characters in them are shown as '?', so that they cannot talk
-// to the terminal.
+// Names come from strangers: what is unsafe in them (core/printable.h) is shown as '?', and escaped
+// in JSON. Text fits `columns` by cutting names and breaking lines; JSON has all whole.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "client/ctl/doctor.h"
@@ -19,20 +19,22 @@ namespace ravenstore::client::ctl {
 std::string DurationText(uint64_t nanoseconds);
 // `part` of `whole` as "98.1%"; "-" when there is no whole.
 std::string PercentText(uint64_t part, uint64_t whole);
-// `text` without control characters.
-std::string Printable(std::string_view text);
+
+inline constexpr size_t kColumns = 80;  // of no terminal
 
 std::string StatusText(const proto::Welcome& welcome, const proto::Stats& stats,
-                       const std::vector<proto::ClientInfo>& clients);
+                       const std::vector<proto::ClientInfo>& clients, size_t columns = kColumns);
 std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
                        const std::vector<proto::ClientInfo>& clients);
 
 // `more`: there are others that were not asked for.
-std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more);
+std::string TensorsText(const std::vector<proto::TensorInfo>& tensors, bool more,
+                        size_t columns = kColumns);
 std::string TensorsJson(const std::vector<proto::TensorInfo>& tensors, bool more);
 
+// One table if it fits, else one of who they are and one of what they hold.
 std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
-                        const std::vector<proto::LegacyJob>& jobs = {});
+                        const std::vector<proto::LegacyJob>& jobs = {}, size_t columns = kColumns);
 std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
                         const std::vector<proto::LegacyJob>& jobs = {});
 
@@ -40,13 +42,13 @@ std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits);
 
-std::string ExplainedText(const proto::TensorExplained& explained);
+std::string ExplainedText(const proto::TensorExplained& explained, size_t columns = kColumns);
 std::string ExplainedJson(const proto::TensorExplained& explained);
 
 std::string RecordedText(const std::string& file, const proto::Recorded& recorded);
 std::string RecordedJson(const std::string& file, const proto::Recorded& recorded);
 
-std::string FindingsText(const std::vector<Finding>& findings);
+std::string FindingsText(const std::vector<Finding>& findings, size_t columns = kColumns);
 std::string FindingsJson(const std::vector<Finding>& findings);
 
 // What --json prints when a command failed.

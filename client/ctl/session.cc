@@ -42,7 +42,7 @@ std::string_view AdviceAbout(ErrorCode code) {
 }
 
 Result<Session> Session::Open(const std::string& path, core::Duration patience) {
-  auto socket = ipc::Connect(path, ipc::Now() + patience);
+  auto socket = ipc::ConnectToDaemon(path, ipc::Now() + patience);
   if (!socket.ok()) return std::move(socket).error();
   Session session(std::move(*socket), patience);
   ClientPacket packet;

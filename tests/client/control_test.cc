@@ -73,7 +73,7 @@ class ControlTest : public testing::Test {
   }
 
   ipc::ShortDirectory directory_;
-  ipc::UniqueFd listener_;
+  ipc::Listener listener_;
   ipc::UniqueFd peer_;
   PhaseWord phase_{Phase::kAttached};
   std::atomic<int> unasked_{0};

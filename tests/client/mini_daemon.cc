@@ -529,7 +529,7 @@ size_t MiniDaemon::ReleaseSlabs(uint32_t device) {
 
 void MiniDaemon::Die() {
   std::lock_guard lock(mutex_);
-  listener_.reset();
+  listener_.Close();
   hold_requests_ = true;
   for (auto& client : clients_) client->socket.reset();
   wake_.Ring();  // a poll under way keeps the sockets open

@@ -171,7 +171,7 @@ class MiniDaemon {
   const Options options_;
   ipc::ShortDirectory directory_;
   device::Devices devices_;
-  ipc::UniqueFd listener_;
+  ipc::Listener listener_;
   ipc::Doorbell wake_;  // of its own thread
   std::atomic<bool> asleep_{false};
   std::thread thread_;

@@ -54,6 +54,43 @@ TEST(PlannerGrowthTest, WhatIsMadeFreeForAnOlderRequestIsNoHelpForANewerOne) {
   EXPECT_EQ(s.StateOf("F"), State::kInUse);
 }
 
+// The refusal of a request whose slab was not made; `limit` ran out, or memory did.
+Error RefusalAfter(const std::string& limit) {
+  constexpr ClientId kClient{1};
+  constexpr TenantId kTenant{1};
+  PlannerOptions options;
+  options.slab = MiB(2);
+  options.device_capacity = {MiB(64)};
+  options.arena = {MiB(128)};
+  options.host_capacity = MiB(64);
+  Planner planner(options);
+  Plan plan;
+  Tick now{std::chrono::seconds(1)};
+  planner.Apply(TenantLimits{kTenant, {MiB(64), MiB(64)}}, now, &plan);
+  planner.Apply(ClientAttached{kClient, kTenant, {MiB(64), MiB(64)}}, now, &plan);
+  planner.Apply(CreateRequested{kClient, SlotId{0}, MiB(1), DeviceId{0}, kNoName,
+                                now + milliseconds(10), false},
+                now, &plan);
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const Action action = plan[i];
+    if (const auto* add = std::get_if<AddSlab>(&action)) {
+      planner.Apply(SlabFailed{kClient, DeviceId{0}, add->offset, limit}, now, &plan);
+      now += milliseconds(20);
+      planner.Apply(TimePassed{}, now, &plan);
+    } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
+      return refusal->error;
+    }
+  }
+  return {ErrorCode::kSystem, "it was not refused"};
+}
+
+TEST(PlannerGrowthTest, WhatRanOutIsToldToWhoWaitsForASlab) {
+  EXPECT_EQ(RefusalAfter("").code, ErrorCode::kOutOfMemory);
+  const Error refusal = RefusalAfter("no descriptors are left");
+  EXPECT_EQ(refusal.code, ErrorCode::kLimit);
+  EXPECT_EQ(refusal.message, "no descriptors are left");
+}
+
 TEST(PlannerGrowthTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
   Script s({.capacity = KiB(64), .slab = KiB(4)});
   for (int i = 0; i < 4; ++i) s.Create("T" + std::to_string(i), KiB(4));

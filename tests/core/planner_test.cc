@@ -419,8 +419,10 @@ TEST(PlannerTest, TheTensorsOfAClientThatIsGoneAreForgottenSomeAtATime) {
   ASSERT_TRUE(planner.Knows(of_the_first));
   tell(ClientGone{ClientId{1}});
   EXPECT_FALSE(planner.Knows(of_the_first));
-  uint64_t cursor = 0;
-  EXPECT_TRUE(planner.List(&cursor, kTensors, nullptr).empty());
+  uint32_t slot = 0;
+  std::vector<TensorView> of_the_second;
+  EXPECT_FALSE(planner.List(ClientId{2}, &slot, kTensors, &of_the_second));
+  EXPECT_TRUE(of_the_second.empty());
   int passes = 0;
   for (; discarded == 0 && passes < 100; ++passes) {
     planner.CheckInvariants();

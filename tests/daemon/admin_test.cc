@@ -3,6 +3,7 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,14 @@
 
 #include "client/client.h"
 #include "client/ctl/session.h"
+#include "core/check.h"
+#include "ipc/clock.h"
+#include "ipc/socket.h"
+#include "ipc/unique_fd.h"
+#include "proto/control.pb.h"
+#include "proto/layout.h"
 #include "proto/trace.pb.h"
+#include "proto/version.h"
 #include "tests/daemon/daemon_process.h"
 
 namespace ravenstore::daemon {
@@ -264,6 +272,65 @@ TEST_F(AdminTest, AClientsOwnStatsCountItAlone) {
   EXPECT_EQ(store.stats().device_budget, MiB(16));
   EXPECT_EQ(other.stats().tensors, 9u);
   EXPECT_EQ(other.stats().gets, 0u);
+}
+
+// What the daemon answers to one message, cursors included.
+class RawSession {
+ public:
+  explicit RawSession(const std::string& path) {
+    auto socket = ipc::Connect(path, ipc::Now() + seconds(30));
+    RAVEN_CHECK(socket.ok());
+    socket_ = std::move(*socket);
+    proto::ClientPacket hello;
+    hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+    hello.mutable_hello()->set_control_only(true);
+    RAVEN_CHECK(Ask(hello).has_welcome());
+  }
+  proto::DaemonPacket Ask(proto::ClientPacket packet) {
+    packet.set_request(++request_);
+    RAVEN_CHECK(ipc::Send(socket_.get(), packet.SerializeAsString()).ok());
+    const auto received = ipc::Receive(socket_.get(), /*wait=*/true);
+    proto::DaemonPacket answer;
+    RAVEN_CHECK(received.ok() && received->has_value());
+    RAVEN_CHECK(answer.ParseFromString((*received)->bytes));
+    return answer;
+  }
+
+ private:
+  ipc::UniqueFd socket_;
+  uint64_t request_ = 0;
+};
+
+TEST_F(AdminTest, AUsersListsTellNothingOfOthers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user as well";
+  const std::string folder = daemon_.socket().substr(0, daemon_.socket().rfind('/'));
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  ASSERT_EQ(::chmod(daemon_.socket().c_str(), 0666), 0);
+  Store before = Connect("before");
+  const std::vector<Tensor> others = before.create(std::vector<uint64_t>(300, 512));
+  ASSERT_EQ(::seteuid(1001), 0);
+  Store own = Connect("own");
+  RawSession user(daemon_.socket());
+  ASSERT_EQ(::seteuid(0), 0);
+  const Tensor first = own.create(KiB(1));
+  Store after = Connect("after");
+  const std::vector<Tensor> later = after.create(std::vector<uint64_t>(300, 512));
+
+  proto::ClientPacket question;
+  question.mutable_list_tensors();
+  const proto::DaemonPacket tensors = user.Ask(question);
+  ASSERT_EQ(tensors.tensors().tensors_size(), 1) << "and no empty pages before it";
+  EXPECT_EQ(tensors.tensors().tensors(0).id(), first.id());
+  EXPECT_EQ(tensors.tensors().next_cursor(), 0u);
+  question.mutable_list_clients();
+  const proto::DaemonPacket clients = user.Ask(question);
+  ASSERT_EQ(clients.clients().clients_size(), 1);
+  EXPECT_EQ(clients.clients().next_cursor(), 0u);
+  // What is another's and what is not there read the same.
+  for (const uint64_t id : {others[0].id(), others[0].id() + 12345}) {
+    question.mutable_explain_tensor()->set_id(id);
+    EXPECT_EQ(user.Ask(question).failure().message(), "there is no tensor " + std::to_string(id));
+  }
 }
 
 }  // namespace

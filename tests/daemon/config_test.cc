@@ -1,10 +1,16 @@
 #include "daemon/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
+
+#include "tests/ipc/short_directory.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -34,7 +40,7 @@ uuids = ["HOST-1", "HOST-0"]
 slab = "2MiB"
 [limits]
 device_budget = "12GiB"
-host_budget = 4096
+host_budget = 4194304
 device_guarantee = "3GiB"
 device_reserve = "1.5GiB"
 visible_memory = "5GiB"
@@ -100,7 +106,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.uuids, (std::vector<std::string>{"HOST-1", "HOST-0"}));
   EXPECT_EQ(config.slab, MiB(2));
   EXPECT_EQ(config.device_budget, GiB(12));
-  EXPECT_EQ(config.host_budget, KiB(4));
+  EXPECT_EQ(config.host_budget, MiB(4));
   EXPECT_EQ(config.device_guarantee, GiB(3));
   EXPECT_EQ(config.device_reserve, MiB(1536));
   EXPECT_EQ(config.visible_memory, GiB(5));
@@ -160,7 +166,7 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
   };
   const Case cases[] = {
       {"[socket]\npath = 7", "socket.path", "a string"},
-      {"[socket]\nmode = 0o1777", "socket.mode", "from 0 to 511"},
+      {"[socket]\nmode = 0o1777", "socket.mode", "from 0 to 0o777"},
       {"[socket]\nmode = \"660\"", "socket.mode", "a whole number"},
       {"[devices]\nbackend = \"rocm\"", "devices.backend", R"("auto" "cuda" "host")"},
       {"[devices]\nuuids = \"HOST-0\"", "devices.uuids", "a list of strings"},
@@ -196,11 +202,68 @@ TEST(ConfigTest, BadTomlIsNamedWithItsLine) {
   EXPECT_EQ(words.find("test.toml:3: not TOML: "), 0u) << words;
 }
 
-TEST(ConfigTest, AFileThatCannotBeReadIsNamed) {
-  Config config;
-  const core::Status status = LoadConfig("/nowhere/ravenstored.toml", &config);
-  ASSERT_FALSE(status.ok());
-  EXPECT_NE(status.error().message.find("/nowhere/ravenstored.toml"), std::string::npos);
+TEST(ConfigTest, FilesThatCannotBeReadAreNamed) {
+  const ipc::ShortDirectory directory;
+  const std::string fifo = directory / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const std::string large = directory / "large";
+  ASSERT_EQ(::truncate((std::ofstream(large), large.c_str()), 1 << 30), 0);
+  const std::pair<std::string, const char*> cases[] = {
+      {"/nowhere/ravenstored.toml", "No such file"},
+      {directory / "", "is no regular file"},
+      {fifo, "is no regular file"},
+      {"/dev/null", "is no regular file"},
+      {large, "more than 1 MiB"},
+  };
+  for (const auto& [path, words] : cases) {
+    Config config;
+    const core::Status status = LoadConfig(path, &config);
+    ASSERT_FALSE(status.ok()) << path;
+    EXPECT_EQ(status.error().message.find(path + ": "), 0u) << status.error().message;
+    EXPECT_NE(status.error().message.find(words), std::string::npos) << status.error().message;
+  }
+}
+
+TEST(ConfigTest, WhatDoesNotFitTogetherIsNamedWithItsLineAndBothValues) {
+  struct Case {
+    const char* text;
+    const char* words;
+  };
+  const Case cases[] = {
+      {"[devices]\nslab = \"3MiB\"", "\"devices.slab\" must be a multiple of 2 MiB, not 3.0 MiB"},
+      {"[limits]\ndevice_budget = 1",
+       "\"limits.device_budget\" must be 0 (all there is) or at "
+       "least 2 MiB, not 1 B"},
+      {"[limits]\nhost_budget = \"1MiB\"", "or at least 2 MiB, not 1.0 MiB"},
+      {"[limits]\ndevice_guarantee = \"3GiB\"\ndevice_budget = \"2GiB\"",
+       "\"limits.device_guarantee\" must be at most limits.device_budget, 2.0 GiB, not 3.0 GiB"},
+      {"[host_pool]\nsize = \"32MiB\"\nstep = \"64MiB\"",
+       "\"host_pool.size\" must be at least one host_pool.step, 64.0 MiB, not 32.0 MiB"},
+      {"[devices]\nuuids = [\"GPU-1\", \"GPU-2\", \"GPU-1\"]", "\"GPU-1\" is there twice"},
+      {"[transfer]\nchunk = \"512KiB\"", "not 512.0 KiB"},
+  };
+  for (const Case& one : cases) {
+    const std::string words = Refusal(one.text);
+    EXPECT_EQ(words.find("test.toml:2: "), 0u) << one.text << ": " << words;
+    EXPECT_NE(words.find(one.words), std::string::npos) << words;
+  }
+}
+
+TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
+  Config running;
+  const Config wanted = Parsed(kEveryKey);
+  const ConfigChanges changes = Adopt(wanted, &running);
+  EXPECT_EQ(changes.adopted,
+            (std::vector<std::string>{"limits.device_budget", "limits.device_guarantee",
+                                      "limits.host_budget", "log.level", "shutdown.drain_s",
+                                      "shutdown.restart_timeout_s"}));
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 30u);
+  EXPECT_EQ(running.device_budget, GiB(12));
+  EXPECT_EQ(running.log_level, "trace");
+  EXPECT_EQ(running.drain, std::chrono::milliseconds(250));
+  EXPECT_EQ(running.clients_max, Config().clients_max);
+  EXPECT_EQ(Adopt(wanted, &running).adopted, std::vector<std::string>());
+  EXPECT_EQ(Adopt(running, &running).need_restart, std::vector<std::string>());
 }
 
 TEST(ConfigTest, WhatDoesNotFitTogetherIsNamed) {
@@ -215,6 +278,12 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamed) {
       {"transfer.chunk", [](Config& c) { c.chunk = KiB(512); }},
       {"transfer.chunk", [](Config& c) { c.chunk = MiB(1) + core::Bytes{100}; }},
       {"host_pool.size", [](Config& c) { c.pool_size = GiB(2048); }},
+      {"host_pool.size", [](Config& c) { c.pool_size = MiB(32); }},
+      {"limits.device_budget", [](Config& c) { c.device_budget = core::Bytes{1}; }},
+      {"devices.uuids",
+       [](Config& c) {
+         c.uuids = {"HOST-0", "HOST-0"};
+       }},
       {"socket.path", [](Config& c) { c.socket_path.clear(); }},
       {"socket.path", [](Config& c) { c.socket_path = std::string(108, 'x'); }},
   };

@@ -30,14 +30,19 @@ namespace ravenstore::daemon {
 
 class DaemonProcess {
  public:
-  // Starts the daemon with `flags` besides the socket's and the backend's, and waits until it
-  // serves. $RAVENSTORE_DAEMON names the program where it is not among the test's own files.
-  explicit DaemonProcess(std::vector<std::string> flags = {}, const std::string& backend = "host") {
+  // The daemon: $RAVENSTORE_DAEMON names it where it is not among the test's own files.
+  static std::string Program() {
     const char* program = std::getenv("RAVENSTORE_DAEMON");
-    std::vector<std::string> words = {program != nullptr ? program : "daemon/ravenstored",
-                                      "--backend", backend, "--socket", socket()};
+    return program != nullptr ? program : "daemon/ravenstored";
+  }
+
+  // Starts the daemon with `flags` besides the socket's and the backend's, and waits until it
+  // serves. It writes its log to a file of its own, or to the descriptor `log`.
+  explicit DaemonProcess(std::vector<std::string> flags = {}, const std::string& backend = "host",
+                         int log = -1) {
+    std::vector<std::string> words = {Program(), "--backend", backend, "--socket", socket()};
     words.insert(words.end(), flags.begin(), flags.end());
-    Spawn(words);
+    Spawn(words, log);
     const core::Tick deadline = ipc::Now() + std::chrono::seconds(30);
     while (!ipc::Connect(socket(), deadline).ok()) {
       RAVEN_CHECK(ipc::Now() < deadline);
@@ -71,6 +76,7 @@ class DaemonProcess {
     RAVEN_CHECK(::waitpid(pid_, nullptr, WUNTRACED) == pid_);
   }
   void Continue() { ::kill(pid_, SIGCONT); }
+  void Signal(int signal) { ::kill(pid_, signal); }
   bool Exited() { return ::waitpid(pid_, nullptr, WNOHANG) != 0; }
   std::string Log() const {
     std::ifstream file(directory_ / "log");
@@ -80,7 +86,7 @@ class DaemonProcess {
   }
 
  private:
-  void Spawn(const std::vector<std::string>& words) {
+  void Spawn(const std::vector<std::string>& words, int log_descriptor) {
     std::vector<char*> arguments;
     for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
@@ -88,6 +94,7 @@ class DaemonProcess {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 2, log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+    if (log_descriptor >= 0) posix_spawn_file_actions_adddup2(&actions, log_descriptor, 2);
     const int error =
         ::posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ);
     if (error != 0) {

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -49,6 +51,32 @@ TEST(LoopTest, RoomIsFreeOnlyOnceTheStreamOfItsFreeIsDone) {
   gate.Open();
   EXPECT_NE(store.create(MiB(6)).data(), nullptr);
 }
+
+// Anonymous memory of the process.
+core::Bytes Resident(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) return core::KiB(std::stoull(line.substr(8)));
+  }
+  return {};
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(LoopTest, WhatADepartedClientTookOfTheDaemonsMemoryGoesBackToTheKernel) {
+  constexpr size_t kTensors = 200'000;
+  const DaemonProcess daemon({"--slab", "2MiB"});
+  core::Bytes most;
+  {
+    Store store = Connect(daemon, MiB(256));
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < kTensors; ++i) tensors.push_back(store.create(512));
+    most = Resident(daemon.pid());
+  }
+  // The planner keeps some tables at their largest size, for the next ones.
+  EXPECT_TRUE(Eventually([&] { return Resident(daemon.pid()) + core::MiB(3) < most; }))
+      << Resident(daemon.pid()).count() << " of " << most.count();
+}
+#endif
 
 TEST(LoopTest, WhatIsInUseIsNeverMoved) {
   DaemonProcess daemon({"--slab", "2MiB"});

@@ -52,6 +52,14 @@ TEST(NotifyTest, TellsTheManagerAtAPath) {
   EXPECT_EQ(manager.Received(), "nothing");
 }
 
+TEST(NotifyTest, ReadingTheConfigurationAgainIsToldWithItsTime) {
+  ipc::ShortDirectory directory;
+  Manager manager(directory / "notify");
+  EXPECT_TRUE(NotifyReloading());
+  const std::string told = manager.Received();
+  EXPECT_EQ(told.find("RELOADING=1\nMONOTONIC_USEC="), 0u) << told;
+}
+
 TEST(NotifyTest, TellsTheManagerAtAnAbstractAddress) {
   Manager manager("@raven-notify-" + std::to_string(::getpid()));
   EXPECT_TRUE(NotifyServiceManager("READY=1"));

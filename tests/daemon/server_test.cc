@@ -215,6 +215,74 @@ class Held {
   std::promise<void> go_;
 };
 
+TEST_F(ServerTest, TheDrainDoesNotWaitForALoopThatDoesNotAnswer) {
+  const auto server = Start();
+  const Held held(server->loop());
+  EXPECT_FALSE(server->Drain());
+}
+
+// What an attached client may have.
+core::Budgets BudgetsOf(const proto::DaemonPacket& answer) {
+  return {core::Bytes(answer.welcome().device_budget()),
+          core::Bytes(answer.welcome().host_budget()), core::Bytes{0}};
+}
+
+TEST_F(ServerTest, LimitsReadAgainHoldForUsersWhoseLimitsNobodyChanged) {
+  const auto server = Start();
+  const ipc::UniqueFd admin = Open();
+  proto::ClientPacket set;
+  set.set_request(2);
+  set.mutable_set_limits()->set_uid(::geteuid());
+  set.mutable_set_limits()->set_host_budget(MiB(50).count());
+  ASSERT_TRUE(Ask(admin.get(), set).has_limits_set());
+
+  Config wanted = config_;
+  wanted.device_budget = MiB(32);
+  wanted.host_budget = MiB(64);
+  wanted.restart_timeout = seconds(7);
+  wanted.slab = MiB(8);
+  const ConfigChanges changes = server->Reload(wanted);
+  EXPECT_EQ(changes.adopted, (std::vector<std::string>{"limits.device_budget", "limits.host_budget",
+                                                       "shutdown.restart_timeout_s"}));
+  EXPECT_EQ(changes.need_restart, std::vector<std::string>{"devices.slab"});
+
+  auto socket = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
+  ASSERT_TRUE(socket.ok());
+  proto::ClientPacket hello;
+  hello.set_request(1);
+  hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
+  const proto::DaemonPacket answer = Ask(socket->get(), hello);
+  EXPECT_EQ(BudgetsOf(answer).device, MiB(32));
+  EXPECT_EQ(BudgetsOf(answer).host, MiB(50));
+  EXPECT_EQ(answer.welcome().restart_timeout_ms(), 7000u);
+}
+
+// As where a user has no watches left (fs.epoll.max_user_watches).
+TEST_F(ServerTest, AClientThatEpollDoesNotTakeDoesNotEndTheDaemon) {
+  const auto server = Start();
+  auto segment = ipc::ControlSegment::Create(7);
+  RAVEN_CHECK(segment.ok());
+  ipc::Doorbell no_event(ipc::UniqueFd(::memfd_create("file", MFD_CLOEXEC)));
+  auto attachment = std::make_shared<Attachment>(Attachment{core::ClientId{7},
+                                                            core::TenantId{1},
+                                                            {},
+                                                            1,
+                                                            2,
+                                                            "server_test",
+                                                            std::move(*segment),
+                                                            std::move(no_event),
+                                                            {}});
+  attachment->arenas.resize(2);
+  std::promise<void> gone;
+  server->loop().mailbox().Post([&] {
+    server->loop().SetTenant(attachment->tenant, {});
+    server->loop().Attach(attachment);
+    server->loop().Detach(core::ClientId{7}, [&] { gone.set_value(); });
+  });
+  gone.get_future().wait();
+  Attach();
+}
+
 TEST_F(ServerTest, AConnectionsQuestionsReachTheLoopOneByOne) {
   constexpr uint64_t kQuestions = 100;
   const auto server = Start();

@@ -58,6 +58,28 @@ class SetupTest(InFolder):
     def setup_script(self, *arguments):
         return run(DEPLOY / "setup", *arguments, RAVENSTORE_CACHE=str(self.folder / "cache"))
 
+    def test_a_test_without_containers_is_no_failure(self):
+        # A machine that has all but what boots a container, and cannot have it.
+        script = (
+            f"source {DEPLOY}/common.sh; BUILD_PACKAGES=(bash); TEST_PACKAGES=(bash); "
+            "CONTAINER_PACKAGES=(there-is-no-such-package); "
+            "choose_libtorch() { LIBTORCH=; LIBTORCH_WORDS=; }; choose_cuda() { false; }; "
+            "has_gpu() { false; }; apt_knows() { false; }; set -- --for test; "
+        )
+        body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
+        for name in ("apt_knows() {", "refresh_lists() {"):
+            self.assertIn(name, body)
+            body = body.replace(name, f"old_{name}")
+        body = body.replace(
+            "\nmain\n",
+            "\nrefresh_lists() { :; }\napt_knows() { false; }\nensure_tool() { :; }\nmain\n",
+        )
+        (self.folder / "bare").write_text(script + body)
+        code, words = run("bash", self.folder / "bare", RAVENSTORE_CACHE=str(self.folder / "cache"))
+        self.assertEqual(code, 0, words)
+        if os.geteuid() == 0 and shutil.which("apt-get"):
+            self.assertIn("without there-is-no-such-package the service is not tried", words)
+
     def test_does_nothing_within_two_seconds_when_all_is_there(self):
         code, words = self.setup_script("--dry-run")
         if "To install:" in words:
@@ -143,6 +165,15 @@ class UnitTest(InFolder):
         if "Failed to" in words and "manager" in words:
             self.skipTest("systemd-analyze does not run here")
         self.assertEqual((code, words.strip()), (0, ""))
+
+    def test_exposes_little(self):
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("no systemd-analyze here")
+        unit = DEPLOY / "ravenstored.service"
+        code, words = run("systemd-analyze", "security", "--offline=yes", "--threshold=15", unit)
+        if "unrecognized option" in words:
+            self.skipTest("this systemd-analyze looks at no file")
+        self.assertEqual(code, 0, words)
 
     def test_is_not_tried_again_after_what_would_be_refused_again(self):
         unit = (DEPLOY / "ravenstored.service").read_text()
@@ -366,9 +397,103 @@ class InstallTest(InFolder):
 
     def test_uninstall_leaves_only_the_configuration(self):
         self.install("--no-build")
+        self.assertIn(f"Kept: {self.stage}/etc/ravenstore/rav", self.install("--uninstall"))
+        self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
+        for folder in ("share/doc", "share/ravenstore", "include/ravenstore", "lib/pkgconfig"):
+            self.assertFalse((self.stage / "usr/local" / folder).exists(), folder)
+
+    def test_uninstall_says_where_nothing_was_installed(self):
+        words = self.install("--uninstall")
+        self.assertEqual(
+            words, f"Nothing of Ravenstore was installed under {self.stage}/usr/local\n"
+        )
+
+    def test_uninstall_finds_the_prefix_in_the_unit(self):
+        self.install("--no-build", "--prefix", "/opt/rv")
         self.install("--uninstall")
         self.assertEqual(list(self.installed()), ["etc/ravenstore/ravenstored.toml"])
-        self.assertFalse((self.stage / "usr/local/share/doc/ravenstore").exists())
+
+    def test_uninstall_of_another_prefix_leaves_the_service_its_own(self):
+        self.install("--no-build")
+        words = self.install("--no-build", "--prefix", "/opt/rv")
+        self.assertIn("--uninstall --prefix /usr/local", words)
+        words = self.install("--uninstall", "--prefix", "/usr/local")
+        self.assertIn("Kept: the service, which runs from /opt/rv", words)
+        files = self.installed()
+        for name in ("etc/systemd/system/ravenstored.service", "opt/rv/bin/ravenstored"):
+            self.assertIn(name, files)
+        self.assertIn("usr/lib/sysusers.d/ravenstore.conf", files)
+        self.assertFalse([name for name in files if name.startswith("usr/local/")])
+
+    def test_uninstall_names_the_drop_ins_that_it_keeps(self):
+        self.install("--no-build")
+        drop_in = self.stage / "etc/systemd/system/ravenstored.service.d/override.conf"
+        stand_in(drop_in, "[Service]\n")
+        self.assertIn(f", {drop_in.parent}\n", self.install("--uninstall"))
+        self.assertTrue(drop_in.exists())
+
+    def test_pages_of_an_earlier_version_go(self):
+        self.install("--no-build")
+        page = self.stage / "usr/local/share/doc/ravenstore/docs/OLD.md"
+        page.write_text("old\n")
+        self.assertIn(f"removed {page}", self.install("--no-build"))
+        self.assertFalse(page.exists())
+        self.assertIn("everything is up to date", self.install("--no-build"))
+
+    def test_users_can_read_what_a_strict_root_installs(self):
+        before = os.umask(0o077)
+        self.addCleanup(os.umask, before)
+        self.install("--no-build")
+        for path in self.stage.rglob("*"):
+            self.assertEqual(path.stat().st_mode & 0o004, 0o004, path)
+
+    def test_leaves_nothing_in_the_cache_where_it_builds_nothing(self):
+        self.install("--no-build")
+        self.install("--uninstall")
+        self.assertFalse((self.folder / "cache").exists())
+
+    def test_refuses_a_prefix_before_it_touches_anything(self):
+        for prefix in ("/opt/my folder", "/opt/a|b", "opt", "/opt/a&b", ""):
+            code, words = self.try_install("--no-build", "--prefix", prefix)
+            if prefix:
+                self.assertEqual(code, 1, words)
+                self.assertIn("--prefix wants an absolute folder", words)
+                self.assertFalse(self.stage.exists())
+        code, words = self.try_install("--prefix")
+        self.assertEqual((code, words), (1, "error: --prefix wants a folder (see --help)\n"))
+
+    def test_says_that_an_older_ravenrun_stays(self):
+        self.install("--no-build")
+        (self.folder / "bin/interceptor/libravenstore_intercept.so").unlink()
+        self.assertIn("stay as an earlier install left them", self.install("--no-build"))
+
+    def systemd_says(self, enabled, active):
+        """deploy/install with a systemctl that notes its verbs and has these answers."""
+        runs = "systemd_runs() { [[ -z $DESTDIR && -d /run/systemd/system ]]; }"
+        asked = self.folder / "asked"
+        asked.write_text("")
+        answers = f"""#!/bin/sh
+echo "$1" >>{asked}
+case $1 in is-enabled) exit {0 if enabled else 1} ;; is-active) exit {0 if active else 3} ;; esac
+"""
+        stand_in(self.folder / "path/systemctl", answers)
+        if not (self.folder / "tree").exists():
+            self.copied_script((runs, "systemd_runs() { true; }"))
+        words = self.install("--no-build", script=self.folder / "tree/deploy/install")
+        return asked.read_text().split(), words
+
+    def test_a_service_that_was_disabled_stays_so(self):
+        verbs, _ = self.systemd_says(enabled=False, active=False)
+        self.assertIn("enable", verbs)
+        self.assertIn("restart", verbs)
+        verbs, words = self.systemd_says(enabled=False, active=False)
+        self.assertNotIn("enable", verbs)
+        self.assertNotIn("restart", verbs)
+        self.assertIn("stays disabled; systemctl enable --now ravenstored", words)
+
+    def test_earlier_failures_do_not_count_against_the_new_daemon(self):
+        verbs, _ = self.systemd_says(enabled=True, active=False)
+        self.assertLess(verbs.index("reset-failed"), verbs.index("restart"))
 
 
 class RavenrunTest(InFolder):

@@ -4,13 +4,65 @@
 import os
 import pathlib
 import shutil
+import signal
+import socket
 import subprocess
 import time
+import unittest
 
 from fakes import FAKES, HERE, JOBS, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, job, main
 from harness import Daemon, Job, eventually, guest, wrong
 
 RAVENRUN = str(ROOT / "deploy/ravenrun")
+
+
+STRANGER = 12345
+
+
+class Stranger:
+    """Another user's process that listens at the path; the test is skipped where none may."""
+
+    def __init__(self, path):
+        self.heard_end, told = os.pipe()
+        self.ready, ready = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setresuid(STRANGER, STRANGER, STRANGER)
+                server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                server.bind(path)
+                os.chmod(path, 0o666)
+                server.listen(8)
+                os.write(ready, b"y")
+                while True:
+                    if server.accept()[0].recv(4096):
+                        os.write(told, b"y")
+            finally:
+                os._exit(1)
+        os.close(ready)
+        os.close(told)
+        os.set_blocking(self.heard_end, False)
+        self.path = path
+
+    def __enter__(self):
+        if not os.read(self.ready, 1):
+            self.__exit__()
+            raise unittest.SkipTest("only root may listen as another user")
+        return self
+
+    def __exit__(self, *_):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.ready)
+        os.close(self.heard_end)
+        pathlib.Path(self.path).unlink(missing_ok=True)
+
+    def heard(self):
+        """Whether anybody has said anything."""
+        try:
+            return bool(os.read(self.heard_end, 1))
+        except BlockingIOError:
+            return False
 
 
 class MannersTest(FakeGpuTest):
@@ -27,6 +79,25 @@ class MannersTest(FakeGpuTest):
                     self.assertEqual(done.stderr.count("no daemon"), 1 if log else 0)
                     if not log:
                         self.assertEqual(done.stderr, "")
+
+    def test_who_listens_must_be_a_user_that_may_run_the_daemon(self):
+        os.chmod(self.folder.name, 0o777)
+        path = self.folder.name + "/s"
+        for trusted in ("", str(STRANGER)):
+            with self.subTest(trusted=trusted), Stranger(path) as stranger:
+                environment = guest(
+                    PROGRAMS,
+                    path,
+                    RAVENSTORE_INTERCEPT_LOG="stderr",
+                    RAVENSTORE_DAEMON_USER=trusted,
+                )
+                done = subprocess.run(
+                    [job("driver")], input="all\nfree\nquit\n", env=environment,
+                    capture_output=True, text=True, timeout=30, check=True,
+                )  # fmt: skip
+                refused = done.stderr.count(f"no daemon: user {STRANGER} listens at '{path}'")
+                self.assertEqual(refused, 0 if trusted else 1, done.stderr)
+                self.assertEqual(stranger.heard(), bool(trusted))
 
     def test_an_empty_variable_names_no_socket(self):
         done = subprocess.run(

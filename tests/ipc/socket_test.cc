@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -22,6 +23,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -229,6 +231,16 @@ TEST(PacketTest, WaitsForAPacketUntilTheDeadline) {
   EXPECT_TRUE(WaitReadable(ends.b.get(), core::kNever).ok());
 }
 
+// What a daemon that was killed leaves behind.
+void LeaveStale(const std::string& path) {
+  Child killed([&] {
+    auto dead = Listen(path, 0600, "");
+    _exit(dead.ok() ? 0 : 1);
+    return 0;
+  });
+  RAVEN_CHECK(killed.Wait() == 0);
+}
+
 TEST(ListenTest, ConnectsAcrossProcesses) {
   const ShortDirectory directory;
   const std::string path = directory / "s";
@@ -251,6 +263,26 @@ TEST(ListenTest, ConnectsAcrossProcesses) {
   EXPECT_EQ(client.Wait(), 0);
 }
 
+TEST(ConnectTest, WhoIsNotInTheGroupIsToldWhichItIs) {
+  ShortDirectory directory;
+  const std::string path = directory / "socket";
+  const auto listener = Listen(path, 0, "");
+  ASSERT_TRUE(listener.ok());
+  const group* own = getgrgid(getegid());
+  const std::string name = own != nullptr ? own->gr_name : std::to_string(getegid());
+  Child stranger([&] {
+    // Without its capabilities root obeys a file's mode as others do.
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct none[2] = {};
+    if (syscall(SYS_capset, &header, none) != 0) return 1;
+    const auto refused = Connect(path, Now() + seconds(10));
+    if (refused.ok() || refused.error().code != ErrorCode::kPermission) return 2;
+    const bool told = refused.error().message.find("the group " + name) != std::string::npos;
+    return told ? 0 : 3;
+  });
+  EXPECT_EQ(stranger.Wait(), 0);
+}
+
 TEST(ListenTest, GivesTheSocketItsModeAndGroup) {
   const ShortDirectory directory;
   const group* own = getgrgid(getgid());
@@ -266,16 +298,85 @@ TEST(ListenTest, GivesTheSocketItsModeAndGroup) {
 TEST(ListenTest, ReplacesAStaleSocketOnly) {
   const ShortDirectory directory;
   const std::string path = directory / "s";
-  {
-    auto dead = Listen(path, 0600, "");
-    ASSERT_TRUE(dead.ok());
-  }
+  LeaveStale(path);
   ASSERT_TRUE(std::filesystem::exists(path));
   EXPECT_EQ(CodeOf(Connect(path, Now() + seconds(1))), ErrorCode::kUnavailable);
   auto alive = Listen(path, 0600, "");
   ASSERT_TRUE(alive.ok()) << core::Describe(alive.error());
   EXPECT_EQ(CodeOf(Listen(path, 0600, "")), ErrorCode::kUnavailable);
   EXPECT_TRUE(Connect(path, Now() + seconds(1)).ok());
+}
+
+TEST(ListenTest, LeavesNothingBehind) {
+  const ShortDirectory directory;
+  {
+    auto listener = Listen(directory / "s", 0600, "");
+    ASSERT_TRUE(listener.ok());
+    EXPECT_TRUE(std::filesystem::exists(directory / "s.lock"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory / ""));
+}
+
+TEST(ListenTest, WhoIsClosedStillKeepsOthersFromThePath) {
+  const ShortDirectory directory;
+  const std::string path = directory / "s";
+  std::optional<Listener> first = std::move(*Listen(path, 0600, ""));
+  first->Close();
+  EXPECT_FALSE(*first);
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_EQ(CodeOf(Listen(path, 0600, "")), ErrorCode::kUnavailable);
+  first.reset();
+  EXPECT_TRUE(Listen(path, 0600, "").ok());
+}
+
+TEST(ListenTest, AnothersSocketAtThePathIsNotRemoved) {
+  const ShortDirectory directory;
+  const std::string path = directory / "s";
+  auto first = Listen(path, 0600, "");
+  ASSERT_TRUE(first.ok());
+  std::filesystem::remove(path);
+  std::filesystem::rename(directory / "s.lock", directory / "taken.lock");
+  auto second = Listen(path, 0600, "");
+  ASSERT_TRUE(second.ok()) << core::Describe(second.error());
+  first->Close();
+  EXPECT_TRUE(Connect(path, Now() + seconds(1)).ok());
+}
+
+TEST(ListenTest, ALockOnTheFolderIsNoHindrance) {
+  const ShortDirectory directory;
+  const UniqueFd folder(open((directory / "").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(flock(folder.get(), LOCK_EX), 0);
+  EXPECT_TRUE(Listen(directory / "s", 0600, "").ok());
+}
+
+TEST(ListenTest, TheLockIsForThisUserAlone) {
+  const ShortDirectory directory;
+  const std::string lock = directory / "s.lock";
+  std::ofstream(lock) << "";
+  std::filesystem::permissions(lock, std::filesystem::perms::all);
+  auto listener = Listen(directory / "s", 0600, "");
+  ASSERT_TRUE(listener.ok());
+  struct stat status {};
+  ASSERT_EQ(stat(lock.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0600u);
+}
+
+TEST(ListenTest, ALockThatIsNotItsOwnFileIsNamed) {
+  const ShortDirectory directory;
+  std::ofstream(directory / "other") << "precious";
+  std::filesystem::create_symlink(directory / "other", directory / "s.lock");
+  auto refused = Listen(directory / "s", 0600, "");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("s.lock"), std::string::npos) << refused.error().message;
+  std::filesystem::remove(directory / "s.lock");
+  ASSERT_EQ(mkfifo((directory / "s.lock").c_str(), 0600), 0);
+  EXPECT_EQ(CodeOf(Listen(directory / "s", 0600, "")), ErrorCode::kPermission);
+  std::filesystem::remove(directory / "s.lock");
+  std::ofstream(directory / "s.lock") << "";
+  if (chown((directory / "s.lock").c_str(), 12345, 12345) != 0) return;  // only root can say so
+  refused = Listen(directory / "s", 0600, "");
+  ASSERT_EQ(CodeOf(refused), ErrorCode::kPermission);
+  EXPECT_NE(refused.error().message.find("user 12345"), std::string::npos);
 }
 
 TEST(ListenTest, LeavesWhatIsNoSocketAlone) {
@@ -311,13 +412,10 @@ TEST(ListenTest, ExplainsBadArguments) {
 TEST(ListenTest, OfTwoThatStartAtOnceOneWins) {
   const ShortDirectory directory;
   const std::string path = directory / "s";
-  {
-    auto dead = Listen(path, 0600, "");
-    ASSERT_TRUE(dead.ok());
-  }
+  LeaveStale(path);
   for (int round = 0; round < 50; ++round) {
-    core::Result<UniqueFd> one = core::Error{ErrorCode::kSystem, ""};
-    core::Result<UniqueFd> two = one.error();
+    core::Result<Listener> one = core::Error{ErrorCode::kSystem, ""};
+    core::Result<Listener> two = one.error();
     std::thread first([&] { one = Listen(path, 0600, ""); });
     std::thread second([&] { two = Listen(path, 0600, ""); });
     first.join();

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string>
 
+#include "sim/simulator.h"
+
 namespace ravenstore::sim {
 namespace {
 
@@ -36,6 +38,7 @@ TEST(InputsTest, WhatNoPoolCouldHoldIsRefused) {
   }
   const auto loaded = Load({.name = path});
   ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().code, core::ErrorCode::kLimit) << "no wrong usage";
   EXPECT_NE(loaded.error().message.find("at most 1023.0 GiB"), std::string::npos)
       << loaded.error().message;
 }
@@ -67,12 +70,38 @@ TEST(InputsTest, EveryChoiceIsKnown) {
 
 TEST(InputsTest, BudgetsAreSharesOrSizes) {
   Trace trace;
-  trace.tensors = {{0, core::Bytes(1000), ""}};
   trace.ops = {{.kind = OpKind::kCreate, .tensor = 0}};
-  EXPECT_EQ(*ParseBudget("60%", trace), core::Bytes(600));
-  EXPECT_EQ(*ParseBudget("2GiB", trace), core::GiB(2));
-  for (const char* wrong : {"", "%", "-3%", "x%", "60%%", "many", "nan%"})
-    EXPECT_FALSE(ParseBudget(wrong, trace).ok()) << wrong;
+  trace.tensors = {{0, core::GiB(10), ""}};
+  EXPECT_EQ(ParseBudget("60%", trace)->bytes, core::GiB(6));
+  EXPECT_EQ(ParseBudget("60%", trace)->percent, 60);
+  EXPECT_EQ(ParseBudget("2GiB", trace)->bytes, core::GiB(2));
+  EXPECT_EQ(ParseBudget("2GiB", trace)->percent, 20);
+  for (const char* wrong : {"", "%", "-3%", "x%", "60%%", "many", "nan%", "0", "1MiB"}) {
+    ASSERT_FALSE(ParseBudget(wrong, trace).ok()) << wrong;
+    EXPECT_EQ(ParseBudget(wrong, trace).error().code, core::ErrorCode::kInvalidArgument) << wrong;
+  }
+}
+
+TEST(InputsTest, AllOfASmallFootprintFitsInAHundredPercent) {
+  Trace trace;
+  trace.clients = 2;
+  trace.tensors = {{0, core::Bytes(1000), ""}, {1, core::MiB(3), ""}};
+  trace.ops = {{.kind = OpKind::kCreate, .client = 0, .tensor = 0},
+               {.kind = OpKind::kCompute, .client = 0, .time = core::Duration(1000)},
+               {.kind = OpKind::kCreate, .client = 1, .tensor = 1},
+               {.kind = OpKind::kCompute, .client = 1, .time = core::Duration(1000)}};
+  const auto budget = ParseBudget("100%", trace);
+  ASSERT_TRUE(budget.ok());
+  EXPECT_EQ(budget->bytes, core::MiB(6)) << "each client's part in whole units";
+  EXPECT_EQ(budget->percent, 100);
+  EXPECT_EQ(Simulate(trace, *SetupFor("value", kHardware[0], budget->bytes)).failure, "");
+}
+
+TEST(InputsTest, AMistypedGeneratorSuggestsTheOneThatWasMeant) {
+  const auto loaded = Load({.name = "resnet5"});
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().code, core::ErrorCode::kNotFound);
+  EXPECT_NE(loaded.error().message.find("did you mean \"resnet50\"?"), std::string::npos);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/bin/sh
-# ravensim's command line: what it refuses.
+# ravensim's command line: what it refuses, in which words, and with which exit code.
 set -eu
 ravensim="$1"
 fail() { echo "FAILED: $*" >&2; exit 1; }
@@ -17,3 +17,44 @@ refuses moe --budget 30% --budget 60%
 refuses moe --policy lru --policy value
 "$ravensim" run moe --iterations 1 --html "$page" > /dev/null
 [ -s "$page" ] || fail "no page of one run"
+
+# Expects exit code $1 and the words $2, on either stream, of the command after them.
+says() {
+  code="$1" words="$2"
+  shift 2
+  status=0
+  "$ravensim" "$@" > "$TEST_TMPDIR/said" 2>&1 || status=$?
+  [ "$status" = "$code" ] || fail "$*: exit code $status: $(cat "$TEST_TMPDIR/said")"
+  grep -q -e "$words" "$TEST_TMPDIR/said" || fail "$* said $(cat "$TEST_TMPDIR/said")"
+}
+# Wrong usage is 2.
+says 2 'no command "bund"; did you mean "bound"?' bund
+says 2 'no option "--jsno"; did you mean "--json"?' bound moe --jsno
+says 2 'did you mean "value"?' run moe --policy vlaue
+says 2 'neither a percentage nor a size' run moe --budget much
+says 2 'less than the 2.0 MiB' run moe --budget 0
+says 2 '-1 is negative' run moe --seed -1
+says 2 'the oracle keeps no timeline' run moe --policy oracle --html "$page"
+# What cannot be done is 1.
+says 1 'did you mean "resnet50"?' bound resnet5
+printf '\004\010\001\030' > "$TEST_TMPDIR/short"
+says 1 'message 0 of the trace: the file ends inside it' bound "$TEST_TMPDIR/short"
+# A header of one client; a create of tensor 5 and a get of it, which is in use.
+printf '\004\010\001\030\001\004\030\005\040\100\004\010\001\030\005' > "$TEST_TMPDIR/wrong"
+says 1 'message 2 of the trace: a get before the put of tensor 5' run "$TEST_TMPDIR/wrong"
+# A name that is no UTF-8: nothing but our own words.
+printf '\007\010\001\022\001\377\030\001' > "$TEST_TMPDIR/name"
+says 1 '^ravensim: CORRUPT' bound "$TEST_TMPDIR/name"
+[ "$(wc -l < "$TEST_TMPDIR/said")" = 1 ] || fail "it said $(cat "$TEST_TMPDIR/said")"
+says 1 'cannot write' generate moe --iterations 1 -o /nowhere/at/all
+# Three computes of 2^48 ns.
+long='\012\010\004\050\200\200\200\200\200\200\100'
+printf "\\004\\010\\001\\030\\001$long$long$long" > "$TEST_TMPDIR/long"
+says 1 'message 3 of the trace: its client.s compute times sum' run "$TEST_TMPDIR/long"
+# A link so slow that each copy takes longer than the patience of those who wait is no deadlock.
+says 0 'gpt2-xl' run gpt2-xl --iterations 1 --up 0.001 --down 0.001
+# A bound as a table and as JSON.
+says 0 'bound ms' bound moe --iterations 1
+says 0 '^{"trace":"moe".*"bound_s":' bound moe --iterations 1 --json
+"$ravensim" run moe --iterations 1 > /dev/full 2> "$TEST_TMPDIR/said" && fail "a full disk"
+grep -q "the output cannot be written" "$TEST_TMPDIR/said" || fail "nothing of the full disk"

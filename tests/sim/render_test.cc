@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
+
+#include "core/printable.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -31,7 +34,7 @@ TEST(RenderTest, JsonIsOneLineWithTheFigures) {
   EXPECT_EQ(json.find('\n'), json.size() - 1);
   EXPECT_NE(json.find("\"stall_s\":0.005"), std::string::npos);
   EXPECT_NE(json.find("\"efficiency\":0.8"), std::string::npos);
-  EXPECT_NE(json.find("a \\u0022quoted\\u0022"), std::string::npos);
+  EXPECT_NE(json.find("a \\\"quoted\\\" \\u003c/script>"), std::string::npos);
 }
 
 TEST(RenderTest, FailuresAreShown) {
@@ -50,6 +53,58 @@ TEST(RenderTest, PageStandsAlone) {
   EXPECT_EQ(page.find("http"), std::string::npos);
   EXPECT_EQ(page.find("src="), std::string::npos);
   EXPECT_NE(page.find("[0,0,0.000,4.000,-1],[2,0,1.000,3.000,0]"), std::string::npos);
+}
+
+TEST(RenderTest, PageShowsIterationsAndMemoryOverTime) {
+  RunReport report = Report();
+  report.outcome.steps = {{0, core::Tick(core::Duration(5000))},
+                          {1, core::Tick(core::Duration(6000))},
+                          {0, core::Tick(core::Duration(7500))}};
+  report.outcome.memory = {{core::Tick(core::Duration(4000)), core::MiB(2), core::Bytes(0)},
+                           {core::Tick(core::Duration(6000)), core::MiB(2), core::KiB(4)}};
+  Trace trace;
+  trace.clients = 2;
+  const std::string page = Page(report, trace);
+  // What comes first is at 0; each client's iterations count from 1.
+  EXPECT_NE(page.find("steps=[[1.000,0,1],[2.000,1,1],[3.500,0,2],]"), std::string::npos);
+  EXPECT_NE(page.find("memory=[[0.000,2097152,0],[2.000,2097152,4096],]"), std::string::npos);
+  EXPECT_NE(page.find("budget=1073741824"), std::string::npos);
+}
+
+TEST(RenderTest, PageLabelsStayInsideAndCountClientsFromOne) {
+  const std::string page = Page(Report(), Trace());
+  EXPECT_NE(page.find(R"(i == ticks ? "right")"), std::string::npos);
+  EXPECT_NE(page.find(R"(for (let c = 1; c <= clients; c++) lanes.push("client " + c))"),
+            std::string::npos);
+}
+
+TEST(RenderTest, LongAndStrangeNamesDoNotBreakTheTable) {
+  RunReport report = Report();
+  RunReport other = Report();
+  report.trace = "\x1b[2J\u202e" + std::string(300, 'n');
+  other.trace = "short";
+  report.budget = core::GiB(2);
+  const std::string text = Table({report, other});
+  std::vector<size_t> widths;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    widths.push_back(core::DisplayWidth(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  ASSERT_EQ(widths.size(), 3u);
+  EXPECT_EQ(widths[0], widths[1]);
+  EXPECT_EQ(widths[1], widths[2]);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_EQ(text.find("\u202e"), std::string::npos);
+  EXPECT_NE(Json(report).find(std::string(300, 'n')), std::string::npos) << "whole in JSON";
+}
+
+TEST(RenderTest, BoundsAreATableOrJson) {
+  Trace trace;
+  trace.name = "t";
+  const BoundReport report = {{60, core::GiB(1)}, {.stall = std::chrono::milliseconds(2)}};
+  EXPECT_NE(TableOfBounds(trace, {report}).find("t         60%  1.0 GiB"), std::string::npos);
+  EXPECT_NE(JsonOfBound(trace, report).find("\"bound_s\":0.002}"), std::string::npos);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 
@@ -228,6 +229,63 @@ TEST(SimulatorTest, AnImpossibleBudgetFailsWithWords) {
   const Trace trace = Generate("cyclic-weights", kHardware[0], 1);
   const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], core::MiB(100)));
   EXPECT_NE(outcome.failure, "");
+}
+
+// One client's compute between `times` puts and gets of a tensor, which is recomputed each time.
+Trace LongTrace(int times) {
+  Trace trace;
+  trace.tensors = {{0, core::MiB(4), ""}, {0, core::MiB(4), ""}};
+  trace.ops = {{.kind = OpKind::kCreate, .tensor = 0}, {.kind = OpKind::kPut, .tensor = 0}};
+  trace.ops[1].recompute = core::Duration(int64_t{1} << 48);
+  for (int i = 0; i < times; ++i) {
+    trace.ops.push_back({.kind = OpKind::kStep});
+    trace.ops.push_back({.kind = OpKind::kCompute, .time = core::Duration(int64_t{1} << 47)});
+  }
+  return trace;
+}
+
+TEST(SimulatorTest, TimesThatDoNotFitFailInsteadOfWrapping) {
+  // Beyond what Read takes: 2^16 computes of 2^47 ns are 2^63.
+  const Trace trace = LongTrace(1 << 16);
+  for (const Outcome& outcome : {Simulate(trace, *SetupFor("value", kHardware[0], core::GiB(1))),
+                                 SimulateOracle(trace, kHardware[0], core::GiB(1))}) {
+    EXPECT_EQ(outcome.failure, kTooLong);
+    EXPECT_GE(outcome.time, core::Duration{0});
+    EXPECT_GE(outcome.compute, core::Duration{0});
+    EXPECT_LE(outcome.time, kReplayMax);
+  }
+}
+
+TEST(SimulatorTest, TheTimelineKeepsIterationsAndMemory) {
+  const Trace trace = Generate("resnet50", kHardware[0], 2);
+  const core::Bytes budget = trace.Footprint().RoundUp(core::MiB(2));
+  auto setup = *SetupFor("value", kHardware[0], budget);
+  EXPECT_TRUE(Simulate(trace, setup).memory.empty());
+  setup.timeline = true;
+  const Outcome outcome = Simulate(trace, setup);
+  const auto steps = std::count_if(trace.ops.begin(), trace.ops.end(),
+                                   [](const Op& op) { return op.kind == OpKind::kStep; });
+  EXPECT_EQ(outcome.steps.size(), static_cast<size_t>(steps));
+  ASSERT_FALSE(outcome.memory.empty());
+  core::Bytes most;
+  for (size_t i = 0; i < outcome.memory.size(); ++i) {
+    const MemoryPoint& point = outcome.memory[i];
+    EXPECT_LE(point.used, point.held);
+    EXPECT_LE(point.held, budget);
+    if (i > 0) {
+      EXPECT_LT(outcome.memory[i - 1].at, point.at);
+    }
+    most = std::max(most, point.used);
+  }
+  EXPECT_GT(most, core::Bytes(budget.count() / 2));
+}
+
+TEST(SimulatorTest, ABudgetBelowATensorIsNamedWithoutTheDaemonsOptions) {
+  const Trace trace = Generate("resnet50", kHardware[0], 1);
+  const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], core::MiB(2)));
+  EXPECT_NE(outcome.failure.find("larger than the budget, which is 2.0 MiB"), std::string::npos)
+      << outcome.failure;
+  EXPECT_EQ(outcome.failure.find("device_budget"), std::string::npos);
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "proto/trace.pb.h"
 #include "sim/generators.h"
 
 namespace ravenstore::sim {
@@ -89,7 +91,80 @@ TEST(TraceTest, SaysWhatIsWrong) {
   trace.ops.push_back({.kind = OpKind::kFree, .tensor = 1});
   EXPECT_NE(ReadText(Written(trace)).error().message.find("second free"), std::string::npos);
   trace.ops.back() = {.kind = OpKind::kGet, .tensor = 1};
-  EXPECT_NE(ReadText(Written(trace)).error().message.find("get before the put"), std::string::npos);
+  EXPECT_NE(ReadText(Written(trace)).error().message.find("use after the free"), std::string::npos);
+}
+
+// A file of one client with `ops` after the header.
+std::string FileOf(const std::vector<proto::TraceOp>& ops, uint32_t clients = 1) {
+  Trace empty;
+  empty.clients = clients;
+  std::string bytes = Written(empty);
+  for (const proto::TraceOp& op : ops) {
+    const std::string message = op.SerializeAsString();
+    (bytes += static_cast<char>(message.size())) += message;
+  }
+  return bytes;
+}
+proto::TraceOp Call(proto::TraceOp::Kind kind, uint64_t tensor, uint32_t client = 0) {
+  proto::TraceOp op;
+  op.set_kind(kind);
+  op.set_tensor(tensor);
+  op.set_client(client);
+  if (kind == proto::TraceOp::CREATE) op.set_bytes(512);
+  return op;
+}
+std::string WrongIn(const std::vector<proto::TraceOp>& ops, uint32_t clients = 1) {
+  const auto read = ReadText(FileOf(ops, clients));
+  if (read.ok()) return "";
+  EXPECT_EQ(read.error().code, core::ErrorCode::kCorrupt);
+  return read.error().message;
+}
+
+TEST(TraceTest, NamesTheMessageAndTheTensorOfTheFile) {
+  using proto::TraceOp;
+  EXPECT_EQ(WrongIn({Call(TraceOp::CREATE, 7), Call(TraceOp::CREATE, 4242), Call(TraceOp::STEP, 0),
+                     Call(TraceOp::GET, 4242)}),
+            "message 4 of the trace: a get before the put of tensor 4242");
+  EXPECT_EQ(WrongIn({Call(TraceOp::CREATE, 9), Call(TraceOp::FREE, 9), Call(TraceOp::PUT, 9)}),
+            "message 3 of the trace: a use after the free of tensor 9");
+}
+
+TEST(TraceTest, ClientsAreCountedFromOneInWhatPeopleRead) {
+  EXPECT_EQ(WrongIn({Call(proto::TraceOp::STEP, 0, 2)}, 2),
+            "message 1 of the trace: client 3 of 2");
+}
+
+TEST(TraceTest, APutHasOneHintAtMost) {
+  proto::TraceOp put = Call(proto::TraceOp::PUT, 1);
+  put.set_order(5);
+  EXPECT_EQ(WrongIn({Call(proto::TraceOp::CREATE, 1), put}), "");
+  proto::TraceOp both = put;
+  both.set_not_needed(true);
+  EXPECT_EQ(WrongIn({Call(proto::TraceOp::CREATE, 1), both}),
+            "message 2 of the trace: more than one hint");
+  both = put;
+  both.set_needed_in_ns(0);  // said, though it is zero
+  EXPECT_EQ(WrongIn({Call(proto::TraceOp::CREATE, 1), both}),
+            "message 2 of the trace: more than one hint");
+}
+
+TEST(TraceTest, SumsThatWouldOverflowAreRefused) {
+  proto::TraceOp compute = Call(proto::TraceOp::COMPUTE, 0);
+  compute.set_ns(uint64_t{1} << 48);
+  const std::string wrong = WrongIn({compute, compute, compute});
+  EXPECT_NE(wrong.find("message 3 of the trace: its client's compute times sum"), std::string::npos)
+      << wrong;
+  std::vector<proto::TraceOp> creates;
+  for (uint64_t i = 0; i <= 1024; ++i) {
+    creates.push_back(Call(proto::TraceOp::CREATE, i + 1));
+    creates.back().set_bytes(uint64_t{1} << 40);
+  }
+  EXPECT_NE(WrongIn(creates).find("message 1025 of the trace: its client has more than 1 PiB"),
+            std::string::npos);
+}
+
+TEST(TraceTest, ALengthBeyondThirtyTwoBitsIsNone) {
+  EXPECT_NE(ReadText("\x80\x80\x80\x80\x10").error().message.find("no varint"), std::string::npos);
 }
 
 TEST(TraceTest, BytesOfAnyKindNeverHurt) {

@@ -45,4 +45,6 @@ def main(module="__main__"):
         root = ElementTree.Element("testsuites")
         ElementTree.SubElement(root, "testsuite", name="unittest").extend(result.cases)
         ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
-    sys.exit(0 if result.wasSuccessful() and result.testsRun else 1)
+    # A class that is skipped as a whole ran no test, and said why.
+    ran = result.testsRun or result.skipped
+    sys.exit(0 if result.wasSuccessful() and ran else 1)

@@ -45,10 +45,18 @@ TEST(RavenctlTest, ExplainsItself) {
 
 TEST(RavenctlTest, WrongUsageHasItsOwnExitCode) {
   for (const char* arguments :
-       {"", "nonsense", "status --nonsense", "ls --sort color", "ls --limit x", "limits",
-        "limits --client 0", "limits --client 1 --user root", "status --timeout 0"}) {
+       {"", "nonsense", "status --nonsense", "ls --sort color", "ls --limit x", "ls --limit -1",
+        "ls --client -1", "record x --client -1", "limits", "limits --client 0",
+        "limits --client 1 --user root", "status --timeout 0"}) {
     EXPECT_EQ(Ravenctl(arguments).code, 2) << arguments;
   }
+}
+
+TEST(RavenctlTest, SuggestsWhatWasMeant) {
+  EXPECT_THAT(Ravenctl("statsu").output,
+              HasSubstr("there is no command \"statsu\"; did you mean \"status\"?"));
+  EXPECT_THAT(Ravenctl("ls --limt 3").output, HasSubstr("did you mean \"--limit\"?"));
+  EXPECT_THAT(Ravenctl("ls --limit -1").output, HasSubstr("-1 is negative"));
 }
 
 TEST(RavenctlTest, TakesCommonOptionsBeforeAndAfterTheCommand) {

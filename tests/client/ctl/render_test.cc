@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
+#include "core/printable.h"
 #include "tests/client/ctl/scripted_daemon.h"
 
 namespace ravenstore::client::ctl {
@@ -54,11 +57,11 @@ TEST(RenderTest, PercentagesNeedAWhole) {
 }
 
 TEST(RenderTest, StrangersCannotTalkToTheTerminal) {
-  EXPECT_EQ(Printable("a\x1b[2Jb\n\x7f"), "a?[2Jb??");
-  EXPECT_EQ(Printable("caf\xc3\xa9 \xc2\x9b"), "caf\xc3\xa9 ?");
   const std::string text = TensorsText({SomeTensor("\x1b]0;gotcha\x07")}, false);
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(TensorsJson({SomeTensor("\x1b")}, false), HasSubstr("\\u001b"));
+  EXPECT_THAT(TensorsText({SomeTensor("\u202egnp")}, false), HasSubstr("?gnp"));
+  EXPECT_THAT(TensorsJson({SomeTensor("\u202egnp")}, false), HasSubstr("\\u202egnp"));
 }
 
 TEST(RenderTest, StatusShowsDevicesTiersBudgetsAndCounters) {
@@ -127,6 +130,49 @@ TEST(RenderTest, ClientsAreATable) {
   EXPECT_THAT(text, HasSubstr("1.0 GiB   12.0 GiB"));
   EXPECT_THAT(text, EndsWith("1 client\n"));
   EXPECT_THAT(ClientsJson({}), "{\"clients\":[],\"legacy_jobs\":[]}\n");
+}
+
+size_t Widest(const std::string& text) {
+  std::istringstream lines(text);
+  size_t widest = 0;
+  for (std::string line; std::getline(lines, line);)
+    widest = std::max(widest, core::DisplayWidth(line));
+  return widest;
+}
+
+TEST(RenderTest, NothingIsWiderThanTheTerminal) {
+  GoodDaemon good;
+  const std::string long_name(200, 'n');
+  good.welcome.mutable_devices(0)->set_uuid("GPU-01234567-89ab-cdef-0123-456789abcdef");
+  good.welcome.mutable_devices(0)->set_name("NVIDIA H100 80GB HBM3");
+  proto::ClientInfo client = SomeClient(12345, core::GiB(1000).count());
+  client.set_name(long_name);
+  client.set_pid(4194303);
+  client.set_uid(65534);
+  proto::LegacyJob job;
+  job.set_name(long_name);
+  job.set_mode("account");
+  job.add_devices()->set_uuid("GPU-01234567-89ab-cdef-0123-456789abcdef");
+  for (int i = 0; i < 4; ++i) job.mutable_devices(0)->add_kinds(core::GiB(3).count());
+  proto::TensorInfo tensor = SomeTensor(long_name);
+  tensor.set_id(uint64_t{1} << 45);
+  const Finding finding = {
+      Finding::Level::kWarn, "CUDA_VISIBLE_DEVICES",
+      "is 'x': it hides every GPU, and that is so for many more words",
+      "unset it, or name GPUs by UUID, as nvidia-smi -L lists them, one by one"};
+  EXPECT_LE(Widest(StatusText(good.welcome, good.stats, {client})), 80u);
+  EXPECT_LE(Widest(ClientsText({client}, {job})), 80u);
+  EXPECT_LE(Widest(TensorsText({tensor}, true)), 80u);
+  EXPECT_LE(Widest(FindingsText({finding})), 80u);
+  EXPECT_THAT(TensorsText({tensor}, true), HasSubstr("n…"));
+  EXPECT_THAT(TensorsText({tensor}, true, 400), HasSubstr(long_name));
+  EXPECT_THAT(TensorsJson({tensor}, true), HasSubstr(long_name));
+}
+
+TEST(RenderTest, ClientsAreOneTableWhereThereIsRoom) {
+  const std::vector<proto::ClientInfo> clients = {SomeClient(3, core::GiB(1).count())};
+  EXPECT_THAT(ClientsText(clients, {}, 120), HasSubstr("NAME      TENSORS  WAITING   DEVICE"));
+  EXPECT_THAT(ClientsText(clients), HasSubstr("WAITING\n")) << "two, in 80 columns";
 }
 
 TEST(RenderTest, LimitsNameWhoseTheyAre) {

@@ -80,7 +80,7 @@ class ScriptedDaemon {
 
   ipc::ShortDirectory directory_;
   Script script_;
-  ipc::UniqueFd listener_;
+  ipc::Listener listener_;
   std::thread thread_;
 };
 

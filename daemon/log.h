@@ -1,0 +1,52 @@
+// The daemon's log: spdlog's default logger, written by a thread of its own, so that whoever does
+// not read it holds up nobody.
+//
+// What finds no room (a pipe that nobody reads, a disk that does not answer) waits in a queue; what
+// finds none there either is left out, counted, and told of once something can be written again.
+// Critical lines are the last words of a process: they are written by who says them, before what
+// still waits, and take at most kFatalPatience.
+//
+// Owns: the thread. Not the descriptor, whose flags stay as they are: others may share it.
+// Threads: spdlog's calls from any; the rest by the owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/types.h"
+
+namespace ravenstore::daemon {
+
+class Log {
+ public:
+  // Lines that wait at most.
+  static constexpr size_t kQueueLines = 4096;
+  // A line's bytes at most; longer ones are cut. So many go into a pipe as one piece.
+  static constexpr size_t kLineBytes = 4096;
+  static constexpr core::Duration kFatalPatience{std::chrono::milliseconds(300)};
+  static constexpr core::Duration kEndPatience{std::chrono::milliseconds(500)};
+
+  // From here on spdlog's default logger writes to `descriptor`, which outlives this. In colours
+  // where it is a terminal. REQUIRES: SIGPIPE is ignored, where the descriptor may be a pipe.
+  explicit Log(int descriptor);
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  // As End.
+  ~Log();
+
+  // Writes what waits, for at most kEndPatience. From then on the default logger says critical
+  // words only. Twice is as good as once; from any thread.
+  void End();
+
+  // Lines left out so far.
+  uint64_t left_out() const;
+
+ private:
+  struct State;
+  class Sink;
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ravenstore::daemon
