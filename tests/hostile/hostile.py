@@ -311,7 +311,7 @@ class Attackers:
                     as_user(user, stage.attack_core) + [*command, "--seconds", str(self.seconds)],
                     stdout=subprocess.PIPE,
                     text=True,
-                    start_new_session=True,
+                    process_group=0,
                 )  # fmt: skip
             )
         deadline = time.monotonic() + self.attack.ready

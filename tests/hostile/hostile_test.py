@@ -126,10 +126,11 @@ class HostileTest(unittest.TestCase):
 
     def test_at_the_limit_of_threads_nobody_waits_for_a_close(self):
         with hostile.Daemon(self.stage) as daemon:
+            self.serves(daemon, seconds=0.5, least=1)
             usual = daemon.threads()
-        bounds = [f"--nproc={usual + 1}"]
         attack = hostile.ATTACKS["linger_by_users"]
-        with hostile.Daemon(self.stage, bounds=bounds) as daemon:
+        with hostile.Daemon(self.stage, bounds=[f"--nproc={usual + 1}"]) as daemon:
+            self.serves(daemon, seconds=0.5, least=1)  # its threads are there
             with hostile.Attackers(daemon, attack, 60):
                 self.serves(daemon)
             self.ends(daemon)

@@ -178,19 +178,32 @@ void ServeStalling(int device) {
 // A file that stalls, in a mount that nobody else sees.
 constexpr const char* kStalling = "/mnt/stalling";
 
+bool WriteFile(const char* path, const std::string& text) {
+  const ipc::UniqueFd file(::open(path, O_WRONLY | O_CLOEXEC));
+  return file && ::write(file.get(), text.data(), text.size()) > 0;
+}
+
+// Enters a mount namespace of its own, as its root there.
+bool Unshare() {
+  const uid_t uid = ::getuid();
+  const gid_t gid = ::getgid();
+  if (::unshare(uid == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0) return false;
+  if (uid == 0) return true;
+  return WriteFile("/proc/self/setgroups", "deny") &&
+         WriteFile("/proc/self/uid_map", "0 " + std::to_string(uid) + " 1") &&
+         WriteFile("/proc/self/gid_map", "0 " + std::to_string(gid) + " 1");
+}
+
 // False: `*why`.
 bool MountStalling(std::string* why) {
-  const uid_t uid = ::getuid();
-  const std::string owner =
-      ",user_id=" + std::to_string(uid) + ",group_id=" + std::to_string(::getgid());
   const int device = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (device < 0) {
     *why = std::string("/dev/fuse: ") + std::strerror(errno);
     return false;
   }
-  const std::string options = "fd=" + std::to_string(device) + ",rootmode=100644" + owner;
-  const int spaces = uid == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER;
-  if (::unshare(spaces) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+  const std::string options =
+      "fd=" + std::to_string(device) + ",rootmode=100644,user_id=0,group_id=0";
+  if (!Unshare() || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       ::mount("none", "/mnt", "tmpfs", 0, nullptr) != 0 ||
       ::mknod(kStalling, S_IFREG | 0644, 0) != 0 ||
       ::mount("stalling", kStalling, "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
