@@ -27,11 +27,12 @@ size_t Mailbox::size() const {
 }
 
 size_t Mailbox::RunSome(size_t limit) {
-  size_t ran = 0;
-  while (ran < limit) {
+  for (size_t ran = 0;; ++ran) {
     std::function<void()> work;
     {
       std::lock_guard lock(mutex_);
+      // Looked at before the limit: an event that nothing is pending for would wake its owner again
+      // and again.
       if (work_.empty()) {
         uint64_t count = 0;
         // Would-block only says that nothing was rung since the last drain.
@@ -39,13 +40,12 @@ size_t Mailbox::RunSome(size_t limit) {
         pending_.store(false, std::memory_order_release);
         return ran;
       }
+      if (ran >= limit) return ran;
       work = std::move(work_.front());
       work_.pop_front();
     }
     work();
-    ++ran;
   }
-  return ran;
 }
 
 }  // namespace ravenstore::daemon

@@ -37,6 +37,16 @@ TEST(MailboxTest, TheLimitLeavesTheRestAndItsBell) {
   EXPECT_EQ(ran, 5);
 }
 
+// Else whoever waits for the bell is woken for nothing, again and again.
+TEST(MailboxTest, ALimitThatIsJustEnoughSilencesTheBell) {
+  Mailbox mailbox;
+  mailbox.Post([] {});
+  mailbox.Post([] {});
+  EXPECT_EQ(mailbox.RunSome(mailbox.size()), 2u);
+  EXPECT_TRUE(mailbox.empty());
+  EXPECT_FALSE(Readable(mailbox));
+}
+
 TEST(MailboxTest, TheDescriptorIsReadableWhileSomethingWaits) {
   Mailbox mailbox;
   EXPECT_FALSE(Readable(mailbox));

@@ -1,0 +1,435 @@
+"""A daemon, honest users and hostile ones: what the suite and bench/report's figures share.
+
+Users are numbers that no account has, taken on by setpriv: that needs root. The daemon runs as a
+user of its own, as its service does, on one core with the honest user who is measured; attackers
+run on the other.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+
+DAEMON_USER = 64000
+HONEST_USER = 64001
+OTHER_USER = 64002
+ATTACKER = 64010  # and up
+# The clients talk to no daemon of a stranger's.
+os.environ["RAVENSTORE_DAEMON_USER"] = str(DAEMON_USER)
+# Small enough that one user's greed is everybody's trouble. The pool grows in one step, so that its
+# descriptors are no residue.
+SIZES = """
+[devices]
+backend = "host"
+slab = "2MiB"
+[limits]
+device_reserve = 0
+[host_pool]
+size = "256MiB"
+step = "256MiB"
+[host_backend]
+total = "256MiB"
+"""
+PATIENCE = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack:
+    """What several processes of one or several users do at once."""
+
+    name: str
+    does: tuple = ()  # names of the attacker; empty: `name`
+    processes: int = 1
+    users: int = 1
+    user: int = ATTACKER  # the first
+    count: int = 0
+    ready: float = PATIENCE  # seconds that it may take to be under way
+    may_be_impossible: bool = False
+
+    def starts(self):
+        """(what, user) of each process."""
+        does = self.does or (self.name,)
+        for i in range(self.processes):
+            yield does[i % len(does)], self.user if self.user == 0 else self.user + i % self.users
+
+
+ATTACKS = {
+    attack.name: attack
+    for attack in (
+        Attack("yield_once"),
+        Attack("yield_again"),
+        Attack("connect_close", processes=4),
+        Attack("connect_close_nonblocking", processes=4),
+        Attack("connect_close_by_users", does=("connect_close",), processes=8, users=8),
+        Attack("silent", processes=2),
+        Attack("flood_names"),
+        Attack("flood_stats"),
+        Attack("flood_tensors"),
+        Attack("flood_jobs"),
+        Attack("flood_nonsense"),
+        Attack("never_reads"),
+        Attack("welcomes_unread"),
+        Attack("slabs_unread"),
+        Attack("attaches", processes=2),
+        Attack("legacy_churn", processes=2),
+        Attack("hold_clients"),
+        Attack("hold_connections"),
+        Attack("hold_places"),
+        Attack("hold_names", ready=30),
+        Attack("hold_recording"),
+        Attack("hold_device"),
+        Attack("hold_host"),
+        Attack("linger"),
+        Attack("linger_by_users", does=("linger",), processes=8, users=8),
+        Attack("page_stalled", may_be_impossible=True),
+        # Who may not stall the kernel's page faults may have them stalled by a container's root.
+        Attack("page_stalled_by_root", does=("page_stalled",), user=0, may_be_impossible=True),
+        Attack("stalling_file", may_be_impossible=True),
+        Attack("stalling_file_by_root", does=("stalling_file",), user=0, may_be_impossible=True),
+        Attack("pending_creates", processes=8),
+        Attack("bad_requests"),
+        Attack("flood_log"),
+        Attack("slab_churn", processes=2),
+        Attack("dirty_evictions", processes=2),
+        Attack("limits_churn", user=0),
+        Attack(
+            "several_users",
+            does=("connect_close", "flood_stats", "never_reads", "linger", "slab_churn", "attaches",
+                  "yield_again", "silent"),
+            processes=8,
+            users=8,
+        ),
+    )
+}  # fmt: skip
+
+
+def missing():
+    """Why this machine or user cannot play several users; None: it can."""
+    if os.geteuid() != 0:
+        return "several users take root"
+    for tool in ("setpriv", "taskset", "prlimit"):
+        if not shutil.which(tool):
+            return f"several users take {tool}"
+    return None
+
+
+def cores():
+    """The daemon's and the honest user's core, and the attackers': one, where there is no other."""
+    usable = sorted(os.sched_getaffinity(0))
+    return usable[0], usable[-1]
+
+
+def as_user(uid, core=None):
+    """What goes before a command that another user runs."""
+    pin = [] if core is None else ["taskset", "-c", str(core)]
+    change = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
+    return pin + (change if uid != 0 else [])
+
+
+def eventually(condition, patience=PATIENCE):
+    """What `condition` returns once it is true, or its last value when patience ran out."""
+    deadline = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value or time.monotonic() > deadline:
+            return value
+        time.sleep(0.005)
+
+
+class Stage:
+    """A folder that every user can reach, with the programs in it."""
+
+    PROGRAMS = {
+        "ravenstored": "daemon",
+        "ravenctl": "client/ctl",
+        "attacker": "tests/hostile",
+        "honest": "tests/hostile",
+    }
+
+    def __init__(self, built):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="raven-", dir="/tmp"))
+        self.folder.chmod(0o755)
+        for name, place in self.PROGRAMS.items():
+            near = pathlib.Path(built) / name
+            source = near if near.exists() else pathlib.Path(built) / place / name
+            shutil.copy(source, self.folder / name)
+            (self.folder / name).chmod(0o755)
+        self.daemon_core, self.attack_core = cores()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def program(self, name):
+        return str(self.folder / name)
+
+
+class Daemon:
+    """A ravenstored of a user of its own; anybody may connect."""
+
+    def __init__(self, stage, sizes=SIZES, log=None, bounds=()):
+        """`log`: where its words go; None: a file beside the socket. `bounds`: prlimit's flags."""
+        self.stage = stage
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="d", dir=stage.folder))
+        self.folder.chmod(0o755)
+        os.chown(self.folder, DAEMON_USER, DAEMON_USER)
+        self.socket = str(self.folder / "s")
+        config = f'[socket]\npath = "{self.socket}"\nmode = 0o666\n{sizes}'
+        (self.folder / "config").write_text(config)
+        self.log_to = log
+        self.bounds = ["prlimit", *bounds] if bounds else []
+        self.process = None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def start(self):
+        command = [self.stage.program("ravenstored"), "--config", str(self.folder / "config")]
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                self.bounds + as_user(DAEMON_USER, self.stage.daemon_core) + command,
+                stdin=subprocess.DEVNULL,
+                stderr=log if self.log_to is None else self.log_to,
+            )
+        serves = eventually(lambda: self.process.poll() is not None or self.status() is not None)
+        if not serves or self.process.poll() is not None:
+            raise RuntimeError("no daemon: " + self.log())
+
+    def log(self):
+        return (self.folder / "log").read_text(errors="replace")
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def end(self, number=signal.SIGTERM, patience=PATIENCE):
+        """Seconds until it ended; None when patience ran out."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            return None
+        return time.monotonic() - began
+
+    def kill(self):
+        if self.process is not None:
+            if self.alive():
+                self.process.kill()
+            self.process.wait()
+
+    def ctl(self, *words, user=0, patience=PATIENCE):
+        """What ravenctl says and how; None: it got no answer in time."""
+        command = [self.stage.program("ravenctl"), "--socket", self.socket, "--json", *words]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return subprocess.run(
+                as_user(user, self.stage.daemon_core) + command,
+                capture_output=True, text=True, check=False, timeout=patience,
+            )  # fmt: skip
+        return None
+
+    def status(self, user=0):
+        """What `ravenctl status` says; None: it was not served."""
+        answer = self.ctl("status", user=user)
+        return json.loads(answer.stdout) if answer and answer.returncode == 0 else None
+
+    def clients(self):
+        return json.loads(self.ctl("clients").stdout)["clients"]
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def anonymous(self):
+        """Bytes of anonymous memory in use."""
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def residue(self, before, patience=PATIENCE):
+        """Threads and descriptors more than `before`, once that is none or patience ran out."""
+
+        def left():
+            return max(0, self.threads() - before[0]), max(0, self.descriptors() - before[1])
+
+        eventually(lambda: not self.alive() or left() == (0, 0), patience)
+        return left() if self.alive() else (0, 0)
+
+
+class Honest:
+    """An honest user's process, at work from entry on."""
+
+    def __init__(self, daemon, seconds, user=HONEST_USER, core=None, flags=()):
+        stage = daemon.stage
+        core = stage.daemon_core if core is None else core
+        self.seconds = seconds
+        command = [stage.program("honest"), "--socket", daemon.socket, "--seconds", str(seconds)]
+        self.process = subprocess.Popen(
+            as_user(user, core) + [*command, *flags], stdout=subprocess.PIPE, text=True
+        )
+
+    def result(self):
+        """What it says of itself, with operations a second as `rate`."""
+        said, _ = self.process.communicate(timeout=self.seconds + PATIENCE)
+        result = json.loads(said)
+        if result.get("operations") == 0:  # it took longer than it was watched
+            result["p99_ms"] = result["max_ms"] = self.seconds * 1e3
+        return result | {"rate": result.get("operations", 0) / self.seconds}
+
+
+class Attackers:
+    """Processes that attack; on exit they are killed, as they would be by their user."""
+
+    def __init__(self, daemon, attack, seconds):
+        self.daemon, self.attack, self.seconds = daemon, attack, seconds
+        self.processes = []
+
+    def __enter__(self):
+        stage = self.daemon.stage
+        for what, user in self.attack.starts():
+            count = ["--count", str(self.attack.count)] if self.attack.count else []
+            command = [stage.program("attacker"), "--socket", self.daemon.socket, what, *count]
+            self.processes.append(
+                subprocess.Popen(
+                    as_user(user, stage.attack_core) + [*command, "--seconds", str(self.seconds)],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    process_group=0,
+                )  # fmt: skip
+            )
+        deadline = time.monotonic() + self.attack.ready
+        self.said = ["" for _ in self.processes]
+        for process in self.processes:
+            left = max(0, deadline - time.monotonic())
+            if select.select([process.stdout], [], [], left)[0]:
+                process.stdout.readline()
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+            process.stdout.close()
+
+    def results(self):
+        """What each says at its end, waited for."""
+        results = []
+        for process in self.processes:
+            said, _ = process.communicate(timeout=self.seconds + PATIENCE)
+            lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+            results.append(lines[-1] if lines else {})
+        return results
+
+
+def baseline(daemon, attack, seconds):
+    """The honest user's result beside as many honest processes where the attackers would be."""
+    others = [
+        Honest(daemon, seconds, user, daemon.stage.attack_core) for _, user in attack.starts()
+    ]
+    result = Honest(daemon, seconds).result()
+    for other in others:
+        other.result()
+    return result
+
+
+def under(daemon, attack, seconds):
+    """The honest user's result under the attack, with what is so at its end: `root_served` by
+    ravenctl, and `held` descriptors in the daemon.
+    """
+    with Attackers(daemon, attack, seconds + attack.ready):
+        result = Honest(daemon, seconds).result()
+        served = daemon.status() is not None
+        held = daemon.descriptors() if daemon.alive() else 0
+    return result | {"root_served": served, "held": held}
+
+
+def impossible(stage, attack):
+    """Why the attack cannot be made here; "": it can."""
+    if not attack.may_be_impossible:
+        return ""
+    with Daemon(stage) as daemon, Attackers(daemon, attack, 0.2) as attackers:
+        return next((each["impossible"] for each in attackers.results() if each), "")
+
+
+def measure(stage, attack, pairs, seconds):
+    """The figures of an attack: of interleaved pairs, the medians.
+
+    ratio, p99_ms, baseline_p99_ms, failures, threads, descriptors (residues), alive, root_served,
+    or the reason in `skipped`.
+    """
+    why = impossible(stage, attack)
+    if why:
+        return {"skipped": why}
+    with Daemon(stage) as daemon:
+        Honest(daemon, 0.3).result()
+        before = daemon.threads(), daemon.descriptors()
+        plain, attacked = [], []
+        for _ in range(pairs):
+            plain.append(baseline(daemon, attack, seconds))
+            attacked.append(under(daemon, attack, seconds))
+        residue = daemon.residue(before)
+
+        def median(results, key):
+            return statistics.median(each[key] for each in results)
+
+        rate = median(plain, "rate")
+        return {
+            "ratio": median(attacked, "rate") / rate if rate else 0,
+            "rate": median(attacked, "rate"),
+            "p99_ms": median(attacked, "p99_ms"),
+            "max_ms": max(each["max_ms"] for each in attacked),
+            "baseline_p99_ms": median(plain, "p99_ms"),
+            "baseline_rate": rate,
+            "failures": sum(each["failures"] for each in attacked),
+            "error": next((each["error"] for each in attacked if each["error"]), ""),
+            "threads": residue[0],
+            "descriptors": residue[1],
+            "alive": daemon.alive(),
+            "held": max(each["held"] for each in attacked),
+            "root_served": all(each["root_served"] for each in attacked),
+            "sigterm_s": daemon.end(),
+        }
+
+
+def soak(daemon, clients, seconds):
+    """So many honest users at work at once."""
+    users = [
+        Honest(daemon, seconds, HONEST_USER + i % 8, core)
+        for i, core in zip(range(clients), itertools.cycle(cores()), strict=False)
+    ]
+    return [user.result() for user in users]
+
+
+def trimmed(daemon, enough, patience=15):
+    """The daemon's anonymous memory once it is at most `enough`, or the least within patience.
+
+    The daemon gives memory back by itself, some time after its clients left.
+    """
+    least = daemon.anonymous()
+
+    def look():
+        nonlocal least
+        least = min(least, daemon.anonymous())
+        return least <= enough
+
+    eventually(look, patience)
+    return least

@@ -1,0 +1,81 @@
+// Legacy jobs that lie on their page, ask for what nobody has, and come and go.
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+
+#include "client/client.h"
+#include "tests/hostile/attacks.h"
+#include "tests/hostile/raw.h"
+
+namespace ravenstore::hostile {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint64_t kNobodyHas = uint64_t{1} << 60;
+
+// Asks for `bytes` and waits for the answer.
+bool Yield(Scene& scene, const std::string& uuid, uint64_t bytes) {
+  auto connection = Connection::Open(scene.socket());
+  if (!connection.ok()) {
+    scene.Refused(connection.error().message);
+    return false;
+  }
+  proto::ClientPacket packet;
+  packet.set_request(1);
+  packet.mutable_legacy_yield()->set_uuid(uuid);
+  packet.mutable_legacy_yield()->set_bytes(bytes);
+  const auto answer = connection->Ask(packet.SerializeAsString());
+  if (!answer || !answer->has_legacy_yielded()) {
+    scene.Refused(answer ? answer->failure().message() : "hung up");
+    return false;
+  }
+  scene.Did();
+  return true;
+}
+
+// On a page that claims more than there is; then, if so, again and again.
+void Yields(Scene& scene, bool again) {
+  const std::string uuid = FirstDevice(scene.socket());
+  const ipc::UniqueFd page = LedgerPage(uuid, kNobodyHas);
+  std::string why;
+  const auto job = AttachLegacy(scene.socket(), page, &why);
+  if (!job) return scene.Refused(why);
+  bool yielded = Yield(scene, uuid, 1);
+  scene.Ready();
+  while (again && scene.goes_on()) {
+    yielded = Yield(scene, uuid, MiB(16));
+    if (!yielded) scene.Pause(milliseconds(10));
+  }
+  scene.Hold();
+}
+
+// Attaches and leaves, at the highest rate that one process has.
+void Churn(Scene& scene) {
+  const std::string uuid = FirstDevice(scene.socket());
+  while (scene.goes_on()) {
+    const ipc::UniqueFd page = LedgerPage(uuid, 0);
+    std::string why;
+    if (AttachLegacy(scene.socket(), page, &why)) {
+      scene.Did();
+    } else {
+      scene.Refused(why);
+    }
+    scene.Ready();
+  }
+}
+
+constexpr Attack kAttacks[] = {
+    {"yield_once", [](Scene& scene) { Yields(scene, false); }},
+    {"yield_again", [](Scene& scene) { Yields(scene, true); }},
+    {"legacy_churn", Churn},
+};
+
+}  // namespace
+
+std::span<const Attack> LegacyAttacks() {
+  return kAttacks;
+}
+
+}  // namespace ravenstore::hostile
