@@ -33,17 +33,22 @@ constexpr uint64_t kYieldTimerKey = ~uint64_t{0} - 1;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 256;
-// A turn's accepts, and its units of work for all users: a message is one, and what takes longer
-// some more.
-constexpr int kAcceptsPerTurn = 32;
-constexpr uint32_t kUnitsPerTurn = 256;
-constexpr uint32_t kUnitsLeast = 16;
-constexpr uint32_t kUnitsOfAttach = 32;
-constexpr uint32_t kUnitsOfPages = 8;
+// A turn's accepts, and its units of work for all users. A unit is some ten microseconds: a small
+// message is one, and what takes longer some more. An operation of a client takes about ten turns
+// of this thread, so a turn that others fill must be short.
+constexpr int kAcceptsPerTurn = 8;
+constexpr uint32_t kUnitsPerTurn = 32;
+constexpr uint32_t kUnitsLeast = 4;
+constexpr uint32_t kUnitsOfConnection = 4;
+constexpr uint32_t kUnitsOfDescriptors = 4;
+constexpr uint32_t kUnitsOfAttach = 16;
+constexpr uint32_t kUnitsOfPages = 4;
+constexpr size_t kBytesOfUnit = 4096;
 // A connection that says nothing is closed.
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
-// Connections of root and the daemon's own user beyond what all users may have together.
-constexpr uint32_t kReservedMax = 16;
+// Connections beyond what all users may have together, half of them root's and half of the daemon's
+// own user's.
+constexpr uint64_t kReserved = 16;
 // Sockets that were turned away and are not closed yet: more are not accepted meanwhile.
 constexpr uint32_t kTurnedAwayMax = 256;
 // A connection's own, its socket and its process; a client's, its segment and its doorbell.
@@ -268,6 +273,12 @@ void Control::AcceptSome() {
       }
       accepted_ = std::move(socket).value();
     }
+    if (ipc::HasLeft(accepted_.get())) {
+      // Already over: not worth finding out whose it was.
+      ++turned_away_;
+      CloseSocket(std::move(accepted_), kNobody, [this] { --turned_away_; });
+      continue;
+    }
     auto peer = ipc::PeerOf(accepted_.get());
     if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return Rest(peer.error());
     ipc::UniqueFd socket = std::move(accepted_);
@@ -303,25 +314,30 @@ void Control::Admit(ipc::UniqueFd socket, ipc::Peer peer) {
 
 core::Status Control::TakePlace(const ipc::Peer& peer, bool* reserved) {
   const core::TenantId user{peer.uid};
+  turns_.Spend(user, kUnitsOfConnection);
+  core::Status place = core::Ok();
   if (received_closers_.IsStuck(peer.uid)) {
-    return Error{ErrorCode::kLimit, "user " + std::to_string(peer.uid) +
-                                        " has sent the daemon a descriptor whose close does not "
-                                        "end: until it does, none of its connections is taken"};
+    place = Error{ErrorCode::kLimit, "user " + std::to_string(peer.uid) +
+                                         " has sent the daemon a descriptor whose close does not "
+                                         "end: until it does, none of its connections is taken"};
   }
-  core::Status place = places_.Take(user);
+  if (place.ok()) place = places_.Take(user);
   if (place.ok()) {
     place = descriptors_.Take(user, kDescriptorsOfConnection);
     if (!place.ok()) places_.Give(user);
   }
-  *reserved = !place.ok() && IsAdmin(peer.uid) && reserved_ < kReservedMax;
-  if (*reserved) ++reserved_;
-  return *reserved ? core::Ok() : place;
+  if (place.ok() || !IsAdmin(peer.uid)) return place;
+  const uint64_t most = ::geteuid() == 0 ? kReserved : kReserved / 2;
+  *reserved = reserved_[user] < most;
+  if (!*reserved) return place;
+  ++reserved_[user];
+  return core::Ok();
 }
 
 void Control::GivePlace(core::TenantId user, bool reserved) {
   closed_one_ = true;
   if (reserved) {
-    --reserved_;
+    --reserved_[user];
     return;
   }
   places_.Give(user);
@@ -376,13 +392,15 @@ void Control::OnReadable(Connection& connection) {
       CloseSent(key, std::move(descriptors));
       if (received.error().code == ErrorCode::kTimedOut) return;
       if (received.error().code != ErrorCode::kCorrupt) return HangUp(connection);
-      turns_.Spend(connection.user(), 1);
+      turns_.Spend(connection.user(), kUnitsOfDescriptors);
       Fail(connection, 0, ErrorCode::kCorrupt, received.error().message);
       if (!connection.Reads()) return;
       continue;
     }
     if (!received->has_value()) return HangUp(connection);
-    turns_.Spend(connection.user(), 1);
+    const size_t bytes = (*received)->bytes.size();
+    turns_.Spend(connection.user(), static_cast<uint32_t>(1 + bytes / kBytesOfUnit) +
+                                        (descriptors.empty() ? 0 : kUnitsOfDescriptors));
     connection.heard = ipc::Now();
     proto::ClientPacket message;
     if (!message.ParseFromString((*received)->bytes)) {

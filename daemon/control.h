@@ -238,8 +238,8 @@ class Control {
   core::Shares clients_;
   core::Shares legacy_places_;
   core::Shares descriptors_;
-  uint32_t reserved_ = 0;     // connections of those kept for ravenctl
-  uint32_t turned_away_ = 0;  // sockets that are not closed yet
+  std::map<core::TenantId, uint64_t> reserved_;  // connections of those kept for ravenctl
+  uint32_t turned_away_ = 0;                     // sockets that are not closed yet
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;

@@ -21,7 +21,7 @@ using core::ErrorCode;
 namespace {
 
 // Of a turn (control.cc): it looks through all connections.
-constexpr uint32_t kUnitsOfLegacyHello = 16;
+constexpr uint32_t kUnitsOfLegacyHello = 8;
 
 }  // namespace
 
