@@ -96,6 +96,7 @@ struct Arena {
   Tick reclaim_after{};
   Duration reclaim_wait{};
   Tick shrink_after{};
+  Tick split_after{};     // the same of large slabs of a tight budget
   Tick take_after{};      // the same of slabs that would be taken ahead of need
   bool trimming = false;  // slabs go back as soon as they hold nothing
   Tick wake = kNever;     // where it stands in the planner's list of arenas to be woken
@@ -113,6 +114,7 @@ struct Arena {
   bool growing = false;
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
+  Bytes largest_step;   // the most that its client had in use at once, with what it asked for
   Bytes live;           // of tensors that belong to this device, wherever they are
   RecentRange lived;    // `live` after each create
   RecentRange used;     // the same of what is used of the map

@@ -24,6 +24,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <unordered_map>
 
@@ -57,7 +58,7 @@ class Forecast {
   // Whether what was told at the put came true; nothing if nothing was known.
   std::optional<bool> Got(LogicalUse* use, Tick own_time);
   Told Put(LogicalUse* use);
-  void Freed(LogicalUse* use);
+  void Freed(NameId name, Bytes size, LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
   // begins one whenever as many tensors live as when it began the last.
   void Step();
@@ -146,7 +147,8 @@ class Forecast {
   static size_t ShardOf(uint64_t key) { return key >> 8 & (kShards - 1); }
   std::array<Records, kShards> records_;
   std::deque<uint64_t> recorded_;                    // their keys, oldest first
-  std::unordered_map<uint64_t, uint32_t> ordinals_;  // by size, in this iteration
+  std::unordered_map<uint64_t, uint32_t> ordinals_;  // the next by size, in this iteration
+  std::map<uint64_t, uint32_t> unnamed_;             // tensors that live, by size
   int64_t position_ = 0;
   uint8_t iteration_ = 0;
   std::array<uint32_t, 2> begun_{};  // where this iteration and the last began

@@ -141,7 +141,7 @@ void Planner::State::Unlist(Tensor& tensor) {
 
 void Planner::State::FreeDevice(Tensor& tensor) {
   if (tensor.device_block == ExtentMap::kNone) return;
-  EndPrefetch(tensor, /*used=*/false);
+  EndPrefetch(tensor, Prefetched::kEvicted);
   Arena* arena = ArenaOf(tensor);
   arena->map.Free(tensor.device_block);
   tensor.device_block = ExtentMap::kNone;
@@ -157,6 +157,7 @@ void Planner::State::Finish(Tensor& tensor) {
     arena->index.Erase(tensor);
     Unlist(tensor);
     if (tensor.device_block != ExtentMap::kNone) arena->freed.Add(tensor.size, now_);
+    EndPrefetch(tensor, Prefetched::kFreed);
     FreeDevice(tensor);
     SetInUse(tensor, false);
     --client->tensors;

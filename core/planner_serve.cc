@@ -99,6 +99,7 @@ void Planner::State::Serve(Arena& arena) {
   if (arena.waiting.empty()) {
     GrowAhead(arena);
     Prefetch(arena);
+    SplitLargeSlabs(arena);
   } else if (!HelpIsNear(arena)) {
     FailImpatient(arena);
   }
@@ -165,6 +166,8 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   const auto block = PlaceFor(arena, request.size);
   if (!block) return false;
   SetGrowing(arena, true);
+  arena.largest_step =
+      std::max(arena.largest_step, FindClient(arena.client)->in_use + request.size);
   arena.used.Add(arena.map.used());
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
