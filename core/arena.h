@@ -114,11 +114,13 @@ struct Arena {
   bool growing = false;
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
-  Bytes largest_step;   // the most that its client had in use at once, with what it asked for
-  Bytes live;           // of tensors that belong to this device, wherever they are
-  RecentRange lived;    // `live` after each create
-  RecentRange used;     // the same of what is used of the map
-  UsageCycle cycle;     // of `live`
+  // The most that its client had in use at once, with what it asked for, in bytes and in tensors.
+  Bytes largest_step;
+  uint32_t most_at_once = 0;
+  Bytes live;         // of tensors that belong to this device, wherever they are
+  RecentRange lived;  // `live` after each create
+  RecentRange used;   // the same of what is used of the map
+  UsageCycle cycle;   // of `live`
   // The client fills its empty arena again: where the last new tensor ends. The next one follows,
   // so that they lie in the order in which they were made, and leave in one piece.
   std::optional<Bytes> next_place;

@@ -74,6 +74,7 @@ void Forecast::InferStep() {
 }
 
 void Forecast::BeginIteration() {
+  has_iterations_ = true;
   begun_[++iteration_ % 2] = static_cast<uint32_t>(position_);
   rhythm_.BeginIteration();
   ordinals_.clear();
@@ -117,10 +118,10 @@ uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t position) const {
 }
 
 // Where in the iteration something is put now, and how far that is from where it usually is. The
-// third put and all later ones have no place of their own.
+// last put that is kept apart and all later ones have no place of their own.
 void Forecast::TakePlace(LogicalUse* use, Record* record) {
   use->displaced = 0;
-  if (record == nullptr || use->use + 1 == kUsesKept) return;
+  if (record == nullptr || use->use + 1 == UsesKept()) return;
   const uint32_t place = PlaceOf(iteration_, static_cast<uint32_t>(position_));
   const uint32_t usual = record->place.value();
   if (std::abs(int64_t{place} - usual) > kDisplaced) {
@@ -179,7 +180,7 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   if (use->iteration != iteration_ || use->use == LogicalUse::kNoUse) {
     use->iteration = iteration_;
     use->use = 0;
-  } else if (use->use + 1 < kUsesKept) {
+  } else if (use->use + 1 < UsesKept()) {
     ++use->use;
   }
   Record* const record = FindRecord(*use);

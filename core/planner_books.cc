@@ -56,8 +56,10 @@ void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
   if (client == nullptr) return;
   if (in_use) {
     client->in_use += tensor.size;
+    ++client->tensors_in_use;
   } else {
     client->in_use -= tensor.size;
+    --client->tensors_in_use;
   }
 }
 

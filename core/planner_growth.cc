@@ -15,8 +15,10 @@ constexpr uint64_t kGrowthShare = 12;
 constexpr uint64_t kLeastSlabs = 8;
 // One that is less than so many times what is in use at once is tight. Then each tensor in use may
 // keep two slabs from the others but for its own bytes, and these must be small.
-constexpr uint64_t kTight = 3;
-constexpr uint64_t kLeastSlabsIfTight = 64;
+constexpr uint64_t kTight = 2;
+constexpr uint64_t kLeastSlabsIfTight = 32;
+// Of fewer tensors at once some slabs are always left.
+constexpr uint32_t kManyAtOnce = 4;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
 // Less than so many slabs is not divided: it becomes the last one.
@@ -133,7 +135,7 @@ Bytes Planner::State::BudgetOf(const Arena& arena) const {
 }
 
 bool Planner::State::IsTight(const Arena& arena) const {
-  return BudgetOf(arena) < arena.largest_step * kTight;
+  return arena.most_at_once > kManyAtOnce && BudgetOf(arena) < arena.largest_step * kTight;
 }
 
 Bytes Planner::State::LargestSlab(const Arena& arena) const {

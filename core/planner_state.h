@@ -65,6 +65,7 @@ class Planner::State {
     Budgets budgets;
     Bytes host_used;
     Bytes in_use;
+    uint32_t tensors_in_use = 0;
     uint64_t tensors = 0;
     Forecast forecast;
     Correlation correlation;
@@ -229,6 +230,8 @@ class Planner::State {
   // How much harm slabs may do that move in place of a run's leaving.
   SlabHarm WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const;
   void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
+  // What the client has in use at once, with what it asked for.
+  void NoteStep(Arena& arena, const Request& request);
   void SetGrowing(Arena& arena, bool growing);
   // Its client takes a tensor back: new ones are over for now.
   void TakeBack(Arena& arena);
