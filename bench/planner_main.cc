@@ -13,11 +13,13 @@ int main(int argc, char** argv) {
   bool cost = true;
   bool truth = true;
   bool table = false;
+  bool kernels = false;
   app.add_option("--scale", scale, "shortens (below 1) the runs")->check(CLI::Range(0.01, 10.0));
   app.add_flag("--scores,!--no-scores", scores, "stalls of every trace against bound and oracle");
   app.add_flag("--cost,!--no-cost", cost, "time per event");
   app.add_flag("--truth,!--no-truth", truth, "the simulator against the host backend");
   app.add_flag("--table", table, "only the stalls, all of them, in ms, as a markdown table");
+  app.add_flag("--kernels", kernels, "only the table of the traces at the level of kernels");
   CLI11_PARSE(app, argc, argv);
   // What is simulated depends on no GPU.
   const std::string machine = bench::Machine("no GPU");
@@ -25,6 +27,10 @@ int main(int argc, char** argv) {
     std::printf("%s\n", bench::Json(figure, machine).c_str());
     std::fflush(stdout);
   };
+  if (kernels) {
+    bench::MeasureKernelLevel(true);
+    return 0;
+  }
   if (scores || table) bench::MeasurePlannerScores(table, report);
   if (table) return 0;
   if (cost) bench::MeasurePlannerCost(scale, report);

@@ -146,7 +146,7 @@ class Scores {
     }
   }
 
-  void Tell(const Report& report) const {
+  void Tell(const KernelLevel& kernels, const Report& report) const {
     if (table_) return;
     report(hinted_.AsFigure("planner.stall_hinted_worst"));
     report(learned_.AsFigure("planner.stall_learned_worst"));
@@ -174,11 +174,22 @@ class Scores {
             .bound = 1.0,
             .target = 1.05,
             .detail = zipf_.detail});
+    report({.name = "planner.kernel_level_learned",
+            .unit = "x",
+            .value = kernels.learned_over_hinted,
+            .bound = 1.0,
+            .target = 1.05,
+            .detail = kernels.worst});
+    const bool both = !failures_.empty() && !kernels.failures.empty();
     report({.name = "planner.replays_failed",
             .unit = "replays",
-            .value = static_cast<double>(failed_),
+            .value = static_cast<double>(failed_ + kernels.failed),
             .target = 0.0,
-            .detail = failures_});
+            .detail = failures_ + (both ? "; " : "") + kernels.failures});
+    report({.name = "planner.endless_waits",
+            .unit = "replays",
+            .value = static_cast<double>(endless_ + kernels.endless),
+            .target = 0.0});
   }
 
  private:
@@ -200,6 +211,7 @@ class Scores {
     // The one of several runs counts among them.
     if (!outcome.failure.empty() && std::string_view(policy) == "value" && !one_run_) {
       ++failed_;
+      if (outcome.endless) ++endless_;
       // Once for all variants of a case.
       if (failures_.find(where_) == std::string::npos)
         failures_ += (failures_.empty() ? "" : "; ") + where_;
@@ -306,6 +318,7 @@ class Scores {
   double learned_logarithms_ = 0;
   int cases_ = 0;
   int failed_ = 0;
+  int endless_ = 0;  // of those: somebody waited for ever
   std::string failures_;
 };
 
@@ -348,10 +361,11 @@ Figure TwoClients() {
 void MeasurePlannerScores(bool table, const Report& report) {
   Scores scores(table);
   for (const char* machine : kMachines) {
-    for (const std::string& name : sim::GeneratorNames())
-      scores.AddTrace(name, *sim::FindHardware(machine));
+    for (const std::string& name : sim::GeneratorNames()) {
+      if (!sim::IsKernelLevel(name)) scores.AddTrace(name, *sim::FindHardware(machine));
+    }
   }
-  scores.Tell(report);
+  scores.Tell(MeasureKernelLevel(table), report);
   if (!table) report(TwoClients());
 }
 

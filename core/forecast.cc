@@ -22,9 +22,16 @@ constexpr double kAccuracySmoothing = 0.02;
 constexpr double kLongestGapSeconds = 1.0;
 }  // namespace
 
+// Without a name the ordinals go on from what lives already: weights are made once, and what is
+// made of their size in each iteration, as their gradients are, is something else.
 uint32_t Forecast::Identify(NameId name, Bytes size) {
-  const uint64_t key = name != kNoName ? uint64_t{ToInt(name)} << 32 | 1
-                                       : size.count() << 24 ^ ordinals_[size.count()]++ << 1;
+  uint64_t key = uint64_t{ToInt(name)} << 32 | 1;
+  if (name == kNoName) {
+    uint32_t& living = unnamed_[size.count()];
+    uint32_t& ordinal = ordinals_.try_emplace(size.count(), living).first->second;
+    key = size.count() << 24 ^ ordinal++ << 1;
+    ++living;
+  }
   // The finalizer of MurmurHash3 (Appleby): all bits of the key matter to all of the hash.
   uint64_t hash = key * 0xff51afd7ed558ccd;
   hash = (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53;
@@ -67,6 +74,7 @@ void Forecast::InferStep() {
 }
 
 void Forecast::BeginIteration() {
+  has_iterations_ = true;
   begun_[++iteration_ % 2] = static_cast<uint32_t>(position_);
   rhythm_.BeginIteration();
   ordinals_.clear();
@@ -110,10 +118,10 @@ uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t position) const {
 }
 
 // Where in the iteration something is put now, and how far that is from where it usually is. The
-// third put and all later ones have no place of their own.
+// last put that is kept apart and all later ones have no place of their own.
 void Forecast::TakePlace(LogicalUse* use, Record* record) {
   use->displaced = 0;
-  if (record == nullptr || use->use + 1 == kUsesKept) return;
+  if (record == nullptr || use->use + 1 == UsesKept()) return;
   const uint32_t place = PlaceOf(iteration_, static_cast<uint32_t>(position_));
   const uint32_t usual = record->place.value();
   if (std::abs(int64_t{place} - usual) > kDisplaced) {
@@ -172,7 +180,7 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   if (use->iteration != iteration_ || use->use == LogicalUse::kNoUse) {
     use->iteration = iteration_;
     use->use = 0;
-  } else if (use->use + 1 < kUsesKept) {
+  } else if (use->use + 1 < UsesKept()) {
     ++use->use;
   }
   Record* const record = FindRecord(*use);
@@ -185,8 +193,10 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
   return {};
 }
 
-void Forecast::Freed(LogicalUse* use) {
+void Forecast::Freed(NameId name, Bytes size, LogicalUse* use) {
   freeing_ = true;
+  const auto living = name == kNoName ? unnamed_.find(size.count()) : unnamed_.end();
+  if (living != unnamed_.end() && --living->second == 0) unnamed_.erase(living);
   if (live_ > 0) --live_;
   Learn(use, true);
 }

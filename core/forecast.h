@@ -4,13 +4,13 @@
 // get a logical identity: the client's name for them, else (size, ordinal of that size in the
 // iteration). Time is counted in positions: creates and gets of the client, which no stall
 // stretches. For the n-th use of a logical tensor in an iteration the distance to its next use (or
-// to its free) is remembered, for the third and all later ones together; the next time round it is
-// what is predicted. Uses that change places once in a while are told from a program that changes:
-// a distance counts from where in the iteration the use is as a rule, and another one is believed
-// when it comes twice. A prediction that turns out wrong costs confidence, and without confidence
-// nothing is predicted. Before anything is known, what was put last is expected back first, as
-// backward passes do, as long as that holds. A client that does not repeat itself is told so by its
-// predictions, and left alone.
+// to its free) is remembered, for the last that are kept apart and all later ones together; the
+// next time round it is what is predicted. Uses that change places once in a while are told from a
+// program that changes: a distance counts from where in the iteration the use is as a rule, and
+// another one is believed when it comes twice. A prediction that turns out wrong costs confidence,
+// and without confidence nothing is predicted. Before anything is known, what was put last is
+// expected back first, as backward passes do, as long as that holds. A client that does not repeat
+// itself is told so by its predictions, and left alone.
 //
 // Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
 // et al., ASPLOS 2023) for learning by logical identity instead of address.
@@ -24,6 +24,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <unordered_map>
 
@@ -57,7 +58,7 @@ class Forecast {
   // Whether what was told at the put came true; nothing if nothing was known.
   std::optional<bool> Got(LogicalUse* use, Tick own_time);
   Told Put(LogicalUse* use);
-  void Freed(LogicalUse* use);
+  void Freed(NameId name, Bytes size, LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
   // begins one whenever as many tensors live as when it began the last.
   void Step();
@@ -99,7 +100,10 @@ class Forecast {
 
  private:
   static constexpr size_t kMostRecords = 1 << 18;
-  static constexpr uint8_t kUsesKept = 3;
+  // Uses of a tensor in an iteration that are learned apart, the last of them with all later ones:
+  // fewer for a client without iterations, whose uses would go on for ever.
+  static constexpr uint8_t kUsesKept = 14;
+  static constexpr uint8_t kUsesWithoutIterations = 3;
   static constexpr int64_t kFar = int64_t{1} << 40;
   static constexpr int64_t kLate = 8;
   static constexpr uint32_t kNowhere = UINT32_MAX;
@@ -146,7 +150,8 @@ class Forecast {
   static size_t ShardOf(uint64_t key) { return key >> 8 & (kShards - 1); }
   std::array<Records, kShards> records_;
   std::deque<uint64_t> recorded_;                    // their keys, oldest first
-  std::unordered_map<uint64_t, uint32_t> ordinals_;  // by size, in this iteration
+  std::unordered_map<uint64_t, uint32_t> ordinals_;  // the next by size, in this iteration
+  std::map<uint64_t, uint32_t> unnamed_;             // tensors that live, by size
   int64_t position_ = 0;
   uint8_t iteration_ = 0;
   std::array<uint32_t, 2> begun_{};  // where this iteration and the last began
@@ -154,7 +159,10 @@ class Forecast {
   Tick last_access_ = Tick::max();
   Rhythm rhythm_;
 
+  uint8_t UsesKept() const { return has_iterations_ ? kUsesKept : kUsesWithoutIterations; }
+
   bool steps_are_told_ = false;
+  bool has_iterations_ = false;
   uint64_t live_ = 0;
   bool freeing_ = false;                          // the last change of live_ was a free
   uint64_t created_ = 0;                          // since the iteration began

@@ -56,8 +56,10 @@ void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
   if (client == nullptr) return;
   if (in_use) {
     client->in_use += tensor.size;
+    ++client->tensors_in_use;
   } else {
     client->in_use -= tensor.size;
+    --client->tensors_in_use;
   }
   Repin(tensor);
 }
@@ -164,7 +166,7 @@ void Planner::State::Unlist(Tensor& tensor) {
 
 void Planner::State::FreeDevice(Tensor& tensor) {
   if (tensor.device_block == ExtentMap::kNone) return;
-  EndPrefetch(tensor, /*used=*/false);
+  EndPrefetch(tensor, Prefetched::kEvicted);
   Arena* arena = ArenaOf(tensor);
   arena->map.Free(tensor.device_block);
   tensor.device_block = ExtentMap::kNone;
@@ -181,6 +183,7 @@ void Planner::State::Finish(Tensor& tensor) {
     arena->index.Erase(tensor);
     Unlist(tensor);
     if (tensor.device_block != ExtentMap::kNone) arena->freed.Add(tensor.size, now_);
+    EndPrefetch(tensor, Prefetched::kFreed);
     FreeDevice(tensor);
     SetInUse(tensor, false);
     --client->tensors;

@@ -114,7 +114,7 @@ void Planner::State::AnswerIfHere(Tensor& tensor) {
 void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
   SetInUse(tensor, true);
   SetQuiet(tensor, false);
-  EndPrefetch(tensor, /*used=*/true);
+  EndPrefetch(tensor, Prefetched::kUsed);
   Reindex(tensor);
   const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
   plan_->push_back(Promise{tensor.id, tensor.device, place, arriving});

@@ -276,7 +276,8 @@ void Planner::State::On(const Freed& event) {
   Tensor* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
-  if (options_.learn) FindClient(tensor->client)->forecast.Freed(&tensor->logical);
+  if (options_.learn)
+    FindClient(tensor->client)->forecast.Freed(tensor->name, tensor->size, &tensor->logical);
   if (tensor->waiting) {
     // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
     Dequeue(FetchOf(*tensor));
@@ -298,7 +299,7 @@ void Planner::State::On(const PutSeen& event) {
   // A put while it was leaving: a get has rescued it, and the copy's answer will say so.
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   SetInUse(*tensor, false);
-  EndPrefetch(*tensor, /*used=*/true);  // before it is hinted otherwise
+  EndPrefetch(*tensor, Prefetched::kUsed);  // before it is hinted otherwise
   SetQuiet(*tensor, false);
   tensor->put_seen = true;
   tensor->giving_up = false;
@@ -345,7 +346,7 @@ void Planner::State::On(const GetSeen& event) {
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   SetQuiet(*tensor, false);
-  EndPrefetch(*tensor, /*used=*/true);
+  EndPrefetch(*tensor, Prefetched::kUsed);
   Reindex(*tensor);
   Touch(arena);
 }

@@ -224,11 +224,28 @@ void Planner::State::BeginPrefetch(Tensor& tensor) {
   if (!IsHinted(tensor)) FindClient(tensor.client)->window.Begin(tensor.size);
 }
 
-void Planner::State::EndPrefetch(Tensor& tensor, bool used) {
+void Planner::State::EndPrefetch(Tensor& tensor, Prefetched as) {
   if (!tensor.prefetched) return;
   tensor.prefetched = false;
+  const bool used = as == Prefetched::kUsed;
   if (!used) Count(tensor.client, &PlannerStats::prefetches_unused, 1);
-  if (!IsHinted(tensor)) FindClient(tensor.client)->window.End(tensor.size, used);
+  if (IsHinted(tensor)) return;
+  Client& client = *FindClient(tensor.client);
+  if (as == Prefetched::kEvicted && IsStillToCome(client, tensor))
+    return client.window.Withdraw(tensor.size);
+  client.window.End(tensor.size, used);
+}
+
+bool Planner::State::IsStillToCome(const Client& client, const Tensor& tensor) {
+  switch (tensor.use_kind) {
+    case UseKind::kUnknown: return false;
+    case UseKind::kAt: return tensor.use_key >= OwnTime(client).time_since_epoch().count();
+    case UseKind::kOrder: return true;
+    case UseKind::kLearned:
+      return !Forecast::IsAssumed(tensor.use_key) &&
+             !client.forecast.Refutes(tensor.logical, tensor.use_key);
+  }
+  return false;
 }
 
 void Planner::State::CountGet(Tensor& tensor) {

@@ -103,6 +103,7 @@ void Planner::State::Serve(Arena& arena) {
   if (arena.waiting.empty()) {
     GrowAhead(arena);
     Prefetch(arena);
+    SplitLargeSlabs(arena);
   } else if (!HelpIsNear(arena)) {
     FailImpatient(arena);
   }
@@ -170,6 +171,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   const auto block = PlaceFor(arena, request.size);
   if (!block) return false;
   SetGrowing(arena, true);
+  NoteStep(arena, request);
   arena.used.Add(arena.map.used());
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
@@ -201,6 +203,12 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   return true;
 }
 
+void Planner::State::NoteStep(Arena& arena, const Request& request) {
+  const Client& client = *FindClient(arena.client);
+  arena.largest_step = std::max(arena.largest_step, client.in_use + request.size);
+  arena.most_at_once = std::max(arena.most_at_once, client.tensors_in_use + 1);
+}
+
 void Planner::State::SetGrowing(Arena& arena, bool growing) {
   if (arena.growing == growing) return;
   arena.growing = growing;
@@ -229,6 +237,7 @@ void Planner::State::NotePressure(Arena& arena, Bytes need) {
 bool Planner::State::TryFetch(Arena& arena, const Request& given) {
   const auto block = arena.map.Allocate(given.size, Catalog::RowOf(given.tensor));
   if (!block) return false;
+  NoteStep(arena, given);
   Tensor& tensor = *catalog_.Find(given.tensor);
   Dequeue(given);
   tensor.waiting = false;

@@ -7,6 +7,10 @@ namespace ravenstore::core {
 
 namespace {
 constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
+// When a tight budget's large slabs are looked at again, and how much larger than a new one is
+// large.
+constexpr Duration kSplitRetry = std::chrono::milliseconds(1);
+constexpr uint64_t kLargerSlab = 2;
 // A client lets go of a slab within a millisecond or two. Who does not do it for so long is
 // stopped.
 constexpr Duration kLetGoWithin = std::chrono::milliseconds(200);
@@ -280,6 +284,19 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm
   return true;
 }
 
+Bytes Planner::State::TailOf(const Arena& arena, const Range& slab,
+                             std::vector<uint32_t>* rows) const {
+  const Bytes end = slab.first + slab.second;
+  ExtentMap::Block block = arena.map.At(end - Bytes{1});
+  for (;; block = arena.map.Before(block)) {
+    const bool used = arena.map.KindOf(block) == ExtentMap::Kind::kUsed;
+    const bool can = used ? EvictionIndex::CanLeave(catalog_[arena.map.OwnerOf(block)])
+                          : arena.map.KindOf(block) == ExtentMap::Kind::kFree;
+    if (!can) return Minus(end, arena.map.OffsetOf(block) + arena.map.SizeOf(block));
+    if (used) rows->push_back(arena.map.OwnerOf(block));
+  }
+}
+
 bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
   std::vector<Emptying> chosen;
   FindEmptyable(arena, {}, Which::kAll, &chosen);
@@ -289,14 +306,36 @@ bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
     sum += one.piece.second;
     std::erase(staying, one.piece);
   }
-  staying.emplace_back(arena.map.range(), Bytes{0});
   std::sort(staying.begin(), staying.end());
-  Bytes end;
-  const bool room = std::any_of(staying.begin(), staying.end(), [&](const Range& piece) {
-    return piece.first - std::exchange(end, piece.first + piece.second) >= need;
-  });
-  if (!room || sum < need || !Vacate(chosen)) return false;
+  // Behind what cannot leave, in the slab that stays for it and in those that come again.
+  Bytes most = sum;
+  std::vector<uint32_t> rows;
+  for (size_t i = 0; i < staying.size(); ++i) {
+    const Bytes end = staying[i].first + staying[i].second;
+    const Bytes next = i + 1 < staying.size() ? staying[i + 1].first : arena.map.range();
+    std::vector<uint32_t> leaving;
+    const Bytes tail = TailOf(arena, staying[i], &leaving);
+    if (tail + std::min(sum, next - end) < std::max(need, most)) continue;
+    most = tail + std::min(sum, next - end);
+    rows = std::move(leaving);
+  }
+  if (most < need || !Vacate(chosen)) return false;
+  std::erase_if(rows, [&](uint32_t row) { return !EvictionIndex::CanLeave(catalog_[row]); });
+  if (!rows.empty()) EvictAll(arena, rows, SpareCopies::kMayDrop);
   return arena.renewing = true;
+}
+
+void Planner::State::SplitLargeSlabs(Arena& arena) {
+  if (now_ < arena.split_after || !IsTight(arena)) return;
+  if (arena.adding > Bytes{0} || arena.leaving > 0 || arena.being_removed > Bytes{0}) return;
+  arena.split_after = now_ + kSplitRetry;
+  const Bytes most = LargestSlab(arena) * kLargerSlab;
+  const auto is_large = [most](const Range& slab) { return slab.second > most; };
+  if (std::none_of(arena.pieces.begin(), arena.pieces.end(), is_large)) return;
+  std::vector<Emptying> slabs;
+  FindEmptyable(arena, {}, Which::kAll, &slabs);
+  std::erase_if(slabs, [&](const Emptying& one) { return !is_large(one.piece); });
+  if (!slabs.empty()) VacateSome(std::move(slabs), Bytes{1});
 }
 
 bool Planner::State::GiveBackFreePiece(Arena& arena) {

@@ -67,6 +67,7 @@ class Planner::State {
     Budgets budgets;
     Bytes host_used;
     Bytes in_use;
+    uint32_t tensors_in_use = 0;
     uint64_t tensors = 0;
     Forecast forecast;
     Correlation correlation;
@@ -234,6 +235,8 @@ class Planner::State {
   // How much harm slabs may do that move in place of a run's leaving.
   SlabHarm WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const;
   void StartCopyIn(Arena& arena, Tensor& tensor, bool demand);
+  // What the client has in use at once, with what it asked for.
+  void NoteStep(Arena& arena, const Request& request);
   void SetGrowing(Arena& arena, bool growing);
   // Its client takes a tensor back: new ones are over for now.
   void TakeBack(Arena& arena);
@@ -276,6 +279,11 @@ class Planner::State {
   Bytes MostOf(const Arena& arena) const;
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const Arena& arena) const;
+  // The budget is so little more than what its client has in use at once that room between tensors
+  // in use matters.
+  bool IsTight(const Arena& arena) const;
+  // Of what the arena may hold, whatever its addresses.
+  Bytes BudgetOf(const Arena& arena) const;
   // No slab is larger, or a tensor in use would keep too much from the others.
   Bytes LargestSlab(const Arena& arena) const;
   void GrowAhead(Arena& arena);
@@ -325,6 +333,10 @@ class Planner::State {
   bool TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm = {}, Take take = Take::kEnough);
   // The last resort: all that can leaves, and slabs come again in one piece.
   bool EmptySlabsFor(Arena& arena, Bytes need);
+  // Free room, and `rows` that can leave, at the end of a slab that stays.
+  Bytes TailOf(const Arena& arena, const Range& slab, std::vector<uint32_t>* rows) const;
+  // Once the budget is known to be tight, larger slabs go one by one, and come again smaller.
+  void SplitLargeSlabs(Arena& arena);
   // A slab that can be emptied, what lives there, and the harm of its leaving.
   struct Emptying {
     Arena* arena;
@@ -410,8 +422,12 @@ class Planner::State {
   template <typename Change>
   void Rekey(Tensor& tensor, const Change& change);
   void BeginPrefetch(Tensor& tensor);
-  // The client uses it, or it goes unused. Nothing if it was not prefetched.
-  void EndPrefetch(Tensor& tensor, bool used);
+  // How a prefetch ended: its client used it, freed it unread, or it had to leave before.
+  enum class Prefetched : uint8_t { kUsed, kFreed, kEvicted };
+  // Nothing if it was not prefetched.
+  void EndPrefetch(Tensor& tensor, Prefetched as);
+  // The time of the tensor's predicted use has not passed.
+  bool IsStillToCome(const Client& client, const Tensor& tensor);
   // A get of it: what is known of it and of its client grows.
   void CountGet(Tensor& tensor);
   // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.

@@ -4,7 +4,8 @@
 // What was brought unasked because something learned said so, and is not used yet, is at most a
 // window. The window halves when less than half of the bytes that left it were used, and grows when
 // nearly all were; one tensor at a time is always allowed, so that it can recover. What a client
-// itself said is no guess and does not count.
+// itself said is no guess and does not count. What has to leave before the time of its use says
+// nothing of the guess: only a wrong one counts against the window.
 #pragma once
 
 #include <algorithm>
@@ -30,6 +31,9 @@ class PrefetchWindow {
     }
     used_ = unused_ = Bytes{0};
   }
+
+  // It left for want of room, and its use is still to come.
+  void Withdraw(Bytes size) { pending_ -= size; }
 
   Bytes most() const { return most_; }
   Bytes pending() const { return pending_; }

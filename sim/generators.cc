@@ -9,6 +9,8 @@
 #include <unordered_map>
 
 #include "core/check.h"
+#include "sim/kernel_traces.h"
+#include "sim/trace_builder.h"
 
 namespace ravenstore::sim {
 
@@ -16,52 +18,6 @@ using core::Bytes;
 using core::Duration;
 
 namespace {
-
-Bytes Round(double bytes) {
-  return Bytes(std::max<uint64_t>(512, static_cast<uint64_t>(bytes) / 512 * 512));
-}
-
-// Writes a trace call by call.
-class Builder {
- public:
-  explicit Builder(std::string_view name, uint32_t clients = 1) {
-    trace_.name = name;
-    trace_.clients = clients;
-  }
-  void As(uint32_t client) { client_ = client; }
-  uint32_t Create(Bytes bytes, std::string name = {}) {
-    trace_.tensors.push_back({client_, bytes, std::move(name)});
-    const auto tensor = static_cast<uint32_t>(trace_.tensors.size() - 1);
-    Add({.kind = OpKind::kCreate, .tensor = tensor});
-    return tensor;
-  }
-  void Get(uint32_t tensor, bool read_only = true) {
-    Add({.kind = OpKind::kGet, .tensor = tensor, .read_only = read_only});
-  }
-  void Put(uint32_t tensor, bool modified = false) {
-    Add({.kind = OpKind::kPut, .tensor = tensor, .modified = modified});
-  }
-  void Free(uint32_t tensor) { Add({.kind = OpKind::kFree, .tensor = tensor}); }
-  void Compute(double seconds) {
-    Add({.kind = OpKind::kCompute, .time = core::FromSeconds(seconds)});
-  }
-  void Step() { Add({.kind = OpKind::kStep}); }
-  // A tensor that is filled and put.
-  uint32_t Make(Bytes bytes, std::string name = {}) {
-    const uint32_t tensor = Create(bytes, std::move(name));
-    Put(tensor, true);
-    return tensor;
-  }
-  Trace Take() { return std::move(trace_); }
-
- private:
-  void Add(Op op) {
-    op.client = client_;
-    trace_.ops.push_back(op);
-  }
-  Trace trace_;
-  uint32_t client_ = 0;
-};
 
 // A part of a network that runs as one: what it saves, and how long it takes forward.
 struct Block {
@@ -193,9 +149,6 @@ class Zipf {
     return static_cast<size_t>(std::upper_bound(sums_.begin(), sums_.end() - 1, at) -
                                sums_.begin());
   }
-  static double Unit(std::mt19937_64& random) {
-    return static_cast<double>(random() >> 11) * 0x1p-53;  // the same on every library
-  }
 
  private:
   std::vector<double> sums_;
@@ -242,7 +195,7 @@ Trace MixtureOfExperts(int iterations, uint64_t seed) {
   for (int i = 0; i < iterations * 4; ++i) {
     for (int l = 0; l < kLayers; ++l) {
       auto& [a, b] = choice[static_cast<size_t>(l)];
-      if (Zipf::Unit(random) < 0.3) {
+      if (Unit(random) < 0.3) {
         a = zipf(random);
         do b = zipf(random);
         while (b == a);
@@ -292,7 +245,7 @@ Trace ZipfReads(int iterations, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<uint32_t> things;
   for (int i = 0; i < 2000; ++i)
-    things.push_back(builder.Make(Round(65536 * std::exp2(7 * Zipf::Unit(random)))));
+    things.push_back(builder.Make(Round(65536 * std::exp2(7 * Unit(random)))));
   builder.Compute(0.001);
   std::shuffle(things.begin(), things.end(), random);
   const Zipf zipf(things.size(), 0.9);
@@ -344,6 +297,7 @@ struct Entry {
   std::string name;
   bool periodic;
   Generator generate;
+  bool kernel_level = false;
 };
 
 const std::vector<Entry>& Entries() {
@@ -388,6 +342,9 @@ const std::vector<Entry>& Entries() {
        [](const Hardware&, int iterations, uint64_t seed) { return KvCache(iterations, seed); }},
       {"zipf", false,
        [](const Hardware&, int iterations, uint64_t seed) { return ZipfReads(iterations, seed); }},
+      {"unet", true, UNetKernels, true},
+      {"lstm", true, LstmKernels, true},
+      {"mobilenet", true, MobileNetKernels, true},
   };
   return entries;
 }
@@ -414,6 +371,10 @@ bool IsPeriodic(std::string_view name) {
   return Find(name).periodic;
 }
 
+bool IsKernelLevel(std::string_view name) {
+  return Find(name).kernel_level;
+}
+
 Trace Generate(std::string_view name, const Hardware& hardware, int iterations, uint64_t seed) {
   return Find(name).generate(hardware, iterations, seed);
 }
@@ -434,7 +395,7 @@ Trace WithHints(Trace trace, Hints hints, double share, uint64_t seed) {
     if (op.kind == OpKind::kGet) next[op.tensor] = {static_cast<int64_t>(i), clock};
     if (op.kind != OpKind::kPut) continue;
     op.next_use = {};
-    if (hints == Hints::kNone || Zipf::Unit(random) >= share) continue;
+    if (hints == Hints::kNone || Unit(random) >= share) continue;
     const auto& future = next[op.tensor];
     if (!future) {
       op.next_use.kind = core::NextUse::Kind::kNever;
@@ -451,7 +412,7 @@ Trace WithTimesPerturbed(Trace trace, double by, uint64_t seed) {
   std::mt19937_64 random(seed);
   for (Op& op : trace.ops) {
     if (op.kind != OpKind::kCompute) continue;
-    const double factor = 1 + by * (2 * Zipf::Unit(random) - 1);
+    const double factor = 1 + by * (2 * Unit(random) - 1);
     op.time = core::FromSeconds(core::Seconds(op.time) * factor);
   }
   return trace;
@@ -501,7 +462,7 @@ Trace WithReorder(Trace trace, double share, uint64_t seed) {
   };
   for (size_t g = 0; g < groups.size(); ++g) {
     const bool free_to = g + 1 < groups.size() && groups[g].gets && groups[g + 1].gets;
-    if (free_to && Zipf::Unit(random) < share && !share_a_tensor(groups[g], groups[g + 1])) {
+    if (free_to && Unit(random) < share && !share_a_tensor(groups[g], groups[g + 1])) {
       append(groups[g + 1]);
       append(groups[g++]);
     } else {

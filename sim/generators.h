@@ -23,6 +23,8 @@ namespace ravenstore::sim {
 const std::vector<std::string>& GeneratorNames();
 // Those whose iterations repeat, so that they can be learned.
 bool IsPeriodic(std::string_view name);
+// Those whose calls are a kernel's each (sim/kernel_traces.h), not a layer's.
+bool IsKernelLevel(std::string_view name);
 // REQUIRES: `name` is one of GeneratorNames(). No hints are given.
 Trace Generate(std::string_view name, const Hardware& hardware, int iterations, uint64_t seed = 1);
 

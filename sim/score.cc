@@ -73,7 +73,10 @@ Outcome MeanOf(const std::vector<Outcome>& runs) {
     *sum += one / count;
   };
   for (const Outcome& run : runs) {
-    if (mean.failure.empty()) mean.failure = run.failure;
+    if (mean.failure.empty()) {
+      mean.failure = run.failure;
+      mean.endless = run.endless;
+    }
     add(&mean.time, run.time);
     add(&mean.compute, run.compute);
     add(&mean.stall, run.stall);

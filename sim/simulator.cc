@@ -152,6 +152,11 @@ class Simulator {
     if (outcome_.failure.empty()) outcome_.failure = why;
   }
 
+  void WaitsForEver(const std::string& why) {
+    outcome_.endless |= outcome_.failure.empty();
+    Fail(why);
+  }
+
   void Advance(uint32_t index);
   // False: the client waits.
   bool Perform(uint32_t index, const Op& op);
@@ -528,10 +533,10 @@ Outcome Simulator::Run() {
     const bool all = std::all_of(clients_.begin(), clients_.end(),
                                  [](const Client& client) { return client.done; });
     if (all) break;
-    if (Stuck()) Fail("every client waits for room that nothing gives: " + WhoWaits());
+    if (Stuck()) WaitsForEver("every client waits for room that nothing gives: " + WhoWaits());
   }
   for (const Client& client : clients_) {
-    if (!client.done) Fail("a client waits for ever");
+    if (!client.done) WaitsForEver("a client waits for ever");
   }
   outcome_.time = last - begin;
   outcome_.stats = planner_.stats();

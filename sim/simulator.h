@@ -56,7 +56,8 @@ struct MemoryPoint {
 };
 
 struct Outcome {
-  std::string failure;  // empty: the trace ran to its end
+  std::string failure;   // empty: the trace ran to its end
+  bool endless = false;  // it failed so: a client waits, and nothing would end that
   core::Duration time{0};
   core::Duration compute{0};                    // summed over clients
   core::Duration stall{0};                      // summed over clients, recomputation included

@@ -38,7 +38,7 @@ class Training {
     for (const size_t i : order) {
       forecast_.Got(&uses[i], Tick(++now_));
       if (told[i] == forecast_.position()) ++exact_;
-      forecast_.Freed(&uses[i]);
+      forecast_.Freed(kNoName, MiB(1 + i % 3), &uses[i]);
     }
     if (says_steps_) forecast_.Step();
     return known;
@@ -105,9 +105,35 @@ TEST(ForecastTest, ATensorThatIsFreedUnreadIsForetoldSo) {
     forecast.Created(NameId{3}, MiB(1), &use, Tick(Duration(step)));
     const auto told = forecast.Put(&use);
     EXPECT_EQ(told.freed, step == 1);
-    forecast.Freed(&use);
+    forecast.Freed(NameId{3}, MiB(1), &use);
     forecast.Step();
   }
+}
+
+// A weight that was made before the iterations, and its gradient in each of them.
+TEST(ForecastTest, WhatLivesOnIsToldFromWhatIsMadeOfItsSize) {
+  Forecast forecast;
+  LogicalUse weight;
+  forecast.Created(kNoName, MiB(1), &weight, Tick{});
+  forecast.Put(&weight);
+  forecast.Step();
+  for (int step = 0; step < 4; ++step) {
+    forecast.Got(&weight, Tick{});
+    LogicalUse gradient;
+    forecast.Created(kNoName, MiB(1), &gradient, Tick{});
+    EXPECT_NE(gradient.logical, weight.logical);
+    const auto of_weight = forecast.Put(&weight);
+    const auto of_gradient = forecast.Put(&gradient);
+    if (step > 1) {
+      EXPECT_EQ(of_weight.source, Source::kLearned);
+      EXPECT_FALSE(of_weight.freed);
+      EXPECT_EQ(of_gradient.source, Source::kLearned);
+      EXPECT_TRUE(of_gradient.freed);
+    }
+    forecast.Freed(kNoName, MiB(1), &gradient);
+    forecast.Step();
+  }
+  EXPECT_EQ(forecast.wrong(), 0u);
 }
 
 // Weights that are read over and over by a program that says nothing of iterations.
@@ -200,7 +226,7 @@ TEST(ForecastTest, WhatNeverComesAgainLeavesRoomToLearn) {
     forecast.Created(NameId{i}, MiB(1), &use, Tick(++now));
     forecast.Put(&use);
     forecast.Got(&use, Tick(++now));
-    forecast.Freed(&use);
+    forecast.Freed(NameId{i}, MiB(1), &use);
   }
   training.Step(50);
   EXPECT_EQ(training.Step(50), 50);

@@ -52,5 +52,18 @@ TEST(PrefetchWindowTest, StaysWhenHalfIsUsed) {
   EXPECT_EQ(window.pending(), Bytes{0});
 }
 
+// At the level of kernels a run of many small ones leaves at once.
+TEST(PrefetchWindowTest, StaysWhereWhatCameHasToLeaveBeforeItsTime) {
+  PrefetchWindow window;
+  for (int i = 0; i < 64; ++i) Bring(&window, 1, true);
+  const Bytes before = window.most();
+  for (int i = 0; i < 1024; ++i) {
+    window.Begin(kTensor);
+    window.Withdraw(kTensor);
+  }
+  EXPECT_EQ(window.most(), before);
+  EXPECT_EQ(window.pending(), Bytes{0});
+}
+
 }  // namespace
 }  // namespace ravenstore::core

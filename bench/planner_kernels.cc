@@ -1,0 +1,123 @@
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "bench/planner_figures.h"
+#include "sim/generators.h"
+#include "sim/score.h"
+#include "sim/simulator.h"
+
+namespace ravenstore::bench {
+
+namespace {
+
+using core::Bytes;
+using core::Duration;
+using core::Milliseconds;
+using core::Seconds;
+using sim::Hints;
+using sim::Outcome;
+using sim::Trace;
+
+constexpr const char* kMachines[] = {"h200-pcie5", "a100-pcie4"};
+// The first two are for learning.
+constexpr int kIterations = 6;
+constexpr size_t kLearnedFrom = 2;
+constexpr uint64_t kShares[] = {50, 70, 90};  // of the footprint, in percent
+// Of the largest step, in percent: what gets through at all. Short, as that is decided early.
+constexpr uint64_t kTight[] = {115, 130, 150, 170};
+constexpr int kTightIterations = 2;
+
+// What the client computes and stalls once it is learned.
+double LateSeconds(const Trace& trace, const Outcome& outcome) {
+  const size_t from = kLearnedFrom + sim::SetUpIterations(trace);
+  size_t iteration = 0;
+  Duration compute{0};
+  for (const sim::Op& op : trace.ops) {
+    if (op.kind == sim::OpKind::kStep) ++iteration;
+    if (iteration >= from) compute += op.time;
+  }
+  return Seconds(compute + sim::StallFrom(outcome, from));
+}
+
+class Kernels {
+ public:
+  explicit Kernels(bool table) : table_(table) {
+    if (!table_) return;
+    std::printf(
+        "\n| machine | kernels of | budget | hints: time | hints: order | learned | ratio |\n"
+        "|---|---|---|---|---|---|---|\n");
+  }
+
+  void AddTrace(const std::string& name, const sim::Hardware& hardware) {
+    const Trace trace = sim::Generate(name, hardware, kIterations);
+    for (const uint64_t share : kShares) {
+      where_ = name + " at " + std::to_string(share) + "% on " + std::string(hardware.name);
+      AddCase(trace, hardware, Bytes(trace.Footprint().count() / 100 * share));
+    }
+    const Trace beginning = sim::Generate(name, hardware, kTightIterations);
+    const Bytes step = beginning.LargestStep();
+    for (const uint64_t share : kTight) {
+      where_ = name + " at " + std::to_string(share) + "% of its largest step on " +
+               std::string(hardware.name);
+      const Bytes budget = Bytes(step.count() / 100 * share).RoundUp(core::MiB(2));
+      for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder})
+        Run(sim::WithHints(beginning, hints), hardware, budget);
+    }
+  }
+
+  KernelLevel result() const { return {learned_, learned_where_, failed_, endless_, failures_}; }
+
+ private:
+  Outcome Run(const Trace& trace, const sim::Hardware& hardware, Bytes budget) {
+    Outcome outcome = sim::Simulate(trace, *sim::SetupFor("value", hardware, budget));
+    if (outcome.failure.empty()) return outcome;
+    ++failed_;
+    if (outcome.endless) ++endless_;
+    if (table_) std::printf("%s: %s\n", where_.c_str(), outcome.failure.c_str());
+    if (failures_.find(where_) == std::string::npos)
+      failures_ += (failures_.empty() ? "" : "; ") + where_;
+    return outcome;
+  }
+
+  void AddCase(const Trace& trace, const sim::Hardware& hardware, Bytes budget) {
+    const Outcome learned = Run(trace, hardware, budget);
+    const Outcome by_time = Run(sim::WithHints(trace, Hints::kTime), hardware, budget);
+    const Outcome by_order = Run(sim::WithHints(trace, Hints::kOrder), hardware, budget);
+    if (!learned.failure.empty() || !by_time.failure.empty() || !by_order.failure.empty()) return;
+    const double hinted = std::min(LateSeconds(trace, by_time), LateSeconds(trace, by_order));
+    const double ratio = LateSeconds(trace, learned) / hinted;
+    if (table_) {
+      std::printf("| %s | %.1f | %.1f | %.1f | %.3f |\n", where_.c_str(),
+                  LateSeconds(trace, by_time) * 1e3, LateSeconds(trace, by_order) * 1e3,
+                  LateSeconds(trace, learned) * 1e3, ratio);
+      std::fflush(stdout);
+    }
+    if (ratio <= learned_) return;
+    learned_ = ratio;
+    learned_where_ = where_;
+  }
+
+  const bool table_;
+  std::string where_;
+  double learned_ = 0;
+  std::string learned_where_;
+  int failed_ = 0;
+  int endless_ = 0;
+  std::string failures_;
+};
+
+}  // namespace
+
+KernelLevel MeasureKernelLevel(bool table) {
+  Kernels kernels(table);
+  for (const char* machine : kMachines) {
+    for (const std::string& name : sim::GeneratorNames()) {
+      if (sim::IsKernelLevel(name)) kernels.AddTrace(name, *sim::FindHardware(machine));
+    }
+  }
+  return kernels.result();
+}
+
+}  // namespace ravenstore::bench
