@@ -36,11 +36,11 @@ constexpr int kEpollEvents = 256;
 // A turn's accepts, and its units of work for all users. A unit is some ten microseconds: a small
 // message is one, and what takes longer some more. An operation of a client takes about ten turns
 // of this thread, so a turn that others fill must be short.
-constexpr int kAcceptsPerTurn = 8;
+constexpr int kAcceptsPerTurn = 6;
 constexpr uint32_t kUnitsPerTurn = 32;
 constexpr uint32_t kUnitsLeast = 4;
 constexpr uint32_t kUnitsOfConnection = 4;
-constexpr uint32_t kUnitsOfDescriptors = 4;
+constexpr uint32_t kUnitsOfDescriptors = 8;
 constexpr uint32_t kUnitsOfAttach = 16;
 constexpr uint32_t kUnitsOfPages = 4;
 constexpr size_t kBytesOfUnit = 4096;
