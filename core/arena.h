@@ -37,6 +37,21 @@ struct Request {
   bool is_fetch() const { return tensor != kNoTensor; }
 };
 
+// Copies under way, off a device and onto it.
+struct InFlight {
+  Bytes out;
+  Bytes in;
+  uint32_t outs = 0;
+  uint32_t ins = 0;
+};
+// Which direction of these.
+struct Direction {
+  Bytes InFlight::*bytes;
+  uint32_t InFlight::*copies;
+};
+inline constexpr Direction kOut{&InFlight::out, &InFlight::outs};
+inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
+
 struct Arena {
   Arena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog, const Forecast* forecast,
         Policy policy)
@@ -71,6 +86,8 @@ struct Arena {
   // What slabs were given back for, so that a request of this arena gets its own: of that, what is
   // not added yet. Whoever asks later leaves it alone.
   Bytes claim;
+  bool claims_guarantee =
+      false;  // its tenant is guaranteed that: older requests leave it alone, too
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
   RecentRate freed;  // by its client
@@ -116,6 +133,8 @@ struct Arena {
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   Bytes live;           // of tensors that belong to this device, wherever they are
+  InFlight flight;      // copies of tensors on this device
+  Bytes pinned;         // of tensors on this device that cannot leave: in use, or not quiet yet
   RecentRange lived;    // `live` after each create
   RecentRange used;     // the same of what is used of the map
   UsageCycle cycle;     // of `live`

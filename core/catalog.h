@@ -61,6 +61,7 @@ struct Tensor {
   bool correlated : 1 = false;  // predicted from what was used before it (core/correlation.h)
   bool beside : 1 = false;      // predicted to be needed with what was put before it
   bool spare_copy : 1 = false;  // in its client's list of host copies that can be given up
+  bool pinned : 1 = false;      // on its device, and in use or not quiet: it cannot leave
 
   bool dirty() const { return !on_host || written; }
   // What will be read again is on the device alone: to leave it takes a copy, or making it anew.

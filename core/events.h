@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,8 +21,9 @@ struct Budgets {
   Bytes device;
   Bytes host;
   // Of a tenant alone, on each device: while it holds no more, other tenants' requests make nothing
-  // of it leave, and up to that it takes what others hold beyond theirs.
-  Bytes device_guarantee{};
+  // of it leave, and up to that it takes what others hold beyond theirs. Not set: what
+  // PlannerOptions::guaranteed_part says.
+  std::optional<Bytes> device_guarantee{};
 };
 
 // When a tensor will be used next, as its client said at the put.
@@ -277,6 +279,7 @@ struct CopyIn {
 // What a client that is gone leaves behind: tables, which may be large. Let go of them where that
 // may take its time.
 struct Discard {
+  TenantId tenant;
   std::shared_ptr<const void> remains;
 };
 

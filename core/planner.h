@@ -71,6 +71,11 @@ struct PlannerOptions {
   uint32_t forgotten_per_pass = 1024;
   bool prefetch = true;
   bool preclean = true;
+  // Tenants do not trust each other (docs/decisions/0026). A tenant without a device_guarantee is
+  // guaranteed this part of each device: 8 means an eighth. The same part of the host pool is kept
+  // for those who hold little of it, and of the copies in flight each tenant may always have as
+  // much. 0: nothing is guaranteed or kept.
+  uint64_t guaranteed_part = 0;
 };
 
 // Where a tensor is, as far as its bytes go.

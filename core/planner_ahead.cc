@@ -22,7 +22,6 @@ const std::set<std::pair<int64_t, TensorId>>& Planner::State::DueIn(const Arena&
 
 void Planner::State::Prefetch(Arena& arena) {
   if (!options_.prefetch || !arena.consuming || ExcessOf(arena) > Bytes{0}) return;
-  const Device& device = devices_[ToInt(arena.device)];
   const Client& client = *FindClient(arena.client);
   const Forecast& forecast = client.forecast;
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
@@ -36,7 +35,7 @@ void Planner::State::Prefetch(Arena& arena) {
       Unlist(next);
       continue;
     }
-    if (!UnderCopyLimit(device.in, device.ins, next.size)) return;
+    if (!MayCopyAhead(arena, kIn, next.size)) return;
     if (!IsHinted(next) && !client.window.Admits(next.size)) return;
     if (!PrefetchNext(arena, next)) return;
   }
@@ -124,10 +123,9 @@ bool Planner::State::CleanNextRun(Arena& arena) {
 }
 
 bool Planner::State::CleanAhead(Arena& arena, Tensor& tensor) {
-  const Device& device = devices_[ToInt(arena.device)];
   const bool pressed = now_ < arena.pressed_until;
   if (!pressed && (!KnowsAhead(tensor) || !HostHasSpare(tensor.size))) return false;
-  if (!UnderCopyLimit(device.out, device.outs, tensor.size)) return false;
+  if (!MayCopyAhead(arena, kOut, tensor.size)) return false;
   if (!AllocateHost(tensor, SpareCopies::kKeep)) return false;
   tensor.copying = true;
   tensor.cleaning = true;

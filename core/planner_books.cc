@@ -59,6 +59,29 @@ void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
   } else {
     client->in_use -= tensor.size;
   }
+  Repin(tensor);
+}
+
+void Planner::State::SetQuiet(Tensor& tensor, bool quiet) {
+  tensor.quiet = quiet;
+  Repin(tensor);
+}
+
+void Planner::State::Repin(Tensor& tensor) {
+  const bool pinned = tensor.device_block != ExtentMap::kNone && (tensor.in_use || !tensor.quiet);
+  if (tensor.pinned == pinned) return;
+  const Client* client = FindClient(tensor.client);
+  if (client == nullptr) return;
+  tensor.pinned = pinned;
+  Bytes& of_arena = ArenaOf(tensor)->pinned;
+  Bytes& of_tenant = tenants_.at(client->tenant).device_pinned[ToInt(tensor.device)];
+  if (pinned) {
+    of_arena += tensor.size;
+    of_tenant += tensor.size;
+  } else {
+    of_arena -= tensor.size;
+    of_tenant -= tensor.size;
+  }
 }
 
 Tick Planner::State::OwnTime(const Client& client) const {
@@ -145,6 +168,7 @@ void Planner::State::FreeDevice(Tensor& tensor) {
   Arena* arena = ArenaOf(tensor);
   arena->map.Free(tensor.device_block);
   tensor.device_block = ExtentMap::kNone;
+  Repin(tensor);
   Touch(arena);
 }
 
@@ -178,6 +202,46 @@ bool Planner::State::FinishIfGone(Tensor& tensor) {
 bool Planner::State::UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const {
   if (copies == 0) return true;
   return copies < options_.in_flight_copies && bytes + more <= options_.in_flight;
+}
+
+bool Planner::State::MayCopyAhead(const Arena& arena, const Direction& direction,
+                                  Bytes more) const {
+  const Device& device = devices_[ToInt(arena.device)];
+  return UnderCopyLimit(device.*direction.bytes, device.*direction.copies, more) ||
+         HasCopiesLeft(arena, direction, more, options_.in_flight, options_.in_flight_copies);
+}
+
+bool Planner::State::HasCopiesLeft(const Arena& arena, const Direction& direction, Bytes more,
+                                   Bytes bytes, uint32_t copies) const {
+  const uint64_t part = options_.guaranteed_part;
+  if (part == 0) return false;
+  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
+  const InFlight& own = tenant.device_flight[ToInt(arena.device)];
+  if (own.*direction.copies == 0) return true;
+  return own.*direction.copies < copies / part &&
+         own.*direction.bytes + more <= Bytes(bytes.count() / part);
+}
+
+void Planner::State::BeginCopy(Tensor& tensor, const Direction& direction) {
+  const auto count = [&](InFlight& copies) {
+    copies.*direction.bytes += tensor.size;
+    ++(copies.*direction.copies);
+  };
+  count(devices_[ToInt(tensor.device)]);
+  count(ArenaOf(tensor)->flight);
+  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device)]);
+}
+
+void Planner::State::EndCopy(const Tensor& tensor, const Direction& direction) {
+  const auto count = [&](InFlight& copies) {
+    copies.*direction.bytes -= tensor.size;
+    --(copies.*direction.copies);
+  };
+  count(devices_[ToInt(tensor.device)]);
+  Arena* arena = ArenaOf(tensor.client, tensor.device);
+  if (arena == nullptr) return;  // its tenant's count ended when its client went
+  count(arena->flight);
+  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device)]);
 }
 
 void Planner::State::Charge(Arena& arena, Bytes size) {
@@ -258,7 +322,8 @@ void Planner::State::ForgetTensors() {
   for (uint32_t i = 0; i < options_.forgotten_per_pass && !gone_.empty(); ++i) {
     Client& client = *gone_.front();
     if (client.slots.empty()) {
-      plan_->push_back(Discard{std::move(gone_.front())});
+      const TenantId tenant = client.tenant;
+      plan_->push_back(Discard{tenant, std::move(gone_.front())});
       gone_.pop_front();
       continue;
     }
@@ -304,40 +369,75 @@ void Planner::State::FailForRoom(const Request& request) {
   Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
 }
 
+namespace {
+// The largest of {id, bytes} come first, at most four; how many more there are.
+template <typename Id>
+size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
+  constexpr size_t kNamed = 4;
+  std::stable_sort(holders->begin(), holders->end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  const size_t named = std::min(holders->size(), kNamed);
+  const size_t more = holders->size() - named;
+  holders->resize(named);
+  return more;
+}
+}  // namespace
+
+// The asker's own tenant is told which of its clients hold what, and of other tenants which.
+std::string Planner::State::Holders(const Client& asker, size_t device) const {
+  std::vector<std::pair<ClientId, Bytes>> own;
+  for (const auto& [id, client] : clients_) {
+    const Arena* arena = client->arenas[device].get();
+    if (client->tenant == asker.tenant && arena != nullptr && arena->charged > Bytes{0})
+      own.emplace_back(id, arena->charged);
+  }
+  std::vector<std::pair<TenantId, Bytes>> others;
+  for (const auto& [id, tenant] : tenants_) {
+    if (id != asker.tenant && tenant.device_held[device] > Bytes{0})
+      others.emplace_back(id, tenant.device_held[device]);
+  }
+  std::string text;
+  const size_t own_more = KeepLargest(&own);
+  for (const auto& [id, held] : own) {
+    text += " client " + std::to_string(ToInt(id)) + " holds " + SizeText(held) + " (" +
+            SizeText(clients_.at(id)->in_use) + " in use);";
+  }
+  if (own_more > 0) text += " " + std::to_string(own_more) + " more of this user;";
+  const size_t others_more = KeepLargest(&others);
+  for (const auto& [id, held] : others)
+    text += " user " + std::to_string(ToInt(id)) + " holds " + SizeText(held) + ";";
+  if (others_more > 0) text += " " + std::to_string(others_more) + " more users;";
+  return text;
+}
+
 std::string Planner::State::WhoHolds(const Request& request) const {
   const size_t device = ToInt(request.device);
   const Client& asker = *clients_.at(request.client);
+  const Tenant& tenant = tenants_.at(asker.tenant);
   std::string text = "device " + std::to_string(device) + ": no room for " +
                      SizeText(request.size) + " within client " + std::to_string(ToInt(asker.id)) +
                      "'s budget of " + SizeText(asker.budgets.device) + " and its tenant's of " +
-                     SizeText(tenants_.at(asker.tenant).budgets.device) + "; holders:";
-  std::vector<const Client*> holders;
-  for (const auto& [id, client] : clients_) {
-    if (client->arenas[device] != nullptr && client->arenas[device]->charged > Bytes{0}) {
-      holders.push_back(client.get());
-    }
+                     SizeText(tenant.budgets.device) + "; holders:" + Holders(asker, device);
+  const Bytes share = ShareOf(tenant, request.device);
+  if (const Bytes kept = Minus(devices_[device].limit, share); kept > Bytes{0})
+    text += " other tenants are guaranteed " + SizeText(kept) + ";";
+  if (ExceedsShare(*asker.arenas[device], request.size)) {
+    text += " this user has " + SizeText(tenant.device_pinned[device]) + " in use, of the " +
+            SizeText(share) + " that it may while others are attached;";
   }
-  const size_t named = std::min<size_t>(holders.size(), 4);
-  std::partial_sort(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(named), holders.end(),
-                    [device](const Client* a, const Client* b) {
-                      return std::pair(b->arenas[device]->charged, a->id) <
-                             std::pair(a->arenas[device]->charged, b->id);
-                    });
-  for (size_t i = 0; i < named; ++i) {
-    const Client& holder = *holders[i];
-    text += " client " + std::to_string(ToInt(holder.id)) + " holds " +
-            SizeText(holder.arenas[device]->charged) + " (" + SizeText(holder.in_use) + " in use);";
-  }
-  if (holders.size() > named) text += " " + std::to_string(holders.size() - named) + " more;";
-  Bytes guaranteed;
-  for (const auto& [id, tenant] : tenants_) {
-    if (id != asker.tenant && tenant.clients > 0) guaranteed += GuaranteeOf(tenant, request.device);
-  }
-  if (guaranteed > Bytes{0}) text += " other tenants are guaranteed " + SizeText(guaranteed) + ";";
-  if (host_.held() >= options_.host_capacity && host_.LargestHole() < request.size) {
+  if (host_.held() >= options_.host_capacity && host_.LargestHole() < request.size)
     text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
-  }
+  if (!IsWithinHostShare(tenant, request.size)) text += HostHolder();
   return text + " put or free tensors, raise the budgets, or wait longer";
+}
+
+std::string Planner::State::HostHolder() const {
+  const auto most = std::max_element(
+      tenants_.begin(), tenants_.end(),
+      [](const auto& a, const auto& b) { return a.second.host_used < b.second.host_used; });
+  return " the rest of the host pool of " + SizeText(options_.host_capacity) +
+         " is kept for users who hold little of it, and user " +
+         std::to_string(ToInt(most->first)) + " holds the most;";
 }
 
 }  // namespace ravenstore::core

@@ -19,7 +19,7 @@ void Planner::State::On(const Dropped& event) {
     // Else the log has told of the get meanwhile, or the get is one on another device.
     if (tensor->residency == Residency::kLeaving && !tensor->waiting) {
       SetInUse(*tensor, true);
-      tensor->quiet = false;
+      SetQuiet(*tensor, false);
     }
     tensor->residency = Residency::kOnDevice;
     Reindex(*tensor);
@@ -33,7 +33,7 @@ void Planner::State::On(const Dropped& event) {
     // must stay. The lease says Away, so the next get asks for it and finds it here.
     tensor->residency = Residency::kOnDevice;
     SetInUse(*tensor, true);
-    tensor->quiet = false;
+    SetQuiet(*tensor, false);
     return;
   }
   SetInUse(*tensor, false);
@@ -96,7 +96,7 @@ void Planner::State::On(const CopiedOut& event) {
     if (event.outcome != Outcome::kFailed && !tensor->waiting) {
       // A get has it; its log entry or the next put's will follow.
       SetInUse(*tensor, true);
-      tensor->quiet = false;
+      SetQuiet(*tensor, false);
     }
   }
   if (event.outcome == Outcome::kFailed) BackOff(*arena);
@@ -113,7 +113,7 @@ void Planner::State::AnswerIfHere(Tensor& tensor) {
 
 void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
   SetInUse(tensor, true);
-  tensor.quiet = false;
+  SetQuiet(tensor, false);
   EndPrefetch(tensor, /*used=*/true);
   Reindex(tensor);
   const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
@@ -126,7 +126,7 @@ void Planner::State::GoingFailed(Arena& arena, Tensor& tensor) {
     // The lease says Away: the next get asks for it and finds it here.
     tensor.residency = Residency::kOnDevice;
     SetInUse(tensor, true);
-    tensor.quiet = false;
+    SetQuiet(tensor, false);
     return AnswerIfHere(tensor);
   }
   FreeDevice(tensor);
@@ -167,7 +167,7 @@ void Planner::State::On(const Cleaned& event) {
   } else if (!event.whole && !tensor->put_seen && !tensor->waiting) {
     // A get that no log entry has told of yet; its put's will follow.
     SetInUse(*tensor, true);
-    tensor->quiet = false;
+    SetQuiet(*tensor, false);
   }
   Reindex(*tensor);
   // Unless it was used meanwhile; then whoever wanted its room looks again.
@@ -179,9 +179,7 @@ void Planner::State::On(const Cleaned& event) {
 void Planner::State::On(const CopiedIn& event) {
   Tensor* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
-  Device& device = devices_[ToInt(tensor->device)];
-  device.in -= tensor->size;
-  --device.ins;
+  EndCopy(*tensor, kIn);
   if (!tensor->prefetched) EndWait(tensor->client);
   HostRoomCame();
   if (std::exchange(demand_held_, false)) TouchWaiting();
@@ -192,7 +190,7 @@ void Planner::State::On(const CopiedIn& event) {
   if (event.ok) {
     tensor->residency = Residency::kOnDevice;
     // A promised one may have been put already; then quiet says whether its stream is done.
-    if (tensor->prefetched) tensor->quiet = true;
+    if (tensor->prefetched) SetQuiet(*tensor, true);
     NoteSpareCopy(*tensor);
     if (tensor->on_host && tensor->dirty()) FreeHost(*tensor);
     Reindex(*tensor);

@@ -34,14 +34,21 @@ void Planner::State::LimitsChanged(Arena& arena) {
 void Planner::State::On(const TenantLimits& event) {
   Tenant& tenant = tenants_[event.tenant];
   host_budgets_ -= std::min(tenant.budgets.host, options_.host_capacity);
-  if (tenant.clients > 0) guaranteed_ -= tenant.budgets.device_guarantee;
+  tenant.device_guarantee.resize(devices_.size());
+  if (tenant.clients > 0) CountGuarantees(tenant, false);
   tenant.budgets = event.budgets;
-  const Bytes largest =
-      *std::max_element(options_.device_capacity.begin(), options_.device_capacity.end());
-  tenant.budgets.device_guarantee = std::min(tenant.budgets.device_guarantee, largest);
   host_budgets_ += std::min(tenant.budgets.host, options_.host_capacity);
-  if (tenant.clients > 0) guaranteed_ += tenant.budgets.device_guarantee;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const Bytes all = options_.device_capacity[i];
+    const uint64_t part = options_.guaranteed_part;
+    const Bytes unless_set = part == 0 ? Bytes{0} : Bytes(all.count() / part);
+    tenant.device_guarantee[i] =
+        std::min(tenant.budgets.device_guarantee.value_or(unless_set), all);
+  }
+  if (tenant.clients > 0) CountGuarantees(tenant, true);
   tenant.device_held.resize(devices_.size());
+  tenant.device_pinned.resize(devices_.size());
+  tenant.device_flight.resize(devices_.size());
   tenant.device_going.resize(devices_.size());
   tenant.device_full_until.resize(devices_.size());
   for (const auto& [id, client] : clients_) {
@@ -65,7 +72,7 @@ void Planner::State::On(const ClientAttached& event) {
   RAVEN_CHECK(tenants_.contains(event.tenant));
   RAVEN_CHECK(!clients_.contains(event.client));
   Tenant& tenant = tenants_.at(event.tenant);
-  if (tenant.clients++ == 0) guaranteed_ += tenant.budgets.device_guarantee;
+  if (tenant.clients++ == 0) CountGuarantees(tenant, true);
   auto client = std::make_shared<Client>();
   client->id = event.client;
   client->tenant = event.tenant;
@@ -108,10 +115,17 @@ void Planner::State::On(const ClientGone& event) {
     SetGrowing(*arena, false);
     EndGoing(*arena, arena->being_removed + arena->Vacating());
     Refund(*arena, arena->charged);
+    Tenant& of = tenants_.at(client->tenant);
+    of.device_pinned[ToInt(arena->device)] -= arena->pinned;
+    InFlight& flight = of.device_flight[ToInt(arena->device)];
+    for (const Direction& direction : {kIn, kOut}) {
+      flight.*direction.bytes -= arena->flight.*direction.bytes;
+      flight.*direction.copies -= arena->flight.*direction.copies;
+    }
   }
   Tenant& tenant = tenants_.at(client->tenant);
   tenant.host_used -= client->host_used;
-  if (--tenant.clients == 0) guaranteed_ -= tenant.budgets.device_guarantee;
+  if (--tenant.clients == 0) CountGuarantees(tenant, false);
   gone_.push_back(std::move(clients_.at(event.client)));
   clients_.erase(event.client);
   last_found_ = nullptr;
@@ -219,7 +233,8 @@ void Planner::State::On(const CreateRequested& event) {
   request.fail_fast = event.fail_fast;
   // The common case: nobody waits before it and there is a hole.
   Arena* arena = ArenaOf(event.client, event.device);
-  if (arena->waiting.empty() && !WaitsForPeak(*arena, request) && Grants(*arena, request))
+  if (arena->waiting.empty() && !ExceedsShare(*arena, request.size) &&
+      !WaitsForPeak(*arena, request) && Grants(*arena, request))
     return GrowAhead(*arena);
   Enqueue(request);
 }
@@ -284,7 +299,7 @@ void Planner::State::On(const PutSeen& event) {
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   SetInUse(*tensor, false);
   EndPrefetch(*tensor, /*used=*/true);  // before it is hinted otherwise
-  tensor->quiet = false;
+  SetQuiet(*tensor, false);
   tensor->put_seen = true;
   tensor->giving_up = false;
   tensor->written |= tensor->writes != event.writes;
@@ -308,7 +323,7 @@ void Planner::State::On(const PutSeen& event) {
 void Planner::State::On(const Quiet& event) {
   Tensor* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->in_use) return;
-  tensor->quiet = true;
+  SetQuiet(*tensor, true);
   Reindex(*tensor);
   if (tensor->never && EvictionIndex::Contains(*tensor))
     EvictAll(*ArenaOf(*tensor), {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
@@ -329,7 +344,7 @@ void Planner::State::On(const GetSeen& event) {
   TakeBack(*arena);
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
-  tensor->quiet = false;
+  SetQuiet(*tensor, false);
   EndPrefetch(*tensor, /*used=*/true);
   Reindex(*tensor);
   Touch(arena);

@@ -81,8 +81,10 @@ Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
   Bytes by_own_tenant;
   for (const Arena* other : claimants_) {
     if (other == &arena || other->device != arena.device) continue;
+    const bool guaranteed =
+        other->claims_guarantee && !(arena.claim > Bytes{0} && arena.claims_guarantee);
     const bool older = arena.waiting.empty() || other->First() < arena.First();
-    if (!older) continue;
+    if (!older && !guaranteed) continue;
     claimed += other->claim;
     if (clients_.at(other->client)->tenant == client.tenant) by_own_tenant += other->claim;
   }
@@ -99,6 +101,7 @@ Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
 void Planner::State::Claim(Arena& arena, Bytes size) {
   if (arena.waiting.empty()) return;
   arena.claim = size;
+  arena.claims_guarantee = irrevocable_;
   if (std::find(claimants_.begin(), claimants_.end(), &arena) == claimants_.end())
     claimants_.push_back(&arena);
 }

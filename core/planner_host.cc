@@ -32,7 +32,7 @@ bool Planner::State::TryAllocateHost(Tensor& tensor, SpareCopies spare) {
     if (client.host_used + tensor.size > client.budgets.host) return false;
     if (other->second->tenant == client.tenant) DropSpareCopies(*other->second, tensor.size);
   }
-  if (!fits()) return false;
+  if (!fits() || !MakeHostShare(client, tensor.size, spare)) return false;
   const auto block = TakeHostRoom(client, tensor, spare);
   if (!block) return false;
   tensor.host_block = *block;
@@ -40,6 +40,42 @@ bool Planner::State::TryAllocateHost(Tensor& tensor, SpareCopies spare) {
   tenant.host_used += tensor.size;
   EnsureHostAhead(Bytes{0});
   return true;
+}
+
+bool Planner::State::IsWithinHostShare(const Tenant& tenant, Bytes more) const {
+  if (options_.guaranteed_part == 0) return true;
+  const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
+  if (host_.used() + more <= options_.host_capacity - part) return true;
+  return tenant.host_used + more <= Bytes(part.count() / options_.guaranteed_part);
+}
+
+bool Planner::State::MayDropCopiesOf(const Client& other, const Client& asking) const {
+  if (other.tenant == asking.tenant || options_.guaranteed_part == 0) return true;
+  const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
+  return tenants_.at(other.tenant).host_used > part;
+}
+
+bool Planner::State::TakeKeptForGuarantee(Bytes more) {
+  Tenant& asking = tenants_.at(clients_.at(*served_)->tenant);
+  const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
+  if (host_.used() <= options_.host_capacity - part) asking.host_for_guarantee = Bytes{0};
+  const Bytes taken = asking.host_used + asking.host_for_guarantee + more;
+  if (taken > Bytes(part.count() / options_.guaranteed_part)) return false;
+  asking.host_for_guarantee += more;
+  return true;
+}
+
+bool Planner::State::MakeHostShare(Client& client, Bytes more, SpareCopies spare) {
+  const Tenant& tenant = tenants_.at(client.tenant);
+  if (IsWithinHostShare(tenant, more)) return true;
+  if (spare == SpareCopies::kKeep) return false;
+  if (irrevocable_ && TakeKeptForGuarantee(more)) return true;
+  DropSpareCopies(client, more);
+  for (auto other = clients_.begin(); other != clients_.end(); ++other) {
+    if (IsWithinHostShare(tenant, more)) return true;
+    if (MayDropCopiesOf(*other->second, client)) DropSpareCopies(*other->second, more);
+  }
+  return IsWithinHostShare(tenant, more);
 }
 
 void Planner::State::FreeHost(Tensor& tensor) {
@@ -64,7 +100,7 @@ std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client, con
   DropSpareCopies(client, tensor.size);
   block = host_.Allocate(tensor.size, row);
   for (auto other = clients_.begin(); other != clients_.end() && !block; ++other) {
-    if (other->second->host_copies.empty()) continue;
+    if (other->second->host_copies.empty() || !MayDropCopiesOf(*other->second, client)) continue;
     DropSpareCopies(*other->second, tensor.size);
     block = host_.Allocate(tensor.size, row);
   }

@@ -83,6 +83,10 @@ void Planner::State::Serve(Arena& arena) {
   while (!arena.waiting.empty()) {
     if (answered_ >= kAnswersPerPass) return Touch(&arena);
     const Request& request = requests_.at(arena.First());
+    if (ExceedsShare(arena, request.size)) {
+      WakeAt(now_ + RetryAfter());
+      break;
+    }
     if (request.is_fetch() && !BringAway(*catalog_.Find(request.tensor))) {
       WakeAt(now_ + RetryAfter());
       break;
@@ -108,7 +112,8 @@ void Planner::State::Serve(Arena& arena) {
 bool Planner::State::MayDemand(const Arena& arena) const {
   const Device& device = devices_[ToInt(arena.device)];
   return device.ins == 0 ||
-         (device.ins < options_.demand_copies && device.in < options_.demand_bytes);
+         (device.ins < options_.demand_copies && device.in < options_.demand_bytes) ||
+         HasCopiesLeft(arena, kIn, Bytes{0}, options_.demand_bytes, options_.demand_copies);
 }
 
 bool Planner::State::HelpIsNear(const Arena& arena) const {
@@ -240,19 +245,18 @@ bool Planner::State::TryFetch(Arena& arena, const Request& given) {
     StartCopyIn(arena, tensor, true);
   }
   SetInUse(tensor, true);
-  tensor.quiet = false;
+  SetQuiet(tensor, false);
   plan_->push_back(
       Promise{tensor.id, tensor.device, arena.map.OffsetOf(*block), /*arriving=*/!anew, anew});
   return true;
 }
 
 void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
-  Device& device = devices_[ToInt(arena.device)];
-  device.in += tensor.size;
-  ++device.ins;
+  BeginCopy(tensor, kIn);
   Count(tensor.client, &PlannerStats::in, tensor.size);
   tensor.residency = Residency::kArriving;
   tensor.copying = true;
+  Repin(tensor);
   if (!demand) BeginPrefetch(tensor);
   if (demand) BeginWait(tensor.client);
   plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.host_block),
@@ -268,7 +272,8 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
   if (need > MostOf(arena)) return false;
   if (!adding && AddSlabFor(arena, need) && !arena.taking) return true;
   if (arena.taking) {
-    if (devices_[ToInt(arena.device)].out >= AheadMost()) {
+    if (devices_[ToInt(arena.device)].out >= AheadMost() &&
+        !HasCopiesLeft(arena, kOut, Bytes{0}, options_.in_flight, options_.in_flight_copies)) {
       taking_held_ = true;
       return true;
     }
@@ -332,8 +337,13 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   const uint64_t looked = LookedFor(arena);
-  if (IsWithinGuarantee(arena, need) && TakeSlabsFor(arena, need, {}, Take::kOtherTenants))
-    return true;
+  if (IsWithinGuarantee(arena, need)) {
+    // Else their client could rescue them by gets for as long as it likes.
+    irrevocable_ = true;
+    const bool taken = TakeSlabsFor(arena, need, {}, Take::kOtherTenants);
+    irrevocable_ = false;
+    if (taken) return true;
+  }
   const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.
@@ -419,6 +429,7 @@ void Planner::State::Evict(Arena& arena, Tensor& tensor) {
 }
 
 bool Planner::State::LeavesAtOnce(const Arena& arena, const Tensor& tensor) const {
+  if (irrevocable_) return true;
   if (tensor.size < options_.parts_from || arena.waiting.empty()) return false;
   return tensor.size.count() >= kPartsWorth * requests_.at(arena.First()).size.count();
 }
@@ -462,16 +473,12 @@ void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
 
 void Planner::State::BeginCopyOut(Tensor& tensor) {
   tensor.put_seen = false;
-  Device& device = devices_[ToInt(tensor.device)];
-  device.out += tensor.size;
-  ++device.outs;
+  BeginCopy(tensor, kOut);
   Count(tensor.client, &PlannerStats::out, tensor.size);
 }
 
 void Planner::State::EndCopyOut(const Tensor& tensor) {
-  Device& device = devices_[ToInt(tensor.device)];
-  device.out -= tensor.size;
-  --device.outs;
+  EndCopy(tensor, kOut);
   HostRoomCame();
   if (std::exchange(taking_held_, false)) TouchWaiting();
   TouchFetch(tensor);

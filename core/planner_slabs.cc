@@ -53,7 +53,9 @@ std::vector<Arena*> Planner::State::SharersWith(const Arena& arena, Binding bind
 std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding) const {
   std::vector<Arena*> givers;
   for (Arena* other : SharersWith(arena, binding)) {
-    if (!other->waiting.empty() && !other->waits_for_peak) {
+    // What a guarantee takes it takes from whoever holds more than his, whatever that one waits
+    // for.
+    if (!irrevocable_ && !other->waiting.empty() && !other->waits_for_peak) {
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
       if (arena.waiting.empty() || other->First() < arena.First()) continue;
       // What it is being given room with is no spare.
@@ -99,17 +101,42 @@ void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which whic
   slabs_looked_ += blocks;
 }
 
-Bytes Planner::State::GuaranteeOf(const Tenant& tenant, DeviceId device) const {
-  const Bytes limit = devices_[ToInt(device)].limit;
-  const Bytes guarantee = tenant.budgets.device_guarantee;
-  if (guaranteed_ <= limit) return guarantee;
+Bytes Planner::State::GuaranteeOf(const Tenant& tenant, DeviceId id) const {
+  const Device& device = devices_[ToInt(id)];
+  const Bytes guarantee = tenant.device_guarantee[ToInt(id)];
+  if (device.guaranteed <= device.limit) return guarantee;
   return Bytes(static_cast<uint64_t>(static_cast<double>(guarantee.count()) *
-                                     static_cast<double>(limit.count()) /
-                                     static_cast<double>(guaranteed_.count())));
+                                     static_cast<double>(device.limit.count()) /
+                                     static_cast<double>(device.guaranteed.count())));
+}
+
+void Planner::State::CountGuarantees(const Tenant& tenant, bool present) {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (present) {
+      devices_[i].guaranteed += tenant.device_guarantee[i];
+    } else {
+      devices_[i].guaranteed -= tenant.device_guarantee[i];
+    }
+  }
+}
+
+Bytes Planner::State::ShareOf(const Tenant& tenant, DeviceId id) const {
+  const Device& device = devices_[ToInt(id)];
+  const Bytes all = std::min(device.guaranteed, device.limit);
+  return Minus(device.limit, Minus(all, GuaranteeOf(tenant, id)));
+}
+
+bool Planner::State::ExceedsShare(const Arena& arena, Bytes more) const {
+  const Device& device = devices_[ToInt(arena.device)];
+  if (device.guaranteed == Bytes{0}) return false;
+  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
+  // Nothing is guaranteed to others: what a tenant alone has in use is its own affair.
+  if (device.guaranteed == tenant.device_guarantee[ToInt(arena.device)]) return false;
+  return tenant.device_pinned[ToInt(arena.device)] + more > ShareOf(tenant, arena.device);
 }
 
 bool Planner::State::IsWithinGuarantee(const Arena& arena, Bytes need) const {
-  if (guaranteed_ == Bytes{0}) return false;
+  if (devices_[ToInt(arena.device)].guaranteed == Bytes{0}) return false;
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
   const Bytes slabs = need.RoundUp(options_.granularity);
   return tenant.device_held[ToInt(arena.device)] + slabs <= GuaranteeOf(tenant, arena.device) &&
@@ -117,8 +144,8 @@ bool Planner::State::IsWithinGuarantee(const Arena& arena, Bytes need) const {
 }
 
 void Planner::State::KeepGuarantees(const Arena& asking, std::vector<Emptying>* slabs) const {
-  if (guaranteed_ == Bytes{0}) return;
   const size_t device = ToInt(asking.device);
+  if (devices_[device].guaranteed == Bytes{0}) return;
   const TenantId own = clients_.at(asking.client)->tenant;
   std::stable_sort(slabs->begin(), slabs->end(),
                    [](const Emptying& a, const Emptying& b) { return a.density() < b.density(); });

@@ -99,11 +99,16 @@ class Planner::State {
   struct Tenant {
     Budgets budgets;
     uint32_t clients = 0;
-    std::vector<Bytes> device_held;  // by device
+    std::vector<Bytes> device_guarantee;  // by device, before it is scaled (GuaranteeOf)
+    std::vector<Bytes> device_held;
+    std::vector<Bytes> device_pinned;     // tensors in use or not quiet
+    std::vector<InFlight> device_flight;  // copies of its tensors
     // Of what is held, slabs that are being emptied or given back.
     std::vector<Bytes> device_going;
     std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
     Bytes host_used;
+    // Of what is kept of the pool, taken for others' tensors that made way for its guarantee.
+    Bytes host_for_guarantee;
   };
   // kMayDrop: for a tensor that has to leave, spare copies of others may be given up. A copy that
   // is only made ahead is not worth one: the two would replace each other for ever.
@@ -113,14 +118,11 @@ class Planner::State {
       return std::pair(a->client, a->device) < std::pair(b->client, b->device);
     }
   };
-  struct Device {
-    Bytes limit;  // of what the store may hold; at most options_.device_capacity
+  struct Device : InFlight {  // copies of anybody's tensors
+    Bytes limit;              // of what the store may hold; at most options_.device_capacity
     Bytes held;
-    Bytes going;  // of that, slabs that are being emptied or given back
-    Bytes out;    // bytes of copies under way
-    Bytes in;
-    uint32_t outs = 0;  // copies under way
-    uint32_t ins = 0;
+    Bytes going;           // of that, slabs that are being emptied or given back
+    Bytes guaranteed;      // to tenants with clients
     uint32_t growing = 0;  // arenas that are
     Tick full_until{};     // somebody had to evict lately because it is
   };
@@ -132,6 +134,7 @@ class Planner::State {
     std::map<ClientId, uint64_t> tensors;
     std::map<ClientId, uint32_t> waits;
     std::map<std::pair<ClientId, DeviceId>, Bytes> live;
+    std::map<std::pair<ClientId, DeviceId>, Bytes> pinned;
     std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
     std::map<std::pair<ClientId, DeviceId>, size_t> listed;
     Bytes host;
@@ -342,6 +345,13 @@ class Planner::State {
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
   // What the tenant is guaranteed of the device: a share, where all of them are more than there is.
   Bytes GuaranteeOf(const Tenant& tenant, DeviceId device) const;
+  // The tenant's guarantees count, or count no more, as it has clients.
+  void CountGuarantees(const Tenant& tenant, bool present);
+  // What the guarantees of the others leave the tenant of the device.
+  Bytes ShareOf(const Tenant& tenant, DeviceId device) const;
+  // With `more` bytes the arena's tenant would have more in use than its share. What is in use
+  // cannot leave, so that would keep from others what they are guaranteed.
+  bool ExceedsShare(const Arena& arena, Bytes more) const;
   // With `need` more the arena's tenant would hold no more than it is guaranteed, and only the
   // device's limit is in its way.
   bool IsWithinGuarantee(const Arena& arena, Bytes need) const;
@@ -420,6 +430,17 @@ class Planner::State {
   // The tensor is on its device and on the host: its copy there can be given up.
   void NoteSpareCopy(Tensor& tensor);
   void DropSpareCopies(Client& client, Bytes need);
+  // Whether others' spare copies may make room for `asking`: of another tenant only what it holds
+  // beyond its part of the pool.
+  bool MayDropCopiesOf(const Client& other, const Client& asking) const;
+  // Whether the tenant may take so much more of the pool: all of them together all but the last
+  // part, and of that each only little.
+  bool IsWithinHostShare(const Tenant& tenant, Bytes more) const;
+  // Drops spare copies until it is; false where that does not suffice.
+  bool MakeHostShare(Client& client, Bytes more, SpareCopies spare);
+  // What leaves for a tenant's guarantee may take that tenant's part of what is kept: else a user
+  // who fills the pool would keep the device, too.
+  bool TakeKeptForGuarantee(Bytes more);
   // Room in the pool for `tensor`; the budgets allow it.
   std::optional<ExtentMap::Block> TakeHostRoom(Client& client, const Tensor& tensor,
                                                SpareCopies spare);
@@ -436,6 +457,9 @@ class Planner::State {
   Arena* ArenaOf(ClientId client, DeviceId device);
   Arena* ArenaOf(const Tensor& tensor) { return ArenaOf(tensor.client, tensor.device); }
   void SetInUse(Tensor& tensor, bool in_use);
+  void SetQuiet(Tensor& tensor, bool quiet);
+  // Counts the tensor among those that cannot leave their device, or no more, as it now is.
+  void Repin(Tensor& tensor);
   void SetNextUse(Tensor& tensor, const NextUse& next_use);
   // A client's own time stands while it waits for the store: what it said will happen in 5 ms
   // happens 5 ms of its own later. Next uses by time are kept in it.
@@ -456,6 +480,14 @@ class Planner::State {
   // forgotten now.
   bool FinishIfGone(Tensor& tensor);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
+  // Whether the arena may begin a copy that nobody waits for.
+  bool MayCopyAhead(const Arena& arena, const Direction& direction, Bytes more) const;
+  // However much others copy: its tenant has so few copies under way that it may begin another.
+  // `bytes` and `copies` are what all tenants together may have.
+  bool HasCopiesLeft(const Arena& arena, const Direction& direction, Bytes more, Bytes bytes,
+                     uint32_t copies) const;
+  void BeginCopy(Tensor& tensor, const Direction& direction);
+  void EndCopy(const Tensor& tensor, const Direction& direction);
   // So much of what may be in flight is chosen ahead of need.
   Bytes AheadMost() const { return Bytes(options_.in_flight.count() / 2); }
   void BackOff(Arena& arena);
@@ -492,6 +524,8 @@ class Planner::State {
   // Its time is over, or it would not wait.
   void FailForRoom(const Request& request);
   std::string WhoHolds(const Request& request) const;
+  std::string Holders(const Client& asker, size_t device) const;
+  std::string HostHolder() const;
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
   // The same for one arena, unless it is to be woken before.
   void WakeAt(Arena& arena, Tick when) {
@@ -507,12 +541,12 @@ class Planner::State {
   ExtentMap host_;
   Bytes host_end_;      // the pool is, or is being, pinned up to here
   Bytes host_budgets_;  // of all tenants, each at most the pool
-  Bytes guaranteed_;    // on each device to tenants with clients
   bool host_growing_ = false;
   Tick slabs_come_until_{};    // a slab was asked for so lately that the next may follow
   Tick host_backoff_until_{};  // growing it failed: do not try again before
   // Tensors that had to leave needed spare copies' room lately: none are made ahead before.
   Tick host_short_until_{};
+  bool irrevocable_ = false;  // what is taken now leaves at once, beyond its client's rescue
   bool demand_held_ = false;  // a fetch waits for the copies of others to end
   bool taking_held_ = false;  // slabs are to be emptied once fewer copies are under way
   bool host_wanted_ = false;  // a tensor could not leave for want of host room

@@ -113,9 +113,11 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   ++sums->tensors[tensor.client];
   sums->waits[tensor.client] += tensor.residency == Residency::kArriving && !tensor.prefetched;
   if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
+  if (tensor.pinned) sums->pinned[arena_key] += tensor.size;
   if (tensor.host_block != ExtentMap::kNone) sums->host_used[tensor.client] += tensor.size;
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
   const bool has_device = tensor.device_block != ExtentMap::kNone;
+  RAVEN_CHECK(tensor.pinned == (has_device && (tensor.in_use || !tensor.quiet)));
   const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
   RAVEN_CHECK(has_device == !away);
   if (has_device) {
@@ -138,12 +140,18 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
 void Planner::State::CheckTenants() const {
   std::map<TenantId, uint32_t> clients;
   for (const auto& [id, client] : clients_) ++clients[client->tenant];
-  Bytes guaranteed;
-  for (const auto& [id, tenant] : tenants_) {
-    RAVEN_CHECK(clients[id] == tenant.clients);
-    if (tenant.clients > 0) guaranteed += tenant.budgets.device_guarantee;
+  for (const auto& [id, tenant] : tenants_) RAVEN_CHECK(clients[id] == tenant.clients);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    Bytes guaranteed;
+    std::map<TenantId, Bytes> pinned;
+    for (const auto& [id, tenant] : tenants_)
+      guaranteed += tenant.clients > 0 ? tenant.device_guarantee[i] : Bytes{0};
+    for (const auto& [id, client] : clients_) {
+      if (client->arenas[i] != nullptr) pinned[client->tenant] += client->arenas[i]->pinned;
+    }
+    RAVEN_CHECK(devices_[i].guaranteed == guaranteed);
+    for (const auto& [id, tenant] : tenants_) RAVEN_CHECK(tenant.device_pinned[i] == pinned[id]);
   }
-  RAVEN_CHECK(guaranteed_ == guaranteed);
 }
 
 void Planner::State::CheckInvariants() const {
@@ -175,6 +183,7 @@ void Planner::State::CheckInvariants() const {
       going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();
       RAVEN_CHECK(arena->map.held() <= arena->charged);
       RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->pinned == sums.pinned[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
                   sums.listed[std::pair(id, arena->device)]);

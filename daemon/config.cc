@@ -85,20 +85,37 @@ Key OneOf(std::string Config::*value, std::vector<std::string> choices) {
       });
 }
 
-Key Size(Bytes Config::*value) {
-  return Of<Bytes>(value, [](const toml::node& node, Bytes* target) -> std::optional<std::string> {
-    static const std::string kAccepted = "a size: a number of bytes, or a string such as \"12GiB\"";
-    if (const auto number = node.value_exact<int64_t>()) {
-      if (*number < 0) return kAccepted;
-      *target = Bytes(static_cast<uint64_t>(*number));
-      return std::nullopt;
-    }
-    const auto text = node.value_exact<std::string>();
-    const auto bytes = text ? core::ParseBytes(*text) : std::nullopt;
-    if (!bytes) return kAccepted;
-    *target = *bytes;
+std::optional<std::string> ReadSize(const toml::node& node, Bytes* target) {
+  static const std::string kAccepted = "a size: a number of bytes, or a string such as \"12GiB\"";
+  if (const auto number = node.value_exact<int64_t>()) {
+    if (*number < 0) return kAccepted;
+    *target = Bytes(static_cast<uint64_t>(*number));
     return std::nullopt;
-  });
+  }
+  const auto text = node.value_exact<std::string>();
+  const auto bytes = text ? core::ParseBytes(*text) : std::nullopt;
+  if (!bytes) return kAccepted;
+  *target = *bytes;
+  return std::nullopt;
+}
+
+Key Size(Bytes Config::*value) {
+  return Of<Bytes>(value, ReadSize);
+}
+
+Key SizeOrDefault(std::optional<Bytes> Config::*value) {
+  return Of<std::optional<Bytes>>(
+      value,
+      [](const toml::node& node, std::optional<Bytes>* target) -> std::optional<std::string> {
+        if (node.value_exact<std::string>() == "default") {
+          target->reset();
+          return std::nullopt;
+        }
+        Bytes bytes;
+        if (const auto accepted = ReadSize(node, &bytes)) return *accepted + ", or \"default\"";
+        *target = bytes;
+        return std::nullopt;
+      });
 }
 
 template <typename Number>
@@ -171,6 +188,9 @@ constexpr Bytes kPage = core::MiB(2);
 auto WholePages(Bytes Config::*value) {
   return [value](const Config& config) -> std::optional<std::string> {
     const Bytes bytes = config.*value;
+    if (bytes > core::kRangeMax)
+      return "must be at most " + core::SizeText(core::kRangeMax) + ", not " +
+             core::SizeText(bytes);
     if (bytes != Bytes{0} && bytes.RoundUp(kPage) == bytes) return std::nullopt;
     return "must be a multiple of 2 MiB, not " + core::SizeText(bytes);
   };
@@ -186,16 +206,26 @@ auto ABudget(Bytes Config::*value) {
 }
 
 std::optional<std::string> FaultOfGuarantee(const Config& config) {
-  if (config.device_budget == Bytes{0} || config.device_guarantee <= config.device_budget)
-    return std::nullopt;
+  const Bytes guarantee = config.device_guarantee.value_or(Bytes{0});
+  if (config.device_budget == Bytes{0} || guarantee <= config.device_budget) return std::nullopt;
   return "must be at most limits.device_budget, " + core::SizeText(config.device_budget) +
-         ", not " + core::SizeText(config.device_guarantee);
+         ", not " + core::SizeText(guarantee);
 }
 
 std::optional<std::string> FaultOfChunk(const Config& config) {
-  if (config.chunk >= core::MiB(1) && config.chunk.RoundUp(core::kExtentAlignment) == config.chunk)
+  const Bytes chunk = config.chunk;
+  // Sums of several are reckoned with, which must not overflow.
+  if (chunk >= core::MiB(1) && chunk <= core::GiB(1) &&
+      chunk.RoundUp(core::kExtentAlignment) == chunk) {
     return std::nullopt;
-  return "must be at least 1 MiB and a multiple of 512 bytes, not " + core::SizeText(config.chunk);
+  }
+  return "must be 1 MiB to 1 GiB and a multiple of 512 bytes, not " + core::SizeText(chunk);
+}
+
+std::optional<std::string> FaultOfAhead(const Config& config) {
+  if (config.pool_ahead <= core::kRangeMax) return std::nullopt;
+  return "must be at most " + core::SizeText(core::kRangeMax) + ", not " +
+         core::SizeText(config.pool_ahead);
 }
 
 std::optional<std::string> FaultOfPool(const Config& config) {
@@ -240,13 +270,14 @@ std::map<std::string, Key> MakeKeys() {
       {"devices.slab", Checked(Size(&C::slab), WholePages(&C::slab))},
       {"limits.device_budget", Live(Checked(Size(&C::device_budget), ABudget(&C::device_budget)))},
       {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
-      {"limits.device_guarantee", Live(Checked(Size(&C::device_guarantee), FaultOfGuarantee))},
+      {"limits.device_guarantee",
+       Live(Checked(SizeOrDefault(&C::device_guarantee), FaultOfGuarantee))},
       {"limits.visible_memory", Size(&C::visible_memory)},
       {"limits.device_reserve", Size(&C::device_reserve)},
       {"limits.clients_max", Whole(&C::clients_max, 1, 100000)},
       {"host_pool.size", Checked(Size(&C::pool_size), FaultOfPool)},
       {"host_pool.step", Checked(Size(&C::pool_step), WholePages(&C::pool_step))},
-      {"host_pool.ahead", Size(&C::pool_ahead)},
+      {"host_pool.ahead", Checked(Size(&C::pool_ahead), FaultOfAhead)},
       {"host_pool.numa_node", Whole(&C::pool_numa_node, -1, 1023)},
       {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
       {"transfer.prefetch", Flag(&C::prefetch)},

@@ -24,8 +24,9 @@ struct Config {
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;
-  core::Bytes device_guarantee;  // 0: nothing
-  core::Bytes visible_memory;    // of legacy jobs: the size that a device has for them; 0: its own
+  std::optional<core::Bytes>
+      device_guarantee;        // not set ("default"): an eighth of each device; 0: nothing
+  core::Bytes visible_memory;  // of legacy jobs: the size that a device has for them; 0: its own
   core::Bytes device_reserve = core::GiB(1);  // of each device the store never takes
   uint32_t clients_max = 512;
   // [host_pool]

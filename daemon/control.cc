@@ -33,17 +33,22 @@ constexpr uint64_t kYieldTimerKey = ~uint64_t{0} - 1;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 256;
-// A turn's accepts, and its units of work for all users: a message is one, and what takes longer
-// some more.
-constexpr int kAcceptsPerTurn = 32;
-constexpr uint32_t kUnitsPerTurn = 256;
-constexpr uint32_t kUnitsLeast = 16;
-constexpr uint32_t kUnitsOfAttach = 32;
-constexpr uint32_t kUnitsOfPages = 8;
+// A turn's accepts, and its units of work for all users. A unit is some ten microseconds: a small
+// message is one, and what takes longer some more. An operation of a client takes about ten turns
+// of this thread, so a turn that others fill must be short.
+constexpr int kAcceptsPerTurn = 8;
+constexpr uint32_t kUnitsPerTurn = 32;
+constexpr uint32_t kUnitsLeast = 4;
+constexpr uint32_t kUnitsOfConnection = 4;
+constexpr uint32_t kUnitsOfDescriptors = 4;
+constexpr uint32_t kUnitsOfAttach = 16;
+constexpr uint32_t kUnitsOfPages = 4;
+constexpr size_t kBytesOfUnit = 4096;
 // A connection that says nothing is closed.
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
-// Connections of root and the daemon's own user beyond what all users may have together.
-constexpr uint32_t kReservedMax = 16;
+// Connections beyond what all users may have together, half of them root's and half of the daemon's
+// own user's.
+constexpr uint64_t kReserved = 16;
 // Sockets that were turned away and are not closed yet: more are not accepted meanwhile.
 constexpr uint32_t kTurnedAwayMax = 256;
 // A connection's own, its socket and its process; a client's, its segment and its doorbell.
@@ -268,6 +273,12 @@ void Control::AcceptSome() {
       }
       accepted_ = std::move(socket).value();
     }
+    if (ipc::HasLeft(accepted_.get())) {
+      // Already over: not worth finding out whose it was.
+      ++turned_away_;
+      CloseSocket(std::move(accepted_), kNobody, [this] { --turned_away_; });
+      continue;
+    }
     auto peer = ipc::PeerOf(accepted_.get());
     if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return Rest(peer.error());
     ipc::UniqueFd socket = std::move(accepted_);
@@ -303,25 +314,30 @@ void Control::Admit(ipc::UniqueFd socket, ipc::Peer peer) {
 
 core::Status Control::TakePlace(const ipc::Peer& peer, bool* reserved) {
   const core::TenantId user{peer.uid};
+  turns_.Spend(user, kUnitsOfConnection);
+  core::Status place = core::Ok();
   if (received_closers_.IsStuck(peer.uid)) {
-    return Error{ErrorCode::kLimit, "user " + std::to_string(peer.uid) +
-                                        " has sent the daemon a descriptor whose close does not "
-                                        "end: until it does, none of its connections is taken"};
+    place = Error{ErrorCode::kLimit, "user " + std::to_string(peer.uid) +
+                                         " has sent the daemon a descriptor whose close does not "
+                                         "end: until it does, none of its connections is taken"};
   }
-  core::Status place = places_.Take(user);
+  if (place.ok()) place = places_.Take(user);
   if (place.ok()) {
     place = descriptors_.Take(user, kDescriptorsOfConnection);
     if (!place.ok()) places_.Give(user);
   }
-  *reserved = !place.ok() && IsAdmin(peer.uid) && reserved_ < kReservedMax;
-  if (*reserved) ++reserved_;
-  return *reserved ? core::Ok() : place;
+  if (place.ok() || !IsAdmin(peer.uid)) return place;
+  const uint64_t most = ::geteuid() == 0 ? kReserved : kReserved / 2;
+  *reserved = reserved_[user] < most;
+  if (!*reserved) return place;
+  ++reserved_[user];
+  return core::Ok();
 }
 
 void Control::GivePlace(core::TenantId user, bool reserved) {
   closed_one_ = true;
   if (reserved) {
-    --reserved_;
+    --reserved_[user];
     return;
   }
   places_.Give(user);
@@ -376,13 +392,15 @@ void Control::OnReadable(Connection& connection) {
       CloseSent(key, std::move(descriptors));
       if (received.error().code == ErrorCode::kTimedOut) return;
       if (received.error().code != ErrorCode::kCorrupt) return HangUp(connection);
-      turns_.Spend(connection.user(), 1);
+      turns_.Spend(connection.user(), kUnitsOfDescriptors);
       Fail(connection, 0, ErrorCode::kCorrupt, received.error().message);
       if (!connection.Reads()) return;
       continue;
     }
     if (!received->has_value()) return HangUp(connection);
-    turns_.Spend(connection.user(), 1);
+    const size_t bytes = (*received)->bytes.size();
+    turns_.Spend(connection.user(), static_cast<uint32_t>(1 + bytes / kBytesOfUnit) +
+                                        (descriptors.empty() ? 0 : kUnitsOfDescriptors));
     connection.heard = ipc::Now();
     proto::ClientPacket message;
     if (!message.ParseFromString((*received)->bytes)) {
@@ -600,31 +618,38 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may change limits");
   }
-  if (limits.client() != 0 && limits.device_guarantee() != 0) {
+  if (limits.client() != 0 && limits.has_device_guarantee()) {
     return Fail(connection, request, ErrorCode::kInvalidArgument,
                 "a guarantee is a user's, for all of his clients together");
   }
   if (HandleVisibleMemory(connection, request, limits)) return;
   // By value: the loop merges after the message is gone.
   auto merge = [device = limits.device_budget(), host = limits.host_budget(),
-                guarantee = limits.device_guarantee()](core::Budgets budgets,
-                                                       const core::Budgets& unset) {
+                guarantee = limits.has_device_guarantee()
+                                ? std::optional(limits.device_guarantee())
+                                : std::nullopt](core::Budgets budgets, const core::Budgets& unset) {
     const auto set = [](uint64_t limit, core::Bytes* budget, core::Bytes before) {
       if (limit != 0) *budget = limit == proto::kLimitNotSet ? before : core::Bytes(limit);
     };
     set(device, &budgets.device, unset.device);
     set(host, &budgets.host, unset.host);
-    set(guarantee, &budgets.device_guarantee, unset.device_guarantee);
+    if (guarantee == proto::kLimitNotSet) {
+      budgets.device_guarantee = unset.device_guarantee;
+    } else if (guarantee) {
+      budgets.device_guarantee = core::Bytes(*guarantee);
+    }
     return budgets;
   };
   const uint64_t visible = limits.client() == 0 ? legacy_.VisibleOfTenant(limits.uid()).count() : 0;
-  auto answer = [visible](uint64_t id, core::Budgets budgets) {
+  auto answer = [visible, by_default = options_.guaranteed_by_default](uint64_t id,
+                                                                       core::Budgets budgets) {
     proto::DaemonPacket packet;
     packet.mutable_limits_set()->set_visible_memory(visible);
     packet.set_request(id);
     packet.mutable_limits_set()->set_device_budget(budgets.device.count());
     packet.mutable_limits_set()->set_host_budget(budgets.host.count());
-    packet.mutable_limits_set()->set_device_guarantee(budgets.device_guarantee.count());
+    packet.mutable_limits_set()->set_device_guarantee(
+        budgets.device_guarantee.value_or(by_default).count());
     return packet;
   };
   if (limits.client() == 0) {
@@ -724,22 +749,21 @@ void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()>
 
 void Control::Forget(uint64_t key) {
   const auto found = connections_.find(key);
-  if (found != connections_.end()) {
-    Connection& connection = *found->second;
-    EndRecording(connection);
-    connection.queue.clear();
-    CloseSocket(std::move(connection.socket), connection.peer.uid,
-                [this, user = connection.user(), reserved = connection.reserved] {
-                  GivePlace(user, reserved);
-                });
-    SettleDescriptors(connection);
-    if (connection.legacy) GiveLegacyPlace(connection.user());
-    connections_.erase(found);
-  }
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  EndRecording(connection);
+  connection.queue.clear();
+  CloseSocket(std::move(connection.socket), connection.peer.uid,
+              [this, user = connection.user(), reserved = connection.reserved] {
+                GivePlace(user, reserved);
+              });
+  SettleDescriptors(connection);
+  if (connection.legacy) GiveLegacyPlace(connection.user());
   legacy_.Remove(key);
   yields_.Forget(key);
   // There may be many.
-  workers_->Run([this, key] { names_.Release(key); });
+  workers_->Run(connection.user(), [this, key] { names_.Release(key); });
+  connections_.erase(found);
   closed_one_ = true;
 }
 
@@ -862,7 +886,7 @@ void Control::PostDefaults(core::Budgets budgets, uint64_t restart_timeout_ms) {
   mailbox_.Post([this, budgets, restart_timeout_ms] {
     const core::Budgets before = std::exchange(options_.tenant_budgets, budgets);
     options_.restart_timeout_ms = restart_timeout_ms;
-    const auto adopt = [](core::Bytes* own, core::Bytes was, core::Bytes now) {
+    const auto adopt = [](auto* own, const auto& was, const auto& now) {
       if (*own == was) *own = now;
     };
     for (auto& [uid, own] : tenants_) {

@@ -57,6 +57,7 @@ struct ControlOptions {
   uint32_t socket_mode = 0660;
   std::string backend;                  // "cuda" or "host"
   core::Budgets tenant_budgets;         // of every tenant (user) until changed
+  core::Bytes guaranteed_by_default;    // on the largest device, to a tenant without a guarantee
   std::vector<core::Bytes> arenas;      // address range of a client's arena on each device
   std::vector<core::Bytes> capacities;  // what the store may hold of each device
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
@@ -237,8 +238,8 @@ class Control {
   core::Shares clients_;
   core::Shares legacy_places_;
   core::Shares descriptors_;
-  uint32_t reserved_ = 0;     // connections of those kept for ravenctl
-  uint32_t turned_away_ = 0;  // sockets that are not closed yet
+  std::map<core::TenantId, uint64_t> reserved_;  // connections of those kept for ravenctl
+  uint32_t turned_away_ = 0;                     // sockets that are not closed yet
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;

@@ -21,7 +21,7 @@ using core::ErrorCode;
 namespace {
 
 // Of a turn (control.cc): it looks through all connections.
-constexpr uint32_t kUnitsOfLegacyHello = 16;
+constexpr uint32_t kUnitsOfLegacyHello = 8;
 
 }  // namespace
 
@@ -127,7 +127,7 @@ void Control::BeginYield(Yields::Ask ask) {
     ask.held = loop_->planner().DeviceTier(id).held;
     ask.kept = loop_->planner().Guaranteed(id);
     // The driver may take its time.
-    workers_->Run([this, ask]() mutable {
+    workers_->Run(ask.user, [this, ask]() mutable {
       const auto free = devices_[ask.device]->FreeBytes();
       ask.free = free.ok() ? *free : Bytes{0};
       mailbox_.Post([this, ask] {
@@ -181,7 +181,7 @@ void Control::LookAtYields() {
       mailbox_.Post([this, held = std::move(held)] { OnHeld(held, {}); });
       return;
     }
-    workers_->Run([this, held = std::move(held)] {
+    workers_->Run(kNoUser, [this, held = std::move(held)] {
       std::vector<Bytes> free;
       for (const auto& device : devices_) {
         const auto bytes = device->FreeBytes();

@@ -53,7 +53,9 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
       outbox_(std::move(outbox)),
       planner_(std::make_unique<core::Planner>(options_.planner)),
       turns_(kUnitsPerPass, kUnitsLeast),
-      backoff_(options_.poll) {}
+      backoff_(options_.poll),
+      memory_("bytes of the daemon's memory", options_.memory.count(), core::Shares::Unit::kBytes) {
+}
 
 Loop::~Loop() = default;
 
@@ -303,7 +305,7 @@ void Loop::StopRecording(uint64_t key) {
   auto stopped = recorders_.extract(key);
   if (stopped.empty()) return;
   // It may know of a million tensors.
-  workers_->Run([recorder = std::shared_ptr<Recorder>(std::move(stopped.mapped()))] {});
+  workers_->Run(kNoUser, [recorder = std::shared_ptr<Recorder>(std::move(stopped.mapped()))] {});
 }
 
 Recorder* Loop::recorder(uint64_t key) {
@@ -398,12 +400,15 @@ bool Loop::PollTickets() {
         if (lease.word() != waiting.idle_word) return;
         // While a get on another device waits for just this there is no put to be found quiet
         // later.
-        const bool idle = lease.state() != proto::LeaseState::kFetching;
+        const bool idle =
+            proto::UnpackLease(waiting.idle_word).state != proto::LeaseState::kFetching;
         if (idle) session->RowOf(slot).SetQuiet(waiting.idle_word);
         Feed(core::Quiet{waiting.tensor});
       };
+      const size_t before = session->tickets.size();
       const auto most = std::min<size_t>(kTicketsPerPass, UnitsLeft(*session));
       if (most > 0) session->tickets.Poll(*session->segment(), most, reached);
+      Refund(*session, (before - session->tickets.size()) * kTicketMemory);
     }
     if (session == nullptr || session->tickets.empty()) {
       with_tickets_[i] = with_tickets_.back();
@@ -484,11 +489,13 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
 void Loop::ReleaseIfGone(Session& session) {
   if (!session.gone || session.copies > 0) return;
   const ClientId client = session.id();
+  Refund(session, session.charged);
   auto done = std::move(on_gone_[client]);
   on_gone_.erase(client);
   // Its tables may be large, too.
   std::shared_ptr<Session> gone = std::move(sessions_.extract(client).mapped());
-  workers_->Run([this, gone = std::move(gone), done = std::move(done)]() mutable {
+  const core::TenantId tenant = gone->attachment().tenant;
+  workers_->Run(tenant, [this, gone = std::move(gone), done = std::move(done)]() mutable {
     gone.reset();
     if (done) done();
     mailbox_.Post([this] { give_back_timer_.Freed(now_); });
@@ -498,7 +505,7 @@ void Loop::ReleaseIfGone(Session& session) {
 void Loop::GiveBackMemory() {
   auto pieces = give_back_.Take();
   if (pieces.empty()) return PutBackMemory();
-  workers_->Run([this, pieces = std::move(pieces)] {
+  workers_->Run(kNoUser, [this, pieces = std::move(pieces)] {
     GiveBack::Release(pieces);
     mailbox_.Post([this] { GiveBackMemory(); });
   });
@@ -507,7 +514,7 @@ void Loop::GiveBackMemory() {
 void Loop::PutBackMemory() {
   if (give_back_.PutBack()) return give_back_timer_.End();
   // By way of a worker: posted here it would be done in the same pass.
-  workers_->Run([this] { mailbox_.Post([this] { PutBackMemory(); }); });
+  workers_->Run(kNoUser, [this] { mailbox_.Post([this] { PutBackMemory(); }); });
 }
 
 void Loop::Trim(ClientId client) {

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "core/planner.h"
+#include "core/share.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
 #include "daemon/give_back.h"
@@ -50,6 +51,8 @@ struct LoopOptions {
   int host_numa_node = -1;
   core::Duration spin{std::chrono::microseconds(200)};  // keeps polling so long after the last work
   core::Duration poll{std::chrono::microseconds(50)};   // while copies or tickets are under way
+  // Of the daemon's own memory that the clients of all users may make it hold, by core/share.h.
+  core::Bytes memory = core::MiB(512);
 };
 
 // A slab the client should map; the descriptor goes over its socket.
@@ -124,6 +127,11 @@ class Loop {
   // So many passes in a row read a log before its client's requests are taken: one thread's lane.
   static constexpr uint32_t kPassesForLog = proto::kLogLaneEntries / kAccessesPerPass;
 
+  // What a client is charged for: a create that waits or a tensor, with all that the planner keeps
+  // of it, and a wait for one of its streams.
+  static constexpr uint64_t kTensorMemory = 512;
+  static constexpr uint64_t kTicketMemory = sizeof(TicketQueues::Waiting);
+
   enum class Leave { kNo, kYes, kAtOnce, kHeld };
   enum class MoveKind { kOut, kClean, kIn };
   // A copy under way.
@@ -193,8 +201,14 @@ class Loop {
   void AwaitTicket(Session& session, proto::WordValue ticket, core::TensorId tensor,
                    uint64_t idle_word);
   // Reads no more of its requests, and tells it to go.
-  void Expel(Session& session, const char* why);
-  void AwaitQuiet(Session& session, core::SlotId slot, core::TensorId tensor, uint64_t idle_word);
+  void Expel(Session& session, const std::string& why);
+  // `ticket` as it was read, once, with the word.
+  void AwaitQuiet(Session& session, core::SlotId slot, core::TensorId tensor, uint64_t idle_word,
+                  uint64_t ticket);
+  // Counts bytes of the daemon's memory to the client's user.
+  core::Status Charge(Session& session, uint64_t bytes);
+  void Refund(Session& session, uint64_t bytes);
+  void RememberFailure(Session& session, core::SlotId slot, std::string message);
   core::Status MakeSlab(Attachment& attachment, const core::AddSlab& action, bool* offered);
   void MakeHot(Session& session);
   // The client rings from now on; false when it has sent something already.
@@ -238,6 +252,8 @@ class Loop {
   void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
                        core::Bytes to, core::Bytes size, std::optional<core::ClientId> behalf,
                        Leave leave);
+  // Whose turn of the link a copy takes that `client` waits for. When it is gone, the session's.
+  core::TurnOwner OwnerOf(core::ClientId client, Session& session);
   void GoAtOnce(Move& move);
   void GoesOn(core::DeviceId device, JobId job, core::Bytes done);
   void FinishOut(core::DeviceId device, JobId job, bool ok);
@@ -287,6 +303,7 @@ class Loop {
   GiveBackTimer give_back_timer_;
   GiveBack give_back_;
   uint64_t bad_requests_ = 0;
+  core::Shares memory_;
 };
 
 }  // namespace ravenstore::daemon

@@ -53,7 +53,7 @@ core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action,
 void Loop::Do(const core::AddSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
-  workers_->Run([this, attachment = session->shared(), action] {
+  workers_->Run(session->attachment().tenant, [this, attachment = session->shared(), action] {
     bool offered = false;
     const core::Status made = MakeSlab(*attachment, action, &offered);
     if (!made.ok()) {
@@ -86,7 +86,7 @@ void Loop::Do(const core::RemoveSlab& action) {
   session->pieces[ToInt(action.device)].Remove(action.offset);
   Part(*session, action, {});
   // Nothing lives in it and nothing is copied there: we need not wait for the client.
-  workers_->Run([this, attachment = session->shared(), action] {
+  workers_->Run(session->attachment().tenant, [this, attachment = session->shared(), action] {
     const auto [client, device, offset] = action;
     if (auto status = attachment->arenas[ToInt(device)]->Unmap(offset); !status.ok()) {
       spdlog::error("client {}: slab not unmapped: {}", ToInt(client),
@@ -123,7 +123,7 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab, bool Session
 }
 
 void Loop::Do(const core::GrowHost& action) {
-  workers_->Run([this, pool = host_pool_, action] {
+  workers_->Run(kNoUser, [this, pool = host_pool_, action] {
     const core::Status status = pool->Create(action.offset, action.size);
     if (!status.ok()) {
       spdlog::warn("host pool: {} more bytes not pinned: {}", action.size.count(),
@@ -160,7 +160,8 @@ void Loop::Do(const core::Refuse& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   session->RowOf(action.slot) = {};
-  session->RememberFailure(action.slot, action.error.message);
+  Refund(*session, kTensorMemory);
+  RememberFailure(*session, action.slot, action.error.message);
   Lease lease = session->LeaseOf(action.slot);
   if (lease.state() == proto::LeaseState::kRequested) lease.Refuse(action.error.code);
 }
@@ -185,8 +186,9 @@ void Loop::Do(const core::Promise& action) {
   Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
   if (move == nullptr || std::exchange(move->promised, true)) return;
   // Last: a lane that fails now marks the tensor lost, which must come after the promise.
-  lanes_[ToInt(move->device)].in->Promote(
-      move->job, session->id(), &session->segment()->arrivals[arrival.index], arrival.value);
+  lanes_[ToInt(move->device)].in->Promote(move->job, OwnerOf(session->id(), *session),
+                                          &session->segment()->arrivals[arrival.index],
+                                          arrival.value);
 }
 
 // The word that the copy will arrive in; false: all are in use, and the promise waits for one.
@@ -220,7 +222,7 @@ void Loop::Do(const core::Deny& action) {
   SlotId slot{};
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
-  session->RememberFailure(slot, action.error.message);
+  RememberFailure(*session, slot, action.error.message);
   Lease lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return;
   const core::TensorView view = planner_->View(action.tensor);
@@ -228,13 +230,15 @@ void Loop::Do(const core::Deny& action) {
   // It was to change devices and stays where it is.
   const uint64_t idle_word =
       lease.DenyInPlace(action.error.code, ToInt(view.device), view.device_offset);
-  AwaitQuiet(*session, slot, action.tensor, idle_word);
+  AwaitQuiet(*session, slot, action.tensor, idle_word,
+             session->segment()->slots[ToInt(slot)].ticket.load(std::memory_order_acquire));
 }
 
 void Loop::Do(const core::Release& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   session->RowOf(action.slot) = {};
+  Refund(*session, kTensorMemory);
   Lease lease = session->LeaseOf(action.slot);
   if (lease.state() == proto::LeaseState::kFreeing) lease.Release();
 }
@@ -266,10 +270,16 @@ void Loop::Do(const core::Hurry& action) {
   Lanes& lanes = lanes_[ToInt(action.device)];
   for (auto& [job, move] : lanes.out_moves) {
     if (move.tensor != action.tensor) continue;
-    lanes.out->Hurry(job, action.behalf);
+    // It stays until its copies are done.
+    lanes.out->Hurry(job, OwnerOf(action.behalf, *FindSession(move.client)));
     if (action.at_once) GoAtOnce(move);
     return;
   }
+}
+
+core::TurnOwner Loop::OwnerOf(core::ClientId client, Session& session) {
+  Session* other = FindSession(client);
+  return {(other == nullptr ? session : *other).attachment().tenant, client};
 }
 
 // A clean of what nobody touched since it began takes it out.
@@ -327,7 +337,8 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
   move.job = lanes.out->Submit(
       Cut(host_pool_->base(), to, host_pieces_, arena.base(), from, session->pieces[ToInt(device)],
           size, options_.transfers.ChunkOf(behalf.has_value())),
-      behalf, nullptr, 0);
+      OwnerOf(behalf.value_or(session->id()), *session),
+      behalf ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
   if (move.at_once) Feed(core::CopiedPart{tensor, Bytes{0}});
 }
@@ -392,7 +403,9 @@ void Loop::Do(const core::CopyIn& action) {
   move.job = lanes.in->Submit(
       Cut(arena.base(), action.to, session->pieces[ToInt(action.device)], host_pool_->base(),
           action.from, host_pieces_, action.size, options_.transfers.ChunkOf(action.demand)),
-      action.demand ? std::optional(session->id()) : std::nullopt, nullptr, 0);
+      OwnerOf(session->id(), *session),
+      action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground, nullptr,
+      0);
   lanes.in_moves.emplace(move.job, move);
   arriving_[action.tensor] = {action.device, move.job};
 }
@@ -432,7 +445,7 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
 
 void Loop::Do(core::Discard& action) {
   // The worker is the last to hold it.
-  workers_->Run([remains = std::move(action.remains)] {});
+  workers_->Run(action.tenant, [remains = std::move(action.remains)] {});
 }
 
 }  // namespace ravenstore::daemon

@@ -76,10 +76,11 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
   size_t read = 0;
   for (; read < most && session.NextAccess(&access); ++read) {
     const SlotId slot{access.slot};
-    if (!session.RowOf(slot).has_tensor()) continue;
+    const TensorId tensor = session.TensorAt(slot);
+    if (tensor == core::kNoTensor) continue;
     if (!recorders_.empty()) RecordAccess(session, access);
     if (access.op == proto::AccessOp::kGet) {
-      Feed(core::GetSeen{session.RowOf(slot).tensor});
+      Feed(core::GetSeen{tensor});
       // The put that ended this use may have been read from the row already, at an earlier entry,
       // and its own entry may have been dropped: it is told again.
       session.RowOf(slot).ForgetPut();
@@ -115,7 +116,7 @@ void Loop::Rescan(Session& session, size_t most) {
   for (uint32_t i = 0; i < rows; ++i) {
     if (session.rescan >= session.rows()) session.rescan = 0;
     const SlotId slot{session.rescan++};
-    if (session.RowOf(slot).has_tensor()) HandlePut(session, slot);
+    if (session.TensorAt(slot) != core::kNoTensor) HandlePut(session, slot);
   }
 }
 
@@ -125,13 +126,13 @@ void Loop::HandlePut(Session& session, SlotId slot) {
   // A later get has taken it again: that use's put will be logged too.
   if (!session.LeaseOf(slot).ReadPut(&put) || row.Knows(put.word)) return;
   Feed(PutOf(row.tensor, put.writes, put.hint, put.recompute));
-  AwaitQuiet(session, slot, row.tensor, put.word);
+  AwaitQuiet(session, slot, row.tensor, put.word, put.ticket);
 }
 
 // Tells the planner when the ticket of the put that left `idle_word` is reached.
-void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t idle_word) {
-  const proto::LeaseSlot& cells = session.segment()->slots[ToInt(slot)];
-  const auto ticket = proto::UnpackWordValue(cells.ticket.load(std::memory_order_acquire));
+void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t idle_word,
+                      uint64_t packed) {
+  const auto ticket = proto::UnpackWordValue(packed);
   if (Reached(*session.segment(), ticket)) {
     session.RowOf(slot).SetQuiet(idle_word);
     Feed(core::Quiet{tensor});
@@ -145,8 +146,28 @@ void Loop::AwaitTicket(Session& session, proto::WordValue ticket, TensorId tenso
                        uint64_t idle_word) {
   if (session.tickets.size() >= kTicketsMax)
     return Expel(session, "more waits for the streams of this client than it can have tensors");
+  // It is never reached.
+  if (ticket.index >= proto::kTicketWords) return;
+  if (const auto charged = Charge(session, kTicketMemory); !charged.ok())
+    return Expel(session, charged.error().message);
   if (session.tickets.empty()) with_tickets_.push_back(session.id());
   session.tickets.Push(ticket, tensor, idle_word);
+}
+
+core::Status Loop::Charge(Session& session, uint64_t bytes) {
+  RAVEN_RETURN_IF_ERROR(memory_.Take(session.attachment().tenant, bytes));
+  session.charged += bytes;
+  return core::Ok();
+}
+
+void Loop::Refund(Session& session, uint64_t bytes) {
+  memory_.Give(session.attachment().tenant, bytes);
+  session.charged -= bytes;
+}
+
+void Loop::RememberFailure(Session& session, SlotId slot, std::string message) {
+  const bool charged = Charge(session, Session::CostOf(message)).ok();
+  Refund(session, session.RememberFailure(slot, std::move(message), charged));
 }
 
 void Loop::HandleRequest(Session& session, const proto::Request& request) {
@@ -169,7 +190,7 @@ void Loop::BadRequest(Session& session, const proto::Request& request, const cha
                 request.slot, why);
 }
 
-void Loop::Expel(Session& session, const char* why) {
+void Loop::Expel(Session& session, const std::string& why) {
   if (std::exchange(session.faulty, true)) return;
   ++bad_requests_;
   spdlog::warn("client {}: {}; its requests are no longer read", ToInt(session.id()), why);
@@ -178,18 +199,23 @@ void Loop::Expel(Session& session, const char* why) {
 
 void Loop::HandleCreate(Session& session, const proto::Request& request) {
   const SlotId slot{request.slot};
-  Session::Row& row = session.RowOf(slot);
   Lease lease = session.LeaseOf(slot);
-  if (row.tensor != core::kNoTensor || lease.state() != proto::LeaseState::kRequested) {
+  if (session.IsTaken(slot) || lease.state() != proto::LeaseState::kRequested) {
     return BadRequest(session, request, "the slot is not free");
   }
   if (request.device >= devices_.size()) {
-    session.RememberFailure(slot, "no device " + std::to_string(request.device) +
-                                      ": the daemon has " + std::to_string(devices_.size()));
+    RememberFailure(session, slot,
+                    "no device " + std::to_string(request.device) + ": the daemon has " +
+                        std::to_string(devices_.size()));
     lease.Refuse(core::ErrorCode::kNotFound);
     return;
   }
-  row.tensor = Session::kPending;
+  if (auto charged = Charge(session, kTensorMemory + session.GrowthFor(slot)); !charged.ok()) {
+    RememberFailure(session, slot, std::move(charged).error().message);
+    lease.Refuse(core::ErrorCode::kLimit);
+    return;
+  }
+  session.RowOf(slot).tensor = Session::kPending;
   Record(session, [&](Recorder& recorder) { recorder.Asked(session.id(), now_); });
   Feed(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
                              core::DeviceId{request.device}, core::NameId{request.name},
@@ -198,15 +224,15 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
 
 void Loop::HandleFetch(Session& session, const proto::Request& request) {
   const SlotId slot{request.slot};
-  const TensorId tensor = session.RowOf(slot).tensor;
-  if (!session.RowOf(slot).has_tensor() || ToInt(tensor) != request.id) {
+  const TensorId tensor = session.TensorAt(slot);
+  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
     return BadRequest(session, request, "no such tensor");
   }
   if (session.LeaseOf(slot).state() != proto::LeaseState::kFetching) {
     return BadRequest(session, request, "no get is under way");
   }
   if (request.device >= devices_.size()) {
-    session.RememberFailure(slot, "no device " + std::to_string(request.device));
+    RememberFailure(session, slot, "no device " + std::to_string(request.device));
     session.LeaseOf(slot).Deny(core::ErrorCode::kNotFound);
     return;
   }
@@ -235,8 +261,8 @@ void Loop::HandleStep(Session& session) {
 
 void Loop::HandleFree(Session& session, const proto::Request& request) {
   const SlotId slot{request.slot};
-  const TensorId tensor = session.RowOf(slot).tensor;
-  if (!session.RowOf(slot).has_tensor() || ToInt(tensor) != request.id) {
+  const TensorId tensor = session.TensorAt(slot);
+  if (tensor == core::kNoTensor || ToInt(tensor) != request.id) {
     return BadRequest(session, request, "no such tensor");
   }
   if (session.LeaseOf(slot).state() != proto::LeaseState::kFreeing) {

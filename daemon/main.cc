@@ -31,7 +31,8 @@ constexpr int kExitConfig = 78;  // EX_CONFIG of sysexits.h
 constexpr int kExitUnavailable = 69;
 
 // A flag that takes a size.
-void SizeFlag(CLI::App& app, const std::string& name, Bytes* target, const std::string& help) {
+template <typename Target>  // Bytes, or an optional of them
+void SizeFlag(CLI::App& app, const std::string& name, Target* target, const std::string& help) {
   app.add_option_function<std::string>(
       name,
       [target, name](const std::string& text) {

@@ -21,7 +21,10 @@ using core::Bytes;
 using core::Error;
 using core::ErrorCode;
 
-constexpr size_t kWorkers = 2;
+// One user has two at most: a slab comes while another goes.
+constexpr size_t kWorkers = 3;
+// By default others leave each tenant an eighth (docs/decisions/0026).
+constexpr uint64_t kGuaranteedPart = 8;
 // Addresses of this process that all arenas together may take, of the 128 TiB that x86-64 gives: an
 // arena is reserved when its client first uses the device, which is mostly one.
 constexpr Bytes kArenaAddresses = core::GiB(100 * 1024);
@@ -37,6 +40,11 @@ void RaiseDescriptorLimit() {
 Bytes MachineMemory() {
   return Bytes(static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
                static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
+}
+
+// What the clients of all users may make the daemon hold of its own memory.
+Bytes BookkeepingMemory() {
+  return std::max(core::MiB(512), Bytes(MachineMemory().count() / 8));
 }
 
 // The planner reckons with one link: the slowest device's. Costs at most some 150 ms a device, most
@@ -103,6 +111,7 @@ LoopOptions LoopOptionsOf(const Config& config) {
                    : config.policy == "gdsf" ? core::Policy::kGdsf
                                              : core::Policy::kValue;
   planner.learn = config.learn;
+  planner.guaranteed_part = kGuaranteedPart;
   options.spin = config.spin;
   options.poll = config.poll;
   return options;
@@ -143,6 +152,8 @@ core::Status Server::Init() {
   control.tenant_budgets = TenantBudgets();
   WarnOfOddities();
 
+  control.guaranteed_by_default = Bytes(largest_device_.count() / kGuaranteedPart);
+
   workers_ = std::make_unique<WorkerPool>("raven-work", kWorkers);
   Loop::Outbox outbox;
   outbox.slab_ready = [this](auto slab) { control_->PostSlabReady(std::move(slab)); };
@@ -176,7 +187,7 @@ void Server::WarnOfOddities() const {
   warn_if_more("host_pool.size", config_.pool_size, "this machine's memory is", MachineMemory());
   warn_if_more("limits.device_budget", config_.device_budget, "of the largest device the store has",
                largest_device_);
-  warn_if_more("limits.device_guarantee", config_.device_guarantee,
+  warn_if_more("limits.device_guarantee", config_.device_guarantee.value_or(Bytes{0}),
                "of the largest device the store has", largest_device_);
   warn_if_more("limits.host_budget", config_.host_budget, "the host pool has", host_capacity_);
 }
@@ -221,6 +232,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     planner.link = {config_.host_latency, config_.host_bytes_per_second,
                     config_.host_bytes_per_second};
   }
+  options.memory = BookkeepingMemory();
   options.host_numa_node =
       config_.pool_numa_node >= 0 ? config_.pool_numa_node : devices_.front()->info().numa_node;
   return options;

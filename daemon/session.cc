@@ -10,6 +10,8 @@ namespace {
 // A client asks for the words right after the failure, of a batch for the first one's; older ones
 // may be forgotten.
 constexpr size_t kFailuresRemembered = 4096;
+// Those that its user has no memory left for.
+constexpr size_t kFailuresUncharged = 16;
 // A lane that never ends keeps the others waiting for so many entries.
 constexpr uint32_t kLaneTurn = 64;
 }  // namespace
@@ -38,6 +40,30 @@ Session::Row& Session::RowOf(core::SlotId slot) {
   std::unique_ptr<Row[]>& piece = table_[index / kRowsPerPiece];
   if (piece == nullptr) piece = std::make_unique<Row[]>(kRowsPerPiece);
   return piece[index % kRowsPerPiece];
+}
+
+const Session::Row* Session::Find(core::SlotId slot) const {
+  const uint32_t index = core::ToInt(slot);
+  if (index >= rows_ || table_[index / kRowsPerPiece] == nullptr) return nullptr;
+  return &table_[index / kRowsPerPiece][index % kRowsPerPiece];
+}
+
+core::TensorId Session::TensorAt(core::SlotId slot) const {
+  const Row* row = Find(slot);
+  return row != nullptr && row->has_tensor() ? row->tensor : core::kNoTensor;
+}
+
+bool Session::IsTaken(core::SlotId slot) const {
+  const Row* row = Find(slot);
+  return row != nullptr && row->tensor != core::kNoTensor;
+}
+
+uint64_t Session::GrowthFor(core::SlotId slot) const {
+  const uint32_t index = core::ToInt(slot);
+  const size_t piece = index / kRowsPerPiece;
+  const bool absent = piece >= table_.size() || table_[piece] == nullptr;
+  const uint64_t rows = index < rows_ ? 0 : index + 1 - rows_;
+  return (absent ? kRowsPerPiece * sizeof(Row) : 0) + rows * sizeof(uint32_t);
 }
 
 uint32_t Session::LanesUsed() {
@@ -87,15 +113,21 @@ bool Session::LogWasDropped() {
   return true;
 }
 
-void Session::RememberFailure(core::SlotId slot, std::string message) {
-  if (failures_.size() >= kFailuresRemembered) failures_.pop_front();
-  failures_.emplace_back(slot, std::move(message));
+uint64_t Session::RememberFailure(core::SlotId slot, std::string message, bool charged) {
+  const size_t most = charged ? kFailuresRemembered : kFailuresUncharged;
+  uint64_t freed = 0;
+  while (failures_.size() >= most) {
+    if (failures_.front().charged) freed += CostOf(failures_.front().message);
+    failures_.pop_front();
+  }
+  failures_.push_back({slot, std::move(message), charged});
+  return freed;
 }
 
 std::string Session::Failure(core::SlotId slot) const {
   const auto last = std::find_if(failures_.rbegin(), failures_.rend(),
-                                 [slot](const auto& failure) { return failure.first == slot; });
-  return last == failures_.rend() ? std::string() : last->second;
+                                 [slot](const Failed& failure) { return failure.slot == slot; });
+  return last == failures_.rend() ? std::string() : last->message;
 }
 
 }  // namespace ravenstore::daemon

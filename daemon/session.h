@@ -70,6 +70,12 @@ class Session {
 
   // Stays where it is. REQUIRES: slot < proto::kSlotCapacity. Grows the table.
   Row& RowOf(core::SlotId slot);
+  // What lives in the row, without growing the table; kNoTensor, too, while its create waits.
+  core::TensorId TensorAt(core::SlotId slot) const;
+  // Whether a create waits for the row, or a tensor lives there.
+  bool IsTaken(core::SlotId slot) const;
+  // By how much RowOf(slot), and the planner's table beside it, would grow.
+  uint64_t GrowthFor(core::SlotId slot) const;
   Lease LeaseOf(core::SlotId slot) { return Lease(&segment()->slots[core::ToInt(slot)]); }
   proto::Segment* segment() { return attachment_->segment.get(); }
   Attachment& attachment() { return *attachment_; }
@@ -94,8 +100,10 @@ class Session {
   bool LogWasDropped();
   uint64_t log_dropped() const { return log_dropped_; }
 
-  // Why the last requests of these slots failed.
-  void RememberFailure(core::SlotId slot, std::string message);
+  // Why the last requests of these slots failed. What is not `charged` to the client's user makes
+  // it keep few. Returns the bytes that were charged for what it forgot.
+  uint64_t RememberFailure(core::SlotId slot, std::string message, bool charged = true);
+  static uint64_t CostOf(const std::string& message) { return sizeof(Failed) + message.size(); }
   std::string Failure(core::SlotId slot) const;
 
   TicketQueues tickets;
@@ -118,6 +126,7 @@ class Session {
   bool lately = false;       // in the loop's list of those that were hot lately
   bool faulty = false;       // its request ring is corrupt: no longer read
   bool gone = false;         // dead or detached; stays until its copies are done
+  uint64_t charged = 0;      // bytes of the daemon's memory, to its user
   core::Tick last_active{};
 
  private:
@@ -135,7 +144,13 @@ class Session {
   static constexpr uint32_t kRowsPerPiece = 1024;
   std::vector<std::unique_ptr<Row[]>> table_;
   uint32_t rows_ = 0;
-  std::deque<std::pair<core::SlotId, std::string>> failures_;  // the oldest first
+  struct Failed {
+    core::SlotId slot;
+    std::string message;
+    bool charged;
+  };
+  std::deque<Failed> failures_;  // the oldest first
+  const Row* Find(core::SlotId slot) const;
 };
 
 }  // namespace ravenstore::daemon

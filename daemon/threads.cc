@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <utility>
@@ -25,7 +26,8 @@ std::thread Supervise(std::string name, const std::atomic<bool>& expected_to_end
   });
 }
 
-WorkerPool::WorkerPool(std::string name, size_t threads) {
+WorkerPool::WorkerPool(std::string name, size_t threads)
+    : running_most_(std::max<size_t>(1, threads - 1)) {
   for (size_t i = 0; i < threads; ++i) {
     threads_.push_back(Supervise(name + std::to_string(i), ending_, [this] { Work(); }));
   }
@@ -40,25 +42,43 @@ WorkerPool::~WorkerPool() {
   for (auto& thread : threads_) thread.join();
 }
 
-void WorkerPool::Run(std::function<void()> work) {
+void WorkerPool::Run(core::TenantId owner, std::function<void()> work) {
   {
     std::lock_guard lock(mutex_);
-    work_.push_back(std::move(work));
+    owners_[owner].work.push_back(std::move(work));
   }
   wake_.notify_one();
 }
 
+WorkerPool::Owners::iterator WorkerPool::Next() {
+  const auto behind = owners_.upper_bound(last_);
+  const auto may = [this](const auto& entry) { return MayBegin(entry.second); };
+  const auto next = std::find_if(behind, owners_.end(), may);
+  if (next != owners_.end()) return next;
+  const auto first = std::find_if(owners_.begin(), behind, may);
+  return first == behind ? owners_.end() : first;
+}
+
 void WorkerPool::Work() {
+  std::unique_lock lock(mutex_);
   for (;;) {
-    std::function<void()> work;
+    auto next = owners_.end();
+    // At the end of the pool, too, whoever ends a job takes the next of its owner's.
+    wake_.wait(lock, [&] { return (next = Next()) != owners_.end() || ending_.load(); });
+    if (next == owners_.end()) return;
+    last_ = next->first;
+    Owner& owner = next->second;
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return ending_.load() || !work_.empty(); });
-      if (work_.empty()) return;
-      work = std::move(work_.front());
-      work_.pop_front();
+      const std::function<void()> work = std::move(owner.work.front());
+      owner.work.pop_front();
+      ++owner.running;
+      lock.unlock();
+      work();
+      // What it holds is let go of here, which may take its time, too.
     }
-    work();
+    lock.lock();
+    --owner.running;
+    if (owner.running == 0 && owner.work.empty()) owners_.erase(next);
   }
 }
 

@@ -6,10 +6,13 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "core/types.h"
 
 namespace ravenstore::daemon {
 
@@ -18,23 +21,43 @@ namespace ravenstore::daemon {
 std::thread Supervise(std::string name, const std::atomic<bool>& expected_to_end,
                       std::function<void()> body);
 
-// Slow work (slab creation, export, unmapping, pinning) off the planner loop.
-// Threads: Run from any thread; work runs on one of `threads` workers in the order given,
-// overlapping.
+// Whose work it is that is done for no user.
+inline constexpr core::TenantId kNoUser{~uint32_t{0}};
+
+// Slow work (slab creation, export, unmapping, pinning) off the planner loop, shared by users.
+//
+// Owners are served in turn, a job each; the jobs of one begin in the order given and overlap. Of
+// several workers one is never an owner's, however much it gives and though nobody else gives
+// anything: so who comes next waits for no job of his.
+//
+// Threads: Run from any thread; work runs on one of `threads` workers.
 class WorkerPool {
  public:
   WorkerPool(std::string name, size_t threads);
   // Finishes what was given.
   ~WorkerPool();
-  void Run(std::function<void()> work);
+  void Run(core::TenantId owner, std::function<void()> work);
 
  private:
-  void Work();
+  struct Owner {
+    std::deque<std::function<void()>> work;
+    size_t running = 0;
+  };
+  using Owners = std::map<core::TenantId, Owner>;
 
+  void Work();
+  // Whose turn it is; the end while nobody has work that may begin. REQUIRES: mutex_ is held.
+  Owners::iterator Next();
+  bool MayBegin(const Owner& owner) const {
+    return !owner.work.empty() && owner.running < running_most_;
+  }
+
+  const size_t running_most_;  // of one owner's jobs
   std::atomic<bool> ending_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> work_;  // guarded by mutex_
+  Owners owners_;          // with work or running; guarded by mutex_
+  core::TenantId last_{};  // who was served last; guarded by mutex_
   std::vector<std::thread> threads_;
 };
 

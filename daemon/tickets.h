@@ -47,6 +47,7 @@ class TicketQueues {
         reached(waiting);
       }
       if (queue.empty()) {
+        queue.GiveBack();
         active_[i] = active_.back();
         active_.pop_back();
       } else {
@@ -61,7 +62,14 @@ class TicketQueues {
   };
   // By ticket word, grown as needed; the soonest on top. Tickets do not come in order: the log of
   // puts may be read before a request that was sent earlier, or long after.
-  std::vector<std::priority_queue<Waiting, std::vector<Waiting>, Later>> queues_;
+  struct Queue : std::priority_queue<Waiting, std::vector<Waiting>, Later> {
+    // Once empty, what few need is kept.
+    void GiveBack() {
+      constexpr size_t kKept = 64;
+      if (c.capacity() > kKept) c = {};
+    }
+  };
+  std::vector<Queue> queues_;
   std::vector<uint16_t> active_;  // words whose queue is not empty
   size_t size_ = 0;
 };

@@ -13,6 +13,11 @@ namespace {
 
 using core::Bytes;
 
+// Of one user all are one queue: in which order its clients' are copied is its own affair.
+core::TurnOwner InBackground(core::TurnOwner owner) {
+  return {owner.tenant, core::ClientId{}};
+}
+
 }  // namespace
 
 TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direction direction,
@@ -24,31 +29,33 @@ TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direc
       word_(word),
       finished_(std::move(finished)),
       progressed_(std::move(progressed)),
-      demands_(options.turn) {}
+      demands_(options.turn),
+      background_(options.turn) {}
 
 core::Status TransferLane::Open() {
   RAVEN_ASSIGN_OR_RETURN(channel_, device_->OpenChannel(direction_));
   return core::Ok();
 }
 
-JobId TransferLane::Submit(std::vector<Piece> pieces, std::optional<core::ClientId> behalf,
+JobId TransferLane::Submit(std::vector<Piece> pieces, core::TurnOwner owner, Urgency urgency,
                            device::Word* arrival, uint64_t arrival_value) {
   RAVEN_CHECK(!pieces.empty());
   const JobId id = next_job_++;
   jobs_[id] = {.pieces = std::move(pieces),
-               .behalf = behalf,
+               .owner = owner,
+               .urgency = urgency,
                .arrival = arrival,
                .arrival_value = arrival_value,
                .submitted = ipc::Now()};
-  if (behalf) {
-    demands_.Push(*behalf, id);
+  if (urgency == Urgency::kDemand) {
+    demands_.Push(owner, id);
   } else {
-    background_.push_back(id);
+    background_.Push(InBackground(owner), id);
   }
   return id;
 }
 
-void TransferLane::Promote(JobId id, core::ClientId behalf, device::Word* arrival,
+void TransferLane::Promote(JobId id, core::TurnOwner behalf, device::Word* arrival,
                            uint64_t arrival_value) {
   Job& job = jobs_.at(id);
   job.arrival = arrival;
@@ -56,14 +63,15 @@ void TransferLane::Promote(JobId id, core::ClientId behalf, device::Word* arriva
   Hurry(id, behalf);
 }
 
-void TransferLane::Hurry(JobId id, core::ClientId behalf) {
+void TransferLane::Hurry(JobId id, core::TurnOwner behalf) {
   Job& job = jobs_.at(id);
   // Every copy is enqueued: Finish will write the arrival. Not the channel, whose write could come
   // after the word was given back, and lower what a later transfer of another lane wrote.
   if (job.next == job.pieces.size()) return;
-  if (job.behalf) return;
-  job.behalf = behalf;
-  background_.erase(std::find(background_.begin(), background_.end(), id));
+  if (job.urgency == Urgency::kDemand) return;
+  RAVEN_CHECK(background_.Erase(InBackground(job.owner), id));
+  job.owner = behalf;
+  job.urgency = Urgency::kDemand;
   demands_.Push(behalf, id);
 }
 
@@ -114,7 +122,7 @@ bool TransferLane::Enqueue() {
   while (has_queued()) {
     if (in_flight_.size() >= options_.in_flight_copies) break;
     const bool demand = !demands_.empty();
-    const JobId id = demand ? demands_.Front() : background_.front();
+    const JobId id = demand ? demands_.Front() : background_.Front();
     Job& job = jobs_.at(id);
     const Piece& piece = job.pieces[job.next];
     const Bytes most = options_.InFlightOf(demand);
@@ -129,11 +137,7 @@ bool TransferLane::Enqueue() {
     in_flight_bytes_ += piece.bytes;
     ++job.pending;
     const bool whole = ++job.next == job.pieces.size();
-    if (demand) {
-      demands_.Advance(piece.bytes, whole);
-    } else if (whole) {
-      background_.pop_front();
-    }
+    (demand ? demands_ : background_).Advance(piece.bytes, whole);
     if (!channel_->Signal(word_, ++last_signal_).ok()) {
       FailAll();
       return true;
@@ -165,7 +169,7 @@ void TransferLane::FailAll() {
   in_flight_.clear();
   in_flight_bytes_ = Bytes{0};
   demands_.Clear();
-  background_.clear();
+  background_.Clear();
   std::vector<JobId> failed;
   for (auto& [id, job] : jobs_) {
     failed.push_back(id);

@@ -1,5 +1,7 @@
-// The copies of one device in one direction: chunked, bounded in flight, demands first and those of
-// each client in turns of `turn` bytes, so that nobody waits behind a gigabyte of another's.
+// The copies of one device in one direction: chunked, bounded in flight, demands first. Demands go
+// in turns of `turn` bytes, user by user and of each user client by client, so that nobody waits
+// behind a gigabyte of another's. What nobody waits for goes in such turns by user, too, and of one
+// user in order.
 //
 // A job is cut into pieces of at most `chunk` bytes that straddle no slab; no more than `in_flight`
 // bytes, of what nobody waits for half, are queued on the channel at once, so that a demand waits
@@ -58,14 +60,15 @@ class TransferLane {
   // failure.
   core::Status Open();
 
-  // Queues a job, on behalf of the client that waits for it, if one does. When it ended, well or
-  // not, and Finished was called, `arrival` (if not null) is made to hold `arrival_value`.
-  JobId Submit(std::vector<Piece> pieces, std::optional<core::ClientId> behalf,
+  // Queues a job: one that `owner` waits for, or one for it in the background. When it ended, well
+  // or not, and Finished was called, `arrival` (if not null) is made to hold `arrival_value`.
+  enum class Urgency : uint8_t { kDemand, kBackground };
+  JobId Submit(std::vector<Piece> pieces, core::TurnOwner owner, Urgency urgency,
                device::Word* arrival, uint64_t arrival_value);
-  // Moves a job that is not finished among the demands.
-  void Hurry(JobId job, core::ClientId behalf);
+  // Moves a job that is not finished among the demands of `behalf`.
+  void Hurry(JobId job, core::TurnOwner behalf);
   // The same, and gives it an arrival.
-  void Promote(JobId job, core::ClientId behalf, device::Word* arrival, uint64_t arrival_value);
+  void Promote(JobId job, core::TurnOwner behalf, device::Word* arrival, uint64_t arrival_value);
   // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
   bool Pump();
 
@@ -78,7 +81,8 @@ class TransferLane {
     size_t next = 0;     // the first piece not enqueued
     size_t pending = 0;  // pieces enqueued and not seen complete
     core::Bytes done{};  // of the pieces seen complete
-    std::optional<core::ClientId> behalf;
+    core::TurnOwner owner;
+    Urgency urgency = Urgency::kDemand;
     device::Word* arrival = nullptr;
     uint64_t arrival_value = 0;
     core::Tick submitted{};  // for the trace log
@@ -107,7 +111,7 @@ class TransferLane {
   JobId next_job_ = 1;
   std::unordered_map<JobId, Job> jobs_;
   core::Turns<JobId> demands_;
-  std::deque<JobId> background_;
+  core::Turns<JobId> background_;
   std::deque<InFlight> in_flight_;
   core::Bytes in_flight_bytes_;
   uint64_t last_signal_ = 0;

@@ -461,6 +461,11 @@ bool BringsDescriptors(int socket) {
   return (message.msg_flags & MSG_CTRUNC) != 0;
 }
 
+bool HasLeft(int socket) {
+  char byte = 0;
+  return recv(socket, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 bool IsDrained(int socket) {
   int unread = 0;
   return ioctl(socket, SIOCOUTQ, &unread) == 0 && unread == 0;

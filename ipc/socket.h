@@ -99,6 +99,8 @@ core::Result<std::optional<Packet>> ReceiveOrLeave(int socket);
 
 // Whether the next packet, if one is there, brings descriptors. Takes none, and closes none.
 bool BringsDescriptors(int socket);
+// Whether the next that Receive says is that the peer has hung up. Takes nothing.
+bool HasLeft(int socket);
 // Whether the peer has read all that was sent to it.
 bool IsDrained(int socket);
 

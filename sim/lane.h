@@ -30,7 +30,7 @@ class Lane {
 
   void Submit(const Job& job, bool demand) {
     if (demand) {
-      demands_.Push(job.behalf, job);
+      demands_.Push(OwnerOf(job.behalf), job);
     } else {
       background_.push_back(job);
     }
@@ -40,7 +40,7 @@ class Lane {
     for (auto job = background_.begin(); job != background_.end(); ++job) {
       if (job->tensor != tensor) continue;
       job->behalf = behalf;
-      demands_.Push(behalf, *job);
+      demands_.Push(OwnerOf(behalf), *job);
       background_.erase(job);
       return;
     }
@@ -81,6 +81,11 @@ class Lane {
     Job job;  // with what is left after it
     core::Bytes bytes;
   };
+
+  // Each client is a user of its own.
+  static core::TurnOwner OwnerOf(core::ClientId client) {
+    return {core::TenantId{core::ToInt(client)}, client};
+  }
 
   // What is in flight goes over the link in order: a demand waits for it.
   void Enqueue() {

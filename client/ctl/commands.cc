@@ -91,7 +91,7 @@ std::optional<uint32_t> UidOf(const std::string& user) {
   return entry.pw_uid;
 }
 
-// A budget of zero would mean "leave it" on the wire, so it cannot be asked for.
+// A budget of zero would mean "leave it" on the wire, so it cannot be asked for; a guarantee can.
 std::optional<uint64_t> BudgetOf(const std::string& text) {
   if (text.empty()) return 0;
   if (text == "default") return proto::kLimitNotSet;
@@ -197,7 +197,9 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   }
   const auto device_budget = BudgetOf(options.device_budget);
   const auto host_budget = BudgetOf(options.host_budget);
-  const auto device_guarantee = BudgetOf(options.device_guarantee);
+  const bool no_guarantee = core::ParseBytes(options.device_guarantee) == core::Bytes(0);
+  const auto device_guarantee =
+      no_guarantee ? std::optional<uint64_t>(0) : BudgetOf(options.device_guarantee);
   const auto visible_memory = BudgetOf(options.visible_memory);
   for (const auto& [budget, text] :
        {std::tie(device_budget, options.device_budget), std::tie(host_budget, options.host_budget),
@@ -214,7 +216,7 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   limits.set_client(options.client);
   limits.set_device_budget(*device_budget);
   limits.set_host_budget(*host_budget);
-  limits.set_device_guarantee(*device_guarantee);
+  if (!options.device_guarantee.empty()) limits.set_device_guarantee(*device_guarantee);
   limits.set_visible_memory(*visible_memory);
   std::string who = "client " + std::to_string(options.client);
   if (!options.user.empty()) {

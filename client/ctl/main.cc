@@ -56,7 +56,7 @@ void AddLimits(CLI::App* app, LimitsOptions* options) {
   limits->add_option("--device-budget", options->device_budget, "Bytes on each device, e.g. 12GiB");
   limits->add_option("--host-budget", options->host_budget, "Bytes in host memory, e.g. 64GiB");
   limits->add_option("--device-guarantee", options->device_guarantee,
-                     "Of each device, what other users leave this user, e.g. 8GiB");
+                     "Of each device, what other users leave this user, e.g. 8GiB; 0: nothing");
   limits->add_option("--visible-memory", options->visible_memory,
                      "The size that a device has for legacy jobs (ravenrun), e.g. 20GiB");
 }

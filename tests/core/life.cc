@@ -246,7 +246,7 @@ void Life::Rest() {
   }
   // What one is guaranteed others may wait for in vain.
   for (auto& [label, budgets] : tenants_) {
-    budgets.device_guarantee = {};
+    budgets.device_guarantee = Bytes{0};
     world_->SetTenant(TenantId{static_cast<uint32_t>(label)}, budgets);
   }
   Settle();

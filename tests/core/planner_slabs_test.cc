@@ -220,12 +220,140 @@ TEST_F(PlannerGuaranteesTest, OfMoreThanThereIsEachIsWorthItsShare) {
 
 TEST_F(PlannerGuaranteesTest, OneWithoutClientsIsGuaranteedNothing) {
   Guarantee(TenantId{7}, MiB(64));
-  Guarantee(kOther, MiB(64));
+  Guarantee(kOther, MiB(56));
   s_.As(first_);
   Make(firsts_, milliseconds(1));
   s_.world().Kill(other_);
   Make({"E", "F", "G", "H"}, milliseconds(1));
   EXPECT_EQ(CountIdle(firsts_), 4u);
+}
+
+// Eight tensors of 8 MiB, of the first user, fill the device.
+constexpr const char* kAll[] = {"A", "B", "C", "D", "E", "F", "G", "H"};
+
+TEST_F(PlannerGuaranteesTest, WhileOthersAreAttachedATenantHasNoMoreInUseThanTheyLeaveIt) {
+  Guarantee(kOther, MiB(8));
+  s_.As(first_);
+  for (const char* name : kAll) s_.Create(name, MiB(8));
+  EXPECT_EQ(s_.StateOf("G"), State::kInUse);
+  EXPECT_EQ(s_.StateOf("H"), State::kWaiting);
+  s_.As(other_).Create("K", MiB(8));
+  EXPECT_EQ(s_.StateOf("K"), State::kInUse);
+  s_.Pass(std::chrono::seconds(1));
+  EXPECT_EQ(s_.StateOf("H"), State::kRefused);
+  EXPECT_NE(s_.Words("H").find("this user has 56.0 MiB in use, of the 56.0 MiB that it may"),
+            std::string::npos)
+      << s_.Words("H");
+}
+
+TEST_F(PlannerGuaranteesTest, AUserAloneHasAllOfTheDeviceInUse) {
+  Guarantee(kOther, MiB(8));
+  Guarantee(Script::kTenant, MiB(8));
+  s_.world().Kill(other_);
+  s_.As(first_);
+  for (const char* name : kAll) s_.Create(name, MiB(8));
+  for (const char* name : kAll) EXPECT_EQ(s_.StateOf(name), State::kInUse) << name;
+}
+
+TEST_F(PlannerGuaranteesTest, WhatWasInUseBeforeASecondCameStaysAndIsNotTakenBackBeyondItsShare) {
+  s_.world().Kill(other_);
+  s_.As(first_);
+  for (const char* name : kAll) s_.Create(name, MiB(8));
+  s_.As(Attach(kOther, MiB(8))).Create("K", MiB(8));
+  for (const char* name : kAll) EXPECT_EQ(s_.StateOf(name), State::kInUse) << name;
+  EXPECT_EQ(s_.StateOf("K"), State::kWaiting);
+  s_.Put("A").Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("K"), State::kInUse);
+  EXPECT_EQ(s_.StateOf("A"), State::kAway);
+  s_.Get("A").Pass(milliseconds(10)).AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("A"), State::kWaiting);
+  s_.Put("B").Pass(milliseconds(10)).AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("A"), State::kInUse);
+}
+
+TEST_F(PlannerGuaranteesTest, WhatAStreamStillTouchesCountsAsInUse) {
+  Guarantee(kOther, MiB(8));
+  s_.As(first_);
+  for (const char* name : kAll) {
+    if (std::string(name) == "H") break;
+    s_.Create(name, MiB(8));
+    s_.world().Put(s_.At(name), {});
+  }
+  s_.Poll().Create("H", MiB(8));
+  EXPECT_EQ(s_.StateOf("H"), State::kWaiting);
+  s_.Use("A").Poll().Pass(milliseconds(10)).AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("H"), State::kInUse);
+}
+
+TEST_F(PlannerGuaranteesTest, WhatIsTakenForAGuaranteeCannotBeRescued) {
+  Guarantee(kOther, MiB(8));
+  s_.As(first_);
+  Make({"A", "B", "C", "D", "E", "F", "G", "H"}, milliseconds(1));
+  s_.As(other_).Create("K", MiB(8));
+  ASSERT_EQ(s_.StateOf("K"), State::kWaiting);
+  s_.As(first_);
+  for (const char* name : kAll) s_.Get(name);
+  s_.AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("K"), State::kInUse);
+}
+
+TEST(PlannerSharesTest, ByDefaultOthersLeaveEachTenantItsPartOfEachDevice) {
+  Script s({.capacity = MiB(64),
+            .slab = MiB(8),
+            .host = MiB(256),
+            .host_budget = MiB(256),
+            .guaranteed_part = 8});
+  const ClientId first = s.me();
+  s.world().SetTenant(TenantId{2}, {MiB(64), MiB(256)});
+  const ClientId other = s.world().Attach(TenantId{2}, {MiB(64), MiB(256)});
+  for (const char* name : kAll) s.Create(name, MiB(8));
+  EXPECT_EQ(s.StateOf("G"), State::kInUse);
+  EXPECT_EQ(s.StateOf("H"), State::kWaiting);
+  s.world().SetTenant(TenantId{2}, {MiB(64), MiB(256), Bytes{0}});
+  s.As(first).Pass(milliseconds(10));
+  EXPECT_EQ(s.StateOf("H"), State::kInUse);
+  s.world().Kill(other);
+}
+
+// The rest of the host pool is for those who hold little of it.
+TEST(PlannerSharesTest, AnEighthOfTheHostPoolIsKeptFromAUserWhoHoldsTheRest) {
+  Script s({.capacity = MiB(16),
+            .slab = MiB(1),
+            .host = MiB(64),
+            .host_budget = MiB(64),
+            .guaranteed_part = 8});
+  s.world().SetTenant(TenantId{2}, {MiB(16), MiB(64)});
+  const ClientId other = s.world().Attach(TenantId{2}, {MiB(16), MiB(64)});
+  for (int i = 0; i < 100; ++i) {
+    s.Create("T" + std::to_string(i), MiB(1)).AllCopiesDone();
+    if (s.StateOf("T" + std::to_string(i)) != State::kInUse) break;
+    s.Put("T" + std::to_string(i));
+  }
+  EXPECT_EQ(s.world().planner().HostTier().used, MiB(56));
+  // It holds the device as well: for the other's tensor one of its own goes to what is kept.
+  s.As(other).Create("K", MiB(1)).Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("K"), State::kInUse);
+  EXPECT_EQ(s.world().planner().HostTier().used, MiB(57));
+  s.Put("K").Create("L", MiB(1)).Pass(std::chrono::seconds(2));
+  EXPECT_EQ(s.StateOf("L"), State::kRefused);
+  EXPECT_NE(s.Words("L").find("user 1 holds the most"), std::string::npos) << s.Words("L");
+}
+
+TEST(PlannerSharesTest, AUserWhoFillsTheLinkLeavesOthersACopyOfTheirs) {
+  Script s({.capacity = KiB(64), .slab = KiB(4), .guaranteed_part = 8, .demand_copies = 8});
+  const ClientId first = s.me();
+  s.world().SetTenant(TenantId{2}, {KiB(64), KiB(1024)});
+  const ClientId other = s.world().Attach(TenantId{2}, {KiB(4), KiB(1024)});
+  s.As(other).Make("K", KiB(4)).Create("L", KiB(4)).AllCopiesDone().Free("L");
+  ASSERT_EQ(s.StateOf("K"), State::kAway);
+  s.As(first);
+  std::vector<std::string> names;
+  for (int i = 0; i < 12; ++i) s.Make(names.emplace_back("T" + std::to_string(i)), KiB(4));
+  s.Create("Z", KiB(48)).AllCopiesDone().Free("Z");
+  for (const std::string& name : names) s.Get(name);
+  ASSERT_EQ(s.world().copies().size(), 8u);
+  s.As(other).Get("K");
+  EXPECT_TRUE(s.IsCopying("K"));
 }
 
 // A client in its backward pass frees what another, in its forward pass, will want next.

@@ -38,6 +38,8 @@ class Script {
     Bytes in_flight = KiB(256);
     double link = 50e9;  // bytes per second, as the planner reckons
     Bytes parts_from = MiB(32);
+    uint64_t guaranteed_part = 0;
+    uint32_t demand_copies = 512;
   };
   enum class State { kWaiting, kRefused, kInUse, kIdle, kLeaving, kAway, kLost, kFreed };
 
@@ -174,6 +176,8 @@ class Script {
     planner.in_flight = setting.in_flight;
     planner.link.up_bytes_per_second = planner.link.down_bytes_per_second = setting.link;
     planner.parts_from = setting.parts_from;
+    planner.guaranteed_part = setting.guaranteed_part;
+    planner.demand_copies = setting.demand_copies;
     planner.prefetch = setting.prefetch;
     planner.preclean = setting.preclean;
     return options;

@@ -131,6 +131,27 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.host_latency, microseconds(10));
 }
 
+TEST(ConfigTest, AGuaranteeOfNothingIsNotTheDefault) {
+  EXPECT_EQ(Parsed("").device_guarantee, std::nullopt);
+  EXPECT_EQ(Parsed("[limits]\ndevice_guarantee = 0\n").device_guarantee, core::Bytes{0});
+  EXPECT_EQ(Parsed("[limits]\ndevice_guarantee = \"default\"\n").device_guarantee, std::nullopt);
+  EXPECT_NE(Refusal("[limits]\ndevice_guarantee = \"half\"\n").find("or \"default\""),
+            std::string::npos);
+}
+
+TEST(ConfigTest, SizesWhoseSumsWouldOverflowAreRefused) {
+  Config config;
+  config.chunk = GiB(uint64_t{1} << 33);
+  EXPECT_FALSE(CheckConfig(config).ok());
+  config.chunk = GiB(1);
+  EXPECT_TRUE(CheckConfig(config).ok());
+  config.slab = GiB(4096);
+  EXPECT_FALSE(CheckConfig(config).ok());
+  config.slab = MiB(64);
+  config.pool_ahead = GiB(4096);
+  EXPECT_FALSE(CheckConfig(config).ok());
+}
+
 TEST(ConfigTest, NothingIsTheDefault) {
   EXPECT_EQ(Values(Parsed("")), Values(Config()));
   EXPECT_TRUE(CheckConfig(Config()).ok());

@@ -371,6 +371,10 @@ TEST(ControlTest, AGuaranteeIsATenantsAndTakenBackAsOtherLimitsAre) {
   EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), MiB(8));
   limits.set_device_guarantee(MiB(32));
   EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), MiB(32));
+  limits.clear_device_guarantee();
+  EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), MiB(32));
+  limits.set_device_guarantee(0);
+  EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), 0u);
   limits.set_device_guarantee(proto::kLimitNotSet);
   EXPECT_EQ(admin.SetLimits(limits)->device_guarantee(), MiB(8));
   limits.set_client(admin.Clients()->front().client());

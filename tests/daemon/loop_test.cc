@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "client/client.h"
+#include "ipc/clock.h"
+#include "ipc/ring.h"
 #include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
 
@@ -95,6 +97,105 @@ TEST(LoopTest, WhatIsInUseIsNeverMoved) {
   done = true;
   writer.join();
   EXPECT_EQ(used.data(), words);
+}
+
+// A loop in this process, whose clients write their segments by hand.
+class BareLoop {
+ public:
+  explicit BareLoop(core::Bytes memory) {
+    LoopOptions options;
+    options.memory = memory;
+    options.planner.device_capacity = {core::MiB(64)};
+    options.planner.arena = {core::MiB(256)};
+    options.planner.host_capacity = core::MiB(64);
+    loop_ = std::move(*Loop::Create(
+        options, device::OpenHostDevices({.total = core::MiB(64)}), workers_.get(),
+        {.slab_ready = [](auto) {}, .release_slab = [](auto...) {}, .expel = [](auto...) {}}));
+    thread_ = std::thread([this] { loop_->Run(); });
+  }
+  ~BareLoop() {
+    loop_->Stop();
+    thread_.join();
+    workers_.reset();
+  }
+  // A client whose creates wait: it may hold nothing but one granule.
+  std::shared_ptr<Attachment> Attach(uint32_t id, core::TenantId tenant) {
+    auto attachment =
+        std::make_shared<Attachment>(Attachment{core::ClientId{id},
+                                                tenant,
+                                                {core::MiB(2), core::MiB(64)},
+                                                1,
+                                                2,
+                                                "loop_test",
+                                                std::move(*ipc::ControlSegment::Create(id)),
+                                                std::move(*ipc::Doorbell::Create()),
+                                                {}});
+    attachment->arenas.resize(1);
+    loop_->mailbox().Post([this, attachment] {
+      loop_->SetTenant(attachment->tenant, {core::MiB(2), core::MiB(64)});
+      loop_->Attach(attachment);
+    });
+    return attachment;
+  }
+  // Asks for so many tensors, in rows from `first` on, and waits until the loop has taken them in.
+  void Create(Attachment& client, ipc::RequestProducer& ring, uint32_t first, uint32_t count) {
+    for (uint32_t slot = first; slot < first + count; ++slot) {
+      client.segment->slots[slot].word = proto::Pack({proto::LeaseState::kRequested, 0, 0});
+      proto::Request request{};
+      request.op = static_cast<uint32_t>(proto::RequestOp::kCreate);
+      request.slot = slot;
+      request.bytes = core::MiB(2).count();
+      request.deadline_ns = (ipc::Now() + std::chrono::hours(1)).time_since_epoch().count();
+      while (!ring.Push(request)) std::this_thread::yield();
+      client.doorbell.Ring();
+    }
+    while (ring.Room() < proto::kRequestRingEntries) std::this_thread::yield();
+    std::atomic<bool> handled{false};
+    loop_->mailbox().Post([&handled] { handled = true; });
+    while (!handled) std::this_thread::yield();
+  }
+  void Detach(core::ClientId client) {
+    std::atomic<bool> done{false};
+    loop_->mailbox().Post([&] { loop_->Detach(client, [&done] { done = true; }); });
+    while (!done) std::this_thread::yield();
+  }
+
+ private:
+  std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>("worker", 2);
+  std::unique_ptr<Loop> loop_;
+  std::thread thread_;
+};
+
+uint32_t CountRefused(Attachment& client, uint32_t rows) {
+  uint32_t refused = 0;
+  for (uint32_t slot = 0; slot < rows; ++slot) {
+    const proto::LeaseSlot& row = client.segment->slots[slot];
+    if (proto::UnpackLease(row.word).state != proto::LeaseState::kFailed) continue;
+    EXPECT_EQ(row.error, static_cast<uint32_t>(core::ErrorCode::kLimit));
+    ++refused;
+  }
+  return refused;
+}
+
+TEST(LoopTest, CreatesThatWaitTakeNoMoreOfTheDaemonsMemoryThanTheirUsersShare) {
+  BareLoop loop(core::MiB(4));
+  const auto greedy = loop.Attach(1, core::TenantId{1000});
+  const auto modest = loop.Attach(2, core::TenantId{1001});
+  ipc::RequestProducer greedy_ring(&greedy->segment->requests);
+  ipc::RequestProducer modest_ring(&modest->segment->requests);
+  constexpr uint32_t kMany = 9000;
+  loop.Create(*greedy, greedy_ring, 0, kMany);
+  const uint32_t refused = CountRefused(*greedy, kMany);
+  EXPECT_GT(refused, 1800u);  // of 4 MiB seven eighths are fewer than 7168 creates
+  EXPECT_LT(refused, 2500u);
+  loop.Create(*modest, modest_ring, 0, 50);
+  EXPECT_EQ(CountRefused(*modest, 50), 0u);
+  // What a client that leaves was charged for its user may take again.
+  loop.Detach(greedy->id);
+  const auto again = loop.Attach(3, core::TenantId{1000});
+  ipc::RequestProducer ring(&again->segment->requests);
+  loop.Create(*again, ring, 0, 1000);
+  EXPECT_EQ(CountRefused(*again, 1000), 0u);
 }
 
 // More accesses than a lane of the log holds, of more tensors than fit: the daemon reads the rows.

@@ -204,5 +204,31 @@ TEST_F(SessionTest, FailuresAreRememberedWithinBounds) {
   EXPECT_EQ(session_.Failure(SlotId{kFailures - 1000}), std::to_string(kFailures - 1000));
 }
 
+TEST_F(SessionTest, OfAUserWithoutMemoryFewFailuresAreKept) {
+  uint64_t charged = 0;
+  for (uint32_t i = 0; i < 100; ++i) {
+    charged += Session::CostOf("no room");
+    charged -= session_.RememberFailure(SlotId{i}, "no room");
+  }
+  uint64_t freed = 0;
+  for (uint32_t i = 100; i < 200; ++i)
+    freed += session_.RememberFailure(SlotId{i}, "no memory", /*charged=*/false);
+  EXPECT_EQ(freed, charged);
+  EXPECT_EQ(session_.Failure(SlotId{199}), "no memory");
+  EXPECT_EQ(session_.Failure(SlotId{150}), "");
+}
+
+TEST_F(SessionTest, ToLookAtARowMakesNone) {
+  EXPECT_EQ(session_.TensorAt(SlotId{proto::kSlotCapacity - 1}), core::kNoTensor);
+  EXPECT_FALSE(session_.IsTaken(SlotId{5000}));
+  EXPECT_EQ(session_.rows(), 0u);
+  EXPECT_GT(session_.GrowthFor(SlotId{5000}), 5000u);
+  session_.RowOf(SlotId{5000}).tensor = Session::kPending;
+  EXPECT_TRUE(session_.IsTaken(SlotId{5000}));
+  EXPECT_EQ(session_.TensorAt(SlotId{5000}), core::kNoTensor);
+  EXPECT_EQ(session_.GrowthFor(SlotId{5000}), 0u);
+  EXPECT_EQ(session_.GrowthFor(SlotId{5001}), sizeof(uint32_t));
+}
+
 }  // namespace
 }  // namespace ravenstore::daemon

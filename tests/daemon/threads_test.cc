@@ -15,11 +15,14 @@
 namespace ravenstore::daemon {
 namespace {
 
+constexpr core::TenantId kMine{1};
+constexpr core::TenantId kYours{2};
+
 TEST(ThreadsTest, ThePoolFinishesWhatItWasGiven) {
   std::atomic<int> done{0};
   {
     WorkerPool pool("pool", 2);
-    for (int i = 0; i < 1000; ++i) pool.Run([&done] { ++done; });
+    for (int i = 0; i < 1000; ++i) pool.Run(kMine, [&done] { ++done; });
   }
   EXPECT_EQ(done, 1000);
 }
@@ -28,7 +31,7 @@ TEST(ThreadsTest, OneWorkerKeepsTheOrder) {
   std::vector<int> order;
   {
     WorkerPool pool("pool", 1);
-    for (int i = 0; i < 100; ++i) pool.Run([&order, i] { order.push_back(i); });
+    for (int i = 0; i < 100; ++i) pool.Run(kMine, [&order, i] { order.push_back(i); });
   }
   ASSERT_EQ(order.size(), 100u);
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
@@ -36,16 +39,50 @@ TEST(ThreadsTest, OneWorkerKeepsTheOrder) {
 
 TEST(ThreadsTest, WorkersWorkAtTheSameTime) {
   std::latch both(2);
-  WorkerPool pool("pool", 2);
-  for (int i = 0; i < 2; ++i) pool.Run([&both] { both.arrive_and_wait(); });
+  WorkerPool pool("pool", 3);
+  for (int i = 0; i < 2; ++i) pool.Run(kMine, [&both] { both.arrive_and_wait(); });
   both.wait();
+}
+
+TEST(ThreadsTest, OneOwnersWorkLeavesAWorkerToOthers) {
+  std::latch yours(1);
+  WorkerPool pool("pool", 3);
+  // These end only once another's job was done.
+  for (int i = 0; i < 8; ++i) pool.Run(kMine, [&yours] { yours.wait(); });
+  pool.Run(kYours, [&yours] { yours.count_down(); });
+  yours.wait();
+}
+
+TEST(ThreadsTest, OwnersAreServedInTurn) {
+  std::vector<int> order;
+  {
+    WorkerPool pool("pool", 1);
+    std::latch given(1);
+    pool.Run(kMine, [&given] { given.wait(); });
+    for (int i = 0; i < 3; ++i) pool.Run(kMine, [&order, i] { order.push_back(i); });
+    for (int i = 0; i < 3; ++i) pool.Run(kYours, [&order, i] { order.push_back(10 + i); });
+    given.count_down();
+  }
+  EXPECT_EQ(order, (std::vector<int>{10, 0, 11, 1, 12, 2}));
+}
+
+TEST(ThreadsTest, ThePoolFinishesMoreOfOneOwnerThanItBeginsAtOnce) {
+  std::atomic<int> done{0};
+  {
+    WorkerPool pool("pool", 2);
+    std::latch given(1);
+    pool.Run(kMine, [&given] { given.wait(); });
+    for (int i = 0; i < 100; ++i) pool.Run(kMine, [&done] { ++done; });
+    given.count_down();
+  }
+  EXPECT_EQ(done, 100);
 }
 
 TEST(ThreadsTest, WorkMayGiveMoreWork) {
   std::atomic<bool> done{false};
   {
     WorkerPool pool("pool", 1);
-    pool.Run([&] { pool.Run([&] { done = true; }); });
+    pool.Run(kMine, [&] { pool.Run(kMine, [&] { done = true; }); });
   }
   EXPECT_TRUE(done);
 }

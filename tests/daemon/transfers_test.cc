@@ -23,7 +23,9 @@ using core::KiB;
 using std::chrono::microseconds;
 using Piece = TransferLane::Piece;
 
-constexpr core::ClientId kWaiting{7};
+using Urgency = TransferLane::Urgency;
+
+constexpr core::TurnOwner kWaiting{core::TenantId{1}, core::ClientId{7}};
 
 // A lane of one simulated device, between two ranges of this process.
 class Rig {
@@ -93,7 +95,8 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
   EXPECT_TRUE(rig.lane().idle());
   EXPECT_FALSE(rig.lane().Pump());
   device::Word arrival{0};
-  const JobId job = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, &arrival, 7);
+  const JobId job =
+      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, &arrival, 7);
   rig.Expect(job, &arrival);
   EXPECT_FALSE(rig.lane().idle());
   ASSERT_TRUE(rig.PumpAll());
@@ -107,8 +110,9 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
 
 TEST(TransfersTest, WhatIsInFlightIsBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(48)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 32, KiB(16)), std::nullopt, nullptr, 0);
-  rig.lane().Submit(rig.Pieces(KiB(512).count(), 32, KiB(16)), kWaiting, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 32, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(KiB(512).count(), 32, KiB(16)), kWaiting, Urgency::kDemand, nullptr,
+                    0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(48));
   EXPECT_TRUE(rig.Same(0, KiB(1024)));
@@ -116,7 +120,7 @@ TEST(TransfersTest, WhatIsInFlightIsBounded) {
 
 TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(64)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 32, KiB(8)), std::nullopt, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 32, KiB(8)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(32));
 }
@@ -124,14 +128,14 @@ TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
 TEST(TransfersTest, CopiesInFlightAreBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(1024), .in_flight_copies = 3},
           {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 64, KiB(1)), std::nullopt, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 64, KiB(1)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(3));
 }
 
 TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
   Rig rig({.chunk = KiB(64), .in_flight = KiB(16)});
-  rig.lane().Submit(rig.Pieces(0, 3, KiB(64)), std::nullopt, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 3, KiB(64)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(64));
   EXPECT_TRUE(rig.Same(0, KiB(192)));
@@ -139,43 +143,48 @@ TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
 
 TEST(TransfersTest, ADemandOvertakesBetweenPieces) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId background = rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), std::nullopt, nullptr, 0);
-  const JobId behind =
-      rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), std::nullopt, nullptr, 0);
+  const JobId background =
+      rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId behind = rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), kWaiting,
+                                         Urgency::kBackground, nullptr, 0);
   rig.lane().Pump();  // the first piece is on its way
-  const JobId demand =
-      rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), kWaiting, nullptr, 0);
+  const JobId demand = rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), kWaiting,
+                                         Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}, {behind, true}}));
 }
 
 TEST(TransfersTest, DemandsOfTwoClientsTakeTurns) {
   Rig rig({.in_flight_copies = 1, .turn = KiB(16)}, {.latency = microseconds(100)});
-  const JobId large = rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), kWaiting, nullptr, 0);
+  const JobId large =
+      rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
   rig.lane().Pump();
-  const JobId own =
-      rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), kWaiting, nullptr, 0);
-  const JobId small =
-      rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), core::ClientId{8}, nullptr, 0);
+  const JobId own = rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), kWaiting,
+                                      Urgency::kDemand, nullptr, 0);
+  const JobId small = rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)),
+                                        core::TurnOwner{core::TenantId{1}, core::ClientId{8}},
+                                        Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{small, true}, {large, true}, {own, true}}));
 }
 
 TEST(TransfersTest, DemandsKeepTheirOrder) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, nullptr, 0);
+  const JobId first =
+      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
   rig.lane().Pump();
-  const JobId second =
-      rig.lane().Submit(rig.Pieces(KiB(64).count(), 1, KiB(16)), kWaiting, nullptr, 0);
+  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 1, KiB(16)), kWaiting,
+                                         Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{first, true}, {second, true}}));
 }
 
 TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, nullptr, 0);
-  const JobId second =
-      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), std::nullopt, nullptr, 0);
+  const JobId first =
+      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting,
+                                         Urgency::kBackground, nullptr, 0);
   rig.lane().Pump();
   device::Word arrival{0};
   rig.Expect(second, &arrival);
@@ -188,9 +197,10 @@ TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
 
 TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId first = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, nullptr, 0);
-  const JobId second =
-      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), std::nullopt, nullptr, 0);
+  const JobId first =
+      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting,
+                                         Urgency::kBackground, nullptr, 0);
   rig.lane().Pump();
   rig.lane().Hurry(second, kWaiting);
   rig.lane().Hurry(second, kWaiting);  // once more changes nothing
@@ -200,10 +210,11 @@ TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
 
 TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
-  const JobId background = rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), std::nullopt, nullptr, 0);
+  const JobId background =
+      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   rig.lane().Pump();
-  const JobId demand =
-      rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting, nullptr, 0);
+  const JobId demand = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting,
+                                         Urgency::kDemand, nullptr, 0);
   device::Word arrival{0};
   rig.lane().Promote(background, kWaiting, &arrival, 5);
   ASSERT_TRUE(rig.PumpAll());
@@ -215,8 +226,9 @@ TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
 TEST(TransfersTest, AJobPromotedWhenAllIsUnderWayStillArrives) {
   for (const bool demand : {false, true}) {
     Rig rig({}, {.latency = microseconds(500)});
-    const JobId job = rig.lane().Submit(
-        rig.Pieces(0, 2, KiB(16)), demand ? std::optional(kWaiting) : std::nullopt, nullptr, 0);
+    const JobId job =
+        rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting,
+                          demand ? Urgency::kDemand : Urgency::kBackground, nullptr, 0);
     rig.lane().Pump();
     ASSERT_EQ(rig.lane().in_flight(), KiB(32));
     device::Word arrival{0};
@@ -236,8 +248,8 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
   device::Word words[3] = {};
   std::vector<JobId> jobs;
   for (size_t i = 0; i < 3; ++i) {
-    jobs.push_back(rig.lane().Submit(rig.Pieces(i * KiB(64).count(), 4, KiB(16)),
-                                     i == 2 ? std::optional(kWaiting) : std::nullopt, &words[i],
+    jobs.push_back(rig.lane().Submit(rig.Pieces(i * KiB(64).count(), 4, KiB(16)), kWaiting,
+                                     i == 2 ? Urgency::kDemand : Urgency::kBackground, &words[i],
                                      4 + i));
     rig.Expect(jobs[i], &words[i]);
   }
@@ -251,8 +263,10 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
 // As the loop does when one that ends gives back the word that another waited for.
 TEST(TransfersTest, AJobMayBePromotedWhileItsLaneReportsAFailure) {
   Rig rig({.in_flight_copies = 1}, {.fail_copy = [](uint64_t) { return true; }});
-  const JobId first = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, nullptr, 0);
-  const JobId second = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), std::nullopt, nullptr, 0);
+  const JobId first =
+      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+  const JobId second =
+      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   device::Word arrival{0};
   rig.WhenFinished([&](JobId job) {
     if (job == first) rig.lane().Promote(second, kWaiting, &arrival, 5);
@@ -260,17 +274,19 @@ TEST(TransfersTest, AJobMayBePromotedWhileItsLaneReportsAFailure) {
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{first, false}, {second, false}}));
   EXPECT_EQ(arrival, 5u);
-  rig.lane().Submit(rig.Pieces(0, 1, KiB(16)), kWaiting, nullptr, 0);
+  rig.lane().Submit(rig.Pieces(0, 1, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
   EXPECT_TRUE(rig.PumpAll());
 }
 
 TEST(TransfersTest, ALaneThatFailedServesAgain) {
   auto broken = std::make_shared<std::atomic<bool>>(true);
   Rig rig({}, {.fail_copy = [broken](uint64_t) { return broken->load(); }});
-  const JobId lost = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), std::nullopt, nullptr, 0);
+  const JobId lost =
+      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   *broken = false;
-  const JobId good = rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), std::nullopt, nullptr, 0);
+  const JobId good =
+      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{lost, false}, {good, true}}));
   EXPECT_TRUE(rig.Same(0, KiB(32)));
@@ -348,6 +364,24 @@ TEST_F(CutTest, EndsAtAPieceWithoutAnEmptyOne) {
   from_map_.Add(KiB(0), KiB(64));
   from_map_.Add(KiB(64), KiB(64));
   EXPECT_EQ(Lengths(KiB(0), KiB(0), KiB(128), KiB(64)), (std::vector<uint64_t>{64, 64}));
+}
+
+// Evictions of a user who fills the link, and a copy that another's tensors wait for.
+TEST(TransfersTest, OfWhatNobodyWaitsForEachUserHasItsTurn) {
+  Rig rig({.chunk = KiB(16), .in_flight = KiB(32), .turn = KiB(32)});
+  std::vector<JobId> flood;
+  for (uint32_t i = 0; i < 16; ++i) {
+    const core::TurnOwner owner{core::TenantId{1}, core::ClientId{i}};
+    flood.push_back(rig.lane().Submit(rig.Pieces(KiB(16).count() * i, 1, KiB(16)), owner,
+                                      Urgency::kBackground, nullptr, 0));
+  }
+  const core::TurnOwner other{core::TenantId{2}, core::ClientId{99}};
+  const JobId job = rig.lane().Submit(rig.Pieces(KiB(512).count(), 1, KiB(16)), other,
+                                      Urgency::kBackground, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  ASSERT_EQ(rig.finished().size(), 17u);
+  const auto at = std::find(rig.finished().begin(), rig.finished().end(), std::pair(job, true));
+  EXPECT_EQ(at - rig.finished().begin(), 2);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
@@ -442,6 +443,40 @@ TEST(ConnectTest, WaitsForABusyListenerUntilTheDeadlineOnly) {
     queued.push_back(std::move(*next));
   }
   EXPECT_EQ(CodeOf(next), ErrorCode::kTimedOut);
+}
+
+TEST(PacketTest, SaysWhetherTheNextBringsDescriptorsAndTakesNone) {
+  const Ends ends = Pair();
+  EXPECT_FALSE(BringsDescriptors(ends.b.get())) << "nothing is there";
+  const std::array<int, 1> descriptors{ends.a.get()};
+  ASSERT_TRUE(Send(ends.a.get(), "plain").ok());
+  ASSERT_TRUE(Send(ends.a.get(), "with one", descriptors).ok());
+  EXPECT_FALSE(BringsDescriptors(ends.b.get()));
+  ASSERT_TRUE(Receive(ends.b.get(), false).ok());
+  EXPECT_TRUE(BringsDescriptors(ends.b.get()));
+  EXPECT_TRUE(BringsDescriptors(ends.b.get()));
+  const auto packet = Receive(ends.b.get(), false);
+  ASSERT_TRUE(packet.ok() && packet->has_value());
+  EXPECT_EQ((*packet)->descriptors.size(), 1u);
+}
+
+TEST(PacketTest, SaysWhetherThePeerHasReadEverything) {
+  const Ends ends = Pair();
+  EXPECT_TRUE(IsDrained(ends.a.get()));
+  ASSERT_TRUE(Send(ends.a.get(), "one").ok());
+  EXPECT_FALSE(IsDrained(ends.a.get()));
+  ASSERT_TRUE(Receive(ends.b.get(), false).ok());
+  EXPECT_TRUE(IsDrained(ends.a.get()));
+}
+
+TEST(PacketTest, SaysWhetherThePeerHasLeft) {
+  Ends ends = Pair();
+  EXPECT_FALSE(HasLeft(ends.b.get()));
+  ASSERT_TRUE(Send(ends.a.get(), "last words").ok());
+  ends.a.reset();
+  EXPECT_FALSE(HasLeft(ends.b.get())) << "they are to be read first";
+  ASSERT_TRUE(Receive(ends.b.get(), false).ok());
+  EXPECT_TRUE(HasLeft(ends.b.get()));
 }
 
 TEST(PeerTest, NamesTheProcessThatConnected) {

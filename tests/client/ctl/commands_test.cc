@@ -122,6 +122,10 @@ TEST_F(CommandsTest, LimitsOfAUserByNameOrNumber) {
 TEST_F(CommandsTest, AGuaranteeIsAUsers) {
   EXPECT_EQ(RunLimits(common, {.user = "root", .device_guarantee = "8GiB"}, streams()), kExitOk);
   EXPECT_THAT(out(), HasSubstr("(8.0 GiB guaranteed) on each device"));
+  EXPECT_EQ(RunLimits(common, {.user = "root"}, streams()), kExitOk);
+  EXPECT_EQ(daemon().limits_now.device_guarantee(), uint64_t{8} << 30);
+  EXPECT_EQ(RunLimits(common, {.user = "root", .device_guarantee = "0"}, streams()), kExitOk);
+  EXPECT_EQ(daemon().limits_now.device_guarantee(), 0u);
   EXPECT_EQ(RunLimits(common, {.client = 2, .device_guarantee = "8GiB"}, streams()), kExitUsage);
   EXPECT_THAT(err(), HasSubstr("--device-guarantee needs --user"));
 }

@@ -151,7 +151,8 @@ class GoodDaemon {
         if (!known) return Refuse(question, core::ErrorCode::kNotFound, "no such client");
         if (limits.device_budget() != 0) limits_now.set_device_budget(limits.device_budget());
         if (limits.host_budget() != 0) limits_now.set_host_budget(limits.host_budget());
-        limits_now.set_device_guarantee(limits.device_guarantee());
+        if (limits.has_device_guarantee())
+          limits_now.set_device_guarantee(limits.device_guarantee());
         *answer.mutable_limits_set() = limits_now;
         break;
       }
