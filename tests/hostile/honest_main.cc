@@ -1,11 +1,12 @@
 // An honest user: attaches, works and leaves, over and over, and says how that went.
 //
-//     honest --socket PATH --seconds S [--keep]
+//     honest --socket PATH --seconds S [--least N --patience S] [--keep]
 //
 // One operation is attach, create, evict, get, free, detach, and the question of `ravenctl status`
 // on a connection of its own. It prints one JSON object: operations, failures, p50_ms, p99_ms,
 // max_ms and the first error. An operation that is under way at the end counts by what it took so
-// far, and is not waited for: this program ends in time whatever the daemon does.
+// far, and is not waited for: this program ends in time whatever the daemon does. With --least it
+// goes on until so many operations are done, for at most --patience more.
 //
 // With --keep it leaves idle tensors on the device instead, and says at the end how many are there
 // still: {"put": 8, "there": 8}. It prints "ready" once they are put.
@@ -101,6 +102,15 @@ std::string Escaped(const std::string& text) {
   return out;
 }
 
+core::Duration Seconds(double seconds) {
+  return std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
+}
+
+size_t Done(Record& record) {
+  const std::lock_guard lock(record.mutex);
+  return record.ms.size();
+}
+
 void WaitUntil(core::Tick end) {
   while (ipc::Now() < end) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - ipc::Now());
@@ -129,17 +139,22 @@ int Main(int argc, char** argv) {
   CLI::App app("An honest user among others.");
   std::string socket;
   double seconds = 3;
+  size_t least = 0;
+  double patience = 0;
   bool keep = false;
   app.add_option("--socket", socket)->required();
   app.add_option("--seconds", seconds);
+  app.add_option("--least", least);
+  app.add_option("--patience", patience);
   app.add_flag("--keep", keep);
   CLI11_PARSE(app, argc, argv);
-  const core::Tick end = ipc::Now() + std::chrono::duration_cast<core::Duration>(
-                                          std::chrono::duration<double>(seconds));
+  const core::Tick end = ipc::Now() + Seconds(seconds);
   if (keep) return Keep(socket, end);
   Record record;
   std::thread(Work, socket, &record).detach();
   WaitUntil(end);
+  while (Done(record) < least && ipc::Now() < end + Seconds(patience))
+    WaitUntil(ipc::Now() + std::chrono::milliseconds(10));
   const std::lock_guard lock(record.mutex);
   std::vector<double> ms = record.ms;
   const size_t operations = ms.size();

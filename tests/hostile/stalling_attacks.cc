@@ -176,7 +176,7 @@ void ServeStalling(int device) {
 }
 
 // A file that stalls, in a mount that nobody else sees.
-constexpr const char* kStalling = "/mnt/stalling";
+constexpr const char* kStalling = "/media/stalling";
 
 bool WriteFile(const char* path, const std::string& text) {
   const ipc::UniqueFd file(::open(path, O_WRONLY | O_CLOEXEC));
@@ -196,6 +196,8 @@ bool Unshare() {
 
 // False: `*why`.
 bool MountStalling(std::string* why) {
+  // The device is opened in the namespace that is to mount it.
+  const bool apart = Unshare();
   const int device = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (device < 0) {
     *why = std::string("/dev/fuse: ") + std::strerror(errno);
@@ -203,8 +205,8 @@ bool MountStalling(std::string* why) {
   }
   const std::string options =
       "fd=" + std::to_string(device) + ",rootmode=100644,user_id=0,group_id=0";
-  if (!Unshare() || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount("none", "/mnt", "tmpfs", 0, nullptr) != 0 ||
+  if (!apart || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      ::mount("none", "/media", "tmpfs", 0, nullptr) != 0 ||
       ::mknod(kStalling, S_IFREG | 0644, 0) != 0 ||
       ::mount("stalling", kStalling, "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
     *why = std::string("a FUSE mount: ") + std::strerror(errno);
