@@ -78,13 +78,13 @@ class Crowd {
   }
   void Put(TensorId tensor) {
     Tell(core::PutSeen{tensor, ++writes_, {}});
-    Tell(core::Quiet{tensor});
+    Tell(core::StreamComplete{tensor});
   }
   void Tell(const core::Event& event) {
-    told_.push_back(event);
-    while (!told_.empty()) {
-      const core::Event next = std::move(told_.front());
-      told_.pop_front();
+    pending_events_.push_back(event);
+    while (!pending_events_.empty()) {
+      const core::Event next = std::move(pending_events_.front());
+      pending_events_.pop_front();
       plan_.clear();
       now_ += std::chrono::microseconds(2);
       const auto begin = steady_clock::now();
@@ -100,30 +100,33 @@ class Crowd {
     }
   }
   void Do(const core::AddSlab& a) {
-    told_.push_back(core::SlabAdded{a.client, a.device, a.offset, a.size});
+    pending_events_.push_back(core::SlabAdded{a.client, a.device, a.offset, a.size});
   }
   void Do(const core::RemoveSlab& a) {
-    told_.push_back(core::SlabRemoved{a.client, a.device, a.offset});
+    pending_events_.push_back(core::SlabRemoved{a.client, a.device, a.offset});
   }
-  void Do(const core::GrowHost& a) { told_.push_back(core::HostGrown{a.offset, a.size}); }
-  void Do(const core::Grant& a) { granted_ = a.tensor; }
-  void Do(const core::Refuse&) { RAVEN_CHECK(!"room for all"); }
-  void Do(const core::Promise& a) { promised_ = a.tensor; }
-  void Do(const core::Deny&) { RAVEN_CHECK(!"room for all"); }
+  void Do(const core::GrowHost& a) { pending_events_.push_back(core::HostGrown{a.offset, a.size}); }
+  void Do(const core::AllocReply& a) { granted_ = a.tensor; }
+  void Do(const core::AllocError&) { RAVEN_CHECK(!"room for all"); }
+  void Do(const core::FetchReply& a) { promised_ = a.tensor; }
+  void Do(const core::FetchError&) { RAVEN_CHECK(!"room for all"); }
   void Do(const core::Release&) {}
-  void Do(const core::Drop& a) { told_.push_back(core::Dropped{a.tensor, true}); }
+  void Do(const core::Drop& a) { pending_events_.push_back(core::Dropped{a.tensor, true}); }
   void Do(const core::CopyOut& a) {
-    told_.push_back(core::CopiedOut{a.tensor, core::CopiedOut::Outcome::kCommitted, writes_});
+    pending_events_.push_back(
+        core::CopiedOut{a.tensor, core::CopiedOut::Outcome::kCommitted, writes_});
   }
-  void Do(const core::Clean& a) { told_.push_back(core::Cleaned{a.tensor, true, writes_}); }
-  void Do(const core::Hurry&) {}
-  void Do(const core::Discard&) {}
-  void Do(const core::CopyIn& a) { told_.push_back(core::CopiedIn{a.tensor, true}); }
+  void Do(const core::Clean& a) {
+    pending_events_.push_back(core::Cleaned{a.tensor, true, writes_});
+  }
+  void Do(const core::Prioritize&) {}
+  void Do(const core::DeferDestroy&) {}
+  void Do(const core::CopyIn& a) { pending_events_.push_back(core::CopiedIn{a.tensor, true}); }
 
   const uint32_t each_;
   core::Planner planner_;
   core::Plan plan_;
-  std::deque<core::Event> told_;
+  std::deque<core::Event> pending_events_;
   std::vector<TensorId> tensors_;
   std::vector<double> times_;
   core::Tick now_{std::chrono::seconds(1)};

@@ -32,10 +32,10 @@ enum class Hold {
   kElsewhere  // somebody else moves it: wait and begin again
 };
 
-Error WrongState(const Tensor& tensor, const char* what) {
+Error WrongState(const TensorRecord& tensor, const char* what) {
   return {ErrorCode::kWrongState, Describe(tensor) + ": " + what};
 }
-Error LostBytes(const Tensor& tensor) {
+Error LostBytes(const TensorRecord& tensor) {
   return {ErrorCode::kLost, Describe(tensor) + ": its bytes are lost for ever"};
 }
 
@@ -47,19 +47,19 @@ ErrorCode ErrorOf(const proto::LeaseSlot& row) {
   return known ? static_cast<ErrorCode>(code) : ErrorCode::kCorrupt;
 }
 
-bool ClaimTurn(Tensor& tensor, FetchTurn from) {
+bool AcquireFetchTurn(TensorRecord& tensor, FetchTurn from) {
   return tensor.turn.compare_exchange_strong(from, FetchTurn::kTaken, std::memory_order_acq_rel);
 }
 
 // Settles what a get that gave up left behind. True when the answer it waited for is now ours.
-bool InheritAnswer(Tensor& tensor, LeaseState state) {
+bool InheritAnswer(TensorRecord& tensor, LeaseState state) {
   if (tensor.turn.load(std::memory_order_acquire) != FetchTurn::kAbandoned) return false;
   if (state == LeaseState::kInUse || state == LeaseState::kFetching) {
-    return ClaimTurn(tensor, FetchTurn::kAbandoned);
+    return AcquireFetchTurn(tensor, FetchTurn::kAbandoned);
   }
   // The daemon denied it meanwhile: nothing came of it.
   FetchTurn abandoned = FetchTurn::kAbandoned;
-  tensor.turn.compare_exchange_strong(abandoned, FetchTurn::kNobody, std::memory_order_acq_rel);
+  tensor.turn.compare_exchange_strong(abandoned, FetchTurn::kFree, std::memory_order_acq_rel);
   return false;
 }
 
@@ -69,12 +69,12 @@ struct Begun {
 };
 
 // One step of a get. `target` is null for "where it is".
-Result<Begun> Begin(Session& session, Tensor& tensor, const ClientDevice* target) {
+Result<Begun> Begin(Session& session, TensorRecord& tensor, const ClientDevice* target) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
   while (true) {
-    const proto::Lease lease = proto::UnpackLease(word);
-    if (tensor.turn.load(std::memory_order_relaxed) != FetchTurn::kNobody) [[unlikely]] {
+    const proto::LeaseWord lease = proto::UnpackLease(word);
+    if (tensor.turn.load(std::memory_order_relaxed) != FetchTurn::kFree) [[unlikely]] {
       if (InheritAnswer(tensor, lease.state)) return Begun{Hold::kAwait, lease.state};
       // A denial that another thread has not read yet: if we took the tensor now, that thread would
       // take our holder for the answer to its own get.
@@ -90,7 +90,7 @@ Result<Begun> Begin(Session& session, Tensor& tensor, const ClientDevice* target
         if (lease.holders == kHoldersMax) {
           return Error{ErrorCode::kLimit, Describe(tensor) + ": too many gets without a put"};
         }
-        if (!Swing(row, &word, LeaseState::kInUse, lease.holders + 1)) continue;
+        if (!CasLease(row, &word, LeaseState::kInUse, lease.holders + 1)) continue;
         session.log().Append(tensor.slot, proto::AccessOp::kGet);
         return Begun{Hold::kTaken, lease.state};
       }
@@ -105,29 +105,29 @@ Result<Begun> Begin(Session& session, Tensor& tensor, const ClientDevice* target
     } else if (lease.state != LeaseState::kAway) {
       return WrongState(tensor, "get after free");
     }
-    if (!ClaimTurn(tensor, FetchTurn::kNobody)) return Begun{Hold::kElsewhere, lease.state};
-    if (Swing(row, &word, LeaseState::kFetching, 0)) return Begun{Hold::kAsk, lease.state};
-    tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+    if (!AcquireFetchTurn(tensor, FetchTurn::kFree)) return Begun{Hold::kElsewhere, lease.state};
+    if (CasLease(row, &word, LeaseState::kFetching, 0)) return Begun{Hold::kAsk, lease.state};
+    tensor.turn.store(FetchTurn::kFree, std::memory_order_release);
   }
 }
 
 // Undoes a move to kFetching that the daemon was not told of. The last put's record stands.
-void Unask(Session& session, Tensor& tensor, LeaseState from) {
+void CancelFetch(Session& session, TensorRecord& tensor, LeaseState from) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
-  Swing(row, &word, from, 0);
+  CasLease(row, &word, from, 0);
   // The daemon moves a tensor out of Idle only from a put's very word, and this is another.
   if (from == LeaseState::kIdle) session.log().Append(tensor.slot, proto::AccessOp::kPut);
-  tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+  tensor.turn.store(FetchTurn::kFree, std::memory_order_release);
 }
 
 // Gives back a holder that was taken for nothing: the last put's record stands, but for tickets of
 // those who used it beside us.
-void GiveBack(Session& session, Tensor& tensor) {
+void GiveBack(Session& session, TensorRecord& tensor) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
   while (true) {
-    const proto::Lease lease = proto::UnpackLease(word);
+    const proto::LeaseWord lease = proto::UnpackLease(word);
     if (lease.state != LeaseState::kInUse || lease.holders == 0) return;
     const bool last = lease.holders == 1;
     // The early ticket stays: a get that comes between must find it, and a wait too many is none.
@@ -135,15 +135,15 @@ void GiveBack(Session& session, Tensor& tensor) {
         last && early != 0) {
       row.ticket.store(early, std::memory_order_relaxed);
     }
-    if (Swing(row, &word, last ? LeaseState::kIdle : LeaseState::kInUse, lease.holders - 1)) {
+    if (CasLease(row, &word, last ? LeaseState::kIdle : LeaseState::kInUse, lease.holders - 1)) {
       if (last) session.log().Append(tensor.slot, proto::AccessOp::kPut);
       return;
     }
   }
 }
 
-proto::Request FetchRequest(Session& session, const Tensor& tensor, const ClientDevice& device,
-                            Tick deadline) {
+proto::Request FetchRequest(Session& session, const TensorRecord& tensor,
+                            const ClientDevice& device, Tick deadline) {
   proto::Request request{};
   request.op = static_cast<uint32_t>(proto::RequestOp::kFetch);
   request.slot = tensor.slot;
@@ -156,7 +156,7 @@ proto::Request FetchRequest(Session& session, const Tensor& tensor, const Client
 
 // Whether the daemon gave the bytes up. The row's word on it is taken over into the record, where
 // it stays until a put of new bytes. REQUIRES: a holder is ours.
-bool TakeRecompute(proto::LeaseSlot& row, Tensor& tensor) {
+bool TakeRecompute(proto::LeaseSlot& row, TensorRecord& tensor) {
   if (row.error.load(std::memory_order_acquire) == proto::kMustRecompute) [[unlikely]] {
     tensor.must_recompute.store(true, std::memory_order_relaxed);
     // Another get that finds it 0 finds the record's word.
@@ -166,10 +166,10 @@ bool TakeRecompute(proto::LeaseSlot& row, Tensor& tensor) {
 }
 
 // Waits for the daemon's answer. REQUIRES: the turn is ours; it no longer is afterwards.
-Status AwaitFetch(Session& session, Tensor& tensor, Tick deadline) {
+Status AwaitFetch(Session& session, TensorRecord& tensor, Tick deadline) {
   proto::LeaseSlot& row = session.Row(tensor);
   const Tick begun = ipc::Now();
-  proto::Lease answer;
+  proto::LeaseWord answer;
   const Waited waited = AwaitAnswer(row, LeaseState::kFetching, DeadlineAfter(deadline, kGrace),
                                     session.phase(), &answer);
   session.CountStall(ipc::Now() - begun);
@@ -181,7 +181,7 @@ Status AwaitFetch(Session& session, Tensor& tensor, Tick deadline) {
   }
   if (answer.state == LeaseState::kInUse) {
     TakeRecompute(row, tensor);
-    tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+    tensor.turn.store(FetchTurn::kFree, std::memory_order_release);
     return core::Ok();
   }
   const ErrorCode code = ErrorOf(row);
@@ -189,21 +189,22 @@ Status AwaitFetch(Session& session, Tensor& tensor, Tick deadline) {
   // Idle: it was to change devices, and stays where it is.
   const bool denied = answer.state == LeaseState::kAway || answer.state == LeaseState::kIdle;
   const std::string words = denied ? session.Explain(tensor.slot) : std::string();
-  tensor.turn.store(FetchTurn::kNobody, std::memory_order_release);
+  tensor.turn.store(FetchTurn::kFree, std::memory_order_release);
   if (answer.state == LeaseState::kLost) return LostBytes(tensor);
   if (!denied) return WrongState(tensor, "freed while it was fetched");
   return Error{code, Describe(tensor) + ": " + (words.empty() ? "the get was denied" : words)};
 }
 
 // Waits until whoever else moves the tensor may be done with it.
-Status AwaitOthers(Session& session, const Tensor& tensor, LeaseState pending, Tick deadline) {
+Status AwaitOthers(Session& session, const TensorRecord& tensor, LeaseState pending,
+                   Tick deadline) {
   if (ipc::Now() < deadline) {
     if (pending != LeaseState::kFetching && pending != LeaseState::kLeaving) {
       // A thread of ours is about to ask, or reads its answer: no change of the word may follow.
       std::this_thread::sleep_for(kTurnPoll);
       return session.CheckUsable();
     }
-    proto::Lease answer;
+    proto::LeaseWord answer;
     const Waited waited =
         AwaitAnswer(session.Row(tensor), pending, deadline, session.phase(), &answer);
     if (waited == Waited::kAnswered) return core::Ok();
@@ -215,39 +216,41 @@ Status AwaitOthers(Session& session, const Tensor& tensor, LeaseState pending, T
 }
 
 // Where a get is to happen.
-struct Aim {
+struct GetTarget {
   ClientDevice* target = nullptr;  // null: where it is
   ClientDevice* device = nullptr;  // where it is expected
   ClientStream* stream = nullptr;
 };
 
-Result<Aim> TakeAim(Session& session, const Tensor& tensor, device::StreamHandle stream,
-                    int device) {
-  Aim aim;
+Result<GetTarget> ResolveTarget(Session& session, const TensorRecord& tensor,
+                                device::StreamHandle stream, int device) {
+  GetTarget destination;
   if (device >= 0) {
-    RAVEN_ASSIGN_OR_RETURN(aim.target, session.devices().Local(device));
-    RAVEN_RETURN_IF_ERROR(aim.target->Prepare());
-    aim.device = aim.target;
+    RAVEN_ASSIGN_OR_RETURN(destination.target, session.devices().Local(device));
+    RAVEN_RETURN_IF_ERROR(destination.target->Prepare());
+    destination.device = destination.target;
   } else {
-    RAVEN_ASSIGN_OR_RETURN(aim.device, HomeOf(tensor));
+    RAVEN_ASSIGN_OR_RETURN(destination.device, HomeOf(tensor));
   }
-  RAVEN_ASSIGN_OR_RETURN(aim.stream, session.streams().Find(stream, *aim.device));
-  RAVEN_RETURN_IF_ERROR(aim.stream->CheckNotCapturing());
-  return aim;
+  RAVEN_ASSIGN_OR_RETURN(destination.stream, session.streams().Find(stream, *destination.device));
+  RAVEN_RETURN_IF_ERROR(destination.stream->CheckNotCapturing());
+  return destination;
 }
 
 // Takes a holder, whatever it takes.
-Status Take(Session& session, Tensor& tensor, const Aim& aim, Deadline& deadline) {
+Status Take(Session& session, TensorRecord& tensor, const GetTarget& destination,
+            Deadline& deadline) {
   while (true) {
-    RAVEN_ASSIGN_OR_RETURN(const Begun begun, Begin(session, tensor, aim.target));
+    RAVEN_ASSIGN_OR_RETURN(const Begun begun, Begin(session, tensor, destination.target));
     if (begun.hold == Hold::kTaken) return core::Ok();
     if (begun.hold == Hold::kAwait) return AwaitFetch(session, tensor, deadline.at());
     if (begun.hold == Hold::kAsk) {
-      const proto::Request request = FetchRequest(session, tensor, *aim.device, deadline.at());
+      const proto::Request request =
+          FetchRequest(session, tensor, *destination.device, deadline.at());
       size_t sent = 0;
       if (Status asked = session.requests().Send({&request, 1}, deadline.at(), &sent);
           !asked.ok()) {
-        Unask(session, tensor, begun.from);
+        CancelFetch(session, tensor, begun.from);
         return asked;
       }
       return AwaitFetch(session, tensor, deadline.at());
@@ -256,7 +259,8 @@ Status Take(Session& session, Tensor& tensor, const Aim& aim, Deadline& deadline
   }
 }
 
-Status RestorePoisoned(Session& session, Tensor& tensor, ClientStream& stream, void* address) {
+Status RestorePoisoned(Session& session, TensorRecord& tensor, ClientStream& stream,
+                       void* address) {
   const auto lock = session.poison()->Lock();
   RAVEN_ASSIGN_OR_RETURN(const auto written,
                          session.poison()->Restore(tensor.slot, stream, address));
@@ -265,18 +269,19 @@ Status RestorePoisoned(Session& session, Tensor& tensor, ClientStream& stream, v
                Describe(tensor) + ": written after put, at byte " + std::to_string(*written)};
 }
 
-// Its bytes were given up, the kept ones with them.
-void ForgetPoisoned(Session& session, const Tensor& tensor) {
+// Its bytes were discarded, the kept ones with them.
+void ForgetPoisoned(Session& session, const TensorRecord& tensor) {
   const auto lock = session.poison()->Lock();
   session.poison()->Forget(tensor.slot);
 }
 
 // The GPU's half of a get: maps, orders `stream`, and blocks if asked. REQUIRES: a holder is ours.
-Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle handle, const Aim& aim,
-                      const GetOptions& options, Deadline& deadline) {
+Result<void*> BindToStream(Session& session, TensorRecord& tensor, device::StreamHandle handle,
+                           const GetTarget& destination, const GetOptions& options,
+                           Deadline& deadline) {
   proto::LeaseSlot& row = session.Row(tensor);
-  ClientDevice* device = aim.device;
-  ClientStream* stream = aim.stream;
+  ClientDevice* device = destination.device;
+  ClientStream* stream = destination.stream;
   if (row.device.load(std::memory_order_relaxed) != device->daemon_ordinal()) [[unlikely]] {
     RAVEN_ASSIGN_OR_RETURN(device, HomeOf(tensor));
     RAVEN_ASSIGN_OR_RETURN(stream, session.streams().Find(handle, *device));
@@ -305,9 +310,9 @@ Result<void*> Arrange(Session& session, Tensor& tensor, device::StreamHandle han
       return LostBytes(tensor);
     }
   }
-  const bool anew = TakeRecompute(row, tensor);
+  const bool recompute = TakeRecompute(row, tensor);
   if (session.poison() != nullptr) [[unlikely]] {
-    if (anew) ForgetPoisoned(session, tensor);
+    if (recompute) ForgetPoisoned(session, tensor);
     RAVEN_RETURN_IF_ERROR(RestorePoisoned(session, tensor, *stream, address));
   }
   if (!options.read_only) tensor.writable_use.store(true, std::memory_order_relaxed);
@@ -331,7 +336,7 @@ uint64_t HintOf(const PutOptions& options) {
 }
 
 // The answer to a put of a tensor that nobody holds.
-Error NotHeld(const Tensor& tensor, LeaseState state) {
+Error NotHeld(const TensorRecord& tensor, LeaseState state) {
   if (state == LeaseState::kLost) return LostBytes(tensor);
   if (state == LeaseState::kFree || state == LeaseState::kFreeing) {
     return WrongState(tensor, "put after free");
@@ -340,20 +345,20 @@ Error NotHeld(const Tensor& tensor, LeaseState state) {
 }
 
 // The shared half of a put. `ticket` covers the stream's work and that of earlier puts in this use.
-Status Release(Session& session, Tensor& tensor, uint64_t ticket, const PutOptions& options) {
+Status Release(Session& session, TensorRecord& tensor, uint64_t ticket, const PutOptions& options) {
   proto::LeaseSlot& row = session.Row(tensor);
   const uint64_t hint = HintOf(options);
   const uint16_t recompute =
       proto::PackRecompute(static_cast<uint64_t>(std::max(options.recompute.count(), int64_t{0})));
-  const bool made_anew =
+  const bool recomputed =
       !options.not_modified && tensor.must_recompute.load(std::memory_order_relaxed);
-  if (made_anew) tensor.must_recompute.store(false, std::memory_order_relaxed);
-  const bool wrote = session.poison() != nullptr || made_anew ||
+  if (recomputed) tensor.must_recompute.store(false, std::memory_order_relaxed);
+  const bool wrote = session.poison() != nullptr || recomputed ||
                      (!options.not_modified && tensor.writable_use.load(std::memory_order_relaxed));
   if (wrote) row.writes.fetch_add(1, std::memory_order_relaxed);
   uint64_t word = row.word.load(std::memory_order_acquire);
   while (true) {
-    const proto::Lease lease = proto::UnpackLease(word);
+    const proto::LeaseWord lease = proto::UnpackLease(word);
     if (lease.state != LeaseState::kInUse || lease.holders == 0)
       return NotHeld(tensor, lease.state);
     // Also beside others: a get that fails may be the one that ends this use.
@@ -361,13 +366,13 @@ Status Release(Session& session, Tensor& tensor, uint64_t ticket, const PutOptio
     row.recompute.store(recompute, std::memory_order_relaxed);
     if (lease.holders > 1) {
       tensor.early_ticket.store(ticket, std::memory_order_relaxed);
-      if (Swing(row, &word, LeaseState::kInUse, lease.holders - 1)) return core::Ok();
+      if (CasLease(row, &word, LeaseState::kInUse, lease.holders - 1)) return core::Ok();
       continue;
     }
     row.ticket.store(ticket, std::memory_order_relaxed);
     tensor.early_ticket.store(0, std::memory_order_relaxed);
     tensor.writable_use.store(false, std::memory_order_relaxed);
-    if (Swing(row, &word, LeaseState::kIdle, 0)) break;
+    if (CasLease(row, &word, LeaseState::kIdle, 0)) break;
     // A get came between and may have set it for itself before we cleared it: any doubt is a write.
     tensor.writable_use.store(true, std::memory_order_relaxed);
   }
@@ -378,14 +383,14 @@ Status Release(Session& session, Tensor& tensor, uint64_t ticket, const PutOptio
 // The gets of one call: all are asked for before any is waited for.
 class Batch {
  public:
-  Batch(Session& session, std::span<Tensor* const> tensors, device::StreamHandle stream,
+  Batch(Session& session, std::span<TensorRecord* const> tensors, device::StreamHandle stream,
         const GetOptions& options, Deadline& deadline)
       : session_(session),
         tensors_(tensors),
         stream_(stream),
         options_(options),
         deadline_(deadline),
-        aims_(tensors.size()),
+        destinations_(tensors.size()),
         begun_(tensors.size()) {}
 
   Status Run(void** addresses) {
@@ -398,7 +403,7 @@ class Batch {
     }
     for (size_t i = 0; i < tensors_.size() && status.ok(); ++i) {
       Result<void*> address =
-          Arrange(session_, *tensors_[i], stream_, aims_[i], options_, deadline_);
+          BindToStream(session_, *tensors_[i], stream_, destinations_[i], options_, deadline_);
       if (address.ok()) {
         addresses[i] = *address;
       } else {
@@ -416,8 +421,9 @@ class Batch {
  private:
   Status BeginAll() {
     for (size_t i = 0; i < tensors_.size(); ++i) {
-      RAVEN_ASSIGN_OR_RETURN(aims_[i], TakeAim(session_, *tensors_[i], stream_, options_.device));
-      RAVEN_ASSIGN_OR_RETURN(begun_[i], Begin(session_, *tensors_[i], aims_[i].target));
+      RAVEN_ASSIGN_OR_RETURN(destinations_[i],
+                             ResolveTarget(session_, *tensors_[i], stream_, options_.device));
+      RAVEN_ASSIGN_OR_RETURN(begun_[i], Begin(session_, *tensors_[i], destinations_[i].target));
     }
     return core::Ok();
   }
@@ -427,7 +433,8 @@ class Batch {
     std::vector<size_t> asked;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (begun_[i].hold != Hold::kAsk) continue;
-      requests.push_back(FetchRequest(session_, *tensors_[i], *aims_[i].device, deadline_.at()));
+      requests.push_back(
+          FetchRequest(session_, *tensors_[i], *destinations_[i].device, deadline_.at()));
       asked.push_back(i);
     }
     size_t sent = 0;
@@ -439,24 +446,24 @@ class Batch {
   // Afterwards the hold is kTaken or kNone. Without `wanted` only what must not stay is settled.
   Status Finish(size_t i, bool wanted) {
     Begun& begun = begun_[i];
-    Tensor& tensor = *tensors_[i];
+    TensorRecord& tensor = *tensors_[i];
     const Hold hold = std::exchange(begun.hold, Hold::kNone);
-    if (hold == Hold::kAsk) Unask(session_, tensor, begun.from);
+    if (hold == Hold::kAsk) CancelFetch(session_, tensor, begun.from);
     if (hold == Hold::kAwait) RAVEN_RETURN_IF_ERROR(AwaitFetch(session_, tensor, deadline_.at()));
     if (hold == Hold::kElsewhere) {
       if (!wanted) return core::Ok();
-      RAVEN_RETURN_IF_ERROR(Take(session_, tensor, aims_[i], deadline_));
+      RAVEN_RETURN_IF_ERROR(Take(session_, tensor, destinations_[i], deadline_));
     }
     if (hold != Hold::kNone && hold != Hold::kAsk) begun.hold = Hold::kTaken;
     return core::Ok();
   }
 
   Session& session_;
-  const std::span<Tensor* const> tensors_;
+  const std::span<TensorRecord* const> tensors_;
   const device::StreamHandle stream_;
   const GetOptions& options_;
   Deadline& deadline_;
-  std::vector<Aim> aims_;
+  std::vector<GetTarget> destinations_;
   std::vector<Begun> begun_;
 };
 
@@ -465,7 +472,7 @@ core::Duration WaitOf(const Session& session, const GetOptions& options) {
 }
 
 // Keeps the bytes of a tensor whose last holder is about to put it.
-Status BuryPoisoned(Session& session, Tensor& tensor, ClientStream& stream) {
+Status BuryPoisoned(Session& session, TensorRecord& tensor, ClientStream& stream) {
   const uint64_t word = session.Row(tensor).word.load(std::memory_order_acquire);
   if (proto::UnpackLease(word).holders != 1 || session.poison()->Holds(tensor.slot)) {
     return core::Ok();
@@ -475,19 +482,20 @@ Status BuryPoisoned(Session& session, Tensor& tensor, ClientStream& stream) {
 
 }  // namespace
 
-Result<void*> Get(Tensor& tensor, device::StreamHandle stream, const GetOptions& options) {
+Result<void*> Get(TensorRecord& tensor, device::StreamHandle stream, const GetOptions& options) {
   Session& session = *tensor.session;
   RAVEN_RETURN_IF_ERROR(session.CheckUsable());
   Deadline deadline(WaitOf(session, options));
-  RAVEN_ASSIGN_OR_RETURN(const Aim aim, TakeAim(session, tensor, stream, options.device));
-  RAVEN_RETURN_IF_ERROR(Take(session, tensor, aim, deadline));
-  Result<void*> address = Arrange(session, tensor, stream, aim, options, deadline);
+  RAVEN_ASSIGN_OR_RETURN(const GetTarget destination,
+                         ResolveTarget(session, tensor, stream, options.device));
+  RAVEN_RETURN_IF_ERROR(Take(session, tensor, destination, deadline));
+  Result<void*> address = BindToStream(session, tensor, stream, destination, options, deadline);
   if (!address.ok()) [[unlikely]]
     GiveBack(session, tensor);
   return address;
 }
 
-Status GetBatch(std::span<Tensor* const> tensors, device::StreamHandle stream,
+Status GetBatch(std::span<TensorRecord* const> tensors, device::StreamHandle stream,
                 const GetOptions& options, void** addresses) {
   if (tensors.empty()) return core::Ok();
   Session& session = *tensors[0]->session;
@@ -496,7 +504,8 @@ Status GetBatch(std::span<Tensor* const> tensors, device::StreamHandle stream,
   return Batch(session, tensors, stream, options, deadline).Run(addresses);
 }
 
-Status GetInto(Tensor& tensor, void* to, device::StreamHandle handle, const GetOptions& options) {
+Status GetInto(TensorRecord& tensor, void* to, device::StreamHandle handle,
+               const GetOptions& options) {
   GetOptions reading = options;
   reading.read_only = true;
   RAVEN_ASSIGN_OR_RETURN(void* const address, Get(tensor, handle, reading));
@@ -532,12 +541,12 @@ Result<uint64_t> TicketFor(ClientStream& stream, std::span<const uint64_t> also,
   return ticket;
 }
 
-Status Put(Tensor& tensor, device::StreamHandle handle, const PutOptions& options,
+Status Put(TensorRecord& tensor, device::StreamHandle handle, const PutOptions& options,
            SharedTicket* shared) {
   Session& session = *tensor.session;
   RAVEN_RETURN_IF_ERROR(session.CheckUsable());
   const proto::LeaseSlot& row = session.Row(tensor);
-  const proto::Lease lease = proto::UnpackLease(row.word.load(std::memory_order_acquire));
+  const proto::LeaseWord lease = proto::UnpackLease(row.word.load(std::memory_order_acquire));
   if (lease.state != LeaseState::kInUse) [[unlikely]]
     return NotHeld(tensor, lease.state);
   RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, HomeOf(tensor));
@@ -560,7 +569,7 @@ Status Put(Tensor& tensor, device::StreamHandle handle, const PutOptions& option
   return ticket.error();
 }
 
-Result<ClientDevice*> HomeOf(const Tensor& tensor) {
+Result<ClientDevice*> HomeOf(const TensorRecord& tensor) {
   Session& session = *tensor.session;
   ClientDevice* device =
       session.devices().OfDaemon(session.Row(tensor).device.load(std::memory_order_relaxed));
@@ -573,18 +582,18 @@ Result<ClientDevice*> HomeOf(const Tensor& tensor) {
 namespace {
 
 // The rows are there: not in a fork, not after disconnect.
-bool HasRows(const Tensor& tensor) {
+bool HasRows(const TensorRecord& tensor) {
   const Phase phase = tensor.session->phase().load(std::memory_order_acquire);
   return phase == Phase::kAttached || phase == Phase::kLost;
 }
 
 }  // namespace
 
-bool MustRecompute(const Tensor& tensor) {
+bool MustRecompute(const TensorRecord& tensor) {
   return tensor.must_recompute.load(std::memory_order_relaxed);
 }
 
-void* Address(const Tensor& tensor) {
+void* Address(const TensorRecord& tensor) {
   if (!HasRows(tensor)) return nullptr;
   const proto::LeaseSlot& row = tensor.session->Row(tensor);
   const uint64_t word = row.word.load(std::memory_order_acquire);
@@ -594,13 +603,13 @@ void* Address(const Tensor& tensor) {
   return (*device)->base() + row.place.load(std::memory_order_relaxed) * proto::kPlaceUnit;
 }
 
-int DeviceOf(const Tensor& tensor) {
+int DeviceOf(const TensorRecord& tensor) {
   if (!HasRows(tensor)) return -1;
   const Result<ClientDevice*> device = HomeOf(tensor);
   return device.ok() ? (*device)->local_ordinal() : -1;
 }
 
-Readiness ReadinessOf(const Tensor& tensor) {
+Readiness ReadinessOf(const TensorRecord& tensor) {
   if (!tensor.session->CheckUsable().ok()) return Readiness::kLost;
   const proto::LeaseSlot& row = tensor.session->Row(tensor);
   const LeaseState state = proto::UnpackLease(row.word.load(std::memory_order_acquire)).state;

@@ -33,7 +33,7 @@ struct PutOptions {
   std::optional<int64_t> order = {};
   bool not_modified = false;
   bool not_needed = false;
-  core::Duration recompute{0};  // what making the bytes anew would take; 0: they cannot be
+  core::Duration recompute{0};  // what recomputing the bytes would take; 0: they cannot be
   proto::HintPriority priority = proto::HintPriority::kNormal;
 };
 
@@ -47,28 +47,29 @@ struct SharedTicket {
 inline constexpr core::Duration kGrace = std::chrono::seconds(2);
 
 // Look at MustRecompute after a get.
-core::Result<void*> Get(Tensor& tensor, device::StreamHandle stream, const GetOptions& options);
+core::Result<void*> Get(TensorRecord& tensor, device::StreamHandle stream,
+                        const GetOptions& options);
 // All or none. `addresses` has one place for each tensor.
-core::Status GetBatch(std::span<Tensor* const> tensors, device::StreamHandle stream,
+core::Status GetBatch(std::span<TensorRecord* const> tensors, device::StreamHandle stream,
                       const GetOptions& options, void** addresses);
-// Copies nothing when the bytes must be made anew.
-core::Status GetInto(Tensor& tensor, void* to, device::StreamHandle stream,
+// Copies nothing when the bytes must be recomputed.
+core::Status GetInto(TensorRecord& tensor, void* to, device::StreamHandle stream,
                      const GetOptions& options);
-core::Status Put(Tensor& tensor, device::StreamHandle stream, const PutOptions& options,
+core::Status Put(TensorRecord& tensor, device::StreamHandle stream, const PutOptions& options,
                  SharedTicket* shared);
 
-// The bytes were given up, as the put allowed: whoever holds the tensor makes them anew.
-bool MustRecompute(const Tensor& tensor);
+// The bytes were discarded, as the put allowed: whoever holds the tensor recomputes them.
+bool MustRecompute(const TensorRecord& tensor);
 
 // The address in Userspace, else null.
-void* Address(const Tensor& tensor);
+void* Address(const TensorRecord& tensor);
 // This process's ordinal of the device the tensor is on or was on last; -1 when it has none.
-int DeviceOf(const Tensor& tensor);
+int DeviceOf(const TensorRecord& tensor);
 enum class Readiness { kReady, kNotYet, kLost };
-Readiness ReadinessOf(const Tensor& tensor);
+Readiness ReadinessOf(const TensorRecord& tensor);
 
 // The device that the tensor's row names. kNotFound when this process does not see it.
-core::Result<ClientDevice*> HomeOf(const Tensor& tensor);
+core::Result<ClientDevice*> HomeOf(const TensorRecord& tensor);
 // A ticket for what was enqueued on `stream` and for the open ones of `also`; taken once for all
 // that share.
 core::Result<uint64_t> TicketFor(ClientStream& stream, std::span<const uint64_t> also,

@@ -112,7 +112,7 @@ struct PutOptions {
   std::optional<int64_t> order = {};  // among this client's tensors the smaller is needed sooner
   bool not_modified = false;          // not written since the last put, whatever the get said
   bool not_needed = false;            // will not be read again
-  // What making the bytes anew would take; 0: they cannot be. With it they may be dropped: look at
+  // What recomputing the bytes would take; 0: they cannot be. With it they may be dropped: look at
   // Tensor::must_recompute() after each get.
   std::chrono::nanoseconds recompute = {};
   Priority priority = Priority::kNormal;
@@ -238,12 +238,13 @@ class Store {
     return address;
   }
   // Copies the tensor to `to` on `stream` and leaves it in Ravenspace. Throws an Error of code
-  // RECOMPUTE, having copied nothing, when its bytes must be made anew.
+  // RECOMPUTE, having copied nothing, when its bytes must be recomputed.
   void get_into(Tensor& tensor, void* to, Stream stream, const GetOptions& options = {}) {
     auto c = Convert(options);
     const ravenstore_code_t code = ravenstore_get_into(store_, tensor.handle_, to, stream, &c);
     if (code == RAVENSTORE_RECOMPUTE)
-      throw Error(code, "get_into of a tensor whose bytes were given up: get it, make them anew");
+      throw Error(code,
+                  "get_into of a tensor whose bytes were discarded: get it and recompute them");
     internal::ThrowIf(code);
     tensor.stream_ = stream;
   }

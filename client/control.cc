@@ -30,7 +30,7 @@ using core::Tick;
 constexpr int kDescriptorPollMs = 20;
 constexpr auto kSlice = std::chrono::milliseconds(50);
 // Room in the socket of a daemon that is alive comes at once.
-constexpr auto kSendPatience = std::chrono::seconds(5);
+constexpr auto kSendTimeout = std::chrono::seconds(5);
 
 Error FromDaemon(const wire::Failure& failure) {
   const auto code = static_cast<ErrorCode>(failure.code);
@@ -168,7 +168,7 @@ Result<wire::DaemonPacket> ControlLink::Call(wire::ClientPacket request, Tick de
     request.request = ++last_request_;
     calls_[request.request];
   }
-  Status sent = Send(request, std::min(deadline, ipc::Now() + kSendPatience));
+  Status sent = Send(request, std::min(deadline, ipc::Now() + kSendTimeout));
   std::unique_lock lock(mutex_);
   const auto call = calls_.find(request.request);
   // A daemon that is gone may come back until the session is lost; then that is what is said.

@@ -57,7 +57,7 @@ Status ClientDevice::Prepare() {
     auto* words = reinterpret_cast<std::byte*>(segment_) + proto::kWordsOffset;
     RAVEN_ASSIGN_OR_RETURN(registration_, device_->RegisterWords(words, Bytes(proto::kWordsBytes)));
   }
-  RAVEN_ASSIGN_OR_RETURN(arena_, device_->ReserveArena(Bytes(arena_bytes_)));
+  RAVEN_ASSIGN_OR_RETURN(arena_, device_->ReserveVaRange(Bytes(arena_bytes_)));
   base_.store(arena_->base(), std::memory_order_release);
   return core::Ok();
 }

@@ -95,7 +95,7 @@ class ClientDevice {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<device::Registration> registration_;  // guarded by mutex_
-  std::unique_ptr<device::Arena> arena_;                // guarded by mutex_
+  std::unique_ptr<device::VaRange> arena_;              // guarded by mutex_
   std::map<uint64_t, uint64_t> slabs_;   // mapped: bytes, by offset; guarded by mutex_
   std::map<uint64_t, Offered> offered_;  // not mapped yet; guarded by mutex_
   std::string missed_;                   // why a packet was, the last time; guarded by mutex_

@@ -50,7 +50,7 @@ void SleepFor(Duration duration) {
 }  // namespace
 
 Waited AwaitAnswer(proto::LeaseSlot& row, proto::LeaseState pending, Tick deadline,
-                   const PhaseWord& phase, proto::Lease* answer) {
+                   const PhaseWord& phase, proto::LeaseWord* answer) {
   uint64_t word = 0;
   const auto answered = [&] {
     word = row.word.load(std::memory_order_seq_cst);

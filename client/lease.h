@@ -14,8 +14,8 @@ namespace ravenstore::client {
 
 // Moves the row from `*seen` to `state` with `holders`, one generation on. False, with the word
 // that was faster in `*seen`, when somebody else moved it.
-inline bool Swing(proto::LeaseSlot& row, uint64_t* seen, proto::LeaseState state,
-                  uint16_t holders) {
+inline bool CasLease(proto::LeaseSlot& row, uint64_t* seen, proto::LeaseState state,
+                     uint16_t holders) {
   const uint64_t next = proto::Pack(proto::Next(proto::UnpackLease(*seen), state, holders));
   return row.word.compare_exchange_strong(*seen, next, std::memory_order_acq_rel,
                                           std::memory_order_acquire);
@@ -36,7 +36,7 @@ enum class Waited {
 // Waits while the row is in `pending`: spins for some tens of microseconds, because the daemon
 // answers within one or two when it is awake, then sleeps. `*answer` is the word that ended it.
 Waited AwaitAnswer(proto::LeaseSlot& row, proto::LeaseState pending, core::Tick deadline,
-                   const PhaseWord& phase, proto::Lease* answer);
+                   const PhaseWord& phase, proto::LeaseWord* answer);
 
 // Waits until `word` is at least `value`, polling: words that streams write wake nobody.
 Waited AwaitWord(const std::atomic<uint64_t>& word, uint64_t value, core::Tick deadline,

@@ -25,7 +25,7 @@ constexpr size_t kFreesPerPart = 64;
 constexpr uint64_t kBytesMax = uint64_t{1} << 47;
 
 // The ticket of a free on `handle`; without a stream nothing was ever enqueued for the tensor.
-Result<uint64_t> FreeTicket(Tensor& tensor, std::optional<device::StreamHandle> handle,
+Result<uint64_t> FreeTicket(TensorRecord& tensor, std::optional<device::StreamHandle> handle,
                             SharedTicket* shared) {
   if (!handle) return 0;
   Session& session = *tensor.session;
@@ -39,8 +39,8 @@ Result<uint64_t> FreeTicket(Tensor& tensor, std::optional<device::StreamHandle> 
 }
 
 // Moves one tensor to kFreeing; `*free` is then to be sent. REQUIRES: its handle is ended.
-Status BeginFree(Tensor& tensor, std::optional<device::StreamHandle> handle, SharedTicket* shared,
-                 proto::Request* free) {
+Status BeginFree(TensorRecord& tensor, std::optional<device::StreamHandle> handle,
+                 SharedTicket* shared, proto::Request* free) {
   const Result<uint64_t> ticket = FreeTicket(tensor, handle, shared);
   if (!ticket.ok()) {
     tensor.session->RememberFree({&tensor, *handle});
@@ -58,7 +58,7 @@ Status BeginFree(Tensor& tensor, std::optional<device::StreamHandle> handle, Sha
     if (!IsResident(state) && state != LeaseState::kAway && state != LeaseState::kLost) {
       return Error{ErrorCode::kWrongState, Describe(tensor) + ": freed twice"};
     }
-  } while (!Swing(row, &word, LeaseState::kFreeing, 0));
+  } while (!CasLease(row, &word, LeaseState::kFreeing, 0));
   *free = {};
   free->op = static_cast<uint32_t>(proto::RequestOp::kFree);
   free->slot = tensor.slot;
@@ -68,7 +68,7 @@ Status BeginFree(Tensor& tensor, std::optional<device::StreamHandle> handle, Sha
 }
 
 // In poison mode a free looks as well, so that nothing planted stays unseen.
-Status LookForPoison(Tensor& tensor, device::StreamHandle stream) {
+Status LookForPoison(TensorRecord& tensor, device::StreamHandle stream) {
   PoisonKeeper& poison = *tensor.session->poison();
   {
     const auto lock = poison.Lock();
@@ -100,7 +100,7 @@ Status FreeAll(std::span<const uint64_t> handles, std::optional<device::StreamHa
     frees.clear();
   };
   for (const uint64_t handle : handles) {
-    Tensor& tensor = *RecordOf(handle);
+    TensorRecord& tensor = *RecordOf(handle);
     uint16_t serial = SerialOf(handle);
     // Whoever raises the serial ends the handle; a second free finds it raised.
     if (!tensor.serial.compare_exchange_strong(serial, static_cast<uint16_t>(serial + 1))) {
@@ -140,14 +140,14 @@ Error Refused(Session& session, uint32_t slot, uint64_t bytes, const InternedNam
 }
 
 // The record of a tensor just granted. Nobody else has its handle yet.
-Tensor& Enrol(Session& session, uint32_t slot, uint64_t bytes, const InternedName& name) {
-  Tensor& tensor = session.tensors().At(slot);
+TensorRecord& Enrol(Session& session, uint32_t slot, uint64_t bytes, const InternedName& name) {
+  TensorRecord& tensor = session.tensors().At(slot);
   proto::LeaseSlot& row = session.RowAt(slot);
   tensor.bytes = bytes;
   tensor.id = row.id.load(std::memory_order_relaxed);
   tensor.name = name.name;
   tensor.early_ticket.store(0, std::memory_order_relaxed);
-  tensor.turn.store(FetchTurn::kNobody, std::memory_order_relaxed);
+  tensor.turn.store(FetchTurn::kFree, std::memory_order_relaxed);
   tensor.must_recompute.store(false, std::memory_order_relaxed);
   // Its bytes are the caller's to write, until the first put.
   tensor.writable_use.store(true, std::memory_order_relaxed);
@@ -167,7 +167,7 @@ Result<uint64_t> AwaitCreate(Session& session, ClientDevice& device, const proto
                              const InternedName& name, Deadline& deadline) {
   proto::LeaseSlot& row = session.RowAt(request.slot);
   const Tick bound = DeadlineAfter(deadline.at(), kGrace);
-  proto::Lease answer;
+  proto::LeaseWord answer;
   const Waited waited = AwaitAnswer(row, LeaseState::kRequested, bound, session.phase(), &answer);
   if (waited != Waited::kAnswered) {
     session.requests().Orphan(request.slot);
@@ -185,7 +185,7 @@ Result<uint64_t> AwaitCreate(Session& session, ClientDevice& device, const proto
     session.requests().Orphan(request.slot);
     return Error{ErrorCode::kCorrupt, "the daemon answered a create with nonsense"};
   }
-  Tensor& tensor = Enrol(session, request.slot, request.bytes, name);
+  TensorRecord& tensor = Enrol(session, request.slot, request.bytes, name);
   const uint64_t handle = MakeHandle(tensor);
   const uint64_t offset = row.place.load(std::memory_order_relaxed) * proto::kPlaceUnit;
   if (!device.Mapped(offset, tensor.bytes)) {
@@ -262,7 +262,7 @@ Result<uint64_t> Create(Session& session, uint64_t bytes, const CreateOptions& o
 Result<uint64_t> Adopt(Session& session, const void* from, uint64_t bytes,
                        device::StreamHandle stream, const CreateOptions& options) {
   RAVEN_ASSIGN_OR_RETURN(const uint64_t handle, Create(session, bytes, options));
-  Tensor& tensor = *RecordOf(handle);
+  TensorRecord& tensor = *RecordOf(handle);
   bool enqueued = false;
   const auto copy = [&]() -> Status {
     RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, HomeOf(tensor));

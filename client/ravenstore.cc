@@ -23,7 +23,7 @@ namespace {
 namespace client = ravenstore::client;
 namespace core = ravenstore::core;
 using client::Session;
-using client::Tensor;
+using client::TensorRecord;
 using core::Error;
 using core::ErrorCode;
 using core::Result;
@@ -109,9 +109,9 @@ uint64_t HandleOf(const ravenstore_tensor_t* tensor) {
 
 // The live record behind `tensor`, which must belong to `store`. `store` is only compared: it may
 // be disconnected.
-Result<Tensor*> Resolve(const ravenstore_store_t* store, const ravenstore_tensor_t* tensor) {
+Result<TensorRecord*> Resolve(const ravenstore_store_t* store, const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return BadArgument("the tensor is NULL");
-  Tensor* record = client::RecordOf(HandleOf(tensor));
+  TensorRecord* record = client::RecordOf(HandleOf(tensor));
   if (reinterpret_cast<const ravenstore_store_t*>(record->session) != store) {
     return BadArgument("the tensor belongs to another store");
   }
@@ -121,10 +121,10 @@ Result<Tensor*> Resolve(const ravenstore_store_t* store, const ravenstore_tensor
                "used after free: the handle of what was " + Describe(*record)};
 }
 
-Result<std::vector<Tensor*>> ResolveAll(const ravenstore_store_t* store,
-                                        ravenstore_tensor_t* const* tensors, size_t count) {
+Result<std::vector<TensorRecord*>> ResolveAll(const ravenstore_store_t* store,
+                                              ravenstore_tensor_t* const* tensors, size_t count) {
   if (count > 0 && tensors == nullptr) return BadArgument("the tensors are NULL");
-  std::vector<Tensor*> records(count);
+  std::vector<TensorRecord*> records(count);
   for (size_t i = 0; i < count; ++i) {
     RAVEN_ASSIGN_OR_RETURN(records[i], Resolve(store, tensors[i]));
   }
@@ -280,65 +280,67 @@ ravenstore_code_t ravenstore_adopt(ravenstore_store_t* store, const void* from, 
 ravenstore_code_t ravenstore_get(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
                                  ravenstore_stream_t stream, const ravenstore_get_options_t* given,
                                  void** address) {
-  bool anew = false;
+  bool recompute = false;
   const ravenstore_code_t code = Guard([&]() -> Status {
     if (address == nullptr) return BadArgument("the place for the address is NULL");
     *address = nullptr;
-    RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
+    RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
     RAVEN_ASSIGN_OR_RETURN(*address, client::Get(*record, stream, options));
-    anew = client::MustRecompute(*record);
+    recompute = client::MustRecompute(*record);
     return core::Ok();
   });
-  return anew ? RAVENSTORE_RECOMPUTE : code;
+  return recompute ? RAVENSTORE_RECOMPUTE : code;
 }
 
 ravenstore_code_t ravenstore_get_batch(ravenstore_store_t* store,
                                        ravenstore_tensor_t* const* tensors, size_t count,
                                        ravenstore_stream_t stream,
                                        const ravenstore_get_options_t* given, void** addresses) {
-  bool anew = false;
+  bool recompute = false;
   const ravenstore_code_t code = Guard([&]() -> Status {
     if (count > 0 && addresses == nullptr) return BadArgument("the place for addresses is NULL");
     std::fill_n(addresses, count, nullptr);
-    RAVEN_ASSIGN_OR_RETURN(const std::vector<Tensor*> records, ResolveAll(store, tensors, count));
+    RAVEN_ASSIGN_OR_RETURN(const std::vector<TensorRecord*> records,
+                           ResolveAll(store, tensors, count));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
     Status status = client::GetBatch(records, stream, options, addresses);
     if (!status.ok()) std::fill_n(addresses, count, nullptr);
-    anew = status.ok() && std::any_of(records.begin(), records.end(), [](const Tensor* record) {
-             return client::MustRecompute(*record);
-           });
+    recompute =
+        status.ok() && std::any_of(records.begin(), records.end(), [](const TensorRecord* record) {
+          return client::MustRecompute(*record);
+        });
     return status;
   });
-  return anew ? RAVENSTORE_RECOMPUTE : code;
+  return recompute ? RAVENSTORE_RECOMPUTE : code;
 }
 
 int32_t ravenstore_must_recompute(const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return 0;
-  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  const TensorRecord* record = client::LiveRecordOf(HandleOf(tensor));
   return record != nullptr && client::MustRecompute(*record) ? 1 : 0;
 }
 
 ravenstore_code_t ravenstore_get_into(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
                                       void* to, ravenstore_stream_t stream,
                                       const ravenstore_get_options_t* given) {
-  bool anew = false;
+  bool recompute = false;
   const ravenstore_code_t code = Guard([&]() -> Status {
     if (to == nullptr) return BadArgument("the memory to copy to is NULL");
-    RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
+    RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::GetOptions options, Convert(given));
     RAVEN_RETURN_IF_ERROR(client::GetInto(*record, to, stream, options));
-    anew = client::MustRecompute(*record);
+    recompute = client::MustRecompute(*record);
     return core::Ok();
   });
-  return anew ? RAVENSTORE_RECOMPUTE : code;
+  return recompute ? RAVENSTORE_RECOMPUTE : code;
 }
 
 ravenstore_code_t ravenstore_put(ravenstore_store_t* store, ravenstore_tensor_t* tensor,
                                  ravenstore_stream_t stream,
                                  const ravenstore_put_options_t* given) {
   return Guard([&]() -> Status {
-    RAVEN_ASSIGN_OR_RETURN(Tensor* const record, Resolve(store, tensor));
+    RAVEN_ASSIGN_OR_RETURN(TensorRecord* const record, Resolve(store, tensor));
     RAVEN_ASSIGN_OR_RETURN(const client::PutOptions options, Convert(given));
     client::SharedTicket alone;
     return client::Put(*record, stream, options, &alone);
@@ -350,11 +352,12 @@ ravenstore_code_t ravenstore_put_batch(ravenstore_store_t* store,
                                        ravenstore_stream_t stream,
                                        const ravenstore_put_options_t* given) {
   return Guard([&]() -> Status {
-    RAVEN_ASSIGN_OR_RETURN(const std::vector<Tensor*> records, ResolveAll(store, tensors, count));
+    RAVEN_ASSIGN_OR_RETURN(const std::vector<TensorRecord*> records,
+                           ResolveAll(store, tensors, count));
     RAVEN_ASSIGN_OR_RETURN(const client::PutOptions options, Convert(given));
     client::SharedTicket shared;
     Status first = core::Ok();
-    for (Tensor* record : records) {
+    for (TensorRecord* record : records) {
       Status put = client::Put(*record, stream, options, &shared);
       if (first.ok() && !put.ok()) first = std::move(put);
     }
@@ -378,7 +381,7 @@ ravenstore_code_t ravenstore_free_batch(ravenstore_store_t* store,
     Status first = core::Ok();
     for (size_t i = 0; i < count; ++i) {
       if (tensors[i] == nullptr) continue;
-      const Result<Tensor*> record = Resolve(store, tensors[i]);
+      const Result<TensorRecord*> record = Resolve(store, tensors[i]);
       if (record.ok()) {
         handles.push_back(HandleOf(tensors[i]));
       } else if (first.ok()) {
@@ -392,31 +395,31 @@ ravenstore_code_t ravenstore_free_batch(ravenstore_store_t* store,
 
 void* ravenstore_data(const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return nullptr;
-  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  const TensorRecord* record = client::LiveRecordOf(HandleOf(tensor));
   return record != nullptr ? client::Address(*record) : nullptr;
 }
 
 uint64_t ravenstore_size(const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return 0;
-  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  const TensorRecord* record = client::LiveRecordOf(HandleOf(tensor));
   return record != nullptr ? record->bytes : 0;
 }
 
 uint64_t ravenstore_id(const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return 0;
-  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  const TensorRecord* record = client::LiveRecordOf(HandleOf(tensor));
   return record != nullptr ? record->id : 0;
 }
 
 int32_t ravenstore_device(const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return -1;
-  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  const TensorRecord* record = client::LiveRecordOf(HandleOf(tensor));
   return record != nullptr ? client::DeviceOf(*record) : -1;
 }
 
 int32_t ravenstore_ready(const ravenstore_tensor_t* tensor) {
   if (tensor == nullptr) return 0;
-  const Tensor* record = client::LiveRecordOf(HandleOf(tensor));
+  const TensorRecord* record = client::LiveRecordOf(HandleOf(tensor));
   if (record == nullptr) return 0;
   switch (client::ReadinessOf(*record)) {
     case client::Readiness::kReady: return 1;
@@ -466,14 +469,14 @@ ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store, ravenstore_sta
     RAVEN_ASSIGN_OR_RETURN(const client::SessionStats asked, SessionOf(store)->Stats());
     ravenstore_stats_t filled{};
     filled.struct_size = stats->struct_size;
-    filled.tensors = asked.told.tensors;
-    filled.gets = asked.told.gets;
-    filled.hits = asked.told.hits;
-    filled.late_hits = asked.told.late_hits;
-    filled.misses = asked.told.misses;
-    filled.prefetches = asked.told.prefetches;
-    filled.bytes_out = asked.told.bytes_out;
-    filled.bytes_in = asked.told.bytes_in;
+    filled.tensors = asked.daemon_stats.tensors;
+    filled.gets = asked.daemon_stats.gets;
+    filled.hits = asked.daemon_stats.hits;
+    filled.late_hits = asked.daemon_stats.late_hits;
+    filled.misses = asked.daemon_stats.misses;
+    filled.prefetches = asked.daemon_stats.prefetches;
+    filled.bytes_out = asked.daemon_stats.bytes_out;
+    filled.bytes_in = asked.daemon_stats.bytes_in;
     filled.device_bytes = asked.device_bytes;
     filled.host_bytes = asked.host_bytes;
     filled.device_budget = asked.device_budget;

@@ -58,7 +58,7 @@ typedef enum ravenstore_code {
   RAVENSTORE_LIMIT = 14,
   RAVENSTORE_CORRUPT = 15,
   RAVENSTORE_UNSUPPORTED = 16,
-  /* No error: the get succeeded, and the bytes are to be made anew (ravenstore_put_options). Only
+  /* No error: the get succeeded, and the bytes are to be recomputed (ravenstore_put_options). Only
    * tensors that were put with recompute_ns are ever answered so. */
   RAVENSTORE_RECOMPUTE = 100
 } ravenstore_code_t;
@@ -188,7 +188,7 @@ typedef struct ravenstore_put_options {
   uint32_t flags;
   uint64_t needed_in_ns; /* from now, as this point of the stream */
   int64_t order;         /* among this client's tensors the smaller is needed sooner */
-  /* What making the bytes anew would take the caller; 0: it cannot. With it they may be dropped
+  /* What recomputing the bytes would take the caller; 0: it cannot. With it they may be dropped
    * instead of moved when that is cheaper, and a later get then returns RAVENSTORE_RECOMPUTE. Holds
    * until the next put. */
   uint64_t recompute_ns;

@@ -79,7 +79,7 @@ Status RequestQueue::Create(std::span<proto::Request> creates, Tick deadline, si
       create.slot = TakeRow();
       if (create.slot == proto::kSlotCapacity) break;
       uint64_t word = segment_->slots[create.slot].word.load(std::memory_order_relaxed);
-      Swing(segment_->slots[create.slot], &word, LeaseState::kRequested, 0);
+      CasLease(segment_->slots[create.slot], &word, LeaseState::kRequested, 0);
     }
     *sent += producer_.PushBatch(creates.subspan(*sent, ready));
     if (*sent == creates.size()) break;
@@ -134,7 +134,7 @@ void RequestQueue::PushUnsent() {
 void RequestQueue::Recycle(uint32_t slot) {
   proto::LeaseSlot& row = segment_->slots[slot];
   uint64_t word = row.word.load(std::memory_order_acquire);
-  Swing(row, &word, LeaseState::kFree, 0);
+  CasLease(row, &word, LeaseState::kFree, 0);
   std::lock_guard lock(mutex_);
   recycled_.push_back(slot);
 }
@@ -151,9 +151,9 @@ void RequestQueue::AdoptOrphans() {
     const LeaseState state = proto::UnpackLease(word).state;
     if (state == LeaseState::kRequested || state == LeaseState::kFetching) return false;
     if (state == LeaseState::kFailed) {
-      Swing(row, &word, LeaseState::kFree, 0);
+      CasLease(row, &word, LeaseState::kFree, 0);
     } else if (state != LeaseState::kFree && state != LeaseState::kFreeing) {
-      if (producer_.Room() == 0 || !Swing(row, &word, LeaseState::kFreeing, 0)) return false;
+      if (producer_.Room() == 0 || !CasLease(row, &word, LeaseState::kFreeing, 0)) return false;
       proto::Request free{};
       free.op = static_cast<uint32_t>(proto::RequestOp::kFree);
       free.slot = slot;

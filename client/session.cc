@@ -26,8 +26,8 @@ using core::Status;
 using core::Tick;
 
 constexpr size_t kNameBytesMax = 255;
-constexpr auto kExplainPatience = std::chrono::seconds(1);
-constexpr auto kDetachPatience = std::chrono::seconds(10);
+constexpr auto kExplainTimeout = std::chrono::seconds(1);
+constexpr auto kDetachTimeout = std::chrono::seconds(10);
 
 // The sessions of this process, for the fork handlers. Never destroyed: a fork may come at any
 // time.
@@ -221,16 +221,16 @@ bool Session::AnyInUse() const {
 void Session::Disconnect() {
   // A fork has neither the segment nor the watcher: what is left is the parent's business.
   if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
-  const bool quiet = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_));
+  const bool complete = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_));
   // Nobody can say whether streams still use what was not put: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
-  const bool keep = !quiet || (may_run && AnyInUse());
+  const bool keep = !complete || (may_run && AnyInUse());
   if (phase_.load(std::memory_order_acquire) == Phase::kAttached) {
     const Tick deadline =
-        DeadlineAfter(ipc::Now(), std::min<core::Duration>(timeout_, kDetachPatience));
+        DeadlineAfter(ipc::Now(), std::min<core::Duration>(timeout_, kDetachTimeout));
     // A daemon that does not answer learns the same from the hang-up.
     static_cast<void>(control_->Call({.request = 0, .body = wire::Detach{}}, deadline, phase_));
-  } else if (quiet) {
+  } else if (complete) {
     // It may be there still: it was this process that could not go on.
     control_->Withdraw();
   }
@@ -294,7 +294,7 @@ Result<InternedName> Session::Intern(std::string_view name, Tick deadline) {
 
 std::string Session::Explain(uint32_t slot) {
   const auto answer = control_->Call({.request = 0, .body = wire::ExplainFailure{slot}},
-                                     DeadlineAfter(ipc::Now(), kExplainPatience), phase_);
+                                     DeadlineAfter(ipc::Now(), kExplainTimeout), phase_);
   if (!answer.ok()) return "";
   const auto* explained = std::get_if<wire::FailureExplained>(&answer->body);
   return explained != nullptr ? explained->message : "";
@@ -305,11 +305,11 @@ Result<SessionStats> Session::Stats() {
       const auto answer,
       control_->Call({.request = 0, .body = wire::StatsQuery{.whole_store = false}},
                      DeadlineAfter(ipc::Now(), timeout_), phase_));
-  const auto* told = std::get_if<wire::Stats>(&answer.body);
-  if (told == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave no figures"};
+  const auto* figures = std::get_if<wire::Stats>(&answer.body);
+  if (figures == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave no figures"};
   SessionStats stats;
-  stats.told = *told;
-  for (const wire::TierStats& tier : told->tiers) {
+  stats.daemon_stats = *figures;
+  for (const wire::TierStats& tier : figures->tiers) {
     (tier.name.starts_with("device") ? stats.device_bytes : stats.host_bytes) += tier.used;
   }
   stats.device_budget = device_budget_;

@@ -36,7 +36,7 @@ struct ConnectOptions {
 };
 
 struct SessionStats {
-  wire::Stats told;  // by the daemon
+  wire::Stats daemon_stats;  // by the daemon
   uint64_t device_bytes = 0;
   uint64_t host_bytes = 0;
   uint64_t device_budget = 0;
@@ -69,7 +69,7 @@ class Session {
   }
   const PhaseWord& phase() const { return phase_; }
   proto::LeaseSlot& RowAt(uint32_t slot) const { return rows_[slot]; }
-  proto::LeaseSlot& Row(const Tensor& tensor) const { return rows_[tensor.slot]; }
+  proto::LeaseSlot& Row(const TensorRecord& tensor) const { return rows_[tensor.slot]; }
   DeviceSet& devices() { return *devices_; }
   StreamTable& streams() { return *streams_; }
   // True once the transfer that `arrival` stands for is done, or when there is none.
@@ -105,7 +105,7 @@ class Session {
   // A tensor whose handle is ended and whose free could not be ordered behind its stream's work: to
   // be tried again.
   struct Unfreed {
-    Tensor* tensor = nullptr;
+    TensorRecord* tensor = nullptr;
     device::StreamHandle stream = nullptr;
   };
   void RememberFree(Unfreed unfreed);

@@ -16,7 +16,7 @@ using core::Status;
 using core::Tick;
 
 // Arrivals remembered before the ones that came are forgotten.
-constexpr size_t kSettleAt = 64;
+constexpr size_t kDropArrivedAt = 64;
 
 // The stream this thread used last.
 struct LastUsed {
@@ -120,7 +120,7 @@ Status ClientStream::WaitForArrival(uint32_t slot, uint64_t arrival, Deadline& d
   const uint64_t losses = segment_->header.losses.load(std::memory_order_acquire);
   const uint64_t id = segment_->slots[slot].id.load(std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
-  if (expected_.size() >= kSettleAt) Settle();
+  if (expected_.size() >= kDropArrivedAt) DropArrived();
   RAVEN_RETURN_IF_ERROR(stream_->Wait(&word, wait.value));
   expected_.push_back({slot, id, arrival, losses});
   return core::Ok();
@@ -149,7 +149,7 @@ Status ClientStream::Synchronize() {
   return stream_->Synchronize();
 }
 
-void ClientStream::Settle() {
+void ClientStream::DropArrived() {
   std::erase_if(expected_, [this](const Expected& expected) {
     const proto::WordValue wait = proto::UnpackWordValue(expected.arrival);
     const uint64_t now = segment_->arrivals[wait.index].load(std::memory_order_acquire);
@@ -173,7 +173,7 @@ bool ClientStream::WasLost(const Expected& expected) const {
 bool ClientStream::SawLoss() {
   if (synchronous_) return false;
   std::lock_guard lock(mutex_);
-  Settle();
+  DropArrived();
   return saw_loss_;
 }
 

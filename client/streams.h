@@ -80,7 +80,7 @@ class ClientStream {
   core::Status AwaitTicket(uint64_t ticket, Deadline& deadline) const;
   core::Status AwaitArrival(uint64_t arrival, Deadline& deadline) const;
   // REQUIRES mutex_. Notes losses and forgets what has arrived.
-  void Settle();
+  void DropArrived();
   // Whether an arrival that is through may have brought no bytes.
   bool WasLost(const Expected& expected) const;
 

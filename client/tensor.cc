@@ -2,12 +2,12 @@
 
 namespace ravenstore::client {
 
-uint64_t MakeHandle(const Tensor& tensor) {
+uint64_t MakeHandle(const TensorRecord& tensor) {
   return uint64_t{tensor.serial.load(std::memory_order_relaxed)} << 48 |
          reinterpret_cast<uint64_t>(&tensor);
 }
 
-std::string Describe(const Tensor& tensor) {
+std::string Describe(const TensorRecord& tensor) {
   std::string words = "tensor " + std::to_string(tensor.id);
   if (tensor.name != nullptr) words += " \"" + *tensor.name + "\"";
   return words + " (" + std::to_string(tensor.bytes) + " bytes)";
@@ -17,18 +17,18 @@ TensorTable::~TensorTable() {
   for (auto& chunk : chunks_) delete[] chunk.load(std::memory_order_relaxed);
 }
 
-Tensor& TensorTable::At(uint32_t slot) {
+TensorRecord& TensorTable::At(uint32_t slot) {
   const uint32_t chunk = slot / kPerChunk;
-  Tensor* tensors = chunks_[chunk].load(std::memory_order_acquire);
+  TensorRecord* tensors = chunks_[chunk].load(std::memory_order_acquire);
   if (tensors == nullptr) tensors = Grow(chunk);
   return tensors[slot % kPerChunk];
 }
 
-Tensor* TensorTable::Grow(uint32_t chunk) {
+TensorRecord* TensorTable::Grow(uint32_t chunk) {
   std::lock_guard lock(mutex_);
-  Tensor* tensors = chunks_[chunk].load(std::memory_order_relaxed);
+  TensorRecord* tensors = chunks_[chunk].load(std::memory_order_relaxed);
   if (tensors != nullptr) return tensors;
-  tensors = new Tensor[kPerChunk];
+  tensors = new TensorRecord[kPerChunk];
   for (uint32_t i = 0; i < kPerChunk; ++i) {
     tensors[i].session = session_;
     tensors[i].slot = chunk * kPerChunk + i;

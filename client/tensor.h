@@ -14,22 +14,22 @@ namespace ravenstore::client {
 class Session;
 
 enum class FetchTurn : uint8_t {
-  kNobody = 0,
+  kFree = 0,
   kTaken = 1,      // a thread of this process waits for the daemon's answer
   kAbandoned = 2,  // one gave up; the answer may still come, and belongs to who takes the turn
 };
 
 // One row's record. It exists as long as its session, so that a handle that was freed can still be
 // told apart from a live one.
-struct alignas(64) Tensor {
+struct alignas(64) TensorRecord {
   Session* session = nullptr;
   uint32_t slot = 0;
   // Raised by every free; a handle is good while it carries the same.
   std::atomic<uint16_t> serial{0};
   // Since the last time it went to Ravenspace somebody was allowed to write.
   std::atomic<bool> writable_use{false};
-  std::atomic<FetchTurn> turn{FetchTurn::kNobody};
-  // A get was told that the bytes were given up, and nobody has made them anew since.
+  std::atomic<FetchTurn> turn{FetchTurn::kFree};
+  // A get was told that the bytes were discarded, and nobody has made them anew since.
   std::atomic<bool> must_recompute{false};
   // The ticket of puts in this use, while others still hold the tensor.
   std::atomic<uint64_t> early_ticket{0};
@@ -38,28 +38,28 @@ struct alignas(64) Tensor {
   uint64_t id = 0;
   const std::string* name = nullptr;  // null: none; lives as long as the session
 };
-static_assert(sizeof(Tensor) == 64);
+static_assert(sizeof(TensorRecord) == 64);
 
 // A handle is a Tensor's address with its serial in the upper 16 bits, which user addresses leave
 // empty.
-uint64_t MakeHandle(const Tensor& tensor);
+uint64_t MakeHandle(const TensorRecord& tensor);
 
 // The record behind `handle`, live or freed. REQUIRES: made by MakeHandle, its session exists.
-inline Tensor* RecordOf(uint64_t handle) {
-  return reinterpret_cast<Tensor*>(handle & ((uint64_t{1} << 48) - 1));
+inline TensorRecord* RecordOf(uint64_t handle) {
+  return reinterpret_cast<TensorRecord*>(handle & ((uint64_t{1} << 48) - 1));
 }
 inline uint16_t SerialOf(uint64_t handle) {
   return static_cast<uint16_t>(handle >> 48);
 }
 
 // The record behind `handle` while the handle is live, else null.
-inline Tensor* LiveRecordOf(uint64_t handle) {
-  Tensor* tensor = RecordOf(handle);
+inline TensorRecord* LiveRecordOf(uint64_t handle) {
+  TensorRecord* tensor = RecordOf(handle);
   return tensor->serial.load(std::memory_order_acquire) == SerialOf(handle) ? tensor : nullptr;
 }
 
 // `tensor 17 "layer3.mlp" (4096 bytes)` for messages.
-std::string Describe(const Tensor& tensor);
+std::string Describe(const TensorRecord& tensor);
 
 // The records of one session, by row. Grown as rows come into use; never shrinks.
 // Threads: any.
@@ -68,16 +68,16 @@ class TensorTable {
   explicit TensorTable(Session* session) : session_(session) {}
   ~TensorTable();
 
-  Tensor& At(uint32_t slot);
+  TensorRecord& At(uint32_t slot);
 
  private:
   static constexpr uint32_t kPerChunk = 1024;
   static constexpr uint32_t kChunks = proto::kSlotCapacity / kPerChunk;
 
-  Tensor* Grow(uint32_t chunk);
+  TensorRecord* Grow(uint32_t chunk);
 
   Session* const session_;
-  std::array<std::atomic<Tensor*>, kChunks> chunks_{};
+  std::array<std::atomic<TensorRecord*>, kChunks> chunks_{};
   std::mutex mutex_;  // held while a chunk is made
 };
 

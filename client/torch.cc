@@ -234,7 +234,7 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
 
  private:
   // What an unpacked storage holds: one get, given back by a put when the storage dies.
-  struct Lease {
+  struct UnpackedUse {
     std::shared_ptr<SavedBytes> saved;
     StreamRef stream;
   };
@@ -329,7 +329,8 @@ void SavedBytes::Adopt() {
 }
 
 at::Tensor SavedBytes::Unpack(const Layout& layout) {
-  auto lease = std::make_unique<Lease>(Lease{shared_from_this(), CurrentStream(device_)});
+  auto lease =
+      std::make_unique<UnpackedUse>(UnpackedUse{shared_from_this(), CurrentStream(device_)});
   void* address = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -356,7 +357,7 @@ at::Tensor SavedBytes::Unpack(const Layout& layout) {
 }
 
 void SavedBytes::Return(void* context) {
-  std::unique_ptr<Lease> lease(static_cast<Lease*>(context));
+  std::unique_ptr<UnpackedUse> lease(static_cast<UnpackedUse*>(context));
   SavedBytes& saved = *lease->saved;
   std::lock_guard lock(saved.mutex_);
   try {
@@ -374,7 +375,7 @@ void SavedBytes::Return(void* context) {
 std::shared_ptr<SavedBytes> SavedBytes::Behind(const at::Tensor& tensor) {
   const c10::DataPtr& data = tensor.storage().data_ptr();
   if (data.get_deleter() != &SavedBytes::Return || tensor._version() != 0) return nullptr;
-  return static_cast<Lease*>(data.get_context())->saved;
+  return static_cast<UnpackedUse*>(data.get_context())->saved;
 }
 
 Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,

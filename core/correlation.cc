@@ -114,7 +114,7 @@ std::optional<Correlation::Guess> Correlation::Next(uint32_t last, uint32_t befo
   return Guess{state->next[static_cast<size_t>(best - state->counts.begin())], confidence};
 }
 
-void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
+void Correlation::Used(uint32_t logical, TensorId tensor, int64_t logical_time,
                        std::vector<Step>* missed) {
   // What was expected a little later may come before what was expected next.
   const auto end = ahead_.begin() + std::min(kOutOfOrder, std::ssize(ahead_));
@@ -132,7 +132,7 @@ void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
   before_ = std::exchange(last_, logical);
   if (came != end) {
     ahead_.erase(came);
-    while (!ahead_.empty() && ahead_.front().position + kOutOfOrder < position) {
+    while (!ahead_.empty() && ahead_.front().logical_time + kOutOfOrder < logical_time) {
       missed->push_back(ahead_.front());
       ahead_.erase(ahead_.begin());
     }
@@ -144,10 +144,10 @@ void Correlation::Used(uint32_t logical, TensorId tensor, int64_t position,
   }
   expected_ = ahead_.empty() ? Next(end_, before_end_)
                              : Guess{ahead_.front().logical, ahead_.front().confidence};
-  if (IsTrusted()) Extend(position);
+  if (IsTrusted()) Extend(logical_time);
 }
 
-void Correlation::Extend(int64_t position) {
+void Correlation::Extend(int64_t logical_time) {
   for (int i = 0; i < kStepsPerUse && ahead_.size() < kMostAhead; ++i) {
     const auto guess = Next(end_, before_end_);
     if (!guess) return;
@@ -158,7 +158,7 @@ void Correlation::Extend(int64_t position) {
     if (so_far * guess->confidence < kLeastSure) return;
     const State* state = FindState(KeyOf(guess->logical, 0));
     ahead_.push_back({.logical = guess->logical,
-                      .position = position + std::ssize(ahead_) + 1,
+                      .logical_time = logical_time + std::ssize(ahead_) + 1,
                       .confidence = guess->confidence,
                       .tensor = state != nullptr ? state->tensor : kNoTensor});
     before_end_ = std::exchange(end_, guess->logical);

@@ -37,19 +37,19 @@ class Correlation {
   // A use that is expected.
   struct Step {
     uint32_t logical = 0;
-    int64_t position = 0;         // which use of the client's it would be
+    int64_t logical_time = 0;     // which use of the client's it would be
     double confidence = 0;        // that it follows the one before it
     TensorId tensor = kNoTensor;  // the last that was used under this id
     // For the caller: whether it was looked at, whether it was acted upon, and what to go back to.
     bool seen = false;
-    bool told = false;
+    bool predicted = false;
     uint8_t kind_before = 0;
     int64_t key_before = 0;
   };
 
-  // The client uses `tensor` now, as its use number `position`. What was expected and is so no more
-  // is appended to `missed`.
-  void Used(uint32_t logical, TensorId tensor, int64_t position, std::vector<Step>* missed);
+  // The client uses `tensor` now, as its use number `logical_time`. What was expected and is so no
+  // more is appended to `missed`.
+  void Used(uint32_t logical, TensorId tensor, int64_t logical_time, std::vector<Step>* missed);
 
   // What is expected, soonest first; nothing while it is not trusted.
   std::vector<Step>& Ahead() { return ahead_; }
@@ -88,7 +88,7 @@ class Correlation {
   static bool IsFork(const State& state);
   static void Count(State* state, uint32_t next);
   std::optional<Guess> Next(uint32_t last, uint32_t before) const;
-  void Extend(int64_t position);
+  void Extend(int64_t logical_time);
 
   std::vector<State> table_;  // a power of two of them
   size_t states_ = 0;

@@ -116,8 +116,8 @@ struct PutSeen {
   TensorId tensor;
   uint32_t writes;
   NextUse next_use;
-  // What making the bytes anew would take the client; zero: it cannot. A tensor with such a cost
-  // may be dropped though it is dirty, and its next Promise then says `recompute`.
+  // What recomputing the bytes would take the client; zero: it cannot. A tensor with such a cost
+  // may be dropped though it is dirty, and its next FetchReply then says `recompute`.
   Duration recompute{0};
   Priority priority = Priority::kNormal;
 };
@@ -126,7 +126,7 @@ struct StepMarked {
   ClientId client;
 };
 // The ticket of the tensor's last put is reached: nothing on any stream touches it.
-struct Quiet {
+struct StreamComplete {
   TensorId tensor;
 };
 // The log showed a get of a resident tensor (or a rescue).
@@ -142,7 +142,7 @@ struct Dropped {
 // Of what leaves at once: the lease is Away, so that no get can come between any more, and the
 // first `bytes` are on the host; their room is free. Told at the beginning, with 0, and as the copy
 // goes on; CopiedOut follows.
-struct CopiedPart {
+struct CopyOutProgressed {
   TensorId tensor;
   Bytes bytes;
 };
@@ -168,8 +168,8 @@ struct TimePassed {};
 using Event =
     std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
                  SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed, CreateRequested,
-                 FetchRequested, Freed, PutSeen, Quiet, GetSeen, StepMarked, Dropped, CopiedPart,
-                 CopiedOut, Cleaned, CopiedIn, TimePassed>;
+                 FetchRequested, Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped,
+                 CopyOutProgressed, CopiedOut, Cleaned, CopiedIn, TimePassed>;
 
 // ---- Actions ----
 
@@ -194,7 +194,7 @@ struct GrowHost {
   Bytes size;
 };
 // The create is answered: the tensor is in use at `offset`.
-struct Grant {
+struct AllocReply {
   ClientId client;
   SlotId slot;
   TensorId tensor;
@@ -202,15 +202,15 @@ struct Grant {
   Bytes offset;
 };
 // The create failed.
-struct Refuse {
+struct AllocError {
   ClientId client;
   SlotId slot;
   Error error;
 };
 // The fetch is answered: in use at `offset`, valid for a stream once its copy is done (a CopyIn
 // that was proposed before this action, in this plan or an earlier one; none when `arriving` is
-// false). With `recompute` the bytes were given up and the client makes them anew.
-struct Promise {
+// false). With `recompute` the bytes were discarded and the client recomputes them.
+struct FetchReply {
   TensorId tensor;
   DeviceId device;
   Bytes offset;
@@ -218,7 +218,7 @@ struct Promise {
   bool recompute = false;
 };
 // The fetch failed; the tensor stays away.
-struct Deny {
+struct FetchError {
   TensorId tensor;
   Error error;
 };
@@ -244,9 +244,9 @@ struct CopyOut {
   // tensor, and the copy commits unless the client is gone.
   bool held = false;
   ClientId behalf{};  // who waits for the room
-  // The lease swings from Idle to Away before the copy, and CopiedPart tells of parts. An executor
-  // may also do it as if this were not said.
-  bool at_once = false;
+  // The lease swings from Idle to Away before the copy, and CopyOutProgressed tells of parts. An
+  // executor may also do it as if this were not said.
+  bool irrevocable = false;
 };
 // Copy without taking it off. Answer: Cleaned.
 struct Clean {
@@ -257,15 +257,15 @@ struct Clean {
   Bytes size;
 };
 // The tensor leaves as soon as the Clean under way is done, and a request waits for that: before
-// others that nobody waits for. No answer, but to `at_once`: if nothing happened to the tensor
+// others that nobody waits for. No answer, but to `irrevocable`: if nothing happened to the tensor
 // since the Clean began, that becomes a CopyOut at once.
-struct Hurry {
+struct Prioritize {
   TensorId tensor;
   DeviceId device;
   ClientId behalf;  // who waits
-  bool at_once = false;
+  bool irrevocable = false;
 };
-// Bring the tensor. With `demand` a Promise went out for it. Answer: CopiedIn; when nobody asked
+// Bring the tensor. With `demand` a FetchReply went out for it. Answer: CopiedIn; when nobody asked
 // meanwhile the executor publishes it (lease Away -> Idle).
 struct CopyIn {
   TensorId tensor;
@@ -278,13 +278,14 @@ struct CopyIn {
 
 // What a client that is gone leaves behind: tables, which may be large. Let go of them where that
 // may take its time.
-struct Discard {
+struct DeferDestroy {
   TenantId tenant;
   std::shared_ptr<const void> remains;
 };
 
-using Action = std::variant<AddSlab, RemoveSlab, GrowHost, Grant, Refuse, Promise, Deny, Release,
-                            Drop, CopyOut, Clean, Hurry, CopyIn, Discard>;
+using Action =
+    std::variant<AddSlab, RemoveSlab, GrowHost, AllocReply, AllocError, FetchReply, FetchError,
+                 Release, Drop, CopyOut, Clean, Prioritize, CopyIn, DeferDestroy>;
 using Plan = std::vector<Action>;
 
 }  // namespace ravenstore::core

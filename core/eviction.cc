@@ -25,7 +25,7 @@ constexpr double kWorthNoWait = 4;
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
 // A neighbour that is small beside the request, and needed no sooner than the run, goes along.
-constexpr uint64_t kCrumbShare = 2;  // at most a half
+constexpr uint64_t kSliverShare = 2;  // at most a half
 constexpr double kAsFar = 0.9;
 constexpr double kNeverSeconds = 1e9;
 // What was never used is taken to have lain idle for so many times as long as its client lives.
@@ -39,13 +39,13 @@ double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-Bytes RoomOf(const Tensor& tensor) {
+Bytes RoomOf(const TensorRow& tensor) {
   return tensor.size.RoundUp(kExtentAlignment);
 }
 
 }  // namespace
 
-uint16_t EvictionIndex::HeapOf(const Tensor& tensor) {
+uint16_t EvictionIndex::HeapOf(const TensorRow& tensor) {
   // Classes: below 2 KiB, then factors of 4.
   const int log4 = (static_cast<int>(std::bit_width(tensor.size.count())) - 10) / 2;
   const int size_class = std::clamp(log4, 0, kSizeClasses - 1);
@@ -57,7 +57,7 @@ uint16_t EvictionIndex::HeapOf(const Tensor& tensor) {
   return static_cast<uint16_t>(static_cast<int>(tensor.priority) * kHeapsPerPriority + heap);
 }
 
-void EvictionIndex::Insert(Tensor& tensor) {
+void EvictionIndex::Insert(TensorRow& tensor) {
   RAVEN_CHECK(!Contains(tensor));
   tensor.heap = HeapOf(tensor) & (kMostHeaps - 1);
   heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
@@ -67,7 +67,7 @@ void EvictionIndex::Insert(Tensor& tensor) {
   if (!IsDirtyHeap(tensor.heap)) clean_bytes_ += tensor.size;
 }
 
-void EvictionIndex::Erase(Tensor& tensor) {
+void EvictionIndex::Erase(TensorRow& tensor) {
   if (!Contains(tensor)) return;
   heaps_.at(tensor.heap).Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
   --size_;
@@ -84,17 +84,17 @@ bool EvictionIndex::MaySuffice(const ExtentMap& map, Bytes need) const {
   return most >= need;
 }
 
-double EvictionIndex::Value(const Tensor& tensor, Tick now, const LinkModel& link) const {
-  return static_cast<double>(tensor.size.count()) / Harm(tensor, now, link);
+double EvictionIndex::Value(const TensorRow& tensor, Tick now, const LinkModel& link) const {
+  return static_cast<double>(tensor.size.count()) / EvictionCost(tensor, now, link);
 }
 
-int64_t EvictionIndex::FrequencyKey(const Tensor& tensor, const LinkModel& link) const {
+int64_t EvictionIndex::FrequencyKey(const TensorRow& tensor, const LinkModel& link) const {
   const auto bytes = static_cast<double>(tensor.size.count());
   const double cost = Seconds(link.latency.count()) + bytes / link.up_bytes_per_second;
   return -(age_ + static_cast<int64_t>((tensor.logical.gets + 1) * cost / bytes * kFrequencyScale));
 }
 
-double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
+double EvictionIndex::Distance(const TensorRow& tensor, Tick now) const {
   double distance = kNeverSeconds;
   const int64_t time = now.time_since_epoch().count();
   if (!tensor.never) {
@@ -112,22 +112,25 @@ double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
       case UseKind::kLearned:
         if (IsRefuted(tensor)) {
           // As long again as it has lain idle; since the beginning, if it was never used.
-          const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
+          const auto idle =
+              static_cast<uint32_t>(forecast_->logical_time()) - tensor.logical.put_at;
           const bool unused = Forecast::IsAssumed(tensor.use_key);
-          const double positions =
-              unused ? kUnusedFor * (static_cast<double>(forecast_->position()) + 1.0) : idle + 1.0;
-          distance = positions * forecast_->seconds_per_position();
+          const double accesses =
+              unused ? kUnusedFor * (static_cast<double>(forecast_->logical_time()) + 1.0)
+                     : idle + 1.0;
+          distance = accesses * forecast_->seconds_per_access();
           break;
         }
         if (Forecast::IsAssumed(tensor.use_key)) {
           // Last in, first out: it comes back in as long as it has lain idle, and what came after
           // it before.
-          const auto idle = static_cast<uint32_t>(forecast_->position()) - tensor.logical.put_at;
-          distance = (idle + 1.0) * forecast_->seconds_per_position();
+          const auto idle =
+              static_cast<uint32_t>(forecast_->logical_time()) - tensor.logical.put_at;
+          distance = (idle + 1.0) * forecast_->seconds_per_access();
           break;
         }
-        distance = static_cast<double>(std::abs(tensor.use_key - forecast_->position()) + 1) *
-                   forecast_->seconds_per_position();
+        distance = static_cast<double>(std::abs(tensor.use_key - forecast_->logical_time()) + 1) *
+                   forecast_->seconds_per_access();
         break;
       case UseKind::kUnknown: distance = Seconds(time + tensor.use_key); break;
     }
@@ -136,7 +139,7 @@ double EvictionIndex::Distance(const Tensor& tensor, Tick now) const {
 }
 
 // cost / distance: seconds of copying for every second of room that leaving gives.
-double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link) const {
+double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now, const LinkModel& link) const {
   if (policy_ == Policy::kGdsf && !tensor.never)
     return WeightOf(tensor.priority) *
            static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
@@ -155,7 +158,7 @@ double EvictionIndex::Harm(const Tensor& tensor, Tick now, const LinkModel& link
   return cost / distance;
 }
 
-bool EvictionIndex::IsLater(const Tensor& tensor, const Tensor& other, Tick now) const {
+bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other, Tick now) const {
   if (tensor.never) return true;
   if (WeightOf(tensor.priority) > WeightOf(other.priority)) return false;
   const bool refuted = IsRefuted(tensor);
@@ -164,7 +167,7 @@ bool EvictionIndex::IsLater(const Tensor& tensor, const Tensor& other, Tick now)
          Distance(tensor, now) > kIdleFor * Distance(other, now);
 }
 
-bool EvictionIndex::Allowed(const Tensor& tensor, Tick now, const Limits& limits) const {
+bool EvictionIndex::Allowed(const TensorRow& tensor, Tick now, const Limits& limits) const {
   if (!CanLeave(tensor)) return false;
   if (limits.clean_only && tensor.needs_copy()) return false;
   return limits.later_than == nullptr || IsLater(tensor, *limits.later_than, now);
@@ -181,18 +184,18 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
                                            const Limits& limits) const {
   std::vector<std::pair<double, uint32_t>> seeds;
   const auto consider = [&](uint32_t row) {
-    const Tensor& tensor = (*catalog_)[row];
+    const TensorRow& tensor = (*catalog_)[row];
     if (!Allowed(tensor, now, limits)) return;
     // Of a tensor larger than the request only as much counts as the request needs: else many
     // large ones would hide the small one that suffices.
     const auto useful =
         static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
-    seeds.emplace_back(-useful / Harm(tensor, now, link), row);
+    seeds.emplace_back(-useful / EvictionCost(tensor, now, link), row);
   };
   for (const auto& [heap, rows] : heaps_) {
     const size_t count = std::min(rows.size(), kRowsPerHeap);
     for (size_t i = 0; i < count; ++i) consider(RowAt(heap, rows, i));
-    looked_ += count;
+    searched_ += count;
   }
   for (const uint32_t row : cleaning_) consider(row);
   const size_t count = std::min(seeds.size(), kSeeds);
@@ -208,30 +211,30 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
                                                               const Limits& limits,
                                                               Sides* sides) const {
   // The harm of the block's leaving; none when it cannot leave.
-  const auto harm_of = [&](ExtentMap::Block block) -> std::optional<double> {
+  const auto cost_of = [&](ExtentMap::Block block) -> std::optional<double> {
     if (block == ExtentMap::kNone) return std::nullopt;
     if (map.KindOf(block) == ExtentMap::Kind::kFree) return 0;
     if (map.KindOf(block) != ExtentMap::Kind::kUsed) return std::nullopt;
-    const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
+    const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
     if (!Allowed(tensor, now, limits)) return std::nullopt;
-    return Harm(tensor, now, link);
+    return EvictionCost(tensor, now, link);
   };
   const ExtentMap::Block middle = (*catalog_)[seed].device_block;
-  const Reach start{middle, map.SizeOf(middle), Harm((*catalog_)[seed], now, link)};
+  const Reach start{middle, map.SizeOf(middle), EvictionCost((*catalog_)[seed], now, link)};
   const auto reach = [&](ExtentMap::Block (ExtentMap::*next)(ExtentMap::Block) const,
                          std::vector<Reach>* side) {
     side->assign(1, start);
     while (side->back().size < need && side->size() <= limits.blocks) {
       const ExtentMap::Block block = (map.*next)(side->back().block);
-      const auto harm = harm_of(block);
-      if (!harm) break;
-      side->push_back({block, side->back().size + map.SizeOf(block), side->back().harm + *harm});
+      const auto cost = cost_of(block);
+      if (!cost) break;
+      side->push_back({block, side->back().size + map.SizeOf(block), side->back().cost + *cost});
     }
   };
   auto& [left, right] = *sides;
   reach(&ExtentMap::Before, &left);
   reach(&ExtentMap::After, &right);
-  looked_ += left.size() + right.size();
+  searched_ += left.size() + right.size();
   std::optional<Run> least;
   auto last = right.end() - 1;
   for (const Reach& first : left) {
@@ -240,8 +243,8 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
     const Bytes size = size_to(last);
     if (size < need) continue;
     const auto useful = static_cast<double>(std::min(size, std::max(need, limits.useful)).count());
-    const double harm = (first.harm + last->harm - start.harm) / useful;
-    if (!least || harm < least->harm) least = Run{first.block, last->block, harm};
+    const double cost = (first.cost + last->cost - start.cost) / useful;
+    if (!least || cost < least->cost) least = Run{first.block, last->block, cost};
   }
   return least;
 }
@@ -254,26 +257,26 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   for (const uint32_t seed : Seeds(need, now, link, limits)) {
     auto run = LeastRunWith(map, seed, need, now, link, limits, &sides);
     if (!run) continue;
-    if (!IsBesideRoom(map, *run)) run->harm *= kApart;
+    if (!IsBesideRoom(map, *run)) run->cost *= kApart;
     runs.push_back(*run);
   }
   if (runs.empty()) return {};
-  const auto less_harm = [](const Run& a, const Run& b) { return a.harm < b.harm; };
-  const auto least = [&] { return std::min_element(runs.begin(), runs.end(), less_harm); };
+  const auto cheaper = [](const Run& a, const Run& b) { return a.cost < b.cost; };
+  const auto least = [&] { return std::min_element(runs.begin(), runs.end(), cheaper); };
   Run best = *least();
   // A copy under way costs the link no more, but whoever needs the room waits for its end.
-  if (Any(map, best, [](const Tensor& tensor) { return tensor.cleaning; })) {
+  if (Any(map, best, [](const TensorRow& tensor) { return tensor.cleaning; })) {
     std::erase_if(runs, [&](const Run& run) {
-      return run.harm > kWorthNoWait * best.harm ||
-             Any(map, run, [](const Tensor& tensor) { return tensor.needs_copy(); });
+      return run.cost > kWorthNoWait * best.cost ||
+             Any(map, run, [](const TensorRow& tensor) { return tensor.needs_copy(); });
     });
     if (!runs.empty()) best = *least();
   }
-  TakeCrumbs(map, need, now, limits, &best);
+  TakeSlivers(map, need, now, limits, &best);
   return RowsOf(map, best);
 }
 
-bool EvictionIndex::Any(const ExtentMap& map, const Run& run, bool (*is)(const Tensor&)) const {
+bool EvictionIndex::Any(const ExtentMap& map, const Run& run, bool (*is)(const TensorRow&)) const {
   const auto rows = RowsOf(map, run);
   return std::any_of(rows.begin(), rows.end(), [&](uint32_t row) { return is((*catalog_)[row]); });
 }
@@ -283,28 +286,28 @@ bool EvictionIndex::IsBesideRoom(const ExtentMap& map, const Run& run) const {
     if (block == ExtentMap::kNone) return false;
     if (map.KindOf(block) != ExtentMap::Kind::kUsed)
       return map.KindOf(block) == ExtentMap::Kind::kFree;
-    const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
-    return tensor.residency == Residency::kLeaving || tensor.residency == Residency::kGoing ||
-           tensor.leaves;
+    const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
+    return tensor.residency == Residency::kLeaving ||
+           tensor.residency == Residency::kLeavingIrrevocably || tensor.leaves;
   };
   return is_room(map.Before(run.first)) || is_room(run.first) || is_room(run.last) ||
          is_room(map.After(run.last));
 }
 
-void EvictionIndex::TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const Limits& limits,
-                               Run* run) const {
+void EvictionIndex::TakeSlivers(const ExtentMap& map, Bytes need, Tick now, const Limits& limits,
+                                Run* run) const {
   double soonest = std::numeric_limits<double>::infinity();
   for (const uint32_t row : RowsOf(map, *run))
     soonest = std::min(soonest, Distance((*catalog_)[row], now));
-  const auto is_crumb = [&](ExtentMap::Block block) {
+  const auto is_sliver = [&](ExtentMap::Block block) {
     if (block == ExtentMap::kNone || map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
-    const Tensor& tensor = (*catalog_)[map.OwnerOf(block)];
-    return tensor.size.count() * kCrumbShare <= need.count() && !tensor.dirty() &&
+    const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
+    return tensor.size.count() * kSliverShare <= need.count() && !tensor.dirty() &&
            Contains(tensor) && Allowed(tensor, now, limits) &&
            Distance(tensor, now) >= kAsFar * soonest;
   };
-  while (is_crumb(map.Before(run->first))) run->first = map.Before(run->first);
-  while (is_crumb(map.After(run->last))) run->last = map.After(run->last);
+  while (is_sliver(map.Before(run->first))) run->first = map.Before(run->first);
+  while (is_sliver(map.After(run->last))) run->last = map.After(run->last);
 }
 
 std::vector<uint32_t> EvictionIndex::RunAround(const ExtentMap& map, uint32_t row, Bytes need,
@@ -330,11 +333,11 @@ std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const LinkModel& 
     if (!IsDirtyHeap(heap)) continue;
     for (size_t i = 0; i < std::min(rows.size(), kRowsPerHeap); ++i) {
       const uint32_t row = RowAt(heap, rows, i);
-      const Tensor& tensor = (*catalog_)[row];
+      const TensorRow& tensor = (*catalog_)[row];
       // Copying it would be wasted.
       if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
       const double distance =
-          policy_ == Policy::kGdsf ? 1 / Harm(tensor, now, link) : Distance(tensor, now);
+          policy_ == Policy::kGdsf ? 1 / EvictionCost(tensor, now, link) : Distance(tensor, now);
       if (!best || distance > best_distance) {
         best = row;
         best_distance = distance;

@@ -40,18 +40,18 @@ class EvictionIndex {
       : catalog_(catalog), forecast_(forecast), policy_(policy) {}
 
   // REQUIRES for Insert: not in; its key does not change while it is in.
-  void Insert(Tensor& tensor);
-  void Erase(Tensor& tensor);
-  static bool Contains(const Tensor& tensor) { return tensor.heap_position != kNotInHeap; }
+  void Insert(TensorRow& tensor);
+  void Erase(TensorRow& tensor);
+  static bool Contains(const TensorRow& tensor) { return tensor.heap_position != kNotInHeap; }
   // It is in an index, or would be but for a copy that makes it clean.
-  static bool CanLeave(const Tensor& tensor) {
+  static bool CanLeave(const TensorRow& tensor) {
     return Contains(tensor) ||
-           (tensor.cleaning && tensor.quiet && !tensor.in_use && !tensor.leaves && !tensor.freed &&
-            tensor.residency == Residency::kOnDevice && !tensor.waiting);
+           (tensor.cleaning && tensor.stream_complete && !tensor.in_use && !tensor.leaves &&
+            !tensor.freed && tensor.residency == Residency::kOnDevice && !tensor.waiting);
   }
   // A copy makes the tensor clean: it can still leave, as soon as that is done.
-  void BeginCleaning(const Tensor& tensor) { cleaning_.push_back(Catalog::RowOf(tensor.id)); }
-  void EndCleaning(const Tensor& tensor) { std::erase(cleaning_, Catalog::RowOf(tensor.id)); }
+  void BeginCleaning(const TensorRow& tensor) { cleaning_.push_back(Catalog::RowOf(tensor.id)); }
+  void EndCleaning(const TensorRow& tensor) { std::erase(cleaning_, Catalog::RowOf(tensor.id)); }
   size_t size() const { return size_; }
   // Rises with every Insert and Erase.
   uint64_t changes() const { return changes_; }
@@ -59,9 +59,9 @@ class EvictionIndex {
   Bytes clean_bytes() const { return clean_bytes_; }
 
   // kGdsf's key of a tensor that is put now: the smaller, the longer it stays.
-  int64_t FrequencyKey(const Tensor& tensor, const LinkModel& link) const;
+  int64_t FrequencyKey(const TensorRow& tensor, const LinkModel& link) const;
   // The tensor is evicted: what comes from now on is worth more than it.
-  void Age(const Tensor& tensor) { age_ = std::max(age_, -tensor.use_key); }
+  void Age(const TensorRow& tensor) { age_ = std::max(age_, -tensor.use_key); }
 
   // The order that the client uses now: distances of ordered tensors count from it.
   void SetOrderCursor(int64_t order) { order_cursor_ = order; }
@@ -71,21 +71,21 @@ class EvictionIndex {
   // What a tensor's leaving costs: seconds of copying for every second until its next use, and
   // kPriorityWeight times as many or as few by its priority.
   static constexpr double kPriorityWeight = 16;
-  double Harm(const Tensor& tensor, Tick now, const LinkModel& link) const;
+  double EvictionCost(const TensorRow& tensor, Tick now, const LinkModel& link) const;
   // The same for one whose client says nothing of its priority.
-  double PlainHarm(const Tensor& tensor, Tick now, const LinkModel& link) const {
-    return Harm(tensor, now, link) / WeightOf(tensor.priority);
+  double UnweightedCost(const TensorRow& tensor, Tick now, const LinkModel& link) const {
+    return EvictionCost(tensor, now, link) / WeightOf(tensor.priority);
   }
   // V of a tensor: bytes for that; larger leaves first.
-  double Value(const Tensor& tensor, Tick now, const LinkModel& link) const;
+  double Value(const TensorRow& tensor, Tick now, const LinkModel& link) const;
 
   // Known to be needed later than `other` and of no higher priority, or never needed. Beside what
   // is learned, what has lain idle for much longer than the other's next use is away counts as
   // well.
-  bool IsLater(const Tensor& tensor, const Tensor& other, Tick now) const;
+  bool IsLater(const TensorRow& tensor, const TensorRow& other, Tick now) const;
 
   // What was learned of it has turned out wrong.
-  bool IsRefuted(const Tensor& tensor) const {
+  bool IsRefuted(const TensorRow& tensor) const {
     return tensor.use_kind == UseKind::kLearned && forecast_ != nullptr &&
            forecast_->Refutes(tensor.logical, tensor.use_key);
   }
@@ -99,7 +99,7 @@ class EvictionIndex {
     bool clean_only = false;
     // Only tensors known to be needed later than this one (the next use of the same kind), or
     // never.
-    const Tensor* later_than = nullptr;
+    const TensorRow* later_than = nullptr;
     // How much room has a use, if more than is needed: a client that takes tensor after tensor will
     // want it next.
     Bytes useful{};
@@ -111,7 +111,7 @@ class EvictionIndex {
   std::vector<uint32_t> FindRun(const ExtentMap& map, Bytes need, Tick now, const LinkModel& link,
                                 const Limits& limits) const;
   // Blocks and rows looked at in all searches so far.
-  uint64_t looked() const { return looked_; }
+  uint64_t searched() const { return searched_; }
   // The dirty tensor that should be copied out first, if any: the one that is needed last, whatever
   // its size, because what leaves with it should be clean as well.
   std::optional<uint32_t> FarthestDirty(Tick now, const LinkModel& link) const;
@@ -130,7 +130,7 @@ class EvictionIndex {
     Catalog* catalog;
     // Of those needed at once the first that was made leaves first.
     std::pair<int64_t, uint32_t> Key(uint32_t row) const {
-      const Tensor& tensor = (*catalog)[row];
+      const TensorRow& tensor = (*catalog)[row];
       return {tensor.use_key, ~static_cast<uint32_t>(ToInt(tensor.id) >> 32)};
     }
     uint32_t& Position(uint32_t row) const { return (*catalog)[row].heap_position; }
@@ -138,7 +138,7 @@ class EvictionIndex {
   struct Run {
     ExtentMap::Block first = ExtentMap::kNone;
     ExtentMap::Block last = ExtentMap::kNone;
-    double harm = 0;  // for every byte that has a use
+    double cost = 0;  // for every byte that has a use
   };
 
   static constexpr double WeightOf(Priority priority) {
@@ -146,12 +146,12 @@ class EvictionIndex {
            : priority == Priority::kHigh ? kPriorityWeight
                                          : 1 / kPriorityWeight;
   }
-  static uint16_t HeapOf(const Tensor& tensor);
+  static uint16_t HeapOf(const TensorRow& tensor);
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
   // Seconds to the next use, as far as anything is known of it. What has a low priority counts as
   // further away, what has a high one as nearer.
-  double Distance(const Tensor& tensor, Tick now) const;
-  bool Allowed(const Tensor& tensor, Tick now, const Limits& limits) const;
+  double Distance(const TensorRow& tensor, Tick now) const;
+  bool Allowed(const TensorRow& tensor, Tick now, const Limits& limits) const;
   uint32_t RowAt(uint16_t heap, const IndexedHeap& rows, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;
@@ -161,15 +161,16 @@ class EvictionIndex {
   bool IsBesideRoom(const ExtentMap& map, const Run& run) const;
   std::vector<uint32_t> RowsOf(const ExtentMap& map, const Run& run) const;
   // One of its tensors is.
-  bool Any(const ExtentMap& map, const Run& run, bool (*is)(const Tensor&)) const;
+  bool Any(const ExtentMap& map, const Run& run, bool (*is)(const TensorRow&)) const;
   // What is clean and small beside the run, and needed no sooner, would be left behind between
   // tensors that stay, and be in the way of every later run.
-  void TakeCrumbs(const ExtentMap& map, Bytes need, Tick now, const Limits& limits, Run* run) const;
+  void TakeSlivers(const ExtentMap& map, Bytes need, Tick now, const Limits& limits,
+                   Run* run) const;
   // A block beside a seed, with what it and all from the seed on come to.
   struct Reach {
     ExtentMap::Block block;
     Bytes size;
-    double harm;
+    double cost;
   };
   // The seed and its neighbours on either side, until they alone suffice. Kept from search to
   // search for its memory.
@@ -190,7 +191,7 @@ class EvictionIndex {
   Bytes clean_bytes_;
   static constexpr int64_t kUnset = std::numeric_limits<int64_t>::max();
   int64_t order_cursor_ = kUnset;
-  mutable uint64_t looked_ = 0;
+  mutable uint64_t searched_ = 0;
 };
 
 }  // namespace ravenstore::core

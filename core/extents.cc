@@ -117,7 +117,7 @@ ExtentMap::Block ExtentMap::Carve(Block block, uint32_t offset, uint32_t size) {
   return block;
 }
 
-void ExtentMap::AddPiece(Bytes offset, Bytes size) {
+void ExtentMap::AddChunk(Bytes offset, Bytes size) {
   const Block block = Carve(At(offset), static_cast<uint32_t>(offset.count() / kUnit),
                             static_cast<uint32_t>(size.count() / kUnit));
   RAVEN_CHECK(blocks_[block].kind == Kind::kAbsent);
@@ -143,14 +143,14 @@ void ExtentMap::Turn(Kind from, Kind to, uint32_t offset, uint32_t size) {
   }
 }
 
-void ExtentMap::ClosePiece(Bytes offset, Bytes size) {
+void ExtentMap::CloseChunk(Bytes offset, Bytes size) {
   const auto first = static_cast<uint32_t>(offset.count() / kUnit);
   const auto units = static_cast<uint32_t>(size.count() / kUnit);
   closed_.emplace_back(first, units);
   Turn(Kind::kFree, Kind::kRetired, first, units);
 }
 
-void ExtentMap::OpenPiece(Bytes offset, Bytes size) {
+void ExtentMap::OpenChunk(Bytes offset, Bytes size) {
   const auto first = static_cast<uint32_t>(offset.count() / kUnit);
   const auto units = static_cast<uint32_t>(size.count() / kUnit);
   RAVEN_CHECK(std::erase(closed_, std::pair(first, units)) == 1);
@@ -162,7 +162,7 @@ bool ExtentMap::IsRetired(Bytes offset, Bytes size) const {
   return blocks_[block].kind == Kind::kRetired && OffsetOf(block) + SizeOf(block) >= offset + size;
 }
 
-void ExtentMap::RemovePiece(Bytes offset, Bytes size) {
+void ExtentMap::RemoveChunk(Bytes offset, Bytes size) {
   RAVEN_CHECK(IsRetired(offset, size));
   const auto first = static_cast<uint32_t>(offset.count() / kUnit);
   const auto units = static_cast<uint32_t>(size.count() / kUnit);

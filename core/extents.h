@@ -33,16 +33,16 @@ class ExtentMap {
   explicit ExtentMap(Bytes range);
 
   // Memory came to [offset, offset + size). REQUIRES: the range is absent.
-  void AddPiece(Bytes offset, Bytes size);
+  void AddChunk(Bytes offset, Bytes size);
   // The memory of [offset, offset + size) is to leave: what is free there, or comes free, is
   // retired. REQUIRES: no part of it is absent or closed.
-  void ClosePiece(Bytes offset, Bytes size);
+  void CloseChunk(Bytes offset, Bytes size);
   // It stays after all. REQUIRES: that very range was closed.
-  void OpenPiece(Bytes offset, Bytes size);
+  void OpenChunk(Bytes offset, Bytes size);
   // Whether nothing lives in the closed range any more.
   bool IsRetired(Bytes offset, Bytes size) const;
   // It left. REQUIRES: that very range was closed, and all of it is retired.
-  void RemovePiece(Bytes offset, Bytes size);
+  void RemoveChunk(Bytes offset, Bytes size);
   bool IsFree(Bytes offset, Bytes size) const;
 
   // The smallest hole that takes `size` (rounded up to kExtentAlignment), for `owner`; nullopt when

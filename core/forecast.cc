@@ -15,7 +15,7 @@ constexpr int kLifoMost = 8;
 constexpr double kAccurate = 0.85;
 // An iteration of fewer creates is none.
 constexpr uint64_t kLeastCreates = 4;
-constexpr size_t kMostTurns = 64;
+constexpr size_t kMostFreeEnds = 64;
 constexpr double kSmoothing = 0.05;
 constexpr double kAccuracySmoothing = 0.02;
 // A pause as long as this is no part of the program's rhythm.
@@ -38,24 +38,23 @@ uint32_t Forecast::Identify(NameId name, Bytes size) {
   return static_cast<uint32_t>(hash >> 32);
 }
 
-void Forecast::Access(Tick own_time) {
-  ++position_;
-  rhythm_.Access(own_time);
+void Forecast::Access(Tick virtual_time) {
+  ++logical_time_;
+  profile_.Access(virtual_time);
   if (last_access_ != Tick::max()) {
-    const double gap = Seconds(own_time - last_access_);
-    if (gap < kLongestGapSeconds)
-      seconds_per_position_ += kSmoothing * (gap - seconds_per_position_);
+    const double gap = Seconds(virtual_time - last_access_);
+    if (gap < kLongestGapSeconds) seconds_per_access_ += kSmoothing * (gap - seconds_per_access_);
   }
-  last_access_ = own_time;
+  last_access_ = virtual_time;
 }
 
-void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick own_time) {
-  if (!steps_are_told_ && freeing_) InferStep();
+void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick virtual_time) {
+  if (!steps_are_marked_ && freeing_) InferStep();
   freeing_ = false;
   ++live_;
   // One that once told its steps, and tells no more.
   if (++created_ > kMostRecords) BeginIteration();
-  Access(own_time);
+  Access(virtual_time);
   *use = {};
   use->logical = Identify(name, size);
 }
@@ -63,11 +62,11 @@ void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick own_time) 
 // Frees ended and creates begin, with `live_` alive. Where that happened before, it is a turn.
 void Forecast::InferStep() {
   if (created_ < kLeastCreates) return;
-  if (turns_.size() > kMostTurns) turns_.clear();
-  const uint32_t seen = ++turns_[live_];
+  if (free_ends_.size() > kMostFreeEnds) free_ends_.clear();
+  const uint32_t seen = ++free_ends_[live_];
   if (seen < 2) return;
   // The lowest such turn is the iteration's; those above it are within.
-  for (const auto& [live, count] : turns_) {
+  for (const auto& [live, count] : free_ends_) {
     if (live < live_ && count >= 2) return;
   }
   BeginIteration();
@@ -75,15 +74,15 @@ void Forecast::InferStep() {
 
 void Forecast::BeginIteration() {
   has_iterations_ = true;
-  begun_[++iteration_ % 2] = static_cast<uint32_t>(position_);
-  rhythm_.BeginIteration();
+  begun_[++iteration_ % 2] = static_cast<uint32_t>(logical_time_);
+  profile_.BeginIteration();
   ordinals_.clear();
   created_ = 0;
 }
 
 void Forecast::Step() {
-  steps_are_told_ = true;
-  turns_.clear();
+  steps_are_marked_ = true;
+  free_ends_.clear();
   BeginIteration();
 }
 
@@ -112,9 +111,9 @@ void Forecast::Usual::Observe(uint32_t value) {
 }
 
 // In its iteration; kNowhere, if that is too long ago.
-uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t position) const {
+uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t logical_time) const {
   const bool recent = static_cast<uint8_t>(iteration_ - iteration) < begun_.size();
-  return recent ? position - begun_[iteration % 2] : kNowhere;
+  return recent ? logical_time - begun_[iteration % 2] : kNowhere;
 }
 
 // Where in the iteration something is put now, and how far that is from where it usually is. The
@@ -122,7 +121,7 @@ uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t position) const {
 void Forecast::TakePlace(LogicalUse* use, Record* record) {
   use->displaced = 0;
   if (record == nullptr || use->use + 1 == UsesKept()) return;
-  const uint32_t place = PlaceOf(iteration_, static_cast<uint32_t>(position_));
+  const uint32_t place = PlaceOf(iteration_, static_cast<uint32_t>(logical_time_));
   const uint32_t usual = record->place.value();
   if (std::abs(int64_t{place} - usual) > kDisplaced) {
     record->place = Usual(place);
@@ -138,18 +137,18 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   // A get or a free without a put before it says nothing.
   if (use->use == LogicalUse::kNoUse || use->put_at == 0) return std::nullopt;
   const uint32_t put_at = std::exchange(use->put_at, 0);
-  const auto distance = static_cast<uint32_t>(
-      std::max<int64_t>(1, static_cast<uint32_t>(position_) - put_at + int64_t{use->displaced}));
+  const auto distance = static_cast<uint32_t>(std::max<int64_t>(
+      1, static_cast<uint32_t>(logical_time_) - put_at + int64_t{use->displaced}));
   Record& record = RecordOf(*use);
   if (!record.seen) {
     record = {Usual(PlaceOf(use->iteration, put_at)), Usual(distance), 1, true, freed};
     return std::nullopt;
   }
-  const bool was_told = record.confidence > 0;
+  const bool was_predicted = record.confidence > 0;
   const uint32_t least = std::min(record.distance.value(), distance);
   const uint32_t most = std::max(record.distance.value(), distance);
   const bool close = record.freed == freed && most - least <= most / 16 + 2;
-  if (was_told) {
+  if (was_predicted) {
     ++(close ? right_ : wrong_);
     double& accuracy = AccuracyOf(record);
     accuracy += kAccuracySmoothing * ((close ? 1 : 0) - accuracy);
@@ -159,14 +158,14 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
     record.distance.Observe(distance);
   } else {
     // What failed must come true again before it is told again.
-    if (was_told) --record.confidence;
+    if (was_predicted) --record.confidence;
     if (record.confidence == 0) record = {record.place, Usual(distance), 0, true, freed};
   }
-  return was_told ? std::optional(close) : std::nullopt;
+  return was_predicted ? std::optional(close) : std::nullopt;
 }
 
-std::optional<bool> Forecast::Got(LogicalUse* use, Tick own_time) {
-  Access(own_time);
+std::optional<bool> Forecast::Got(LogicalUse* use, Tick virtual_time) {
+  Access(virtual_time);
   // Going back in time, from get to get, is last in, first out.
   if (use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;
@@ -176,7 +175,7 @@ std::optional<bool> Forecast::Got(LogicalUse* use, Tick own_time) {
   return Learn(use, false);
 }
 
-Forecast::Told Forecast::Put(LogicalUse* use) {
+Forecast::Prediction Forecast::Put(LogicalUse* use) {
   if (use->iteration != iteration_ || use->use == LogicalUse::kNoUse) {
     use->iteration = iteration_;
     use->use = 0;
@@ -184,12 +183,12 @@ Forecast::Told Forecast::Put(LogicalUse* use) {
     ++use->use;
   }
   Record* const record = FindRecord(*use);
-  use->put_at = static_cast<uint32_t>(position_);
+  use->put_at = static_cast<uint32_t>(logical_time_);
   TakePlace(use, record);
   if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= kAccurate)
     return {Source::kLearned, record->freed,
-            std::max(position_ + 1, position_ - use->displaced + record->distance.value())};
-  if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - position_};
+            std::max(logical_time_ + 1, logical_time_ - use->displaced + record->distance.value())};
+  if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - logical_time_};
   return {};
 }
 

@@ -28,7 +28,7 @@
 #include <optional>
 #include <unordered_map>
 
-#include "core/rhythm.h"
+#include "core/iteration_profile.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -47,35 +47,35 @@ struct LogicalUse {
 class Forecast {
  public:
   enum class Source : uint8_t { kNothing, kLearned, kLastInFirstOut };
-  struct Told {
+  struct Prediction {
     Source source = Source::kNothing;
-    bool freed = false;    // not read again: freed at the position
-    int64_t position = 0;  // the larger, the later
+    bool freed = false;        // not read again: freed at the position
+    int64_t logical_time = 0;  // the larger, the later
   };
 
   // A client's access now, in its own time.
-  void Created(NameId name, Bytes size, LogicalUse* use, Tick own_time);
+  void Created(NameId name, Bytes size, LogicalUse* use, Tick virtual_time);
   // Whether what was told at the put came true; nothing if nothing was known.
-  std::optional<bool> Got(LogicalUse* use, Tick own_time);
-  Told Put(LogicalUse* use);
+  std::optional<bool> Got(LogicalUse* use, Tick virtual_time);
+  Prediction Put(LogicalUse* use);
   void Freed(NameId name, Bytes size, LogicalUse* use);
   // The client's next iteration begins. A client that never says so has its iterations inferred: it
   // begins one whenever as many tensors live as when it began the last.
   void Step();
 
   // Whether a told position is an assumption and no more.
-  static bool IsAssumed(int64_t position) { return position > kFar / 2; }
+  static bool IsAssumed(int64_t logical_time) { return logical_time > kFar / 2; }
 
   // Whether what was told has turned out wrong: the assumption does not hold, or the time has come
   // and gone.
-  bool Refutes(const LogicalUse& use, int64_t position) const {
-    if (IsAssumed(position)) return lifo_ < kLifoHolds;
-    return LatestFor(use, position) < position_;
+  bool Refutes(const LogicalUse& use, int64_t logical_time) const {
+    if (IsAssumed(logical_time)) return lifo_ < kLifoHolds;
+    return LatestFor(use, logical_time) < logical_time_;
   }
   // When a told position has come and gone for good.
-  static int64_t LatestFor(const LogicalUse& use, int64_t position) {
-    const auto distance = static_cast<uint32_t>(position) - use.put_at;
-    return position + distance / 8 + kLate;
+  static int64_t LatestFor(const LogicalUse& use, int64_t logical_time) {
+    const auto distance = static_cast<uint32_t>(logical_time) - use.put_at;
+    return logical_time + distance / 8 + kLate;
   }
 
   // How often predictions like the one told at the put came true lately; 0: none was.
@@ -86,14 +86,14 @@ class Forecast {
     return record->second.confidence == 1 ? fresh_accuracy_ : accuracy_;
   }
 
-  int64_t position() const { return position_; }
+  int64_t logical_time() const { return logical_time_; }
   // What a position is worth in time, on average.
-  double seconds_per_position() const { return seconds_per_position_; }
+  double seconds_per_access() const { return seconds_per_access_; }
   // The client's own time until a position that is still to come.
-  Duration Until(int64_t position) const {
-    const int64_t distance = position - position_;
-    if (const auto known = rhythm_.Until(distance)) return *known;
-    return FromSeconds(static_cast<double>(distance) * seconds_per_position_);
+  Duration Until(int64_t logical_time) const {
+    const int64_t distance = logical_time - logical_time_;
+    if (const auto known = profile_.Until(distance)) return *known;
+    return FromSeconds(static_cast<double>(distance) * seconds_per_access_);
   }
   uint64_t right() const { return right_; }
   uint64_t wrong() const { return wrong_; }
@@ -138,9 +138,9 @@ class Forecast {
   std::optional<bool> Learn(LogicalUse* use, bool freed);
   Record& RecordOf(const LogicalUse& use);
   Record* FindRecord(const LogicalUse& use);
-  uint32_t PlaceOf(uint8_t iteration, uint32_t position) const;
+  uint32_t PlaceOf(uint8_t iteration, uint32_t logical_time) const;
   void TakePlace(LogicalUse* use, Record* record);
-  void Access(Tick own_time);
+  void Access(Tick virtual_time);
   void InferStep();
   void BeginIteration();
 
@@ -152,21 +152,21 @@ class Forecast {
   std::deque<uint64_t> recorded_;                    // their keys, oldest first
   std::unordered_map<uint64_t, uint32_t> ordinals_;  // the next by size, in this iteration
   std::map<uint64_t, uint32_t> unnamed_;             // tensors that live, by size
-  int64_t position_ = 0;
+  int64_t logical_time_ = 0;
   uint8_t iteration_ = 0;
   std::array<uint32_t, 2> begun_{};  // where this iteration and the last began
-  double seconds_per_position_ = 1e-3;
+  double seconds_per_access_ = 1e-3;
   Tick last_access_ = Tick::max();
-  Rhythm rhythm_;
+  IterationProfile profile_;
 
   uint8_t UsesKept() const { return has_iterations_ ? kUsesKept : kUsesWithoutIterations; }
 
-  bool steps_are_told_ = false;
+  bool steps_are_marked_ = false;
   bool has_iterations_ = false;
   uint64_t live_ = 0;
-  bool freeing_ = false;                          // the last change of live_ was a free
-  uint64_t created_ = 0;                          // since the iteration began
-  std::unordered_map<uint64_t, uint32_t> turns_;  // how often frees ended with so many alive
+  bool freeing_ = false;                              // the last change of live_ was a free
+  uint64_t created_ = 0;                              // since the iteration began
+  std::unordered_map<uint64_t, uint32_t> free_ends_;  // how often frees ended with so many alive
 
   static constexpr int kLifoHolds = 4;
   int lifo_ = kLifoHolds;      // saturating: whether what was put last comes back first

@@ -29,17 +29,18 @@ class HintScale {
  public:
   // A hint (kAt, in ns, or kOrder; of at most 2^61), and the learned position of the same use, if
   // there is one.
-  void Add(UseKind kind, int64_t key, std::optional<int64_t> position) {
+  void Add(UseKind kind, int64_t key, std::optional<int64_t> logical_time) {
     if (kind != kind_) *this = {};
     kind_ = kind;
     AddToSpread(key);
-    if (!position) return;
+    if (!logical_time) return;
     if (known_) {
-      positions_ += kKept * (static_cast<double>(std::abs(*position - position_)) - positions_);
+      logical_steps_ +=
+          kKept * (static_cast<double>(std::abs(*logical_time - logical_time_)) - logical_steps_);
       keys_ += kKept * (static_cast<double>(std::abs(key - key_)) - keys_);
     }
     known_ = true;
-    position_ = *position;
+    logical_time_ = *logical_time;
     key_ = key;
   }
   // A tensor of which the client had said that it needs it at `key` is used.
@@ -49,27 +50,28 @@ class HintScale {
   // Of the last hint; kUnknown before the first.
   UseKind kind() const { return kind_; }
   // The key of what is put now, of which nothing is known at all.
-  std::optional<int64_t> KeyBesideLast(Tick own_time) {
+  std::optional<int64_t> NeighbourKey(Tick virtual_time) {
     const bool apart = hints_ > kStride && step_ * kCloser > stride_;
-    if (kind_ == UseKind::kUnknown || apart || Now(own_time) >= last_) return std::nullopt;
-    if (beside_ >= kMostBeside) return std::nullopt;
-    ++beside_;
+    if (kind_ == UseKind::kUnknown || apart || Now(virtual_time) >= last_) return std::nullopt;
+    if (neighbours_ >= kMostNeighbours) return std::nullopt;
+    ++neighbours_;
     return last_;
   }
   // What was expected before this should have come.
-  int64_t Past(Tick own_time) const {
-    return Now(own_time) - std::llround(std::min(step_, kFarthest));
+  int64_t Past(Tick virtual_time) const {
+    return Now(virtual_time) - std::llround(std::min(step_, kFarthest));
   }
-  // The key of a use at `position`; nullopt if nothing says what it would be.
-  std::optional<int64_t> KeyAt(int64_t position, const Forecast& forecast, Tick own_time) const {
+  // The key of a use at `logical_time`; nullopt if nothing says what it would be.
+  std::optional<int64_t> KeyAt(int64_t logical_time, const Forecast& forecast,
+                               Tick virtual_time) const {
     if (kind_ == UseKind::kAt) {
       const auto until = [&](int64_t p) { return forecast.Until(p).count(); };
-      if (known_ && position_ > forecast.position())
-        return key_ + until(position) - until(position_);
-      return own_time.time_since_epoch().count() + until(position);
+      if (known_ && logical_time_ > forecast.logical_time())
+        return key_ + until(logical_time) - until(logical_time_);
+      return virtual_time.time_since_epoch().count() + until(logical_time);
     }
-    if (kind_ != UseKind::kOrder || positions_ == 0) return std::nullopt;
-    const double away = static_cast<double>(position - position_) * keys_ / positions_;
+    if (kind_ != UseKind::kOrder || logical_steps_ == 0) return std::nullopt;
+    const double away = static_cast<double>(logical_time - logical_time_) * keys_ / logical_steps_;
     return key_ + std::llround(std::clamp(away, -kFarthest, kFarthest));
   }
 
@@ -83,7 +85,7 @@ class HintScale {
   static constexpr uint64_t kStride = 8;
   static constexpr double kCloser = 2;
   // With one hint so many: who hints a tensor now and then says nothing of all the others.
-  static constexpr uint64_t kMostBeside = 8;
+  static constexpr uint64_t kMostNeighbours = 8;
 
   void AddToSpread(int64_t key) {
     int64_t& before = recent_[hints_ % kStride];
@@ -95,24 +97,24 @@ class HintScale {
       stride_ += kKept * (distance(before) - stride_);
     }
     before = last_ = key;
-    beside_ = 0;
+    neighbours_ = 0;
     ++hints_;
   }
   // In keys.
-  int64_t Now(Tick own_time) const {
-    return kind_ == UseKind::kAt ? own_time.time_since_epoch().count() : now_;
+  int64_t Now(Tick virtual_time) const {
+    return kind_ == UseKind::kAt ? virtual_time.time_since_epoch().count() : now_;
   }
 
   UseKind kind_ = UseKind::kUnknown;
   bool known_ = false;  // what follows
-  int64_t position_ = 0;
+  int64_t logical_time_ = 0;
   int64_t key_ = 0;
   // From one tensor to the next, on average.
-  double positions_ = 0;
+  double logical_steps_ = 0;
   double keys_ = 0;
   uint64_t hints_ = 0;
   int64_t last_ = 0;
-  uint64_t beside_ = 0;                // what was taken to be needed with it
+  uint64_t neighbours_ = 0;            // what was taken to be needed with it
   int64_t now_ = -(int64_t{1} << 61);  // of an order: the last used, less than any before that
   std::array<int64_t, kStride> recent_{};
   // From one hint to the next, and from one to the kStride-th after it, on average.

@@ -32,7 +32,7 @@ bool Planner::Knows(TensorId tensor) const {
 }
 
 TensorView Planner::View(TensorId id) const {
-  const Tensor* tensor = state_->Find(id);
+  const TensorRow* tensor = state_->Find(id);
   RAVEN_CHECK(tensor != nullptr);
   return state_->ViewOf(*tensor);
 }
@@ -43,7 +43,7 @@ bool Planner::List(ClientId client, uint32_t* slot, size_t limit,
   if (*slot >= slots) return false;
   const uint32_t end = *slot + std::min(slots - *slot, kSlotsPerPage);
   for (const size_t full = views->size() + limit; *slot < end && views->size() < full; ++*slot) {
-    const Tensor* tensor = state_->Find(state_->Find(client, SlotId{*slot}));
+    const TensorRow* tensor = state_->Find(state_->Find(client, SlotId{*slot}));
     if (tensor != nullptr) views->push_back(state_->ViewOf(*tensor));
   }
   return *slot < slots;

@@ -8,8 +8,8 @@
 // host
 //   pool. It never touches the bytes.
 // Threads: one at a time.
-// Errors: requests that cannot be met get a Refuse or Deny action. Events that name unknown tensors
-// or
+// Errors: requests that cannot be met get an AllocError or FetchError action. Events that name
+// unknown tensors or
 //   clients are ignored: the executor's world may be a step behind.
 // Cost: O(log n) in the number of tensors per event, amortised.
 #pragma once
@@ -66,7 +66,7 @@ struct PlannerOptions {
   Bytes demand_bytes = MiB(256);
   uint32_t demand_copies = 512;
   // What is so large may give its room away part by part while it leaves.
-  Bytes parts_from = MiB(32);
+  Bytes incremental_from = MiB(32);
   // Of the requests and tensors of clients that are gone so many are forgotten in one pass.
   uint32_t forgotten_per_pass = 1024;
   bool prefetch = true;
@@ -79,8 +79,16 @@ struct PlannerOptions {
 };
 
 // Where a tensor is, as far as its bytes go.
-// kLeaving: a get may still rescue it. kGoing: none can, and part of its room may be another's.
-enum class Residency : uint8_t { kOnDevice, kLeaving, kGoing, kAway, kArriving, kLost };
+// kLeaving: a get may still rescue it. kLeavingIrrevocably: none can, and part of its room may be
+// another's.
+enum class Residency : uint8_t {
+  kOnDevice,
+  kLeaving,
+  kLeavingIrrevocably,
+  kAway,
+  kArriving,
+  kLost
+};
 
 // What `ls` shows of one tensor.
 struct TensorView {
@@ -107,7 +115,7 @@ struct Explanation {
     kLearned,
     kLearnedFreed,   // it will be freed, not read
     kCorrelated,     // it followed what its client used last before
-    kBesideHints,    // nothing is known yet; it is expected with what was put before it
+    kNeighbourHint,  // nothing is known yet; it is expected with what was put before it
     kLastInFirstOut  // nothing is known yet; what was put last is expected first
   };
   TensorView tensor;
@@ -117,9 +125,9 @@ struct Explanation {
   Duration last_put_ago{0};  // kUnknown: since then it has lain idle
   Duration copy_back{0};     // what bringing it back would take the link
   Duration copy_out{0};      // and taking it out; 0: a drop does
-  Duration recompute{0};     // what the client says making it anew takes; 0: it cannot
+  Duration recompute{0};     // what the client says recomputing it takes; 0: it cannot
   Priority priority = Priority::kNormal;
-  bool given_up = false;    // it left so
+  bool discarded = false;   // it left so
   double value = 0;         // of its leaving: bytes for seconds of harm; 0: it cannot leave now
   bool prefetched = false;  // brought unasked, and not used yet
   uint64_t gets = 0;
@@ -155,7 +163,7 @@ struct PlannerStats {
   uint64_t prefetches_unused = 0;
   uint64_t rescues = 0;
   uint64_t drops_clean = 0;
-  uint64_t given_up = 0;           // left without a copy, to be made anew
+  uint64_t discarded = 0;          // left without a copy, to be recomputed
   uint64_t recomputes = 0;         // of these: asked for again
   uint64_t predictions_right = 0;  // next uses that were learned and came true
   uint64_t predictions_wrong = 0;

@@ -13,15 +13,15 @@ constexpr size_t kReadyBlocks = 256;
 }  // namespace
 
 // What is only assumed comes after what somebody said.
-const std::set<std::pair<int64_t, TensorId>>& Planner::State::DueIn(const Arena& arena) {
+const std::set<std::pair<int64_t, TensorId>>& Planner::State::DueIn(const ClientArena& arena) {
   if (!arena.due_order.empty()) return arena.due_order;
   const bool learned =
       !arena.due_learned.empty() && !Forecast::IsAssumed(arena.due_learned.begin()->first);
   return learned || arena.due_at.empty() ? arena.due_learned : arena.due_at;
 }
 
-void Planner::State::Prefetch(Arena& arena) {
-  if (!options_.prefetch || !arena.consuming || ExcessOf(arena) > Bytes{0}) return;
+void Planner::State::Prefetch(ClientArena& arena) {
+  if (!options_.prefetch || !arena.fetch_phase || ExcessOf(arena) > Bytes{0}) return;
   const Client& client = *FindClient(arena.client);
   const Forecast& forecast = client.forecast;
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
@@ -29,7 +29,7 @@ void Planner::State::Prefetch(Arena& arena) {
       return;  // room is being made: look again then
     const auto& due = DueIn(arena);
     if (due.empty()) return;
-    Tensor& next = *catalog_.Find(due.begin()->second);
+    TensorRow& next = *catalog_.Find(due.begin()->second);
     if (next.use_kind == UseKind::kLearned && forecast.Refutes(next.logical, next.use_key)) {
       if (Forecast::IsAssumed(next.use_key)) return;  // it may hold again
       Unlist(next);
@@ -41,27 +41,27 @@ void Planner::State::Prefetch(Arena& arena) {
   }
 }
 
-bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
+bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
   const auto block = arena.map.Allocate(next.size, Catalog::RowOf(next.id));
   if (!block) {
     if (!MaySearch(arena)) return false;
-    const uint64_t looked = LookedFor(arena);
+    const uint64_t searched = SearchedFor(arena);
     // Do no harm: only what is needed later, and leaves without a copy, makes way.
     EvictionIndex::Limits limits;
     limits.clean_only = true;
     limits.later_than = &next;
-    const Tick own_time = OwnTime(arena);
-    const auto run = arena.index.FindRun(arena.map, next.size.RoundUp(kExtentAlignment), own_time,
-                                         options_.link, limits);
+    const Tick virtual_time = VirtualTime(arena);
+    const auto run = arena.index.FindRun(arena.map, next.size.RoundUp(kExtentAlignment),
+                                         virtual_time, options_.link, limits);
     // What is dirty and needed later still should make way the next time.
-    const Tensor& sooner = run.empty() ? next : catalog_[run.front()];
-    const auto dirty = arena.index.FarthestDirty(own_time, options_.link);
-    if (dirty && arena.index.IsLater(catalog_[*dirty], sooner, own_time))
+    const TensorRow& sooner = run.empty() ? next : catalog_[run.front()];
+    const auto dirty = arena.index.FarthestDirty(virtual_time, options_.link);
+    if (dirty && arena.index.IsLater(catalog_[*dirty], sooner, virtual_time))
       arena.short_until = now_ + kShortFor;
-    if (!EvictAll(arena, run, SpareCopies::kKeep)) Rest(arena, looked);
+    if (!EvictAll(arena, run, RedundantCopies::kKeep)) BackOffSearch(arena, searched);
     return false;  // the answers to the drops bring us back
   }
-  Tensor& tensor = *catalog_.Find(next.id);
+  TensorRow& tensor = *catalog_.Find(next.id);
   Unlist(tensor);
   tensor.device_block = *block;
   Count(tensor.client, &PlannerStats::prefetches, 1);
@@ -70,22 +70,22 @@ bool Planner::State::PrefetchNext(Arena& arena, const Tensor& next) {
 }
 
 // By a hint, or learned; what is only assumed does not count.
-bool Planner::State::KnowsAhead(const Tensor& tensor) {
+bool Planner::State::KnowsAhead(const TensorRow& tensor) {
   if (tensor.use_kind != UseKind::kLearned) return tensor.use_kind != UseKind::kUnknown;
   return !Forecast::IsAssumed(tensor.use_key);
 }
 
 // A client that says what it needs when, and makes tensors, will be pressed soon if it once needed
 // all that it may have, or if it never needed more than now: nobody knows yet where that ends.
-bool Planner::State::MayOutgrow(const Arena& arena) const {
-  if (!arena.growing) return false;
+bool Planner::State::MayOutgrow(const ClientArena& arena) const {
+  if (!arena.allocation_phase) return false;
   const Bytes most = arena.lived.most();
   return arena.live >= most || most >= clients_.at(arena.client)->budgets.device;
 }
 
-void Planner::State::Preclean(Arena& arena) {
+void Planner::State::Preclean(ClientArena& arena) {
   if (!options_.preclean || now_ < arena.backoff_until) return;
-  if (now_ >= arena.pressed_until && !MayOutgrow(arena)) return;
+  if (now_ >= arena.pressure_until && !MayOutgrow(arena)) return;
   if (now_ < host_short_until_) return;
   // What somebody waits for goes first, and what he will want next: a client that creates tensor
   // after tensor leaves the link no rest.
@@ -94,7 +94,7 @@ void Planner::State::Preclean(Arena& arena) {
     WakeAt(arena, arena.wanted_until);
     return;
   }
-  if (!arena.growing && now_ >= arena.short_until) return;
+  if (!arena.allocation_phase && now_ >= arena.short_until) return;
   active_arenas_.insert(&arena);
   for (int i = 0; i < kCleansPerServe; ++i) {
     if (!CleanNextRun(arena)) return;
@@ -102,9 +102,9 @@ void Planner::State::Preclean(Arena& arena) {
 }
 
 // Runs, not tensors: room must be contiguous, and one that is dirty among the clean spoils it.
-bool Planner::State::CleanNextRun(Arena& arena) {
-  const Tick own_time = OwnTime(arena);
-  const auto seed = arena.index.FarthestDirty(own_time, options_.link);
+bool Planner::State::CleanNextRun(ClientArena& arena) {
+  const Tick virtual_time = VirtualTime(arena);
+  const auto seed = arena.index.FarthestDirty(virtual_time, options_.link);
   if (!seed) return false;
   // Of what may be used, and written, before it leaves not all need be clean.
   if (!KnowsAhead(catalog_[*seed]) &&
@@ -113,8 +113,8 @@ bool Planner::State::CleanNextRun(Arena& arena) {
   if (!CleanAhead(arena, catalog_[*seed])) return false;
   const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
   for (const uint32_t row :
-       arena.index.RunAround(arena.map, *seed, arena.ready, own_time, options_.link, limits)) {
-    Tensor& tensor = catalog_[row];
+       arena.index.RunAround(arena.map, *seed, arena.ready, virtual_time, options_.link, limits)) {
+    TensorRow& tensor = catalog_[row];
     if (!EvictionIndex::Contains(tensor) || !tensor.dirty()) continue;
     if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
     if (!CleanAhead(arena, tensor)) return false;
@@ -122,11 +122,11 @@ bool Planner::State::CleanNextRun(Arena& arena) {
   return true;
 }
 
-bool Planner::State::CleanAhead(Arena& arena, Tensor& tensor) {
-  const bool pressed = now_ < arena.pressed_until;
-  if (!pressed && (!KnowsAhead(tensor) || !HostHasSpare(tensor.size))) return false;
+bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
+  const bool under_pressure = now_ < arena.pressure_until;
+  if (!under_pressure && (!KnowsAhead(tensor) || !HostHasHeadroom(tensor.size))) return false;
   if (!MayCopyAhead(arena, kOut, tensor.size)) return false;
-  if (!AllocateHost(tensor, SpareCopies::kKeep)) return false;
+  if (!AllocateHost(tensor, RedundantCopies::kKeep)) return false;
   tensor.copying = true;
   tensor.cleaning = true;
   arena.index.BeginCleaning(tensor);

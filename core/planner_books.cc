@@ -24,18 +24,18 @@ Planner::State::Client* Planner::State::FindClient(ClientId client) {
   return last_found_;
 }
 
-Tensor* Planner::State::FindTensor(TensorId id) {
-  Tensor* tensor = catalog_.Find(id);
+TensorRow* Planner::State::FindTensor(TensorId id) {
+  TensorRow* tensor = catalog_.Find(id);
   return tensor == nullptr || FindClient(tensor->client) == nullptr ? nullptr : tensor;
 }
 
-Arena* Planner::State::ArenaOf(ClientId id, DeviceId device) {
+ClientArena* Planner::State::ArenaOf(ClientId id, DeviceId device) {
   Client* client = FindClient(id);
   if (client == nullptr || ToInt(device) >= devices_.size()) return nullptr;
   auto& arena = client->arenas[ToInt(device)];
   if (arena == nullptr) {
-    arena = std::make_unique<Arena>(id, device, options_.arena[ToInt(device)], &catalog_,
-                                    &client->forecast, options_.policy);
+    arena = std::make_unique<ClientArena>(id, device, options_.arena[ToInt(device)], &catalog_,
+                                          &client->forecast, options_.policy);
   }
   return arena.get();
 }
@@ -49,7 +49,7 @@ template void Planner::State::Count(ClientId, uint64_t PlannerStats::*, int);
 template void Planner::State::Count(ClientId, Bytes PlannerStats::*, Bytes);
 template void Planner::State::Count(ClientId, Duration PlannerStats::*, Duration);
 
-void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
+void Planner::State::SetInUse(TensorRow& tensor, bool in_use) {
   if (tensor.in_use == in_use) return;
   tensor.in_use = in_use;
   Client* client = FindClient(tensor.client);
@@ -64,13 +64,14 @@ void Planner::State::SetInUse(Tensor& tensor, bool in_use) {
   Repin(tensor);
 }
 
-void Planner::State::SetQuiet(Tensor& tensor, bool quiet) {
-  tensor.quiet = quiet;
+void Planner::State::SetStreamComplete(TensorRow& tensor, bool stream_complete) {
+  tensor.stream_complete = stream_complete;
   Repin(tensor);
 }
 
-void Planner::State::Repin(Tensor& tensor) {
-  const bool pinned = tensor.device_block != ExtentMap::kNone && (tensor.in_use || !tensor.quiet);
+void Planner::State::Repin(TensorRow& tensor) {
+  const bool pinned =
+      tensor.device_block != ExtentMap::kNone && (tensor.in_use || !tensor.stream_complete);
   if (tensor.pinned == pinned) return;
   const Client* client = FindClient(tensor.client);
   if (client == nullptr) return;
@@ -86,8 +87,8 @@ void Planner::State::Repin(Tensor& tensor) {
   }
 }
 
-Tick Planner::State::OwnTime(const Client& client) const {
-  return (client.waits > 0 ? client.waiting_since : now_) - client.stood;
+Tick Planner::State::VirtualTime(const Client& client) const {
+  return (client.waits > 0 ? client.waiting_since : now_) - client.stalled;
 }
 
 void Planner::State::BeginWait(ClientId id) {
@@ -99,27 +100,27 @@ void Planner::State::EndWait(ClientId id) {
   Client* client = FindClient(id);
   if (client == nullptr) return;
   RAVEN_CHECK(client->waits > 0);
-  if (--client->waits == 0) client->stood += now_ - client->waiting_since;
+  if (--client->waits == 0) client->stalled += now_ - client->waiting_since;
 }
 
-void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
+void Planner::State::SetNextUse(TensorRow& tensor, const NextUse& next_use) {
   tensor.never = next_use.kind == NextUse::Kind::kNever;
   tensor.dies = false;
   tensor.predicted = false;
-  tensor.beside = false;
+  tensor.neighbour_hinted = false;
   tensor.correlated = false;
-  const Tick own_time = OwnTime(*FindClient(tensor.client));
+  const Tick virtual_time = VirtualTime(*FindClient(tensor.client));
   if (options_.policy != Policy::kValue && !tensor.never) {
     tensor.use_kind = UseKind::kUnknown;
     tensor.use_key = options_.policy == Policy::kGdsf
                          ? ArenaOf(tensor)->index.FrequencyKey(tensor, options_.link)
-                         : -own_time.time_since_epoch().count();
+                         : -virtual_time.time_since_epoch().count();
     return;
   }
   switch (next_use.kind) {
     case NextUse::Kind::kAt:
       tensor.use_kind = UseKind::kAt;
-      tensor.use_key = (next_use.at - (now_ - own_time)).time_since_epoch().count();
+      tensor.use_key = (next_use.at - (now_ - virtual_time)).time_since_epoch().count();
       return;
     case NextUse::Kind::kOrder:
       tensor.use_kind = UseKind::kOrder;
@@ -128,58 +129,58 @@ void Planner::State::SetNextUse(Tensor& tensor, const NextUse& next_use) {
     case NextUse::Kind::kUnknown:
     case NextUse::Kind::kNever:
       tensor.use_kind = UseKind::kUnknown;
-      tensor.use_key = -own_time.time_since_epoch().count();
+      tensor.use_key = -virtual_time.time_since_epoch().count();
       return;
   }
 }
 
-std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(Arena& arena, UseKind kind) {
+std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(ClientArena& arena, UseKind kind) {
   if (kind == UseKind::kAt) return arena.due_at;
   return kind == UseKind::kOrder ? arena.due_order : arena.due_learned;
 }
 
-bool Planner::State::Evictable(const Tensor& tensor) const {
-  return tensor.residency == Residency::kOnDevice && !tensor.in_use && tensor.quiet &&
+bool Planner::State::Evictable(const TensorRow& tensor) const {
+  return tensor.residency == Residency::kOnDevice && !tensor.in_use && tensor.stream_complete &&
          !tensor.copying && !tensor.freed && !tensor.waiting;
 }
 
-void Planner::State::Reindex(Tensor& tensor) {
-  Arena* arena = ArenaOf(tensor);
+void Planner::State::Reindex(TensorRow& tensor) {
+  ClientArena* arena = ArenaOf(tensor);
   if (arena == nullptr) return;
   arena->index.Erase(tensor);
   if (Evictable(tensor)) arena->index.Insert(tensor);
 }
 
-void Planner::State::List(Tensor& tensor) {
-  if (tensor.listed || tensor.waiting || tensor.never || tensor.dies || tensor.given_up) return;
+void Planner::State::List(TensorRow& tensor) {
+  if (tensor.listed || tensor.waiting || tensor.never || tensor.dies || tensor.discarded) return;
   if (tensor.use_kind == UseKind::kUnknown) return;
   RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
   DueList(*ArenaOf(tensor), tensor.use_kind).emplace(tensor.use_key, tensor.id);
   tensor.listed = true;
 }
 
-void Planner::State::Unlist(Tensor& tensor) {
+void Planner::State::Unlist(TensorRow& tensor) {
   if (!tensor.listed) return;
   DueList(*ArenaOf(tensor), tensor.use_kind).erase({tensor.use_key, tensor.id});
   tensor.listed = false;
 }
 
-void Planner::State::FreeDevice(Tensor& tensor) {
+void Planner::State::FreeDevice(TensorRow& tensor) {
   if (tensor.device_block == ExtentMap::kNone) return;
   EndPrefetch(tensor, Prefetched::kEvicted);
-  Arena* arena = ArenaOf(tensor);
+  ClientArena* arena = ArenaOf(tensor);
   arena->map.Free(tensor.device_block);
   tensor.device_block = ExtentMap::kNone;
   Repin(tensor);
   Touch(arena);
 }
 
-void Planner::State::Finish(Tensor& tensor) {
+void Planner::State::Finish(TensorRow& tensor) {
   Client* client = FindClient(tensor.client);
   if (tensor.host_block != ExtentMap::kNone) HostRoomCame();
   FreeHost(tensor);
   if (client != nullptr) {
-    Arena* arena = ArenaOf(tensor);
+    ClientArena* arena = ArenaOf(tensor);
     arena->index.Erase(tensor);
     Unlist(tensor);
     if (tensor.device_block != ExtentMap::kNone) arena->freed.Add(tensor.size, now_);
@@ -195,7 +196,7 @@ void Planner::State::Finish(Tensor& tensor) {
   catalog_.Remove(tensor.id);
 }
 
-bool Planner::State::FinishIfGone(Tensor& tensor) {
+bool Planner::State::FinishIfGone(TensorRow& tensor) {
   tensor.copying = false;
   if (!tensor.freed && FindClient(tensor.client) != nullptr) return false;
   Finish(tensor);
@@ -207,14 +208,14 @@ bool Planner::State::UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) co
   return copies < options_.in_flight_copies && bytes + more <= options_.in_flight;
 }
 
-bool Planner::State::MayCopyAhead(const Arena& arena, const Direction& direction,
+bool Planner::State::MayCopyAhead(const ClientArena& arena, const Direction& direction,
                                   Bytes more) const {
   const Device& device = devices_[ToInt(arena.device)];
   return UnderCopyLimit(device.*direction.bytes, device.*direction.copies, more) ||
          HasCopiesLeft(arena, direction, more, options_.in_flight, options_.in_flight_copies);
 }
 
-bool Planner::State::HasCopiesLeft(const Arena& arena, const Direction& direction, Bytes more,
+bool Planner::State::HasCopiesLeft(const ClientArena& arena, const Direction& direction, Bytes more,
                                    Bytes bytes, uint32_t copies) const {
   const uint64_t part = options_.guaranteed_part;
   if (part == 0) return false;
@@ -225,7 +226,7 @@ bool Planner::State::HasCopiesLeft(const Arena& arena, const Direction& directio
          own.*direction.bytes + more <= Bytes(bytes.count() / part);
 }
 
-void Planner::State::BeginCopy(Tensor& tensor, const Direction& direction) {
+void Planner::State::BeginCopy(TensorRow& tensor, const Direction& direction) {
   const auto count = [&](InFlight& copies) {
     copies.*direction.bytes += tensor.size;
     ++(copies.*direction.copies);
@@ -235,25 +236,25 @@ void Planner::State::BeginCopy(Tensor& tensor, const Direction& direction) {
   count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device)]);
 }
 
-void Planner::State::EndCopy(const Tensor& tensor, const Direction& direction) {
+void Planner::State::EndCopy(const TensorRow& tensor, const Direction& direction) {
   const auto count = [&](InFlight& copies) {
     copies.*direction.bytes -= tensor.size;
     --(copies.*direction.copies);
   };
   count(devices_[ToInt(tensor.device)]);
-  Arena* arena = ArenaOf(tensor.client, tensor.device);
+  ClientArena* arena = ArenaOf(tensor.client, tensor.device);
   if (arena == nullptr) return;  // its tenant's count ended when its client went
   count(arena->flight);
   count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device)]);
 }
 
-void Planner::State::Charge(Arena& arena, Bytes size) {
+void Planner::State::Charge(ClientArena& arena, Bytes size) {
   arena.charged += size;
   devices_[ToInt(arena.device)].held += size;
   tenants_.at(FindClient(arena.client)->tenant).device_held[ToInt(arena.device)] += size;
 }
 
-void Planner::State::Refund(Arena& arena, Bytes size) {
+void Planner::State::Refund(ClientArena& arena, Bytes size) {
   arena.charged -= size;
   devices_[ToInt(arena.device)].held -= size;
   tenants_.at(FindClient(arena.client)->tenant).device_held[ToInt(arena.device)] -= size;
@@ -262,9 +263,9 @@ void Planner::State::Refund(Arena& arena, Bytes size) {
 void Planner::State::Enqueue(Request request) {
   request.id = ++last_request_;
   request.since = now_;
-  Arena* arena = ArenaOf(request.client, request.device);
+  ClientArena* arena = ArenaOf(request.client, request.device);
   arena->waiting.insert(request.id);
-  if (request.fail_fast) arena->impatient.insert(request.id);
+  if (request.fail_fast) arena->failing_fast.insert(request.id);
   waiting_arenas_.insert(arena);
   deadlines_.emplace(request.deadline, request.id);
   Count(request.client, &PlannerStats::waiting, 1);
@@ -275,8 +276,8 @@ void Planner::State::Enqueue(Request request) {
 }
 
 // What was under way for the request that waited longest.
-void Planner::State::EndFirst(Arena& arena) {
-  EndClaim(arena);
+void Planner::State::EndFirst(ClientArena& arena) {
+  EndReservation(arena);
   arena.taking = false;
   arena.waits_for_peak = false;
   arena.peak_until = {};
@@ -286,10 +287,10 @@ void Planner::State::EndFirst(Arena& arena) {
 
 void Planner::State::Dequeue(const Request& given) {
   const Request request = given;  // `given` may be the one that is erased
-  Arena* arena = ArenaOf(request.client, request.device);
+  ClientArena* arena = ArenaOf(request.client, request.device);
   const bool first = arena->First() == request.id;
   arena->waiting.erase(request.id);
-  if (request.fail_fast) arena->impatient.erase(request.id);
+  if (request.fail_fast) arena->failing_fast.erase(request.id);
   if (first) EndFirst(*arena);
   if (arena->waiting.empty()) waiting_arenas_.erase(arena);
   Forget(request);
@@ -326,7 +327,7 @@ void Planner::State::ForgetTensors() {
     Client& client = *gone_.front();
     if (client.slots.empty()) {
       const TenantId tenant = client.tenant;
-      plan_->push_back(Discard{tenant, std::move(gone_.front())});
+      plan_->push_back(DeferDestroy{tenant, std::move(gone_.front())});
       gone_.pop_front();
       continue;
     }
@@ -334,7 +335,7 @@ void Planner::State::ForgetTensors() {
     client.slots.pop_back();
     if (row == kNoRow) continue;
     // Its copy may have ended meanwhile, and another stand in the row.
-    Tensor& tensor = catalog_[row];
+    TensorRow& tensor = catalog_[row];
     if (tensor.id == kNoTensor || tensor.client != client.id) continue;
     // While it is copied its place in the host pool may be written.
     if (!tensor.copying) Finish(tensor);
@@ -347,7 +348,7 @@ void Planner::State::ForgetSome() {
   if (!gone_requests_.empty() || !gone_.empty()) WakeAt(now_);
 }
 
-const Request& Planner::State::FetchOf(const Tensor& tensor) const {
+const Request& Planner::State::FetchOf(const TensorRow& tensor) const {
   return requests_.at(fetches_.at(tensor.id));
 }
 
@@ -355,21 +356,21 @@ void Planner::State::Fail(const Request& given, ErrorCode code, const std::strin
   const Request request = given;
   Dequeue(given);
   if (!request.is_fetch()) {
-    plan_->push_back(Refuse{request.client, request.slot, {code, message}});
+    plan_->push_back(AllocError{request.client, request.slot, {code, message}});
     return;
   }
-  Tensor* tensor = catalog_.Find(request.tensor);
+  TensorRow* tensor = catalog_.Find(request.tensor);
   tensor->waiting = false;
   if (tensor->residency == Residency::kAway) List(*tensor);
   Reindex(*tensor);  // it may still be on the device that it was to leave
-  plan_->push_back(Deny{request.tensor, {code, message}});
+  plan_->push_back(FetchError{request.tensor, {code, message}});
 }
 
 void Planner::State::FailForRoom(const Request& request) {
-  const Arena* arena = ArenaOf(request.client, request.device);
+  const ClientArena* arena = ArenaOf(request.client, request.device);
   if (arena != nullptr && !arena->limit.empty())
     return Fail(request, ErrorCode::kLimit, arena->limit);
-  Fail(request, ErrorCode::kOutOfMemory, WhoHolds(request));
+  Fail(request, ErrorCode::kOutOfMemory, DescribeHolders(request));
 }
 
 namespace {
@@ -390,7 +391,7 @@ size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
 std::string Planner::State::Holders(const Client& asker, size_t device) const {
   std::vector<std::pair<ClientId, Bytes>> own;
   for (const auto& [id, client] : clients_) {
-    const Arena* arena = client->arenas[device].get();
+    const ClientArena* arena = client->arenas[device].get();
     if (client->tenant == asker.tenant && arena != nullptr && arena->charged > Bytes{0})
       own.emplace_back(id, arena->charged);
   }
@@ -413,7 +414,7 @@ std::string Planner::State::Holders(const Client& asker, size_t device) const {
   return text;
 }
 
-std::string Planner::State::WhoHolds(const Request& request) const {
+std::string Planner::State::DescribeHolders(const Request& request) const {
   const size_t device = ToInt(request.device);
   const Client& asker = *clients_.at(request.client);
   const Tenant& tenant = tenants_.at(asker.tenant);

@@ -7,19 +7,19 @@
 namespace ravenstore::core {
 
 void Planner::State::On(const Dropped& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
+  TensorRow* tensor = catalog_.Find(event.tensor);
   RAVEN_CHECK(tensor != nullptr);
-  Arena* arena = ArenaOf(*tensor);
+  ClientArena* arena = ArenaOf(*tensor);
   EndLeaving(*arena, *tensor);
   Touch(arena);
   if (FinishIfGone(*tensor)) return;
   if (!event.taken) {
-    tensor->giving_up = false;
-    if (tensor->on_host) NoteSpareCopy(*tensor);
+    tensor->discarding = false;
+    if (tensor->on_host) NoteRedundantCopy(*tensor);
     // Else the log has told of the get meanwhile, or the get is one on another device.
     if (tensor->residency == Residency::kLeaving && !tensor->waiting) {
       SetInUse(*tensor, true);
-      SetQuiet(*tensor, false);
+      SetStreamComplete(*tensor, false);
     }
     tensor->residency = Residency::kOnDevice;
     Reindex(*tensor);
@@ -27,13 +27,13 @@ void Planner::State::On(const Dropped& event) {
     TouchFetch(*tensor);
     return;
   }
-  if (tensor->giving_up) return GiveUp(*tensor);
+  if (tensor->discarding) return DiscardBytes(*tensor);
   if (tensor->needs_copy()) {
     // A use that wrote, seen after the drop was proposed: the bytes are on the device alone and
     // must stay. The lease says Away, so the next get asks for it and finds it here.
     tensor->residency = Residency::kOnDevice;
     SetInUse(*tensor, true);
-    SetQuiet(*tensor, false);
+    SetStreamComplete(*tensor, false);
     return;
   }
   SetInUse(*tensor, false);
@@ -48,16 +48,16 @@ void Planner::State::On(const Dropped& event) {
   }
 }
 
-void Planner::State::On(const CopiedPart& event) {
-  Tensor* tensor = FindTensor(event.tensor);
+void Planner::State::On(const CopyOutProgressed& event) {
+  TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
-  Arena& arena = *ArenaOf(*tensor);
+  ClientArena& arena = *ArenaOf(*tensor);
   if (tensor->cleaning) {
     tensor->cleaning = false;
     tensor->leaves = false;
     arena.index.EndCleaning(*tensor);
   }
-  tensor->residency = Residency::kGoing;
+  tensor->residency = Residency::kLeavingIrrevocably;
   const Bytes room = tensor->size.RoundUp(kExtentAlignment);
   const Bytes left = arena.map.SizeOf(tensor->device_block);
   const Bytes more = Minus(event.bytes.RoundDown(kExtentAlignment), room - left);
@@ -67,10 +67,10 @@ void Planner::State::On(const CopiedPart& event) {
 }
 
 void Planner::State::On(const CopiedOut& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
+  TensorRow* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
   EndCopyOut(*tensor);
-  Arena* arena = ArenaOf(*tensor);
+  ClientArena* arena = ArenaOf(*tensor);
   if (arena != nullptr) {
     EndLeaving(*arena, *tensor);
     --arena->copying_out;
@@ -89,14 +89,15 @@ void Planner::State::On(const CopiedOut& event) {
     return;
   }
   FreeHost(*tensor);
-  if (tensor->residency == Residency::kGoing) return GoingFailed(*arena, *tensor);
+  if (tensor->residency == Residency::kLeavingIrrevocably)
+    return IrrevocableCopyFailed(*arena, *tensor);
   if (event.outcome == Outcome::kRescued) Count(tensor->client, &PlannerStats::rescues, 1);
   if (tensor->residency == Residency::kLeaving) {
     tensor->residency = Residency::kOnDevice;
     if (event.outcome != Outcome::kFailed && !tensor->waiting) {
       // A get has it; its log entry or the next put's will follow.
       SetInUse(*tensor, true);
-      SetQuiet(*tensor, false);
+      SetStreamComplete(*tensor, false);
     }
   }
   if (event.outcome == Outcome::kFailed) BackOff(*arena);
@@ -104,29 +105,29 @@ void Planner::State::On(const CopiedOut& event) {
   AnswerIfHere(*tensor);
 }
 
-void Planner::State::AnswerIfHere(Tensor& tensor) {
+void Planner::State::AnswerIfHere(TensorRow& tensor) {
   if (!tensor.waiting || tensor.copying || FetchOf(tensor).device != tensor.device) return;
   Dequeue(FetchOf(tensor));
   tensor.waiting = false;
-  PromiseInPlace(tensor, false);
+  ReplyInPlace(tensor, false);
 }
 
-void Planner::State::PromiseInPlace(Tensor& tensor, bool arriving) {
+void Planner::State::ReplyInPlace(TensorRow& tensor, bool arriving) {
   SetInUse(tensor, true);
-  SetQuiet(tensor, false);
+  SetStreamComplete(tensor, false);
   EndPrefetch(tensor, Prefetched::kUsed);
   Reindex(tensor);
   const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
-  plan_->push_back(Promise{tensor.id, tensor.device, place, arriving});
+  plan_->push_back(FetchReply{tensor.id, tensor.device, place, arriving});
 }
 
-void Planner::State::GoingFailed(Arena& arena, Tensor& tensor) {
+void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor) {
   BackOff(arena);
   if (arena.map.SizeOf(tensor.device_block) == tensor.size.RoundUp(kExtentAlignment)) {
     // The lease says Away: the next get asks for it and finds it here.
     tensor.residency = Residency::kOnDevice;
     SetInUse(tensor, true);
-    SetQuiet(tensor, false);
+    SetStreamComplete(tensor, false);
     return AnswerIfHere(tensor);
   }
   FreeDevice(tensor);
@@ -136,15 +137,15 @@ void Planner::State::GoingFailed(Arena& arena, Tensor& tensor) {
 }
 
 void Planner::State::On(const Cleaned& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
+  TensorRow* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
   EndCopyOut(*tensor);
-  Arena* arena = ArenaOf(*tensor);
+  ClientArena* arena = ArenaOf(*tensor);
   tensor->cleaning = false;
   if (arena != nullptr) arena->index.EndCleaning(*tensor);
   const bool leaves = tensor->leaves;
   tensor->leaves = false;
-  const bool vacates = tensor->vacates;
+  const bool drains = tensor->drains;
   if (arena != nullptr) {
     Touch(arena);
     if (leaves) {
@@ -159,7 +160,7 @@ void Planner::State::On(const Cleaned& event) {
     tensor->writes = event.writes;
     tensor->written = false;
     Count(tensor->client, &PlannerStats::precleaned, tensor->size);
-    NoteSpareCopy(*tensor);
+    NoteRedundantCopy(*tensor);
   }
   if (!event.whole || tensor->dirty()) FreeHost(*tensor);
   if (event.failed) {
@@ -167,31 +168,31 @@ void Planner::State::On(const Cleaned& event) {
   } else if (!event.whole && !tensor->put_seen && !tensor->waiting) {
     // A get that no log entry has told of yet; its put's will follow.
     SetInUse(*tensor, true);
-    SetQuiet(*tensor, false);
+    SetStreamComplete(*tensor, false);
   }
   Reindex(*tensor);
   // Unless it was used meanwhile; then whoever wanted its room looks again.
   if (!leaves || !EvictionIndex::Contains(*tensor) || tensor->dirty()) return;
-  EvictAll(*arena, {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
-  if (vacates) LeaveSlab(*arena, *tensor);
+  EvictAll(*arena, {Catalog::RowOf(tensor->id)}, RedundantCopies::kKeep);
+  if (drains) LeaveSlab(*arena, *tensor);
 }
 
 void Planner::State::On(const CopiedIn& event) {
-  Tensor* tensor = catalog_.Find(event.tensor);
+  TensorRow* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
   EndCopy(*tensor, kIn);
   if (!tensor->prefetched) EndWait(tensor->client);
   HostRoomCame();
   if (std::exchange(demand_held_, false)) TouchWaiting();
   TouchFetch(*tensor);
-  Arena* arena = ArenaOf(*tensor);
+  ClientArena* arena = ArenaOf(*tensor);
   if (arena != nullptr) Touch(arena);
   if (FinishIfGone(*tensor)) return;
   if (event.ok) {
     tensor->residency = Residency::kOnDevice;
     // A promised one may have been put already; then quiet says whether its stream is done.
-    if (tensor->prefetched) SetQuiet(*tensor, true);
-    NoteSpareCopy(*tensor);
+    if (tensor->prefetched) SetStreamComplete(*tensor, true);
+    NoteRedundantCopy(*tensor);
     if (tensor->on_host && tensor->dirty()) FreeHost(*tensor);
     Reindex(*tensor);
     return;

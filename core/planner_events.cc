@@ -23,7 +23,7 @@ void Planner::State::Apply(const Event& event, Tick now, Plan* plan) {
   plan_ = nullptr;
 }
 
-void Planner::State::LimitsChanged(Arena& arena) {
+void Planner::State::LimitsChanged(ClientArena& arena) {
   // What was looked for in vain may be there now.
   arena.no_run = {};
   arena.reclaim_after = {};
@@ -49,7 +49,7 @@ void Planner::State::On(const TenantLimits& event) {
   tenant.device_held.resize(devices_.size());
   tenant.device_pinned.resize(devices_.size());
   tenant.device_flight.resize(devices_.size());
-  tenant.device_going.resize(devices_.size());
+  tenant.device_reclaiming.resize(devices_.size());
   tenant.device_full_until.resize(devices_.size());
   for (const auto& [id, client] : clients_) {
     if (client->tenant != event.tenant) continue;
@@ -112,8 +112,8 @@ void Planner::State::On(const ClientGone& event) {
       gone_requests_.push_back(std::move(arena->waiting));
     }
     active_arenas_.erase(arena.get());
-    SetGrowing(*arena, false);
-    EndGoing(*arena, arena->being_removed + arena->Vacating());
+    SetAllocationPhase(*arena, false);
+    EndReclaiming(*arena, arena->being_removed + arena->Draining());
     Refund(*arena, arena->charged);
     Tenant& of = tenants_.at(client->tenant);
     of.device_pinned[ToInt(arena->device)] -= arena->pinned;
@@ -129,24 +129,24 @@ void Planner::State::On(const ClientGone& event) {
   gone_.push_back(std::move(clients_.at(event.client)));
   clients_.erase(event.client);
   last_found_ = nullptr;
-  std::erase_if(touched_, [&](Arena* arena) { return arena->client == event.client; });
+  std::erase_if(touched_, [&](ClientArena* arena) { return arena->client == event.client; });
   ForgetSome();
   TouchWaiting();
 }
 
 void Planner::State::On(const SlabAdded& event) {
-  Arena* arena = ArenaOf(event.client, event.device);
+  ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   arena->adding = Bytes{0};
   arena->limit.clear();
   arena->slab_most = std::min(kRangeMax, arena->slab_most * 2);
-  arena->map.AddPiece(event.offset, event.size);
-  arena->pieces.emplace_back(event.offset, event.size);
+  arena->map.AddChunk(event.offset, event.size);
+  arena->slabs.emplace_back(event.offset, event.size);
   Touch(arena);
 }
 
 void Planner::State::On(const SlabFailed& event) {
-  Arena* arena = ArenaOf(event.client, event.device);
+  ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   const Bytes failed = std::exchange(arena->adding, Bytes{0});
   arena->limit = event.limit;
@@ -158,39 +158,39 @@ void Planner::State::On(const SlabFailed& event) {
   Touch(arena);
 }
 
-void Planner::State::BackOff(Arena& arena) {
+void Planner::State::BackOff(ClientArena& arena) {
   arena.backoff_until = now_ + kBackoff;
   WakeAt(arena.backoff_until);
   active_arenas_.insert(&arena);
 }
 
 void Planner::State::On(const SlabRemoved& event) {
-  Arena* arena = ArenaOf(event.client, event.device);
+  ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   const auto removed = arena->removing.find(event.offset);
   if (removed == arena->removing.end()) return;
   const Bytes size = removed->second.size;
-  arena->map.RemovePiece(event.offset, size);
+  arena->map.RemoveChunk(event.offset, size);
   if (removed->second.overdue) {
     arena->overdue -= size;
   } else {
     arena->being_removed -= size;
-    EndGoing(*arena, size);
+    EndReclaiming(*arena, size);
   }
   Refund(*arena, size);
   arena->removing.erase(removed);
   // Who waits longest comes first: else the client that was made to give it up may take it again.
-  std::vector<Arena*> waiting(waiting_arenas_.begin(), waiting_arenas_.end());
+  std::vector<ClientArena*> waiting(waiting_arenas_.begin(), waiting_arenas_.end());
   std::sort(waiting.begin(), waiting.end(),
-            [](const Arena* a, const Arena* b) { return a->First() < b->First(); });
-  for (Arena* one : waiting) Touch(one);
+            [](const ClientArena* a, const ClientArena* b) { return a->First() < b->First(); });
+  for (ClientArena* one : waiting) Touch(one);
   Touch(arena);
 }
 
 void Planner::State::On(const HostGrown& event) {
   host_growing_ = false;
   host_end_ = event.offset + event.size;
-  host_.AddPiece(event.offset, event.size);
+  host_.AddChunk(event.offset, event.size);
   EnsureHostAhead(Bytes{0});
   TouchWaiting();
 }
@@ -209,7 +209,7 @@ void Planner::State::On(const CreateRequested& event) {
   const size_t device = ToInt(event.device);
   RAVEN_CHECK(device < devices_.size());
   auto refuse = [&](ErrorCode code, std::string message) {
-    plan_->push_back(Refuse{event.client, event.slot, {code, std::move(message)}});
+    plan_->push_back(AllocError{event.client, event.slot, {code, std::move(message)}});
   };
   if (event.size == Bytes{0})
     return refuse(ErrorCode::kInvalidArgument, "a tensor has at least 1 byte");
@@ -232,7 +232,7 @@ void Planner::State::On(const CreateRequested& event) {
   request.name = event.name;
   request.fail_fast = event.fail_fast;
   // The common case: nobody waits before it and there is a hole.
-  Arena* arena = ArenaOf(event.client, event.device);
+  ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena->waiting.empty() && !ExceedsShare(*arena, request.size) &&
       !WaitsForPeak(*arena, request) && Grants(*arena, request))
     return GrowAhead(*arena);
@@ -240,16 +240,16 @@ void Planner::State::On(const CreateRequested& event) {
 }
 
 void Planner::State::On(const FetchRequested& event) {
-  Tensor* tensor = FindTensor(event.tensor);
+  TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->waiting) return;
-  Arena* arena = ArenaOf(tensor->client, event.device);
+  ClientArena* arena = ArenaOf(tensor->client, event.device);
   RAVEN_CHECK(arena != nullptr);
   TakeBack(*arena);
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
   const bool here = tensor->device == event.device;
   if (tensor->residency == Residency::kLost) {
-    plan_->push_back(Deny{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
+    plan_->push_back(FetchError{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
     return;
   }
   if (here &&
@@ -257,7 +257,7 @@ void Planner::State::On(const FetchRequested& event) {
     const bool arriving = tensor->residency == Residency::kArriving;
     Count(tensor->client, arriving ? &PlannerStats::late_hits : &PlannerStats::hits, 1);
     if (arriving && tensor->prefetched) BeginWait(tensor->client);
-    return PromiseInPlace(*tensor, arriving);
+    return ReplyInPlace(*tensor, arriving);
   }
   Count(tensor->client, &PlannerStats::misses, 1);
   Unlist(*tensor);
@@ -273,7 +273,7 @@ void Planner::State::On(const FetchRequested& event) {
 }
 
 void Planner::State::On(const Freed& event) {
-  Tensor* tensor = FindTensor(event.tensor);
+  TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
   if (options_.learn)
@@ -290,27 +290,28 @@ void Planner::State::On(const Freed& event) {
 }
 
 void Planner::State::On(const PutSeen& event) {
-  Tensor* tensor = FindTensor(event.tensor);
+  TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->residency == Residency::kAway) return;
   // Nobody can put what is prefetched and has not arrived: its client makes that up.
   if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
-  Arena* arena = ArenaOf(*tensor);
+  ClientArena* arena = ArenaOf(*tensor);
   arena->index.Erase(*tensor);
   // A put while it was leaving: a get has rescued it, and the copy's answer will say so.
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   SetInUse(*tensor, false);
   EndPrefetch(*tensor, Prefetched::kUsed);  // before it is hinted otherwise
-  SetQuiet(*tensor, false);
+  SetStreamComplete(*tensor, false);
   tensor->put_seen = true;
-  tensor->giving_up = false;
+  tensor->discarding = false;
   tensor->written |= tensor->writes != event.writes;
   tensor->writes = event.writes;
   tensor->priority = event.priority;
   const Duration copies = BothCopies(tensor->size);
-  const bool anew = event.recompute > Duration{0} && event.recompute < copies;
+  const bool recompute_wins = event.recompute > Duration{0} && event.recompute < copies;
   tensor->recompute =
-      anew ? static_cast<uint8_t>(std::bit_width(static_cast<uint64_t>(event.recompute.count())))
-           : uint8_t{0};
+      recompute_wins
+          ? static_cast<uint8_t>(std::bit_width(static_cast<uint64_t>(event.recompute.count())))
+          : uint8_t{0};
   if (tensor->on_host && tensor->dirty() && !tensor->copying) {
     FreeHost(*tensor);
     HostRoomCame();
@@ -321,31 +322,31 @@ void Planner::State::On(const PutSeen& event) {
   if (IsOrdered(*tensor)) arena->index.LowerOrderCursor(tensor->use_key);
 }
 
-void Planner::State::On(const Quiet& event) {
-  Tensor* tensor = FindTensor(event.tensor);
+void Planner::State::On(const StreamComplete& event) {
+  TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->in_use) return;
-  SetQuiet(*tensor, true);
+  SetStreamComplete(*tensor, true);
   Reindex(*tensor);
   if (tensor->never && EvictionIndex::Contains(*tensor))
-    EvictAll(*ArenaOf(*tensor), {Catalog::RowOf(tensor->id)}, SpareCopies::kKeep);
+    EvictAll(*ArenaOf(*tensor), {Catalog::RowOf(tensor->id)}, RedundantCopies::kKeep);
   Touch(ArenaOf(*tensor));
   TouchFetch(*tensor);
 }
 
 void Planner::State::On(const GetSeen& event) {
-  Tensor* tensor = FindTensor(event.tensor);
+  TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->residency == Residency::kAway) return;
   // An old entry that comes late: what is prefetched cannot be had before it has arrived.
   if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   Count(tensor->client, &PlannerStats::hits, 1);
   CountGet(*tensor);
-  tensor->giving_up = false;
+  tensor->discarding = false;
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
-  Arena* arena = ArenaOf(*tensor);
+  ClientArena* arena = ArenaOf(*tensor);
   TakeBack(*arena);
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
-  SetQuiet(*tensor, false);
+  SetStreamComplete(*tensor, false);
   EndPrefetch(*tensor, Prefetched::kUsed);
   Reindex(*tensor);
   Touch(arena);
@@ -370,7 +371,7 @@ void Planner::State::On(const TimePassed&) {
   while (!wakes_.empty() && std::get<Tick>(*wakes_.begin()) <= now_) {
     const auto [when, client, device] = *wakes_.begin();
     wakes_.erase(wakes_.begin());
-    Arena* arena = ArenaOf(client, device);
+    ClientArena* arena = ArenaOf(client, device);
     if (arena == nullptr) continue;
     arena->wake = kNever;
     Touch(arena);
@@ -378,13 +379,13 @@ void Planner::State::On(const TimePassed&) {
   while (!removals_.empty() && std::get<Tick>(removals_.front()) <= now_) {
     const auto [when, client, device] = removals_.front();
     removals_.pop_front();
-    if (Arena* arena = ArenaOf(client, device)) NoteOverdue(*arena);
+    if (ClientArena* arena = ArenaOf(client, device)) NoteOverdue(*arena);
   }
   // What wakes one arena alone is no reason to look at them all.
   if (now_ < next_poll_) return;
   next_poll_ = kNever;
   const auto active = std::exchange(active_arenas_, {});
-  for (Arena* arena : active) Touch(arena);
+  for (ClientArena* arena : active) Touch(arena);
   TouchWaiting();
   ForgetSome();
   EnsureHostAhead(Bytes{0});

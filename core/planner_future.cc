@@ -8,8 +8,8 @@
 namespace ravenstore::core {
 
 namespace {
-constexpr int kDoubtsPerGet = 8;
-constexpr size_t kMostDoubts = 1 << 18;
+constexpr int kExpiriesPerGet = 8;
+constexpr size_t kMostExpiries = 1 << 18;
 }  // namespace
 
 Duration Planner::State::BothCopies(Bytes size) const {
@@ -18,69 +18,70 @@ Duration Planner::State::BothCopies(Bytes size) const {
                                                  bytes / options_.link.down_bytes_per_second);
 }
 
-void Planner::State::Predict(Client& client, Tensor& tensor) {
-  const Forecast::Told told = client.forecast.Put(&tensor.logical);
+void Planner::State::Predict(Client& client, TensorRow& tensor) {
+  const Forecast::Prediction prediction = client.forecast.Put(&tensor.logical);
   if (tensor.never) return;
   if (tensor.use_kind != UseKind::kUnknown) {  // a hint knows better
-    const bool learned = told.source == Forecast::Source::kLearned && !told.freed;
-    if (tensor.use_kind != client.hints.kind()) client.beside_doubts = {};
+    const bool learned = prediction.source == Forecast::Source::kLearned && !prediction.freed;
+    if (tensor.use_kind != client.hints.kind()) client.neighbour_expiries = {};
     client.hints.Add(tensor.use_kind, tensor.use_key,
-                     learned ? std::optional(told.position) : std::nullopt);
+                     learned ? std::optional(prediction.logical_time) : std::nullopt);
     return;
   }
-  if (told.source == Forecast::Source::kLearned) {
-    tensor.dies = told.freed;
-    Foretell(client, tensor, told.position);
-    if (client.doubts.size() < kMostDoubts)
-      client.doubts.push(
-          {Forecast::LatestFor(tensor.logical, told.position), tensor.id, tensor.logical.put_at});
+  if (prediction.source == Forecast::Source::kLearned) {
+    tensor.dies = prediction.freed;
+    SetPrediction(client, tensor, prediction.logical_time);
+    if (client.expiries.size() < kMostExpiries)
+      client.expiries.push({Forecast::LatestFor(tensor.logical, prediction.logical_time), tensor.id,
+                            tensor.logical.put_at});
     return;
   }
   Correlation::Step* step = client.correlation.Find(tensor.logical.logical);
-  if (step != nullptr && !step->told && step->tensor == tensor.id) {
-    step->told = true;
+  if (step != nullptr && !step->predicted && step->tensor == tensor.id) {
+    step->predicted = true;
     step->kind_before = static_cast<uint8_t>(tensor.use_kind);
     step->key_before = tensor.use_key;
     tensor.correlated = true;
-    return Foretell(client, tensor, step->position);
+    return SetPrediction(client, tensor, step->logical_time);
   }
-  if (const auto key = client.hints.KeyBesideLast(OwnTime(client))) {
-    tensor.beside = true;
+  if (const auto key = client.hints.NeighbourKey(VirtualTime(client))) {
+    tensor.neighbour_hinted = true;
     tensor.predicted = true;
     tensor.use_kind = client.hints.kind();
     tensor.use_key = *key;
-    if (client.beside_doubts.size() < kMostDoubts)
-      client.beside_doubts.push({*key, tensor.id, tensor.logical.put_at});
+    if (client.neighbour_expiries.size() < kMostExpiries)
+      client.neighbour_expiries.push({*key, tensor.id, tensor.logical.put_at});
     return;
   }
-  if (told.source == Forecast::Source::kNothing) return;
+  if (prediction.source == Forecast::Source::kNothing) return;
   tensor.use_kind = UseKind::kLearned;
-  tensor.use_key = told.position;
+  tensor.use_key = prediction.logical_time;
 }
 
-void Planner::State::Foretell(const Client& client, Tensor& tensor, int64_t position) {
+void Planner::State::SetPrediction(const Client& client, TensorRow& tensor, int64_t logical_time) {
   // Beside hints the same as they are, so that they can be compared.
-  const auto key = client.hints.KeyAt(position, client.forecast, OwnTime(client));
+  const auto key = client.hints.KeyAt(logical_time, client.forecast, VirtualTime(client));
   tensor.predicted = key.has_value();
   tensor.use_kind = key ? client.hints.kind() : UseKind::kLearned;
-  tensor.use_key = key.value_or(position);
+  tensor.use_key = key.value_or(logical_time);
 }
 
 void Planner::State::CorrelateWhatWasMade(Client& client) {
   for (size_t slot = 0; slot < std::min(client.slots.size(), Correlation::kMostStates); ++slot) {
     if (client.slots[slot] == kNoRow) continue;
-    const Tensor& tensor = catalog_[client.slots[slot]];
-    client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.position(),
+    const TensorRow& tensor = catalog_[client.slots[slot]];
+    client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.logical_time(),
                             &missed_);
   }
 }
 
-void Planner::State::Correlate(Client& client, Tensor& tensor) {
+void Planner::State::Correlate(Client& client, TensorRow& tensor) {
   tensor.correlated = false;
   missed_.clear();
-  client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.position(), &missed_);
+  client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.logical_time(),
+                          &missed_);
   for (const Correlation::Step& step : missed_) {
-    Tensor* other = step.told ? catalog_.Find(step.tensor) : nullptr;
+    TensorRow* other = step.predicted ? catalog_.Find(step.tensor) : nullptr;
     if (other == nullptr || !other->correlated) continue;
     Rekey(*other, [&] {
       other->correlated = false;
@@ -92,7 +93,7 @@ void Planner::State::Correlate(Client& client, Tensor& tensor) {
   std::vector<Correlation::Step>& ahead = client.correlation.Ahead();
   for (auto step = ahead.rbegin(); step != ahead.rend() && !step->seen; ++step) {
     step->seen = true;
-    Tensor* other = catalog_.Find(step->tensor);
+    TensorRow* other = catalog_.Find(step->tensor);
     if (other == nullptr || other->in_use || other->freed || other->waiting || other->never ||
         other->correlated)
       continue;
@@ -101,19 +102,19 @@ void Planner::State::Correlate(Client& client, Tensor& tensor) {
                          (Forecast::IsAssumed(other->use_key) ||
                           client.forecast.Refutes(other->logical, other->use_key));
     if (other->use_kind != UseKind::kUnknown && !refuted) continue;
-    step->told = true;
+    step->predicted = true;
     step->kind_before = static_cast<uint8_t>(other->use_kind);
     step->key_before = other->use_key;
     Rekey(*other, [&] {
       other->correlated = true;
-      Foretell(client, *other, step->position);
+      SetPrediction(client, *other, step->logical_time);
     });
   }
 }
 
 template <typename Change>
-void Planner::State::Rekey(Tensor& tensor, const Change& change) {
-  Arena& arena = *ArenaOf(tensor);
+void Planner::State::Rekey(TensorRow& tensor, const Change& change) {
+  ClientArena& arena = *ArenaOf(tensor);
   const bool was_in = EvictionIndex::Contains(tensor);
   arena.index.Erase(tensor);
   Unlist(tensor);
@@ -122,11 +123,11 @@ void Planner::State::Rekey(Tensor& tensor, const Change& change) {
   if (tensor.residency == Residency::kAway) List(tensor);
 }
 
-void Planner::State::ExplainPrediction(const Client& client, const Tensor& tensor,
+void Planner::State::ExplainPrediction(const Client& client, const TensorRow& tensor,
                                        Explanation* why) {
   using Future = Explanation::Future;
-  if (tensor.beside) {
-    why->future = Future::kBesideHints;
+  if (tensor.neighbour_hinted) {
+    why->future = Future::kNeighbourHint;
     return;
   }
   if (tensor.correlated) {
@@ -138,11 +139,11 @@ void Planner::State::ExplainPrediction(const Client& client, const Tensor& tenso
   why->confidence = client.forecast.ConfidenceIn(tensor.logical);
 }
 
-Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
+Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   using Future = Explanation::Future;
   Explanation why;
   why.tensor = ViewOf(tensor);
-  why.given_up = tensor.given_up;
+  why.discarded = tensor.discarded;
   why.prefetched = tensor.prefetched;
   why.gets = tensor.logical.gets;
   why.priority = tensor.priority;
@@ -156,18 +157,18 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
   const auto found = clients_.find(tensor.client);
   if (found == clients_.end()) return why;
   const Client& client = *found->second;
-  const Tick own_time = OwnTime(client) + (client.waits > 0 ? Duration{0} : now - now_);
+  const Tick virtual_time = VirtualTime(client) + (client.waits > 0 ? Duration{0} : now - now_);
   why.predictions_right = client.stats.predictions_right;
   why.predictions_wrong = client.stats.predictions_wrong;
-  if (const Arena* arena = client.arenas[ToInt(tensor.device)].get();
+  if (const ClientArena* arena = client.arenas[ToInt(tensor.device)].get();
       arena != nullptr && EvictionIndex::Contains(tensor))
-    why.value = arena->index.Value(tensor, own_time, options_.link);
+    why.value = arena->index.Value(tensor, virtual_time, options_.link);
   if (tensor.never) return why.future = Future::kHintedNever, why;
   switch (tensor.use_kind) {
     case UseKind::kAt:
       why.future = Future::kHintedTime;
       if (tensor.predicted) ExplainPrediction(client, tensor, &why);
-      why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - own_time);
+      why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - virtual_time);
       break;
     case UseKind::kOrder:
       why.future = Future::kHintedOrder;
@@ -176,55 +177,55 @@ Explanation Planner::State::Explain(const Tensor& tensor, Tick now) const {
     case UseKind::kLearned:
       if (Forecast::IsAssumed(tensor.use_key)) return why.future = Future::kLastInFirstOut, why;
       ExplainPrediction(client, tensor, &why);
-      why.needed_in = FromSeconds(
-          static_cast<double>(std::max<int64_t>(0, tensor.use_key - client.forecast.position())) *
-          client.forecast.seconds_per_position());
+      why.needed_in = FromSeconds(static_cast<double>(std::max<int64_t>(
+                                      0, tensor.use_key - client.forecast.logical_time())) *
+                                  client.forecast.seconds_per_access());
       break;
     case UseKind::kUnknown:
       if (options_.policy == Policy::kValue)
-        why.last_put_ago = own_time - Tick(Duration(-tensor.use_key));
+        why.last_put_ago = virtual_time - Tick(Duration(-tensor.use_key));
       break;
   }
   return why;
 }
 
 template <typename Believed>
-void Planner::State::Disbelieve(Client& client, Client::Doubts* doubts, int64_t now,
-                                const Believed& believed) {
-  for (int i = 0; i < kDoubtsPerGet && !doubts->empty(); ++i) {
-    const Client::Doubt doubt = doubts->top();
-    if (doubt.latest >= now) return;
-    doubts->pop();
-    Tensor* tensor = catalog_.Find(doubt.tensor);
-    if (tensor == nullptr || tensor->in_use || tensor->logical.put_at != doubt.put_at) continue;
+void Planner::State::ExpirePredictions(Client& client, Client::Expiries* expiries, int64_t now,
+                                       const Believed& believed) {
+  for (int i = 0; i < kExpiriesPerGet && !expiries->empty(); ++i) {
+    const Client::Expiry expiry = expiries->top();
+    if (expiry.latest >= now) return;
+    expiries->pop();
+    TensorRow* tensor = catalog_.Find(expiry.tensor);
+    if (tensor == nullptr || tensor->in_use || tensor->logical.put_at != expiry.put_at) continue;
     if (!believed(*tensor) || tensor->correlated) continue;
-    const auto idle = static_cast<uint32_t>(client.forecast.position()) - doubt.put_at;
+    const auto idle = static_cast<uint32_t>(client.forecast.logical_time()) - expiry.put_at;
     Rekey(*tensor, [&] {
       tensor->use_kind = UseKind::kUnknown;
       tensor->predicted = false;
-      tensor->beside = false;
+      tensor->neighbour_hinted = false;
       tensor->dies = false;
-      tensor->use_key =
-          -(OwnTime(client).time_since_epoch().count() -
-            static_cast<int64_t>(idle * client.forecast.seconds_per_position() * 1e9));
+      tensor->use_key = -(VirtualTime(client).time_since_epoch().count() -
+                          static_cast<int64_t>(idle * client.forecast.seconds_per_access() * 1e9));
     });
   }
 }
 
-void Planner::State::DisbelieveSome(Client& client) {
-  Disbelieve(client, &client.doubts, client.forecast.position(), [](const Tensor& tensor) {
-    return tensor.predicted || tensor.use_kind == UseKind::kLearned;
-  });
-  Disbelieve(client, &client.beside_doubts, client.hints.Past(OwnTime(client)),
-             [](const Tensor& tensor) { return tensor.beside; });
+void Planner::State::ExpireSomePredictions(Client& client) {
+  ExpirePredictions(client, &client.expiries, client.forecast.logical_time(),
+                    [](const TensorRow& tensor) {
+                      return tensor.predicted || tensor.use_kind == UseKind::kLearned;
+                    });
+  ExpirePredictions(client, &client.neighbour_expiries, client.hints.Past(VirtualTime(client)),
+                    [](const TensorRow& tensor) { return tensor.neighbour_hinted; });
 }
 
-void Planner::State::BeginPrefetch(Tensor& tensor) {
+void Planner::State::BeginPrefetch(TensorRow& tensor) {
   tensor.prefetched = true;
   if (!IsHinted(tensor)) FindClient(tensor.client)->window.Begin(tensor.size);
 }
 
-void Planner::State::EndPrefetch(Tensor& tensor, Prefetched as) {
+void Planner::State::EndPrefetch(TensorRow& tensor, Prefetched as) {
   if (!tensor.prefetched) return;
   tensor.prefetched = false;
   const bool used = as == Prefetched::kUsed;
@@ -236,10 +237,10 @@ void Planner::State::EndPrefetch(Tensor& tensor, Prefetched as) {
   client.window.End(tensor.size, used);
 }
 
-bool Planner::State::IsStillToCome(const Client& client, const Tensor& tensor) {
+bool Planner::State::IsStillToCome(const Client& client, const TensorRow& tensor) {
   switch (tensor.use_kind) {
     case UseKind::kUnknown: return false;
-    case UseKind::kAt: return tensor.use_key >= OwnTime(client).time_since_epoch().count();
+    case UseKind::kAt: return tensor.use_key >= VirtualTime(client).time_since_epoch().count();
     case UseKind::kOrder: return true;
     case UseKind::kLearned:
       return !Forecast::IsAssumed(tensor.use_key) &&
@@ -248,29 +249,29 @@ bool Planner::State::IsStillToCome(const Client& client, const Tensor& tensor) {
   return false;
 }
 
-void Planner::State::CountGet(Tensor& tensor) {
+void Planner::State::CountGet(TensorRow& tensor) {
   if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
   if (IsHinted(tensor)) client.hints.Used(tensor.use_kind, tensor.use_key);
-  const auto told = client.forecast.Got(&tensor.logical, OwnTime(client));
+  const auto prediction = client.forecast.Got(&tensor.logical, VirtualTime(client));
   if (!std::exchange(client.gets, true) && client.tensors <= kFewTensors)
     CorrelateWhatWasMade(client);
   Correlate(client, tensor);
-  DisbelieveSome(client);
-  if (!told) return;
-  Count(tensor.client, *told ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong,
-        1);
+  ExpireSomePredictions(client);
+  if (!prediction) return;
+  Count(tensor.client,
+        *prediction ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong, 1);
 }
 
-void Planner::State::GiveUp(Tensor& tensor) {
+void Planner::State::DiscardBytes(TensorRow& tensor) {
   SetInUse(tensor, false);
-  Count(tensor.client, &PlannerStats::given_up, 1);
+  Count(tensor.client, &PlannerStats::discarded, 1);
   FreeDevice(tensor);
   FreeHost(tensor);
   tensor.residency = Residency::kAway;
-  tensor.giving_up = false;
-  tensor.given_up = true;
+  tensor.discarding = false;
+  tensor.discarded = true;
 }
 
 }  // namespace ravenstore::core

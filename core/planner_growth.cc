@@ -48,7 +48,7 @@ Bytes SlabFor(const LinkModel& link) {
 
 // The first slab lies in the middle of the addresses, those that follow behind what is there. Below
 // the first one lies the last (GrowAhead), and what finds no other place.
-std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Arena& arena,
+std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const ClientArena& arena,
                                                                       Bytes need) const {
   std::optional<SlabPlace> best;
   const auto consider = [&](Bytes offset, Bytes size) {
@@ -79,80 +79,80 @@ std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Aren
   return best;
 }
 
-Bytes Planner::State::SlabBudgetLeft(const Arena& arena, Going going) const {
+Bytes Planner::State::SlabBudgetLeft(const ClientArena& arena, Reclaiming reclaiming) const {
   const Client& client = *clients_.at(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   const size_t device = ToInt(arena.device);
-  Bytes claimed;  // by others that ask since before
+  Bytes reserved;  // by others that ask since before
   Bytes by_own_tenant;
-  for (const Arena* other : claimants_) {
+  for (const ClientArena* other : reserving_) {
     if (other == &arena || other->device != arena.device) continue;
     const bool guaranteed =
-        other->claims_guarantee && !(arena.claim > Bytes{0} && arena.claims_guarantee);
+        other->claims_guarantee && !(arena.reservation > Bytes{0} && arena.claims_guarantee);
     const bool older = arena.waiting.empty() || other->First() < arena.First();
     if (!older && !guaranteed) continue;
-    claimed += other->claim;
-    if (clients_.at(other->client)->tenant == client.tenant) by_own_tenant += other->claim;
+    reserved += other->reservation;
+    if (clients_.at(other->client)->tenant == client.tenant) by_own_tenant += other->reservation;
   }
   const auto coming = [&](Binding binding) {
-    return going == Going::kIsThere ? GoingOf(arena, binding) : Bytes{0};
+    return reclaiming == Reclaiming::kIsThere ? ReclaimingOf(arena, binding) : Bytes{0};
   };
   return std::min({Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
                    Minus(tenant.budgets.device, Minus(tenant.device_held[device] + by_own_tenant,
                                                       coming(Binding::kTenant))),
                    Minus(devices_[device].limit,
-                         Minus(devices_[device].held + claimed, coming(Binding::kDevice)))});
+                         Minus(devices_[device].held + reserved, coming(Binding::kDevice)))});
 }
 
-void Planner::State::Claim(Arena& arena, Bytes size) {
+void Planner::State::Reserve(ClientArena& arena, Bytes size) {
   if (arena.waiting.empty()) return;
-  arena.claim = size;
+  arena.reservation = size;
   arena.claims_guarantee = irrevocable_;
-  if (std::find(claimants_.begin(), claimants_.end(), &arena) == claimants_.end())
-    claimants_.push_back(&arena);
+  if (std::find(reserving_.begin(), reserving_.end(), &arena) == reserving_.end())
+    reserving_.push_back(&arena);
 }
 
-void Planner::State::EndClaim(Arena& arena) {
-  if (arena.claim == Bytes{0}) return;
-  arena.claim = Bytes{0};
-  std::erase(claimants_, &arena);
+void Planner::State::EndReservation(ClientArena& arena) {
+  if (arena.reservation == Bytes{0}) return;
+  arena.reservation = Bytes{0};
+  std::erase(reserving_, &arena);
 }
 
-Bytes Planner::State::MostOf(const Arena& arena) const {
+Bytes Planner::State::MostOf(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
   return std::min({client.budgets.device, tenants_.at(client.tenant).budgets.device,
                    devices_[ToInt(arena.device)].limit, arena.map.range()})
       .RoundDown(options_.granularity);
 }
 
-Bytes Planner::State::SlabSize(const Arena& arena) const {
+Bytes Planner::State::SlabSize(const ClientArena& arena) const {
   const Bytes most = std::max(arena.charged, arena.lived.most());
   const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);
   return std::min(std::max(options_.slab, grown), LargestSlab(arena));
 }
 
-Bytes Planner::State::BudgetOf(const Arena& arena) const {
+Bytes Planner::State::BudgetOf(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
   return std::min({client.budgets.device, tenants_.at(client.tenant).budgets.device,
                    devices_[ToInt(arena.device)].limit});
 }
 
-bool Planner::State::IsTight(const Arena& arena) const {
+bool Planner::State::IsTight(const ClientArena& arena) const {
   return arena.most_at_once > kManyAtOnce && BudgetOf(arena) < arena.largest_step * kTight;
 }
 
-Bytes Planner::State::LargestSlab(const Arena& arena) const {
+Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
   const uint64_t least = IsTight(arena) ? kLeastSlabsIfTight : kLeastSlabs;
   const Bytes share = Bytes(BudgetOf(arena).count() / least).RoundUp(options_.granularity);
   return std::max(options_.granularity, std::min(share, arena.slab_most));
 }
 
 // Room is made while the client computes rather than while it waits.
-void Planner::State::GrowAhead(Arena& arena) {
+void Planner::State::GrowAhead(ClientArena& arena) {
   if (arena.adding > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
-  if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
-  if (arena.joining.second > Bytes{0} && AddJoined(arena)) return;
-  if (!arena.growing) return;
+  if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
+  if (arena.compacting.second > Bytes{0} && AddCompacted(arena)) return;
+  if (!arena.allocation_phase) return;
   if (arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
   if (clients_.size() > 1 && GrowForLargest(arena)) return;
   const Bytes slab = SlabSize(arena);
@@ -168,7 +168,7 @@ void Planner::State::GrowAhead(Arena& arena) {
 
 // A tensor larger than a slab, as the logits of a language model are, comes at the same place in
 // every iteration; a client that gives slabs back to others in between would wait for its room.
-bool Planner::State::GrowForLargest(Arena& arena) {
+bool Planner::State::GrowForLargest(ClientArena& arena) {
   const auto& last = arena.cycle.last();
   const Bytes slab = SlabSize(arena);
   if (!last || last->largest <= std::max(slab, arena.map.LargestHole())) return false;
@@ -177,8 +177,8 @@ bool Planner::State::GrowForLargest(Arena& arena) {
   return AddSlabFor(arena, last->largest);
 }
 
-bool Planner::State::AddJoined(Arena& arena) {
-  auto& [offset, size] = arena.joining;
+bool Planner::State::AddCompacted(ClientArena& arena) {
+  auto& [offset, size] = arena.compacting;
   const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
   const Bytes slab = std::min({size, left, LargestSlab(arena)});
   const auto room = arena.map.AbsentFrom(offset);
@@ -194,7 +194,7 @@ bool Planner::State::AddJoined(Arena& arena) {
 
 // The room that is left should lie beside what leaves first, and that may be what lies lowest: what
 // a training step makes first it needs last. Room at both ends is worse for large tensors.
-void Planner::State::AddLastSlab(Arena& arena, Bytes size) {
+void Planner::State::AddLastSlab(ClientArena& arena, Bytes size) {
   const auto below = arena.map.AbsentFrom(Bytes{0});
   const bool small = arena.ready.count() * kSmallShare <= SlabSize(arena).count();
   if (small && below && below->first == Bytes{0} && below->second >= size &&
@@ -205,13 +205,13 @@ void Planner::State::AddLastSlab(Arena& arena, Bytes size) {
   }
 }
 
-bool Planner::State::LowestIsNeededLater(const Arena& arena, Bytes begin) const {
+bool Planner::State::LowestIsNeededLater(const ClientArena& arena, Bytes begin) const {
   // The nearest tensor that could leave.
   const auto find = [&](ExtentMap::Block block, ExtentMap::Block (ExtentMap::*next)(
-                                                    ExtentMap::Block) const) -> const Tensor* {
+                                                    ExtentMap::Block) const) -> const TensorRow* {
     for (int i = 0; i < kBlocksTried && block != ExtentMap::kNone; ++i) {
       if (arena.map.KindOf(block) == ExtentMap::Kind::kUsed) {
-        const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
+        const TensorRow& tensor = catalog_[arena.map.OwnerOf(block)];
         if (EvictionIndex::CanLeave(tensor)) return &tensor;
       }
       block = (arena.map.*next)(block);
@@ -220,13 +220,13 @@ bool Planner::State::LowestIsNeededLater(const Arena& arena, Bytes begin) const 
   };
   const auto behind = arena.map.AbsentFrom(begin);
   if (!behind) return false;
-  const Tensor* lowest = find(arena.map.At(begin), &ExtentMap::After);
-  const Tensor* highest = find(arena.map.At(behind->first), &ExtentMap::Before);
+  const TensorRow* lowest = find(arena.map.At(begin), &ExtentMap::After);
+  const TensorRow* highest = find(arena.map.At(behind->first), &ExtentMap::Before);
   return lowest != nullptr && highest != nullptr && IsHinted(*lowest) &&
-         arena.index.IsLater(*lowest, *highest, OwnTime(arena));
+         arena.index.IsLater(*lowest, *highest, VirtualTime(arena));
 }
 
-bool Planner::State::AddSlabBehind(Arena& arena, Bytes size) {
+bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {
   const auto place = PlaceForSlab(arena, size);
   if (!place || place->room < size) return false;
   AddSlabAt(arena, place->offset, size);
@@ -235,19 +235,19 @@ bool Planner::State::AddSlabBehind(Arena& arena, Bytes size) {
 
 // What others hold and do not use comes before it is asked for. No tensor leaves for that: it would
 // for room that this client may never need.
-void Planner::State::TakeAhead(Arena& arena, Bytes slab) {
-  if (now_ >= arena.pressed_until || now_ < arena.take_after) return;
+void Planner::State::TakeAhead(ClientArena& arena, Bytes slab) {
+  if (now_ >= arena.pressure_until || now_ < arena.take_after) return;
   if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
   if (!TakeSlabsFor(arena, slab, kOnlyEmpty, Take::kOthers)) arena.take_after = now_ + kTakeRetry;
 }
 
-bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
+bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
   if (now_ < arena.backoff_until) return false;
   const auto place = PlaceForSlab(arena, need);
   if (!place) return false;
   const Bytes left = SlabBudgetLeft(arena);
   // What was given back for the request comes again piece by piece, while the rest is emptied.
-  const bool piecemeal = arena.claim > Bytes{0} && left >= SlabSize(arena);
+  const bool piecemeal = arena.reservation > Bytes{0} && left >= SlabSize(arena);
   if (left < place->missing && !piecemeal) return false;
   // One after the other, if one does not suffice: small slabs can be given back where large ones
   // could not, but each takes time.
@@ -258,17 +258,17 @@ bool Planner::State::AddSlabFor(Arena& arena, Bytes need) {
   return true;
 }
 
-void Planner::State::AddSlabAt(Arena& arena, Bytes offset, Bytes size) {
+void Planner::State::AddSlabAt(ClientArena& arena, Bytes offset, Bytes size) {
   slabs_come_until_ = now_ + kSlabsComeFor;
   arena.adding = size;
   arena.trimming = false;
   Charge(arena, size);
-  arena.claim = Minus(arena.claim, size);
-  if (arena.claim == Bytes{0}) std::erase(claimants_, &arena);
+  arena.reservation = Minus(arena.reservation, size);
+  if (arena.reservation == Bytes{0}) std::erase(reserving_, &arena);
   plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
 }
 
-bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
+bool Planner::State::AddSlabAndEvictFor(ClientArena& arena, Bytes need) {
   if (arena.adding > Bytes{0} || now_ < arena.backoff_until) return false;
   const auto range = arena.map.AbsentFrom(options_.granularity);
   if (!range) return false;
@@ -288,7 +288,7 @@ bool Planner::State::AddSlabAndEvictFor(Arena& arena, Bytes need) {
     rows.push_back(arena.map.OwnerOf(block));
     if (!EvictionIndex::CanLeave(catalog_[rows.back()])) return false;
   }
-  if (!EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
+  if (!EvictAll(arena, rows, RedundantCopies::kMayDrop)) return false;
   AddSlabAt(arena, offset, slab);
   return true;
 }

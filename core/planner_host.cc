@@ -11,29 +11,29 @@ constexpr int kHostCopiesPerDrop = 256;
 constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
 }  // namespace
 
-bool Planner::State::AllocateHost(Tensor& tensor, SpareCopies spare) {
+bool Planner::State::AllocateHost(TensorRow& tensor, RedundantCopies redundant) {
   if (tensor.host_block != ExtentMap::kNone) return true;
-  if (TryAllocateHost(tensor, spare)) return true;
-  host_wanted_ |= spare == SpareCopies::kMayDrop;
+  if (TryAllocateHost(tensor, redundant)) return true;
+  host_wanted_ |= redundant == RedundantCopies::kMayDrop;
   return false;
 }
 
-bool Planner::State::TryAllocateHost(Tensor& tensor, SpareCopies spare) {
+bool Planner::State::TryAllocateHost(TensorRow& tensor, RedundantCopies redundant) {
   Client& client = *FindClient(tensor.client);
   Tenant& tenant = tenants_.at(client.tenant);
   const auto fits = [&] {
     return client.host_used + tensor.size <= client.budgets.host &&
            tenant.host_used + tensor.size <= tenant.budgets.host;
   };
-  if (!fits() && spare == SpareCopies::kKeep) return false;
-  if (!fits()) DropSpareCopies(client, tensor.size);
+  if (!fits() && redundant == RedundantCopies::kKeep) return false;
+  if (!fits()) DropRedundantCopies(client, tensor.size);
   for (auto other = clients_.begin(); other != clients_.end() && !fits(); ++other) {
     // Only copies of the same tenant make room within its budget.
     if (client.host_used + tensor.size > client.budgets.host) return false;
-    if (other->second->tenant == client.tenant) DropSpareCopies(*other->second, tensor.size);
+    if (other->second->tenant == client.tenant) DropRedundantCopies(*other->second, tensor.size);
   }
-  if (!fits() || !MakeHostShare(client, tensor.size, spare)) return false;
-  const auto block = TakeHostRoom(client, tensor, spare);
+  if (!fits() || !MakeHostShare(client, tensor.size, redundant)) return false;
+  const auto block = TakeHostRoom(client, tensor, redundant);
   if (!block) return false;
   tensor.host_block = *block;
   client.host_used += tensor.size;
@@ -65,20 +65,20 @@ bool Planner::State::TakeKeptForGuarantee(Bytes more) {
   return true;
 }
 
-bool Planner::State::MakeHostShare(Client& client, Bytes more, SpareCopies spare) {
+bool Planner::State::MakeHostShare(Client& client, Bytes more, RedundantCopies redundant) {
   const Tenant& tenant = tenants_.at(client.tenant);
   if (IsWithinHostShare(tenant, more)) return true;
-  if (spare == SpareCopies::kKeep) return false;
+  if (redundant == RedundantCopies::kKeep) return false;
   if (irrevocable_ && TakeKeptForGuarantee(more)) return true;
-  DropSpareCopies(client, more);
+  DropRedundantCopies(client, more);
   for (auto other = clients_.begin(); other != clients_.end(); ++other) {
     if (IsWithinHostShare(tenant, more)) return true;
-    if (MayDropCopiesOf(*other->second, client)) DropSpareCopies(*other->second, more);
+    if (MayDropCopiesOf(*other->second, client)) DropRedundantCopies(*other->second, more);
   }
   return IsWithinHostShare(tenant, more);
 }
 
-void Planner::State::FreeHost(Tensor& tensor) {
+void Planner::State::FreeHost(TensorRow& tensor) {
   tensor.on_host = false;
   if (tensor.host_block == ExtentMap::kNone) return;
   host_.Free(tensor.host_block);
@@ -89,26 +89,27 @@ void Planner::State::FreeHost(Tensor& tensor) {
   tenants_.at(client->tenant).host_used -= tensor.size;
 }
 
-std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client, const Tensor& tensor,
-                                                             SpareCopies spare) {
+std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client,
+                                                             const TensorRow& tensor,
+                                                             RedundantCopies redundant) {
   const uint32_t row = Catalog::RowOf(tensor.id);
   auto block = host_.Allocate(tensor.size, row);
   if (block) return block;
   EnsureHostAhead(tensor.size);
   if (host_growing_) return std::nullopt;  // its answer brings us back
-  if (spare == SpareCopies::kKeep) return std::nullopt;
-  DropSpareCopies(client, tensor.size);
+  if (redundant == RedundantCopies::kKeep) return std::nullopt;
+  DropRedundantCopies(client, tensor.size);
   block = host_.Allocate(tensor.size, row);
   for (auto other = clients_.begin(); other != clients_.end() && !block; ++other) {
     if (other->second->host_copies.empty() || !MayDropCopiesOf(*other->second, client)) continue;
-    DropSpareCopies(*other->second, tensor.size);
+    DropRedundantCopies(*other->second, tensor.size);
     block = host_.Allocate(tensor.size, row);
   }
   return block;
 }
 
-void Planner::State::NoteSpareCopy(Tensor& tensor) {
-  if (tensor.spare_copy) return;
+void Planner::State::NoteRedundantCopy(TensorRow& tensor) {
+  if (tensor.redundant_copy) return;
   Client& client = *FindClient(tensor.client);
   // Stale ids must not pile up where host room is never short: for each that comes two are looked
   // at, of which those that still hold go to the end.
@@ -116,26 +117,26 @@ void Planner::State::NoteSpareCopy(Tensor& tensor) {
   for (int i = 0; i < 2 && client.host_copies.size() > most; ++i) {
     const TensorId oldest = client.host_copies.front();
     client.host_copies.pop_front();
-    Tensor* listed = catalog_.Find(oldest);
+    TensorRow* listed = catalog_.Find(oldest);
     if (listed == nullptr) continue;
-    listed->spare_copy = listed->on_host && listed->residency == Residency::kOnDevice;
-    if (listed->spare_copy) client.host_copies.push_back(oldest);
+    listed->redundant_copy = listed->on_host && listed->residency == Residency::kOnDevice;
+    if (listed->redundant_copy) client.host_copies.push_back(oldest);
   }
   client.host_copies.push_back(tensor.id);
-  tensor.spare_copy = true;
-  ++spare_copies_noted_;
+  tensor.redundant_copy = true;
+  ++redundant_copies_noted_;
 }
 
 // Tensors on their device do not need the copy; they become dirty again.
-void Planner::State::DropSpareCopies(Client& client, Bytes need) {
+void Planner::State::DropRedundantCopies(Client& client, Bytes need) {
   host_short_until_ = now_ + kHostShortFor;
   Bytes freed;
   for (int i = 0; i < kHostCopiesPerDrop && freed < need && !client.host_copies.empty(); ++i) {
     const TensorId id = client.host_copies.front();
     client.host_copies.pop_front();
-    Tensor* tensor = catalog_.Find(id);
+    TensorRow* tensor = catalog_.Find(id);
     if (tensor == nullptr) continue;
-    tensor->spare_copy = false;
+    tensor->redundant_copy = false;
     if (!tensor->on_host || tensor->copying || tensor->residency != Residency::kOnDevice) continue;
     freed += tensor->size;
     FreeHost(*tensor);

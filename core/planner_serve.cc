@@ -8,7 +8,7 @@ namespace ravenstore::core {
 
 namespace {
 // An eviction makes the client's arena "pressed" for so long: dirty tensors are copied out ahead.
-constexpr Duration kPressedFor = std::chrono::seconds(10);
+constexpr Duration kPressureWindow = std::chrono::seconds(10);
 // While nothing but the passing of time can help, look again this often.
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
@@ -22,7 +22,7 @@ constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
 constexpr uint64_t kReadyFor = 256;
 // The rest after a search in vain, for every block that it looked at: some ten times what that
 // takes. So many are no matter.
-constexpr Duration kRestPerBlock = std::chrono::nanoseconds(64);
+constexpr Duration kBackoffPerBlock = std::chrono::nanoseconds(64);
 constexpr uint64_t kBlocksForNothing = 256;
 // Requests of any client that are answered in one go.
 constexpr size_t kAnswersPerPass = 1024;
@@ -33,19 +33,19 @@ constexpr uint64_t kEmptyShare = 16;  // a sixteenth
 // Of an empty arena, the largest new tensor takes at most so much, or it is not to be divided.
 constexpr uint64_t kReadyShare = 3;  // a third
 // What is at least so many times as large as the request it leaves for gives it room as it goes.
-constexpr uint64_t kPartsWorth = 2;
+constexpr uint64_t kIncrementalWorth = 2;
 }  // namespace
 
-void Planner::State::Touch(Arena* arena) {
+void Planner::State::Touch(ClientArena* arena) {
   if (std::exchange(arena->touched, true)) return;
   touched_.push_back(arena);
 }
 
 void Planner::State::TouchWaiting() {
-  for (Arena* arena : waiting_arenas_) Touch(arena);
+  for (ClientArena* arena : waiting_arenas_) Touch(arena);
 }
 
-void Planner::State::TouchFetch(const Tensor& tensor) {
+void Planner::State::TouchFetch(const TensorRow& tensor) {
   if (!tensor.waiting || FindClient(tensor.client) == nullptr) return;
   Touch(ArenaOf(tensor.client, FetchOf(tensor).device));
 }
@@ -59,14 +59,14 @@ Duration Planner::State::RetryAfter() const {
   return std::max(kRetry + kRetryPerWaiting * waiting, kRetryAmongMany * waiting);
 }
 
-uint64_t Planner::State::ChangesFor(const Arena& arena) const {
-  return arena.map.changes() + arena.index.changes() + host_.changes() + spare_copies_noted_;
+uint64_t Planner::State::ChangesFor(const ClientArena& arena) const {
+  return arena.map.changes() + arena.index.changes() + host_.changes() + redundant_copies_noted_;
 }
 
 void Planner::State::ServeTouched() {
   // Serving one may touch others; each is served as often as it is touched.
   while (!touched_.empty() && answered_ < kAnswersPerPass) {
-    Arena* arena = touched_.front();
+    ClientArena* arena = touched_.front();
     touched_.pop_front();
     arena->touched = false;
     Serve(*arena);
@@ -76,9 +76,9 @@ void Planner::State::ServeTouched() {
   served_.reset();
 }
 
-void Planner::State::Serve(Arena& arena) {
+void Planner::State::Serve(ClientArena& arena) {
   served_ = arena.client;
-  EndVacating(arena);
+  EndDraining(arena);
   Shrink(arena);
   while (!arena.waiting.empty()) {
     if (answered_ >= kAnswersPerPass) return Touch(&arena);
@@ -105,50 +105,50 @@ void Planner::State::Serve(Arena& arena) {
     Prefetch(arena);
     SplitLargeSlabs(arena);
   } else if (!HelpIsNear(arena)) {
-    FailImpatient(arena);
+    FailFastRequests(arena);
   }
   Preclean(arena);
 }
 
-bool Planner::State::MayDemand(const Arena& arena) const {
+bool Planner::State::MayDemand(const ClientArena& arena) const {
   const Device& device = devices_[ToInt(arena.device)];
   return device.ins == 0 ||
          (device.ins < options_.demand_copies && device.in < options_.demand_bytes) ||
          HasCopiesLeft(arena, kIn, Bytes{0}, options_.demand_bytes, options_.demand_copies);
 }
 
-bool Planner::State::HelpIsNear(const Arena& arena) const {
+bool Planner::State::HelpIsNear(const ClientArena& arena) const {
   return arena.adding > Bytes{0} || (arena.leaving > 0 && arena.copying_out == 0);
 }
 
-void Planner::State::FailImpatient(Arena& arena) {
-  while (!arena.impatient.empty() && answered_ < kAnswersPerPass) {
-    const Request& request = requests_.at(*arena.impatient.begin());
+void Planner::State::FailFastRequests(ClientArena& arena) {
+  while (!arena.failing_fast.empty() && answered_ < kAnswersPerPass) {
+    const Request& request = requests_.at(*arena.failing_fast.begin());
     FailForRoom(request);
   }
 }
 
-bool Planner::State::TryServe(Arena& arena, const Request& request) {
+bool Planner::State::TryServe(ClientArena& arena, const Request& request) {
   return request.is_fetch() ? TryFetch(arena, request) : TryCreate(arena, request);
 }
 
-bool Planner::State::TryCreate(Arena& arena, const Request& given) {
+bool Planner::State::TryCreate(ClientArena& arena, const Request& given) {
   if (!Grants(arena, given)) return false;
   Dequeue(given);
   return true;
 }
 
-bool Planner::State::IsEmptyAgain(const Arena& arena) const {
+bool Planner::State::IsEmptyAgain(const ClientArena& arena) const {
   const Bytes next_to_nothing(arena.map.held().count() / kEmptyShare);
-  return now_ < arena.pressed_until && arena.map.used() <= arena.used.least() + next_to_nothing;
+  return now_ < arena.pressure_until && arena.map.used() <= arena.used.least() + next_to_nothing;
 }
 
 // A client that evicts and fills its empty arena again, in passes as in training: what it makes
 // first it needs last, and that leaves first. At the arena's beginning it would lie at the one end
 // and the room that is left at the other, beside what leaves last. In the middle what follows goes
 // round, and the room that is left comes to lie just before it.
-bool Planner::State::BeginsAnew(const Arena& arena, Bytes size) const {
-  if (now_ >= arena.pressed_until) return false;
+bool Planner::State::RestartsLayout(const ClientArena& arena, Bytes size) const {
+  if (now_ >= arena.pressure_until) return false;
   const Bytes held = arena.map.held();
   const Bytes hole = arena.map.LargestHole();
   const bool empty = hole + arena.used.least() + Bytes(held.count() / kEmptyShare) >= held;
@@ -156,27 +156,27 @@ bool Planner::State::BeginsAnew(const Arena& arena, Bytes size) const {
          arena.ready.count() * kReadyShare <= hole.count();
 }
 
-std::optional<ExtentMap::Block> Planner::State::PlaceFor(Arena& arena, Bytes size) const {
-  const bool anew = BeginsAnew(arena, size);
-  auto place = anew               ? arena.map.AllocateInMiddle(size, 0)
+std::optional<ExtentMap::Block> Planner::State::PlaceFor(ClientArena& arena, Bytes size) const {
+  const bool restarts = RestartsLayout(arena, size);
+  auto place = restarts           ? arena.map.AllocateInMiddle(size, 0)
                : arena.next_place ? arena.map.AllocateAt(*arena.next_place, size, 0)
                                   : std::nullopt;
   if (!place) place = arena.map.Allocate(size, 0);
-  if (place && (anew || arena.next_place))
+  if (place && (restarts || arena.next_place))
     arena.next_place = arena.map.OffsetOf(*place) + arena.map.SizeOf(*place);
   return place;
 }
 
-bool Planner::State::Grants(Arena& arena, const Request& request) {
+bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   const auto block = PlaceFor(arena, request.size);
   if (!block) return false;
-  SetGrowing(arena, true);
+  SetAllocationPhase(arena, true);
   NoteStep(arena, request);
   arena.used.Add(arena.map.used());
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
   Client& client = *FindClient(request.client);
-  Tensor& tensor = catalog_.Add();
+  TensorRow& tensor = catalog_.Add();
   tensor.size = request.size;
   tensor.client = request.client;
   tensor.slot = request.slot;
@@ -187,7 +187,7 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   SetInUse(tensor, true);
   arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
   if (options_.learn) {
-    client.forecast.Created(tensor.name, tensor.size, &tensor.logical, OwnTime(client));
+    client.forecast.Created(tensor.name, tensor.size, &tensor.logical, VirtualTime(client));
     if (client.gets && client.tensors < kFewTensors) Correlate(client, tensor);
   }
   while (client.slots.size() <= ToInt(request.slot)) client.slots.push_back(kNoRow);
@@ -196,71 +196,72 @@ bool Planner::State::Grants(Arena& arena, const Request& request) {
   const Bytes before = arena.live;
   arena.live += tensor.size;
   arena.lived.Add(arena.live);
-  arena.cycle.Created(before, arena.live, arena.lived, OwnTime(client));
+  arena.cycle.Created(before, arena.live, arena.lived, VirtualTime(client));
   Count(request.client, &PlannerStats::creates, 1);
-  plan_->push_back(
-      Grant{request.client, request.slot, tensor.id, request.device, arena.map.OffsetOf(*block)});
+  plan_->push_back(AllocReply{request.client, request.slot, tensor.id, request.device,
+                              arena.map.OffsetOf(*block)});
   return true;
 }
 
-void Planner::State::NoteStep(Arena& arena, const Request& request) {
+void Planner::State::NoteStep(ClientArena& arena, const Request& request) {
   const Client& client = *FindClient(arena.client);
   arena.largest_step = std::max(arena.largest_step, client.in_use + request.size);
   arena.most_at_once = std::max(arena.most_at_once, client.tensors_in_use + 1);
 }
 
-void Planner::State::SetGrowing(Arena& arena, bool growing) {
-  if (arena.growing == growing) return;
-  arena.growing = growing;
-  uint32_t& all = devices_[ToInt(arena.device)].growing;
-  all = growing ? all + 1 : all - 1;
+void Planner::State::SetAllocationPhase(ClientArena& arena, bool allocation_phase) {
+  if (arena.allocation_phase == allocation_phase) return;
+  arena.allocation_phase = allocation_phase;
+  uint32_t& all = devices_[ToInt(arena.device)].allocating;
+  all = allocation_phase ? all + 1 : all - 1;
 }
 
-void Planner::State::TakeBack(Arena& arena) {
-  arena.consuming = true;
-  SetGrowing(arena, false);
+void Planner::State::TakeBack(ClientArena& arena) {
+  arena.fetch_phase = true;
+  SetAllocationPhase(arena, false);
   arena.next_place.reset();
 }
 
-void Planner::State::NotePressure(Arena& arena, Bytes need) {
-  arena.pressed_until = now_ + kPressedFor;
+void Planner::State::NotePressure(ClientArena& arena, Bytes need) {
+  arena.pressure_until = now_ + kPressureWindow;
   const size_t device = ToInt(arena.device);
   switch (BindingFor(arena, need)) {
     case Binding::kClient: break;
     case Binding::kTenant:
-      tenants_.at(FindClient(arena.client)->tenant).device_full_until[device] = arena.pressed_until;
+      tenants_.at(FindClient(arena.client)->tenant).device_full_until[device] =
+          arena.pressure_until;
       break;
-    case Binding::kDevice: devices_[device].full_until = arena.pressed_until; break;
+    case Binding::kDevice: devices_[device].full_until = arena.pressure_until; break;
   }
 }
 
-bool Planner::State::TryFetch(Arena& arena, const Request& given) {
+bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
   const auto block = arena.map.Allocate(given.size, Catalog::RowOf(given.tensor));
   if (!block) return false;
   NoteStep(arena, given);
-  Tensor& tensor = *catalog_.Find(given.tensor);
+  TensorRow& tensor = *catalog_.Find(given.tensor);
   Dequeue(given);
   tensor.waiting = false;
   ArenaOf(tensor)->live -= tensor.size;
   arena.live += tensor.size;
   tensor.device = arena.device;
   tensor.device_block = *block;
-  const bool anew = tensor.given_up;
-  if (anew) {
-    tensor.given_up = false;
+  const bool recompute = tensor.discarded;
+  if (recompute) {
+    tensor.discarded = false;
     tensor.residency = Residency::kOnDevice;
     Count(tensor.client, &PlannerStats::recomputes, 1);
   } else {
     StartCopyIn(arena, tensor, true);
   }
   SetInUse(tensor, true);
-  SetQuiet(tensor, false);
-  plan_->push_back(
-      Promise{tensor.id, tensor.device, arena.map.OffsetOf(*block), /*arriving=*/!anew, anew});
+  SetStreamComplete(tensor, false);
+  plan_->push_back(FetchReply{tensor.id, tensor.device, arena.map.OffsetOf(*block),
+                              /*arriving=*/!recompute, recompute});
   return true;
 }
 
-void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
+void Planner::State::StartCopyIn(ClientArena& arena, TensorRow& tensor, bool demand) {
   BeginCopy(tensor, kIn);
   Count(tensor.client, &PlannerStats::in, tensor.size);
   tensor.residency = Residency::kArriving;
@@ -272,7 +273,7 @@ void Planner::State::StartCopyIn(Arena& arena, Tensor& tensor, bool demand) {
                           arena.map.OffsetOf(tensor.device_block), tensor.size, demand});
 }
 
-bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
+bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
   // One thing at a time: what is under way may suffice. But slabs come while others are emptied.
   const bool adding = arena.adding > Bytes{0};
   if (adding && !arena.taking) return true;
@@ -286,14 +287,14 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
       taking_held_ = true;
       return true;
     }
-  } else if (arena.leaving > arena.leaving_slabs || arena.renewing) {
+  } else if (arena.leaving > arena.leaving_slabs || arena.relocating) {
     EvictAhead(arena, request);
     return true;
   }
   if (!request.fail_fast && !MaySearch(arena)) return true;
   if (WaitsForFrees(arena, request)) return true;
   arena.next_place.reset();
-  if (!request.is_fetch()) arena.consuming = false;
+  if (!request.is_fetch()) arena.fetch_phase = false;
   NotePressure(arena, need);
   active_arenas_.insert(&arena);
   if (FindVictims(arena, need) || AddSlabAndEvictFor(arena, need)) {
@@ -313,39 +314,39 @@ bool Planner::State::MakeRoom(Arena& arena, const Request& request) {
 
 // A create that waits for copies is followed by another: the link goes on meanwhile with what
 // leaves next.
-void Planner::State::EvictAhead(Arena& arena, const Request& request) {
+void Planner::State::EvictAhead(ClientArena& arena, const Request& request) {
   if (request.is_fetch() || arena.copying_out == 0 || request.size > AheadMost()) return;
   if (devices_[ToInt(arena.device)].out >= AheadMost() || !MaySearch(arena)) return;
-  const uint64_t looked = LookedFor(arena);
+  const uint64_t searched = SearchedFor(arena);
   if (!EvictRun(arena, request.size.RoundUp(kExtentAlignment),
-                {.useful = GrowthOf(arena, request.size)}, SpareCopies::kKeep))
-    Rest(arena, looked);
+                {.useful = GrowthOf(arena, request.size)}, RedundantCopies::kKeep))
+    BackOffSearch(arena, searched);
 }
 
 // What a client that takes tensor after tensor will want: up to the most that lived lately; beyond
 // that nobody knows, but several times what it wants now.
-Bytes Planner::State::GrowthOf(const Arena& arena, Bytes need) const {
+Bytes Planner::State::GrowthOf(const ClientArena& arena, Bytes need) const {
   const Bytes growth = Minus(arena.lived.most(), arena.live);
   return growth >= need ? growth : need * kUsefulExcess;
 }
 
-bool Planner::State::MaySearch(Arena& arena) {
+bool Planner::State::MaySearch(ClientArena& arena) {
   if (now_ >= arena.search_after) return true;
   WakeAt(arena, arena.search_after);
   return false;
 }
 
-void Planner::State::Rest(Arena& arena, uint64_t looked_before) {
-  const uint64_t looked = LookedFor(arena) - looked_before;
-  if (looked <= kBlocksForNothing) return;
-  arena.search_after = now_ + kRestPerBlock * static_cast<int64_t>(looked);
+void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before) {
+  const uint64_t searched = SearchedFor(arena) - searched_before;
+  if (searched <= kBlocksForNothing) return;
+  arena.search_after = now_ + kBackoffPerBlock * static_cast<int64_t>(searched);
 }
 
-bool Planner::State::FindVictims(Arena& arena, Bytes need) {
+bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   // With nothing changed there are none again; but a back-off ends by itself.
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
-  const uint64_t looked = LookedFor(arena);
+  const uint64_t searched = SearchedFor(arena);
   if (IsWithinGuarantee(arena, need)) {
     // Else their client could rescue them by gets for as long as it likes.
     irrevocable_ = true;
@@ -353,43 +354,47 @@ bool Planner::State::FindVictims(Arena& arena, Bytes need) {
     irrevocable_ = false;
     if (taken) return true;
   }
-  const EvictionIndex::Limits any{.useful = arena.growing ? GrowthOf(arena, need) : need};
-  const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, any);
+  const EvictionIndex::Limits any{.useful = arena.allocation_phase ? GrowthOf(arena, need) : need};
+  const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, any);
   // Slabs of its own, or of others who miss them less, may come to serve a large request.
-  if (need >= SlabSize(arena) && TakeSlabsFor(arena, need, WorthRenewing(arena, run))) return true;
-  if (EvictAll(arena, run, SpareCopies::kKeep)) return true;
+  if (need >= SlabSize(arena) && TakeSlabsFor(arena, need, RelocationCostLimit(arena, run)))
+    return true;
+  if (EvictAll(arena, run, RedundantCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
   // at the cost of copies that make others clean.
   const EvictionIndex::Limits clean{.clean_only = true, .later_than = nullptr};
-  if (EvictRun(arena, need, clean, SpareCopies::kKeep)) return true;
-  if (EvictRun(arena, need, {}, SpareCopies::kMayDrop)) return true;
+  if (EvictRun(arena, need, clean, RedundantCopies::kKeep)) return true;
+  if (EvictRun(arena, need, {}, RedundantCopies::kMayDrop)) return true;
   if (!backing_off) arena.no_run = {ChangesFor(arena), need};
-  Rest(arena, looked);
+  BackOffSearch(arena, searched);
   return false;
 }
 
 // The harm of the run, less what moving slabs takes.
-SlabHarm Planner::State::WorthRenewing(const Arena& arena, const std::vector<uint32_t>& run) const {
+SlabCostLimit Planner::State::RelocationCostLimit(const ClientArena& arena,
+                                                  const std::vector<uint32_t>& run) const {
   if (run.empty()) return {};
-  const Tick own_time = OwnTime(arena);
-  double harm = 0;
+  const Tick virtual_time = VirtualTime(arena);
+  double cost = 0;
   double plain = 0;
   Duration copies{0};
   for (const uint32_t row : run) {
-    harm += arena.index.Harm(catalog_[row], own_time, options_.link);
-    plain += arena.index.PlainHarm(catalog_[row], own_time, options_.link);
+    cost += arena.index.EvictionCost(catalog_[row], virtual_time, options_.link);
+    plain += arena.index.UnweightedCost(catalog_[row], virtual_time, options_.link);
     copies += BothCopies(catalog_[row].size);
   }
-  return {harm * (1 - Seconds(kSlabMove) / Seconds(copies)), harm / plain};
+  return {cost * (1 - Seconds(kSlabMove) / Seconds(copies)), cost / plain};
 }
 
-bool Planner::State::EvictRun(Arena& arena, Bytes need, const EvictionIndex::Limits& limits,
-                              SpareCopies spare) {
-  return EvictAll(
-      arena, arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, limits), spare);
+bool Planner::State::EvictRun(ClientArena& arena, Bytes need, const EvictionIndex::Limits& limits,
+                              RedundantCopies redundant) {
+  return EvictAll(arena,
+                  arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, limits),
+                  redundant);
 }
 
-bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, SpareCopies spare) {
+bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows,
+                              RedundantCopies redundant) {
   // Taken out of the books' reach first, so that room on the host for one is not made by giving up
   // the host copy of another.
   for (const uint32_t row : rows) {
@@ -397,12 +402,12 @@ bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, S
     arena.index.Erase(catalog_[row]);
   }
   const bool all = std::all_of(rows.begin(), rows.end(), [&](uint32_t row) {
-    Tensor& tensor = catalog_[row];
+    TensorRow& tensor = catalog_[row];
     if (CanDrop(tensor)) return true;
-    return now_ >= arena.backoff_until && AllocateHost(tensor, spare);
+    return now_ >= arena.backoff_until && AllocateHost(tensor, redundant);
   });
   for (const uint32_t row : rows) {
-    Tensor& tensor = catalog_[row];
+    TensorRow& tensor = catalog_[row];
     if (all) {
       Evict(arena, tensor);
       continue;
@@ -412,58 +417,60 @@ bool Planner::State::EvictAll(Arena& arena, const std::vector<uint32_t>& rows, S
     if (tensor.dirty()) {
       FreeHost(tensor);
     } else {
-      NoteSpareCopy(tensor);
+      NoteRedundantCopy(tensor);
     }
     Reindex(tensor);
   }
   return all && !rows.empty();
 }
 
-void Planner::State::Evict(Arena& arena, Tensor& tensor) {
+void Planner::State::Evict(ClientArena& arena, TensorRow& tensor) {
   ++arena.leaving;
   if (options_.policy == Policy::kGdsf) arena.index.Age(tensor);
   if (tensor.cleaning) {
     ++arena.copying_out;
     tensor.leaves = true;
-    plan_->push_back(Hurry{tensor.id, arena.device, Behalf(tensor), LeavesAtOnce(arena, tensor)});
+    plan_->push_back(
+        Prioritize{tensor.id, arena.device, Behalf(tensor), LeavesIrrevocably(arena, tensor)});
     return;
   }
   tensor.residency = Residency::kLeaving;
   if (CanDrop(tensor)) {
-    tensor.giving_up = tensor.needs_copy();
+    tensor.discarding = tensor.needs_copy();
     plan_->push_back(Drop{tensor.id});
   } else {
     StartCopyOut(arena, tensor, false);
   }
 }
 
-bool Planner::State::LeavesAtOnce(const Arena& arena, const Tensor& tensor) const {
+bool Planner::State::LeavesIrrevocably(const ClientArena& arena, const TensorRow& tensor) const {
   if (irrevocable_) return true;
-  if (tensor.size < options_.parts_from || arena.waiting.empty()) return false;
-  return tensor.size.count() >= kPartsWorth * requests_.at(arena.First()).size.count();
+  if (tensor.size < options_.incremental_from || arena.waiting.empty()) return false;
+  return tensor.size.count() >= kIncrementalWorth * requests_.at(arena.First()).size.count();
 }
 
-void Planner::State::LeaveSlab(Arena& arena, Tensor& tensor) {
-  tensor.vacates = true;
+void Planner::State::LeaveSlab(ClientArena& arena, TensorRow& tensor) {
+  tensor.drains = true;
   ++arena.leaving_slabs;
 }
 
-void Planner::State::EndLeaving(Arena& arena, Tensor& tensor) {
+void Planner::State::EndLeaving(ClientArena& arena, TensorRow& tensor) {
   --arena.leaving;
-  if (!tensor.vacates) return;
-  tensor.vacates = false;
+  if (!tensor.drains) return;
+  tensor.drains = false;
   --arena.leaving_slabs;
 }
 
-bool Planner::State::BringAway(Tensor& tensor) {
+bool Planner::State::BringAway(TensorRow& tensor) {
   if (tensor.residency == Residency::kAway) return true;
-  if (tensor.residency != Residency::kOnDevice || tensor.copying || !tensor.quiet) return false;
+  if (tensor.residency != Residency::kOnDevice || tensor.copying || !tensor.stream_complete)
+    return false;
   if (!tensor.dirty()) {
     FreeDevice(tensor);
     tensor.residency = Residency::kAway;
     return true;
   }
-  Arena& arena = *ArenaOf(tensor);
+  ClientArena& arena = *ArenaOf(tensor);
   if (now_ < arena.backoff_until || !AllocateHost(tensor)) return false;
   ++arena.leaving;
   tensor.copying = true;
@@ -472,21 +479,21 @@ bool Planner::State::BringAway(Tensor& tensor) {
   return false;
 }
 
-void Planner::State::StartCopyOut(Arena& arena, Tensor& tensor, bool held) {
+void Planner::State::StartCopyOut(ClientArena& arena, TensorRow& tensor, bool held) {
   ++arena.copying_out;
   BeginCopyOut(tensor);
   plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
                            host_.OffsetOf(tensor.host_block), tensor.size, held, Behalf(tensor),
-                           !held && LeavesAtOnce(arena, tensor)});
+                           !held && LeavesIrrevocably(arena, tensor)});
 }
 
-void Planner::State::BeginCopyOut(Tensor& tensor) {
+void Planner::State::BeginCopyOut(TensorRow& tensor) {
   tensor.put_seen = false;
   BeginCopy(tensor, kOut);
   Count(tensor.client, &PlannerStats::out, tensor.size);
 }
 
-void Planner::State::EndCopyOut(const Tensor& tensor) {
+void Planner::State::EndCopyOut(const TensorRow& tensor) {
   EndCopy(tensor, kOut);
   HostRoomCame();
   if (std::exchange(taking_held_, false)) TouchWaiting();

@@ -26,14 +26,14 @@ bool Overlap(const Range& a, const Range& b) {
 }
 }  // namespace
 
-Bytes Planner::State::GoingOf(const Arena& arena, Binding binding) const {
+Bytes Planner::State::ReclaimingOf(const ClientArena& arena, Binding binding) const {
   const size_t device = ToInt(arena.device);
-  if (binding == Binding::kClient) return arena.being_removed + arena.Vacating();
-  if (binding == Binding::kDevice) return devices_[device].going;
-  return tenants_.at(clients_.at(arena.client)->tenant).device_going[device];
+  if (binding == Binding::kClient) return arena.being_removed + arena.Draining();
+  if (binding == Binding::kDevice) return devices_[device].reclaiming;
+  return tenants_.at(clients_.at(arena.client)->tenant).device_reclaiming[device];
 }
 
-Planner::State::Binding Planner::State::BindingFor(const Arena& arena, Bytes missing) const {
+Planner::State::Binding Planner::State::BindingFor(const ClientArena& arena, Bytes missing) const {
   const Client& client = *clients_.at(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   if (arena.charged + missing > client.budgets.device) return Binding::kClient;
@@ -41,12 +41,13 @@ Planner::State::Binding Planner::State::BindingFor(const Arena& arena, Bytes mis
   return held + missing > tenant.budgets.device ? Binding::kTenant : Binding::kDevice;
 }
 
-std::vector<Arena*> Planner::State::SharersWith(const Arena& arena, Binding binding) const {
-  std::vector<Arena*> sharers;
+std::vector<ClientArena*> Planner::State::SharersWith(const ClientArena& arena,
+                                                      Binding binding) const {
+  std::vector<ClientArena*> sharers;
   if (binding == Binding::kClient) return sharers;
   const TenantId tenant = clients_.at(arena.client)->tenant;
   for (const auto& [id, client] : clients_) {
-    Arena* other = client->arenas[ToInt(arena.device)].get();
+    ClientArena* other = client->arenas[ToInt(arena.device)].get();
     if (other == nullptr || other == &arena) continue;
     // A full tenant can only be helped by its own; a full device by anybody.
     if (binding == Binding::kDevice || client->tenant == tenant) sharers.push_back(other);
@@ -54,9 +55,10 @@ std::vector<Arena*> Planner::State::SharersWith(const Arena& arena, Binding bind
   return sharers;
 }
 
-std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding) const {
-  std::vector<Arena*> givers;
-  for (Arena* other : SharersWith(arena, binding)) {
+std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena,
+                                                   Binding binding) const {
+  std::vector<ClientArena*> givers;
+  for (ClientArena* other : SharersWith(arena, binding)) {
     // What a guarantee takes it takes from whoever holds more than his, whatever that one waits
     // for.
     if (!irrevocable_ && !other->waiting.empty() && !other->waits_for_peak) {
@@ -70,39 +72,41 @@ std::vector<Arena*> Planner::State::GiversTo(const Arena& arena, Binding binding
     // Where all is in use there is nothing to give.
     if (other->index.size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
   }
-  std::stable_sort(givers.begin(), givers.end(),
-                   [](const Arena* a, const Arena* b) { return a->charged > b->charged; });
+  std::stable_sort(givers.begin(), givers.end(), [](const ClientArena* a, const ClientArena* b) {
+    return a->charged > b->charged;
+  });
   givers.resize(std::min(givers.size(), kGiversTried));
   return givers;
 }
 
-void Planner::State::FindEmptyable(Arena& arena, const Range& spared, Which which,
+void Planner::State::FindEmptyable(ClientArena& arena, const Range& spared, Which which,
                                    std::vector<Emptying>* found, std::optional<double> weight) {
-  const Tick own_time = OwnTime(arena);
+  const Tick virtual_time = VirtualTime(arena);
   size_t blocks = 0;
-  for (const Range& piece : arena.pieces) {
+  for (const Range& slab : arena.slabs) {
     if (blocks > kBlocksTried) break;
-    if (Overlap(piece, spared)) continue;
-    Emptying emptying{&arena, piece};
+    if (Overlap(slab, spared)) continue;
+    Emptying emptying{&arena, slab};
     bool can = true;
-    for (ExtentMap::Block block = arena.map.At(piece.first);
-         block != ExtentMap::kNone && arena.map.OffsetOf(block) < piece.first + piece.second;
+    for (ExtentMap::Block block = arena.map.At(slab.first);
+         block != ExtentMap::kNone && arena.map.OffsetOf(block) < slab.first + slab.second;
          block = arena.map.After(block), ++blocks) {
       if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) continue;
-      const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
+      const TensorRow& tensor = catalog_[arena.map.OwnerOf(block)];
       can = which == Which::kAll && EvictionIndex::CanLeave(tensor);
       if (!can) break;
       emptying.rows.push_back(Catalog::RowOf(tensor.id));
-      const double harm = weight ? *weight * arena.index.PlainHarm(tensor, own_time, options_.link)
-                                 : arena.index.Harm(tensor, own_time, options_.link);
-      emptying.harm += harm;
-      if (arena.map.OffsetOf(block) < piece.first) emptying.harm_before = harm;
-      if (arena.map.OffsetOf(block) + arena.map.SizeOf(block) > piece.first + piece.second)
-        emptying.harm_after = harm;
+      const double cost =
+          weight ? *weight * arena.index.UnweightedCost(tensor, virtual_time, options_.link)
+                 : arena.index.EvictionCost(tensor, virtual_time, options_.link);
+      emptying.cost += cost;
+      if (arena.map.OffsetOf(block) < slab.first) emptying.cost_before = cost;
+      if (arena.map.OffsetOf(block) + arena.map.SizeOf(block) > slab.first + slab.second)
+        emptying.cost_after = cost;
     }
     if (can) found->push_back(std::move(emptying));
   }
-  slabs_looked_ += blocks;
+  slabs_searched_ += blocks;
 }
 
 Bytes Planner::State::GuaranteeOf(const Tenant& tenant, DeviceId id) const {
@@ -130,7 +134,7 @@ Bytes Planner::State::ShareOf(const Tenant& tenant, DeviceId id) const {
   return Minus(device.limit, Minus(all, GuaranteeOf(tenant, id)));
 }
 
-bool Planner::State::ExceedsShare(const Arena& arena, Bytes more) const {
+bool Planner::State::ExceedsShare(const ClientArena& arena, Bytes more) const {
   const Device& device = devices_[ToInt(arena.device)];
   if (device.guaranteed == Bytes{0}) return false;
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
@@ -139,7 +143,7 @@ bool Planner::State::ExceedsShare(const Arena& arena, Bytes more) const {
   return tenant.device_pinned[ToInt(arena.device)] + more > ShareOf(tenant, arena.device);
 }
 
-bool Planner::State::IsWithinGuarantee(const Arena& arena, Bytes need) const {
+bool Planner::State::IsWithinGuarantee(const ClientArena& arena, Bytes need) const {
   if (devices_[ToInt(arena.device)].guaranteed == Bytes{0}) return false;
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
   const Bytes slabs = need.RoundUp(options_.granularity);
@@ -147,7 +151,7 @@ bool Planner::State::IsWithinGuarantee(const Arena& arena, Bytes need) const {
          BindingFor(arena, slabs) == Binding::kDevice;
 }
 
-void Planner::State::KeepGuarantees(const Arena& asking, std::vector<Emptying>* slabs) const {
+void Planner::State::KeepGuarantees(const ClientArena& asking, std::vector<Emptying>* slabs) const {
   const size_t device = ToInt(asking.device);
   if (devices_[device].guaranteed == Bytes{0}) return;
   const TenantId own = clients_.at(asking.client)->tenant;
@@ -158,64 +162,64 @@ void Planner::State::KeepGuarantees(const Arena& asking, std::vector<Emptying>* 
     const TenantId id = clients_.at(one.arena->client)->tenant;
     if (id == own || one.rows.empty()) return false;
     const Tenant& tenant = tenants_.at(id);
-    const Bytes stays = tenant.device_held[device] - tenant.device_going[device];
+    const Bytes stays = tenant.device_held[device] - tenant.device_reclaiming[device];
     auto& left =
         beyond.try_emplace(id, Minus(stays, GuaranteeOf(tenant, asking.device))).first->second;
-    if (one.piece.second > left) return true;
-    left -= one.piece.second;
+    if (one.slab.second > left) return true;
+    left -= one.slab.second;
     return false;
   });
 }
 
 std::vector<Planner::State::Emptying> Planner::State::Cheapest(std::vector<Emptying> slabs,
                                                                Bytes wanted) {
-  const auto end = [](const Emptying& one) { return one.piece.first + one.piece.second; };
+  const auto end = [](const Emptying& one) { return one.slab.first + one.slab.second; };
   Bytes sum;
   auto rest = slabs.begin();
   for (; rest != slabs.end() && sum < wanted; ++rest) {
     std::iter_swap(rest, std::min_element(rest, slabs.end(), [&](const auto& a, const auto& b) {
                      return a.density() < b.density();
                    }));
-    sum += rest->piece.second;
+    sum += rest->slab.second;
     // What lies in two slabs leaves once.
     for (auto other = rest + 1; other != slabs.end(); ++other) {
       if (other->arena != rest->arena) continue;
-      if (other->piece.first == end(*rest)) other->harm -= std::exchange(other->harm_before, 0);
-      if (end(*other) == rest->piece.first) other->harm -= std::exchange(other->harm_after, 0);
+      if (other->slab.first == end(*rest)) other->cost -= std::exchange(other->cost_before, 0);
+      if (end(*other) == rest->slab.first) other->cost -= std::exchange(other->cost_after, 0);
     }
   }
   slabs.erase(rest, slabs.end());
   return slabs;
 }
 
-bool Planner::State::Vacate(const std::vector<Emptying>& chosen) {
+bool Planner::State::Drain(const std::vector<Emptying>& chosen) {
   bool any = false;
   for (size_t i = 0; i < chosen.size();) {
-    Arena& arena = *chosen[i].arena;
-    std::vector<Range> pieces;
+    ClientArena& arena = *chosen[i].arena;
+    std::vector<Range> slabs;
     std::vector<uint32_t> rows;
     for (; i < chosen.size() && chosen[i].arena == &arena; ++i) {
-      pieces.push_back(chosen[i].piece);
+      slabs.push_back(chosen[i].slab);
       rows.insert(rows.end(), chosen[i].rows.begin(), chosen[i].rows.end());
     }
-    any |= Vacate(arena, pieces, std::move(rows));
+    any |= Drain(arena, slabs, std::move(rows));
   }
   return any;
 }
 
-bool Planner::State::Vacate(Arena& arena, const std::vector<Range>& pieces,
-                            std::vector<uint32_t> rows) {
+bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
+                           std::vector<uint32_t> rows) {
   std::sort(rows.begin(), rows.end());  // one that lies in two slabs comes twice
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  if (!rows.empty() && !EvictAll(arena, rows, SpareCopies::kMayDrop)) return false;
+  if (!rows.empty() && !EvictAll(arena, rows, RedundantCopies::kMayDrop)) return false;
   for (const uint32_t row : rows) LeaveSlab(arena, catalog_[row]);
-  for (const Range& piece : pieces) {
-    std::erase(arena.pieces, piece);
-    arena.map.ClosePiece(piece.first, piece.second);
-    arena.vacating.push_back(piece);
-    BeginGoing(arena, piece.second);
+  for (const Range& slab : slabs) {
+    std::erase(arena.slabs, slab);
+    arena.map.CloseChunk(slab.first, slab.second);
+    arena.draining.push_back(slab);
+    BeginReclaiming(arena, slab.second);
   }
-  EndVacating(arena);
+  EndDraining(arena);
   return true;
 }
 
@@ -236,41 +240,43 @@ bool Planner::State::LeaveToLater(DeviceId id, bool some_go, std::vector<Emptyin
          }) > 0;
 }
 
-std::optional<Planner::State::Lack> Planner::State::LackFor(const Arena& arena, Bytes need) const {
+std::optional<Planner::State::Lack> Planner::State::LackFor(const ClientArena& arena,
+                                                            Bytes need) const {
   const auto place = PlaceForSlab(arena, need);
   if (!place) return std::nullopt;
-  const Bytes coming = SlabBudgetLeft(arena, Going::kIsThere) + arena.adding;
+  const Bytes coming = SlabBudgetLeft(arena, Reclaiming::kIsThere) + arena.adding;
   const Bytes missing = Minus(place->missing, coming);
   return Lack{*place, BindingFor(arena, place->missing), missing};
 }
 
-bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm, Take take) {
+bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCostLimit& cost_limit,
+                                  Take take) {
   if (now_ < arena.backoff_until) return false;
   const auto lack = LackFor(arena, need);
   if (!lack) return false;
   const auto& [place, binding, wanted] = *lack;
-  const Bytes going = GoingOf(arena, binding);
-  if (wanted == Bytes{0}) return going + arena.adding > Bytes{0};  // help is under way
+  const Bytes reclaiming = ReclaimingOf(arena, binding);
+  if (wanted == Bytes{0}) return reclaiming + arena.adding > Bytes{0};  // help is under way
   std::vector<Emptying> slabs;
-  const Which which = harm.at_most > 0 ? Which::kAll : Which::kEmpty;
+  const Which which = cost_limit.at_most > 0 ? Which::kAll : Which::kEmpty;
   if (take == Take::kEnough) FindEmptyable(arena, place.reach, which, &slabs);
   const TenantId own = clients_.at(arena.client)->tenant;
-  for (Arena* giver : GiversTo(arena, binding)) {
+  for (ClientArena* giver : GiversTo(arena, binding)) {
     if (take == Take::kOtherTenants && clients_.at(giver->client)->tenant == own) continue;
-    FindEmptyable(*giver, {}, which, &slabs, harm.weight);
+    FindEmptyable(*giver, {}, which, &slabs, cost_limit.weight);
   }
   KeepGuarantees(arena, &slabs);
   slabs = Cheapest(std::move(slabs), wanted);
   Bytes sum;
-  double harm_of_all = 0;
+  double cost_of_all = 0;
   for (const Emptying& one : slabs) {
-    sum += one.piece.second;
-    harm_of_all += one.harm;
+    sum += one.slab.second;
+    cost_of_all += one.cost;
   }
-  if (slabs.empty() || harm_of_all > harm.at_most || (sum < wanted && take != Take::kSome))
+  if (slabs.empty() || cost_of_all > cost_limit.at_most || (sum < wanted && take != Take::kSome))
     return false;
   if (take != Take::kSome) {
-    const bool more = LeaveToLater(arena.device, going > Bytes{0}, &slabs);
+    const bool more = LeaveToLater(arena.device, reclaiming > Bytes{0}, &slabs);
     arena.taking = more && !arena.waiting.empty();
     taking_held_ |= arena.taking;
     if (slabs.empty()) return true;
@@ -278,13 +284,13 @@ bool Planner::State::TakeSlabsFor(Arena& arena, Bytes need, const SlabHarm& harm
   std::stable_sort(slabs.begin(), slabs.end(), [](const Emptying& a, const Emptying& b) {
     return InOrder()(a.arena, b.arena);
   });
-  if (!Vacate(slabs)) return false;
-  Claim(arena, place.missing);
-  for (const Emptying& one : slabs) arena.renewing |= one.arena == &arena;
+  if (!Drain(slabs)) return false;
+  Reserve(arena, place.missing);
+  for (const Emptying& one : slabs) arena.relocating |= one.arena == &arena;
   return true;
 }
 
-Bytes Planner::State::TailOf(const Arena& arena, const Range& slab,
+Bytes Planner::State::TailOf(const ClientArena& arena, const Range& slab,
                              std::vector<uint32_t>* rows) const {
   const Bytes end = slab.first + slab.second;
   ExtentMap::Block block = arena.map.At(end - Bytes{1});
@@ -297,14 +303,14 @@ Bytes Planner::State::TailOf(const Arena& arena, const Range& slab,
   }
 }
 
-bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
+bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
   std::vector<Emptying> chosen;
   FindEmptyable(arena, {}, Which::kAll, &chosen);
   Bytes sum = SlabBudgetLeft(arena).RoundDown(options_.granularity);
-  std::vector<Range> staying = arena.pieces;
+  std::vector<Range> staying = arena.slabs;
   for (const Emptying& one : chosen) {
-    sum += one.piece.second;
-    std::erase(staying, one.piece);
+    sum += one.slab.second;
+    std::erase(staying, one.slab);
   }
   std::sort(staying.begin(), staying.end());
   // Behind what cannot leave, in the slab that stays for it and in those that come again.
@@ -319,40 +325,40 @@ bool Planner::State::EmptySlabsFor(Arena& arena, Bytes need) {
     most = tail + std::min(sum, next - end);
     rows = std::move(leaving);
   }
-  if (most < need || !Vacate(chosen)) return false;
+  if (most < need || !Drain(chosen)) return false;
   std::erase_if(rows, [&](uint32_t row) { return !EvictionIndex::CanLeave(catalog_[row]); });
-  if (!rows.empty()) EvictAll(arena, rows, SpareCopies::kMayDrop);
-  return arena.renewing = true;
+  if (!rows.empty()) EvictAll(arena, rows, RedundantCopies::kMayDrop);
+  return arena.relocating = true;
 }
 
-void Planner::State::SplitLargeSlabs(Arena& arena) {
+void Planner::State::SplitLargeSlabs(ClientArena& arena) {
   if (now_ < arena.split_after || !IsTight(arena)) return;
   if (arena.adding > Bytes{0} || arena.leaving > 0 || arena.being_removed > Bytes{0}) return;
   arena.split_after = now_ + kSplitRetry;
   const Bytes most = LargestSlab(arena) * kLargerSlab;
   const auto is_large = [most](const Range& slab) { return slab.second > most; };
-  if (std::none_of(arena.pieces.begin(), arena.pieces.end(), is_large)) return;
+  if (std::none_of(arena.slabs.begin(), arena.slabs.end(), is_large)) return;
   std::vector<Emptying> slabs;
   FindEmptyable(arena, {}, Which::kAll, &slabs);
-  std::erase_if(slabs, [&](const Emptying& one) { return !is_large(one.piece); });
-  if (!slabs.empty()) VacateSome(std::move(slabs), Bytes{1});
+  std::erase_if(slabs, [&](const Emptying& one) { return !is_large(one.slab); });
+  if (!slabs.empty()) DrainSome(std::move(slabs), Bytes{1});
 }
 
-bool Planner::State::GiveBackFreePiece(Arena& arena) {
-  for (size_t i = 0; i < arena.pieces.size(); ++i) {
-    if (GiveBack(arena, arena.pieces[i])) return true;
+bool Planner::State::GiveBackFreeSlab(ClientArena& arena) {
+  for (size_t i = 0; i < arena.slabs.size(); ++i) {
+    if (GiveBack(arena, arena.slabs[i])) return true;
   }
   return false;
 }
 
-bool Planner::State::GiveBack(Arena& arena, Range piece) {
-  return arena.map.IsFree(piece.first, piece.second) && Vacate(arena, {piece}, {});
+bool Planner::State::GiveBack(ClientArena& arena, Range slab) {
+  return arena.map.IsFree(slab.first, slab.second) && Drain(arena, {slab}, {});
 }
 
-void Planner::State::EndVacating(Arena& arena) {
+void Planner::State::EndDraining(ClientArena& arena) {
   // One by one, as they come free: whoever waits for them sees that it goes on.
-  std::erase_if(arena.vacating, [&](const Range& piece) {
-    const auto [offset, size] = piece;
+  std::erase_if(arena.draining, [&](const Range& slab) {
+    const auto [offset, size] = slab;
     if (arena.map.IsRetired(offset, size)) {
       arena.removing[offset] = {size, now_ + kLetGoWithin};
       arena.being_removed += size;
@@ -362,43 +368,43 @@ void Planner::State::EndVacating(Arena& arena) {
     }
     ExtentMap::Block block = arena.map.At(offset);
     if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) block = arena.map.After(block);
-    const Tensor& tensor = catalog_[arena.map.OwnerOf(block)];
-    if (tensor.residency == Residency::kLeaving || tensor.residency == Residency::kGoing ||
-        tensor.leaves)
+    const TensorRow& tensor = catalog_[arena.map.OwnerOf(block)];
+    if (tensor.residency == Residency::kLeaving ||
+        tensor.residency == Residency::kLeavingIrrevocably || tensor.leaves)
       return false;
     // A get has rescued what lived here: then whoever wants the slab tries again.
-    arena.map.OpenPiece(offset, size);
-    arena.pieces.push_back(piece);
-    EndGoing(arena, size);
+    arena.map.OpenChunk(offset, size);
+    arena.slabs.push_back(slab);
+    EndReclaiming(arena, size);
     TouchWaiting();
     return true;
   });
-  if (arena.vacating.empty() && arena.being_removed == Bytes{0}) arena.renewing = false;
+  if (arena.draining.empty() && arena.being_removed == Bytes{0}) arena.relocating = false;
 }
 
-void Planner::State::NoteOverdue(Arena& arena) {
+void Planner::State::NoteOverdue(ClientArena& arena) {
   for (auto& [offset, slab] : arena.removing) {
     if (slab.overdue || now_ < slab.until) continue;
     slab.overdue = true;
     arena.being_removed -= slab.size;
-    EndGoing(arena, slab.size);
+    EndReclaiming(arena, slab.size);
     arena.overdue += slab.size;
     Touch(&arena);
     TouchWaiting();
   }
 }
 
-void Planner::State::BeginGoing(const Arena& arena, Bytes size) {
-  devices_[ToInt(arena.device)].going += size;
-  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] += size;
+void Planner::State::BeginReclaiming(const ClientArena& arena, Bytes size) {
+  devices_[ToInt(arena.device)].reclaiming += size;
+  tenants_.at(FindClient(arena.client)->tenant).device_reclaiming[ToInt(arena.device)] += size;
 }
 
-void Planner::State::EndGoing(const Arena& arena, Bytes size) {
-  devices_[ToInt(arena.device)].going -= size;
-  tenants_.at(FindClient(arena.client)->tenant).device_going[ToInt(arena.device)] -= size;
+void Planner::State::EndReclaiming(const ClientArena& arena, Bytes size) {
+  devices_[ToInt(arena.device)].reclaiming -= size;
+  tenants_.at(FindClient(arena.client)->tenant).device_reclaiming[ToInt(arena.device)] -= size;
 }
 
-Bytes Planner::State::ExcessOf(const Arena& arena) const {
+Bytes Planner::State::ExcessOf(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
   const Tenant& tenant = tenants_.at(client.tenant);
   const size_t device = ToInt(arena.device);
@@ -408,22 +414,23 @@ Bytes Planner::State::ExcessOf(const Arena& arena) const {
                                        static_cast<double>(arena.charged.count()) /
                                        static_cast<double>(std::max<uint64_t>(1, held.count()))));
   };
-  const Bytes going = GoingOf(arena, Binding::kDevice);
+  const Bytes reclaiming = ReclaimingOf(arena, Binding::kDevice);
   const Bytes held = devices_[device].held;
   const Bytes tenant_held = tenant.device_held[device];
   const Bytes of_client =
-      Minus(arena.charged - arena.being_removed - arena.overdue - arena.Vacating(),
+      Minus(arena.charged - arena.being_removed - arena.overdue - arena.Draining(),
             client.budgets.device);
-  const Bytes of_tenant = Minus(tenant_held - tenant.device_going[device], tenant.budgets.device);
-  const Bytes of_device = Minus(held - going, devices_[device].limit);
+  const Bytes of_tenant =
+      Minus(tenant_held - tenant.device_reclaiming[device], tenant.budgets.device);
+  const Bytes of_device = Minus(held - reclaiming, devices_[device].limit);
   const Bytes most = std::max({of_client, of_tenant, of_device});
   if (most == Bytes{0}) return most;
   return std::max({of_client, share(of_tenant, tenant_held), share(of_device, held), Bytes{1}});
 }
 
-bool Planner::State::OthersWantSlabs(const Arena& arena) const {
+bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
   const Device& device = devices_[ToInt(arena.device)];
-  if (arena.growing || device.growing == 0 || !arena.waiting.empty()) return false;
+  if (arena.allocation_phase || device.allocating == 0 || !arena.waiting.empty()) return false;
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
   if (now_ >= std::max(device.full_until, tenant.device_full_until[ToInt(arena.device)]))
     return false;
@@ -433,35 +440,35 @@ bool Planner::State::OthersWantSlabs(const Arena& arena) const {
 // An arena that lies in several pieces and is empty again becomes one: what lies apart from the
 // largest that has room behind it goes, and comes again there. Else what fills the arena would
 // leave room in every piece.
-void Planner::State::JoinSlabs(Arena& arena) {
+void Planner::State::CompactSlabs(ClientArena& arena) {
   if (!IsEmptyAgain(arena) || !arena.waiting.empty() || arena.adding > Bytes{0}) return;
-  if (!arena.vacating.empty() || arena.being_removed > Bytes{0}) return;
-  if (arena.joining.second > Bytes{0}) return;
+  if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
+  if (arena.compacting.second > Bytes{0}) return;
   const auto behind = arena.map.AbsentFrom(options_.granularity);
   if (!behind || behind->first + behind->second == arena.map.range()) return;  // it is one
-  std::vector<Range> pieces = arena.pieces;
-  std::sort(pieces.begin(), pieces.end());
+  std::vector<Range> slabs = arena.slabs;
+  std::sort(slabs.begin(), slabs.end());
   Range island;
   Range base;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const Bytes begin = pieces[i].first;
+  for (size_t i = 0; i < slabs.size(); ++i) {
+    const Bytes begin = slabs[i].first;
     if (island.first + island.second != begin) island = {begin, Bytes{0}};
-    island.second += pieces[i].second;
+    island.second += slabs[i].second;
     const Bytes end = island.first + island.second;
-    if (i + 1 < pieces.size() && pieces[i + 1].first == end) continue;
+    if (i + 1 < slabs.size() && slabs[i + 1].first == end) continue;
     const auto room = arena.map.AbsentFrom(end);
     const bool fits =
         room && room->first == end && room->second >= arena.map.held() - island.second;
     if (fits && island.second > base.second) base = island;
   }
   if (base.second == Bytes{0}) return;
-  arena.joining = {base.first + base.second, Bytes{0}};
-  for (const Range& piece : pieces) {
-    if (!Overlap(piece, base) && GiveBack(arena, piece)) arena.joining.second += piece.second;
+  arena.compacting = {base.first + base.second, Bytes{0}};
+  for (const Range& slab : slabs) {
+    if (!Overlap(slab, base) && GiveBack(arena, slab)) arena.compacting.second += slab.second;
   }
 }
 
-bool Planner::State::VacateSome(std::vector<Emptying> slabs, Bytes wanted) {
+bool Planner::State::DrainSome(std::vector<Emptying> slabs, Bytes wanted) {
   bool all = true;
   do {
     slabs = Cheapest(std::move(slabs), wanted);
@@ -472,7 +479,7 @@ bool Planner::State::VacateSome(std::vector<Emptying> slabs, Bytes wanted) {
       slabs.resize(i, slabs.front());
       all = false;
     }
-    if (Vacate(slabs)) return all;
+    if (Drain(slabs)) return all;
     // The host has no room for all of them, or not yet.
     all = false;
     wanted = Bytes(wanted.count() / 2);
@@ -482,19 +489,19 @@ bool Planner::State::VacateSome(std::vector<Emptying> slabs, Bytes wanted) {
 
 // Gives memory back, slab by slab: what lies empty where nobody here will need it or others do, and
 // what a lowered limit asks for.
-void Planner::State::Shrink(Arena& arena) {
+void Planner::State::Shrink(ClientArena& arena) {
   const bool gives = arena.trimming || OthersWantSlabs(arena);
-  while (gives && GiveBackFreePiece(arena)) {
+  while (gives && GiveBackFreeSlab(arena)) {
   }
-  while (ExcessOf(arena) > Bytes{0} && GiveBackFreePiece(arena)) {
+  while (ExcessOf(arena) > Bytes{0} && GiveBackFreeSlab(arena)) {
   }
-  JoinSlabs(arena);
+  CompactSlabs(arena);
   const Bytes excess = ExcessOf(arena);
   if (excess == Bytes{0}) return;
   if (now_ >= arena.shrink_after) {
     std::vector<Emptying> slabs;
     FindEmptyable(arena, {}, Which::kAll, &slabs);
-    if (VacateSome(std::move(slabs), excess)) return;
+    if (DrainSome(std::move(slabs), excess)) return;
     arena.shrink_after = now_ + kShrinkRetry;
   }
   WakeAt(arena, arena.shrink_after);

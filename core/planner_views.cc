@@ -17,12 +17,12 @@ uint32_t Planner::State::SlotsOf(ClientId client) const {
   return static_cast<uint32_t>(clients_.at(client)->slots.size());
 }
 
-const Tensor* Planner::State::Find(TensorId id) const {
-  const Tensor* tensor = catalog_.Find(id);
+const TensorRow* Planner::State::Find(TensorId id) const {
+  const TensorRow* tensor = catalog_.Find(id);
   return tensor == nullptr || !clients_.contains(tensor->client) ? nullptr : tensor;
 }
 
-TensorView Planner::State::ViewOf(const Tensor& tensor) const {
+TensorView Planner::State::ViewOf(const TensorRow& tensor) const {
   TensorView view{tensor.id,     tensor.client,  tensor.slot,   tensor.name,
                   tensor.size,   tensor.device,  Bytes{0},      tensor.residency,
                   tensor.in_use, tensor.dirty(), tensor.on_host};
@@ -87,7 +87,7 @@ Tick Planner::State::NextWake() const {
   return next;
 }
 
-bool Planner::State::IsToBeForgotten(const Tensor& tensor) const {
+bool Planner::State::IsToBeForgotten(const TensorRow& tensor) const {
   return std::any_of(gone_.begin(), gone_.end(), [&](const auto& client) {
     return client->id == tensor.client && ToInt(tensor.slot) < client->slots.size() &&
            client->slots[ToInt(tensor.slot)] == Catalog::RowOf(tensor.id);
@@ -96,7 +96,7 @@ bool Planner::State::IsToBeForgotten(const Tensor& tensor) const {
 
 // What one row claims, against everything that stands elsewhere; adds it to `sums`.
 void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
-  const Tensor& tensor = catalog_[row];
+  const TensorRow& tensor = catalog_[row];
   if (tensor.id == kNoTensor) return;
   if (tensor.host_block != ExtentMap::kNone) {
     RAVEN_CHECK(host_.OwnerOf(tensor.host_block) == row);
@@ -117,18 +117,18 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   if (tensor.host_block != ExtentMap::kNone) sums->host_used[tensor.client] += tensor.size;
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
   const bool has_device = tensor.device_block != ExtentMap::kNone;
-  RAVEN_CHECK(tensor.pinned == (has_device && (tensor.in_use || !tensor.quiet)));
+  RAVEN_CHECK(tensor.pinned == (has_device && (tensor.in_use || !tensor.stream_complete)));
   const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
   RAVEN_CHECK(has_device == !away);
   if (has_device) {
-    const Arena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device)];
+    const ClientArena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device)];
     RAVEN_CHECK(arena.map.OwnerOf(tensor.device_block) == row);
     const Bytes room = arena.map.SizeOf(tensor.device_block);
     const Bytes whole = tensor.size.RoundUp(kExtentAlignment);
-    RAVEN_CHECK(tensor.residency == Residency::kGoing ? room <= whole : room == whole);
+    RAVEN_CHECK(tensor.residency == Residency::kLeavingIrrevocably ? room <= whole : room == whole);
   }
   if (tensor.residency == Residency::kAway)
-    RAVEN_CHECK(tensor.given_up != (tensor.on_host && !tensor.dirty()));
+    RAVEN_CHECK(tensor.discarded != (tensor.on_host && !tensor.dirty()));
   RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
   if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
   if (tensor.listed) {
@@ -163,8 +163,8 @@ void Planner::State::CheckInvariants() const {
   for (const auto& [id, request] : requests_) ++sums.waits[request.client];
   size_t waiting = 0;
   std::vector<Bytes> held(devices_.size());
-  std::vector<uint32_t> growing(devices_.size());
-  std::map<std::pair<TenantId, DeviceId>, Bytes> going;
+  std::vector<uint32_t> allocating(devices_.size());
+  std::map<std::pair<TenantId, DeviceId>, Bytes> reclaiming;
   for (const auto& [id, client] : clients_) {
     RAVEN_CHECK(client->in_use == sums.in_use[id]);
     RAVEN_CHECK(client->host_used == sums.host_used[id]);
@@ -180,7 +180,8 @@ void Planner::State::CheckInvariants() const {
       RAVEN_CHECK(removing == arena->being_removed + arena->overdue);
       RAVEN_CHECK(std::count(touched_.begin(), touched_.end(), arena.get()) ==
                   (arena->touched ? 1 : 0));
-      going[std::pair(client->tenant, arena->device)] += arena->being_removed + arena->Vacating();
+      reclaiming[std::pair(client->tenant, arena->device)] +=
+          arena->being_removed + arena->Draining();
       RAVEN_CHECK(arena->map.held() <= arena->charged);
       RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->pinned == sums.pinned[std::pair(id, arena->device)]);
@@ -189,11 +190,11 @@ void Planner::State::CheckInvariants() const {
                   sums.listed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
       RAVEN_CHECK(!arena->waits_for_peak || !arena->waiting.empty());
-      for (const uint64_t request : arena->impatient)
+      for (const uint64_t request : arena->failing_fast)
         RAVEN_CHECK(arena->waiting.contains(request) && requests_.at(request).fail_fast);
       waiting += arena->waiting.size();
       held[ToInt(arena->device)] += arena->charged;
-      growing[ToInt(arena->device)] += arena->growing ? 1 : 0;
+      allocating[ToInt(arena->device)] += arena->allocation_phase ? 1 : 0;
     }
   }
   for (const auto& ids : gone_requests_) {
@@ -203,14 +204,15 @@ void Planner::State::CheckInvariants() const {
   RAVEN_CHECK(waiting == deadlines_.size());
   RAVEN_CHECK(waiting == stats_.waiting);
   for (size_t i = 0; i < devices_.size(); ++i) {
-    Bytes all_going;
+    Bytes all_reclaiming;
     for (const auto& [id, tenant] : tenants_) {
-      all_going += tenant.device_going[i];
-      RAVEN_CHECK((tenant.device_going[i] == going[{id, DeviceId{static_cast<uint16_t>(i)}}]));
+      all_reclaiming += tenant.device_reclaiming[i];
+      RAVEN_CHECK(
+          (tenant.device_reclaiming[i] == reclaiming[{id, DeviceId{static_cast<uint16_t>(i)}}]));
     }
-    RAVEN_CHECK(devices_[i].going == all_going);
+    RAVEN_CHECK(devices_[i].reclaiming == all_reclaiming);
     RAVEN_CHECK(devices_[i].held == held[i]);
-    RAVEN_CHECK(devices_[i].growing == growing[i]);
+    RAVEN_CHECK(devices_[i].allocating == allocating[i]);
     RAVEN_CHECK(devices_[i].held <= options_.device_capacity[i]);
   }
 }

@@ -10,18 +10,19 @@ namespace ravenstore::core {
 namespace {
 // Others' frees are waited for if that takes at most so many times what copies would, and not for
 // so many times as long.
-constexpr double kPatience = 1.5;
+constexpr double kWaitBudget = 1.5;
 constexpr int kOverdue = 2;
-constexpr Duration kLookAgain = std::chrono::microseconds(100);
+constexpr Duration kRecheckPeriod = std::chrono::microseconds(100);
 // Another's peak is not waited for so many times as long as it should take.
 constexpr int kPeakOverdue = 4;
 }  // namespace
 
-double Planner::State::SecondsUntilFreed(const Arena& arena, Bytes missing, Binding binding) const {
+double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing,
+                                         Binding binding) const {
   double least = std::numeric_limits<double>::infinity();
-  for (const Arena* giver : GiversTo(arena, binding)) {
+  for (const ClientArena* giver : GiversTo(arena, binding)) {
     // Who creates, or waits for the store itself, does not go on.
-    if (giver->growing || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
+    if (giver->allocation_phase || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
       continue;
     if (giver->live < missing) continue;
     // It is slabs that help: of the last one all must be freed.
@@ -31,8 +32,8 @@ double Planner::State::SecondsUntilFreed(const Arena& arena, Bytes missing, Bind
   return least;
 }
 
-double Planner::State::SecondsToEvict(const Arena& arena, Bytes need) const {
-  const auto run = arena.index.FindRun(arena.map, need, OwnTime(arena), options_.link, {});
+double Planner::State::SecondsToEvict(const ClientArena& arena, Bytes need) const {
+  const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, {});
   Duration copies{0};
   for (const uint32_t row : run) {
     const Duration both = BothCopies(catalog_[row].size);
@@ -42,34 +43,34 @@ double Planner::State::SecondsToEvict(const Arena& arena, Bytes need) const {
   return Seconds(run.empty() ? all : std::min(all, copies));
 }
 
-bool Planner::State::WaitsForFrees(Arena& arena, const Request& request) {
+bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
   if (request.fail_fast || clients_.size() < 2) return false;
-  const bool waits = arena.patient_request == request.id;
-  if (waits && now_ >= arena.patient_until) return false;
+  const bool waits = arena.budgeted_request == request.id;
+  if (waits && now_ >= arena.wait_budget_until) return false;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   // No run counts for more: mostly that spares the search for one, and for small requests all.
-  const double most = kPatience * Seconds(BothCopies(need));
+  const double most = kWaitBudget * Seconds(BothCopies(need));
   if (Seconds(kSlabMove) > most) return false;
   const auto lack = LackFor(arena, need);
   if (!lack || lack->binding == Binding::kClient) return false;
   const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
   if (wait > most) return false;
-  const double patience = waits ? arena.patience : kPatience * SecondsToEvict(arena, need);
-  if (wait > patience) return false;
+  const double wait_budget = waits ? arena.wait_budget : kWaitBudget * SecondsToEvict(arena, need);
+  if (wait > wait_budget) return false;
   if (!waits) {
-    arena.patient_request = request.id;
-    arena.patience = patience;
-    arena.patient_until = now_ + kOverdue * FromSeconds(wait);
+    arena.budgeted_request = request.id;
+    arena.wait_budget = wait_budget;
+    arena.wait_budget_until = now_ + kOverdue * FromSeconds(wait);
   }
   TakeSlabsFor(arena, need, kOnlyEmpty);
-  WakeAt(arena, now_ + kLookAgain);
+  WakeAt(arena, now_ + kRecheckPeriod);
   return true;
 }
 
 // Two whose iterations begin together are at their peaks together, in this iteration and in those
 // that follow, since both wait alike. If one lets the other go ahead, its peak fits into the
 // other's valley. Source: Lim et al., Zico, USENIX ATC 2021, which delays iterations for that.
-Duration Planner::State::UntilPeaks(const Arena& arena, Binding binding) const {
+Duration Planner::State::UntilPeaks(const ClientArena& arena, Binding binding) const {
   const auto& own = arena.cycle.last();
   if (!own) return Duration{0};
   const Bytes limit = binding == Binding::kTenant
@@ -80,9 +81,9 @@ Duration Planner::State::UntilPeaks(const Arena& arena, Binding binding) const {
   Bytes swings;
   Duration until{};
   bool far = false;
-  for (const Arena* other : SharersWith(arena, binding)) {
+  for (const ClientArena* other : SharersWith(arena, binding)) {
     if (other->waits_for_peak) continue;
-    const Duration others = other->cycle.UntilTop(OwnTime(*other));
+    const Duration others = other->cycle.UntilTop(VirtualTime(*other));
     if (others == Duration{0}) continue;
     const UsageCycle::Peak& peak = *other->cycle.last();
     if (other->live <= peak.bottom) continue;  // it has come down already
@@ -100,7 +101,7 @@ Duration Planner::State::UntilPeaks(const Arena& arena, Binding binding) const {
   return copying > Seconds(until + own->rise) ? until : Duration{0};
 }
 
-bool Planner::State::MayWaitForPeak(const Arena& arena, const Request& request) const {
+bool Planner::State::MayWaitForPeak(const ClientArena& arena, const Request& request) const {
   if (!options_.learn || options_.policy != Policy::kValue || clients_.size() < 2) return false;
   if (request.is_fetch() || request.fail_fast) return false;
   // Nothing else of its client's waits behind it.
@@ -109,7 +110,7 @@ bool Planner::State::MayWaitForPeak(const Arena& arena, const Request& request) 
   return !overdue && arena.cycle.Begins(arena.live, arena.lived);
 }
 
-bool Planner::State::WaitsForPeak(Arena& arena, const Request& request) {
+bool Planner::State::WaitsForPeak(ClientArena& arena, const Request& request) {
   Duration until{};
   if (MayWaitForPeak(arena, request)) {
     for (const Binding binding : {Binding::kTenant, Binding::kDevice})
@@ -120,7 +121,7 @@ bool Planner::State::WaitsForPeak(Arena& arena, const Request& request) {
   // Half of its patience is for what comes then.
   if (!waited)
     arena.peak_until = now_ + std::min(kPeakOverdue * until, (request.deadline - now_) / 2);
-  WakeAt(arena, now_ + kLookAgain);
+  WakeAt(arena, now_ + kRecheckPeriod);
   return true;
 }
 

@@ -22,7 +22,7 @@ class PrefetchWindow {
     pending_ -= size;
     (used ? used_ : unused_) += size;
     const Bytes all = used_ + unused_;
-    if (all < std::min(most_, kLookEvery)) return;
+    if (all < std::min(most_, kCheckEvery)) return;
     if (used_ + used_ < all) {
       // It may never have been full: what was in it was too much.
       most_ = std::max(kLeast, Bytes(std::min(most_, pending_ + all).count() / 2));
@@ -40,7 +40,7 @@ class PrefetchWindow {
 
  private:
   // So many bytes tell how good the guesses are.
-  static constexpr Bytes kLookEvery = MiB(512);
+  static constexpr Bytes kCheckEvery = MiB(512);
   static constexpr Bytes kLeast = MiB(32);
   static constexpr Bytes kMost = GiB(1024);
 

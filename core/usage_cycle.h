@@ -25,11 +25,11 @@ class UsageCycle {
            now_.top >= lived.least() + Bytes(swing.count() / 2) && begun_;
   }
   // A create, with so much alive before and after it.
-  void Created(Bytes before, Bytes after, const RecentRange& lived, Tick own_time) {
+  void Created(Bytes before, Bytes after, const RecentRange& lived, Tick virtual_time) {
     if (!begun_ || Begins(before, lived)) {
       if (begun_) last_ = now_;
       now_ = {.bottom = before, .top = before};
-      begun_ = own_time;
+      begun_ = virtual_time;
     }
     if (after - before > now_.largest) {
       now_.largest = after - before;
@@ -37,7 +37,7 @@ class UsageCycle {
     }
     if (after > now_.top) {
       now_.top = after;
-      now_.rise = own_time - *begun_;
+      now_.rise = virtual_time - *begun_;
     }
   }
 
@@ -55,9 +55,9 @@ class UsageCycle {
   // Of the last whole cycle.
   const std::optional<Peak>& last() const { return last_; }
   // Until the top, if this cycle is as the last; zero: it is over.
-  Duration UntilTop(Tick own_time) const {
+  Duration UntilTop(Tick virtual_time) const {
     if (!last_) return Duration{0};
-    return std::max(Duration{0}, last_->rise - (own_time - *begun_));
+    return std::max(Duration{0}, last_->rise - (virtual_time - *begun_));
   }
 
  private:

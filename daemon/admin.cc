@@ -22,7 +22,7 @@ const char* StateName(const core::TensorView& view) {
   switch (view.residency) {
     case core::Residency::kOnDevice: return view.in_use ? "in use" : "idle";
     case core::Residency::kLeaving:
-    case core::Residency::kGoing: return "leaving";
+    case core::Residency::kLeavingIrrevocably: return "leaving";
     case core::Residency::kAway: return "away";
     case core::Residency::kArriving: return "arriving";
     case core::Residency::kLost: return "lost";
@@ -111,7 +111,7 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   stats->set_prefetches_unused(all.prefetches_unused);
   stats->set_rescues(all.rescues);
   stats->set_drops_clean(all.drops_clean);
-  stats->set_given_up(all.given_up);
+  stats->set_discarded(all.discarded);
   stats->set_recomputes(all.recomputes);
   stats->set_predictions_right(all.predictions_right);
   stats->set_predictions_wrong(all.predictions_wrong);
@@ -161,7 +161,7 @@ std::string FutureText(const core::Explanation& why) {
     case Future::kLearned: return "learned from earlier iterations";
     case Future::kLearnedFreed: return "in earlier iterations it was freed, not read";
     case Future::kCorrelated: return "it followed what its client used last before";
-    case Future::kBesideHints: return "expected with what its client put, and hinted, before it";
+    case Future::kNeighbourHint: return "expected with what its client put, and hinted, before it";
     case Future::kLastInFirstOut:
       return "nothing is learned yet: what was put last is expected first";
   }
@@ -185,7 +185,7 @@ bool FillExplanation(Loop& loop, const Names& names, const Audience& audience, c
   explained->set_copy_back_ns(nanoseconds(why.copy_back));
   explained->set_copy_out_ns(nanoseconds(why.copy_out));
   explained->set_recompute_ns(nanoseconds(why.recompute));
-  explained->set_given_up(why.given_up);
+  explained->set_discarded(why.discarded);
   explained->set_value(why.value);
   explained->set_priority(PriorityText(why.priority));
   explained->set_prefetched(why.prefetched);

@@ -29,7 +29,7 @@ struct Attachment {
   ipc::ControlSegment segment;
   ipc::Doorbell doorbell;
   // By device; null until the client's first slab there.
-  std::vector<std::unique_ptr<device::Arena>> arenas;
+  std::vector<std::unique_ptr<device::VaRange>> arenas;
 };
 
 }  // namespace ravenstore::daemon

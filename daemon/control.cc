@@ -29,7 +29,7 @@ namespace {
 
 constexpr uint64_t kListenerKey = 0;
 constexpr uint64_t kMailboxKey = ~uint64_t{0};
-constexpr uint64_t kYieldTimerKey = ~uint64_t{0} - 1;
+constexpr uint64_t kReclaimTimerKey = ~uint64_t{0} - 1;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 256;
@@ -61,9 +61,9 @@ constexpr uint64_t kDescriptorsKept = 256;
 constexpr size_t kQueueMax = 4096;
 // Tools, and clients that did not say Hello yet.
 constexpr uint64_t kToolsMax = 128;
-constexpr uid_t kNobody = ~uid_t{0};
+constexpr uid_t kNoUser = ~uid_t{0};
 // Descriptors also come free where no connection ends: with slabs.
-constexpr std::chrono::milliseconds kRest(100);
+constexpr std::chrono::milliseconds kAcceptPause(100);
 
 proto::DaemonPacket FailureOf(uint64_t request, const Error& error) {
   proto::DaemonPacket packet;
@@ -128,7 +128,7 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
                    DescriptorsForUsers()),
       started_(ipc::Now()),
       legacy_(options_.visible_memory),
-      yields_(options_.capacities) {}
+      reclaims_(options_.capacities) {}
 
 Control::~Control() {
   for (auto& [key, connection] : connections_)
@@ -149,11 +149,11 @@ core::Status Control::Init() {
       listener_, ipc::Listen(options_.socket_path, options_.socket_mode, options_.socket_group));
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return Error{ErrorCode::kSystem, "epoll_create1 failed"};
-  yield_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!yield_timer_) return Error{ErrorCode::kSystem, "timerfd_create failed"};
+  reclaim_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!reclaim_timer_) return Error{ErrorCode::kSystem, "timerfd_create failed"};
   if (!Watch(listener_.get(), kListenerKey, EPOLLIN) ||
       !Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN) ||
-      !Watch(yield_timer_.get(), kYieldTimerKey, EPOLLIN)) {
+      !Watch(reclaim_timer_.get(), kReclaimTimerKey, EPOLLIN)) {
     return Error{ErrorCode::kSystem, "epoll_ctl failed (fs.epoll.max_user_watches)"};
   }
   return core::Ok();
@@ -166,7 +166,7 @@ bool Control::Watch(int descriptor, uint64_t key, uint32_t events, bool change) 
   return ::epoll_ctl(epoll_.get(), change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, descriptor, &event) == 0;
 }
 
-bool Control::Attend(Connection& connection) {
+bool Control::UpdateInterest(Connection& connection) {
   if (connection.hung_up) return true;
   uint32_t events = 0;
   if (connection.Reads()) events |= EPOLLIN;
@@ -195,7 +195,7 @@ void Control::LogWhatWasLeftOut() {
 }
 
 int Control::NextTimer() const {
-  core::Tick next = std::min(rests_until_.value_or(core::kNever), log_due_);
+  core::Tick next = std::min(accept_paused_until_.value_or(core::kNever), log_due_);
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
   if (next == core::kNever) return -1;
   const auto left = std::max(next - ipc::Now(), core::Duration(0));
@@ -213,8 +213,8 @@ void Control::Run() {
         AcceptSome();
       } else if (key == kMailboxKey) {
         mailbox_.RunSome(mailbox_.size());
-      } else if (key == kYieldTimerKey) {
-        LookAtYields();
+      } else if (key == kReclaimTimerKey) {
+        UpdateReclaims();
       } else if (Connection* connection = Find(key & ~kPidBit)) {
         if ((key & kPidBit) != 0) {
           OnDeath(*connection);
@@ -227,7 +227,8 @@ void Control::Run() {
     }
     EndSilent();
     LogWhatWasLeftOut();
-    if (rests_until_ && (closed_one_ || ipc::Now() >= *rests_until_)) EndRest();
+    if (accept_paused_until_ && (closed_one_ || ipc::Now() >= *accept_paused_until_))
+      ResumeAccepting();
   }
 }
 
@@ -238,7 +239,7 @@ void Control::EndSilent() {
     silent_.pop_front();
     Connection* connection = Find(key);
     // Those kept for ravenctl are for who uses them.
-    if (connection == nullptr || connection->yields) continue;
+    if (connection == nullptr || connection->reclaims) continue;
     if (connection->greeted && !connection->reserved) continue;
     if (now - connection->heard < kSilenceMax || connection->waiting > 0) {
       silent_.emplace_back(now + kSilenceMax, key);
@@ -257,18 +258,19 @@ void Control::StopAccepting() {
   mailbox_.Post([this] {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
     listener_.Close();
-    CloseSocket(std::move(accepted_), kNobody);
+    CloseSocket(std::move(accepted_), kNoUser);
   });
 }
 
 void Control::AcceptSome() {
-  for (int i = 0; i < kAcceptsPerTurn && listener_ && !rests_until_; ++i) {
+  for (int i = 0; i < kAcceptsPerTurn && listener_ && !accept_paused_until_; ++i) {
     if (turned_away_ >= kTurnedAwayMax)
-      return Rest({ErrorCode::kLimit, "too many that were turned away are not closed yet"});
+      return PauseAccepting(
+          {ErrorCode::kLimit, "too many that were turned away are not closed yet"});
     if (!accepted_) {
       auto socket = ipc::Accept(listener_.get());
       if (!socket.ok()) {
-        if (socket.error().code != ErrorCode::kTimedOut) Rest(socket.error());
+        if (socket.error().code != ErrorCode::kTimedOut) PauseAccepting(socket.error());
         return;
       }
       accepted_ = std::move(socket).value();
@@ -276,17 +278,17 @@ void Control::AcceptSome() {
     if (ipc::HasLeft(accepted_.get())) {
       // Already over: not worth finding out whose it was.
       ++turned_away_;
-      CloseSocket(std::move(accepted_), kNobody, [this] { --turned_away_; });
+      CloseSocket(std::move(accepted_), kNoUser, [this] { --turned_away_; });
       continue;
     }
     auto peer = ipc::PeerOf(accepted_.get());
-    if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return Rest(peer.error());
+    if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return PauseAccepting(peer.error());
     ipc::UniqueFd socket = std::move(accepted_);
     if (peer.ok()) {
       Admit(std::move(socket), std::move(*peer));
     } else {
       spdlog::debug("a connection was turned away: {}", core::Describe(peer.error()));
-      TurnAway(std::move(socket), kNobody, peer.error());
+      TurnAway(std::move(socket), kNoUser, peer.error());
     }
   }
 }
@@ -295,12 +297,12 @@ void Control::Admit(ipc::UniqueFd socket, ipc::Peer peer) {
   auto connection = std::make_unique<Connection>();
   if (const auto place = TakePlace(peer, &connection->reserved); !place.ok())
     return TurnAway(std::move(socket), peer.uid, place.error());
-  rest_was_told_ = false;
+  pause_was_logged_ = false;
   connection->key = next_key_++;
   connection->socket = std::move(socket);
   connection->peer = std::move(peer);
   connection->heard = ipc::Now();
-  if (!Attend(*connection) ||
+  if (!UpdateInterest(*connection) ||
       !Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN)) {
     GivePlace(connection->user(), connection->reserved);
     return TurnAway(std::move(connection->socket), connection->peer.uid,
@@ -352,27 +354,27 @@ void Control::TurnAway(ipc::UniqueFd socket, uid_t uid, const Error& why) {
   CloseSocket(std::move(socket), uid, [this] { --turned_away_; });
 }
 
-void Control::Rest(const Error& why) {
-  if (!rest_was_told_) {
+void Control::PauseAccepting(const Error& why) {
+  if (!pause_was_logged_) {
     spdlog::warn("no more connections are accepted for now: {}", core::Describe(why));
   }
-  rest_was_told_ = true;
+  pause_was_logged_ = true;
   closed_one_ = false;
-  rests_until_ = ipc::Now() + kRest;
+  accept_paused_until_ = ipc::Now() + kAcceptPause;
   // It stays readable: looking for that would keep this thread busy.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
 }
 
-void Control::EndRest() {
-  rests_until_.reset();
+void Control::ResumeAccepting() {
+  accept_paused_until_.reset();
   if (listener_ && !Watch(listener_.get(), kListenerKey, EPOLLIN))
-    Rest({ErrorCode::kLimit, "epoll_ctl failed (fs.epoll.max_user_watches)"});
+    PauseAccepting({ErrorCode::kLimit, "epoll_ctl failed (fs.epoll.max_user_watches)"});
 }
 
 bool Control::MayRead(Connection& connection) {
   if (!ipc::BringsDescriptors(connection.socket.get())) return true;
   // Only a legacy job's first message brings one. What is not received costs nothing to close.
-  const bool expected = !connection.greeted && !connection.yields;
+  const bool expected = !connection.greeted && !connection.reclaims;
   if (expected && !received_closers_.IsStuck(connection.peer.uid) && !received_closers_.AllStuck())
     return true;
   Fail(connection, 0, expected ? ErrorCode::kLimit : ErrorCode::kInvalidArgument,
@@ -418,15 +420,15 @@ void Control::OnReadable(Connection& connection) {
 void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
                      std::vector<ipc::UniqueFd>& descriptors) {
   using Body = proto::ClientPacket;
-  if (connection.yields) {
+  if (connection.reclaims) {
     return Fail(connection, packet.request(), ErrorCode::kWrongState,
-                "LegacyYield is the only message of its connection");
+                "LegacyReclaim is the only message of its connection");
   }
   if (packet.body_case() == Body::kLegacyHello) {
     return HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
   }
-  if (packet.body_case() == Body::kLegacyYield) {
-    return HandleLegacyYield(connection, packet.request(), packet.legacy_yield());
+  if (packet.body_case() == Body::kLegacyReclaim) {
+    return HandleLegacyReclaim(connection, packet.request(), packet.legacy_reclaim());
   }
   if (packet.body_case() == Body::kHello)
     return HandleHello(connection, packet.request(), packet.hello());
@@ -620,7 +622,7 @@ void Control::HandleSetLimits(Connection& connection, uint64_t request,
   }
   if (limits.client() != 0 && limits.has_device_guarantee()) {
     return Fail(connection, request, ErrorCode::kInvalidArgument,
-                "a guarantee is a user's, for all of his clients together");
+                "a guarantee is a user's, for all clients of that user together");
   }
   if (HandleVisibleMemory(connection, request, limits)) return;
   // By value: the loop merges after the message is gone.
@@ -717,17 +719,17 @@ void Control::CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors) {
   if (descriptors.empty()) return;
   Connection* connection = Find(key);
   if (connection != nullptr) connection->waiting += kQuestion;
-  const uid_t uid = connection == nullptr ? kNobody : connection->peer.uid;
+  const uid_t uid = connection == nullptr ? kNoUser : connection->peer.uid;
   received_closers_.Close(uid, std::move(descriptors), [this, key] {
     mailbox_.Post([this, key] {
       closed_one_ = true;
       Connection* connection = Find(key);
       if (connection == nullptr) return;
       connection->waiting -= kQuestion;
-      Attend(*connection);
+      UpdateInterest(*connection);
     });
   });
-  if (connection != nullptr) Attend(*connection);
+  if (connection != nullptr) UpdateInterest(*connection);
 }
 
 void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()> closed) {
@@ -760,7 +762,7 @@ void Control::Forget(uint64_t key) {
   SettleDescriptors(connection);
   if (connection.legacy) GiveLegacyPlace(connection.user());
   legacy_.Remove(key);
-  yields_.Forget(key);
+  reclaims_.Forget(key);
   // There may be many.
   workers_->Run(connection.user(), [this, key] { names_.Release(key); });
   connections_.erase(found);
@@ -802,7 +804,7 @@ void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
     connection.answer_bytes += connection.queue.back().bytes.size();
   }
   if (connection.queue.size() == 1) OnWritable(connection);
-  Attend(connection);
+  UpdateInterest(connection);
 }
 
 void Control::OnWritable(Connection& connection) {
@@ -822,7 +824,7 @@ void Control::OnWritable(Connection& connection) {
     }
     connection.queue.pop_front();
   }
-  Attend(connection);
+  UpdateInterest(connection);
 }
 
 void Control::Fail(Connection& connection, uint64_t request, ErrorCode code, std::string message) {
@@ -843,7 +845,7 @@ void Control::PostToLoop(Connection& connection, uint32_t share, std::function<v
   connection.waiting += share;
   users_[connection.user()].posts.push_back({connection.key, share, std::move(work)});
   PostMore(connection.user());
-  Attend(connection);
+  UpdateInterest(connection);
 }
 
 void Control::PostMore(core::TenantId user) {
@@ -873,7 +875,7 @@ void Control::OnPosted(core::TenantId user, uint64_t key, uint32_t share) {
   Connection* connection = Find(key);
   if (connection == nullptr) return;
   connection->waiting -= share;
-  Attend(*connection);
+  UpdateInterest(*connection);
 }
 
 void Control::PostAnswer(uint64_t key, proto::DaemonPacket packet) {

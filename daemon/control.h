@@ -36,9 +36,9 @@
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
+#include "daemon/reclaim_requests.h"
 #include "daemon/threads.h"
 #include "daemon/turn_budget.h"
-#include "daemon/yields.h"
 #include "device/device.h"
 #include "ipc/socket.h"
 #include "proto/control.pb.h"
@@ -106,8 +106,8 @@ class Control {
     core::ClientId client{};  // 0 until it attached, and for control-only connections
     bool reserved = false;    // one of those kept for ravenctl
     bool greeted = false;
-    bool legacy = false;  // it has a legacy job's place
-    bool yields = false;  // it said LegacyYield, and says nothing more
+    bool legacy = false;    // it has a legacy job's place
+    bool reclaims = false;  // it said LegacyReclaim, and says nothing more
     bool hung_up = false;
     core::Tick heard{};  // when it said something last, or began
     std::deque<Outgoing> queue;
@@ -139,7 +139,7 @@ class Control {
   bool Watch(int descriptor, uint64_t key, uint32_t events, bool change = false);
   // Has epoll look for what the connection is to do next. False: for the first time, and the
   // system has no room for it.
-  bool Attend(Connection& connection);
+  bool UpdateInterest(Connection& connection);
 
   void AcceptSome();
   void Admit(ipc::UniqueFd socket, ipc::Peer peer);
@@ -148,8 +148,8 @@ class Control {
   void GivePlace(core::TenantId user, bool reserved);
   void TurnAway(ipc::UniqueFd socket, uid_t uid, const core::Error& why);
   // Takes no connections until some descriptor may have come free.
-  void Rest(const core::Error& why);
-  void EndRest();
+  void PauseAccepting(const core::Error& why);
+  void ResumeAccepting();
   // Closes what has said nothing for too long.
   void EndSilent();
   // Whether a line about the connection's user may be written.
@@ -182,17 +182,18 @@ class Control {
   // Legacy jobs (control_legacy.cc).
   void HandleLegacyHello(Connection& connection, uint64_t request, const proto::LegacyHello& hello,
                          std::vector<ipc::UniqueFd>& descriptors);
-  void HandleLegacyYield(Connection& connection, uint64_t request, const proto::LegacyYield& yield);
+  void HandleLegacyReclaim(Connection& connection, uint64_t request,
+                           const proto::LegacyReclaim& reclaim);
   // Finds out what the device has for the asker, and begins.
-  void BeginYield(Yields::Ask ask);
+  void BeginReclaim(ReclaimRequests::Reclaim ask);
   // False when the limits are not a legacy job's alone: the rest is to be done, too.
   bool HandleVisibleMemory(Connection& connection, uint64_t request,
                            const proto::SetLimits& limits);
-  // Asks the loop how much the store holds, for the yields; the timer says when again.
-  void LookAtYields();
+  // Asks the loop how much the store holds, for the reclaim requests; the timer says when again.
+  void UpdateReclaims();
   // `free`: of each device; empty when nobody looked.
   void OnHeld(const std::vector<core::Bytes>& held, const std::vector<core::Bytes>& free);
-  void SetYieldTimer();
+  void SetReclaimTimer();
   // What others than the store use of each device, as far as the store leaves it to them.
   std::vector<core::Bytes> UsedByOthers(const std::vector<core::Bytes>& held,
                                         const std::vector<core::Bytes>& free) const;
@@ -248,10 +249,10 @@ class Control {
 
   ipc::Listener listener_;
   ipc::UniqueFd epoll_;
-  ipc::UniqueFd accepted_;                 // whose peer could not be looked at yet
-  std::optional<core::Tick> rests_until_;  // no connections are accepted
-  bool rest_was_told_ = false;             // and none was accepted since
-  bool closed_one_ = false;                // a connection, while it rests
+  ipc::UniqueFd accepted_;                         // whose peer could not be looked at yet
+  std::optional<core::Tick> accept_paused_until_;  // no connections are accepted
+  bool pause_was_logged_ = false;                  // and none was accepted since
+  bool closed_one_ = false;                        // a connection, while it rests
   uint64_t next_key_ = 1;
   uint32_t next_client_ = 1;
   std::map<uint64_t, core::TenantId> recordings_;  // the users by the connections that record
@@ -260,8 +261,8 @@ class Control {
   std::map<uid_t, core::Budgets> tenants_;
   core::Tick started_{};
   LegacyLedger legacy_;
-  Yields yields_;
-  ipc::UniqueFd yield_timer_;
+  ReclaimRequests reclaims_;
+  ipc::UniqueFd reclaim_timer_;
   // First to go: they post to the mailbox. Those of sockets that were not read never hang; what was
   // received may.
   Closers received_closers_;

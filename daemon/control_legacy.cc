@@ -58,19 +58,20 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   proto::DaemonPacket answer;
   answer.set_request(request);
   answer.mutable_legacy_welcome()->set_client(job.client);
-  const auto seat = legacy_.Add(connection.key, std::move(job));
-  if (!seat.ok()) return Fail(connection, request, seat.error().code, seat.error().message);
-  // An older connection of the process is over for good: its seat came along.
+  const auto process_slot = legacy_.Add(connection.key, std::move(job));
+  if (!process_slot.ok())
+    return Fail(connection, request, process_slot.error().code, process_slot.error().message);
+  // An older connection of the process is over for good: its process slot came along.
   std::vector<uint64_t> over;
   for (const auto& [key, other] : connections_) {
-    if (other->hung_up && other->client == core::ClientId{} && !legacy_.IsSeated(key))
+    if (other->hung_up && other->client == core::ClientId{} && !legacy_.HasProcessSlot(key))
       over.push_back(key);
   }
   for (const uint64_t key : over) Forget(key);
-  answer.mutable_legacy_welcome()->set_slot(seat->slot);
+  answer.mutable_legacy_welcome()->set_slot(process_slot->slot);
   connection.greeted = true;
   std::vector<ipc::UniqueFd> page;
-  page.emplace_back(::fcntl(seat->page, F_DUPFD_CLOEXEC, 0));
+  page.emplace_back(::fcntl(process_slot->page, F_DUPFD_CLOEXEC, 0));
   if (!page.front()) page.clear();
   Send(connection, answer, std::move(page));
 }
@@ -87,53 +88,53 @@ void Control::GiveLegacyPlace(core::TenantId user) {
   descriptors_.Give(user);
 }
 
-void Control::HandleLegacyYield(Connection& connection, uint64_t request,
-                                const proto::LegacyYield& yield) {
+void Control::HandleLegacyReclaim(Connection& connection, uint64_t request,
+                                  const proto::LegacyReclaim& reclaim) {
   if (connection.greeted) {
     return Fail(connection, request, ErrorCode::kWrongState,
-                "LegacyYield comes on a connection of its own");
+                "LegacyReclaim comes on a connection of its own");
   }
-  connection.yields = true;
+  connection.reclaims = true;
   const uint64_t job = legacy_.KeyOfProcess(connection.peer.pid);
   if (job == 0) {
     return Fail(connection, request, ErrorCode::kPermission, "only a legacy job may ask for that");
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i]->info().uuid != yield.uuid()) continue;
+    if (devices_[i]->info().uuid != reclaim.uuid()) continue;
     spdlog::debug("legacy job of pid {} asks for {} bytes of device {}", connection.peer.pid,
-                  yield.bytes(), i);
+                  reclaim.bytes(), i);
     const Bytes total = devices_[i]->info().total;
     const Bytes visible = legacy_.VisibleOfJob(job);
-    return BeginYield({.asker = connection.key,
-                       .request = request,
-                       .user = connection.user(),
-                       .device = i,
-                       .bytes = Bytes(yield.bytes()),
-                       .most = visible == Bytes{0} ? total : std::min(visible, total),
-                       .kept = {},
-                       .held = {},
-                       .free = {}});
+    return BeginReclaim({.requester = connection.key,
+                         .request = request,
+                         .user = connection.user(),
+                         .device = i,
+                         .bytes = Bytes(reclaim.bytes()),
+                         .most = visible == Bytes{0} ? total : std::min(visible, total),
+                         .kept = {},
+                         .held = {},
+                         .free = {}});
   }
   // Not a device of the store's: it took nothing there.
   proto::DaemonPacket answer;
   answer.set_request(request);
-  answer.mutable_legacy_yielded();
+  answer.mutable_legacy_reclaimed();
   Send(connection, answer);
 }
 
-void Control::BeginYield(Yields::Ask ask) {
-  loop_->mailbox().Post([this, ask]() mutable {
-    const core::DeviceId id{static_cast<uint16_t>(ask.device)};
-    ask.held = loop_->planner().DeviceTier(id).held;
-    ask.kept = loop_->planner().Guaranteed(id);
+void Control::BeginReclaim(ReclaimRequests::Reclaim reclaim) {
+  loop_->mailbox().Post([this, reclaim]() mutable {
+    const core::DeviceId id{static_cast<uint16_t>(reclaim.device)};
+    reclaim.held = loop_->planner().DeviceTier(id).held;
+    reclaim.kept = loop_->planner().Guaranteed(id);
     // The driver may take its time.
-    workers_->Run(ask.user, [this, ask]() mutable {
-      const auto free = devices_[ask.device]->FreeBytes();
-      ask.free = free.ok() ? *free : Bytes{0};
-      mailbox_.Post([this, ask] {
-        if (Find(ask.asker) == nullptr) return;
-        yields_.Begin(ask, ipc::Now());
-        LookAtYields();
+    workers_->Run(reclaim.user, [this, reclaim]() mutable {
+      const auto free = devices_[reclaim.device]->FreeBytes();
+      reclaim.free = free.ok() ? *free : Bytes{0};
+      mailbox_.Post([this, reclaim] {
+        if (Find(reclaim.requester) == nullptr) return;
+        reclaims_.Begin(reclaim, ipc::Now());
+        UpdateReclaims();
       });
     });
   });
@@ -168,11 +169,12 @@ std::vector<Bytes> Control::UsedByOthers(const std::vector<Bytes>& held,
   return used;
 }
 
-void Control::LookAtYields() {
+void Control::UpdateReclaims() {
   uint64_t expirations = 0;
-  [[maybe_unused]] const auto size = ::read(yield_timer_.get(), &expirations, sizeof(expirations));
+  [[maybe_unused]] const auto size =
+      ::read(reclaim_timer_.get(), &expirations, sizeof(expirations));
   // While a job waits nothing goes back to the store anyway.
-  loop_->mailbox().Post([this, ask_driver = !yields_.waiting()] {
+  loop_->mailbox().Post([this, ask_driver = !reclaims_.waiting()] {
     std::vector<Bytes> held;
     for (size_t i = 0; i < devices_.size(); ++i) {
       held.push_back(loop_->planner().DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}).held);
@@ -193,33 +195,34 @@ void Control::LookAtYields() {
 }
 
 void Control::OnHeld(const std::vector<Bytes>& held, const std::vector<Bytes>& free) {
-  const Yields::Outcome outcome = yields_.Look(held, UsedByOthers(held, free), ipc::Now());
+  const ReclaimRequests::Outcome outcome =
+      reclaims_.Update(held, UsedByOthers(held, free), ipc::Now());
   for (const auto& limit : outcome.limits) {
     loop_->mailbox().Post([loop = loop_, limit] {
       loop->SetDeviceLimit(core::DeviceId{static_cast<uint16_t>(limit.device)}, limit.capacity);
     });
   }
   for (const auto& answer : outcome.answers) {
-    Connection* connection = Find(answer.asker);
+    Connection* connection = Find(answer.requester);
     if (connection == nullptr) continue;
     proto::DaemonPacket packet;
     packet.set_request(answer.request);
-    packet.mutable_legacy_yielded()->set_bytes(answer.given.count());
+    packet.mutable_legacy_reclaimed()->set_bytes(answer.given.count());
     Send(*connection, packet);
   }
-  SetYieldTimer();
+  SetReclaimTimer();
 }
 
-void Control::SetYieldTimer() {
+void Control::SetReclaimTimer() {
   constexpr long kSoonNs = 1'000'000;
   constexpr long kSometimesNs = 500'000'000;
   itimerspec when{};
-  if (yields_.waiting()) {
+  if (reclaims_.waiting()) {
     when.it_value.tv_nsec = kSoonNs;
-  } else if (yields_.lowered()) {
+  } else if (reclaims_.lowered()) {
     when.it_value.tv_nsec = kSometimesNs;
   }
-  ::timerfd_settime(yield_timer_.get(), 0, &when, nullptr);
+  ::timerfd_settime(reclaim_timer_.get(), 0, &when, nullptr);
 }
 
 }  // namespace ravenstore::daemon

@@ -7,7 +7,7 @@ namespace ravenstore::daemon {
 using core::ErrorCode;
 using proto::LeaseState;
 
-bool Lease::ReadPut(PutRecord* record) const {
+bool LeaseRow::ReadPut(PutRecord* record) const {
   record->word = word();
   if (proto::UnpackLease(record->word).state != LeaseState::kIdle) return false;
   record->ticket = slot_->ticket.load(std::memory_order_acquire);
@@ -17,30 +17,30 @@ bool Lease::ReadPut(PutRecord* record) const {
   return word() == record->word;
 }
 
-bool Lease::Swing(uint64_t expected, LeaseState state, uint64_t* desired) {
+bool LeaseRow::CasLease(uint64_t expected, LeaseState state, uint64_t* desired) {
   *desired = proto::Pack(proto::Next(proto::UnpackLease(expected), state, 0));
   return slot_->word.compare_exchange_strong(expected, *desired, std::memory_order_acq_rel);
 }
 
-bool Lease::Drop(uint64_t idle_word) {
+bool LeaseRow::Drop(uint64_t idle_word) {
   uint64_t away = 0;
-  return Swing(idle_word, LeaseState::kAway, &away);
+  return CasLease(idle_word, LeaseState::kAway, &away);
 }
 
-bool Lease::BeginLeave(uint64_t idle_word, uint64_t* leaving_word) {
-  return Swing(idle_word, LeaseState::kLeaving, leaving_word);
+bool LeaseRow::BeginLeave(uint64_t idle_word, uint64_t* leaving_word) {
+  return CasLease(idle_word, LeaseState::kLeaving, leaving_word);
 }
 
-bool Lease::Commit(uint64_t leaving_word) {
+bool LeaseRow::Commit(uint64_t leaving_word) {
   uint64_t away = 0;
-  return Swing(leaving_word, LeaseState::kAway, &away);
+  return CasLease(leaving_word, LeaseState::kAway, &away);
 }
 
-bool Lease::AbortLeave(uint64_t leaving_word, uint64_t* idle_word) {
-  return Swing(leaving_word, LeaseState::kIdle, idle_word);
+bool LeaseRow::AbortLeave(uint64_t leaving_word, uint64_t* idle_word) {
+  return CasLease(leaving_word, LeaseState::kIdle, idle_word);
 }
 
-bool Lease::Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word) {
+bool LeaseRow::Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word) {
   const uint64_t away = word();
   if (proto::UnpackLease(away).state != LeaseState::kAway) return false;
   // A client reads the place only after it saw the word Idle or its fetch answered, so it may be
@@ -48,10 +48,10 @@ bool Lease::Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word) {
   slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
   slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
   slot_->arrival.store(0, std::memory_order_relaxed);
-  return Swing(away, LeaseState::kIdle, idle_word);
+  return CasLease(away, LeaseState::kIdle, idle_word);
 }
 
-void Lease::Grant(core::TensorId id, uint32_t device, core::Bytes offset) {
+void LeaseRow::CompleteAlloc(core::TensorId id, uint32_t device, core::Bytes offset) {
   slot_->id.store(core::ToInt(id), std::memory_order_relaxed);
   slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
   slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
@@ -60,12 +60,13 @@ void Lease::Grant(core::TensorId id, uint32_t device, core::Bytes offset) {
   Answer(LeaseState::kInUse, 1);
 }
 
-void Lease::Refuse(ErrorCode code) {
+void LeaseRow::FailAlloc(ErrorCode code) {
   slot_->error.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
   Answer(LeaseState::kFailed, 0);
 }
 
-void Lease::Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival, bool recompute) {
+void LeaseRow::CompleteFetch(uint32_t device, core::Bytes offset, proto::WordValue arrival,
+                             bool recompute) {
   slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
   slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
   slot_->arrival.store(proto::Pack(arrival), std::memory_order_relaxed);
@@ -73,12 +74,12 @@ void Lease::Promise(uint32_t device, core::Bytes offset, proto::WordValue arriva
   Answer(LeaseState::kInUse, 1);
 }
 
-void Lease::Deny(ErrorCode code) {
+void LeaseRow::FailFetch(ErrorCode code) {
   slot_->error.store(static_cast<uint32_t>(code), std::memory_order_relaxed);
   Answer(code == ErrorCode::kLost ? LeaseState::kLost : LeaseState::kAway, 0);
 }
 
-uint64_t Lease::DenyInPlace(ErrorCode code, uint32_t device, core::Bytes offset) {
+uint64_t LeaseRow::FailFetchInPlace(ErrorCode code, uint32_t device, core::Bytes offset) {
   slot_->device.store(static_cast<uint16_t>(device), std::memory_order_relaxed);
   slot_->place.store(offset.count() / proto::kPlaceUnit, std::memory_order_relaxed);
   slot_->arrival.store(0, std::memory_order_relaxed);
@@ -86,29 +87,29 @@ uint64_t Lease::DenyInPlace(ErrorCode code, uint32_t device, core::Bytes offset)
   return Answer(LeaseState::kIdle, 0);
 }
 
-void Lease::MarkLost() {
+void LeaseRow::MarkLost() {
   uint64_t now = word();
   uint64_t lost = 0;
   do {
-    const proto::Lease lease = proto::UnpackLease(now);
+    const proto::LeaseWord lease = proto::UnpackLease(now);
     if (lease.state == LeaseState::kFreeing || lease.state == LeaseState::kFree) return;
     lost = proto::Pack(proto::Next(lease, LeaseState::kLost, 0));
   } while (!slot_->word.compare_exchange_weak(now, lost, std::memory_order_seq_cst));
   WakeWaiters();
 }
 
-void Lease::Release() {
+void LeaseRow::Release() {
   Answer(LeaseState::kFree, 0);
 }
 
-uint64_t Lease::Answer(LeaseState state, uint16_t holders) {
+uint64_t LeaseRow::Answer(LeaseState state, uint16_t holders) {
   const uint64_t answer = proto::Pack(proto::Next(proto::UnpackLease(word()), state, holders));
   slot_->word.store(answer, std::memory_order_seq_cst);
   WakeWaiters();
   return answer;
 }
 
-void Lease::WakeWaiters() {
+void LeaseRow::WakeWaiters() {
   if (slot_->waiters.load(std::memory_order_seq_cst) == 0) return;
   slot_->waiters.store(0, std::memory_order_relaxed);
   ipc::WakeLowHalf(&slot_->word);

@@ -25,9 +25,9 @@ struct PutRecord {
   uint16_t recompute = 0;
 };
 
-class Lease {
+class LeaseRow {
  public:
-  explicit Lease(proto::LeaseSlot* slot) : slot_(slot) {}
+  explicit LeaseRow(proto::LeaseSlot* slot) : slot_(slot) {}
 
   proto::LeaseState state() const { return proto::UnpackLease(word()).state; }
   uint64_t word() const { return slot_->word.load(std::memory_order_acquire); }
@@ -48,25 +48,25 @@ class Lease {
   bool Publish(uint32_t device, core::Bytes offset, uint64_t* idle_word);
 
   // Requested -> InUse with one holder.
-  void Grant(core::TensorId id, uint32_t device, core::Bytes offset);
+  void CompleteAlloc(core::TensorId id, uint32_t device, core::Bytes offset);
   // Requested -> Failed.
-  void Refuse(core::ErrorCode code);
+  void FailAlloc(core::ErrorCode code);
   // Fetching -> InUse with one holder; the stream waits for `arrival` (value 0: already there).
-  // With `recompute` there are no bytes: the client makes them anew.
-  void Promise(uint32_t device, core::Bytes offset, proto::WordValue arrival,
-               bool recompute = false);
+  // With `recompute` there are no bytes: the client recomputes them.
+  void CompleteFetch(uint32_t device, core::Bytes offset, proto::WordValue arrival,
+                     bool recompute = false);
   // Fetching -> Away with an error, or -> Lost.
-  void Deny(core::ErrorCode code);
+  void FailFetch(core::ErrorCode code);
   // Fetching -> Idle with an error: it stays where it is, which the row need not know yet (what is
   // brought unasked while its client begins to fetch it is not published). Returns the new word.
-  uint64_t DenyInPlace(core::ErrorCode code, uint32_t device, core::Bytes offset);
+  uint64_t FailFetchInPlace(core::ErrorCode code, uint32_t device, core::Bytes offset);
   // -> Lost, unless it is being freed: the bytes are gone although a client may be using them.
   void MarkLost();
   // -> Free: the row may be used again.
   void Release();
 
  private:
-  bool Swing(uint64_t expected, proto::LeaseState state, uint64_t* desired);
+  bool CasLease(uint64_t expected, proto::LeaseState state, uint64_t* desired);
   // Stores the next word whatever the client wrote meanwhile: it owes us this row.
   uint64_t Answer(proto::LeaseState state, uint16_t holders);
   void WakeWaiters();

@@ -77,26 +77,26 @@ bool LegacyLedger::IsPage(int descriptor) {
   return InodeOfPage(descriptor).has_value();
 }
 
-core::Result<Seats::Seat> LegacyLedger::Add(uint64_t key, Newcomer job) {
+core::Result<ProcessSlots::Slot> LegacyLedger::Add(uint64_t key, Newcomer job) {
   const auto inode = job.page ? InodeOfPage(job.page.get()) : std::nullopt;
   if (!inode) return Error{ErrorCode::kInvalidArgument, kNoPage};
-  RAVEN_ASSIGN_OR_RETURN(const Seats::Seat seat,
-                         seats_.Take(key, job.uid, {job.pid, job.start_time}, *inode));
+  RAVEN_ASSIGN_OR_RETURN(const ProcessSlots::Slot process_slot,
+                         process_slots_.Take(key, job.uid, {job.pid, job.start_time}, *inode));
   // It attaches again when it lost its socket; its old connection says nothing more.
   if (job.pid != 0) jobs_.erase(KeyOfProcess(job.pid));
   const auto [added, is_new] = jobs_.insert_or_assign(key, Job{std::move(job), std::nullopt});
   WriteBudgets(added->second);
-  return seat;
+  return process_slot;
 }
 
 bool LegacyLedger::HangUp(uint64_t key) {
   jobs_.erase(key);
-  return seats_.Has(key);
+  return process_slots_.Has(key);
 }
 
 void LegacyLedger::Remove(uint64_t key) {
   jobs_.erase(key);
-  seats_.Release(key);
+  process_slots_.Release(key);
 }
 
 uint64_t LegacyLedger::KeyOfProcess(pid_t pid) const {

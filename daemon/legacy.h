@@ -1,7 +1,7 @@
 // The ledger of legacy jobs: processes that know nothing of the store and run with the interceptor
 // preloaded. What they hold they write on a page of their own (proto/ledger_page.h); what they may
 // hold stands there too, written here. What a user's jobs hold together they see on a page that
-// they share (daemon/seats.h).
+// they share (daemon/process_slots.h).
 //
 // Nothing on a page is believed about anything but what is shown of this job.
 //
@@ -19,7 +19,7 @@
 
 #include "core/result.h"
 #include "core/types.h"
-#include "daemon/seats.h"
+#include "daemon/process_slots.h"
 #include "ipc/unique_fd.h"
 #include "proto/control.pb.h"
 #include "proto/ledger_page.h"
@@ -57,7 +57,7 @@ class LegacyLedger {
   // ends. The result is its place among its tenant's jobs.
   // Errors: kInvalidArgument, unless the page is a memfd of the right size that nobody can resize;
   //   those of Seats::Take.
-  core::Result<Seats::Seat> Add(uint64_t key, Newcomer job);
+  core::Result<ProcessSlots::Slot> Add(uint64_t key, Newcomer job);
   // The job is no longer spoken to, and no longer shown. What it holds counts for its tenant until
   // its process has ended. False when there is no such job.
   bool HangUp(uint64_t key);
@@ -65,7 +65,7 @@ class LegacyLedger {
   void Remove(uint64_t key);
   bool Has(uint64_t key) const { return jobs_.contains(key); }
   // What the connection's process holds counts for its tenant.
-  bool IsSeated(uint64_t key) const { return seats_.Has(key); }
+  bool HasProcessSlot(uint64_t key) const { return process_slots_.Has(key); }
   // The job of a process; 0: none.
   uint64_t KeyOfProcess(pid_t pid) const;
   bool HasClient(uint32_t client) const { return FindClient(client) != nullptr; }
@@ -98,7 +98,7 @@ class LegacyLedger {
   core::Bytes visible_;
   std::map<uid_t, core::Bytes> tenants_;
   std::map<uint64_t, Job> jobs_;  // by key
-  Seats seats_;
+  ProcessSlots process_slots_;
 };
 
 }  // namespace ravenstore::daemon

@@ -67,8 +67,8 @@ struct Log::State {
     pollfd events[2] = {{descriptor, POLLOUT, 0}, {ending.get(), POLLIN, 0}};
     int watched = deadline == core::kNever ? 2 : 1;
     while (events[0].revents == 0) {
-      const int patience = deadline == core::kNever ? -1 : MillisecondsUntil(deadline);
-      const int ready = ::poll(events, static_cast<nfds_t>(watched), patience);
+      const int timeout = deadline == core::kNever ? -1 : MillisecondsUntil(deadline);
+      const int ready = ::poll(events, static_cast<nfds_t>(watched), timeout);
       if (ready == 0 || (ready < 0 && errno != EINTR)) return false;
       if (ready > 0 && events[0].revents == 0) {
         watched = 1;
@@ -167,7 +167,7 @@ class Log::Sink : public spdlog::sinks::sink {
       state_->changed.wait_for(lock, kFatalWaitsForQueue,
                                [this] { return state_->lines.empty() && !state_->writing; });
     }
-    state_->Write(line, ipc::Now() + kFatalPatience - kFatalWaitsForQueue);
+    state_->Write(line, ipc::Now() + kFatalTimeout - kFatalWaitsForQueue);
   }
   void flush() override {}
   void set_pattern(const std::string& pattern) override {
@@ -215,13 +215,13 @@ Log::~Log() {
 
 void Log::End() {
   std::unique_lock lock(state_->mutex);
-  if (!std::exchange(state_->ended, true)) state_->end_by = ipc::Now() + kEndPatience;
+  if (!std::exchange(state_->ended, true)) state_->end_by = ipc::Now() + kEndTimeout;
   state_->changed.notify_all();
   const uint64_t one = 1;
   // An eventfd takes a write of 1 unless 2^64 - 2 are pending.
   [[maybe_unused]] const ssize_t written = ::write(state_->ending.get(), &one, sizeof(one));
   // A write that never ends is left behind.
-  state_->changed.wait_for(lock, kEndPatience + std::chrono::milliseconds(50),
+  state_->changed.wait_for(lock, kEndTimeout + std::chrono::milliseconds(50),
                            [this] { return state_->gone; });
 }
 

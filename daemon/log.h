@@ -24,8 +24,8 @@ class Log {
   static constexpr size_t kQueueLines = 4096;
   // A line's bytes at most; longer ones are cut. So many go into a pipe as one piece.
   static constexpr size_t kLineBytes = 4096;
-  static constexpr core::Duration kFatalPatience{std::chrono::milliseconds(300)};
-  static constexpr core::Duration kEndPatience{std::chrono::milliseconds(500)};
+  static constexpr core::Duration kFatalTimeout{std::chrono::milliseconds(300)};
+  static constexpr core::Duration kEndTimeout{std::chrono::milliseconds(500)};
 
   // From here on spdlog's default logger writes to `descriptor`, which outlives this. In colours
   // where it is a terminal. REQUIRES: SIGPIPE is ignored, where the descriptor may be a pipe.

@@ -33,7 +33,7 @@ constexpr uint32_t kUnitsPerPass = 1024;
 constexpr uint32_t kUnitsLeast = 64;
 constexpr size_t kClosuresPerPass = 16;
 // While hot clients keep the loop polling, the doorbells of the others are looked at this often.
-constexpr Duration kLookAround = microseconds(20);
+constexpr Duration kSourcePollPeriod = microseconds(20);
 // Clients with tensors away get their logs read at this interval until they were silent for so
 // long.
 constexpr Duration kWarmPoll = milliseconds(1);
@@ -77,7 +77,7 @@ core::Status Loop::Init() {
   RAVEN_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, mailbox_.descriptor(), &event) == 0);
 
   words_ = std::make_unique<device::Word[]>(2 * devices_.size());
-  RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReserveHostArena(
+  RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReserveHostVaRange(
                                         options_.planner.host_capacity, options_.host_numa_node));
   host_pool_ = std::move(pool);
   lanes_.resize(devices_.size());
@@ -86,7 +86,7 @@ core::Status Loop::Init() {
     lanes_[i].out = std::make_unique<TransferLane>(
         devices_[i], device::Direction::kDeviceToHost, options_.transfers, &words_[2 * i],
         [this, device](JobId job, bool ok) { FinishOut(device, job, ok); },
-        [this, device](JobId job, core::Bytes done) { GoesOn(device, job, done); });
+        [this, device](JobId job, core::Bytes done) { OnProgress(device, job, done); });
     lanes_[i].in = std::make_unique<TransferLane>(
         devices_[i], device::Direction::kHostToDevice, options_.transfers, &words_[2 * i + 1],
         [this, device](JobId job, bool ok) { FinishIn(device, job, ok); });
@@ -143,12 +143,12 @@ bool Loop::Pass() {
   busy |= PollLanes();
   stages_[3] = ipc::Now();
   // A quiet pass has the time to look for the clients that are not polled.
-  if (!busy || now_ - last_look_ > kLookAround) {
-    last_look_ = now_;
-    LookAround();
+  if (!busy || now_ - last_source_poll_ > kSourcePollPeriod) {
+    last_source_poll_ = now_;
+    PollSources();
   }
   if (now_ >= planner_->NextWake()) {
-    Feed(core::TimePassed{});
+    ApplyEvent(core::TimePassed{});
     Execute();
   }
   if (now_ >= give_back_timer_.due()) {
@@ -158,14 +158,14 @@ bool Loop::Pass() {
   return busy;
 }
 
-void Loop::LookAround() {
+void Loop::PollSources() {
   std::array<epoll_event, kEpollEvents> events;
   const int n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, 0);
-  Heed({events.data(), static_cast<size_t>(std::max(n, 0))});
+  HandleEvents({events.data(), static_cast<size_t>(std::max(n, 0))});
 }
 
 // Doorbells are edge-triggered: each ring shows once, and nothing need be read to silence it.
-void Loop::Heed(std::span<const epoll_event> events) {
+void Loop::HandleEvents(std::span<const epoll_event> events) {
   for (const epoll_event& event : events) {
     if (event.data.u64 == kMailboxKey) continue;
     if (Session* session = FindSession(ClientId{static_cast<uint32_t>(event.data.u64)})) {
@@ -224,9 +224,9 @@ void Loop::Sleep() {
       n = ::epoll_wait(epoll_.get(), events.data(), kEpollEvents, static_cast<int>(milliseconds));
     }
     now_ = ipc::Now();
-    Heed({events.data(), static_cast<size_t>(std::max(n, 0))});
+    HandleEvents({events.data(), static_cast<size_t>(std::max(n, 0))});
   }
-  PollQuietLogs();
+  PollColdLogs();
 }
 
 bool Loop::CoolDown(Session& session) {
@@ -235,11 +235,11 @@ bool Loop::CoolDown(Session& session) {
     return false;
   }
   session.hot = false;
-  KeepInMind(session);
+  TrackRecent(session);
   return true;
 }
 
-void Loop::KeepInMind(Session& session) {
+void Loop::TrackRecent(Session& session) {
   if (!session.lately) lately_.push_back(&session);
   session.lately = true;
 }
@@ -251,7 +251,7 @@ bool Loop::IsWarm(const Session& session) const {
          planner_->View(session.id()).host_used > core::Bytes{0};
 }
 
-void Loop::PollQuietLogs() {
+void Loop::PollColdLogs() {
   // A put of anybody may be what a request waits for. With many clients that is many cache lines,
   // so not at every wake.
   const bool waited_for = planner_->stats().waiting > 0 && now_ - last_sweep_ >= kWarmPoll;
@@ -260,9 +260,9 @@ void Loop::PollQuietLogs() {
     for (auto& [id, session] : sessions_) {
       if (session->hot || session->gone) continue;
       if (!waited_for && !IsRecorded(*session)) continue;
-      if (PollQuietLog(*session) == 0) continue;
+      if (PollColdLog(*session) == 0) continue;
       session->last_active = now_;
-      KeepInMind(*session);
+      TrackRecent(*session);
     }
     return;
   }
@@ -274,20 +274,20 @@ void Loop::PollQuietLogs() {
       lately_.pop_back();
       continue;
     }
-    if (!session.hot && IsWarm(session) && PollQuietLog(session) > 0) session.last_active = now_;
+    if (!session.hot && IsWarm(session) && PollColdLog(session) > 0) session.last_active = now_;
     ++i;
   }
 }
 
 void Loop::ReadLogs() {
   for (auto& [id, session] : sessions_) {
-    if (!session->gone) PollQuietLog(*session);
+    if (!session->gone) PollColdLog(*session);
   }
 }
 
 void Loop::ReadLog(ClientId client) {
   Session* session = FindSession(client);
-  if (session != nullptr && !session->gone) PollQuietLog(*session);
+  if (session != nullptr && !session->gone) PollColdLog(*session);
 }
 
 void Loop::StartRecording(uint64_t key, Recorder::Options options) {
@@ -313,7 +313,7 @@ Recorder* Loop::recorder(uint64_t key) {
   return found == recorders_.end() ? nullptr : found->second.get();
 }
 
-size_t Loop::PollQuietLog(Session& session) {
+size_t Loop::PollColdLog(Session& session) {
   const size_t most = std::min<size_t>(proto::kLogLaneEntries, UnitsLeft(session));
   return most == 0 ? 0 : PollLog(session, most);
 }
@@ -391,19 +391,19 @@ bool Loop::PollTickets() {
         turns_.Spend(session->attachment().tenant, 1);
         if (!planner_->Knows(waiting.tensor)) return;
         if (waiting.idle_word == 0) {
-          Feed(core::Freed{waiting.tensor});
+          ApplyEvent(core::Freed{waiting.tensor});
           return;
         }
         const SlotId slot = planner_->View(waiting.tensor).slot;
-        Lease lease = session->LeaseOf(slot);
+        LeaseRow lease = session->LeaseOf(slot);
         // An older put's ticket says nothing of the last one's.
         if (lease.word() != waiting.idle_word) return;
         // While a get on another device waits for just this there is no put to be found quiet
         // later.
         const bool idle =
             proto::UnpackLease(waiting.idle_word).state != proto::LeaseState::kFetching;
-        if (idle) session->RowOf(slot).SetQuiet(waiting.idle_word);
-        Feed(core::Quiet{waiting.tensor});
+        if (idle) session->RowOf(slot).SetStreamComplete(waiting.idle_word);
+        ApplyEvent(core::StreamComplete{waiting.tensor});
       };
       const size_t before = session->tickets.size();
       const auto most = std::min<size_t>(kTicketsPerPass, UnitsLeft(*session));
@@ -432,17 +432,17 @@ bool Loop::PollLanes() {
 }
 
 void Loop::SetTenant(core::TenantId tenant, core::Budgets budgets) {
-  Feed(core::TenantLimits{tenant, budgets});
+  ApplyEvent(core::TenantLimits{tenant, budgets});
   Execute();
 }
 
 void Loop::SetDeviceLimit(core::DeviceId device, core::Bytes capacity) {
-  Feed(core::DeviceLimit{device, capacity});
+  ApplyEvent(core::DeviceLimit{device, capacity});
   Execute();
 }
 
 void Loop::SetClientBudgets(ClientId client, core::Budgets budgets) {
-  Feed(core::ClientLimits{client, budgets});
+  ApplyEvent(core::ClientLimits{client, budgets});
   Execute();
 }
 
@@ -464,7 +464,7 @@ void Loop::Attach(std::shared_ptr<Attachment> attachment) {
   session->last_active = now_;
   MakeHot(*session);
   sessions_.emplace(id, std::move(session));
-  Feed(event);
+  ApplyEvent(event);
   Execute();
 }
 
@@ -481,7 +481,7 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
   std::erase(lately_, session);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session->attachment().doorbell.fd(), nullptr);
   on_gone_[client] = std::move(done);
-  Feed(core::ClientGone{client});
+  ApplyEvent(core::ClientGone{client});
   Execute();
   ReleaseIfGone(*session);
 }
@@ -503,10 +503,10 @@ void Loop::ReleaseIfGone(Session& session) {
 }
 
 void Loop::GiveBackMemory() {
-  auto pieces = give_back_.Take();
-  if (pieces.empty()) return PutBackMemory();
-  workers_->Run(kNoUser, [this, pieces = std::move(pieces)] {
-    GiveBack::Release(pieces);
+  auto chunks = give_back_.Take();
+  if (chunks.empty()) return PutBackMemory();
+  workers_->Run(kNoUser, [this, chunks = std::move(chunks)] {
+    GiveBack::Release(chunks);
     mailbox_.Post([this] { GiveBackMemory(); });
   });
 }
@@ -518,13 +518,13 @@ void Loop::PutBackMemory() {
 }
 
 void Loop::Trim(ClientId client) {
-  Feed(core::Trimmed{client});
+  ApplyEvent(core::Trimmed{client});
   Execute();
 }
 
 void Loop::SlabReleased(ClientId client, core::DeviceId device, core::Bytes offset) {
   if (Session* session = FindSession(client); session != nullptr && !session->gone)
-    Unmapped(*session, {client, device, offset}, &Session::Parting::client);
+    Unmapped(*session, {client, device, offset}, &Session::UnmapHandshake::client);
 }
 
 Session* Loop::FindSession(ClientId client) {

@@ -132,7 +132,7 @@ class Loop {
   static constexpr uint64_t kTensorMemory = 512;
   static constexpr uint64_t kTicketMemory = sizeof(TicketQueues::Waiting);
 
-  enum class Leave { kNo, kYes, kAtOnce, kHeld };
+  enum class Leave { kNo, kYes, kIrrevocable, kHeld };
   enum class MoveKind { kOut, kClean, kIn };
   // A copy under way.
   struct Move {
@@ -148,7 +148,7 @@ class Loop {
     bool promised = false;
     bool waits_for_word = false;  // to be promised
     bool held = false;            // the client waits in a fetch: no lease swing
-    bool at_once = false;         // the lease is Away already
+    bool irrevocable = false;     // the lease is Away already
     proto::WordValue arrival{};   // when promised
   };
   struct Lanes {
@@ -166,15 +166,15 @@ class Loop {
   void RecordPass();
   void Sleep();
   core::Duration SleepBound();
-  void LookAround();
-  void Heed(std::span<const epoll_event> events);
+  void PollSources();
+  void HandleEvents(std::span<const epoll_event> events);
   bool PollHot();
   bool PollSession(Session& session);
   // Reads up to `most` entries, and as many rows where entries were dropped; says how many entries.
   size_t PollLog(Session& session, size_t most);
   // A client that is not polled in every pass: all that one of its threads can have logged, as far
   // as its user's part of a pass goes.
-  size_t PollQuietLog(Session& session);
+  size_t PollColdLog(Session& session);
   uint32_t UnitsLeft(const Session& session) const {
     return turns_.Left(session.attachment().tenant);
   }
@@ -182,9 +182,9 @@ class Loop {
   void Rescan(Session& session, size_t most);
   bool PollTickets();
   bool PollLanes();
-  void PollQuietLogs();
+  void PollColdLogs();
   bool IsWarm(const Session& session) const;
-  void KeepInMind(Session& session);
+  void TrackRecent(Session& session);
   // Calls `what` with each recorder of the client's calls.
   template <typename What>
   void Record(Session& session, What what) {
@@ -203,8 +203,8 @@ class Loop {
   // Reads no more of its requests, and tells it to go.
   void Expel(Session& session, const std::string& why);
   // `ticket` as it was read, once, with the word.
-  void AwaitQuiet(Session& session, core::SlotId slot, core::TensorId tensor, uint64_t idle_word,
-                  uint64_t ticket);
+  void AwaitStreamComplete(Session& session, core::SlotId slot, core::TensorId tensor,
+                           uint64_t idle_word, uint64_t ticket);
   // Counts bytes of the daemon's memory to the client's user.
   core::Status Charge(Session& session, uint64_t bytes);
   void Refund(Session& session, uint64_t bytes);
@@ -218,7 +218,7 @@ class Loop {
   void HandleRequest(Session& session, const proto::Request& request);
   void HandleCreate(Session& session, const proto::Request& request);
   void HandleFetch(Session& session, const proto::Request& request);
-  void SettlePut(Session& session, const proto::Request& request);
+  void CommitPut(Session& session, const proto::Request& request);
   void HandleStep(Session& session);
   void HandleFree(Session& session, const proto::Request& request);
   void HandlePut(Session& session, core::SlotId slot);
@@ -226,36 +226,37 @@ class Loop {
   void BadRequest(Session& session, const proto::Request& request, const char* why);
 
   // Tells the planner and leaves its actions in plan_.
-  void Feed(const core::Event& event);
+  void ApplyEvent(const core::Event& event);
   // Carries out plan_, and what follows from it, until nothing is left.
   void Execute();
   void Do(const core::AddSlab& action);
   // Asks the client to unmap a slab; both tell by Unmapped that they did.
-  void Part(Session& session, const core::RemoveSlab& slab, Session::Parting parting);
-  void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::Parting::*by);
+  void BeginUnmap(Session& session, const core::RemoveSlab& slab,
+                  Session::UnmapHandshake unmapping);
+  void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::UnmapHandshake::*by);
   void Do(const core::RemoveSlab& action);
   void Do(const core::GrowHost& action);
-  void Do(const core::Grant& action);
-  void Do(const core::Refuse& action);
-  void Do(const core::Promise& action);
-  bool TakeArrival(Session& session, const core::Promise& promise, Move* move);
-  void PromiseMore(Session& session);
-  void Do(const core::Deny& action);
+  void Do(const core::AllocReply& action);
+  void Do(const core::AllocError& action);
+  void Do(const core::FetchReply& action);
+  bool TakeArrival(Session& session, const core::FetchReply& reply, Move* move);
+  void SendPendingReplies(Session& session);
+  void Do(const core::FetchError& action);
   void Do(const core::Release& action);
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
-  void Do(const core::Hurry& action);
+  void Do(const core::Prioritize& action);
   void Do(const core::CopyIn& action);
-  void Do(core::Discard& action);
+  void Do(core::DeferDestroy& action);
 
   void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
                        core::Bytes to, core::Bytes size, std::optional<core::ClientId> behalf,
                        Leave leave);
   // Whose turn of the link a copy takes that `client` waits for. When it is gone, the session's.
   core::TurnOwner OwnerOf(core::ClientId client, Session& session);
-  void GoAtOnce(Move& move);
-  void GoesOn(core::DeviceId device, JobId job, core::Bytes done);
+  void LeaveIrrevocably(Move& move);
+  void OnProgress(core::DeviceId device, JobId job, core::Bytes done);
   void FinishOut(core::DeviceId device, JobId job, bool ok);
   void FinishIn(core::DeviceId device, JobId job, bool ok);
   void ReleaseIfGone(Session& session);
@@ -286,15 +287,15 @@ class Loop {
   std::vector<core::ClientId> with_tickets_;
   std::unordered_map<core::ClientId, std::function<void()>> on_gone_;
 
-  std::unique_ptr<device::Word[]> words_;     // two for each device, written by its lanes' channels
-  std::shared_ptr<device::Arena> host_pool_;  // shared with the worker that grows it
-  PieceMap host_pieces_;
+  std::unique_ptr<device::Word[]> words_;  // two for each device, written by its lanes' channels
+  std::shared_ptr<device::VaRange> host_pool_;  // shared with the worker that grows it
+  SlabMap host_slabs_;
   std::vector<Lanes> lanes_;  // by device
   std::unordered_map<core::TensorId, std::pair<core::DeviceId, JobId>> arriving_;
 
   ipc::Spinner spinner_;
   core::Tick last_work_{};
-  core::Tick last_look_{};
+  core::Tick last_source_poll_{};
   core::Tick last_sweep_{};  // when everybody's log was read last
   std::map<uint64_t, std::unique_ptr<Recorder>> recorders_;
   core::Duration backoff_{};

@@ -15,7 +15,7 @@ using core::SlotId;
 using core::TensorId;
 using core::ToInt;
 
-void Loop::Feed(const core::Event& event) {
+void Loop::ApplyEvent(const core::Event& event) {
   planner_->Apply(event, now_, &plan_);
 }
 
@@ -41,7 +41,7 @@ core::Status Loop::MakeSlab(Attachment& attachment, const core::AddSlab& action,
   auto& arena = attachment.arenas[ToInt(action.device)];
   if (arena == nullptr) {
     const Bytes size = options_.planner.arena[ToInt(action.device)];
-    RAVEN_ASSIGN_OR_RETURN(arena, devices_[ToInt(action.device)]->ReserveArena(size));
+    RAVEN_ASSIGN_OR_RETURN(arena, devices_[ToInt(action.device)]->ReserveVaRange(size));
   }
   return arena->Create(action.offset, action.size, [&](ipc::UniqueFd descriptor) {
     outbox_.slab_ready(std::make_shared<SlabForClient>(SlabForClient{
@@ -66,14 +66,14 @@ void Loop::Do(const core::AddSlab& action) {
       Session* session = FindSession(action.client);
       if (session == nullptr || session->gone) return;
       if (ok) {
-        session->pieces[ToInt(action.device)].Add(action.offset, action.size);
-        Feed(core::SlabAdded{action.client, action.device, action.offset, action.size});
+        session->slabs[ToInt(action.device)].Add(action.offset, action.size);
+        ApplyEvent(core::SlabAdded{action.client, action.device, action.offset, action.size});
       } else if (offered) {
         // The client may have mapped it. Only then can another be made there.
-        Part(*session, {action.client, action.device, action.offset},
-             {.daemon = false, .made = false});
+        BeginUnmap(*session, {action.client, action.device, action.offset},
+                   {.daemon = false, .made = false});
       } else {
-        Feed(core::SlabFailed{action.client, action.device, action.offset, limit});
+        ApplyEvent(core::SlabFailed{action.client, action.device, action.offset, limit});
       }
       Execute();
     });
@@ -83,8 +83,8 @@ void Loop::Do(const core::AddSlab& action) {
 void Loop::Do(const core::RemoveSlab& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
-  session->pieces[ToInt(action.device)].Remove(action.offset);
-  Part(*session, action, {});
+  session->slabs[ToInt(action.device)].Remove(action.offset);
+  BeginUnmap(*session, action, {});
   // Nothing lives in it and nothing is copied there: we need not wait for the client.
   workers_->Run(session->attachment().tenant, [this, attachment = session->shared(), action] {
     const auto [client, device, offset] = action;
@@ -95,29 +95,31 @@ void Loop::Do(const core::RemoveSlab& action) {
     }
     mailbox_.Post([this, action] {
       if (Session* session = FindSession(action.client); session != nullptr && !session->gone)
-        Unmapped(*session, action, &Session::Parting::daemon);
+        Unmapped(*session, action, &Session::UnmapHandshake::daemon);
     });
   });
 }
 
-void Loop::Part(Session& session, const core::RemoveSlab& slab, Session::Parting parting) {
-  session.parting[{ToInt(slab.device), slab.offset.count()}] = parting;
+void Loop::BeginUnmap(Session& session, const core::RemoveSlab& slab,
+                      Session::UnmapHandshake unmapping) {
+  session.unmapping[{ToInt(slab.device), slab.offset.count()}] = unmapping;
   outbox_.release_slab(slab.client, slab.device, slab.offset);
 }
 
-void Loop::Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::Parting::*by) {
-  const auto parting = session.parting.find({ToInt(slab.device), slab.offset.count()});
-  if (parting == session.parting.end() || !std::exchange(parting->second.*by, false)) {
+void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
+                    bool Session::UnmapHandshake::*by) {
+  const auto unmapping = session.unmapping.find({ToInt(slab.device), slab.offset.count()});
+  if (unmapping == session.unmapping.end() || !std::exchange(unmapping->second.*by, false)) {
     ++bad_requests_;
     return;
   }
-  const auto [client, daemon, made] = parting->second;
+  const auto [client, daemon, made] = unmapping->second;
   if (client || daemon) return;
-  session.parting.erase(parting);
+  session.unmapping.erase(unmapping);
   if (made) {
-    Feed(core::SlabRemoved{slab.client, slab.device, slab.offset});
+    ApplyEvent(core::SlabRemoved{slab.client, slab.device, slab.offset});
   } else {
-    Feed(core::SlabFailed{slab.client, slab.device, slab.offset});
+    ApplyEvent(core::SlabFailed{slab.client, slab.device, slab.offset});
   }
   Execute();
 }
@@ -131,46 +133,46 @@ void Loop::Do(const core::GrowHost& action) {
     }
     mailbox_.Post([this, action, ok = status.ok()] {
       if (ok) {
-        host_pieces_.Add(action.offset, action.size);
-        Feed(core::HostGrown{action.offset, action.size});
+        host_slabs_.Add(action.offset, action.size);
+        ApplyEvent(core::HostGrown{action.offset, action.size});
       } else {
-        Feed(core::HostGrowFailed{});
+        ApplyEvent(core::HostGrowFailed{});
       }
       Execute();
     });
   });
 }
 
-void Loop::Do(const core::Grant& action) {
+void Loop::Do(const core::AllocReply& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   session->RowOf(action.slot) = {};
   session->RowOf(action.slot).tensor = action.tensor;
-  Lease lease = session->LeaseOf(action.slot);
+  LeaseRow lease = session->LeaseOf(action.slot);
   // Anything else and the client broke the protocol: its tensor stays in our books until it goes.
   if (lease.state() != proto::LeaseState::kRequested) return;
-  lease.Grant(action.tensor, ToInt(action.device), action.offset);
+  lease.CompleteAlloc(action.tensor, ToInt(action.device), action.offset);
   Record(*session, [&](Recorder& recorder) {
     recorder.Answered(session->id(), now_);
     recorder.Created(planner_->View(action.tensor), now_);
   });
 }
 
-void Loop::Do(const core::Refuse& action) {
+void Loop::Do(const core::AllocError& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   session->RowOf(action.slot) = {};
   Refund(*session, kTensorMemory);
   RememberFailure(*session, action.slot, action.error.message);
-  Lease lease = session->LeaseOf(action.slot);
-  if (lease.state() == proto::LeaseState::kRequested) lease.Refuse(action.error.code);
+  LeaseRow lease = session->LeaseOf(action.slot);
+  if (lease.state() == proto::LeaseState::kRequested) lease.FailAlloc(action.error.code);
 }
 
-void Loop::Do(const core::Promise& action) {
+void Loop::Do(const core::FetchReply& action) {
   SlotId slot{};
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
-  Lease lease = session->LeaseOf(slot);
+  LeaseRow lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return;
   proto::WordValue arrival;
   Move* move = nullptr;
@@ -182,7 +184,7 @@ void Loop::Do(const core::Promise& action) {
     arrival = move->arrival;
   }
   session->RowOf(slot).ForgetPut();
-  lease.Promise(ToInt(action.device), action.offset, arrival, action.recompute);
+  lease.CompleteFetch(ToInt(action.device), action.offset, arrival, action.recompute);
   Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
   if (move == nullptr || std::exchange(move->promised, true)) return;
   // Last: a lane that fails now marks the tensor lost, which must come after the promise.
@@ -192,46 +194,47 @@ void Loop::Do(const core::Promise& action) {
 }
 
 // The word that the copy will arrive in; false: all are in use, and the promise waits for one.
-bool Loop::TakeArrival(Session& session, const core::Promise& promise, Move* move) {
+bool Loop::TakeArrival(Session& session, const core::FetchReply& reply, Move* move) {
   const auto word = session.arrivals.Take();
   if (word) {
     move->arrival = *word;
   } else if (!std::exchange(move->waits_for_word, true)) {
-    session.unpromised.push_back(promise);
+    session.pending_replies.push_back(reply);
   }
   return word.has_value();
 }
 
-void Loop::PromiseMore(Session& session) {
-  while (!session.unpromised.empty() && session.arrivals.any()) {
-    core::Promise promise = session.unpromised.front();
-    session.unpromised.pop_front();
+void Loop::SendPendingReplies(Session& session) {
+  while (!session.pending_replies.empty() && session.arrivals.any()) {
+    core::FetchReply reply = session.pending_replies.front();
+    session.pending_replies.pop_front();
     SlotId slot{};
-    if (Locate(promise.tensor, &slot) != &session) continue;
-    if (planner_->View(promise.tensor).residency == core::Residency::kLost) {
-      Do(core::Deny{promise.tensor, {core::ErrorCode::kLost, "the tensor's bytes are lost"}});
+    if (Locate(reply.tensor, &slot) != &session) continue;
+    if (planner_->View(reply.tensor).residency == core::Residency::kLost) {
+      Do(core::FetchError{reply.tensor, {core::ErrorCode::kLost, "the tensor's bytes are lost"}});
       continue;
     }
     // Meanwhile it may have come.
-    promise.arriving = arriving_.contains(promise.tensor);
-    Do(promise);
+    reply.arriving = arriving_.contains(reply.tensor);
+    Do(reply);
   }
 }
 
-void Loop::Do(const core::Deny& action) {
+void Loop::Do(const core::FetchError& action) {
   SlotId slot{};
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
   RememberFailure(*session, slot, action.error.message);
-  Lease lease = session->LeaseOf(slot);
+  LeaseRow lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return;
   const core::TensorView view = planner_->View(action.tensor);
-  if (view.residency != core::Residency::kOnDevice) return lease.Deny(action.error.code);
+  if (view.residency != core::Residency::kOnDevice) return lease.FailFetch(action.error.code);
   // It was to change devices and stays where it is.
   const uint64_t idle_word =
-      lease.DenyInPlace(action.error.code, ToInt(view.device), view.device_offset);
-  AwaitQuiet(*session, slot, action.tensor, idle_word,
-             session->segment()->slots[ToInt(slot)].ticket.load(std::memory_order_acquire));
+      lease.FailFetchInPlace(action.error.code, ToInt(view.device), view.device_offset);
+  AwaitStreamComplete(
+      *session, slot, action.tensor, idle_word,
+      session->segment()->slots[ToInt(slot)].ticket.load(std::memory_order_acquire));
 }
 
 void Loop::Do(const core::Release& action) {
@@ -239,7 +242,7 @@ void Loop::Do(const core::Release& action) {
   if (session == nullptr || session->gone) return;
   session->RowOf(action.slot) = {};
   Refund(*session, kTensorMemory);
-  Lease lease = session->LeaseOf(action.slot);
+  LeaseRow lease = session->LeaseOf(action.slot);
   if (lease.state() == proto::LeaseState::kFreeing) lease.Release();
 }
 
@@ -248,17 +251,17 @@ void Loop::Do(const core::Drop& action) {
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
   Session::Row& row = session->RowOf(slot);
-  const uint64_t idle_word = row.quiet_word();
+  const uint64_t idle_word = row.complete_word();
   const bool taken = idle_word != 0 && session->LeaseOf(slot).Drop(idle_word);
   if (idle_word != 0) row.ForgetPut();
-  Feed(core::Dropped{action.tensor, taken});
+  ApplyEvent(core::Dropped{action.tensor, taken});
 }
 
 void Loop::Do(const core::CopyOut& action) {
   StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, action.behalf,
-                  action.held      ? Leave::kHeld
-                  : action.at_once ? Leave::kAtOnce
-                                   : Leave::kYes);
+                  action.held          ? Leave::kHeld
+                  : action.irrevocable ? Leave::kIrrevocable
+                                       : Leave::kYes);
 }
 
 void Loop::Do(const core::Clean& action) {
@@ -266,13 +269,13 @@ void Loop::Do(const core::Clean& action) {
                   Leave::kNo);
 }
 
-void Loop::Do(const core::Hurry& action) {
+void Loop::Do(const core::Prioritize& action) {
   Lanes& lanes = lanes_[ToInt(action.device)];
   for (auto& [job, move] : lanes.out_moves) {
     if (move.tensor != action.tensor) continue;
     // It stays until its copies are done.
-    lanes.out->Hurry(job, OwnerOf(action.behalf, *FindSession(move.client)));
-    if (action.at_once) GoAtOnce(move);
+    lanes.out->Prioritize(job, OwnerOf(action.behalf, *FindSession(move.client)));
+    if (action.irrevocable) LeaveIrrevocably(move);
     return;
   }
 }
@@ -283,14 +286,14 @@ core::TurnOwner Loop::OwnerOf(core::ClientId client, Session& session) {
 }
 
 // A clean of what nobody touched since it began takes it out.
-void Loop::GoAtOnce(Move& move) {
+void Loop::LeaveIrrevocably(Move& move) {
   Session* session = FindSession(move.client);
   if (session == nullptr || session->gone || move.kind != MoveKind::kClean) return;
   if (!session->LeaseOf(move.slot).Drop(move.word)) return;
   session->RowOf(move.slot).ForgetPut();
   move.kind = MoveKind::kOut;
-  move.at_once = true;
-  Feed(core::CopiedPart{move.tensor, Bytes{0}});
+  move.irrevocable = true;
+  ApplyEvent(core::CopyOutProgressed{move.tensor, Bytes{0}});
 }
 
 void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
@@ -299,7 +302,7 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
   Session* session = Locate(tensor, &slot);
   if (session == nullptr) return;
   Session::Row& row = session->RowOf(slot);
-  Lease lease = session->LeaseOf(slot);
+  LeaseRow lease = session->LeaseOf(slot);
   Move move{.kind = leave == Leave::kNo ? MoveKind::kClean : MoveKind::kOut,
             .client = session->id(),
             .slot = slot,
@@ -313,39 +316,39 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
     move.held = begun = proto::UnpackLease(move.word).state == proto::LeaseState::kFetching;
   } else {
     PutRecord put;
-    begun = row.quiet_word() != 0 && lease.ReadPut(&put) && put.word == row.quiet_word();
+    begun = row.complete_word() != 0 && lease.ReadPut(&put) && put.word == row.complete_word();
     move.word = put.word;
     move.writes = put.writes;
     if (begun && leave != Leave::kNo) {
-      begun = leave == Leave::kAtOnce ? lease.Drop(row.quiet_word())
-                                      : lease.BeginLeave(row.quiet_word(), &move.word);
-      move.at_once = begun && leave == Leave::kAtOnce;
+      begun = leave == Leave::kIrrevocable ? lease.Drop(row.complete_word())
+                                           : lease.BeginLeave(row.complete_word(), &move.word);
+      move.irrevocable = begun && leave == Leave::kIrrevocable;
       row.ForgetPut();
     }
   }
   if (!begun) {
     if (leave == Leave::kNo) {
-      Feed(core::Cleaned{tensor, false, 0});
+      ApplyEvent(core::Cleaned{tensor, false, 0});
     } else {
-      Feed(core::CopiedOut{tensor, core::CopiedOut::Outcome::kNotBegun, 0});
+      ApplyEvent(core::CopiedOut{tensor, core::CopiedOut::Outcome::kNotBegun, 0});
     }
     return;
   }
   ++session->copies;
   Lanes& lanes = lanes_[ToInt(device)];
-  const device::Arena& arena = *session->attachment().arenas[ToInt(device)];
+  const device::VaRange& arena = *session->attachment().arenas[ToInt(device)];
   move.job = lanes.out->Submit(
-      Cut(host_pool_->base(), to, host_pieces_, arena.base(), from, session->pieces[ToInt(device)],
+      Cut(host_pool_->base(), to, host_slabs_, arena.base(), from, session->slabs[ToInt(device)],
           size, options_.transfers.ChunkOf(behalf.has_value())),
       OwnerOf(behalf.value_or(session->id()), *session),
       behalf ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
-  if (move.at_once) Feed(core::CopiedPart{tensor, Bytes{0}});
+  if (move.irrevocable) ApplyEvent(core::CopyOutProgressed{tensor, Bytes{0}});
 }
 
-void Loop::GoesOn(DeviceId device, JobId job, Bytes done) {
+void Loop::OnProgress(DeviceId device, JobId job, Bytes done) {
   const Move& move = lanes_[ToInt(device)].out_moves.at(job);
-  if (move.at_once) Feed(core::CopiedPart{move.tensor, done});
+  if (move.irrevocable) ApplyEvent(core::CopyOutProgressed{move.tensor, done});
 }
 
 void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
@@ -354,28 +357,28 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);  // it stays until its copies are done
   --session->copies;
-  Lease lease = session->LeaseOf(move.slot);
-  if (move.at_once) {
+  LeaseRow lease = session->LeaseOf(move.slot);
+  if (move.irrevocable) {
     using Outcome = core::CopiedOut::Outcome;
     const Outcome outcome = session->gone ? Outcome::kRescued
                             : ok          ? Outcome::kCommitted
                                           : Outcome::kFailed;
-    Feed(core::CopiedOut{move.tensor, outcome, move.writes});
+    ApplyEvent(core::CopiedOut{move.tensor, outcome, move.writes});
   } else if (move.kind == MoveKind::kClean) {
     const bool untouched = lease.word() == move.word;
-    Feed(core::Cleaned{move.tensor, ok && untouched, move.writes, !ok && untouched});
+    ApplyEvent(core::Cleaned{move.tensor, ok && untouched, move.writes, !ok && untouched});
   } else if (ok) {
     const bool committed =
         !session->gone && (move.held ? lease.word() == move.word : lease.Commit(move.word));
-    Feed(core::CopiedOut{
+    ApplyEvent(core::CopiedOut{
         move.tensor,
         committed ? core::CopiedOut::Outcome::kCommitted : core::CopiedOut::Outcome::kRescued,
         move.writes});
   } else {
     uint64_t idle_word = 0;
     const bool stays = !session->gone && (move.held || lease.AbortLeave(move.word, &idle_word));
-    if (stays && !move.held) session->RowOf(move.slot).SetQuiet(idle_word);
-    Feed(core::CopiedOut{
+    if (stays && !move.held) session->RowOf(move.slot).SetStreamComplete(idle_word);
+    ApplyEvent(core::CopiedOut{
         move.tensor, stays ? core::CopiedOut::Outcome::kFailed : core::CopiedOut::Outcome::kRescued,
         0});
   }
@@ -393,7 +396,7 @@ void Loop::Do(const core::CopyIn& action) {
   if (session == nullptr) return;
   ++session->copies;
   Lanes& lanes = lanes_[ToInt(action.device)];
-  const device::Arena& arena = *session->attachment().arenas[ToInt(action.device)];
+  const device::VaRange& arena = *session->attachment().arenas[ToInt(action.device)];
   Move move{.kind = MoveKind::kIn,
             .client = session->id(),
             .slot = slot,
@@ -401,8 +404,8 @@ void Loop::Do(const core::CopyIn& action) {
             .device = action.device,
             .device_offset = action.to};
   move.job = lanes.in->Submit(
-      Cut(arena.base(), action.to, session->pieces[ToInt(action.device)], host_pool_->base(),
-          action.from, host_pieces_, action.size, options_.transfers.ChunkOf(action.demand)),
+      Cut(arena.base(), action.to, session->slabs[ToInt(action.device)], host_pool_->base(),
+          action.from, host_slabs_, action.size, options_.transfers.ChunkOf(action.demand)),
       OwnerOf(session->id(), *session),
       action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground, nullptr,
       0);
@@ -421,11 +424,11 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
   if (!session->gone) {
     if (move.promised)
       Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
-    Lease lease = session->LeaseOf(move.slot);
+    LeaseRow lease = session->LeaseOf(move.slot);
     if (ok) {
       uint64_t idle_word = 0;
       if (!move.promised && lease.Publish(ToInt(move.device), move.device_offset, &idle_word)) {
-        session->RowOf(move.slot).SetQuiet(idle_word);
+        session->RowOf(move.slot).SetStreamComplete(idle_word);
       }
     } else if (move.promised) {
       // In this order: who begins to wait beside it sees the one or the other.
@@ -433,8 +436,8 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
       session->segment()->header.losses.fetch_add(1, std::memory_order_release);
     }
   }
-  Feed(core::CopiedIn{move.tensor, ok});
-  PromiseMore(*session);
+  ApplyEvent(core::CopiedIn{move.tensor, ok});
+  SendPendingReplies(*session);
   if (session->gone && session->copies == 0) {
     // Not at once: the lane still writes the job's arrival word.
     mailbox_.Post([this, client = move.client] {
@@ -443,7 +446,7 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
   }
 }
 
-void Loop::Do(core::Discard& action) {
+void Loop::Do(core::DeferDestroy& action) {
   // The worker is the last to hold it.
   workers_->Run(action.tenant, [remains = std::move(action.remains)] {});
 }

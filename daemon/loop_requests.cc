@@ -80,7 +80,7 @@ size_t Loop::ReadAccesses(Session& session, size_t most) {
     if (tensor == core::kNoTensor) continue;
     if (!recorders_.empty()) RecordAccess(session, access);
     if (access.op == proto::AccessOp::kGet) {
-      Feed(core::GetSeen{tensor});
+      ApplyEvent(core::GetSeen{tensor});
       // The put that ended this use may have been read from the row already, at an earlier entry,
       // and its own entry may have been dropped: it is told again.
       session.RowOf(slot).ForgetPut();
@@ -125,17 +125,17 @@ void Loop::HandlePut(Session& session, SlotId slot) {
   PutRecord put;
   // A later get has taken it again: that use's put will be logged too.
   if (!session.LeaseOf(slot).ReadPut(&put) || row.Knows(put.word)) return;
-  Feed(PutOf(row.tensor, put.writes, put.hint, put.recompute));
-  AwaitQuiet(session, slot, row.tensor, put.word, put.ticket);
+  ApplyEvent(PutOf(row.tensor, put.writes, put.hint, put.recompute));
+  AwaitStreamComplete(session, slot, row.tensor, put.word, put.ticket);
 }
 
 // Tells the planner when the ticket of the put that left `idle_word` is reached.
-void Loop::AwaitQuiet(Session& session, SlotId slot, TensorId tensor, uint64_t idle_word,
-                      uint64_t packed) {
+void Loop::AwaitStreamComplete(Session& session, SlotId slot, TensorId tensor, uint64_t idle_word,
+                               uint64_t packed) {
   const auto ticket = proto::UnpackWordValue(packed);
   if (Reached(*session.segment(), ticket)) {
-    session.RowOf(slot).SetQuiet(idle_word);
-    Feed(core::Quiet{tensor});
+    session.RowOf(slot).SetStreamComplete(idle_word);
+    ApplyEvent(core::StreamComplete{tensor});
     return;
   }
   session.RowOf(slot).SetAwaited(idle_word);
@@ -199,7 +199,7 @@ void Loop::Expel(Session& session, const std::string& why) {
 
 void Loop::HandleCreate(Session& session, const proto::Request& request) {
   const SlotId slot{request.slot};
-  Lease lease = session.LeaseOf(slot);
+  LeaseRow lease = session.LeaseOf(slot);
   if (session.IsTaken(slot) || lease.state() != proto::LeaseState::kRequested) {
     return BadRequest(session, request, "the slot is not free");
   }
@@ -207,19 +207,19 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
     RememberFailure(session, slot,
                     "no device " + std::to_string(request.device) + ": the daemon has " +
                         std::to_string(devices_.size()));
-    lease.Refuse(core::ErrorCode::kNotFound);
+    lease.FailAlloc(core::ErrorCode::kNotFound);
     return;
   }
   if (auto charged = Charge(session, kTensorMemory + session.GrowthFor(slot)); !charged.ok()) {
     RememberFailure(session, slot, std::move(charged).error().message);
-    lease.Refuse(core::ErrorCode::kLimit);
+    lease.FailAlloc(core::ErrorCode::kLimit);
     return;
   }
   session.RowOf(slot).tensor = Session::kPending;
   Record(session, [&](Recorder& recorder) { recorder.Asked(session.id(), now_); });
-  Feed(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
-                             core::DeviceId{request.device}, core::NameId{request.name},
-                             DeadlineOf(request), (request.flags & proto::kFailFast) != 0});
+  ApplyEvent(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
+                                   core::DeviceId{request.device}, core::NameId{request.name},
+                                   DeadlineOf(request), (request.flags & proto::kFailFast) != 0});
 }
 
 void Loop::HandleFetch(Session& session, const proto::Request& request) {
@@ -233,22 +233,22 @@ void Loop::HandleFetch(Session& session, const proto::Request& request) {
   }
   if (request.device >= devices_.size()) {
     RememberFailure(session, slot, "no device " + std::to_string(request.device));
-    session.LeaseOf(slot).Deny(core::ErrorCode::kNotFound);
+    session.LeaseOf(slot).FailFetch(core::ErrorCode::kNotFound);
     return;
   }
-  if (planner_->View(tensor).residency == core::Residency::kOnDevice) SettlePut(session, request);
+  if (planner_->View(tensor).residency == core::Residency::kOnDevice) CommitPut(session, request);
   Record(session, [&](Recorder& recorder) { recorder.Got(planner_->View(tensor), now_); });
-  Feed(core::FetchRequested{tensor, core::DeviceId{request.device}, DeadlineOf(request)});
+  ApplyEvent(core::FetchRequested{tensor, core::DeviceId{request.device}, DeadlineOf(request)});
 }
 
 // A fetch of a tensor that is still on a device moves it to another one. The word no longer shows
 // the put before it, so the log's entry says nothing: the row and the request do.
-void Loop::SettlePut(Session& session, const proto::Request& request) {
+void Loop::CommitPut(Session& session, const proto::Request& request) {
   const TensorId tensor{request.id};
-  Feed(PutIn(session.segment()->slots[request.slot], tensor));
+  ApplyEvent(PutIn(session.segment()->slots[request.slot], tensor));
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
-    Feed(core::Quiet{tensor});
+    ApplyEvent(core::StreamComplete{tensor});
     return;
   }
   AwaitTicket(session, ticket, tensor, session.LeaseOf(SlotId{request.slot}).word());
@@ -256,7 +256,7 @@ void Loop::SettlePut(Session& session, const proto::Request& request) {
 
 void Loop::HandleStep(Session& session) {
   Record(session, [&](Recorder& recorder) { recorder.Stepped(session.id(), now_); });
-  Feed(core::StepMarked{session.id()});
+  ApplyEvent(core::StepMarked{session.id()});
 }
 
 void Loop::HandleFree(Session& session, const proto::Request& request) {
@@ -271,7 +271,7 @@ void Loop::HandleFree(Session& session, const proto::Request& request) {
   Record(session, [&](Recorder& recorder) { recorder.Freed(planner_->View(tensor), now_); });
   const proto::WordValue ticket = proto::UnpackWordValue(request.ticket);
   if (Reached(*session.segment(), ticket)) {
-    Feed(core::Freed{tensor});
+    ApplyEvent(core::Freed{tensor});
     return;
   }
   AwaitTicket(session, ticket, tensor, 0);

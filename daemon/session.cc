@@ -28,7 +28,7 @@ std::optional<proto::WordValue> ArrivalWords::Take() {
 }
 
 Session::Session(std::shared_ptr<Attachment> attachment)
-    : pieces(attachment->arenas.size()),
+    : slabs(attachment->arenas.size()),
       attachment_(std::move(attachment)),
       requests_(&attachment_->segment->requests) {}
 
@@ -36,16 +36,16 @@ Session::Row& Session::RowOf(core::SlotId slot) {
   const uint32_t index = core::ToInt(slot);
   RAVEN_CHECK(index < proto::kSlotCapacity);
   rows_ = std::max(rows_, index + 1);
-  if (index / kRowsPerPiece >= table_.size()) table_.resize(index / kRowsPerPiece + 1);
-  std::unique_ptr<Row[]>& piece = table_[index / kRowsPerPiece];
-  if (piece == nullptr) piece = std::make_unique<Row[]>(kRowsPerPiece);
-  return piece[index % kRowsPerPiece];
+  if (index / kRowsPerChunk >= table_.size()) table_.resize(index / kRowsPerChunk + 1);
+  std::unique_ptr<Row[]>& chunk = table_[index / kRowsPerChunk];
+  if (chunk == nullptr) chunk = std::make_unique<Row[]>(kRowsPerChunk);
+  return chunk[index % kRowsPerChunk];
 }
 
 const Session::Row* Session::Find(core::SlotId slot) const {
   const uint32_t index = core::ToInt(slot);
-  if (index >= rows_ || table_[index / kRowsPerPiece] == nullptr) return nullptr;
-  return &table_[index / kRowsPerPiece][index % kRowsPerPiece];
+  if (index >= rows_ || table_[index / kRowsPerChunk] == nullptr) return nullptr;
+  return &table_[index / kRowsPerChunk][index % kRowsPerChunk];
 }
 
 core::TensorId Session::TensorAt(core::SlotId slot) const {
@@ -60,10 +60,10 @@ bool Session::IsTaken(core::SlotId slot) const {
 
 uint64_t Session::GrowthFor(core::SlotId slot) const {
   const uint32_t index = core::ToInt(slot);
-  const size_t piece = index / kRowsPerPiece;
-  const bool absent = piece >= table_.size() || table_[piece] == nullptr;
+  const size_t chunk = index / kRowsPerChunk;
+  const bool absent = chunk >= table_.size() || table_[chunk] == nullptr;
   const uint64_t rows = index < rows_ ? 0 : index + 1 - rows_;
-  return (absent ? kRowsPerPiece * sizeof(Row) : 0) + rows * sizeof(uint32_t);
+  return (absent ? kRowsPerChunk * sizeof(Row) : 0) + rows * sizeof(uint32_t);
 }
 
 uint32_t Session::LanesUsed() {

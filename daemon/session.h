@@ -48,10 +48,10 @@ class Session {
 
     // The Idle word whose ticket is reached: only from this word may the daemon move the tensor. 0:
     // none.
-    uint64_t quiet_word() const { return put_ & kAwaited ? 0 : put_; }
+    uint64_t complete_word() const { return put_ & kAwaited ? 0 : put_; }
     // Whether the planner was told of the put that left the word.
     bool Knows(uint64_t idle_word) const { return (put_ & ~kAwaited) == idle_word; }
-    void SetQuiet(uint64_t idle_word) { put_ = idle_word; }
+    void SetStreamComplete(uint64_t idle_word) { put_ = idle_word; }
     // Its ticket is in the queue.
     void SetAwaited(uint64_t idle_word) { put_ = idle_word | kAwaited; }
     void ForgetPut() { put_ = 0; }
@@ -61,7 +61,7 @@ class Session {
 
    private:
     // A holder, which an Idle word has none of.
-    static constexpr uint64_t kAwaited = proto::Pack(proto::Lease{proto::LeaseState{0}, 1, 0});
+    static constexpr uint64_t kAwaited = proto::Pack(proto::LeaseWord{proto::LeaseState{0}, 1, 0});
 
     uint64_t put_ = 0;  // the Idle word of the last put that the planner was told of
   };
@@ -76,7 +76,7 @@ class Session {
   bool IsTaken(core::SlotId slot) const;
   // By how much RowOf(slot), and the planner's table beside it, would grow.
   uint64_t GrowthFor(core::SlotId slot) const;
-  Lease LeaseOf(core::SlotId slot) { return Lease(&segment()->slots[core::ToInt(slot)]); }
+  LeaseRow LeaseOf(core::SlotId slot) { return LeaseRow(&segment()->slots[core::ToInt(slot)]); }
   proto::Segment* segment() { return attachment_->segment.get(); }
   Attachment& attachment() { return *attachment_; }
   const Attachment& attachment() const { return *attachment_; }
@@ -109,15 +109,15 @@ class Session {
   TicketQueues tickets;
   ArrivalWords arrivals;
   // Of copies under way, while all arrival words are in use; first come, first served.
-  std::deque<core::Promise> unpromised;
-  std::vector<PieceMap> pieces;  // by device
+  std::deque<core::FetchReply> pending_replies;
+  std::vector<SlabMap> slabs;  // by device
   // The slabs that go, by {device, offset}, and who maps them still.
-  struct Parting {
+  struct UnmapHandshake {
     bool client = true;
     bool daemon = true;
     bool made = true;  // false: the client has one that could not be made after all
   };
-  std::map<std::pair<uint32_t, uint64_t>, Parting> parting;
+  std::map<std::pair<uint32_t, uint64_t>, UnmapHandshake> unmapping;
   size_t copies = 0;         // under way
   uint32_t rescan = 0;       // next row to look at in one
   uint32_t rescan_left = 0;  // rows; it goes round
@@ -139,9 +139,9 @@ class Session {
   uint32_t lane_ = 0;        // whose turn it is, modulo those in use
   uint32_t lane_taken_ = 0;  // in this turn
   uint64_t log_dropped_ = 0;
-  // In pieces, made as they are needed: a client names the slots, and a table of all of them takes
+  // In chunks, made as they are needed: a client names the slots, and a table of all of them takes
   // milliseconds to make or to move.
-  static constexpr uint32_t kRowsPerPiece = 1024;
+  static constexpr uint32_t kRowsPerChunk = 1024;
   std::vector<std::unique_ptr<Row[]>> table_;
   uint32_t rows_ = 0;
   struct Failed {

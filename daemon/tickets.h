@@ -1,5 +1,5 @@
-// What waits for a client's streams: puts that are not quiet yet and frees whose ticket is not
-// reached.
+// What waits for a client's streams: puts that are not stream-complete yet and frees whose ticket
+// is not reached.
 //
 // Owns: one queue for each of the client's ticket words, of which only the head is looked at.
 // Threads: the planner loop.

@@ -37,11 +37,11 @@ core::Status TransferLane::Open() {
   return core::Ok();
 }
 
-JobId TransferLane::Submit(std::vector<Piece> pieces, core::TurnOwner owner, Urgency urgency,
+JobId TransferLane::Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency,
                            device::Word* arrival, uint64_t arrival_value) {
-  RAVEN_CHECK(!pieces.empty());
+  RAVEN_CHECK(!chunks.empty());
   const JobId id = next_job_++;
-  jobs_[id] = {.pieces = std::move(pieces),
+  jobs_[id] = {.chunks = std::move(chunks),
                .owner = owner,
                .urgency = urgency,
                .arrival = arrival,
@@ -60,14 +60,14 @@ void TransferLane::Promote(JobId id, core::TurnOwner behalf, device::Word* arriv
   Job& job = jobs_.at(id);
   job.arrival = arrival;
   job.arrival_value = arrival_value;
-  Hurry(id, behalf);
+  Prioritize(id, behalf);
 }
 
-void TransferLane::Hurry(JobId id, core::TurnOwner behalf) {
+void TransferLane::Prioritize(JobId id, core::TurnOwner behalf) {
   Job& job = jobs_.at(id);
   // Every copy is enqueued: Finish will write the arrival. Not the channel, whose write could come
   // after the word was given back, and lower what a later transfer of another lane wrote.
-  if (job.next == job.pieces.size()) return;
+  if (job.next == job.chunks.size()) return;
   if (job.urgency == Urgency::kDemand) return;
   RAVEN_CHECK(background_.Erase(InBackground(job.owner), id));
   job.owner = behalf;
@@ -93,7 +93,7 @@ bool TransferLane::Collect() {
     any = true;
     Job& job = jobs_.at(done.job);
     job.done += done.bytes;
-    if (--job.pending == 0 && job.next == job.pieces.size()) {
+    if (--job.pending == 0 && job.next == job.chunks.size()) {
       Finish(done.job, true);
     } else if (progressed_) {
       progressed_(done.job, job.done);
@@ -124,20 +124,20 @@ bool TransferLane::Enqueue() {
     const bool demand = !demands_.empty();
     const JobId id = demand ? demands_.Front() : background_.Front();
     Job& job = jobs_.at(id);
-    const Piece& piece = job.pieces[job.next];
+    const Chunk& chunk = job.chunks[job.next];
     const Bytes most = options_.InFlightOf(demand);
-    if (!in_flight_.empty() && in_flight_bytes_ + piece.bytes > most) break;
-    if (!channel_->Copy(piece.to, piece.from, piece.bytes).ok()) {
+    if (!in_flight_.empty() && in_flight_bytes_ + chunk.bytes > most) break;
+    if (!channel_->Copy(chunk.to, chunk.from, chunk.bytes).ok()) {
       FailAll();
       return true;
     }
     any = true;
     if (job.next == 0) job.begun = ipc::Now();
-    in_flight_.push_back({id, piece.bytes, last_signal_ + 1});
-    in_flight_bytes_ += piece.bytes;
+    in_flight_.push_back({id, chunk.bytes, last_signal_ + 1});
+    in_flight_bytes_ += chunk.bytes;
     ++job.pending;
-    const bool whole = ++job.next == job.pieces.size();
-    (demand ? demands_ : background_).Advance(piece.bytes, whole);
+    const bool whole = ++job.next == job.chunks.size();
+    (demand ? demands_ : background_).Advance(chunk.bytes, whole);
     if (!channel_->Signal(word_, ++last_signal_).ok()) {
       FailAll();
       return true;
@@ -152,8 +152,8 @@ void TransferLane::Finish(JobId id, bool ok) {
   if (spdlog::should_log(spdlog::level::trace)) {
     auto us = [](core::Duration time) { return time.count() / 1000; };
     spdlog::trace(
-        "{} {} job {}: {} piece(s), queued {} us, copied in {} us{}", device_->info().uuid,
-        direction_ == device::Direction::kHostToDevice ? "in" : "out", id, job.pieces.size(),
+        "{} {} job {}: {} chunk(s), queued {} us, copied in {} us{}", device_->info().uuid,
+        direction_ == device::Direction::kHostToDevice ? "in" : "out", id, job.chunks.size(),
         us(job.begun - job.submitted), us(ipc::Now() - job.begun), ok ? "" : ", failed");
   }
   // Last, and also after a failure, which the loop has then marked the tensor lost for: whoever
@@ -174,49 +174,49 @@ void TransferLane::FailAll() {
   for (auto& [id, job] : jobs_) {
     failed.push_back(id);
     // None is in a queue any more: one may be promoted as others are reported.
-    job.next = job.pieces.size();
+    job.next = job.chunks.size();
   }
   std::sort(failed.begin(), failed.end());
   for (JobId id : failed) Finish(id, false);
 }
 
-void PieceMap::Add(Bytes offset, Bytes bytes) {
-  const std::pair piece{offset, bytes};
-  pieces_.insert(std::lower_bound(pieces_.begin(), pieces_.end(), piece), piece);
+void SlabMap::Add(Bytes offset, Bytes bytes) {
+  const std::pair chunk{offset, bytes};
+  slabs_.insert(std::lower_bound(slabs_.begin(), slabs_.end(), chunk), chunk);
 }
 
-void PieceMap::Remove(Bytes offset) {
-  std::erase_if(pieces_, [offset](const auto& piece) { return piece.first == offset; });
+void SlabMap::Remove(Bytes offset) {
+  std::erase_if(slabs_, [offset](const auto& chunk) { return chunk.first == offset; });
 }
 
-Bytes PieceMap::Contiguous(Bytes offset) const {
-  auto after = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
-                                [](Bytes value, const auto& piece) { return value < piece.first; });
-  RAVEN_CHECK(after != pieces_.begin());
+Bytes SlabMap::Contiguous(Bytes offset) const {
+  auto after = std::upper_bound(slabs_.begin(), slabs_.end(), offset,
+                                [](Bytes value, const auto& chunk) { return value < chunk.first; });
+  RAVEN_CHECK(after != slabs_.begin());
   const auto& [begin, bytes] = *std::prev(after);
   RAVEN_CHECK(offset < begin + bytes);
   return begin + bytes - offset;
 }
 
-Bytes PieceMap::SizeAt(Bytes offset) const {
-  for (const auto& [begin, bytes] : pieces_) {
+Bytes SlabMap::SizeAt(Bytes offset) const {
+  for (const auto& [begin, bytes] : slabs_) {
     if (begin == offset) return bytes;
   }
   return Bytes{0};
 }
 
-std::vector<TransferLane::Piece> Cut(std::byte* to_base, Bytes to, const PieceMap& to_map,
+std::vector<TransferLane::Chunk> Cut(std::byte* to_base, Bytes to, const SlabMap& to_map,
                                      const std::byte* from_base, Bytes from,
-                                     const PieceMap& from_map, Bytes bytes, Bytes chunk) {
-  std::vector<TransferLane::Piece> pieces;
+                                     const SlabMap& from_map, Bytes bytes, Bytes chunk) {
+  std::vector<TransferLane::Chunk> chunks;
   while (bytes > Bytes{0}) {
     const Bytes n = std::min({bytes, chunk, to_map.Contiguous(to), from_map.Contiguous(from)});
-    pieces.push_back({to_base + to.count(), from_base + from.count(), n});
+    chunks.push_back({to_base + to.count(), from_base + from.count(), n});
     to += n;
     from += n;
     bytes -= n;
   }
-  return pieces;
+  return chunks;
 }
 
 }  // namespace ravenstore::daemon

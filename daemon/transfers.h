@@ -3,7 +3,7 @@
 // behind a gigabyte of another's. What nobody waits for goes in such turns by user, too, and of one
 // user in order.
 //
-// A job is cut into pieces of at most `chunk` bytes that straddle no slab; no more than `in_flight`
+// A job is cut into chunks of at most `chunk` bytes that straddle no slab; no more than `in_flight`
 // bytes, of what nobody waits for half, are queued on the channel at once, so that a demand waits
 // for at most those and the turns of others who wait. Completion is a word that the channel writes
 // and the planner loop reads; nothing here blocks.
@@ -20,7 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/turns.h"
+#include "core/round_robin_queue.h"
 #include "core/types.h"
 #include "device/device.h"
 #include "proto/layout.h"
@@ -41,7 +41,7 @@ class TransferLane {
     core::Bytes InFlightOf(bool demand) const { return demand ? in_flight : Half(in_flight); }
     static core::Bytes Half(core::Bytes bytes) { return core::Bytes(bytes.count() / 2); }
   };
-  struct Piece {
+  struct Chunk {
     std::byte* to;
     const std::byte* from;
     core::Bytes bytes;
@@ -63,10 +63,10 @@ class TransferLane {
   // Queues a job: one that `owner` waits for, or one for it in the background. When it ended, well
   // or not, and Finished was called, `arrival` (if not null) is made to hold `arrival_value`.
   enum class Urgency : uint8_t { kDemand, kBackground };
-  JobId Submit(std::vector<Piece> pieces, core::TurnOwner owner, Urgency urgency,
+  JobId Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency,
                device::Word* arrival, uint64_t arrival_value);
   // Moves a job that is not finished among the demands of `behalf`.
-  void Hurry(JobId job, core::TurnOwner behalf);
+  void Prioritize(JobId job, core::TurnOwner behalf);
   // The same, and gives it an arrival.
   void Promote(JobId job, core::TurnOwner behalf, device::Word* arrival, uint64_t arrival_value);
   // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
@@ -77,10 +77,10 @@ class TransferLane {
 
  private:
   struct Job {
-    std::vector<Piece> pieces;
-    size_t next = 0;     // the first piece not enqueued
-    size_t pending = 0;  // pieces enqueued and not seen complete
-    core::Bytes done{};  // of the pieces seen complete
+    std::vector<Chunk> chunks;
+    size_t next = 0;     // the first chunk not enqueued
+    size_t pending = 0;  // chunks enqueued and not seen complete
+    core::Bytes done{};  // of the chunks seen complete
     core::TurnOwner owner;
     Urgency urgency = Urgency::kDemand;
     device::Word* arrival = nullptr;
@@ -110,33 +110,32 @@ class TransferLane {
 
   JobId next_job_ = 1;
   std::unordered_map<JobId, Job> jobs_;
-  core::Turns<JobId> demands_;
-  core::Turns<JobId> background_;
+  core::RoundRobinQueue<JobId> demands_;
+  core::RoundRobinQueue<JobId> background_;
   std::deque<InFlight> in_flight_;
   core::Bytes in_flight_bytes_;
   uint64_t last_signal_ = 0;
 };
 
-// A piece of an arena or of the host pool: [offset, offset + bytes) is one physical allocation.
-class PieceMap {
+// A chunk of an arena or of the host pool: [offset, offset + bytes) is one physical allocation.
+class SlabMap {
  public:
   void Add(core::Bytes offset, core::Bytes bytes);
   void Remove(core::Bytes offset);
-  // Bytes from `offset` to the end of its piece. REQUIRES: `offset` lies in a piece.
+  // Bytes from `offset` to the end of its chunk. REQUIRES: `offset` lies in a chunk.
   core::Bytes Contiguous(core::Bytes offset) const;
   core::Bytes SizeAt(core::Bytes offset) const;
-  // Every piece as {offset, bytes}.
-  const std::vector<std::pair<core::Bytes, core::Bytes>>& all() const { return pieces_; }
+  // Every chunk as {offset, bytes}.
+  const std::vector<std::pair<core::Bytes, core::Bytes>>& all() const { return slabs_; }
 
  private:
-  std::vector<std::pair<core::Bytes, core::Bytes>> pieces_;  // by offset
+  std::vector<std::pair<core::Bytes, core::Bytes>> slabs_;  // by offset
 };
 
-// Cuts [to, to + bytes) <- [from, from + bytes) so that no piece exceeds `chunk` or straddles a
+// Cuts [to, to + bytes) <- [from, from + bytes) so that no chunk exceeds `chunk` or straddles a
 // slab.
-std::vector<TransferLane::Piece> Cut(std::byte* to_base, core::Bytes to, const PieceMap& to_map,
+std::vector<TransferLane::Chunk> Cut(std::byte* to_base, core::Bytes to, const SlabMap& to_map,
                                      const std::byte* from_base, core::Bytes from,
-                                     const PieceMap& from_map, core::Bytes bytes,
-                                     core::Bytes chunk);
+                                     const SlabMap& from_map, core::Bytes bytes, core::Bytes chunk);
 
 }  // namespace ravenstore::daemon

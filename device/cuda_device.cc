@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "device/cuda_arena.h"
 #include "device/cuda_gpu.h"
 #include "device/cuda_stream.h"
+#include "device/cuda_va_range.h"
 
 namespace ravenstore::device {
 namespace {
@@ -85,11 +85,11 @@ class CudaDevice : public Device {
     return Bytes(free);
   }
 
-  Result<std::unique_ptr<Arena>> ReserveArena(Bytes size) override {
-    return ReserveCudaArena(gpu_, all_, size, granularity_);
+  Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
+    return ReserveCudaVaRange(gpu_, all_, size, granularity_);
   }
-  Result<std::unique_ptr<Arena>> ReserveHostArena(Bytes size, int numa_node) override {
-    return ReserveCudaHostArena(gpu_, all_, size, granularity_, numa_node);
+  Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) override {
+    return ReserveCudaHostVaRange(gpu_, all_, size, granularity_, numa_node);
   }
   Result<std::unique_ptr<Registration>> RegisterWords(void* begin, Bytes bytes) override {
     RAVEN_RETURN_IF_ERROR(gpu_->words().Add(*gpu_, begin, bytes));

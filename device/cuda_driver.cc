@@ -52,12 +52,13 @@ std::string CudaDriver::DefaultLibrary() {
   return named != nullptr && *named != '\0' ? named : "libcuda.so.1";
 }
 
-core::Error CudaDriver::Failure(CUresult result, const char* call, const std::string& who) const {
+core::Error CudaDriver::Failure(CUresult result, const char* call,
+                                const std::string& subject) const {
   const char* name = nullptr;
   const char* words = nullptr;
   if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) name = "unknown error";
   if (cuGetErrorString(result, &words) != CUDA_SUCCESS || words == nullptr) words = "no words";
-  return {CodeOf(result), who + ": " + call + ": " + name + " (" +
+  return {CodeOf(result), subject + ": " + call + ": " + name + " (" +
                               std::to_string(static_cast<int>(result)) + "): " + words};
 }
 

@@ -49,9 +49,9 @@ class CudaDriver {
   // to which the two give different answers. Null when the driver no longer has it.
   decltype(&::cuDeviceGetUuid) device_get_gpu_uuid = nullptr;
 
-  // What the failure of `call` means, in the driver's words. `who` ("device 0") begins the message.
-  // kOutOfMemory, kUnsupported, kUnavailable (no driver, no GPU) or kDevice.
-  core::Error Failure(CUresult result, const char* call, const std::string& who) const;
+  // What the failure of `call` means, in the driver's words. `subject` ("device 0") begins the
+  // message. kOutOfMemory, kUnsupported, kUnavailable (no driver, no GPU) or kDevice.
+  core::Error Failure(CUresult result, const char* call, const std::string& subject) const;
 };
 
 }  // namespace ravenstore::device

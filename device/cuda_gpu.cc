@@ -100,7 +100,7 @@ CudaGpu::CudaGpu(std::shared_ptr<const CudaDriver> driver, CUdevice device, int 
                  std::shared_ptr<CudaWords> words)
     : driver_(std::move(driver)),
       device_(device),
-      who_("device " + std::to_string(ordinal)),
+      name_("device " + std::to_string(ordinal)),
       words_(std::move(words)) {}
 
 CudaGpu::~CudaGpu() {

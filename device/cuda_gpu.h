@@ -128,13 +128,13 @@ class CudaGpu {
     return Failure(result, call);
   }
   core::Error Failure(CUresult result, const char* call) const {
-    return driver_->Failure(result, call, who_);
+    return driver_->Failure(result, call, name_);
   }
 
  private:
   const std::shared_ptr<const CudaDriver> driver_;
   const CUdevice device_;
-  const std::string who_;  // "device 0"
+  const std::string name_;  // "device 0"
   const std::shared_ptr<CudaWords> words_;
   std::mutex mutex_;
   std::atomic<CUcontext> primary_{nullptr};  // set under mutex_

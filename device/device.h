@@ -52,9 +52,9 @@ struct DeviceInfo {
 // A contiguous range of addresses in this process, into which physical memory is mapped piece by
 // piece. Owns: the reservation and every mapping in it. Destroying it unmaps; the caller makes sure
 // that no stream still uses it.
-class Arena {
+class VaRange {
  public:
-  virtual ~Arena() = default;
+  virtual ~VaRange() = default;
 
   // Fixed for the arena's life. Addresses outside mapped pieces must not be touched.
   virtual std::byte* base() const = 0;
@@ -148,13 +148,13 @@ class Device {
   virtual Result<Bytes> FreeBytes() = 0;
 
   // Reserves addresses for device memory of this device; `size` is rounded up to the granularity.
-  virtual Result<std::unique_ptr<Arena>> ReserveArena(Bytes size) = 0;
+  virtual Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) = 0;
   // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device
   // of this backend can copy from and to. Create() then pins, which is slow: call it on a thread
   // that may wait (with CUDA 0.3 s a GiB, and the driver pins one piece at a time). A copy must not
   // straddle two of its pieces. Its bytes are the CPU's to read and write as well; those of
-  // ReserveArena are not.
-  virtual Result<std::unique_ptr<Arena>> ReserveHostArena(Bytes size, int numa_node) = 0;
+  // ReserveVaRange are not.
+  virtual Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) = 0;
 
   // Makes the words in [begin, begin + bytes), whole pages of shared memory that stay mapped,
   // usable by this device's channels and streams.

@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "device/chunks.h"
 #include "device/device.h"
 #include "device/host_channel.h"
 #include "device/host_stream.h"
-#include "device/pieces.h"
 #include "device/reservation.h"
 
 namespace ravenstore::device {
@@ -41,12 +41,12 @@ class HostLedger {
   std::atomic<uint64_t> used_{0};
 };
 
-// A piece of an arena. Its memory is charged to `ledger` as long as this lives; null charges
+// A chunk of an arena. Its memory is charged to `ledger` as long as this lives; null charges
 // nobody.
-struct HostPiece {
-  HostPiece(Bytes size, std::shared_ptr<HostLedger> charged)
+struct HostChunk {
+  HostChunk(Bytes size, std::shared_ptr<HostLedger> charged)
       : bytes(size), ledger(std::move(charged)) {}
-  ~HostPiece() {
+  ~HostChunk() {
     if (ledger != nullptr) ledger->Refund(bytes);
   }
 
@@ -55,45 +55,45 @@ struct HostPiece {
   ipc::UniqueFd memory;  // none when it was imported
 };
 
-class HostArena : public Arena {
+class HostVaRange : public VaRange {
  public:
   // `ledger` is null for host memory, which is not limited.
-  HostArena(Reservation range, std::shared_ptr<HostLedger> ledger,
-            std::shared_ptr<HostFaults> faults)
+  HostVaRange(Reservation range, std::shared_ptr<HostLedger> ledger,
+              std::shared_ptr<HostFaults> faults)
       : range_(std::move(range)),
         ledger_(std::move(ledger)),
         faults_(std::move(faults)),
-        pieces_(range_.size(), kGranularity) {}
+        chunks_(range_.size(), kGranularity) {}
 
   std::byte* base() const override { return range_.base(); }
   Bytes size() const override { return range_.size(); }
 
   Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
-    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostPiece>> {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {
       if (faults_->NextCreateFails()) {
         return core::Error{core::ErrorCode::kDevice, "create: injected fault"};
       }
       if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(ledger_->Charge(bytes));
-      auto piece = std::make_shared<HostPiece>(bytes, ledger_);
-      RAVEN_ASSIGN_OR_RETURN(piece->memory, NewMemory(bytes));
-      RAVEN_RETURN_IF_ERROR(OfferCopy(offer, piece->memory.get()));
-      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, piece->memory.get()));
-      return piece;
+      auto chunk = std::make_shared<HostChunk>(bytes, ledger_);
+      RAVEN_ASSIGN_OR_RETURN(chunk->memory, NewMemory(bytes));
+      RAVEN_RETURN_IF_ERROR(OfferCopy(offer, chunk->memory.get()));
+      RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, chunk->memory.get()));
+      return chunk;
     });
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
-    RAVEN_ASSIGN_OR_RETURN(auto piece, pieces_.Find(offset));
-    if (!piece->memory) {
+    RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
+    if (!chunk->memory) {
       return core::Error{core::ErrorCode::kInvalidArgument,
                          "arena offset " + std::to_string(offset.count()) +
-                             ": the piece was imported, only its creator exports it"};
+                             ": the chunk was imported, only its creator exports it"};
     }
-    return Duplicate(piece->memory.get());
+    return Duplicate(chunk->memory.get());
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
-    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostPiece>> {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {
       RAVEN_ASSIGN_OR_RETURN(const Bytes whole, SizeOf(descriptor.get()));
       if (whole != bytes) {
         return core::Error{core::ErrorCode::kInvalidArgument,
@@ -101,20 +101,20 @@ class HostArena : public Arena {
                                std::to_string(whole.count())};
       }
       RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, descriptor.get()));
-      return std::make_shared<HostPiece>(bytes, nullptr);
+      return std::make_shared<HostChunk>(bytes, nullptr);
     });
   }
 
   Status Unmap(Bytes offset) override {
-    return pieces_.Remove(
-        offset, [&](const HostPiece& piece) { return range_.Unmap(offset, piece.bytes); });
+    return chunks_.Remove(
+        offset, [&](const HostChunk& chunk) { return range_.Unmap(offset, chunk.bytes); });
   }
 
  private:
   Reservation range_;
   const std::shared_ptr<HostLedger> ledger_;
   const std::shared_ptr<HostFaults> faults_;
-  PieceTable<HostPiece> pieces_;
+  ChunkTable<HostChunk> chunks_;
 };
 
 class HostDevice : public Device {
@@ -132,10 +132,10 @@ class HostDevice : public Device {
   Bytes granularity() const override { return kGranularity; }
   Result<Bytes> FreeBytes() override { return ledger_->Free(); }
 
-  Result<std::unique_ptr<Arena>> ReserveArena(Bytes size) override {
+  Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
     return Reserve(size, ledger_);
   }
-  Result<std::unique_ptr<Arena>> ReserveHostArena(Bytes size, int) override {
+  Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int) override {
     return Reserve(size, nullptr);
   }
   Result<std::unique_ptr<Registration>> RegisterWords(void*, Bytes) override {
@@ -151,10 +151,10 @@ class HostDevice : public Device {
   }
 
  private:
-  Result<std::unique_ptr<Arena>> Reserve(Bytes size, std::shared_ptr<HostLedger> ledger) {
+  Result<std::unique_ptr<VaRange>> Reserve(Bytes size, std::shared_ptr<HostLedger> ledger) {
     RAVEN_ASSIGN_OR_RETURN(Reservation range, Reservation::Make(size.RoundUp(kGranularity)));
-    return std::unique_ptr<Arena>(
-        std::make_unique<HostArena>(std::move(range), std::move(ledger), faults_));
+    return std::unique_ptr<VaRange>(
+        std::make_unique<HostVaRange>(std::move(range), std::move(ledger), faults_));
   }
 
   const DeviceInfo info_;

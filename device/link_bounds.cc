@@ -134,8 +134,8 @@ Result<LinkBounds> MeasureLink(Device& device, const LinkBoundsOptions& options)
                        "small one"};
   }
   RAVEN_ASSIGN_OR_RETURN(auto words, WordPage::Make(device));
-  RAVEN_ASSIGN_OR_RETURN(auto on_device, device.ReserveArena(options.window));
-  RAVEN_ASSIGN_OR_RETURN(auto on_host, device.ReserveHostArena(options.window, -1));
+  RAVEN_ASSIGN_OR_RETURN(auto on_device, device.ReserveVaRange(options.window));
+  RAVEN_ASSIGN_OR_RETURN(auto on_host, device.ReserveHostVaRange(options.window, -1));
   RAVEN_RETURN_IF_ERROR(on_device->Create(Bytes{0}, options.window));
   RAVEN_RETURN_IF_ERROR(on_host->Create(Bytes{0}, options.window));
   // The kernel hands pages out at the first touch, which no link should be charged for.

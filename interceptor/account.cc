@@ -351,7 +351,7 @@ void Show(int row, uint64_t* total, uint64_t* free) {
   if (visible == 0) return;
   if (total != nullptr && *total > visible) *total = visible;
   if (free == nullptr) return;
-  pool::LookAgain();
+  pool::RefreshAll();
   const uint64_t left = Room(row);
   if (*free > left) *free = left;
 }
@@ -377,18 +377,18 @@ void AddToKind(const Entry& entry, uint64_t bytes) {
 }
 }  // namespace
 
-bool Settle(const Entry& entry) {
+bool Commit(const Entry& entry) {
   // First the sums: once it is in the ledger another thread may free it.
   AddToKind(entry, entry.bytes);
   if (ledger.Add(entry)) return true;
-  Discharge(entry);
+  Uncharge(entry);
   return false;
 }
 
-void Discharge(const Entry& entry) {
+void Uncharge(const Entry& entry) {
   AddToKind(entry, 0 - entry.bytes);
   if (entry.pooled) {
-    pool::Look(entry.row, entry.bytes);
+    pool::RefreshUsage(entry.row, entry.bytes);
   } else {
     Unreserve(entry.row, entry.bytes);
   }
@@ -396,7 +396,7 @@ void Discharge(const Entry& entry) {
 
 void Recharge(const Entry& entry) {
   if (entry.row >= 0) Hold(entry.row, entry.bytes);
-  Settle(entry);
+  Commit(entry);
 }
 
 void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed) {

@@ -62,9 +62,9 @@ bool Reserve(int row, uint64_t bytes);
 void Unreserve(int row, uint64_t bytes);
 // The allocation was made and its bytes reserved: it is counted. `true` when the ledger took it;
 // else its bytes are no longer reserved.
-bool Settle(const Entry& entry);
+bool Commit(const Entry& entry);
 // The entry, taken out of the ledger, no longer counts / counts again.
-void Discharge(const Entry& entry);
+void Uncharge(const Entry& entry);
 void Recharge(const Entry& entry);
 // Sets the absolute figure of a kind, and in the same step gives `freed` reserved bytes back.
 void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed = 0);

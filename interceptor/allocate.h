@@ -9,13 +9,13 @@ namespace ravenstore::interceptor {
 
 // Calls the driver, and again as long as the store gives memory for it.
 template <typename Call>
-CUresult CallAndYield(int row, uint64_t bytes, Call call) {
+CUresult CallAndReclaim(int row, uint64_t bytes, Call call) {
   constexpr int kRounds = 16;
   CUresult result = call();
   if (result != CUDA_ERROR_OUT_OF_MEMORY || !link::Attached()) return result;
-  const int64_t deadline = link::YieldDeadline();
+  const int64_t deadline = link::ReclaimDeadline();
   for (int i = 0; i < kRounds && result == CUDA_ERROR_OUT_OF_MEMORY; ++i) {
-    const bool given = link::Yield(row, bytes, deadline);
+    const bool given = link::Reclaim(row, bytes, deadline);
     // Also when the store gave nothing: it need not, where others have freed enough meanwhile.
     result = call();
     if (!given) break;
@@ -27,13 +27,13 @@ CUresult CallAndYield(int row, uint64_t bytes, Call call) {
 template <typename Call, typename Key>
 CUresult Allocate(Entry entry, Call call, Key key) {
   if (!Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = CallAndYield(entry.row, entry.bytes, call);
+  const CUresult result = CallAndReclaim(entry.row, entry.bytes, call);
   if (result != CUDA_SUCCESS) {
     Unreserve(entry.row, entry.bytes);
     return result;
   }
   entry.key = key();
-  Settle(entry);
+  Commit(entry);
   return result;
 }
 
@@ -45,7 +45,7 @@ CUresult FreeOf(Space space, uint64_t key, Call call) {
   if (!ledger.Take(space, key, &entry)) return call();
   const CUresult result = call();
   if (result == CUDA_SUCCESS) {
-    Discharge(entry);
+    Uncharge(entry);
   } else {
     // Its sums still stand.
     ledger.Add(entry);

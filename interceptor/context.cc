@@ -78,7 +78,7 @@ void DropContext(uint64_t context) {
       context,
       [](const Entry& entry, void*) {
         if (entry.space == Space::kMapping) return;
-        Discharge(entry);
+        Uncharge(entry);
         // To the driver it is no memory of the context's: it would stay for ever.
         if (entry.served != nullptr) served::Free(entry.served);
       },

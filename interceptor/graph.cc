@@ -30,7 +30,7 @@ void HasMemory() {
   has_memory.store(true, std::memory_order_relaxed);
 }
 
-void Look() {
+void RefreshUsage() {
   if (!has_memory.load(std::memory_order_relaxed)) return;
   static std::atomic<GetAttribute*> slot{nullptr};
   GetAttribute* get = Cached(&slot, "cuDeviceGetGraphMemAttribute");
@@ -88,20 +88,20 @@ RAVEN_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph to,
 RAVEN_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   RAVEN_BEGIN(cuGraphLaunch);
   const CUresult result = real(executable, stream);
-  graph::Look();
+  graph::RefreshUsage();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
   RAVEN_BEGIN(cuGraphLaunch_ptsz);
   const CUresult result = real(executable, stream);
-  graph::Look();
+  graph::RefreshUsage();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
   RAVEN_BEGIN(cuDeviceGraphMemTrim);
   const CUresult result = real(device);
-  graph::Look();
+  graph::RefreshUsage();
   return result;
 }

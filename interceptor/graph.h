@@ -10,6 +10,6 @@ bool Capturing(CUstream stream, bool per_thread);
 // From now on launches are followed by a look at the pools.
 void HasMemory();
 // Brings the sums up to date.
-void Look();
+void RefreshUsage();
 
 }  // namespace ravenstore::interceptor::graph

@@ -25,17 +25,17 @@
 namespace ravenstore::interceptor::link {
 namespace {
 
-constexpr int kAttachPatienceMs = 2000;
-constexpr int kYieldPatienceMs = 15000;
+constexpr int kAttachTimeoutMs = 2000;
+constexpr int kReclaimTimeoutMs = 15000;
 constexpr int kRetryMs = 250;
 constexpr size_t kPacketMax = 512;
 
 // Field numbers of proto/control.proto.
 constexpr uint32_t kRequestField = 1;
 constexpr uint32_t kHelloField = 30;
-constexpr uint32_t kYieldField = 31;
+constexpr uint32_t kReclaimField = 31;
 constexpr uint32_t kWelcomeField = 30;
-constexpr uint32_t kYieldedField = 31;
+constexpr uint32_t kReclaimedField = 31;
 
 constinit pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 constinit std::atomic<int> socket_descriptor{-1};
@@ -224,7 +224,7 @@ bool Attach() {
   size_t size = 0;
   int tenants_page = -1;
   if (Send(made, packet, PageDescriptor())) {
-    size = Receive(made, answer, sizeof(answer), NowMs() + kAttachPatienceMs, &tenants_page);
+    size = Receive(made, answer, sizeof(answer), NowMs() + kAttachTimeoutMs, &tenants_page);
   }
   const bool welcome = TakeWelcome(answer, answer + size, tenants_page);
   if (tenants_page >= 0) close(tenants_page);
@@ -266,7 +266,7 @@ void Watch() {
     LoseSocket();
   }
   if (socket_descriptor.load() < 0) Attach();
-  tenant::Settle();
+  tenant::Commit();
   pthread_mutex_unlock(&mutex);
 }
 
@@ -309,22 +309,22 @@ bool Attached() {
   return socket_descriptor.load(std::memory_order_relaxed) >= 0;
 }
 
-int64_t YieldDeadline() {
-  return NowMs() + kYieldPatienceMs;
+int64_t ReclaimDeadline() {
+  return NowMs() + kReclaimTimeoutMs;
 }
 
-bool Yield(int row, uint64_t bytes, int64_t deadline) {
+bool Reclaim(int row, uint64_t bytes, int64_t deadline) {
   if (row < 0 || !Attached() || NowMs() >= deadline) return false;
   // A connection of its own: its answer is nobody else's.
   const int made = Connect();
   if (made < 0) return false;
   const char* uuid = Page()->row[row].uuid;
-  Writer yield;
-  yield.Text(1, uuid, strnlen(uuid, sizeof(Page()->row[row].uuid)));
-  yield.Number(2, bytes);
+  Writer reclaim;
+  reclaim.Text(1, uuid, strnlen(uuid, sizeof(Page()->row[row].uuid)));
+  reclaim.Number(2, bytes);
   Writer packet;
   packet.Number(kRequestField, 1);
-  packet.Text(kYieldField, yield.bytes, yield.size);
+  packet.Text(kReclaimField, reclaim.bytes, reclaim.size);
   char answer[kPacketMax];
   size_t size = 0;
   int none = -1;
@@ -335,7 +335,7 @@ bool Yield(int row, uint64_t bytes, int64_t deadline) {
   uint64_t given = 0;
   const char* begin = nullptr;
   const char* end = nullptr;
-  if (FindField(answer, answer + size, kYieldedField, &number, &begin, &end)) {
+  if (FindField(answer, answer + size, kReclaimedField, &number, &begin, &end)) {
     const char* nothing = nullptr;
     FindField(begin, end, 1, &given, &nothing, &nothing);
   }

@@ -17,10 +17,10 @@ void Begin();
 bool Attached();
 // Until when a call that begins now may wait for the store, however often it asks: milliseconds of
 // CLOCK_MONOTONIC.
-int64_t YieldDeadline();
+int64_t ReclaimDeadline();
 // The driver is out of memory: asks the daemon to give up `bytes` of what the store holds of the
 // device. True when it gave some: try again.
-bool Yield(int row, uint64_t bytes, int64_t deadline);
+bool Reclaim(int row, uint64_t bytes, int64_t deadline);
 void ForgetInChild();
 
 }  // namespace ravenstore::interceptor::link

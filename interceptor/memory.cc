@@ -37,7 +37,7 @@ bool AllocateServed(Entry entry, CUdeviceptr* address, CUresult* result) {
     Unreserve(entry.row, entry.bytes);
     return false;
   }
-  if (!Settle(entry)) {
+  if (!Commit(entry)) {
     served::Free(entry.served);
     return false;
   }
@@ -53,7 +53,7 @@ CUresult Free(CUdeviceptr address, Call call) {
   Entry entry;
   if (ledger.Find(Space::kMemory, address, &entry) && entry.served != nullptr &&
       ledger.Take(Space::kMemory, address, &entry)) {
-    Discharge(entry);
+    Uncharge(entry);
     served::Free(entry.served);
     return CUDA_SUCCESS;
   }
@@ -79,13 +79,13 @@ CUresult AllocatePooled(Entry entry, CUdeviceptr* address, Call call) {
   // No context's end frees it.
   entry.context = 0;
   if (!pool::Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = CallAndYield(entry.row, entry.bytes, call);
+  const CUresult result = CallAndReclaim(entry.row, entry.bytes, call);
   if (result != CUDA_SUCCESS) {
-    pool::Look(entry.row, entry.bytes);
+    pool::RefreshUsage(entry.row, entry.bytes);
     return result;
   }
   entry.key = *address;
-  if (Settle(entry)) pool::Look(entry.row, 0);
+  if (Commit(entry)) pool::RefreshUsage(entry.row, 0);
   // What the pool had left over was in pieces, or not free yet, and it took more.
   if (const uint64_t excess = Excess(entry.row, 0)) pool::Trim(entry.row, excess);
   return result;
@@ -147,7 +147,7 @@ CUresult AllocatePitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t
   if (!within.outermost() || address == nullptr || pitch == nullptr || !Start()) return call();
   Entry entry = Memory(LegacyKind::kPitch, width * height);
   if (!Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = CallAndYield(entry.row, entry.bytes, call);
+  const CUresult result = CallAndReclaim(entry.row, entry.bytes, call);
   if (result != CUDA_SUCCESS) {
     Unreserve(entry.row, entry.bytes);
     return result;
@@ -160,7 +160,7 @@ CUresult AllocatePitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t
   }
   entry.bytes += more;
   entry.key = *address;
-  Settle(entry);
+  Commit(entry);
   return CUDA_SUCCESS;
 }
 

@@ -123,11 +123,11 @@ bool Reserve(int row, uint64_t bytes) {
   if (left_over == bytes || interceptor::Reserve(row, bytes - left_over)) return true;
   pools[row].asked.fetch_sub(bytes);
   Figure(row).fetch_add(left_over);
-  Look(row, 0);
+  RefreshUsage(row, 0);
   return false;
 }
 
-void Look(int row, uint64_t freed) {
+void RefreshUsage(int row, uint64_t freed) {
   Pool& pool = pools[row];
   pthread_mutex_lock(&pool.mutex);
   pool.asked.fetch_sub(freed);
@@ -137,10 +137,10 @@ void Look(int row, uint64_t freed) {
   pthread_mutex_unlock(&pool.mutex);
 }
 
-void LookAgain() {
+void RefreshAll() {
   const int rows = static_cast<int>(Page()->rows);
   for (int row = 0; row < rows; ++row) {
-    if (Figure(row).load(std::memory_order_relaxed) != 0) Look(row, 0);
+    if (Figure(row).load(std::memory_order_relaxed) != 0) RefreshUsage(row, 0);
   }
 }
 
@@ -155,12 +155,12 @@ void Trim(int row, uint64_t bytes) {
     const CaptureExempt exempt;
     trim(handle, reserved - gives);
   }
-  Look(row, 0);
+  RefreshUsage(row, 0);
 }
 
 bool MakeRoom(int row, uint64_t bytes) {
   if (Figure(row).load(std::memory_order_relaxed) == 0) return false;
-  Look(row, 0);
+  RefreshUsage(row, 0);
   if (const uint64_t excess = Excess(row, bytes)) Trim(row, excess);
   return true;
 }
@@ -208,41 +208,41 @@ RAVEN_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool own) {
 RAVEN_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool from, size_t keep) {
   RAVEN_BEGIN(cuMemPoolTrimTo);
   const CUresult result = real(from, keep);
-  pool::LookAgain();
+  pool::RefreshAll();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
   RAVEN_BEGIN(cuStreamSynchronize);
   const CUresult result = real(stream);
-  pool::LookAgain();
+  pool::RefreshAll();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
   RAVEN_BEGIN(cuStreamSynchronize_ptsz);
   const CUresult result = real(stream);
-  pool::LookAgain();
+  pool::RefreshAll();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuEventSynchronize(CUevent event) {
   RAVEN_BEGIN(cuEventSynchronize);
   const CUresult result = real(event);
-  pool::LookAgain();
+  pool::RefreshAll();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuCtxSynchronize() {
   RAVEN_BEGIN(cuCtxSynchronize);
   const CUresult result = real();
-  pool::LookAgain();
+  pool::RefreshAll();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
   RAVEN_BEGIN(cuCtxSynchronize_v2);
   const CUresult result = real(context);
-  pool::LookAgain();
+  pool::RefreshAll();
   return result;
 }

@@ -26,9 +26,9 @@ int RowOf(CUmemoryPool pool);
 // already. A look follows when the memory was allocated, freed or refused.
 bool Reserve(int row, uint64_t bytes);
 // Brings the figure up to date; `freed` bytes that were reserved are asked for no longer.
-void Look(int row, uint64_t freed);
+void RefreshUsage(int row, uint64_t freed);
 // The same for all pools that have something left over.
-void LookAgain();
+void RefreshAll();
 // Lets the pool give up to `bytes` of what it has left over back to the device.
 void Trim(int row, uint64_t bytes);
 // `bytes` exceed a budget: false when no pool is the reason.

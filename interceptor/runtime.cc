@@ -35,14 +35,14 @@ cudaError_t Free(Space space, const void* name, Call call) {
   if (entry.served != nullptr) {
     // The runtime has never heard of it.
     if (!ledger.Take(space, Key(name), &entry)) return cudaErrorInvalidValue;
-    Discharge(entry);
+    Uncharge(entry);
     served::Free(entry.served);
     return cudaSuccess;
   }
   if (!entry.by_runtime || !ledger.Take(space, Key(name), &entry)) return call();
   const cudaError_t result = call();
   if (result == cudaSuccess) {
-    Discharge(entry);
+    Uncharge(entry);
   } else {
     ledger.Add(entry);
   }

@@ -67,8 +67,8 @@ bool Load() {
   }
   ravenstore_connect_options_t options{};
   options.struct_size = sizeof(options);
-  constexpr uint64_t kPatienceNs = 10'000'000'000;
-  options.timeout_ns = kPatienceNs;
+  constexpr uint64_t kTimeoutNs = 10'000'000'000;
+  options.timeout_ns = kTimeoutNs;
   if (library.connect(&options, &library.store) == RAVENSTORE_OK) return true;
   Log("--mode=store: %s: the driver serves", library.last_error());
   return false;

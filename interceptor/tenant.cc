@@ -13,27 +13,27 @@ using proto::TenantPage;
 using proto::TenantRow;
 
 // A place on a page. Never changed once others can see it, and never freed.
-struct Seat {
+struct ProcessSlot {
   TenantPage* page;
   uint32_t slot;
   ino_t inode;
   TenantRow* rows[proto::kLedgerDevices];
 };
-constexpr size_t kSeatBytes = 4096;
-static_assert(sizeof(Seat) <= kSeatBytes);
+constexpr size_t kProcessSlotBytes = 4096;
+static_assert(sizeof(ProcessSlot) <= kProcessSlotBytes);
 
-constinit std::atomic<Seat*> current{nullptr};
-constinit std::atomic<Seat*> previous{nullptr};
-// What is held while there is no seat.
+constinit std::atomic<ProcessSlot*> current{nullptr};
+constinit std::atomic<ProcessSlot*> previous{nullptr};
+// What is held while there is no process slot.
 constinit std::atomic<uint64_t> alone[proto::kLedgerDevices]{};
 
-std::atomic<uint64_t>& WordOf(const Seat* seat, int row) {
-  const bool seated = seat != nullptr && seat->rows[row] != nullptr;
-  return seated ? seat->rows[row]->used[seat->slot] : alone[row];
+std::atomic<uint64_t>& WordOf(const ProcessSlot* process_slot, int row) {
+  const bool has_row = process_slot != nullptr && process_slot->rows[row] != nullptr;
+  return has_row ? process_slot->rows[row]->used[process_slot->slot] : alone[row];
 }
 
-// Maps the page, and behind it room for the seat.
-Seat* Map(int descriptor, uint32_t slot) {
+// Maps the page, and behind it room for the process slot.
+ProcessSlot* Map(int descriptor, uint32_t slot) {
   struct stat status {};
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   if (slot >= proto::kTenantSlots || fstat(descriptor, &status) != 0 ||
@@ -42,7 +42,7 @@ Seat* Map(int descriptor, uint32_t slot) {
     return nullptr;
   }
   constexpr int kBoth = PROT_READ | PROT_WRITE;
-  constexpr size_t kAll = proto::kTenantBytes + kSeatBytes;
+  constexpr size_t kAll = proto::kTenantBytes + kProcessSlotBytes;
   void* room = mmap(nullptr, kAll, kBoth, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room == MAP_FAILED) return nullptr;
   void* page = mmap(room, proto::kTenantBytes, kBoth, MAP_SHARED | MAP_FIXED, descriptor, 0);
@@ -51,15 +51,16 @@ Seat* Map(int descriptor, uint32_t slot) {
     return nullptr;
   }
   madvise(page, proto::kTenantBytes, MADV_DONTFORK);
-  auto* seat = reinterpret_cast<Seat*>(static_cast<char*>(room) + proto::kTenantBytes);
-  seat->page = static_cast<TenantPage*>(page);
-  seat->slot = slot;
-  seat->inode = status.st_ino;
-  return seat;
+  auto* process_slot =
+      reinterpret_cast<ProcessSlot*>(static_cast<char*>(room) + proto::kTenantBytes);
+  process_slot->page = static_cast<TenantPage*>(page);
+  process_slot->slot = slot;
+  process_slot->inode = status.st_ino;
+  return process_slot;
 }
 
-// Moves what stands at one seat to the other. Whatever is added meanwhile is added once.
-void Move(const Seat* from, const Seat* to) {
+// Moves what stands at one process slot to the other. Whatever is added meanwhile is added once.
+void Move(const ProcessSlot* from, const ProcessSlot* to) {
   for (int row = 0; row < static_cast<int>(proto::kLedgerDevices); ++row) {
     auto& old = WordOf(from, row);
     auto& now = WordOf(to, row);
@@ -68,15 +69,15 @@ void Move(const Seat* from, const Seat* to) {
   }
 }
 
-bool IsAt(const Seat* seat, int descriptor, uint32_t slot) {
+bool IsAt(const ProcessSlot* process_slot, int descriptor, uint32_t slot) {
   struct stat status {};
-  return seat != nullptr && seat->slot == slot && fstat(descriptor, &status) == 0 &&
-         status.st_ino == seat->inode;
+  return process_slot != nullptr && process_slot->slot == slot && fstat(descriptor, &status) == 0 &&
+         status.st_ino == process_slot->inode;
 }
 
 }  // namespace
 
-TenantRow* ClaimRow(TenantPage* page, const char* uuid) {
+TenantRow* ReserveRow(TenantPage* page, const char* uuid) {
   const uint64_t key = proto::DeviceKey(uuid);
   for (TenantRow& row : page->row) {
     uint64_t holder = 0;
@@ -95,24 +96,24 @@ uint64_t Sum(const TenantRow& row, uint64_t slots) {
 }
 
 void Join(int descriptor, uint32_t slot, const proto::LedgerPage& ledger) {
-  Seat* old = current.load();
+  ProcessSlot* old = current.load();
   if (descriptor >= 0 && IsAt(old, descriptor, slot)) return;
-  Seat* seat = descriptor < 0 ? nullptr : Map(descriptor, slot);
-  for (uint32_t i = 0; seat != nullptr && i < ledger.rows; ++i) {
-    seat->rows[i] = ClaimRow(seat->page, ledger.row[i].uuid);
+  ProcessSlot* process_slot = descriptor < 0 ? nullptr : Map(descriptor, slot);
+  for (uint32_t i = 0; process_slot != nullptr && i < ledger.rows; ++i) {
+    process_slot->rows[i] = ReserveRow(process_slot->page, ledger.row[i].uuid);
   }
-  current.store(seat);
+  current.store(process_slot);
   previous.store(old);
-  Settle();
+  Commit();
 }
 
-void Settle() {
-  const Seat* seat = current.load();
-  const Seat* old = previous.load();
-  if (seat == nullptr && old == nullptr) return;
-  Move(old, seat);
-  // Those who found no seat at all.
-  if (old != nullptr && seat != nullptr) Move(nullptr, seat);
+void Commit() {
+  const ProcessSlot* process_slot = current.load();
+  const ProcessSlot* old = previous.load();
+  if (process_slot == nullptr && old == nullptr) return;
+  Move(old, process_slot);
+  // Those who found no process slot at all.
+  if (old != nullptr && process_slot != nullptr) Move(nullptr, process_slot);
 }
 
 void Hold(int row, uint64_t bytes) {
@@ -120,9 +121,9 @@ void Hold(int row, uint64_t bytes) {
 }
 
 uint64_t Together(int row) {
-  const Seat* seat = current.load();
-  if (seat == nullptr || seat->rows[row] == nullptr) return alone[row].load();
-  return Sum(*seat->rows[row], seat->page->slots.load());
+  const ProcessSlot* process_slot = current.load();
+  if (process_slot == nullptr || process_slot->rows[row] == nullptr) return alone[row].load();
+  return Sum(*process_slot->rows[row], process_slot->page->slots.load());
 }
 
 void ForgetInChild() {

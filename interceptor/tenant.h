@@ -5,7 +5,7 @@
 // of the first daemon, or of the next one. A page that was left stays mapped, because a thread may
 // be about to add to it; it costs addresses, and memory for one page per device.
 //
-// Threads: any may call Hold and Together; Join and Settle are the link's. Nothing here locks or
+// Threads: any may call Hold and Together; Join and Commit are the link's. Nothing here locks or
 // waits.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace ravenstore::interceptor::tenant {
 
 // The row of the device on the page, claimed when nobody had it; null: the page has no more.
-proto::TenantRow* ClaimRow(proto::TenantPage* page, const char* uuid);
+proto::TenantRow* ReserveRow(proto::TenantPage* page, const char* uuid);
 // The sum of the row's first `slots`. A slot that is being moved may be below zero for an instant.
 uint64_t Sum(const proto::TenantRow& row, uint64_t slots);
 
@@ -24,7 +24,7 @@ uint64_t Sum(const proto::TenantRow& row, uint64_t slots);
 // caller's. -1: at none. `ledger` has the devices' UUIDs.
 void Join(int descriptor, uint32_t slot, const proto::LedgerPage& ledger);
 // Moves what threads added to the last page while it was left.
-void Settle();
+void Commit();
 
 // Adds to what this process holds of the device; bytes may be negative.
 void Hold(int row, uint64_t bytes);

@@ -59,11 +59,11 @@ bool DropMapping(Entry* entry, void* argument) {
 void ReleaseHandle(CUmemGenericAllocationHandle handle) {
   Outcome outcome;
   ledger.Change(Space::kHandle, handle, DropReference, &outcome);
-  if (outcome.gone) Discharge(outcome.entry);
+  if (outcome.gone) Uncharge(outcome.entry);
   if (!outcome.orphan) return;
   outcome.entry.space = Space::kOrphan;
   outcome.entry.key = outcome.entry.serial;
-  if (!ledger.Add(outcome.entry)) Discharge(outcome.entry);
+  if (!ledger.Add(outcome.entry)) Uncharge(outcome.entry);
 }
 
 void ForgetMapping(const Entry& mapping) {
@@ -71,7 +71,7 @@ void ForgetMapping(const Entry& mapping) {
   // `context` of a mapping is its handle: a mapping ends with no context.
   ledger.Change(Space::kHandle, mapping.context, DropMapping, &unmapping);
   if (!unmapping.found) ledger.Change(Space::kOrphan, mapping.serial, DropMapping, &unmapping);
-  if (unmapping.outcome.gone) Discharge(unmapping.outcome.entry);
+  if (unmapping.outcome.gone) Uncharge(unmapping.outcome.entry);
 }
 
 // The mappings of a range, out of the ledger while the driver ends them.

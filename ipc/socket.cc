@@ -336,7 +336,7 @@ Result<UniqueFd> Connect(const std::string& path, core::Tick deadline) {
       return Error{ErrorCode::kTimedOut, "the listener at '" + path + "' takes no connections"};
     }
     if (errno == ENOENT || errno == ECONNREFUSED || errno == ENOTDIR) {
-      return Error{ErrorCode::kUnavailable, "nobody listens at '" + path + "'"};
+      return Error{ErrorCode::kUnavailable, "no daemon listens at '" + path + "'"};
     }
     if (errno == EACCES) return NotPermitted(path);
     return SystemError("connecting to '" + path + "'", errno);

@@ -49,7 +49,7 @@ enum class LeaseState : uint8_t {
   kLost = 9,     // the bytes are gone, for ever; client -> kFreeing
 };
 
-struct Lease {
+struct LeaseWord {
   LeaseState state = LeaseState::kFree;
   uint16_t holders = 0;
   uint64_t generation = 0;  // 40 bits
@@ -57,16 +57,16 @@ struct Lease {
 
 inline constexpr uint64_t kGenerationMask = (uint64_t{1} << 40) - 1;
 
-constexpr uint64_t Pack(Lease lease) {
+constexpr uint64_t Pack(LeaseWord lease) {
   return static_cast<uint64_t>(lease.state) | uint64_t{lease.holders} << 8 |
          (lease.generation & kGenerationMask) << 24;
 }
-constexpr Lease UnpackLease(uint64_t word) {
+constexpr LeaseWord UnpackLease(uint64_t word) {
   return {static_cast<LeaseState>(word & 0xff), static_cast<uint16_t>(word >> 8 & 0xffff),
           word >> 24};
 }
 // `lease` moved to `state` with `holders`, one generation on.
-constexpr Lease Next(Lease lease, LeaseState state, uint16_t holders) {
+constexpr LeaseWord Next(LeaseWord lease, LeaseState state, uint16_t holders) {
   return {state, holders, (lease.generation + 1) & kGenerationMask};
 }
 
@@ -116,13 +116,13 @@ constexpr Hint UnpackHint(uint64_t packed) {
           static_cast<HintPriority>(packed >> 4 & 0xf)};
 }
 
-// --- What making a tensor anew costs: 5 bits of exponent, 11 of mantissa, in units of 1,024 ns
+// --- What recomputing a tensor costs: 5 bits of exponent, 11 of mantissa, in units of 1,024 ns
 // -----------
 
 constexpr uint16_t PackRecompute(uint64_t nanoseconds) {
   if (nanoseconds == 0) return 0;
   uint64_t units = nanoseconds >> 10;
-  if (units == 0) units = 1;  // 0 would say that it cannot be made anew
+  if (units == 0) units = 1;  // 0 would say that it cannot be recomputed
   uint32_t exponent = 0;
   for (; units >= 1u << 11 && exponent < 31; units >>= 1) ++exponent;
   if (units >= 1u << 11) units = (1u << 11) - 1;
@@ -131,7 +131,7 @@ constexpr uint16_t PackRecompute(uint64_t nanoseconds) {
 constexpr uint64_t UnpackRecompute(uint16_t packed) {
   return uint64_t{packed & 0x7ffu} << (packed >> 11) << 10;
 }
-// In a row's `error` beside InUse: the bytes were given up, the client makes them anew.
+// In a row's `error` beside InUse: the bytes were discarded, the client recomputes them.
 inline constexpr uint32_t kMustRecompute = 1u << 16;
 
 // --- The lease table
@@ -153,7 +153,7 @@ struct alignas(64) LeaseSlot {
       waiters;  // client: 1 before it sleeps on `word`'s low half; daemon: 0 as it wakes it
   std::atomic<uint16_t>
       device;  // daemon: ordinal (in Welcome's list) of the arena that `place` is in
-  std::atomic<uint16_t> recompute;  // client, before the put: what making it anew costs; 0: cannot
+  std::atomic<uint16_t> recompute;  // client, before the put: what recomputing it costs; 0: cannot
 };
 static_assert(sizeof(LeaseSlot) == 64);
 

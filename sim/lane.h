@@ -6,7 +6,7 @@
 #include <deque>
 #include <optional>
 
-#include "core/turns.h"
+#include "core/round_robin_queue.h"
 #include "core/types.h"
 #include "sim/hardware.h"
 
@@ -60,11 +60,11 @@ class Lane {
   }
   // The chunk is done: the job, if that was its last.
   std::optional<Job> End() {
-    const Piece piece = flight_.front();
+    const Chunk chunk = flight_.front();
     flight_.pop_front();
-    flight_bytes_ -= piece.bytes;
+    flight_bytes_ -= chunk.bytes;
     busy_ = false;
-    if (piece.job.left == core::Bytes{0}) return piece.job;
+    if (chunk.job.left == core::Bytes{0}) return chunk.job;
     return std::nullopt;
   }
   // Of the chunk under way, with what is left after it. REQUIRES: busy().
@@ -77,7 +77,7 @@ class Lane {
   static constexpr core::Bytes kBackgroundChunk = core::MiB(8);
   static constexpr core::Bytes kBackgroundInFlight = core::MiB(16);
   static constexpr size_t kCopiesInFlight = 64;
-  struct Piece {
+  struct Chunk {
     Job job;  // with what is left after it
     core::Bytes bytes;
   };
@@ -111,9 +111,9 @@ class Lane {
   double rate_;
   double duplex_;
   core::Duration per_copy_;
-  core::Turns<Job> demands_;
+  core::RoundRobinQueue<Job> demands_;
   std::deque<Job> background_;
-  std::deque<Piece> flight_;
+  std::deque<Chunk> flight_;
   core::Bytes flight_bytes_;
   bool busy_ = false;
   core::Bytes bytes_;

@@ -31,10 +31,10 @@ std::vector<Step> StepsOf(const Trace& trace, uint32_t client, size_t from) {
   std::set<uint32_t> in_use;
   std::map<uint32_t, size_t> made;
   std::map<uint32_t, size_t> last_use;
-  // What can be made anew need not be copied.
-  std::set<uint32_t> anew;
+  // What can be recomputed need not be copied.
+  std::set<uint32_t> recomputable;
   for (const Op& op : trace.ops) {
-    if (op.kind == OpKind::kPut && op.recompute > core::Duration{0}) anew.insert(op.tensor);
+    if (op.kind == OpKind::kPut && op.recompute > core::Duration{0}) recomputable.insert(op.tensor);
   }
   for (const Op& op : trace.ops) {
     if (op.client != client) continue;
@@ -45,13 +45,13 @@ std::vector<Step> StepsOf(const Trace& trace, uint32_t client, size_t from) {
     Step& step = steps.back();
     switch (op.kind) {
       case OpKind::kGet:
-        if (anew.contains(op.tensor)) break;
+        if (recomputable.contains(op.tensor)) break;
         last_use[op.tensor] = steps.size() - 1;
         if (const auto at = made.find(op.tensor); at == made.end() || at->second < steps.size() - 1)
           step.reads.push_back(op.tensor);
         break;
       case OpKind::kCreate:
-        if (anew.contains(op.tensor)) break;
+        if (recomputable.contains(op.tensor)) break;
         step.creates.push_back(op.tensor);
         made[op.tensor] = last_use[op.tensor] = steps.size() - 1;
         break;

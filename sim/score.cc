@@ -48,7 +48,7 @@ std::optional<Setup> SetupFor(std::string_view policy, const Hardware& hardware,
   if (policy != "demand-lru") return std::nullopt;
   setup.prefetch = false;
   setup.preclean = false;
-  setup.parts = false;
+  setup.incremental = false;
   return setup;
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr core::DeviceId kDevice{0};
 constexpr uint32_t kNone = ~0u;
-constexpr Duration kPatience = std::chrono::seconds(10);
+constexpr Duration kStuckAfter = std::chrono::seconds(10);
 constexpr Tick kBegin{std::chrono::seconds(1)};
 
 class Simulator {
@@ -54,7 +54,7 @@ class Simulator {
     kDownEnd,
     kUpKnown,
     kDownKnown,
-    kPartKnown,
+    kProgressKnown,
     kSlab,
     kWake
   };
@@ -63,8 +63,8 @@ class Simulator {
     TensorId id{};
     SlotId slot{};
     State state = State::kNone;
-    bool at_once = false;   // it leaves beyond rescue
-    bool arriving = false;  // promised, and its copy is not known to be done
+    bool irrevocable = false;  // it leaves beyond rescue
+    bool arriving = false;     // promised, and its copy is not known to be done
     uint64_t uses = 0;
     uint32_t writes = 0;
     Duration recompute{0};
@@ -96,7 +96,7 @@ class Simulator {
     options.learn = setup.learn;
     options.prefetch = setup.prefetch;
     options.preclean = setup.preclean;
-    if (!setup.parts) options.parts_from = core::kRangeMax;
+    if (!setup.incremental) options.incremental_from = core::kRangeMax;
     options.granularity = kBudgetUnit;
     options.device_capacity = {budget};
     options.arena = {core::ArenaFor(budget)};
@@ -132,18 +132,18 @@ class Simulator {
               core::SlabRemoved{action.client, action.device, action.offset});
   }
   void Do(const core::GrowHost& action) { Later(core::HostGrown{action.offset, action.size}); }
-  void Do(const core::Grant& action);
-  void Do(const core::Refuse& action) { Fail(action.error.message); }
-  void Do(const core::Promise& action);
-  void Do(const core::Deny& action) { Fail(action.error.message); }
+  void Do(const core::AllocReply& action);
+  void Do(const core::AllocError& action) { Fail(action.error.message); }
+  void Do(const core::FetchReply& action);
+  void Do(const core::FetchError& action) { Fail(action.error.message); }
   void Do(const core::Release& action);
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
-  void Do(const core::Hurry& action);
+  void Do(const core::Prioritize& action);
   void Do(const core::CopyIn& action);
-  void Do(const core::Discard&) {}
-  void Later(core::Event event) { told_.push_back(std::move(event)); }
+  void Do(const core::DeferDestroy&) {}
+  void Later(core::Event event) { pending_events_.push_back(std::move(event)); }
   void SlabAfter(core::Duration duration, core::Event event) {
     slab_events_.emplace(now_ + duration, std::move(event));
     Schedule(now_ + duration, EventKind::kSlab);
@@ -174,17 +174,17 @@ class Simulator {
   void CountStall(Client& client, uint32_t index, Tick begin, Tick end);
   // All wait, nothing moves, and for so long that no retry will help.
   bool Stuck() const {
-    const bool told = up_known_.empty() && down_known_.empty() && parts_known_.empty();
+    const bool told = up_known_.empty() && down_known_.empty() && progress_known_.empty();
     return !up_.busy() && !down_.busy() && told && slab_events_.empty() &&
            std::all_of(clients_.begin(), clients_.end(), [this](const Client& client) {
-             return client.done || (client.waiting && now_ - client.since > kPatience);
+             return client.done || (client.waiting && now_ - client.since > kStuckAfter);
            });
   }
-  std::string WhoWaits() const;
+  std::string DescribeWaiters() const;
   void PumpLanes();
   void LaneEnded(Lane& lane, bool up);
   void CopyKnown(const Lane::Job& job);
-  void GoAtOnce(Row& row);
+  void LeaveIrrevocably(Row& row);
   void OutKnown(const Lane::Job& job, Row& row);
   void KeepSpan(Span::Kind kind, uint32_t client, Tick begin, Tick end, uint32_t tensor = kNone) {
     if (setup_.timeline && begin < end)
@@ -197,13 +197,13 @@ class Simulator {
   const Bytes budget_;
   core::Planner planner_;
   core::Plan plan_;
-  std::deque<core::Event> told_;
+  std::deque<core::Event> pending_events_;
   Lane up_;
   Lane down_;
   Bytes grown_;                                        // slabs made so far
   std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
   std::multimap<Tick, core::Event> slab_events_;       // by when they happen
-  std::deque<core::CopiedPart> parts_known_;
+  std::deque<core::CopyOutProgressed> progress_known_;
   std::deque<Lane::Job> up_known_;  // done, but not yet known to be
   std::deque<Lane::Job> down_known_;
   std::vector<Row> rows_;
@@ -219,10 +219,10 @@ class Simulator {
 };
 
 void Simulator::Tell(const core::Event& event) {
-  told_.push_back(event);
-  while (!told_.empty()) {
-    const core::Event next = std::move(told_.front());
-    told_.pop_front();
+  pending_events_.push_back(event);
+  while (!pending_events_.empty()) {
+    const core::Event next = std::move(pending_events_.front());
+    pending_events_.pop_front();
     plan_.clear();
     planner_.Apply(next, now_, &plan_);
     ++outcome_.events;
@@ -250,7 +250,7 @@ void Simulator::KeepMemory() {
   points.push_back({now_, tier.held, tier.used});
 }
 
-void Simulator::Do(const core::Grant& action) {
+void Simulator::Do(const core::AllocReply& action) {
   const uint32_t index = core::ToInt(action.client) - 1;
   Client& client = clients_[index];
   const uint32_t row = client.row_of_slot[core::ToInt(action.slot)];
@@ -262,7 +262,7 @@ void Simulator::Do(const core::Grant& action) {
   Resume(index);
 }
 
-void Simulator::Do(const core::Promise& action) {
+void Simulator::Do(const core::FetchReply& action) {
   Row& row = rows_[RowOf(action.tensor)];
   const uint32_t client = trace_.tensors[RowOf(action.tensor)].client;
   row.state = State::kInUse;
@@ -289,7 +289,7 @@ void Simulator::Do(const core::CopyOut& action) {
   if (row.state != State::kIdle)
     return Later(core::CopiedOut{action.tensor, core::CopiedOut::Outcome::kNotBegun, 0});
   row.state = State::kLeaving;
-  if (action.at_once) GoAtOnce(row);
+  if (action.irrevocable) LeaveIrrevocably(row);
   down_.Submit(
       {Lane::Kind::kOut, action.tensor, index, action.size, row.uses, row.writes, action.behalf},
       /*demand=*/true);
@@ -303,16 +303,16 @@ void Simulator::Do(const core::Clean& action) {
                false);
 }
 
-void Simulator::Do(const core::Hurry& action) {
+void Simulator::Do(const core::Prioritize& action) {
   down_.Promote(action.tensor, action.behalf);
   Row& row = rows_[RowOf(action.tensor)];
-  if (action.at_once && row.state == State::kIdle) GoAtOnce(row);
+  if (action.irrevocable && row.state == State::kIdle) LeaveIrrevocably(row);
 }
 
-void Simulator::GoAtOnce(Row& row) {
+void Simulator::LeaveIrrevocably(Row& row) {
   row.state = State::kAway;
-  row.at_once = true;
-  Later(core::CopiedPart{row.id, Bytes{0}});
+  row.irrevocable = true;
+  Later(core::CopyOutProgressed{row.id, Bytes{0}});
 }
 
 void Simulator::Do(const core::CopyIn& action) {
@@ -396,7 +396,7 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
       core::NextUse next = op.next_use;
       if (next.kind == core::NextUse::Kind::kAt) next.at = now_ + next.at.time_since_epoch();
       Tell(core::PutSeen{row.id, row.writes, next, op.recompute, op.priority});
-      Tell(core::Quiet{row.id});
+      Tell(core::StreamComplete{row.id});
       return true;
     }
     case OpKind::kFree:
@@ -421,7 +421,7 @@ void Simulator::Advance(uint32_t index) {
   client.done = client.next >= client.program.size();
 }
 
-std::string Simulator::WhoWaits() const {
+std::string Simulator::DescribeWaiters() const {
   std::string words;
   for (const core::ClientId id : planner_.Clients()) {
     const core::ClientView view = planner_.View(id);
@@ -447,9 +447,9 @@ void Simulator::LaneEnded(Lane& lane, bool up) {
   KeepSpan(up ? Span::Kind::kUp : Span::Kind::kDown, 0, lane_begin_[up ? 0 : 1], now_,
            lane.current().row);
   const Lane::Job& part = lane.current();
-  if (!up && part.left > Bytes{0} && rows_[part.row].at_once) {
-    parts_known_.push_back({part.tensor, trace_.tensors[part.row].bytes - part.left});
-    Schedule(now_ + setup_.hardware.latency, EventKind::kPartKnown);
+  if (!up && part.left > Bytes{0} && rows_[part.row].irrevocable) {
+    progress_known_.push_back({part.tensor, trace_.tensors[part.row].bytes - part.left});
+    Schedule(now_ + setup_.hardware.latency, EventKind::kProgressKnown);
   }
   if (const auto job = lane.End()) {
     (up ? up_known_ : down_known_).push_back(*job);
@@ -461,7 +461,7 @@ void Simulator::LaneEnded(Lane& lane, bool up) {
 void Simulator::OutKnown(const Lane::Job& job, Row& row) {
   using Result = core::CopiedOut::Outcome;
   const bool rescued = row.state != State::kLeaving || row.uses != job.use;
-  const bool committed = std::exchange(row.at_once, false) || !rescued;
+  const bool committed = std::exchange(row.irrevocable, false) || !rescued;
   if (committed && !rescued) row.state = State::kAway;
   Tell(core::CopiedOut{job.tensor, committed ? Result::kCommitted : Result::kRescued, job.writes});
 }
@@ -471,7 +471,7 @@ void Simulator::CopyKnown(const Lane::Job& job) {
   switch (job.kind) {
     case Lane::Kind::kOut: return OutKnown(job, row);
     case Lane::Kind::kClean: {
-      if (row.at_once) return OutKnown(job, row);
+      if (row.irrevocable) return OutKnown(job, row);
       const bool whole = row.state == State::kIdle && row.uses == job.use;
       return Tell(core::Cleaned{job.tensor, whole, job.writes});
     }
@@ -513,9 +513,9 @@ Outcome Simulator::Run() {
         CopyKnown(job);
         break;
       }
-      case EventKind::kPartKnown: {
-        const core::CopiedPart part = parts_known_.front();
-        parts_known_.pop_front();
+      case EventKind::kProgressKnown: {
+        const core::CopyOutProgressed part = progress_known_.front();
+        progress_known_.pop_front();
         Tell(part);
         break;
       }
@@ -533,7 +533,8 @@ Outcome Simulator::Run() {
     const bool all = std::all_of(clients_.begin(), clients_.end(),
                                  [](const Client& client) { return client.done; });
     if (all) break;
-    if (Stuck()) WaitsForEver("every client waits for room that nothing gives: " + WhoWaits());
+    if (Stuck())
+      WaitsForEver("every client waits for room that nothing gives: " + DescribeWaiters());
   }
   for (const Client& client : clients_) {
     if (!client.done) WaitsForEver("a client waits for ever");

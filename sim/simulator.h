@@ -28,8 +28,8 @@ struct Setup {
   bool learn = true;
   bool prefetch = true;
   bool preclean = true;
-  bool parts = true;      // what leaves for something smaller gives its room away as it goes
-  bool timeline = false;  // keep what happened when
+  bool incremental = true;  // what leaves for something smaller gives its room away as it goes
+  bool timeline = false;    // keep what happened when
 };
 
 // Something that took time, for people to look at.

@@ -25,7 +25,7 @@ struct Op {
   bool modified = false;        // put
   core::Duration time{0};       // compute
   core::NextUse next_use = {};  // put; kAt counts from the put
-  core::Duration recompute{0};  // put; zero: cannot be made anew
+  core::Duration recompute{0};  // put; zero: cannot be recomputed
   core::Priority priority = core::Priority::kNormal;  // put
 };
 

@@ -1,10 +1,10 @@
 """Fills a store with tensors that were put, and keeps them until "quit".
 
-    filler.py LIBRAVENSTORE dirty|given_up LIMIT
+    filler.py LIBRAVENSTORE dirty|discarded LIMIT
 
-$RAVENSTORE_SOCKET names the daemon. given_up: they can be made anew in no time, so that their bytes
-are given up rather than copied. It says how many bytes it made, in place of a process's number:
-{"ready": N}.
+$RAVENSTORE_SOCKET names the daemon. discarded: they can be recomputed in no time, so that their
+bytes are discarded rather than copied. It says how many bytes it made, in place of a process's
+number: {"ready": N}.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class PutOptions(ctypes.Structure):
 
 def main():
     library, sort, limit = sys.argv[1:]
-    recompute_ns = {"dirty": 0, "given_up": 1}[sort]
+    recompute_ns = {"dirty": 0, "discarded": 1}[sort]
     lib = ctypes.CDLL(library)
     lib.ravenstore_create.argtypes = [c_void_p, c_uint64, c_void_p, c_void_p]
     lib.ravenstore_put.argtypes = [c_void_p, c_void_p, c_void_p, c_void_p]

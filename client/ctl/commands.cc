@@ -103,7 +103,7 @@ std::optional<uint64_t> BudgetOf(const std::string& text) {
 }  // namespace
 
 int RunStatus(const Common& common, Streams streams) {
-  auto session = Session::Open(common.socket, common.patience);
+  auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto stats = session->Stats();
   if (!stats.ok()) return Report(common, stats.error(), streams);
@@ -115,7 +115,7 @@ int RunStatus(const Common& common, Streams streams) {
 }
 
 int RunClients(const Common& common, Streams streams) {
-  auto session = Session::Open(common.socket, common.patience);
+  auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto clients = session->Clients();
   if (!clients.ok()) return Report(common, clients.error(), streams);
@@ -127,7 +127,7 @@ int RunClients(const Common& common, Streams streams) {
 }
 
 int RunList(const Common& common, const ListOptions& options, Streams streams) {
-  auto session = Session::Open(common.socket, common.patience);
+  auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   if (!options.tier.empty() && !IsTier(session->welcome(), options.tier)) {
     return Misused(
@@ -156,7 +156,7 @@ int RunList(const Common& common, const ListOptions& options, Streams streams) {
 }
 
 int RunExplain(const Common& common, const std::string& tensor, Streams streams) {
-  auto session = Session::Open(common.socket, common.patience);
+  auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto show = [&](const proto::TensorExplained& explained) {
     streams.out << (common.json ? ExplainedJson(explained)
@@ -225,7 +225,7 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
     limits.set_uid(*uid);
     who = "user " + options.user;
   }
-  auto session = Session::Open(common.socket, common.patience);
+  auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto answer = session->SetLimits(limits);
   if (!answer.ok()) return Report(common, answer.error(), streams);

@@ -23,8 +23,8 @@ enum ExitCode : int {
 struct Common {
   std::string socket{};
   bool json = false;
-  core::Duration patience{std::chrono::seconds(10)};  // for each of the daemon's answers
-  size_t columns = kColumns;                          // of the terminal
+  core::Duration timeout{std::chrono::seconds(10)};  // for each of the daemon's answers
+  size_t columns = kColumns;                         // of the terminal
 };
 
 struct Streams {

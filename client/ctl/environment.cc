@@ -77,7 +77,7 @@ Result<core::Bytes> SystemEnvironment::Capacity(const std::string& path) {
 }
 
 Result<DaemonView> SystemEnvironment::AskDaemon() const {
-  RAVEN_ASSIGN_OR_RETURN(Session session, Session::Open(socket_, patience_));
+  RAVEN_ASSIGN_OR_RETURN(Session session, Session::Open(socket_, timeout_));
   DaemonView view;
   view.welcome = session.welcome();
   RAVEN_ASSIGN_OR_RETURN(view.stats, session.Stats());

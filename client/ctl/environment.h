@@ -13,9 +13,9 @@ namespace ravenstore::client::ctl {
 // Threads: one.
 class SystemEnvironment final : public Environment {
  public:
-  // `socket` and `patience` as for Session::Open.
-  SystemEnvironment(std::string socket, core::Duration patience)
-      : socket_(std::move(socket)), patience_(patience) {}
+  // `socket` and `timeout` as for Session::Open.
+  SystemEnvironment(std::string socket, core::Duration timeout)
+      : socket_(std::move(socket)), timeout_(timeout) {}
 
   std::optional<std::string> Variable(const std::string& name) override;
   core::Result<std::string> ReadFile(const std::string& path) override;
@@ -31,7 +31,7 @@ class SystemEnvironment final : public Environment {
   core::Result<DaemonView> AskDaemon() const;
 
   std::string socket_;
-  core::Duration patience_;
+  core::Duration timeout_;
   std::optional<core::Result<DaemonView>> daemon_;
   std::optional<core::Result<std::vector<device::DeviceInfo>>> gpus_;
 };

@@ -104,7 +104,7 @@ int Main(int argc, char** argv) {
   std::string sort;
   ls->add_option("--sort", sort, "Order; size puts the largest first")
       ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
-  ls->add_option("--limit", list.limit, "Show at most so many; 0 shows all")
+  ls->add_option("--limit", list.limit, "Show at most this many; 0 shows all")
       ->check(core::NotNegative)
       ->capture_default_str();
   LimitsOptions limits;
@@ -122,7 +122,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  common.patience =
+  common.timeout =
       std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
   const Streams streams{std::cout, std::cerr};
   if (app.got_subcommand("status")) return RunStatus(common, streams);
@@ -141,7 +141,7 @@ int Main(int argc, char** argv) {
     }
     return RunRecord(common, record, g_interrupted, streams);
   }
-  SystemEnvironment environment(common.socket, common.patience);
+  SystemEnvironment environment(common.socket, common.timeout);
   return RunDoctor(common, environment, streams);
 }
 

@@ -125,7 +125,7 @@ int RunRecord(const Common& common, const RecordOptions& options, const std::ato
               Streams streams) {
   const auto run = [&]() -> Result<proto::Recorded> {
     RAVEN_ASSIGN_OR_RETURN(Output output, Output::Open(options.file));
-    auto session = Session::Open(common.socket, common.patience);
+    auto session = Session::Open(common.socket, common.timeout);
     if (!session.ok()) {
       Error error = session.error();
       const std::string_view advice = AdviceAbout(error.code);

@@ -99,9 +99,9 @@ std::string CountersText(const proto::Stats& stats, size_t columns) {
     table.Row({"predictions", number(predictions) + " learned, wrong " +
                                   PercentText(stats.predictions_wrong(), predictions)});
   }
-  if (stats.given_up() > 0) {
-    table.Row({"given up", number(stats.given_up()) + " to be made anew, " +
-                               number(stats.recomputes()) + " of them asked for again"});
+  if (stats.discarded() > 0) {
+    table.Row({"discarded", number(stats.discarded()) + " to be recomputed, " +
+                                number(stats.recomputes()) + " of them asked for again"});
   }
   table.Row({"evictions", number(stats.drops_clean()) + " dropped without a copy, " +
                               number(stats.rescues()) + " rescued by a get"});
@@ -147,7 +147,7 @@ void AddCounters(JsonWriter& json, const proto::Stats& stats) {
       .Field("prefetches_unused", stats.prefetches_unused())
       .Field("predictions_right", stats.predictions_right())
       .Field("predictions_wrong", stats.predictions_wrong())
-      .Field("given_up", stats.given_up())
+      .Field("discarded", stats.discarded())
       .Field("recomputes", stats.recomputes())
       .Field("rescues", stats.rescues())
       .Field("drops_clean", stats.drops_clean())
@@ -421,7 +421,7 @@ std::string ExplainedText(const proto::TensorExplained& explained, size_t column
   table.Row({"tensor", std::to_string(tensor.id()) + " " + Printable(tensor.name())});
   table.Row({"of", "client " + std::to_string(tensor.client()) + ", " + Size(tensor.bytes())});
   table.Row({"is", Printable(tensor.state()) + ", on " + Printable(tensor.tier()) +
-                       (explained.given_up()     ? ", given up: to be made anew"
+                       (explained.discarded()    ? ", discarded: to be recomputed"
                         : explained.prefetched() ? ", brought back unasked and not used yet"
                                                  : "")});
   table.Row(
@@ -436,7 +436,7 @@ std::string ExplainedText(const proto::TensorExplained& explained, size_t column
                                           : "no copy") +
                  "; back in " + DurationText(explained.copy_back_ns()) +
                  (explained.recompute_ns() > 0
-                      ? ", or made anew in " + DurationText(explained.recompute_ns())
+                      ? ", or recomputed in " + DurationText(explained.recompute_ns())
                       : "")});
   char value[32];
   std::snprintf(value, sizeof(value), "%.3g", explained.value());
@@ -476,7 +476,7 @@ std::string ExplainedJson(const proto::TensorExplained& explained) {
       .Field("copy_back_ns", explained.copy_back_ns())
       .Field("copy_out_ns", explained.copy_out_ns())
       .Field("recompute_ns", explained.recompute_ns())
-      .Field("given_up", explained.given_up())
+      .Field("discarded", explained.discarded())
       .Field("value", value)
       .Field("priority", explained.priority())
       .Field("prefetched", explained.prefetched())

@@ -41,10 +41,10 @@ std::string_view AdviceAbout(ErrorCode code) {
   }
 }
 
-Result<Session> Session::Open(const std::string& path, core::Duration patience) {
-  auto socket = ipc::ConnectToDaemon(path, ipc::Now() + patience);
+Result<Session> Session::Open(const std::string& path, core::Duration timeout) {
+  auto socket = ipc::ConnectToDaemon(path, ipc::Now() + timeout);
   if (!socket.ok()) return std::move(socket).error();
-  Session session(std::move(*socket), patience);
+  Session session(std::move(*socket), timeout);
   ClientPacket packet;
   proto::Hello* hello = packet.mutable_hello();
   hello->set_protocol_version(proto::kProtocolVersion);
@@ -63,7 +63,7 @@ Result<Session> Session::Open(const std::string& path, core::Duration patience) 
 }
 
 Result<DaemonPacket> Session::Ask(ClientPacket packet, DaemonPacket::BodyCase expected) {
-  const core::Tick deadline = ipc::Now() + patience_;
+  const core::Tick deadline = ipc::Now() + timeout_;
   packet.set_request(++last_request_);
   const std::string bytes = packet.SerializeAsString();
   for (;;) {

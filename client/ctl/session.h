@@ -18,13 +18,13 @@ namespace ravenstore::client::ctl {
 
 // Owns: the connection. It holds no tensors and counts as no client.
 // Threads: one.
-// Errors: kTimedOut when an answer takes longer than `patience`; kUnavailable when the daemon hangs
+// Errors: kTimedOut when an answer takes longer than `timeout`; kUnavailable when the daemon hangs
 //   up; kCorrupt when it talks nonsense; else the code and words of the daemon's Failure.
 class Session {
  public:
   // Connects and says Hello. Errors: also kPermission (the socket's mode and group) and
   // kVersionMismatch; AdviceAbout says what to do.
-  static core::Result<Session> Open(const std::string& path, core::Duration patience);
+  static core::Result<Session> Open(const std::string& path, core::Duration timeout);
 
   const proto::Welcome& welcome() const { return welcome_; }
   // The daemon's process.
@@ -44,15 +44,15 @@ class Session {
   core::Result<proto::Recorded> Record(uint32_t client);
 
  private:
-  Session(ipc::UniqueFd socket, core::Duration patience)
-      : socket_(std::move(socket)), patience_(patience) {}
+  Session(ipc::UniqueFd socket, core::Duration timeout)
+      : socket_(std::move(socket)), timeout_(timeout) {}
   // Sends `packet` and returns the answer, which has the body `expected`.
   core::Result<proto::DaemonPacket> Ask(proto::ClientPacket packet,
                                         proto::DaemonPacket::BodyCase expected);
   core::Result<proto::DaemonPacket> Await(uint64_t request, core::Tick deadline);
 
   ipc::UniqueFd socket_;
-  core::Duration patience_;
+  core::Duration timeout_;
   uint64_t last_request_ = 0;
   proto::Welcome welcome_;
 };

@@ -38,7 +38,7 @@ TEST_F(AccessTest, DataIsThereOnlyInUserspace) {
 
 TEST_F(AccessTest, EveryGetAndPutRaisesTheGeneration) {
   Tensor tensor = Idle(kBytes, 1);
-  const proto::Lease before = LeaseOf(tensor);
+  const proto::LeaseWord before = LeaseOf(tensor);
   store_.get(tensor, nullptr);
   EXPECT_EQ(LeaseOf(tensor).state, LeaseState::kInUse);
   EXPECT_EQ(LeaseOf(tensor).holders, 1);
@@ -179,7 +179,7 @@ TEST_F(AccessAfterAPutTest, AGetBesideAnotherHolderWaits) {
   ExpectWaits(/*beside_another=*/true);
 }
 
-TEST_F(AccessTest, TensorIsNotQuietBeforeItsStreamIs) {
+TEST_F(AccessTest, TensorIsNotStreamCompleteBeforeItsStreamIs) {
   TestStream stream;
   Tensor tensor = Idle(kBytes, 1);
   store_.get(tensor, stream);
@@ -271,7 +271,7 @@ TEST_F(AccessTest, GetThatFailsBesideAPutLeavesWhatThePutSaid) {
 
 TEST_F(AccessTest, DeniedGetNamesTheTensorAndTheReason) {
   Tensor tensor = Away(kBytes, 4);
-  daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "client 3 holds 4 GiB in use");
+  daemon_.FailNextFetch(core::ErrorCode::kOutOfMemory, "client 3 holds 4 GiB in use");
   std::string words;
   EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr); }, &words), RAVENSTORE_OUT_OF_MEMORY);
   EXPECT_THAT(words, HasSubstr("tensor " + std::to_string(tensor.id())));
@@ -281,7 +281,7 @@ TEST_F(AccessTest, DeniedGetNamesTheTensorAndTheReason) {
 
 TEST_F(AccessTest, LostTensorIsLostForEver) {
   Tensor tensor = Away(kBytes, 4);
-  daemon_.DenyNextFetch(core::ErrorCode::kLost, "");
+  daemon_.FailNextFetch(core::ErrorCode::kLost, "");
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr); }), RAVENSTORE_LOST);
   }
@@ -360,7 +360,7 @@ TEST_F(AccessTest, BatchThatFailsHoldsNothing) {
     tensors.push_back(i < 2 ? Away(kBytes, i) : Idle(kBytes, i));
     handles.push_back(tensors.back().handle());
   }
-  daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "full");
+  daemon_.FailNextFetch(core::ErrorCode::kOutOfMemory, "full");
   std::vector<void*> addresses(4, &tensors);
   EXPECT_EQ(
       ravenstore_get_batch(store_.handle(), handles.data(), 4, nullptr, nullptr, addresses.data()),
@@ -439,7 +439,7 @@ TEST_F(TwoDevices, GetOnAnotherDeviceMovesTheTensorThere) {
 
 TEST_F(TwoDevices, DeniedMoveLeavesTheTensorWhereItIs) {
   Tensor tensor = Idle(kBytes, 0x21);
-  daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "device 1 is full");
+  daemon_.FailNextFetch(core::ErrorCode::kOutOfMemory, "device 1 is full");
   std::string words;
   EXPECT_EQ(CodeOf([&] { store_.get(tensor, nullptr, {.device = 1}); }, &words),
             RAVENSTORE_OUT_OF_MEMORY);
@@ -450,7 +450,7 @@ TEST_F(TwoDevices, DeniedMoveLeavesTheTensorWhereItIs) {
 
 TEST_F(TwoDevices, MoveThatWasNeverAskedForIsLoggedAsAPut) {
   Tensor tensor = Idle(kBytes, 0x21);
-  const proto::Lease before = LeaseOf(tensor);
+  const proto::LeaseWord before = LeaseOf(tensor);
   daemon_.HoldRequests(true);
   for (uint64_t i = 0; i < proto::kRequestRingEntries; ++i) store_.step();
   const auto impatient = [&] {
@@ -482,7 +482,7 @@ TEST_F(TwoDevices, DeniedMoveIsNotMistakenForAnotherThreadsGet) {
   there.flags = RAVENSTORE_ON_DEVICE;
   there.device = 1;
   for (int denied = 0; denied < 20;) {
-    daemon_.DenyNextFetch(core::ErrorCode::kOutOfMemory, "full");
+    daemon_.FailNextFetch(core::ErrorCode::kOutOfMemory, "full");
     void* address = nullptr;
     const auto code = ravenstore_get(store_.handle(), tensor.handle(), nullptr, &there, &address);
     ASSERT_TRUE(code == RAVENSTORE_OUT_OF_MEMORY || code == RAVENSTORE_WRONG_STATE) << code;
@@ -539,22 +539,22 @@ TEST_F(TwoDevices, UnknownDeviceIsNotFound) {
   EXPECT_EQ(CodeOf([&] { store_.create(kBytes, {.device = -1}); }), RAVENSTORE_NOT_FOUND);
 }
 
-// ---- Tensors that may be made anew ----
+// ---- Tensors that may be recomputed ----
 
 class RecomputeTest : public StoreTest {
  protected:
   // In Ravenspace, and its bytes are gone.
-  Tensor GivenUp(int value) {
+  Tensor Discarded(int value) {
     Tensor tensor = store_.create(kBytes);
     Fill(tensor.data(), value, kBytes);
     store_.put(tensor, nullptr, {.recompute = std::chrono::milliseconds(5)});
     EXPECT_TRUE(daemon_.Evict(tensor.id()));
-    daemon_.GiveUpNextFetch();
+    daemon_.DiscardNextFetch();
     return tensor;
   }
 };
 
-TEST_F(RecomputeTest, CostOfMakingItAnewStandsInTheRow) {
+TEST_F(RecomputeTest, CostOfRecomputingItStandsInTheRow) {
   Tensor tensor = store_.create(kBytes);
   store_.put(tensor, nullptr, {.recompute = std::chrono::milliseconds(5)});
   const uint64_t told = proto::UnpackRecompute(daemon_.Row(tensor.id()).recompute.load());
@@ -564,8 +564,8 @@ TEST_F(RecomputeTest, CostOfMakingItAnewStandsInTheRow) {
   EXPECT_EQ(daemon_.Row(tensor.id()).recompute.load(), 0u) << "holds until the next put";
 }
 
-TEST_F(RecomputeTest, GetOfGivenUpBytesSaysSoUntilTheyAreMadeAnew) {
-  Tensor tensor = GivenUp(1);
+TEST_F(RecomputeTest, GetOfDiscardedBytesSaysSoUntilTheyAreRecomputed) {
+  Tensor tensor = Discarded(1);
   const uint32_t writes = daemon_.Row(tensor.id()).writes.load();
   void* address = store_.get(tensor, nullptr, {.access = Access::kReadOnly});
   EXPECT_TRUE(tensor.must_recompute());
@@ -583,7 +583,7 @@ TEST_F(RecomputeTest, GetOfGivenUpBytesSaysSoUntilTheyAreMadeAnew) {
 }
 
 TEST_F(RecomputeTest, EveryGetOfTheSameUseIsTold) {
-  Tensor tensor = GivenUp(1);
+  Tensor tensor = Discarded(1);
   void* address = nullptr;
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(ravenstore_get(store_.handle(), tensor.handle(), nullptr, nullptr, &address),
@@ -594,18 +594,18 @@ TEST_F(RecomputeTest, EveryGetOfTheSameUseIsTold) {
 
 TEST_F(RecomputeTest, BatchSaysWhichOfItsTensors) {
   Tensor kept = Idle(kBytes, 3);
-  Tensor given_up = GivenUp(1);
-  ravenstore_tensor_t* tensors[] = {kept.handle(), given_up.handle()};
+  Tensor discarded = Discarded(1);
+  ravenstore_tensor_t* tensors[] = {kept.handle(), discarded.handle()};
   void* addresses[2] = {};
   EXPECT_EQ(ravenstore_get_batch(store_.handle(), tensors, 2, nullptr, nullptr, addresses),
             RAVENSTORE_RECOMPUTE);
   EXPECT_FALSE(kept.must_recompute());
-  EXPECT_TRUE(given_up.must_recompute());
+  EXPECT_TRUE(discarded.must_recompute());
   EXPECT_TRUE(Holds(addresses[0], 3, kBytes));
 }
 
 TEST_F(RecomputeTest, GetIntoCopiesNothing) {
-  Tensor tensor = GivenUp(1);
+  Tensor tensor = Discarded(1);
   std::vector<char> to(kBytes, 9);
   EXPECT_EQ(CodeOf([&] { store_.get_into(tensor, to.data(), nullptr); }), RAVENSTORE_RECOMPUTE);
   EXPECT_TRUE(Holds(to.data(), 9, kBytes));

@@ -78,7 +78,7 @@ TEST_F(ClientTest, CommonErrorsHaveTypes) {
   daemon_.FailNextCreate(core::ErrorCode::kOutOfMemory, "full");
   EXPECT_THROW(store_.create(kBytes), OutOfMemory);
   Tensor tensor = Away(kBytes, 1);
-  daemon_.DenyNextFetch(core::ErrorCode::kLost, "");
+  daemon_.FailNextFetch(core::ErrorCode::kLost, "");
   EXPECT_THROW(store_.get(tensor, nullptr), Lost);
   EXPECT_THROW(static_cast<void>(tensor.ready()), Lost);
 }

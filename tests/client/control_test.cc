@@ -110,7 +110,7 @@ TEST_F(ControlTest, HangUpInsteadOfWelcomeIsUnavailable) {
   EXPECT_EQ(link.error().code, ErrorCode::kUnavailable);
 }
 
-TEST_F(ControlTest, GreetingThatIsGivenUpIsTakenBack) {
+TEST_F(ControlTest, GreetingThatIsDiscardedIsTakenBack) {
   Incoming welcome;
   const auto link = ControlLink::Connect(path(), {1, wire::Hello{}}, ipc::Now(), &welcome);
   ASSERT_FALSE(link.ok());

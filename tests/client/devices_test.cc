@@ -25,7 +25,7 @@ class DevicesTest : public testing::Test {
   DevicesTest()
       : segment_(*ipc::ControlSegment::Create(1)),
         devices_(device::OpenHostDevices({.count = 3})),
-        daemon_(*devices_[0]->ReserveArena(MiB(64))),
+        daemon_(*devices_[0]->ReserveVaRange(MiB(64))),
         client_(devices_[0], 0, 0, MiB(64), segment_.get()) {}
 
   ipc::UniqueFd Slab(uint64_t offset, uint64_t bytes) {
@@ -37,7 +37,7 @@ class DevicesTest : public testing::Test {
 
   ipc::ControlSegment segment_;
   device::Devices devices_;
-  std::unique_ptr<device::Arena> daemon_;
+  std::unique_ptr<device::VaRange> daemon_;
   ClientDevice client_;
   PhaseWord phase_{Phase::kAttached};
 };

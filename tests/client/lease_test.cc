@@ -18,24 +18,24 @@ using std::chrono::milliseconds;
 class LeaseTest : public testing::Test {
  protected:
   void Set(LeaseState state, uint16_t holders = 0) {
-    row_.word.store(proto::Pack(proto::Lease{state, holders, 0}));
+    row_.word.store(proto::Pack(proto::LeaseWord{state, holders, 0}));
   }
 
   proto::LeaseSlot row_{};
   PhaseWord phase_{Phase::kAttached};
-  proto::Lease answer_;
+  proto::LeaseWord answer_;
 };
 
-TEST_F(LeaseTest, SwingMovesOneGenerationOnAndFailsForTheSlower) {
+TEST_F(LeaseTest, CasLeaseMovesOneGenerationOnAndFailsForTheSlower) {
   Set(LeaseState::kIdle);
   uint64_t seen = row_.word.load();
   uint64_t stale = seen;
-  EXPECT_TRUE(Swing(row_, &seen, LeaseState::kInUse, 1));
-  const proto::Lease now = proto::UnpackLease(row_.word.load());
+  EXPECT_TRUE(CasLease(row_, &seen, LeaseState::kInUse, 1));
+  const proto::LeaseWord now = proto::UnpackLease(row_.word.load());
   EXPECT_EQ(now.state, LeaseState::kInUse);
   EXPECT_EQ(now.holders, 1);
   EXPECT_EQ(now.generation, 1u);
-  EXPECT_FALSE(Swing(row_, &stale, LeaseState::kAway, 0));
+  EXPECT_FALSE(CasLease(row_, &stale, LeaseState::kAway, 0));
   EXPECT_EQ(stale, row_.word.load()) << "it is told what was faster";
 }
 

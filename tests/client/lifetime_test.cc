@@ -20,11 +20,11 @@ TEST_F(LifetimeTest, CreatedTensorIsInUserspaceAndTheDaemonWasToldAll) {
   EXPECT_NE(tensor.id(), 0u);
   EXPECT_EQ(tensor.device(), 0);
   EXPECT_TRUE(tensor.ready());
-  const proto::Request told = daemon_.last_create();
-  EXPECT_EQ(told.bytes, kBytes);
-  EXPECT_NE(told.name, 0u);
-  EXPECT_EQ(told.flags, 0);
-  EXPECT_GT(told.deadline_ns, 0);
+  const proto::Request request = daemon_.last_create();
+  EXPECT_EQ(request.bytes, kBytes);
+  EXPECT_NE(request.name, 0u);
+  EXPECT_EQ(request.flags, 0);
+  EXPECT_GT(request.deadline_ns, 0);
 }
 
 TEST_F(LifetimeTest, FreedTensorsAreGoneAndTheirRowsAreUsedAgain) {

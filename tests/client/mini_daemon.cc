@@ -69,7 +69,7 @@ void MiniDaemon::Run() {
 
 void MiniDaemon::Sleep() {
   std::vector<pollfd> events;
-  int patience = -1;
+  int timeout = -1;
   {
     std::lock_guard lock(mutex_);
     events.push_back({wake_.fd(), POLLIN, 0});
@@ -77,15 +77,15 @@ void MiniDaemon::Sleep() {
     for (auto& client : clients_) {
       if (!client->socket) continue;
       events.push_back({client->socket.get(), POLLIN, 0});
-      if (!client->frees.empty()) patience = kTicketPollMs;
+      if (!client->frees.empty()) timeout = kTicketPollMs;
       if (!client->doorbell) continue;
       events.push_back({client->doorbell->fd(), POLLIN, 0});
       const auto has_work = [&] { return !hold_requests_ && client->requests->HasWork(); };
       if (!ipc::GoToSleep(&(*client->segment)->header.daemon_asleep, has_work)) return;
     }
   }
-  asleep_.store(patience < 0);
-  poll(events.data(), events.size(), patience);
+  asleep_.store(timeout < 0);
+  poll(events.data(), events.size(), timeout);
   asleep_.store(false);
   wake_.Drain();
   std::lock_guard lock(mutex_);
@@ -204,13 +204,13 @@ void MiniDaemon::Greet(Client& client, const proto::ClientPacket& packet) {
   welcome.set_restart_timeout_ms(options_.restart_timeout_ms);
   welcome.set_daemon_version("mini");
   for (const auto& device : devices_) {
-    auto arena = device->ReserveArena(options_.arena);
+    auto arena = device->ReserveVaRange(options_.arena);
     RAVEN_CHECK(arena.ok());
     client.arenas.emplace_back().arena = *std::move(arena);
-    proto::Device& told = *welcome.add_devices();
-    told.set_uuid(device->info().uuid);
-    told.set_name(device->info().name);
-    told.set_arena_bytes(options_.arena.count());
+    proto::Device& offered = *welcome.add_devices();
+    offered.set_uuid(device->info().uuid);
+    offered.set_name(device->info().name);
+    offered.set_arena_bytes(options_.arena.count());
   }
   Send(client, answer, {client.segment->fd(), client.doorbell->fd()});
 }
@@ -260,7 +260,7 @@ bool MiniDaemon::FinishFrees(Client& client) {
 }
 
 void MiniDaemon::Answer(proto::LeaseSlot& row, LeaseState state, uint16_t holders) {
-  const proto::Lease lease = proto::UnpackLease(row.word.load(std::memory_order_acquire));
+  const proto::LeaseWord lease = proto::UnpackLease(row.word.load(std::memory_order_acquire));
   row.word.store(proto::Pack(proto::Next(lease, state, holders)), std::memory_order_seq_cst);
   if (row.waiters.exchange(0, std::memory_order_seq_cst) != 0) ipc::WakeLowHalf(&row.word);
 }
@@ -334,7 +334,7 @@ void MiniDaemon::Fetch(Client& client, const proto::Request& request) {
   proto::LeaseSlot& row = (*client.segment)->slots[request.slot];
   RAVEN_CHECK(proto::UnpackLease(row.word.load()).state == LeaseState::kFetching);
   Tensor& tensor = client.tensors.at(request.id);
-  if (auto denied = std::exchange(deny_fetch_, std::nullopt)) {
+  if (auto denied = std::exchange(fail_fetch_, std::nullopt)) {
     client.failures[request.slot] = denied->message;
     row.error.store(static_cast<uint32_t>(denied->code));
     if (denied->code == ErrorCode::kLost) return Answer(row, LeaseState::kLost, 0);
@@ -436,14 +436,14 @@ void MiniDaemon::FailNextCreate(ErrorCode code, std::string words) {
   fail_create_ = {code, std::move(words)};
 }
 
-void MiniDaemon::GiveUpNextFetch() {
+void MiniDaemon::DiscardNextFetch() {
   std::lock_guard lock(mutex_);
   give_up_fetch_ = true;
 }
 
-void MiniDaemon::DenyNextFetch(ErrorCode code, std::string words) {
+void MiniDaemon::FailNextFetch(ErrorCode code, std::string words) {
   std::lock_guard lock(mutex_);
-  deny_fetch_ = {code, std::move(words)};
+  fail_fetch_ = {code, std::move(words)};
 }
 
 void MiniDaemon::IgnoreSocket(bool ignore) {
@@ -462,7 +462,7 @@ uint64_t MiniDaemon::BeginLeave(uint64_t id) {
   Client& client = *Owner(id);
   proto::LeaseSlot& row = (*client.segment)->slots[client.tensors.at(id).slot];
   uint64_t word = row.word.load();
-  const proto::Lease lease = proto::UnpackLease(word);
+  const proto::LeaseWord lease = proto::UnpackLease(word);
   const proto::WordValue ticket = proto::UnpackWordValue(row.ticket.load());
   if (lease.state != LeaseState::kIdle) return 0;
   if ((*client.segment)->tickets[ticket.index].load() < ticket.value) return 0;

@@ -60,9 +60,9 @@ class MiniDaemon {
   void Arrive();
   // The next create (fetch) fails so.
   void FailNextCreate(core::ErrorCode code, std::string words);
-  void DenyNextFetch(core::ErrorCode code, std::string words);
+  void FailNextFetch(core::ErrorCode code, std::string words);
   // The next fetch finds the bytes given up.
-  void GiveUpNextFetch();
+  void DiscardNextFetch();
   // Names are asked for, and told only when told to go on.
   void HoldNames(bool hold);
   // Answers nothing that comes over the socket.
@@ -121,7 +121,7 @@ class MiniDaemon {
     std::vector<std::byte> away;  // its bytes while it is not on its device
   };
   struct Arena {
-    std::unique_ptr<device::Arena> arena;
+    std::unique_ptr<device::VaRange> arena;
     uint64_t used = 0;                   // bump allocator
     uint64_t mapped = 0;                 // slabs reach so far
     std::map<uint64_t, uint64_t> slabs;  // offset, bytes
@@ -184,7 +184,7 @@ class MiniDaemon {
   bool hold_names_ = false;
   bool ignore_socket_ = false;
   std::optional<core::Error> fail_create_;
-  std::optional<core::Error> deny_fetch_;
+  std::optional<core::Error> fail_fetch_;
   bool give_up_fetch_ = false;
   uint64_t last_id_ = 0;
   uint64_t last_arrival_ = 0;

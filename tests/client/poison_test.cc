@@ -106,12 +106,12 @@ TEST_F(PoisonTest, FreedRowForgetsItsBytes) {
   EXPECT_TRUE(Holds(store_.get(next, nullptr), 9, kBytes));
 }
 
-TEST_F(PoisonTest, BytesThatWereGivenUpAreNoSign) {
+TEST_F(PoisonTest, BytesThatWereDiscardedAreNoSign) {
   Tensor tensor = store_.create(kBytes);
   Fill(tensor.data(), 1, kBytes);
   store_.put(tensor, nullptr, {.recompute = std::chrono::milliseconds(1)});
   ASSERT_TRUE(daemon_.Evict(tensor.id()));
-  daemon_.GiveUpNextFetch();
+  daemon_.DiscardNextFetch();
   Fill(store_.get(tensor, nullptr), 2, kBytes);
   EXPECT_TRUE(tensor.must_recompute());
   store_.put(tensor, nullptr);

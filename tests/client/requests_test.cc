@@ -50,7 +50,7 @@ class RequestsTest : public testing::Test {
     return proto::UnpackLease(segment_->slots[slot].word.load()).state;
   }
   void Set(uint32_t slot, LeaseState state) {
-    segment_->slots[slot].word.store(proto::Pack(proto::Lease{state, 0, 1}));
+    segment_->slots[slot].word.store(proto::Pack(proto::LeaseWord{state, 0, 1}));
   }
 
   ipc::ControlSegment segment_;

@@ -71,7 +71,7 @@ class StoreTest : public testing::Test {
     EXPECT_TRUE(daemon_.Evict(tensor.id()));
     return tensor;
   }
-  proto::Lease LeaseOf(const Tensor& tensor) {
+  proto::LeaseWord LeaseOf(const Tensor& tensor) {
     return proto::UnpackLease(daemon_.Row(tensor.id()).word.load());
   }
 

@@ -37,11 +37,12 @@ class StreamsTest : public testing::Test {
   // The tensor in row `slot` is lost, as the daemon tells it.
   void Lose(uint32_t slot) {
     segment_->header.losses.fetch_add(1);
-    segment_->slots[slot].word.store(proto::Pack(proto::Lease{proto::LeaseState::kLost, 0, 1}));
+    segment_->slots[slot].word.store(proto::Pack(proto::LeaseWord{proto::LeaseState::kLost, 0, 1}));
   }
   void Use(uint32_t slot, uint64_t id) {
     segment_->slots[slot].id.store(id);
-    segment_->slots[slot].word.store(proto::Pack(proto::Lease{proto::LeaseState::kInUse, 1, 1}));
+    segment_->slots[slot].word.store(
+        proto::Pack(proto::LeaseWord{proto::LeaseState::kInUse, 1, 1}));
   }
   // Holds `stream` until gate_ is opened.
   void Block(HostStream& stream) {
@@ -255,7 +256,7 @@ TEST_F(StreamsTest, ATensorThatWasFreedAfterItCameIsNotLost) {
   Use(12, 100);
   ASSERT_TRUE(Of(&stream).WaitForArrival(12, proto::Pack(proto::WordValue{3, 1}), patient_).ok());
   segment_->arrivals[3].store(1);
-  segment_->slots[12].word.store(proto::Pack(proto::Lease{proto::LeaseState::kFree, 0, 9}));
+  segment_->slots[12].word.store(proto::Pack(proto::LeaseWord{proto::LeaseState::kFree, 0, 9}));
   EXPECT_FALSE(Of(&stream).SawLoss());
 }
 

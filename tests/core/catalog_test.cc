@@ -30,7 +30,7 @@ TEST(CatalogTest, AnOldIdDoesNotFindTheRowsNextTensor) {
   catalog[Catalog::RowOf(old)].writes = 7;
   catalog.Remove(old);
   EXPECT_EQ(catalog.Find(old), nullptr);
-  const Tensor& next = catalog.Add();
+  const TensorRow& next = catalog.Add();
   EXPECT_EQ(Catalog::RowOf(next.id), Catalog::RowOf(old));
   EXPECT_NE(next.id, old);
   EXPECT_EQ(next.writes, 0u);
@@ -41,14 +41,14 @@ TEST(CatalogTest, AnOldIdDoesNotFindTheRowsNextTensor) {
 TEST(CatalogTest, RowsStayWhereTheyAreAsItGrows) {
   Catalog catalog;
   const TensorId first = catalog.Add().id;
-  const Tensor* before = catalog.Find(first);
+  const TensorRow* before = catalog.Find(first);
   for (int i = 0; i < 100000; ++i) catalog.Add();
   EXPECT_EQ(catalog.Find(first), before);
   EXPECT_EQ(catalog.count(), 100001u);
 }
 
 TEST(CatalogTest, ATensorIsDirtyUnlessTheHostHoldsItsLastWrite) {
-  Tensor tensor;
+  TensorRow tensor;
   EXPECT_TRUE(tensor.dirty());
   tensor.on_host = true;
   EXPECT_FALSE(tensor.dirty());

@@ -13,7 +13,7 @@ class User {
  public:
   void Use(uint32_t logical) {
     missed_.clear();
-    correlation_.Used(logical, TensorId{logical}, ++position_, &missed_);
+    correlation_.Used(logical, TensorId{logical}, ++logical_time_, &missed_);
   }
   void Use(const std::vector<uint32_t>& logicals) {
     for (const uint32_t logical : logicals) Use(logical);
@@ -25,11 +25,11 @@ class User {
   }
   Correlation& correlation() { return correlation_; }
   const std::vector<Correlation::Step>& missed() const { return missed_; }
-  int64_t position() const { return position_; }
+  int64_t logical_time() const { return logical_time_; }
 
  private:
   Correlation correlation_;
-  int64_t position_ = 0;
+  int64_t logical_time_ = 0;
   std::vector<Correlation::Step> missed_;
 };
 
@@ -49,8 +49,8 @@ TEST(CorrelationTest, ACycleIsFollowedAsFarAsAllowed) {
   ASSERT_EQ(ahead.size(), Correlation::kMostAhead);
   for (size_t i = 0; i < ahead.size(); ++i) {
     EXPECT_EQ(ahead[i], i + 1);
-    EXPECT_EQ(user.correlation().Ahead()[i].position,
-              user.position() + static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(user.correlation().Ahead()[i].logical_time,
+              user.logical_time() + static_cast<int64_t>(i) + 1);
     EXPECT_EQ(user.correlation().Ahead()[i].tensor, TensorId{ahead[i]});
   }
   EXPECT_GE(user.correlation().ConfidenceOf(ahead.back()), Correlation::kLeastSure);
@@ -137,7 +137,7 @@ TEST(CorrelationTest, TheChainGoesOnBehindWhatCameTooSoon) {
   user.Use({4, 3});
   ASSERT_FALSE(user.Ahead().empty());
   EXPECT_EQ(user.Ahead().front(), 5u) << "and not 4 once more, as it stands behind 3";
-  EXPECT_EQ(user.correlation().Ahead().front().position, user.position() + 1);
+  EXPECT_EQ(user.correlation().Ahead().front().logical_time, user.logical_time() + 1);
   user.Use({5, 6});
   EXPECT_TRUE(user.correlation().IsTrusted());
 }
@@ -160,12 +160,12 @@ TEST(CorrelationTest, WhatWasPassedOverIsGivenBackInTheEnd) {
 TEST(CorrelationTest, WhoIsWrongIsNotAskedUntilItIsRightAgain) {
   User user;
   std::mt19937 random(1);
-  size_t told = 0;
+  size_t predicted = 0;
   for (int i = 0; i < 5000; ++i) {
     user.Use(1 + static_cast<uint32_t>(random() % 50));
-    told += user.Ahead().empty() ? 0 : 1;
+    predicted += user.Ahead().empty() ? 0 : 1;
   }
-  EXPECT_LT(told, 100u);
+  EXPECT_LT(predicted, 100u);
   for (int round = 0; round < 20; ++round) {
     for (uint32_t i = 1; i <= 50; ++i) user.Use(i);
   }

@@ -17,11 +17,11 @@ Tick In(Duration duration) {
 // An arena of one piece in which tensors stand one behind the other.
 class Shelf {
  public:
-  explicit Shelf(Bytes size) : map_(size) { map_.AddPiece(Bytes{0}, size); }
+  explicit Shelf(Bytes size) : map_(size) { map_.AddChunk(Bytes{0}, size); }
 
   // A quiet, dirty tensor, last used a second before kNow.
   TensorId Add(Bytes size) {
-    Tensor& tensor = catalog_.Add();
+    TensorRow& tensor = catalog_.Add();
     tensor.size = size;
     tensor.device_block = *map_.Allocate(size, Catalog::RowOf(tensor.id));
     tensor.use_key = -In(-std::chrono::seconds(1)).time_since_epoch().count();
@@ -31,38 +31,38 @@ class Shelf {
   }
   TensorId AddClean(Bytes size) {
     const TensorId id = Add(size);
-    return Change(id, [](Tensor& tensor) { tensor.on_host = true; });
+    return Change(id, [](TensorRow& tensor) { tensor.on_host = true; });
   }
   TensorId AddAt(Bytes size, Tick at) {
-    return Change(Add(size), [at](Tensor& tensor) {
+    return Change(Add(size), [at](TensorRow& tensor) {
       tensor.use_kind = UseKind::kAt;
       tensor.use_key = at.time_since_epoch().count();
     });
   }
   TensorId AddOrder(Bytes size, int64_t order) {
-    return Change(Add(size), [order](Tensor& tensor) {
+    return Change(Add(size), [order](TensorRow& tensor) {
       tensor.use_kind = UseKind::kOrder;
       tensor.use_key = order;
     });
   }
   TensorId AddUsed(Bytes size, Tick at) {
     return Change(Add(size),
-                  [at](Tensor& tensor) { tensor.use_key = -at.time_since_epoch().count(); });
+                  [at](TensorRow& tensor) { tensor.use_key = -at.time_since_epoch().count(); });
   }
   TensorId AddNever(Bytes size) {
-    return Change(Add(size), [](Tensor& tensor) { tensor.never = true; });
+    return Change(Add(size), [](TensorRow& tensor) { tensor.never = true; });
   }
   // A copy of it to the host begins.
   void BeginCleaning(TensorId id) {
-    Tensor& tensor = *catalog_.Find(id);
+    TensorRow& tensor = *catalog_.Find(id);
     index_.Erase(tensor);
     tensor.in_use = false;
-    tensor.quiet = tensor.copying = tensor.cleaning = true;
+    tensor.stream_complete = tensor.copying = tensor.cleaning = true;
     index_.BeginCleaning(tensor);
   }
   template <typename Function>
   TensorId Change(TensorId id, Function change) {
-    Tensor& tensor = *catalog_.Find(id);
+    TensorRow& tensor = *catalog_.Find(id);
     index_.Erase(tensor);
     change(tensor);
     index_.Insert(tensor);
@@ -258,7 +258,7 @@ TEST(EvictionTest, WhatIsCleanLeavesRatherThanWhatIsBeingCopied) {
     const TensorId copied = shelf.AddAt(MiB(4), In(std::chrono::seconds(10)));
     const TensorId clean = shelf.AddClean(MiB(4));
     shelf.AddAt(MiB(4), In(std::chrono::seconds(2)));
-    shelf.Change(clean, [&](Tensor& tensor) {
+    shelf.Change(clean, [&](TensorRow& tensor) {
       tensor.use_kind = UseKind::kAt;
       tensor.use_key = In(std::chrono::seconds(much_sooner ? 2 : 3)).time_since_epoch().count();
     });
@@ -306,7 +306,7 @@ TEST(EvictionTest, APriorityCountsAsSixteenTimesTheDistance) {
   Shelf shelf(MiB(12));
   const auto put = [&](Priority priority, Tick at) {
     return shelf.Change(shelf.AddAt(MiB(4), at),
-                        [&](Tensor& tensor) { tensor.priority = priority; });
+                        [&](TensorRow& tensor) { tensor.priority = priority; });
   };
   const TensorId low = put(Priority::kLow, In(std::chrono::milliseconds(100)));
   const TensorId normal = put(Priority::kNormal, In(std::chrono::milliseconds(1500)));
@@ -327,7 +327,7 @@ TEST(EvictionTest, ManyOfHighPriorityDoNotHideOneOfNormal) {
   const TensorId plain = shelf.AddAt(KiB(4), In(std::chrono::seconds(9)));
   for (int i = 0; i < 100; ++i) {
     shelf.Change(shelf.AddAt(KiB(4), In(std::chrono::seconds(10 + i))),
-                 [](Tensor& tensor) { tensor.priority = Priority::kHigh; });
+                 [](TensorRow& tensor) { tensor.priority = Priority::kHigh; });
   }
   EXPECT_EQ(shelf.Victims(KiB(4)), Ids{plain});
 }
@@ -337,7 +337,7 @@ TEST(EvictionTest, NothingMakesWayForWhatHasALowerPriority) {
   const TensorId next = shelf.AddAt(MiB(4), In(std::chrono::milliseconds(1)));
   const TensorId later = shelf.AddAt(MiB(4), In(std::chrono::seconds(10)));
   EXPECT_EQ(shelf.Victims(MiB(4), shelf.LaterThan(next)), Ids{later});
-  shelf.Change(next, [](Tensor& tensor) { tensor.priority = Priority::kLow; });
+  shelf.Change(next, [](TensorRow& tensor) { tensor.priority = Priority::kLow; });
   EXPECT_TRUE(shelf.Victims(MiB(4), shelf.LaterThan(next)).empty());
 }
 

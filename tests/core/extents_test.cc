@@ -29,7 +29,7 @@ TEST(ExtentMapTest, GivesNothingWithoutMemory) {
 
 TEST(ExtentMapTest, RoundsSizesUpAndKeepsTheOwner) {
   ExtentMap map(Units(100));
-  map.AddPiece(Bytes(0), Units(100));
+  map.AddChunk(Bytes(0), Units(100));
   const auto block = map.Allocate(Bytes(1), 42);
   ASSERT_TRUE(block);
   EXPECT_EQ(map.SizeOf(*block), Units(1));
@@ -38,10 +38,10 @@ TEST(ExtentMapTest, RoundsSizesUpAndKeepsTheOwner) {
   EXPECT_FALSE(map.Allocate(Bytes(0), 0).has_value());
 }
 
-TEST(ExtentMapTest, AnExtentSpansTwoPieces) {
+TEST(ExtentMapTest, AnExtentSpansTwoChunks) {
   ExtentMap map(Units(100));
-  map.AddPiece(Bytes(0), Units(10));
-  map.AddPiece(Units(10), Units(10));
+  map.AddChunk(Bytes(0), Units(10));
+  map.AddChunk(Units(10), Units(10));
   EXPECT_EQ(map.LargestHole(), Units(20));
   EXPECT_TRUE(map.Allocate(Units(15), 0).has_value());
   map.CheckInvariants();
@@ -49,9 +49,9 @@ TEST(ExtentMapTest, AnExtentSpansTwoPieces) {
 
 TEST(ExtentMapTest, TakesTheSmallestHoleThatFitsAndTheLowestOnTies) {
   ExtentMap map(Units(100));
-  map.AddPiece(Bytes(0), Units(8));
-  map.AddPiece(Units(20), Units(4));
-  map.AddPiece(Units(40), Units(4));
+  map.AddChunk(Bytes(0), Units(8));
+  map.AddChunk(Units(20), Units(4));
+  map.AddChunk(Units(40), Units(4));
   EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(3), 0)), Units(20));
   EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Units(40));
   EXPECT_EQ(map.OffsetOf(*map.Allocate(Units(4), 0)), Bytes(0));
@@ -60,7 +60,7 @@ TEST(ExtentMapTest, TakesTheSmallestHoleThatFitsAndTheLowestOnTies) {
 
 TEST(ExtentMapTest, TakesAPlaceThatIsNamedIfAHoleBeginsThere) {
   ExtentMap map(Units(100));
-  map.AddPiece(Bytes(0), Units(10));
+  map.AddChunk(Bytes(0), Units(10));
   EXPECT_FALSE(map.AllocateAt(Units(2), Units(3), 0));  // the hole begins before
   EXPECT_FALSE(map.AllocateAt(Bytes(0), Units(11), 0));
   EXPECT_FALSE(map.AllocateAt(Bytes(0), Bytes(0), 0));
@@ -78,22 +78,22 @@ TEST(ExtentMapTest, TakesAPlaceThatIsNamedIfAHoleBeginsThere) {
 TEST(ExtentMapTest, TheMiddleOfTheLargestHoleCanBeHad) {
   ExtentMap map(Units(100));
   EXPECT_FALSE(map.AllocateInMiddle(Units(1), 0));
-  map.AddPiece(Bytes(0), Units(4));
-  map.AddPiece(Units(20), Units(11));
+  map.AddChunk(Bytes(0), Units(4));
+  map.AddChunk(Units(20), Units(11));
   EXPECT_FALSE(map.AllocateInMiddle(Bytes(0), 0));
   EXPECT_FALSE(map.AllocateInMiddle(Units(7), 0));  // 6 behind the middle
   EXPECT_EQ(map.OffsetOf(*map.AllocateInMiddle(Units(2), 0)), Units(25));
   EXPECT_EQ(map.LargestHole(), Units(5));
   map.CheckInvariants();
   ExtentMap one(Units(1));
-  one.AddPiece(Bytes(0), Units(1));
+  one.AddChunk(Bytes(0), Units(1));
   EXPECT_EQ(one.OffsetOf(*one.AllocateInMiddle(Units(1), 0)), Bytes(0));
   one.CheckInvariants();
 }
 
 TEST(ExtentMapTest, MergesFreedNeighboursOnBothSides) {
   ExtentMap map(Units(30));
-  map.AddPiece(Bytes(0), Units(30));
+  map.AddChunk(Bytes(0), Units(30));
   const auto a = *map.Allocate(Units(10), 0);
   const auto b = *map.Allocate(Units(10), 1);
   const auto c = *map.Allocate(Units(10), 2);
@@ -105,31 +105,31 @@ TEST(ExtentMapTest, MergesFreedNeighboursOnBothSides) {
   map.CheckInvariants();
 }
 
-TEST(ExtentMapTest, ARetiredPieceIsNeitherFreeNorAbsentUntilItIsRemoved) {
+TEST(ExtentMapTest, ARetiredChunkIsNeitherFreeNorAbsentUntilItIsRemoved) {
   ExtentMap map(Units(30));
-  map.AddPiece(Bytes(0), Units(30));
+  map.AddChunk(Bytes(0), Units(30));
   ASSERT_TRUE(map.IsFree(Units(10), Units(10)));
-  map.ClosePiece(Units(10), Units(10));
+  map.CloseChunk(Units(10), Units(10));
   EXPECT_TRUE(map.IsRetired(Units(10), Units(10)));
   EXPECT_EQ(map.held(), Units(20));
   EXPECT_FALSE(map.IsFree(Units(10), Units(10)));
   EXPECT_FALSE(map.Allocate(Units(11), 0).has_value());
   EXPECT_FALSE(map.AbsentFrom(Bytes(0)).has_value());
   map.CheckInvariants();
-  map.RemovePiece(Units(10), Units(10));
+  map.RemoveChunk(Units(10), Units(10));
   EXPECT_EQ(map.AbsentFrom(Units(1)), std::pair(Units(10), Units(10)));
   map.CheckInvariants();
-  map.AddPiece(Units(10), Units(10));
+  map.AddChunk(Units(10), Units(10));
   EXPECT_EQ(map.LargestHole(), Units(30));
   map.CheckInvariants();
 }
 
-TEST(ExtentMapTest, AClosedPieceTakesNothingNewAndEmptiesAsItsExtentsAreFreed) {
+TEST(ExtentMapTest, AClosedChunkTakesNothingNewAndEmptiesAsItsExtentsAreFreed) {
   ExtentMap map(Units(30));
-  map.AddPiece(Bytes(0), Units(30));
+  map.AddChunk(Bytes(0), Units(30));
   const auto low = *map.Allocate(Units(15), 0);  // [0, 15), half of it in the piece
   const auto high = *map.Allocate(Units(2), 0);  // [15, 17)
-  map.ClosePiece(Units(10), Units(10));
+  map.CloseChunk(Units(10), Units(10));
   EXPECT_EQ(map.LargestHole(), Units(10));
   EXPECT_FALSE(map.IsRetired(Units(10), Units(10)));
   map.Free(low);
@@ -139,14 +139,14 @@ TEST(ExtentMapTest, AClosedPieceTakesNothingNewAndEmptiesAsItsExtentsAreFreed) {
   map.Free(high);
   EXPECT_TRUE(map.IsRetired(Units(10), Units(10)));
   EXPECT_EQ(map.held(), Units(20));
-  map.OpenPiece(Units(10), Units(10));
+  map.OpenChunk(Units(10), Units(10));
   EXPECT_EQ(map.LargestHole(), Units(30));
   map.CheckInvariants();
 }
 
 TEST(ExtentMapTest, NeighboursAreWalkedInAddressOrder) {
   ExtentMap map(Units(30));
-  map.AddPiece(Units(10), Units(10));
+  map.AddChunk(Units(10), Units(10));
   const auto used = *map.Allocate(Units(4), 0);
   EXPECT_EQ(map.At(Units(13)), used);
   EXPECT_EQ(map.KindOf(map.Before(used)), ExtentMap::Kind::kAbsent);
@@ -160,7 +160,7 @@ TEST(ExtentMapTest, NeighboursAreWalkedInAddressOrder) {
 
 TEST(ExtentMapDeathTest, FreeingTwiceAborts) {
   ExtentMap map(Units(30));
-  map.AddPiece(Bytes(0), Units(30));
+  map.AddChunk(Bytes(0), Units(30));
   const auto used = *map.Allocate(Units(4), 0);
   map.Free(used);
   EXPECT_DEATH(map.Free(used), "kUsed");
@@ -234,37 +234,37 @@ class RandomWalk {
 
  private:
   static constexpr size_t kRange = 400;
-  static constexpr size_t kPiece = 40;
+  static constexpr size_t kChunk = 40;
 
   void Add() {
-    const size_t offset = random_() % (kRange / kPiece) * kPiece;
-    if (!model_.All(offset, kPiece, Model::kAbsent)) return;
-    map_.AddPiece(Units(offset), Units(kPiece));
-    model_.Fill(offset, kPiece, Model::kFree);
+    const size_t offset = random_() % (kRange / kChunk) * kChunk;
+    if (!model_.All(offset, kChunk, Model::kAbsent)) return;
+    map_.AddChunk(Units(offset), Units(kChunk));
+    model_.Fill(offset, kChunk, Model::kFree);
   }
   void CloseOrOpen() {
-    const size_t offset = random_() % (kRange / kPiece) * kPiece;
-    ASSERT_EQ(map_.IsFree(Units(offset), Units(kPiece)), model_.All(offset, kPiece, Model::kFree));
-    if (model_.Any(offset, kPiece, Model::kAbsent)) return;
+    const size_t offset = random_() % (kRange / kChunk) * kChunk;
+    ASSERT_EQ(map_.IsFree(Units(offset), Units(kChunk)), model_.All(offset, kChunk, Model::kFree));
+    if (model_.Any(offset, kChunk, Model::kAbsent)) return;
     if (closed_.contains(offset)) {
       closed_.erase(offset);
-      map_.OpenPiece(Units(offset), Units(kPiece));
-      model_.Replace(offset, kPiece, Model::kRetired, Model::kFree);
+      map_.OpenChunk(Units(offset), Units(kChunk));
+      model_.Replace(offset, kChunk, Model::kRetired, Model::kFree);
     } else {
       closed_.insert(offset);
-      map_.ClosePiece(Units(offset), Units(kPiece));
-      model_.Replace(offset, kPiece, Model::kFree, Model::kRetired);
+      map_.CloseChunk(Units(offset), Units(kChunk));
+      model_.Replace(offset, kChunk, Model::kFree, Model::kRetired);
     }
   }
   void Remove() {
-    const size_t offset = random_() % (kRange / kPiece) * kPiece;
+    const size_t offset = random_() % (kRange / kChunk) * kChunk;
     if (!closed_.contains(offset)) return;
-    const bool retired = model_.All(offset, kPiece, Model::kRetired);
-    ASSERT_EQ(map_.IsRetired(Units(offset), Units(kPiece)), retired);
+    const bool retired = model_.All(offset, kChunk, Model::kRetired);
+    ASSERT_EQ(map_.IsRetired(Units(offset), Units(kChunk)), retired);
     if (!retired) return;
     closed_.erase(offset);
-    map_.RemovePiece(Units(offset), Units(kPiece));
-    model_.Fill(offset, kPiece, Model::kAbsent);
+    map_.RemoveChunk(Units(offset), Units(kChunk));
+    model_.Fill(offset, kChunk, Model::kAbsent);
   }
   void Allocate() {
     const size_t size = 1 + random_() % 30;
@@ -293,7 +293,7 @@ class RandomWalk {
     used_.pop_back();
     const size_t offset = map_.OffsetOf(block).count() / kUnit;
     for (size_t i = offset; i < offset + map_.SizeOf(block).count() / kUnit; ++i) {
-      model_.Fill(i, 1, closed_.contains(i / kPiece * kPiece) ? Model::kRetired : Model::kFree);
+      model_.Fill(i, 1, closed_.contains(i / kChunk * kChunk) ? Model::kRetired : Model::kFree);
     }
     map_.Free(block);
   }
@@ -322,7 +322,7 @@ TEST(ExtentMapTest, AgreesWithASimpleModelOverRandomSteps) {
 TEST(ExtentMapTest, AnAddressIsFoundAmongAMillionExtents) {
   std::mt19937 random(7);
   ExtentMap map(Units(4 << 20));
-  map.AddPiece(Bytes(0), Units(4 << 20));
+  map.AddChunk(Bytes(0), Units(4 << 20));
   std::vector<ExtentMap::Block> blocks;
   for (uint32_t size = 1 + random() % 7; map.LargestHole() >= Units(7); size = 1 + random() % 7)
     blocks.push_back(*map.Allocate(Units(size), 0));
@@ -350,7 +350,7 @@ TEST(ExtentMapTest, AnAddressIsFoundAmongAMillionExtents) {
 
 TEST(ExtentMapTest, TheFrontOfAnExtentComesFreeAlone) {
   ExtentMap map(Units(16));
-  map.AddPiece(Bytes(0), Units(16));
+  map.AddChunk(Bytes(0), Units(16));
   const ExtentMap::Block before = *map.Allocate(Units(4), 1);
   ExtentMap::Block block = *map.Allocate(Units(8), 2);
   block = map.FreeFront(block, Units(3));
@@ -366,7 +366,7 @@ TEST(ExtentMapTest, TheFrontOfAnExtentComesFreeAlone) {
   block = map.FreeFront(block, Units(1));
   EXPECT_EQ(map.FreeFrom(Bytes(0)), Units(8));
   // In a piece that is to leave it is not to be used again.
-  map.ClosePiece(Bytes(0), Units(16));
+  map.CloseChunk(Bytes(0), Units(16));
   block = map.FreeFront(block, Units(2));
   EXPECT_FALSE(map.Allocate(Units(1), 3).has_value());
   map.Free(block);
@@ -380,12 +380,12 @@ TEST(ExtentMapTest, ASlabOfManySmallHolesIsClosedAtOnce) {
   double least = 1;
   for (int round = 0; round < 3; ++round) {
     ExtentMap map(Units(kBlocks));
-    map.AddPiece(Bytes(0), Units(kBlocks));
+    map.AddChunk(Bytes(0), Units(kBlocks));
     std::vector<ExtentMap::Block> blocks;
     for (uint64_t i = 0; i < kBlocks; ++i) blocks.push_back(*map.Allocate(Units(1), 0));
     for (uint64_t i = 0; i < kBlocks; i += 2) map.Free(blocks[i]);
     const auto begin = std::chrono::steady_clock::now();
-    map.ClosePiece(Bytes(0), Units(kBlocks));
+    map.CloseChunk(Bytes(0), Units(kBlocks));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     least = std::min(least, took.count());
     EXPECT_EQ(map.held(), map.used());

@@ -19,14 +19,14 @@ class Training {
   // Returns how many puts were foretold from what was learned, and counts how many of those right.
   int Step(int layers, std::mt19937* shuffle = nullptr) {
     std::vector<LogicalUse> uses(static_cast<size_t>(layers));
-    std::vector<int64_t> told(uses.size(), -1);
+    std::vector<int64_t> predicted(uses.size(), -1);
     int known = 0;
     for (size_t i = 0; i < uses.size(); ++i) {
       forecast_.Created(kNoName, MiB(1 + i % 3), &uses[i], Tick(++now_));
       const auto said = forecast_.Put(&uses[i]);
       if (said.source != Source::kLearned) continue;
       ++known;
-      told[i] = said.position;
+      predicted[i] = said.logical_time;
     }
     std::vector<size_t> order;
     for (size_t i = uses.size(); i-- > 0;) order.push_back(i);
@@ -37,7 +37,7 @@ class Training {
     }
     for (const size_t i : order) {
       forecast_.Got(&uses[i], Tick(++now_));
-      if (told[i] == forecast_.position()) ++exact_;
+      if (predicted[i] == forecast_.logical_time()) ++exact_;
       forecast_.Freed(kNoName, MiB(1 + i % 3), &uses[i]);
     }
     if (says_steps_) forecast_.Step();
@@ -54,7 +54,7 @@ class Training {
   int exact_ = 0;
 };
 
-TEST(ForecastTest, AnIterationIsForetoldFromTheOneBefore) {
+TEST(ForecastTest, AnIterationIsPredictedFromTheOneBefore) {
   Training training;
   EXPECT_EQ(training.Step(50), 0);
   EXPECT_EQ(training.Step(50), 50);
@@ -95,16 +95,16 @@ TEST(ForecastTest, BeforeAnythingIsKnownTheLastComesBackFirst) {
   forecast.Created(kNoName, MiB(1), &second, Tick(Duration(2)));
   const auto late = forecast.Put(&second);
   EXPECT_EQ(early.source, Source::kLastInFirstOut);
-  EXPECT_GT(early.position, late.position);
+  EXPECT_GT(early.logical_time, late.logical_time);
 }
 
-TEST(ForecastTest, ATensorThatIsFreedUnreadIsForetoldSo) {
+TEST(ForecastTest, ATensorThatIsFreedUnreadIsPredictedSo) {
   Forecast forecast;
   for (int step = 0; step < 2; ++step) {
     LogicalUse use;
     forecast.Created(NameId{3}, MiB(1), &use, Tick(Duration(step)));
-    const auto told = forecast.Put(&use);
-    EXPECT_EQ(told.freed, step == 1);
+    const auto predicted = forecast.Put(&use);
+    EXPECT_EQ(predicted.freed, step == 1);
     forecast.Freed(NameId{3}, MiB(1), &use);
     forecast.Step();
   }
@@ -137,7 +137,7 @@ TEST(ForecastTest, WhatLivesOnIsToldFromWhatIsMadeOfItsSize) {
 }
 
 // Weights that are read over and over by a program that says nothing of iterations.
-TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
+TEST(ForecastTest, WhatIsReadAtEvenDistancesIsPredictedWithoutIterations) {
   Forecast forecast;
   std::vector<LogicalUse> weights(10);
   for (auto& use : weights) {
@@ -147,10 +147,10 @@ TEST(ForecastTest, WhatIsReadAtEvenDistancesIsForetoldWithoutIterations) {
   for (int round = 0; round < 6; ++round) {
     for (auto& use : weights) {
       forecast.Got(&use, Tick{});
-      const auto told = forecast.Put(&use);
-      EXPECT_EQ(told.source == Source::kLearned, round >= 2) << "round " << round;
+      const auto predicted = forecast.Put(&use);
+      EXPECT_EQ(predicted.source == Source::kLearned, round >= 2) << "round " << round;
       if (round >= 2) {
-        EXPECT_EQ(told.position, forecast.position() + 10);
+        EXPECT_EQ(predicted.logical_time, forecast.logical_time() + 10);
       }
     }
   }
@@ -174,8 +174,8 @@ class Weights {
     std::vector<int64_t> late(kCount);
     for (const size_t i : order) {
       forecast_.Got(&uses_[i], Tick{});
-      late[i] = forecast_.position() - told_[i];
-      told_[i] = forecast_.Put(&uses_[i]).position;
+      late[i] = forecast_.logical_time() - predicted_[i];
+      predicted_[i] = forecast_.Put(&uses_[i]).logical_time;
     }
     forecast_.Step();
     return late;
@@ -184,10 +184,10 @@ class Weights {
  private:
   Forecast forecast_;
   std::vector<LogicalUse> uses_{kCount};
-  std::vector<int64_t> told_ = std::vector<int64_t>(kCount);
+  std::vector<int64_t> predicted_ = std::vector<int64_t>(kCount);
 };
 
-TEST(ForecastTest, WhatChangedPlacesOnceIsForetoldWhereItUsuallyIs) {
+TEST(ForecastTest, WhatChangedPlacesOnceIsPredictedWhereItUsuallyIs) {
   std::vector<size_t> order(Weights::kCount);
   std::iota(order.begin(), order.end(), size_t{0});
   std::vector<size_t> swapped = order;

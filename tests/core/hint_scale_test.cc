@@ -10,8 +10,8 @@ using std::chrono::milliseconds;
 // A millisecond a position, before anything is known.
 class HintScaleTest : public ::testing::Test {
  protected:
-  std::optional<int64_t> KeyAt(int64_t position) const {
-    return scale_.KeyAt(position, forecast_, now_);
+  std::optional<int64_t> KeyAt(int64_t logical_time) const {
+    return scale_.KeyAt(logical_time, forecast_, now_);
   }
   static int64_t Nanoseconds(int64_t ms) { return Duration(milliseconds(ms)).count(); }
 
@@ -50,22 +50,22 @@ TEST_F(HintScaleTest, WhoHintsInAnotherWayBeginsAnew) {
 }
 
 TEST_F(HintScaleTest, WhatIsPutBesideAHintIsNeededWithItWhereHintsLieInARow) {
-  EXPECT_FALSE(scale_.KeyBesideLast(now_));
+  EXPECT_FALSE(scale_.NeighbourKey(now_));
   for (int64_t order = 200; order > 100; --order) {
     scale_.Add(UseKind::kOrder, order, std::nullopt);
-    EXPECT_EQ(scale_.KeyBesideLast(now_), order);
+    EXPECT_EQ(scale_.NeighbourKey(now_), order);
   }
   // The last hint's time has come.
   scale_.Used(UseKind::kOrder, 102);
-  EXPECT_FALSE(scale_.KeyBesideLast(now_));
+  EXPECT_FALSE(scale_.NeighbourKey(now_));
 }
 
 TEST_F(HintScaleTest, OneHintSaysNothingOfAllThatIsPutAfterIt) {
   scale_.Add(UseKind::kOrder, 100, std::nullopt);
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(scale_.KeyBesideLast(now_), 100);
-  EXPECT_FALSE(scale_.KeyBesideLast(now_));
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(scale_.NeighbourKey(now_), 100);
+  EXPECT_FALSE(scale_.NeighbourKey(now_));
   scale_.Add(UseKind::kOrder, 99, std::nullopt);
-  EXPECT_EQ(scale_.KeyBesideLast(now_), 99);
+  EXPECT_EQ(scale_.NeighbourKey(now_), 99);
 }
 
 TEST_F(HintScaleTest, WhereHintsFollowNoOrderNothingIsSaidOfWhatIsBesideThem) {
@@ -74,13 +74,13 @@ TEST_F(HintScaleTest, WhereHintsFollowNoOrderNothingIsSaidOfWhatIsBesideThem) {
     random = random * 6364136223846793005 + 1442695040888963407;
     scale_.Add(UseKind::kOrder, static_cast<int64_t>(random >> 40), std::nullopt);
   }
-  EXPECT_FALSE(scale_.KeyBesideLast(now_));
+  EXPECT_FALSE(scale_.NeighbourKey(now_));
 }
 
 TEST_F(HintScaleTest, ATimeBesideAHintByTimeIsStillToCome) {
   scale_.Add(UseKind::kAt, Nanoseconds(1050), std::nullopt);
-  EXPECT_EQ(scale_.KeyBesideLast(now_), Nanoseconds(1050));
-  EXPECT_FALSE(scale_.KeyBesideLast(now_ + milliseconds(50)));
+  EXPECT_EQ(scale_.NeighbourKey(now_), Nanoseconds(1050));
+  EXPECT_FALSE(scale_.NeighbourKey(now_ + milliseconds(50)));
   EXPECT_LT(scale_.Past(now_), Nanoseconds(1050));
   EXPECT_GT(scale_.Past(now_ + milliseconds(51)), Nanoseconds(1050));
 }
@@ -89,8 +89,8 @@ TEST_F(HintScaleTest, StrangeNumbersStayWhereSumsAreSafe) {
   constexpr int64_t kMost = int64_t{1} << 55;
   scale_.Add(UseKind::kOrder, kMost - 1, 0);
   scale_.Add(UseKind::kOrder, -kMost, 1);
-  for (const int64_t position : {int64_t{-1} << 32, int64_t{0}, int64_t{1} << 32}) {
-    EXPECT_LE(std::abs(KeyAt(position).value()), int64_t{1} << 61);
+  for (const int64_t logical_time : {int64_t{-1} << 32, int64_t{0}, int64_t{1} << 32}) {
+    EXPECT_LE(std::abs(KeyAt(logical_time).value()), int64_t{1} << 61);
   }
   for (int i = 0; i < 100; ++i)
     scale_.Add(UseKind::kOrder, i % 3 == 0 ? kMost - 1 : -kMost, std::nullopt);

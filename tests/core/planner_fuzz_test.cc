@@ -1,7 +1,7 @@
 // Random lives of a small node, checked at every step by tests/core/world.h.
 //
 // They run in a child process. When one ends it, that life is shrunk and printed as a test for
-// planner_lives_test.cc. RAVENSTORE_FUZZ_RUNS=n sets how many seeds are run,
+// planner_program_test.cc. RAVENSTORE_FUZZ_RUNS=n sets how many seeds are run,
 // RAVENSTORE_FUZZ_SECONDS=n goes on for so long instead, RAVENSTORE_FUZZ_FIRST=n begins with
 // another seed than 1; RAVENSTORE_FUZZ_SEED=n runs one seed alone and prints every instruction and
 // every action of the planner.
@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "core/check.h"
-#include "tests/core/fate.h"
-#include "tests/core/life.h"
+#include "tests/core/exit_outcome.h"
+#include "tests/core/fuzz_program.h"
 #include "tests/core/shrink.h"
 
 namespace ravenstore::core {
@@ -33,7 +33,7 @@ using proto::LeaseState;
 constexpr Bytes kUnit = kExtentAlignment;
 constexpr int kStepsPerRun = 2000;
 constexpr size_t kReplays = 1500;
-constexpr unsigned kSecondsPerLife = 60;
+constexpr unsigned kSecondsPerProgram = 60;
 
 int64_t ToOperand(Bytes size) {
   return static_cast<int64_t>(size.count());
@@ -41,16 +41,16 @@ int64_t ToOperand(Bytes size) {
 
 // Thinks up a life: what kind of node it is, and then one instruction after another, looking at
 // what has become of those before.
-class Author {
+class ProgramGenerator {
  public:
-  explicit Author(uint32_t seed) : random_(seed) { DescribeNode(); }
+  explicit ProgramGenerator(uint32_t seed) : random_(seed) { DescribeNode(); }
 
   const Program& prologue() const { return prologue_; }
 
-  std::optional<Instruction> Next(const Life& life) {
-    life_ = &life;
+  std::optional<Instruction> Next(const FuzzProgram& fuzz) {
+    fuzz_ = &fuzz;
     const uint32_t dice = Below(1000);
-    if (dice < 2 || life.world().Clients().empty()) return Attach();
+    if (dice < 2 || fuzz.world().Clients().empty()) return Attach();
     if (dice < 3) return OfRandomClient(Op::kKill);
     if (dice < 6) return ChangeLimits();
     if (dice < 12) return OfRandomClient(Op::kStep);
@@ -141,19 +141,19 @@ class Author {
     }
   }
   int64_t RandomPriority() { return Chance(priority_percent_) ? 1 + Below(2) : 0; }
-  // Some less than copying, some more; most tensors cannot be made anew.
+  // Some less than copying, some more; most tensors cannot be recomputed.
   int64_t RandomRecompute() { return Chance(recompute_percent_) ? 1 + Below(200) : 0; }
 
   std::optional<ClientId> RandomClient() {
-    const auto clients = life_->world().Clients();
+    const auto clients = fuzz_->world().Clients();
     if (clients.empty()) return std::nullopt;
     return clients[Below(static_cast<uint32_t>(clients.size()))];
   }
   // Of the client's tensors those that wait for no answer.
   std::vector<Handle> AnsweredOf(ClientId client) {
-    auto handles = life_->world().Handles(client);
+    auto handles = fuzz_->world().Handles(client);
     std::erase_if(handles, [this](Handle handle) {
-      const LeaseState state = life_->world().StateOf(handle);
+      const LeaseState state = fuzz_->world().StateOf(handle);
       return state == LeaseState::kRequested || state == LeaseState::kFetching;
     });
     return handles;
@@ -164,10 +164,10 @@ class Author {
   }
   // Where the races are.
   std::optional<Handle> HandleUnderCopy() {
-    const auto& copies = life_->world().copies();
+    const auto& copies = fuzz_->world().copies();
     if (copies.empty()) return std::nullopt;
     const Handle handle = copies[Below(static_cast<uint32_t>(copies.size()))].handle;
-    const auto clients = life_->world().Clients();
+    const auto clients = fuzz_->world().Clients();
     const bool gone = std::find(clients.begin(), clients.end(), handle.client) == clients.end();
     return gone ? std::nullopt : std::optional(handle);
   }
@@ -178,7 +178,7 @@ class Author {
     return {Op::kTenant, {id, device, host, ToOperand(guarantee)}};
   }
   std::optional<Instruction> Attach() {
-    if (life_ != nullptr && life_->world().Clients().size() >= 5) return std::nullopt;
+    if (fuzz_ != nullptr && fuzz_->world().Clients().size() >= 5) return std::nullopt;
     const uint32_t tenant = 1 + Below(tenants_);
     const auto [device, host] = RandomBudgets(120);
     return Instruction{Op::kAttach, {++clients_, tenant, device, host}};
@@ -186,7 +186,7 @@ class Author {
   std::optional<Instruction> OfRandomClient(Op op, int64_t operand = 0) {
     const auto client = RandomClient();
     if (!client) return std::nullopt;
-    return Instruction{op, {life_->LabelOf(*client), operand}};
+    return Instruction{op, {fuzz_->LabelOf(*client), operand}};
   }
   std::optional<Instruction> ChangeLimits() {
     const uint32_t dice = Below(100);
@@ -200,16 +200,16 @@ class Author {
     const auto client = RandomClient();
     if (!client) return std::nullopt;
     const auto [device, host] = RandomBudgets(120);
-    return Instruction{Op::kLimits, {life_->LabelOf(*client), device, host}};
+    return Instruction{Op::kLimits, {fuzz_->LabelOf(*client), device, host}};
   }
 
   std::optional<Instruction> MachineStep() {
-    const auto& copies = life_->world().copies();
+    const auto& copies = fuzz_->world().copies();
     if (Chance(copy_percent_) && !copies.empty()) {
       const Handle handle = copies[Below(static_cast<uint32_t>(copies.size()))].handle;
-      return Instruction{Op::kCopyEnds, {life_->LabelOf(handle), !Chance(fail_percent_)}};
+      return Instruction{Op::kCopyEnds, {fuzz_->LabelOf(handle), !Chance(fail_percent_)}};
     }
-    const auto& jobs = life_->world().slab_jobs();
+    const auto& jobs = fuzz_->world().slab_jobs();
     if (Chance(80) && !jobs.empty()) {
       const uint32_t index = Below(static_cast<uint32_t>(jobs.size()));
       return Instruction{Op::kSlabEnds, {index, !Chance(fail_percent_)}};
@@ -218,7 +218,7 @@ class Author {
     if (!client) return std::nullopt;
     const auto handle = OneOf(AnsweredOf(*client));
     if (!handle) return std::nullopt;
-    return Instruction{Op::kRun, {life_->LabelOf(*handle)}};
+    return Instruction{Op::kRun, {fuzz_->LabelOf(*handle)}};
   }
 
   std::optional<Instruction> DaemonStep() {
@@ -235,13 +235,13 @@ class Author {
     if (!client) return std::nullopt;
     const auto answered = AnsweredOf(*client);
     // Clients do not ask for more and more without an answer.
-    const size_t waiting = life_->world().Handles(*client).size() - answered.size();
+    const size_t waiting = fuzz_->world().Handles(*client).size() - answered.size();
     const bool asks = waiting < requests_each_;
     const bool falls = Falls(*client, answered.size());
     if (falls && Chance(50)) {
       const auto handle = OneOf(answered);
       if (!handle) return std::nullopt;
-      return Instruction{Op::kFree, {life_->LabelOf(*handle)}};
+      return Instruction{Op::kFree, {fuzz_->LabelOf(*handle)}};
     }
     if (!falls && asks && answered.size() < tensors_each_ && Chance(25)) {
       const int64_t size = RandomSize();
@@ -249,11 +249,11 @@ class Author {
       const int64_t timeout = RandomTimeout();
       return Instruction{
           Op::kCreate,
-          {++tensors_, life_->LabelOf(*client), size, device, timeout, Chance(15) ? 1 : 0}};
+          {++tensors_, fuzz_->LabelOf(*client), size, device, timeout, Chance(15) ? 1 : 0}};
     }
     const auto handle = Chance(20) ? HandleUnderCopy() : OneOf(answered);
     if (!handle) return std::nullopt;
-    const bool in_use = life_->world().StateOf(*handle) == LeaseState::kInUse;
+    const bool in_use = fuzz_->world().StateOf(*handle) == LeaseState::kInUse;
     return in_use || asks ? Use(*handle) : std::nullopt;
   }
 
@@ -267,8 +267,8 @@ class Author {
   }
 
   std::optional<Instruction> Use(Handle handle) {
-    const int64_t tensor = life_->LabelOf(handle);
-    switch (life_->world().StateOf(handle)) {
+    const int64_t tensor = fuzz_->LabelOf(handle);
+    switch (fuzz_->world().StateOf(handle)) {
       case LeaseState::kInUse: {
         if (Chance(25)) return Instruction{Op::kWrite, {tensor}};
         if (Chance(10)) return Instruction{Op::kRun, {tensor}};
@@ -281,7 +281,7 @@ class Author {
       case LeaseState::kAway: {
         if (Chance(6)) return Instruction{Op::kFree, {tensor}};
         if (!Chance(80)) return std::nullopt;
-        const int64_t device = Chance(90) ? ToInt(life_->world().DeviceOf(handle)) : RandomDevice();
+        const int64_t device = Chance(90) ? ToInt(fuzz_->world().DeviceOf(handle)) : RandomDevice();
         return Instruction{Op::kGet, {tensor, device, RandomTimeout()}};
       }
       case LeaseState::kLost: return Instruction{Op::kFree, {tensor}};
@@ -291,7 +291,7 @@ class Author {
 
   std::mt19937_64 random_;
   Program prologue_;
-  const Life* life_ = nullptr;
+  const FuzzProgram* fuzz_ = nullptr;
   uint32_t devices_ = 1;
   int64_t most_ = 0;  // capacity of any device
   uint32_t tenants_ = 1;
@@ -315,13 +315,13 @@ class Author {
 struct Tape {
   static constexpr size_t kMost = kStepsPerRun + 100;
   uint32_t seed = 0;
-  uint32_t lives = 0;
+  uint32_t programs = 0;
   size_t size = 0;
   Instruction program[kMost];
   // What the lives have seen, so that a fuzzer that only scratches the surface is noticed.
   struct {
     uint64_t hits = 0, late_hits = 0, misses = 0, prefetches = 0, rescues = 0, drops = 0;
-    uint64_t given_up = 0, recomputes = 0, predictions = 0;
+    uint64_t discarded = 0, recomputes = 0, predictions = 0;
   } seen;
 
   void Add(const PlannerStats& stats) {
@@ -331,7 +331,7 @@ struct Tape {
     seen.prefetches += stats.prefetches;
     seen.rescues += stats.rescues;
     seen.drops += stats.drops_clean;
-    seen.given_up += stats.given_up;
+    seen.discarded += stats.discarded;
     seen.recomputes += stats.recomputes;
     seen.predictions += stats.predictions_right + stats.predictions_wrong;
   }
@@ -350,35 +350,35 @@ void Live(uint32_t seed, Tape* tape, bool verbose) {
   const auto say = [](const std::string& text) {
     std::fprintf(stderr, "      %s\n", text.c_str());
   };
-  Author author(seed);
-  Life life(author.prologue(), verbose ? say : std::function<void(const std::string&)>{});
+  ProgramGenerator generator(seed);
+  FuzzProgram fuzz(generator.prologue(), verbose ? say : std::function<void(const std::string&)>{});
   const auto act = [&](const Instruction& instruction) {
     RAVEN_CHECK(tape->size < Tape::kMost);
     tape->program[tape->size++] = instruction;
     if (verbose) std::fprintf(stderr, "%4zu  %s\n", tape->size, Describe(instruction).c_str());
-    life.Do(instruction);
+    fuzz.Do(instruction);
   };
-  for (const Instruction& instruction : author.prologue()) act(instruction);
+  for (const Instruction& instruction : generator.prologue()) act(instruction);
   for (int step = 1; step <= kStepsPerRun; ++step) {
-    if (const auto instruction = author.Next(life)) act(*instruction);
+    if (const auto instruction = generator.Next(fuzz)) act(*instruction);
   }
-  act({Op::kRest, {}});
-  tape->Add(life.stats());
-  ++tape->lives;
+  act({Op::kQuiesce, {}});
+  tape->Add(fuzz.stats());
+  ++tape->programs;
 }
 
 // The life on the tape, which ended for `cause`, as a test that is as small as it gets.
 std::string ShrunkTest(const Tape& tape, const std::string& cause) {
   const Program whole(tape.program, tape.program + tape.size);
   const auto fails = [&cause](const Program& program) {
-    return FateOf([&program] { Play(program); }, kSecondsPerLife).cause == cause;
+    return ExitOutcomeOf([&program] { Play(program); }, kSecondsPerProgram).cause == cause;
   };
   if (!fails(whole)) return "the life does not end so when it is replayed: it is not shrunk\n";
   Shrinker<Instruction> shrinker({fails, Simpler, kReplays}, whole);
   const Program small = Relabelled(shrinker.Run());
   return "after " + std::to_string(shrinker.replays()) + " replays " +
          std::to_string(small.size()) + " of " + std::to_string(whole.size()) +
-         " instructions are left:\n\n// " + cause + "\nTEST(PlannerLivesTest, Seed" +
+         " instructions are left:\n\n// " + cause + "\nTEST(PlannerProgramTest, Seed" +
          std::to_string(tape.seed) + ") {\n  Play(" + Describe(small) + ");\n}\n";
 }
 
@@ -387,7 +387,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-TEST(PlannerFuzzTest, KeepsItsPromisesInRandomLives) {
+TEST(PlannerFuzzTest, KeepsItsPromisesInRandomPrograms) {
   using Clock = std::chrono::steady_clock;
   const auto tape = NewTape();
   if (const auto seed = static_cast<uint32_t>(FromEnvironment("RAVENSTORE_FUZZ_SEED", 0))) {
@@ -398,33 +398,33 @@ TEST(PlannerFuzzTest, KeepsItsPromisesInRandomLives) {
   const uint64_t runs = seconds != 0 ? UINT32_MAX : FromEnvironment("RAVENSTORE_FUZZ_RUNS", 400);
   const auto deadline = Clock::now() + std::chrono::seconds(seconds);
   std::printf("seeds from %u on, %d steps each\n", first, kStepsPerRun);
-  const Fate fate = FateOf(
+  const ExitOutcome outcome = ExitOutcomeOf(
       [&] {
         for (uint32_t i = 0; i < runs && (seconds == 0 || Clock::now() < deadline); ++i) {
-          alarm(kSecondsPerLife);
+          alarm(kSecondsPerProgram);
           Live(first + i, tape, false);
         }
         std::exit(0);  // not at once, so that leaks are found
       },
-      kSecondsPerLife);
-  std::printf("%u lives\n", tape->lives);
-  if (!fate.good) {
-    FAIL() << fate.errors << "seed " << tape->seed << ", instruction " << tape->size << ": "
-           << fate.cause << "\n"
-           << ShrunkTest(*tape, fate.cause);
+      kSecondsPerProgram);
+  std::printf("%u lives\n", tape->programs);
+  if (!outcome.good) {
+    FAIL() << outcome.errors << "seed " << tape->seed << ", instruction " << tape->size << ": "
+           << outcome.cause << "\n"
+           << ShrunkTest(*tape, outcome.cause);
   }
   const auto& seen = tape->seen;
   std::printf("hits %lu, late %lu, misses %lu, prefetches %lu, rescues %lu, clean drops %lu\n",
               seen.hits, seen.late_hits, seen.misses, seen.prefetches, seen.rescues, seen.drops);
-  std::printf("given up %lu, made anew %lu, predictions %lu\n", seen.given_up, seen.recomputes,
+  std::printf("discarded %lu, recomputed %lu, predictions %lu\n", seen.discarded, seen.recomputes,
               seen.predictions);
-  if (tape->lives < 300) return;
+  if (tape->programs < 300) return;
   EXPECT_GT(seen.late_hits, 0u);
   EXPECT_GT(seen.misses, 100u);
   EXPECT_GT(seen.prefetches, 100u);
   EXPECT_GT(seen.rescues, 100u);
   EXPECT_GT(seen.drops, 100u);
-  EXPECT_GT(seen.given_up, 100u);
+  EXPECT_GT(seen.discarded, 100u);
   EXPECT_GT(seen.recomputes, 100u);
   EXPECT_GT(seen.predictions, 100u);
 }

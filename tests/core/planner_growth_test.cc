@@ -77,7 +77,7 @@ Error RefusalAfter(const std::string& limit) {
       planner.Apply(SlabFailed{kClient, DeviceId{0}, add->offset, limit}, now, &plan);
       now += milliseconds(20);
       planner.Apply(TimePassed{}, now, &plan);
-    } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
+    } else if (const auto* refusal = std::get_if<AllocError>(&action)) {
       return refusal->error;
     }
   }
@@ -205,11 +205,11 @@ TEST(PlannerGrowthTest, WhatOtherProcessesHoldKeepsNobodyFromTheRest) {
         planner.Apply(fits ? Event(SlabAdded{kClient, kDevice, add->offset, add->size})
                            : Event(SlabFailed{kClient, kDevice, add->offset}),
                       now, &plan);
-      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+      } else if (const auto* grant = std::get_if<AllocReply>(&action)) {
         ++granted;
         planner.Apply(PutSeen{grant->tensor, 1, {}}, now, &plan);
-        planner.Apply(Quiet{grant->tensor}, now, &plan);
-      } else if (std::holds_alternative<Refuse>(action)) {
+        planner.Apply(StreamComplete{grant->tensor}, now, &plan);
+      } else if (std::holds_alternative<AllocError>(action)) {
         ++refused;
       }
     }

@@ -87,7 +87,7 @@ TEST_F(PlannerLearningTest, WhatWasLearnedFromEarlierIterationsIsSaidWithItsConf
   EXPECT_GT(why.confidence, 0.85);
 }
 
-TEST_F(PlannerLearningTest, WhatIsLeftOutOfAnOrderIsForetoldAndSaidToBe) {
+TEST_F(PlannerLearningTest, WhatIsLeftOutOfAnOrderIsPredictedAndSaidToBe) {
   int64_t order = 0;
   const auto round = [&] {
     for (const std::string& name : names_) {
@@ -117,9 +117,9 @@ TEST_F(PlannerLearningTest, WhatIsLeftOutOfAnOrderAtFirstIsExpectedWithWhatWasPu
     const NextUse next_use = name == "d" || name == "f" ? NextUse{} : Order(order);
     script_.PutUnchanged(name, next_use).AllCopiesDone();
   }
-  EXPECT_EQ(Explain("d").future, Future::kBesideHints);
+  EXPECT_EQ(Explain("d").future, Future::kNeighbourHint);
   EXPECT_EQ(Explain("c").future, Future::kHintedOrder);
-  EXPECT_EQ(Explain("f").future, Future::kBesideHints);
+  EXPECT_EQ(Explain("f").future, Future::kNeighbourHint);
   // In that order all are there in time, those two as well.
   const std::vector<std::string> back = {"h", "g", "f", "e", "d", "c", "b"};
   script_.Get(back[0]).AllCopiesDone();
@@ -138,12 +138,12 @@ TEST_F(PlannerLearningTest, WhatWasExpectedWithHintsThatHavePassedIsExpectedNoMo
     const NextUse next_use = name == "b" ? NextUse{} : Order(order += 10);
     script_.PutUnchanged(name, next_use).AllCopiesDone();
   }
-  ASSERT_EQ(Explain("b").future, Future::kBesideHints);
+  ASSERT_EQ(Explain("b").future, Future::kNeighbourHint);
   for (const std::string name : {"a", "c", "d", "e"}) {
     script_.Get(name).AllCopiesDone();
     script_.PutUnchanged(name, Order(order += 10)).AllCopiesDone();
   }
-  EXPECT_NE(Explain("b").future, Future::kBesideHints);
+  EXPECT_NE(Explain("b").future, Future::kNeighbourHint);
 }
 
 }  // namespace

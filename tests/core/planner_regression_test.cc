@@ -78,7 +78,7 @@ class Bare {
   TensorId Create(uint32_t slot, Bytes size) {
     Tell(CreateRequested{kClient, SlotId{slot}, size, kDevice, kNoName, now_ + seconds(10), false});
     SlabsCome();
-    return Take<Grant>().tensor;
+    return Take<AllocReply>().tensor;
   }
   void SlabsCome() {
     while (Has<AddSlab>()) {
@@ -91,7 +91,7 @@ class Bare {
   }
   void Put(TensorId tensor, uint32_t writes, NextUse next_use = {}) {
     Tell(PutSeen{tensor, writes, next_use});
-    Tell(Quiet{tensor});
+    Tell(StreamComplete{tensor});
   }
   // Takes the tensor through the host: afterwards it is on its device, clean and quiet.
   void MakeClean(TensorId tensor, uint32_t writes, Bytes size, uint32_t spare_slot) {
@@ -99,10 +99,10 @@ class Bare {
     const auto out = Take<CopyOut>();
     ASSERT_EQ(out.tensor, tensor);
     Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, writes});
-    Tell(Freed{Take<Grant>().tensor});
+    Tell(Freed{Take<AllocReply>().tensor});
     Take<Release>();
     Tell(FetchRequested{tensor, kDevice, now_ + seconds(10)});
-    Take<Promise>();
+    Take<FetchReply>();
     Take<CopyIn>();
     Tell(CopiedIn{tensor, true});
     Put(tensor, writes);
@@ -140,7 +140,7 @@ TEST(PlannerRegressionTest, ATensorFreedWhileItsDropIsProposedIsReleased) {
   bare.Tell(Freed{tensor});
   bare.Tell(Dropped{tensor, false});  // the lease was Freeing already
   EXPECT_EQ(bare.Take<Release>().tensor, tensor);
-  EXPECT_TRUE(bare.Has<Grant>());
+  EXPECT_TRUE(bare.Has<AllocReply>());
   EXPECT_FALSE(bare.planner().Knows(tensor));
 }
 
@@ -158,7 +158,7 @@ TEST(PlannerRegressionTest, AUseSeenAfterItsDropWasProposedKeepsTheBytes) {
   bare.Tell(Dropped{tensor, true});
   EXPECT_TRUE(bare.ResidencyOf(tensor) == Residency::kOnDevice);
   bare.Tell(FetchRequested{tensor, kDevice, Tick(seconds(20))});
-  EXPECT_FALSE(bare.Take<Promise>().arriving);
+  EXPECT_FALSE(bare.Take<FetchReply>().arriving);
 }
 
 TEST(PlannerRegressionTest, AnOldGetOfAPrefetchedTensorDoesNotLoseItWhenTheCopyFails) {
@@ -168,7 +168,7 @@ TEST(PlannerRegressionTest, AnOldGetOfAPrefetchedTensorDoesNotLoseItWhenTheCopyF
   bare.Request(1, KiB(4));
   bare.Take<CopyOut>();
   bare.Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, 1});
-  const TensorId other = bare.Take<Grant>().tensor;
+  const TensorId other = bare.Take<AllocReply>().tensor;
   bare.Tell(GetSeen{other});  // tensors are wanted back
   bare.Tell(Freed{other});
   EXPECT_FALSE(bare.Take<CopyIn>().demand);
@@ -323,7 +323,7 @@ TEST(PlannerRegressionTest, WhatMustLeaveIsPinnedForAtOnce) {
     bare.Request(i, KiB(8));
     EXPECT_FALSE(bare.Has<GrowHost>());
     bare.Tell(CopiedOut{bare.Take<CopyOut>().tensor, CopiedOut::Outcome::kCommitted, 1});
-    last = bare.Take<Grant>().tensor;
+    last = bare.Take<AllocReply>().tensor;
   }
   bare.Put(last, 1);
   bare.Request(3, KiB(8));
@@ -438,18 +438,18 @@ TEST(PlannerRegressionTest, AFailFastCreateGetsASlabWhileOthersLeave) {
 
 // ---- Keep, move or make anew.
 
-TEST(PlannerRecomputeTest, WhatIsMadeAnewMoreCheaplyLeavesWithoutACopy) {
+TEST(PlannerRecomputeTest, WhatIsRecomputedMoreCheaplyLeavesWithoutACopy) {
   Bare bare(KiB(4));
   const TensorId tensor = bare.Create(0, KiB(4));
   bare.Tell(PutSeen{tensor, 1, {}, std::chrono::microseconds(1)});
-  bare.Tell(Quiet{tensor});
+  bare.Tell(StreamComplete{tensor});
   bare.Request(1, KiB(4));
   EXPECT_EQ(bare.Take<Drop>().tensor, tensor);
   bare.Tell(Dropped{tensor, true});
-  bare.Tell(Freed{bare.Take<Grant>().tensor});
-  EXPECT_TRUE(bare.planner().Explain(tensor, Tick(seconds(1))).given_up);
+  bare.Tell(Freed{bare.Take<AllocReply>().tensor});
+  EXPECT_TRUE(bare.planner().Explain(tensor, Tick(seconds(1))).discarded);
   bare.Tell(FetchRequested{tensor, kDevice, Tick(seconds(20))});
-  const Promise promise = bare.Take<Promise>();
+  const FetchReply promise = bare.Take<FetchReply>();
   EXPECT_TRUE(promise.recompute);
   EXPECT_FALSE(promise.arriving);
   EXPECT_FALSE(bare.Has<CopyIn>());
@@ -464,7 +464,7 @@ TEST(PlannerRecomputeTest, WhatIsCopiedMoreCheaplyIsCopied) {
   Bare bare(KiB(4));
   const TensorId tensor = bare.Create(0, KiB(4));
   bare.Tell(PutSeen{tensor, 1, {}, seconds(1)});
-  bare.Tell(Quiet{tensor});
+  bare.Tell(StreamComplete{tensor});
   bare.Request(1, KiB(4));
   EXPECT_TRUE(bare.Has<CopyOut>());
 }
@@ -473,7 +473,7 @@ TEST(PlannerRecomputeTest, AGetThatIsFasterKeepsTheBytes) {
   Bare bare(KiB(4));
   const TensorId tensor = bare.Create(0, KiB(4));
   bare.Tell(PutSeen{tensor, 1, {}, std::chrono::microseconds(1)});
-  bare.Tell(Quiet{tensor});
+  bare.Tell(StreamComplete{tensor});
   bare.Request(1, KiB(4));
   bare.Take<Drop>();
   bare.Tell(Dropped{tensor, false});
@@ -525,9 +525,9 @@ TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
           events.push_back(CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, 1});
         if (const auto* drop = std::get_if<Drop>(&action))
           events.push_back(Dropped{drop->tensor, true});
-        if (const auto* grant = std::get_if<Grant>(&action)) granted.push_back(grant->tensor);
+        if (const auto* grant = std::get_if<AllocReply>(&action)) granted.push_back(grant->tensor);
         if (const auto* in = std::get_if<CopyIn>(&action)) arriving.push_back(*in);
-        if (const auto* promise = std::get_if<Promise>(&action))
+        if (const auto* promise = std::get_if<FetchReply>(&action))
           promised.push_back(promise->tensor);
       }
     }
@@ -539,7 +539,7 @@ TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
       tell(CreateRequested{ClientId{client}, SlotId{slot}, KiB(4), kDevice, kNoName,
                            Tick(seconds(9)), false});
       tell(PutSeen{granted.back(), 1, {}});
-      tell(Quiet{granted.back()});
+      tell(StreamComplete{granted.back()});
     }
   }
   // The first of each client made way for its second.
@@ -559,8 +559,8 @@ TEST(PlannerRegressionTest, AFetchThatComesBetweenADropAndItsRefusalIsAnswered) 
   ASSERT_EQ(bare.Take<Drop>().tensor, tensor);
   bare.Tell(FetchRequested{tensor, kDevice, Tick(seconds(20))});
   bare.Tell(Dropped{tensor, false});  // its lease is Fetching
-  ASSERT_TRUE(bare.Has<Promise>());
-  EXPECT_FALSE(bare.Take<Promise>().arriving);
+  ASSERT_TRUE(bare.Has<FetchReply>());
+  EXPECT_FALSE(bare.Take<FetchReply>().arriving);
 }
 
 TEST(PlannerRegressionTest, AGetElsewhereThatComesBetweenADropAndItsRefusalIsAnswered) {
@@ -573,13 +573,13 @@ TEST(PlannerRegressionTest, AGetElsewhereThatComesBetweenADropAndItsRefusalIsAns
   bare.Tell(FetchRequested{tensor, DeviceId{1}, Tick(seconds(20))});
   bare.Tell(Dropped{tensor, false});  // its lease is Fetching
   bare.SlabsCome();
-  EXPECT_TRUE(bare.Has<Promise>());
+  EXPECT_TRUE(bare.Has<FetchReply>());
 }
 
 TEST(PlannerRegressionTest, WhatNeedsMoreGranulesThanTheBudgetHasIsRefusedAtOnce) {
   Bare bare(KiB(4) + Bytes(512));
   bare.Request(0, KiB(4) + Bytes(256));
-  EXPECT_TRUE(bare.Has<Refuse>());
+  EXPECT_TRUE(bare.Has<AllocError>());
   EXPECT_FALSE(bare.Has<AddSlab>());
 }
 
@@ -590,7 +590,7 @@ TensorId Prefetched(Bare& bare) {
   bare.Request(1, KiB(4));
   bare.Take<CopyOut>();
   bare.Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, 1});
-  const TensorId other = bare.Take<Grant>().tensor;
+  const TensorId other = bare.Take<AllocReply>().tensor;
   bare.Tell(GetSeen{other});
   bare.Tell(Freed{other});
   EXPECT_FALSE(bare.Take<CopyIn>().demand);
@@ -633,8 +633,8 @@ TEST(PlannerRegressionTest, ManyThatWaitForOneThingAreAnsweredBitByBit) {
     size_t answered = 0;
     const auto answers = [&] {
       size_t count = 0;
-      for (; bare.Has<Grant>(); ++count) bare.Take<Grant>();
-      for (; bare.Has<Refuse>(); ++count) bare.Take<Refuse>();
+      for (; bare.Has<AllocReply>(); ++count) bare.Take<AllocReply>();
+      for (; bare.Has<AllocError>(); ++count) bare.Take<AllocError>();
       EXPECT_LE(count, kAtOnce);
       answered += count;
     };

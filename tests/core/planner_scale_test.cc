@@ -134,7 +134,7 @@ class Crowd {
     Tell(FetchRequested{away, kDevice, now_ + std::chrono::hours(1)});
     EXPECT_EQ(planner_.stats().waiting, clients_);
     return TimePerEvent([&] {
-      for (int i = 0; i < 100; ++i) Tell(Quiet{away});
+      for (int i = 0; i < 100; ++i) Tell(StreamComplete{away});
     });
   }
   void KnowTenants(uint32_t count) {
@@ -258,7 +258,7 @@ class Crowd {
   }
   void Put(TensorId tensor) {
     Tell(PutSeen{tensor, ++WritesOf(tensor), {}});
-    Tell(Quiet{tensor});
+    Tell(StreamComplete{tensor});
   }
 
   // The executor: everything succeeds at once.
@@ -273,7 +273,7 @@ class Crowd {
         planner_.Apply(SlabAdded{add->client, add->device, add->offset, add->size}, now_, &plan_);
       } else if (const auto* grow = std::get_if<GrowHost>(&action)) {
         planner_.Apply(HostGrown{grow->offset, grow->size}, now_, &plan_);
-      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+      } else if (const auto* grant = std::get_if<AllocReply>(&action)) {
         tensors_.push_back(grant->tensor);
       } else if (const auto* drop = std::get_if<Drop>(&action)) {
         planner_.Apply(Dropped{drop->tensor, true}, now_, &plan_);
@@ -403,7 +403,7 @@ TEST(PlannerScaleTest, ALargeCreateAmongTensorsOfAllKindsDoesNotSlowItsClientDow
       const Action action = plan[i];
       if (const auto* add = std::get_if<AddSlab>(&action)) {
         planner.Apply(SlabAdded{kClient, kDevice, add->offset, add->size}, now, &plan);
-      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+      } else if (const auto* grant = std::get_if<AllocReply>(&action)) {
         granted.push_back(grant->tensor);
       }
     }
@@ -418,7 +418,7 @@ TEST(PlannerScaleTest, ALargeCreateAmongTensorsOfAllKindsDoesNotSlowItsClientDow
                                       {NextUse::Kind::kAt, now + std::chrono::seconds(i), 0},
                                       {NextUse::Kind::kOrder, {}, i}};
     tell(PutSeen{granted[i], writes, uses[i / 24 % 3]});
-    tell(Quiet{granted[i]});
+    tell(StreamComplete{granted[i]});
   };
   tell(TenantLimits{kTenant, {kAll, kAll}});
   tell(ClientAttached{kClient, kTenant, {kAll, kAll}});
@@ -466,9 +466,9 @@ TEST(PlannerScaleTest, ALoweredLimitTakesManyTensorsBitByBit) {
         planner.Apply(SlabRemoved{kClient, kDevice, remove->offset}, now, &plan);
       } else if (const auto* grow = std::get_if<GrowHost>(&action)) {
         planner.Apply(HostGrown{grow->offset, grow->size}, now, &plan);
-      } else if (const auto* grant = std::get_if<Grant>(&action)) {
+      } else if (const auto* grant = std::get_if<AllocReply>(&action)) {
         planner.Apply(PutSeen{grant->tensor, 1, {}}, now, &plan);
-        planner.Apply(Quiet{grant->tensor}, now, &plan);
+        planner.Apply(StreamComplete{grant->tensor}, now, &plan);
       } else if (const auto* out = std::get_if<CopyOut>(&action)) {
         planner.Apply(CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, 1}, now, &plan);
       }

@@ -403,8 +403,8 @@ TEST(PlannerTest, TheTensorsOfAClientThatIsGoneAreForgottenSomeAtATime) {
       const Action action = plan[i];
       if (const auto* slab = std::get_if<AddSlab>(&action))
         planner.Apply(SlabAdded{slab->client, slab->device, slab->offset, slab->size}, now, &plan);
-      if (const auto* grant = std::get_if<Grant>(&action)) last = grant->tensor;
-      if (std::holds_alternative<Discard>(action)) ++discarded;
+      if (const auto* grant = std::get_if<AllocReply>(&action)) last = grant->tensor;
+      if (std::holds_alternative<DeferDestroy>(action)) ++discarded;
     }
     plan.clear();
   };

@@ -61,7 +61,7 @@ TEST(PlannerTicketTest, AFreeWaitsForItsOwnTicketNotAnOlderPuts) {
   EXPECT_EQ(s.stats().frees, 1u);
 }
 
-TEST(PlannerTicketTest, WhatWasQuietBeforeTheLastPutIsNotEvicted) {
+TEST(PlannerTicketTest, WhatWasStreamCompleteBeforeTheLastPutIsNotEvicted) {
   Script s({.capacity = KiB(4)});
   World& world = s.world();
   s.Create("A", KiB(4));
@@ -82,11 +82,11 @@ TEST(PlannerTicketTest, WhatWasQuietBeforeTheLastPutIsNotEvicted) {
 }
 
 // A planner without a world, with one tensor of 4 KiB that has all of the first device.
-class PlannerQuietTest : public testing::Test {
+class PlannerStreamCompleteTest : public testing::Test {
  protected:
   static constexpr ClientId kClient{1};
 
-  PlannerQuietTest() {
+  PlannerStreamCompleteTest() {
     Tell(TenantLimits{TenantId{1}, {KiB(4), KiB(64)}});
     Tell(ClientAttached{kClient, TenantId{1}, {KiB(4), KiB(64)}});
     Tell(HostGrown{Bytes(0), KiB(64)});
@@ -123,25 +123,25 @@ class PlannerQuietTest : public testing::Test {
   TensorId tensor_ = kNoTensor;
 };
 
-TEST_F(PlannerQuietTest, OnlyAQuietAfterTheLastPutLetsATensorMakeWay) {
+TEST_F(PlannerStreamCompleteTest, OnlyAQuietAfterTheLastPutLetsATensorMakeWay) {
   Tell(PutSeen{tensor(), 1, {}});
-  Tell(Quiet{tensor()});
+  Tell(StreamComplete{tensor()});
   // The log tells of a get and of another put at once, whose ticket is open.
   Tell(GetSeen{tensor()});
   Tell(PutSeen{tensor(), 2, {}});
   Create(1);
   EXPECT_FALSE(CopiesOut(false));
-  Tell(Quiet{tensor()});
+  Tell(StreamComplete{tensor()});
   EXPECT_TRUE(CopiesOut(false));
 }
 
-TEST_F(PlannerQuietTest, OnlyAQuietAfterTheLastPutLetsATensorMoveToAnotherDevice) {
+TEST_F(PlannerStreamCompleteTest, OnlyAQuietAfterTheLastPutLetsATensorMoveToAnotherDevice) {
   Tell(PutSeen{tensor(), 1, {}});
-  Tell(Quiet{tensor()});
+  Tell(StreamComplete{tensor()});
   Tell(PutSeen{tensor(), 2, {}});
   Tell(FetchRequested{tensor(), DeviceId{1}, Tick(seconds(9))});
   EXPECT_FALSE(CopiesOut(true));
-  Tell(Quiet{tensor()});
+  Tell(StreamComplete{tensor()});
   EXPECT_TRUE(CopiesOut(true));
 }
 

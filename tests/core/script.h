@@ -37,7 +37,7 @@ class Script {
     bool preclean = false;
     Bytes in_flight = KiB(256);
     double link = 50e9;  // bytes per second, as the planner reckons
-    Bytes parts_from = MiB(32);
+    Bytes incremental_from = MiB(32);
     uint64_t guaranteed_part = 0;
     uint32_t demand_copies = 512;
   };
@@ -54,11 +54,11 @@ class Script {
 
   // ---- What the client does, and the daemon learns of at once.
   Script& Create(const std::string& name, Bytes size, DeviceId device = DeviceId{0}) {
-    handles_[name] = world_.Create(me_, size, device, kPatience, fail_fast_);
+    handles_[name] = world_.Create(me_, size, device, kTimeout, fail_fast_);
     return Poll();
   }
   Script& Get(const std::string& name, DeviceId device) {
-    EXPECT_TRUE(world_.Get(At(name), device, kPatience)) << name;
+    EXPECT_TRUE(world_.Get(At(name), device, kTimeout)) << name;
     return Poll();
   }
   Script& Get(const std::string& name) { return Get(name, world_.DeviceOf(At(name))); }
@@ -161,7 +161,7 @@ class Script {
   World& world() { return world_; }
 
  private:
-  static constexpr Duration kPatience = std::chrono::seconds(1);
+  static constexpr Duration kTimeout = std::chrono::seconds(1);
 
   static World::Options MakeOptions(const Setting& setting) {
     World::Options options;
@@ -175,7 +175,7 @@ class Script {
     planner.host_ahead = KiB(1);  // so that it is pinned at the attach
     planner.in_flight = setting.in_flight;
     planner.link.up_bytes_per_second = planner.link.down_bytes_per_second = setting.link;
-    planner.parts_from = setting.parts_from;
+    planner.incremental_from = setting.incremental_from;
     planner.guaranteed_part = setting.guaranteed_part;
     planner.demand_copies = setting.demand_copies;
     planner.prefetch = setting.prefetch;

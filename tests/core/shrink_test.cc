@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "tests/core/fate.h"
+#include "tests/core/exit_outcome.h"
 
 namespace ravenstore::core {
 namespace {
@@ -93,31 +93,31 @@ TEST(ShrinkTest, KeepsAFailureThatNeedsNothing) {
 
 // ---- Fates.
 
-constexpr unsigned kPatience = 30;
+constexpr unsigned kTimeoutSeconds = 30;
 
-TEST(FateTest, AStoryThatReturnsEndsWell) {
-  const Fate fate = FateOf([] {}, kPatience);
-  EXPECT_TRUE(fate.good);
-  EXPECT_EQ(fate.cause, "");
+TEST(ExitOutcomeTest, AStoryThatReturnsEndsWell) {
+  const ExitOutcome outcome = ExitOutcomeOf([] {}, kTimeoutSeconds);
+  EXPECT_TRUE(outcome.good);
+  EXPECT_EQ(outcome.cause, "");
 }
 
-TEST(FateTest, ABrokenInvariantIsTheCause) {
-  const Fate fate = FateOf([] { RAVEN_CHECK(1 + 1 == 3); }, kPatience);
-  EXPECT_FALSE(fate.good);
-  EXPECT_NE(fate.cause.find("broken invariant: 1 + 1 == 3"), std::string::npos) << fate.cause;
-  EXPECT_EQ(fate.cause.find('\n'), std::string::npos);
+TEST(ExitOutcomeTest, ABrokenInvariantIsTheCause) {
+  const ExitOutcome outcome = ExitOutcomeOf([] { RAVEN_CHECK(1 + 1 == 3); }, kTimeoutSeconds);
+  EXPECT_FALSE(outcome.good);
+  EXPECT_NE(outcome.cause.find("broken invariant: 1 + 1 == 3"), std::string::npos) << outcome.cause;
+  EXPECT_EQ(outcome.cause.find('\n'), std::string::npos);
 }
 
-TEST(FateTest, ASignalIsTheCause) {
-  EXPECT_EQ(FateOf([] { raise(SIGKILL); }, kPatience).cause, "signal 9");
-  EXPECT_EQ(FateOf([] { _exit(3); }, kPatience).cause, "exit status 3");
+TEST(ExitOutcomeTest, ASignalIsTheCause) {
+  EXPECT_EQ(ExitOutcomeOf([] { raise(SIGKILL); }, kTimeoutSeconds).cause, "signal 9");
+  EXPECT_EQ(ExitOutcomeOf([] { _exit(3); }, kTimeoutSeconds).cause, "exit status 3");
 }
 
-TEST(FateTest, AStoryWithoutAnEndIsEnded) {
+TEST(ExitOutcomeTest, AStoryWithoutAnEndIsEnded) {
   const auto endless = [] {
     for (;;) pause();
   };
-  EXPECT_EQ(FateOf(endless, 1).cause, "signal 14");
+  EXPECT_EQ(ExitOutcomeOf(endless, 1).cause, "signal 14");
 }
 
 }  // namespace

@@ -30,23 +30,23 @@ void World::Trace(const std::string& text) const {
 
 void World::SetTenant(TenantId tenant, Budgets budgets) {
   tenants_[tenant] = budgets;
-  Feed(TenantLimits{tenant, budgets});
+  ApplyEvent(TenantLimits{tenant, budgets});
   Execute();
 }
 
 void World::SetClient(ClientId client, Budgets budgets) {
   SessionOf(client).budgets = budgets;
-  Feed(ClientLimits{client, budgets});
+  ApplyEvent(ClientLimits{client, budgets});
   Execute();
 }
 
 void World::SetDevice(DeviceId device, Bytes capacity) {
-  Feed(DeviceLimit{device, capacity});
+  ApplyEvent(DeviceLimit{device, capacity});
   Execute();
 }
 
 void World::Trim(ClientId client) {
-  Feed(Trimmed{client});
+  ApplyEvent(Trimmed{client});
   Execute();
 }
 
@@ -64,7 +64,7 @@ ClientId World::Attach(TenantId tenant, Budgets budgets) {
                                std::vector<TensorId>(units, kNoTensor)});
   }
   sessions_.emplace(id, std::move(session));
-  Feed(ClientAttached{id, tenant, budgets});
+  ApplyEvent(ClientAttached{id, tenant, budgets});
   Execute();
   return id;
 }
@@ -78,14 +78,14 @@ void World::Kill(ClientId client) {
   });
   // In each at least a slot or a request of it is forgotten.
   passes_of_the_gone_ += 1 + session.rows.size() + planner_->View(client).waiting;
-  Feed(ClientGone{client});
+  ApplyEvent(ClientGone{client});
   Execute();
   ReleaseIfGone(session);
 }
 
 // ---- Clients.
 
-void World::Swing(Row& row, LeaseState state) {
+void World::MoveLease(Row& row, LeaseState state) {
   row.state = state;
   ++row.word;
 }
@@ -107,7 +107,7 @@ Handle World::Create(ClientId client, Bytes size, DeviceId device, Duration time
   while (slot < session.rows.size() && session.rows[slot].state != LeaseState::kFree) ++slot;
   if (slot == session.rows.size()) session.rows.emplace_back();
   Row& row = session.rows[slot];
-  Swing(row, LeaseState::kRequested);
+  MoveLease(row, LeaseState::kRequested);
   row.answer = Answer::kWaiting;
   row.deadline = now_ + timeout;
   row.size = size;
@@ -129,14 +129,14 @@ bool World::Get(Handle handle, DeviceId device, Duration timeout) {
   const bool here = row.device == device;
   const bool resident = row.state == LeaseState::kIdle || row.state == LeaseState::kLeaving;
   if (resident && here) {
-    Swing(row, LeaseState::kInUse);
+    MoveLease(row, LeaseState::kInUse);
     Append(session, handle.slot, false);
     row.ops.push_back({false, row.stamp});
     return true;
   }
   const bool elsewhere = row.state == LeaseState::kIdle;
   if (row.state != LeaseState::kAway && !elsewhere) return false;
-  Swing(row, LeaseState::kFetching);
+  MoveLease(row, LeaseState::kFetching);
   row.answer = Answer::kWaiting;
   row.deadline = now_ + timeout;
   session.requests.push_back({Request::Op::kFetch, handle.slot, row.tensor, device, row.size,
@@ -161,7 +161,7 @@ void World::Put(Handle handle, NextUse next_use, Duration recompute, Priority pr
   row.recompute = recompute;
   row.priority = priority;
   row.may_be_lost = next_use.kind == NextUse::Kind::kNever;
-  Swing(row, LeaseState::kIdle);
+  MoveLease(row, LeaseState::kIdle);
   Append(SessionOf(handle.client), handle.slot, true);
 }
 
@@ -180,7 +180,7 @@ bool World::Free(Handle handle) {
     default: return false;
   }
   row.ticket += 1;
-  Swing(row, LeaseState::kFreeing);
+  MoveLease(row, LeaseState::kFreeing);
   row.answer = Answer::kWaiting;
   SessionOf(handle.client)
       .requests.push_back({Request::Op::kFree, handle.slot, row.tensor, row.device, row.size,
@@ -197,7 +197,7 @@ void World::RunStream(Handle handle) {
   for (const StreamOp& op : row.ops) {
     for (size_t unit = first; unit < first + UnitsOf(row.size); ++unit) {
       RAVEN_CHECK(memory.units[unit] == Unit::kPresent);
-      RAVEN_CHECK(memory.claims[unit] == row.tensor);
+      RAVEN_CHECK(memory.owners[unit] == row.tensor);
       if (op.write) {
         memory.stamps[unit] = op.stamp;
       } else if (op.stamp != 0) {
@@ -236,10 +236,10 @@ void World::PollLog(ClientId client, size_t entries) {
     Row& row = session.rows.at(ToInt(access.slot));
     if (row.tensor == kNoTensor || row.pending) continue;
     if (!access.put) {
-      Feed(GetSeen{row.tensor});
+      ApplyEvent(GetSeen{row.tensor});
       // The put that ended this use may have been read from the row already, at an earlier entry of
       // another lane, and its own entry may have been dropped: it is told again.
-      row.quiet_word = 0;
+      row.complete_word = 0;
     }
     HandlePut(session, access.slot);
   }
@@ -256,16 +256,16 @@ void World::PollLog(ClientId client, size_t entries) {
 
 void World::HandlePut(Session& session, SlotId slot) {
   Row& row = session.rows.at(ToInt(slot));
-  if (row.state != LeaseState::kIdle || row.word == row.quiet_word) return;
-  Feed(PutSeen{row.tensor, row.writes, row.hint, row.recompute, row.priority});
-  AwaitQuiet(session, slot);
+  if (row.state != LeaseState::kIdle || row.word == row.complete_word) return;
+  ApplyEvent(PutSeen{row.tensor, row.writes, row.hint, row.recompute, row.priority});
+  AwaitStreamComplete(session, slot);
 }
 
-void World::AwaitQuiet(Session& session, SlotId slot) {
+void World::AwaitStreamComplete(Session& session, SlotId slot) {
   Row& row = session.rows.at(ToInt(slot));
   if (row.ticket_reached >= row.ticket) {
-    row.quiet_word = row.word;
-    Feed(Quiet{row.tensor});
+    row.complete_word = row.word;
+    ApplyEvent(StreamComplete{row.tensor});
     return;
   }
   session.tickets.push_back({row.ticket, row.tensor, slot, row.word});
@@ -283,15 +283,15 @@ void World::PollTickets() {
       }
       if (!planner_->Knows(ticket.tensor)) continue;
       if (ticket.idle_word == 0) {
-        Feed(Freed{ticket.tensor});
+        ApplyEvent(Freed{ticket.tensor});
         continue;
       }
       Row& row = session->rows.at(ToInt(planner_->View(ticket.tensor).slot));
       // An older put's ticket says nothing of the last one's.
       if (row.word != ticket.idle_word) continue;
       // While a get on another device waits for just this there is no put to be found quiet later.
-      if (row.state != LeaseState::kFetching) row.quiet_word = ticket.idle_word;
-      Feed(Quiet{ticket.tensor});
+      if (row.state != LeaseState::kFetching) row.complete_word = ticket.idle_word;
+      ApplyEvent(StreamComplete{ticket.tensor});
     }
   }
   Execute();
@@ -310,15 +310,15 @@ void World::PollRequests(ClientId client, size_t requests) {
 }
 
 void World::HandleRequest(Session& session, const Request& request) {
-  if (request.op == Request::Op::kStep) return Feed(StepMarked{session.id});
+  if (request.op == Request::Op::kStep) return ApplyEvent(StepMarked{session.id});
   Row& row = session.rows.at(ToInt(request.slot));
   switch (request.op) {
     case Request::Op::kCreate:
       RAVEN_CHECK(row.tensor == kNoTensor);
       RAVEN_CHECK(row.state == LeaseState::kRequested);
       row.pending = true;
-      Feed(CreateRequested{session.id, request.slot, request.size, request.device, kNoName,
-                           request.deadline, request.fail_fast});
+      ApplyEvent(CreateRequested{session.id, request.slot, request.size, request.device, kNoName,
+                                 request.deadline, request.fail_fast});
       return;
     case Request::Op::kFetch:
       RAVEN_CHECK(row.tensor == request.tensor);
@@ -327,13 +327,13 @@ void World::HandleRequest(Session& session, const Request& request) {
       if (row.state == LeaseState::kLost || row.state == LeaseState::kFreeing) return;
       RAVEN_CHECK(row.state == LeaseState::kFetching);
       if (planner_->View(request.tensor).residency == Residency::kOnDevice) {
-        SettlePut(session, request);
+        CommitPut(session, request);
       }
-      Feed(FetchRequested{request.tensor, request.device, request.deadline});
+      ApplyEvent(FetchRequested{request.tensor, request.device, request.deadline});
       return;
     case Request::Op::kFree:
       RAVEN_CHECK(row.tensor == request.tensor);
-      if (row.ticket_reached >= request.ticket) return Feed(Freed{request.tensor});
+      if (row.ticket_reached >= request.ticket) return ApplyEvent(Freed{request.tensor});
       session.tickets.push_back({request.ticket, request.tensor, request.slot, 0});
       return;
     case Request::Op::kStep: return;
@@ -342,10 +342,10 @@ void World::HandleRequest(Session& session, const Request& request) {
 
 // A fetch of a tensor that is still on a device moves it to another one: the word no longer shows
 // the put before it, so the log's entry says nothing.
-void World::SettlePut(Session& session, const Request& request) {
+void World::CommitPut(Session& session, const Request& request) {
   const Row& row = session.rows.at(ToInt(request.slot));
-  Feed(PutSeen{request.tensor, row.writes, row.hint, row.recompute, row.priority});
-  if (row.ticket_reached >= request.ticket) return Feed(Quiet{request.tensor});
+  ApplyEvent(PutSeen{request.tensor, row.writes, row.hint, row.recompute, row.priority});
+  if (row.ticket_reached >= request.ticket) return ApplyEvent(StreamComplete{request.tensor});
   session.tickets.push_back({request.ticket, request.tensor, request.slot, row.word});
 }
 
@@ -360,7 +360,7 @@ void World::Advance(Duration duration) {
   while (planner_->NextWake() <= until) {
     now_ = std::max(now_, planner_->NextWake());
     events_at_once_ = 0;
-    Feed(TimePassed{});
+    ApplyEvent(TimePassed{});
     Execute();
     // Else the daemon would spin, or still forget those that are gone.
     RAVEN_CHECK(planner_->NextWake() > now_ || passes_of_the_gone_-- > 0);
@@ -388,18 +388,18 @@ void World::FinishSlab(size_t index, bool ok) {
   switch (job.kind) {
     case SlabJob::Kind::kAdd:
       if (ok) {
-        Feed(SlabAdded{job.client, job.device, job.offset, job.size});
+        ApplyEvent(SlabAdded{job.client, job.device, job.offset, job.size});
       } else {
         slab_sizes_.erase({job.client, job.device, job.offset});
-        Feed(SlabFailed{job.client, job.device, job.offset});
+        ApplyEvent(SlabFailed{job.client, job.device, job.offset});
       }
       break;
-    case SlabJob::Kind::kRemove: Feed(SlabRemoved{job.client, job.device, job.offset}); break;
+    case SlabJob::Kind::kRemove: ApplyEvent(SlabRemoved{job.client, job.device, job.offset}); break;
     case SlabJob::Kind::kHost:
       if (ok) {
-        Feed(HostGrown{job.offset, job.size});
+        ApplyEvent(HostGrown{job.offset, job.size});
       } else {
-        Feed(HostGrowFailed{});
+        ApplyEvent(HostGrowFailed{});
       }
       break;
   }

@@ -55,12 +55,12 @@ class World {
     Bytes size;
     uint64_t word = 0;  // the lease word that it needs to find again
     uint32_t writes = 0;
-    bool held = false;     // the client waits in a fetch: no lease swing
-    bool at_once = false;  // the lease is Away already
-    bool parted = false;   // and the room of its first half was given away
+    bool held = false;           // the client waits in a fetch: no lease swing
+    bool irrevocable = false;    // the lease is Away already
+    bool half_released = false;  // and the room of its first half was given away
     bool promised = false;
   };
-  enum class Answer { kNone, kWaiting, kGranted, kRefused, kPromised, kDenied };
+  enum class Answer { kNone, kWaiting, kGranted, kRefused, kReplied, kDenied };
 
   explicit World(Options options);
 
@@ -130,7 +130,7 @@ class World {
  private:
   static constexpr uint64_t kUnit = kExtentAlignment.count();
   static constexpr int kLanes = 2;
-  enum class Leave { kNo, kYes, kAtOnce, kHeld };
+  enum class Leave { kNo, kYes, kIrrevocable, kHeld };
 
   struct StreamOp {
     bool write;
@@ -157,7 +157,7 @@ class World {
     // The executor's side.
     TensorId tensor = kNoTensor;
     bool pending = false;
-    uint64_t quiet_word = 0;
+    uint64_t complete_word = 0;
     // The answer to the last request.
     Answer answer = Answer::kNone;
     Error error{};
@@ -187,7 +187,7 @@ class World {
   struct Memory {
     std::vector<uint64_t> stamps;
     std::vector<Unit> units;
-    std::vector<TensorId> claims;
+    std::vector<TensorId> owners;
   };
   struct Session {
     ClientId id{};
@@ -212,44 +212,44 @@ class World {
     return sessions_.at(handle.client)->rows.at(ToInt(handle.slot));
   }
   Row* Locate(TensorId tensor, Session** session, SlotId* slot);
-  static void Swing(Row& row, proto::LeaseState state);
+  static void MoveLease(Row& row, proto::LeaseState state);
   void Append(Session& session, SlotId slot, bool put);
   void Trace(const std::string& text) const;
 
-  void Feed(const Event& event);
+  void ApplyEvent(const Event& event);
   void Execute();
   void CheckBudgets();
   void Do(const AddSlab& action);
   void Do(const RemoveSlab& action);
   void Do(const GrowHost& action);
-  void Do(const Grant& action);
-  void Do(const Refuse& action);
-  void Do(const Promise& action);
-  void Do(const Deny& action);
+  void Do(const AllocReply& action);
+  void Do(const AllocError& action);
+  void Do(const FetchReply& action);
+  void Do(const FetchError& action);
   void Do(const Release& action);
   void Do(const Drop& action);
   void Do(const CopyOut& action);
   void Do(const Clean& action);
-  void Do(const Hurry& action);
+  void Do(const Prioritize& action);
   void Do(const CopyIn& action);
-  void Do(const Discard&) {}
+  void Do(const DeferDestroy&) {}
   void StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
                        Leave leave);
-  void GoAtOnce(Copy& copy);
-  bool GiveUpHalf(Copy& copy);
+  void LeaveIrrevocably(Copy& copy);
+  bool ReleaseHalf(Copy& copy);
   void FinishOut(const Copy& copy, bool ok);
   void FinishIn(const Copy& copy, bool ok);
   void ReleaseIfGone(Session& session);
   void HandlePut(Session& session, SlotId slot);
-  void AwaitQuiet(Session& session, SlotId slot);
+  void AwaitStreamComplete(Session& session, SlotId slot);
   void HandleRequest(Session& session, const Request& request);
-  void SettlePut(Session& session, const Request& request);
-  void UnclaimWhatLeftUnasked();
+  void CommitPut(Session& session, const Request& request);
+  void ClearOwnersOfDropped();
 
   // Memory.
-  void Claim(Memory& memory, Bytes offset, Bytes size, TensorId tensor);
-  void Unclaim(Session& session, const Row& row);
-  static bool HasClaim(const Memory& memory, TensorId tensor);
+  void SetOwner(Memory& memory, Bytes offset, Bytes size, TensorId tensor);
+  void ClearOwner(Session& session, const Row& row);
+  static bool OwnsBytes(const Memory& memory, TensorId tensor);
   static size_t UnitsOf(Bytes size) { return size.RoundUp(kExtentAlignment).count() / kUnit; }
   void MoveStamps(const Copy& copy, bool second_half);
   void CheckHostRoom(TensorId tensor, Bytes to, Bytes size) const;

@@ -10,11 +10,11 @@ namespace ravenstore::core {
 
 using proto::LeaseState;
 
-void World::Feed(const Event& event) {
+void World::ApplyEvent(const Event& event) {
   RAVEN_CHECK(++events_at_once_ < 20000);  // else proposals and answers feed each other for ever
   const size_t before = plan_.size();
   planner_->Apply(event, now_, &plan_);
-  UnclaimWhatLeftUnasked();
+  ClearOwnersOfDropped();
   for (size_t i = before; i < plan_.size(); ++i) {
     const std::string text = Describe(plan_[i]);
     transcript_ += text + "\n";
@@ -79,7 +79,7 @@ void World::Do(const RemoveSlab& action) {
   RAVEN_CHECK(size != slab_sizes_.end());
   for (; end < first + UnitsOf(size->second); ++end) {
     RAVEN_CHECK(memory.units.at(end) == Unit::kPresent);
-    RAVEN_CHECK(memory.claims[end] == kNoTensor);  // nothing lives in what is given back
+    RAVEN_CHECK(memory.owners[end] == kNoTensor);  // nothing lives in what is given back
     memory.units[end] = Unit::kRemoving;
   }
   slab_jobs_.push_back(
@@ -95,23 +95,23 @@ void World::Do(const GrowHost& action) {
   slab_jobs_.push_back({SlabJob::Kind::kHost, {}, {}, action.offset, action.size});
 }
 
-void World::Do(const Grant& action) {
+void World::Do(const AllocReply& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   Row& row = session->rows.at(ToInt(action.slot));
   RAVEN_CHECK(row.state == LeaseState::kRequested);
   RAVEN_CHECK(std::exchange(row.pending, false));
-  Claim(session->memory.at(ToInt(action.device)), action.offset, row.size, action.tensor);
+  SetOwner(session->memory.at(ToInt(action.device)), action.offset, row.size, action.tensor);
   row.tensor = action.tensor;
-  row.quiet_word = 0;
+  row.complete_word = 0;
   row.device = action.device;
   row.place = action.offset;
   row.arriving = false;
   row.answer = Answer::kGranted;
-  Swing(row, LeaseState::kInUse);
+  MoveLease(row, LeaseState::kInUse);
 }
 
-void World::Do(const Refuse& action) {
+void World::Do(const AllocError& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
   Row& row = session->rows.at(ToInt(action.slot));
@@ -120,10 +120,10 @@ void World::Do(const Refuse& action) {
   row.tensor = kNoTensor;
   row.answer = Answer::kRefused;
   row.error = action.error;
-  Swing(row, LeaseState::kFree);  // the client takes note and gives the row back
+  MoveLease(row, LeaseState::kFree);  // the client takes note and gives the row back
 }
 
-void World::Do(const Promise& action) {
+void World::Do(const FetchReply& action) {
   Session* session = nullptr;
   SlotId slot{};
   Row* row = Locate(action.tensor, &session, &slot);
@@ -140,18 +140,18 @@ void World::Do(const Promise& action) {
   if (action.recompute) {
     RAVEN_CHECK(!action.arriving);
     RAVEN_CHECK(row->recompute > Duration{0});  // nobody else allowed the bytes to be given up
-    Claim(session->memory.at(ToInt(action.device)), action.offset, row->size, action.tensor);
+    SetOwner(session->memory.at(ToInt(action.device)), action.offset, row->size, action.tensor);
     row->stamp = 0;  // the client finds nothing there
   }
-  row->quiet_word = 0;
+  row->complete_word = 0;
   row->device = action.device;
   row->place = action.offset;
-  row->answer = Answer::kPromised;
+  row->answer = Answer::kReplied;
   row->ops.push_back({false, row->stamp});
-  Swing(*row, LeaseState::kInUse);
+  MoveLease(*row, LeaseState::kInUse);
 }
 
-void World::Do(const Deny& action) {
+void World::Do(const FetchError& action) {
   Session* session = nullptr;
   SlotId slot{};
   Row* row = Locate(action.tensor, &session, &slot);
@@ -163,17 +163,17 @@ void World::Do(const Deny& action) {
   row->error = action.error;
   if (action.error.code == ErrorCode::kLost) {
     RAVEN_CHECK(row->may_be_lost);  // nobody allowed these bytes to be lost
-    Swing(*row, LeaseState::kLost);
+    MoveLease(*row, LeaseState::kLost);
     row->ops.clear();
   } else if (const TensorView view = planner_->View(action.tensor);
              view.residency == Residency::kOnDevice) {
     // It stays where it is, which its row does not say when it was brought there unasked.
     row->device = view.device;
     row->place = view.device_offset;
-    Swing(*row, LeaseState::kIdle);
-    AwaitQuiet(*session, slot);
+    MoveLease(*row, LeaseState::kIdle);
+    AwaitStreamComplete(*session, slot);
   } else {
-    Swing(*row, LeaseState::kAway);
+    MoveLease(*row, LeaseState::kAway);
   }
 }
 
@@ -183,11 +183,11 @@ void World::Do(const Release& action) {
   Row& row = session->rows.at(ToInt(action.slot));
   RAVEN_CHECK(row.state == LeaseState::kFreeing);
   RAVEN_CHECK(row.tensor == action.tensor);
-  Unclaim(*session, row);
+  ClearOwner(*session, row);
   row.tensor = kNoTensor;
-  row.quiet_word = 0;
+  row.complete_word = 0;
   row.answer = Answer::kNone;
-  Swing(row, LeaseState::kFree);
+  MoveLease(row, LeaseState::kFree);
 }
 
 void World::Do(const Drop& action) {
@@ -195,62 +195,62 @@ void World::Do(const Drop& action) {
   SlotId slot{};
   Row* row = Locate(action.tensor, &session, &slot);
   if (row == nullptr) return;
-  const bool taken = row->quiet_word != 0 && row->word == row->quiet_word;
-  row->quiet_word = 0;
+  const bool taken = row->complete_word != 0 && row->word == row->complete_word;
+  row->complete_word = 0;
   if (taken) {
     RAVEN_CHECK(row->state == LeaseState::kIdle);
-    Swing(*row, LeaseState::kAway);
+    MoveLease(*row, LeaseState::kAway);
   }
-  Feed(Dropped{action.tensor, taken});
+  ApplyEvent(Dropped{action.tensor, taken});
   // A use that it learnt of only after the proposal makes the planner keep the bytes.
   if (taken && planner_->View(action.tensor).residency != Residency::kOnDevice) {
-    Unclaim(*session, *row);
+    ClearOwner(*session, *row);
   }
 }
 
 void World::Do(const CopyOut& action) {
   StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size,
-                  action.held      ? Leave::kHeld
-                  : action.at_once ? Leave::kAtOnce
-                                   : Leave::kYes);
+                  action.held          ? Leave::kHeld
+                  : action.irrevocable ? Leave::kIrrevocable
+                                       : Leave::kYes);
 }
 
 void World::Do(const Clean& action) {
   StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, Leave::kNo);
 }
 
-void World::Do(const Hurry& action) {
+void World::Do(const Prioritize& action) {
   // Copies end in any order here, and one that could not begin is known to have ended only later.
   for (auto& copy : copies_) {
     if (copy.tensor != action.tensor) continue;
     RAVEN_CHECK(copy.kind == CopyKind::kClean);
-    if (!action.at_once || RowOf(copy.handle).word != copy.word) continue;
+    if (!action.irrevocable || RowOf(copy.handle).word != copy.word) continue;
     copy.kind = CopyKind::kOut;
-    GoAtOnce(copy);
+    LeaveIrrevocably(copy);
   }
 }
 
-void World::GoAtOnce(Copy& copy) {
+void World::LeaveIrrevocably(Copy& copy) {
   Row& row = RowOf(copy.handle);
-  Swing(row, LeaseState::kAway);
-  row.quiet_word = 0;
-  copy.at_once = true;
-  Feed(CopiedPart{copy.tensor, Bytes{0}});
+  MoveLease(row, LeaseState::kAway);
+  row.complete_word = 0;
+  copy.irrevocable = true;
+  ApplyEvent(CopyOutProgressed{copy.tensor, Bytes{0}});
 }
 
 // False: it has, or it is too small.
-bool World::GiveUpHalf(Copy& copy) {
+bool World::ReleaseHalf(Copy& copy) {
   const size_t half = UnitsOf(copy.size) / 2;
-  if (!copy.at_once || copy.parted || half == 0) return false;
-  copy.parted = true;
+  if (!copy.irrevocable || copy.half_released || half == 0) return false;
+  copy.half_released = true;
   Session& session = SessionOf(copy.handle.client);
   if (!session.gone) {
     Memory& memory = session.memory[ToInt(copy.device)];
     for (size_t unit = UnitsOf(copy.on_device); unit < UnitsOf(copy.on_device) + half; ++unit) {
-      if (memory.claims[unit] == copy.tensor) memory.claims[unit] = kNoTensor;
+      if (memory.owners[unit] == copy.tensor) memory.owners[unit] = kNoTensor;
     }
   }
-  Feed(CopiedPart{copy.tensor, kExtentAlignment * half});
+  ApplyEvent(CopyOutProgressed{copy.tensor, kExtentAlignment * half});
   return true;
 }
 
@@ -261,15 +261,15 @@ void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes 
   Row* row = Locate(tensor, &session, &slot);
   if (row == nullptr) return;
   const bool held = leave == Leave::kHeld;
-  const bool quiet =
-      row->quiet_word != 0 && row->state == LeaseState::kIdle && row->word == row->quiet_word;
-  const bool begun = held ? row->state == LeaseState::kFetching : quiet;
-  if (leave == Leave::kYes || leave == Leave::kAtOnce) row->quiet_word = 0;
+  const bool stream_complete =
+      row->complete_word != 0 && row->state == LeaseState::kIdle && row->word == row->complete_word;
+  const bool begun = held ? row->state == LeaseState::kFetching : stream_complete;
+  if (leave == Leave::kYes || leave == Leave::kIrrevocable) row->complete_word = 0;
   if (!begun) {
     if (leave == Leave::kNo) {
-      Feed(Cleaned{tensor, false, 0});
+      ApplyEvent(Cleaned{tensor, false, 0});
     } else {
-      Feed(CopiedOut{tensor, CopiedOut::Outcome::kNotBegun, 0});
+      ApplyEvent(CopiedOut{tensor, CopiedOut::Outcome::kNotBegun, 0});
     }
     return;
   }
@@ -279,7 +279,7 @@ void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes 
   if (!held) RAVEN_CHECK(row->place == from);
   RAVEN_CHECK(row->size == size);
   CheckHostRoom(tensor, to, size);
-  if (leave == Leave::kYes) Swing(*row, LeaseState::kLeaving);
+  if (leave == Leave::kYes) MoveLease(*row, LeaseState::kLeaving);
   copies_.push_back({leave == Leave::kNo ? CopyKind::kClean : CopyKind::kOut,
                      {session->id, slot},
                      tensor,
@@ -292,7 +292,7 @@ void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes 
                      held});
   ++session->copies;
   MoveStamps(copies_.back(), false);
-  if (leave == Leave::kAtOnce) GoAtOnce(copies_.back());
+  if (leave == Leave::kIrrevocable) LeaveIrrevocably(copies_.back());
 }
 
 void World::Do(const CopyIn& action) {
@@ -301,7 +301,7 @@ void World::Do(const CopyIn& action) {
   Row* row = Locate(action.tensor, &session, &slot);
   if (row == nullptr) return;
   RAVEN_CHECK(row->size == action.size);
-  Claim(session->memory.at(ToInt(action.device)), action.to, action.size, action.tensor);
+  SetOwner(session->memory.at(ToInt(action.device)), action.to, action.size, action.tensor);
   copies_.push_back({CopyKind::kIn,
                      {session->id, slot},
                      action.tensor,
@@ -314,7 +314,7 @@ void World::Do(const CopyIn& action) {
 }
 
 void World::FinishCopy(size_t index, bool ok) {
-  if (ok && GiveUpHalf(copies_.at(index))) return Execute();
+  if (ok && ReleaseHalf(copies_.at(index))) return Execute();
   const Copy copy = copies_.at(index);
   MoveStamps(copy, true);
   copies_.erase(copies_.begin() + static_cast<ptrdiff_t>(index));
@@ -333,28 +333,29 @@ void World::FinishOut(const Copy& copy, bool ok) {
   Row& row = RowOf(copy.handle);
   const bool same = row.word == copy.word;
   using Outcome = CopiedOut::Outcome;
-  if (copy.at_once) {
-    const bool stays = !ok && !copy.parted;
-    row.may_be_lost |= !ok && copy.parted;
-    if (!session.gone && !stays) Unclaim(session, row);
+  if (copy.irrevocable) {
+    const bool stays = !ok && !copy.half_released;
+    row.may_be_lost |= !ok && copy.half_released;
+    if (!session.gone && !stays) ClearOwner(session, row);
     const Outcome outcome = ok ? Outcome::kCommitted : Outcome::kFailed;
-    Feed(CopiedOut{copy.tensor, session.gone ? Outcome::kRescued : outcome, copy.writes});
+    ApplyEvent(CopiedOut{copy.tensor, session.gone ? Outcome::kRescued : outcome, copy.writes});
   } else if (copy.kind == CopyKind::kClean) {
-    Feed(Cleaned{copy.tensor, ok && same, copy.writes, !ok && same});
+    ApplyEvent(Cleaned{copy.tensor, ok && same, copy.writes, !ok && same});
   } else if (ok) {
     const bool committed = !session.gone && same;
     if (committed) {
-      Unclaim(session, row);
-      if (!copy.held) Swing(row, LeaseState::kAway);
+      ClearOwner(session, row);
+      if (!copy.held) MoveLease(row, LeaseState::kAway);
     }
-    Feed(CopiedOut{copy.tensor, committed ? Outcome::kCommitted : Outcome::kRescued, copy.writes});
+    ApplyEvent(
+        CopiedOut{copy.tensor, committed ? Outcome::kCommitted : Outcome::kRescued, copy.writes});
   } else {
     const bool stays = !session.gone && (copy.held || same);
     if (stays && !copy.held) {
-      Swing(row, LeaseState::kIdle);
-      row.quiet_word = row.word;
+      MoveLease(row, LeaseState::kIdle);
+      row.complete_word = row.word;
     }
-    Feed(CopiedOut{copy.tensor, stays ? Outcome::kFailed : Outcome::kRescued, 0});
+    ApplyEvent(CopiedOut{copy.tensor, stays ? Outcome::kFailed : Outcome::kRescued, 0});
   }
 }
 
@@ -368,14 +369,14 @@ void World::FinishIn(const Copy& copy, bool ok) {
       } else if (row.state == LeaseState::kAway) {
         row.device = copy.device;
         row.place = copy.on_device;
-        Swing(row, LeaseState::kIdle);
-        row.quiet_word = row.word;
+        MoveLease(row, LeaseState::kIdle);
+        row.complete_word = row.word;
       }
     } else {
       Memory& memory = session.memory[ToInt(copy.device)];
       for (size_t unit = UnitsOf(copy.on_device); unit < UnitsOf(copy.on_device + copy.size);
            ++unit) {
-        memory.claims[unit] = kNoTensor;
+        memory.owners[unit] = kNoTensor;
       }
       if (copy.promised) {
         row.arriving = false;
@@ -384,11 +385,11 @@ void World::FinishIn(const Copy& copy, bool ok) {
         row.may_be_lost = true;
         if (row.state == LeaseState::kFetching) row.answer = Answer::kDenied;
         // A row that is being freed goes on to be free.
-        if (row.state != LeaseState::kFreeing) Swing(row, LeaseState::kLost);
+        if (row.state != LeaseState::kFreeing) MoveLease(row, LeaseState::kLost);
       }
     }
   }
-  Feed(CopiedIn{copy.tensor, ok});
+  ApplyEvent(CopiedIn{copy.tensor, ok});
 }
 
 void World::ReleaseIfGone(Session& session) {
@@ -397,40 +398,40 @@ void World::ReleaseIfGone(Session& session) {
 
 // ---- Memory.
 
-void World::Claim(Memory& memory, Bytes offset, Bytes size, TensorId tensor) {
+void World::SetOwner(Memory& memory, Bytes offset, Bytes size, TensorId tensor) {
   for (size_t unit = UnitsOf(offset); unit < UnitsOf(offset + size); ++unit) {
     RAVEN_CHECK(memory.units.at(unit) == Unit::kPresent);
-    RAVEN_CHECK(memory.claims[unit] == kNoTensor);  // else two tensors overlap
-    memory.claims[unit] = tensor;
+    RAVEN_CHECK(memory.owners[unit] == kNoTensor);  // else two tensors overlap
+    memory.owners[unit] = tensor;
   }
 }
 
 // A clean tensor that is fetched on another device leaves the first without an action: its lease is
 // Fetching, so there is nobody to ask.
-void World::UnclaimWhatLeftUnasked() {
+void World::ClearOwnersOfDropped() {
   for (auto& [id, session] : sessions_) {
     if (session->gone) continue;
     for (const Row& row : session->rows) {
       if (row.state != LeaseState::kFetching) continue;
       const TensorView view = planner_->View(row.tensor);
       const bool comes = view.residency == Residency::kArriving &&
-                         HasClaim(session->memory[ToInt(view.device)], row.tensor);
+                         OwnsBytes(session->memory[ToInt(view.device)], row.tensor);
       const bool left =
           view.residency == Residency::kAway || (view.residency == Residency::kArriving && !comes);
-      if (left) Unclaim(*session, row);
+      if (left) ClearOwner(*session, row);
     }
   }
 }
 
-bool World::HasClaim(const Memory& memory, TensorId tensor) {
-  return std::count(memory.claims.begin(), memory.claims.end(), tensor) > 0;
+bool World::OwnsBytes(const Memory& memory, TensorId tensor) {
+  return std::count(memory.owners.begin(), memory.owners.end(), tensor) > 0;
 }
 
-void World::Unclaim(Session& session, const Row& row) {
+void World::ClearOwner(Session& session, const Row& row) {
   // No copy may be reading or writing what is given up.
   for (const Copy& copy : copies_) RAVEN_CHECK(copy.tensor != row.tensor);
   for (Memory& memory : session.memory) {
-    std::replace(memory.claims.begin(), memory.claims.end(), row.tensor, kNoTensor);
+    std::replace(memory.owners.begin(), memory.owners.end(), row.tensor, kNoTensor);
   }
 }
 
@@ -482,20 +483,20 @@ std::string Describe(const Action& action) {
     void operator()(const GrowHost& a) const {
       out << "GrowHost at " << a.offset.count() << " size " << a.size.count();
     }
-    void operator()(const Grant& a) const {
-      out << "Grant client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "
+    void operator()(const AllocReply& a) const {
+      out << "AllocReply client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "
           << ToInt(a.tensor) << " at " << a.offset.count();
     }
-    void operator()(const Refuse& a) const {
-      out << "Refuse client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " "
+    void operator()(const AllocError& a) const {
+      out << "AllocError client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " "
           << Describe(a.error);
     }
-    void operator()(const Promise& a) const {
-      out << "Promise tensor " << ToInt(a.tensor) << " at " << a.offset.count()
+    void operator()(const FetchReply& a) const {
+      out << "FetchReply tensor " << ToInt(a.tensor) << " at " << a.offset.count()
           << (a.arriving ? " arriving" : "") << (a.recompute ? " recompute" : "");
     }
-    void operator()(const Deny& a) const {
-      out << "Deny tensor " << ToInt(a.tensor) << " " << Describe(a.error);
+    void operator()(const FetchError& a) const {
+      out << "FetchError tensor " << ToInt(a.tensor) << " " << Describe(a.error);
     }
     void operator()(const Release& a) const {
       out << "Release client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "
@@ -510,12 +511,12 @@ std::string Describe(const Action& action) {
       out << "Clean tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
           << a.to.count();
     }
-    void operator()(const Hurry& a) const { out << "Hurry tensor " << ToInt(a.tensor); }
+    void operator()(const Prioritize& a) const { out << "Prioritize tensor " << ToInt(a.tensor); }
     void operator()(const CopyIn& a) const {
       out << "CopyIn tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
           << a.to.count() << (a.demand ? " demand" : "");
     }
-    void operator()(const Discard&) const { out << "Discard"; }
+    void operator()(const DeferDestroy&) const { out << "DeferDestroy"; }
     static std::string Describe(const Error& error) { return core::Describe(error); }
   };
   std::visit(Visitor{text}, action);

@@ -452,15 +452,15 @@ TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
   ASSERT_TRUE(job.Ask(hello, descriptors).has_legacy_welcome());
 
   ClientPacket packet;
-  packet.mutable_legacy_yield()->set_uuid("HOST-0");
-  packet.mutable_legacy_yield()->set_bytes(GiB(1024));
+  packet.mutable_legacy_reclaim()->set_uuid("HOST-0");
+  packet.mutable_legacy_reclaim()->set_bytes(GiB(1024));
   const proto::DaemonPacket refusal = Raw(daemon).Ask(packet);
-  ASSERT_TRUE(refusal.has_legacy_yielded());
-  EXPECT_EQ(refusal.legacy_yielded().bytes(), 0u);
+  ASSERT_TRUE(refusal.has_legacy_reclaimed());
+  EXPECT_EQ(refusal.legacy_reclaimed().bytes(), 0u);
   EXPECT_GE(admin.Stats()->tiers(0).held(), held);
 
-  packet.mutable_legacy_yield()->set_bytes(MiB(64));
-  EXPECT_GE(Raw(daemon).Ask(packet).legacy_yielded().bytes(), held);
+  packet.mutable_legacy_reclaim()->set_bytes(MiB(64));
+  EXPECT_GE(Raw(daemon).Ask(packet).legacy_reclaimed().bytes(), held);
 }
 
 TEST(ControlTest, AnEndingDaemonTurnsNewClientsAwayAndLetsTheOldFinish) {

@@ -109,10 +109,10 @@ class DaemonProcess {
   pid_t pid_ = -1;
 };
 
-// Polls `condition` until it holds; false after `patience`.
+// Polls `condition` until it holds; false after `timeout`.
 template <typename Condition>
-bool Eventually(Condition condition, core::Duration patience = std::chrono::seconds(20)) {
-  const core::Tick deadline = ipc::Now() + patience;
+bool Eventually(Condition condition, core::Duration timeout = std::chrono::seconds(20)) {
+  const core::Tick deadline = ipc::Now() + timeout;
   while (!condition()) {
     if (ipc::Now() >= deadline) return false;
     sched_yield();

@@ -309,7 +309,7 @@ TEST(FaultsTest, APutOfWhatIsBeingPrefetchedHarmsNobody) {
       {"--slab", "2MiB", "--device-total", "4MiB", "--link-bytes-per-second", "2e7"});
   RawClient raw(daemon);
   const auto put = [&](uint32_t slot) {
-    const proto::Lease lease = proto::UnpackLease(raw.Row(slot).word);
+    const proto::LeaseWord lease = proto::UnpackLease(raw.Row(slot).word);
     raw.Row(slot).word = proto::Pack(proto::Next(lease, proto::LeaseState::kIdle, 0));
   };
   raw.shared().header.log_lanes = 1;

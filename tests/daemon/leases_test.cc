@@ -25,35 +25,35 @@ class LeasesTest : public testing::Test {
  protected:
   // Puts the row in `state` and returns its word.
   uint64_t Set(LeaseState state, uint16_t holders = 0, uint64_t generation = 41) {
-    slot_.word = proto::Pack(proto::Lease{state, holders, generation});
+    slot_.word = proto::Pack(proto::LeaseWord{state, holders, generation});
     return slot_.word;
   }
   void ExpectNext(LeaseState state, uint16_t holders = 0) {
-    const proto::Lease now = proto::UnpackLease(slot_.word);
+    const proto::LeaseWord now = proto::UnpackLease(slot_.word);
     EXPECT_EQ(now.state, state);
     EXPECT_EQ(now.holders, holders);
     EXPECT_EQ(now.generation, 42u);
   }
-  // Looks whether `swing`, given the word, is taken in the state `from` alone, and leads to `to`.
+  // Looks whether `cas`, given the word, is taken in the state `from` alone, and leads to `to`.
   void ExpectTakenOnlyFrom(LeaseState from, LeaseState to,
-                           const std::function<bool(uint64_t)>& swing) {
+                           const std::function<bool(uint64_t)>& cas) {
     const uint64_t expected = Set(from);
-    EXPECT_TRUE(swing(expected));
+    EXPECT_TRUE(cas(expected));
     ExpectNext(to);
     for (const LeaseState state : kStates) {
       if (state == from) continue;
       const uint64_t word = Set(state);
-      EXPECT_FALSE(swing(expected)) << "from " << static_cast<int>(state);
+      EXPECT_FALSE(cas(expected)) << "from " << static_cast<int>(state);
       EXPECT_EQ(slot_.word, word);
     }
     // The same state one generation on: it was taken and put back meanwhile.
     const uint64_t word = Set(from, 0, 42);
-    EXPECT_FALSE(swing(expected));
+    EXPECT_FALSE(cas(expected));
     EXPECT_EQ(slot_.word, word);
   }
 
   proto::LeaseSlot slot_{};
-  Lease lease_{&slot_};
+  LeaseRow lease_{&slot_};
 };
 
 TEST_F(LeasesTest, DropTakesTheIdleWordAlone) {
@@ -132,7 +132,7 @@ TEST_F(LeasesTest, GrantSaysWhereAndWho) {
   Set(LeaseState::kRequested);
   slot_.error = 5;
   slot_.arrival = 6;
-  lease_.Grant(core::TensorId{77}, 2, MiB(4));
+  lease_.CompleteAlloc(core::TensorId{77}, 2, MiB(4));
   ExpectNext(LeaseState::kInUse, 1);
   EXPECT_EQ(slot_.id, 77u);
   EXPECT_EQ(slot_.device, 2u);
@@ -143,7 +143,7 @@ TEST_F(LeasesTest, GrantSaysWhereAndWho) {
 
 TEST_F(LeasesTest, RefuseSaysWhy) {
   Set(LeaseState::kRequested);
-  lease_.Refuse(ErrorCode::kOutOfMemory);
+  lease_.FailAlloc(ErrorCode::kOutOfMemory);
   ExpectNext(LeaseState::kFailed);
   EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kOutOfMemory));
 }
@@ -151,7 +151,7 @@ TEST_F(LeasesTest, RefuseSaysWhy) {
 TEST_F(LeasesTest, PromiseSaysWhereAndWhatToWaitFor) {
   Set(LeaseState::kFetching);
   slot_.error = 5;
-  lease_.Promise(1, MiB(8), {.index = 3, .value = 12});
+  lease_.CompleteFetch(1, MiB(8), {.index = 3, .value = 12});
   ExpectNext(LeaseState::kInUse, 1);
   EXPECT_EQ(slot_.device, 1u);
   EXPECT_EQ(slot_.place * proto::kPlaceUnit, MiB(8).count());
@@ -160,9 +160,9 @@ TEST_F(LeasesTest, PromiseSaysWhereAndWhatToWaitFor) {
   EXPECT_EQ(slot_.error, 0u);
 }
 
-TEST_F(LeasesTest, PromiseOfBytesThatWereGivenUpSaysSo) {
+TEST_F(LeasesTest, PromiseOfBytesThatWereDiscardedSaysSo) {
   Set(LeaseState::kFetching);
-  lease_.Promise(0, MiB(8), {}, /*recompute=*/true);
+  lease_.CompleteFetch(0, MiB(8), {}, /*recompute=*/true);
   ExpectNext(LeaseState::kInUse, 1);
   EXPECT_EQ(slot_.error, proto::kMustRecompute);
   EXPECT_EQ(proto::UnpackWordValue(slot_.arrival).value, 0u);
@@ -182,11 +182,11 @@ TEST(RecomputeCostTest, FitsSixteenBitsWithinAThousandth) {
 
 TEST_F(LeasesTest, DenyLeavesItAwayOrLost) {
   Set(LeaseState::kFetching);
-  lease_.Deny(ErrorCode::kTimedOut);
+  lease_.FailFetch(ErrorCode::kTimedOut);
   ExpectNext(LeaseState::kAway);
   EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kTimedOut));
   Set(LeaseState::kFetching);
-  lease_.Deny(ErrorCode::kLost);
+  lease_.FailFetch(ErrorCode::kLost);
   ExpectNext(LeaseState::kLost);
   EXPECT_EQ(slot_.error, static_cast<uint32_t>(ErrorCode::kLost));
 }
@@ -196,7 +196,7 @@ TEST_F(LeasesTest, DenyInPlaceLeavesItIdleWhereItIs) {
   slot_.place = 16;  // before it was brought back unasked
   slot_.arrival = 5;
   const uint64_t idle =
-      lease_.DenyInPlace(ErrorCode::kOutOfMemory, 1, core::Bytes(17 * proto::kPlaceUnit));
+      lease_.FailFetchInPlace(ErrorCode::kOutOfMemory, 1, core::Bytes(17 * proto::kPlaceUnit));
   ExpectNext(LeaseState::kIdle);
   EXPECT_EQ(idle, slot_.word);
   EXPECT_EQ(slot_.device, 1u);
@@ -226,16 +226,16 @@ TEST_F(LeasesTest, ReleaseFreesTheRow) {
 TEST_F(LeasesTest, GenerationsWrapWithoutTouchingTheState) {
   Set(LeaseState::kFreeing, 0, proto::kGenerationMask);
   lease_.Release();
-  EXPECT_EQ(slot_.word, proto::Pack(proto::Lease{LeaseState::kFree, 0, 0}));
+  EXPECT_EQ(slot_.word, proto::Pack(proto::LeaseWord{LeaseState::kFree, 0, 0}));
 }
 
 TEST_F(LeasesTest, EveryAnswerClearsTheWaiters) {
   const std::function<void()> answers[] = {
-      [&] { lease_.Grant(core::TensorId{1}, 0, MiB(0)); },
-      [&] { lease_.Refuse(ErrorCode::kLimit); },
-      [&] { lease_.Promise(0, MiB(0), {}); },
-      [&] { lease_.Deny(ErrorCode::kTimedOut); },
-      [&] { lease_.DenyInPlace(ErrorCode::kTimedOut, 0, MiB(0)); },
+      [&] { lease_.CompleteAlloc(core::TensorId{1}, 0, MiB(0)); },
+      [&] { lease_.FailAlloc(ErrorCode::kLimit); },
+      [&] { lease_.CompleteFetch(0, MiB(0), {}); },
+      [&] { lease_.FailFetch(ErrorCode::kTimedOut); },
+      [&] { lease_.FailFetchInPlace(ErrorCode::kTimedOut, 0, MiB(0)); },
       [&] { lease_.MarkLost(); },
       [&] { lease_.Release(); },
   };
@@ -257,7 +257,7 @@ TEST_F(LeasesTest, AnAnswerWakesWhoSleepsOnTheRow) {
     }
   });
   while (slot_.waiters == 0) std::this_thread::yield();
-  lease_.Grant(core::TensorId{1}, 0, MiB(0));
+  lease_.CompleteAlloc(core::TensorId{1}, 0, MiB(0));
   client.join();
   EXPECT_LT(ipc::Now(), deadline);
 }

@@ -47,7 +47,8 @@ class Page {
   proto::LedgerPage* page_;
 };
 
-core::Result<Seats::Seat> Add(LegacyLedger& ledger, uint64_t key, const Page& page, uid_t uid = 7) {
+core::Result<ProcessSlots::Slot> Add(LegacyLedger& ledger, uint64_t key, const Page& page,
+                                     uid_t uid = 7) {
   LegacyLedger::Newcomer job;
   job.client = static_cast<uint32_t>(key + 100);
   job.pid = static_cast<pid_t>(key + 1000);
@@ -120,16 +121,16 @@ TEST(LegacyLedgerTest, ATenantsJobsHaveItsBudgetTogetherAndOneMayGoPastIt) {
   EXPECT_EQ(row.together, MiB(50).count());
 }
 
-TEST(LegacyLedgerTest, AJobThatHungUpIsNotShownButKeepsItsSeatUntilItsProcessEnds) {
+TEST(LegacyLedgerTest, AJobThatHungUpIsNotShownButKeepsItsProcessSlotUntilItsProcessEnds) {
   LegacyLedger ledger(Bytes{0});
   Page page;
   page.Row(0, "GPU-0").used = 5;
   ASSERT_TRUE(Add(ledger, 1, page).ok());
   EXPECT_TRUE(ledger.HangUp(1));
   EXPECT_FALSE(ledger.Has(1));
-  EXPECT_TRUE(ledger.IsSeated(1));
+  EXPECT_TRUE(ledger.HasProcessSlot(1));
   ledger.Remove(1);
-  EXPECT_FALSE(ledger.IsSeated(1));
+  EXPECT_FALSE(ledger.HasProcessSlot(1));
   EXPECT_FALSE(ledger.HangUp(2));
 }
 

@@ -153,7 +153,7 @@ TEST_F(LoopActionsTest, ADeviceThatIsFullOfAnothersSlabsIsShared) {
 }
 
 // Two that fill the device, of which the first leaves for whatever comes.
-class PartsTest : public testing::Test {
+class IncrementalEvictionTest : public testing::Test {
  protected:
   static constexpr uint64_t kLarge = MiB(128);
   static constexpr uint64_t kSmall = MiB(16);
@@ -189,7 +189,7 @@ class PartsTest : public testing::Test {
   uint64_t seed_ = 0;
 };
 
-TEST_F(PartsTest, ASmallCreateDoesNotWaitForAllOfALargeTensor) {
+TEST_F(IncrementalEvictionTest, ASmallCreateDoesNotWaitForAllOfALargeTensor) {
   Fill({"--link-bytes-per-second", "50e6"});  // all of it takes 2.7 s, a part 0.3 s
   auto admin = client::ctl::Session::Open(daemon_->socket(), std::chrono::seconds(30));
   ASSERT_TRUE(admin.ok());
@@ -202,7 +202,7 @@ TEST_F(PartsTest, ASmallCreateDoesNotWaitForAllOfALargeTensor) {
   EXPECT_TRUE(Holds(store_.get(large_, nullptr, {.blocking = true})));
 }
 
-TEST_F(PartsTest, WhatGaveItsRoomAwayComesBackWhole) {
+TEST_F(IncrementalEvictionTest, WhatGaveItsRoomAwayComesBackWhole) {
   Fill({});
   for (int round = 0; round < 8; ++round) {
     SCOPED_TRACE(round);

@@ -326,8 +326,8 @@ TEST_F(ServerTest, AConnectionAsksForMemoryOnce) {
   auto asker = ipc::Connect(config_.socket_path, ipc::Now() + seconds(20));
   ASSERT_TRUE(asker.ok());
   proto::ClientPacket packet;
-  packet.mutable_legacy_yield()->set_uuid("HOST-0");
-  packet.mutable_legacy_yield()->set_bytes(1);
+  packet.mutable_legacy_reclaim()->set_uuid("HOST-0");
+  packet.mutable_legacy_reclaim()->set_bytes(1);
   {
     const Held held(server->loop());
     for (uint64_t i = 1; i <= kAsks; ++i) {
@@ -339,8 +339,8 @@ TEST_F(ServerTest, AConnectionAsksForMemoryOnce) {
   int answers = 0;
   for (uint64_t i = 1; i <= kAsks; ++i) {
     const proto::DaemonPacket answer = Next(asker->get());
-    answers += answer.has_legacy_yielded() ? 1 : 0;
-    EXPECT_EQ(answer.has_legacy_yielded(), answer.request() == 1) << answer.request();
+    answers += answer.has_legacy_reclaimed() ? 1 : 0;
+    EXPECT_EQ(answer.has_legacy_reclaimed(), answer.request() == 1) << answer.request();
   }
   EXPECT_EQ(answers, 1);
   EXPECT_EQ(Ask(job.get(), packet).failure().code(), static_cast<uint32_t>(ErrorCode::kWrongState));

@@ -68,7 +68,7 @@ TEST(ArrivalWordsTest, AWordThatCameBackServesAgainWithAHigherValue) {
 TEST_F(SessionTest, RowsGrowWithTheSlotsAndStayWhatTheyAre) {
   EXPECT_EQ(session_.rows(), 0u);
   session_.RowOf(SlotId{2}).tensor = core::TensorId{5};
-  session_.RowOf(SlotId{2}).SetQuiet(6);
+  session_.RowOf(SlotId{2}).SetStreamComplete(6);
   EXPECT_EQ(session_.rows(), 3u);
   EXPECT_EQ(session_.RowOf(SlotId{0}).tensor, core::kNoTensor);
   const Session::Row* row = &session_.RowOf(SlotId{2});
@@ -76,11 +76,11 @@ TEST_F(SessionTest, RowsGrowWithTheSlotsAndStayWhatTheyAre) {
   EXPECT_EQ(session_.rows(), proto::kSlotCapacity);
   EXPECT_EQ(&session_.RowOf(SlotId{2}), row) << "moving a million of them takes long";
   EXPECT_EQ(session_.RowOf(SlotId{2}).tensor, core::TensorId{5});
-  EXPECT_EQ(session_.RowOf(SlotId{2}).quiet_word(), 6u);
+  EXPECT_EQ(session_.RowOf(SlotId{2}).complete_word(), 6u);
 }
 
 TEST_F(SessionTest, ItKnowsEveryDevice) {
-  EXPECT_EQ(session_.pieces.size(), 2u);
+  EXPECT_EQ(session_.slabs.size(), 2u);
   EXPECT_EQ(session_.id(), core::ClientId{7});
 }
 

@@ -21,14 +21,14 @@ using std::chrono::seconds;
 // Processes that were to end end with these; an alarm ends those that hang.
 constexpr int kNotEnded = 3;
 constexpr int kLastWords = 4;
-constexpr unsigned kPatienceSeconds = 30;
+constexpr unsigned kTimeoutSeconds = 30;
 
 // How a process ends that does `body`.
 int EndOf(
     const std::function<int(Signals&)>& body, const std::function<void()>& last_words = [] {}) {
   ipc::Child child([&] {
     spdlog::set_default_logger(spdlog::null_logger_mt("null"));
-    ::alarm(kPatienceSeconds);
+    ::alarm(kTimeoutSeconds);
     Signals::Block();
     Signals signals(last_words);
     return body(signals);
@@ -61,7 +61,7 @@ TEST(SignalsTest, TheLastWordsAreSaid) {
 TEST(SignalsTest, OnceServingTheyArePassedOnInOrder) {
   EXPECT_EQ(EndOf([](Signals& signals) {
               signals.Serve();
-              signals.SetDrain(seconds(kPatienceSeconds));
+              signals.SetDrain(seconds(kTimeoutSeconds));
               for (const int signal : {SIGHUP, SIGTERM}) {
                 ::kill(::getpid(), signal);
                 if (signals.Next() != signal) return 1;

@@ -118,7 +118,7 @@ TEST_F(StoreTest, WhatHasAHighPriorityStaysAndWhatHasALowOneLeavesFirst) {
 }
 
 // Cheaper to make than to copy: the store may give dirty bytes up, and says which.
-TEST_F(StoreTest, BytesThatWereGivenUpAreMadeAnewAndTheOthersStay) {
+TEST_F(StoreTest, BytesThatWereDiscardedAreRecomputedAndTheOthersStay) {
   DaemonProcess daemon({"--slab", "4MiB"});
   Store store = Connect(daemon, MiB(16));
   std::vector<Tensor> tensors;
@@ -127,21 +127,21 @@ TEST_F(StoreTest, BytesThatWereGivenUpAreMadeAnewAndTheOthersStay) {
     Fill(tensors[i].data(), MiB(1), i);
     store.put(tensors[i], nullptr, {.recompute = std::chrono::nanoseconds(i % 2 == 0 ? 1 : 0)});
   }
-  uint64_t anew = 0;
+  uint64_t recomputed = 0;
   for (int round = 0; round < 3; ++round) {
     for (uint64_t i = 0; i < tensors.size(); ++i) {
       void* data = store.get(tensors[i], nullptr);
       if (tensors[i].must_recompute()) {
         EXPECT_EQ(i % 2, 0u) << "only those that may be";
         Fill(data, MiB(1), i);
-        ++anew;
+        ++recomputed;
       }
       ASSERT_TRUE(Holds(data, MiB(1), i)) << "tensor " << i;
       store.put(tensors[i], nullptr, {.recompute = std::chrono::nanoseconds(i % 2 == 0 ? 1 : 0)});
     }
   }
-  EXPECT_GT(anew, 0u);
-  EXPECT_GE(StatsOf(daemon).recomputes(), anew);
+  EXPECT_GT(recomputed, 0u);
+  EXPECT_GE(StatsOf(daemon).recomputes(), recomputed);
   EXPECT_EQ(StatsOf(daemon).bad_requests(), 0u);
 }
 
@@ -268,7 +268,7 @@ TEST_F(StoreTest, AMoveToAnotherDeviceWaitsForTheLastPutNotAnOlderOne) {
   std::thread mover([&] { moved = store.get(tensor, nullptr, {.device = 1}); });
   EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).waiting() == 1; }));
   first_gate.release();
-  // Once a free of the same moment is done, the tensor's first put is seen to be quiet.
+  // Once a free of the same moment is done, the tensor's first put is seen to be stream-complete.
   EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).frees() == 1; }));
   second_gate.release();
   mover.join();

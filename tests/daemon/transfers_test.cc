@@ -21,7 +21,7 @@ namespace {
 using core::Bytes;
 using core::KiB;
 using std::chrono::microseconds;
-using Piece = TransferLane::Piece;
+using Chunk = TransferLane::Chunk;
 
 using Urgency = TransferLane::Urgency;
 
@@ -42,14 +42,14 @@ class Rig {
     for (auto& byte : from_) byte = static_cast<std::byte>(random());
   }
 
-  // The job of `count` pieces of `size` bytes at `offset` of both ranges.
-  std::vector<Piece> Pieces(uint64_t offset, size_t count, Bytes size) {
-    std::vector<Piece> pieces;
+  // The job of `count` chunks of `size` bytes at `offset` of both ranges.
+  std::vector<Chunk> Chunks(uint64_t offset, size_t count, Bytes size) {
+    std::vector<Chunk> chunks;
     for (size_t i = 0; i < count; ++i) {
-      pieces.push_back({&to_[offset], &from_[offset], size});
+      chunks.push_back({&to_[offset], &from_[offset], size});
       offset += size.count();
     }
-    return pieces;
+    return chunks;
   }
   bool Same(uint64_t offset, Bytes size) const {
     return std::memcmp(&to_[offset], &from_[offset], size.count()) == 0;
@@ -96,7 +96,7 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
   EXPECT_FALSE(rig.lane().Pump());
   device::Word arrival{0};
   const JobId job =
-      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, &arrival, 7);
+      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, &arrival, 7);
   rig.Expect(job, &arrival);
   EXPECT_FALSE(rig.lane().idle());
   ASSERT_TRUE(rig.PumpAll());
@@ -110,8 +110,8 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
 
 TEST(TransfersTest, WhatIsInFlightIsBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(48)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 32, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  rig.lane().Submit(rig.Pieces(KiB(512).count(), 32, KiB(16)), kWaiting, Urgency::kDemand, nullptr,
+  rig.lane().Submit(rig.Chunks(0, 32, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.lane().Submit(rig.Chunks(KiB(512).count(), 32, KiB(16)), kWaiting, Urgency::kDemand, nullptr,
                     0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(48));
@@ -120,7 +120,7 @@ TEST(TransfersTest, WhatIsInFlightIsBounded) {
 
 TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(64)}, {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 32, KiB(8)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.lane().Submit(rig.Chunks(0, 32, KiB(8)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(32));
 }
@@ -128,27 +128,27 @@ TEST(TransfersTest, WhatNobodyWaitsForFillsHalfOfIt) {
 TEST(TransfersTest, CopiesInFlightAreBounded) {
   Rig rig({.chunk = KiB(16), .in_flight = KiB(1024), .in_flight_copies = 3},
           {.latency = microseconds(100)});
-  rig.lane().Submit(rig.Pieces(0, 64, KiB(1)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.lane().Submit(rig.Chunks(0, 64, KiB(1)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(3));
 }
 
 TEST(TransfersTest, APieceBeyondTheBoundGoesAlone) {
   Rig rig({.chunk = KiB(64), .in_flight = KiB(16)});
-  rig.lane().Submit(rig.Pieces(0, 3, KiB(64)), kWaiting, Urgency::kBackground, nullptr, 0);
+  rig.lane().Submit(rig.Chunks(0, 3, KiB(64)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.most_in_flight(), KiB(64));
   EXPECT_TRUE(rig.Same(0, KiB(192)));
 }
 
-TEST(TransfersTest, ADemandOvertakesBetweenPieces) {
+TEST(TransfersTest, ADemandOvertakesBetweenChunks) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId background =
-      rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  const JobId behind = rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), kWaiting,
+      rig.lane().Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId behind = rig.lane().Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting,
                                          Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump();  // the first piece is on its way
-  const JobId demand = rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)), kWaiting,
+  rig.lane().Pump();  // the first chunk is on its way
+  const JobId demand = rig.lane().Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)), kWaiting,
                                          Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{demand, true}, {background, true}, {behind, true}}));
@@ -157,11 +157,11 @@ TEST(TransfersTest, ADemandOvertakesBetweenPieces) {
 TEST(TransfersTest, DemandsOfTwoClientsTakeTurns) {
   Rig rig({.in_flight_copies = 1, .turn = KiB(16)}, {.latency = microseconds(100)});
   const JobId large =
-      rig.lane().Submit(rig.Pieces(0, 8, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+      rig.lane().Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
   rig.lane().Pump();
-  const JobId own = rig.lane().Submit(rig.Pieces(KiB(128).count(), 1, KiB(16)), kWaiting,
+  const JobId own = rig.lane().Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting,
                                       Urgency::kDemand, nullptr, 0);
-  const JobId small = rig.lane().Submit(rig.Pieces(KiB(256).count(), 2, KiB(16)),
+  const JobId small = rig.lane().Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)),
                                         core::TurnOwner{core::TenantId{1}, core::ClientId{8}},
                                         Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
@@ -171,9 +171,9 @@ TEST(TransfersTest, DemandsOfTwoClientsTakeTurns) {
 TEST(TransfersTest, DemandsKeepTheirOrder) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId first =
-      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
   rig.lane().Pump();
-  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 1, KiB(16)), kWaiting,
+  const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 1, KiB(16)), kWaiting,
                                          Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{first, true}, {second, true}}));
@@ -182,8 +182,8 @@ TEST(TransfersTest, DemandsKeepTheirOrder) {
 TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId first =
-      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting,
+      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
                                          Urgency::kBackground, nullptr, 0);
   rig.lane().Pump();
   device::Word arrival{0};
@@ -198,12 +198,12 @@ TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
 TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId first =
-      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  const JobId second = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting,
+      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+  const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
                                          Urgency::kBackground, nullptr, 0);
   rig.lane().Pump();
-  rig.lane().Hurry(second, kWaiting);
-  rig.lane().Hurry(second, kWaiting);  // once more changes nothing
+  rig.lane().Prioritize(second, kWaiting);
+  rig.lane().Prioritize(second, kWaiting);  // once more changes nothing
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{second, true}, {first, true}}));
 }
@@ -211,9 +211,9 @@ TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
 TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId background =
-      rig.lane().Submit(rig.Pieces(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   rig.lane().Pump();
-  const JobId demand = rig.lane().Submit(rig.Pieces(KiB(64).count(), 4, KiB(16)), kWaiting,
+  const JobId demand = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
                                          Urgency::kDemand, nullptr, 0);
   device::Word arrival{0};
   rig.lane().Promote(background, kWaiting, &arrival, 5);
@@ -227,7 +227,7 @@ TEST(TransfersTest, AJobPromotedWhenAllIsUnderWayStillArrives) {
   for (const bool demand : {false, true}) {
     Rig rig({}, {.latency = microseconds(500)});
     const JobId job =
-        rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting,
+        rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting,
                           demand ? Urgency::kDemand : Urgency::kBackground, nullptr, 0);
     rig.lane().Pump();
     ASSERT_EQ(rig.lane().in_flight(), KiB(32));
@@ -248,7 +248,7 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
   device::Word words[3] = {};
   std::vector<JobId> jobs;
   for (size_t i = 0; i < 3; ++i) {
-    jobs.push_back(rig.lane().Submit(rig.Pieces(i * KiB(64).count(), 4, KiB(16)), kWaiting,
+    jobs.push_back(rig.lane().Submit(rig.Chunks(i * KiB(64).count(), 4, KiB(16)), kWaiting,
                                      i == 2 ? Urgency::kDemand : Urgency::kBackground, &words[i],
                                      4 + i));
     rig.Expect(jobs[i], &words[i]);
@@ -264,9 +264,9 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
 TEST(TransfersTest, AJobMayBePromotedWhileItsLaneReportsAFailure) {
   Rig rig({.in_flight_copies = 1}, {.fail_copy = [](uint64_t) { return true; }});
   const JobId first =
-      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
   const JobId second =
-      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   device::Word arrival{0};
   rig.WhenFinished([&](JobId job) {
     if (job == first) rig.lane().Promote(second, kWaiting, &arrival, 5);
@@ -274,7 +274,7 @@ TEST(TransfersTest, AJobMayBePromotedWhileItsLaneReportsAFailure) {
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{first, false}, {second, false}}));
   EXPECT_EQ(arrival, 5u);
-  rig.lane().Submit(rig.Pieces(0, 1, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+  rig.lane().Submit(rig.Chunks(0, 1, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
   EXPECT_TRUE(rig.PumpAll());
 }
 
@@ -282,18 +282,18 @@ TEST(TransfersTest, ALaneThatFailedServesAgain) {
   auto broken = std::make_shared<std::atomic<bool>>(true);
   Rig rig({}, {.fail_copy = [broken](uint64_t) { return broken->load(); }});
   const JobId lost =
-      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   *broken = false;
   const JobId good =
-      rig.lane().Submit(rig.Pieces(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
+      rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   EXPECT_EQ(rig.finished(), (Finishes{{lost, false}, {good, true}}));
   EXPECT_TRUE(rig.Same(0, KiB(32)));
 }
 
-TEST(PieceMapTest, KnowsWhatIsContiguous) {
-  PieceMap map;
+TEST(SlabMapTest, KnowsWhatIsContiguous) {
+  SlabMap map;
   map.Add(KiB(64), KiB(16));
   map.Add(KiB(0), KiB(64));
   map.Add(KiB(96), KiB(8));
@@ -309,25 +309,25 @@ TEST(PieceMapTest, KnowsWhatIsContiguous) {
   EXPECT_EQ(map.all().size(), 2u);
 }
 
-TEST(PieceMapDeathTest, OutsideEveryPieceIsABug) {
+TEST(SlabMapDeathTest, OutsideEveryChunkIsABug) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  PieceMap map;
+  SlabMap map;
   map.Add(KiB(64), KiB(16));
-  EXPECT_DEATH(static_cast<void>(map.Contiguous(KiB(63))), "pieces_.begin");
+  EXPECT_DEATH(static_cast<void>(map.Contiguous(KiB(63))), "slabs_.begin");
   EXPECT_DEATH(static_cast<void>(map.Contiguous(KiB(80))), "begin \\+ bytes");
 }
 
 class CutTest : public testing::Test {
  protected:
-  // The lengths of the pieces of [to, to + bytes) <- [from, from + bytes).
+  // The lengths of the chunks of [to, to + bytes) <- [from, from + bytes).
   std::vector<uint64_t> Lengths(Bytes to, Bytes from, Bytes bytes, Bytes chunk) {
     std::vector<uint64_t> lengths;
     uint64_t done = 0;
-    for (const Piece& piece : Cut(to_, to, to_map_, from_, from, from_map_, bytes, chunk)) {
-      EXPECT_EQ(piece.to, to_ + to.count() + done);
-      EXPECT_EQ(piece.from, from_ + from.count() + done);
-      lengths.push_back(piece.bytes.count() >> 10);
-      done += piece.bytes.count();
+    for (const Chunk& chunk : Cut(to_, to, to_map_, from_, from, from_map_, bytes, chunk)) {
+      EXPECT_EQ(chunk.to, to_ + to.count() + done);
+      EXPECT_EQ(chunk.from, from_ + from.count() + done);
+      lengths.push_back(chunk.bytes.count() >> 10);
+      done += chunk.bytes.count();
     }
     EXPECT_EQ(done, bytes.count());
     return lengths;
@@ -336,8 +336,8 @@ class CutTest : public testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(KiB(512).count());
   std::byte* to_ = memory_.data();
   std::byte* from_ = memory_.data() + KiB(256).count();
-  PieceMap to_map_;
-  PieceMap from_map_;
+  SlabMap to_map_;
+  SlabMap from_map_;
 };
 
 TEST_F(CutTest, CutsAtChunks) {
@@ -348,7 +348,7 @@ TEST_F(CutTest, CutsAtChunks) {
   EXPECT_EQ(Lengths(KiB(0), KiB(0), KiB(7), KiB(16)), (std::vector<uint64_t>{7}));
 }
 
-TEST_F(CutTest, CutsAtThePiecesOfBothSides) {
+TEST_F(CutTest, CutsAtTheChunksOfBothSides) {
   to_map_.Add(KiB(0), KiB(64));
   to_map_.Add(KiB(64), KiB(64));
   from_map_.Add(KiB(0), KiB(100));
@@ -372,11 +372,11 @@ TEST(TransfersTest, OfWhatNobodyWaitsForEachUserHasItsTurn) {
   std::vector<JobId> flood;
   for (uint32_t i = 0; i < 16; ++i) {
     const core::TurnOwner owner{core::TenantId{1}, core::ClientId{i}};
-    flood.push_back(rig.lane().Submit(rig.Pieces(KiB(16).count() * i, 1, KiB(16)), owner,
+    flood.push_back(rig.lane().Submit(rig.Chunks(KiB(16).count() * i, 1, KiB(16)), owner,
                                       Urgency::kBackground, nullptr, 0));
   }
   const core::TurnOwner other{core::TenantId{2}, core::ClientId{99}};
-  const JobId job = rig.lane().Submit(rig.Pieces(KiB(512).count(), 1, KiB(16)), other,
+  const JobId job = rig.lane().Submit(rig.Chunks(KiB(512).count(), 1, KiB(16)), other,
                                       Urgency::kBackground, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
   ASSERT_EQ(rig.finished().size(), 17u);

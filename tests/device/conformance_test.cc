@@ -28,9 +28,9 @@ namespace {
 using core::ErrorCode;
 using core::MiB;
 
-constexpr int kPieceDescriptor = 60;
+constexpr int kChunkDescriptor = 60;
 constexpr int kWordsDescriptor = 61;
-constexpr Bytes kPiece = MiB(4);
+constexpr Bytes kChunk = MiB(4);
 
 // A stream of a caller's and our wrapping of it.
 class TestStream {
@@ -64,16 +64,16 @@ class Conformance : public testing::TestWithParam<std::string> {
     auto registration = device().RegisterWords(words_->begin(), WordPage::kBytes);
     ASSERT_OK(registration);
     registration_ = *std::move(registration);
-    arena_ = NewArena(device());
-    auto host = device().ReserveHostArena(MiB(64), -1);
+    arena_ = NewVaRange(device());
+    auto host = device().ReserveHostVaRange(MiB(64), -1);
     ASSERT_OK(host);
     host_ = *std::move(host);
     ASSERT_OK(host_->Create(Bytes{0}, MiB(32)));
   }
 
   Device& device(size_t i = 0) { return *backend_->devices()[i]; }
-  std::unique_ptr<Arena> NewArena(Device& device) {
-    auto arena = device.ReserveArena(MiB(256));
+  std::unique_ptr<VaRange> NewVaRange(Device& device) {
+    auto arena = device.ReserveVaRange(MiB(256));
     RAVEN_CHECK(arena.ok());
     return *std::move(arena);
   }
@@ -117,8 +117,8 @@ class Conformance : public testing::TestWithParam<std::string> {
   std::unique_ptr<WordPage> words_;
   std::vector<std::weak_ptr<Channel>> channels_;
   std::unique_ptr<Registration> registration_;
-  std::unique_ptr<Arena> arena_;  // of device 0
-  std::unique_ptr<Arena> host_;   // its first 32 MiB are there
+  std::unique_ptr<VaRange> arena_;  // of device 0
+  std::unique_ptr<VaRange> host_;   // its first 32 MiB are there
 };
 
 TEST_P(Conformance, DevicesAreDescribedAndFoundByUuid) {
@@ -157,7 +157,7 @@ TEST_P(Conformance, CreateTakesCapacityAndUnmapGivesItBack) {
 }
 
 TEST_P(Conformance, DestroyingAnArenaGivesItsMemoryBack) {
-  auto arena = NewArena(device());
+  auto arena = NewVaRange(device());
   ASSERT_OK(arena->Create(Bytes{0}, MiB(64)));
   const auto during = device().FreeBytes();
   arena.reset();
@@ -169,10 +169,10 @@ TEST_P(Conformance, DestroyingAnArenaGivesItsMemoryBack) {
 TEST_P(Conformance, CreateBeyondTheDeviceIsOutOfMemoryAndLeavesTheRangeFree) {
   const Bytes total = device().info().total;
   const Bytes too_much = total.RoundUp(device().granularity()) + MiB(64);
-  auto arena = device().ReserveArena(too_much);
+  auto arena = device().ReserveVaRange(too_much);
   ASSERT_OK(arena);
   EXPECT_CODE((*arena)->Create(Bytes{0}, too_much), ErrorCode::kOutOfMemory);
-  ASSERT_OK((*arena)->Create(Bytes{0}, kPiece));
+  ASSERT_OK((*arena)->Create(Bytes{0}, kChunk));
 }
 
 TEST_P(Conformance, BadRangesAreRefused) {
@@ -193,21 +193,21 @@ TEST_P(Conformance, BadRangesAreRefused) {
 }
 
 TEST_P(Conformance, APieceIsUnmappedOnce) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
   ASSERT_OK(arena_->Unmap(Bytes{0}));
   EXPECT_CODE(arena_->Unmap(Bytes{0}), ErrorCode::kNotFound);
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
 }
 
 TEST_P(Conformance, AnEmptyArenaIsRefused) {
-  EXPECT_CODE(device().ReserveArena(Bytes{0}), ErrorCode::kInvalidArgument);
-  EXPECT_CODE(device().ReserveHostArena(Bytes{0}, -1), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(device().ReserveVaRange(Bytes{0}), ErrorCode::kInvalidArgument);
+  EXPECT_CODE(device().ReserveHostVaRange(Bytes{0}, -1), ErrorCode::kInvalidArgument);
 }
 
-TEST_P(Conformance, AnExtentMaySpanPieces) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
-  ASSERT_OK(arena_->Create(kPiece, kPiece));
-  std::byte* extent = arena_->base() + kPiece.count() - 12345;
+TEST_P(Conformance, AnExtentMaySpanChunks) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
+  ASSERT_OK(arena_->Create(kChunk, kChunk));
+  std::byte* extent = arena_->base() + kChunk.count() - 12345;
   const auto pattern = Pattern(MiB(1), 1);
   memcpy(host_->base(), pattern.data(), pattern.size());
   auto up = NewChannel(Direction::kHostToDevice);
@@ -243,7 +243,7 @@ TEST_P(Conformance, ASignalComesAfterTheCopiesBeforeIt) {
 }
 
 TEST_P(Conformance, CopiesOfAChannelAreDoneInOrder) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
   const Bytes part(Big().count() / 8);
   const auto first = Pattern(part, 1);
   const auto last = Pattern(part, 2);
@@ -289,16 +289,16 @@ TEST_P(Conformance, AStreamSignalsOnlyAfterItsWork) {
 }
 
 TEST_P(Conformance, AWaitHoldsLaterWorkOnItsStream) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
   TestStream held(*backend_, 0);
-  ASSERT_OK(held->Fill(arena_->base(), 0x11, kPiece));
+  ASSERT_OK(held->Fill(arena_->base(), 0x11, kChunk));
   ASSERT_OK(held->Synchronize());
   ASSERT_OK(held->Wait(&word(0), 1));
-  ASSERT_OK(held->Fill(arena_->base(), 0x22, kPiece));
-  EXPECT_EQ(Read(arena_->base(), kPiece), std::vector<uint8_t>(kPiece.count(), 0x11));
+  ASSERT_OK(held->Fill(arena_->base(), 0x22, kChunk));
+  EXPECT_EQ(Read(arena_->base(), kChunk), std::vector<uint8_t>(kChunk.count(), 0x11));
   word(0).store(1, std::memory_order_release);
   ASSERT_OK(held->Synchronize());
-  EXPECT_EQ(Read(arena_->base(), kPiece), std::vector<uint8_t>(kPiece.count(), 0x22));
+  EXPECT_EQ(Read(arena_->base(), kChunk), std::vector<uint8_t>(kChunk.count(), 0x22));
 }
 
 TEST_P(Conformance, AStreamThatAwaitsAnArrivalReadsTheWholeCopy) {
@@ -345,11 +345,11 @@ TEST_P(Conformance, TheEndOfAWrappingLeavesItsSignalsToCome) {
 }
 
 TEST_P(Conformance, TheDefaultStreamWorks) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
   auto stream = device().WrapStream(nullptr);
   ASSERT_OK(stream);
-  ASSERT_OK((*stream)->Fill(arena_->base(), 0x3c, kPiece));
-  ASSERT_OK((*stream)->Copy(host_->base(), arena_->base(), kPiece));
+  ASSERT_OK((*stream)->Fill(arena_->base(), 0x3c, kChunk));
+  ASSERT_OK((*stream)->Copy(host_->base(), arena_->base(), kChunk));
   ASSERT_OK((*stream)->SignalAfter(&word(0), 1));
   ASSERT_TRUE(Reaches(0, 1));
   if ((*stream)->synchronous()) {
@@ -359,7 +359,7 @@ TEST_P(Conformance, TheDefaultStreamWorks) {
   ASSERT_OK(capturing);
   EXPECT_FALSE(*capturing);
   ASSERT_OK((*stream)->Synchronize());
-  for (uint64_t i = 0; i < kPiece.count(); i += 4096) {
+  for (uint64_t i = 0; i < kChunk.count(); i += 4096) {
     ASSERT_EQ(static_cast<uint8_t>(host_->base()[i]), 0x3c);
   }
 }
@@ -374,7 +374,7 @@ TEST_P(Conformance, ACapturedStreamSaysSo) {
   ASSERT_OK(capturing);
   EXPECT_TRUE(*capturing);
   // The memory of other tensors comes and goes meanwhile.
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
   ASSERT_OK(arena_->Unmap(Bytes{0}));
   backend_->EndCapture(stream.handle());
   capturing = stream->Capturing();
@@ -382,9 +382,9 @@ TEST_P(Conformance, ACapturedStreamSaysSo) {
   EXPECT_FALSE(*capturing);
 }
 
-TEST_P(Conformance, AnExportedPieceOutlivesItsCreatorsMapping) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
-  const auto pattern = Pattern(kPiece, 3);
+TEST_P(Conformance, AnExportedChunkOutlivesItsCreatorsMapping) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
+  const auto pattern = Pattern(kChunk, 3);
   Write(arena_->base(), pattern);
   auto first = arena_->Export(Bytes{0});
   auto second = arena_->Export(Bytes{0});
@@ -392,45 +392,45 @@ TEST_P(Conformance, AnExportedPieceOutlivesItsCreatorsMapping) {
   ASSERT_OK(second);
   EXPECT_NE(first->get(), second->get());
   ASSERT_OK(arena_->Unmap(Bytes{0}));
-  ASSERT_OK(arena_->Import(*std::move(first), MiB(64), kPiece));
-  EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kPiece), pattern);
+  ASSERT_OK(arena_->Import(*std::move(first), MiB(64), kChunk));
+  EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kChunk), pattern);
   EXPECT_CODE(arena_->Export(MiB(64)), ErrorCode::kInvalidArgument);
-  auto other = NewArena(device());
-  ASSERT_OK(other->Import(*std::move(second), Bytes{0}, kPiece));
-  Write(other->base(), Pattern(kPiece, 4));
-  EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kPiece), Pattern(kPiece, 4));
+  auto other = NewVaRange(device());
+  ASSERT_OK(other->Import(*std::move(second), Bytes{0}, kChunk));
+  Write(other->base(), Pattern(kChunk, 4));
+  EXPECT_EQ(Read(arena_->base() + MiB(64).count(), kChunk), Pattern(kChunk, 4));
 }
 
 TEST_P(Conformance, APieceIsOfferedBeforeItIsMapped) {
-  auto other = NewArena(device());
+  auto other = NewVaRange(device());
   int offers = 0;
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece, [&](ipc::UniqueFd descriptor) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk, [&](ipc::UniqueFd descriptor) {
     ++offers;
     EXPECT_CODE(arena_->Export(Bytes{0}), ErrorCode::kNotFound);  // it is not there yet
-    EXPECT_TRUE(other->Import(std::move(descriptor), MiB(8), kPiece).ok());
+    EXPECT_TRUE(other->Import(std::move(descriptor), MiB(8), kChunk).ok());
   }));
   EXPECT_EQ(offers, 1);
-  Write(arena_->base(), Pattern(kPiece, 5));
-  EXPECT_EQ(Read(other->base() + MiB(8).count(), kPiece), Pattern(kPiece, 5));
-  EXPECT_FALSE(arena_->Create(Bytes{0}, kPiece, [&](ipc::UniqueFd) { ++offers; }).ok());
+  Write(arena_->base(), Pattern(kChunk, 5));
+  EXPECT_EQ(Read(other->base() + MiB(8).count(), kChunk), Pattern(kChunk, 5));
+  EXPECT_FALSE(arena_->Create(Bytes{0}, kChunk, [&](ipc::UniqueFd) { ++offers; }).ok());
   EXPECT_EQ(offers, 1);
 }
 
-TEST_P(Conformance, WhatIsNoPieceIsNotImported) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
-  auto piece = arena_->Export(Bytes{0});
-  ASSERT_OK(piece);
-  EXPECT_FALSE(arena_->Import(*std::move(piece), MiB(64), kPiece * 2).ok());
-  EXPECT_FALSE(arena_->Import(ipc::UniqueFd(), MiB(64), kPiece).ok());
+TEST_P(Conformance, WhatIsNoChunkIsNotImported) {
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
+  auto chunk = arena_->Export(Bytes{0});
+  ASSERT_OK(chunk);
+  EXPECT_FALSE(arena_->Import(*std::move(chunk), MiB(64), kChunk * 2).ok());
+  EXPECT_FALSE(arena_->Import(ipc::UniqueFd(), MiB(64), kChunk).ok());
   // Neither left anything behind.
-  ASSERT_OK(arena_->Create(MiB(64), kPiece));
+  ASSERT_OK(arena_->Create(MiB(64), kChunk));
 }
 
 // Runs this program again as `role` of Child(), with the two descriptors.
-pid_t SpawnChild(const std::string& backend, const std::string& role, int piece, int words) {
+pid_t SpawnChild(const std::string& backend, const std::string& role, int chunk, int words) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, piece, kPieceDescriptor);
+  posix_spawn_file_actions_adddup2(&actions, chunk, kChunkDescriptor);
   posix_spawn_file_actions_adddup2(&actions, words, kWordsDescriptor);
   std::string program = "/proc/self/exe";
   std::string argument = "--child=" + backend + "," + role;
@@ -448,34 +448,34 @@ int ExitOf(pid_t child) {
 }
 
 TEST_P(Conformance, ProcessesShareDeviceMemoryAndWords) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
-  auto piece = arena_->Export(Bytes{0});
-  ASSERT_OK(piece);
-  const pid_t child = SpawnChild(GetParam(), "device", piece->get(), words_->descriptor());
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
+  auto chunk = arena_->Export(Bytes{0});
+  ASSERT_OK(chunk);
+  const pid_t child = SpawnChild(GetParam(), "device", chunk->get(), words_->descriptor());
   // The child's stream awaits our channel's signal, checks our bytes, writes its own and signals.
-  const auto pattern = Pattern(kPiece, 11);
+  const auto pattern = Pattern(kChunk, 11);
   memcpy(host_->base(), pattern.data(), pattern.size());
   auto up = NewChannel(Direction::kHostToDevice);
-  EXPECT_TRUE(up->Copy(arena_->base(), host_->base(), kPiece).ok());
+  EXPECT_TRUE(up->Copy(arena_->base(), host_->base(), kChunk).ok());
   EXPECT_TRUE(up->Signal(&word(0), 1).ok());
   EXPECT_TRUE(Reaches(1, 1));
   // The child saw word 0, but ThreadSanitizer did not see the child.
   EXPECT_TRUE(Reaches(0, 1));
-  EXPECT_EQ(Read(arena_->base(), kPiece), std::vector<uint8_t>(kPiece.count(), 0x5c));
+  EXPECT_EQ(Read(arena_->base(), kChunk), std::vector<uint8_t>(kChunk.count(), 0x5c));
   EXPECT_EQ(ExitOf(child), 0);
 }
 
 TEST_P(Conformance, ProcessesShareHostMemory) {
-  const auto pattern = Pattern(kPiece, 11);
-  ASSERT_OK(host_->Create(MiB(32), kPiece));
+  const auto pattern = Pattern(kChunk, 11);
+  ASSERT_OK(host_->Create(MiB(32), kChunk));
   std::byte* shared = host_->base() + MiB(32).count();
   memcpy(shared, pattern.data(), pattern.size());
-  auto piece = host_->Export(MiB(32));
-  ASSERT_OK(piece);
+  auto chunk = host_->Export(MiB(32));
+  ASSERT_OK(chunk);
   word(0).store(1, std::memory_order_release);
-  const pid_t child = SpawnChild(GetParam(), "host", piece->get(), words_->descriptor());
+  const pid_t child = SpawnChild(GetParam(), "host", chunk->get(), words_->descriptor());
   EXPECT_EQ(ExitOf(child), 0);
-  for (uint64_t i = 0; i < kPiece.count(); ++i) {
+  for (uint64_t i = 0; i < kChunk.count(); ++i) {
     ASSERT_EQ(static_cast<uint8_t>(shared[i]), 0x5c);
   }
 }
@@ -523,31 +523,31 @@ TEST_P(Conformance, MemoryOutlivesACreatorThatIsKilled) {
   ipc::UniqueFd theirs(ends[1]);
   const pid_t child = SpawnChild(GetParam(), "create", theirs.get(), words_->descriptor());
   theirs.reset();
-  ipc::UniqueFd piece = ReceiveDescriptor(ours.get());
-  EXPECT_TRUE(piece);
+  ipc::UniqueFd chunk = ReceiveDescriptor(ours.get());
+  EXPECT_TRUE(chunk);
   ASSERT_EQ(kill(child, SIGKILL), 0);
   EXPECT_EQ(ExitOf(child), 1000 + SIGKILL);
-  ASSERT_OK(arena_->Import(std::move(piece), Bytes{0}, kPiece));
-  EXPECT_EQ(Read(arena_->base(), kPiece), Pattern(kPiece, 13));
+  ASSERT_OK(arena_->Import(std::move(chunk), Bytes{0}, kChunk));
+  EXPECT_EQ(Read(arena_->base(), kChunk), Pattern(kChunk, 13));
 }
 
 // A number tells the parent where a child failed.
 #define CHILD_CHECK(condition) \
   if (!(condition)) return __LINE__ % 250 + 1
 
-// Makes a piece, hands it over and waits to be killed.
+// Makes a chunk, hands it over and waits to be killed.
 int CreatingChild(TestBackend& backend) {
-  const ipc::UniqueFd socket(kPieceDescriptor);
-  auto arena = backend.devices()[0]->ReserveArena(MiB(64));
+  const ipc::UniqueFd socket(kChunkDescriptor);
+  auto arena = backend.devices()[0]->ReserveVaRange(MiB(64));
   CHILD_CHECK(arena.ok());
-  CHILD_CHECK((*arena)->Create(Bytes{0}, kPiece).ok());
-  const auto pattern = Pattern(kPiece, 13);
+  CHILD_CHECK((*arena)->Create(Bytes{0}, kChunk).ok());
+  const auto pattern = Pattern(kChunk, 13);
   TestStream stream(backend, 0);
-  CHILD_CHECK(stream->Copy((*arena)->base(), pattern.data(), kPiece).ok());
+  CHILD_CHECK(stream->Copy((*arena)->base(), pattern.data(), kChunk).ok());
   CHILD_CHECK(stream->Synchronize().ok());
-  const auto piece = (*arena)->Export(Bytes{0});
-  CHILD_CHECK(piece.ok());
-  CHILD_CHECK(SendDescriptor(socket.get(), piece->get()));
+  const auto chunk = (*arena)->Export(Bytes{0});
+  CHILD_CHECK(chunk.ok());
+  CHILD_CHECK(SendDescriptor(socket.get(), chunk->get()));
   char byte = 0;
   return read(socket.get(), &byte, 1) == 0 ? 1 : 2;
 }
@@ -561,18 +561,19 @@ int Child(const std::string& backend_name, const std::string& role) {
   WordPage words{ipc::UniqueFd(kWordsDescriptor)};
   auto registration = device.RegisterWords(words.begin(), WordPage::kBytes);
   CHILD_CHECK(registration.ok());
-  auto arena = role == "host" ? device.ReserveHostArena(MiB(64), -1) : device.ReserveArena(MiB(64));
+  auto arena =
+      role == "host" ? device.ReserveHostVaRange(MiB(64), -1) : device.ReserveVaRange(MiB(64));
   CHILD_CHECK(arena.ok());
-  CHILD_CHECK((*arena)->Import(ipc::UniqueFd(kPieceDescriptor), MiB(8), kPiece).ok());
-  std::byte* piece = (*arena)->base() + MiB(8).count();
+  CHILD_CHECK((*arena)->Import(ipc::UniqueFd(kChunkDescriptor), MiB(8), kChunk).ok());
+  std::byte* chunk = (*arena)->base() + MiB(8).count();
   TestStream stream(*backend, 0);
-  std::vector<uint8_t> seen(kPiece.count());
+  std::vector<uint8_t> seen(kChunk.count());
   CHILD_CHECK(stream->Wait(&words[0], 1).ok());
-  CHILD_CHECK(stream->Copy(seen.data(), piece, kPiece).ok());
-  CHILD_CHECK(stream->Fill(piece, 0x5c, kPiece).ok());
+  CHILD_CHECK(stream->Copy(seen.data(), chunk, kChunk).ok());
+  CHILD_CHECK(stream->Fill(chunk, 0x5c, kChunk).ok());
   CHILD_CHECK(stream->SignalAfter(&words[1], 1).ok());
   CHILD_CHECK(stream->Synchronize().ok());
-  CHILD_CHECK(seen == Pattern(kPiece, 11));
+  CHILD_CHECK(seen == Pattern(kChunk, 11));
   CHILD_CHECK(Eventually([&] { return words[1].load() == 1; }));
   return 0;
 }
@@ -580,25 +581,25 @@ int Child(const std::string& backend_name, const std::string& role) {
 TEST_P(Conformance, AFailedCreateLeavesTheRangeFree) {
   const auto before = device().FreeBytes();
   if (!backend_->FailNextCreate()) GTEST_SKIP() << "this backend cannot be made to fail";
-  EXPECT_CODE(arena_->Create(Bytes{0}, kPiece), ErrorCode::kDevice);
+  EXPECT_CODE(arena_->Create(Bytes{0}, kChunk), ErrorCode::kDevice);
   const auto after = device().FreeBytes();
   ASSERT_OK(after);
   EXPECT_EQ(*after, *before);
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
 }
 
 TEST_P(Conformance, AFailedCopyIsSeenAndNothingAfterItIsSignalled) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
   auto up = NewChannel(Direction::kHostToDevice);
-  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kPiece));
+  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kChunk));
   ASSERT_OK(up->Signal(&word(0), 1));
   ASSERT_TRUE(Reaches(0, 1));
   if (!backend_->FailNextCopy()) GTEST_SKIP() << "this backend cannot be made to fail";
-  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kPiece));
+  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kChunk));
   const auto signalled = up->Signal(&word(1), 1);  // either it is refused, or it never fires
   EXPECT_TRUE(Eventually([&] { return !up->Health().ok(); }));
   EXPECT_CODE(up->Health(), ErrorCode::kDevice);
-  EXPECT_FALSE(up->Copy(arena_->base(), host_->base(), kPiece).ok());
+  EXPECT_FALSE(up->Copy(arena_->base(), host_->base(), kChunk).ok());
   EXPECT_FALSE(up->Signal(&word(1), 2).ok());
   up.reset();
   EXPECT_EQ(word(1).load(), 0u);
@@ -606,26 +607,26 @@ TEST_P(Conformance, AFailedCopyIsSeenAndNothingAfterItIsSignalled) {
 
 TEST_P(Conformance, TwoDevicesAreApart) {
   if (backend_->devices().size() < 2) GTEST_SKIP() << "one device";
-  auto second = NewArena(device(1));
-  ASSERT_OK(arena_->Create(Bytes{0}, kPiece));
-  ASSERT_OK(second->Create(Bytes{0}, kPiece));
+  auto second = NewVaRange(device(1));
+  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
+  ASSERT_OK(second->Create(Bytes{0}, kChunk));
   auto registration = device(1).RegisterWords(words_->begin(), WordPage::kBytes);
   ASSERT_OK(registration);
-  const auto a = Pattern(kPiece, 1);
-  const auto b = Pattern(kPiece, 2);
+  const auto a = Pattern(kChunk, 1);
+  const auto b = Pattern(kChunk, 2);
   memcpy(host_->base(), a.data(), a.size());
-  memcpy(host_->base() + kPiece.count(), b.data(), b.size());
+  memcpy(host_->base() + kChunk.count(), b.data(), b.size());
   auto up_first = NewChannel(Direction::kHostToDevice, 0);
   auto up_second = NewChannel(Direction::kHostToDevice, 1);
-  ASSERT_OK(up_first->Copy(arena_->base(), host_->base(), kPiece));
-  ASSERT_OK(up_second->Copy(second->base(), host_->base() + kPiece.count(), kPiece));
+  ASSERT_OK(up_first->Copy(arena_->base(), host_->base(), kChunk));
+  ASSERT_OK(up_second->Copy(second->base(), host_->base() + kChunk.count(), kChunk));
   ASSERT_OK(up_first->Signal(&word(0), 1));
   ASSERT_OK(up_second->Signal(&word(1), 1));
   ASSERT_TRUE(Reaches(0, 1));
   ASSERT_TRUE(Reaches(1, 1));
-  EXPECT_EQ(Read(arena_->base(), kPiece), a);
+  EXPECT_EQ(Read(arena_->base(), kChunk), a);
   TestStream stream(*backend_, 1);
-  ASSERT_OK(stream->Copy(host_->base(), second->base(), kPiece));
+  ASSERT_OK(stream->Copy(host_->base(), second->base(), kChunk));
   ASSERT_OK(stream->SignalAfter(&word(2), 1));
   ASSERT_TRUE(Reaches(2, 1));
   EXPECT_EQ(memcmp(host_->base(), b.data(), b.size()), 0);
@@ -637,7 +638,7 @@ TEST_P(Conformance, ArenasMayBeUsedByManyThreads) {
   for (uint64_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       for (int round = 0; round < 10; ++round) {
-        if (!arena_->Create(MiB(8 * i), kPiece).ok()) ++failures;
+        if (!arena_->Create(MiB(8 * i), kChunk).ok()) ++failures;
         if (!arena_->Export(MiB(8 * i)).ok()) ++failures;
         if (!arena_->Unmap(MiB(8 * i)).ok()) ++failures;
       }

@@ -25,8 +25,8 @@ TEST(HostDeviceTest, DevicesAreNumbered) {
 
 TEST(HostDeviceTest, TheTotalHoldsOverAllArenasOfOneDevice) {
   const Devices devices = OpenHostDevices({.count = 2, .total = MiB(16)});
-  auto first = devices[0]->ReserveArena(MiB(64));
-  auto second = devices[0]->ReserveArena(MiB(64));
+  auto first = devices[0]->ReserveVaRange(MiB(64));
+  auto second = devices[0]->ReserveVaRange(MiB(64));
   ASSERT_OK((*first)->Create(MiB(0), MiB(10)));
   const Status full = (*second)->Create(MiB(0), MiB(8));
   EXPECT_CODE(full, ErrorCode::kOutOfMemory);
@@ -38,13 +38,13 @@ TEST(HostDeviceTest, TheTotalHoldsOverAllArenasOfOneDevice) {
 
 TEST(HostDeviceTest, HostMemoryAndImportsAreNotCharged) {
   const Devices devices = OpenHostDevices({.count = 1, .total = MiB(16)});
-  auto host = devices[0]->ReserveHostArena(MiB(64), 0);
+  auto host = devices[0]->ReserveHostVaRange(MiB(64), 0);
   ASSERT_OK((*host)->Create(MiB(0), MiB(64)));
-  auto arena = devices[0]->ReserveArena(MiB(64));
+  auto arena = devices[0]->ReserveVaRange(MiB(64));
   ASSERT_OK((*arena)->Create(MiB(0), MiB(16)));
-  auto piece = (*arena)->Export(MiB(0));
-  ASSERT_OK(piece);
-  ASSERT_OK((*arena)->Import(*std::move(piece), MiB(32), MiB(16)));
+  auto chunk = (*arena)->Export(MiB(0));
+  ASSERT_OK(chunk);
+  ASSERT_OK((*arena)->Import(*std::move(chunk), MiB(32), MiB(16)));
   EXPECT_EQ(*devices[0]->FreeBytes(), MiB(0));
   ASSERT_OK((*arena)->Unmap(MiB(32)));
   EXPECT_EQ(*devices[0]->FreeBytes(), MiB(0));
@@ -60,8 +60,8 @@ TEST(HostDeviceTest, FaultsAreCountedOverAllDevices) {
     return nth == 2;
   };
   const Devices devices = OpenHostDevices(options);
-  auto first = devices[0]->ReserveArena(MiB(64));
-  auto second = devices[1]->ReserveArena(MiB(64));
+  auto first = devices[0]->ReserveVaRange(MiB(64));
+  auto second = devices[1]->ReserveVaRange(MiB(64));
   ASSERT_OK((*first)->Create(MiB(0), MiB(2)));
   EXPECT_CODE((*second)->Create(MiB(0), MiB(2)), ErrorCode::kDevice);
   ASSERT_OK((*second)->Create(MiB(0), MiB(2)));

@@ -51,7 +51,7 @@ struct Pieces {
   std::mutex mutex;
   std::map<CUdeviceptr, Piece> at;
 };
-Pieces& pieces() {
+Pieces& mappings() {
   static Pieces* instance = new Pieces;
   return *instance;
 }
@@ -76,11 +76,11 @@ bool Capturing(CUstream stream) {
          status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-void Uncharge(const Piece& piece) {
-  if (piece.pool != nullptr) {
-    GiveToPool(piece.pool, piece.bytes);
+void Uncharge(const Piece& mapping) {
+  if (mapping.pool != nullptr) {
+    GiveToPool(mapping.pool, mapping.bytes);
   } else {
-    Charged(piece.device) -= piece.bytes;
+    Charged(mapping.device) -= mapping.bytes;
   }
 }
 
@@ -88,30 +88,30 @@ CUresult Take(CUdeviceptr* address, size_t bytes, int device, CUmemoryPool pool 
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const bool fits = pool != nullptr ? TakeFromPool(pool, bytes) : Charge(device, bytes);
   if (!fits) return CUDA_ERROR_OUT_OF_MEMORY;
-  const Piece piece{bytes, device, pool};
+  const Piece mapping{bytes, device, pool};
   void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
-    Uncharge(piece);
+    Uncharge(mapping);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *address = reinterpret_cast<CUdeviceptr>(at);
-  std::lock_guard lock(pieces().mutex);
-  pieces().at[*address] = piece;
+  std::lock_guard lock(mappings().mutex);
+  mappings().at[*address] = mapping;
   return CUDA_SUCCESS;
 }
 
 CUresult GiveBack(CUdeviceptr address) {
   if (address == 0) return CUDA_SUCCESS;
-  Piece piece;
+  Piece mapping;
   {
-    std::lock_guard lock(pieces().mutex);
-    const auto found = pieces().at.find(address);
-    if (found == pieces().at.end()) return CUDA_ERROR_INVALID_VALUE;
-    piece = found->second;
-    pieces().at.erase(found);
+    std::lock_guard lock(mappings().mutex);
+    const auto found = mappings().at.find(address);
+    if (found == mappings().at.end()) return CUDA_ERROR_INVALID_VALUE;
+    mapping = found->second;
+    mappings().at.erase(found);
   }
-  munmap(reinterpret_cast<void*>(address), piece.bytes);
-  Uncharge(piece);
+  munmap(reinterpret_cast<void*>(address), mapping.bytes);
+  Uncharge(mapping);
   return CUDA_SUCCESS;
 }
 
@@ -274,17 +274,17 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-  std::lock_guard lock(fake_cuda::pieces().mutex);
-  auto& at = fake_cuda::pieces().at;
-  for (auto piece = at.begin(); piece != at.end();) {
+  std::lock_guard lock(fake_cuda::mappings().mutex);
+  auto& at = fake_cuda::mappings().at;
+  for (auto mapping = at.begin(); mapping != at.end();) {
     // What a pool holds outlives contexts.
-    if (piece->second.device != device || piece->second.pool != nullptr) {
-      ++piece;
+    if (mapping->second.device != device || mapping->second.pool != nullptr) {
+      ++mapping;
       continue;
     }
-    munmap(reinterpret_cast<void*>(piece->first), piece->second.bytes);
-    Charged(device) -= piece->second.bytes;
-    piece = at.erase(piece);
+    munmap(reinterpret_cast<void*>(mapping->first), mapping->second.bytes);
+    Charged(device) -= mapping->second.bytes;
+    mapping = at.erase(mapping);
   }
   return CUDA_SUCCESS;
 }

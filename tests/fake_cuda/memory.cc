@@ -181,8 +181,8 @@ CUresult cuMemAddressFree(CUdeviceptr base, size_t bytes) {
   std::lock_guard lock(memory().mutex);
   const auto range = memory().reserved.find(base);
   if (range == memory().reserved.end() || range->second != bytes) return CUDA_ERROR_INVALID_VALUE;
-  const auto piece = memory().mapped.lower_bound(base);
-  if (piece != memory().mapped.end() && piece->first < base + bytes) {
+  const auto mapping = memory().mapped.lower_bound(base);
+  if (mapping != memory().mapped.end() && mapping->first < base + bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   memory().reserved.erase(range);

@@ -33,7 +33,7 @@ namespace {
 constexpr uint64_t kTensor = MiB(1) + KiB(512);
 constexpr uint64_t kBudget = MiB(2);  // of which there is room for one
 constexpr size_t kKept = 8;
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kTimeout = std::chrono::seconds(10);
 
 struct Record {
   std::mutex mutex;
@@ -47,7 +47,7 @@ struct Record {
 void Operate(const std::string& socket, unsigned char mark) {
   {
     Store store = Store::connect(
-        {.socket = socket, .name = "honest", .device_budget = kBudget, .timeout = kPatience});
+        {.socket = socket, .name = "honest", .device_budget = kBudget, .timeout = kTimeout});
     const std::string name = "tensor " + std::to_string(::getpid()) + " " + std::to_string(mark);
     Tensor kept = store.create(kTensor, {.name = name.c_str()});
     std::memset(kept.data(), mark, KiB(4));
@@ -59,7 +59,7 @@ void Operate(const std::string& socket, unsigned char mark) {
     if (bytes[0] != mark || bytes[kTensor - 1] != mark) throw std::runtime_error("a wrong byte");
     store.free(std::move(kept), nullptr);
   }
-  auto session = client::ctl::Session::Open(socket, kPatience);
+  auto session = client::ctl::Session::Open(socket, kTimeout);
   if (!session.ok()) throw std::runtime_error("status: " + session.error().message);
   const auto stats = session->Stats();
   if (!stats.ok()) throw std::runtime_error("status: " + stats.error().message);
@@ -119,7 +119,7 @@ void WaitUntil(core::Tick end) {
 }
 
 int Keep(const std::string& socket, core::Tick end) {
-  Store store = Store::connect({.socket = socket, .name = "keeper", .timeout = kPatience});
+  Store store = Store::connect({.socket = socket, .name = "keeper", .timeout = kTimeout});
   std::vector<Tensor> kept;
   for (size_t i = 0; i < kKept; ++i) {
     kept.push_back(store.create(kTensor));
@@ -140,12 +140,12 @@ int Main(int argc, char** argv) {
   std::string socket;
   double seconds = 3;
   size_t least = 0;
-  double patience = 0;
+  double timeout = 0;
   bool keep = false;
   app.add_option("--socket", socket)->required();
   app.add_option("--seconds", seconds);
   app.add_option("--least", least);
-  app.add_option("--patience", patience);
+  app.add_option("--patience", timeout);
   app.add_flag("--keep", keep);
   CLI11_PARSE(app, argc, argv);
   const core::Tick end = ipc::Now() + Seconds(seconds);
@@ -153,7 +153,7 @@ int Main(int argc, char** argv) {
   Record record;
   std::thread(Work, socket, &record).detach();
   WaitUntil(end);
-  while (Done(record) < least && ipc::Now() < end + Seconds(patience))
+  while (Done(record) < least && ipc::Now() < end + Seconds(timeout))
     WaitUntil(ipc::Now() + std::chrono::milliseconds(10));
   const std::lock_guard lock(record.mutex);
   std::vector<double> ms = record.ms;

@@ -59,7 +59,7 @@ class Attack:
         """(what, user) of each process."""
         does = self.does or (self.name,)
         for i in range(self.processes):
-            yield does[i % len(does)], self.user if self.user == 0 else self.user + i % self.users
+            reclaim does[i % len(does)], self.user if self.user == 0 else self.user + i % self.users
 
 
 ATTACKS = {
@@ -135,9 +135,9 @@ def as_user(uid, core=None):
     return pin + (change if uid != 0 else [])
 
 
-def eventually(condition, patience=PATIENCE):
+def eventually(condition, timeout=PATIENCE):
     """What `condition` returns once it is true, or its last value when patience ran out."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         value = condition()
         if value or time.monotonic() > deadline:
@@ -216,12 +216,12 @@ class Daemon:
     def alive(self):
         return self.process.poll() is None
 
-    def end(self, number=signal.SIGTERM, patience=PATIENCE):
+    def end(self, number=signal.SIGTERM, timeout=PATIENCE):
         """Seconds until it ended; None when patience ran out."""
         began = time.monotonic()
         self.process.send_signal(number)
         try:
-            self.process.wait(patience)
+            self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
         return time.monotonic() - began
@@ -232,13 +232,13 @@ class Daemon:
                 self.process.kill()
             self.process.wait()
 
-    def ctl(self, *words, user=0, patience=PATIENCE):
+    def ctl(self, *words, user=0, timeout=PATIENCE):
         """What ravenctl says and how; None: it got no answer in time."""
         command = [self.stage.program("ravenctl"), "--socket", self.socket, "--json", *words]
         with contextlib.suppress(subprocess.TimeoutExpired):
             return subprocess.run(
                 as_user(user, self.stage.daemon_core) + command,
-                capture_output=True, text=True, check=False, timeout=patience,
+                capture_output=True, text=True, check=False, timeout=timeout,
             )  # fmt: skip
         return None
 
@@ -263,13 +263,13 @@ class Daemon:
                 return int(line.split()[1]) * 1024
         return 0
 
-    def residue(self, before, patience=PATIENCE):
+    def residue(self, before, timeout=PATIENCE):
         """Threads and descriptors more than `before`, once that is none or patience ran out."""
 
         def left():
             return max(0, self.threads() - before[0]), max(0, self.descriptors() - before[1])
 
-        eventually(lambda: not self.alive() or left() == (0, 0), patience)
+        eventually(lambda: not self.alive() or left() == (0, 0), timeout)
         return left() if self.alive() else (0, 0)
 
 
@@ -419,7 +419,7 @@ def soak(daemon, clients, seconds):
     return [user.result() for user in users]
 
 
-def trimmed(daemon, enough, patience=15):
+def trimmed(daemon, enough, timeout=15):
     """The daemon's anonymous memory once it is at most `enough`, or the least within patience.
 
     The daemon gives memory back by itself, some time after its clients left.
@@ -431,5 +431,5 @@ def trimmed(daemon, enough, patience=15):
         least = min(least, daemon.anonymous())
         return least <= enough
 
-    eventually(look, patience)
+    eventually(look, timeout)
     return least

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 constexpr uint64_t kNobodyHas = uint64_t{1} << 60;
 
 // Asks for `bytes` and waits for the answer.
-bool Yield(Scene& scene, const std::string& uuid, uint64_t bytes) {
+bool Reclaim(Scene& scene, const std::string& uuid, uint64_t bytes) {
   auto connection = Connection::Open(scene.socket());
   if (!connection.ok()) {
     scene.Refused(connection.error().message);
@@ -24,10 +24,10 @@ bool Yield(Scene& scene, const std::string& uuid, uint64_t bytes) {
   }
   proto::ClientPacket packet;
   packet.set_request(1);
-  packet.mutable_legacy_yield()->set_uuid(uuid);
-  packet.mutable_legacy_yield()->set_bytes(bytes);
+  packet.mutable_legacy_reclaim()->set_uuid(uuid);
+  packet.mutable_legacy_reclaim()->set_bytes(bytes);
   const auto answer = connection->Ask(packet.SerializeAsString());
-  if (!answer || !answer->has_legacy_yielded()) {
+  if (!answer || !answer->has_legacy_reclaimed()) {
     scene.Refused(answer ? answer->failure().message() : "hung up");
     return false;
   }
@@ -36,16 +36,16 @@ bool Yield(Scene& scene, const std::string& uuid, uint64_t bytes) {
 }
 
 // On a page that claims more than there is; then, if so, again and again.
-void Yields(Scene& scene, bool again) {
+void ReclaimRequests(Scene& scene, bool again) {
   const std::string uuid = FirstDevice(scene.socket());
   const ipc::UniqueFd page = LedgerPage(uuid, kNobodyHas);
   std::string why;
   const auto job = AttachLegacy(scene.socket(), page, &why);
   if (!job) return scene.Refused(why);
-  bool yielded = Yield(scene, uuid, 1);
+  bool yielded = Reclaim(scene, uuid, 1);
   scene.Ready();
   while (again && scene.goes_on()) {
-    yielded = Yield(scene, uuid, MiB(16));
+    yielded = Reclaim(scene, uuid, MiB(16));
     if (!yielded) scene.Pause(milliseconds(10));
   }
   scene.Hold();
@@ -67,8 +67,8 @@ void Churn(Scene& scene) {
 }
 
 constexpr Attack kAttacks[] = {
-    {"yield_once", [](Scene& scene) { Yields(scene, false); }},
-    {"yield_again", [](Scene& scene) { Yields(scene, true); }},
+    {"yield_once", [](Scene& scene) { ReclaimRequests(scene, false); }},
+    {"yield_again", [](Scene& scene) { ReclaimRequests(scene, true); }},
     {"legacy_churn", Churn},
 };
 

@@ -16,7 +16,7 @@ namespace ravenstore::hostile {
 
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kTimeout = std::chrono::seconds(30);
 
 proto::ClientPacket Numbered() {
   static uint64_t last = 0;
@@ -50,7 +50,7 @@ std::string InternPacket(const std::string& name) {
 }
 
 core::Result<Connection> Connection::Open(const std::string& path) {
-  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd socket, ipc::Connect(path, ipc::Now() + kPatience));
+  RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd socket, ipc::Connect(path, ipc::Now() + kTimeout));
   return Connection(std::move(socket));
 }
 

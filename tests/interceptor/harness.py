@@ -14,9 +14,9 @@ import time
 PATIENCE = 30
 
 
-def eventually(condition, patience=PATIENCE):
+def eventually(condition, timeout=PATIENCE):
     """What `condition` returns once it is true, or its last value when patience ran out."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         value = condition()
         if value or time.monotonic() > deadline:

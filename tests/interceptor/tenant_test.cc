@@ -55,17 +55,17 @@ class TenantTest : public testing::Test {
 
 TEST_F(TenantTest, DevicesHaveOneRowEachWhoeverAsksFirst) {
   const Page page(2);
-  auto* one = tenant::ClaimRow(page.get(), "GPU-1");
-  auto* two = tenant::ClaimRow(page.get(), "GPU-0");
+  auto* one = tenant::ReserveRow(page.get(), "GPU-1");
+  auto* two = tenant::ReserveRow(page.get(), "GPU-0");
   EXPECT_NE(one, two);
-  EXPECT_EQ(tenant::ClaimRow(page.get(), "GPU-1"), one);
+  EXPECT_EQ(tenant::ReserveRow(page.get(), "GPU-1"), one);
   std::vector<std::thread> threads;
   std::atomic<int> strange{0};
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       for (int device = 0; device < 40; ++device) {
         const std::string uuid = "MIG-" + std::to_string(device);
-        const auto* row = tenant::ClaimRow(page.get(), uuid.c_str());
+        const auto* row = tenant::ReserveRow(page.get(), uuid.c_str());
         if (row == nullptr || row->device != proto::DeviceKey(uuid.c_str())) ++strange;
       }
     });
@@ -79,9 +79,9 @@ TEST_F(TenantTest, DevicesHaveOneRowEachWhoeverAsksFirst) {
 TEST_F(TenantTest, APageThatIsFullHasNoRowForAnother) {
   const Page page(1);
   for (uint32_t i = 0; i < proto::kTenantDevices; ++i) {
-    ASSERT_NE(tenant::ClaimRow(page.get(), std::to_string(i).c_str()), nullptr);
+    ASSERT_NE(tenant::ReserveRow(page.get(), std::to_string(i).c_str()), nullptr);
   }
-  EXPECT_EQ(tenant::ClaimRow(page.get(), "GPU-0"), nullptr);
+  EXPECT_EQ(tenant::ReserveRow(page.get(), "GPU-0"), nullptr);
   // Then the process counts for itself.
   tenant::Hold(0, 10);
   tenant::Join(page.file(), 0, ledger_);
@@ -94,7 +94,7 @@ TEST_F(TenantTest, WhatWasHeldMovesToThePageThatComesAndToTheNext) {
   tenant::Hold(1, 7);
   EXPECT_EQ(tenant::Together(0), 10u);
   const Page first(3);
-  tenant::ClaimRow(first.get(), "GPU-1")->used[0] = 100;
+  tenant::ReserveRow(first.get(), "GPU-1")->used[0] = 100;
   tenant::Join(first.file(), 2, ledger_);
   EXPECT_EQ(tenant::Together(0), 10u);
   EXPECT_EQ(tenant::Together(1), 107u);
@@ -132,7 +132,7 @@ TEST_F(TenantTest, RefusesAPageThatCouldShrinkUnderItOrIsNone) {
 
 TEST_F(TenantTest, ASlotBelowZeroForAnInstantTakesNothingFromOthers) {
   const Page page(2);
-  auto* row = tenant::ClaimRow(page.get(), "GPU-0");
+  auto* row = tenant::ReserveRow(page.get(), "GPU-0");
   row->used[0] = 0 - uint64_t{5};
   row->used[1] = 8;
   EXPECT_EQ(tenant::Sum(*row, 2), 8u);
@@ -155,7 +155,7 @@ TEST_F(TenantTest, NothingIsLostWhileThreadsHoldAndPagesChange) {
   while (!begun) std::this_thread::yield();
   for (const auto& page : pages) tenant::Join(page->file(), 0, ledger_);
   for (auto& thread : threads) thread.join();
-  tenant::Settle();
+  tenant::Commit();
   uint64_t left = tenant::Together(0);
   // A thread that slept while two pages passed leaves what it added on the older one.
   for (const auto& page : pages) {

@@ -140,12 +140,12 @@ TEST(GeneratorsTest, HintsTellTheFutureOfTheTrace) {
 TEST(GeneratorsTest, DroppedHintsAreDropped) {
   const Trace trace = WithHints(Generate("gpt2-small", H200(), 2), Hints::kTime, 0.7, 1);
   size_t puts = 0;
-  size_t told = 0;
+  size_t hinted = 0;
   for (const Op& op : trace.ops) {
     puts += op.kind == OpKind::kPut;
-    told += op.kind == OpKind::kPut && op.next_use.kind != core::NextUse::Kind::kUnknown;
+    hinted += op.kind == OpKind::kPut && op.next_use.kind != core::NextUse::Kind::kUnknown;
   }
-  EXPECT_NEAR(static_cast<double>(told) / static_cast<double>(puts), 0.7, 0.05);
+  EXPECT_NEAR(static_cast<double>(hinted) / static_cast<double>(puts), 0.7, 0.05);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "sim/score.h"
 #include "sim/simulator.h"
 #include "sim/trace.h"
-#include "tests/sim/referee.h"
+#include "tests/sim/checker.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -28,13 +28,13 @@ Trace Beginning(const Trace& trace, size_t calls) {
     --left[op.client];
     return false;
   });
-  std::vector<bool> lives(trace.tensors.size());
+  std::vector<bool> programs(trace.tensors.size());
   for (const Op& op : result.ops) {
-    if (op.kind == OpKind::kCreate) lives[op.tensor] = true;
-    if (op.kind == OpKind::kFree) lives[op.tensor] = false;
+    if (op.kind == OpKind::kCreate) programs[op.tensor] = true;
+    if (op.kind == OpKind::kFree) programs[op.tensor] = false;
   }
-  for (uint32_t i = 0; i < lives.size(); ++i) {
-    if (!lives[i]) continue;
+  for (uint32_t i = 0; i < programs.size(); ++i) {
+    if (!programs[i]) continue;
     result.ops.push_back({.kind = OpKind::kFree, .client = trace.tensors[i].client, .tensor = i});
   }
   return result;
@@ -50,12 +50,12 @@ class InvariantsTest : public testing::TestWithParam<std::string> {
  protected:
   static constexpr size_t kCalls = 5000;
 
-  void Watch(const Trace& trace, const Referee::Setting& setting) {
-    Referee referee(trace, setting);
-    EXPECT_EQ(referee.Run(), "");
-    copies_ += referee.counts().copies_begun;
-    drops_ += referee.counts().drops;
-    slabs_ += referee.counts().slabs;
+  void Watch(const Trace& trace, const Checker::Setting& setting) {
+    Checker checker(trace, setting);
+    EXPECT_EQ(checker.Run(), "");
+    copies_ += checker.counts().copies_begun;
+    drops_ += checker.counts().drops;
+    slabs_ += checker.counts().slabs;
   }
   void ExpectMuchWasWatched() const {
     EXPECT_GT(copies_, 100u);
@@ -155,8 +155,8 @@ TEST(RivalsTest, AllGetThrough) {
     // In the large slab whoever comes first has all, and has to give all.
     for (const Bytes slab : {core::MiB(16), core::MiB(256)}) {
       SCOPED_TRACE(testing::Message() << "seed " << seed << ", slabs of " << slab.count());
-      Referee referee(trace, {.budget = core::MiB(32) * clients, .slab = slab, .seed = seed});
-      EXPECT_EQ(referee.Run(), "");
+      Checker checker(trace, {.budget = core::MiB(32) * clients, .slab = slab, .seed = seed});
+      EXPECT_EQ(checker.Run(), "");
     }
   }
 }

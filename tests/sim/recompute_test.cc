@@ -1,4 +1,4 @@
-// Keep, move or make anew: traces whose puts say what making the bytes anew would take.
+// Keep, move or make anew: traces whose puts say what recomputing the bytes would take.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -69,23 +69,23 @@ Outcome Replay(const Trace& trace) {
   return outcome;
 }
 
-TEST(RecomputeTest, DroppingBeatsMovingWhereMakingAnewIsShort) {
+TEST(RecomputeTest, DroppingBeatsMovingWhereRecomputingIsShort) {
   const Outcome moved = Replay(Training(milliseconds(2), Never));
   const Outcome dropped = Replay(Training(milliseconds(2), [](int) { return milliseconds(3); }));
-  EXPECT_EQ(moved.stats.given_up, 0u);
-  EXPECT_GT(dropped.stats.given_up, 10u);
-  EXPECT_EQ(dropped.stats.recomputes, dropped.stats.given_up);
+  EXPECT_EQ(moved.stats.discarded, 0u);
+  EXPECT_GT(dropped.stats.discarded, 10u);
+  EXPECT_EQ(dropped.stats.recomputes, dropped.stats.discarded);
   EXPECT_EQ(dropped.up, Bytes{0});
   EXPECT_EQ(dropped.down, Bytes{0});
-  // All that it waits for is making them anew.
+  // All that it waits for is recomputing them.
   EXPECT_EQ(dropped.stall, milliseconds(3) * static_cast<int64_t>(dropped.stats.recomputes));
   EXPECT_LT(dropped.stall * 5, moved.stall);
 }
 
-TEST(RecomputeTest, MovingBeatsDroppingWhereMakingAnewIsLong) {
+TEST(RecomputeTest, MovingBeatsDroppingWhereRecomputingIsLong) {
   const Outcome moved = Replay(Training(milliseconds(2), Never));
   const Outcome offered = Replay(Training(milliseconds(2), [](int) { return milliseconds(500); }));
-  EXPECT_EQ(offered.stats.given_up, 0u);
+  EXPECT_EQ(offered.stats.discarded, 0u);
   EXPECT_EQ(offered.stall, moved.stall);
   EXPECT_EQ(offered.up, moved.up);
   EXPECT_EQ(offered.down, moved.down);
@@ -95,18 +95,18 @@ TEST(RecomputeTest, OfBothTheOneIsDroppedAndTheOtherMoved) {
   const auto odd_is_short = [](int layer) { return milliseconds(layer % 2 == 1 ? 3 : 500); };
   const Outcome moved = Replay(Training(milliseconds(2), Never));
   const Outcome mixed = Replay(Training(milliseconds(2), odd_is_short));
-  EXPECT_GT(mixed.stats.given_up, 5u);
-  EXPECT_EQ(mixed.stats.recomputes, mixed.stats.given_up);
+  EXPECT_GT(mixed.stats.discarded, 5u);
+  EXPECT_EQ(mixed.stats.recomputes, mixed.stats.discarded);
   EXPECT_LT(mixed.stall, moved.stall);
   EXPECT_LT(mixed.up, moved.up);
   // Dropping one of the others even once would cost more than half a second.
   EXPECT_LT(mixed.stall, milliseconds(500) + moved.stall);
 }
 
-TEST(RecomputeTest, WhatFitsIsNeverMadeAnew) {
+TEST(RecomputeTest, WhatFitsIsNeverRecomputed) {
   const Trace trace = Training(milliseconds(2), [](int) { return milliseconds(1); });
   const Outcome outcome = Simulate(trace, *SetupFor("value", Simple(), trace.Footprint() * 2));
-  EXPECT_EQ(outcome.stats.given_up, 0u);
+  EXPECT_EQ(outcome.stats.discarded, 0u);
   EXPECT_EQ(outcome.stall, Duration{0});
 }
 

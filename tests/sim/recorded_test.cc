@@ -49,7 +49,7 @@ class Recording {
   explicit Recording(const DaemonProcess& daemon) : daemon_(daemon) {
     // That it is under way shows in that nobody else may record. Who asks too early records
     // himself and has to give it back, so it is given ever more time.
-    for (int patience = 8; !Begins(patience); patience *= 2) Stop();
+    for (int attempts = 8; !Begins(attempts); attempts *= 2) Stop();
   }
   ~Recording() { Stop(); }
 
@@ -63,17 +63,17 @@ class Recording {
   const std::string& file() const { return file_; }
 
  private:
-  bool Begins(int patience) {
+  bool Begins(int attempts) {
     stop_ = false;
     words_.str({});
     thread_ = std::thread([this] {
       client::ctl::Common common;
       common.socket = daemon_.socket();
-      common.patience = std::chrono::seconds(60);
+      common.timeout = std::chrono::seconds(60);
       code_ = client::ctl::RunRecord(common, {.file = file_, .time = std::chrono::minutes(10)},
                                      stop_, {words_, words_});
     });
-    for (int i = 0; i < patience; ++i) StatsOf(daemon_);
+    for (int i = 0; i < attempts; ++i) StatsOf(daemon_);
     const auto mine = Open(daemon_).Record(0);
     return !mine.ok() && mine.error().code == core::ErrorCode::kLimit;
   }

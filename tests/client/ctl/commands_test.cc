@@ -35,7 +35,7 @@ class CommandsTest : public testing::Test {
   std::ostringstream err_;
 
  protected:
-  Common common{.socket = daemon_.path(), .patience = std::chrono::seconds(60)};
+  Common common{.socket = daemon_.path(), .timeout = std::chrono::seconds(60)};
 };
 
 TEST_F(CommandsTest, StatusAsText) {

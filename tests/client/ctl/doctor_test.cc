@@ -60,7 +60,7 @@ class Machine : public Environment {
   }
   core::Result<core::Bytes> Capacity(const std::string&) override { return shared_memory; }
   core::Result<DaemonView> Daemon() override {
-    if (!reachable) return Error{ErrorCode::kUnavailable, "nobody listens"};
+    if (!reachable) return Error{ErrorCode::kUnavailable, "no daemon listens"};
     return daemon;
   }
   core::Result<std::vector<device::DeviceInfo>> Gpus() override {
@@ -121,7 +121,7 @@ TEST(DoctorTest, ADaemonThatDoesNotAnswerIsOneFailure) {
   Machine machine;
   machine.reachable = false;
   const auto findings = Examine(machine);
-  Expect(findings.front(), Level::kFail, "nobody listens");
+  Expect(findings.front(), Level::kFail, "no daemon listens");
   EXPECT_FALSE(Healthy(findings));
   for (size_t i = 1; i < findings.size(); ++i) {
     EXPECT_NE(findings[i].level, Level::kFail) << findings[i].check;

@@ -15,10 +15,10 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 
-constexpr core::Duration kPatience = std::chrono::seconds(60);
+constexpr core::Duration kTimeout = std::chrono::seconds(60);
 
 TEST(EnvironmentTest, SeesVariablesFilesAndDirectories) {
-  SystemEnvironment environment("/nowhere", kPatience);
+  SystemEnvironment environment("/nowhere", kTimeout);
   ASSERT_EQ(setenv("RAVENSTORE_ENVIRONMENT_TEST", "here", 1), 0);
   EXPECT_EQ(environment.Variable("RAVENSTORE_ENVIRONMENT_TEST"), "here");
   EXPECT_EQ(environment.Variable("RAVENSTORE_NOT_SET"), std::nullopt);
@@ -40,7 +40,7 @@ TEST(EnvironmentTest, AsksTheDaemonOnce) {
     hellos += question.has_hello();
     return good(question);
   });
-  SystemEnvironment environment(daemon.path(), kPatience);
+  SystemEnvironment environment(daemon.path(), kTimeout);
   for (int i = 0; i < 3; ++i) {
     const auto view = environment.Daemon();
     ASSERT_TRUE(view.ok()) << core::Describe(view.error());
@@ -53,13 +53,13 @@ TEST(EnvironmentTest, AsksTheDaemonOnce) {
 }
 
 TEST(EnvironmentTest, SaysWhenThereIsNoDaemon) {
-  SystemEnvironment environment("/no/such/socket", kPatience);
+  SystemEnvironment environment("/no/such/socket", kTimeout);
   ASSERT_FALSE(environment.Daemon().ok());
   EXPECT_EQ(environment.Daemon().error().code, core::ErrorCode::kUnavailable);
 }
 
 TEST(EnvironmentTest, TheKernelUnderTheTestsHasWhatTheStoreNeeds) {
-  SystemEnvironment environment("/nowhere", kPatience);
+  SystemEnvironment environment("/nowhere", kTimeout);
   EXPECT_TRUE(environment.TryPidfd().ok());
   EXPECT_TRUE(environment.TrySealedMemory().ok());
 }
@@ -67,7 +67,7 @@ TEST(EnvironmentTest, TheKernelUnderTheTestsHasWhatTheStoreNeeds) {
 TEST(EnvironmentTest, EveryCheckRunsOnARealMachine) {
   GoodDaemon good;
   ScriptedDaemon daemon(std::ref(good));
-  SystemEnvironment environment(daemon.path(), kPatience);
+  SystemEnvironment environment(daemon.path(), kTimeout);
   for (const Finding& finding : Examine(environment)) {
     EXPECT_FALSE(finding.what.empty()) << finding.check;
   }

@@ -14,7 +14,7 @@ using core::ErrorCode;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr core::Duration kPatience = seconds(60);
+constexpr core::Duration kTimeout = seconds(60);
 
 template <typename T>
 ErrorCode CodeOf(const core::Result<T>& result) {
@@ -29,7 +29,7 @@ TEST(SessionTest, IntroducesItselfAsAToolAndKeepsTheWelcome) {
     if (question.has_hello()) heard = question.hello();
     return good(question);
   });
-  auto session = Session::Open(daemon.path(), kPatience);
+  auto session = Session::Open(daemon.path(), kTimeout);
   ASSERT_TRUE(session.ok()) << core::Describe(session.error());
   EXPECT_EQ(session->welcome().devices_size(), 2);
   EXPECT_TRUE(heard.control_only());
@@ -41,8 +41,8 @@ TEST(SessionTest, IntroducesItselfAsAToolAndKeepsTheWelcome) {
 
 TEST(SessionTest, SaysWhyThereIsNoDaemon) {
   const ipc::ShortDirectory directory;
-  EXPECT_EQ(CodeOf(Session::Open(directory / "s", kPatience)), ErrorCode::kUnavailable);
-  EXPECT_EQ(CodeOf(Session::Open(directory / std::string(200, 'x'), kPatience)),
+  EXPECT_EQ(CodeOf(Session::Open(directory / "s", kTimeout)), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf(Session::Open(directory / std::string(200, 'x'), kTimeout)),
             ErrorCode::kInvalidArgument);
 }
 
@@ -57,14 +57,14 @@ TEST(SessionTest, RefusesAnotherProtocol) {
   GoodDaemon good;
   good.welcome.set_protocol_version(proto::kProtocolVersion + 1);
   ScriptedDaemon daemon(std::ref(good));
-  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kPatience)), ErrorCode::kVersionMismatch);
+  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kTimeout)), ErrorCode::kVersionMismatch);
 }
 
 TEST(SessionTest, PassesTheDaemonsRefusalOn) {
   ScriptedDaemon daemon([](const proto::ClientPacket& question) {
     return Refuse(question, ErrorCode::kVersionMismatch, "too old");
   });
-  const auto session = Session::Open(daemon.path(), kPatience);
+  const auto session = Session::Open(daemon.path(), kTimeout);
   ASSERT_FALSE(session.ok());
   EXPECT_EQ(session.error().code, ErrorCode::kVersionMismatch);
   EXPECT_NE(session.error().message.find("too old"), std::string::npos);
@@ -74,7 +74,7 @@ TEST(SessionTest, ARefusalWithAnUnknownCodeIsCorrupt) {
   ScriptedDaemon daemon([](const proto::ClientPacket& question) {
     return Refuse(question, static_cast<ErrorCode>(999), "?");
   });
-  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kPatience)), ErrorCode::kCorrupt);
+  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kTimeout)), ErrorCode::kCorrupt);
 }
 
 TEST(SessionTest, GivesUpOnADaemonThatDoesNotAnswer) {
@@ -84,12 +84,12 @@ TEST(SessionTest, GivesUpOnADaemonThatDoesNotAnswer) {
 
 TEST(SessionTest, NoticesAHangUp) {
   ScriptedDaemon daemon([](const proto::ClientPacket&) { return Reply{.hang_up = true}; });
-  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kPatience)), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kTimeout)), ErrorCode::kUnavailable);
 }
 
 TEST(SessionTest, RefusesNonsense) {
   ScriptedDaemon daemon([](const proto::ClientPacket&) { return Reply{.packets = {"\xff\xff"}}; });
-  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kPatience)), ErrorCode::kCorrupt);
+  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kTimeout)), ErrorCode::kCorrupt);
 }
 
 TEST(SessionTest, RefusesAnAnswerToAnotherKindOfQuestion) {
@@ -98,7 +98,7 @@ TEST(SessionTest, RefusesAnAnswerToAnotherKindOfQuestion) {
     answer.mutable_stats();
     return Answer(question, std::move(answer));
   });
-  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kPatience)), ErrorCode::kCorrupt);
+  EXPECT_EQ(CodeOf(Session::Open(daemon.path(), kTimeout)), ErrorCode::kCorrupt);
 }
 
 TEST(SessionTest, PassesOverPacketsThatAnswerNothing) {
@@ -111,7 +111,7 @@ TEST(SessionTest, PassesOverPacketsThatAnswerNothing) {
     reply.packets.insert(reply.packets.begin(), stray.SerializeAsString());
     return reply;
   });
-  auto session = Session::Open(daemon.path(), kPatience);
+  auto session = Session::Open(daemon.path(), kTimeout);
   ASSERT_TRUE(session.ok());
   auto stats = session->Stats();
   ASSERT_TRUE(stats.ok());
@@ -121,7 +121,7 @@ TEST(SessionTest, PassesOverPacketsThatAnswerNothing) {
 TEST(SessionTest, ListsEveryPage) {
   GoodDaemon good;
   ScriptedDaemon daemon(std::ref(good));
-  auto session = Session::Open(daemon.path(), kPatience);
+  auto session = Session::Open(daemon.path(), kTimeout);
   ASSERT_TRUE(session.ok());
   std::vector<uint64_t> ids;
   ASSERT_TRUE(session
@@ -142,7 +142,7 @@ TEST(SessionTest, ListsEveryPage) {
 TEST(SessionTest, StopsListingWhenToldTo) {
   GoodDaemon good;
   ScriptedDaemon daemon(std::ref(good));
-  auto session = Session::Open(daemon.path(), kPatience);
+  auto session = Session::Open(daemon.path(), kTimeout);
   ASSERT_TRUE(session.ok());
   int taken = 0;
   ASSERT_TRUE(session->List(0, [&taken](const proto::TensorInfo&) { return ++taken < 5; }).ok());
@@ -158,7 +158,7 @@ TEST(SessionTest, AListThatDoesNotAdvanceEnds) {
     if (question.has_list_clients()) answer.mutable_clients()->set_next_cursor(7);
     return Answer(question, std::move(answer));
   });
-  auto session = Session::Open(daemon.path(), kPatience);
+  auto session = Session::Open(daemon.path(), kTimeout);
   ASSERT_TRUE(session.ok());
   const auto all = [](const proto::TensorInfo&) { return true; };
   EXPECT_EQ(CodeOf(session->List(0, all)), ErrorCode::kCorrupt);

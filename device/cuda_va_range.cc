@@ -1,4 +1,4 @@
-#include "device/cuda_arena.h"
+#include "device/cuda_va_range.h"
 
 #include <errno.h>
 #include <linux/mempolicy.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "device/pieces.h"
+#include "device/chunks.h"
 #include "device/reservation.h"
 #include "ipc/unique_fd.h"
 
@@ -23,7 +23,7 @@ CUmemAccessDesc AccessBy(CUmemLocationType type, int id) {
 core::Error OnlyItsCreatorExports(Bytes offset) {
   return {core::ErrorCode::kInvalidArgument,
           "arena offset " + std::to_string(offset.count()) +
-              ": the piece was imported, only its creator exports it"};
+              ": the chunk was imported, only its creator exports it"};
 }
 
 // The node that `gpu` is nearest to; 0 where the machine has none.
@@ -31,15 +31,15 @@ int NearestNode(const CudaGpu& gpu) {
   return std::max(gpu.Attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID), 0);
 }
 
-// Owns: a reference on physical memory. A piece that is mapped does not need it, but Export does.
-class CudaPiece {
+// Owns: a reference on physical memory. A chunk that is mapped does not need it, but Export does.
+class CudaChunk {
  public:
-  CudaPiece(std::shared_ptr<CudaGpu> gpu, CUmemGenericAllocationHandle handle, Bytes bytes,
+  CudaChunk(std::shared_ptr<CudaGpu> gpu, CUmemGenericAllocationHandle handle, Bytes bytes,
             bool created)
       : gpu_(std::move(gpu)), handle_(handle), bytes_(bytes), created_(created) {}
-  ~CudaPiece() { gpu_->driver().cuMemRelease(handle_); }
-  CudaPiece(const CudaPiece&) = delete;
-  CudaPiece& operator=(const CudaPiece&) = delete;
+  ~CudaChunk() { gpu_->driver().cuMemRelease(handle_); }
+  CudaChunk(const CudaChunk&) = delete;
+  CudaChunk& operator=(const CudaChunk&) = delete;
 
   CUmemGenericAllocationHandle handle() const { return handle_; }
   Bytes bytes() const { return bytes_; }
@@ -53,22 +53,22 @@ class CudaPiece {
 };
 
 // Device or host memory that the driver's virtual memory management makes and maps.
-class CudaArena : public Arena {
+class CudaVaRange : public VaRange {
  public:
-  CudaArena(std::shared_ptr<CudaGpu> gpu, CUdeviceptr base, Bytes size, Bytes granularity,
-            CUmemAllocationProp memory, std::vector<CUmemAccessDesc> access)
+  CudaVaRange(std::shared_ptr<CudaGpu> gpu, CUdeviceptr base, Bytes size, Bytes granularity,
+              CUmemAllocationProp memory, std::vector<CUmemAccessDesc> access)
       : gpu_(std::move(gpu)),
         base_(base),
         size_(size),
         granularity_(granularity),
         memory_(memory),
         access_(std::move(access)),
-        pieces_(size, granularity) {}
+        chunks_(size, granularity) {}
 
-  ~CudaArena() override {
+  ~CudaVaRange() override {
     // Nothing can be done about a failure: what the driver keeps, it keeps until the process ends.
-    pieces_.Drain([this](Bytes offset, const CudaPiece& piece) {
-      gpu_->driver().cuMemUnmap(base_ + offset.count(), piece.bytes().count());
+    chunks_.Drain([this](Bytes offset, const CudaChunk& chunk) {
+      gpu_->driver().cuMemUnmap(base_ + offset.count(), chunk.bytes().count());
     });
     gpu_->driver().cuMemAddressFree(base_, size_.count());
   }
@@ -77,65 +77,65 @@ class CudaArena : public Arena {
   Bytes size() const override { return size_; }
 
   Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
-    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaPiece>> {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaChunk>> {
       RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
       const CudaScope scope(gpu_->driver(), context);
       const CudaCaptureExempt exempt(gpu_->driver());
       CUmemGenericAllocationHandle handle = 0;
       const CUresult made = gpu_->driver().cuMemCreate(&handle, bytes.count(), &memory_, 0);
       if (made != CUDA_SUCCESS) return CreateFailed(made, bytes);
-      auto piece = std::make_shared<CudaPiece>(gpu_, handle, bytes, true);
+      auto chunk = std::make_shared<CudaChunk>(gpu_, handle, bytes, true);
       if (offer) {
-        RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd descriptor, ExportOf(*piece));
+        RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd descriptor, ExportOf(*chunk));
         offer(std::move(descriptor));
       }
-      return Map(std::move(piece), offset);
+      return Map(std::move(chunk), offset);
     });
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
-    RAVEN_ASSIGN_OR_RETURN(auto piece, pieces_.Find(offset));
-    if (!piece->created()) return OnlyItsCreatorExports(offset);
-    return ExportOf(*piece);
+    RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
+    if (!chunk->created()) return OnlyItsCreatorExports(offset);
+    return ExportOf(*chunk);
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
-    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaPiece>> {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<CudaChunk>> {
       RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu_->Primary());
       const CudaScope scope(gpu_->driver(), context);
       const CudaCaptureExempt exempt(gpu_->driver());
       CUmemGenericAllocationHandle handle = 0;
       void* const file = reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.get()));
       RAVEN_CUDA_CALL(*gpu_, cuMemImportFromShareableHandle, &handle, file, kHandleType);
-      return Map(std::make_shared<CudaPiece>(gpu_, handle, bytes, false), offset);
+      return Map(std::make_shared<CudaChunk>(gpu_, handle, bytes, false), offset);
     });
   }
 
   Status Unmap(Bytes offset) override {
-    return pieces_.Remove(offset, [&](const CudaPiece& piece) -> Status {
+    return chunks_.Remove(offset, [&](const CudaChunk& chunk) -> Status {
       const CudaCaptureExempt exempt(gpu_->driver());
-      RAVEN_CUDA_CALL(*gpu_, cuMemUnmap, base_ + offset.count(), piece.bytes().count());
+      RAVEN_CUDA_CALL(*gpu_, cuMemUnmap, base_ + offset.count(), chunk.bytes().count());
       return core::Ok();
     });
   }
 
  private:
-  Result<ipc::UniqueFd> ExportOf(const CudaPiece& piece) {
+  Result<ipc::UniqueFd> ExportOf(const CudaChunk& chunk) {
     gpu_->KeepExporting(granularity_);
-    return ExportMemory(*gpu_, piece.handle());
+    return ExportMemory(*gpu_, chunk.handle());
   }
 
-  Result<std::shared_ptr<CudaPiece>> Map(std::shared_ptr<CudaPiece> piece, Bytes offset) {
+  Result<std::shared_ptr<CudaChunk>> Map(std::shared_ptr<CudaChunk> chunk, Bytes offset) {
     const CUdeviceptr at = base_ + offset.count();
-    const size_t bytes = piece->bytes().count();
-    RAVEN_CUDA_CALL(*gpu_, cuMemMap, at, bytes, 0, piece->handle(), 0);
+    const size_t bytes = chunk->bytes().count();
+    RAVEN_CUDA_CALL(*gpu_, cuMemMap, at, bytes, 0, chunk->handle(), 0);
     const Status allowed = gpu_->Check(
         gpu_->driver().cuMemSetAccess(at, bytes, access_.data(), access_.size()), "cuMemSetAccess");
     if (!allowed.ok()) {
       gpu_->driver().cuMemUnmap(at, bytes);
       return allowed.error();
     }
-    return piece;
+    return chunk;
   }
 
   core::Error CreateFailed(CUresult result, Bytes asked) {
@@ -156,28 +156,28 @@ class CudaArena : public Arena {
   const Bytes granularity_;
   const CUmemAllocationProp memory_;
   const std::vector<CUmemAccessDesc> access_;
-  PieceTable<CudaPiece> pieces_;
+  ChunkTable<CudaChunk> chunks_;
 };
 
-struct RegisteredPiece {
+struct RegisteredChunk {
   ipc::UniqueFd memory;  // none when it was imported
   Bytes bytes;
 };
 
 // Host memory of memfds that are registered with the driver.
-class RegisteredArena : public Arena {
+class RegisteredVaRange : public VaRange {
  public:
-  RegisteredArena(std::shared_ptr<CudaGpu> gpu, CUcontext context, Reservation range,
-                  Bytes granularity, int numa_node)
+  RegisteredVaRange(std::shared_ptr<CudaGpu> gpu, CUcontext context, Reservation range,
+                    Bytes granularity, int numa_node)
       : gpu_(std::move(gpu)),
         context_(context),
         numa_node_(numa_node),
         range_(std::move(range)),
-        pieces_(range_.size(), granularity) {}
+        chunks_(range_.size(), granularity) {}
 
-  ~RegisteredArena() override {
+  ~RegisteredVaRange() override {
     const CudaScope scope(gpu_->driver(), context_);
-    pieces_.Drain([this](Bytes offset, const RegisteredPiece&) {
+    chunks_.Drain([this](Bytes offset, const RegisteredChunk&) {
       gpu_->driver().cuMemHostUnregister(range_.base() + offset.count());
     });
   }
@@ -186,7 +186,7 @@ class RegisteredArena : public Arena {
   Bytes size() const override { return range_.size(); }
 
   Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
-    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredPiece>> {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredChunk>> {
       RAVEN_ASSIGN_OR_RETURN(ipc::UniqueFd memory, NewMemory(bytes));
       RAVEN_RETURN_IF_ERROR(OfferCopy(offer, memory.get()));
       RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, memory.get()));
@@ -206,13 +206,13 @@ class RegisteredArena : public Arena {
   }
 
   Result<ipc::UniqueFd> Export(Bytes offset) override {
-    RAVEN_ASSIGN_OR_RETURN(auto piece, pieces_.Find(offset));
-    if (!piece->memory) return OnlyItsCreatorExports(offset);
-    return Duplicate(piece->memory.get());
+    RAVEN_ASSIGN_OR_RETURN(auto chunk, chunks_.Find(offset));
+    if (!chunk->memory) return OnlyItsCreatorExports(offset);
+    return Duplicate(chunk->memory.get());
   }
 
   Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) override {
-    return pieces_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredPiece>> {
+    return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<RegisteredChunk>> {
       RAVEN_ASSIGN_OR_RETURN(const Bytes whole, SizeOf(descriptor.get()));
       if (whole != bytes) {
         return core::Error{core::ErrorCode::kInvalidArgument,
@@ -225,16 +225,16 @@ class RegisteredArena : public Arena {
   }
 
   Status Unmap(Bytes offset) override {
-    return pieces_.Remove(offset, [&](const RegisteredPiece& piece) -> Status {
+    return chunks_.Remove(offset, [&](const RegisteredChunk& chunk) -> Status {
       const CudaScope scope(gpu_->driver(), context_);
       const CudaCaptureExempt exempt(gpu_->driver());
       RAVEN_CUDA_CALL(*gpu_, cuMemHostUnregister, range_.base() + offset.count());
-      return range_.Unmap(offset, piece.bytes);
+      return range_.Unmap(offset, chunk.bytes);
     });
   }
 
  private:
-  Result<std::shared_ptr<RegisteredPiece>> Register(ipc::UniqueFd memory, Bytes offset,
+  Result<std::shared_ptr<RegisteredChunk>> Register(ipc::UniqueFd memory, Bytes offset,
                                                     Bytes bytes) {
     const CudaScope scope(gpu_->driver(), context_);
     const CudaCaptureExempt exempt(gpu_->driver());
@@ -243,7 +243,7 @@ class RegisteredArena : public Arena {
     if (registered != CUDA_SUCCESS) {
       return Undo(gpu_->Failure(registered, "cuMemHostRegister"), offset, bytes);
     }
-    return std::make_shared<RegisteredPiece>(RegisteredPiece{std::move(memory), bytes});
+    return std::make_shared<RegisteredChunk>(RegisteredChunk{std::move(memory), bytes});
   }
 
   core::Error Undo(core::Error error, Bytes offset, Bytes bytes) {
@@ -255,12 +255,12 @@ class RegisteredArena : public Arena {
   const CUcontext context_;
   const int numa_node_;
   Reservation range_;
-  PieceTable<RegisteredPiece> pieces_;
+  ChunkTable<RegisteredChunk> chunks_;
 };
 
-Result<std::unique_ptr<Arena>> Reserve(std::shared_ptr<CudaGpu> gpu, Bytes size, Bytes granularity,
-                                       CUmemAllocationProp memory,
-                                       std::vector<CUmemAccessDesc> access) {
+Result<std::unique_ptr<VaRange>> Reserve(std::shared_ptr<CudaGpu> gpu, Bytes size,
+                                         Bytes granularity, CUmemAllocationProp memory,
+                                         std::vector<CUmemAccessDesc> access) {
   if (size == Bytes{}) {
     return core::Error{core::ErrorCode::kInvalidArgument, "an arena of 0 bytes"};
   }
@@ -268,8 +268,8 @@ Result<std::unique_ptr<Arena>> Reserve(std::shared_ptr<CudaGpu> gpu, Bytes size,
   const CudaCaptureExempt exempt(gpu->driver());
   CUdeviceptr base = 0;
   RAVEN_CUDA_CALL(*gpu, cuMemAddressReserve, &base, size.count(), granularity.count(), 0, 0);
-  return std::unique_ptr<Arena>(std::make_unique<CudaArena>(std::move(gpu), base, size, granularity,
-                                                            memory, std::move(access)));
+  return std::unique_ptr<VaRange>(std::make_unique<CudaVaRange>(
+      std::move(gpu), base, size, granularity, memory, std::move(access)));
 }
 
 // Whether the driver pins host memory on `node` in a way that another process can import. Tried
@@ -304,9 +304,9 @@ Result<Bytes> CudaGranularity(CudaGpu& gpu) {
   return std::max(Bytes(unit), core::MiB(2));
 }
 
-Result<std::unique_ptr<Arena>> ReserveCudaArena(std::shared_ptr<CudaGpu> gpu,
-                                                const std::vector<CUdevice>& all, Bytes size,
-                                                Bytes granularity) {
+Result<std::unique_ptr<VaRange>> ReserveCudaVaRange(std::shared_ptr<CudaGpu> gpu,
+                                                    const std::vector<CUdevice>& all, Bytes size,
+                                                    Bytes granularity) {
   if (gpu->Attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0 ||
       gpu->Attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) == 0) {
     return core::Error{core::ErrorCode::kUnsupported,
@@ -323,12 +323,13 @@ Result<std::unique_ptr<Arena>> ReserveCudaArena(std::shared_ptr<CudaGpu> gpu,
   return Reserve(std::move(gpu), size, granularity, memory, std::move(access));
 }
 
-Result<std::unique_ptr<Arena>> ReserveCudaHostArena(std::shared_ptr<CudaGpu> gpu,
-                                                    const std::vector<CUdevice>& all, Bytes size,
-                                                    Bytes granularity, int numa_node) {
+Result<std::unique_ptr<VaRange>> ReserveCudaHostVaRange(std::shared_ptr<CudaGpu> gpu,
+                                                        const std::vector<CUdevice>& all,
+                                                        Bytes size, Bytes granularity,
+                                                        int numa_node) {
   const int node = numa_node >= 0 ? numa_node : NearestNode(*gpu);
   if (!PinsHostMemory(*gpu, node, granularity)) {
-    return ReserveRegisteredArena(std::move(gpu), size, granularity, node);
+    return ReserveRegisteredVaRange(std::move(gpu), size, granularity, node);
   }
   std::vector<CUmemAccessDesc> access{AccessBy(CU_MEM_LOCATION_TYPE_HOST_NUMA, node)};
   for (const CUdevice device : all) {
@@ -338,12 +339,12 @@ Result<std::unique_ptr<Arena>> ReserveCudaHostArena(std::shared_ptr<CudaGpu> gpu
                  std::move(access));
 }
 
-Result<std::unique_ptr<Arena>> ReserveRegisteredArena(std::shared_ptr<CudaGpu> gpu, Bytes size,
-                                                      Bytes granularity, int numa_node) {
+Result<std::unique_ptr<VaRange>> ReserveRegisteredVaRange(std::shared_ptr<CudaGpu> gpu, Bytes size,
+                                                          Bytes granularity, int numa_node) {
   RAVEN_ASSIGN_OR_RETURN(const CUcontext context, gpu->Primary());
   RAVEN_ASSIGN_OR_RETURN(Reservation range, Reservation::Make(size.RoundUp(granularity)));
   const int node = numa_node >= 0 ? numa_node : NearestNode(*gpu);
-  return std::unique_ptr<Arena>(std::make_unique<RegisteredArena>(
+  return std::unique_ptr<VaRange>(std::make_unique<RegisteredVaRange>(
       std::move(gpu), context, std::move(range), granularity, node));
 }
 

@@ -20,7 +20,7 @@
 
 namespace ravenstore::sim {
 
-class Referee {
+class Checker {
  public:
   struct Setting {
     core::Bytes budget;  // of the device, and of each client
@@ -42,7 +42,7 @@ class Referee {
     uint64_t slabs = 0;
   };
 
-  Referee(const Trace& trace, const Setting& setting);
+  Checker(const Trace& trace, const Setting& setting);
 
   // The first thing that was wrong, in words; empty: nothing was. REQUIRES: every tensor of the
   // trace is freed in it.
@@ -58,7 +58,7 @@ class Referee {
     core::SlotId slot{};
     bool arriving = false;
     bool copying = false;
-    bool at_once = false;  // it leaves beyond rescue
+    bool irrevocable = false;  // it leaves beyond rescue
     bool is_placed = false;
     core::Bytes offset;
     uint32_t writes = 0;
@@ -105,17 +105,17 @@ class Referee {
   void Do(const core::AddSlab& action);
   void Do(const core::RemoveSlab& action);
   void Do(const core::GrowHost& action);
-  void Do(const core::Grant& action);
-  void Do(const core::Refuse& action) { Expect(false, "a refusal: " + action.error.message); }
-  void Do(const core::Promise& action);
-  void Do(const core::Deny& action) { Expect(false, "a denial: " + action.error.message); }
+  void Do(const core::AllocReply& action);
+  void Do(const core::AllocError& action) { Expect(false, "a refusal: " + action.error.message); }
+  void Do(const core::FetchReply& action);
+  void Do(const core::FetchError& action) { Expect(false, "a denial: " + action.error.message); }
   void Do(const core::Release& action);
   void Do(const core::Drop& action);
   void Do(const core::CopyOut& action);
   void Do(const core::Clean& action);
-  void Do(const core::Hurry& action);
+  void Do(const core::Prioritize& action);
   void Do(const core::CopyIn& action);
-  void Do(const core::Discard&) {}
+  void Do(const core::DeferDestroy&) {}
 
   uint32_t RowOf(core::TensorId tensor) const { return rows_by_id_.at(tensor); }
   Client& ClientOf(uint32_t row) { return clients_[trace_.tensors[row].client]; }
@@ -123,7 +123,7 @@ class Referee {
   core::Bytes SizeOf(uint32_t row) const {
     return trace_.tensors[row].bytes.RoundUp(core::kExtentAlignment);
   }
-  void GoAtOnce(Row& row);
+  void LeaveIrrevocably(Row& row);
   void Submit(std::deque<Job>* lane, Kind kind, uint32_t row);
   void Place(uint32_t row, core::Bytes offset);
   void Unplace(uint32_t row);
@@ -137,7 +137,7 @@ class Referee {
   std::vector<Row> rows_;
   std::vector<Client> clients_;
   std::map<core::TensorId, uint32_t> rows_by_id_;
-  std::deque<core::Event> told_;
+  std::deque<core::Event> pending_events_;
   std::deque<Job> up_;
   std::deque<Job> down_;
   std::vector<Later> later_;

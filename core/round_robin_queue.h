@@ -27,7 +27,7 @@ struct TurnOwner {
   ClientId client{};
 };
 
-// Queues by key, of which each is served for a turn's bytes: for Turns.
+// Queues by key, of which each is served for a turn's bytes: for RoundRobinQueue.
 template <typename Key, typename Queue>
 class QueuesInTurn {
  public:
@@ -67,9 +67,9 @@ class QueuesInTurn {
 };
 
 template <typename Item>
-class Turns {
+class RoundRobinQueue {
  public:
-  explicit Turns(Bytes turn = kTurn) : turn_(turn) {}
+  explicit RoundRobinQueue(Bytes turn = kTurn) : turn_(turn) {}
 
   bool empty() const { return users_.empty(); }
   void Push(TurnOwner owner, Item item) {

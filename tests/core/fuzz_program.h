@@ -46,7 +46,7 @@ enum class Op : uint8_t {
   kReadRequests,  // client, requests
   kReadTickets,   //
   kPass,          // time
-  kRest,          // everything comes to rest, is read back and freed; nothing may be left over
+  kQuiesce,       // everything comes to rest, is read back and freed; nothing may be left over
 };
 
 struct Instruction {
@@ -58,10 +58,10 @@ struct Instruction {
 using Program = std::vector<Instruction>;
 
 // Lives through it; a broken promise of the planner ends the process.
-class Life {
+class FuzzProgram {
  public:
   // Looks at the first instructions of `program`, up to the first that describes no node.
-  explicit Life(const Program& program, std::function<void(const std::string&)> trace = {});
+  explicit FuzzProgram(const Program& program, std::function<void(const std::string&)> trace = {});
 
   // Skipped when it cannot be done; of those that describe the node only the constructor knows.
   void Do(const Instruction& instruction);
@@ -84,8 +84,8 @@ class Life {
   void DoForTensor(Op op, Handle handle, const Operands& with);
   void Create(const Operands& with);
   void EndCopy(int64_t label, bool ok);
-  void Rest();
-  void Settle();
+  void Quiesce();
+  void RunToIdle();
   void ReadBack(Handle handle);
   void ExpectRoomFor(ClientId client);
 

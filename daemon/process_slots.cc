@@ -1,4 +1,4 @@
-#include "daemon/seats.h"
+#include "daemon/process_slots.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,38 +13,40 @@ using core::Error;
 using core::ErrorCode;
 using core::Result;
 
-Result<Seats::Seat> Seats::Take(uint64_t key, uid_t uid, ProcessName process, ino_t program) {
+Result<ProcessSlots::Slot> ProcessSlots::Take(uint64_t key, uid_t uid, ProcessName process,
+                                              ino_t program) {
   RAVEN_ASSIGN_OR_RETURN(Page* const page, PageOf(uid));
-  const auto own = std::find_if(seats_.begin(), seats_.end(), [&](const auto& entry) {
-    const Taken& taken = entry.second;
-    return process.pid != 0 && taken.uid == uid && taken.process.pid == process.pid &&
-           taken.process.start_time == process.start_time;
-  });
+  const auto own =
+      std::find_if(process_slots_.begin(), process_slots_.end(), [&](const auto& entry) {
+        const Taken& taken = entry.second;
+        return process.pid != 0 && taken.uid == uid && taken.process.pid == process.pid &&
+               taken.process.start_time == process.start_time;
+      });
   Taken taken{uid, 0, process, program};
-  if (own != seats_.end()) {
+  if (own != process_slots_.end()) {
     taken.slot = own->second.slot;
     if (own->second.program != program) Clear(*page, taken.slot);
-    seats_.erase(own);
+    process_slots_.erase(own);
   } else {
     RAVEN_ASSIGN_OR_RETURN(taken.slot, FreeSlot(*page));
   }
-  seats_[key] = taken;
-  return Seat{page->file.get(), taken.slot};
+  process_slots_[key] = taken;
+  return Slot{page->file.get(), taken.slot};
 }
 
-void Seats::Release(uint64_t key) {
-  const auto found = seats_.find(key);
-  if (found == seats_.end()) return;
+void ProcessSlots::Release(uint64_t key) {
+  const auto found = process_slots_.find(key);
+  if (found == process_slots_.end()) return;
   Page& page = pages_.at(found->second.uid);
   Clear(page, found->second.slot);
   page.taken[found->second.slot] = false;
   // With the last of the user's processes the page goes: users come and go without end.
   if (std::find(page.taken.begin(), page.taken.end(), true) == page.taken.end())
     pages_.erase(found->second.uid);
-  seats_.erase(found);
+  process_slots_.erase(found);
 }
 
-Result<Seats::Page*> Seats::PageOf(uid_t uid) {
+Result<ProcessSlots::Page*> ProcessSlots::PageOf(uid_t uid) {
   const auto known = pages_.find(uid);
   if (known != pages_.end()) return &known->second;
   const Error failed{ErrorCode::kSystem, "a tenant's page could not be made"};
@@ -64,11 +66,11 @@ Result<Seats::Page*> Seats::PageOf(uid_t uid) {
   return &pages_.emplace(uid, std::move(page)).first->second;
 }
 
-void Seats::Unmap::operator()(proto::TenantPage* page) const {
+void ProcessSlots::Unmap::operator()(proto::TenantPage* page) const {
   ::munmap(page, proto::kTenantBytes);
 }
 
-Result<uint32_t> Seats::FreeSlot(Page& page) {
+Result<uint32_t> ProcessSlots::FreeSlot(Page& page) {
   const auto free = std::find(page.taken.begin(), page.taken.end(), false);
   if (free != page.taken.end()) {
     *free = true;
@@ -83,7 +85,7 @@ Result<uint32_t> Seats::FreeSlot(Page& page) {
   return static_cast<uint32_t>(page.taken.size() - 1);
 }
 
-void Seats::Clear(const Page& page, uint32_t slot) {
+void ProcessSlots::Clear(const Page& page, uint32_t slot) {
   for (proto::TenantRow& row : page.words->row) {
     if (row.device.load() == 0) return;
     row.used[slot].store(0);

@@ -1,4 +1,4 @@
-#include "tests/core/life.h"
+#include "tests/core/fuzz_program.h"
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ std::string WithoutBlanks(std::string text) {
   return text;
 }
 
-TEST(LifeTest, APrintedLifeIsItsSource) {
-  const auto [life, source] = WRITTEN({
+TEST(FuzzProgramTest, APrintedLifeIsItsSource) {
+  const auto [fuzz, source] = WRITTEN({
       {Op::kSlabs, {4096}},
       {Op::kDevice, {32768, 65536}},
       {Op::kHabits, {1, 0, 0, 2}},
@@ -30,11 +30,11 @@ TEST(LifeTest, APrintedLifeIsItsSource) {
       {Op::kCreate, {1, 1, 512, 0, 1000000, 1}},
       {Op::kPut, {1, 2, -7, 0, 1}},
       {Op::kReadTickets},
-      {Op::kRest},
+      {Op::kQuiesce},
   });
-  EXPECT_EQ(life.size(), 9u);
+  EXPECT_EQ(fuzz.size(), 9u);
   // The last comma is the printer's.
-  EXPECT_EQ(WithoutBlanks(Describe(life)), WithoutBlanks(source));
+  EXPECT_EQ(WithoutBlanks(Describe(fuzz)), WithoutBlanks(source));
 }
 
 // Instructions without sense: any operands, in any order.
@@ -42,19 +42,19 @@ Program Nonsense(uint32_t seed, size_t length) {
   std::mt19937_64 random(seed);
   Program program;
   for (size_t i = 0; i < length; ++i) {
-    Instruction one{static_cast<Op>(random() % (static_cast<size_t>(Op::kRest) + 1))};
-    if (one.op == Op::kRest) continue;
+    Instruction one{static_cast<Op>(random() % (static_cast<size_t>(Op::kQuiesce) + 1))};
+    if (one.op == Op::kQuiesce) continue;
     for (int64_t& operand : one.operands) operand = static_cast<int64_t>(random() % 9) - 2;
     program.push_back(one);
   }
   return program;
 }
 
-TEST(LifeTest, WhatCannotBeDoneIsSkipped) {
+TEST(FuzzProgramTest, WhatCannotBeDoneIsSkipped) {
   for (uint32_t seed = 1; seed <= 200; ++seed) Play(Nonsense(seed, 300));
 }
 
-TEST(LifeTest, ALifeWithHolesIsALife) {
+TEST(FuzzProgramTest, AProgramWithHolesIsALife) {
   const Program whole = {
       {Op::kDevice, {8192, 16384}},
       {Op::kTenant, {1, 8192, 65536}},
@@ -71,7 +71,7 @@ TEST(LifeTest, ALifeWithHolesIsALife) {
       {Op::kCopyEnds, {1, 1}},
       {Op::kGet, {1, 0, 1000000}},
       {Op::kFree, {2}},
-      {Op::kRest},
+      {Op::kQuiesce},
   };
   for (size_t hole = 0; hole < whole.size(); ++hole) {
     Program rest = whole;
@@ -80,7 +80,7 @@ TEST(LifeTest, ALifeWithHolesIsALife) {
   }
 }
 
-TEST(LifeTest, PlainerInstructionsComeToAnEnd) {
+TEST(FuzzProgramTest, PlainerInstructionsComeToAnEnd) {
   for (const Instruction& start : Nonsense(7, 200)) {
     Instruction one = start;
     one.operands[1] *= 512 * 1001;
@@ -93,7 +93,7 @@ TEST(LifeTest, PlainerInstructionsComeToAnEnd) {
   }
 }
 
-TEST(LifeTest, LabelsAreOnlyNames) {
+TEST(FuzzProgramTest, LabelsAreOnlyNames) {
   const Program program = {{Op::kAttach, {70, 1, 5, 6}},
                            {Op::kCreate, {900, 70, 512}},
                            {Op::kCreate, {12, 70, 512}},
@@ -106,7 +106,7 @@ TEST(LifeTest, LabelsAreOnlyNames) {
 }
 
 // A planted predicate: a long life in which, among much else, a tensor that is leaving is rescued.
-Program BusyLife() {
+Program BusyProgram() {
   Program program = {{Op::kSlabs, {4096}},
                      {Op::kDevice, {16384, 65536}},
                      {Op::kHost, {262144, 8192, 0}},
@@ -136,16 +136,16 @@ Program BusyLife() {
 }
 
 bool Rescues(const Program& program) {
-  Life life(program);
+  FuzzProgram fuzz(program);
   for (const Instruction& instruction : program) {
-    life.Do(instruction);
-    if (life.stats().rescues > 0) return true;
+    fuzz.Do(instruction);
+    if (fuzz.stats().rescues > 0) return true;
   }
   return false;
 }
 
-TEST(LifeTest, IsShrunkToTheFewInstructionsThatRescueATensor) {
-  const Program whole = BusyLife();
+TEST(FuzzProgramTest, IsShrunkToTheFewInstructionsThatRescueATensor) {
+  const Program whole = BusyProgram();
   ASSERT_TRUE(Rescues(whole));
   Shrinker<Instruction> shrinker({Rescues, Simpler}, whole);
   const Program small = Relabelled(shrinker.Run());

@@ -21,16 +21,16 @@
 
 namespace ravenstore::daemon {
 
-class Yields {
+class ReclaimRequests {
  public:
   // `capacities`: what the store may hold of each device when nobody asks for any.
-  explicit Yields(std::vector<core::Bytes> capacities);
+  explicit ReclaimRequests(std::vector<core::Bytes> capacities);
 
   // A user is given as much as a device has in this time, and at once.
   static constexpr core::Duration kRefill = std::chrono::seconds(30);
 
-  struct Ask {
-    uint64_t asker = 0;  // with `request` says who it is
+  struct Reclaim {
+    uint64_t requester = 0;  // with `request` says who it is
     uint64_t request = 0;
     core::TenantId user{};
     size_t device = 0;
@@ -43,16 +43,16 @@ class Yields {
   // A job lacks memory on a device. One that wants more than it may have, or than the store can
   // leave, gets nothing, and nothing is emptied; what is free already is not taken from the store.
   // REQUIRES: ask.device < capacities.size().
-  void Begin(Ask ask, core::Tick now);
+  void Begin(Reclaim reclaim, core::Tick now);
   // Their connection is gone.
-  void Forget(uint64_t asker);
+  void Forget(uint64_t requester);
 
   struct Limit {
     size_t device;
     core::Bytes capacity;
   };
   struct Answer {
-    uint64_t asker;
+    uint64_t requester;
     uint64_t request;
     core::Bytes given;
   };
@@ -62,8 +62,8 @@ class Yields {
   };
   // `held`: what the store holds of each device now; `used`: what others do as far as the store
   // leaves it to them, empty when nobody looked: then the store gets nothing back yet.
-  Outcome Look(const std::vector<core::Bytes>& held, const std::vector<core::Bytes>& used,
-               core::Tick now);
+  Outcome Update(const std::vector<core::Bytes>& held, const std::vector<core::Bytes>& used,
+                 core::Tick now);
 
   // Somebody waits: look again soon.
   bool waiting() const { return !pending_.empty(); }
@@ -72,7 +72,7 @@ class Yields {
 
  private:
   struct Pending {
-    Ask ask;
+    Reclaim reclaim;
     bool begun = false;
     core::Bytes before;  // held when it began
     core::Bytes target;  // enough is given when no more than this is held
@@ -80,20 +80,20 @@ class Yields {
     core::Tick last_progress;
   };
   // What the store must give up for the ask.
-  static core::Bytes Lacking(const Ask& ask);
+  static core::Bytes Lacking(const Reclaim& reclaim);
   bool Possible(const Pending& pending, core::Bytes held, core::Tick now);
   void Start(Pending& pending, core::Bytes held, core::Tick now, Outcome* outcome);
   void SetLimit(size_t device, core::Bytes capacity, Outcome* outcome);
 
   std::vector<core::Bytes> capacities_;
   std::vector<core::Bytes> limits_;
-  std::vector<core::Tick> last_yield_;
+  std::vector<core::Tick> last_reclaim_;
   std::vector<Pending> pending_;
   struct Given {
     core::Bytes bytes;  // lately; less every moment
     core::Tick at{};
   };
-  Given& GivenTo(const Ask& ask, core::Tick now);
+  Given& GivenTo(const Reclaim& reclaim, core::Tick now);
   std::map<std::pair<core::TenantId, size_t>, Given> given_;  // by user and device
 };
 

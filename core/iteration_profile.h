@@ -16,10 +16,10 @@
 
 namespace ravenstore::core {
 
-class Rhythm {
+class IterationProfile {
  public:
   // The client's next access, in its own time.
-  void Access(Tick own_time);
+  void Access(Tick virtual_time);
   void BeginIteration();
 
   // From the last access until the `distance`-th after it; nullopt as long as no two iterations in
@@ -28,7 +28,7 @@ class Rhythm {
 
  private:
   static constexpr size_t kMostAccesses = 1 << 16;
-  void EndIteration(Tick own_time);
+  void EndIteration(Tick virtual_time);
   // Since an iteration's begin until its n-th access, if it and all after it are as the last.
   Duration Offset(int64_t access) const;
 

@@ -1,4 +1,4 @@
-#include "device/pieces.h"
+#include "device/chunks.h"
 
 #include <gtest/gtest.h>
 
@@ -15,16 +15,16 @@ Made Seven() {
   return std::make_shared<int>(7);
 }
 
-TEST(PieceTableTest, KeepsWhatWasPlaced) {
-  PieceTable<int> table(KiB(64), KiB(4));
+TEST(ChunkTableTest, KeepsWhatWasPlaced) {
+  ChunkTable<int> table(KiB(64), KiB(4));
   ASSERT_OK(table.Place(KiB(8), KiB(4), Seven));
   ASSERT_OK(table.Find(KiB(8)));
   EXPECT_EQ(**table.Find(KiB(8)), 7);
   EXPECT_CODE(table.Find(KiB(4)), ErrorCode::kNotFound);
 }
 
-TEST(PieceTableTest, RefusesOverlapsOnEitherSide) {
-  PieceTable<int> table(KiB(64), KiB(4));
+TEST(ChunkTableTest, RefusesOverlapsOnEitherSide) {
+  ChunkTable<int> table(KiB(64), KiB(4));
   ASSERT_OK(table.Place(KiB(16), KiB(16), Seven));
   for (const uint64_t at : {4, 16, 20, 28}) {
     EXPECT_CODE(table.Place(KiB(at), KiB(16), Seven), ErrorCode::kInvalidArgument);
@@ -33,8 +33,8 @@ TEST(PieceTableTest, RefusesOverlapsOnEitherSide) {
   ASSERT_OK(table.Place(KiB(32), KiB(32), Seven));
 }
 
-TEST(PieceTableTest, ARangeIsClaimedWhileItIsFilled) {
-  PieceTable<int> table(KiB(64), KiB(4));
+TEST(ChunkTableTest, ARangeIsClaimedWhileItIsFilled) {
+  ChunkTable<int> table(KiB(64), KiB(4));
   ASSERT_OK(table.Place(KiB(0), KiB(8), [&]() -> Made {
     EXPECT_CODE(table.Place(KiB(4), KiB(4), Seven), ErrorCode::kInvalidArgument);
     EXPECT_CODE(table.Find(KiB(0)), ErrorCode::kNotFound);
@@ -43,15 +43,15 @@ TEST(PieceTableTest, ARangeIsClaimedWhileItIsFilled) {
   }));
 }
 
-TEST(PieceTableTest, AFailureToFillFreesTheRange) {
-  PieceTable<int> table(KiB(64), KiB(4));
+TEST(ChunkTableTest, AFailureToFillFreesTheRange) {
+  ChunkTable<int> table(KiB(64), KiB(4));
   const auto fail = []() -> Made { return core::Error{ErrorCode::kDevice, "no"}; };
   EXPECT_CODE(table.Place(KiB(0), KiB(8), fail), ErrorCode::kDevice);
   ASSERT_OK(table.Place(KiB(0), KiB(8), Seven));
 }
 
-TEST(PieceTableTest, AFailureToClearKeepsTheRangeOutOfUse) {
-  PieceTable<int> table(KiB(64), KiB(4));
+TEST(ChunkTableTest, AFailureToClearKeepsTheRangeOutOfUse) {
+  ChunkTable<int> table(KiB(64), KiB(4));
   ASSERT_OK(table.Place(KiB(0), KiB(8), Seven));
   const auto fail = [](int&) -> core::Status { return core::Error{ErrorCode::kDevice, "no"}; };
   EXPECT_CODE(table.Remove(KiB(0), fail), ErrorCode::kDevice);
@@ -59,12 +59,12 @@ TEST(PieceTableTest, AFailureToClearKeepsTheRangeOutOfUse) {
   EXPECT_CODE(table.Remove(KiB(0), fail), ErrorCode::kNotFound);
 }
 
-TEST(PieceTableTest, DrainVisitsEveryPieceOnce) {
-  PieceTable<int> table(KiB(64), KiB(4));
+TEST(ChunkTableTest, DrainVisitsEveryChunkOnce) {
+  ChunkTable<int> table(KiB(64), KiB(4));
   ASSERT_OK(table.Place(KiB(0), KiB(8), Seven));
   ASSERT_OK(table.Place(KiB(32), KiB(8), Seven));
   int visits = 0;
-  table.Drain([&](core::Bytes, int& piece) { visits += piece == 7 ? 1 : 100; });
+  table.Drain([&](core::Bytes, int& chunk) { visits += chunk == 7 ? 1 : 100; });
   table.Drain([&](core::Bytes, int&) { visits += 100; });
   EXPECT_EQ(visits, 2);
 }

@@ -15,7 +15,7 @@
 
 namespace ravenstore::core {
 
-struct Fate {
+struct ExitOutcome {
   bool good = false;
   std::string cause;   // the broken invariant, or the signal or status that the child ended with
   std::string errors;  // what it wrote to standard error
@@ -36,7 +36,7 @@ inline std::string CauseOf(int status, const std::string& errors) {
 // Runs `story` in a child that ends with it: well when it returns, badly when it aborts, crashes,
 // exits otherwise or takes longer than `seconds` (again from each alarm() that it calls).
 // REQUIRES: one thread.
-inline Fate FateOf(const std::function<void()>& story, unsigned seconds) {
+inline ExitOutcome ExitOutcomeOf(const std::function<void()>& story, unsigned seconds) {
   int ends[2];
   RAVEN_CHECK(pipe(ends) == 0);
   std::fflush(nullptr);
@@ -55,17 +55,17 @@ inline Fate FateOf(const std::function<void()>& story, unsigned seconds) {
     _exit(0);
   }
   close(ends[1]);
-  Fate fate;
+  ExitOutcome outcome;
   char buffer[4096];
   for (ssize_t got; (got = read(ends[0], buffer, sizeof(buffer))) > 0;) {
-    fate.errors.append(buffer, static_cast<size_t>(got));
+    outcome.errors.append(buffer, static_cast<size_t>(got));
   }
   close(ends[0]);
   int status = 0;
   RAVEN_CHECK(waitpid(child, &status, 0) == child);
-  fate.good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (!fate.good) fate.cause = internal::CauseOf(status, fate.errors);
-  return fate;
+  outcome.good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (!outcome.good) outcome.cause = internal::CauseOf(status, outcome.errors);
+  return outcome;
 }
 
 }  // namespace ravenstore::core

@@ -1,5 +1,5 @@
 // What is the CUDA arenas' own; conformance_test.cc has the rest.
-#include "device/cuda_arena.h"
+#include "device/cuda_va_range.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -18,12 +18,12 @@ namespace {
 using core::ErrorCode;
 using core::MiB;
 
-class CudaArenaTest : public testing::Test {
+class CudaVaRangeTest : public testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(fake_.context_errors(), 0); }
 
-  std::unique_ptr<Arena> NewArena() {
-    return ReserveCudaArena(gpu_, {0, 1}, MiB(64), MiB(2)).value();
+  std::unique_ptr<VaRange> NewVaRange() {
+    return ReserveCudaVaRange(gpu_, {0, 1}, MiB(64), MiB(2)).value();
   }
   Bytes Free() {
     const CudaScope scope(*fake_.table, *gpu_->Primary());
@@ -37,12 +37,12 @@ class CudaArenaTest : public testing::Test {
   const std::shared_ptr<CudaGpu> gpu_ = fake_.Gpu();
 };
 
-TEST_F(CudaArenaTest, TheUnitIsTheDrivers) {
+TEST_F(CudaVaRangeTest, TheUnitIsTheDrivers) {
   EXPECT_EQ(CudaGranularity(*gpu_).value(), MiB(2));
 }
 
-TEST_F(CudaArenaTest, EveryStepThatFailsIsUndone) {
-  const auto arena = NewArena();
+TEST_F(CudaVaRangeTest, EveryStepThatFailsIsUndone) {
+  const auto arena = NewVaRange();
   const Bytes before = Free();
   for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
     fake_.fail(call, 1, CUDA_ERROR_UNKNOWN);
@@ -59,8 +59,8 @@ TEST_F(CudaArenaTest, EveryStepThatFailsIsUndone) {
   ASSERT_OK(arena->Import(*arena->Export(MiB(4)), MiB(8), MiB(2)));
 }
 
-TEST_F(CudaArenaTest, OutOfMemorySaysWhatWasAskedAndWhatIsFree) {
-  const auto arena = NewArena();
+TEST_F(CudaVaRangeTest, OutOfMemorySaysWhatWasAskedAndWhatIsFree) {
+  const auto arena = NewVaRange();
   fake_.fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
   const Status failed = arena->Create(MiB(0), MiB(2));
   EXPECT_CODE(failed, ErrorCode::kOutOfMemory);
@@ -69,12 +69,12 @@ TEST_F(CudaArenaTest, OutOfMemorySaysWhatWasAskedAndWhatIsFree) {
             std::string::npos);
 }
 
-TEST_F(CudaArenaTest, DescriptorsCloseOnExec) {
-  const auto arena = NewArena();
+TEST_F(CudaVaRangeTest, DescriptorsCloseOnExec) {
+  const auto arena = NewVaRange();
   ASSERT_OK(arena->Create(MiB(0), MiB(2)));
-  const auto piece = arena->Export(MiB(0));
-  ASSERT_OK(piece);
-  EXPECT_EQ(fcntl(piece->get(), F_GETFD), FD_CLOEXEC);
+  const auto chunk = arena->Export(MiB(0));
+  ASSERT_OK(chunk);
+  EXPECT_EQ(fcntl(chunk->get(), F_GETFD), FD_CLOEXEC);
 }
 
 // Of how much device memory this process holds a descriptor.
@@ -88,8 +88,8 @@ size_t DescriptorsOpen() {
   return open;
 }
 
-TEST_F(CudaArenaTest, OneDescriptorStaysOpenSinceTheFirstAndTheLastAreSlow) {
-  const auto arena = NewArena();
+TEST_F(CudaVaRangeTest, OneDescriptorStaysOpenSinceTheFirstAndTheLastAreSlow) {
+  const auto arena = NewVaRange();
   ASSERT_OK(arena->Create(MiB(0), MiB(2)));
   const size_t held = DescriptorsOpen();  // the fake keeps memory by one, too
   fake_.fail("cuMemCreate", 1, CUDA_ERROR_OUT_OF_MEMORY);
@@ -101,10 +101,10 @@ TEST_F(CudaArenaTest, OneDescriptorStaysOpenSinceTheFirstAndTheLastAreSlow) {
   }
 }
 
-TEST_F(CudaArenaTest, AnImportKeepsTheMemoryOfAnEndedArena) {
+TEST_F(CudaVaRangeTest, AnImportKeepsTheMemoryOfAnEndedArena) {
   const Bytes before = Free();
-  auto creator = NewArena();
-  const auto importer = NewArena();
+  auto creator = NewVaRange();
+  const auto importer = NewVaRange();
   ASSERT_OK(creator->Create(MiB(0), MiB(8)));
   ASSERT_OK(importer->Import(*creator->Export(MiB(0)), MiB(0), MiB(8)));
   creator.reset();
@@ -112,9 +112,9 @@ TEST_F(CudaArenaTest, AnImportKeepsTheMemoryOfAnEndedArena) {
   ASSERT_OK(importer->Unmap(MiB(0)));
 }
 
-TEST_F(CudaArenaTest, ADriverWithoutHostMemoryGetsRegisteredMemory) {
+TEST_F(CudaVaRangeTest, ADriverWithoutHostMemoryGetsRegisteredMemory) {
   fake_.fail("cuMemCreate", 1, CUDA_ERROR_NOT_SUPPORTED);  // the trial
-  const auto arena = ReserveCudaHostArena(gpu_, {0, 1}, MiB(64), MiB(2), -1);
+  const auto arena = ReserveCudaHostVaRange(gpu_, {0, 1}, MiB(64), MiB(2), -1);
   ASSERT_OK(arena);
   fake_.fail("cuMemCreate", 1, CUDA_ERROR_UNKNOWN);  // not called again
   ASSERT_OK((*arena)->Create(MiB(0), MiB(4)));
@@ -123,7 +123,7 @@ TEST_F(CudaArenaTest, ADriverWithoutHostMemoryGetsRegisteredMemory) {
   fake_.fail("cuMemHostRegister", 1, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_CODE((*arena)->Create(MiB(8), MiB(4)), ErrorCode::kOutOfMemory);
   ASSERT_OK((*arena)->Create(MiB(8), MiB(4)));
-  EXPECT_CODE(NewArena()->Create(MiB(0), MiB(2)), ErrorCode::kDevice);
+  EXPECT_CODE(NewVaRange()->Create(MiB(0), MiB(2)), ErrorCode::kDevice);
 }
 
 }  // namespace

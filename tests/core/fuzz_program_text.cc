@@ -3,7 +3,7 @@
 #include <span>
 
 #include "core/check.h"
-#include "tests/core/life.h"
+#include "tests/core/fuzz_program.h"
 
 namespace ravenstore::core {
 namespace {
@@ -61,7 +61,7 @@ const Form& FormOf(Op op) {
       {Op::kReadRequests, "kReadRequests", {kClient, Plainest(kAll)}},
       {Op::kReadTickets, "kReadTickets", {}},
       {Op::kPass, "kPass", {Plainest(1000)}},
-      {Op::kRest, "kRest", {}},
+      {Op::kQuiesce, "kQuiesce", {}},
   };
   const Form& form = forms.at(static_cast<size_t>(op));
   RAVEN_CHECK(form.op == op);

@@ -52,17 +52,17 @@ struct Direction {
 inline constexpr Direction kOut{&InFlight::out, &InFlight::outs};
 inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
 
-struct Arena {
-  Arena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog, const Forecast* forecast,
-        Policy policy)
+struct ClientArena {
+  ClientArena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog, const Forecast* forecast,
+              Policy policy)
       : client(owner), device(on), map(range), index(catalog, forecast, policy) {}
 
   const ClientId client;
   const DeviceId device;
   ExtentMap map;
   EvictionIndex index;
-  std::vector<Range> pieces;  // slabs
-  Bytes charged;              // slabs that exist, are being made, or are being given back
+  std::vector<Range> slabs;  // slabs
+  Bytes charged;             // slabs that exist, are being made, or are being given back
   struct Removal {
     Bytes size;
     Tick until{};          // its client should have let go of it by then
@@ -82,10 +82,10 @@ struct Arena {
   uint32_t copying_out = 0;    // those of them that need a copy first
   uint32_t leaving_slabs = 0;  // those of them that leave so that a slab can be given back
   // The slabs that are being emptied so that they can be given back; they are closed in the map.
-  std::vector<Range> vacating;
+  std::vector<Range> draining;
   // What slabs were given back for, so that a request of this arena gets its own: of that, what is
   // not added yet. Whoever asks later leaves it alone.
-  Bytes claim;
+  Bytes reservation;
   bool claims_guarantee =
       false;  // its tenant is guaranteed that: older requests leave it alone, too
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
@@ -93,21 +93,22 @@ struct Arena {
   RecentRate freed;  // by its client
   // The request that waits for what others free, for how many seconds more it would, and until when
   // it does.
-  uint64_t patient_request = 0;
-  double patience = 0;
-  Tick patient_until{};
+  uint64_t budgeted_request = 0;
+  double wait_budget = 0;
+  Tick wait_budget_until{};
   // Its first request waits until others are past their peaks, and until when at most.
   bool waits_for_peak = false;
   Tick peak_until{};
   // Slabs were given back that lay apart, and come again here.
-  Range joining;
-  bool renewing = false;  // slabs are given back so that others can be added elsewhere in the arena
-  Bytes Vacating() const {
+  Range compacting;
+  bool relocating =
+      false;  // slabs are given back so that others can be added elsewhere in the arena
+  Bytes Draining() const {
     Bytes sum;
-    for (const Range& piece : vacating) sum += piece.second;
+    for (const Range& slab : draining) sum += slab.second;
     return sum;
   }
-  std::set<uint64_t> impatient;  // those of the waiting that fail rather than wait
+  std::set<uint64_t> failing_fast;  // those of the waiting that fail rather than wait
   // For so many bytes no victims were found when the maps and indexes had changed so often.
   std::pair<uint64_t, Bytes> no_run{};
   Tick search_after{};  // one in vain was dear
@@ -127,18 +128,18 @@ struct Arena {
   // True from a get to the next create that had to evict: a phase that brings tensors back, in
   // which prefetching pays. While tensors are only created, whatever is brought back pushes out
   // something else.
-  bool consuming = false;
+  bool fetch_phase = false;
   // The last that the client wanted was a new tensor. While it only takes tensors back, what is
   // dirty need not leave, and copying it out would slow the others' return.
-  bool growing = false;
+  bool allocation_phase = false;
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   // The most that its client had in use at once, with what it asked for, in bytes and in tensors.
   Bytes largest_step;
   uint32_t most_at_once = 0;
-  Bytes live;         // of tensors that belong to this device, wherever they are
-  InFlight flight;    // copies of tensors on this device
-  Bytes pinned;       // of tensors on this device that cannot leave: in use, or not quiet yet
+  Bytes live;       // of tensors that belong to this device, wherever they are
+  InFlight flight;  // copies of tensors on this device
+  Bytes pinned;  // of tensors on this device that cannot leave: in use, or not stream-complete yet
   RecentRange lived;  // `live` after each create
   RecentRange used;   // the same of what is used of the map
   UsageCycle cycle;   // of `live`
@@ -147,8 +148,8 @@ struct Arena {
   std::optional<Bytes> next_place;
   // The largest create lately: so long are the runs that are copied out ahead.
   Bytes ready;
-  Tick pressed_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next
-  Tick backoff_until{};  // a slab or a copy failed: do not try again before
+  Tick pressure_until{};  // an eviction was needed lately: copy dirty tensors out ahead of the next
+  Tick backoff_until{};   // a slab or a copy failed: do not try again before
 };
 
 }  // namespace ravenstore::core

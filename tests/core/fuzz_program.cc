@@ -1,4 +1,4 @@
-#include "tests/core/life.h"
+#include "tests/core/fuzz_program.h"
 
 #include <algorithm>
 #include <bit>
@@ -92,7 +92,7 @@ World::Options OptionsOf(const Program& program) {
   planner.host_ahead = Bytes(0);
   planner.link.up_bytes_per_second = planner.link.down_bytes_per_second = 100e6;
   planner.in_flight = KiB(256);
-  planner.parts_from = kUnit * 4;
+  planner.incremental_from = kUnit * 4;
   planner.forgotten_per_pass = 2;
   planner.prefetch = planner.preclean = planner.learn = false;
   for (const Instruction& instruction : program) {
@@ -108,18 +108,18 @@ World::Options OptionsOf(const Program& program) {
 
 }  // namespace
 
-Life::Life(const Program& program, std::function<void(const std::string&)> trace) {
+FuzzProgram::FuzzProgram(const Program& program, std::function<void(const std::string&)> trace) {
   World::Options options = OptionsOf(program);
   options.trace = std::move(trace);
   capacities_ = options.planner.device_capacity;
   world_ = std::make_unique<World>(std::move(options));
 }
 
-bool Life::HasDevice(int64_t device) const {
+bool FuzzProgram::HasDevice(int64_t device) const {
   return device >= 0 && std::cmp_less(device, capacities_.size());
 }
 
-std::optional<ClientId> Life::Client(int64_t label) const {
+std::optional<ClientId> FuzzProgram::Client(int64_t label) const {
   const auto found = clients_.find(label);
   if (found == clients_.end()) return std::nullopt;
   const auto alive = world_->Clients();
@@ -127,7 +127,7 @@ std::optional<ClientId> Life::Client(int64_t label) const {
   return found->second;
 }
 
-std::optional<Handle> Life::Tensor(int64_t label) const {
+std::optional<Handle> FuzzProgram::Tensor(int64_t label) const {
   const auto found = tensors_.find(label);
   if (found == tensors_.end() || tensor_labels_.at(found->second) != label) return std::nullopt;
   const auto client = client_labels_.find(found->second.client);
@@ -136,7 +136,7 @@ std::optional<Handle> Life::Tensor(int64_t label) const {
   return found->second;
 }
 
-void Life::Do(const Instruction& instruction) {
+void FuzzProgram::Do(const Instruction& instruction) {
   const Op op = instruction.op;
   const auto& with = instruction.operands;
   switch (op) {
@@ -159,7 +159,7 @@ void Life::Do(const Instruction& instruction) {
   }
 }
 
-void Life::DoForNode(Op op, const Operands& with) {
+void FuzzProgram::DoForNode(Op op, const Operands& with) {
   switch (op) {
     case Op::kTenant:
       tenants_[with[0]] = BudgetsOf(with[1], with[2]);
@@ -183,12 +183,12 @@ void Life::DoForNode(Op op, const Operands& with) {
       return world_->FinishSlab(static_cast<size_t>(with[0]), with[1] != 0);
     case Op::kReadTickets: return world_->PollTickets();
     case Op::kPass: return world_->Advance(microseconds(std::max<int64_t>(with[0], 0)));
-    case Op::kRest: return Rest();
+    case Op::kQuiesce: return Quiesce();
     default: return;
   }
 }
 
-void Life::DoForClient(Op op, ClientId client, const Operands& with) {
+void FuzzProgram::DoForClient(Op op, ClientId client, const Operands& with) {
   switch (op) {
     case Op::kLimits: return world_->SetClient(client, BudgetsOf(with[1], with[2]));
     case Op::kTrim: return world_->Trim(client);
@@ -200,7 +200,7 @@ void Life::DoForClient(Op op, ClientId client, const Operands& with) {
   }
 }
 
-void Life::DoForTensor(Op op, Handle handle, const Operands& with) {
+void FuzzProgram::DoForTensor(Op op, Handle handle, const Operands& with) {
   const bool in_use = world_->StateOf(handle) == LeaseState::kInUse;
   switch (op) {
     case Op::kWrite:
@@ -220,7 +220,7 @@ void Life::DoForTensor(Op op, Handle handle, const Operands& with) {
   }
 }
 
-void Life::Create(const Operands& with) {
+void FuzzProgram::Create(const Operands& with) {
   const auto client = Client(with[1]);
   if (!client || tensors_.contains(with[0]) || !HasDevice(with[3])) return;
   const Handle handle =
@@ -231,7 +231,7 @@ void Life::Create(const Operands& with) {
 }
 
 // Also one of a client that is gone.
-void Life::EndCopy(int64_t label, bool ok) {
+void FuzzProgram::EndCopy(int64_t label, bool ok) {
   const auto& copies = world_->copies();
   for (size_t i = 0; i < copies.size(); ++i) {
     if (tensor_labels_.at(copies[i].handle) == label) return world_->FinishCopy(i, ok);
@@ -240,7 +240,7 @@ void Life::EndCopy(int64_t label, bool ok) {
 
 // ---- The end of a life.
 
-void Life::Rest() {
+void FuzzProgram::Quiesce() {
   for (size_t i = 0; i < capacities_.size(); ++i) {
     world_->SetDevice(DeviceId{static_cast<uint16_t>(i)}, capacities_[i]);
   }
@@ -249,14 +249,14 @@ void Life::Rest() {
     budgets.device_guarantee = Bytes{0};
     world_->SetTenant(TenantId{static_cast<uint32_t>(label)}, budgets);
   }
-  Settle();
+  RunToIdle();
   for (const ClientId client : world_->Clients()) {
     for (const Handle handle : world_->Handles(client)) ReadBack(handle);
   }
   for (const ClientId client : world_->Clients()) {
     for (const Handle handle : world_->Handles(client)) RAVEN_CHECK(world_->Free(handle));
   }
-  Settle();
+  RunToIdle();
   for (const ClientId client : world_->Clients()) {
     RAVEN_CHECK(world_->Handles(client).empty());
     const ClientView view = world_->planner().View(client);
@@ -270,7 +270,7 @@ void Life::Rest() {
 }
 
 // Nothing fails any more, and everything under way ends.
-void Life::Settle() {
+void FuzzProgram::RunToIdle() {
   for (int round = 0; round < 60; ++round) {
     while (!world_->slab_jobs().empty()) world_->FinishSlab(0, true);
     while (!world_->copies().empty()) world_->FinishCopy(0, true);
@@ -289,7 +289,7 @@ void Life::Settle() {
   RAVEN_CHECK(world_->planner().stats().waiting == 0);
 }
 
-void Life::ReadBack(Handle handle) {
+void FuzzProgram::ReadBack(Handle handle) {
   if (world_->StateOf(handle) == LeaseState::kLost) return;
   RAVEN_CHECK(world_->Get(handle, world_->DeviceOf(handle), milliseconds(20)));
   for (int round = 0; round < 30 && world_->StateOf(handle) != LeaseState::kInUse; ++round) {
@@ -308,7 +308,7 @@ void Life::ReadBack(Handle handle) {
 }
 
 // With nothing left in the store, a client within its budgets gets room.
-void Life::ExpectRoomFor(ClientId client) {
+void FuzzProgram::ExpectRoomFor(ClientId client) {
   if (world_->planner().View(client).budgets.device < kGranularity) return;
   const Handle handle = world_->Create(client, kUnit, DeviceId{0}, milliseconds(500));
   for (int round = 0; round < 300; ++round) {
@@ -324,8 +324,8 @@ void Life::ExpectRoomFor(ClientId client) {
 }
 
 void Play(const Program& program) {
-  Life life(program);
-  for (const Instruction& instruction : program) life.Do(instruction);
+  FuzzProgram fuzz(program);
+  for (const Instruction& instruction : program) fuzz.Do(instruction);
 }
 
 }  // namespace ravenstore::core

@@ -30,20 +30,20 @@ struct ProcessName {
   uint64_t start_time = 0;
 };
 
-class Seats {
+class ProcessSlots {
  public:
-  struct Seat {
+  struct Slot {
     int page = -1;  // stays the daemon's
     uint32_t slot = 0;
   };
-  // A seat for the connection `key` of a process of the user `uid`. A process that has one takes it
-  // along: with what stands there when it still is the same program (`program` is its ledger's
-  // inode), and cleared when it has become another by exec.
+  // A process slot for the connection `key` of a process of the user `uid`. A process that has one
+  // takes it along: with what stands there when it still is the same program (`program` is its
+  // ledger's inode), and cleared when it has become another by exec.
   // Errors: kLimit (the user has kTenantSlots processes), kSystem.
-  core::Result<Seat> Take(uint64_t key, uid_t uid, ProcessName process, ino_t program);
+  core::Result<Slot> Take(uint64_t key, uid_t uid, ProcessName process, ino_t program);
   // The process of the connection has ended: what it held counts no more.
   void Release(uint64_t key);
-  bool Has(uint64_t key) const { return seats_.contains(key); }
+  bool Has(uint64_t key) const { return process_slots_.contains(key); }
 
  private:
   struct Unmap {
@@ -65,7 +65,7 @@ class Seats {
   static void Clear(const Page& page, uint32_t slot);
 
   std::map<uid_t, Page> pages_;
-  std::map<uint64_t, Taken> seats_;  // by connection
+  std::map<uint64_t, Taken> process_slots_;  // by connection
 };
 
 }  // namespace ravenstore::daemon

@@ -1,12 +1,12 @@
 // Lives that once ended badly, as the fuzzer's shrinker printed them, named after what broke.
 #include <gtest/gtest.h>
 
-#include "tests/core/life.h"
+#include "tests/core/fuzz_program.h"
 
 namespace ravenstore::core {
 namespace {
 
-TEST(PlannerLivesTest, ATensorThatMovesToAnotherDeviceWaitsForItsLastPut) {
+TEST(PlannerProgramTest, ATensorThatMovesToAnotherDeviceWaitsForItsLastPut) {
   // With an older put's ticket its copy began while the last one's stream was still to run.
   Play({
       {Op::kDevice, {32768, 65536}},
@@ -31,7 +31,7 @@ TEST(PlannerLivesTest, ATensorThatMovesToAnotherDeviceWaitsForItsLastPut) {
   });
 }
 
-TEST(PlannerLivesTest, AFetchFailsWithTheCopyOfTheGetBeforeIt) {
+TEST(PlannerProgramTest, AFetchFailsWithTheCopyOfTheGetBeforeIt) {
   // The promised copy fails while a get on another device already waits.
   Play({
       {Op::kDevice, {32768, 65536}},
@@ -63,7 +63,7 @@ TEST(PlannerLivesTest, AFetchFailsWithTheCopyOfTheGetBeforeIt) {
   });
 }
 
-TEST(PlannerLivesTest, ATensorLostBeforeItsFetchIsReadMayBeFreed) {
+TEST(PlannerProgramTest, ATensorLostBeforeItsFetchIsReadMayBeFreed) {
   // The get's request is read after the client was told that the bytes are lost, and freed them.
   Play({
       {Op::kDevice, {28672, 65536}},
@@ -105,7 +105,7 @@ TEST(PlannerLivesTest, ATensorLostBeforeItsFetchIsReadMayBeFreed) {
   });
 }
 
-TEST(PlannerLivesTest, ADeniedFetchOfWhatCameMeanwhileFindsItsPlace) {
+TEST(PlannerProgramTest, ADeniedFetchOfWhatCameMeanwhileFindsItsPlace) {
   // Prefetched while its client began to fetch it, it is on its device, elsewhere than its row
   // says.
   Play({
@@ -157,7 +157,7 @@ TEST(PlannerLivesTest, ADeniedFetchOfWhatCameMeanwhileFindsItsPlace) {
   });
 }
 
-TEST(PlannerLivesTest, AFetchThatWaitsForALostTensorFailsAtOnce) {
+TEST(PlannerProgramTest, AFetchThatWaitsForALostTensorFailsAtOnce) {
   // Not at its deadline, when its row has gone on.
   Play({
       {Op::kDevice, {32768, 65536}},
@@ -195,7 +195,7 @@ TEST(PlannerLivesTest, AFetchThatWaitsForALostTensorFailsAtOnce) {
   });
 }
 
-TEST(PlannerLivesTest, ATensorThatArrivesIsWaitedForOnce) {
+TEST(PlannerProgramTest, ATensorThatArrivesIsWaitedForOnce) {
   // However often it is got meanwhile: its client's own time would never go on.
   Play({
       {Op::kDevice, {32768, 65536}},
@@ -236,7 +236,7 @@ TEST(PlannerLivesTest, ATensorThatArrivesIsWaitedForOnce) {
 }
 
 // Found by the fuzzer: a slab that lay apart came again where it lay apart, for ever.
-TEST(PlannerLivesTest, ASlabThatLiesApartComesAgainBesideTheOthersOrNotAtAll) {
+TEST(PlannerProgramTest, ASlabThatLiesApartComesAgainBesideTheOthersOrNotAtAll) {
   Play({
       {Op::kDevice, {40960, 43008}},
       {Op::kTenant, {1, 1048576, 1048576}},
@@ -254,7 +254,7 @@ TEST(PlannerLivesTest, ASlabThatLiesApartComesAgainBesideTheOthersOrNotAtAll) {
       {Op::kCreate, {7, 1, 2048, 0, 1000000, 0}},
       {Op::kPut, {1, 1, 6, 0}},
       {Op::kReadRequests, {1, 1000}},
-      {Op::kRest},
+      {Op::kQuiesce},
   });
 }
 

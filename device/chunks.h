@@ -17,23 +17,23 @@
 
 namespace ravenstore::device {
 
-template <typename Piece>
-class PieceTable {
+template <typename Chunk>
+class ChunkTable {
  public:
-  PieceTable(core::Bytes size, core::Bytes granularity) : size_(size), granularity_(granularity) {}
+  ChunkTable(core::Bytes size, core::Bytes granularity) : size_(size), granularity_(granularity) {}
 
   // Claims [offset, offset + bytes) and keeps what make(), a Result<std::shared_ptr<Piece>>, put
   // there; gives the range up again if that is an error.
   template <typename Make>
   core::Status Place(core::Bytes offset, core::Bytes bytes, Make make) {
-    RAVEN_RETURN_IF_ERROR(Claim(offset, bytes));
-    core::Result<std::shared_ptr<Piece>> piece = make();
+    RAVEN_RETURN_IF_ERROR(Reserve(offset, bytes));
+    core::Result<std::shared_ptr<Chunk>> chunk = make();
     std::lock_guard lock(mutex_);
-    if (!piece.ok()) {
+    if (!chunk.ok()) {
       rows_.erase(offset);
-      return std::move(piece).error();
+      return std::move(chunk).error();
     }
-    rows_.at(offset).piece = *std::move(piece);
+    rows_.at(offset).chunk = *std::move(chunk);
     return core::Ok();
   }
 
@@ -41,25 +41,25 @@ class PieceTable {
   // the range stays claimed for ever: what is mapped there is not known.
   template <typename Clear>
   core::Status Remove(core::Bytes offset, Clear clear) {
-    std::shared_ptr<Piece> piece;
+    std::shared_ptr<Chunk> chunk;
     {
       std::lock_guard lock(mutex_);
       const auto row = rows_.find(offset);
-      if (row == rows_.end() || row->second.piece == nullptr) return Absent(offset);
-      piece = std::exchange(row->second.piece, nullptr);
+      if (row == rows_.end() || row->second.chunk == nullptr) return Absent(offset);
+      chunk = std::exchange(row->second.chunk, nullptr);
     }
-    RAVEN_RETURN_IF_ERROR(clear(*piece));
+    RAVEN_RETURN_IF_ERROR(clear(*chunk));
     std::lock_guard lock(mutex_);
     rows_.erase(offset);
     return core::Ok();
   }
 
   // kNotFound when no piece begins at `offset`.
-  core::Result<std::shared_ptr<Piece>> Find(core::Bytes offset) const {
+  core::Result<std::shared_ptr<Chunk>> Find(core::Bytes offset) const {
     std::lock_guard lock(mutex_);
     const auto row = rows_.find(offset);
-    if (row == rows_.end() || row->second.piece == nullptr) return Absent(offset);
-    return row->second.piece;
+    if (row == rows_.end() || row->second.chunk == nullptr) return Absent(offset);
+    return row->second.chunk;
   }
 
   // Calls visit(offset, piece) for every piece and forgets them all.
@@ -67,7 +67,7 @@ class PieceTable {
   void Drain(Visit visit) {
     std::lock_guard lock(mutex_);
     for (auto& [offset, row] : rows_) {
-      if (row.piece != nullptr) visit(offset, *row.piece);
+      if (row.chunk != nullptr) visit(offset, *row.chunk);
     }
     rows_.clear();
   }
@@ -75,10 +75,10 @@ class PieceTable {
  private:
   struct Row {
     core::Bytes bytes;
-    std::shared_ptr<Piece> piece;  // null while it is being filled or emptied
+    std::shared_ptr<Chunk> chunk;  // null while it is being filled or emptied
   };
 
-  core::Status Claim(core::Bytes offset, core::Bytes bytes) {
+  core::Status Reserve(core::Bytes offset, core::Bytes bytes) {
     const uint64_t mask = granularity_.count() - 1;
     if (bytes == core::Bytes{} || ((offset.count() | bytes.count()) & mask) != 0) {
       return Invalid(offset, "offset and size must be multiples of " +
@@ -94,7 +94,7 @@ class PieceTable {
     const bool hits_next = next != rows_.end() && next->first < offset + bytes;
     const bool hits_previous =
         next != rows_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > offset;
-    if (hits_next || hits_previous) return Invalid(offset, "overlaps a piece that is mapped");
+    if (hits_next || hits_previous) return Invalid(offset, "overlaps a chunk that is mapped");
     rows_.emplace(offset, Row{bytes, nullptr});
     return core::Ok();
   }
@@ -105,7 +105,7 @@ class PieceTable {
   }
   static core::Error Absent(core::Bytes offset) {
     return {core::ErrorCode::kNotFound,
-            "arena offset " + std::to_string(offset.count()) + ": no piece begins there"};
+            "arena offset " + std::to_string(offset.count()) + ": no chunk begins there"};
   }
 
   const core::Bytes size_;

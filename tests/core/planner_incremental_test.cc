@@ -11,16 +11,16 @@ using std::chrono::milliseconds;
 
 // A and B fill the device; A is needed later.
 Script Full(bool preclean = false) {
-  Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = preclean, .parts_from = KiB(4)});
+  Script s({.capacity = KiB(16), .slab = KiB(4), .preclean = preclean, .incremental_from = KiB(4)});
   s.Make("A", KiB(8), Order(2)).Make("B", KiB(8), Order(1));
   return s;
 }
 
-TEST(PlannerPartsTest, ARequestIsServedByAPartOfWhatLeaves) {
+TEST(PlannerIncrementalTest, ARequestIsServedByAPartOfWhatLeaves) {
   Script s = Full();
   s.Create("C", KiB(4));
   EXPECT_EQ(s.StateOf("A"), State::kAway);
-  EXPECT_EQ(s.View("A").residency, Residency::kGoing);
+  EXPECT_EQ(s.View("A").residency, Residency::kLeavingIrrevocably);
   EXPECT_EQ(s.StateOf("C"), State::kWaiting);
   s.CopyDone("A");
   ASSERT_TRUE(s.IsCopying("A"));
@@ -30,7 +30,7 @@ TEST(PlannerPartsTest, ARequestIsServedByAPartOfWhatLeaves) {
   s.Free("C").Get("A").AllCopiesDone().Use("A");
 }
 
-TEST(PlannerPartsTest, WhatIsHardlyLargerThanTheRequestMayBeRescued) {
+TEST(PlannerIncrementalTest, WhatIsHardlyLargerThanTheRequestMayBeRescued) {
   Script s = Full();
   s.Create("C", KiB(5));
   EXPECT_EQ(s.StateOf("A"), State::kLeaving);
@@ -38,28 +38,28 @@ TEST(PlannerPartsTest, WhatIsHardlyLargerThanTheRequestMayBeRescued) {
   EXPECT_EQ(s.stats().rescues, 1u);
 }
 
-TEST(PlannerPartsTest, AGetOfWhatLeavesBeyondRescueBringsItBack) {
-  for (const bool parted : {false, true}) {
-    SCOPED_TRACE(parted);
+TEST(PlannerIncrementalTest, AGetOfWhatLeavesBeyondRescueBringsItBack) {
+  for (const bool half_released : {false, true}) {
+    SCOPED_TRACE(half_released);
     Script s = Full();
     s.Create("C", KiB(2));
-    if (parted) s.CopyDone("A").Put("C").Free("C");
+    if (half_released) s.CopyDone("A").Put("C").Free("C");
     s.Get("A");
     EXPECT_EQ(s.StateOf("A"), State::kWaiting);
     s.AllCopiesDone();
-    if (!parted) s.Put("C").Free("C").AllCopiesDone();
+    if (!half_released) s.Put("C").Free("C").AllCopiesDone();
     EXPECT_EQ(s.StateOf("A"), State::kInUse);
     s.Use("A");
   }
 }
 
-TEST(PlannerPartsTest, WhatIsCopiedOutAheadGoesOnAsOneThatLeaves) {
+TEST(PlannerIncrementalTest, WhatIsCopiedOutAheadGoesOnAsOneThatLeaves) {
   Script s = Full(/*preclean=*/true);
   s.Create("C", KiB(2)).AllCopiesDone().Put("C", Order(9));
   s.Pass(milliseconds(1));
   ASSERT_EQ(s.CopyKindOf("B"), World::CopyKind::kClean);
   s.Create("D", KiB(4)).Create("E", KiB(4));
-  EXPECT_EQ(s.View("B").residency, Residency::kGoing);
+  EXPECT_EQ(s.View("B").residency, Residency::kLeavingIrrevocably);
   EXPECT_EQ(s.StateOf("B"), State::kAway);
   s.CopyDone("B");
   EXPECT_TRUE(s.IsCopying("B"));
@@ -67,22 +67,22 @@ TEST(PlannerPartsTest, WhatIsCopiedOutAheadGoesOnAsOneThatLeaves) {
   s.AllCopiesDone().Free("D").Free("E").Get("B").AllCopiesDone().Use("B");
 }
 
-TEST(PlannerPartsTest, AFailureLosesOnlyWhatGaveRoomAway) {
-  for (const bool parted : {false, true}) {
-    SCOPED_TRACE(parted);
+TEST(PlannerIncrementalTest, AFailureLosesOnlyWhatGaveRoomAway) {
+  for (const bool half_released : {false, true}) {
+    SCOPED_TRACE(half_released);
     Script s = Full();
     s.Create("C", KiB(4));
-    if (parted) s.CopyDone("A");
+    if (half_released) s.CopyDone("A");
     s.CopyFails("A");
     s.Get("A");
-    EXPECT_EQ(s.StateOf("A"), parted ? State::kLost : State::kInUse);
-    if (!parted) s.Use("A");
+    EXPECT_EQ(s.StateOf("A"), half_released ? State::kLost : State::kInUse);
+    if (!half_released) s.Use("A");
     s.Pass(milliseconds(500)).AllCopiesDone();
     EXPECT_EQ(s.StateOf("C"), State::kInUse);
   }
 }
 
-TEST(PlannerPartsTest, AFreeWaitsForTheEndOfTheCopy) {
+TEST(PlannerIncrementalTest, AFreeWaitsForTheEndOfTheCopy) {
   Script s = Full();
   s.Create("C", KiB(4)).CopyDone("A").Free("A");
   ASSERT_TRUE(s.IsCopying("A"));
@@ -90,7 +90,7 @@ TEST(PlannerPartsTest, AFreeWaitsForTheEndOfTheCopy) {
   EXPECT_EQ(s.StateOf("D"), State::kInUse);
 }
 
-TEST(PlannerPartsTest, ADeadClientsCopyEnds) {
+TEST(PlannerIncrementalTest, ADeadClientsCopyEnds) {
   Script s = Full();
   s.Create("C", KiB(4)).CopyDone("A");
   const ClientId other = s.world().Attach(Script::kTenant, {KiB(16), KiB(64)});

@@ -1,4 +1,4 @@
-#include "core/rhythm.h"
+#include "core/iteration_profile.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,18 +12,18 @@ constexpr double kAlike = 0.25;
 constexpr int64_t kFarthest = 1 << 20;
 }  // namespace
 
-void Rhythm::Access(Tick own_time) {
+void IterationProfile::Access(Tick virtual_time) {
   if (accesses_++ == 0) {
-    if (accesses_last_ > 0) EndIteration(own_time);
-    begin_ = own_time;
+    if (accesses_last_ > 0) EndIteration(virtual_time);
+    begin_ = virtual_time;
   }
   if (!listens_) return;
-  current_.push_back(own_time - begin_);
+  current_.push_back(virtual_time - begin_);
   // Who goes on for so long does not say when he begins anew.
   if (current_.size() == kMostAccesses) *this = {};
 }
 
-void Rhythm::BeginIteration() {
+void IterationProfile::BeginIteration() {
   listens_ = true;
   if (accesses_ == 0) return;
   accesses_last_ = std::exchange(accesses_, 0);
@@ -32,21 +32,21 @@ void Rhythm::BeginIteration() {
 }
 
 // An iteration ends where the next one's first access is.
-void Rhythm::EndIteration(Tick own_time) {
-  const Duration length = own_time - begin_;
+void IterationProfile::EndIteration(Tick virtual_time) {
+  const Duration length = virtual_time - begin_;
   repeats_ = accesses_last_ == accesses_before_ && Seconds(std::chrono::abs(length - length_)) <=
                                                        kAlike * Seconds(std::max(length, length_));
   accesses_before_ = accesses_last_;
   length_ = length;
 }
 
-Duration Rhythm::Offset(int64_t access) const {
+Duration IterationProfile::Offset(int64_t access) const {
   const auto count = static_cast<int64_t>(last_.size());
   const int64_t iterations = access / count;
   return iterations * length_ + last_[static_cast<size_t>(access % count)];
 }
 
-std::optional<Duration> Rhythm::Until(int64_t distance) const {
+std::optional<Duration> IterationProfile::Until(int64_t distance) const {
   // Between a step and the access after it nothing is known of where it is.
   if (!repeats_ || current_.empty()) return std::nullopt;
   const auto now = static_cast<int64_t>(current_.size()) - 1;

@@ -1,4 +1,4 @@
-#include "tests/sim/referee.h"
+#include "tests/sim/checker.h"
 
 #include <algorithm>
 #include <utility>
@@ -19,7 +19,7 @@ constexpr double kBytesPerSecond = 50e9;
 // Adding up every row at every event is for small traces.
 constexpr uint64_t kLedgersEvery = 8;
 
-core::PlannerOptions OptionsOf(const Referee::Setting& setting) {
+core::PlannerOptions OptionsOf(const Checker::Setting& setting) {
   core::PlannerOptions options;
   options.policy = setting.policy;
   options.learn = setting.learn;
@@ -36,7 +36,7 @@ core::PlannerOptions OptionsOf(const Referee::Setting& setting) {
 
 }  // namespace
 
-Referee::Referee(const Trace& trace, const Setting& setting)
+Checker::Checker(const Trace& trace, const Setting& setting)
     : trace_(trace),
       setting_(setting),
       planner_(OptionsOf(setting)),
@@ -48,18 +48,18 @@ Referee::Referee(const Trace& trace, const Setting& setting)
   }
 }
 
-void Referee::Expect(bool good, const std::string& what) {
+void Checker::Expect(bool good, const std::string& what) {
   if (good || !wrong_.empty()) return;
   wrong_ = what + " (event " + std::to_string(counts_.events) + ")";
 }
 
-Duration Referee::Jitter(Duration around) {
+Duration Checker::Jitter(Duration around) {
   return around / 2 + around * static_cast<int64_t>(random_() % 1000) / 1000;
 }
 
 // ---- Time.
 
-std::string Referee::Run() {
+std::string Checker::Run() {
   for (uint32_t i = 0; i < clients_.size(); ++i) {
     const core::TenantId tenant{i + 1};
     const core::Budgets budgets{setting_.budget, setting_.host_budget};
@@ -76,7 +76,7 @@ std::string Referee::Run() {
 }
 
 // Whatever is due first.
-void Referee::Step() {
+void Checker::Step() {
   Tick first = planner_.NextWake();
   uint32_t runs = kNone;
   for (uint32_t i = 0; i < clients_.size(); ++i) {
@@ -112,7 +112,7 @@ void Referee::Step() {
   Expect(planner_.NextWake() > now_, "it wants to be woken at once, for ever");
 }
 
-void Referee::ReportLater() {
+void Checker::ReportLater() {
   const auto due = std::find_if(later_.begin(), later_.end(),
                                 [this](const Later& one) { return one.at <= now_; });
   const core::Event event = due->event;
@@ -130,7 +130,7 @@ void Referee::ReportLater() {
 
 // ---- The clients.
 
-void Referee::Advance(uint32_t index) {
+void Checker::Advance(uint32_t index) {
   Client& client = clients_[index];
   const Op& op = trace_.ops[client.program[client.next]];
   if (op.kind == OpKind::kCreate || op.kind == OpKind::kGet) return Ask(index, op);
@@ -138,7 +138,7 @@ void Referee::Advance(uint32_t index) {
   Perform(index, op);
 }
 
-void Referee::Ask(uint32_t index, const Op& op) {
+void Checker::Ask(uint32_t index, const Op& op) {
   Client& client = clients_[index];
   Row& row = rows_[op.tensor];
   if (op.kind == OpKind::kGet) {
@@ -172,7 +172,7 @@ void Referee::Ask(uint32_t index, const Op& op) {
                              false});
 }
 
-void Referee::Perform(uint32_t index, const Op& op) {
+void Checker::Perform(uint32_t index, const Op& op) {
   if (op.kind == OpKind::kStep) return Tell(core::StepMarked{IdOf(index)});
   if (op.kind == OpKind::kCompute) {
     clients_[index].ready = now_ + op.time;
@@ -189,10 +189,10 @@ void Referee::Perform(uint32_t index, const Op& op) {
   core::NextUse next = op.next_use;
   if (next.kind == core::NextUse::Kind::kAt) next.at = now_ + next.at.time_since_epoch();
   Tell(core::PutSeen{row.id, row.writes, next, op.recompute, op.priority});
-  Tell(core::Quiet{row.id});
+  Tell(core::StreamComplete{row.id});
 }
 
-void Referee::Resume(uint32_t row, Duration more) {
+void Checker::Resume(uint32_t row, Duration more) {
   Client& client = ClientOf(row);
   Expect(client.waits, "an answer to who does not wait");
   Expect(trace_.ops[client.program[client.next]].tensor == row, "an answer about another tensor");
@@ -203,11 +203,11 @@ void Referee::Resume(uint32_t row, Duration more) {
 
 // ---- The executor.
 
-void Referee::Tell(const core::Event& event) {
-  told_.push_back(event);
-  while (!told_.empty() && wrong_.empty()) {
-    const core::Event next = std::move(told_.front());
-    told_.pop_front();
+void Checker::Tell(const core::Event& event) {
+  pending_events_.push_back(event);
+  while (!pending_events_.empty() && wrong_.empty()) {
+    const core::Event next = std::move(pending_events_.front());
+    pending_events_.pop_front();
     core::Plan plan;
     planner_.Apply(next, now_, &plan);
     ++counts_.events;
@@ -218,7 +218,7 @@ void Referee::Tell(const core::Event& event) {
   if (wrong_.empty()) CheckLedgers();
 }
 
-void Referee::Do(const core::AddSlab& action) {
+void Checker::Do(const core::AddSlab& action) {
   Client& client = clients_[core::ToInt(action.client) - 1];
   const Bytes end = action.offset + action.size;
   Expect(end <= setting_.budget * 2, "a slab beyond the arena");
@@ -237,7 +237,7 @@ void Referee::Do(const core::AddSlab& action) {
                     core::SlabAdded{action.client, action.device, action.offset, action.size}});
 }
 
-void Referee::Do(const core::RemoveSlab& action) {
+void Checker::Do(const core::RemoveSlab& action) {
   Client& client = clients_[core::ToInt(action.client) - 1];
   const auto slab = client.slabs.find(action.offset);
   if (slab == client.slabs.end()) return Expect(false, "a slab removed that is not there");
@@ -251,14 +251,14 @@ void Referee::Do(const core::RemoveSlab& action) {
                     core::SlabRemoved{action.client, action.device, action.offset}});
 }
 
-void Referee::Do(const core::GrowHost& action) {
+void Checker::Do(const core::GrowHost& action) {
   Expect(action.offset == host_end_, "the host pool grows with a gap");
   host_end_ = action.offset + action.size;
   Expect(host_end_ <= setting_.host_budget, "the host pool beyond its capacity");
   later_.push_back({now_ + Jitter(microseconds(100)), core::HostGrown{action.offset, action.size}});
 }
 
-void Referee::Do(const core::Grant& action) {
+void Checker::Do(const core::AllocReply& action) {
   const uint32_t index =
       clients_[core::ToInt(action.client) - 1].row_of_slot.at(core::ToInt(action.slot));
   Row& row = rows_[index];
@@ -270,13 +270,13 @@ void Referee::Do(const core::Grant& action) {
   Resume(index);
 }
 
-void Referee::Do(const core::Promise& action) {
+void Checker::Do(const core::FetchReply& action) {
   const uint32_t index = RowOf(action.tensor);
   Row& row = rows_[index];
   Expect(row.state == State::kFetching, "a promise that nobody waits for");
   row.state = State::kInUse;
   if (action.recompute) {
-    Expect(row.recompute > Duration{0}, "bytes given up that nobody can make anew");
+    Expect(row.recompute > Duration{0}, "bytes discarded that cannot be recomputed");
     Expect(!action.arriving, "bytes that are given up and arrive");
     Place(index, action.offset);
     return Resume(index, row.recompute);
@@ -287,7 +287,7 @@ void Referee::Do(const core::Promise& action) {
   row.arriving = true;
 }
 
-void Referee::Do(const core::Release& action) {
+void Checker::Do(const core::Release& action) {
   const uint32_t index = RowOf(action.tensor);
   Row& row = rows_[index];
   Expect(row.state == State::kFreed, "a release of what was not freed");
@@ -297,7 +297,7 @@ void Referee::Do(const core::Release& action) {
   rows_by_id_.erase(action.tensor);
 }
 
-void Referee::Do(const core::Drop& action) {
+void Checker::Do(const core::Drop& action) {
   const uint32_t index = RowOf(action.tensor);
   Row& row = rows_[index];
   Expect(row.state == State::kIdle, "a drop of what is in use or gone");
@@ -305,10 +305,10 @@ void Referee::Do(const core::Drop& action) {
   row.state = State::kAway;
   Unplace(index);
   ++counts_.drops;
-  told_.push_back(core::Dropped{action.tensor, true});
+  pending_events_.push_back(core::Dropped{action.tensor, true});
 }
 
-void Referee::Do(const core::CopyOut& action) {
+void Checker::Do(const core::CopyOut& action) {
   const uint32_t index = RowOf(action.tensor);
   Row& row = rows_[index];
   Expect(row.state == State::kIdle, "a copy out of what is in use or gone");
@@ -316,37 +316,37 @@ void Referee::Do(const core::CopyOut& action) {
   Expect(action.to + action.size <= host_end_, "a copy beyond the host pool");
   row.state = State::kLeaving;
   Submit(&down_, Kind::kOut, index);
-  if (action.at_once) GoAtOnce(row);
+  if (action.irrevocable) LeaveIrrevocably(row);
 }
 
-void Referee::Do(const core::Clean& action) {
+void Checker::Do(const core::Clean& action) {
   const uint32_t index = RowOf(action.tensor);
   Expect(rows_[index].state == State::kIdle, "a clean of what is in use or gone");
   Expect(rows_[index].offset == action.from, "a clean from another place");
   Submit(&down_, Kind::kClean, index);
 }
 
-void Referee::Do(const core::Hurry& action) {
+void Checker::Do(const core::Prioritize& action) {
   const uint32_t row = RowOf(action.tensor);
   const bool cleaned = std::any_of(down_.begin(), down_.end(), [row](const Job& job) {
     return job.row == row && job.kind == Kind::kClean;
   });
   Expect(cleaned || !rows_[row].copying, "a hurry of what is not being cleaned");
-  if (!action.at_once || rows_[row].state != State::kIdle) return;
+  if (!action.irrevocable || rows_[row].state != State::kIdle) return;
   for (Job& job : down_) {
     if (job.row != row || rows_[row].uses != job.uses) continue;
     job.kind = Kind::kOut;
-    GoAtOnce(rows_[row]);
+    LeaveIrrevocably(rows_[row]);
   }
 }
 
-void Referee::GoAtOnce(Row& row) {
+void Checker::LeaveIrrevocably(Row& row) {
   row.state = State::kAway;
-  row.at_once = true;
-  told_.push_back(core::CopiedPart{row.id, Bytes{0}});
+  row.irrevocable = true;
+  pending_events_.push_back(core::CopyOutProgressed{row.id, Bytes{0}});
 }
 
-void Referee::Do(const core::CopyIn& action) {
+void Checker::Do(const core::CopyIn& action) {
   const uint32_t index = RowOf(action.tensor);
   const State state = rows_[index].state;
   Expect(state == State::kAway || state == State::kFetching, "a copy in of what is here");
@@ -355,7 +355,7 @@ void Referee::Do(const core::CopyIn& action) {
   Submit(&up_, Kind::kIn, index);
 }
 
-void Referee::Submit(std::deque<Job>* lane, Kind kind, uint32_t row) {
+void Checker::Submit(std::deque<Job>* lane, Kind kind, uint32_t row) {
   Expect(!rows_[row].copying, "two copies of a tensor at once");
   rows_[row].copying = true;
   ++counts_.copies_begun;
@@ -366,7 +366,7 @@ void Referee::Submit(std::deque<Job>* lane, Kind kind, uint32_t row) {
   lane->push_back({kind, row, begin + Jitter(takes), rows_[row].uses, rows_[row].writes});
 }
 
-void Referee::EndCopy(std::deque<Job>* lane) {
+void Checker::EndCopy(std::deque<Job>* lane) {
   const Job job = lane->front();
   lane->pop_front();
   Row& row = rows_[job.row];
@@ -376,7 +376,7 @@ void Referee::EndCopy(std::deque<Job>* lane) {
   bool whole = true;
   switch (job.kind) {
     case Kind::kOut:
-      whole = std::exchange(row.at_once, false) || (row.state == State::kLeaving && untouched);
+      whole = std::exchange(row.irrevocable, false) || (row.state == State::kLeaving && untouched);
       if (row.state == State::kLeaving && whole) row.state = State::kAway;
       if (whole) Unplace(job.row);
       Tell(core::CopiedOut{
@@ -396,7 +396,7 @@ void Referee::EndCopy(std::deque<Job>* lane) {
   ++(whole ? counts_.copies_whole : counts_.copies_cancelled);
 }
 
-void Referee::Place(uint32_t index, Bytes offset) {
+void Checker::Place(uint32_t index, Bytes offset) {
   Row& row = rows_[index];
   Client& client = ClientOf(index);
   Expect(!row.is_placed, "a tensor in two places");
@@ -420,7 +420,7 @@ void Referee::Place(uint32_t index, Bytes offset) {
   row.is_placed = true;
 }
 
-void Referee::Unplace(uint32_t index) {
+void Checker::Unplace(uint32_t index) {
   Expect(rows_[index].is_placed, "a tensor that leaves where it is not");
   ClientOf(index).places.erase(rows_[index].offset);
   rows_[index].is_placed = false;
@@ -428,7 +428,7 @@ void Referee::Unplace(uint32_t index) {
 
 // ---- The ledgers.
 
-void Referee::CheckLedgers() {
+void Checker::CheckLedgers() {
   if (counts_.events % kLedgersEvery != 0) return;
   planner_.CheckInvariants();
   Bytes held;
@@ -453,7 +453,7 @@ void Referee::CheckLedgers() {
   Expect(planner_.HostTier().used == host, "the host's ledger is not the sum of its clients'");
 }
 
-void Referee::CheckEnd() {
+void Checker::CheckEnd() {
   Expect(counts_.copies_begun == counts_.copies_whole + counts_.copies_cancelled,
          "a copy without an end");
   planner_.CheckInvariants();

@@ -46,7 +46,7 @@ class Filler:
         self.library.ravenstore_disconnect(self.store)
 
 
-class YieldTest(FakeGpuTest):
+class ReclaimTest(FakeGpuTest):
     def daemon(self):
         config = pathlib.Path(self.folder.name, "config.toml")
         config.write_text('[limits]\ndevice_reserve = "64MiB"\n[host_pool]\nahead = "600MiB"\n')

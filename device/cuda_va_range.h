@@ -1,0 +1,37 @@
+// The CUDA backend's arenas.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "device/cuda_gpu.h"
+#include "device/device.h"
+
+namespace ravenstore::device {
+
+// The unit of every piece, of device and of host memory.
+core::Result<core::Bytes> CudaGranularity(CudaGpu& gpu);
+
+// An arena for memory of `gpu`, usable by it and by those of `all` that can reach it.
+core::Result<std::unique_ptr<VaRange>> ReserveCudaVaRange(std::shared_ptr<CudaGpu> gpu,
+                                                          const std::vector<CUdevice>& all,
+                                                          core::Bytes size,
+                                                          core::Bytes granularity);
+
+// An arena for pinned host memory on `numa_node` (-1: the node of `gpu`), usable by `all` and by
+// the CPU. Made by the driver where it can (faster to pin), else of registered memfds.
+core::Result<std::unique_ptr<VaRange>> ReserveCudaHostVaRange(std::shared_ptr<CudaGpu> gpu,
+                                                              const std::vector<CUdevice>& all,
+                                                              core::Bytes size,
+                                                              core::Bytes granularity,
+                                                              int numa_node);
+
+// The second of the two kinds, for tests and for drivers without the first.
+core::Result<std::unique_ptr<VaRange>> ReserveRegisteredVaRange(std::shared_ptr<CudaGpu> gpu,
+                                                                core::Bytes size,
+                                                                core::Bytes granularity,
+                                                                int numa_node);
+
+}  // namespace ravenstore::device
