@@ -31,22 +31,21 @@ inline constexpr uint64_t kPlaceUnit = 512;
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// --- The lease word
-// ------------------------------------------------------------------------------------- bits 0-7
-// state, 8-23 holders, 24-63 generation. Every get, put and move raises the generation.
+// ---- The lease word
+//
+// Bits 0-7 state, 8-23 holders, 24-63 generation. Every get, put and move raises the generation.
 
 enum class LeaseState : uint8_t {
-  kFree = 0,       // nobody's row; daemon -> kFree, client -> kRequested
+  kFree = 0,       // a row without a tensor; daemon -> kFree, client -> kRequested
   kRequested = 1,  // a create is on its way to the daemon
   kInUse = 2,      // Userspace; `holders` gets (or the create) not yet put
   kIdle = 3,       // Ravenspace, on its device; client -> kInUse, daemon -> kLeaving or kAway
   kLeaving = 4,    // Ravenspace, being copied out; a get rescues it (client -> kInUse)
-  kAway = 5,  // Ravenspace, not on its device; client -> kFetching, daemon -> kIdle (prefetched)
-  kFetching =
-      6,  // a get is on its way to the daemon; daemon -> kInUse, or back to kAway with an error
-  kFailed = 7,   // the create failed; `error` says why; client -> kFree
-  kFreeing = 8,  // a free is on its way to the daemon; daemon -> kFree
-  kLost = 9,     // the bytes are gone, for ever; client -> kFreeing
+  kAway = 5,       // not on its device; client -> kFetching, daemon -> kIdle (prefetched)
+  kFetching = 6,   // a get is on its way to the daemon; daemon -> kInUse, or kAway with an error
+  kFailed = 7,     // the create failed; `error` says why; client -> kFree
+  kFreeing = 8,    // a free is on its way to the daemon; daemon -> kFree
+  kLost = 9,       // the bytes are gone, for ever; client -> kFreeing
 };
 
 struct LeaseWord {
@@ -70,9 +69,11 @@ constexpr LeaseWord Next(LeaseWord lease, LeaseState state, uint16_t holders) {
   return {state, holders, (lease.generation + 1) & kGenerationMask};
 }
 
-// --- Tickets and arrivals: an index into the words of this segment, and the value to reach
-// --------------- A ticket or arrival is done once words[index] >= value. Values only rise, so a
-// word that is used again for a later transfer still satisfies those who wait for an earlier one.
+// ---- Tickets and arrivals
+//
+// An index into the words of this segment, and the value to reach: a ticket or arrival is done once
+// words[index] >= value. Values only rise, so that a word that is used again for a later transfer
+// still satisfies streams that wait for an earlier one.
 
 struct WordValue {
   uint16_t index = 0;
@@ -86,8 +87,7 @@ constexpr WordValue UnpackWordValue(uint64_t packed) {
   return {static_cast<uint16_t>(packed >> 48), packed & kWordValueMask};
 }
 
-// --- Hints
-// ----------------------------------------------------------------------------------------------
+// ---- Hints
 
 enum class HintKind : uint8_t {
   kNone = 0,
@@ -116,8 +116,9 @@ constexpr Hint UnpackHint(uint64_t packed) {
           static_cast<HintPriority>(packed >> 4 & 0xf)};
 }
 
-// --- What recomputing a tensor costs: 5 bits of exponent, 11 of mantissa, in units of 1,024 ns
-// -----------
+// ---- Recompute cost
+//
+// How long recomputing a tensor takes: 5 bits of exponent, 11 of mantissa, in units of 1,024 ns.
 
 constexpr uint16_t PackRecompute(uint64_t nanoseconds) {
   if (nanoseconds == 0) return 0;
@@ -134,13 +135,13 @@ constexpr uint64_t UnpackRecompute(uint16_t packed) {
 // In a row's `error` beside InUse: the bytes were discarded, the client recomputes them.
 inline constexpr uint32_t kMustRecompute = 1u << 16;
 
-// --- The lease table
-// ------------------------------------------------------------------------------------ Row i is the
-// client's tensor with slot i. The client picks free rows; a request's answer is written into its
-// row and published by the store to `word`.
+// ---- The lease table
+//
+// Row i is the client's tensor with slot i. The client picks free rows. A request's answer is
+// written into its row and published by the store to `word`.
 
 struct alignas(64) LeaseSlot {
-  std::atomic<uint64_t> word;     // Lease
+  std::atomic<uint64_t> word;     // LeaseWord
   std::atomic<uint64_t> place;    // daemon: extent's offset in the client's arena, in kPlaceUnit
   std::atomic<uint64_t> arrival;  // daemon: WordValue the tensor's stream must wait for
   std::atomic<uint64_t> ticket;   // client, before the put: WordValue
@@ -148,17 +149,16 @@ struct alignas(64) LeaseSlot {
   std::atomic<uint64_t> id;       // daemon: the tensor's id
   std::atomic<uint32_t> writes;   // client, before the put: raised once per modifying use
   std::atomic<uint32_t> error;    // daemon: ErrorCode of the last request that failed, else 0;
-                                  // kMustRecompute with a promise of bytes that were given up
-  std::atomic<uint32_t>
-      waiters;  // client: 1 before it sleeps on `word`'s low half; daemon: 0 as it wakes it
-  std::atomic<uint16_t>
-      device;  // daemon: ordinal (in Welcome's list) of the arena that `place` is in
+                                  // kMustRecompute in a reply for bytes that were discarded
+  // Client: 1 before it sleeps on `word`'s low half. Daemon: 0 as it wakes it.
+  std::atomic<uint32_t> waiters;
+  // Daemon: ordinal (in Welcome's list) of the device whose arena `place` is in.
+  std::atomic<uint16_t> device;
   std::atomic<uint16_t> recompute;  // client, before the put: what recomputing it costs; 0: cannot
 };
 static_assert(sizeof(LeaseSlot) == 64);
 
-// --- Requests: a single-producer, single-consumer ring
-// ---------------------------------------------------
+// ---- Requests: a single-producer, single-consumer ring
 
 enum class RequestOp : uint32_t {
   kCreate = 1,  // slot (kRequested), bytes, device, flags, name, deadline
@@ -194,8 +194,9 @@ struct RequestRing {
   alignas(64) Request entries[kRequestRingEntries];
 };
 
-// --- The access log: one lane per client thread that wants one; full drops and counts
-// --------------------
+// ---- The access log
+//
+// One lane for each client thread that takes one. A full lane drops entries and counts them.
 
 enum class AccessOp : uint8_t { kGet = 1, kPut = 2 };
 
@@ -217,24 +218,22 @@ struct LogLane {
   alignas(64) std::atomic<uint64_t> entries[kLogLaneEntries];  // Access
 };
 
-// --- The whole
-// ------------------------------------------------------------------------------------------
+// ---- The segment
 
 struct SegmentHeader {
   uint64_t magic;
   uint32_t version;
   uint32_t client;
   uint64_t segment_bytes;
-  // 1: the daemon takes no request until the client writes its eventfd. Whoever goes
-  // to sleep or wakes the other puts a full fence between its own store and its look at the
-  // other's.
+  // 1: the daemon takes no request until the client writes its eventfd. Both sides put a full
+  // fence between their own store and their read of the other's word, before they sleep or wake.
   alignas(64) std::atomic<uint32_t> daemon_asleep;
   // Client: lanes 0 .. log_lanes-1 of the log have been used; raised before a lane's first entry,
-  // so that the daemon touches no page of a lane that nobody writes.
+  // so that the daemon touches no page of an unused lane.
   alignas(64) std::atomic<uint32_t> log_lanes;
   // Daemon: copies to the device that brought no bytes although a stream may wait for them; raised
-  // between the row's move to Lost and the arrival, so that it tells of tensors whose row is
-  // another's since.
+  // between the row's move to Lost and the arrival, so that it
+  // covers tensors whose row belongs to another one by now.
   alignas(64) std::atomic<uint64_t> losses;
 };
 
