@@ -157,7 +157,7 @@ class Tensor {
     if (ready < 0) throw Lost(RAVENSTORE_LOST, "the tensor's bytes are lost");
     return ready > 0;
   }
-  // True from a get that found the bytes given up (PutOptions::recompute) until the put of new
+  // True from a get that found the bytes discarded (PutOptions::recompute) until the put of new
   // ones: write all of them at the address that the get returned.
   bool must_recompute() const { return handle_ && ravenstore_must_recompute(handle_) != 0; }
   explicit operator bool() const { return handle_ != nullptr; }

@@ -20,7 +20,7 @@
  *   stream, which is taken for the old one and waits for none of its work.
  * Fork
  *   A child of fork() must not use the parent's store: every call there returns
- *   RAVENSTORE_IS_FORKED. It may connect anew.
+ *   RAVENSTORE_IS_FORKED. It may connect again.
  * Limits (RAVENSTORE_LIMIT)
  *   A store has 2^20 tensors at once. It knows 1024 streams, one that is used on two devices twice,
  *   and forgets none: the call that names another fails. A tensor has 65,535 gets without a put,
@@ -145,7 +145,7 @@ typedef struct ravenstore_get_options {
  *
  * Brings the tensor to Userspace; *address is valid for work on `stream` until the matching put,
  * and may differ from the last one. Resident: no system call. Away: returns once the daemon
- * promised room; the stream waits for the bytes. Several gets may overlap; each needs its put.
+ * reserved room; the stream waits for the bytes. Several gets may overlap; each needs its put.
  * options may be NULL. */
 RAVENSTORE_API ravenstore_code_t ravenstore_get(ravenstore_store_t* store,
                                                 ravenstore_tensor_t* tensor,
@@ -241,9 +241,10 @@ typedef struct ravenstore_stats {
   size_t struct_size;
   uint64_t tensors;
   uint64_t gets;
-  uint64_t hits;       /* gets that found the tensor on its device */
-  uint64_t late_hits;  /* that found it on its way there: the stream waited for the rest */
-  uint64_t misses;     /* that had to ask for it */
+  uint64_t hits; /* gets that found the tensor on its device */
+  uint64_t
+      late_hits;   /* that found it on its way there: the stream waited for the remaining bytes */
+  uint64_t misses; /* that had to ask for it */
   uint64_t prefetches; /* tensors that were brought before a get asked */
   uint64_t bytes_out;  /* device to host */
   uint64_t bytes_in;   /* host to device */
