@@ -1,4 +1,4 @@
-// What the planner is told (Event) and what it proposes (Action).
+// What the planner learns (Event) and what it proposes (Action).
 //
 // A plan proposes; the executor (the daemon's, or a simulator's) acts; the events that report
 // completion commit. Nothing is forgotten because a copy was asked for.
@@ -53,8 +53,8 @@ struct ClientLimits {
   ClientId client;
   Budgets budgets;
 };
-// The store may hold so much of the device from now on: less than it could when others need the
-// memory. What lies above is given back as when a budget shrinks.
+// From now on the store may hold at most `capacity` of the device: less than it could when others
+// need the memory. What lies above is given back as when a budget shrinks.
 struct DeviceLimit {
   DeviceId device;
   Bytes capacity;  // more than PlannerOptions::device_capacity means that
@@ -63,7 +63,7 @@ struct DeviceLimit {
 struct Trimmed {
   ClientId client;
 };
-// The client is dead, or it detached and its streams are done: everything of it goes.
+// The client is dead, or it detached and its streams are done: everything of it is released.
 struct ClientGone {
   ClientId client;
 };
@@ -139,9 +139,9 @@ struct Dropped {
   TensorId tensor;
   bool taken;  // false: a get was faster; the tensor is in use
 };
-// Of what leaves at once: the lease is Away, so that no get can come between any more, and the
-// first `bytes` are on the host; their room is free. Told at the beginning, with 0, and as the copy
-// goes on; CopiedOut follows.
+// Of an irrevocable eviction: the lease is Away, so that no get can come between any more, and the
+// first `bytes` are on the host; their room is free. Reported at the beginning, with 0, and as the
+// copy goes on. CopiedOut follows.
 struct CopyOutProgressed {
   TensorId tensor;
   Bytes bytes;
@@ -228,7 +228,7 @@ struct Release {
   SlotId slot;
   TensorId tensor;
 };
-// Take the idle, clean tensor off the device (lease Idle -> Away). Answer: Dropped, at once.
+// Take the idle, clean tensor off the device (lease Idle -> Away). Answer: Dropped, immediately.
 struct Drop {
   TensorId tensor;
 };
@@ -243,9 +243,9 @@ struct CopyOut {
   // The client waits in a get on another device: its lease is Fetching, nothing may touch the
   // tensor, and the copy commits unless the client is gone.
   bool held = false;
-  ClientId behalf{};  // who waits for the room
-  // The lease swings from Idle to Away before the copy, and CopyOutProgressed tells of parts. An
-  // executor may also do it as if this were not said.
+  ClientId behalf{};  // the client that waits for the room
+  // The lease goes from Idle to Away before the copy, and CopyOutProgressed reports each part. An
+  // executor may ignore this.
   bool irrevocable = false;
 };
 // Copy without taking it off. Answer: Cleaned.
@@ -256,17 +256,17 @@ struct Clean {
   Bytes to;
   Bytes size;
 };
-// The tensor leaves as soon as the Clean under way is done, and a request waits for that: before
-// others that nobody waits for. No answer, but to `irrevocable`: if nothing happened to the tensor
-// since the Clean began, that becomes a CopyOut at once.
+// The tensor leaves as soon as the Clean under way is done, and a request waits for that: the copy
+// goes before those that no request waits for. No answer, except with `irrevocable`: if nothing
+// happened to the tensor since the Clean began, the Clean becomes an irrevocable CopyOut.
 struct Prioritize {
   TensorId tensor;
   DeviceId device;
-  ClientId behalf;  // who waits
+  ClientId behalf;  // the client that waits
   bool irrevocable = false;
 };
-// Bring the tensor. With `demand` a FetchReply went out for it. Answer: CopiedIn; when nobody asked
-// meanwhile the executor publishes it (lease Away -> Idle).
+// Bring the tensor. With `demand` a FetchReply went out for it. Answer: CopiedIn; unless a client
+// asked meanwhile the executor publishes it (lease Away -> Idle).
 struct CopyIn {
   TensorId tensor;
   DeviceId device;
@@ -276,7 +276,7 @@ struct CopyIn {
   bool demand;
 };
 
-// What a client that is gone leaves behind: tables, which may be large. Let go of them where that
+// What a client that is gone leaves behind: tables, which may be large. Free them on a thread that
 // may take its time.
 struct DeferDestroy {
   TenantId tenant;
