@@ -18,7 +18,7 @@ namespace ravenstore::ipc {
 // Threads: get() and fd() from any; the rest by the owner.
 // Fork: a child does not inherit the mapping (touching it there faults), and destroying the object
 //   there leaves the child's address space alone.
-// Cost: 64 MiB of addresses; memory only for the pages that somebody touched. Reading an untouched
+// Cost: 64 MiB of addresses; memory only for the pages that were touched. Reading an untouched
 //   page allocates it too, so walk no rows that were never used.
 class ControlSegment {
  public:

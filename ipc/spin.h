@@ -14,10 +14,10 @@ int UsableCores();
 // Of one side of a conversation between two processes.
 //
 // On a machine of few cores both sides may be on the same one, and stay there though another is
-// idle: a scheduler moves nobody for the sake of some microseconds. Who spins then stands in the
-// way of the one he waits for, so he offers the core at every look. If it is away for longer than
-// the other side ever needs, a third wants it, who would get a whole time slice at every look: for
-// a while it is better to sleep, because who is woken goes first.
+// idle: a scheduler migrates no thread for some microseconds. A thread that spins may then occupy
+// the core that the other side needs, so it yields at every check. If a yield takes longer than the
+// other side ever needs, a third thread is running, which would get a whole time slice at every
+// check: for a while it is better to sleep, because a woken thread runs first.
 //
 // Threads: any.
 class Spinner {

@@ -26,8 +26,8 @@ Sleep SleepOnLowHalf(const std::atomic<uint64_t>* word, uint64_t expected, core:
 // whether anybody does (LeaseSlot::waiters).
 void WakeLowHalf(const std::atomic<uint64_t>* word);
 
-// An eventfd that wakes the daemon's epoll. Give every client its own: whoever holds one can also
-// drain it, and so swallow what another client rang.
+// An eventfd that wakes the daemon's epoll. Give every client its own: a process that holds one can
+// also drain it, and so swallow what another client rang.
 class Doorbell {
  public:
   // Errors: kLimit (out of descriptors), kSystem.
@@ -48,9 +48,9 @@ class Doorbell {
 // side sleeps. No system call when it is awake.
 void WakeIfAsleep(std::atomic<uint32_t>* asleep, int eventfd);
 
-// The sleeper's side. True: it may now block on the eventfd, and whoever publishes work from here
-// on rings it; false: there is work already, and the flag is down again. `has_work` looks at
-// everything the flag guards. Call StayAwake after waking.
+// The sleeper's side. True: it may now block on the eventfd, and a producer that publishes work
+// from here on rings it; false: there is work already, and the flag is down again. `has_work` looks
+// at everything the flag guards. Call StayAwake after waking.
 template <typename Predicate>
 bool GoToSleep(std::atomic<uint32_t>* asleep, Predicate has_work) {
   asleep->store(1, std::memory_order_relaxed);
