@@ -58,7 +58,7 @@ core::Status GetInto(TensorRecord& tensor, void* to, device::StreamHandle stream
 core::Status Put(TensorRecord& tensor, device::StreamHandle stream, const PutOptions& options,
                  SharedTicket* shared);
 
-// The bytes were discarded, as the put allowed: whoever holds the tensor recomputes them.
+// The bytes were discarded, as the put allowed: the holder recomputes them.
 bool MustRecompute(const TensorRecord& tensor);
 
 // The address in Userspace, else null.

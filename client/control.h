@@ -26,9 +26,10 @@ struct Incoming {
   std::vector<ipc::UniqueFd> descriptors;
 };
 
-// Owns: the socket and the watcher thread, which reads it, hands answers to those who asked and
-//   the rest to `on_packet`, tells `on_missed` why a packet could not be taken, and calls
-//   `on_hangup` once nobody is at the other end any more, or when an exception (no memory) kept it
+// Owns: the socket and the watcher thread, which reads it, hands answers to the callers that wait
+// for them and the rest to `on_packet`, tells `on_missed` why a packet could not be taken, and
+// calls
+// `on_hangup` once the other end is closed, or when an exception (no memory) kept it
 //   from reading or `on_packet` from its work.
 // Threads: any, but Start and Stop by the owner. The callbacks run on the watcher; `on_hangup` must
 //   not throw.
@@ -41,8 +42,8 @@ class ControlLink {
                                                             core::Tick deadline, Incoming* welcome);
   ~ControlLink();
 
-  // Tells the daemon that nobody will use the attachment: a mere hang-up would keep it until the
-  // process ends. Waits for nothing.
+  // Tells the daemon that the attachment is not used any more: a mere hang-up would keep it until
+  // the process ends. Waits for nothing.
   void Withdraw();
 
   struct Callbacks {
@@ -62,7 +63,7 @@ class ControlLink {
                                         const PhaseWord& phase);
   // Sends without expecting an answer; waits until `deadline` for room in the socket.
   core::Status Send(const wire::ClientPacket& packet, core::Tick deadline);
-  // Fails those who wait in Call, as the session's phase says.
+  // Fails the threads that wait in Call, as the session's phase says.
   void WakeCallers();
 
   void LockForFork() { mutex_.lock(); }

@@ -53,10 +53,10 @@ class ClientDevice {
   core::Status EnsureMapped(uint64_t offset, uint64_t bytes, core::Tick deadline,
                             const PhaseWord& phase);
 
-  // The watcher: a slab. Maps it, so that nobody has to wait for that, if the arena is there; else
-  // whoever needs it first does, and makes the arena.
-  // Errors: kCorrupt (outside the arena, misaligned, or offered twice). One of the device's is told
-  // by EnsureMapped to whoever was placed in the slab.
+  // The watcher: a slab. Maps it ahead of need if the arena is there; else the first thread that
+  // needs it does, and makes the arena.
+  // Errors: kCorrupt (outside the arena, misaligned, or offered twice). An error of the device is
+  // returned by EnsureMapped to the thread whose tensor lies in the slab.
   core::Status Offer(uint64_t offset, uint64_t bytes, ipc::UniqueFd descriptor);
   // The watcher: unmaps or forgets the slab. kNotFound when none begins there.
   core::Status Release(uint64_t offset);
@@ -101,7 +101,7 @@ class ClientDevice {
   std::string missed_;                   // why a packet was, the last time; guarded by mutex_
 };
 
-// What the daemon told of one device (proto::Device).
+// What the daemon says of one device (proto::Device).
 struct DaemonDevice {
   std::string uuid;
   core::Bytes arena;

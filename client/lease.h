@@ -13,7 +13,7 @@
 namespace ravenstore::client {
 
 // Moves the row from `*seen` to `state` with `holders`, one generation on. False, with the word
-// that was faster in `*seen`, when somebody else moved it.
+// that was faster in `*seen`, when another thread or the daemon changed it.
 inline bool CasLease(proto::LeaseSlot& row, uint64_t* seen, proto::LeaseState state,
                      uint16_t holders) {
   const uint64_t next = proto::Pack(proto::Next(proto::UnpackLease(*seen), state, holders));
@@ -21,7 +21,7 @@ inline bool CasLease(proto::LeaseSlot& row, uint64_t* seen, proto::LeaseState st
                                           std::memory_order_acquire);
 }
 
-// True where a get finds the bytes on the device and needs nobody's help.
+// True where a get finds the bytes on the device and needs no help of the daemon.
 constexpr bool IsResident(proto::LeaseState state) {
   return state == proto::LeaseState::kInUse || state == proto::LeaseState::kIdle ||
          state == proto::LeaseState::kLeaving;
@@ -38,7 +38,7 @@ enum class Waited {
 Waited AwaitAnswer(proto::LeaseSlot& row, proto::LeaseState pending, core::Tick deadline,
                    const PhaseWord& phase, proto::LeaseWord* answer);
 
-// Waits until `word` is at least `value`, polling: words that streams write wake nobody.
+// Waits until `word` is at least `value`, polling: words that streams write wake no sleeper.
 Waited AwaitWord(const std::atomic<uint64_t>& word, uint64_t value, core::Tick deadline,
                  const PhaseWord& phase);
 

@@ -1,8 +1,8 @@
 // RAVENSTORE_DEBUG=poison: finds uses of a tensor after its put.
 //
-// A put keeps the bytes in private memory and fills the extent with 0xDB: whoever still reads there
-// sees garbage, and whoever still writes there is found by the next get (or free), which looks for
-// the fill before it brings the bytes back. Slow and synchronous, on purpose.
+// A put keeps the bytes in private memory and fills the extent with 0xDB: code that still reads
+// there sees garbage, and a late write is found by the next get (or free), which looks for the fill
+// before it brings the bytes back. Slow and synchronous, on purpose.
 #pragma once
 
 #include <cstddef>

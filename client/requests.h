@@ -37,7 +37,7 @@ class RequestQueue {
   // The create in this row failed and its words were read: the row is free.
   void Recycle(uint32_t slot);
 
-  // The daemon owes this row an answer that nobody waits for any more: once it came, the row's
+  // The daemon owes this row an answer that no thread waits for any more: once it came, the row's
   // tensor is freed by the next Create or Send.
   void Orphan(uint32_t slot);
 

@@ -53,7 +53,7 @@ struct InternedName {
 // Owns: everything of the attachment, and the records of its tensors. It outlives Disconnect as
 //   long as handles of its tensors do: they then belong to a session whose phase refuses every
 //   call.
-// Threads: any; Disconnect once, while nobody else is in a call.
+// Threads: any; Disconnect once, while no other thread is in a call.
 class Session {
  public:
   // The result is the caller's until Disconnect.
@@ -87,7 +87,7 @@ class Session {
   core::Duration timeout() const { return timeout_; }
   const std::string& backend() const { return backend_; }
 
-  // Asks the daemon, unless it has told the name's id before. Errors: kInvalidArgument (too long),
+  // Asks the daemon, unless the name's id is known already. Errors: kInvalidArgument (too long),
   // the daemon's.
   core::Result<InternedName> Intern(std::string_view name, core::Tick deadline);
   // Why the last request of `slot` failed, in the daemon's words; empty when it does not say.

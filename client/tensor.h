@@ -15,8 +15,9 @@ class Session;
 
 enum class FetchTurn : uint8_t {
   kFree = 0,
-  kTaken = 1,      // a thread of this process waits for the daemon's answer
-  kAbandoned = 2,  // one gave up; the answer may still come, and belongs to who takes the turn
+  kTaken = 1,  // a thread of this process waits for the daemon's answer
+  kAbandoned =
+      2,  // one timed out; the answer may still come, and belongs to the next that takes the turn
 };
 
 // One row's record. It exists as long as its session, so that a handle that was freed can still be
@@ -26,10 +27,10 @@ struct alignas(64) TensorRecord {
   uint32_t slot = 0;
   // Raised by every free; a handle is good while it carries the same.
   std::atomic<uint16_t> serial{0};
-  // Since the last time it went to Ravenspace somebody was allowed to write.
+  // A use since the last time it went to Ravenspace was allowed to write.
   std::atomic<bool> writable_use{false};
   std::atomic<FetchTurn> turn{FetchTurn::kFree};
-  // A get was told that the bytes were discarded, and nobody has made them anew since.
+  // A get found the bytes discarded, and they were not recomputed since.
   std::atomic<bool> must_recompute{false};
   // The ticket of puts in this use, while others still hold the tensor.
   std::atomic<uint64_t> early_ticket{0};
@@ -40,8 +41,8 @@ struct alignas(64) TensorRecord {
 };
 static_assert(sizeof(TensorRecord) == 64);
 
-// A handle is a Tensor's address with its serial in the upper 16 bits, which user addresses leave
-// empty.
+// A handle is a TensorRecord's address with its serial in the upper 16 bits, which user addresses
+// leave empty.
 uint64_t MakeHandle(const TensorRecord& tensor);
 
 // The record behind `handle`, live or freed. REQUIRES: made by MakeHandle, its session exists.
