@@ -12,7 +12,7 @@ constexpr uint64_t kCleanOf = 8;
 constexpr size_t kReadyBlocks = 256;
 }  // namespace
 
-// What is only assumed comes after what somebody said.
+// What is only assumed comes after what a client said.
 const std::set<std::pair<int64_t, TensorId>>& Planner::State::DueIn(const ClientArena& arena) {
   if (!arena.due_order.empty()) return arena.due_order;
   const bool learned =
@@ -46,7 +46,7 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
   if (!block) {
     if (!MaySearch(arena)) return false;
     const uint64_t searched = SearchedFor(arena);
-    // Do no harm: only what is needed later, and leaves without a copy, makes way.
+    // Only what is needed later, and leaves without a copy, makes way.
     EvictionIndex::Limits limits;
     limits.clean_only = true;
     limits.later_than = &next;
@@ -76,7 +76,7 @@ bool Planner::State::KnowsAhead(const TensorRow& tensor) {
 }
 
 // A client that says what it needs when, and makes tensors, will be pressed soon if it once needed
-// all that it may have, or if it never needed more than now: nobody knows yet where that ends.
+// all that it may have, or if it never needed more than now: where that ends is not known yet.
 bool Planner::State::MayOutgrow(const ClientArena& arena) const {
   if (!arena.allocation_phase) return false;
   const Bytes most = arena.lived.most();
@@ -87,8 +87,8 @@ void Planner::State::Preclean(ClientArena& arena) {
   if (!options_.preclean || now_ < arena.backoff_until) return;
   if (now_ >= arena.pressure_until && !MayOutgrow(arena)) return;
   if (now_ < host_short_until_) return;
-  // What somebody waits for goes first, and what he will want next: a client that creates tensor
-  // after tensor leaves the link no rest.
+  // What a request waits for goes first, and what its client will want next: one that creates
+  // tensor after tensor leaves the link no idle time.
   if (!arena.waiting.empty()) return;
   if (now_ < arena.wanted_until) {
     WakeAt(arena, arena.wanted_until);
