@@ -1,4 +1,4 @@
-// The planner's ledgers and indexes: who holds what, and what may move.
+// The planner's ledgers and indexes: what each client holds, and what may move.
 #include <algorithm>
 
 #include "core/check.h"
