@@ -18,21 +18,22 @@ constexpr Duration kRetryAmongMany = std::chrono::microseconds(160);
 constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
 // A create is followed by another within so long, or not at once.
 constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
-// The largest create is forgotten over so many.
+// The largest create is forgotten over this many creates.
 constexpr uint64_t kReadyFor = 256;
-// The rest after a search in vain, for every block that it looked at: some ten times what that
-// takes. So many are no matter.
+// The backoff after a search that found nothing, for every block that it looked at: some ten times
+// what that takes. So many are no matter.
 constexpr Duration kBackoffPerBlock = std::chrono::nanoseconds(64);
 constexpr uint64_t kBlocksForNothing = 256;
 // Requests of any client that are answered in one go.
 constexpr size_t kAnswersPerPass = 1024;
-// A client that takes tensor after tensor has use for so many times the room that the next needs.
+// A client that takes tensor after tensor can use this many times the room that the next needs.
 constexpr uint64_t kUsefulExcess = 8;
 // An arena is empty while all but so little of what ever comes free is one hole.
 constexpr uint64_t kEmptyShare = 16;  // a sixteenth
-// Of an empty arena, the largest new tensor takes at most so much, or it is not to be divided.
+// If the largest new tensor takes more than this share of an empty arena, the arena is not divided.
 constexpr uint64_t kReadyShare = 3;  // a third
-// What is at least so many times as large as the request it leaves for gives it room as it goes.
+// A tensor at least this many times as large as the request that it leaves for is evicted
+// incrementally.
 constexpr uint64_t kIncrementalWorth = 2;
 }  // namespace
 
@@ -71,7 +72,7 @@ void Planner::State::ServeTouched() {
     arena->touched = false;
     Serve(*arena);
   }
-  // The rest in the next pass: nobody else waits for them all.
+  // The others in the next pass, so that no other client waits for them all.
   if (!touched_.empty()) WakeAt(now_);
   served_.reset();
 }
@@ -92,7 +93,7 @@ void Planner::State::Serve(ClientArena& arena) {
       break;
     }
     if (request.is_fetch() && !MayDemand(arena)) {
-      demand_held_ = true;  // a copy's end, whoever's, brings us back
+      demand_held_ = true;  // the end of any client's copy brings us back
       break;
     }
     if (WaitsForPeak(arena, request)) break;
@@ -324,7 +325,7 @@ void Planner::State::EvictAhead(ClientArena& arena, const Request& request) {
 }
 
 // What a client that takes tensor after tensor will want: up to the most that lived lately; beyond
-// that nobody knows, but several times what it wants now.
+// what is not known, but several times what it wants now.
 Bytes Planner::State::GrowthOf(const ClientArena& arena, Bytes need) const {
   const Bytes growth = Minus(arena.lived.most(), arena.live);
   return growth >= need ? growth : need * kUsefulExcess;
@@ -356,7 +357,7 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   }
   const EvictionIndex::Limits any{.useful = arena.allocation_phase ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, any);
-  // Slabs of its own, or of others who miss them less, may come to serve a large request.
+  // Slabs of its own, or of others whose eviction costs less, may come to serve a large request.
   if (need >= SlabSize(arena) && TakeSlabsFor(arena, need, RelocationCostLimit(arena, run)))
     return true;
   if (EvictAll(arena, run, RedundantCopies::kKeep)) return true;
@@ -370,7 +371,7 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   return false;
 }
 
-// The harm of the run, less what moving slabs takes.
+// The cost of the run, less what moving slabs takes.
 SlabCostLimit Planner::State::RelocationCostLimit(const ClientArena& arena,
                                                   const std::vector<uint32_t>& run) const {
   if (run.empty()) return {};
@@ -395,7 +396,7 @@ bool Planner::State::EvictRun(ClientArena& arena, Bytes need, const EvictionInde
 
 bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows,
                               RedundantCopies redundant) {
-  // Taken out of the books' reach first, so that room on the host for one is not made by giving up
+  // Taken out of the books' reach first, so that room on the host for one is not made by discarding
   // the host copy of another.
   for (const uint32_t row : rows) {
     catalog_[row].copying = true;
