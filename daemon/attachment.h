@@ -15,9 +15,9 @@
 
 namespace ravenstore::daemon {
 
-// Owns: the client's control segment, its doorbell, and its arena on each device. Shared by whoever
-// still has work on it; the last one to let go unmaps and releases, which may take milliseconds, so
-// the loop lets go on a worker.
+// Owns: the client's control segment, its doorbell, and its arena on each device. Shared by
+// whatever still has work on it; the last one to let go unmaps and releases, which may take
+// milliseconds, so the loop lets go on a worker.
 struct Attachment {
   core::ClientId id{};
   core::TenantId tenant{};

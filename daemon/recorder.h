@@ -1,7 +1,7 @@
 // Records what clients do as a trace (docs/TRACES.md), for `ravenctl record`.
 //
-// The loop tells it of every call as it sees it; the control thread's closures take the encoded ops
-// away. What does not fit its bounded buffer is dropped and counted, in such a way that the rest
+// The loop passes it every call as it sees it; the control thread's closures take the encoded ops
+// away. What does not fit its bounded buffer is dropped and counted, in such a way that the others
 // still is a valid trace: an op is only taken to have happened when it was written. Tensors that
 // were there before the recording are created in it when they are first seen.
 //

@@ -49,7 +49,7 @@ class Session {
     // The Idle word whose ticket is reached: only from this word may the daemon move the tensor. 0:
     // none.
     uint64_t complete_word() const { return put_ & kAwaited ? 0 : put_; }
-    // Whether the planner was told of the put that left the word.
+    // Whether the planner has seen the put that left the word.
     bool Knows(uint64_t idle_word) const { return (put_ & ~kAwaited) == idle_word; }
     void SetStreamComplete(uint64_t idle_word) { put_ = idle_word; }
     // Its ticket is in the queue.
@@ -63,7 +63,7 @@ class Session {
     // A holder, which an Idle word has none of.
     static constexpr uint64_t kAwaited = proto::Pack(proto::LeaseWord{proto::LeaseState{0}, 1, 0});
 
-    uint64_t put_ = 0;  // the Idle word of the last put that the planner was told of
+    uint64_t put_ = 0;  // the Idle word of the last put that the planner has seen
   };
   // The row's tensor while its create waits.
   static constexpr core::TensorId kPending{~uint64_t{0}};
@@ -111,7 +111,7 @@ class Session {
   // Of copies under way, while all arrival words are in use; first come, first served.
   std::deque<core::FetchReply> pending_replies;
   std::vector<SlabMap> slabs;  // by device
-  // The slabs that go, by {device, offset}, and who maps them still.
+  // The slabs that are being unmapped, by {device, offset}, and which side maps them still.
   struct UnmapHandshake {
     bool client = true;
     bool daemon = true;
