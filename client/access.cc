@@ -29,7 +29,7 @@ enum class Hold {
   kTaken,     // in use, one holder is ours
   kAsk,       // moved to kFetching by us; the daemon is to be asked
   kAwait,     // the daemon was asked on our behalf; its answer is ours
-  kElsewhere  // somebody else moves it: wait and begin again
+  kElsewhere  // another thread or the daemon moves it: wait and begin again
 };
 
 Error WrongState(const TensorRecord& tensor, const char* what) {
@@ -111,7 +111,7 @@ Result<Begun> Begin(Session& session, TensorRecord& tensor, const ClientDevice* 
   }
 }
 
-// Undoes a move to kFetching that the daemon was not told of. The last put's record stands.
+// Undoes a move to kFetching that the daemon does not know of. The last put's record stands.
 void CancelFetch(Session& session, TensorRecord& tensor, LeaseState from) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
@@ -122,7 +122,7 @@ void CancelFetch(Session& session, TensorRecord& tensor, LeaseState from) {
 }
 
 // Gives back a holder that was taken for nothing: the last put's record stands, but for tickets of
-// those who used it beside us.
+// the other threads that used it with us.
 void GiveBack(Session& session, TensorRecord& tensor) {
   proto::LeaseSlot& row = session.Row(tensor);
   uint64_t word = row.word.load(std::memory_order_acquire);
@@ -195,7 +195,7 @@ Status AwaitFetch(Session& session, TensorRecord& tensor, Tick deadline) {
   return Error{code, Describe(tensor) + ": " + (words.empty() ? "the get was denied" : words)};
 }
 
-// Waits until whoever else moves the tensor may be done with it.
+// Waits until another thread or the daemon may be done with the tensor.
 Status AwaitOthers(Session& session, const TensorRecord& tensor, LeaseState pending,
                    Tick deadline) {
   if (ipc::Now() < deadline) {
@@ -294,7 +294,7 @@ Result<void*> BindToStream(Session& session, TensorRecord& tensor, device::Strea
   void* address = device->base() + offset;
   const uint64_t ticket = row.ticket.load(std::memory_order_relaxed);
   const uint64_t arrival = row.arrival.load(std::memory_order_relaxed);
-  // Of those who put it while others still hold it.
+  // Of puts while others still hold the tensor.
   const uint64_t early = tensor.early_ticket.load(std::memory_order_relaxed);
   if (stream->MustOrder(ticket)) RAVEN_RETURN_IF_ERROR(stream->WaitForTicket(ticket, deadline));
   if (stream->MustOrder(early)) RAVEN_RETURN_IF_ERROR(stream->WaitForTicket(early, deadline));
@@ -335,7 +335,7 @@ uint64_t HintOf(const PutOptions& options) {
   return proto::Pack(hint);
 }
 
-// The answer to a put of a tensor that nobody holds.
+// The answer to a put of a tensor that is not held.
 Error NotHeld(const TensorRecord& tensor, LeaseState state) {
   if (state == LeaseState::kLost) return LostBytes(tensor);
   if (state == LeaseState::kFree || state == LeaseState::kFreeing) {
@@ -536,7 +536,7 @@ Result<uint64_t> TicketFor(ClientStream& stream, std::span<const uint64_t> also,
     return shared->ticket;
   }
   RAVEN_ASSIGN_OR_RETURN(const uint64_t ticket, stream.TakeTicket(also, deadline));
-  // On the calling thread a ticket stands for others' work only, so it is nobody else's.
+  // On the calling thread a ticket stands for others' work only.
   if (plain || !stream.synchronous()) *shared = {&stream, ticket};
   return ticket;
 }

@@ -235,7 +235,7 @@ bool ControlLink::ReadAll() {
       continue;
     }
     if (!packet->has_value()) return false;
-    // A malformed packet is dropped: nobody can be told which request it answered.
+    // A malformed packet is dropped: which request it answered is not known.
     if (Incoming incoming; Parse(**std::move(packet), &incoming).ok()) {
       Dispatch(std::move(incoming));
     }

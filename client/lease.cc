@@ -14,9 +14,10 @@ namespace {
 using core::Duration;
 using core::Tick;
 
-// Longer than a sleeping daemon needs to wake and answer: whoever slept as well would pay twice.
+// Longer than a sleeping daemon needs to wake and answer: a caller that slept as well would pay
+// twice.
 constexpr Duration kSpin = std::chrono::microseconds(150);
-// A sleeper looks after its session at least this often: whoever should wake it may be dead.
+// A sleeper checks its session at least this often: the process that should wake it may be dead.
 constexpr Duration kSliceMin = std::chrono::milliseconds(1);
 constexpr Duration kSliceMax = std::chrono::milliseconds(20);
 constexpr Duration kPollMin = std::chrono::microseconds(20);

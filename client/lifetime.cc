@@ -102,7 +102,7 @@ Status FreeAll(std::span<const uint64_t> handles, std::optional<device::StreamHa
   for (const uint64_t handle : handles) {
     TensorRecord& tensor = *RecordOf(handle);
     uint16_t serial = SerialOf(handle);
-    // Whoever raises the serial ends the handle; a second free finds it raised.
+    // The thread that raises the serial ends the handle; a second free finds it raised.
     if (!tensor.serial.compare_exchange_strong(serial, static_cast<uint16_t>(serial + 1))) {
       note(Error{ErrorCode::kWrongState, "free of a tensor that was freed already"});
       continue;
@@ -127,7 +127,7 @@ Status FreeAll(std::span<const uint64_t> handles, std::optional<device::StreamHa
   return first;
 }
 
-// What the caller of a create that failed is told.
+// The error for the caller of a create that failed.
 Error Refused(Session& session, uint32_t slot, uint64_t bytes, const InternedName& name) {
   const uint32_t code = session.RowAt(slot).error.load(std::memory_order_relaxed);
   const bool known = code >= static_cast<uint32_t>(ErrorCode::kInvalidArgument) &&
@@ -139,7 +139,7 @@ Error Refused(Session& session, uint32_t slot, uint64_t bytes, const InternedNam
           words + ": " + (why.empty() ? "refused by the daemon" : why)};
 }
 
-// The record of a tensor just granted. Nobody else has its handle yet.
+// The record of a tensor just created. No other thread has its handle yet.
 TensorRecord& Enrol(Session& session, uint32_t slot, uint64_t bytes, const InternedName& name) {
   TensorRecord& tensor = session.tensors().At(slot);
   proto::LeaseSlot& row = session.RowAt(slot);

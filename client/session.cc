@@ -92,7 +92,7 @@ bool DebugAsksFor(std::string_view word) {
 
 Result<Session*> Session::Connect(const ConnectOptions& options) {
   std::unique_ptr<Session, void (*)(Session*)> session(new Session, [](Session* failed) {
-    // The daemon has made room for this client: who tries again and again must not fill it.
+    // The daemon has made room for this client: one that tries again and again must not fill it.
     if (failed->control_ != nullptr) failed->control_->Withdraw();
     delete failed;
   });
@@ -170,7 +170,8 @@ void Session::OnPacket(Incoming incoming) {
   if (const auto* slab = std::get_if<wire::SlabReady>(&incoming.packet.body)) {
     ClientDevice* device = devices_->OfDaemon(slab->device);
     if (device == nullptr || incoming.descriptors.size() != 1) return;
-    // A slab that cannot be taken is missed by whoever is placed in it, with an error of its own.
+    // A slab that cannot be taken is missed by the create or get that is placed in it, with an
+    // error of its own.
     static_cast<void>(device->Offer(slab->offset, slab->bytes, std::move(incoming.descriptors[0])));
   } else if (const auto* slab = std::get_if<wire::ReleaseSlab>(&incoming.packet.body)) {
     ClientDevice* device = devices_->OfDaemon(slab->device);
@@ -222,7 +223,7 @@ void Session::Disconnect() {
   // A fork has neither the segment nor the watcher: what is left is the parent's business.
   if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
   const bool complete = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_));
-  // Nobody can say whether streams still use what was not put: on a GPU it stays mapped then.
+  // Whether streams still use what was not put is not known: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
   const bool keep = !complete || (may_run && AnyInUse());
   if (phase_.load(std::memory_order_acquire) == Phase::kAttached) {
@@ -235,7 +236,7 @@ void Session::Disconnect() {
     control_->Withdraw();
   }
   control_->Stop();
-  // A daemon that answered has written all of them; for another nobody watches any more.
+  // A daemon that answered has written all of them; for one that did not, nothing watches any more.
   ReleaseArrivals();
   phase_.store(Phase::kClosed, std::memory_order_release);
   Unregister(this, keep);

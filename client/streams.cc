@@ -164,7 +164,7 @@ bool ClientStream::WasLost(const Expected& expected) const {
   if (segment_->header.losses.load(std::memory_order_acquire) == expected.losses) return false;
   const proto::LeaseSlot& row = segment_->slots[expected.slot];
   const auto state = proto::UnpackLease(row.word.load(std::memory_order_acquire)).state;
-  if (row.id.load(std::memory_order_relaxed) != expected.id) return true;  // freed since: who knows
+  if (row.id.load(std::memory_order_relaxed) != expected.id) return true;  // freed since: not known
   return state != proto::LeaseState::kInUse && state != proto::LeaseState::kIdle &&
          state != proto::LeaseState::kLeaving && state != proto::LeaseState::kAway &&
          state != proto::LeaseState::kFetching;

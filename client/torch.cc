@@ -287,8 +287,8 @@ void SavedBytes::SavedAgain() {
   }
 }
 
-// Whoever reads a tensor more often than it was saved (retain_graph) comes back after every tensor
-// not yet read once. REQUIRES: mutex_.
+// A graph that reads a tensor more often than it was saved (retain_graph) comes back after every
+// tensor not yet read once. REQUIRES: mutex_.
 PutOptions SavedBytes::NextRead() const {
   constexpr int64_t kSecondRound = int64_t{1} << 50;
   if (!offload_->options_.hints) return {};
@@ -409,7 +409,7 @@ bool Offload::Keeps(const at::Tensor& tensor) const {
   if (tensor.device().type() != device_type_ || tensor.numel() == 0) return true;
   if (tensor.storage().nbytes() < options_.min_bytes || !tensor.storage().data_ptr()) return true;
   if (parameters_.count(tensor.storage().unsafeGetStorageImpl())) return true;
-  // A leaf that requires a gradient is somebody's parameter; the graph's end holds it anyway.
+  // A leaf that requires a gradient is a parameter; the graph's end holds it anyway.
   const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
   return base.is_leaf() && base.requires_grad();
 }
@@ -581,7 +581,7 @@ class Hooks : public ::torch::autograd::SavedVariableHooks {
 // The scope that is alive, if any.
 std::mutex active_mutex;
 std::shared_ptr<Offload> active;      // guarded by active_mutex
-std::atomic<bool> any_active{false};  // so that nobody pays for the lock without a scope
+std::atomic<bool> any_active{false};  // so that no call pays for the lock without a scope
 
 class OffloadEngine : public ::torch::autograd::Engine {
  public:

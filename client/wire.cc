@@ -57,7 +57,7 @@ class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
 
-  // False at the end, and when the rest makes no sense: see ok().
+  // False at the end, and when what follows makes no sense: see ok().
   bool Next(Field* field) {
     if (!ok_ || rest_.empty()) return false;
     uint64_t tag = 0;
