@@ -69,7 +69,7 @@ inline constexpr uint32_t kTenantSlots = 1023;
 inline constexpr uint32_t kTenantDevices = 64;
 
 struct TenantRow {
-  std::atomic<uint64_t> device;  // DeviceKey, claimed by the first who needs it; 0: free
+  std::atomic<uint64_t> device;  // DeviceKey, reserved by the first process that needs it; 0: free
   std::atomic<uint64_t> used[kTenantSlots];  // as LedgerRow::used
 };
 struct TenantPage {

@@ -22,7 +22,7 @@ class Lane {
     core::Bytes left;
     uint64_t use = 0;         // the row's count of uses when it began
     uint32_t writes = 0;      // and of writes
-    core::ClientId behalf{};  // of a demand: who waits for it
+    core::ClientId behalf{};  // of a demand: the client that waits for it
   };
 
   Lane(double bytes_per_second, const Hardware& hardware)

@@ -104,7 +104,7 @@ Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware
     reference.oracle = std::min(stall, reference.oracle.value_or(stall));
   };
   consider([&](const Trace& run) { return SimulateOracle(run, hardware, budget); });
-  // The planner itself, told everything, may know better than the greedy oracle.
+  // The planner itself, with hints for everything, may do better than the greedy oracle.
   for (const Hints hints : {Hints::kTime, Hints::kOrder}) {
     consider([&](const Trace& run) {
       return Simulate(WithHints(run, hints), *SetupFor("value", hardware, budget));

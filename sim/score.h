@@ -33,7 +33,7 @@ struct Reference {
   std::optional<core::Duration> oracle;
 };
 // In the mean over `runs`; one, if the trace is of one client. Where several share a device, chance
-// decides who is where when the other needs room, and one run says little.
+// decides where each is when the other needs room, and one run says little.
 Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware,
                         core::Bytes budget, size_t from);
 

@@ -64,7 +64,7 @@ class Simulator {
     SlotId slot{};
     State state = State::kNone;
     bool irrevocable = false;  // it leaves beyond rescue
-    bool arriving = false;     // promised, and its copy is not known to be done
+    bool arriving = false;     // its fetch is answered, and its copy is not known to be done
     uint64_t uses = 0;
     uint32_t writes = 0;
     Duration recompute{0};

@@ -1,7 +1,8 @@
-// Lives: what happens to a small node, as a value that can be replayed, shrunk and printed.
+// Fuzz programs: what happens to a small node, as a value that can be replayed, shrunk and printed.
 //
-// An instruction names clients and tensors by labels that it or an earlier one gave, so that a life
-// from which instructions were taken out still is a life: what can no longer be done is skipped.
+// An instruction names clients and tensors by labels that it or an earlier one gave, so that a
+// program from which instructions were taken out still is a program: what can no longer be done is
+// skipped.
 #pragma once
 
 #include <array>
@@ -46,7 +47,7 @@ enum class Op : uint8_t {
   kReadRequests,  // client, requests
   kReadTickets,   //
   kPass,          // time
-  kQuiesce,       // everything comes to rest, is read back and freed; nothing may be left over
+  kQuiesce,       // all work ends, everything is read back and freed; nothing may be left over
 };
 
 struct Instruction {
@@ -57,7 +58,7 @@ struct Instruction {
 };
 using Program = std::vector<Instruction>;
 
-// Lives through it; a broken promise of the planner ends the process.
+// Executes a program; a broken contract of the planner ends the process.
 class FuzzProgram {
  public:
   // Looks at the first instructions of `program`, up to the first that describes no node.
