@@ -55,7 +55,7 @@ class LegacyLedger {
   static bool IsPage(int descriptor);
   // Takes the job in under `key` and writes its budgets on its page. An older entry of the process
   // ends. The result is its place among its tenant's jobs.
-  // Errors: kInvalidArgument, unless the page is a memfd of the right size that nobody can resize;
+  // Errors: kInvalidArgument, unless the page is a memfd of the right size that cannot be resized;
   //   those of Seats::Take.
   core::Result<ProcessSlots::Slot> Add(uint64_t key, Newcomer job);
   // The job is no longer spoken to, and no longer shown. What it holds counts for its tenant until
