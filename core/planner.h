@@ -1,16 +1,14 @@
-// The store's brain: which tensor lives where, what moves next, who waits.
+// The planner: which tensor lives where, what moves next, which requests wait.
 //
 // Pure: no clock, thread, I/O or log. Every change comes in as an Event with the time, and what
 // should be done comes out as Actions. The same code runs in the daemon, in the simulator and under
 // the fuzzer; the same events give the same plans.
 //
 // Owns: the catalog of tensors, the ledgers of every budget, and the maps of every arena and of the
-// host
-//   pool. It never touches the bytes.
+// host pool. It never touches the bytes.
 // Threads: one at a time.
 // Errors: requests that cannot be met get an AllocError or FetchError action. Events that name
-// unknown tensors or
-//   clients are ignored: the executor's world may be a step behind.
+// unknown tensors or clients are ignored, since the executor's view may be a step behind.
 // Cost: O(log n) in the number of tensors per event, amortised.
 #pragma once
 
@@ -30,8 +28,8 @@ struct LinkModel {
   double down_bytes_per_second = 50e9;  // device to host
 };
 
-// Who decides what leaves. The others are rivals to compare with, which look at no hint and learn
-// nothing; all run in the same planner.
+// What decides which tensors leave. kLru and kGdsf are for comparison: they use no hints and learn
+// nothing. All run in the same planner.
 enum class Policy : uint8_t {
   kValue,  // by size, cost to bring back and next use, hinted or learned (core/eviction.h)
   kLru,    // the least recently used
@@ -40,11 +38,11 @@ enum class Policy : uint8_t {
 
 // What giving a slab back and adding it elsewhere takes (docs/decisions/0015).
 inline constexpr Duration kSlabMove = std::chrono::microseconds(435);
-// Addresses of a client's arena on a device of so much memory. Four times as many: slabs that were
-// given back from between two of a client's leave gaps, and a large tensor needs its addresses in
-// one piece all the same.
+// The address range of a client's arena on a device with `capacity` bytes: four times that. Slabs
+// that were given back from between two others leave gaps, and a large tensor needs contiguous
+// addresses all the same.
 Bytes ArenaFor(Bytes capacity);
-// A slab should be no smaller than this: moving it would take longer than copying as much.
+// The smallest slab that is worth it: moving a smaller one takes longer than copying its bytes.
 Bytes SlabFor(const LinkModel& link);
 
 struct PlannerOptions {
@@ -61,13 +59,14 @@ struct PlannerOptions {
   // Bytes of copies in flight per device and direction beyond which no more are proposed.
   Bytes in_flight = MiB(96);
   uint32_t in_flight_copies = 64;
-  // The same for copies that gets wait for: promises beyond are not given. Fewer than the arrival
-  // words of a client (proto/layout.h), so that these cannot run out.
+  // The same for copies that gets wait for: beyond them a fetch gets no reply yet. Fewer than the
+  // arrival words of a client (proto/layout.h), so that these cannot run out.
   Bytes demand_bytes = MiB(256);
   uint32_t demand_copies = 512;
-  // What is so large may give its room away part by part while it leaves.
+  // Tensors of this size and more may be evicted incrementally: their room comes free as the copy
+  // goes on.
   Bytes incremental_from = MiB(32);
-  // Of the requests and tensors of clients that are gone so many are forgotten in one pass.
+  // At most this many requests and tensors of clients that are gone are forgotten in one pass.
   uint32_t forgotten_per_pass = 1024;
   bool prefetch = true;
   bool preclean = true;
@@ -79,8 +78,8 @@ struct PlannerOptions {
 };
 
 // Where a tensor is, as far as its bytes go.
-// kLeaving: a get may still rescue it. kLeavingIrrevocably: none can, and part of its room may be
-// another's.
+// kLeaving: a get may still rescue it. kLeavingIrrevocably: no get can, and part of its room may
+// belong to another tensor.
 enum class Residency : uint8_t {
   kOnDevice,
   kLeaving,
@@ -121,14 +120,14 @@ struct Explanation {
   TensorView tensor;
   Future future = Future::kUnknown;
   double confidence = 0;     // that a prediction comes true; 0: it is none
-  Duration needed_in{0};     // as far as that says; 0: unknown or due
+  Duration needed_in{0};     // as far as that is known; 0: unknown or due
   Duration last_put_ago{0};  // kUnknown: since then it has lain idle
   Duration copy_back{0};     // what bringing it back would take the link
   Duration copy_out{0};      // and taking it out; 0: a drop does
   Duration recompute{0};     // what the client says recomputing it takes; 0: it cannot
   Priority priority = Priority::kNormal;
-  bool discarded = false;   // it left so
-  double value = 0;         // of its leaving: bytes for seconds of harm; 0: it cannot leave now
+  bool discarded = false;   // its bytes were discarded
+  double value = 0;         // bytes by eviction cost in seconds; 0: it cannot leave now
   bool prefetched = false;  // brought unasked, and not used yet
   uint64_t gets = 0;
   uint64_t predictions_right = 0;  // of its client
