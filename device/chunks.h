@@ -1,7 +1,7 @@
-// Which pieces of an arena are mapped: the checks and the book-keeping that all arenas share.
+// Which chunks of a range are mapped: the checks and the book-keeping that all ranges share.
 //
-// A range is claimed before the slow work of filling or emptying it begins and is given up after,
-// so that two threads never map over each other while no lock is held over a driver call.
+// Addresses are reserved before the slow work of mapping or unmapping begins and released after, so
+// that two threads never map over each other though no lock is held over a driver call.
 // Threads: any.
 #pragma once
 
@@ -22,8 +22,8 @@ class ChunkTable {
  public:
   ChunkTable(core::Bytes size, core::Bytes granularity) : size_(size), granularity_(granularity) {}
 
-  // Claims [offset, offset + bytes) and keeps what make(), a Result<std::shared_ptr<Piece>>, put
-  // there; gives the range up again if that is an error.
+  // Reserves [offset, offset + bytes) and keeps what make(), a Result<std::shared_ptr<Chunk>>, put
+  // there; releases the range again if that is an error.
   template <typename Make>
   core::Status Place(core::Bytes offset, core::Bytes bytes, Make make) {
     RAVEN_RETURN_IF_ERROR(Reserve(offset, bytes));
@@ -37,8 +37,8 @@ class ChunkTable {
     return core::Ok();
   }
 
-  // Has clear(piece), a Status, unmap the piece at `offset`, and forgets it. If that is an error
-  // the range stays claimed for ever: what is mapped there is not known.
+  // Has clear(chunk), a Status, unmap the chunk at `offset`, and forgets it. If that is an error
+  // the range stays reserved for ever: what is mapped there is not known.
   template <typename Clear>
   core::Status Remove(core::Bytes offset, Clear clear) {
     std::shared_ptr<Chunk> chunk;
@@ -54,7 +54,7 @@ class ChunkTable {
     return core::Ok();
   }
 
-  // kNotFound when no piece begins at `offset`.
+  // kNotFound when no chunk begins at `offset`.
   core::Result<std::shared_ptr<Chunk>> Find(core::Bytes offset) const {
     std::lock_guard lock(mutex_);
     const auto row = rows_.find(offset);
@@ -62,7 +62,7 @@ class ChunkTable {
     return row->second.chunk;
   }
 
-  // Calls visit(offset, piece) for every piece and forgets them all.
+  // Calls visit(offset, chunk) for every chunk and forgets them all.
   template <typename Visit>
   void Drain(Visit visit) {
     std::lock_guard lock(mutex_);

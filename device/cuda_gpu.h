@@ -99,7 +99,7 @@ class CudaWords {
 };
 
 // Owns: a reference on the GPU's primary context from the first use on. A context costs hundreds of
-// megabytes of the GPU, so a GPU that nobody uses gets none.
+// megabytes of the GPU, so an unused GPU gets none.
 // Threads: any.
 class CudaGpu {
  public:

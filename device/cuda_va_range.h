@@ -11,7 +11,7 @@
 
 namespace ravenstore::device {
 
-// The unit of every piece, of device and of host memory.
+// The unit of every chunk, of device and of host memory.
 core::Result<core::Bytes> CudaGranularity(CudaGpu& gpu);
 
 // An arena for memory of `gpu`, usable by it and by those of `all` that can reach it.

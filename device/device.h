@@ -12,8 +12,8 @@
 // misaligned, outside, or (un)mapped when they must not be.
 // Shared words: the std::atomic<uint64_t> that streams write and await lie in memory given to
 // RegisterWords of that device in the process that passes them. A channel's words may be anywhere.
-// What may block, and so is kept off the daemon's loop: the methods of Device and Arena, the
-// destructors of Arena, Channel and Registration, Stream::Synchronize. With CUDA, ending a
+// What may block, and so is kept off the daemon's loop: the methods of Device and VaRange, the
+// destructors of VaRange, Channel and Registration, Stream::Synchronize. With CUDA, ending a
 // Registration waits for every stream of this process that is held in a Wait. Channel's and
 // Stream's other methods return at once, as long as fewer than about 1,000 commands are queued.
 #pragma once
@@ -49,14 +49,14 @@ struct DeviceInfo {
   int numa_node = -1;  // -1: unknown
 };
 
-// A contiguous range of addresses in this process, into which physical memory is mapped piece by
-// piece. Owns: the reservation and every mapping in it. Destroying it unmaps; the caller makes sure
-// that no stream still uses it.
+// A contiguous range of virtual addresses in this process, into which physical memory is mapped in
+// chunks. Owns: the reservation and every mapping in it. Destroying it unmaps; the caller makes
+// sure that no stream still uses it.
 class VaRange {
  public:
   virtual ~VaRange() = default;
 
-  // Fixed for the arena's life. Addresses outside mapped pieces must not be touched.
+  // Fixed for the range's life. Addresses outside mapped chunks must not be touched.
   virtual std::byte* base() const = 0;
   virtual Bytes size() const = 0;
 
@@ -68,14 +68,14 @@ class VaRange {
   // that process has it all the same.
   using Offer = std::function<void(ipc::UniqueFd)>;
   virtual Status Create(Bytes offset, Bytes bytes, const Offer& offer) = 0;
-  // A descriptor of the piece created (not imported) at `offset`, for another process's Import.
+  // A descriptor of the chunk created (not imported) at `offset`, for another process's Import.
   // Fresh on every call, closed on exec.
   virtual Result<ipc::UniqueFd> Export(Bytes offset) = 0;
   // Maps the physical memory behind `descriptor`, `bytes` long, at `offset`.
   virtual Status Import(ipc::UniqueFd descriptor, Bytes offset, Bytes bytes) = 0;
-  // Unmaps and releases the piece at `offset`; created memory is freed once its last importer did
+  // Unmaps and releases the chunk at `offset`; created memory is freed once its last importer did
   // the same and the last exported descriptor is closed. (The host backend counts it as free at
-  // once.) kNotFound when no piece begins there.
+  // once.) kNotFound when no chunk begins there.
   virtual Status Unmap(Bytes offset) = 0;
 };
 
@@ -92,8 +92,8 @@ class Channel {
   // Enqueues: once every copy so far is done, *word = value (a release). Returns at once. Later
   // copies do not wait for the write.
   virtual Status Signal(Word* word, uint64_t value) = 0;
-  // Gives the signals that are due: whoever waits for a word of this channel calls it in its loop.
-  // Cheap.
+  // Gives the signals that are due. A thread that waits for a word of this channel calls it in its
+  // loop. Cheap.
   virtual void Poll() {}
   // Ok, or the first failure of a command that had been enqueued. From that on the channel does
   // nothing more: no later copy is done, no later Signal fires, and Copy and Signal return errors.
@@ -111,7 +111,7 @@ class Stream {
   // event record and no GPU time.
   virtual Status SignalAfter(Word* word, uint64_t value) = 0;
   // Later work on the stream runs only once *word >= value. Returns at once. On a stream that is
-  // the calling thread (synchronous()) nobody could end the wait: kWrongState unless the word is
+  // the calling thread (synchronous()) nothing could end the wait: kWrongState unless the word is
   // there already; the caller waits on the CPU instead.
   virtual Status Wait(Word* word, uint64_t value) = 0;
   // Copies on the stream, within the device or between it and pinned or pageable host memory. With
@@ -141,9 +141,9 @@ class Device {
   virtual ~Device() = default;
 
   virtual const DeviceInfo& info() const = 0;
-  // Sizes and offsets of pieces are multiples of this: 2 MiB on a GPU.
+  // Sizes and offsets of chunks are multiples of this: 2 MiB on a GPU.
   virtual Bytes granularity() const = 0;
-  // Memory of the device that nobody uses now. (Host backend: that this Device's arenas did not
+  // Memory of the device that is not in use. (Host backend: that this Device's arenas did not
   // create; what other processes created or this one imported is not counted.)
   virtual Result<Bytes> FreeBytes() = 0;
 
@@ -151,8 +151,8 @@ class Device {
   virtual Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) = 0;
   // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device
   // of this backend can copy from and to. Create() then pins, which is slow: call it on a thread
-  // that may wait (with CUDA 0.3 s a GiB, and the driver pins one piece at a time). A copy must not
-  // straddle two of its pieces. Its bytes are the CPU's to read and write as well; those of
+  // that may wait (with CUDA 0.3 s a GiB, and the driver pins one chunk at a time). A copy must not
+  // straddle two of its chunks. Its bytes are the CPU's to read and write as well; those of
   // ReserveVaRange are not.
   virtual Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) = 0;
 

@@ -37,7 +37,7 @@ class Reservation {
 };
 
 // A memfd of this size, zeroed, closed on exec, sealed against shrinking and growing: with another
-// size, whoever else holds it could make our access to it fault.
+// size, another process that holds it could make our access fault.
 core::Result<ipc::UniqueFd> NewMemory(core::Bytes bytes);
 
 // Another descriptor of the same memory, closed on exec.
