@@ -1,4 +1,4 @@
-// What follows what: which tensors a client uses after those that it has just used.
+// Which tensors a client uses after those that it has just used.
 //
 // Programs that have no period, or whose period is not known yet, still use what belongs together
 // in the same order: the parts of a cache, the experts of a layer, weights in the order in which
@@ -6,9 +6,9 @@
 // used it is counted what came next, at most kSuccessors of them, the older the less; and the most
 // likely successor is followed, and its successor, as long as the product of the confidences is at
 // least kLeastSure. That chain moves along with the client: a use that comes as expected, or a few
-// uses too soon or too late, only lengthens it at its end, any other begins it anew. Whether the
-// next use was the one expected is counted, and while that is wrong more than right nothing is
-// told.
+// uses too soon or too late, only lengthens it at its end, any other restarts it. Whether the next
+// use was the one expected is counted, and while it is more often wrong than right nothing is
+// predicted.
 //
 // Sources: DeepUM (Jung et al., ASPLOS 2023), whose execution tables and block tables correlate
 // kernels and pages and are chained in the same way.

@@ -7,8 +7,8 @@ namespace ravenstore::core {
 
 namespace {
 constexpr uint8_t kSure = 3;
-// A use so many positions from its usual place has changed places with others; farther, it has
-// another place.
+// A use at most this many accesses from its usual place has changed places with others; farther, it
+// has another place.
 constexpr int64_t kDisplaced = 4;
 constexpr int kLifoMost = 8;
 // A client that is foretold worse than this is not foretold.
@@ -52,7 +52,7 @@ void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick virtual_ti
   if (!steps_are_marked_ && freeing_) InferStep();
   freeing_ = false;
   ++live_;
-  // One that once told its steps, and tells no more.
+  // A client that once marked its steps, and does so no more.
   if (++created_ > kMostRecords) BeginIteration();
   Access(virtual_time);
   *use = {};
@@ -157,7 +157,7 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
     record.confidence = std::min<uint8_t>(kSure, record.confidence + 1);
     record.distance.Observe(distance);
   } else {
-    // What failed must come true again before it is told again.
+    // A prediction that failed must come true again before it is made again.
     if (was_predicted) --record.confidence;
     if (record.confidence == 0) record = {record.place, Usual(distance), 0, true, freed};
   }

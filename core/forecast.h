@@ -36,11 +36,11 @@ namespace ravenstore::core {
 // What a tensor carries for the forecast; part of its row.
 struct LogicalUse {
   uint32_t logical = 0;      // a hash of its identity
-  uint32_t put_at = 0;       // the position of the last put; 0: got or freed since
+  uint32_t put_at = 0;       // logical time of the last put; 0: got or freed since
   uint8_t iteration = 0;     // of the last put
   uint8_t use : 4 = kNoUse;  // which of its puts in that iteration was the last
-  int8_t displaced : 4 = 0;  // by how many positions that was later than usual
-  uint16_t gets = 0;         // at most 65535; no part of what is foretold
+  int8_t displaced : 4 = 0;  // by how many accesses that was later than usual
+  uint16_t gets = 0;         // at most 65535; no part of the prediction
   static constexpr uint8_t kNoUse = 0xf;
 };
 
@@ -49,13 +49,13 @@ class Forecast {
   enum class Source : uint8_t { kNothing, kLearned, kLastInFirstOut };
   struct Prediction {
     Source source = Source::kNothing;
-    bool freed = false;        // not read again: freed at the position
+    bool freed = false;        // not read again: freed at that time
     int64_t logical_time = 0;  // the larger, the later
   };
 
-  // A client's access now, in its own time.
+  // A client's access now, in its virtual time.
   void Created(NameId name, Bytes size, LogicalUse* use, Tick virtual_time);
-  // Whether what was told at the put came true; nothing if nothing was known.
+  // Whether the prediction made at the put came true; nothing if there was none.
   std::optional<bool> Got(LogicalUse* use, Tick virtual_time);
   Prediction Put(LogicalUse* use);
   void Freed(NameId name, Bytes size, LogicalUse* use);
@@ -63,22 +63,22 @@ class Forecast {
   // begins one whenever as many tensors live as when it began the last.
   void Step();
 
-  // Whether a told position is an assumption and no more.
+  // Whether a predicted time is an assumption and no more.
   static bool IsAssumed(int64_t logical_time) { return logical_time > kFar / 2; }
 
-  // Whether what was told has turned out wrong: the assumption does not hold, or the time has come
-  // and gone.
+  // Whether the prediction has turned out wrong: the assumption does not hold, or the time has
+  // passed.
   bool Refutes(const LogicalUse& use, int64_t logical_time) const {
     if (IsAssumed(logical_time)) return lifo_ < kLifoHolds;
     return LatestFor(use, logical_time) < logical_time_;
   }
-  // When a told position has come and gone for good.
+  // When a predicted time has expired.
   static int64_t LatestFor(const LogicalUse& use, int64_t logical_time) {
     const auto distance = static_cast<uint32_t>(logical_time) - use.put_at;
     return logical_time + distance / 8 + kLate;
   }
 
-  // How often predictions like the one told at the put came true lately; 0: none was.
+  // How often predictions like the one made at the put came true lately; 0: none was made.
   double ConfidenceIn(const LogicalUse& use) const {
     const Records& records = records_[ShardOf(KeyOf(use))];
     const auto record = records.find(KeyOf(use));
@@ -87,9 +87,9 @@ class Forecast {
   }
 
   int64_t logical_time() const { return logical_time_; }
-  // What a position is worth in time, on average.
+  // The time between two accesses, on average.
   double seconds_per_access() const { return seconds_per_access_; }
-  // The client's own time until a position that is still to come.
+  // The client's virtual time until a logical time that is still to come.
   Duration Until(int64_t logical_time) const {
     const int64_t distance = logical_time - logical_time_;
     if (const auto known = profile_.Until(distance)) return *known;
@@ -125,7 +125,7 @@ class Forecast {
   struct Record {
     Usual place{kNowhere};   // of the put, from the iteration's begin
     Usual distance{0};       // from there to the next use
-    uint8_t confidence = 0;  // 0: not to be told
+    uint8_t confidence = 0;  // 0: makes no prediction
     bool seen = false;
     bool freed = false;
   };
@@ -164,9 +164,10 @@ class Forecast {
   bool steps_are_marked_ = false;
   bool has_iterations_ = false;
   uint64_t live_ = 0;
-  bool freeing_ = false;                              // the last change of live_ was a free
-  uint64_t created_ = 0;                              // since the iteration began
-  std::unordered_map<uint64_t, uint32_t> free_ends_;  // how often frees ended with so many alive
+  bool freeing_ = false;  // the last change of live_ was a free
+  uint64_t created_ = 0;  // since the iteration began
+  std::unordered_map<uint64_t, uint32_t>
+      free_ends_;  // how often frees ended, by the number alive then
 
   static constexpr int kLifoHolds = 4;
   int lifo_ = kLifoHolds;      // saturating: whether what was put last comes back first

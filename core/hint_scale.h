@@ -1,13 +1,14 @@
-// What a client's hints would say of a tensor of which it says nothing.
+// What a client's hints would be for a tensor that it gives none.
 //
 // A client may hint when some of its tensors are needed, by time or by an order of its own, and
-// leave others out. Of those a position among its accesses is learned (core/forecast.h). To be
-// compared with the hints it becomes one, counted from the last hinted tensor whose position was
+// leave others out. For those a logical time is learned (core/forecast.h). To be compared with
+// hints it is translated into one, counted from the last hinted tensor whose logical time was
 // learned as well.
 //
 // Before that is learned: what is put one after the other is mostly needed one after the other, as
-// layers' activations and weights are, forth or back. So it is expected with what was hinted last,
-// as long as hints that follow one another lie closer together than those that do not.
+// layers' activations and weights are, forth or back. So a tensor without a hint gets that of its
+// neighbour, the last hinted one, as long as hints that follow one another lie closer together than
+// those that do not.
 //
 // Threads: one at a time. Cost: O(1).
 #pragma once
@@ -27,8 +28,8 @@ namespace ravenstore::core {
 
 class HintScale {
  public:
-  // A hint (kAt, in ns, or kOrder; of at most 2^61), and the learned position of the same use, if
-  // there is one.
+  // A hint (kAt, in ns, or kOrder; of at most 2^61), and the learned logical time of the same use,
+  // if there is one.
   void Add(UseKind kind, int64_t key, std::optional<int64_t> logical_time) {
     if (kind != kind_) *this = {};
     kind_ = kind;
@@ -49,7 +50,7 @@ class HintScale {
   }
   // Of the last hint; kUnknown before the first.
   UseKind kind() const { return kind_; }
-  // The key of what is put now, of which nothing is known at all.
+  // The neighbour's key, for what is put now and of which nothing is known.
   std::optional<int64_t> NeighbourKey(Tick virtual_time) {
     const bool apart = hints_ > kStride && step_ * kCloser > stride_;
     if (kind_ == UseKind::kUnknown || apart || Now(virtual_time) >= last_) return std::nullopt;
@@ -57,7 +58,7 @@ class HintScale {
     ++neighbours_;
     return last_;
   }
-  // What was expected before this should have come.
+  // Uses that were expected before this are overdue.
   int64_t Past(Tick virtual_time) const {
     return Now(virtual_time) - std::llround(std::min(step_, kFarthest));
   }
@@ -77,14 +78,15 @@ class HintScale {
 
  private:
   static constexpr double kKept = 0.05;  // of each new one in the averages
-  // Keys are a stranger's numbers: what is computed from them stays where sums are safe.
+  // Keys come from clients: what is computed from them stays where sums cannot overflow.
   static constexpr double kFarthest = 0x1p60;
   // Each hint is compared with the one before it and with the one kStride before it. Where they
   // rise or fall steadily the one is kStride times as near as the other, where they follow no order
   // as near; they lie in a row if it is kCloser times as near or more.
   static constexpr uint64_t kStride = 8;
   static constexpr double kCloser = 2;
-  // With one hint so many: who hints a tensor now and then says nothing of all the others.
+  // At most this many for one hint: a client that hints a tensor now and then says nothing of all
+  // the others.
   static constexpr uint64_t kMostNeighbours = 8;
 
   void AddToSpread(int64_t key) {
@@ -114,7 +116,7 @@ class HintScale {
   double keys_ = 0;
   uint64_t hints_ = 0;
   int64_t last_ = 0;
-  uint64_t neighbours_ = 0;            // what was taken to be needed with it
+  uint64_t neighbours_ = 0;            // tensors that got its key
   int64_t now_ = -(int64_t{1} << 61);  // of an order: the last used, less than any before that
   std::array<int64_t, kStride> recent_{};
   // From one hint to the next, and from one to the kStride-th after it, on average.

@@ -19,7 +19,7 @@ void IterationProfile::Access(Tick virtual_time) {
   }
   if (!listens_) return;
   current_.push_back(virtual_time - begin_);
-  // Who goes on for so long does not say when he begins anew.
+  // An iteration of this length means that the client does not mark the next.
   if (current_.size() == kMostAccesses) *this = {};
 }
 

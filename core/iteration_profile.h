@@ -5,7 +5,7 @@
 // which stands while it waits for the store, so that what the store does changes no expectation.
 //
 // Owns: two numbers for each access of an iteration, of at most kMostAccesses; nothing before the
-// first iteration is told of. Threads: one at a time. Cost: O(1).
+// first iteration is marked. Threads: one at a time. Cost: O(1).
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,9 @@ class IterationProfile {
   // Since an iteration's begin until its n-th access, if it and all after it are as the last.
   Duration Offset(int64_t access) const;
 
-  bool listens_ = false;  // an iteration was told of; else accesses are counted, no more
-  // Since the iteration's begin; to the nanosecond, or what is needed at once would have an order.
+  bool listens_ = false;  // an iteration was marked; else accesses are only counted
+  // Since the iteration's begin; to the nanosecond, or uses at the same instant would have an
+  // order.
   std::vector<Duration> current_;
   std::vector<Duration> last_;
   Tick begin_{};
