@@ -20,10 +20,10 @@ namespace ravenstore::core {
 enum class UseKind : uint8_t { kUnknown, kAt, kOrder, kLearned };
 
 struct TensorRow {
-  TensorId id = kNoTensor;  // kNoTensor: the row is spare
+  TensorId id = kNoTensor;  // kNoTensor: the row is free
   Bytes size;
-  // The larger, the later it is needed: kAt the time in ns, kOrder the order, kLearned the position
-  // (core/forecast.h), kUnknown minus the time of its last use.
+  // The larger, the later it is needed: kAt the time in ns, kOrder the order, kLearned the logical
+  // time (core/forecast.h), kUnknown minus the time of its last use.
   int64_t use_key = 0;
   ClientId client{};
   SlotId slot{};

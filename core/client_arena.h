@@ -70,7 +70,7 @@ struct ClientArena {
   };
   std::map<Bytes, Removal> removing;  // slabs being given back, by offset
   Bytes being_removed;                // their sum, but for those that are overdue
-  Bytes overdue;                      // these: nobody counts on them
+  Bytes overdue;                      // these: no request counts on them
   Bytes adding;                       // of the slab that is being made
   std::string limit;                  // why the last was not made, where that was not for memory
   // No slab is larger after one failed, until others come again: other processes hold memory that
@@ -84,15 +84,14 @@ struct ClientArena {
   // The slabs that are being emptied so that they can be given back; they are closed in the map.
   std::vector<Range> draining;
   // What slabs were given back for, so that a request of this arena gets its own: of that, what is
-  // not added yet. Whoever asks later leaves it alone.
+  // not added yet. Later requests do not take it.
   Bytes reservation;
   bool claims_guarantee =
       false;  // its tenant is guaranteed that: older requests leave it alone, too
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
   RecentRate freed;  // by its client
-  // The request that waits for what others free, for how many seconds more it would, and until when
-  // it does.
+  // The request that waits for what others free, its wait budget in seconds, and when that ends.
   uint64_t budgeted_request = 0;
   double wait_budget = 0;
   Tick wait_budget_until{};
@@ -108,10 +107,10 @@ struct ClientArena {
     for (const Range& slab : draining) sum += slab.second;
     return sum;
   }
-  std::set<uint64_t> failing_fast;  // those of the waiting that fail rather than wait
-  // For so many bytes no victims were found when the maps and indexes had changed so often.
+  std::set<uint64_t> failing_fast;  // those of the waiting requests that fail rather than wait
+  // The state (a count of changes) and the size for which a search found no victims.
   std::pair<uint64_t, Bytes> no_run{};
-  Tick search_after{};  // one in vain was dear
+  Tick search_after{};  // a search that found nothing was expensive
   // Looking for slabs to empty, here or at others, was in vain: when to look again.
   Tick reclaim_after{};
   Duration reclaim_wait{};
@@ -125,9 +124,9 @@ struct ClientArena {
   std::set<std::pair<int64_t, TensorId>> due_at;
   std::set<std::pair<int64_t, TensorId>> due_order;
   std::set<std::pair<int64_t, TensorId>> due_learned;
-  // True from a get to the next create that had to evict: a phase that brings tensors back, in
-  // which prefetching pays. While tensors are only created, whatever is brought back pushes out
-  // something else.
+  // True from a get to the next create that had to evict: the client brings tensors back, and
+  // prefetching pays. While tensors are only created, whatever is brought back pushes out something
+  // else.
   bool fetch_phase = false;
   // The last that the client wanted was a new tensor. While it only takes tensors back, what is
   // dirty need not leave, and copying it out would slow the others' return.
@@ -144,7 +143,7 @@ struct ClientArena {
   RecentRange used;   // the same of what is used of the map
   UsageCycle cycle;   // of `live`
   // The client fills its empty arena again: where the last new tensor ends. The next one follows,
-  // so that they lie in the order in which they were made, and leave in one piece.
+  // so that they lie in the order of their creation, and leave as one run.
   std::optional<Bytes> next_place;
   // The largest create lately: so long are the runs that are copied out ahead.
   Bytes ready;

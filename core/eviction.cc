@@ -13,24 +13,25 @@ namespace {
 
 // Rows looked at in each heap to find seeds.
 constexpr size_t kRowsPerHeap = 20;
-// Who needs the room waits for its copy out, but for the copy back only if that comes too late: so
-// many times as much counts the one as the other.
+// The request that needs the room waits for the copy out, but for the copy back only if that comes
+// too late: the copy out weighs this many times as much.
 constexpr double kOutWeight = 5;
 // One step of a client's order, as time.
 constexpr double kOrderStepSeconds = 1e-3;
-// A run that leaves a hole of its own counts for so much more than one that makes a hole larger.
+// A run that leaves a hole of its own costs this factor more than one that makes a hole larger.
 constexpr double kApart = 1.02;
-// So many times the harm of a run that is still being copied is worth not having to wait for it.
+// Not having to wait for a run that is still being copied is worth this many times its cost.
 constexpr double kWorthNoWait = 4;
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
-// A neighbour that is small beside the request, and needed no sooner than the run, goes along.
+// A sliver, i.e. a neighbour that is small beside the request and needed no sooner than the run,
+// leaves with it.
 constexpr uint64_t kSliverShare = 2;  // at most a half
 constexpr double kAsFar = 0.9;
 constexpr double kNeverSeconds = 1e9;
-// What was never used is taken to have lain idle for so many times as long as its client lives.
+// A tensor that was never used counts as idle for this many times its client's lifetime.
 constexpr double kUnusedFor = 1.5;
-// What has lain idle so many times as long as something learned is away makes way for it.
+// A tensor that has lain idle this many times as long as a predicted use is away makes way for it.
 constexpr double kIdleFor = 2;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
@@ -210,7 +211,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
                                                               const LinkModel& link,
                                                               const Limits& limits,
                                                               Sides* sides) const {
-  // The harm of the block's leaving; none when it cannot leave.
+  // The cost of the block's leaving; none when it cannot leave.
   const auto cost_of = [&](ExtentMap::Block block) -> std::optional<double> {
     if (block == ExtentMap::kNone) return std::nullopt;
     if (map.KindOf(block) == ExtentMap::Kind::kFree) return 0;
@@ -264,7 +265,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   const auto cheaper = [](const Run& a, const Run& b) { return a.cost < b.cost; };
   const auto least = [&] { return std::min_element(runs.begin(), runs.end(), cheaper); };
   Run best = *least();
-  // A copy under way costs the link no more, but whoever needs the room waits for its end.
+  // A copy under way costs the link no more, but the request that needs the room waits for its end.
   if (Any(map, best, [](const TensorRow& tensor) { return tensor.cleaning; })) {
     std::erase_if(runs, [&](const Run& run) {
       return run.cost > kWorthNoWait * best.cost ||

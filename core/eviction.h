@@ -72,7 +72,7 @@ class EvictionIndex {
   // kPriorityWeight times as many or as few by its priority.
   static constexpr double kPriorityWeight = 16;
   double EvictionCost(const TensorRow& tensor, Tick now, const LinkModel& link) const;
-  // The same for one whose client says nothing of its priority.
+  // The same without the weight of the tensor's priority.
   double UnweightedCost(const TensorRow& tensor, Tick now, const LinkModel& link) const {
     return EvictionCost(tensor, now, link) / WeightOf(tensor.priority);
   }
@@ -128,7 +128,7 @@ class EvictionIndex {
   static_assert(3 * kHeapsPerPriority <= kMostHeaps);
   struct Traits {
     Catalog* catalog;
-    // Of those needed at once the first that was made leaves first.
+    // Of those needed at the same time the one created first leaves first.
     std::pair<int64_t, uint32_t> Key(uint32_t row) const {
       const TensorRow& tensor = (*catalog)[row];
       return {tensor.use_key, ~static_cast<uint32_t>(ToInt(tensor.id) >> 32)};
@@ -175,7 +175,8 @@ class EvictionIndex {
   // The seed and its neighbours on either side, until they alone suffice. Kept from search to
   // search for its memory.
   using Sides = std::pair<std::vector<Reach>, std::vector<Reach>>;
-  // Of the runs of `need` bytes with the seed in them the one of the least harm, by two pointers.
+  // Of the runs of `need` bytes with the seed in them the one of the least eviction cost, by two
+  // pointers.
   std::optional<Run> LeastRunWith(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
                                   const LinkModel& link, const Limits& limits, Sides* sides) const;
 

@@ -1,4 +1,4 @@
-// A range of addresses, piece by piece backed by memory, handed out as extents.
+// A range of addresses, backed by memory chunk by chunk, handed out as extents.
 //
 // Owns: the bookkeeping only. Threads: one at a time. Cost: O(log n) in the number of free extents.
 // Source of the fit: best fit with the lowest address on ties (Knuth, TAOCP 1, 2.5); neighbours are

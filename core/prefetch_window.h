@@ -39,7 +39,7 @@ class PrefetchWindow {
   Bytes pending() const { return pending_; }
 
  private:
-  // So many bytes tell how good the guesses are.
+  // This many bytes show how good the predictions are.
   static constexpr Bytes kCheckEvery = MiB(512);
   static constexpr Bytes kLeast = MiB(32);
   static constexpr Bytes kMost = GiB(1024);

@@ -24,7 +24,7 @@ class UsageCycle {
     return live <= lived.least() + Bytes(swing.count() / kLowShare) &&
            now_.top >= lived.least() + Bytes(swing.count() / 2) && begun_;
   }
-  // A create, with so much alive before and after it.
+  // A create, with the bytes alive before and after it.
   void Created(Bytes before, Bytes after, const RecentRange& lived, Tick virtual_time) {
     if (!begun_ || Begins(before, lived)) {
       if (begun_) last_ = now_;
@@ -46,7 +46,7 @@ class UsageCycle {
     Bytes top{};
     Duration rise{};     // from the cycle's beginning to its top
     Bytes largest{};     // create,
-    Bytes largest_at{};  // with so much alive before it
+    Bytes largest_at{};  // the bytes alive before it
 
     Bytes swing() const { return top - bottom; }
     // No more than half of it has come.
@@ -61,7 +61,7 @@ class UsageCycle {
   }
 
  private:
-  static constexpr uint64_t kLowShare = 8;  // of the swing: so near is near the bottom
+  static constexpr uint64_t kLowShare = 8;  // of the swing: within this share it is near the bottom
 
   std::optional<Tick> begun_;
   Peak now_;
