@@ -1,5 +1,4 @@
-// The planner's inside: see planner.h for what it promises and docs/ARCHITECTURE.md for the
-// picture.
+// The planner's inside: see planner.h for the contract and docs/ARCHITECTURE.md for the picture.
 //
 // Every handler (On...) changes the books for one event and touches the arenas that it may have
 // helped; Apply then serves each touched arena: requests first, then prefetch, then pre-cleaning.
@@ -29,8 +28,9 @@
 
 namespace ravenstore::core {
 
-// How much harm slabs may do that move for a request. What other clients hold counts as much as the
-// priorities, on average, of what would leave instead: each says them of its own tensors.
+// How much slabs that move for a request may cost in evictions. What other clients hold is weighted
+// by the average priority of what would leave instead, since a priority ranks a client's own
+// tensors only.
 struct SlabCostLimit {
   double at_most = std::numeric_limits<double>::infinity();
   double weight = 1;
@@ -86,7 +86,7 @@ class Planner::State {
     Expiries neighbour_expiries;  // the same of what is expected beside hints, by their keys
     std::vector<std::unique_ptr<ClientArena>> arenas;  // by device; null until used
     Chunked<uint32_t, 256> slots;                      // the rows of its tensors; kNoRow: free
-    // Requests that wait, and promised copies that have not arrived.
+    // Requests that wait, and copies that a fetch reply named and that have not arrived.
     uint32_t waits = 0;
     Tick waiting_since{};  // if waits > 0
     Duration stalled{0};   // how long it has waited in all, before that
@@ -111,7 +111,7 @@ class Planner::State {
     // Of what is kept of the pool, taken for others' tensors that made way for its guarantee.
     Bytes host_for_guarantee;
   };
-  // kMayDrop: for a tensor that has to leave, redundant copies of others may be given up. A copy
+  // kMayDrop: for a tensor that has to leave, redundant copies of others may be discarded. A copy
   // that is only made ahead is not worth one: the two would replace each other for ever.
   enum class RedundantCopies { kKeep, kMayDrop };
   struct InOrder {
@@ -125,7 +125,7 @@ class Planner::State {
     Bytes reclaiming;         // of that, slabs that are being emptied or given back
     Bytes guaranteed;         // to tenants with clients
     uint32_t allocating = 0;  // arenas that are
-    Tick full_until{};        // somebody had to evict lately because it is
+    Tick full_until{};        // a client had to evict lately because it is
   };
 
   // What CheckInvariants adds up over the rows.
@@ -171,7 +171,8 @@ class Planner::State {
   void On(const CopiedOut& event);
   void On(const Cleaned& event);
   void On(const CopiedIn& event);
-  // The copy of one that nobody could rescue failed: it is lost if some of its room was given away.
+  // The copy of an irrevocable eviction failed: the tensor is lost if some of its room was given
+  // away.
   void IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor);
   // A fetch that came while the tensor was to leave finds it where it wants it after all.
   void AnswerIfHere(TensorRow& tensor);
@@ -184,10 +185,10 @@ class Planner::State {
   // The one where a fetch of the tensor waits, if one does.
   void TouchFetch(const TensorRow& tensor);
   void LimitsChanged(ClientArena& arena);
-  // Room on the host came free: whoever could not let a tensor leave for want of it tries again.
+  // Room on the host came free: arenas that could not evict for want of it try again.
   void HostRoomCame();
-  // What one client frees may help another, of which nobody tells the other: so it looks again, the
-  // less often the more there are.
+  // What one client frees may help another, which no event says: so each looks again from time to
+  // time, the less often the more clients there are.
   Duration RetryAfter() const;
   // Everything that decides whether victims can be found.
   uint64_t ChangesFor(const ClientArena& arena) const;
@@ -209,7 +210,7 @@ class Planner::State {
   void EvictAhead(ClientArena& arena, const Request& request);
   Bytes GrowthOf(const ClientArena& arena, Bytes need) const;
   // Among many small blocks a search in vain is dear, and each event may ask for one: it is
-  // followed by a rest that bounds its share of the time.
+  // followed by a backoff that bounds its share of the time.
   bool MaySearch(ClientArena& arena);
   void BackOffSearch(ClientArena& arena, uint64_t searched_before);
   // Blocks looked at so far, by the arena's index and for slabs to empty.
@@ -220,13 +221,13 @@ class Planner::State {
   bool FindVictims(ClientArena& arena, Bytes need);
   bool EvictRun(ClientArena& arena, Bytes need, const EvictionIndex::Limits& limits,
                 RedundantCopies redundant);
-  // All of the rows, or none: half a run is harm without use.
+  // All of the rows, or none: half a run costs and gives no room.
   bool EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows, RedundantCopies redundant);
   void Evict(ClientArena& arena, TensorRow& tensor);
   // Of a tensor that leaves: it does so that its slab can be given back.
   static void LeaveSlab(ClientArena& arena, TensorRow& tensor);
-  // Whether it leaves beyond rescue, so that its room comes free part by part: where it is large
-  // and a request waits that a part of it may serve.
+  // Whether its eviction is irrevocable and incremental: where it is large and a request waits that
+  // a part of it may serve.
   bool LeavesIrrevocably(const ClientArena& arena, const TensorRow& tensor) const;
   static void EndLeaving(ClientArena& arena, TensorRow& tensor);
   // For a fetch on another device than the tensor's: false while it has not left there.
@@ -235,7 +236,7 @@ class Planner::State {
   // The books of any copy to the host, whether the tensor leaves with it or not.
   void BeginCopyOut(TensorRow& tensor);
   void EndCopyOut(const TensorRow& tensor);
-  // How much harm slabs may do that move in place of a run's leaving.
+  // How much slabs may cost that are relocated in place of a run's leaving.
   SlabCostLimit RelocationCostLimit(const ClientArena& arena,
                                     const std::vector<uint32_t>& run) const;
   void StartCopyIn(ClientArena& arena, TensorRow& tensor, bool demand);
@@ -244,7 +245,7 @@ class Planner::State {
   void SetAllocationPhase(ClientArena& arena, bool allocation_phase);
   // Its client takes a tensor back: new ones are over for now.
   void TakeBack(ClientArena& arena);
-  // Whether what is under way helps the first request of the arena at once, not after a copy.
+  // Whether what is under way helps the arena's first request without waiting for a copy.
   bool HelpIsNear(const ClientArena& arena) const;
   void FailFastRequests(ClientArena& arena);
 
@@ -263,7 +264,7 @@ class Planner::State {
 
   // Growth (planner_growth.cc).
   // Where a slab would serve a request: how much of it is missing there, how much room there is,
-  // and what would then be free in one piece.
+  // and what would then be free contiguously.
   struct SlabPlace {
     Bytes offset;
     Bytes missing;
@@ -272,11 +273,11 @@ class Planner::State {
   };
   // The place where the least is missing.
   std::optional<SlabPlace> PlaceForSlab(const ClientArena& arena, Bytes need) const;
-  // What budgets and the device leave for more slabs of the arena, and what older requests have not
-  // claimed; as it is, or as if those that are being emptied or given back were gone.
+  // What budgets and the device leave for more slabs of the arena, and older requests' reservations
+  // aside; as it is, or as if slabs being reclaimed were gone.
   enum class Reclaiming : uint8_t { kIsHeld, kIsThere };
   Bytes SlabBudgetLeft(const ClientArena& arena, Reclaiming reclaiming = Reclaiming::kIsHeld) const;
-  // Slabs are given back so that the arena's first request gets so much.
+  // Reserves `size` of what slabs are given back for, for the arena's first request.
   void Reserve(ClientArena& arena, Bytes size);
   void EndReservation(ClientArena& arena);
   // What the arena may hold as limits are now, in whole granules as slabs are.
@@ -313,30 +314,30 @@ class Planner::State {
   Binding BindingFor(const ClientArena& arena, Bytes missing) const;
   // What is being emptied or given back, and helps with that.
   Bytes ReclaimingOf(const ClientArena& arena, Binding binding) const;
-  // What keeps a slab for `need` bytes from being added where the least is missing: so many bytes
-  // are not there even once what is going is gone.
+  // What keeps a slab for `need` bytes from being added where the least is missing: `bytes` are not
+  // there even once all that is being reclaimed is gone.
   struct Lack {
     SlabPlace place;
     Binding binding;
     Bytes bytes;
   };
   std::optional<Lack> LackFor(const ClientArena& arena, Bytes need) const;
-  // An eviction is needed: who else's slabs would have helped?
+  // An eviction is needed: notes which limit binds, so that others give back empty slabs.
   void NotePressure(ClientArena& arena, Bytes need);
-  // Somebody fills the device and has just had to evict, and this client does not: what lies empty
-  // here goes back before he asks, since a slab takes as long to go as to come.
+  // Another client fills the device and has just had to evict, and this one has not: empty slabs go
+  // back before they are asked for, since a slab takes as long to go as to come.
   bool OthersWantSlabs(const ClientArena& arena) const;
   // The other arenas that the same limit binds; those of them whose slabs would help.
   std::vector<ClientArena*> SharersWith(const ClientArena& arena, Binding binding) const;
   std::vector<ClientArena*> GiversTo(const ClientArena& arena, Binding binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
-  // back, and come again where the request needs them. Not if that does more harm than `cost`.
+  // back, and come again where the request needs them. Not if that costs more than `cost_limit`.
   // kOthers: not from the arena itself. kOtherTenants: from those alone. kSome: nor all that it
-  // needs, if there is not so much.
+  // needs, if there is less.
   enum class Take : uint8_t { kEnough, kOthers, kOtherTenants, kSome };
   bool TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCostLimit& cost_limit = {},
                     Take take = Take::kEnough);
-  // The last resort: all that can leaves, and slabs come again in one piece.
+  // The last resort: all that can leaves, and slabs come again side by side.
   bool EmptySlabsFor(ClientArena& arena, Bytes need);
   // Free room, and `rows` that can leave, at the end of a slab that stays.
   Bytes TailOf(const ClientArena& arena, const Range& slab, std::vector<uint32_t>* rows) const;
@@ -358,7 +359,7 @@ class Planner::State {
   // `weight` stands for the priorities of tensors that are not the asking client's.
   void FindEmptyable(ClientArena& arena, const Range& spared, Which which,
                      std::vector<Emptying>* found, std::optional<double> weight = {});
-  // Of these, those of the least harm that hold `wanted` bytes, or all.
+  // Of these, those of the least cost that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
   // What the tenant is guaranteed of the device: a share, where all of them are more than there is.
   Bytes GuaranteeOf(const Tenant& tenant, DeviceId device) const;
@@ -402,7 +403,7 @@ class Planner::State {
   bool WaitsForFrees(ClientArena& arena, const Request& request);
   // What copying out what must leave takes, and bringing it back.
   double SecondsToEvict(const ClientArena& arena, Bytes need) const;
-  // How long until others have freed so much, if they go on as now.
+  // How long until others have freed `missing` bytes, at their present rate.
   double SecondsUntilFreed(const ClientArena& arena, Bytes missing, Binding binding) const;
   // An iteration would begin with the request, and its peak coincide with another client's: to let
   // that pass takes less than copies would.
@@ -440,16 +441,16 @@ class Planner::State {
   template <typename Believed>
   void ExpirePredictions(Client& client, Client::Expiries* expiries, int64_t now,
                          const Believed& believed);
-  // Its bytes are gone; the client recomputes them when it wants them.
+  // Its bytes are discarded; the client recomputes them when it wants them.
   void DiscardBytes(TensorRow& tensor);
-  // What taking so much out and bringing it back costs.
+  // What copying `size` out and back takes.
   Duration BothCopies(Bytes size) const;
 
   // Room in the host pool (planner_host.cc).
   bool AllocateHost(TensorRow& tensor, RedundantCopies redundant = RedundantCopies::kMayDrop);
   bool TryAllocateHost(TensorRow& tensor, RedundantCopies redundant);
   void FreeHost(TensorRow& tensor);
-  // The tensor is on its device and on the host: its copy there can be given up.
+  // The tensor is on its device and on the host: its host copy is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
   void DropRedundantCopies(Client& client, Bytes need);
   // Whether others' redundant copies may make room for `asking`: of another tenant only what it
@@ -467,7 +468,7 @@ class Planner::State {
   std::optional<ExtentMap::Block> TakeHostRoom(Client& client, const TensorRow& tensor,
                                                RedundantCopies redundant);
   void EnsureHostAhead(Bytes need);
-  // The pool has so much room that none is pinned in its place.
+  // The pool has enough room that none must be pinned for it.
   bool HostHasHeadroom(Bytes size) const {
     return host_.LargestHole() >= size && host_.used() + options_.host_ahead + size <= host_.held();
   }
@@ -530,7 +531,7 @@ class Planner::State {
     return tensor.use_kind == UseKind::kOrder && !tensor.predicted;
   }
 
-  // Who waits for what the tensor's leaving brings.
+  // The client that waits for the room of a tensor that leaves.
   ClientId Behalf(const TensorRow& tensor) const { return served_.value_or(tensor.client); }
 
   // Requests.
@@ -540,7 +541,7 @@ class Planner::State {
   // Takes the request out of the books; the caller answered it.
   void Dequeue(const Request& request);
   void Forget(const Request& request);
-  // Of clients that are gone, some at a time; of one that had many, nobody else waits for them all.
+  // Of clients that are gone, some at a time; the others do not wait for one that had many.
   void ForgetRequests();
   void ForgetTensors();
   void ForgetSome();
@@ -594,7 +595,7 @@ class Planner::State {
   std::set<std::pair<Tick, uint64_t>> deadlines_;
   uint64_t last_request_ = 0;
   std::set<ClientArena*, InOrder> waiting_arenas_;  // with requests
-  std::vector<ClientArena*> reserving_;             // those of them with a claim
+  std::vector<ClientArena*> reserving_;             // those of them with a reservation
   std::set<ClientArena*, InOrder> active_arenas_;   // with something that time may move
   std::deque<ClientArena*> touched_;
   PlannerStats stats_;
