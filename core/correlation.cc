@@ -8,11 +8,11 @@ namespace ravenstore::core {
 
 namespace {
 constexpr size_t kFirstStates = 16;
-// Of a count, so much is forgotten with every observation of its state.
+// The share of a count that is forgotten with every observation of its state.
 constexpr uint8_t kForgets = 8;  // an eighth
 // So many times must it be right to make up for being wrong once.
 constexpr int kWrongCosts = 6;
-// A use counts as expected if it comes up to so many uses too soon or too late.
+// A use counts as expected if it comes at most this many uses too soon or too late.
 constexpr ptrdiff_t kOutOfOrder = 4;
 
 uint8_t Fade(uint8_t count) {

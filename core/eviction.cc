@@ -101,7 +101,7 @@ double EvictionIndex::Distance(const TensorRow& tensor, Tick now) const {
   if (!tensor.never) {
     switch (tensor.use_kind) {
       case UseKind::kAt:
-        // Overdue by x: the hint was wrong by as much again.
+        // Overdue by x: the hint counts as wrong by x again.
         distance = Seconds(std::abs(tensor.use_key - time));
         break;
       case UseKind::kOrder:
@@ -187,8 +187,8 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
   const auto consider = [&](uint32_t row) {
     const TensorRow& tensor = (*catalog_)[row];
     if (!Allowed(tensor, now, limits)) return;
-    // Of a tensor larger than the request only as much counts as the request needs: else many
-    // large ones would hide the small one that suffices.
+    // Of a tensor larger than the request only the bytes that it needs count: else many large ones
+    // would hide the small one that suffices.
     const auto useful =
         static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
     seeds.emplace_back(-useful / EvictionCost(tensor, now, link), row);

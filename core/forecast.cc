@@ -11,7 +11,7 @@ constexpr uint8_t kSure = 3;
 // has another place.
 constexpr int64_t kDisplaced = 4;
 constexpr int kLifoMost = 8;
-// A client that is foretold worse than this is not foretold.
+// A client whose predictions come true less often than this gets none.
 constexpr double kAccurate = 0.85;
 // An iteration of fewer creates is none.
 constexpr uint64_t kLeastCreates = 4;

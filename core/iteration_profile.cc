@@ -6,7 +6,8 @@
 namespace ravenstore::core {
 
 namespace {
-// Of two iterations that are the same but for noise, by so much of the longer.
+// The most by which two iterations differ that are the same but for noise, as a share of the
+// longer.
 constexpr double kAlike = 0.25;
 // So many iterations ahead nothing is said.
 constexpr int64_t kFarthest = 1 << 20;

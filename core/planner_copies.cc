@@ -16,7 +16,7 @@ void Planner::State::On(const Dropped& event) {
   if (!event.taken) {
     tensor->discarding = false;
     if (tensor->on_host) NoteRedundantCopy(*tensor);
-    // Else the log has told of the get meanwhile, or the get is one on another device.
+    // Else the log has shown the get meanwhile, or the get is one on another device.
     if (tensor->residency == Residency::kLeaving && !tensor->waiting) {
       SetInUse(*tensor, true);
       SetStreamComplete(*tensor, false);
@@ -156,7 +156,7 @@ void Planner::State::On(const Cleaned& event) {
   if (FinishIfGone(*tensor)) return;
   if (event.whole) {
     tensor->on_host = true;
-    // Nothing touched it since, so this is its count, whatever the log has told.
+    // Nothing touched it since, so this is its count, whatever the log has shown.
     tensor->writes = event.writes;
     tensor->written = false;
     Count(tensor->client, &PlannerStats::precleaned, tensor->size);
@@ -166,12 +166,12 @@ void Planner::State::On(const Cleaned& event) {
   if (event.failed) {
     if (arena != nullptr) BackOff(*arena);
   } else if (!event.whole && !tensor->put_seen && !tensor->waiting) {
-    // A get that no log entry has told of yet; its put's will follow.
+    // A get that no log entry has shown yet; its put's entry will follow.
     SetInUse(*tensor, true);
     SetStreamComplete(*tensor, false);
   }
   Reindex(*tensor);
-  // Unless it was used meanwhile; then whoever wanted its room looks again.
+  // Unless it was used meanwhile; then the request that wanted its room searches again.
   if (!leaves || !EvictionIndex::Contains(*tensor) || tensor->dirty()) return;
   EvictAll(*arena, {Catalog::RowOf(tensor->id)}, RedundantCopies::kKeep);
   if (drains) LeaveSlab(*arena, *tensor);

@@ -179,7 +179,8 @@ void Planner::State::On(const SlabRemoved& event) {
   }
   Refund(*arena, size);
   arena->removing.erase(removed);
-  // Who waits longest comes first: else the client that was made to give it up may take it again.
+  // The request that waits longest comes first: else the client that had to give the memory back
+  // may take it again.
   std::vector<ClientArena*> waiting(waiting_arenas_.begin(), waiting_arenas_.end());
   std::sort(waiting.begin(), waiting.end(),
             [](const ClientArena* a, const ClientArena* b) { return a->First() < b->First(); });
@@ -196,7 +197,7 @@ void Planner::State::On(const HostGrown& event) {
 }
 
 void Planner::State::On(const HostGrowFailed&) {
-  // The pool stays as it is for a while; who waits for it is served as far as it goes.
+  // The pool stays as it is for a while; requests that wait for it are served as far as it goes.
   host_growing_ = false;
   host_backoff_until_ = now_ + kBackoff;
   WakeAt(host_backoff_until_);
@@ -231,7 +232,7 @@ void Planner::State::On(const CreateRequested& event) {
   request.slot = event.slot;
   request.name = event.name;
   request.fail_fast = event.fail_fast;
-  // The common case: nobody waits before it and there is a hole.
+  // The common case: no request waits before it and there is a hole.
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena->waiting.empty() && !ExceedsShare(*arena, request.size) &&
       !WaitsForPeak(*arena, request) && Grants(*arena, request))
@@ -292,7 +293,7 @@ void Planner::State::On(const Freed& event) {
 void Planner::State::On(const PutSeen& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->residency == Residency::kAway) return;
-  // Nobody can put what is prefetched and has not arrived: its client makes that up.
+  // What is prefetched and has not arrived cannot be put: the client made that up.
   if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
   ClientArena* arena = ArenaOf(*tensor);
   arena->index.Erase(*tensor);
@@ -358,7 +359,7 @@ void Planner::State::On(const StepMarked& event) {
 }
 
 void Planner::State::On(const TimePassed&) {
-  // The rest, if there are more, in the next pass: nobody else waits for them all.
+  // The others, if there are more, in the next pass, so that no other client waits for them all.
   for (int i = 0; i < kFailuresPerPass && !deadlines_.empty() && deadlines_.begin()->first <= now_;
        ++i) {
     const Request& request = requests_.at(deadlines_.begin()->second);

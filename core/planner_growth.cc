@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kMostEvictedAtOnce = 4096;
 // A slab is this part of what the arena holds, or lately held of tensors: each takes time to make.
 constexpr uint64_t kGrowthShare = 12;
-// A budget is held in more slabs than so many: of few large ones a tensor in use would keep too
+// A budget is held in at least this many slabs: of few large ones a tensor in use would keep too
 // much from the others.
 constexpr uint64_t kLeastSlabs = 8;
 // One that is less than so many times what is in use at once is tight. Then each tensor in use may
@@ -21,7 +21,8 @@ constexpr uint64_t kLeastSlabsIfTight = 32;
 constexpr uint32_t kManyAtOnce = 4;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
-// Less than so many slabs is not divided: it becomes the last one.
+// What is left of the budget, if less than this many slabs, is not divided: it becomes the last
+// one.
 constexpr uint64_t kLastSlabs = 3;
 // A tensor of so small a part of a slab is no large one.
 constexpr uint64_t kSmallShare = 4;  // a fourth
@@ -29,7 +30,7 @@ constexpr uint64_t kSmallShare = 4;  // a fourth
 constexpr Duration kSlabsComeFor = std::chrono::milliseconds(10);
 // Others had no empty slab: when to look again.
 constexpr Duration kTakeRetry = std::chrono::microseconds(200);
-// Room for the cycle's largest create is made when it is so many slabs away.
+// Room for the cycle's largest create is made when it is this many slabs away.
 constexpr uint64_t kSlabsBeforeLargest = 3;
 // Ranges without memory that are looked at in one search.
 constexpr int kRangesTried = 64;
@@ -246,7 +247,7 @@ bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
   const auto place = PlaceForSlab(arena, need);
   if (!place) return false;
   const Bytes left = SlabBudgetLeft(arena);
-  // What was given back for the request comes again piece by piece, while the rest is emptied.
+  // What was given back for the request comes again slab by slab, while others are drained.
   const bool piecemeal = arena.reservation > Bytes{0} && left >= SlabSize(arena);
   if (left < place->missing && !piecemeal) return false;
   // One after the other, if one does not suffice: small slabs can be given back where large ones

@@ -1,4 +1,4 @@
-// Room in the host pool: for copies of tensors, and from copies that can be given up.
+// Room in the host pool: for copies of tensors, and from redundant copies.
 #include <algorithm>
 
 #include "core/planner_state.h"
@@ -6,7 +6,7 @@
 namespace ravenstore::core {
 
 namespace {
-// Host copies given up in one go when the pool is full.
+// Redundant copies discarded in one go when the pool is full.
 constexpr int kHostCopiesPerDrop = 256;
 constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
 }  // namespace

@@ -64,10 +64,10 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena,
     if (!irrevocable_ && !other->waiting.empty() && !other->waits_for_peak) {
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
       if (arena.waiting.empty() || other->First() < arena.First()) continue;
-      // What it is being given room with is no spare.
+      // A copy that room is being made for is not redundant.
       if (other->adding > Bytes{0} || other->leaving > 0) continue;
     }
-    // Who did not let go of the last one would keep the next, too.
+    // A client that did not let go of the last one would keep the next, too.
     if (other->overdue > Bytes{0}) continue;
     // Where all is in use there is nothing to give.
     if (other->index.size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
@@ -356,7 +356,7 @@ bool Planner::State::GiveBack(ClientArena& arena, Range slab) {
 }
 
 void Planner::State::EndDraining(ClientArena& arena) {
-  // One by one, as they come free: whoever waits for them sees that it goes on.
+  // One by one, as they come free: the request that waits for them sees progress.
   std::erase_if(arena.draining, [&](const Range& slab) {
     const auto [offset, size] = slab;
     if (arena.map.IsRetired(offset, size)) {
@@ -372,7 +372,7 @@ void Planner::State::EndDraining(ClientArena& arena) {
     if (tensor.residency == Residency::kLeaving ||
         tensor.residency == Residency::kLeavingIrrevocably || tensor.leaves)
       return false;
-    // A get has rescued what lived here: then whoever wants the slab tries again.
+    // A get has rescued what lived here: then the request that wants the slab tries again.
     arena.map.OpenChunk(offset, size);
     arena.slabs.push_back(slab);
     EndReclaiming(arena, size);
@@ -437,9 +437,9 @@ bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
   return arena.map.LargestHole() >= std::min(options_.slab, LargestSlab(arena));
 }
 
-// An arena that lies in several pieces and is empty again becomes one: what lies apart from the
-// largest that has room behind it goes, and comes again there. Else what fills the arena would
-// leave room in every piece.
+// Compacts an arena that lies in several parts and is empty again: what lies apart from the largest
+// that has room behind it goes, and comes again there. Else what fills the arena would leave room
+// in every part.
 void Planner::State::CompactSlabs(ClientArena& arena) {
   if (!IsEmptyAgain(arena) || !arena.waiting.empty() || arena.adding > Bytes{0}) return;
   if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
@@ -487,8 +487,8 @@ bool Planner::State::DrainSome(std::vector<Emptying> slabs, Bytes wanted) {
   return false;
 }
 
-// Gives memory back, slab by slab: what lies empty where nobody here will need it or others do, and
-// what a lowered limit asks for.
+// Gives memory back, slab by slab: slabs that are empty and not needed here, or needed by others,
+// and what a lowered limit asks for.
 void Planner::State::Shrink(ClientArena& arena) {
   const bool gives = arena.trimming || OthersWantSlabs(arena);
   while (gives && GiveBackFreeSlab(arena)) {

@@ -94,7 +94,7 @@ bool Planner::State::IsToBeForgotten(const TensorRow& tensor) const {
   });
 }
 
-// What one row claims, against everything that stands elsewhere; adds it to `sums`.
+// Checks one row against everything that is recorded elsewhere; adds it to `sums`.
 void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   const TensorRow& tensor = catalog_[row];
   if (tensor.id == kNoTensor) return;

@@ -8,12 +8,12 @@
 namespace ravenstore::core {
 
 namespace {
-// Others' frees are waited for if that takes at most so many times what copies would, and not for
-// so many times as long.
+// Others' frees are waited for if that takes at most kWaitBudget times what copies would, and for
+// at most kOverdue times as long as predicted.
 constexpr double kWaitBudget = 1.5;
 constexpr int kOverdue = 2;
 constexpr Duration kRecheckPeriod = std::chrono::microseconds(100);
-// Another's peak is not waited for so many times as long as it should take.
+// Another's peak is waited for at most this many times as long as predicted.
 constexpr int kPeakOverdue = 4;
 }  // namespace
 
@@ -21,7 +21,7 @@ double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing
                                          Binding binding) const {
   double least = std::numeric_limits<double>::infinity();
   for (const ClientArena* giver : GiversTo(arena, binding)) {
-    // Who creates, or waits for the store itself, does not go on.
+    // A client that creates, or waits for the store itself, frees nothing soon.
     if (giver->allocation_phase || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
       continue;
     if (giver->live < missing) continue;
@@ -118,7 +118,7 @@ bool Planner::State::WaitsForPeak(ClientArena& arena, const Request& request) {
   }
   const bool waited = std::exchange(arena.waits_for_peak, until > Duration{0});
   if (!arena.waits_for_peak) return false;
-  // Half of its patience is for what comes then.
+  // Half of its wait budget is left for what comes then.
   if (!waited)
     arena.peak_until = now_ + std::min(kPeakOverdue * until, (request.deadline - now_) / 2);
   WakeAt(arena, now_ + kRecheckPeriod);
