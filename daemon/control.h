@@ -1,4 +1,4 @@
-// The control socket: who may attach, and every message that is not a hot operation.
+// The control socket: attaching, and every message that is not a hot operation.
 //
 // One thread, one epoll: the listening socket, each connection, each client's pidfd, and a mailbox
 // through which the planner loop and the workers hand it what should be sent. It asks the loop by
