@@ -97,8 +97,8 @@ class Loop {
   void Trim(core::ClientId client);
   void SlabReleased(core::ClientId client, core::DeviceId device, core::Bytes offset);
 
-  // Reads what the clients logged, also of those that are not polled: before figures are told. Of
-  // one client alone, where the figures are only its own.
+  // Reads what the clients logged, also of those that are not polled: before figures are reported.
+  // Of one client alone, where the figures are only its own.
   void ReadLogs();
   void ReadLog(core::ClientId client);
 
@@ -121,7 +121,7 @@ class Loop {
   bool Quiescent() const;
 
  private:
-  // Log entries of one client that are read in one go in a pass, and about so many in all of it;
+  // Log entries of one client that are read in one go in a pass, and about this many in all of it;
   // as many rows of a rescan.
   static constexpr size_t kAccessesPerPass = 256;
   // So many passes in a row read a log before its client's requests are taken: one thread's lane.
@@ -146,10 +146,10 @@ class Loop {
     uint32_t writes = 0;
     JobId job = 0;
     bool promised = false;
-    bool waits_for_word = false;  // to be promised
+    bool waits_for_word = false;  // its reply waits for an arrival word
     bool held = false;            // the client waits in a fetch: no lease swing
     bool irrevocable = false;     // the lease is Away already
-    proto::WordValue arrival{};   // when promised
+    proto::WordValue arrival{};   // once the fetch is answered
   };
   struct Lanes {
     std::unique_ptr<TransferLane> out;
@@ -225,12 +225,12 @@ class Loop {
   void RecordAccess(Session& session, const proto::Access& access);
   void BadRequest(Session& session, const proto::Request& request, const char* why);
 
-  // Tells the planner and leaves its actions in plan_.
+  // Applies the event to the planner and leaves its actions in plan_.
   void ApplyEvent(const core::Event& event);
   // Carries out plan_, and what follows from it, until nothing is left.
   void Execute();
   void Do(const core::AddSlab& action);
-  // Asks the client to unmap a slab; both tell by Unmapped that they did.
+  // Asks the client to unmap a slab; both sides report by Unmapped.
   void BeginUnmap(Session& session, const core::RemoveSlab& slab,
                   Session::UnmapHandshake unmapping);
   void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::UnmapHandshake::*by);
