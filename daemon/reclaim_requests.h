@@ -23,7 +23,7 @@ namespace ravenstore::daemon {
 
 class ReclaimRequests {
  public:
-  // `capacities`: what the store may hold of each device when nobody asks for any.
+  // `capacities`: what the store may hold of each device without requests.
   explicit ReclaimRequests(std::vector<core::Bytes> capacities);
 
   // A user is given as much as a device has in this time, and at once.
@@ -38,7 +38,7 @@ class ReclaimRequests {
     core::Bytes most;  // the job may have on the device; more is not given
     core::Bytes kept;  // of what the store holds: guaranteed to its clients
     core::Bytes held;  // what the store held of the device, and then
-    core::Bytes free;  // what nobody did
+    core::Bytes free;  // what no process held
   };
   // A job lacks memory on a device. One that wants more than it may have, or than the store can
   // leave, gets nothing, and nothing is emptied; what is free already is not taken from the store.
@@ -65,9 +65,9 @@ class ReclaimRequests {
   Outcome Update(const std::vector<core::Bytes>& held, const std::vector<core::Bytes>& used,
                  core::Tick now);
 
-  // Somebody waits: look again soon.
+  // A request waits: update again soon.
   bool waiting() const { return !pending_.empty(); }
-  // The store is kept below what it could have: look again from time to time.
+  // The store is kept below what it could have: update again from time to time.
   bool lowered() const;
 
  private:
