@@ -4,9 +4,9 @@
 // user in order.
 //
 // A job is cut into chunks of at most `chunk` bytes that straddle no slab; no more than `in_flight`
-// bytes, of what nobody waits for half, are queued on the channel at once, so that a demand waits
-// for at most those and the turns of others who wait. Completion is a word that the channel writes
-// and the planner loop reads; nothing here blocks.
+// bytes, half of that of background copies, are queued on the channel at once, so that a demand
+// waits for at most those and the turns of other clients that wait. Completion is a word that the
+// channel writes and the planner loop reads; nothing here blocks.
 //
 // Owns: the channel and the queued jobs. Threads: the planner loop.
 #pragma once
@@ -36,7 +36,7 @@ class TransferLane {
     core::Bytes in_flight = core::MiB(32);
     uint32_t in_flight_copies = 64;
     core::Bytes turn = core::kTurn;  // of a client, while others wait
-    // What nobody waits for goes in halves, so that it delays a demand half as long.
+    // Background copies go in halves, so that they delay a demand half as long.
     core::Bytes ChunkOf(bool demand) const { return demand ? chunk : Half(chunk); }
     core::Bytes InFlightOf(bool demand) const { return demand ? in_flight : Half(in_flight); }
     static core::Bytes Half(core::Bytes bytes) { return core::Bytes(bytes.count() / 2); }
