@@ -26,8 +26,8 @@ struct Packet {
   std::vector<UniqueFd> descriptors;
 };
 
-// Who is at the other end, as the kernel says (the process that connected or listened; a fork of it
-// may hold the socket too).
+// The process at the other end, as the kernel says (the process that connected or listened; a fork
+// of it may hold the socket too).
 struct Peer {
   pid_t pid = 0;  // 0: it lives in a PID namespace that this process cannot see
   uid_t uid = 0;
@@ -72,7 +72,7 @@ core::Result<Listener> Listen(const std::string& path, mode_t mode, const std::s
 core::Result<UniqueFd> Accept(int listener);
 
 // Connects to `path`; waits until `deadline` only while the listener is too busy to queue us.
-// Errors: kUnavailable (nobody listens), kPermission, kTimedOut, kInvalidArgument, kSystem.
+// Errors: kUnavailable (no daemon listens), kPermission, kTimedOut, kInvalidArgument, kSystem.
 core::Result<UniqueFd> Connect(const std::string& path, core::Tick deadline);
 // The same for clients, which talk to nobody but a daemon (ipc/daemon_user.h). Errors: besides,
 // kUnavailable (who listens there is none that the client trusts; the message says what to do).
@@ -90,8 +90,8 @@ core::Status Send(int socket, std::string_view bytes, std::span<const int> descr
 // proto/packet.h, or this process could not take its descriptors; it is consumed and what came of
 // its descriptors is closed), kSystem.
 core::Result<std::optional<Packet>> Receive(int socket, bool wait);
-// The same without waiting, for who reads strangers: what came of descriptors is in `*descriptors`,
-// beside an error, too. Closing one may take as long as its sender likes.
+// The same without waiting, for a reader of untrusted senders: what came of descriptors is in
+// `*descriptors`, beside an error, too. Closing one may take as long as its sender likes.
 core::Result<std::optional<Packet>> Receive(int socket, std::vector<UniqueFd>* descriptors);
 // The same without waiting, for the only reader of the socket; but a packet whose descriptors this
 // process has no numbers for just now stays where it is. Errors: besides, kLimit (that is so).
