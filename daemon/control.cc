@@ -61,7 +61,7 @@ constexpr uint64_t kDescriptorsKept = 256;
 constexpr size_t kQueueMax = 4096;
 // Tools, and clients that did not say Hello yet.
 constexpr uint64_t kToolsMax = 128;
-constexpr uid_t kNoUser = ~uid_t{0};
+constexpr uid_t kUnknownUid = ~uid_t{0};
 // Descriptors also come free where no connection ends: with slabs.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
@@ -258,7 +258,7 @@ void Control::StopAccepting() {
   mailbox_.Post([this] {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
     listener_.Close();
-    CloseSocket(std::move(accepted_), kNoUser);
+    CloseSocket(std::move(accepted_), kUnknownUid);
   });
 }
 
@@ -278,7 +278,7 @@ void Control::AcceptSome() {
     if (ipc::HasLeft(accepted_.get())) {
       // Already over: not worth finding out whose it was.
       ++turned_away_;
-      CloseSocket(std::move(accepted_), kNoUser, [this] { --turned_away_; });
+      CloseSocket(std::move(accepted_), kUnknownUid, [this] { --turned_away_; });
       continue;
     }
     auto peer = ipc::PeerOf(accepted_.get());
@@ -288,7 +288,7 @@ void Control::AcceptSome() {
       Admit(std::move(socket), std::move(*peer));
     } else {
       spdlog::debug("a connection was turned away: {}", core::Describe(peer.error()));
-      TurnAway(std::move(socket), kNoUser, peer.error());
+      TurnAway(std::move(socket), kUnknownUid, peer.error());
     }
   }
 }
@@ -719,7 +719,7 @@ void Control::CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors) {
   if (descriptors.empty()) return;
   Connection* connection = Find(key);
   if (connection != nullptr) connection->waiting += kQuestion;
-  const uid_t uid = connection == nullptr ? kNoUser : connection->peer.uid;
+  const uid_t uid = connection == nullptr ? kUnknownUid : connection->peer.uid;
   received_closers_.Close(uid, std::move(descriptors), [this, key] {
     mailbox_.Post([this, key] {
       closed_one_ = true;
