@@ -115,7 +115,6 @@ struct ClientArena {
   Tick reclaim_after{};
   Duration reclaim_wait{};
   Tick shrink_after{};
-  Tick split_after{};     // the same of large slabs of a tight budget
   Tick take_after{};      // the same of slabs that would be taken ahead of need
   bool trimming = false;  // slabs go back as soon as they hold nothing
   Tick wake = kNever;     // where it stands in the planner's list of arenas to be woken
@@ -133,11 +132,8 @@ struct ClientArena {
   bool allocation_phase = false;
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
-  // The most that its client had in use at once, with what it asked for, in bytes and in tensors.
-  Bytes largest_step;
-  uint32_t most_at_once = 0;
-  Bytes live;       // of tensors that belong to this device, wherever they are
-  InFlight flight;  // copies of tensors on this device
+  Bytes live;           // of tensors that belong to this device, wherever they are
+  InFlight flight;      // copies of tensors on this device
   Bytes pinned;  // of tensors on this device that cannot leave: in use, or not stream-complete yet
   RecentRange lived;  // `live` after each create
   RecentRange used;   // the same of what is used of the map

@@ -56,10 +56,8 @@ void Planner::State::SetInUse(TensorRow& tensor, bool in_use) {
   if (client == nullptr) return;
   if (in_use) {
     client->in_use += tensor.size;
-    ++client->tensors_in_use;
   } else {
     client->in_use -= tensor.size;
-    --client->tensors_in_use;
   }
   Repin(tensor);
 }

@@ -13,12 +13,6 @@ constexpr uint64_t kGrowthShare = 12;
 // A budget is held in at least this many slabs: of few large ones a tensor in use would keep too
 // much from the others.
 constexpr uint64_t kLeastSlabs = 8;
-// One that is less than so many times what is in use at once is tight. Then each tensor in use may
-// keep two slabs from the others but for its own bytes, and these must be small.
-constexpr uint64_t kTight = 2;
-constexpr uint64_t kLeastSlabsIfTight = 32;
-// Of fewer tensors at once some slabs are always left.
-constexpr uint32_t kManyAtOnce = 4;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
 // What is left of the budget, if less than this many slabs, is not divided: it becomes the last
@@ -138,13 +132,8 @@ Bytes Planner::State::BudgetOf(const ClientArena& arena) const {
                    devices_[ToInt(arena.device)].limit});
 }
 
-bool Planner::State::IsTight(const ClientArena& arena) const {
-  return arena.most_at_once > kManyAtOnce && BudgetOf(arena) < arena.largest_step * kTight;
-}
-
 Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
-  const uint64_t least = IsTight(arena) ? kLeastSlabsIfTight : kLeastSlabs;
-  const Bytes share = Bytes(BudgetOf(arena).count() / least).RoundUp(options_.granularity);
+  const Bytes share = Bytes(BudgetOf(arena).count() / kLeastSlabs).RoundUp(options_.granularity);
   return std::max(options_.granularity, std::min(share, arena.slab_most));
 }
 

@@ -104,7 +104,6 @@ void Planner::State::Serve(ClientArena& arena) {
   if (arena.waiting.empty()) {
     GrowAhead(arena);
     Prefetch(arena);
-    SplitLargeSlabs(arena);
   } else if (!HelpIsNear(arena)) {
     FailFastRequests(arena);
   }
@@ -172,7 +171,6 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   const auto block = PlaceFor(arena, request.size);
   if (!block) return false;
   SetAllocationPhase(arena, true);
-  NoteStep(arena, request);
   arena.used.Add(arena.map.used());
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
@@ -204,12 +202,6 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   return true;
 }
 
-void Planner::State::NoteStep(ClientArena& arena, const Request& request) {
-  const Client& client = *FindClient(arena.client);
-  arena.largest_step = std::max(arena.largest_step, client.in_use + request.size);
-  arena.most_at_once = std::max(arena.most_at_once, client.tensors_in_use + 1);
-}
-
 void Planner::State::SetAllocationPhase(ClientArena& arena, bool allocation_phase) {
   if (arena.allocation_phase == allocation_phase) return;
   arena.allocation_phase = allocation_phase;
@@ -239,7 +231,6 @@ void Planner::State::NotePressure(ClientArena& arena, Bytes need) {
 bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
   const auto block = arena.map.Allocate(given.size, Catalog::RowOf(given.tensor));
   if (!block) return false;
-  NoteStep(arena, given);
   TensorRow& tensor = *catalog_.Find(given.tensor);
   Dequeue(given);
   tensor.waiting = false;

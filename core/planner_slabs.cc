@@ -7,10 +7,6 @@ namespace ravenstore::core {
 
 namespace {
 constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
-// When a tight budget's large slabs are looked at again, and how much larger than a new one is
-// large.
-constexpr Duration kSplitRetry = std::chrono::milliseconds(1);
-constexpr uint64_t kLargerSlab = 2;
 // A client lets go of a slab within a millisecond or two. Who does not do it for so long is
 // stopped.
 constexpr Duration kLetGoWithin = std::chrono::milliseconds(200);
@@ -329,19 +325,6 @@ bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
   std::erase_if(rows, [&](uint32_t row) { return !EvictionIndex::CanLeave(catalog_[row]); });
   if (!rows.empty()) EvictAll(arena, rows, RedundantCopies::kMayDrop);
   return arena.relocating = true;
-}
-
-void Planner::State::SplitLargeSlabs(ClientArena& arena) {
-  if (now_ < arena.split_after || !IsTight(arena)) return;
-  if (arena.adding > Bytes{0} || arena.leaving > 0 || arena.being_removed > Bytes{0}) return;
-  arena.split_after = now_ + kSplitRetry;
-  const Bytes most = LargestSlab(arena) * kLargerSlab;
-  const auto is_large = [most](const Range& slab) { return slab.second > most; };
-  if (std::none_of(arena.slabs.begin(), arena.slabs.end(), is_large)) return;
-  std::vector<Emptying> slabs;
-  FindEmptyable(arena, {}, Which::kAll, &slabs);
-  std::erase_if(slabs, [&](const Emptying& one) { return !is_large(one.slab); });
-  if (!slabs.empty()) DrainSome(std::move(slabs), Bytes{1});
 }
 
 bool Planner::State::GiveBackFreeSlab(ClientArena& arena) {

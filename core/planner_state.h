@@ -67,7 +67,6 @@ class Planner::State {
     Budgets budgets;
     Bytes host_used;
     Bytes in_use;
-    uint32_t tensors_in_use = 0;
     uint64_t tensors = 0;
     Forecast forecast;
     Correlation correlation;
@@ -240,8 +239,6 @@ class Planner::State {
   SlabCostLimit RelocationCostLimit(const ClientArena& arena,
                                     const std::vector<uint32_t>& run) const;
   void StartCopyIn(ClientArena& arena, TensorRow& tensor, bool demand);
-  // What the client has in use at once, with what it asked for.
-  void NoteStep(ClientArena& arena, const Request& request);
   void SetAllocationPhase(ClientArena& arena, bool allocation_phase);
   // Its client takes a tensor back: new ones are over for now.
   void TakeBack(ClientArena& arena);
@@ -284,9 +281,6 @@ class Planner::State {
   Bytes MostOf(const ClientArena& arena) const;
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const ClientArena& arena) const;
-  // The budget is so little more than what its client has in use at once that room between tensors
-  // in use matters.
-  bool IsTight(const ClientArena& arena) const;
   // Of what the arena may hold, whatever its addresses.
   Bytes BudgetOf(const ClientArena& arena) const;
   // No slab is larger, or a tensor in use would keep too much from the others.
@@ -341,8 +335,6 @@ class Planner::State {
   bool EmptySlabsFor(ClientArena& arena, Bytes need);
   // Free room, and `rows` that can leave, at the end of a slab that stays.
   Bytes TailOf(const ClientArena& arena, const Range& slab, std::vector<uint32_t>* rows) const;
-  // Once the budget is known to be tight, larger slabs go one by one, and come again smaller.
-  void SplitLargeSlabs(ClientArena& arena);
   // A slab that can be emptied, what lives there, and the harm of its leaving.
   struct Emptying {
     ClientArena* arena;

@@ -86,7 +86,7 @@ struct Closers::State {
   std::map<uid_t, User> users;  // those with tasks, or busy
   std::deque<uid_t> ready;      // with tasks and not busy, first come first served
   size_t threads = 0;
-  size_t idle = 0;
+  size_t busy = 0;  // of the threads
   bool interrupts = true;
   bool ended = false;
 };
@@ -110,7 +110,7 @@ void Closers::Close(uid_t user, std::vector<ipc::UniqueFd> descriptors,
   State::User& of_user = state_->users[user];
   of_user.tasks.push_back({std::move(descriptors), std::move(closed)});
   if (!of_user.busy && of_user.tasks.size() == 1) state_->ready.push_back(user);
-  if (state_->idle >= state_->ready.size()) return state_->wake.notify_one();
+  if (state_->threads - state_->busy >= state_->ready.size()) return state_->wake.notify_one();
   BeginThread(state_);
 }
 
@@ -151,9 +151,7 @@ void Closers::Work(const std::shared_ptr<State>& state, bool stays) {
   Interrupter interrupter;
   std::unique_lock lock(state->mutex);
   for (;;) {
-    ++state->idle;
     state->wake.wait_for(lock, kIdle, [&] { return state->ended || !state->ready.empty(); });
-    --state->idle;
     if (state->ready.empty() && stays && !state->ended) continue;
     if (state->ready.empty()) break;
     const uid_t user = state->ready.front();
@@ -162,6 +160,7 @@ void Closers::Work(const std::shared_ptr<State>& state, bool stays) {
     State::Task task = std::move(of_user.tasks.front());
     of_user.tasks.pop_front();
     of_user.busy = true;
+    ++state->busy;
     of_user.begun = ipc::Now();
     lock.unlock();
     interrupter.Arm(state->interrupts);
@@ -170,6 +169,7 @@ void Closers::Work(const std::shared_ptr<State>& state, bool stays) {
     lock.lock();
     if (!state->ended && task.closed) task.closed();
     of_user.busy = false;
+    --state->busy;
     if (of_user.tasks.empty()) {
       state->users.erase(user);
     } else {

@@ -23,6 +23,7 @@
 #include "device/device.h"
 #include "ipc/ring.h"
 #include "ipc/segment.h"
+#include "ipc/socket.h"
 #include "ipc/unique_fd.h"
 #include "ipc/wake.h"
 #include "proto/control.pb.h"

@@ -93,9 +93,9 @@ TEST(PlannerGrowthTest, WhatRanOutIsToldToWhoWaitsForASlab) {
 
 TEST(PlannerGrowthTest, AClientThatGrowsGetsItsNextSlabAheadOfNeed) {
   Script s({.capacity = KiB(64), .slab = KiB(4)});
-  for (int i = 0; i < 4; ++i) s.Make("T" + std::to_string(i), KiB(4));
+  for (int i = 0; i < 4; ++i) s.Create("T" + std::to_string(i), KiB(4));
   EXPECT_EQ(s.Held(), KiB(16));  // a small one does not
-  for (int i = 4; i < 9; ++i) s.Make("T" + std::to_string(i), KiB(4));
+  for (int i = 4; i < 9; ++i) s.Create("T" + std::to_string(i), KiB(4));
   EXPECT_EQ(s.Held(), KiB(40));
 }
 

@@ -96,8 +96,8 @@ TEST(ClosersTest, ASocketThatLingersTakesNoTime) {
 }
 
 TEST(ClosersTest, OneThatHangsMakesItsUserStuckAndNobodyElseWait) {
-  Closers closers(false);
   Lingering hangs;
+  Closers closers(false);
   closers.Close(kUser, Some(hangs.Take()), {});
   closers.Close(kUser, Some(Any()), [] { ADD_FAILURE() << "it comes after the one that hangs"; });
   CloseAndWait(closers, kOther, Any());
@@ -108,8 +108,8 @@ TEST(ClosersTest, OneThatHangsMakesItsUserStuckAndNobodyElseWait) {
 }
 
 TEST(ClosersTest, ManyThatHangTakeNoMoreThreadsThanThereMayBe) {
-  Closers closers(false);
   std::vector<Lingering> hang(Closers::kThreadsMax + 1);
+  Closers closers(false);
   uid_t user = kUser;
   for (Lingering& each : hang) closers.Close(user++, Some(each.Take()), {});
   EXPECT_TRUE(Eventually([&] { return closers.AllStuck(); }));

@@ -185,7 +185,7 @@ class UnitTest(InFolder):
         unit = (DEPLOY / "ravenstored.service").read_text()
         seconds = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M)[1]
         config = (DEPLOY / "ravenstored.toml").read_text()
-        self.assertIn(f"{seconds} s after it\n# (TimeoutStopSec=)", config)
+        self.assertIn(f"{seconds} s after SIGTERM (TimeoutStopSec=)", config)
 
     def test_systemd_would_have_complained(self):
         if not shutil.which("systemd-analyze"):

@@ -59,7 +59,7 @@ class Attack:
         """(what, user) of each process."""
         does = self.does or (self.name,)
         for i in range(self.processes):
-            reclaim does[i % len(does)], self.user if self.user == 0 else self.user + i % self.users
+            yield does[i % len(does)], self.user if self.user == 0 else self.user + i % self.users
 
 
 ATTACKS = {
