@@ -49,7 +49,7 @@ says 1 '^ravensim: CORRUPT' bound "$TEST_TMPDIR/name"
 says 1 'cannot write' generate moe --iterations 1 -o /nowhere/at/all
 # Three computes of 2^48 ns.
 long='\012\010\004\050\200\200\200\200\200\200\100'
-printf "\\004\\010\\001\\030\\001$long$long$long" > "$TEST_TMPDIR/long"
+printf %b "\\004\\010\\001\\030\\001$long$long$long" > "$TEST_TMPDIR/long"
 says 1 'message 3 of the trace: its client.s compute times sum' run "$TEST_TMPDIR/long"
 # A link so slow that each copy takes longer than the patience of those who wait is no deadlock.
 says 0 'gpt2-xl' run gpt2-xl --iterations 1 --up 0.001 --down 0.001
