@@ -58,8 +58,8 @@ std::vector<ClientId> Planner::Clients() const {
 TierView Planner::DeviceTier(DeviceId device) const {
   return state_->DeviceTier(device);
 }
-Bytes Planner::Guaranteed(DeviceId device) const {
-  return state_->Guaranteed(device);
+Bytes Planner::Guaranteed(DeviceId device, TenantId asker) const {
+  return state_->Guaranteed(device, asker);
 }
 TierView Planner::HostTier() const {
   return state_->HostTier();

@@ -202,8 +202,8 @@ class Planner {
   ClientView View(ClientId client) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
-  // What of the device's held bytes the store's clients are guaranteed.
-  Bytes Guaranteed(DeviceId device) const;
+  // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
+  Bytes Guaranteed(DeviceId device, TenantId asker) const;
   TierView HostTier() const;
   const PlannerStats& stats() const;
   // The same counts for one client alone. REQUIRES: the client is attached.

@@ -54,7 +54,7 @@ class Planner::State {
   Explanation Explain(const TensorRow& tensor, Tick now) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
-  Bytes Guaranteed(DeviceId device) const;
+  Bytes Guaranteed(DeviceId device, TenantId asker) const;
   TierView HostTier() const;
   const PlannerStats& stats() const { return stats_; }
   const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }

@@ -66,10 +66,10 @@ TierView Planner::State::DeviceTier(DeviceId device) const {
   return view;
 }
 
-Bytes Planner::State::Guaranteed(DeviceId device) const {
+Bytes Planner::State::Guaranteed(DeviceId device, TenantId asker) const {
   Bytes guaranteed;
   for (const auto& [id, tenant] : tenants_) {
-    if (tenant.clients == 0) continue;
+    if (tenant.clients == 0 || id == asker) continue;
     guaranteed += std::min(tenant.device_held[ToInt(device)], GuaranteeOf(tenant, device));
   }
   return guaranteed;

@@ -126,7 +126,7 @@ void Control::BeginReclaim(ReclaimRequests::Reclaim reclaim) {
   loop_->mailbox().Post([this, reclaim]() mutable {
     const core::DeviceId id{static_cast<uint16_t>(reclaim.device)};
     reclaim.held = loop_->planner().DeviceTier(id).held;
-    reclaim.kept = loop_->planner().Guaranteed(id);
+    reclaim.kept = loop_->planner().Guaranteed(id, reclaim.user);
     // The driver may take its time.
     workers_->Run(reclaim.user, [this, reclaim]() mutable {
       const auto free = devices_[reclaim.device]->FreeBytes();

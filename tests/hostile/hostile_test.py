@@ -20,6 +20,9 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "tests/tidy")]
 import hostile  # noqa: E402
 import xml_main  # noqa: E402
 
+PRESENT_SECONDS = 120
+# Attacks on memory: by the rule a user who is alone may have all of it in use.
+TAKES_MEMORY = {"hold_device", "hold_host", "slabs_unread", "pending_creates"}
 SECONDS = 1.5
 READY_SECONDS = 3  # then it is under way, if not complete
 EXIT_PATIENCE = 2
@@ -58,6 +61,14 @@ class HostileTest(unittest.TestCase):
         self.assertEqual(result["failures"], 0, result)
         self.assertGreaterEqual(result["operations"], least, result)
 
+    def is_present(self, daemon):
+        """The honest user stays attached: what one took before any other came it may keep."""
+        keeper = hostile.Honest(daemon, PRESENT_SECONDS, flags=["--keep"])
+        self.addCleanup(keeper.process.communicate)
+        self.addCleanup(keeper.process.kill)
+        self.assertEqual(keeper.process.stdout.readline(), "ready\n")
+        return keeper.process
+
     def survives(self, attack):
         """While it lasts others are served; behind it nothing is left."""
         attack = dataclasses.replace(attack, ready=min(attack.ready, READY_SECONDS))
@@ -66,6 +77,7 @@ class HostileTest(unittest.TestCase):
             self.skipTest(why)
         with hostile.Daemon(self.stage) as daemon:
             self.serves(daemon, seconds=0.5, least=1)
+            present = self.is_present(daemon) if attack.name in TAKES_MEMORY else None
             before = daemon.threads(), daemon.descriptors()
             with hostile.Attackers(daemon, attack, 60):
                 self.serves(daemon)
@@ -73,6 +85,9 @@ class HostileTest(unittest.TestCase):
                 self.assertLess(daemon.descriptors(), DESCRIPTORS_MOST)
             self.assertTrue(daemon.alive(), daemon.log()[-2000:])
             self.assertEqual(daemon.residue(before), (0, 0), "threads and descriptors are left")
+            if present is not None:
+                present.kill()
+                present.wait()
             self.serves(daemon, seconds=0.5, least=1)
             self.ends(daemon)
 
@@ -142,9 +157,11 @@ class HostileTest(unittest.TestCase):
         attack = dataclasses.replace(hostile.ATTACKS["pending_creates"], count=30000)
         with hostile.Daemon(self.stage) as daemon:
             self.serves(daemon, seconds=0.5, least=1)
+            present = self.is_present(daemon)
             before = daemon.anonymous()
             with hostile.Attackers(daemon, attack, 60):
                 self.serves(daemon)
+            present.kill()
             left = hostile.trimmed(daemon, before + PENDING_RESIDUE_MAX)
             self.assertLessEqual(left - before, PENDING_RESIDUE_MAX)
             self.ends(daemon)
