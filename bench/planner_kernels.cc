@@ -14,7 +14,6 @@ namespace {
 
 using core::Bytes;
 using core::Duration;
-using core::Milliseconds;
 using core::Seconds;
 using sim::Hints;
 using sim::Outcome;
