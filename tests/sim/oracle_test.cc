@@ -28,9 +28,9 @@ TEST(OracleTest, IsNeverBetterThanTheBound) {
 TEST(OracleTest, IsNeverWorseThanDemandPaging) {
   for (const std::string& name : GeneratorNames()) {
     const Trace trace = Generate(name, kHardware[0], 3);
-    // Of several clients each has an eye on its own line alone, and the link is everybody's. And the
-    // oracle counts bytes: what a copy costs by itself it does not weigh, which among thousands of
-    // small tensors is most of it.
+    // Of several clients each has an eye on its own line alone, and the link is everybody's. And
+    // the oracle counts bytes: what a copy costs by itself it does not weigh, which among thousands
+    // of small tensors is most of it.
     if (trace.clients > 1 || IsKernelLevel(name)) continue;
     for (const Budget& budget : FeasibleBudgets(trace)) {
       const Outcome demand = Simulate(trace, *SetupFor("demand-lru", kHardware[0], budget.bytes));
