@@ -137,6 +137,8 @@ void Log::State::Run() {
     writing = false;
     changed.notify_all();
     changed.wait(lock, [this] { return ended || !lines.empty(); });
+    // What is late is left out at once: whoever ended the log may close the descriptor by now.
+    if (ended && ipc::Now() >= end_by) left_out += std::exchange(lines, {}).size();
     if (lines.empty()) break;
     const core::Tick deadline = ended ? end_by : core::kNever;
     writing = true;

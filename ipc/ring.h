@@ -54,7 +54,8 @@ class RequestConsumer {
   // The slot of the entry `ahead` of the next one, for prefetching its row. Unchecked, and stale
   // when that many entries are not there.
   uint32_t SlotAhead(uint64_t ahead) const {
-    return ring_->entries[(tail_ + ahead) % proto::kRequestRingEntries].slot;
+    return __atomic_load_n(&ring_->entries[(tail_ + ahead) % proto::kRequestRingEntries].slot,
+                           __ATOMIC_RELAXED);
   }
   // True when Pop would not say kEmpty. For GoToSleep (ipc/wake.h).
   bool HasWork() const;

@@ -54,6 +54,7 @@ TEST(LoopTest, RoomIsFreeOnlyOnceTheStreamOfItsFreeIsDone) {
   EXPECT_NE(store.create(MiB(6)).data(), nullptr);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Anonymous memory of the process.
 core::Bytes Resident(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
@@ -63,7 +64,6 @@ core::Bytes Resident(pid_t pid) {
   return {};
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(LoopTest, WhatADepartedClientTookOfTheDaemonsMemoryGoesBackToTheKernel) {
   constexpr size_t kTensors = 200'000;
   const DaemonProcess daemon({"--slab", "2MiB"});
