@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 # Bazel runs tests in the root of the runfiles, which mirrors the tree; by hand it is the checkout.
@@ -22,6 +23,8 @@ os.environ["RAVENSTORE_LIBRARY"] = LIBRARY
 os.environ["RAVENSTORED"] = DAEMON
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("RAVENSTORE_SOCKET", None)
+
+MIB = 1 << 20
 
 
 @contextlib.contextmanager
@@ -82,3 +85,28 @@ def run_python(text, *arguments, **environment):
         text=True,
         timeout=60,
     )
+
+
+class StoreCase(unittest.TestCase):
+    """A daemon for the class, a store of 16 MiB on its device for each test."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.socket = cls.enterClassContext(daemon())
+
+    def setUp(self):
+        self.store = self.enterContext(self.connect(device_budget="16MiB"))
+
+    def connect(self, **options):
+        from ravenstore import Store
+
+        return Store.connect(socket=self.socket, timeout=10, **options)
+
+    def push_out(self, tensor):
+        """Fills the device, so that `tensor`, which is put, has to leave it."""
+        with self.store.create(16 * MIB - tensor.size // 2):
+            self.assertFalse(tensor.ready())
+
+    def assertTensors(self, count):
+        """A free does not wait: the daemon may hear of it after the question."""
+        self.assertTrue(eventually(lambda: self.store.stats().tensors == count))

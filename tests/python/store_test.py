@@ -12,35 +12,11 @@ import weakref
 import harness
 import ravenstore
 import xml_main
+from harness import MIB
 from ravenstore import _arrays
 
-MIB = 1 << 20
 
-
-class StoreCase(unittest.TestCase):
-    """A daemon for the class, a store of 16 MiB on its device for each test."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.socket = cls.enterClassContext(harness.daemon())
-
-    def setUp(self):
-        self.store = self.enterContext(self.connect(device_budget="16MiB"))
-
-    def connect(self, **options):
-        return ravenstore.Store.connect(socket=self.socket, timeout=10, **options)
-
-    def push_out(self, tensor):
-        """Fills the device, so that `tensor`, which is put, has to leave it."""
-        with self.store.create(16 * MIB - tensor.size // 2):
-            self.assertFalse(tensor.ready())
-
-    def assertTensors(self, count):
-        """A free does not wait: the daemon may hear of it after the question."""
-        self.assertTrue(harness.eventually(lambda: self.store.stats().tensors == count))
-
-
-class VerbsTest(StoreCase):
+class VerbsTest(harness.StoreCase):
     def test_bytes_survive_a_stay_elsewhere(self):
         with self.store.create("1MiB", name="kept") as tensor:
             tensor.memory()[:] = bytes(range(256)) * 4096
@@ -155,7 +131,7 @@ class VerbsTest(StoreCase):
                 self.assertEqual(view.memory()[5], ord("w"))
 
 
-class ErrorsTest(StoreCase):
+class ErrorsTest(harness.StoreCase):
     def test_no_daemon_is_an_error_that_names_the_command(self):
         with self.assertRaises(ravenstore.Unavailable) as caught:
             ravenstore.Store.connect(socket="/tmp/raven-nowhere", timeout=1)
@@ -216,7 +192,7 @@ class ErrorsTest(StoreCase):
             raise KeyError("mine")
 
 
-class LifetimeTest(StoreCase):
+class LifetimeTest(harness.StoreCase):
     def test_a_put_waits_for_the_last_array(self):
         tensor = self.store.adopt(b"a" * 4096)
         tensor.put()
@@ -307,6 +283,7 @@ class LifetimeTest(StoreCase):
         text = """
 import sys, threading
 import ravenstore
+from harness import MIB
 store = ravenstore.Store.connect(socket=sys.argv[1])
 tensors = [store.adopt(bytes(4096)) for _ in range(3)]
 tensors[0].put()
@@ -335,7 +312,7 @@ print("end")
         self.assertFalse(waiting.is_alive())
 
 
-class DlpackTest(StoreCase):
+class DlpackTest(harness.StoreCase):
     def test_a_capsule_that_nobody_takes_lets_go(self):
         tensor = self.store.adopt(b"a" * 4096)
         for version in (None, (1, 0)):
