@@ -283,7 +283,6 @@ class LifetimeTest(harness.StoreCase):
         text = """
 import sys, threading
 import ravenstore
-from harness import MIB
 store = ravenstore.Store.connect(socket=sys.argv[1])
 tensors = [store.adopt(bytes(4096)) for _ in range(3)]
 tensors[0].put()
