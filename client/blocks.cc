@@ -151,6 +151,7 @@ Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream) {
   AddUser(block);
   BlocksStats& stats = ledgers_[device].stats;
   ++stats.allocations;
+  allocations_.fetch_add(1, std::memory_order_relaxed);
   stats.allocated_bytes += block->bytes_;
   return block;
 }
@@ -206,6 +207,7 @@ Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
   AddUser(block.get());
   BlocksStats& stats = ledgers_[device].stats;
   ++stats.allocations;
+  allocations_.fetch_add(1, std::memory_order_relaxed);
   ++stats.created;
   stats.allocated_bytes += block->bytes_;
   return block.release();

@@ -34,6 +34,7 @@
 //   throw (IS_FORKED), the others do nothing.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -133,6 +134,8 @@ class BlockAllocator {
   // Gives what is idle back to the daemon.
   void EmptyMagazines();
   BlocksStats stats(int device) const;
+  // Of all devices, ever.
+  uint64_t allocations() const { return allocations_.load(std::memory_order_relaxed); }
   void ResetPeaks(int device);
   uint64_t device_budget() const { return device_budget_; }
   // What holds the memory in which `bytes` more find no room, and the smallest budget that would
@@ -183,6 +186,7 @@ class BlockAllocator {
   const uint64_t born_;  // the process's forks
 
   mutable std::mutex mutex_;  // of all below, and of the blocks
+  std::atomic<uint64_t> allocations_{0};
   std::unordered_map<MagazineKey, std::deque<Block*>, MagazineHash> magazines_;
   std::unordered_map<int, Ledger> ledgers_;  // by device
 };

@@ -14,6 +14,8 @@ namespace internal {
 namespace {
 
 std::atomic<TorchBlocks*> installed{nullptr};
+// Frees what is not the store's.
+std::atomic<c10::DeleterFnPtr> free_other{nullptr};
 // In a child of fork() no lock of the parent's may be taken: another thread may have held it.
 std::atomic<bool> forked{false};
 
@@ -39,8 +41,8 @@ class CpuAllocator final : public c10::Allocator {
     if (address == nullptr) return before_->allocate(bytes);
     return {address, address, &FreeBlock, c10::Device(c10::kCPU)};
   }
-  // Blocks have two deleters, so there is no one to speak for all.
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  // For small ones as well: it tells them apart by their address.
+  c10::DeleterFnPtr raw_deleter() const override { return &FreeBlock; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -103,10 +105,7 @@ TorchBlocks* InstalledBlocks() {
 }
 
 void FreeBlock(void* address) {
-  if (InstalledBlocks()->Free(address)) return;
-#ifdef RAVENSTORE_TORCH_CUDA
-  FreeWithCudaAllocator(address);
-#endif
+  if (!InstalledBlocks()->Free(address)) free_other.load()(address);
 }
 
 }  // namespace internal
@@ -121,8 +120,15 @@ BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,
 #ifdef RAVENSTORE_TORCH_CUDA
     auto* blocks =
         new internal::TorchBlocks(std::move(store), internal::CudaStreamOrder(), options);
-    internal::InstallCudaAllocator(blocks);
+    // Before it is in place: another thread frees at once what it was given.
     internal::installed.store(blocks, std::memory_order_release);
+    try {
+      internal::InstallCudaAllocator(blocks, &internal::free_other);
+    } catch (const Error&) {
+      internal::installed.store(nullptr, std::memory_order_release);
+      delete blocks;
+      throw;
+    }
     return blocks->blocks();
 #else
     throw Error(RAVENSTORE_UNSUPPORTED,
@@ -131,7 +137,9 @@ BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,
   }
   auto* blocks = new internal::TorchBlocks(std::move(store), new internal::NoOrder, options);
   internal::installed.store(blocks, std::memory_order_release);
-  auto* allocator = new internal::CpuAllocator(blocks, c10::GetAllocator(c10::kCPU));
+  c10::Allocator* before = c10::GetAllocator(c10::kCPU);
+  internal::free_other = before->raw_deleter();
+  auto* allocator = new internal::CpuAllocator(blocks, before);
   c10::SetAllocator(c10::kCPU, allocator, /*priority=*/255);
   return blocks->blocks();
 }

@@ -83,10 +83,10 @@ TorchBlocks* InstalledBlocks();
 void FreeBlock(void* address);
 
 #ifdef RAVENSTORE_TORCH_CUDA
-void InstallCudaAllocator(TorchBlocks* blocks);
+// `free_other` becomes what frees the blocks of the allocator that was there. Throws as
+// InstallTorchAllocator does.
+void InstallCudaAllocator(TorchBlocks* blocks, std::atomic<c10::DeleterFnPtr>* free_other);
 StreamOrder* CudaStreamOrder();
-// Frees what FreeBlock found not to be the store's.
-void FreeWithCudaAllocator(void* address);
 #endif
 
 }  // namespace internal

@@ -14,6 +14,7 @@
 #include <torch/csrc/api/include/torch/version.h>
 
 #include "client/torch_allocator.h"
+#include "client/torch_saved.h"
 
 static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9 && TORCH_VERSION_MINOR <= 11,
               "c10's CUDAAllocator is known to have these virtual functions in torch 2.9 to 2.11");
@@ -77,8 +78,8 @@ class CudaAllocator final : public CUDAAllocator {
   }
   void recordStream(const DataPtr& data, CUDAStream stream) override {
     if (Block* block = BlockOf(data)) return blocks_->blocks().Record(block, stream.stream());
-    // What autograd reads from the store is behind a deleter of its own, which knows its stream.
-    if (data.get_deleter() == before_->raw_deleter()) before_->recordStream(data, stream);
+    if (!SavedBytes::Record(data, {stream.stream(), stream.unwrap()}))
+      before_->recordStream(data, stream);
   }
 
   DeviceStats getDeviceStats(DeviceIndex device) override;
@@ -310,8 +311,6 @@ SnapshotInfo CudaAllocator::WithBlocks(SnapshotInfo info, MempoolId_t pool) cons
   return info;
 }
 
-std::atomic<CUDAAllocator*> before{nullptr};
-
 }  // namespace
 
 StreamOrder* CudaStreamOrder() {
@@ -319,21 +318,17 @@ StreamOrder* CudaStreamOrder() {
   return order;
 }
 
-void InstallCudaAllocator(TorchBlocks* blocks) {
+void InstallCudaAllocator(TorchBlocks* blocks, std::atomic<c10::DeleterFnPtr>* free_other) {
   namespace caching = c10::cuda::CUDACachingAllocator;
-  CUDAAllocator* there = caching::get();
+  CUDAAllocator* before = caching::get();
   // Another one (CUDAPluggableAllocator) may hand out memory that only it can tell.
-  if (there->name() != "native" && there->name() != "cudaMallocAsync")
-    throw Error(RAVENSTORE_UNSUPPORTED, "torch's CUDA allocator is \"" + there->name() +
+  if (before->name() != "native" && before->name() != "cudaMallocAsync")
+    throw Error(RAVENSTORE_UNSUPPORTED, "torch's CUDA allocator is \"" + before->name() +
                                             "\" and not its own: ravenstore cannot take its place");
-  before = there;
-  auto* ours = new CudaAllocator(blocks, there);
+  *free_other = before->raw_deleter();
+  auto* ours = new CudaAllocator(blocks, before);
   caching::allocator.store(ours);
   c10::SetAllocator(c10::kCUDA, ours, /*priority=*/255);
-}
-
-void FreeWithCudaAllocator(void* address) {
-  before.load()->raw_delete(address);
 }
 
 }  // namespace ravenstore::torch::internal

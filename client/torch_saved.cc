@@ -128,6 +128,7 @@ SavedBytes::SavedBytes(std::shared_ptr<Offload> offload, const at::Tensor& tenso
   if (block_ != nullptr) {
     offload_->parking_.blocks->Save(block_, NextRead());
     Offload::Add(offload_->parked_, offload_->parked_bytes_, bytes());
+    offload_->CountBurst(bytes());
   } else {
     storage_ = tensor.storage();
     offload_->held_bytes_.fetch_add(bytes(), std::memory_order_relaxed);
@@ -460,6 +461,13 @@ void Offload::CountKept(Kept reason, uint64_t bytes) {
   Add(kept_, kept_bytes_, bytes);
   const auto index = static_cast<size_t>(reason);
   Add(kept_for_[index], kept_for_bytes_[index], bytes);
+}
+
+void Offload::CountBurst(uint64_t bytes) {
+  const uint64_t allocations = parking_.blocks->allocations();
+  if (allocations_seen_.exchange(allocations, std::memory_order_relaxed) != allocations) burst_ = 0;
+  const uint64_t burst = burst_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  if (burst > largest_burst_) largest_burst_ = burst;
 }
 
 Tally Offload::KeptFor(Kept reason) const {

@@ -100,6 +100,9 @@ class Offload : public std::enable_shared_from_this<Offload> {
   bool parks() const { return parking_.blocks != nullptr; }
   // Of those offered: are parked, not copied.
   Tally Parked() const;
+  // The most bytes that were offered to be parked with no allocation in between: a region that is
+  // compiled as a whole saves all of its tensors so.
+  uint64_t LargestBurst() const { return largest_burst_; }
 
  private:
   friend class SavedBytes;
@@ -120,6 +123,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
     count.fetch_add(1, std::memory_order_relaxed);
     sum.fetch_add(bytes, std::memory_order_relaxed);
   }
+  void CountBurst(uint64_t bytes);
   // The block that holds the tensor's storage, with parking and if any.
   Block* BlockOf(const at::Tensor& tensor) const;
   std::shared_ptr<SavedBytes> Find(const at::Tensor& tensor);
@@ -156,6 +160,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
   std::atomic<uint64_t> deduplicated_{0}, deduplicated_bytes_{0}, offered_{0}, offered_bytes_{0};
   std::atomic<uint64_t> adopted_{0}, adopted_bytes_{0}, unpacked_{0};
   std::atomic<uint64_t> live_bytes_{0}, live_bytes_peak_{0}, failed_puts_{0};
+  std::atomic<uint64_t> allocations_seen_{0}, burst_{0}, largest_burst_{0};
   std::atomic<uint64_t> parked_{0}, parked_bytes_{0};
   std::array<std::atomic<uint64_t>, kKeptReasons> kept_for_{}, kept_for_bytes_{};
 };

@@ -39,17 +39,28 @@ void SetError(ravenstore_code_t code, const std::string& message) {
   Py_DECREF(error);
 }
 
+// As torch's own allocator says it, so that whoever catches that and retries does so here.
+void SetOutOfMemory(const std::string& message) {
+  PyObject* torch = PyImport_ImportModule("torch");
+  PyObject* kind = torch ? PyObject_GetAttrString(torch, "OutOfMemoryError") : nullptr;
+  if (kind != nullptr) PyErr_SetString(kind, message.c_str());
+  Py_XDECREF(kind);
+  Py_XDECREF(torch);
+}
+
 // Runs `function`, which returns a new reference or throws.
 template <typename Function>
 PyObject* Guarded(Function function) {
   try {
     return function();
+  } catch (const OutOfMemory& error) {
+    SetOutOfMemory(std::string("CUDA out of memory. ") + error.what());
   } catch (const Error& error) {
     SetError(error.code(), error.what());
   } catch (python_error& error) {
     error.restore();
   } catch (const c10::OutOfMemoryError& error) {
-    PyErr_SetString(THPException_OutOfMemoryError, error.what_without_backtrace());
+    SetOutOfMemory(error.what_without_backtrace());
   } catch (const c10::Error& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
@@ -194,13 +205,13 @@ PyObject* ScopeStats(PyObject* self, PyObject*) {
       Py_DECREF(pair);
     }
     if (kept == nullptr) return nullptr;
-    return Py_BuildValue("{s:(KK),s:(KK),s:(KK),s:(KK),s:(KK),s:K,s:K,s:K,s:K,s:N}", "saved",
-                         stats.saved, stats.saved_bytes, "offered", stats.offered,
-                         stats.offered_bytes, "deduplicated", stats.deduplicated,
-                         stats.deduplicated_bytes, "copied", stats.adopted, stats.adopted_bytes,
-                         "parked", parked.tensors, parked.bytes, "unpacked", stats.unpacked,
-                         "live_bytes", stats.live_bytes, "live_bytes_peak", stats.live_bytes_peak,
-                         "failed_puts", stats.failed_puts, "kept", kept);
+    return Py_BuildValue(
+        "{s:(KK),s:(KK),s:(KK),s:(KK),s:(KK),s:K,s:K,s:K,s:K,s:K,s:N}", "saved", stats.saved,
+        stats.saved_bytes, "offered", stats.offered, stats.offered_bytes, "deduplicated",
+        stats.deduplicated, stats.deduplicated_bytes, "copied", stats.adopted, stats.adopted_bytes,
+        "parked", parked.tensors, parked.bytes, "unpacked", stats.unpacked, "live_bytes",
+        stats.live_bytes, "live_bytes_peak", stats.live_bytes_peak, "failed_puts",
+        stats.failed_puts, "largest_burst", offload.LargestBurst(), "kept", kept);
   });
 }
 

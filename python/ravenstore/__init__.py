@@ -25,6 +25,7 @@ from ravenstore.errors import (
     VersionMismatch,
     WrongState,
 )
+from ravenstore.offload import Explanation, explain, offload, step
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "Capturing",
     "Corrupt",
     "DeviceError",
+    "Explanation",
     "HostStream",
     "InvalidArgument",
     "IsForked",
@@ -57,4 +59,7 @@ __all__ = [
     "View",
     "WrongState",
     "__version__",
+    "explain",
+    "offload",
+    "step",
 ]
