@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """The private daemon: it comes up, is shared, and ends with its process whatever ends that."""
 
 import os

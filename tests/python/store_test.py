@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """The explicit interface against a daemon of the host backend."""
 
 import ctypes
