@@ -27,7 +27,7 @@ import dataclasses
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
