@@ -43,8 +43,8 @@ CLANG_FORMAT=clang-format==14.0.6
 CUDA_HEADERS=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88)
 # The oldest PyTorch that the Python package's tests run with, and the wheels they get where there is none.
 TORCH_MINIMUM=2.9
-TORCH_WHEELS=(torch==2.11.0 numpy==2.3.5)
-TORCH_WHEEL_SIZE="about 3 GB"
+TORCH_WHEELS=(torch==2.11.0 numpy==2.3.5 setuptools==80.9.0)
+TORCH_WHEEL_SIZE="some 2.7 GB (4.7 GB unpacked)"
 
 # bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory.
 run_bazel() {
