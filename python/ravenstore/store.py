@@ -251,7 +251,8 @@ class View:
         if self.tensor.store.backend != "host":
             raise Unsupported("the bytes are on a GPU: use torch(), __dlpack__ or get_into")
         array = (ctypes.c_ubyte * self.size).from_address(self.address)
-        array.exported = self._export()  # lives as long as the memoryview and its slices
+        # Lives as long as the memoryview and its slices.
+        array.exported = self._export()  # type: ignore[attr-defined]
         view = memoryview(array).cast("B")
         return view.toreadonly() if self.read_only else view
 
@@ -868,7 +869,8 @@ class Store:
             raise InvalidArgument(f"{stream!r} is no stream of the {self.backend} backend")
         if isinstance(stream, HostStream):
             return stream.handle
-        return int(getattr(stream, "cuda_stream", stream))
+        number: Any = getattr(stream, "cuda_stream", stream)
+        return int(number)
 
     def _synchronize(self, device: int, stream: int) -> None:
         if self.backend == "cuda":
