@@ -149,27 +149,54 @@ def _put_options(
     )
 
 
+@dataclasses.dataclass(eq=False)
+class _Hold:
+    """One create's or get's hold of a tensor. It knows no tensor: a cycle would keep those that
+    nobody refers to until the collector's next run."""
+
+    address: int
+    stream: int
+    read_only: bool = False
+    must_recompute: bool = False
+    ended: bool = False
+    gate: _arrays.Gate = dataclasses.field(default_factory=_arrays.Gate)
+
+
 class View:
     """A tensor in Userspace, from its create or one get until the matching put.
 
     Context: `with tensor.get() as view:` puts at the end, also on an exception.
     """
 
-    def __init__(
-        self, tensor: Tensor, address: int, stream: int, read_only: bool, must_recompute: bool
-    ) -> None:
+    def __init__(self, tensor: Tensor, hold: _Hold) -> None:
         self.tensor = tensor
-        self.address = address
+        self._hold = hold
+
+    @property
+    def address(self) -> int:
         """Where the bytes are: memory of `tensor.device`. Keeps nothing valid by itself."""
-        self.stream = stream
+        return self._hold.address
+
+    @property
+    def stream(self) -> int:
         """The stream on which the bytes are there, as a number; 0 is the default one."""
-        self.read_only = read_only
+        return self._hold.stream
+
+    @property
+    def read_only(self) -> bool:
         """The get said that nothing will be written; the store then relies on it."""
-        self.must_recompute = must_recompute
+        return self._hold.read_only
+
+    @property
+    def must_recompute(self) -> bool:
         """The bytes were dropped, as the put's `recompute` allows, and are undefined: write all of
         them before the put."""
-        self._gate = _arrays.Gate()
-        self._ended = False
+        return self._hold.must_recompute
+
+    @property
+    def open(self) -> bool:
+        """It was not put yet."""
+        return not self._hold.ended and not self.tensor._freed
 
     @property
     def size(self) -> int:
@@ -179,7 +206,7 @@ class View:
     @property
     def arrays(self) -> int:
         """How many arrays made from this view are alive: its put waits for them."""
-        return self._gate.arrays
+        return self._hold.gate.arrays
 
     def put(
         self,
@@ -226,25 +253,28 @@ class View:
             with contextlib.suppress(IsForked, Lost):
                 put()
 
-        if self._gate.arrays == 0:
+        if self._hold.gate.arrays == 0:
             put()
         else:
-            self._gate.close(put_late)
+            self._hold.gate.close(put_late)
         self._leave_userspace()
 
     def _leave_userspace(self) -> None:
-        self._ended = True
-        self.tensor._views = [view for view in self.tensor._views if view is not self]
+        self._hold.ended = True
+        self.tensor._holds = [hold for hold in self.tensor._holds if hold is not self._hold]
 
     def _check_open(self) -> None:
         self.tensor._check_usable()
-        if self._ended:
+        if self._hold.ended:
             raise WrongState(f"{self.tensor!r}: this view of it was put already; get the tensor")
+
+    def _not_modified(self) -> bool:
+        return self.read_only and not self.must_recompute
 
     def _export(self) -> _arrays.Exported:
         self._check_open()
         tensor = self.tensor
-        return _arrays.Exported(tensor, (self._gate, tensor._gate, tensor.store._gate))
+        return _arrays.Exported(tensor, (self._hold.gate, tensor._gate, tensor.store._gate))
 
     def memory(self) -> memoryview:
         """The bytes as a memoryview. Errors: Unsupported if they are on a GPU."""
@@ -326,10 +356,10 @@ class View:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        if self._ended or self.tensor._freed:
+        if not self.open:
             return
         try:
-            self.put(not_modified=self.read_only)
+            self.put(not_modified=self._not_modified())
         except Exception:
             # The body's exception says more.
             if error is None:
@@ -353,7 +383,7 @@ class Tensor:
         """The daemon's number of it."""
         self._gate = _arrays.Gate()
         self._freed = False
-        self._views: list[View] = []
+        self._holds: list[_Hold] = []
         self._last_stream = 0
 
     def __repr__(self) -> str:
@@ -480,10 +510,9 @@ class Tensor:
 
     def _latest(self) -> View:
         self._check_usable()
-        views = self._views
-        if not views:
+        if not self._holds:
             raise WrongState(f"{self!r} is in Ravenspace: get it first")
-        return views[-1]
+        return View(self, self._holds[-1])
 
     def _check_usable(self) -> None:
         if self._freed:
@@ -496,11 +525,10 @@ class Tensor:
         return number
 
     def _opened(self, address: int, stream: int, read_only: bool = False) -> View:
-        again = bool(_abi.library().ravenstore_must_recompute(self._handle))
         self._last_stream = stream
-        view = View(self, address, stream, read_only, again)
-        self._views.append(view)
-        return view
+        hold = _Hold(address, stream, read_only, self.must_recompute())
+        self._holds.append(hold)
+        return View(self, hold)
 
     def __enter__(self) -> Tensor:
         return self
@@ -541,7 +569,7 @@ class Batch(Sequence[View]):
 
     def put(self, **hints: Any) -> None:
         """Store.put_batch of those that are not put yet."""
-        views = [view for view in self._views if not view._ended and not view.tensor._freed]
+        views = [view for view in self._views if view.open]
         self._store.put_batch(views, **hints)
 
     def __enter__(self) -> Batch:
@@ -554,7 +582,7 @@ class Batch(Sequence[View]):
         trace: types.TracebackType | None,
     ) -> None:
         try:
-            self.put(not_modified=all(view.read_only for view in self._views))
+            self.put(not_modified=all(view._not_modified() for view in self._views))
         except Exception:
             if error is None:
                 raise
@@ -759,7 +787,7 @@ class Store:
             for view in now:
                 view._leave_userspace()
             for view in group:
-                if not view._ended:
+                if view.open:
                     view._end(number, options)
 
     def free(self, tensor: Tensor, *, stream: Stream = None) -> None:

@@ -47,7 +47,7 @@ class VerbsTest(harness.StoreCase):
         self.push_out(tensors[0])
         with self.store.get_batch(tensors, read_only=True) as views:
             self.assertEqual([view.memory()[-1] for view in views], [0, 1, 2, 3])
-        self.assertTrue(all(view._ended for view in views))
+        self.assertFalse(any(view.open for view in views))
         self.store.free_batch(tensors)
         self.assertTensors(0)
 
@@ -80,6 +80,16 @@ class VerbsTest(harness.StoreCase):
             self.assertTrue(view.must_recompute)
             view.memory()[:] = b"n" * 4 * MIB
         self.assertFalse(tensor.must_recompute())
+
+    def test_a_read_only_view_may_be_rewritten_where_it_must(self):
+        tensor = self.store.create(4 * MIB)
+        tensor.put(recompute=1e-9)
+        self.push_out(tensor)
+        with tensor.get(read_only=True) as view:
+            self.assertTrue(view.must_recompute)
+        # The put at the end did not call the bytes unchanged, which would be refused.
+        self.assertFalse(tensor.must_recompute())
+        tensor.get(read_only=True).put(not_modified=True)
 
     def test_hints_are_checked(self):
         tensor = self.store.create(4096)
@@ -230,10 +240,14 @@ class LifetimeTest(harness.StoreCase):
         del memory
 
     def test_a_handle_that_is_dropped_frees_its_tensor(self):
-        tensor = self.store.create(4096)
-        tensor.put()
-        del tensor
-        gc.collect()
+        gc.disable()  # it does not take the collector
+        self.addCleanup(gc.enable)
+        first, second = self.store.create_batch([4096, 4096])
+        second.put()
+        memory = first.memory()
+        del first, second
+        self.assertTensors(1)
+        del memory
         self.assertTensors(0)
 
     def test_a_store_that_is_dropped_is_closed(self):
