@@ -16,8 +16,7 @@ Arrays (torch tensors, memoryviews, whatever took a view's DLPack capsule) keep 
 Streams: work on a tensor is ordered on a stream: `stream=` (a torch.cuda.Stream, a HostStream or a
     cudaStream_t as int), else PyTorch's current stream of the tensor's device if PyTorch uses CUDA,
     else the default stream; with the host backend the calling thread.
-Threads: any, and the GIL is not held while a call waits; two threads may not put or free one tensor
-    at the same time.
+Threads: any, and the GIL is not held while a call waits.
 Units: sizes are bytes or text such as "12GiB"; durations are seconds or timedelta.
 Errors: ravenstore.errors, a class for each code. No call waits longer than its timeout.
 Fork: in a child of fork() the parent's store raises IsForked; the child connects anew.
@@ -246,7 +245,8 @@ class View:
 
         def put() -> None:
             function = _abi.library().ravenstore_put
-            check(function(tensor.store._pointer, tensor._handle, stream, options))
+            with _arrays.lock:
+                check(function(tensor.store._pointer, tensor._handle, stream, options))
 
         def put_late() -> None:
             # In a destructor, where nobody can be told; the next get tells.
@@ -473,7 +473,7 @@ class Tensor:
 
         def free() -> None:
             # What died with the daemon or is the parent process's needs no giving back.
-            with contextlib.suppress(IsForked, Lost):
+            with contextlib.suppress(IsForked, Lost), _arrays.lock:
                 check(_abi.library().ravenstore_free(self.store._pointer, self._handle, stream))
 
         if self._gate.arrays == 0:
@@ -783,7 +783,8 @@ class Store:
             now = [view for view in group if view.arrays == 0]
             handles = (c_void_p * len(now))(*[view.tensor._handle for view in now])
             function = _abi.library().ravenstore_put_batch
-            check(function(self._usable(), handles, len(now), number, options))
+            with _arrays.lock:
+                check(function(self._usable(), handles, len(now), number, options))
             for view in now:
                 view._leave_userspace()
             for view in group:
@@ -809,7 +810,7 @@ class Store:
         for number, group in by_stream.items():
             handles = (c_void_p * len(group))(*[tensor._handle for tensor in group])
             function = _abi.library().ravenstore_free_batch
-            with contextlib.suppress(IsForked, Lost):
+            with contextlib.suppress(IsForked, Lost), _arrays.lock:
                 check(function(self._pointer, handles, len(group), number))
 
     def step(self) -> None:

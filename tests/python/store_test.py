@@ -5,6 +5,7 @@ import ctypes
 import datetime
 import gc
 import os
+import signal
 import threading
 import traceback
 import unittest
@@ -315,6 +316,46 @@ print("end")
 """
         run = harness.run_python(text, self.socket)
         self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "end\n", ""))
+
+    def test_late_puts_of_other_threads_do_not_meet_this_ones(self):
+        tensor = self.store.adopt(bytes(4096))
+        tensor.put()
+        arrays = []
+        for _ in range(400):
+            with tensor.get() as view:
+                arrays.append(view.memory())
+        halves = [arrays[:200], arrays[200:]]
+        del arrays, view
+        threads = [threading.Thread(target=half.clear) for half in halves]
+        for thread in threads:
+            thread.start()
+        for _ in range(400):
+            tensor.get().put()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(tensor.arrays, 0)
+        self.assertIsNone(tensor.address)
+
+    def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(self):
+        tensor = self.store.adopt(bytes(4096))
+        locked, done = threading.Event(), threading.Event()
+
+        def hold():
+            with _arrays.lock:
+                locked.set()
+                done.wait(20)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        locked.wait(20)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            tensor.free()
+            os._exit(0)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        done.set()
+        thread.join()
 
     def test_a_wait_for_room_stops_no_other_thread(self):
         held = self.store.create("14MiB")
