@@ -520,13 +520,16 @@ class Tensor:
         self.store._usable()
 
     def _stream_of(self, stream: Stream) -> int:
-        number = self.store._stream_number(stream, self.device)
+        plain = stream is None and self.store.backend == "host"
+        number = 0 if plain else self.store._stream_number(stream, self.device)
         self._last_stream = number
         return number
 
-    def _opened(self, address: int, stream: int, read_only: bool = False) -> View:
+    def _opened(
+        self, address: int, stream: int, read_only: bool = False, dropped: bool = False
+    ) -> View:
         self._last_stream = stream
-        hold = _Hold(address, stream, read_only, self.must_recompute())
+        hold = _Hold(address, stream, read_only, dropped and self.must_recompute())
         self._holds.append(hold)
         return View(self, hold)
 
@@ -865,10 +868,11 @@ class Store:
         addresses = (c_void_p * many)()
         function = _abi.library().ravenstore_get_batch
         code = function(self._usable(), handles, many, number, options, addresses)
-        if code != Code.RECOMPUTE:
+        dropped = code == Code.RECOMPUTE  # at least one of them
+        if not dropped:
             check(code)
         return [
-            tensor._opened(address or 0, number, read_only)
+            tensor._opened(address or 0, number, read_only, dropped)
             for tensor, address in zip(tensors, addresses, strict=True)
         ]
 
