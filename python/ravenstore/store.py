@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -129,7 +130,10 @@ def _put_options(
     priority: int,
     not_modified: bool,
     not_needed: bool,
-) -> _abi.PutOptions:
+) -> _abi.PutOptions | None:
+    plain = needed_in is None and order is None and recompute is None
+    if plain and not priority and not not_modified and not not_needed:
+        return None
     flags = PutFlag(0)
     if needed_in is not None:
         flags |= PutFlag.NEEDED_IN
@@ -239,7 +243,7 @@ class View:
         )
         self._end(self.tensor._stream_of(stream), options)
 
-    def _end(self, stream: int, options: _abi.PutOptions) -> None:
+    def _end(self, stream: int, options: _abi.PutOptions | None) -> None:
         self._check_open()
         tensor = self.tensor
 
@@ -449,7 +453,7 @@ class Tensor:
         try:
             if memory.size < self.size:
                 raise InvalidArgument(f"{self!r} does not fit into {memory.size} bytes")
-            options = _abi.GetOptions(timeout_ns=nanoseconds_of(timeout or 0))
+            options = _get_options(None, False, False, timeout)
             code = _abi.library().ravenstore_get_into(
                 self.store._usable(), self._handle, memory.address, number, options
             )
@@ -689,7 +693,7 @@ class Store:
         """A tensor for each size in one go: all or, with an error, none."""
         counts = [bytes_of(size) for size in sizes]
         many = len(counts)
-        handles = (c_void_p * many)()
+        handles = _pointers(many)()
         options = _create_options(device, name, fail_fast, timeout)
         check(
             _abi.library().ravenstore_create_batch(
@@ -784,7 +788,7 @@ class Store:
             by_stream.setdefault(self._own(view.tensor)._stream_of(stream), []).append(view)
         for number, group in by_stream.items():
             now = [view for view in group if view.arrays == 0]
-            handles = (c_void_p * len(now))(*[view.tensor._handle for view in now])
+            handles = _pointers(len(now))(*[view.tensor._handle for view in now])
             function = _abi.library().ravenstore_put_batch
             with _arrays.lock:
                 check(function(self._usable(), handles, len(now), number, options))
@@ -811,7 +815,7 @@ class Store:
                 tensor._freed = True
                 by_stream.setdefault(number, []).append(tensor)
         for number, group in by_stream.items():
-            handles = (c_void_p * len(group))(*[tensor._handle for tensor in group])
+            handles = _pointers(len(group))(*[tensor._handle for tensor in group])
             function = _abi.library().ravenstore_free_batch
             with contextlib.suppress(IsForked, Lost), _arrays.lock:
                 check(function(self._pointer, handles, len(group), number))
@@ -852,20 +856,11 @@ class Store:
             tensor._check_usable()
         if not tensors:
             return []
-        flags = GetFlag(0)
-        if read_only:
-            flags |= GetFlag.READ_ONLY
-        if blocking:
-            flags |= GetFlag.BLOCKING
-        if device is not None:
-            flags |= GetFlag.ON_DEVICE
-        options = _abi.GetOptions(
-            flags=flags, device=device or 0, timeout_ns=nanoseconds_of(timeout or 0)
-        )
+        options = _get_options(device, read_only, blocking, timeout)
         number = self._stream_number(stream, tensors[0].device if device is None else device)
         many = len(tensors)
-        handles = (c_void_p * many)(*[tensor._handle for tensor in tensors])
-        addresses = (c_void_p * many)()
+        handles = _pointers(many)(*[tensor._handle for tensor in tensors])
+        addresses = _pointers(many)()
         function = _abi.library().ravenstore_get_batch
         code = function(self._usable(), handles, many, number, options, addresses)
         dropped = code == Code.RECOMPUTE  # at least one of them
@@ -920,6 +915,27 @@ class Store:
     def __del__(self) -> None:
         if not self.__dict__.get("_closed", True) and not sys.is_finalizing():
             self.close()
+
+
+def _get_options(
+    device: int | None, read_only: bool, blocking: bool, timeout: Duration | None
+) -> _abi.GetOptions | None:
+    if device is None and timeout is None and not read_only and not blocking:
+        return None
+    flags = GetFlag(0)
+    if read_only:
+        flags |= GetFlag.READ_ONLY
+    if blocking:
+        flags |= GetFlag.BLOCKING
+    if device is not None:
+        flags |= GetFlag.ON_DEVICE
+    return _abi.GetOptions(flags=flags, device=device or 0, timeout_ns=nanoseconds_of(timeout or 0))
+
+
+@functools.lru_cache(maxsize=256)
+def _pointers(count: int) -> Any:
+    """An array of `count` pointers. ctypes makes the type anew when nobody keeps it, slowly."""
+    return c_void_p * count
 
 
 def _create_options(
