@@ -34,6 +34,11 @@ std::string Size(uint64_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
+// What others' puts and frees would mend.
+bool IsForRoom(const Error& error) {
+  return error.code() == RAVENSTORE_OUT_OF_MEMORY || error.code() == RAVENSTORE_TIMED_OUT;
+}
+
 }  // namespace
 
 size_t BlockAllocator::MagazineHash::operator()(const MagazineKey& key) const {
@@ -198,7 +203,7 @@ Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
     block->tensor_ = Create(block->bytes_, device, stream);
   } catch (const Error& error) {
     CountFailure(device);
-    if (error.code() != RAVENSTORE_OUT_OF_MEMORY && error.code() != RAVENSTORE_TIMED_OUT) throw;
+    if (!IsForRoom(error)) throw;
     throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY,
                       DescribeHolders(block->bytes_, device) + " The store says: " + error.what());
   }
@@ -303,6 +308,25 @@ void BlockAllocator::Unsave(Block* block) noexcept {
   Destroy({block});
 }
 
+void* BlockAllocator::Get(Block* block, Stream stream) {
+  // Idle blocks lie between others: with all of them gone there may be one long run.
+  bool any_idle = false;
+  {
+    std::lock_guard lock(mutex_);
+    any_idle = ledgers_[block->device_].stats.idle > 0;
+  }
+  if (any_idle) {
+    try {
+      constexpr std::chrono::milliseconds kPatience{20};
+      return store_->get(block->tensor_, stream, {.timeout = kPatience});
+    } catch (const Error& error) {
+      if (!IsForRoom(error)) throw;
+      EmptyMagazines();
+    }
+  }
+  return store_->get(block->tensor_, stream);
+}
+
 void* BlockAllocator::Open(Block* block, Stream stream) {
   if (IsForked())
     throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
@@ -315,13 +339,17 @@ void* BlockAllocator::Open(Block* block, Stream stream) {
   }
   void* address = nullptr;
   try {
-    address = store_->get(block->tensor_, stream, {.access = Access::kReadOnly});
-  } catch (const Error&) {
+    address = Get(block, stream);
+  } catch (const Error& error) {
     CountFailure(block->device_);
-    std::lock_guard lock(mutex_);
-    RemoveUser(block);
-    if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
-    throw;
+    {
+      std::lock_guard lock(mutex_);
+      RemoveUser(block);
+      if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
+    }
+    if (!IsForRoom(error)) throw;
+    throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY, DescribeHolders(block->bytes_, block->device_) +
+                                                    " The store says: " + error.what());
   }
   std::lock_guard lock(mutex_);
   if (alone) {
