@@ -39,6 +39,11 @@ std::string Size(uint64_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
+// What others' puts and frees would mend.
+bool IsForRoom(const Error& error) {
+  return error.code() == RAVENSTORE_OUT_OF_MEMORY || error.code() == RAVENSTORE_TIMED_OUT;
+}
+
 }  // namespace
 
 size_t BlockAllocator::MagazineHash::operator()(const MagazineKey& key) const {
@@ -211,7 +216,7 @@ Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
     block->tensor_ = Create(block->bytes_, device, stream);
   } catch (const Error& error) {
     CountFailure(device);
-    if (error.code() != RAVENSTORE_OUT_OF_MEMORY && error.code() != RAVENSTORE_TIMED_OUT) throw;
+    if (!IsForRoom(error)) throw;
     throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY,
                       DescribeHolders(block->bytes_, device) + " The store says: " + error.what());
   }
@@ -317,7 +322,6 @@ void BlockAllocator::Unsave(Block* block) noexcept {
 }
 
 void* BlockAllocator::Get(Block* block, Stream stream) {
-  const GetOptions options{.access = Access::kReadOnly};
   if (!block->tensor_.ready()) {
     // It needs room on the device, which for the daemon idle blocks are not.
     std::vector<Block*> given_back;
@@ -327,13 +331,22 @@ void* BlockAllocator::Get(Block* block, Stream stream) {
     }
     Destroy(given_back);
   }
-  try {
-    return store_->get(block->tensor_, stream, options);
-  } catch (const OutOfMemory&) {
-    // Slabs are larger than blocks: what is idle may be all that holds one.
-    if (!EmptyMagazines()) throw;
+  // Idle blocks lie between others: with all of them gone there may be one long run.
+  bool any_idle = false;
+  {
+    std::lock_guard lock(mutex_);
+    any_idle = ledgers_[block->device_].stats.idle > 0;
   }
-  return store_->get(block->tensor_, stream, options);
+  if (any_idle) {
+    try {
+      constexpr std::chrono::milliseconds kPatience{20};
+      return store_->get(block->tensor_, stream, {.timeout = kPatience});
+    } catch (const Error& error) {
+      if (!IsForRoom(error)) throw;
+      EmptyMagazines();
+    }
+  }
+  return store_->get(block->tensor_, stream);
 }
 
 void* BlockAllocator::Open(Block* block, Stream stream) {
@@ -349,12 +362,16 @@ void* BlockAllocator::Open(Block* block, Stream stream) {
   void* address = nullptr;
   try {
     address = Get(block, stream);
-  } catch (const Error&) {
+  } catch (const Error& error) {
     CountFailure(block->device_);
-    std::lock_guard lock(mutex_);
-    RemoveUser(block);
-    if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
-    throw;
+    {
+      std::lock_guard lock(mutex_);
+      RemoveUser(block);
+      if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
+    }
+    if (!IsForRoom(error)) throw;
+    throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY, DescribeHolders(block->bytes_, block->device_) +
+                                                    " The store says: " + error.what());
   }
   std::lock_guard lock(mutex_);
   if (alone) {

@@ -164,6 +164,7 @@ class BlockAllocator {
   bool IsForked() const;
   Block* Take(uint64_t bytes, int device, Stream stream);
   Tensor Create(uint64_t bytes, int device, Stream stream);
+  // Brings a block's bytes to the device, with the room of the idle ones if there is no other.
   void* Get(Block* block, Stream stream);
   void Destroy(const std::vector<Block*>& blocks) noexcept;
   void CountFailure(int device);

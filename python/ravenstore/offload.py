@@ -26,7 +26,6 @@ import contextlib
 import dataclasses
 import os
 import threading
-import weakref
 from collections.abc import Iterator
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -240,7 +239,7 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         self._embedded = embedded
         self._way: Way | None = way
         self._timeout = timeout
-        self._open: list[contextlib.ExitStack] = []
+        self._open: list[torch.autograd.graph.saved_tensors_hooks] = []
 
     def __enter__(self) -> offload:
         import torch
@@ -258,11 +257,9 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         if least is None:
             least = MIN_BLOCK_BYTES if process.way == "allocator" else 128 << 10
         scope = process.scope(least)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(scope.pack, scope.unpack))
-            if process.way == "copy":
-                stack.enter_context(_parameters_told(scope))
-            self._open.append(stack.pop_all())
+        hooks = torch.autograd.graph.saved_tensors_hooks(scope.pack, scope.unpack)
+        hooks.__enter__()
+        self._open.append(hooks)
         return self
 
     def __exit__(
@@ -275,28 +272,6 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
 
     def _recreate_cm(self) -> offload:
         return self
-
-
-@contextlib.contextmanager
-def _parameters_told(scope: Any) -> Iterator[None]:
-    """Tells the scope of the parameters and buffers of every module whose forward runs: autograd
-    saves frozen ones and views of them, and a copy would only cost."""
-    from torch.nn.modules.module import register_module_forward_pre_hook
-
-    seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-
-    def tell(module: torch.nn.Module, _inputs: object) -> None:
-        if module in seen:
-            return
-        seen.add(module)
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        scope.add_parameters([tensor for tensor in own if tensor is not None])
-
-    handle = register_module_forward_pre_hook(tell)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def step() -> None:
