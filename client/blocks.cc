@@ -303,6 +303,29 @@ void BlockAllocator::Unsave(Block* block) noexcept {
   Destroy({block});
 }
 
+void* BlockAllocator::Get(Block* block, Stream stream) {
+  GetOptions options{.access = Access::kReadOnly};
+  bool any_idle = false;
+  {
+    std::lock_guard lock(mutex_);
+    any_idle = ledgers_[block->device_].stats.idle > 0;
+  }
+  if (any_idle && !block->tensor_.ready()) {
+    // The sum fits while anything is idle, so there is room at once, or it lies in pieces between
+    // idle blocks, and no wait helps.
+    constexpr std::chrono::milliseconds kAtOnce{10};
+    options.timeout = kAtOnce;
+    try {
+      return store_->get(block->tensor_, stream, options);
+    } catch (const Error& error) {
+      if (error.code() != RAVENSTORE_OUT_OF_MEMORY && error.code() != RAVENSTORE_TIMED_OUT) throw;
+      EmptyMagazines();
+    }
+    options.timeout = {};
+  }
+  return store_->get(block->tensor_, stream, options);
+}
+
 void* BlockAllocator::Open(Block* block, Stream stream) {
   if (IsForked())
     throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
@@ -315,7 +338,7 @@ void* BlockAllocator::Open(Block* block, Stream stream) {
   }
   void* address = nullptr;
   try {
-    address = store_->get(block->tensor_, stream, {.access = Access::kReadOnly});
+    address = Get(block, stream);
   } catch (const Error&) {
     CountFailure(block->device_);
     std::lock_guard lock(mutex_);

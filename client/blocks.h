@@ -174,6 +174,8 @@ class BlockAllocator {
   bool BecomeIdleFromParked(Block* block) noexcept;
   // Idle blocks, the oldest first, until `more` bytes fit into the budget beside the rest.
   std::vector<Block*> TakeUntilFits(uint64_t more, int device);
+  // The store's get of a saved block. Idle ones give way where they split its room.
+  void* Get(Block* block, Stream stream);
   void AddRecorded(Block* block, Stream stream);
   void JoinRecorded(Block* block) noexcept;
   void EndUse(Block* block, Stream stream, const PutOptions& next_read,
