@@ -1,6 +1,5 @@
 #include "client/torch_saved.h"
 
-#include <dlfcn.h>
 
 #include <atomic>
 #include <cstring>
@@ -16,8 +15,6 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/TensorImpl.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #ifdef RAVENSTORE_TORCH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <torch/csrc/api/include/torch/version.h>
+#include <torch/version.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "client/client.h"
