@@ -26,6 +26,7 @@ from ravenstore.errors import (
     WrongState,
 )
 from ravenstore.offload import Explanation, explain, offload, step
+from ravenstore.profile import profile
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
 __version__ = "0.1.0"
@@ -61,5 +62,6 @@ __all__ = [
     "__version__",
     "explain",
     "offload",
+    "profile",
     "step",
 ]
