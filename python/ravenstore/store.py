@@ -35,6 +35,7 @@ from ctypes import byref, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
 from ravenstore import _abi, _arrays, _cuda
+from ravenstore import embedded as _embedded
 from ravenstore._abi import Code, CreateFlag, GetFlag, Priority, PutFlag
 from ravenstore._units import Duration, Size, bytes_of, nanoseconds_of
 from ravenstore.errors import (
@@ -250,7 +251,8 @@ class View:
         if self.tensor.store.backend != "host":
             raise Unsupported("the bytes are on a GPU: use torch(), __dlpack__ or get_into")
         array = (ctypes.c_ubyte * self.size).from_address(self.address)
-        array.exported = self._export()  # lives as long as the memoryview and its slices
+        # Lives as long as the memoryview and its slices.
+        array.exported = self._export()  # type: ignore[attr-defined]
         view = memoryview(array).cast("B")
         return view.toreadonly() if self.read_only else view
 
@@ -580,17 +582,26 @@ class Store:
         device_budget: Size = 0,
         host_budget: Size = 0,
         timeout: Duration = 30.0,
+        embedded: bool = False,
     ) -> Store:
         """Attaches to the daemon at `socket`, by default $RAVENSTORE_SOCKET or the node's.
+
+        embedded: to this process's private daemon instead, which is started if there is none; see
+            ravenstore.embedded.
 
         name: for people; by default the program's.
         device_budget, host_budget: at most so many bytes on each device and in host memory; 0 is
             what the user may have.
         timeout: bounds the attach and, by default, every wait.
-        Errors: Unavailable without a daemon, PermissionDenied, TimedOut, VersionMismatch.
+        Errors: Unavailable without a daemon, PermissionDenied, TimedOut, VersionMismatch; NotFound
+            when there is no program to start one.
         """
         library = _abi.library()
+        if embedded and socket is not None:
+            raise InvalidArgument("socket= and embedded=True: one daemon or the other")
         path = os.fspath(socket) if socket is not None else _default_socket()
+        if embedded:
+            path = _embedded.start(timeout=timeout).socket
         options = _abi.ConnectOptions(
             socket=os.fsencode(path),
             name=name.encode() if name is not None else None,
@@ -858,7 +869,8 @@ class Store:
             raise InvalidArgument(f"{stream!r} is no stream of the {self.backend} backend")
         if isinstance(stream, HostStream):
             return stream.handle
-        return int(getattr(stream, "cuda_stream", stream))
+        number: Any = getattr(stream, "cuda_stream", stream)
+        return int(number)
 
     def _synchronize(self, device: int, stream: int) -> None:
         if self.backend == "cuda":
@@ -903,6 +915,7 @@ def _default_socket() -> str:
 
 
 def _how_to_start(path: str) -> str:
+    start = f"ravenstored --socket {path}"
     if path == DEFAULT_SOCKET:
-        return "Start the node's daemon: systemctl start ravenstored (deploy/install installs it)"
-    return f"Start one there: ravenstored --socket {path}"
+        start = "systemctl start ravenstored (deploy/install installs it)"
+    return f"Start it: {start}; or use a private one: embedded=True"

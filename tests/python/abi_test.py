@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """ravenstore._abi says what client/ravenstore.h says: its values by a C compiler, its prototypes by
 their text."""
 

@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).absolute().parents[2]
 HERE = pathlib.Path.cwd()
 BUILT = HERE if (HERE / "client/libravenstore.so").exists() else ROOT / "bazel-bin"
 
+sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/tidy")]
 
 LIBRARY = str(BUILT / "client/libravenstore.so")

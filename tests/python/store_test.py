@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """The explicit interface against a daemon of the host backend."""
 
 import ctypes
@@ -283,7 +284,6 @@ class LifetimeTest(harness.StoreCase):
         text = """
 import sys, threading
 import ravenstore
-from harness import MIB
 store = ravenstore.Store.connect(socket=sys.argv[1])
 tensors = [store.adopt(bytes(4096)) for _ in range(3)]
 tensors[0].put()
