@@ -26,7 +26,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -56,6 +56,12 @@ _BUDGET_BYTES_MIN = 2 << 20
 _OPEN_MAX = 2
 # Orders of one step; the next step's follow.
 _ORDERS_PER_TURN = 1 << 24
+
+# What _Offloaded calls with super(): it is always mixed into one of _CLASSES.
+if TYPE_CHECKING:
+    from torch.optim import Optimizer as _Base
+else:
+    _Base = object
 
 Bound = list[tuple[Piece, dict[str, Any]]]
 
@@ -118,11 +124,11 @@ def offload_optimizer(
         device_budget=max(_WINDOW * chunk_bytes, _BUDGET_BYTES_MIN),
     )
     offload = _Offload(opt, store, own, chunk_bytes, in_backward)
-    opt.__class__ = _offloaded_class(type(opt))
-    opt._ravenstore = offload  # type: ignore[attr-defined]
+    opt.__class__ = _offloaded_class(_CLASSES.index(type(opt)))
+    opt._ravenstore = offload
     opt._patch_step_function()
     if scheduled is not None:
-        del opt.step  # type: ignore[method-assign]
+        del opt.step
         _tell_schedulers(opt)
     offload.take(opt)
     offload.register_hooks(opt)
@@ -225,12 +231,11 @@ class _UsedGradient(torch.Tensor):
 
     @staticmethod
     def __new__(cls, p: torch.Tensor) -> _UsedGradient:
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        return torch.Tensor._make_wrapper_subclass(
             cls, p.shape, strides=p.stride(), dtype=p.dtype, device=p.device
         )
-        return made  # type: ignore[no-any-return]
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
@@ -260,7 +265,7 @@ def _has_gradient(p: torch.Tensor) -> bool:
 # ---- The optimizer's class
 
 
-class _Offloaded:
+class _Offloaded(_Base):
     """What an offloaded optimizer does otherwise than its class."""
 
     _ravenstore: _Offload
@@ -275,7 +280,7 @@ class _Offloaded:
                 "a closure is not supported by an offloaded optimizer: compute the loss and call "
                 "backward() first, then step()"
             )
-        self._ravenstore.step(self)  # type: ignore[arg-type]
+        self._ravenstore.step(self)
 
     def _init_group(self, *args: Any, **kwargs: Any) -> Any:
         if not self._ravenstore.is_stepping:
@@ -283,29 +288,29 @@ class _Offloaded:
                 "the plain step() of an offloaded optimizer was called, through a reference from "
                 "before offload_optimizer: call optimizer.step() instead"
             )
-        return super()._init_group(*args, **kwargs)  # type: ignore[misc]
+        return super()._init_group(*args, **kwargs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the optimizer's. With in_backward=True gradients are always set to None."""
-        super().zero_grad(set_to_none or self._ravenstore.in_backward)  # type: ignore[misc]
+        super().zero_grad(set_to_none or self._ravenstore.in_backward)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the optimizer's."""
-        super().add_param_group(param_group)  # type: ignore[misc]
+        super().add_param_group(param_group)
         try:
             _check_groups(self.param_groups[-1:], self._ravenstore.in_backward)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
-        self._ravenstore.register_hooks(self)  # type: ignore[arg-type]
+        self._ravenstore.register_hooks(self)
 
     def state_dict(self) -> dict[str, Any]:
         """As the optimizer's, with copies on the CPU, made chunk by chunk."""
-        hook = self.register_state_dict_post_hook(  # type: ignore[attr-defined]
+        hook = self.register_state_dict_post_hook(
             lambda _, made: self._ravenstore.copied_to_cpu(made), prepend=True
         )
         try:
-            return super().state_dict()  # type: ignore[misc, no-any-return]
+            return super().state_dict()
         finally:
             hook.remove()
 
@@ -317,15 +322,15 @@ class _Offloaded:
             return _without_states(given, self.param_groups, loaded)
 
         def absorb(_: Any) -> None:
-            self._ravenstore.load(self, loaded)  # type: ignore[arg-type]
+            self._ravenstore.load(self, loaded)
 
         # The last to see what is loaded, and the first after it.
         hooks = [
-            self.register_load_state_dict_pre_hook(strip),  # type: ignore[attr-defined]
-            self.register_load_state_dict_post_hook(absorb, prepend=True),  # type: ignore[attr-defined]
+            self.register_load_state_dict_pre_hook(strip),
+            self.register_load_state_dict_post_hook(absorb, prepend=True),
         ]
         try:
-            super().load_state_dict(state_dict)  # type: ignore[misc]
+            super().load_state_dict(state_dict)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -338,11 +343,12 @@ class _Offloaded:
 
 
 @functools.cache
-def _offloaded_class(base: type[Optimizer]) -> type[Optimizer]:
+def _offloaded_class(index: int) -> type:
+    base = _CLASSES[index]
     return type(base.__name__, (_Offloaded, base), {"__doc__": base.__doc__})
 
 
-def _tell_schedulers(opt: Optimizer) -> None:
+def _tell_schedulers(opt: Any) -> None:
     """Makes step() mark that it was called, as a scheduler made before the offload did to the plain
     step()."""
     function = type(opt).step
@@ -352,11 +358,11 @@ def _tell_schedulers(opt: Optimizer) -> None:
     def step(*args: Any, **kwargs: Any) -> Any:
         alive = reference()
         assert alive is not None
-        alive._opt_called = True  # type: ignore[attr-defined]
+        alive._opt_called = True
         return function(alive, *args, **kwargs)
 
-    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    opt.step = step  # type: ignore[method-assign]
+    vars(step)["_wrapped_by_lr_sched"] = True
+    opt.step = step
 
 
 def _without_states(
@@ -391,7 +397,7 @@ class _Offload:
 
     def __init__(
         self,
-        opt: Optimizer,
+        opt: Any,
         store: Store | None,
         connect: Callable[[], Store],
         chunk_bytes: int,
@@ -404,7 +410,7 @@ class _Offload:
         self.store = store if store is not None else connect()
         _check_backend(self.store, {p.device for p in _params(opt)})
         # The optimizer's step code itself: without hooks, which run once a step and not per chunk.
-        self._plain_step: Callable[[Optimizer], Any] = type(opt).step.__wrapped__  # type: ignore[attr-defined]
+        self._plain_step: Callable[[Any], Any] = type(opt).step.__wrapped__
         self._chunk_bytes = chunk_bytes
         self._chunks: list[Chunk] = []
         self._pieces: dict[torch.Tensor, list[Piece]] = {}
@@ -425,7 +431,7 @@ class _Offload:
     # -- A step
 
     @torch.no_grad()
-    def step(self, opt: Optimizer) -> None:
+    def step(self, opt: Any) -> None:
         """One step over all parameters with gradients."""
         self._check_lost(opt)
         _check_groups(opt.param_groups, self.in_backward)
@@ -451,7 +457,7 @@ class _Offload:
 
     def _update_chunk(
         self,
-        opt: Optimizer,
+        opt: Any,
         chunk: Chunk,
         pieces: list[Piece],
         groups: Mapping[torch.Tensor, int],
@@ -467,7 +473,7 @@ class _Offload:
 
     def _update(
         self,
-        opt: Optimizer,
+        opt: Any,
         chunk: Chunk,
         pieces: list[Piece],
         groups: Mapping[torch.Tensor, int],
@@ -482,7 +488,7 @@ class _Offload:
             chunk.lay_out(bound + [(piece, _bind(opt, piece, base)) for piece in others])
         self._keep(opt, bound)
 
-    def _update_new(self, opt: Optimizer, ready: Mapping[torch.Tensor, int]) -> None:
+    def _update_new(self, opt: Any, ready: Mapping[torch.Tensor, int]) -> None:
         """For parameters without states in the store: the step code makes them."""
         batch: list[Piece] = []
 
@@ -502,9 +508,7 @@ class _Offload:
                 batch.append(piece)
         run()
 
-    def _run_step(
-        self, opt: Optimizer, bound: Bound, groups: Mapping[torch.Tensor, int]
-    ) -> Bound:
+    def _run_step(self, opt: Any, bound: Bound, groups: Mapping[torch.Tensor, int]) -> Bound:
         """Has the optimizer's own step code update the pieces; their states after it."""
         working = [piece.working() for piece, _ in bound]
         states: defaultdict[torch.Tensor, Any] = defaultdict(dict)
@@ -525,7 +529,7 @@ class _Offload:
             opt.param_groups, opt.state = saved
         return [(piece, states[tensor]) for tensor, (piece, _) in zip(working, bound, strict=True)]
 
-    def _store_new(self, opt: Optimizer, bound: Bound) -> None:
+    def _store_new(self, opt: Any, bound: Bound) -> None:
         """Makes a chunk of states that are in PyTorch's memory."""
         _keep_plain(opt, bound)
         chunk = Chunk(self.store, bound[0][0].param.device)
@@ -534,7 +538,7 @@ class _Offload:
         self._keep(opt, bound)
         self._close(chunk)
 
-    def _keep(self, opt: Optimizer, bound: Bound) -> None:
+    def _keep(self, opt: Any, bound: Bound) -> None:
         """Makes the optimizer's state of parameters whose last piece is in the store say so."""
         for piece, state in bound:
             if not piece.last or not state:
@@ -564,7 +568,7 @@ class _Offload:
 
     # -- Cutting
 
-    def _cut(self, opt: Optimizer, p: torch.Tensor, group: int) -> list[Piece]:
+    def _cut(self, opt: Any, p: torch.Tensor, group: int) -> list[Piece]:
         state = opt.state.get(p)
         if state:
             sizes = [v.itemsize for key, v in state.items() if is_movable(key, v, p.shape)]
@@ -578,7 +582,7 @@ class _Offload:
         self._pieces[p] = pieces
         return pieces
 
-    def take(self, opt: Optimizer) -> None:
+    def take(self, opt: Any) -> None:
         """Moves what states there are into the store."""
         batch: list[Piece] = []
 
@@ -604,7 +608,7 @@ class _Offload:
 
     # -- In the backward pass
 
-    def register_hooks(self, opt: Optimizer) -> None:
+    def register_hooks(self, opt: Any) -> None:
         """With in_backward: has backward passes call on_gradient()."""
         if not self.in_backward:
             return
@@ -621,7 +625,7 @@ class _Offload:
                 self._hooked.add(p)
 
     @torch.no_grad()
-    def on_gradient(self, opt: Optimizer, p: torch.Tensor) -> None:
+    def on_gradient(self, opt: Any, p: torch.Tensor) -> None:
         """Updates `p`, whose gradient is complete, and frees the gradient."""
         with self._lock:
             self._begin_backward(opt)
@@ -636,7 +640,7 @@ class _Offload:
             p.grad = _UsedGradient(p)
             self._updated.add(p)
 
-    def _begin_backward(self, opt: Optimizer) -> None:
+    def _begin_backward(self, opt: Any) -> None:
         task = torch._C._current_graph_task_id()
         if task == self._task:
             return
@@ -654,7 +658,7 @@ class _Offload:
             if alive is not None:
                 self.finish_backward(alive)
 
-        engine = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+        engine = torch.autograd.Variable._execution_engine
         engine.queue_callback(finish)
 
     def _check_gradient(self, p: torch.Tensor) -> None:
@@ -673,7 +677,7 @@ class _Offload:
                 "in_backward=False"
             )
 
-    def _update_in_backward(self, opt: Optimizer, p: torch.Tensor) -> None:
+    def _update_in_backward(self, opt: Any, p: torch.Tensor) -> None:
         for piece in self._pieces[p]:
             chunk = piece.chunk
             assert chunk is not None
@@ -693,7 +697,7 @@ class _Offload:
         del self._open[chunk]
         self._close(chunk)
 
-    def _update_new_in_backward(self, opt: Optimizer, p: torch.Tensor) -> None:
+    def _update_new_in_backward(self, opt: Any, p: torch.Tensor) -> None:
         for piece in self._cut(opt, p, self._groups[p]):
             if piece.begins_chunk:
                 self._store_packed(opt)
@@ -702,13 +706,13 @@ class _Offload:
             _keep_plain(opt, made)
             self._packing += made
 
-    def _store_packed(self, opt: Optimizer) -> None:
+    def _store_packed(self, opt: Any) -> None:
         packed, self._packing = self._packing, []
         if packed:
             self._store_new(opt, packed)
 
     @torch.no_grad()
-    def finish_backward(self, opt: Optimizer) -> None:
+    def finish_backward(self, opt: Any) -> None:
         """Puts what a backward pass left open: chunks with parameters that got no gradient."""
         with self._lock, self._explained(opt):
             while self._open:
@@ -750,10 +754,12 @@ class _Offload:
             return state
 
         # In the order of the parameters, whichever got its states first.
-        numbers = sorted(made["state"], key=lambda key: (not isinstance(key, int), str(key).zfill(9)))
+        numbers = sorted(
+            made["state"], key=lambda key: (not isinstance(key, int), str(key).zfill(9))
+        )
         return {**made, "state": {number: plain(made["state"][number]) for number in numbers}}
 
-    def load(self, opt: Optimizer, loaded: Mapping[torch.Tensor, dict[str, Any]]) -> None:
+    def load(self, opt: Any, loaded: Mapping[torch.Tensor, dict[str, Any]]) -> None:
         """Replaces all states; what is not moved is in `opt.state` already."""
         if self.lost is not None and self._connect is None:
             raise StatesLost(f"{self.lost} First give it a store: offload_optimizer(opt, store)")
@@ -765,7 +771,7 @@ class _Offload:
             opt.state[p] = {**opt.state.get(p, {}), **moved}
         self.take(opt)
 
-    def forget(self, opt: Optimizer, store: Store) -> None:
+    def forget(self, opt: Any, store: Store) -> None:
         """After a loss: goes on with another store, and without the states that were lost."""
         _check_backend(store, {p.device for p in _params(opt)})
         for p in self._pieces:
@@ -787,12 +793,12 @@ class _Offload:
 
     # -- Failures
 
-    def _check_lost(self, opt: Optimizer) -> None:
+    def _check_lost(self, opt: Any) -> None:
         if self.lost is not None:
             raise StatesLost(self.lost)
 
     @contextlib.contextmanager
-    def _explained(self, opt: Optimizer) -> Iterator[None]:
+    def _explained(self, opt: Any) -> Iterator[None]:
         """Adds to an exception what became of the states."""
         try:
             yield
@@ -807,7 +813,7 @@ class _Offload:
             _add_note(error, self._progress())
             raise
 
-    def _loss(self, opt: Optimizer) -> str:
+    def _loss(self, opt: Any) -> str:
         names = _names(opt)
         gone = [name for p, name in names.items() if p in self._pieces]
         size = size_text(sum(chunk.size for chunk in self._chunks))
@@ -835,16 +841,16 @@ class _Offload:
                     chunk.pieces = [piece for piece in chunk.pieces if piece.param is not p]
 
 
-def _params(opt: Optimizer) -> Iterator[torch.Tensor]:
+def _params(opt: Any) -> Iterator[torch.Tensor]:
     return (p for group in opt.param_groups for p in group["params"])
 
 
-def _group_of(opt: Optimizer) -> dict[torch.Tensor, int]:
+def _group_of(opt: Any) -> dict[torch.Tensor, int]:
     groups = enumerate(opt.param_groups)
     return {p: number for number, group in groups for p in group["params"]}
 
 
-def _names(opt: Optimizer) -> dict[torch.Tensor, str]:
+def _names(opt: Any) -> dict[torch.Tensor, str]:
     names: dict[torch.Tensor, str] = {}
     for group in opt.param_groups:
         given = group.get("param_names")
@@ -869,7 +875,7 @@ def _on_cpu(value: Any) -> Any:
     return value
 
 
-def _bind(opt: Optimizer, piece: Piece, base: torch.Tensor | None) -> dict[str, Any]:
+def _bind(opt: Any, piece: Piece, base: torch.Tensor | None) -> dict[str, Any]:
     """The states of a piece for the step code: views of its open chunk, and what is not there."""
     state = opt.state.get(piece.param) or {}
     values = state.values_or_away if isinstance(state, ParamState) else state
@@ -888,8 +894,8 @@ def _bind(opt: Optimizer, piece: Piece, base: torch.Tensor | None) -> dict[str, 
     return bound
 
 
-def _keep_plain(opt: Optimizer, bound: Bound) -> None:
-    """Until they are in the store the states are the optimizer's as usual: no failure loses them."""
+def _keep_plain(opt: Any, bound: Bound) -> None:
+    """Until states are in the store they are the optimizer's as usual: no failure loses them."""
     for piece, state in bound:
         if piece.whole and state:
             opt.state[piece.param] = state

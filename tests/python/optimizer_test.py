@@ -13,7 +13,7 @@ import unittest
 import warnings
 import weakref
 
-from harness import MIB, StoreCase, daemon, eventually
+from harness import MIB, StoreCase, daemon
 
 try:
     import torch
@@ -132,7 +132,6 @@ class EqualityTest(OptimizerCase):
                     self.assertGreater(stats.bytes_in - back, 10 * MIB)
                     del a, b
                     gc.collect()
-
 
     def test_low_precision_and_complex_parameters(self):
         for dtype in (torch.bfloat16, torch.float64, torch.complex64):
@@ -266,10 +265,12 @@ class TrainingLoopTest(OptimizerCase):
         self.assertSameStates(a.state_dict(), b.state_dict())
 
     def test_states_that_appear_later(self):
-        """SGD whose momentum is turned on, Adam whose amsgrad is: chunks are laid out anew."""
-        sgd = lambda params: torch.optim.SGD(  # noqa: E731
-            [{"params": params[:5], "momentum": 0.0}, {"params": params[5:]}], momentum=0.9
-        )
+        """SGD whose momentum is turned on: chunks are laid out anew."""
+
+        def sgd(params):
+            groups = [{"params": params[:5], "momentum": 0.0}, {"params": params[5:]}]
+            return torch.optim.SGD(groups, momentum=0.9)
+
         plain, a, moved, b = self.pair(sgd)
         self.run_both(plain, a, moved, b, 2)
         for opt in (a, b):
