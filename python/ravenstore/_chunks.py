@@ -20,6 +20,8 @@ from ravenstore.store import Store
 from ravenstore.store import Tensor as Handle
 
 ALIGNMENT = 512
+# What aligning the states of a piece takes at most: Adam has three.
+OVERHEAD = 4 * ALIGNMENT
 # The order of a chunk whose parameters get no gradients: after all that are in use.
 LAST = 1 << 62
 
@@ -115,43 +117,50 @@ def cut_into_pieces(
 ) -> tuple[list[Piece], int]:
     """The pieces of `param`, and the bytes that are left in the last one's chunk.
 
-    `room` is what is left in the chunk before. Only a parameter whose states are larger than a
-    chunk is cut. The length of all pieces but the last is a multiple of 1024 elements, so that
-    every element takes the same path through a vectorized kernel as in the uncut parameter.
+    `room` is what is left in the chunk before. A parameter that does not fit there is cut, so that
+    chunks are full: of equal size they take each other's places on the device. The length of all
+    pieces but the last is a multiple of 1024 elements, so that every element takes the same path
+    through a vectorized kernel as in the uncut parameter.
     """
     count = param.numel()
-    size = count * bytes_per_element + 4 * ALIGNMENT
-    if size <= chunk_bytes or not param.is_contiguous():
-        begins = size > room
-        room = (chunk_bytes if begins else room) - size
-        return [Piece(param, 0, count, begins_chunk=begins)], max(room, 0)
+    if count * bytes_per_element + OVERHEAD <= room:
+        piece = Piece(param, 0, count, begins_chunk=False)
+        return [piece], room - count * bytes_per_element - OVERHEAD
+    if not param.is_contiguous() or count * bytes_per_element == 0:
+        piece = Piece(param, 0, count, begins_chunk=True)
+        return [piece], max(chunk_bytes - count * bytes_per_element - OVERHEAD, 0)
     pieces: list[Piece] = []
-    begin = 0
+    shortest = max(chunk_bytes // 64 // bytes_per_element, 1024)
+    begin, begins_chunk = 0, False
     while begin < count:
-        begins = bool(pieces) or room < chunk_bytes // 4
-        if begins:
-            room = chunk_bytes
-        run = max((room - 4 * ALIGNMENT) // bytes_per_element // 1024 * 1024, 1024)
-        end = min(begin + run, count)
-        pieces.append(Piece(param, begin, end, begins_chunk=begins))
-        room -= (end - begin) * bytes_per_element + 4 * ALIGNMENT
-        begin = end
-    return pieces, max(room, 0)
+        fits = max(room - OVERHEAD, 0) // bytes_per_element
+        run = count - begin if count - begin <= fits else fits // 1024 * 1024
+        if run < min(shortest, count - begin):
+            begins_chunk, room = True, chunk_bytes
+            continue
+        pieces.append(Piece(param, begin, begin + run, begins_chunk=begins_chunk))
+        begins_chunk = False
+        room -= run * bytes_per_element + OVERHEAD
+        begin += run
+    return pieces, room
 
 
 class Chunk:
     """One tensor of the store with the states of `pieces`; none when they have nothing to move.
 
+    One that is almost full has `full` bytes.
+
     Streams: it is got and put on PyTorch's current stream of its device. No view of its bytes may
     live when it is closed.
     """
 
-    def __init__(self, store: Store, device: torch.device) -> None:
+    def __init__(self, store: Store, device: torch.device, full: int) -> None:
         self.pieces: list[Piece] = []
         self.device = device
         self.order = 0
         self.turn = -1
         self._store = store
+        self._full = full
         self._home: Handle | None = None
         self._is_open = False
         self._streams: set[torch.cuda.Stream] = set()
@@ -221,6 +230,8 @@ class Chunk:
                     offset += aligned(value.numel() * value.element_size())
                     slots[-1][key] = slot
                     targets.append((slot, value))
+        if self._full - self._full // 16 <= offset < self._full:
+            offset = self._full
         home = self._store.create(offset, device=self.device.index or 0) if offset > 0 else None
         if home is not None:
             base = home.torch()

@@ -532,7 +532,7 @@ class _Offload:
     def _store_new(self, opt: Any, bound: Bound) -> None:
         """Makes a chunk of states that are in PyTorch's memory."""
         _keep_plain(opt, bound)
-        chunk = Chunk(self.store, bound[0][0].param.device)
+        chunk = Chunk(self.store, bound[0][0].param.device, self._chunk_bytes)
         chunk.lay_out(bound)
         self._chunks.append(chunk)
         self._keep(opt, bound)
