@@ -238,7 +238,26 @@ def measure(options, socket, machine):
             saved = (plain_peak - peak - budget) / states
             detail = f"{plain_peak / 2**30:.2f} GiB, {(peak + budget) / 2**30:.2f} with the store's"
             figure(name, saved, "of the states", 0.95, machine, at_least=True, detail=detail)
+        if not in_backward:
+            saving_peak(training, machine)
         del training, store
+
+
+def saving_peak(training, machine):
+    """How far state_dict() raises the peak of PyTorch's memory; the store's has its budget."""
+    name, unit = "pytorch.optimizer_state_dict_peak", "of the states"
+    if training.device == "cpu":
+        figure(name, None, unit, 0.01, machine, skipped="needs a GPU")
+        return
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    begin = time.perf_counter()
+    saved = training.optimizer.state_dict()
+    took = time.perf_counter() - begin
+    rise = torch.cuda.max_memory_allocated() - before
+    on_gpu = [v for state in saved["state"].values() for v in state.values() if v.is_cuda]
+    detail = f"{rise} bytes in {took:.1f} s; {len(on_gpu)} tensors of it on the GPU"
+    figure(name, rise / training.states, unit, 0.01, machine, detail=detail)
 
 
 def main():

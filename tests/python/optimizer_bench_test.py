@@ -28,6 +28,7 @@ class OptimizerBenchTest(unittest.TestCase):
                 "pytorch.optimizer_equal",
                 "pytorch.optimizer_peak_saved",
                 "pytorch.optimizer_peak_saved_in_backward",
+                "pytorch.optimizer_state_dict_peak",
                 "pytorch.optimizer_vs_bound",
                 "pytorch.optimizer_vs_bound_in_backward",
             ],

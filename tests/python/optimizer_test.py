@@ -127,6 +127,7 @@ class EqualityTest(OptimizerCase):
                     stats = self.store.stats()
                     self.assertGreater(stats.bytes_out - out, 10 * MIB)
                     self.assertGreater(stats.bytes_in - back, 10 * MIB)
+                    self.assertGreater(stats.prefetches, 0)
                     del a, b
                     gc.collect()
 
@@ -152,6 +153,24 @@ class EqualityTest(OptimizerCase):
                 opt.step()
         self.assertSame(plain, moved)
         self.assertSameStates(a.state_dict(), b.state_dict())
+
+    def test_states_that_are_not_in_use_take_no_place_on_the_device(self):
+        _, _, moved, b = self.pair(adamw)
+        gradients(moved, 0)
+        b.step()
+
+        def waits(steps):
+            before = self.store.stats()
+            for step in range(steps):
+                for p in moved:
+                    p.grad = None
+                gradients(moved[1:4], step)  # of one chunk
+                b.step()
+            after = self.store.stats()
+            return after.misses + after.late_hits - before.misses - before.late_hits
+
+        self.assertGreater(waits(1), 0)
+        self.assertEqual(waits(5), 0)
 
     def test_gradients_of_another_layout(self):
         plain, a, moved, b = self.pair(adamw)
