@@ -35,6 +35,8 @@ from ravenstore.store import Store
 
 # Chunks that are open at once in a backward pass; parameters of neighbouring chunks may mix.
 _OPEN_MAX = 2
+# What the store's calls raise when the daemon or the device died.
+_LOSSES = (Lost, Unavailable, Corrupt)
 # Orders of one step; the next step's follow.
 _ORDERS_PER_TURN = 1 << 24
 
@@ -87,7 +89,7 @@ class States:
     @torch.no_grad()
     def step(self, opt: Any) -> None:
         """One step over all parameters with gradients."""
-        self._check_lost(opt)
+        self._check_lost()
         check_groups(opt.param_groups, self.in_backward)
         self.finish_backward(opt)
         groups = _group_of(opt)
@@ -299,7 +301,7 @@ class States:
         if task == self._task:
             return
         refuse_capture()
-        self._check_lost(opt)
+        self._check_lost()
         if not self._was_checked:
             refuse_users_of_gradients(params_of(opt))
             self._was_checked = True
@@ -379,8 +381,15 @@ class States:
 
     # -- Saving and loading
 
-    def copied_to_cpu(self, made: dict[str, Any]) -> dict[str, Any]:
+    def copied_to_cpu(self, opt: Any, made: dict[str, Any]) -> dict[str, Any]:
         """A state_dict with copies on the CPU, each chunk got once."""
+        self._check_lost()
+        try:
+            return self._copied(made)
+        except _LOSSES as error:
+            raise self._lose(opt, error) from error
+
+    def _copied(self, made: dict[str, Any]) -> dict[str, Any]:
         copies: dict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)
         away = {
             (piece, key)
@@ -426,7 +435,10 @@ class States:
             self.lost = None
         for p, moved in loaded.items():
             opt.state[p] = {**opt.state.get(p, {}), **moved}
-        self.take(opt)
+        try:
+            self.take(opt)
+        except _LOSSES as error:
+            raise self._lose(opt, error) from error
 
     def forget(self, opt: Any, store: Store) -> None:
         """After a loss: goes on with another store, and without the states that were lost."""
@@ -445,12 +457,12 @@ class States:
         self._pieces.clear()
         chunks, self._chunks = self._chunks, []
         for chunk in chunks:
-            with contextlib.suppress(Lost, Unavailable, Corrupt):
+            with contextlib.suppress(*_LOSSES):
                 chunk.free()
 
     # -- Failures
 
-    def _check_lost(self, opt: Any) -> None:
+    def _check_lost(self) -> None:
         if self.lost is not None:
             raise StatesLost(self.lost)
 
@@ -461,24 +473,26 @@ class States:
             yield
         except StatesLost:
             raise
-        except (Lost, Unavailable, Corrupt) as error:
-            self._open.clear()
-            self.lost = f"{error} {self._loss(opt)}"
-            raise StatesLost(self.lost) from error
+        except _LOSSES as error:
+            raise self._lose(opt, error) from error
         except Exception as error:
             self._unfinish()
             _add_note(error, self._progress())
+            self._turn += 1
+            self._position = 0
             raise
 
-    def _loss(self, opt: Any) -> str:
+    def _lose(self, opt: Any, error: RavenstoreError) -> StatesLost:
+        self._open.clear()
         names = _names(opt)
         gone = [name for p, name in names.items() if p in self._pieces]
         size = size_text(sum(chunk.size for chunk in self._chunks))
-        return (
-            f"Optimizer states were in the store and are lost: {size} of {len(gone)} of "
+        self.lost = (
+            f"{error} Optimizer states were in the store and are lost: {size} of {len(gone)} of "
             f"{len(names)} parameters ({_listed(gone)}). {self._progress()} Go back to a "
             "checkpoint: load the model's and call optimizer.load_state_dict()."
         )
+        return StatesLost(self.lost)
 
     def _progress(self) -> str:
         done = [chunk for chunk in self._chunks if chunk.turn == self._turn]

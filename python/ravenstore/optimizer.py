@@ -162,9 +162,7 @@ class _Offloaded(_Base):
 
     def state_dict(self) -> dict[str, Any]:
         """As the optimizer's, with copies on the CPU, made chunk by chunk."""
-        hook = self.register_state_dict_post_hook(
-            lambda _, made: self._ravenstore.copied_to_cpu(made), prepend=True
-        )
+        hook = self.register_state_dict_post_hook(self._ravenstore.copied_to_cpu, prepend=True)
         try:
             return super().state_dict()
         finally:
