@@ -268,12 +268,13 @@ class States:
         """With in_backward: has backward passes call on_gradient()."""
         if not self.in_backward:
             return
+        # The parameters may outlive the optimizer: their hooks must keep nothing of it.
         reference = weakref.ref(opt)
 
         def hook(p: torch.Tensor) -> None:
             alive = reference()
             if alive is not None:
-                self.on_gradient(alive, p)
+                alive._ravenstore.on_gradient(alive, p)
 
         for p in params_of(opt):
             if p not in self._hooked and p.requires_grad:

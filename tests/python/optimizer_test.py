@@ -618,6 +618,16 @@ class InBackwardTest(OptimizerCase):
         self.train_both(plain, a, moved, c, 2, first=2)
         self.assertSameStates(a.state_dict(), c.state_dict())
 
+    def test_the_optimizers_end_frees_its_states_though_the_parameters_live(self):
+        _, _, moved, b = self.pair(adamw)
+        loss_of(moved, 0).backward()
+        b.step()
+        self.assertGreater(self.store.stats().tensors, 5)
+        del b
+        self.assertTensors(0)
+        loss_of(moved, 0).backward()
+        self.assertTrue(all(type(p.grad) is torch.Tensor for p in moved))
+
     def test_gradients_that_the_user_sets_are_taken_by_the_step(self):
         plain, a, moved, b = self.pair(adamw)
         self.train_both(plain, a, moved, b, 1)
