@@ -131,6 +131,7 @@ class HostDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   Bytes granularity() const override { return kGranularity; }
   Result<Bytes> FreeBytes() override { return ledger_->Free(); }
+  bool InUse() override { return true; }  // its streams are no device's
 
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
     return Reserve(size, ledger_);
