@@ -74,7 +74,8 @@ void World::Kill(ClientId client) {
   RAVEN_CHECK(!session.gone);
   session.gone = true;
   std::erase_if(slab_jobs_, [client](const SlabJob& job) {
-    return job.kind != SlabJob::Kind::kHost && job.client == client;
+    return job.kind != SlabJob::Kind::kHost && job.kind != SlabJob::Kind::kHostShrinks &&
+           job.client == client;
   });
   // In each at least a slot or a request of it is forgotten.
   passes_of_the_gone_ += 1 + session.rows.size() + planner_->View(client).waiting;
@@ -380,9 +381,11 @@ void World::Advance(Duration duration) {
 void World::FinishSlab(size_t index, bool ok) {
   const SlabJob job = slab_jobs_.at(index);
   slab_jobs_.erase(slab_jobs_.begin() + static_cast<ptrdiff_t>(index));
-  const bool host = job.kind == SlabJob::Kind::kHost;
+  const bool shrinks = job.kind == SlabJob::Kind::kHostShrinks;
+  const bool host = job.kind == SlabJob::Kind::kHost || shrinks;
   auto& units = host ? host_.units : SessionOf(job.client).memory[Key(job.device)].units;
-  const Unit after = job.kind == SlabJob::Kind::kRemove || !ok ? Unit::kAbsent : Unit::kPresent;
+  const bool leaves = job.kind == SlabJob::Kind::kRemove || shrinks;
+  const Unit after = leaves || !ok ? Unit::kAbsent : Unit::kPresent;
   std::fill_n(units.begin() + static_cast<ptrdiff_t>(UnitsOf(job.offset)), UnitsOf(job.size),
               after);
   switch (job.kind) {
@@ -402,7 +405,13 @@ void World::FinishSlab(size_t index, bool ok) {
         ApplyEvent(HostGrowFailed{});
       }
       break;
+    case SlabJob::Kind::kHostShrinks: ApplyEvent(HostShrunk{job.offset, job.size}); break;
   }
+  Execute();
+}
+
+void World::Tell(const Event& event) {
+  ApplyEvent(event);
   Execute();
 }
 

@@ -99,7 +99,7 @@ class World {
   // One that leaves at once gives up the room of its first half, and goes on to the next call.
   void FinishCopy(size_t index, bool ok);
   struct SlabJob {
-    enum class Kind { kAdd, kRemove, kHost } kind;
+    enum class Kind { kAdd, kRemove, kHost, kHostShrinks } kind;
     ClientId client{};
     DeviceId device{};
     Bytes offset;
@@ -107,6 +107,8 @@ class World {
   };
   const std::vector<SlabJob>& slab_jobs() const { return slab_jobs_; }
   void FinishSlab(size_t index, bool ok);
+  // What happens beside this world's clients: blocks of pinned memory.
+  void Tell(const Event& event);
   // Time passes, with TimePassed whenever the planner asked for it.
   void Advance(Duration duration);
 
@@ -222,6 +224,7 @@ class World {
   void Do(const AddSlab& action);
   void Do(const RemoveSlab& action);
   void Do(const GrowHost& action);
+  void Do(const ShrinkHost& action);
   void Do(const AllocReply& action);
   void Do(const AllocError& action);
   void Do(const FetchReply& action);

@@ -95,6 +95,18 @@ void World::Do(const GrowHost& action) {
   slab_jobs_.push_back({SlabJob::Kind::kHost, {}, {}, action.offset, action.size});
 }
 
+void World::Do(const ShrinkHost& action) {
+  for (size_t unit = UnitsOf(action.offset); unit < UnitsOf(action.offset + action.size); ++unit) {
+    RAVEN_CHECK(host_.units.at(unit) == Unit::kPresent);
+    host_.units[unit] = Unit::kRemoving;
+  }
+  for (const Copy& copy : copies_) {  // none reads or writes what is unpinned
+    RAVEN_CHECK(copy.on_host + copy.size <= action.offset ||
+                copy.on_host >= action.offset + action.size);
+  }
+  slab_jobs_.push_back({SlabJob::Kind::kHostShrinks, {}, {}, action.offset, action.size});
+}
+
 void World::Do(const AllocReply& action) {
   Session* session = FindSession(action.client);
   if (session == nullptr || session->gone) return;
@@ -482,6 +494,9 @@ std::string Describe(const Action& action) {
     }
     void operator()(const GrowHost& a) const {
       out << "GrowHost at " << a.offset.count() << " size " << a.size.count();
+    }
+    void operator()(const ShrinkHost& a) const {
+      out << "ShrinkHost at " << a.offset.count() << " size " << a.size.count();
     }
     void operator()(const AllocReply& a) const {
       out << "AllocReply client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "
