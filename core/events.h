@@ -222,6 +222,11 @@ struct ShrinkHost {
   Bytes offset;
   Bytes size;
 };
+// A tensor finds no room in the host pool for pinned blocks. What of their slabs lies idle, of the
+// tenant's or of everybody's, should be given back: PinnedHeld says so then.
+struct ReclaimPinned {
+  std::optional<TenantId> tenant;
+};
 // The create is answered: the tensor is in use at `offset`.
 struct AllocReply {
   ClientId client;
@@ -312,9 +317,9 @@ struct DeferDestroy {
   std::shared_ptr<const void> remains;
 };
 
-using Action =
-    std::variant<AddSlab, RemoveSlab, GrowHost, ShrinkHost, AllocReply, AllocError, FetchReply,
-                 FetchError, Release, Drop, CopyOut, Clean, Prioritize, CopyIn, DeferDestroy>;
+using Action = std::variant<AddSlab, RemoveSlab, GrowHost, ShrinkHost, ReclaimPinned, AllocReply,
+                            AllocError, FetchReply, FetchError, Release, Drop, CopyOut, Clean,
+                            Prioritize, CopyIn, DeferDestroy>;
 using Plan = std::vector<Action>;
 
 }  // namespace ravenstore::core

@@ -209,7 +209,15 @@ class Planner {
   // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is
   // zero. Errors: kOutOfMemory, which says "pinned memory is exhausted" and who holds what.
   // REQUIRES: the client is attached.
-  Status MayPin(ClientId client, Bytes block, Bytes slab) const;
+  Status MayPin(ClientId client, Bytes block, Bytes slab) const {
+    return MayPin(client, block, slab, {});
+  }
+  // The same once slabs in which nothing lies were given back.
+  struct IdlePinned {
+    Bytes own;  // of the client's user
+    Bytes others;
+  };
+  Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
   const PlannerStats& stats() const;
   // The same counts for one client alone. REQUIRES: the client is attached.
   const PlannerStats& StatsOf(ClientId client) const;

@@ -14,7 +14,9 @@ constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
 bool Planner::State::AllocateHost(TensorRow& tensor, RedundantCopies redundant) {
   if (tensor.host_block != ExtentMap::kNone) return true;
   if (TryAllocateHost(tensor, redundant)) return true;
-  host_wanted_ |= redundant == RedundantCopies::kMayDrop;
+  if (redundant == RedundantCopies::kKeep) return false;
+  host_wanted_ = true;
+  ReclaimPinnedFor(tensor);
   return false;
 }
 
@@ -53,10 +55,14 @@ bool Planner::State::MakeHostBudget(Client& client, Bytes of_client, Bytes of_te
 }
 
 bool Planner::State::IsWithinHostShare(const Tenant& tenant, Bytes more) const {
+  return IsWithinHostShare(host_.used() + pinned_, tenant.host_used + tenant.pinned, more);
+}
+
+bool Planner::State::IsWithinHostShare(Bytes used, Bytes held, Bytes more) const {
   if (options_.guaranteed_part == 0) return true;
   const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
-  if (host_.used() + pinned_ + more <= options_.host_capacity - part) return true;
-  return tenant.host_used + tenant.pinned + more <= Bytes(part.count() / options_.guaranteed_part);
+  if (used + more <= options_.host_capacity - part) return true;
+  return held + more <= Bytes(part.count() / options_.guaranteed_part);
 }
 
 bool Planner::State::MayDropCopiesOf(const Client& other, const Client& asking) const {

@@ -57,14 +57,27 @@ void Planner::State::ShrinkHostFor(Bytes slab) {
   }
 }
 
-Status Planner::State::MayPin(ClientId id, Bytes block, Bytes slab) const {
+void Planner::State::ReclaimPinnedFor(const TensorRow& tensor) {
+  constexpr Duration kPause = std::chrono::milliseconds(100);
+  if (pinned_ == Bytes{0} || now_ < pinned_asked_until_) return;
+  pinned_asked_until_ = now_ + kPause;
+  const TenantId id = FindClient(tensor.client)->tenant;
+  const Tenant& tenant = tenants_.at(id);
+  const bool budget = tenant.host_used + tenant.pinned + tensor.size > tenant.budgets.host;
+  plan_->push_back(ReclaimPinned{budget ? std::optional(id) : std::nullopt});
+}
+
+Status Planner::State::MayPin(ClientId id, Bytes block, Bytes slab,
+                              const IdlePinned& without) const {
   const Client& client = *clients_.at(id);
   const Tenant& tenant = tenants_.at(client.tenant);
   const Bytes pool = host_end_ + host_coming_ + host_leaving_;
+  const Bytes held = tenant.host_used + Minus(tenant.pinned, without.own);
+  const Bytes pinned = Minus(pinned_, without.own + without.others);
   const bool fits = block <= Minus(client.budgets.host, client.host_used + client.pinned) &&
-                    slab <= Minus(tenant.budgets.host, tenant.host_used + tenant.pinned) &&
-                    slab <= Minus(options_.host_capacity, pool + pinned_) &&
-                    IsWithinHostShare(tenant, slab);
+                    slab <= Minus(tenant.budgets.host, held) &&
+                    slab <= Minus(options_.host_capacity, pool + pinned) &&
+                    IsWithinHostShare(host_.used() + pinned, held, slab);
   if (fits) return Ok();
   return Error{ErrorCode::kOutOfMemory, DescribePinned(client, block)};
 }

@@ -69,7 +69,7 @@ class Planner::State {
   TierView DeviceTier(DeviceId device) const;
   Bytes Guaranteed(DeviceId device, TenantId asker) const;
   TierView HostTier() const;
-  Status MayPin(ClientId client, Bytes block, Bytes slab) const;
+  Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
   const PlannerStats& stats() const { return stats_; }
   const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }
   void CheckInvariants() const;
@@ -471,6 +471,8 @@ class Planner::State {
   // Whether the tenant may take so much more of the pool: all of them together all but the last
   // part, and of that each only little.
   bool IsWithinHostShare(const Tenant& tenant, Bytes more) const;
+  // The same if so much of the pool is in use, and so much by the tenant.
+  bool IsWithinHostShare(Bytes used, Bytes held, Bytes more) const;
   // Drops redundant copies until it is; false where that does not suffice.
   bool MakeHostShare(Client& client, Bytes more, RedundantCopies redundant);
   // So much more of the budgets, where redundant copies may make way for it.
@@ -573,6 +575,7 @@ class Planner::State {
     return Minus(options_.host_capacity, pinned_.RoundUp(options_.granularity));
   }
   void ShrinkHostFor(Bytes slab);
+  void ReclaimPinnedFor(const TensorRow& tensor);
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
   // The same for one arena, unless it is to be woken before.
   void WakeAt(ClientArena& arena, Tick when) {
@@ -591,6 +594,7 @@ class Planner::State {
   Bytes host_coming_;               // is being pinned behind that
   Bytes host_leaving_;              // is being unpinned behind it
   Bytes pinned_;                    // slabs of pinned memory, of all tenants
+  Tick pinned_asked_until_{};       // idle slabs of it were asked for: not again before
   std::vector<Bytes> host_chunks_;  // what was pinned in one go begins there
   bool host_growing_ = false;
   Tick slabs_come_until_{};    // a slab was asked for so lately that the next may follow

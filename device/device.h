@@ -64,6 +64,8 @@ class VaRange {
   // Fixed for the range's life. Addresses outside mapped chunks must not be touched.
   virtual std::byte* base() const = 0;
   virtual Bytes size() const = 0;
+  // Whether one copy may run across the border of two chunks that are mapped side by side.
+  virtual bool CopiesStraddle() const = 0;
 
   // Creates physical memory and maps it at `offset`. Both are multiples of Device::granularity(),
   // the range is not mapped yet. Device memory comes zeroed.
@@ -162,9 +164,8 @@ class Device {
   virtual Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) = 0;
   // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device
   // of this backend can copy from and to. Create() then pins, which is slow: call it on a thread
-  // that may wait (with CUDA 0.3 s a GiB, and the driver pins one chunk at a time). A copy must not
-  // straddle two of its chunks. Its bytes are the CPU's to read and write as well; those of
-  // ReserveVaRange are not.
+  // that may wait (with CUDA 0.3 s a GiB, and the driver pins one chunk at a time). Its bytes are
+  // the CPU's to read and write as well; those of ReserveVaRange are not.
   virtual Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) = 0;
 
   // Makes the words in [begin, begin + bytes), whole pages of shared memory that stay mapped,

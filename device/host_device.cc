@@ -67,6 +67,7 @@ class HostVaRange : public VaRange {
 
   std::byte* base() const override { return range_.base(); }
   Bytes size() const override { return range_.size(); }
+  bool CopiesStraddle() const override { return true; }
 
   Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {

@@ -86,6 +86,20 @@ TEST_F(PlannerPinnedTest, TensorsDoNotMakeWay) {
   EXPECT_FALSE(May(script_.me(), KiB(1024)).ok());
 }
 
+TEST_F(PlannerPinnedTest, ATensorThatFindsNoRoomAsksForIdleSlabsAndThenHasIt) {
+  Want(script_.me(), KiB(1000));
+  SlabsEnd();
+  Hold(Script::kTenant, KiB(1000));
+  script_.Make("A", KiB(64)).Create("B", KiB(64));
+  const auto asked = script_.world().TakeReclaim();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->tenant, Script::kTenant);  // its budget is the whole pool
+  Hold(Script::kTenant, KiB(100));
+  SlabsEnd();
+  script_.AllCopiesDone();
+  EXPECT_EQ(script_.StateOf("B"), Script::State::kInUse);
+}
+
 class PlannerPinnedSharesTest : public PlannerPinnedTest {
  protected:
   PlannerPinnedSharesTest() : PlannerPinnedTest({.host = KiB(1024), .guaranteed_part = 8}) {}

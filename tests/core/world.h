@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/events.h"
@@ -109,6 +110,8 @@ class World {
   void FinishSlab(size_t index, bool ok);
   // What happens beside this world's clients: blocks of pinned memory.
   void Tell(const Event& event);
+  // What of it the planner asked back, and whose; each is told once.
+  std::optional<ReclaimPinned> TakeReclaim() { return std::exchange(reclaim_, std::nullopt); }
   // Time passes, with TimePassed whenever the planner asked for it.
   void Advance(Duration duration);
 
@@ -225,6 +228,7 @@ class World {
   void Do(const RemoveSlab& action);
   void Do(const GrowHost& action);
   void Do(const ShrinkHost& action);
+  void Do(const ReclaimPinned& action);
   void Do(const AllocReply& action);
   void Do(const AllocError& action);
   void Do(const FetchReply& action);
@@ -260,6 +264,7 @@ class World {
   Options options_;
   std::unique_ptr<Planner> planner_;
   Plan plan_;
+  std::optional<ReclaimPinned> reclaim_;
   Tick now_{std::chrono::seconds(1)};
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<TenantId, Budgets> tenants_;

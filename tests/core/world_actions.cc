@@ -95,6 +95,10 @@ void World::Do(const GrowHost& action) {
   slab_jobs_.push_back({SlabJob::Kind::kHost, {}, {}, action.offset, action.size});
 }
 
+void World::Do(const ReclaimPinned& action) {
+  reclaim_ = action;
+}
+
 void World::Do(const ShrinkHost& action) {
   for (size_t unit = UnitsOf(action.offset); unit < UnitsOf(action.offset + action.size); ++unit) {
     RAVEN_CHECK(host_.units.at(unit) == Unit::kPresent);
@@ -494,6 +498,9 @@ std::string Describe(const Action& action) {
     }
     void operator()(const GrowHost& a) const {
       out << "GrowHost at " << a.offset.count() << " size " << a.size.count();
+    }
+    void operator()(const ReclaimPinned& a) const {
+      out << "ReclaimPinned" << (a.tenant ? " of tenant " + std::to_string(ToInt(*a.tenant)) : "");
     }
     void operator()(const ShrinkHost& a) const {
       out << "ShrinkHost at " << a.offset.count() << " size " << a.size.count();
