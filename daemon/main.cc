@@ -15,6 +15,7 @@
 #include "daemon/config.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "daemon/parent.h"
 #include "daemon/server.h"
 #include "daemon/signals.h"
 #include "proto/version.h"
@@ -43,8 +44,9 @@ void SizeFlag(CLI::App& app, const std::string& name, Target* target, const std:
       help);
 }
 
-// The command line; what it says goes to `config`, and the file it names to `config_path`.
-std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path) {
+// The command line; what it says goes to `config`, the file it names to `config_path`, and the
+// process to end with to `parent`.
+std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path, pid_t* parent) {
   auto app = std::make_unique<CLI::App>("Owns a node's idle memory and serves tensors from it.",
                                         "ravenstored");
   app->set_version_flag("--version", ravenstore::proto::kVersion);
@@ -69,6 +71,9 @@ std::unique_ptr<CLI::App> CommandLine(Config* config, std::string* config_path) 
       ->check(CLI::NonNegativeNumber);
   app->add_option("--clients-max", config->clients_max, "limits.clients_max")
       ->check(CLI::Range(1, 100000));
+  app->add_option("--parent", *parent,
+                  "end, as on SIGTERM, with the process of this number, which started this one")
+      ->check(CLI::PositiveNumber);
   return app;
 }
 
@@ -88,10 +93,11 @@ std::string Joined(const std::vector<std::string>& words) {
 ravenstore::core::Result<Config> Configuration(int argc, char** argv) {
   Config flags;
   std::string path;
-  CommandLine(&flags, &path)->parse(argc, argv);
+  pid_t parent = 0;
+  CommandLine(&flags, &path, &parent)->parse(argc, argv);
   Config config;
   if (!path.empty()) RAVEN_RETURN_IF_ERROR(ravenstore::daemon::LoadConfig(path, &config));
-  CommandLine(&config, &path)->parse(argc, argv);
+  CommandLine(&config, &path, &parent)->parse(argc, argv);
   RAVEN_RETURN_IF_ERROR(ravenstore::daemon::CheckConfig(config));
   return config;
 }
@@ -115,7 +121,11 @@ void Reload(int argc, char** argv, Server* server) {
   ravenstore::daemon::NotifyServiceManager("READY=1");
 }
 
-int Serve(int argc, char** argv, Signals* signals) {
+int Serve(int argc, char** argv, pid_t parent, Signals* signals) {
+  if (parent != 0) {
+    const auto watched = ravenstore::daemon::EndWithParent(parent);
+    if (!watched.ok()) return Fail(kExitUnavailable, watched.error());
+  }
   const auto config = Configuration(argc, argv);
   if (!config.ok()) return Fail(kExitConfig, config.error());
   spdlog::set_level(spdlog::level::from_str(config->log_level));
@@ -157,14 +167,15 @@ int main(int argc, char** argv) {
 
   Config flags;
   std::string config_path;
-  auto words = CommandLine(&flags, &config_path);
+  pid_t parent = 0;
+  auto words = CommandLine(&flags, &config_path, &parent);
   try {
     words->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int status = words->exit(error);
     return status == 0 ? 0 : kExitUsage;
   }
-  const int status = Serve(argc, argv, signals);
+  const int status = Serve(argc, argv, parent, signals);
   log->End();
   return status;
 }

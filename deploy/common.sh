@@ -33,16 +33,19 @@ BUILD_PACKAGES=(
   bazel-bootstrap g++ python3 protobuf-compiler libprotobuf-dev zlib1g-dev libboost-dev libspdlog-dev
   libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev
 )
-TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv util-linux git)
+TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv libpython3-dev util-linux git)
 # What boots a container for tests/deploy:systemd_test. Where they cannot be had it is skipped.
 CONTAINER_PACKAGES=(systemd-container debootstrap)
-# Wheels of PyPI, for what the distributions do not have: a linter, and CUDA's headers where no toolkit is; and for
+# Wheels of PyPI, for what the distributions do not have: linters, and CUDA's headers where no toolkit is; and for
 # what they have each in another version: the formatter, of which no two versions format alike.
 RUFF=ruff==0.15.14
 CLANG_FORMAT=clang-format==14.0.6
+MYPY=mypy==1.19.1
 CUDA_HEADERS=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88)
-TORCH_WHEEL=torch==2.11.0
-TORCH_WHEEL_SIZE="about 3 GB"
+# The oldest PyTorch that the Python package's tests run with, and the wheels they get where there is none.
+TORCH_MINIMUM=2.9
+TORCH_WHEELS=(torch==2.11.0 numpy==2.3.5 setuptools==80.9.0)
+TORCH_WHEEL_SIZE="some 2.7 GB (4.7 GB unpacked)"
 
 # bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory.
 run_bazel() {
@@ -62,15 +65,44 @@ ask_bazel() { (cd "$ROOT" && bazel "$1" --noshow_progress --color=no "${@:2}" </
 # A terminal gets live progress; a log gets a line now and then.
 progress_seconds() { if [[ -t 1 ]]; then echo 0.2; else echo 20; fi; }
 
-# Sets and exports LIBTORCH and says which libtorch the build will use: $LIBTORCH, else the wheel that
-# python3 imports, else the wheel that deploy/setup put into the cache, else the distribution's package.
-# Returns 1, with LIBTORCH empty, when there is none.
+# Sets and exports RAVENSTORE_TORCH_PYTHON, the Python that the package's tests run with: the one it names, else
+# python3, else that of deploy/setup's wheel, if it has numpy and a PyTorch of TORCH_MINIMUM or newer. Returns 1, with
+# it empty, when there is none or RAVENSTORE_WITHOUT_TORCH=1 leaves them out.
+choose_torch_python() {
+  local python chosen=${RAVENSTORE_TORCH_PYTHON:-} candidates=(python3 "$CACHE/torch/bin/python3")
+  export RAVENSTORE_TORCH_PYTHON=""
+  [[ ${RAVENSTORE_WITHOUT_TORCH:-} != 1 ]] || return 1
+  if [[ -n $chosen ]]; then candidates=("$chosen"); fi
+  for python in "${candidates[@]}"; do
+    if python=$(command -v "$python") && new_enough "$python" && imported_torch "$python" >/dev/null; then
+      RAVENSTORE_TORCH_PYTHON=$python
+      return
+    fi
+  done
+  [[ -z $chosen ]] ||
+    die "RAVENSTORE_TORCH_PYTHON=$chosen is no Python 3.11 or newer with numpy and torch $TORCH_MINIMUM or newer"
+  return 1
+}
+
+# new_enough PYTHON: by what is installed, without importing it.
+new_enough() {
+  "$1" -c 'import importlib.metadata as m, importlib.util as u, sys
+version = [int(part) for part in m.version("torch").split(".")[:2]]
+wanted = [int(part) for part in sys.argv[1].split(".")]
+sys.exit(sys.version_info < (3, 11) or not u.find_spec("numpy") or version < wanted)' "$TORCH_MINIMUM" 2>/dev/null
+}
+
+# Sets and exports LIBTORCH and says which libtorch the build will use: $LIBTORCH, else that of the Python that
+# choose_torch_python chose, else the wheel that python3 imports, else the wheel that deploy/setup put into the cache,
+# else the distribution's package. Returns 1, with LIBTORCH empty, when there is none.
 choose_libtorch() {
   local where=""
   if [[ -n ${LIBTORCH:-} ]]; then
     [[ -e $LIBTORCH/include/torch/csrc/api/include/torch/torch.h ]] ||
       die "LIBTORCH=$LIBTORCH holds no include/torch/csrc/api/include/torch/torch.h"
     where="from LIBTORCH"
+  elif [[ -n ${RAVENSTORE_TORCH_PYTHON:-} ]] && LIBTORCH=$(imported_torch "$RAVENSTORE_TORCH_PYTHON"); then
+    where="the torch of $RAVENSTORE_TORCH_PYTHON"
   elif LIBTORCH=$(imported_torch python3); then
     where="the torch that python3 imports"
   elif LIBTORCH=$(imported_torch "$CACHE/torch/bin/python3"); then

@@ -11,6 +11,7 @@ test_report.py total RESULTS
 
 import collections
 import json
+import os
 import re
 import sys
 import urllib.parse
@@ -111,6 +112,14 @@ class Events:
                 self.not_built.add(label)
 
 
+def why_incompatible(label):
+    if label.startswith("//tests/python:"):
+        if os.environ.get("RAVENSTORE_WITHOUT_TORCH") == "1":
+            return "RAVENSTORE_WITHOUT_TORCH=1 leaves out what runs with a Python's PyTorch"
+        return "there is no Python with PyTorch (see deploy/setup --help)"
+    return "this machine lacks what the target needs (CUDA or libtorch)"
+
+
 def report_bazel(stage_name, path, code, results_path):
     stage = Stage(stage_name)
     events = Events(path)
@@ -118,7 +127,7 @@ def report_bazel(stage_name, path, code, results_path):
         status, xml_path = attempts[-1]
         add_cases(stage, label, status, xml_path)
     for label in sorted(events.incompatible):
-        stage.add("skipped", label, "this machine lacks what the target needs (CUDA or libtorch)")
+        stage.add("skipped", label, why_incompatible(label))
     for label in sorted((events.not_built | events.tests) - events.results.keys()):
         if label not in events.incompatible:
             stage.add("failed", f"{label} (not built or not run)")

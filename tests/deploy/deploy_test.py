@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 # Through the links of Bazel's runfiles to the checkout itself: the scripts find it from their path.
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -65,6 +66,7 @@ class SetupTest(InFolder):
             "CONTAINER_PACKAGES=(there-is-no-such-package); "
             "choose_libtorch() { LIBTORCH=; LIBTORCH_WORDS=; }; choose_cuda() { false; }; "
             "has_gpu() { false; }; apt_knows() { false; }; set -- --for test; "
+            "RAVENSTORE_WITHOUT_TORCH=1; "
         )
         body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
         for name in ("apt_knows() {", "refresh_lists() {"):
@@ -118,6 +120,56 @@ class SetupTest(InFolder):
             )  # fmt: skip
             self.assertEqual(code, 0, words)
             self.assertEqual("torch==" in words, fetched, words)
+
+    def bare_setup(self, beginning, *arguments, **variables):
+        """deploy/setup on a machine with all packages and no PyTorch but what the cache gets."""
+        script = (
+            f"source {DEPLOY}/common.sh; BUILD_PACKAGES=(bash); TEST_PACKAGES=(bash); "
+            "CONTAINER_PACKAGES=(bash); choose_cuda() { CUDA_HOME=/there; }; has_gpu() { false; }; "
+            "imported_torch() { [[ $1 == */torch/bin/python3 && -x $1 ]]; }; "
+            "choose_libtorch() { LIBTORCH=/there LIBTORCH_WORDS=there; }; "
+            f"new_enough() {{ imported_torch $1; }}; {beginning}; "
+        )
+        body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
+        self.assertIn("\nmain\n", body)
+        self.assertIn('/usr/bin/python3 -m venv "$CACHE/torch', body)
+        body = body.replace('/usr/bin/python3 -m venv "$CACHE/torch', 'fake_venv "$CACHE/torch')
+        body = body.replace("\nmain\n", "\nensure_tool() { :; }\nmain\n")
+        (self.folder / "bare").write_text(script + body)
+        cache = str(self.folder / "cache")
+        return run("bash", self.folder / "bare", *arguments, RAVENSTORE_CACHE=cache, **variables)
+
+    def test_the_tests_pytorch_is_announced_and_can_be_left_out(self):
+        code, words = self.bare_setup(":", "--dry-run", "--for", "test")
+        self.assertEqual(code, 0, words)
+        self.assertEqual(words.count("torch=="), 1)
+        self.assertRegex(words, r"To fetch: torch==\S+ numpy==\S+ .* GB unpacked\), into ")
+        code, words = self.bare_setup(
+            ":", "--dry-run", "--for", "test", RAVENSTORE_WITHOUT_TORCH="1"
+        )
+        self.assertEqual(code, 0, words)
+        self.assertNotIn("To fetch", words)
+        self.assertIn("RAVENSTORE_WITHOUT_TORCH=1: the tests that need", words)
+
+    def test_the_tests_pytorch_is_kept_whole_or_not_at_all(self):
+        # In the place of a virtual environment: a Python whose pip succeeds or not.
+        fake = (
+            "fake_venv() { mkdir -p $1/bin; printf '#!/bin/sh\\nexit %s\\n' $PIP >$1/bin/python3; "
+            "chmod +x $1/bin/python3; }; set -- --for test"
+        )
+        cache = self.folder / "cache"
+        for pip, there in (("1", False), ("0", True)):
+            with self.subTest(pip=pip):
+                code, words = self.bare_setup(fake, PIP=pip)
+                self.assertEqual(code, 0, words)
+                self.assertEqual((cache / "torch/bin/python3").exists(), there, words)
+                self.assertFalse((cache / "torch.new").exists())
+                # A machine without the registry is not asked again at every run.
+                self.assertEqual((cache / "no-torch").exists(), not there)
+                (cache / "no-torch").unlink(missing_ok=True)
+        self.assertRegex(words, r"Fetched in \d+ s; \S+ are kept in ")
+        code, words = self.bare_setup(fake, PIP="1")
+        self.assertNotIn("To fetch", words)
 
     def test_refuses_unknown_options(self):
         code, words = self.setup_script("--everything")
@@ -651,6 +703,15 @@ class ReportTest(InFolder):
         events = [self.configured("//a:u"), skipped]
         # Nothing passed, so the whole run is no success.
         self.assertEqual(self.report(events, 4), (1, "0 passed, 0 failed, 1 skipped"))
+
+    def test_a_target_without_pytorch_says_who_left_it_out(self):
+        label = "//tests/python:a_test"
+        skipped = {"id": {"targetCompleted": {"label": label}}, "aborted": {"reason": "SKIPPED"}}
+        for value, words in (("1", "RAVENSTORE_WITHOUT_TORCH=1"), ("", "no Python with PyTorch")):
+            with unittest.mock.patch.dict(os.environ, RAVENSTORE_WITHOUT_TORCH=value):
+                self.assertIn(words, test_report.why_incompatible(label))
+                counts = self.report([self.configured(label), skipped], 4)
+                self.assertEqual(counts, (1, "0 passed, 0 failed, 1 skipped"))
 
     def test_bazel_ending_badly_is_a_failure(self):
         self.assertEqual(self.report([], 37), (1, "0 passed, 1 failed, 0 skipped"))

@@ -1,0 +1,114 @@
+"""What the package's tests share: the package on sys.path, the programs, a host daemon."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).absolute().parents[2]
+# Bazel runs tests in the root of the runfiles, which mirrors the tree; by hand it is the checkout.
+HERE = pathlib.Path.cwd()
+BUILT = HERE if (HERE / "client/libravenstore.so").exists() else ROOT / "bazel-bin"
+
+sys.dont_write_bytecode = True
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/tidy")]
+
+LIBRARY = str(BUILT / "client/libravenstore.so")
+DAEMON = str(BUILT / "daemon/ravenstored")
+os.environ["RAVENSTORE_LIBRARY"] = LIBRARY
+os.environ["RAVENSTORED"] = DAEMON
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("RAVENSTORE_SOCKET", None)
+
+MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def daemon(*flags, device_total="64MiB", pool_size="256MiB", slab="2MiB"):
+    """A daemon of the host backend; gives its socket. Killed at the end."""
+    folder = tempfile.mkdtemp(prefix="raven-", dir="/tmp")
+    socket = folder + "/s"
+    host = [] if "--backend" in flags else ["--backend", "host", "--device-total", device_total]
+    command = [
+        DAEMON,
+        *("--socket", socket, *host),
+        *("--pool-size", pool_size, "--slab", slab),
+        *flags,
+    ]
+    try:
+        with open(folder + "/log", "wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            _await_socket(process, socket, folder)
+            yield socket
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await_socket(process, socket, folder):
+    from ravenstore import Store, Unavailable
+
+    while True:
+        try:
+            Store.connect(socket=socket, timeout=10).close()
+            return
+        except Unavailable:
+            if process.poll() is not None:
+                words = pathlib.Path(folder + "/log").read_text(errors="replace")
+                raise RuntimeError("no daemon: " + words) from None
+            os.sched_yield()
+
+
+def eventually(condition, patience=10):
+    """What `condition` returns once it is true, or its last value."""
+    deadline = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value or time.monotonic() > deadline:
+            return value
+        os.sched_yield()
+
+
+def run_python(text, *arguments, **environment):
+    """Runs a program in a Python of its own; its CompletedProcess, after a minute at most."""
+    path = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", text, *arguments],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+class StoreCase(unittest.TestCase):
+    """A daemon for the class, a store of 16 MiB on its device for each test."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.socket = cls.enterClassContext(daemon())
+
+    def setUp(self):
+        self.store = self.enterContext(self.connect(device_budget="16MiB"))
+
+    def connect(self, **options):
+        from ravenstore import Store
+
+        return Store.connect(socket=self.socket, timeout=10, **options)
+
+    def push_out(self, tensor):
+        """Fills the device, so that `tensor`, which is put, has to leave it."""
+        with self.store.create(16 * MIB - tensor.size // 2):
+            self.assertFalse(tensor.ready())
+
+    def assertTensors(self, count):
+        """A free does not wait: the daemon may hear of it after the question."""
+        self.assertTrue(eventually(lambda: self.store.stats().tensors == count))
