@@ -8,6 +8,11 @@
 
 namespace ravenstore::core {
 
+namespace {
+// After room was wanted of the other side, it does not take more, or is not asked again, before.
+constexpr Duration kPause = std::chrono::milliseconds(100);
+}  // namespace
+
 void Planner::State::On(const PinnedHeld& event) {
   Tenant& tenant = tenants_[event.tenant];
   const bool less = event.bytes < tenant.pinned;
@@ -31,6 +36,7 @@ void Planner::State::On(const HostShrunk& event) {
 void Planner::State::On(const PinnedWanted& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr || event.slab > options_.host_capacity) return;
+  pinned_wanted_until_ = now_ + kPause;
   if (!MakeHostBudget(*client, Bytes{0}, event.slab, RedundantCopies::kMayDrop)) return;
   if (!MakeHostShare(*client, event.slab, RedundantCopies::kMayDrop)) return;
   const auto missing = [&] {
@@ -44,6 +50,7 @@ void Planner::State::On(const PinnedWanted& event) {
 
 // What the pool has pinned and nothing lives in is as good as any: it is unpinned from the end.
 void Planner::State::ShrinkHostFor(Bytes slab) {
+  if (host_growing_) return;  // what comes goes behind what would leave
   while (host_end_ + host_coming_ + pinned_ + slab > options_.host_capacity) {
     if (host_chunks_.empty()) return;
     const Bytes offset = host_chunks_.back();
@@ -58,7 +65,6 @@ void Planner::State::ShrinkHostFor(Bytes slab) {
 }
 
 void Planner::State::ReclaimPinnedFor(const TensorRow& tensor) {
-  constexpr Duration kPause = std::chrono::milliseconds(100);
   if (pinned_ == Bytes{0} || now_ < pinned_asked_until_) return;
   pinned_asked_until_ = now_ + kPause;
   const TenantId id = FindClient(tensor.client)->tenant;

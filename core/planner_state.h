@@ -594,6 +594,7 @@ class Planner::State {
   Bytes host_coming_;               // is being pinned behind that
   Bytes host_leaving_;              // is being unpinned behind it
   Bytes pinned_;                    // slabs of pinned memory, of all tenants
+  Tick pinned_wanted_until_{};      // a slab of it was wanted: the pool is not pinned ahead before
   Tick pinned_asked_until_{};       // idle slabs of it were asked for: not again before
   std::vector<Bytes> host_chunks_;  // what was pinned in one go begins there
   bool host_growing_ = false;

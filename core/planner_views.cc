@@ -79,8 +79,7 @@ Bytes Planner::State::Guaranteed(DeviceId device, TenantId asker) const {
 TierView Planner::State::HostTier() const {
   Bytes blocks;
   for (const auto& [id, client] : clients_) blocks += client->pinned;
-  return {options_.host_capacity, host_.held() + host_leaving_ + pinned_,
-          host_.used() + blocks};
+  return {options_.host_capacity, host_.held() + host_leaving_ + pinned_, host_.used() + blocks};
 }
 
 Tick Planner::State::NextWake() const {

@@ -125,6 +125,7 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
 }
 
 void Loop::Do(const core::GrowHost& action) {
+  pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
   workers_->Run(kNoUser, [this, pool = host_pool_, action] {
     const core::Status status = pool->Create(action.offset, action.size);
     if (!status.ok()) {
@@ -139,6 +140,7 @@ void Loop::Do(const core::GrowHost& action) {
         ApplyEvent(core::HostGrowFailed{});
       }
       Execute();
+      pinned_->RoomCame();
     });
   });
 }

@@ -25,6 +25,7 @@ from ravenstore.errors import (
     VersionMismatch,
     WrongState,
 )
+from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
 __version__ = "0.1.0"
@@ -57,4 +58,7 @@ __all__ = [
     "View",
     "WrongState",
     "__version__",
+    "patch_dataloader",
+    "pin_memory",
+    "pinned_empty",
 ]

@@ -73,8 +73,30 @@ TEST_F(PlannerPinnedTest, WhatThePoolPinnedAheadMakesWay) {
   Hold(Script::kTenant, all - Bytes(1024));
   EXPECT_EQ(planner().HostTier().held, all - Bytes(1024));
   Hold(Script::kTenant, Bytes{0});
+  script_.world().Advance(std::chrono::milliseconds(100));
   SlabsEnd();
   EXPECT_GT(planner().HostTier().held, Bytes{0});  // tensors may have it again
+}
+
+TEST(PlannerPinnedGrowthTest, WhatIsBeingPinnedIsWaitedForBeforeAnythingIsUnpinned) {
+  World::Options options;
+  options.planner.granularity = KiB(1);
+  options.planner.device_capacity = {KiB(64)};
+  options.planner.arena = {KiB(128)};
+  options.planner.host_capacity = KiB(128);
+  options.planner.host_step = KiB(64);
+  options.planner.host_ahead = KiB(128);
+  World world(options);
+  world.SetTenant(TenantId{1}, {KiB(64), KiB(128)});
+  const ClientId client = world.Attach(TenantId{1}, {KiB(64), KiB(128)});
+  world.FinishSlab(0, true);  // the first half; the second is asked for
+  ASSERT_EQ(world.slab_jobs().size(), 1u);
+  world.Tell(PinnedWanted{client, KiB(100)});
+  world.FinishSlab(0, true);
+  EXPECT_EQ(world.planner().HostTier().held, KiB(128));
+  world.Tell(PinnedWanted{client, KiB(100)});
+  while (!world.slab_jobs().empty()) world.FinishSlab(0, true);
+  EXPECT_TRUE(world.planner().MayPin(client, KiB(100), KiB(100)).ok());
 }
 
 TEST_F(PlannerPinnedTest, TensorsDoNotMakeWay) {

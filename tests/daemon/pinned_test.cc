@@ -30,7 +30,7 @@ Store Connect(const DaemonProcess& daemon, uint64_t host_budget = 0) {
 }
 
 std::vector<std::string> Pool(const std::string& size) {
-  return {"--host-pool", size};
+  return {"--pool-size", size};
 }
 
 bool Holds(const void* data, int value, uint64_t bytes) {
@@ -262,7 +262,7 @@ TEST(PinnedTest, WhatIsNoBlockIsRefused) {
 }
 
 TEST(PinnedTest, TensorsHaveTheRoomThatIdleSlabsHeld) {
-  DaemonProcess daemon({"--host-pool", "128MiB", "--device-size", "64MiB", "--slab", "2MiB"});
+  DaemonProcess daemon({"--pool-size", "128MiB", "--device-total", "64MiB", "--slab", "2MiB"});
   Store store = Connect(daemon);
   store.free(store.pinned(100 * kMiB));
   std::vector<Tensor> tensors;
