@@ -28,7 +28,7 @@ namespace {
 // What a block, or a wait for one, costs the daemon.
 constexpr uint64_t kBlockMemory = 512;
 // Of one user: each is looked at whenever something changed.
-constexpr size_t kWaitingMax = 64;
+constexpr size_t kWaitingMax = 16;
 constexpr size_t kTicketsPerPoll = 256;
 // Budgets, shares and the pool may change without anybody telling.
 constexpr core::Duration kServePeriod = std::chrono::milliseconds(1);
@@ -159,7 +159,8 @@ Status Pinned::MakeSlab(Waiter& waiter) {
   if (!planner_->MayPin(waiter.client, bytes, size).ok())
     hooks_.tell(core::PinnedWanted{waiter.client, size});
   if (Status room = planner_->MayPin(waiter.client, bytes, size); !room.ok()) {
-    MakeIdleMakeWay(waiter, bytes, size);
+    // One step at a time: what is on its way may do.
+    if (books_.releasing() == 0 && room_coming_ == 0) MakeIdleMakeWay(waiter, bytes, size);
     return room;
   }
   const auto slab = books_.Add(waiter.user, waiter.pool, size);

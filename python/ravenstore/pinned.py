@@ -3,7 +3,7 @@
     batch = ravenstore.pinned_empty((256, 3, 224, 224), torch.float32)
     batch.to("cuda", non_blocking=True)
 
-    with ravenstore.patch_dataloader():          # a DataLoader's pin thread takes it from there, too
+    with ravenstore.patch_dataloader():    # a DataLoader's pin thread takes it from there, too
         for images, labels in loader: ...
 
 A block takes its size rounded up to 4 KiB, not to a power of two. All processes of a user share
@@ -24,7 +24,6 @@ Fork: a child of fork() must not touch its parent's pinned tensors; its own come
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import threading
@@ -168,8 +167,8 @@ def pin_memory(batch: Any, *, store: Store | None = None) -> Any:
 
 @contextlib.contextmanager
 def patch_dataloader(store: Store | None = None) -> Iterator[None]:
-    """Inside, DataLoaders with pin_memory=True get their pinned memory from the node's pool: the pin
-    thread of those with workers, and the iterator of those without.
+    """Inside, DataLoaders with pin_memory=True get their pinned memory from the node's pool: the
+    pin thread of those with workers, and the iterator of those without.
 
     It replaces what PyTorch's pin thread calls for a tensor, in the whole process. A loader that is
     iterated inside is meant; one that still runs at the end goes on with PyTorch's own.

@@ -103,7 +103,7 @@ TEST_F(CudaStreamTest, ARefusedCallNamesItself) {
   EXPECT_EQ(refused.error().message.rfind("device 0: cuStreamWriteValue64: ", 0), 0u);
 }
 
-TEST_F(CudaStreamTest, ASignalAfterAllStreamsIsRefusedDuringACaptureAndBreaksNone) {
+TEST_F(CudaStreamTest, ASignalAfterAllStreamsIsRefusedDuringACapture) {
   const auto all = WrapCudaStream(gpu_, AllStreams()).value();
   fake_.fail("cuCtxRecordEvent", 1, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   EXPECT_CODE(all->SignalAfter(&page_[0], 1), ErrorCode::kCapturing);

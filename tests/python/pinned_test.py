@@ -124,9 +124,14 @@ class PinnedEmptyTest(PinnedCase):
         text = (
             "import sys, ravenstore, torch\n"
             "store = ravenstore.Store.connect(socket=sys.argv[1], timeout=30)\n"
+            "take = lambda **o: ravenstore.pinned_empty(150 << 20, torch.uint8, store=store, **o)\n"
             "print('ready', flush=True)\n"
             "sys.stdin.readline()\n"
-            "ravenstore.pinned_empty(150 << 20, torch.uint8, store=store).fill_(255)\n"
+            "try:\n"
+            "    take(timeout=0.05)\n"
+            "except ravenstore.OutOfMemory:\n"
+            "    print('full', flush=True)\n"
+            "take().fill_(255)\n"
             "print('done', flush=True)\n"
         )
         path = os.pathsep.join([str(harness.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
@@ -148,11 +153,17 @@ class PinnedEmptyTest(PinnedCase):
             source = torch.frombuffer(
                 (ctypes.c_uint8 * values.numel()).from_address(values.data_ptr()), dtype=torch.uint8
             )
-            stream.run(lambda: gate.wait() and copied.copy_(source))
+
+            def copy():
+                gate.wait()
+                copied.copy_(source)
+
+            stream.run(copy)
             del values
             gc.collect()
             rank1.stdin.write("go\n")
             rank1.stdin.flush()
+            self.assertEqual(rank1.stdout.readline(), "full\n")
             gate.set()
             self.assertEqual(rank1.stdout.readline(), "done\n")
             stream.synchronize()
@@ -178,7 +189,7 @@ class PinMemoryTest(PinnedCase):
         self.assertIsInstance(pinned["y"][1], tuple)
         self.assertEqual(pinned["y"][1][1], "text")
         self.assertIsInstance(pinned["p"], self.Point)
-        self.assertPinnedBytes(5 * 4096 - 4096)
+        self.assertPinnedBytes(4 * 4096)
         self.assertNotEqual(pinned["x"].data_ptr(), batch["x"].data_ptr())
 
     def test_keeps_strides_where_they_leave_no_gap(self):
