@@ -415,6 +415,35 @@ void World::Tell(const Event& event) {
   Execute();
 }
 
+void World::Pin(ClientId client, Bytes bytes) {
+  const TenantId tenant = SessionOf(client).tenant;
+  bytes = bytes.RoundUp(options_.planner.granularity);
+  if (bytes == Bytes{0}) {
+    pinned_[tenant] = Bytes{0};
+  } else {
+    Tell(PinnedWanted{client, bytes});
+    if (!planner_->MayPin(client, bytes, bytes).ok()) return;
+    pinned_[tenant] += bytes;
+    CheckPinned();
+  }
+  Tell(PinnedHeld{tenant, pinned_[tenant]});
+}
+
+void World::UnpinAll() {
+  for (auto& [tenant, bytes] : pinned_) {
+    bytes = Bytes{0};
+    Tell(PinnedHeld{tenant, bytes});
+  }
+}
+
+void World::CheckPinned() const {
+  Bytes all(kUnit *
+            static_cast<uint64_t>(std::count_if(host_.units.begin(), host_.units.end(),
+                                                [](Unit unit) { return unit != Unit::kAbsent; })));
+  for (const auto& [tenant, bytes] : pinned_) all += bytes;
+  RAVEN_CHECK(all <= options_.planner.host_capacity);
+}
+
 // ---- Looking.
 
 std::vector<ClientId> World::Clients() const {

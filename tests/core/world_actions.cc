@@ -93,6 +93,7 @@ void World::Do(const GrowHost& action) {
     host_.units[unit] = Unit::kAdding;
   }
   slab_jobs_.push_back({SlabJob::Kind::kHost, {}, {}, action.offset, action.size});
+  CheckPinned();
 }
 
 void World::Do(const ReclaimPinned& action) {
