@@ -245,9 +245,9 @@ typedef struct ravenstore_pinned_options {
 
 /* A block of pinned host memory that every device can copy from and to, and the CPU reads and
  * writes. It is page-aligned and takes its size rounded up to 4 KiB. Its bytes are undefined: zero,
- * or what an earlier block of the same user left. What this user's processes freed is warm: the next
- * block of any of them is cut from it without pinning anything. It counts in the host budget, and
- * is the caller's until ravenstore_pinned_free or the end of the store, also when the daemon is
+ * or what an earlier block of the same user left. What this user's processes freed is warm: the
+ * next block of any of them is cut from it without pinning anything. It counts in the host budget,
+ * and is the caller's until ravenstore_pinned_free or the end of the store, also when the daemon is
  * lost. A child of fork() has none of it.
  *
  * RAVENSTORE_OUT_OF_MEMORY: "pinned memory is exhausted", and who holds it. It waits, bounded, only
@@ -283,7 +283,7 @@ typedef struct ravenstore_stats {
   uint64_t host_bytes;
   uint64_t device_budget;
   uint64_t host_budget;
-  uint64_t stall_ns; /* this client's calls waited so long on the CPU */
+  uint64_t stall_ns;      /* this client's calls waited so long on the CPU */
   uint64_t pinned_bytes;  /* this client's blocks of pinned memory; part of host_bytes */
   uint64_t pinned_locked; /* what is pinned for the blocks of all this user's clients */
 } ravenstore_stats_t;

@@ -127,16 +127,18 @@ def mapped_memory():
 def registered_memory():
     file = os.memfd_create("probe")
     os.ftruncate(file, GIB)
-    call_register = lambda at: call("cuMemHostRegister_v2", c_void_p(at), c_size_t(GIB), c_int(1))  # noqa: E731
 
     def address_of(view):
         return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
+    def register(view):
+        call("cuMemHostRegister_v2", c_void_p(address_of(view)), c_size_t(GIB), c_int(1))
+
     first = mmap.mmap(file, GIB)
-    touched, _ = timed(lambda: first.madvise(23) if hasattr(first, "madvise") else None)
-    cold, _ = timed(lambda: call_register(address_of(first)))
+    touched, _ = timed(lambda: first.madvise(23))  # MADV_POPULATE_WRITE
+    cold, _ = timed(lambda: register(first))
     second = mmap.mmap(file, GIB)
-    warm, _ = timed(lambda: call_register(address_of(second)))
+    warm, _ = timed(lambda: register(second))
     return {
         "populate_ms": touched,
         "register_ms": cold,
