@@ -73,7 +73,7 @@ class _Block:
         self.address: int = address.value
         self.size = size
         gate = _arrays.Gate()
-        self._exported = _arrays.Exported(self, (gate, store._gate))
+        self._exported: _arrays.Exported | None = _arrays.Exported(self, (gate, store._gate))
 
         def free(address: int = self.address) -> None:
             # During a capture it comes back with a later block; with the daemon it is gone.
@@ -87,6 +87,7 @@ class _Block:
 
     def __dlpack__(self, **_: Any) -> object:
         exported, self._exported = self._exported, None  # the array's from here on
+        assert exported is not None, "one array takes the block"
         return _arrays.capsule_of(exported, self.address, self.size, (_arrays.CPU, 0))
 
 

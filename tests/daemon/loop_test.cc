@@ -110,7 +110,11 @@ class BareLoop {
     options.planner.host_capacity = core::MiB(64);
     loop_ = std::move(*Loop::Create(
         options, device::OpenHostDevices({.total = core::MiB(64)}), workers_.get(),
-        {.slab_ready = [](auto) {}, .release_slab = [](auto...) {}, .expel = [](auto...) {}}));
+        {.slab_ready = [](auto) {},
+         .release_slab = [](auto...) {},
+         .expel = [](auto...) {},
+         .pinned_slab = [](auto) {},
+         .release_pinned_slab = [](auto...) {}}));
     thread_ = std::thread([this] { loop_->Run(); });
   }
   ~BareLoop() {
