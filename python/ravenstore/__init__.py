@@ -25,6 +25,7 @@ from ravenstore.errors import (
     VersionMismatch,
     WrongState,
 )
+from ravenstore.offload import Explanation, explain, offload, step
 from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
@@ -35,6 +36,7 @@ __all__ = [
     "Capturing",
     "Corrupt",
     "DeviceError",
+    "Explanation",
     "HostStream",
     "InvalidArgument",
     "IsForked",
@@ -58,7 +60,10 @@ __all__ = [
     "View",
     "WrongState",
     "__version__",
+    "explain",
+    "offload",
     "patch_dataloader",
     "pin_memory",
     "pinned_empty",
+    "step",
 ]

@@ -629,7 +629,7 @@ class Store:
         library = _abi.library()
         if embedded and socket is not None:
             raise InvalidArgument("socket= and embedded=True: one daemon or the other")
-        path = os.fspath(socket) if socket is not None else _default_socket()
+        path = os.fspath(socket) if socket is not None else default_socket()
         if embedded:
             path = _embedded.start(timeout=timeout).socket
         options = _abi.ConnectOptions(
@@ -643,7 +643,7 @@ class Store:
         try:
             check(library.ravenstore_connect(options, byref(pointer)))
         except Unavailable as error:
-            raise Unavailable(f"{error.message}. {_how_to_start(path)}") from None
+            raise Unavailable(f"{error.message}. {how_to_start(path)}") from None
         assert pointer.value is not None
         return cls(pointer.value, path)
 
@@ -940,11 +940,11 @@ def _device_of(source: Any) -> int:
     return 0
 
 
-def _default_socket() -> str:
+def default_socket() -> str:
     return os.environ.get("RAVENSTORE_SOCKET") or DEFAULT_SOCKET
 
 
-def _how_to_start(path: str) -> str:
+def how_to_start(path: str) -> str:
     start = f"ravenstored --socket {path}"
     if path == DEFAULT_SOCKET:
         start = "systemctl start ravenstored (deploy/install installs it)"

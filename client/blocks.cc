@@ -1,0 +1,411 @@
+#include "client/blocks.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <utility>
+
+namespace ravenstore {
+namespace {
+
+// How often this process is a child of fork().
+std::atomic<uint64_t>& Forks() {
+  static std::atomic<uint64_t> forks{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++Forks(); });
+  static_cast<void>(registered);
+  return forks;
+}
+
+// Sizes that differ by little share a magazine: each power of two has 32 sizes, so that at most
+// 1/32 is rounded up to, and nothing below the store's alignment.
+uint64_t RoundUp(uint64_t bytes) {
+  constexpr uint64_t kAlignment = 512;
+  const uint64_t step = std::max(kAlignment, std::bit_floor(bytes) / 32);
+  return (bytes + step - 1) / step * step;
+}
+
+// A share of the budget that may be idle even where others' bytes have to leave for it. What one
+// operation frees the next one wants again, and the daemon could give it only once the GPU is
+// there.
+constexpr uint64_t kIdleShare = 16;
+
+std::string Size(uint64_t bytes) {
+  const uint64_t tenths = (bytes * 10 + MiB(1) / 2) / MiB(1);
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
+}
+
+}  // namespace
+
+size_t BlockAllocator::MagazineHash::operator()(const MagazineKey& key) const {
+  const size_t mixed = std::hash<const void*>()(key.stream) * 31 + static_cast<size_t>(key.device);
+  return mixed * 0x9e3779b97f4a7c15u + std::hash<uint64_t>()(key.bytes);
+}
+
+BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
+                               uint64_t device_budget)
+    : store_(std::move(store)),
+      order_(order),
+      device_budget_(device_budget ? device_budget : store_->stats().device_budget),
+      born_(Forks()) {}
+
+BlockAllocator::~BlockAllocator() {
+  if (IsForked()) return;
+  for (auto& [device, ledger] : ledgers_) {
+    for (Block* block : ledger.idle) delete block;
+  }
+}
+
+bool BlockAllocator::IsForked() const {
+  return Forks().load(std::memory_order_relaxed) != born_;
+}
+
+// --- The ledger ---
+
+void BlockAllocator::AddUser(Block* block) {
+  if (block->users_++ > 0) return;
+  BlocksStats& stats = ledgers_[block->device_].stats;
+  stats.used += block->bytes_;
+  ++stats.used_blocks;
+  stats.used_peak = std::max(stats.used_peak, stats.used);
+  stats.used_blocks_peak = std::max(stats.used_blocks_peak, stats.used_blocks);
+  stats.held_peak = std::max(stats.held_peak, stats.used + stats.idle);
+  stats.needed_peak = std::max(stats.needed_peak, stats.used + stats.parked);
+}
+
+void BlockAllocator::RemoveUser(Block* block) {
+  if (--block->users_ > 0) return;
+  BlocksStats& stats = ledgers_[block->device_].stats;
+  stats.used -= block->bytes_;
+  --stats.used_blocks;
+}
+
+void BlockAllocator::BecomeIdle(Block* block) {
+  Ledger& ledger = ledgers_[block->device_];
+  ledger.stats.idle += block->bytes_;
+  block->by_age_ = ledger.idle.insert(ledger.idle.end(), block);
+  magazines_[{block->device_, block->stream_, block->bytes_}].push_back(block);
+}
+
+bool BlockAllocator::BecomeIdleFromParked(Block* block) noexcept {
+  const BlocksStats& stats = ledgers_[block->device_].stats;
+  if (stats.used + stats.parked + stats.idle + block->bytes_ > device_budget_) return false;
+  try {
+    // A get of what is on the device does not wait; of what is on its way out it may not, either.
+    constexpr std::chrono::nanoseconds kDoNotWait{1};
+    if (!block->tensor_.ready()) return false;
+    block->address_ = store_->get(block->tensor_, block->stream_, {.timeout = kDoNotWait});
+    BecomeIdle(block);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+Block* BlockAllocator::Take(uint64_t bytes, int device, Stream stream) {
+  const auto magazine = magazines_.find({device, stream, bytes});
+  if (magazine == magazines_.end()) return nullptr;
+  // The newest: its bytes are the likeliest to be in a cache.
+  Block* block = magazine->second.back();
+  magazine->second.pop_back();
+  if (magazine->second.empty()) magazines_.erase(magazine);
+  Ledger& ledger = ledgers_[device];
+  ledger.idle.erase(block->by_age_);
+  ledger.stats.idle -= bytes;
+  return block;
+}
+
+std::vector<Block*> BlockAllocator::TakeUntilFits(uint64_t more, int device) {
+  const BlocksStats& stats = ledgers_[device].stats;
+  const uint64_t others = stats.used + stats.parked + more;
+  const uint64_t left = device_budget_ - std::min(device_budget_, others);
+  const uint64_t most = std::max(left, device_budget_ / kIdleShare);
+  return stats.idle > most ? TakeOldest(stats.idle - most, device) : std::vector<Block*>();
+}
+
+std::vector<Block*> BlockAllocator::TakeOldest(uint64_t bytes, int device) {
+  std::vector<Block*> taken;
+  Ledger& ledger = ledgers_[device];
+  for (uint64_t sum = 0; sum < bytes && !ledger.idle.empty(); sum += taken.back()->bytes_) {
+    Block* block = ledger.idle.front();
+    ledger.idle.pop_front();
+    ledger.stats.idle -= block->bytes_;
+    // The oldest of all is the oldest of its magazine.
+    const auto magazine = magazines_.find({device, block->stream_, block->bytes_});
+    magazine->second.pop_front();
+    if (magazine->second.empty()) magazines_.erase(magazine);
+    taken.push_back(block);
+  }
+  return taken;
+}
+
+void BlockAllocator::Destroy(const std::vector<Block*>& blocks) noexcept {
+  for (Block* block : blocks) {
+    try {
+      store_->free(std::move(block->tensor_), block->stream_);
+    } catch (const Error&) {
+      // The handle is gone either way, and the store that refused takes the bytes back by itself.
+    }
+    delete block;
+  }
+}
+
+// --- Allocations ---
+
+Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream) {
+  if (IsForked()) return nullptr;
+  std::lock_guard lock(mutex_);
+  Block* block = Take(RoundUp(bytes), device, stream);
+  if (block == nullptr) return nullptr;
+  AddUser(block);
+  BlocksStats& stats = ledgers_[device].stats;
+  ++stats.allocations;
+  allocations_.fetch_add(1, std::memory_order_relaxed);
+  stats.allocated_bytes += block->bytes_;
+  return block;
+}
+
+Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream) {
+  CreateOptions options{.device = device, .stream = stream};
+  // What is in use does not leave: where that alone is too much, no wait would help.
+  bool too_much = false;
+  bool any_idle = false;
+  {
+    std::lock_guard lock(mutex_);
+    const BlocksStats& stats = ledgers_[device].stats;
+    too_much = stats.used + bytes > device_budget_;
+    any_idle = stats.idle > 0;
+  }
+  if (any_idle) {
+    try {
+      options.fail_fast = true;
+      return store_->create(bytes, options);
+    } catch (const OutOfMemory&) {
+      // Idle blocks lie between others: with all of them gone there may be one long run.
+      EmptyMagazines();
+    }
+  }
+  options.fail_fast = too_much;
+  return store_->create(bytes, options);
+}
+
+Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
+  if (IsForked())
+    throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
+  if (Block* idle = TakeIdle(bytes, device, stream)) return idle;
+  auto block = std::make_unique<Block>();
+  block->bytes_ = RoundUp(bytes);
+  block->device_ = device;
+  block->stream_ = stream;
+  std::vector<Block*> given_back;
+  {
+    std::lock_guard lock(mutex_);
+    given_back = TakeUntilFits(block->bytes_, device);
+  }
+  Destroy(given_back);
+  try {
+    block->tensor_ = Create(block->bytes_, device, stream);
+  } catch (const Error& error) {
+    CountFailure(device);
+    if (error.code() != RAVENSTORE_OUT_OF_MEMORY && error.code() != RAVENSTORE_TIMED_OUT) throw;
+    throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY,
+                      DescribeHolders(block->bytes_, device) + " The store says: " + error.what());
+  }
+  block->address_ = block->tensor_.data();
+  std::lock_guard lock(mutex_);
+  AddUser(block.get());
+  BlocksStats& stats = ledgers_[device].stats;
+  ++stats.allocations;
+  allocations_.fetch_add(1, std::memory_order_relaxed);
+  ++stats.created;
+  stats.allocated_bytes += block->bytes_;
+  return block.release();
+}
+
+void BlockAllocator::CountFailure(int device) {
+  std::lock_guard lock(mutex_);
+  ++ledgers_[device].stats.failures;
+}
+
+void BlockAllocator::Record(Block* block, Stream stream) {
+  if (IsForked()) return;
+  std::lock_guard lock(mutex_);
+  AddRecorded(block, stream);
+}
+
+void BlockAllocator::AddRecorded(Block* block, Stream stream) {
+  auto& recorded = block->recorded_;
+  if (stream == block->stream_ ||
+      std::find(recorded.begin(), recorded.end(), stream) != recorded.end())
+    return;
+  recorded.push_back(stream);
+}
+
+void BlockAllocator::JoinRecorded(Block* block) noexcept {
+  for (const Stream stream : block->recorded_)
+    order_->Order(stream, block->stream_, block->device_);
+  block->recorded_.clear();
+}
+
+void BlockAllocator::Release(Block* block) noexcept {
+  if (IsForked()) return;
+  std::unique_lock lock(mutex_);
+  const PutOptions next_read = block->next_read_;
+  EndUse(block, block->stream_, next_read, std::move(lock));
+}
+
+void BlockAllocator::Close(Block* block, Stream stream, const PutOptions& next_read) noexcept {
+  if (IsForked()) return;
+  EndUse(block, stream, next_read, std::unique_lock(mutex_));
+}
+
+void BlockAllocator::EndUse(Block* block, Stream stream, const PutOptions& next_read,
+                            std::unique_lock<std::mutex> lock) noexcept {
+  AddRecorded(block, stream);
+  RemoveUser(block);
+  if (block->users_ > 0) return Put(block, stream, {.not_modified = next_read.not_modified});
+  JoinRecorded(block);
+  BlocksStats& stats = ledgers_[block->device_].stats;
+  if (block->saves_ > 0) {
+    stats.parked += block->bytes_;
+    ++stats.parkings;
+    return Put(block, block->stream_, next_read);
+  }
+  BecomeIdle(block);
+  const std::vector<Block*> given_back = TakeUntilFits(0, block->device_);
+  lock.unlock();
+  Destroy(given_back);
+}
+
+// --- Parking ---
+
+void BlockAllocator::Put(Block* block, Stream stream, const PutOptions& options) noexcept {
+  try {
+    store_->put(block->tensor_, stream, options);
+  } catch (const Error&) {
+    // The store answers the tensor's next get with what is wrong.
+  }
+}
+
+void BlockAllocator::Save(Block* block, const PutOptions& next_read) {
+  if (IsForked())
+    throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
+  std::lock_guard lock(mutex_);
+  ++block->saves_;
+  block->next_read_ = next_read;
+}
+
+void BlockAllocator::ReadNext(Block* block, const PutOptions& next_read) {
+  if (IsForked()) return;
+  std::lock_guard lock(mutex_);
+  block->next_read_ = next_read;
+}
+
+void BlockAllocator::Unsave(Block* block) noexcept {
+  if (IsForked()) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (--block->saves_ > 0 || block->users_ > 0) return;
+    ledgers_[block->device_].stats.parked -= block->bytes_;
+    if (BecomeIdleFromParked(block)) return;
+  }
+  Destroy({block});
+}
+
+void* BlockAllocator::Get(Block* block, Stream stream) {
+  const GetOptions options{.access = Access::kReadOnly};
+  if (!block->tensor_.ready()) {
+    // It needs room on the device, which for the daemon idle blocks are not.
+    std::vector<Block*> given_back;
+    {
+      std::lock_guard lock(mutex_);
+      given_back = TakeOldest(block->bytes_, block->device_);
+    }
+    Destroy(given_back);
+  }
+  try {
+    return store_->get(block->tensor_, stream, options);
+  } catch (const OutOfMemory&) {
+    // Slabs are larger than blocks: what is idle may be all that holds one.
+    if (!EmptyMagazines()) throw;
+  }
+  return store_->get(block->tensor_, stream, options);
+}
+
+void* BlockAllocator::Open(Block* block, Stream stream) {
+  if (IsForked())
+    throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
+  bool alone = false;
+  {
+    std::lock_guard lock(mutex_);
+    alone = block->users_ == 0;
+    if (alone) ledgers_[block->device_].stats.parked -= block->bytes_;
+    AddUser(block);
+  }
+  void* address = nullptr;
+  try {
+    address = Get(block, stream);
+  } catch (const Error&) {
+    CountFailure(block->device_);
+    std::lock_guard lock(mutex_);
+    RemoveUser(block);
+    if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
+    throw;
+  }
+  std::lock_guard lock(mutex_);
+  if (alone) {
+    block->stream_ = stream;
+    block->address_ = address;
+  } else if (stream != block->stream_) {
+    order_->Order(block->stream_, stream, block->device_);
+  }
+  return address;
+}
+
+// --- Figures ---
+
+bool BlockAllocator::EmptyMagazines() {
+  if (IsForked()) return false;
+  std::vector<Block*> all;
+  {
+    std::lock_guard lock(mutex_);
+    magazines_.clear();
+    for (auto& [device, ledger] : ledgers_) {
+      all.insert(all.end(), ledger.idle.begin(), ledger.idle.end());
+      ledger.idle.clear();
+      ledger.stats.idle = 0;
+    }
+  }
+  Destroy(all);
+  return !all.empty();
+}
+
+BlocksStats BlockAllocator::stats(int device) const {
+  std::lock_guard lock(mutex_);
+  const auto ledger = ledgers_.find(device);
+  return ledger == ledgers_.end() ? BlocksStats{} : ledger->second.stats;
+}
+
+void BlockAllocator::ResetPeaks(int device) {
+  std::lock_guard lock(mutex_);
+  BlocksStats& stats = ledgers_[device].stats;
+  stats.used_peak = stats.used;
+  stats.used_blocks_peak = stats.used_blocks;
+  stats.held_peak = stats.used + stats.idle;
+  stats.needed_peak = stats.used + stats.parked;
+}
+
+std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {
+  const BlocksStats held = stats(device);
+  return "The store found no room for " + Size(bytes) + " on device " + std::to_string(device) +
+         ": of its budget of " + Size(device_budget_) + " this process uses " + Size(held.used) +
+         " in " + std::to_string(held.used_blocks) + " blocks, and has " + Size(held.parked) +
+         " parked, which may leave. The smallest device_budget that would do is " +
+         Size(held.used + bytes) + ", without fragmentation.";
+}
+
+}  // namespace ravenstore

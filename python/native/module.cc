@@ -1,0 +1,441 @@
+// The module ravenstore._torch: torch's allocator over the store, and the hooks of saved tensors.
+//
+// Plain CPython and libtorch, compiled for one minor version of each. Its functions are the inside
+// of ravenstore/offload.py, which says what they mean; here is what is called for each tensor.
+//
+// Threads: the GIL guards the module's own state. It is released where a call may wait.
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/version.h>
+
+#include "client/client.h"
+#include "client/torch_allocator.h"
+#include "client/torch_saved.h"
+
+namespace ravenstore::python {
+namespace {
+
+using torch::internal::Kept;
+using torch::internal::Offload;
+using torch::internal::SavedTensor;
+
+// --- Errors ---
+
+// ravenstore.errors.from_code(code, message), set by the package: what the store's errors become.
+PyObject* make_error = nullptr;
+
+void SetError(ravenstore_code_t code, const std::string& message) {
+  PyObject* error =
+      PyObject_CallFunction(make_error, "is", static_cast<int>(code), message.c_str());
+  if (error == nullptr) return;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
+  Py_DECREF(error);
+}
+
+// As torch's own allocator says it, so that whoever catches that and retries does so here.
+void SetOutOfMemory(const std::string& message) {
+  PyObject* torch = PyImport_ImportModule("torch");
+  PyObject* kind = torch ? PyObject_GetAttrString(torch, "OutOfMemoryError") : nullptr;
+  if (kind != nullptr) PyErr_SetString(kind, message.c_str());
+  Py_XDECREF(kind);
+  Py_XDECREF(torch);
+}
+
+// Runs `function`, which returns a new reference or throws.
+template <typename Function>
+PyObject* Guarded(Function function) {
+  try {
+    return function();
+  } catch (const OutOfMemory& error) {
+    SetOutOfMemory(std::string("CUDA out of memory. ") + error.what());
+  } catch (const Error& error) {
+    SetError(error.code(), error.what());
+  } catch (python_error& error) {
+    error.restore();
+  } catch (const c10::OutOfMemoryError& error) {
+    SetOutOfMemory(error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+// Others run while this exists. Whatever happens inside must not touch Python.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// For whoever asks torch for memory, with the GIL or without.
+void MayWait(const std::function<void()>& call) {
+  if (Py_IsInitialized() && PyGILState_Check()) {
+    WithoutGil without;
+    call();
+  } else {
+    call();
+  }
+}
+
+// --- The saved tensor of one node ---
+
+struct SavedObject {
+  PyObject_HEAD std::unique_ptr<SavedTensor> saved;
+};
+
+void DeallocSaved(PyObject* self) {
+  // The deleters of blocks take locks that are held while others wait for streams, never for
+  // Python.
+  reinterpret_cast<SavedObject*>(self)->saved.~unique_ptr();
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyTypeObject* saved_type = nullptr;
+
+PyObject* NewSaved(std::unique_ptr<SavedTensor> saved) {
+  auto* object = PyObject_New(SavedObject, saved_type);
+  if (object == nullptr) return nullptr;
+  new (&object->saved) std::unique_ptr<SavedTensor>(std::move(saved));
+  return reinterpret_cast<PyObject*>(object);
+}
+
+PyType_Slot saved_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(&DeallocSaved)},
+    {Py_tp_doc, const_cast<char*>("A tensor that autograd saved, in the store's care.")},
+    {0, nullptr}};
+PyType_Spec saved_spec = {"ravenstore._torch.Saved", sizeof(SavedObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, saved_slots};
+
+// --- A scope ---
+
+struct ScopeObject {
+  PyObject_HEAD std::shared_ptr<Offload> offload;
+};
+
+Offload& OffloadOf(PyObject* self) {
+  return *reinterpret_cast<ScopeObject*>(self)->offload;
+}
+
+const at::Tensor& TensorOf(PyObject* object) {
+  if (!THPVariable_Check(object))
+    throw Error(RAVENSTORE_INVALID_ARGUMENT,
+                std::string("a torch.Tensor is wanted, not a ") + Py_TYPE(object)->tp_name);
+  return THPVariable_Unpack(object);
+}
+
+PyObject* Pack(PyObject* self, PyObject* tensor) {
+  return Guarded([&]() -> PyObject* {
+    const at::Tensor& packed = TensorOf(tensor);
+    auto offload = reinterpret_cast<ScopeObject*>(self)->offload;
+    std::unique_ptr<SavedTensor> saved;
+    if (offload->parks()) {
+      // Nothing is copied and nothing waits.
+      saved = std::make_unique<SavedTensor>(std::move(offload), packed);
+    } else {
+      WithoutGil without;
+      saved = std::make_unique<SavedTensor>(std::move(offload), packed);
+    }
+    return NewSaved(std::move(saved));
+  });
+}
+
+PyObject* Unpack(PyObject*, PyObject* object) {
+  return Guarded([&]() -> PyObject* {
+    if (Py_TYPE(object) != saved_type)
+      throw Error(RAVENSTORE_INVALID_ARGUMENT, "unpack takes what pack returned");
+    SavedTensor& saved = *reinterpret_cast<SavedObject*>(object)->saved;
+    at::Tensor tensor;
+    {
+      WithoutGil without;
+      tensor = saved.Unpack();
+    }
+    return THPVariable_Wrap(std::move(tensor));
+  });
+}
+
+PyObject* AddParameters(PyObject* self, PyObject* sequence) {
+  return Guarded([&]() -> PyObject* {
+    PyObject* fast = PySequence_Fast(sequence, "add_parameters takes a sequence of tensors");
+    if (fast == nullptr) return nullptr;
+    std::vector<at::Tensor> tensors;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); ++i)
+      tensors.push_back(TensorOf(PySequence_Fast_GET_ITEM(fast, i)));
+    Py_DECREF(fast);
+    OffloadOf(self).AddParameters(tensors);
+    Py_RETURN_NONE;
+  });
+}
+
+// {"saved": (tensors, bytes), ..., "kept": {reason: (tensors, bytes)}}
+PyObject* ScopeStats(PyObject* self, PyObject*) {
+  return Guarded([&]() -> PyObject* {
+    const Offload& offload = OffloadOf(self);
+    const torch::OffloadStats stats = offload.stats();
+    const torch::internal::Tally parked = offload.Parked();
+    PyObject* kept = PyDict_New();
+    for (size_t i = 0; kept != nullptr && i < torch::internal::kKeptReasons; ++i) {
+      const auto reason = static_cast<Kept>(i);
+      const torch::internal::Tally tally = offload.KeptFor(reason);
+      if (reason == Kept::kNo || tally.tensors == 0) continue;
+      PyObject* pair = Py_BuildValue("(KK)", static_cast<unsigned long long>(tally.tensors),
+                                     static_cast<unsigned long long>(tally.bytes));
+      if (pair == nullptr || PyDict_SetItemString(kept, NameOf(reason), pair) != 0) {
+        Py_XDECREF(pair);
+        Py_CLEAR(kept);
+        break;
+      }
+      Py_DECREF(pair);
+    }
+    if (kept == nullptr) return nullptr;
+    return Py_BuildValue(
+        "{s:(KK),s:(KK),s:(KK),s:(KK),s:(KK),s:K,s:K,s:K,s:K,s:K,s:N}", "saved", stats.saved,
+        stats.saved_bytes, "offered", stats.offered, stats.offered_bytes, "deduplicated",
+        stats.deduplicated, stats.deduplicated_bytes, "copied", stats.adopted, stats.adopted_bytes,
+        "parked", parked.tensors, parked.bytes, "unpacked", stats.unpacked, "live_bytes",
+        stats.live_bytes, "live_bytes_peak", stats.live_bytes_peak, "failed_puts",
+        stats.failed_puts, "largest_burst", offload.LargestBurst(), "kept", kept);
+  });
+}
+
+void DeallocScope(PyObject* self) {
+  reinterpret_cast<ScopeObject*>(self)->offload.~shared_ptr();
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyMethodDef scope_methods[] = {
+    {"pack", &Pack, METH_O, "pack(tensor) -> Saved: the hook that autograd calls to save."},
+    {"unpack", &Unpack, METH_O | METH_STATIC, "unpack(saved) -> tensor: the other hook."},
+    {"add_parameters", &AddParameters, METH_O,
+     "add_parameters(tensors): their storages stay where they are."},
+    {"stats", &ScopeStats, METH_NOARGS, "stats() -> dict: counts since the scope was made."},
+    {nullptr, nullptr, 0, nullptr}};
+PyType_Slot scope_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(&DeallocScope)},
+    {Py_tp_methods, scope_methods},
+    {Py_tp_doc, const_cast<char*>("What one offload() does with the tensors that autograd saves.")},
+    {0, nullptr}};
+PyType_Spec scope_spec = {"ravenstore._torch.Scope", sizeof(ScopeObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, scope_slots};
+PyTypeObject* scope_type = nullptr;
+
+// --- The store of this process's torch ---
+
+// One for the process, which outlives every block: torch frees its last ones when it ends.
+std::shared_ptr<Store>* store = nullptr;
+BlockAllocator* blocks = nullptr;
+
+std::string Text(const char* text) {
+  return text == nullptr ? std::string() : std::string(text);
+}
+
+// connect(socket, name, device_budget, host_budget, timeout_ns)
+PyObject* Connect(PyObject*, PyObject* arguments) {
+  const char* socket = nullptr;
+  const char* name = nullptr;
+  unsigned long long device_budget = 0;
+  unsigned long long host_budget = 0;
+  unsigned long long timeout_ns = 0;
+  if (!PyArg_ParseTuple(arguments, "zzKKK", &socket, &name, &device_budget, &host_budget,
+                        &timeout_ns))
+    return nullptr;
+  return Guarded([&]() -> PyObject* {
+    ConnectOptions options{.socket = Text(socket),
+                           .name = Text(name),
+                           .device_budget = device_budget,
+                           .host_budget = host_budget};
+    if (timeout_ns > 0) options.timeout = std::chrono::nanoseconds(timeout_ns);
+    std::shared_ptr<Store> connected;
+    {
+      WithoutGil without;
+      connected = std::make_shared<Store>(Store::connect(options));
+    }
+    delete store;
+    store = new std::shared_ptr<Store>(std::move(connected));
+    return PyUnicode_FromStringAndSize((*store)->backend().data(),
+                                       static_cast<Py_ssize_t>((*store)->backend().size()));
+  });
+}
+
+Store& TheStore() {
+  if (store == nullptr) throw Error(RAVENSTORE_WRONG_STATE, "connect() comes first");
+  return **store;
+}
+
+// install(min_bytes, device_budget): torch's allocator from now on.
+PyObject* Install(PyObject*, PyObject* arguments) {
+  unsigned long long min_bytes = 0;
+  unsigned long long device_budget = 0;
+  if (!PyArg_ParseTuple(arguments, "KK", &min_bytes, &device_budget)) return nullptr;
+  return Guarded([&]() -> PyObject* {
+    TheStore();
+    torch::TorchAllocatorOptions options;
+    options.min_bytes = min_bytes;
+    options.device_budget = device_budget;
+    options.may_wait = &MayWait;
+    blocks = &torch::InstallTorchAllocator(*store, options);
+    Py_RETURN_NONE;
+  });
+}
+
+// scope(min_bytes, hints, torch_bytes or -1, parks) -> Scope
+PyObject* NewScope(PyObject*, PyObject* arguments) {
+  unsigned long long min_bytes = 0;
+  int hints = 1;
+  long long torch_bytes = -1;
+  int parks = 0;
+  if (!PyArg_ParseTuple(arguments, "KpLp", &min_bytes, &hints, &torch_bytes, &parks))
+    return nullptr;
+  return Guarded([&]() -> PyObject* {
+    TheStore();
+    torch::OffloadOptions options{.min_bytes = min_bytes, .hints = hints != 0};
+    if (torch_bytes >= 0) options.torch_bytes = static_cast<uint64_t>(torch_bytes);
+    torch::internal::Parking parking;
+    if (parks) {
+      if (blocks == nullptr) throw Error(RAVENSTORE_WRONG_STATE, "install() comes first");
+      parking = {blocks, &torch::BlockOf};
+    }
+    auto* object = PyObject_New(ScopeObject, scope_type);
+    if (object == nullptr) return nullptr;
+    new (&object->offload) std::shared_ptr<Offload>(
+        std::make_shared<Offload>(*store, std::vector<at::Tensor>(), options, parking));
+    return reinterpret_cast<PyObject*>(object);
+  });
+}
+
+// store_stats() -> dict
+PyObject* StoreStats(PyObject*, PyObject*) {
+  return Guarded([&]() -> PyObject* {
+    Stats stats{};
+    {
+      Store& asked = TheStore();
+      WithoutGil without;
+      stats = asked.stats();
+    }
+    return Py_BuildValue(
+        "{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "tensors", stats.tensors, "gets",
+        stats.gets, "hits", stats.hits, "late_hits", stats.late_hits, "misses", stats.misses,
+        "prefetches", stats.prefetches, "bytes_out", stats.bytes_out, "bytes_in", stats.bytes_in,
+        "device_bytes", stats.device_bytes, "host_bytes", stats.host_bytes, "device_budget",
+        stats.device_budget, "host_budget", stats.host_budget, "stall_ns", stats.stall_ns);
+  });
+}
+
+// block_stats(device) -> dict, or None without the allocator.
+PyObject* BlockStats(PyObject*, PyObject* argument) {
+  const long device = PyLong_AsLong(argument);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  if (blocks == nullptr) Py_RETURN_NONE;
+  return Guarded([&]() -> PyObject* {
+    const BlocksStats stats = blocks->stats(static_cast<int>(device));
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "used", stats.used,
+                         "parked", stats.parked, "idle", stats.idle, "used_peak", stats.used_peak,
+                         "held_peak", stats.held_peak, "needed_peak", stats.needed_peak,
+                         "used_blocks", stats.used_blocks, "allocations", stats.allocations,
+                         "allocated_bytes", stats.allocated_bytes, "created", stats.created,
+                         "parkings", stats.parkings, "failures", stats.failures);
+  });
+}
+
+PyObject* ResetPeaks(PyObject*, PyObject* argument) {
+  const long device = PyLong_AsLong(argument);
+  if (device == -1 && PyErr_Occurred()) return nullptr;
+  if (blocks != nullptr) blocks->ResetPeaks(static_cast<int>(device));
+  Py_RETURN_NONE;
+}
+
+PyObject* EmptyMagazines(PyObject*, PyObject*) {
+  return Guarded([&]() -> PyObject* {
+    if (blocks != nullptr) {
+      WithoutGil without;
+      blocks->EmptyMagazines();
+    }
+    Py_RETURN_NONE;
+  });
+}
+
+// check(stream): raises Lost once work on the stream may have run on undefined bytes.
+PyObject* Check(PyObject*, PyObject* argument) {
+  const unsigned long long stream = PyLong_AsUnsignedLongLong(argument);
+  if (PyErr_Occurred()) return nullptr;
+  return Guarded([&]() -> PyObject* {
+    TheStore().check(reinterpret_cast<Stream>(stream));  // NOLINT: Python has it as a number
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* Step(PyObject*, PyObject*) {
+  return Guarded([&]() -> PyObject* {
+    TheStore().step();
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* SetErrorMaker(PyObject*, PyObject* maker) {
+  Py_INCREF(maker);
+  Py_XSETREF(make_error, maker);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"set_error_maker", &SetErrorMaker, METH_O, "set_error_maker(f): f(code, message) -> error"},
+    {"connect", &Connect, METH_VARARGS,
+     "connect(socket, name, device_budget, host_budget, timeout_ns) -> backend"},
+    {"install", &Install, METH_VARARGS, "install(min_bytes, device_budget)"},
+    {"scope", &NewScope, METH_VARARGS, "scope(min_bytes, hints, torch_bytes, parks) -> Scope"},
+    {"store_stats", &StoreStats, METH_NOARGS, "store_stats() -> dict"},
+    {"block_stats", &BlockStats, METH_O, "block_stats(device) -> dict or None"},
+    {"reset_peaks", &ResetPeaks, METH_O, "reset_peaks(device)"},
+    {"empty_magazines", &EmptyMagazines, METH_NOARGS, "empty_magazines()"},
+    {"check", &Check, METH_O, "check(stream)"},
+    {"step", &Step, METH_NOARGS, "step()"},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "ravenstore._torch",
+                          "Torch's allocator over the store, and the hooks of saved tensors.",
+                          -1,
+                          methods,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+}  // namespace
+}  // namespace ravenstore::python
+
+PyMODINIT_FUNC PyInit__torch() {
+  using namespace ravenstore::python;  // NOLINT
+  saved_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&saved_spec));
+  scope_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&scope_spec));
+  if (saved_type == nullptr || scope_type == nullptr) return nullptr;
+  PyObject* module = PyModule_Create(&definition);
+  if (module == nullptr) return nullptr;
+  // What it was compiled for: another minor version of torch has other virtual functions.
+  PyModule_AddStringConstant(module, "compiled_for", TORCH_VERSION);
+#ifdef RAVENSTORE_TORCH_CUDA
+  PyModule_AddIntConstant(module, "with_cuda", 1);
+#else
+  PyModule_AddIntConstant(module, "with_cuda", 0);
+#endif
+  return module;
+}

@@ -1,0 +1,395 @@
+"""One line that lets a model's forward pass use more memory than its device has free.
+
+    with ravenstore.offload(device_budget="12GiB"):
+        loss = model(x)
+    loss.backward()
+
+What autograd saves for the backward pass goes into the store: the daemon moves it to host memory
+when the budget is needed, and brings it back before the backward pass wants it. The model, the
+optimizer and the training loop stay as they are.
+
+Two ways, of which `explain()` names the one in use:
+
+- "allocator": PyTorch's own large blocks are the store's memory, from the first offload() on. What
+  autograd saved is parked when PyTorch frees it, and nothing is ever copied on the device. It
+  needs this package's native part, compiled for the PyTorch that runs.
+- "copy": PyTorch's allocator stays, and what autograd saves is copied into the store. The budget
+  is then that of the saved tensors alone.
+
+Threads: scopes may be open in several threads; each is its own thread's, as autograd's hooks are.
+Fork: a child of fork() (a DataLoader's worker) leaves everything alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from ravenstore import _native
+from ravenstore import embedded as _embedded
+from ravenstore._units import Duration, Size, bytes_of, nanoseconds_of, size_text
+from ravenstore.errors import InvalidArgument, Unavailable, Unsupported
+from ravenstore.store import default_socket, how_to_start
+
+if TYPE_CHECKING:
+    import torch
+
+Way = Literal["allocator", "copy"]
+
+MIN_BLOCK_BYTES = 1 << 20
+"""Smaller blocks stay with PyTorch's allocator: a transfer of so few bytes costs more than it
+frees."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tally:
+    """Tensors and their bytes."""
+
+    tensors: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.tensors} tensors, {size_text(self.bytes)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What became of the tensors that autograd saved in this process, and why. Printable."""
+
+    way: Way
+    why: str
+    """Why this way and not the other."""
+    backend: str
+    device_budget: int
+    saved: Tally
+    """All that autograd saved under a scope: shared + kept + taken."""
+    shared: Tally
+    """Bytes that were saved already under another tensor: no cost."""
+    kept: dict[str, Tally]
+    """Left in PyTorch's memory, by reason."""
+    taken: Tally
+    """Given into the store's care."""
+    live_bytes: int
+    live_bytes_peak: int
+    """Of what was taken: not released yet, and the most that ever was at once."""
+    bytes_out: int
+    bytes_in: int
+    """Moved from the device and back."""
+    stall_seconds: float
+    """This process's calls waited so long on the CPU."""
+    used_bytes: int
+    used_bytes_peak: int
+    """Of the allocator: bytes of the blocks that the program holds, parked ones not."""
+    advice: tuple[str, ...]
+
+    @property
+    def moved(self) -> bool:
+        """False when everything fitted, and nothing had to leave."""
+        return self.bytes_in > 0
+
+    def __str__(self) -> str:
+        lines = [
+            f"way: {self.way} ({self.why}); backend {self.backend}, "
+            f"device budget {size_text(self.device_budget)}",
+            f"saved by autograd: {self.saved}",
+            f"  taken into the store's care: {self.taken}; at once at most "
+            f"{size_text(self.live_bytes_peak)}",
+            f"  saved before under another tensor: {self.shared}",
+            *(f"  left alone, {reason}: {tally}" for reason, tally in self.kept.items()),
+            f"moved: {size_text(self.bytes_out)} out, {size_text(self.bytes_in)} back, "
+            f"{self.stall_seconds:.3f} s waited",
+        ]
+        if self.way == "allocator":
+            lines.append(
+                f"in use: {size_text(self.used_bytes)} now, {size_text(self.used_bytes_peak)} peak"
+            )
+        return "\n".join([*lines, *(f"advice: {words}" for words in self.advice)])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What is the same for the whole process."""
+
+    socket: str
+    device_budget: int
+    host_budget: int
+    way: Way | None
+
+
+class _Process:
+    """This process's one attachment for PyTorch's memory."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.settings: _Settings | None = None
+        self.native: ModuleType | None = None
+        self.way: Way = "copy"
+        self.why = ""
+        self.backend = ""
+        self.scopes: list[Any] = []
+
+    def attach(self, settings: _Settings, timeout: Duration) -> None:
+        """Connects with the first settings; later ones must not differ."""
+        with self.lock:
+            if self.settings is None:
+                self._connect(settings, timeout)
+                self.settings = settings
+                return
+            for field in dataclasses.fields(_Settings):
+                wanted, has = getattr(settings, field.name), getattr(self.settings, field.name)
+                if wanted and wanted != has:
+                    raise InvalidArgument(
+                        f"this process's offload() has {field.name} {has!r}, and cannot change to "
+                        f"{wanted!r}: one attachment serves all of PyTorch's memory"
+                    )
+
+    def _connect(self, settings: _Settings, timeout: Duration) -> None:
+        native = _native.load()
+        try:
+            self.backend = native.connect(
+                settings.socket,
+                None,
+                settings.device_budget,
+                settings.host_budget,
+                max(1, nanoseconds_of(timeout)),
+            )
+        except Unavailable as error:
+            raise Unavailable(f"{error.message}. {how_to_start(settings.socket)}") from None
+        self.native = native
+        self.way, self.why = self._choose(settings)
+
+    def _choose(self, settings: _Settings) -> tuple[Way, str]:
+        assert self.native is not None
+        if settings.way == "copy":
+            return "copy", "asked for"
+        try:
+            self.native.install(MIN_BLOCK_BYTES, settings.device_budget)
+        except Unsupported as error:
+            if settings.way == "allocator":
+                raise
+            return "copy", error.message
+        return "allocator", "PyTorch's large blocks are the store's"
+
+    def scope(self, min_bytes: int) -> Any:
+        assert self.native is not None
+        scope = self.native.scope(min_bytes, True, -1, self.way == "allocator")
+        with self.lock:
+            self.scopes.append(scope)
+        return scope
+
+
+_process = _Process()
+
+
+def _here() -> _Process:
+    """The attachment of this very process: a child of fork() begins anew."""
+    global _process  # noqa: PLW0603
+    if _process.pid != os.getpid():
+        _process = _Process()
+    return _process
+
+
+class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a function
+    """While it is open, what autograd saves in this thread goes into the store.
+
+    device_budget: bytes on each device, as an int or "12GiB". With the allocator: of all that
+        PyTorch holds in blocks of at least 1 MiB; else of what autograd saves. By default what the
+        daemon lets this user have.
+    host_budget: at most so many bytes in host memory. By default what the daemon says.
+    socket: the daemon's, by default $RAVENSTORE_SOCKET or the node's.
+    embedded: this process's private daemon instead, started if there is none.
+    min_bytes: tensors of smaller storages stay. By default 1 MiB with the allocator, else 128 KiB.
+    way: "allocator" or "copy" to insist on one; by default the first if it can be had.
+    timeout: bounds the attach and every wait for room.
+
+    The backward pass may run at any time, also after the scope is closed. The first scope of a
+    process decides on budgets, daemon and way, which hold until the process ends: what differs
+    later is an InvalidArgument.
+
+    Errors, on entry: Unavailable without a daemon, InvalidArgument, PermissionDenied, TimedOut;
+    Unsupported when `way` cannot be had. In forward: torch.OutOfMemoryError when what is in use
+    alone exceeds the budget. In backward: Lost when the daemon has died with what it held.
+    """
+
+    def __init__(
+        self,
+        device_budget: Size | None = None,
+        *,
+        host_budget: Size | None = None,
+        socket: str | os.PathLike[str] | None = None,
+        embedded: bool = False,
+        min_bytes: Size | None = None,
+        way: Way | None = None,
+        timeout: Duration = 30.0,
+    ) -> None:
+        if embedded and socket is not None:
+            raise InvalidArgument("socket= and embedded=True: one daemon or the other")
+        if way not in (None, "allocator", "copy"):
+            raise InvalidArgument(f'way is "allocator", "copy" or None, not {way!r}')
+        self._device_budget = bytes_of(device_budget) if device_budget is not None else 0
+        self._host_budget = bytes_of(host_budget) if host_budget is not None else 0
+        self._min_bytes = bytes_of(min_bytes) if min_bytes is not None else None
+        self._socket = os.fspath(socket) if socket is not None else None
+        self._embedded = embedded
+        self._way: Way | None = way
+        self._timeout = timeout
+        self._open: list[contextlib.ExitStack] = []
+
+    def __enter__(self) -> offload:
+        import torch
+
+        process = _here()
+        if self._embedded:
+            path = _embedded.start(timeout=self._timeout).socket
+        elif self._socket is None and process.settings is not None:
+            path = process.settings.socket
+        else:
+            path = self._socket or default_socket()
+        settings = _Settings(path, self._device_budget, self._host_budget, self._way)
+        process.attach(settings, self._timeout)
+        least = self._min_bytes
+        if least is None:
+            least = MIN_BLOCK_BYTES if process.way == "allocator" else 128 << 10
+        scope = process.scope(least)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(scope.pack, scope.unpack))
+            if process.way == "copy":
+                stack.enter_context(_parameters_told(scope))
+            self._open.append(stack.pop_all())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.pop().__exit__(kind, error, trace)
+
+    def _recreate_cm(self) -> offload:
+        return self
+
+
+@contextlib.contextmanager
+def _parameters_told(scope: Any) -> Iterator[None]:
+    """Tells the scope of the parameters and buffers of every module whose forward runs: autograd
+    saves frozen ones and views of them, and a copy would only cost."""
+    from torch.nn.modules.module import register_module_forward_pre_hook
+
+    seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+    def tell(module: torch.nn.Module, _inputs: object) -> None:
+        if module in seen:
+            return
+        seen.add(module)
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        scope.add_parameters([tensor for tensor in own if tensor is not None])
+
+    handle = register_module_forward_pre_hook(tell)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def step() -> None:
+    """Says that the next training step begins. Optional: the store takes it that one ends when
+    nothing that autograd saved is left. Errors: WrongState before the first offload()."""
+    _attached().step()
+
+
+def _attached() -> ModuleType:
+    native = _here().native
+    if native is None:
+        from ravenstore.errors import WrongState
+
+        raise WrongState("there was no ravenstore.offload() in this process yet")
+    return native
+
+
+def explain() -> Explanation:
+    """What became of the tensors that autograd saved under the scopes of this process so far, and
+    why. Errors: WrongState before the first offload(); Lost, Unavailable when the daemon is gone.
+    """
+    native, process = _attached(), _here()
+    with process.lock:
+        counts = [scope.stats() for scope in process.scopes]
+    store = native.store_stats()
+    blocks = native.block_stats(0) or {}
+    kept: dict[str, Tally] = {}
+    for count in counts:
+        for reason, pair in count["kept"].items():
+            kept[reason] = _sum(kept.get(reason, Tally(0, 0)), pair)
+    summed = {
+        name: _total(count[name] for count in counts)
+        for name in ("saved", "deduplicated", "offered")
+    }
+    return Explanation(
+        way=process.way,
+        why=process.why,
+        backend=process.backend,
+        device_budget=store["device_budget"],
+        saved=summed["saved"],
+        shared=summed["deduplicated"],
+        kept=dict(sorted(kept.items(), key=lambda item: -item[1].bytes)),
+        taken=summed["offered"],
+        live_bytes=sum(count["live_bytes"] for count in counts),
+        live_bytes_peak=max((count["live_bytes_peak"] for count in counts), default=0),
+        bytes_out=store["bytes_out"],
+        bytes_in=store["bytes_in"],
+        stall_seconds=store["stall_ns"] / 1e9,
+        used_bytes=blocks.get("used", 0),
+        used_bytes_peak=blocks.get("used_peak", 0),
+        advice=_advice(process, counts, summed, kept, store, blocks),
+    )
+
+
+def _sum(tally: Tally, pair: tuple[int, int]) -> Tally:
+    return Tally(tally.tensors + pair[0], tally.bytes + pair[1])
+
+
+def _total(pairs: Iterator[tuple[int, int]]) -> Tally:
+    total = Tally(0, 0)
+    for pair in pairs:
+        total = _sum(total, pair)
+    return total
+
+
+def _advice(
+    process: _Process,
+    counts: list[dict[str, Any]],
+    summed: dict[str, Tally],
+    kept: dict[str, Tally],
+    store: dict[str, int],
+    blocks: dict[str, int],
+) -> tuple[str, ...]:
+    words = []
+    burst = max((count["largest_burst"] for count in counts), default=0)
+    peak = max((count["live_bytes_peak"] for count in counts), default=0)
+    if process.way == "allocator" and peak and burst > peak / 2:
+        words.append(
+            f"{size_text(burst)} were saved in one go, as a region that is compiled as a whole does"
+            " at its end: nothing of it can leave while the forward pass still runs. Compile block"
+            " by block instead (torch.compile on each layer)."
+        )
+    foreign = kept.get("not the store's memory")
+    if foreign is not None and foreign.bytes > summed["saved"].bytes / 4:
+        words.append(
+            f"{size_text(foreign.bytes)} of what was saved lies in memory that PyTorch had before"
+            " the first offload(): open the scope before the batch is made, or once earlier."
+        )
+    budget = store["device_budget"]
+    if blocks and blocks["used_peak"] > budget * 0.95:
+        words.append(
+            f"the peak of {size_text(blocks['used_peak'])} is what the program holds at once, which"
+            " no offloading lowers: smaller batches, checkpointing, or states kept away"
+            " (ravenstore.offload_optimizer) do."
+        )
+    return tuple(words)
