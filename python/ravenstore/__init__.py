@@ -28,6 +28,7 @@ from ravenstore.errors import (
     WrongState,
 )
 from ravenstore.offload import Explanation, explain, offload, step
+from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
@@ -81,6 +82,9 @@ __all__ = [
     "explain",
     "offload",
     "offload_optimizer",
+    "patch_dataloader",
+    "pin_memory",
+    "pinned_empty",
     "profile",
     "step",
 ]

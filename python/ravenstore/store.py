@@ -75,6 +75,8 @@ class Stats:
     device_budget: int
     host_budget: int
     stall_ns: int  # how long calls waited on the CPU
+    pinned_bytes: int  # this client's blocks of pinned memory; part of host_bytes
+    pinned_locked: int  # what is pinned for the blocks of all of this user's clients
 
 
 class HostStream:
