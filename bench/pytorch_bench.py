@@ -195,6 +195,13 @@ def worker(options):
             options["budget"], embedded=True, host_budget=options.get("host_budget")
         )
 
+    result.update(offloaded(torch, ravenstore, trainer, scope, options))
+    return result
+
+
+def offloaded(torch, ravenstore, trainer, scope, options):
+    """Steps under the allocator alone, if asked for, and under the scope."""
+    result, count = {}, options["steps"]
     with scope():
         pass
     native = sys.modules["ravenstore._torch"]
