@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -120,6 +121,7 @@ class Scope:
     def __init__(self, store: _store.Store, min_bytes: int, hints: bool) -> None:
         self._store = store
         self._min_bytes = min_bytes
+        self._owner = os.getpid()
         self._hints = hints
         self._lock = threading.RLock()  # a finalizer may run inside of what holds it
         self._order = 0
@@ -171,6 +173,7 @@ class Scope:
         with self._lock:
             if held.orders:
                 held.orders.pop()
+        self._store.check(device=held.tensor.device)
         view = _worded(lambda: held.tensor.get())
         flat = view.torch()
         # When the last array is gone; what backward wrote into it is not what was saved.
@@ -220,6 +223,8 @@ class Scope:
         """Why it stays in PyTorch's memory; None if it need not."""
         import torch
 
+        if os.getpid() != self._owner:
+            return "a forked child"
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or (
             torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
         ):

@@ -8,7 +8,6 @@ import pickle
 
 import harness  # noqa: F401 - the package's path
 import offload_harness as offload
-import ravenstore
 import torch
 import xml_main
 from offload_harness import MIB, OffloadCase, offloading, press, random

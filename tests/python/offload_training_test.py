@@ -1,4 +1,4 @@
-"""Training steps under a scope are those without: checkpointing, autocast, accumulation, threads."""
+"""Training steps under a scope are those without: checkpointing, autocast, threads."""
 
 import contextlib
 import threading
