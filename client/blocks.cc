@@ -23,6 +23,11 @@ uint64_t RoundUp(uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// A share of the budget that may be idle even where others' bytes have to leave for it. What one
+// operation frees the next one wants again, and the daemon could give it only once the GPU is
+// there.
+constexpr uint64_t kIdleShare = 16;
+
 std::string Size(uint64_t bytes) {
   const uint64_t tenths = (bytes * 10 + MiB(1) / 2) / MiB(1);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
@@ -74,6 +79,7 @@ void BlockAllocator::AddUser(Block* block) {
   stats.used_peak = std::max(stats.used_peak, stats.used);
   stats.used_blocks_peak = std::max(stats.used_blocks_peak, stats.used_blocks);
   stats.held_peak = std::max(stats.held_peak, stats.used + stats.idle);
+  stats.needed_peak = std::max(stats.needed_peak, stats.used + stats.parked);
 }
 
 void BlockAllocator::RemoveUser(Block* block) {
@@ -119,13 +125,20 @@ Block* BlockAllocator::Take(uint64_t bytes, int device, Stream stream) {
 }
 
 std::vector<Block*> BlockAllocator::TakeUntilFits(uint64_t more, int device) {
+  const BlocksStats& stats = ledgers_[device].stats;
+  const uint64_t others = stats.used + stats.parked + more;
+  const uint64_t left = device_budget_ - std::min(device_budget_, others);
+  const uint64_t most = std::max(left, device_budget_ / kIdleShare);
+  return stats.idle > most ? TakeOldest(stats.idle - most, device) : std::vector<Block*>();
+}
+
+std::vector<Block*> BlockAllocator::TakeOldest(uint64_t bytes, int device) {
   std::vector<Block*> taken;
   Ledger& ledger = ledgers_[device];
-  BlocksStats& stats = ledger.stats;
-  while (!ledger.idle.empty() && stats.used + stats.parked + stats.idle + more > device_budget_) {
+  for (uint64_t sum = 0; sum < bytes && !ledger.idle.empty(); sum += taken.back()->bytes_) {
     Block* block = ledger.idle.front();
     ledger.idle.pop_front();
-    stats.idle -= block->bytes_;
+    ledger.stats.idle -= block->bytes_;
     // The oldest of all is the oldest of its magazine.
     const auto magazine = magazines_.find({device, block->stream_, block->bytes_});
     magazine->second.pop_front();
@@ -309,6 +322,15 @@ void BlockAllocator::Unsave(Block* block) noexcept {
 }
 
 void* BlockAllocator::Get(Block* block, Stream stream) {
+  if (!block->tensor_.ready()) {
+    // It needs room on the device, which for the daemon idle blocks are not.
+    std::vector<Block*> given_back;
+    {
+      std::lock_guard lock(mutex_);
+      given_back = TakeOldest(block->bytes_, block->device_);
+    }
+    Destroy(given_back);
+  }
   // Idle blocks lie between others: with all of them gone there may be one long run.
   bool any_idle = false;
   {
@@ -334,8 +356,8 @@ void* BlockAllocator::Open(Block* block, Stream stream) {
   {
     std::lock_guard lock(mutex_);
     alone = block->users_ == 0;
-    AddUser(block);
     if (alone) ledgers_[block->device_].stats.parked -= block->bytes_;
+    AddUser(block);
   }
   void* address = nullptr;
   try {
@@ -363,8 +385,8 @@ void* BlockAllocator::Open(Block* block, Stream stream) {
 
 // --- Figures ---
 
-void BlockAllocator::EmptyMagazines() {
-  if (IsForked()) return;
+bool BlockAllocator::EmptyMagazines() {
+  if (IsForked()) return false;
   std::vector<Block*> all;
   {
     std::lock_guard lock(mutex_);
@@ -376,6 +398,7 @@ void BlockAllocator::EmptyMagazines() {
     }
   }
   Destroy(all);
+  return !all.empty();
 }
 
 BlocksStats BlockAllocator::stats(int device) const {
@@ -390,6 +413,7 @@ void BlockAllocator::ResetPeaks(int device) {
   stats.used_peak = stats.used;
   stats.used_blocks_peak = stats.used_blocks;
   stats.held_peak = stats.used + stats.idle;
+  stats.needed_peak = stats.used + stats.parked;
 }
 
 std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {

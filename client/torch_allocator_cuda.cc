@@ -1,3 +1,5 @@
+// Nothing of it is compiled for a torch without CUDA.
+#ifdef RAVENSTORE_TORCH_CUDA
 #include <atomic>
 #include <memory>
 #include <string>
@@ -11,7 +13,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <torch/csrc/api/include/torch/version.h>
+#include <torch/version.h>
 
 #include "client/torch_allocator.h"
 #include "client/torch_saved.h"
@@ -332,3 +334,4 @@ void InstallCudaAllocator(TorchBlocks* blocks, std::atomic<c10::DeleterFnPtr>* f
 }
 
 }  // namespace ravenstore::torch::internal
+#endif  // RAVENSTORE_TORCH_CUDA

@@ -1,7 +1,5 @@
 #include "client/torch_saved.h"
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -17,8 +15,6 @@
 #include <c10/core/Stream.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
 #include <torch/csrc/autograd/variable.h>
 
 #ifdef RAVENSTORE_TORCH_CUDA

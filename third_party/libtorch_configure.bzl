@@ -109,7 +109,7 @@ def _quote(names):
 
 def _wheel(ctx, root):
     folders = []
-    for folder in ["ATen", "c10", "caffe2", "torch"]:
+    for folder in ["ATen", "c10", "caffe2", "pybind11", "torch"]:
         if ctx.path(root + "/include/" + folder).exists:
             ctx.symlink(root + "/include/" + folder, "include/" + folder)
             folders.append("include/" + folder)

@@ -2,8 +2,11 @@
 
 load("@torch_python//:defs.bzl", "TORCH_PYTHON_COMPATIBLE")
 
-def python_test(name, torch = False, size = "medium", data = [], tags = [], **kwargs):
-    """Runs NAME.py, with the Python that has PyTorch if `torch`, else with the system's."""
+def python_test(name, torch = False, native_part = False, size = "medium", data = [], tags = [], **kwargs):
+    """Runs NAME.py, with the Python that has PyTorch if `torch`, else with the system's.
+
+    native_part: it needs ravenstore._torch, and is skipped where that cannot be built.
+    """
     script = name + ".py"
     data = data + [
         "harness.py",
@@ -13,6 +16,8 @@ def python_test(name, torch = False, size = "medium", data = [], tags = [], **kw
         "//python:package",
         "//tests/tidy:xml_main.py",
     ]
+    if native_part:
+        data.append("//python:_torch.so")
     if torch:
         native.sh_test(
             name = name,

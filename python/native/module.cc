@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/api/include/torch/version.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/version.h>
 
 #include "client/client.h"
 #include "client/torch_allocator.h"
@@ -377,12 +377,12 @@ PyObject* BlockStats(PyObject*, PyObject* argument) {
   if (blocks == nullptr) Py_RETURN_NONE;
   return Guarded([&]() -> PyObject* {
     const BlocksStats stats = blocks->stats(static_cast<int>(device));
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "used", stats.used,
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "used", stats.used,
                          "parked", stats.parked, "idle", stats.idle, "used_peak", stats.used_peak,
-                         "held_peak", stats.held_peak, "used_blocks", stats.used_blocks,
-                         "allocations", stats.allocations, "allocated_bytes", stats.allocated_bytes,
-                         "created", stats.created, "parkings", stats.parkings, "failures",
-                         stats.failures);
+                         "held_peak", stats.held_peak, "needed_peak", stats.needed_peak,
+                         "used_blocks", stats.used_blocks, "allocations", stats.allocations,
+                         "allocated_bytes", stats.allocated_bytes, "created", stats.created,
+                         "parkings", stats.parkings, "failures", stats.failures);
   });
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
+import os
 from types import ModuleType
 
 from ravenstore.errors import Unsupported, error_of
@@ -11,6 +13,19 @@ from ravenstore.errors import Unsupported, error_of
 
 def _minor(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
+
+
+def _find() -> ModuleType:
+    """The one that $RAVENSTORE_NATIVE names, else that of this package."""
+    chosen = os.environ.get("RAVENSTORE_NATIVE")
+    if not chosen:
+        return importlib.import_module("ravenstore._torch")
+    spec = importlib.util.spec_from_file_location("ravenstore._torch", chosen)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"RAVENSTORE_NATIVE={chosen} is no extension module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @functools.cache
@@ -25,7 +40,7 @@ def load() -> ModuleType:
     except ImportError as error:
         raise Unsupported(f"ravenstore.offload() needs PyTorch: {error}") from None
     try:
-        native = importlib.import_module("ravenstore._torch")
+        native = _find()
     except ImportError as error:
         raise Unsupported(
             f"this ravenstore has no native part for PyTorch {torch.__version__} ({error}): "

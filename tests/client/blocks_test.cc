@@ -234,6 +234,23 @@ TEST_F(BlocksTest, IdleBlocksGiveWayToAnotherSize) {
   blocks_->Release(large);
 }
 
+TEST_F(BlocksTest, IdleBlocksGiveWayToOneThatComesBackThoughItsRoomLiesBetweenThem) {
+  Block* away = Allocate(MiB(8));
+  Fill(away->address(), MiB(8), 7);
+  blocks_->Save(away, {});
+  blocks_->Release(away);
+  std::vector<Block*> halves;  // of slabs
+  for (uint64_t i = 0; i < kBudget / MiB(1); ++i) halves.push_back(Allocate(MiB(1)));
+  for (size_t first : {0, 1})
+    for (size_t i = first; i < halves.size(); i += 2) blocks_->Release(halves[i]);
+  ASSERT_EQ(stats().idle, kBudget - MiB(8));
+  const void* address = blocks_->Open(away, nullptr);
+  EXPECT_TRUE(Holds(address, MiB(8), 7));
+  EXPECT_EQ(stats().idle, 0u);
+  blocks_->Close(away, nullptr, {});
+  blocks_->Unsave(away);
+}
+
 TEST_F(BlocksTest, WithoutRoomTheErrorNamesWhatIsHeldAndTheBudgetThatWouldDo) {
   Block* block = Allocate(MiB(48));
   try {

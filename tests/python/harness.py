@@ -22,6 +22,9 @@ LIBRARY = str(BUILT / "client/libravenstore.so")
 DAEMON = str(BUILT / "daemon/ravenstored")
 os.environ["RAVENSTORE_LIBRARY"] = LIBRARY
 os.environ["RAVENSTORED"] = DAEMON
+NATIVE = BUILT / "python/_torch.so"
+if NATIVE.exists():
+    os.environ["RAVENSTORE_NATIVE"] = str(NATIVE)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("RAVENSTORE_SOCKET", None)
 
@@ -33,9 +36,10 @@ def daemon(*flags, device_total="64MiB", pool_size="256MiB", slab="2MiB"):
     """A daemon of the host backend; gives its socket. Killed at the end."""
     folder = tempfile.mkdtemp(prefix="raven-", dir="/tmp")
     socket = folder + "/s"
+    host = [] if "--backend" in flags else ["--backend", "host", "--device-total", device_total]
     command = [
         DAEMON,
-        *("--socket", socket, "--backend", "host", "--device-total", device_total),
+        *("--socket", socket, *host),
         *("--pool-size", pool_size, "--slab", slab),
         *flags,
     ]

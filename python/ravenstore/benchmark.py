@@ -1,0 +1,162 @@
+"""python -m ravenstore bench: what the store's calls cost here, and how fast its bytes move.
+
+Each figure is the median of many calls. With PyTorch and the native part also what autograd's hooks
+cost for a tensor that is on its device: pack and unpack, without PyTorch's own call of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ravenstore import embedded
+from ravenstore._progress import progress
+from ravenstore._units import bytes_of, size_text
+from ravenstore.errors import RavenstoreError
+from ravenstore.offload import _attached, offload
+from ravenstore.store import Store, Tensor, default_socket
+
+_BATCH = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One measured value; None where it could not be measured."""
+
+    name: str
+    value: float | None
+    unit: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        value = "-" if self.value is None else f"{self.value:.2f}"
+        return f"{self.name:<28}{value:>10} {self.unit:<6}{self.note}".rstrip()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures and prints; the exit code is 1 where there is no store."""
+    parser = argparse.ArgumentParser("python -m ravenstore bench", description=__doc__)
+    parser.add_argument("--socket", help="the daemon's; default: the node's, else a private one")
+    parser.add_argument("--rounds", type=int, default=2000, help="calls a figure (default 2000)")
+    parser.add_argument("--budget", default="256MiB", help="device memory for the moving tensors")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long tensors move")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        socket = options.socket or _socket()
+        with Store.connect(socket=socket, name="bench", device_budget=options.budget) as store:
+            backend = store.backend
+            parts = [
+                lambda: _calls(store, options.rounds),
+                lambda: _link(store, bytes_of(options.budget), options.seconds),
+                lambda: _hooks(socket, backend, options.rounds),
+            ]
+            figures = [figure for part in progress(parts, "bench") for figure in part()]
+    except RavenstoreError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        told = [dataclasses.asdict(figure) for figure in figures]
+        print(json.dumps({"backend": backend, "figures": told}))
+    else:
+        print("\n".join([f"backend {backend}, {socket}", *map(str, figures)]))
+    return 0
+
+
+def _socket() -> str:
+    """The node's daemon, else this process's."""
+    path = default_socket()
+    return path if os.path.exists(path) else embedded.start().socket
+
+
+def _median_us(call: Callable[[], object], rounds: int) -> float:
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter_ns()
+        call()
+        times.append(time.perf_counter_ns() - begin)
+    return statistics.median(times) / 1e3
+
+
+def _calls(store: Store, rounds: int) -> Iterator[Figure]:
+    """The explicit interface, on tensors that stay on their device."""
+    size = 1 << 20
+    yield Figure("create and free", _median_us(lambda: store.create(size).free(), rounds), "us")
+    with store.create(size) as tensor:
+        tensor.put()
+        yield Figure("get and put, resident", _median_us(lambda: tensor.get().put(), rounds), "us")
+    tensors = [store.create(size) for _ in range(_BATCH)]
+    store.put_batch(tensors)
+
+    def batch() -> None:
+        store.get_batch(tensors).put()
+
+    each = _median_us(batch, max(1, rounds // _BATCH)) / _BATCH
+    yield Figure(f"the same, {_BATCH} in a batch", each, "us", "each")
+    store.free_batch(tensors)
+
+
+def _link(store: Store, budget: int, seconds: float) -> Iterator[Figure]:
+    """Walks over twice as many bytes as the device may hold, so that each get brings a tensor in
+    and another one leaves."""
+    size = max(1 << 20, budget // 16)
+    tensors = [_written(store, size) for _ in range(2 * budget // size)]
+    before, begin = store.stats(), time.perf_counter()
+    walks = 0
+    while time.perf_counter() - begin < seconds or walks == 0:
+        for order, tensor in enumerate(tensors):
+            tensor.get(blocking=True).put(order=walks * len(tensors) + order)
+        walks += 1
+    elapsed = time.perf_counter() - begin
+    after = store.stats()
+    store.free_batch(tensors)
+    words = f"{size_text(size)} each, both ways at once"
+    yield Figure("moved in", (after.bytes_in - before.bytes_in) / elapsed / 1e9, "GB/s", words)
+    yield Figure("moved out", (after.bytes_out - before.bytes_out) / elapsed / 1e9, "GB/s", words)
+
+
+def _written(store: Store, size: int) -> Tensor:
+    tensor = store.create(size)
+    tensor.put()
+    return tensor
+
+
+def _hooks(socket: str, backend: str, rounds: int) -> Iterator[Figure]:
+    names = ("pack", "unpack", "pack and unpack")
+    try:
+        import torch
+
+        with offload(socket=socket):
+            pass
+        native = _attached()
+    except (ImportError, RavenstoreError) as error:
+        for name in names:
+            yield Figure(name, None, "us", str(error))
+        return
+    scope = native.scope(1 << 20, True, -1, native.block_stats(0) is not None)
+    device = "cuda" if backend == "cuda" else "cpu"
+    packs, unpacks = [], []
+    with torch.no_grad():
+        for _ in range(rounds):
+            tensor = torch.empty(1 << 20, dtype=torch.float32, device=device)
+            begin = time.perf_counter_ns()
+            saved = scope.pack(tensor)
+            packs.append(time.perf_counter_ns() - begin)
+            del tensor  # PyTorch lets go of it: now it is parked
+            begin = time.perf_counter_ns()
+            back = scope.unpack(saved)
+            unpacks.append(time.perf_counter_ns() - begin)
+            del back, saved
+    both = [pack + unpack for pack, unpack in zip(packs, unpacks, strict=True)]
+    for name, values in zip(names, (packs, unpacks, both), strict=True):
+        yield Figure(name, statistics.median(values) / 1e3, "us", "4.0 MiB, resident")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""Hugging Face's Trainer with its activations in the store.
+
+    from ravenstore.huggingface import RavenstoreCallback
+
+    trainer = Trainer(model, args, train_dataset=data,
+                      callbacks=[RavenstoreCallback(device_budget="12GiB")])
+    trainer.train()
+
+It is `with ravenstore.offload(...):` around the training, plus ravenstore.step() after each step.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise ImportError(
+        f"ravenstore.huggingface needs transformers, which did not import ({error}): "
+        "pip install transformers accelerate"
+    ) from error
+
+from ravenstore._units import Size
+from ravenstore.errors import InvalidArgument
+from ravenstore.offload import Explanation, explain, offload, step
+from ravenstore.store import Store
+
+
+class RavenstoreCallback(TrainerCallback):  # type: ignore[misc]
+    """Turns the store on for a Trainer's training, in the thread that runs it.
+
+    device_budget: as of ravenstore.offload().
+    offload_optimizer: the optimizer's states live in the store as well, see
+        ravenstore.offload_optimizer(). For the optimizers that it takes, such as the Trainer's
+        default; else it raises TypeError when the training begins.
+    report: print ravenstore.explain() when the training ends, on the world's first process.
+    options: more of ravenstore.offload()'s: socket, embedded, host_budget, min_bytes, way, timeout.
+
+    Errors: train() raises those of ravenstore.offload() when it begins. When train() itself fails,
+    the Trainer does not tell its callbacks: close() then ends the offloading, if this process goes
+    on; the next training with this callback does so itself. DataParallel's other threads are left
+    alone: use one process for each GPU.
+    """
+
+    def __init__(
+        self,
+        device_budget: Size | None = None,
+        *,
+        offload_optimizer: bool = False,
+        report: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.explanation: Explanation | None = None
+        """What explain() said when the last training ended."""
+        self._options = {"device_budget": device_budget, **options}
+        offload(**self._options)  # wrong ones are told here
+        self._offload_optimizer = offload_optimizer
+        self._report = report
+        self._scope: offload | None = None
+
+    def close(self) -> None:
+        """Ends the offloading that a failed training left on. In the thread that ran it. More calls
+        do nothing."""
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scope.__exit__(None, None, None)
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, *, optimizer: Any = None, **_: Any
+    ) -> None:
+        """Opens the scope, and moves the optimizer's states."""
+        self.close()
+        scope = offload(**self._options)
+        scope.__enter__()
+        self._scope = scope
+        if self._offload_optimizer:
+            self._move_states(optimizer)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Says that a training step has ended."""
+        if self._scope is not None:
+            step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Closes the scope."""
+        self.close()
+        self.explanation = explain()
+        if self._report and state.is_world_process_zero:
+            print(self.explanation, file=sys.stderr)
+
+    def _move_states(self, optimizer: Any) -> None:
+        from ravenstore.optimizer import offload_optimizer
+
+        if optimizer is None:
+            raise InvalidArgument(
+                "offload_optimizer: the Trainer makes its optimizer after the training has begun "
+                "(FSDP, DeepSpeed); give it one, or offload_optimizer=False"
+            )
+        plain = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        if hasattr(plain, "_ravenstore"):
+            return
+        store = None
+        if self._options.get("socket") is not None or self._options.get("embedded"):
+            names = ("socket", "embedded", "timeout")
+            chosen = {name: self._options[name] for name in names if name in self._options}
+            store = Store.connect(name="optimizer states", **chosen)
+        offload_optimizer(plain, store)

@@ -1,0 +1,144 @@
+"""The demo and the benchmark measure what they print, and draw it."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import harness
+import xml_main
+from ravenstore._plot import MIB, Curve, draw_png, draw_text
+from ravenstore._progress import progress
+
+
+def run_module(module, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": str(harness.ROOT / "python"), **environment},
+        cwd=tempfile.gettempdir(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+class DemoTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = self.enterContext(tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp"))
+
+    def demo(self, *arguments):
+        plot = ("--plot", os.path.join(self.folder, "plot.png"))
+        words = ("--size", "tiny", "--steps", "1", "--device", "cpu", *plot, *arguments)
+        return run_module("ravenstore.demo", *words)
+
+    def test_the_same_losses_come_of_less_memory_and_bytes_that_moved(self):
+        run = self.demo("--json", "--traces", os.path.join(self.folder, "traces"))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        told = json.loads(run.stdout)
+        self.assertTrue(told["losses_equal"])
+        self.assertEqual(told["plain"]["losses"], told["store"]["losses"])
+        self.assertLess(told["plain"]["losses"][-1], told["plain"]["losses"][0])
+        self.assertEqual(told["way"], "allocator")
+        # 108 MiB are saved in the store, and 80 may stay.
+        self.assertAlmostEqual(told["budget_bytes"], 0.6 * told["plain"]["peak_bytes"], delta=1)
+        self.assertLess(told["store"]["peak_bytes"], 0.8 * told["plain"]["peak_bytes"])
+        self.assertLessEqual(told["store"]["used_bytes"], told["store"]["peak_bytes"])
+        self.assertEqual(told["plain"]["used_bytes"], told["plain"]["peak_bytes"])
+        self.assertGreater(told["bytes_in"], 4 * 28 * MIB)
+        for name in ("plain.json", "with-the-store.json"):
+            with open(os.path.join(self.folder, "traces", name)) as file:
+                self.assertIn("aten::addmm", {e["name"] for e in json.load(file)["traceEvents"]})
+
+    def test_people_get_a_table_and_a_plot(self):
+        run = self.demo()
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, r"peak on the device +\d+\.\d MiB +\d+\.\d MiB\n")
+        self.assertRegex(run.stdout, r"losses of 4 steps +equal bit for bit\n")
+        if not pathlib.Path(self.folder, "plot.png").exists():
+            self.assertIn("* plain\n", run.stdout)
+
+    def test_a_budget_that_cannot_do_says_which_would(self):
+        run = self.demo("--budget", "8MiB")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("The smallest device_budget that would do is", run.stderr)
+
+    def test_a_budget_that_is_none_is_told(self):
+        run = self.demo("--budget", "x%")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("no budget such as 60% or 12GiB", run.stderr)
+
+
+class BenchmarkTest(unittest.TestCase):
+    def test_measures_calls_hooks_and_the_link(self):
+        with harness.daemon(device_total="64MiB") as socket:
+            run = run_module(
+                "ravenstore.benchmark",
+                *("--socket", socket, "--rounds", "50", "--seconds", "0.1"),
+                *("--budget", "16MiB", "--json"),
+            )
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        told = json.loads(run.stdout)
+        self.assertEqual(told["backend"], "host")
+        values = {figure["name"]: figure["value"] for figure in told["figures"]}
+        wanted = {"create and free", "get and put, resident", "moved in", "moved out"}
+        self.assertLessEqual(wanted | {"pack", "unpack", "pack and unpack"}, set(values))
+        for name, value in values.items():
+            self.assertGreater(value, 0, name)
+        self.assertGreaterEqual(values["pack and unpack"], values["pack"])
+
+    def test_without_a_daemon_it_says_so(self):
+        run = run_module("ravenstore.benchmark", "--socket", "/tmp/raven-nowhere")
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("Unavailable: ", run.stderr)
+
+
+class PlotTest(unittest.TestCase):
+    curves = (
+        Curve("flat", [(0.0, 4 * MIB), (8.0, 4 * MIB)]),
+        Curve("peak", [(0.0, 0), (2.0, 8 * MIB), (4.0, 2 * MIB), (6.0, 0)]),
+    )
+
+    def test_text_shows_each_curve_over_the_same_axes(self):
+        self.assertEqual(
+            draw_text(self.curves, "title", columns=8, rows=5).splitlines(),
+            [
+                "title",
+                "   8.0 MiB |  oo    ",
+                "           |        ",
+                "           |********",
+                "           |    oo  ",
+                "         0 |oo    o ",
+                "           +--------",
+                "            0   8 ms",
+                "           * flat",
+                "           o peak",
+            ],
+        )
+
+    def test_without_matplotlib_there_is_no_picture(self):
+        with mock.patch.dict(sys.modules, matplotlib=None):
+            self.assertFalse(draw_png("/tmp/raven-nowhere/x.png", self.curves, "title"))
+
+    def test_progress_passes_every_item_and_is_silent_but_at_a_terminal(self):
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+        for out, told in ((io.StringIO(), ""), (Terminal(), "\rwork: 2/2\n")):
+            with (
+                contextlib.redirect_stderr(out),
+                mock.patch.dict(sys.modules, tqdm=None),
+            ):
+                self.assertEqual(list(progress(["a", "b"], "work")), ["a", "b"])
+            self.assertTrue(out.getvalue().endswith(told))
+            self.assertEqual(bool(out.getvalue()), bool(told))
+
+
+if __name__ == "__main__":
+    xml_main.main()

@@ -1,0 +1,150 @@
+"""Hugging Face's Trainer learns the same with the callback as without, and its activations move."""
+
+import os
+import tempfile
+import unittest
+
+import harness
+import ravenstore
+import torch
+import xml_main
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", WANDB_DISABLED="true")
+
+try:
+    import accelerate  # noqa: F401 - the Trainer needs it
+    import transformers
+
+    WITHOUT = ""
+except ImportError as error:
+    WITHOUT = f"needs transformers and accelerate: {error}"
+
+
+class Tokens(torch.utils.data.Dataset):
+    """Random rows, always the same."""
+
+    def __init__(self, rows=16, length=256):
+        generator = torch.Generator().manual_seed(7)
+        self.rows = torch.randint(0, 512, (rows, length), generator=generator)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+
+
+VARIANTS = (
+    {},
+    {"gradient_accumulation_steps": 2},
+    {"gradient_checkpointing": True},
+    {"bf16": True},
+)
+
+
+@unittest.skipIf(WITHOUT, WITHOUT)
+class CallbackTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        # Before the store's allocator is in place: without a scope its budget would not do.
+        cls.plain = [cls().train(**arguments) for arguments in VARIANTS]
+        socket = cls.enterClassContext(harness.daemon(device_total="128MiB"))
+        cls.options = {"device_budget": "64MiB", "socket": socket, "report": False, "timeout": 10}
+
+    def trainer(self, *callbacks, **arguments):
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            vocab_size=512,
+            n_positions=256,
+            n_embd=128,
+            n_layer=4,
+            n_head=4,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        folder = self.enterClassContext(tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp"))
+        told = transformers.TrainingArguments(
+            folder,
+            **{"max_steps": 3, "per_device_train_batch_size": 4, **arguments},
+            use_cpu=True,
+            logging_steps=1,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        model = transformers.GPT2LMHeadModel(config)
+        return transformers.Trainer(model, told, train_dataset=Tokens(), callbacks=list(callbacks))
+
+    def train(self, *callbacks, **arguments):
+        """The losses of the steps, and the parameters after them."""
+        trainer = self.trainer(*callbacks, **arguments)
+        trainer.train()
+        losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+        return losses, [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+    def assertSame(self, ours, plain):
+        self.assertEqual(ours[0], plain[0])
+        for mine, its in zip(ours[1], plain[1], strict=True):
+            self.assertTrue(torch.equal(mine, its))
+
+    def callback(self, **options):
+        from ravenstore.huggingface import RavenstoreCallback
+
+        return RavenstoreCallback(**{**self.options, **options})
+
+    def test_learns_the_same_while_activations_move(self):
+        for arguments, plain in zip(VARIANTS, self.plain, strict=True):
+            with self.subTest(**arguments):
+                callback = self.callback()
+                self.assertSame(self.train(callback, **arguments), plain)
+                self.assertGreater(callback.explanation.taken.tensors, 0)
+        self.assertTrue(callback.explanation.moved)
+
+    def test_nothing_stays_open_after_the_training(self):
+        callback = self.callback()
+        self.train(callback)
+        before = ravenstore.explain().saved
+        self.save_something()
+        self.assertEqual(ravenstore.explain().saved, before)
+
+    def test_a_failed_training_is_closed_by_hand_or_by_the_next(self):
+        callback = self.callback()
+        for close in (callback.close, lambda: self.train(callback)):
+            trainer = self.trainer(callback)
+            trainer.compute_loss = lambda *_, **__: 1 / 0
+            with self.assertRaises(ZeroDivisionError):
+                trainer.train()
+            close()
+            before = ravenstore.explain().saved
+            self.save_something()
+            self.assertEqual(ravenstore.explain().saved, before)
+
+    def test_states_of_the_optimizer_move_as_well(self):
+        self.require_optimizer()
+        callback = self.callback(offload_optimizer=True)
+        self.assertSame(self.train(callback), self.plain[0])
+
+    def test_an_optimizer_that_cannot_move_is_refused_in_words(self):
+        self.require_optimizer()
+        with self.assertRaisesRegex(TypeError, "offload_optimizer takes"):
+            self.train(self.callback(offload_optimizer=True), optim="adagrad")
+
+    def test_wrong_options_are_told_before_any_training(self):
+        with self.assertRaisesRegex(ravenstore.InvalidArgument, "no size"):
+            self.callback(device_budget="much")
+        with self.assertRaises(TypeError):
+            self.callback(budget=1)
+
+    def save_something(self):
+        weight = torch.ones(1 << 20, requires_grad=True)
+        (weight * weight).sum().backward()
+
+    def require_optimizer(self):
+        try:
+            import ravenstore.optimizer  # noqa: F401
+        except ImportError as error:
+            self.skipTest(f"this package has no offload_optimizer: {error}")
+
+
+if __name__ == "__main__":
+    xml_main.main()
