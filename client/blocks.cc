@@ -13,13 +13,7 @@
 namespace ravenstore {
 namespace {
 
-// How often this process is a child of fork().
-std::atomic<uint64_t>& Forks() {
-  static std::atomic<uint64_t> forks{0};
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++Forks(); });
-  static_cast<void>(registered);
-  return forks;
-}
+std::atomic<uint64_t> forks{0};
 
 // Sizes that differ by little share a magazine: each power of two has 32 sizes, so that at most
 // 1/32 is rounded up to, and nothing below the store's alignment.
@@ -46,6 +40,12 @@ bool IsForRoom(const Error& error) {
 
 }  // namespace
 
+uint64_t CountForks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  static_cast<void>(registered);
+  return forks.load(std::memory_order_relaxed);
+}
+
 size_t BlockAllocator::MagazineHash::operator()(const MagazineKey& key) const {
   const size_t mixed = std::hash<const void*>()(key.stream) * 31 + static_cast<size_t>(key.device);
   return mixed * 0x9e3779b97f4a7c15u + std::hash<uint64_t>()(key.bytes);
@@ -56,7 +56,7 @@ BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
     : store_(std::move(store)),
       order_(order),
       device_budget_(device_budget ? device_budget : store_->stats().device_budget),
-      born_(Forks()) {}
+      born_(CountForks()) {}
 
 BlockAllocator::~BlockAllocator() {
   if (IsForked()) return;
@@ -66,7 +66,7 @@ BlockAllocator::~BlockAllocator() {
 }
 
 bool BlockAllocator::IsForked() const {
-  return Forks().load(std::memory_order_relaxed) != born_;
+  return CountForks() != born_;
 }
 
 // --- The ledger ---

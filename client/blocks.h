@@ -49,6 +49,9 @@
 
 namespace ravenstore {
 
+// How often this process became the child of a fork() since the first call. Takes no lock.
+uint64_t CountForks();
+
 // What the allocator needs of the runtime whose streams it serves.
 class StreamOrder {
  public:

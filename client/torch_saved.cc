@@ -279,6 +279,7 @@ const char* NameOf(Kept reason) {
     case Kept::kNotPlain: return "not plain memory";
     case Kept::kSubclass: return "subclass";
     case Kept::kForeign: return "not the store's memory";
+    case Kept::kForked: return "a forked child";
   }
   return "";
 }
@@ -288,6 +289,7 @@ Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& pa
     : store_(std::move(store)),
       options_(options),
       parking_(parking),
+      born_(CountForks()),
       torch_bytes_(options.torch_bytes.value_or(0)) {
   if (!store_ && !options.measure_only)
     throw Error(RAVENSTORE_INVALID_ARGUMENT, "OffloadScope needs a store, or measure_only");
@@ -314,6 +316,8 @@ void Offload::AddParameters(const std::vector<at::Tensor>& parameters) {
 }
 
 Kept Offload::Keeps(const at::Tensor& tensor, bool is_parameter) const {
+  // Before any lock: another thread may have held it.
+  if (CountForks() != born_) return Kept::kForked;
   // Only what is plain memory can be rebuilt from its bytes, sizes and strides.
   const auto keys = tensor.key_set();
   if (keys.has(c10::DispatchKey::Python) || keys.has(c10::DispatchKey::FuncTorchGradWrapper) ||

@@ -60,8 +60,9 @@ enum class Kept : uint8_t {
   kNotPlain,     // sparse, quantized, nested, conjugate, negative, named, a wrapped number
   kSubclass,     // with a way of its own: DTensor, FakeTensor and others
   kForeign,      // parking: its memory is not a block, since it was there before the allocator
+  kForked,       // this is a child of fork(), and the store its parent's
 };
-constexpr size_t kKeptReasons = 8;
+constexpr size_t kKeptReasons = 9;
 // One word or two, as a dictionary's key.
 const char* NameOf(Kept reason);
 
@@ -145,6 +146,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
   const std::shared_ptr<Store> store_;
   const OffloadOptions options_;
   const Parking parking_;
+  const uint64_t born_;  // the process's forks
   at::DeviceType device_type_ = at::kCPU;
 
   mutable std::mutex mutex_;                      // of the next four

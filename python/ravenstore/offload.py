@@ -14,7 +14,8 @@ Two ways, of which `explain()` names the one in use:
   autograd saved is parked when PyTorch frees it, and nothing is ever copied on the device. It
   needs this package's native part, compiled for the PyTorch that runs.
 - "copy": PyTorch's allocator stays, and what autograd saves is copied into the store. The budget
-  is then that of the saved tensors alone.
+  is then that of the saved tensors alone. Without the native part for the PyTorch that runs the
+  copies are made by Python's means, "copy (Python)", which costs more for each tensor.
 
 Threads: scopes may be open in several threads; each is its own thread's, as autograd's hooks are.
 Fork: a child of fork() (a DataLoader's worker) leaves everything alone.
@@ -30,7 +31,7 @@ from collections.abc import Iterator
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from ravenstore import _native
+from ravenstore import _fallback, _native
 from ravenstore import embedded as _embedded
 from ravenstore._units import Duration, Size, bytes_of, nanoseconds_of, size_text
 from ravenstore.errors import InvalidArgument, Unavailable, Unsupported
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import torch
 
 Way = Literal["allocator", "copy"]
+WayInUse = Literal["allocator", "copy", "copy (Python)"]
 
 MIN_BLOCK_BYTES = 1 << 20
 """Smaller blocks stay with PyTorch's allocator: a transfer of so few bytes costs more than it
@@ -61,7 +63,7 @@ class Tally:
 class Explanation:
     """What became of the tensors that autograd saved in this process, and why. Printable."""
 
-    way: Way
+    way: WayInUse
     why: str
     """Why this way and not the other."""
     backend: str
@@ -128,8 +130,8 @@ class _Process:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.settings: _Settings | None = None
-        self.native: ModuleType | None = None
-        self.way: Way = "copy"
+        self.native: ModuleType | _fallback.Module | None = None
+        self.way: WayInUse = "copy"
         self.why = ""
         self.backend = ""
         self.scopes: list[Any] = []
@@ -150,7 +152,7 @@ class _Process:
                     )
 
     def _connect(self, settings: _Settings, timeout: Duration) -> None:
-        native = _native.load()
+        native, missing = self._load(settings)
         try:
             self.backend = native.connect(
                 settings.socket,
@@ -162,10 +164,20 @@ class _Process:
         except Unavailable as error:
             raise Unavailable(f"{error.message}. {how_to_start(settings.socket)}") from None
         self.native = native
-        self.way, self.why = self._choose(settings)
+        self.way, self.why = ("copy (Python)", missing) if missing else self._choose(settings)
 
-    def _choose(self, settings: _Settings) -> tuple[Way, str]:
-        assert self.native is not None
+    @staticmethod
+    def _load(settings: _Settings) -> tuple[Any, str]:
+        """The native part, else what does with Python's means, and why there is no other."""
+        try:
+            return _native.load(), ""
+        except Unsupported as error:
+            if settings.way == "allocator":
+                raise
+            return _fallback.Module(), error.message
+
+    def _choose(self, settings: _Settings) -> tuple[WayInUse, str]:
+        assert isinstance(self.native, ModuleType)
         if settings.way == "copy":
             return "copy", "asked for"
         try:
@@ -280,7 +292,7 @@ def step() -> None:
     _attached().step()
 
 
-def _attached() -> ModuleType:
+def _attached() -> ModuleType | _fallback.Module:
     native = _here().native
     if native is None:
         from ravenstore.errors import WrongState

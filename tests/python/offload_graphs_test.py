@@ -337,7 +337,9 @@ class ErrorTest(GraphCase):
         leaf = random(512, 1024, grad=True)
         with offloading():
             loss = leaf.sin().exp().sum()
-            with self.assertRaisesRegex(torch.OutOfMemoryError, "out of memory.*smallest") as caught:
+            with self.assertRaisesRegex(
+                torch.OutOfMemoryError, "out of memory.*smallest"
+            ) as caught:
                 torch.empty(40 * MIB, dtype=torch.uint8)
         self.assertIn("The smallest device_budget that would do is", str(caught.exception))
         loss.backward()

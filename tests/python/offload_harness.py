@@ -37,7 +37,12 @@ def start_daemon(device_total="64MiB", pool_size="512MiB", flags=FLAGS):
 
 def offloading(**options):
     """The scope under test."""
-    start = {"device_budget": BUDGET, "embedded": True, "timeout": 10, "way": None if WAY == "python" else WAY}
+    start = {
+        "device_budget": BUDGET,
+        "embedded": True,
+        "timeout": 10,
+        "way": None if WAY == "python" else WAY,
+    }
     return ravenstore.offload(**{**start, **options})
 
 

@@ -67,7 +67,9 @@ class KindsTest(OffloadCase):
         for dtype in (torch.bfloat16, torch.float16, torch.float64):
             with self.subTest(dtype):
                 self.assertSame(
-                    self.unary(lambda value, to=dtype: value.to(to), lambda v: (v * v).double().sum())
+                    self.unary(
+                        lambda value, to=dtype: value.to(to), lambda v: (v * v).double().sum()
+                    )
                 )
 
     def test_fp8_that_a_function_saves(self):

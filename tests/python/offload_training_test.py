@@ -1,4 +1,4 @@
-"""Training steps under a scope are those without: checkpointing, autocast, accumulation, threads."""
+"""Training steps under a scope are those without: checkpointing, autocast, threads."""
 
 import contextlib
 import threading
@@ -69,6 +69,7 @@ WAYS = (plainly, checkpointed, checkpointed_reentrantly, in_bfloat16, checkpoint
 # Before the allocator is in place: without a scope the budget has no room for them.
 PLAIN = {forward: train(contextlib.nullcontext, forward) for forward in WAYS}
 ACCUMULATED = train(contextlib.nullcontext, parts=3)
+OF_TWO = train(contextlib.nullcontext, model=layers(2))
 
 
 class TrainingTest(OffloadCase):
@@ -76,7 +77,8 @@ class TrainingTest(OffloadCase):
         for forward in WAYS:
             with self.subTest(forward.__name__):
                 self.assertEqualBits(train(offloading, forward), PLAIN[forward])
-        self.assertGreater(offload.moved_back(), 0)
+        # With copies the budget has room for what is saved alone.
+        self.assertEqual(offload.moved_back() > 0, offload.WAY == "allocator")
 
     def test_an_optimizer_steps_inside_of_the_scope(self):
         self.assertEqualBits(train(offloading, inside=True), PLAIN[plainly])
@@ -107,11 +109,11 @@ class TrainingTest(OffloadCase):
         self.assertGreater(now.bytes_in, before.bytes_in)
 
     def test_a_scope_in_each_of_two_threads(self):
-        models = [layers(), layers()]
+        models = [layers(2), layers(2)]
         results = {}
 
         def work(number):
-            results[number] = train(offloading, model=models[number], steps=2)
+            results[number] = train(offloading, model=models[number])
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
         for thread in threads:
@@ -119,8 +121,7 @@ class TrainingTest(OffloadCase):
         for thread in threads:
             thread.join(60)
         for number in range(2):
-            self.assertEqualBits(results[number][:2], PLAIN[plainly][:2])
-        self.assertEqualBits(results[0], results[1])
+            self.assertEqualBits(results[number], OF_TWO)
 
     def test_a_scope_is_its_own_threads(self):
         with offloading():
