@@ -301,7 +301,7 @@ class KindsTest(OffloadCase):
         def recurrent():
             layer = torch.nn.LSTM(64, 128)
             leaf = random(32, 64, 64, grad=True)
-            return [leaf, *layer.parameters()], lambda: layer(leaf.sin())[0].sum()
+            return [leaf, *layer.parameters()], lambda: layer(leaf.sin())[0].sum()  # noqa: PLW0108 - anew each time
 
         for scene in (attention, convolution, recurrent):
             with self.subTest(scene.__name__):
