@@ -174,7 +174,7 @@ class Scope:
             if held.orders:
                 held.orders.pop()
         self._store.check(device=held.tensor.device)
-        view = _worded(lambda: held.tensor.get())
+        view = _worded(held.tensor.get)
         flat = view.torch()
         # When the last array is gone; what backward wrote into it is not what was saved.
         view.put(order=held.next_order() if self._hints else None)

@@ -148,9 +148,8 @@ class BackwardTest(GraphCase):
             return value.sin().exp().sum()
 
         value = random(512, 1024)
-        with offloading():
-            with self.assertRaisesRegex(RuntimeError, "saved tensor hooks"):
-                torch.func.grad(loss)(value)
+        with offloading(), self.assertRaisesRegex(RuntimeError, "saved tensor hooks"):
+            torch.func.grad(loss)(value)
         # The scope is gone, and so is the error; vmap alone takes them.
         plain = torch.func.grad(loss)(value)
         leaf = value.clone().requires_grad_()
