@@ -5,6 +5,7 @@ PyTorch nor libravenstore.so.
 """
 
 from ravenstore._abi import LibraryNotFound, Priority
+from ravenstore._units import bytes_of
 from ravenstore.errors import (
     Capturing,
     Corrupt,
@@ -60,6 +61,7 @@ __all__ = [
     "View",
     "WrongState",
     "__version__",
+    "bytes_of",
     "explain",
     "offload",
     "profile",
