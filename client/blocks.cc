@@ -13,13 +13,7 @@
 namespace ravenstore {
 namespace {
 
-// How often this process is a child of fork().
-std::atomic<uint64_t>& Forks() {
-  static std::atomic<uint64_t> forks{0};
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++Forks(); });
-  static_cast<void>(registered);
-  return forks;
-}
+std::atomic<uint64_t> forks{0};
 
 // Sizes that differ by little share a magazine: each power of two has 32 sizes, so that at most
 // 1/32 is rounded up to, and nothing below the store's alignment.
@@ -29,12 +23,28 @@ uint64_t RoundUp(uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
+// A share of the budget that may be idle even where others' bytes have to leave for it. What one
+// operation frees the next one wants again, and the daemon could give it only once the GPU is
+// there.
+constexpr uint64_t kIdleShare = 16;
+
 std::string Size(uint64_t bytes) {
   const uint64_t tenths = (bytes * 10 + MiB(1) / 2) / MiB(1);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
+// What others' puts and frees would mend.
+bool IsForRoom(const Error& error) {
+  return error.code() == RAVENSTORE_OUT_OF_MEMORY || error.code() == RAVENSTORE_TIMED_OUT;
+}
+
 }  // namespace
+
+uint64_t CountForks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  static_cast<void>(registered);
+  return forks.load(std::memory_order_relaxed);
+}
 
 size_t BlockAllocator::MagazineHash::operator()(const MagazineKey& key) const {
   const size_t mixed = std::hash<const void*>()(key.stream) * 31 + static_cast<size_t>(key.device);
@@ -46,7 +56,7 @@ BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
     : store_(std::move(store)),
       order_(order),
       device_budget_(device_budget ? device_budget : store_->stats().device_budget),
-      born_(Forks()) {}
+      born_(CountForks()) {}
 
 BlockAllocator::~BlockAllocator() {
   if (IsForked()) return;
@@ -56,7 +66,7 @@ BlockAllocator::~BlockAllocator() {
 }
 
 bool BlockAllocator::IsForked() const {
-  return Forks().load(std::memory_order_relaxed) != born_;
+  return CountForks() != born_;
 }
 
 // --- The ledger ---
@@ -69,6 +79,7 @@ void BlockAllocator::AddUser(Block* block) {
   stats.used_peak = std::max(stats.used_peak, stats.used);
   stats.used_blocks_peak = std::max(stats.used_blocks_peak, stats.used_blocks);
   stats.held_peak = std::max(stats.held_peak, stats.used + stats.idle);
+  stats.needed_peak = std::max(stats.needed_peak, stats.used + stats.parked);
 }
 
 void BlockAllocator::RemoveUser(Block* block) {
@@ -114,13 +125,20 @@ Block* BlockAllocator::Take(uint64_t bytes, int device, Stream stream) {
 }
 
 std::vector<Block*> BlockAllocator::TakeUntilFits(uint64_t more, int device) {
+  const BlocksStats& stats = ledgers_[device].stats;
+  const uint64_t others = stats.used + stats.parked + more;
+  const uint64_t left = device_budget_ - std::min(device_budget_, others);
+  const uint64_t most = std::max(left, device_budget_ / kIdleShare);
+  return stats.idle > most ? TakeOldest(stats.idle - most, device) : std::vector<Block*>();
+}
+
+std::vector<Block*> BlockAllocator::TakeOldest(uint64_t bytes, int device) {
   std::vector<Block*> taken;
   Ledger& ledger = ledgers_[device];
-  BlocksStats& stats = ledger.stats;
-  while (!ledger.idle.empty() && stats.used + stats.parked + stats.idle + more > device_budget_) {
+  for (uint64_t sum = 0; sum < bytes && !ledger.idle.empty(); sum += taken.back()->bytes_) {
     Block* block = ledger.idle.front();
     ledger.idle.pop_front();
-    stats.idle -= block->bytes_;
+    ledger.stats.idle -= block->bytes_;
     // The oldest of all is the oldest of its magazine.
     const auto magazine = magazines_.find({device, block->stream_, block->bytes_});
     magazine->second.pop_front();
@@ -198,7 +216,7 @@ Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
     block->tensor_ = Create(block->bytes_, device, stream);
   } catch (const Error& error) {
     CountFailure(device);
-    if (error.code() != RAVENSTORE_OUT_OF_MEMORY && error.code() != RAVENSTORE_TIMED_OUT) throw;
+    if (!IsForRoom(error)) throw;
     throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY,
                       DescribeHolders(block->bytes_, device) + " The store says: " + error.what());
   }
@@ -304,26 +322,31 @@ void BlockAllocator::Unsave(Block* block) noexcept {
 }
 
 void* BlockAllocator::Get(Block* block, Stream stream) {
-  GetOptions options{.access = Access::kReadOnly};
+  if (!block->tensor_.ready()) {
+    // It needs room on the device, which for the daemon idle blocks are not.
+    std::vector<Block*> given_back;
+    {
+      std::lock_guard lock(mutex_);
+      given_back = TakeOldest(block->bytes_, block->device_);
+    }
+    Destroy(given_back);
+  }
+  // Idle blocks lie between others: with all of them gone there may be one long run.
   bool any_idle = false;
   {
     std::lock_guard lock(mutex_);
     any_idle = ledgers_[block->device_].stats.idle > 0;
   }
-  if (any_idle && !block->tensor_.ready()) {
-    // The sum fits while anything is idle, so there is room at once, or it lies in pieces between
-    // idle blocks, and no wait helps.
-    constexpr std::chrono::milliseconds kAtOnce{10};
-    options.timeout = kAtOnce;
+  if (any_idle) {
     try {
-      return store_->get(block->tensor_, stream, options);
+      constexpr std::chrono::milliseconds kPatience{20};
+      return store_->get(block->tensor_, stream, {.timeout = kPatience});
     } catch (const Error& error) {
-      if (error.code() != RAVENSTORE_OUT_OF_MEMORY && error.code() != RAVENSTORE_TIMED_OUT) throw;
+      if (!IsForRoom(error)) throw;
       EmptyMagazines();
     }
-    options.timeout = {};
   }
-  return store_->get(block->tensor_, stream, options);
+  return store_->get(block->tensor_, stream);
 }
 
 void* BlockAllocator::Open(Block* block, Stream stream) {
@@ -333,18 +356,22 @@ void* BlockAllocator::Open(Block* block, Stream stream) {
   {
     std::lock_guard lock(mutex_);
     alone = block->users_ == 0;
-    AddUser(block);
     if (alone) ledgers_[block->device_].stats.parked -= block->bytes_;
+    AddUser(block);
   }
   void* address = nullptr;
   try {
     address = Get(block, stream);
-  } catch (const Error&) {
+  } catch (const Error& error) {
     CountFailure(block->device_);
-    std::lock_guard lock(mutex_);
-    RemoveUser(block);
-    if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
-    throw;
+    {
+      std::lock_guard lock(mutex_);
+      RemoveUser(block);
+      if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
+    }
+    if (!IsForRoom(error)) throw;
+    throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY, DescribeHolders(block->bytes_, block->device_) +
+                                                    " The store says: " + error.what());
   }
   std::lock_guard lock(mutex_);
   if (alone) {
@@ -358,8 +385,8 @@ void* BlockAllocator::Open(Block* block, Stream stream) {
 
 // --- Figures ---
 
-void BlockAllocator::EmptyMagazines() {
-  if (IsForked()) return;
+bool BlockAllocator::EmptyMagazines() {
+  if (IsForked()) return false;
   std::vector<Block*> all;
   {
     std::lock_guard lock(mutex_);
@@ -371,6 +398,7 @@ void BlockAllocator::EmptyMagazines() {
     }
   }
   Destroy(all);
+  return !all.empty();
 }
 
 BlocksStats BlockAllocator::stats(int device) const {
@@ -385,6 +413,7 @@ void BlockAllocator::ResetPeaks(int device) {
   stats.used_peak = stats.used;
   stats.used_blocks_peak = stats.used_blocks;
   stats.held_peak = stats.used + stats.idle;
+  stats.needed_peak = stats.used + stats.parked;
 }
 
 std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {

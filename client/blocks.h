@@ -17,9 +17,9 @@
 //
 // A block that nobody needs any more stays with the client as an idle one, in a magazine of its
 // device, stream and size (Bonwick and Adams, "Magazines and Vmem", 2001): the next allocation of
-// that size on that stream takes it without a call. Blocks in use, parked and idle are never more
-// than the budget together while one is idle: the oldest idle ones go back to the daemon, which has
-// the room for what it brings in.
+// that size on that stream takes it without a call. Where blocks in use, parked and idle are more
+// than the budget together, at most a sixteenth of it stays idle: the oldest go back to the daemon,
+// which has the room for what it brings in.
 //
 // Owns: the tensors; a share of the store. A block lives until its release, its last close and its
 //   last unsave. At the allocator's destruction only idle ones may be left.
@@ -49,6 +49,9 @@
 
 namespace ravenstore {
 
+// How often this process became the child of a fork() since the first call. Takes no lock.
+uint64_t CountForks();
+
 // What the allocator needs of the runtime whose streams it serves.
 class StreamOrder {
  public:
@@ -65,6 +68,8 @@ struct BlocksStats {
   uint64_t idle = 0;    // in magazines
   uint64_t used_peak = 0;
   uint64_t held_peak = 0;  // of used + idle
+  // Of used + parked: a budget of so many bytes would have let everything stay.
+  uint64_t needed_peak = 0;
   uint64_t used_blocks = 0;
   uint64_t used_blocks_peak = 0;
   uint64_t allocations = 0;      // ever
@@ -131,8 +136,8 @@ class BlockAllocator {
   void* Open(Block* block, Stream stream);
   void Close(Block* block, Stream stream, const PutOptions& next_read) noexcept;
 
-  // Gives what is idle back to the daemon.
-  void EmptyMagazines();
+  // Gives what is idle back to the daemon; false when nothing is.
+  bool EmptyMagazines();
   BlocksStats stats(int device) const;
   // Of all devices, ever.
   uint64_t allocations() const { return allocations_.load(std::memory_order_relaxed); }
@@ -162,6 +167,8 @@ class BlockAllocator {
   bool IsForked() const;
   Block* Take(uint64_t bytes, int device, Stream stream);
   Tensor Create(uint64_t bytes, int device, Stream stream);
+  // Brings a block's bytes to the device, with the room of the idle ones if there is no other.
+  void* Get(Block* block, Stream stream);
   void Destroy(const std::vector<Block*>& blocks) noexcept;
   void CountFailure(int device);
 
@@ -172,10 +179,10 @@ class BlockAllocator {
   // Of a block that was parked; false when its bytes are not on the device, or find no room beside
   // the rest.
   bool BecomeIdleFromParked(Block* block) noexcept;
-  // Idle blocks, the oldest first, until `more` bytes fit into the budget beside the rest.
+  // Idle blocks, the oldest first, until the rest is what may stay beside `more` bytes.
   std::vector<Block*> TakeUntilFits(uint64_t more, int device);
-  // The store's get of a saved block. Idle ones give way where they split its room.
-  void* Get(Block* block, Stream stream);
+  // At least `bytes` of idle blocks, or all, the oldest first.
+  std::vector<Block*> TakeOldest(uint64_t bytes, int device);
   void AddRecorded(Block* block, Stream stream);
   void JoinRecorded(Block* block) noexcept;
   void EndUse(Block* block, Stream stream, const PutOptions& next_read,

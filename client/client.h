@@ -178,6 +178,44 @@ class Tensor {
   Stream stream_ = nullptr;  // of the last put, get, get_into or adopt, at first of the create
 };
 
+struct PinnedOptions {
+  int device = 0;        // the memory is on the NUMA node that this device is nearest to
+  Timeout timeout = {};  // the store's
+};
+
+// A block of pinned host memory. Move-only. Owns the block; must not outlive its Store. Destroying
+// it frees it behind all work that this process enqueued so far, on whatever stream.
+class PinnedBlock {
+ public:
+  PinnedBlock() = default;
+  PinnedBlock(PinnedBlock&& other) noexcept { swap(other); }
+  PinnedBlock& operator=(PinnedBlock&& other) noexcept {
+    PinnedBlock(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~PinnedBlock() {
+    if (data_) ravenstore_pinned_free(store_, data_, nullptr, 0);
+  }
+
+  void* data() const { return data_; }
+  uint64_t size() const { return bytes_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  friend class Store;
+  PinnedBlock(ravenstore_store_t* store, void* data, uint64_t bytes)
+      : store_(store), data_(data), bytes_(bytes) {}
+  void swap(PinnedBlock& other) noexcept {
+    std::swap(store_, other.store_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+
+  ravenstore_store_t* store_ = nullptr;
+  void* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
 // One attachment to the daemon. Move-only; destroying it frees its tensors and detaches.
 class Store {
  public:
@@ -266,6 +304,23 @@ class Store {
     for (auto& tensor : tensors) handles.push_back(std::exchange(tensor.handle_, nullptr));
     tensors.clear();
     internal::ThrowIf(ravenstore_free_batch(store_, handles.data(), handles.size(), stream));
+  }
+
+  // A block of pinned host memory; its bytes are undefined. Waits, bounded, only while some is on
+  // its way. Throws OutOfMemory that says who holds it.
+  PinnedBlock pinned(uint64_t bytes, const PinnedOptions& options = {}) {
+    ravenstore_pinned_options_t c{};
+    c.struct_size = sizeof(c);
+    c.device = options.device;
+    c.timeout_ns = Nanoseconds(options.timeout);
+    void* address = nullptr;
+    internal::ThrowIf(ravenstore_pinned_alloc(store_, bytes, &c, &address));
+    return PinnedBlock(store_, address, bytes);
+  }
+  // Frees it once the work enqueued on these streams so far is done; without any as its end does.
+  void free(PinnedBlock&& block, std::span<const Stream> streams = {}) {
+    internal::ThrowIf(ravenstore_pinned_free(store_, std::exchange(block.data_, nullptr),
+                                             streams.data(), streams.size()));
   }
 
   // Throws Lost when work on `stream` may have run on undefined bytes. Never blocks.

@@ -444,6 +444,33 @@ ravenstore_code_t ravenstore_check(ravenstore_store_t* store, ravenstore_stream_
   });
 }
 
+ravenstore_code_t ravenstore_pinned_alloc(ravenstore_store_t* store, uint64_t bytes,
+                                          const ravenstore_pinned_options_t* options,
+                                          void** address) {
+  return Guard([&]() -> Status {
+    if (store == nullptr || address == nullptr)
+      return BadArgument("the store or the address is NULL");
+    ravenstore_pinned_options_t defaults{};
+    RAVEN_ASSIGN_OR_RETURN(const ravenstore_pinned_options_t* const given,
+                           Read(options, &defaults));
+    RAVEN_ASSIGN_OR_RETURN(
+        *address,
+        client::PinnedAlloc(*SessionOf(store), bytes,
+                            {.device = given->device, .timeout = DurationOf(given->timeout_ns)}));
+    return core::Ok();
+  });
+}
+
+ravenstore_code_t ravenstore_pinned_free(ravenstore_store_t* store, void* address,
+                                         const ravenstore_stream_t* streams, size_t count) {
+  return Guard([&]() -> Status {
+    if (address == nullptr) return core::Ok();
+    if (store == nullptr) return BadArgument("the store is NULL");
+    if (count > 0 && streams == nullptr) return BadArgument("the streams are NULL");
+    return client::PinnedFree(*SessionOf(store), address, {streams, count});
+  });
+}
+
 ravenstore_code_t ravenstore_step(ravenstore_store_t* store) {
   return Guard([&]() -> Status {
     if (store == nullptr) return BadArgument("the store is NULL");
@@ -482,6 +509,8 @@ ravenstore_code_t ravenstore_get_stats(ravenstore_store_t* store, ravenstore_sta
     filled.device_budget = asked.device_budget;
     filled.host_budget = asked.host_budget;
     filled.stall_ns = asked.stall_ns;
+    filled.pinned_bytes = asked.daemon_stats.pinned_bytes;
+    filled.pinned_locked = asked.daemon_stats.pinned_locked;
     std::memcpy(stats, &filled, room);
     return core::Ok();
   });

@@ -235,6 +235,37 @@ RAVENSTORE_API ravenstore_code_t ravenstore_check(ravenstore_store_t* store,
  * without any hints. Costs what a request costs; does not wait for an answer. */
 RAVENSTORE_API ravenstore_code_t ravenstore_step(ravenstore_store_t* store);
 
+/* ---- Pinned host memory ---- */
+
+typedef struct ravenstore_pinned_options {
+  size_t struct_size;
+  int32_t device;      /* the memory is on the NUMA node that this device is nearest to */
+  uint64_t timeout_ns; /* 0: the store's */
+} ravenstore_pinned_options_t;
+
+/* A block of pinned host memory that every device can copy from and to, and the CPU reads and
+ * writes. It is page-aligned and takes its size rounded up to 4 KiB. Its bytes are undefined: zero,
+ * or what an earlier block of the same user left. What this user's processes freed is warm: the
+ * next block of any of them is cut from it without pinning anything. It counts in the host budget,
+ * and is the caller's until ravenstore_pinned_free or the end of the store, also when the daemon is
+ * lost. A child of fork() has none of it.
+ *
+ * RAVENSTORE_OUT_OF_MEMORY: "pinned memory is exhausted", and who holds it. It waits, bounded, only
+ * while some is on its way. options may be NULL. */
+RAVENSTORE_API ravenstore_code_t ravenstore_pinned_alloc(ravenstore_store_t* store, uint64_t bytes,
+                                                         const ravenstore_pinned_options_t* options,
+                                                         void** address);
+/* Ends the block that begins at `address`, also when it returns an error. Its bytes are used again,
+ * by any process of this user, only once all work is done that was enqueued so far on the `count`
+ * streams; with count 0 on every stream of this process, of every device's primary context. Does
+ * not wait.
+ * RAVENSTORE_CAPTURING, while a stream is captured: the memory comes back with a later alloc or
+ * free. RAVENSTORE_UNSUPPORTED for count 0 with a driver before CUDA 12.5: name the streams.
+ * NULL is ignored. */
+RAVENSTORE_API ravenstore_code_t ravenstore_pinned_free(ravenstore_store_t* store, void* address,
+                                                        const ravenstore_stream_t* streams,
+                                                        size_t count);
+
 /* ---- Figures ---- */
 
 typedef struct ravenstore_stats {
@@ -252,11 +283,14 @@ typedef struct ravenstore_stats {
   uint64_t host_bytes;
   uint64_t device_budget;
   uint64_t host_budget;
-  uint64_t stall_ns; /* this client's calls waited so long on the CPU */
+  uint64_t stall_ns;      /* this client's calls waited so long on the CPU */
+  uint64_t pinned_bytes;  /* this client's blocks of pinned memory; part of host_bytes */
+  uint64_t pinned_locked; /* what is pinned for the blocks of all this user's clients */
 } ravenstore_stats_t;
 
-/* Gives device memory that holds no tensor back to the daemon, for others to use: now, and as more
- * comes free, until this client next needs some. Does not wait. */
+/* Gives device memory that holds no tensor, and pinned memory in which no block of this user lies,
+ * back to the daemon, for others to use: the first now, and as more comes free, until this client
+ * next needs some. Does not wait. */
 RAVENSTORE_API ravenstore_code_t ravenstore_trim(ravenstore_store_t* store);
 
 /* This client's figures; asks the daemon. Set stats->struct_size first. */

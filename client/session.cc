@@ -182,11 +182,20 @@ void Session::OnPacket(Incoming incoming) {
     const wire::ClientPacket answer{
         .request = 0, .body = wire::SlabReleased{.device = slab->device, .offset = slab->offset}};
     static_cast<void>(control_->Send(answer, DeadlineAfter(ipc::Now(), timeout_)));
+  } else if (const auto* slab = std::get_if<wire::PinnedSlab>(&incoming.packet.body)) {
+    if (incoming.descriptors.size() != 1) return;
+    static_cast<void>(pinned_.Offer(*slab, std::move(incoming.descriptors[0])));
+  } else if (const auto* slab = std::get_if<wire::ReleasePinnedSlab>(&incoming.packet.body)) {
+    if (!pinned_.Release(*slab).ok()) return;
+    const wire::ClientPacket answer{
+        .request = 0, .body = wire::PinnedSlabReleased{.pool = slab->pool, .offset = slab->offset}};
+    static_cast<void>(control_->Send(answer, DeadlineAfter(ipc::Now(), timeout_)));
   }
 }
 
 void Session::OnMissed(const Error& why) {
   for (const auto& device : devices_->all()) device->NoteMissedPacket(why);
+  pinned_.NoteMissedPacket(why);
 }
 
 void Session::OnHangup() {
@@ -202,6 +211,7 @@ void Session::MarkLost() {
     if (rows_[row].waiters.load(std::memory_order_seq_cst) != 0) ipc::WakeLowHalf(&rows_[row].word);
   }
   for (const auto& device : devices_->all()) device->WakeWaiters();
+  pinned_.WakeWaiters();
   control_->WakeCallers();
 }
 
@@ -222,7 +232,8 @@ bool Session::AnyInUse() const {
 void Session::Disconnect() {
   // A fork has neither the segment nor the watcher: what is left is the parent's business.
   if (phase_.load(std::memory_order_acquire) == Phase::kForked) return;
-  const bool complete = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_));
+  const bool ordered = EndPinned(*this);
+  const bool complete = streams_->AwaitTickets(DeadlineAfter(ipc::Now(), timeout_)) && ordered;
   // Whether streams still use what was not put is not known: on a GPU it stays mapped then.
   const bool may_run = backend_ != "host" || streams_->AnyAsynchronous();
   const bool keep = !complete || (may_run && AnyInUse());
@@ -243,6 +254,7 @@ void Session::Disconnect() {
   control_.reset();
   if (keep) return;
   poison_.reset();
+  pinned_.Unmap();
   streams_.reset();
   devices_.reset();
   log_.reset();
@@ -330,8 +342,22 @@ Status Session::Trim() {
   return control_->Send({.request = 0, .body = wire::Trim{}}, DeadlineAfter(ipc::Now(), timeout_));
 }
 
+Result<wire::PinnedAllocated> Session::AskPinned(const wire::PinnedAlloc& ask, Tick deadline) {
+  RAVEN_ASSIGN_OR_RETURN(const auto answer,
+                         control_->Call({.request = 0, .body = ask}, deadline, phase_));
+  const auto* place = std::get_if<wire::PinnedAllocated>(&answer.body);
+  if (place == nullptr) return Error{ErrorCode::kCorrupt, "the daemon gave a block no place"};
+  return *place;
+}
+
+Status Session::SendPinnedFree(uint64_t block, std::vector<uint64_t> tickets) {
+  return control_->Send({.request = 0, .body = wire::PinnedFree{block, std::move(tickets)}},
+                        DeadlineAfter(ipc::Now(), timeout_));
+}
+
 void Session::LockForFork() {
   control_->LockForFork();
+  pinned_.LockForFork();
   for (const auto& device : devices_->all()) device->LockForFork();
   requests_->LockForFork();
 }
@@ -339,6 +365,7 @@ void Session::LockForFork() {
 void Session::UnlockAfterFork() {
   requests_->UnlockAfterFork();
   for (const auto& device : devices_->all()) device->UnlockAfterFork();
+  pinned_.UnlockAfterFork();
   control_->UnlockAfterFork();
 }
 
@@ -347,6 +374,7 @@ void Session::BecomeForked() {
   control_->DropInChild();
   requests_->DropInChild();
   for (const auto& device : devices_->all()) device->DropDescriptors();
+  pinned_.DropDescriptors();
   segment_.reset();  // its descriptor; the mapping was never inherited
 }
 

@@ -16,6 +16,7 @@
 #include "client/control.h"
 #include "client/devices.h"
 #include "client/phase.h"
+#include "client/pinned.h"
 #include "client/poison.h"
 #include "client/requests.h"
 #include "client/streams.h"
@@ -81,6 +82,7 @@ class Session {
   AccessLog& log() { return *log_; }
   RequestQueue& requests() { return *requests_; }
   TensorTable& tensors() { return tensors_; }
+  PinnedMemory& pinned() { return pinned_; }
   // Null unless RAVENSTORE_DEBUG says poison.
   PoisonKeeper* poison() { return poison_.get(); }
 
@@ -98,6 +100,9 @@ class Session {
   core::Status Step();
   // Asks the daemon to take back slabs as they come to hold nothing.
   core::Status Trim();
+  // A block of pinned memory. Errors: the daemon's, kTimedOut, kLost.
+  core::Result<wire::PinnedAllocated> AskPinned(const wire::PinnedAlloc& ask, core::Tick deadline);
+  core::Status SendPinnedFree(uint64_t block, std::vector<uint64_t> tickets);
   void CountStall(core::Duration stall) {
     stall_ns_.fetch_add(static_cast<uint64_t>(stall.count()), std::memory_order_relaxed);
   }
@@ -154,6 +159,7 @@ class Session {
   std::unique_ptr<PoisonKeeper> poison_;
   std::unique_ptr<ControlLink> control_;
   TensorTable tensors_;
+  PinnedMemory pinned_;
 
   std::mutex unfreed_mutex_;
   std::vector<Unfreed> unfreed_;  // guarded by unfreed_mutex_

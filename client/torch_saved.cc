@@ -1,6 +1,5 @@
 #include "client/torch_saved.h"
 
-
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -15,6 +14,8 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #ifdef RAVENSTORE_TORCH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -87,11 +88,14 @@ Layout LayoutOf(const at::Tensor& tensor, Region region) {
   return layout;
 }
 
-at::Tensor MakeTensor(c10::Storage storage, const at::Device& device, const Layout& layout) {
+at::Tensor MakeTensor(c10::Storage storage, const at::Device& device, const Layout& layout,
+                      const c10::VariableVersion& counter) {
   const auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
                                                          c10::DispatchKeySet(key), layout.dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides, layout.offset);
+  if (counter.enabled() && !tensor.is_inference())
+    tensor.unsafeGetTensorImpl()->set_version_counter(counter);
   return tensor;
 }
 
@@ -196,7 +200,7 @@ void SavedBytes::Adopt() {
   Offload::Add(offload_->adopted_, offload_->adopted_bytes_, bytes());
 }
 
-at::Tensor SavedBytes::Unpack(const Layout& layout) {
+at::Tensor SavedBytes::Unpack(const Layout& layout, const c10::VariableVersion& counter) {
   auto lease = std::make_unique<UnpackedUse>();
   lease->saved = shared_from_this();
   lease->stream = CurrentStream(device_);
@@ -207,24 +211,27 @@ at::Tensor SavedBytes::Unpack(const Layout& layout) {
     if (storage_) {
       Layout whole = layout;
       whole.offset += static_cast<int64_t>(region_.begin / layout.dtype.itemsize());
-      return MakeTensor(storage_, device_, whole);
+      return MakeTensor(storage_, device_, whole, counter);
     }
     try {
       offload_->store_->check(lease->stream.handle);
       address = block_ != nullptr ? offload_->parking_.blocks->Open(block_, lease->stream.handle)
-                                  : offload_->store_->get(tensor_, lease->stream.handle,
-                                                          {.access = Access::kReadOnly});
+                                  : offload_->store_->get(tensor_, lease->stream.handle);
     } catch (const Error& error) {
       Rethrow(error, "while the backward pass asked for a saved tensor");
     }
     if (block_ == nullptr) Order(last_, lease->stream);
     last_ = lease->stream;
   }
+  UnpackedUse& use = *lease;
   c10::DataPtr data(address, lease.release(), &SavedBytes::Return, device_);
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bytes(), std::move(data), /*allocator=*/nullptr,
       /*resizable=*/false));
-  return MakeTensor(std::move(storage), device_, layout);
+  at::Tensor tensor = MakeTensor(std::move(storage), device_, layout, counter);
+  use.counter = tensor.unsafeGetTensorImpl()->version_counter();
+  if (use.counter.enabled()) use.version = use.counter.current_version();
+  return tensor;
 }
 
 void SavedBytes::Return(void* context) {
@@ -234,7 +241,7 @@ void SavedBytes::Return(void* context) {
   try {
     for (const StreamRef& stream : lease->recorded) Order(stream, lease->stream);
     PutOptions options = saved.NextRead();
-    options.not_modified = true;
+    options.not_modified = lease->IsClean();
     if (saved.block_ != nullptr)
       return saved.offload_->parking_.blocks->Close(saved.block_, lease->stream.handle, options);
     Order(saved.last_, lease->stream);
@@ -248,8 +255,10 @@ void SavedBytes::Return(void* context) {
 
 std::shared_ptr<SavedBytes> SavedBytes::Behind(const at::Tensor& tensor) {
   const c10::DataPtr& data = tensor.storage().data_ptr();
-  if (data.get_deleter() != &SavedBytes::Return || tensor._version() != 0) return nullptr;
-  return static_cast<UnpackedUse*>(data.get_context())->saved;
+  if (data.get_deleter() != &SavedBytes::Return) return nullptr;
+  const auto* lease = static_cast<UnpackedUse*>(data.get_context());
+  const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  return SameCounter(counter, lease->counter) && lease->IsClean() ? lease->saved : nullptr;
 }
 
 bool SavedBytes::Record(const c10::DataPtr& data, const StreamRef& stream) {
@@ -270,6 +279,7 @@ const char* NameOf(Kept reason) {
     case Kept::kNotPlain: return "not plain memory";
     case Kept::kSubclass: return "subclass";
     case Kept::kForeign: return "not the store's memory";
+    case Kept::kForked: return "a forked child";
   }
   return "";
 }
@@ -279,6 +289,7 @@ Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& pa
     : store_(std::move(store)),
       options_(options),
       parking_(parking),
+      born_(CountForks()),
       torch_bytes_(options.torch_bytes.value_or(0)) {
   if (!store_ && !options.measure_only)
     throw Error(RAVENSTORE_INVALID_ARGUMENT, "OffloadScope needs a store, or measure_only");
@@ -304,7 +315,9 @@ void Offload::AddParameters(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-Kept Offload::Keeps(const at::Tensor& tensor) const {
+Kept Offload::Keeps(const at::Tensor& tensor, bool is_parameter) const {
+  // Before any lock: another thread may have held it.
+  if (CountForks() != born_) return Kept::kForked;
   // Only what is plain memory can be rebuilt from its bytes, sizes and strides.
   const auto keys = tensor.key_set();
   if (keys.has(c10::DispatchKey::Python) || keys.has(c10::DispatchKey::FuncTorchGradWrapper) ||
@@ -319,7 +332,7 @@ Kept Offload::Keeps(const at::Tensor& tensor) const {
   if (tensor.storage().nbytes() < options_.min_bytes) return Kept::kSmall;
   // A leaf that requires a gradient is a parameter; the graph's end holds it anyway.
   const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
-  if (base.is_leaf() && base.requires_grad()) return Kept::kParameter;
+  if (is_parameter || (base.is_leaf() && base.requires_grad())) return Kept::kParameter;
   {
     std::lock_guard lock(mutex_);
     if (parameters_.count(tensor.storage().unsafeGetStorageImpl())) return Kept::kParameter;
@@ -476,17 +489,21 @@ Tally Offload::Parked() const {
   return {parked_, parked_bytes_};
 }
 
-SavedTensor::SavedTensor(std::shared_ptr<Offload> offload, const at::Tensor& tensor)
+SavedTensor::SavedTensor(std::shared_ptr<Offload> offload, const at::Tensor& tensor,
+                         bool is_parameter)
     : offload_(std::move(offload)) {
-  // Tensors that were made in inference mode have no versions.
-  versioned_ = !tensor.is_inference();
-  if (versioned_) {
+  if (!tensor.is_inference()) {
     counter_ = tensor.unsafeGetTensorImpl()->version_counter();
     version_ = counter_.current_version();
+    // As it is, without the work that grad_fn() does for a view.
+    if (auto* meta = ::torch::autograd::impl::get_autograd_meta(tensor)) {
+      made_by_ = meta->grad_fn_;
+      output_nr_ = meta->output_nr_;
+    }
   }
   const uint64_t bytes = tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
   offload_->CountSave(bytes);
-  const Kept reason = offload_->Keeps(tensor);
+  const Kept reason = offload_->Keeps(tensor, is_parameter);
   if (reason != Kept::kNo) {
     offload_->CountKept(reason, bytes);
     // Without its place in the graph, else a node that saves its own result would hold itself.
@@ -497,15 +514,32 @@ SavedTensor::SavedTensor(std::shared_ptr<Offload> offload, const at::Tensor& ten
   layout_ = LayoutOf(tensor, saved_->region());
 }
 
-at::Tensor SavedTensor::Unpack() {
-  // With hooks set torch leaves this check out.
-  TORCH_CHECK(!versioned_ || counter_.current_version() == version_,
+void SavedTensor::CheckVersion() const {
+  if (!counter_.enabled() || counter_.current_version() == version_) return;
+  const auto maker = made_by_.lock();
+  const std::string made =
+      maker ? c10::str(", which is output ", output_nr_, " of ", maker->name(), ",") : "";
+  const std::string what = kept_.defined() ? c10::str(kept_.toString(), " ", kept_.sizes())
+                                           : c10::str(saved_->is_cuda() ? "CUDA" : "CPU",
+                                                      c10::typeMetaToScalarType(layout_.dtype),
+                                                      "Type ", c10::IntArrayRef(layout_.sizes));
+  const char* hint =
+      ::torch::autograd::AnomalyMode::is_enabled()
+          ? " Hint: the backtrace further above shows the operation that failed to compute its "
+            "gradient. The variable in question was changed in there or anywhere later. Good luck!"
+          : " Hint: enable anomaly detection to find the operation that failed to compute its "
+            "gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).";
+  TORCH_CHECK(false,
               "one of the variables needed for gradient computation has been modified by an "
-              "inplace operation: a saved tensor of shape ",
-              kept_.defined() ? kept_.sizes() : c10::IntArrayRef(layout_.sizes), " is at version ",
-              counter_.current_version(), "; expected version ", version_, " instead.");
+              "inplace operation: [",
+              what, "]", made, " is at version ", counter_.current_version(), "; expected version ",
+              version_, " instead.", hint);
+}
+
+at::Tensor SavedTensor::Unpack() {
+  CheckVersion();
   offload_->CountUnpacked();
-  return kept_.defined() ? kept_ : saved_->Unpack(layout_);
+  return kept_.defined() ? kept_ : saved_->Unpack(layout_, counter_);
 }
 
 }  // namespace internal

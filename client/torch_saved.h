@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 #include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "client/blocks.h"
 #include "client/torch.h"
@@ -59,8 +60,9 @@ enum class Kept : uint8_t {
   kNotPlain,     // sparse, quantized, nested, conjugate, negative, named, a wrapped number
   kSubclass,     // with a way of its own: DTensor, FakeTensor and others
   kForeign,      // parking: its memory is not a block, since it was there before the allocator
+  kForked,       // this is a child of fork(), and the store its parent's
 };
-constexpr size_t kKeptReasons = 8;
+constexpr size_t kKeptReasons = 9;
 // One word or two, as a dictionary's key.
 const char* NameOf(Kept reason);
 
@@ -84,8 +86,9 @@ class Offload : public std::enable_shared_from_this<Offload> {
   Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& parameters,
           const OffloadOptions& options, const Parking& parking = {});
 
-  // Whether the saved tensor stays in torch's memory, and why.
-  Kept Keeps(const at::Tensor& tensor) const;
+  // Whether the saved tensor stays in torch's memory, and why. `is_parameter`: the caller knows it
+  // to be one, or a view of one.
+  Kept Keeps(const at::Tensor& tensor, bool is_parameter) const;
   // These tensors' storages stay in torch's memory from now on.
   void AddParameters(const std::vector<at::Tensor>& parameters);
   // What stands for the bytes of the tensor's storage: what does already, else a new one. Adopts
@@ -143,6 +146,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
   const std::shared_ptr<Store> store_;
   const OffloadOptions options_;
   const Parking parking_;
+  const uint64_t born_;  // the process's forks
   at::DeviceType device_type_ = at::kCPU;
 
   mutable std::mutex mutex_;                      // of the next four
@@ -179,9 +183,11 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
   // Copies them into the store and lets go of torch's storage. Throws Error; then torch still
   // holds them.
   void Adopt();
-  // A tensor over the memory where they are, readable by work on the device's current stream until
-  // its storage dies. Throws Error.
-  at::Tensor Unpack(const Layout& layout);
+  // A tensor over the memory where they are, for work on the device's current stream until its
+  // storage dies. It counts its versions with `counter`, if that is enabled, so that a change of
+  // it is seen as one of the tensor that was saved. Throws Error.
+  at::Tensor Unpack(const Layout& layout, const c10::VariableVersion& counter);
+  bool is_cuda() const { return device_.is_cuda(); }
   Region region() const { return region_; }
   uint64_t bytes() const { return region_.end - region_.begin; }
   // Those that `tensor` was unpacked from and still equals, if any.
@@ -194,6 +200,10 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
   struct UnpackedUse {
     std::shared_ptr<SavedBytes> saved;
     StreamRef stream;
+    c10::VariableVersion counter;
+    uint32_t version = 0;
+    // Whether nobody wrote since.
+    bool IsClean() const { return !counter.enabled() || counter.current_version() == version; }
     std::mutex mutex;
     std::vector<StreamRef> recorded;  // guarded by mutex
   };
@@ -218,17 +228,23 @@ class SavedBytes : public std::enable_shared_from_this<SavedBytes> {
 class SavedTensor {
  public:
   // Throws Error when the store fails.
-  SavedTensor(std::shared_ptr<Offload> offload, const at::Tensor& tensor);
+  SavedTensor(std::shared_ptr<Offload> offload, const at::Tensor& tensor,
+              bool is_parameter = false);
 
-  // The tensor, without its place in the graph. Throws c10::Error when it was changed in place
-  // since, and Error when the store fails.
+  // The tensor, without its place in the graph. Throws c10::Error, in torch's words, when it was
+  // changed in place since, and Error when the store fails.
   at::Tensor Unpack();
 
  private:
+  // With hooks set torch leaves this check out.
+  void CheckVersion() const;
+
   const std::shared_ptr<Offload> offload_;
-  bool versioned_ = true;
-  c10::VariableVersion counter_;
+  // Disabled for what was made in inference mode, which has no versions.
+  c10::VariableVersion counter_ = c10::VariableVersion(c10::VariableVersion::DISABLED);
   uint32_t version_ = 0;
+  std::weak_ptr<::torch::autograd::Node> made_by_;
+  uint32_t output_nr_ = 0;
   at::Tensor kept_;  // else:
   std::shared_ptr<SavedBytes> saved_;
   Layout layout_;

@@ -20,6 +20,13 @@ class Writer {
   void String(uint32_t field, std::string_view value) {
     if (!value.empty()) Message(field, value);
   }
+  // Packed, as proto3 has it.
+  void Numbers(uint32_t field, const std::vector<uint64_t>& values) {
+    if (values.empty()) return;
+    Writer packed;
+    for (const uint64_t value : values) packed.Varint(value);
+    Message(field, packed.bytes_);
+  }
   void Message(uint32_t field, std::string_view value) {
     Tag(field, Type::kBytes);
     Varint(value.size());
@@ -147,6 +154,26 @@ std::string Write(const StatsQuery& query) {
   writer.Number(1, query.whole_store ? 1 : 0);
   return writer.Take();
 }
+std::string Write(const PinnedAlloc& ask) {
+  Writer writer;
+  writer.Number(1, ask.block);
+  writer.Number(2, ask.bytes);
+  writer.Number(3, ask.device);
+  writer.Number(4, ask.deadline_ns);
+  return writer.Take();
+}
+std::string Write(const PinnedFree& free) {
+  Writer writer;
+  writer.Number(1, free.block);
+  writer.Numbers(2, free.tickets);
+  return writer.Take();
+}
+std::string Write(const PinnedSlabReleased& slab) {
+  Writer writer;
+  writer.Number(1, slab.pool);
+  writer.Number(2, slab.offset);
+  return writer.Take();
+}
 
 bool Read(std::string_view bytes, Failure* failure) {
   return ForEach(bytes, [&](const Field& field) {
@@ -211,6 +238,30 @@ bool Read(std::string_view bytes, ReleaseSlab* slab) {
 bool Read(std::string_view bytes, Detached*) {
   return ForEach(bytes, [](const Field&) { return true; });
 }
+bool Read(std::string_view bytes, PinnedAllocated* place) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&place->pool);
+    if (field.number == 2) field.Into(&place->numa_node);
+    if (field.number == 3) field.Into(&place->pool_bytes);
+    if (field.number == 4) field.Into(&place->offset);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, PinnedSlab* slab) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&slab->pool);
+    if (field.number == 2) field.Into(&slab->offset);
+    if (field.number == 3) field.Into(&slab->bytes);
+    return true;
+  });
+}
+bool Read(std::string_view bytes, ReleasePinnedSlab* slab) {
+  return ForEach(bytes, [&](const Field& field) {
+    if (field.number == 1) field.Into(&slab->pool);
+    if (field.number == 2) field.Into(&slab->offset);
+    return true;
+  });
+}
 bool Read(std::string_view bytes, TierStats* tier) {
   return ForEach(bytes, [&](const Field& field) {
     if (field.number == 1) field.Into(&tier->name);
@@ -230,6 +281,8 @@ bool Read(std::string_view bytes, Stats* stats) {
       case 10: field.Into(&stats->prefetches); break;
       case 14: field.Into(&stats->bytes_out); break;
       case 15: field.Into(&stats->bytes_in); break;
+      case 31: field.Into(&stats->pinned_bytes); break;
+      case 32: field.Into(&stats->pinned_locked); break;
     }
     return true;
   });
@@ -251,6 +304,9 @@ bool Read(const Field& field, DaemonPacket* packet) {
     case 7: return ReadBody<ReleaseSlab>(field, packet);
     case 8: return ReadBody<Detached>(field, packet);
     case 9: return ReadBody<Stats>(field, packet);
+    case 23: return ReadBody<PinnedAllocated>(field, packet);
+    case 24: return ReadBody<PinnedSlab>(field, packet);
+    case 25: return ReadBody<ReleasePinnedSlab>(field, packet);
     default: return true;
   }
 }
@@ -259,7 +315,7 @@ bool Read(const Field& field, DaemonPacket* packet) {
 
 std::string Encode(const ClientPacket& packet) {
   // In the order of the variant.
-  constexpr uint32_t kBodyFields[] = {2, 3, 4, 5, 6, 7, 20};
+  constexpr uint32_t kBodyFields[] = {2, 3, 4, 5, 6, 7, 20, 23, 24, 25};
   static_assert(std::size(kBodyFields) == std::variant_size_v<decltype(packet.body)>);
   Writer writer;
   writer.Number(1, packet.request);

@@ -42,9 +42,26 @@ struct StatsQuery {
   bool whole_store = false;
 };
 
+struct PinnedAlloc {
+  uint64_t block = 0;
+  uint64_t bytes = 0;
+  uint32_t device = 0;
+  uint64_t deadline_ns = 0;
+};
+struct PinnedFree {
+  uint64_t block = 0;
+  std::vector<uint64_t> tickets;
+};
+struct PinnedSlabReleased {
+  uint32_t pool = 0;
+  uint64_t offset = 0;
+};
+
 struct ClientPacket {
   uint64_t request = 0;
-  std::variant<Hello, InternName, ExplainFailure, SlabReleased, Detach, StatsQuery, Trim> body;
+  std::variant<Hello, InternName, ExplainFailure, SlabReleased, Detach, StatsQuery, Trim,
+               PinnedAlloc, PinnedFree, PinnedSlabReleased>
+      body;
 };
 
 std::string Encode(const ClientPacket& packet);
@@ -87,6 +104,21 @@ struct ReleaseSlab {
   uint64_t offset = 0;
 };
 struct Detached {};
+struct PinnedAllocated {
+  uint32_t pool = 0;
+  int32_t numa_node = 0;
+  uint64_t pool_bytes = 0;
+  uint64_t offset = 0;
+};
+struct PinnedSlab {
+  uint32_t pool = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+struct ReleasePinnedSlab {
+  uint32_t pool = 0;
+  uint64_t offset = 0;
+};
 struct TierStats {
   std::string name;
   uint64_t used = 0;
@@ -102,13 +134,15 @@ struct Stats {
   uint64_t prefetches = 0;
   uint64_t bytes_out = 0;
   uint64_t bytes_in = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t pinned_locked = 0;
 };
 
 struct DaemonPacket {
   uint64_t request = 0;
   // Nothing: a kind of packet that this client does not know.
   std::variant<std::monostate, Failure, Welcome, NameInterned, FailureExplained, SlabReady,
-               ReleaseSlab, Detached, Stats>
+               ReleaseSlab, Detached, Stats, PinnedAllocated, PinnedSlab, ReleasePinnedSlab>
       body;
 };
 

@@ -91,6 +91,29 @@ struct HostGrown {
   Bytes size;
 };
 struct HostGrowFailed {};
+// Answers ShrinkHost.
+struct HostShrunk {
+  Bytes offset;
+  Bytes size;
+};
+
+// Blocks of pinned memory (core/pinned.h) lie in slabs of their own, which share the capacity, the
+// budgets and the shares of the host pool with tensors' copies. What a tenant's slabs hold now, and
+// what of it a client's blocks take.
+struct PinnedHeld {
+  TenantId tenant;
+  Bytes bytes;
+};
+struct PinnedUsed {
+  ClientId client;
+  Bytes bytes;
+};
+// A slab of that size is wanted for the client and may not be had (Planner::MayPin): room is made
+// as far as it goes.
+struct PinnedWanted {
+  ClientId client;
+  Bytes slab;
+};
 
 struct CreateRequested {
   ClientId client;
@@ -167,9 +190,10 @@ struct TimePassed {};
 
 using Event =
     std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
-                 SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed, CreateRequested,
-                 FetchRequested, Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped,
-                 CopyOutProgressed, CopiedOut, Cleaned, CopiedIn, TimePassed>;
+                 SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed, HostShrunk,
+                 PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested, FetchRequested, Freed,
+                 PutSeen, StreamComplete, GetSeen, StepMarked, Dropped, CopyOutProgressed,
+                 CopiedOut, Cleaned, CopiedIn, TimePassed>;
 
 // ---- Actions ----
 
@@ -192,6 +216,16 @@ struct RemoveSlab {
 struct GrowHost {
   Bytes offset;
   Bytes size;
+};
+// Unpin what GrowHost pinned at `offset` of the pool; nothing lives there. Answer: HostShrunk.
+struct ShrinkHost {
+  Bytes offset;
+  Bytes size;
+};
+// A tensor finds no room in the host pool for pinned blocks. What of their slabs lies idle, of the
+// tenant's or of everybody's, should be given back: PinnedHeld says so then.
+struct ReclaimPinned {
+  std::optional<TenantId> tenant;
 };
 // The create is answered: the tensor is in use at `offset`.
 struct AllocReply {
@@ -283,9 +317,9 @@ struct DeferDestroy {
   std::shared_ptr<const void> remains;
 };
 
-using Action =
-    std::variant<AddSlab, RemoveSlab, GrowHost, AllocReply, AllocError, FetchReply, FetchError,
-                 Release, Drop, CopyOut, Clean, Prioritize, CopyIn, DeferDestroy>;
+using Action = std::variant<AddSlab, RemoveSlab, GrowHost, ShrinkHost, ReclaimPinned, AllocReply,
+                            AllocError, FetchReply, FetchError, Release, Drop, CopyOut, Clean,
+                            Prioritize, CopyIn, DeferDestroy>;
 using Plan = std::vector<Action>;
 
 }  // namespace ravenstore::core

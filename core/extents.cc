@@ -203,10 +203,12 @@ std::optional<ExtentMap::Block> ExtentMap::AllocateAt(Bytes offset, Bytes size, 
   return Take(hole, UnitsOf(size), owner);
 }
 
-std::optional<ExtentMap::Block> ExtentMap::AllocateInMiddle(Bytes size, uint32_t owner) {
+std::optional<ExtentMap::Block> ExtentMap::AllocateInMiddle(Bytes size, uint32_t owner,
+                                                            Bytes alignment) {
   if (size == Bytes{0} || free_.empty()) return std::nullopt;
   const Block hole = free_.rbegin()->second;
-  const uint32_t middle = blocks_[hole].size / 2;
+  const auto step = static_cast<uint32_t>(alignment.count() / kUnit);
+  const uint32_t middle = blocks_[hole].size / 2 / step * step;
   if (UnitsOf(size) > blocks_[hole].size - middle) return std::nullopt;
   return Take(middle > 0 ? Split(hole, middle) : hole, UnitsOf(size), owner);
 }

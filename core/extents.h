@@ -50,8 +50,9 @@ class ExtentMap {
   std::optional<Block> Allocate(Bytes size, uint32_t owner);
   // The same at `offset`, if a hole begins there that takes it.
   std::optional<Block> AllocateAt(Bytes offset, Bytes size, uint32_t owner);
-  // The same in the middle of the largest hole.
-  std::optional<Block> AllocateInMiddle(Bytes size, uint32_t owner);
+  // The same in the middle of the largest hole. REQUIRES: holes begin at multiples of `alignment`.
+  std::optional<Block> AllocateInMiddle(Bytes size, uint32_t owner,
+                                        Bytes alignment = kExtentAlignment);
   void Free(Block block);
   // Frees its first `size` bytes and returns the rest. REQUIRES: `size` is a multiple of
   // kExtentAlignment, more than nothing and less than all of it.

@@ -64,6 +64,9 @@ Bytes Planner::Guaranteed(DeviceId device, TenantId asker) const {
 TierView Planner::HostTier() const {
   return state_->HostTier();
 }
+Status Planner::MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const {
+  return state_->MayPin(client, block, slab, without);
+}
 const PlannerStats& Planner::stats() const {
   return state_->stats();
 }

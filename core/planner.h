@@ -142,6 +142,7 @@ struct ClientView {
   Bytes device_held;  // slabs
   Bytes device_used;  // tensors on devices
   Bytes host_used;
+  Bytes pinned;  // blocks of pinned memory
   Bytes in_use;
   uint64_t waiting = 0;
 };
@@ -205,6 +206,18 @@ class Planner {
   // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
   Bytes Guaranteed(DeviceId device, TenantId asker) const;
   TierView HostTier() const;
+  // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is
+  // zero. Errors: kOutOfMemory, which says "pinned memory is exhausted" and who holds what.
+  // REQUIRES: the client is attached.
+  Status MayPin(ClientId client, Bytes block, Bytes slab) const {
+    return MayPin(client, block, slab, {});
+  }
+  // The same once slabs in which nothing lies were given back.
+  struct IdlePinned {
+    Bytes own;  // of the client's user
+    Bytes others;
+  };
+  Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
   const PlannerStats& stats() const;
   // The same counts for one client alone. REQUIRES: the client is attached.
   const PlannerStats& StatsOf(ClientId client) const;

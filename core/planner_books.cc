@@ -371,20 +371,6 @@ void Planner::State::FailForRoom(const Request& request) {
   Fail(request, ErrorCode::kOutOfMemory, DescribeHolders(request));
 }
 
-namespace {
-// The largest of {id, bytes} come first, at most four; how many more there are.
-template <typename Id>
-size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
-  constexpr size_t kNamed = 4;
-  std::stable_sort(holders->begin(), holders->end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  const size_t named = std::min(holders->size(), kNamed);
-  const size_t more = holders->size() - named;
-  holders->resize(named);
-  return more;
-}
-}  // namespace
-
 // The asker's own tenant is told which of its clients hold what, and of other tenants which.
 std::string Planner::State::Holders(const Client& asker, size_t device) const {
   std::vector<std::pair<ClientId, Bytes>> own;
@@ -427,16 +413,19 @@ std::string Planner::State::DescribeHolders(const Request& request) const {
     text += " this user has " + SizeText(tenant.device_pinned[device]) + " in use, of the " +
             SizeText(share) + " that it may while others are attached;";
   }
-  if (host_.held() >= options_.host_capacity && host_.LargestHole() < request.size)
+  if (host_.held() >= HostCapacity() && host_.LargestHole() < request.size)
     text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
   if (!IsWithinHostShare(tenant, request.size)) text += HostHolder();
   return text + " put or free tensors, raise the budgets, or wait longer";
 }
 
 std::string Planner::State::HostHolder() const {
-  const auto most = std::max_element(
-      tenants_.begin(), tenants_.end(),
-      [](const auto& a, const auto& b) { return a.second.host_used < b.second.host_used; });
+  const auto held = [](const auto& tenant) {
+    return tenant.second.host_used + tenant.second.pinned;
+  };
+  const auto most =
+      std::max_element(tenants_.begin(), tenants_.end(),
+                       [&](const auto& a, const auto& b) { return held(a) < held(b); });
   return " the rest of the host pool of " + SizeText(options_.host_capacity) +
          " is kept for users who hold little of it, and user " +
          std::to_string(ToInt(most->first)) + " holds the most;";

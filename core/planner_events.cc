@@ -190,8 +190,10 @@ void Planner::State::On(const SlabRemoved& event) {
 
 void Planner::State::On(const HostGrown& event) {
   host_growing_ = false;
+  host_coming_ = Bytes{0};
   host_end_ = event.offset + event.size;
   host_.AddChunk(event.offset, event.size);
+  host_chunks_.push_back(event.offset);
   EnsureHostAhead(Bytes{0});
   TouchWaiting();
 }
@@ -199,6 +201,7 @@ void Planner::State::On(const HostGrown& event) {
 void Planner::State::On(const HostGrowFailed&) {
   // The pool stays as it is for a while; requests that wait for it are served as far as it goes.
   host_growing_ = false;
+  host_coming_ = Bytes{0};
   host_backoff_until_ = now_ + kBackoff;
   WakeAt(host_backoff_until_);
   TouchWaiting();

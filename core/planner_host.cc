@@ -14,25 +14,17 @@ constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
 bool Planner::State::AllocateHost(TensorRow& tensor, RedundantCopies redundant) {
   if (tensor.host_block != ExtentMap::kNone) return true;
   if (TryAllocateHost(tensor, redundant)) return true;
-  host_wanted_ |= redundant == RedundantCopies::kMayDrop;
+  if (redundant == RedundantCopies::kKeep) return false;
+  host_wanted_ = true;
+  ReclaimPinnedFor(tensor);
   return false;
 }
 
 bool Planner::State::TryAllocateHost(TensorRow& tensor, RedundantCopies redundant) {
   Client& client = *FindClient(tensor.client);
   Tenant& tenant = tenants_.at(client.tenant);
-  const auto fits = [&] {
-    return client.host_used + tensor.size <= client.budgets.host &&
-           tenant.host_used + tensor.size <= tenant.budgets.host;
-  };
-  if (!fits() && redundant == RedundantCopies::kKeep) return false;
-  if (!fits()) DropRedundantCopies(client, tensor.size);
-  for (auto other = clients_.begin(); other != clients_.end() && !fits(); ++other) {
-    // Only copies of the same tenant make room within its budget.
-    if (client.host_used + tensor.size > client.budgets.host) return false;
-    if (other->second->tenant == client.tenant) DropRedundantCopies(*other->second, tensor.size);
-  }
-  if (!fits() || !MakeHostShare(client, tensor.size, redundant)) return false;
+  if (!MakeHostBudget(client, tensor.size, tensor.size, redundant)) return false;
+  if (!MakeHostShare(client, tensor.size, redundant)) return false;
   const auto block = TakeHostRoom(client, tensor, redundant);
   if (!block) return false;
   tensor.host_block = *block;
@@ -42,24 +34,49 @@ bool Planner::State::TryAllocateHost(TensorRow& tensor, RedundantCopies redundan
   return true;
 }
 
+bool Planner::State::MakeHostBudget(Client& client, Bytes of_client, Bytes of_tenant,
+                                    RedundantCopies redundant) {
+  const Tenant& tenant = tenants_.at(client.tenant);
+  const auto client_fits = [&] {
+    return client.host_used + client.pinned + of_client <= client.budgets.host;
+  };
+  const auto fits = [&] {
+    return client_fits() && tenant.host_used + tenant.pinned + of_tenant <= tenant.budgets.host;
+  };
+  if (fits()) return true;
+  if (redundant == RedundantCopies::kKeep) return false;
+  DropRedundantCopies(client, of_tenant);
+  for (auto other = clients_.begin(); other != clients_.end() && !fits(); ++other) {
+    // Only copies of the same tenant make room within its budget.
+    if (!client_fits()) return false;
+    if (other->second->tenant == client.tenant) DropRedundantCopies(*other->second, of_tenant);
+  }
+  return fits();
+}
+
 bool Planner::State::IsWithinHostShare(const Tenant& tenant, Bytes more) const {
+  return IsWithinHostShare(host_.used() + pinned_, tenant.host_used + tenant.pinned, more);
+}
+
+bool Planner::State::IsWithinHostShare(Bytes used, Bytes held, Bytes more) const {
   if (options_.guaranteed_part == 0) return true;
   const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
-  if (host_.used() + more <= options_.host_capacity - part) return true;
-  return tenant.host_used + more <= Bytes(part.count() / options_.guaranteed_part);
+  if (used + more <= options_.host_capacity - part) return true;
+  return held + more <= Bytes(part.count() / options_.guaranteed_part);
 }
 
 bool Planner::State::MayDropCopiesOf(const Client& other, const Client& asking) const {
   if (other.tenant == asking.tenant || options_.guaranteed_part == 0) return true;
   const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
-  return tenants_.at(other.tenant).host_used > part;
+  const Tenant& holder = tenants_.at(other.tenant);
+  return holder.host_used + holder.pinned > part;
 }
 
 bool Planner::State::TakeKeptForGuarantee(Bytes more) {
   Tenant& asking = tenants_.at(clients_.at(*served_)->tenant);
   const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
-  if (host_.used() <= options_.host_capacity - part) asking.host_for_guarantee = Bytes{0};
-  const Bytes taken = asking.host_used + asking.host_for_guarantee + more;
+  if (host_.used() + pinned_ <= options_.host_capacity - part) asking.host_for_guarantee = Bytes{0};
+  const Bytes taken = asking.host_used + asking.pinned + asking.host_for_guarantee + more;
   if (taken > Bytes(part.count() / options_.guaranteed_part)) return false;
   asking.host_for_guarantee += more;
   return true;
@@ -145,17 +162,20 @@ void Planner::State::DropRedundantCopies(Client& client, Bytes need) {
 }
 
 void Planner::State::EnsureHostAhead(Bytes need) {
-  if (host_growing_ || host_end_ >= options_.host_capacity) return;
+  const Bytes capacity = HostCapacity();
+  if (host_growing_ || host_leaving_ > Bytes{0} || host_end_ >= capacity) return;
   if (now_ < host_backoff_until_) return;
   // The driver does one thing at a time, and pinning 64 MiB takes as long as fifty slabs.
   if (need == Bytes{0} && now_ < slabs_come_until_) return WakeAt(slabs_come_until_);
-  const Bytes most = std::min(options_.host_capacity, host_budgets_.RoundUp(options_.host_step));
+  if (need == Bytes{0} && now_ < pinned_wanted_until_) return WakeAt(pinned_wanted_until_);
+  const Bytes most = std::min(capacity, host_budgets_.RoundUp(options_.host_step));
   const Bytes wanted = std::min(most, host_.used() + std::max(options_.host_ahead, need));
   // A request that no hole takes wants more even when there is room in sum.
   const bool fragmented = need > Bytes{0} && host_.LargestHole() < need;
   if (host_end_ >= most || (host_end_ >= wanted && !fragmented)) return;
-  const Bytes size = std::min(options_.host_step, options_.host_capacity - host_end_);
+  const Bytes size = std::min(options_.host_step, capacity - host_end_);
   host_growing_ = true;
+  host_coming_ = size;
   plan_->push_back(GrowHost{host_end_, size});
 }
 

@@ -4,6 +4,7 @@
 // helped; Apply then serves each touched arena: requests first, then prefetch, then pre-cleaning.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <limits>
 #include <map>
@@ -37,6 +38,18 @@ struct SlabCostLimit {
 };
 inline constexpr SlabCostLimit kOnlyEmpty{.at_most = 0};
 
+// The largest of {id, bytes} come first, at most four; how many more there are.
+template <typename Id>
+size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
+  constexpr size_t kNamed = 4;
+  std::stable_sort(holders->begin(), holders->end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  const size_t named = std::min(holders->size(), kNamed);
+  const size_t more = holders->size() - named;
+  holders->resize(named);
+  return more;
+}
+
 class Planner::State {
  public:
   explicit State(PlannerOptions options);
@@ -56,6 +69,7 @@ class Planner::State {
   TierView DeviceTier(DeviceId device) const;
   Bytes Guaranteed(DeviceId device, TenantId asker) const;
   TierView HostTier() const;
+  Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
   const PlannerStats& stats() const { return stats_; }
   const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }
   void CheckInvariants() const;
@@ -66,6 +80,7 @@ class Planner::State {
     TenantId tenant{};
     Budgets budgets;
     Bytes host_used;
+    Bytes pinned;  // its blocks of pinned memory
     Bytes in_use;
     uint64_t tensors = 0;
     Forecast forecast;
@@ -107,6 +122,7 @@ class Planner::State {
     std::vector<Bytes> device_reclaiming;
     std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
     Bytes host_used;
+    Bytes pinned;  // slabs of pinned memory
     // Of what is kept of the pool, taken for others' tensors that made way for its guarantee.
     Bytes host_for_guarantee;
   };
@@ -155,6 +171,10 @@ class Planner::State {
   void On(const SlabRemoved& event);
   void On(const HostGrown& event);
   void On(const HostGrowFailed& event);
+  void On(const HostShrunk& event);
+  void On(const PinnedHeld& event);
+  void On(const PinnedUsed& event);
+  void On(const PinnedWanted& event);
   void On(const CreateRequested& event);
   void On(const FetchRequested& event);
   void On(const Freed& event);
@@ -451,8 +471,12 @@ class Planner::State {
   // Whether the tenant may take so much more of the pool: all of them together all but the last
   // part, and of that each only little.
   bool IsWithinHostShare(const Tenant& tenant, Bytes more) const;
+  // The same if so much of the pool is in use, and so much by the tenant.
+  bool IsWithinHostShare(Bytes used, Bytes held, Bytes more) const;
   // Drops redundant copies until it is; false where that does not suffice.
   bool MakeHostShare(Client& client, Bytes more, RedundantCopies redundant);
+  // So much more of the budgets, where redundant copies may make way for it.
+  bool MakeHostBudget(Client& client, Bytes of_client, Bytes of_tenant, RedundantCopies redundant);
   // What leaves for a tenant's guarantee may take that tenant's part of what is kept: else a user
   // who fills the pool would keep the device, too.
   bool TakeKeptForGuarantee(Bytes more);
@@ -545,6 +569,13 @@ class Planner::State {
   std::string DescribeHolders(const Request& request) const;
   std::string Holders(const Client& asker, size_t device) const;
   std::string HostHolder() const;
+  std::string DescribePinned(const Client& asker, Bytes asked) const;
+  // Of the pool's capacity what slabs of pinned memory leave to tensors' copies.
+  Bytes HostCapacity() const {
+    return Minus(options_.host_capacity, pinned_.RoundUp(options_.granularity));
+  }
+  void ShrinkHostFor(Bytes slab);
+  void ReclaimPinnedFor(const TensorRow& tensor);
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
   // The same for one arena, unless it is to be woken before.
   void WakeAt(ClientArena& arena, Tick when) {
@@ -558,8 +589,14 @@ class Planner::State {
   PlannerOptions options_;
   Catalog catalog_;
   ExtentMap host_;
-  Bytes host_end_;      // the pool is, or is being, pinned up to here
-  Bytes host_budgets_;  // of all tenants, each at most the pool
+  Bytes host_end_;                  // the pool is, or is being, pinned up to here
+  Bytes host_budgets_;              // of all tenants, each at most the pool
+  Bytes host_coming_;               // is being pinned behind that
+  Bytes host_leaving_;              // is being unpinned behind it
+  Bytes pinned_;                    // slabs of pinned memory, of all tenants
+  Tick pinned_wanted_until_{};      // a slab of it was wanted: the pool is not pinned ahead before
+  Tick pinned_asked_until_{};       // idle slabs of it were asked for: not again before
+  std::vector<Bytes> host_chunks_;  // what was pinned in one go begins there
   bool host_growing_ = false;
   Tick slabs_come_until_{};    // a slab was asked for so lately that the next may follow
   Tick host_backoff_until_{};  // growing it failed: do not try again before

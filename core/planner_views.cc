@@ -41,6 +41,7 @@ ClientView Planner::State::ViewOf(ClientId id) const {
   view.budgets = client.budgets;
   view.tensors = client.tensors;
   view.host_used = client.host_used;
+  view.pinned = client.pinned;
   view.in_use = client.in_use;
   view.waiting = client.stats.waiting;
   for (const auto& arena : client.arenas) {
@@ -76,7 +77,9 @@ Bytes Planner::State::Guaranteed(DeviceId device, TenantId asker) const {
 }
 
 TierView Planner::State::HostTier() const {
-  return {options_.host_capacity, host_.held(), host_.used()};
+  Bytes blocks;
+  for (const auto& [id, client] : clients_) blocks += client->pinned;
+  return {options_.host_capacity, host_.held() + host_leaving_ + pinned_, host_.used() + blocks};
 }
 
 Tick Planner::State::NextWake() const {
@@ -160,6 +163,10 @@ void Planner::State::CheckInvariants() const {
   Sums sums;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   RAVEN_CHECK(sums.host == host_.used());
+  Bytes pinned;
+  for (const auto& [id, tenant] : tenants_) pinned += tenant.pinned;
+  RAVEN_CHECK(pinned == pinned_);
+  RAVEN_CHECK(host_.held() == host_end_);
   for (const auto& [id, request] : requests_) ++sums.waits[request.client];
   size_t waiting = 0;
   std::vector<Bytes> held(devices_.size());

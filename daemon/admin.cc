@@ -85,7 +85,10 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
     const core::ClientView view = planner.View(*client);
     FillTier("device", {view.budgets.device, view.device_held, view.device_used},
              stats->add_tiers());
-    FillTier("host", {view.budgets.host, view.host_used, view.host_used}, stats->add_tiers());
+    const core::Bytes host = view.host_used + view.pinned;
+    FillTier("host", {view.budgets.host, host, host}, stats->add_tiers());
+    stats->set_pinned_bytes(view.pinned.count());
+    stats->set_pinned_locked(loop.pinned().Held(view.tenant).count());
     stats->set_tensors(view.tensors);
     stats->set_waiting(view.waiting);
   } else {
@@ -95,8 +98,15 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
     }
     FillTier("host", planner.HostTier(), stats->add_tiers());
     uint64_t tensors = 0;
-    for (const ClientId id : planner.Clients()) tensors += planner.View(id).tensors;
+    core::Bytes pinned;
+    for (const ClientId id : planner.Clients()) {
+      const core::ClientView view = planner.View(id);
+      tensors += view.tensors;
+      pinned += view.pinned;
+    }
     stats->set_tensors(tensors);
+    stats->set_pinned_bytes(pinned.count());
+    stats->set_pinned_locked(loop.pinned().HeldByAll().count());
     stats->set_waiting(planner.stats().waiting);
   }
   const core::PlannerStats& all = client ? planner.StatsOf(*client) : planner.stats();
@@ -231,7 +241,8 @@ void FillClients(Loop& loop, const Audience& audience, const proto::ListClients&
     info->set_name(attachment.name);
     info->set_tensors(view.tensors);
     info->set_device_bytes(view.device_held.count());
-    info->set_host_bytes(view.host_used.count());
+    info->set_host_bytes((view.host_used + view.pinned).count());
+    info->set_pinned_bytes(view.pinned.count());
     info->set_in_use_bytes(view.in_use.count());
     info->set_device_budget(view.budgets.device.count());
     info->set_host_budget(view.budgets.host.count());

@@ -452,6 +452,17 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kTrim:
       return PostToLoop(connection, kNotice,
                         [loop = loop_, client = connection.client] { loop->Trim(client); });
+    case Body::kPinnedAlloc:
+      return HandlePinnedAlloc(connection, packet.request(), packet.pinned_alloc());
+    case Body::kPinnedFree:
+      return HandlePinnedFree(connection, packet.request(), packet.pinned_free());
+    case Body::kPinnedSlabReleased: {
+      const auto& released = packet.pinned_slab_released();
+      const core::PinnedSlabId slab{released.pool(), core::Bytes(released.offset())};
+      return PostToLoop(connection, kNotice, [loop = loop_, client = connection.client, slab] {
+        loop->PinnedSlabReleased(client, slab);
+      });
+    }
     case Body::kRecord: return HandleRecord(connection, packet.request(), packet.record());
     case Body::kDetach: return HandleDetach(connection, packet.request());
     case Body::kSetLimits:
@@ -797,7 +808,8 @@ void Control::Send(Connection& connection, const proto::DaemonPacket& packet,
                    ToInt(connection.client), room.error().message);
     return;
   }
-  const bool unasked = packet.has_slab_ready() || packet.has_release_slab();
+  const bool unasked = packet.has_slab_ready() || packet.has_release_slab() ||
+                       packet.has_pinned_slab() || packet.has_release_pinned_slab();
   connection.queue.push_back({Encode(packet), std::move(descriptors), unasked});
   if (!unasked) {
     ++connection.answers;

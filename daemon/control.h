@@ -84,6 +84,8 @@ class Control {
   // The loop's outbox.
   void PostSlabReady(std::shared_ptr<SlabForClient> slab);
   void PostReleaseSlab(core::ClientId client, core::DeviceId device, core::Bytes offset);
+  void PostPinnedSlab(std::shared_ptr<PinnedSlabForClient> slab);
+  void PostReleasePinnedSlab(core::ClientId client, core::PinnedSlabId slab);
   void PostExpel(core::ClientId client, std::string why);
 
  private:
@@ -197,6 +199,9 @@ class Control {
   // What others than the store use of each device, as far as the store leaves it to them.
   std::vector<core::Bytes> UsedByOthers(const std::vector<core::Bytes>& held,
                                         const std::vector<core::Bytes>& free) const;
+  // Blocks of pinned memory (control_pinned.cc).
+  void HandlePinnedAlloc(Connection& connection, uint64_t request, const proto::PinnedAlloc& ask);
+  void HandlePinnedFree(Connection& connection, uint64_t request, const proto::PinnedFree& free);
   void HandleRecord(Connection& connection, uint64_t request, const proto::Record& record);
   void EndRecording(const Connection& connection);
   void HandleDetach(Connection& connection, uint64_t request);

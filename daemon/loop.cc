@@ -80,6 +80,7 @@ core::Status Loop::Init() {
   RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReserveHostVaRange(
                                         options_.planner.host_capacity, options_.host_numa_node));
   host_pool_ = std::move(pool);
+  RAVEN_RETURN_IF_ERROR(InitPinned());
   lanes_.resize(devices_.size());
   for (size_t i = 0; i < devices_.size(); ++i) {
     const core::DeviceId device{static_cast<uint16_t>(i)};
@@ -93,6 +94,28 @@ core::Status Loop::Init() {
     RAVEN_RETURN_IF_ERROR(lanes_[i].out->Open());
     RAVEN_RETURN_IF_ERROR(lanes_[i].in->Open());
   }
+  return core::Ok();
+}
+
+core::Status Loop::InitPinned() {
+  Pinned::Hooks hooks;
+  hooks.tell = [this](const core::Event& event) {
+    ApplyEvent(event);
+    Execute();
+  };
+  hooks.charge = [this](ClientId client, uint64_t bytes) {
+    return Charge(*FindSession(client), bytes);
+  };
+  hooks.refund = [this](ClientId client, uint64_t bytes) {
+    if (Session* session = FindSession(client)) Refund(*session, bytes);
+  };
+  hooks.slab_ready = outbox_.pinned_slab;
+  hooks.release_slab = outbox_.release_pinned_slab;
+  const Pinned::Options options{.capacity = options_.planner.host_capacity,
+                                .granularity = options_.planner.granularity,
+                                .numa_node = options_.pinned_numa_node};
+  RAVEN_ASSIGN_OR_RETURN(pinned_, Pinned::Create(options, devices_, planner_.get(), workers_,
+                                                 &mailbox_, std::move(hooks)));
   return core::Ok();
 }
 
@@ -137,6 +160,7 @@ bool Loop::Pass() {
   bool busy = mailbox_.empty() ? false : mailbox_.RunSome(kClosuresPerPass) > 0;
   stages_[0] = ipc::Now();
   busy |= PollTickets();
+  busy |= pinned_->Poll(now_);
   stages_[1] = ipc::Now();
   busy |= PollHot();
   stages_[2] = ipc::Now();
@@ -187,9 +211,10 @@ Duration Loop::SleepBound() {
   for (const Lanes& lanes : lanes_) copying |= !lanes.out->idle() || !lanes.in->idle();
   if (copying) return options_.poll;
   const bool waiting = planner_->stats().waiting > 0;
-  const core::Tick next = std::min(planner_->NextWake(), give_back_timer_.due());
+  const core::Tick next =
+      std::min({planner_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
   Duration bound = next == core::kNever ? Duration::max() : std::max(next - now_, Duration(0));
-  if (!with_tickets_.empty()) {
+  if (!with_tickets_.empty() || pinned_->awaits_tickets()) {
     bound = std::min(bound, waiting ? options_.poll : backoff_);
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
   }
@@ -481,6 +506,7 @@ void Loop::Detach(ClientId client, std::function<void()> done) {
   std::erase(lately_, session);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session->attachment().doorbell.fd(), nullptr);
   on_gone_[client] = std::move(done);
+  pinned_->Gone(client);
   ApplyEvent(core::ClientGone{client});
   Execute();
   ReleaseIfGone(*session);
@@ -520,6 +546,22 @@ void Loop::PutBackMemory() {
 void Loop::Trim(ClientId client) {
   ApplyEvent(core::Trimmed{client});
   Execute();
+  if (Session* session = FindSession(client)) pinned_->ReleaseIdle(session->attachment().tenant);
+}
+
+void Loop::PinnedAlloc(ClientId client, Pinned::Ask ask) {
+  Session* session = FindSession(client);
+  if (session == nullptr || session->gone)
+    return ask.reply(core::Error{core::ErrorCode::kNotFound, "the client is gone"});
+  pinned_->Alloc(session->shared(), std::move(ask));
+}
+
+void Loop::PinnedFree(ClientId client, uint64_t block, std::vector<proto::WordValue> tickets) {
+  pinned_->Free(client, block, tickets);
+}
+
+void Loop::PinnedSlabReleased(ClientId client, core::PinnedSlabId slab) {
+  if (!pinned_->SlabReleased(client, slab)) ++bad_requests_;
 }
 
 void Loop::SlabReleased(ClientId client, core::DeviceId device, core::Bytes offset) {

@@ -34,6 +34,7 @@
 #include "daemon/give_back.h"
 #include "daemon/mailbox.h"
 #include "daemon/pauses.h"
+#include "daemon/pinned.h"
 #include "daemon/recorder.h"
 #include "daemon/session.h"
 #include "daemon/threads.h"
@@ -49,6 +50,7 @@ struct LoopOptions {
   core::PlannerOptions planner;
   TransferLane::Options transfers;
   int host_numa_node = -1;
+  int pinned_numa_node = -1;  // of all blocks of pinned memory; -1: near their devices
   core::Duration spin{std::chrono::microseconds(200)};  // keeps polling so long after the last work
   core::Duration poll{std::chrono::microseconds(50)};   // while copies or tickets are under way
   // Of the daemon's own memory that the clients of all users may make it hold, by core/share.h.
@@ -72,6 +74,8 @@ class Loop {
     std::function<void(core::ClientId, core::DeviceId, core::Bytes offset)> release_slab;
     // The client broke the protocol: say goodbye with these words.
     std::function<void(core::ClientId, std::string)> expel;
+    std::function<void(std::shared_ptr<PinnedSlabForClient>)> pinned_slab;
+    std::function<void(core::ClientId, core::PinnedSlabId)> release_pinned_slab;
   };
 
   // Errors: kSystem, kDevice when the host pool's addresses or the lanes' words cannot be had.
@@ -96,6 +100,11 @@ class Loop {
   // The client wants no slab that holds nothing.
   void Trim(core::ClientId client);
   void SlabReleased(core::ClientId client, core::DeviceId device, core::Bytes offset);
+  // Blocks of pinned memory. The reply to a client that is not there is kNotFound.
+  void PinnedAlloc(core::ClientId client, Pinned::Ask ask);
+  void PinnedFree(core::ClientId client, uint64_t block, std::vector<proto::WordValue> tickets);
+  void PinnedSlabReleased(core::ClientId client, core::PinnedSlabId slab);
+  const Pinned& pinned() const { return *pinned_; }
 
   // Reads what the clients logged, also of those that are not polled: before figures are reported.
   // Of one client alone, where the figures are only its own.
@@ -160,6 +169,7 @@ class Loop {
 
   Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox);
   core::Status Init();
+  core::Status InitPinned();
 
   // One look at everything; true when there was something to do.
   bool Pass();
@@ -236,6 +246,8 @@ class Loop {
   void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::UnmapHandshake::*by);
   void Do(const core::RemoveSlab& action);
   void Do(const core::GrowHost& action);
+  void Do(const core::ShrinkHost& action);
+  void Do(const core::ReclaimPinned& action);
   void Do(const core::AllocReply& action);
   void Do(const core::AllocError& action);
   void Do(const core::FetchReply& action);
@@ -290,6 +302,7 @@ class Loop {
   std::unique_ptr<device::Word[]> words_;  // two for each device, written by its lanes' channels
   std::shared_ptr<device::VaRange> host_pool_;  // shared with the worker that grows it
   SlabMap host_slabs_;
+  std::unique_ptr<Pinned> pinned_;
   std::vector<Lanes> lanes_;  // by device
   std::unordered_map<core::TensorId, std::pair<core::DeviceId, JobId>> arriving_;
 

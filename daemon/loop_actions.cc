@@ -125,6 +125,7 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
 }
 
 void Loop::Do(const core::GrowHost& action) {
+  pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
   workers_->Run(kNoUser, [this, pool = host_pool_, action] {
     const core::Status status = pool->Create(action.offset, action.size);
     if (!status.ok()) {
@@ -139,8 +140,30 @@ void Loop::Do(const core::GrowHost& action) {
         ApplyEvent(core::HostGrowFailed{});
       }
       Execute();
+      pinned_->RoomCame();
     });
   });
+}
+
+void Loop::Do(const core::ShrinkHost& action) {
+  host_slabs_.Remove(action.offset);
+  pinned_->RoomComes();
+  workers_->Run(kNoUser, [this, pool = host_pool_, action] {
+    const core::Status gone = pool->Unmap(action.offset);
+    if (!gone.ok()) spdlog::error("host pool: not unpinned: {}", core::Describe(gone.error()));
+    mailbox_.Post([this, action, ok = gone.ok()] {
+      // What could not be unpinned is not used again, nor is anything pinned in its place.
+      if (ok) {
+        ApplyEvent(core::HostShrunk{action.offset, action.size});
+        Execute();
+      }
+      pinned_->RoomCame();
+    });
+  });
+}
+
+void Loop::Do(const core::ReclaimPinned& action) {
+  pinned_->ReleaseIdle(action.tenant);
 }
 
 void Loop::Do(const core::AllocReply& action) {

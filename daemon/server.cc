@@ -160,6 +160,10 @@ core::Status Server::Init() {
   outbox.release_slab = [this](auto client, auto device, auto offset) {
     control_->PostReleaseSlab(client, device, offset);
   };
+  outbox.pinned_slab = [this](auto slab) { control_->PostPinnedSlab(std::move(slab)); };
+  outbox.release_pinned_slab = [this](auto client, auto slab) {
+    control_->PostReleasePinnedSlab(client, slab);
+  };
   outbox.expel = [this](auto client, auto why) { control_->PostExpel(client, std::move(why)); };
   RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), std::move(outbox)));
   RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
@@ -233,6 +237,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
                     config_.host_bytes_per_second};
   }
   options.memory = BookkeepingMemory();
+  options.pinned_numa_node = config_.pool_numa_node;
   options.host_numa_node =
       config_.pool_numa_node >= 0 ? config_.pool_numa_node : devices_.front()->info().numa_node;
   return options;

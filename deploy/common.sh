@@ -36,15 +36,16 @@ BUILD_PACKAGES=(
 TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv libpython3-dev util-linux git)
 # What boots a container for tests/deploy:systemd_test. Where they cannot be had it is skipped.
 CONTAINER_PACKAGES=(systemd-container debootstrap)
-# Wheels of PyPI, for what the distributions do not have: a linter, and CUDA's headers where no toolkit is; and for
+# Wheels of PyPI, for what the distributions do not have: linters, and CUDA's headers where no toolkit is; and for
 # what they have each in another version: the formatter, of which no two versions format alike.
 RUFF=ruff==0.15.14
 CLANG_FORMAT=clang-format==14.0.6
+MYPY=mypy==1.19.1
 CUDA_HEADERS=(nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88)
 # The oldest PyTorch that the Python package's tests run with, and the wheels they get where there is none.
 TORCH_MINIMUM=2.9
-TORCH_WHEELS=(torch==2.11.0 numpy==2.3.5)
-TORCH_WHEEL_SIZE="about 3 GB"
+TORCH_WHEELS=(torch==2.11.0 numpy==2.3.5 setuptools==80.9.0)
+TORCH_WHEEL_SIZE="some 2.7 GB (4.7 GB unpacked)"
 
 # bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory.
 run_bazel() {

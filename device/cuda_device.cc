@@ -85,6 +85,14 @@ class CudaDevice : public Device {
     return Bytes(free);
   }
 
+  bool InUse() override {
+    unsigned int flags = 0;
+    int active = 0;
+    const CUresult asked =
+        gpu_->driver().cuDevicePrimaryCtxGetState(gpu_->device(), &flags, &active);
+    return asked != CUDA_SUCCESS || active != 0;
+  }
+
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
     return ReserveCudaVaRange(gpu_, all_, size, granularity_);
   }

@@ -44,6 +44,8 @@ core::Result<std::shared_ptr<const CudaDriver>> CudaDriver::Load(const std::stri
   }
   driver->device_get_gpu_uuid =
       reinterpret_cast<decltype(driver->device_get_gpu_uuid)>(dlsym(handle, "cuDeviceGetUuid"));
+  driver->ctx_record_event =
+      reinterpret_cast<decltype(driver->ctx_record_event)>(dlsym(handle, "cuCtxRecordEvent"));
   return std::shared_ptr<const CudaDriver>(std::move(driver));
 }
 

@@ -20,7 +20,8 @@ namespace ravenstore::device {
   X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuGetErrorString) X(cuDeviceGet)       \
   X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDeviceGetUuid)          \
   X(cuDeviceTotalMem) X(cuDeviceCanAccessPeer) X(cuDevicePrimaryCtxRetain)                   \
-  X(cuDevicePrimaryCtxRelease) X(cuCtxGetCurrent) X(cuCtxSetCurrent)                         \
+  X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxGetState) X(cuCtxGetCurrent)              \
+  X(cuCtxSetCurrent)                                                                         \
   X(cuThreadExchangeStreamCaptureMode) X(cuMemGetInfo) X(cuMemAddressReserve)                \
   X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap)               \
   X(cuMemSetAccess) X(cuMemGetAllocationGranularity) X(cuMemExportToShareableHandle)         \
@@ -48,6 +49,9 @@ class CudaDriver {
   // The first version of cuDeviceGetUuid, which knows whole GPUs only: a MIG instance is a device
   // to which the two give different answers. Null when the driver no longer has it.
   decltype(&::cuDeviceGetUuid) device_get_gpu_uuid = nullptr;
+  // Records an event behind all that a context does. Null in drivers before CUDA 12.5; its type is
+  // written out for headers before that.
+  CUresult (*ctx_record_event)(CUcontext, CUevent) = nullptr;
 
   // What the failure of `call` means, in the driver's words. `subject` ("device 0") begins the
   // message. kOutOfMemory, kUnsupported, kUnavailable (no driver, no GPU) or kDevice.

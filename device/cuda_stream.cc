@@ -47,6 +47,18 @@ class CudaSignaller {
   Status SignalAfter(CUstream stream, const Word* word, uint64_t value) {
     RAVEN_ASSIGN_OR_RETURN(const CUdeviceptr target, gpu_->words().Find(word));
     RAVEN_CUDA_CALL(*gpu_, cuEventRecord, event_, stream);
+    return WriteBehindEvent(target, value);
+  }
+  // The same behind every stream of the context.
+  Status SignalAfterAll(const Word* word, uint64_t value) {
+    RAVEN_ASSIGN_OR_RETURN(const CUdeviceptr target, gpu_->words().Find(word));
+    RAVEN_RETURN_IF_ERROR(
+        gpu_->Check(gpu_->driver().ctx_record_event(context_, event_), "cuCtxRecordEvent"));
+    return WriteBehindEvent(target, value);
+  }
+
+ private:
+  Status WriteBehindEvent(CUdeviceptr target, uint64_t value) {
     RAVEN_CUDA_CALL(*gpu_, cuStreamWaitEvent, side_, event_, CU_EVENT_WAIT_DEFAULT);
     // The default flag puts a system-wide fence before the write.
     RAVEN_CUDA_CALL(*gpu_, cuStreamWriteValue64, side_, target, value,
@@ -54,7 +66,6 @@ class CudaSignaller {
     return core::Ok();
   }
 
- private:
   CudaGpu* gpu_ = nullptr;
   CUcontext context_ = nullptr;
   CUstream side_ = nullptr;
@@ -206,6 +217,43 @@ class CudaStream : public Stream {
   CudaSignaller signaller_;
 };
 
+// Every stream of the GPU's primary context, which is the one that the CUDA runtime uses.
+class CudaAllStreams : public Stream {
+ public:
+  CudaAllStreams(std::shared_ptr<CudaGpu> gpu, CUcontext context)
+      : gpu_(std::move(gpu)), context_(context) {}
+
+  Status Open() {
+    if (gpu_->driver().ctx_record_event == nullptr) {
+      return core::Error{core::ErrorCode::kUnsupported,
+                         "this driver cannot wait for all streams of a process: that takes one of "
+                         "CUDA 12.5 or later"};
+    }
+    const CudaScope scope(gpu_->driver(), context_);
+    const CudaCaptureExempt exempt(gpu_->driver());
+    return signaller_.Open(gpu_.get(), context_);
+  }
+
+  Status SignalAfter(Word* word, uint64_t value) override {
+    const CudaScope scope(gpu_->driver(), context_);
+    const CudaCaptureExempt exempt(gpu_->driver());
+    return signaller_.SignalAfterAll(word, value);
+  }
+  Status Wait(Word*, uint64_t) override { return NothingCanBeEnqueued(); }
+  Status Copy(void*, const void*, Bytes) override { return NothingCanBeEnqueued(); }
+  Status Fill(void*, uint8_t, Bytes) override { return NothingCanBeEnqueued(); }
+  Result<bool> Capturing() override { return false; }
+  Status Synchronize() override { return NothingCanBeEnqueued(); }
+  bool synchronous() const override { return false; }
+  // Two signals after it are not in one order with what is enqueued between them.
+  bool per_thread() const override { return true; }
+
+ private:
+  const std::shared_ptr<CudaGpu> gpu_;
+  const CUcontext context_;
+  CudaSignaller signaller_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Channel>> OpenCudaChannel(std::shared_ptr<CudaGpu> gpu) {
@@ -220,6 +268,11 @@ Result<std::unique_ptr<Stream>> WrapCudaStream(std::shared_ptr<CudaGpu> gpu, Str
   const bool is_default =
       stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
   RAVEN_ASSIGN_OR_RETURN(CUcontext context, gpu->Primary());
+  if (handle == AllStreams()) {
+    auto all = std::make_unique<CudaAllStreams>(std::move(gpu), context);
+    RAVEN_RETURN_IF_ERROR(all->Open());
+    return std::unique_ptr<Stream>(std::move(all));
+  }
   // A stream of a context that the program made itself is used in that one.
   if (!is_default) RAVEN_CUDA_CALL(*gpu, cuStreamGetCtx, stream, &context);
   auto wrapped = std::make_unique<CudaStream>(std::move(gpu), context, stream);

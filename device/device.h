@@ -39,6 +39,11 @@ using core::Status;
 // A CUstream (equally a cudaStream_t), or a HostStream* of host_stream.h; null is the backend's
 // default stream, which on the host backend is the calling thread itself.
 using StreamHandle = void*;
+// Every stream of this process that works on the device, as one: a signal after it comes once all
+// that was enqueued on any of them so far is done. Nothing can be enqueued on it.
+inline StreamHandle AllStreams() {
+  return reinterpret_cast<StreamHandle>(~uintptr_t{0});
+}
 using Word = std::atomic<uint64_t>;
 
 struct DeviceInfo {
@@ -59,6 +64,8 @@ class VaRange {
   // Fixed for the range's life. Addresses outside mapped chunks must not be touched.
   virtual std::byte* base() const = 0;
   virtual Bytes size() const = 0;
+  // Whether one copy may run across the border of two chunks that are mapped side by side.
+  virtual bool CopiesStraddle() const = 0;
 
   // Creates physical memory and maps it at `offset`. Both are multiples of Device::granularity(),
   // the range is not mapped yet. Device memory comes zeroed.
@@ -107,6 +114,10 @@ class Channel {
 class Stream {
  public:
   virtual ~Stream() = default;
+  // What a stream that stands for all of them says to whatever would enqueue.
+  static core::Error NothingCanBeEnqueued() {
+    return {core::ErrorCode::kInvalidArgument, "all streams together are no stream to enqueue on"};
+  }
   // Once the work enqueued on the stream so far is done, *word = value. The stream itself pays an
   // event record and no GPU time.
   virtual Status SignalAfter(Word* word, uint64_t value) = 0;
@@ -146,14 +157,15 @@ class Device {
   // Memory of the device that is not in use. (Host backend: that this Device's arenas did not
   // create; what other processes created or this one imported is not counted.)
   virtual Result<Bytes> FreeBytes() = 0;
+  // Whether any stream of this process may be at work on it. Never makes it so.
+  virtual bool InUse() = 0;
 
   // Reserves addresses for device memory of this device; `size` is rounded up to the granularity.
   virtual Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) = 0;
   // Reserves addresses for pinned host memory on NUMA node `numa_node` (-1: any) that every device
   // of this backend can copy from and to. Create() then pins, which is slow: call it on a thread
-  // that may wait (with CUDA 0.3 s a GiB, and the driver pins one chunk at a time). A copy must not
-  // straddle two of its chunks. Its bytes are the CPU's to read and write as well; those of
-  // ReserveVaRange are not.
+  // that may wait (with CUDA 0.3 s a GiB, and the driver pins one chunk at a time). Its bytes are
+  // the CPU's to read and write as well; those of ReserveVaRange are not.
   virtual Result<std::unique_ptr<VaRange>> ReserveHostVaRange(Bytes size, int numa_node) = 0;
 
   // Makes the words in [begin, begin + bytes), whole pages of shared memory that stay mapped,
@@ -162,6 +174,8 @@ class Device {
   virtual Result<std::unique_ptr<Channel>> OpenChannel(Direction direction) = 0;
   // Wraps a stream of the caller's. REQUIRES: the stream outlives the result or is idle when
   // destroyed. What the result enqueued is still done after its own end.
+  // Errors for AllStreams(): kUnsupported (a driver before CUDA 12.5); of its SignalAfter
+  // kCapturing, while any stream is captured.
   virtual Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) = 0;
 };
 

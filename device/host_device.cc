@@ -67,6 +67,7 @@ class HostVaRange : public VaRange {
 
   std::byte* base() const override { return range_.base(); }
   Bytes size() const override { return range_.size(); }
+  bool CopiesStraddle() const override { return true; }
 
   Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {
@@ -131,6 +132,7 @@ class HostDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   Bytes granularity() const override { return kGranularity; }
   Result<Bytes> FreeBytes() override { return ledger_->Free(); }
+  bool InUse() override { return true; }  // its streams are no device's
 
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
     return Reserve(size, ledger_);

@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include <chrono>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <utility>
 
 namespace ravenstore::device {
@@ -77,9 +80,54 @@ class QueueStream : public Stream {
   HostStream& queue_;
 };
 
+// The host streams of this process. Never destroyed: a stream may end at any time.
+struct Registry {
+  std::mutex mutex;
+  std::set<HostStream*> streams;
+};
+Registry& TheRegistry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+// Every host stream that there is.
+class EveryStream : public Stream {
+ public:
+  Status SignalAfter(Word* word, uint64_t value) override {
+    std::lock_guard lock(TheRegistry().mutex);
+    const auto left = std::make_shared<std::atomic<size_t>>(TheRegistry().streams.size() + 1);
+    const auto pass = [left, word, value] {
+      if (left->fetch_sub(1, std::memory_order_acq_rel) == 1)
+        word->store(value, std::memory_order_release);
+    };
+    for (HostStream* stream : TheRegistry().streams) stream->Run(pass);
+    pass();
+    return core::Ok();
+  }
+  Status Wait(Word*, uint64_t) override { return NothingCanBeEnqueued(); }
+  Status Copy(void*, const void*, Bytes) override { return NothingCanBeEnqueued(); }
+  Status Fill(void*, uint8_t, Bytes) override { return NothingCanBeEnqueued(); }
+  Result<bool> Capturing() override { return false; }
+  Status Synchronize() override { return NothingCanBeEnqueued(); }
+  bool synchronous() const override { return false; }
+  // Two signals after it are not in one order with what is enqueued between them.
+  bool per_thread() const override { return true; }
+};
+
 }  // namespace
 
+HostStream::HostStream() {
+  std::lock_guard lock(TheRegistry().mutex);
+  TheRegistry().streams.insert(this);
+}
+
 HostStream::~HostStream() {
+  // While it has work it is one of those that others wait for.
+  Synchronize();
+  {
+    std::lock_guard lock(TheRegistry().mutex);
+    TheRegistry().streams.erase(this);
+  }
   {
     std::lock_guard lock(mutex_);
     closing_ = true;
@@ -123,6 +171,7 @@ void HostStream::Work() {
 
 std::unique_ptr<Stream> WrapHostStream(StreamHandle handle) {
   if (handle == nullptr) return std::make_unique<CallerStream>();
+  if (handle == AllStreams()) return std::make_unique<EveryStream>();
   return std::make_unique<QueueStream>(static_cast<HostStream*>(handle));
 }
 

@@ -22,7 +22,7 @@ namespace ravenstore::device {
 // Threads: any.
 class HostStream {
  public:
-  HostStream() = default;
+  HostStream();
   ~HostStream();
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
@@ -51,7 +51,8 @@ class HostStream {
   std::atomic<bool> capturing_{false};
 };
 
-// The Stream over `handle`, a HostStream*, or over the calling thread when that is null.
+// The Stream over `handle`, a HostStream*, over the calling thread when that is null, or over
+// AllStreams().
 std::unique_ptr<Stream> WrapHostStream(StreamHandle handle);
 
 }  // namespace ravenstore::device

@@ -132,6 +132,8 @@ class Simulator {
               core::SlabRemoved{action.client, action.device, action.offset});
   }
   void Do(const core::GrowHost& action) { Later(core::HostGrown{action.offset, action.size}); }
+  void Do(const core::ReclaimPinned&) {}
+  void Do(const core::ShrinkHost& action) { Later(core::HostShrunk{action.offset, action.size}); }
   void Do(const core::AllocReply& action);
   void Do(const core::AllocError& action) { Fail(action.error.message); }
   void Do(const core::FetchReply& action);

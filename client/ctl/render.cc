@@ -109,6 +109,10 @@ std::string CountersText(const proto::Stats& stats, size_t columns) {
                            number(stats.waiting()) + " waiting now"});
   table.Row({"link", RateText(stats.link_up()) + " to the device, " + RateText(stats.link_down()) +
                          " from it, as the planner reckons"});
+  if (stats.pinned_locked() > 0) {
+    table.Row({"pinned", Size(stats.pinned_bytes()) + " of blocks in " +
+                             Size(stats.pinned_locked()) + " of pinned memory"});
+  }
   table.Row({"daemon", "memory " + Size(stats.daemon_rss_bytes()) + ", longest pause " +
                            DurationText(stats.loop_pause_max_ns()) + ", p99.9 " +
                            DurationText(stats.loop_pause_p999_ns())});
@@ -130,6 +134,7 @@ void AddClient(JsonWriter& json, const proto::ClientInfo& client) {
       .Field("device_budget_bytes", client.device_budget())
       .Field("host_bytes", client.host_bytes())
       .Field("host_budget_bytes", client.host_budget())
+      .Field("pinned_bytes", client.pinned_bytes())
       .Field("in_use_bytes", client.in_use_bytes())
       .Field("waiting", client.waiting())
       .EndObject();
@@ -350,9 +355,9 @@ void AddLegacyJob(JsonWriter& json, const proto::LegacyJob& job) {
 
 std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
                         const std::vector<proto::LegacyJob>& jobs, size_t columns) {
-  TextTable all(">>>~>>>>>>>");
+  TextTable all(">>>~>>>>>>>>");
   TextTable who(">>>~>>");
-  TextTable what(">>>>>>");
+  TextTable what(">>>>>>>");
   const auto add = [&](const std::vector<std::string>& first,
                        const std::vector<std::string>& counts,
                        const std::vector<std::string>& bytes) {
@@ -366,13 +371,13 @@ std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
     what.Row(row);
   };
   add({"CLIENT", "PID", "UID", "NAME"}, {"TENSORS", "WAITING"},
-      {"DEVICE", "OF BUDGET", "HOST", "OF BUDGET", "IN USE"});
+      {"DEVICE", "OF BUDGET", "HOST", "OF BUDGET", "PINNED", "IN USE"});
   for (const proto::ClientInfo& client : clients) {
     add({std::to_string(client.client()), std::to_string(client.pid()),
          std::to_string(client.uid()), Printable(client.name())},
         {std::to_string(client.tensors()), std::to_string(client.waiting())},
         {Size(client.device_bytes()), Size(client.device_budget()), Size(client.host_bytes()),
-         Size(client.host_budget()), Size(client.in_use_bytes())});
+         Size(client.host_budget()), Size(client.pinned_bytes()), Size(client.in_use_bytes())});
   }
   const std::string text =
       (all.Width() <= columns ? all.Text(columns) : who.Text(columns) + "\n" + what.Text(columns)) +

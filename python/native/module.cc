@@ -12,8 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include <torch/version.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/version.h>
 
 #include "client/client.h"
 #include "client/torch_allocator.h"
@@ -25,6 +26,12 @@ namespace {
 using torch::internal::Kept;
 using torch::internal::Offload;
 using torch::internal::SavedTensor;
+
+// --- The store of this process's torch ---
+
+// One for the process, which outlives every block: torch frees its last ones when it ends.
+std::shared_ptr<Store>* store = nullptr;
+BlockAllocator* blocks = nullptr;
 
 // --- Errors ---
 
@@ -54,7 +61,8 @@ PyObject* Guarded(Function function) {
   try {
     return function();
   } catch (const OutOfMemory& error) {
-    SetOutOfMemory(std::string("CUDA out of memory. ") + error.what());
+    const bool host = store != nullptr && (*store)->backend() == "host";
+    SetOutOfMemory(std::string(host ? "CPU" : "CUDA") + " out of memory. " + error.what());
   } catch (const Error& error) {
     SetError(error.code(), error.what());
   } catch (python_error& error) {
@@ -62,7 +70,9 @@ PyObject* Guarded(Function function) {
   } catch (const c10::OutOfMemoryError& error) {
     SetOutOfMemory(error.what_without_backtrace());
   } catch (const c10::Error& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+    // As torch does: its types' names are others in Python.
+    const std::string words = ::torch::processErrorMsg(error.what_without_backtrace());
+    PyErr_SetString(PyExc_RuntimeError, words.c_str());
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
   } catch (const std::exception& error) {
@@ -141,17 +151,41 @@ const at::Tensor& TensorOf(PyObject* object) {
   return THPVariable_Unpack(object);
 }
 
+// torch.nn.Parameter; borrowed.
+PyTypeObject* ParameterType() {
+  static PyObject* type = [] {
+    PyObject* module = PyImport_ImportModule("torch.nn.parameter");
+    PyObject* found = module ? PyObject_GetAttrString(module, "Parameter") : nullptr;
+    Py_XDECREF(module);
+    return found;
+  }();
+  if (type == nullptr) throw python_error();
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+// Also of a frozen one: only its class tells it from other tensors.
+bool IsParameterOrView(PyObject* object, const at::Tensor& tensor) {
+  if (PyObject_TypeCheck(object, ParameterType())) return true;
+  if (!tensor.is_view()) return false;
+  PyObject* base = THPVariable_Wrap(tensor._base());
+  if (base == nullptr) throw python_error();
+  const bool is_parameter = PyObject_TypeCheck(base, ParameterType());
+  Py_DECREF(base);
+  return is_parameter;
+}
+
 PyObject* Pack(PyObject* self, PyObject* tensor) {
   return Guarded([&]() -> PyObject* {
     const at::Tensor& packed = TensorOf(tensor);
+    const bool is_parameter = IsParameterOrView(tensor, packed);
     auto offload = reinterpret_cast<ScopeObject*>(self)->offload;
     std::unique_ptr<SavedTensor> saved;
     if (offload->parks()) {
       // Nothing is copied and nothing waits.
-      saved = std::make_unique<SavedTensor>(std::move(offload), packed);
+      saved = std::make_unique<SavedTensor>(std::move(offload), packed, is_parameter);
     } else {
       WithoutGil without;
-      saved = std::make_unique<SavedTensor>(std::move(offload), packed);
+      saved = std::make_unique<SavedTensor>(std::move(offload), packed, is_parameter);
     }
     return NewSaved(std::move(saved));
   });
@@ -238,11 +272,7 @@ PyType_Spec scope_spec = {"ravenstore._torch.Scope", sizeof(ScopeObject), 0,
                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, scope_slots};
 PyTypeObject* scope_type = nullptr;
 
-// --- The store of this process's torch ---
-
-// One for the process, which outlives every block: torch frees its last ones when it ends.
-std::shared_ptr<Store>* store = nullptr;
-BlockAllocator* blocks = nullptr;
+// --- What the package calls ---
 
 std::string Text(const char* text) {
   return text == nullptr ? std::string() : std::string(text);
@@ -347,12 +377,12 @@ PyObject* BlockStats(PyObject*, PyObject* argument) {
   if (blocks == nullptr) Py_RETURN_NONE;
   return Guarded([&]() -> PyObject* {
     const BlocksStats stats = blocks->stats(static_cast<int>(device));
-    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "used", stats.used,
+    return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "used", stats.used,
                          "parked", stats.parked, "idle", stats.idle, "used_peak", stats.used_peak,
-                         "held_peak", stats.held_peak, "used_blocks", stats.used_blocks,
-                         "allocations", stats.allocations, "allocated_bytes", stats.allocated_bytes,
-                         "created", stats.created, "parkings", stats.parkings, "failures",
-                         stats.failures);
+                         "held_peak", stats.held_peak, "needed_peak", stats.needed_peak,
+                         "used_blocks", stats.used_blocks, "allocations", stats.allocations,
+                         "allocated_bytes", stats.allocated_bytes, "created", stats.created,
+                         "parkings", stats.parkings, "failures", stats.failures);
   });
 }
 

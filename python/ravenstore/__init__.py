@@ -4,6 +4,8 @@ The explicit interface is Store and Tensor (see ravenstore.store); `import raven
 PyTorch nor libravenstore.so.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ravenstore._abi import LibraryNotFound, Priority
 from ravenstore._units import bytes_of
 from ravenstore.errors import (
@@ -27,10 +29,26 @@ from ravenstore.errors import (
     WrongState,
 )
 from ravenstore.offload import Explanation, explain, offload, step
+from ravenstore.pinned import patch_dataloader, pin_memory, pinned_empty
 from ravenstore.profile import profile
 from ravenstore.store import Batch, HostStream, Stats, Store, Tensor, View
 
+if TYPE_CHECKING:
+    from ravenstore.optimizer import StatesLost, offload_optimizer
+
 __version__ = "0.1.0"
+
+# What needs PyTorch is imported when it is first used.
+_LAZY = {"StatesLost": "optimizer", "offload_optimizer": "optimizer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+
 
 __all__ = [
     "Batch",
@@ -50,6 +68,7 @@ __all__ = [
     "PermissionDenied",
     "Priority",
     "RavenstoreError",
+    "StatesLost",
     "Stats",
     "Store",
     "SystemFailure",
@@ -64,6 +83,10 @@ __all__ = [
     "bytes_of",
     "explain",
     "offload",
+    "offload_optimizer",
+    "patch_dataloader",
+    "pin_memory",
+    "pinned_empty",
     "profile",
     "step",
 ]

@@ -138,6 +138,16 @@ class PutOptions(_Options):
     ]
 
 
+class PinnedOptions(_Options):
+    """ravenstore_pinned_options."""
+
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("device", c_int32),
+        ("timeout_ns", c_uint64),
+    ]
+
+
 class StatsStruct(_Options):
     """ravenstore_stats."""
 
@@ -156,6 +166,8 @@ class StatsStruct(_Options):
         ("device_budget", c_uint64),
         ("host_budget", c_uint64),
         ("stall_ns", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("pinned_locked", c_uint64),
     ]
 
 
@@ -164,6 +176,7 @@ STRUCTS: dict[str, type[_Options]] = {
     "ravenstore_create_options": CreateOptions,
     "ravenstore_get_options": GetOptions,
     "ravenstore_put_options": PutOptions,
+    "ravenstore_pinned_options": PinnedOptions,
     "ravenstore_stats": StatsStruct,
 }
 
@@ -218,6 +231,11 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ravenstore_device": (c_int32, [_tensor]),
     "ravenstore_ready": (c_int32, [_tensor]),
     "ravenstore_check": (c_int, [_store, _stream]),
+    "ravenstore_pinned_alloc": (
+        c_int,
+        [_store, c_uint64, POINTER(PinnedOptions), POINTER(_address)],
+    ),
+    "ravenstore_pinned_free": (c_int, [_store, _address, POINTER(_stream), c_size_t]),
     "ravenstore_step": (c_int, [_store]),
     "ravenstore_trim": (c_int, [_store]),
     "ravenstore_get_stats": (c_int, [_store, POINTER(StatsStruct)]),

@@ -39,13 +39,35 @@ _UNSIGNED = 1  # DLDataTypeCode
 _READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 
 
+class _Lock:
+    """The package's one lock; short, never held while a call waits. An array's destructor may come
+    on its own thread, so a put or free that it does could meet another of the same tensor, which
+    the C interface forbids."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        # A destructor may interrupt its holder on the same thread.
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+lock = _Lock()
+# Else a child of fork() waits for ever for a thread that it does not have.
+os.register_at_fork(after_in_child=lock.renew)
+
+
 class Gate:
     """Runs an action once no array is alive any more: at once if there is none.
 
     Any thread; also from a destructor that interrupts one of these methods on the same thread.
     """
-
-    _lock = threading.RLock()
 
     def __init__(self) -> None:
         self.arrays = 0
@@ -53,12 +75,12 @@ class Gate:
 
     def enter(self) -> None:
         """One array more."""
-        with Gate._lock:
+        with lock:
             self.arrays += 1
 
     def leave(self) -> None:
         """One array less."""
-        with Gate._lock:
+        with lock:
             self.arrays -= 1
         self._run_if_due()
 
@@ -68,19 +90,11 @@ class Gate:
         self._run_if_due()
 
     def _run_if_due(self) -> None:
-        with Gate._lock:
+        with lock:
             if self.arrays > 0 or self._action is None:
                 return
             action, self._action = self._action, None
         action()
-
-
-def _renew_lock() -> None:
-    Gate._lock = threading.RLock()
-
-
-# Else a child of fork() waits for ever for a thread that it does not have.
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Exported:

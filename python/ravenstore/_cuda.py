@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_int, c_uint, c_void_p
 
@@ -18,7 +19,8 @@ _EVENT_DISABLE_TIMING = 2
 
 @functools.cache
 def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+    # As libravenstore.so finds it.
+    return ctypes.CDLL(os.environ.get("RAVENSTORE_LIBCUDA") or "libcuda.so.1")
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -30,15 +32,17 @@ def _call(name: str, *arguments: object) -> None:
 
 @contextlib.contextmanager
 def _primary_context(device: int) -> Iterator[None]:
-    handle, context = c_int(), c_void_p()
+    """The device's context is this thread's inside."""
+    handle, context, before = c_int(), c_void_p(), c_void_p()
     _call("cuDeviceGet", byref(handle), c_int(device))
     _call("cuDevicePrimaryCtxRetain", byref(context), handle)
     try:
-        _call("cuCtxPushCurrent_v2", context)
+        _call("cuCtxGetCurrent", byref(before))
+        _call("cuCtxSetCurrent", context)
         try:
             yield
         finally:
-            _call("cuCtxPopCurrent_v2", byref(context))
+            _call("cuCtxSetCurrent", before)
     finally:
         _call("cuDevicePrimaryCtxRelease_v2", handle)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import dataclasses
 import fcntl
 import glob
@@ -159,7 +160,7 @@ def _answers(socket: str, deadline: float) -> bool:
     options = _abi.ConnectOptions(
         socket=os.fsencode(socket), name=b"embedded: start", timeout_ns=left
     )
-    store = _abi.c_void_p()
+    store = ctypes.c_void_p()
     try:
         check(library.ravenstore_connect(options, store))
     except (Unavailable, TimedOut):

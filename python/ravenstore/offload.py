@@ -14,7 +14,8 @@ Two ways, of which `explain()` names the one in use:
   autograd saved is parked when PyTorch frees it, and nothing is ever copied on the device. It
   needs this package's native part, compiled for the PyTorch that runs.
 - "copy": PyTorch's allocator stays, and what autograd saves is copied into the store. The budget
-  is then that of the saved tensors alone.
+  is then that of the saved tensors alone. Without the native part for the PyTorch that runs the
+  copies are made by Python's means, "copy (Python)", which costs more for each tensor.
 
 Threads: scopes may be open in several threads; each is its own thread's, as autograd's hooks are.
 Fork: a child of fork() (a DataLoader's worker) leaves everything alone.
@@ -26,12 +27,11 @@ import contextlib
 import dataclasses
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from ravenstore import _native
+from ravenstore import _fallback, _native
 from ravenstore import embedded as _embedded
 from ravenstore._units import Duration, Size, bytes_of, nanoseconds_of, size_text
 from ravenstore.errors import InvalidArgument, Unavailable, Unsupported
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import torch
 
 Way = Literal["allocator", "copy"]
+WayInUse = Literal["allocator", "copy", "copy (Python)"]
 
 MIN_BLOCK_BYTES = 1 << 20
 """Smaller blocks stay with PyTorch's allocator: a transfer of so few bytes costs more than it
@@ -62,7 +63,7 @@ class Tally:
 class Explanation:
     """What became of the tensors that autograd saved in this process, and why. Printable."""
 
-    way: Way
+    way: WayInUse
     why: str
     """Why this way and not the other."""
     backend: str
@@ -129,8 +130,8 @@ class _Process:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.settings: _Settings | None = None
-        self.native: ModuleType | None = None
-        self.way: Way = "copy"
+        self.native: ModuleType | _fallback.Module | None = None
+        self.way: WayInUse = "copy"
         self.why = ""
         self.backend = ""
         self.scopes: list[Any] = []
@@ -151,7 +152,7 @@ class _Process:
                     )
 
     def _connect(self, settings: _Settings, timeout: Duration) -> None:
-        native = _native.load()
+        native, missing = self._load(settings)
         try:
             self.backend = native.connect(
                 settings.socket,
@@ -163,10 +164,20 @@ class _Process:
         except Unavailable as error:
             raise Unavailable(f"{error.message}. {how_to_start(settings.socket)}") from None
         self.native = native
-        self.way, self.why = self._choose(settings)
+        self.way, self.why = ("copy (Python)", missing) if missing else self._choose(settings)
 
-    def _choose(self, settings: _Settings) -> tuple[Way, str]:
-        assert self.native is not None
+    @staticmethod
+    def _load(settings: _Settings) -> tuple[Any, str]:
+        """The native part, else what does with Python's means, and why there is no other."""
+        try:
+            return _native.load(), ""
+        except Unsupported as error:
+            if settings.way == "allocator":
+                raise
+            return _fallback.Module(), error.message
+
+    def _choose(self, settings: _Settings) -> tuple[WayInUse, str]:
+        assert isinstance(self.native, ModuleType)
         if settings.way == "copy":
             return "copy", "asked for"
         try:
@@ -240,7 +251,7 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         self._embedded = embedded
         self._way: Way | None = way
         self._timeout = timeout
-        self._open: list[contextlib.ExitStack] = []
+        self._open: list[torch.autograd.graph.saved_tensors_hooks] = []
 
     def __enter__(self) -> offload:
         import torch
@@ -258,11 +269,9 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         if least is None:
             least = MIN_BLOCK_BYTES if process.way == "allocator" else 128 << 10
         scope = process.scope(least)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(scope.pack, scope.unpack))
-            if process.way == "copy":
-                stack.enter_context(_parameters_told(scope))
-            self._open.append(stack.pop_all())
+        hooks = torch.autograd.graph.saved_tensors_hooks(scope.pack, scope.unpack)
+        hooks.__enter__()
+        self._open.append(hooks)
         return self
 
     def __exit__(
@@ -277,35 +286,13 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         return self
 
 
-@contextlib.contextmanager
-def _parameters_told(scope: Any) -> Iterator[None]:
-    """Tells the scope of the parameters and buffers of every module whose forward runs: autograd
-    saves frozen ones and views of them, and a copy would only cost."""
-    from torch.nn.modules.module import register_module_forward_pre_hook
-
-    seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-
-    def tell(module: torch.nn.Module, _inputs: object) -> None:
-        if module in seen:
-            return
-        seen.add(module)
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        scope.add_parameters([tensor for tensor in own if tensor is not None])
-
-    handle = register_module_forward_pre_hook(tell)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def step() -> None:
     """Says that the next training step begins. Optional: the store takes it that one ends when
     nothing that autograd saved is left. Errors: WrongState before the first offload()."""
     _attached().step()
 
 
-def _attached() -> ModuleType:
+def _attached() -> ModuleType | _fallback.Module:
     native = _here().native
     if native is None:
         from ravenstore.errors import WrongState

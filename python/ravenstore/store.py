@@ -16,8 +16,7 @@ Arrays (torch tensors, memoryviews, whatever took a view's DLPack capsule) keep 
 Streams: work on a tensor is ordered on a stream: `stream=` (a torch.cuda.Stream, a HostStream or a
     cudaStream_t as int), else PyTorch's current stream of the tensor's device if PyTorch uses CUDA,
     else the default stream; with the host backend the calling thread.
-Threads: any, and the GIL is not held while a call waits; two threads may not put or free one tensor
-    at the same time.
+Threads: any, and the GIL is not held while a call waits.
 Units: sizes are bytes or text such as "12GiB"; durations are seconds or timedelta.
 Errors: ravenstore.errors, a class for each code. No call waits longer than its timeout.
 Fork: in a child of fork() the parent's store raises IsForked; the child connects anew.
@@ -28,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,6 +75,8 @@ class Stats:
     device_budget: int
     host_budget: int
     stall_ns: int  # how long calls waited on the CPU
+    pinned_bytes: int  # this client's blocks of pinned memory; part of host_bytes
+    pinned_locked: int  # what is pinned for the blocks of all of this user's clients
 
 
 class HostStream:
@@ -130,7 +132,10 @@ def _put_options(
     priority: int,
     not_modified: bool,
     not_needed: bool,
-) -> _abi.PutOptions:
+) -> _abi.PutOptions | None:
+    plain = needed_in is None and order is None and recompute is None
+    if plain and not priority and not not_modified and not not_needed:
+        return None
     flags = PutFlag(0)
     if needed_in is not None:
         flags |= PutFlag.NEEDED_IN
@@ -149,27 +154,54 @@ def _put_options(
     )
 
 
+@dataclasses.dataclass(eq=False)
+class _Hold:
+    """One create's or get's hold of a tensor. It knows no tensor: a cycle would keep those that
+    nobody refers to until the collector's next run."""
+
+    address: int
+    stream: int
+    read_only: bool = False
+    must_recompute: bool = False
+    ended: bool = False
+    gate: _arrays.Gate = dataclasses.field(default_factory=_arrays.Gate)
+
+
 class View:
     """A tensor in Userspace, from its create or one get until the matching put.
 
     Context: `with tensor.get() as view:` puts at the end, also on an exception.
     """
 
-    def __init__(
-        self, tensor: Tensor, address: int, stream: int, read_only: bool, must_recompute: bool
-    ) -> None:
+    def __init__(self, tensor: Tensor, hold: _Hold) -> None:
         self.tensor = tensor
-        self.address = address
+        self._hold = hold
+
+    @property
+    def address(self) -> int:
         """Where the bytes are: memory of `tensor.device`. Keeps nothing valid by itself."""
-        self.stream = stream
+        return self._hold.address
+
+    @property
+    def stream(self) -> int:
         """The stream on which the bytes are there, as a number; 0 is the default one."""
-        self.read_only = read_only
+        return self._hold.stream
+
+    @property
+    def read_only(self) -> bool:
         """The get said that nothing will be written; the store then relies on it."""
-        self.must_recompute = must_recompute
+        return self._hold.read_only
+
+    @property
+    def must_recompute(self) -> bool:
         """The bytes were dropped, as the put's `recompute` allows, and are undefined: write all of
         them before the put."""
-        self._gate = _arrays.Gate()
-        self._ended = False
+        return self._hold.must_recompute
+
+    @property
+    def open(self) -> bool:
+        """It was not put yet."""
+        return not self._hold.ended and not self.tensor._freed
 
     @property
     def size(self) -> int:
@@ -179,7 +211,7 @@ class View:
     @property
     def arrays(self) -> int:
         """How many arrays made from this view are alive: its put waits for them."""
-        return self._gate.arrays
+        return self._hold.gate.arrays
 
     def put(
         self,
@@ -213,45 +245,50 @@ class View:
         )
         self._end(self.tensor._stream_of(stream), options)
 
-    def _end(self, stream: int, options: _abi.PutOptions) -> None:
+    def _end(self, stream: int, options: _abi.PutOptions | None) -> None:
         self._check_open()
         tensor = self.tensor
 
         def put() -> None:
             function = _abi.library().ravenstore_put
-            check(function(tensor.store._pointer, tensor._handle, stream, options))
+            with _arrays.lock:
+                check(function(tensor.store._pointer, tensor._handle, stream, options))
 
         def put_late() -> None:
             # In a destructor, where nobody can be told; the next get tells.
             with contextlib.suppress(IsForked, Lost):
                 put()
 
-        if self._gate.arrays == 0:
+        if self._hold.gate.arrays == 0:
             put()
         else:
-            self._gate.close(put_late)
+            self._hold.gate.close(put_late)
         self._leave_userspace()
 
     def _leave_userspace(self) -> None:
-        self._ended = True
-        self.tensor._views = [view for view in self.tensor._views if view is not self]
+        self._hold.ended = True
+        self.tensor._holds = [hold for hold in self.tensor._holds if hold is not self._hold]
 
     def _check_open(self) -> None:
         self.tensor._check_usable()
-        if self._ended:
+        if self._hold.ended:
             raise WrongState(f"{self.tensor!r}: this view of it was put already; get the tensor")
+
+    def _not_modified(self) -> bool:
+        return self.read_only and not self.must_recompute
 
     def _export(self) -> _arrays.Exported:
         self._check_open()
         tensor = self.tensor
-        return _arrays.Exported(tensor, (self._gate, tensor._gate, tensor.store._gate))
+        return _arrays.Exported(tensor, (self._hold.gate, tensor._gate, tensor.store._gate))
 
     def memory(self) -> memoryview:
         """The bytes as a memoryview. Errors: Unsupported if they are on a GPU."""
         if self.tensor.store.backend != "host":
             raise Unsupported("the bytes are on a GPU: use torch(), __dlpack__ or get_into")
         array = (ctypes.c_ubyte * self.size).from_address(self.address)
-        array.exported = self._export()  # lives as long as the memoryview and its slices
+        # Lives as long as the memoryview and its slices.
+        array.exported = self._export()  # type: ignore[attr-defined]
         view = memoryview(array).cast("B")
         return view.toreadonly() if self.read_only else view
 
@@ -325,10 +362,10 @@ class View:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        if self._ended or self.tensor._freed:
+        if not self.open:
             return
         try:
-            self.put(not_modified=self.read_only)
+            self.put(not_modified=self._not_modified())
         except Exception:
             # The body's exception says more.
             if error is None:
@@ -352,7 +389,7 @@ class Tensor:
         """The daemon's number of it."""
         self._gate = _arrays.Gate()
         self._freed = False
-        self._views: list[View] = []
+        self._holds: list[_Hold] = []
         self._last_stream = 0
 
     def __repr__(self) -> str:
@@ -418,7 +455,7 @@ class Tensor:
         try:
             if memory.size < self.size:
                 raise InvalidArgument(f"{self!r} does not fit into {memory.size} bytes")
-            options = _abi.GetOptions(timeout_ns=nanoseconds_of(timeout or 0))
+            options = _get_options(None, False, False, timeout)
             code = _abi.library().ravenstore_get_into(
                 self.store._usable(), self._handle, memory.address, number, options
             )
@@ -442,7 +479,7 @@ class Tensor:
 
         def free() -> None:
             # What died with the daemon or is the parent process's needs no giving back.
-            with contextlib.suppress(IsForked, Lost):
+            with contextlib.suppress(IsForked, Lost), _arrays.lock:
                 check(_abi.library().ravenstore_free(self.store._pointer, self._handle, stream))
 
         if self._gate.arrays == 0:
@@ -479,10 +516,9 @@ class Tensor:
 
     def _latest(self) -> View:
         self._check_usable()
-        views = self._views
-        if not views:
+        if not self._holds:
             raise WrongState(f"{self!r} is in Ravenspace: get it first")
-        return views[-1]
+        return View(self, self._holds[-1])
 
     def _check_usable(self) -> None:
         if self._freed:
@@ -490,16 +526,18 @@ class Tensor:
         self.store._usable()
 
     def _stream_of(self, stream: Stream) -> int:
-        number = self.store._stream_number(stream, self.device)
+        plain = stream is None and self.store.backend == "host"
+        number = 0 if plain else self.store._stream_number(stream, self.device)
         self._last_stream = number
         return number
 
-    def _opened(self, address: int, stream: int, read_only: bool = False) -> View:
-        again = bool(_abi.library().ravenstore_must_recompute(self._handle))
+    def _opened(
+        self, address: int, stream: int, read_only: bool = False, dropped: bool = False
+    ) -> View:
         self._last_stream = stream
-        view = View(self, address, stream, read_only, again)
-        self._views.append(view)
-        return view
+        hold = _Hold(address, stream, read_only, dropped and self.must_recompute())
+        self._holds.append(hold)
+        return View(self, hold)
 
     def __enter__(self) -> Tensor:
         return self
@@ -540,7 +578,7 @@ class Batch(Sequence[View]):
 
     def put(self, **hints: Any) -> None:
         """Store.put_batch of those that are not put yet."""
-        views = [view for view in self._views if not view._ended and not view.tensor._freed]
+        views = [view for view in self._views if view.open]
         self._store.put_batch(views, **hints)
 
     def __enter__(self) -> Batch:
@@ -553,7 +591,7 @@ class Batch(Sequence[View]):
         trace: types.TracebackType | None,
     ) -> None:
         try:
-            self.put(not_modified=all(view.read_only for view in self._views))
+            self.put(not_modified=all(view._not_modified() for view in self._views))
         except Exception:
             if error is None:
                 raise
@@ -657,7 +695,7 @@ class Store:
         """A tensor for each size in one go: all or, with an error, none."""
         counts = [bytes_of(size) for size in sizes]
         many = len(counts)
-        handles = (c_void_p * many)()
+        handles = _pointers(many)()
         options = _create_options(device, name, fail_fast, timeout)
         check(
             _abi.library().ravenstore_create_batch(
@@ -752,13 +790,14 @@ class Store:
             by_stream.setdefault(self._own(view.tensor)._stream_of(stream), []).append(view)
         for number, group in by_stream.items():
             now = [view for view in group if view.arrays == 0]
-            handles = (c_void_p * len(now))(*[view.tensor._handle for view in now])
+            handles = _pointers(len(now))(*[view.tensor._handle for view in now])
             function = _abi.library().ravenstore_put_batch
-            check(function(self._usable(), handles, len(now), number, options))
+            with _arrays.lock:
+                check(function(self._usable(), handles, len(now), number, options))
             for view in now:
                 view._leave_userspace()
             for view in group:
-                if not view._ended:
+                if view.open:
                     view._end(number, options)
 
     def free(self, tensor: Tensor, *, stream: Stream = None) -> None:
@@ -778,9 +817,9 @@ class Store:
                 tensor._freed = True
                 by_stream.setdefault(number, []).append(tensor)
         for number, group in by_stream.items():
-            handles = (c_void_p * len(group))(*[tensor._handle for tensor in group])
+            handles = _pointers(len(group))(*[tensor._handle for tensor in group])
             function = _abi.library().ravenstore_free_batch
-            with contextlib.suppress(IsForked, Lost):
+            with contextlib.suppress(IsForked, Lost), _arrays.lock:
                 check(function(self._pointer, handles, len(group), number))
 
     def step(self) -> None:
@@ -819,26 +858,18 @@ class Store:
             tensor._check_usable()
         if not tensors:
             return []
-        flags = GetFlag(0)
-        if read_only:
-            flags |= GetFlag.READ_ONLY
-        if blocking:
-            flags |= GetFlag.BLOCKING
-        if device is not None:
-            flags |= GetFlag.ON_DEVICE
-        options = _abi.GetOptions(
-            flags=flags, device=device or 0, timeout_ns=nanoseconds_of(timeout or 0)
-        )
+        options = _get_options(device, read_only, blocking, timeout)
         number = self._stream_number(stream, tensors[0].device if device is None else device)
         many = len(tensors)
-        handles = (c_void_p * many)(*[tensor._handle for tensor in tensors])
-        addresses = (c_void_p * many)()
+        handles = _pointers(many)(*[tensor._handle for tensor in tensors])
+        addresses = _pointers(many)()
         function = _abi.library().ravenstore_get_batch
         code = function(self._usable(), handles, many, number, options, addresses)
-        if code != Code.RECOMPUTE:
+        dropped = code == Code.RECOMPUTE  # at least one of them
+        if not dropped:
             check(code)
         return [
-            tensor._opened(address or 0, number, read_only)
+            tensor._opened(address or 0, number, read_only, dropped)
             for tensor, address in zip(tensors, addresses, strict=True)
         ]
 
@@ -868,7 +899,8 @@ class Store:
             raise InvalidArgument(f"{stream!r} is no stream of the {self.backend} backend")
         if isinstance(stream, HostStream):
             return stream.handle
-        return int(getattr(stream, "cuda_stream", stream))
+        number: Any = getattr(stream, "cuda_stream", stream)
+        return int(number)
 
     def _synchronize(self, device: int, stream: int) -> None:
         if self.backend == "cuda":
@@ -885,6 +917,27 @@ class Store:
     def __del__(self) -> None:
         if not self.__dict__.get("_closed", True) and not sys.is_finalizing():
             self.close()
+
+
+def _get_options(
+    device: int | None, read_only: bool, blocking: bool, timeout: Duration | None
+) -> _abi.GetOptions | None:
+    if device is None and timeout is None and not read_only and not blocking:
+        return None
+    flags = GetFlag(0)
+    if read_only:
+        flags |= GetFlag.READ_ONLY
+    if blocking:
+        flags |= GetFlag.BLOCKING
+    if device is not None:
+        flags |= GetFlag.ON_DEVICE
+    return _abi.GetOptions(flags=flags, device=device or 0, timeout_ns=nanoseconds_of(timeout or 0))
+
+
+@functools.lru_cache(maxsize=256)
+def _pointers(count: int) -> Any:
+    """An array of `count` pointers. ctypes makes the type anew when nobody keeps it, slowly."""
+    return c_void_p * count
 
 
 def _create_options(

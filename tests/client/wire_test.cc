@@ -54,6 +54,45 @@ TEST(WireTest, EveryOtherRequestReadsAsWritten) {
   EXPECT_TRUE(Parsed({1, StatsQuery{true}}).stats().whole_store());
 }
 
+TEST(WireTest, RequestsForPinnedMemoryReadAsWritten) {
+  const auto ask = Parsed({4, PinnedAlloc{7, uint64_t{1} << 40, 2, ~uint64_t{0}}}).pinned_alloc();
+  EXPECT_EQ(ask.block(), 7u);
+  EXPECT_EQ(ask.bytes(), uint64_t{1} << 40);
+  EXPECT_EQ(ask.device(), 2u);
+  EXPECT_EQ(ask.deadline_ns(), ~uint64_t{0});
+  const auto free = Parsed({0, PinnedFree{9, {1, 0, ~uint64_t{0}}}}).pinned_free();
+  EXPECT_EQ(free.block(), 9u);
+  ASSERT_EQ(free.tickets_size(), 3);
+  EXPECT_EQ(free.tickets(1), 0u);
+  EXPECT_EQ(free.tickets(2), ~uint64_t{0});
+  EXPECT_EQ(Parsed({0, PinnedFree{9, {}}}).pinned_free().tickets_size(), 0);
+  const auto released = Parsed({0, PinnedSlabReleased{1, 1 << 21}}).pinned_slab_released();
+  EXPECT_EQ(released.pool(), 1u);
+  EXPECT_EQ(released.offset(), 1u << 21);
+}
+
+TEST(WireTest, AnswersOfPinnedMemoryAreUnderstood) {
+  proto::DaemonPacket packet;
+  packet.mutable_pinned_allocated()->set_pool(1);
+  packet.mutable_pinned_allocated()->set_numa_node(-1);
+  packet.mutable_pinned_allocated()->set_pool_bytes(uint64_t{1} << 41);
+  packet.mutable_pinned_allocated()->set_offset(uint64_t{1} << 35);
+  EXPECT_EQ(DecodedBody<PinnedAllocated>(packet).pool, 1u);
+  EXPECT_EQ(DecodedBody<PinnedAllocated>(packet).numa_node, -1);
+  EXPECT_EQ(DecodedBody<PinnedAllocated>(packet).pool_bytes, uint64_t{1} << 41);
+  EXPECT_EQ(DecodedBody<PinnedAllocated>(packet).offset, uint64_t{1} << 35);
+  packet.mutable_pinned_slab()->set_pool(2);
+  packet.mutable_pinned_slab()->set_offset(1 << 21);
+  packet.mutable_pinned_slab()->set_bytes(1 << 22);
+  EXPECT_EQ(DecodedBody<PinnedSlab>(packet).pool, 2u);
+  EXPECT_EQ(DecodedBody<PinnedSlab>(packet).offset, 1u << 21);
+  EXPECT_EQ(DecodedBody<PinnedSlab>(packet).bytes, 1u << 22);
+  packet.mutable_release_pinned_slab()->set_pool(3);
+  packet.mutable_release_pinned_slab()->set_offset(1 << 23);
+  EXPECT_EQ(DecodedBody<ReleasePinnedSlab>(packet).pool, 3u);
+  EXPECT_EQ(DecodedBody<ReleasePinnedSlab>(packet).offset, 1u << 23);
+}
+
 TEST(WireTest, ZerosAreStillMessages) {
   EXPECT_TRUE(Parsed({0, InternName{}}).has_intern_name());
   EXPECT_TRUE(Parsed({0, SlabReleased{}}).has_slab_released());

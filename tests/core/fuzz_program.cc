@@ -142,6 +142,7 @@ void FuzzProgram::Do(const Instruction& instruction) {
   switch (op) {
     case Op::kLimits:
     case Op::kTrim:
+    case Op::kPin:
     case Op::kKill:
     case Op::kStep:
     case Op::kReadLog:
@@ -192,6 +193,7 @@ void FuzzProgram::DoForClient(Op op, ClientId client, const Operands& with) {
   switch (op) {
     case Op::kLimits: return world_->SetClient(client, BudgetsOf(with[1], with[2]));
     case Op::kTrim: return world_->Trim(client);
+    case Op::kPin: return world_->Pin(client, Bytes(Number(with[1])));
     case Op::kKill: return world_->Kill(client);
     case Op::kStep: return world_->Step(client);
     case Op::kReadLog: return world_->PollLog(client, Number(with[1]));
@@ -241,6 +243,7 @@ void FuzzProgram::EndCopy(int64_t label, bool ok) {
 // ---- The end of a life.
 
 void FuzzProgram::Quiesce() {
+  world_->UnpinAll();
   for (size_t i = 0; i < capacities_.size(); ++i) {
     world_->SetDevice(DeviceId{static_cast<uint16_t>(i)}, capacities_[i]);
   }

@@ -33,6 +33,7 @@ enum class Op : uint8_t {
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes
   kTrim,          // client
+  kPin,           // client, bytes of pinned memory, or 0: its tenant's goes back
   kKill,          // client
   kStep,          // client
   kCreate,        // tensor, client, size, device, timeout, fail fast

@@ -45,6 +45,7 @@ const Form& FormOf(Op op) {
       {Op::kLimits, "kLimits", {kClient, Plainest(kRoomy), Plainest(kRoomy)}},
       {Op::kDeviceLimit, "kDeviceLimit", {kFixed, Plainest(0)}},
       {Op::kTrim, "kTrim", {kClient}},
+      {Op::kPin, "kPin", {kClient, Plainest(0)}},
       {Op::kKill, "kKill", {kClient}},
       {Op::kStep, "kStep", {kClient}},
       {Op::kCreate,

@@ -197,6 +197,10 @@ class ProgramGenerator {
       return Instruction{Op::kDeviceLimit, {device, int64_t{Below(300)} * most_ / 100}};
     }
     if (dice < 65) return OfRandomClient(Op::kTrim);
+    if (dice < 80) {
+      const auto [device, host] = RandomBudgets(60);
+      return OfRandomClient(Op::kPin, Chance(40) ? 0 : host);
+    }
     const auto client = RandomClient();
     if (!client) return std::nullopt;
     const auto [device, host] = RandomBudgets(120);

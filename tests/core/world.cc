@@ -74,7 +74,8 @@ void World::Kill(ClientId client) {
   RAVEN_CHECK(!session.gone);
   session.gone = true;
   std::erase_if(slab_jobs_, [client](const SlabJob& job) {
-    return job.kind != SlabJob::Kind::kHost && job.client == client;
+    return job.kind != SlabJob::Kind::kHost && job.kind != SlabJob::Kind::kHostShrinks &&
+           job.client == client;
   });
   // In each at least a slot or a request of it is forgotten.
   passes_of_the_gone_ += 1 + session.rows.size() + planner_->View(client).waiting;
@@ -380,9 +381,11 @@ void World::Advance(Duration duration) {
 void World::FinishSlab(size_t index, bool ok) {
   const SlabJob job = slab_jobs_.at(index);
   slab_jobs_.erase(slab_jobs_.begin() + static_cast<ptrdiff_t>(index));
-  const bool host = job.kind == SlabJob::Kind::kHost;
+  const bool shrinks = job.kind == SlabJob::Kind::kHostShrinks;
+  const bool host = job.kind == SlabJob::Kind::kHost || shrinks;
   auto& units = host ? host_.units : SessionOf(job.client).memory[Key(job.device)].units;
-  const Unit after = job.kind == SlabJob::Kind::kRemove || !ok ? Unit::kAbsent : Unit::kPresent;
+  const bool leaves = job.kind == SlabJob::Kind::kRemove || shrinks;
+  const Unit after = leaves || !ok ? Unit::kAbsent : Unit::kPresent;
   std::fill_n(units.begin() + static_cast<ptrdiff_t>(UnitsOf(job.offset)), UnitsOf(job.size),
               after);
   switch (job.kind) {
@@ -402,8 +405,43 @@ void World::FinishSlab(size_t index, bool ok) {
         ApplyEvent(HostGrowFailed{});
       }
       break;
+    case SlabJob::Kind::kHostShrinks: ApplyEvent(HostShrunk{job.offset, job.size}); break;
   }
   Execute();
+}
+
+void World::Tell(const Event& event) {
+  ApplyEvent(event);
+  Execute();
+}
+
+void World::Pin(ClientId client, Bytes bytes) {
+  const TenantId tenant = SessionOf(client).tenant;
+  bytes = bytes.RoundUp(options_.planner.granularity);
+  if (bytes == Bytes{0}) {
+    pinned_[tenant] = Bytes{0};
+  } else {
+    Tell(PinnedWanted{client, bytes});
+    if (!planner_->MayPin(client, bytes, bytes).ok()) return;
+    pinned_[tenant] += bytes;
+    CheckPinned();
+  }
+  Tell(PinnedHeld{tenant, pinned_[tenant]});
+}
+
+void World::UnpinAll() {
+  for (auto& [tenant, bytes] : pinned_) {
+    bytes = Bytes{0};
+    Tell(PinnedHeld{tenant, bytes});
+  }
+}
+
+void World::CheckPinned() const {
+  Bytes all(kUnit *
+            static_cast<uint64_t>(std::count_if(host_.units.begin(), host_.units.end(),
+                                                [](Unit unit) { return unit != Unit::kAbsent; })));
+  for (const auto& [tenant, bytes] : pinned_) all += bytes;
+  RAVEN_CHECK(all <= options_.planner.host_capacity);
 }
 
 // ---- Looking.

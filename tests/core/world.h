@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "core/events.h"
@@ -99,7 +100,7 @@ class World {
   // One that leaves at once gives up the room of its first half, and goes on to the next call.
   void FinishCopy(size_t index, bool ok);
   struct SlabJob {
-    enum class Kind { kAdd, kRemove, kHost } kind;
+    enum class Kind { kAdd, kRemove, kHost, kHostShrinks } kind;
     ClientId client{};
     DeviceId device{};
     Bytes offset;
@@ -107,6 +108,14 @@ class World {
   };
   const std::vector<SlabJob>& slab_jobs() const { return slab_jobs_; }
   void FinishSlab(size_t index, bool ok);
+  // What happens beside this world's clients: blocks of pinned memory.
+  void Tell(const Event& event);
+  // A slab of pinned memory for the client's tenant, if it may be; none: all that the tenant has
+  // goes back.
+  void Pin(ClientId client, Bytes bytes);
+  void UnpinAll();
+  // What of it the planner asked back, and whose; each is told once.
+  std::optional<ReclaimPinned> TakeReclaim() { return std::exchange(reclaim_, std::nullopt); }
   // Time passes, with TimePassed whenever the planner asked for it.
   void Advance(Duration duration);
 
@@ -222,6 +231,8 @@ class World {
   void Do(const AddSlab& action);
   void Do(const RemoveSlab& action);
   void Do(const GrowHost& action);
+  void Do(const ShrinkHost& action);
+  void Do(const ReclaimPinned& action);
   void Do(const AllocReply& action);
   void Do(const AllocError& action);
   void Do(const FetchReply& action);
@@ -252,11 +263,15 @@ class World {
   static bool OwnsBytes(const Memory& memory, TensorId tensor);
   static size_t UnitsOf(Bytes size) { return size.RoundUp(kExtentAlignment).count() / kUnit; }
   void MoveStamps(const Copy& copy, bool second_half);
+  // Pinned memory and the pool together are what the store may pin.
+  void CheckPinned() const;
   void CheckHostRoom(TensorId tensor, Bytes to, Bytes size) const;
 
   Options options_;
   std::unique_ptr<Planner> planner_;
   Plan plan_;
+  std::optional<ReclaimPinned> reclaim_;
+  std::map<TenantId, Bytes> pinned_;
   Tick now_{std::chrono::seconds(1)};
   std::map<ClientId, std::unique_ptr<Session>> sessions_;
   std::map<TenantId, Budgets> tenants_;

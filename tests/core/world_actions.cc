@@ -93,6 +93,23 @@ void World::Do(const GrowHost& action) {
     host_.units[unit] = Unit::kAdding;
   }
   slab_jobs_.push_back({SlabJob::Kind::kHost, {}, {}, action.offset, action.size});
+  CheckPinned();
+}
+
+void World::Do(const ReclaimPinned& action) {
+  reclaim_ = action;
+}
+
+void World::Do(const ShrinkHost& action) {
+  for (size_t unit = UnitsOf(action.offset); unit < UnitsOf(action.offset + action.size); ++unit) {
+    RAVEN_CHECK(host_.units.at(unit) == Unit::kPresent);
+    host_.units[unit] = Unit::kRemoving;
+  }
+  for (const Copy& copy : copies_) {  // none reads or writes what is unpinned
+    RAVEN_CHECK(copy.on_host + copy.size <= action.offset ||
+                copy.on_host >= action.offset + action.size);
+  }
+  slab_jobs_.push_back({SlabJob::Kind::kHostShrinks, {}, {}, action.offset, action.size});
 }
 
 void World::Do(const AllocReply& action) {
@@ -482,6 +499,12 @@ std::string Describe(const Action& action) {
     }
     void operator()(const GrowHost& a) const {
       out << "GrowHost at " << a.offset.count() << " size " << a.size.count();
+    }
+    void operator()(const ReclaimPinned& a) const {
+      out << "ReclaimPinned" << (a.tenant ? " of tenant " + std::to_string(ToInt(*a.tenant)) : "");
+    }
+    void operator()(const ShrinkHost& a) const {
+      out << "ShrinkHost at " << a.offset.count() << " size " << a.size.count();
     }
     void operator()(const AllocReply& a) const {
       out << "AllocReply client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "

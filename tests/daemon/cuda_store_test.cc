@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,11 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   Stream stream() const { return stream_; }
+  void CopyAsync(void* to, const void* from, uint64_t bytes) {
+    Use();
+    Driver::Must(driver_->cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                        reinterpret_cast<CUdeviceptr>(from), bytes, stream_));
+  }
   // Every word depends on the seed and its place.
   void Fill(void* data, uint64_t seed) {
     std::vector<uint64_t> words(kBytes / 8);
@@ -213,6 +219,28 @@ TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
   const core::Tick deadline = ipc::Now() + seconds(30);
   while (StatsOf(daemon).tiers(0).held() > 0 && ipc::Now() < deadline) sched_yield();
   EXPECT_EQ(StatsOf(daemon).tiers(0).held(), 0u);
+}
+
+// On a stream that nobody names, as PyTorch's non_blocking copies are.
+TEST_F(CudaStoreTest, APinnedBlockIsUsedAgainOnlyOnceTheCopiesFromItAreDone) {
+  constexpr uint64_t kBlock = MiB(64);
+  constexpr int kCopies = 16;
+  DaemonProcess daemon({"--slab", "8MiB", "--pool-size", "128MiB"}, "cuda");
+  Store store = Connect(daemon, MiB(256));
+  Store second = Connect(daemon, MiB(256));
+  Gpu gpu(driver(), 0);
+  const Tensor tensor = store.create(kBlock);
+  PinnedBlock block = store.pinned(kBlock);
+  std::memset(block.data(), 1, kBlock);
+  for (int i = 0; i < kCopies; ++i) gpu.CopyAsync(tensor.data(), block.data(), kBlock);
+  store.free(std::move(block));
+  // There is room for one: it is the same memory.
+  const PinnedBlock again = second.pinned(kBlock);
+  std::memset(again.data(), 2, kBlock);
+  std::vector<char> bytes(kBlock);
+  gpu.CopyAsync(bytes.data(), tensor.data(), kBlock);
+  Driver::Must(driver()->cuStreamSynchronize(static_cast<CUstream>(gpu.stream())));
+  EXPECT_EQ(bytes, std::vector<char>(kBlock, 1));
 }
 
 }  // namespace

@@ -108,9 +108,13 @@ class BareLoop {
     options.planner.device_capacity = {core::MiB(64)};
     options.planner.arena = {core::MiB(256)};
     options.planner.host_capacity = core::MiB(64);
-    loop_ = std::move(*Loop::Create(
-        options, device::OpenHostDevices({.total = core::MiB(64)}), workers_.get(),
-        {.slab_ready = [](auto) {}, .release_slab = [](auto...) {}, .expel = [](auto...) {}}));
+    loop_ = std::move(*Loop::Create(options, device::OpenHostDevices({.total = core::MiB(64)}),
+                                    workers_.get(),
+                                    {.slab_ready = [](auto) {},
+                                     .release_slab = [](auto...) {},
+                                     .expel = [](auto...) {},
+                                     .pinned_slab = [](auto) {},
+                                     .release_pinned_slab = [](auto...) {}}));
     thread_ = std::thread([this] { loop_->Run(); });
   }
   ~BareLoop() {

@@ -132,6 +132,34 @@ TEST_P(Conformance, DevicesAreDescribedAndFoundByUuid) {
   EXPECT_EQ(FindByUuid(backend_->devices(), "GPU-none"), nullptr);
 }
 
+TEST_P(Conformance, ASignalAfterAllStreamsWaitsForEachOfThem) {
+  const auto all = device().WrapStream(AllStreams());
+  ASSERT_OK(all);
+  EXPECT_FALSE((*all)->synchronous());
+  TestStream held(*backend_, 0);
+  TestStream idle(*backend_, 0);
+  EXPECT_TRUE(device().InUse());
+  ASSERT_OK(held->Wait(&word(0), 1));
+  ASSERT_OK((*all)->SignalAfter(&word(1), 1));
+  ASSERT_OK(idle->SignalAfter(&word(2), 1));
+  ASSERT_TRUE(Reaches(2, 1));
+  EXPECT_EQ(word(1).load(), 0u);
+  word(0).store(1, std::memory_order_release);
+  EXPECT_TRUE(Reaches(1, 1));
+  // What is enqueued after it does not hold it up.
+  ASSERT_OK((*all)->SignalAfter(&word(1), 2));
+  ASSERT_OK(held->Wait(&word(0), 2));
+  EXPECT_TRUE(Reaches(1, 2));
+  word(0).store(2, std::memory_order_release);
+}
+
+TEST_P(Conformance, NothingIsEnqueuedOnAllStreams) {
+  const auto all = device().WrapStream(AllStreams());
+  ASSERT_OK(all);
+  EXPECT_CODE((*all)->Wait(&word(0), 1), ErrorCode::kInvalidArgument);
+  EXPECT_CODE((*all)->Copy(host_->base(), host_->base(), Bytes(8)), ErrorCode::kInvalidArgument);
+}
+
 TEST_P(Conformance, FreshMemoryIsZeroEvenAfterSomebodyUsedIt) {
   for (int round = 0; round < 3; ++round) {
     ASSERT_OK(arena_->Create(Bytes{0}, Big()));

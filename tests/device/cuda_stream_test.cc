@@ -103,6 +103,23 @@ TEST_F(CudaStreamTest, ARefusedCallNamesItself) {
   EXPECT_EQ(refused.error().message.rfind("device 0: cuStreamWriteValue64: ", 0), 0u);
 }
 
+TEST_F(CudaStreamTest, ASignalAfterAllStreamsIsRefusedDuringACapture) {
+  const auto all = WrapCudaStream(gpu_, AllStreams()).value();
+  fake_.fail("cuCtxRecordEvent", 1, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_CODE(all->SignalAfter(&page_[0], 1), ErrorCode::kCapturing);
+  ASSERT_OK(all->SignalAfter(&page_[0], 1));
+  EXPECT_TRUE(Reaches(0, 1));
+}
+
+TEST_F(CudaStreamTest, ADriverWithoutContextEventsSaysSo) {
+  auto old = std::make_shared<CudaDriver>(*fake_.table);
+  old->ctx_record_event = nullptr;
+  const auto gpu = std::make_shared<CudaGpu>(old, 0, 0, std::make_shared<CudaWords>());
+  const auto all = WrapCudaStream(gpu, AllStreams());
+  EXPECT_CODE(all, ErrorCode::kUnsupported);
+  EXPECT_NE(all.error().message.find("12.5"), std::string::npos);
+}
+
 TEST_F(CudaStreamTest, TheLegacyStreamCountsAsCapturedDuringACapture) {
   fake_.fail("cuStreamIsCapturing", 1, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   const auto capturing = stream_->Capturing();

@@ -66,6 +66,25 @@ TEST(HostStreamTest, AWaitIsOverOnceTheWordIsThere) {
   EXPECT_TRUE(passed);
 }
 
+TEST(HostStreamTest, AStreamThatEndsIsWaitedForUntilItsWorkIsDone) {
+  Word gate{0};
+  Word passed{0};
+  auto ending = std::make_unique<HostStream>();
+  std::atomic<bool> began{false};
+  ending->Run([&] {
+    began = true;
+    while (gate.load() == 0) std::this_thread::yield();
+  });
+  std::thread end([&] { ending.reset(); });
+  ASSERT_TRUE(Eventually([&] { return began.load(); }));
+  const auto all = WrapHostStream(AllStreams());
+  ASSERT_OK(all->SignalAfter(&passed, 1));
+  EXPECT_EQ(passed.load(), 0u);
+  gate.store(1);
+  EXPECT_TRUE(Eventually([&] { return passed.load() == 1; }));
+  end.join();
+}
+
 TEST(CallerStreamTest, EverythingIsDoneWhenTheCallReturns) {
   const auto stream = WrapHostStream(nullptr);
   EXPECT_TRUE(stream->synchronous());

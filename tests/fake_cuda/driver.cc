@@ -259,6 +259,15 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  FAKE_CUDA_ENTER("cuDevicePrimaryCtxGetState");
+  if (!IsDevice(device)) return CUDA_ERROR_INVALID_DEVICE;
+  std::lock_guard lock(driver().mutex);
+  *flags = 0;
+  *active = driver().contexts[device].retained > 0 ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 // One context of the program's own at a time; its address comes again, as the driver's do.
 #undef cuCtxDestroy
 extern "C" {

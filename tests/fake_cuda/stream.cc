@@ -302,6 +302,31 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   return CUDA_SUCCESS;
 }
 
+extern "C" CUresult cuCtxRecordEvent(CUcontext of, CUevent event) {
+  FAKE_CUDA_CONTEXT("cuCtxRecordEvent");
+  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<std::shared_ptr<CUstream_st>> all;
+  {
+    std::lock_guard lock(streams().mutex);
+    for (const auto& [handle, stream] : streams().known) {
+      if (stream->context == of) all.push_back(stream);
+    }
+    if (const auto legacy = streams().legacy.find(of); legacy != streams().legacy.end())
+      all.push_back(legacy->second);
+  }
+  for (const auto& stream : all) {
+    if (stream->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  event->latest = std::make_shared<fake_cuda::Record>();
+  const auto left = std::make_shared<std::atomic<size_t>>(all.size() + 1);
+  const auto pass = [left, record = event->latest] {
+    if (left->fetch_sub(1) == 1) record->done = true;
+  };
+  for (const auto& stream : all) stream->Run(pass);
+  pass();
+  return CUDA_SUCCESS;
+}
+
 CUresult cuEventQuery(CUevent event) {
   FAKE_CUDA_CONTEXT("cuEventQuery");
   if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;

@@ -51,7 +51,7 @@ proto::ClientPacket RandomClientPacket(std::mt19937_64& random) {
   proto::ClientPacket packet;
   packet.set_request(random() >> random() % 64);
   const uint64_t number = random() >> random() % 64;
-  switch (random() % 9) {
+  switch (random() % 12) {
     case 0:
       packet.mutable_hello()->set_protocol_version(static_cast<uint32_t>(number));
       packet.mutable_hello()->set_name("client");
@@ -64,7 +64,17 @@ proto::ClientPacket RandomClientPacket(std::mt19937_64& random) {
     case 4: packet.mutable_detach(); break;
     case 5: packet.mutable_stats()->set_whole_store(number % 2); break;
     case 6: packet.mutable_list_tensors()->set_cursor(number); break;
-    case 7: packet.mutable_list_clients()->set_cursor(number); break;
+    case 7:
+      packet.mutable_pinned_alloc()->set_block(number);
+      packet.mutable_pinned_alloc()->set_bytes(random() >> random() % 64);
+      packet.mutable_pinned_alloc()->set_deadline_ns(number);
+      break;
+    case 8:
+      packet.mutable_pinned_free()->set_block(number);
+      for (uint64_t i = 0; i < number % 5; ++i) packet.mutable_pinned_free()->add_tickets(random());
+      break;
+    case 9: packet.mutable_pinned_slab_released()->set_offset(number); break;
+    case 10: packet.mutable_list_clients()->set_cursor(number); break;
     default: packet.mutable_set_limits()->set_device_budget(number); break;
   }
   return packet;
@@ -74,7 +84,7 @@ proto::DaemonPacket RandomDaemonPacket(std::mt19937_64& random) {
   proto::DaemonPacket packet;
   packet.set_request(random() >> random() % 64);
   const uint64_t number = random() >> random() % 64;
-  switch (random() % 6) {
+  switch (random() % 9) {
     case 0:
       packet.mutable_failure()->set_code(static_cast<uint32_t>(number));
       packet.mutable_failure()->set_message("device 0: no room");
@@ -91,7 +101,10 @@ proto::DaemonPacket RandomDaemonPacket(std::mt19937_64& random) {
         packet.mutable_tensors()->add_tensors()->set_id(number + i);
       }
       break;
-    case 4: packet.mutable_stats()->add_tiers()->set_used(number); break;
+    case 4: packet.mutable_pinned_allocated()->set_offset(number); break;
+    case 5: packet.mutable_pinned_slab()->set_bytes(number); break;
+    case 6: packet.mutable_release_pinned_slab()->set_offset(number); break;
+    case 7: packet.mutable_stats()->add_tiers()->set_used(number); break;
     default: packet.mutable_clients()->add_clients()->set_name("trainer"); break;
   }
   return packet;

@@ -35,6 +35,7 @@ TYPES = {
     "ravenstore_tensor_t*": ctypes.c_void_p,
     "ravenstore_tensor_t**": ctypes.POINTER(ctypes.c_void_p),
     "ravenstore_stream_t": ctypes.c_void_p,
+    "ravenstore_stream_t*": ctypes.POINTER(ctypes.c_void_p),
     "ravenstore_host_stream_t": ctypes.c_void_p,
     "void(*)(void*)": _abi.HOST_FUNCTION,
     **{name + "_t*": ctypes.POINTER(kind) for name, kind in _abi.STRUCTS.items()},

@@ -36,9 +36,10 @@ def daemon(*flags, device_total="64MiB", pool_size="256MiB", slab="2MiB"):
     """A daemon of the host backend; gives its socket. Killed at the end."""
     folder = tempfile.mkdtemp(prefix="raven-", dir="/tmp")
     socket = folder + "/s"
+    host = [] if "--backend" in flags else ["--backend", "host", "--device-total", device_total]
     command = [
         DAEMON,
-        *("--socket", socket, "--backend", "host", "--device-total", device_total),
+        *("--socket", socket, *host),
         *("--pool-size", pool_size, "--slab", slab),
         *flags,
     ]

@@ -5,6 +5,7 @@ import ctypes
 import datetime
 import gc
 import os
+import signal
 import threading
 import traceback
 import unittest
@@ -47,7 +48,7 @@ class VerbsTest(harness.StoreCase):
         self.push_out(tensors[0])
         with self.store.get_batch(tensors, read_only=True) as views:
             self.assertEqual([view.memory()[-1] for view in views], [0, 1, 2, 3])
-        self.assertTrue(all(view._ended for view in views))
+        self.assertFalse(any(view.open for view in views))
         self.store.free_batch(tensors)
         self.assertTensors(0)
 
@@ -80,6 +81,16 @@ class VerbsTest(harness.StoreCase):
             self.assertTrue(view.must_recompute)
             view.memory()[:] = b"n" * 4 * MIB
         self.assertFalse(tensor.must_recompute())
+
+    def test_a_read_only_view_may_be_rewritten_where_it_must(self):
+        tensor = self.store.create(4 * MIB)
+        tensor.put(recompute=1e-9)
+        self.push_out(tensor)
+        with tensor.get(read_only=True) as view:
+            self.assertTrue(view.must_recompute)
+        # The put at the end did not call the bytes unchanged, which would be refused.
+        self.assertFalse(tensor.must_recompute())
+        tensor.get(read_only=True).put(not_modified=True)
 
     def test_hints_are_checked(self):
         tensor = self.store.create(4096)
@@ -230,10 +241,14 @@ class LifetimeTest(harness.StoreCase):
         del memory
 
     def test_a_handle_that_is_dropped_frees_its_tensor(self):
-        tensor = self.store.create(4096)
-        tensor.put()
-        del tensor
-        gc.collect()
+        gc.disable()  # it does not take the collector
+        self.addCleanup(gc.enable)
+        first, second = self.store.create_batch([4096, 4096])
+        second.put()
+        memory = first.memory()
+        del first, second
+        self.assertTensors(1)
+        del memory
         self.assertTensors(0)
 
     def test_a_store_that_is_dropped_is_closed(self):
@@ -301,6 +316,46 @@ print("end")
 """
         run = harness.run_python(text, self.socket)
         self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "end\n", ""))
+
+    def test_late_puts_of_other_threads_do_not_meet_this_ones(self):
+        tensor = self.store.adopt(bytes(4096))
+        tensor.put()
+        arrays = []
+        for _ in range(400):
+            with tensor.get() as view:
+                arrays.append(view.memory())
+        halves = [arrays[:200], arrays[200:]]
+        del arrays, view
+        threads = [threading.Thread(target=half.clear) for half in halves]
+        for thread in threads:
+            thread.start()
+        for _ in range(400):
+            tensor.get().put()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(tensor.arrays, 0)
+        self.assertIsNone(tensor.address)
+
+    def test_a_fork_while_another_thread_holds_the_lock_does_not_hang(self):
+        tensor = self.store.adopt(bytes(4096))
+        locked, done = threading.Event(), threading.Event()
+
+        def hold():
+            with _arrays.lock:
+                locked.set()
+                done.wait(20)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        locked.wait(20)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            tensor.free()
+            os._exit(0)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        done.set()
+        thread.join()
 
     def test_a_wait_for_room_stops_no_other_thread(self):
         held = self.store.create("14MiB")

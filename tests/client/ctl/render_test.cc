@@ -56,6 +56,15 @@ TEST(RenderTest, PercentagesNeedAWhole) {
   EXPECT_EQ(PercentText(0, 0), "-");
 }
 
+TEST(RenderTest, PinnedMemoryIsShownByClientAndInAll) {
+  proto::ClientInfo client = SomeClient(3, 1);
+  client.set_pinned_bytes(core::MiB(96).count());
+  EXPECT_THAT(ClientsText({client}, {}, 200), HasSubstr("PINNED"));
+  EXPECT_THAT(ClientsText({client}, {}, 200), HasSubstr("96.0 MiB"));
+  EXPECT_THAT(ClientsText({client}, {}, 40), HasSubstr("96.0 MiB"));
+  EXPECT_THAT(ClientsJson({client}, {}), HasSubstr("\"pinned_bytes\":100663296"));
+}
+
 TEST(RenderTest, StrangersCannotTalkToTheTerminal) {
   const std::string text = TensorsText({SomeTensor("\x1b]0;gotcha\x07")}, false);
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));

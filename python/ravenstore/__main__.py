@@ -1,0 +1,31 @@
+"""python -m ravenstore COMMAND. Each command is a module with a main(arguments) of its own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+# Command: (module, what it does).
+COMMANDS = {
+    "doctor": ("ravenstore.doctor", "what stands in the way here, and what to do about it"),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a command; its exit code, 2 for wrong usage."""
+    if arguments and arguments[0] in COMMANDS:
+        module = importlib.import_module(COMMANDS[arguments[0]][0])
+        code: int = module.main(arguments[1:])
+        return code
+    asked = bool(arguments) and arguments[0] in ("-h", "--help")
+    out = sys.stdout if asked else sys.stderr
+    if arguments and not asked:
+        print(f"there is no command {arguments[0]!r}", file=out)
+    print("usage: python -m ravenstore COMMAND [--help]", file=out)
+    for name, (_, words) in COMMANDS.items():
+        print(f"  {name:<8} {words}", file=out)
+    return 0 if asked else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,311 @@
+"""Chunks of optimizer state: how the states of parameters are laid out in tensors of the store.
+
+A chunk is one tensor of the store. It holds the states of some pieces; a piece is a parameter, or
+a run of the elements of one whose states are larger than a chunk. Every state keeps its type, and
+its distance from the chunk's begin is a multiple of 512 bytes, as in PyTorch's own memory, so that
+the same kernels run on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, MutableMapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ravenstore.store import Store
+from ravenstore.store import Tensor as Handle
+
+ALIGNMENT = 512
+# What aligning the states of a piece takes at most: Adam has three.
+OVERHEAD = 4 * ALIGNMENT
+# The order of a chunk whose parameters get no gradients: after all that are in use.
+LAST = 1 << 62
+
+
+def aligned(size: int) -> int:
+    """`size` rounded up to where the next state may begin."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Slot(NamedTuple):
+    """Where in its chunk a state lies."""
+
+    offset: int
+    dtype: torch.dtype
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        """The state in the chunk whose bytes are `base`: a view of them."""
+        run = math.prod(self.shape) * self.dtype.itemsize
+        typed = base[self.offset : self.offset + run].view(self.dtype)
+        return typed.as_strided(self.shape, self.stride)
+
+
+def is_movable(key: str, value: object, shape: torch.Size) -> bool:
+    """Whether a state is moved: all that have the parameter's shape. `step` is tiny and stays."""
+    return (
+        isinstance(value, torch.Tensor)
+        and key != "step"
+        and value.layout is torch.strided
+        and value.shape == shape
+    )
+
+
+class Piece:
+    """A parameter, or the elements [begin, end) of one that is contiguous."""
+
+    def __init__(self, param: torch.Tensor, begin: int, end: int, *, begins_chunk: bool) -> None:
+        self.param = param
+        self.begin = begin
+        self.end = end
+        self.begins_chunk = begins_chunk
+        self.slots: dict[str, Slot] = {}
+        self.chunk: Chunk | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """What its states look like."""
+        return self.param.shape if self.whole else torch.Size([self.end - self.begin])
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of its parameter."""
+        return self.begin == 0 and self.end == self.param.numel()
+
+    @property
+    def last(self) -> bool:
+        """Whether its parameter has no piece after it."""
+        return self.end == self.param.numel()
+
+    def cut(self, value: torch.Tensor) -> torch.Tensor:
+        """This piece of `value`, which has the parameter's shape: a view where that is possible."""
+        return value if self.whole else value.reshape(-1)[self.begin : self.end]
+
+    def working(self) -> torch.Tensor:
+        """What the optimizer's step code updates: the parameter, or a view of the run with its
+        gradient."""
+        if self.whole:
+            return self.param
+        grad = self.param.grad
+        assert grad is not None
+        if not grad.is_contiguous():
+            # A view of it is needed: the fused kernels write unscaled gradients back.
+            grad = self.param.grad = grad.contiguous()
+        view = self.cut(self.param.detach())
+        view.grad = self.cut(grad.detach())
+        return view
+
+    def empty_state(self, key: str, device: torch.device) -> torch.Tensor:
+        """Memory for the whole parameter's state, of which this piece has a part."""
+        slot = self.slots[key]
+        if not self.whole:
+            return torch.empty(self.param.shape, dtype=slot.dtype, device=device)
+        return torch.empty_strided(slot.shape, slot.stride, dtype=slot.dtype, device=device)
+
+    def view(self, base: torch.Tensor, key: str) -> torch.Tensor:
+        """The state in its open chunk, whose bytes are `base`. Invalid once the chunk is closed."""
+        return self.slots[key].of(base)
+
+
+def cut_into_pieces(
+    param: torch.Tensor, bytes_per_element: int, chunk_bytes: int, room: int
+) -> tuple[list[Piece], int]:
+    """The pieces of `param`, and the bytes that are left in the last one's chunk.
+
+    `room` is what is left in the chunk before. A parameter that does not fit there is cut, so that
+    chunks are full: of equal size they take each other's places on the device. The length of all
+    pieces but the last is a multiple of 1024 elements, so that every element takes the same path
+    through a vectorized kernel as in the uncut parameter.
+    """
+    count = param.numel()
+    if count * bytes_per_element + OVERHEAD <= room:
+        piece = Piece(param, 0, count, begins_chunk=False)
+        return [piece], room - count * bytes_per_element - OVERHEAD
+    if not param.is_contiguous() or count * bytes_per_element == 0:
+        piece = Piece(param, 0, count, begins_chunk=True)
+        return [piece], max(chunk_bytes - count * bytes_per_element - OVERHEAD, 0)
+    pieces: list[Piece] = []
+    shortest = max(chunk_bytes // 64 // bytes_per_element, 1024)
+    begin, begins_chunk = 0, False
+    while begin < count:
+        fits = max(room - OVERHEAD, 0) // bytes_per_element
+        run = count - begin if count - begin <= fits else fits // 1024 * 1024
+        if run < min(shortest, count - begin):
+            begins_chunk, room = True, chunk_bytes
+            continue
+        pieces.append(Piece(param, begin, begin + run, begins_chunk=begins_chunk))
+        begins_chunk = False
+        room -= run * bytes_per_element + OVERHEAD
+        begin += run
+    return pieces, room
+
+
+class Chunk:
+    """One tensor of the store with the states of `pieces`; none when they have nothing to move.
+
+    One that is almost full has `full` bytes.
+
+    Streams: it is got and put on PyTorch's current stream of its device. No view of its bytes may
+    live when it is closed.
+    """
+
+    def __init__(self, store: Store, device: torch.device, full: int) -> None:
+        self.pieces: list[Piece] = []
+        self.device = device
+        self.order = 0
+        self.turn = -1
+        self._store = store
+        self._full = full
+        self._home: Handle | None = None
+        self._is_open = False
+        self._streams: set[torch.cuda.Stream] = set()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the store."""
+        return 0 if self._home is None else self._home.size
+
+    def open(self) -> None:
+        """Gets the chunk, if it has bytes; close() puts it. Errors: those of Tensor.get."""
+        if self._home is not None and not self._is_open:
+            self._home.get()
+            self._is_open = True
+
+    def bytes(self) -> torch.Tensor | None:
+        """The open chunk's bytes, for work on the current stream; None when it has none."""
+        if self._home is None:
+            return None
+        if self.device.type == "cuda":
+            self._streams.add(torch.cuda.current_stream(self.device))
+        return self._home.torch()
+
+    def close(self, order: int) -> None:
+        """Puts the chunk, if it is open, behind the work of every stream that used it. `order` is
+        that of Tensor.put."""
+        self.order = order
+        streams, self._streams = self._streams, set()
+        if self._home is None or not self._is_open:
+            return
+        self._is_open = False
+        if self.device.type == "cuda":
+            current = torch.cuda.current_stream(self.device)
+            for stream in streams - {current}:
+                current.wait_stream(stream)
+        self._home.put(order=order)
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[torch.Tensor]:
+        """The bytes, to be copied from on the current stream, whether it is open or not."""
+        assert self._home is not None
+        view = self._home.get(read_only=True)
+        try:
+            yield view.torch()
+        finally:
+            view.put(order=self.order, not_modified=True)
+
+    def set_order(self, order: int) -> None:
+        """Gives a closed chunk another order, for which it has to be got."""
+        if self._home is not None:
+            self._home.get(read_only=True).put(order=order, not_modified=True)
+        self.order = order
+
+    def lay_out(self, bound: list[tuple[Piece, dict[str, Any]]]) -> None:
+        """Takes these pieces, all of its own among them, and their states: makes a tensor that fits
+        them, copies them and leaves it open. The tensor that it had before, open too, is freed.
+        """
+        offset = 0
+        targets: list[tuple[Slot, torch.Tensor]] = []
+        slots: list[dict[str, Slot]] = []
+        for piece, state in bound:
+            slots.append({})
+            for key, value in state.items():
+                if is_movable(key, value, piece.shape):
+                    stride = torch.empty_like(value, device="meta").stride()
+                    slot = Slot(offset, value.dtype, value.shape, stride)
+                    offset += aligned(value.numel() * value.element_size())
+                    slots[-1][key] = slot
+                    targets.append((slot, value))
+        if self._full - self._full // 16 <= offset < self._full:
+            offset = self._full
+        home = self._store.create(offset, device=self.device.index or 0) if offset > 0 else None
+        if home is not None:
+            base = home.torch()
+            for slot, value in targets:
+                slot.of(base).copy_(value)
+            del base
+        if self._home is not None:
+            self._home.free()
+        self._home = home
+        self._is_open = home is not None
+        self.pieces = [piece for piece, _ in bound]
+        for (piece, _), its_slots in zip(bound, slots, strict=True):
+            piece.chunk = self
+            piece.slots = its_slots
+
+    def free(self) -> None:
+        """Frees the tensor of the store; the states are gone."""
+        home, self._home = self._home, None
+        self._is_open = False
+        if home is not None:
+            home.free()
+
+
+class _Away:
+    """Stands for a state that is in the store."""
+
+    def __repr__(self) -> str:
+        return "<in the store>"
+
+
+AWAY = _Away()
+
+
+class ParamState(MutableMapping[str, Any]):
+    """What `optimizer.state[p]` is for a parameter with states in the store.
+
+    Reading such a state brings a copy of it, on the parameter's device. The copy is then the state:
+    the next step updates it and takes it into the store. So what is read is right, what is written
+    counts, and memory holds the copy until that step. A copy that is kept longer goes stale.
+    """
+
+    def __init__(self, param: torch.Tensor, pieces: list[Piece], values: dict[str, Any]) -> None:
+        self.pieces = pieces
+        self.values_or_away = values
+        self._param = param
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.values_or_away[key]
+        if value is AWAY:
+            value = self.values_or_away[key] = self._fetch(key)
+        return value
+
+    def _fetch(self, key: str) -> torch.Tensor:
+        full = self.pieces[0].empty_state(key, self._param.device)
+        for piece in self.pieces:
+            assert piece.chunk is not None
+            with piece.chunk.read() as base:
+                piece.cut(full).copy_(piece.view(base, key))
+        return full
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.values_or_away[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.values_or_away[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_or_away)
+
+    def __len__(self) -> int:
+        return len(self.values_or_away)
+
+    def __repr__(self) -> str:
+        return repr(self.values_or_away)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return copy.deepcopy(dict(self), memo)

@@ -1,0 +1,595 @@
+"""The states of an optimizer in the store, and their way to its step code and back."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ravenstore._chunks import (
+    AWAY,
+    LAST,
+    Chunk,
+    ParamState,
+    Piece,
+    cut_into_pieces,
+    is_movable,
+)
+from ravenstore._refusals import (
+    UsedGradient,
+    check_backend,
+    check_groups,
+    has_gradient,
+    refuse_capture,
+    refuse_users_of_gradients,
+)
+from ravenstore._units import size_text
+from ravenstore.errors import Corrupt, Lost, RavenstoreError, Unavailable
+from ravenstore.store import Store
+
+# Chunks that are open at once in a backward pass; parameters of neighbouring chunks may mix.
+_OPEN_MAX = 2
+# What the store's calls raise when the daemon or the device died.
+_LOSSES = (Lost, Unavailable, Corrupt)
+# Orders of one step; the next step's follow.
+_ORDERS_PER_TURN = 1 << 24
+
+Bound = list[tuple[Piece, dict[str, Any]]]
+
+
+class StatesLost(Lost):
+    """States were in the store when the daemon or the device died. The message says which, and how
+    far the step had come. Load a checkpoint of model and optimizer."""
+
+
+class States:
+    """The states of one optimizer in the store, and their way to its step code and back."""
+
+    def __init__(
+        self,
+        opt: Any,
+        store: Store | None,
+        connect: Callable[[], Store],
+        chunk_bytes: int,
+        in_backward: bool,
+    ) -> None:
+        self.in_backward = in_backward
+        self.lost: str | None = None
+        self.is_stepping = False
+        self._connect = None if store is not None else connect
+        self.store = store if store is not None else connect()
+        check_backend(self.store, {p.device for p in params_of(opt)})
+        # The optimizer's step code itself: without hooks, which run once a step and not per chunk.
+        self._plain_step: Callable[[Any], Any] = type(opt).step.__wrapped__
+        self._chunk_bytes = chunk_bytes
+        self._chunks: list[Chunk] = []
+        self._pieces: dict[torch.Tensor, list[Piece]] = {}
+        self._room = 0
+        self._packing_device: torch.device | None = None
+        self._turn = 0
+        self._position = 0
+        # In a backward pass: hooks of models on several devices come in several threads.
+        self._lock = threading.RLock()
+        self._hooked: set[torch.Tensor] = set()
+        self._groups: dict[torch.Tensor, int] = {}
+        self._task = -1
+        self._was_checked = False
+        self._updated: set[torch.Tensor] = set()
+        self._open: dict[Chunk, set[Piece]] = {}
+        self._packing: Bound = []
+
+    # -- A step
+
+    @torch.no_grad()
+    def step(self, opt: Any) -> None:
+        """One step over all parameters with gradients."""
+        self._check_lost()
+        check_groups(opt.param_groups, self.in_backward)
+        self.finish_backward(opt)
+        groups = _group_of(opt)
+        ready = {p: group for p, group in groups.items() if has_gradient(p)}
+        with self._explained(opt):
+            for chunk in list(self._chunks):
+                pieces = [piece for piece in chunk.pieces if piece.param in ready]
+                if pieces:
+                    self._update_chunk(opt, chunk, pieces, ready)
+            self._update_new(opt, ready)
+            if self._position > 0:
+                self._park_unused()
+            for device in {chunk.device for chunk in self._chunks}:
+                self.store.check(device=device.index or 0)
+        for p in self._updated:
+            if type(p.grad) is UsedGradient:
+                p.grad = None
+        self._updated.clear()
+        self._turn += 1
+        self._position = 0
+
+    def _update_chunk(
+        self,
+        opt: Any,
+        chunk: Chunk,
+        pieces: list[Piece],
+        groups: Mapping[torch.Tensor, int],
+    ) -> None:
+        chunk.open()
+        try:
+            self._update(opt, chunk, pieces, groups)
+        except Exception:
+            with contextlib.suppress(RavenstoreError):
+                chunk.close(chunk.order)
+            raise
+        self._close(chunk)
+
+    def _update(
+        self,
+        opt: Any,
+        chunk: Chunk,
+        pieces: list[Piece],
+        groups: Mapping[torch.Tensor, int],
+    ) -> None:
+        """Runs the optimizer's step code on pieces of an open chunk."""
+        base = chunk.bytes()
+        bound = [(piece, _bind(opt, piece, base)) for piece in pieces]
+        bound = self._run_step(opt, bound, groups)
+        fits = [_settle(piece, state, base) for piece, state in bound]
+        if not all(fits):
+            others = [piece for piece in chunk.pieces if piece not in pieces]
+            chunk.lay_out(bound + [(piece, _bind(opt, piece, base)) for piece in others])
+        self._keep(opt, bound)
+
+    def _update_new(self, opt: Any, ready: Mapping[torch.Tensor, int]) -> None:
+        """For parameters without states in the store: the step code makes them."""
+        batch: list[Piece] = []
+
+        def run() -> None:
+            if batch:
+                bound: Bound = [(piece, _bind(opt, piece, None)) for piece in batch]
+                self._store_new(opt, self._run_step(opt, bound, ready))
+                batch.clear()
+
+        self._room = 0
+        for p, group in ready.items():
+            if p in self._pieces:
+                continue
+            for piece in self._cut(opt, p, group):
+                if piece.begins_chunk:
+                    run()
+                batch.append(piece)
+        run()
+
+    def _run_step(self, opt: Any, bound: Bound, groups: Mapping[torch.Tensor, int]) -> Bound:
+        """Has the optimizer's own step code update the pieces; their states after it."""
+        working = [piece.working() for piece, _ in bound]
+        states: defaultdict[torch.Tensor, Any] = defaultdict(dict)
+        for tensor, (_, state) in zip(working, bound, strict=True):
+            states[tensor] = state
+        numbered = zip((groups[piece.param] for piece, _ in bound), working, strict=True)
+        narrowed = [
+            {**opt.param_groups[number], "params": [tensor for _, tensor in run]}
+            for number, run in itertools.groupby(numbered, key=lambda item: item[0])
+        ]
+        saved = opt.param_groups, opt.state
+        opt.param_groups, opt.state = narrowed, states
+        self.is_stepping = True
+        try:
+            self._plain_step(opt)
+        finally:
+            self.is_stepping = False
+            opt.param_groups, opt.state = saved
+        return [(piece, states[tensor]) for tensor, (piece, _) in zip(working, bound, strict=True)]
+
+    def _store_new(self, opt: Any, bound: Bound) -> None:
+        """Makes a chunk of states that are in PyTorch's memory."""
+        _keep_plain(opt, bound)
+        chunk = Chunk(self.store, bound[0][0].param.device, self._chunk_bytes)
+        chunk.lay_out(bound)
+        self._chunks.append(chunk)
+        self._keep(opt, bound)
+        self._close(chunk)
+
+    def _keep(self, opt: Any, bound: Bound) -> None:
+        """Makes the optimizer's state of parameters whose last piece is in the store say so."""
+        for piece, state in bound:
+            if not piece.last or not state:
+                continue
+            values = {
+                key: AWAY if is_movable(key, value, piece.shape) else value
+                for key, value in state.items()
+            }
+            known = opt.state.get(piece.param)
+            if isinstance(known, ParamState) and known.pieces is self._pieces[piece.param]:
+                known.values_or_away = values
+            else:
+                pieces = self._pieces[piece.param]
+                opt.state[piece.param] = ParamState(piece.param, pieces, values)
+
+    def _close(self, chunk: Chunk) -> None:
+        self._position += 1
+        chunk.turn = self._turn
+        chunk.close((self._turn + 1) * _ORDERS_PER_TURN + self._position)
+
+    def _park_unused(self) -> None:
+        """Tells the daemon of chunks that this step did not use, else they would seem to be needed
+        first."""
+        for chunk in self._chunks:
+            if chunk.turn != self._turn and chunk.order != LAST:
+                chunk.set_order(LAST)
+
+    # -- Cutting
+
+    def _cut(self, opt: Any, p: torch.Tensor, group: int) -> list[Piece]:
+        state = opt.state.get(p)
+        if state:
+            sizes = [v.itemsize for key, v in state.items() if is_movable(key, v, p.shape)]
+            bytes_per_element = sum(sizes)
+        else:
+            bytes_per_element = p.itemsize * _states_of(opt.param_groups[group])
+        if p.device != self._packing_device:
+            self._room = 0
+            self._packing_device = p.device
+        pieces, self._room = cut_into_pieces(p, bytes_per_element, self._chunk_bytes, self._room)
+        self._pieces[p] = pieces
+        return pieces
+
+    def take(self, opt: Any) -> None:
+        """Moves what states there are into the store."""
+        batch: list[Piece] = []
+
+        def store() -> None:
+            if batch:
+                self._store_new(opt, [(piece, _bind(opt, piece, None)) for piece in batch])
+                batch.clear()
+
+        groups = _group_of(opt)
+        self._room = 0
+        # Gradients come about from the last parameter to the first.
+        for p in reversed(groups) if self.in_backward else groups:
+            if not opt.state.get(p):
+                continue
+            for piece in self._cut(opt, p, groups[p]):
+                if piece.begins_chunk:
+                    store()
+                batch.append(piece)
+        store()
+        for chunk in self._chunks:
+            chunk.turn = self._turn - 1
+        self._position = 0
+
+    # -- In the backward pass
+
+    def register_hooks(self, opt: Any) -> None:
+        """With in_backward: has backward passes call on_gradient()."""
+        if not self.in_backward:
+            return
+        # The parameters may outlive the optimizer: their hooks must keep nothing of it.
+        reference = weakref.ref(opt)
+
+        def hook(p: torch.Tensor) -> None:
+            alive = reference()
+            if alive is not None:
+                alive._ravenstore.on_gradient(alive, p)
+
+        for p in params_of(opt):
+            if p not in self._hooked and p.requires_grad:
+                p.register_post_accumulate_grad_hook(hook)
+                self._hooked.add(p)
+
+    @torch.no_grad()
+    def on_gradient(self, opt: Any, p: torch.Tensor) -> None:
+        """Updates `p`, whose gradient is complete, and frees the gradient."""
+        with self._lock:
+            self._begin_backward(opt)
+            if p not in self._groups:
+                return
+            self._check_gradient(p)
+            with self._explained(opt):
+                if p in self._pieces:
+                    self._update_in_backward(opt, p)
+                else:
+                    self._update_new_in_backward(opt, p)
+            p.grad = UsedGradient(p)
+            self._updated.add(p)
+
+    def _begin_backward(self, opt: Any) -> None:
+        task = torch._C._current_graph_task_id()
+        if task == self._task:
+            return
+        refuse_capture()
+        self._check_lost()
+        if not self._was_checked:
+            refuse_users_of_gradients(params_of(opt))
+            self._was_checked = True
+        self._task = task
+        self._groups = _group_of(opt)
+        reference = weakref.ref(opt)
+
+        def finish() -> None:
+            alive = reference()
+            if alive is not None:
+                self.finish_backward(alive)
+
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(finish)
+
+    def _check_gradient(self, p: torch.Tensor) -> None:
+        assert p.grad is not None
+        has_gradient(p)
+        if p.grad.requires_grad:
+            raise RuntimeError(
+                "backward(create_graph=True) with in_backward=True: the update would change "
+                "parameters that the second backward pass needs; use in_backward=False"
+            )
+        if p in self._updated:
+            raise RuntimeError(
+                "a second gradient of a parameter came before optimizer.step(): with "
+                "in_backward=True the first one has updated the parameter already. Call "
+                "optimizer.step() after every backward pass; to accumulate gradients use "
+                "in_backward=False"
+            )
+
+    def _update_in_backward(self, opt: Any, p: torch.Tensor) -> None:
+        for piece in self._pieces[p]:
+            chunk = piece.chunk
+            assert chunk is not None
+            if chunk not in self._open:
+                if len(self._open) >= _OPEN_MAX:
+                    self._close_first()
+                chunk.open()
+                self._open[chunk] = {piece for piece in chunk.pieces if self._is_expected(piece)}
+            self._update(opt, chunk, [piece], self._groups)
+            self._open[chunk].discard(piece)
+            if not self._open[chunk]:
+                del self._open[chunk]
+                self._close(chunk)
+
+    def _is_expected(self, piece: Piece) -> bool:
+        return piece.param.requires_grad and piece.param in self._groups
+
+    def _close_first(self) -> None:
+        chunk = next(iter(self._open))
+        del self._open[chunk]
+        self._close(chunk)
+
+    def _update_new_in_backward(self, opt: Any, p: torch.Tensor) -> None:
+        for piece in self._cut(opt, p, self._groups[p]):
+            if piece.begins_chunk:
+                self._store_packed(opt)
+            bound: Bound = [(piece, _bind(opt, piece, None))]
+            made = self._run_step(opt, bound, self._groups)
+            _keep_plain(opt, made)
+            self._packing += made
+
+    def _store_packed(self, opt: Any) -> None:
+        packed, self._packing = self._packing, []
+        if packed:
+            self._store_new(opt, packed)
+
+    @torch.no_grad()
+    def finish_backward(self, opt: Any) -> None:
+        """Puts what a backward pass left open: chunks with parameters that got no gradient."""
+        with self._lock, self._explained(opt):
+            while self._open:
+                self._close_first()
+            self._store_packed(opt)
+            self._room = 0
+
+    # -- Saving and loading
+
+    def copied_to_cpu(self, opt: Any, made: dict[str, Any]) -> dict[str, Any]:
+        """A state_dict with copies on the CPU, each chunk got once."""
+        self._check_lost()
+        try:
+            return self._copied(made)
+        except _LOSSES as error:
+            raise self._lose(opt, error) from error
+
+    def _copied(self, made: dict[str, Any]) -> dict[str, Any]:
+        copies: dict[torch.Tensor, dict[str, torch.Tensor]] = defaultdict(dict)
+        away = {
+            (piece, key)
+            for state in made["state"].values()
+            if isinstance(state, ParamState)
+            for key, value in state.values_or_away.items()
+            if value is AWAY
+            for piece in state.pieces
+        }
+        for chunk in self._chunks:
+            wanted = [(x, key) for x in chunk.pieces for key in x.slots if (x, key) in away]
+            if not wanted:
+                continue
+            with chunk.read() as base:
+                for piece, key in wanted:
+                    mine = copies[piece.param]
+                    if key not in mine:
+                        mine[key] = piece.empty_state(key, torch.device("cpu"))
+                    piece.cut(mine[key]).copy_(piece.view(base, key))
+
+        def plain(state: Any) -> Any:
+            if isinstance(state, ParamState):
+                mine = copies[state.pieces[0].param]
+                values = state.values_or_away
+                return {key: mine[key] if v is AWAY else _on_cpu(v) for key, v in values.items()}
+            if isinstance(state, dict):
+                return {key: _on_cpu(value) for key, value in state.items()}
+            return state
+
+        # In the order of the parameters, whichever got its states first.
+        numbers = sorted(
+            made["state"], key=lambda key: (not isinstance(key, int), str(key).zfill(9))
+        )
+        return {**made, "state": {number: plain(made["state"][number]) for number in numbers}}
+
+    def load(self, opt: Any, loaded: Mapping[torch.Tensor, dict[str, Any]]) -> None:
+        """Replaces all states; what is not moved is in `opt.state` already."""
+        if self.lost is not None and self._connect is None:
+            raise StatesLost(f"{self.lost} First give it a store: offload_optimizer(opt, store)")
+        self._drop()
+        if self.lost is not None and self._connect is not None:
+            self.store = self._connect()
+            self.lost = None
+        for p, moved in loaded.items():
+            opt.state[p] = {**opt.state.get(p, {}), **moved}
+        try:
+            self.take(opt)
+        except _LOSSES as error:
+            raise self._lose(opt, error) from error
+
+    def forget(self, opt: Any, store: Store) -> None:
+        """After a loss: goes on with another store, and without the states that were lost."""
+        check_backend(store, {p.device for p in params_of(opt)})
+        for p in self._pieces:
+            opt.state.pop(p, None)
+        self._drop()
+        self.store = store
+        self._connect = None
+        self.lost = None
+
+    def _drop(self) -> None:
+        self._open.clear()
+        self._packing.clear()
+        self._updated.clear()
+        self._pieces.clear()
+        chunks, self._chunks = self._chunks, []
+        for chunk in chunks:
+            with contextlib.suppress(*_LOSSES):
+                chunk.free()
+
+    # -- Failures
+
+    def _check_lost(self) -> None:
+        if self.lost is not None:
+            raise StatesLost(self.lost)
+
+    @contextlib.contextmanager
+    def _explained(self, opt: Any) -> Iterator[None]:
+        """Adds to an exception what became of the states."""
+        try:
+            yield
+        except StatesLost:
+            raise
+        except _LOSSES as error:
+            raise self._lose(opt, error) from error
+        except Exception as error:
+            self._unfinish()
+            _add_note(error, self._progress())
+            self._turn += 1
+            self._position = 0
+            raise
+
+    def _lose(self, opt: Any, error: RavenstoreError) -> StatesLost:
+        self._open.clear()
+        names = _names(opt)
+        gone = [name for p, name in names.items() if p in self._pieces]
+        size = size_text(sum(chunk.size for chunk in self._chunks))
+        self.lost = (
+            f"{error} Optimizer states were in the store and are lost: {size} of {len(gone)} of "
+            f"{len(names)} parameters ({_listed(gone)}). {self._progress()} Go back to a "
+            "checkpoint: load the model's and call optimizer.load_state_dict()."
+        )
+        return StatesLost(self.lost)
+
+    def _progress(self) -> str:
+        done = [chunk for chunk in self._chunks if chunk.turn == self._turn]
+        return (
+            f"This step had finished {len(done)} of {len(self._chunks)} chunks of states; the "
+            "parameters of these are updated and consistent with their states, those of one more "
+            "may be updated in part, the others are as before the step."
+        )
+
+    def _unfinish(self) -> None:
+        """Forgets pieces of parameters whose states did not all reach the store."""
+        self._packing.clear()
+        for p, pieces in list(self._pieces.items()):
+            if any(piece.chunk is None for piece in pieces):
+                del self._pieces[p]
+                for chunk in self._chunks:
+                    chunk.pieces = [piece for piece in chunk.pieces if piece.param is not p]
+
+
+def params_of(opt: Any) -> Iterator[torch.Tensor]:
+    return (p for group in opt.param_groups for p in group["params"])
+
+
+def _group_of(opt: Any) -> dict[torch.Tensor, int]:
+    groups = enumerate(opt.param_groups)
+    return {p: number for number, group in groups for p in group["params"]}
+
+
+def _names(opt: Any) -> dict[torch.Tensor, str]:
+    names: dict[torch.Tensor, str] = {}
+    for group in opt.param_groups:
+        given = group.get("param_names")
+        for i, p in enumerate(group["params"]):
+            names[p] = str(given[i]) if given else str(len(names))
+    return names
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:7])}, ..., {names[-1]}"
+
+
+def _states_of(group: Mapping[str, Any]) -> int:
+    if "momentum" in group:
+        return 1  # also without momentum, which may be turned on later
+    return 3 if group["amsgrad"] else 2
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    return value
+
+
+def _bind(opt: Any, piece: Piece, base: torch.Tensor | None) -> dict[str, Any]:
+    """The states of a piece for the step code: views of its open chunk, and what is not there."""
+    state = opt.state.get(piece.param) or {}
+    values = state.values_or_away if isinstance(state, ParamState) else state
+    bound: dict[str, Any] = {}
+    for key, value in values.items():
+        if value is AWAY:
+            assert base is not None
+            bound[key] = piece.view(base, key)
+        elif is_movable(key, value, piece.param.shape):
+            bound[key] = piece.cut(value).to(piece.param.device)
+        elif isinstance(value, torch.Tensor) and not piece.whole:
+            # Every piece counts its own steps, from the same number.
+            bound[key] = value.clone()
+        else:
+            bound[key] = value
+    return bound
+
+
+def _keep_plain(opt: Any, bound: Bound) -> None:
+    """Until states are in the store they are the optimizer's as usual: no failure loses them."""
+    for piece, state in bound:
+        if piece.whole and state:
+            opt.state[piece.param] = state
+
+
+def _settle(piece: Piece, state: dict[str, Any], base: torch.Tensor | None) -> bool:
+    """Copies states that the step code or the user made into the open chunk; False if the chunk has
+    no place for one."""
+    for key, value in state.items():
+        if not is_movable(key, value, piece.shape):
+            continue
+        slot = piece.slots.get(key)
+        if slot is None or slot.dtype != value.dtype or base is None:
+            return False
+        if value.data_ptr() != base.data_ptr() + slot.offset:
+            slot.of(base).copy_(value)
+    return True
+
+
+def _add_note(error: Exception, note: str) -> None:
+    """error.add_note(), which Python 3.10 lacks."""
+    if hasattr(error, "add_note"):
+        error.add_note(note)
+    else:
+        error.args = (f"{error}\n{note}", *error.args[1:])

@@ -1,0 +1,183 @@
+"""Builds the package from a checkout: `pip install ./python`, or deploy/wheel.
+
+Into the package go libravenstore.so, the daemon for `embedded`, and the native part
+`ravenstore._torch` for the PyTorch that the installing Python imports, if it has one.
+
+    RAVENSTORE_LIBRARY, RAVENSTORED   take these instead of building them with deploy/bazel
+    RAVENSTORE_WITHOUT_TORCH=1        leave the native part out
+"""
+
+import atexit
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from setuptools import Distribution, Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+# What the native part is made of, relative to the checkout.
+NATIVE_NAME = "ravenstore._torch"
+NATIVE_SOURCES = ["python/native/module.cc", "client/blocks.cc", "client/torch_*.cc"]
+
+# What goes into the package: (variable that names it, Bazel's target, place below bazel-bin).
+BINARIES = [
+    ("RAVENSTORE_LIBRARY", "//client:libravenstore.so", "client/libravenstore.so"),
+    ("RAVENSTORED", "//daemon:ravenstored", "daemon/ravenstored"),
+]
+
+# Runs in the Python that installs: pip's build environment hides its packages from this one.
+ASK_TORCH = """
+import json, os, sysconfig
+try:
+    import torch
+    from torch.utils import cpp_extension
+except ImportError as error:
+    print(json.dumps({"missing": str(error)}))
+else:
+    cuda = torch.version.cuda is not None
+    includes = cpp_extension.include_paths()
+    neighbours = os.path.join(os.path.dirname(torch.__file__), "..", "nvidia")
+    for toolkit in ("cu13", "cuda_runtime"):
+        folder = os.path.normpath(os.path.join(neighbours, toolkit, "include"))
+        if os.path.exists(os.path.join(folder, "cuda_runtime_api.h")):
+            includes.append(folder)
+            break
+    else:
+        cuda = cuda and os.path.exists("/usr/local/cuda/include/cuda_runtime_api.h")
+        includes += ["/usr/local/cuda/include"] * cuda
+    print(json.dumps({
+        "version": torch.__version__,
+        "cuda": cuda,
+        "abi": int(torch.compiled_with_cxx11_abi()),
+        "includes": includes,
+        "libraries": cpp_extension.library_paths(),
+    }))
+"""
+
+
+def say(words):
+    print(f"ravenstore: {words}", file=sys.stderr, flush=True)
+
+
+def binaries():
+    """The paths of BINARIES; what is missing is built."""
+    paths = {}
+    for variable, target, place in BINARIES:
+        chosen = os.environ.get(variable)
+        paths[target] = pathlib.Path(chosen) if chosen else ROOT / "bazel-bin" / place
+    missing = [target for target, path in paths.items() if not path.exists()]
+    if missing:
+        if not (ROOT / "deploy/bazel").exists():
+            sys.exit(
+                f"ravenstore: {ROOT} is no checkout of Ravenstore: run pip install CHECKOUT/python"
+            )
+        say(f"building {' '.join(missing)} with deploy/bazel")
+        built = subprocess.run([str(ROOT / "deploy/bazel"), "build", *missing])
+        if built.returncode != 0 or not all(path.exists() for path in paths.values()):
+            sys.exit(
+                "ravenstore: deploy/bazel could not build it; run deploy/setup --for install first "
+                "(it installs Bazel and the headers), or name built files by RAVENSTORE_LIBRARY "
+                "and RAVENSTORED"
+            )
+    return list(paths.values())
+
+
+def native_sources():
+    """The native part's sources, relative to this folder; none where they are not in the tree."""
+    if not (ROOT / NATIVE_SOURCES[0]).exists():
+        return []
+    found = [path for pattern in NATIVE_SOURCES for path in sorted(ROOT.glob(pattern))]
+    return [os.path.relpath(path, HERE) for path in found]
+
+
+def torch_that_is_there():
+    """What ASK_TORCH says, or None with the reason said."""
+    if os.environ.get("RAVENSTORE_WITHOUT_TORCH") == "1":
+        say("RAVENSTORE_WITHOUT_TORCH=1: without the native part for PyTorch")
+        return None
+    if not native_sources():
+        say(f"without the native part for PyTorch: there is no {NATIVE_SOURCES[0]}")
+        return None
+    # -I: without pip's PYTHONPATH.
+    asked = subprocess.run([sys.executable, "-I", "-c", ASK_TORCH], capture_output=True, text=True)
+    answer = json.loads(asked.stdout.strip().splitlines()[-1]) if asked.stdout.strip() else {}
+    if "version" in answer:
+        say(f"with the native part for PyTorch {answer['version']}")
+        return answer
+    why = answer.get("missing") or asked.stderr.strip().splitlines()[-1:]
+    say(f"without the native part for PyTorch: {why}; install PyTorch first to have it")
+    return None
+
+
+def extensions():
+    torch = torch_that_is_there()
+    if torch is None:
+        return []
+    library = binaries()[0]
+    return [
+        Extension(
+            NATIVE_NAME,
+            native_sources(),
+            language="c++",
+            include_dirs=[str(ROOT), *torch["includes"]],
+            library_dirs=torch["libraries"],
+            libraries=["torch_python", "torch", "torch_cpu", "c10"]
+            + (["torch_cuda", "c10_cuda"] if torch["cuda"] else []),
+            define_macros=[("_GLIBCXX_USE_CXX11_ABI", str(torch["abi"]))]
+            + ([("RAVENSTORE_TORCH_CUDA", None)] if torch["cuda"] else []),
+            extra_compile_args=["-std=c++20", "-fvisibility=hidden"],
+            # libravenstore.so lies beside it; PyTorch's libraries are loaded by `import torch`.
+            extra_link_args=[str(library), "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"],
+        )
+    ]
+
+
+class BuildWithBinaries(build_py):
+    def run(self):
+        super().run()
+        if getattr(self, "editable_mode", False):
+            say("editable: set RAVENSTORE_LIBRARY and RAVENSTORED, nothing is copied into the tree")
+            return
+        package = pathlib.Path(self.build_lib) / "ravenstore"
+        package.mkdir(parents=True, exist_ok=True)
+        for path in binaries():
+            # Bazel's outputs cannot be written, and what pip installs should be replaceable.
+            shutil.copyfile(path, package / path.name)
+            (package / path.name).chmod(0o755)
+
+
+class ForThisMachine(Distribution):
+    """Its library is of this machine's kind."""
+
+    def has_ext_modules(self):
+        return True
+
+
+class WheelForAnyPython(bdist_wheel):
+    """Without the native part any CPython can use it."""
+
+    def get_tag(self):
+        python, abi, platform = super().get_tag()
+        return (
+            (python, abi, platform) if self.distribution.ext_modules else ("py3", "none", platform)
+        )
+
+
+# Not into the checkout, which may be read-only and would keep what is stale.
+BUILD = tempfile.mkdtemp(prefix="ravenstore-build-")
+atexit.register(shutil.rmtree, BUILD, ignore_errors=True)
+
+setup(
+    distclass=ForThisMachine,
+    ext_modules=extensions(),
+    cmdclass={"build_py": BuildWithBinaries, "bdist_wheel": WheelForAnyPython},
+    options={"build": {"build_base": BUILD}, "egg_info": {"egg_base": BUILD}},
+)

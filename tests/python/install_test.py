@@ -1,0 +1,161 @@
+"""pip install ./python from a checkout, and deploy/wheel: into a fresh virtual environment, with no
+network. PyTorch, pip and setuptools are those of the Python that runs this."""
+
+import os
+import pathlib
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+import harness
+import xml_main
+
+try:
+    import setuptools.command.bdist_wheel  # noqa: F401
+
+    OLD = ""
+except ImportError:
+    OLD = f"setuptools of {sys.executable} is older than 70.1, and one is not fetched here"
+
+# What a user's shell has not set.
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("RAVENSTORE", "PYTHON", "PIP_"))
+}
+BUILT = {"RAVENSTORE_LIBRARY": harness.LIBRARY, "RAVENSTORED": harness.DAEMON}
+
+USE = """
+import os, sys, ravenstore
+assert ravenstore.__file__.startswith(sys.prefix), ravenstore.__file__
+with ravenstore.Store.connect(embedded=True) as store:
+    tensor = store.create("1MiB")
+    tensor.memory()[:4] = b"abcd"
+    tensor.put()
+    with tensor.get() as view:
+        assert bytes(view.memory()[:4]) == b"abcd"
+assert ravenstore.embedded.find_daemon().startswith(sys.prefix)
+print("used")
+"""
+
+# A native part that needs each of its sources, PyTorch's libraries and libravenstore.so.
+MODULE = """
+#include <Python.h>
+#include <c10/core/DeviceType.h>
+#include "client/ravenstore.h"
+int FromBlocks();
+int FromTorch();
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "_torch", nullptr, -1, nullptr};
+PyMODINIT_FUNC PyInit__torch() {
+  PyObject* made = PyModule_Create(&module);
+  PyModule_AddIntConstant(made, "sum", FromBlocks() + FromTorch());
+  PyModule_AddStringConstant(made, "device", c10::DeviceTypeName(c10::DeviceType::CPU).c_str());
+  PyModule_AddStringConstant(made, "version", ravenstore_version());
+  return made;
+}
+"""
+
+
+@unittest.skipIf(OLD, OLD)
+class InstallTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="raven-")))
+        self.venv = self.folder / "venv"
+        self.run_ok([sys.executable, "-m", "venv", "--without-pip", self.venv], CLEAN)
+        self.python = self.venv / "bin/python"
+        place = self.run_ok(
+            [self.python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], CLEAN
+        )
+        folders = "\n".join(site.getsitepackages()) + "\n"
+        pathlib.Path(place.strip(), "borrowed.pth").write_text(folders)
+
+    def run_ok(self, command, environment, **options):
+        done = subprocess.run(
+            [str(word) for word in command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            **options,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def pip_install(self, what, **variables):
+        options = ["--no-build-isolation", "--no-deps", "--no-index", "--no-cache-dir", "-v"]
+        command = [self.python, "-m", "pip", "install", *options, what]
+        return self.run_ok(command, {**CLEAN, **BUILT, **variables})
+
+    def checkout(self):
+        """A small one, with a native part that is quickly built."""
+        root = self.folder / "checkout"
+        shutil.copytree(harness.ROOT / "python/ravenstore", root / "python/ravenstore")
+        for name in ("python/pyproject.toml", "python/setup.py", "client/ravenstore.h"):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(harness.ROOT / name, root / name)
+        (root / "python/native").mkdir()
+        (root / "python/native/module.cc").write_text(MODULE)
+        (root / "client/blocks.cc").write_text("int FromBlocks() { return 40; }\n")
+        (root / "client/torch_shim.cc").write_text("int FromTorch() { return 2; }\n")
+        return root
+
+    def test_an_install_from_a_checkout_works_and_leaves_it_clean(self):
+        root = self.checkout()
+        before = sorted(root.rglob("*"))
+        words = self.pip_install(root / "python", RAVENSTORE_WITHOUT_TORCH="1")
+        self.assertIn("RAVENSTORE_WITHOUT_TORCH=1: without the native part", words)
+        self.assertEqual(sorted(root.rglob("*")), before)
+        self.assertEqual(self.run_ok([self.python, "-c", USE], CLEAN, cwd="/"), "used\n")
+
+    def test_the_native_part_is_built_for_the_pytorch_that_is_there(self):
+        words = self.pip_install(self.checkout() / "python")
+        self.assertIn("with the native part for PyTorch 2.", words)
+        text = "import torch, ravenstore._torch as t; print(t.sum, t.device, t.version)"
+        said = self.run_ok([self.python, "-c", text], CLEAN, cwd="/")
+        self.assertEqual(said, "42 CPU 0.1.0\n")
+
+    def test_without_pytorch_it_is_left_out_in_words(self):
+        # A Python whose torch cannot be imported.
+        broken = self.folder / "broken"
+        (broken / "torch").mkdir(parents=True)
+        (broken / "torch/__init__.py").write_text("raise ImportError('no torch today')\n")
+        (pth,) = self.venv.rglob("borrowed.pth")
+        pth.write_text(f"{broken}\n{pth.read_text()}")
+        words = self.pip_install(self.checkout() / "python")
+        self.assertRegex(words, "without the native part for PyTorch: no torch today; install Py")
+        self.assertEqual(self.run_ok([self.python, "-c", USE], CLEAN, cwd="/"), "used\n")
+
+    def test_a_folder_that_is_no_checkout_is_told(self):
+        command = [self.python, self.checkout() / "python/setup.py", "--version"]
+        environment = {**CLEAN, "RAVENSTORE_WITHOUT_TORCH": "1"}
+        self.run_ok(command, environment, cwd=self.folder / "checkout/python")
+        done = subprocess.run(
+            [*map(str, command[:2]), "build"],
+            env=environment,
+            cwd=self.folder / "checkout/python",
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("is no checkout of Ravenstore", done.stderr)
+
+    def test_a_wheel_has_the_library_the_daemon_and_no_tie_to_one_python(self):
+        script = harness.ROOT / "deploy/wheel"
+        environment = {**CLEAN, **BUILT, "RAVENSTORE_WITHOUT_TORCH": "1"}
+        command = [script, "--python", self.python, "--into", self.folder / "dist"]
+        words = self.run_ok(command, environment)
+        path = pathlib.Path(words.strip().splitlines()[-1])
+        self.assertRegex(path.name, r"^ravenstore-0\.1\.0-py3-none-linux_\w+\.whl$")
+        names = set(zipfile.ZipFile(path).namelist())
+        wanted = {"libravenstore.so", "ravenstored", "py.typed", "_abi.py", "store.py"}
+        self.assertLessEqual({"ravenstore/" + name for name in wanted}, names)
+        self.pip_install(path)
+        self.assertEqual(self.run_ok([self.python, "-c", USE], CLEAN, cwd="/"), "used\n")
+
+
+if __name__ == "__main__":
+    xml_main.main()

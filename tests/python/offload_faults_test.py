@@ -1,0 +1,243 @@
+"""When the daemon dies, when there is no room anywhere, and when the process ends with all in use:
+words, never a hang, never a wrong byte. Each in a process of its own."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import harness
+import xml_main
+
+WAY = os.environ.get("OFFLOAD_WAY", "allocator")
+
+PRELUDE = """
+import gc, os, signal, sys
+sys.path.insert(0, {tests!r})
+import harness, ravenstore, torch
+import offload_harness as offload
+from offload_harness import MIB, offloading, press, random
+from ravenstore import embedded
+
+def die():
+    daemon = embedded.running()
+    os.kill(daemon.process.pid, signal.SIGKILL)
+    daemon.process.wait()
+
+def lost(function):
+    try:
+        function()
+    except ravenstore.Lost as error:
+        assert "go back to a checkpoint" in str(error), error
+        return True
+    raise AssertionError("no error")
+"""
+
+
+def run(text, **environment):
+    """Runs `text` after the prelude; its CompletedProcess, after a minute at most."""
+    prelude = PRELUDE.format(tests=os.path.dirname(os.path.abspath(__file__)))
+    path = os.pathsep.join([str(harness.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", prelude + text],
+        env={**os.environ, "PYTHONPATH": path, "OFFLOAD_WAY": WAY, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+class FaultCase(unittest.TestCase):
+    def assertRuns(self, text, **environment):
+        done = run(text, **environment)
+        self.assertEqual((done.returncode, done.stdout), (0, "done\n"), done.stderr[-3000:])
+        return done
+
+
+class DeadDaemonTest(FaultCase):
+    def test_between_forward_and_backward_is_a_lost_error(self):
+        self.assertRuns("""
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+with offloading():
+    loss = leaf.sin().exp().sum()
+    ballast, more = press()
+die()
+lost((loss + more).backward)
+# New tensors still can be made, and plain training goes on.
+fresh = random(1024, 1024, grad=True)
+fresh.exp().sum().backward()
+assert torch.equal(fresh.grad, fresh.detach().exp())
+print("done")
+""")
+
+    def test_in_forward_is_an_error_at_the_latest_in_backward(self):
+        self.assertRuns("""
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+def step():
+    with offloading():
+        value = leaf.sin()
+        for _ in range(30):
+            value = value.sin()
+        die()
+        for _ in range(30):
+            value = value.sin()
+        loss = value.sum()
+    loss.backward()
+lost(step)
+assert torch.equal(torch.ones(MIB).exp(), torch.full((MIB,), 1.0).exp())
+print("done")
+""")
+
+    def test_in_backward_is_a_lost_error(self):
+        self.assertRuns("""
+class Dying(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value * 1
+    @staticmethod
+    def backward(ctx, gradient):
+        die()
+        return gradient
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+with offloading():
+    loss = Dying.apply(leaf.sin().exp().sin()).exp().sum()
+    ballast, more = press()
+more.backward()
+lost(loss.backward)
+print("done")
+""")
+
+    def test_the_next_scope_says_that_the_store_is_lost_or_works(self):
+        self.assertRuns("""
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+with offloading():
+    loss = leaf.sin().exp().sum()
+loss.backward()
+die()
+try:
+    with ravenstore.offload():
+        leaf.grad = None
+        loss = leaf.exp().sum()
+    loss.backward()
+    assert torch.equal(leaf.grad, leaf.detach().exp())
+except ravenstore.RavenstoreError as error:
+    assert "the daemon is gone" in str(error), error
+try:
+    ravenstore.explain()
+except (ravenstore.Lost, ravenstore.Unavailable) as error:
+    print("done")
+""")
+
+    def test_graphs_of_a_dead_daemon_are_dropped_without_words(self):
+        done = self.assertRuns("""
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+with offloading():
+    loss = leaf.sin().exp().sum()
+    ballast, more = press()
+die()
+del loss, more
+gc.collect()
+print("done")
+""")
+        self.assertNotIn("Traceback", done.stderr)
+
+
+class NoRoomTest(FaultCase):
+    def test_with_the_host_pool_full_it_is_said_and_can_be_retried(self):
+        self.assertRuns("""
+offload.start_daemon(device_total="32MiB", pool_size="64MiB")
+leaf = random(512, 1024, grad=True)
+def step(layers):
+    leaf.grad = None
+    with offloading(timeout=2, device_budget="16MiB"):
+        value = leaf
+        for _ in range(layers):
+            value = value.sin()
+        loss = value.sum()
+    loss.backward()
+    return leaf.grad
+small = step(4)
+try:
+    step(60)
+except (torch.OutOfMemoryError, ravenstore.OutOfMemory, ravenstore.TimedOut) as error:
+    words = str(error)
+    assert "no room" in words or "room" in words, words
+else:
+    raise AssertionError("120 MiB were saved in 96 at most")
+gc.collect()
+assert torch.equal(step(4), small)
+print("done")
+""")
+
+    def test_the_allocator_cannot_be_had_twice_nor_budgets_changed(self):
+        self.assertRuns("""
+offload.start_daemon()
+with offloading():
+    pass
+try:
+    with offloading(device_budget="8MiB"):
+        raise AssertionError("changed")
+except ravenstore.InvalidArgument as error:
+    assert "device_budget" in str(error), error
+try:
+    ravenstore.offload(way="magic")
+except ravenstore.InvalidArgument as error:
+    print("done")
+""")
+
+    def test_without_a_daemon_the_command_is_said(self):
+        self.assertRuns("""
+try:
+    with ravenstore.offload(socket="/tmp/no-such-socket-of-ravenstore"):
+        pass
+except ravenstore.Unavailable as error:
+    assert "ravenstored --socket" in str(error), error
+    print("done")
+""")
+
+
+class EndTest(FaultCase):
+    def test_the_interpreter_ends_with_live_graphs(self):
+        done = self.assertRuns("""
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+with offloading():
+    loss = leaf.sin().exp().sum()
+    ballast, more = press()
+seen = []
+class Showing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        ctx.save_for_backward(value)
+        return value * 2
+    @staticmethod
+    def backward(ctx, gradient):
+        seen.append(ctx.saved_tensors[0])
+        return gradient
+with offloading():
+    shown = Showing.apply(leaf.exp()).sum()
+shown.backward()
+leaf.cycle = [leaf, loss, seen]
+print("done")
+""")
+        self.assertEqual(done.stderr, "")
+
+    def test_the_interpreter_ends_inside_of_a_scope(self):
+        done = run("""
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+offloading().__enter__()
+loss = leaf.sin().exp().sum()
+print("done")
+sys.exit(3)
+""")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (3, "done\n", ""))
+
+
+if __name__ == "__main__":
+    xml_main.main()
