@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         socket = options.socket or _socket()
         with Store.connect(socket=socket, name="bench", device_budget=options.budget) as store:
             backend = store.backend
-            parts = [
+            parts: list[Callable[[], Iterator[Figure]]] = [
                 lambda: _calls(store, bytes_of(options.budget), options.rounds),
                 lambda: _link(store, bytes_of(options.budget), options.seconds),
                 lambda: _hooks(socket, backend, options.rounds),
