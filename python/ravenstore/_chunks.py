@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import weakref
 from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
@@ -65,7 +66,17 @@ class Piece:
         self.end = end
         self.begins_chunk = begins_chunk
         self.slots: dict[str, Slot] = {}
-        self.chunk: Chunk | None = None
+        # Weak: a chunk has its pieces, and its bytes are free at once when the optimizer is gone.
+        self._chunk: weakref.ref[Chunk] | None = None
+
+    @property
+    def chunk(self) -> Chunk | None:
+        """The one that has its states, once it is in one."""
+        return self._chunk() if self._chunk is not None else None
+
+    @chunk.setter
+    def chunk(self, chunk: Chunk) -> None:
+        self._chunk = weakref.ref(chunk)
 
     @property
     def shape(self) -> torch.Size:
