@@ -77,8 +77,8 @@ class TrainingTest(OffloadCase):
         for forward in WAYS:
             with self.subTest(forward.__name__):
                 self.assertEqualBits(train(offloading, forward), PLAIN[forward])
-        # With copies the budget has room for what is saved alone.
-        self.assertEqual(offload.moved_back() > 0, offload.WAY == "allocator")
+        if offload.WAY == "allocator":  # with copies the budget has room for what is saved alone
+            self.assertGreater(offload.moved_back(), 0)
 
     def test_an_optimizer_steps_inside_of_the_scope(self):
         self.assertEqualBits(train(offloading, inside=True), PLAIN[plainly])
