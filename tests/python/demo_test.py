@@ -35,7 +35,7 @@ class DemoTest(unittest.TestCase):
     def demo(self, *arguments):
         plot = ("--plot", os.path.join(self.folder, "plot.png"))
         words = ("--size", "tiny", "--steps", "1", "--device", "cpu", *plot, *arguments)
-        return run_module("ravenstore.demo", *words)
+        return run_module("ravenstore", "demo", *words)
 
     def test_the_same_losses_come_of_less_memory_and_bytes_that_moved(self):
         run = self.demo("--json", "--traces", os.path.join(self.folder, "traces"))
@@ -78,7 +78,8 @@ class BenchmarkTest(unittest.TestCase):
     def test_measures_calls_hooks_and_the_link(self):
         with harness.daemon(device_total="64MiB") as socket:
             run = run_module(
-                "ravenstore.benchmark",
+                "ravenstore",
+                "bench",
                 *("--socket", socket, "--rounds", "50", "--seconds", "0.1"),
                 *("--budget", "16MiB", "--json"),
             )
@@ -93,7 +94,7 @@ class BenchmarkTest(unittest.TestCase):
         self.assertGreaterEqual(values["pack and unpack"], values["pack"])
 
     def test_without_a_daemon_it_says_so(self):
-        run = run_module("ravenstore.benchmark", "--socket", "/tmp/raven-nowhere")
+        run = run_module("ravenstore", "bench", "--socket", "/tmp/raven-nowhere")
         self.assertEqual(run.returncode, 1)
         self.assertIn("Unavailable: ", run.stderr)
 

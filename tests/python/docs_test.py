@@ -7,7 +7,12 @@ import unittest
 import harness
 import xml_main
 
-PAGES = ["docs/python.md", "docs/pytorch-optimizer.md"]
+PAGES = [
+    "docs/python.md",
+    "docs/pytorch.md",
+    "docs/pytorch-optimizer.md",
+    "docs/pytorch-profiling.md",
+]
 RUN = "import sys; exec(compile(sys.argv[1], sys.argv[2], 'exec'))"
 
 

@@ -1,6 +1,7 @@
 """Hugging Face's Trainer learns the same with the callback as without, and its activations move."""
 
 import os
+import re
 import tempfile
 import unittest
 
@@ -134,6 +135,21 @@ class CallbackTest(unittest.TestCase):
             self.callback(device_budget="much")
         with self.assertRaises(TypeError):
             self.callback(budget=1)
+
+    def test_the_pages_example_runs(self):
+        page = (harness.ROOT / "docs/pytorch-huggingface.md").read_text()
+        (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        made = self.trainer()
+        names = {
+            "transformers": transformers,
+            "model": made.model,
+            "arguments": made.args,
+            "data": made.train_dataset,
+        }
+        # This process's daemon is no default one.
+        code = code.replace('"64MiB"', '"64MiB", socket=socket')
+        exec(compile(code, "page", "exec"), {**names, "socket": self.options["socket"]})
+        self.assertGreater(ravenstore.explain().taken.tensors, 0)
 
     def save_something(self):
         weight = torch.ones(1 << 20, requires_grad=True)

@@ -1,0 +1,88 @@
+"""The examples run as they stand, tiny, on the host backend."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import unittest
+
+import harness
+import xml_main
+
+FOLDER = harness.ROOT / "examples/python"
+TINY = (
+    *("--layers", "4", "--width", "128", "--heads", "4", "--length", "256"),
+    *("--batch", "8", "--vocabulary", "512"),
+)
+LLAMA = (*TINY, "--kv-heads", "2", "--inner", "512", "--budget", "40MiB")
+
+
+def run(name, *arguments):
+    path = str(FOLDER / name)
+    with harness.daemon(device_total="1GiB", pool_size="1GiB") as socket:
+        return subprocess.run(
+            [sys.executable, path, "--device", "cpu", "--steps", "2", *arguments],
+            env={
+                **harness.os.environ,
+                "PYTHONPATH": str(harness.ROOT / "python"),
+                "RAVENSTORE_SOCKET": socket,
+                "HF_HUB_OFFLINE": "1",
+            },
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+
+class ExamplesTest(unittest.TestCase):
+    def assertTrains(self, name, *arguments, moves=True):
+        done = run(name, *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"step 2: loss \d+\.\d+\npeak: \d+\.\d MiB")
+        moved = re.search(r"moved: (.*) out, (.*) back", done.stdout)
+        self.assertEqual(moved[2] != "0 B", moves, done.stdout)
+
+    def require(self, module):
+        if importlib.util.find_spec(module) is None:
+            self.skipTest(f"needs {module}, which this Python has not")
+
+    def test_lora_llama_finishes_with_the_one_line(self):
+        self.assertTrains("lora_llama.py", *LLAMA)
+
+    def test_lora_llama_runs_out_of_the_same_memory_without_it(self):
+        done = run("lora_llama.py", *LLAMA, "--without")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("out of memory within 40MiB: ", done.stderr)
+        self.assertNotIn("step 1", done.stdout)
+
+    def test_gpt2(self):
+        self.require("transformers")
+        self.assertTrains("gpt2.py", *TINY, "--budget", "96MiB")
+
+    def test_bert(self):
+        self.require("transformers")
+        self.assertTrains("bert.py", *TINY, "--budget", "96MiB")
+
+    def test_whisper_small(self):
+        self.require("transformers")
+        words = (*TINY, "--frames", "256", "--budget", "96MiB")
+        self.assertTrains("whisper_small.py", *words)
+
+    def test_resnet50(self):
+        self.require("torchvision")
+        words = ("--pixels", "64", "--batch", "16", "--budget", "512MiB")
+        self.assertTrains("resnet50.py", *words, moves=False)
+
+    def test_an_example_that_lacks_a_package_says_which(self):
+        self.require_absent("transformers")
+        done = run("gpt2.py")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("this example needs transformers: pip install transformers", done.stderr)
+
+    def require_absent(self, module):
+        if importlib.util.find_spec(module) is not None:
+            self.skipTest(f"{module} is installed")
+
+
+if __name__ == "__main__":
+    xml_main.main()
