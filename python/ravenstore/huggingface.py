@@ -77,7 +77,11 @@ class RavenstoreCallback(TrainerCallback):
         scope.__enter__()
         self._scope = scope
         if self._offload_optimizer:
-            self._move_states(optimizer)
+            try:
+                self._move_states(optimizer)
+            except BaseException:
+                self.close()
+                raise
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Says that a training step has ended."""

@@ -129,6 +129,9 @@ class CallbackTest(unittest.TestCase):
         self.require_optimizer()
         with self.assertRaisesRegex(TypeError, "offload_optimizer takes"):
             self.train(self.callback(offload_optimizer=True), optim="adagrad")
+        before = ravenstore.explain().saved
+        self.save_something()
+        self.assertEqual(ravenstore.explain().saved, before)
 
     def test_wrong_options_are_told_before_any_training(self):
         with self.assertRaisesRegex(ravenstore.InvalidArgument, "no size"):
