@@ -140,11 +140,11 @@ def link_rate(torch, device):
 
 def pack_unpack_us(torch, ravenstore, device):
     """Microseconds of one pack and one unpack of a resident tensor, the hooks' own part."""
-    from ravenstore.offload import _here
+    from ravenstore.offload import MIN_BLOCK_BYTES, _here
 
     tensors = [torch.empty(1 << 20, dtype=torch.float32, device=device) for _ in range(64)]
     with ravenstore.offload():
-        scope = _here().scopes[-1]
+        scope = _here().scopes[MIN_BLOCK_BYTES]
         packs, unpacks = [], []
         for _ in range(40):
             begun = time.perf_counter()

@@ -134,7 +134,8 @@ class _Process:
         self.way: WayInUse = "copy"
         self.why = ""
         self.backend = ""
-        self.scopes: list[Any] = []
+        self.scopes: dict[int, Any] = {}
+        """By min_bytes: a scope of the native part counts for as long as the process lives."""
 
     def attach(self, settings: _Settings, timeout: Duration) -> None:
         """Connects with the first settings; later ones must not differ."""
@@ -190,10 +191,11 @@ class _Process:
 
     def scope(self, min_bytes: int) -> Any:
         assert self.native is not None
-        scope = self.native.scope(min_bytes, True, -1, self.way == "allocator")
         with self.lock:
-            self.scopes.append(scope)
-        return scope
+            if min_bytes not in self.scopes:
+                parks = self.way == "allocator"
+                self.scopes[min_bytes] = self.native.scope(min_bytes, True, -1, parks)
+            return self.scopes[min_bytes]
 
 
 _process = _Process()
@@ -307,7 +309,7 @@ def explain() -> Explanation:
     """
     native, process = _attached(), _here()
     with process.lock:
-        counts = [scope.stats() for scope in process.scopes]
+        counts = [scope.stats() for scope in process.scopes.values()]
     store = native.store_stats()
     blocks = native.block_stats(0) or {}
     kept: dict[str, Tally] = {}

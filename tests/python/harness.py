@@ -14,12 +14,14 @@ ROOT = pathlib.Path(__file__).absolute().parents[2]
 # Bazel runs tests in the root of the runfiles, which mirrors the tree; by hand it is the checkout.
 HERE = pathlib.Path.cwd()
 BUILT = HERE if (HERE / "client/libravenstore.so").exists() else ROOT / "bazel-bin"
+# On another machine than the one that built them, all in one folder.
+CARRIED = os.environ.get("RAVENSTORE_BIN")
 
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/tidy")]
 
-LIBRARY = str(BUILT / "client/libravenstore.so")
-DAEMON = str(BUILT / "daemon/ravenstored")
+LIBRARY = str(pathlib.Path(CARRIED or BUILT / "client") / "libravenstore.so")
+DAEMON = str(pathlib.Path(CARRIED or BUILT / "daemon") / "ravenstored")
 os.environ["RAVENSTORE_LIBRARY"] = LIBRARY
 os.environ["RAVENSTORED"] = DAEMON
 NATIVE = BUILT / "python/_torch.so"
