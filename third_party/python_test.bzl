@@ -2,10 +2,17 @@
 
 load("@torch_python//:defs.bzl", "TORCH_PYTHON_COMPATIBLE")
 
-def python_test(name, torch = False, native_part = False, script = None, size = "medium", data = [], tags = [], **kwargs):
-    """Runs NAME.py, with the Python that has PyTorch if `torch`, else with the system's.
+def python_test(
+        name,
+        script = None,
+        torch = False,
+        native_part = False,
+        size = "medium",
+        data = [],
+        tags = [],
+        **kwargs):
+    """Runs `script` (NAME.py), with the Python that has PyTorch if `torch`, else the system's.
 
-    script: the file, where it is another one.
     native_part: it needs ravenstore._torch, and is skipped where that cannot be built.
     """
     script = script or name + ".py"

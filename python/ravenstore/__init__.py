@@ -7,6 +7,7 @@ PyTorch nor libravenstore.so.
 from typing import TYPE_CHECKING, Any
 
 from ravenstore._abi import LibraryNotFound, Priority
+from ravenstore._units import bytes_of
 from ravenstore.errors import (
     Capturing,
     Corrupt,
@@ -79,6 +80,7 @@ __all__ = [
     "View",
     "WrongState",
     "__version__",
+    "bytes_of",
     "explain",
     "offload",
     "offload_optimizer",

@@ -77,7 +77,7 @@ class _Bytes:
         self.orders = [order]
         self.first_order = order
         scope.add_live(self.size)
-        weakref.finalize(self, _release, scope, tensor).atexit = False
+        weakref.finalize(self, _release, scope, tensor).atexit = False  # type: ignore[misc]
 
     def next_order(self) -> int:
         return self.orders[-1] if self.orders else _SECOND_ROUND + self.first_order
@@ -275,7 +275,7 @@ class Scope:
         with self._lock:
             entries = [one for one in known.get(key, []) if one.base() is base and one.bytes()]
             known[key] = [*entries, entry]
-        weakref.finalize(held, _forget, known, key, entry).atexit = False
+        weakref.finalize(held, _forget, known, key, entry).atexit = False  # type: ignore[misc]
 
     def _adopt(self, tensor: torch.Tensor, version: int) -> _Bytes:
         import torch

@@ -16,7 +16,7 @@ def progress(items: Sequence[T], what: str) -> Iterator[T]:
         yield from items
         return
     try:
-        from tqdm import tqdm
+        from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         for done, item in enumerate(items):
             print(f"\r{what}: {done}/{len(items)}", end="", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from ravenstore.errors import RavenstoreError
 from ravenstore.offload import _attached, offload
 from ravenstore.store import Store, Tensor, default_socket
 
-_BATCH = 64
+_CALL_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str]) -> int:
         socket = options.socket or _socket()
         with Store.connect(socket=socket, name="bench", device_budget=options.budget) as store:
             backend = store.backend
-            parts = [
-                lambda: _calls(store, options.rounds),
+            parts: list[Callable[[], Iterator[Figure]]] = [
+                lambda: _calls(store, bytes_of(options.budget), options.rounds),
                 lambda: _link(store, bytes_of(options.budget), options.seconds),
                 lambda: _hooks(socket, backend, options.rounds),
             ]
@@ -84,21 +84,22 @@ def _median_us(call: Callable[[], object], rounds: int) -> float:
     return statistics.median(times) / 1e3
 
 
-def _calls(store: Store, rounds: int) -> Iterator[Figure]:
+def _calls(store: Store, budget: int, rounds: int) -> Iterator[Figure]:
     """The explicit interface, on tensors that stay on their device."""
-    size = 1 << 20
+    size = _CALL_BYTES
+    many = max(1, min(64, budget // 2 // size))
     yield Figure("create and free", _median_us(lambda: store.create(size).free(), rounds), "us")
     with store.create(size) as tensor:
         tensor.put()
         yield Figure("get and put, resident", _median_us(lambda: tensor.get().put(), rounds), "us")
-    tensors = [store.create(size) for _ in range(_BATCH)]
+    tensors = [store.create(size) for _ in range(many)]
     store.put_batch(tensors)
 
     def batch() -> None:
         store.get_batch(tensors).put()
 
-    each = _median_us(batch, max(1, rounds // _BATCH)) / _BATCH
-    yield Figure(f"the same, {_BATCH} in a batch", each, "us", "each")
+    each = _median_us(batch, max(1, rounds // many)) / many
+    yield Figure(f"the same, {many} in a batch", each, "us", "each")
     store.free_batch(tensors)
 
 

@@ -28,7 +28,7 @@ from ravenstore.offload import Explanation, explain, offload, step
 from ravenstore.store import Store
 
 
-class RavenstoreCallback(TrainerCallback):  # type: ignore[misc]
+class RavenstoreCallback(TrainerCallback):
     """Turns the store on for a Trainer's training, in the thread that runs it.
 
     device_budget: as of ravenstore.offload().

@@ -1,4 +1,4 @@
-"""Every kind of tensor that autograd saves comes back bit for bit, or stays on purpose."""
+"""Every kind of tensor that autograd saves comes back bit for bit, or stays where it is."""
 
 import contextlib
 import tempfile

@@ -24,11 +24,12 @@ ARROWS = {
     "client": ("client/", "device/", "ipc/", "proto/", "core/"),
     # It loads the client library at run time, by its C ABI.
     "interceptor": ("interceptor/", "client/ravenstore.h", "device/", "ipc/", "proto/", "core/"),
-    "python": ("python/", "client/ravenstore.h"),
+    # Its native part is made of the client's torch adapter.
+    "python": ("python/", "client/ravenstore.h", "client/client.h", "client/torch_"),
 }
 PUBLIC_HEADERS = ("client/ravenstore.h", "client/client.h", "client/torch.h")
 OPEN_END = r"(?:#|//|\*).*\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b(?!\(#\d+\))"
-TORCH_USERS = ("client/torch", "client/examples/")
+TORCH_USERS = ("client/torch", "client/examples/", "python/native/")
 # Header: the words of the contract that a reader looks for.
 CONTRACTS = {
     "client/ravenstore.h": ("Streams", "Threads", "Fork", "bytes", "returns"),
@@ -110,11 +111,12 @@ def core_is_pure(tree):
 
 
 def cuda_stays_in_its_files(tree):
-    """CUDA's headers are seen by device/cuda*, the interceptor, tests and benchmarks only."""
+    """CUDA's headers are seen by device/cuda*, the interceptor, torch's allocator, tests and
+    benchmarks only."""
     names = [
         name
         for name in tree.code_files(*FLOORS)
-        if not name.startswith(("device/cuda", "interceptor/"))
+        if not name.startswith(("device/cuda", "interceptor/", "client/torch_allocator_cuda"))
     ]
     found = includes_matching(tree, names, CUDA, "CUDA belongs into device/cuda*: {}")
     # A libtorch without CUDA has no header to include, so its users have to ask.

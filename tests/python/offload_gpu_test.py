@@ -1,0 +1,146 @@
+"""The allocator on a GPU, beside what PyTorch's own does there: graphs, pools, streams, figures.
+
+It needs a GPU and is skipped without; bench/gpu_pytorch runs it where there is one. All of its
+tests share one process, whose allocator stays.
+"""
+
+import os
+import unittest
+
+import harness
+import ravenstore
+import torch
+
+MIB = harness.MIB
+BUDGET = 900 * MIB
+
+
+def offloading():
+    return ravenstore.offload(device_budget=BUDGET, embedded=True, way="allocator")
+
+
+def layers():
+    torch.manual_seed(0)
+    pairs = [(torch.nn.Linear(2048, 2048), torch.nn.GELU()) for _ in range(8)]
+    return torch.nn.Sequential(*[layer for pair in pairs for layer in pair]).cuda()
+
+
+def train(batch, offloaded, steps=4):
+    """Losses and parameters of a few steps; 2 GiB are saved in each."""
+    model, losses = layers(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        if offloaded:
+            with offloading():
+                loss = model(batch).square().mean()
+        else:
+            loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "no GPU")
+class OffloadOnAGpu(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        batch = torch.randn(16384, 2048, device="cuda")
+        cls.plain = train(batch, offloaded=False)
+        cls.offloaded = train(batch, offloaded=True)
+
+    def test_steps_under_a_budget_are_bit_equal_to_plain_ones(self):
+        self.assertGreater(ravenstore.explain().bytes_in, 0)
+        self.assertEqual(self.plain[0], self.offloaded[0])
+        for ours, theirs in zip(self.offloaded[1], self.plain[1], strict=True):
+            self.assertTrue(torch.equal(ours, theirs))
+
+    def test_a_graph_captured_after_eager_work_replays(self):
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            square = torch.randn(1024, 1024, device="cuda")
+            (square @ square).relu()
+            stream.synchronize()
+            with torch.cuda.graph(graph, stream=stream):
+                result = (square @ square).relu()
+        for _ in range(8):
+            torch.randn(4096, 1024, device="cuda")
+        graph.replay()
+        torch.cuda.synchronize()
+        self.assertTrue(torch.equal(result, (square @ square).relu()))
+
+    def test_a_memory_pool_is_filled_by_pytorchs_own_allocator(self):
+        pool = torch.cuda.MemPool()
+        before = torch.cuda.memory_allocated()
+        with torch.cuda.use_mem_pool(pool):
+            tensor = torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")
+        self.assertEqual(torch.cuda.memory_allocated() - before, tensor.nbytes)
+
+    def test_too_much_is_pytorchs_error_in_words_and_a_retry_works(self):
+        with self.assertRaisesRegex(torch.OutOfMemoryError, "^CUDA out of memory.*smallest") as no:
+            torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+        self.assertIn("device_budget", str(no.exception))
+        self.assertEqual(
+            torch.ones(16 * MIB, dtype=torch.uint8, device="cuda").sum().item(), 1 << 24
+        )
+
+    def test_figures_count_the_stores_blocks(self):
+        before, events = torch.cuda.memory_allocated(), torch.cuda.memory_stats()["num_ooms"]
+        tensor = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        self.assertEqual(torch.cuda.memory_allocated() - before, 64 * MIB)
+        self.assertGreaterEqual(torch.cuda.max_memory_allocated(), before + 64 * MIB)
+        self.assertGreaterEqual(torch.cuda.memory_reserved(), torch.cuda.memory_allocated())
+        addresses = {segment["address"] for segment in torch.cuda.memory_snapshot()}
+        self.assertIn(tensor.data_ptr(), addresses)
+        self.assertEqual(torch.cuda.memory_stats()["num_ooms"], events)
+        del tensor
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+        self.assertIn("Allocated memory", torch.cuda.memory_summary())
+        torch.cuda.empty_cache()
+
+    def test_a_recorded_stream_is_done_before_the_block_serves_again(self):
+        side = torch.cuda.Stream()
+        for _ in range(20):
+            block = torch.zeros(32 * MIB, dtype=torch.uint8, device="cuda")
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(20_000_000)
+                seen = block.clone()
+            block.record_stream(side)
+            del block
+            other = torch.full((32 * MIB,), 1, dtype=torch.uint8, device="cuda")
+            side.synchronize()
+            self.assertEqual(int(seen.max()), 0)
+            del other, seen
+
+    def test_a_backward_pass_on_a_side_stream_reads_the_right_bytes(self):
+        side = torch.cuda.Stream()
+        leaf = torch.randn(8 * MIB, device="cuda", requires_grad=True)
+        with torch.cuda.stream(side), offloading():
+            side.wait_stream(torch.cuda.default_stream())
+            value = leaf
+            for _ in range(40):
+                value = value.sin()
+            value.sum().backward()
+        torch.cuda.synchronize()
+        # The same in pieces that fit: 40 sines would save more than the budget.
+        values = [leaf.detach()]
+        for _ in range(39):
+            values.append(values[-1].sin().cpu().cuda())
+            values[-2] = values[-2].cpu()
+        expected = torch.ones_like(leaf)
+        for value in reversed(values):
+            expected = expected * value.cuda().cos()
+        self.assertTrue(torch.equal(leaf.grad, expected))
+
+    def test_cuda_ipc_is_refused_in_words(self):
+        tensor = torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")
+        with self.assertRaisesRegex(RuntimeError, "Ravenstore's"):
+            tensor.untyped_storage()._share_cuda_()
+
+
+if __name__ == "__main__":
+    unittest.main()
