@@ -106,7 +106,8 @@ class TrainingTest(OffloadCase):
         now = ravenstore.explain()
         # The pressure's 27, checkpoint's input, and what recomputing saves outside of the scope.
         self.assertGreaterEqual(now.taken.bytes - before.taken.bytes, 28 * 2 * MIB)
-        self.assertGreater(now.bytes_in, before.bytes_in)
+        if offload.WAY != "copy":  # there torch keeps as much as was seen to fit before
+            self.assertGreater(now.bytes_in, before.bytes_in)
 
     def test_a_scope_in_each_of_two_threads(self):
         models = [layers(2), layers(2)]
