@@ -28,9 +28,14 @@ LIBTORCH = (os.environ.get("LIBTORCH") or "/usr") + "/include"
 def compiler_flags(root: pathlib.Path, bazel_bin: str) -> list[str]:
     flags = ["-std=c++20", f"-I{root}", f"-I{bazel_bin}", "-DSPDLOG_FMT_EXTERNAL"]
     flags += ["-DSPDLOG_HEADER_ONLY", "-DFMT_HEADER_ONLY"]
-    folders = [CUDA, LIBTORCH, LIBTORCH + "/torch/csrc/api/include"]
+    return flags + [f"-isystem{CUDA}"]
+
+
+def libtorch_flags() -> list[str]:
+    """For the files that use it alone: a wheel has an old protobuf's headers beside its own."""
+    folders = [LIBTORCH, LIBTORCH + "/torch/csrc/api/include"]
     # The system's own folder is searched anyway, and last.
-    return flags + [f"-isystem{folder}" for folder in folders if folder != "/usr/include"]
+    return [f"-isystem{folder}" for folder in folders if folder != "/usr/include"]
 
 
 def sources(root: pathlib.Path) -> list[pathlib.Path]:
@@ -82,6 +87,10 @@ def check(root, source, flags, stamps, deadline) -> tuple[str, str]:
     found = [name for name in names if (root / name).exists()]
     if MAJOR < READS_LIBTORCH and uses_libtorch(root, found or [str(source)]):
         return "skipped", f"clang-tidy {MAJOR} does not read libtorch's headers in C++20"
+    if uses_libtorch(root, found or [str(source)]):
+        flags = flags + libtorch_flags()
+        names = included(root, source, flags)
+        found = [name for name in names if (root / name).exists()]
     stamp = stamps / fingerprint(root, names, flags) if names and found == names else None
     if stamp and stamp.exists():
         return "passed", ""
