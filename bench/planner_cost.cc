@@ -106,6 +106,10 @@ class Crowd {
     pending_events_.push_back(core::SlabRemoved{a.client, a.device, a.offset});
   }
   void Do(const core::GrowHost& a) { pending_events_.push_back(core::HostGrown{a.offset, a.size}); }
+  void Do(const core::ShrinkHost& a) {
+    pending_events_.push_back(core::HostShrunk{a.offset, a.size});
+  }
+  void Do(const core::ReclaimPinned&) {}  // there are no pinned blocks here
   void Do(const core::AllocReply& a) { granted_ = a.tensor; }
   void Do(const core::AllocError&) { RAVEN_CHECK(!"room for all"); }
   void Do(const core::FetchReply& a) { promised_ = a.tensor; }
