@@ -114,7 +114,8 @@ void PinnedBooks::Failed(PinnedSlabId id) {
 }
 
 void PinnedBooks::Forget(std::map<PinnedSlabId, Owned>::iterator found) {
-  const auto& [id, slab] = *found;
+  const PinnedSlabId& id = found->first;
+  const Owned& slab = found->second;
   Holding& holding = HoldingOf(slab.user, id.pool);
   if (holding.end == id.offset + slab.bytes) holding.end = Bytes{0};
   addresses_[id.pool].Free(slab.addresses);
