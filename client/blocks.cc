@@ -74,6 +74,7 @@ bool BlockAllocator::IsForked() const {
 void BlockAllocator::AddUser(Block* block) {
   if (block->users_++ > 0) return;
   BlocksStats& stats = ledgers_[block->device_].stats;
+  if (block->saves_ > 0) stats.parked -= block->bytes_;
   stats.used += block->bytes_;
   ++stats.used_blocks;
   stats.used_peak = std::max(stats.used_peak, stats.used);
@@ -87,6 +88,15 @@ void BlockAllocator::RemoveUser(Block* block) {
   BlocksStats& stats = ledgers_[block->device_].stats;
   stats.used -= block->bytes_;
   --stats.used_blocks;
+  if (block->saves_ > 0) stats.parked += block->bytes_;
+}
+
+void BlockAllocator::CountAllocation(Block* block) {
+  AddUser(block);
+  BlocksStats& stats = ledgers_[block->device_].stats;
+  ++stats.allocations;
+  stats.allocated_bytes += block->bytes_;
+  allocations_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void BlockAllocator::BecomeIdle(Block* block) {
@@ -165,12 +175,7 @@ Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream) {
   if (IsForked()) return nullptr;
   std::lock_guard lock(mutex_);
   Block* block = Take(RoundUp(bytes), device, stream);
-  if (block == nullptr) return nullptr;
-  AddUser(block);
-  BlocksStats& stats = ledgers_[device].stats;
-  ++stats.allocations;
-  allocations_.fetch_add(1, std::memory_order_relaxed);
-  stats.allocated_bytes += block->bytes_;
+  if (block != nullptr) CountAllocation(block);
   return block;
 }
 
@@ -199,8 +204,7 @@ Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream) {
 }
 
 Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
-  if (IsForked())
-    throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
+  CheckNotForked();
   if (Block* idle = TakeIdle(bytes, device, stream)) return idle;
   auto block = std::make_unique<Block>();
   block->bytes_ = RoundUp(bytes);
@@ -215,25 +219,28 @@ Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
   try {
     block->tensor_ = Create(block->bytes_, device, stream);
   } catch (const Error& error) {
-    CountFailure(device);
-    if (!IsForRoom(error)) throw;
-    throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY,
-                      DescribeHolders(block->bytes_, device) + " The store says: " + error.what());
+    Fail(error, block->bytes_, device);
   }
   block->address_ = block->tensor_.data();
   std::lock_guard lock(mutex_);
-  AddUser(block.get());
-  BlocksStats& stats = ledgers_[device].stats;
-  ++stats.allocations;
-  allocations_.fetch_add(1, std::memory_order_relaxed);
-  ++stats.created;
-  stats.allocated_bytes += block->bytes_;
+  CountAllocation(block.get());
+  ++ledgers_[device].stats.created;
   return block.release();
 }
 
-void BlockAllocator::CountFailure(int device) {
-  std::lock_guard lock(mutex_);
-  ++ledgers_[device].stats.failures;
+void BlockAllocator::CheckNotForked() const {
+  if (IsForked())
+    throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
+}
+
+void BlockAllocator::Fail(const Error& error, uint64_t bytes, int device) {
+  {
+    std::lock_guard lock(mutex_);
+    ++ledgers_[device].stats.failures;
+  }
+  if (!IsForRoom(error)) throw;
+  throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY,
+                    DescribeHolders(bytes, device) + " The store says: " + error.what());
 }
 
 void BlockAllocator::Record(Block* block, Stream stream) {
@@ -274,10 +281,8 @@ void BlockAllocator::EndUse(Block* block, Stream stream, const PutOptions& next_
   RemoveUser(block);
   if (block->users_ > 0) return Put(block, stream, {.not_modified = next_read.not_modified});
   JoinRecorded(block);
-  BlocksStats& stats = ledgers_[block->device_].stats;
   if (block->saves_ > 0) {
-    stats.parked += block->bytes_;
-    ++stats.parkings;
+    ++ledgers_[block->device_].stats.parkings;
     return Put(block, block->stream_, next_read);
   }
   BecomeIdle(block);
@@ -297,8 +302,7 @@ void BlockAllocator::Put(Block* block, Stream stream, const PutOptions& options)
 }
 
 void BlockAllocator::Save(Block* block, const PutOptions& next_read) {
-  if (IsForked())
-    throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
+  CheckNotForked();
   std::lock_guard lock(mutex_);
   ++block->saves_;
   block->next_read_ = next_read;
@@ -350,28 +354,22 @@ void* BlockAllocator::Get(Block* block, Stream stream) {
 }
 
 void* BlockAllocator::Open(Block* block, Stream stream) {
-  if (IsForked())
-    throw Error(RAVENSTORE_IS_FORKED, "this process is a child of fork(): connect again in it");
+  CheckNotForked();
   bool alone = false;
   {
     std::lock_guard lock(mutex_);
     alone = block->users_ == 0;
-    if (alone) ledgers_[block->device_].stats.parked -= block->bytes_;
     AddUser(block);
   }
   void* address = nullptr;
   try {
     address = Get(block, stream);
   } catch (const Error& error) {
-    CountFailure(block->device_);
     {
       std::lock_guard lock(mutex_);
       RemoveUser(block);
-      if (block->users_ == 0) ledgers_[block->device_].stats.parked += block->bytes_;
     }
-    if (!IsForRoom(error)) throw;
-    throw OutOfMemory(RAVENSTORE_OUT_OF_MEMORY, DescribeHolders(block->bytes_, block->device_) +
-                                                    " The store says: " + error.what());
+    Fail(error, block->bytes_, block->device_);
   }
   std::lock_guard lock(mutex_);
   if (alone) {

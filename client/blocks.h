@@ -9,7 +9,7 @@
 // Parking. Whoever needs the bytes later saves the block and keeps no memory: when the program
 // releases a saved block, it is put into Ravenspace instead of freed.
 //
-//     blocks.Save(block);
+//     blocks.Save(block, {.order = -1});
 //     blocks.Release(block);                                   // parked: the daemon may move it
 //     void* address = blocks.Open(block, stream);              // in use again, perhaps elsewhere
 //     blocks.Close(block, stream, {.not_modified = true});     // parked again
@@ -27,9 +27,8 @@
 // Streams: a block belongs to the stream that it was allocated or last closed on. What was released
 //   there is handed out again to that stream's work at once, and to other streams' once the work
 //   is done. Its stream waits for the recorded ones before it is used again.
-// Errors: Allocate, Open, EmptyMagazines and what a fork makes wrong throw Error; the rest does
-// not:
-//   a store that is lost says so at the next Allocate or Open.
+// Errors: Allocate and Open throw Error, and Save in a forked child. The rest does not throw: a
+//   store that is lost says so at the next Allocate or Open.
 // Fork: in a child of fork() no function takes a lock or touches a block: Allocate, Open and Save
 //   throw (IS_FORKED), the others do nothing.
 #pragma once
@@ -136,6 +135,8 @@ class BlockAllocator {
   void* Open(Block* block, Stream stream);
   void Close(Block* block, Stream stream, const PutOptions& next_read) noexcept;
 
+  // In a child of fork().
+  bool IsForked() const;
   // Gives what is idle back to the daemon; false when nothing is.
   bool EmptyMagazines();
   BlocksStats stats(int device) const;
@@ -164,17 +165,21 @@ class BlockAllocator {
     std::list<Block*> idle;  // the oldest first
   };
 
-  bool IsForked() const;
+  void CheckNotForked() const;
   Block* Take(uint64_t bytes, int device, Stream stream);
   Tensor Create(uint64_t bytes, int device, Stream stream);
   // Brings a block's bytes to the device, with the room of the idle ones if there is no other.
   void* Get(Block* block, Stream stream);
   void Destroy(const std::vector<Block*>& blocks) noexcept;
-  void CountFailure(int device);
+  // While `error` is handled: counts it, and throws it with the holders' names if it is for room.
+  [[noreturn]] void Fail(const Error& error, uint64_t bytes, int device);
 
   // REQUIRES: mutex_.
+  // A saved block without a user is parked.
   void AddUser(Block* block);
   void RemoveUser(Block* block);
+  // Its first user is the program that asked for it.
+  void CountAllocation(Block* block);
   void BecomeIdle(Block* block);
   // Of a block that was parked; false when its bytes are not on the device, or find no room beside
   // the rest.

@@ -1,7 +1,5 @@
 #include "client/torch_allocator.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <string>
 #include <utility>
@@ -16,8 +14,6 @@ namespace {
 std::atomic<TorchBlocks*> installed{nullptr};
 // Frees what is not the store's.
 std::atomic<c10::DeleterFnPtr> free_other{nullptr};
-// In a child of fork() no lock of the parent's may be taken: another thread may have held it.
-std::atomic<bool> forked{false};
 
 // The host backend's streams are the calling thread: what ran is done.
 class NoOrder : public StreamOrder {
@@ -56,9 +52,7 @@ class CpuAllocator final : public c10::Allocator {
 
 TorchBlocks::TorchBlocks(std::shared_ptr<Store> store, StreamOrder* order,
                          const TorchAllocatorOptions& options)
-    : options_(options), blocks_(std::move(store), order, options.device_budget) {
-  pthread_atfork(nullptr, nullptr, [] { forked = true; });
-}
+    : options_(options), blocks_(std::move(store), order, options.device_budget) {}
 
 void* TorchBlocks::Allocate(size_t bytes, int device, Stream stream) {
   Block* block = blocks_.TakeIdle(bytes, device, stream);
@@ -80,7 +74,8 @@ void* TorchBlocks::Allocate(size_t bytes, int device, Stream stream) {
 }
 
 bool TorchBlocks::Free(void* address) noexcept {
-  if (forked.load(std::memory_order_relaxed)) return true;
+  // No lock of the parent's may be taken: another of its threads may have held it.
+  if (blocks_.IsForked()) return true;
   Block* block = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -94,7 +89,7 @@ bool TorchBlocks::Free(void* address) noexcept {
 }
 
 Block* TorchBlocks::Find(const void* address) const {
-  if (forked.load(std::memory_order_relaxed)) return nullptr;
+  if (blocks_.IsForked()) return nullptr;
   std::lock_guard lock(mutex_);
   const auto found = in_use_.find(address);
   return found == in_use_.end() ? nullptr : found->second;

@@ -303,11 +303,6 @@ Offload::Offload(std::shared_ptr<Store> store, const std::vector<at::Tensor>& pa
 #endif
   // Without a store the parameters say which device the model is on.
   if (!store_ && !parameters.empty()) device_type_ = parameters.front().device().type();
-  AddParameters(parameters);
-}
-
-void Offload::AddParameters(const std::vector<at::Tensor>& parameters) {
-  std::lock_guard lock(mutex_);
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.defined() || !parameter.has_storage()) continue;
     if (parameters_.insert(parameter.storage().unsafeGetStorageImpl()).second)
@@ -333,10 +328,7 @@ Kept Offload::Keeps(const at::Tensor& tensor, bool is_parameter) const {
   // A leaf that requires a gradient is a parameter; the graph's end holds it anyway.
   const at::TensorBase& base = tensor.is_view() ? tensor._base() : tensor;
   if (is_parameter || (base.is_leaf() && base.requires_grad())) return Kept::kParameter;
-  {
-    std::lock_guard lock(mutex_);
-    if (parameters_.count(tensor.storage().unsafeGetStorageImpl())) return Kept::kParameter;
-  }
+  if (parameters_.count(tensor.storage().unsafeGetStorageImpl())) return Kept::kParameter;
   if (parking_.blocks != nullptr && BlockOf(tensor) == nullptr && !SavedBytes::Behind(tensor))
     return Kept::kForeign;
   return Kept::kNo;

@@ -89,8 +89,6 @@ class Offload : public std::enable_shared_from_this<Offload> {
   // Whether the saved tensor stays in torch's memory, and why. `is_parameter`: the caller knows it
   // to be one, or a view of one.
   Kept Keeps(const at::Tensor& tensor, bool is_parameter) const;
-  // These tensors' storages stay in torch's memory from now on.
-  void AddParameters(const std::vector<at::Tensor>& parameters);
   // What stands for the bytes of the tensor's storage: what does already, else a new one. Adopts
   // the oldest that torch holds if it now holds too many. Throws Error.
   std::shared_ptr<SavedBytes> Offer(const at::Tensor& tensor);
@@ -148,10 +146,10 @@ class Offload : public std::enable_shared_from_this<Offload> {
   const Parking parking_;
   const uint64_t born_;  // the process's forks
   at::DeviceType device_type_ = at::kCPU;
-
-  mutable std::mutex mutex_;                      // of the next four
   std::vector<c10::Storage> parameter_storages_;  // so that no other storage gets their addresses
   std::unordered_set<const c10::StorageImpl*> parameters_;
+
+  std::mutex mutex_;  // of table_ and held_
   std::unordered_map<const c10::StorageImpl*, std::vector<Entry>> table_;
   std::deque<std::weak_ptr<SavedBytes>> held_;  // by torch, oldest first
 

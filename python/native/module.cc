@@ -205,19 +205,6 @@ PyObject* Unpack(PyObject*, PyObject* object) {
   });
 }
 
-PyObject* AddParameters(PyObject* self, PyObject* sequence) {
-  return Guarded([&]() -> PyObject* {
-    PyObject* fast = PySequence_Fast(sequence, "add_parameters takes a sequence of tensors");
-    if (fast == nullptr) return nullptr;
-    std::vector<at::Tensor> tensors;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); ++i)
-      tensors.push_back(TensorOf(PySequence_Fast_GET_ITEM(fast, i)));
-    Py_DECREF(fast);
-    OffloadOf(self).AddParameters(tensors);
-    Py_RETURN_NONE;
-  });
-}
-
 // {"saved": (tensors, bytes), ..., "kept": {reason: (tensors, bytes)}}
 PyObject* ScopeStats(PyObject* self, PyObject*) {
   return Guarded([&]() -> PyObject* {
@@ -259,8 +246,6 @@ void DeallocScope(PyObject* self) {
 PyMethodDef scope_methods[] = {
     {"pack", &Pack, METH_O, "pack(tensor) -> Saved: the hook that autograd calls to save."},
     {"unpack", &Unpack, METH_O | METH_STATIC, "unpack(saved) -> tensor: the other hook."},
-    {"add_parameters", &AddParameters, METH_O,
-     "add_parameters(tensors): their storages stay where they are."},
     {"stats", &ScopeStats, METH_NOARGS, "stats() -> dict: counts since the scope was made."},
     {nullptr, nullptr, 0, nullptr}};
 PyType_Slot scope_slots[] = {
