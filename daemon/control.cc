@@ -368,7 +368,9 @@ void Control::PauseAccepting(const Error& why) {
 void Control::ResumeAccepting() {
   accept_paused_until_.reset();
   if (listener_ && !Watch(listener_.get(), kListenerKey, EPOLLIN))
-    PauseAccepting({ErrorCode::kLimit, "epoll_ctl failed (fs.epoll.max_user_watches)"});
+    return PauseAccepting({ErrorCode::kLimit, "epoll_ctl failed (fs.epoll.max_user_watches)"});
+  // One that was accepted and not admitted yet: the listener may have no other to tell of.
+  if (accepted_) AcceptSome();
 }
 
 bool Control::MayRead(Connection& connection) {

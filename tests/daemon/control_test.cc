@@ -234,6 +234,20 @@ TEST(ControlTest, OutOfDescriptorsItSaysSoOnceAndAcceptsLater) {
   EXPECT_TRUE(waiting.Greet().has_welcome());
 }
 
+// The one descriptor is for its socket: who it is of takes another, and no other connection comes
+// to wake the thread.
+TEST(ControlTest, AConnectionWhoseProcessCannotBeWatchedIsTakenUpLater) {
+  DaemonProcess daemon;
+  AwaitNoConnection(daemon);
+  std::optional<Raw> first(daemon);
+  first->Greet();
+  LeaveDescriptors(daemon, 1);
+  Raw waiting(daemon);
+  EXPECT_TRUE(Eventually([&] { return Mentions(daemon.Log(), "accepted") > 0; }));
+  first.reset();
+  EXPECT_TRUE(waiting.Greet().has_welcome());
+}
+
 TEST(ControlTest, AClientThatCannotBeWelcomedIsToldAndNotAttached) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the undefined-behaviour sanitizer beside it looks at memory through a pipe, for "
