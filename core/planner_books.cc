@@ -413,6 +413,8 @@ std::string Planner::State::DescribeHolders(const Request& request) const {
     text += " this user has " + SizeText(tenant.device_pinned[device]) + " in use, of the " +
             SizeText(share) + " that it may while others are attached;";
   }
+  if (!request.is_fetch() && LacksCover(*asker.arenas[device], request.size))
+    text += " the host has no room for what it would lend this user of what others are guaranteed;";
   if (host_.held() >= HostCapacity() && host_.LargestHole() < request.size)
     text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
   if (!IsWithinHostShare(tenant, request.size)) text += HostHolder();

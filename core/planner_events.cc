@@ -238,7 +238,8 @@ void Planner::State::On(const CreateRequested& event) {
   // The common case: no request waits before it and there is a hole.
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena->waiting.empty() && !ExceedsShare(*arena, request.size) &&
-      !WaitsForPeak(*arena, request) && Grants(*arena, request))
+      !LacksCover(*arena, request.size) && !WaitsForPeak(*arena, request) &&
+      Grants(*arena, request))
     return GrowAhead(*arena);
   Enqueue(request);
 }

@@ -144,8 +144,9 @@ void Planner::State::GrowAhead(ClientArena& arena) {
   if (arena.compacting.second > Bytes{0} && AddCompacted(arena)) return;
   if (!arena.allocation_phase) return;
   if (arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
-  if (clients_.size() > 1 && GrowForLargest(arena)) return;
   const Bytes slab = SlabSize(arena);
+  if (LacksCover(arena, slab)) return;
+  if (clients_.size() > 1 && GrowForLargest(arena)) return;
   if (arena.map.LargestHole() >= slab) return;
   const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
   const Bytes last = slab * kLastSlabs;

@@ -84,7 +84,8 @@ void Planner::State::Serve(ClientArena& arena) {
   while (!arena.waiting.empty()) {
     if (answered_ >= kAnswersPerPass) return Touch(&arena);
     const Request& request = requests_.at(arena.First());
-    if (ExceedsShare(arena, request.size)) {
+    if (ExceedsShare(arena, request.size) ||
+        (!request.is_fetch() && LacksCover(arena, request.size))) {
       WakeAt(now_ + RetryAfter());
       break;
     }
@@ -335,17 +336,11 @@ void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before)
 }
 
 bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
+  if (TakeGuaranteed(arena, need)) return true;
   // With nothing changed there are none again; but a back-off ends by itself.
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   const uint64_t searched = SearchedFor(arena);
-  if (IsWithinGuarantee(arena, need)) {
-    // Else their client could rescue them by gets for as long as it likes.
-    irrevocable_ = true;
-    const bool taken = TakeSlabsFor(arena, need, {}, Take::kOtherTenants);
-    irrevocable_ = false;
-    if (taken) return true;
-  }
   const EvictionIndex::Limits any{.useful = arena.allocation_phase ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, any);
   // Slabs of its own, or of others whose eviction costs less, may come to serve a large request.
@@ -360,6 +355,16 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   if (!backing_off) arena.no_run = {ChangesFor(arena), need};
   BackOffSearch(arena, searched);
   return false;
+}
+
+// What others can give changes without a change of the arena.
+bool Planner::State::TakeGuaranteed(ClientArena& arena, Bytes need) {
+  if (now_ < arena.reclaim_after || !IsWithinGuarantee(arena, need)) return false;
+  // Else their client could rescue them by gets for as long as it likes.
+  irrevocable_ = true;
+  const bool taken = TakeSlabsFor(arena, need, {}, Take::kOtherTenants);
+  irrevocable_ = false;
+  return taken;
 }
 
 // The cost of the run, less what moving slabs takes.

@@ -139,6 +139,35 @@ bool Planner::State::ExceedsShare(const ClientArena& arena, Bytes more) const {
   return tenant.device_pinned[ToInt(arena.device)] + more > ShareOf(tenant, arena.device);
 }
 
+// Idle memory may be lent beyond a share because it can be taken back, and for that it needs room
+// on the host. What only fills a hole lends nothing more.
+bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
+  const Device& device = devices_[ToInt(arena.device)];
+  if (device.guaranteed == Bytes{0} || arena.map.LargestHole() >= more) return false;
+  const TenantId own = clients_.at(arena.client)->tenant;
+  if (IsWithinGuarantee(arena, more)) return false;
+  const uint64_t part = options_.guaranteed_part;
+  const Bytes kept(part == 0 ? 0 : options_.host_capacity.count() / part);
+  const bool kept_is_used = host_.used() + pinned_ > options_.host_capacity - kept;
+  Bytes claims;  // what is guaranteed to others and not held by them
+  for (const auto& [id, tenant] : tenants_) {
+    // First what made way for a guarantee has to leave what is kept, else the next finds it taken.
+    if (kept_is_used && tenant.host_for_guarantee > Bytes{0}) return true;
+    if (id == own || tenant.clients == 0) continue;
+    claims += Minus(GuaranteeOf(tenant, arena.device), tenant.device_held[ToInt(arena.device)]);
+  }
+  const Bytes lent = Minus(claims + more, Minus(device.limit, device.held));
+  if (claims == Bytes{0} || lent == Bytes{0}) return false;
+  Bytes away = pinned_;
+  for (const auto& [id, client] : clients_) {
+    for (const auto& other : client->arenas) {
+      if (other != nullptr) away += Minus(other->live, other->map.used());
+    }
+  }
+  // It comes back in whole slabs.
+  return away + lent + LargestSlab(arena) > options_.host_capacity - kept;
+}
+
 bool Planner::State::IsWithinGuarantee(const ClientArena& arena, Bytes need) const {
   if (devices_[ToInt(arena.device)].guaranteed == Bytes{0}) return false;
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
@@ -262,28 +291,38 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
     FindEmptyable(*giver, {}, which, &slabs, cost_limit.weight);
   }
   KeepGuarantees(arena, &slabs);
-  slabs = Cheapest(std::move(slabs), wanted);
-  Bytes sum;
-  double cost_of_all = 0;
-  for (const Emptying& one : slabs) {
-    sum += one.slab.second;
-    cost_of_all += one.cost;
+  // Of what is guaranteed some is taken in any case: larger slabs may hold more than the host has
+  // room for.
+  const bool again = take == Take::kOtherTenants;
+  while (!slabs.empty()) {
+    std::vector<Emptying> chosen = Cheapest(slabs, wanted);
+    Bytes sum;
+    Bytes largest;
+    double cost_of_all = 0;
+    for (const Emptying& one : chosen) {
+      sum += one.slab.second;
+      largest = std::max(largest, one.slab.second);
+      cost_of_all += one.cost;
+    }
+    if (cost_of_all > cost_limit.at_most || (sum < wanted && take != Take::kSome)) return false;
+    if (take != Take::kSome) {
+      const bool more = LeaveToLater(arena.device, reclaiming > Bytes{0}, &chosen);
+      arena.taking = more && !arena.waiting.empty();
+      taking_held_ |= arena.taking;
+      if (chosen.empty()) return true;
+    }
+    std::stable_sort(chosen.begin(), chosen.end(), [](const Emptying& a, const Emptying& b) {
+      return InOrder()(a.arena, b.arena);
+    });
+    if (Drain(chosen)) {
+      Reserve(arena, place.missing);
+      for (const Emptying& one : chosen) arena.relocating |= one.arena == &arena;
+      return true;
+    }
+    if (!again) return false;
+    std::erase_if(slabs, [&](const Emptying& one) { return one.slab.second >= largest; });
   }
-  if (slabs.empty() || cost_of_all > cost_limit.at_most || (sum < wanted && take != Take::kSome))
-    return false;
-  if (take != Take::kSome) {
-    const bool more = LeaveToLater(arena.device, reclaiming > Bytes{0}, &slabs);
-    arena.taking = more && !arena.waiting.empty();
-    taking_held_ |= arena.taking;
-    if (slabs.empty()) return true;
-  }
-  std::stable_sort(slabs.begin(), slabs.end(), [](const Emptying& a, const Emptying& b) {
-    return InOrder()(a.arena, b.arena);
-  });
-  if (!Drain(slabs)) return false;
-  Reserve(arena, place.missing);
-  for (const Emptying& one : slabs) arena.relocating |= one.arena == &arena;
-  return true;
+  return false;
 }
 
 Bytes Planner::State::TailOf(const ClientArena& arena, const Range& slab,

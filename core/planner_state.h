@@ -236,6 +236,8 @@ class Planner::State {
   uint64_t SearchedFor(const ClientArena& arena) const {
     return arena.index.searched() + slabs_searched_;
   }
+  // Begins to empty slabs of other tenants for what is guaranteed to the arena's.
+  bool TakeGuaranteed(ClientArena& arena, Bytes need);
   // Begins to evict what makes `need` contiguous bytes.
   bool FindVictims(ClientArena& arena, Bytes need);
   bool EvictRun(ClientArena& arena, Bytes need, const EvictionIndex::Limits& limits,
@@ -382,6 +384,9 @@ class Planner::State {
   // With `more` bytes the arena's tenant would have more in use than its share. What is in use
   // cannot leave, so that would keep from others what they are guaranteed.
   bool ExceedsShare(const ClientArena& arena, Bytes more) const;
+  // With `more` the host would have no room for what others' guarantees may take back of what is
+  // lent.
+  bool LacksCover(const ClientArena& arena, Bytes more) const;
   // With `need` more the arena's tenant would hold no more than it is guaranteed, and only the
   // device's limit is in its way.
   bool IsWithinGuarantee(const ClientArena& arena, Bytes need) const;

@@ -315,28 +315,75 @@ TEST(PlannerSharesTest, ByDefaultOthersLeaveEachTenantItsPartOfEachDevice) {
   s.world().Kill(other);
 }
 
-// The rest of the host pool is for those who hold little of it.
-TEST(PlannerSharesTest, AnEighthOfTheHostPoolIsKeptFromAUserWhoHoldsTheRest) {
-  Script s({.capacity = MiB(16),
-            .slab = MiB(1),
-            .host = MiB(64),
-            .host_budget = MiB(64),
-            .guaranteed_part = 8});
-  s.world().SetTenant(TenantId{2}, {MiB(16), MiB(64)});
-  const ClientId other = s.world().Attach(TenantId{2}, {MiB(16), MiB(64)});
-  for (int i = 0; i < 100; ++i) {
-    s.Create("T" + std::to_string(i), MiB(1)).AllCopiesDone();
-    if (s.StateOf("T" + std::to_string(i)) != State::kInUse) break;
-    s.Put("T" + std::to_string(i));
+class PlannerCoverTest : public testing::Test {
+ protected:
+  PlannerCoverTest() { s_.world().SetTenant(TenantId{2}, {MiB(16), MiB(64)}); }
+  ClientId AttachOther() { return s_.world().Attach(TenantId{2}, {MiB(16), MiB(64)}); }
+  // Puts tensor after tensor until one is not served, and says how many were.
+  int Fill(const std::string& prefix) {
+    for (int i = 0; i < 100; ++i) {
+      const std::string name = prefix + std::to_string(i);
+      s_.Create(name, MiB(1)).AllCopiesDone();
+      if (s_.StateOf(name) != State::kInUse) return i;
+      s_.Put(name);
+    }
+    return 100;
   }
-  EXPECT_EQ(s.world().planner().HostTier().used, MiB(56));
+
+  Script s_{{.capacity = MiB(16),
+             .slab = MiB(1),
+             .host = MiB(64),
+             .host_budget = MiB(64),
+             .guaranteed_part = 8}};
+};
+
+// The rest of the host pool is for those who hold little of it.
+TEST_F(PlannerCoverTest, AnEighthOfTheHostPoolIsKeptFromAUserWhoHoldsTheRest) {
+  EXPECT_EQ(Fill("T"), 72);
+  EXPECT_EQ(s_.world().planner().HostTier().used, MiB(56));
   // It holds the device as well: for the other's tensor one of its own goes to what is kept.
-  s.As(other).Create("K", MiB(1)).Pass(milliseconds(50)).AllCopiesDone();
-  EXPECT_EQ(s.StateOf("K"), State::kInUse);
-  EXPECT_EQ(s.world().planner().HostTier().used, MiB(57));
-  s.Put("K").Create("L", MiB(1)).Pass(std::chrono::seconds(2));
-  EXPECT_EQ(s.StateOf("L"), State::kRefused);
-  EXPECT_NE(s.Words("L").find("user 1 holds the most"), std::string::npos) << s.Words("L");
+  s_.As(AttachOther()).Create("K", MiB(1)).Pass(milliseconds(50)).AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("K"), State::kInUse);
+  EXPECT_EQ(s_.world().planner().HostTier().used, MiB(57));
+  s_.Put("K").Create("L", MiB(1)).Pass(std::chrono::seconds(2));
+  EXPECT_EQ(s_.StateOf("L"), State::kRefused);
+  EXPECT_NE(s_.Words("L").find("user 1 holds the most"), std::string::npos) << s_.Words("L");
+}
+
+// What is lent can be taken back, however often its owner leaves it and finds it lent again.
+TEST_F(PlannerCoverTest, IdleMemoryIsLentOnlyAsFarAsTheHostCanTakeItBack) {
+  const ClientId first = s_.me();
+  AttachOther();
+  EXPECT_EQ(Fill("T"), 68);
+  for (int i = 0; i < 10; ++i) {
+    const std::string name = "K" + std::to_string(i);
+    const ClientId other = AttachOther();
+    s_.As(other).Create(name, MiB(2)).Pass(milliseconds(50)).AllCopiesDone();
+    EXPECT_EQ(s_.StateOf(name), State::kInUse) << name;
+    EXPECT_LE(s_.world().planner().HostTier().used, MiB(56));
+    s_.world().Kill(other);
+    s_.As(first).Pass(std::chrono::seconds(2));  // the create that waited is over
+    EXPECT_EQ(Fill("U" + std::to_string(i) + "."), 0);
+  }
+  EXPECT_NE(s_.Words("U9.0").find("what others are guaranteed"), std::string::npos)
+      << s_.Words("U9.0");
+}
+
+// Who is alone may fill what is lent at once; what made way for the last one that came is in what
+// is kept of the host, and comes out of it first.
+TEST_F(PlannerCoverTest, WhoComesAgainAndAgainIsServedAgainAndAgain) {
+  const ClientId first = s_.me();
+  EXPECT_EQ(Fill("T"), 72);
+  for (int i = 0; i < 10; ++i) {
+    const std::string name = "K" + std::to_string(i);
+    const ClientId other = AttachOther();
+    s_.As(other).Create(name, MiB(1)).Pass(milliseconds(50)).AllCopiesDone();
+    EXPECT_EQ(s_.StateOf(name), State::kInUse) << name;
+    s_.world().Kill(other);
+    s_.As(first).Pass(std::chrono::seconds(2));
+    Fill("U" + std::to_string(i) + ".");
+  }
+  EXPECT_EQ(s_.world().planner().HostTier().used, MiB(57));
 }
 
 TEST(PlannerSharesTest, AUserWhoFillsTheLinkLeavesOthersACopyOfTheirs) {
