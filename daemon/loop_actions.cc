@@ -470,8 +470,11 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
 }
 
 void Loop::Do(core::DeferDestroy& action) {
-  // The worker is the last to hold it.
-  workers_->Run(action.tenant, [remains = std::move(action.remains)] {});
+  // The worker is the last to hold it. What the client left may be forgotten long after it went.
+  workers_->Run(action.tenant, [this, remains = std::move(action.remains)]() mutable {
+    remains.reset();
+    mailbox_.Post([this] { give_back_timer_.Freed(now_); });
+  });
 }
 
 }  // namespace ravenstore::daemon
