@@ -42,7 +42,7 @@ typedef struct raven_elastic_options {
   void (*give)(CUdevice device, uint64_t bytes);
 } raven_elastic_options_t;
 
-/* REQUIRES: a current context of the device; it is retained until close. Null: not possible here; the reason was
+/* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the reason was
  * logged. */
 RAVEN_ELASTIC raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options);
 /* Moves nothing more. What is allocated stays usable where it lies. */
