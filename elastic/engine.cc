@@ -92,11 +92,11 @@ CUdeviceptr Engine::SlotAddress(const Range& range, size_t slot) const {
 
 void Engine::SetPart(RangeId id, size_t slot, Part* part) {
   Range& range = At(id);
-  const auto is_away = [](const Part* of) { return of == nullptr || of->place == Place::kHost; };
-  Part* before = std::exchange(range.slots[slot].part, part);
-  if (is_away(before) == is_away(part)) return;
+  const bool away = part == nullptr || part->place == Place::kHost;
+  range.slots[slot].part = part;  // the one before may be gone already
+  if (std::exchange(range.slots[slot].away, away) == away) return;
   const Bytes size = SlotSize(range, slot);
-  if (is_away(part)) {
+  if (away) {
     range.away += size;
     if (range.live) stats_.away += size;
   } else {
@@ -209,21 +209,16 @@ Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock
   const Bytes size = SlotSize(range, slot);
   Part* part = TakeDevicePart(size, deadline, lock);
   if (part == nullptr && before != nullptr) return core::Ok();  // used where it is
+  if (part == nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(part, TakeHostPart(size, lock));
+  }
   lock.unlock();
   Status status = core::Ok();
-  if (part == nullptr) {
-    auto taken = parts_->Take(Place::kHost, size);
-    if (taken.ok()) {
-      part = *taken;
-    } else {
-      status = taken.error();
-    }
-  }
   const CUdeviceptr address = SlotAddress(range, slot);
-  if (status.ok() && before != nullptr) status = parts_->Unmap(address, *before);
+  if (before != nullptr) status = parts_->Unmap(address, *before);
   const bool unmapped = status.ok();
   if (status.ok()) status = parts_->Map(address, *part);
-  if (!status.ok() && part != nullptr) parts_->Give(part);
+  if (!status.ok()) parts_->Give(part);
   if (unmapped && before != nullptr) parts_->Give(before);
   lock.lock();
   if (unmapped) SetPart(id, slot, status.ok() ? part : nullptr);
@@ -241,7 +236,7 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
       part = *taken;
       break;
     }
-    if (TakeFromDead(lock)) continue;
+    if (DropDead(Place::kDevice, lock)) continue;
     if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || ipc::Now() >= deadline) break;
     wake_.notify_one();
     changed_.wait_for(lock, deadline - ipc::Now());
@@ -250,16 +245,28 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
   return part;
 }
 
-bool Engine::TakeFromDead(Lock& lock) {
-  const auto skip = [this](RangeId id) { return At(id).live || !CanMove(At(id)); };
-  const auto id = plan_.Victim(std::nullopt, skip);
-  if (!id) return false;
-  Range& range = At(*id);
-  for (size_t slot = 0; slot < range.slots.size(); ++slot) {
-    const Part* part = range.slots[slot].part;
-    if (part == nullptr || part->place != Place::kDevice) continue;
-    DropSlot(*id, slot, lock);
-    return true;
+Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
+  while (true) {
+    lock.unlock();
+    auto taken = parts_->Take(Place::kHost, size);
+    lock.lock();
+    if (taken.ok() || taken.error().code != ErrorCode::kOutOfMemory) return taken;
+    if (!DropDead(Place::kHost, lock)) return taken;
+  }
+}
+
+bool Engine::DropDead(Place place, Lock& lock) {
+  for (const auto& [size, ids] : dead_) {
+    for (const RangeId id : ids) {
+      Range& range = At(id);
+      for (size_t slot = 0; slot < range.slots.size(); ++slot) {
+        const Part* part = range.slots[slot].part;
+        if (part == nullptr || part->place != place) continue;
+        if (!CanMove(range)) break;
+        DropSlot(id, slot, lock);
+        return true;
+      }
+    }
   }
   return false;
 }
@@ -277,8 +284,8 @@ void Engine::DropSlot(RangeId id, size_t slot, Lock& lock) {
   range.slots[slot].moving = false;
   --range.moving;
   if (unmapped.ok()) {
+    if (!range.slots[slot].away) stats_.dropped += SlotSize(range, slot);
     SetPart(id, slot, nullptr);
-    stats_.dropped += SlotSize(range, slot);
   } else {
     Fail("a freed part could not be taken", unmapped.error());
   }

@@ -109,6 +109,7 @@ class Engine {
  private:
   struct Slot {
     Part* part = nullptr;
+    bool away = true;  // no part, or one on the host
     bool moving = false;
   };
   struct Range {
@@ -148,8 +149,10 @@ class Engine {
   core::Status Back(RangeId id, Lock& lock);
   core::Status BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock);
   Part* TakeDevicePart(core::Bytes size, core::Tick deadline, Lock& lock);
-  // Takes a part from a dead range; false: there is none that can be taken now.
-  bool TakeFromDead(Lock& lock);
+  core::Result<Part*> TakeHostPart(core::Bytes size, Lock& lock);
+  // Frees a part of that place from beneath a dead range; false: there is none that can be taken
+  // now.
+  bool DropDead(Place place, Lock& lock);
   void DropSlot(RangeId id, size_t slot, Lock& lock);
 
   void NoteUse(Range& range, const Point& point);

@@ -99,6 +99,7 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
       now = nullptr;
     }
   }
+  const bool came = move.to->place == Place::kDevice;
   if (now != move.to) parts_->Give(move.to);
   if (now != from && from != nullptr) parts_->Give(from);
   lock.lock();
@@ -107,13 +108,13 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
   SetPart(move.range, move.slot, now);
   if (!status.ok()) return Fail("a part could not be moved", status.error());
   const Bytes size = SlotSize(range, move.slot);
-  (move.to->place == Place::kDevice ? stats_.moved_in : stats_.moved_out) += size;
+  (came ? stats_.moved_in : stats_.moved_out) += size;
 }
 
 bool Engine::StartMoves(Lock& lock) {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
   if (over || wanted_ > parts_->free(Place::kDevice)) {
-    if (TakeFromDead(lock) || StartOut(std::nullopt, lock)) return true;
+    if (DropDead(Place::kDevice, lock) || StartOut(std::nullopt, lock)) return true;
   }
   if (over || wanted_ > Bytes{0}) return false;
   const auto next = plan_.NextIn([this](RangeId id) { return !CanMove(At(id)); });
@@ -123,9 +124,8 @@ bool Engine::StartMoves(Lock& lock) {
 bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   if (MovesTo(Place::kDevice) >= kLanes) return false;
   Range& range = At(wanted.range);
-  const auto away = std::find_if(range.slots.begin(), range.slots.end(), [](const Slot& slot) {
-    return slot.part == nullptr || slot.part->place == Place::kHost;
-  });
+  const auto away = std::find_if(range.slots.begin(), range.slots.end(),
+                                 [](const Slot& slot) { return slot.away; });
   if (away == range.slots.end()) return false;
   const auto slot = static_cast<size_t>(away - range.slots.begin());
   ++range.busy;
@@ -145,17 +145,14 @@ bool Engine::StartOut(const std::optional<Plan::Wanted>& for_whom, Lock& lock) {
   const auto id = plan_.Victim(for_whom, [this](RangeId range) { return !CanMove(At(range)); });
   if (!id) return false;
   Range& range = At(*id);
-  const auto there = std::find_if(range.slots.rbegin(), range.slots.rend(), [](const Slot& slot) {
-    return slot.part != nullptr && slot.part->place == Place::kDevice;
-  });
+  const auto there = std::find_if(range.slots.rbegin(), range.slots.rend(),
+                                  [](const Slot& slot) { return !slot.away; });
   if (there == range.slots.rend()) return false;
   const auto slot = static_cast<size_t>(range.slots.rend() - there) - 1;
   if (!range.live) return DropSlot(*id, slot, lock), true;
   if (MovesTo(Place::kHost) >= kLanes) return false;
   ++range.busy;
-  lock.unlock();
-  auto part = parts_->Take(Place::kHost, SlotSize(range, slot));
-  lock.lock();
+  const auto part = TakeHostPart(SlotSize(range, slot), lock);
   --range.busy;
   if (!part.ok()) return false;
   if (!CanMove(range) || !range.live) {
