@@ -25,6 +25,10 @@ constexpr size_t kDeadTried = 16;
 // Freed ranges that keep their addresses.
 constexpr size_t kDeadMost = 1 << 16;
 
+size_t Index(Place place) {
+  return static_cast<size_t>(place);
+}
+
 uint32_t Raw(RangeId id) {
   return static_cast<uint32_t>(id);
 }
@@ -92,18 +96,41 @@ CUdeviceptr Engine::SlotAddress(const Range& range, size_t slot) const {
 
 void Engine::SetPart(RangeId id, size_t slot, Part* part) {
   Range& range = At(id);
-  const bool away = part == nullptr || part->place == Place::kHost;
-  range.slots[slot].part = part;  // the one before may be gone already
-  if (std::exchange(range.slots[slot].away, away) == away) return;
+  Slot& of = range.slots[slot];
   const Bytes size = SlotSize(range, slot);
-  if (away) {
-    range.away += size;
-    if (range.live) stats_.away += size;
-  } else {
+  if (!range.live) {
+    if (of.part != nullptr) dead_bytes_[Index(of.place)] -= size;
+    if (part != nullptr) dead_bytes_[Index(part->place)] += size;
+  }
+  const bool was_away = of.away();
+  of.part = part;
+  if (part != nullptr) of.place = part->place;
+  if (was_away == of.away()) return;
+  if (was_away) {
     range.away -= size;
     if (range.live) stats_.away -= size;
+  } else {
+    range.away += size;
+    if (range.live) stats_.away += size;
   }
   plan_.SetAway(id, range.away);
+}
+
+void Engine::SetLive(Range& range, bool live) {
+  for (size_t slot = 0; slot < range.slots.size(); ++slot) {
+    if (range.slots[slot].part == nullptr) continue;
+    Bytes& dead = dead_bytes_[Index(range.slots[slot].place)];
+    dead = live ? dead - SlotSize(range, slot) : dead + SlotSize(range, slot);
+  }
+  range.live = live;
+  if (live) {
+    stats_.away += range.away;
+    stats_.live += range.size;
+    stats_.peak = std::max(stats_.peak, stats_.live);
+  } else {
+    stats_.away -= range.away;
+    stats_.live -= range.size;
+  }
 }
 
 std::optional<RangeId> Engine::TakeDead(Bytes size, CUstream stream, bool ordered) {
@@ -179,10 +206,7 @@ Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered)
   range.asked = asked;
   ++range.busy;
   changed_.wait(lock, [&] { return range.moving == 0; });
-  range.live = true;
-  stats_.away += range.away;
-  stats_.live += range.size;
-  stats_.peak = std::max(stats_.peak, stats_.live);
+  SetLive(range, true);
   plan_.Allocated(*id, range.size);
   const Status backed = Back(*id, lock);
   --range.busy;
@@ -202,8 +226,8 @@ Status Engine::Back(RangeId id, Lock& lock) {
 
 Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock) {
   Range& range = At(id);
+  if (!range.slots[slot].away()) return core::Ok();
   Part* before = range.slots[slot].part;
-  if (before != nullptr && before->place == Place::kDevice) return core::Ok();
   // What its last owner enqueued may still touch the part: it stays, and is used in place.
   if (before != nullptr && !UsesPassed(range)) return core::Ok();
   const Bytes size = SlotSize(range, slot);
@@ -256,12 +280,12 @@ Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
 }
 
 bool Engine::DropDead(Place place, Lock& lock) {
+  if (dead_bytes_[Index(place)] == Bytes{0}) return false;
   for (const auto& [size, ids] : dead_) {
     for (const RangeId id : ids) {
       Range& range = At(id);
       for (size_t slot = 0; slot < range.slots.size(); ++slot) {
-        const Part* part = range.slots[slot].part;
-        if (part == nullptr || part->place != place) continue;
+        if (range.slots[slot].part == nullptr || range.slots[slot].place != place) continue;
         if (!CanMove(range)) break;
         DropSlot(id, slot, lock);
         return true;
@@ -284,7 +308,7 @@ void Engine::DropSlot(RangeId id, size_t slot, Lock& lock) {
   range.slots[slot].moving = false;
   --range.moving;
   if (unmapped.ok()) {
-    if (!range.slots[slot].away) stats_.dropped += SlotSize(range, slot);
+    if (!range.slots[slot].away()) stats_.dropped += SlotSize(range, slot);
     SetPart(id, slot, nullptr);
   } else {
     Fail("a freed part could not be taken", unmapped.error());
@@ -298,11 +322,9 @@ bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   if (Raw(id) == Addresses::kNobody) return false;
   Range& range = At(id);
   if (!range.live || range.begin != address) return false;
-  range.live = false;
+  SetLive(range, false);
   range.freed = ordered ? streams_.Now(stream) : Point{};
   if (ordered) NoteUse(range, range.freed);
-  stats_.live -= range.size;
-  stats_.away -= range.away;
   if (std::exchange(range.pinned, false)) stats_.pinned -= range.size;
   dead_[range.size].push_back(id);
   ++dead_count_;

@@ -109,8 +109,10 @@ class Engine {
  private:
   struct Slot {
     Part* part = nullptr;
-    bool away = true;  // no part, or one on the host
+    Place place = Place::kHost;  // of the part
     bool moving = false;
+
+    bool away() const { return part == nullptr || place == Place::kHost; }
   };
   struct Range {
     CUdeviceptr begin = 0;
@@ -142,6 +144,8 @@ class Engine {
   core::Bytes SlotSize(const Range& range, size_t slot) const;
   CUdeviceptr SlotAddress(const Range& range, size_t slot) const;
   void SetPart(RangeId id, size_t slot, Part* part);
+  // The range lives from now on, or does not.
+  void SetLive(Range& range, bool live);
 
   std::optional<RangeId> TakeDead(core::Bytes size, CUstream stream, bool ordered);
   std::optional<RangeId> MakeRange(core::Bytes size);
@@ -190,6 +194,7 @@ class Engine {
   std::vector<RangeId> unused_ids_;
   std::map<core::Bytes, std::vector<RangeId>> dead_;  // by size, the last freed last
   size_t dead_count_ = 0;
+  core::Bytes dead_bytes_[2];  // beneath them, by place
   std::vector<Move> moves_;
   core::Bytes wanted_;  // by allocations that wait
   uint32_t unknowns_ = 0;

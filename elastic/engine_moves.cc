@@ -125,7 +125,7 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   if (MovesTo(Place::kDevice) >= kLanes) return false;
   Range& range = At(wanted.range);
   const auto away = std::find_if(range.slots.begin(), range.slots.end(),
-                                 [](const Slot& slot) { return slot.away; });
+                                 [](const Slot& slot) { return slot.away(); });
   if (away == range.slots.end()) return false;
   const auto slot = static_cast<size_t>(away - range.slots.begin());
   ++range.busy;
@@ -146,7 +146,7 @@ bool Engine::StartOut(const std::optional<Plan::Wanted>& for_whom, Lock& lock) {
   if (!id) return false;
   Range& range = At(*id);
   const auto there = std::find_if(range.slots.rbegin(), range.slots.rend(),
-                                  [](const Slot& slot) { return !slot.away; });
+                                  [](const Slot& slot) { return !slot.away(); });
   if (there == range.slots.rend()) return false;
   const auto slot = static_cast<size_t>(range.slots.rend() - there) - 1;
   if (!range.live) return DropSlot(*id, slot, lock), true;
