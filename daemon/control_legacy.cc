@@ -50,7 +50,7 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   job.start_time = connection.peer.start_time;
   job.uid = connection.peer.uid;
   job.name = ForPeople(hello.name());
-  job.mode = hello.mode() == "store" ? "store" : "account";
+  job.mode = hello.mode() == "store" || hello.mode() == "elastic" ? hello.mode() : "account";
   job.page = std::move(descriptors.front());
   if (MayLog(connection))
     spdlog::info("legacy job {} attached: pid {}, uid {}, {}", job.client, job.pid, job.uid,
@@ -138,6 +138,19 @@ void Control::BeginReclaim(ReclaimRequests::Reclaim reclaim) {
       });
     });
   });
+}
+
+void Control::HandlePause(Connection& connection, uint64_t request,
+                          const proto::SetLimits& limits) {
+  if (const core::Status paused = legacy_.SetPaused(limits.client(), limits.paused());
+      !paused.ok()) {
+    return Fail(connection, request, paused.error().code, paused.error().message);
+  }
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_limits_set()->set_visible_memory(legacy_.VisibleOfClient(limits.client()).count());
+  answer.mutable_limits_set()->set_paused(limits.paused());
+  Send(connection, answer);
 }
 
 bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,
