@@ -50,7 +50,7 @@ void Control::HandleLegacyHello(Connection& connection, uint64_t request,
   job.start_time = connection.peer.start_time;
   job.uid = connection.peer.uid;
   job.name = ForPeople(hello.name());
-  job.mode = hello.mode() == "store" ? "store" : "account";
+  job.mode = hello.mode() == "store" || hello.mode() == "elastic" ? hello.mode() : "account";
   job.page = std::move(descriptors.front());
   if (MayLog(connection))
     spdlog::info("legacy job {} attached: pid {}, uid {}, {}", job.client, job.pid, job.uid,
