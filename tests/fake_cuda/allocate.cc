@@ -1,5 +1,4 @@
-// What ordinary programs allocate with: plain, pitched, managed and stream-ordered memory, arrays,
-// memory nodes of graphs, contexts of their own, and the look-up by which runtimes find all of it.
+// What ordinary programs allocate with: plain, pitched, managed and stream-ordered memory, arrays.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +9,13 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/state.h"
 
-#undef cuGetProcAddress
 #undef cuMemAlloc
 #undef cuMemFree
 
@@ -25,12 +25,6 @@ struct CUarray_st {
 };
 struct CUmipmappedArray_st {
   int device;
-  uint64_t bytes;
-};
-struct CUgraph_st {
-  uint64_t bytes;
-};
-struct CUgraphExec_st {
   uint64_t bytes;
 };
 
@@ -45,15 +39,28 @@ struct Piece {
   size_t bytes;
   int device;
   CUmemoryPool pool;  // null: of the device itself
+  bool managed;
+  std::shared_ptr<Shadow> shadow;  // null until something touches it
 };
 
 struct Pieces {
   std::mutex mutex;
   std::map<CUdeviceptr, Piece> at;
+  // Freed, while something enqueued before may touch them.
+  std::map<CUdeviceptr, Piece> going;
 };
 Pieces& mappings() {
   static Pieces* instance = new Pieces;
   return *instance;
+}
+
+// The one that holds `address`, or null. Under the mutex.
+std::pair<const CUdeviceptr, Piece>* Holding(std::map<CUdeviceptr, Piece>& pieces,
+                                             CUdeviceptr address) {
+  auto piece = pieces.upper_bound(address);
+  if (piece == pieces.begin()) return nullptr;
+  --piece;
+  return address - piece->first < piece->second.bytes ? &*piece : nullptr;
 }
 
 std::atomic<uint64_t>* Shared() {
@@ -67,8 +74,6 @@ std::atomic<uint64_t>* Shared() {
   if (mapped == MAP_FAILED) abort();
   return static_cast<std::atomic<uint64_t>*>(mapped);
 }
-
-std::atomic<uint64_t> graph_bytes[kDevicesMax];
 
 bool Capturing(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -84,11 +89,12 @@ void Uncharge(const Piece& mapping) {
   }
 }
 
-CUresult Take(CUdeviceptr* address, size_t bytes, int device, CUmemoryPool pool = nullptr) {
+CUresult Take(CUdeviceptr* address, size_t bytes, int device, CUmemoryPool pool = nullptr,
+              bool managed = false) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const bool fits = pool != nullptr ? TakeFromPool(pool, bytes) : Charge(device, bytes);
   if (!fits) return CUDA_ERROR_OUT_OF_MEMORY;
-  const Piece mapping{bytes, device, pool};
+  const Piece mapping{bytes, device, pool, managed, nullptr};
   void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
     Uncharge(mapping);
@@ -100,19 +106,21 @@ CUresult Take(CUdeviceptr* address, size_t bytes, int device, CUmemoryPool pool 
   return CUDA_SUCCESS;
 }
 
+// Its bytes are there, and its address is nobody else's, until End.
 CUresult GiveBack(CUdeviceptr address) {
-  if (address == 0) return CUDA_SUCCESS;
-  Piece mapping;
-  {
-    std::lock_guard lock(mappings().mutex);
-    const auto found = mappings().at.find(address);
-    if (found == mappings().at.end()) return CUDA_ERROR_INVALID_VALUE;
-    mapping = found->second;
-    mappings().at.erase(found);
-  }
-  munmap(reinterpret_cast<void*>(address), mapping.bytes);
-  Uncharge(mapping);
+  std::lock_guard lock(mappings().mutex);
+  auto piece = mappings().at.extract(address);
+  if (piece.empty()) return CUDA_ERROR_INVALID_VALUE;
+  Uncharge(piece.mapped());
+  mappings().going.insert(std::move(piece));
   return CUDA_SUCCESS;
+}
+
+void End(CUdeviceptr address) {
+  std::lock_guard lock(mappings().mutex);
+  const auto piece = mappings().going.find(address);
+  munmap(reinterpret_cast<void*>(address), piece->second.bytes);
+  mappings().going.erase(piece);
 }
 
 uint64_t TexelBytes(CUarray_format format) {
@@ -147,6 +155,25 @@ CUresult Destroy(Array* array) {
 
 }  // namespace
 
+std::shared_ptr<Shadow> ShadowOfPiece(CUdeviceptr address, CUdeviceptr* begin) {
+  std::lock_guard lock(mappings().mutex);
+  auto* piece = Holding(mappings().at, address);
+  if (piece == nullptr) piece = Holding(mappings().going, address);
+  if (piece == nullptr) return nullptr;
+  auto& shadow = piece->second.shadow;
+  if (shadow == nullptr) shadow = MakeShadow(piece->second.bytes);
+  *begin = piece->first;
+  return shadow;
+}
+
+bool LocatePiece(CUdeviceptr address, Place* place) {
+  std::lock_guard lock(mappings().mutex);
+  const auto* piece = Holding(mappings().at, address);
+  if (piece == nullptr) return false;
+  *place = {piece->first, piece->second.bytes, piece->second.device, false, piece->second.managed};
+  return true;
+}
+
 std::atomic<uint64_t>& Charged(int device) {
   static std::atomic<uint64_t>* const all = Shared();
   return all[device];
@@ -176,10 +203,14 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
   FAKE_CUDA_CLEAN_UP("cuMemFree");
+  if (address == 0) return CUDA_SUCCESS;
   const CUresult result = fake_cuda::GiveBack(address);
+  if (result != CUDA_SUCCESS) return result;
   // It waits for the device.
+  fake_cuda::Synchronize(context);
+  fake_cuda::End(address);
   fake_cuda::ShrinkPools(false);
-  return result;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
@@ -191,7 +222,7 @@ CUresult cuMemAllocPitch(CUdeviceptr* address, size_t* pitch, size_t width, size
 
 CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int) {
   FAKE_CUDA_CONTEXT("cuMemAllocManaged");
-  return fake_cuda::Take(address, bytes, context->device);
+  return fake_cuda::Take(address, bytes, context->device, nullptr, true);
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
@@ -218,8 +249,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   FAKE_CUDA_CLEAN_UP("cuMemFreeAsync");
-  if (fake_cuda::Capturing(stream)) return CUDA_SUCCESS;
-  return fake_cuda::GiveBack(address);
+  if (fake_cuda::Capturing(stream) || address == 0) return CUDA_SUCCESS;
+  const CUresult result = fake_cuda::GiveBack(address);
+  if (result != CUDA_SUCCESS) return result;
+  const auto end = [address] { fake_cuda::End(address); };
+  // A stream that is gone has nothing left to do.
+  if (!fake_cuda::DoInOrder(stream, context, end)) end();
+  return CUDA_SUCCESS;
 }
 
 // The variants for per-thread default streams.
@@ -297,154 +333,9 @@ CUresult cuCtxGetDevice(CUdevice* device) {
 
 CUresult cuCtxSynchronize() {
   FAKE_CUDA_CONTEXT("cuCtxSynchronize");
+  fake_cuda::Synchronize(context);
   fake_cuda::ShrinkPools(false);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphCreate(CUgraph* graph, unsigned int) {
-  *graph = new CUgraph_st{0};
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*, size_t,
-                                CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
-  graph->bytes += parameters->bytesize;
-  *node = reinterpret_cast<CUgraphNode>(graph);
-  parameters->dptr = CUdeviceptr{1} << 45;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long) {
-  *executable = new CUgraphExec_st{graph->bytes};
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphLaunch(CUgraphExec executable, CUstream) {
-  FAKE_CUDA_CONTEXT("cuGraphLaunch");
-  // The pool keeps what its largest graph needed, until it is trimmed.
-  auto& pool = fake_cuda::graph_bytes[context->device];
-  if (pool < executable->bytes) {
-    if (!fake_cuda::Charge(context->device, executable->bytes - pool)) {
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    pool = executable->bytes;
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute, void* value) {
-  *static_cast<cuuint64_t*>(value) = fake_cuda::graph_bytes[device];
-  return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGraphMemTrim(CUdevice device) {
-  Charged(device) -= fake_cuda::graph_bytes[device].exchange(0);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphDestroy(CUgraph graph) {
-  delete graph;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec executable) {
-  delete executable;
-  return CUDA_SUCCESS;
-}
-
-extern "C" {
-CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags);
-}
-
-namespace {
-
-struct Export {
-  const char* base;
-  int since;
-  bool per_thread;
-  void* function;
-};
-
-#define EXPORT(name) \
-  { #name, 0, false, reinterpret_cast < void*>(&name) }
-#define EXPORT_AS(name, since, function) \
-  { name, since, false, reinterpret_cast<void*>(&function) }
-const Export kExports[] = {
-    EXPORT(cuInit),
-    EXPORT(cuDeviceGetCount),
-    EXPORT(cuDeviceGet),
-    EXPORT(cuDevicePrimaryCtxRetain),
-    EXPORT_AS("cuDevicePrimaryCtxRelease", 7000, cuDevicePrimaryCtxRelease_v2),
-    EXPORT_AS("cuDevicePrimaryCtxReset", 7000, cuDevicePrimaryCtxReset_v2),
-    EXPORT(cuCtxGetCurrent),
-    EXPORT(cuCtxSetCurrent),
-    EXPORT(cuCtxGetDevice),
-    EXPORT(cuCtxSynchronize),
-    EXPORT(cuStreamSynchronize),
-    EXPORT(cuEventSynchronize),
-    EXPORT(cuDriverGetVersion),
-    EXPORT_AS("cuDeviceTotalMem", 3020, cuDeviceTotalMem_v2),
-    EXPORT_AS("cuMemGetInfo", 3020, cuMemGetInfo_v2),
-    EXPORT_AS("cuMemAlloc", 3020, cuMemAlloc_v2),
-    EXPORT_AS("cuMemFree", 3020, cuMemFree_v2),
-    EXPORT_AS("cuMemAllocPitch", 3020, cuMemAllocPitch_v2),
-    EXPORT(cuMemAllocManaged),
-    EXPORT(cuMemAllocAsync),
-    {"cuMemAllocAsync", 0, true, reinterpret_cast<void*>(&cuMemAllocAsync_ptsz)},
-    EXPORT(cuMemAllocFromPoolAsync),
-    {"cuMemAllocFromPoolAsync", 0, true, reinterpret_cast<void*>(&cuMemAllocFromPoolAsync_ptsz)},
-    EXPORT(cuMemFreeAsync),
-    {"cuMemFreeAsync", 0, true, reinterpret_cast<void*>(&cuMemFreeAsync_ptsz)},
-    EXPORT(cuDeviceGetDefaultMemPool),
-    EXPORT(cuMemPoolGetAttribute),
-    EXPORT(cuMemPoolTrimTo),
-    EXPORT(cuMemCreate),
-    EXPORT(cuMemRelease),
-    EXPORT(cuMemMap),
-    EXPORT(cuMemUnmap),
-    EXPORT_AS("cuArrayCreate", 3020, cuArrayCreate_v2),
-    EXPORT_AS("cuArray3DCreate", 3020, cuArray3DCreate_v2),
-    EXPORT(cuArrayDestroy),
-    EXPORT(cuMipmappedArrayCreate),
-    EXPORT(cuMipmappedArrayDestroy),
-    EXPORT(cuGraphLaunch),
-    EXPORT(cuGraphAddMemAllocNode),
-    EXPORT(cuDeviceGraphMemTrim),
-    EXPORT_AS("cuGetProcAddress", 11030, cuGetProcAddress),
-    EXPORT_AS("cuGetProcAddress", 12000, cuGetProcAddress_v2),
-};
-
-// Who asked for what, for a test that asks again.
-void NoteAsked(const char* symbol, int version, cuuint64_t flags) {
-  static const char* path = getenv("RAVENSTORE_FAKE_CUDA_ASKED");
-  if (path == nullptr) return;
-  static FILE* file = fopen(path, "ae");
-  if (file == nullptr) abort();
-  fprintf(file, "%s %d %llu\n", symbol, version, static_cast<unsigned long long>(flags));
-  fflush(file);
-}
-
-}  // namespace
-
-CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult* status) {
-  NoteAsked(symbol, version, flags);
-  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-  const Export* best = nullptr;
-  for (const Export& one : kExports) {
-    if (strcmp(one.base, symbol) != 0 || one.since > version) continue;
-    if (one.per_thread && !per_thread) continue;
-    best = &one;  // later ones are newer, and per-thread ones behind their fellows
-  }
-  *function = best == nullptr ? nullptr : best->function;
-  if (status != nullptr) {
-    *status = best == nullptr ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
-  }
-  return best == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
-}
-
-CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
-  return cuGetProcAddress_v2(symbol, function, version, flags, nullptr);
+  return context->error;
 }
 
 CUresult FakeCudaTotal(size_t* bytes, CUdevice) {

@@ -40,9 +40,9 @@ struct Allocation {
 struct Mapping {
   size_t bytes;
   std::shared_ptr<Allocation> allocation;
-  // Device memory: where the streams' threads reach it. Host memory: the address itself.
-  char* shadow;
-  bool accessible;
+  // Null until a device may access it.
+  std::shared_ptr<Shadow> shadow;
+  bool seen_by_host;  // at the address itself
 };
 
 struct Memory {
@@ -53,6 +53,7 @@ struct Memory {
   std::map<CUdeviceptr, Mapping> mapped;
   std::map<CUdeviceptr, size_t> registered;
   void (*after_unmap)() = nullptr;
+  std::atomic<int> torn{0};
 };
 
 Memory& memory() {
@@ -99,10 +100,39 @@ CUresult Keep(std::shared_ptr<Allocation> allocation, CUmemGenericAllocationHand
   return CUDA_SUCCESS;
 }
 
-bool Unmap(CUdeviceptr at, const Mapping& mapping) {
-  if (mapping.shadow == Pointer(at)) return NoAccess(at, mapping.bytes);
-  if (mapping.shadow != nullptr) munmap(mapping.shadow, mapping.bytes);
+// Gives `mapping` the bytes of its allocation, for devices and, at its address, for the host.
+bool Show(CUdeviceptr at, Mapping* mapping, bool to_device, bool to_host) {
+  const int file = mapping->allocation->file;
+  if (to_host && mmap(Pointer(at), mapping->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                      file, 0) == MAP_FAILED) {
+    return false;
+  }
+  mapping->seen_by_host = mapping->seen_by_host || to_host;
+  if (!to_device || mapping->shadow != nullptr) return true;
+  void* shadow = mmap(nullptr, mapping->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (shadow == MAP_FAILED) return false;
+  mapping->shadow = std::make_shared<Shadow>();
+  mapping->shadow->at = static_cast<char*>(shadow);
+  mapping->shadow->bytes = mapping->bytes;
   return true;
+}
+
+bool Unmap(CUdeviceptr at, const Mapping& mapping) {
+  if (mapping.shadow != nullptr && mapping.shadow->users > 0) ++memory().torn;
+  return !mapping.seen_by_host || NoAccess(at, mapping.bytes);
+}
+
+// The mappings that make up [at, at + bytes) exactly, one or several, without a gap; an empty run:
+// none do.
+auto WholeMappings(CUdeviceptr at, size_t bytes) {
+  auto& mapped = memory().mapped;
+  const auto first = mapped.find(at);
+  auto end = first;
+  CUdeviceptr reached = at;
+  while (end != mapped.end() && end->first == reached && reached < at + bytes) {
+    reached += (end++)->second.bytes;
+  }
+  return bytes > 0 && reached == at + bytes ? std::pair(first, end) : std::pair(first, first);
 }
 
 std::shared_ptr<Allocation> Behind(CUmemGenericAllocationHandle handle) {
@@ -112,23 +142,75 @@ std::shared_ptr<Allocation> Behind(CUmemGenericAllocationHandle handle) {
 
 }  // namespace
 
-bool Resolve(CUdeviceptr address, size_t bytes, std::vector<Span>* spans) {
+Shadow::~Shadow() {
+  if (at != nullptr) munmap(at, bytes);
+}
+
+std::shared_ptr<Shadow> MakeShadow(size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return nullptr;
+  auto shadow = std::make_shared<Shadow>();
+  shadow->at = static_cast<char*>(at);
+  shadow->bytes = bytes;
+  return shadow;
+}
+
+Resolved::~Resolved() {
+  for (const auto& shadow : shadows_) --shadow->users;
+}
+
+void Resolved::Add(char* begin, size_t bytes, std::shared_ptr<Shadow> shadow) {
+  spans_.push_back({begin, bytes});
+  if (shadow == nullptr) return;
+  ++shadow->users;
+  shadows_.push_back(std::move(shadow));
+}
+
+bool Resolve(CUdeviceptr address, size_t bytes, Reach reach, Resolved* found) {
   std::lock_guard lock(memory().mutex);
   while (bytes > 0) {
+    CUdeviceptr begin = 0;
+    std::shared_ptr<Shadow> shadow;
     const auto mapping = Holding(memory().mapped, address, SizeOfMapping);
-    if (mapping == memory().mapped.end()) {
+    if (mapping != memory().mapped.end()) {
+      begin = mapping->first;
+      shadow = mapping->second.shadow;
+      if (shadow == nullptr) return false;
+    } else {
+      shadow = ShadowOfPiece(address, &begin);
+    }
+    if (shadow == nullptr) {
       if (Holding(memory().reserved, address, SizeOf) != memory().reserved.end()) return false;
-      // Ordinary host memory.
-      spans->push_back({static_cast<char*>(Pointer(address & ~kAlias)), bytes});
+      const CUdeviceptr on_host = address & ~kAlias;
+      const auto registered = Holding(memory().registered, on_host, SizeOf);
+      const bool known = address != on_host && registered != memory().registered.end() &&
+                         on_host + bytes <= registered->first + registered->second;
+      if (!known && reach == Reach::kDevice) return false;
+      found->Add(static_cast<char*>(Pointer(on_host)), bytes, nullptr);
       return true;
     }
-    if (!mapping->second.accessible) return false;
-    const size_t offset = address - mapping->first;
-    const size_t part = std::min(bytes, mapping->second.bytes - offset);
-    spans->push_back({mapping->second.shadow + offset, part});
+    const size_t offset = address - begin;
+    const size_t part = std::min(bytes, shadow->bytes - offset);
+    found->Add(shadow->at + offset, part, shadow);
     address += part;
     bytes -= part;
   }
+  return true;
+}
+
+bool Locate(CUdeviceptr address, Place* place) {
+  if (LocatePiece(address, place)) return true;
+  std::lock_guard lock(memory().mutex);
+  const auto mapping = Holding(memory().mapped, address, SizeOfMapping);
+  if (mapping != memory().mapped.end()) {
+    const Allocation& allocation = *mapping->second.allocation;
+    *place = {mapping->first, mapping->second.bytes, allocation.device, allocation.on_host, false};
+    return true;
+  }
+  const auto registered = Holding(memory().registered, address & ~kAlias, SizeOf);
+  if (registered == memory().registered.end()) return false;
+  *place = {registered->first | (address & kAlias), registered->second, 0, true, false};
   return true;
 }
 
@@ -144,6 +226,10 @@ std::atomic<uint64_t>* ResolveWord(CUdeviceptr address) {
 
 using fake_cuda::memory;
 using fake_cuda::Pointer;
+
+int FakeCudaTornKernels() {
+  return memory().torn;
+}
 
 void FakeCudaAfterUnmap(void (*call)()) {
   std::lock_guard lock(memory().mutex);
@@ -284,40 +370,33 @@ CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAlloc
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc* access, size_t count) {
   FAKE_CUDA_ENTER("cuMemSetAccess");
   std::lock_guard lock(memory().mutex);
-  const auto found = memory().mapped.find(at);
-  if (found == memory().mapped.end() || found->second.bytes != bytes) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  auto& mapping = found->second;
-  bool by_host = false;
+  const auto [first, end] = fake_cuda::WholeMappings(at, bytes);
+  if (first == end) return CUDA_ERROR_INVALID_VALUE;
+  bool to_host = false;
+  bool to_device = false;
   for (size_t i = 0; i < count; ++i) {
-    by_host = by_host || access[i].location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    const bool device = access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    to_host = to_host || !device;
+    to_device = to_device || device;
   }
-  if (by_host && !mapping.allocation->on_host) return CUDA_ERROR_INVALID_VALUE;
-  void* shadow = mmap(by_host ? Pointer(at) : nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | (by_host ? MAP_FIXED : 0), mapping.allocation->file, 0);
-  if (shadow == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  mapping.shadow = static_cast<char*>(shadow);
-  mapping.accessible = true;
+  for (auto mapping = first; mapping != end; ++mapping) {
+    if (to_host && !mapping->second.allocation->on_host) return CUDA_ERROR_INVALID_VALUE;
+    if (!fake_cuda::Show(mapping->first, &mapping->second, to_device, to_host)) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
   FAKE_CUDA_ENTER("cuMemUnmap");
   std::unique_lock lock(memory().mutex);
-  auto& mapped = memory().mapped;
-  // Whole mappings, one or several, without a gap.
-  const auto first = mapped.find(at);
-  auto end = first;
-  CUdeviceptr reached = at;
-  while (end != mapped.end() && end->first == reached && reached < at + bytes) {
-    reached += (end++)->second.bytes;
-  }
-  if (bytes == 0 || reached != at + bytes) return CUDA_ERROR_INVALID_VALUE;
+  const auto [first, end] = fake_cuda::WholeMappings(at, bytes);
+  if (first == end) return CUDA_ERROR_INVALID_VALUE;
   for (auto mapping = first; mapping != end; ++mapping) {
     if (!fake_cuda::Unmap(mapping->first, mapping->second)) return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  mapped.erase(first, end);
+  memory().mapped.erase(first, end);
   auto* const call = std::exchange(memory().after_unmap, nullptr);
   lock.unlock();
   if (call != nullptr) call();

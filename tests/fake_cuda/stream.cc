@@ -1,4 +1,4 @@
-// Streams, events, copies and words.
+// Streams, events and words.
 #include <poll.h>
 #include <string.h>
 #include <time.h>
@@ -21,10 +21,22 @@ namespace {
 
 // One recording of an event.
 struct Record {
+  std::atomic<uint64_t> at{0};  // nanoseconds
   std::atomic<bool> done{false};
+  void Pass() {
+    at = Nanoseconds();
+    done = true;
+  }
 };
 
-// A GPU polls without a core; a thread that polls for long has to leave its core to others.
+}  // namespace
+
+uint64_t Nanoseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 void Pause(int turn) {
   const timespec nap{0, 50'000};
   if (turn < 200) {
@@ -34,21 +46,40 @@ void Pause(int turn) {
   }
 }
 
-}  // namespace
 }  // namespace fake_cuda
 
 struct CUevent_st {
-  std::shared_ptr<fake_cuda::Record> latest;
+  const bool timed;
+  std::shared_ptr<fake_cuda::Record> latest;  // guarded by the streams' mutex
 };
 
 // An in-order queue with a thread of its own, which ends once the stream is destroyed and the queue
 // is empty. The thread shares ownership, so that destroying a stream never waits.
 struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
-  explicit CUstream_st(CUcontext in) : context(in) {}
+  struct Item {
+    std::function<void()> work;
+    bool always;  // also in a context that failed
+  };
+
+  explicit CUstream_st(CUcontext in, bool no_blocking = false)
+      : context(in), non_blocking(no_blocking) {}
 
   void Run(std::function<void()> work) {
     std::lock_guard lock(mutex);
-    queue.push_back(std::move(work));
+    Push({std::move(work), false});
+  }
+
+  void DoInOrder(std::function<void()> work) {
+    {
+      std::lock_guard lock(mutex);
+      if (!queue.empty()) return Push({std::move(work), true});
+    }
+    work();
+  }
+
+  // Under the mutex.
+  void Push(Item item) {
+    queue.push_back(std::move(item));
     if (!started) std::thread([self = shared_from_this()] { self->Work(); }).detach();
     started = true;
     changed.notify_all();
@@ -59,10 +90,10 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
     while (true) {
       changed.wait(lock, [this] { return !queue.empty() || closing; });
       if (queue.empty()) return;
-      auto work = std::move(queue.front());
+      Item item = std::move(queue.front());
       lock.unlock();
-      if (context->error.load() == CUDA_SUCCESS) work();
-      work = nullptr;
+      if (item.always || context->error.load() == CUDA_SUCCESS) item.work();
+      item.work = nullptr;
       lock.lock();
       queue.pop_front();
       if (queue.empty()) changed.notify_all();
@@ -81,12 +112,15 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   }
 
   const CUcontext context;
+  const bool non_blocking;
   std::mutex mutex;
   std::condition_variable changed;
   // The front is being done while it is there. Guarded by mutex, as the two below.
-  std::deque<std::function<void()>> queue;
+  std::deque<Item> queue;
   bool started = false;
   bool closing = false;
+  // What the captured calls become; of the thread that captures.
+  CUgraph graph = nullptr;
   std::atomic<bool> capturing{false};
   std::atomic<bool> capture_broken{false};
 };
@@ -138,9 +172,31 @@ std::shared_ptr<CUstream_st> Find(CUstream stream, CUcontext context) {
   return known == streams().known.end() ? nullptr : known->second;
 }
 
-bool IsEvent(CUevent event) {
+// What an event's latest record is; false: no such event.
+bool LatestOf(CUevent event, std::shared_ptr<Record>* record) {
   std::lock_guard lock(streams().mutex);
-  return streams().events.count(event) == 1;
+  if (streams().events.count(event) == 0) return false;
+  *record = event->latest;
+  return true;
+}
+
+// A new record of an event; null: no such event.
+std::shared_ptr<Record> NewRecord(CUevent event) {
+  std::lock_guard lock(streams().mutex);
+  if (streams().events.count(event) == 0) return nullptr;
+  return event->latest = std::make_shared<Record>();
+}
+
+// All streams of a context but the threads' own.
+std::vector<std::shared_ptr<CUstream_st>> AllOf(CUcontext context) {
+  std::vector<std::shared_ptr<CUstream_st>> all;
+  std::lock_guard lock(streams().mutex);
+  for (const auto& [handle, stream] : streams().known) {
+    if (stream->context == context) all.push_back(stream);
+  }
+  const auto legacy = streams().legacy.find(context);
+  if (legacy != streams().legacy.end()) all.push_back(legacy->second);
+  return all;
 }
 
 void AwaitValue(const CUstream_st& stream, const std::atomic<uint64_t>& word, uint64_t value) {
@@ -160,19 +216,6 @@ void AwaitValue(const CUstream_st& stream, const std::atomic<uint64_t>& word, ui
   streams().released.notify_all();
 }
 
-void CopySpans(std::vector<Span> to, std::vector<Span> from) {
-  size_t i = 0;
-  size_t j = 0;
-  while (i < to.size()) {
-    const size_t part = std::min(to[i].bytes, from[j].bytes);
-    memcpy(to[i].begin, from[j].begin, part);
-    to[i] = {to[i].begin + part, to[i].bytes - part};
-    from[j] = {from[j].begin + part, from[j].bytes - part};
-    if (to[i].bytes == 0) ++i;
-    if (from[j].bytes == 0) ++j;
-  }
-}
-
 }  // namespace
 
 bool OffendsCapture() {
@@ -185,6 +228,32 @@ bool OffendsCapture() {
     stream->capture_broken = true;
   }
   return offends;
+}
+
+CUresult Enqueue(CUstream handle, CUcontext context, Work work) {
+  const auto stream = Find(handle, context);
+  if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->capturing) {
+    AddNode(stream->graph, std::move(work));
+  } else {
+    stream->Run([run = std::move(work.run), in = stream->context] { run(in); });
+  }
+  return CUDA_SUCCESS;
+}
+
+bool DoInOrder(CUstream handle, CUcontext context, std::function<void()> work) {
+  const auto stream = Find(handle, context);
+  if (stream == nullptr) return false;
+  stream->DoInOrder(std::move(work));
+  return true;
+}
+
+void Synchronize(CUcontext context, bool non_blocking_too) {
+  for (const auto& stream : AllOf(context)) {
+    if (non_blocking_too || !stream->non_blocking) stream->Synchronize();
+  }
+  const auto own = own_streams.by_context.find(context);
+  if (own != own_streams.by_context.end()) own->second->Synchronize();
 }
 
 void AwaitNoHeldStream() {
@@ -205,13 +274,18 @@ using fake_cuda::streams;
 #define FAKE_CUDA_NOT_CAPTURED \
   if (stream->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 
-CUresult cuStreamCreate(CUstream* handle, unsigned int) {
+CUresult cuStreamCreate(CUstream* handle, unsigned int flags) {
   FAKE_CUDA_CONTEXT("cuStreamCreate");
-  auto stream = std::make_shared<CUstream_st>(context);
+  if ((flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  auto stream = std::make_shared<CUstream_st>(context, flags != 0);
   *handle = stream.get();
   std::lock_guard lock(streams().mutex);
   streams().known[*handle] = std::move(stream);
   return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned int flags, int) {
+  return cuStreamCreate(handle, flags);
 }
 
 CUresult cuStreamDestroy(CUstream handle) {
@@ -251,6 +325,8 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* its_context) {
 CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode) {
   FAKE_CUDA_CONTEXT("cuStreamBeginCapture");
   FAKE_CUDA_STREAM(handle);
+  FAKE_CUDA_NOT_CAPTURED;
+  stream->graph = fake_cuda::NewGraph();
   stream->capturing = true;
   return CUDA_SUCCESS;
 }
@@ -258,10 +334,14 @@ CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode) {
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   FAKE_CUDA_CONTEXT("cuStreamEndCapture");
   FAKE_CUDA_STREAM(handle);
-  stream->capturing = false;
-  *graph = nullptr;
-  return stream->capture_broken.exchange(false) ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                                                : CUDA_SUCCESS;
+  if (!stream->capturing.exchange(false)) return CUDA_ERROR_ILLEGAL_STATE;
+  CUgraph captured = std::exchange(stream->graph, nullptr);
+  if (stream->capture_broken.exchange(false)) {
+    cuGraphDestroy(captured);
+    captured = nullptr;
+  }
+  *graph = captured;
+  return captured != nullptr ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
@@ -276,9 +356,12 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuEventCreate(CUevent* event, unsigned int) {
+CUresult cuEventCreate(CUevent* event, unsigned int flags) {
   FAKE_CUDA_CONTEXT("cuEventCreate");
-  *event = new CUevent_st;
+  constexpr unsigned int kKnown =
+      CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+  if ((flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  *event = new CUevent_st{(flags & CU_EVENT_DISABLE_TIMING) == 0, nullptr};
   std::lock_guard lock(streams().mutex);
   streams().events.insert(*event);
   return CUDA_SUCCESS;
@@ -296,31 +379,23 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   FAKE_CUDA_CONTEXT("cuEventRecord");
   FAKE_CUDA_STREAM(handle);
   FAKE_CUDA_NOT_CAPTURED;
-  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
-  event->latest = std::make_shared<fake_cuda::Record>();
-  stream->Run([record = event->latest] { record->done = true; });
+  auto record = fake_cuda::NewRecord(event);
+  if (record == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  stream->Run([record = std::move(record)] { record->Pass(); });
   return CUDA_SUCCESS;
 }
 
 extern "C" CUresult cuCtxRecordEvent(CUcontext of, CUevent event) {
   FAKE_CUDA_CONTEXT("cuCtxRecordEvent");
-  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
-  std::vector<std::shared_ptr<CUstream_st>> all;
-  {
-    std::lock_guard lock(streams().mutex);
-    for (const auto& [handle, stream] : streams().known) {
-      if (stream->context == of) all.push_back(stream);
-    }
-    if (const auto legacy = streams().legacy.find(of); legacy != streams().legacy.end())
-      all.push_back(legacy->second);
-  }
+  const auto all = fake_cuda::AllOf(of);
   for (const auto& stream : all) {
     if (stream->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  event->latest = std::make_shared<fake_cuda::Record>();
+  auto record = fake_cuda::NewRecord(event);
+  if (record == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const auto left = std::make_shared<std::atomic<size_t>>(all.size() + 1);
-  const auto pass = [left, record = event->latest] {
-    if (left->fetch_sub(1) == 1) record->done = true;
+  const auto pass = [left, record = std::move(record)] {
+    if (left->fetch_sub(1) == 1) record->Pass();
   };
   for (const auto& stream : all) stream->Run(pass);
   pass();
@@ -329,14 +404,15 @@ extern "C" CUresult cuCtxRecordEvent(CUcontext of, CUevent event) {
 
 CUresult cuEventQuery(CUevent event) {
   FAKE_CUDA_CONTEXT("cuEventQuery");
-  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
-  return event->latest == nullptr || event->latest->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  std::shared_ptr<fake_cuda::Record> latest;
+  if (!fake_cuda::LatestOf(event, &latest)) return CUDA_ERROR_INVALID_HANDLE;
+  return latest == nullptr || latest->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
   FAKE_CUDA_CONTEXT("cuEventSynchronize");
-  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
-  const auto latest = event->latest;
+  std::shared_ptr<fake_cuda::Record> latest;
+  if (!fake_cuda::LatestOf(event, &latest)) return CUDA_ERROR_INVALID_HANDLE;
   for (int turn = 0; latest != nullptr && !latest->done && context->error == CUDA_SUCCESS; ++turn) {
     fake_cuda::Pause(turn);
   }
@@ -344,13 +420,30 @@ CUresult cuEventSynchronize(CUevent event) {
   return context->error;
 }
 
+CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
+  FAKE_CUDA_CONTEXT("cuEventElapsedTime");
+  std::shared_ptr<fake_cuda::Record> first;
+  std::shared_ptr<fake_cuda::Record> second;
+  if (!fake_cuda::LatestOf(begin, &first) || !fake_cuda::LatestOf(end, &second)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!begin->timed || !end->timed || first == nullptr || second == nullptr) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!first->done || !second->done) return CUDA_ERROR_NOT_READY;
+  const auto nanoseconds = static_cast<int64_t>(second->at - first->at);
+  *milliseconds = static_cast<float>(static_cast<double>(nanoseconds) / 1e6);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int) {
   FAKE_CUDA_CONTEXT("cuStreamWaitEvent");
   FAKE_CUDA_STREAM(handle);
   FAKE_CUDA_NOT_CAPTURED;
-  if (!fake_cuda::IsEvent(event)) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->latest == nullptr) return CUDA_SUCCESS;
-  stream->Run([record = event->latest, context] {
+  std::shared_ptr<fake_cuda::Record> latest;
+  if (!fake_cuda::LatestOf(event, &latest)) return CUDA_ERROR_INVALID_HANDLE;
+  if (latest == nullptr) return CUDA_SUCCESS;
+  stream->Run([record = std::move(latest), context] {
     for (int turn = 0; !record->done && context->error == CUDA_SUCCESS; ++turn) {
       fake_cuda::Pause(turn);
     }
@@ -381,34 +474,26 @@ CUresult cuStreamWaitValue64(CUstream handle, CUdeviceptr address, cuuint64_t va
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle) {
-  FAKE_CUDA_CONTEXT("cuMemcpyAsync");
-  FAKE_CUDA_STREAM(handle);
-  FAKE_CUDA_NOT_CAPTURED;
-  std::vector<fake_cuda::Span> targets;
-  std::vector<fake_cuda::Span> sources;
-  if (!fake_cuda::Resolve(to, bytes, &targets) || !fake_cuda::Resolve(from, bytes, &sources)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  stream->Run([targets = std::move(targets), sources = std::move(sources), context] {
-    for (int turn = 0; fake_cuda::CopiesHeld(); ++turn) fake_cuda::Pause(turn);
-    if (fake_cuda::NextCopyFails()) {
-      context->error = CUDA_ERROR_ILLEGAL_ADDRESS;
-      return;
-    }
-    fake_cuda::CopySpans(targets, sources);
-  });
-  return CUDA_SUCCESS;
+// The variants for per-thread default streams.
+#undef cuEventRecord
+#undef cuStreamSynchronize
+#undef cuStreamQuery
+#undef cuStreamWaitEvent
+#undef cuStreamIsCapturing
+extern "C" {
+CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
+  return cuEventRecord(event, FAKE_CUDA_PER_THREAD(stream));
 }
-
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream handle) {
-  FAKE_CUDA_CONTEXT("cuMemsetD8Async");
-  FAKE_CUDA_STREAM(handle);
-  FAKE_CUDA_NOT_CAPTURED;
-  std::vector<fake_cuda::Span> targets;
-  if (!fake_cuda::Resolve(to, bytes, &targets)) return CUDA_ERROR_INVALID_VALUE;
-  stream->Run([targets = std::move(targets), value] {
-    for (const auto& span : targets) memset(span.begin, value, span.bytes);
-  });
-  return CUDA_SUCCESS;
+CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+  return cuStreamSynchronize(FAKE_CUDA_PER_THREAD(stream));
+}
+CUresult cuStreamQuery_ptsz(CUstream stream) {
+  return cuStreamQuery(FAKE_CUDA_PER_THREAD(stream));
+}
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
+  return cuStreamWaitEvent(FAKE_CUDA_PER_THREAD(stream), event, flags);
+}
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus* status) {
+  return cuStreamIsCapturing(FAKE_CUDA_PER_THREAD(stream), status);
+}
 }
