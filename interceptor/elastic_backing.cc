@@ -13,6 +13,7 @@
 #include "interceptor/account.h"
 #include "interceptor/hooks.h"
 #include "interceptor/near.h"
+#include "interceptor/params.h"
 
 namespace ravenstore::interceptor::elastic {
 
@@ -309,6 +310,7 @@ uint64_t FreeToJob(int row, uint64_t free) {
 }
 
 void ForgetInChild() {
+  params::ForgetInChild();
   mutex = PTHREAD_MUTEX_INITIALIZER;
   for (Engine& engine : engines) {
     if (raven_elastic_t* handle = engine.handle.load()) library.forget(handle);
@@ -375,12 +377,12 @@ constinit const Backing kBacking = {
     .forget_in_child = ForgetInChild,
 };
 
-Use::Use(raven_elastic_use_t* use, CUdeviceptr* addresses) {
-  const int row = Rows() == 1 ? 0 : RowOf(use->stream);
+void Use::Begin(raven_elastic_use_t use, CUdeviceptr* addresses) {
+  const int row = Rows() == 1 ? 0 : RowOf(use.stream);
   Engine* own = row < 0 ? nullptr : &engines[row];
   raven_elastic_t* handle = own == nullptr ? nullptr : own->handle.load(std::memory_order_acquire);
   uint32_t kept = 0;
-  for (uint32_t i = 0; i < use->count; ++i) {
+  for (uint32_t i = 0; i < use.count; ++i) {
     const CUdeviceptr address = addresses[i];
     if (handle != nullptr && address >= own->begin && address < own->end) {
       addresses[kept++] = address;
@@ -388,12 +390,12 @@ Use::Use(raven_elastic_use_t* use, CUdeviceptr* addresses) {
       Pin(address);
     }
   }
-  use->addresses = addresses;
-  use->count = kept;
-  if (handle == nullptr || (kept == 0 && use->unknown == 0)) return;
+  use.addresses = addresses;
+  use.count = kept;
+  if (handle == nullptr || (kept == 0 && use.unknown == 0)) return;
   if (VisibleOf(row) != own->visible.load(std::memory_order_relaxed)) FollowBudget(row, handle);
   engine_ = handle;
-  library.begin(engine_, use, &token_);
+  library.begin(engine_, &use, &token_);
 }
 
 void Use::End(bool enqueued) {

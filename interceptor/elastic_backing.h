@@ -41,8 +41,8 @@ inline bool MayBeOurs(uint64_t word) {
 // names of other devices' than the stream's stays where it is for good.
 class Use {
  public:
-  // `use` may lose addresses, which are not const here.
-  Use(raven_elastic_use_t* use, CUdeviceptr* addresses);
+  // `addresses` are `use`'s; some may be taken out. A use that was not begun ends as well.
+  void Begin(raven_elastic_use_t use, CUdeviceptr* addresses);
   void End(bool enqueued);
 
  private:

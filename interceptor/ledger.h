@@ -28,7 +28,8 @@ enum class Space : uint8_t {
   kArray,
   kMipmap,
   kContext,
-  kPool
+  kPool,
+  kGraphExec
 };
 
 struct Entry {
