@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interceptor/backing.h"
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
 #include "interceptor/pool.h"
-#include "interceptor/served.h"
 #include "interceptor/tenant.h"
 #include "proto/packet.h"
 
@@ -53,6 +53,8 @@ void Copy(const char* variable, const char* otherwise, char* to, size_t room) {
   if (strlen(value) < room) strcpy(to, value);
 }
 
+uint64_t AskedSize(const char* variable, const char* without);
+
 // REQUIRES start_mutex.
 void ReadSettings() {
   if (settings_read) return;
@@ -60,9 +62,13 @@ void ReadSettings() {
   Copy(proto::kSocketPathVariable, proto::kDefaultSocketPath, settings.socket,
        sizeof(settings.socket));
   Copy("RAVENSTORE_INTERCEPT_LOG", "", settings.log, sizeof(settings.log));
-  char mode[8] = {};
-  Copy("RAVENSTORE_MODE", "", mode, sizeof(mode));
-  settings.store = strcmp(mode, "store") == 0;
+  settings.mode = AskedMode();
+  if (settings.mode != Mode::kElastic) return;
+  Copy("RAVENSTORE_ELASTIC_RECORD", "", settings.elastic_record, sizeof(settings.elastic_record));
+  settings.elastic_host = AskedSize("RAVENSTORE_ELASTIC_HOST", "half of what is available");
+  settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");
+  const char* report = getenv("RAVENSTORE_ELASTIC_REPORT");
+  settings.elastic_report = report != nullptr && *report != 0;
 }
 
 void MakePage() {
@@ -127,13 +133,13 @@ bool ParseSize(const char* text, uint64_t* bytes) {
   return true;
 }
 
-uint64_t AskedBudget() {
-  const char* text = getenv("RAVENSTORE_BUDGET");
+// Who asked for a bound and has none must hear of it.
+uint64_t AskedSize(const char* variable, const char* without) {
+  const char* text = getenv(variable);
   uint64_t bytes = 0;
   if (text == nullptr || *text == 0 || ParseSize(text, &bytes)) return bytes;
-  // Who asked for a bound and has none must hear of it.
-  dprintf(STDERR_FILENO, "ravenstore[%d]: RAVENSTORE_BUDGET=%.100s is no size: no budget\n",
-          getpid(), text);
+  dprintf(STDERR_FILENO, "ravenstore[%d]: %s=%.100s is no size: %s\n", getpid(), variable, text,
+          without);
   return 0;
 }
 
@@ -158,7 +164,7 @@ bool FindDevices() {
   if (get_count == nullptr || get == nullptr || get_count(&count) != CUDA_SUCCESS) return false;
   MakePage();
   proto::LedgerPage* made = Page();
-  const uint64_t asked = AskedBudget();
+  const uint64_t asked = AskedSize("RAVENSTORE_BUDGET", "no budget");
   for (int i = 0; i < count && made->rows < proto::kLedgerDevices; ++i) {
     CUdevice device = 0;
     proto::LedgerRow& row = made->row[made->rows];
@@ -185,7 +191,7 @@ void InChild() {
   tenant::ForgetInChild();
   link::ForgetInChild();
   pool::ForgetInChild();
-  served::ForgetInChild();
+  Serving().forget_in_child();
 }
 
 }  // namespace
@@ -277,6 +283,28 @@ int CurrentRow() {
   return last_row;
 }
 
+CUcontext ContextOf(CUstream stream) {
+  using Function = CUresult(CUstream, CUcontext*);
+  static std::atomic<Function*> slot{nullptr};
+  CUcontext own = CurrentContext();
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) return own;
+  Function* get = Cached(&slot, "cuStreamGetCtx");
+  CUcontext its = nullptr;
+  return get == nullptr || get(stream, &its) != CUDA_SUCCESS ? own : its;
+}
+
+int RowOf(CUstream stream) {
+  using Function = CUresult(CUcontext);
+  static std::atomic<Function*> slot{nullptr};
+  CUcontext before = CurrentContext();
+  CUcontext own = ContextOf(stream);
+  Function* set = own == before ? nullptr : Cached(&slot, "cuCtxSetCurrent");
+  if (set == nullptr || set(own) != CUDA_SUCCESS) return CurrentRow();
+  const int row = CurrentRow();
+  set(before);
+  return row;
+}
+
 void NoteContextChange() {
   context_changes.fetch_add(1, std::memory_order_release);
 }
@@ -348,11 +376,13 @@ uint64_t Excess(int row, uint64_t bytes) {
 
 void Show(int row, uint64_t* total, uint64_t* free) {
   const uint64_t visible = VisibleOf(row);
+  const Backing& serving = Serving();
+  if (free != nullptr) *free = serving.free_to_job(row, *free);
   if (visible == 0) return;
   if (total != nullptr && *total > visible) *total = visible;
   if (free == nullptr) return;
   pool::RefreshAll();
-  const uint64_t left = Room(row);
+  const uint64_t left = serving.free_to_job(row, Room(row));
   if (*free > left) *free = left;
 }
 
@@ -368,12 +398,17 @@ void Unreserve(int row, uint64_t bytes) {
 }
 
 namespace {
+// What a backing made that accounts for itself.
+bool IsUncounted(const Entry& entry) {
+  return entry.backing != nullptr && !entry.backing->counted;
+}
+
 // Of what is in the ledger, a mapping and a handle's second name hold nothing.
 void AddToKind(const Entry& entry, uint64_t bytes) {
-  if (entry.row < 0) return;
+  if (entry.row < 0 || IsUncounted(entry)) return;
   proto::LedgerRow& row = Page()->row[entry.row];
   row.kinds[static_cast<int>(entry.kind)].fetch_add(bytes, std::memory_order_relaxed);
-  if (entry.served != nullptr) row.served.fetch_add(bytes, std::memory_order_relaxed);
+  if (entry.backing != nullptr) row.served.fetch_add(bytes, std::memory_order_relaxed);
 }
 }  // namespace
 
@@ -386,6 +421,7 @@ bool Commit(const Entry& entry) {
 }
 
 void Uncharge(const Entry& entry) {
+  if (IsUncounted(entry)) return;
   AddToKind(entry, 0 - entry.bytes);
   if (entry.pooled) {
     pool::RefreshUsage(entry.row, entry.bytes);
@@ -409,6 +445,29 @@ void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed) {
 
 const Settings& Asked() {
   return settings;
+}
+
+Mode AskedMode() {
+  static std::atomic<int> known{-1};
+  if (const int mode = known.load(std::memory_order_relaxed); mode >= 0) {
+    return static_cast<Mode>(mode);
+  }
+  const char* text = getenv("RAVENSTORE_MODE");
+  Mode mode = Mode::kAccount;
+  for (const Mode other : {Mode::kStore, Mode::kElastic}) {
+    if (text != nullptr && strcmp(text, NameOf(other)) == 0) mode = other;
+  }
+  known.store(static_cast<int>(mode), std::memory_order_relaxed);
+  return mode;
+}
+
+const char* NameOf(Mode mode) {
+  switch (mode) {
+    case Mode::kAccount: return "account";
+    case Mode::kStore: return "store";
+    case Mode::kElastic: return "elastic";
+  }
+  return "";
 }
 
 void Log(const char* format, ...) {

@@ -45,6 +45,9 @@ CUdevice DeviceOf(int row);
 // Of the calling thread's context.
 int CurrentRow();
 CUcontext CurrentContext();
+// Of the stream, whatever context is the thread's.
+CUcontext ContextOf(CUstream stream);
+int RowOf(CUstream stream);
 // A context began or ended: what threads remember of its address may be another's.
 void NoteContextChange();
 
@@ -69,14 +72,24 @@ void Recharge(const Entry& entry);
 // Sets the absolute figure of a kind, and in the same step gives `freed` reserved bytes back.
 void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed = 0);
 
+// Who serves what the job allocates: backing.h.
+enum class Mode : uint8_t { kAccount, kStore, kElastic };
+
 // What the environment asks for, as it was when Start first began: a thread of ours must not read
 // it while the program changes it.
 struct Settings {
   char socket[256];  // empty: too long
   char log[4096];    // empty: nowhere
-  bool store;        // serve from the store
+  Mode mode;
+  char elastic_record[4096];  // empty: no record
+  uint64_t elastic_host;      // what may be pinned; 0: not said
+  uint64_t elastic_part;      // what is moved at once; 0: not said
+  bool elastic_report;
 };
 const Settings& Asked();
+// Of the mode alone, also before Start.
+Mode AskedMode();
+const char* NameOf(Mode mode);
 
 // Says something, once asked by $RAVENSTORE_INTERCEPT_LOG ("stderr" or a file).
 void Log(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -2,16 +2,39 @@
 // ledger.
 #pragma once
 
+#include <time.h>
+
 #include "interceptor/account.h"
+#include "interceptor/backing.h"
 #include "interceptor/link.h"
 
 namespace ravenstore::interceptor {
+
+// Does `attempt` until it returns true, once another backing was told to make room for it.
+template <typename Attempt>
+bool AttemptWithRoom(int row, uint64_t bytes, Attempt attempt) {
+  if (attempt()) return true;
+  if (!Serving().make_room(row, bytes)) return false;
+  constexpr int kPatience = 2000;
+  for (int i = 0; i < kPatience; ++i) {
+    if (attempt()) return true;
+    const timespec millisecond{0, 1'000'000};
+    nanosleep(&millisecond, nullptr);
+  }
+  return false;
+}
+
+// As Reserve, for what the driver serves.
+inline bool ReserveForDriver(int row, uint64_t bytes) {
+  return AttemptWithRoom(row, bytes, [&] { return Reserve(row, bytes); });
+}
 
 // Calls the driver, and again as long as the store gives memory for it.
 template <typename Call>
 CUresult CallAndReclaim(int row, uint64_t bytes, Call call) {
   constexpr int kRounds = 16;
-  CUresult result = call();
+  CUresult result = CUDA_SUCCESS;
+  AttemptWithRoom(row, bytes, [&] { return (result = call()) != CUDA_ERROR_OUT_OF_MEMORY; });
   if (result != CUDA_ERROR_OUT_OF_MEMORY || !link::Attached()) return result;
   const int64_t deadline = link::ReclaimDeadline();
   for (int i = 0; i < kRounds && result == CUDA_ERROR_OUT_OF_MEMORY; ++i) {
@@ -26,7 +49,7 @@ CUresult CallAndReclaim(int row, uint64_t bytes, Call call) {
 // Allocates `entry.bytes` by `call`; `key()` then says under which name.
 template <typename Call, typename Key>
 CUresult Allocate(Entry entry, Call call, Key key) {
-  if (!Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!ReserveForDriver(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = CallAndReclaim(entry.row, entry.bytes, call);
   if (result != CUDA_SUCCESS) {
     Unreserve(entry.row, entry.bytes);

@@ -5,9 +5,9 @@
 #include <atomic>
 
 #include "interceptor/account.h"
+#include "interceptor/backing.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
-#include "interceptor/served.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -80,7 +80,7 @@ void DropContext(uint64_t context) {
         if (entry.space == Space::kMapping) return;
         Uncharge(entry);
         // To the driver it is no memory of the context's: it would stay for ever.
-        if (entry.served != nullptr) served::Free(entry.served);
+        if (entry.backing != nullptr) entry.backing->free(entry, {});
       },
       nullptr);
 }
@@ -100,11 +100,30 @@ CUresult Create(CUcontext* context, CUdevice device, Call call) {
   return result;
 }
 
+// The last reference to the device's context goes, or all that is in it.
+void BeforeRelease(int row, bool all) {
+  if (row < 0 || (!all && retained[row].load() > 1)) return;
+  if (const uint64_t context = primary[row].load()) {
+    Serving().context_ends(reinterpret_cast<CUcontext>(context));
+  }
+}
+
+template <typename Call>
+CUresult Destroy(CUcontext context, Call call) {
+  const Within within;
+  if (!within.outermost()) return call();
+  Serving().context_ends(context);
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) DropContext(reinterpret_cast<uint64_t>(context));
+  return result;
+}
+
 template <typename Call>
 CUresult Release(CUdevice device, bool all, Call call) {
   const Within within;
-  const CUresult result = call();
   const int row = within.outermost() ? RowOf(device) : -1;
+  BeforeRelease(row, all);
+  const CUresult result = call();
   if (result != CUDA_SUCCESS || row < 0) return result;
   const int left = all ? 0 : retained[row].fetch_sub(1) - 1;
   if (left > 0) return result;
@@ -188,20 +207,10 @@ RAVEN_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* para
 
 RAVEN_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
   RAVEN_BEGIN(cuCtxDestroy_v2);
-  const interceptor::Within within;
-  const CUresult result = real(context);
-  if (within.outermost() && result == CUDA_SUCCESS) {
-    interceptor::DropContext(reinterpret_cast<uint64_t>(context));
-  }
-  return result;
+  return interceptor::Destroy(context, [&] { return real(context); });
 }
 
 RAVEN_EXPORT CUresult cuCtxDestroy(CUcontext context) {
   RAVEN_BEGIN(cuCtxDestroy);
-  const interceptor::Within within;
-  const CUresult result = real(context);
-  if (within.outermost() && result == CUDA_SUCCESS) {
-    interceptor::DropContext(reinterpret_cast<uint64_t>(context));
-  }
-  return result;
+  return interceptor::Destroy(context, [&] { return real(context); });
 }

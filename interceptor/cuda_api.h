@@ -20,6 +20,18 @@
 #undef cuGraphAddNode
 #undef cuCtxSynchronize
 #undef cuStreamSynchronize
+#undef cuStreamDestroy
+#undef cuStreamBeginCapture
+#undef cuGraphInstantiate
+#undef cuGraphExecUpdate
+#undef cuGraphExecKernelNodeSetParams
+#undef cuStreamWriteValue32
+#undef cuStreamWriteValue64
+#undef cuStreamWaitValue32
+#undef cuStreamWaitValue64
+#undef cuStreamBatchMemOp
+#undef cuMemcpyBatchAsync
+#undef cuMemcpy3DBatchAsync
 #undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion
 
@@ -81,6 +93,28 @@ RAVEN_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph,
                                         const CUgraphEdgeData* edges, size_t count,
                                         CUgraphNodeParams* parameters);
 RAVEN_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
+RAVEN_EXPORT decltype(cuLaunchKernel) cuLaunchKernel_ptsz;
+RAVEN_EXPORT decltype(cuLaunchKernelEx) cuLaunchKernelEx_ptsz;
+RAVEN_EXPORT decltype(cuLaunchCooperativeKernel) cuLaunchCooperativeKernel_ptsz;
+RAVEN_EXPORT CUresult cuStreamDestroy(CUstream stream);
+RAVEN_EXPORT CUresult cuStreamBeginCapture(CUstream stream);
+RAVEN_EXPORT decltype(cuStreamBeginCapture) cuStreamBeginCapture_ptsz;
+RAVEN_EXPORT decltype(cuStreamBeginCapture_v2) cuStreamBeginCapture_v2_ptsz;
+RAVEN_EXPORT decltype(cuStreamBeginCaptureToGraph) cuStreamBeginCaptureToGraph_ptsz;
+RAVEN_EXPORT decltype(cuStreamEndCapture) cuStreamEndCapture_ptsz;
+RAVEN_EXPORT CUresult cuGraphInstantiate(CUgraphExec* executable, CUgraph graph, CUgraphNode* node,
+                                         char* text, size_t room);
+RAVEN_EXPORT decltype(cuGraphInstantiate) cuGraphInstantiate_v2;
+RAVEN_EXPORT decltype(cuGraphInstantiateWithParams) cuGraphInstantiateWithParams_ptsz;
+RAVEN_EXPORT CUresult cuGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphNode* node,
+                                        CUgraphExecUpdateResult* how);
+RAVEN_EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node,
+                                                     const CUDA_KERNEL_NODE_PARAMS_v1* kernel);
+#define TOUCH(symbol, suffix, parameters, ...) \
+  RAVEN_EXPORT CUresult symbol parameters;     \
+  RAVEN_EXPORT CUresult symbol##_##suffix parameters;
+#define TOUCH_ONE(symbol, parameters, ...) RAVEN_EXPORT CUresult symbol parameters;
+#include "interceptor/touches.def"
 RAVEN_EXPORT cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function,
                                                  unsigned long long flags,
                                                  cudaDriverEntryPointQueryResult* status);

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "interceptor/account.h"
+#include "interceptor/graph_uses.h"
 #include "interceptor/hooks.h"
 
 namespace ravenstore::interceptor::graph {
@@ -87,14 +88,14 @@ RAVEN_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph to,
 
 RAVEN_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   RAVEN_BEGIN(cuGraphLaunch);
-  const CUresult result = real(executable, stream);
+  const CUresult result = interceptor::graph_uses::Launch(executable, stream, false, real);
   graph::RefreshUsage();
   return result;
 }
 
 RAVEN_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
   RAVEN_BEGIN(cuGraphLaunch_ptsz);
-  const CUresult result = real(executable, stream);
+  const CUresult result = interceptor::graph_uses::Launch(executable, stream, true, real);
   graph::RefreshUsage();
   return result;
 }

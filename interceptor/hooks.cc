@@ -2,14 +2,25 @@
 
 #include <string.h>
 
+#include "interceptor/account.h"
 #include "interceptor/elf.h"
 
 namespace ravenstore::interceptor {
 namespace {
 
 const HookInfo kTable[kHooks] = {
+#define RAVEN_ROW(library, base, symbol, since, per_thread, elastic) \
+  {Library::library,                                                 \
+   base,                                                             \
+   #symbol,                                                          \
+   since,                                                            \
+   per_thread != 0,                                                  \
+   elastic,                                                          \
+   reinterpret_cast<void*>(&symbol)},
 #define HOOK(library, base, symbol, since, per_thread) \
-  {Library::library, base, #symbol, since, per_thread != 0, reinterpret_cast<void*>(&symbol)},
+  RAVEN_ROW(library, base, symbol, since, per_thread, false)
+#define HOOK_ELASTIC(library, base, symbol, since, per_thread) \
+  RAVEN_ROW(library, base, symbol, since, per_thread, true)
 #include "interceptor/hooks.def"
 };
 
@@ -38,12 +49,18 @@ const HookInfo& InfoOf(Hook hook) {
   return kTable[static_cast<size_t>(hook)];
 }
 
+bool IsWanted(const HookInfo& info) {
+  return !info.elastic || AskedMode() == Mode::kElastic;
+}
+
 Hook FindHook(const char* symbol) {
   // Nearly all that is looked up is something else.
   const bool candidate = strncmp(symbol, "cu", 2) == 0 || strncmp(symbol, "nvml", 4) == 0 ||
                          strncmp(symbol, "dl", 2) == 0;
   for (size_t i = 0; candidate && i < kHooks; ++i) {
-    if (strcmp(kTable[i].symbol, symbol) == 0) return static_cast<Hook>(i);
+    if (strcmp(kTable[i].symbol, symbol) == 0) {
+      return IsWanted(kTable[i]) ? static_cast<Hook>(i) : Hook::kCount;
+    }
   }
   return Hook::kCount;
 }

@@ -30,11 +30,14 @@ struct HookInfo {
   const char* symbol;
   int since;
   bool per_thread;
-  void* entry;  // ours
+  bool elastic;  // of no interest in other modes
+  void* entry;   // ours
 };
 const HookInfo& InfoOf(Hook hook);
 
-// The hook whose exported name is `symbol`, or kCount.
+// Whether the program shall be handed it: all of them in elastic mode.
+bool IsWanted(const HookInfo& info);
+// The wanted hook whose exported name is `symbol`, or kCount.
 Hook FindHook(const char* symbol);
 // The hook whose entry point or real function is `address`, or kCount.
 Hook HookAt(const void* address);

@@ -17,6 +17,7 @@
 namespace ravenstore::interceptor {
 
 using proto::LegacyKind;
+struct Backing;
 
 // Names of different sorts may have equal values.
 enum class Space : uint8_t {
@@ -27,7 +28,8 @@ enum class Space : uint8_t {
   kArray,
   kMipmap,
   kContext,
-  kPool
+  kPool,
+  kGraphExec
 };
 
 struct Entry {
@@ -39,10 +41,12 @@ struct Entry {
   uint32_t maps = 0;        // of a VMM handle
   bool by_runtime = false;  // noted by a hook of the runtime: none of the driver's saw it
   bool pooled = false;      // of the device's default pool
+  bool shared = false;      // a pool whose memory other processes may have
   uint64_t bytes = 0;
-  uint64_t context = 0;    // that its memory ends with; 0: none
-  uint64_t serial = 0;     // of the VMM handle; handles' values come again
-  void* served = nullptr;  // the store's tensor behind it
+  uint64_t context = 0;              // that its memory ends with; 0: none
+  uint64_t serial = 0;               // of the VMM handle; handles' values come again
+  const Backing* backing = nullptr;  // who serves it in the driver's place; null: the driver
+  void* object = nullptr;            // what that knows it by
 };
 
 class Ledger {

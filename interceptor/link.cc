@@ -192,8 +192,8 @@ void WriteHello(Writer* packet) {
   hello.Number(1, proto::kProtocolVersion);
   const char* name = program_invocation_short_name;
   hello.Text(2, name, strnlen(name, 200));
-  const bool store = Asked().store;
-  hello.Text(3, store ? "store" : "account", store ? 5 : 7);
+  const char* mode = NameOf(Asked().mode);
+  hello.Text(3, mode, strlen(mode));
   hello.Text(4, proto::kVersion, strlen(proto::kVersion));
   packet->Number(kRequestField, 1);
   packet->Text(kHelloField, hello.bytes, hello.size);

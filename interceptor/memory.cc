@@ -1,14 +1,12 @@
 // Plain, pitched, managed and stream-ordered memory, at the driver's layer.
 #include <string.h>
 
-#include <atomic>
-
 #include "interceptor/account.h"
 #include "interceptor/allocate.h"
+#include "interceptor/backing.h"
 #include "interceptor/graph.h"
 #include "interceptor/hooks.h"
 #include "interceptor/pool.h"
-#include "interceptor/served.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -23,41 +21,11 @@ Entry Memory(LegacyKind kind, uint64_t bytes) {
   return entry;
 }
 
-// A tensor of the store's in place of the driver's memory; false: the driver shall serve.
-bool AllocateServed(Entry entry, CUdeviceptr* address, CUresult* result) {
-  if (!served::Wants(entry.bytes) || entry.row < 0) return false;
-  if (!Reserve(entry.row, entry.bytes)) {
-    *result = CUDA_ERROR_OUT_OF_MEMORY;
-    return true;
-  }
-  CUdeviceptr at = 0;
-  entry.served = served::Create(entry.row, entry.bytes, &at);
-  entry.key = at;
-  if (entry.served == nullptr) {
-    Unreserve(entry.row, entry.bytes);
-    return false;
-  }
-  if (!Commit(entry)) {
-    served::Free(entry.served);
-    return false;
-  }
-  *address = at;
-  *result = CUDA_SUCCESS;
-  return true;
-}
-
 template <typename Call>
-CUresult Free(CUdeviceptr address, Call call) {
+CUresult Free(CUdeviceptr address, const Order& order, Call call) {
   const Within within;
   if (!within.outermost()) return call();
-  Entry entry;
-  if (ledger.Find(Space::kMemory, address, &entry) && entry.served != nullptr &&
-      ledger.Take(Space::kMemory, address, &entry)) {
-    Uncharge(entry);
-    served::Free(entry.served);
-    return CUDA_SUCCESS;
-  }
-  return FreeOf(Space::kMemory, address, call);
+  return FreeBacked(address, order) ? CUDA_SUCCESS : FreeOf(Space::kMemory, address, call);
 }
 
 template <typename Call>
@@ -67,8 +35,7 @@ CUresult AllocatePlain(LegacyKind kind, CUdeviceptr* address, uint64_t bytes, Ca
   if (!within.outermost() || address == nullptr || !Start()) return call();
   const Entry entry = Memory(kind, bytes);
   CUresult result = CUDA_SUCCESS;
-  const bool may_serve = kind == LegacyKind::kDevice && address_bits == 64;
-  if (may_serve && AllocateServed(entry, address, &result)) return result;
+  if (address_bits == 64 && AllocateBacked(entry, {}, address, &result)) return result;
   return Allocate(entry, call, [&] { return *address; });
 }
 
@@ -91,28 +58,6 @@ CUresult AllocatePooled(Entry entry, CUdeviceptr* address, Call call) {
   return result;
 }
 
-// The row of the stream's device: its pool serves, whatever context is the thread's.
-int RowOfStream(CUstream stream) {
-  using GetContext = CUresult(CUstream, CUcontext*);
-  using SetCurrent = CUresult(CUcontext);
-  static std::atomic<GetContext*> get_slot{nullptr};
-  static std::atomic<SetCurrent*> set_slot{nullptr};
-  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
-    return CurrentRow();
-  }
-  GetContext* get = Cached(&get_slot, "cuStreamGetCtx");
-  SetCurrent* set = Cached(&set_slot, "cuCtxSetCurrent");
-  CUcontext before = CurrentContext();
-  CUcontext own = before;
-  if (get == nullptr || set == nullptr || get(stream, &own) != CUDA_SUCCESS || own == before ||
-      set(own) != CUDA_SUCCESS) {
-    return CurrentRow();
-  }
-  const int row = CurrentRow();
-  set(before);
-  return row;
-}
-
 // `from` is null where the device's current pool serves.
 template <typename Call>
 CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUstream stream, bool per_thread,
@@ -125,18 +70,35 @@ CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUstream stream, bo
     return call();
   }
   Entry entry = Memory(LegacyKind::kAsync, bytes);
-  if (from == nullptr) entry.row = static_cast<int16_t>(RowOfStream(stream));
+  if (from == nullptr) entry.row = static_cast<int16_t>(RowOf(stream));
   const int owner = from == nullptr ? entry.row : pool::RowOf(*from);
-  if (from == nullptr ? pool::IsCurrent(owner) : owner >= 0) {
-    entry.row = static_cast<int16_t>(owner);
-    return AllocatePooled(entry, address, call);
-  }
-  // A pool of the program's may be of another device, or of none.
+  const bool standard = from == nullptr ? pool::IsCurrent(owner) : owner >= 0;
   Entry own;
-  if (from != nullptr && ledger.Find(Space::kPool, reinterpret_cast<uint64_t>(*from), &own)) {
+  if (standard) {
+    entry.row = static_cast<int16_t>(owner);
+  } else if (from != nullptr &&
+             ledger.Find(Space::kPool, reinterpret_cast<uint64_t>(*from), &own)) {
+    // A pool of the program's may be of another device, or of none.
     entry.row = own.row;
   }
-  return Allocate(entry, call, [&] { return *address; });
+  CUresult result = CUDA_SUCCESS;
+  if (!own.shared && AllocateBacked(entry, InOrderOf(stream, per_thread), address, &result)) {
+    return result;
+  }
+  return standard ? AllocatePooled(entry, address, call)
+                  : Allocate(entry, call, [&] { return *address; });
+}
+
+// Rows of what a backing serves are as the driver makes them.
+bool AllocateBackedPitch(Entry entry, size_t width, size_t height, CUdeviceptr* address,
+                         size_t* pitch) {
+  constexpr size_t kPitch = 512;
+  const size_t padded = (width + kPitch - 1) / kPitch * kPitch;
+  entry.bytes = padded * height;
+  CUresult result = CUDA_SUCCESS;
+  if (!AllocateBacked(entry, {}, address, &result) || result != CUDA_SUCCESS) return false;
+  *pitch = padded;
+  return true;
 }
 
 // The rows' length is known only afterwards.
@@ -146,14 +108,15 @@ CUresult AllocatePitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t
   const Within within;
   if (!within.outermost() || address == nullptr || pitch == nullptr || !Start()) return call();
   Entry entry = Memory(LegacyKind::kPitch, width * height);
-  if (!Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (AllocateBackedPitch(entry, width, height, address, pitch)) return CUDA_SUCCESS;
+  if (!ReserveForDriver(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = CallAndReclaim(entry.row, entry.bytes, call);
   if (result != CUDA_SUCCESS) {
     Unreserve(entry.row, entry.bytes);
     return result;
   }
   const uint64_t more = *pitch * height - entry.bytes;
-  if (!Reserve(entry.row, more)) {
+  if (!ReserveForDriver(entry.row, more)) {
     Unreserve(entry.row, entry.bytes);
     RAVEN_REAL(cuMemFree_v2)(*address);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -178,7 +141,7 @@ RAVEN_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 
 RAVEN_EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
   RAVEN_BEGIN(cuMemFree_v2);
-  return interceptor::Free(address, [&] { return real(address); });
+  return interceptor::Free(address, {}, [&] { return real(address); });
 }
 
 // The first versions have 32-bit addresses; a driver may still answer them.
@@ -197,7 +160,7 @@ RAVEN_EXPORT CUresult cuMemAlloc(unsigned int* address, unsigned int bytes) {
 
 RAVEN_EXPORT CUresult cuMemFree(unsigned int address) {
   RAVEN_BEGIN(cuMemFree);
-  return interceptor::Free(address, [&] { return real(address); });
+  return interceptor::Free(address, {}, [&] { return real(address); });
 }
 
 RAVEN_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width,
@@ -257,10 +220,12 @@ RAVEN_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* address, size_t 
 
 RAVEN_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   RAVEN_BEGIN(cuMemFreeAsync);
-  return interceptor::Free(address, [&] { return real(address, stream); });
+  return interceptor::Free(address, interceptor::InOrderOf(stream, false),
+                           [&] { return real(address, stream); });
 }
 
 RAVEN_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) {
   RAVEN_BEGIN(cuMemFreeAsync_ptsz);
-  return interceptor::Free(address, [&] { return real(address, stream); });
+  return interceptor::Free(address, interceptor::InOrderOf(stream, true),
+                           [&] { return real(address, stream); });
 }

@@ -120,7 +120,7 @@ int RowOf(CUmemoryPool pool) {
 bool Reserve(int row, uint64_t bytes) {
   pools[row].asked.fetch_add(bytes);
   const uint64_t left_over = TakeLeftOver(row, bytes);
-  if (left_over == bytes || interceptor::Reserve(row, bytes - left_over)) return true;
+  if (left_over == bytes || ReserveForDriver(row, bytes - left_over)) return true;
   pools[row].asked.fetch_sub(bytes);
   Figure(row).fetch_add(left_over);
   RefreshUsage(row, 0);
@@ -191,6 +191,7 @@ RAVEN_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* made, const CUmemPoolProps* 
   entry.key = reinterpret_cast<uint64_t>(*made);
   const bool of_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   entry.row = static_cast<int16_t>(of_device ? interceptor::RowOf(properties->location.id) : -1);
+  entry.shared = properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
   interceptor::ledger.Add(entry);
   return result;
 }

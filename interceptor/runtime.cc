@@ -2,9 +2,9 @@
 // hooks did not see is counted, so that nothing is counted twice.
 #include "interceptor/account.h"
 #include "interceptor/array_bytes.h"
+#include "interceptor/backing.h"
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
-#include "interceptor/served.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -32,13 +32,6 @@ template <typename Call>
 cudaError_t Free(Space space, const void* name, Call call) {
   Entry entry;
   if (!ledger.Find(space, Key(name), &entry)) return call();
-  if (entry.served != nullptr) {
-    // The runtime has never heard of it.
-    if (!ledger.Take(space, Key(name), &entry)) return cudaErrorInvalidValue;
-    Uncharge(entry);
-    served::Free(entry.served);
-    return cudaSuccess;
-  }
   if (!entry.by_runtime || !ledger.Take(space, Key(name), &entry)) return call();
   const cudaError_t result = call();
   if (result == cudaSuccess) {
@@ -47,6 +40,12 @@ cudaError_t Free(Space space, const void* name, Call call) {
     ledger.Add(entry);
   }
   return result;
+}
+
+// What a backing serves the runtime has never heard of.
+template <typename Call>
+cudaError_t FreeMemory(void* address, const Order& order, Call call) {
+  return FreeBacked(Key(address), order) ? cudaSuccess : Free(Space::kMemory, address, call);
 }
 
 uint64_t FormatBytes(const cudaChannelFormatDesc& format) {
@@ -82,7 +81,7 @@ RAVEN_EXPORT cudaError_t cudaMalloc(void** address, size_t bytes) {
 
 RAVEN_EXPORT cudaError_t cudaFree(void* address) {
   RAVEN_BEGIN_RUNTIME(cudaFree);
-  return interceptor::Free(Space::kMemory, address, [&] { return real(address); });
+  return interceptor::FreeMemory(address, {}, [&] { return real(address); });
 }
 
 RAVEN_EXPORT cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned int flags) {
@@ -144,12 +143,14 @@ RAVEN_EXPORT cudaError_t cudaMallocFromPoolAsync_ptsz(void** address, size_t byt
 
 RAVEN_EXPORT cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
   RAVEN_BEGIN_RUNTIME(cudaFreeAsync);
-  return interceptor::Free(Space::kMemory, address, [&] { return real(address, stream); });
+  return interceptor::FreeMemory(address, interceptor::InOrderOf(stream, false),
+                                 [&] { return real(address, stream); });
 }
 
 RAVEN_EXPORT cudaError_t cudaFreeAsync_ptsz(void* address, cudaStream_t stream) {
   RAVEN_BEGIN_RUNTIME(cudaFreeAsync_ptsz);
-  return interceptor::Free(Space::kMemory, address, [&] { return real(address, stream); });
+  return interceptor::FreeMemory(address, interceptor::InOrderOf(stream, true),
+                                 [&] { return real(address, stream); });
 }
 
 RAVEN_EXPORT cudaError_t cudaMallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format,

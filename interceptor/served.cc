@@ -1,19 +1,14 @@
 #include "interceptor/served.h"
 
-#include <dlfcn.h>
-#include <limits.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <atomic>
 
 #include "client/ravenstore.h"
 #include "interceptor/account.h"
-#include "interceptor/elf.h"
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
+#include "interceptor/near.h"
 
 namespace ravenstore::interceptor::served {
 namespace {
@@ -33,23 +28,6 @@ constinit pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 constinit std::atomic<Phase> phase{Phase::kUnknown};
 constinit Library library{};
 
-template <typename Function>
-bool Take(void* handle, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(handle, name));
-  return *function != nullptr;
-}
-
-// Loads `name`, seen from the folder that this library lies in.
-void* LoadNear(const char* name) {
-  char path[PATH_MAX];
-  const char* own = ObjectOf(reinterpret_cast<const void*>(&LoadNear));
-  const char* slash = strrchr(own, '/');
-  const int folder = slash == nullptr ? 0 : static_cast<int>(slash - own) + 1;
-  const int length = snprintf(path, sizeof(path), "%.*s%s", folder, own, name);
-  const bool fits = length > 0 && length < static_cast<int>(sizeof(path));
-  return fits ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-}
-
 bool Load() {
   // Beside us when it was installed, in the folder of its own when it was only built.
   void* handle = LoadNear("libravenstore.so");
@@ -58,11 +36,11 @@ bool Load() {
     Log("--mode=store: no libravenstore.so beside the interceptor: the driver serves");
     return false;
   }
-  if (!Take(handle, "ravenstore_connect", &library.connect) ||
-      !Take(handle, "ravenstore_create", &library.create) ||
-      !Take(handle, "ravenstore_free", &library.free) ||
-      !Take(handle, "ravenstore_data", &library.data) ||
-      !Take(handle, "ravenstore_last_error", &library.last_error)) {
+  if (!TakeFunction(handle, "ravenstore_connect", &library.connect) ||
+      !TakeFunction(handle, "ravenstore_create", &library.create) ||
+      !TakeFunction(handle, "ravenstore_free", &library.free) ||
+      !TakeFunction(handle, "ravenstore_data", &library.data) ||
+      !TakeFunction(handle, "ravenstore_last_error", &library.last_error)) {
     return false;
   }
   ravenstore_connect_options_t options{};
@@ -74,42 +52,47 @@ bool Load() {
   return false;
 }
 
-}  // namespace
+constexpr uint64_t kLeastBytes = uint64_t{2} << 20;
 
-bool Wants(uint64_t bytes) {
-  if (bytes < kLeastBytes) return false;
+bool Ready() {
   const Phase known = phase.load(std::memory_order_acquire);
   if (known != Phase::kUnknown) return known == Phase::kReady;
   pthread_mutex_lock(&mutex);
   if (phase.load() == Phase::kUnknown) {
-    const bool ready = Asked().store && link::Attached() && Load();
+    const bool ready = link::Attached() && Load();
     phase.store(ready ? Phase::kReady : Phase::kOff, std::memory_order_release);
   }
   pthread_mutex_unlock(&mutex);
   return phase.load() == Phase::kReady;
 }
 
-void* Create(int row, uint64_t bytes, CUdeviceptr* address) {
-  ravenstore_create_options_t options{};
-  options.struct_size = sizeof(options);
-  options.device = DeviceOf(row);
-  options.flags = RAVENSTORE_FAIL_FAST;
-  ravenstore_tensor_t* tensor = nullptr;
-  if (library.create(library.store, bytes, &options, &tensor) != RAVENSTORE_OK) {
-    Log("--mode=store: %s: the driver serves %llu bytes", library.last_error(),
-        static_cast<unsigned long long>(bytes));
-    return nullptr;
-  }
-  *address = reinterpret_cast<CUdeviceptr>(library.data(tensor));
-  return tensor;
+bool Wants(const Entry& entry) {
+  return entry.kind == LegacyKind::kDevice && entry.bytes >= kLeastBytes && Ready();
 }
 
-void Free(void* tensor) {
+bool Create(Entry* entry, const Order&) {
+  ravenstore_create_options_t options{};
+  options.struct_size = sizeof(options);
+  options.device = DeviceOf(entry->row);
+  options.flags = RAVENSTORE_FAIL_FAST;
+  ravenstore_tensor_t* tensor = nullptr;
+  if (library.create(library.store, entry->bytes, &options, &tensor) != RAVENSTORE_OK) {
+    Log("--mode=store: %s: the driver serves %llu bytes", library.last_error(),
+        static_cast<unsigned long long>(entry->bytes));
+    return false;
+  }
+  entry->key = reinterpret_cast<uint64_t>(library.data(tensor));
+  entry->object = tensor;
+  return true;
+}
+
+// Waits for the context's work, as the driver's own free does.
+void Free(const Entry& entry, const Order&) {
   using Function = CUresult();
   static std::atomic<Function*> synchronize{nullptr};
   Function* function = Cached(&synchronize, "cuCtxSynchronize");
   if (function != nullptr) function();
-  library.free(library.store, static_cast<ravenstore_tensor_t*>(tensor), nullptr);
+  library.free(library.store, static_cast<ravenstore_tensor_t*>(entry.object), nullptr);
 }
 
 void ForgetInChild() {
@@ -118,5 +101,19 @@ void ForgetInChild() {
   // Its own fork handler took care of what it holds.
   library.store = nullptr;
 }
+
+}  // namespace
+
+constinit const Backing kBacking = {
+    .counted = true,
+    .wants = Wants,
+    .create = Create,
+    .free = Free,
+    // To the driver it is no memory of the context's: the ledger tells what to free.
+    .context_ends = [](CUcontext) {},
+    .make_room = [](int, uint64_t) { return false; },
+    .free_to_job = [](int, uint64_t free) { return free; },
+    .forget_in_child = ForgetInChild,
+};
 
 }  // namespace ravenstore::interceptor::served

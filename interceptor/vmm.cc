@@ -6,6 +6,7 @@
 
 #include "interceptor/account.h"
 #include "interceptor/allocate.h"
+#include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
 
 namespace ravenstore::interceptor {
@@ -166,6 +167,8 @@ RAVEN_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* 
                                                   void* address) {
   RAVEN_BEGIN(cuMemRetainAllocationHandle);
   const interceptor::Within within;
+  // Who has the handle may map it elsewhere, or give it to another process.
+  interceptor::elastic::Pin(reinterpret_cast<uint64_t>(address));
   const CUresult result = real(handle, address);
   if (within.outermost() && result == CUDA_SUCCESS) {
     ledger.Change(Space::kHandle, *handle, interceptor::AddReference, nullptr);

@@ -17,20 +17,30 @@ WORDS = (
     # Those take memory beside what they are called for, or tell of it to other processes.
     "ModuleLoad|LibraryLoad|SetLimit|GraphUpload|Ipc(Get|Open)MemHandle",
 )
+# What names memory, or ends something that was told: of interest to the elastic mode alone, and
+# below the runtime's functions, which end in the driver's.
+TOUCHING = (
+    "Memcpy|Memset|Launch|GraphInstantiate|GraphExec(?!GetFlags)|TensorMap|StreamDestroy",
+    "Stream(Begin|End)Capture|Stream(Write|Wait)Value|StreamBatchMemOp|PointerGetAttribute",
+    "MemGetAddressRange|TexObjectCreate|TexRefSetAddress|(Module|Library)Unload|ExportPointer",
+    "HandleForAddressRange",
+)
 SUSPECT = re.compile(rf"^(cu|cuda)(.*({'|'.join(WORDS)}).*|Free(Async)?|Mem(Map|Unmap))$")
+TOUCHES = re.compile(rf"^cu(?=[A-Z]).*({'|'.join(TOUCHING)})")
 DECLARED = re.compile(r"\b(?:CUresult|cudaError_t)\s+(?:CUDAAPI|CUDARTAPI)\s+(cu\w+)\s*\(")
 
 
 def declared(text):
     names = set(DECLARED.findall(text))
     # Macros give a function's newest version the oldest name.
-    newer = dict(re.findall(r"#define\s+(cu\w+)\s+(cu\w+_v\d+(?:_ptsz)?)\s*$", text, re.M))
+    newest = r"(?:__CUDA_API_PT[DS][SZ]\()?(cu\w+_v\d+(?:_ptsz)?)\)?"
+    newer = dict(re.findall(rf"#define\s+(cu\w+)\s+{newest}\s*$", text, re.M))
     return {newer.get(name, name) for name in names} | set(newer.values())
 
 
 def main():
     table = TABLE.read_text()
-    hooked = set(re.findall(r'^HOOK\(\w+, "\w*", (\w+),', table, re.M))
+    hooked = set(re.findall(r'^HOOK(?:_ELASTIC)?\(\w+, "\w*", (\w+),', table, re.M))
     passed = dict(re.findall(r'^PASS\((\w+), "([^"]+)"\)', table, re.M))
     if len(hooked) < 50 or hooked & set(passed):
         sys.exit(f"the table makes no sense: {sorted(hooked & set(passed))}")
@@ -43,7 +53,8 @@ def main():
     if "cuMemAlloc_v2" not in names or "cudaMalloc" not in names:
         sys.exit("the headers were not understood")
     # A runtime function ends in the driver: only those that users name themselves are hooked there.
-    new = sorted(n for n in names if SUSPECT.match(n) and n not in hooked and n not in passed)
+    suspects = {n for n in names if SUSPECT.match(n) or TOUCHES.match(n)}
+    new = sorted(suspects - hooked - set(passed))
     version = re.search(r"#define CUDA_VERSION (\d+)", (folder / "cuda.h").read_text()).group(1)
     print(f"CUDA {version}: {len(names)} functions, {len(hooked & names)} hooked; new: {new}")
     if new:

@@ -5,7 +5,7 @@ library="$1"
 table="$2"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-hooks=$(sed -n 's/^HOOK([^,]*, "[^"]*", \([A-Za-z0-9_]*\),.*/\1/p' "$table" | sort)
+hooks=$(sed -n 's/^HOOK\(_ELASTIC\)\?([^,]*, "[^"]*", \([A-Za-z0-9_]*\),.*/\2/p' "$table" | sort)
 [ "$(echo "$hooks" | wc -l)" -gt 50 ] || fail "the table was not understood"
 exported=$(nm -D --defined-only "$library" | awk '$2 ~ /^[A-Z]$/ { print $3 }' | sort)
 [ "$hooks" = "$exported" ] || fail "exports and table differ:

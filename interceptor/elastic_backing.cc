@@ -1,0 +1,428 @@
+#include "interceptor/elastic_backing.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "interceptor/account.h"
+#include "interceptor/hooks.h"
+#include "interceptor/near.h"
+#include "interceptor/params.h"
+
+namespace ravenstore::interceptor::elastic {
+
+constinit Bounds bounds{};
+
+namespace {
+
+constexpr uint64_t kLeastBytes = uint64_t{2} << 20;
+// By how much what the engine may hold has to have changed for it to hear of it.
+constexpr uint64_t kLimitStep = uint64_t{32} << 20;
+
+struct Library {
+  decltype(&raven_elastic_open) open;
+  decltype(&raven_elastic_close) close;
+  decltype(&raven_elastic_forget) forget;
+  decltype(&raven_elastic_bounds) bounds;
+  decltype(&raven_elastic_allocate) allocate;
+  decltype(&raven_elastic_free) free;
+  decltype(&raven_elastic_find) find;
+  decltype(&raven_elastic_begin) begin;
+  decltype(&raven_elastic_end) end;
+  decltype(&raven_elastic_pin) pin;
+  decltype(&raven_elastic_stream_gone) stream_gone;
+  decltype(&raven_elastic_limit) limit;
+  decltype(&raven_elastic_stats) stats;
+};
+
+// One for each row of the page.
+struct Engine {
+  std::atomic<raven_elastic_t*> handle;
+  std::atomic<bool> impossible;
+  std::atomic<uint64_t> taken;    // of the device, in the job's sums
+  std::atomic<uint64_t> live;     // allocated and not freed
+  std::atomic<uint64_t> limit;    // what it was last told
+  std::atomic<uint64_t> visible;  // the budget from which that came
+  // Written before the handle is.
+  CUcontext context;
+  CUdeviceptr begin;
+  CUdeviceptr end;
+  raven_elastic_stats_t last;  // of a closed one
+};
+
+enum class Phase : uint32_t { kUnknown, kOff, kReady };
+
+// Guards the library, and the opening and closing of engines.
+constinit pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+constinit std::atomic<Phase> phase{Phase::kUnknown};
+constinit Library library{};
+constinit Engine engines[proto::kLedgerDevices]{};
+
+int Rows() {
+  return static_cast<int>(Page()->rows);
+}
+
+// In the ledger this stands where others have their context: entries of the engine end with it.
+uint64_t NameOf(const Engine& engine) {
+  return reinterpret_cast<uint64_t>(&engine);
+}
+
+bool Load() {
+  // Beside us when it was installed, in the folder of its own when it was only built.
+  void* loaded = LoadNear("libravenstore_elastic.so");
+  if (loaded == nullptr) loaded = LoadNear("../elastic/libravenstore_elastic.so");
+  if (loaded == nullptr) {
+    Log("--mode=elastic: no libravenstore_elastic.so beside the interceptor: the driver serves");
+    return false;
+  }
+#define RAVEN_TAKE(name) TakeFunction(loaded, "raven_elastic_" #name, &library.name)
+  const bool whole = RAVEN_TAKE(open) && RAVEN_TAKE(close) && RAVEN_TAKE(forget) &&
+                     RAVEN_TAKE(bounds) && RAVEN_TAKE(allocate) && RAVEN_TAKE(free) &&
+                     RAVEN_TAKE(find) && RAVEN_TAKE(begin) && RAVEN_TAKE(end) && RAVEN_TAKE(pin) &&
+                     RAVEN_TAKE(stream_gone) && RAVEN_TAKE(limit) && RAVEN_TAKE(stats);
+#undef RAVEN_TAKE
+  if (!whole) Log("--mode=elastic: another version's libravenstore_elastic.so: the driver serves");
+  return whole;
+}
+
+// REQUIRES mutex.
+bool LoadOnce() {
+  if (phase.load() == Phase::kUnknown) phase.store(Load() ? Phase::kReady : Phase::kOff);
+  return phase.load() == Phase::kReady;
+}
+
+// What the engine calls, from any of its threads.
+void Say(const char* text) {
+  Log("--mode=elastic: %s", text);
+}
+
+std::atomic<uint64_t>& Physical(int row) {
+  return Page()->row[row].kinds[static_cast<int>(LegacyKind::kVmm)];
+}
+
+int TakeBytes(CUdevice device, uint64_t bytes) {
+  const int row = RowOf(device);
+  if (row < 0 || !Reserve(row, bytes)) return 0;
+  Physical(row).fetch_add(bytes, std::memory_order_relaxed);
+  engines[row].taken.fetch_add(bytes);
+  return 1;
+}
+
+void GiveBytes(CUdevice device, uint64_t bytes) {
+  const int row = RowOf(device);
+  if (row < 0) return;
+  engines[row].taken.fetch_sub(bytes);
+  Physical(row).fetch_sub(bytes, std::memory_order_relaxed);
+  Unreserve(row, bytes);
+}
+
+uint64_t AvailableHostBytes() {
+  const int file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  char text[4096];
+  const ssize_t length = read(file, text, sizeof(text) - 1);
+  close(file);
+  text[length < 0 ? 0 : length] = 0;
+  const char* line = strstr(text, "MemAvailable:");
+  unsigned long long kilobytes = 0;
+  if (line == nullptr || sscanf(line, "MemAvailable: %llu", &kilobytes) != 1) return 0;
+  return kilobytes << 10;
+}
+
+// A budget less what of it is not the engine's; without one what the device has free, less what is
+// left for code, stacks and libraries' own.
+uint64_t DeviceShare(int row) {
+  const uint64_t visible = VisibleOf(row);
+  const uint64_t taken = engines[row].taken.load();
+  if (visible != 0) {
+    const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
+    const uint64_t others = used > taken ? used - taken : 0;
+    return visible > others ? visible - others : 0;
+  }
+  auto* info = RAVEN_REAL(cuMemGetInfo_v2);
+  size_t free = 0;
+  size_t total = 0;
+  if (info == nullptr || info(&free, &total) != CUDA_SUCCESS) return 0;
+  const uint64_t spare = total / 64;
+  return free + taken > spare ? free + taken - spare : 0;
+}
+
+// The first engine's record is the file that was asked for, another's has its row behind the name.
+void RecordOf(int row, char* path, size_t room) {
+  const char* asked = Asked().elastic_record;
+  const bool first = std::none_of(engines, engines + Rows(), [](const Engine& engine) {
+    return engine.handle.load() != nullptr;
+  });
+  snprintf(path, room, first || *asked == 0 ? "%s" : "%s.%d", asked, row);
+}
+
+void ChangeBounds() {
+  uint64_t begin = ~uint64_t{0};
+  uint64_t end = 0;
+  for (const Engine& engine : engines) {
+    if (engine.handle.load() == nullptr) continue;
+    begin = std::min<uint64_t>(begin, engine.begin);
+    end = std::max<uint64_t>(end, engine.end);
+  }
+  bounds.begin.store(end == 0 ? 0 : begin);
+  bounds.bytes.store(end == 0 ? 0 : end - begin);
+}
+
+// REQUIRES mutex, and a current context of the row's device.
+void Open(int row) {
+  Engine& engine = engines[row];
+  char record[PATH_MAX + 8];
+  RecordOf(row, record, sizeof(record));
+  raven_elastic_options_t options{};
+  options.struct_size = sizeof(options);
+  options.device = DeviceOf(row);
+  options.device_bytes = DeviceShare(row);
+  options.host_bytes = Asked().elastic_host != 0 ? Asked().elastic_host : AvailableHostBytes() / 2;
+  options.part_bytes = Asked().elastic_part;
+  options.record = *record == 0 ? nullptr : record;
+  options.driver = DriverFunction;
+  options.log = Say;
+  options.take = TakeBytes;
+  options.give = GiveBytes;
+  engine.limit.store(options.device_bytes);
+  engine.visible.store(VisibleOf(row));
+  raven_elastic_t* handle = library.open(&options);
+  if (handle == nullptr) {
+    Log("--mode=elastic: no engine for device %d: the driver serves", options.device);
+    engine.impossible.store(true);
+    return;
+  }
+  engine.context = CurrentContext();
+  library.bounds(handle, &engine.begin, &engine.end);
+  engine.handle.store(handle, std::memory_order_release);
+  ChangeBounds();
+}
+
+// The engine that serves the context, or null.
+raven_elastic_t* Ready(int row, CUcontext context) {
+  Engine& engine = engines[row];
+  raven_elastic_t* handle = engine.handle.load(std::memory_order_acquire);
+  if (handle == nullptr && !engine.impossible.load(std::memory_order_relaxed) &&
+      context == CurrentContext() && context != nullptr && CurrentRow() == row) {
+    pthread_mutex_lock(&mutex);
+    if (engine.handle.load() == nullptr && LoadOnce()) Open(row);
+    handle = engine.handle.load();
+    pthread_mutex_unlock(&mutex);
+  }
+  return handle != nullptr && engine.context == context ? handle : nullptr;
+}
+
+// Tells the engine what it may hold, if that is another than it was.
+void Limit(Engine* engine, raven_elastic_t* handle, uint64_t bytes) {
+  const uint64_t before = engine->limit.load(std::memory_order_relaxed);
+  if ((bytes > before ? bytes - before : before - bytes) < kLimitStep) return;
+  engine->limit.store(bytes, std::memory_order_relaxed);
+  library.limit(handle, bytes);
+}
+
+// A budget may change while the job runs, and what others than the engine use of it does.
+void FollowBudget(int row, raven_elastic_t* handle) {
+  const uint64_t visible = VisibleOf(row);
+  engines[row].visible.store(visible, std::memory_order_relaxed);
+  if (visible != 0) Limit(&engines[row], handle, DeviceShare(row));
+}
+
+bool Wants(const Entry& entry) {
+  const bool movable = entry.kind == LegacyKind::kDevice || entry.kind == LegacyKind::kPitch ||
+                       entry.kind == LegacyKind::kAsync;
+  return movable && entry.bytes >= kLeastBytes && phase.load() != Phase::kOff;
+}
+
+bool Create(Entry* entry, const Order& order) {
+  const int row = entry->row;
+  CUcontext context = order.ordered ? ContextOf(order.stream) : CurrentContext();
+  raven_elastic_t* handle = Ready(row, context);
+  if (handle == nullptr) return false;
+  FollowBudget(row, handle);
+  CUdeviceptr address = 0;
+  const CUresult result =
+      library.allocate(handle, entry->bytes, order.stream, order.ordered ? 1 : 0, &address);
+  if (result != CUDA_SUCCESS) {
+    Log("--mode=elastic: error %d for %llu bytes: the driver serves them", result,
+        static_cast<unsigned long long>(entry->bytes));
+    return false;
+  }
+  entry->key = address;
+  entry->object = handle;
+  entry->context = NameOf(engines[row]);
+  engines[row].live.fetch_add(entry->bytes);
+  return true;
+}
+
+void Free(const Entry& entry, const Order& order) {
+  engines[entry.row].live.fetch_sub(entry.bytes);
+  library.free(static_cast<raven_elastic_t*>(entry.object), entry.key, order.stream,
+               order.ordered ? 1 : 0);
+}
+
+// REQUIRES mutex.
+void Close(Engine* engine) {
+  raven_elastic_t* handle = engine->handle.load();
+  ledger.TakeContext(
+      NameOf(*engine), [](const Entry& entry, void*) { Free(entry, {}); }, nullptr);
+  engine->last.struct_size = sizeof(engine->last);
+  library.stats(handle, &engine->last);
+  engine->handle.store(nullptr);
+  ChangeBounds();
+  library.close(handle);
+}
+
+void ContextEnds(CUcontext context) {
+  if (!On()) return;
+  pthread_mutex_lock(&mutex);
+  for (Engine& engine : engines) {
+    if (engine.handle.load() != nullptr && engine.context == context) Close(&engine);
+  }
+  pthread_mutex_unlock(&mutex);
+}
+
+// What the engine may hold becomes less by it. It has it on the host, or there is no room.
+bool MakeRoom(int row, uint64_t bytes) {
+  if (row < 0) return false;
+  Engine& engine = engines[row];
+  raven_elastic_t* handle = engine.handle.load(std::memory_order_acquire);
+  const uint64_t taken = engine.taken.load();
+  if (handle == nullptr || taken < bytes) return false;
+  const uint64_t least = std::min(taken, std::max(bytes, kLimitStep));
+  engine.limit.store(taken - least, std::memory_order_relaxed);
+  library.limit(handle, taken - least);
+  return true;
+}
+
+// What the engine holds is as free as the rest; what is allocated is not, wherever it lies.
+uint64_t FreeToJob(int row, uint64_t free) {
+  if (row < 0) return free;
+  const uint64_t with_ours = free + engines[row].taken.load();
+  const uint64_t live = engines[row].live.load();
+  if (with_ours < free) return free;  // there is no bound
+  return with_ours > live ? with_ours - live : 0;
+}
+
+void ForgetInChild() {
+  params::ForgetInChild();
+  mutex = PTHREAD_MUTEX_INITIALIZER;
+  for (Engine& engine : engines) {
+    if (raven_elastic_t* handle = engine.handle.load()) library.forget(handle);
+    memset(static_cast<void*>(&engine), 0, sizeof(engine));
+  }
+  ChangeBounds();
+}
+
+// The engine whose allocations may have the address, or null.
+Engine* EngineAt(uint64_t address) {
+  if (!MayBeOurs(address)) return nullptr;
+  for (int row = 0; row < Rows(); ++row) {
+    Engine& engine = engines[row];
+    if (engine.handle.load(std::memory_order_acquire) != nullptr && address >= engine.begin &&
+        address < engine.end) {
+      return &engine;
+    }
+  }
+  return nullptr;
+}
+
+constexpr double kGiB = 1 << 30;
+
+// One line of `ravenrun --report`.
+void Report(int row) {
+  const Engine& engine = engines[row];
+  raven_elastic_stats_t stats = engine.last;
+  if (raven_elastic_t* handle = engine.handle.load()) {
+    stats.struct_size = sizeof(stats);
+    library.stats(handle, &stats);
+  }
+  if (stats.uses == 0 && stats.peak_bytes == 0) return;
+  const auto gib = [](uint64_t bytes) { return static_cast<double>(bytes) / kGiB; };
+  char text[512];
+  const int length = snprintf(
+      text, sizeof(text),
+      "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
+      "dropped; waited %.1f ms in %llu of %llu uses; in place %.3f GiB in %llu uses\n",
+      getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
+      gib(stats.moved_out_bytes), gib(stats.dropped_bytes),
+      static_cast<double>(stats.waited_ns) / 1e6, static_cast<unsigned long long>(stats.waits),
+      static_cast<unsigned long long>(stats.uses), gib(stats.bytes_in_place),
+      static_cast<unsigned long long>(stats.uses_in_place));
+  if (length > 0) [[maybe_unused]]
+    const auto written = write(STDERR_FILENO, text, static_cast<size_t>(length));
+}
+
+// Runs at exit, after the program's own handlers.
+__attribute__((destructor)) void AtExit() {
+  if (!Asked().elastic_report || phase.load() != Phase::kReady) return;
+  for (int row = 0; row < Rows(); ++row) Report(row);
+}
+
+}  // namespace
+
+constinit const Backing kBacking = {
+    .counted = false,
+    .wants = Wants,
+    .create = Create,
+    .free = Free,
+    .context_ends = ContextEnds,
+    .make_room = MakeRoom,
+    .free_to_job = FreeToJob,
+    .forget_in_child = ForgetInChild,
+};
+
+void Use::Begin(raven_elastic_use_t use, CUdeviceptr* addresses) {
+  const int row = Rows() == 1 ? 0 : RowOf(use.stream);
+  Engine* own = row < 0 ? nullptr : &engines[row];
+  raven_elastic_t* handle = own == nullptr ? nullptr : own->handle.load(std::memory_order_acquire);
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < use.count; ++i) {
+    const CUdeviceptr address = addresses[i];
+    if (handle != nullptr && address >= own->begin && address < own->end) {
+      addresses[kept++] = address;
+    } else {
+      Pin(address);
+    }
+  }
+  use.addresses = addresses;
+  use.count = kept;
+  if (handle == nullptr || (kept == 0 && use.unknown == 0)) return;
+  if (VisibleOf(row) != own->visible.load(std::memory_order_relaxed)) FollowBudget(row, handle);
+  engine_ = handle;
+  library.begin(engine_, &use, &token_);
+}
+
+void Use::End(bool enqueued) {
+  if (engine_ != nullptr) library.end(engine_, &token_, enqueued ? 1 : 0);
+}
+
+void Pin(uint64_t address) {
+  const Engine* engine = EngineAt(address);
+  if (engine != nullptr) library.pin(engine->handle.load(), address);
+}
+
+bool Find(uint64_t address, Allocation* allocation) {
+  const Engine* engine = EngineAt(address);
+  if (engine == nullptr ||
+      library.find(engine->handle.load(), address, &allocation->begin, &allocation->bytes) == 0) {
+    return false;
+  }
+  allocation->device = DeviceOf(static_cast<int>(engine - engines));
+  allocation->context = engine->context;
+  return true;
+}
+
+void StreamEnds(CUstream stream) {
+  if (!On()) return;
+  for (int row = 0; row < Rows(); ++row) {
+    if (raven_elastic_t* handle = engines[row].handle.load()) library.stream_gone(handle, stream);
+  }
+}
+
+}  // namespace ravenstore::interceptor::elastic

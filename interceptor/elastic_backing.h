@@ -1,0 +1,65 @@
+// --mode=elastic: allocations of 2 MiB and more lie where there is room, on the device or in pinned
+// memory of the host, and move while their addresses stay (elastic/elastic.h). The engine is
+// libravenstore_elastic.so, which lies beside this library and is loaded privately, on the first of
+// them; there is one for each device.
+//
+// An engine works in the context in which it was opened: what is asked for in another context of
+// the same device is the driver's. When that context ends, so does the engine, with all it has
+// made.
+//
+// What the job holds of a device is what the engine took of it; what it has allocated may be more.
+//
+// Threads: any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "elastic/elastic.h"
+#include "interceptor/backing.h"
+
+namespace ravenstore::interceptor::elastic {
+
+extern const Backing kBacking;
+
+// The addresses that any engine's allocations may ever have: none while there is no engine.
+struct Bounds {
+  std::atomic<uint64_t> begin;
+  std::atomic<uint64_t> bytes;
+};
+extern Bounds bounds;
+
+inline bool On() {
+  return bounds.bytes.load(std::memory_order_relaxed) != 0;
+}
+inline bool MayBeOurs(uint64_t word) {
+  return word - bounds.begin.load(std::memory_order_relaxed) <
+         bounds.bytes.load(std::memory_order_relaxed);
+}
+
+// One call that touches memory: from its begin to its end nothing that it names moves. What it
+// names of other devices' than the stream's stays where it is for good.
+class Use {
+ public:
+  // `addresses` are `use`'s; some may be taken out. A use that was not begun ends as well.
+  void Begin(raven_elastic_use_t use, CUdeviceptr* addresses);
+  void End(bool enqueued);
+
+ private:
+  raven_elastic_t* engine_ = nullptr;
+  raven_elastic_token_t token_;
+};
+
+// The allocation at the address stays where it is for good.
+void Pin(uint64_t address);
+// The allocation that holds the address: false where none does.
+struct Allocation {
+  CUdeviceptr begin;
+  uint64_t bytes;
+  CUdevice device;
+  CUcontext context;
+};
+bool Find(uint64_t address, Allocation* allocation);
+void StreamEnds(CUstream stream);
+
+}  // namespace ravenstore::interceptor::elastic
