@@ -179,6 +179,8 @@ void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats) 
     all.bytes_in_place = now.bytes_in_place.count();
     all.waits = now.waits;
     all.waited_ns = static_cast<uint64_t>(now.waited.count());
+    all.room_waits = now.room_waits;
+    all.room_waited_ns = static_cast<uint64_t>(now.room_waited.count());
     return 0;
   });
   all.struct_size = size;

@@ -106,6 +106,8 @@ typedef struct raven_elastic_stats {
   uint64_t bytes_in_place; /* what these named there */
   uint64_t waits;          /* for a move that had begun */
   uint64_t waited_ns;
+  uint64_t room_waits; /* of allocations, for room on the device */
+  uint64_t room_waited_ns;
 } raven_elastic_stats_t;
 RAVEN_ELASTIC void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats);
 

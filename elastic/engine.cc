@@ -252,6 +252,7 @@ Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock
 Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
   wanted_ += size;
   Part* part = nullptr;
+  std::optional<core::Tick> began;
   while (true) {
     lock.unlock();
     auto taken = parts_->Take(Place::kDevice, size);
@@ -262,8 +263,13 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
     }
     if (DropDead(Place::kDevice, lock)) continue;
     if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || ipc::Now() >= deadline) break;
+    if (!began) began = ipc::Now();
     wake_.notify_one();
     changed_.wait_for(lock, deadline - ipc::Now());
+  }
+  if (began) {
+    ++stats_.room_waits;
+    stats_.room_waited += ipc::Now() - *began;
   }
   wanted_ -= size;
   return part;

@@ -58,8 +58,10 @@ struct EngineStats {
   uint64_t uses = 0;
   uint64_t uses_in_place = 0;
   core::Bytes bytes_in_place;
-  uint64_t waits = 0;
+  uint64_t waits = 0;  // of calls, for a move that had begun
   core::Duration waited{};
+  uint64_t room_waits = 0;  // of allocations, for room on the device
+  core::Duration room_waited{};
 };
 
 class Engine {
