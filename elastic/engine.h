@@ -175,6 +175,7 @@ class Engine {
   bool StartCopy(RangeId id, size_t slot, Part* to, Lock& lock);
   bool HasWork() const;
   size_t MovesTo(Place place) const;
+  core::Bytes Leaving() const;
   void Fail(const char* what, const core::Error& error);
 
   const EngineOptions options_;

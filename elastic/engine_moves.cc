@@ -65,6 +65,14 @@ size_t Engine::MovesTo(Place place) const {
       moves_.begin(), moves_.end(), [&](const Move& move) { return move.to->place == place; }));
 }
 
+Bytes Engine::Leaving() const {
+  Bytes leaving;
+  for (const Move& move : moves_) {
+    if (move.to->place == Place::kHost) leaving += move.to->size;
+  }
+  return leaving;
+}
+
 bool Engine::FinishMoves(Lock& lock) {
   bool any = false;
   for (size_t i = 0; i < moves_.size();) {
@@ -113,7 +121,7 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
 
 bool Engine::StartMoves(Lock& lock) {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  if (over || wanted_ > parts_->free(Place::kDevice)) {
+  if (over || wanted_ > Leaving()) {
     if (DropDead(Place::kDevice, lock) || StartOut(std::nullopt, lock)) return true;
   }
   if (over || wanted_ > Bytes{0}) return false;

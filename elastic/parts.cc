@@ -33,12 +33,17 @@ Result<Part*> Parts::Take(Place place, Bytes size) {
     if (idle->second.empty()) pool.idle.erase(idle);
     pool.free -= size;
   } else {
-    if (pool.held + size > pool.limits.most) ShrinkTo(pool, core::Minus(pool.limits.most, size));
-    if (pool.held + size > pool.limits.most || (pool.limits.take && !pool.limits.take(size))) {
+    // What is free in other sizes makes way, for the limit and for the ledger, which counts more.
+    bool fits = Fits(pool, size);
+    while (!fits && pool.free > Bytes{0}) {
+      ShrinkTo(pool, pool.held - Bytes{1});
+      fits = Fits(pool, size);
+    }
+    if (!fits) {
       return Error{ErrorCode::kOutOfMemory,
-                   "the limit of " + std::to_string(pool.limits.most.count()) + " bytes " +
+                   "the budget of " + std::to_string(pool.limits.most.count()) + " bytes " +
                        (place == Place::kDevice ? "of the device" : "of pinned host memory") +
-                       " is reached"};
+                       " is used up"};
     }
     pool.held += size;
     // Pinning takes milliseconds: others go on meanwhile.
@@ -112,6 +117,10 @@ void Parts::Release(std::unique_ptr<Part> part) {
   driver_->mem_unmap(part->copy, part->size.count());
   driver_->address_free(part->copy, part->size.count());
   driver_->mem_release(part->handle);
+}
+
+bool Parts::Fits(const Pool& pool, Bytes size) {
+  return pool.held + size <= pool.limits.most && (!pool.limits.take || pool.limits.take(size));
 }
 
 void Parts::ShrinkTo(Pool& pool, Bytes most) {

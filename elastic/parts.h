@@ -74,6 +74,8 @@ class Parts {
   const Pool& PoolOf(Place place) const { return pools_[static_cast<size_t>(place)]; }
   core::Result<std::unique_ptr<Part>> Make(Place place, core::Bytes size) const;
   void Release(std::unique_ptr<Part> part);
+  // Takes the size of the ledger, if the limit allows it.
+  static bool Fits(const Pool& pool, core::Bytes size);
   // Releases free parts until so much is held at most. REQUIRES: the mutex is held.
   void ShrinkTo(Pool& pool, core::Bytes most);
 

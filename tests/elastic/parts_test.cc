@@ -56,6 +56,20 @@ TEST_F(PartsTest, TheLedgerMayRefuse) {
   EXPECT_TRUE(parts.Take(Place::kHost, MiB(8)).ok()) << "another place";
 }
 
+TEST_F(PartsTest, WhatIsFreeInOtherSizesMakesWayForTheLedgerToo) {
+  budget_ = MiB(8);
+  Parts parts(&driver_, 0, 0, Counted(MiB(64)), {MiB(8), {}, {}});
+  Part* kept = *parts.Take(Place::kDevice, MiB(2));
+  Part* two = *parts.Take(Place::kDevice, MiB(2));
+  Part* four = *parts.Take(Place::kDevice, MiB(4));
+  parts.Give(two);
+  parts.Give(four);
+  EXPECT_TRUE(parts.Take(Place::kDevice, MiB(6)).ok());
+  EXPECT_EQ(parts.held(Place::kDevice), MiB(8));
+  EXPECT_EQ(charged_, MiB(8));
+  parts.Give(kept);
+}
+
 TEST_F(PartsTest, WhatTheDriverRefusesIsNotCharged) {
   Parts parts(&driver_, 0, 0, Counted(MiB(64)), {MiB(8), {}, {}});
   for (const char* call : {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
