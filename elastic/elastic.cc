@@ -58,6 +58,9 @@ EngineOptions OptionsOf(const raven_elastic_options_t& given) {
       give(device, bytes.count());
     };
   }
+  if (given.limit != nullptr) {
+    options.limit = [limit = given.limit, device = given.device] { return Bytes(limit(device)); };
+  }
   if (given.log != nullptr) options.log = given.log;
   return options;
 }

@@ -40,6 +40,9 @@ typedef struct raven_elastic_options {
   /* The job's ledger: the engine takes device memory or gives it back. False: over a budget. */
   int (*take)(CUdevice device, uint64_t bytes);
   void (*give)(CUdevice device, uint64_t bytes);
+  /* What the engine may hold of the device now: a thread of the engine's asks twenty times a second. Null: what
+   * raven_elastic_limit says. */
+  uint64_t (*limit)(CUdevice device);
 } raven_elastic_options_t;
 
 /* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the reason was

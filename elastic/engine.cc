@@ -233,8 +233,17 @@ Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock
   const Bytes size = SlotSize(range, slot);
   Part* part = TakeDevicePart(size, deadline, lock);
   if (part == nullptr && before != nullptr) return core::Ok();  // used where it is
-  if (part == nullptr) {
-    RAVEN_ASSIGN_OR_RETURN(part, TakeHostPart(size, lock));
+  while (part == nullptr) {
+    const auto taken = TakeHostPart(size, lock);
+    if (taken.ok()) {
+      part = *taken;
+    } else if (moves_.empty()) {
+      return taken.error();
+    } else {
+      // What is on its way to the host leaves room on the device.
+      changed_.wait(lock);
+      part = TakeDevicePart(size, deadline, lock);
+    }
   }
   lock.unlock();
   Status status = core::Ok();

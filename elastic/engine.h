@@ -44,6 +44,9 @@ struct EngineOptions {
   PlaceLimits on_host;
   // How long an allocation waits for room on the device before it takes room on the host.
   core::Duration patience = std::chrono::milliseconds(100);
+  // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
+  // changes it.
+  std::function<core::Bytes()> limit;
   std::function<void(const char*)> log;
 };
 
@@ -167,6 +170,7 @@ class Engine {
   bool UnknownsPassed();
 
   void Run();
+  void AskLimit(Lock& lock);
   bool FinishMoves(Lock& lock);
   void FinishMove(const Move& move, bool copied, Lock& lock);
   bool StartMoves(Lock& lock);
@@ -207,6 +211,7 @@ class Engine {
   uint64_t stamp_ = 0;
   std::vector<CUevent> events_;
   EngineStats stats_;
+  core::Tick limit_asked_{};
   bool asleep_ = false;
   bool broken_ = false;  // a copy failed, or a mapping: nothing moves any more
   bool stopping_ = false;

@@ -19,6 +19,7 @@ constexpr size_t kLanes = 2;
 // While copies run, or what should move may not yet, it looks again this often.
 constexpr std::chrono::microseconds kPoll{50};
 constexpr std::chrono::microseconds kRetry{200};
+constexpr std::chrono::milliseconds kAskLimit{50};
 
 }  // namespace
 
@@ -40,17 +41,34 @@ void Engine::Run() {
   driver_.exchange_mode(&mode);
   Lock lock(mutex_);
   while (!stopping_ || !moves_.empty()) {
+    AskLimit(lock);
     bool moved = FinishMoves(lock);
     if (!stopping_ && !broken_) moved |= StartMoves(lock);
     if (moved) continue;
     asleep_ = moves_.empty() && !HasWork();
-    if (asleep_) {
+    if (asleep_ && !options_.limit) {
       wake_.wait(lock);
+    } else if (asleep_) {
+      wake_.wait_for(lock, kAskLimit);
     } else {
       wake_.wait_for(lock, moves_.empty() ? kRetry : kPoll);
     }
     asleep_ = false;
   }
+}
+
+void Engine::AskLimit(Lock& lock) {
+  const core::Tick now = ipc::Now();
+  if (!options_.limit || now - limit_asked_ < kAskLimit) return;
+  limit_asked_ = now;
+  lock.unlock();
+  const Bytes most = options_.limit();
+  // Less than a part makes no difference.
+  const Bytes before = parts_->limit(Place::kDevice);
+  const bool differs = most > before ? most - before >= options_.part : before > most;
+  if (differs) parts_->SetLimit(Place::kDevice, most);
+  lock.lock();
+  if (differs) plan_.SetDevice(most);
 }
 
 bool Engine::HasWork() const {

@@ -111,9 +111,9 @@ class Plan::State {
     Out out = Out::kNone;
     uint64_t in_key = 0;
     uint64_t out_key = 0;
-    uint64_t last = 0;      // record that named it
-    int64_t last_use = 0;   // a call
-    int64_t gap = 0;        // calls between its last two uses; 0: not known
+    uint64_t last = 0;     // record that named it
+    int64_t last_use = 0;  // a call
+    int64_t gap = 0;       // calls between its last two uses; 0: not known
     int64_t resident() const { return size - away; }
   };
 
@@ -310,8 +310,8 @@ void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges) {
 void Plan::State::Follow(std::span<const RangeId> ranges, std::optional<uint64_t> twin_before) {
   const auto twin = follower_.twin();
   if (!twin) return Forget();
-  const bool goes_on = now_ && twin_before && *twin >= *twin_before &&
-                       *twin - *twin_before <= kFewCalls;
+  const bool goes_on =
+      now_ && twin_before && *twin >= *twin_before && *twin - *twin_before <= kFewCalls;
   if (goes_on) {
     if (!follower_.Matches()) return;
     const bool right = Advance(*twin, ranges);
@@ -385,8 +385,8 @@ void Plan::State::Link(uint64_t number) {
   (range.tail != kNone ? records_[range.tail].next : range.head) = slot;
   range.tail = slot;
   // Mostly there is something before it that says more.
-  if (range.head == slot || (range.in != In::kKnown && range.out != Out::kLiveKnown &&
-                             range.out != Out::kDeadKnown))
+  if (range.head == slot ||
+      (range.in != In::kKnown && range.out != Out::kLiveKnown && range.out != Out::kDeadKnown))
     Rekey(record.expected);
 }
 
@@ -522,8 +522,7 @@ SlotSet* Plan::State::ByRange(Out out) {
 // ---- What should be done
 
 int64_t Plan::State::CallOf(uint64_t key) const {
-  return position() +
-         static_cast<int32_t>(At(key).call - static_cast<uint32_t>(expected_call_));
+  return position() + static_cast<int32_t>(At(key).call - static_cast<uint32_t>(expected_call_));
 }
 
 // What of the device is free at the least until then, if what is away stays away.
@@ -553,8 +552,7 @@ std::optional<Plan::Wanted> Plan::State::NextKnown(const Skip& skip) const {
   for (int tried = 0; key && tried < kCandidates; ++tried) {
     const RangeId id{At(*key).expected};
     const Range& range = ranges_[ToInt(id)];
-    if (IsWorth(range, *key) && !skip(id))
-      return Wanted{id, CallOf(*key), range.is_live};
+    if (IsWorth(range, *key) && !skip(id)) return Wanted{id, CallOf(*key), range.is_live};
     key = in_[0].First(*key + 1, scanned_);
   }
   return std::nullopt;
@@ -585,8 +583,7 @@ std::optional<Plan::Wanted> Plan::State::NextIn(const Skip& skip) const {
 }
 
 std::optional<RangeId> Plan::State::AnyOf(Out out, const Skip& skip) const {
-  const SlotSet& set =
-      by_range_[static_cast<size_t>(out) - static_cast<size_t>(Out::kDeadUnknown)];
+  const SlotSet& set = by_range_[static_cast<size_t>(out) - static_cast<size_t>(Out::kDeadUnknown)];
   auto id = set.Next(0);
   for (int tried = 0; id && tried < kCandidates; ++tried) {
     const RangeId range{static_cast<uint32_t>(*id)};

@@ -159,8 +159,8 @@ class Engine {
     const auto begun = now_;
     running_ = Named(call);
     const auto moves = [&](const Lane& lane) {
-      return lane.range && std::find(running_.begin(), running_.end(), *lane.range) !=
-                               running_.end();
+      return lane.range &&
+             std::find(running_.begin(), running_.end(), *lane.range) != running_.end();
     };
     plan_.Used(call.identity, running_, {});
     while (moves(in_) || moves(out_)) {
@@ -403,7 +403,7 @@ Bytes PeakOf(const std::vector<ProgramEvent>& program) {
     Bytes* const size = event.kind == Kind::kAllocate || event.kind == Kind::kFree
                             ? &sizes[ToInt(event.range)]
                             : nullptr;
-    if (event.kind == Kind::kAllocate) live += *size = event.bytes;
+    if (event.kind == Kind::kAllocate) live += * size = event.bytes;
     if (event.kind == Kind::kFree) live -= std::exchange(*size, Bytes{});
     peak = std::max(peak, live);
   }

@@ -140,6 +140,27 @@ TEST_F(EngineTest, ALowerLimitEmptiesTheDeviceAndAHigherOneFillsIt) {
   }));
 }
 
+TEST_F(EngineTest, AnIdleJobIsEmptiedWhenItsLimitIsAskedAndComesBackWithItsNextCalls) {
+  std::atomic<uint64_t> most{MiB(64).count()};
+  limit_ = [&most] { return Bytes(most.load()); };
+  Open(MiB(64), MiB(128));
+  std::vector<CUdeviceptr> all;
+  for (uint64_t i = 0; i < 4; ++i) {
+    all.push_back(Allocate(MiB(8)));
+    Write(all.back(), i, MiB(8));
+  }
+  most = 0;
+  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) == Bytes{0}; }));
+  EXPECT_EQ(engine_->stats().away, MiB(32));
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+  most = MiB(64).count();
+  EXPECT_TRUE(Eventually([&] {
+    for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+    return engine_->stats().away == Bytes{0};
+  }));
+  engine_.reset();  // it asks as long as it lives
+}
+
 TEST_F(EngineTest, WithoutRoomAnywhereItSaysSoAndGoesOn) {
   Open(MiB(16), MiB(16));
   const CUdeviceptr a = Allocate(MiB(16));

@@ -54,6 +54,7 @@ class EngineTest : public testing::Test {
     options.part = kPart;
     options.on_device.most = device;
     options.on_host.most = host;
+    options.limit = limit_;
     options.log = [this](const char* text) { said_ += text; };
     auto engine = Engine::Create(options, driver_);
     ASSERT_TRUE(engine.ok()) << core::Describe(engine.error());
@@ -117,6 +118,7 @@ class EngineTest : public testing::Test {
 
   FakeContext context_;
   Driver driver_ = *LoadDriver(&FakeFunction);
+  std::function<core::Bytes()> limit_;
   std::unique_ptr<Engine> engine_;
   std::string said_;
 };
