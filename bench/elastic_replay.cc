@@ -21,57 +21,35 @@ namespace {
 
 using core::Bytes;
 using elastic::ProgramEvent;
-using elastic::RangeId;
 
 constexpr int kIterations = 6;
 // Of the iterations that are no set-up, so many are there to learn.
 constexpr size_t kLearning = 2;
 // What is smaller lies beside others and is never moved.
-constexpr Bytes kLeastRange = core::KiB(256);
-
-// An allocator like a stream-ordered pool: what was freed last of that size comes first.
-class Addresses {
- public:
-  RangeId Take(Bytes bytes) {
-    auto& free = free_[bytes];
-    if (free.empty()) return RangeId{made_++};
-    const RangeId range = free.back();
-    free.pop_back();
-    return range;
-  }
-  void Give(RangeId range, Bytes bytes) { free_[bytes].push_back(range); }
-
- private:
-  std::map<Bytes, std::vector<RangeId>> free_;
-  uint32_t made_ = 0;
-};
+constexpr Bytes kLeastRange = core::MiB(2);
 
 std::vector<ProgramEvent> ProgramOf(const sim::Trace& trace) {
   using Kind = ProgramEvent::Kind;
   std::vector<ProgramEvent> program;
-  Addresses addresses;
-  std::vector<RangeId> ranges(trace.tensors.size());
   std::map<uint32_t, ProgramEvent::Touch> in_use;
   for (const sim::Op& op : trace.ops) {
-    const Bytes bytes = trace.tensors[op.tensor].bytes;
+    const uint32_t object = op.tensor;
+    const Bytes bytes = trace.tensors[object].bytes;
     const bool is_range = bytes >= kLeastRange;
-    RangeId& range = ranges[op.tensor];
     switch (op.kind) {
       case sim::OpKind::kCreate:
         if (!is_range) break;
-        range = addresses.Take(bytes);
-        program.push_back({.kind = Kind::kAllocate, .range = range, .bytes = bytes});
-        in_use[op.tensor] = {range, false, true};
+        program.push_back({.kind = Kind::kAllocate, .object = object, .bytes = bytes});
+        in_use[object] = {object, false, true};
         break;
       case sim::OpKind::kGet:
-        if (is_range) in_use[op.tensor] = {range, true, !op.read_only};
+        if (is_range) in_use[object] = {object, true, !op.read_only};
         break;
-      case sim::OpKind::kPut: in_use.erase(op.tensor); break;
+      case sim::OpKind::kPut: in_use.erase(object); break;
       case sim::OpKind::kFree:
         if (!is_range) break;
-        in_use.erase(op.tensor);
-        addresses.Give(range, bytes);
-        program.push_back({.kind = Kind::kFree, .range = range});
+        in_use.erase(object);
+        program.push_back({.kind = Kind::kFree, .object = object});
         break;
       case sim::OpKind::kCompute: {
         ProgramEvent call{.kind = Kind::kCall, .seconds = core::Seconds(op.time)};
@@ -117,7 +95,9 @@ void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* ta
     double learned = 0;
     for (const Rival rival :
          {Rival::kLearned, Rival::kOracle, Rival::kInPlace, Rival::kDemandLru}) {
-      const double seconds = Sum(elastic::Replay(program, machine, rival).steps, from);
+      const auto rr = elastic::Replay(program, machine, rival);
+      const double seconds = Sum(rr.steps, from);
+      if (getenv("D")) { fprintf(stderr,"%s %lu r%d: c %.4f in %.2fG out %.2fG place %.2fG(%.3fs) waited %.4f alloc %.4f parts %zu %zu steps", name.c_str(),percent,(int)rival,compute/4,rr.moved_in/1e9/6,rr.moved_out/1e9/6,rr.in_place/1e9/6,rr.in_place/6/50e9,rr.waited/6,rr.allocated/6,rr.in_parts/6,rr.out_parts/6); for(double x:rr.steps) fprintf(stderr," %.3f",x); fprintf(stderr,"\n"); }
       if (rival == Rival::kLearned) learned = seconds;
       row.push_back(Ratio(seconds / compute));
     }

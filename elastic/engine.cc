@@ -38,7 +38,7 @@ uint32_t Raw(RangeId id) {
 Engine::Engine(EngineOptions options, const Driver& driver)
     : options_(std::move(options)),
       driver_(driver),
-      plan_({.device = options_.on_device.most}),
+      plan_({.device = options_.on_device.most, .part = options_.part}),
       streams_(&driver_),
       ranges_(1) {}  // 0 is nobody
 
@@ -133,21 +133,31 @@ void Engine::SetLive(Range& range, bool live) {
   }
 }
 
+// The one that had this place in the step before, else the last that was freed.
 std::optional<RangeId> Engine::TakeDead(Bytes size, CUstream stream, bool ordered) {
   const auto dead = dead_.find(size);
   if (dead == dead_.end()) return std::nullopt;
   auto& ids = dead->second;
-  for (size_t i = 0; i < std::min(ids.size(), kDeadTried); ++i) {
-    const auto candidate = ids.end() - 1 - static_cast<ptrdiff_t>(i);
-    Range& range = At(*candidate);
+  const auto serves = [&](RangeId id) {
+    Range& range = At(id);
     const bool in_order =
         ordered && range.freed.stream != 0 && range.freed.stream == streams_.Now(stream).stream;
-    if (!in_order && !UsesPassed(range)) continue;
-    const RangeId id = *candidate;
-    ids.erase(candidate);
+    return in_order || UsesPassed(range);
+  };
+  const auto take = [&](std::vector<RangeId>::iterator place) {
+    const RangeId id = *place;
+    ids.erase(place);
     if (ids.empty()) dead_.erase(dead);
     --dead_count_;
     return id;
+  };
+  if (const auto planned = plan_.Place(size)) {
+    const auto place = std::find(ids.begin(), ids.end(), *planned);
+    if (place != ids.end() && serves(*planned)) return take(place);
+  }
+  for (size_t i = 0; i < std::min(ids.size(), kDeadTried); ++i) {
+    const auto place = ids.end() - 1 - static_cast<ptrdiff_t>(i);
+    if (serves(*place)) return take(place);
   }
   return std::nullopt;
 }

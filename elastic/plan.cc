@@ -58,7 +58,8 @@ class Plan::State {
         call_ends_(std::make_unique_for_overwrite<uint64_t[]>(call_mask_ + 1)),
         in_{RingSet(mask_ + 1), RingSet(mask_ + 1)},
         by_record_{RingSet(mask_ + 1), RingSet(mask_ + 1), RingSet(mask_ + 1)},
-        device_(Signed(options.device)) {}
+        device_(Signed(options.device)),
+        part_(Signed(options.part)) {}
 
   void Allocated(RangeId range, Bytes size);
   void Freed(RangeId range);
@@ -69,6 +70,7 @@ class Plan::State {
   std::optional<Wanted> NextIn(const std::function<bool(RangeId)>& skip) const;
   std::optional<RangeId> Victim(const std::optional<Wanted>& for_whom,
                                 const std::function<bool(RangeId)>& skip) const;
+  std::optional<RangeId> Place(Bytes size) const;
   int64_t position() const { return static_cast<int64_t>(follower_.calls()); }
   std::optional<int64_t> NextUse(RangeId range) const;
   bool IsLearned() const { return now_ && follower_.IsTrusted(); }
@@ -142,7 +144,7 @@ class Plan::State {
   void Link(uint64_t number);
   void Unlink(uint64_t number);
   void Move(uint32_t instance, uint32_t from, uint32_t to);
-  std::optional<uint64_t> ExpectedAllocation(uint32_t range, int64_t size);
+  std::optional<uint64_t> ExpectedAllocation(uint32_t range, int64_t size) const;
   // The first use or allocation in the range's list.
   std::optional<uint64_t> KeyOf(const Range& range) const;
   void Rekey(uint32_t range);
@@ -155,6 +157,9 @@ class Plan::State {
   int64_t Headroom(uint64_t key) const;
   int64_t CallOf(uint64_t key) const;
   int64_t ExpectedWithout(const Range& range) const;
+  bool HasRoomFor(const Range& range) const {
+    return device_ - resident_ >= std::min(part_, range.away);
+  }
   bool IsWorth(const Range& range, uint64_t key) const;
   std::optional<Wanted> NextKnown(const Skip& skip) const;
   std::optional<Wanted> NextRecent(const Skip& skip) const;
@@ -188,6 +193,7 @@ class Plan::State {
   std::array<SlotSet, 3> by_range_;
 
   int64_t device_;
+  const int64_t part_;
   int64_t live_ = 0;
   int64_t live_away_ = 0;
   int64_t resident_ = 0;  // dead ones' too
@@ -439,7 +445,8 @@ void Plan::State::Move(uint32_t instance, uint32_t from, uint32_t to) {
 }
 
 // The allocation of that size that is expected before the next call, best at that place.
-std::optional<uint64_t> Plan::State::ExpectedAllocation(uint32_t range, int64_t size) {
+std::optional<uint64_t> Plan::State::ExpectedAllocation(uint32_t range,
+                                                             int64_t size) const {
   if (!now_) return std::nullopt;
   std::optional<uint64_t> found;
   const uint64_t end = std::min({scanned_, end_, *now_ + kAllocationsLookedAt});
@@ -538,7 +545,7 @@ int64_t Plan::State::ExpectedWithout(const Range& range) const {
 
 // There is room for it, or will be by taking out what is needed later.
 bool Plan::State::IsWorth(const Range& range, uint64_t key) const {
-  if (resident_ < device_ || !by_range_[0].empty()) return true;
+  if (HasRoomFor(range) || !by_range_[0].empty()) return true;
   if (Known(Out::kDeadKnown).Last(key + 1, scanned_)) return true;
   const int64_t more = range.is_live ? range.away : 0;
   if (Headroom(key) >= more) return false;
@@ -572,7 +579,7 @@ std::optional<Plan::Wanted> Plan::State::NextRecent(const Skip& skip) const {
     if ((!best || wanted.at < best->at) && !skip(id)) best = wanted;
     key = in_[1].Last(oldest, *key);
   }
-  if (!best || resident_ < device_) return best;
+  if (!best || HasRoomFor(*Find(best->range))) return best;
   const auto nothing = [](RangeId) { return false; };
   return Victim(best, nothing) ? best : std::nullopt;
 }
@@ -640,6 +647,15 @@ std::optional<RangeId> Plan::State::Victim(const std::optional<Wanted>& for_whom
   return for_whom ? std::nullopt : AnyOf(Out::kEnding, skip);
 }
 
+std::optional<RangeId> Plan::State::Place(Bytes bytes) const {
+  const int64_t size = Signed(bytes);
+  const auto expected = ExpectedAllocation(kNone, size);
+  if (!expected) return std::nullopt;
+  const RangeId id{At(*expected).expected};
+  const Range& range = ranges_[ToInt(id)];
+  return !range.is_live && range.size == size ? std::optional(id) : std::nullopt;
+}
+
 std::optional<int64_t> Plan::State::NextUse(RangeId id) const {
   const Range* const range = Find(id);
   if (range == nullptr) return std::nullopt;
@@ -676,6 +692,9 @@ std::optional<Plan::Wanted> Plan::NextIn(const std::function<bool(RangeId)>& ski
 std::optional<RangeId> Plan::Victim(const std::optional<Wanted>& for_whom,
                                     const std::function<bool(RangeId)>& skip) const {
   return state_->Victim(for_whom, skip);
+}
+std::optional<RangeId> Plan::Place(Bytes size) const {
+  return state_->Place(size);
 }
 int64_t Plan::position() const {
   return state_->position();

@@ -27,7 +27,9 @@ enum class RangeId : uint32_t {};
 
 struct PlanOptions {
   core::Bytes device;                   // what may lie on the device
+  core::Bytes part = core::MiB(32);     // of a range that is moved at once
   double bytes_per_second = 50e9;       // of the link, each way
+  double seconds_per_part = 3e-4;       // to remap one, besides
   size_t most_calls = size_t{1} << 20;  // that are remembered
 };
 
@@ -66,6 +68,11 @@ class Plan {
   // none that is needed before `for_whom`. `skip(range)`: it cannot be moved now.
   std::optional<RangeId> Victim(const std::optional<Wanted>& for_whom,
                                 const std::function<bool(RangeId)>& skip) const;
+
+  // Of the ranges that are dead the one that an allocation of `size` bytes that is made now had
+  // best be given, so that each step uses the same addresses: the one that had its place in the
+  // step before. nullopt: none is better than others.
+  std::optional<RangeId> Place(core::Bytes size) const;
 
   int64_t position() const;
   // The call that uses the range next, as far as that is foreseen.

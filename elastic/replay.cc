@@ -1,10 +1,13 @@
 #include "elastic/replay.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <list>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace ravenstore::elastic {
@@ -24,19 +27,48 @@ double Double(Bytes bytes) {
   return static_cast<double>(bytes.count());
 }
 
-size_t RangesOf(const std::vector<ProgramEvent>& program) {
-  size_t ranges = 0;
+size_t ObjectsOf(const std::vector<ProgramEvent>& program) {
+  size_t objects = 0;
   for (const ProgramEvent& event : program) {
-    if (event.kind == Kind::kAllocate) ranges = std::max<size_t>(ranges, ToInt(event.range) + 1);
+    if (event.kind == Kind::kAllocate) objects = std::max<size_t>(objects, event.object + 1);
   }
-  return ranges;
+  return objects;
 }
 
-std::vector<RangeId> Named(const ProgramEvent& call) {
-  std::vector<RangeId> ranges;
-  for (const ProgramEvent::Touch& touch : call.touches) ranges.push_back(touch.range);
-  return ranges;
-}
+// Ranges of addresses, by size: what was freed last comes first, unless another is asked for.
+class Addresses {
+ public:
+  explicit Addresses(size_t objects) : ranges_(objects) {}
+
+  RangeId Take(uint32_t object, Bytes bytes, std::optional<RangeId> place = std::nullopt) {
+    auto& free = free_[bytes];
+    if (free.empty()) {
+      sizes_.push_back(bytes);
+      return ranges_[object] = RangeId{static_cast<uint32_t>(sizes_.size() - 1)};
+    }
+    auto taken = place ? std::find(free.begin(), free.end(), *place) : free.end();
+    if (taken == free.end()) --taken;
+    ranges_[object] = *taken;
+    free.erase(taken);
+    return ranges_[object];
+  }
+  RangeId Give(uint32_t object) {
+    const RangeId range = ranges_[object];
+    free_[sizes_[ToInt(range)]].push_back(range);
+    return range;
+  }
+  RangeId operator[](uint32_t object) const { return ranges_[object]; }
+  std::vector<RangeId> Of(const ProgramEvent& call) const {
+    std::vector<RangeId> ranges;
+    for (const ProgramEvent::Touch& touch : call.touches) ranges.push_back(ranges_[touch.object]);
+    return ranges;
+  }
+
+ private:
+  std::vector<RangeId> ranges_;  // by object
+  std::vector<Bytes> sizes_;     // by range
+  std::map<Bytes, std::vector<RangeId>> free_;
+};
 
 // What lies where, in parts.
 struct Memory {
@@ -49,20 +81,25 @@ struct Memory {
     Bytes part() const { return Bytes(size.count() / std::max<uint64_t>(1, parts)); }
     Bytes away() const { return size - part() * on_device; }
   };
-  std::vector<Range> ranges;
+  std::deque<Range> ranges;
   Bytes free;
 
-  Range& operator[](RangeId range) { return ranges[ToInt(range)]; }
+  Range& operator[](RangeId range) {
+    if (ToInt(range) >= ranges.size()) ranges.resize(ToInt(range) + 1);
+    return ranges[ToInt(range)];
+  }
   void Allocate(RangeId id, Bytes bytes, Bytes part) {
     Range& range = (*this)[id];
-    const uint64_t parts = (bytes.count() + part.count() - 1) / part.count();
-    // Equal parts, so that sums are exact.
-    const Bytes size = Bytes(bytes.count() / parts) * parts;
-    if (range.size != size) {
-      free += range.part() * range.on_device;
-      range = {size, parts, 0, false};
-    }
+    if (range.parts == 0) range = {bytes, PartsOf(bytes, part), 0, false};
     range.is_live = true;
+  }
+  static uint64_t PartsOf(Bytes bytes, Bytes part) {
+    return (bytes.count() + part.count() - 1) / part.count();
+  }
+  // In equal parts.
+  static Bytes SizeOf(Bytes bytes, Bytes part) {
+    const uint64_t parts = PartsOf(bytes, part);
+    return Bytes(bytes.count() / parts) * parts;
   }
   // Of one part.
   void Drop(RangeId id) {
@@ -78,17 +115,19 @@ struct Memory {
 class Engine {
  public:
   Engine(const std::vector<ProgramEvent>& program, const Machine& machine, bool is_oracle)
-      : program_(program), machine_(machine), plan_({.device = machine.device}) {
+      : program_(program),
+        machine_(machine),
+        addresses_(ObjectsOf(program)),
+        plan_({.device = machine.device}) {
     memory_.free = machine.device;
-    memory_.ranges.resize(RangesOf(program));
     if (is_oracle) Foresee();
   }
 
   Replayed Run() {
     for (const ProgramEvent& event : program_) {
       switch (event.kind) {
-        case Kind::kAllocate: Allocate(event.range, event.bytes); break;
-        case Kind::kFree: Free(event.range); break;
+        case Kind::kAllocate: Allocate(event.object, event.bytes); break;
+        case Kind::kFree: Free(event.object); break;
         case Kind::kCall: Call(event); break;
         case Kind::kStep:
           result_.steps.push_back(now_ - step_begun_);
@@ -110,17 +149,20 @@ class Engine {
   }
   void Foresee() {
     Mark();
+    std::set<uint32_t> live;
     for (const ProgramEvent& event : program_) {
       if (event.kind == Kind::kAllocate) {
-        memory_.Allocate(event.range, event.bytes, machine_.part);
-        plan_.Allocated(event.range, memory_[event.range].size);
+        const RangeId range = Take(event.object, event.bytes);
+        live.insert(event.object);
+        Tell(range);
       }
-      if (event.kind == Kind::kFree) Free(event.range);
-      if (event.kind == Kind::kCall) plan_.Used(event.identity, Named(event), {});
+      if (event.kind == Kind::kFree) {
+        Free(event.object);
+        live.erase(event.object);
+      }
+      if (event.kind == Kind::kCall) plan_.Used(event.identity, addresses_.Of(event), {});
     }
-    for (uint32_t id = 0; id < memory_.ranges.size(); ++id) {
-      if (memory_.ranges[id].is_live) Free(RangeId{id});
-    }
+    for (const uint32_t object : live) Free(object);
     Mark();
   }
 
@@ -130,15 +172,22 @@ class Engine {
            std::find(running_.begin(), running_.end(), range) != running_.end();
   }
 
-  void Free(RangeId range) {
+  void Free(uint32_t object) {
+    const RangeId range = addresses_.Give(object);
     memory_[range].is_live = false;
     plan_.Freed(range);
   }
-
-  void Allocate(RangeId id, Bytes bytes) {
+  RangeId Take(uint32_t object, Bytes bytes) {
+    bytes = Memory::SizeOf(bytes, machine_.part);
+    const RangeId id = addresses_.Take(object, bytes, plan_.Place(bytes));
     memory_.Allocate(id, bytes, machine_.part);
+    plan_.Allocated(id, bytes);
+    return id;
+  }
+
+  void Allocate(uint32_t object, Bytes bytes) {
+    const RangeId id = Take(object, bytes);
     Memory::Range& range = memory_[id];
-    plan_.Allocated(id, range.size);
     Tell(id);
     while (range.on_device < range.parts) {
       if (memory_.free < range.part()) {
@@ -151,13 +200,14 @@ class Engine {
       }
       memory_.Take(id);
       Tell(id);
+      result_.allocated += machine_.remap_seconds;
       AdvanceTo(now_ + machine_.remap_seconds);
     }
   }
 
   void Call(const ProgramEvent& call) {
     const auto begun = now_;
-    running_ = Named(call);
+    running_ = addresses_.Of(call);
     const auto moves = [&](const Lane& lane) {
       return lane.range &&
              std::find(running_.begin(), running_.end(), *lane.range) != running_.end();
@@ -170,7 +220,7 @@ class Engine {
     double up = 0;
     double down = 0;
     for (const ProgramEvent::Touch& touch : call.touches) {
-      const double away = Double(memory_[touch.range].away());
+      const double away = Double(memory_[addresses_[touch.object]].away());
       if (touch.reads) up += away;
       if (touch.writes) down += away;
     }
@@ -223,6 +273,7 @@ class Engine {
       memory_.Take(wanted->range);
       const double bytes = wanted->needs_copy ? Double(range.part()) : 0;
       result_.moved_in += bytes;
+      ++result_.in_parts;
       in_ = {wanted->range, now_ + machine_.remap_seconds + bytes / machine_.bytes_per_second};
       Tell(wanted->range);
       return true;
@@ -240,12 +291,14 @@ class Engine {
     Tell(*victim);
     const double bytes = Double(leaves.part());
     result_.moved_out += bytes;
+    ++result_.out_parts;
     out_ = {*victim, now_ + machine_.remap_seconds + bytes / machine_.bytes_per_second};
     return true;
   }
 
   const std::vector<ProgramEvent>& program_;
   const Machine machine_;
+  Addresses addresses_;
   Plan plan_;
   Memory memory_;
   Lane in_;
@@ -258,69 +311,74 @@ class Engine {
   Replayed result_;
 };
 
+// What is used most lies on the device for good.
 Replayed RunInPlace(const std::vector<ProgramEvent>& program, const Machine& machine) {
   struct Use {
-    RangeId range;
-    Bytes most;
+    uint32_t range;
     uint64_t touches = 0;
+    Bytes bytes{};
+    double away = 0;  // bytes
   };
-  std::vector<Use> uses(RangesOf(program));
-  for (const ProgramEvent& event : program) {
-    if (event.kind == Kind::kAllocate) {
-      Use& use = uses[ToInt(event.range)];
-      use.range = event.range;
-      use.most = std::max(use.most, event.bytes);
+  std::vector<Use> uses;
+  // Once to see what is used, and once to use it.
+  const auto pass = [&](const auto& allocated, const auto& called, const auto& step) {
+    Addresses addresses(ObjectsOf(program));
+    for (const ProgramEvent& event : program) {
+      if (event.kind == Kind::kAllocate)
+        allocated(ToInt(addresses.Take(event.object, event.bytes)), event.bytes);
+      if (event.kind == Kind::kFree) addresses.Give(event.object);
+      if (event.kind == Kind::kCall) called(event, addresses);
+      if (event.kind == Kind::kStep) step();
     }
-    for (const auto& touch : event.touches) ++uses[ToInt(touch.range)].touches;
-  }
-  std::stable_sort(uses.begin(), uses.end(),
+  };
+  pass(
+      [&](uint32_t range, Bytes bytes) {
+        if (range == uses.size()) uses.push_back({.range = range, .bytes = bytes});
+      },
+      [&](const ProgramEvent& call, const Addresses& addresses) {
+        for (const auto& touch : call.touches) ++uses[ToInt(addresses[touch.object])].touches;
+      },
+      [] {});
+  std::vector<Use> order = uses;
+  std::stable_sort(order.begin(), order.end(),
                    [](const Use& a, const Use& b) { return a.touches > b.touches; });
-  std::vector<double> away(uses.size(), 0);  // share of it
   Bytes free = machine.device;
-  for (const Use& use : uses) {
-    const Bytes taken = std::min(free, use.most);
+  for (const Use& use : order) {
+    const Bytes taken = std::min(free, use.bytes);
     free -= taken;
-    if (use.most > Bytes{0}) away[ToInt(use.range)] = 1 - Double(taken) / Double(use.most);
+    uses[use.range].away = Double(use.bytes - taken);
   }
   Replayed result;
-  std::vector<Bytes> sizes(uses.size());
-  double step = 0;
-  for (const ProgramEvent& event : program) {
-    if (event.kind == Kind::kAllocate) sizes[ToInt(event.range)] = event.bytes;
-    if (event.kind == Kind::kStep) result.steps.push_back(std::exchange(step, 0));
-    if (event.kind != Kind::kCall) continue;
-    double up = 0;
-    double down = 0;
-    for (const auto& touch : event.touches) {
-      const double bytes = away[ToInt(touch.range)] * Double(sizes[ToInt(touch.range)]);
-      if (touch.reads) up += bytes;
-      if (touch.writes) down += bytes;
-    }
-    result.in_place += up + down;
-    step += event.seconds + std::max(up, down) / machine.bytes_per_second;
-  }
+  double seconds = 0;
+  pass([](uint32_t, Bytes) {},
+       [&](const ProgramEvent& call, const Addresses& addresses) {
+         double up = 0;
+         double down = 0;
+         for (const auto& touch : call.touches) {
+           const double away = uses[ToInt(addresses[touch.object])].away;
+           if (touch.reads) up += away;
+           if (touch.writes) down += away;
+         }
+         result.in_place += up + down;
+         seconds += call.seconds + std::max(up, down) / machine.bytes_per_second;
+       },
+       [&] { result.steps.push_back(std::exchange(seconds, 0)); });
   return result;
 }
 
 class Demand {
  public:
   Demand(const std::vector<ProgramEvent>& program, const Machine& machine)
-      : program_(program), machine_(machine), used_at_(RangesOf(program)) {
+      : program_(program), machine_(machine), addresses_(ObjectsOf(program)) {
     memory_.free = machine.device;
-    memory_.ranges.resize(used_at_.size());
   }
 
   Replayed Run() {
     double step = 0;
     for (const ProgramEvent& event : program_) {
       switch (event.kind) {
-        case Kind::kAllocate:
-          memory_.Allocate(event.range, event.bytes, machine_.part);
-          fresh_.resize(used_at_.size(), false);
-          fresh_[ToInt(event.range)] = true;
-          Touch(event.range);
-          break;
-        case Kind::kFree: memory_[event.range].is_live = false; break;
+        case Kind::kAllocate: Allocate(event); break;
+        case Kind::kFree: memory_[addresses_.Give(event.object)].is_live = false; break;
         case Kind::kCall: step += Call(event); break;
         case Kind::kStep: result_.steps.push_back(std::exchange(step, 0)); break;
       }
@@ -329,32 +387,38 @@ class Demand {
   }
 
  private:
-  void Touch(RangeId range) {
-    if (used_at_[ToInt(range)] > 0) order_.erase(where_[ToInt(range)]);
-    where_.resize(used_at_.size());
-    order_.push_back(range);
-    where_[ToInt(range)] = std::prev(order_.end());
-    used_at_[ToInt(range)] = ++uses_;
+  void Allocate(const ProgramEvent& event) {
+    const Bytes bytes = Memory::SizeOf(event.bytes, machine_.part);
+    const RangeId range = addresses_.Take(event.object, bytes);
+    memory_.Allocate(range, bytes, machine_.part);
+    if (ToInt(range) == is_fresh_.size()) {
+      is_fresh_.push_back(true);
+      where_.push_back(order_.insert(order_.end(), range));
+    }
+    is_fresh_[ToInt(range)] = true;
+    Touch(range);
   }
+  void Touch(RangeId range) { order_.splice(order_.end(), order_, where_[ToInt(range)]); }
 
   double Call(const ProgramEvent& call) {
     double in = 0;
     double out = 0;
     double up = 0;
     double down = 0;
-    for (const auto& touch : call.touches) Touch(touch.range);
-    const auto named = Named(call);
+    const auto named = addresses_.Of(call);
+    for (const RangeId range : named) Touch(range);
     for (const auto& touch : call.touches) {
-      Memory::Range& range = memory_[touch.range];
+      const RangeId id = addresses_[touch.object];
+      Memory::Range& range = memory_[id];
       while (range.on_device < range.parts && MakeRoom(range.part(), named, &out)) {
-        const double bytes = fresh_[ToInt(touch.range)] ? 0 : Double(range.part());
-        memory_.Take(touch.range);
+        const double bytes = is_fresh_[ToInt(id)] ? 0 : Double(range.part());
+        memory_.Take(id);
         result_.moved_in += bytes;
         in += machine_.remap_seconds + bytes / machine_.bytes_per_second;
       }
       if (touch.reads) up += Double(range.away());
       if (touch.writes) down += Double(range.away());
-      fresh_[ToInt(touch.range)] = false;
+      is_fresh_[ToInt(id)] = false;
     }
     result_.in_place += up + down;
     result_.waited += std::max(in, out);
@@ -385,9 +449,8 @@ class Demand {
   const std::vector<ProgramEvent>& program_;
   const Machine machine_;
   Memory memory_;
-  std::vector<bool> fresh_;
-  std::vector<uint64_t> used_at_;
-  uint64_t uses_ = 0;
+  Addresses addresses_;
+  std::vector<bool> is_fresh_;
   std::list<RangeId> order_;  // the least recently used first
   std::vector<std::list<RangeId>::iterator> where_;
   Replayed result_;
@@ -396,12 +459,12 @@ class Demand {
 }  // namespace
 
 Bytes PeakOf(const std::vector<ProgramEvent>& program) {
-  std::vector<Bytes> sizes(RangesOf(program));
+  std::vector<Bytes> sizes(ObjectsOf(program));
   Bytes live;
   Bytes peak;
   for (const ProgramEvent& event : program) {
     Bytes* const size = event.kind == Kind::kAllocate || event.kind == Kind::kFree
-                            ? &sizes[ToInt(event.range)]
+                            ? &sizes[event.object]
                             : nullptr;
     if (event.kind == Kind::kAllocate) live += * size = event.bytes;
     if (event.kind == Kind::kFree) live -= std::exchange(*size, Bytes{});

@@ -24,12 +24,12 @@ struct ProgramEvent {
   enum class Kind : uint8_t { kAllocate, kFree, kCall, kStep };
   // Of a call.
   struct Touch {
-    RangeId range;
+    uint32_t object;
     bool reads;
     bool writes;
   };
   Kind kind;
-  RangeId range{};        // allocate, free
+  uint32_t object = 0;    // allocate, free: one that is allocated once
   core::Bytes bytes{};    // allocate
   uint64_t identity = 0;  // call
   double seconds = 0;     // call: with all on the device
@@ -55,7 +55,10 @@ struct Replayed {
   double moved_in = 0;        // bytes; what is dead does not count
   double moved_out = 0;
   double in_place = 0;
-  double waited = 0;  // seconds
+  double waited = 0;     // seconds, for moves that had begun
+  double allocated = 0;  // seconds, for remapping at allocations
+  size_t in_parts = 0;
+  size_t out_parts = 0;
 };
 
 // The most that lives at once.
