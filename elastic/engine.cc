@@ -306,15 +306,24 @@ Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
 
 bool Engine::DropDead(Place place, Lock& lock) {
   if (dead_bytes_[Index(place)] == Bytes{0}) return false;
+  const auto drop_from = [&](RangeId id) {
+    Range& range = At(id);
+    for (size_t slot = 0; slot < range.slots.size(); ++slot) {
+      if (range.slots[slot].part == nullptr || range.slots[slot].place != place) continue;
+      if (!CanMove(range)) return false;
+      DropSlot(id, slot, lock);
+      return true;
+    }
+    return false;
+  };
+  if (place == Place::kDevice) {
+    const auto last =
+        plan_.Victim(std::nullopt, [this](RangeId id) { return At(id).live || !CanMove(At(id)); });
+    if (last && drop_from(*last)) return true;
+  }
   for (const auto& [size, ids] : dead_) {
     for (const RangeId id : ids) {
-      Range& range = At(id);
-      for (size_t slot = 0; slot < range.slots.size(); ++slot) {
-        if (range.slots[slot].part == nullptr || range.slots[slot].place != place) continue;
-        if (!CanMove(range)) break;
-        DropSlot(id, slot, lock);
-        return true;
-      }
+      if (drop_from(id)) return true;
     }
   }
   return false;

@@ -137,6 +137,7 @@ class Engine {
     RangeId range;
     size_t slot;
     Part* to;
+    bool copies;  // else only the place changes
     CUevent done;
   };
   using Lock = std::unique_lock<std::mutex>;

@@ -133,6 +133,7 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
   --range.moving;
   SetPart(move.range, move.slot, now);
   if (!status.ok()) return Fail("a part could not be moved", status.error());
+  if (!move.copies) return;
   const Bytes size = SlotSize(range, move.slot);
   (came ? stats_.moved_in : stats_.moved_out) += size;
 }
@@ -209,7 +210,7 @@ bool Engine::StartCopy(RangeId id, size_t slot, Part* to, Lock& lock) {
   if (result == CUDA_SUCCESS) result = driver_.event_record(done, stream);
   lock.lock();
   if (result == CUDA_SUCCESS) {
-    moves_.push_back({id, slot, to, done});
+    moves_.push_back({id, slot, to, copies, done});
     return true;
   }
   range.slots[slot].moving = false;
