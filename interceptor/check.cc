@@ -30,7 +30,7 @@ void Line(Output* output, const char* verdict, const char* symbol, const char* o
 void Visit(const Import& import, void* argument) {
   auto* output = static_cast<Output*>(argument);
   const Hook hook = FindHook(import.symbol);
-  if (hook == Hook::kCount || BringsHooked(import.object)) return;
+  if (hook == Hook::kCount || !IsWanted(hook) || BringsHooked(import.object)) return;
   const void* target = *import.slot;
   // Not bound yet: the slot leads back into the object, and the search will find ours first.
   if (target == nullptr || strcmp(ObjectOf(target), import.object) == 0) return;

@@ -18,7 +18,7 @@ constinit std::atomic<uint64_t> turned{0};
 
 void Visit(const Import& import, void*) {
   const Hook hook = FindHook(import.symbol);
-  if (hook == Hook::kCount || BringsHooked(import.object)) return;
+  if (hook == Hook::kCount || !IsWanted(hook) || BringsHooked(import.object)) return;
   void* target = *import.slot;
   if (IsOurs(target)) return;
   const bool unbound = import.jump && strcmp(ObjectOf(target), import.object) == 0;

@@ -49,8 +49,8 @@ const HookInfo& InfoOf(Hook hook) {
   return kTable[static_cast<size_t>(hook)];
 }
 
-bool IsWanted(const HookInfo& info) {
-  return !info.elastic || AskedMode() == Mode::kElastic;
+bool IsWanted(Hook hook) {
+  return !InfoOf(hook).elastic || AskedMode() == Mode::kElastic;
 }
 
 Hook FindHook(const char* symbol) {
@@ -58,9 +58,7 @@ Hook FindHook(const char* symbol) {
   const bool candidate = strncmp(symbol, "cu", 2) == 0 || strncmp(symbol, "nvml", 4) == 0 ||
                          strncmp(symbol, "dl", 2) == 0;
   for (size_t i = 0; candidate && i < kHooks; ++i) {
-    if (strcmp(kTable[i].symbol, symbol) == 0) {
-      return IsWanted(kTable[i]) ? static_cast<Hook>(i) : Hook::kCount;
-    }
+    if (strcmp(kTable[i].symbol, symbol) == 0) return static_cast<Hook>(i);
   }
   return Hook::kCount;
 }
@@ -85,6 +83,8 @@ void* RealOf(Hook hook) {
 
 void* Instead(Hook hook, void* real) {
   const HookInfo& info = InfoOf(hook);
+  // Ours may be found where nobody is handed it: it is the first of its name.
+  if (!IsWanted(hook)) return IsOurs(real) ? RealOf(hook) : real;
   if (IsOurs(real)) return info.entry;
   void* none = nullptr;
   auto& known = reals[static_cast<size_t>(hook)];

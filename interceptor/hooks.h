@@ -35,9 +35,9 @@ struct HookInfo {
 };
 const HookInfo& InfoOf(Hook hook);
 
-// Whether the program shall be handed it: all of them in elastic mode.
-bool IsWanted(const HookInfo& info);
-// The wanted hook whose exported name is `symbol`, or kCount.
+// The program shall be handed it: in elastic mode that is all of them.
+bool IsWanted(Hook hook);
+// The hook whose exported name is `symbol`, or kCount.
 Hook FindHook(const char* symbol);
 // The hook whose entry point or real function is `address`, or kCount.
 Hook HookAt(const void* address);
@@ -45,8 +45,8 @@ Hook HookAt(const void* address);
 // The real function, or null while its library is not loaded or does not have it.
 void* RealOf(Hook hook);
 // `real` was found by the program's own look-up: what it should get instead. For the first one
-// found that is our entry point; another copy of a runtime in the same process stays as it is,
-// since the driver below it is hooked.
+// found that is our entry point, if it is wanted; another copy of a runtime in the same process
+// stays as it is, since the driver below it is hooked.
 void* Instead(Hook hook, void* real);
 
 // Any other function of the loaded driver ("cuCtxGetDevice"), or null. Cache what you get.

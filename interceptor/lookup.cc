@@ -43,9 +43,7 @@ Hook HookOf(const char* symbol, const void* found, int version, bool per_thread)
   for (size_t i = 0; i < kHooks; ++i) {
     const auto hook = static_cast<Hook>(i);
     const HookInfo& info = InfoOf(hook);
-    if (info.library != Library::kDriver || strcmp(info.base, symbol) != 0 || !IsWanted(info)) {
-      continue;
-    }
+    if (info.library != Library::kDriver || strcmp(info.base, symbol) != 0) continue;
     // Ours where a library's own look at its symbols finds those that were preloaded.
     if (RealOf(hook) == found || info.entry == found) return hook;
     if (info.since > version) continue;
@@ -97,7 +95,7 @@ extern "C" __attribute__((visibility("hidden"), used)) void* RavenAnswerDlsym(vo
   if (InfoOf(hook).library == Library::kLookup) return InfoOf(hook).entry;
   if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) {
     // Ours would be found, though the library may not be there: then there is no such function.
-    if (RealOf(hook) != nullptr) return InfoOf(hook).entry;
+    if (void* real = RealOf(hook)) return IsWanted(hook) ? InfoOf(hook).entry : real;
     return IsOurs(RealDlsym()(RTLD_DEFAULT, name)) ? None(name) : nullptr;
   }
   void* found = RealDlsym()(handle, name);
