@@ -629,7 +629,10 @@ bool Control::IsAdmin(uid_t uid) {
 
 void Control::HandleSetLimits(Connection& connection, uint64_t request,
                               const proto::SetLimits& limits) {
-  if (!IsAdmin(connection.peer.uid)) {
+  const bool admin = IsAdmin(connection.peer.uid);
+  if (limits.has_paused() && (admin || legacy_.IsOf(limits.client(), connection.peer.uid)))
+    return HandlePause(connection, request, limits);
+  if (!admin) {
     return Fail(connection, request, ErrorCode::kPermission,
                 "only root and the daemon's own user may change limits");
   }

@@ -188,6 +188,7 @@ class Control {
                            const proto::LegacyReclaim& reclaim);
   // Finds out what the device has for the asker, and begins.
   void BeginReclaim(ReclaimRequests::Reclaim ask);
+  void HandlePause(Connection& connection, uint64_t request, const proto::SetLimits& limits);
   // False when the limits are not a legacy job's alone: the rest is to be done, too.
   bool HandleVisibleMemory(Connection& connection, uint64_t request,
                            const proto::SetLimits& limits);

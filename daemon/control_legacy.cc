@@ -140,6 +140,19 @@ void Control::BeginReclaim(ReclaimRequests::Reclaim reclaim) {
   });
 }
 
+void Control::HandlePause(Connection& connection, uint64_t request,
+                          const proto::SetLimits& limits) {
+  if (const core::Status paused = legacy_.SetPaused(limits.client(), limits.paused());
+      !paused.ok()) {
+    return Fail(connection, request, paused.error().code, paused.error().message);
+  }
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_limits_set()->set_visible_memory(legacy_.VisibleOfClient(limits.client()).count());
+  answer.mutable_limits_set()->set_paused(limits.paused());
+  Send(connection, answer);
+}
+
 bool Control::HandleVisibleMemory(Connection& connection, uint64_t request,
                                   const proto::SetLimits& limits) {
   const bool set = limits.visible_memory() != 0;

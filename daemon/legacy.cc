@@ -84,7 +84,8 @@ core::Result<ProcessSlots::Slot> LegacyLedger::Add(uint64_t key, Newcomer job) {
                          process_slots_.Take(key, job.uid, {job.pid, job.start_time}, *inode));
   // It attaches again when it lost its socket; its old connection says nothing more.
   if (job.pid != 0) jobs_.erase(KeyOfProcess(job.pid));
-  const auto [added, is_new] = jobs_.insert_or_assign(key, Job{std::move(job), std::nullopt});
+  const auto [added, is_new] =
+      jobs_.insert_or_assign(key, Job{std::move(job), std::nullopt, false});
   WriteBudgets(added->second);
   return process_slot;
 }
@@ -146,6 +147,26 @@ void LegacyLedger::SetClient(uint32_t client, std::optional<Bytes> visible) {
   }
 }
 
+core::Status LegacyLedger::SetPaused(uint32_t client, bool paused) {
+  for (auto& [key, job] : jobs_) {
+    if (job.about.client != client) continue;
+    if (job.about.mode != "elastic") {
+      return Error{ErrorCode::kInvalidArgument,
+                   "job " + std::to_string(client) + " runs in mode " + job.about.mode +
+                       ": only one under ravenrun --mode elastic can give its memory up"};
+    }
+    job.paused = paused;
+    WriteBudgets(job);
+    return core::Ok();
+  }
+  return Error{ErrorCode::kNotFound, "no legacy job " + std::to_string(client) + " is attached"};
+}
+
+bool LegacyLedger::IsOf(uint32_t client, uid_t uid) const {
+  const Job* job = FindClient(client);
+  return job != nullptr && job->about.uid == uid;
+}
+
 void LegacyLedger::WriteBudgets(const Job& job) const {
   const uint64_t tenants = VisibleOfTenant(job.about.uid).count();
   const uint64_t visible = job.own_visible ? job.own_visible->count() : tenants;
@@ -160,6 +181,7 @@ void LegacyLedger::WriteBudgets(const Job& job) const {
   for (proto::LedgerRow& row : static_cast<proto::LedgerPage*>(page)->row) {
     row.together.store(together);
     row.visible.store(visible);
+    row.paused.store(job.paused ? 1 : 0);
   }
   ::munmap(page, proto::kLedgerBytes);
 }
@@ -189,6 +211,7 @@ void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& 
     job->set_uid(about.uid);
     job->set_name(about.name);
     job->set_mode(about.mode);
+    job->set_paused(next->second.paused);
     for (const LegacyRow& row : Read(next->first)) {
       if (row.used == 0 && row.visible == 0) continue;
       proto::LegacyDevice* device = job->add_devices();

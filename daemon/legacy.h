@@ -78,6 +78,11 @@ class LegacyLedger {
   // sees a device of this size and may go so far, also past its tenant's. Null: as if never set.
   void SetTenant(uid_t uid, std::optional<core::Bytes> visible);
   void SetClient(uint32_t client, std::optional<core::Bytes> visible);
+  // From now on the elastic job shall hold nothing of its devices, or what it may.
+  // Errors: kNotFound; kInvalidArgument: the job is not elastic.
+  core::Status SetPaused(uint32_t client, bool paused);
+  // Whether the client is a job of that user's.
+  bool IsOf(uint32_t client, uid_t uid) const;
 
   // The rows of the job's page. Empty when it is unknown or cannot be read.
   std::vector<LegacyRow> Read(uint64_t key) const;
@@ -90,6 +95,7 @@ class LegacyLedger {
   struct Job {
     Newcomer about;
     std::optional<core::Bytes> own_visible;
+    bool paused = false;
   };
   const Job* FindClient(uint32_t client) const;
   core::Bytes VisibleOf(const Job& job) const;

@@ -40,9 +40,12 @@ typedef struct raven_elastic_options {
   /* The job's ledger: the engine takes device memory or gives it back. False: over a budget. */
   int (*take)(CUdevice device, uint64_t bytes);
   void (*give)(CUdevice device, uint64_t bytes);
+  /* What the engine may hold of the device now: a thread of the engine's asks twenty times a second. Null: what
+   * raven_elastic_limit says. */
+  uint64_t (*limit)(CUdevice device);
 } raven_elastic_options_t;
 
-/* REQUIRES: a current context of the device; it is retained until close. Null: not possible here; the reason was
+/* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the reason was
  * logged. */
 RAVEN_ELASTIC raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options);
 /* Moves nothing more. What is allocated stays usable where it lies. */
@@ -106,6 +109,8 @@ typedef struct raven_elastic_stats {
   uint64_t bytes_in_place; /* what these named there */
   uint64_t waits;          /* for a move that had begun */
   uint64_t waited_ns;
+  uint64_t room_waits; /* of allocations, for room on the device */
+  uint64_t room_waited_ns;
 } raven_elastic_stats_t;
 RAVEN_ELASTIC void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats);
 

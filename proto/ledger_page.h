@@ -3,7 +3,7 @@
 // One page per process: a memfd that the interceptor makes, seals against shrinking and growing,
 // and sends with LegacyHello. It outlives the daemon: the next one is sent the same page, so that
 // what it reads is exact at once. The daemon reads it with pread and maps it only to write
-// `visible` and `together`. Aligned 64-bit words, little-endian.
+// `visible`, `together` and `paused`. Aligned 64-bit words, little-endian.
 //
 // What the jobs of one user hold together stands on a second page, one for each user: see
 // TenantPage.
@@ -45,7 +45,8 @@ struct alignas(64) LedgerRow {
   std::atomic<uint64_t> served;  // of it, held in the store's slabs
   std::atomic<uint64_t> kinds[kLegacyKinds];
   std::atomic<uint64_t> together;  // the daemon: what the tenant's jobs may hold together; 0: all
-  uint64_t reserved[3];
+  std::atomic<uint64_t> paused;    // the daemon: 1: an elastic job shall hold nothing of the device
+  uint64_t reserved[2];
 };
 static_assert(sizeof(LedgerRow) == 192);
 

@@ -233,6 +233,18 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   return kExitOk;
 }
 
+int RunPause(const Common& common, uint32_t job, bool paused, Streams streams) {
+  proto::SetLimits limits;
+  limits.set_client(job);
+  limits.set_paused(paused);
+  auto session = Session::Open(common.socket, common.timeout);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  const auto answer = session->SetLimits(limits);
+  if (!answer.ok()) return Report(common, answer.error(), streams);
+  streams.out << (common.json ? PauseJson(job, paused) : PauseText(job, paused));
+  return kExitOk;
+}
+
 int RunDoctor(const Common& common, Environment& environment, Streams streams) {
   const std::vector<Finding> findings = Examine(environment);
   streams.out << (common.json ? FindingsJson(findings) : FindingsText(findings, common.columns));

@@ -55,6 +55,10 @@ struct LimitsOptions {
 };
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams);
 
+// An elastic job (ravenrun --mode elastic) gives up all that it holds of its devices, or may hold
+// it again. `job`: its number (ravenctl clients).
+int RunPause(const Common& common, uint32_t job, bool paused, Streams streams);
+
 // `tensor`: a tensor's number, or a name; of several with that name the first.
 int RunExplain(const Common& common, const std::string& tensor, Streams streams);
 

@@ -70,6 +70,14 @@ void AddRecord(CLI::App* app, RecordOptions* record, double* seconds) {
   recorder->add_option("--client", record->client, "Only this client")->check(core::NotNegative);
 }
 
+// "pause" and "resume", both with the job's number.
+void AddPause(CLI::App* app, const char* name, const char* what, uint32_t* job) {
+  app->add_subcommand(name, what)
+      ->add_option("job", *job, "Its number (ravenctl clients)")
+      ->required()
+      ->check(CLI::Range(1u, ~0u));
+}
+
 std::optional<SortBy> SortByName(const std::string& name) {
   static const std::map<std::string, SortBy> kNames = {{"id", SortBy::kId},
                                                        {"client", SortBy::kClient},
@@ -115,6 +123,9 @@ int Main(int argc, char** argv) {
   RecordOptions record;
   double record_seconds = 10;
   AddRecord(&app, &record, &record_seconds);
+  uint32_t job = 0;
+  AddPause(&app, "pause", "An elastic job gives its device memory up until it is resumed", &job);
+  AddPause(&app, "resume", "An elastic job that was paused may hold device memory again", &job);
   app.add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
 
   try {
@@ -132,6 +143,8 @@ int Main(int argc, char** argv) {
     return RunList(common, list, streams);
   }
   if (app.got_subcommand("limits")) return RunLimits(common, limits, streams);
+  if (app.got_subcommand("pause")) return RunPause(common, job, true, streams);
+  if (app.got_subcommand("resume")) return RunPause(common, job, false, streams);
   if (app.got_subcommand("explain")) return RunExplain(common, explained, streams);
   if (app.got_subcommand("record")) {
     record.time =

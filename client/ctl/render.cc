@@ -318,7 +318,7 @@ std::string LegacyText(const std::vector<proto::LegacyJob>& jobs, size_t columns
   for (const proto::LegacyJob& job : jobs) {
     const std::string number = std::to_string(job.client());
     who.Row({number, std::to_string(job.pid()), std::to_string(job.uid()), Printable(job.name()),
-             Printable(job.mode())});
+             Printable(job.mode()) + (job.paused() ? ", paused" : "")});
     for (const proto::LegacyDevice& device : job.devices()) {
       what.Row({number, Printable(device.uuid()), Size(device.used()),
                 device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
@@ -335,6 +335,7 @@ void AddLegacyJob(JsonWriter& json, const proto::LegacyJob& job) {
       .Field("uid", job.uid())
       .Field("name", job.name())
       .Field("mode", job.mode())
+      .Field("paused", job.paused())
       .BeginArray("devices");
   for (const proto::LegacyDevice& device : job.devices()) {
     json.BeginObject()
@@ -418,6 +419,16 @@ std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
       .Field("visible_memory_bytes", limits.visible_memory())
       .EndObject()
       .Take();
+}
+
+std::string PauseText(uint32_t job, bool paused) {
+  const std::string who = "job " + std::to_string(job);
+  if (!paused) return who + ": may hold device memory again\n";
+  return who + ": gives its device memory up, and goes on in host memory if it does\n";
+}
+
+std::string PauseJson(uint32_t job, bool paused) {
+  return JsonWriter().BeginObject().Field("job", job).Field("paused", paused).EndObject().Take();
 }
 
 std::string ExplainedText(const proto::TensorExplained& explained, size_t columns) {

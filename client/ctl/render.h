@@ -41,6 +41,8 @@ std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
 // `who`: "client 3" or "user alice".
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits);
+std::string PauseText(uint32_t job, bool paused);
+std::string PauseJson(uint32_t job, bool paused);
 
 std::string ExplainedText(const proto::TensorExplained& explained, size_t columns = kColumns);
 std::string ExplainedJson(const proto::TensorExplained& explained);

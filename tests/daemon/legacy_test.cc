@@ -48,8 +48,9 @@ class Page {
 };
 
 core::Result<ProcessSlots::Slot> Add(LegacyLedger& ledger, uint64_t key, const Page& page,
-                                     uid_t uid = 7) {
+                                     uid_t uid = 7, const char* mode = "account") {
   LegacyLedger::Newcomer job;
+  job.mode = mode;
   job.client = static_cast<uint32_t>(key + 100);
   job.pid = static_cast<pid_t>(key + 1000);
   job.uid = uid;
@@ -102,6 +103,30 @@ TEST(LegacyLedgerTest, BudgetsStandInThePageWhenTheCallReturns) {
   EXPECT_EQ(row.visible, MiB(30).count()) << "its tenant's";
   ledger.SetTenant(7, std::nullopt);
   EXPECT_EQ(row.visible, MiB(50).count()) << "the configuration's";
+}
+
+TEST(LegacyLedgerTest, OnlyAnElasticJobIsPaused) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  Page elastic_page;
+  auto& row = page.Row(0, "GPU-0");
+  auto& elastic_row = elastic_page.Row(0, "GPU-0");
+  ASSERT_TRUE(Add(ledger, 1, page).ok());
+  ASSERT_TRUE(Add(ledger, 2, elastic_page, 7, "elastic").ok());
+  const auto refused = ledger.SetPaused(101, true);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("mode account"), std::string::npos);
+  EXPECT_EQ(row.paused, 0u);
+  ASSERT_TRUE(ledger.SetPaused(102, true).ok());
+  EXPECT_EQ(elastic_row.paused, 1u);
+  ledger.SetTenant(7, MiB(30));
+  EXPECT_EQ(elastic_row.paused, 1u) << "other limits leave it";
+  ASSERT_TRUE(ledger.SetPaused(102, false).ok());
+  EXPECT_EQ(elastic_row.paused, 0u);
+  EXPECT_FALSE(ledger.SetPaused(999, true).ok());
+  EXPECT_TRUE(ledger.IsOf(102, 7));
+  EXPECT_FALSE(ledger.IsOf(102, 8));
+  EXPECT_FALSE(ledger.IsOf(999, 7));
 }
 
 TEST(LegacyLedgerTest, ATenantsJobsHaveItsBudgetTogetherAndOneMayGoPastIt) {

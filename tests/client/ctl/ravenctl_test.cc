@@ -36,7 +36,7 @@ Outcome Ravenctl(const std::string& arguments) {
 TEST(RavenctlTest, ExplainsItself) {
   const Outcome help = Ravenctl("--help");
   EXPECT_EQ(help.code, 0);
-  for (const char* command : {"status", "ls", "clients", "limits", "doctor"}) {
+  for (const char* command : {"status", "ls", "clients", "limits", "pause", "resume", "doctor"}) {
     EXPECT_THAT(help.output, HasSubstr(command));
     EXPECT_EQ(Ravenctl(std::string(command) + " --help").code, 0) << command;
   }
@@ -47,7 +47,7 @@ TEST(RavenctlTest, WrongUsageHasItsOwnExitCode) {
   for (const char* arguments :
        {"", "nonsense", "status --nonsense", "ls --sort color", "ls --limit x", "ls --limit -1",
         "ls --client -1", "record x --client -1", "limits", "limits --client 0",
-        "limits --client 1 --user root", "status --timeout 0"}) {
+        "limits --client 1 --user root", "pause", "resume 0", "pause x", "status --timeout 0"}) {
     EXPECT_EQ(Ravenctl(arguments).code, 2) << arguments;
   }
 }
@@ -108,6 +108,8 @@ TEST(RavenctlTest, EveryCommandReachesTheDaemon) {
   EXPECT_THAT(Ravenctl("limits --client 2 --device-budget 3GiB --host-budget 4GiB" + socket).output,
               HasSubstr("device budget 3.0 GiB on each device, host budget 4.0 GiB"));
   EXPECT_THAT(Ravenctl("limits --user 0" + socket).output, HasSubstr("user 0: "));
+  EXPECT_THAT(Ravenctl("pause 2" + socket).output, HasSubstr("job 2: gives its device memory up"));
+  EXPECT_THAT(Ravenctl("resume 2 --json" + socket).output, HasSubstr("\"paused\":false"));
 }
 
 TEST(RavenctlTest, ASignalEndsARecordingWhoseFileIsThenThere) {

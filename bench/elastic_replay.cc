@@ -1,0 +1,130 @@
+// Replays the simulator's traces through the elastic plan and its rivals: elastic_replay [TRACE...]
+//
+// A table: step time over compute time, from the third step on, for device memory of 90 to 50% of
+// what lives at most; and the learned plan's over (compute + lower bound).
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/text_table.h"
+#include "elastic/replay.h"
+#include "sim/generators.h"
+#include "sim/lower_bound.h"
+#include "sim/score.h"
+
+namespace ravenstore {
+namespace {
+
+using core::Bytes;
+using elastic::ProgramEvent;
+
+constexpr int kIterations = 6;
+// Of the iterations that are no set-up, so many are there to learn.
+constexpr size_t kLearning = 2;
+// What is smaller lies beside others and is never moved.
+constexpr Bytes kLeastRange = core::MiB(2);
+
+std::vector<ProgramEvent> ProgramOf(const sim::Trace& trace) {
+  using Kind = ProgramEvent::Kind;
+  std::vector<ProgramEvent> program;
+  std::map<uint32_t, ProgramEvent::Touch> in_use;
+  for (const sim::Op& op : trace.ops) {
+    const uint32_t object = op.tensor;
+    const Bytes bytes = trace.tensors[object].bytes;
+    const bool is_range = bytes >= kLeastRange;
+    switch (op.kind) {
+      case sim::OpKind::kCreate:
+        if (!is_range) break;
+        program.push_back({.kind = Kind::kAllocate, .object = object, .bytes = bytes});
+        in_use[object] = {object, false, true};
+        break;
+      case sim::OpKind::kGet:
+        if (is_range) in_use[object] = {object, true, !op.read_only};
+        break;
+      case sim::OpKind::kPut: in_use.erase(object); break;
+      case sim::OpKind::kFree:
+        if (!is_range) break;
+        in_use.erase(object);
+        program.push_back({.kind = Kind::kFree, .object = object});
+        break;
+      case sim::OpKind::kCompute: {
+        ProgramEvent call{.kind = Kind::kCall, .seconds = core::Seconds(op.time)};
+        for (const auto& [tensor, touch] : in_use) {
+          call.touches.push_back(touch);
+          call.identity = call.identity * 31 + trace.tensors[tensor].bytes.count() +
+                          (touch.reads ? 1 : 0) + (touch.writes ? 2 : 0);
+        }
+        program.push_back(std::move(call));
+        break;
+      }
+      case sim::OpKind::kStep: program.push_back({.kind = Kind::kStep}); break;
+    }
+  }
+  return program;
+}
+
+double Sum(const std::vector<double>& steps, size_t from) {
+  return std::accumulate(steps.begin() + static_cast<ptrdiff_t>(from), steps.end(), 0.0);
+}
+
+std::string Ratio(double ratio) {
+  char text[32];
+  snprintf(text, sizeof text, "%.2f", ratio);
+  return text;
+}
+
+void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* table) {
+  const size_t from = sim::SetUpIterations(trace) + kLearning;
+  const std::vector<ProgramEvent> program = ProgramOf(trace);
+  const double compute = Sum(elastic::ComputeOf(program), from);
+  const Bytes peak = elastic::PeakOf(program);
+  for (const uint64_t percent : {100, 90, 80, 70, 60, 50}) {
+    const Bytes budget(peak.count() / 100 * percent);
+    sim::Hardware hardware = sim::kHardware[0];
+    const elastic::Machine machine{.device = budget};
+    hardware.up = hardware.down = machine.bytes_per_second;
+    hardware.duplex = 1;
+    const double bound = core::Seconds(sim::LeastStall(trace, hardware, budget, from).stall);
+    std::vector<std::string> row = {name, std::to_string(percent) + "%",
+                                    Ratio((compute + bound) / compute)};
+    using elastic::Rival;
+    double learned = 0;
+    for (const Rival rival :
+         {Rival::kLearned, Rival::kOracle, Rival::kInPlace, Rival::kDemandLru}) {
+      const auto rr = elastic::Replay(program, machine, rival);
+      const double seconds = Sum(rr.steps, from);
+      if (getenv("D")) { fprintf(stderr,"%s %lu r%d: c %.4f in %.2fG out %.2fG place %.2fG(%.3fs) waited %.4f alloc %.4f parts %zu %zu steps", name.c_str(),percent,(int)rival,compute/4,rr.moved_in/1e9/6,rr.moved_out/1e9/6,rr.in_place/1e9/6,rr.in_place/6/50e9,rr.waited/6,rr.allocated/6,rr.in_parts/6,rr.out_parts/6); for(double x:rr.steps) fprintf(stderr," %.3f",x); fprintf(stderr,"\n"); }
+      if (rival == Rival::kLearned) learned = seconds;
+      row.push_back(Ratio(seconds / compute));
+    }
+    row.push_back(Ratio(learned / (compute + bound)));
+    table->Row(std::move(row));
+  }
+}
+
+int Main(std::vector<std::string> names) {
+  if (names.empty()) names = {"unet", "lstm", "mobilenet"};
+  core::TextTable table("<>>>>>>>");
+  table.Row({"trace", "device", "bound", "learned", "oracle", "in place", "LRU", "of bound"});
+  for (const std::string& name : names) {
+    const auto& known = sim::GeneratorNames();
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      fprintf(stderr, "elastic_replay: no trace is called \"%s\"\n", name.c_str());
+      return 2;
+    }
+    Judge(name, sim::Generate(name, sim::kHardware[0], kIterations), &table);
+  }
+  fputs(table.Text(table.Width()).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+}  // namespace ravenstore
+
+int main(int argc, char** argv) {
+  return ravenstore::Main({argv + 1, argv + argc});
+}

@@ -1,0 +1,44 @@
+// The functions of the CUDA driver that the engine calls: the real ones, never the interceptor's
+// hooks.
+#pragma once
+
+#include <cuda.h>
+
+#include "core/result.h"
+
+namespace ravenstore::elastic {
+
+#define RAVEN_ELASTIC_DRIVER(F)                 \
+  F(cuCtxGetCurrent, ctx_get_current)           \
+  F(cuCtxSetCurrent, ctx_set_current)           \
+  F(cuEventCreate, event_create)                \
+  F(cuEventDestroy, event_destroy)              \
+  F(cuEventQuery, event_query)                  \
+  F(cuEventRecord, event_record)                \
+  F(cuMemAddressFree, address_free)             \
+  F(cuMemAddressReserve, address_reserve)       \
+  F(cuMemCreate, mem_create)                    \
+  F(cuMemGetAllocationGranularity, granularity) \
+  F(cuMemMap, mem_map)                          \
+  F(cuMemRelease, mem_release)                  \
+  F(cuMemSetAccess, set_access)                 \
+  F(cuMemUnmap, mem_unmap)                      \
+  F(cuMemcpyAsync, copy_async)                  \
+  F(cuStreamCreate, stream_create)              \
+  F(cuStreamIsCapturing, is_capturing)          \
+  F(cuThreadExchangeStreamCaptureMode, exchange_mode)
+
+struct Driver {
+#define RAVEN_ELASTIC_FIELD(symbol, field) decltype(&(symbol)) field = nullptr;
+  RAVEN_ELASTIC_DRIVER(RAVEN_ELASTIC_FIELD)
+#undef RAVEN_ELASTIC_FIELD
+};
+
+// `find` gives the real function by its exported name, or null.
+// Errors: kUnsupported, with the name of the first that is missing.
+core::Result<Driver> LoadDriver(void* (*find)(const char* symbol));
+
+// An Error for `result` of the driver's `call` ("cuMemMap").
+core::Error DriverError(const char* call, CUresult result);
+
+}  // namespace ravenstore::elastic

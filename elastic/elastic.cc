@@ -1,0 +1,191 @@
+#include "elastic/elastic.h"
+
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "elastic/engine.h"
+
+using ravenstore::core::Bytes;
+using ravenstore::core::ErrorCode;
+using ravenstore::elastic::Engine;
+using ravenstore::elastic::EngineOptions;
+using ravenstore::elastic::EngineStats;
+using ravenstore::elastic::Place;
+
+struct raven_elastic {
+  std::unique_ptr<Engine> engine;
+  void (*log)(const char* text);
+  std::atomic<bool> forked{false};
+};
+
+namespace {
+
+struct Token {
+  Engine::Submission* submission;
+};
+static_assert(sizeof(Token) <= sizeof(raven_elastic_token_t));
+
+// What may throw is memory that runs out: the job goes on without the engine's help.
+template <typename Call>
+auto Guarded(const raven_elastic_t* engine, decltype(std::declval<Call>()()) otherwise, Call call)
+    -> decltype(otherwise) {
+  if (engine == nullptr || engine->forked.load(std::memory_order_relaxed)) return otherwise;
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    if (engine->log != nullptr) engine->log(error.what());
+    return otherwise;
+  }
+}
+
+EngineOptions OptionsOf(const raven_elastic_options_t& given) {
+  EngineOptions options;
+  options.device = given.device;
+  if (given.part_bytes != 0) options.part = Bytes(given.part_bytes);
+  options.on_device.most = Bytes(given.device_bytes);
+  options.on_host.most = Bytes(given.host_bytes);
+  if (given.take != nullptr) {
+    options.on_device.take = [take = given.take, device = given.device](Bytes bytes) {
+      return take(device, bytes.count()) != 0;
+    };
+  }
+  if (given.give != nullptr) {
+    options.on_device.give = [give = given.give, device = given.device](Bytes bytes) {
+      give(device, bytes.count());
+    };
+  }
+  if (given.limit != nullptr) {
+    options.limit = [limit = given.limit, device = given.device] { return Bytes(limit(device)); };
+  }
+  if (given.log != nullptr) options.log = given.log;
+  return options;
+}
+
+}  // namespace
+
+raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options) {
+  if (options == nullptr || options->struct_size < sizeof(*options) || options->driver == nullptr)
+    return nullptr;
+  const auto say = [&](const std::string& text) {
+    if (options->log != nullptr) options->log(text.c_str());
+  };
+  try {
+    const auto driver = ravenstore::elastic::LoadDriver(options->driver);
+    if (!driver.ok()) return say(Describe(driver.error())), nullptr;
+    auto engine = Engine::Create(OptionsOf(*options), *driver);
+    if (!engine.ok()) return say(Describe(engine.error())), nullptr;
+    auto opened = std::make_unique<raven_elastic>();
+    opened->engine = std::move(*engine);
+    opened->log = options->log;
+    return opened.release();
+  } catch (const std::exception& error) {
+    return say(error.what()), nullptr;
+  }
+}
+
+void raven_elastic_close(raven_elastic_t* engine) {
+  // After a fork the thread that it would wait for is not there.
+  if (engine != nullptr && !engine->forked) delete engine;
+}
+
+void raven_elastic_forget(raven_elastic_t* engine) {
+  if (engine != nullptr) engine->forked = true;
+}
+
+void raven_elastic_bounds(const raven_elastic_t* engine, CUdeviceptr* begin, CUdeviceptr* end) {
+  *begin = engine->engine->addresses().begin();
+  *end = engine->engine->addresses().end();
+}
+
+CUresult raven_elastic_allocate(raven_elastic_t* engine, uint64_t bytes, CUstream stream,
+                                int ordered, CUdeviceptr* address) {
+  return Guarded(engine, CUDA_ERROR_OUT_OF_MEMORY, [&] {
+    const auto allocated = engine->engine->Allocate(Bytes(bytes), stream, ordered != 0);
+    if (allocated.ok()) {
+      *address = *allocated;
+      return CUDA_SUCCESS;
+    }
+    if (engine->log != nullptr) engine->log(Describe(allocated.error()).c_str());
+    return allocated.error().code == ErrorCode::kOutOfMemory ? CUDA_ERROR_OUT_OF_MEMORY
+                                                             : CUDA_ERROR_UNKNOWN;
+  });
+}
+
+CUresult raven_elastic_free(raven_elastic_t* engine, CUdeviceptr address, CUstream stream,
+                            int ordered) {
+  return Guarded(engine, CUDA_ERROR_INVALID_VALUE, [&] {
+    return engine->engine->Free(address, stream, ordered != 0) ? CUDA_SUCCESS
+                                                               : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+int raven_elastic_find(raven_elastic_t* engine, CUdeviceptr address, CUdeviceptr* begin,
+                       uint64_t* bytes) {
+  return Guarded(engine, 0, [&] {
+    const auto found = engine->engine->Find(address);
+    if (!found) return 0;
+    *begin = found->begin;
+    *bytes = found->size.count();
+    return 1;
+  });
+}
+
+void raven_elastic_begin(raven_elastic_t* engine, const raven_elastic_use_t* use,
+                         raven_elastic_token_t* token) {
+  const Token begun = Guarded(engine, Token{nullptr}, [&] {
+    return Token{engine->engine->Begin(
+        {use->identity, use->stream, {use->addresses, use->count}, use->unknown != 0})};
+  });
+  std::memcpy(token, &begun, sizeof(begun));
+}
+
+void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token, int enqueued) {
+  Token begun;
+  std::memcpy(&begun, token, sizeof(begun));
+  if (begun.submission == nullptr) return;
+  Guarded(engine, 0, [&] { return engine->engine->End(begun.submission, enqueued != 0), 0; });
+}
+
+void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address) {
+  Guarded(engine, 0, [&] { return engine->engine->Pin(address), 0; });
+}
+
+void raven_elastic_stream_gone(raven_elastic_t* engine, CUstream stream) {
+  Guarded(engine, 0, [&] { return engine->engine->StreamGone(stream), 0; });
+}
+
+void raven_elastic_limit(raven_elastic_t* engine, uint64_t device_bytes) {
+  Guarded(engine, 0, [&] { return engine->engine->SetDeviceLimit(Bytes(device_bytes)), 0; });
+}
+
+void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats) {
+  const uint64_t size = stats->struct_size;
+  raven_elastic_stats_t all{};
+  Guarded(engine, 0, [&] {
+    const EngineStats now = engine->engine->stats();
+    const auto& parts = engine->engine->parts();
+    all.live_bytes = now.live.count();
+    all.device_bytes = parts.held(Place::kDevice).count();
+    all.host_bytes = parts.held(Place::kHost).count();
+    all.away_bytes = now.away.count();
+    all.pinned_bytes = now.pinned.count();
+    all.peak_bytes = now.peak.count();
+    all.moved_in_bytes = now.moved_in.count();
+    all.moved_out_bytes = now.moved_out.count();
+    all.dropped_bytes = now.dropped.count();
+    all.uses = now.uses;
+    all.uses_in_place = now.uses_in_place;
+    all.bytes_in_place = now.bytes_in_place.count();
+    all.waits = now.waits;
+    all.waited_ns = static_cast<uint64_t>(now.waited.count());
+    all.room_waits = now.room_waits;
+    all.room_waited_ns = static_cast<uint64_t>(now.room_waited.count());
+    return 0;
+  });
+  all.struct_size = size;
+  std::memcpy(stats, &all, size < sizeof(all) ? size : sizeof(all));
+}

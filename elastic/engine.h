@@ -1,0 +1,222 @@
+// Memory whose addresses stay while what lies under them moves between the device and the host.
+//
+// An allocation is a range: a piece of addresses, cut into slots of the part size, each backed by
+// one part (parts.h) on the device or on the host. Kernels may use a range at any time, wherever
+// its parts are. A thread of the engine's moves parts as its plan says (plan.h): it copies a part
+// by the addresses at which parts are mapped for good, then maps the copy in its place.
+//
+// A part is moved only when nothing may touch its range: no call that names the range is between
+// Begin and End, and all that were enqueued have passed. From then on a call that names it waits in
+// Begin until the move is over: a copy of one part and two calls of the driver.
+//
+// A freed range keeps its addresses and parts for the next allocation of its size, which gets them
+// at once in the same stream's order. Its parts are taken, without a copy, where others need them.
+//
+// Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for.
+// Contexts: every caller has the context current that Create() had.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "elastic/addresses.h"
+#include "elastic/driver.h"
+#include "elastic/parts.h"
+#include "elastic/plan.h"
+#include "elastic/streams.h"
+
+namespace ravenstore::elastic {
+
+struct EngineOptions {
+  CUdevice device = 0;
+  int node = 0;  // whose memory the host's parts are
+  core::Bytes part = core::MiB(32);
+  PlaceLimits on_device;
+  PlaceLimits on_host;
+  // How long an allocation waits for room on the device before it takes room on the host.
+  core::Duration patience = std::chrono::milliseconds(100);
+  // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
+  // changes it.
+  std::function<core::Bytes()> limit;
+  std::function<void(const char*)> log;
+};
+
+struct EngineStats {
+  core::Bytes live;
+  core::Bytes away;  // live, on the host
+  core::Bytes pinned;
+  core::Bytes peak;
+  core::Bytes moved_in;
+  core::Bytes moved_out;
+  core::Bytes dropped;
+  uint64_t uses = 0;
+  uint64_t uses_in_place = 0;
+  core::Bytes bytes_in_place;
+  uint64_t waits = 0;  // of calls, for a move that had begun
+  core::Duration waited{};
+  uint64_t room_waits = 0;  // of allocations, for room on the device
+  core::Duration room_waited{};
+};
+
+class Engine {
+ public:
+  // What one call touches.
+  struct Use {
+    uint64_t identity;
+    CUstream stream;
+    std::span<const CUdeviceptr> addresses;
+    bool unknown;  // it may touch any range
+  };
+  // A call between Begin and End.
+  struct Submission {
+    std::vector<RangeId> ranges;
+    CUstream stream = nullptr;
+    bool unknown = false;
+  };
+
+  // REQUIRES: a current context.
+  static core::Result<std::unique_ptr<Engine>> Create(EngineOptions options, const Driver& driver);
+  // Ranges stay where they are, and can be used.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Errors: kOutOfMemory: neither place has room within its limit.
+  core::Result<CUdeviceptr> Allocate(core::Bytes size, CUstream stream, bool ordered);
+  // False: nothing begins there.
+  bool Free(CUdeviceptr address, CUstream stream, bool ordered);
+  struct Allocation {
+    CUdeviceptr begin;
+    core::Bytes size;  // as asked for
+  };
+  std::optional<Allocation> Find(CUdeviceptr address) const;
+  const Addresses& addresses() const { return *addresses_; }
+
+  // The submission is the caller's until End.
+  Submission* Begin(const Use& use);
+  void End(Submission* submission, bool enqueued);
+
+  void Pin(CUdeviceptr address);
+  void StreamGone(CUstream stream);
+  void SetDeviceLimit(core::Bytes most);
+  EngineStats stats() const;
+  const Parts& parts() const { return *parts_; }
+
+ private:
+  struct Slot {
+    Part* part = nullptr;
+    Place place = Place::kHost;  // of the part
+    bool moving = false;
+
+    bool away() const { return part == nullptr || place == Place::kHost; }
+  };
+  struct Range {
+    CUdeviceptr begin = 0;
+    core::Bytes size;  // whole granules
+    core::Bytes asked;
+    bool live = false;
+    bool pinned = false;
+    uint32_t busy = 0;    // submissions that name it, and threads that back it
+    uint32_t moving = 0;  // slots
+    core::Bytes away;     // not on the device
+    std::vector<Slot> slots;
+    std::vector<Point> uses;  // the last of each stream that may not have passed
+    Point freed;
+    uint64_t stamp = 0;  // of the submission that named it last
+  };
+  struct Move {
+    RangeId range;
+    size_t slot;
+    Part* to;
+    bool copies;  // else only the place changes
+    CUevent done;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Engine(EngineOptions options, const Driver& driver);
+  core::Status Init();
+
+  Range& At(RangeId id) { return *ranges_[static_cast<uint32_t>(id)]; }
+  RangeId IdOf(CUdeviceptr address) const;
+  core::Bytes SlotSize(const Range& range, size_t slot) const;
+  CUdeviceptr SlotAddress(const Range& range, size_t slot) const;
+  void SetPart(RangeId id, size_t slot, Part* part);
+  // The range lives from now on, or does not.
+  void SetLive(Range& range, bool live);
+
+  std::optional<RangeId> TakeDead(core::Bytes size, CUstream stream, bool ordered);
+  std::optional<RangeId> MakeRange(core::Bytes size);
+  void Recycle();
+  core::Status Back(RangeId id, Lock& lock);
+  core::Status BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock);
+  Part* TakeDevicePart(core::Bytes size, core::Tick deadline, Lock& lock);
+  core::Result<Part*> TakeHostPart(core::Bytes size, Lock& lock);
+  // Frees a part of that place from beneath a dead range; false: there is none that can be taken
+  // now.
+  bool DropDead(Place place, Lock& lock);
+  void DropSlot(RangeId id, size_t slot, Lock& lock);
+
+  void NoteUse(Range& range, const Point& point);
+  bool UsesPassed(Range& range);
+  bool CanMove(Range& range);
+  bool UnknownsPassed();
+
+  void Run();
+  void AskLimit(Lock& lock);
+  bool FinishMoves(Lock& lock);
+  void FinishMove(const Move& move, bool copied, Lock& lock);
+  bool StartMoves(Lock& lock);
+  bool StartIn(const Plan::Wanted& wanted, Lock& lock);
+  bool StartOut(const std::optional<Plan::Wanted>& for_whom, Lock& lock);
+  bool StartCopy(RangeId id, size_t slot, Part* to, Lock& lock);
+  bool HasWork() const;
+  size_t MovesTo(Place place) const;
+  core::Bytes Leaving() const;
+  void Fail(const char* what, const core::Error& error);
+
+  const EngineOptions options_;
+  const Driver driver_;
+  core::Bytes granule_;
+  CUcontext context_ = nullptr;
+  CUstream out_ = nullptr;
+  CUstream in_ = nullptr;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // a move ended, room came
+  std::condition_variable wake_;     // for the engine's thread
+  // All below: guarded by mutex_.
+  std::unique_ptr<Addresses> addresses_;
+  std::unique_ptr<Parts> parts_;
+  Plan plan_;
+  Streams streams_;
+  std::vector<std::unique_ptr<Range>> ranges_;
+  std::vector<RangeId> unused_ids_;
+  std::map<core::Bytes, std::vector<RangeId>> dead_;  // by size, the last freed last
+  size_t dead_count_ = 0;
+  core::Bytes dead_bytes_[2];  // beneath them, by place
+  std::vector<Move> moves_;
+  core::Bytes wanted_;  // by allocations that wait
+  uint32_t unknowns_ = 0;
+  std::vector<Point> unknown_uses_;
+  std::vector<std::unique_ptr<Submission>> submissions_;
+  std::vector<Submission*> unused_submissions_;
+  uint64_t stamp_ = 0;
+  std::vector<CUevent> events_;
+  EngineStats stats_;
+  core::Tick limit_asked_{};
+  bool asleep_ = false;
+  bool broken_ = false;  // a copy failed, or a mapping: nothing moves any more
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ravenstore::elastic

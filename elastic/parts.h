@@ -1,0 +1,90 @@
+// The memory that lies under ranges: parts of device memory and of pinned host memory, each made by
+// one cuMemCreate and mapped for good at an address of its own, by which it is copied. Under a
+// range's addresses a part is mapped a second time, and goes from there without its bytes.
+//
+// A part that is given back is kept for the next taker of its size; of other sizes it is released
+// when the limit leaves no room for one.
+//
+// Owns: the parts. Threads: any. Nothing here waits for the GPU.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "elastic/driver.h"
+
+namespace ravenstore::elastic {
+
+enum class Place : uint8_t { kDevice, kHost };
+
+struct Part {
+  Place place;
+  core::Bytes size;
+  CUmemGenericAllocationHandle handle;
+  CUdeviceptr copy;  // where it is mapped for good
+};
+
+// What may be held of a place, and who is told.
+struct PlaceLimits {
+  core::Bytes most;
+  // Takes bytes of the job's ledger, false: over a budget; and gives them back. May be empty.
+  std::function<bool(core::Bytes)> take;
+  std::function<void(core::Bytes)> give;
+};
+
+class Parts {
+ public:
+  // Devices' parts are made on `device`, the host's on its NUMA node `node`.
+  Parts(const Driver* driver, CUdevice device, int node, PlaceLimits on_device,
+        PlaceLimits on_host);
+  ~Parts();
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  // A part of that size, whatever it held before.
+  // Errors: kOutOfMemory within the limit or for the driver, kDevice.
+  core::Result<Part*> Take(Place place, core::Bytes size);
+  void Give(Part* part);
+
+  // Releases free parts as far as they exceed the new limit. What is taken stays.
+  void SetLimit(Place place, core::Bytes most);
+  core::Bytes limit(Place place) const;
+  // Of all parts, and of those that are free.
+  core::Bytes held(Place place) const;
+  core::Bytes free(Place place) const;
+
+  // Maps the part at `address` too, readable and writable by the device, and takes it from there.
+  core::Status Map(CUdeviceptr address, const Part& part) const;
+  core::Status Unmap(CUdeviceptr address, const Part& part) const;
+
+ private:
+  struct Pool {
+    PlaceLimits limits;
+    core::Bytes held;
+    core::Bytes free;
+    std::map<core::Bytes, std::vector<std::unique_ptr<Part>>> idle;  // by size
+  };
+
+  Pool& PoolOf(Place place) { return pools_[static_cast<size_t>(place)]; }
+  const Pool& PoolOf(Place place) const { return pools_[static_cast<size_t>(place)]; }
+  core::Result<std::unique_ptr<Part>> Make(Place place, core::Bytes size) const;
+  void Release(std::unique_ptr<Part> part);
+  // Takes the size of the ledger, if the limit allows it.
+  static bool Fits(const Pool& pool, core::Bytes size);
+  // Releases free parts until so much is held at most. REQUIRES: the mutex is held.
+  void ShrinkTo(Pool& pool, core::Bytes most);
+
+  const Driver* const driver_;
+  const CUdevice device_;
+  const int node_;
+  mutable std::mutex mutex_;
+  Pool pools_[2];                                 // guarded by mutex_
+  std::map<Part*, std::unique_ptr<Part>> taken_;  // guarded by mutex_
+};
+
+}  // namespace ravenstore::elastic

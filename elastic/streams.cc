@@ -1,0 +1,121 @@
+#include "elastic/streams.h"
+
+#include <atomic>
+
+namespace ravenstore::elastic {
+
+namespace {
+
+uint64_t ThisThread() {
+  static std::atomic<uint64_t> last{0};
+  thread_local const uint64_t own = ++last;
+  return own;
+}
+
+}  // namespace
+
+Streams::~Streams() {
+  for (State& state : states_) {
+    for (const auto& [event, call] : state.events) driver_->event_destroy(event);
+  }
+  for (CUevent event : events_) driver_->event_destroy(event);
+}
+
+uint32_t Streams::IndexOf(CUstream stream) {
+  const bool own = stream == CU_STREAM_PER_THREAD;
+  if (stream == CU_STREAM_LEGACY) stream = nullptr;
+  const auto [entry, is_new] = index_.try_emplace({stream, own ? ThisThread() : 0}, 0);
+  if (!is_new) return entry->second;
+  if (!unused_.empty()) {
+    entry->second = unused_.back();
+    unused_.pop_back();
+  } else {
+    entry->second = static_cast<uint32_t>(states_.size());
+    states_.emplace_back();
+  }
+  State& state = states_[entry->second];
+  state.stream = stream;
+  state.own = own;
+  state.gone = false;
+  return entry->second;
+}
+
+Point Streams::Now(CUstream stream) {
+  const uint32_t index = IndexOf(stream);
+  return {index, states_[index].enqueued};
+}
+
+Point Streams::Enqueued(CUstream stream) {
+  const uint32_t index = IndexOf(stream);
+  State& state = states_[index];
+  ++state.enqueued;
+  if (state.own) {
+    Poll(state);
+    Record(state);
+  }
+  return {index, state.enqueued};
+}
+
+bool Streams::Passed(const Point& point) {
+  if (point.stream == 0) return true;
+  State& state = states_[point.stream];
+  if (state.passed >= point.call) return true;
+  Poll(state);
+  if (state.passed >= point.call) return true;
+  const bool covered = !state.events.empty() && state.events.back().second >= point.call;
+  if (!covered && !state.own && !state.gone) Record(state);
+  return false;
+}
+
+bool Streams::AllPassed() {
+  bool all = true;
+  for (uint32_t i = 1; i < states_.size(); ++i) all &= Passed({i, states_[i].enqueued});
+  return all;
+}
+
+void Streams::Gone(CUstream stream) {
+  const auto entry = index_.find({stream, 0});
+  if (entry == index_.end()) return;
+  State& state = states_[entry->second];
+  if (state.passed < state.enqueued) Record(state);
+  state.gone = true;
+  index_.erase(entry);
+}
+
+void Streams::Poll(State& state) {
+  while (!state.events.empty()) {
+    const auto [event, call] = state.events.front();
+    if (driver_->event_query(event) == CUDA_ERROR_NOT_READY) break;
+    // Done, or its context is broken: then there is nothing left to wait for.
+    state.passed = call;
+    state.events.pop_front();
+    events_.push_back(event);
+  }
+  if (state.gone && state.passed == state.enqueued) {
+    // Points of the past stay valid: the next stream counts on from there.
+    state.gone = false;
+    unused_.push_back(static_cast<uint32_t>(&state - states_.data()));
+  }
+}
+
+void Streams::Record(State& state) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver_->is_capturing(state.stream, &capture) != CUDA_SUCCESS ||
+      capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+    return;
+  }
+  CUevent event = nullptr;
+  if (!events_.empty()) {
+    event = events_.back();
+    events_.pop_back();
+  } else if (driver_->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+    return;
+  }
+  if (driver_->event_record(event, state.stream) != CUDA_SUCCESS) {
+    events_.push_back(event);
+    return;
+  }
+  state.events.emplace_back(event, state.enqueued);
+}
+
+}  // namespace ravenstore::elastic

@@ -1,0 +1,69 @@
+// How far each of the job's streams has come, counted in calls that the engine saw.
+//
+// A call is a point on its stream. Whether a point has passed is found out with an event, which is
+// recorded when somebody asks and not with each call: it lies behind all that was enqueued by then.
+// An event is never recorded on a stream that is being captured.
+//
+// Threads: one at a time (the engine's lock). A current context is required where it says so.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "elastic/driver.h"
+
+namespace ravenstore::elastic {
+
+// A place in the order of one stream's calls.
+struct Point {
+  uint32_t stream = 0;  // an index; 0: no stream, always passed
+  uint64_t call = 0;
+};
+
+class Streams {
+ public:
+  explicit Streams(const Driver* driver) : driver_(driver), states_(1) {}
+  ~Streams();
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+
+  // The stream's last call so far.
+  Point Now(CUstream stream);
+  // A call was enqueued on the stream by this thread.
+  // REQUIRES: a current context, for the thread's own default stream.
+  Point Enqueued(CUstream stream);
+  // Whether what was enqueued up to the point is done. If that is not known yet an event is
+  // recorded, so that asking again later tells. REQUIRES: a current context.
+  bool Passed(const Point& point);
+  // All that was enqueued on any stream so far. REQUIRES: a current context.
+  bool AllPassed();
+  // The stream is about to be destroyed; its handle may come again. REQUIRES: a current context.
+  void Gone(CUstream stream);
+
+ private:
+  struct State {
+    CUstream stream = nullptr;
+    bool own = false;  // a thread's own default stream: only that thread can record on it
+    bool gone = false;
+    uint64_t enqueued = 0;
+    uint64_t passed = 0;
+    std::deque<std::pair<CUevent, uint64_t>> events;  // and the call that each lies behind
+  };
+
+  uint32_t IndexOf(CUstream stream);
+  void Poll(State& state);
+  void Record(State& state);
+
+  const Driver* const driver_;
+  std::vector<State> states_;
+  std::map<std::pair<CUstream, uint64_t>, uint32_t> index_;  // by handle, and thread for its own
+  std::vector<uint32_t> unused_;
+  std::vector<CUevent> events_;  // not in use
+};
+
+}  // namespace ravenstore::elastic

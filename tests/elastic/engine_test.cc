@@ -1,0 +1,264 @@
+#include "elastic/engine.h"
+
+#include <random>
+
+#include "tests/elastic/testing.h"
+
+namespace ravenstore::elastic {
+namespace {
+
+using core::Bytes;
+using core::ErrorCode;
+using core::MiB;
+
+TEST_F(EngineTest, WhatFitsStaysOnTheDevice) {
+  Open(MiB(32), MiB(64));
+  const CUdeviceptr a = Allocate(MiB(10));
+  const CUdeviceptr b = Allocate(MiB(20));
+  Write(a, 1, MiB(10));
+  Write(b, 2, MiB(20));
+  EXPECT_EQ(Wrong(a, 1, MiB(10)), 0u);
+  EXPECT_EQ(Wrong(b, 2, MiB(20)), 0u);
+  EXPECT_EQ(engine_->stats().away, Bytes{0});
+  EXPECT_EQ(engine_->stats().uses_in_place, 0u);
+  EXPECT_EQ(engine_->parts().held(Place::kHost), Bytes{0});
+}
+
+TEST_F(EngineTest, MoreThanTheDeviceHoldsIsRightWhereverItLies) {
+  Open(MiB(32), MiB(128));
+  std::vector<CUdeviceptr> all;
+  for (uint64_t i = 0; i < 12; ++i) {
+    all.push_back(Allocate(MiB(8)));
+    Write(all.back(), i, MiB(8));
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < all.size(); ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u) << i;
+  }
+  EXPECT_LE(engine_->parts().held(Place::kDevice), MiB(32));
+  EXPECT_GE(engine_->stats().away, MiB(64));
+  EXPECT_GT(engine_->stats().moved_out, Bytes{0});
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(EngineTest, AFreedRangeServesTheSameStreamAtOnceAndOthersOnceItsUsesHavePassed) {
+  Open(MiB(64), MiB(64));
+  const CUstream one = MakeStream();
+  const CUstream other = MakeStream();
+  Fake<void(int)>("FakeCudaHoldCopies")(1);
+  const CUdeviceptr a = Allocate(MiB(4), one);
+  const auto words = Pattern(1, MiB(4));
+  Copy(a, AddressOf(words), MiB(4), one);
+  EXPECT_TRUE(engine_->Free(a, one, true));
+  EXPECT_NE(Allocate(MiB(4), other), a);
+  EXPECT_EQ(Allocate(MiB(4), one), a);
+  EXPECT_TRUE(engine_->Free(a, one, true));
+  Fake<void(int)>("FakeCudaHoldCopies")(0);
+  Synchronize(one);
+  EXPECT_TRUE(Eventually([&] {
+    const CUdeviceptr next = Allocate(MiB(4), other);
+    if (next == a) return true;
+    engine_->Free(next, other, true);
+    return false;
+  }));
+}
+
+TEST_F(EngineTest, WhatIsFreedIsNotCopied) {
+  Open(MiB(32), MiB(64));
+  for (int i = 0; i < 8; ++i) {
+    // Sizes that differ: no range serves a second time.
+    const Bytes size = MiB(16) + MiB(2) * static_cast<uint64_t>(i % 4);
+    const CUdeviceptr a = Allocate(size);
+    Write(a, 1, size);
+    EXPECT_TRUE(engine_->Free(a, nullptr, true));
+  }
+  EXPECT_GT(engine_->stats().dropped, Bytes{0});
+  EXPECT_EQ(engine_->stats().moved_out, Bytes{0});
+  EXPECT_FALSE(engine_->Free(engine_->addresses().begin(), nullptr, true));
+}
+
+TEST_F(EngineTest, WhatIsPinnedStays) {
+  Open(MiB(32), MiB(128));
+  const CUdeviceptr a = Allocate(MiB(8));
+  Write(a, 1, MiB(8));
+  engine_->Pin(a + 100);
+  for (uint64_t i = 0; i < 8; ++i) Write(Allocate(MiB(8)), i, MiB(8));
+  const uint64_t before = engine_->stats().uses_in_place;
+  EXPECT_EQ(Wrong(a, 1, MiB(8)), 0u);
+  EXPECT_EQ(engine_->stats().uses_in_place, before) << "it lay on the device";
+  EXPECT_EQ(engine_->stats().pinned, MiB(8));
+}
+
+TEST_F(EngineTest, NothingIsTakenFromBeneathACallThatIsUnderWay) {
+  Open(MiB(16), MiB(64));
+  const CUdeviceptr a = Allocate(MiB(16));
+  Write(a, 1, MiB(16));
+  Fake<void(int)>("FakeCudaHoldCopies")(1);
+  std::vector<uint64_t> words(MiB(16).count() / sizeof(uint64_t));
+  Copy(AddressOf(words), a, MiB(16), nullptr);
+  // There is no room but beneath the copy that is held: this one comes to lie on the host.
+  const CUstream other = MakeStream();
+  const CUdeviceptr b = Allocate(MiB(8), other);
+  EXPECT_EQ(engine_->stats().away, MiB(8));
+  Fake<void(int)>("FakeCudaHoldCopies")(0);
+  Synchronize(nullptr);
+  EXPECT_EQ(words, Pattern(1, MiB(16)));
+  Write(b, 2, MiB(8), other);
+  EXPECT_EQ(Wrong(b, 2, MiB(8), other), 0u);
+  EXPECT_EQ(Wrong(a, 1, MiB(16)), 0u);
+}
+
+TEST_F(EngineTest, ACallThatMayTouchAnythingHoldsAllInPlace) {
+  Open(MiB(16), MiB(64));
+  const CUdeviceptr a = Allocate(MiB(16));
+  Write(a, 1, MiB(16));
+  Engine::Submission* unknown = engine_->Begin({7, nullptr, {}, true});
+  const CUdeviceptr b = Allocate(MiB(8));
+  EXPECT_EQ(engine_->stats().away, MiB(8));
+  EXPECT_EQ(engine_->stats().moved_out, Bytes{0});
+  engine_->End(unknown, true);
+  const CUdeviceptr c = Allocate(MiB(8));
+  EXPECT_GT(engine_->stats().moved_out, Bytes{0});
+  EXPECT_EQ(Wrong(a, 1, MiB(16)), 0u);
+  static_cast<void>(b);
+  static_cast<void>(c);
+}
+
+TEST_F(EngineTest, ALowerLimitEmptiesTheDeviceAndAHigherOneFillsIt) {
+  Open(MiB(64), MiB(128));
+  std::vector<CUdeviceptr> all;
+  for (uint64_t i = 0; i < 8; ++i) {
+    all.push_back(Allocate(MiB(8)));
+    Write(all.back(), i, MiB(8));
+  }
+  engine_->SetDeviceLimit(MiB(16));
+  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) <= MiB(16); }));
+  for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+  engine_->SetDeviceLimit(MiB(64));
+  EXPECT_TRUE(Eventually([&] {
+    for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+    return engine_->stats().away == Bytes{0};
+  }));
+}
+
+TEST_F(EngineTest, AnIdleJobIsEmptiedWhenItsLimitIsAskedAndComesBackWithItsNextCalls) {
+  std::atomic<uint64_t> most{MiB(64).count()};
+  limit_ = [&most] { return Bytes(most.load()); };
+  Open(MiB(64), MiB(128));
+  std::vector<CUdeviceptr> all;
+  for (uint64_t i = 0; i < 4; ++i) {
+    all.push_back(Allocate(MiB(8)));
+    Write(all.back(), i, MiB(8));
+  }
+  most = 0;
+  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) == Bytes{0}; }));
+  EXPECT_EQ(engine_->stats().away, MiB(32));
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+  most = MiB(64).count();
+  EXPECT_TRUE(Eventually([&] {
+    for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+    return engine_->stats().away == Bytes{0};
+  }));
+  engine_.reset();  // it asks as long as it lives
+}
+
+TEST_F(EngineTest, WithoutRoomAnywhereItSaysSoAndGoesOn) {
+  Open(MiB(16), MiB(16));
+  const CUdeviceptr a = Allocate(MiB(16));
+  Write(a, 1, MiB(16));
+  const CUdeviceptr b = Allocate(MiB(16));
+  const auto none = engine_->Allocate(MiB(8), nullptr, true);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(Wrong(a, 1, MiB(16)), 0u);
+  EXPECT_TRUE(engine_->Free(b, nullptr, true));
+  const CUdeviceptr c = Allocate(MiB(8));
+  Write(c, 3, MiB(8));
+  EXPECT_EQ(Wrong(c, 3, MiB(8)), 0u);
+}
+
+TEST_F(EngineTest, AnAddressWithinARangeIsFound) {
+  Open(MiB(32), MiB(32));
+  const CUdeviceptr a = Allocate(Bytes(5'000'000));
+  const auto found = engine_->Find(a + 4'000'000);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->begin, a);
+  EXPECT_EQ(found->size, Bytes(5'000'000));
+  EXPECT_TRUE(engine_->Free(a, nullptr, true));
+  EXPECT_FALSE(engine_->Find(a).has_value());
+  EXPECT_FALSE(engine_->Find(12345).has_value());
+}
+
+// A range as the job knows it.
+struct Known {
+  CUdeviceptr address;
+  Bytes size;
+  uint64_t seed;
+  CUstream stream;
+};
+
+// Allocates, frees, writes, reads and changes the limit at random; each read is checked whole.
+TEST_F(EngineTest, WhateverHappensEachReadFindsWhatWasWritten) {
+  const char* asked = std::getenv("RAVENSTORE_TEST_SEED");
+  const uint64_t seed = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 20261125;
+  RecordProperty("seed", std::to_string(seed));
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  const auto draw = [&](uint64_t below) { return random() % below; };
+  Open(MiB(32), MiB(256));
+  const CUstream streams[] = {MakeStream(), MakeStream(), nullptr};
+  std::vector<Known> known;
+  for (int i = 0; i < 500; ++i) {
+    const uint64_t what = draw(10);
+    if (known.empty() || (what < 3 && known.size() < 20)) {
+      const CUstream stream = streams[draw(3)];
+      const Bytes size = core::KiB(512) * (1 + draw(12));
+      const CUdeviceptr address = Allocate(size, stream, draw(4) > 0);
+      known.push_back({address, size, random(), stream});
+      Write(address, known.back().seed, size, stream);
+      continue;
+    }
+    const size_t which = draw(known.size());
+    Known& range = known[which];
+    if (what == 3 || known.size() == 20) {
+      EXPECT_TRUE(engine_->Free(range.address, range.stream, draw(4) > 0));
+      known.erase(known.begin() + static_cast<ptrdiff_t>(which));
+    } else if (what == 4) {
+      range.seed = random();
+      Write(range.address, range.seed, range.size, range.stream);
+    } else if (what == 5 && draw(20) == 0) {
+      engine_->SetDeviceLimit(MiB(16) + MiB(8) * draw(4));
+    } else {
+      ASSERT_EQ(Wrong(range.address, range.seed, range.size, range.stream), 0u) << "step " << i;
+    }
+  }
+  EXPECT_GT(engine_->stats().moved_in, Bytes{0});
+  EXPECT_GT(engine_->stats().moved_out, Bytes{0});
+  EXPECT_EQ(said_, "");
+}
+
+// Two threads, each with a stream and ranges of its own, on one device that holds a third of it.
+TEST_F(EngineTest, ThreadsDoNotDisturbEachOther) {
+  Open(MiB(32), MiB(256));
+  const auto work = [this](uint64_t own) {
+    context_.MakeCurrent();
+    const CUstream stream = MakeStream();
+    std::vector<CUdeviceptr> all;
+    for (uint64_t i = 0; i < 6; ++i) {
+      all.push_back(Allocate(MiB(8), stream));
+      Write(all.back(), own + i, MiB(8), stream);
+    }
+    for (int round = 0; round < 10; ++round) {
+      for (uint64_t i = 0; i < 6; ++i) EXPECT_EQ(Wrong(all[i], own + i, MiB(8), stream), 0u);
+      engine_->Free(all[2], stream, true);
+      all[2] = Allocate(MiB(8), stream);
+      Write(all[2], own + 2, MiB(8), stream);
+    }
+  };
+  std::thread other(work, 1000);
+  work(2000);
+  other.join();
+  EXPECT_EQ(said_, "");
+}
+
+}  // namespace
+}  // namespace ravenstore::elastic

@@ -1,0 +1,118 @@
+#include "elastic/parts.h"
+
+#include "tests/elastic/testing.h"
+
+namespace ravenstore::elastic {
+namespace {
+
+using core::Bytes;
+using core::ErrorCode;
+using core::MiB;
+
+class PartsTest : public testing::Test {
+ protected:
+  PlaceLimits Counted(Bytes most) {
+    return {most,
+            [this](Bytes bytes) {
+              if (charged_ + bytes > budget_) return false;
+              return charged_ += bytes, true;
+            },
+            [this](Bytes bytes) { charged_ -= bytes; }};
+  }
+
+  Bytes budget_ = MiB(1000);
+  Bytes charged_;
+  FakeContext context_;
+  Driver driver_ = *LoadDriver(&FakeFunction);
+};
+
+TEST_F(PartsTest, APartThatWasGivenServesTheNextOfItsSize) {
+  Parts parts(&driver_, 0, 0, Counted(MiB(8)), {MiB(8), {}, {}});
+  Part* one = *parts.Take(Place::kDevice, MiB(4));
+  parts.Give(one);
+  EXPECT_EQ(*parts.Take(Place::kDevice, MiB(4)), one);
+  EXPECT_EQ(parts.held(Place::kDevice), MiB(4));
+  EXPECT_EQ(charged_, MiB(4));
+}
+
+TEST_F(PartsTest, OneOfAnotherSizeMakesWayAtTheLimit) {
+  Parts parts(&driver_, 0, 0, Counted(MiB(8)), {MiB(8), {}, {}});
+  parts.Give(*parts.Take(Place::kDevice, MiB(6)));
+  Part* taken = *parts.Take(Place::kDevice, MiB(4));
+  EXPECT_EQ(parts.held(Place::kDevice), MiB(4));
+  const auto none = parts.Take(Place::kDevice, MiB(6));
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ErrorCode::kOutOfMemory);
+  parts.Give(taken);
+  EXPECT_EQ(charged_, MiB(4));
+}
+
+TEST_F(PartsTest, TheLedgerMayRefuse) {
+  budget_ = MiB(4);
+  Parts parts(&driver_, 0, 0, Counted(MiB(64)), {MiB(8), {}, {}});
+  EXPECT_TRUE(parts.Take(Place::kDevice, MiB(4)).ok());
+  EXPECT_FALSE(parts.Take(Place::kDevice, MiB(2)).ok());
+  EXPECT_EQ(parts.held(Place::kDevice), MiB(4));
+  EXPECT_TRUE(parts.Take(Place::kHost, MiB(8)).ok()) << "another place";
+}
+
+TEST_F(PartsTest, WhatIsFreeInOtherSizesMakesWayForTheLedgerToo) {
+  budget_ = MiB(8);
+  Parts parts(&driver_, 0, 0, Counted(MiB(64)), {MiB(8), {}, {}});
+  Part* kept = *parts.Take(Place::kDevice, MiB(2));
+  Part* two = *parts.Take(Place::kDevice, MiB(2));
+  Part* four = *parts.Take(Place::kDevice, MiB(4));
+  parts.Give(two);
+  parts.Give(four);
+  EXPECT_TRUE(parts.Take(Place::kDevice, MiB(6)).ok());
+  EXPECT_EQ(parts.held(Place::kDevice), MiB(8));
+  EXPECT_EQ(charged_, MiB(8));
+  parts.Give(kept);
+}
+
+TEST_F(PartsTest, WhatTheDriverRefusesIsNotCharged) {
+  Parts parts(&driver_, 0, 0, Counted(MiB(64)), {MiB(8), {}, {}});
+  for (const char* call : {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
+    Fake<void(const char*, int, CUresult)>("FakeCudaFail")(call, 1, CUDA_ERROR_UNKNOWN);
+    const auto refused = parts.Take(Place::kDevice, MiB(4));
+    ASSERT_FALSE(refused.ok()) << call;
+    EXPECT_NE(refused.error().message.find(call), std::string::npos) << refused.error().message;
+    EXPECT_EQ(charged_, Bytes{0}) << call;
+    EXPECT_EQ(parts.held(Place::kDevice), Bytes{0}) << call;
+  }
+}
+
+TEST_F(PartsTest, ALowerLimitReleasesWhatIsFreeAndThenWhatIsGiven) {
+  Parts parts(&driver_, 0, 0, Counted(MiB(16)), {MiB(8), {}, {}});
+  Part* taken = *parts.Take(Place::kDevice, MiB(4));
+  parts.Give(*parts.Take(Place::kDevice, MiB(8)));
+  parts.SetLimit(Place::kDevice, MiB(2));
+  EXPECT_EQ(parts.held(Place::kDevice), MiB(4));
+  parts.Give(taken);
+  EXPECT_EQ(parts.held(Place::kDevice), Bytes{0});
+  EXPECT_EQ(charged_, Bytes{0});
+}
+
+TEST_F(PartsTest, APartIsTheSameMemoryAtBothOfItsAddresses) {
+  Parts parts(&driver_, 0, 0, {MiB(8), {}, {}}, {MiB(8), {}, {}});
+  for (const Place place : {Place::kDevice, Place::kHost}) {
+    Part* part = *parts.Take(place, MiB(2));
+    CUdeviceptr address = 0;
+    ASSERT_EQ(driver_.address_reserve(&address, MiB(2).count(), 0, 0, 0), CUDA_SUCCESS);
+    ASSERT_TRUE(parts.Map(address, *part).ok());
+    const std::vector<uint64_t> words(1024, 42);
+    std::vector<uint64_t> read(1024);
+    const auto copy = [&](CUdeviceptr to, CUdeviceptr from) {
+      EXPECT_EQ(driver_.copy_async(to, from, 8192, nullptr), CUDA_SUCCESS);
+      Fake<decltype(cuStreamSynchronize)>("cuStreamSynchronize")(nullptr);
+    };
+    copy(address, reinterpret_cast<CUdeviceptr>(words.data()));
+    copy(reinterpret_cast<CUdeviceptr>(read.data()), part->copy);
+    EXPECT_EQ(read, words);
+    EXPECT_TRUE(parts.Unmap(address, *part).ok());
+    EXPECT_FALSE(parts.Unmap(address, *part).ok());
+  }
+}
+
+}  // namespace
+}  // namespace ravenstore::elastic

@@ -1,0 +1,105 @@
+#include "elastic/streams.h"
+
+#include <thread>
+
+#include "tests/elastic/testing.h"
+
+namespace ravenstore::elastic {
+namespace {
+
+class StreamsTest : public testing::Test {
+ protected:
+  void TearDown() override { Hold(false); }
+  static void Hold(bool hold) { Fake<void(int)>("FakeCudaHoldCopies")(hold ? 1 : 0); }
+  CUstream Make() {
+    CUstream stream = nullptr;
+    RAVEN_CHECK(driver_.stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    return stream;
+  }
+  // A copy on the stream, which is done once copies are not held.
+  Point Work(CUstream stream) {
+    static uint64_t words[2];
+    const auto at = reinterpret_cast<CUdeviceptr>(&words);
+    EXPECT_EQ(driver_.copy_async(at, at + 8, 8, stream), CUDA_SUCCESS);
+    return streams_.Enqueued(stream);
+  }
+  bool Passes(const Point& point) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!streams_.Passed(point)) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
+  FakeContext context_;
+  Driver driver_ = *LoadDriver(&FakeFunction);
+  Streams streams_{&driver_};
+};
+
+TEST_F(StreamsTest, APointPassesOnceItsStreamHasComeSoFar) {
+  const CUstream stream = Make();
+  Hold(true);
+  const Point first = Work(stream);
+  EXPECT_FALSE(streams_.Passed(first));
+  EXPECT_FALSE(streams_.AllPassed());
+  Hold(false);
+  EXPECT_TRUE(Passes(first));
+  Hold(true);
+  const Point second = Work(stream);
+  EXPECT_TRUE(streams_.Passed(first));
+  EXPECT_FALSE(streams_.Passed(second));
+}
+
+TEST_F(StreamsTest, StreamsPassEachForItself) {
+  const CUstream held = Make();
+  const CUstream other = Make();
+  Hold(true);
+  const Point waits = Work(held);
+  const Point nothing = streams_.Enqueued(other);
+  EXPECT_TRUE(Passes(nothing));
+  EXPECT_FALSE(streams_.Passed(waits));
+  EXPECT_TRUE(streams_.Passed(Point{}));
+}
+
+TEST_F(StreamsTest, ADestroyedStreamsPointsPassAndItsHandleBeginsAnew) {
+  const CUstream stream = Make();
+  Hold(true);
+  const Point last = Work(stream);
+  streams_.Gone(stream);
+  Fake<decltype(cuStreamDestroy)>("cuStreamDestroy_v2")(stream);
+  EXPECT_FALSE(streams_.Passed(last));
+  Hold(false);
+  EXPECT_TRUE(Passes(last));
+  const CUstream next = Make();
+  Hold(true);
+  const Point later = Work(next);
+  EXPECT_TRUE(streams_.Passed(last));
+  EXPECT_FALSE(streams_.Passed(later));
+}
+
+TEST_F(StreamsTest, AThreadsOwnStreamPassesForOthersToSee) {
+  Point point;
+  std::thread([&] {
+    context_.MakeCurrent();
+    point = Work(CU_STREAM_PER_THREAD);
+  }).join();
+  EXPECT_TRUE(Passes(point));
+  const Point own = Work(CU_STREAM_PER_THREAD);
+  EXPECT_NE(own.stream, point.stream);
+}
+
+TEST_F(StreamsTest, NothingIsRecordedOnAStreamThatIsCaptured) {
+  const CUstream stream = Make();
+  const Point before = Work(stream);
+  ASSERT_EQ(Fake<decltype(cuStreamBeginCapture)>("cuStreamBeginCapture_v2")(
+                stream, CU_STREAM_CAPTURE_MODE_RELAXED),
+            CUDA_SUCCESS);
+  EXPECT_FALSE(streams_.Passed(before));
+  CUgraph graph = nullptr;
+  EXPECT_EQ(Fake<decltype(cuStreamEndCapture)>("cuStreamEndCapture")(stream, &graph), CUDA_SUCCESS);
+  EXPECT_TRUE(Passes(before));
+}
+
+}  // namespace
+}  // namespace ravenstore::elastic
