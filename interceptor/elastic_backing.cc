@@ -22,8 +22,8 @@ constinit Bounds bounds{};
 namespace {
 
 constexpr uint64_t kLeastBytes = uint64_t{2} << 20;
-// By how much what the engine may hold has to have changed for it to hear of it.
-constexpr uint64_t kLimitStep = uint64_t{32} << 20;
+// Of a device without a budget so much at least is given up at once.
+constexpr uint64_t kRoomStep = uint64_t{32} << 20;
 
 struct Library {
   decltype(&raven_elastic_open) open;
@@ -45,10 +45,10 @@ struct Library {
 struct Engine {
   std::atomic<raven_elastic_t*> handle;
   std::atomic<bool> impossible;
-  std::atomic<uint64_t> taken;    // of the device, in the job's sums
-  std::atomic<uint64_t> live;     // allocated and not freed
-  std::atomic<uint64_t> limit;    // what it was last told
-  std::atomic<uint64_t> visible;  // the budget from which that came
+  std::atomic<uint64_t> taken;   // of the device, in the job's sums
+  std::atomic<uint64_t> live;    // allocated and not freed
+  std::atomic<uint64_t> wanted;  // by allocations of the driver's that find no room
+  std::atomic<uint64_t> share;   // of a device without a budget
   // Written before the handle is.
   CUcontext context;
   CUdeviceptr begin;
@@ -135,22 +135,30 @@ uint64_t AvailableHostBytes() {
   return kilobytes << 10;
 }
 
-// A budget less what of it is not the engine's; without one what the device has free, less what is
-// left for code, stacks and libraries' own.
-uint64_t DeviceShare(int row) {
-  const uint64_t visible = VisibleOf(row);
-  const uint64_t taken = engines[row].taken.load();
-  if (visible != 0) {
-    const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
-    const uint64_t others = used > taken ? used - taken : 0;
-    return visible > others ? visible - others : 0;
-  }
+// Of a device without a budget: what is free, less what is left for code, stacks and libraries'
+// own.
+uint64_t FreeShare() {
   auto* info = RAVEN_REAL(cuMemGetInfo_v2);
   size_t free = 0;
   size_t total = 0;
   if (info == nullptr || info(&free, &total) != CUDA_SUCCESS) return 0;
-  const uint64_t spare = total / 64;
-  return free + taken > spare ? free + taken - spare : 0;
+  return free > total / 64 ? free - total / 64 : 0;
+}
+
+// What the engine may hold of the device now: of a budget, what others do not use or want.
+uint64_t DeviceShare(int row) {
+  const Engine& engine = engines[row];
+  const uint64_t visible = VisibleOf(row);
+  if (visible == 0) return engine.share.load();
+  const uint64_t taken = engine.taken.load();
+  const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
+  const uint64_t others = (used > taken ? used - taken : 0) + engine.wanted.load();
+  return visible > others ? visible - others : 0;
+}
+
+uint64_t LimitBytes(CUdevice device) {
+  const int row = RowOf(device);
+  return row < 0 ? 0 : DeviceShare(row);
 }
 
 // The first engine's record is the file that was asked for, another's has its row behind the name.
@@ -182,6 +190,7 @@ void Open(int row) {
   raven_elastic_options_t options{};
   options.struct_size = sizeof(options);
   options.device = DeviceOf(row);
+  engine.share.store(FreeShare());
   options.device_bytes = DeviceShare(row);
   options.host_bytes = Asked().elastic_host != 0 ? Asked().elastic_host : AvailableHostBytes() / 2;
   options.part_bytes = Asked().elastic_part;
@@ -190,8 +199,7 @@ void Open(int row) {
   options.log = Say;
   options.take = TakeBytes;
   options.give = GiveBytes;
-  engine.limit.store(options.device_bytes);
-  engine.visible.store(VisibleOf(row));
+  options.limit = LimitBytes;
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {
     Log("--mode=elastic: no engine for device %d: the driver serves", options.device);
@@ -218,21 +226,6 @@ raven_elastic_t* Ready(int row, CUcontext context) {
   return handle != nullptr && engine.context == context ? handle : nullptr;
 }
 
-// Tells the engine what it may hold, if that is another than it was.
-void Limit(Engine* engine, raven_elastic_t* handle, uint64_t bytes) {
-  const uint64_t before = engine->limit.load(std::memory_order_relaxed);
-  if ((bytes > before ? bytes - before : before - bytes) < kLimitStep) return;
-  engine->limit.store(bytes, std::memory_order_relaxed);
-  library.limit(handle, bytes);
-}
-
-// A budget may change while the job runs, and what others than the engine use of it does.
-void FollowBudget(int row, raven_elastic_t* handle) {
-  const uint64_t visible = VisibleOf(row);
-  engines[row].visible.store(visible, std::memory_order_relaxed);
-  if (visible != 0) Limit(&engines[row], handle, DeviceShare(row));
-}
-
 bool Wants(const Entry& entry) {
   const bool movable = entry.kind == LegacyKind::kDevice || entry.kind == LegacyKind::kPitch ||
                        entry.kind == LegacyKind::kAsync;
@@ -244,7 +237,6 @@ bool Create(Entry* entry, const Order& order) {
   CUcontext context = order.ordered ? ContextOf(order.stream) : CurrentContext();
   raven_elastic_t* handle = Ready(row, context);
   if (handle == nullptr) return false;
-  FollowBudget(row, handle);
   CUdeviceptr address = 0;
   const CUresult result =
       library.allocate(handle, entry->bytes, order.stream, order.ordered ? 1 : 0, &address);
@@ -287,17 +279,21 @@ void ContextEnds(CUcontext context) {
   pthread_mutex_unlock(&mutex);
 }
 
-// What the engine may hold becomes less by it. It has it on the host, or there is no room.
+// The engine may hold less by it, and has the rest on the host if there is room.
 bool MakeRoom(int row, uint64_t bytes) {
   if (row < 0) return false;
   Engine& engine = engines[row];
   raven_elastic_t* handle = engine.handle.load(std::memory_order_acquire);
   const uint64_t taken = engine.taken.load();
   if (handle == nullptr || taken < bytes) return false;
-  const uint64_t least = std::min(taken, std::max(bytes, kLimitStep));
-  engine.limit.store(taken - least, std::memory_order_relaxed);
-  library.limit(handle, taken - least);
+  engine.wanted.fetch_add(bytes);
+  engine.share.store(taken - std::min(taken, std::max(bytes, kRoomStep)));
+  library.limit(handle, DeviceShare(row));
   return true;
+}
+
+void RoomMade(int row, uint64_t bytes) {
+  engines[row].wanted.fetch_sub(bytes);
 }
 
 // What the engine holds is as free as the rest; what is allocated is not, wherever it lies.
@@ -348,13 +344,13 @@ void Report(int row) {
   const int length = snprintf(
       text, sizeof(text),
       "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
-      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; in place "
+      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; in "
+      "place "
       "%.3f GiB in %llu uses\n",
       getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
       gib(stats.moved_out_bytes), gib(stats.dropped_bytes),
       static_cast<double>(stats.waited_ns) / 1e6, static_cast<unsigned long long>(stats.waits),
-      static_cast<unsigned long long>(stats.uses),
-      static_cast<double>(stats.room_waited_ns) / 1e6,
+      static_cast<unsigned long long>(stats.uses), static_cast<double>(stats.room_waited_ns) / 1e6,
       static_cast<unsigned long long>(stats.room_waits), gib(stats.bytes_in_place),
       static_cast<unsigned long long>(stats.uses_in_place));
   if (length > 0) [[maybe_unused]]
@@ -376,6 +372,7 @@ constinit const Backing kBacking = {
     .free = Free,
     .context_ends = ContextEnds,
     .make_room = MakeRoom,
+    .room_made = RoomMade,
     .free_to_job = FreeToJob,
     .forget_in_child = ForgetInChild,
 };
@@ -396,7 +393,6 @@ void Use::Begin(raven_elastic_use_t use, CUdeviceptr* addresses) {
   use.addresses = addresses;
   use.count = kept;
   if (handle == nullptr || (kept == 0 && use.unknown == 0)) return;
-  if (VisibleOf(row) != own->visible.load(std::memory_order_relaxed)) FollowBudget(row, handle);
   engine_ = handle;
   library.begin(engine_, &use, &token_);
 }
