@@ -258,6 +258,30 @@ void Free(const Entry& entry, const Order& order) {
                order.ordered ? 1 : 0);
 }
 
+// How often a stream's name may have become another's.
+constinit std::atomic<uint64_t> streams_ended{0};
+// What this thread asked last: most calls go to one stream. Initial exec: no allocation on first
+// use.
+struct Remembered {
+  CUstream stream;
+  uint64_t ended;
+  int row;
+};
+__attribute__((tls_model("initial-exec"))) thread_local Remembered remembered{nullptr, 0, -1};
+
+// The row of the stream's device.
+int RowOfUse(CUstream stream) {
+  if (Rows() == 1) return 0;
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    return CurrentRow();
+  }
+  const uint64_t ended = streams_ended.load(std::memory_order_relaxed);
+  if (remembered.stream != stream || remembered.ended != ended) {
+    remembered = {stream, ended, RowOf(stream)};
+  }
+  return remembered.row;
+}
+
 // REQUIRES mutex.
 void Close(Engine* engine) {
   raven_elastic_t* handle = engine->handle.load();
@@ -272,6 +296,8 @@ void Close(Engine* engine) {
 
 void ContextEnds(CUcontext context) {
   if (!On()) return;
+  // Its streams end with it.
+  streams_ended.fetch_add(1);
   pthread_mutex_lock(&mutex);
   for (Engine& engine : engines) {
     if (engine.handle.load() != nullptr && engine.context == context) Close(&engine);
@@ -378,7 +404,7 @@ constinit const Backing kBacking = {
 };
 
 void Use::Begin(raven_elastic_use_t use, CUdeviceptr* addresses) {
-  const int row = Rows() == 1 ? 0 : RowOf(use.stream);
+  const int row = RowOfUse(use.stream);
   Engine* own = row < 0 ? nullptr : &engines[row];
   raven_elastic_t* handle = own == nullptr ? nullptr : own->handle.load(std::memory_order_acquire);
   uint32_t kept = 0;
@@ -419,6 +445,7 @@ bool Find(uint64_t address, Allocation* allocation) {
 
 void StreamEnds(CUstream stream) {
   if (!On()) return;
+  streams_ended.fetch_add(1);
   for (int row = 0; row < Rows(); ++row) {
     if (raven_elastic_t* handle = engines[row].handle.load()) library.stream_gone(handle, stream);
   }
