@@ -14,14 +14,17 @@ namespace ravenstore::interceptor {
 template <typename Attempt>
 bool AttemptWithRoom(int row, uint64_t bytes, Attempt attempt) {
   if (attempt()) return true;
-  if (!Serving().make_room(row, bytes)) return false;
-  constexpr int kPatience = 2000;
-  for (int i = 0; i < kPatience; ++i) {
-    if (attempt()) return true;
+  const Backing& serving = Serving();
+  if (!serving.make_room(row, bytes)) return false;
+  constexpr int kMilliseconds = 2000;
+  bool done = attempt();
+  for (int i = 0; !done && i < kMilliseconds; ++i) {
     const timespec millisecond{0, 1'000'000};
     nanosleep(&millisecond, nullptr);
+    done = attempt();
   }
-  return false;
+  serving.room_made(row, bytes);
+  return done;
 }
 
 // As Reserve, for what the driver serves.

@@ -39,6 +39,8 @@ struct Backing {
   // The driver lacks `bytes` on the row's device: true when it may soon have them from this
   // backing.
   bool (*make_room)(int row, uint64_t bytes);
+  // The driver has them now, or does without.
+  void (*room_made)(int row, uint64_t bytes);
   // Corrects what the job is told is free of a device.
   uint64_t (*free_to_job)(int row, uint64_t free);
   void (*forget_in_child)();

@@ -22,7 +22,7 @@ constinit Bounds bounds{};
 namespace {
 
 constexpr uint64_t kLeastBytes = uint64_t{2} << 20;
-// So much at least it gives up when others want room.
+// Of a device without a budget so much at least is given up at once.
 constexpr uint64_t kRoomStep = uint64_t{32} << 20;
 
 struct Library {
@@ -45,8 +45,10 @@ struct Library {
 struct Engine {
   std::atomic<raven_elastic_t*> handle;
   std::atomic<bool> impossible;
-  std::atomic<uint64_t> taken;  // of the device, in the job's sums
-  std::atomic<uint64_t> live;   // allocated and not freed
+  std::atomic<uint64_t> taken;   // of the device, in the job's sums
+  std::atomic<uint64_t> live;    // allocated and not freed
+  std::atomic<uint64_t> wanted;  // by allocations of the driver's that find no room
+  std::atomic<uint64_t> share;   // of a device without a budget
   // Written before the handle is.
   CUcontext context;
   CUdeviceptr begin;
@@ -133,27 +135,29 @@ uint64_t AvailableHostBytes() {
   return kilobytes << 10;
 }
 
-// A budget less what of it is not the engine's; without one what the device has free, less what is
-// left for code, stacks and libraries' own.
-uint64_t DeviceShare(int row) {
-  if (Page()->row[row].paused.load(std::memory_order_relaxed) != 0) return 0;
-  const uint64_t visible = VisibleOf(row);
-  const uint64_t taken = engines[row].taken.load();
-  if (visible != 0) {
-    const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
-    const uint64_t others = used > taken ? used - taken : 0;
-    return visible > others ? visible - others : 0;
-  }
+// Of a device without a budget: what is free, less what is left for code, stacks and libraries'
+// own.
+uint64_t FreeShare() {
   auto* info = RAVEN_REAL(cuMemGetInfo_v2);
   size_t free = 0;
   size_t total = 0;
   if (info == nullptr || info(&free, &total) != CUDA_SUCCESS) return 0;
-  const uint64_t spare = total / 64;
-  return free + taken > spare ? free + taken - spare : 0;
+  return free > total / 64 ? free - total / 64 : 0;
 }
 
-// Asked by a thread of the engine's.
-uint64_t MayHold(CUdevice device) {
+// What the engine may hold of the device now: of a budget, what others do not use or want.
+uint64_t DeviceShare(int row) {
+  if (Page()->row[row].paused.load(std::memory_order_relaxed) != 0) return 0;
+  const Engine& engine = engines[row];
+  const uint64_t visible = VisibleOf(row);
+  if (visible == 0) return engine.share.load();
+  const uint64_t taken = engine.taken.load();
+  const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
+  const uint64_t others = (used > taken ? used - taken : 0) + engine.wanted.load();
+  return visible > others ? visible - others : 0;
+}
+
+uint64_t LimitBytes(CUdevice device) {
   const int row = RowOf(device);
   return row < 0 ? 0 : DeviceShare(row);
 }
@@ -187,6 +191,7 @@ void Open(int row) {
   raven_elastic_options_t options{};
   options.struct_size = sizeof(options);
   options.device = DeviceOf(row);
+  engine.share.store(FreeShare());
   options.device_bytes = DeviceShare(row);
   options.host_bytes = Asked().elastic_host != 0 ? Asked().elastic_host : AvailableHostBytes() / 2;
   options.part_bytes = Asked().elastic_part;
@@ -195,7 +200,7 @@ void Open(int row) {
   options.log = Say;
   options.take = TakeBytes;
   options.give = GiveBytes;
-  options.limit = MayHold;
+  options.limit = LimitBytes;
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {
     Log("--mode=elastic: no engine for device %d: the driver serves", options.device);
@@ -254,6 +259,30 @@ void Free(const Entry& entry, const Order& order) {
                order.ordered ? 1 : 0);
 }
 
+// How often a stream's name may have become another's.
+constinit std::atomic<uint64_t> streams_ended{0};
+// What this thread asked last: most calls go to one stream. Initial exec: no allocation on first
+// use.
+struct Remembered {
+  CUstream stream;
+  uint64_t ended;
+  int row;
+};
+__attribute__((tls_model("initial-exec"))) thread_local Remembered remembered{nullptr, 0, -1};
+
+// The row of the stream's device.
+int RowOfUse(CUstream stream) {
+  if (Rows() == 1) return 0;
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    return CurrentRow();
+  }
+  const uint64_t ended = streams_ended.load(std::memory_order_relaxed);
+  if (remembered.stream != stream || remembered.ended != ended) {
+    remembered = {stream, ended, RowOf(stream)};
+  }
+  return remembered.row;
+}
+
 // REQUIRES mutex.
 void Close(Engine* engine) {
   raven_elastic_t* handle = engine->handle.load();
@@ -268,6 +297,8 @@ void Close(Engine* engine) {
 
 void ContextEnds(CUcontext context) {
   if (!On()) return;
+  // Its streams end with it.
+  streams_ended.fetch_add(1);
   pthread_mutex_lock(&mutex);
   for (Engine& engine : engines) {
     if (engine.handle.load() != nullptr && engine.context == context) Close(&engine);
@@ -275,16 +306,21 @@ void ContextEnds(CUcontext context) {
   pthread_mutex_unlock(&mutex);
 }
 
-// What the engine may hold becomes less by it. It has it on the host, or there is no room.
+// The engine may hold less by it, and has the rest on the host if there is room.
 bool MakeRoom(int row, uint64_t bytes) {
   if (row < 0) return false;
   Engine& engine = engines[row];
   raven_elastic_t* handle = engine.handle.load(std::memory_order_acquire);
   const uint64_t taken = engine.taken.load();
   if (handle == nullptr || taken < bytes) return false;
-  const uint64_t least = std::min(taken, std::max(bytes, kRoomStep));
-  library.limit(handle, taken - least);
+  engine.wanted.fetch_add(bytes);
+  engine.share.store(taken - std::min(taken, std::max(bytes, kRoomStep)));
+  library.limit(handle, DeviceShare(row));
   return true;
+}
+
+void RoomMade(int row, uint64_t bytes) {
+  engines[row].wanted.fetch_sub(bytes);
 }
 
 // What the engine holds is as free as the rest; what is allocated is not, wherever it lies.
@@ -335,8 +371,9 @@ void Report(int row) {
   const int length = snprintf(
       text, sizeof(text),
       "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
-      "dropped; waited %.1f ms in %llu of %llu uses; %.1f ms for room in %llu allocations; "
-      "in place %.3f GiB in %llu uses\n",
+      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; in "
+      "place "
+      "%.3f GiB in %llu uses\n",
       getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
       gib(stats.moved_out_bytes), gib(stats.dropped_bytes),
       static_cast<double>(stats.waited_ns) / 1e6, static_cast<unsigned long long>(stats.waits),
@@ -362,12 +399,13 @@ constinit const Backing kBacking = {
     .free = Free,
     .context_ends = ContextEnds,
     .make_room = MakeRoom,
+    .room_made = RoomMade,
     .free_to_job = FreeToJob,
     .forget_in_child = ForgetInChild,
 };
 
 void Use::Begin(raven_elastic_use_t use, CUdeviceptr* addresses) {
-  const int row = Rows() == 1 ? 0 : RowOf(use.stream);
+  const int row = RowOfUse(use.stream);
   Engine* own = row < 0 ? nullptr : &engines[row];
   raven_elastic_t* handle = own == nullptr ? nullptr : own->handle.load(std::memory_order_acquire);
   uint32_t kept = 0;
@@ -408,6 +446,7 @@ bool Find(uint64_t address, Allocation* allocation) {
 
 void StreamEnds(CUstream stream) {
   if (!On()) return;
+  streams_ended.fetch_add(1);
   for (int row = 0; row < Rows(); ++row) {
     if (raven_elastic_t* handle = engines[row].handle.load()) library.stream_gone(handle, stream);
   }

@@ -43,7 +43,11 @@ Hook HookOf(const char* symbol, const void* found, int version, bool per_thread)
   for (size_t i = 0; i < kHooks; ++i) {
     const auto hook = static_cast<Hook>(i);
     const HookInfo& info = InfoOf(hook);
-    if (info.library != Library::kDriver || strcmp(info.base, symbol) != 0) continue;
+    // Some are asked for by the name that they are exported with as well.
+    if (info.library != Library::kDriver ||
+        (strcmp(info.base, symbol) != 0 && strcmp(info.symbol, symbol) != 0)) {
+      continue;
+    }
     // Ours where a library's own look at its symbols finds those that were preloaded.
     if (RealOf(hook) == found || info.entry == found) return hook;
     if (info.since > version) continue;

@@ -261,6 +261,7 @@ class InstallTest(InFolder):
             "client/ctl/ravenctl",
             "client/libravenstore.so",
             "interceptor/libravenstore_intercept.so",
+            "elastic/libravenstore_elastic.so",
         ):
             path = self.folder / "bin" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -353,8 +354,14 @@ class InstallTest(InFolder):
         code, words = run(ravenrun, "--mode", "store", "sh", "-c", say)
         self.assertEqual(code, 0, words)
         self.assertIn(f"{library},store\n", words)
-        # In store mode it loads the client from its own folder.
+        # In store mode it loads the client from its own folder, in elastic mode the engine.
         self.assertTrue((library.parent / "libravenstore.so").exists())
+        self.assertTrue((library.parent / "libravenstore_elastic.so").exists())
+
+    def test_installs_without_the_elastic_mode_where_its_library_was_not_built(self):
+        (self.folder / "bin/elastic/libravenstore_elastic.so").unlink()
+        self.assertIn("without ravenrun --mode elastic", self.install("--no-build"))
+        self.assertIn("usr/local/bin/ravenrun", self.installed())
 
     def test_installs_without_ravenrun_where_its_library_was_not_built(self):
         (self.folder / "bin/interceptor/libravenstore_intercept.so").unlink()
@@ -385,7 +392,7 @@ class InstallTest(InFolder):
         stand_in(cuda / "crt/host_defines.h", "")
         built = (
             "build //daemon:ravenstored //client/ctl:ravenctl //client:libravenstore.so "
-            "//interceptor:libravenstore_intercept.so"
+            "//interceptor:libravenstore_intercept.so //elastic:libravenstore_elastic.so"
         )
         for user in ("alice", ""):
             asked.unlink(missing_ok=True)
@@ -559,13 +566,13 @@ class RavenrunTest(InFolder):
     def test_help_is_no_error(self):
         done = subprocess.run([self.script, "--help"], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn("ravenrun [--mode account|store]", done.stdout)
+        self.assertIn("ravenrun [--mode account|store|elastic]", done.stdout)
         self.assertIn("Without a daemon", done.stdout)
 
     def test_wrong_usage_is_told_before_the_library_is_missed(self):
         for words, told in (
             (["--budget=much", "true"], "20GiB"),
-            (["--mode", "fast", "true"], "account or store"),
+            (["--mode", "fast", "true"], "account, store or elastic"),
             (["--check=loud", "true"], "takes no value"),
             (["--loud", "true"], "--mode, --budget, --socket, --log, --check"),
             (["--budget"], "wants a value"),

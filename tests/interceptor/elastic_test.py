@@ -302,7 +302,7 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(one.ask(f"take plain {64 * MIB}")["code"], 0)
             self.record.new()
             self.assertEqual(one.ask(f"take plain {MIB}")["code"], 0)
-            self.assertEqual(self.record.new(), [("limit", str(32 * MIB))])
+            self.assertEqual(self.record.new(), [("limit", str(63 * MIB))])
 
     def test_settings_reach_the_engine(self):
         record = self.folder.name + "/trace"
@@ -438,7 +438,7 @@ class ElasticTest(FakeGpuTest):
         )  # fmt: skip
         self.assertRegex(
             done.stderr,
-            r"^ravenrun: elastic\[\d+\], device 0: peak 0\.250 GiB; .*of 1 uses; .*\n$",
+            r"^ravenrun: elastic\[\d+\], device 0: peak 0\.250 GiB; .*of 1 uses, .*\n$",
         )
 
 

@@ -22,8 +22,16 @@ ARROWS = {
     "sim": ("sim/", "proto/", "core/"),
     "daemon": ("daemon/", "device/", "ipc/", "proto/", "core/"),
     "client": ("client/", "device/", "ipc/", "proto/", "core/"),
-    # It loads the client library at run time, by its C ABI.
-    "interceptor": ("interceptor/", "client/ravenstore.h", "device/", "ipc/", "proto/", "core/"),
+    # It loads the client library and the elastic engine at run time, by their C ABIs.
+    "interceptor": (
+        "interceptor/",
+        "client/ravenstore.h",
+        "elastic/elastic.h",
+        "device/",
+        "ipc/",
+        "proto/",
+        "core/",
+    ),
     # Its native part is made of the client's torch adapter.
     "python": ("python/", "client/ravenstore.h", "client/client.h", "client/torch_"),
 }
@@ -40,7 +48,13 @@ CONTRACTS = {
 }
 GROUPS = {
     "floor2": {"//device/...", "//ipc/...", "//sim/..."},
-    "floor3": {"//client/...", "//daemon/...", "//interceptor/...", "//python/..."},
+    "floor3": {
+        "//client/...",
+        "//daemon/...",
+        "//elastic/...",
+        "//interceptor/...",
+        "//python/...",
+    },
     "observers": {"//bench/...", "//deploy/...", "//tests/..."},
 }
 
