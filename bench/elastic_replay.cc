@@ -95,9 +95,7 @@ void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* ta
     double learned = 0;
     for (const Rival rival :
          {Rival::kLearned, Rival::kOracle, Rival::kInPlace, Rival::kDemandLru}) {
-      const auto rr = elastic::Replay(program, machine, rival);
-      const double seconds = Sum(rr.steps, from);
-      if (getenv("D")) { fprintf(stderr,"%s %lu r%d: c %.4f in %.2fG out %.2fG place %.2fG(%.3fs) waited %.4f alloc %.4f parts %zu %zu steps", name.c_str(),percent,(int)rival,compute/4,rr.moved_in/1e9/6,rr.moved_out/1e9/6,rr.in_place/1e9/6,rr.in_place/6/50e9,rr.waited/6,rr.allocated/6,rr.in_parts/6,rr.out_parts/6); for(double x:rr.steps) fprintf(stderr," %.3f",x); fprintf(stderr,"\n"); }
+      const double seconds = Sum(elastic::Replay(program, machine, rival).steps, from);
       if (rival == Rival::kLearned) learned = seconds;
       row.push_back(Ratio(seconds / compute));
     }

@@ -33,6 +33,11 @@ constexpr uint64_t kFewCalls = 64;
 // So many candidates are looked at before the answer is that there is none.
 constexpr int kCandidates = 64;
 constexpr int kRecentCandidates = 8;
+// A move must save so many seconds of use in place for each second of the link that it takes: large
+// ranges that are used once more pass, small ones must be used more often.
+constexpr double kLeastGain = 0.6;
+// More uses are not counted.
+constexpr int kUsesCounted = 8;
 
 uint64_t Mix(uint64_t hash, uint64_t more) {
   // The finalizer of MurmurHash3 (Appleby).
@@ -56,14 +61,17 @@ class Plan::State {
         live_then_(mask_ + 1),
         call_mask_(std::bit_ceil(std::max(options.most_calls, kFewestCalls)) - 1),
         call_ends_(std::make_unique_for_overwrite<uint64_t[]>(call_mask_ + 1)),
+        call_times_(std::make_unique_for_overwrite<core::Tick[]>(call_mask_ + 1)),
         in_{RingSet(mask_ + 1), RingSet(mask_ + 1)},
         by_record_{RingSet(mask_ + 1), RingSet(mask_ + 1), RingSet(mask_ + 1)},
         device_(Signed(options.device)),
-        part_(Signed(options.part)) {}
+        part_(Signed(options.part)),
+        bytes_per_second_(options.bytes_per_second),
+        seconds_per_part_(options.seconds_per_part) {}
 
   void Allocated(RangeId range, Bytes size);
   void Freed(RangeId range);
-  void Used(uint64_t identity, std::span<const RangeId> ranges);
+  void Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now);
   void SetAway(RangeId range, Bytes away);
   void SetDevice(Bytes device) { device_ = Signed(device); }
 
@@ -161,6 +169,8 @@ class Plan::State {
     return device_ - resident_ >= std::min(part_, range.away);
   }
   bool IsWorth(const Range& range, uint64_t key) const;
+  double SecondsUntil(uint64_t key) const;
+  double Gain(const Range& range) const;
   std::optional<Wanted> NextKnown(const Skip& skip) const;
   std::optional<Wanted> NextRecent(const Skip& skip) const;
   std::optional<RangeId> DeadVictim(std::optional<uint64_t> after, const Skip& skip) const;
@@ -178,6 +188,7 @@ class Plan::State {
   RingPeak live_then_;  // bytes, after each record
   const uint64_t call_mask_;
   std::unique_ptr<uint64_t[]> call_ends_;  // the record after each call's
+  std::unique_ptr<core::Tick[]> call_times_;
   uint64_t end_ = 0;                       // the next record
   std::optional<uint64_t> now_;            // the first record that is expected; none: nothing is
   uint64_t scanned_ = 0;                   // the first that is not linked yet
@@ -194,6 +205,8 @@ class Plan::State {
 
   int64_t device_;
   const int64_t part_;
+  const double bytes_per_second_;
+  const double seconds_per_part_;
   int64_t live_ = 0;
   int64_t live_away_ = 0;
   int64_t resident_ = 0;  // dead ones' too
@@ -286,7 +299,7 @@ void Plan::State::SetAway(RangeId id, Bytes away) {
   Rekey(ToInt(id));
 }
 
-void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges) {
+void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now) {
   uint64_t kind = Mix(identity, ranges.size());
   uint64_t place = kind;
   for (const RangeId range : ranges) {
@@ -307,6 +320,7 @@ void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges) {
     Rekey(ToInt(id));
   }
   call_ends_[static_cast<uint64_t>(call) & call_mask_] = end_;
+  call_times_[static_cast<uint64_t>(call) & call_mask_] = now;
   Scan(kScannedPerCall);
 }
 
@@ -544,6 +558,27 @@ int64_t Plan::State::ExpectedWithout(const Range& range) const {
   return position() + (position() - range.last_use);
 }
 
+double Plan::State::SecondsUntil(uint64_t key) const {
+  const core::Tick then = call_times_[(expected_call_ - 1) & call_mask_];
+  const uint64_t call = expected_call_ + (At(key).call - static_cast<uint32_t>(expected_call_));
+  // The present call's time is what the next period begins with.
+  return core::Seconds(call_times_[std::min(call, follower_.calls() - 1) & call_mask_] - then);
+}
+
+// What is saved a second of the link by bringing it.
+double Plan::State::Gain(const Range& range) const {
+  const double bytes = static_cast<double>(std::min(part_, range.away));
+  const double cost = seconds_per_part_ + (range.is_live ? bytes / bytes_per_second_ : 0);
+  int uses = 0;
+  bool begun = range.is_live;
+  for (uint32_t slot = range.head; slot != kNone && uses < kUsesCounted; slot = records_[slot].next) {
+    if (records_[slot].kind == Kind::kFree && begun) break;
+    if (records_[slot].kind == Kind::kAllocate) begun = true;
+    if (records_[slot].kind == Kind::kUse && SecondsUntil(Number(slot)) >= cost) ++uses;
+  }
+  return uses * bytes / bytes_per_second_ / cost;
+}
+
 // There is room for it, or will be by taking out what is needed later.
 bool Plan::State::IsWorth(const Range& range, uint64_t key) const {
   if (HasRoomFor(range) || !by_range_[0].empty()) return true;
@@ -560,7 +595,7 @@ std::optional<Plan::Wanted> Plan::State::NextKnown(const Skip& skip) const {
   for (int tried = 0; key && tried < kCandidates; ++tried) {
     const RangeId id{At(*key).expected};
     const Range& range = ranges_[ToInt(id)];
-    if (IsWorth(range, *key) && !skip(id))
+    if (Gain(range) >= kLeastGain && IsWorth(range, *key) && !skip(id))
       return Wanted{id, CallOf(*key), range.is_live};
     key = in_[0].First(*key + 1, scanned_);
   }
@@ -680,8 +715,8 @@ void Plan::Allocated(RangeId range, Bytes size) {
 void Plan::Freed(RangeId range) {
   state_->Freed(range);
 }
-void Plan::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick /*now*/) {
-  state_->Used(identity, ranges);
+void Plan::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now) {
+  state_->Used(identity, ranges, now);
 }
 void Plan::SetAway(RangeId range, Bytes away) {
   state_->SetAway(range, away);
