@@ -36,6 +36,8 @@ constexpr int kRecentCandidates = 8;
 // A move must save so many seconds of use in place for each second of the link that it takes: large
 // ranges that are used once more pass, small ones must be used more often.
 constexpr double kLeastGain = 0.6;
+// What is freed within this part of the period lives shortly.
+constexpr uint64_t kShortLife = 64;
 // More uses are not counted.
 constexpr int kUsesCounted = 8;
 
@@ -170,7 +172,11 @@ class Plan::State {
   }
   bool IsWorth(const Range& range, uint64_t key) const;
   double SecondsUntil(uint64_t key) const;
+  int UsesOf(const Range& range, double from) const;
   double Gain(const Range& range) const;
+  bool IsShortLived(const Range& range) const;
+  bool PaysToWait(const Range& victim) const;
+  double SecondsToMove(double bytes) const { return seconds_per_part_ + bytes / bytes_per_second_; }
   std::optional<Wanted> NextKnown(const Skip& skip) const;
   std::optional<Wanted> NextRecent(const Skip& skip) const;
   std::optional<RangeId> DeadVictim(std::optional<uint64_t> after, const Skip& skip) const;
@@ -199,6 +205,7 @@ class Plan::State {
 
   std::vector<Range> ranges_;
   uint32_t instances_ = 0;
+  std::optional<uint32_t> allocated_;  // last
   std::array<RingSet, 2> in_;
   std::array<RingSet, 3> by_record_;
   std::array<SlotSet, 3> by_range_;
@@ -279,6 +286,7 @@ void Plan::State::Allocated(RangeId id, Bytes bytes) {
     }
   }
   Append(Kind::kAllocate, number);
+  allocated_ = number;
   Rekey(number);
 }
 
@@ -565,18 +573,46 @@ double Plan::State::SecondsUntil(uint64_t key) const {
   return core::Seconds(call_times_[std::min(call, follower_.calls() - 1) & call_mask_] - then);
 }
 
+// How often it is used until it is freed, from so many seconds on.
+int Plan::State::UsesOf(const Range& range, double from) const {
+  int uses = 0;
+  bool has_begun = range.is_live;
+  for (uint32_t slot = range.head; slot != kNone && uses < kUsesCounted;
+       slot = records_[slot].next) {
+    if (records_[slot].kind == Kind::kFree && has_begun) break;
+    if (records_[slot].kind == Kind::kAllocate) has_begun = true;
+    if (records_[slot].kind == Kind::kUse && (from == 0 || SecondsUntil(Number(slot)) >= from))
+      ++uses;
+  }
+  return uses;
+}
+
 // What is saved a second of the link by bringing it.
 double Plan::State::Gain(const Range& range) const {
-  const double bytes = static_cast<double>(std::min(part_, range.away));
-  const double cost = seconds_per_part_ + (range.is_live ? bytes / bytes_per_second_ : 0);
-  int uses = 0;
-  bool begun = range.is_live;
-  for (uint32_t slot = range.head; slot != kNone && uses < kUsesCounted; slot = records_[slot].next) {
-    if (records_[slot].kind == Kind::kFree && begun) break;
-    if (records_[slot].kind == Kind::kAllocate) begun = true;
-    if (records_[slot].kind == Kind::kUse && SecondsUntil(Number(slot)) >= cost) ++uses;
+  const auto bytes = static_cast<double>(std::min(part_, range.away));
+  const double cost = SecondsToMove(range.is_live ? bytes : 0);
+  return UsesOf(range, cost) * bytes / bytes_per_second_ / cost;
+}
+
+// Whether it is freed within a small part of the program's period.
+bool Plan::State::IsShortLived(const Range& range) const {
+  for (uint32_t slot = range.head; slot != kNone; slot = records_[slot].next) {
+    if (records_[slot].kind != Kind::kFree) continue;
+    return (Number(slot) - *now_) * kShortLife < end_ - *now_;
   }
-  return uses * bytes / bytes_per_second_ / cost;
+  return false;
+}
+
+// An allocation that waits until `victim` is out takes longer by that, and by the victim's use in
+// place; one that does not, by all of its own uses. What is freed soon leaves its room to the next
+// such allocation, so that the victim's use counts little.
+bool Plan::State::PaysToWait(const Range& victim) const {
+  if (!allocated_ || !now_) return false;
+  const Range& range = ranges_[*allocated_];
+  const auto bytes = static_cast<double>(std::min(part_, range.size));
+  const double use = bytes / bytes_per_second_;
+  const double later = victim.head != kNone && !IsShortLived(range) ? use : 0;
+  return UsesOf(range, 0) * use > SecondsToMove(bytes) + later;
 }
 
 // There is room for it, or will be by taking out what is needed later.
@@ -676,13 +712,12 @@ std::optional<RangeId> Plan::State::Victim(const std::optional<Wanted>& for_whom
   const auto after = is_known ? std::optional(range->in_key) : std::nullopt;
   if (const auto dead = DeadVictim(after, skip)) return dead;
   if (is_known && Headroom(*after) >= (range->is_live ? range->away : 0)) return std::nullopt;
-  const auto at = for_whom ? std::optional(for_whom->at) : std::nullopt;
-  if (const auto unknown = UnknownVictim(at, skip)) return unknown;
-  if (now_ && (is_known || !for_whom)) {
-    const auto last = LastKnown(Out::kLiveKnown, after ? *after + 1 : *now_, skip);
-    if (last) return last;
-  }
-  return for_whom ? std::nullopt : AnyOf(Out::kEnding, skip);
+  auto victim = UnknownVictim(for_whom ? std::optional(for_whom->at) : std::nullopt, skip);
+  if (!victim && now_ && (is_known || !for_whom))
+    victim = LastKnown(Out::kLiveKnown, after ? *after + 1 : *now_, skip);
+  if (for_whom) return victim;
+  if (!victim) victim = AnyOf(Out::kEnding, skip);
+  return victim && PaysToWait(*Find(*victim)) ? victim : std::nullopt;
 }
 
 std::optional<RangeId> Plan::State::Place(Bytes bytes) const {

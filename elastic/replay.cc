@@ -150,6 +150,7 @@ class Engine {
   void Foresee() {
     Mark();
     std::set<uint32_t> live;
+    double seconds = 0;
     for (const ProgramEvent& event : program_) {
       if (event.kind == Kind::kAllocate) {
         const RangeId range = Take(event.object, event.bytes);
@@ -160,7 +161,10 @@ class Engine {
         Free(event.object);
         live.erase(event.object);
       }
-      if (event.kind == Kind::kCall) plan_.Used(event.identity, addresses_.Of(event), {});
+      if (event.kind == Kind::kCall) {
+        plan_.Used(event.identity, addresses_.Of(event), core::Tick(core::FromSeconds(seconds)));
+        seconds += event.seconds;
+      }
     }
     for (const uint32_t object : live) Free(object);
     Mark();
