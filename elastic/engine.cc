@@ -305,10 +305,10 @@ Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
   }
 }
 
-bool Engine::AnyMayLeave() const {
-  return std::any_of(ranges_.begin() + 1, ranges_.end(), [](const auto& range) {
-    return range->busy == 0 && !range->pinned && range->away < range->size;
-  });
+bool Engine::AnyMayLeave() {
+  return plan_
+      .Victim(std::nullopt, [this](RangeId id) { return At(id).busy > 0 || At(id).pinned; })
+      .has_value();
 }
 
 bool Engine::DropDead(Place place, Lock& lock) {
