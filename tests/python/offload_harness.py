@@ -9,8 +9,11 @@ native part was not compiled for.
 import contextlib
 import gc
 import os
+import pickle
 import sys
+import traceback
 import unittest
+import warnings
 
 import harness
 import ravenstore
@@ -23,7 +26,11 @@ BUDGET = 32 * MIB
 FLAGS = ("--slab", "2MiB")
 
 if WAY == "python":
+    os.environ.pop("RAVENSTORE_NATIVE", None)
     sys.modules["ravenstore._torch"] = None  # an import of it fails
+
+    warnings.filterwarnings("ignore", "ravenstore.offload.. makes copies", RuntimeWarning)
+WAY_IN_USE = {"python": "copy (Python)"}.get(WAY, WAY)
 
 torch.set_num_threads(1)
 
@@ -107,6 +114,30 @@ def parked():
     return _native.load().block_stats(0)["parked"]
 
 
+def in_child(function):
+    """What `function` returns in a child of fork(), which may have another budget: a process has
+    one for its whole life. Called before the parent's first scope."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            result = pickle.dumps(function())
+            with open(send, "wb") as out:
+                out.write(result)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(send)
+    with open(receive, "rb") as results:
+        written = results.read()
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+        raise AssertionError("the child failed; its words are above")
+    return pickle.loads(written)
+
+
 class OffloadCase(unittest.TestCase):
     """Tests within one process, with one daemon; no test leaves anything in the store."""
 
@@ -117,6 +148,7 @@ class OffloadCase(unittest.TestCase):
     def tearDown(self):
         with contextlib.suppress(ravenstore.WrongState):
             self.assertEqual(parked(), 0)
+            self.assertEqual(ravenstore.explain().way, WAY_IN_USE)
 
     def plain(self, scene):
         """The loss and the gradients of `scene() -> (leaves, loss function)`."""
