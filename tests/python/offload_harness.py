@@ -114,12 +114,19 @@ def parked():
     return _native.load().block_stats(0)["parked"]
 
 
-def in_child(function):
-    """What `function` returns in a child of fork(), which may have another budget: a process has
-    one for its whole life. Called before the parent's first scope."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
+class Child:
+    """A child of fork() that runs `function`. It may have another budget: a process has one for its
+    whole life. Made before the parent's first scope."""
+
+    def __init__(self, function):
+        self._results, send = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._run(function, send)
+        os.close(send)
+
+    @staticmethod
+    def _run(function, send):
         code = 1
         try:
             result = pickle.dumps(function())
@@ -130,12 +137,21 @@ def in_child(function):
             traceback.print_exc()
         finally:
             os._exit(code)
-    os.close(send)
-    with open(receive, "rb") as results:
-        written = results.read()
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
-        raise AssertionError("the child failed; its words are above")
-    return pickle.loads(written)
+
+    def wait(self):
+        """(exit code, what the function returned or None)"""
+        with open(self._results, "rb") as results:
+            written = results.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return code, pickle.loads(written) if code == 0 else None
+
+
+def in_child(function):
+    """What `function` returns in a child."""
+    code, result = Child(function).wait()
+    if code != 0:
+        raise AssertionError(f"the child ended with {code}; its words are above")
+    return result
 
 
 class OffloadCase(unittest.TestCase):
