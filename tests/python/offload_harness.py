@@ -8,6 +8,7 @@ native part was not compiled for.
 
 import contextlib
 import gc
+import importlib
 import os
 import pickle
 import sys
@@ -114,12 +115,18 @@ def parked():
     return _native.load().block_stats(0)["parked"]
 
 
+def attached():
+    """Whether this process has had a scope."""
+    return importlib.import_module("ravenstore.offload")._here().native is not None
+
+
 class Child:
     """A child of fork() that runs `function`. It may have another budget: a process has one for its
     whole life. Made before the parent's first scope."""
 
     def __init__(self, function):
         self._results, send = os.pipe()
+        assert not attached(), "the child would use its parent's allocator"
         self._pid = os.fork()
         if self._pid == 0:
             self._run(function, send)
