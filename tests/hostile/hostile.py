@@ -88,6 +88,8 @@ ATTACKS = {
         Attack("hold_recording"),
         Attack("hold_device"),
         Attack("hold_host"),
+        Attack("hold_pinned"),
+        Attack("pinned_churn", processes=2),
         Attack("linger"),
         Attack("linger_by_users", does=("linger",), processes=8, users=8),
         Attack("page_stalled", may_be_impossible=True),
