@@ -306,8 +306,7 @@ Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
 }
 
 bool Engine::AnyMayLeave() {
-  return plan_
-      .Victim(std::nullopt, [this](RangeId id) { return At(id).busy > 0 || At(id).pinned; })
+  return plan_.Victim(std::nullopt, [this](RangeId id) { return At(id).busy > 0 || At(id).pinned; })
       .has_value();
 }
 

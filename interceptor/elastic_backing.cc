@@ -371,7 +371,7 @@ void Report(int row) {
   const int length = snprintf(
       text, sizeof(text),
       "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
-      "dropped; waited %.1f ms in %llu of %llu uses; %.1f ms for room in %llu allocations; "
+      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; "
       "in place %.3f GiB in %llu uses\n",
       getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
       gib(stats.moved_out_bytes), gib(stats.dropped_bytes),
