@@ -123,9 +123,9 @@ class Plan::State {
     Out out = Out::kNone;
     uint64_t in_key = 0;
     uint64_t out_key = 0;
-    uint64_t last = 0;      // record that named it
-    int64_t last_use = 0;   // a call
-    int64_t gap = 0;        // calls between its last two uses; 0: not known
+    uint64_t last = 0;     // record that named it
+    int64_t last_use = 0;  // a call
+    int64_t gap = 0;       // calls between its last two uses; 0: not known
     int64_t resident() const { return size - away; }
   };
 
@@ -195,11 +195,11 @@ class Plan::State {
   const uint64_t call_mask_;
   std::unique_ptr<uint64_t[]> call_ends_;  // the record after each call's
   std::unique_ptr<core::Tick[]> call_times_;
-  uint64_t end_ = 0;                       // the next record
-  std::optional<uint64_t> now_;            // the first record that is expected; none: nothing is
-  uint64_t scanned_ = 0;                   // the first that is not linked yet
-  uint64_t expected_call_ = 0;             // that `now_` belongs to
-  int64_t live_more_ = 0;                  // than at that time
+  uint64_t end_ = 0;             // the next record
+  std::optional<uint64_t> now_;  // the first record that is expected; none: nothing is
+  uint64_t scanned_ = 0;         // the first that is not linked yet
+  uint64_t expected_call_ = 0;   // that `now_` belongs to
+  int64_t live_more_ = 0;        // than at that time
   // Where what was allocated elsewhere then lies now, by instance.
   std::unordered_map<uint32_t, uint32_t> moved_;
 
@@ -338,8 +338,8 @@ void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges, core:
 void Plan::State::Follow(std::span<const RangeId> ranges, std::optional<uint64_t> twin_before) {
   const auto twin = follower_.twin();
   if (!twin) return Forget();
-  const bool goes_on = now_ && twin_before && *twin >= *twin_before &&
-                       *twin - *twin_before <= kFewCalls;
+  const bool goes_on =
+      now_ && twin_before && *twin >= *twin_before && *twin - *twin_before <= kFewCalls;
   if (goes_on) {
     if (!follower_.Matches()) return;
     const bool right = Advance(*twin, ranges);
@@ -413,8 +413,8 @@ void Plan::State::Link(uint64_t number) {
   (range.tail != kNone ? records_[range.tail].next : range.head) = slot;
   range.tail = slot;
   // Mostly there is something before it that says more.
-  if (range.head == slot || (range.in != In::kKnown && range.out != Out::kLiveKnown &&
-                             range.out != Out::kDeadKnown))
+  if (range.head == slot ||
+      (range.in != In::kKnown && range.out != Out::kLiveKnown && range.out != Out::kDeadKnown))
     Rekey(record.expected);
 }
 
@@ -467,8 +467,7 @@ void Plan::State::Move(uint32_t instance, uint32_t from, uint32_t to) {
 }
 
 // The allocation of that size that is expected before the next call, best at that place.
-std::optional<uint64_t> Plan::State::ExpectedAllocation(uint32_t range,
-                                                             int64_t size) const {
+std::optional<uint64_t> Plan::State::ExpectedAllocation(uint32_t range, int64_t size) const {
   if (!now_) return std::nullopt;
   std::optional<uint64_t> found;
   const uint64_t end = std::min({scanned_, end_, *now_ + kAllocationsLookedAt});
@@ -551,8 +550,7 @@ SlotSet* Plan::State::ByRange(Out out) {
 // ---- What should be done
 
 int64_t Plan::State::CallOf(uint64_t key) const {
-  return position() +
-         static_cast<int32_t>(At(key).call - static_cast<uint32_t>(expected_call_));
+  return position() + static_cast<int32_t>(At(key).call - static_cast<uint32_t>(expected_call_));
 }
 
 // What of the device is free at the least until then, if what is away stays away.
@@ -638,8 +636,10 @@ std::optional<Plan::Wanted> Plan::State::NextKnown(const Skip& skip) const {
   return std::nullopt;
 }
 
-// Of those that were used last the one that is used most often: as long as nothing is known, what
-// is used comes if what leaves for it was not used for twice as long as this is mostly not.
+// Of those that were used last the one that is used most often. As long as nothing is known, one
+// comes only if what leaves for it has not been used for more than twice as long as this one, now
+// and between its last uses: so neither a cycle nor chance moves much, and no two change places for
+// ever.
 std::optional<Plan::Wanted> Plan::State::NextRecent(const Skip& skip) const {
   const uint64_t oldest = end_ > mask_ ? end_ - mask_ : 0;
   std::optional<Wanted> best;
@@ -647,8 +647,8 @@ std::optional<Plan::Wanted> Plan::State::NextRecent(const Skip& skip) const {
   for (int tried = 0; key && tried < kRecentCandidates; ++tried) {
     const RangeId id{At(*key).range};
     const Range& range = ranges_[ToInt(id)];
-    const bool was_used = range.gap > 0;
-    const Wanted wanted{id, was_used ? position() + 2 * range.gap : ExpectedWithout(range), true};
+    const int64_t rest = std::max({range.gap, position() - range.last_use, int64_t{1}});
+    const Wanted wanted{id, position() + 2 * rest, true};
     if ((!best || wanted.at < best->at) && !skip(id)) best = wanted;
     key = in_[1].Last(oldest, *key);
   }
@@ -663,8 +663,7 @@ std::optional<Plan::Wanted> Plan::State::NextIn(const Skip& skip) const {
 }
 
 std::optional<RangeId> Plan::State::AnyOf(Out out, const Skip& skip) const {
-  const SlotSet& set =
-      by_range_[static_cast<size_t>(out) - static_cast<size_t>(Out::kDeadUnknown)];
+  const SlotSet& set = by_range_[static_cast<size_t>(out) - static_cast<size_t>(Out::kDeadUnknown)];
   auto id = set.Next(0);
   for (int tried = 0; id && tried < kCandidates; ++tried) {
     const RangeId range{static_cast<uint32_t>(*id)};

@@ -1,15 +1,15 @@
 // Which ranges of a job's memory should lie on the device, learned from what the job does.
 //
-// The job's calls (launches, copies, memsets) come one by one with the ranges that each names. Steps of training, and
-// passes of inference, repeat them. The plan learns the sequence, says which range is wanted next that is not there,
-// and which of those that are there is needed last. It is never needed for correctness: a range that is on the host is
-// used in place, slowly.
+// The job's calls (launches, copies, memsets) come one by one with the ranges that each names.
+// Steps of training, and passes of inference, repeat them. The plan learns the sequence, says which
+// range is wanted next that is not there, and which of those that are there is needed last. It is
+// never needed for correctness: a range that is on the host is used in place, slowly.
 //
-// A freed range is dead until it is allocated again: its bytes are worth nothing then, and its next use needs room on
-// the device, but no copy.
+// A freed range is dead until it is allocated again: its bytes are worth nothing then, and its next
+// use needs room on the device, but no copy.
 //
-// Threads: one at a time. Cost of Used(): under half a microsecond for two ranges, amortised; memory bounded by what
-// Options say. No clock is read here: the caller says when.
+// Threads: one at a time. Cost of Used(): under half a microsecond for two ranges, amortised;
+// memory bounded by what Options say. No clock is read here: the caller says when.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ namespace ravenstore::elastic {
 enum class RangeId : uint32_t {};
 
 struct PlanOptions {
-  core::Bytes device;             // what may lie on the device
+  core::Bytes device;                   // what may lie on the device
   core::Bytes part = core::MiB(32);     // of a range that is moved at once
-  double bytes_per_second = 50e9; // of the link, each way
-  double seconds_per_part = 3e-4; // to remap one, besides
+  double bytes_per_second = 50e9;       // of the link, each way
+  double seconds_per_part = 3e-4;       // to remap one, besides
   size_t most_calls = size_t{1} << 20;  // that are remembered
 };
 
@@ -44,7 +44,8 @@ class Plan {
   // The range has `size` bytes from now on, none of them worth a copy yet.
   void Allocated(RangeId range, core::Bytes size);
   void Freed(RangeId range);
-  // A call that names `ranges`, each once. `identity` tells it from others and is the same in each step.
+  // A call that names `ranges`, each once. `identity` tells it from others and is the same in each
+  // step.
   void Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now);
 
   // ---- What the engine did.
@@ -55,26 +56,29 @@ class Plan {
   // ---- What should be done.
   struct Wanted {
     RangeId range;
-    int64_t at;         // the number of the call that needs it; the next call has position()
-    bool needs_copy;    // false: what it holds is dead until then
+    int64_t at;       // the number of the call that needs it; the next call has position()
+    bool needs_copy;  // false: what it holds is dead until then
   };
-  // Of the ranges that are not wholly on the device the one that is needed soonest, if bringing it now is worth what
-  // it takes: it is among the next that fit onto the device together, and not used more cheaply in place.
-  // `skip(range)`: this one cannot be brought now.
+  // Of the ranges that are not wholly on the device the one that is needed soonest, if bringing it
+  // now is worth what it takes: it is among the next that fit onto the device together, and not
+  // used more cheaply in place. `skip(range)`: this one cannot be brought now.
   std::optional<Wanted> NextIn(const std::function<bool(RangeId)>& skip) const;
-  // Of the ranges with bytes on the device the one to take out so that `for_whom` can come (nullopt: for an allocation
-  // that is made now): a dead one first, then the one needed last, and none that is needed before `for_whom`.
-  // `skip(range)`: it cannot be moved now.
-  std::optional<RangeId> Victim(const std::optional<Wanted>& for_whom, const std::function<bool(RangeId)>& skip) const;
+  // Of the ranges with bytes on the device the one to take out so that `for_whom` can come
+  // (nullopt: for an allocation that is made now): a dead one first, then the one needed last, and
+  // none that is needed before `for_whom`. `skip(range)`: it cannot be moved now.
+  std::optional<RangeId> Victim(const std::optional<Wanted>& for_whom,
+                                const std::function<bool(RangeId)>& skip) const;
 
-  // Of the ranges that are dead the one that an allocation of `size` bytes that is made now had best be given, so that
-  // each step uses the same addresses: the one that had its place in the step before. nullopt: none is better than others.
+  // Of the ranges that are dead the one that an allocation of `size` bytes that is made now had
+  // best be given, so that each step uses the same addresses: the one that had its place in the
+  // step before. nullopt: none is better than others.
   std::optional<RangeId> Place(core::Bytes size) const;
 
   int64_t position() const;
   // The call that uses the range next, as far as that is foreseen.
   std::optional<int64_t> NextUse(RangeId range) const;
-  // The sequence is known and holds: predictions come from it, not from how long ago things were used.
+  // The sequence is known and holds: predictions come from it, not from how long ago things were
+  // used.
   bool IsLearned() const;
 
  private:

@@ -228,8 +228,8 @@ class Engine {
     const auto begun = now_;
     running_ = addresses_.Of(call);
     const auto moves = [&](const Lane& lane) {
-      return lane.range && std::find(running_.begin(), running_.end(), *lane.range) !=
-                               running_.end();
+      return lane.range &&
+             std::find(running_.begin(), running_.end(), *lane.range) != running_.end();
     };
     plan_.Used(call.identity, running_, core::Tick(core::FromSeconds(now_)));
     while (moves(in_) || moves(out_)) {
@@ -488,10 +488,9 @@ Bytes PeakOf(const std::vector<ProgramEvent>& program) {
   Bytes live;
   Bytes peak;
   for (const ProgramEvent& event : program) {
-    Bytes* const size = event.kind == Kind::kAllocate || event.kind == Kind::kFree
-                            ? &sizes[event.object]
-                            : nullptr;
-    if (event.kind == Kind::kAllocate) live += *size = event.bytes;
+    Bytes* const size =
+        event.kind == Kind::kAllocate || event.kind == Kind::kFree ? &sizes[event.object] : nullptr;
+    if (event.kind == Kind::kAllocate) live += * size = event.bytes;
     if (event.kind == Kind::kFree) live -= std::exchange(*size, Bytes{});
     peak = std::max(peak, live);
   }
