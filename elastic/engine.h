@@ -180,7 +180,7 @@ class Engine {
   void FinishMove(const Move& move, bool copied, Lock& lock);
   bool StartMoves(Lock& lock);
   bool StartIn(const Plan::Wanted& wanted, Lock& lock);
-  bool StartOut(const std::optional<Plan::Wanted>& for_whom, Lock& lock);
+  bool StartOut(RangeId id, Lock& lock);
   bool StartCopy(RangeId id, size_t slot, Part* to, Lock& lock);
   bool HasWork() const;
   size_t MovesTo(Place place) const;

@@ -140,7 +140,10 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
 bool Engine::StartMoves(Lock& lock) {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
   if (over || wanted_ > Leaving()) {
-    if (DropDead(Place::kDevice, lock) || StartOut(std::nullopt, lock)) return true;
+    const auto skip = [this](RangeId id) { return !CanMove(At(id)); };
+    if (DropDead(Place::kDevice, lock)) return true;
+    const auto victim = over ? plan_.Surplus(skip) : plan_.Victim(std::nullopt, skip);
+    if (victim && StartOut(*victim, lock)) return true;
   }
   if (over || wanted_ > Bytes{0}) return false;
   const auto next = plan_.NextIn([this](RangeId id) { return !CanMove(At(id)); });
@@ -165,7 +168,9 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   auto part = take();
   if (!part.ok()) {
     // For what is dead until then nothing leaves: an allocation finds room by itself.
-    if (!wanted.needs_copy || !StartOut(wanted, lock)) return false;
+    if (!wanted.needs_copy) return false;
+    const auto victim = plan_.Victim(wanted, [this](RangeId id) { return !CanMove(At(id)); });
+    if (!victim || !StartOut(*victim, lock)) return false;
     part = take();  // what was dead has left at once
     if (!part.ok()) return true;
   }
@@ -176,15 +181,14 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   return StartCopy(wanted.range, slot, *part, lock);
 }
 
-bool Engine::StartOut(const std::optional<Plan::Wanted>& for_whom, Lock& lock) {
-  const auto id = plan_.Victim(for_whom, [this](RangeId range) { return !CanMove(At(range)); });
-  if (!id) return false;
-  Range& range = At(*id);
+// REQUIRES: CanMove.
+bool Engine::StartOut(RangeId id, Lock& lock) {
+  Range& range = At(id);
   const auto there = std::find_if(range.slots.rbegin(), range.slots.rend(),
                                   [](const Slot& slot) { return !slot.away(); });
   if (there == range.slots.rend()) return false;
   const auto slot = static_cast<size_t>(range.slots.rend() - there) - 1;
-  if (!range.live) return DropSlot(*id, slot, lock), true;
+  if (!range.live) return DropSlot(id, slot, lock), true;
   if (MovesTo(Place::kHost) >= kLanes) return false;
   ++range.busy;
   const auto part = TakeHostPart(SlotSize(range, slot), lock);
@@ -194,7 +198,7 @@ bool Engine::StartOut(const std::optional<Plan::Wanted>& for_whom, Lock& lock) {
     parts_->Give(*part);
     return true;
   }
-  return StartCopy(*id, slot, *part, lock);
+  return StartCopy(id, slot, *part, lock);
 }
 
 // What is dead, or never was written, is not copied: its event is recorded at once.

@@ -78,6 +78,7 @@ class Plan::State {
   void SetDevice(Bytes device) { device_ = Signed(device); }
 
   std::optional<Wanted> NextIn(const std::function<bool(RangeId)>& skip) const;
+  std::optional<RangeId> Surplus(const std::function<bool(RangeId)>& skip) const;
   std::optional<RangeId> Victim(const std::optional<Wanted>& for_whom,
                                 const std::function<bool(RangeId)>& skip) const;
   std::optional<RangeId> Place(Bytes size) const;
@@ -636,8 +637,10 @@ std::optional<Plan::Wanted> Plan::State::NextKnown(const Skip& skip) const {
   return std::nullopt;
 }
 
-// Of those that were used last the one that is used most often: as long as nothing is known, what
-// is used comes if what leaves for it was not used for twice as long as this is mostly not.
+// Of those that were used last the one that is used most often. As long as nothing is known, one
+// comes only if what leaves for it has not been used for more than twice as long as this one, now
+// and between its last uses: so neither a cycle nor chance moves much, and no two change places for
+// ever.
 std::optional<Plan::Wanted> Plan::State::NextRecent(const Skip& skip) const {
   const uint64_t oldest = end_ > mask_ ? end_ - mask_ : 0;
   std::optional<Wanted> best;
@@ -645,8 +648,8 @@ std::optional<Plan::Wanted> Plan::State::NextRecent(const Skip& skip) const {
   for (int tried = 0; key && tried < kRecentCandidates; ++tried) {
     const RangeId id{At(*key).range};
     const Range& range = ranges_[ToInt(id)];
-    const bool was_used = range.gap > 0;
-    const Wanted wanted{id, was_used ? position() + 2 * range.gap : ExpectedWithout(range), true};
+    const int64_t rest = std::max({range.gap, position() - range.last_use, int64_t{1}});
+    const Wanted wanted{id, position() + 2 * rest, true};
     if ((!best || wanted.at < best->at) && !skip(id)) best = wanted;
     key = in_[1].Last(oldest, *key);
   }
@@ -708,13 +711,21 @@ std::optional<RangeId> Plan::State::Victim(const std::optional<Wanted>& for_whom
   const bool is_known = range != nullptr && range->in == In::kKnown;
   const auto after = is_known ? std::optional(range->in_key) : std::nullopt;
   if (const auto dead = DeadVictim(after, skip)) return dead;
+  if (!for_whom) {
+    const auto live = Surplus(skip);
+    return live && PaysToWait(*Find(*live)) ? live : std::nullopt;
+  }
   if (is_known && Headroom(*after) >= (range->is_live ? range->away : 0)) return std::nullopt;
-  auto victim = UnknownVictim(for_whom ? std::optional(for_whom->at) : std::nullopt, skip);
-  if (!victim && now_ && (is_known || !for_whom))
-    victim = LastKnown(Out::kLiveKnown, after ? *after + 1 : *now_, skip);
-  if (for_whom) return victim;
-  if (!victim) victim = AnyOf(Out::kEnding, skip);
-  return victim && PaysToWait(*Find(*victim)) ? victim : std::nullopt;
+  const auto unknown = UnknownVictim(for_whom->at, skip);
+  if (unknown || !now_ || !is_known) return unknown;
+  return LastKnown(Out::kLiveKnown, *after + 1, skip);
+}
+
+std::optional<RangeId> Plan::State::Surplus(const Skip& skip) const {
+  if (const auto dead = DeadVictim(std::nullopt, skip)) return dead;
+  if (const auto unknown = UnknownVictim(std::nullopt, skip)) return unknown;
+  const auto known = now_ ? LastKnown(Out::kLiveKnown, *now_, skip) : std::nullopt;
+  return known ? known : AnyOf(Out::kEnding, skip);
 }
 
 std::optional<RangeId> Plan::State::Place(Bytes bytes) const {
@@ -765,6 +776,9 @@ std::optional<RangeId> Plan::Victim(const std::optional<Wanted>& for_whom,
 }
 std::optional<RangeId> Plan::Place(Bytes size) const {
   return state_->Place(size);
+}
+std::optional<RangeId> Plan::Surplus(const std::function<bool(RangeId)>& skip) const {
+  return state_->Surplus(skip);
 }
 int64_t Plan::position() const {
   return state_->position();

@@ -69,6 +69,9 @@ class Plan {
   std::optional<RangeId> Victim(const std::optional<Wanted>& for_whom,
                                 const std::function<bool(RangeId)>& skip) const;
 
+  // Of the ranges with bytes on the device the one that leaves first where less may be held.
+  std::optional<RangeId> Surplus(const std::function<bool(RangeId)>& skip) const;
+
   // Of the ranges that are dead the one that an allocation of `size` bytes that is made now had
   // best be given, so that each step uses the same addresses: the one that had its place in the
   // step before. nullopt: none is better than others.

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The toy training under ravenrun --mode elastic, with less memory than it needs: each word is right,
-nothing was taken from beneath running work, and parts did move.
+"""The toy training under ravenrun --mode elastic, with less memory than it needs: each word is
+right, nothing was taken from beneath running work, and parts did move.
 """
 
 import itertools
@@ -49,8 +49,9 @@ class ElasticTrainerTest(FakeGpuTest):
             self.assertEqual(outcome[figure], 0, outcome)
         found = FIGURES.search(said)
         self.assertIsNotNone(found, said)
-        return dict(zip(("peak", "moved_in", "moved_out", "dropped"),
-                        (float(figure) * GIB for figure in found.groups()), strict=True))  # fmt: skip
+        names = ("peak", "moved_in", "moved_out", "dropped")
+        figures = (float(figure) * GIB for figure in found.groups())
+        return dict(zip(names, figures, strict=True))
 
     def test_what_fits_does_not_move(self):
         figures = self.train(*STEPS)
