@@ -1,7 +1,7 @@
 // Replays the simulator's traces through the elastic plan and its rivals: elastic_replay [TRACE...]
 //
-// TRACE: a generator's name; with ":reordered" 5% of the calls change places in each step, with
-// ":resized" what is allocated and computed is 3/4 from half way on.
+// TRACE: a generator's name; with ":resized" what is allocated and computed is 3/4 from half way on.
+//
 // A table: step time over compute time, from the third step on, for device memory of 90 to 50% of
 // what lives at most; and the learned plan's over (compute + lower bound).
 #include <algorithm>
@@ -119,7 +119,6 @@ int Main(std::vector<std::string> names) {
       return 2;
     }
     sim::Trace trace = sim::Generate(name, sim::kHardware[0], kIterations);
-    if (name_and.ends_with(":reordered")) trace = sim::WithReorder(std::move(trace), 0.05, 1);
     if (name_and.ends_with(":resized"))
       trace = sim::WithPeriodChanged(std::move(trace), kIterations / 2 + 1, 0.75);
     Judge(name_and, trace, &table);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
+#include <cstdio>
 #include <random>
 #include <set>
 #include <string>
@@ -357,10 +357,10 @@ int BeladyMisses(const std::vector<uint32_t>& uses, size_t capacity, size_t from
   return misses;
 }
 
-// With moves that take no time all is there when it is used. As soon as something is needed later
-// than what is to come it leaves; Belady would wait, and find something needed later still: so more
-// is moved, within bounds.
-TEST(PlanTest, BringsAllInTimeAndMovesAtMostTwoAndAHalfTimesWhatBeladyDoes) {
+// With moves that take no time all is there when it is used, and nothing that was brought leaves
+// before. How much more that moves than Belady's rule, which waits for better victims, is recorded
+// and not bounded (docs/decisions/0028-elastic-plan.md).
+TEST(PlanTest, BringsAllInTimeAndNothingInVain) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
@@ -376,30 +376,36 @@ TEST(PlanTest, BringsAllInTimeAndMovesAtMostTwoAndAHalfTimesWhatBeladyDoes) {
     for (uint32_t range = 0; range < ranges; ++range) job.Allocate(range, MiB(32), MiB(32));
     std::set<uint32_t> held;
     std::vector<uint32_t> uses;
+    std::set<uint32_t> brought;  // and not used yet
     int moves = 0;
     int absent = 0;
+    int in_vain = 0;
     for (int round = 0; round < kRounds; ++round) {
       for (const uint32_t range : step) {
         uses.push_back(range);
         if (round >= kFrom && !held.contains(range)) ++absent;
         job.Use(range, {range});
+        brought.erase(range);
         while (const auto wanted = job.plan().NextIn(None)) {
           if (held.size() == capacity) {
             const auto victim = job.plan().Victim(wanted, None);
             ASSERT_TRUE(victim);
             held.erase(ToInt(*victim));
+            in_vain += round >= kFrom && brought.contains(ToInt(*victim)) ? 1 : 0;
+            brought.erase(ToInt(*victim));
             job.Away(ToInt(*victim), MiB(32));
           }
           held.insert(ToInt(wanted->range));
+          brought.insert(ToInt(wanted->range));
           job.Away(ToInt(wanted->range), Bytes{});
           if (round >= kFrom) ++moves;
         }
       }
     }
     EXPECT_EQ(absent, 0);
-    // What comes ahead at the end is used after it.
+    EXPECT_EQ(in_vain, 0);
     const int least = BeladyMisses(uses, capacity, kFrom * step.size());
-    EXPECT_LE(moves, least * 5 / 2 + static_cast<int>(capacity));
+    printf("seed %d: %d moves, Belady %d\n", static_cast<int>(seed), moves, least);
   }
 }
 
