@@ -244,15 +244,14 @@ Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock
   Part* part = TakeDevicePart(size, deadline, lock);
   if (part == nullptr && before != nullptr) return core::Ok();  // used where it is
   while (part == nullptr) {
-    const auto taken = TakeHostPart(size, lock);
+    auto taken = TakeHostPart(size, lock);
+    // What was on its way to the host has left room on the device.
+    if (!taken.ok()) taken = TakePart(Place::kDevice, size, lock);
+    if (!taken.ok() && moves_.empty()) return taken.error();
     if (taken.ok()) {
       part = *taken;
-    } else if (moves_.empty()) {
-      return taken.error();
     } else {
-      // What is on its way to the host leaves room on the device.
       changed_.wait(lock);
-      part = TakeDevicePart(size, deadline, lock);
     }
   }
   lock.unlock();
@@ -273,9 +272,7 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
   Part* part = nullptr;
   std::optional<core::Tick> began;
   while (true) {
-    lock.unlock();
-    auto taken = parts_->Take(Place::kDevice, size);
-    lock.lock();
+    const auto taken = TakePart(Place::kDevice, size, lock);
     if (taken.ok()) {
       part = *taken;
       break;
@@ -295,11 +292,16 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
   return part;
 }
 
+Result<Part*> Engine::TakePart(Place place, Bytes size, Lock& lock) {
+  lock.unlock();
+  auto taken = parts_->Take(place, size);
+  lock.lock();
+  return taken;
+}
+
 Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
   while (true) {
-    lock.unlock();
-    auto taken = parts_->Take(Place::kHost, size);
-    lock.lock();
+    auto taken = TakePart(Place::kHost, size, lock);
     if (taken.ok() || taken.error().code != ErrorCode::kOutOfMemory) return taken;
     if (!DropDead(Place::kHost, lock)) return taken;
   }

@@ -161,6 +161,8 @@ class Engine {
   Part* TakeDevicePart(core::Bytes size, core::Tick deadline, Lock& lock);
   // Some range is worth taking out for an allocation, once its uses have passed.
   bool AnyMayLeave();
+  // As Parts::Take, without the lock.
+  core::Result<Part*> TakePart(Place place, core::Bytes size, Lock& lock);
   core::Result<Part*> TakeHostPart(core::Bytes size, Lock& lock);
   // Frees a part of that place from beneath a dead range; false: there is none that can be taken
   // now.

@@ -159,9 +159,7 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   const auto slot = static_cast<size_t>(away - range.slots.begin());
   const auto take = [&] {
     ++range.busy;
-    lock.unlock();
-    auto taken = parts_->Take(Place::kDevice, SlotSize(range, slot));
-    lock.lock();
+    auto taken = TakePart(Place::kDevice, SlotSize(range, slot), lock);
     --range.busy;
     return taken;
   };

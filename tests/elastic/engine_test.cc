@@ -124,39 +124,42 @@ TEST_F(EngineTest, ACallThatMayTouchAnythingHoldsAllInPlace) {
   EXPECT_EQ(Wrong(b, 2, MiB(8)), 0u);
 }
 
+// Parts so large that moving them is worth it.
+constexpr Bytes kLarge = MiB(32);
+
 TEST_F(EngineTest, ALowerLimitEmptiesTheDeviceAndAHigherOneFillsIt) {
-  Open(MiB(64), MiB(128));
+  Open(kLarge * 4, kLarge * 4, kLarge);
   std::vector<CUdeviceptr> all;
-  for (uint64_t i = 0; i < 8; ++i) {
-    all.push_back(Allocate(MiB(8)));
-    Write(all.back(), i, MiB(8));
+  for (uint64_t i = 0; i < 4; ++i) {
+    all.push_back(Allocate(kLarge));
+    Write(all.back(), i, kLarge);
   }
-  engine_->SetDeviceLimit(MiB(16));
-  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) <= MiB(16); }));
-  for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
-  engine_->SetDeviceLimit(MiB(64));
+  engine_->SetDeviceLimit(kLarge);
+  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) <= kLarge; }));
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, kLarge), 0u);
+  engine_->SetDeviceLimit(kLarge * 4);
   EXPECT_TRUE(Eventually([&] {
-    for (uint64_t i = 0; i < 8; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+    for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, kLarge), 0u);
     return engine_->stats().away == Bytes{0};
   }));
 }
 
 TEST_F(EngineTest, AnIdleJobIsEmptiedWhenItsLimitIsAskedAndComesBackWithItsNextCalls) {
-  std::atomic<uint64_t> most{MiB(64).count()};
+  std::atomic<uint64_t> most{(kLarge * 2).count()};
   limit_ = [&most] { return Bytes(most.load()); };
-  Open(MiB(64), MiB(128));
-  std::vector<CUdeviceptr> all;
-  for (uint64_t i = 0; i < 4; ++i) {
-    all.push_back(Allocate(MiB(8)));
-    Write(all.back(), i, MiB(8));
-  }
+  Open(kLarge * 2, kLarge * 2, kLarge);
+  const CUdeviceptr one = Allocate(kLarge);
+  const CUdeviceptr other = Allocate(kLarge);
+  Write(one, 1, kLarge);
+  Write(other, 2, kLarge);
   most = 0;
   EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) == Bytes{0}; }));
-  EXPECT_EQ(engine_->stats().away, MiB(32));
-  for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
-  most = MiB(64).count();
+  EXPECT_EQ(engine_->stats().away, kLarge * 2);
+  EXPECT_EQ(Wrong(one, 1, kLarge), 0u);
+  most = (kLarge * 2).count();
   EXPECT_TRUE(Eventually([&] {
-    for (uint64_t i = 0; i < 4; ++i) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+    EXPECT_EQ(Wrong(one, 1, kLarge), 0u);
+    EXPECT_EQ(Wrong(other, 2, kLarge), 0u);
     return engine_->stats().away == Bytes{0};
   }));
   engine_.reset();  // it asks as long as it lives

@@ -49,9 +49,9 @@ class EngineTest : public testing::Test {
  protected:
   static constexpr core::Bytes kPart = core::MiB(4);
 
-  void Open(core::Bytes device, core::Bytes host) {
+  void Open(core::Bytes device, core::Bytes host, core::Bytes part = kPart) {
     EngineOptions options;
-    options.part = kPart;
+    options.part = part;
     options.on_device.most = device;
     options.on_host.most = host;
     options.limit = limit_;
