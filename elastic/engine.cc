@@ -333,14 +333,12 @@ bool Engine::DropDead(Place place, Lock& lock) {
 void Engine::DropSlot(RangeId id, size_t slot, Lock& lock) {
   Range& range = At(id);
   Part* part = range.slots[slot].part;
-  range.slots[slot].moving = true;
-  ++range.moving;
+  BeginMoving(range, slot);
   lock.unlock();
   const Status unmapped = parts_->Unmap(SlotAddress(range, slot), *part);
   if (unmapped.ok()) parts_->Give(part);
   lock.lock();
-  range.slots[slot].moving = false;
-  --range.moving;
+  EndMoving(range, slot);
   if (unmapped.ok()) {
     if (!range.slots[slot].away()) stats_.dropped += SlotSize(range, slot);
     SetPart(id, slot, nullptr);
@@ -358,7 +356,12 @@ bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   if (!range.live || range.begin != address) return false;
   SetLive(range, false);
   range.freed = ordered ? streams_.Now(stream) : Point{};
-  if (ordered) NoteUse(range, range.freed);
+  // Calls that did not name it may touch it: what is ordered is behind them, else all streams are.
+  if (ordered) {
+    NoteUse(range, range.freed);
+  } else {
+    for (const Point& point : streams_.NowOfAll()) NoteUse(range, point);
+  }
   if (std::exchange(range.pinned, false)) stats_.pinned -= range.size;
   dead_[range.size].push_back(id);
   ++dead_count_;
@@ -375,6 +378,18 @@ std::optional<Engine::Allocation> Engine::Find(CUdeviceptr address) const {
 }
 
 // --- Using
+
+void Engine::BeginMoving(Range& range, size_t slot) {
+  range.slots[slot].moving = true;
+  ++range.moving;
+  ++moving_;
+}
+
+void Engine::EndMoving(Range& range, size_t slot) {
+  range.slots[slot].moving = false;
+  --range.moving;
+  --moving_;
+}
 
 void Engine::NoteUse(Range& range, const Point& point) {
   for (Point& use : range.uses) {
@@ -426,12 +441,12 @@ Engine::Submission* Engine::Begin(const Use& use) {
   }
   if (use.unknown) {
     ++unknowns_;
-    moving |= !moves_.empty();
+    moving |= moving_ > 0;
   }
   if (moving) {
     const core::Tick began = ipc::Now();
     changed_.wait(lock, [&] {
-      return (!use.unknown || moves_.empty()) &&
+      return (!use.unknown || moving_ == 0) &&
              std::all_of(submission->ranges.begin(), submission->ranges.end(),
                          [this](RangeId id) { return At(id).moving == 0; });
     });
@@ -464,11 +479,14 @@ void Engine::End(Submission* submission, bool enqueued) {
 }
 
 void Engine::Pin(CUdeviceptr address) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   const RangeId id = IdOf(address);
   if (Raw(id) == Addresses::kNobody) return;
   Range& range = At(id);
-  if (range.live && !std::exchange(range.pinned, true)) stats_.pinned += range.size;
+  if (!range.live) return;
+  if (!std::exchange(range.pinned, true)) stats_.pinned += range.size;
+  // Who is told its address next may use it at once.
+  changed_.wait(lock, [&] { return range.moving == 0; });
 }
 
 void Engine::StreamGone(CUstream stream) {

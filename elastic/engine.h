@@ -165,6 +165,8 @@ class Engine {
   bool DropDead(Place place, Lock& lock);
   void DropSlot(RangeId id, size_t slot, Lock& lock);
 
+  void BeginMoving(Range& range, size_t slot);
+  void EndMoving(Range& range, size_t slot);
   void NoteUse(Range& range, const Point& point);
   bool UsesPassed(Range& range);
   bool CanMove(Range& range);
@@ -204,6 +206,7 @@ class Engine {
   size_t dead_count_ = 0;
   core::Bytes dead_bytes_[2];  // beneath them, by place
   std::vector<Move> moves_;
+  size_t moving_ = 0;   // slots, those whose move is about to begin included
   core::Bytes wanted_;  // by allocations that wait
   uint32_t unknowns_ = 0;
   std::vector<Point> unknown_uses_;

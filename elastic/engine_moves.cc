@@ -129,8 +129,7 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
   if (now != move.to) parts_->Give(move.to);
   if (now != from && from != nullptr) parts_->Give(from);
   lock.lock();
-  range.slots[move.slot].moving = false;
-  --range.moving;
+  EndMoving(range, move.slot);
   SetPart(move.range, move.slot, now);
   if (!status.ok()) return Fail("a part could not be moved", status.error());
   if (!move.copies) return;
@@ -194,8 +193,7 @@ bool Engine::StartCopy(RangeId id, size_t slot, Part* to, Lock& lock) {
   Range& range = At(id);
   const Part* const from = range.slots[slot].part;
   const CUstream stream = to->place == Place::kHost ? out_ : in_;
-  range.slots[slot].moving = true;
-  ++range.moving;
+  BeginMoving(range, slot);
   const bool copies = range.live && from != nullptr;
   CUevent done = nullptr;
   if (!events_.empty()) {
@@ -213,8 +211,7 @@ bool Engine::StartCopy(RangeId id, size_t slot, Part* to, Lock& lock) {
     moves_.push_back({id, slot, to, copies, done});
     return true;
   }
-  range.slots[slot].moving = false;
-  --range.moving;
+  EndMoving(range, slot);
   parts_->Give(to);
   if (done != nullptr) events_.push_back(done);
   Fail("a copy could not begin", DriverError("cuMemcpyAsync", result));

@@ -47,8 +47,8 @@ class Follower {
 
  private:
   static constexpr size_t kMostPlaces = size_t{1} << 18;
-  static constexpr uint64_t kPlaces = 4;    // calls that must be the same, addresses included
-  static constexpr uint64_t kKinds = 64;    // or without
+  static constexpr uint64_t kPlaces = 4;  // calls that must be the same, addresses included
+  static constexpr uint64_t kKinds = 64;  // or without
   static constexpr uint64_t kPassedOver = 8;
   static constexpr int kTrustMost = 64;
   static constexpr int kTrusted = 8;

@@ -445,8 +445,7 @@ void Plan::State::Move(uint32_t instance, uint32_t from, uint32_t to) {
 }
 
 // The allocation of that size that is expected before the next call, best at that place.
-std::optional<uint64_t> Plan::State::ExpectedAllocation(uint32_t range,
-                                                             int64_t size) const {
+std::optional<uint64_t> Plan::State::ExpectedAllocation(uint32_t range, int64_t size) const {
   if (!now_) return std::nullopt;
   std::optional<uint64_t> found;
   const uint64_t end = std::min({scanned_, end_, *now_ + kAllocationsLookedAt});

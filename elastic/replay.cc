@@ -463,9 +463,8 @@ Bytes PeakOf(const std::vector<ProgramEvent>& program) {
   Bytes live;
   Bytes peak;
   for (const ProgramEvent& event : program) {
-    Bytes* const size = event.kind == Kind::kAllocate || event.kind == Kind::kFree
-                            ? &sizes[event.object]
-                            : nullptr;
+    Bytes* const size =
+        event.kind == Kind::kAllocate || event.kind == Kind::kFree ? &sizes[event.object] : nullptr;
     if (event.kind == Kind::kAllocate) live += * size = event.bytes;
     if (event.kind == Kind::kFree) live -= std::exchange(*size, Bytes{});
     peak = std::max(peak, live);

@@ -45,6 +45,14 @@ Point Streams::Now(CUstream stream) {
   return {index, states_[index].enqueued};
 }
 
+std::vector<Point> Streams::NowOfAll() const {
+  std::vector<Point> points;
+  for (uint32_t i = 1; i < states_.size(); ++i) {
+    if (states_[i].passed < states_[i].enqueued) points.push_back({i, states_[i].enqueued});
+  }
+  return points;
+}
+
 Point Streams::Enqueued(CUstream stream) {
   const uint32_t index = IndexOf(stream);
   State& state = states_[index];
@@ -65,12 +73,6 @@ bool Streams::Passed(const Point& point) {
   const bool covered = !state.events.empty() && state.events.back().second >= point.call;
   if (!covered && !state.own && !state.gone) Record(state);
   return false;
-}
-
-bool Streams::AllPassed() {
-  bool all = true;
-  for (uint32_t i = 1; i < states_.size(); ++i) all &= Passed({i, states_[i].enqueued});
-  return all;
 }
 
 void Streams::Gone(CUstream stream) {

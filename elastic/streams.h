@@ -34,14 +34,14 @@ class Streams {
 
   // The stream's last call so far.
   Point Now(CUstream stream);
+  // The same of each stream on which not all has passed.
+  std::vector<Point> NowOfAll() const;
   // A call was enqueued on the stream by this thread.
   // REQUIRES: a current context, for the thread's own default stream.
   Point Enqueued(CUstream stream);
   // Whether what was enqueued up to the point is done. If that is not known yet an event is
   // recorded, so that asking again later tells. REQUIRES: a current context.
   bool Passed(const Point& point);
-  // All that was enqueued on any stream so far. REQUIRES: a current context.
-  bool AllPassed();
   // The stream is about to be destroyed; its handle may come again. REQUIRES: a current context.
   void Gone(CUstream stream);
 

@@ -18,6 +18,7 @@
 namespace ravenstore::interceptor::elastic {
 
 constinit Bounds bounds{};
+constinit std::atomic<bool> any_pinned{false};
 
 namespace {
 
@@ -147,6 +148,7 @@ uint64_t FreeShare() {
 
 // What the engine may hold of the device now: of a budget, what others do not use or want.
 uint64_t DeviceShare(int row) {
+  if (Page()->row[row].paused.load(std::memory_order_relaxed) != 0) return 0;
   const Engine& engine = engines[row];
   const uint64_t visible = VisibleOf(row);
   if (visible == 0) return engine.share.load();
@@ -156,7 +158,8 @@ uint64_t DeviceShare(int row) {
   return visible > others ? visible - others : 0;
 }
 
-uint64_t LimitBytes(CUdevice device) {
+// Asked by a thread of the engine's, which has no context.
+uint64_t MayHold(CUdevice device) {
   const int row = RowOf(device);
   return row < 0 ? 0 : DeviceShare(row);
 }
@@ -199,7 +202,7 @@ void Open(int row) {
   options.log = Say;
   options.take = TakeBytes;
   options.give = GiveBytes;
-  options.limit = LimitBytes;
+  options.limit = MayHold;
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {
     Log("--mode=elastic: no engine for device %d: the driver serves", options.device);
@@ -333,6 +336,7 @@ uint64_t FreeToJob(int row, uint64_t free) {
 
 void ForgetInChild() {
   params::ForgetInChild();
+  any_pinned.store(false);
   mutex = PTHREAD_MUTEX_INITIALIZER;
   for (Engine& engine : engines) {
     if (raven_elastic_t* handle = engine.handle.load()) library.forget(handle);
@@ -370,9 +374,8 @@ void Report(int row) {
   const int length = snprintf(
       text, sizeof(text),
       "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
-      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; in "
-      "place "
-      "%.3f GiB in %llu uses\n",
+      "dropped; waited %.1f ms in %llu of %llu uses; %.1f ms for room in %llu allocations; "
+      "in place %.3f GiB in %llu uses\n",
       getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
       gib(stats.moved_out_bytes), gib(stats.dropped_bytes),
       static_cast<double>(stats.waited_ns) / 1e6, static_cast<unsigned long long>(stats.waits),
@@ -418,7 +421,7 @@ void Use::Begin(raven_elastic_use_t use, CUdeviceptr* addresses) {
   }
   use.addresses = addresses;
   use.count = kept;
-  if (handle == nullptr || (kept == 0 && use.unknown == 0)) return;
+  if (handle == nullptr) return;
   engine_ = handle;
   library.begin(engine_, &use, &token_);
 }
@@ -429,7 +432,9 @@ void Use::End(bool enqueued) {
 
 void Pin(uint64_t address) {
   const Engine* engine = EngineAt(address);
-  if (engine != nullptr) library.pin(engine->handle.load(), address);
+  if (engine == nullptr) return;
+  any_pinned.store(true, std::memory_order_relaxed);
+  library.pin(engine->handle.load(), address);
 }
 
 bool Find(uint64_t address, Allocation* allocation) {

@@ -42,9 +42,11 @@ TEST_F(StreamsTest, APointPassesOnceItsStreamHasComeSoFar) {
   Hold(true);
   const Point first = Work(stream);
   EXPECT_FALSE(streams_.Passed(first));
-  EXPECT_FALSE(streams_.AllPassed());
+  ASSERT_EQ(streams_.NowOfAll().size(), 1u);
+  EXPECT_EQ(streams_.NowOfAll()[0].call, first.call);
   Hold(false);
   EXPECT_TRUE(Passes(first));
+  EXPECT_TRUE(streams_.NowOfAll().empty());
   Hold(true);
   const Point second = Work(stream);
   EXPECT_TRUE(streams_.Passed(first));

@@ -66,11 +66,24 @@ class ElasticTrainerTest(FakeGpuTest):
 
     def test_a_job_whose_daemon_lowers_its_budget_goes_on(self):
         steps = (*STEPS[:-1], "60")
-        with Daemon(PROGRAMS, self.folder.name + "/s", SMALL) as daemon:
+        with Daemon(PROGRAMS, SMALL) as daemon:
             job = self.start(*steps, flags=("--socket", daemon.socket))
-            number = eventually(lambda: self.number_of_job(daemon))
-            self.assertTrue(number)
-            daemon.ctl("limits", "--client", str(number), "--visible-memory", "90MiB")
+            number = str(eventually(lambda: self.number_of_job(daemon)))
+            lowered = daemon.ctl("limits", "--client", number, "--visible-memory", "90MiB")
+            self.assertEqual(lowered.returncode, 0, lowered.stderr)
+            told, said = job.communicate(timeout=120)
+        outcome = json.loads(told)
+        self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
+
+    def test_a_job_that_is_paused_gives_its_memory_up_and_goes_on(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            job = self.start(*STEPS[:-1], "400", flags=("--socket", daemon.socket))
+            number = str(eventually(lambda: self.number_of_job(daemon)))
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
+            self.assertEqual(daemon.ctl("pause", number).returncode, 0)
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) == 0))
+            self.assertEqual(daemon.ctl("resume", number).returncode, 0)
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
             told, said = job.communicate(timeout=120)
         outcome = json.loads(told)
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
@@ -82,9 +95,18 @@ class ElasticTrainerTest(FakeGpuTest):
         job.communicate(timeout=60)
         self.assertEqual(job.returncode, -signal.SIGKILL)
 
-    def number_of_job(self, daemon):
+    @staticmethod
+    def jobs(daemon):
         jobs = json.loads(daemon.ctl("clients", "--json").stdout)["legacy_jobs"]
-        return jobs[0]["client"] if jobs and jobs[0]["mode"] == "elastic" else None
+        return [job for job in jobs if job["mode"] == "elastic"]
+
+    def number_of_job(self, daemon):
+        return next((job["client"] for job in self.jobs(daemon)), None)
+
+    def parts_of_job(self, daemon):
+        """Bytes of the device that its engine holds."""
+        devices = [device for job in self.jobs(daemon) for device in job["devices"]]
+        return sum(device["kinds"]["vmm"] for device in devices)
 
     @staticmethod
     def threads_of(pid):
