@@ -1,5 +1,7 @@
 // Replays the simulator's traces through the elastic plan and its rivals: elastic_replay [TRACE...]
 //
+// TRACE: a generator's name; with ":reordered" 5% of the calls change places in each step, with
+// ":resized" what is allocated and computed is 3/4 from half way on.
 // A table: step time over compute time, from the third step on, for device memory of 90 to 50% of
 // what lives at most; and the learned plan's over (compute + lower bound).
 #include <algorithm>
@@ -68,7 +70,8 @@ std::vector<ProgramEvent> ProgramOf(const sim::Trace& trace) {
 }
 
 double Sum(const std::vector<double>& steps, size_t from) {
-  return std::accumulate(steps.begin() + static_cast<ptrdiff_t>(from), steps.end(), 0.0);
+  const size_t begin = std::min(from, steps.size());
+  return std::accumulate(steps.begin() + static_cast<ptrdiff_t>(begin), steps.end(), 0.0);
 }
 
 std::string Ratio(double ratio) {
@@ -95,9 +98,7 @@ void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* ta
     double learned = 0;
     for (const Rival rival :
          {Rival::kLearned, Rival::kOracle, Rival::kInPlace, Rival::kDemandLru}) {
-      const auto rr = elastic::Replay(program, machine, rival);
-      const double seconds = Sum(rr.steps, from);
-      if (getenv("D")) { fprintf(stderr,"%s %lu r%d: c %.4f in %.2fG out %.2fG place %.2fG(%.3fs) waited %.4f alloc %.4f parts %zu %zu steps", name.c_str(),percent,(int)rival,compute/4,rr.moved_in/1e9/6,rr.moved_out/1e9/6,rr.in_place/1e9/6,rr.in_place/6/50e9,rr.waited/6,rr.allocated/6,rr.in_parts/6,rr.out_parts/6); for(double x:rr.steps) fprintf(stderr," %.3f",x); fprintf(stderr,"\n"); }
+      const double seconds = Sum(elastic::Replay(program, machine, rival).steps, from);
       if (rival == Rival::kLearned) learned = seconds;
       row.push_back(Ratio(seconds / compute));
     }
@@ -110,13 +111,18 @@ int Main(std::vector<std::string> names) {
   if (names.empty()) names = {"unet", "lstm", "mobilenet"};
   core::TextTable table("<>>>>>>>");
   table.Row({"trace", "device", "bound", "learned", "oracle", "in place", "LRU", "of bound"});
-  for (const std::string& name : names) {
+  for (const std::string& name_and : names) {
+    const std::string name = name_and.substr(0, name_and.find(':'));
     const auto& known = sim::GeneratorNames();
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       fprintf(stderr, "elastic_replay: no trace is called \"%s\"\n", name.c_str());
       return 2;
     }
-    Judge(name, sim::Generate(name, sim::kHardware[0], kIterations), &table);
+    sim::Trace trace = sim::Generate(name, sim::kHardware[0], kIterations);
+    if (name_and.ends_with(":reordered")) trace = sim::WithReorder(std::move(trace), 0.05, 1);
+    if (name_and.ends_with(":resized"))
+      trace = sim::WithPeriodChanged(std::move(trace), kIterations / 2 + 1, 0.75);
+    Judge(name_and, trace, &table);
   }
   fputs(table.Text(table.Width()).c_str(), stdout);
   return 0;

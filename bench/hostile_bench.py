@@ -10,16 +10,15 @@ $RAVENSTORE_BIN names bazel-bin; else it is found from here.
 """
 
 import argparse
-import json
 import os
 import pathlib
-import platform
 import sys
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests/hostile")]
+sys.path[:0] = [str(ROOT / "tests/hostile"), str(ROOT / "bench")]
 
+import figures as bench  # noqa: E402
 import hostile  # noqa: E402
 
 PAIRS = 5
@@ -48,10 +47,8 @@ class Figures:
         self.machine = machine
 
     def tell(self, name, unit, value, target, at_least=False, **more):
-        good = None if value is None else value >= target if at_least else value <= target
-        row = {"name": f"hostile.{name}", "value": value, "unit": unit, "bound": None}
-        row |= {"target": target, "ok": good, "machine": self.machine}
-        print(json.dumps(row | more), flush=True)
+        more["at_least"] = at_least
+        bench.tell(f"hostile.{name}", value, unit, target, self.machine, **more)
 
     def skip(self, names, why):
         for name, unit, target in names:
@@ -99,8 +96,7 @@ def main():
     parser.add_argument("--gpu-name", default="no GPU")
     parser.add_argument("--attack", action="append", choices=sorted(hostile.ATTACKS))
     options = parser.parse_args()
-    processor = platform.processor() or platform.machine()
-    figures = Figures(f"{processor}, {os.cpu_count()} cores, {options.gpu_name}")
+    figures = Figures(bench.machine(options.gpu_name))
     attacks = options.attack or list(hostile.ATTACKS)
     why = hostile.missing()
     if why:

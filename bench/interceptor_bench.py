@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,8 +19,9 @@ import tempfile
 
 sys.dont_write_bytecode = True
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests/interceptor")]
+sys.path[:0] = [str(ROOT / "tests/interceptor"), str(ROOT / "bench")]
 
+import figures  # noqa: E402
 from harness import Daemon, Job, Programs, eventually, guest, wrong  # noqa: E402
 
 WAYS = ("static", "shared", "driver", "dlsym", "proc_1", "proc_2", "per_thread", "entry")
@@ -77,12 +77,6 @@ def added(programs, jobs, daemon, scale):
     return statistics.median(differences)
 
 
-def figure(name, unit, value, target, machine, at_least=False, **more):
-    good = None if value is None else value >= target if at_least else value <= target
-    row = {"name": name, "value": value, "unit": unit, "bound": None, "target": target}
-    print(json.dumps(row | {"ok": good, "machine": machine} | more), flush=True)
-
-
 def on_fakes(options, machine):
     folder = programs_folder()
     programs, fakes = Programs(folder), folder / "tests/fake_cuda"
@@ -93,11 +87,12 @@ def on_fakes(options, machine):
         with Daemon(programs, flags + ["--slab", "16MiB"]) as daemon:
             jobs = folder / "tests/interceptor"
             share = captured(programs, jobs, daemon)
-            figure("interceptor.captured_fraction", "", share, 1, machine, at_least=True)
+            name = "interceptor.captured_fraction"
+            figures.tell(name, share, "", 1, machine, at_least=True)
             us = added(programs, jobs, daemon, options.scale)
-            figure("interceptor.added_us", "us", round(us, 3), 2, machine)
+            figures.tell("interceptor.added_us", round(us, 3), "us", 2, machine)
     for name, unit, target in ON_GPU:
-        figure(name, unit, None, target, machine, skipped="needs a GPU")
+        figures.tell(name, None, unit, target, machine, skipped="needs a GPU")
 
 
 def on_gpu(machine):
@@ -118,8 +113,7 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--gpu-name", default="no GPU")
     options = parser.parse_args()
-    processor = platform.processor() or platform.machine()
-    machine = f"{processor}, {os.cpu_count()} cores, {options.gpu_name}"
+    machine = figures.machine(options.gpu_name)
     if options.gpu_name == "no GPU":
         on_fakes(options, machine)
     else:

@@ -7,74 +7,33 @@ A GPT-2-shaped model (1.5 billion parameters on a GPU, a tiny one on the CPU) tr
 AdamW: plain, with its states away, and with its states updated in the backward pass. The bound is
 the plain step plus the time in which the link, measured here with both directions busy, carries the
 states that the device may not keep. Needs PyTorch, and libravenstore.so and ravenstored from
-bazel-bin or from $RAVENSTORE_LIBRARY and $RAVENSTORE_DAEMON.
+bazel-bin or from $RAVENSTORE_LIBRARY and $RAVENSTORED.
 """
 
 import argparse
-import contextlib
 import gc
-import json
-import os
-import pathlib
-import platform
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 
-sys.dont_write_bytecode = True
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "python")]
-os.environ.setdefault("RAVENSTORE_LIBRARY", str(ROOT / "bazel-bin/client/libravenstore.so"))
-DAEMON = os.environ.get("RAVENSTORE_DAEMON", str(ROOT / "bazel-bin/daemon/ravenstored"))
+import figures
+
+figures.use_package()
 
 import ravenstore  # noqa: E402
 import torch  # noqa: E402
+from ravenstore import embedded  # noqa: E402
+from ravenstore._demo_model import Gpt, Shape  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-# layers, width, heads, vocabulary, sequences, their length
-SHAPES = {"cuda": (48, 1600, 25, 50257, 4, 1024), "cpu": (4, 128, 4, 2048, 2, 32)}
+SHAPES = {
+    "cuda": Shape(48, 1600, 25, length=1024, batch=4, vocabulary=50257, tied=True),
+    "cpu": Shape(4, 128, 4, length=32, batch=2, vocabulary=2048, tied=True),
+}
 # chunk, the store's device budget, the daemon's pool
 SIZES = {"cuda": (64 << 20, 256 << 20, 20 << 30), "cpu": (512 << 10, 2 << 20, 64 << 20)}
 HOST_LINK = 4e9  # bytes a second, that the host backend is told to have
 WARM_UP = 3
 BATCHES = 3
-
-
-class Block(torch.nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.before = torch.nn.LayerNorm(width)
-        self.qkv = torch.nn.Linear(width, 3 * width)
-        self.out = torch.nn.Linear(width, width)
-        self.between = torch.nn.LayerNorm(width)
-        self.up = torch.nn.Linear(width, 4 * width)
-        self.down = torch.nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        qkv = self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.between(x))))
-
-
-class Model(torch.nn.Module):
-    def __init__(self, layers, width, heads, vocabulary, sequences, length):
-        super().__init__()
-        self.tokens = torch.nn.Embedding(vocabulary, width)
-        self.places = torch.nn.Embedding(length, width)
-        self.blocks = torch.nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.last = torch.nn.LayerNorm(width)
-
-    def forward(self, text):
-        x = self.tokens(text) + self.places.weight
-        for block in self.blocks:
-            x = block(x)
-        return F.linear(self.last(x), self.tokens.weight)
 
 
 class Training:
@@ -85,8 +44,8 @@ class Training:
         shape = SHAPES[device]
         self.device, self.steps = device, steps
         with torch.device(device):
-            self.model = Model(*shape)
-            self.text = torch.randint(shape[3], shape[4:])
+            self.model = Gpt(shape)
+            self.text = torch.randint(shape.vocabulary, (shape.batch, shape.length))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.count = sum(p.numel() for p in self.model.parameters())
         self.states = 2 * 4 * self.count
@@ -95,7 +54,7 @@ class Training:
 
     def step(self):
         with torch.autocast(self.device, torch.bfloat16):
-            logits = self.model(self.text)
+            logits = self.model.logits(self.text)
             loss = F.cross_entropy(logits.flatten(0, 1), self.text.flatten())
         loss.backward()
         del logits, loss
@@ -124,25 +83,13 @@ class Training:
         return statistics.median(seconds), peak
 
 
-@contextlib.contextmanager
-def serving(device):
-    """A daemon; its socket."""
-    with tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp") as folder:
-        socket = folder + "/s"
-        flags = ["--backend", "cuda"]
-        if device == "cpu":
-            flags = ["--backend", "host", "--device-total", "64MiB"]
-            flags += ["--link-bytes-per-second", str(HOST_LINK)]
-        flags += ["--pool-size", str(SIZES[device][2])]
-        with subprocess.Popen([DAEMON, "--socket", socket, *flags], stderr=sys.stderr) as daemon:
-            try:
-                while daemon.poll() is None:
-                    with contextlib.suppress(ravenstore.Unavailable):
-                        ravenstore.Store.connect(socket=socket).close()
-                        break
-                yield socket
-            finally:
-                daemon.kill()
+def start_daemon(device):
+    """This process's; its socket."""
+    options = {"backend": "cuda"}
+    if device == "cpu":
+        slow = ("--link-bytes-per-second", str(HOST_LINK))
+        options = {"backend": "host", "device_total": "64MiB", "flags": slow}
+    return embedded.start(pool_size=SIZES[device][2], **options).socket
 
 
 def link_rate(device):
@@ -194,12 +141,6 @@ def equal_steps(device, socket):
     return True
 
 
-def figure(name, value, unit, target, machine, bound=None, at_least=False, **more):
-    good = None if value is None else value >= target if at_least else value <= target
-    row = {"name": name, "value": value, "unit": unit, "bound": bound, "target": target}
-    print(json.dumps(row | {"ok": good, "machine": machine} | more), flush=True)
-
-
 def measure(options, socket, machine):
     device = options.device
     chunk, budget, _ = SIZES[device]
@@ -230,14 +171,14 @@ def measure(options, socket, machine):
             f"{stats.misses} misses; the CPU waited {stats.stall_ns / steps / 1e6:.2f} ms a step"
         )
         name = "pytorch.optimizer_vs_bound" + suffix
-        figure(name, took / bound, "x", 1.05, machine, bound=bound * 1e3, detail=detail)
+        figures.tell(name, took / bound, "x", 1.05, machine, bound=bound * 1e3, detail=detail)
         name = "pytorch.optimizer_peak_saved" + suffix
         if peak is None:
-            figure(name, None, "of the states", 0.95, machine, skipped="needs a GPU")
+            figures.tell(name, None, "of the states", 0.95, machine, skipped="needs a GPU")
         else:
             saved = (plain_peak - peak - budget) / states
             detail = f"{plain_peak / 2**30:.2f} GiB, {(peak + budget) / 2**30:.2f} with the store's"
-            figure(name, saved, "of the states", 0.95, machine, at_least=True, detail=detail)
+            figures.tell(name, saved, "of the states", 0.95, machine, at_least=True, detail=detail)
         if not in_backward:
             saving_peak(training, machine)
         del training, store
@@ -247,7 +188,7 @@ def saving_peak(training, machine):
     """How far state_dict() raises the peak of PyTorch's memory; the store's has its budget."""
     name, unit = "pytorch.optimizer_state_dict_peak", "of the states"
     if training.device == "cpu":
-        figure(name, None, unit, 0.01, machine, skipped="needs a GPU")
+        figures.tell(name, None, unit, 0.01, machine, skipped="needs a GPU")
         return
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -257,7 +198,7 @@ def saving_peak(training, machine):
     rise = torch.cuda.max_memory_allocated() - before
     on_gpu = [v for state in saved["state"].values() for v in state.values() if v.is_cuda]
     detail = f"{rise} bytes in {took:.1f} s; {len(on_gpu)} tensors of it on the GPU"
-    figure(name, rise / training.states, unit, 0.01, machine, detail=detail)
+    figures.tell(name, rise / training.states, unit, 0.01, machine, detail=detail)
 
 
 def main():
@@ -267,14 +208,13 @@ def main():
     parser.add_argument("--steps", type=int, default=5, help="of each of the timed batches")
     parser.add_argument("--gpu-name", default=None)
     options = parser.parse_args()
-    processor = platform.processor() or platform.machine()
     gpu = options.gpu_name or (torch.cuda.get_device_name() if found == "cuda" else "no GPU")
-    machine = f"{processor}, {os.cpu_count()} cores, {gpu}"
-    with serving(options.device) as socket:
-        same = equal_steps(options.device, socket)
-        figure("pytorch.optimizer_equal", int(same), "", 1, machine, at_least=True)
-        gc.collect()
-        measure(options, socket, machine)
+    machine = figures.machine(gpu)
+    socket = start_daemon(options.device)
+    same = equal_steps(options.device, socket)
+    figures.tell("pytorch.optimizer_equal", int(same), "", 1, machine, at_least=True)
+    gc.collect()
+    measure(options, socket, machine)
 
 
 if __name__ == "__main__":

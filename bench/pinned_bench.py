@@ -16,31 +16,16 @@ for the first, `other_process_ms` for the first one of another process of the us
 
 import argparse
 import gc
-import json
 import os
-import pathlib
-import platform
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 
-sys.dont_write_bytecode = True
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "python")]
+import figures
 
 GIB = 1 << 30
 OVERHEAD_MOST = 1.01
 WARM_GIB_MS_MOST = 5
 ROUNDS = 9
-
-
-def built(target):
-    """A built file's path: bazel-bin's, or $RAVENSTORE_BIN's, where all may be in one folder."""
-    folder = pathlib.Path(os.environ.get("RAVENSTORE_BIN", ROOT / "bazel-bin"))
-    path = folder / target
-    return str(path if path.exists() else folder / path.name)
 
 
 def buffers():
@@ -62,35 +47,6 @@ def rounded_up(size):
     return 1 << (size - 1).bit_length()
 
 
-class Daemon:
-    """A ravenstored of this program's own, with room for `pool` bytes."""
-
-    def __init__(self, backend, pool):
-        self.folder = tempfile.TemporaryDirectory()
-        self.socket = self.folder.name + "/s"
-        command = [built("daemon/ravenstored"), "--socket", self.socket, "--backend", backend]
-        command += ["--pool-size", str(pool)]
-        with open(self.folder.name + "/log", "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def connect(self):
-        from ravenstore import Store, Unavailable
-
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                return Store.connect(socket=self.socket)
-            except Unavailable:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    sys.exit(pathlib.Path(self.folder.name + "/log").read_text())
-                os.sched_yield()
-
-    def end(self):
-        self.process.terminate()
-        self.process.wait()
-        self.folder.cleanup()
-
-
 def freed(store):
     """Waits until the daemon knows of the frees."""
     gc.collect()
@@ -99,11 +55,11 @@ def freed(store):
         os.sched_yield()
 
 
-def overhead(daemon, total):
+def overhead(total):
     import ravenstore
     import torch
 
-    store = daemon.connect()
+    store = ravenstore.Store.connect(embedded=True)
     held, asked, rounded = [], 0, 0
     for size in buffers():
         if asked + size > total:
@@ -117,7 +73,7 @@ def overhead(daemon, total):
     return locked / asked, {"asked_bytes": asked, "pytorch_rounding": round(rounded / asked, 3)}
 
 
-def warm_gib(daemon):
+def warm_gib():
     import ravenstore
     import torch
 
@@ -130,11 +86,11 @@ def warm_gib(daemon):
         freed(store)
         return ms
 
-    store = daemon.connect()
+    store = ravenstore.Store.connect(embedded=True)
     cold = take(store)
     warm = [take(store) for _ in range(ROUNDS)]
     # Another attachment is to the daemon what another process is: it maps the memory anew.
-    other = daemon.connect()
+    other = ravenstore.Store.connect(embedded=True)
     first = take(other)
     other.close()
     store.close()
@@ -144,37 +100,33 @@ def warm_gib(daemon):
     }
 
 
-def tell(name, unit, value, target, machine, **more):
-    row = {"name": f"pytorch.{name}", "value": value, "unit": unit, "bound": None}
-    row |= {"target": target, "ok": None if value is None else value <= target, "machine": machine}
-    print(json.dumps(row | more), flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--scale", type=float, default=1, help="of the bytes asked for")
     parser.add_argument("--gpu-name", help="the GPU to measure on; none: the host backend")
     given = parser.parse_args()
-    machine = given.gpu_name or f"{platform.processor() or platform.machine()}, host backend"
+    machine = figures.machine(given.gpu_name or "host backend")
+    figures.use_package()
     try:
         import torch  # noqa: F401 - before anything is started
     except ImportError as error:
         for name, unit, target in (
-            ("pinned_overhead", "x", OVERHEAD_MOST),
-            ("pinned_warm_gib", "ms", WARM_GIB_MS_MOST),
+            ("pytorch.pinned_overhead", "x", OVERHEAD_MOST),
+            ("pytorch.pinned_warm_gib", "ms", WARM_GIB_MS_MOST),
         ):
-            tell(name, unit, None, target, machine, skipped=f"no PyTorch: {error}")
+            figures.tell(name, None, unit, target, machine, skipped=f"no PyTorch: {error}")
         return
-    os.environ["RAVENSTORE_LIBRARY"] = built("client/libravenstore.so")
+    from ravenstore import embedded
+
     total = int(4 * GIB * given.scale)
-    daemon = Daemon("cuda" if given.gpu_name else "host", 2 * total + 4 * GIB)
-    try:
-        value, more = overhead(daemon, total)
-        tell("pinned_overhead", "x", round(value, 4), OVERHEAD_MOST, machine, **more)
-        value, more = warm_gib(daemon)
-        tell("pinned_warm_gib", "ms", round(value, 2), WARM_GIB_MS_MOST, machine, **more)
-    finally:
-        daemon.end()
+    backend = "cuda" if given.gpu_name else "host"
+    embedded.start(backend=backend, pool_size=2 * total + 4 * GIB)
+    value, more = overhead(total)
+    figures.tell("pytorch.pinned_overhead", round(value, 4), "x", OVERHEAD_MOST, machine, **more)
+    value, more = warm_gib()
+    figures.tell(
+        "pytorch.pinned_warm_gib", round(value, 2), "ms", WARM_GIB_MS_MOST, machine, **more
+    )
 
 
 if __name__ == "__main__":

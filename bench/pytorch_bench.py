@@ -11,67 +11,26 @@ one JSON object a line, as bench/report does, and a table on stderr.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
-import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "python"))
+import figures
+
+figures.use_package()
+
+from ravenstore._demo_model import Gpt, Shape  # noqa: E402
 
 SIZES = {
-    # layers, width, heads, vocabulary, batch, tokens
-    "medium": (24, 1024, 16, 50257, 16, 1024),
-    "small": (6, 512, 8, 8192, 8, 512),
-    "tiny": (4, 256, 4, 512, 16, 256),
+    "medium": Shape(24, 1024, 16, length=1024, batch=16, vocabulary=50257),
+    "small": Shape(6, 512, 8, length=512, batch=8, vocabulary=8192),
+    "tiny": Shape(4, 256, 4, length=256, batch=16, vocabulary=512),
 }
 GIB = 1 << 30
-
-
-def gpt(torch, size):
-    """A GPT as plain PyTorch has it."""
-    nn, functional = torch.nn, torch.nn.functional
-    layers, width, heads, vocabulary, _, tokens = SIZES[size]
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            batch, length, _ = x.shape
-            shape = (batch, length, 3, heads, width // heads)
-            q, k, v = self.qkv(self.norm1(x)).view(shape).permute(2, 0, 3, 1, 4)
-            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-            return x + self.down(functional.gelu(self.up(self.norm2(x))))
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(tokens, width)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
-            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-            self.checkpointed = 0  # every k-th block
-
-        def forward(self, tokens):
-            x = self.words(tokens) + self.places(
-                torch.arange(tokens.shape[1], device=tokens.device)
-            )
-            for index, block in enumerate(self.blocks):
-                if self.checkpointed and index % self.checkpointed == 0:
-                    x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-                else:
-                    x = block(x)
-            return self.head(self.norm(x))
-
-    return Model()
 
 
 class Trainer:
@@ -80,12 +39,12 @@ class Trainer:
     def __init__(self, torch, options):
         self.torch, self.device, self.size = torch, options["device"], options["size"]
         torch.manual_seed(0)
-        self.model = gpt(torch, self.size).to(self.device)
-        self.model.checkpointed = options.get("checkpointed", 0)
+        shape = SIZES[self.size]
+        self.model = Gpt(shape).to(self.device)
         fused = {"fused": True} if self.device == "cuda" else {}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, **fused)
-        _, _, _, vocabulary, batch, tokens = SIZES[self.size]
-        self.tokens = torch.randint(0, vocabulary, (batch, tokens), device=self.device)
+        size = (shape.batch, shape.length)
+        self.tokens = torch.randint(0, shape.vocabulary, size, device=self.device)
         if options.get("compiled"):
             for block in self.model.blocks:
                 block.compile()
@@ -104,7 +63,7 @@ class Trainer:
             torch.autocast("cuda", torch.bfloat16, self.device == "cuda", cache_enabled=False),
             scope(),
         ):
-            logits = self.model(self.tokens)
+            logits = self.model.logits(self.tokens)
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), self.tokens.flatten())
             del logits
         self.synchronize() if self.split else None
@@ -254,7 +213,10 @@ def rival(torch, trainer, options):
     else:
         scope = contextlib.nullcontext
     if options["rival"] == "checkpoint":
-        trainer.model.checkpointed = 1
+        for block in trainer.model.blocks:
+            block.forward = functools.partial(
+                torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False
+            )
     trainer.times(options["warmup"], scope)
     if trainer.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -306,17 +268,9 @@ class Bench:
         return result
 
     def say(self, name, value, unit, target, ok, bound=None, **more):
-        line = {
-            "name": f"pytorch.{name}",
-            "value": value,
-            "unit": unit,
-            "bound": bound,
-            "target": target,
-            "ok": ok,
-            "machine": self.machine,
-            **more,
-        }
-        print(json.dumps(line), flush=True)
+        figures.tell(
+            f"pytorch.{name}", value, unit, target, self.machine, bound=bound, ok=ok, **more
+        )
 
     def ratio(self, name, value, most, bound=None):
         if value is None:
@@ -375,7 +329,7 @@ class Bench:
 
 def machine(device):
     if device != "cuda":
-        return f"{platform.machine()}, {os.cpu_count()} cores, host backend"
+        return figures.machine("host backend")
     import torch
 
     return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"

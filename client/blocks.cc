@@ -96,7 +96,6 @@ void BlockAllocator::CountAllocation(Block* block) {
   BlocksStats& stats = ledgers_[block->device_].stats;
   ++stats.allocations;
   stats.allocated_bytes += block->bytes_;
-  allocations_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void BlockAllocator::BecomeIdle(Block* block) {
@@ -204,8 +203,12 @@ Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream) {
 }
 
 Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
+  Block* idle = TakeIdle(bytes, device, stream);
+  return idle != nullptr ? idle : AllocateNew(bytes, device, stream);
+}
+
+Block* BlockAllocator::AllocateNew(uint64_t bytes, int device, Stream stream) {
   CheckNotForked();
-  if (Block* idle = TakeIdle(bytes, device, stream)) return idle;
   auto block = std::make_unique<Block>();
   block->bytes_ = RoundUp(bytes);
   block->device_ = device;

@@ -33,7 +33,6 @@
 //   throw (IS_FORKED), the others do nothing.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -120,6 +119,8 @@ class BlockAllocator {
   // The same, else a new one. May wait, bounded by the store's timeout, until others' bytes have
   // left. Throws OutOfMemory, whose words are DescribeHolders', Lost, or what else the store says.
   Block* Allocate(uint64_t bytes, int device, Stream stream);
+  // The same without a look at the idle ones, for whoever has just asked TakeIdle in vain.
+  Block* AllocateNew(uint64_t bytes, int device, Stream stream);
   // The program's hold ends, once the work that is on the block's streams now is done.
   void Release(Block* block) noexcept;
   // `stream` uses the block as well.
@@ -140,8 +141,6 @@ class BlockAllocator {
   // Gives what is idle back to the daemon; false when nothing is.
   bool EmptyMagazines();
   BlocksStats stats(int device) const;
-  // Of all devices, ever.
-  uint64_t allocations() const { return allocations_.load(std::memory_order_relaxed); }
   void ResetPeaks(int device);
   uint64_t device_budget() const { return device_budget_; }
   // What holds the memory in which `bytes` more find no room, and the smallest budget that would
@@ -200,7 +199,6 @@ class BlockAllocator {
   const uint64_t born_;  // the process's forks
 
   mutable std::mutex mutex_;  // of all below, and of the blocks
-  std::atomic<uint64_t> allocations_{0};
   std::unordered_map<MagazineKey, std::deque<Block*>, MagazineHash> magazines_;
   std::unordered_map<int, Ledger> ledgers_;  // by device
 };

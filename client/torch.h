@@ -57,8 +57,8 @@ struct OffloadOptions {
   bool measure_only = false;
 };
 
-// Counts since the scope began: saved = kept + deduplicated + offered. Bytes of `saved`, `kept` and
-// `deduplicated` are those of the tensors; the others are those of their storages.
+// Counts since the scope began: saved = kept + deduplicated + offered, in tensors and in bytes.
+// Bytes of these four are those of the tensors; the others are those of their storages.
 struct OffloadStats {
   uint64_t saved = 0;  // tensors that autograd saved
   uint64_t saved_bytes = 0;

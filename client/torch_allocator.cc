@@ -57,7 +57,7 @@ TorchBlocks::TorchBlocks(std::shared_ptr<Store> store, StreamOrder* order,
 void* TorchBlocks::Allocate(size_t bytes, int device, Stream stream) {
   Block* block = blocks_.TakeIdle(bytes, device, stream);
   if (block == nullptr) {
-    const auto allocate = [&] { block = blocks_.Allocate(bytes, device, stream); };
+    const auto allocate = [&] { block = blocks_.AllocateNew(bytes, device, stream); };
     try {
       options_.may_wait ? options_.may_wait(allocate) : allocate();
     } catch (const OutOfMemory&) {

@@ -129,7 +129,6 @@ SavedBytes::SavedBytes(std::shared_ptr<Offload> offload, const at::Tensor& tenso
   if (block_ != nullptr) {
     offload_->parking_.blocks->Save(block_, NextRead());
     Offload::Add(offload_->parked_, offload_->parked_bytes_, bytes());
-    offload_->CountBurst(bytes());
   } else {
     storage_ = tensor.storage();
     offload_->held_bytes_.fetch_add(bytes(), std::memory_order_relaxed);
@@ -352,7 +351,7 @@ std::shared_ptr<SavedBytes> Offload::Offer(const at::Tensor& tensor) {
   const Region region = parking_.blocks ? Region{0, tensor.storage().nbytes()} : RegionFor(tensor);
   saved = std::make_shared<SavedBytes>(shared_from_this(), tensor, region);
   Remember(tensor, saved);
-  Add(offered_, offered_bytes_, saved->bytes());
+  Add(offered_, offered_bytes_, tensor.nbytes());
   // Not under the lock: it may wait for room.
   while (auto oldest = NextToAdopt()) oldest->Adopt();
   return saved;
@@ -465,11 +464,30 @@ void Offload::CountKept(Kept reason, uint64_t bytes) {
   Add(kept_for_[index], kept_for_bytes_[index], bytes);
 }
 
-void Offload::CountBurst(uint64_t bytes) {
-  const uint64_t allocations = parking_.blocks->allocations();
-  if (allocations_seen_.exchange(allocations, std::memory_order_relaxed) != allocations) burst_ = 0;
-  const uint64_t burst = burst_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (burst > largest_burst_) largest_burst_ = burst;
+void Offload::CountRead(uint64_t bytes) {
+  // Null where a program looks at a graph by itself.
+  const auto node = ::torch::autograd::get_current_node();
+  if (!node) return;
+  Reader reader;
+  {
+    std::lock_guard lock(readers_mutex_);
+    // A node's address may be another one's later.
+    if (node.get() != reader_ || node->sequence_nr() != reader_number_) reader_bytes_ = 0;
+    reader_ = node.get();
+    reader_number_ = node->sequence_nr();
+    reader_bytes_ += bytes;
+    if (reader_bytes_ <= largest_reader_.bytes) return;
+    reader.bytes = reader_bytes_;
+  }
+  // A node of Python's takes the GIL for it, and who holds that may wait for the mutex.
+  reader.name = node->name();
+  std::lock_guard lock(readers_mutex_);
+  if (reader.bytes > largest_reader_.bytes) largest_reader_ = std::move(reader);
+}
+
+Reader Offload::LargestReader() const {
+  std::lock_guard lock(readers_mutex_);
+  return largest_reader_;
 }
 
 Tally Offload::KeptFor(Kept reason) const {
@@ -531,7 +549,9 @@ void SavedTensor::CheckVersion() const {
 at::Tensor SavedTensor::Unpack() {
   CheckVersion();
   offload_->CountUnpacked();
-  return kept_.defined() ? kept_ : saved_->Unpack(layout_, counter_);
+  if (kept_.defined()) return kept_;
+  offload_->CountRead(c10::multiply_integers(layout_.sizes) * layout_.dtype.itemsize());
+  return saved_->Unpack(layout_, counter_);
 }
 
 }  // namespace internal

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -71,6 +72,12 @@ struct Tally {
   uint64_t bytes = 0;
 };
 
+// A node of a graph, by its name, and the bytes that it asked for in its part of a backward pass.
+struct Reader {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
 // Torch's memory, where it is the store's.
 struct Parking {
   BlockAllocator* blocks = nullptr;
@@ -101,9 +108,10 @@ class Offload : public std::enable_shared_from_this<Offload> {
   bool parks() const { return parking_.blocks != nullptr; }
   // Of those offered: are parked, not copied.
   Tally Parked() const;
-  // The most bytes that were offered to be parked with no allocation in between: a region that is
-  // compiled as a whole saves all of its tensors so.
-  uint64_t LargestBurst() const { return largest_burst_; }
+  // The node that asked for the most of what was taken. A region that is compiled as a whole is one
+  // node: it saves all of its tensors at its end, and wants all of them at once.
+  Reader LargestReader() const;
+  void CountRead(uint64_t bytes);
 
  private:
   friend class SavedBytes;
@@ -124,7 +132,6 @@ class Offload : public std::enable_shared_from_this<Offload> {
     count.fetch_add(1, std::memory_order_relaxed);
     sum.fetch_add(bytes, std::memory_order_relaxed);
   }
-  void CountBurst(uint64_t bytes);
   // The block that holds the tensor's storage, with parking and if any.
   Block* BlockOf(const at::Tensor& tensor) const;
   std::shared_ptr<SavedBytes> Find(const at::Tensor& tensor);
@@ -162,9 +169,14 @@ class Offload : public std::enable_shared_from_this<Offload> {
   std::atomic<uint64_t> deduplicated_{0}, deduplicated_bytes_{0}, offered_{0}, offered_bytes_{0};
   std::atomic<uint64_t> adopted_{0}, adopted_bytes_{0}, unpacked_{0};
   std::atomic<uint64_t> live_bytes_{0}, live_bytes_peak_{0}, failed_puts_{0};
-  std::atomic<uint64_t> allocations_seen_{0}, burst_{0}, largest_burst_{0};
   std::atomic<uint64_t> parked_{0}, parked_bytes_{0};
   std::array<std::atomic<uint64_t>, kKeptReasons> kept_for_{}, kept_for_bytes_{};
+
+  mutable std::mutex readers_mutex_;  // of those below
+  const void* reader_ = nullptr;      // the last node that asked; never followed
+  uint64_t reader_number_ = 0;
+  uint64_t reader_bytes_ = 0;
+  Reader largest_reader_;
 };
 
 // Bytes of a storage that autograd saved: torch holds them until Adopt, then the store. Released

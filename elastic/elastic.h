@@ -1,16 +1,20 @@
-/* What the interceptor asks of the elastic engine: memory whose addresses never change while what lies under them
- * does, device memory or pinned host memory that kernels read and write over the link.
+/* What the interceptor asks of the elastic engine: memory whose addresses never change while what
+ * lies under them does, device memory or pinned host memory that kernels read and write over the
+ * link.
  *
- * The engine is libravenstore_elastic.so, loaded privately by the interceptor (--mode=elastic) into the job's process.
- * It finds no CUDA function by itself: `driver` gives it the real ones, so that it never calls a hook.
+ * The engine is libravenstore_elastic.so, loaded privately by the interceptor (--mode=elastic) into
+ * the job's process. It finds no CUDA function by itself: `driver` gives it the real ones, so that
+ * it never calls a hook.
  *
- * Order of a call that touches memory: find the addresses that it names; raven_elastic_begin() with those that
- * raven_elastic_owns(); the real call; raven_elastic_end(). Between begin and end nothing that it named is moved. begin
- * waits, for a bounded time, only for a move that has begun; it never waits for the GPU's other work.
+ * Order of a call that touches memory: find the addresses that it names; raven_elastic_begin() with
+ * those that raven_elastic_owns(); the real call; raven_elastic_end(). Between begin and end
+ * nothing that it named is moved. begin waits, for a bounded time, only for a move that has begun;
+ * it never waits for the GPU's other work.
  *
- * Threads: any, at once. Nothing here takes a lock that is held across a wait for the GPU of another stream. After
- * fork() the child has none of it: raven_elastic_forget() there. No call throws or ends the process; what fails gives
- * a CUresult, and its reason goes to `log`. Sizes in bytes.
+ * Threads: any, at once. Nothing here takes a lock that is held across a wait for the GPU of
+ * another stream. After fork() the child has none of it: raven_elastic_forget() there. No call
+ * throws or ends the process; what fails gives a CUresult, and its reason goes to `log`. Sizes in
+ * bytes.
  */
 #ifndef RAVENSTORE_ELASTIC_ELASTIC_H_
 #define RAVENSTORE_ELASTIC_ELASTIC_H_
@@ -40,38 +44,45 @@ typedef struct raven_elastic_options {
   /* The job's ledger: the engine takes device memory or gives it back. False: over a budget. */
   int (*take)(CUdevice device, uint64_t bytes);
   void (*give)(CUdevice device, uint64_t bytes);
-  /* What the engine may hold of the device now: a thread of the engine's asks twenty times a second. Null: what
-   * raven_elastic_limit says. */
+  /* What the engine may hold of the device now: a thread of the engine's asks twenty times a
+   * second. Null: what raven_elastic_limit says. */
   uint64_t (*limit)(CUdevice device);
 } raven_elastic_options_t;
 
-/* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the reason was
- * logged. */
+/* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the
+ * reason was logged. */
 RAVEN_ELASTIC raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options);
 /* Moves nothing more. What is allocated stays usable where it lies. */
 RAVEN_ELASTIC void raven_elastic_close(raven_elastic_t* engine);
 RAVEN_ELASTIC void raven_elastic_forget(raven_elastic_t* engine);
 
 /* The addresses that allocations ever have: [*begin, *end). They do not change. */
-RAVEN_ELASTIC void raven_elastic_bounds(const raven_elastic_t* engine, CUdeviceptr* begin, CUdeviceptr* end);
+RAVEN_ELASTIC void raven_elastic_bounds(const raven_elastic_t* engine, CUdeviceptr* begin,
+                                        CUdeviceptr* end);
 
-/* `bytes` at *address, usable by what is enqueued on `stream` from now on, and, with `ordered` 0, by anything.
- * CUDA_ERROR_OUT_OF_MEMORY: neither the device nor the host has room within the budgets. */
-RAVEN_ELASTIC CUresult raven_elastic_allocate(raven_elastic_t* engine, uint64_t bytes, CUstream stream, int ordered,
-                                              CUdeviceptr* address);
-/* Frees what was allocated at `address`, behind what is enqueued on `stream`; with `ordered` 0 behind all that names
- * it. CUDA_ERROR_INVALID_VALUE: there is none at that address. Never waits. */
-RAVEN_ELASTIC CUresult raven_elastic_free(raven_elastic_t* engine, CUdeviceptr address, CUstream stream, int ordered);
+/* `bytes` at *address, usable by what is enqueued on `stream` from now on, and, with `ordered` 0,
+ * by anything. CUDA_ERROR_OUT_OF_MEMORY: neither the device nor the host has room within the
+ * budgets. */
+RAVEN_ELASTIC CUresult raven_elastic_allocate(raven_elastic_t* engine, uint64_t bytes,
+                                              CUstream stream, int ordered, CUdeviceptr* address);
+/* Frees what was allocated at `address`, behind what is enqueued on `stream`; with `ordered` 0
+ * behind all that names it. CUDA_ERROR_INVALID_VALUE: there is none at that address. Never waits.
+ */
+RAVEN_ELASTIC CUresult raven_elastic_free(raven_elastic_t* engine, CUdeviceptr address,
+                                          CUstream stream, int ordered);
 /* The allocation that holds `address`: its begin and size. 0: none does. */
-RAVEN_ELASTIC int raven_elastic_find(raven_elastic_t* engine, CUdeviceptr address, CUdeviceptr* begin, uint64_t* bytes);
+RAVEN_ELASTIC int raven_elastic_find(raven_elastic_t* engine, CUdeviceptr address,
+                                     CUdeviceptr* begin, uint64_t* bytes);
 
 /* What one call touches. */
 typedef struct raven_elastic_use {
-  uint64_t identity; /* what tells it from other calls: its kernel and shape, or its kind; the same in each step */
+  uint64_t identity; /* what tells it from other calls: its kernel and shape, or its kind; the same
+                        in each step */
   CUstream stream;
   const CUdeviceptr* addresses; /* any address within what is touched */
   uint32_t count;
-  uint32_t unknown; /* 1: it may touch any of it (no parameter information, a graph that cannot be read) */
+  uint32_t unknown; /* 1: it may touch any of it (no parameter information, a graph that cannot be
+                       read) */
 } raven_elastic_use_t;
 
 /* What begin has to give end. */
@@ -82,12 +93,14 @@ typedef struct raven_elastic_token {
 RAVEN_ELASTIC void raven_elastic_begin(raven_elastic_t* engine, const raven_elastic_use_t* use,
                                        raven_elastic_token_t* token);
 /* `enqueued`: the real call succeeded. */
-RAVEN_ELASTIC void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token, int enqueued);
+RAVEN_ELASTIC void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token,
+                                     int enqueued);
 
-/* The allocation at `address` stays where it is from now on, for good: its address went where no use is seen (an
- * exported handle, a registration, a table in device memory). */
+/* The allocation at `address` stays where it is from now on, for good: its address went where no
+ * use is seen (an exported handle, a registration, a table in device memory). */
 RAVEN_ELASTIC void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address);
-/* The stream or context is about to be destroyed: waits for the engine's own calls on it, not for its work. */
+/* The stream or context is about to be destroyed: waits for the engine's own calls on it, not for
+ * its work. */
 RAVEN_ELASTIC void raven_elastic_stream_gone(raven_elastic_t* engine, CUstream stream);
 
 /* The device memory that the engine may hold changes while the job runs. */
@@ -95,15 +108,15 @@ RAVEN_ELASTIC void raven_elastic_limit(raven_elastic_t* engine, uint64_t device_
 
 typedef struct raven_elastic_stats {
   uint64_t struct_size;
-  uint64_t live_bytes;     /* allocated and not freed */
-  uint64_t device_bytes;   /* of the device held, unused parts included */
-  uint64_t host_bytes;     /* pinned, unused parts included */
-  uint64_t away_bytes;     /* live, on the host */
-  uint64_t pinned_bytes;   /* live, never moved */
-  uint64_t peak_bytes;     /* the most that was live */
+  uint64_t live_bytes;   /* allocated and not freed */
+  uint64_t device_bytes; /* of the device held, unused parts included */
+  uint64_t host_bytes;   /* pinned, unused parts included */
+  uint64_t away_bytes;   /* live, on the host */
+  uint64_t pinned_bytes; /* live, never moved */
+  uint64_t peak_bytes;   /* the most that was live */
   uint64_t moved_in_bytes;
   uint64_t moved_out_bytes;
-  uint64_t dropped_bytes;  /* freed parts that were taken without a copy */
+  uint64_t dropped_bytes; /* freed parts that were taken without a copy */
   uint64_t uses;
   uint64_t uses_in_place;  /* that named something on the host */
   uint64_t bytes_in_place; /* what these named there */

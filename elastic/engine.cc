@@ -282,6 +282,7 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
     }
     if (DropDead(Place::kDevice, lock)) continue;
     if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || ipc::Now() >= deadline) break;
+    if (moves_.empty() && !AnyMayLeave()) break;
     if (!began) began = ipc::Now();
     wake_.notify_one();
     changed_.wait_for(lock, deadline - ipc::Now());
@@ -302,6 +303,11 @@ Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
     if (taken.ok() || taken.error().code != ErrorCode::kOutOfMemory) return taken;
     if (!DropDead(Place::kHost, lock)) return taken;
   }
+}
+
+bool Engine::AnyMayLeave() {
+  return plan_.Victim(std::nullopt, [this](RangeId id) { return At(id).busy > 0 || At(id).pinned; })
+      .has_value();
 }
 
 bool Engine::DropDead(Place place, Lock& lock) {
@@ -355,12 +361,13 @@ bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   Range& range = At(id);
   if (!range.live || range.begin != address) return false;
   SetLive(range, false);
-  range.freed = ordered ? streams_.Now(stream) : Point{};
-  // Calls that did not name it may touch it: what is ordered is behind them, else all streams are.
+  // Calls that did not name it may touch it. A free in order is behind them, also by what its
+  // stream waits for: so it is a point of its own. Any other is behind all streams.
+  range.freed = ordered ? streams_.Enqueued(stream) : Point{};
   if (ordered) {
     NoteUse(range, range.freed);
   } else {
-    for (const Point& point : streams_.NowOfAll()) NoteUse(range, point);
+    for (const Point& point : streams_.EnqueuedOnAll()) NoteUse(range, point);
   }
   if (std::exchange(range.pinned, false)) stats_.pinned -= range.size;
   dead_[range.size].push_back(id);

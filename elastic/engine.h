@@ -159,6 +159,8 @@ class Engine {
   core::Status Back(RangeId id, Lock& lock);
   core::Status BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock);
   Part* TakeDevicePart(core::Bytes size, core::Tick deadline, Lock& lock);
+  // Some range is worth taking out for an allocation, once its uses have passed.
+  bool AnyMayLeave();
   core::Result<Part*> TakeHostPart(core::Bytes size, Lock& lock);
   // Frees a part of that place from beneath a dead range; false: there is none that can be taken
   // now.

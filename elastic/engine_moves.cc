@@ -154,12 +154,21 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
                                  [](const Slot& slot) { return slot.away(); });
   if (away == range.slots.end()) return false;
   const auto slot = static_cast<size_t>(away - range.slots.begin());
-  ++range.busy;
-  lock.unlock();
-  auto part = parts_->Take(Place::kDevice, SlotSize(range, slot));
-  lock.lock();
-  --range.busy;
-  if (!part.ok()) return StartOut(wanted, lock);
+  const auto take = [&] {
+    ++range.busy;
+    lock.unlock();
+    auto taken = parts_->Take(Place::kDevice, SlotSize(range, slot));
+    lock.lock();
+    --range.busy;
+    return taken;
+  };
+  auto part = take();
+  if (!part.ok()) {
+    // For what is dead until then nothing leaves: an allocation finds room by itself.
+    if (!wanted.needs_copy || !StartOut(wanted, lock)) return false;
+    part = take();  // what was dead has left at once
+    if (!part.ok()) return true;
+  }
   if (!CanMove(range)) {  // it was named meanwhile
     parts_->Give(*part);
     return true;

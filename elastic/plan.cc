@@ -33,6 +33,13 @@ constexpr uint64_t kFewCalls = 64;
 // So many candidates are looked at before the answer is that there is none.
 constexpr int kCandidates = 64;
 constexpr int kRecentCandidates = 8;
+// A move must save so many seconds of use in place for each second of the link that it takes: large
+// ranges that are used once more pass, small ones must be used more often.
+constexpr double kLeastGain = 0.6;
+// What is freed within this part of the period lives shortly.
+constexpr uint64_t kShortLife = 64;
+// More uses are not counted.
+constexpr int kUsesCounted = 8;
 
 uint64_t Mix(uint64_t hash, uint64_t more) {
   // The finalizer of MurmurHash3 (Appleby).
@@ -56,14 +63,17 @@ class Plan::State {
         live_then_(mask_ + 1),
         call_mask_(std::bit_ceil(std::max(options.most_calls, kFewestCalls)) - 1),
         call_ends_(std::make_unique_for_overwrite<uint64_t[]>(call_mask_ + 1)),
+        call_times_(std::make_unique_for_overwrite<core::Tick[]>(call_mask_ + 1)),
         in_{RingSet(mask_ + 1), RingSet(mask_ + 1)},
         by_record_{RingSet(mask_ + 1), RingSet(mask_ + 1), RingSet(mask_ + 1)},
         device_(Signed(options.device)),
-        part_(Signed(options.part)) {}
+        part_(Signed(options.part)),
+        bytes_per_second_(options.bytes_per_second),
+        seconds_per_part_(options.seconds_per_part) {}
 
   void Allocated(RangeId range, Bytes size);
   void Freed(RangeId range);
-  void Used(uint64_t identity, std::span<const RangeId> ranges);
+  void Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now);
   void SetAway(RangeId range, Bytes away);
   void SetDevice(Bytes device) { device_ = Signed(device); }
 
@@ -161,6 +171,12 @@ class Plan::State {
     return device_ - resident_ >= std::min(part_, range.away);
   }
   bool IsWorth(const Range& range, uint64_t key) const;
+  double SecondsUntil(uint64_t key) const;
+  int UsesOf(const Range& range, double from) const;
+  double Gain(const Range& range) const;
+  bool IsShortLived(const Range& range) const;
+  bool PaysToWait(const Range& victim) const;
+  double SecondsToMove(double bytes) const { return seconds_per_part_ + bytes / bytes_per_second_; }
   std::optional<Wanted> NextKnown(const Skip& skip) const;
   std::optional<Wanted> NextRecent(const Skip& skip) const;
   std::optional<RangeId> DeadVictim(std::optional<uint64_t> after, const Skip& skip) const;
@@ -178,22 +194,26 @@ class Plan::State {
   RingPeak live_then_;  // bytes, after each record
   const uint64_t call_mask_;
   std::unique_ptr<uint64_t[]> call_ends_;  // the record after each call's
-  uint64_t end_ = 0;                       // the next record
-  std::optional<uint64_t> now_;            // the first record that is expected; none: nothing is
-  uint64_t scanned_ = 0;                   // the first that is not linked yet
-  uint64_t expected_call_ = 0;             // that `now_` belongs to
-  int64_t live_more_ = 0;                  // than at that time
+  std::unique_ptr<core::Tick[]> call_times_;
+  uint64_t end_ = 0;             // the next record
+  std::optional<uint64_t> now_;  // the first record that is expected; none: nothing is
+  uint64_t scanned_ = 0;         // the first that is not linked yet
+  uint64_t expected_call_ = 0;   // that `now_` belongs to
+  int64_t live_more_ = 0;        // than at that time
   // Where what was allocated elsewhere then lies now, by instance.
   std::unordered_map<uint32_t, uint32_t> moved_;
 
   std::vector<Range> ranges_;
   uint32_t instances_ = 0;
+  std::optional<uint32_t> allocated_;  // last
   std::array<RingSet, 2> in_;
   std::array<RingSet, 3> by_record_;
   std::array<SlotSet, 3> by_range_;
 
   int64_t device_;
   const int64_t part_;
+  const double bytes_per_second_;
+  const double seconds_per_part_;
   int64_t live_ = 0;
   int64_t live_away_ = 0;
   int64_t resident_ = 0;  // dead ones' too
@@ -266,6 +286,7 @@ void Plan::State::Allocated(RangeId id, Bytes bytes) {
     }
   }
   Append(Kind::kAllocate, number);
+  allocated_ = number;
   Rekey(number);
 }
 
@@ -286,7 +307,7 @@ void Plan::State::SetAway(RangeId id, Bytes away) {
   Rekey(ToInt(id));
 }
 
-void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges) {
+void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now) {
   uint64_t kind = Mix(identity, ranges.size());
   uint64_t place = kind;
   for (const RangeId range : ranges) {
@@ -307,6 +328,7 @@ void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges) {
     Rekey(ToInt(id));
   }
   call_ends_[static_cast<uint64_t>(call) & call_mask_] = end_;
+  call_times_[static_cast<uint64_t>(call) & call_mask_] = now;
   Scan(kScannedPerCall);
 }
 
@@ -542,6 +564,55 @@ int64_t Plan::State::ExpectedWithout(const Range& range) const {
   return position() + (position() - range.last_use);
 }
 
+double Plan::State::SecondsUntil(uint64_t key) const {
+  const core::Tick then = call_times_[(expected_call_ - 1) & call_mask_];
+  const uint64_t call = expected_call_ + (At(key).call - static_cast<uint32_t>(expected_call_));
+  // The present call's time is what the next period begins with.
+  return core::Seconds(call_times_[std::min(call, follower_.calls() - 1) & call_mask_] - then);
+}
+
+// How often it is used until it is freed, from so many seconds on.
+int Plan::State::UsesOf(const Range& range, double from) const {
+  int uses = 0;
+  bool has_begun = range.is_live;
+  for (uint32_t slot = range.head; slot != kNone && uses < kUsesCounted;
+       slot = records_[slot].next) {
+    if (records_[slot].kind == Kind::kFree && has_begun) break;
+    if (records_[slot].kind == Kind::kAllocate) has_begun = true;
+    if (records_[slot].kind == Kind::kUse && (from == 0 || SecondsUntil(Number(slot)) >= from))
+      ++uses;
+  }
+  return uses;
+}
+
+// What is saved a second of the link by bringing it.
+double Plan::State::Gain(const Range& range) const {
+  const auto bytes = static_cast<double>(std::min(part_, range.away));
+  const double cost = SecondsToMove(range.is_live ? bytes : 0);
+  return UsesOf(range, cost) * bytes / bytes_per_second_ / cost;
+}
+
+// Whether it is freed within a small part of the program's period.
+bool Plan::State::IsShortLived(const Range& range) const {
+  for (uint32_t slot = range.head; slot != kNone; slot = records_[slot].next) {
+    if (records_[slot].kind != Kind::kFree) continue;
+    return (Number(slot) - *now_) * kShortLife < end_ - *now_;
+  }
+  return false;
+}
+
+// An allocation that waits until `victim` is out takes longer by that, and by the victim's use in
+// place; one that does not, by all of its own uses. What is freed soon leaves its room to the next
+// such allocation, so that the victim's use counts little.
+bool Plan::State::PaysToWait(const Range& victim) const {
+  if (!allocated_ || !now_) return false;
+  const Range& range = ranges_[*allocated_];
+  const auto bytes = static_cast<double>(std::min(part_, range.size));
+  const double use = bytes / bytes_per_second_;
+  const double later = victim.head != kNone && !IsShortLived(range) ? use : 0;
+  return UsesOf(range, 0) * use > SecondsToMove(bytes) + later;
+}
+
 // There is room for it, or will be by taking out what is needed later.
 bool Plan::State::IsWorth(const Range& range, uint64_t key) const {
   if (HasRoomFor(range) || !by_range_[0].empty()) return true;
@@ -558,7 +629,8 @@ std::optional<Plan::Wanted> Plan::State::NextKnown(const Skip& skip) const {
   for (int tried = 0; key && tried < kCandidates; ++tried) {
     const RangeId id{At(*key).expected};
     const Range& range = ranges_[ToInt(id)];
-    if (IsWorth(range, *key) && !skip(id)) return Wanted{id, CallOf(*key), range.is_live};
+    if (Gain(range) >= kLeastGain && IsWorth(range, *key) && !skip(id))
+      return Wanted{id, CallOf(*key), range.is_live};
     key = in_[0].First(*key + 1, scanned_);
   }
   return std::nullopt;
@@ -637,13 +709,12 @@ std::optional<RangeId> Plan::State::Victim(const std::optional<Wanted>& for_whom
   const auto after = is_known ? std::optional(range->in_key) : std::nullopt;
   if (const auto dead = DeadVictim(after, skip)) return dead;
   if (is_known && Headroom(*after) >= (range->is_live ? range->away : 0)) return std::nullopt;
-  const auto at = for_whom ? std::optional(for_whom->at) : std::nullopt;
-  if (const auto unknown = UnknownVictim(at, skip)) return unknown;
-  if (now_ && (is_known || !for_whom)) {
-    const auto last = LastKnown(Out::kLiveKnown, after ? *after + 1 : *now_, skip);
-    if (last) return last;
-  }
-  return for_whom ? std::nullopt : AnyOf(Out::kEnding, skip);
+  auto victim = UnknownVictim(for_whom ? std::optional(for_whom->at) : std::nullopt, skip);
+  if (!victim && now_ && (is_known || !for_whom))
+    victim = LastKnown(Out::kLiveKnown, after ? *after + 1 : *now_, skip);
+  if (for_whom) return victim;
+  if (!victim) victim = AnyOf(Out::kEnding, skip);
+  return victim && PaysToWait(*Find(*victim)) ? victim : std::nullopt;
 }
 
 std::optional<RangeId> Plan::State::Place(Bytes bytes) const {
@@ -676,8 +747,8 @@ void Plan::Allocated(RangeId range, Bytes size) {
 void Plan::Freed(RangeId range) {
   state_->Freed(range);
 }
-void Plan::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick /*now*/) {
-  state_->Used(identity, ranges);
+void Plan::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now) {
+  state_->Used(identity, ranges, now);
 }
 void Plan::SetAway(RangeId range, Bytes away) {
   state_->SetAway(range, away);

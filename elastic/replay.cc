@@ -150,6 +150,7 @@ class Engine {
   void Foresee() {
     Mark();
     std::set<uint32_t> live;
+    double seconds = 0;
     for (const ProgramEvent& event : program_) {
       if (event.kind == Kind::kAllocate) {
         const RangeId range = Take(event.object, event.bytes);
@@ -160,7 +161,10 @@ class Engine {
         Free(event.object);
         live.erase(event.object);
       }
-      if (event.kind == Kind::kCall) plan_.Used(event.identity, addresses_.Of(event), {});
+      if (event.kind == Kind::kCall) {
+        plan_.Used(event.identity, addresses_.Of(event), core::Tick(core::FromSeconds(seconds)));
+        seconds += event.seconds;
+      }
     }
     for (const uint32_t object : live) Free(object);
     Mark();
@@ -168,7 +172,7 @@ class Engine {
 
   void Tell(RangeId range) { plan_.SetAway(range, memory_[range].away()); }
   bool IsBusy(RangeId range) const {
-    return in_.range == range || out_.range == range ||
+    return in_.range == range || out_.range == range || allocating_ == range ||
            std::find(running_.begin(), running_.end(), range) != running_.end();
   }
 
@@ -187,22 +191,37 @@ class Engine {
 
   void Allocate(uint32_t object, Bytes bytes) {
     const RangeId id = Take(object, bytes);
-    Memory::Range& range = memory_[id];
     Tell(id);
+    allocating_ = id;
+    Memory::Range& range = memory_[id];
+    const double begun = now_;
     while (range.on_device < range.parts) {
-      if (memory_.free < range.part()) {
-        const auto victim =
-            plan_.Victim(std::nullopt, [&](RangeId one) { return one == id || IsBusy(one); });
-        if (!victim || memory_[*victim].is_live) break;
-        memory_.Drop(*victim);
-        Tell(*victim);
-        continue;
+      if (memory_.free >= range.part()) {
+        memory_.Take(id);
+        Tell(id);
+        AdvanceTo(now_ + machine_.remap_seconds);
+      } else if (!MakeRoom()) {
+        break;
       }
-      memory_.Take(id);
-      Tell(id);
-      result_.allocated += machine_.remap_seconds;
-      AdvanceTo(now_ + machine_.remap_seconds);
     }
+    result_.allocated += now_ - begun;
+    allocating_.reset();
+  }
+
+  // For an allocation: what is dead gives its room at once, what is live when it is out.
+  bool MakeRoom() {
+    const auto victim = plan_.Victim(std::nullopt, [&](RangeId one) { return IsBusy(one); });
+    if (!victim) return false;
+    if (!memory_[*victim].is_live) {
+      memory_.Drop(*victim);
+      Tell(*victim);
+      return true;
+    }
+    if (!out_.range) BeginOut(*victim);
+    is_waiting_ = true;
+    AdvanceTo(out_.end);
+    is_waiting_ = false;
+    return true;
   }
 
   void Call(const ProgramEvent& call) {
@@ -212,7 +231,7 @@ class Engine {
       return lane.range &&
              std::find(running_.begin(), running_.end(), *lane.range) != running_.end();
     };
-    plan_.Used(call.identity, running_, {});
+    plan_.Used(call.identity, running_, core::Tick(core::FromSeconds(now_)));
     while (moves(in_) || moves(out_)) {
       AdvanceTo(std::min(moves(in_) ? in_.end : kNever, moves(out_) ? out_.end : kNever));
     }
@@ -257,6 +276,7 @@ class Engine {
   }
 
   void Pump() {
+    if (is_waiting_) return;
     while (Begin()) {
     }
   }
@@ -273,7 +293,6 @@ class Engine {
       memory_.Take(wanted->range);
       const double bytes = wanted->needs_copy ? Double(range.part()) : 0;
       result_.moved_in += bytes;
-      ++result_.in_parts;
       in_ = {wanted->range, now_ + machine_.remap_seconds + bytes / machine_.bytes_per_second};
       Tell(wanted->range);
       return true;
@@ -287,13 +306,17 @@ class Engine {
       return true;
     }
     if (out_.range || now_ < link_free_down_) return false;
+    BeginOut(*victim);
+    return true;
+  }
+
+  void BeginOut(RangeId victim) {
+    Memory::Range& leaves = memory_[victim];
     --leaves.on_device;  // its room is free only when it is out
-    Tell(*victim);
+    Tell(victim);
     const double bytes = Double(leaves.part());
     result_.moved_out += bytes;
-    ++result_.out_parts;
-    out_ = {*victim, now_ + machine_.remap_seconds + bytes / machine_.bytes_per_second};
-    return true;
+    out_ = {victim, now_ + machine_.remap_seconds + bytes / machine_.bytes_per_second};
   }
 
   const std::vector<ProgramEvent>& program_;
@@ -308,6 +331,8 @@ class Engine {
   double link_free_up_ = 0;
   double link_free_down_ = 0;
   std::vector<RangeId> running_;
+  std::optional<RangeId> allocating_;
+  bool is_waiting_ = false;  // what becomes free is for that
   Replayed result_;
 };
 

@@ -5,8 +5,8 @@
 // part at a time, each for its bytes and for its remapping, none of a range that the running call
 // names. A call whose ranges lie on the host in part runs in place: longer by those bytes over the
 // link, and the lanes of those directions stand still meanwhile. If a part of its ranges is being
-// moved, it waits for that part. What is allocated takes free memory at once, or what is dead has;
-// that delays the program by the remapping.
+// moved, it waits for that part. What is allocated takes free memory at once, or what dead ranges
+// have, and waits until what the plan names is out; that and the remapping delay the program.
 //
 // Threads: one at a time. The same input gives the same result.
 #pragma once
@@ -56,9 +56,7 @@ struct Replayed {
   double moved_out = 0;
   double in_place = 0;
   double waited = 0;     // seconds, for moves that had begun
-  double allocated = 0;  // seconds, for remapping at allocations
-  size_t in_parts = 0;
-  size_t out_parts = 0;
+  double allocated = 0;  // seconds, for room and remapping at allocations
 };
 
 // The most that lives at once.

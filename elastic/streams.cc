@@ -45,14 +45,6 @@ Point Streams::Now(CUstream stream) {
   return {index, states_[index].enqueued};
 }
 
-std::vector<Point> Streams::NowOfAll() const {
-  std::vector<Point> points;
-  for (uint32_t i = 1; i < states_.size(); ++i) {
-    if (states_[i].passed < states_[i].enqueued) points.push_back({i, states_[i].enqueued});
-  }
-  return points;
-}
-
 Point Streams::Enqueued(CUstream stream) {
   const uint32_t index = IndexOf(stream);
   State& state = states_[index];
@@ -62,6 +54,16 @@ Point Streams::Enqueued(CUstream stream) {
     Record(state);
   }
   return {index, state.enqueued};
+}
+
+std::vector<Point> Streams::EnqueuedOnAll() {
+  std::vector<Point> points;
+  for (const auto& [key, index] : index_) {
+    State& state = states_[index];
+    if (!state.own) ++state.enqueued;
+    if (state.passed < state.enqueued) points.push_back({index, state.enqueued});
+  }
+  return points;
 }
 
 bool Streams::Passed(const Point& point) {

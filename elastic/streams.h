@@ -34,11 +34,11 @@ class Streams {
 
   // The stream's last call so far.
   Point Now(CUstream stream);
-  // The same of each stream on which not all has passed.
-  std::vector<Point> NowOfAll() const;
   // A call was enqueued on the stream by this thread.
   // REQUIRES: a current context, for the thread's own default stream.
   Point Enqueued(CUstream stream);
+  // The same on each stream that there is; of other threads' own ones their last.
+  std::vector<Point> EnqueuedOnAll();
   // Whether what was enqueued up to the point is done. If that is not known yet an event is
   // recorded, so that asking again later tells. REQUIRES: a current context.
   bool Passed(const Point& point);

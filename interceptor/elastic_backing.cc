@@ -158,8 +158,7 @@ uint64_t DeviceShare(int row) {
   return visible > others ? visible - others : 0;
 }
 
-// Asked by a thread of the engine's, which has no context.
-uint64_t MayHold(CUdevice device) {
+uint64_t LimitBytes(CUdevice device) {
   const int row = RowOf(device);
   return row < 0 ? 0 : DeviceShare(row);
 }
@@ -202,7 +201,7 @@ void Open(int row) {
   options.log = Say;
   options.take = TakeBytes;
   options.give = GiveBytes;
-  options.limit = MayHold;
+  options.limit = LimitBytes;
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {
     Log("--mode=elastic: no engine for device %d: the driver serves", options.device);
@@ -374,7 +373,7 @@ void Report(int row) {
   const int length = snprintf(
       text, sizeof(text),
       "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
-      "dropped; waited %.1f ms in %llu of %llu uses; %.1f ms for room in %llu allocations; "
+      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; "
       "in place %.3f GiB in %llu uses\n",
       getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
       gib(stats.moved_out_bytes), gib(stats.dropped_bytes),

@@ -211,6 +211,7 @@ PyObject* ScopeStats(PyObject* self, PyObject*) {
     const Offload& offload = OffloadOf(self);
     const torch::OffloadStats stats = offload.stats();
     const torch::internal::Tally parked = offload.Parked();
+    const torch::internal::Reader reader = offload.LargestReader();
     PyObject* kept = PyDict_New();
     for (size_t i = 0; kept != nullptr && i < torch::internal::kKeptReasons; ++i) {
       const auto reason = static_cast<Kept>(i);
@@ -226,13 +227,14 @@ PyObject* ScopeStats(PyObject* self, PyObject*) {
       Py_DECREF(pair);
     }
     if (kept == nullptr) return nullptr;
-    return Py_BuildValue(
-        "{s:(KK),s:(KK),s:(KK),s:(KK),s:(KK),s:K,s:K,s:K,s:K,s:K,s:N}", "saved", stats.saved,
-        stats.saved_bytes, "offered", stats.offered, stats.offered_bytes, "deduplicated",
-        stats.deduplicated, stats.deduplicated_bytes, "copied", stats.adopted, stats.adopted_bytes,
-        "parked", parked.tensors, parked.bytes, "unpacked", stats.unpacked, "live_bytes",
-        stats.live_bytes, "live_bytes_peak", stats.live_bytes_peak, "failed_puts",
-        stats.failed_puts, "largest_burst", offload.LargestBurst(), "kept", kept);
+    return Py_BuildValue("{s:(KK),s:(KK),s:(KK),s:(KK),s:(KK),s:K,s:K,s:K,s:K,s:(sK),s:N}", "saved",
+                         stats.saved, stats.saved_bytes, "offered", stats.offered,
+                         stats.offered_bytes, "deduplicated", stats.deduplicated,
+                         stats.deduplicated_bytes, "copied", stats.adopted, stats.adopted_bytes,
+                         "parked", parked.tensors, parked.bytes, "unpacked", stats.unpacked,
+                         "live_bytes", stats.live_bytes, "live_bytes_peak", stats.live_bytes_peak,
+                         "failed_puts", stats.failed_puts, "largest_reader", reader.name.c_str(),
+                         static_cast<unsigned long long>(reader.bytes), "kept", kept);
   });
 }
 

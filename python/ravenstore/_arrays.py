@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -29,6 +30,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar, NamedTuple
 
+from ravenstore import _abi
 from ravenstore.errors import InvalidArgument
 
 CPU = 1  # DLDeviceType
@@ -178,7 +180,7 @@ _capsule_rename = ctypes.PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_SetNa
 _lent: dict[int, tuple[_Managed | _ManagedVersioned, Exported]] = {}
 
 
-@ctypes.CFUNCTYPE(None, c_void_p)
+@ctypes.PYFUNCTYPE(None, c_void_p)
 def _take_back(address: int) -> None:
     lent = _lent.pop(address, None)
     if lent is not None:
@@ -192,7 +194,39 @@ def _drop_capsule(capsule: int) -> None:
             _take_back(_capsule_pointer(capsule, name))
 
 
-_deleter: int | None = ctypes.cast(_take_back, c_void_p).value
+class _Python(Structure):  # ravenstore_python_t
+    _fields_: ClassVar = [
+        (name, c_void_p)
+        for name in ("ensure", "release", "fetch", "restore", "take_back", "drop_capsule")
+    ]
+
+
+_deleter = _destructor = 0
+
+
+@functools.cache
+def _use_library() -> None:
+    """An array may be dropped while an exception is on its way, when no function of Python's may
+    run: the library's functions put it aside and call the two above. See client/python_arrays.h."""
+    global _deleter, _destructor  # noqa: PLW0603 - one library a process
+    functions = (
+        _python.PyGILState_Ensure,
+        _python.PyGILState_Release,
+        _python.PyErr_Fetch,
+        _python.PyErr_Restore,
+        _take_back,
+        _drop_capsule,
+    )
+    library = _abi.library()
+    library.ravenstore_python_use(
+        ctypes.byref(_Python(*(ctypes.cast(one, c_void_p) for one in functions)))
+    )
+    _deleter = _deleter or _address(library.ravenstore_python_take_back)
+    _destructor = _address(library.ravenstore_python_drop_capsule)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, c_void_p).value or 0
 
 
 @atexit.register
@@ -200,7 +234,7 @@ def _outlive_python() -> None:
     """Libraries may drop arrays after Python's end, when no function of Python's can be called: a
     function of C's that does nothing is their deleter from here on, and the structs stay."""
     global _deleter  # noqa: PLW0603 - one interpreter, one end
-    _deleter = ctypes.cast(_python.Py_IsInitialized, c_void_p).value
+    _deleter = _address(_python.Py_IsInitialized)
     for managed, exported in list(_lent.values()):
         managed.deleter = _deleter
         _python.Py_IncRef(py_object(managed))
@@ -217,6 +251,7 @@ def capsule_of(
     versioned: bool = False,
 ) -> object:
     """A DLPack capsule: `size` bytes at `address` as one row of uint8, `exported` until its end."""
+    _use_library()
     managed = _ManagedVersioned(major=1) if versioned else _Managed()
     if isinstance(managed, _ManagedVersioned):
         managed.flags = _READ_ONLY if read_only else 0
@@ -232,7 +267,7 @@ def capsule_of(
     return _capsule_new(
         ctypes.addressof(managed),
         _VERSIONED if versioned else _PLAIN,
-        ctypes.cast(_drop_capsule, c_void_p),
+        _destructor,
     )
 
 

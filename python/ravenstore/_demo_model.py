@@ -1,4 +1,5 @@
-"""The small GPT that the demo trains: the usual pre-norm transformer, on generated tokens."""
+"""The GPT that the demo, the benchmarks and the tests train: the usual pre-norm transformer, on
+generated tokens."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ class Shape:
     length: int
     batch: int
     vocabulary: int = 4096
+    tied: bool = False
+    """The head's weight is that of the tokens."""
 
 
 SHAPES = {
@@ -58,13 +61,19 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        if shape.tied:
+            self.head.weight = self.tokens.weight
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The loss of predicting each token from those before it."""
+    def logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """For each token."""
         x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        logits = self.head(self.norm(x))[:, :-1]
+        return self.head(self.norm(x))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The loss of predicting each token from those before it."""
+        logits = self.logits(tokens)[:, :-1]
         return functional.cross_entropy(
             logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="mean"
         )

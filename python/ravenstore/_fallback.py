@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import threading
 import weakref
@@ -129,12 +130,13 @@ class Scope:
         self._counts = {name: [0, 0] for name in ("saved", "deduplicated", "offered")}
         self._kept: dict[str, list[int]] = {}
         self._live = self._live_peak = 0
+        self._reader = (0, 0)  # the last node that asked, and the bytes that it has
+        self._largest_reader = ("", 0)
 
     def pack(self, tensor: torch.Tensor) -> _Saved:
         """The hook that autograd calls to save. Errors: torch.OutOfMemoryError, Lost."""
         plain = tensor.detach()
         size = _size_of(tensor)
-        self._count(self._counts["saved"], size)
         counter, version = _counter_of(plain)
         what = f"[{tensor.type()} {list(tensor.shape)}]"
         if tensor.grad_fn is not None:
@@ -142,13 +144,16 @@ class Scope:
         reason = self._keeps(tensor)
         if reason is not None:
             self._count(self._kept.setdefault(reason, [0, 0]), size)
+            self._count(self._counts["saved"], size)
             return _Saved(plain, counter, version, what)
         held = self._find(tensor, version)
         if held is None:
             held = self._adopt(tensor, version)
+            self._count(self._counts["offered"], size)
         else:
             self._count(self._counts["deduplicated"], size)
             held.orders.append(self._next_order())
+        self._count(self._counts["saved"], size)
         offset = tensor.storage_offset() - held.begin // tensor.element_size()
         return _Saved(None, counter, version, what, held, tensor.dtype,
                       tuple(tensor.shape), tensor.stride(), offset)  # fmt: skip
@@ -170,11 +175,12 @@ class Scope:
             return saved.kept
         held = saved.bytes
         assert held is not None and saved.dtype is not None
+        self._count_read(math.prod(saved.sizes) * saved.dtype.itemsize)
         with self._lock:
             if held.orders:
                 held.orders.pop()
         self._store.check(device=held.tensor.device)
-        view = _worded(held.tensor.get)
+        view = self._worded(held.tensor.get)
         flat = view.torch()
         # When the last array is gone; what backward wrote into it is not what was saved.
         view.put(order=held.next_order() if self._hints else None)
@@ -195,7 +201,7 @@ class Scope:
                 **{name: tuple(pair) for name, pair in self._counts.items()},
                 "live_bytes": self._live,
                 "live_bytes_peak": self._live_peak,
-                "largest_burst": 0,
+                "largest_reader": self._largest_reader,
                 "kept": {reason: tuple(pair) for reason, pair in self._kept.items()},
             }
 
@@ -213,6 +219,21 @@ class Scope:
         with self._lock:
             pair[0] += 1
             pair[1] += size
+
+    def _count_read(self, size: int) -> None:
+        """What one node of the graph asks for at once: a region that is compiled as a whole is
+        one."""
+        import torch
+
+        node = torch._C._current_autograd_node()
+        if node is None:  # a program looks at a graph by itself
+            return
+        with self._lock:
+            number = node._sequence_nr()
+            size += self._reader[1] if self._reader[0] == number else 0
+            self._reader = (number, size)
+            if size > self._largest_reader[1]:
+                self._largest_reader = (node.name(), size)
 
     def _next_order(self) -> int:
         with self._lock:
@@ -290,12 +311,21 @@ class Scope:
         with torch.no_grad():
             raw.set_(storage, begin, (end - begin,))
         order = self._next_order()
-        stored = _worded(lambda: self._store.adopt(raw))
+        stored = self._worded(lambda: self._store.adopt(raw))
         stored.put(order=order if self._hints else None)
         held = _Bytes(self, stored, begin, order)
         self._remember(tensor, version, held)
-        self._count(self._counts["offered"], held.size)
         return held
+
+    def _worded(self, call: Any) -> Any:
+        """`call`'s result; want of room as PyTorch says it, so that who catches that does here."""
+        import torch
+
+        try:
+            return call()
+        except (OutOfMemory, TimedOut) as error:
+            where = "CPU" if self._store.backend == "host" else "CUDA"
+            raise torch.OutOfMemoryError(f"{where} out of memory. {error.message}") from None
 
 
 def _forget(known: dict[int, list[_Entry]], key: int, entry: _Entry) -> None:
@@ -304,16 +334,6 @@ def _forget(known: dict[int, list[_Entry]], key: int, entry: _Entry) -> None:
         known[key] = left
     else:
         known.pop(key, None)
-
-
-def _worded(call: Any) -> Any:
-    """`call`'s result; want of room as PyTorch says it, so that who catches that does here."""
-    import torch
-
-    try:
-        return call()
-    except (OutOfMemory, TimedOut) as error:
-        raise torch.OutOfMemoryError(f"out of memory. {error.message}") from None
 
 
 def _counter_of(plain: torch.Tensor) -> tuple[torch.Tensor | None, int]:

@@ -27,6 +27,7 @@ import contextlib
 import dataclasses
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -136,6 +137,8 @@ class _Process:
         self.backend = ""
         self.scopes: dict[int, Any] = {}
         """By min_bytes: a scope of the native part counts for as long as the process lives."""
+        self.compiled_without_room = False
+        """A compiled region's forward pass ran out of memory."""
 
     def attach(self, settings: _Settings, timeout: Duration) -> None:
         """Connects with the first settings; later ones must not differ."""
@@ -166,6 +169,12 @@ class _Process:
             raise Unavailable(f"{error.message}. {how_to_start(settings.socket)}") from None
         self.native = native
         self.way, self.why = ("copy (Python)", missing) if missing else self._choose(settings)
+        if self.way != (settings.way or "allocator"):
+            warnings.warn(
+                f"ravenstore.offload() makes copies of what autograd saves: {self.why}",
+                RuntimeWarning,
+                stacklevel=4,  # whoever opens the scope
+            )
 
     @staticmethod
     def _load(settings: _Settings) -> tuple[Any, str]:
@@ -189,6 +198,16 @@ class _Process:
             return "copy", error.message
         return "allocator", "PyTorch's large blocks are the store's"
 
+    def saw(self, error: BaseException) -> None:
+        """`error` left a scope. One for want of room inside of a compiled region gets a note."""
+        import torch
+
+        if not isinstance(error, torch.OutOfMemoryError) or not _is_of_compiled(error):
+            return
+        self.compiled_without_room = True
+        if hasattr(error, "add_note"):  # from Python 3.11 on
+            error.add_note(_WITHOUT_ROOM)
+
     def scope(self, min_bytes: int) -> Any:
         assert self.native is not None
         with self.lock:
@@ -196,6 +215,28 @@ class _Process:
                 parks = self.way == "allocator"
                 self.scopes[min_bytes] = self.native.scope(min_bytes, True, -1, parks)
             return self.scopes[min_bytes]
+
+
+_COMPILED_NODE = "CompiledFunctionBackward"
+"""As PyTorch's graphs name a region that torch.compile made."""
+_NOTHING_OVERLAPS = (
+    "nothing of it can leave while it runs, so that no transfer is hidden behind it. Compile block "
+    "by block instead (torch.compile on each layer)."
+)
+_WITHOUT_ROOM = (
+    "A region that is compiled as a whole saves all of its tensors at its end and found no room for"
+    f" them: {_NOTHING_OVERLAPS}"
+)
+
+
+def _is_of_compiled(error: BaseException) -> bool:
+    """Whether it comes out of the forward pass of a region that torch.compile made."""
+    place = error.__traceback__
+    while place is not None:
+        if "_aot_autograd" in place.tb_frame.f_code.co_filename:
+            return True
+        place = place.tb_next
+    return False
 
 
 _process = _Process()
@@ -283,6 +324,8 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         trace: TracebackType | None,
     ) -> None:
         self._open.pop().__exit__(kind, error, trace)
+        if error is not None:
+            _here().saw(error)
 
     def _recreate_cm(self) -> offload:
         return self
@@ -360,14 +403,16 @@ def _advice(
     blocks: dict[str, int],
 ) -> tuple[str, ...]:
     words = []
-    burst = max((count["largest_burst"] for count in counts), default=0)
     peak = max((count["live_bytes_peak"] for count in counts), default=0)
-    if process.way == "allocator" and peak and burst > peak / 2:
+    readers = (count["largest_reader"] for count in counts)
+    reader, size = max(readers, key=lambda pair: pair[1], default=("", 0))
+    if reader == _COMPILED_NODE and size > peak / 2:
         words.append(
-            f"{size_text(burst)} were saved in one go, as a region that is compiled as a whole does"
-            " at its end: nothing of it can leave while the forward pass still runs. Compile block"
-            " by block instead (torch.compile on each layer)."
+            f"one region that is compiled as a whole saves {size_text(min(size, peak))} at its end"
+            f" and wants all of them back at once: {_NOTHING_OVERLAPS}"
         )
+    elif process.compiled_without_room:
+        words.append(_WITHOUT_ROOM)
     foreign = kept.get("not the store's memory")
     if foreign is not None and foreign.bytes > summed["saved"].bytes / 4:
         words.append(

@@ -1,12 +1,13 @@
 // An honest user: attaches, works and leaves, over and over, and says how that went.
 //
-//     honest --socket PATH --seconds S [--least N --patience S] [--keep]
+//     honest --socket PATH --seconds S [--least N --patience S] [--pinned] [--keep]
 //
 // One operation is attach, create, evict, get, free, detach, and the question of `ravenctl status`
-// on a connection of its own. It prints one JSON object: operations, failures, p50_ms, p99_ms,
-// max_ms and the first error. An operation that is under way at the end counts by what it took so
-// far, and is not waited for: this program ends in time whatever the daemon does. With --least it
-// goes on until so many operations are done, for at most --patience more.
+// on a connection of its own; with --pinned also a block of pinned memory, written and read. It
+// prints one JSON object: operations, failures, p50_ms, p99_ms, max_ms and the first error. An
+// operation that is under way at the end counts by what it took so far, and is not waited for: this
+// program ends in time whatever the daemon does. With --least it goes on until so many operations
+// are done, for at most --patience more.
 //
 // With --keep it leaves idle tensors on the device instead, and says at the end how many are there
 // still: {"put": 8, "there": 8}. It prints "ready" once they are put.
@@ -44,10 +45,16 @@ struct Record {
 };
 
 // Throws what the store or this program has to say about it.
-void Operate(const std::string& socket, unsigned char mark) {
+void Operate(const std::string& socket, unsigned char mark, bool pinned) {
   {
     Store store = Store::connect(
         {.socket = socket, .name = "honest", .device_budget = kBudget, .timeout = kTimeout});
+    if (pinned) {
+      PinnedBlock block = store.pinned(kTensor);
+      auto* there = static_cast<unsigned char*>(block.data());
+      std::memset(there, mark, kTensor);
+      if (there[kTensor / 2] != mark) throw std::runtime_error("a wrong pinned byte");
+    }
     const std::string name = "tensor " + std::to_string(::getpid()) + " " + std::to_string(mark);
     Tensor kept = store.create(kTensor, {.name = name.c_str()});
     std::memset(kept.data(), mark, KiB(4));
@@ -65,7 +72,7 @@ void Operate(const std::string& socket, unsigned char mark) {
   if (!stats.ok()) throw std::runtime_error("status: " + stats.error().message);
 }
 
-void Work(const std::string& socket, Record* record) {
+void Work(const std::string& socket, bool pinned, Record* record) {
   for (unsigned char mark = 1;; ++mark) {
     const core::Tick began = ipc::Now();
     {
@@ -74,7 +81,7 @@ void Work(const std::string& socket, Record* record) {
     }
     std::string error;
     try {
-      Operate(socket, mark);
+      Operate(socket, mark, pinned);
     } catch (const std::exception& thrown) {
       error = thrown.what();
     }
@@ -141,17 +148,19 @@ int Main(int argc, char** argv) {
   double seconds = 3;
   size_t least = 0;
   double timeout = 0;
+  bool pinned = false;
   bool keep = false;
   app.add_option("--socket", socket)->required();
   app.add_option("--seconds", seconds);
   app.add_option("--least", least);
   app.add_option("--patience", timeout);
+  app.add_flag("--pinned", pinned);
   app.add_flag("--keep", keep);
   CLI11_PARSE(app, argc, argv);
   const core::Tick end = ipc::Now() + Seconds(seconds);
   if (keep) return Keep(socket, end);
   Record record;
-  std::thread(Work, socket, &record).detach();
+  std::thread(Work, socket, pinned, &record).detach();
   WaitUntil(end);
   while (Done(record) < least && ipc::Now() < end + Seconds(timeout))
     WaitUntil(ipc::Now() + std::chrono::milliseconds(10));

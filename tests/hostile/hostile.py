@@ -54,6 +54,8 @@ class Attack:
     count: int = 0
     ready: float = PATIENCE  # seconds that it may take to be under way
     may_be_impossible: bool = False
+    # Descriptors that are no residue: the pool made way, and grew anew in so many steps more.
+    steps: int = 0
 
     def starts(self):
         """(what, user) of each process."""
@@ -88,6 +90,8 @@ ATTACKS = {
         Attack("hold_recording"),
         Attack("hold_device"),
         Attack("hold_host"),
+        Attack("hold_pinned", steps=1),
+        Attack("pinned_churn", processes=2),
         Attack("linger"),
         Attack("linger_by_users", does=("linger",), processes=8, users=8),
         Attack("page_stalled", may_be_impossible=True),
@@ -402,7 +406,7 @@ def measure(stage, attack, pairs, seconds):
             "failures": sum(each["failures"] for each in attacked),
             "error": next((each["error"] for each in attacked if each["error"]), ""),
             "threads": residue[0],
-            "descriptors": residue[1],
+            "descriptors": max(0, residue[1] - attack.steps),
             "alive": daemon.alive(),
             "held": max(each["held"] for each in attacked),
             "root_served": all(each["root_served"] for each in attacked),

@@ -23,6 +23,8 @@ import xml_main  # noqa: E402
 PRESENT_SECONDS = 120
 # Attacks on memory: by the rule a user who is alone may have all of it in use.
 TAKES_MEMORY = {"hold_device", "hold_host", "slabs_unread", "pending_creates"}
+# Attacks on pinned memory: others' part of it is there as well.
+TAKES_PINNED = {"hold_pinned", "pinned_churn"}
 SECONDS = 1.5
 READY_SECONDS = 3  # then it is under way, if not complete
 EXIT_PATIENCE = 2
@@ -55,8 +57,10 @@ class HostileTest(unittest.TestCase):
         self.assertLess(took, EXIT_PATIENCE)
         self.assertEqual(daemon.process.returncode, 0, daemon.log()[-2000:])
 
-    def serves(self, daemon, user=hostile.HONEST_USER, seconds=SECONDS, least=OPERATIONS_LEAST):
-        flags = ["--least", str(least), "--patience", str(PATIENCE)]
+    def serves(
+        self, daemon, user=hostile.HONEST_USER, seconds=SECONDS, least=OPERATIONS_LEAST, flags=()
+    ):
+        flags = ["--least", str(least), "--patience", str(PATIENCE), *flags]
         result = hostile.Honest(daemon, seconds, user, flags=flags).result()
         self.assertEqual(result["failures"], 0, result)
         self.assertGreaterEqual(result["operations"], least, result)
@@ -79,8 +83,9 @@ class HostileTest(unittest.TestCase):
             self.serves(daemon, seconds=0.5, least=1)
             present = self.is_present(daemon) if attack.name in TAKES_MEMORY else None
             before = daemon.threads(), daemon.descriptors()
+            flags = ["--pinned"] if attack.name in TAKES_PINNED else []
             with hostile.Attackers(daemon, attack, 60):
-                self.serves(daemon)
+                self.serves(daemon, flags=flags)
                 self.assertIsNotNone(daemon.status(), "root's ravenctl is not served")
                 self.assertLess(daemon.descriptors(), DESCRIPTORS_MOST)
             self.assertTrue(daemon.alive(), daemon.log()[-2000:])

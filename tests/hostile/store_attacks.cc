@@ -165,6 +165,42 @@ void HoldMemory(Scene& scene, bool host) {
   }
 }
 
+// All of the pinned memory that it may have.
+void HoldPinned(Scene& scene) {
+  Store store = Attach(scene);
+  std::vector<PinnedBlock> blocks;
+  while (scene.goes_on()) {
+    try {
+      blocks.push_back(store.pinned(MiB(2), {.timeout = milliseconds(200)}));
+      std::memset(blocks.back().data(), 1, KiB(4));
+      scene.Did();
+    } catch (const Error& error) {
+      scene.Refused(error.what());
+      scene.Ready();
+      scene.Pause(milliseconds(10));  // until somebody leaves some
+    }
+  }
+}
+
+// Blocks of all sizes come and go, and pinned memory that holds none is given back each time, so
+// that slabs are made and destroyed for ever.
+void PinnedChurn(Scene& scene) {
+  Store store = Attach(scene);
+  for (uint64_t i = 0; scene.goes_on(); ++i) {
+    try {
+      std::vector<PinnedBlock> blocks;
+      for (uint64_t k = 0; k < 8; ++k) blocks.push_back(store.pinned(KiB(4) << ((i + k) % 14)));
+      blocks.clear();
+      store.trim();
+      scene.Did();
+    } catch (const Error& error) {
+      scene.Refused(error.what());
+      scene.Pause(milliseconds(1));
+    }
+    if (i == 8) scene.Ready();
+  }
+}
+
 // As an administrator: another user's limits, and those of a user who is not there.
 void LimitsChurn(Scene& scene) {
   auto session = client::ctl::Session::Open(scene.socket(), seconds(30));
@@ -194,6 +230,8 @@ constexpr Attack kAttacks[] = {
     {"limits_churn", LimitsChurn},
     {"hold_device", [](Scene& scene) { HoldMemory(scene, false); }},
     {"hold_host", [](Scene& scene) { HoldMemory(scene, true); }},
+    {"hold_pinned", HoldPinned},
+    {"pinned_churn", PinnedChurn},
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ os.environ["RAVENSTORE_LIBRARY"] = LIBRARY
 os.environ["RAVENSTORED"] = DAEMON
 NATIVE = BUILT / "python/_torch.so"
 if NATIVE.exists():
-    os.environ["RAVENSTORE_NATIVE"] = str(NATIVE)
+    os.environ.setdefault("RAVENSTORE_NATIVE", str(NATIVE))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("RAVENSTORE_SOCKET", None)
 

@@ -201,6 +201,53 @@ except ravenstore.Unavailable as error:
 """)
 
 
+class HiddenNativePartTest(FaultCase):
+    """RAVENSTORE_NATIVE names the native part; a path where there is none hides the package's."""
+
+    def setUp(self):
+        if WAY == "python":
+            self.skipTest("the native part is hidden already")
+
+    def test_the_allocator_is_refused_with_what_to_do(self):
+        self.assertRuns(
+            """
+offload.start_daemon()
+try:
+    with ravenstore.offload(embedded=True, way="allocator"):
+        raise AssertionError("there is no native part")
+except ravenstore.Unsupported as error:
+    words = str(error)
+    assert f"no native part for PyTorch {torch.__version__}" in words, words
+    assert "/nowhere/_torch.so" in words, words
+    assert "`pip install ./python` from a checkout builds it" in words, words
+# Nothing is attached yet: the next scope may choose.
+with ravenstore.offload(embedded=True, way="copy"):
+    pass
+print("done")
+""",
+            RAVENSTORE_NATIVE="/nowhere/_torch.so",
+        )
+
+    def test_copies_are_made_by_python_with_one_warning(self):
+        for way in (None, "copy"):
+            done = self.assertRuns(
+                f"""
+offload.start_daemon()
+leaf = random(512, 1024, grad=True)
+for _ in range(3):
+    with ravenstore.offload("32MiB", embedded=True, way={way!r}):
+        loss = leaf.exp().sum()
+    loss.backward()
+assert torch.equal(leaf.grad, 3 * leaf.detach().exp())
+assert ravenstore.explain().way == "copy (Python)"
+print("done")
+""",
+                RAVENSTORE_NATIVE="/nowhere/_torch.so",
+            )
+            self.assertEqual(done.stderr.count("RuntimeWarning: "), 1, done.stderr)
+            self.assertIn("makes copies of what autograd saves: this ravenstore has", done.stderr)
+
+
 class EndTest(FaultCase):
     def test_the_interpreter_ends_with_live_graphs(self):
         done = self.assertRuns("""

@@ -8,9 +8,13 @@ native part was not compiled for.
 
 import contextlib
 import gc
+import importlib
 import os
+import pickle
 import sys
+import traceback
 import unittest
+import warnings
 
 import harness
 import ravenstore
@@ -23,7 +27,11 @@ BUDGET = 32 * MIB
 FLAGS = ("--slab", "2MiB")
 
 if WAY == "python":
+    os.environ.pop("RAVENSTORE_NATIVE", None)
     sys.modules["ravenstore._torch"] = None  # an import of it fails
+
+    warnings.filterwarnings("ignore", "ravenstore.offload.. makes copies", RuntimeWarning)
+WAY_IN_USE = {"python": "copy (Python)"}.get(WAY, WAY)
 
 torch.set_num_threads(1)
 
@@ -107,6 +115,52 @@ def parked():
     return _native.load().block_stats(0)["parked"]
 
 
+def attached():
+    """Whether this process has had a scope."""
+    return importlib.import_module("ravenstore.offload")._here().native is not None
+
+
+class Child:
+    """A child of fork() that runs `function`. It may have another budget: a process has one for its
+    whole life. Made before the parent's first scope."""
+
+    def __init__(self, function):
+        self._results, send = os.pipe()
+        assert not attached(), "the child would use its parent's allocator"
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._run(function, send)
+        os.close(send)
+
+    @staticmethod
+    def _run(function, send):
+        code = 1
+        try:
+            result = pickle.dumps(function())
+            with open(send, "wb") as out:
+                out.write(result)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def wait(self):
+        """(exit code, what the function returned or None)"""
+        with open(self._results, "rb") as results:
+            written = results.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return code, pickle.loads(written) if code == 0 else None
+
+
+def in_child(function):
+    """What `function` returns in a child."""
+    code, result = Child(function).wait()
+    if code != 0:
+        raise AssertionError(f"the child ended with {code}; its words are above")
+    return result
+
+
 class OffloadCase(unittest.TestCase):
     """Tests within one process, with one daemon; no test leaves anything in the store."""
 
@@ -117,6 +171,7 @@ class OffloadCase(unittest.TestCase):
     def tearDown(self):
         with contextlib.suppress(ravenstore.WrongState):
             self.assertEqual(parked(), 0)
+            self.assertEqual(ravenstore.explain().way, WAY_IN_USE)
 
     def plain(self, scene):
         """The loss and the gradients of `scene() -> (leaves, loss function)`."""

@@ -1,7 +1,6 @@
 """bench/optimizer_bench.py runs where there is no GPU, with a tiny model."""
 
 import json
-import os
 import subprocess
 import sys
 import unittest
@@ -15,7 +14,6 @@ class OptimizerBenchTest(unittest.TestCase):
         run = subprocess.run(
             [sys.executable, str(harness.ROOT / "bench/optimizer_bench.py")]
             + ["--device", "cpu", "--steps", "1"],
-            env={**os.environ, "RAVENSTORE_DAEMON": harness.DAEMON},
             capture_output=True,
             text=True,
             timeout=200,

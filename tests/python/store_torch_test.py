@@ -72,6 +72,25 @@ class TorchViewTest(harness.StoreCase):
         worker.join(10)
         self.assertIsNone(tensor.address)
 
+    def test_an_exception_passes_while_views_are_dropped(self):
+        """The interpreter drops what is on its stack with the exception set."""
+
+        def fails():
+            raise ValueError("mine")
+
+        tensor = self.store.adopt(torch.zeros(1024))
+        for run in (
+            lambda: torch.add(tensor.torch(torch.float32), fails()),
+            lambda: [tensor.torch(), tensor.torch(), fails()],
+            lambda: [numpy.from_dlpack(tensor), fails()],
+            lambda: [tensor.__dlpack__(), fails()],
+        ):
+            with self.assertRaisesRegex(ValueError, "mine") as caught:
+                run()
+            caught.exception.__traceback__ = None
+            self.assertEqual(tensor.arrays, 0)
+        tensor.put()
+
 
 class AdoptTest(harness.StoreCase):
     def test_takes_the_bytes_of_a_tensor(self):

@@ -1,0 +1,41 @@
+"""What the measuring programs in Python share: where the built files are, and a figure's line."""
+
+import json
+import os
+import pathlib
+import platform
+import sys
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def built(target):
+    """A built file's path: bazel-bin's, or $RAVENSTORE_BIN's, where all may be in one folder."""
+    folder = pathlib.Path(os.environ.get("RAVENSTORE_BIN", ROOT / "bazel-bin"))
+    path = folder / target
+    return str(path if path.exists() else folder / path.name)
+
+
+def use_package():
+    """The checkout's package, with the library and the daemon that were built unless the
+    environment names others."""
+    sys.path.insert(0, str(ROOT / "python"))
+    os.environ.setdefault("RAVENSTORE_LIBRARY", built("client/libravenstore.so"))
+    os.environ.setdefault("RAVENSTORED", built("daemon/ravenstored"))
+
+
+def machine(device):
+    """This machine in words; `device`: its GPU's name, or what there is instead."""
+    processor = platform.processor() or platform.machine()
+    return f"{processor}, {os.cpu_count()} cores, {device}"
+
+
+def tell(name, value, unit, target, machine, *, at_least=False, bound=None, **more):
+    """Prints one figure; `value` None: not measured, and `skipped` says why. `ok`, where it is
+    given, goes before the comparison with `target`."""
+    if "ok" not in more:
+        good = None if value is None else value >= target if at_least else value <= target
+        more = {"ok": good} | more
+    row = {"name": name, "value": value, "unit": unit, "bound": bound, "target": target}
+    print(json.dumps(row | {"machine": machine} | more), flush=True)
