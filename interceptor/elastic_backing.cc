@@ -18,6 +18,7 @@
 namespace ravenstore::interceptor::elastic {
 
 constinit Bounds bounds{};
+constinit std::atomic<bool> any_pinned{false};
 
 namespace {
 
@@ -334,6 +335,7 @@ uint64_t FreeToJob(int row, uint64_t free) {
 
 void ForgetInChild() {
   params::ForgetInChild();
+  any_pinned.store(false);
   mutex = PTHREAD_MUTEX_INITIALIZER;
   for (Engine& engine : engines) {
     if (raven_elastic_t* handle = engine.handle.load()) library.forget(handle);
@@ -418,7 +420,7 @@ void Use::Begin(raven_elastic_use_t use, CUdeviceptr* addresses) {
   }
   use.addresses = addresses;
   use.count = kept;
-  if (handle == nullptr || (kept == 0 && use.unknown == 0)) return;
+  if (handle == nullptr) return;
   engine_ = handle;
   library.begin(engine_, &use, &token_);
 }
@@ -429,7 +431,9 @@ void Use::End(bool enqueued) {
 
 void Pin(uint64_t address) {
   const Engine* engine = EngineAt(address);
-  if (engine != nullptr) library.pin(engine->handle.load(), address);
+  if (engine == nullptr) return;
+  any_pinned.store(true, std::memory_order_relaxed);
+  library.pin(engine->handle.load(), address);
 }
 
 bool Find(uint64_t address, Allocation* allocation) {

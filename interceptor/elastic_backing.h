@@ -37,6 +37,10 @@ inline bool MayBeOurs(uint64_t word) {
          bounds.bytes.load(std::memory_order_relaxed);
 }
 
+// Something was pinned: from now on kernels may touch memory that they do not name, and when it is
+// freed the engine has to know of them.
+extern std::atomic<bool> any_pinned;
+
 // One call that touches memory: from its begin to its end nothing that it names moves. What it
 // names of other devices' than the stream's stays where it is for good.
 class Use {

@@ -242,6 +242,7 @@ CUresult Launch(CUgraphExec executable, CUstream stream, bool per_thread,
   Touched touched(kGraph, uses == nullptr ? nullptr : uses->addresses, count);
   touched.Shape(reinterpret_cast<uint64_t>(executable));
   touched.NameAll();
+  touched.Follows();
   if (uses == nullptr || uses->unknown) touched.Unknown();
   Touching touching(&touched, stream, per_thread);
   const CUresult result = call(executable, stream);

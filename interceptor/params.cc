@@ -160,6 +160,7 @@ void NamePacked(void** extra, Touched* touched) {
 }  // namespace
 
 void Name(CUfunction function, void** parameters, void** extra, Touched* touched) {
+  touched->Follows();
   const Layout* layout = Of(function);
   const bool told = layout != nullptr && !layout->tables && (layout->known || extra != nullptr);
   if (!told) return touched->Unknown();

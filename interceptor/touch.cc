@@ -52,7 +52,9 @@ void Touched::MaybeTable(uint64_t to, uint64_t from, uint64_t bytes) {
 }
 
 Touching::Touching(Touched* touched, CUstream stream, bool per_thread) {
-  if (touched->count_ == 0 && !touched->unknown_) return;
+  const bool matters = touched->count_ > 0 || touched->unknown_ ||
+                       (touched->follows_ && elastic::any_pinned.load(std::memory_order_relaxed));
+  if (!matters) return;
   if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
   // What is captured runs when its graph is launched.
   if (captures.load(std::memory_order_relaxed) > 0 && graph::Capturing(stream, false)) return;

@@ -47,6 +47,8 @@ class Touched {
   // Sizes and shapes, the same in each step.
   void Shape(uint64_t word) { identity_ = Mix(identity_, word); }
   void Unknown() { unknown_ = true; }
+  // It runs code, which may follow addresses that it finds in memory.
+  void Follows() { follows_ = true; }
 
   // All that there is room for is named already.
   void NameAll() { count_ = most_; }
@@ -67,6 +69,7 @@ class Touched {
   uint32_t most_;
   uint32_t count_ = 0;
   bool unknown_ = false;
+  bool follows_ = false;
   bool is_after_ = false;
 };
 

@@ -231,6 +231,8 @@ class ElasticTest(FakeGpuTest):
             for how in ("htod", "htod_async", "any_host"):
                 told = self.told(one, f"table {how} 0 1 2")
                 self.assertEqual(told, [("begin", 0, {0}), ("end", 1), ("pin", 1), ("pin", 2)], how)
+            # From now on a kernel that names nothing may touch what was pinned.
+            self.assertEqual(self.told(one, "launch empty"), [("begin", 0, set()), ("end", 1)])
             for how in ("odd", "large"):
                 told = self.told(one, f"table {how} 0 1 2")
                 self.assertEqual(told, [("begin", 0, {0}), ("end", 1)], how)
@@ -438,7 +440,7 @@ class ElasticTest(FakeGpuTest):
         )  # fmt: skip
         self.assertRegex(
             done.stderr,
-            r"^ravenrun: elastic\[\d+\], device 0: peak 0\.250 GiB; .*of 1 uses, .*\n$",
+            r"^ravenrun: elastic\[\d+\], device 0: peak 0\.250 GiB; .*of 1 uses[,;] .*\n$",
         )
 
 
