@@ -1,6 +1,7 @@
 // Replays the simulator's traces through the elastic plan and its rivals: elastic_replay [TRACE...]
 //
-// TRACE: a generator's name; with ":resized" what is allocated and computed is 3/4 from half way on.
+// TRACE: a generator's name; with ":resized" what is allocated and computed is 3/4 from half way
+// on.
 //
 // A table: step time over compute time, from the third step on, for device memory of 90 to 50% of
 // what lives at most; and the learned plan's over (compute + lower bound).

@@ -247,11 +247,14 @@ Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock
     auto taken = TakeHostPart(size, lock);
     // What was on its way to the host has left room on the device.
     if (!taken.ok()) taken = TakePart(Place::kDevice, size, lock);
-    if (!taken.ok() && moves_.empty()) return taken.error();
     if (taken.ok()) {
       part = *taken;
+    } else if (moves_.empty() && !starting_) {
+      return taken.error();
     } else {
+      ++waiting_;
       changed_.wait(lock);
+      --waiting_;
     }
   }
   lock.unlock();

@@ -210,8 +210,10 @@ class Engine {
   size_t dead_count_ = 0;
   core::Bytes dead_bytes_[2];  // beneath them, by place
   std::vector<Move> moves_;
-  size_t moving_ = 0;   // slots, those whose move is about to begin included
-  core::Bytes wanted_;  // by allocations that wait
+  bool starting_ = false;  // the thread is about to begin one, and may have taken a part for it
+  uint32_t waiting_ = 0;   // allocations, for the end of that
+  size_t moving_ = 0;      // slots, those whose move is about to begin included
+  core::Bytes wanted_;     // by allocations that wait
   uint32_t unknowns_ = 0;
   std::vector<Point> unknown_uses_;
   std::vector<std::unique_ptr<Submission>> submissions_;

@@ -43,7 +43,12 @@ void Engine::Run() {
   while (!stopping_ || !moves_.empty()) {
     AskLimit(lock);
     bool moved = FinishMoves(lock);
-    if (!stopping_ && !broken_) moved |= StartMoves(lock);
+    if (!stopping_ && !broken_) {
+      starting_ = true;
+      moved |= StartMoves(lock);
+      starting_ = false;
+      if (waiting_ > 0) changed_.notify_all();
+    }
     if (moved) continue;
     asleep_ = moves_.empty() && !HasWork();
     if (asleep_ && !options_.limit) {
