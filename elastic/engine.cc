@@ -24,6 +24,9 @@ constexpr uint64_t kAddressesShare = 8;  // times what may be held
 constexpr size_t kDeadTried = 16;
 // Freed ranges that keep their addresses.
 constexpr size_t kDeadMost = 1 << 16;
+// With no other room an allocation waits so long for the work behind which memory was freed.
+constexpr core::Duration kFreedPatience = std::chrono::seconds(10);
+constexpr std::chrono::milliseconds kLookAgain{1};
 
 size_t Index(Place place) {
   return static_cast<size_t>(place);
@@ -243,19 +246,8 @@ Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock
   const Bytes size = SlotSize(range, slot);
   Part* part = TakeDevicePart(size, deadline, lock);
   if (part == nullptr && before != nullptr) return core::Ok();  // used where it is
-  while (part == nullptr) {
-    auto taken = TakeHostPart(size, lock);
-    // What was on its way to the host has left room on the device.
-    if (!taken.ok()) taken = TakePart(Place::kDevice, size, lock);
-    if (taken.ok()) {
-      part = *taken;
-    } else if (moves_.empty() && !starting_) {
-      return taken.error();
-    } else {
-      ++waiting_;
-      changed_.wait(lock);
-      --waiting_;
-    }
+  if (part == nullptr) {
+    RAVEN_ASSIGN_OR_RETURN(part, TakeAnyPart(size, lock));
   }
   lock.unlock();
   Status status = core::Ok();
@@ -293,6 +285,27 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
   }
   wanted_ -= size;
   return part;
+}
+
+Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
+  const core::Tick deadline = ipc::Now() + kFreedPatience;
+  while (true) {
+    const uint64_t before = moves_ended_;
+    auto taken = TakeHostPart(size, lock);
+    // What was on its way to the host has left room on the device.
+    if (!taken.ok()) taken = TakePart(Place::kDevice, size, lock);
+    if (taken.ok()) return taken;
+    if (!moves_.empty() || starting_) {
+      ++waiting_;
+      changed_.wait(lock);
+      --waiting_;
+    } else if (moves_ended_ == before) {
+      // Else the one part that is free may have changed its place between the two looks.
+      const bool freed = dead_bytes_[0] + dead_bytes_[1] > Bytes{0};
+      if (!freed || ipc::Now() >= deadline) return taken;
+      changed_.wait_for(lock, kLookAgain);
+    }
+  }
 }
 
 Result<Part*> Engine::TakePart(Place place, Bytes size, Lock& lock) {
@@ -401,6 +414,7 @@ void Engine::EndMoving(Range& range, size_t slot) {
   range.slots[slot].moving = false;
   --range.moving;
   --moving_;
+  ++moves_ended_;
 }
 
 void Engine::NoteUse(Range& range, const Point& point) {

@@ -163,6 +163,8 @@ class Engine {
   bool AnyMayLeave();
   // As Parts::Take, without the lock.
   core::Result<Part*> TakePart(Place place, core::Bytes size, Lock& lock);
+  // Of either place, the host first; waits for what is about to come free.
+  core::Result<Part*> TakeAnyPart(core::Bytes size, Lock& lock);
   core::Result<Part*> TakeHostPart(core::Bytes size, Lock& lock);
   // Frees a part of that place from beneath a dead range; false: there is none that can be taken
   // now.
@@ -210,10 +212,11 @@ class Engine {
   size_t dead_count_ = 0;
   core::Bytes dead_bytes_[2];  // beneath them, by place
   std::vector<Move> moves_;
-  bool starting_ = false;  // the thread is about to begin one, and may have taken a part for it
-  uint32_t waiting_ = 0;   // allocations, for the end of that
-  size_t moving_ = 0;      // slots, those whose move is about to begin included
-  core::Bytes wanted_;     // by allocations that wait
+  bool starting_ = false;     // the thread is about to begin one, and may have taken a part for it
+  uint64_t moves_ended_ = 0;  // and attempts at one
+  uint32_t waiting_ = 0;      // allocations, for the end of that
+  size_t moving_ = 0;         // slots, those whose move is about to begin included
+  core::Bytes wanted_;        // by allocations that wait
   uint32_t unknowns_ = 0;
   std::vector<Point> unknown_uses_;
   std::vector<std::unique_ptr<Submission>> submissions_;

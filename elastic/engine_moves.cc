@@ -47,6 +47,7 @@ void Engine::Run() {
       starting_ = true;
       moved |= StartMoves(lock);
       starting_ = false;
+      ++moves_ended_;
       if (waiting_ > 0) changed_.notify_all();
     }
     if (moved) continue;

@@ -574,7 +574,10 @@ class RavenrunTest(InFolder):
             (["--budget=much", "true"], "20GiB"),
             (["--mode", "fast", "true"], "account, store or elastic"),
             (["--check=loud", "true"], "takes no value"),
-            (["--loud", "true"], "--mode, --budget, --socket, --log, --check"),
+            (
+                ["--loud", "true"],
+                "--mode, --budget, --host, --record, --report, --socket, --log, --check",
+            ),
             (["--budget"], "wants a value"),
             ([], "ravenrun [--mode"),
         ):
