@@ -1,10 +1,13 @@
-// Replays the simulator's traces through the elastic plan and its rivals: elastic_replay [TRACE...]
+// Replays the simulator's traces through the elastic plan and its rivals:
+//
+//     elastic_replay [--json] [TRACE...]
 //
 // TRACE: a generator's name; with ":resized" what is allocated and computed is 3/4 from half way
 // on.
 //
 // A table: step time over compute time, from the third step on, for device memory of 90 to 50% of
-// what lives at most; and the learned plan's over (compute + lower bound).
+// what lives at most; and the learned plan's over (compute + lower bound). --json: only the last,
+// an array of {"trace", "percent", "of_bound"}.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -81,7 +84,14 @@ std::string Ratio(double ratio) {
   return text;
 }
 
-void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* table) {
+struct OfBound {
+  std::string trace;
+  uint64_t percent;
+  double ratio;
+};
+
+void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* table,
+           std::vector<OfBound>* of_bound) {
   const size_t from = sim::SetUpIterations(trace) + kLearning;
   const std::vector<ProgramEvent> program = ProgramOf(trace);
   const double compute = Sum(elastic::ComputeOf(program), from);
@@ -103,12 +113,25 @@ void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* ta
       if (rival == Rival::kLearned) learned = seconds;
       row.push_back(Ratio(seconds / compute));
     }
-    row.push_back(Ratio(learned / (compute + bound)));
+    of_bound->push_back({name, percent, learned / (compute + bound)});
+    row.push_back(Ratio(of_bound->back().ratio));
     table->Row(std::move(row));
   }
 }
 
+void PrintJson(const std::vector<OfBound>& all) {
+  const char* before = "[";
+  for (const OfBound& one : all) {
+    printf("%s{\"trace\": \"%s\", \"percent\": %u, \"of_bound\": %.4f}", before, one.trace.c_str(),
+           static_cast<unsigned>(one.percent), one.ratio);
+    before = ",\n";
+  }
+  puts("]");
+}
+
 int Main(std::vector<std::string> names) {
+  const bool json = std::erase(names, "--json") > 0;
+  std::vector<OfBound> of_bound;
   if (names.empty()) names = {"unet", "lstm", "mobilenet"};
   core::TextTable table("<>>>>>>>");
   table.Row({"trace", "device", "bound", "learned", "oracle", "in place", "LRU", "of bound"});
@@ -122,8 +145,9 @@ int Main(std::vector<std::string> names) {
     sim::Trace trace = sim::Generate(name, sim::kHardware[0], kIterations);
     if (name_and.ends_with(":resized"))
       trace = sim::WithPeriodChanged(std::move(trace), kIterations / 2 + 1, 0.75);
-    Judge(name_and, trace, &table);
+    Judge(name_and, trace, &table, &of_bound);
   }
+  if (json) return PrintJson(of_bound), 0;
   fputs(table.Text(table.Width()).c_str(), stdout);
   return 0;
 }
