@@ -1,5 +1,7 @@
 #include "elastic/streams.h"
 
+#include <array>
+#include <deque>
 #include <thread>
 
 #include "tests/elastic/testing.h"
@@ -18,8 +20,8 @@ class StreamsTest : public testing::Test {
   }
   // A copy on the stream, which is done once copies are not held.
   Point Work(CUstream stream) {
-    static uint64_t words[2];
-    const auto at = reinterpret_cast<CUdeviceptr>(&words);
+    auto& words = words_.emplace_back();  // of its own: streams run beside each other
+    const auto at = reinterpret_cast<CUdeviceptr>(words.data());
     EXPECT_EQ(driver_.copy_async(at, at + 8, 8, stream), CUDA_SUCCESS);
     return streams_.Enqueued(stream);
   }
@@ -35,6 +37,7 @@ class StreamsTest : public testing::Test {
   FakeContext context_;
   Driver driver_ = *LoadDriver(&FakeFunction);
   Streams streams_{&driver_};
+  std::deque<std::array<uint64_t, 2>> words_;
 };
 
 TEST_F(StreamsTest, APointPassesOnceItsStreamHasComeSoFar) {
