@@ -30,8 +30,6 @@ Engine::~Engine() {
     wake_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
-  // Parts stay mapped where they are used. What is not is given back.
-  if (parts_ != nullptr) static_cast<void>(parts_.release());
 }
 
 void Engine::Run() {

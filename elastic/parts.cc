@@ -20,7 +20,6 @@ Parts::Parts(const Driver* driver, CUdevice device, int node, PlaceLimits on_dev
 
 Parts::~Parts() {
   for (Pool& pool : pools_) ShrinkTo(pool, Bytes{0});
-  for (auto& [key, part] : taken_) Release(std::move(part));
 }
 
 Result<Part*> Parts::Take(Place place, Bytes size) {

@@ -5,7 +5,8 @@
 // A part that is given back is kept for the next taker of its size; of other sizes it is released
 // when the limit leaves no room for one.
 //
-// Owns: the parts. Threads: any. Nothing here waits for the GPU.
+// Owns: the parts that are free; who has taken one keeps it, mapped, for good. Threads: any.
+// Nothing here waits for the GPU.
 #pragma once
 
 #include <functional>

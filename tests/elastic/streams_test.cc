@@ -20,7 +20,9 @@ class StreamsTest : public testing::Test {
   }
   // A copy on the stream, which is done once copies are not held.
   Point Work(CUstream stream) {
-    auto& words = words_.emplace_back();  // of its own: streams run beside each other
+    // Of its own, as streams run beside each other, and for good: some end after their test.
+    static auto* all = new std::deque<std::array<uint64_t, 2>>;
+    auto& words = all->emplace_back();
     const auto at = reinterpret_cast<CUdeviceptr>(words.data());
     EXPECT_EQ(driver_.copy_async(at, at + 8, 8, stream), CUDA_SUCCESS);
     return streams_.Enqueued(stream);
@@ -37,7 +39,6 @@ class StreamsTest : public testing::Test {
   FakeContext context_;
   Driver driver_ = *LoadDriver(&FakeFunction);
   Streams streams_{&driver_};
-  std::deque<std::array<uint64_t, 2>> words_;
 };
 
 TEST_F(StreamsTest, APointPassesOnceItsStreamHasComeSoFar) {
