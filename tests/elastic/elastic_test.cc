@@ -94,8 +94,8 @@ TEST_F(ElasticTest, AChildHasNoneOfIt) {
   ASSERT_EQ(raven_elastic_allocate(engine_, 4096, nullptr, 1, &address), CUDA_SUCCESS);
   raven_elastic_forget(engine_);
   // The child's memory of it is never given back.
-  static raven_elastic_t* forgotten = nullptr;
-  forgotten = engine_;
+  static auto* forgotten = new std::vector<raven_elastic_t*>;
+  forgotten->push_back(engine_);
   EXPECT_EQ(raven_elastic_allocate(engine_, 4096, nullptr, 1, &address), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(raven_elastic_free(engine_, address, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
   const raven_elastic_use_t use{1, nullptr, &address, 1, 0};
