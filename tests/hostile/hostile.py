@@ -344,6 +344,21 @@ class Attackers:
         return results
 
 
+# Attacks on memory: by the rule a user who is alone may have all of it in use.
+TAKES_MEMORY = {"hold_device", "hold_host", "slabs_unread", "pending_creates"}
+# Attacks on pinned memory: others' part of it is there as well.
+TAKES_PINNED = {"hold_pinned", "pinned_churn"}
+PRESENT_SECONDS = 600
+
+
+def present(daemon):
+    """An honest user who stays attached: what one took before any other came it may keep."""
+    keeper = Honest(daemon, PRESENT_SECONDS, flags=["--keep"])
+    if keeper.process.stdout.readline() != "ready\n":
+        raise RuntimeError("no honest user is present: " + daemon.log()[-2000:])
+    return keeper
+
+
 def baseline(daemon, attack, seconds):
     """The honest user's result beside as many honest processes where the attackers would be."""
     others = [
@@ -385,12 +400,16 @@ def measure(stage, attack, pairs, seconds):
         return {"skipped": why}
     with Daemon(stage) as daemon:
         Honest(daemon, 0.3).result()
+        keeper = present(daemon) if attack.name in TAKES_MEMORY else None
         before = daemon.threads(), daemon.descriptors()
         plain, attacked = [], []
         for _ in range(pairs):
             plain.append(baseline(daemon, attack, seconds))
             attacked.append(under(daemon, attack, seconds))
         residue = daemon.residue(before)
+        if keeper is not None:
+            keeper.process.kill()
+            keeper.process.communicate()
 
         def median(results, key):
             return statistics.median(each[key] for each in results)

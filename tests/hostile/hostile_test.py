@@ -20,11 +20,6 @@ sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "tests/tidy")]
 import hostile  # noqa: E402
 import xml_main  # noqa: E402
 
-PRESENT_SECONDS = 120
-# Attacks on memory: by the rule a user who is alone may have all of it in use.
-TAKES_MEMORY = {"hold_device", "hold_host", "slabs_unread", "pending_creates"}
-# Attacks on pinned memory: others' part of it is there as well.
-TAKES_PINNED = {"hold_pinned", "pinned_churn"}
 SECONDS = 1.5
 READY_SECONDS = 3  # then it is under way, if not complete
 EXIT_PATIENCE = 2
@@ -66,11 +61,9 @@ class HostileTest(unittest.TestCase):
         self.assertGreaterEqual(result["operations"], least, result)
 
     def is_present(self, daemon):
-        """The honest user stays attached: what one took before any other came it may keep."""
-        keeper = hostile.Honest(daemon, PRESENT_SECONDS, flags=["--keep"])
+        keeper = hostile.present(daemon)
         self.addCleanup(keeper.process.communicate)
         self.addCleanup(keeper.process.kill)
-        self.assertEqual(keeper.process.stdout.readline(), "ready\n")
         return keeper.process
 
     def survives(self, attack):
@@ -81,9 +74,9 @@ class HostileTest(unittest.TestCase):
             self.skipTest(why)
         with hostile.Daemon(self.stage) as daemon:
             self.serves(daemon, seconds=0.5, least=1)
-            present = self.is_present(daemon) if attack.name in TAKES_MEMORY else None
+            present = self.is_present(daemon) if attack.name in hostile.TAKES_MEMORY else None
             before = daemon.threads(), daemon.descriptors()
-            flags = ["--pinned"] if attack.name in TAKES_PINNED else []
+            flags = ["--pinned"] if attack.name in hostile.TAKES_PINNED else []
             with hostile.Attackers(daemon, attack, 60):
                 self.serves(daemon, flags=flags)
                 self.assertIsNotNone(daemon.status(), "root's ravenctl is not served")
