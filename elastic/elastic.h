@@ -36,7 +36,6 @@ typedef struct raven_elastic_options {
   uint64_t device_bytes; /* what the engine may hold of the device */
   uint64_t host_bytes;   /* what it may pin of the host */
   uint64_t part_bytes;   /* what is moved at once; 0: 32 MiB */
-  const char* record;    /* a file for what the job does, or null */
   /* The real function of the driver by its exported name ("cuMemMap"), or null. */
   void* (*driver)(const char* symbol);
   /* A line for people. */

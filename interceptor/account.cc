@@ -64,7 +64,6 @@ void ReadSettings() {
   Copy("RAVENSTORE_INTERCEPT_LOG", "", settings.log, sizeof(settings.log));
   settings.mode = AskedMode();
   if (settings.mode != Mode::kElastic) return;
-  Copy("RAVENSTORE_ELASTIC_RECORD", "", settings.elastic_record, sizeof(settings.elastic_record));
   settings.elastic_host = AskedSize("RAVENSTORE_ELASTIC_HOST", "half of what is available");
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");
   const char* report = getenv("RAVENSTORE_ELASTIC_REPORT");

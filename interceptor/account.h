@@ -81,9 +81,8 @@ struct Settings {
   char socket[256];  // empty: too long
   char log[4096];    // empty: nowhere
   Mode mode;
-  char elastic_record[4096];  // empty: no record
-  uint64_t elastic_host;      // what may be pinned; 0: not said
-  uint64_t elastic_part;      // what is moved at once; 0: not said
+  uint64_t elastic_host;  // what may be pinned; 0: not said
+  uint64_t elastic_part;  // what is moved at once; 0: not said
   bool elastic_report;
 };
 const Settings& Asked();

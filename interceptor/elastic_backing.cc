@@ -1,7 +1,6 @@
 #include "interceptor/elastic_backing.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,15 +162,6 @@ uint64_t LimitBytes(CUdevice device) {
   return row < 0 ? 0 : DeviceShare(row);
 }
 
-// The first engine's record is the file that was asked for, another's has its row behind the name.
-void RecordOf(int row, char* path, size_t room) {
-  const char* asked = Asked().elastic_record;
-  const bool first = std::none_of(engines, engines + Rows(), [](const Engine& engine) {
-    return engine.handle.load() != nullptr;
-  });
-  snprintf(path, room, first || *asked == 0 ? "%s" : "%s.%d", asked, row);
-}
-
 void ChangeBounds() {
   uint64_t begin = ~uint64_t{0};
   uint64_t end = 0;
@@ -187,8 +177,6 @@ void ChangeBounds() {
 // REQUIRES mutex, and a current context of the row's device.
 void Open(int row) {
   Engine& engine = engines[row];
-  char record[PATH_MAX + 8];
-  RecordOf(row, record, sizeof(record));
   raven_elastic_options_t options{};
   options.struct_size = sizeof(options);
   options.device = DeviceOf(row);
@@ -196,7 +184,6 @@ void Open(int row) {
   options.device_bytes = DeviceShare(row);
   options.host_bytes = Asked().elastic_host != 0 ? Asked().elastic_host : AvailableHostBytes() / 2;
   options.part_bytes = Asked().elastic_part;
-  options.record = *record == 0 ? nullptr : record;
   options.driver = DriverFunction;
   options.log = Say;
   options.take = TakeBytes;

@@ -86,11 +86,10 @@ raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options) {
   engine->options = *options;
   if (REAL(cuMemAddressReserve)(&engine->base, kRange, 0, 0, 0) != CUDA_SUCCESS) abort();
   engine->next = engine->base;
-  Write("open %d %llu %llu %llu %s\n", options->device,
+  Write("open %d %llu %llu %llu\n", options->device,
         static_cast<unsigned long long>(options->device_bytes),
         static_cast<unsigned long long>(options->host_bytes),
-        static_cast<unsigned long long>(options->part_bytes),
-        options->record == nullptr ? "-" : options->record);
+        static_cast<unsigned long long>(options->part_bytes));
   return engine;
 }
 

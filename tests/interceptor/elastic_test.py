@@ -307,16 +307,13 @@ class ElasticTest(FakeGpuTest):
             self.assertEqual(self.record.new(), [("limit", str(63 * MIB))])
 
     def test_settings_reach_the_engine(self):
-        record = self.folder.name + "/trace"
         with self.job(
             RAVENSTORE_ELASTIC_HOST="3GiB", RAVENSTORE_ELASTIC_PART="8MiB",
-            RAVENSTORE_ELASTIC_RECORD=record, RAVENSTORE_BUDGET=f"{CONTEXT + 100 * MIB}B",
+            RAVENSTORE_BUDGET=f"{CONTEXT + 100 * MIB}B",
         ) as one:  # fmt: skip
             one.ask(f"take plain {LARGE}")
             (opened, _) = self.record.new()
-            self.assertEqual(
-                opened, ("open", "0", str(100 * MIB), str(3 << 30), str(8 * MIB), record)
-            )
+            self.assertEqual(opened, ("open", "0", str(100 * MIB), str(3 << 30), str(8 * MIB)))
 
     def test_a_child_of_fork_has_none_of_it(self):
         with self.job() as one:
@@ -375,14 +372,14 @@ class ElasticTest(FakeGpuTest):
 
     def shown(self, *words, **variables):
         names = ("RAVENSTORE_MODE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-        more = ("RAVENSTORE_ELASTIC_HOST", "RAVENSTORE_ELASTIC_RECORD", "RAVENSTORE_ELASTIC_REPORT")
+        more = ("RAVENSTORE_ELASTIC_HOST", "RAVENSTORE_ELASTIC_REPORT")
         script = "; ".join(f'echo "${{{name}-none}}"' for name in names + more)
         done = self.ravenrun(*words, "sh", "-c", script, **variables)
         self.assertEqual(done.stderr, "")
         return dict(zip(names + more, done.stdout.splitlines(), strict=True))
 
     def test_ravenrun_sets_what_the_mode_needs(self):
-        shown = self.shown("--mode=elastic", "--host", "1.5GiB", "--record", "trace", "--report")
+        shown = self.shown("--mode=elastic", "--host", "1.5GiB", "--report")
         self.assertEqual(
             shown,
             {
@@ -390,7 +387,6 @@ class ElasticTest(FakeGpuTest):
                 "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync",
                 "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync",
                 "RAVENSTORE_ELASTIC_HOST": str(3 << 29),
-                "RAVENSTORE_ELASTIC_RECORD": os.getcwd() + "/trace",
                 "RAVENSTORE_ELASTIC_REPORT": "1",
             },
         )
@@ -415,11 +411,9 @@ class ElasticTest(FakeGpuTest):
     def test_ravenrun_refuses_what_does_not_fit_together(self):
         for words, says in (
             (("--host=1GiB",), "--host is for --mode elastic"),
-            (("--mode=store", "--record=x"), "--record is for --mode elastic"),
             (("--mode=account", "--report"), "--report is for --mode elastic"),
             (("--mode=elastic", "--host=much"), "--host is a size"),
             (("--mode=elastic", "--report=x"), "takes no value"),
-            (("--mode=elastic", "--record", ""), "--record wants"),
             (("--mode=quick",), "account, store or elastic"),
         ):
             done = self.ravenrun(*words, "true")
