@@ -60,21 +60,21 @@ bool Planner::State::IsWithinHostShare(const Tenant& tenant, Bytes more) const {
 
 bool Planner::State::IsWithinHostShare(Bytes used, Bytes held, Bytes more) const {
   if (options_.guaranteed_part == 0) return true;
-  const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
+  const Bytes part = KeptOfHost();
   if (used + more <= options_.host_capacity - part) return true;
   return held + more <= Bytes(part.count() / options_.guaranteed_part);
 }
 
 bool Planner::State::MayDropCopiesOf(const Client& other, const Client& asking) const {
   if (other.tenant == asking.tenant || options_.guaranteed_part == 0) return true;
-  const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
+  const Bytes part = KeptOfHost();
   const Tenant& holder = tenants_.at(other.tenant);
   return holder.host_used + holder.pinned > part;
 }
 
 bool Planner::State::TakeKeptForGuarantee(Bytes more) {
   Tenant& asking = tenants_.at(clients_.at(*served_)->tenant);
-  const Bytes part(options_.host_capacity.count() / options_.guaranteed_part);
+  const Bytes part = KeptOfHost();
   if (host_.used() + pinned_ <= options_.host_capacity - part) asking.host_for_guarantee = Bytes{0};
   const Bytes taken = asking.host_used + asking.pinned + asking.host_for_guarantee + more;
   if (taken > Bytes(part.count() / options_.guaranteed_part)) return false;

@@ -146,9 +146,8 @@ bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
   if (device.guaranteed == Bytes{0} || arena.map.LargestHole() >= more) return false;
   const TenantId own = clients_.at(arena.client)->tenant;
   if (IsWithinGuarantee(arena, more)) return false;
-  const uint64_t part = options_.guaranteed_part;
-  const Bytes kept(part == 0 ? 0 : options_.host_capacity.count() / part);
-  const bool kept_is_used = host_.used() + pinned_ > options_.host_capacity - kept;
+  const Bytes lendable = options_.host_capacity - KeptOfHost();
+  const bool kept_is_used = host_.used() + pinned_ > lendable;
   Bytes claims;  // what is guaranteed to others and not held by them
   for (const auto& [id, tenant] : tenants_) {
     // First what made way for a guarantee has to leave what is kept, else the next finds it taken.
@@ -165,7 +164,7 @@ bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
     }
   }
   // It comes back in whole slabs.
-  return away + lent + LargestSlab(arena) > options_.host_capacity - kept;
+  return away + lent + LargestSlab(arena) > lendable;
 }
 
 bool Planner::State::IsWithinGuarantee(const ClientArena& arena, Bytes need) const {

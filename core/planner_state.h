@@ -575,6 +575,11 @@ class Planner::State {
   std::string Holders(const Client& asker, size_t device) const;
   std::string HostHolder() const;
   std::string DescribePinned(const Client& asker, Bytes asked) const;
+  // Of the host pool what is kept for those who hold little of it.
+  Bytes KeptOfHost() const {
+    const uint64_t part = options_.guaranteed_part;
+    return Bytes(part == 0 ? 0 : options_.host_capacity.count() / part);
+  }
   // Of the pool's capacity what slabs of pinned memory leave to tensors' copies.
   Bytes HostCapacity() const {
     return Minus(options_.host_capacity, pinned_.RoundUp(options_.granularity));

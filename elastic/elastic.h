@@ -7,7 +7,7 @@
  * it never calls a hook.
  *
  * Order of a call that touches memory: find the addresses that it names; raven_elastic_begin() with
- * those that raven_elastic_owns(); the real call; raven_elastic_end(). Between begin and end
+ * those within raven_elastic_bounds(); the real call; raven_elastic_end(). Between begin and end
  * nothing that it named is moved. begin waits, for a bounded time, only for a move that has begun;
  * it never waits for the GPU's other work.
  *

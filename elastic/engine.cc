@@ -145,7 +145,7 @@ std::optional<RangeId> Engine::TakeDead(Bytes size, CUstream stream, bool ordere
     Range& range = At(id);
     const bool in_order =
         ordered && range.freed.stream != 0 && range.freed.stream == streams_.Now(stream).stream;
-    return in_order || UsesPassed(range);
+    return in_order || HavePassed(range.uses);
   };
   const auto take = [&](std::vector<RangeId>::iterator place) {
     const RangeId id = *place;
@@ -197,7 +197,7 @@ void Engine::Recycle() {
       const bool bare = std::all_of(range.slots.begin(), range.slots.end(), [](const Slot& slot) {
         return slot.part == nullptr && !slot.moving;
       });
-      if (!bare || range.busy > 0 || !UsesPassed(range)) return false;
+      if (!bare || range.busy > 0 || !HavePassed(range.uses)) return false;
       addresses_->Give(range.begin, range.size);
       unused_ids_.push_back(id);
       --dead_count_;
@@ -242,7 +242,7 @@ Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock
   if (!range.slots[slot].away()) return core::Ok();
   Part* before = range.slots[slot].part;
   // What its last owner enqueued may still touch the part: it stays, and is used in place.
-  if (before != nullptr && !UsesPassed(range)) return core::Ok();
+  if (before != nullptr && !HavePassed(range.uses)) return core::Ok();
   const Bytes size = SlotSize(range, slot);
   Part* part = TakeDevicePart(size, deadline, lock);
   if (part == nullptr && before != nullptr) return core::Ok();  // used where it is
@@ -383,9 +383,9 @@ bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   // stream waits for: so it is a point of its own. Any other is behind all streams.
   range.freed = ordered ? streams_.Enqueued(stream) : Point{};
   if (ordered) {
-    NoteUse(range, range.freed);
+    NoteUse(range.uses, range.freed);
   } else {
-    for (const Point& point : streams_.EnqueuedOnAll()) NoteUse(range, point);
+    for (const Point& point : streams_.EnqueuedOnAll()) NoteUse(range.uses, point);
   }
   if (std::exchange(range.pinned, false)) stats_.pinned -= range.size;
   dead_[range.size].push_back(id);
@@ -417,29 +417,23 @@ void Engine::EndMoving(Range& range, size_t slot) {
   ++moves_ended_;
 }
 
-void Engine::NoteUse(Range& range, const Point& point) {
-  for (Point& use : range.uses) {
+void Engine::NoteUse(std::vector<Point>& uses, const Point& point) {
+  for (Point& use : uses) {
     if (use.stream != point.stream) continue;
     use.call = std::max(use.call, point.call);
     return;
   }
-  range.uses.push_back(point);
+  uses.push_back(point);
 }
 
-bool Engine::UsesPassed(Range& range) {
-  std::erase_if(range.uses, [this](const Point& use) { return streams_.Passed(use); });
-  return range.uses.empty();
-}
-
-bool Engine::UnknownsPassed() {
-  if (unknowns_ > 0) return false;
-  std::erase_if(unknown_uses_, [this](const Point& use) { return streams_.Passed(use); });
-  return unknown_uses_.empty();
+bool Engine::HavePassed(std::vector<Point>& uses) {
+  std::erase_if(uses, [this](const Point& use) { return streams_.Passed(use); });
+  return uses.empty();
 }
 
 bool Engine::CanMove(Range& range) {
-  return !range.pinned && range.busy == 0 && range.moving == 0 && UsesPassed(range) &&
-         UnknownsPassed();
+  return !range.pinned && range.busy == 0 && range.moving == 0 && HavePassed(range.uses) &&
+         unknowns_ == 0 && HavePassed(unknown_uses_);
 }
 
 Engine::Submission* Engine::Begin(const Use& use) {
@@ -484,7 +478,7 @@ Engine::Submission* Engine::Begin(const Use& use) {
   stats_.uses_in_place += in_place > Bytes{0} ? 1 : 0;
   stats_.bytes_in_place += in_place;
   plan_.Used(use.identity, submission->ranges, ipc::Now());
-  if (asleep_ && HasWork()) wake_.notify_one();
+  if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself
   return submission;
 }
 
@@ -495,11 +489,11 @@ void Engine::End(Submission* submission, bool enqueued) {
   for (const RangeId id : submission->ranges) {
     Range& range = At(id);
     --range.busy;
-    if (enqueued) NoteUse(range, point);
+    if (enqueued) NoteUse(range.uses, point);
   }
   if (submission->unknown) {
     --unknowns_;
-    if (enqueued) unknown_uses_.push_back(point);
+    if (enqueued) NoteUse(unknown_uses_, point);
   }
   unused_submissions_.push_back(submission);
 }

@@ -173,10 +173,13 @@ class Engine {
 
   void BeginMoving(Range& range, size_t slot);
   void EndMoving(Range& range, size_t slot);
-  void NoteUse(Range& range, const Point& point);
-  bool UsesPassed(Range& range);
+  // `uses`: the last of each stream that may not have passed.
+  static void NoteUse(std::vector<Point>& uses, const Point& point);
+  bool HavePassed(std::vector<Point>& uses);
   bool CanMove(Range& range);
-  bool UnknownsPassed();
+  auto CannotMove() {
+    return [this](RangeId id) { return !CanMove(At(id)); };
+  }
 
   void Run();
   void AskLimit(Lock& lock);
@@ -187,6 +190,7 @@ class Engine {
   bool StartOut(RangeId id, Lock& lock);
   bool StartCopy(RangeId id, size_t slot, Part* to, Lock& lock);
   bool HasWork() const;
+  bool WantsAny() const;
   size_t MovesTo(Place place) const;
   core::Bytes Leaving() const;
   void Fail(const char* what, const core::Error& error);

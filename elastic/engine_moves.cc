@@ -67,19 +67,19 @@ void Engine::AskLimit(Lock& lock) {
   limit_asked_ = now;
   lock.unlock();
   const Bytes most = options_.limit();
-  // Less than a part makes no difference.
   const Bytes before = parts_->limit(Place::kDevice);
-  const bool differs = most > before ? most - before >= options_.part : before > most;
-  if (differs) parts_->SetLimit(Place::kDevice, most);
+  // Less than a part more makes no difference.
+  if (most < before || most - before >= options_.part) SetDeviceLimit(most);
   lock.lock();
-  if (differs) plan_.SetDevice(most);
+}
+
+bool Engine::WantsAny() const {
+  return !broken_ && plan_.NextIn([](RangeId) { return false; }).has_value();
 }
 
 bool Engine::HasWork() const {
-  if (broken_) return false;
-  if (wanted_ > Bytes{0} || parts_->held(Place::kDevice) > parts_->limit(Place::kDevice))
-    return true;
-  return plan_.NextIn([](RangeId) { return false; }).has_value();
+  const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
+  return !broken_ && (wanted_ > Bytes{0} || over || WantsAny());
 }
 
 size_t Engine::MovesTo(Place place) const {
@@ -144,13 +144,13 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
 bool Engine::StartMoves(Lock& lock) {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
   if (over || wanted_ > Leaving()) {
-    const auto skip = [this](RangeId id) { return !CanMove(At(id)); };
     if (DropDead(Place::kDevice, lock)) return true;
-    const auto victim = over ? plan_.Surplus(skip) : plan_.Victim(std::nullopt, skip);
+    const auto victim =
+        over ? plan_.Surplus(CannotMove()) : plan_.Victim(std::nullopt, CannotMove());
     if (victim && StartOut(*victim, lock)) return true;
   }
   if (over || wanted_ > Bytes{0}) return false;
-  const auto next = plan_.NextIn([this](RangeId id) { return !CanMove(At(id)); });
+  const auto next = plan_.NextIn(CannotMove());
   return next && StartIn(*next, lock);
 }
 
@@ -171,7 +171,7 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   if (!part.ok()) {
     // For what is dead until then nothing leaves: an allocation finds room by itself.
     if (!wanted.needs_copy) return false;
-    const auto victim = plan_.Victim(wanted, [this](RangeId id) { return !CanMove(At(id)); });
+    const auto victim = plan_.Victim(wanted, CannotMove());
     if (!victim || !StartOut(*victim, lock)) return false;
     part = take();  // what was dead has left at once
     if (!part.ok()) return true;

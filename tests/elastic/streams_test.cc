@@ -28,12 +28,7 @@ class StreamsTest : public testing::Test {
     return streams_.Enqueued(stream);
   }
   bool Passes(const Point& point) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!streams_.Passed(point)) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::yield();
-    }
-    return true;
+    return Eventually([&] { return streams_.Passed(point); });
   }
 
   FakeContext context_;

@@ -5,9 +5,11 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "core/check.h"
@@ -28,6 +30,17 @@ Function* Fake(const char* symbol) {
   auto* function = reinterpret_cast<Function*>(FakeFunction(symbol));
   RAVEN_CHECK(function != nullptr);
   return function;
+}
+
+// Waits for what another thread does.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 // The thread has the fake device's primary context current while it lives.
@@ -105,17 +118,6 @@ class EngineTest : public testing::Test {
   static void Synchronize(CUstream stream) {
     Fake<decltype(cuStreamSynchronize)>("cuStreamSynchronize")(stream);
   }
-  // Waits for the engine's thread.
-  template <typename Condition>
-  static bool Eventually(Condition condition) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::yield();
-    }
-    return true;
-  }
-
   FakeContext context_;
   Driver driver_ = *LoadDriver(&FakeFunction);
   std::function<core::Bytes()> limit_;
