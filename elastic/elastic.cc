@@ -11,14 +11,17 @@
 
 using ravenstore::core::Bytes;
 using ravenstore::core::ErrorCode;
+using ravenstore::elastic::CallNames;
 using ravenstore::elastic::Engine;
 using ravenstore::elastic::EngineOptions;
 using ravenstore::elastic::EngineStats;
 using ravenstore::elastic::Place;
+using ravenstore::elastic::Recorder;
 
 struct raven_elastic {
   std::unique_ptr<Engine> engine;
   void (*log)(const char* text);
+  std::string no_recording;  // why there is none that was asked for
   std::atomic<bool> forked{false};
 };
 
@@ -65,6 +68,19 @@ EngineOptions OptionsOf(const raven_elastic_options_t& given) {
   return options;
 }
 
+ravenstore::core::Result<std::unique_ptr<Recorder>> MakeRecorder(
+    const raven_elastic_options_t& given, const ravenstore::elastic::Driver& driver) {
+  ravenstore::elastic::RecorderOptions options;
+  options.pattern = given.record;
+  if (given.record_name != nullptr) options.name = given.record_name;
+  // Older drivers have only the second, which does the same.
+  void* elapsed = given.driver("cuEventElapsedTime_v2");
+  if (elapsed == nullptr) elapsed = given.driver("cuEventElapsedTime");
+  return Recorder::Create(std::move(options), driver,
+                          reinterpret_cast<decltype(&cuEventElapsedTime)>(elapsed),
+                          CallNames(given.driver));
+}
+
 }  // namespace
 
 raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options) {
@@ -76,9 +92,19 @@ raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options) {
   try {
     const auto driver = ravenstore::elastic::LoadDriver(options->driver);
     if (!driver.ok()) return say(Describe(driver.error())), nullptr;
-    auto engine = Engine::Create(OptionsOf(*options), *driver);
-    if (!engine.ok()) return say(Describe(engine.error())), nullptr;
     auto opened = std::make_unique<raven_elastic>();
+    EngineOptions engine_options = OptionsOf(*options);
+    if (options->record != nullptr) {
+      auto recorder = MakeRecorder(*options, *driver);
+      if (recorder.ok()) {
+        engine_options.recorder = std::move(*recorder);
+      } else {
+        opened->no_recording = "nothing is recorded: " + recorder.error().message;
+        say(opened->no_recording);
+      }
+    }
+    auto engine = Engine::Create(std::move(engine_options), *driver);
+    if (!engine.ok()) return say(Describe(engine.error())), nullptr;
     opened->engine = std::move(*engine);
     opened->log = options->log;
     return opened.release();
@@ -137,8 +163,11 @@ int raven_elastic_find(raven_elastic_t* engine, CUdeviceptr address, CUdeviceptr
 void raven_elastic_begin(raven_elastic_t* engine, const raven_elastic_use_t* use,
                          raven_elastic_token_t* token) {
   const Token begun = Guarded(engine, Token{nullptr}, [&] {
-    return Token{engine->engine->Begin(
-        {use->identity, use->stream, {use->addresses, use->count}, use->unknown != 0})};
+    return Token{engine->engine->Begin({use->identity,
+                                        use->stream,
+                                        {use->addresses, use->count},
+                                        use->unknown != 0,
+                                        {use->kind, use->function}})};
   });
   std::memcpy(token, &begun, sizeof(begun));
 }
@@ -184,8 +213,20 @@ void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats) 
     all.waited_ns = static_cast<uint64_t>(now.waited.count());
     all.room_waits = now.room_waits;
     all.room_waited_ns = static_cast<uint64_t>(now.room_waited.count());
+    all.enough_bytes = now.enough.count();
     return 0;
   });
   all.struct_size = size;
   std::memcpy(stats, &all, size < sizeof(all) ? size : sizeof(all));
+}
+
+int raven_elastic_recorded(raven_elastic_t* engine, char* text, uint64_t room) {
+  return Guarded(engine, 0, [&] {
+    Recorder* recorder = engine->engine->recorder();
+    if (room == 0 || (recorder == nullptr && engine->no_recording.empty())) return 0;
+    const std::string line =
+        recorder == nullptr ? engine->no_recording : recorder->Flush(std::chrono::seconds(2));
+    text[line.copy(text, room - 1)] = 0;
+    return 1;
+  });
 }

@@ -46,6 +46,10 @@ typedef struct raven_elastic_options {
   /* What the engine may hold of the device now: a thread of the engine's asks twenty times a
    * second. Null: what raven_elastic_limit says. */
   uint64_t (*limit)(CUdevice device);
+  /* The file to which what the job does is recorded (docs/TRACES.md), each %p in its name being the
+   * process's number; and the trace's name. Null: nothing is recorded. */
+  const char* record;
+  const char* record_name;
 } raven_elastic_options_t;
 
 /* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the
@@ -82,6 +86,8 @@ typedef struct raven_elastic_use {
   uint32_t count;
   uint32_t unknown; /* 1: it may touch any of it (no parameter information, a graph that cannot be
                        read) */
+  const char* kind; /* for people: the driver's function that was called; null: not told */
+  CUfunction function; /* of a launch, or a CUkernel; else null */
 } raven_elastic_use_t;
 
 /* What begin has to give end. */
@@ -123,8 +129,14 @@ typedef struct raven_elastic_stats {
   uint64_t waited_ns;
   uint64_t room_waits; /* of allocations, for room on the device */
   uint64_t room_waited_ns;
+  uint64_t enough_bytes; /* with so much of the device nothing would have waited or lain on the
+                            host, by what was seen */
 } raven_elastic_stats_t;
 RAVEN_ELASTIC void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats);
+
+/* Has what was recorded so far written, waits for that two seconds at most, and tells of it: a line
+ * for people of at most `room` bytes, its 0 included. 0: nothing was to be recorded. */
+RAVEN_ELASTIC int raven_elastic_recorded(raven_elastic_t* engine, char* text, uint64_t room);
 
 #ifdef __cplusplus
 }

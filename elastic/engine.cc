@@ -221,6 +221,7 @@ Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered)
   changed_.wait(lock, [&] { return range.moving == 0; });
   SetLive(range, true);
   plan_.Allocated(*id, range.size);
+  if (options_.recorder) options_.recorder->Allocated(*id, asked);
   const Status backed = Back(*id, lock);
   --range.busy;
   if (backed.ok()) return range.begin;
@@ -273,6 +274,7 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
       break;
     }
     if (DropDead(Place::kDevice, lock)) continue;
+    stats_.enough = std::max(stats_.enough, stats_.live + dead_bytes_[Index(Place::kDevice)]);
     if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || ipc::Now() >= deadline) break;
     if (moves_.empty() && !AnyMayLeave()) break;
     if (!began) began = ipc::Now();
@@ -391,6 +393,7 @@ bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   dead_[range.size].push_back(id);
   ++dead_count_;
   plan_.Freed(id);
+  if (options_.recorder) options_.recorder->Freed(id);
   if (wanted_ > Bytes{0}) changed_.notify_all();
   return true;
 }
@@ -477,7 +480,10 @@ Engine::Submission* Engine::Begin(const Use& use) {
   ++stats_.uses;
   stats_.uses_in_place += in_place > Bytes{0} ? 1 : 0;
   stats_.bytes_in_place += in_place;
-  plan_.Used(use.identity, submission->ranges, ipc::Now());
+  const core::Tick now = ipc::Now();
+  plan_.Used(use.identity, submission->ranges, now);
+  if (options_.recorder)
+    options_.recorder->Used(use.identity, use.caller, submission->ranges, use.unknown, now);
   if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself
   return submission;
 }
@@ -495,6 +501,7 @@ void Engine::End(Submission* submission, bool enqueued) {
     --unknowns_;
     if (enqueued) NoteUse(unknown_uses_, point);
   }
+  if (options_.recorder && enqueued) options_.recorder->Enqueued(submission->stream, ipc::Now());
   unused_submissions_.push_back(submission);
 }
 
@@ -523,7 +530,9 @@ void Engine::SetDeviceLimit(Bytes most) {
 
 EngineStats Engine::stats() const {
   const Lock lock(mutex_);
-  return stats_;
+  EngineStats stats = stats_;
+  stats.enough = std::max(stats.enough, stats.peak);
+  return stats;
 }
 
 }  // namespace ravenstore::elastic

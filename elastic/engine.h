@@ -29,9 +29,11 @@
 #include "core/result.h"
 #include "core/types.h"
 #include "elastic/addresses.h"
+#include "elastic/call_names.h"
 #include "elastic/driver.h"
 #include "elastic/parts.h"
 #include "elastic/plan.h"
+#include "elastic/recorder.h"
 #include "elastic/streams.h"
 
 namespace ravenstore::elastic {
@@ -48,6 +50,7 @@ struct EngineOptions {
   // changes it.
   std::function<core::Bytes()> limit;
   std::function<void(const char*)> log;
+  std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
 };
 
 struct EngineStats {
@@ -55,6 +58,9 @@ struct EngineStats {
   core::Bytes away;  // live, on the host
   core::Bytes pinned;
   core::Bytes peak;
+  // With so much of the device nothing would have had to wait or lie on the host, by what was seen:
+  // what lived at once and, where an allocation found no room, what was freed and still in use.
+  core::Bytes enough;
   core::Bytes moved_in;
   core::Bytes moved_out;
   core::Bytes dropped;
@@ -75,6 +81,7 @@ class Engine {
     CUstream stream;
     std::span<const CUdeviceptr> addresses;
     bool unknown;  // it may touch any range
+    Caller caller = {};
   };
   // A call between Begin and End.
   struct Submission {
@@ -110,6 +117,7 @@ class Engine {
   void SetDeviceLimit(core::Bytes most);
   EngineStats stats() const;
   const Parts& parts() const { return *parts_; }
+  Recorder* recorder() const { return options_.recorder.get(); }
 
  private:
   struct Slot {

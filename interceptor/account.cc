@@ -68,6 +68,7 @@ void ReadSettings() {
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");
   const char* report = getenv("RAVENSTORE_ELASTIC_REPORT");
   settings.elastic_report = report != nullptr && *report != 0;
+  Copy("RAVENSTORE_ELASTIC_RECORD", "", settings.elastic_record, sizeof(settings.elastic_record));
 }
 
 void MakePage() {

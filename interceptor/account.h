@@ -84,6 +84,7 @@ struct Settings {
   uint64_t elastic_host;  // what may be pinned; 0: not said
   uint64_t elastic_part;  // what is moved at once; 0: not said
   bool elastic_report;
+  char elastic_record[4096];  // the file; empty: none, or too long
 };
 const Settings& Asked();
 // Of the mode alone, also before Start.

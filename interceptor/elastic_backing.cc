@@ -1,5 +1,6 @@
 #include "interceptor/elastic_backing.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -39,6 +40,7 @@ struct Library {
   decltype(&raven_elastic_stream_gone) stream_gone;
   decltype(&raven_elastic_limit) limit;
   decltype(&raven_elastic_stats) stats;
+  decltype(&raven_elastic_recorded) recorded;
 };
 
 // One for each row of the page.
@@ -49,6 +51,7 @@ struct Engine {
   std::atomic<uint64_t> live;    // allocated and not freed
   std::atomic<uint64_t> wanted;  // by allocations of the driver's that find no room
   std::atomic<uint64_t> share;   // of a device without a budget
+  std::atomic<uint64_t> others;  // the most that the job held besides
   // Written before the handle is.
   CUcontext context;
   CUdeviceptr begin;
@@ -85,7 +88,8 @@ bool Load() {
   const bool whole = RAVEN_TAKE(open) && RAVEN_TAKE(close) && RAVEN_TAKE(forget) &&
                      RAVEN_TAKE(bounds) && RAVEN_TAKE(allocate) && RAVEN_TAKE(free) &&
                      RAVEN_TAKE(find) && RAVEN_TAKE(begin) && RAVEN_TAKE(end) && RAVEN_TAKE(pin) &&
-                     RAVEN_TAKE(stream_gone) && RAVEN_TAKE(limit) && RAVEN_TAKE(stats);
+                     RAVEN_TAKE(stream_gone) && RAVEN_TAKE(limit) && RAVEN_TAKE(stats) &&
+                     RAVEN_TAKE(recorded);
 #undef RAVEN_TAKE
   if (!whole) Log("--mode=elastic: another version's libravenstore_elastic.so: the driver serves");
   return whole;
@@ -145,15 +149,23 @@ uint64_t FreeShare() {
   return free > total / 64 ? free - total / 64 : 0;
 }
 
-// What the engine may hold of the device now: of a budget, what others do not use or want.
-uint64_t DeviceShare(int row) {
-  if (Page()->row[row].paused.load(std::memory_order_relaxed) != 0) return 0;
-  const Engine& engine = engines[row];
-  const uint64_t visible = VisibleOf(row);
-  if (visible == 0) return engine.share.load();
+// What the job holds of the device besides the engine's.
+uint64_t OthersOf(int row) {
+  Engine& engine = engines[row];
   const uint64_t taken = engine.taken.load();
   const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
-  const uint64_t others = (used > taken ? used - taken : 0) + engine.wanted.load();
+  const uint64_t others = used > taken ? used - taken : 0;
+  if (others > engine.others.load(std::memory_order_relaxed)) engine.others.store(others);
+  return others;
+}
+
+// What the engine may hold of the device now: of a budget, what others do not use or want.
+uint64_t DeviceShare(int row) {
+  const uint64_t used = OthersOf(row);
+  if (Page()->row[row].paused.load(std::memory_order_relaxed) != 0) return 0;
+  const uint64_t visible = VisibleOf(row);
+  if (visible == 0) return engines[row].share.load();
+  const uint64_t others = used + engines[row].wanted.load();
   return visible > others ? visible - others : 0;
 }
 
@@ -189,6 +201,8 @@ void Open(int row) {
   options.take = TakeBytes;
   options.give = GiveBytes;
   options.limit = LimitBytes;
+  if (*Asked().elastic_record != 0) options.record = Asked().elastic_record;
+  options.record_name = program_invocation_short_name;
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {
     Log("--mode=elastic: no engine for device %d: the driver serves", options.device);
@@ -271,6 +285,24 @@ int RowOfUse(CUstream stream) {
   return remembered.row;
 }
 
+void Print(const char* text, int length) {
+  if (length > 0) [[maybe_unused]]
+    const auto written = write(STDERR_FILENO, text, static_cast<size_t>(length));
+}
+
+// What became of the recording, if there was to be one.
+void TellRecording(const Engine& engine) {
+  raven_elastic_t* handle = engine.handle.load();
+  char what[4608];
+  if (handle == nullptr || *Asked().elastic_record == 0 ||
+      library.recorded(handle, what, sizeof(what)) == 0) {
+    return;
+  }
+  char text[4864];
+  Print(text, snprintf(text, sizeof(text), "ravenrun: elastic[%d], device %d: %s\n", getpid(),
+                       DeviceOf(static_cast<int>(&engine - engines)), what));
+}
+
 // REQUIRES mutex.
 void Close(Engine* engine) {
   raven_elastic_t* handle = engine->handle.load();
@@ -278,6 +310,7 @@ void Close(Engine* engine) {
       NameOf(*engine), [](const Entry& entry, void*) { Free(entry, {}); }, nullptr);
   engine->last.struct_size = sizeof(engine->last);
   library.stats(handle, &engine->last);
+  TellRecording(*engine);
   engine->handle.store(nullptr);
   ChangeBounds();
   library.close(handle);
@@ -356,26 +389,33 @@ void Report(int row) {
   }
   if (stats.uses == 0 && stats.peak_bytes == 0) return;
   const auto gib = [](uint64_t bytes) { return static_cast<double>(bytes) / kGiB; };
-  char text[512];
+  OthersOf(row);
+  // Rounded up, so that it is enough as it is printed.
+  const uint64_t enough = stats.enough_bytes + engine.others.load() + (1 << 20);
+  const bool stalled = stats.waits + stats.room_waits + stats.uses_in_place > 0;
+  char text[640];
   const int length = snprintf(
       text, sizeof(text),
       "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
       "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; "
-      "in place %.3f GiB in %llu uses\n",
+      "in place %.3f GiB in %llu uses; %s with a budget of %.3f GiB\n",
       getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
       gib(stats.moved_out_bytes), gib(stats.dropped_bytes),
       static_cast<double>(stats.waited_ns) / 1e6, static_cast<unsigned long long>(stats.waits),
       static_cast<unsigned long long>(stats.uses), static_cast<double>(stats.room_waited_ns) / 1e6,
       static_cast<unsigned long long>(stats.room_waits), gib(stats.bytes_in_place),
-      static_cast<unsigned long long>(stats.uses_in_place));
-  if (length > 0) [[maybe_unused]]
-    const auto written = write(STDERR_FILENO, text, static_cast<size_t>(length));
+      static_cast<unsigned long long>(stats.uses_in_place),
+      stalled ? "it would not have stalled" : "it did not stall, nor would it", gib(enough));
+  Print(text, length);
 }
 
 // Runs at exit, after the program's own handlers.
 __attribute__((destructor)) void AtExit() {
-  if (!Asked().elastic_report || phase.load() != Phase::kReady) return;
-  for (int row = 0; row < Rows(); ++row) Report(row);
+  if (phase.load() != Phase::kReady) return;
+  for (int row = 0; row < Rows(); ++row) {
+    if (Asked().elastic_report) Report(row);
+    TellRecording(engines[row]);
+  }
 }
 
 }  // namespace

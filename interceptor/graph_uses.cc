@@ -228,8 +228,6 @@ void NameAny(const CUgraphNodeParams& node, Touched* touched) {
   }
 }
 
-constexpr uint64_t kGraph = uint64_t{2} << 32;
-
 }  // namespace
 
 CUresult Launch(CUgraphExec executable, CUstream stream, bool per_thread,

@@ -6,9 +6,6 @@
 namespace ravenstore::interceptor {
 namespace {
 
-// What tells kinds of calls apart in a use's identity; copies and sets have their hook's number.
-constexpr uint64_t kKernel = uint64_t{1} << 32;
-
 struct Shape {
   unsigned int grid[3];
   unsigned int block[3];
@@ -18,6 +15,7 @@ template <typename Call>
 CUresult Launch(CUfunction function, const Shape& shape, CUstream stream, bool per_thread,
                 void** parameters, void** extra, Call call) {
   const auto name = [&](Touched& touched) {
+    touched.Function(function);
     touched.Shape(reinterpret_cast<uint64_t>(function));
     for (int i = 0; i < 3; ++i) touched.Shape(uint64_t{shape.grid[i]} << 32 | shape.block[i]);
     params::Name(function, parameters, extra, &touched);
@@ -27,9 +25,12 @@ CUresult Launch(CUfunction function, const Shape& shape, CUstream stream, bool p
 
 // Of several devices, or with parameters that were set one by one: nobody asks what it touches.
 template <typename Call>
-CUresult LaunchUnknown(CUstream stream, bool per_thread, Call call) {
-  return Touch(
-      kKernel, stream, per_thread, [](Touched& touched) { touched.Unknown(); }, call);
+CUresult LaunchUnknown(CUfunction function, CUstream stream, bool per_thread, Call call) {
+  const auto name = [function](Touched& touched) {
+    touched.Function(function);
+    touched.Unknown();
+  };
+  return Touch(kKernel, stream, per_thread, name, call);
 }
 
 // Functions go with their module, and their names come again.
@@ -91,18 +92,19 @@ RAVEN_LAUNCHES(_ptsz, true)
 
 RAVEN_EXPORT CUresult cuLaunch(CUfunction function) {
   RAVEN_BEGIN(cuLaunch);
-  return interceptor::LaunchUnknown(nullptr, false, [&] { return real(function); });
+  return interceptor::LaunchUnknown(function, nullptr, false, [&] { return real(function); });
 }
 
 RAVEN_EXPORT CUresult cuLaunchGrid(CUfunction function, int width, int height) {
   RAVEN_BEGIN(cuLaunchGrid);
-  return interceptor::LaunchUnknown(nullptr, false, [&] { return real(function, width, height); });
+  return interceptor::LaunchUnknown(function, nullptr, false,
+                                    [&] { return real(function, width, height); });
 }
 
 RAVEN_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int width, int height,
                                         CUstream stream) {
   RAVEN_BEGIN(cuLaunchGridAsync);
-  return interceptor::LaunchUnknown(stream, false,
+  return interceptor::LaunchUnknown(function, stream, false,
                                     [&] { return real(function, width, height, stream); });
 }
 
@@ -113,7 +115,8 @@ RAVEN_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* l
                                                            unsigned int flags) {
   RAVEN_BEGIN(cuLaunchCooperativeKernelMultiDevice);
   CUstream stream = devices == 0 || launches == nullptr ? nullptr : launches->hStream;
-  return interceptor::LaunchUnknown(stream, false, [&] { return real(launches, devices, flags); });
+  return interceptor::LaunchUnknown(nullptr, stream, false,
+                                    [&] { return real(launches, devices, flags); });
 }
 
 RAVEN_EXPORT CUresult cuModuleUnload(CUmodule module) {

@@ -24,6 +24,11 @@ bool IsHost(uint64_t address) {
   return result == CUDA_SUCCESS ? type == CU_MEMORYTYPE_HOST : result == CUDA_ERROR_INVALID_VALUE;
 }
 
+const char* NameOfKind(uint64_t kind) {
+  if (kind < kHooks) return InfoOf(static_cast<Hook>(kind)).symbol;
+  return kind == kGraph ? "graph" : "kernel";
+}
+
 // `visit` gets the words that are aligned where they will lie.
 template <typename Visit>
 void ForEachWord(const void* from, uint64_t bytes, uint64_t at, Visit visit) {
@@ -58,7 +63,8 @@ Touching::Touching(Touched* touched, CUstream stream, bool per_thread) {
   if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
   // What is captured runs when its graph is launched.
   if (captures.load(std::memory_order_relaxed) > 0 && graph::Capturing(stream, false)) return;
-  use_.Begin({touched->identity_, stream, nullptr, touched->count_, touched->unknown_ ? 1u : 0u},
+  use_.Begin({touched->identity_, stream, nullptr, touched->count_, touched->unknown_ ? 1u : 0u,
+              NameOfKind(touched->kind_), touched->function_},
              touched->room_);
 }
 

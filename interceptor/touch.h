@@ -20,12 +20,17 @@ inline uint64_t Mix(uint64_t hash, uint64_t word) {
   return hash ^ hash >> 32;
 }
 
+// What tells kinds of calls apart in a use's identity; copies and sets have their hook's number.
+inline constexpr uint64_t kKernel = uint64_t{1} << 32;
+inline constexpr uint64_t kGraph = uint64_t{2} << 32;
+
 // The words of one call that may be addresses of ours, and what tells the call from others.
 class Touched {
  public:
-  // `room` has place for `most` words, and is another's.
+  // `kind`: a hook's number, or one of those below. `room` has place for `most` words, and is
+  // another's.
   Touched(uint64_t kind, CUdeviceptr* room, uint32_t most)
-      : identity_(kind), room_(room), most_(most) {}
+      : kind_(kind), identity_(kind), room_(room), most_(most) {}
 
   // Any word: kept if it may be an address of ours.
   void Name(uint64_t word) {
@@ -47,6 +52,8 @@ class Touched {
   // Sizes and shapes, the same in each step.
   void Shape(uint64_t word) { identity_ = Mix(identity_, word); }
   void Unknown() { unknown_ = true; }
+  // What is launched.
+  void Function(CUfunction function) { function_ = function; }
   // It runs code, which may follow addresses that it finds in memory.
   void Follows() { follows_ = true; }
 
@@ -64,7 +71,9 @@ class Touched {
 
  private:
   friend class Touching;
+  uint64_t kind_;
   uint64_t identity_;
+  CUfunction function_ = nullptr;
   CUdeviceptr* room_;
   uint32_t most_;
   uint32_t count_ = 0;

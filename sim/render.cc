@@ -212,6 +212,22 @@ std::string NameCell(const std::string& name) {
   return core::CutToWidth(core::Printable(name), kNameColumns);
 }
 
+// Of calls that may touch anything; empty where there are none.
+std::string TextOfUnknown(const Trace& trace) {
+  constexpr size_t kShown = 16;
+  const auto unknown = trace.UnknownCalls();
+  if (unknown.empty()) return {};
+  std::string text = "these may use what they do not name, which no bound counts:\n";
+  for (size_t i = 0; i < std::min(unknown.size(), kShown); ++i) {
+    const std::string& name = unknown[i].first;
+    text += "  " + std::to_string(unknown[i].second) + " x " +
+            (name.empty() ? "calls without a name" : core::Printable(name)) + "\n";
+  }
+  if (unknown.size() > kShown)
+    text += "  and " + std::to_string(unknown.size() - kShown) + " others\n";
+  return text;
+}
+
 }  // namespace
 
 std::string Table(const std::vector<RunReport>& reports) {
@@ -250,7 +266,7 @@ std::string TableOfBounds(const Trace& trace, const std::vector<BoundReport>& re
                core::SizeText(trace.LargestStep()), Format("%.2f", Milliseconds(r.bound.compute)),
                Format("%.2f", Milliseconds(r.bound.stall))});
   }
-  return table.Text(SIZE_MAX);
+  return table.Text(SIZE_MAX) + TextOfUnknown(trace);
 }
 
 std::string Json(const RunReport& r) {
@@ -289,14 +305,20 @@ std::string Json(const RunReport& r) {
 }
 
 std::string JsonOfBound(const Trace& trace, const BoundReport& report) {
+  std::string unknown;
+  for (const auto& [name, calls] : trace.UnknownCalls()) {
+    unknown += std::string(unknown.empty() ? "" : ",") + "{\"name\":" + JsonQuoted(name) +
+               ",\"calls\":" + std::to_string(calls) + "}";
+  }
   return "{\"trace\":" + JsonQuoted(trace.name) +
          Format(
              ",\"budget_bytes\":%llu,\"footprint_bytes\":%llu,\"largest_step_bytes\":%llu,"
-             "\"compute_s\":%.9g,\"bound_s\":%.9g}\n",
+             "\"compute_s\":%.9g,\"unknown_calls\":[",
              static_cast<unsigned long long>(report.budget.bytes.count()),
              static_cast<unsigned long long>(trace.Footprint().count()),
              static_cast<unsigned long long>(trace.LargestStep().count()),
-             Seconds(report.bound.compute), Seconds(report.bound.stall));
+             Seconds(report.bound.compute)) +
+         unknown + Format("],\"bound_s\":%.9g}\n", Seconds(report.bound.stall));
 }
 
 std::string Page(const RunReport& report, const Trace& trace) {

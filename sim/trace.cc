@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <istream>
+#include <map>
 #include <numeric>
 #include <ostream>
 #include <unordered_map>
@@ -33,13 +34,18 @@ core::Error Corrupt(size_t index, const std::string& what) {
   return {ErrorCode::kCorrupt, "message " + std::to_string(index) + " of the trace: " + what};
 }
 
-// The next message's bytes; empty at the end.
-Result<std::string> NextMessage(std::istream& from, size_t index, bool* end) {
+// The next message's bytes; empty at the end, which lies inside a message if that `may_be_cut`.
+Result<std::string> NextMessage(std::istream& from, size_t index, bool may_be_cut, bool* end) {
+  const auto cut = [&]() -> Result<std::string> {
+    *end = true;
+    if (may_be_cut) return std::string();
+    return Corrupt(index, "the file ends inside it");
+  };
   uint32_t length = 0;
   for (int shift = 0;; shift += 7) {
     const int byte = from.get();
     if (byte == std::istream::traits_type::eof()) {
-      if (shift > 0) return Corrupt(index, "the file ends inside it");
+      if (shift > 0) return cut();
       *end = true;
       return std::string();
     }
@@ -50,7 +56,7 @@ Result<std::string> NextMessage(std::istream& from, size_t index, bool* end) {
   }
   if (length > kMessageMax) return Corrupt(index, "longer than any message is");
   std::string bytes(length, '\0');
-  if (!from.read(bytes.data(), length)) return Corrupt(index, "the file ends inside it");
+  if (!from.read(bytes.data(), length)) return cut();
   return bytes;
 }
 
@@ -126,6 +132,10 @@ class Reader {
     op.kind = static_cast<OpKind>(message.kind());
     op.client = message.client();
     op.time = Duration(message.ns());
+    if (op.kind == OpKind::kCompute) {
+      op.call = CallOf(message);
+      op.unknown = message.unknown();
+    }
     op.read_only = message.read_only();
     op.modified = message.modified();
     op.next_use = HintOf(message);
@@ -157,12 +167,23 @@ class Reader {
   }
 
  private:
+  // What the number stands for; a name comes with its first.
+  uint32_t CallOf(const proto::TraceOp& message) {
+    if (message.call() == 0) return 0;
+    const auto [entry, is_new] =
+        calls_.try_emplace(message.call(), static_cast<uint32_t>(trace_->calls.size()));
+    if (is_new) trace_->calls.push_back(message.name());
+    return entry->second;
+  }
+
   Trace* trace_;
   Rules rules_;
+  std::unordered_map<uint32_t, uint32_t> calls_;
   std::unordered_map<uint64_t, uint32_t> rows_;
 };
 
-proto::TraceOp ToMessage(const Trace& trace, const Op& op) {
+// `is_first`: of its kind of call.
+proto::TraceOp ToMessage(const Trace& trace, const Op& op, bool is_first) {
   proto::TraceOp message;
   message.set_kind(static_cast<proto::TraceOp::Kind>(op.kind));
   message.set_client(op.client);
@@ -171,6 +192,11 @@ proto::TraceOp ToMessage(const Trace& trace, const Op& op) {
   if (op.kind == OpKind::kCreate) {
     message.set_bytes(trace.tensors[op.tensor].bytes.count());
     message.set_name(trace.tensors[op.tensor].name);
+  }
+  if (op.kind == OpKind::kCompute) {
+    message.set_call(op.call);
+    message.set_unknown(op.unknown);
+    if (is_first) message.set_name(trace.calls[op.call]);
   }
   message.set_read_only(op.read_only);
   message.set_modified(op.modified);
@@ -203,7 +229,7 @@ void WriteDelimited(const google::protobuf::MessageLite& message, std::ostream& 
 Result<Trace> Read(std::istream& from) {
   Trace trace;
   bool end = false;
-  RAVEN_ASSIGN_OR_RETURN(const std::string first, NextMessage(from, 0, &end));
+  RAVEN_ASSIGN_OR_RETURN(const std::string first, NextMessage(from, 0, false, &end));
   proto::TraceHeader header;
   if (end || !header.ParseFromString(first)) return Corrupt(0, "it is no trace's header");
   if (header.version() != kTraceVersion)
@@ -215,7 +241,8 @@ Result<Trace> Read(std::istream& from) {
   trace.clients = header.clients();
   Reader reader(&trace);
   for (size_t index = 1;; ++index) {
-    RAVEN_ASSIGN_OR_RETURN(const std::string bytes, NextMessage(from, index, &end));
+    RAVEN_ASSIGN_OR_RETURN(const std::string bytes,
+                           NextMessage(from, index, header.may_be_cut(), &end));
     if (end) break;
     proto::TraceOp message;
     if (!message.ParseFromString(bytes)) return Corrupt(index, "it is no call");
@@ -230,7 +257,12 @@ void Write(const Trace& trace, std::ostream& to) {
   header.set_name(trace.name);
   header.set_clients(trace.clients);
   WriteDelimited(header, to);
-  for (const Op& op : trace.ops) WriteDelimited(ToMessage(trace, op), to);
+  std::vector<bool> named(trace.calls.size());
+  for (const Op& op : trace.ops) {
+    const bool is_first = op.kind == OpKind::kCompute && !named[op.call];
+    if (is_first) named[op.call] = true;
+    WriteDelimited(ToMessage(trace, op, is_first), to);
+  }
 }
 
 Status Validate(const Trace& trace) {
@@ -274,6 +306,18 @@ Bytes Trace::LargestStep() const {
     most[op.client] = std::max(most[op.client], used[op.client]);
   }
   return std::accumulate(most.begin(), most.end(), Bytes{});
+}
+
+std::vector<std::pair<std::string, uint64_t>> Trace::UnknownCalls() const {
+  // Kinds of one name differ in what people do not see.
+  std::map<std::string, uint64_t> counts;
+  for (const Op& op : ops) {
+    if (op.unknown) ++counts[calls[op.call]];
+  }
+  std::vector<std::pair<std::string, uint64_t>> sorted(counts.begin(), counts.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return sorted;
 }
 
 }  // namespace ravenstore::sim

@@ -7,6 +7,7 @@
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/events.h"
@@ -24,6 +25,8 @@ struct Op {
   bool read_only = false;       // get
   bool modified = false;        // put
   core::Duration time{0};       // compute
+  uint32_t call = 0;            // compute: an index into Trace::calls
+  bool unknown = false;         // compute: it may use other tensors than those in use
   core::NextUse next_use = {};  // put; kAt counts from the put
   core::Duration recompute{0};  // put; zero: cannot be recomputed
   core::Priority priority = core::Priority::kNormal;  // put
@@ -40,6 +43,8 @@ struct Trace {
   uint32_t clients = 1;
   std::vector<TraceTensor> tensors;
   std::vector<Op> ops;
+  // What computed, by name; the first is what was not told.
+  std::vector<std::string> calls = {""};
 
   // The sum over all tensors that live at once, at its most: each client's, and all clients'
   // together, which is 100% of a budget.
@@ -47,6 +52,9 @@ struct Trace {
   core::Bytes Footprint() const;
   // The least budget under which every step (what is in use at once) fits.
   core::Bytes LargestStep() const;
+  // How often each kind of call computed that may use what it does not name, the most frequent
+  // first.
+  std::vector<std::pair<std::string, uint64_t>> UnknownCalls() const;
 };
 
 inline constexpr uint32_t kTraceVersion = 1;

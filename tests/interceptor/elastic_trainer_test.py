@@ -19,25 +19,32 @@ SWITCHES = ("--graph", "--opaque", "--packed", "--table")
 STEPS = ("--layers", "5", "--bytes", str(8 * MIB), "--steps", "5")
 FIGURES = re.compile(
     r"peak ([\d.]+) GiB; moved ([\d.]+) GiB in, ([\d.]+) GiB out, ([\d.]+) GiB dropped"
+    r".*with a budget of ([\d.]+) GiB"
 )
+RECORDED = re.compile(r"(\d+) calls recorded in (\S+?)(?:, (\d+) of which may touch anything)?\n")
+RAVENSIM = str(ROOT / "sim/ravensim")
 GIB = 1 << 30
 # Of a budget: the context, and the driver's pool for small allocations.
 NOT_THE_ENGINES = CONTEXT + 32 * MIB
 
 
 class ElasticTrainerTest(FakeGpuTest):
-    def start(self, *words, budget=None, flags=()):
+    @staticmethod
+    def environment():
         environment = dict(os.environ) | {
             "RAVENSTORE_LIB": str(PROGRAMS.library),
             "RAVENSTORE_ELASTIC_PART": str(4 * MIB),
         }
         # What fails leaves its memory charged.
         del environment["RAVENSTORE_FAKE_CUDA_SHARED"]
+        return environment
+
+    def start(self, *words, budget=None, flags=()):
         limit = [] if budget is None else ["--budget", f"{budget}B"]
         return subprocess.Popen(
             [RAVENRUN, "--mode", "elastic", *limit, "--host", "1GiB", "--report", *flags, TRAINER,
              *words],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def train(self, *words, **options):
@@ -47,9 +54,10 @@ class ElasticTrainerTest(FakeGpuTest):
         self.assertEqual(process.returncode, 0, (outcome, said))
         for figure in ("wrong_words", "counted", "wrong_samples", "torn", "code"):
             self.assertEqual(outcome[figure], 0, outcome)
+        self.said = said
         found = FIGURES.search(said)
         self.assertIsNotNone(found, said)
-        names = ("peak", "moved_in", "moved_out", "dropped")
+        names = ("peak", "moved_in", "moved_out", "dropped", "enough")
         figures = (float(figure) * GIB for figure in found.groups())
         return dict(zip(names, figures, strict=True))
 
@@ -65,6 +73,98 @@ class ElasticTrainerTest(FakeGpuTest):
                 budget = NOT_THE_ENGINES + int(peak * share)
                 figures = self.train(*STEPS, *words, budget=budget)
                 self.assertGreater(figures["dropped"] + figures["moved_out"], 0)
+
+    def bound(self, file, *words):
+        """What ravensim says of the recording."""
+        done = subprocess.run(
+            [RAVENSIM, "bound", "--json", *words, file],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_a_recording_is_replayed_and_bounded(self):
+        for streams, switch in (("1", None), ("2", "--packed"), ("1", "--opaque")):
+            with self.subTest(streams=streams, switch=switch):
+                file = f"{self.folder.name}/{streams}.trace"
+                words = ["--streams", streams] + ([switch] if switch else [])
+                peak = self.train(*STEPS, *words, flags=("--record", file))["peak"]
+                calls, path, unknown = RECORDED.search(self.said).groups()
+                self.assertEqual(path, file)
+                self.assertGreater(int(calls), 100)
+                whole = self.bound(file, "--budget", "100%")
+                # As asked for: the engine rounds to 2 MiB.
+                self.assertLessEqual(whole["footprint_bytes"], peak + GIB / 1000)
+                self.assertGreater(whole["footprint_bytes"], peak * 0.6)
+                self.assertGreater(whole["compute_s"], 0)
+                narrow = self.bound(file, "--budget", "40%", "--up", "0.1", "--down", "0.1")
+                self.assertGreater(narrow["bound_s"], whole["bound_s"])
+                names = [call["name"] for call in whole["unknown_calls"]]
+                self.assertEqual(names, ["opaque"] if switch == "--opaque" else [])
+                counts = sum(call["calls"] for call in whole["unknown_calls"])
+                self.assertEqual(counts, int(unknown or 0))
+                replayed = subprocess.run(
+                    [RAVENSIM, "run", "--json", "--budget", "100%", file],
+                    capture_output=True, text=True, timeout=60, check=False,
+                )  # fmt: skip
+                self.assertEqual(replayed.returncode, 0, replayed.stdout + replayed.stderr)
+
+    def test_each_process_of_a_job_records_for_itself(self):
+        file = f"{self.folder.name}/job.trace"
+        script = f"{TRAINER} --steps 2; {TRAINER} --steps 2 & {TRAINER} --steps 2; wait"
+        done = subprocess.run(
+            [RAVENRUN, "--mode", "elastic", "--record", file, "sh", "-c", script],
+            env=self.environment(), capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        paths = [path for _, path, _ in RECORDED.findall(done.stderr)]
+        self.assertEqual(len(set(paths)), 3, done.stderr)
+        self.assertEqual(paths[0], file)
+        for path in paths:
+            self.assertRegex(path, re.escape(file) + r"(\.\d+)?$")
+            self.assertGreater(self.bound(path)["footprint_bytes"], 0)
+        named = f"{self.folder.name}/%p.trace"
+        subprocess.run(
+            [RAVENRUN, "--mode", "elastic", "--record", named, TRAINER, "--steps", "2"],
+            env=self.environment(), capture_output=True, timeout=60, check=True,
+        )  # fmt: skip
+        made = [name for name in os.listdir(self.folder.name) if re.match(r"\d+\.trace$", name)]
+        self.assertEqual(len(made), 1)
+
+    def test_a_job_that_is_killed_leaves_a_recording_that_can_be_read(self):
+        file = f"{self.folder.name}/job.trace"
+        job = self.start(*STEPS[:-1], "100000", flags=("--record", file))
+        self.assertTrue(eventually(lambda: os.path.exists(file) and os.path.getsize(file) > 20000))
+        job.send_signal(signal.SIGKILL)
+        job.communicate(timeout=60)
+        bound = self.bound(file)
+        self.assertGreater(bound["footprint_bytes"], 0)
+        self.assertGreater(bound["compute_s"], 0)
+
+    def test_a_recording_that_cannot_be_written_is_said_first_and_the_job_runs(self):
+        for file, why in (
+            ("/nowhere/job.trace", "No such file or directory"),
+            ("/nowhere/%p.trace", "no folder /nowhere"),
+            ("/dev/null", "no regular file"),
+        ):
+            self.train(*STEPS, flags=("--record", file))
+            first = self.said.splitlines()[0]
+            self.assertEqual(
+                first, f"ravenrun: nothing is recorded: {file}: {why}. The job runs without"
+            )
+            self.assertNotIn("calls recorded", self.said)
+
+    def test_with_the_budget_that_the_report_names_nothing_stalls(self):
+        peak = self.train(*STEPS)["peak"]
+        budget = NOT_THE_ENGINES + int(peak * 0.5)
+        for _ in range(5):
+            # With more of it the job runs further ahead, and may want more at once.
+            enough = int(self.train(*STEPS, budget=budget)["enough"])
+            if "did not stall" in self.said:
+                break
+            self.assertGreaterEqual(enough, peak)
+            self.assertLess(enough, peak * 2 + NOT_THE_ENGINES)
+            budget = enough
+        self.assertIn("it did not stall", self.said)
 
     def test_a_job_whose_daemon_lowers_its_budget_goes_on(self):
         steps = (*STEPS[:-1], "60")

@@ -1,0 +1,53 @@
+// A trace (docs/TRACES.md) that grows while a job runs: the messages, and the file that they go to.
+//
+// Written by hand: the library is loaded into any process, and shall bring no protobuf there.
+//
+// Threads: one at a time. Errors: kSystem, in words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::elastic {
+
+class TraceFile {
+ public:
+  // The file that `pattern` names, each %p in it being the process's number. If that holds
+  // something already, what another process or engine recorded: the same with the process's number
+  // behind it, and then with a number behind that. It begins with the header. Errors: kSystem: none
+  // of them can be written, or is no regular file.
+  static core::Result<TraceFile> Open(const std::string& pattern, std::string_view name);
+  TraceFile(TraceFile&& other) noexcept;
+  TraceFile& operator=(TraceFile&&) = delete;
+  ~TraceFile();
+
+  // ---- Messages, kept until Write.
+  void Create(uint64_t tensor, core::Bytes bytes);
+  void Get(uint64_t tensor);
+  // It may have been written to: nobody tells.
+  void Put(uint64_t tensor);
+  void Free(uint64_t tensor);
+  // `call`: a number for what is called, 0: none; `name` with its first one.
+  void Compute(core::Duration time, uint32_t call, std::string_view name, bool unknown);
+
+  size_t unwritten() const { return bytes_.size(); }
+  // Errors: kSystem, after which nothing is kept or written any more.
+  core::Status Write();
+  const std::string& path() const { return path_; }
+
+ private:
+  TraceFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
+  void Header(std::string_view name);
+  void Tensor(uint32_t kind, uint64_t tensor, core::Bytes bytes, bool modified);
+
+  int file_;
+  std::string path_;
+  std::string bytes_;
+  bool failed_ = false;
+};
+
+}  // namespace ravenstore::elastic
