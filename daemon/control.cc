@@ -424,7 +424,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
   using Body = proto::ClientPacket;
   if (connection.reclaims) {
     return Fail(connection, packet.request(), ErrorCode::kWrongState,
-                "LegacyReclaim is the only message of its connection");
+                "this message is the only one of its connection");
   }
   if (packet.body_case() == Body::kLegacyHello) {
     return HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
@@ -432,6 +432,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
   if (packet.body_case() == Body::kLegacyReclaim) {
     return HandleLegacyReclaim(connection, packet.request(), packet.legacy_reclaim());
   }
+  if (packet.body_case() == Body::kLegacyElastic)
+    return HandleLegacyElastic(connection, packet.request(), descriptors);
   if (packet.body_case() == Body::kHello)
     return HandleHello(connection, packet.request(), packet.hello());
   if (!connection.greeted) {
@@ -478,6 +480,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
       legacy_.Fill(audience, packet.list_legacy(), answer.mutable_legacy_jobs());
       return Send(connection, answer);
     }
+    case Body::kExplainJob:
+      return HandleExplainJob(connection, packet.request(), packet.explain_job());
     case Body::kExplainFailure:
     case Body::kStats:
     case Body::kListTensors:
@@ -776,7 +780,7 @@ void Control::Forget(uint64_t key) {
                 GivePlace(user, reserved);
               });
   SettleDescriptors(connection);
-  if (connection.legacy) GiveLegacyPlace(connection.user());
+  if (connection.legacy) GiveLegacyPlace(connection);
   legacy_.Remove(key);
   reclaims_.Forget(key);
   // There may be many.

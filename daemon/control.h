@@ -109,7 +109,8 @@ class Control {
     bool reserved = false;    // one of those kept for ravenctl
     bool greeted = false;
     bool legacy = false;    // it has a legacy job's place
-    bool reclaims = false;  // it said LegacyReclaim, and says nothing more
+    bool elastic = false;   // and a second descriptor's, for its page
+    bool reclaims = false;  // it said LegacyReclaim or LegacyElastic, and says nothing more
     bool hung_up = false;
     core::Tick heard{};  // when it said something last, or began
     std::deque<Outgoing> queue;
@@ -186,6 +187,9 @@ class Control {
                          std::vector<ipc::UniqueFd>& descriptors);
   void HandleLegacyReclaim(Connection& connection, uint64_t request,
                            const proto::LegacyReclaim& reclaim);
+  void HandleLegacyElastic(Connection& connection, uint64_t request,
+                           std::vector<ipc::UniqueFd>& descriptors);
+  void HandleExplainJob(Connection& connection, uint64_t request, const proto::ExplainJob& query);
   // Finds out what the device has for the asker, and begins.
   void BeginReclaim(ReclaimRequests::Reclaim ask);
   void HandlePause(Connection& connection, uint64_t request, const proto::SetLimits& limits);
@@ -227,7 +231,7 @@ class Control {
   // One is gone, and its memory given back.
   void OnGone(core::TenantId user);
   core::Status TakeLegacyPlace(const Connection& connection);
-  void GiveLegacyPlace(core::TenantId user);
+  void GiveLegacyPlace(const Connection& connection);
   // Posts an answer made on another thread to the connection, if it still is there.
   void PostAnswer(uint64_t key, proto::DaemonPacket packet);
   core::TenantId TenantOf(uid_t uid);

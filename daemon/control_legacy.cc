@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/admin.h"
 #include "daemon/control.h"
 #include "ipc/clock.h"
 #include "proto/layout.h"
@@ -22,6 +23,7 @@ namespace {
 
 // Of a turn (control.cc): it looks through all connections.
 constexpr uint32_t kUnitsOfLegacyHello = 8;
+constexpr uint32_t kUnitsOfExplainJob = 4;
 
 }  // namespace
 
@@ -83,9 +85,46 @@ core::Status Control::TakeLegacyPlace(const Connection& connection) {
   return page;
 }
 
-void Control::GiveLegacyPlace(core::TenantId user) {
-  legacy_places_.Give(user);
-  descriptors_.Give(user);
+void Control::GiveLegacyPlace(const Connection& connection) {
+  legacy_places_.Give(connection.user());
+  descriptors_.Give(connection.user());
+  if (connection.elastic) descriptors_.Give(connection.user());
+}
+
+void Control::HandleLegacyElastic(Connection& connection, uint64_t request,
+                                  std::vector<ipc::UniqueFd>& descriptors) {
+  if (connection.greeted || descriptors.size() != 1) {
+    return Fail(connection, request, ErrorCode::kWrongState,
+                "LegacyElastic comes on a connection of its own and brings one descriptor");
+  }
+  connection.reclaims = true;
+  const uint64_t job = legacy_.KeyOfProcess(connection.peer.pid);
+  Connection* jobs = job == 0 ? nullptr : Find(job);
+  if (jobs == nullptr || jobs->elastic) {
+    return Fail(connection, request, ErrorCode::kPermission,
+                "only a legacy job may send that, and once");
+  }
+  // What is none stays with who closes it.
+  if (!LegacyLedger::IsElasticPage(descriptors.front().get()))
+    return Fail(connection, request, ErrorCode::kInvalidArgument, LegacyLedger::kNoElasticPage);
+  if (const core::Status place = descriptors_.Take(jobs->user()); !place.ok())
+    return Fail(connection, request, place.error().code, place.error().message);
+  jobs->elastic = true;
+  legacy_.SetElasticPage(job, std::move(descriptors.front()));
+}
+
+void Control::HandleExplainJob(Connection& connection, uint64_t request,
+                               const proto::ExplainJob& query) {
+  turns_.Spend(connection.user(), kUnitsOfExplainJob);
+  const Audience audience =
+      IsAdmin(connection.peer.uid) ? Audience() : Audience(connection.peer.uid);
+  auto explained = legacy_.Explain(audience, query, ipc::Now());
+  if (!explained.ok())
+    return Fail(connection, request, explained.error().code, explained.error().message);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  *answer.mutable_job_explained() = std::move(*explained);
+  Send(connection, answer);
 }
 
 void Control::HandleLegacyReclaim(Connection& connection, uint64_t request,

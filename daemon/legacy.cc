@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/elastic_page.h"
+#include "proto/elastic_page.h"
 #include "proto/packet.h"
 
 namespace ravenstore::daemon {
@@ -31,15 +33,15 @@ uint64_t Word(const char* page, size_t offset) {
   return value;
 }
 
-// The page's inode; nullopt: it is none that may be read.
-std::optional<ino_t> InodeOfPage(int descriptor) {
+// The inode of a page of that size; nullopt: it is none that may be read.
+std::optional<ino_t> InodeOfPage(int descriptor, size_t bytes = proto::kLedgerBytes) {
   struct stat status {};
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   // The seals first: a file system of the stranger's own may let who looks at its files wait.
   const int seals = ::fcntl(descriptor, F_GET_SEALS);
   const bool is_page = seals >= 0 && (seals & kSeals) == kSeals &&
                        ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
-                       status.st_size == static_cast<off_t>(proto::kLedgerBytes);
+                       status.st_size == static_cast<off_t>(bytes);
   return is_page ? std::optional(status.st_ino) : std::nullopt;
 }
 
@@ -85,7 +87,7 @@ core::Result<ProcessSlots::Slot> LegacyLedger::Add(uint64_t key, Newcomer job) {
   // It attaches again when it lost its socket; its old connection says nothing more.
   if (job.pid != 0) jobs_.erase(KeyOfProcess(job.pid));
   const auto [added, is_new] =
-      jobs_.insert_or_assign(key, Job{std::move(job), std::nullopt, false});
+      jobs_.insert_or_assign(key, Job{std::move(job), std::nullopt, false, {}});
   WriteBudgets(added->second);
   return process_slot;
 }
@@ -196,6 +198,24 @@ std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {
   return RowsOf(page.data());
 }
 
+void LegacyLedger::FillJob(uint64_t key, const Job& job, proto::LegacyJob* to) const {
+  to->set_client(job.about.client);
+  to->set_pid(static_cast<uint32_t>(job.about.pid));
+  to->set_uid(job.about.uid);
+  to->set_name(job.about.name);
+  to->set_mode(job.about.mode);
+  to->set_paused(job.paused);
+  for (const LegacyRow& row : Read(key)) {
+    if (row.used == 0 && row.visible == 0) continue;
+    proto::LegacyDevice* device = to->add_devices();
+    device->set_uuid(row.uuid);
+    device->set_used(row.used);
+    device->set_served(row.served);
+    device->set_visible_memory(row.visible);
+    for (const uint64_t bytes : row.kinds) device->add_kinds(bytes);
+  }
+}
+
 void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
                         proto::LegacyJobs* answer) const {
   uint64_t last = query.cursor();
@@ -205,28 +225,50 @@ void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& 
     if (answer->jobs_size() == static_cast<int>(kJobsPerPage)) {
       return answer->set_next_cursor(last);
     }
-    proto::LegacyJob* job = answer->add_jobs();
-    job->set_client(about.client);
-    job->set_pid(static_cast<uint32_t>(about.pid));
-    job->set_uid(about.uid);
-    job->set_name(about.name);
-    job->set_mode(about.mode);
-    job->set_paused(next->second.paused);
-    for (const LegacyRow& row : Read(next->first)) {
-      if (row.used == 0 && row.visible == 0) continue;
-      proto::LegacyDevice* device = job->add_devices();
-      device->set_uuid(row.uuid);
-      device->set_used(row.used);
-      device->set_served(row.served);
-      device->set_visible_memory(row.visible);
-      for (const uint64_t bytes : row.kinds) device->add_kinds(bytes);
-    }
+    FillJob(next->first, next->second, answer->add_jobs());
     if (answer->ByteSizeLong() > kBytesPerPage) {
       answer->mutable_jobs()->RemoveLast();
       return answer->set_next_cursor(last);
     }
     last = next->first;
   }
+}
+
+bool LegacyLedger::IsElasticPage(int descriptor) {
+  return InodeOfPage(descriptor, proto::kElasticPageBytes).has_value();
+}
+
+bool LegacyLedger::SetElasticPage(uint64_t key, ipc::UniqueFd page) {
+  Job& job = jobs_.at(key);
+  if (job.elastic) return false;
+  job.elastic = std::move(page);
+  return true;
+}
+
+core::Result<proto::JobExplained> LegacyLedger::Explain(std::optional<uid_t> audience,
+                                                        const proto::ExplainJob& query,
+                                                        core::Tick now) const {
+  const auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
+    const Newcomer& about = entry.second.about;
+    return about.client == query.client() && (!audience || *audience == about.uid);
+  });
+  if (found == jobs_.end()) {
+    return Error{ErrorCode::kNotFound,
+                 "no legacy job " + std::to_string(query.client()) + " is attached"};
+  }
+  proto::JobExplained answer;
+  FillJob(found->first, found->second, answer.mutable_job());
+  if (!found->second.elastic) return answer;
+  const std::vector<LegacyRow> rows = Read(found->first);
+  for (size_t row = query.cursor(); row < rows.size(); ++row) {
+    auto device = ReadElasticRow(found->second.elastic.get(), row, now);
+    if (!device) continue;
+    *answer.mutable_elastic() = std::move(*device);
+    answer.mutable_elastic()->set_uuid(rows[row].uuid);
+    if (row + 1 < rows.size()) answer.set_next_cursor(static_cast<uint32_t>(row + 1));
+    break;
+  }
+  return answer;
 }
 
 }  // namespace ravenstore::daemon

@@ -84,6 +84,17 @@ class LegacyLedger {
   // Whether the client is a job of that user's.
   bool IsOf(uint32_t client, uid_t uid) const;
 
+  static constexpr const char* kNoElasticPage =
+      "LegacyElastic needs a memfd of 196608 bytes, sealed against shrinking and growing";
+  static bool IsElasticPage(int descriptor);
+  // The page on which the job's engines show themselves. False: it has one, and keeps that.
+  // REQUIRES: Has(key), IsElasticPage(page).
+  bool SetElasticPage(uint64_t key, ipc::UniqueFd page);
+  // What is known of the job: what it holds, and of its engines the first from row `cursor` on.
+  // Errors: kNotFound: there is no such job of `audience` (nullopt: all).
+  core::Result<proto::JobExplained> Explain(std::optional<uid_t> audience,
+                                            const proto::ExplainJob& query, core::Tick now) const;
+
   // The rows of the job's page. Empty when it is unknown or cannot be read.
   std::vector<LegacyRow> Read(uint64_t key) const;
   size_t size() const { return jobs_.size(); }
@@ -96,10 +107,12 @@ class LegacyLedger {
     Newcomer about;
     std::optional<core::Bytes> own_visible;
     bool paused = false;
+    ipc::UniqueFd elastic;  // the page
   };
   const Job* FindClient(uint32_t client) const;
   core::Bytes VisibleOf(const Job& job) const;
   void WriteBudgets(const Job& job) const;
+  void FillJob(uint64_t key, const Job& job, proto::LegacyJob* to) const;
 
   core::Bytes visible_;
   std::map<uid_t, core::Bytes> tenants_;

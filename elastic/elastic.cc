@@ -17,6 +17,7 @@ using ravenstore::elastic::EngineOptions;
 using ravenstore::elastic::EngineStats;
 using ravenstore::elastic::Place;
 using ravenstore::elastic::Recorder;
+using ravenstore::elastic::Shown;
 
 struct raven_elastic {
   std::unique_ptr<Engine> engine;
@@ -102,6 +103,11 @@ raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options) {
         opened->no_recording = "nothing is recorded: " + recorder.error().message;
         say(opened->no_recording);
       }
+    }
+    if (options->shown != nullptr) {
+      engine_options.shown =
+          std::make_shared<Shown>(static_cast<ravenstore::proto::ElasticPageRow*>(options->shown),
+                                  CallNames(options->driver));
     }
     auto engine = Engine::Create(std::move(engine_options), *driver);
     if (!engine.ok()) return say(Describe(engine.error())), nullptr;

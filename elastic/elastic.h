@@ -50,6 +50,9 @@ typedef struct raven_elastic_options {
    * process's number; and the trace's name. Null: nothing is recorded. */
   const char* record;
   const char* record_name;
+  /* A row of the page on which the engine shows what lies where (proto/elastic_page.h); it outlives
+   * the engine. Null: nothing is shown. */
+  void* shown;
 } raven_elastic_options_t;
 
 /* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the

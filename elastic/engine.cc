@@ -217,6 +217,8 @@ Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered)
   if (!id) return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
   Range& range = At(*id);
   range.asked = asked;
+  range.calls = 0;
+  range.used = range.allocated = ipc::Now();
   ++range.busy;
   changed_.wait(lock, [&] { return range.moving == 0; });
   SetLive(range, true);
@@ -282,8 +284,13 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
     changed_.wait_for(lock, deadline - ipc::Now());
   }
   if (began) {
+    const core::Tick now = ipc::Now();
     ++stats_.room_waits;
-    stats_.room_waited += ipc::Now() - *began;
+    stats_.room_waited += now - *began;
+    if (options_.shown) {
+      options_.shown->Note(Shown::kAllocations, {"allocations", nullptr}, {.waited = now - *began},
+                           now);
+    }
   }
   wanted_ -= size;
   return part;
@@ -466,6 +473,7 @@ Engine::Submission* Engine::Begin(const Use& use) {
     ++unknowns_;
     moving |= moving_ > 0;
   }
+  core::Duration waited{};
   if (moving) {
     const core::Tick began = ipc::Now();
     changed_.wait(lock, [&] {
@@ -474,13 +482,22 @@ Engine::Submission* Engine::Begin(const Use& use) {
                          [this](RangeId id) { return At(id).moving == 0; });
     });
     ++stats_.waits;
-    stats_.waited += ipc::Now() - began;
+    waited = ipc::Now() - began;
+    stats_.waited += waited;
   }
-  for (const RangeId id : submission->ranges) in_place += At(id).away;
+  const core::Tick now = ipc::Now();
+  for (const RangeId id : submission->ranges) {
+    Range& range = At(id);
+    in_place += range.away;
+    ++range.calls;
+    range.used = now;
+  }
+  const bool tells = waited > core::Duration{0} || in_place > Bytes{0} || use.unknown;
+  if (options_.shown && tells)
+    options_.shown->Note(use.identity, use.caller, {waited, in_place, use.unknown}, now);
   ++stats_.uses;
   stats_.uses_in_place += in_place > Bytes{0} ? 1 : 0;
   stats_.bytes_in_place += in_place;
-  const core::Tick now = ipc::Now();
   plan_.Used(use.identity, submission->ranges, now);
   if (options_.recorder)
     options_.recorder->Used(use.identity, use.caller, submission->ranges, use.unknown, now);

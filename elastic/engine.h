@@ -34,6 +34,7 @@
 #include "elastic/parts.h"
 #include "elastic/plan.h"
 #include "elastic/recorder.h"
+#include "elastic/shown.h"
 #include "elastic/streams.h"
 
 namespace ravenstore::elastic {
@@ -51,6 +52,7 @@ struct EngineOptions {
   std::function<core::Bytes()> limit;
   std::function<void(const char*)> log;
   std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
+  std::shared_ptr<Shown> shown;        // null: nobody looks
 };
 
 struct EngineStats {
@@ -140,6 +142,10 @@ class Engine {
     std::vector<Point> uses;  // the last of each stream that may not have passed
     Point freed;
     uint64_t stamp = 0;  // of the submission that named it last
+    // For people.
+    uint64_t calls = 0;
+    core::Tick allocated{};
+    core::Tick used{};
   };
   struct Move {
     RangeId range;
@@ -191,6 +197,7 @@ class Engine {
 
   void Run();
   void AskLimit(Lock& lock);
+  void Show(Lock& lock);
   bool FinishMoves(Lock& lock);
   void FinishMove(const Move& move, bool copied, Lock& lock);
   bool StartMoves(Lock& lock);
@@ -237,6 +244,7 @@ class Engine {
   std::vector<CUevent> events_;
   EngineStats stats_;
   core::Tick limit_asked_{};
+  core::Tick shown_{};
   bool asleep_ = false;
   bool broken_ = false;  // a copy failed, or a mapping: nothing moves any more
   bool stopping_ = false;

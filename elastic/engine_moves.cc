@@ -20,6 +20,9 @@ constexpr size_t kLanes = 2;
 constexpr std::chrono::microseconds kPoll{50};
 constexpr std::chrono::microseconds kRetry{200};
 constexpr std::chrono::milliseconds kAskLimit{50};
+// What lies where is shown so often; so many ranges are looked at before others get the lock.
+constexpr std::chrono::seconds kShow{1};
+constexpr size_t kShownAtOnce = 256;
 
 }  // namespace
 
@@ -40,6 +43,7 @@ void Engine::Run() {
   Lock lock(mutex_);
   while (!stopping_ || !moves_.empty()) {
     AskLimit(lock);
+    Show(lock);
     bool moved = FinishMoves(lock);
     if (!stopping_ && !broken_) {
       starting_ = true;
@@ -50,7 +54,7 @@ void Engine::Run() {
     }
     if (moved) continue;
     asleep_ = moves_.empty() && !HasWork();
-    if (asleep_ && !options_.limit) {
+    if (asleep_ && !options_.limit && !options_.shown) {
       wake_.wait(lock);
     } else if (asleep_) {
       wake_.wait_for(lock, kAskLimit);
@@ -70,6 +74,49 @@ void Engine::AskLimit(Lock& lock) {
   const Bytes before = parts_->limit(Place::kDevice);
   // Less than a part more makes no difference.
   if (most < before || most - before >= options_.part) SetDeviceLimit(most);
+  lock.lock();
+}
+
+void Engine::Show(Lock& lock) {
+  const core::Tick now = ipc::Now();
+  if (!options_.shown || now - shown_ < kShow) return;
+  shown_ = now;
+  Shown::View view(now);
+  for (size_t i = 1; i < ranges_.size(); ++i) {
+    if (i % kShownAtOnce == 0) {
+      lock.unlock();
+      lock.lock();
+    }
+    const Range& range = *ranges_[i];
+    if (!range.live) continue;
+    view.Add({range.begin, range.size, range.away, range.calls, range.allocated, range.used,
+              range.pinned});
+  }
+  proto::ElasticPageRow& row = view.row();
+  row.limit = parts_->limit(Place::kDevice).count();
+  row.device = parts_->held(Place::kDevice).count();
+  row.host = parts_->held(Place::kHost).count();
+  row.host_limit = parts_->limit(Place::kHost).count();
+  row.live = stats_.live.count();
+  row.away = stats_.away.count();
+  row.pinned = stats_.pinned.count();
+  row.peak = stats_.peak.count();
+  row.enough = std::max(stats_.enough, stats_.peak).count();
+  row.moved_in = stats_.moved_in.count();
+  row.moved_out = stats_.moved_out.count();
+  row.dropped = stats_.dropped.count();
+  row.uses = stats_.uses;
+  row.in_place = stats_.uses_in_place;
+  row.in_place_bytes = stats_.bytes_in_place.count();
+  row.waits = stats_.waits;
+  row.waited_ns = static_cast<uint64_t>(stats_.waited.count());
+  row.room_waits = stats_.room_waits;
+  row.room_waited_ns = static_cast<uint64_t>(stats_.room_waited.count());
+  row.learned = plan_.IsLearned() ? 1 : 0;
+  row.broken = broken_ ? 1 : 0;
+  options_.shown->AddCalls(&view);
+  lock.unlock();
+  options_.shown->Publish(view);
   lock.lock();
 }
 

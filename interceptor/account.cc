@@ -15,7 +15,9 @@
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
 #include "interceptor/pool.h"
+#include "interceptor/sealed_page.h"
 #include "interceptor/tenant.h"
+#include "proto/elastic_page.h"
 #include "proto/packet.h"
 
 namespace ravenstore::interceptor {
@@ -28,9 +30,9 @@ constinit pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
 // Sums of a process that got no page of its own.
 constinit proto::LedgerPage private_page{};
 constinit std::atomic<proto::LedgerPage*> page{nullptr};
-constinit std::atomic<int> page_descriptor{-1};
-// A job that closes every descriptor may have another file under its number.
-constinit ino_t page_inode = 0;
+constinit SealedPage ledger_page{};
+constinit SealedPage elastic_page{};
+constinit std::atomic<char*> elastic_rows{nullptr};
 constinit bool fork_handlers = false;  // guarded by start_mutex
 constinit bool settings_read = false;  // guarded by start_mutex
 constinit Settings settings{};
@@ -72,22 +74,13 @@ void ReadSettings() {
 }
 
 void MakePage() {
-  const int file = memfd_create("ravenstore-ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  proto::LedgerPage* made = &private_page;
-  if (file >= 0 && ftruncate(file, proto::kLedgerBytes) == 0 &&
-      fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-    void* mapped = mmap(nullptr, proto::kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped != MAP_FAILED) {
-      madvise(mapped, proto::kLedgerBytes, MADV_DONTFORK);
-      made = static_cast<proto::LedgerPage*>(mapped);
-      struct stat status {};
-      page_inode = fstat(file, &status) == 0 ? status.st_ino : 0;
-      page_descriptor.store(file);
-    }
-  }
-  if (made == &private_page && file >= 0) close(file);
+  void* mapped = ledger_page.Make("ravenstore-ledger", proto::kLedgerBytes);
+  auto* made = mapped == nullptr ? &private_page : static_cast<proto::LedgerPage*>(mapped);
   made->magic = proto::kLedgerMagic;
   page.store(made, std::memory_order_release);
+  if (settings.mode != Mode::kElastic) return;
+  elastic_rows.store(
+      static_cast<char*>(elastic_page.Make("ravenstore-elastic", proto::kElasticPageBytes)));
 }
 
 void Print(const CUuuid& uuid, const char* prefix, char* text) {
@@ -181,8 +174,9 @@ bool FindDevices() {
 void InChild() {
   phase.store(Phase::kIdle);
   start_mutex = PTHREAD_MUTEX_INITIALIZER;
-  if (const int file = PageDescriptor(); file >= 0) close(file);
-  page_descriptor.store(-1);
+  ledger_page.ForgetInChild();
+  elastic_page.ForgetInChild();
+  elastic_rows.store(nullptr);
   page.store(nullptr);
   memset(static_cast<void*>(&private_page), 0, sizeof(private_page));
   for (auto& row : rows) row.store(0);
@@ -234,10 +228,17 @@ proto::LedgerPage* Page() {
 }
 
 int PageDescriptor() {
-  const int file = page_descriptor.load();
-  struct stat status {};
-  const bool still_ours = file >= 0 && fstat(file, &status) == 0 && status.st_ino == page_inode;
-  return still_ours ? file : -1;
+  return ledger_page.Descriptor();
+}
+
+int ElasticPageDescriptor() {
+  return elastic_page.Descriptor();
+}
+
+void* ElasticPageRow(int row) {
+  char* rows = elastic_rows.load(std::memory_order_acquire);
+  return rows == nullptr || row < 0 ? nullptr
+                                    : rows + static_cast<size_t>(row) * proto::kElasticRowBytes;
 }
 
 int RowOf(CUdevice device) {

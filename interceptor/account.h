@@ -37,6 +37,10 @@ uint32_t DriverHooksSeen();
 proto::LedgerPage* Page();
 // The memfd of the page, or -1.
 int PageDescriptor();
+// Of the page on which engines show themselves, in elastic mode: its memfd, or -1; and a device's
+// row on it, or null.
+int ElasticPageDescriptor();
+void* ElasticPageRow(int row);
 
 // The page's row of a device; -1: unknown.
 int RowOf(CUdevice device);

@@ -202,6 +202,7 @@ void Open(int row) {
   options.give = GiveBytes;
   options.limit = LimitBytes;
   if (*Asked().elastic_record != 0) options.record = Asked().elastic_record;
+  options.shown = ElasticPageRow(row);
   options.record_name = program_invocation_short_name;
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {

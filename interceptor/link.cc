@@ -34,6 +34,7 @@ constexpr size_t kPacketMax = 512;
 constexpr uint32_t kRequestField = 1;
 constexpr uint32_t kHelloField = 30;
 constexpr uint32_t kReclaimField = 31;
+constexpr uint32_t kElasticField = 33;
 constexpr uint32_t kWelcomeField = 30;
 constexpr uint32_t kReclaimedField = 31;
 
@@ -213,6 +214,18 @@ bool TakeWelcome(const char* begin, const char* end, int tenants_page) {
   return true;
 }
 
+// Hands over the page on which engines show themselves. On a connection of its own, so that a
+// daemon that does not know it loses nothing but that.
+void SendElasticPage() {
+  const int page = ElasticPageDescriptor();
+  const int made = page < 0 ? -1 : Connect();
+  if (made < 0) return;
+  Writer packet;
+  packet.Text(kElasticField, "", 0);
+  Send(made, packet, page);
+  close(made);
+}
+
 // REQUIRES: mutex is held, and there is no socket.
 bool Attach() {
   if (PageDescriptor() < 0) return false;
@@ -234,6 +247,7 @@ bool Attach() {
   }
   socket_inode = InodeOf(made);
   socket_descriptor.store(made);
+  SendElasticPage();
   return true;
 }
 

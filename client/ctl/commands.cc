@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "client/ctl/render_job.h"
 #include "client/ctl/session.h"
 #include "core/printable.h"
 #include "core/size_text.h"
@@ -155,36 +156,79 @@ int RunList(const Common& common, const ListOptions& options, Streams streams) {
   return kExitOk;
 }
 
-int RunExplain(const Common& common, const std::string& tensor, Streams streams) {
-  auto session = Session::Open(common.socket, common.timeout);
-  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
-  const auto show = [&](const proto::TensorExplained& explained) {
-    streams.out << (common.json ? ExplainedJson(explained)
-                                : ExplainedText(explained, common.columns));
-    return kExitOk;
-  };
-  const auto number = core::ParseNumber(tensor);
-  if (number) {
-    const auto explained = session->Explain(*number);
-    if (explained.ok()) return show(*explained);
-    if (explained.error().code != core::ErrorCode::kNotFound)
-      return Report(common, explained.error(), streams);
+namespace {
+
+// Nullopt: there is no such job.
+core::Result<std::optional<JobView>> FindJob(Session& session, uint64_t number) {
+  if (number == 0 || number > UINT32_MAX) return std::optional<JobView>();
+  auto pages = session.ExplainJob(static_cast<uint32_t>(number));
+  // A daemon that explains no jobs.
+  const bool none = !pages.ok() && (pages.error().code == core::ErrorCode::kNotFound ||
+                                    pages.error().code == core::ErrorCode::kInvalidArgument);
+  if (none) return std::optional<JobView>();
+  if (!pages.ok()) return std::move(pages).error();
+  JobView view{pages->front().job(), {}};
+  for (const proto::JobExplained& page : *pages) {
+    if (page.has_elastic()) view.devices.push_back(page.elastic());
+  }
+  return std::optional(std::move(view));
+}
+
+// Nullopt: there is no such tensor.
+core::Result<std::optional<proto::TensorExplained>> FindTensor(Session& session,
+                                                               const std::string& tensor) {
+  using Found = std::optional<proto::TensorExplained>;
+  if (const auto number = core::ParseNumber(tensor)) {
+    auto explained = session.Explain(*number);
+    if (explained.ok()) return Found(std::move(*explained));
+    if (explained.error().code != core::ErrorCode::kNotFound) return std::move(explained).error();
   }
   uint64_t id = 0;
-  const Status listed = session->List(0, [&](const proto::TensorInfo& info) {
+  RAVEN_RETURN_IF_ERROR(session.List(0, [&](const proto::TensorInfo& info) {
     if (info.name() == tensor) id = info.id();
     return id == 0;
-  });
-  if (!listed.ok()) return Report(common, listed.error(), streams);
-  if (id == 0) {
-    const std::string what = number
-                                 ? "no tensor has the number " + tensor + ", and none is called so"
-                                 : "no tensor is called '" + tensor + "'";
-    return Report(common, {core::ErrorCode::kNotFound, what}, streams);
+  }));
+  if (id == 0) return Found();
+  RAVEN_ASSIGN_OR_RETURN(proto::TensorExplained explained, session.Explain(id));
+  return Found(std::move(explained));
+}
+
+std::string NothingIs(const std::string& what, Explained which) {
+  const bool is_number = core::ParseNumber(what).has_value();
+  if (which == Explained::kJob) return "no legacy job has the number " + what;
+  if (!is_number) return "no tensor is called '" + what + "'";
+  return std::string("no tensor ") + (which == Explained::kAny ? "or legacy job " : "") +
+         "has the number " + what + ", and none is called so";
+}
+
+}  // namespace
+
+int RunExplain(const Common& common, const std::string& what, Explained which, Streams streams) {
+  auto session = Session::Open(common.socket, common.timeout);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  const auto number = core::ParseNumber(what);
+  std::optional<JobView> job;
+  if (which != Explained::kTensor && number) {
+    auto found = FindJob(*session, *number);
+    if (!found.ok()) return Report(common, found.error(), streams);
+    job = std::move(*found);
   }
-  const auto explained = session->Explain(id);
-  if (!explained.ok()) return Report(common, explained.error(), streams);
-  return show(*explained);
+  std::optional<proto::TensorExplained> tensor;
+  if (which != Explained::kJob) {
+    auto found = FindTensor(*session, what);
+    if (!found.ok()) return Report(common, found.error(), streams);
+    tensor = std::move(*found);
+  }
+  if (job && tensor)
+    return Misused(what + " is a tensor and a legacy job: say --tensor or --job", streams);
+  if (job) {
+    streams.out << (common.json ? JobJson(*job) : JobText(*job, common.columns));
+  } else if (tensor) {
+    streams.out << (common.json ? ExplainedJson(*tensor) : ExplainedText(*tensor, common.columns));
+  } else {
+    return Report(common, {core::ErrorCode::kNotFound, NothingIs(what, which)}, streams);
+  }
+  return kExitOk;
 }
 
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams) {

@@ -59,8 +59,10 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
 // it again. `job`: its number (ravenctl clients).
 int RunPause(const Common& common, uint32_t job, bool paused, Streams streams);
 
-// `tensor`: a tensor's number, or a name; of several with that name the first.
-int RunExplain(const Common& common, const std::string& tensor, Streams streams);
+enum class Explained { kAny, kTensor, kJob };
+// `what`: a tensor's number, or a name, of several with that name the first; or a legacy job's
+// number. A number that both have is wrong usage, unless `which` says.
+int RunExplain(const Common& common, const std::string& what, Explained which, Streams streams);
 
 struct RecordOptions {
   std::string file{};

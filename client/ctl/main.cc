@@ -118,8 +118,17 @@ int Main(int argc, char** argv) {
   LimitsOptions limits;
   AddLimits(&app, &limits);
   std::string explained;
-  CLI::App* explain = app.add_subcommand("explain", "Why a tensor was moved or kept");
-  explain->add_option("tensor", explained, "Its number (ravenctl ls) or its name")->required();
+  bool explain_tensor = false;
+  bool explain_job = false;
+  CLI::App* explain = app.add_subcommand(
+      "explain",
+      "Why a tensor was moved or kept; where a legacy job's memory is, and what would help");
+  explain
+      ->add_option("what", explained,
+                   "A tensor's number (ravenctl ls) or name, or a legacy job's number (clients)")
+      ->required();
+  auto* only_tensor = explain->add_flag("--tensor", explain_tensor, "It is a tensor");
+  explain->add_flag("--job", explain_job, "It is a legacy job")->excludes(only_tensor);
   RecordOptions record;
   double record_seconds = 10;
   AddRecord(&app, &record, &record_seconds);
@@ -145,7 +154,12 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("limits")) return RunLimits(common, limits, streams);
   if (app.got_subcommand("pause")) return RunPause(common, job, true, streams);
   if (app.got_subcommand("resume")) return RunPause(common, job, false, streams);
-  if (app.got_subcommand("explain")) return RunExplain(common, explained, streams);
+  if (app.got_subcommand("explain")) {
+    const Explained which = explain_job      ? Explained::kJob
+                            : explain_tensor ? Explained::kTensor
+                                             : Explained::kAny;
+    return RunExplain(common, explained, which, streams);
+  }
   if (app.got_subcommand("record")) {
     record.time =
         std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(record_seconds));

@@ -297,9 +297,6 @@ std::string TensorsJson(const std::vector<proto::TensorInfo>& tensors, bool more
   return json.EndArray().Field("more", more).EndObject().Take();
 }
 
-namespace {
-
-// "device 6.0 GiB, context 512.0 MiB"; "-" when nothing is held.
 std::string KindsText(const proto::LegacyDevice& device) {
   std::string text;
   for (int i = 0; i < device.kinds_size() && i < static_cast<int>(proto::kLegacyKinds); ++i) {
@@ -309,6 +306,8 @@ std::string KindsText(const proto::LegacyDevice& device) {
   }
   return text.empty() ? "-" : text;
 }
+
+namespace {
 
 std::string LegacyText(const std::vector<proto::LegacyJob>& jobs, size_t columns) {
   TextTable who(">>>~<");
@@ -328,8 +327,10 @@ std::string LegacyText(const std::vector<proto::LegacyJob>& jobs, size_t columns
   return who.Text(columns) + "\n" + what.Text(columns) + Counted(jobs.size(), "legacy job") + "\n";
 }
 
-void AddLegacyJob(JsonWriter& json, const proto::LegacyJob& job) {
-  json.BeginObject()
+}  // namespace
+
+void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJob& job) {
+  json.BeginObject(name)
       .Field("client", job.client())
       .Field("pid", job.pid())
       .Field("uid", job.uid())
@@ -351,8 +352,6 @@ void AddLegacyJob(JsonWriter& json, const proto::LegacyJob& job) {
   }
   json.EndArray().EndObject();
 }
-
-}  // namespace
 
 std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
                         const std::vector<proto::LegacyJob>& jobs, size_t columns) {
@@ -392,7 +391,7 @@ std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
   json.BeginObject().BeginArray("clients");
   for (const proto::ClientInfo& client : clients) AddClient(json, client);
   json.EndArray().BeginArray("legacy_jobs");
-  for (const proto::LegacyJob& job : jobs) AddLegacyJob(json, job);
+  for (const proto::LegacyJob& job : jobs) AddLegacyJob(json, {}, job);
   return json.EndArray().EndObject().Take();
 }
 

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/ctl/doctor.h"
+#include "client/ctl/json.h"
 #include "core/result.h"
 #include "proto/control.pb.h"
 
@@ -37,6 +39,11 @@ std::string ClientsText(const std::vector<proto::ClientInfo>& clients,
                         const std::vector<proto::LegacyJob>& jobs = {}, size_t columns = kColumns);
 std::string ClientsJson(const std::vector<proto::ClientInfo>& clients,
                         const std::vector<proto::LegacyJob>& jobs = {});
+
+// "device 6.0 GiB, context 512.0 MiB"; "-" when nothing is held.
+std::string KindsText(const proto::LegacyDevice& device);
+// A member `name` of what is written, or one of its array.
+void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJob& job);
 
 // `who`: "client 3" or "user alice".
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);

@@ -180,6 +180,24 @@ Result<proto::TensorExplained> Session::Explain(uint64_t tensor) {
   return std::move(*answer.mutable_tensor_explained());
 }
 
+Result<std::vector<proto::JobExplained>> Session::ExplainJob(uint32_t job) {
+  std::vector<proto::JobExplained> pages;
+  uint32_t cursor = 0;
+  do {
+    ClientPacket packet;
+    packet.mutable_explain_job()->set_client(job);
+    packet.mutable_explain_job()->set_cursor(cursor);
+    RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer,
+                           Ask(std::move(packet), DaemonPacket::kJobExplained));
+    pages.push_back(std::move(*answer.mutable_job_explained()));
+    const uint32_t next = pages.back().next_cursor();
+    if (next != 0 && next <= cursor)
+      return Error{ErrorCode::kCorrupt, "the daemon's explanation of a job does not advance"};
+    cursor = next;
+  } while (cursor != 0);
+  return pages;
+}
+
 Result<proto::Recorded> Session::Record(uint32_t client) {
   ClientPacket packet;
   packet.mutable_record()->set_client(client);

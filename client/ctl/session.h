@@ -39,6 +39,9 @@ class Session {
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
   // Errors: also kNotFound.
   core::Result<proto::TensorExplained> Explain(uint64_t tensor);
+  // What is known of a legacy job. Errors: also kNotFound, and kInvalidArgument of a daemon that
+  // explains no jobs.
+  core::Result<std::vector<proto::JobExplained>> ExplainJob(uint32_t job);
   // Begins a recording of `client` (0: of all), and then takes what was recorded since. It ends
   // with this session. Errors: also kLimit, somebody else records.
   core::Result<proto::Recorded> Record(uint32_t client);

@@ -8,9 +8,11 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <memory>
 #include <new>
 #include <string>
 
+#include "proto/elastic_page.h"
 #include "proto/packet.h"
 #include "tests/daemon/stalled_write.h"
 
@@ -251,6 +253,61 @@ TEST(LegacyLedgerTest, AGoneJobHoldsNothing) {
   EXPECT_EQ(ledger.KeyOfProcess(1001), 1u);
   ledger.Remove(1);
   EXPECT_EQ(ledger.KeyOfProcess(1001), 0u);
+}
+
+// The page of an elastic job's engines, whose row 1 says that so much is live.
+ipc::UniqueFd ElasticPage(uint64_t live, size_t bytes = proto::kElasticPageBytes) {
+  ipc::UniqueFd file(memfd_create("elastic", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
+  auto row = std::make_unique<proto::ElasticPageRow>();
+  row->sequence = 2;
+  row->written_ns = 1;
+  row->live = live;
+  EXPECT_GT(pwrite(file.get(), row.get(), sizeof(*row), proto::kElasticRowBytes), 0);
+  EXPECT_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  return file;
+}
+
+TEST(LegacyLedgerTest, OnlyASealedFileOfTheRightSizeIsAnElasticPage) {
+  EXPECT_TRUE(LegacyLedger::IsElasticPage(ElasticPage(1).get()));
+  EXPECT_FALSE(LegacyLedger::IsElasticPage(
+      ElasticPage(1, proto::kElasticPageBytes + proto::kLedgerBytes).get()));
+  const ipc::UniqueFd open(memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(open.get(), proto::kElasticPageBytes), 0);
+  EXPECT_FALSE(LegacyLedger::IsElasticPage(open.get()));
+  EXPECT_FALSE(LegacyLedger::IsElasticPage(-1));
+}
+
+TEST(LegacyLedgerTest, AJobIsExplainedToItsUserByWhatItHoldsAndWhatItsEnginesShow) {
+  LegacyLedger ledger(Bytes{0});
+  Page page;
+  page.Row(0, "GPU-0").used = 5;
+  page.Row(1, "GPU-1").used = 6;
+  page.Row(2, "GPU-2");
+  ASSERT_TRUE(Add(ledger, 1, page, 7, "elastic").ok());
+  proto::ExplainJob query;
+  query.set_client(101);
+  const auto nothing = ledger.Explain(7, query, core::Tick{});
+  ASSERT_TRUE(nothing.ok());
+  EXPECT_EQ(nothing->job().devices_size(), 2);
+  EXPECT_FALSE(nothing->has_elastic());
+  EXPECT_TRUE(ledger.SetElasticPage(1, ElasticPage(300)));
+  EXPECT_FALSE(ledger.SetElasticPage(1, ElasticPage(400))) << "the first one stays";
+  const auto explained = ledger.Explain(std::nullopt, query, core::Tick{});
+  ASSERT_TRUE(explained.ok());
+  EXPECT_EQ(explained->elastic().uuid(), "GPU-1");
+  EXPECT_EQ(explained->elastic().live(), 300u);
+  EXPECT_EQ(explained->next_cursor(), 2u);
+  query.set_cursor(2);
+  const auto last = ledger.Explain(7, query, core::Tick{});
+  ASSERT_TRUE(last.ok());
+  EXPECT_FALSE(last->has_elastic());
+  EXPECT_EQ(last->next_cursor(), 0u);
+  query.set_cursor(~0u);
+  EXPECT_TRUE(ledger.Explain(7, query, core::Tick{}).ok());
+  EXPECT_FALSE(ledger.Explain(8, query, core::Tick{}).ok()) << "another user's";
+  query.set_client(999);
+  EXPECT_FALSE(ledger.Explain(std::nullopt, query, core::Tick{}).ok());
 }
 
 }  // namespace

@@ -190,6 +190,53 @@ class ElasticTrainerTest(FakeGpuTest):
         outcome = json.loads(told)
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
 
+    def explained(self, daemon, number):
+        answer = daemon.ctl("explain", "--job", number)
+        return json.loads(answer.stdout) if answer.returncode == 0 else None
+
+    def test_a_job_that_runs_is_explained(self):
+        peak = self.train(*STEPS)["peak"]
+        budget = NOT_THE_ENGINES + int(peak * 0.5)
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            words = ("--streams", "2", "--opaque")
+            job = self.start(
+                *STEPS[:-1], "100000", *words, budget=budget, flags=("--socket", daemon.socket)
+            )
+            number = str(eventually(lambda: self.number_of_job(daemon)))
+
+            def shows():
+                said = self.explained(daemon, number)
+                devices = said["elastic"] if said else []
+                return said if devices and devices[0]["calls"] and devices[0]["uses"] else None
+
+            said = eventually(shows)
+            self.assertIsNotNone(said)
+            (device,) = said["elastic"]
+            self.assertEqual(device["uuid"], said["job"]["devices"][0]["uuid"])
+            self.assertLess(device["age_ns"], 60e9)
+            self.assertLessEqual(device["limit_bytes"], budget)
+            places = sum(device["on_device_bytes"].values()) + sum(device["on_host_bytes"].values())
+            shown = sum(each["bytes"] for each in device["ranges"])
+            self.assertEqual(len(device["ranges"]), device["ranges_live"])
+            self.assertEqual(places, shown)
+            self.assertIn("opaque", [call["name"] for call in device["calls"]])
+            self.assertTrue(any("opaque" in words for words in said["advice"]), said["advice"])
+            job.kill()
+            job.communicate(timeout=60)
+            self.assertTrue(eventually(lambda: self.explained(daemon, number) is None))
+
+    def test_a_daemon_that_comes_later_explains_a_job_as_well(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            job = self.start(*STEPS[:-1], "100000", flags=("--socket", daemon.socket))
+            eventually(lambda: self.number_of_job(daemon))
+            daemon.kill()
+            daemon.start()
+            number = str(eventually(lambda: self.number_of_job(daemon)))
+            said = eventually(lambda: (self.explained(daemon, number) or {}).get("elastic"))
+            self.assertEqual(len(said), 1)
+            job.kill()
+            job.communicate(timeout=60)
+
     def test_a_job_that_is_killed_leaves_nothing(self):
         job = self.start(*STEPS[:-1], "1000")
         self.assertTrue(eventually(lambda: b"raven" in self.threads_of(job.pid)))

@@ -164,22 +164,50 @@ TEST_F(CommandsTest, WithoutADaemonEveryCommandFailsWithAdvice) {
 }
 
 TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
-  EXPECT_EQ(RunExplain(common, "17", streams()), kExitOk) << err();
+  EXPECT_EQ(RunExplain(common, "17", Explained::kAny, streams()), kExitOk) << err();
   EXPECT_THAT(out(), HasSubstr("17"));
   EXPECT_THAT(out(), HasSubstr("learned from earlier iterations: in 1.5 ms, 87% sure"));
   EXPECT_THAT(out(), HasSubstr("no copy"));
   EXPECT_THAT(out(),
               HasSubstr("2.5 (of those on the device the largest leaves first); low priority"));
-  EXPECT_EQ(RunExplain(common, "no such name", streams()), kExitFailed);
+  EXPECT_EQ(RunExplain(common, "no such name", Explained::kAny, streams()), kExitFailed);
   EXPECT_THAT(err(), HasSubstr("no tensor is called 'no such name'"));
-  EXPECT_EQ(RunExplain(common, "2027", streams()), kExitFailed);
-  EXPECT_THAT(err(), HasSubstr("no tensor has the number 2027, and none is called so"));
+  EXPECT_EQ(RunExplain(common, "2027", Explained::kAny, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("no tensor or legacy job has the number 2027, and none is called so"));
   common.json = true;
-  EXPECT_EQ(RunExplain(common, "2026", streams()), kExitOk);  // a name, though it looks otherwise
+  EXPECT_EQ(RunExplain(common, "2026", Explained::kAny, streams()),
+            kExitOk);  // a name, though it looks otherwise
   EXPECT_THAT(out(), HasSubstr("\"tensor\":41,"));
-  EXPECT_EQ(RunExplain(common, "17", streams()), kExitOk);
+  EXPECT_EQ(RunExplain(common, "17", Explained::kAny, streams()), kExitOk);
   EXPECT_THAT(out(), HasSubstr("\"tensor\":17,"));
   EXPECT_THAT(out(), HasSubstr("\"priority\":\"low\""));
+}
+
+TEST_F(CommandsTest, AJobIsExplainedWithAllOfItsDevices) {
+  EXPECT_EQ(RunExplain(common, "1000", Explained::kAny, streams()), kExitOk) << err();
+  EXPECT_THAT(out(), HasSubstr("GPU-0"));
+  EXPECT_THAT(out(), HasSubstr("GPU-1"));
+  EXPECT_THAT(out(), HasSubstr("what would help:\n"));
+  common.json = true;
+  EXPECT_EQ(RunExplain(common, "1000", Explained::kJob, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr("{\"job\":{\"client\":1000,"));
+  EXPECT_EQ(RunExplain(common, "1000", Explained::kTensor, streams()), kExitFailed);
+}
+
+TEST_F(CommandsTest, ANumberOfAJobAndOfATensorHasToBeToldApart) {
+  daemon().job = 17;
+  EXPECT_EQ(RunExplain(common, "17", Explained::kAny, streams()), kExitUsage);
+  EXPECT_THAT(err(), HasSubstr("17 is a tensor and a legacy job: say --tensor or --job"));
+  EXPECT_EQ(RunExplain(common, "17", Explained::kTensor, streams()), kExitOk);
+  EXPECT_EQ(RunExplain(common, "17", Explained::kJob, streams()), kExitOk);
+  EXPECT_EQ(RunExplain(common, "18", Explained::kJob, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("no legacy job has the number 18"));
+}
+
+TEST_F(CommandsTest, AnExplanationThatDoesNotAdvanceEnds) {
+  daemon().stuck_job = true;
+  EXPECT_EQ(RunExplain(common, "1000", Explained::kJob, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("does not advance"));
 }
 
 TEST_F(CommandsTest, RecordWritesTheHeaderBeforeWhatTheDaemonGives) {

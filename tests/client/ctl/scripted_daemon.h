@@ -131,6 +131,18 @@ class GoodDaemon {
         explained.set_priority("low");
         break;
       }
+      case proto::ClientPacket::kExplainJob: {
+        if (question.explain_job().client() != job)
+          return Refuse(question, core::ErrorCode::kNotFound, "there is no such job");
+        // Two devices, in as many answers.
+        proto::JobExplained& explained = *answer.mutable_job_explained();
+        explained.mutable_job()->set_client(job);
+        explained.mutable_job()->set_mode("elastic");
+        const uint32_t device = question.explain_job().cursor();
+        explained.mutable_elastic()->set_uuid("GPU-" + std::to_string(device));
+        explained.set_next_cursor(stuck_job ? 1 : 1 - device);
+        break;
+      }
       case proto::ClientPacket::kRecord: {
         proto::Recorded& recorded = *answer.mutable_recorded();
         if (!std::exchange(recorded_, true)) recorded.set_ops("the ops");
@@ -167,6 +179,8 @@ class GoodDaemon {
   proto::Stats stats;
   proto::LimitsSet limits_now;
   uint64_t tensors_total = 300;
+  uint32_t job = 1000;  // of legacy jobs the only one
+  bool stuck_job = false;
   bool recorded_ = false;
 
  private:
