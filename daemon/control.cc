@@ -426,14 +426,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     return Fail(connection, packet.request(), ErrorCode::kWrongState,
                 "this message is the only one of its connection");
   }
-  if (packet.body_case() == Body::kLegacyHello) {
-    return HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
-  }
-  if (packet.body_case() == Body::kLegacyReclaim) {
-    return HandleLegacyReclaim(connection, packet.request(), packet.legacy_reclaim());
-  }
-  if (packet.body_case() == Body::kLegacyElastic)
-    return HandleLegacyElastic(connection, packet.request(), descriptors);
+  if (HandleLegacy(connection, packet, descriptors)) return;
   if (packet.body_case() == Body::kHello)
     return HandleHello(connection, packet.request(), packet.hello());
   if (!connection.greeted) {

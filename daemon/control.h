@@ -182,7 +182,9 @@ class Control {
                    std::vector<ipc::UniqueFd> descriptors);
   void HandleQuery(Connection& connection, const proto::ClientPacket& packet);
   void HandleSetLimits(Connection& connection, uint64_t request, const proto::SetLimits& limits);
-  // Legacy jobs (control_legacy.cc).
+  // Legacy jobs (control_legacy.cc). False when the message is none of theirs.
+  bool HandleLegacy(Connection& connection, const proto::ClientPacket& packet,
+                    std::vector<ipc::UniqueFd>& descriptors);
   void HandleLegacyHello(Connection& connection, uint64_t request, const proto::LegacyHello& hello,
                          std::vector<ipc::UniqueFd>& descriptors);
   void HandleLegacyReclaim(Connection& connection, uint64_t request,

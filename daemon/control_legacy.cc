@@ -27,6 +27,22 @@ constexpr uint32_t kUnitsOfExplainJob = 4;
 
 }  // namespace
 
+bool Control::HandleLegacy(Connection& connection, const proto::ClientPacket& packet,
+                           std::vector<ipc::UniqueFd>& descriptors) {
+  switch (packet.body_case()) {
+    case proto::ClientPacket::kLegacyHello:
+      HandleLegacyHello(connection, packet.request(), packet.legacy_hello(), descriptors);
+      return true;
+    case proto::ClientPacket::kLegacyReclaim:
+      HandleLegacyReclaim(connection, packet.request(), packet.legacy_reclaim());
+      return true;
+    case proto::ClientPacket::kLegacyElastic:
+      HandleLegacyElastic(connection, packet.request(), descriptors);
+      return true;
+    default: return false;
+  }
+}
+
 void Control::HandleLegacyHello(Connection& connection, uint64_t request,
                                 const proto::LegacyHello& hello,
                                 std::vector<ipc::UniqueFd>& descriptors) {

@@ -70,6 +70,28 @@ void AddRecord(CLI::App* app, RecordOptions* record, double* seconds) {
   recorder->add_option("--client", record->client, "Only this client")->check(core::NotNegative);
 }
 
+struct ExplainOptions {
+  std::string what;
+  bool tensor = false;
+  bool job = false;
+
+  Explained which() const {
+    return job ? Explained::kJob : tensor ? Explained::kTensor : Explained::kAny;
+  }
+};
+
+void AddExplain(CLI::App* app, ExplainOptions* options) {
+  CLI::App* explain = app->add_subcommand(
+      "explain",
+      "Why a tensor was moved or kept; where a legacy job's memory is, and what would help");
+  explain
+      ->add_option("what", options->what,
+                   "A tensor's number (ravenctl ls) or name, or a legacy job's number (clients)")
+      ->required();
+  auto* tensor = explain->add_flag("--tensor", options->tensor, "It is a tensor");
+  explain->add_flag("--job", options->job, "It is a legacy job")->excludes(tensor);
+}
+
 // "pause" and "resume", both with the job's number.
 void AddPause(CLI::App* app, const char* name, const char* what, uint32_t* job) {
   app->add_subcommand(name, what)
@@ -117,18 +139,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   LimitsOptions limits;
   AddLimits(&app, &limits);
-  std::string explained;
-  bool explain_tensor = false;
-  bool explain_job = false;
-  CLI::App* explain = app.add_subcommand(
-      "explain",
-      "Why a tensor was moved or kept; where a legacy job's memory is, and what would help");
-  explain
-      ->add_option("what", explained,
-                   "A tensor's number (ravenctl ls) or name, or a legacy job's number (clients)")
-      ->required();
-  auto* only_tensor = explain->add_flag("--tensor", explain_tensor, "It is a tensor");
-  explain->add_flag("--job", explain_job, "It is a legacy job")->excludes(only_tensor);
+  ExplainOptions explain;
+  AddExplain(&app, &explain);
   RecordOptions record;
   double record_seconds = 10;
   AddRecord(&app, &record, &record_seconds);
@@ -154,12 +166,8 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("limits")) return RunLimits(common, limits, streams);
   if (app.got_subcommand("pause")) return RunPause(common, job, true, streams);
   if (app.got_subcommand("resume")) return RunPause(common, job, false, streams);
-  if (app.got_subcommand("explain")) {
-    const Explained which = explain_job      ? Explained::kJob
-                            : explain_tensor ? Explained::kTensor
-                                             : Explained::kAny;
-    return RunExplain(common, explained, which, streams);
-  }
+  if (app.got_subcommand("explain"))
+    return RunExplain(common, explain.what, explain.which(), streams);
   if (app.got_subcommand("record")) {
     record.time =
         std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(record_seconds));

@@ -83,6 +83,7 @@ ATTACKS = {
         Attack("slabs_unread"),
         Attack("attaches", processes=2),
         Attack("legacy_churn", processes=2),
+        Attack("elastic_pages", processes=2),
         Attack("hold_clients"),
         Attack("hold_connections"),
         Attack("hold_places"),

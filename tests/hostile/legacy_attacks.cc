@@ -1,10 +1,14 @@
 // Legacy jobs that lie on their page, ask for what nobody has, and come and go.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <random>
 #include <string>
 
 #include "client/client.h"
+#include "proto/elastic_page.h"
 #include "tests/hostile/attacks.h"
 #include "tests/hostile/raw.h"
 
@@ -66,10 +70,40 @@ void Churn(Scene& scene) {
   }
 }
 
+// A page of any bytes, rewritten while the daemon is asked again and again what stands there.
+void ElasticPages(Scene& scene) {
+  const ipc::UniqueFd page(::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (::ftruncate(page.get(), proto::kElasticPageBytes) != 0) return scene.Refused("no page");
+  auto* words = static_cast<uint64_t*>(
+      ::mmap(nullptr, proto::kElasticPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page.get(), 0));
+  ::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+  std::string why;
+  const auto job =
+      AttachLegacy(scene.socket(), LedgerPage(FirstDevice(scene.socket()), kNobodyHas), &why);
+  auto asks = Connection::Open(scene.socket());
+  if (!job || !asks.ok() || !asks->Ask(HelloPacket(true))) return scene.Refused(why);
+  std::mt19937_64 random(1);
+  for (uint32_t client = 1; scene.goes_on(); client = client % 64 + 1) {
+    for (size_t i = 0; i < proto::kElasticRowBytes / sizeof(uint64_t); ++i) words[i] = random();
+    words[0] &= ~uint64_t{client % 2};
+    // The first is taken; there is no end of others.
+    auto brings = Connection::Open(scene.socket());
+    proto::ClientPacket packet;
+    packet.mutable_legacy_elastic();
+    if (brings.ok()) brings->Send(packet.SerializeAsString(), {page.get()});
+    packet.set_request(1);
+    packet.mutable_explain_job()->set_client(client);
+    if (!asks->Ask(packet.SerializeAsString())) return scene.Refused("hung up");
+    scene.Did();
+    scene.Ready();
+  }
+}
+
 constexpr Attack kAttacks[] = {
     {"yield_once", [](Scene& scene) { ReclaimRequests(scene, false); }},
     {"yield_again", [](Scene& scene) { ReclaimRequests(scene, true); }},
     {"legacy_churn", Churn},
+    {"elastic_pages", ElasticPages},
 };
 
 }  // namespace

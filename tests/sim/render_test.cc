@@ -105,6 +105,17 @@ TEST(RenderTest, BoundsAreATableOrJson) {
   const BoundReport report = {{60, core::GiB(1)}, {.stall = std::chrono::milliseconds(2)}};
   EXPECT_NE(TableOfBounds(trace, {report}).find("t         60%  1.0 GiB"), std::string::npos);
   EXPECT_NE(JsonOfBound(trace, report).find("\"bound_s\":0.002}"), std::string::npos);
+  EXPECT_EQ(TableOfBounds(trace, {report}).find("do not name"), std::string::npos);
+  EXPECT_NE(JsonOfBound(trace, report).find("\"unknown_calls\":[],"), std::string::npos);
+  Trace opaque = trace;
+  opaque.calls = {"", "a\x1b[2J\"b"};
+  opaque.ops.push_back({.kind = OpKind::kCompute, .call = 1, .unknown = true});
+  opaque.ops.push_back({.kind = OpKind::kCompute, .unknown = true});
+  const std::string text = TableOfBounds(opaque, {report});
+  EXPECT_NE(text.find("  1 x a?[2J\"b\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  1 x calls without a name\n"), std::string::npos) << text;
+  const std::string json = JsonOfBound(opaque, report);
+  EXPECT_NE(json.find("[2J\\\"b\",\"calls\":1}"), std::string::npos) << json;
 }
 
 }  // namespace

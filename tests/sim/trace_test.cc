@@ -66,6 +66,26 @@ TEST(TraceTest, ReadsWhatItWrote) {
   EXPECT_EQ(Written(*read), bytes);
 }
 
+TEST(TraceTest, WhatComputedIsNamedOnceAndComesBack) {
+  Trace trace;
+  trace.calls = {"", "gemm", "opaque", ""};
+  for (const uint32_t call : {1, 0, 2, 1, 2, 2, 3}) {
+    trace.ops.push_back(
+        {.kind = OpKind::kCompute, .time = core::Duration(5), .call = call, .unknown = call >= 2});
+  }
+  const std::string bytes = Written(trace);
+  EXPECT_EQ(bytes.find("gemm"), bytes.rfind("gemm"));
+  const auto read = ReadText(bytes);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  std::string names;
+  for (const Op& op : read->ops) names += read->calls[op.call] + (op.unknown ? "! " : " ");
+  EXPECT_EQ(names, "gemm  opaque! gemm opaque! opaque! ! ");
+  EXPECT_EQ(Written(*read), bytes);
+  const std::vector<std::pair<std::string, uint64_t>> unknown = {{"opaque", 3}, {"", 1}};
+  EXPECT_EQ(read->UnknownCalls(), unknown);
+  EXPECT_TRUE(Small().UnknownCalls().empty());
+}
+
 TEST(TraceTest, EveryGeneratorsTraceComesBackTheSame) {
   for (const std::string& name : GeneratorNames()) {
     const Trace trace = WithHints(Generate(name, kHardware[0], 2), Hints::kOrder);
@@ -196,6 +216,25 @@ TEST(TraceTest, BytesOfAnyKindNeverHurt) {
     EXPECT_GE(read->Footprint(), read->LargestStep());
   }
   EXPECT_GT(accepted, 0);
+}
+
+TEST(TraceTest, OnlyAHeaderThatSaysSoMakesACutFileWhole) {
+  proto::TraceHeader header;
+  header.set_version(kTraceVersion);
+  header.set_clients(1);
+  Trace small = Small();
+  small.name.clear();
+  const std::string rest = Written(small).substr(Written(Trace()).size());
+  for (const bool may_be_cut : {false, true}) {
+    header.set_may_be_cut(may_be_cut);
+    const std::string first = header.SerializeAsString();
+    const std::string bytes = std::string(1, static_cast<char>(first.size())) + first + rest;
+    const auto cut = ReadText(bytes.substr(0, bytes.size() - 1));
+    EXPECT_EQ(cut.ok(), may_be_cut);
+    // What is wrong within is wrong all the same, and so is a header that is cut.
+    EXPECT_FALSE(ReadText(bytes + std::string("\x02\x08\x09", 3)).ok());
+    EXPECT_FALSE(ReadText(bytes.substr(0, first.size())).ok());
+  }
 }
 
 }  // namespace

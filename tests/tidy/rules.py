@@ -22,7 +22,7 @@ ARROWS = {
     "sim": ("sim/", "proto/", "core/"),
     "daemon": ("daemon/", "device/", "ipc/", "proto/", "core/"),
     "client": ("client/", "device/", "ipc/", "proto/", "core/"),
-    "elastic": ("elastic/", "ipc/clock.h", "core/"),
+    "elastic": ("elastic/", "ipc/clock.h", "proto/elastic_page.h", "core/"),
     # It loads the client library and the elastic engine at run time, by their C ABIs.
     "interceptor": (
         "interceptor/",

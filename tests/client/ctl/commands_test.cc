@@ -173,7 +173,8 @@ TEST_F(CommandsTest, ExplainTakesANumberOrAName) {
   EXPECT_EQ(RunExplain(common, "no such name", Explained::kAny, streams()), kExitFailed);
   EXPECT_THAT(err(), HasSubstr("no tensor is called 'no such name'"));
   EXPECT_EQ(RunExplain(common, "2027", Explained::kAny, streams()), kExitFailed);
-  EXPECT_THAT(err(), HasSubstr("no tensor or legacy job has the number 2027, and none is called so"));
+  EXPECT_THAT(err(),
+              HasSubstr("no tensor or legacy job has the number 2027, and none is called so"));
   common.json = true;
   EXPECT_EQ(RunExplain(common, "2026", Explained::kAny, streams()),
             kExitOk);  // a name, though it looks otherwise
