@@ -412,6 +412,8 @@ class ElasticTest(FakeGpuTest):
         for words, says in (
             (("--host=1GiB",), "--host is for --mode elastic"),
             (("--mode=account", "--report"), "--report is for --mode elastic"),
+            (("--mode=store", "--record=x"), "--record is for --mode elastic"),
+            (("--mode=elastic", "--record="), "--record wants a file"),
             (("--mode=elastic", "--host=much"), "--host is a size"),
             (("--mode=elastic", "--report=x"), "takes no value"),
             (("--mode=quick",), "account, store or elastic"),

@@ -143,7 +143,7 @@ class ElasticTrainerTest(FakeGpuTest):
     def test_a_recording_that_cannot_be_written_is_said_first_and_the_job_runs(self):
         for file, why in (
             ("/nowhere/job.trace", "No such file or directory"),
-            ("/nowhere/%p.trace", "no folder /nowhere"),
+            ("/nowhere/%p.trace", "no folder /nowhere that can be written"),
             ("/dev/null", "no regular file"),
         ):
             self.train(*STEPS, flags=("--record", file))
