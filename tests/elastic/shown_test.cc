@@ -1,11 +1,14 @@
 #include "elastic/shown.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
 
+#include "ipc/unique_fd.h"
 #include "tests/elastic/testing.h"
 
 namespace ravenstore::elastic {
@@ -119,16 +122,30 @@ class ShownEngineTest : public EngineTest {
  protected:
   // The row outlives the engine.
   void TearDown() override { engine_.reset(); }
-  std::unique_ptr<proto::ElasticPageRow> row_ = std::make_unique<proto::ElasticPageRow>();
+  ~ShownEngineTest() override { ::munmap(row_, sizeof(*row_)); }
+  // As another process sees the row: whole, or not yet.
+  bool Snapshot(proto::ElasticPageRow* to) const {
+    uint64_t after = 0;
+    return ::pread(file_.get(), to, sizeof(*to), 0) == ssize_t{sizeof(*to)} &&
+           ::pread(file_.get(), &after, sizeof(after), 0) == ssize_t{sizeof(after)} &&
+           to->sequence % 2 == 0 && to->sequence == after;
+  }
+  const ipc::UniqueFd file_{::memfd_create("row", MFD_CLOEXEC)};
+  proto::ElasticPageRow* const row_ = [this] {
+    RAVEN_CHECK(::ftruncate(file_.get(), sizeof(proto::ElasticPageRow)) == 0);
+    return static_cast<proto::ElasticPageRow*>(::mmap(nullptr, sizeof(proto::ElasticPageRow),
+                                                      PROT_READ | PROT_WRITE, MAP_SHARED,
+                                                      file_.get(), 0));
+  }();
 };
 
 TEST_F(ShownEngineTest, AnEngineShowsWhatLiesWhereAndWhatStalled) {
-  const proto::ElasticPageRow* const row = row_.get();
+  const auto row = std::make_unique<proto::ElasticPageRow>();
   EngineOptions options;
   options.part = kPart;
   options.on_device.most = MiB(16);
   options.on_host.most = MiB(64);
-  options.shown = std::make_shared<Shown>(row_.get(), CallNames(&FakeFunction));
+  options.shown = std::make_shared<Shown>(row_, CallNames(&FakeFunction));
   auto engine = Engine::Create(options, driver_);
   ASSERT_TRUE(engine.ok()) << core::Describe(engine.error());
   engine_ = std::move(*engine);
@@ -139,7 +156,7 @@ TEST_F(ShownEngineTest, AnEngineShowsWhatLiesWhereAndWhatStalled) {
   Write(second, 2, MiB(12));
   const CUdeviceptr any[] = {first};
   engine_->End(engine_->Begin({7, nullptr, any, true, {"opaque", nullptr}}), true);
-  ASSERT_TRUE(Eventually([&] { return row->sequence % 2 == 0 && row->uses == 3; }));
+  ASSERT_TRUE(Eventually([&] { return Snapshot(row.get()) && row->uses == 3; }));
   EXPECT_EQ(row->live, MiB(24).count());
   EXPECT_EQ(row->pinned, MiB(12).count());
   EXPECT_EQ(row->away, MiB(8).count());
