@@ -16,14 +16,9 @@
 #include <vector>
 
 #include "elastic/driver.h"
+#include "elastic/point.h"
 
 namespace ravenstore::elastic {
-
-// A place in the order of one stream's calls.
-struct Point {
-  uint32_t stream = 0;  // an index; 0: no stream, always passed
-  uint64_t call = 0;
-};
 
 class Streams {
  public:
