@@ -25,10 +25,12 @@ class Addresses {
   // REQUIRES: whole granules, of a power of two bytes.
   Addresses(CUdeviceptr begin, core::Bytes size, core::Bytes granule);
 
-  // A piece of whole granules for `owner` (not kNobody); nothing: no run of free addresses is as
-  // long. The lowest place is taken.
+  // A piece of whole granules for `owner`; nothing: no run of free addresses is as long. The lowest
+  // place is taken.
   std::optional<CUdeviceptr> Take(core::Bytes size, uint32_t owner);
   void Give(CUdeviceptr begin, core::Bytes size);
+  // Whose piece it is from now on. REQUIRES: whole granules.
+  void SetOwner(CUdeviceptr begin, core::Bytes size, uint32_t owner);
   // Whose piece it is, or kNobody.
   uint32_t At(CUdeviceptr address) const;
 
@@ -36,8 +38,6 @@ class Addresses {
   CUdeviceptr end() const { return begin_ + size_.count(); }
 
  private:
-  void SetOwner(CUdeviceptr begin, core::Bytes size, uint32_t owner);
-
   const CUdeviceptr begin_;
   const core::Bytes size_;
   const core::Bytes granule_;

@@ -17,23 +17,15 @@ using core::Status;
 
 namespace {
 
-// Addresses are plenty: each size that was ever allocated keeps its own.
+// Addresses are plenty.
 constexpr Bytes kAddressesLeast = core::GiB(64);
 constexpr uint64_t kAddressesShare = 8;  // times what may be held
-// Freed ranges of one size that are looked at for an allocation, the last freed first.
-constexpr size_t kDeadTried = 16;
-// Freed ranges that keep their addresses.
-constexpr size_t kDeadMost = 1 << 16;
 // With no other room an allocation waits so long for the work behind which memory was freed.
 constexpr core::Duration kFreedPatience = std::chrono::seconds(10);
-constexpr std::chrono::milliseconds kLookAgain{1};
+constexpr std::chrono::microseconds kLookAgain{100};
 
 size_t Index(Place place) {
   return static_cast<size_t>(place);
-}
-
-uint32_t Raw(RangeId id) {
-  return static_cast<uint32_t>(id);
 }
 
 }  // namespace
@@ -43,7 +35,8 @@ Engine::Engine(EngineOptions options, const Driver& driver)
       driver_(driver),
       plan_({.device = options_.on_device.most, .part = options_.part}),
       streams_(&driver_),
-      ranges_(1) {}  // 0 is nobody
+      ranges_(1),
+      pages_(1) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, const Driver& driver) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options), driver));
@@ -77,134 +70,123 @@ Status Engine::Init() {
   result = driver_.address_reserve(&begin, reach.count(), options_.part.count(), 0, 0);
   if (result != CUDA_SUCCESS) return DriverError("cuMemAddressReserve", result);
   addresses_ = std::make_unique<Addresses>(begin, reach, granule_);
+  const Bytes room = Bytes(reach.count() / 2).RoundUp(options_.part);
+  arena_.emplace(*addresses_->Take(room, Addresses::kNobody), room,
+                 [this](const Point& point) { return streams_.Passed(point); });
   parts_ = std::make_unique<Parts>(&driver_, options_.device, options_.node, options_.on_device,
                                    options_.on_host);
   thread_ = std::thread([this] { Run(); });
   return core::Ok();
 }
 
-// --- Ranges
+// --- Ranges and pages
 
-RangeId Engine::IdOf(CUdeviceptr address) const {
-  return RangeId{addresses_->At(address)};
+std::pair<uint32_t, uint32_t> Engine::PagesOf(const Range& range) const {
+  const uint64_t part = options_.part.count();
+  const uint64_t first = (range.begin - arena_->begin()) / part;
+  const uint64_t last = (range.begin + range.size.count() - 1 - arena_->begin()) / part;
+  return {static_cast<uint32_t>(first + 1), static_cast<uint32_t>(last + 2)};
 }
 
-Bytes Engine::SlotSize(const Range& range, size_t slot) const {
-  return std::min(options_.part, range.size - options_.part * slot);
-}
-
-CUdeviceptr Engine::SlotAddress(const Range& range, size_t slot) const {
-  return range.begin + (options_.part * slot).count();
-}
-
-void Engine::SetPart(RangeId id, size_t slot, Part* part) {
-  Range& range = At(id);
-  Slot& of = range.slots[slot];
-  const Bytes size = SlotSize(range, slot);
-  if (!range.live) {
-    if (of.part != nullptr) dead_bytes_[Index(of.place)] -= size;
-    if (part != nullptr) dead_bytes_[Index(part->place)] += size;
+// In place it would be used with so many bytes.
+Bytes Engine::AwayOf(const Range& range) const {
+  Bytes away;
+  const auto [first, end] = PagesOf(range);
+  for (uint32_t number = first; number < end; ++number) {
+    const Page& page = *pages_[number];
+    if (!page.away()) continue;
+    away += Bytes(std::min(page.begin + page.size.count(), range.begin + range.size.count()) -
+                  std::max(page.begin, range.begin));
   }
-  const bool was_away = of.away();
-  of.part = part;
-  if (part != nullptr) of.place = part->place;
-  if (was_away == of.away()) return;
-  if (was_away) {
-    range.away -= size;
-    if (range.live) stats_.away -= size;
+  return away;
+}
+
+void Engine::SetPart(PageId id, Part* part) {
+  Page& page = At(id);
+  if (!page.live() && page.part != nullptr) dead_[Index(page.place)].erase(id);
+  if (!page.live() && part != nullptr) dead_[Index(part->place)].insert(id);
+  if (page.live()) CountAway(page, false);
+  page.part = part;
+  if (part != nullptr) page.place = part->place;
+  if (page.live()) CountAway(page, true);
+  plan_.SetAway(id, page.away() ? page.size : Bytes{0});
+}
+
+void Engine::CountAway(const Page& page, bool more) {
+  if (!page.away()) return;
+  stats_.away = more ? stats_.away + page.size : stats_.away - page.size;
+}
+
+void Engine::Inhabit(PageId id) {
+  Page& page = At(id);
+  if (page.ranges++ > 0) return;
+  if (page.part != nullptr) dead_[Index(page.place)].erase(id);
+  CountAway(page, true);
+  live_pages_ += page.size;
+  stats_.enough = std::max(stats_.enough, live_pages_);
+  plan_.Allocated(id, page.size);
+}
+
+void Engine::Leave(PageId id) {
+  Page& page = At(id);
+  if (page.ranges == 1) CountAway(page, false);
+  if (--page.ranges > 0) return;
+  live_pages_ -= page.size;
+  if (page.part != nullptr) dead_[Index(page.place)].insert(id);
+  plan_.Freed(id);
+}
+
+uint32_t Engine::AddRange(CUdeviceptr begin, Bytes asked, Bytes size) {
+  if (unused_ranges_.empty()) {
+    unused_ranges_.push_back(static_cast<uint32_t>(ranges_.size()));
+    ranges_.emplace_back();
+  }
+  const uint32_t number = unused_ranges_.back();
+  unused_ranges_.pop_back();
+  Range& range = ranges_[number];
+  range = {begin, size, asked, true};
+  range.used = range.allocated = ipc::Now();
+  addresses_->SetOwner(begin, size, number);
+  const auto [first, end] = PagesOf(range);
+  if (pages_.size() < end) pages_.resize(end);
+  for (uint32_t page = first; page < end; ++page) {
+    if (pages_[page] == nullptr) {
+      pages_[page] = std::make_unique<Page>();
+      pages_[page]->begin = arena_->begin() + (options_.part * (page - 1)).count();
+      pages_[page]->size = options_.part;
+    }
+    Inhabit(PageId{page});
+  }
+  stats_.live += size;
+  stats_.peak = std::max(stats_.peak, stats_.live);
+  if (options_.recorder) options_.recorder->Allocated(RangeId{number}, asked);
+  return number;
+}
+
+void Engine::RemoveRange(uint32_t number, CUstream stream, bool ordered) {
+  Range& range = ranges_[number];
+  // Calls that did not name it may touch it. A free in order is behind them, also by what its
+  // stream waits for: so it is a point of its own. Any other is behind all streams.
+  std::vector<Point> points;
+  if (ordered) {
+    points = {streams_.Enqueued(stream)};
   } else {
-    range.away += size;
-    if (range.live) stats_.away += size;
+    points = streams_.EnqueuedOnAll();
   }
-  plan_.SetAway(id, range.away);
-}
-
-void Engine::SetLive(Range& range, bool live) {
-  for (size_t slot = 0; slot < range.slots.size(); ++slot) {
-    if (range.slots[slot].part == nullptr) continue;
-    Bytes& dead = dead_bytes_[Index(range.slots[slot].place)];
-    dead = live ? dead - SlotSize(range, slot) : dead + SlotSize(range, slot);
+  const auto [first, end] = PagesOf(range);
+  for (uint32_t page = first; page < end; ++page) {
+    for (const Point& point : points) NoteUse(pages_[page]->uses, point);
+    if (range.pinned) --pages_[page]->pinned;
+    Leave(PageId{page});
   }
-  range.live = live;
-  if (live) {
-    stats_.away += range.away;
-    stats_.live += range.size;
-    stats_.peak = std::max(stats_.peak, stats_.live);
-  } else {
-    stats_.away -= range.away;
-    stats_.live -= range.size;
-  }
-}
-
-// The one that had this place in the step before, else the last that was freed.
-std::optional<RangeId> Engine::TakeDead(Bytes size, CUstream stream, bool ordered) {
-  const auto dead = dead_.find(size);
-  if (dead == dead_.end()) return std::nullopt;
-  auto& ids = dead->second;
-  const auto serves = [&](RangeId id) {
-    Range& range = At(id);
-    const bool in_order =
-        ordered && range.freed.stream != 0 && range.freed.stream == streams_.Now(stream).stream;
-    return in_order || HavePassed(range.uses);
-  };
-  const auto take = [&](std::vector<RangeId>::iterator place) {
-    const RangeId id = *place;
-    ids.erase(place);
-    if (ids.empty()) dead_.erase(dead);
-    --dead_count_;
-    return id;
-  };
-  if (const auto planned = plan_.Place(size)) {
-    const auto place = std::find(ids.begin(), ids.end(), *planned);
-    if (place != ids.end() && serves(*planned)) return take(place);
-  }
-  for (size_t i = 0; i < std::min(ids.size(), kDeadTried); ++i) {
-    const auto place = ids.end() - 1 - static_cast<ptrdiff_t>(i);
-    if (serves(*place)) return take(place);
-  }
-  return std::nullopt;
-}
-
-std::optional<RangeId> Engine::MakeRange(Bytes size) {
-  if (dead_count_ >= kDeadMost) Recycle();
-  const uint32_t raw =
-      unused_ids_.empty() ? static_cast<uint32_t>(ranges_.size()) : Raw(unused_ids_.back());
-  auto begin = addresses_->Take(size, raw);
-  if (!begin) {
-    Recycle();
-    begin = addresses_->Take(size, raw);
-  }
-  if (!begin) return std::nullopt;
-  if (raw == ranges_.size()) {
-    ranges_.push_back(std::make_unique<Range>());
-  } else {
-    unused_ids_.pop_back();
-    *ranges_[raw] = Range{};
-  }
-  Range& range = *ranges_[raw];
-  range.begin = *begin;
-  range.size = size;
-  range.away = size;
-  range.slots.resize((size.count() + options_.part.count() - 1) / options_.part.count());
-  return RangeId{raw};
-}
-
-// Gives back the addresses of freed ranges without parts.
-void Engine::Recycle() {
-  for (auto& [size, ids] : dead_) {
-    std::erase_if(ids, [&](RangeId id) {
-      Range& range = At(id);
-      const bool bare = std::all_of(range.slots.begin(), range.slots.end(), [](const Slot& slot) {
-        return slot.part == nullptr && !slot.moving;
-      });
-      if (!bare || range.busy > 0 || !HavePassed(range.uses)) return false;
-      addresses_->Give(range.begin, range.size);
-      unused_ids_.push_back(id);
-      --dead_count_;
-      return true;
-    });
-  }
-  std::erase_if(dead_, [](const auto& of_size) { return of_size.second.empty(); });
+  if (range.pinned) stats_.pinned -= range.size;
+  stats_.live -= range.size;
+  addresses_->SetOwner(range.begin, range.size, Addresses::kNobody);
+  arena_->Give(range.begin, range.size, std::move(points));
+  range.live = false;
+  unused_ranges_.push_back(number);
+  if (options_.recorder) options_.recorder->Freed(RangeId{number});
+  changed_.notify_all();
 }
 
 // --- Allocating
@@ -212,56 +194,63 @@ void Engine::Recycle() {
 Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered) {
   const Bytes size = std::max(asked, Bytes{1}).RoundUp(granule_);
   Lock lock(mutex_);
-  auto id = TakeDead(size, stream, ordered);
-  if (!id) id = MakeRange(size);
-  if (!id) return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
-  Range& range = At(*id);
-  range.asked = asked;
-  range.calls = 0;
-  range.used = range.allocated = ipc::Now();
-  ++range.busy;
-  changed_.wait(lock, [&] { return range.moving == 0; });
-  SetLive(range, true);
-  plan_.Allocated(*id, range.size);
-  if (options_.recorder) options_.recorder->Allocated(*id, asked);
-  const Status backed = Back(*id, lock);
-  --range.busy;
-  if (backed.ok()) return range.begin;
-  const CUdeviceptr begin = range.begin;
-  lock.unlock();
-  Free(begin, stream, ordered);
+  const auto begin = arena_->Take(size, ordered ? streams_.Now(stream).stream : 0);
+  if (!begin) return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
+  const uint32_t number = AddRange(*begin, asked, size);
+  const Status backed = Back(PagesOf(ranges_[number]), lock);
+  if (backed.ok()) return *begin;
+  RemoveRange(number, stream, ordered);
   return backed.error();
 }
 
-Status Engine::Back(RangeId id, Lock& lock) {
+Status Engine::Back(std::pair<uint32_t, uint32_t> pages, Lock& lock) {
   const core::Tick deadline = ipc::Now() + options_.patience;
-  for (size_t slot = 0; slot < At(id).slots.size(); ++slot)
-    RAVEN_RETURN_IF_ERROR(BackSlot(id, slot, deadline, lock));
-  return core::Ok();
+  const auto [first, end] = pages;
+  for (uint32_t page = first; page < end; ++page) ++pages_[page]->busy;
+  Status status = core::Ok();
+  for (uint32_t page = first; page < end && status.ok(); ++page)
+    status = BackPage(PageId{page}, deadline, lock);
+  for (uint32_t page = first; page < end; ++page) --pages_[page]->busy;
+  return status;
 }
 
-Status Engine::BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock) {
-  Range& range = At(id);
-  if (!range.slots[slot].away()) return core::Ok();
-  Part* before = range.slots[slot].part;
-  // What its last owner enqueued may still touch the part: it stays, and is used in place.
-  if (before != nullptr && !HavePassed(range.uses)) return core::Ok();
-  const Bytes size = SlotSize(range, slot);
-  Part* part = TakeDevicePart(size, deadline, lock);
-  if (part == nullptr && before != nullptr) return core::Ok();  // used where it is
-  if (part == nullptr) {
-    RAVEN_ASSIGN_OR_RETURN(part, TakeAnyPart(size, lock));
+Status Engine::BackPage(PageId id, core::Tick deadline, Lock& lock) {
+  Page& page = At(id);
+  changed_.wait(lock, [&] { return !page.moving && !page.backed; });
+  if (!page.away()) return core::Ok();
+  Part* const before = page.part;
+  // Where others live, or their calls may still touch it, the part stays, and is used in place.
+  if (before != nullptr && (page.ranges > 1 || !HavePassed(page.uses))) return core::Ok();
+  page.backed = true;
+  Part* part = TakeDevicePart(page.size, deadline, lock);
+  Status status = core::Ok();
+  if (part == nullptr && before == nullptr) {
+    auto any = TakeAnyPart(page.size, lock);
+    if (any.ok()) {
+      part = *any;
+    } else {
+      status = any.error();
+    }
   }
+  if (part != nullptr) status = MapBeneath(id, part, lock);
+  page.backed = false;
+  changed_.notify_all();
+  return status;
+}
+
+// In the place of what is there; the part goes back if that fails.
+Status Engine::MapBeneath(PageId id, Part* part, Lock& lock) {
+  Page& page = At(id);
+  Part* const before = page.part;
   lock.unlock();
   Status status = core::Ok();
-  const CUdeviceptr address = SlotAddress(range, slot);
-  if (before != nullptr) status = parts_->Unmap(address, *before);
+  if (before != nullptr) status = parts_->Unmap(page.begin, *before);
   const bool unmapped = status.ok();
-  if (status.ok()) status = parts_->Map(address, *part);
+  if (status.ok()) status = parts_->Map(page.begin, *part);
   if (!status.ok()) parts_->Give(part);
   if (unmapped && before != nullptr) parts_->Give(before);
   lock.lock();
-  if (unmapped) SetPart(id, slot, status.ok() ? part : nullptr);
+  if (unmapped) SetPart(id, status.ok() ? part : nullptr);
   return status;
 }
 
@@ -276,12 +265,16 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
       break;
     }
     if (DropDead(Place::kDevice, lock)) continue;
-    stats_.enough = std::max(stats_.enough, stats_.live + dead_bytes_[Index(Place::kDevice)]);
+    const Bytes dead = options_.part * dead_[Index(Place::kDevice)].size();
+    stats_.enough = std::max(stats_.enough, live_pages_ + dead);
     if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || ipc::Now() >= deadline) break;
-    if (moves_.empty() && !AnyMayLeave()) break;
+    // Nobody says when what may touch the dead has passed.
+    const bool comes_free = dead > Bytes{0} && unknowns_ == 0;
+    if (moves_.empty() && !AnyMayLeave() && !comes_free) break;
     if (!began) began = ipc::Now();
     wake_.notify_one();
-    changed_.wait_for(lock, deadline - ipc::Now());
+    const core::Duration patience = deadline - ipc::Now();
+    changed_.wait_for(lock, comes_free ? std::min<core::Duration>(patience, kLookAgain) : patience);
   }
   if (began) {
     const core::Tick now = ipc::Now();
@@ -310,7 +303,7 @@ Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
       --waiting_;
     } else if (moves_ended_ == before) {
       // Else the one part that is free may have changed its place between the two looks.
-      const bool freed = dead_bytes_[0] + dead_bytes_[1] > Bytes{0};
+      const bool freed = !dead_[0].empty() || !dead_[1].empty();
       if (!freed || ipc::Now() >= deadline) return taken;
       changed_.wait_for(lock, kLookAgain);
     }
@@ -333,48 +326,43 @@ Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
 }
 
 bool Engine::AnyMayLeave() {
-  return plan_.Victim(std::nullopt, [this](RangeId id) { return At(id).busy > 0 || At(id).pinned; })
+  return plan_
+      .Victim(std::nullopt, [this](PageId id) { return At(id).busy > 0 || At(id).pinned > 0; })
       .has_value();
 }
 
 bool Engine::DropDead(Place place, Lock& lock) {
-  if (dead_bytes_[Index(place)] == Bytes{0}) return false;
-  const auto drop_from = [&](RangeId id) {
-    Range& range = At(id);
-    for (size_t slot = 0; slot < range.slots.size(); ++slot) {
-      if (range.slots[slot].part == nullptr || range.slots[slot].place != place) continue;
-      if (!CanMove(range)) return false;
-      DropSlot(id, slot, lock);
-      return true;
-    }
-    return false;
-  };
+  const std::set<PageId>& dead = dead_[Index(place)];
+  if (dead.empty()) return false;
+  std::optional<PageId> dropped;
   if (place == Place::kDevice) {
-    const auto last =
-        plan_.Victim(std::nullopt, [this](RangeId id) { return At(id).live || !CanMove(At(id)); });
-    if (last && drop_from(*last)) return true;
+    dropped =
+        plan_.Victim(std::nullopt, [this](PageId id) { return At(id).live() || !CanMove(At(id)); });
+    if (dropped && !dead.contains(*dropped)) dropped.reset();
   }
-  for (const auto& [size, ids] : dead_) {
-    for (const RangeId id : ids) {
-      if (drop_from(id)) return true;
-    }
+  if (!dropped) {
+    const auto any =
+        std::find_if(dead.begin(), dead.end(), [this](PageId id) { return CanMove(At(id)); });
+    if (any == dead.end()) return false;
+    dropped = *any;
   }
-  return false;
+  DropPart(*dropped, lock);
+  return true;
 }
 
-// REQUIRES: CanMove; the range is dead.
-void Engine::DropSlot(RangeId id, size_t slot, Lock& lock) {
-  Range& range = At(id);
-  Part* part = range.slots[slot].part;
-  BeginMoving(range, slot);
+// REQUIRES: CanMove; the page is dead and has a part.
+void Engine::DropPart(PageId id, Lock& lock) {
+  Page& page = At(id);
+  Part* const part = page.part;
+  if (page.place == Place::kDevice) stats_.dropped += page.size;
+  BeginMoving(page);
   lock.unlock();
-  const Status unmapped = parts_->Unmap(SlotAddress(range, slot), *part);
+  const Status unmapped = parts_->Unmap(page.begin, *part);
   if (unmapped.ok()) parts_->Give(part);
   lock.lock();
-  EndMoving(range, slot);
+  EndMoving(page);
   if (unmapped.ok()) {
-    if (!range.slots[slot].away()) stats_.dropped += SlotSize(range, slot);
-    SetPart(id, slot, nullptr);
+    SetPart(id, nullptr);
   } else {
     Fail("a freed part could not be taken", unmapped.error());
   }
@@ -383,46 +371,28 @@ void Engine::DropSlot(RangeId id, size_t slot, Lock& lock) {
 
 bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   const Lock lock(mutex_);
-  const RangeId id = IdOf(address);
-  if (Raw(id) == Addresses::kNobody) return false;
-  Range& range = At(id);
-  if (!range.live || range.begin != address) return false;
-  SetLive(range, false);
-  // Calls that did not name it may touch it. A free in order is behind them, also by what its
-  // stream waits for: so it is a point of its own. Any other is behind all streams.
-  range.freed = ordered ? streams_.Enqueued(stream) : Point{};
-  if (ordered) {
-    NoteUse(range.uses, range.freed);
-  } else {
-    for (const Point& point : streams_.EnqueuedOnAll()) NoteUse(range.uses, point);
-  }
-  if (std::exchange(range.pinned, false)) stats_.pinned -= range.size;
-  dead_[range.size].push_back(id);
-  ++dead_count_;
-  plan_.Freed(id);
-  if (options_.recorder) options_.recorder->Freed(id);
-  if (wanted_ > Bytes{0}) changed_.notify_all();
+  const uint32_t number = addresses_->At(address);
+  if (number == Addresses::kNobody || ranges_[number].begin != address) return false;
+  RemoveRange(number, stream, ordered);
   return true;
 }
 
 std::optional<Engine::Allocation> Engine::Find(CUdeviceptr address) const {
   const Lock lock(mutex_);
-  const uint32_t raw = addresses_->At(address);
-  if (raw == Addresses::kNobody || !ranges_[raw]->live) return std::nullopt;
-  return Allocation{ranges_[raw]->begin, ranges_[raw]->asked};
+  const uint32_t number = addresses_->At(address);
+  if (number == Addresses::kNobody) return std::nullopt;
+  return Allocation{ranges_[number].begin, ranges_[number].asked};
 }
 
 // --- Using
 
-void Engine::BeginMoving(Range& range, size_t slot) {
-  range.slots[slot].moving = true;
-  ++range.moving;
+void Engine::BeginMoving(Page& page) {
+  page.moving = true;
   ++moving_;
 }
 
-void Engine::EndMoving(Range& range, size_t slot) {
-  range.slots[slot].moving = false;
-  --range.moving;
+void Engine::EndMoving(Page& page) {
+  page.moving = false;
   --moving_;
   ++moves_ended_;
 }
@@ -441,8 +411,8 @@ bool Engine::HavePassed(std::vector<Point>& uses) {
   return uses.empty();
 }
 
-bool Engine::CanMove(Range& range) {
-  return !range.pinned && range.busy == 0 && range.moving == 0 && HavePassed(range.uses) &&
+bool Engine::CanMove(Page& page) {
+  return page.pinned == 0 && page.busy == 0 && !page.moving && HavePassed(page.uses) &&
          unknowns_ == 0 && HavePassed(unknown_uses_);
 }
 
@@ -455,19 +425,25 @@ Engine::Submission* Engine::Begin(const Use& use) {
   Submission* submission = unused_submissions_.back();
   unused_submissions_.pop_back();
   submission->ranges.clear();
+  submission->pages.clear();
   submission->stream = use.stream;
   submission->unknown = use.unknown;
   ++stamp_;
   bool moving = false;
-  Bytes in_place;
   for (const CUdeviceptr address : use.addresses) {
-    const RangeId id = IdOf(address);
-    if (Raw(id) == Addresses::kNobody) continue;
-    Range& range = At(id);
-    if (!range.live || std::exchange(range.stamp, stamp_) == stamp_) continue;
-    submission->ranges.push_back(id);
-    ++range.busy;
-    moving |= range.moving > 0;
+    const uint32_t number = addresses_->At(address);
+    if (number == Addresses::kNobody) continue;
+    Range& range = ranges_[number];
+    if (std::exchange(range.stamp, stamp_) == stamp_) continue;
+    submission->ranges.push_back(RangeId{number});
+    const auto [first, end] = PagesOf(range);
+    for (uint32_t id = first; id < end; ++id) {
+      Page& page = *pages_[id];
+      if (std::exchange(page.stamp, stamp_) == stamp_) continue;
+      submission->pages.push_back(PageId{id});
+      ++page.busy;
+      moving |= page.moving;
+    }
   }
   if (use.unknown) {
     ++unknowns_;
@@ -478,17 +454,20 @@ Engine::Submission* Engine::Begin(const Use& use) {
     const core::Tick began = ipc::Now();
     changed_.wait(lock, [&] {
       return (!use.unknown || moving_ == 0) &&
-             std::all_of(submission->ranges.begin(), submission->ranges.end(),
-                         [this](RangeId id) { return At(id).moving == 0; });
+             std::none_of(submission->pages.begin(), submission->pages.end(),
+                          [this](PageId id) { return At(id).moving; });
     });
     ++stats_.waits;
     waited = ipc::Now() - began;
     stats_.waited += waited;
   }
   const core::Tick now = ipc::Now();
+  const bool any_away = std::any_of(submission->pages.begin(), submission->pages.end(),
+                                    [this](PageId id) { return At(id).away(); });
+  Bytes in_place;
   for (const RangeId id : submission->ranges) {
-    Range& range = At(id);
-    in_place += range.away;
+    Range& range = ranges_[core::ToInt(id)];
+    if (any_away) in_place += AwayOf(range);
     ++range.calls;
     range.used = now;
   }
@@ -498,7 +477,7 @@ Engine::Submission* Engine::Begin(const Use& use) {
   ++stats_.uses;
   stats_.uses_in_place += in_place > Bytes{0} ? 1 : 0;
   stats_.bytes_in_place += in_place;
-  plan_.Used(use.identity, submission->ranges, now);
+  plan_.Used(use.identity, submission->pages, now);
   if (options_.recorder)
     options_.recorder->Used(use.identity, use.caller, submission->ranges, use.unknown, now);
   if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself
@@ -509,10 +488,10 @@ void Engine::End(Submission* submission, bool enqueued) {
   const Lock lock(mutex_);
   const Point point =
       enqueued ? streams_.Enqueued(submission->stream) : streams_.Now(submission->stream);
-  for (const RangeId id : submission->ranges) {
-    Range& range = At(id);
-    --range.busy;
-    if (enqueued) NoteUse(range.uses, point);
+  for (const PageId id : submission->pages) {
+    Page& page = At(id);
+    --page.busy;
+    if (enqueued) NoteUse(page.uses, point);
   }
   if (submission->unknown) {
     --unknowns_;
@@ -524,13 +503,17 @@ void Engine::End(Submission* submission, bool enqueued) {
 
 void Engine::Pin(CUdeviceptr address) {
   Lock lock(mutex_);
-  const RangeId id = IdOf(address);
-  if (Raw(id) == Addresses::kNobody) return;
-  Range& range = At(id);
-  if (!range.live) return;
-  if (!std::exchange(range.pinned, true)) stats_.pinned += range.size;
+  const uint32_t number = addresses_->At(address);
+  if (number == Addresses::kNobody) return;
+  Range& range = ranges_[number];
+  const auto [first, end] = PagesOf(range);
+  if (!std::exchange(range.pinned, true)) {
+    stats_.pinned += range.size;
+    for (uint32_t page = first; page < end; ++page) ++pages_[page]->pinned;
+  }
   // Who is told its address next may use it at once.
-  changed_.wait(lock, [&] { return range.moving == 0; });
+  for (uint32_t page = first; page < end; ++page)
+    changed_.wait(lock, [&] { return !pages_[page]->moving; });
 }
 
 void Engine::StreamGone(CUstream stream) {
@@ -547,9 +530,7 @@ void Engine::SetDeviceLimit(Bytes most) {
 
 EngineStats Engine::stats() const {
   const Lock lock(mutex_);
-  EngineStats stats = stats_;
-  stats.enough = std::max(stats.enough, stats.peak);
-  return stats;
+  return stats_;
 }
 
 }  // namespace ravenstore::elastic

@@ -1,16 +1,18 @@
 // Memory whose addresses stay while what lies under them moves between the device and the host.
 //
-// An allocation is a range: a piece of addresses, cut into slots of the part size, each backed by
-// one part (parts.h) on the device or on the host. Kernels may use a range at any time, wherever
-// its parts are. A thread of the engine's moves parts as its plan says (plan.h): it copies a part
-// by the addresses at which parts are mapped for good, then maps the copy in its place.
+// An allocation is a range: a piece of one run of addresses (arena.h). The run is cut into pages of
+// fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while
+// nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
+// at any time, wherever its pages are. A thread of the engine's moves pages as its plan says
+// (plan.h): it copies a part by the addresses at which parts are mapped for good, then maps the
+// copy in its place.
 //
-// A part is moved only when nothing may touch its range: no call that names the range is between
-// Begin and End, and all that were enqueued have passed. From then on a call that names it waits in
-// Begin until the move is over: a copy of one part and two calls of the driver.
+// A page is moved only when nothing may touch it: no call that names a range on it is between Begin
+// and End, and all that were enqueued have passed. From then on a call that names it waits in Begin
+// until the move is over: a copy of one part and two calls of the driver.
 //
-// A freed range keeps its addresses and parts for the next allocation of its size, which gets them
-// at once in the same stream's order. Its parts are taken, without a copy, where others need them.
+// What is freed keeps its part for the next allocation at its place. Where others need it, it is
+// taken without a copy.
 //
 // Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for.
 // Contexts: every caller has the context current that Create() had.
@@ -18,17 +20,19 @@
 
 #include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/result.h"
 #include "core/types.h"
 #include "elastic/addresses.h"
+#include "elastic/arena.h"
 #include "elastic/call_names.h"
 #include "elastic/driver.h"
 #include "elastic/parts.h"
@@ -38,6 +42,8 @@
 #include "elastic/streams.h"
 
 namespace ravenstore::elastic {
+
+using PageId = RangeId;  // what the plan knows
 
 struct EngineOptions {
   CUdevice device = 0;
@@ -61,7 +67,8 @@ struct EngineStats {
   core::Bytes pinned;
   core::Bytes peak;
   // With so much of the device nothing would have had to wait or lie on the host, by what was seen:
-  // what lived at once and, where an allocation found no room, what was freed and still in use.
+  // the pages that lived at once and, where an allocation found no room, those that were freed and
+  // still in use.
   core::Bytes enough;
   core::Bytes moved_in;
   core::Bytes moved_out;
@@ -88,6 +95,7 @@ class Engine {
   // A call between Begin and End.
   struct Submission {
     std::vector<RangeId> ranges;
+    std::vector<PageId> pages;
     CUstream stream = nullptr;
     bool unknown = false;
   };
@@ -122,11 +130,20 @@ class Engine {
   Recorder* recorder() const { return options_.recorder.get(); }
 
  private:
-  struct Slot {
-    Part* part = nullptr;
+  struct Page {
+    CUdeviceptr begin = 0;
+    core::Bytes size;
+    Part* part = nullptr;        // not to be looked at: it may be gone before this is told
     Place place = Place::kHost;  // of the part
+    uint32_t ranges = 0;         // that live on it
+    uint32_t pinned = 0;         // of these
+    uint32_t busy = 0;           // submissions that name it, and threads that back it
     bool moving = false;
+    bool backed = false;      // a thread backs it just now
+    std::vector<Point> uses;  // the last of each stream that may not have passed
+    uint64_t stamp = 0;       // of the submission that named it last
 
+    bool live() const { return ranges > 0; }
     bool away() const { return part == nullptr || place == Place::kHost; }
   };
   struct Range {
@@ -135,12 +152,6 @@ class Engine {
     core::Bytes asked;
     bool live = false;
     bool pinned = false;
-    uint32_t busy = 0;    // submissions that name it, and threads that back it
-    uint32_t moving = 0;  // slots
-    core::Bytes away;     // not on the device
-    std::vector<Slot> slots;
-    std::vector<Point> uses;  // the last of each stream that may not have passed
-    Point freed;
     uint64_t stamp = 0;  // of the submission that named it last
     // For people.
     uint64_t calls = 0;
@@ -148,8 +159,7 @@ class Engine {
     core::Tick used{};
   };
   struct Move {
-    RangeId range;
-    size_t slot;
+    PageId page;
     Part* to;
     bool copies;  // else only the place changes
     CUevent done;
@@ -159,40 +169,42 @@ class Engine {
   Engine(EngineOptions options, const Driver& driver);
   core::Status Init();
 
-  Range& At(RangeId id) { return *ranges_[static_cast<uint32_t>(id)]; }
-  RangeId IdOf(CUdeviceptr address) const;
-  core::Bytes SlotSize(const Range& range, size_t slot) const;
-  CUdeviceptr SlotAddress(const Range& range, size_t slot) const;
-  void SetPart(RangeId id, size_t slot, Part* part);
-  // The range lives from now on, or does not.
-  void SetLive(Range& range, bool live);
+  Page& At(PageId id) { return *pages_[core::ToInt(id)]; }
+  const Page& At(PageId id) const { return *pages_[core::ToInt(id)]; }
+  // The pages on which the range lies, from the first to before the last.
+  std::pair<uint32_t, uint32_t> PagesOf(const Range& range) const;
+  core::Bytes AwayOf(const Range& range) const;
+  void SetPart(PageId id, Part* part);
+  void CountAway(const Page& page, bool more);
 
-  std::optional<RangeId> TakeDead(core::Bytes size, CUstream stream, bool ordered);
-  std::optional<RangeId> MakeRange(core::Bytes size);
-  void Recycle();
-  core::Status Back(RangeId id, Lock& lock);
-  core::Status BackSlot(RangeId id, size_t slot, core::Tick deadline, Lock& lock);
+  uint32_t AddRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size);
+  void RemoveRange(uint32_t number, CUstream stream, bool ordered);
+  void Inhabit(PageId id);  // one more range lives on the page,
+  void Leave(PageId id);    // or one less
+  core::Status Back(std::pair<uint32_t, uint32_t> pages, Lock& lock);
+  core::Status BackPage(PageId id, core::Tick deadline, Lock& lock);
+  core::Status MapBeneath(PageId id, Part* part, Lock& lock);
   Part* TakeDevicePart(core::Bytes size, core::Tick deadline, Lock& lock);
-  // Some range is worth taking out for an allocation, once its uses have passed.
+  // Some page is worth taking out for an allocation, once its uses have passed.
   bool AnyMayLeave();
   // As Parts::Take, without the lock.
   core::Result<Part*> TakePart(Place place, core::Bytes size, Lock& lock);
   // Of either place, the host first; waits for what is about to come free.
   core::Result<Part*> TakeAnyPart(core::Bytes size, Lock& lock);
   core::Result<Part*> TakeHostPart(core::Bytes size, Lock& lock);
-  // Frees a part of that place from beneath a dead range; false: there is none that can be taken
+  // Frees a part of that place from beneath a dead page; false: there is none that can be taken
   // now.
   bool DropDead(Place place, Lock& lock);
-  void DropSlot(RangeId id, size_t slot, Lock& lock);
+  void DropPart(PageId id, Lock& lock);
 
-  void BeginMoving(Range& range, size_t slot);
-  void EndMoving(Range& range, size_t slot);
+  void BeginMoving(Page& page);
+  void EndMoving(Page& page);
   // `uses`: the last of each stream that may not have passed.
   static void NoteUse(std::vector<Point>& uses, const Point& point);
   bool HavePassed(std::vector<Point>& uses);
-  bool CanMove(Range& range);
+  bool CanMove(Page& page);
   auto CannotMove() {
-    return [this](RangeId id) { return !CanMove(At(id)); };
+    return [this](PageId id) { return !CanMove(At(id)); };
   }
 
   void Run();
@@ -202,8 +214,8 @@ class Engine {
   void FinishMove(const Move& move, bool copied, Lock& lock);
   bool StartMoves(Lock& lock);
   bool StartIn(const Plan::Wanted& wanted, Lock& lock);
-  bool StartOut(RangeId id, Lock& lock);
-  bool StartCopy(RangeId id, size_t slot, Part* to, Lock& lock);
+  bool StartOut(PageId id, Lock& lock);
+  bool StartCopy(PageId id, Part* to, Lock& lock);
   bool HasWork() const;
   bool WantsAny() const;
   size_t MovesTo(Place place) const;
@@ -225,16 +237,19 @@ class Engine {
   std::unique_ptr<Parts> parts_;
   Plan plan_;
   Streams streams_;
-  std::vector<std::unique_ptr<Range>> ranges_;
-  std::vector<RangeId> unused_ids_;
-  std::map<core::Bytes, std::vector<RangeId>> dead_;  // by size, the last freed last
-  size_t dead_count_ = 0;
-  core::Bytes dead_bytes_[2];  // beneath them, by place
+  std::optional<Arena> arena_;
+  std::vector<Range> ranges_;  // by number, which is their addresses' owner; 0 is nobody
+  std::vector<uint32_t> unused_ranges_;
+  // By number, which is that of its place in the arena, from 1 on; null: never used.
+  std::vector<std::unique_ptr<Page>> pages_;
+  core::Bytes live_pages_;
+  // On which nothing lives, by the place of the part beneath them.
+  std::set<PageId> dead_[2];
   std::vector<Move> moves_;
   bool starting_ = false;     // the thread is about to begin one, and may have taken a part for it
   uint64_t moves_ended_ = 0;  // and attempts at one
   uint32_t waiting_ = 0;      // allocations, for the end of that
-  size_t moving_ = 0;         // slots, those whose move is about to begin included
+  size_t moving_ = 0;         // pages, those whose move is about to begin included
   core::Bytes wanted_;        // by allocations that wait
   uint32_t unknowns_ = 0;
   std::vector<Point> unknown_uses_;

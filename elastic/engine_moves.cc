@@ -87,9 +87,9 @@ void Engine::Show(Lock& lock) {
       lock.unlock();
       lock.lock();
     }
-    const Range& range = *ranges_[i];
+    const Range& range = ranges_[i];
     if (!range.live) continue;
-    view.Add({range.begin, range.size, range.away, range.calls, range.allocated, range.used,
+    view.Add({range.begin, range.size, AwayOf(range), range.calls, range.allocated, range.used,
               range.pinned});
   }
   proto::ElasticPageRow& row = view.row();
@@ -101,7 +101,7 @@ void Engine::Show(Lock& lock) {
   row.away = stats_.away.count();
   row.pinned = stats_.pinned.count();
   row.peak = stats_.peak.count();
-  row.enough = std::max(stats_.enough, stats_.peak).count();
+  row.enough = stats_.enough.count();
   row.moved_in = stats_.moved_in.count();
   row.moved_out = stats_.moved_out.count();
   row.dropped = stats_.dropped.count();
@@ -161,18 +161,17 @@ bool Engine::FinishMoves(Lock& lock) {
 }
 
 void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
-  Range& range = At(move.range);
-  Part* const from = range.slots[move.slot].part;
-  const CUdeviceptr address = SlotAddress(range, move.slot);
+  Page& page = At(move.page);
+  Part* const from = page.part;
   Part* now = from;
   lock.unlock();
   Status status = copied ? core::Ok() : DriverError("a copy", CUDA_ERROR_UNKNOWN);
-  if (status.ok() && from != nullptr) status = parts_->Unmap(address, *from);
+  if (status.ok() && from != nullptr) status = parts_->Unmap(page.begin, *from);
   if (status.ok()) {
-    status = parts_->Map(address, *move.to);
+    status = parts_->Map(page.begin, *move.to);
     if (status.ok()) {
       now = move.to;
-    } else if (from != nullptr && !parts_->Map(address, *from).ok()) {
+    } else if (from != nullptr && !parts_->Map(page.begin, *from).ok()) {
       now = nullptr;
     }
   }
@@ -180,12 +179,10 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
   if (now != move.to) parts_->Give(move.to);
   if (now != from && from != nullptr) parts_->Give(from);
   lock.lock();
-  EndMoving(range, move.slot);
-  SetPart(move.range, move.slot, now);
+  EndMoving(page);
+  SetPart(move.page, now);
   if (!status.ok()) return Fail("a part could not be moved", status.error());
-  if (!move.copies) return;
-  const Bytes size = SlotSize(range, move.slot);
-  (came ? stats_.moved_in : stats_.moved_out) += size;
+  if (move.copies) (came ? stats_.moved_in : stats_.moved_out) += page.size;
 }
 
 bool Engine::StartMoves(Lock& lock) {
@@ -203,15 +200,11 @@ bool Engine::StartMoves(Lock& lock) {
 
 bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   if (MovesTo(Place::kDevice) >= kLanes) return false;
-  Range& range = At(wanted.range);
-  const auto away = std::find_if(range.slots.begin(), range.slots.end(),
-                                 [](const Slot& slot) { return slot.away(); });
-  if (away == range.slots.end()) return false;
-  const auto slot = static_cast<size_t>(away - range.slots.begin());
+  Page& page = At(wanted.range);
   const auto take = [&] {
-    ++range.busy;
-    auto taken = TakePart(Place::kDevice, SlotSize(range, slot), lock);
-    --range.busy;
+    ++page.busy;
+    auto taken = TakePart(Place::kDevice, page.size, lock);
+    --page.busy;
     return taken;
   };
   auto part = take();
@@ -223,40 +216,37 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
     part = take();  // what was dead has left at once
     if (!part.ok()) return true;
   }
-  if (!CanMove(range)) {  // it was named meanwhile
+  if (!CanMove(page) || !page.away()) {  // it was named meanwhile, or backed
     parts_->Give(*part);
     return true;
   }
-  return StartCopy(wanted.range, slot, *part, lock);
+  return StartCopy(wanted.range, *part, lock);
 }
 
 // REQUIRES: CanMove.
-bool Engine::StartOut(RangeId id, Lock& lock) {
-  Range& range = At(id);
-  const auto there = std::find_if(range.slots.rbegin(), range.slots.rend(),
-                                  [](const Slot& slot) { return !slot.away(); });
-  if (there == range.slots.rend()) return false;
-  const auto slot = static_cast<size_t>(range.slots.rend() - there) - 1;
-  if (!range.live) return DropSlot(id, slot, lock), true;
+bool Engine::StartOut(PageId id, Lock& lock) {
+  Page& page = At(id);
+  if (page.away()) return false;
+  if (!page.live()) return DropPart(id, lock), true;
   if (MovesTo(Place::kHost) >= kLanes) return false;
-  ++range.busy;
-  const auto part = TakeHostPart(SlotSize(range, slot), lock);
-  --range.busy;
+  ++page.busy;
+  const auto part = TakeHostPart(page.size, lock);
+  --page.busy;
   if (!part.ok()) return false;
-  if (!CanMove(range) || !range.live) {
+  if (!CanMove(page) || !page.live() || page.away()) {
     parts_->Give(*part);
     return true;
   }
-  return StartCopy(id, slot, *part, lock);
+  return StartCopy(id, *part, lock);
 }
 
 // What is dead, or never was written, is not copied: its event is recorded at once.
-bool Engine::StartCopy(RangeId id, size_t slot, Part* to, Lock& lock) {
-  Range& range = At(id);
-  const Part* const from = range.slots[slot].part;
+bool Engine::StartCopy(PageId id, Part* to, Lock& lock) {
+  Page& page = At(id);
+  const Part* const from = page.part;
   const CUstream stream = to->place == Place::kHost ? out_ : in_;
-  BeginMoving(range, slot);
-  const bool copies = range.live && from != nullptr;
+  BeginMoving(page);
+  const bool copies = page.live() && from != nullptr;
   CUevent done = nullptr;
   if (!events_.empty()) {
     done = events_.back();
@@ -270,10 +260,10 @@ bool Engine::StartCopy(RangeId id, size_t slot, Part* to, Lock& lock) {
   if (result == CUDA_SUCCESS) result = driver_.event_record(done, stream);
   lock.lock();
   if (result == CUDA_SUCCESS) {
-    moves_.push_back({id, slot, to, copies, done});
+    moves_.push_back({id, to, copies, done});
     return true;
   }
-  EndMoving(range, slot);
+  EndMoving(page);
   parts_->Give(to);
   if (done != nullptr) events_.push_back(done);
   Fail("a copy could not begin", DriverError("cuMemcpyAsync", result));

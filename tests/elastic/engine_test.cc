@@ -63,16 +63,40 @@ TEST_F(EngineTest, AFreedRangeServesTheSameStreamAtOnceAndOthersOnceItsUsesHaveP
 
 TEST_F(EngineTest, WhatIsFreedIsNotCopied) {
   Open(MiB(32), MiB(64));
-  for (int i = 0; i < 8; ++i) {
-    // Sizes that differ: no range serves a second time.
-    const Bytes size = MiB(16) + MiB(2) * static_cast<uint64_t>(i % 4);
-    const CUdeviceptr a = Allocate(size);
-    Write(a, 1, size);
-    EXPECT_TRUE(engine_->Free(a, nullptr, true));
+  std::vector<CUdeviceptr> all;
+  for (uint64_t i = 0; i < 4; ++i) {
+    all.push_back(Allocate(MiB(8)));
+    Write(all.back(), i, MiB(8));
   }
-  EXPECT_GT(engine_->stats().dropped, Bytes{0});
+  for (const size_t i : {0, 2}) EXPECT_TRUE(engine_->Free(all[i], nullptr, true));
+  // Neither hole holds it: it lies elsewhere, on what was beneath them.
+  const CUdeviceptr large = Allocate(MiB(16));
+  EXPECT_GT(large, all[3]);
+  Write(large, 7, MiB(16));
+  EXPECT_EQ(Wrong(large, 7, MiB(16)), 0u);
+  EXPECT_EQ(engine_->stats().dropped, MiB(16));
   EXPECT_EQ(engine_->stats().moved_out, Bytes{0});
-  EXPECT_FALSE(engine_->Free(engine_->addresses().begin(), nullptr, true));
+  for (const size_t i : {1, 3}) EXPECT_EQ(Wrong(all[i], i, MiB(8)), 0u);
+  EXPECT_FALSE(engine_->Free(all[0], nullptr, true));
+}
+
+TEST_F(EngineTest, WhatIsFreedServesOtherSizesInPlace) {
+  Open(MiB(32), MiB(64));
+  const CUdeviceptr a = Allocate(MiB(14));
+  const CUdeviceptr b = Allocate(MiB(6));
+  Write(a, 1, MiB(14));
+  Write(b, 2, MiB(6));
+  EXPECT_TRUE(engine_->Free(a, nullptr, true));
+  const CUdeviceptr c = Allocate(MiB(10));
+  const CUdeviceptr d = Allocate(MiB(4));
+  EXPECT_EQ(c, a);
+  EXPECT_EQ(d, a + MiB(10).count());
+  Write(c, 3, MiB(10));
+  Write(d, 4, MiB(4));
+  EXPECT_EQ(Wrong(b, 2, MiB(6)), 0u);
+  EXPECT_EQ(Wrong(c, 3, MiB(10)), 0u);
+  EXPECT_EQ(engine_->stats().dropped, Bytes{0});
+  EXPECT_EQ(engine_->parts().held(Place::kDevice), MiB(20));
 }
 
 TEST_F(EngineTest, WhatIsPinnedStays) {
