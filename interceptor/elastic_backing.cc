@@ -49,6 +49,7 @@ struct Engine {
   std::atomic<bool> impossible;
   std::atomic<uint64_t> taken;   // of the device, in the job's sums
   std::atomic<uint64_t> live;    // allocated and not freed
+  std::atomic<uint64_t> high;    // the most of that since the program last asked to begin anew
   std::atomic<uint64_t> wanted;  // by allocations of the driver's that find no room
   std::atomic<uint64_t> share;   // of a device without a budget
   std::atomic<uint64_t> others;  // the most that the job held besides
@@ -230,6 +231,12 @@ raven_elastic_t* Ready(int row, CUcontext context) {
   return handle != nullptr && engine.context == context ? handle : nullptr;
 }
 
+void RaiseTo(std::atomic<uint64_t>* high, uint64_t value) {
+  uint64_t known = high->load(std::memory_order_relaxed);
+  while (known < value && !high->compare_exchange_weak(known, value)) {
+  }
+}
+
 bool Wants(const Entry& entry) {
   const bool movable = entry.kind == LegacyKind::kDevice || entry.kind == LegacyKind::kPitch ||
                        entry.kind == LegacyKind::kAsync;
@@ -252,7 +259,7 @@ bool Create(Entry* entry, const Order& order) {
   entry->key = address;
   entry->object = handle;
   entry->context = NameOf(engines[row]);
-  engines[row].live.fetch_add(entry->bytes);
+  RaiseTo(&engines[row].high, engines[row].live.fetch_add(entry->bytes) + entry->bytes);
   return true;
 }
 
@@ -473,6 +480,14 @@ bool Find(uint64_t address, Allocation* allocation) {
   allocation->device = DeviceOf(static_cast<int>(engine - engines));
   allocation->context = engine->context;
   return true;
+}
+
+Served ServedOf(int row) {
+  return {engines[row].live.load(), engines[row].high.load()};
+}
+
+void ResetHigh(int row) {
+  engines[row].high.store(engines[row].live.load());
 }
 
 void StreamEnds(CUstream stream) {

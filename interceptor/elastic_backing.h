@@ -64,6 +64,14 @@ struct Allocation {
   CUcontext context;
 };
 bool Find(uint64_t address, Allocation* allocation);
+// What the job has allocated of the engine on the row's device, and the most of that since the
+// reset before.
+struct Served {
+  uint64_t live;
+  uint64_t high;
+};
+Served ServedOf(int row);
+void ResetHigh(int row);
 void StreamEnds(CUstream stream);
 
 }  // namespace ravenstore::interceptor::elastic

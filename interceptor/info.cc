@@ -1,6 +1,8 @@
 // What the job is told about a device's memory, by the driver and by NVML.
 #include "interceptor/account.h"
+#include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
+#include "interceptor/pool.h"
 
 namespace interceptor = ravenstore::interceptor;
 
@@ -31,6 +33,43 @@ RAVEN_EXPORT CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
   interceptor::Show(interceptor::CurrentRow(), &size, &left);
   *free = static_cast<unsigned int>(left);
   *total = static_cast<unsigned int>(size);
+  return result;
+}
+
+// What the engine serves counts as the default pool's, where the program asked for it: frameworks
+// tell from there what is allocated. The peaks of both are added up, though they may have been at
+// different times.
+RAVEN_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                            void* value) {
+  RAVEN_BEGIN(cuMemPoolGetAttribute);
+  const interceptor::Within within;
+  const CUresult result = real(pool, attribute, value);
+  if (result != CUDA_SUCCESS || value == nullptr || !interceptor::elastic::On()) return result;
+  const int row = interceptor::pool::RowOf(pool);
+  if (row < 0) return result;
+  const interceptor::elastic::Served served = interceptor::elastic::ServedOf(row);
+  auto* bytes = static_cast<cuuint64_t*>(value);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *bytes += served.live; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *bytes += served.high; break;
+    default: break;
+  }
+  return result;
+}
+
+RAVEN_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                            void* value) {
+  RAVEN_BEGIN(cuMemPoolSetAttribute);
+  const interceptor::Within within;
+  const CUresult result = real(pool, attribute, value);
+  if (result != CUDA_SUCCESS || attribute != CU_MEMPOOL_ATTR_USED_MEM_HIGH ||
+      !interceptor::elastic::On()) {
+    return result;
+  }
+  const int row = interceptor::pool::RowOf(pool);
+  if (row >= 0) interceptor::elastic::ResetHigh(row);
   return result;
 }
 

@@ -126,6 +126,7 @@ const Export kExports[] = {
     EXPORT_BOTH(cuMemFreeAsync, 0, cuMemFreeAsync),
     EXPORT(cuDeviceGetDefaultMemPool),
     EXPORT(cuMemPoolGetAttribute),
+    EXPORT(cuMemPoolSetAttribute),
     EXPORT(cuMemPoolTrimTo),
     EXPORT(cuMemCreate),
     EXPORT(cuMemRelease),

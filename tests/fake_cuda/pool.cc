@@ -13,6 +13,7 @@
 struct CUmemPoolHandle_st {
   int device = 0;
   uint64_t used = 0;
+  uint64_t used_most = 0;  // since it was set
   uint64_t reserved = 0;
   uint64_t threshold = 0;
 };
@@ -83,6 +84,7 @@ bool TakeFromPool(CUmemoryPool pool, uint64_t bytes) {
     return false;
   }
   pool->used += bytes;
+  pool->used_most = std::max(pool->used_most, pool->used);
   pool->reserved += more;
   return true;
 }
@@ -161,6 +163,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
   switch (attribute) {
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *bytes = pool->reserved; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *bytes = pool->used; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *bytes = pool->used_most; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *bytes = pool->threshold; return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
@@ -168,9 +171,14 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   FAKE_CUDA_ENTER("cuMemPoolSetAttribute");
-  if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(pools().mutex);
   fake_cuda::Check(pool);
+  if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
+    if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+    pool->used_most = pool->used;
+    return CUDA_SUCCESS;
+  }
+  if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_ERROR_INVALID_VALUE;
   pool->threshold = std::min<uint64_t>(*static_cast<cuuint64_t*>(value), uint64_t{1} << 62);
   return CUDA_SUCCESS;
 }

@@ -7,6 +7,7 @@
 //   launch HOW [N...]   a kernel that names the N-th allocations
 //   copy HOW BYTES N M  of up to two allocations, and of host memory
 //   touches PATH        every function of touches.def, from the library at PATH, on 0 and 1
+//   used [anew]         {"now", "most"} of the default pool; the most from now on
 //   graph, captured, update, unload, pointer N, table HOW N, info, stream, context, fork
 //   loop x N            launches a kernel of nothing N times; {"ns"} of one
 //   owner SYMBOL        whose function the program is handed
@@ -340,6 +341,19 @@ void Descriptor(bool plain) {
   printf("{\"code\": %d}\n", replace(&map, reinterpret_cast<void*>(At(0))));
 }
 
+void Used(bool anew) {
+  CUmemoryPool pool = nullptr;
+  MUST(CALL(cuDeviceGetDefaultMemPool)(&pool, 0));
+  cuuint64_t now = 0;
+  cuuint64_t most = 0;
+  cuuint64_t nothing = 0;
+  if (anew) MUST(CALL(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &nothing));
+  MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now));
+  MUST(CALL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &most));
+  printf("{\"now\": %llu, \"most\": %llu}\n", static_cast<unsigned long long>(now),
+         static_cast<unsigned long long>(most));
+}
+
 void Loop(long count) {
   const CUfunction function = Function("fill");
   auto* launch = CALL(cuLaunchKernel);
@@ -410,6 +424,8 @@ void Do(const std::string& command, const char* word) {
     size_t total = 0;
     MUST(CALL(cuMemGetInfo_v2)(&free, &total));
     printf("{\"free\": %zu, \"total\": %zu}\n", free, total);
+  } else if (command == "used") {
+    Used(strcmp(word, "anew") == 0);
   } else if (command == "stream") {
     MUST(CALL(cuStreamDestroy_v2)(stream));
     MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));

@@ -111,6 +111,20 @@ class ElasticTest(FakeGpuTest):
                     self.assertEqual(one.ask("give plain 0"), {"code": 0})
                     self.assertEqual(self.record.new(), [])
 
+    def test_what_the_engine_serves_is_told_as_the_default_pools(self):
+        for way in ("dlsym", "proc"):
+            with self.subTest(way=way), self.job(way) as one:
+                one.ask(f"take async {MIB}")
+                used = one.ask("used anew")["now"]
+                self.assertGreaterEqual(used, MIB)
+                for _ in range(2):
+                    one.ask(f"take async {LARGE}")
+                both = used + 2 * LARGE
+                self.assertEqual(one.ask("used asked"), {"now": both, "most": both})
+                one.ask("give async 1")
+                self.assertEqual(one.ask("used asked"), {"now": used + LARGE, "most": both})
+                self.assertEqual(one.ask("used anew")["most"], used + LARGE)
+
     def test_managed_memory_is_the_drivers(self):
         with self.job() as one:
             self.assertEqual(one.ask(f"take managed {LARGE}")["code"], 0)
