@@ -121,7 +121,8 @@ void Engine::Show(Lock& lock) {
 }
 
 bool Engine::WantsAny() const {
-  return !broken_ && plan_.NextIn([](RangeId) { return false; }).has_value();
+  const auto nothing = [](PageId) { return false; };
+  return !broken_ && (plan_.NextIn(nothing) || plan_.NextOut(nothing));
 }
 
 bool Engine::HasWork() const {
@@ -194,6 +195,8 @@ bool Engine::StartMoves(Lock& lock) {
     if (victim && StartOut(*victim, lock)) return true;
   }
   if (over || wanted_ > Bytes{0}) return false;
+  if (const auto leaves = plan_.NextOut(CannotMove()); leaves && StartOut(*leaves, lock))
+    return true;
   const auto next = plan_.NextIn(CannotMove());
   return next && StartIn(*next, lock);
 }

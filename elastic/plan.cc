@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,8 +25,6 @@ constexpr size_t kFewestCalls = 256;
 constexpr size_t kFewestRecords = 4 * RingPeak::kMargin;
 // After a jump so much of what is to come is looked through with each call.
 constexpr size_t kScannedPerCall = 64;
-// Between two calls an allocation is looked for among so many events.
-constexpr size_t kAllocationsLookedAt = 256;
 // A twin that moves ahead by more calls is a jump.
 constexpr uint64_t kFewCalls = 64;
 // So many candidates are looked at before the answer is that there is none.
@@ -78,10 +75,10 @@ class Plan::State {
   void SetDevice(Bytes device) { device_ = Signed(device); }
 
   std::optional<Wanted> NextIn(const std::function<bool(RangeId)>& skip) const;
+  std::optional<RangeId> NextOut(const std::function<bool(RangeId)>& skip) const;
   std::optional<RangeId> Surplus(const std::function<bool(RangeId)>& skip) const;
   std::optional<RangeId> Victim(const std::optional<Wanted>& for_whom,
                                 const std::function<bool(RangeId)>& skip) const;
-  std::optional<RangeId> Place(Bytes size) const;
   int64_t position() const { return static_cast<int64_t>(follower_.calls()); }
   std::optional<int64_t> NextUse(RangeId range) const;
   bool IsLearned() const { return now_ && follower_.IsTrusted(); }
@@ -90,11 +87,9 @@ class Plan::State {
   using Skip = std::function<bool(RangeId)>;
   enum class Kind : uint8_t { kUse, kAllocate, kFree };
   struct Record {
-    uint32_t instance;  // which allocation of its range
-    uint32_t range;     // then
-    uint32_t expected;  // the range that it is linked for
-    uint32_t next;      // in that range's list, a slot
-    uint32_t call;      // that it belongs to, or comes before
+    uint32_t range;
+    uint32_t next;  // in the range's list, a slot
+    uint32_t call;  // that it belongs to, or comes before
     Kind kind;
     bool is_linked;
   };
@@ -115,7 +110,6 @@ class Plan::State {
   struct Range {
     int64_t size = 0;
     int64_t away = 0;
-    uint32_t instance = 0;
     uint32_t head = kNone;  // what is expected of it, by slots
     uint32_t tail = kNone;
     bool is_live = false;
@@ -135,9 +129,6 @@ class Plan::State {
   const Record& At(uint64_t number) const { return records_[number & mask_]; }
   // Of what is linked.
   uint64_t Number(uint32_t slot) const { return *now_ + ((slot - *now_) & mask_); }
-  bool IsBefore(uint32_t a, uint32_t b) const {
-    return ((a - *now_) & mask_) < ((b - *now_) & mask_);
-  }
   Range& RangeOf(RangeId range);
   const Range* Find(RangeId range) const {
     return ToInt(range) < ranges_.size() ? &ranges_[ToInt(range)] : nullptr;
@@ -149,13 +140,12 @@ class Plan::State {
 
   // ---- What is expected.
   void Follow(std::span<const RangeId> ranges, std::optional<uint64_t> twin_before);
+  void HasCome(const Range& range, Kind kind);
   bool Advance(uint64_t call, std::span<const RangeId> ranges);
   void Forget();
   void Scan(size_t most);
   void Link(uint64_t number);
   void Unlink(uint64_t number);
-  void Move(uint32_t instance, uint32_t from, uint32_t to);
-  std::optional<uint64_t> ExpectedAllocation(uint32_t range, int64_t size) const;
   // The first use or allocation in the range's list.
   std::optional<uint64_t> KeyOf(const Range& range) const;
   void Rekey(uint32_t range);
@@ -201,11 +191,8 @@ class Plan::State {
   uint64_t scanned_ = 0;         // the first that is not linked yet
   uint64_t expected_call_ = 0;   // that `now_` belongs to
   int64_t live_more_ = 0;        // than at that time
-  // Where what was allocated elsewhere then lies now, by instance.
-  std::unordered_map<uint32_t, uint32_t> moved_;
 
   std::vector<Range> ranges_;
-  uint32_t instances_ = 0;
   std::optional<uint32_t> allocated_;  // last
   std::array<RingSet, 2> in_;
   std::array<RingSet, 3> by_record_;
@@ -257,13 +244,7 @@ void Plan::State::Append(Kind kind, uint32_t range) {
     }
   }
   Record& record = At(number);
-  record = {ranges_[range].instance,
-            range,
-            kNone,
-            kNone,
-            static_cast<uint32_t>(follower_.calls()),
-            kind,
-            false};
+  record = {range, kNone, static_cast<uint32_t>(follower_.calls()), kind, false};
   live_then_.Append(number, static_cast<uint64_t>(live_));
   ranges_[range].last = number;
   ranges_[range].is_remembered = true;
@@ -275,29 +256,23 @@ void Plan::State::Allocated(RangeId id, Bytes bytes) {
   const int64_t size = Signed(bytes);
   // What lies on the device of a range that is dead stays there for the next that has its size.
   Account(range, size, range.size == size ? range.away : size, true);
-  range.instance = ++instances_;
   range.last_use = position();
   range.gap = 0;
-  if (const auto expected = ExpectedAllocation(number, size)) {
-    const Record record = At(*expected);
-    Unlink(*expected);
-    if (record.expected != number) {
-      Move(record.instance, record.expected, number);
-      Rekey(record.expected);
-    }
-  }
+  HasCome(range, Kind::kAllocate);
   Append(Kind::kAllocate, number);
   allocated_ = number;
   Rekey(number);
 }
 
+// What is expected of it next, if it is of that kind, is what has just happened.
+void Plan::State::HasCome(const Range& range, Kind kind) {
+  if (range.head != kNone && records_[range.head].kind == kind) Unlink(Number(range.head));
+}
+
 void Plan::State::Freed(RangeId id) {
   Range& range = RangeOf(id);
   Account(range, range.size, range.away, false);
-  if (range.head != kNone && records_[range.head].kind == Kind::kFree) {
-    moved_.erase(records_[range.head].instance);
-    Unlink(Number(range.head));
-  }
+  HasCome(range, Kind::kFree);
   Append(Kind::kFree, ToInt(id));
   Rekey(ToInt(id));
 }
@@ -370,19 +345,11 @@ bool Plan::State::Advance(uint64_t call, std::span<const RangeId> ranges) {
     } else if (record.is_linked) {
       Unlink(*now_);
     }
-    if (record.kind == Kind::kFree) moved_.erase(record.instance);
     const bool is_this = record.kind == Kind::kUse && record.call == static_cast<uint32_t>(call);
-    if (is_this && use < ranges.size() && record.is_linked) {
-      const uint32_t named = ToInt(ranges[use]);
-      if (named != record.expected) {
-        right = false;
-        const Range& then = ranges_[record.range];
-        if (!then.is_live || then.instance != record.instance)
-          Move(record.instance, record.expected, named);
-      }
-    }
+    if (is_this && use < ranges.size() && record.is_linked && ToInt(ranges[use]) != record.range)
+      right = false;
     if (is_this) ++use;
-    if (record.is_linked) Rekey(record.expected);
+    if (record.is_linked) Rekey(record.range);
   }
   return right;
 }
@@ -390,7 +357,6 @@ bool Plan::State::Advance(uint64_t call, std::span<const RangeId> ranges) {
 void Plan::State::Forget() {
   if (!now_) return;
   for (Range& range : ranges_) range.head = range.tail = kNone;
-  moved_.clear();
   now_.reset();
   for (uint32_t id = 0; id < ranges_.size(); ++id) Rekey(id);
 }
@@ -402,27 +368,22 @@ void Plan::State::Scan(size_t most) {
 
 void Plan::State::Link(uint64_t number) {
   Record& record = At(number);
-  record.expected = record.range;
-  if (!moved_.empty()) {
-    const auto moved = moved_.find(record.instance);
-    if (moved != moved_.end()) record.expected = moved->second;
-  }
   record.next = kNone;
   record.is_linked = true;
-  Range& range = ranges_[record.expected];
+  Range& range = ranges_[record.range];
   const auto slot = static_cast<uint32_t>(number & mask_);
   (range.tail != kNone ? records_[range.tail].next : range.head) = slot;
   range.tail = slot;
   // Mostly there is something before it that says more.
   if (range.head == slot ||
       (range.in != In::kKnown && range.out != Out::kLiveKnown && range.out != Out::kDeadKnown))
-    Rekey(record.expected);
+    Rekey(record.range);
 }
 
 void Plan::State::Unlink(uint64_t number) {
   Record& record = At(number);
   if (!record.is_linked) return;
-  Range& range = ranges_[record.expected];
+  Range& range = ranges_[record.range];
   const auto slot = static_cast<uint32_t>(number & mask_);
   uint32_t before = kNone;
   uint32_t* link = &range.head;
@@ -434,55 +395,6 @@ void Plan::State::Unlink(uint64_t number) {
   *link = record.next;
   if (range.tail == slot) range.tail = before;
   record.is_linked = false;
-}
-
-// What is expected of an allocation, up to its free, is so in another range.
-void Plan::State::Move(uint32_t instance, uint32_t from, uint32_t to) {
-  moved_[instance] = to;
-  if (from == to) return;
-  std::vector<uint32_t> moving;
-  uint32_t before = kNone;
-  for (uint32_t slot = ranges_[from].head; slot != kNone;) {
-    Record& record = records_[slot];
-    const uint32_t next = record.next;
-    if (record.instance == instance) {
-      (before != kNone ? records_[before].next : ranges_[from].head) = next;
-      if (ranges_[from].tail == slot) ranges_[from].tail = before;
-      moving.push_back(slot);
-    } else {
-      before = slot;
-    }
-    slot = next;
-  }
-  uint32_t* link = &ranges_[to].head;
-  for (const uint32_t slot : moving) {
-    while (*link != kNone && IsBefore(*link, slot)) link = &records_[*link].next;
-    if (*link == kNone) ranges_[to].tail = slot;
-    records_[slot].expected = to;
-    records_[slot].next = *link;
-    *link = slot;
-    link = &records_[slot].next;
-  }
-  Rekey(from);
-  Rekey(to);
-}
-
-// The allocation of that size that is expected before the next call, best at that place.
-std::optional<uint64_t> Plan::State::ExpectedAllocation(uint32_t range, int64_t size) const {
-  if (!now_) return std::nullopt;
-  std::optional<uint64_t> found;
-  const uint64_t end = std::min({scanned_, end_, *now_ + kAllocationsLookedAt});
-  uint64_t live_before = *now_ > 0 ? live_then_[*now_ - 1] : 0;
-  for (uint64_t number = *now_; number < end; ++number) {
-    const Record& record = At(number);
-    const uint64_t before = std::exchange(live_before, live_then_[number]);
-    if (record.kind == Kind::kUse) break;
-    if (record.kind != Kind::kAllocate || !record.is_linked) continue;
-    if (static_cast<int64_t>(live_then_[number] - before) != size) continue;
-    if (record.expected == range) return number;
-    if (!found) found = number;
-  }
-  return found;
 }
 
 std::optional<uint64_t> Plan::State::KeyOf(const Range& range) const {
@@ -616,10 +528,10 @@ bool Plan::State::PaysToWait(const Range& victim) const {
 
 // There is room for it, or will be by taking out what is needed later.
 bool Plan::State::IsWorth(const Range& range, uint64_t key) const {
-  if (HasRoomFor(range) || !by_range_[0].empty()) return true;
-  if (Known(Out::kDeadKnown).Last(key + 1, scanned_)) return true;
-  const int64_t more = range.is_live ? range.away : 0;
-  if (Headroom(key) >= more) return false;
+  const bool has_room =
+      HasRoomFor(range) || !by_range_[0].empty() || Known(Out::kDeadKnown).Last(key + 1, scanned_);
+  if (!range.is_live) return has_room;
+  if (Headroom(key) >= range.away) return has_room;
   return Known(Out::kLiveKnown).Last(key + 1, scanned_).has_value() ||
          !Known(Out::kLiveUnknown).empty() || !by_range_[1].empty();
 }
@@ -628,7 +540,7 @@ std::optional<Plan::Wanted> Plan::State::NextKnown(const Skip& skip) const {
   if (!now_) return std::nullopt;
   auto key = in_[0].First(*now_, scanned_);
   for (int tried = 0; key && tried < kCandidates; ++tried) {
-    const RangeId id{At(*key).expected};
+    const RangeId id{At(*key).range};
     const Range& range = ranges_[ToInt(id)];
     if (Gain(range) >= kLeastGain && IsWorth(range, *key) && !skip(id))
       return Wanted{id, CallOf(*key), range.is_live};
@@ -679,7 +591,7 @@ std::optional<RangeId> Plan::State::LastKnown(Out out, uint64_t after, const Ski
   if (!now_) return std::nullopt;
   auto key = Known(out).Last(after, scanned_);
   for (int tried = 0; key && tried < kCandidates; ++tried) {
-    const RangeId range{At(*key).expected};
+    const RangeId range{At(*key).range};
     if (!skip(range)) return range;
     key = Known(out).Last(after, *key);
   }
@@ -728,13 +640,16 @@ std::optional<RangeId> Plan::State::Surplus(const Skip& skip) const {
   return known ? known : AnyOf(Out::kEnding, skip);
 }
 
-std::optional<RangeId> Plan::State::Place(Bytes bytes) const {
-  const int64_t size = Signed(bytes);
-  const auto expected = ExpectedAllocation(kNone, size);
-  if (!expected) return std::nullopt;
-  const RangeId id{At(*expected).expected};
-  const Range& range = ranges_[ToInt(id)];
-  return !range.is_live && range.size == size ? std::optional(id) : std::nullopt;
+std::optional<RangeId> Plan::State::NextOut(const Skip& skip) const {
+  if (!now_) return std::nullopt;
+  auto key = Known(Out::kLiveKnown).Last(*now_, scanned_);
+  for (int tried = 0; key && tried < kCandidates; ++tried) {
+    if (Headroom(*key) >= 0) return std::nullopt;
+    const RangeId range{At(*key).range};
+    if (!skip(range)) return range;
+    key = Known(Out::kLiveKnown).Last(*now_, *key);
+  }
+  return std::nullopt;
 }
 
 std::optional<int64_t> Plan::State::NextUse(RangeId id) const {
@@ -774,8 +689,8 @@ std::optional<RangeId> Plan::Victim(const std::optional<Wanted>& for_whom,
                                     const std::function<bool(RangeId)>& skip) const {
   return state_->Victim(for_whom, skip);
 }
-std::optional<RangeId> Plan::Place(Bytes size) const {
-  return state_->Place(size);
+std::optional<RangeId> Plan::NextOut(const std::function<bool(RangeId)>& skip) const {
+  return state_->NextOut(skip);
 }
 std::optional<RangeId> Plan::Surplus(const std::function<bool(RangeId)>& skip) const {
   return state_->Surplus(skip);

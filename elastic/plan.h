@@ -28,8 +28,8 @@ enum class RangeId : uint32_t {};
 struct PlanOptions {
   core::Bytes device;                   // what may lie on the device
   core::Bytes part = core::MiB(32);     // of a range that is moved at once
-  double bytes_per_second = 50e9;       // of the link, each way
-  double seconds_per_part = 3e-4;       // to remap one, besides
+  double bytes_per_second = 46e9;       // of the link, each way
+  double seconds_per_part = 1e-4;       // to remap one, besides
   size_t most_calls = size_t{1} << 20;  // that are remembered
 };
 
@@ -63,6 +63,9 @@ class Plan {
   // now is worth what it takes: it is among the next that fit onto the device together, and not
   // used more cheaply in place. `skip(range)`: this one cannot be brought now.
   std::optional<Wanted> NextIn(const std::function<bool(RangeId)>& skip) const;
+  // Of the live ranges with bytes on the device the one that had best leave though nobody waits for
+  // its room: what lives before its next use will not fit. `skip(range)`: it cannot be moved now.
+  std::optional<RangeId> NextOut(const std::function<bool(RangeId)>& skip) const;
   // Of the ranges with bytes on the device the one to take out so that `for_whom` can come
   // (nullopt: for an allocation that is made now): a dead one first, then the one needed last, and
   // none that is needed before `for_whom`. `skip(range)`: it cannot be moved now.
@@ -71,11 +74,6 @@ class Plan {
 
   // Of the ranges with bytes on the device the one that leaves first where less may be held.
   std::optional<RangeId> Surplus(const std::function<bool(RangeId)>& skip) const;
-
-  // Of the ranges that are dead the one that an allocation of `size` bytes that is made now had
-  // best be given, so that each step uses the same addresses: the one that had its place in the
-  // step before. nullopt: none is better than others.
-  std::optional<RangeId> Place(core::Bytes size) const;
 
   int64_t position() const;
   // The call that uses the range next, as far as that is foreseen.

@@ -4,7 +4,6 @@
 #include <deque>
 #include <limits>
 #include <list>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -35,40 +34,15 @@ size_t ObjectsOf(const std::vector<ProgramEvent>& program) {
   return objects;
 }
 
-// Ranges of addresses, by size: what was freed last comes first, unless another is asked for.
-class Addresses {
- public:
-  explicit Addresses(size_t objects) : ranges_(objects) {}
+RangeId RangeOf(uint32_t object) {
+  return RangeId{object};
+}
 
-  RangeId Take(uint32_t object, Bytes bytes, std::optional<RangeId> place = std::nullopt) {
-    auto& free = free_[bytes];
-    if (free.empty()) {
-      sizes_.push_back(bytes);
-      return ranges_[object] = RangeId{static_cast<uint32_t>(sizes_.size() - 1)};
-    }
-    auto taken = place ? std::find(free.begin(), free.end(), *place) : free.end();
-    if (taken == free.end()) --taken;
-    ranges_[object] = *taken;
-    free.erase(taken);
-    return ranges_[object];
-  }
-  RangeId Give(uint32_t object) {
-    const RangeId range = ranges_[object];
-    free_[sizes_[ToInt(range)]].push_back(range);
-    return range;
-  }
-  RangeId operator[](uint32_t object) const { return ranges_[object]; }
-  std::vector<RangeId> Of(const ProgramEvent& call) const {
-    std::vector<RangeId> ranges;
-    for (const ProgramEvent::Touch& touch : call.touches) ranges.push_back(ranges_[touch.object]);
-    return ranges;
-  }
-
- private:
-  std::vector<RangeId> ranges_;  // by object
-  std::vector<Bytes> sizes_;     // by range
-  std::map<Bytes, std::vector<RangeId>> free_;
-};
+std::vector<RangeId> RangesOf(const ProgramEvent& call) {
+  std::vector<RangeId> ranges;
+  for (const ProgramEvent::Touch& touch : call.touches) ranges.push_back(RangeOf(touch.object));
+  return ranges;
+}
 
 // What lies where, in parts.
 struct Memory {
@@ -117,8 +91,7 @@ class Engine {
   Engine(const std::vector<ProgramEvent>& program, const Machine& machine, bool is_oracle)
       : program_(program),
         machine_(machine),
-        addresses_(ObjectsOf(program)),
-        plan_({.device = machine.device}) {
+        plan_({.device = machine.device, .part = machine.part}) {
     memory_.free = machine.device;
     if (is_oracle) Foresee();
   }
@@ -162,7 +135,7 @@ class Engine {
         live.erase(event.object);
       }
       if (event.kind == Kind::kCall) {
-        plan_.Used(event.identity, addresses_.Of(event), core::Tick(core::FromSeconds(seconds)));
+        plan_.Used(event.identity, RangesOf(event), core::Tick(core::FromSeconds(seconds)));
         seconds += event.seconds;
       }
     }
@@ -177,13 +150,13 @@ class Engine {
   }
 
   void Free(uint32_t object) {
-    const RangeId range = addresses_.Give(object);
+    const RangeId range = RangeOf(object);
     memory_[range].is_live = false;
     plan_.Freed(range);
   }
   RangeId Take(uint32_t object, Bytes bytes) {
     bytes = Memory::SizeOf(bytes, machine_.part);
-    const RangeId id = addresses_.Take(object, bytes, plan_.Place(bytes));
+    const RangeId id = RangeOf(object);
     memory_.Allocate(id, bytes, machine_.part);
     plan_.Allocated(id, bytes);
     return id;
@@ -199,7 +172,7 @@ class Engine {
       if (memory_.free >= range.part()) {
         memory_.Take(id);
         Tell(id);
-        AdvanceTo(now_ + machine_.remap_seconds);
+        AdvanceTo(now_ + machine_.map_seconds);
       } else if (!MakeRoom()) {
         break;
       }
@@ -226,7 +199,7 @@ class Engine {
 
   void Call(const ProgramEvent& call) {
     const auto begun = now_;
-    running_ = addresses_.Of(call);
+    running_ = RangesOf(call);
     const auto moves = [&](const Lane& lane) {
       return lane.range &&
              std::find(running_.begin(), running_.end(), *lane.range) != running_.end();
@@ -239,7 +212,7 @@ class Engine {
     double up = 0;
     double down = 0;
     for (const ProgramEvent::Touch& touch : call.touches) {
-      const double away = Double(memory_[addresses_[touch.object]].away());
+      const double away = Double(memory_[RangeOf(touch.object)].away());
       if (touch.reads) up += away;
       if (touch.writes) down += away;
     }
@@ -285,6 +258,9 @@ class Engine {
   bool Begin() {
     if (in_.range && out_.range) return false;
     const auto skip = [&](RangeId range) { return IsBusy(range); };
+    if (!out_.range && now_ >= link_free_down_) {
+      if (const auto leaves = plan_.NextOut(skip)) return BeginOut(*leaves), true;
+    }
     const auto wanted = plan_.NextIn(skip);
     if (!wanted) return false;
     Memory::Range& range = memory_[wanted->range];
@@ -321,7 +297,6 @@ class Engine {
 
   const std::vector<ProgramEvent>& program_;
   const Machine machine_;
-  Addresses addresses_;
   Plan plan_;
   Memory memory_;
   Lane in_;
@@ -344,24 +319,22 @@ Replayed RunInPlace(const std::vector<ProgramEvent>& program, const Machine& mac
     Bytes bytes{};
     double away = 0;  // bytes
   };
-  std::vector<Use> uses;
+  std::vector<Use> uses(ObjectsOf(program));
   // Once to see what is used, and once to use it.
   const auto pass = [&](const auto& allocated, const auto& called, const auto& step) {
-    Addresses addresses(ObjectsOf(program));
     for (const ProgramEvent& event : program) {
-      if (event.kind == Kind::kAllocate)
-        allocated(ToInt(addresses.Take(event.object, event.bytes)), event.bytes);
-      if (event.kind == Kind::kFree) addresses.Give(event.object);
-      if (event.kind == Kind::kCall) called(event, addresses);
+      if (event.kind == Kind::kAllocate) allocated(event.object, event.bytes);
+      if (event.kind == Kind::kCall) called(event);
       if (event.kind == Kind::kStep) step();
     }
   };
   pass(
-      [&](uint32_t range, Bytes bytes) {
-        if (range == uses.size()) uses.push_back({.range = range, .bytes = bytes});
+      [&](uint32_t object, Bytes bytes) {
+        uses[object].range = object;
+        uses[object].bytes = bytes;
       },
-      [&](const ProgramEvent& call, const Addresses& addresses) {
-        for (const auto& touch : call.touches) ++uses[ToInt(addresses[touch.object])].touches;
+      [&](const ProgramEvent& call) {
+        for (const auto& touch : call.touches) ++uses[touch.object].touches;
       },
       [] {});
   std::vector<Use> order = uses;
@@ -376,11 +349,11 @@ Replayed RunInPlace(const std::vector<ProgramEvent>& program, const Machine& mac
   Replayed result;
   double seconds = 0;
   pass([](uint32_t, Bytes) {},
-       [&](const ProgramEvent& call, const Addresses& addresses) {
+       [&](const ProgramEvent& call) {
          double up = 0;
          double down = 0;
          for (const auto& touch : call.touches) {
-           const double away = uses[ToInt(addresses[touch.object])].away;
+           const double away = uses[touch.object].away;
            if (touch.reads) up += away;
            if (touch.writes) down += away;
          }
@@ -394,7 +367,10 @@ Replayed RunInPlace(const std::vector<ProgramEvent>& program, const Machine& mac
 class Demand {
  public:
   Demand(const std::vector<ProgramEvent>& program, const Machine& machine)
-      : program_(program), machine_(machine), addresses_(ObjectsOf(program)) {
+      : program_(program),
+        machine_(machine),
+        is_fresh_(ObjectsOf(program)),
+        where_(ObjectsOf(program), order_.end()) {
     memory_.free = machine.device;
   }
 
@@ -403,7 +379,7 @@ class Demand {
     for (const ProgramEvent& event : program_) {
       switch (event.kind) {
         case Kind::kAllocate: Allocate(event); break;
-        case Kind::kFree: memory_[addresses_.Give(event.object)].is_live = false; break;
+        case Kind::kFree: memory_[RangeOf(event.object)].is_live = false; break;
         case Kind::kCall: step += Call(event); break;
         case Kind::kStep: result_.steps.push_back(std::exchange(step, 0)); break;
       }
@@ -414,12 +390,10 @@ class Demand {
  private:
   void Allocate(const ProgramEvent& event) {
     const Bytes bytes = Memory::SizeOf(event.bytes, machine_.part);
-    const RangeId range = addresses_.Take(event.object, bytes);
+    const RangeId range = RangeOf(event.object);
     memory_.Allocate(range, bytes, machine_.part);
-    if (ToInt(range) == is_fresh_.size()) {
-      is_fresh_.push_back(true);
-      where_.push_back(order_.insert(order_.end(), range));
-    }
+    auto& where = where_[ToInt(range)];
+    if (where == order_.end()) where = order_.insert(order_.end(), range);
     is_fresh_[ToInt(range)] = true;
     Touch(range);
   }
@@ -430,10 +404,10 @@ class Demand {
     double out = 0;
     double up = 0;
     double down = 0;
-    const auto named = addresses_.Of(call);
+    const auto named = RangesOf(call);
     for (const RangeId range : named) Touch(range);
     for (const auto& touch : call.touches) {
-      const RangeId id = addresses_[touch.object];
+      const RangeId id = RangeOf(touch.object);
       Memory::Range& range = memory_[id];
       while (range.on_device < range.parts && MakeRoom(range.part(), named, &out)) {
         const double bytes = is_fresh_[ToInt(id)] ? 0 : Double(range.part());
@@ -474,9 +448,8 @@ class Demand {
   const std::vector<ProgramEvent>& program_;
   const Machine machine_;
   Memory memory_;
-  Addresses addresses_;
-  std::vector<bool> is_fresh_;
   std::list<RangeId> order_;  // the least recently used first
+  std::vector<bool> is_fresh_;
   std::vector<std::list<RangeId>::iterator> where_;
   Replayed result_;
 };

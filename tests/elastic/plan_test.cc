@@ -179,27 +179,35 @@ TEST(PlanTest, WhatIsAllocatedBeforeItsUseNeedsNoCopy) {
   EXPECT_FALSE(wanted->needs_copy);
 }
 
-TEST(PlanTest, AnAllocationIsGivenTheRangeThatHadItsPlace) {
-  Steps steps(MiB(4096));
-  steps.Run(1);
-  steps.Run(1);
-  steps.Run(1, 0, 7);
-  EXPECT_EQ(steps.plan().Place(MiB(64)), RangeId{8});
-  EXPECT_EQ(steps.plan().Place(MiB(65)), std::nullopt);
-}
-
-TEST(PlanTest, FollowsAStepWhoseRangesAreOthers) {
-  Steps steps(MiB(4096));
-  steps.Run(1);
-  steps.Run(1);
-  steps.Run(101);
-  EXPECT_TRUE(steps.plan().IsLearned());
-  steps.Run(201, 0, 7);
-  // The last allocation is freed two later; before that it is used no more, the weight is.
-  EXPECT_TRUE(steps.plan().IsLearned());
-  EXPECT_EQ(steps.plan().NextUse(RangeId{0}), steps.plan().position());
-  steps.job().Allocate(208, MiB(64));
-  EXPECT_EQ(steps.plan().NextUse(RangeId{208}), steps.plan().position());
+// Six that stay, of which each is used once in a step, and then three that live for a while: two of
+// them find no room.
+TEST(PlanTest, WhatIsNeededLastLeavesBeforeWhatWillFindNoRoom) {
+  Job job(MiB(700));
+  for (uint32_t range = 0; range < 6; ++range) job.Allocate(range, MiB(100));
+  const auto temporaries = [&](Bytes away) {
+    for (uint32_t range = 6; range < 9; ++range) job.Allocate(range, MiB(100), away);
+    job.UseEach(6, 9);
+    for (uint32_t range = 6; range < 9; ++range) job.Free(range);
+  };
+  for (int step = 0; step < 2; ++step) {
+    job.UseEach(0, 6);
+    if (step == 0) EXPECT_EQ(job.plan().NextOut(None), std::nullopt) << "it is not known yet";
+    temporaries({});
+  }
+  job.UseEach(0, 6);
+  EXPECT_EQ(job.plan().NextOut(None), RangeId{5});
+  EXPECT_EQ(job.plan().NextOut([](RangeId range) { return range == RangeId{5}; }), RangeId{4});
+  job.Away(5, MiB(100));
+  EXPECT_EQ(job.plan().NextOut(None), RangeId{4});
+  job.Away(4, MiB(100));
+  EXPECT_EQ(job.plan().NextOut(None), std::nullopt);
+  // Their room is not for them.
+  EXPECT_EQ(job.plan().NextIn(None), std::nullopt);
+  temporaries({});
+  EXPECT_EQ(job.plan().NextOut(None), std::nullopt);
+  const auto wanted = job.plan().NextIn(None);
+  ASSERT_TRUE(wanted);
+  EXPECT_EQ(wanted->range, RangeId{4});
 }
 
 TEST(PlanTest, AnAllocationTakesWhatIsLiveOnlyIfThatCostsLessThanItsUses) {
