@@ -1,22 +1,27 @@
-// Replays the simulator's traces through the elastic plan and its rivals:
+// Replays traces through the elastic plan and its rivals:
 //
 //     elastic_replay [--json] [TRACE...]
 //
-// TRACE: a generator's name; with ":resized" what is allocated and computed is 3/4 from half way
-// on.
+// TRACE: a generator's name, with ":resized" what is allocated and computed is 3/4 from half way
+// on; or a file that `ravenrun --record` wrote, whose steps are found by the calls that repeat.
+// What a trace allocates lies where the engine would lay it, on pages that several may share.
 //
 // A table: step time over compute time, from the third step on, for device memory of 90 to 50% of
 // what lives at most; and the learned plan's over (compute + lower bound). --json: only the last,
 // an array of {"trace", "percent", "of_bound"}.
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/text_table.h"
+#include "elastic/arena.h"
 #include "elastic/replay.h"
 #include "sim/generators.h"
 #include "sim/lower_bound.h"
@@ -31,46 +36,136 @@ using elastic::ProgramEvent;
 constexpr int kIterations = 6;
 // Of the iterations that are no set-up, so many are there to learn.
 constexpr size_t kLearning = 2;
-// What is smaller lies beside others and is never moved.
+// Of the steps of a recording: what stood before the first whole one, and two to learn.
+constexpr size_t kRecordedLearning = 3;
+// What is smaller is the driver's.
 constexpr Bytes kLeastRange = core::MiB(2);
+constexpr Bytes kGranule = core::MiB(2);
+constexpr Bytes kPage = core::MiB(32);
+// A step has at least so many.
+constexpr size_t kFewestCalls = 32;
 
-std::vector<ProgramEvent> ProgramOf(const sim::Trace& trace) {
-  using Kind = ProgramEvent::Kind;
-  std::vector<ProgramEvent> program;
-  std::map<uint32_t, ProgramEvent::Touch> in_use;
-  for (const sim::Op& op : trace.ops) {
-    const uint32_t object = op.tensor;
-    const Bytes bytes = trace.tensors[object].bytes;
-    const bool is_range = bytes >= kLeastRange;
-    switch (op.kind) {
-      case sim::OpKind::kCreate:
-        if (!is_range) break;
-        program.push_back({.kind = Kind::kAllocate, .object = object, .bytes = bytes});
-        in_use[object] = {object, false, true};
-        break;
-      case sim::OpKind::kGet:
-        if (is_range) in_use[object] = {object, true, !op.read_only};
-        break;
-      case sim::OpKind::kPut: in_use.erase(object); break;
-      case sim::OpKind::kFree:
-        if (!is_range) break;
-        in_use.erase(object);
-        program.push_back({.kind = Kind::kFree, .object = object});
-        break;
-      case sim::OpKind::kCompute: {
-        ProgramEvent call{.kind = Kind::kCall, .seconds = core::Seconds(op.time)};
-        for (const auto& [tensor, touch] : in_use) {
-          call.touches.push_back(touch);
-          call.identity = call.identity * 31 + trace.tensors[tensor].bytes.count() +
-                          (touch.reads ? 1 : 0) + (touch.writes ? 2 : 0);
-        }
-        program.push_back(std::move(call));
-        break;
+// A trace's tensors on pages.
+class Layout {
+ public:
+  explicit Layout(const sim::Trace& trace)
+      : trace_(trace), arena_(kBegin, kReach, [](const elastic::Point&) { return true; }) {}
+
+  std::vector<ProgramEvent> Program() {
+    for (const sim::Op& op : trace_.ops) {
+      if (op.kind == sim::OpKind::kCompute) {
+        Call(op);
+      } else if (op.kind == sim::OpKind::kStep) {
+        program_.push_back({.kind = Kind::kStep});
+      } else if (trace_.tensors[op.tensor].bytes >= kLeastRange) {
+        Touch(op);
       }
-      case sim::OpKind::kStep: program.push_back({.kind = Kind::kStep}); break;
+    }
+    return std::move(program_);
+  }
+
+ private:
+  using Kind = ProgramEvent::Kind;
+  struct Piece {
+    CUdeviceptr begin;
+    Bytes size;
+  };
+  static constexpr CUdeviceptr kBegin = CUdeviceptr{1} << 40;
+  static constexpr Bytes kReach{uint64_t{1} << 44};
+
+  void Touch(const sim::Op& op) {
+    const uint32_t tensor = op.tensor;
+    switch (op.kind) {
+      case sim::OpKind::kCreate: Create(tensor); break;
+      case sim::OpKind::kGet: in_use_[tensor] = {tensor, true, !op.read_only}; break;
+      case sim::OpKind::kPut: in_use_.erase(tensor); break;
+      case sim::OpKind::kFree: Free(tensor); break;
+      case sim::OpKind::kCompute:
+      case sim::OpKind::kStep: break;
     }
   }
-  return program;
+  void Create(uint32_t tensor) {
+    const Bytes size = trace_.tensors[tensor].bytes.RoundUp(kGranule);
+    const Piece piece{*arena_.Take(size, 1), size};
+    pieces_[tensor] = piece;
+    in_use_[tensor] = {tensor, false, true};
+    for (uint32_t page = First(piece); page <= Last(piece); ++page) {
+      if (lives_[page]++ == 0)
+        program_.push_back({.kind = Kind::kAllocate, .object = page, .bytes = kPage});
+    }
+  }
+  void Free(uint32_t tensor) {
+    in_use_.erase(tensor);
+    const Piece piece = pieces_.extract(tensor).mapped();
+    for (uint32_t page = First(piece); page <= Last(piece); ++page) {
+      if (--lives_[page] == 0) program_.push_back({.kind = Kind::kFree, .object = page});
+    }
+    arena_.Give(piece.begin, piece.size, {});
+  }
+  void Call(const sim::Op& op) {
+    ProgramEvent call{.kind = Kind::kCall, .seconds = core::Seconds(op.time)};
+    std::map<uint32_t, ProgramEvent::Touch> pages;
+    for (const auto& [tensor, touch] : in_use_) {
+      const Piece& piece = pieces_.at(tensor);
+      for (uint32_t page = First(piece); page <= Last(piece); ++page) {
+        ProgramEvent::Touch& of_page = pages[page];
+        of_page.object = page;
+        of_page.reads |= touch.reads;
+        of_page.writes |= touch.writes;
+      }
+      call.identity = call.identity * 31 + trace_.tensors[tensor].bytes.count() +
+                      (touch.reads ? 1 : 0) + (touch.writes ? 2 : 0);
+    }
+    for (const auto& [page, touch] : pages) call.touches.push_back(touch);
+    program_.push_back(std::move(call));
+  }
+  static uint32_t First(const Piece& piece) {
+    return static_cast<uint32_t>((piece.begin - kBegin) / kPage.count());
+  }
+  static uint32_t Last(const Piece& piece) {
+    return static_cast<uint32_t>((piece.begin + piece.size.count() - 1 - kBegin) / kPage.count());
+  }
+
+  const sim::Trace& trace_;
+  elastic::Arena arena_;
+  std::map<uint32_t, Piece> pieces_;
+  std::map<uint32_t, uint32_t> lives_;  // by page
+  std::map<uint32_t, ProgramEvent::Touch> in_use_;
+  std::vector<ProgramEvent> program_;
+};
+
+// What a call computes and uses, without who it is.
+uint64_t ShapeOf(const sim::Trace& trace, const std::set<uint32_t>& in_use) {
+  uint64_t shape = 0;
+  for (const uint32_t tensor : in_use) shape = shape * 31 + trace.tensors[tensor].bytes.count();
+  return shape;
+}
+
+// A recording has no steps: they end where the last calls end, and a period before, and so on.
+void MarkSteps(sim::Trace* trace) {
+  std::vector<std::pair<uint64_t, size_t>> calls;  // shape, place
+  std::set<uint32_t> in_use;
+  for (size_t i = 0; i < trace->ops.size(); ++i) {
+    const sim::Op& op = trace->ops[i];
+    if (op.kind == sim::OpKind::kCompute) calls.emplace_back(ShapeOf(*trace, in_use), i);
+    if (op.kind == sim::OpKind::kCreate || op.kind == sim::OpKind::kGet) in_use.insert(op.tensor);
+    if (op.kind == sim::OpKind::kPut || op.kind == sim::OpKind::kFree) in_use.erase(op.tensor);
+  }
+  size_t period = 0;
+  for (size_t tried = kFewestCalls; period == 0 && tried <= calls.size() / 2; ++tried) {
+    size_t same = 0;
+    for (size_t i = calls.size() - tried; i < calls.size(); ++i)
+      same += calls[i].first == calls[i - tried].first ? 1 : 0;
+    if (same * 100 >= tried * 99) period = tried;
+  }
+  if (period == 0) return;
+  std::vector<size_t> ends;
+  for (size_t call = calls.size(); call > 0; call = call > period ? call - period : 0)
+    ends.push_back(calls[call - 1].second);
+  for (const size_t end : ends) {
+    trace->ops.insert(trace->ops.begin() + static_cast<ptrdiff_t>(end) + 1,
+                      sim::Op{.kind = sim::OpKind::kStep});
+  }
 }
 
 double Sum(const std::vector<double>& steps, size_t from) {
@@ -90,12 +185,11 @@ struct OfBound {
   double ratio;
 };
 
-void Judge(const std::string& name, const sim::Trace& trace, core::TextTable* table,
+void Judge(const std::string& name, const sim::Trace& trace, size_t from, core::TextTable* table,
            std::vector<OfBound>* of_bound) {
-  const size_t from = sim::SetUpIterations(trace) + kLearning;
-  const std::vector<ProgramEvent> program = ProgramOf(trace);
+  const std::vector<ProgramEvent> program = Layout(trace).Program();
   const double compute = Sum(elastic::ComputeOf(program), from);
-  const Bytes peak = elastic::PeakOf(program);
+  const Bytes peak = trace.Footprint();
   for (const uint64_t percent : {100, 90, 80, 70, 60, 50}) {
     const Bytes budget(peak.count() / 100 * percent);
     sim::Hardware hardware = sim::kHardware[0];
@@ -129,23 +223,42 @@ void PrintJson(const std::vector<OfBound>& all) {
   puts("]");
 }
 
+// The trace, and the step from which on it counts.
+std::optional<std::pair<sim::Trace, size_t>> TraceOf(const std::string& asked) {
+  const std::string name = asked.substr(0, asked.find(':'));
+  const auto& known = sim::GeneratorNames();
+  if (std::find(known.begin(), known.end(), name) != known.end()) {
+    sim::Trace trace = sim::Generate(name, sim::kHardware[0], kIterations);
+    if (asked.ends_with(":resized"))
+      trace = sim::WithPeriodChanged(std::move(trace), kIterations / 2 + 1, 0.75);
+    const size_t from = sim::SetUpIterations(trace) + kLearning;
+    return std::pair(std::move(trace), from);
+  }
+  std::ifstream file(asked, std::ios::binary);
+  if (!file) {
+    fprintf(stderr, "elastic_replay: \"%s\" is neither a trace's name nor a file\n", asked.c_str());
+    return std::nullopt;
+  }
+  auto trace = sim::Read(file);
+  if (!trace.ok()) {
+    fprintf(stderr, "elastic_replay: %s: %s\n", asked.c_str(), trace.error().message.c_str());
+    return std::nullopt;
+  }
+  MarkSteps(&*trace);
+  return std::pair(std::move(*trace), kRecordedLearning);
+}
+
 int Main(std::vector<std::string> names) {
   const bool json = std::erase(names, "--json") > 0;
   std::vector<OfBound> of_bound;
   if (names.empty()) names = {"unet", "lstm", "mobilenet"};
   core::TextTable table("<>>>>>>>");
   table.Row({"trace", "device", "bound", "learned", "oracle", "in place", "LRU", "of bound"});
-  for (const std::string& name_and : names) {
-    const std::string name = name_and.substr(0, name_and.find(':'));
-    const auto& known = sim::GeneratorNames();
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      fprintf(stderr, "elastic_replay: no trace is called \"%s\"\n", name.c_str());
-      return 2;
-    }
-    sim::Trace trace = sim::Generate(name, sim::kHardware[0], kIterations);
-    if (name_and.ends_with(":resized"))
-      trace = sim::WithPeriodChanged(std::move(trace), kIterations / 2 + 1, 0.75);
-    Judge(name_and, trace, &table, &of_bound);
+  for (const std::string& name : names) {
+    const auto trace = TraceOf(name);
+    if (!trace) return 2;
+    const std::string last = name.substr(name.rfind('/') + 1);
+    Judge(last, trace->first, trace->second, &table, &of_bound);
   }
   if (json) return PrintJson(of_bound), 0;
   fputs(table.Text(table.Width()).c_str(), stdout);

@@ -194,6 +194,7 @@ void Engine::RemoveRange(uint32_t number, CUstream stream, bool ordered) {
 Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered) {
   const Bytes size = std::max(asked, Bytes{1}).RoundUp(granule_);
   Lock lock(mutex_);
+  streams_.Look();
   const auto begin = arena_->Take(size, ordered ? streams_.Now(stream).stream : 0);
   if (!begin) return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
   const uint32_t number = AddRange(*begin, asked, size);
@@ -259,6 +260,7 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
   Part* part = nullptr;
   std::optional<core::Tick> began;
   while (true) {
+    streams_.Look();
     const auto taken = TakePart(Place::kDevice, size, lock);
     if (taken.ok()) {
       part = *taken;
@@ -292,6 +294,7 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
 Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
   const core::Tick deadline = ipc::Now() + kFreedPatience;
   while (true) {
+    streams_.Look();
     const uint64_t before = moves_ended_;
     auto taken = TakeHostPart(size, lock);
     // What was on its way to the host has left room on the device.

@@ -17,7 +17,7 @@ namespace {
 // Copies under way in each direction: one runs, and the next is there when it ends.
 constexpr size_t kLanes = 2;
 // While copies run, or what should move may not yet, it looks again this often.
-constexpr std::chrono::microseconds kPoll{50};
+constexpr std::chrono::microseconds kPoll{100};
 constexpr std::chrono::microseconds kRetry{200};
 constexpr std::chrono::milliseconds kAskLimit{50};
 // What lies where is shown so often; so many ranges are looked at before others get the lock.
@@ -44,6 +44,7 @@ void Engine::Run() {
   while (!stopping_ || !moves_.empty()) {
     AskLimit(lock);
     Show(lock);
+    streams_.Look();
     bool moved = FinishMoves(lock);
     if (!stopping_ && !broken_) {
       starting_ = true;

@@ -1,10 +1,14 @@
 #include "elastic/streams.h"
 
 #include <atomic>
+#include <utility>
 
 namespace ravenstore::elastic {
 
 namespace {
+
+// Under way on one stream: where the job runs far ahead, points are told apart less finely.
+constexpr size_t kEventsMost = 64;
 
 uint64_t ThisThread() {
   static std::atomic<uint64_t> last{0};
@@ -37,6 +41,7 @@ uint32_t Streams::IndexOf(CUstream stream) {
   state.stream = stream;
   state.own = own;
   state.gone = false;
+  state.looked = 0;
   return entry->second;
 }
 
@@ -70,10 +75,12 @@ bool Streams::Passed(const Point& point) {
   if (point.stream == 0) return true;
   State& state = states_[point.stream];
   if (state.passed >= point.call) return true;
+  if (std::exchange(state.looked, looks_) == looks_) return false;
   Poll(state);
   if (state.passed >= point.call) return true;
   const bool covered = !state.events.empty() && state.events.back().second >= point.call;
-  if (!covered && !state.own && !state.gone) Record(state);
+  const bool many = state.events.size() >= kEventsMost;
+  if (!covered && !many && !state.own && !state.gone) Record(state);
   return false;
 }
 

@@ -34,8 +34,11 @@ class Streams {
   Point Enqueued(CUstream stream);
   // The same on each stream that there is; of other threads' own ones their last.
   std::vector<Point> EnqueuedOnAll();
-  // Whether what was enqueued up to the point is done. If that is not known yet an event is
-  // recorded, so that asking again later tells. REQUIRES: a current context.
+  // Passed() may ask the driver again: once for each stream until the next Look. Who asks of many
+  // points costs the job no more than who asks of one.
+  void Look() { ++looks_; }
+  // Whether what was enqueued up to the point is done, as far as was looked. If that is not known
+  // an event is recorded, so that asking after a later Look tells. REQUIRES: a current context.
   bool Passed(const Point& point);
   // The stream is about to be destroyed; its handle may come again. REQUIRES: a current context.
   void Gone(CUstream stream);
@@ -47,6 +50,7 @@ class Streams {
     bool gone = false;
     uint64_t enqueued = 0;
     uint64_t passed = 0;
+    uint64_t looked = 0;                              // the last look at which the driver was asked
     std::deque<std::pair<CUevent, uint64_t>> events;  // and the call that each lies behind
   };
 
@@ -55,6 +59,7 @@ class Streams {
   void Record(State& state);
 
   const Driver* const driver_;
+  uint64_t looks_ = 1;
   std::vector<State> states_;
   std::map<std::pair<CUstream, uint64_t>, uint32_t> index_;  // by handle, and thread for its own
   std::vector<uint32_t> unused_;

@@ -28,7 +28,10 @@ class StreamsTest : public testing::Test {
     return streams_.Enqueued(stream);
   }
   bool Passes(const Point& point) {
-    return Eventually([&] { return streams_.Passed(point); });
+    return Eventually([&] {
+      streams_.Look();
+      return streams_.Passed(point);
+    });
   }
 
   FakeContext context_;
@@ -104,6 +107,20 @@ TEST_F(StreamsTest, AThreadsOwnStreamPassesForOthersToSee) {
   EXPECT_TRUE(Passes(point));
   const Point own = Work(CU_STREAM_PER_THREAD);
   EXPECT_NE(own.stream, point.stream);
+}
+
+TEST_F(StreamsTest, TheDriverIsAskedOnceALookHoweverManyPointsThereAre) {
+  const CUstream stream = Make();
+  Hold(true);
+  std::vector<Point> points;
+  for (int i = 0; i < 10; ++i) points.push_back(Work(stream));
+  EXPECT_FALSE(streams_.Passed(points[9]));  // an event is behind all
+  Hold(false);
+  Fake<decltype(cuStreamSynchronize)>("cuStreamSynchronize")(stream);
+  for (const Point& point : points) EXPECT_FALSE(streams_.Passed(point));
+  streams_.Look();
+  EXPECT_TRUE(streams_.Passed(points[9]));
+  for (const Point& point : points) EXPECT_TRUE(streams_.Passed(point));
 }
 
 TEST_F(StreamsTest, NothingIsRecordedOnAStreamThatIsCaptured) {

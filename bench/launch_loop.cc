@@ -1,0 +1,74 @@
+// What a launch costs the CPU: a loop of kernels of nothing that name one allocation, by the
+// driver's interface, which is loaded at run time. Prints nanoseconds of one launch, the median of
+// eleven rounds.
+//
+//     launch_loop [LAUNCHES]
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+constexpr char kNothing[] =
+    ".version 7.0\n.target sm_50\n.address_size 64\n"
+    ".visible .entry nothing(.param .u64 words) { ret; }\n";
+constexpr int kRounds = 11;
+constexpr size_t kBytes = size_t{4} << 20;
+
+void* Find(const char* symbol) {
+  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  void* found = library != nullptr ? dlsym(library, symbol) : nullptr;
+  if (found != nullptr) return found;
+  fprintf(stderr, "launch_loop: no %s in libcuda.so.1\n", symbol);
+  exit(2);
+}
+
+void Must(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return;
+  fprintf(stderr, "launch_loop: %s failed with %d\n", what, result);
+  exit(1);
+}
+
+#define CALL(symbol, ...) \
+  Must(reinterpret_cast<decltype(&(symbol))>(Find(#symbol))(__VA_ARGS__), #symbol)
+
+double Nanoseconds(CUfunction kernel, CUstream stream, CUdeviceptr words, int launches) {
+  auto* launch = reinterpret_cast<decltype(&cuLaunchKernel)>(Find("cuLaunchKernel"));
+  void* parameters[] = {&words};
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < launches; ++i)
+    Must(launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr), "cuLaunchKernel");
+  const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - begin;
+  CALL(cuStreamSynchronize, stream);
+  return taken.count() / launches;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int launches = argc > 1 ? atoi(argv[1]) : 20000;
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  CUmodule module = nullptr;
+  CUfunction kernel = nullptr;
+  CUstream stream = nullptr;
+  CUdeviceptr words = 0;
+  CALL(cuInit, 0);
+  CALL(cuDeviceGet, &device, 0);
+  CALL(cuDevicePrimaryCtxRetain, &context, device);
+  CALL(cuCtxSetCurrent, context);
+  CALL(cuModuleLoadData, &module, kNothing);
+  CALL(cuModuleGetFunction, &kernel, module, "nothing");
+  CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  CALL(cuMemAlloc_v2, &words, kBytes);
+  std::vector<double> rounds;
+  Nanoseconds(kernel, stream, words, launches);
+  for (int i = 0; i < kRounds; ++i) rounds.push_back(Nanoseconds(kernel, stream, words, launches));
+  std::sort(rounds.begin(), rounds.end());
+  printf("%.1f\n", rounds[kRounds / 2]);
+}
