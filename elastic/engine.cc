@@ -217,7 +217,11 @@ Status Engine::Back(std::pair<uint32_t, uint32_t> pages, Lock& lock) {
 
 Status Engine::BackPage(PageId id, core::Tick deadline, Lock& lock) {
   Page& page = At(id);
-  changed_.wait(lock, [&] { return !page.moving && !page.backed; });
+  if (page.moving || page.backed) {
+    const core::Tick began = ipc::Now();
+    changed_.wait(lock, [&] { return !page.moving && !page.backed; });
+    NoteRoomWait(began);
+  }
   if (!page.away()) return core::Ok();
   Part* const before = page.part;
   // Where others live, or their calls may still touch it, the part stays, and is used in place.
@@ -278,17 +282,19 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
     const core::Duration patience = deadline - ipc::Now();
     changed_.wait_for(lock, comes_free ? std::min<core::Duration>(patience, kLookAgain) : patience);
   }
-  if (began) {
-    const core::Tick now = ipc::Now();
-    ++stats_.room_waits;
-    stats_.room_waited += now - *began;
-    if (options_.shown) {
-      options_.shown->Note(Shown::kAllocations, {"allocations", nullptr}, {.waited = now - *began},
-                           now);
-    }
-  }
+  if (began) NoteRoomWait(*began);
   wanted_ -= size;
   return part;
+}
+
+void Engine::NoteRoomWait(core::Tick began) {
+  const core::Tick now = ipc::Now();
+  ++stats_.room_waits;
+  stats_.room_waited += now - began;
+  if (options_.shown) {
+    options_.shown->Note(Shown::kAllocations, {"allocations", nullptr}, {.waited = now - began},
+                         now);
+  }
 }
 
 Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {

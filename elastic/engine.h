@@ -185,6 +185,8 @@ class Engine {
   core::Status BackPage(PageId id, core::Tick deadline, Lock& lock);
   core::Status MapBeneath(PageId id, Part* part, Lock& lock);
   Part* TakeDevicePart(core::Bytes size, core::Tick deadline, Lock& lock);
+  // An allocation waited since then.
+  void NoteRoomWait(core::Tick began);
   // Some page is worth taking out for an allocation, once its uses have passed.
   bool AnyMayLeave();
   // As Parts::Take, without the lock.

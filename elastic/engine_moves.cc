@@ -156,7 +156,6 @@ bool Engine::FinishMoves(Lock& lock) {
     FinishMove(move, result == CUDA_SUCCESS, lock);
     std::erase_if(moves_, [&](const Move& other) { return other.done == move.done; });
     events_.push_back(move.done);
-    changed_.notify_all();
     any = true;
   }
   return any;
@@ -183,6 +182,7 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
   lock.lock();
   EndMoving(page);
   SetPart(move.page, now);
+  changed_.notify_all();
   if (!status.ok()) return Fail("a part could not be moved", status.error());
   if (move.copies) (came ? stats_.moved_in : stats_.moved_out) += page.size;
 }
@@ -244,13 +244,14 @@ bool Engine::StartOut(PageId id, Lock& lock) {
   return StartCopy(id, *part, lock);
 }
 
-// What is dead, or never was written, is not copied: its event is recorded at once.
+// What is dead, or never was written, is not copied, and is moved at once.
 bool Engine::StartCopy(PageId id, Part* to, Lock& lock) {
   Page& page = At(id);
   const Part* const from = page.part;
   const CUstream stream = to->place == Place::kHost ? out_ : in_;
   BeginMoving(page);
-  const bool copies = page.live() && from != nullptr;
+  if (!page.live() || from == nullptr)
+    return FinishMove({id, to, false, nullptr}, true, lock), true;
   CUevent done = nullptr;
   if (!events_.empty()) {
     done = events_.back();
@@ -259,12 +260,12 @@ bool Engine::StartCopy(PageId id, Part* to, Lock& lock) {
   lock.unlock();
   CUresult result = CUDA_SUCCESS;
   if (done == nullptr) result = driver_.event_create(&done, CU_EVENT_DISABLE_TIMING);
-  if (result == CUDA_SUCCESS && copies)
+  if (result == CUDA_SUCCESS)
     result = driver_.copy_async(to->copy, from->copy, to->size.count(), stream);
   if (result == CUDA_SUCCESS) result = driver_.event_record(done, stream);
   lock.lock();
   if (result == CUDA_SUCCESS) {
-    moves_.push_back({id, to, copies, done});
+    moves_.push_back({id, to, true, done});
     return true;
   }
   EndMoving(page);

@@ -16,14 +16,15 @@ bool AttemptWithRoom(int row, uint64_t bytes, Attempt attempt) {
   if (attempt()) return true;
   const Backing& serving = Serving();
   if (!serving.make_room(row, bytes)) return false;
-  constexpr int kMilliseconds = 2000;
+  constexpr uint64_t kPatienceNs = 2'000'000'000;
+  constexpr timespec kPause{0, 100'000};
+  const uint64_t began = MonotonicNs();
   bool done = attempt();
-  for (int i = 0; !done && i < kMilliseconds; ++i) {
-    const timespec millisecond{0, 1'000'000};
-    nanosleep(&millisecond, nullptr);
+  while (!done && MonotonicNs() - began < kPatienceNs) {
+    nanosleep(&kPause, nullptr);
     done = attempt();
   }
-  serving.room_made(row, bytes);
+  serving.room_made(row, bytes, MonotonicNs() - began);
   return done;
 }
 

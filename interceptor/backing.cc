@@ -16,7 +16,7 @@ constexpr Backing kDriver = {
     .free = [](const Entry&, const Order&) {},
     .context_ends = [](CUcontext) {},
     .make_room = [](int, uint64_t) { return false; },
-    .room_made = [](int, uint64_t) {},
+    .room_made = [](int, uint64_t, uint64_t) {},
     .free_to_job = [](int, uint64_t free) { return free; },
     .forget_in_child = [] {},
 };

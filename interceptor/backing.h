@@ -7,6 +7,8 @@
 // Threads: any.
 #pragma once
 
+#include <time.h>
+
 #include <cstdint>
 
 #include "interceptor/cuda_api.h"
@@ -39,8 +41,8 @@ struct Backing {
   // The driver lacks `bytes` on the row's device: true when it may soon have them from this
   // backing.
   bool (*make_room)(int row, uint64_t bytes);
-  // The driver has them now, or does without.
-  void (*room_made)(int row, uint64_t bytes);
+  // The driver has them now, or does without, after so long.
+  void (*room_made)(int row, uint64_t bytes, uint64_t waited_ns);
   // Corrects what the job is told is free of a device.
   uint64_t (*free_to_job)(int row, uint64_t free);
   void (*forget_in_child)();
@@ -48,6 +50,12 @@ struct Backing {
 
 // The one of the job's mode.
 const Backing& Serving();
+
+inline uint64_t MonotonicNs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
 
 // Memory of the mode's backing; false: the driver shall serve, and `result` stands as it was.
 bool AllocateBacked(Entry entry, const Order& order, CUdeviceptr* address, CUresult* result);

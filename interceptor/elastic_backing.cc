@@ -25,6 +25,8 @@ namespace {
 constexpr uint64_t kLeastBytes = uint64_t{2} << 20;
 // Of a device without a budget so much at least is given up at once.
 constexpr uint64_t kRoomStep = uint64_t{32} << 20;
+// What others held within twice that is left to them.
+constexpr uint64_t kWhileNs = 5'000'000'000;
 
 struct Library {
   decltype(&raven_elastic_open) open;
@@ -47,12 +49,16 @@ struct Library {
 struct Engine {
   std::atomic<raven_elastic_t*> handle;
   std::atomic<bool> impossible;
-  std::atomic<uint64_t> taken;   // of the device, in the job's sums
-  std::atomic<uint64_t> live;    // allocated and not freed
-  std::atomic<uint64_t> high;    // the most of that since the program last asked to begin anew
-  std::atomic<uint64_t> wanted;  // by allocations of the driver's that find no room
-  std::atomic<uint64_t> share;   // of a device without a budget
-  std::atomic<uint64_t> others;  // the most that the job held besides
+  std::atomic<uint64_t> taken;      // of the device, in the job's sums
+  std::atomic<uint64_t> live;       // allocated and not freed
+  std::atomic<uint64_t> high;       // the most of that since the program last asked to begin anew
+  std::atomic<uint64_t> wanted;     // by allocations of the driver's that find no room
+  std::atomic<uint64_t> share;      // of a device without a budget
+  std::atomic<uint64_t> others;     // the most that the job held besides
+  std::atomic<uint64_t> recent[2];  // the same, within this while and the one before
+  std::atomic<uint64_t> recent_since;
+  std::atomic<uint64_t> driver_waits;  // of allocations of the driver's, for the engine's room
+  std::atomic<uint64_t> driver_waited_ns;
   // Written before the handle is.
   CUcontext context;
   CUdeviceptr begin;
@@ -150,23 +156,42 @@ uint64_t FreeShare() {
   return free > total / 64 ? free - total / 64 : 0;
 }
 
+void RaiseTo(std::atomic<uint64_t>* high, uint64_t value) {
+  uint64_t known = high->load(std::memory_order_relaxed);
+  while (known < value && !high->compare_exchange_weak(known, value)) {
+  }
+}
+
 // What the job holds of the device besides the engine's.
 uint64_t OthersOf(int row) {
   Engine& engine = engines[row];
   const uint64_t taken = engine.taken.load();
   const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
   const uint64_t others = used > taken ? used - taken : 0;
-  if (others > engine.others.load(std::memory_order_relaxed)) engine.others.store(others);
+  RaiseTo(&engine.others, others);
   return others;
+}
+
+// The most that the job held besides lately. What a step allocates of the driver it frees again:
+// if the engine took that each time, the next step's would wait for it.
+uint64_t RecentOthersOf(int row) {
+  Engine& engine = engines[row];
+  const uint64_t now = MonotonicNs();
+  if (now - engine.recent_since.load(std::memory_order_relaxed) > kWhileNs) {
+    engine.recent_since.store(now, std::memory_order_relaxed);
+    engine.recent[1].store(engine.recent[0].exchange(0));
+  }
+  RaiseTo(&engine.recent[0], OthersOf(row));
+  return std::max(engine.recent[0].load(), engine.recent[1].load());
 }
 
 // What the engine may hold of the device now: of a budget, what others do not use or want.
 uint64_t DeviceShare(int row) {
-  const uint64_t used = OthersOf(row);
+  const uint64_t used = RecentOthersOf(row);
   if (Page()->row[row].paused.load(std::memory_order_relaxed) != 0) return 0;
   const uint64_t visible = VisibleOf(row);
   if (visible == 0) return engines[row].share.load();
-  const uint64_t others = used + engines[row].wanted.load();
+  const uint64_t others = std::max(used, OthersOf(row) + engines[row].wanted.load());
   return visible > others ? visible - others : 0;
 }
 
@@ -229,12 +254,6 @@ raven_elastic_t* Ready(int row, CUcontext context) {
     pthread_mutex_unlock(&mutex);
   }
   return handle != nullptr && engine.context == context ? handle : nullptr;
-}
-
-void RaiseTo(std::atomic<uint64_t>* high, uint64_t value) {
-  uint64_t known = high->load(std::memory_order_relaxed);
-  while (known < value && !high->compare_exchange_weak(known, value)) {
-  }
 }
 
 bool Wants(const Entry& entry) {
@@ -348,8 +367,10 @@ bool MakeRoom(int row, uint64_t bytes) {
   return true;
 }
 
-void RoomMade(int row, uint64_t bytes) {
+void RoomMade(int row, uint64_t bytes, uint64_t waited_ns) {
   engines[row].wanted.fetch_sub(bytes);
+  engines[row].driver_waits.fetch_add(1);
+  engines[row].driver_waited_ns.fetch_add(waited_ns);
 }
 
 // What the engine holds is as free as the rest; what is allocated is not, wherever it lies.
@@ -400,18 +421,22 @@ void Report(int row) {
   OthersOf(row);
   // Rounded up, so that it is enough as it is printed.
   const uint64_t enough = stats.enough_bytes + engine.others.load() + (1 << 20);
-  const bool stalled = stats.waits + stats.room_waits + stats.uses_in_place > 0;
+  const bool stalled =
+      stats.waits + stats.room_waits + stats.uses_in_place > 0 || engine.driver_waits.load() > 0;
   char text[640];
   const int length = snprintf(
       text, sizeof(text),
       "ravenrun: elastic[%d], device %d: peak %.3f GiB; moved %.3f GiB in, %.3f GiB out, %.3f GiB "
-      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations; "
-      "in place %.3f GiB in %llu uses; %s with a budget of %.3f GiB\n",
+      "dropped; waited %.1f ms in %llu of %llu uses, %.1f ms for room in %llu allocations and "
+      "%.1f ms in %llu of the driver's; in place %.3f GiB in %llu uses; %s with a budget of %.3f "
+      "GiB\n",
       getpid(), DeviceOf(row), gib(stats.peak_bytes), gib(stats.moved_in_bytes),
       gib(stats.moved_out_bytes), gib(stats.dropped_bytes),
       static_cast<double>(stats.waited_ns) / 1e6, static_cast<unsigned long long>(stats.waits),
       static_cast<unsigned long long>(stats.uses), static_cast<double>(stats.room_waited_ns) / 1e6,
-      static_cast<unsigned long long>(stats.room_waits), gib(stats.bytes_in_place),
+      static_cast<unsigned long long>(stats.room_waits),
+      static_cast<double>(engine.driver_waited_ns.load()) / 1e6,
+      static_cast<unsigned long long>(engine.driver_waits.load()), gib(stats.bytes_in_place),
       static_cast<unsigned long long>(stats.uses_in_place),
       stalled ? "it would not have stalled" : "it did not stall, nor would it", gib(enough));
   Print(text, length);

@@ -112,7 +112,7 @@ constinit const Backing kBacking = {
     // To the driver it is no memory of the context's: the ledger tells what to free.
     .context_ends = [](CUcontext) {},
     .make_room = [](int, uint64_t) { return false; },
-    .room_made = [](int, uint64_t) {},
+    .room_made = [](int, uint64_t, uint64_t) {},
     .free_to_job = [](int, uint64_t free) { return free; },
     .forget_in_child = ForgetInChild,
 };
