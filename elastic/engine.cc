@@ -23,6 +23,8 @@ constexpr uint64_t kAddressesShare = 8;  // times what may be held
 // With no other room an allocation waits so long for the work behind which memory was freed.
 constexpr core::Duration kFreedPatience = std::chrono::seconds(10);
 constexpr std::chrono::microseconds kLookAgain{100};
+// So many times its patience an allocation waits at most while the GPU has work.
+constexpr int kBusyShare = 10;
 
 size_t Index(Place place) {
   return static_cast<size_t>(place);
@@ -205,17 +207,18 @@ Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered)
 }
 
 Status Engine::Back(std::pair<uint32_t, uint32_t> pages, Lock& lock) {
-  const core::Tick deadline = ipc::Now() + options_.patience;
+  const core::Tick now = ipc::Now();
+  Patience patience{now + options_.patience, now + options_.patience * kBusyShare};
   const auto [first, end] = pages;
   for (uint32_t page = first; page < end; ++page) ++pages_[page]->busy;
   Status status = core::Ok();
   for (uint32_t page = first; page < end && status.ok(); ++page)
-    status = BackPage(PageId{page}, deadline, lock);
+    status = BackPage(PageId{page}, &patience, lock);
   for (uint32_t page = first; page < end; ++page) --pages_[page]->busy;
   return status;
 }
 
-Status Engine::BackPage(PageId id, core::Tick deadline, Lock& lock) {
+Status Engine::BackPage(PageId id, Patience* patience, Lock& lock) {
   Page& page = At(id);
   if (page.moving || page.backed) {
     const core::Tick began = ipc::Now();
@@ -227,7 +230,7 @@ Status Engine::BackPage(PageId id, core::Tick deadline, Lock& lock) {
   // Where others live, or their calls may still touch it, the part stays, and is used in place.
   if (before != nullptr && (page.ranges > 1 || !HavePassed(page.uses))) return core::Ok();
   page.backed = true;
-  Part* part = TakeDevicePart(page.size, deadline, lock);
+  Part* part = TakeDevicePart(page.size, patience, lock);
   Status status = core::Ok();
   if (part == nullptr && before == nullptr) {
     auto any = TakeAnyPart(page.size, lock);
@@ -259,7 +262,7 @@ Status Engine::MapBeneath(PageId id, Part* part, Lock& lock) {
   return status;
 }
 
-Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
+Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
   wanted_ += size;
   Part* part = nullptr;
   std::optional<core::Tick> began;
@@ -273,14 +276,19 @@ Part* Engine::TakeDevicePart(Bytes size, core::Tick deadline, Lock& lock) {
     if (DropDead(Place::kDevice, lock)) continue;
     const Bytes dead = options_.part * dead_[Index(Place::kDevice)].size();
     stats_.enough = std::max(stats_.enough, live_pages_ + dead);
-    if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || ipc::Now() >= deadline) break;
-    // Nobody says when what may touch the dead has passed.
+    const core::Tick now = ipc::Now();
+    // Waiting costs the job nothing as long as the GPU has work.
+    const bool is_free = now < patience->latest && !streams_.Idle();
+    if (is_free) patience->until = now + options_.patience;
+    if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || now >= patience->until) break;
     const bool comes_free = dead > Bytes{0} && unknowns_ == 0;
-    if (moves_.empty() && !AnyMayLeave() && !comes_free) break;
-    if (!began) began = ipc::Now();
+    if (moves_.empty() && !AnyMayLeave() && !comes_free && !is_free) break;
+    if (!began) began = now;
     wake_.notify_one();
-    const core::Duration patience = deadline - ipc::Now();
-    changed_.wait_for(lock, comes_free ? std::min<core::Duration>(patience, kLookAgain) : patience);
+    // Nobody says when work has passed.
+    const bool looks = comes_free || is_free;
+    const core::Duration left = patience->until - now;
+    changed_.wait_for(lock, looks ? std::min<core::Duration>(left, kLookAgain) : left);
   }
   if (began) NoteRoomWait(*began);
   wanted_ -= size;
@@ -425,8 +433,37 @@ bool Engine::CanMove(Page& page) {
          unknowns_ == 0 && HavePassed(unknown_uses_);
 }
 
+// As long as the GPU has work the job loses nothing when a call waits until what it names is there.
+void Engine::Await(const Use& use, Lock& lock) {
+  const auto collect = [&](std::vector<PageId>* away) {
+    for (const CUdeviceptr address : use.addresses) {
+      const uint32_t number = addresses_->At(address);
+      if (number == Addresses::kNobody) continue;
+      const auto [first, end] = PagesOf(ranges_[number]);
+      for (uint32_t page = first; page < end; ++page) {
+        if (pages_[page]->away() && pages_[page]->pinned == 0) away->push_back(PageId{page});
+      }
+    }
+  };
+  std::vector<PageId> away;
+  collect(&away);
+  if (away.empty() || broken_) return;
+  const core::Tick began = ipc::Now();
+  while (!away.empty() && ipc::Now() - began < options_.patience) {
+    streams_.Look();
+    if (streams_.Idle()) break;
+    demanded_.insert(demanded_.end(), away.begin(), away.end());
+    wake_.notify_one();
+    changed_.wait_for(lock, kLookAgain);
+    for (const PageId id : away) demanded_.erase(std::find(demanded_.begin(), demanded_.end(), id));
+    away.clear();
+    collect(&away);
+  }
+}
+
 Engine::Submission* Engine::Begin(const Use& use) {
   Lock lock(mutex_);
+  Await(use, lock);
   if (unused_submissions_.empty()) {
     submissions_.push_back(std::make_unique<Submission>());
     unused_submissions_.push_back(submissions_.back().get());

@@ -51,7 +51,8 @@ struct EngineOptions {
   core::Bytes part = core::MiB(32);
   PlaceLimits on_device;
   PlaceLimits on_host;
-  // How long an allocation waits for room on the device before it takes room on the host.
+  // How long an allocation waits for room on the device, with nothing for the GPU to do, before it
+  // takes room on the host.
   core::Duration patience = std::chrono::milliseconds(100);
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
@@ -164,6 +165,11 @@ class Engine {
     bool copies;  // else only the place changes
     CUevent done;
   };
+  // How long an allocation waits for room: longer while the GPU has work.
+  struct Patience {
+    core::Tick until;
+    core::Tick latest;
+  };
   using Lock = std::unique_lock<std::mutex>;
 
   Engine(EngineOptions options, const Driver& driver);
@@ -182,9 +188,9 @@ class Engine {
   void Inhabit(PageId id);  // one more range lives on the page,
   void Leave(PageId id);    // or one less
   core::Status Back(std::pair<uint32_t, uint32_t> pages, Lock& lock);
-  core::Status BackPage(PageId id, core::Tick deadline, Lock& lock);
+  core::Status BackPage(PageId id, Patience* patience, Lock& lock);
   core::Status MapBeneath(PageId id, Part* part, Lock& lock);
-  Part* TakeDevicePart(core::Bytes size, core::Tick deadline, Lock& lock);
+  Part* TakeDevicePart(core::Bytes size, Patience* patience, Lock& lock);
   // An allocation waited since then.
   void NoteRoomWait(core::Tick began);
   // Some page is worth taking out for an allocation, once its uses have passed.
@@ -199,6 +205,7 @@ class Engine {
   bool DropDead(Place place, Lock& lock);
   void DropPart(PageId id, Lock& lock);
 
+  void Await(const Use& use, Lock& lock);
   void BeginMoving(Page& page);
   void EndMoving(Page& page);
   // `uses`: the last of each stream that may not have passed.
@@ -215,6 +222,7 @@ class Engine {
   bool FinishMoves(Lock& lock);
   void FinishMove(const Move& move, bool copied, Lock& lock);
   bool StartMoves(Lock& lock);
+  std::optional<Plan::Wanted> NextIn();
   bool StartIn(const Plan::Wanted& wanted, Lock& lock);
   bool StartOut(PageId id, Lock& lock);
   bool StartCopy(PageId id, Part* to, Lock& lock);
@@ -248,6 +256,7 @@ class Engine {
   // On which nothing lives, by the place of the part beneath them.
   std::set<PageId> dead_[2];
   std::vector<Move> moves_;
+  std::vector<PageId> demanded_;  // by calls that wait for them
   bool starting_ = false;     // the thread is about to begin one, and may have taken a part for it
   uint64_t moves_ended_ = 0;  // and attempts at one
   uint32_t waiting_ = 0;      // allocations, for the end of that

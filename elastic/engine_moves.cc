@@ -128,7 +128,7 @@ bool Engine::WantsAny() const {
 
 bool Engine::HasWork() const {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  return !broken_ && (wanted_ > Bytes{0} || over || WantsAny());
+  return !broken_ && (wanted_ > Bytes{0} || over || !demanded_.empty() || WantsAny());
 }
 
 size_t Engine::MovesTo(Place place) const {
@@ -189,17 +189,22 @@ void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
 
 bool Engine::StartMoves(Lock& lock) {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  if (over || wanted_ > Leaving()) {
-    if (DropDead(Place::kDevice, lock)) return true;
-    const auto victim =
-        over ? plan_.Surplus(CannotMove()) : plan_.Victim(std::nullopt, CannotMove());
-    if (victim && StartOut(*victim, lock)) return true;
-  }
+  const bool wanted = wanted_ > Leaving();
+  if ((over || wanted) && DropDead(Place::kDevice, lock)) return true;
+  auto leaves = over ? plan_.Surplus(CannotMove()) : plan_.NextOut(CannotMove());
+  if (!leaves && wanted) leaves = plan_.Victim(std::nullopt, CannotMove());
+  if (leaves && StartOut(*leaves, lock)) return true;
   if (over || wanted_ > Bytes{0}) return false;
-  if (const auto leaves = plan_.NextOut(CannotMove()); leaves && StartOut(*leaves, lock))
-    return true;
-  const auto next = plan_.NextIn(CannotMove());
+  const auto next = NextIn();
   return next && StartIn(*next, lock);
+}
+
+std::optional<Plan::Wanted> Engine::NextIn() {
+  for (const PageId id : demanded_) {
+    if (At(id).live() && At(id).away() && CanMove(At(id)))
+      return Plan::Wanted{id, plan_.position(), true};
+  }
+  return plan_.NextIn(CannotMove());
 }
 
 bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {

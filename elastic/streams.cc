@@ -84,6 +84,13 @@ bool Streams::Passed(const Point& point) {
   return false;
 }
 
+bool Streams::Idle() {
+  for (uint32_t index = 1; index < states_.size(); ++index) {
+    if (!Passed({index, states_[index].enqueued})) return false;
+  }
+  return true;
+}
+
 void Streams::Gone(CUstream stream) {
   const auto entry = index_.find({stream, 0});
   if (entry == index_.end()) return;

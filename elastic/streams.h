@@ -40,6 +40,8 @@ class Streams {
   // Whether what was enqueued up to the point is done, as far as was looked. If that is not known
   // an event is recorded, so that asking after a later Look tells. REQUIRES: a current context.
   bool Passed(const Point& point);
+  // Whether all that was enqueued on any stream is done, as far as was looked.
+  bool Idle();
   // The stream is about to be destroyed; its handle may come again. REQUIRES: a current context.
   void Gone(CUstream stream);
 
