@@ -8,8 +8,8 @@
  *
  * Order of a call that touches memory: find the addresses that it names; raven_elastic_begin() with
  * those within raven_elastic_bounds(); the real call; raven_elastic_end(). Between begin and end
- * nothing that it named is moved. begin waits, for a bounded time, only for a move that has begun;
- * it never waits for the GPU's other work.
+ * nothing that it named is moved. begin waits for a move that has begun and, for a
+ * bounded time, for what the call names to come, as long as the GPU has other work.
  *
  * Threads: any, at once. Nothing here takes a lock that is held across a wait for the GPU of
  * another stream. After fork() the child has none of it: raven_elastic_forget() there. No call
@@ -128,7 +128,7 @@ typedef struct raven_elastic_stats {
   uint64_t uses;
   uint64_t uses_in_place;  /* that named something on the host */
   uint64_t bytes_in_place; /* what these named there */
-  uint64_t waits;          /* for a move that had begun */
+  uint64_t waits;          /* of calls, for what they name to move */
   uint64_t waited_ns;
   uint64_t room_waits; /* of allocations, for room on the device */
   uint64_t room_waited_ns;

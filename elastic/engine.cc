@@ -434,7 +434,8 @@ bool Engine::CanMove(Page& page) {
 }
 
 // As long as the GPU has work the job loses nothing when a call waits until what it names is there.
-void Engine::Await(const Use& use, Lock& lock) {
+// How long it waited.
+core::Duration Engine::Await(const Use& use, Lock& lock) {
   const auto collect = [&](std::vector<PageId>* away) {
     for (const CUdeviceptr address : use.addresses) {
       const uint32_t number = addresses_->At(address);
@@ -447,7 +448,7 @@ void Engine::Await(const Use& use, Lock& lock) {
   };
   std::vector<PageId> away;
   collect(&away);
-  if (away.empty() || broken_) return;
+  if (away.empty() || broken_) return {};
   const core::Tick began = ipc::Now();
   while (!away.empty() && ipc::Now() - began < options_.patience) {
     streams_.Look();
@@ -459,11 +460,12 @@ void Engine::Await(const Use& use, Lock& lock) {
     away.clear();
     collect(&away);
   }
+  return ipc::Now() - began;
 }
 
 Engine::Submission* Engine::Begin(const Use& use) {
   Lock lock(mutex_);
-  Await(use, lock);
+  core::Duration waited = Await(use, lock);
   if (unused_submissions_.empty()) {
     submissions_.push_back(std::make_unique<Submission>());
     unused_submissions_.push_back(submissions_.back().get());
@@ -495,7 +497,6 @@ Engine::Submission* Engine::Begin(const Use& use) {
     ++unknowns_;
     moving |= moving_ > 0;
   }
-  core::Duration waited{};
   if (moving) {
     const core::Tick began = ipc::Now();
     changed_.wait(lock, [&] {
@@ -503,10 +504,10 @@ Engine::Submission* Engine::Begin(const Use& use) {
              std::none_of(submission->pages.begin(), submission->pages.end(),
                           [this](PageId id) { return At(id).moving; });
     });
-    ++stats_.waits;
-    waited = ipc::Now() - began;
-    stats_.waited += waited;
+    waited += ipc::Now() - began;
   }
+  stats_.waits += waited > core::Duration{0} ? 1 : 0;
+  stats_.waited += waited;
   const core::Tick now = ipc::Now();
   const bool any_away = std::any_of(submission->pages.begin(), submission->pages.end(),
                                     [this](PageId id) { return At(id).away(); });

@@ -7,6 +7,9 @@
 // (plan.h): it copies a part by the addresses at which parts are mapped for good, then maps the
 // copy in its place.
 //
+// A call that names what is away waits for it as long as the GPU has other work, since that costs
+// nothing; then it is used in place.
+//
 // A page is moved only when nothing may touch it: no call that names a range on it is between Begin
 // and End, and all that were enqueued have passed. From then on a call that names it waits in Begin
 // until the move is over: a copy of one part and two calls of the driver.
@@ -77,7 +80,7 @@ struct EngineStats {
   uint64_t uses = 0;
   uint64_t uses_in_place = 0;
   core::Bytes bytes_in_place;
-  uint64_t waits = 0;  // of calls, for a move that had begun
+  uint64_t waits = 0;  // of calls, for what they name to move
   core::Duration waited{};
   uint64_t room_waits = 0;  // of allocations, for room on the device
   core::Duration room_waited{};
@@ -205,7 +208,7 @@ class Engine {
   bool DropDead(Place place, Lock& lock);
   void DropPart(PageId id, Lock& lock);
 
-  void Await(const Use& use, Lock& lock);
+  core::Duration Await(const Use& use, Lock& lock);
   void BeginMoving(Page& page);
   void EndMoving(Page& page);
   // `uses`: the last of each stream that may not have passed.
