@@ -11,7 +11,6 @@
 // an array of {"trace", "percent", "of_bound"}.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -20,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/recording.h"
 #include "core/text_table.h"
 #include "elastic/arena.h"
 #include "elastic/replay.h"
@@ -42,8 +42,6 @@ constexpr size_t kRecordedLearning = 3;
 constexpr Bytes kLeastRange = core::MiB(2);
 constexpr Bytes kGranule = core::MiB(2);
 constexpr Bytes kPage = core::MiB(32);
-// A step has at least so many.
-constexpr size_t kFewestCalls = 32;
 
 // A trace's tensors on pages.
 class Layout {
@@ -134,40 +132,6 @@ class Layout {
   std::vector<ProgramEvent> program_;
 };
 
-// What a call computes and uses, without who it is.
-uint64_t ShapeOf(const sim::Trace& trace, const std::set<uint32_t>& in_use) {
-  uint64_t shape = 0;
-  for (const uint32_t tensor : in_use) shape = shape * 31 + trace.tensors[tensor].bytes.count();
-  return shape;
-}
-
-// A recording has no steps: they end where the last calls end, and a period before, and so on.
-void MarkSteps(sim::Trace* trace) {
-  std::vector<std::pair<uint64_t, size_t>> calls;  // shape, place
-  std::set<uint32_t> in_use;
-  for (size_t i = 0; i < trace->ops.size(); ++i) {
-    const sim::Op& op = trace->ops[i];
-    if (op.kind == sim::OpKind::kCompute) calls.emplace_back(ShapeOf(*trace, in_use), i);
-    if (op.kind == sim::OpKind::kCreate || op.kind == sim::OpKind::kGet) in_use.insert(op.tensor);
-    if (op.kind == sim::OpKind::kPut || op.kind == sim::OpKind::kFree) in_use.erase(op.tensor);
-  }
-  size_t period = 0;
-  for (size_t tried = kFewestCalls; period == 0 && tried <= calls.size() / 2; ++tried) {
-    size_t same = 0;
-    for (size_t i = calls.size() - tried; i < calls.size(); ++i)
-      same += calls[i].first == calls[i - tried].first ? 1 : 0;
-    if (same * 100 >= tried * 99) period = tried;
-  }
-  if (period == 0) return;
-  std::vector<size_t> ends;
-  for (size_t call = calls.size(); call > 0; call = call > period ? call - period : 0)
-    ends.push_back(calls[call - 1].second);
-  for (const size_t end : ends) {
-    trace->ops.insert(trace->ops.begin() + static_cast<ptrdiff_t>(end) + 1,
-                      sim::Op{.kind = sim::OpKind::kStep});
-  }
-}
-
 double Sum(const std::vector<double>& steps, size_t from) {
   const size_t begin = std::min(from, steps.size());
   return std::accumulate(steps.begin() + static_cast<ptrdiff_t>(begin), steps.end(), 0.0);
@@ -234,17 +198,12 @@ std::optional<std::pair<sim::Trace, size_t>> TraceOf(const std::string& asked) {
     const size_t from = sim::SetUpIterations(trace) + kLearning;
     return std::pair(std::move(trace), from);
   }
-  std::ifstream file(asked, std::ios::binary);
-  if (!file) {
-    fprintf(stderr, "elastic_replay: \"%s\" is neither a trace's name nor a file\n", asked.c_str());
-    return std::nullopt;
-  }
-  auto trace = sim::Read(file);
+  auto trace = bench::ReadRecording(asked);
   if (!trace.ok()) {
-    fprintf(stderr, "elastic_replay: %s: %s\n", asked.c_str(), trace.error().message.c_str());
+    fprintf(stderr, "elastic_replay: neither a trace's name nor a recording: %s\n",
+            core::Describe(trace.error()).c_str());
     return std::nullopt;
   }
-  MarkSteps(&*trace);
   return std::pair(std::move(*trace), kRecordedLearning);
 }
 

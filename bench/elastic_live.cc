@@ -1,0 +1,262 @@
+// Runs a recorded program's calls through the elastic engine itself, in real time, beside a GPU
+// that is nothing but a clock: calls take as long as they were recorded, one after the other, and
+// longer by what they use in place; copies take their bytes over a link, a lane in each direction.
+// So what comes of a job's running ahead of its GPU is seen, which elastic_replay does not know.
+//
+//     elastic_live RECORDING PERCENT [MICROSECONDS]
+//
+// PERCENT: the device's memory, of what lives at most. MICROSECONDS: what a call costs the job's
+// CPU besides (8). Prints a line for each step. Wants two CPUs that are idle.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "bench/recording.h"
+#include "core/types.h"
+#include "elastic/engine.h"
+#include "ipc/clock.h"
+
+namespace ravenstore {
+namespace {
+
+using core::Bytes;
+using core::Duration;
+using core::Tick;
+using elastic::Engine;
+
+// As measured on an H100.
+constexpr double kLinkRate = 46e9;
+constexpr double kInPlaceRate = 51e9;
+constexpr Duration kMapDevice = std::chrono::microseconds(46);
+constexpr Duration kMapHost = std::chrono::microseconds(450);
+constexpr Duration kUnmap = std::chrono::microseconds(60);
+constexpr Duration kPin = std::chrono::microseconds(5700);  // a part of the host
+constexpr Bytes kLeastRange = core::MiB(2);
+const CUstream kJob = reinterpret_cast<CUstream>(uintptr_t{1});  // others are the engine's two
+
+// The clock. Threads: any.
+class Gpu {
+ public:
+  // What is enqueued on the job's stream now ends then.
+  void Launch(Duration taken) {
+    const std::lock_guard lock(mutex_);
+    job_ = std::max(job_, ipc::Now()) + taken;
+  }
+  void Copy(CUstream stream, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    Tick& lane = lanes_[stream];
+    lane = std::max(lane, ipc::Now()) + core::FromSeconds(static_cast<double>(bytes) / kLinkRate);
+  }
+  Tick End(CUstream stream) {
+    const std::lock_guard lock(mutex_);
+    return stream == kJob ? job_ : lanes_[stream];
+  }
+  CUdeviceptr Reserve(size_t bytes, size_t alignment) {
+    const std::lock_guard lock(mutex_);
+    if (alignment > 0) next_ = (next_ + alignment - 1) / alignment * alignment;
+    return std::exchange(next_, next_ + bytes);
+  }
+
+ private:
+  std::mutex mutex_;
+  Tick job_{};
+  std::map<CUstream, Tick> lanes_;
+  CUdeviceptr next_ = CUdeviceptr{1} << 40;
+};
+
+Gpu gpu;
+
+void Spin(Duration time) {
+  for (const Tick end = ipc::Now() + time; ipc::Now() < end;) {
+  }
+}
+
+struct Event {
+  std::atomic<Tick> ready;
+};
+
+elastic::Driver MemoryOfTheClock() {
+  elastic::Driver driver;
+  driver.address_reserve = [](CUdeviceptr* at, size_t bytes, size_t alignment, CUdeviceptr,
+                              unsigned long long) {
+    *at = gpu.Reserve(bytes, alignment);
+    return CUDA_SUCCESS;
+  };
+  driver.address_free = [](CUdeviceptr, size_t) { return CUDA_SUCCESS; };
+  driver.granularity = [](size_t* bytes, const CUmemAllocationProp*,
+                          CUmemAllocationGranularity_flags) {
+    *bytes = kLeastRange.count();
+    return CUDA_SUCCESS;
+  };
+  driver.mem_create = [](CUmemGenericAllocationHandle* handle, size_t,
+                         const CUmemAllocationProp* kind, unsigned long long) {
+    *handle = kind->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 1 : 2;
+    if (*handle == 2) Spin(kPin);
+    return CUDA_SUCCESS;
+  };
+  driver.mem_release = [](CUmemGenericAllocationHandle) { return CUDA_SUCCESS; };
+  driver.mem_map = [](CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle handle,
+                      unsigned long long) {
+    Spin(handle == 1 ? kMapDevice : kMapHost);
+    return CUDA_SUCCESS;
+  };
+  driver.mem_unmap = [](CUdeviceptr, size_t) { return Spin(kUnmap), CUDA_SUCCESS; };
+  driver.set_access = [](CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
+    return CUDA_SUCCESS;
+  };
+  return driver;
+}
+
+elastic::Driver DriverOfTheClock() {
+  elastic::Driver driver = MemoryOfTheClock();
+  driver.ctx_get_current = [](CUcontext* context) {
+    *context = reinterpret_cast<CUcontext>(uintptr_t{1});
+    return CUDA_SUCCESS;
+  };
+  driver.ctx_set_current = [](CUcontext) { return CUDA_SUCCESS; };
+  driver.exchange_mode = [](CUstreamCaptureMode*) { return CUDA_SUCCESS; };
+  driver.is_capturing = [](CUstream, CUstreamCaptureStatus* status) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  };
+  driver.stream_create = [](CUstream* stream, unsigned) {
+    static uintptr_t streams = 1;
+    *stream = reinterpret_cast<CUstream>(++streams);
+    return CUDA_SUCCESS;
+  };
+  driver.copy_async = [](CUdeviceptr, CUdeviceptr, size_t bytes, CUstream stream) {
+    return gpu.Copy(stream, bytes), CUDA_SUCCESS;
+  };
+  driver.event_create = [](CUevent* event, unsigned) {
+    *event = reinterpret_cast<CUevent>(new Event{});
+    return CUDA_SUCCESS;
+  };
+  driver.event_destroy = [](CUevent event) {
+    delete reinterpret_cast<Event*>(event);
+    return CUDA_SUCCESS;
+  };
+  driver.event_record = [](CUevent event, CUstream stream) {
+    reinterpret_cast<Event*>(event)->ready = gpu.End(stream);
+    return CUDA_SUCCESS;
+  };
+  driver.event_query = [](CUevent event) {
+    return ipc::Now() >= reinterpret_cast<Event*>(event)->ready.load() ? CUDA_SUCCESS
+                                                                       : CUDA_ERROR_NOT_READY;
+  };
+  return driver;
+}
+
+class Job {
+ public:
+  Job(const sim::Trace& trace, Engine* engine, Duration cpu)
+      : trace_(trace), engine_(*engine), cpu_(cpu) {}
+
+  void Run() {
+    begun_ = ipc::Now();
+    for (const sim::Op& op : trace_.ops) {
+      const uint32_t tensor = op.tensor;
+      switch (op.kind) {
+        case sim::OpKind::kCreate: Create(tensor); break;
+        case sim::OpKind::kGet: in_use_.insert(tensor); break;
+        case sim::OpKind::kPut: in_use_.erase(tensor); break;
+        case sim::OpKind::kFree: Free(tensor); break;
+        case sim::OpKind::kCompute: Call(op.time); break;
+        case sim::OpKind::kStep: Step(); break;
+      }
+    }
+  }
+
+ private:
+  void Create(uint32_t tensor) {
+    const Bytes bytes = trace_.tensors[tensor].bytes;
+    if (bytes < kLeastRange) return;
+    const auto at = engine_.Allocate(bytes, kJob, true);
+    if (!at.ok()) {
+      fprintf(stderr, "elastic_live: %s\n", core::Describe(at.error()).c_str());
+      exit(1);
+    }
+    at_[tensor] = *at;
+    in_use_.insert(tensor);
+  }
+  void Free(uint32_t tensor) {
+    in_use_.erase(tensor);
+    if (const auto range = at_.extract(tensor)) engine_.Free(range.mapped(), kJob, true);
+  }
+  void Call(Duration time) {
+    std::vector<CUdeviceptr> named;
+    uint64_t identity = 0;
+    for (const uint32_t tensor : in_use_) {
+      identity = identity * 31 + trace_.tensors[tensor].bytes.count();
+      if (const auto range = at_.find(tensor); range != at_.end()) named.push_back(range->second);
+    }
+    const Bytes before = engine_.stats().bytes_in_place;
+    Engine::Submission* submission = engine_.Begin({identity, kJob, named, false});
+    const Bytes in_place = engine_.stats().bytes_in_place - before;
+    gpu.Launch(time + core::FromSeconds(static_cast<double>(in_place.count()) / kInPlaceRate));
+    engine_.End(submission, true);
+    Spin(cpu_);
+  }
+  void Step() {
+    while (ipc::Now() < gpu.End(kJob)) {
+    }
+    const elastic::EngineStats now = engine_.stats();
+    const auto gib = [](Bytes later, Bytes earlier) {
+      return static_cast<double>((later - earlier).count()) / double{1 << 30};
+    };
+    const auto ms = [](Duration time) { return core::Seconds(time) * 1e3; };
+    printf(
+        "%7.1f ms; %5.2f GiB in, %5.2f out, %5.2f dropped, %5.2f in place; waited %6.1f ms in "
+        "calls, %6.1f in allocations\n",
+        ms(ipc::Now() - begun_), gib(now.moved_in, last_.moved_in),
+        gib(now.moved_out, last_.moved_out), gib(now.dropped, last_.dropped),
+        gib(now.bytes_in_place, last_.bytes_in_place), ms(now.waited - last_.waited),
+        ms(now.room_waited - last_.room_waited));
+    last_ = now;
+    begun_ = ipc::Now();
+  }
+
+  const sim::Trace& trace_;
+  Engine& engine_;
+  const Duration cpu_;
+  std::map<uint32_t, CUdeviceptr> at_;
+  std::set<uint32_t> in_use_;
+  Tick begun_{};
+  elastic::EngineStats last_;
+};
+
+int Main(const char* path, uint64_t percent, int microseconds) {
+  const auto trace = bench::ReadRecording(path);
+  if (!trace.ok()) {
+    fprintf(stderr, "elastic_live: %s\n", core::Describe(trace.error()).c_str());
+    return 2;
+  }
+  elastic::EngineOptions options;
+  options.on_device.most = Bytes(trace->Footprint().count() / 100 * percent);
+  options.on_host.most = trace->Footprint() * 2;
+  const auto engine = Engine::Create(options, DriverOfTheClock());
+  if (!engine.ok()) {
+    fprintf(stderr, "elastic_live: %s\n", core::Describe(engine.error()).c_str());
+    return 1;
+  }
+  Job(*trace, engine->get(), std::chrono::microseconds(microseconds)).Run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace ravenstore
+
+int main(int argc, char** argv) {
+  const int percent = argc > 2 ? atoi(argv[2]) : 0;
+  if (argc < 3 || argc > 4 || percent < 1) {
+    fprintf(stderr, "usage: elastic_live RECORDING PERCENT [MICROSECONDS]\n");
+    return 2;
+  }
+  return ravenstore::Main(argv[1], static_cast<uint64_t>(percent), argc > 3 ? atoi(argv[3]) : 8);
+}

@@ -1,0 +1,16 @@
+// A program that `ravenrun --record` wrote down, with its steps.
+#pragma once
+
+#include <string>
+
+#include "core/result.h"
+#include "sim/trace.h"
+
+namespace ravenstore::bench {
+
+// A recording has no steps: where its last calls repeat, they end with the last call, a period
+// before, and so on; where they do not, there are none.
+// Errors: kNotFound; of sim::Read.
+core::Result<sim::Trace> ReadRecording(const std::string& path);
+
+}  // namespace ravenstore::bench
