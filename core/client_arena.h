@@ -114,6 +114,9 @@ struct ClientArena {
   // Looking for slabs to empty, here or at others, was in vain: when to look again.
   Tick reclaim_after{};
   Duration reclaim_wait{};
+  // The last request for which all slabs were to be emptied, and what of them could not be, since
+  // something in use lies there.
+  std::pair<uint64_t, Bytes> kept{};
   Tick shrink_after{};
   Tick take_after{};      // the same of slabs that would be taken ahead of need
   bool trimming = false;  // slabs go back as soon as they hold nothing
@@ -135,6 +138,9 @@ struct ClientArena {
   Bytes live;           // of tensors that belong to this device, wherever they are
   InFlight flight;      // copies of tensors on this device
   Bytes pinned;  // of tensors on this device that cannot leave: in use, or not stream-complete yet
+  // The most that a request and what was pinned then took together, and the cycle that showed it.
+  Bytes crowded;
+  uint64_t crowded_cycle = 0;
   RecentRange lived;  // `live` after each create
   RecentRange used;   // the same of what is used of the map
   UsageCycle cycle;   // of `live`

@@ -415,10 +415,22 @@ std::string Planner::State::DescribeHolders(const Request& request) const {
   }
   if (!request.is_fetch() && LacksCover(*asker.arenas[device], request.size))
     text += " the host has no room for what it would lend this user of what others are guaranteed;";
+  text += DescribePieces(*asker.arenas[device], request);
   if (host_.held() >= HostCapacity() && host_.LargestHole() < request.size)
     text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
   if (!IsWithinHostShare(tenant, request.size)) text += HostHolder();
   return text + " put or free tensors, raise the budgets, or wait longer";
+}
+
+std::string Planner::State::DescribePieces(const ClientArena& arena, const Request& request) const {
+  const auto& [searched_for, kept] = arena.kept;
+  const Bytes need = request.size.RoundUp(options_.granularity);
+  const Bytes budget = BudgetOf(arena);
+  if (searched_for != request.id || kept + need <= budget || arena.pinned + need > budget)
+    return "";
+  return " its " + SizeText(arena.pinned) + " in use lie in slabs of " + SizeText(kept) +
+         ", and what is left between them is in pieces (fragmentation): a device budget of " +
+         SizeText(kept + need) + " would do;";
 }
 
 std::string Planner::State::HostHolder() const {

@@ -13,6 +13,12 @@ constexpr uint64_t kGrowthShare = 12;
 // A budget is held in at least this many slabs: of few large ones a tensor in use would keep too
 // much from the others.
 constexpr uint64_t kLeastSlabs = 8;
+// What is in use together is much if it takes this share of the budget. Slabs are then so small
+// a part of it, until a cycle has shown how much that is at most; and no larger than this part of
+// the rest, as each end of a tensor in use may keep most of a slab from the others.
+constexpr uint64_t kCrowdedShare = 3;  // a third
+constexpr uint64_t kCrowdedSlabs = 64;
+constexpr uint64_t kSpareSlabs = 4;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
 // What is left of the budget, if less than this many slabs, is not divided: it becomes the last
@@ -132,9 +138,26 @@ Bytes Planner::State::BudgetOf(const ClientArena& arena) const {
                    devices_[ToInt(arena.device)].limit});
 }
 
+void Planner::State::NoteCrowded(ClientArena& arena, Bytes need) {
+  if (arena.pinned == Bytes{0} || arena.pinned + need <= arena.crowded) return;
+  arena.crowded = arena.pinned + need;
+  arena.crowded_cycle = arena.cycle.count();
+}
+
+Bytes Planner::State::SpareSlab(const ClientArena& arena, Bytes budget) {
+  if (arena.crowded.count() <= budget.count() / kCrowdedShare) return budget;
+  const Bytes least(budget.count() / kCrowdedSlabs);
+  const bool grew_lately = arena.cycle.count() <= arena.crowded_cycle + 1;
+  if (grew_lately) return least;
+  return std::max(least, Bytes(Minus(budget, arena.crowded).count() / kSpareSlabs));
+}
+
 Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
-  const Bytes share = Bytes(BudgetOf(arena).count() / kLeastSlabs).RoundUp(options_.granularity);
-  return std::max(options_.granularity, std::min(share, arena.slab_most));
+  const Bytes budget = BudgetOf(arena);
+  const Bytes part(budget.count() / kLeastSlabs);
+  const Bytes spare = SpareSlab(arena, budget);
+  const Bytes most = std::min(part, spare).RoundUp(options_.granularity);
+  return std::max(options_.granularity, std::min(most, arena.slab_most));
 }
 
 // Room is made while the client computes rather than while it waits.

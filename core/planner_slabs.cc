@@ -347,6 +347,8 @@ bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
     std::erase(staying, one.slab);
   }
   std::sort(staying.begin(), staying.end());
+  arena.kept = {arena.waiting.empty() ? 0 : arena.First(), Bytes{0}};
+  for (const Range& slab : staying) arena.kept.second += slab.second;
   // Behind what cannot leave, in the slab that stays for it and in those that come again.
   Bytes most = sum;
   std::vector<uint32_t> rows;

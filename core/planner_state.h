@@ -305,6 +305,11 @@ class Planner::State {
   Bytes SlabSize(const ClientArena& arena) const;
   // Of what the arena may hold, whatever its addresses.
   Bytes BudgetOf(const ClientArena& arena) const;
+  // The arena's first request finds no hole of `need` bytes: what is in use has to leave so much.
+  static void NoteCrowded(ClientArena& arena, Bytes need);
+  // No slab is larger, so that what is in use together and what is wanted then fit into the budget
+  // though those slabs stay where they are; all of it, where that is no matter.
+  static Bytes SpareSlab(const ClientArena& arena, Bytes budget);
   // No slab is larger, or a tensor in use would keep too much from the others.
   Bytes LargestSlab(const ClientArena& arena) const;
   void GrowAhead(ClientArena& arena);
@@ -573,6 +578,8 @@ class Planner::State {
   void FailForRoom(const Request& request);
   std::string DescribeHolders(const Request& request) const;
   std::string Holders(const Client& asker, size_t device) const;
+  // Of a request that would fit beside what is in use, if that lay together.
+  std::string DescribePieces(const ClientArena& arena, const Request& request) const;
   std::string HostHolder() const;
   std::string DescribePinned(const Client& asker, Bytes asked) const;
   // Of the host pool what is kept for those who hold little of it.

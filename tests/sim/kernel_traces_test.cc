@@ -90,12 +90,19 @@ TEST(KernelTracesTest, NothingButWhatIsLearnedOutlivesAnIteration) {
 
 // Tensors in use lie where they lie; all that can must make room between them.
 TEST(KernelTracesTest, GetThroughWhereTheBudgetIsLittleMoreThanTheLargestStep) {
-  for (const std::string& name : KernelLevelNames()) {
-    const Trace trace = Generate(name, kHardware[0], 1);
-    for (const uint64_t percent : {115u, 130u, 150u}) {
-      const Bytes budget = Bytes(trace.LargestStep().count() / 100 * percent).RoundUp(core::MiB(2));
-      const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], budget));
-      EXPECT_EQ(outcome.failure, "") << name << " at " << percent << "%";
+  for (const char* machine : {"h200-pcie5", "a100-pcie4"}) {
+    for (const std::string& name : KernelLevelNames()) {
+      const Hardware& hardware = *FindHardware(machine);
+      const Trace trace = Generate(name, hardware, 2);
+      for (const uint64_t percent : {115u, 119u, 130u, 150u}) {
+        const Bytes budget =
+            Bytes(trace.LargestStep().count() / 100 * percent).RoundUp(core::MiB(2));
+        for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder}) {
+          const Outcome outcome =
+              Simulate(WithHints(trace, hints), *SetupFor("value", hardware, budget));
+          EXPECT_EQ(outcome.failure, "") << name << " at " << percent << "% on " << machine;
+        }
+      }
     }
   }
 }
