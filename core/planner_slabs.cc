@@ -323,7 +323,6 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
     if (Drain(chosen)) {
       Reserve(arena, place.missing);
       arena.asked_more = 0;
-      WakeAt(arena, arena.late_at = now_ + kLateAfter);
       for (const Emptying& one : chosen) arena.relocating |= one.arena == &arena;
       return true;
     }
@@ -341,10 +340,7 @@ bool Planner::State::IsLate(const ClientArena& arena) const {
 
 bool Planner::State::WaitsForLate(ClientArena& arena, Binding binding) {
   if (arena.waiting.empty() || arena.asked_more == kAskedMoreMost) return false;
-  if (now_ < arena.late_at) {
-    WakeAt(arena, arena.late_at);
-    return false;
-  }
+  if (now_ < arena.late_at) return false;  // those who were asked last may let go yet
   const std::vector<ClientArena*> sharers = SharersWith(arena, binding);
   return std::any_of(sharers.begin(), sharers.end(),
                      [this](const ClientArena* other) { return IsLate(*other); });
@@ -370,7 +366,7 @@ void Planner::State::AskMore(ClientArena& arena, const Lack& lack, Which which,
   });
   if (!Drain(chosen)) return;
   ++arena.asked_more;
-  WakeAt(arena, arena.late_at = now_ + kLateAfter);
+  arena.late_at = now_ + kLateAfter;
 }
 
 Bytes Planner::State::TailOf(const ClientArena& arena, const Range& slab,
@@ -434,6 +430,7 @@ void Planner::State::EndDraining(ClientArena& arena) {
     if (arena.map.IsRetired(offset, size)) {
       arena.removing[offset] = {size, now_ + kLetGoWithin};
       arena.being_removed += size;
+      late_removals_.emplace_back(now_ + kLateAfter, arena.client, arena.device);
       removals_.emplace_back(now_ + kLetGoWithin, arena.client, arena.device);
       plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
       return true;

@@ -656,7 +656,8 @@ class Planner::State {
   Tick next_poll_ = kNever;  // when all active arenas are looked at again
   std::set<std::tuple<Tick, ClientId, DeviceId>> wakes_;  // when one is
   std::vector<Correlation::Step> missed_;                 // during Correlate
-  // When slabs that are being given back will be overdue, if they still are.
+  // When slabs that are being given back will be late, and overdue, if they still are.
+  std::deque<std::tuple<Tick, ClientId, DeviceId>> late_removals_;
   std::deque<std::tuple<Tick, ClientId, DeviceId>> removals_;
   Plan* plan_ = nullptr;  // during Apply
 };
