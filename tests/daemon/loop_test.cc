@@ -109,6 +109,7 @@ class BareLoop {
     options.planner.arena = {core::MiB(256)};
     options.planner.host_capacity = core::MiB(64);
     options.planner.host_step = core::MiB(2);
+    options.planner.host_ahead = core::KiB(4);
     loop_ = std::move(*Loop::Create(options, device::OpenHostDevices({.total = core::MiB(64)}),
                                     workers_.get(),
                                     {.slab_ready = [](auto) {},
