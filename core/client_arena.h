@@ -90,6 +90,9 @@ struct ClientArena {
       false;  // its tenant is guaranteed that: older requests leave it alone, too
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
+  // How often others were asked beside those that are late, and when these are late, too.
+  uint32_t asked_more = 0;
+  Tick late_at{};
   RecentRate freed;  // by its client
   // The request that waits for what others free, its wait budget in seconds, and when that ends.
   uint64_t budgeted_request = 0;

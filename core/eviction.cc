@@ -335,8 +335,9 @@ std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const LinkModel& 
     for (size_t i = 0; i < std::min(rows.size(), kRowsPerHeap); ++i) {
       const uint32_t row = RowAt(heap, rows, i);
       const TensorRow& tensor = (*catalog_)[row];
-      // Copying it would be wasted.
-      if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
+      // Copying it would be wasted. What is only predicted to be freed is copied: until then it may
+      // have to leave, and a prediction is no leave to discard bytes.
+      if (tensor.never || tensor.recompute > 0) continue;
       const double distance =
           policy_ == Policy::kGdsf ? 1 / EvictionCost(tensor, now, link) : Distance(tensor, now);
       if (!best || distance > best_distance) {

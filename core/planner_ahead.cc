@@ -116,7 +116,7 @@ bool Planner::State::CleanNextRun(ClientArena& arena) {
        arena.index.RunAround(arena.map, *seed, arena.ready, virtual_time, options_.link, limits)) {
     TensorRow& tensor = catalog_[row];
     if (!EvictionIndex::Contains(tensor) || !tensor.dirty()) continue;
-    if (tensor.never || tensor.dies || tensor.recompute > 0) continue;
+    if (tensor.never || tensor.recompute > 0) continue;
     if (!CleanAhead(arena, tensor)) return false;
   }
   return true;

@@ -277,6 +277,7 @@ void Planner::State::Enqueue(Request request) {
 void Planner::State::EndFirst(ClientArena& arena) {
   EndReservation(arena);
   arena.taking = false;
+  arena.asked_more = 0;
   arena.waits_for_peak = false;
   arena.peak_until = {};
   arena.reclaim_wait = {};

@@ -381,6 +381,12 @@ void Planner::State::On(const TimePassed&) {
     arena->wake = kNever;
     Touch(arena);
   }
+  while (!late_removals_.empty() && std::get<Tick>(late_removals_.front()) <= now_) {
+    const auto [when, client, device] = late_removals_.front();
+    late_removals_.pop_front();
+    const ClientArena* arena = ArenaOf(client, device);
+    if (arena != nullptr && IsLate(*arena)) TouchWaiting();
+  }
   while (!removals_.empty() && std::get<Tick>(removals_.front()) <= now_) {
     const auto [when, client, device] = removals_.front();
     removals_.pop_front();

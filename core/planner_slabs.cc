@@ -10,6 +10,10 @@ constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 // A client lets go of a slab within a millisecond or two. Who does not do it for so long is
 // stopped.
 constexpr Duration kLetGoWithin = std::chrono::milliseconds(200);
+// A request does not wait for that: when so long has passed it asks others too, first for as much
+// again, then for twice as much ..., so often at most.
+constexpr Duration kLateAfter = std::chrono::milliseconds(10);
+constexpr uint32_t kAskedMoreMost = 4;
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;
 // Blocks of slabs that are looked at in one search.
@@ -64,7 +68,7 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena,
       if (other->adding > Bytes{0} || other->leaving > 0) continue;
     }
     // A client that did not let go of the last one would keep the next, too.
-    if (other->overdue > Bytes{0}) continue;
+    if (other->overdue > Bytes{0} || IsLate(*other)) continue;
     // Where all is in use there is nothing to give.
     if (other->index.size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
   }
@@ -280,9 +284,12 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
   if (!lack) return false;
   const auto& [place, binding, wanted] = *lack;
   const Bytes reclaiming = ReclaimingOf(arena, binding);
-  if (wanted == Bytes{0}) return reclaiming + arena.adding > Bytes{0};  // help is under way
-  std::vector<Emptying> slabs;
   const Which which = cost_limit.at_most > 0 ? Which::kAll : Which::kEmpty;
+  if (wanted == Bytes{0}) {
+    if (WaitsForLate(arena, binding)) AskMore(arena, *lack, which, cost_limit);
+    return reclaiming + arena.adding > Bytes{0};  // help is under way
+  }
+  std::vector<Emptying> slabs;
   if (take == Take::kEnough) FindEmptyable(arena, place.reach, which, &slabs);
   const TenantId own = clients_.at(arena.client)->tenant;
   for (ClientArena* giver : GiversTo(arena, binding)) {
@@ -315,6 +322,7 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
     });
     if (Drain(chosen)) {
       Reserve(arena, place.missing);
+      arena.asked_more = 0;
       for (const Emptying& one : chosen) arena.relocating |= one.arena == &arena;
       return true;
     }
@@ -322,6 +330,43 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
     std::erase_if(slabs, [&](const Emptying& one) { return one.slab.second >= largest; });
   }
   return false;
+}
+
+bool Planner::State::IsLate(const ClientArena& arena) const {
+  return std::any_of(arena.removing.begin(), arena.removing.end(), [this](const auto& slab) {
+    return now_ >= slab.second.until - kLetGoWithin + kLateAfter;
+  });
+}
+
+bool Planner::State::WaitsForLate(ClientArena& arena, Binding binding) {
+  if (arena.waiting.empty() || arena.asked_more == kAskedMoreMost) return false;
+  if (now_ < arena.late_at) return false;  // those who were asked last may let go yet
+  const std::vector<ClientArena*> sharers = SharersWith(arena, binding);
+  return std::any_of(sharers.begin(), sharers.end(),
+                     [this](const ClientArena* other) { return IsLate(*other); });
+}
+
+void Planner::State::AskMore(ClientArena& arena, const Lack& lack, Which which,
+                             const SlabCostLimit& cost_limit) {
+  const Bytes need = lack.place.missing;
+  std::vector<Emptying> slabs;
+  // Of none more than would do, so that they are many clients.
+  for (ClientArena* giver : GiversTo(arena, lack.binding)) {
+    std::vector<Emptying> of_one;
+    FindEmptyable(*giver, {}, which, &of_one, cost_limit.weight);
+    for (Emptying& one : Cheapest(std::move(of_one), need)) slabs.push_back(std::move(one));
+  }
+  KeepGuarantees(arena, &slabs);
+  std::vector<Emptying> chosen = Cheapest(std::move(slabs), need * (1u << arena.asked_more));
+  double cost = 0;
+  for (const Emptying& one : chosen) cost += one.cost;
+  if (chosen.empty() || cost > cost_limit.at_most) return;
+  std::stable_sort(chosen.begin(), chosen.end(), [](const Emptying& a, const Emptying& b) {
+    return InOrder()(a.arena, b.arena);
+  });
+  if (!Drain(chosen)) return;
+  ++arena.asked_more;
+  arena.late_at = now_ + kLateAfter;
 }
 
 Bytes Planner::State::TailOf(const ClientArena& arena, const Range& slab,
@@ -385,6 +430,7 @@ void Planner::State::EndDraining(ClientArena& arena) {
     if (arena.map.IsRetired(offset, size)) {
       arena.removing[offset] = {size, now_ + kLetGoWithin};
       arena.being_removed += size;
+      late_removals_.emplace_back(now_ + kLateAfter, arena.client, arena.device);
       removals_.emplace_back(now_ + kLetGoWithin, arena.client, arena.device);
       plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
       return true;

@@ -408,6 +408,12 @@ class Planner::State {
   bool Drain(ClientArena& arena, const std::vector<Range>& slabs, std::vector<uint32_t> rows);
   // Gives the slabs back that were being emptied and are empty.
   void EndDraining(ClientArena& arena);
+  // Whether its client takes unusually long to let go of a slab.
+  bool IsLate(const ClientArena& arena) const;
+  // Whether the first request waits for slabs of such clients, and may ask others beside them.
+  bool WaitsForLate(ClientArena& arena, Binding binding);
+  // Begins to empty slabs of several others.
+  void AskMore(ClientArena& arena, const Lack& lack, Which which, const SlabCostLimit& cost_limit);
   // Finds those that the arena's client, stopped or worse, does not let go of.
   void NoteOverdue(ClientArena& arena);
   bool GiveBackFreeSlab(ClientArena& arena);
@@ -650,7 +656,8 @@ class Planner::State {
   Tick next_poll_ = kNever;  // when all active arenas are looked at again
   std::set<std::tuple<Tick, ClientId, DeviceId>> wakes_;  // when one is
   std::vector<Correlation::Step> missed_;                 // during Correlate
-  // When slabs that are being given back will be overdue, if they still are.
+  // When slabs that are being given back will be late, and overdue, if they still are.
+  std::deque<std::tuple<Tick, ClientId, DeviceId>> late_removals_;
   std::deque<std::tuple<Tick, ClientId, DeviceId>> removals_;
   Plan* plan_ = nullptr;  // during Apply
 };

@@ -86,6 +86,7 @@ Tick Planner::State::NextWake() const {
   Tick next = next_poll_;
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!wakes_.empty()) next = std::min(next, std::get<Tick>(*wakes_.begin()));
+  if (!late_removals_.empty()) next = std::min(next, std::get<Tick>(late_removals_.front()));
   if (!removals_.empty()) next = std::min(next, std::get<Tick>(removals_.front()));
   return next;
 }

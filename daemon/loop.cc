@@ -109,6 +109,10 @@ core::Status Loop::InitPinned() {
   hooks.refund = [this](ClientId client, uint64_t bytes) {
     if (Session* session = FindSession(client)) Refund(*session, bytes);
   };
+  hooks.has_unread = [this](ClientId client) {
+    const Session* session = FindSession(client);
+    return session != nullptr && session->HasRequests();
+  };
   hooks.slab_ready = outbox_.pinned_slab;
   hooks.release_slab = outbox_.release_pinned_slab;
   const Pinned::Options options{.capacity = options_.planner.host_capacity,
@@ -553,6 +557,9 @@ void Loop::PinnedAlloc(ClientId client, Pinned::Ask ask) {
   Session* session = FindSession(client);
   if (session == nullptr || session->gone)
     return ask.reply(core::Error{core::ErrorCode::kNotFound, "the client is gone"});
+  // What it freed before it asked lies in its ring still; of more than a pass reads the rest is
+  // waited for.
+  PollSession(*session);
   pinned_->Alloc(session->shared(), std::move(ask));
 }
 

@@ -227,7 +227,7 @@ bool Pinned::HasClients(TenantId user) const {
 }
 
 bool Pinned::SomethingIsComing(const Waiter& waiter) const {
-  if (room_coming_ > 0 || books_.releasing() > 0) return true;
+  if (room_coming_ > 0 || books_.releasing() > 0 || hooks_.has_unread(waiter.client)) return true;
   return std::any_of(clients_.begin(), clients_.end(), [&](const auto& client) {
     return client.second.attachment->tenant == waiter.user && !client.second.ending.empty();
   });

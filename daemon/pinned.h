@@ -48,6 +48,8 @@ class Pinned {
     // Counts bytes of the daemon's memory to the client's user, and no longer.
     std::function<core::Status(core::ClientId, uint64_t)> charge;
     std::function<void(core::ClientId, uint64_t)> refund;
+    // Whether the client has asked for something that is not read yet, as a free would be.
+    std::function<bool(core::ClientId)> has_unread;
     // Messages. Called on any thread.
     std::function<void(std::shared_ptr<PinnedSlabForClient>)> slab_ready;
     std::function<void(core::ClientId, core::PinnedSlabId)> release_slab;

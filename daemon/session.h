@@ -96,6 +96,8 @@ class Session {
     return requests_.Pop(request);
   }
   bool HasWork();
+  // Requests that can still be read.
+  bool HasRequests() const { return !faulty && requests_.HasWork(); }
   // True once for every rise of the count of dropped log entries.
   bool LogWasDropped();
   uint64_t log_dropped() const { return log_dropped_; }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "core/planner.h"
 #include "tests/core/script.h"
@@ -189,6 +190,29 @@ TEST(PlannerAheadTest, ATornPrecleanIsThrownAway) {
   s.Use("B").CopyDone("B");
   EXPECT_TRUE(s.View("B").dirty);
   EXPECT_FALSE(s.View("B").on_host);
+}
+
+// A prediction is no leave to discard bytes: what has to leave before it is freed is copied, and
+// that as well ahead as any other.
+TEST(PlannerAheadTest, WhatWillOnlyBeFreedIsCopiedOutAheadAsWell) {
+  Script s({.capacity = KiB(16), .preclean = true});
+  const std::vector<std::string> names = {"a", "b", "c", "d", "e", "f"};
+  const auto make = [&s](const std::string& name) {
+    s.Create(name, KiB(4)).AllCopiesDone().Put(name).Pass(std::chrono::microseconds(100));
+  };
+  for (int iteration = 0; iteration < 4; ++iteration) {
+    for (const std::string& name : names) make(name);
+    s.AllCopiesDone();
+    for (auto name = names.rbegin(); name != names.rend(); ++name) s.Free(*name);
+    s.world().Step(s.me());
+    s.Poll();
+  }
+  const Bytes before = s.stats().precleaned;
+  for (const char* name : {"a", "b", "c"}) make(name);
+  const Explanation why = s.world().planner().Explain(s.View("a").id, s.world().now());
+  EXPECT_EQ(why.future, Explanation::Future::kLearnedFreed);
+  EXPECT_EQ(s.StateOf("a"), State::kIdle);
+  EXPECT_GT(s.stats().precleaned, before);
 }
 
 }  // namespace

@@ -543,5 +543,60 @@ TEST(PlannerSlabsTest, AnArenaIsJoinedWhereThereIsRoom) {
   EXPECT_EQ(s.StateOf("J"), State::kInUse);
 }
 
+// Clients that do not let go of what they are asked for keep a request from its room together no
+// longer than a few times what one that does would take.
+TEST(PlannerSlabsTest, ManyThatKeepWhatTheyAreAskedForAreAskedTogether) {
+  constexpr int kSilent = 12;
+  Script s({.capacity = KiB(128), .slab = KiB(4)});
+  const ClientId mine = s.me();
+  const auto attach = [&s] {
+    return s.world().Attach(Script::kTenant, {.device = KiB(128), .host = KiB(1024)});
+  };
+  for (int i = 0; i < kSilent; ++i) {
+    const std::string name = std::to_string(i);
+    s.As(attach()).Create("U" + name, KiB(4)).Create("F" + name, KiB(4)).Free("F" + name);
+  }
+  const ClientId honest = attach();
+  s.As(honest).Make("K", KiB(4));
+  s.As(mine).Create("M", KiB(128) - s.world().planner().DeviceTier(DeviceId{0}).held);
+  s.SlabsCome(false).Create("L", KiB(4));
+  const Tick began = s.world().now();
+  size_t most = 0;
+  while (s.StateOf("L") == State::kWaiting && s.world().now() < began + milliseconds(2000)) {
+    s.AllCopiesDone();
+    const auto& jobs = s.world().slab_jobs();
+    const auto kept = [&](const World::SlabJob& job) {
+      return job.kind == World::SlabJob::Kind::kRemove && job.client != mine &&
+             job.client != honest;
+    };
+    most = std::max(most, static_cast<size_t>(std::count_if(jobs.begin(), jobs.end(), kept)));
+    const auto done = std::find_if_not(jobs.begin(), jobs.end(), kept);
+    if (done != jobs.end()) {
+      s.world().FinishSlab(static_cast<size_t>(done - jobs.begin()), true);
+    } else {
+      s.Pass(milliseconds(1));
+    }
+  }
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+  EXPECT_LE(s.world().now() - began, milliseconds(50));
+  EXPECT_EQ(most, size_t{kSilent});
+}
+
+// A client that takes a moment longer is no reason to empty others' slabs.
+TEST(PlannerSlabsTest, WhoLetsGoSoonEnoughIsAskedAlone) {
+  Script s({.capacity = KiB(32), .slab = KiB(4)});
+  const ClientId mine = s.me();
+  for (const char* name : {"A", "B", "C", "D", "E", "F", "G", "H"}) {
+    s.As(s.world().Attach(Script::kTenant, {.device = KiB(32), .host = KiB(1024)}));
+    s.Make(name, KiB(4));
+  }
+  s.As(mine).SlabsCome(false).Create("L", KiB(4)).AllCopiesDone();
+  for (int i = 0; i < 9; ++i) s.Pass(milliseconds(1)).AllCopiesDone();
+  EXPECT_EQ(s.world().slab_jobs().size(), 1u);
+  s.SlabsCome(true);
+  EXPECT_EQ(s.StateOf("L"), State::kInUse);
+  s.Use("L");
+}
+
 }  // namespace
 }  // namespace ravenstore::core

@@ -108,6 +108,8 @@ class BareLoop {
     options.planner.device_capacity = {core::MiB(64)};
     options.planner.arena = {core::MiB(256)};
     options.planner.host_capacity = core::MiB(64);
+    options.planner.host_step = core::MiB(2);
+    options.planner.host_ahead = core::KiB(4);
     loop_ = std::move(*Loop::Create(options, device::OpenHostDevices({.total = core::MiB(64)}),
                                     workers_.get(),
                                     {.slab_ready = [](auto) {},
@@ -123,11 +125,12 @@ class BareLoop {
     workers_.reset();
   }
   // A client whose creates wait: it may hold nothing but one granule.
-  std::shared_ptr<Attachment> Attach(uint32_t id, core::TenantId tenant) {
+  std::shared_ptr<Attachment> Attach(uint32_t id, core::TenantId tenant,
+                                     core::Bytes host = core::MiB(64)) {
     auto attachment =
         std::make_shared<Attachment>(Attachment{core::ClientId{id},
                                                 tenant,
-                                                {core::MiB(2), core::MiB(64)},
+                                                {core::MiB(2), host},
                                                 1,
                                                 2,
                                                 "loop_test",
@@ -140,6 +143,15 @@ class BareLoop {
       loop_->Attach(attachment);
     });
     return attachment;
+  }
+  // On its thread; returns when it is done.
+  void Do(const std::function<void(Loop&)>& work) {
+    std::atomic<bool> done{false};
+    loop_->mailbox().Post([&] {
+      work(*loop_);
+      done = true;
+    });
+    while (!done) std::this_thread::yield();
   }
   // Asks for so many tensors, in rows from `first` on, and waits until the loop has taken them in.
   void Create(Attachment& client, ipc::RequestProducer& ring, uint32_t first, uint32_t count) {
@@ -154,9 +166,7 @@ class BareLoop {
       client.doorbell.Ring();
     }
     while (ring.Room() < proto::kRequestRingEntries) std::this_thread::yield();
-    std::atomic<bool> handled{false};
-    loop_->mailbox().Post([&handled] { handled = true; });
-    while (!handled) std::this_thread::yield();
+    Do([](Loop&) {});
   }
   void Detach(core::ClientId client) {
     std::atomic<bool> done{false};
@@ -169,6 +179,65 @@ class BareLoop {
   std::unique_ptr<Loop> loop_;
   std::thread thread_;
 };
+
+// A client whose only tensor is on the host, and takes half of what it may have there.
+class HalfFullHost {
+ public:
+  HalfFullHost() {
+    loop_.Create(*client_, ring_, 0, 1);
+    AwaitState(0, proto::LeaseState::kInUse);
+    const proto::LeaseWord used = proto::UnpackLease(row(0).word);
+    row(0).word = proto::Pack(proto::Next(used, proto::LeaseState::kIdle, 0));
+    client_->segment->header.log_lanes = 1;
+    ipc::LogProducer(&client_->segment->log[0]).Append({0, proto::AccessOp::kPut});
+    loop_.Create(*client_, ring_, 1, 1);
+    AwaitState(1, proto::LeaseState::kInUse);
+    EXPECT_EQ(StateOf(0), proto::LeaseState::kAway);
+  }
+  // Asks for the tensor's end behind so many other requests, and at once, before the loop can read
+  // any, for pinned memory that has room only then. True if it is had.
+  bool HasPinnedMemoryAfterFree(int others, core::Duration patience) {
+    std::atomic<int> had{-1};
+    loop_.Do([&](Loop& loop) {
+      proto::Request request{};
+      request.op = static_cast<uint32_t>(proto::RequestOp::kStep);
+      for (int i = 0; i < others; ++i) EXPECT_TRUE(ring_.Push(request));
+      const proto::LeaseWord away = proto::UnpackLease(row(0).word);
+      row(0).word = proto::Pack(proto::Next(away, proto::LeaseState::kFreeing, 0));
+      request.op = static_cast<uint32_t>(proto::RequestOp::kFree);
+      request.id = row(0).id;
+      EXPECT_TRUE(ring_.Push(request));
+      client_->doorbell.Ring();
+      loop.PinnedAlloc(client_->id, {.block = 1,
+                                     .bytes = core::MiB(3),
+                                     .deadline = ipc::Now() + patience,
+                                     .reply = [&had](const auto& place) { had = place.ok(); }});
+    });
+    while (had < 0) std::this_thread::yield();
+    return had == 1;
+  }
+
+ private:
+  proto::LeaseSlot& row(uint32_t slot) { return client_->segment->slots[slot]; }
+  proto::LeaseState StateOf(uint32_t slot) { return proto::UnpackLease(row(slot).word).state; }
+  void AwaitState(uint32_t slot, proto::LeaseState state) {
+    while (StateOf(slot) != state) std::this_thread::yield();
+  }
+
+  BareLoop loop_{core::MiB(4)};
+  std::shared_ptr<Attachment> client_ = loop_.Attach(1, core::TenantId{1000}, core::MiB(4));
+  ipc::RequestProducer ring_{&client_->segment->requests};
+};
+
+TEST(LoopTest, PinnedMemoryIsHadInTheRoomOfATensorThatWasFreedJustBefore) {
+  HalfFullHost host;
+  EXPECT_TRUE(host.HasPinnedMemoryAfterFree(0, core::Duration{0}));
+}
+
+TEST(LoopTest, PinnedMemoryWaitsForAFreeThatLiesFarBackInTheRing) {
+  HalfFullHost host;
+  EXPECT_TRUE(host.HasPinnedMemoryAfterFree(1000, std::chrono::seconds(20)));
+}
 
 uint32_t CountRefused(Attachment& client, uint32_t rows) {
   uint32_t refused = 0;
