@@ -191,7 +191,9 @@ TEST(PlanTest, WhatIsNeededLastLeavesBeforeWhatWillFindNoRoom) {
   };
   for (int step = 0; step < 2; ++step) {
     job.UseEach(0, 6);
-    if (step == 0) EXPECT_EQ(job.plan().NextOut(None), std::nullopt) << "it is not known yet";
+    if (step == 0) {
+      EXPECT_EQ(job.plan().NextOut(None), std::nullopt) << "it is not known yet";
+    }
     temporaries({});
   }
   job.UseEach(0, 6);
