@@ -44,6 +44,10 @@ constexpr uint32_t kUnitsOfDescriptors = 8;
 constexpr uint32_t kUnitsOfAttach = 16;
 constexpr uint32_t kUnitsOfPages = 4;
 constexpr size_t kBytesOfUnit = 4096;
+// Messages with a descriptor that a user may send at once, and how often beyond these. A job that
+// knows nothing of us sends one when it begins; each takes four threads of the daemon some time.
+constexpr core::Duration kDescriptorsEvery = std::chrono::milliseconds(2);
+constexpr int64_t kDescriptorsAtOnce = 256;
 // A connection that says nothing is closed.
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
 // Connections beyond what all users may have together, half of them root's and half of the daemon's
@@ -120,6 +124,7 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
       loop_(loop),
       workers_(workers),
       turns_(kUnitsPerTurn, kUnitsLeast),
+      descriptor_pace_(kDescriptorsEvery, kDescriptorsAtOnce),
       // A job may be a client and a legacy job at once.
       places_("connections", uint64_t{4} * options_.clients_max + kToolsMax),
       clients_("clients (clients_max of the configuration)", options_.clients_max),
@@ -197,6 +202,7 @@ void Control::LogWhatWasLeftOut() {
 int Control::NextTimer() const {
   core::Tick next = std::min(accept_paused_until_.value_or(core::kNever), log_due_);
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
+  if (!paced_.empty()) next = std::min(next, paced_.begin()->first);
   if (next == core::kNever) return -1;
   const auto left = std::max(next - ipc::Now(), core::Duration(0));
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
@@ -226,6 +232,7 @@ void Control::Run() {
       }
     }
     EndSilent();
+    ReadPaced();
     LogWhatWasLeftOut();
     if (accept_paused_until_ && (closed_one_ || ipc::Now() >= *accept_paused_until_))
       ResumeAccepting();
@@ -247,6 +254,18 @@ void Control::EndSilent() {
     }
     Fail(*connection, 0, ErrorCode::kTimedOut, "a connection that says nothing is closed");
     HangUp(*connection);
+  }
+}
+
+void Control::ReadPaced() {
+  const core::Tick now = ipc::Now();
+  while (!paced_.empty() && paced_.begin()->first <= now) {
+    const uint64_t key = paced_.begin()->second;
+    paced_.erase(paced_.begin());
+    Connection* connection = Find(key);
+    if (connection == nullptr) continue;
+    connection->waiting -= kQuestion;
+    UpdateInterest(*connection);
   }
 }
 
@@ -378,11 +397,23 @@ bool Control::MayRead(Connection& connection) {
   // Only a legacy job's first message brings one. What is not received costs nothing to close.
   const bool expected = !connection.greeted && !connection.reclaims;
   if (expected && !received_closers_.IsStuck(connection.peer.uid) && !received_closers_.AllStuck())
-    return true;
+    return IsInPace(connection);
   Fail(connection, 0, expected ? ErrorCode::kLimit : ErrorCode::kInvalidArgument,
        expected ? "the daemon takes no descriptors: those that it was sent do not close"
                 : "this message may bring no descriptors");
   HangUp(connection);
+  return false;
+}
+
+bool Control::IsInPace(Connection& connection) {
+  if (std::exchange(connection.paced, false)) return true;
+  const core::Tick now = ipc::Now();
+  const core::Tick at = descriptor_pace_.Next(connection.user(), now);
+  if (at <= now) return true;
+  connection.paced = true;
+  connection.waiting += kQuestion;
+  paced_.emplace(at, connection.key);
+  UpdateInterest(connection);
   return false;
 }
 
@@ -487,6 +518,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
 }
 
 void Control::HandleInternName(Connection& connection, uint64_t request, const std::string& name) {
+  connection.named = true;
   const auto id = names_.Intern(name, connection.user(), connection.key);
   if (!id.ok()) return Fail(connection, request, id.error().code, id.error().message);
   proto::DaemonPacket answer;
@@ -777,7 +809,7 @@ void Control::Forget(uint64_t key) {
   legacy_.Remove(key);
   reclaims_.Forget(key);
   // There may be many.
-  workers_->Run(connection.user(), [this, key] { names_.Release(key); });
+  if (connection.named) workers_->Run(connection.user(), [this, key] { names_.Release(key); });
   connections_.erase(found);
   closed_one_ = true;
 }

@@ -36,6 +36,7 @@
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
+#include "daemon/pace.h"
 #include "daemon/reclaim_requests.h"
 #include "daemon/threads.h"
 #include "daemon/turn_budget.h"
@@ -111,6 +112,8 @@ class Control {
     bool legacy = false;    // it has a legacy job's place
     bool elastic = false;   // and a second descriptor's, for its page
     bool reclaims = false;  // it said LegacyReclaim or LegacyElastic, and says nothing more
+    bool named = false;     // it may have given tensors names
+    bool paced = false;     // its message with a descriptor has been told its turn
     bool hung_up = false;
     core::Tick heard{};  // when it said something last, or began
     std::deque<Outgoing> queue;
@@ -155,6 +158,7 @@ class Control {
   void ResumeAccepting();
   // Closes what has said nothing for too long.
   void EndSilent();
+  void ReadPaced();
   // Whether a line about the connection's user may be written.
   bool MayLog(const Connection& connection);
   void LogWhatWasLeftOut();
@@ -163,6 +167,8 @@ class Control {
   void OnReadable(Connection& connection);
   // False when the next packet may not be read: its descriptors are not for us. Then it hung up.
   bool MayRead(Connection& connection);
+  // False: its message with a descriptor is read when its user's turn has come.
+  bool IsInPace(Connection& connection);
   void OnWritable(Connection& connection);
   void OnDeath(Connection& connection);
   void HangUp(Connection& connection);
@@ -256,6 +262,8 @@ class Control {
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
+  Pace descriptor_pace_;
+  std::multimap<core::Tick, uint64_t> paced_;  // connections that are read then
   LogBudget log_budget_;
   core::Tick log_due_ = core::kNever;  // when it has something to say
 

@@ -477,6 +477,26 @@ TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
   EXPECT_GE(Raw(daemon).Ask(packet).legacy_reclaimed().bytes(), held);
 }
 
+// Each takes several threads of the daemon some time, so they come no faster than 500 a second once
+// 256 came at once. None is refused for it, and other messages of the user's do not wait.
+TEST(ControlTest, MessagesWithADescriptorAreReadAtABoundedPace) {
+  DaemonProcess daemon;
+  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
+  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const int descriptors[] = {page.get()};
+  ClientPacket hello;
+  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+  const core::Tick began = ipc::Now();
+  for (int i = 0; i < 512; ++i) {
+    ASSERT_TRUE(Raw(daemon).Ask(hello, descriptors).has_legacy_welcome());
+    if (i == 400) {
+      EXPECT_TRUE(Raw(daemon).Greet().has_welcome());
+    }
+  }
+  EXPECT_GE(ipc::Now() - began, std::chrono::milliseconds(2 * (512 - 256)));
+}
+
 TEST(ControlTest, AnEndingDaemonTurnsNewClientsAwayAndLetsTheOldFinish) {
   DaemonProcess daemon;
   Store store = Connect(daemon);
