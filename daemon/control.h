@@ -253,6 +253,7 @@ class Control {
   std::atomic<bool> stopping_{false};
 
   TurnBudget turns_;
+  Pace descriptor_pace_;
   core::Shares places_;  // connections
   core::Shares clients_;
   core::Shares legacy_places_;
@@ -262,7 +263,6 @@ class Control {
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
-  Pace descriptor_pace_;
   std::multimap<core::Tick, uint64_t> paced_;  // connections that are read then
   LogBudget log_budget_;
   core::Tick log_due_ = core::kNever;  // when it has something to say
