@@ -8,6 +8,7 @@
 #include "interceptor/allocate.h"
 #include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
+#include "interceptor/turn.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -148,6 +149,8 @@ RAVEN_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t b
   entry.bytes = bytes;
   entry.refs = 1;
   entry.serial = ++interceptor::last_serial;
+  // It needs no context.
+  if (!interceptor::turn::Await(entry.row)) return CUDA_ERROR_OUT_OF_MEMORY;
   return interceptor::Allocate(entry, call, [&] { return *handle; });
 }
 
