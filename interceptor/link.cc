@@ -267,6 +267,8 @@ void LoseSocket() {
   const int old = socket_descriptor.exchange(-1);
   // Another's descriptor under our number is not ours to close.
   if (old >= 0 && InodeOf(old) == socket_inode) close(old);
+  // Nobody else could end a pause.
+  for (proto::LedgerRow& row : Page()->row) row.paused.store(0);
 }
 
 void Watch() {
