@@ -43,7 +43,7 @@ class ElasticDeathsTest(FakeGpuTest):
         # The fake driver of a process that is killed does not give its memory back.
         del os.environ["RAVENSTORE_FAKE_CUDA_SHARED"]
 
-    def start(self, daemon, point=None, number=signal.SIGKILL, steps=6, sleep=0):
+    def start(self, daemon, point=None, number=signal.SIGKILL, steps=6, sleep=0, more=()):
         environment = dict(os.environ) | {
             "RAVENSTORE_LIB": str(PROGRAMS.library),
             "RAVENSTORE_ELASTIC_PART": str(4 * MIB),
@@ -53,7 +53,7 @@ class ElasticDeathsTest(FakeGpuTest):
         words = ["--layers", "5", "--bytes", str(8 * MIB), "--steps", str(steps)]
         return subprocess.Popen(
             [RAVENRUN, "--mode", "elastic", "--host", "1GiB", "--report", "--socket", daemon.socket,
-             TRAINER, *words, "--sleep", str(sleep)],
+             TRAINER, *words, "--sleep", str(sleep), *more],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -94,6 +94,20 @@ class ElasticDeathsTest(FakeGpuTest):
                         self.assertEqual(other.ask(f"device {BUDGET - CONTEXT}")["code"], 0)
                         other.quit()
             self.assert_right(self.start(daemon))
+
+    def test_a_job_that_maps_by_itself_is_killed_and_leaves_the_ledger_as_it_was(self):
+        # While a segment is made, mapped and unmapped.
+        with self.daemon() as daemon:
+            for point in ("cuMemCreate:7", "cuMemMap:9", "cuMemUnmap:2"):
+                with self.subTest(point=point):
+                    trainer = self.start(daemon, point, more=["--segments"])
+                    trainer.communicate(timeout=60)
+                    self.assertEqual(trainer.returncode, -signal.SIGKILL)
+                    self.assertTrue(eventually(lambda: daemon.jobs() == []))
+                    with Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other:
+                        self.assertEqual(other.ask("info")["free"], BUDGET - CONTEXT)
+                        other.quit()
+            self.assert_right(self.start(daemon, more=["--segments"]))
 
     def test_a_job_whose_daemon_is_killed_at_any_step_goes_on(self):
         for point in STEPS:
