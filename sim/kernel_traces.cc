@@ -53,6 +53,7 @@ Trace UNetKernels(const Hardware& hardware, int iterations, uint64_t seed) {
     x = {};
     tape.Backward();
     tape.Update();
+    tape.Step();
   }
   levels.clear();
   return tape.Take();
@@ -105,6 +106,7 @@ Trace MobileNetKernels(const Hardware& hardware, int iterations, uint64_t seed) 
     x = {};
     tape.Backward();
     tape.Update();
+    tape.Step();
   }
   blocks.clear();
   return tape.Take();
@@ -167,6 +169,7 @@ Trace LstmKernels(const Hardware& hardware, int iterations, uint64_t seed) {
     tape.Add(scores.gradient, tape.Run({.reads = {likely}}, likely->bytes()));
     tape.Backward();
     tape.Update();
+    tape.Step();
   }
   return tape.Take();
 }

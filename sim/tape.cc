@@ -122,8 +122,6 @@ void Tape::Update(const Optimiser& optimiser) {
     if (norm != nullptr) kernel.reads.push_back(norm);
     Run(kernel, {});
   }
-  norm.reset();
-  builder_.Step();
 }
 
 }  // namespace ravenstore::sim

@@ -125,7 +125,7 @@ class Tape {
     size_t together = 1;  // how many parameters a kernel takes
     bool clips = false;   // gradients by the norm of all of them
   };
-  // Every parameter that has a gradient by it, and the iteration ends.
+  // Every parameter that has a gradient by it.
   void Update(const Optimiser& optimiser);
   void Update() { Update({}); }
   void Step() { builder_.Step(); }
@@ -142,5 +142,26 @@ class Tape {
   std::vector<std::function<void()>> backward_;
   bool recording_ = true;
 };
+
+// Iterations of a network that is made of the tape, the rest of the arguments, and has
+//   void Train();    forward, with the loss; it is recorded
+//   void Average();  if it does something after each update
+template <typename Network, typename... Arguments>
+Trace Trained(std::string_view name, const Hardware& hardware, int iterations, uint64_t seed,
+              const Tape::Optimiser& optimiser, Arguments... arguments) {
+  Tape tape(name, hardware, seed);
+  {
+    Network network(&tape, arguments...);
+    tape.EndSetUp();
+    for (int i = 0; i < iterations; ++i) {
+      network.Train();
+      tape.Backward();
+      tape.Update(optimiser);
+      if constexpr (requires { network.Average(); }) network.Average();
+      tape.Step();
+    }
+  }
+  return tape.Take();
+}
 
 }  // namespace ravenstore::sim

@@ -96,6 +96,7 @@ Image Images::Convolve(const Image& x, const Shape& shape, const Parameter& weig
     const Data gradient = std::move(from->sum);
     const Value& w = kernel->value;
     tape.Add(w.gradient, tape.Run({seconds, {input, gradient}, {}, workspace}, w.data->bytes()));
+    if (to == nullptr) return;
     tape.Add(to, tape.Run({seconds, {gradient, w.data}, {}, workspace}, input->bytes()));
   });
   return y;

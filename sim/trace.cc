@@ -4,6 +4,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
+#include <bit>
 #include <istream>
 #include <map>
 #include <numeric>
@@ -318,6 +319,25 @@ std::vector<std::pair<std::string, uint64_t>> Trace::UnknownCalls() const {
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   return sorted;
+}
+
+uint64_t Fingerprint(const Trace& trace) {
+  // As FNV-1a, over whole numbers, turned so that high bits count as well.
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto mix = [&](uint64_t number) { hash = std::rotl((hash ^ number) * 0x100000001b3, 29); };
+  for (const TraceTensor& tensor : trace.tensors) {
+    mix(tensor.client);
+    mix(tensor.bytes.count());
+  }
+  for (const Op& op : trace.ops) {
+    mix(static_cast<uint64_t>(op.kind));
+    mix(op.client);
+    mix(op.tensor);
+    mix(op.read_only ? 1 : 0);
+    mix(op.modified ? 1 : 0);
+    mix(static_cast<uint64_t>(op.time.count()));
+  }
+  return hash;
 }
 
 }  // namespace ravenstore::sim

@@ -57,6 +57,10 @@ struct Trace {
   std::vector<std::pair<std::string, uint64_t>> UnknownCalls() const;
 };
 
+// Tells a trace from others, so that what was reckoned for it once is not taken for another's: of
+// its tensors' sizes and its calls, with their times and without hints.
+uint64_t Fingerprint(const Trace& trace);
+
 inline constexpr uint32_t kTraceVersion = 1;
 // What one client's compute times may sum to, so that sums over all of them fit 63 bits: 6 days.
 inline constexpr core::Duration kComputeMax{int64_t{1} << 49};

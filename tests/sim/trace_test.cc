@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <sstream>
 #include <string>
@@ -235,6 +236,25 @@ TEST(TraceTest, OnlyAHeaderThatSaysSoMakesACutFileWhole) {
     EXPECT_FALSE(ReadText(bytes + std::string("\x02\x08\x09", 3)).ok());
     EXPECT_FALSE(ReadText(bytes.substr(0, first.size())).ok());
   }
+}
+
+TEST(TraceTest, FingerprintsTellTracesApart) {
+  const Trace trace = Generate("moe", kHardware[0], 1);
+  const uint64_t print = Fingerprint(trace);
+  EXPECT_EQ(Fingerprint(Generate("moe", kHardware[0], 1)), print);
+  EXPECT_EQ(Fingerprint(WithHints(trace, Hints::kTime)), print);
+  EXPECT_NE(Fingerprint(Generate("moe", kHardware[0], 1, 2)), print);
+  Trace other = trace;
+  other.tensors.back().bytes += core::Bytes(512);
+  EXPECT_NE(Fingerprint(other), print);
+  other = trace;
+  other.ops.back().time += core::Duration{1};
+  EXPECT_NE(Fingerprint(other), print);
+  other = trace;
+  std::find_if(other.ops.begin(), other.ops.end(), [](const Op& op) {
+    return op.kind == OpKind::kGet;
+  })->read_only ^= true;
+  EXPECT_NE(Fingerprint(other), print);
 }
 
 }  // namespace
