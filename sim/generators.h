@@ -21,6 +21,8 @@ namespace ravenstore::sim {
 
 // The tuning set: "gpt2-small", "bert-large", ... in the order of reports.
 const std::vector<std::string>& GeneratorNames();
+// Two jobs on one device, who know nothing of each other.
+inline constexpr std::string_view kTwoTenants = "two-tenants";
 // The validation set (sim/validation_traces.h): "t5-large", "llama-7b-lora", ... in the order of
 // reports.
 const std::vector<std::string>& ValidationNames();

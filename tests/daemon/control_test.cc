@@ -497,6 +497,39 @@ TEST(ControlTest, MessagesWithADescriptorAreReadAtABoundedPace) {
   EXPECT_GE(ipc::Now() - began, std::chrono::milliseconds(2 * (512 - 256)));
 }
 
+TEST(ControlTest, OnlyALegacyJobWaitsForADeviceAndForNoMoreThanItMayHave) {
+  DaemonProcess daemon({"--device-total", "64MiB", "--visible-memory", "48MiB"});
+  ClientPacket wait;
+  wait.mutable_legacy_wait()->set_uuid("HOST-0");
+  wait.mutable_legacy_wait()->set_bytes(GiB(1024));
+  const auto code = [](const proto::DaemonPacket& answer) {
+    return static_cast<ErrorCode>(answer.failure().code());
+  };
+  EXPECT_EQ(code(Raw(daemon).Ask(wait)), ErrorCode::kPermission);
+
+  Raw job(daemon);
+  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
+  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const int descriptors[] = {page.get()};
+  ClientPacket hello;
+  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+  ASSERT_TRUE(job.Ask(hello, descriptors).has_legacy_welcome());
+  EXPECT_EQ(code(job.Ask(wait)), ErrorCode::kWrongState) << "not on that connection";
+
+  ClientPacket elsewhere = wait;
+  elsewhere.mutable_legacy_wait()->set_uuid("HOST-77");
+  EXPECT_EQ(code(Raw(daemon).Ask(elsewhere)), ErrorCode::kNotFound);
+
+  Raw first(daemon);
+  const proto::DaemonPacket turn = first.Ask(wait);
+  ASSERT_TRUE(turn.has_legacy_turn()) << turn.DebugString();
+  EXPECT_EQ(turn.legacy_turn().position(), 0u);
+  EXPECT_EQ(turn.legacy_turn().bytes(), MiB(48));
+  EXPECT_EQ(code(first.Ask(wait)), ErrorCode::kWrongState) << "once on a connection";
+  EXPECT_EQ(Raw(daemon).Ask(wait).legacy_turn().bytes(), MiB(48)) << "and it is told so again";
+}
+
 TEST(ControlTest, AnEndingDaemonTurnsNewClientsAwayAndLetsTheOldFinish) {
   DaemonProcess daemon;
   Store store = Connect(daemon);

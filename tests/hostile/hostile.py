@@ -84,6 +84,7 @@ ATTACKS = {
         Attack("spread_tensors"),
         Attack("attaches", processes=2),
         Attack("legacy_churn", processes=2),
+        Attack("wait_churn", processes=4),
         Attack("elastic_pages", processes=2),
         Attack("hold_clients"),
         Attack("hold_connections"),

@@ -73,11 +73,20 @@ TEST(KernelTracesTest, IterationsAreAlikeButForTheNoiseOfTheirTimes) {
 
 // Choices were made on these traces: they stay what they were.
 TEST(KernelTracesTest, TracesAreAsTheyWere) {
-  const std::map<std::string, uint64_t> prints = {{"unet", 16487330865380109142u},
-                                                  {"lstm", 13531914044380110650u},
-                                                  {"mobilenet", 17166998143696032201u}};
-  for (const std::string& name : KernelLevelNames())
-    EXPECT_EQ(Fingerprint(Generate(name, kHardware[0], 2)), prints.at(name)) << name;
+  struct Known {
+    uint64_t fingerprint;
+    core::Duration::rep compute;  // nanoseconds
+  };
+  const std::map<std::string, Known> known = {{"unet", {46374357607951010u, 336157149}},
+                                              {"lstm", {6807092674260304781u, 68354806}},
+                                              {"mobilenet", {9101710999559017149u, 30091388}}};
+  for (const std::string& name : KernelLevelNames()) {
+    const Trace trace = Generate(name, kHardware[0], 2);
+    core::Duration compute{0};
+    for (const Op& op : trace.ops) compute += op.time;
+    EXPECT_EQ(trace.Fingerprint(), known.at(name).fingerprint) << name;
+    EXPECT_EQ(compute.count(), known.at(name).compute) << name;
+  }
 }
 
 // What backward needs is held, and everything but weights and momenta goes with the iteration.
