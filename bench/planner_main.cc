@@ -1,10 +1,13 @@
 // planner_bench: the figures of the planner, one JSON object a line. bench/report runs it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "bench/figure.h"
 #include "bench/planner_figures.h"
 #include "bench/planner_score.h"
+#include "core/heuristic.h"
 
 namespace ravenstore::bench {
 namespace {
@@ -15,13 +18,14 @@ struct Options {
   std::string table;  // of what
   double scale = 1;
   bool ablate = false;
+  std::vector<std::string> without;
   bool scores = true;
   bool cost = true;
   bool truth = true;
 };
 
 void MeasureScores(const References& references, const Report& report) {
-  const SetScore tuning = ScoreSet(TuningSet(), references, {});
+  const SetScore tuning = ScoreSet(TuningSet(), references);
   TellSetScore(TuningSet(), tuning, report);
   tuning.against_lru.Tell(report);
   Failures failures = tuning.failures;
@@ -46,7 +50,7 @@ void PrintTable(const std::string& what, const References& references) {
   const Report nothing = [](const Figure&) {};
   if (what == "stalls") MeasureStallRatios(true, &failures, nothing);
   if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
-  if (what == "scores") ScoreSet(TuningSet(), references, {.table = true});
+  if (what == "scores") ScoreSet(TuningSet(), references, true);
 }
 
 int Main(int argc, char** argv) {
@@ -59,6 +63,9 @@ int Main(int argc, char** argv) {
   app.add_option("--table", options.table, "only a markdown table, of all cases")
       ->check(CLI::IsMember({"scores", "stalls", "kernels"}));
   app.add_flag("--ablate", options.ablate, "only what each heuristic is worth");
+  const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
+  app.add_option("--without", options.without, "only what these heuristics are worth together")
+      ->check(CLI::IsMember(names));
   app.add_flag("--scores,!--no-scores", options.scores, "every trace in the simulator");
   app.add_flag("--cost,!--no-cost", options.cost, "time per event");
   app.add_flag("--truth,!--no-truth", options.truth, "the simulator against the host backend");
@@ -88,8 +95,8 @@ int Main(int argc, char** argv) {
     std::printf("%s\n", Json(figure, machine).c_str());
     std::fflush(stdout);
   };
-  if (options.ablate) {
-    MeasureAblation(*references, report);
+  if (options.ablate || !options.without.empty()) {
+    MeasureAblation(options.without, report);
     return 0;
   }
   if (options.scores) MeasureScores(*references, report);

@@ -9,7 +9,6 @@
 #include "bench/planner_figures.h"
 #include "bench/planner_references.h"
 #include "bench/planner_sets.h"
-#include "core/heuristic.h"
 
 namespace ravenstore::bench {
 
@@ -28,13 +27,6 @@ class Score {
   std::vector<double> cases_;
 };
 
-struct ScoreOptions {
-  std::vector<std::string> machines = {std::begin(kScoreMachines), std::end(kScoreMachines)};
-  int least_percent = 0;  // budgets below are left out
-  core::Heuristics heuristics = {};
-  bool table = false;  // prints each case as a line of a markdown table
-};
-
 struct SetScore {
   Score hinted;
   Score learned;
@@ -43,12 +35,14 @@ struct SetScore {
   std::string missing;  // a case without a reference; those count in no score
 };
 
-SetScore ScoreSet(const TraceSet& set, const References& references, const ScoreOptions& options);
+// `table`: prints each case as a line of a markdown table.
+SetScore ScoreSet(const TraceSet& set, const References& references, bool table = false);
 
 void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report);
 
-// What each heuristic is worth: the set's scores, the tenants' and failed replays without it, of
-// budgets from 50% up on one machine.
-void MeasureAblation(const References& references, const Report& report);
+// What each heuristic is worth: how much longer the set takes without it, in the worst of five
+// variants; what two tenants stall; and which replays fail. Budgets from 50% up, one machine.
+// `together`: only what these names are worth together. REQUIRES: they are heuristics'.
+void MeasureAblation(const std::vector<std::string>& together, const Report& report);
 
 }  // namespace ravenstore::bench

@@ -37,21 +37,21 @@ constexpr Targets kValidationTargets = {1.03, 1.12, 1.06, 1.25};
 
 class Scorer {
  public:
-  Scorer(const TraceSet& set, const References& references, const ScoreOptions& options)
-      : set_(set), references_(references), options_(options) {}
+  Scorer(const TraceSet& set, const References& references, bool table)
+      : set_(set), references_(references), table_(table) {}
 
   SetScore Run() {
-    if (options_.table)
+    if (table_)
       std::printf(
           "| machine | trace | budget | reference ms | hints: time | hints: order | learned |\n"
           "|---|---|---|---|---|---|---|\n");
-    for (const std::string& machine : options_.machines) {
+    for (const char* machine : kScoreMachines) {
       const sim::Hardware& hardware = *sim::FindHardware(machine);
       for (const TraceSet::Entry& entry : set_.traces) {
         const Trace trace = set_.generate(entry.name, hardware);
         fingerprint_ = trace.Fingerprint();
         for (const ScoreBudget& budget : ScoreBudgets(trace)) {
-          if (budget.percent >= options_.least_percent) Run(entry, trace, hardware, budget);
+          Run(entry, trace, hardware, budget);
         }
       }
     }
@@ -84,7 +84,7 @@ class Scorer {
       late = ScoreOf(learned, *known_late, from);
       Take(&result_.learned, entry.name, late);
     }
-    if (options_.table)
+    if (table_)
       std::printf("| %s | %s | %d%% | %.1f | %.3f | %.3f | %.3f |\n", key.machine.c_str(),
                   key.trace.c_str(), key.percent, core::Milliseconds(known->stall), scores[0],
                   scores[1], late);
@@ -92,9 +92,7 @@ class Scorer {
 
   Outcome Replay(const Trace& trace, const char* policy, const sim::Hardware& hardware,
                  const ScoreBudget& budget) {
-    sim::Setup setup = *sim::SetupFor(policy, hardware, budget.bytes);
-    setup.heuristics = options_.heuristics;
-    Outcome outcome = sim::Simulate(trace, setup);
+    Outcome outcome = sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget.bytes));
     if (std::string_view(policy) == "value") result_.failures.Take(outcome, where_);
     return outcome;
   }
@@ -111,7 +109,7 @@ class Scorer {
 
   const TraceSet& set_;
   const References& references_;
-  const ScoreOptions& options_;
+  const bool table_;
   uint64_t fingerprint_ = 0;
   std::string where_;
   SetScore result_;
@@ -232,8 +230,8 @@ void LruRatios::Tell(const Report& report) const {
   mean("planner.vs_lru_geomean_learned", learned_, 1.30);
 }
 
-SetScore ScoreSet(const TraceSet& set, const References& references, const ScoreOptions& options) {
-  return Scorer(set, references, options).Run();
+SetScore ScoreSet(const TraceSet& set, const References& references, bool table) {
+  return Scorer(set, references, table).Run();
 }
 
 void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report) {

@@ -7,6 +7,7 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace ravenstore::core {
@@ -70,6 +71,14 @@ inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "out_costs_more",
     "idle_longest",
 };
+
+// None of that name: nullopt.
+constexpr std::optional<Heuristic> FindHeuristic(std::string_view name) {
+  for (size_t i = 0; i < kHeuristics; ++i) {
+    if (kHeuristicNames[i] == name) return static_cast<Heuristic>(i);
+  }
+  return std::nullopt;
+}
 
 class Heuristics {
  public:
