@@ -38,6 +38,7 @@
 #include "elastic/arena.h"
 #include "elastic/call_names.h"
 #include "elastic/driver.h"
+#include "elastic/pace.h"
 #include "elastic/parts.h"
 #include "elastic/plan.h"
 #include "elastic/recorder.h"
@@ -102,6 +103,8 @@ class Engine {
     std::vector<PageId> pages;
     CUstream stream = nullptr;
     bool unknown = false;
+    int64_t call = 0;  // its number, for the plan
+    bool ends_stretch = false;
   };
 
   // REQUIRES: a current context.
@@ -142,6 +145,7 @@ class Engine {
     uint32_t ranges = 0;         // that live on it
     uint32_t pinned = 0;         // of these
     uint32_t busy = 0;           // submissions that name it, and threads that back it
+    uint32_t awaited = 0;        // by calls that wait for what they name
     bool moving = false;
     bool backed = false;      // a thread backs it just now
     std::vector<Point> uses;  // the last of each stream that may not have passed
@@ -208,6 +212,10 @@ class Engine {
   bool DropDead(Place place, Lock& lock);
   void DropPart(PageId id, Lock& lock);
 
+  // A look at how far the GPU has come.
+  void Look();
+  void KeepPace(Lock& lock);
+  bool EndsStretch();
   core::Duration Await(const Use& use, Lock& lock);
   void BeginMoving(Page& page);
   void EndMoving(Page& page);
@@ -215,8 +223,11 @@ class Engine {
   static void NoteUse(std::vector<Point>& uses, const Point& point);
   bool HavePassed(std::vector<Point>& uses);
   bool CanMove(Page& page);
-  auto CannotMove() {
+  auto CannotCome() {
     return [this](PageId id) { return !CanMove(At(id)); };
+  }
+  auto CannotLeave() {
+    return [this](PageId id) { return At(id).awaited > 0 || !CanMove(At(id)); };
   }
 
   void Run();
@@ -250,6 +261,9 @@ class Engine {
   std::unique_ptr<Parts> parts_;
   Plan plan_;
   Streams streams_;
+  Pace pace_;
+  int64_t stretch_ = 0;          // calls since the last end of one
+  std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
   std::optional<Arena> arena_;
   std::vector<Range> ranges_;  // by number, which is their addresses' owner; 0 is nobody
   std::vector<uint32_t> unused_ranges_;

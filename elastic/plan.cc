@@ -42,10 +42,11 @@ int64_t Plan::State::ExpectedWithout(const Range& range) const {
 }
 
 double Plan::State::SecondsUntil(uint64_t key) const {
-  const core::Tick then = call_times_[(expected_call_ - 1) & call_mask_];
+  const core::Tick then = TimeOf(expected_call_ - 1);
   const uint64_t call = expected_call_ + (At(key).call - static_cast<uint32_t>(expected_call_));
   // The present call's time is what the next period begins with.
-  return core::Seconds(call_times_[std::min(call, follower_.calls() - 1) & call_mask_] - then);
+  const core::Duration from_last = TimeOf(std::min(call, follower_.calls() - 1)) - then;
+  return core::Seconds(from_last + (passed_ ? TimeSince(*passed_) : core::Duration{0}));
 }
 
 // The use of a live range that it can be brought for, or its free if that comes before; none: it is
@@ -70,8 +71,7 @@ uint64_t Plan::State::FirstOver(uint64_t at, int64_t away) const {
 // When there will first be more than the device holds, if what is away comes back for the first use
 // that it can be brought for; and only if moves must begin now for that or what comes after.
 std::optional<uint64_t> Plan::State::Excess() const {
-  if (static_cast<int64_t>(live_then_.Peak(*now_, scanned_)) + live_more_ <= device_)
-    return std::nullopt;
+  if (MostLive() <= device_) return std::nullopt;
   const double soon = SecondsToMove();
   // With the next one it is asked again.
   const double call = SecondsUntil(*now_);
@@ -280,6 +280,18 @@ void Plan::Freed(RangeId range) {
 void Plan::Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now) {
   state_->Used(identity, ranges, now);
 }
+void Plan::Took(int64_t from, int64_t to, core::Duration all) {
+  state_->Took(from, to, all);
+}
+void Plan::SetPassed(int64_t call) {
+  state_->SetPassed(call);
+}
+bool Plan::EndsStretch() const {
+  return state_->EndsStretch();
+}
+core::Duration Plan::TimeSince(int64_t call) const {
+  return state_->TimeSince(call);
+}
 void Plan::SetAway(RangeId range, Bytes away) {
   state_->SetAway(range, away);
 }
@@ -304,6 +316,9 @@ int64_t Plan::position() const {
 }
 std::optional<int64_t> Plan::NextUse(RangeId range) const {
   return state_->NextUse(range);
+}
+bool Plan::IsShort() const {
+  return state_->IsShort();
 }
 bool Plan::IsLearned() const {
   return state_->IsLearned();

@@ -51,6 +51,19 @@ class Plan {
   // step.
   void Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now);
 
+  // ---- How far the GPU has come with them. As long as nobody tells, each call begins when it is
+  // used, and is over when the next is; else the calls that are used run later, one after the
+  // other. From the call of number `from` to that before `to` they took so long together, the first
+  // begun when the one before was over. The least of all steps counts: what is more was waited for.
+  void Took(int64_t from, int64_t to, core::Duration all);
+  // In an earlier step such a stretch ended with the call that was used last: this one had best do
+  // so, too, that they can be compared.
+  bool EndsStretch() const;
+  // The calls before this one are over.
+  void SetPassed(int64_t call);
+  // How long those from this one to the last take, as far as is known.
+  core::Duration TimeSince(int64_t call) const;
+
   // ---- What the engine did.
   // So many of the range's bytes are not on the device (live or dead).
   void SetAway(RangeId range, core::Bytes away);
@@ -86,6 +99,8 @@ class Plan {
   // The sequence is known and holds: predictions come from it, not from how long ago things were
   // used.
   bool IsLearned() const;
+  // More will live at once than the device holds, as far as is foreseen.
+  bool IsShort() const;
 
  private:
   class State;

@@ -21,6 +21,7 @@ constexpr size_t kFewestRecords = 4 * RingPeak::kMargin;
 constexpr size_t kScannedPerCall = 64;
 // A twin that moves ahead by more calls is a jump.
 constexpr uint64_t kFewCalls = 64;
+constexpr core::Duration kUnknown{-1};
 
 uint64_t Mix(uint64_t hash, uint64_t more) {
   // The finalizer of MurmurHash3 (Appleby).
@@ -36,8 +37,7 @@ Plan::State::State(const PlanOptions& options)
       records_(std::make_unique_for_overwrite<Record[]>(mask_ + 1)),
       live_then_(mask_ + 1),
       call_mask_(std::bit_ceil(std::max(options.most_calls, kFewestCalls)) - 1),
-      call_ends_(std::make_unique_for_overwrite<uint64_t[]>(call_mask_ + 1)),
-      call_times_(std::make_unique_for_overwrite<core::Tick[]>(call_mask_ + 1)),
+      calls_(std::make_unique_for_overwrite<Call[]>(call_mask_ + 1)),
       in_{RingSet(mask_ + 1), RingSet(mask_ + 1)},
       by_record_{RingSet(mask_ + 1), RingSet(mask_ + 1), RingSet(mask_ + 1)},
       away_until_(mask_ + 1),
@@ -140,14 +140,56 @@ void Plan::State::Used(uint64_t identity, std::span<const RangeId> ranges, core:
     --At(end_ - 1).call;
     Rekey(ToInt(id));
   }
-  call_ends_[static_cast<uint64_t>(call) & call_mask_] = end_;
-  // The least that it took in any step, without what it waited for.
-  core::Duration took = std::max(core::Duration{0}, now - std::exchange(last_used_, now));
-  if (const auto twin = follower_.twin(); twin && *twin > 0 && follower_.Matches())
-    took = std::min(took, TimeOf(*twin) - TimeOf(*twin - 1));
-  call_times_[static_cast<uint64_t>(call) & call_mask_] =
-      (call > 0 ? TimeOf(static_cast<uint64_t>(call) - 1) : core::Tick{}) + took;
+  CallAt(static_cast<uint64_t>(call)).end = end_;
+  Time(static_cast<uint64_t>(call), now);
   Scan(kScannedPerCall);
+}
+
+// When it begins, by the least that those before it took in any step, without what they waited for.
+void Plan::State::Time(uint64_t call, core::Tick now) {
+  core::Duration gap = std::max(core::Duration{0}, now - std::exchange(last_used_, now));
+  const auto twin = follower_.Matches() ? follower_.twin() : std::nullopt;
+  if (twin && *twin > 0) gap = std::min(gap, TimeOf(*twin) - TimeOf(*twin - 1));
+  Call& timed = CallAt(call);
+  timed.took = twin ? CallAt(*twin).took : kUnknown;
+  timed.ends_stretch = twin && CallAt(*twin).ends_stretch;
+  timed.begins = {};
+  if (call == 0) return;
+  const Call& before = CallAt(call - 1);
+  timed.begins = before.begins + (before.took >= core::Duration{0} ? before.took : gap);
+}
+
+void Plan::State::Took(int64_t from, int64_t to, core::Duration all) {
+  if (from < 0 || from >= to || to > position()) return;
+  if (static_cast<uint64_t>(position() - from) > call_mask_) return;
+  core::Duration known{0};
+  bool all_known = true;
+  for (int64_t call = from; call < to; ++call) {
+    const core::Duration took = CallAt(static_cast<uint64_t>(call)).took;
+    all_known = all_known && took >= core::Duration{0};
+    known += std::max(took, core::Duration{0});
+  }
+  for (int64_t call = from; call < to; ++call) {
+    Call& timed = CallAt(static_cast<uint64_t>(call));
+    if (!all_known) {
+      timed.took = all / (to - from);
+    } else if (all < known) {
+      timed.took =
+          core::FromSeconds(core::Seconds(timed.took) * core::Seconds(all) / core::Seconds(known));
+    }
+  }
+  CallAt(static_cast<uint64_t>(to - 1)).ends_stretch = true;
+}
+
+bool Plan::State::EndsStretch() const {
+  return position() > 0 && CallAt(static_cast<uint64_t>(position() - 1)).ends_stretch;
+}
+
+core::Duration Plan::State::TimeSince(int64_t call) const {
+  if (call >= position()) return {};
+  const int64_t oldest = position() - static_cast<int64_t>(call_mask_);
+  const auto last = static_cast<uint64_t>(position() - 1);
+  return TimeOf(last) - TimeOf(static_cast<uint64_t>(std::max({call, oldest, int64_t{0}})));
 }
 
 // ---- What is expected
@@ -165,7 +207,7 @@ void Plan::State::Follow(std::span<const RangeId> ranges, std::optional<uint64_t
     if (!follower_.twin()) return Forget();
   } else {
     Forget();
-    const uint64_t from = call_ends_[*twin & call_mask_];
+    const uint64_t from = CallAt(*twin).end;
     if (end_ - from > mask_ - RingPeak::kMargin * 2) return;
     now_ = scanned_ = from;
   }

@@ -31,6 +31,10 @@ class Plan::State {
   void Allocated(RangeId range, core::Bytes size);
   void Freed(RangeId range);
   void Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now);
+  void Took(int64_t from, int64_t to, core::Duration all);
+  void SetPassed(int64_t call) { passed_ = call; }
+  bool EndsStretch() const;
+  core::Duration TimeSince(int64_t call) const;
   void SetAway(RangeId range, core::Bytes away);
   void SetDevice(core::Bytes device) { device_ = Signed(device); }
 
@@ -42,6 +46,7 @@ class Plan::State {
   int64_t position() const { return static_cast<int64_t>(follower_.calls()); }
   std::optional<int64_t> NextUse(RangeId range) const;
   bool IsLearned() const { return now_ && follower_.IsTrusted(); }
+  bool IsShort() const { return now_ && MostLive() > device_; }
 
  private:
   // Instead of a slot: there is none.
@@ -54,6 +59,12 @@ class Plan::State {
     uint32_t call;  // that it belongs to, or comes before
     Kind kind;
     bool is_linked;
+  };
+  struct Call {
+    uint64_t end;  // the record after its own
+    core::Tick begins;
+    core::Duration took;  // the least in any step; negative: not known
+    bool ends_stretch;
   };
   // Those to bring, and those to take out. A range is in one of each at most.
   enum class In : uint8_t { kNone, kKnown, kRecent };
@@ -103,6 +114,7 @@ class Plan::State {
   void Account(Range& range, int64_t size, int64_t away, bool is_live);
 
   // ---- What is expected.
+  void Time(uint64_t call, core::Tick now);
   void Follow(std::span<const RangeId> ranges, std::optional<uint64_t> twin_before);
   bool Advance(uint64_t call, std::span<const RangeId> ranges);
   void Forget();
@@ -129,7 +141,13 @@ class Plan::State {
     return device_ - resident_ >= std::min(part_, range.away);
   }
   std::optional<uint64_t> ComesFor(const Range& range, uint64_t key) const;
-  core::Tick TimeOf(uint64_t call) const { return call_times_[call & call_mask_]; }
+  Call& CallAt(uint64_t call) { return calls_[call & call_mask_]; }
+  const Call& CallAt(uint64_t call) const { return calls_[call & call_mask_]; }
+  core::Tick TimeOf(uint64_t call) const { return CallAt(call).begins; }
+  // What lives at most, as far as is foreseen.
+  int64_t MostLive() const {
+    return static_cast<int64_t>(live_then_.Peak(*now_, scanned_)) + live_more_;
+  }
   double SecondsUntil(uint64_t key) const;
   int UsesOf(const Range& range) const;
   bool PaysToWait() const;
@@ -151,14 +169,14 @@ class Plan::State {
   std::unique_ptr<Record[]> records_;
   RingPeak live_then_;  // bytes, after each record
   const uint64_t call_mask_;
-  std::unique_ptr<uint64_t[]> call_ends_;  // the record after each call's
-  std::unique_ptr<core::Tick[]> call_times_;
+  std::unique_ptr<Call[]> calls_;
   core::Tick last_used_{};
-  uint64_t end_ = 0;             // the next record
-  std::optional<uint64_t> now_;  // the first record that is expected; none: nothing is
-  uint64_t scanned_ = 0;         // the first that is not linked yet
-  uint64_t expected_call_ = 0;   // that `now_` belongs to
-  int64_t live_more_ = 0;        // than at that time
+  std::optional<int64_t> passed_;  // calls before this one; none: all
+  uint64_t end_ = 0;               // the next record
+  std::optional<uint64_t> now_;    // the first record that is expected; none: nothing is
+  uint64_t scanned_ = 0;           // the first that is not linked yet
+  uint64_t expected_call_ = 0;     // that `now_` belongs to
+  int64_t live_more_ = 0;          // than at that time
 
   std::vector<Range> ranges_;
   std::optional<uint32_t> allocated_;  // last
