@@ -203,7 +203,7 @@ void Engine::RemoveRange(uint32_t number, CUstream stream, bool ordered) {
 Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered) {
   const Bytes size = std::max(asked, Bytes{1}).RoundUp(granule_);
   Lock lock(mutex_);
-  Look();
+  streams_.Look();
   const auto begin = arena_->Take(size, ordered ? streams_.Now(stream).stream : 0);
   if (!begin) return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
   const uint32_t number = AddRange(*begin, asked, size);
@@ -274,7 +274,7 @@ Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
   Part* part = nullptr;
   std::optional<core::Tick> began;
   while (true) {
-    Look();
+    streams_.Look();
     const auto taken = TakePart(Place::kDevice, size, lock);
     if (taken.ok()) {
       part = *taken;
@@ -315,7 +315,7 @@ void Engine::NoteRoomWait(core::Tick began) {
 Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
   const core::Tick deadline = ipc::Now() + kFreedPatience;
   while (true) {
-    Look();
+    streams_.Look();
     const uint64_t before = moves_ended_;
     auto taken = TakeHostPart(size, lock);
     // What was on its way to the host has left room on the device.
@@ -440,25 +440,22 @@ bool Engine::CanMove(Page& page) {
          unknowns_ == 0 && HavePassed(unknown_uses_);
 }
 
-void Engine::Look() {
-  streams_.Look();
-  while (const auto stretch = pace_.Next()) plan_.Took(stretch->from, stretch->to, stretch->took);
-  if (driver_.elapsed != nullptr) plan_.SetPassed(pace_.passed());
-}
-
 // Where not all fits, the job names its calls only so far ahead of the GPU: what it has freed is in
 // use until they have passed, and where a call finds what it names is decided when it is named.
 void Engine::KeepPace(Lock& lock) {
   const core::Tick began = ipc::Now();
-  while (true) {
+  const auto must_wait = [&] {
     const auto under_way = pace_.under_way();
-    if (!under_way || under_way == slow_ || plan_.TimeSince(*under_way) <= kAhead) return;
-    if (broken_ || !plan_.IsShort()) return;
-    if (ipc::Now() - began >= options_.patience) slow_ = under_way;
+    return under_way && under_way != slow_ && plan_.TimeSince(*under_way) > kAhead && !broken_ &&
+           plan_.IsShort();
+  };
+  ++pacing_;
+  while (must_wait()) {
+    if (ipc::Now() - began >= options_.patience) slow_ = pace_.under_way();
     wake_.notify_one();
-    changed_.wait_for(lock, kLookAgain);
-    Look();
+    changed_.wait_for(lock, options_.patience);
   }
+  --pacing_;
 }
 
 // Stretches begin and end where they did in earlier steps.
@@ -492,7 +489,7 @@ core::Duration Engine::Await(const Use& use, Lock& lock) {
   for (const PageId id : named) ++At(id).awaited;
   demanded_.insert(demanded_.end(), named.begin(), named.end());
   while (!std::all_of(named.begin(), named.end(), is_there)) {
-    Look();
+    streams_.Look();
     if (streams_.Idle() || ipc::Now() - began >= options_.patience) break;
     wake_.notify_one();
     changed_.wait_for(lock, kLookAgain);

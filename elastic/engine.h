@@ -212,8 +212,6 @@ class Engine {
   bool DropDead(Place place, Lock& lock);
   void DropPart(PageId id, Lock& lock);
 
-  // A look at how far the GPU has come.
-  void Look();
   void KeepPace(Lock& lock);
   bool EndsStretch();
   core::Duration Await(const Use& use, Lock& lock);
@@ -232,6 +230,7 @@ class Engine {
 
   void Run();
   void AskLimit(Lock& lock);
+  void Measure();
   void Show(Lock& lock);
   bool FinishMoves(Lock& lock);
   void FinishMove(const Move& move, bool copied, Lock& lock);
@@ -263,6 +262,7 @@ class Engine {
   Streams streams_;
   Pace pace_;
   int64_t stretch_ = 0;          // calls since the last end of one
+  uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
   std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
   std::optional<Arena> arena_;
   std::vector<Range> ranges_;  // by number, which is their addresses' owner; 0 is nobody

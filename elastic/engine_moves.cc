@@ -44,7 +44,8 @@ void Engine::Run() {
   while (!stopping_ || !moves_.empty()) {
     AskLimit(lock);
     Show(lock);
-    Look();
+    streams_.Look();
+    Measure();
     bool moved = FinishMoves(lock);
     if (!stopping_ && !broken_) {
       starting_ = true;
@@ -121,6 +122,15 @@ void Engine::Show(Lock& lock) {
   lock.lock();
 }
 
+// Other threads do not ask the driver: they may be capturing, which that would break.
+void Engine::Measure() {
+  while (const auto stretch = pace_.Next()) {
+    plan_.Took(stretch->from, stretch->to, stretch->took);
+    if (pacing_ > 0) changed_.notify_all();
+  }
+  if (driver_.elapsed != nullptr) plan_.SetPassed(pace_.passed());
+}
+
 bool Engine::WantsAny() const {
   const auto nothing = [](PageId) { return false; };
   return !broken_ && (plan_.NextIn(nothing) || plan_.NextOut(nothing));
@@ -128,7 +138,8 @@ bool Engine::WantsAny() const {
 
 bool Engine::HasWork() const {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  return !broken_ && (wanted_ > Bytes{0} || over || !demanded_.empty() || WantsAny());
+  return !broken_ &&
+         (wanted_ > Bytes{0} || over || pacing_ > 0 || !demanded_.empty() || WantsAny());
 }
 
 size_t Engine::MovesTo(Place place) const {
