@@ -28,9 +28,6 @@ constexpr int kBusyShare = 10;
 
 // So far ahead of the GPU the job names its calls while not all fits.
 constexpr std::chrono::milliseconds kAhead{5};
-// Calls in a stretch; more where earlier steps say where it ends.
-constexpr int64_t kStretch = 8;
-constexpr int64_t kStretchMost = 64;
 
 size_t Index(Place place) {
   return static_cast<size_t>(place);
@@ -297,7 +294,12 @@ Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
     const core::Duration left = patience->until - now;
     changed_.wait_for(lock, looks ? std::min<core::Duration>(left, kLookAgain) : left);
   }
-  if (began) NoteRoomWait(*began);
+  if (began) {
+    NoteRoomWait(*began);
+    // Others of its pages wait as long again.
+    const core::Tick now = ipc::Now();
+    if (part != nullptr && now < patience->latest) patience->until = now + options_.patience;
+  }
   wanted_ -= size;
   return part;
 }
@@ -449,6 +451,8 @@ void Engine::KeepPace(Lock& lock) {
     return under_way && under_way != slow_ && plan_.TimeSince(*under_way) > kAhead && !broken_ &&
            plan_.IsShort();
   };
+  if (!must_wait()) return;
+  ++stats_.paces;
   ++pacing_;
   while (must_wait()) {
     if (ipc::Now() - began >= options_.patience) slow_ = pace_.under_way();
@@ -456,14 +460,6 @@ void Engine::KeepPace(Lock& lock) {
     changed_.wait_for(lock, options_.patience);
   }
   --pacing_;
-}
-
-// Stretches begin and end where they did in earlier steps.
-bool Engine::EndsStretch() {
-  const int64_t most = plan_.IsLearned() ? kStretchMost : kStretch;
-  const bool ends = plan_.EndsStretch() || ++stretch_ >= most;
-  if (ends) stretch_ = 0;
-  return ends;
 }
 
 // As long as the GPU has work the job loses nothing when a call waits until what it names is there;
@@ -565,7 +561,7 @@ Engine::Submission* Engine::Begin(const Use& use) {
   stats_.bytes_in_place += in_place;
   submission->call = plan_.position();
   plan_.Used(use.identity, submission->pages, now);
-  submission->ends_stretch = EndsStretch();
+  submission->ends_stretch = plan_.EndsStretch();
   if (options_.recorder)
     options_.recorder->Used(use.identity, use.caller, submission->ranges, use.unknown, now);
   if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself

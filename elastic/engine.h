@@ -7,8 +7,9 @@
 // (plan.h): it copies a part by the addresses at which parts are mapped for good, then maps the
 // copy in its place.
 //
-// A call that names what is away waits for it as long as the GPU has other work, since that costs
-// nothing; then it is used in place.
+// Where not all fits a job names its calls little ahead of the GPU: each waits until the GPU is
+// near. A call that names what is away waits for it as long as the GPU has other work, since that
+// costs nothing; then it is used in place.
 //
 // A page is moved only when nothing may touch it: no call that names a range on it is between Begin
 // and End, and all that were enqueued have passed. From then on a call that names it waits in Begin
@@ -83,6 +84,7 @@ struct EngineStats {
   core::Bytes bytes_in_place;
   uint64_t waits = 0;  // of calls, for what they name to move
   core::Duration waited{};
+  uint64_t paces = 0;       // calls that waited for the GPU to come nearer, which costs nothing
   uint64_t room_waits = 0;  // of allocations, for room on the device
   core::Duration room_waited{};
 };
@@ -213,7 +215,6 @@ class Engine {
   void DropPart(PageId id, Lock& lock);
 
   void KeepPace(Lock& lock);
-  bool EndsStretch();
   core::Duration Await(const Use& use, Lock& lock);
   void BeginMoving(Page& page);
   void EndMoving(Page& page);
@@ -261,7 +262,6 @@ class Engine {
   Plan plan_;
   Streams streams_;
   Pace pace_;
-  int64_t stretch_ = 0;          // calls since the last end of one
   uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
   std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
   std::optional<Arena> arena_;

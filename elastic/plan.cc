@@ -286,7 +286,7 @@ void Plan::Took(int64_t from, int64_t to, core::Duration all) {
 void Plan::SetPassed(int64_t call) {
   state_->SetPassed(call);
 }
-bool Plan::EndsStretch() const {
+bool Plan::EndsStretch() {
   return state_->EndsStretch();
 }
 core::Duration Plan::TimeSince(int64_t call) const {

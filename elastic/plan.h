@@ -53,12 +53,12 @@ class Plan {
 
   // ---- How far the GPU has come with them. As long as nobody tells, each call begins when it is
   // used, and is over when the next is; else the calls that are used run later, one after the
-  // other. From the call of number `from` to that before `to` they took so long together, the first
-  // begun when the one before was over. The least of all steps counts: what is more was waited for.
+  // other. Whether the time is to be taken when the call that was used last is over: every so
+  // often, and where it was in earlier steps, so that they can be compared.
+  bool EndsStretch();
+  // From the call of number `from` to that before `to` they took so long together, the first begun
+  // when the one before was over. The least of all steps counts: what is more was waited for.
   void Took(int64_t from, int64_t to, core::Duration all);
-  // In an earlier step such a stretch ended with the call that was used last: this one had best do
-  // so, too, that they can be compared.
-  bool EndsStretch() const;
   // The calls before this one are over.
   void SetPassed(int64_t call);
   // How long those from this one to the last take, as far as is known.

@@ -21,6 +21,9 @@ constexpr size_t kFewestRecords = 4 * RingPeak::kMargin;
 constexpr size_t kScannedPerCall = 64;
 // A twin that moves ahead by more calls is a jump.
 constexpr uint64_t kFewCalls = 64;
+// Calls in a stretch; more where it is known what they take.
+constexpr int64_t kStretch = 8;
+constexpr int64_t kStretchMost = 64;
 constexpr core::Duration kUnknown{-1};
 
 uint64_t Mix(uint64_t hash, uint64_t more) {
@@ -38,6 +41,7 @@ Plan::State::State(const PlanOptions& options)
       live_then_(mask_ + 1),
       call_mask_(std::bit_ceil(std::max(options.most_calls, kFewestCalls)) - 1),
       calls_(std::make_unique_for_overwrite<Call[]>(call_mask_ + 1)),
+      kinds_(std::make_unique_for_overwrite<CallKind[]>(call_mask_ + 1)),
       in_{RingSet(mask_ + 1), RingSet(mask_ + 1)},
       by_record_{RingSet(mask_ + 1), RingSet(mask_ + 1), RingSet(mask_ + 1)},
       away_until_(mask_ + 1),
@@ -151,12 +155,12 @@ void Plan::State::Time(uint64_t call, core::Tick now) {
   const auto twin = follower_.Matches() ? follower_.twin() : std::nullopt;
   if (twin && *twin > 0) gap = std::min(gap, TimeOf(*twin) - TimeOf(*twin - 1));
   Call& timed = CallAt(call);
-  timed.took = twin ? CallAt(*twin).took : kUnknown;
-  timed.ends_stretch = twin && CallAt(*twin).ends_stretch;
+  timed.kind = twin ? CallAt(*twin).kind : call & call_mask_;
+  if (!twin) kinds_[timed.kind] = {kUnknown, false};
   timed.begins = {};
   if (call == 0) return;
-  const Call& before = CallAt(call - 1);
-  timed.begins = before.begins + (before.took >= core::Duration{0} ? before.took : gap);
+  const core::Duration took = KindOf(call - 1).took;
+  timed.begins = TimeOf(call - 1) + (took >= core::Duration{0} ? took : gap);
 }
 
 void Plan::State::Took(int64_t from, int64_t to, core::Duration all) {
@@ -165,24 +169,25 @@ void Plan::State::Took(int64_t from, int64_t to, core::Duration all) {
   core::Duration known{0};
   bool all_known = true;
   for (int64_t call = from; call < to; ++call) {
-    const core::Duration took = CallAt(static_cast<uint64_t>(call)).took;
+    const core::Duration took = KindOf(static_cast<uint64_t>(call)).took;
     all_known = all_known && took >= core::Duration{0};
     known += std::max(took, core::Duration{0});
   }
+  if (all_known && all >= known) return;
+  const double share = core::Seconds(all) / core::Seconds(known);
   for (int64_t call = from; call < to; ++call) {
-    Call& timed = CallAt(static_cast<uint64_t>(call));
-    if (!all_known) {
-      timed.took = all / (to - from);
-    } else if (all < known) {
-      timed.took =
-          core::FromSeconds(core::Seconds(timed.took) * core::Seconds(all) / core::Seconds(known));
-    }
+    core::Duration& took = KindOf(static_cast<uint64_t>(call)).took;
+    took = all_known ? core::FromSeconds(core::Seconds(took) * share) : all / (to - from);
   }
-  CallAt(static_cast<uint64_t>(to - 1)).ends_stretch = true;
 }
 
-bool Plan::State::EndsStretch() const {
-  return position() > 0 && CallAt(static_cast<uint64_t>(position() - 1)).ends_stretch;
+bool Plan::State::EndsStretch() {
+  if (position() == 0) return false;
+  CallKind& last = KindOf(static_cast<uint64_t>(position() - 1));
+  const int64_t most = last.took >= core::Duration{0} ? kStretchMost : kStretch;
+  if (++stretch_ < most && !last.ends_stretch) return false;
+  stretch_ = 0;
+  return last.ends_stretch = true;
 }
 
 core::Duration Plan::State::TimeSince(int64_t call) const {

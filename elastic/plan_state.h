@@ -33,7 +33,7 @@ class Plan::State {
   void Used(uint64_t identity, std::span<const RangeId> ranges, core::Tick now);
   void Took(int64_t from, int64_t to, core::Duration all);
   void SetPassed(int64_t call) { passed_ = call; }
-  bool EndsStretch() const;
+  bool EndsStretch();
   core::Duration TimeSince(int64_t call) const;
   void SetAway(RangeId range, core::Bytes away);
   void SetDevice(core::Bytes device) { device_ = Signed(device); }
@@ -63,6 +63,10 @@ class Plan::State {
   struct Call {
     uint64_t end;  // the record after its own
     core::Tick begins;
+    uint64_t kind;  // its place in kinds_
+  };
+  // What a call has in common with those that it corresponds to.
+  struct CallKind {
     core::Duration took;  // the least in any step; negative: not known
     bool ends_stretch;
   };
@@ -143,6 +147,7 @@ class Plan::State {
   std::optional<uint64_t> ComesFor(const Range& range, uint64_t key) const;
   Call& CallAt(uint64_t call) { return calls_[call & call_mask_]; }
   const Call& CallAt(uint64_t call) const { return calls_[call & call_mask_]; }
+  CallKind& KindOf(uint64_t call) { return kinds_[CallAt(call).kind]; }
   core::Tick TimeOf(uint64_t call) const { return CallAt(call).begins; }
   // What lives at most, as far as is foreseen.
   int64_t MostLive() const {
@@ -170,6 +175,8 @@ class Plan::State {
   RingPeak live_then_;  // bytes, after each record
   const uint64_t call_mask_;
   std::unique_ptr<Call[]> calls_;
+  std::unique_ptr<CallKind[]> kinds_;  // each at the first call of it
+  int64_t stretch_ = 0;                // calls since the last end of one
   core::Tick last_used_{};
   std::optional<int64_t> passed_;  // calls before this one; none: all
   uint64_t end_ = 0;               // the next record

@@ -158,6 +158,110 @@ TEST(PlanTest, WhatCannotBeInTimeComesForALaterUse) {
   EXPECT_EQ(wanted->range, RangeId{8});
 }
 
+// Four weights that come one after the other, of which the device holds two; all are named at once.
+class Burst {
+ public:
+  Burst() : plan_({.device = MiB(32) * 4, .most_calls = 1 << 12}) {
+    for (uint32_t range = 0; range < kCalls; ++range) {
+      plan_.Allocated(RangeId{range}, MiB(32));
+      plan_.SetAway(RangeId{range}, range < 2 ? Bytes{} : MiB(32));
+    }
+  }
+  void Step() {
+    for (uint32_t range = 0; range < kCalls; ++range)
+      plan_.Used(range, std::vector{RangeId{range}}, {});
+  }
+  // Of the step before, by stretches of two calls.
+  void Took(core::Duration each) {
+    const int64_t begin = plan_.position() - kCalls;
+    for (int64_t call = begin; call < plan_.position(); call += 2)
+      plan_.Took(call, call + 2, each * 2);
+  }
+  Plan& plan() { return plan_; }
+  static constexpr uint32_t kCalls = 4;
+
+ private:
+  Plan plan_;
+};
+
+TEST(PlanTest, WhatTheGpuTookCountsAndNotWhenCallsAreNamed) {
+  for (const bool is_told : {false, true}) {
+    Burst burst;
+    for (int step = 0; step < 4; ++step) {
+      burst.Step();
+      if (is_told) burst.Took(std::chrono::milliseconds(10));
+    }
+    const auto wanted = burst.plan().NextIn([](RangeId range) { return range != RangeId{3}; });
+    // As if each use came at once.
+    EXPECT_EQ(wanted.has_value(), is_told);
+    if (!is_told) continue;
+    EXPECT_EQ(wanted->at, burst.plan().position() + 3);
+    EXPECT_EQ(burst.plan().TimeSince(burst.plan().position() - 3), std::chrono::milliseconds(20));
+  }
+}
+
+TEST(PlanTest, TheLeastThatAStretchTookCounts) {
+  Burst burst;
+  for (const int milliseconds : {1000, 10, 500, 500}) {
+    burst.Step();
+    burst.Took(std::chrono::milliseconds(milliseconds));
+  }
+  burst.Step();
+  burst.Step();
+  EXPECT_EQ(burst.plan().TimeSince(burst.plan().position() - 3), std::chrono::milliseconds(20));
+}
+
+TEST(PlanTest, WhatTheGpuHasBeforeItGivesTimeToMove) {
+  Burst burst;
+  for (int step = 0; step < 4; ++step) {
+    burst.Step();
+    burst.Took(std::chrono::microseconds(500));
+  }
+  // A move takes 771 us; 2 is used in 1.5 ms, 1 in 1 and 0 in 0.5.
+  burst.plan().SetAway(RangeId{0}, MiB(32));
+  burst.plan().SetPassed(burst.plan().position());
+  const auto soon = [](RangeId range) { return range != RangeId{0}; };
+  const auto late = burst.plan().NextIn(soon);
+  EXPECT_TRUE(!late || late->at > burst.plan().position());
+  burst.plan().SetPassed(burst.plan().position() - 3);
+  const auto wanted = burst.plan().NextIn(soon);
+  ASSERT_TRUE(wanted);
+  EXPECT_EQ(wanted->at, burst.plan().position());
+}
+
+TEST(PlanTest, StretchesEndWhereTheyDid) {
+  Burst burst;
+  std::vector<bool> ends;
+  for (int step = 0; step < 8; ++step) {
+    for (uint32_t range = 0; range < Burst::kCalls; ++range) {
+      burst.plan().Used(range, std::vector{RangeId{range}}, {});
+      ends.push_back(burst.plan().EndsStretch());
+    }
+  }
+  // The last call of the second step, and of all others.
+  for (size_t call = 0; call < ends.size(); ++call)
+    EXPECT_EQ(ends[call], call > 4 && call % 4 == 3) << call;
+}
+
+// The job is steps ahead of the GPU.
+TEST(PlanTest, WhatIsToldLateIsOfTheCallsThatCome) {
+  Burst burst;
+  for (int step = 0; step < 10; ++step) burst.Step();
+  for (int64_t call = 2; call < 10; call += 2)
+    burst.plan().Took(call, call + 2, std::chrono::milliseconds(20));
+  burst.Step();
+  EXPECT_EQ(burst.plan().TimeSince(burst.plan().position() - 3), std::chrono::milliseconds(20));
+}
+
+TEST(PlanTest, IsShortWhereMoreWillLiveThanTheDeviceHolds) {
+  Job job = Cycle(1);
+  EXPECT_FALSE(job.plan().IsShort()) << "nothing is known yet";
+  job.UseEach(0, kRanges);
+  EXPECT_TRUE(job.plan().IsShort());
+  job.plan().SetDevice(MiB(1000));
+  EXPECT_FALSE(job.plan().IsShort());
+}
+
 // Weights that are used at the begin and at the end of each step, and a peak between.
 class Peaks {
  public:
