@@ -1,6 +1,7 @@
 #include "elastic/pace.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ravenstore::elastic {
 
@@ -34,26 +35,45 @@ void Pace::Ends(CUstream stream, int64_t call) {
     return;
   }
   if (driver_->event_record(event, stream) == CUDA_SUCCESS) {
-    marks_.push_back({event, call});
+    marks_.push_back({event, call, stream});
   } else {
     events_.push_back(event);
   }
 }
 
 std::optional<Pace::Stretch> Pace::Next() {
-  while (!marks_.empty() && driver_->event_query(marks_.front().event) != CUDA_ERROR_NOT_READY) {
-    const std::optional<Mark> before = last_;
-    last_ = marks_.front();
-    marks_.pop_front();
-    passed_ = last_->call + 1;
+  std::vector<CUstream> busy;
+  for (auto mark = marks_.begin(); mark != marks_.end();) {
+    const bool waits = std::find(busy.begin(), busy.end(), mark->stream) != busy.end();
+    if (waits || driver_->event_query(mark->event) == CUDA_ERROR_NOT_READY) {
+      if (!waits) busy.push_back(mark->stream);
+      ++mark;
+      continue;
+    }
+    const Mark passed = *mark;
+    mark = marks_.erase(mark);
+    // A stream that is behind says nothing.
+    if (passed.call < passed_) {
+      events_.push_back(passed.event);
+      continue;
+    }
+    const std::optional<Mark> before = std::exchange(last_, passed);
+    const int64_t from = std::exchange(passed_, passed.call + 1);
     if (!before) continue;
     float milliseconds = 0;
-    const CUresult measured = driver_->elapsed(&milliseconds, before->event, last_->event);
+    const CUresult measured = driver_->elapsed(&milliseconds, before->event, passed.event);
     events_.push_back(before->event);
     if (measured != CUDA_SUCCESS) continue;
-    // Of two streams the later may be over sooner.
+    // Of two streams the later may have been sooner.
     const double seconds = std::max(0.0, static_cast<double>(milliseconds) * 1e-3);
-    return Stretch{before->call + 1, passed_, core::FromSeconds(seconds)};
+    return Stretch{from, passed_, core::FromSeconds(seconds)};
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> Pace::under_way() const {
+  for (const Mark& mark : marks_) {
+    if (mark.call >= passed_) return mark.call;
   }
   return std::nullopt;
 }

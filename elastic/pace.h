@@ -1,7 +1,7 @@
 // How far the GPU has come with the job's calls, and how long they took there.
 //
-// Behind some calls an event is recorded. The calls between two of them are a stretch. Streams are
-// looked at as one: what is enqueued later is taken to be over later.
+// Behind some calls an event is recorded. The calls between two of them are a stretch. The streams
+// count as one, which has come as far as the furthest.
 //
 // Owns: its events. Threads: one at a time (the engine's lock). A current context is required.
 #pragma once
@@ -37,21 +37,20 @@ class Pace {
   void Ends(CUstream stream, int64_t call);
   // The next stretch that is over, each once; nullopt: none is, as far as the driver says.
   std::optional<Stretch> Next();
-  // Calls before this one are over.
+  // So far the GPU has come: to before this call.
   int64_t passed() const { return passed_; }
   // The call that ends the stretch that is under way; nullopt: none is.
-  std::optional<int64_t> under_way() const {
-    return marks_.empty() ? std::nullopt : std::optional(marks_.front().call);
-  }
+  std::optional<int64_t> under_way() const;
 
  private:
   struct Mark {
     CUevent event;
     int64_t call;
+    CUstream stream;
   };
 
   const Driver* const driver_;
-  std::deque<Mark> marks_;    // that have not passed
+  std::deque<Mark> marks_;    // that have not passed, by call
   std::optional<Mark> last_;  // that has
   int64_t passed_ = 0;
   std::vector<CUevent> events_;  // not in use

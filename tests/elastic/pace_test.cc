@@ -68,6 +68,26 @@ TEST_F(PaceTest, WhatIsUnderWayHasNotPassed) {
   EXPECT_EQ(pace_.passed(), 10);
 }
 
+TEST_F(PaceTest, AStreamThatIsBehindHoldsNothingUp) {
+  CUstream other = nullptr;
+  ASSERT_EQ(driver_.stream_create(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  Hold(true);
+  pace_.Ends(other, 1);
+  Work();
+  pace_.Ends(stream_, 3);
+  pace_.Ends(other, 7);
+  Fake<decltype(cuStreamSynchronize)>("cuStreamSynchronize")(other);
+  const auto stretch = pace_.Next();
+  ASSERT_TRUE(stretch);
+  EXPECT_EQ(stretch->from, 2);
+  EXPECT_EQ(stretch->to, 8);
+  EXPECT_FALSE(pace_.under_way());
+  Hold(false);
+  Synchronize();
+  EXPECT_FALSE(pace_.Next());
+  EXPECT_EQ(pace_.passed(), 8);
+}
+
 TEST_F(PaceTest, ACallThatAnotherThreadEnqueuedLateEndsNothing) {
   Hold(true);
   Work();
