@@ -3,30 +3,62 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "bench/figure.h"
+#include "bench/planner_references.h"
+#include "bench/planner_sets.h"
+#include "sim/simulator.h"
 
 namespace ravenstore::bench {
 
 using Report = std::function<void(const Figure&)>;
 
-// Every generated trace under every feasible budget (sim/score.h): the worst of each kind, of
-// the replays that got through; the others have a figure of their own. `table`: prints each case as
-// a line of a markdown table instead.
-void MeasurePlannerScores(bool table, const Report& report);
+// Replays that did not get through, and where.
+struct Failures {
+  int failed = 0;
+  int endless = 0;  // of those: somebody waited for ever
+  std::string where;
+
+  void Take(const sim::Outcome& outcome, const std::string& whose);
+};
+
+// How much longer the same takes where nothing moves before it must, and all of it: demand paging.
+class LruRatios {
+ public:
+  void Take(const sim::Outcome& demand, const sim::Outcome& hinted, const sim::Outcome& learned,
+            const std::string& whose);
+  void Tell(const Report& report) const;
+
+ private:
+  double worst_ = 0;
+  std::string where_;
+  double hinted_ = 0;  // logarithms
+  double learned_ = 0;
+  int cases_ = 0;
+};
+
+// The scores of a set: geometric means and tails, with hints and learned. `table`: prints each case
+// as a line of a markdown table instead.
+void MeasureSetScores(const TraceSet& set, const References& references, bool table,
+                      LruRatios* against_lru, Failures* failures, const Report& report);
+// Of all sets' cases. Takes minutes.
+References FindReferences();
+
+// Stall over the lower bound or the best that is known, the worst case of each kind: printed beside
+// the scores, judging nothing.
+void MeasureStallRatios(bool table, Failures* failures, const Report& report);
 
 // Of the traces at the level of kernels: at 50, 70 and 90% of the footprint what is computed and
 // stalled without hints, once it is learned, over the same with hints (the better of time and
-// order), the worst; and all replays that did not get through, also at little more than the
-// largest step.
-struct KernelLevel {
-  double learned_over_hinted = 0;
-  std::string worst;
-  int failed = 0;
-  int endless = 0;  // of those: somebody waited for ever
-  std::string failures;
-};
-KernelLevel MeasureKernelLevel(bool table);
+// order), the worst; and all replays at little more than the largest step.
+void MeasureKernelLevel(bool table, Failures* failures, const Report& report);
+
+// Stall of two tenants over the greedy oracle's, and whether each has its share.
+void MeasureTwoTenants(const Report& report);
+// Of what is read by chance: stall over the better of LRU and GDSF.
+void MeasureZipf(Failures* failures, const Report& report);
+
 // Time per event with 10^6 tensors, and events per second of a whole simulation.
 void MeasurePlannerCost(double scale, const Report& report);
 // Traces replayed by a real client on the host backend's slow link ($RAVENSTORE_DAEMON), against

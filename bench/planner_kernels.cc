@@ -13,16 +13,11 @@ namespace ravenstore::bench {
 namespace {
 
 using core::Bytes;
-using core::Duration;
 using core::Seconds;
 using sim::Hints;
 using sim::Outcome;
 using sim::Trace;
 
-constexpr const char* kMachines[] = {"h200-pcie5", "a100-pcie4"};
-// The first two are for learning.
-constexpr int kIterations = 6;
-constexpr size_t kLearnedFrom = 2;
 constexpr uint64_t kShares[] = {50, 70, 90};  // of the footprint, in percent
 // Of the largest step, in percent: what gets through at all. Short, as that is decided early.
 constexpr uint64_t kTight[] = {115, 130, 150, 170};
@@ -30,19 +25,13 @@ constexpr int kTightIterations = 2;
 
 // What the client computes and stalls once it is learned.
 double LateSeconds(const Trace& trace, const Outcome& outcome) {
-  const size_t from = kLearnedFrom + sim::SetUpIterations(trace);
-  size_t iteration = 0;
-  Duration compute{0};
-  for (const sim::Op& op : trace.ops) {
-    if (op.kind == sim::OpKind::kStep) ++iteration;
-    if (iteration >= from) compute += op.time;
-  }
-  return Seconds(compute + sim::StallFrom(outcome, from));
+  const size_t from = kScoreLearnedFrom + sim::SetUpIterations(trace);
+  return Seconds(sim::ComputeFrom(trace, from) + sim::StallFrom(outcome, from));
 }
 
 class Kernels {
  public:
-  explicit Kernels(bool table) : table_(table) {
+  Kernels(bool table, Failures* failures) : table_(table), failures_(*failures) {
     if (!table_) return;
     std::printf(
         "\n| machine | kernels of | budget | hints: time | hints: order | learned | ratio |\n"
@@ -50,7 +39,7 @@ class Kernels {
   }
 
   void AddTrace(const std::string& name, const sim::Hardware& hardware) {
-    const Trace trace = sim::Generate(name, hardware, kIterations);
+    const Trace trace = sim::Generate(name, hardware, kScoreIterations);
     for (const uint64_t share : kShares) {
       where_ = name + " at " + std::to_string(share) + "% on " + std::string(hardware.name);
       AddCase(trace, hardware, Bytes(trace.Footprint().count() / 100 * share));
@@ -66,17 +55,21 @@ class Kernels {
     }
   }
 
-  KernelLevel result() const { return {learned_, learned_where_, failed_, endless_, failures_}; }
+  void Tell(const Report& report) const {
+    report({.name = "planner.kernel_level_learned",
+            .unit = "x",
+            .value = learned_,
+            .bound = 1.0,
+            .target = 1.05,
+            .detail = learned_where_});
+  }
 
  private:
   Outcome Run(const Trace& trace, const sim::Hardware& hardware, Bytes budget) {
     Outcome outcome = sim::Simulate(trace, *sim::SetupFor("value", hardware, budget));
-    if (outcome.failure.empty()) return outcome;
-    ++failed_;
-    if (outcome.endless) ++endless_;
-    if (table_) std::printf("%s: %s\n", where_.c_str(), outcome.failure.c_str());
-    if (failures_.find(where_) == std::string::npos)
-      failures_ += (failures_.empty() ? "" : "; ") + where_;
+    failures_.Take(outcome, where_);
+    if (table_ && !outcome.failure.empty())
+      std::printf("%s: %s\n", where_.c_str(), outcome.failure.c_str());
     return outcome;
   }
 
@@ -99,24 +92,22 @@ class Kernels {
   }
 
   const bool table_;
+  Failures& failures_;
   std::string where_;
   double learned_ = 0;
   std::string learned_where_;
-  int failed_ = 0;
-  int endless_ = 0;
-  std::string failures_;
 };
 
 }  // namespace
 
-KernelLevel MeasureKernelLevel(bool table) {
-  Kernels kernels(table);
-  for (const char* machine : kMachines) {
+void MeasureKernelLevel(bool table, Failures* failures, const Report& report) {
+  Kernels kernels(table, failures);
+  for (const char* machine : kScoreMachines) {
     for (const std::string& name : sim::GeneratorNames()) {
       if (sim::IsKernelLevel(name)) kernels.AddTrace(name, *sim::FindHardware(machine));
     }
   }
-  return kernels.result();
+  if (!table) kernels.Tell(report);
 }
 
 }  // namespace ravenstore::bench

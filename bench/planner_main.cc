@@ -5,35 +5,96 @@
 #include "bench/figure.h"
 #include "bench/planner_figures.h"
 
-int main(int argc, char** argv) {
-  namespace bench = ravenstore::bench;
-  CLI::App app("Measures the planner's figures.", "planner_bench");
+namespace ravenstore::bench {
+namespace {
+
+struct Options {
+  std::string references = "bench/planner_references.txt";
+  std::string write;
+  std::string table;  // of what
   double scale = 1;
   bool scores = true;
   bool cost = true;
   bool truth = true;
-  bool table = false;
-  bool kernels = false;
-  app.add_option("--scale", scale, "shortens (below 1) the runs")->check(CLI::Range(0.01, 10.0));
-  app.add_flag("--scores,!--no-scores", scores, "stalls of every trace against bound and oracle");
-  app.add_flag("--cost,!--no-cost", cost, "time per event");
-  app.add_flag("--truth,!--no-truth", truth, "the simulator against the host backend");
-  app.add_flag("--table", table, "only the stalls, all of them, in ms, as a markdown table");
-  app.add_flag("--kernels", kernels, "only the table of the traces at the level of kernels");
+};
+
+void MeasureScores(const References& references, const Report& report) {
+  LruRatios against_lru;
+  Failures failures;
+  MeasureSetScores(TuningSet(), references, false, &against_lru, &failures, report);
+  against_lru.Tell(report);
+  MeasureZipf(&failures, report);
+  MeasureKernelLevel(false, &failures, report);
+  MeasureTwoTenants(report);
+  MeasureStallRatios(false, &failures, report);
+  report({.name = "planner.replays_failed",
+          .unit = "replays",
+          .value = failures.failed,
+          .target = 0.0,
+          .detail = failures.where});
+  report({.name = "planner.endless_waits",
+          .unit = "replays",
+          .value = failures.endless,
+          .target = 0.0});
+}
+
+void PrintTable(const std::string& what, const References& references) {
+  LruRatios against_lru;
+  Failures failures;
+  const Report nothing = [](const Figure&) {};
+  if (what == "stalls") MeasureStallRatios(true, &failures, nothing);
+  if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
+  if (what == "scores")
+    MeasureSetScores(TuningSet(), references, true, &against_lru, &failures, nothing);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Measures the planner's figures.", "planner_bench");
+  Options options;
+  app.add_option("--scale", options.scale, "shortens (below 1) the runs")
+      ->check(CLI::Range(0.01, 10.0));
+  app.add_option("--references", options.references, "what each case is judged against");
+  app.add_option("--write-references", options.write, "finds it anew, into this file");
+  app.add_option("--table", options.table, "only a markdown table, of all cases")
+      ->check(CLI::IsMember({"scores", "stalls", "kernels"}));
+  app.add_flag("--scores,!--no-scores", options.scores, "every trace in the simulator");
+  app.add_flag("--cost,!--no-cost", options.cost, "time per event");
+  app.add_flag("--truth,!--no-truth", options.truth, "the simulator against the host backend");
   CLI11_PARSE(app, argc, argv);
-  // What is simulated depends on no GPU.
-  const std::string machine = bench::Machine("no GPU");
-  const auto report = [&machine](const bench::Figure& figure) {
-    std::printf("%s\n", bench::Json(figure, machine).c_str());
-    std::fflush(stdout);
-  };
-  if (kernels) {
-    bench::MeasureKernelLevel(true);
+  if (!options.write.empty()) {
+    const References found = FindReferences();
+    if (const core::Status written = found.Write(options.write); !written.ok()) {
+      std::fprintf(stderr, "planner_bench: %s\n", written.error().message.c_str());
+      return 1;
+    }
+    std::printf("%zu references\n", found.size());
     return 0;
   }
-  if (scores || table) bench::MeasurePlannerScores(table, report);
-  if (table) return 0;
-  if (cost) bench::MeasurePlannerCost(scale, report);
-  if (truth) bench::MeasureSimulatorTruth(scale, report);
+  core::Result<References> references = References::Read(options.references);
+  if (!references.ok()) {
+    std::fprintf(stderr, "planner_bench: %s\n", references.error().message.c_str());
+    if (references.error().code != core::ErrorCode::kNotFound) return 1;
+    references = References();  // the scores are skipped
+  }
+  if (!options.table.empty()) {
+    PrintTable(options.table, *references);
+    return 0;
+  }
+  // What is simulated depends on no GPU.
+  const std::string machine = Machine("no GPU");
+  const auto report = [&machine](const Figure& figure) {
+    std::printf("%s\n", Json(figure, machine).c_str());
+    std::fflush(stdout);
+  };
+  if (options.scores) MeasureScores(*references, report);
+  if (options.cost) MeasurePlannerCost(options.scale, report);
+  if (options.truth) MeasureSimulatorTruth(options.scale, report);
   return 0;
+}
+
+}  // namespace
+}  // namespace ravenstore::bench
+
+int main(int argc, char** argv) {
+  return ravenstore::bench::Main(argc, argv);
 }

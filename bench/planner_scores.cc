@@ -1,13 +1,17 @@
+// The planner's score on a set of traces: of each case what it computes and stalls over what it
+// computes and the least stall that is known for it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/planner_figures.h"
+#include "bench/planner_references.h"
+#include "bench/planner_sets.h"
 #include "sim/generators.h"
-#include "sim/oracle.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
 
@@ -16,357 +20,251 @@ namespace ravenstore::bench {
 namespace {
 
 using core::Duration;
-using core::Milliseconds;
 using core::Seconds;
 using sim::Hints;
 using sim::Outcome;
 using sim::Trace;
 
-constexpr const char* kMachines[] = {"h200-pcie5", "a100-pcie4"};
-constexpr int kIterations = 6;
-// The first iteration after the set-up that counts for what is learned: the third.
-constexpr size_t kLearnedFrom = 2;
-constexpr uint64_t kSeed = 7;
-constexpr double kHintsKept = 0.7;
-// Whose peaks meet or do not: a single run says little, so there are several, disturbed, and their
-// mean is judged (docs/decisions/0018).
-constexpr const char* kTwoClients = "two-tenants";
-constexpr uint64_t kRuns = 8;
-constexpr double kDisturbedBy = 0.1;
+constexpr double kTailFraction = 0.95;
+constexpr size_t kWorstNamed = 3;
 
-using Runs = std::vector<Trace>;
-
-// What is replayed to judge one case.
-Runs RunsOf(const std::string& name, const sim::Hardware& hardware) {
-  Runs runs = {sim::Generate(name, hardware, kIterations)};
-  if (name != kTwoClients) return runs;
-  for (uint64_t run = 1; run < kRuns; ++run)
-    runs.push_back(sim::WithTimesPerturbed(runs.front(), kDisturbedBy, run));
-  return runs;
-}
-
-template <typename Function>
-auto Each(const Runs& runs, const Function& function) {
-  std::vector<decltype(function(runs.front()))> results;
-  for (const Trace& run : runs) results.push_back(function(run));
-  return results;
-}
-
-Runs WithHints(const Runs& runs, Hints hints) {
-  return Each(runs, [hints](const Trace& run) { return sim::WithHints(run, hints); });
-}
-
-// Each of several runs in another way.
-template <typename Disturb>
-Runs Disturbed(const Runs& runs, const Disturb& disturb) {
-  uint64_t seed = kSeed;
-  return Each(runs, [&](const Trace& run) { return disturb(run, seed++); });
-}
-
-// The largest value so far, and whose it is.
-struct Worst {
-  double value = 0;
-  std::string detail;
-
-  void Take(double candidate, const std::string& whose) {
-    if (!detail.empty() && candidate <= value) return;
-    value = candidate;
-    detail = whose;
-  }
-};
-
-// The worst of many ratios, and what there is to say of the others.
-class Ratios {
+// The geometric mean over a trace's cases, then over traces; and the tail over all cases.
+class Score {
  public:
-  explicit Ratios(double target) : target_(target) {}
+  void Take(const std::string& trace, double score) {
+    const double at_least_one = std::max(1.0, score);
+    cases_.push_back(at_least_one);
+    by_trace_[trace].push_back(std::log(at_least_one));
+  }
 
-  void Take(double ratio, const std::string& whose) {
-    ++cases_;
-    if (ratio > target_) ++above_;
-    all_.Take(ratio, whose);
-    if (!whose.starts_with(kTwoClients)) one_client_.Take(ratio, whose);
+  double Mean() const {
+    double sum = 0;
+    for (const auto& [trace, logarithms] : by_trace_) sum += MeanOf(logarithms);
+    return std::exp(sum / static_cast<double>(by_trace_.size()));
   }
-  // Of two clients, of which the mean is judged.
-  void TakeOneRun(double ratio, const std::string& whose) { one_run_.Take(ratio, whose); }
-  Figure AsFigure(const char* name) const {
-    char rest[240];
-    std::snprintf(rest, sizeof(rest),
-                  "; %d of %d above target; of one client's traces %.4g (%s); two clients in one "
-                  "run %.4g (%s)",
-                  above_, cases_, one_client_.value, one_client_.detail.c_str(), one_run_.value,
-                  one_run_.detail.c_str());
-    return {.name = name,
-            .unit = "x",
-            .value = all_.value,
-            .bound = 1.0,
-            .target = target_,
-            .detail = all_.detail + rest};
+  double Tail() const {
+    std::vector<double> sorted = cases_;
+    std::sort(sorted.begin(), sorted.end());
+    const double rank = std::ceil(kTailFraction * static_cast<double>(sorted.size()));
+    return sorted[static_cast<size_t>(rank) - 1];
   }
+  std::string Detail() const {
+    std::vector<std::pair<double, std::string>> worst;
+    for (const auto& [trace, logarithms] : by_trace_)
+      worst.emplace_back(std::exp(MeanOf(logarithms)), trace);
+    std::sort(worst.rbegin(), worst.rend());
+    std::string text = std::to_string(cases_.size()) + " cases; the worst traces:";
+    for (size_t i = 0; i < std::min(kWorstNamed, worst.size()); ++i) {
+      char one[80];
+      std::snprintf(one, sizeof(one), "%s %s %.3f", i == 0 ? "" : ",", worst[i].second.c_str(),
+                    worst[i].first);
+      text += one;
+    }
+    return text;
+  }
+  bool empty() const { return cases_.empty(); }
 
  private:
-  double target_;
-  int cases_ = 0;
-  int above_ = 0;
-  Worst all_;
-  Worst one_client_;
-  Worst one_run_;
+  static double MeanOf(const std::vector<double>& logarithms) {
+    double sum = 0;
+    for (const double one : logarithms) sum += one;
+    return sum / static_cast<double>(logarithms.size());
+  }
+  std::map<std::string, std::vector<double>> by_trace_;
+  std::vector<double> cases_;
 };
 
-// A replay that failed is counted apart.
-double RatioOf(const Outcome& outcome, size_t from, const sim::Reference& reference,
-               const sim::Allowance& allowed) {
-  if (!outcome.failure.empty()) return 0;
-  return sim::Ratio(sim::StallFrom(outcome, from), reference, allowed);
-}
+struct Targets {
+  double hinted, hinted_tail, learned, learned_tail;
+};
+constexpr Targets kTuningTargets = {1.02, 1.10, 1.04, 1.20};
+constexpr Targets kValidationTargets = {1.03, 1.12, 1.06, 1.25};
 
-double TimeRatio(const Outcome& other, const Outcome& store) {
-  if (!store.failure.empty() || !other.failure.empty())
-    return std::numeric_limits<double>::quiet_NaN();
-  return Seconds(other.time) / Seconds(store.time);
-}
-
-class Scores {
+class SetScores {
  public:
-  explicit Scores(bool table) : table_(table) {
-    if (!table_) return;
-    std::printf(
-        "| machine | trace | budget | compute | bound | oracle | hints: time | hints: order | "
-        "learned | LRU | GDSF | demand LRU |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
-  }
+  SetScores(const TraceSet& set, const References& references, bool table, LruRatios* against_lru,
+            Failures* failures)
+      : set_(set),
+        references_(references),
+        table_(table),
+        against_lru_(*against_lru),
+        failures_(*failures) {}
 
-  void AddTrace(const std::string& name, const sim::Hardware& hardware) {
-    const Runs runs = RunsOf(name, hardware);
-    for (const sim::Budget& budget : sim::FeasibleBudgets(runs.front())) {
-      where_ =
-          name + " at " + std::to_string(budget.percent) + "% on " + std::string(hardware.name);
-      Add(name, runs, hardware, budget);
-      one_run_ = runs.size() > 1;
-      if (one_run_ && !table_) Add(name, {runs.front()}, hardware, budget);
-      one_run_ = false;
+  void Run() {
+    if (table_)
+      std::printf(
+          "| machine | trace | budget | reference ms | hints: time | hints: order | learned |\n"
+          "|---|---|---|---|---|---|---|\n");
+    for (const char* machine : kScoreMachines) {
+      const sim::Hardware& hardware = *sim::FindHardware(machine);
+      for (const TraceSet::Entry& entry : set_.traces) {
+        const Trace trace = set_.generate(entry.name, hardware);
+        fingerprint_ = trace.Fingerprint();
+        for (const ScoreBudget& budget : ScoreBudgets(trace)) Run(entry, trace, hardware, budget);
+      }
     }
   }
 
-  void Tell(const KernelLevel& kernels, const Report& report) const {
-    if (table_) return;
-    report(hinted_.AsFigure("planner.stall_hinted_worst"));
-    report(learned_.AsFigure("planner.stall_learned_worst"));
-    report(perturbed_.AsFigure("planner.stall_perturbed_worst"));
-    report({.name = "planner.vs_lru_worst",
-            .unit = "x",
-            .value = 1 / slower_than_lru_.value,
-            .target = 1.0,
-            .at_least = true,
-            .detail = slower_than_lru_.detail + "; two clients in one run " +
-                      std::to_string(1 / slower_in_one_run_.value) + " (" +
-                      slower_in_one_run_.detail + ")"});
-    const auto mean = [&](const char* name, double logarithms) {
-      report({.name = name,
-              .unit = "x",
-              .value = std::exp(logarithms / cases_),
-              .target = 1.3,
-              .at_least = true});
-    };
-    mean("planner.vs_lru_geomean", hinted_logarithms_);
-    mean("planner.vs_lru_geomean_learned", learned_logarithms_);
-    report({.name = "planner.zipf_vs_best",
-            .unit = "x",
-            .value = zipf_.value,
-            .bound = 1.0,
-            .target = 1.05,
-            .detail = zipf_.detail});
-    report({.name = "planner.kernel_level_learned",
-            .unit = "x",
-            .value = kernels.learned_over_hinted,
-            .bound = 1.0,
-            .target = 1.05,
-            .detail = kernels.worst});
-    const bool both = !failures_.empty() && !kernels.failures.empty();
-    report({.name = "planner.replays_failed",
-            .unit = "replays",
-            .value = static_cast<double>(failed_ + kernels.failed),
-            .target = 0.0,
-            .detail = failures_ + (both ? "; " : "") + kernels.failures});
-    report({.name = "planner.endless_waits",
-            .unit = "replays",
-            .value = static_cast<double>(endless_ + kernels.endless),
-            .target = 0.0});
+  void Tell(const Report& report) const {
+    const Targets& targets = set_.name == "tuning" ? kTuningTargets : kValidationTargets;
+    Tell("hinted", hinted_, targets.hinted, targets.hinted_tail, report);
+    Tell("learned", learned_, targets.learned, targets.learned_tail, report);
   }
 
  private:
-  void Add(const std::string& name, const Runs& runs, const sim::Hardware& hardware,
-           const sim::Budget& budget) {
-    AddCase(name, runs, hardware, budget);
-    if (!table_ && sim::IsPeriodic(name)) AddPerturbed(runs, hardware, budget);
-  }
-
-  void Take(Ratios* ratios, double ratio, const std::string& whose) const {
-    one_run_ ? ratios->TakeOneRun(ratio, whose) : ratios->Take(ratio, whose);
-  }
-
-  Outcome Run(const Runs& runs, const char* policy, const sim::Hardware& hardware,
-              core::Bytes budget) {
-    const sim::Setup setup = *sim::SetupFor(policy, hardware, budget);
-    Outcome outcome =
-        sim::MeanOf(Each(runs, [&](const Trace& run) { return sim::Simulate(run, setup); }));
-    // The one of several runs counts among them.
-    if (!outcome.failure.empty() && std::string_view(policy) == "value" && !one_run_) {
-      ++failed_;
-      if (outcome.endless) ++endless_;
-      // Once for all variants of a case.
-      if (failures_.find(where_) == std::string::npos)
-        failures_ += (failures_.empty() ? "" : "; ") + where_;
+  void Run(const TraceSet::Entry& entry, const Trace& trace, const sim::Hardware& hardware,
+           const ScoreBudget& budget) {
+    where_ =
+        entry.name + " at " + std::to_string(budget.percent) + "% on " + std::string(hardware.name);
+    const References::Key key{entry.name, std::string(hardware.name), budget.percent, 0};
+    const Outcome by_time = Replay(sim::WithHints(trace, Hints::kTime), "value", hardware, budget);
+    const Outcome by_order =
+        Replay(sim::WithHints(trace, Hints::kOrder), "value", hardware, budget);
+    const Outcome learned = Replay(trace, "value", hardware, budget);
+    const Outcome demand = Replay(trace, "demand-lru", hardware, budget);
+    against_lru_.Take(demand, by_time, learned, where_);
+    const auto known = references_.Find(key, fingerprint_, &missing_);
+    if (!known) return;
+    const double scores[] = {ScoreOf(by_time, *known, 0), ScoreOf(by_order, *known, 0)};
+    for (const double score : scores) Take(&hinted_, entry.name, score);
+    double late = 0;
+    if (entry.periodic) {
+      const size_t from = kScoreLearnedFrom + sim::SetUpIterations(trace);
+      References::Key of_late = key;
+      of_late.from = from;
+      const auto known_late = references_.Find(of_late, fingerprint_, &missing_);
+      if (!known_late) return;
+      late = ScoreOf(learned, *known_late, from);
+      Take(&learned_, entry.name, late);
     }
+    if (table_)
+      std::printf("| %s | %s | %d%% | %.1f | %.3f | %.3f | %.3f |\n", key.machine.c_str(),
+                  key.trace.c_str(), key.percent, core::Milliseconds(known->stall), scores[0],
+                  scores[1], late);
+  }
+
+  Outcome Replay(const Trace& trace, const char* policy, const sim::Hardware& hardware,
+                 const ScoreBudget& budget) {
+    Outcome outcome = sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget.bytes));
+    if (std::string_view(policy) == "value") failures_.Take(outcome, where_);
     return outcome;
   }
 
-  void AddCase(const std::string& name, const Runs& runs, const sim::Hardware& hardware,
-               const sim::Budget& budget) {
-    const sim::Reference whole = sim::FindReference(runs, hardware, budget.bytes, 0);
-    const Outcome by_time = Run(WithHints(runs, Hints::kTime), "value", hardware, budget.bytes);
-    const Outcome by_order = Run(WithHints(runs, Hints::kOrder), "value", hardware, budget.bytes);
-    const Outcome learned = Run(runs, "value", hardware, budget.bytes);
-    const Outcome lru = Run(runs, "lru", hardware, budget.bytes);
-    const Outcome gdsf = Run(runs, "gdsf", hardware, budget.bytes);
-    const Outcome demand = Run(runs, "demand-lru", hardware, budget.bytes);
-    if (table_) {
-      std::printf("| %s | %s | %d%% | %.1f | %.1f |", std::string(hardware.name).c_str(),
-                  name.c_str(), budget.percent, Milliseconds(whole.bound.compute),
-                  Milliseconds(whole.bound.stall));
-      if (whole.oracle) {
-        std::printf(" %.1f |", Milliseconds(*whole.oracle));
-      } else {
-        std::printf(" - |");
-      }
-      for (const Outcome* one : {&by_time, &by_order, &learned, &lru, &gdsf, &demand}) {
-        if (one->failure.empty()) {
-          std::printf(" %.1f |", Milliseconds(one->stall));
-        } else {
-          std::printf(" failed |");
-        }
-      }
-      std::printf("\n");
-      return;
-    }
-    Take(&hinted_, RatioOf(by_time, 0, whole, sim::kHinted), where_ + ", times");
-    Take(&hinted_, RatioOf(by_order, 0, whole, sim::kHinted), where_ + ", order");
-    if (sim::IsPeriodic(name)) {
-      const size_t from = kLearnedFrom + sim::SetUpIterations(runs.front());
-      const sim::Reference late = sim::FindReference(runs, hardware, budget.bytes, from);
-      Take(&learned_, RatioOf(learned, from, late, sim::kLearned), where_);
-    }
-    if (name == "zipf") {
-      const double best = std::min(Seconds(lru.stall), Seconds(gdsf.stall));
-      if (learned.failure.empty()) zipf_.Take(Seconds(learned.stall) / best, where_);
-    }
-    AgainstLru(demand, by_time, learned);
+  // 0: the replay failed, which is counted elsewhere.
+  static double ScoreOf(const Outcome& outcome, const References::Known& known, size_t from) {
+    if (!outcome.failure.empty()) return 0;
+    const Duration stall = from == 0 ? outcome.stall : sim::StallFrom(outcome, from);
+    return Seconds(known.compute + stall) / Seconds(known.compute + known.stall);
+  }
+  static void Take(Score* score, const std::string& trace, double value) {
+    if (value > 0) score->Take(trace, value);
   }
 
-  void AgainstLru(const Outcome& demand, const Outcome& hinted, const Outcome& learned) {
-    const double with_hints = TimeRatio(demand, hinted);
-    const double without = TimeRatio(demand, learned);
-    if (std::isnan(with_hints) || std::isnan(without)) return;
-    Worst& slower = one_run_ ? slower_in_one_run_ : slower_than_lru_;
-    slower.Take(1 / with_hints, where_ + ", hinted");
-    slower.Take(1 / without, where_ + ", learned");
-    if (one_run_) return;
-    hinted_logarithms_ += std::log(with_hints);
-    learned_logarithms_ += std::log(without);
-    ++cases_;
+  void Tell(const char* how, const Score& score, double target, double tail_target,
+            const Report& report) const {
+    const std::string name = "planner." + set_.name + "_" + how + "_score";
+    Figure mean{.name = name, .unit = "x", .bound = 1.0, .target = target};
+    Figure tail{.name = name + "_p95", .unit = "x", .bound = 1.0, .target = tail_target};
+    if (!missing_.empty() || score.empty()) {
+      mean.skipped = tail.skipped =
+          missing_.empty() ? "no case got through"
+                           : missing_ + ": planner_bench --write-references finds them";
+    } else {
+      mean.value = score.Mean();
+      mean.detail = score.Detail();
+      tail.value = score.Tail();
+    }
+    report(mean);
+    report(tail);
   }
 
-  void AddPerturbed(const Runs& runs, const sim::Hardware& hardware, const sim::Budget& budget) {
-    const size_t from = kLearnedFrom + sim::SetUpIterations(runs.front());
-    const auto add = [&](const Runs& disturbed, const Runs& replayed, const char* how) {
-      const sim::Reference reference = sim::FindReference(disturbed, hardware, budget.bytes, from);
-      const Outcome outcome = Run(replayed, "value", hardware, budget.bytes);
-      Take(&perturbed_, RatioOf(outcome, from, reference, sim::kPerturbed), where_ + ", " + how);
-    };
-    const auto replay = [&](const char* how, const auto& disturb) {
-      const Runs disturbed = Disturbed(runs, disturb);
-      add(disturbed, disturbed, how);
-    };
-    replay("times by up to 25%", [](const Trace& run, uint64_t seed) {
-      return sim::WithTimesPerturbed(run, 0.25, seed);
-    });
-    replay("5% out of order",
-           [](const Trace& run, uint64_t seed) { return sim::WithReorder(run, 0.05, seed); });
-    replay("another period", [](const Trace& run, uint64_t) {
-      return sim::WithPeriodChanged(run, kIterations / 2, 0.75);
-    });
-    const auto drop = [&](Hints hints, const char* how) {
-      add(runs,
-          Disturbed(runs,
-                    [&](const Trace& run, uint64_t seed) {
-                      return sim::WithHints(run, hints, kHintsKept, seed);
-                    }),
-          how);
-    };
-    drop(Hints::kTime, "30% of the times dropped");
-    drop(Hints::kOrder, "30% of the order dropped");
-  }
-
+  const TraceSet& set_;
+  const References& references_;
   const bool table_;
-  bool one_run_ = false;  // of several whose mean is judged
+  LruRatios& against_lru_;
+  Failures& failures_;
+  uint64_t fingerprint_ = 0;
   std::string where_;
-  Ratios hinted_{sim::kHinted.of_bound};
-  Ratios learned_{sim::kLearned.of_bound};
-  Ratios perturbed_{sim::kPerturbed.of_bound};
-  Worst slower_than_lru_;
-  Worst slower_in_one_run_;
-  Worst zipf_;
-  double hinted_logarithms_ = 0;
-  double learned_logarithms_ = 0;
-  int cases_ = 0;
-  int failed_ = 0;
-  int endless_ = 0;  // of those: somebody waited for ever
-  std::string failures_;
+  std::string missing_;  // a case without a reference
+  Score hinted_;
+  Score learned_;
 };
 
-// Two clients, all budgets, times disturbed: the stall in all against the oracle's, which counts
-// bytes and knows no slabs.
-Figure TwoClients() {
-  double stalled = 0;
-  double oracle = 0;
-  std::string detail;
-  for (const char* machine : kMachines) {
+void AddReferences(const TraceSet& set, References* references) {
+  for (const char* machine : kScoreMachines) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
-    const Runs runs = RunsOf(kTwoClients, hardware);
-    const std::vector<sim::Budget> budgets = sim::FeasibleBudgets(runs.front());
-    double here[3] = {};  // by time, learned, the oracle; seconds a run
-    for (const Trace& trace : runs) {
-      const Trace hinted = sim::WithHints(trace, Hints::kTime);
-      for (const sim::Budget& budget : budgets) {
-        const sim::Setup setup = *sim::SetupFor("value", hardware, budget.bytes);
-        here[0] += Seconds(sim::Simulate(hinted, setup).stall) / kRuns;
-        here[1] += Seconds(sim::Simulate(trace, setup).stall) / kRuns;
-        here[2] += Seconds(sim::SimulateOracle(trace, hardware, budget.bytes).stall) / kRuns;
+    for (const TraceSet::Entry& entry : set.traces) {
+      const Trace trace = set.generate(entry.name, hardware);
+      for (const ScoreBudget& budget : ScoreBudgets(trace)) {
+        std::vector<size_t> beginnings = {0};
+        if (entry.periodic) beginnings.push_back(kScoreLearnedFrom + sim::SetUpIterations(trace));
+        for (const size_t from : beginnings) {
+          const auto stall = sim::LeastKnownStall({trace}, hardware, budget.bytes, from);
+          if (!stall) continue;
+          references->Add({entry.name, machine, budget.percent, from},
+                          {trace.Fingerprint(), sim::ComputeFrom(trace, from), *stall});
+        }
       }
     }
-    stalled += here[0];
-    oracle += here[2];
-    char words[160];
-    std::snprintf(words, sizeof(words), "%s%s: %.3g s hinted, %.3g s learned, oracle %.3g s",
-                  detail.empty() ? "" : "; ", machine, here[0], here[1], here[2]);
-    detail += words;
   }
-  return {.name = "planner.two_tenants_vs_oracle",
-          .unit = "x",
-          .value = stalled / oracle,
-          .bound = 1.0,
-          .detail = detail};
 }
 
 }  // namespace
 
-void MeasurePlannerScores(bool table, const Report& report) {
-  Scores scores(table);
-  for (const char* machine : kMachines) {
-    for (const std::string& name : sim::GeneratorNames()) {
-      if (!sim::IsKernelLevel(name)) scores.AddTrace(name, *sim::FindHardware(machine));
-    }
+void Failures::Take(const Outcome& outcome, const std::string& whose) {
+  if (outcome.failure.empty()) return;
+  ++failed;
+  if (outcome.endless) ++endless;
+  // Once for all variants of a case.
+  if (where.find(whose) == std::string::npos) where += (where.empty() ? "" : "; ") + whose;
+}
+
+void LruRatios::Take(const Outcome& demand, const Outcome& hinted, const Outcome& learned,
+                     const std::string& whose) {
+  if (!demand.failure.empty() || !hinted.failure.empty() || !learned.failure.empty()) return;
+  const double with_hints = Seconds(demand.time) / Seconds(hinted.time);
+  const double without = Seconds(demand.time) / Seconds(learned.time);
+  for (const auto& [ratio, how] : {std::pair(with_hints, ", hinted"), {without, ", learned"}}) {
+    if (cases_ > 0 && ratio >= worst_) continue;
+    worst_ = ratio;
+    where_ = whose + how;
   }
-  scores.Tell(MeasureKernelLevel(table), report);
-  if (!table) report(TwoClients());
+  hinted_ += std::log(with_hints);
+  learned_ += std::log(without);
+  ++cases_;
+}
+
+void LruRatios::Tell(const Report& report) const {
+  if (cases_ == 0) return;
+  report({.name = "planner.vs_lru_worst",
+          .unit = "x",
+          .value = worst_,
+          .target = 1.0,
+          .at_least = true,
+          .detail = where_});
+  const auto mean = [&](const char* name, double logarithms, double target) {
+    report({.name = name,
+            .unit = "x",
+            .value = std::exp(logarithms / cases_),
+            .target = target,
+            .at_least = true,
+            .detail = std::to_string(cases_) + " cases"});
+  };
+  mean("planner.vs_lru_geomean", hinted_, 1.35);
+  mean("planner.vs_lru_geomean_learned", learned_, 1.30);
+}
+
+void MeasureSetScores(const TraceSet& set, const References& references, bool table,
+                      LruRatios* against_lru, Failures* failures, const Report& report) {
+  SetScores scores(set, references, table, against_lru, failures);
+  scores.Run();
+  if (!table) scores.Tell(report);
+}
+
+References FindReferences() {
+  References references;
+  AddReferences(TuningSet(), &references);
+  return references;
 }
 
 }  // namespace ravenstore::bench

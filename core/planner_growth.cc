@@ -26,6 +26,8 @@ constexpr uint64_t kSlabsBeforeAhead = 8;
 constexpr uint64_t kLastSlabs = 3;
 // A tensor of so small a part of a slab is no large one.
 constexpr uint64_t kSmallShare = 4;  // a fourth
+// Of what is lent to one tenant others are kept this part of a device each, free (core/share.h).
+constexpr uint64_t kKeptPart = 64;
 // A slab is followed by the next within so long, or not soon.
 constexpr Duration kSlabsComeFor = std::chrono::milliseconds(10);
 // Others had no empty slab: when to look again.
@@ -98,11 +100,30 @@ Bytes Planner::State::SlabBudgetLeft(const ClientArena& arena, Reclaiming reclai
   const auto coming = [&](Binding binding) {
     return reclaiming == Reclaiming::kIsThere ? ReclaimingOf(arena, binding) : Bytes{0};
   };
+  const Bytes free = Minus(devices_[device].limit,
+                           Minus(devices_[device].held + reserved, coming(Binding::kDevice)));
+  const Bytes guaranteed = Minus(GuaranteeOf(tenant, arena.device), tenant.device_held[device]);
   return std::min({Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
                    Minus(tenant.budgets.device, Minus(tenant.device_held[device] + by_own_tenant,
                                                       coming(Binding::kTenant))),
-                   Minus(devices_[device].limit,
-                         Minus(devices_[device].held + reserved, coming(Binding::kDevice)))});
+                   std::max(Minus(free, KeptFromLoans(client.tenant, arena.device)),
+                            std::min(free, guaranteed))});
+}
+
+Bytes Planner::State::KeptFromLoans(TenantId borrower, DeviceId id) const {
+  const Device& device = devices_[ToInt(id)];
+  const bool others_are_guaranteed =
+      device.guaranteed > tenants_.at(borrower).device_guarantee[ToInt(id)];
+  if (options_.guaranteed_part == 0 || !others_are_guaranteed) return {};
+  const Bytes each = Bytes(device.limit.count() / kKeptPart).RoundUp(options_.granularity);
+  const Bytes most = Bytes(device.limit.count() / options_.guaranteed_part);
+  Bytes kept = each;  // for one who is still to come
+  for (const auto& [other, tenant] : tenants_) {
+    if (other == borrower || tenant.clients == 0) continue;
+    kept += Minus(std::min(each, GuaranteeOf(tenant, id)), tenant.device_held[ToInt(id)]);
+    if (kept >= most) break;
+  }
+  return std::min(kept, most);
 }
 
 void Planner::State::Reserve(ClientArena& arena, Bytes size) {

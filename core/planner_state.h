@@ -380,6 +380,10 @@ class Planner::State {
                      std::vector<Emptying>* found, std::optional<double> weight = {});
   // Of these, those of the least cost that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
+  // Free memory of the device that is not lent to the tenant while others are present: a 64th for
+  // each of them who does not hold so much, and for one who is still to come. A process that does
+  // not let go of its slabs keeps them, so what is lent may not come back.
+  Bytes KeptFromLoans(TenantId borrower, DeviceId device) const;
   // What the tenant is guaranteed of the device: a share, where all of them are more than there is.
   Bytes GuaranteeOf(const Tenant& tenant, DeviceId device) const;
   // The tenant's guarantees count, or count no more, as it has clients.

@@ -30,6 +30,7 @@ namespace {
 constexpr uint64_t kListenerKey = 0;
 constexpr uint64_t kMailboxKey = ~uint64_t{0};
 constexpr uint64_t kReclaimTimerKey = ~uint64_t{0} - 1;
+constexpr uint64_t kWaitTimerKey = ~uint64_t{0} - 2;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 256;
@@ -42,8 +43,11 @@ constexpr uint32_t kUnitsLeast = 4;
 constexpr uint32_t kUnitsOfConnection = 4;
 constexpr uint32_t kUnitsOfDescriptors = 8;
 constexpr uint32_t kUnitsOfAttach = 16;
-constexpr uint32_t kUnitsOfPages = 4;
 constexpr size_t kBytesOfUnit = 4096;
+// Messages with a descriptor that a user may send at once, and how often beyond these. A job that
+// knows nothing of us sends one when it begins; each takes four threads of the daemon some time.
+constexpr core::Duration kDescriptorsEvery = std::chrono::milliseconds(2);
+constexpr int64_t kDescriptorsAtOnce = 256;
 // A connection that says nothing is closed.
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
 // Connections beyond what all users may have together, half of them root's and half of the daemon's
@@ -120,6 +124,7 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
       loop_(loop),
       workers_(workers),
       turns_(kUnitsPerTurn, kUnitsLeast),
+      descriptor_pace_(kDescriptorsEvery, kDescriptorsAtOnce),
       // A job may be a client and a legacy job at once.
       places_("connections", uint64_t{4} * options_.clients_max + kToolsMax),
       clients_("clients (clients_max of the configuration)", options_.clients_max),
@@ -150,10 +155,12 @@ core::Status Control::Init() {
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return Error{ErrorCode::kSystem, "epoll_create1 failed"};
   reclaim_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!reclaim_timer_) return Error{ErrorCode::kSystem, "timerfd_create failed"};
+  wait_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!reclaim_timer_ || !wait_timer_) return Error{ErrorCode::kSystem, "timerfd_create failed"};
   if (!Watch(listener_.get(), kListenerKey, EPOLLIN) ||
       !Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN) ||
-      !Watch(reclaim_timer_.get(), kReclaimTimerKey, EPOLLIN)) {
+      !Watch(reclaim_timer_.get(), kReclaimTimerKey, EPOLLIN) ||
+      !Watch(wait_timer_.get(), kWaitTimerKey, EPOLLIN)) {
     return Error{ErrorCode::kSystem, "epoll_ctl failed (fs.epoll.max_user_watches)"};
   }
   return core::Ok();
@@ -197,6 +204,7 @@ void Control::LogWhatWasLeftOut() {
 int Control::NextTimer() const {
   core::Tick next = std::min(accept_paused_until_.value_or(core::kNever), log_due_);
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
+  if (!paced_.empty()) next = std::min(next, paced_.begin()->first);
   if (next == core::kNever) return -1;
   const auto left = std::max(next - ipc::Now(), core::Duration(0));
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
@@ -215,6 +223,8 @@ void Control::Run() {
         mailbox_.RunSome(mailbox_.size());
       } else if (key == kReclaimTimerKey) {
         UpdateReclaims();
+      } else if (key == kWaitTimerKey) {
+        UpdateWaits();
       } else if (Connection* connection = Find(key & ~kPidBit)) {
         if ((key & kPidBit) != 0) {
           OnDeath(*connection);
@@ -226,6 +236,7 @@ void Control::Run() {
       }
     }
     EndSilent();
+    ReadPaced();
     LogWhatWasLeftOut();
     if (accept_paused_until_ && (closed_one_ || ipc::Now() >= *accept_paused_until_))
       ResumeAccepting();
@@ -239,7 +250,7 @@ void Control::EndSilent() {
     silent_.pop_front();
     Connection* connection = Find(key);
     // Those kept for ravenctl are for who uses them.
-    if (connection == nullptr || connection->reclaims) continue;
+    if (connection == nullptr || connection->asked) continue;
     if (connection->greeted && !connection->reserved) continue;
     if (now - connection->heard < kSilenceMax || connection->waiting > 0) {
       silent_.emplace_back(now + kSilenceMax, key);
@@ -247,6 +258,18 @@ void Control::EndSilent() {
     }
     Fail(*connection, 0, ErrorCode::kTimedOut, "a connection that says nothing is closed");
     HangUp(*connection);
+  }
+}
+
+void Control::ReadPaced() {
+  const core::Tick now = ipc::Now();
+  while (!paced_.empty() && paced_.begin()->first <= now) {
+    const uint64_t key = paced_.begin()->second;
+    paced_.erase(paced_.begin());
+    Connection* connection = Find(key);
+    if (connection == nullptr) continue;
+    connection->waiting -= kQuestion;
+    UpdateInterest(*connection);
   }
 }
 
@@ -376,13 +399,25 @@ void Control::ResumeAccepting() {
 bool Control::MayRead(Connection& connection) {
   if (!ipc::BringsDescriptors(connection.socket.get())) return true;
   // Only a legacy job's first message brings one. What is not received costs nothing to close.
-  const bool expected = !connection.greeted && !connection.reclaims;
+  const bool expected = !connection.greeted && !connection.asked;
   if (expected && !received_closers_.IsStuck(connection.peer.uid) && !received_closers_.AllStuck())
-    return true;
+    return IsInPace(connection);
   Fail(connection, 0, expected ? ErrorCode::kLimit : ErrorCode::kInvalidArgument,
        expected ? "the daemon takes no descriptors: those that it was sent do not close"
                 : "this message may bring no descriptors");
   HangUp(connection);
+  return false;
+}
+
+bool Control::IsInPace(Connection& connection) {
+  if (std::exchange(connection.paced, false)) return true;
+  const core::Tick now = ipc::Now();
+  const core::Tick at = descriptor_pace_.Next(connection.user(), now);
+  if (at <= now) return true;
+  connection.paced = true;
+  connection.waiting += kQuestion;
+  paced_.emplace(at, connection.key);
+  UpdateInterest(connection);
   return false;
 }
 
@@ -422,7 +457,7 @@ void Control::OnReadable(Connection& connection) {
 void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
                      std::vector<ipc::UniqueFd>& descriptors) {
   using Body = proto::ClientPacket;
-  if (connection.reclaims) {
+  if (connection.asked) {
     return Fail(connection, packet.request(), ErrorCode::kWrongState,
                 "this message is the only one of its connection");
   }
@@ -464,15 +499,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     case Body::kDetach: return HandleDetach(connection, packet.request());
     case Body::kSetLimits:
       return HandleSetLimits(connection, packet.request(), packet.set_limits());
-    case Body::kListLegacy: {
-      proto::DaemonPacket answer;
-      answer.set_request(packet.request());
-      turns_.Spend(connection.user(), kUnitsOfPages);
-      const Audience audience =
-          IsAdmin(connection.peer.uid) ? Audience() : Audience(connection.peer.uid);
-      legacy_.Fill(audience, packet.list_legacy(), answer.mutable_legacy_jobs());
-      return Send(connection, answer);
-    }
+    case Body::kListLegacy:
+      return HandleListLegacy(connection, packet.request(), packet.list_legacy());
     case Body::kExplainJob:
       return HandleExplainJob(connection, packet.request(), packet.explain_job());
     case Body::kExplainFailure:
@@ -487,6 +515,7 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
 }
 
 void Control::HandleInternName(Connection& connection, uint64_t request, const std::string& name) {
+  connection.named = true;
   const auto id = names_.Intern(name, connection.user(), connection.key);
   if (!id.ok()) return Fail(connection, request, id.error().code, id.error().message);
   proto::DaemonPacket answer;
@@ -700,6 +729,7 @@ core::TenantId Control::TenantOf(uid_t uid) {
 }
 
 void Control::OnDeath(Connection& connection) {
+  waits_.Ended({connection.peer.pid, connection.peer.start_time});
   if (connection.client != ClientId{}) {
     if (MayLog(connection))
       spdlog::info("client {} died: pid {}", ToInt(connection.client), connection.peer.pid);
@@ -776,8 +806,9 @@ void Control::Forget(uint64_t key) {
   if (connection.legacy) GiveLegacyPlace(connection);
   legacy_.Remove(key);
   reclaims_.Forget(key);
+  waits_.Leave(key);
   // There may be many.
-  workers_->Run(connection.user(), [this, key] { names_.Release(key); });
+  if (connection.named) workers_->Run(connection.user(), [this, key] { names_.Release(key); });
   connections_.erase(found);
   closed_one_ = true;
 }

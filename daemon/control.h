@@ -36,9 +36,11 @@
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
+#include "daemon/pace.h"
 #include "daemon/reclaim_requests.h"
 #include "daemon/threads.h"
 #include "daemon/turn_budget.h"
+#include "daemon/wait_queue.h"
 #include "device/device.h"
 #include "ipc/socket.h"
 #include "proto/control.pb.h"
@@ -108,9 +110,11 @@ class Control {
     core::ClientId client{};  // 0 until it attached, and for control-only connections
     bool reserved = false;    // one of those kept for ravenctl
     bool greeted = false;
-    bool legacy = false;    // it has a legacy job's place
-    bool elastic = false;   // and a second descriptor's, for its page
-    bool reclaims = false;  // it said LegacyReclaim or LegacyElastic, and says nothing more
+    bool legacy = false;   // it has a legacy job's place
+    bool elastic = false;  // and a second descriptor's, for its page
+    bool asked = false;    // LegacyReclaim, LegacyElastic or LegacyWait, and says nothing more
+    bool named = false;    // it may have given tensors names
+    bool paced = false;    // its message with a descriptor has been told its turn
     bool hung_up = false;
     core::Tick heard{};  // when it said something last, or began
     std::deque<Outgoing> queue;
@@ -155,6 +159,7 @@ class Control {
   void ResumeAccepting();
   // Closes what has said nothing for too long.
   void EndSilent();
+  void ReadPaced();
   // Whether a line about the connection's user may be written.
   bool MayLog(const Connection& connection);
   void LogWhatWasLeftOut();
@@ -163,6 +168,8 @@ class Control {
   void OnReadable(Connection& connection);
   // False when the next packet may not be read: its descriptors are not for us. Then it hung up.
   bool MayRead(Connection& connection);
+  // False: its message with a descriptor is read when its user's turn has come.
+  bool IsInPace(Connection& connection);
   void OnWritable(Connection& connection);
   void OnDeath(Connection& connection);
   void HangUp(Connection& connection);
@@ -194,6 +201,13 @@ class Control {
   void HandleExplainJob(Connection& connection, uint64_t request, const proto::ExplainJob& query);
   // Finds out what the device has for the asker, and begins.
   void BeginReclaim(ReclaimRequests::Reclaim ask);
+  void HandleListLegacy(Connection& connection, uint64_t request, const proto::ListLegacy& query);
+  void HandleLegacyWait(Connection& connection, uint64_t request, const proto::LegacyWait& wait);
+  void TellTurn(Connection& connection, uint64_t request, uint32_t position, core::Bytes bytes);
+  // Looks whose turn it is on the devices that are waited for; the timer says when again.
+  void UpdateWaits();
+  void OnUsedForWaits(const std::vector<core::Bytes>& used);
+  void SetWaitTimer();
   void HandlePause(Connection& connection, uint64_t request, const proto::SetLimits& limits);
   // False when the limits are not a legacy job's alone: the rest is to be done, too.
   bool HandleVisibleMemory(Connection& connection, uint64_t request,
@@ -247,6 +261,7 @@ class Control {
   std::atomic<bool> stopping_{false};
 
   TurnBudget turns_;
+  Pace descriptor_pace_;
   core::Shares places_;  // connections
   core::Shares clients_;
   core::Shares legacy_places_;
@@ -256,6 +271,7 @@ class Control {
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
+  std::multimap<core::Tick, uint64_t> paced_;  // connections that are read then
   LogBudget log_budget_;
   core::Tick log_due_ = core::kNever;  // when it has something to say
 
@@ -275,6 +291,8 @@ class Control {
   LegacyLedger legacy_;
   ReclaimRequests reclaims_;
   ipc::UniqueFd reclaim_timer_;
+  WaitQueue waits_;
+  ipc::UniqueFd wait_timer_;
   // First to go: they post to the mailbox. Those of sockets that were not read never hang; what was
   // received may.
   Closers received_closers_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@ namespace {
 
 // Of a turn (control.cc): it looks through all connections.
 constexpr uint32_t kUnitsOfLegacyHello = 8;
+constexpr uint32_t kUnitsOfPages = 4;
 constexpr uint32_t kUnitsOfExplainJob = 4;
 
 }  // namespace
@@ -38,6 +40,9 @@ bool Control::HandleLegacy(Connection& connection, const proto::ClientPacket& pa
       return true;
     case proto::ClientPacket::kLegacyElastic:
       HandleLegacyElastic(connection, packet.request(), descriptors);
+      return true;
+    case proto::ClientPacket::kLegacyWait:
+      HandleLegacyWait(connection, packet.request(), packet.legacy_wait());
       return true;
     default: return false;
   }
@@ -113,7 +118,7 @@ void Control::HandleLegacyElastic(Connection& connection, uint64_t request,
     return Fail(connection, request, ErrorCode::kWrongState,
                 "LegacyElastic comes on a connection of its own and brings one descriptor");
   }
-  connection.reclaims = true;
+  connection.asked = true;
   const uint64_t job = legacy_.KeyOfProcess(connection.peer.pid);
   Connection* jobs = job == 0 ? nullptr : Find(job);
   if (jobs == nullptr || jobs->elastic) {
@@ -149,7 +154,7 @@ void Control::HandleLegacyReclaim(Connection& connection, uint64_t request,
     return Fail(connection, request, ErrorCode::kWrongState,
                 "LegacyReclaim comes on a connection of its own");
   }
-  connection.reclaims = true;
+  connection.asked = true;
   const uint64_t job = legacy_.KeyOfProcess(connection.peer.pid);
   if (job == 0) {
     return Fail(connection, request, ErrorCode::kPermission, "only a legacy job may ask for that");
@@ -193,6 +198,112 @@ void Control::BeginReclaim(ReclaimRequests::Reclaim reclaim) {
       });
     });
   });
+}
+
+void Control::HandleListLegacy(Connection& connection, uint64_t request,
+                               const proto::ListLegacy& query) {
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  turns_.Spend(connection.user(), kUnitsOfPages);
+  const uid_t uid = connection.peer.uid;
+  legacy_.Fill(IsAdmin(uid) ? std::nullopt : std::optional(uid), query,
+               answer.mutable_legacy_jobs());
+  for (proto::LegacyJob& job : *answer.mutable_legacy_jobs()->mutable_jobs()) {
+    const auto place = waits_.PlaceOf(static_cast<pid_t>(job.pid()));
+    job.set_waiting(place.position);
+    job.set_waiting_bytes(place.bytes.count());
+  }
+  Send(connection, answer);
+}
+
+void Control::HandleLegacyWait(Connection& connection, uint64_t request,
+                               const proto::LegacyWait& wait) {
+  if (connection.greeted) {
+    return Fail(connection, request, ErrorCode::kWrongState,
+                "LegacyWait comes on a connection of its own");
+  }
+  connection.asked = true;
+  const uint64_t job = legacy_.KeyOfProcess(connection.peer.pid);
+  if (job == 0)
+    return Fail(connection, request, ErrorCode::kPermission, "only a legacy job may wait");
+  // Of a foreign namespace: it could not be told from others.
+  if (connection.peer.pid == 0) {
+    return Fail(connection, request, ErrorCode::kUnsupported,
+                "the daemon does not see the process's number");
+  }
+  const auto device = std::find_if(devices_.begin(), devices_.end(), [&](const auto& each) {
+    return each->info().uuid == wait.uuid();
+  });
+  if (device == devices_.end()) {
+    return Fail(connection, request, ErrorCode::kNotFound,
+                "this daemon has no such device, and nobody waits for it");
+  }
+  const Bytes total = (*device)->info().total;
+  const Bytes visible = legacy_.VisibleOfJob(job);
+  Bytes bytes = wait.bytes() == 0 ? total : std::min(Bytes(wait.bytes()), total);
+  if (visible != Bytes{0}) bytes = std::min(bytes, visible);
+  const bool may_go = waits_.Add({.process = {connection.peer.pid, connection.peer.start_time},
+                                  .user = connection.user(),
+                                  .device = static_cast<size_t>(device - devices_.begin()),
+                                  .bytes = bytes,
+                                  .connection = connection.key,
+                                  .request = request});
+  if (may_go) return TellTurn(connection, request, 0, bytes);
+  SetWaitTimer();
+}
+
+void Control::TellTurn(Connection& connection, uint64_t request, uint32_t position, Bytes bytes) {
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_legacy_turn()->set_position(position);
+  answer.mutable_legacy_turn()->set_bytes(bytes.count());
+  Send(connection, answer);
+}
+
+void Control::UpdateWaits() {
+  uint64_t expirations = 0;
+  [[maybe_unused]] const auto size = ::read(wait_timer_.get(), &expirations, sizeof(expirations));
+  if (waits_.empty()) return;
+  loop_->mailbox().Post([this] {
+    std::vector<Bytes> held;
+    for (size_t i = 0; i < devices_.size(); ++i)
+      held.push_back(loop_->planner().DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}).held);
+    workers_->Run(kNoUser, [this, held = std::move(held)] {
+      std::vector<Bytes> used;
+      for (size_t i = 0; i < devices_.size(); ++i) {
+        const auto free = devices_[i]->FreeBytes();
+        const Bytes not_the_stores = Minus(devices_[i]->info().total, held[i]);
+        used.push_back(free.ok() ? Minus(not_the_stores, *free) : not_the_stores);
+      }
+      mailbox_.Post([this, used = std::move(used)] { OnUsedForWaits(used); });
+    });
+  });
+}
+
+void Control::OnUsedForWaits(const std::vector<Bytes>& used) {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    if (!waits_.WaitsFor(i)) continue;
+    const auto& info = devices_[i]->info();
+    for (const auto& told : waits_.Update(i, info.total, used[i], legacy_.UsesOf(info.uuid))) {
+      Connection* connection = Find(told.connection);
+      // Who does not read is told his turn alone.
+      if (connection == nullptr || (told.position != 0 && !connection->queue.empty())) continue;
+      if (told.position == 0 && MayLog(*connection))
+        spdlog::info("legacy job of pid {} waits no more", connection->peer.pid);
+      TellTurn(*connection, told.request, told.position, told.bytes);
+    }
+  }
+  SetWaitTimer();
+}
+
+// However many come and go, it is looked at no more often than that.
+void Control::SetWaitTimer() {
+  constexpr long kLookNs = 50'000'000;
+  itimerspec armed{};
+  if (waits_.empty() || ::timerfd_gettime(wait_timer_.get(), &armed) != 0) return;
+  if (armed.it_value.tv_nsec != 0) return;
+  armed.it_value.tv_nsec = kLookNs;
+  ::timerfd_settime(wait_timer_.get(), 0, &armed, nullptr);
 }
 
 void Control::HandlePause(Connection& connection, uint64_t request,

@@ -188,6 +188,19 @@ void LegacyLedger::WriteBudgets(const Job& job) const {
   ::munmap(page, proto::kLedgerBytes);
 }
 
+std::vector<WaitQueue::Use> LegacyLedger::UsesOf(const std::string& uuid) const {
+  std::vector<WaitQueue::Use> uses;
+  for (const auto& [key, job] : jobs_) {
+    for (const LegacyRow& row : Read(key)) {
+      if (row.uuid != uuid) continue;
+      uses.push_back(
+          {{job.about.pid, job.about.start_time}, core::TenantId{job.about.uid}, Bytes(row.used)});
+      break;
+    }
+  }
+  return uses;
+}
+
 std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {
   const auto found = jobs_.find(key);
   if (found == jobs_.end()) return {};

@@ -20,6 +20,7 @@
 #include "core/result.h"
 #include "core/types.h"
 #include "daemon/process_slots.h"
+#include "daemon/wait_queue.h"
 #include "ipc/unique_fd.h"
 #include "proto/control.pb.h"
 #include "proto/ledger_page.h"
@@ -84,6 +85,8 @@ class LegacyLedger {
   // Whether the client is a job of that user's.
   bool IsOf(uint32_t client, uid_t uid) const;
 
+  // What each job says that it holds of the device.
+  std::vector<WaitQueue::Use> UsesOf(const std::string& uuid) const;
   static constexpr const char* kNoElasticPage =
       "LegacyElastic needs a memfd of 196608 bytes, sealed against shrinking and growing";
   static bool IsElasticPage(int descriptor);

@@ -25,8 +25,8 @@ class Addresses {
   // REQUIRES: whole granules, of a power of two bytes.
   Addresses(CUdeviceptr begin, core::Bytes size, core::Bytes granule);
 
-  // A piece of whole granules for `owner`; nothing: no run of free addresses is as long. The lowest
-  // place is taken.
+  // A piece of whole granules for `owner`, or for nobody yet; nothing: no run of free addresses is
+  // as long. The lowest place is taken.
   std::optional<CUdeviceptr> Take(core::Bytes size, uint32_t owner);
   void Give(CUdeviceptr begin, core::Bytes size);
   // Whose piece it is from now on. REQUIRES: whole granules.

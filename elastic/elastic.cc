@@ -16,6 +16,7 @@ using ravenstore::elastic::Engine;
 using ravenstore::elastic::EngineOptions;
 using ravenstore::elastic::EngineStats;
 using ravenstore::elastic::Place;
+using ravenstore::elastic::RangeId;
 using ravenstore::elastic::Recorder;
 using ravenstore::elastic::Shown;
 
@@ -67,6 +68,13 @@ EngineOptions OptionsOf(const raven_elastic_options_t& given) {
   }
   if (given.log != nullptr) options.log = given.log;
   return options;
+}
+
+CUresult ResultOf(const raven_elastic_t* engine, const ravenstore::core::Error& error) {
+  // Whoever asks for a place that cannot be had goes on in another way.
+  if (error.code == ErrorCode::kInvalidArgument) return CUDA_ERROR_INVALID_VALUE;
+  if (engine->log != nullptr) engine->log(Describe(error).c_str());
+  return error.code == ErrorCode::kOutOfMemory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
 }
 
 ravenstore::core::Result<std::unique_ptr<Recorder>> MakeRecorder(
@@ -136,9 +144,7 @@ CUresult raven_elastic_allocate(raven_elastic_t* engine, uint64_t bytes, CUstrea
       *address = *allocated;
       return CUDA_SUCCESS;
     }
-    if (engine->log != nullptr) engine->log(Describe(allocated.error()).c_str());
-    return allocated.error().code == ErrorCode::kOutOfMemory ? CUDA_ERROR_OUT_OF_MEMORY
-                                                             : CUDA_ERROR_UNKNOWN;
+    return ResultOf(engine, allocated.error());
   });
 }
 
@@ -158,6 +164,56 @@ int raven_elastic_find(raven_elastic_t* engine, CUdeviceptr address, CUdeviceptr
     *begin = found->begin;
     *bytes = found->size.count();
     return 1;
+  });
+}
+
+int raven_elastic_reserve(raven_elastic_t* engine, uint64_t bytes, CUdeviceptr* address) {
+  return Guarded(engine, 0, [&] {
+    const auto reserved = engine->engine->Reserve(Bytes(bytes));
+    if (reserved) *address = *reserved;
+    return reserved ? 1 : 0;
+  });
+}
+
+int raven_elastic_unreserve(raven_elastic_t* engine, CUdeviceptr address, uint64_t bytes) {
+  return Guarded(engine, 0,
+                 [&] { return engine->engine->Unreserve(address, Bytes(bytes)) ? 1 : 0; });
+}
+
+CUresult raven_elastic_create_segment(raven_elastic_t* engine, uint64_t bytes, uint32_t* segment) {
+  return Guarded(engine, CUDA_ERROR_OUT_OF_MEMORY, [&] {
+    const auto made = engine->engine->CreateSegment(Bytes(bytes));
+    if (!made.ok()) return ResultOf(engine, made.error());
+    *segment = static_cast<uint32_t>(*made);
+    return CUDA_SUCCESS;
+  });
+}
+
+void raven_elastic_destroy_segment(raven_elastic_t* engine, uint32_t segment) {
+  Guarded(engine, 0, [&] { return engine->engine->DestroySegment(RangeId{segment}), 0; });
+}
+
+CUresult raven_elastic_map_segment(raven_elastic_t* engine, uint32_t segment, CUdeviceptr address) {
+  return Guarded(engine, CUDA_ERROR_UNKNOWN, [&] {
+    const auto mapped = engine->engine->MapSegment(RangeId{segment}, address);
+    return mapped.ok() ? CUDA_SUCCESS : ResultOf(engine, mapped.error());
+  });
+}
+
+CUresult raven_elastic_unmap_segment(raven_elastic_t* engine, uint32_t segment) {
+  return Guarded(engine, CUDA_ERROR_UNKNOWN, [&] {
+    const auto unmapped = engine->engine->UnmapSegment(RangeId{segment});
+    return unmapped.ok() ? CUDA_SUCCESS : ResultOf(engine, unmapped.error());
+  });
+}
+
+CUresult raven_elastic_hand_over(raven_elastic_t* engine, uint32_t segment,
+                                 CUmemGenericAllocationHandle handle, CUdeviceptr* address) {
+  return Guarded(engine, CUDA_ERROR_UNKNOWN, [&] {
+    const auto at = engine->engine->HandOver(RangeId{segment}, handle);
+    if (!at.ok()) return ResultOf(engine, at.error());
+    *address = *at;
+    return CUDA_SUCCESS;
   });
 }
 

@@ -80,6 +80,34 @@ RAVEN_ELASTIC CUresult raven_elastic_free(raven_elastic_t* engine, CUdeviceptr a
 RAVEN_ELASTIC int raven_elastic_find(raven_elastic_t* engine, CUdeviceptr address,
                                      CUdeviceptr* begin, uint64_t* bytes);
 
+/* Physical memory of the job's own making (cuMemCreate), a segment, and addresses of its own
+ * (cuMemAddressReserve) at which it maps that. What is mapped within one reservation is used
+ * together: a call that names any of it names all of it, since a pointer does not tell how far it
+ * is followed. */
+/* 0: no such addresses are left, or `bytes` are no whole granules. */
+RAVEN_ELASTIC int raven_elastic_reserve(raven_elastic_t* engine, uint64_t bytes,
+                                        CUdeviceptr* address);
+/* 0: nothing of that size was reserved there, or segments are mapped. */
+RAVEN_ELASTIC int raven_elastic_unreserve(raven_elastic_t* engine, CUdeviceptr address,
+                                          uint64_t bytes);
+/* Mapped nowhere yet. CUDA_ERROR_OUT_OF_MEMORY as raven_elastic_allocate. */
+RAVEN_ELASTIC CUresult raven_elastic_create_segment(raven_elastic_t* engine, uint64_t bytes,
+                                                    uint32_t* segment);
+/* REQUIRES: mapped nowhere. */
+RAVEN_ELASTIC void raven_elastic_destroy_segment(raven_elastic_t* engine, uint32_t segment);
+/* All of it, at one place. CUDA_ERROR_INVALID_VALUE: it has one, or these are no free addresses of
+ * one reservation; nothing has changed. */
+RAVEN_ELASTIC CUresult raven_elastic_map_segment(raven_elastic_t* engine, uint32_t segment,
+                                                 CUdeviceptr address);
+/* REQUIRES: nothing that was enqueued touches it. */
+RAVEN_ELASTIC CUresult raven_elastic_unmap_segment(raven_elastic_t* engine, uint32_t segment);
+/* The segment's bytes go to the driver's `handle`, which is mapped in its place: *address, or 0
+ * where it was mapped nowhere. The segment is no more. Waits for what may touch it, at most 10 s.
+ */
+RAVEN_ELASTIC CUresult raven_elastic_hand_over(raven_elastic_t* engine, uint32_t segment,
+                                               CUmemGenericAllocationHandle handle,
+                                               CUdeviceptr* address);
+
 /* What one call touches. */
 typedef struct raven_elastic_use {
   uint64_t identity; /* what tells it from other calls: its kernel and shape, or its kind; the same

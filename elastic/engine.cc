@@ -77,6 +77,7 @@ Status Engine::Init() {
   if (result != CUDA_SUCCESS) return DriverError("cuMemAddressReserve", result);
   addresses_ = std::make_unique<Addresses>(begin, reach, granule_);
   const Bytes room = Bytes(reach.count() / 2).RoundUp(options_.part);
+  first_segment_page_ = static_cast<uint32_t>(room.count() / options_.part.count() + 1);
   arena_.emplace(*addresses_->Take(room, Addresses::kNobody), room,
                  [this](const Point& point) { return streams_.Passed(point); });
   parts_ = std::make_unique<Parts>(&driver_, options_.device, options_.node, options_.on_device,
@@ -87,22 +88,25 @@ Status Engine::Init() {
 
 // --- Ranges and pages
 
-std::pair<uint32_t, uint32_t> Engine::PagesOf(const Range& range) const {
+std::pair<uint32_t, uint32_t> Engine::PagesOf(CUdeviceptr begin, Bytes size) const {
   const uint64_t part = options_.part.count();
-  const uint64_t first = (range.begin - arena_->begin()) / part;
-  const uint64_t last = (range.begin + range.size.count() - 1 - arena_->begin()) / part;
+  const uint64_t first = (begin - arena_->begin()) / part;
+  const uint64_t last = (begin + size.count() - 1 - arena_->begin()) / part;
   return {static_cast<uint32_t>(first + 1), static_cast<uint32_t>(last + 2)};
 }
 
 // In place it would be used with so many bytes.
 Bytes Engine::AwayOf(const Range& range) const {
   Bytes away;
-  const auto [first, end] = PagesOf(range);
+  const auto [first, end] = range.pages;
   for (uint32_t number = first; number < end; ++number) {
     const Page& page = *pages_[number];
     if (!page.away()) continue;
-    away += Bytes(std::min(page.begin + page.size.count(), range.begin + range.size.count()) -
-                  std::max(page.begin, range.begin));
+    // A segment's hold nothing else, and may be mapped nowhere.
+    away += IsSegment(range)
+                ? page.size
+                : Bytes(std::min(page.begin + page.size.count(), range.begin + range.size.count()) -
+                        std::max(page.begin, range.begin));
   }
   return away;
 }
@@ -142,7 +146,8 @@ void Engine::Leave(PageId id) {
   plan_.Freed(id);
 }
 
-uint32_t Engine::AddRange(CUdeviceptr begin, Bytes asked, Bytes size) {
+uint32_t Engine::MakeRange(CUdeviceptr begin, Bytes asked, Bytes size,
+                           std::pair<uint32_t, uint32_t> pages) {
   if (unused_ranges_.empty()) {
     unused_ranges_.push_back(static_cast<uint32_t>(ranges_.size()));
     ranges_.emplace_back();
@@ -150,10 +155,17 @@ uint32_t Engine::AddRange(CUdeviceptr begin, Bytes asked, Bytes size) {
   const uint32_t number = unused_ranges_.back();
   unused_ranges_.pop_back();
   Range& range = ranges_[number];
-  range = {begin, size, asked, true};
+  range = {begin, size, asked, pages, true};
   range.used = range.allocated = ipc::Now();
-  addresses_->SetOwner(begin, size, number);
-  const auto [first, end] = PagesOf(range);
+  for (uint32_t page = pages.first; page < pages.second; ++page) Inhabit(PageId{page});
+  stats_.live += size;
+  stats_.peak = std::max(stats_.peak, stats_.live);
+  if (options_.recorder) options_.recorder->Allocated(RangeId{number}, asked);
+  return number;
+}
+
+uint32_t Engine::AddRange(CUdeviceptr begin, Bytes asked, Bytes size) {
+  const auto [first, end] = PagesOf(begin, size);
   if (pages_.size() < end) pages_.resize(end);
   for (uint32_t page = first; page < end; ++page) {
     if (pages_[page] == nullptr) {
@@ -161,11 +173,9 @@ uint32_t Engine::AddRange(CUdeviceptr begin, Bytes asked, Bytes size) {
       pages_[page]->begin = arena_->begin() + (options_.part * (page - 1)).count();
       pages_[page]->size = options_.part;
     }
-    Inhabit(PageId{page});
   }
-  stats_.live += size;
-  stats_.peak = std::max(stats_.peak, stats_.live);
-  if (options_.recorder) options_.recorder->Allocated(RangeId{number}, asked);
+  const uint32_t number = MakeRange(begin, asked, size, {first, end});
+  addresses_->SetOwner(begin, size, number);
   return number;
 }
 
@@ -179,16 +189,22 @@ void Engine::RemoveRange(uint32_t number, CUstream stream, bool ordered) {
   } else {
     points = streams_.EnqueuedOnAll();
   }
-  const auto [first, end] = PagesOf(range);
-  for (uint32_t page = first; page < end; ++page) {
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
     for (const Point& point : points) NoteUse(pages_[page]->uses, point);
+  }
+  addresses_->SetOwner(range.begin, range.size, Addresses::kNobody);
+  arena_->Give(range.begin, range.size, std::move(points));
+  EndRange(number);
+}
+
+void Engine::EndRange(uint32_t number) {
+  Range& range = ranges_[number];
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
     if (range.pinned) --pages_[page]->pinned;
     Leave(PageId{page});
   }
   if (range.pinned) stats_.pinned -= range.size;
   stats_.live -= range.size;
-  addresses_->SetOwner(range.begin, range.size, Addresses::kNobody);
-  arena_->Give(range.begin, range.size, std::move(points));
   range.live = false;
   unused_ranges_.push_back(number);
   if (options_.recorder) options_.recorder->Freed(RangeId{number});
@@ -204,15 +220,19 @@ Result<CUdeviceptr> Engine::Allocate(Bytes asked, CUstream stream, bool ordered)
   const auto begin = arena_->Take(size, ordered ? streams_.Now(stream).stream : 0);
   if (!begin) return Error{ErrorCode::kOutOfMemory, "no addresses are left"};
   const uint32_t number = AddRange(*begin, asked, size);
-  const Status backed = Back(PagesOf(ranges_[number]), lock);
+  const Status backed = Back(ranges_[number].pages, lock);
   if (backed.ok()) return *begin;
   RemoveRange(number, stream, ordered);
   return backed.error();
 }
 
-Status Engine::Back(std::pair<uint32_t, uint32_t> pages, Lock& lock) {
+Engine::Patience Engine::PatienceFromNow() const {
   const core::Tick now = ipc::Now();
-  Patience patience{now + options_.patience, now + options_.patience * kBusyShare};
+  return {now + options_.patience, now + options_.patience * kBusyShare};
+}
+
+Status Engine::Back(std::pair<uint32_t, uint32_t> pages, Lock& lock) {
+  Patience patience = PatienceFromNow();
   const auto [first, end] = pages;
   for (uint32_t page = first; page < end; ++page) ++pages_[page]->busy;
   Status status = core::Ok();
@@ -399,6 +419,7 @@ bool Engine::Free(CUdeviceptr address, CUstream stream, bool ordered) {
   const Lock lock(mutex_);
   const uint32_t number = addresses_->At(address);
   if (number == Addresses::kNobody || ranges_[number].begin != address) return false;
+  if (IsSegment(ranges_[number])) return false;
   RemoveRange(number, stream, ordered);
   return true;
 }
@@ -414,11 +435,13 @@ std::optional<Engine::Allocation> Engine::Find(CUdeviceptr address) const {
 
 void Engine::BeginMoving(Page& page) {
   page.moving = true;
+  if (page.reservation != nullptr) ++page.reservation->moving;
   ++moving_;
 }
 
 void Engine::EndMoving(Page& page) {
   page.moving = false;
+  if (page.reservation != nullptr) --page.reservation->moving;
   --moving_;
   ++moves_ended_;
 }
@@ -438,6 +461,8 @@ bool Engine::HavePassed(std::vector<Point>& uses) {
 }
 
 bool Engine::CanMove(Page& page) {
+  Reservation* with = page.reservation;
+  if (with != nullptr && (with->busy > 0 || !HavePassed(with->uses))) return false;
   return page.pinned == 0 && page.busy == 0 && !page.moving && HavePassed(page.uses) &&
          unknowns_ == 0 && HavePassed(unknown_uses_);
 }
@@ -470,7 +495,9 @@ core::Duration Engine::Await(const Use& use, Lock& lock) {
     for (const CUdeviceptr address : use.addresses) {
       const uint32_t number = addresses_->At(address);
       if (number == Addresses::kNobody) continue;
-      const auto [first, end] = PagesOf(ranges_[number]);
+      // Of what is used together nothing can come before all of it rests.
+      if (IsSegment(ranges_[number])) continue;
+      const auto [first, end] = ranges_[number].pages;
       for (uint32_t page = first; page < end; ++page) {
         if (pages_[page]->pinned == 0) visit(PageId{page});
       }
@@ -497,18 +524,10 @@ core::Duration Engine::Await(const Use& use, Lock& lock) {
   return ipc::Now() - began;
 }
 
-Engine::Submission* Engine::Begin(const Use& use) {
-  Lock lock(mutex_);
-  KeepPace(lock);
-  core::Duration waited = Await(use, lock);
-  if (unused_submissions_.empty()) {
-    submissions_.push_back(std::make_unique<Submission>());
-    unused_submissions_.push_back(submissions_.back().get());
-  }
-  Submission* submission = unused_submissions_.back();
-  unused_submissions_.pop_back();
+bool Engine::Name(const Use& use, Submission* submission) {
   submission->ranges.clear();
   submission->pages.clear();
+  submission->reservations.clear();
   submission->stream = use.stream;
   submission->unknown = use.unknown;
   ++stamp_;
@@ -519,7 +538,7 @@ Engine::Submission* Engine::Begin(const Use& use) {
     Range& range = ranges_[number];
     if (std::exchange(range.stamp, stamp_) == stamp_) continue;
     submission->ranges.push_back(RangeId{number});
-    const auto [first, end] = PagesOf(range);
+    const auto [first, end] = range.pages;
     for (uint32_t id = first; id < end; ++id) {
       Page& page = *pages_[id];
       if (std::exchange(page.stamp, stamp_) == stamp_) continue;
@@ -527,18 +546,40 @@ Engine::Submission* Engine::Begin(const Use& use) {
       ++page.busy;
       moving |= page.moving;
     }
+    Reservation* with = ReservationOf(range);
+    if (with == nullptr || std::exchange(with->stamp, stamp_) == stamp_) continue;
+    submission->reservations.push_back(with);
+    ++with->busy;
+    moving |= with->moving > 0;
   }
   if (use.unknown) {
     ++unknowns_;
     moving |= moving_ > 0;
   }
-  if (moving) {
+  return moving;
+}
+
+bool Engine::IsMoving(const Submission& submission) const {
+  return (submission.unknown && moving_ > 0) ||
+         std::any_of(submission.pages.begin(), submission.pages.end(),
+                     [this](PageId id) { return At(id).moving; }) ||
+         std::any_of(submission.reservations.begin(), submission.reservations.end(),
+                     [](const Reservation* with) { return with->moving > 0; });
+}
+
+Engine::Submission* Engine::Begin(const Use& use) {
+  Lock lock(mutex_);
+  KeepPace(lock);
+  core::Duration waited = Await(use, lock);
+  if (unused_submissions_.empty()) {
+    submissions_.push_back(std::make_unique<Submission>());
+    unused_submissions_.push_back(submissions_.back().get());
+  }
+  Submission* submission = unused_submissions_.back();
+  unused_submissions_.pop_back();
+  if (Name(use, submission)) {
     const core::Tick began = ipc::Now();
-    changed_.wait(lock, [&] {
-      return (!use.unknown || moving_ == 0) &&
-             std::none_of(submission->pages.begin(), submission->pages.end(),
-                          [this](PageId id) { return At(id).moving; });
-    });
+    changed_.wait(lock, [&] { return !IsMoving(*submission); });
     waited += ipc::Now() - began;
   }
   stats_.waits += waited > core::Duration{0} ? 1 : 0;
@@ -577,6 +618,10 @@ void Engine::End(Submission* submission, bool enqueued) {
     --page.busy;
     if (enqueued) NoteUse(page.uses, point);
   }
+  for (Reservation* with : submission->reservations) {
+    --with->busy;
+    if (enqueued) NoteUse(with->uses, point);
+  }
   if (submission->unknown) {
     --unknowns_;
     if (enqueued) NoteUse(unknown_uses_, point);
@@ -591,14 +636,26 @@ void Engine::Pin(CUdeviceptr address) {
   const uint32_t number = addresses_->At(address);
   if (number == Addresses::kNobody) return;
   Range& range = ranges_[number];
-  const auto [first, end] = PagesOf(range);
-  if (!std::exchange(range.pinned, true)) {
-    stats_.pinned += range.size;
-    for (uint32_t page = first; page < end; ++page) ++pages_[page]->pinned;
+  PinRange(range);
+  Reservation* with = ReservationOf(range);
+  if (with != nullptr && !std::exchange(with->pinned, true)) {
+    for (Range& other : ranges_) {
+      if (other.live && ReservationOf(other) == with) PinRange(other);
+    }
   }
   // Who is told its address next may use it at once.
-  for (uint32_t page = first; page < end; ++page)
-    changed_.wait(lock, [&] { return !pages_[page]->moving; });
+  changed_.wait(lock, [&] { return !IsMoving(range) && (with == nullptr || with->moving == 0); });
+}
+
+void Engine::PinRange(Range& range) {
+  if (std::exchange(range.pinned, true)) return;
+  stats_.pinned += range.size;
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) ++pages_[page]->pinned;
+}
+
+bool Engine::IsMoving(const Range& range) const {
+  return std::any_of(pages_.begin() + range.pages.first, pages_.begin() + range.pages.second,
+                     [](const auto& page) { return page->moving; });
 }
 
 void Engine::StreamGone(CUstream stream) {

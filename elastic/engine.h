@@ -15,6 +15,9 @@
 // and End, and all that were enqueued have passed. From then on a call that names it waits in Begin
 // until the move is over: a copy of one part and two calls of the driver.
 //
+// Memory that the job makes and maps by itself is a segment: pages of its own, at addresses that it
+// reserved (engine_segments.cc). All that is mapped within one reservation is used together.
+//
 // What is freed keeps its part for the next allocation at its place. Where others need it, it is
 // taken without a copy.
 //
@@ -23,7 +26,9 @@
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -99,10 +104,21 @@ class Engine {
     bool unknown;  // it may touch any range
     Caller caller = {};
   };
+  // Addresses that the job reserved. What is mapped there is used together.
+  struct Reservation {
+    core::Bytes size;
+    size_t segments = 0;  // that are mapped there
+    uint32_t busy = 0;    // submissions that name any of them
+    uint32_t moving = 0;  // pages of theirs
+    bool pinned = false;
+    std::vector<Point> uses;  // the last of each stream that may not have passed
+    uint64_t stamp = 0;       // of the submission that named it last
+  };
   // A call between Begin and End.
   struct Submission {
     std::vector<RangeId> ranges;
     std::vector<PageId> pages;
+    std::vector<Reservation*> reservations;  // of the segments among these
     CUstream stream = nullptr;
     bool unknown = false;
     int64_t call = 0;  // its number, for the plan
@@ -131,6 +147,24 @@ class Engine {
   Submission* Begin(const Use& use);
   void End(Submission* submission, bool enqueued);
 
+  // Addresses for segments; nothing: there are none, or no whole granules.
+  std::optional<CUdeviceptr> Reserve(core::Bytes size);
+  // False: that is no reservation, or something is mapped there.
+  bool Unreserve(CUdeviceptr begin, core::Bytes size);
+  // A segment that is mapped nowhere. Errors: kOutOfMemory, kInvalidArgument.
+  core::Result<RangeId> CreateSegment(core::Bytes size);
+  // Maps all of it, readable and writable by the device. Errors: kInvalidArgument: it is mapped
+  // already, or these are no free addresses of one reservation; kDevice.
+  core::Status MapSegment(RangeId id, CUdeviceptr begin);
+  // It keeps its bytes. REQUIRES: nothing that was enqueued touches it.
+  core::Status UnmapSegment(RangeId id);
+  // REQUIRES: it is mapped nowhere.
+  void DestroySegment(RangeId id);
+  // Its bytes go to `handle`, which is mapped in its place where it was mapped: at the result, or
+  // nowhere (0). Then the segment is no more. Waits for all that may touch it.
+  // Errors: kTimedOut, and nothing has changed; kDevice.
+  core::Result<CUdeviceptr> HandOver(RangeId id, CUmemGenericAllocationHandle handle);
+
   void Pin(CUdeviceptr address);
   void StreamGone(CUstream stream);
   void SetDeviceLimit(core::Bytes most);
@@ -149,9 +183,10 @@ class Engine {
     uint32_t busy = 0;           // submissions that name it, and threads that back it
     uint32_t awaited = 0;        // by calls that wait for what they name
     bool moving = false;
-    bool backed = false;      // a thread backs it just now
-    std::vector<Point> uses;  // the last of each stream that may not have passed
-    uint64_t stamp = 0;       // of the submission that named it last
+    bool backed = false;                 // a thread backs it just now
+    std::vector<Point> uses;             // the last of each stream that may not have passed
+    uint64_t stamp = 0;                  // of the submission that named it last
+    Reservation* reservation = nullptr;  // of a segment's that is mapped: used with the rest of it
 
     bool live() const { return ranges > 0; }
     bool away() const { return part == nullptr || place == Place::kHost; }
@@ -160,6 +195,7 @@ class Engine {
     CUdeviceptr begin = 0;
     core::Bytes size;  // whole granules
     core::Bytes asked;
+    std::pair<uint32_t, uint32_t> pages;  // on which it lies, from the first to before the last
     bool live = false;
     bool pinned = false;
     uint64_t stamp = 0;  // of the submission that named it last
@@ -174,11 +210,16 @@ class Engine {
     bool copies;  // else only the place changes
     CUevent done;
   };
+  struct Mapping {
+    CUdeviceptr at;
+    const Part* part;
+  };
   // How long an allocation waits for room: longer while the GPU has work.
   struct Patience {
     core::Tick until;
     core::Tick latest;
   };
+  Patience PatienceFromNow() const;
   using Lock = std::unique_lock<std::mutex>;
 
   Engine(EngineOptions options, const Driver& driver);
@@ -186,14 +227,17 @@ class Engine {
 
   Page& At(PageId id) { return *pages_[core::ToInt(id)]; }
   const Page& At(PageId id) const { return *pages_[core::ToInt(id)]; }
-  // The pages on which the range lies, from the first to before the last.
-  std::pair<uint32_t, uint32_t> PagesOf(const Range& range) const;
+  std::pair<uint32_t, uint32_t> PagesOf(CUdeviceptr begin, core::Bytes size) const;
   core::Bytes AwayOf(const Range& range) const;
   void SetPart(PageId id, Part* part);
   void CountAway(const Page& page, bool more);
 
   uint32_t AddRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size);
   void RemoveRange(uint32_t number, CUstream stream, bool ordered);
+  // A live range on these pages, which there are.
+  uint32_t MakeRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size,
+                     std::pair<uint32_t, uint32_t> pages);
+  void EndRange(uint32_t number);
   void Inhabit(PageId id);  // one more range lives on the page,
   void Leave(PageId id);    // or one less
   core::Status Back(std::pair<uint32_t, uint32_t> pages, Lock& lock);
@@ -214,8 +258,31 @@ class Engine {
   bool DropDead(Place place, Lock& lock);
   void DropPart(PageId id, Lock& lock);
 
+  bool IsSegment(const Range& range) const { return range.pages.first >= first_segment_page_; }
+  std::pair<uint32_t, uint32_t> SegmentPages(core::Bytes size);
+  Reservation* ReservationAt(CUdeviceptr begin, core::Bytes size);
+  Reservation* ReservationOf(const Range& range) const {
+    return pages_[range.pages.first]->reservation;
+  }
+  // Where a segment's parts are, or are to be, mapped. Errors: kDevice: one was lost by a move that
+  // failed.
+  core::Result<std::vector<Mapping>> MappingsOf(const Range& range, CUdeviceptr begin) const;
+  core::Status UnmapAll(const std::vector<Mapping>& mappings);
+  bool IsMoving(const Range& range) const;
+  void Hold(const Range& range, Lock& lock);
+  void Unhold(const Range& range);
+  void LeaveAddresses(Range& range);
+  void EndSegment(RangeId id, Lock& lock);
+  core::Status AwaitPassed(Reservation* reservation, Lock& lock);
+  // Copies what lies there to `whole`, without the lock.
+  core::Status CopyInto(const std::vector<Mapping>& mappings, const Part& whole);
+  void PinRange(Range& range);
+
   void KeepPace(Lock& lock);
   core::Duration Await(const Use& use, Lock& lock);
+  // Holds what the call names; true: some of it is being moved.
+  bool Name(const Use& use, Submission* submission);
+  bool IsMoving(const Submission& submission) const;
   void BeginMoving(Page& page);
   void EndMoving(Page& page);
   // `uses`: the last of each stream that may not have passed.
@@ -265,10 +332,15 @@ class Engine {
   uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
   std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
   std::optional<Arena> arena_;
-  std::vector<Range> ranges_;  // by number, which is their addresses' owner; 0 is nobody
+  std::deque<Range> ranges_;  // by number, which is their addresses' owner; 0 is nobody
   std::vector<uint32_t> unused_ranges_;
-  // By number, which is that of its place in the arena, from 1 on; null: never used.
+  // By number, which is that of its place in the arena, from 1 on; null: never used. Segments' come
+  // behind the last of the arena's.
   std::vector<std::unique_ptr<Page>> pages_;
+  uint32_t first_segment_page_ = 0;
+  // Of segments that are no more, by size: each first one. They are held for good.
+  std::map<core::Bytes, std::vector<uint32_t>> unused_segments_;
+  std::map<CUdeviceptr, std::unique_ptr<Reservation>> reservations_;  // by begin
   core::Bytes live_pages_;
   // On which nothing lives, by the place of the part beneath them.
   std::set<PageId> dead_[2];

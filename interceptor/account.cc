@@ -17,6 +17,7 @@
 #include "interceptor/pool.h"
 #include "interceptor/sealed_page.h"
 #include "interceptor/tenant.h"
+#include "interceptor/turn.h"
 #include "proto/elastic_page.h"
 #include "proto/packet.h"
 
@@ -57,6 +58,25 @@ void Copy(const char* variable, const char* otherwise, char* to, size_t room) {
 
 uint64_t AskedSize(const char* variable, const char* without);
 
+// $RAVENSTORE_WAIT is a number of seconds; -1: it is not there, or none.
+int64_t AskedWait() {
+  const char* text = getenv("RAVENSTORE_WAIT");
+  if (text == nullptr || *text == 0) return -1;
+  int64_t seconds = 0;
+  for (const char* at = text; *at != 0; ++at) {
+    const bool digit = *at >= '0' && *at <= '9' && seconds < INT32_MAX;
+    if (!digit) {
+      dprintf(STDERR_FILENO,
+              "ravenstore[%d]: RAVENSTORE_WAIT=%.100s is no number of seconds: "
+              "the job does not wait\n",
+              getpid(), text);
+      return -1;
+    }
+    seconds = seconds * 10 + (*at - '0');
+  }
+  return seconds;
+}
+
 // REQUIRES start_mutex.
 void ReadSettings() {
   if (settings_read) return;
@@ -65,6 +85,7 @@ void ReadSettings() {
        sizeof(settings.socket));
   Copy("RAVENSTORE_INTERCEPT_LOG", "", settings.log, sizeof(settings.log));
   settings.mode = AskedMode();
+  settings.wait_seconds = AskedWait();
   if (settings.mode != Mode::kElastic) return;
   settings.elastic_host = AskedSize("RAVENSTORE_ELASTIC_HOST", "half of what is available");
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");
@@ -184,6 +205,7 @@ void InChild() {
   ledger.Reset();
   tenant::ForgetInChild();
   link::ForgetInChild();
+  turn::ForgetInChild();
   pool::ForgetInChild();
   Serving().forget_in_child();
 }

@@ -8,6 +8,7 @@
 #include "interceptor/backing.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
+#include "interceptor/turn.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -94,6 +95,7 @@ CUresult Create(CUcontext* context, CUdevice device, Call call) {
   const Within within;
   if (!within.outermost() || context == nullptr || !Start()) return call();
   const int row = RowOf(device);
+  if (!turn::Await(row)) return CUDA_ERROR_OUT_OF_MEMORY;
   const uint64_t before = UseBefore(row);
   const CUresult result = call();
   if (result == CUDA_SUCCESS) AddContext(row, reinterpret_cast<uint64_t>(*context), before);
@@ -153,6 +155,7 @@ RAVEN_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice devi
     return real(context, device);
   }
   const int row = interceptor::RowOf(device);
+  if (!interceptor::turn::Await(row)) return CUDA_ERROR_OUT_OF_MEMORY;
   const bool first = row >= 0 && interceptor::primary[row].load() == 0;
   const uint64_t before = first ? interceptor::UseBefore(row) : interceptor::DeviceUse::kUnknown;
   const CUresult result = real(context, device);

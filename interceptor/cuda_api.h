@@ -96,6 +96,8 @@ RAVEN_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream);
 RAVEN_EXPORT decltype(cuLaunchKernel) cuLaunchKernel_ptsz;
 RAVEN_EXPORT decltype(cuLaunchKernelEx) cuLaunchKernelEx_ptsz;
 RAVEN_EXPORT decltype(cuLaunchCooperativeKernel) cuLaunchCooperativeKernel_ptsz;
+RAVEN_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* maps, unsigned int count,
+                                              CUstream stream);
 RAVEN_EXPORT CUresult cuStreamDestroy(CUstream stream);
 RAVEN_EXPORT CUresult cuStreamBeginCapture(CUstream stream);
 RAVEN_EXPORT decltype(cuStreamBeginCapture) cuStreamBeginCapture_ptsz;

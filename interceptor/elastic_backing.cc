@@ -43,6 +43,13 @@ struct Library {
   decltype(&raven_elastic_limit) limit;
   decltype(&raven_elastic_stats) stats;
   decltype(&raven_elastic_recorded) recorded;
+  decltype(&raven_elastic_reserve) reserve;
+  decltype(&raven_elastic_unreserve) unreserve;
+  decltype(&raven_elastic_create_segment) create_segment;
+  decltype(&raven_elastic_destroy_segment) destroy_segment;
+  decltype(&raven_elastic_map_segment) map_segment;
+  decltype(&raven_elastic_unmap_segment) unmap_segment;
+  decltype(&raven_elastic_hand_over) hand_over;
 };
 
 // One for each row of the page.
@@ -52,6 +59,7 @@ struct Engine {
   std::atomic<uint64_t> taken;      // of the device, in the job's sums
   std::atomic<uint64_t> live;       // allocated and not freed
   std::atomic<uint64_t> high;       // the most of that since the program last asked to begin anew
+  std::atomic<uint64_t> segments;   // of the program's own making
   std::atomic<uint64_t> wanted;     // by allocations of the driver's that find no room
   std::atomic<uint64_t> share;      // of a device without a budget
   std::atomic<uint64_t> others;     // the most that the job held besides
@@ -96,7 +104,9 @@ bool Load() {
                      RAVEN_TAKE(bounds) && RAVEN_TAKE(allocate) && RAVEN_TAKE(free) &&
                      RAVEN_TAKE(find) && RAVEN_TAKE(begin) && RAVEN_TAKE(end) && RAVEN_TAKE(pin) &&
                      RAVEN_TAKE(stream_gone) && RAVEN_TAKE(limit) && RAVEN_TAKE(stats) &&
-                     RAVEN_TAKE(recorded);
+                     RAVEN_TAKE(recorded) && RAVEN_TAKE(reserve) && RAVEN_TAKE(unreserve) &&
+                     RAVEN_TAKE(create_segment) && RAVEN_TAKE(destroy_segment) &&
+                     RAVEN_TAKE(map_segment) && RAVEN_TAKE(unmap_segment) && RAVEN_TAKE(hand_over);
 #undef RAVEN_TAKE
   if (!whole) Log("--mode=elastic: another version's libravenstore_elastic.so: the driver serves");
   return whole;
@@ -283,6 +293,11 @@ bool Create(Entry* entry, const Order& order) {
 }
 
 void Free(const Entry& entry, const Order& order) {
+  // Segments go with their engine.
+  if (entry.space != Space::kMemory) {
+    engines[entry.row].segments.fetch_sub(entry.bytes);
+    return;
+  }
   engines[entry.row].live.fetch_sub(entry.bytes);
   library.free(static_cast<raven_elastic_t*>(entry.object), entry.key, order.stream,
                order.ordered ? 1 : 0);
@@ -377,7 +392,7 @@ void RoomMade(int row, uint64_t bytes, uint64_t waited_ns) {
 uint64_t FreeToJob(int row, uint64_t free) {
   if (row < 0) return free;
   const uint64_t with_ours = free + engines[row].taken.load();
-  const uint64_t live = engines[row].live.load();
+  const uint64_t live = engines[row].live.load() + engines[row].segments.load();
   if (with_ours < free) return free;  // there is no bound
   return with_ours > live ? with_ours - live : 0;
 }
@@ -513,6 +528,61 @@ Served ServedOf(int row) {
 
 void ResetHigh(int row) {
   engines[row].high.store(engines[row].live.load());
+}
+
+bool ReserveAddresses(uint64_t bytes, CUdeviceptr* address) {
+  raven_elastic_t* handle =
+      phase.load() == Phase::kOff ? nullptr : Ready(CurrentRow(), CurrentContext());
+  return handle != nullptr && library.reserve(handle, bytes, address) != 0;
+}
+
+bool FreeAddresses(CUdeviceptr address, uint64_t bytes, CUresult* result) {
+  const Engine* engine = EngineAt(address);
+  if (engine == nullptr) return false;
+  const bool freed = library.unreserve(engine->handle.load(), address, bytes) != 0;
+  *result = freed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return true;
+}
+
+CUresult CreateSegment(Entry* entry) {
+  raven_elastic_t* handle = phase.load() == Phase::kOff || entry->row != CurrentRow()
+                                ? nullptr
+                                : Ready(entry->row, CurrentContext());
+  if (handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  uint32_t segment = 0;
+  const CUresult result = library.create_segment(handle, entry->bytes, &segment);
+  if (result != CUDA_SUCCESS) return result;
+  entry->backing = &kBacking;
+  entry->object = reinterpret_cast<void*>(uintptr_t{segment});
+  entry->context = NameOf(engines[entry->row]);
+  engines[entry->row].segments.fetch_add(entry->bytes);
+  return CUDA_SUCCESS;
+}
+
+namespace {
+uint32_t SegmentOf(const Entry& entry) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(entry.object));
+}
+}  // namespace
+
+void DestroySegment(const Entry& entry) {
+  engines[entry.row].segments.fetch_sub(entry.bytes);
+  library.destroy_segment(engines[entry.row].handle.load(), SegmentOf(entry));
+}
+
+CUresult MapSegment(const Entry& entry, CUdeviceptr address) {
+  return library.map_segment(engines[entry.row].handle.load(), SegmentOf(entry), address);
+}
+
+CUresult UnmapSegment(const Entry& entry) {
+  return library.unmap_segment(engines[entry.row].handle.load(), SegmentOf(entry));
+}
+
+CUresult HandOver(const Entry& entry, CUmemGenericAllocationHandle handle, CUdeviceptr* address) {
+  const CUresult result =
+      library.hand_over(engines[entry.row].handle.load(), SegmentOf(entry), handle, address);
+  if (result == CUDA_SUCCESS) engines[entry.row].segments.fetch_sub(entry.bytes);
+  return result;
 }
 
 void StreamEnds(CUstream stream) {

@@ -74,4 +74,18 @@ Served ServedOf(int row);
 void ResetHigh(int row);
 void StreamEnds(CUstream stream);
 
+// Segments: memory of the job's own cuMemCreate, which the engine holds under handles of ours
+// until something is asked of it that only the driver's own can do (vmm.cc).
+// Addresses for them, in the engine of the current context; false: the driver shall reserve.
+bool ReserveAddresses(uint64_t bytes, CUdeviceptr* address);
+// False: they are not ours.
+bool FreeAddresses(CUdeviceptr address, uint64_t bytes, CUresult* result);
+// Fills in the entry's object and context. CUDA_ERROR_NOT_SUPPORTED: the driver shall.
+CUresult CreateSegment(Entry* entry);
+void DestroySegment(const Entry& entry);
+CUresult MapSegment(const Entry& entry, CUdeviceptr address);
+CUresult UnmapSegment(const Entry& entry);
+// Its bytes go to the driver's `handle`, at *address from now on; 0: mapped nowhere.
+CUresult HandOver(const Entry& entry, CUmemGenericAllocationHandle handle, CUdeviceptr* address);
+
 }  // namespace ravenstore::interceptor::elastic

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "interceptor/account.h"
@@ -35,8 +36,11 @@ constexpr uint32_t kRequestField = 1;
 constexpr uint32_t kHelloField = 30;
 constexpr uint32_t kReclaimField = 31;
 constexpr uint32_t kElasticField = 33;
+constexpr uint32_t kWaitField = 35;
+constexpr uint32_t kFailureField = 2;
 constexpr uint32_t kWelcomeField = 30;
 constexpr uint32_t kReclaimedField = 31;
+constexpr uint32_t kTurnField = 35;
 
 constinit pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 constinit std::atomic<int> socket_descriptor{-1};
@@ -263,6 +267,8 @@ void LoseSocket() {
   const int old = socket_descriptor.exchange(-1);
   // Another's descriptor under our number is not ours to close.
   if (old >= 0 && InodeOf(old) == socket_inode) close(old);
+  // Nobody else could end a pause.
+  for (proto::LedgerRow& row : Page()->row) row.paused.store(0);
 }
 
 void Watch() {
@@ -356,6 +362,56 @@ bool Reclaim(int row, uint64_t bytes, int64_t deadline) {
   Log("asked the store for %llu bytes of %s: it gave %llu", static_cast<unsigned long long>(bytes),
       uuid, static_cast<unsigned long long>(given));
   return given != 0;
+}
+
+Place TakePlace(int row, uint64_t bytes) {
+  if (row < 0 || !Attached()) return {};
+  const int made = Connect();
+  if (made < 0) return {};
+  const char* uuid = Page()->row[row].uuid;
+  Writer wait;
+  wait.Text(1, uuid, strnlen(uuid, sizeof(Page()->row[row].uuid)));
+  wait.Number(2, bytes);
+  Writer packet;
+  packet.Number(kRequestField, 1);
+  packet.Text(kWaitField, wait.bytes, wait.size);
+  if (Send(made, packet, -1)) return {made, InodeOf(made)};
+  close(made);
+  return {};
+}
+
+News AwaitNews(const Place& place, int milliseconds) {
+  News news;
+  pollfd wait{place.descriptor, POLLIN, 0};
+  if (poll(&wait, 1, milliseconds) == 0) return news;
+  strcpy(news.why, "the daemon is gone");
+  news.kind = News::kOver;
+  if (InodeOf(place.descriptor) != place.inode) return news;
+  char packet[kPacketMax];
+  int none = -1;
+  const ssize_t size = ReceiveOnce(place.descriptor, packet, sizeof(packet), &none);
+  if (none >= 0) close(none);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) news.kind = News::kNone;
+  if (size <= 0) return news;
+  uint64_t number = 0;
+  const char* begin = nullptr;
+  const char* end = nullptr;
+  const char* nothing = nullptr;
+  if (FindField(packet, packet + size, kTurnField, &number, &begin, &end)) {
+    FindField(begin, end, 1, &news.position, &nothing, &nothing);
+    FindField(begin, end, 2, &news.bytes, &nothing, &nothing);
+    news.kind = news.position == 0 ? News::kTurn : News::kMoved;
+  } else if (FindField(packet, packet + size, kFailureField, &number, &begin, &end) &&
+             FindField(begin, end, 2, &number, &begin, &end)) {
+    const auto length = std::min(static_cast<size_t>(end - begin), sizeof(news.why) - 1);
+    memcpy(news.why, begin, length);
+    news.why[length] = 0;
+  }
+  return news;
+}
+
+void LeavePlace(const Place& place) {
+  if (InodeOf(place.descriptor) == place.inode) close(place.descriptor);
 }
 
 void ForgetInChild() {

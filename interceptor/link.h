@@ -21,6 +21,25 @@ int64_t ReclaimDeadline();
 // The driver is out of memory: asks the daemon to give up `bytes` of what the store holds of the
 // device. True when it gave some: try again.
 bool Reclaim(int row, uint64_t bytes, int64_t deadline);
+
+// A place among those who wait for a device; no descriptor: there is no daemon, or it does not
+// know us. Others may close the descriptor and have another file under its number.
+struct Place {
+  int descriptor = -1;
+  uint64_t inode = 0;
+};
+// `bytes` of 0: for the whole device.
+Place TakePlace(int row, uint64_t bytes);
+struct News {
+  enum Kind : uint8_t { kNone, kMoved, kTurn, kOver } kind = kNone;
+  uint64_t position = 0;
+  uint64_t bytes = 0;
+  char why[256] = {};  // it is over
+};
+// The next, awaited for so long.
+News AwaitNews(const Place& place, int milliseconds);
+void LeavePlace(const Place& place);
+
 void ForgetInChild();
 
 }  // namespace ravenstore::interceptor::link

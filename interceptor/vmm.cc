@@ -8,6 +8,8 @@
 #include "interceptor/allocate.h"
 #include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
+#include "interceptor/segments.h"
+#include "interceptor/turn.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -56,15 +58,68 @@ bool DropMapping(Entry* entry, void* argument) {
   return false;
 }
 
-// The handle is about to be given back; what that means is told after the driver agreed.
-void ReleaseHandle(CUmemGenericAllocationHandle handle) {
+// The handle is about to be given back; what that means is told after the driver agreed. True: it
+// was the last reference, and *entry is what there was.
+bool ReleaseHandle(CUmemGenericAllocationHandle handle, Entry* entry) {
   Outcome outcome;
   ledger.Change(Space::kHandle, handle, DropReference, &outcome);
-  if (outcome.gone) Uncharge(outcome.entry);
-  if (!outcome.orphan) return;
+  *entry = outcome.entry;
+  if (outcome.gone) segments::End(outcome.entry);
+  if (!outcome.orphan) return outcome.gone;
   outcome.entry.space = Space::kOrphan;
   outcome.entry.key = outcome.entry.serial;
   if (!ledger.Add(outcome.entry)) Uncharge(outcome.entry);
+  return true;
+}
+
+// Of a handle of ours, which the driver does not know.
+CUresult ReleaseOurs(CUmemGenericAllocationHandle handle, decltype(&cuMemRelease) real) {
+  Entry entry;
+  if (!ledger.Find(Space::kHandle, handle, &entry)) return CUDA_ERROR_INVALID_VALUE;
+  const bool was_last = ReleaseHandle(handle, &entry);
+  return was_last && entry.backing == nullptr ? real(reinterpret_cast<uint64_t>(entry.object))
+                                              : CUDA_SUCCESS;
+}
+
+void NoteMapping(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle) {
+  Entry owner;
+  if (!ledger.Change(Space::kHandle, handle, AddMapping, &owner)) return;
+  Entry mapping;
+  mapping.space = Space::kMapping;
+  mapping.key = address;
+  mapping.bytes = bytes;
+  mapping.row = owner.row;
+  mapping.context = handle;
+  mapping.serial = owner.serial;
+  mapping.backing = owner.backing;
+  mapping.object = owner.object;
+  ledger.Add(mapping);
+}
+
+// A handle of ours: the engine maps it, or the driver what it turns into.
+CUresult MapOurs(CUdeviceptr address, size_t bytes, size_t offset,
+                 CUmemGenericAllocationHandle handle, unsigned long long flags,
+                 decltype(&cuMemMap) real) {
+  Entry entry;
+  if (!ledger.Find(Space::kHandle, handle, &entry)) return CUDA_ERROR_INVALID_VALUE;
+  const bool whole = offset == 0 && bytes == entry.bytes && flags == 0;
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  if (entry.backing != nullptr && whole && elastic::MayBeOurs(address))
+    result = elastic::MapSegment(entry, address);
+  if (result == CUDA_ERROR_INVALID_VALUE) {
+    CUmemGenericAllocationHandle own = 0;
+    result = segments::DriversOwn(handle, &own);
+    if (result == CUDA_SUCCESS) result = real(address, bytes, offset, own, flags);
+  }
+  if (result == CUDA_SUCCESS) NoteMapping(address, bytes, handle);
+  return result;
+}
+
+CUresult RetainOurs(const Entry& mapping, CUmemGenericAllocationHandle* handle) {
+  if (!ledger.Change(Space::kHandle, mapping.context, AddReference, nullptr))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  *handle = mapping.context;
+  return CUDA_SUCCESS;
 }
 
 void ForgetMapping(const Entry& mapping) {
@@ -72,7 +127,7 @@ void ForgetMapping(const Entry& mapping) {
   // `context` of a mapping is its handle: a mapping ends with no context.
   ledger.Change(Space::kHandle, mapping.context, DropMapping, &unmapping);
   if (!unmapping.found) ledger.Change(Space::kOrphan, mapping.serial, DropMapping, &unmapping);
-  if (unmapping.outcome.gone) Uncharge(unmapping.outcome.entry);
+  if (unmapping.outcome.gone) segments::End(unmapping.outcome.entry);
 }
 
 // The mappings of a range, out of the ledger while the driver ends them.
@@ -94,6 +149,7 @@ class TakenMappings {
         entries()[count_++] = mapping;
       } else {
         // For want of memory it cannot be kept for a driver that refuses.
+        if (mapping.backing != nullptr) elastic::UnmapSegment(mapping);
         ForgetMapping(mapping);
       }
     }
@@ -104,6 +160,19 @@ class TakenMappings {
   TakenMappings(const TakenMappings&) = delete;
   TakenMappings& operator=(const TakenMappings&) = delete;
 
+  // Unmaps what is there, segments and the driver's.
+  CUresult Unmap(CUdeviceptr address, size_t bytes, decltype(&cuMemUnmap) real) {
+    CUdeviceptr done = address;
+    for (size_t i = 0; i < count_; ++i) {
+      const Entry& mapping = entries()[i];
+      if (mapping.backing == nullptr) continue;
+      CUresult result = mapping.key > done ? real(done, mapping.key - done) : CUDA_SUCCESS;
+      if (result == CUDA_SUCCESS) result = elastic::UnmapSegment(mapping);
+      if (result != CUDA_SUCCESS) return result;
+      done = mapping.key + mapping.bytes;
+    }
+    return done < address + bytes ? real(done, address + bytes - done) : CUDA_SUCCESS;
+  }
   void Forget() {
     for (size_t i = 0; i < count_; ++i) ForgetMapping(entries()[i]);
   }
@@ -148,6 +217,9 @@ RAVEN_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t b
   entry.bytes = bytes;
   entry.refs = 1;
   entry.serial = ++interceptor::last_serial;
+  // It needs no context.
+  if (!interceptor::turn::Await(entry.row)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (interceptor::segments::Create(entry, *properties, flags, handle)) return CUDA_SUCCESS;
   return interceptor::Allocate(entry, call, [&] { return *handle; });
 }
 
@@ -155,11 +227,12 @@ RAVEN_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   RAVEN_BEGIN(cuMemRelease);
   const interceptor::Within within;
   if (!within.outermost()) return real(handle);
+  if (interceptor::segments::IsOurs(handle)) return interceptor::ReleaseOurs(handle, real);
   // The reference goes first: the value may come again at once. A driver that refuses leaves the
   // handle as it was, and that is a caller's mistake with a handle that the ledger does not know.
   Entry entry;
   const bool known = ledger.Find(Space::kHandle, handle, &entry);
-  if (known) interceptor::ReleaseHandle(handle);
+  if (known) interceptor::ReleaseHandle(handle, &entry);
   return real(handle);
 }
 
@@ -167,6 +240,12 @@ RAVEN_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* 
                                                   void* address) {
   RAVEN_BEGIN(cuMemRetainAllocationHandle);
   const interceptor::Within within;
+  interceptor::elastic::Allocation at;
+  Entry mapping;
+  if (handle != nullptr && interceptor::elastic::Find(reinterpret_cast<uint64_t>(address), &at) &&
+      ledger.Find(Space::kMapping, at.begin, &mapping) && mapping.backing != nullptr) {
+    return interceptor::RetainOurs(mapping, handle);
+  }
   // Who has the handle may map it elsewhere, or give it to another process.
   interceptor::elastic::Pin(reinterpret_cast<uint64_t>(address));
   const CUresult result = real(handle, address);
@@ -180,17 +259,11 @@ RAVEN_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                                CUmemGenericAllocationHandle handle, unsigned long long flags) {
   RAVEN_BEGIN(cuMemMap);
   const interceptor::Within within;
+  if (interceptor::segments::IsOurs(handle))
+    return interceptor::MapOurs(address, bytes, offset, handle, flags, real);
   const CUresult result = real(address, bytes, offset, handle, flags);
-  if (!within.outermost() || result != CUDA_SUCCESS) return result;
-  Entry owner;
-  if (!ledger.Change(Space::kHandle, handle, interceptor::AddMapping, &owner)) return result;
-  Entry mapping;
-  mapping.space = Space::kMapping;
-  mapping.key = address;
-  mapping.bytes = bytes;
-  mapping.context = handle;
-  mapping.serial = owner.serial;
-  ledger.Add(mapping);
+  if (within.outermost() && result == CUDA_SUCCESS)
+    interceptor::NoteMapping(address, bytes, handle);
   return result;
 }
 
@@ -202,7 +275,7 @@ RAVEN_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (!within.outermost() || bytes >= kMost) return real(address, bytes);
   // One call may unmap several neighbours. Their entries go first: the addresses may come again.
   interceptor::TakenMappings taken(address, bytes);
-  const CUresult result = real(address, bytes);
+  const CUresult result = taken.Unmap(address, bytes, real);
   if (result == CUDA_SUCCESS) {
     taken.Forget();
   } else {

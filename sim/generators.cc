@@ -283,7 +283,7 @@ Trace Training(std::string_view name, const Network& network, int iterations) {
 }
 
 Trace TwoTenants(const Hardware& hardware, int iterations) {
-  Builder builder("two-tenants", 2);
+  Builder builder(kTwoTenants, 2);
   Train(builder, TransformerNetwork({12, 768, 12, 1024, 8, 50257, false}, hardware.flops),
         iterations);
   builder.As(1);
@@ -326,7 +326,7 @@ const std::vector<Entry>& Entries() {
       convolutions("alexnet", [](double flops) { return AlexNet(flops); }),
       {"cyclic-weights", true,
        [](const Hardware&, int iterations, uint64_t) { return CyclicWeights(iterations); }},
-      {"two-tenants", true,
+      {std::string(kTwoTenants), true,
        [](const Hardware& hardware, int iterations, uint64_t) {
          return TwoTenants(hardware, iterations);
        }},

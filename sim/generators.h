@@ -21,6 +21,8 @@ namespace ravenstore::sim {
 
 // "gpt2-small", "bert-large", ... in the order of reports.
 const std::vector<std::string>& GeneratorNames();
+// Two jobs on one device, who know nothing of each other.
+inline constexpr std::string_view kTwoTenants = "two-tenants";
 // Those whose iterations repeat, so that they can be learned.
 bool IsPeriodic(std::string_view name);
 // Those whose calls are a kernel's each (sim/kernel_traces.h), not a layer's.

@@ -25,14 +25,16 @@ constexpr size_t kNeverUsed = std::numeric_limits<size_t>::max();
 
 class Oracle {
  public:
-  Oracle(const Trace& trace, const Hardware& hardware, Bytes budget)
+  Oracle(const Trace& trace, const Hardware& hardware, Bytes budget, Duration lookahead)
       : trace_(trace),
         hardware_(hardware),
+        lookahead_(lookahead),
         free_(static_cast<int64_t>(budget.count())),
         up_(hardware.up, hardware),
         down_(hardware.down, hardware),
         tensors_(trace.tensors.size()),
         clients_(trace.clients) {
+    outcome_.client_stall.resize(trace.clients);
     LookAhead();
   }
 
@@ -143,6 +145,7 @@ class Oracle {
 
   const Trace& trace_;
   const Hardware& hardware_;
+  const Duration lookahead_;
   int64_t free_;
   Lane up_;
   Lane down_;
@@ -197,6 +200,7 @@ void Oracle::Resume(uint32_t index) {
   if (outcome_.iteration_stall.size() <= client.iteration)
     outcome_.iteration_stall.resize(client.iteration + 1);
   outcome_.iteration_stall[client.iteration] += now_ - client.since;
+  outcome_.client_stall[index] += now_ - client.since;
   ++client.next;
   Schedule(now_, EventKind::kClient, index);
 }
@@ -245,7 +249,7 @@ void Oracle::Prefetch() {
       const Duration distance = Distance(client, *client.away.begin());
       if (distance < least) std::tie(soonest, least) = std::pair(&client, distance);
     }
-    if (soonest == nullptr) return;
+    if (soonest == nullptr || least > lookahead_) return;
     const auto [at, tensor] = *soonest->away.begin();
     // What is created before, less what is freed before, has its room first.
     const int64_t reserve =
@@ -402,8 +406,9 @@ Outcome Oracle::Run() {
 
 }  // namespace
 
-Outcome SimulateOracle(const Trace& trace, const Hardware& hardware, Bytes budget) {
-  return Oracle(trace, hardware, budget).Run();
+Outcome SimulateOracle(const Trace& trace, const Hardware& hardware, Bytes budget,
+                       Duration lookahead) {
+  return Oracle(trace, hardware, budget, lookahead).Run();
 }
 
 }  // namespace ravenstore::sim

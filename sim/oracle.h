@@ -14,7 +14,12 @@
 
 namespace ravenstore::sim {
 
-// Stats, iterations' stalls, bytes and times are filled in; what Setup::timeline keeps is not.
-Outcome SimulateOracle(const Trace& trace, const Hardware& hardware, core::Bytes budget);
+// It brings what its client needs within so much computing from now, and nothing later: greed that
+// looks too far fills the link with what can wait.
+//
+// Stats, iterations' and clients' stalls, bytes and times are filled in; what Setup::timeline keeps
+// is not.
+Outcome SimulateOracle(const Trace& trace, const Hardware& hardware, core::Bytes budget,
+                       core::Duration lookahead = core::Duration::max());
 
 }  // namespace ravenstore::sim

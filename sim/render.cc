@@ -286,6 +286,7 @@ std::string Json(const RunReport& r) {
   number("time_s", Seconds(r.outcome.time));
   number("compute_s", Seconds(r.outcome.compute));
   number("stall_s", Seconds(r.outcome.stall));
+  number("create_stall_s", Seconds(r.outcome.create_stall));
   number("bound_s", Seconds(r.bound.stall));
   number("efficiency", Efficiency(r.outcome, r.bound));
   count("up_bytes", r.outcome.up.count());

@@ -15,6 +15,10 @@ using core::Seconds;
 
 namespace {
 
+// Besides all that it knows, the oracle looks as far ahead as the link takes to bring such a part
+// of the budget.
+constexpr uint64_t kLookaheads[] = {2, 8};
+
 double Share(Duration part, Duration whole) {
   if (part <= Duration{0}) return 0;
   if (whole <= Duration{0}) return std::numeric_limits<double>::infinity();
@@ -61,6 +65,16 @@ size_t SetUpIterations(const Trace& trace) {
   return 0;
 }
 
+Duration ComputeFrom(const Trace& trace, size_t from) {
+  std::vector<size_t> iteration(trace.clients, 0);
+  Duration compute{0};
+  for (const Op& op : trace.ops) {
+    if (op.kind == OpKind::kStep) ++iteration[op.client];
+    if (iteration[op.client] >= from) compute += op.time;
+  }
+  return compute;
+}
+
 Duration StallFrom(const Outcome& outcome, size_t from) {
   const auto& stalls = outcome.iteration_stall;
   if (from >= stalls.size()) return Duration{0};
@@ -83,8 +97,38 @@ Outcome MeanOf(const std::vector<Outcome>& runs) {
     mean.iteration_stall.resize(std::max(mean.iteration_stall.size(), run.iteration_stall.size()));
     for (size_t i = 0; i < run.iteration_stall.size(); ++i)
       add(&mean.iteration_stall[i], run.iteration_stall[i]);
+    mean.client_stall.resize(std::max(mean.client_stall.size(), run.client_stall.size()));
+    for (size_t i = 0; i < run.client_stall.size(); ++i)
+      add(&mean.client_stall[i], run.client_stall[i]);
   }
   return mean;
+}
+
+std::optional<Duration> LeastKnownStall(const std::vector<Trace>& runs, const Hardware& hardware,
+                                        Bytes budget, size_t from) {
+  std::optional<Duration> least;
+  const auto consider = [&](const auto& simulate) {
+    std::vector<Outcome> outcomes;
+    for (const Trace& run : runs) outcomes.push_back(simulate(run));
+    const Outcome mean = MeanOf(outcomes);
+    if (!mean.failure.empty()) return;
+    const Duration stall = StallFrom(mean, from);
+    least = std::min(stall, least.value_or(stall));
+  };
+  consider([&](const Trace& run) { return SimulateOracle(run, hardware, budget); });
+  for (const uint64_t part : kLookaheads) {
+    const double seconds = static_cast<double>(budget.count() / part) / hardware.up;
+    consider([&](const Trace& run) {
+      return SimulateOracle(run, hardware, budget, core::FromSeconds(seconds));
+    });
+  }
+  // The planner itself, with hints for everything, may do better than the greedy oracle.
+  for (const Hints hints : {Hints::kTime, Hints::kOrder}) {
+    consider([&](const Trace& run) {
+      return Simulate(WithHints(run, hints), *SetupFor("value", hardware, budget));
+    });
+  }
+  return least;
 }
 
 Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware, Bytes budget,
@@ -95,21 +139,7 @@ Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware
     reference.bound.stall += bound.stall / static_cast<int64_t>(runs.size());
     reference.bound.compute += bound.compute / static_cast<int64_t>(runs.size());
   }
-  const auto consider = [&](const auto& simulate) {
-    std::vector<Outcome> outcomes;
-    for (const Trace& run : runs) outcomes.push_back(simulate(run));
-    const Outcome mean = MeanOf(outcomes);
-    if (!mean.failure.empty()) return;
-    const Duration stall = StallFrom(mean, from);
-    reference.oracle = std::min(stall, reference.oracle.value_or(stall));
-  };
-  consider([&](const Trace& run) { return SimulateOracle(run, hardware, budget); });
-  // The planner itself, with hints for everything, may do better than the greedy oracle.
-  for (const Hints hints : {Hints::kTime, Hints::kOrder}) {
-    consider([&](const Trace& run) {
-      return Simulate(WithHints(run, hints), *SetupFor("value", hardware, budget));
-    });
-  }
+  reference.oracle = LeastKnownStall(runs, hardware, budget, from);
   return reference;
 }
 

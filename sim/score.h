@@ -37,6 +37,13 @@ struct Reference {
 Reference FindReference(const std::vector<Trace>& runs, const Hardware& hardware,
                         core::Bytes budget, size_t from);
 
+// The least stall from iteration `from` on of those that know the whole future: the greedy oracle,
+// however far it looks ahead, and the planner with hints for everything. None: none of them got
+// through.
+std::optional<core::Duration> LeastKnownStall(const std::vector<Trace>& runs,
+                                              const Hardware& hardware, core::Bytes budget,
+                                              size_t from);
+
 // One number for "at most `of_bound` times the bound, or at most `of_oracle` times the oracle, or
 // at most 1% of the compute time": the least of stall / bound, stall / oracle * of_bound /
 // of_oracle, and stall / compute * of_bound / 1%. What is at most `of_bound` meets it.
@@ -52,6 +59,9 @@ double Ratio(core::Duration stall, const Reference& reference, const Allowance& 
 // The iterations before the first get: what only makes tensors, as a set-up does, is no iteration
 // of what can be learned.
 size_t SetUpIterations(const Trace& trace);
+
+// What the iterations from `from` on compute, all clients together.
+core::Duration ComputeFrom(const Trace& trace, size_t from);
 
 // The stall of the iterations from `from` on.
 core::Duration StallFrom(const Outcome& outcome, size_t from);

@@ -334,6 +334,8 @@ void Simulator::CountStall(Client& client, uint32_t index, Tick begin, Tick end)
   if (outcome_.iteration_stall.size() <= client.iteration)
     outcome_.iteration_stall.resize(client.iteration + 1);
   outcome_.iteration_stall[client.iteration] += end - begin;
+  outcome_.client_stall.resize(trace_.clients);
+  outcome_.client_stall[index] += end - begin;
   KeepSpan(Span::Kind::kStall, index, begin, end, op.tensor);
 }
 

@@ -63,6 +63,7 @@ struct Outcome {
   core::Duration stall{0};                      // summed over clients, recomputation included
   core::Duration create_stall{0};               // of it, what creates waited
   std::vector<core::Duration> iteration_stall;  // by iteration, all clients' together
+  std::vector<core::Duration> client_stall;     // by client, all iterations' together
   core::PlannerStats stats;
   core::Bytes up;  // bytes over the link
   core::Bytes down;

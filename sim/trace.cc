@@ -308,6 +308,43 @@ Bytes Trace::LargestStep() const {
   return std::accumulate(most.begin(), most.end(), Bytes{});
 }
 
+uint64_t Trace::Fingerprint() const {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, 64 bit
+  const auto add = [&hash](uint64_t number) {
+    for (int i = 0; i < 8; ++i, number >>= 8) hash = (hash ^ (number & 0xff)) * 0x100000001b3;
+  };
+  for (const TraceTensor& tensor : tensors) {
+    add(tensor.client);
+    add(tensor.bytes.count());
+  }
+  for (const Op& op : ops) {
+    add(static_cast<uint64_t>(op.kind) | uint64_t{op.read_only} << 8 | uint64_t{op.modified} << 9 |
+        uint64_t{op.unknown} << 10 | static_cast<uint64_t>(op.priority) << 16 |
+        uint64_t{op.client} << 32);
+    add(op.tensor);
+  }
+  return hash;
+}
+
+Trace Trace::Only(uint32_t client) const {
+  Trace only;
+  only.name = name;
+  only.calls = calls;
+  std::vector<uint32_t> numbers(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].client != client) continue;
+    numbers[i] = static_cast<uint32_t>(only.tensors.size());
+    only.tensors.push_back({0, tensors[i].bytes, tensors[i].name});
+  }
+  for (Op op : ops) {
+    if (op.client != client) continue;
+    op.client = 0;
+    op.tensor = op.tensor < numbers.size() ? numbers[op.tensor] : 0;
+    only.ops.push_back(op);
+  }
+  return only;
+}
+
 std::vector<std::pair<std::string, uint64_t>> Trace::UnknownCalls() const {
   // Kinds of one name differ in what people do not see.
   std::map<std::string, uint64_t> counts;

@@ -52,6 +52,11 @@ struct Trace {
   core::Bytes Footprint() const;
   // The least budget under which every step (what is in use at once) fits.
   core::Bytes LargestStep() const;
+  // A number that changes with any call or size; not with times, which are what a machine's
+  // arithmetic makes of them, hints or names.
+  uint64_t Fingerprint() const;
+  // What one of its clients does, as a trace of that client alone.
+  Trace Only(uint32_t client) const;
   // How often each kind of call computed that may use what it does not name, the most frequent
   // first.
   std::vector<std::pair<std::string, uint64_t>> UnknownCalls() const;

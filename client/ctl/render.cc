@@ -309,6 +309,15 @@ std::string KindsText(const proto::LegacyDevice& device) {
 
 namespace {
 
+std::string StateText(const proto::LegacyJob& job) {
+  std::string text = job.paused() ? ", paused" : "";
+  if (job.waiting() != 0) {
+    text +=
+        ", waits for " + Size(job.waiting_bytes()) + " as number " + std::to_string(job.waiting());
+  }
+  return text;
+}
+
 std::string LegacyText(const std::vector<proto::LegacyJob>& jobs, size_t columns) {
   TextTable who(">>>~<");
   who.Row({"JOB", "PID", "UID", "NAME", "MODE"});
@@ -317,7 +326,7 @@ std::string LegacyText(const std::vector<proto::LegacyJob>& jobs, size_t columns
   for (const proto::LegacyJob& job : jobs) {
     const std::string number = std::to_string(job.client());
     who.Row({number, std::to_string(job.pid()), std::to_string(job.uid()), Printable(job.name()),
-             Printable(job.mode()) + (job.paused() ? ", paused" : "")});
+             Printable(job.mode()) + StateText(job)});
     for (const proto::LegacyDevice& device : job.devices()) {
       what.Row({number, Printable(device.uuid()), Size(device.used()),
                 device.visible_memory() == 0 ? "all" : Size(device.visible_memory()),
@@ -337,6 +346,8 @@ void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJo
       .Field("name", job.name())
       .Field("mode", job.mode())
       .Field("paused", job.paused())
+      .Field("waiting", job.waiting())
+      .Field("waiting_bytes", job.waiting_bytes())
       .BeginArray("devices");
   for (const proto::LegacyDevice& device : job.devices()) {
     json.BeginObject()

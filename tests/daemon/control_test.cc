@@ -477,6 +477,59 @@ TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
   EXPECT_GE(Raw(daemon).Ask(packet).legacy_reclaimed().bytes(), held);
 }
 
+// Each takes several threads of the daemon some time, so they come no faster than 500 a second once
+// 256 came at once. None is refused for it, and other messages of the user's do not wait.
+TEST(ControlTest, MessagesWithADescriptorAreReadAtABoundedPace) {
+  DaemonProcess daemon;
+  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
+  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const int descriptors[] = {page.get()};
+  ClientPacket hello;
+  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+  const core::Tick began = ipc::Now();
+  for (int i = 0; i < 512; ++i) {
+    ASSERT_TRUE(Raw(daemon).Ask(hello, descriptors).has_legacy_welcome());
+    if (i == 400) {
+      EXPECT_TRUE(Raw(daemon).Greet().has_welcome());
+    }
+  }
+  EXPECT_GE(ipc::Now() - began, std::chrono::milliseconds(2 * (512 - 256)));
+}
+
+TEST(ControlTest, OnlyALegacyJobWaitsForADeviceAndForNoMoreThanItMayHave) {
+  DaemonProcess daemon({"--device-total", "64MiB", "--visible-memory", "48MiB"});
+  ClientPacket wait;
+  wait.mutable_legacy_wait()->set_uuid("HOST-0");
+  wait.mutable_legacy_wait()->set_bytes(GiB(1024));
+  const auto code = [](const proto::DaemonPacket& answer) {
+    return static_cast<ErrorCode>(answer.failure().code());
+  };
+  EXPECT_EQ(code(Raw(daemon).Ask(wait)), ErrorCode::kPermission);
+
+  Raw job(daemon);
+  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
+  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const int descriptors[] = {page.get()};
+  ClientPacket hello;
+  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+  ASSERT_TRUE(job.Ask(hello, descriptors).has_legacy_welcome());
+  EXPECT_EQ(code(job.Ask(wait)), ErrorCode::kWrongState) << "not on that connection";
+
+  ClientPacket elsewhere = wait;
+  elsewhere.mutable_legacy_wait()->set_uuid("HOST-77");
+  EXPECT_EQ(code(Raw(daemon).Ask(elsewhere)), ErrorCode::kNotFound);
+
+  Raw first(daemon);
+  const proto::DaemonPacket turn = first.Ask(wait);
+  ASSERT_TRUE(turn.has_legacy_turn()) << turn.DebugString();
+  EXPECT_EQ(turn.legacy_turn().position(), 0u);
+  EXPECT_EQ(turn.legacy_turn().bytes(), MiB(48));
+  EXPECT_EQ(code(first.Ask(wait)), ErrorCode::kWrongState) << "once on a connection";
+  EXPECT_EQ(Raw(daemon).Ask(wait).legacy_turn().bytes(), MiB(48)) << "and it is told so again";
+}
+
 TEST(ControlTest, AnEndingDaemonTurnsNewClientsAwayAndLetsTheOldFinish) {
   DaemonProcess daemon;
   Store store = Connect(daemon);

@@ -576,7 +576,7 @@ class RavenrunTest(InFolder):
             (["--check=loud", "true"], "takes no value"),
             (
                 ["--loud", "true"],
-                "--mode, --budget, --host, --report, --record, --socket, --log, --check",
+                "--mode, --budget, --host, --report, --record, --wait, --socket, --log, --check",
             ),
             (["--budget"], "wants a value"),
             ([], "ravenrun [--mode"),

@@ -1,4 +1,5 @@
 // Devices, contexts, errors and the controls.
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ constexpr int kDevicesMax = 8;
 struct Fault {
   int countdown;
   CUresult result;
+  int signal = 0;  // what the process gets first
 };
 
 struct Driver {
@@ -61,13 +63,15 @@ void FillUuid(CUuuid* uuid, CUdevice device, char first) {
 
 CUresult Injected(const char* call) {
   if (driver().faults_set.load(std::memory_order_relaxed) == 0) return CUDA_SUCCESS;
-  std::lock_guard lock(driver().mutex);
+  std::unique_lock lock(driver().mutex);
   const auto fault = driver().faults.find(call);
   if (fault == driver().faults.end() || --fault->second.countdown > 0) return CUDA_SUCCESS;
-  const CUresult result = fault->second.result;
+  const Fault injected = fault->second;
   driver().faults.erase(fault);
   --driver().faults_set;
-  return result;
+  lock.unlock();
+  if (injected.signal != 0) raise(injected.signal);
+  return injected.result;
 }
 
 CUresult CurrentContext(CUcontext* context) {
@@ -148,6 +152,12 @@ CUresult cuInit(unsigned int) {
   const char* faults = getenv("RAVENSTORE_FAKE_CUDA_FAIL");
   if (faults != nullptr && sscanf(faults, "%63[^:]:%d:%d", call, &nth, &result) == 3) {
     driver().faults[call] = {nth, static_cast<CUresult>(result)};
+    ++driver().faults_set;
+  }
+  int number = 0;
+  const char* signals = getenv("RAVENSTORE_FAKE_CUDA_SIGNAL");
+  if (signals != nullptr && sscanf(signals, "%63[^:]:%d:%d", call, &nth, &number) == 3) {
+    driver().faults[call] = {nth, CUDA_SUCCESS, number};
     ++driver().faults_set;
   }
   return CUDA_SUCCESS;

@@ -38,6 +38,7 @@
 //   RAVENSTORE_FAKE_CUDA_KERNEL_NS  what each kernel takes at least, in nanoseconds (0)
 //   RAVENSTORE_FAKE_CUDA_ASKED      a file for what cuGetProcAddress is asked: NAME VERSION FLAGS
 //   RAVENSTORE_FAKE_CUDA_FAIL       "cuMemCreate:3:2": its third call returns CUresult 2
+//   RAVENSTORE_FAKE_CUDA_SIGNAL     "cuMemCreate:3:9": at its third call the process gets signal 9
 #pragma once
 
 #include <cuda.h>

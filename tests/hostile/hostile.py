@@ -81,8 +81,10 @@ ATTACKS = {
         Attack("never_reads"),
         Attack("welcomes_unread"),
         Attack("slabs_unread"),
+        Attack("spread_tensors"),
         Attack("attaches", processes=2),
         Attack("legacy_churn", processes=2),
+        Attack("wait_churn", processes=4),
         Attack("elastic_pages", processes=2),
         Attack("hold_clients"),
         Attack("hold_connections"),
@@ -92,7 +94,7 @@ ATTACKS = {
         Attack("hold_device"),
         Attack("hold_host"),
         Attack("hold_pinned", steps=1),
-        Attack("pinned_churn", processes=2),
+        Attack("pinned_churn", processes=2, steps=1),
         Attack("linger"),
         Attack("linger_by_users", does=("linger",), processes=8, users=8),
         Attack("page_stalled", may_be_impossible=True),
@@ -346,7 +348,7 @@ class Attackers:
 
 
 # Attacks on memory: by the rule a user who is alone may have all of it in use.
-TAKES_MEMORY = {"hold_device", "hold_host", "slabs_unread", "pending_creates"}
+TAKES_MEMORY = {"hold_device", "hold_host", "slabs_unread", "spread_tensors", "pending_creates"}
 # Attacks on pinned memory: others' part of it is there as well.
 TAKES_PINNED = {"hold_pinned", "pinned_churn"}
 PRESENT_SECONDS = 600

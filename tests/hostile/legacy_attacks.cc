@@ -70,6 +70,29 @@ void Churn(Scene& scene) {
   }
 }
 
+// Waits for all of the device and hangs up, at the highest rate that one process has.
+void Waits(Scene& scene) {
+  const std::string uuid = FirstDevice(scene.socket());
+  const ipc::UniqueFd page = LedgerPage(uuid, kNobodyHas);
+  std::string why;
+  const auto job = AttachLegacy(scene.socket(), page, &why);
+  if (!job) return scene.Refused(why);
+  proto::ClientPacket packet;
+  packet.set_request(1);
+  packet.mutable_legacy_wait()->set_uuid(uuid);
+  packet.mutable_legacy_wait()->set_bytes(kNobodyHas);
+  const std::string wait = packet.SerializeAsString();
+  scene.Ready();
+  while (scene.goes_on()) {
+    auto connection = Connection::Open(scene.socket());
+    if (connection.ok() && connection->Send(wait)) {
+      scene.Did();
+    } else {
+      scene.Refused(connection.ok() ? "no room" : connection.error().message);
+    }
+  }
+}
+
 // A page of any bytes, rewritten while the daemon is asked again and again what stands there.
 void ElasticPages(Scene& scene) {
   const ipc::UniqueFd page(::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -103,6 +126,7 @@ constexpr Attack kAttacks[] = {
     {"yield_once", [](Scene& scene) { ReclaimRequests(scene, false); }},
     {"yield_again", [](Scene& scene) { ReclaimRequests(scene, true); }},
     {"legacy_churn", Churn},
+    {"wait_churn", Waits},
     {"elastic_pages", ElasticPages},
 };
 

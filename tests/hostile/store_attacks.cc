@@ -121,6 +121,30 @@ void SlabsUnread(Scene& scene) {
   }
 }
 
+// One small tensor in use keeps each slab of idle ones from being taken back.
+void SpreadTensors(Scene& scene) {
+  constexpr uint64_t kSmall = KiB(64);
+  constexpr size_t kInSlab = MiB(2) / kSmall;
+  Store store = Attach(scene);
+  std::vector<Tensor> tensors;
+  while (scene.goes_on()) {
+    try {
+      tensors.push_back(store.create(kSmall, {.fail_fast = true, .timeout = milliseconds(200)}));
+      std::memset(tensors.back().data(), 1, KiB(4));
+      if (tensors.size() % kInSlab != 0) store.put(tensors.back(), nullptr);
+      scene.Did();
+      if (tensors.size() < 4096) continue;
+      scene.Ready();
+      scene.Pause(milliseconds(10));
+      if (tensors.size() == 8192) tensors.pop_back();
+    } catch (const Error& error) {
+      scene.Refused(error.what());
+      scene.Ready();
+      scene.Pause(milliseconds(10));  // until somebody leaves some
+    }
+  }
+}
+
 // Writes more than fits, round and round: every get sends another's bytes over the link.
 void DirtyEvictions(Scene& scene) {
   Store store = Attach(scene, MiB(16));
@@ -226,6 +250,7 @@ constexpr Attack kAttacks[] = {
     {"flood_log", FloodOfLog},
     {"slab_churn", SlabChurn},
     {"slabs_unread", SlabsUnread},
+    {"spread_tensors", SpreadTensors},
     {"dirty_evictions", DirtyEvictions},
     {"limits_churn", LimitsChurn},
     {"hold_device", [](Scene& scene) { HoldMemory(scene, false); }},

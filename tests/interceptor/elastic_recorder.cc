@@ -195,3 +195,25 @@ void raven_elastic_stats(raven_elastic_t* engine, raven_elastic_stats_t* stats) 
 int raven_elastic_recorded(raven_elastic_t*, char*, uint64_t) {
   return 0;
 }
+
+// The driver serves the job's own virtual memory.
+int raven_elastic_reserve(raven_elastic_t*, uint64_t, CUdeviceptr*) {
+  return 0;
+}
+int raven_elastic_unreserve(raven_elastic_t*, CUdeviceptr, uint64_t) {
+  return 0;
+}
+CUresult raven_elastic_create_segment(raven_elastic_t*, uint64_t, uint32_t*) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+void raven_elastic_destroy_segment(raven_elastic_t*, uint32_t) {}
+CUresult raven_elastic_map_segment(raven_elastic_t*, uint32_t, CUdeviceptr) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult raven_elastic_unmap_segment(raven_elastic_t*, uint32_t) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult raven_elastic_hand_over(raven_elastic_t*, uint32_t, CUmemGenericAllocationHandle,
+                                 CUdeviceptr*) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}

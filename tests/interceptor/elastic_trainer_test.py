@@ -39,10 +39,10 @@ class ElasticTrainerTest(FakeGpuTest):
         del environment["RAVENSTORE_FAKE_CUDA_SHARED"]
         return environment
 
-    def start(self, *words, budget=None, flags=()):
-        limit = [] if budget is None else ["--budget", f"{budget}B"]
+    def start(self, *words, budget=None, flags=(), host="1GiB"):
+        limit = [] if budget is None else ["--budget", f"{int(budget)}B"]
         return subprocess.Popen(
-            [RAVENRUN, "--mode", "elastic", *limit, "--host", "1GiB", "--report", *flags, TRAINER,
+            [RAVENRUN, "--mode", "elastic", *limit, "--host", host, "--report", *flags, TRAINER,
              *words],
             env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -165,6 +165,33 @@ class ElasticTrainerTest(FakeGpuTest):
             self.assertLess(enough, peak * 2 + NOT_THE_ENGINES)
             budget = enough
         self.assertIn("it did not stall", self.said)
+
+    def test_memory_that_it_maps_by_itself_is_right_with_half_of_what_it_needs(self):
+        peak = self.train(*STEPS, "--segments")["peak"]
+        for share, *words in ((0.5,), (0.8,), (0.5, "--graph"), (0.5, "--packed", "--opaque")):
+            with self.subTest(share=share, words=words):
+                budget = CONTEXT + int(peak * share)
+                figures = self.train(*STEPS, "--segments", *words, budget=budget)
+                self.assertGreater(figures["peak"], budget - CONTEXT)
+        # Without the host's memory it does not fit.
+        job = self.start(*STEPS, "--segments", budget=CONTEXT + peak // 2, host="1MiB")
+        told, _ = job.communicate(timeout=120)
+        outcome = json.loads(told)
+        self.assertEqual((job.returncode, outcome["call"]), (1, "cuMemCreate"))
+
+    def test_memory_that_it_maps_by_itself_is_given_up_and_comes_back(self):
+        with Daemon(PROGRAMS, SMALL) as daemon:
+            words = (*STEPS[:-1], "60", "--sleep", "20", "--segments")
+            job = self.start(*words, flags=("--socket", daemon.socket))
+            number = str(eventually(lambda: self.number_of_job(daemon)))
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
+            self.assertEqual(daemon.ctl("pause", number).returncode, 0)
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) == 0))
+            self.assertEqual(daemon.ctl("resume", number).returncode, 0)
+            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
+            told, said = job.communicate(timeout=120)
+        outcome = json.loads(told)
+        self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
 
     def test_a_job_whose_daemon_lowers_its_budget_goes_on(self):
         steps = (*STEPS[:-1], "60")

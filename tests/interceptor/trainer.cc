@@ -21,6 +21,10 @@
 //   --opaque      the input is filled by a kernel that tells nothing of its parameters
 //   --packed      temporaries come of a kernel whose parameters are passed packed, in one struct
 //   --table       activations come of a kernel that takes a table of pointers in device memory
+//   --segments    all memory is carved, as PyTorch's expandable segments are, out of one run of
+//                 addresses that the program maps handles at, neither of them aligned with the
+//                 other; what is free at its end is unmapped after each step. At last a handle is
+//                 mapped a second time, and another exported. With one stream alone
 //   --sleep N     milliseconds of nothing between steps (0)
 //   --lose N      the N-th kernel is not launched, for a test of the checks (0: none)
 //
@@ -39,6 +43,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -54,7 +59,7 @@ namespace {
 
 struct Options {
   uint64_t layers = 6, bytes = 4 << 20, steps = 4, seed = 1, streams = 1, sleep = 0, lose = 0;
-  bool graph = false, opaque = false, packed = false, table = false;
+  bool graph = false, opaque = false, packed = false, table = false, segments = false;
 };
 
 struct Failure {
@@ -85,6 +90,134 @@ struct Words {
   uint64_t count = 0;
   CUdeviceptr From(uint64_t word) const { return at + word % count * sizeof(uint64_t); }
 };
+
+// Memory that the program maps by itself. Owns: its addresses and handles, until End.
+class Segments {
+ public:
+  // More than all that the training needs at once.
+  void Begin() { MUST(cuMemAddressReserve, &base_, kReserved, 0, 0, 0); }
+  CUdeviceptr Take(uint64_t bytes);
+  void Give(CUdeviceptr at);
+  // Unmaps what is free at the end.
+  void Trim();
+  // The handle that holds all of [at, at + bytes), and where it begins; 0: there is none.
+  CUmemGenericAllocationHandle Holding(CUdeviceptr at, uint64_t bytes, CUdeviceptr* begin) const;
+  // Where the handle is mapped a second time, until End.
+  CUdeviceptr MapAgain(CUmemGenericAllocationHandle handle);
+  void End();
+
+  static constexpr uint64_t kHandle = 6 << 20;
+  // To the first `devices`.
+  static void Show(CUdeviceptr at, int devices = 1);
+  static void Export(CUmemGenericAllocationHandle handle);
+
+ private:
+  static constexpr uint64_t kReserved = uint64_t{1} << 30;
+  void Grow();
+  CUdeviceptr base_ = 0;
+  CUdeviceptr again_ = 0;
+  std::vector<CUmemGenericAllocationHandle> handles_;
+  std::map<uint64_t, uint64_t> free_;  // by offset; no two touch
+  std::map<uint64_t, uint64_t> taken_;
+};
+
+void Segments::Show(CUdeviceptr at, int devices) {
+  CUmemAccessDesc access[2] = {};
+  for (int i = 0; i < devices; ++i) {
+    access[i].location = {CU_MEM_LOCATION_TYPE_DEVICE, i};
+    access[i].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  }
+  MUST(cuMemSetAccess, at, kHandle, access, static_cast<size_t>(devices));
+}
+
+void Segments::Export(CUmemGenericAllocationHandle handle) {
+  int file = -1;
+  MUST(cuMemExportToShareableHandle, &file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  close(file);
+}
+
+void Segments::Grow() {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle handle = 0;
+  MUST(cuMemCreate, &handle, kHandle, &prop, 0);
+  const uint64_t at = handles_.size() * kHandle;
+  handles_.push_back(handle);
+  MUST(cuMemMap, base_ + at, kHandle, 0, handle, 0);
+  Show(base_ + at);
+  taken_[at] = kHandle;
+  Give(base_ + at);
+}
+
+CUdeviceptr Segments::Take(uint64_t bytes) {
+  bytes = (bytes + 511) / 512 * 512;
+  while (true) {
+    for (auto run = free_.begin(); run != free_.end(); ++run) {
+      const auto [at, size] = *run;
+      if (size < bytes) continue;
+      free_.erase(run);
+      if (size > bytes) free_[at + bytes] = size - bytes;
+      taken_[at] = bytes;
+      return base_ + at;
+    }
+    Grow();
+  }
+}
+
+void Segments::Give(CUdeviceptr address) {
+  auto taken = taken_.extract(address - base_);
+  uint64_t at = taken.key();
+  uint64_t size = taken.mapped();
+  if (const auto after = free_.find(at + size); after != free_.end()) {
+    size += after->second;
+    free_.erase(after);
+  }
+  auto before = free_.lower_bound(at);
+  if (before != free_.begin() && (--before)->first + before->second == at) {
+    before->second += size;
+  } else {
+    free_[at] = size;
+  }
+}
+
+void Segments::Trim() {
+  while (!free_.empty() && !handles_.empty()) {
+    const uint64_t last = (handles_.size() - 1) * kHandle;
+    const auto run = std::prev(free_.end());
+    if (run->first + run->second != last + kHandle || run->first > last) return;
+    run->second = last - run->first;
+    if (run->second == 0) free_.erase(run);
+    MUST(cuMemUnmap, base_ + last, kHandle);
+    MUST(cuMemRelease, handles_.back());
+    handles_.pop_back();
+  }
+}
+
+CUmemGenericAllocationHandle Segments::Holding(CUdeviceptr at, uint64_t bytes,
+                                               CUdeviceptr* begin) const {
+  const uint64_t index = (at - base_) / kHandle;
+  *begin = base_ + index * kHandle;
+  return at + bytes <= *begin + kHandle ? handles_[index] : 0;
+}
+
+CUdeviceptr Segments::MapAgain(CUmemGenericAllocationHandle handle) {
+  MUST(cuMemAddressReserve, &again_, kHandle, 0, 0, 0);
+  MUST(cuMemMap, again_, kHandle, 0, handle, 0);
+  Show(again_);
+  return again_;
+}
+
+void Segments::End() {
+  if (again_ != 0) {
+    MUST(cuMemUnmap, again_, kHandle);
+    MUST(cuMemAddressFree, again_, kHandle);
+  }
+  Trim();
+  // All was given back: nothing is mapped any more.
+  MUST(cuMemAddressFree, base_, kReserved);
+}
 
 class Trainer {
  public:
@@ -128,6 +261,8 @@ class Trainer {
   void Combine(const Words& to, const Words& a, const Words& b, CUstream stream, How how);
   void After(CUstream stream, CUstream before);
 
+  void CheckWeightElsewhere();
+  void Free(CUdeviceptr at);
   void Forward();
   void Backward();
   void CheckLayer(uint64_t layer);
@@ -147,6 +282,7 @@ class Trainer {
   std::vector<Layer> layers_;
   Words zeroed_;   // by the graph, which then adds the first layer's delta
   Words counter_;  // of wrong words
+  Segments segments_;
   Words tables_;
   // The host's side of the step's copies, which have to stay until the step is done.
   std::deque<std::array<CUdeviceptr, 3>> tables_on_host_;
@@ -173,20 +309,32 @@ void Trainer::Charge(uint64_t bytes) {
 
 Words Trainer::Keep(uint64_t count) {
   Words words{0, count};
-  MUST(cuMemAlloc, &words.at, count * sizeof(uint64_t));
+  if (options_.segments) {
+    words.at = segments_.Take(count * sizeof(uint64_t));
+  } else {
+    MUST(cuMemAlloc, &words.at, count * sizeof(uint64_t));
+  }
   Charge(count * sizeof(uint64_t));
   return words;
 }
 
 Words Trainer::Take(uint64_t count, CUstream stream) {
   Words words{0, count};
-  MUST(cuMemAllocAsync, &words.at, count * sizeof(uint64_t), stream);
+  if (options_.segments) {
+    words.at = segments_.Take(count * sizeof(uint64_t));
+  } else {
+    MUST(cuMemAllocAsync, &words.at, count * sizeof(uint64_t), stream);
+  }
   Charge(count * sizeof(uint64_t));
   return words;
 }
 
 void Trainer::Give(Words* words, CUstream stream) {
-  MUST(cuMemFreeAsync, words->at, stream);
+  if (options_.segments) {
+    segments_.Give(words->at);
+  } else {
+    MUST(cuMemFreeAsync, words->at, stream);
+  }
   bytes_ -= words->count * sizeof(uint64_t);
   *words = {};
 }
@@ -269,6 +417,7 @@ void Trainer::Begin() {
   side_ = main_;
   if (options_.streams == 2) MUST(cuStreamCreate, &side_, CU_STREAM_NON_BLOCKING);
   MUST(cuEventCreate, &event_, CU_EVENT_DISABLE_TIMING);
+  if (options_.segments) segments_.Begin();
   counter_ = Keep(1);
   MUST(cuMemsetD8Async, counter_.at, 0, sizeof(uint64_t), main_);
   tables_ = Keep(4096);
@@ -382,7 +531,36 @@ void Trainer::Step() {
   for (const Sample& sample : samples_) wrong_samples_ += sample.is != sample.wanted ? 1 : 0;
   samples_.clear();
   tables_on_host_.clear();
+  if (options_.segments) segments_.Trim();
   ++step_;
+}
+
+void Trainer::Free(CUdeviceptr at) {
+  if (options_.segments) {
+    segments_.Give(at);
+  } else {
+    MUST(cuMemFree, at);
+  }
+}
+
+// By what the driver alone can do: an export of one handle, access of another device to one, and a
+// second mapping of one.
+void Trainer::CheckWeightElsewhere() {
+  uint64_t ways = 0;
+  for (uint64_t i = 1; i < layers_.size() && ways < 3; ++i) {
+    const Words& words = layers_[i].weight;
+    CUdeviceptr begin = 0;
+    const auto handle = segments_.Holding(words.at, words.count * sizeof(uint64_t), &begin);
+    if (handle == 0) continue;
+    CUdeviceptr at = words.at;
+    switch (ways++) {
+      case 0: Segments::Export(handle); break;
+      case 1: Segments::Show(begin, 2); break;
+      default: at = segments_.MapAgain(handle) + (words.at - begin);
+    }
+    Launch("check_sum", main_, at, words.count, Seed(1, i), Seed(3, i), step_, counter_.at);
+  }
+  if (ways < 3) Must(CUDA_ERROR_INVALID_VALUE, "three weights within a handle each");
 }
 
 void Trainer::End() {
@@ -399,16 +577,17 @@ void Trainer::End() {
   if (options_.graph && step_ > 0) {
     Launch("check", main_, zeroed_.at, zeroed_.count, Seed(3, 1), counter_.at);
   }
+  if (options_.segments) CheckWeightElsewhere();
   uint32_t counted = 0;
   MUST(cuMemcpyDtoHAsync, &counted, counter_.at, sizeof(counted), main_);
   MUST(cuCtxSynchronize);
   counted_ = counted;
   for (uint64_t i = 1; i < layers_.size(); ++i) {
-    MUST(cuMemFree, layers_[i].weight.at);
-    MUST(cuMemFree, layers_[i].state.at);
-    MUST(cuMemFree, layers_[i].delta.at);
+    for (const Words& words : {layers_[i].weight, layers_[i].state, layers_[i].delta})
+      Free(words.at);
   }
-  for (const Words& words : {zeroed_, tables_, counter_}) MUST(cuMemFree, words.at);
+  for (const Words& words : {zeroed_, tables_, counter_}) Free(words.at);
+  if (options_.segments) segments_.End();
   if (graph_ != nullptr) MUST(cuGraphExecDestroy, graph_);
   MUST(cuEventDestroy, event_);
   if (side_ != main_) MUST(cuStreamDestroy, side_);
@@ -431,7 +610,8 @@ Options Parse(int argc, char** argv) {
   const std::map<std::string, bool*> switches{{"--graph", &options.graph},
                                               {"--opaque", &options.opaque},
                                               {"--packed", &options.packed},
-                                              {"--table", &options.table}};
+                                              {"--table", &options.table},
+                                              {"--segments", &options.segments}};
   for (int i = 1; i < argc; ++i) {
     if (const auto on = switches.find(argv[i]); on != switches.end()) {
       *on->second = true;
@@ -443,6 +623,7 @@ Options Parse(int argc, char** argv) {
     *number->second = strtoull(argv[++i], &end, 10);
     if (*end != '\0') Usage(argv[i]);
   }
+  if (options.segments && options.streams != 1) Usage("--streams with --segments");
   if (options.layers == 0 || options.bytes < 64 || options.streams < 1 || options.streams > 2) {
     Usage("that size");
   }

@@ -43,6 +43,13 @@ class TrainerTest(FakeGpuTest):
             with self.subTest(streams=streams, words=words):
                 self.assert_right(self.train(*SMALL_STEPS, "--streams", streams, *words), 3)
 
+    def test_memory_that_it_maps_by_itself_gives_the_right_words(self):
+        self.assert_right(self.train("--segments", *SMALL_STEPS), 3)
+        self.assert_right(self.train("--segments", "--graph", *SMALL_STEPS), 3)
+        status, told = self.train("--segments", *SMALL_STEPS, "--lose", "12")
+        self.assertEqual(status, 1)
+        self.assertGreater(told["wrong_words"], 0)
+
     def test_parts_larger_than_32_mib_and_slow_kernels(self):
         outcome = self.train(
             "--layers", "3", "--bytes", str(40 * MIB + 24), "--steps", "2", "--streams", "2",

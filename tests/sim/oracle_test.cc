@@ -6,6 +6,7 @@
 
 #include "sim/generators.h"
 #include "sim/score.h"
+#include "sim/trace_builder.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -39,6 +40,27 @@ TEST(OracleTest, IsNeverWorseThanDemandPaging) {
           << name << " " << budget.percent << "%";
     }
   }
+}
+
+TEST(OracleTest, BringsNothingThatIsNeededBeyondWhatItLooksAhead) {
+  Builder builder("one that comes back");
+  const uint32_t first = builder.Make(core::MiB(64));
+  const uint32_t second = builder.Make(core::MiB(64));
+  builder.Compute(10e-3);
+  builder.Free(second);
+  builder.Compute(10e-3);
+  builder.Compute(10e-6);  // what runs is not counted
+  builder.Get(first);
+  const Trace trace = builder.Take();
+  const auto stall = [&](core::Duration lookahead) {
+    const Outcome outcome = SimulateOracle(trace, kHardware[0], core::MiB(96), lookahead);
+    EXPECT_EQ(outcome.failure, "");
+    EXPECT_EQ(outcome.client_stall, std::vector{outcome.stall});
+    return outcome.stall;
+  };
+  const core::Duration copy = core::FromSeconds(core::MiB(64).count() / kHardware[0].up);
+  // That the first leaves costs each the same.
+  EXPECT_GE(stall(core::Duration{0}), stall(core::Duration::max()) + copy / 2);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/generators.h"
+#include "sim/oracle.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -66,6 +67,28 @@ TEST(ScoreTest, ReferencesOfSeveralRunsLieBetweenTheirOwn) {
   EXPECT_GE(*both.oracle + core::Duration{1}, (*a.oracle + *b.oracle) / 2);
   EXPECT_GE(both.bound.stall, std::min(a.bound.stall, b.bound.stall) - core::Duration{1});
   EXPECT_LE(both.bound.stall, std::max(a.bound.stall, b.bound.stall));
+}
+
+TEST(ScoreTest, TheLeastKnownStallIsNoMoreThanAnybodys) {
+  const Hardware& hardware = kHardware[0];
+  const Trace trace = Generate("gpt2-small", hardware, 3);
+  const core::Bytes budget(trace.Footprint().count() / 2);
+  const auto least = LeastKnownStall({trace}, hardware, budget, 0);
+  ASSERT_TRUE(least.has_value());
+  EXPECT_LE(*least, SimulateOracle(trace, hardware, budget).stall);
+  EXPECT_LE(*least, SimulateOracle(trace, hardware, budget, milliseconds(5)).stall);
+  const Trace hinted = WithHints(trace, Hints::kTime);
+  EXPECT_LE(*least, Simulate(hinted, *SetupFor("value", hardware, budget)).stall);
+  EXPECT_GE(*least, LeastStall(trace, hardware, budget).stall);
+}
+
+TEST(ScoreTest, WhatIsComputedIsThatOfTheIterationsThatCount) {
+  const Trace trace = Generate("two-tenants", kHardware[0], 3);
+  const core::Duration all = ComputeFrom(trace, 0);
+  EXPECT_EQ(ComputeFrom(trace, 1) * 3, all * 2);
+  EXPECT_EQ(ComputeFrom(trace, 3), core::Duration{0});
+  const Outcome outcome = Simulate(trace, *SetupFor("value", kHardware[0], trace.Footprint()));
+  EXPECT_EQ(outcome.compute, all);
 }
 
 TEST(ScoreTest, BudgetsAreThoseUnderWhichEveryStepFits) {

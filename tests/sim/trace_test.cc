@@ -218,6 +218,32 @@ TEST(TraceTest, BytesOfAnyKindNeverHurt) {
   EXPECT_GT(accepted, 0);
 }
 
+TEST(TraceTest, AFingerprintTellsTracesApartByCallsAndSizes) {
+  const Trace trace = Small();
+  Trace other = trace;
+  other.name = "another name";
+  for (Op& op : other.ops) op.time *= 2;
+  EXPECT_EQ(other.Fingerprint(), trace.Fingerprint());
+  other.tensors.back().bytes += core::Bytes{1};
+  EXPECT_NE(other.Fingerprint(), trace.Fingerprint());
+  other = trace;
+  std::swap(other.ops.front(), other.ops.back());
+  EXPECT_NE(other.Fingerprint(), trace.Fingerprint());
+}
+
+TEST(TraceTest, OnesClientsPartIsATraceOfItsOwn) {
+  const Trace both = Generate("two-tenants", kHardware[0], 2);
+  size_t ops = 0;
+  for (uint32_t client = 0; client < both.clients; ++client) {
+    const Trace only = both.Only(client);
+    EXPECT_EQ(only.clients, 1u);
+    ASSERT_TRUE(Validate(only).ok());
+    EXPECT_EQ(only.Footprint(), both.FootprintByClient()[client]);
+    ops += only.ops.size();
+  }
+  EXPECT_EQ(ops, both.ops.size());
+}
+
 TEST(TraceTest, OnlyAHeaderThatSaysSoMakesACutFileWhole) {
   proto::TraceHeader header;
   header.set_version(kTraceVersion);

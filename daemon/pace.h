@@ -1,0 +1,40 @@
+// How often one user may have something done for it that costs much more than it costs to ask for:
+// so many at once, and beyond those one in each interval. What comes sooner is told when it may be
+// done, one after the other, so that nobody asks again and again.
+//
+//     const core::Tick at = pace.Next(user, now);
+//     if (at > now) ...  // wait until then; it need not be asked about again
+//
+// Pure. Threads: one at a time. Cost: O(1), and O(users) where there are very many.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+
+#include "core/types.h"
+
+namespace ravenstore::daemon {
+
+class Pace {
+ public:
+  Pace(core::Duration interval, int64_t burst) : interval_(interval), burst_(burst) {}
+
+  // When the user's next may be done: `now`, or later.
+  core::Tick Next(core::TenantId user, core::Tick now) {
+    if (full_at_.size() > kRemembered)
+      std::erase_if(full_at_, [now](const auto& entry) { return entry.second <= now; });
+    core::Tick& full_at = full_at_.try_emplace(user, now).first->second;
+    // Each moves the moment at which all of the burst is there again.
+    full_at = std::max(full_at, now) + interval_;
+    return std::max(now, full_at - burst_ * interval_);
+  }
+
+ private:
+  static constexpr size_t kRemembered = 1024;
+  const core::Duration interval_;
+  const int64_t burst_;
+  std::unordered_map<core::TenantId, core::Tick> full_at_;
+};
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,310 @@
+// Segments: physical memory that the job makes and maps by itself, at addresses that it reserved.
+//
+// A pointer into mapped memory says nothing of how far a kernel goes from there: what lies beside
+// it may be another segment, and one tensor may lie in several. So all that is mapped within one
+// reservation is used together: a call that names any of it holds all of it.
+#include <algorithm>
+#include <string>
+#include <thread>
+
+#include "elastic/engine.h"
+#include "ipc/clock.h"
+
+namespace ravenstore::elastic {
+
+using core::Bytes;
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+
+namespace {
+
+constexpr core::Duration kPassPatience = std::chrono::seconds(10);
+constexpr std::chrono::microseconds kLookAgain{50};
+
+}  // namespace
+
+std::optional<CUdeviceptr> Engine::Reserve(Bytes size) {
+  const Lock lock(mutex_);
+  if (size == Bytes{0} || size.RoundDown(granule_) != size) return std::nullopt;
+  const auto begin = addresses_->Take(size, Addresses::kNobody);
+  if (begin) {
+    auto reservation = std::make_unique<Reservation>();
+    reservation->size = size;
+    reservations_.emplace(*begin, std::move(reservation));
+  }
+  return begin;
+}
+
+bool Engine::Unreserve(CUdeviceptr begin, Bytes size) {
+  Lock lock(mutex_);
+  const auto found = reservations_.find(begin);
+  if (found == reservations_.end()) return false;
+  Reservation& reservation = *found->second;
+  if (reservation.size != size || reservation.segments > 0) return false;
+  // Calls of other threads that named what was there.
+  while (reservation.busy > 0) changed_.wait_for(lock, kLookAgain);
+  reservations_.erase(found);
+  addresses_->Give(begin, size);
+  return true;
+}
+
+Engine::Reservation* Engine::ReservationAt(CUdeviceptr begin, Bytes size) {
+  auto found = reservations_.upper_bound(begin);
+  if (found == reservations_.begin()) return nullptr;
+  --found;
+  const bool within = begin + size.count() <= found->first + found->second->size.count();
+  return within ? found->second.get() : nullptr;
+}
+
+// One behind the other; the plan knows those that come again.
+std::pair<uint32_t, uint32_t> Engine::SegmentPages(Bytes size) {
+  const auto count =
+      static_cast<uint32_t>(size.RoundUp(options_.part).count() / options_.part.count());
+  auto& unused = unused_segments_[size];
+  if (!unused.empty()) {
+    const uint32_t first = unused.back();
+    unused.pop_back();
+    return {first, first + count};
+  }
+  if (pages_.size() < first_segment_page_) pages_.resize(first_segment_page_);
+  const auto first = static_cast<uint32_t>(pages_.size());
+  for (Bytes at; at < size; at += options_.part) {
+    pages_.push_back(std::make_unique<Page>());
+    pages_.back()->size = std::min(options_.part, size - at);
+    pages_.back()->busy = 1;  // until it is mapped
+  }
+  return {first, first + count};
+}
+
+Result<RangeId> Engine::CreateSegment(Bytes size) {
+  Lock lock(mutex_);
+  if (size == Bytes{0} || size.RoundDown(granule_) != size)
+    return Error{ErrorCode::kInvalidArgument, "not a multiple of the driver's granule"};
+  const auto [first, end] = SegmentPages(size);
+  const RangeId id{MakeRange(0, size, size, {first, end})};
+  Patience patience = PatienceFromNow();
+  for (uint32_t page = first; page < end; ++page) {
+    const Bytes bytes = pages_[page]->size;
+    Part* part = TakeDevicePart(bytes, &patience, lock);
+    if (part == nullptr) {
+      auto any = TakeAnyPart(bytes, lock);
+      if (!any.ok()) {
+        EndSegment(id, lock);
+        return any.error();
+      }
+      part = *any;
+    }
+    SetPart(PageId{page}, part);
+  }
+  return id;
+}
+
+Result<std::vector<Engine::Mapping>> Engine::MappingsOf(const Range& range,
+                                                        CUdeviceptr begin) const {
+  std::vector<Mapping> mappings;
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
+    if (pages_[page]->part == nullptr) return Error{ErrorCode::kDevice, "a segment lost a part"};
+    const Bytes at = options_.part * (page - range.pages.first);
+    mappings.push_back({begin + at.count(), pages_[page]->part});
+  }
+  return mappings;
+}
+
+Status Engine::UnmapAll(const std::vector<Mapping>& mappings) {
+  for (const Mapping& mapping : mappings)
+    RAVEN_RETURN_IF_ERROR(parts_->Unmap(mapping.at, *mapping.part));
+  return core::Ok();
+}
+
+Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
+  Lock lock(mutex_);
+  Range& range = ranges_[core::ToInt(id)];
+  const Bytes size = range.size;
+  Reservation* reservation = ReservationAt(begin, size);
+  bool is_free = range.begin == 0 && reservation != nullptr;
+  for (Bytes at; is_free && at < size; at += granule_)
+    is_free = addresses_->At(begin + at.count()) == Addresses::kNobody;
+  if (!is_free || begin % granule_.count() != 0)
+    return Error{ErrorCode::kInvalidArgument, "no free addresses of one reservation"};
+  RAVEN_ASSIGN_OR_RETURN(std::vector<Mapping> mappings, MappingsOf(range, begin));
+  range.begin = begin;
+  ++reservation->segments;
+  lock.unlock();
+  Status status = core::Ok();
+  size_t mapped = 0;
+  for (; mapped < mappings.size(); ++mapped) {
+    status = parts_->Map(mappings[mapped].at, *mappings[mapped].part);
+    if (!status.ok()) break;
+  }
+  if (!status.ok()) {
+    mappings.resize(mapped);
+    [[maybe_unused]] const Status unmapped = UnmapAll(mappings);
+  }
+  lock.lock();
+  if (!status.ok()) {
+    range.begin = 0;
+    --reservation->segments;
+    return status;
+  }
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
+    pages_[page]->begin = mappings[page - range.pages.first].at;
+    pages_[page]->reservation = reservation;
+  }
+  addresses_->SetOwner(begin, size, core::ToInt(id));
+  if (reservation->pinned) PinRange(range);
+  Unhold(range);
+  return core::Ok();
+}
+
+// Nothing of it moves from here on. What is mapped nowhere is held already.
+void Engine::Hold(const Range& range, Lock& lock) {
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) ++pages_[page]->busy;
+  changed_.wait(lock, [&] { return !IsMoving(range); });
+}
+
+void Engine::Unhold(const Range& range) {
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page) --pages_[page]->busy;
+}
+
+void Engine::LeaveAddresses(Range& range) {
+  addresses_->SetOwner(range.begin, range.size, Addresses::kNobody);
+  --ReservationOf(range)->segments;
+  range.begin = 0;
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
+    pages_[page]->reservation = nullptr;
+}
+
+Status Engine::UnmapSegment(RangeId id) {
+  Lock lock(mutex_);
+  Range& range = ranges_[core::ToInt(id)];
+  if (ReservationOf(range) == nullptr) return Error{ErrorCode::kWrongState, "it is not mapped"};
+  Hold(range, lock);
+  const auto mappings = MappingsOf(range, range.begin);
+  if (!mappings.ok()) {
+    Unhold(range);
+    return mappings.error();
+  }
+  lock.unlock();
+  const Status status = UnmapAll(*mappings);
+  lock.lock();
+  if (!status.ok()) {
+    Fail("a segment could not be unmapped", status.error());
+    return status;
+  }
+  LeaveAddresses(range);
+  return core::Ok();
+}
+
+void Engine::DestroySegment(RangeId id) {
+  Lock lock(mutex_);
+  EndSegment(id, lock);
+}
+
+// REQUIRES: it is mapped nowhere.
+void Engine::EndSegment(RangeId id, Lock& lock) {
+  const uint32_t number = core::ToInt(id);
+  const auto [first, end] = ranges_[number].pages;
+  for (uint32_t page = first; page < end; ++page) {
+    // Calls of other threads that named it end, and the engine's thread may be about to find that
+    // nothing can be done for it.
+    while (pages_[page]->busy > 1) changed_.wait_for(lock, kLookAgain);
+    Part* part = pages_[page]->part;
+    if (part == nullptr) continue;
+    SetPart(PageId{page}, nullptr);
+    parts_->Give(part);
+  }
+  unused_segments_[ranges_[number].size].push_back(first);
+  EndRange(number);
+}
+
+Status Engine::AwaitPassed(Reservation* reservation, Lock& lock) {
+  const core::Tick deadline = ipc::Now() + kPassPatience;
+  // Also those of which nobody knows what they touch.
+  std::vector<Point> calls = streams_.EnqueuedOnAll();
+  const auto passed = [&] {
+    streams_.Look();
+    return HavePassed(calls) &&
+           (reservation == nullptr || (reservation->busy == 0 && HavePassed(reservation->uses))) &&
+           unknowns_ == 0 && HavePassed(unknown_uses_);
+  };
+  while (!passed()) {
+    if (ipc::Now() >= deadline)
+      return Error{ErrorCode::kTimedOut, "what may touch a segment does not end"};
+    changed_.wait_for(lock, kLookAgain);
+  }
+  return core::Ok();
+}
+
+Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle handle) {
+  Lock lock(mutex_);
+  Range& range = ranges_[core::ToInt(id)];
+  Reservation* reservation = ReservationOf(range);
+  if (reservation != nullptr) Hold(range, lock);
+  const auto let_go = [&] {
+    if (reservation != nullptr) Unhold(range);
+  };
+  const CUdeviceptr begin = range.begin;
+  const auto mappings = MappingsOf(range, begin);
+  Status status = mappings.ok() ? AwaitPassed(reservation, lock) : Status(mappings.error());
+  if (!status.ok()) {
+    let_go();
+    return status.error();
+  }
+  // From here on calls that name it wait.
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
+    BeginMoving(*pages_[page]);
+  lock.unlock();
+  const Part whole{Place::kDevice, range.size, handle, 0};
+  status = CopyInto(*mappings, whole);
+  const bool copied = status.ok();
+  if (begin != 0 && status.ok()) status = UnmapAll(*mappings);
+  if (begin != 0 && status.ok()) status = parts_->Map(begin, whole);
+  lock.lock();
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
+    EndMoving(*pages_[page]);
+  changed_.notify_all();
+  if (!status.ok()) {
+    let_go();
+    if (copied) Fail("a segment could not be handed over", status.error());
+    return status.error();
+  }
+  if (begin != 0) LeaveAddresses(range);
+  EndSegment(id, lock);
+  return begin;
+}
+
+Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole) {
+  // It breaks no capture of the job's.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  driver_.exchange_mode(&mode);
+  CUdeviceptr at = 0;
+  const size_t size = whole.size.count();
+  CUresult result = driver_.address_reserve(&at, size, 0, 0, 0);
+  Status status =
+      result == CUDA_SUCCESS ? parts_->Map(at, whole) : DriverError("cuMemAddressReserve", result);
+  if (status.ok()) {
+    CUevent done = nullptr;
+    result = driver_.event_create(&done, CU_EVENT_DISABLE_TIMING);
+    for (size_t i = 0; i < mappings.size() && result == CUDA_SUCCESS; ++i) {
+      const Part& part = *mappings[i].part;
+      result =
+          driver_.copy_async(at + (options_.part * i).count(), part.copy, part.size.count(), in_);
+    }
+    if (result == CUDA_SUCCESS) result = driver_.event_record(done, in_);
+    while (result == CUDA_SUCCESS && (result = driver_.event_query(done)) == CUDA_ERROR_NOT_READY) {
+      result = CUDA_SUCCESS;
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    if (done != nullptr) driver_.event_destroy(done);
+    if (result != CUDA_SUCCESS) status = DriverError("cuMemcpyAsync", result);
+    const Status unmapped = parts_->Unmap(at, whole);
+    if (status.ok()) status = unmapped;
+  }
+  if (at != 0) driver_.address_free(at, size);
+  driver_.exchange_mode(&mode);
+  return status;
+}
+
+}  // namespace ravenstore::elastic

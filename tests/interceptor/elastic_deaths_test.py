@@ -1,0 +1,181 @@
+#!/usr/bin/python3
+"""An elastic job, or its daemon, is killed at each step of what the engine does: in a certain call
+of the driver. The ledger is right afterwards, and who is left goes on with the right words.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+from fakes import CONTEXT, HERE, MIB, PROGRAMS, ROOT, SMALL, FakeGpuTest, job, main
+from harness import Daemon, Job, eventually, guest
+
+RAVENRUN = str(ROOT / "deploy/ravenrun")
+TRAINER = str(HERE / "trainer")
+BUDGET = CONTEXT + 64 * MIB
+ROOMY = 512 * MIB
+# In the order of a job's life. The trainer calls neither cuMemcpyAsync nor cuMemMap: these are
+# copies and remaps of parts, under a budget that does not hold all from the first step on.
+BEFORE_HELLO = "cuDeviceGetCount:1"
+STEPS = (
+    BEFORE_HELLO,
+    "cuDevicePrimaryCtxRetain:1",  # attached, holds nothing
+    "cuMemAddressReserve:1",  # the engine begins
+    "cuMemCreate:1",  # its first part, which the ledger has
+    "cuMemCreate:12",
+    "cuMemMap:1",
+    "cuMemSetAccess:8",
+    "cuLaunchKernel:30",
+    "cuMemcpyAsync:1",  # the first move
+    "cuMemUnmap:1",
+    "cuMemUnmap:9",
+    "cuMemcpyAsync:20",
+    "cuMemFreeAsync:1",
+    "cuLaunchKernel:150",
+)
+
+
+class ElasticDeathsTest(FakeGpuTest):
+    def setUp(self):
+        super().setUp()
+        # The fake driver of a process that is killed does not give its memory back.
+        del os.environ["RAVENSTORE_FAKE_CUDA_SHARED"]
+
+    def start(self, daemon, point=None, number=signal.SIGKILL, steps=6, sleep=0, more=()):
+        environment = dict(os.environ) | {
+            "RAVENSTORE_LIB": str(PROGRAMS.library),
+            "RAVENSTORE_ELASTIC_PART": str(4 * MIB),
+        }
+        if point is not None:
+            environment["RAVENSTORE_FAKE_CUDA_SIGNAL"] = f"{point}:{int(number)}"
+        words = ["--layers", "5", "--bytes", str(8 * MIB), "--steps", str(steps)]
+        return subprocess.Popen(
+            [RAVENRUN, "--mode", "elastic", "--host", "1GiB", "--report", "--socket", daemon.socket,
+             TRAINER, *words, "--sleep", str(sleep), *more],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def daemon(self, budget=BUDGET):
+        return Daemon(PROGRAMS, [*SMALL, "--visible-memory", f"{budget}B"])
+
+    def assert_right(self, trainer):
+        told, said = trainer.communicate(timeout=120)
+        self.assertEqual(trainer.returncode, 0, (told, said))
+        outcome = json.loads(told)
+        for figure in ("wrong_words", "counted", "wrong_samples", "torn", "code"):
+            self.assertEqual(outcome[figure], 0, outcome)
+        return float(re.search(r"moved ([\d.]+) GiB in", said).group(1))
+
+    def await_stop(self, trainer):
+        """Until the job has stopped itself; it must not have ended."""
+        _, status = os.waitpid(trainer.pid, os.WUNTRACED)
+        self.assertTrue(os.WIFSTOPPED(status), (status, trainer.stderr))
+
+    @staticmethod
+    def number(daemon, pid):
+        return next((str(each["client"]) for each in daemon.jobs() if each["pid"] == pid), None)
+
+    @staticmethod
+    def parts(daemon, pid):
+        return (daemon.held(pid) or {}).get("vmm")
+
+    def test_a_job_that_is_killed_at_any_step_leaves_the_ledger_as_it_was(self):
+        with self.daemon() as daemon:
+            for point in STEPS:
+                with self.subTest(point=point):
+                    trainer = self.start(daemon, point)
+                    trainer.communicate(timeout=60)
+                    self.assertEqual(trainer.returncode, -signal.SIGKILL)
+                    self.assertTrue(eventually(lambda: daemon.jobs() == []))
+                    with Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other:
+                        self.assertEqual(other.ask("info")["free"], BUDGET - CONTEXT)
+                        self.assertEqual(other.ask(f"device {BUDGET - CONTEXT}")["code"], 0)
+                        other.quit()
+            self.assert_right(self.start(daemon))
+
+    def test_a_job_that_maps_by_itself_is_killed_and_leaves_the_ledger_as_it_was(self):
+        # While a segment is made, mapped and unmapped.
+        with self.daemon() as daemon:
+            for point in ("cuMemCreate:7", "cuMemMap:9", "cuMemUnmap:2"):
+                with self.subTest(point=point):
+                    trainer = self.start(daemon, point, more=["--segments"])
+                    trainer.communicate(timeout=60)
+                    self.assertEqual(trainer.returncode, -signal.SIGKILL)
+                    self.assertTrue(eventually(lambda: daemon.jobs() == []))
+                    with Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other:
+                        self.assertEqual(other.ask("info")["free"], BUDGET - CONTEXT)
+                        other.quit()
+            self.assert_right(self.start(daemon, more=["--segments"]))
+
+    def test_a_job_whose_daemon_is_killed_at_any_step_goes_on(self):
+        for point in STEPS:
+            with self.subTest(point=point), self.daemon() as daemon:
+                trainer = self.start(daemon, point, signal.SIGSTOP)
+                self.await_stop(trainer)
+                daemon.kill()
+                trainer.send_signal(signal.SIGCONT)
+                self.assert_right(trainer)
+
+    def test_the_next_daemon_takes_the_job_in_with_what_it_holds(self):
+        for point in (BEFORE_HELLO, "cuMemCreate:12", "cuMemcpyAsync:20"):
+            with self.subTest(point=point), self.daemon() as daemon:
+                self.is_taken_in_after(daemon, point)
+
+    def is_taken_in_after(self, daemon, point):
+        trainer = self.start(daemon, point, signal.SIGSTOP, steps=40, sleep=50)
+        self.await_stop(trainer)
+        daemon.kill()
+        daemon.start()
+        self.assertIsNone(self.parts(daemon, trainer.pid))
+        trainer.send_signal(signal.SIGCONT)
+        self.assertTrue(eventually(lambda: self.parts(daemon, trainer.pid)))
+        self.assertLessEqual(self.parts(daemon, trainer.pid), BUDGET - CONTEXT)
+        self.assert_right(trainer)
+        self.assertTrue(eventually(lambda: daemon.jobs() == []))
+
+    def paused_within(self, daemon, point):
+        """A job that was told to give up all that it holds, and has stopped while it does."""
+        trainer = self.start(daemon, point, signal.SIGSTOP, steps=40, sleep=20)
+        self.assertTrue(eventually(lambda: self.parts(daemon, trainer.pid)))
+        number = self.number(daemon, trainer.pid)
+        self.assertEqual(daemon.ctl("pause", number).returncode, 0)
+        self.await_stop(trainer)
+        return trainer
+
+    def test_a_pause_ends_with_the_daemon(self):
+        # Nothing had to move before. Copies begin; some are mapped; the last part goes.
+        for point in ("cuMemcpyAsync:1", "cuMemUnmap:3", "cuMemRelease:2"):
+            with self.subTest(point=point), self.daemon(ROOMY) as daemon:
+                trainer = self.paused_within(daemon, point)
+                daemon.kill()
+                trainer.send_signal(signal.SIGCONT)
+                moved_in = self.assert_right(trainer)
+                self.assertGreater(moved_in, 0)
+
+    def test_a_job_that_is_killed_while_it_is_emptied_leaves_nothing(self):
+        with self.daemon(ROOMY) as daemon:
+            trainer = self.paused_within(daemon, "cuMemUnmap:3")
+            trainer.kill()
+            trainer.communicate(timeout=60)
+            self.assertTrue(eventually(lambda: daemon.jobs() == []))
+            with Job([job("driver")], guest(PROGRAMS, daemon.socket)) as other:
+                self.assertEqual(other.ask("info")["free"], ROOMY - CONTEXT)
+                other.quit()
+
+    def test_an_emptied_job_gets_its_memory_back_when_its_daemon_is_gone(self):
+        with self.daemon(ROOMY) as daemon:
+            trainer = self.start(daemon, steps=100, sleep=20)
+            self.assertTrue(eventually(lambda: self.parts(daemon, trainer.pid)))
+            number = self.number(daemon, trainer.pid)
+            self.assertEqual(daemon.ctl("pause", number).returncode, 0)
+            self.assertTrue(eventually(lambda: self.parts(daemon, trainer.pid) == 0))
+            daemon.kill()
+            daemon.start()
+            self.assertTrue(eventually(lambda: self.parts(daemon, trainer.pid)))
+            self.assert_right(trainer)
+
+
+if __name__ == "__main__":
+    main()
