@@ -7,7 +7,6 @@
 
 #include "bench/figure.h"
 #include "bench/planner_references.h"
-#include "bench/planner_sets.h"
 #include "sim/simulator.h"
 
 namespace ravenstore::bench {
@@ -38,10 +37,6 @@ class LruRatios {
   int cases_ = 0;
 };
 
-// The scores of a set: geometric means and tails, with hints and learned. `table`: prints each case
-// as a line of a markdown table instead.
-void MeasureSetScores(const TraceSet& set, const References& references, bool table,
-                      LruRatios* against_lru, Failures* failures, const Report& report);
 // Of all sets' cases. Takes minutes.
 References FindReferences();
 
@@ -51,11 +46,22 @@ void MeasureStallRatios(bool table, Failures* failures, const Report& report);
 
 // Of the traces at the level of kernels: at 50, 70 and 90% of the footprint what is computed and
 // stalled without hints, once it is learned, over the same with hints (the better of time and
-// order), the worst; and all replays at little more than the largest step.
+// order), the worst.
 void MeasureKernelLevel(bool table, Failures* failures, const Report& report);
+
+// The same traces, two iterations, at 115 to 170% of their largest step: what gets through at all.
+void ReplayTight(core::Heuristics heuristics, Failures* failures);
 
 // Stall of two tenants over the greedy oracle's, and whether each has its share.
 void MeasureTwoTenants(const Report& report);
+struct TenantFigures {
+  double vs_oracle = 0;  // hinted by time
+  double learned_vs_oracle = 0;
+  int unfair = 0;
+  int judged = 0;
+  std::string unfair_where;
+};
+TenantFigures JudgeTwoTenants(core::Heuristics heuristics);
 // Of what is read by chance: stall over the better of LRU and GDSF.
 void MeasureZipf(Failures* failures, const Report& report);
 

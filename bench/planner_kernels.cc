@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/planner_figures.h"
+#include "bench/planner_sets.h"
 #include "sim/generators.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
@@ -43,15 +44,6 @@ class Kernels {
     for (const uint64_t share : kShares) {
       where_ = name + " at " + std::to_string(share) + "% on " + std::string(hardware.name);
       AddCase(trace, hardware, Bytes(trace.Footprint().count() / 100 * share));
-    }
-    const Trace beginning = sim::Generate(name, hardware, kTightIterations);
-    const Bytes step = beginning.LargestStep();
-    for (const uint64_t share : kTight) {
-      where_ = name + " at " + std::to_string(share) + "% of its largest step on " +
-               std::string(hardware.name);
-      const Bytes budget = Bytes(step.count() / 100 * share).RoundUp(core::MiB(2));
-      for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder})
-        Run(sim::WithHints(beginning, hints), hardware, budget);
     }
   }
 
@@ -99,6 +91,25 @@ class Kernels {
 };
 
 }  // namespace
+
+void ReplayTight(core::Heuristics heuristics, Failures* failures) {
+  for (const char* machine : kScoreMachines) {
+    const sim::Hardware& hardware = *sim::FindHardware(machine);
+    for (const std::string& name : sim::GeneratorNames()) {
+      if (!sim::IsKernelLevel(name)) continue;
+      const Trace trace = sim::Generate(name, hardware, kTightIterations);
+      for (const uint64_t share : kTight) {
+        const Bytes budget = Bytes(trace.LargestStep().count() / 100 * share).RoundUp(core::MiB(2));
+        sim::Setup setup = *sim::SetupFor("value", hardware, budget);
+        setup.heuristics = heuristics;
+        for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder})
+          failures->Take(
+              sim::Simulate(sim::WithHints(trace, hints), setup),
+              name + " at " + std::to_string(share) + "% of its largest step on " + machine);
+      }
+    }
+  }
+}
 
 void MeasureKernelLevel(bool table, Failures* failures, const Report& report) {
   Kernels kernels(table, failures);

@@ -4,6 +4,7 @@
 
 #include "bench/figure.h"
 #include "bench/planner_figures.h"
+#include "bench/planner_score.h"
 
 namespace ravenstore::bench {
 namespace {
@@ -13,18 +14,20 @@ struct Options {
   std::string write;
   std::string table;  // of what
   double scale = 1;
+  bool ablate = false;
   bool scores = true;
   bool cost = true;
   bool truth = true;
 };
 
 void MeasureScores(const References& references, const Report& report) {
-  LruRatios against_lru;
-  Failures failures;
-  MeasureSetScores(TuningSet(), references, false, &against_lru, &failures, report);
-  against_lru.Tell(report);
+  const SetScore tuning = ScoreSet(TuningSet(), references, {});
+  TellSetScore(TuningSet(), tuning, report);
+  tuning.against_lru.Tell(report);
+  Failures failures = tuning.failures;
   MeasureZipf(&failures, report);
   MeasureKernelLevel(false, &failures, report);
+  ReplayTight({}, &failures);
   MeasureTwoTenants(report);
   MeasureStallRatios(false, &failures, report);
   report({.name = "planner.replays_failed",
@@ -39,13 +42,11 @@ void MeasureScores(const References& references, const Report& report) {
 }
 
 void PrintTable(const std::string& what, const References& references) {
-  LruRatios against_lru;
   Failures failures;
   const Report nothing = [](const Figure&) {};
   if (what == "stalls") MeasureStallRatios(true, &failures, nothing);
   if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
-  if (what == "scores")
-    MeasureSetScores(TuningSet(), references, true, &against_lru, &failures, nothing);
+  if (what == "scores") ScoreSet(TuningSet(), references, {.table = true});
 }
 
 int Main(int argc, char** argv) {
@@ -57,6 +58,7 @@ int Main(int argc, char** argv) {
   app.add_option("--write-references", options.write, "finds it anew, into this file");
   app.add_option("--table", options.table, "only a markdown table, of all cases")
       ->check(CLI::IsMember({"scores", "stalls", "kernels"}));
+  app.add_flag("--ablate", options.ablate, "only what each heuristic is worth");
   app.add_flag("--scores,!--no-scores", options.scores, "every trace in the simulator");
   app.add_flag("--cost,!--no-cost", options.cost, "time per event");
   app.add_flag("--truth,!--no-truth", options.truth, "the simulator against the host backend");
@@ -86,6 +88,10 @@ int Main(int argc, char** argv) {
     std::printf("%s\n", Json(figure, machine).c_str());
     std::fflush(stdout);
   };
+  if (options.ablate) {
+    MeasureAblation(*references, report);
+    return 0;
+  }
   if (options.scores) MeasureScores(*references, report);
   if (options.cost) MeasurePlannerCost(options.scale, report);
   if (options.truth) MeasureSimulatorTruth(options.scale, report);

@@ -1,16 +1,11 @@
-// The planner's score on a set of traces: of each case what it computes and stalls over what it
-// computes and the least stall that is known for it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bench/planner_figures.h"
-#include "bench/planner_references.h"
-#include "bench/planner_sets.h"
+#include "bench/planner_score.h"
 #include "sim/generators.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
@@ -28,51 +23,11 @@ using sim::Trace;
 constexpr double kTailFraction = 0.95;
 constexpr size_t kWorstNamed = 3;
 
-// The geometric mean over a trace's cases, then over traces; and the tail over all cases.
-class Score {
- public:
-  void Take(const std::string& trace, double score) {
-    const double at_least_one = std::max(1.0, score);
-    cases_.push_back(at_least_one);
-    by_trace_[trace].push_back(std::log(at_least_one));
-  }
-
-  double Mean() const {
-    double sum = 0;
-    for (const auto& [trace, logarithms] : by_trace_) sum += MeanOf(logarithms);
-    return std::exp(sum / static_cast<double>(by_trace_.size()));
-  }
-  double Tail() const {
-    std::vector<double> sorted = cases_;
-    std::sort(sorted.begin(), sorted.end());
-    const double rank = std::ceil(kTailFraction * static_cast<double>(sorted.size()));
-    return sorted[static_cast<size_t>(rank) - 1];
-  }
-  std::string Detail() const {
-    std::vector<std::pair<double, std::string>> worst;
-    for (const auto& [trace, logarithms] : by_trace_)
-      worst.emplace_back(std::exp(MeanOf(logarithms)), trace);
-    std::sort(worst.rbegin(), worst.rend());
-    std::string text = std::to_string(cases_.size()) + " cases; the worst traces:";
-    for (size_t i = 0; i < std::min(kWorstNamed, worst.size()); ++i) {
-      char one[80];
-      std::snprintf(one, sizeof(one), "%s %s %.3f", i == 0 ? "" : ",", worst[i].second.c_str(),
-                    worst[i].first);
-      text += one;
-    }
-    return text;
-  }
-  bool empty() const { return cases_.empty(); }
-
- private:
-  static double MeanOf(const std::vector<double>& logarithms) {
-    double sum = 0;
-    for (const double one : logarithms) sum += one;
-    return sum / static_cast<double>(logarithms.size());
-  }
-  std::map<std::string, std::vector<double>> by_trace_;
-  std::vector<double> cases_;
-};
+double MeanOf(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double one : values) sum += one;
+  return sum / static_cast<double>(values.size());
+}
 
 struct Targets {
   double hinted, hinted_tail, learned, learned_tail;
@@ -80,35 +35,27 @@ struct Targets {
 constexpr Targets kTuningTargets = {1.02, 1.10, 1.04, 1.20};
 constexpr Targets kValidationTargets = {1.03, 1.12, 1.06, 1.25};
 
-class SetScores {
+class Scorer {
  public:
-  SetScores(const TraceSet& set, const References& references, bool table, LruRatios* against_lru,
-            Failures* failures)
-      : set_(set),
-        references_(references),
-        table_(table),
-        against_lru_(*against_lru),
-        failures_(*failures) {}
+  Scorer(const TraceSet& set, const References& references, const ScoreOptions& options)
+      : set_(set), references_(references), options_(options) {}
 
-  void Run() {
-    if (table_)
+  SetScore Run() {
+    if (options_.table)
       std::printf(
           "| machine | trace | budget | reference ms | hints: time | hints: order | learned |\n"
           "|---|---|---|---|---|---|---|\n");
-    for (const char* machine : kScoreMachines) {
+    for (const std::string& machine : options_.machines) {
       const sim::Hardware& hardware = *sim::FindHardware(machine);
       for (const TraceSet::Entry& entry : set_.traces) {
         const Trace trace = set_.generate(entry.name, hardware);
         fingerprint_ = trace.Fingerprint();
-        for (const ScoreBudget& budget : ScoreBudgets(trace)) Run(entry, trace, hardware, budget);
+        for (const ScoreBudget& budget : ScoreBudgets(trace)) {
+          if (budget.percent >= options_.least_percent) Run(entry, trace, hardware, budget);
+        }
       }
     }
-  }
-
-  void Tell(const Report& report) const {
-    const Targets& targets = set_.name == "tuning" ? kTuningTargets : kValidationTargets;
-    Tell("hinted", hinted_, targets.hinted, targets.hinted_tail, report);
-    Tell("learned", learned_, targets.learned, targets.learned_tail, report);
+    return std::move(result_);
   }
 
  private:
@@ -122,22 +69,22 @@ class SetScores {
         Replay(sim::WithHints(trace, Hints::kOrder), "value", hardware, budget);
     const Outcome learned = Replay(trace, "value", hardware, budget);
     const Outcome demand = Replay(trace, "demand-lru", hardware, budget);
-    against_lru_.Take(demand, by_time, learned, where_);
-    const auto known = references_.Find(key, fingerprint_, &missing_);
+    result_.against_lru.Take(demand, by_time, learned, where_);
+    const auto known = references_.Find(key, fingerprint_, &result_.missing);
     if (!known) return;
     const double scores[] = {ScoreOf(by_time, *known, 0), ScoreOf(by_order, *known, 0)};
-    for (const double score : scores) Take(&hinted_, entry.name, score);
+    for (const double score : scores) Take(&result_.hinted, entry.name, score);
     double late = 0;
     if (entry.periodic) {
       const size_t from = kScoreLearnedFrom + sim::SetUpIterations(trace);
       References::Key of_late = key;
       of_late.from = from;
-      const auto known_late = references_.Find(of_late, fingerprint_, &missing_);
+      const auto known_late = references_.Find(of_late, fingerprint_, &result_.missing);
       if (!known_late) return;
       late = ScoreOf(learned, *known_late, from);
-      Take(&learned_, entry.name, late);
+      Take(&result_.learned, entry.name, late);
     }
-    if (table_)
+    if (options_.table)
       std::printf("| %s | %s | %d%% | %.1f | %.3f | %.3f | %.3f |\n", key.machine.c_str(),
                   key.trace.c_str(), key.percent, core::Milliseconds(known->stall), scores[0],
                   scores[1], late);
@@ -145,8 +92,10 @@ class SetScores {
 
   Outcome Replay(const Trace& trace, const char* policy, const sim::Hardware& hardware,
                  const ScoreBudget& budget) {
-    Outcome outcome = sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget.bytes));
-    if (std::string_view(policy) == "value") failures_.Take(outcome, where_);
+    sim::Setup setup = *sim::SetupFor(policy, hardware, budget.bytes);
+    setup.heuristics = options_.heuristics;
+    Outcome outcome = sim::Simulate(trace, setup);
+    if (std::string_view(policy) == "value") result_.failures.Take(outcome, where_);
     return outcome;
   }
 
@@ -160,35 +109,30 @@ class SetScores {
     if (value > 0) score->Take(trace, value);
   }
 
-  void Tell(const char* how, const Score& score, double target, double tail_target,
-            const Report& report) const {
-    const std::string name = "planner." + set_.name + "_" + how + "_score";
-    Figure mean{.name = name, .unit = "x", .bound = 1.0, .target = target};
-    Figure tail{.name = name + "_p95", .unit = "x", .bound = 1.0, .target = tail_target};
-    if (!missing_.empty() || score.empty()) {
-      mean.skipped = tail.skipped =
-          missing_.empty() ? "no case got through"
-                           : missing_ + ": planner_bench --write-references finds them";
-    } else {
-      mean.value = score.Mean();
-      mean.detail = score.Detail();
-      tail.value = score.Tail();
-    }
-    report(mean);
-    report(tail);
-  }
-
   const TraceSet& set_;
   const References& references_;
-  const bool table_;
-  LruRatios& against_lru_;
-  Failures& failures_;
+  const ScoreOptions& options_;
   uint64_t fingerprint_ = 0;
   std::string where_;
-  std::string missing_;  // a case without a reference
-  Score hinted_;
-  Score learned_;
+  SetScore result_;
 };
+
+void Tell(const std::string& name, const Score& score, const std::string& missing, double target,
+          double tail_target, const Report& report) {
+  Figure mean{.name = name, .unit = "x", .bound = 1.0, .target = target};
+  Figure tail{.name = name + "_p95", .unit = "x", .bound = 1.0, .target = tail_target};
+  if (!missing.empty() || score.empty()) {
+    mean.skipped = tail.skipped = missing.empty()
+                                      ? "no case got through"
+                                      : missing + ": planner_bench --write-references finds them";
+  } else {
+    mean.value = score.Mean();
+    mean.detail = score.Detail();
+    tail.value = score.Tail();
+  }
+  report(mean);
+  report(tail);
+}
 
 void AddReferences(const TraceSet& set, References* references) {
   for (const char* machine : kScoreMachines) {
@@ -210,6 +154,40 @@ void AddReferences(const TraceSet& set, References* references) {
 }
 
 }  // namespace
+
+void Score::Take(const std::string& trace, double score) {
+  const double at_least_one = std::max(1.0, score);
+  cases_.push_back(at_least_one);
+  by_trace_[trace].push_back(std::log(at_least_one));
+}
+
+double Score::Mean() const {
+  double sum = 0;
+  for (const auto& [trace, logarithms] : by_trace_) sum += MeanOf(logarithms);
+  return std::exp(sum / static_cast<double>(by_trace_.size()));
+}
+
+double Score::Tail() const {
+  std::vector<double> sorted = cases_;
+  std::sort(sorted.begin(), sorted.end());
+  const double rank = std::ceil(kTailFraction * static_cast<double>(sorted.size()));
+  return sorted[static_cast<size_t>(rank) - 1];
+}
+
+std::string Score::Detail() const {
+  std::vector<std::pair<double, std::string>> worst;
+  for (const auto& [trace, logarithms] : by_trace_)
+    worst.emplace_back(std::exp(MeanOf(logarithms)), trace);
+  std::sort(worst.rbegin(), worst.rend());
+  std::string text = std::to_string(cases_.size()) + " cases; the worst traces:";
+  for (size_t i = 0; i < std::min(kWorstNamed, worst.size()); ++i) {
+    char one[80];
+    std::snprintf(one, sizeof(one), "%s %s %.3f", i == 0 ? "" : ",", worst[i].second.c_str(),
+                  worst[i].first);
+    text += one;
+  }
+  return text;
+}
 
 void Failures::Take(const Outcome& outcome, const std::string& whose) {
   if (outcome.failure.empty()) return;
@@ -254,11 +232,17 @@ void LruRatios::Tell(const Report& report) const {
   mean("planner.vs_lru_geomean_learned", learned_, 1.30);
 }
 
-void MeasureSetScores(const TraceSet& set, const References& references, bool table,
-                      LruRatios* against_lru, Failures* failures, const Report& report) {
-  SetScores scores(set, references, table, against_lru, failures);
-  scores.Run();
-  if (!table) scores.Tell(report);
+SetScore ScoreSet(const TraceSet& set, const References& references, const ScoreOptions& options) {
+  return Scorer(set, references, options).Run();
+}
+
+void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report) {
+  const Targets& targets = set.name == "tuning" ? kTuningTargets : kValidationTargets;
+  const std::string name = "planner." + set.name;
+  Tell(name + "_hinted_score", score.hinted, score.missing, targets.hinted, targets.hinted_tail,
+       report);
+  Tell(name + "_learned_score", score.learned, score.missing, targets.learned, targets.learned_tail,
+       report);
 }
 
 References FindReferences() {

@@ -43,11 +43,14 @@ Duration ComputeOf(const Trace& trace) {
 
 class Tenants {
  public:
+  explicit Tenants(core::Heuristics heuristics) : heuristics_(heuristics) {}
+
   void Run(const sim::Hardware& hardware) {
     const std::vector<Trace> runs = RunsOn(hardware);
     for (const sim::Budget& budget : sim::FeasibleBudgets(runs.front())) {
       std::vector<Outcome> hinted, learned, oracle;
-      const sim::Setup setup = *sim::SetupFor("value", hardware, budget.bytes);
+      sim::Setup setup = *sim::SetupFor("value", hardware, budget.bytes);
+      setup.heuristics = heuristics_;
       for (const Trace& trace : runs) {
         hinted.push_back(sim::Simulate(sim::WithHints(trace, sim::Hints::kTime), setup));
         learned.push_back(sim::Simulate(trace, setup));
@@ -67,21 +70,9 @@ class Tenants {
     }
   }
 
-  void Tell(const Report& report) const {
-    char learned[64];
-    std::snprintf(learned, sizeof(learned), "hinted by time; learned %.3f",
-                  std::exp(learned_logarithms_ / cases_));
-    report({.name = "planner.two_tenants_vs_oracle",
-            .unit = "x",
-            .value = std::exp(logarithms_ / cases_),
-            .bound = 1.0,
-            .target = 0.75,
-            .detail = learned});
-    report({.name = "planner.two_tenants_unfair",
-            .unit = "cases",
-            .value = unfair_,
-            .target = 0.0,
-            .detail = std::to_string(judged_) + " cases" + unfair_where_});
+  TenantFigures figures() const {
+    return {std::exp(logarithms_ / cases_), std::exp(learned_logarithms_ / cases_), unfair_,
+            judged_, unfair_where_};
   }
 
  private:
@@ -113,6 +104,7 @@ class Tenants {
     }
   }
 
+  const core::Heuristics heuristics_;
   double logarithms_ = 0;
   double learned_logarithms_ = 0;
   int cases_ = 0;
@@ -123,10 +115,28 @@ class Tenants {
 
 }  // namespace
 
-void MeasureTwoTenants(const Report& report) {
-  Tenants tenants;
+TenantFigures JudgeTwoTenants(core::Heuristics heuristics) {
+  Tenants tenants(heuristics);
   for (const char* machine : kScoreMachines) tenants.Run(*sim::FindHardware(machine));
-  tenants.Tell(report);
+  return tenants.figures();
+}
+
+void MeasureTwoTenants(const Report& report) {
+  const TenantFigures figures = JudgeTwoTenants({});
+  char learned[64];
+  std::snprintf(learned, sizeof(learned), "hinted by time; learned %.3f",
+                figures.learned_vs_oracle);
+  report({.name = "planner.two_tenants_vs_oracle",
+          .unit = "x",
+          .value = figures.vs_oracle,
+          .bound = 1.0,
+          .target = 0.75,
+          .detail = learned});
+  report({.name = "planner.two_tenants_unfair",
+          .unit = "cases",
+          .value = figures.unfair,
+          .target = 0.0,
+          .detail = std::to_string(figures.judged) + " cases" + figures.unfair_where});
 }
 
 }  // namespace ravenstore::bench

@@ -54,8 +54,8 @@ inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
 
 struct ClientArena {
   ClientArena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog, const Forecast* forecast,
-              Policy policy)
-      : client(owner), device(on), map(range), index(catalog, forecast, policy) {}
+              Policy policy, Heuristics heuristics)
+      : client(owner), device(on), map(range), index(catalog, forecast, policy, heuristics) {}
 
   const ClientId client;
   const DeviceId device;

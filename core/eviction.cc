@@ -154,7 +154,8 @@ double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now, const Link
   } else if (tensor.dirty() && tensor.recompute > 0) {
     cost = Seconds(RecomputeTime(tensor).count());
   } else if (tensor.dirty() && !tensor.cleaning) {
-    cost += kOutWeight * (latency + bytes / link.down_bytes_per_second);
+    const double weight = heuristics_.Uses(Heuristic::kOutCostsMore) ? kOutWeight : 1;
+    cost += weight * (latency + bytes / link.down_bytes_per_second);
   }
   return cost / distance;
 }
@@ -164,7 +165,8 @@ bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other, Tic
   if (WeightOf(tensor.priority) > WeightOf(other.priority)) return false;
   const bool refuted = IsRefuted(tensor);
   if (tensor.use_kind == other.use_kind && !refuted) return tensor.use_key > other.use_key;
-  return other.use_kind == UseKind::kLearned && (refuted || tensor.use_kind == UseKind::kUnknown) &&
+  return heuristics_.Uses(Heuristic::kIdleLongest) && other.use_kind == UseKind::kLearned &&
+         (refuted || tensor.use_kind == UseKind::kUnknown) &&
          Distance(tensor, now) > kIdleFor * Distance(other, now);
 }
 
@@ -258,7 +260,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   for (const uint32_t seed : Seeds(need, now, link, limits)) {
     auto run = LeastRunWith(map, seed, need, now, link, limits, &sides);
     if (!run) continue;
-    if (!IsBesideRoom(map, *run)) run->cost *= kApart;
+    if (heuristics_.Uses(Heuristic::kBesideRoom) && !IsBesideRoom(map, *run)) run->cost *= kApart;
     runs.push_back(*run);
   }
   if (runs.empty()) return {};
@@ -266,14 +268,15 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   const auto least = [&] { return std::min_element(runs.begin(), runs.end(), cheaper); };
   Run best = *least();
   // A copy under way costs the link no more, but the request that needs the room waits for its end.
-  if (Any(map, best, [](const TensorRow& tensor) { return tensor.cleaning; })) {
+  if (heuristics_.Uses(Heuristic::kWorthNoWait) &&
+      Any(map, best, [](const TensorRow& tensor) { return tensor.cleaning; })) {
     std::erase_if(runs, [&](const Run& run) {
       return run.cost > kWorthNoWait * best.cost ||
              Any(map, run, [](const TensorRow& tensor) { return tensor.needs_copy(); });
     });
     if (!runs.empty()) best = *least();
   }
-  TakeSlivers(map, need, now, limits, &best);
+  if (heuristics_.Uses(Heuristic::kSlivers)) TakeSlivers(map, need, now, limits, &best);
   return RowsOf(map, best);
 }
 

@@ -26,6 +26,7 @@
 
 #include "core/catalog.h"
 #include "core/extents.h"
+#include "core/heuristic.h"
 #include "core/indexed_heap.h"
 #include "core/planner.h"
 #include "core/types.h"
@@ -36,8 +37,8 @@ class EvictionIndex {
  public:
   // `forecast` is the client's; null: nothing is learned. Both outlive the index.
   explicit EvictionIndex(Catalog* catalog, const Forecast* forecast = nullptr,
-                         Policy policy = Policy::kValue)
-      : catalog_(catalog), forecast_(forecast), policy_(policy) {}
+                         Policy policy = Policy::kValue, Heuristics heuristics = {})
+      : catalog_(catalog), forecast_(forecast), policy_(policy), heuristics_(heuristics) {}
 
   // REQUIRES for Insert: not in; its key does not change while it is in.
   void Insert(TensorRow& tensor);
@@ -183,6 +184,7 @@ class EvictionIndex {
   Catalog* catalog_;
   const Forecast* forecast_;
   const Policy policy_;
+  const Heuristics heuristics_;
   int64_t age_ = 0;                        // kGdsf: the greatest key that was evicted
   std::map<uint16_t, IndexedHeap> heaps_;  // those that ever held anything, by HeapOf
   std::vector<uint32_t> cleaning_;         // rows; as many as there are copies in flight

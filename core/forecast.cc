@@ -120,6 +120,7 @@ uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t logical_time) const {
 // last put that is kept apart and all later ones have no place of their own.
 void Forecast::TakePlace(LogicalUse* use, Record* record) {
   use->displaced = 0;
+  if (!heuristics_.Uses(Heuristic::kDisplacedUses)) return;
   if (record == nullptr || use->use + 1 == UsesKept()) return;
   const uint32_t place = PlaceOf(iteration_, static_cast<uint32_t>(logical_time_));
   const uint32_t usual = record->place.value();

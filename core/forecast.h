@@ -28,6 +28,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "core/heuristic.h"
 #include "core/iteration_profile.h"
 #include "core/types.h"
 
@@ -46,6 +47,8 @@ struct LogicalUse {
 
 class Forecast {
  public:
+  explicit Forecast(Heuristics heuristics = {}) : heuristics_(heuristics) {}
+
   enum class Source : uint8_t { kNothing, kLearned, kLastInFirstOut };
   struct Prediction {
     Source source = Source::kNothing;
@@ -144,6 +147,7 @@ class Forecast {
   void InferStep();
   void BeginIteration();
 
+  const Heuristics heuristics_;
   // By KeyOf. In several tables: one that grows moves all that it holds.
   using Records = std::unordered_map<uint64_t, Record>;
   static constexpr size_t kShards = 16;

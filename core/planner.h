@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/events.h"
+#include "core/heuristic.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -70,6 +71,7 @@ struct PlannerOptions {
   uint32_t forgotten_per_pass = 1024;
   bool prefetch = true;
   bool preclean = true;
+  Heuristics heuristics;  // for measurements
   // Tenants do not trust each other (docs/decisions/0026). A tenant without a device_guarantee is
   // guaranteed this part of each device: 8 means an eighth. The same part of the host pool is kept
   // for those who hold little of it, and of the copies in flight each tenant may always have as

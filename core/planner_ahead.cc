@@ -36,7 +36,8 @@ void Planner::State::Prefetch(ClientArena& arena) {
       continue;
     }
     if (!MayCopyAhead(arena, kIn, next.size)) return;
-    if (!IsHinted(next) && !client.window.Admits(next.size)) return;
+    if (!IsHinted(next) && !client.window.Admits(next.size) && Uses(Heuristic::kPrefetchWindow))
+      return;
     if (!PrefetchNext(arena, next)) return;
   }
 }
@@ -78,7 +79,7 @@ bool Planner::State::KnowsAhead(const TensorRow& tensor) {
 // A client that says what it needs when, and makes tensors, will be pressed soon if it once needed
 // all that it may have, or if it never needed more than now: where that ends is not known yet.
 bool Planner::State::MayOutgrow(const ClientArena& arena) const {
-  if (!arena.allocation_phase) return false;
+  if (!arena.allocation_phase || !Uses(Heuristic::kCleanBeforePressure)) return false;
   const Bytes most = arena.lived.most();
   return arena.live >= most || most >= clients_.at(arena.client)->budgets.device;
 }
@@ -90,11 +91,12 @@ void Planner::State::Preclean(ClientArena& arena) {
   // What a request waits for goes first, and what its client will want next: one that creates
   // tensor after tensor leaves the link no idle time.
   if (!arena.waiting.empty()) return;
-  if (now_ < arena.wanted_until) {
+  if (now_ < arena.wanted_until && Uses(Heuristic::kCleanWhenIdle)) {
     WakeAt(arena, arena.wanted_until);
     return;
   }
-  if (!arena.allocation_phase && now_ >= arena.short_until) return;
+  const bool fetching = now_ < arena.short_until && Uses(Heuristic::kCleanWhenFetching);
+  if (!arena.allocation_phase && !fetching) return;
   active_arenas_.insert(&arena);
   for (int i = 0; i < kCleansPerServe; ++i) {
     if (!CleanNextRun(arena)) return;
@@ -111,6 +113,7 @@ bool Planner::State::CleanNextRun(ClientArena& arena) {
       arena.index.clean_bytes() * kCleanOf >= arena.map.held() * (kCleanOf - 1))
     return false;
   if (!CleanAhead(arena, catalog_[*seed])) return false;
+  if (!Uses(Heuristic::kCleanRuns)) return true;
   const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
   for (const uint32_t row :
        arena.index.RunAround(arena.map, *seed, arena.ready, virtual_time, options_.link, limits)) {

@@ -35,7 +35,7 @@ ClientArena* Planner::State::ArenaOf(ClientId id, DeviceId device) {
   auto& arena = client->arenas[ToInt(device)];
   if (arena == nullptr) {
     arena = std::make_unique<ClientArena>(id, device, options_.arena[ToInt(device)], &catalog_,
-                                          &client->forecast, options_.policy);
+                                          &client->forecast, options_.policy, options_.heuristics);
   }
   return arena.get();
 }

@@ -73,7 +73,7 @@ void Planner::State::On(const ClientAttached& event) {
   RAVEN_CHECK(!clients_.contains(event.client));
   Tenant& tenant = tenants_.at(event.tenant);
   if (tenant.clients++ == 0) CountGuarantees(tenant, true);
-  auto client = std::make_shared<Client>();
+  auto client = std::make_shared<Client>(options_.heuristics);
   client->id = event.client;
   client->tenant = event.tenant;
   client->budgets = event.budgets;

@@ -36,7 +36,8 @@ void Planner::State::Predict(Client& client, TensorRow& tensor) {
                             tensor.logical.put_at});
     return;
   }
-  Correlation::Step* step = client.correlation.Find(tensor.logical.logical);
+  Correlation::Step* step =
+      Uses(Heuristic::kCorrelation) ? client.correlation.Find(tensor.logical.logical) : nullptr;
   if (step != nullptr && !step->predicted && step->tensor == tensor.id) {
     step->predicted = true;
     step->kind_before = static_cast<uint8_t>(tensor.use_kind);
@@ -44,7 +45,8 @@ void Planner::State::Predict(Client& client, TensorRow& tensor) {
     tensor.correlated = true;
     return SetPrediction(client, tensor, step->logical_time);
   }
-  if (const auto key = client.hints.NeighbourKey(VirtualTime(client))) {
+  if (const auto key = client.hints.NeighbourKey(VirtualTime(client));
+      key && Uses(Heuristic::kNeighbourHints)) {
     tensor.neighbour_hinted = true;
     tensor.predicted = true;
     tensor.use_kind = client.hints.kind();
@@ -54,6 +56,7 @@ void Planner::State::Predict(Client& client, TensorRow& tensor) {
     return;
   }
   if (prediction.source == Forecast::Source::kNothing) return;
+  if (!Uses(Heuristic::kLastInFirstOut)) return;
   tensor.use_kind = UseKind::kLearned;
   tensor.use_key = prediction.logical_time;
 }
@@ -67,6 +70,7 @@ void Planner::State::SetPrediction(const Client& client, TensorRow& tensor, int6
 }
 
 void Planner::State::CorrelateWhatWasMade(Client& client) {
+  if (!Uses(Heuristic::kCorrelation)) return;
   for (size_t slot = 0; slot < std::min(client.slots.size(), Correlation::kMostStates); ++slot) {
     if (client.slots[slot] == kNoRow) continue;
     const TensorRow& tensor = catalog_[client.slots[slot]];
@@ -76,6 +80,7 @@ void Planner::State::CorrelateWhatWasMade(Client& client) {
 }
 
 void Planner::State::Correlate(Client& client, TensorRow& tensor) {
+  if (!Uses(Heuristic::kCorrelation)) return;
   tensor.correlated = false;
   missed_.clear();
   client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.logical_time(),
@@ -212,6 +217,7 @@ void Planner::State::ExpirePredictions(Client& client, Client::Expiries* expirie
 }
 
 void Planner::State::ExpireSomePredictions(Client& client) {
+  if (!Uses(Heuristic::kExpiry)) return;
   ExpirePredictions(client, &client.expiries, client.forecast.logical_time(),
                     [](const TensorRow& tensor) {
                       return tensor.predicted || tensor.use_kind == UseKind::kLearned;

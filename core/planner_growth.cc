@@ -165,8 +165,9 @@ void Planner::State::NoteCrowded(ClientArena& arena, Bytes need) {
   arena.crowded_cycle = arena.cycle.count();
 }
 
-Bytes Planner::State::SpareSlab(const ClientArena& arena, Bytes budget) {
+Bytes Planner::State::SpareSlab(const ClientArena& arena, Bytes budget) const {
   if (arena.crowded.count() <= budget.count() / kCrowdedShare) return budget;
+  if (!Uses(Heuristic::kSmallSlabs)) return budget;
   const Bytes least(budget.count() / kCrowdedSlabs);
   const bool grew_lately = arena.cycle.count() <= arena.crowded_cycle + 1;
   if (grew_lately) return least;
@@ -186,11 +187,11 @@ void Planner::State::GrowAhead(ClientArena& arena) {
   if (arena.adding > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
   if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
   if (arena.compacting.second > Bytes{0} && AddCompacted(arena)) return;
-  if (!arena.allocation_phase) return;
+  if (!arena.allocation_phase || !Uses(Heuristic::kGrowAhead)) return;
   if (arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
   const Bytes slab = SlabSize(arena);
   if (LacksCover(arena, slab)) return;
-  if (clients_.size() > 1 && GrowForLargest(arena)) return;
+  if (clients_.size() > 1 && Uses(Heuristic::kGrowForLargest) && GrowForLargest(arena)) return;
   if (arena.map.LargestHole() >= slab) return;
   const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
   const Bytes last = slab * kLastSlabs;
@@ -232,8 +233,8 @@ bool Planner::State::AddCompacted(ClientArena& arena) {
 void Planner::State::AddLastSlab(ClientArena& arena, Bytes size) {
   const auto below = arena.map.AbsentFrom(Bytes{0});
   const bool small = arena.ready.count() * kSmallShare <= SlabSize(arena).count();
-  if (small && below && below->first == Bytes{0} && below->second >= size &&
-      LowestIsNeededLater(arena, below->second)) {
+  if (Uses(Heuristic::kLastSlabBelow) && small && below && below->first == Bytes{0} &&
+      below->second >= size && LowestIsNeededLater(arena, below->second)) {
     AddSlabAt(arena, below->second - size, size);
   } else {
     AddSlabBehind(arena, size);
@@ -272,6 +273,7 @@ bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {
 // for room that this client may never need.
 void Planner::State::TakeAhead(ClientArena& arena, Bytes slab) {
   if (now_ >= arena.pressure_until || now_ < arena.take_after) return;
+  if (!Uses(Heuristic::kTakeAhead)) return;
   if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
   if (!TakeSlabsFor(arena, slab, kOnlyEmpty, Take::kOthers)) arena.take_after = now_ + kTakeRetry;
 }

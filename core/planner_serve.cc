@@ -149,7 +149,7 @@ bool Planner::State::IsEmptyAgain(const ClientArena& arena) const {
 // and the room that is left at the other, beside what leaves last. In the middle what follows goes
 // round, and the room that is left comes to lie just before it.
 bool Planner::State::RestartsLayout(const ClientArena& arena, Bytes size) const {
-  if (now_ >= arena.pressure_until) return false;
+  if (now_ >= arena.pressure_until || !Uses(Heuristic::kRingLayout)) return false;
   const Bytes held = arena.map.held();
   const Bytes hole = arena.map.LargestHole();
   const bool empty = hole + arena.used.least() + Bytes(held.count() / kEmptyShare) >= held;
@@ -310,6 +310,7 @@ bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
 // leaves next.
 void Planner::State::EvictAhead(ClientArena& arena, const Request& request) {
   if (request.is_fetch() || arena.copying_out == 0 || request.size > AheadMost()) return;
+  if (!Uses(Heuristic::kEvictAhead)) return;
   if (devices_[ToInt(arena.device)].out >= AheadMost() || !MaySearch(arena)) return;
   const uint64_t searched = SearchedFor(arena);
   if (!EvictRun(arena, request.size.RoundUp(kExtentAlignment),
@@ -342,10 +343,12 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   const uint64_t searched = SearchedFor(arena);
-  const EvictionIndex::Limits any{.useful = arena.allocation_phase ? GrowthOf(arena, need) : need};
+  const bool wants_more = arena.allocation_phase && Uses(Heuristic::kUsefulRoom);
+  const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, any);
   // Slabs of its own, or of others whose eviction costs less, may come to serve a large request.
-  if (need >= SlabSize(arena) && TakeSlabsFor(arena, need, RelocationCostLimit(arena, run)))
+  if (need >= SlabSize(arena) && Uses(Heuristic::kSlabsForLarge) &&
+      TakeSlabsFor(arena, need, RelocationCostLimit(arena, run)))
     return true;
   if (EvictAll(arena, run, RedundantCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then

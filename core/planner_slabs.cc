@@ -512,7 +512,7 @@ bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
 void Planner::State::CompactSlabs(ClientArena& arena) {
   if (!IsEmptyAgain(arena) || !arena.waiting.empty() || arena.adding > Bytes{0}) return;
   if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
-  if (arena.compacting.second > Bytes{0}) return;
+  if (arena.compacting.second > Bytes{0} || !Uses(Heuristic::kJoinPieces)) return;
   const auto behind = arena.map.AbsentFrom(options_.granularity);
   if (!behind || behind->first + behind->second == arena.map.range()) return;  // it is one
   std::vector<Range> slabs = arena.slabs;

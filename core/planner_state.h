@@ -76,6 +76,8 @@ class Planner::State {
 
  private:
   struct Client {
+    explicit Client(Heuristics heuristics) : forecast(heuristics) {}
+
     ClientId id{};
     TenantId tenant{};
     Budgets budgets;
@@ -309,7 +311,7 @@ class Planner::State {
   static void NoteCrowded(ClientArena& arena, Bytes need);
   // No slab is larger, so that what is in use together and what is wanted then fit into the budget
   // though those slabs stay where they are; all of it, where that is no matter.
-  static Bytes SpareSlab(const ClientArena& arena, Bytes budget);
+  Bytes SpareSlab(const ClientArena& arena, Bytes budget) const;
   // No slab is larger, or a tensor in use would keep too much from the others.
   Bytes LargestSlab(const ClientArena& arena) const;
   void GrowAhead(ClientArena& arena);
@@ -592,6 +594,7 @@ class Planner::State {
   std::string DescribePieces(const ClientArena& arena, const Request& request) const;
   std::string HostHolder() const;
   std::string DescribePinned(const Client& asker, Bytes asked) const;
+  bool Uses(Heuristic heuristic) const { return options_.heuristics.Uses(heuristic); }
   // Of the host pool what is kept for those who hold little of it.
   Bytes KeptOfHost() const {
     const uint64_t part = options_.guaranteed_part;

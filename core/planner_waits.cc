@@ -45,6 +45,7 @@ double Planner::State::SecondsToEvict(const ClientArena& arena, Bytes need) cons
 
 bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
   if (request.fail_fast || clients_.size() < 2) return false;
+  if (!Uses(Heuristic::kWaitForFrees)) return false;
   const bool waits = arena.budgeted_request == request.id;
   if (waits && now_ >= arena.wait_budget_until) return false;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
@@ -103,6 +104,7 @@ Duration Planner::State::UntilPeaks(const ClientArena& arena, Binding binding) c
 
 bool Planner::State::MayWaitForPeak(const ClientArena& arena, const Request& request) const {
   if (!options_.learn || options_.policy != Policy::kValue || clients_.size() < 2) return false;
+  if (!Uses(Heuristic::kWaitForPeak)) return false;
   if (request.is_fetch() || request.fail_fast) return false;
   // Nothing else of its client's waits behind it.
   if (arena.waiting.size() > 1) return false;

@@ -11,6 +11,8 @@
 #include "core/check.h"
 #include "sim/kernel_traces.h"
 #include "sim/trace_builder.h"
+#include "sim/validation_traces.h"
+#include "sim/zipf.h"
 
 namespace ravenstore::sim {
 
@@ -136,23 +138,6 @@ Network AlexNet(double flops) {
                       {4096, 1}},
                      1024, 0.7, flops);
 }
-
-// Ranks 0..n-1 with probability proportional to 1 / (rank + 1)^exponent.
-class Zipf {
- public:
-  Zipf(size_t n, double exponent) : sums_(n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; ++i) sums_[i] = sum += std::pow(double(i + 1), -exponent);
-  }
-  size_t operator()(std::mt19937_64& random) const {
-    const double at = Unit(random) * sums_.back();
-    return static_cast<size_t>(std::upper_bound(sums_.begin(), sums_.end() - 1, at) -
-                               sums_.begin());
-  }
-
- private:
-  std::vector<double> sums_;
-};
 
 // Rows of an embedding table, in blocks of 4 to 16 MiB, changed by every use.
 Trace Recommendation(int iterations, uint64_t seed) {
@@ -350,8 +335,16 @@ const std::vector<Entry>& Entries() {
 }
 
 const Entry& Find(std::string_view name) {
-  for (const Entry& entry : Entries()) {
-    if (entry.name == name) return entry;
+  static const std::vector<Entry> validation = [] {
+    std::vector<Entry> all;
+    for (const ValidationTrace& one : ValidationTraces())
+      all.push_back({one.name, one.periodic, one.generate, true});
+    return all;
+  }();
+  for (const std::vector<Entry>* entries : {&Entries(), &validation}) {
+    for (const Entry& entry : *entries) {
+      if (entry.name == name) return entry;
+    }
   }
   RAVEN_CHECK(!"a generator's name");
 }
@@ -362,6 +355,15 @@ const std::vector<std::string>& GeneratorNames() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
     for (const Entry& entry : Entries()) all.push_back(entry.name);
+    return all;
+  }();
+  return names;
+}
+
+const std::vector<std::string>& ValidationNames() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const ValidationTrace& one : ValidationTraces()) all.push_back(one.name);
     return all;
   }();
   return names;

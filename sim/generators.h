@@ -19,15 +19,18 @@
 
 namespace ravenstore::sim {
 
-// "gpt2-small", "bert-large", ... in the order of reports.
+// The tuning set: "gpt2-small", "bert-large", ... in the order of reports.
 const std::vector<std::string>& GeneratorNames();
 // Two jobs on one device, who know nothing of each other.
 inline constexpr std::string_view kTwoTenants = "two-tenants";
+// The validation set (sim/validation_traces.h): "t5-large", "llama-7b-lora", ... in the order of
+// reports.
+const std::vector<std::string>& ValidationNames();
 // Those whose iterations repeat, so that they can be learned.
 bool IsPeriodic(std::string_view name);
 // Those whose calls are a kernel's each (sim/kernel_traces.h), not a layer's.
 bool IsKernelLevel(std::string_view name);
-// REQUIRES: `name` is one of GeneratorNames(). No hints are given.
+// REQUIRES, of these three: `name` is of one of the two sets. No hints are given.
 Trace Generate(std::string_view name, const Hardware& hardware, int iterations, uint64_t seed = 1);
 
 enum class Hints : uint8_t { kNone, kOrder, kTime };

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "core/size_text.h"
 #include "core/suggest.h"
@@ -28,7 +30,8 @@ core::Error Unknown(const std::string& what, const std::string& name) {
 }
 
 Result<Trace> Open(const TraceChoice& choice, const Hardware& hardware) {
-  const auto& names = GeneratorNames();
+  std::vector<std::string> names = GeneratorNames();
+  names.insert(names.end(), ValidationNames().begin(), ValidationNames().end());
   if (std::find(names.begin(), names.end(), choice.name) != names.end())
     return Generate(choice.name, hardware, choice.iterations, choice.seed);
   std::ifstream file(choice.name, std::ios::binary);

@@ -1,12 +1,8 @@
-// Traces of training as a framework's allocator would see it: every kernel gets its inputs, creates
-// its outputs and its workspace, computes, and puts or frees them.
+// Traces of training, kernel by kernel (sim/tape.h), that choices of the planner's are made on.
 //
-// A small reverse-mode tape runs the networks: what a backward kernel needs is held by it, and a
-// tensor is freed with its last holder, as reference counts do it in PyTorch. Weights and momenta
-// live from iteration to iteration; gradients do not. A kernel takes the longer of its arithmetic
-// and its memory traffic (the roofline of Williams et al., CACM 2009), and its launch, times a
-// factor from 0.98 to 1.02 by the seed. Batches are such that the largest tensors have hundreds of
-// megabytes; the smallest, a normalisation's sums, have hundreds of bytes.
+// Weights and momenta live from iteration to iteration; gradients do not. Batches are such that the
+// largest tensors have hundreds of megabytes; the smallest, a normalisation's sums, have hundreds
+// of bytes.
 #pragma once
 
 #include <cstdint>

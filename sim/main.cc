@@ -49,6 +49,8 @@ TRACE is a file, or one of the generators:
 std::string About() {
   std::string text = kAbout;
   for (const std::string& name : GeneratorNames()) text += name + " ";
+  text += "\nor of the validation set (docs/TRACES.md):\n  ";
+  for (const std::string& name : ValidationNames()) text += name + " ";
   text += "\nHardware:\n  ";
   for (const Hardware& hardware : kHardware) text += std::string(hardware.name) + " ";
   text += "\nPolicies:\n  ";

@@ -92,6 +92,7 @@ class Simulator {
 
   static core::PlannerOptions MakeOptions(const Trace& trace, const Setup& setup, Bytes budget) {
     core::PlannerOptions options;
+    options.heuristics = setup.heuristics;
     options.policy = setup.policy;
     options.learn = setup.learn;
     options.prefetch = setup.prefetch;

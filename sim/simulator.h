@@ -29,6 +29,7 @@ struct Setup {
   bool prefetch = true;
   bool preclean = true;
   bool incremental = true;  // what leaves for something smaller gives its room away as it goes
+  core::Heuristics heuristics = {};
   bool timeline = false;    // keep what happened when
 };
 

@@ -56,5 +56,10 @@ says 0 'gpt2-xl' run gpt2-xl --iterations 1 --up 0.001 --down 0.001
 # A bound as a table and as JSON.
 says 0 'bound ms' bound moe --iterations 1
 says 0 '^{"trace":"moe".*"bound_s":' bound moe --iterations 1 --json
+# The validation set is named, generated and read like the others.
+says 0 'llama-7b-lora' --help
+says 1 'did you mean "graphsage"?' bound graphsag
+"$ravensim" generate graphsage --iterations 1 -o "$TEST_TMPDIR/graphsage"
+says 0 'graphsage' run "$TEST_TMPDIR/graphsage" --budget 120%
 "$ravensim" run moe --iterations 1 > /dev/full 2> "$TEST_TMPDIR/said" && fail "a full disk"
 grep -q "the output cannot be written" "$TEST_TMPDIR/said" || fail "nothing of the full disk"

@@ -1,0 +1,83 @@
+// The planner's rules of thumb. Each can be left out alone, so that what it is worth can be
+// measured
+// (`bench/report --only planner --ablate`); one that is worth nothing goes.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace ravenstore::core {
+
+enum class Heuristic : uint8_t {
+  kLastInFirstOut,       // before anything is known, what was put last is expected back first
+  kCorrelation,          // what followed what is expected to do so again
+  kNeighbourHints,       // what is put beside hints is needed beside them
+  kDisplacedUses,        // a use that changes places once is foretold where it usually is
+  kExpiry,               // a prediction whose time has passed is believed no more
+  kPrefetchWindow,       // guesses are bounded by how good they were
+  kWaitForFrees,         // another's frees are waited for where that is shorter than copies
+  kWaitForPeak,          // one of two in step lets the other go ahead
+  kRingLayout,           // a full arena is filled in a ring
+  kLastSlabBelow,        // the last slab lies beside what leaves first
+  kGrowAhead,            // slabs are made before they are asked for
+  kGrowForLargest,       // and for the cycle's largest create
+  kTakeAhead,            // others' empty slabs are taken before they are asked for
+  kSmallSlabs,           // where much is in use together
+  kJoinPieces,           // an arena in pieces is joined when it is empty
+  kSlabsForLarge,        // a large request may take slabs whose eviction costs less
+  kEvictAhead,           // while a create waits for copies, what leaves next begins to
+  kCleanRuns,            // what leaves together is cleaned together
+  kCleanWhenFetching,    // what is needed later than what is fetched is cleaned
+  kCleanBeforePressure,  // a client that may outgrow its budget is cleaned for
+  kCleanWhenIdle,        // not while create follows create
+  kUsefulRoom,           // room that will be wanted next counts
+  kSlivers,              // small neighbours leave with a run
+  kBesideRoom,           // a run that makes a hole larger is better than one apart
+  kWorthNoWait,          // a run that need not be copied is worth more
+  kOutCostsMore,         // a copy out, which is waited for, costs more than one in
+  kIdleLongest,          // what has lain idle for long makes way for a learned use
+};
+inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kIdleLongest) + 1;
+inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
+    "last_in_first_out",
+    "correlation",
+    "neighbour_hints",
+    "displaced_uses",
+    "expiry",
+    "prefetch_window",
+    "wait_for_frees",
+    "wait_for_peak",
+    "ring_layout",
+    "last_slab_below",
+    "grow_ahead",
+    "grow_for_largest",
+    "take_ahead",
+    "small_slabs",
+    "join_pieces",
+    "slabs_for_large",
+    "evict_ahead",
+    "clean_runs",
+    "clean_when_fetching",
+    "clean_before_pressure",
+    "clean_when_idle",
+    "useful_room",
+    "slivers",
+    "beside_room",
+    "worth_no_wait",
+    "out_costs_more",
+    "idle_longest",
+};
+
+class Heuristics {
+ public:
+  bool Uses(Heuristic heuristic) const { return !without_[static_cast<size_t>(heuristic)]; }
+  void LeaveOut(Heuristic heuristic) { without_.set(static_cast<size_t>(heuristic)); }
+
+ private:
+  std::bitset<kHeuristics> without_;
+};
+
+}  // namespace ravenstore::core

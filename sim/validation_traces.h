@@ -1,0 +1,27 @@
+// The validation set: traces that no choice of the planner's is made on, kernel by kernel as those
+// of sim/kernel_traces.h.
+//
+// They judge it. Whoever tunes by them, or looks into one of them, has none any more.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/hardware.h"
+#include "sim/trace.h"
+
+namespace ravenstore::sim {
+
+struct ValidationTrace {
+  std::string name;
+  bool periodic;
+  Trace (*generate)(const Hardware& hardware, int iterations, uint64_t seed);
+};
+// In the order of reports.
+const std::vector<ValidationTrace>& ValidationTraces();
+
+// Both at once, as clients 0 and 1. REQUIRES: each is of one client and names no calls.
+Trace Together(std::string name, Trace one, Trace other);
+
+}  // namespace ravenstore::sim
