@@ -92,9 +92,9 @@ std::optional<uint64_t> Plan::State::Excess() const {
     const int64_t over =
         static_cast<int64_t>(live_then_.Peak(at, stop)) + live_more_ - away - device_;
     if (at < stop && over > 0) {
-      const auto moves = static_cast<double>((over + part_ - 1) / part_);
+      const int64_t moves = (over + part_ - 1) / part_;
       const auto is_urgent = [&](uint64_t when) {
-        return SecondsUntil(when) - call <= kEarly * moves * SecondsToMove();
+        return SecondsUntil(when) - call <= kEarly * static_cast<double>(moves) * SecondsToMove();
       };
       if (!first) first = FirstOver(at, away);
       if (is_urgent(at) && is_urgent(FirstOver(at, away))) return first;
