@@ -150,6 +150,12 @@ elastic::Driver DriverOfTheClock() {
     return ipc::Now() >= reinterpret_cast<Event*>(event)->ready.load() ? CUDA_SUCCESS
                                                                        : CUDA_ERROR_NOT_READY;
   };
+  driver.elapsed = [](float* milliseconds, CUevent begin, CUevent end) {
+    const Duration between =
+        reinterpret_cast<Event*>(end)->ready.load() - reinterpret_cast<Event*>(begin)->ready.load();
+    *milliseconds = static_cast<float>(core::Seconds(between) * 1e3);
+    return CUDA_SUCCESS;
+  };
   return driver;
 }
 

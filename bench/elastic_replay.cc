@@ -11,17 +11,15 @@
 // an array of {"trace", "percent", "of_bound"}.
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/page_program.h"
 #include "bench/recording.h"
 #include "core/text_table.h"
-#include "elastic/arena.h"
 #include "elastic/replay.h"
 #include "sim/generators.h"
 #include "sim/lower_bound.h"
@@ -31,106 +29,12 @@ namespace ravenstore {
 namespace {
 
 using core::Bytes;
-using elastic::ProgramEvent;
 
 constexpr int kIterations = 6;
 // Of the iterations that are no set-up, so many are there to learn.
 constexpr size_t kLearning = 2;
 // Of the steps of a recording: what stood before the first whole one, and two to learn.
 constexpr size_t kRecordedLearning = 3;
-// What is smaller is the driver's.
-constexpr Bytes kLeastRange = core::MiB(2);
-constexpr Bytes kGranule = core::MiB(2);
-constexpr Bytes kPage = core::MiB(32);
-
-// A trace's tensors on pages.
-class Layout {
- public:
-  explicit Layout(const sim::Trace& trace)
-      : trace_(trace), arena_(kBegin, kReach, [](const elastic::Point&) { return true; }) {}
-
-  std::vector<ProgramEvent> Program() {
-    for (const sim::Op& op : trace_.ops) {
-      if (op.kind == sim::OpKind::kCompute) {
-        Call(op);
-      } else if (op.kind == sim::OpKind::kStep) {
-        program_.push_back({.kind = Kind::kStep});
-      } else if (trace_.tensors[op.tensor].bytes >= kLeastRange) {
-        Touch(op);
-      }
-    }
-    return std::move(program_);
-  }
-
- private:
-  using Kind = ProgramEvent::Kind;
-  struct Piece {
-    CUdeviceptr begin;
-    Bytes size;
-  };
-  static constexpr CUdeviceptr kBegin = CUdeviceptr{1} << 40;
-  static constexpr Bytes kReach{uint64_t{1} << 44};
-
-  void Touch(const sim::Op& op) {
-    const uint32_t tensor = op.tensor;
-    switch (op.kind) {
-      case sim::OpKind::kCreate: Create(tensor); break;
-      case sim::OpKind::kGet: in_use_[tensor] = {tensor, true, !op.read_only}; break;
-      case sim::OpKind::kPut: in_use_.erase(tensor); break;
-      case sim::OpKind::kFree: Free(tensor); break;
-      case sim::OpKind::kCompute:
-      case sim::OpKind::kStep: break;
-    }
-  }
-  void Create(uint32_t tensor) {
-    const Bytes size = trace_.tensors[tensor].bytes.RoundUp(kGranule);
-    const Piece piece{*arena_.Take(size, 1), size};
-    pieces_[tensor] = piece;
-    in_use_[tensor] = {tensor, false, true};
-    for (uint32_t page = First(piece); page <= Last(piece); ++page) {
-      if (lives_[page]++ == 0)
-        program_.push_back({.kind = Kind::kAllocate, .object = page, .bytes = kPage});
-    }
-  }
-  void Free(uint32_t tensor) {
-    in_use_.erase(tensor);
-    const Piece piece = pieces_.extract(tensor).mapped();
-    for (uint32_t page = First(piece); page <= Last(piece); ++page) {
-      if (--lives_[page] == 0) program_.push_back({.kind = Kind::kFree, .object = page});
-    }
-    arena_.Give(piece.begin, piece.size, {});
-  }
-  void Call(const sim::Op& op) {
-    ProgramEvent call{.kind = Kind::kCall, .seconds = core::Seconds(op.time)};
-    std::map<uint32_t, ProgramEvent::Touch> pages;
-    for (const auto& [tensor, touch] : in_use_) {
-      const Piece& piece = pieces_.at(tensor);
-      for (uint32_t page = First(piece); page <= Last(piece); ++page) {
-        ProgramEvent::Touch& of_page = pages[page];
-        of_page.object = page;
-        of_page.reads |= touch.reads;
-        of_page.writes |= touch.writes;
-      }
-      call.identity = call.identity * 31 + trace_.tensors[tensor].bytes.count() +
-                      (touch.reads ? 1 : 0) + (touch.writes ? 2 : 0);
-    }
-    for (const auto& [page, touch] : pages) call.touches.push_back(touch);
-    program_.push_back(std::move(call));
-  }
-  static uint32_t First(const Piece& piece) {
-    return static_cast<uint32_t>((piece.begin - kBegin) / kPage.count());
-  }
-  static uint32_t Last(const Piece& piece) {
-    return static_cast<uint32_t>((piece.begin + piece.size.count() - 1 - kBegin) / kPage.count());
-  }
-
-  const sim::Trace& trace_;
-  elastic::Arena arena_;
-  std::map<uint32_t, Piece> pieces_;
-  std::map<uint32_t, uint32_t> lives_;  // by page
-  std::map<uint32_t, ProgramEvent::Touch> in_use_;
-  std::vector<ProgramEvent> program_;
-};
 
 double Sum(const std::vector<double>& steps, size_t from) {
   const size_t begin = std::min(from, steps.size());
@@ -151,14 +55,14 @@ struct OfBound {
 
 void Judge(const std::string& name, const sim::Trace& trace, size_t from, core::TextTable* table,
            std::vector<OfBound>* of_bound) {
-  const std::vector<ProgramEvent> program = Layout(trace).Program();
+  const auto program = bench::PagesOf(trace, elastic::Machine{}.page);
   const double compute = Sum(elastic::ComputeOf(program), from);
   const Bytes peak = trace.Footprint();
   for (const uint64_t percent : {100, 90, 80, 70, 60, 50}) {
     const Bytes budget(peak.count() / 100 * percent);
     sim::Hardware hardware = sim::kHardware[0];
     const elastic::Machine machine{.device = budget};
-    hardware.up = hardware.down = machine.bytes_per_second;
+    hardware.up = hardware.down = machine.one_way;
     hardware.duplex = 1;
     const double bound = core::Seconds(sim::LeastStall(trace, hardware, budget, from).stall);
     std::vector<std::string> row = {name, std::to_string(percent) + "%",

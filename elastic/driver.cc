@@ -18,6 +18,10 @@ core::Result<Driver> LoadDriver(void* (*find)(const char* symbol)) {
   }
   RAVEN_ELASTIC_DRIVER(RAVEN_ELASTIC_FIND)
 #undef RAVEN_ELASTIC_FIND
+  // Older drivers have only the second, which does the same.
+  void* elapsed = find("cuEventElapsedTime_v2");
+  if (elapsed == nullptr) elapsed = find("cuEventElapsedTime");
+  driver.elapsed = reinterpret_cast<decltype(driver.elapsed)>(elapsed);
   return driver;
 }
 

@@ -32,6 +32,8 @@ struct Driver {
 #define RAVEN_ELASTIC_FIELD(symbol, field) decltype(&(symbol)) field = nullptr;
   RAVEN_ELASTIC_DRIVER(RAVEN_ELASTIC_FIELD)
 #undef RAVEN_ELASTIC_FIELD
+  // Null: times cannot be measured.
+  decltype(&cuEventElapsedTime) elapsed = nullptr;
 };
 
 // `find` gives the real function by its exported name, or null.

@@ -82,12 +82,7 @@ ravenstore::core::Result<std::unique_ptr<Recorder>> MakeRecorder(
   ravenstore::elastic::RecorderOptions options;
   options.pattern = given.record;
   if (given.record_name != nullptr) options.name = given.record_name;
-  // Older drivers have only the second, which does the same.
-  void* elapsed = given.driver("cuEventElapsedTime_v2");
-  if (elapsed == nullptr) elapsed = given.driver("cuEventElapsedTime");
-  return Recorder::Create(std::move(options), driver,
-                          reinterpret_cast<decltype(&cuEventElapsedTime)>(elapsed),
-                          CallNames(given.driver));
+  return Recorder::Create(std::move(options), driver, driver.elapsed, CallNames(given.driver));
 }
 
 }  // namespace

@@ -26,6 +26,9 @@ constexpr std::chrono::microseconds kLookAgain{100};
 // So many times its patience an allocation waits at most while the GPU has work.
 constexpr int kBusyShare = 10;
 
+// So far ahead of the GPU the job names its calls while not all fits.
+constexpr std::chrono::milliseconds kAhead{5};
+
 size_t Index(Place place) {
   return static_cast<size_t>(place);
 }
@@ -37,6 +40,7 @@ Engine::Engine(EngineOptions options, const Driver& driver)
       driver_(driver),
       plan_({.device = options_.on_device.most, .part = options_.part}),
       streams_(&driver_),
+      pace_(&driver_),
       ranges_(1),
       pages_(1) {}
 
@@ -310,7 +314,12 @@ Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
     const core::Duration left = patience->until - now;
     changed_.wait_for(lock, looks ? std::min<core::Duration>(left, kLookAgain) : left);
   }
-  if (began) NoteRoomWait(*began);
+  if (began) {
+    NoteRoomWait(*began);
+    // Others of its pages wait as long again.
+    const core::Tick now = ipc::Now();
+    if (part != nullptr && now < patience->latest) patience->until = now + options_.patience;
+  }
   wanted_ -= size;
   return part;
 }
@@ -458,10 +467,31 @@ bool Engine::CanMove(Page& page) {
          unknowns_ == 0 && HavePassed(unknown_uses_);
 }
 
-// As long as the GPU has work the job loses nothing when a call waits until what it names is there.
-// How long it waited.
+// Where not all fits, the job names its calls only so far ahead of the GPU: what it has freed is in
+// use until they have passed, and where a call finds what it names is decided when it is named.
+void Engine::KeepPace(Lock& lock) {
+  const core::Tick began = ipc::Now();
+  const auto must_wait = [&] {
+    const auto under_way = pace_.under_way();
+    return under_way && under_way != slow_ && plan_.TimeSince(*under_way) > kAhead && !broken_ &&
+           plan_.IsShort();
+  };
+  if (!must_wait()) return;
+  ++stats_.paces;
+  ++pacing_;
+  while (must_wait()) {
+    if (ipc::Now() - began >= options_.patience) slow_ = pace_.under_way();
+    wake_.notify_one();
+    changed_.wait_for(lock, options_.patience);
+  }
+  --pacing_;
+}
+
+// As long as the GPU has work the job loses nothing when a call waits until what it names is there;
+// meanwhile nothing of it leaves. How long it waited.
 core::Duration Engine::Await(const Use& use, Lock& lock) {
-  const auto collect = [&](std::vector<PageId>* away) {
+  const auto is_there = [this](PageId id) { return !At(id).away() && !At(id).moving; };
+  const auto for_each = [&](const auto& visit) {
     for (const CUdeviceptr address : use.addresses) {
       const uint32_t number = addresses_->At(address);
       if (number == Addresses::kNobody) continue;
@@ -469,23 +499,27 @@ core::Duration Engine::Await(const Use& use, Lock& lock) {
       if (IsSegment(ranges_[number])) continue;
       const auto [first, end] = ranges_[number].pages;
       for (uint32_t page = first; page < end; ++page) {
-        if (pages_[page]->away() && pages_[page]->pinned == 0) away->push_back(PageId{page});
+        if (pages_[page]->pinned == 0) visit(PageId{page});
       }
     }
   };
-  std::vector<PageId> away;
-  collect(&away);
-  if (away.empty() || broken_) return {};
+  bool are_there = true;
+  for_each([&](PageId id) { are_there = are_there && is_there(id); });
+  if (are_there || broken_) return {};
   const core::Tick began = ipc::Now();
-  while (!away.empty() && ipc::Now() - began < options_.patience) {
+  std::vector<PageId> named;
+  for_each([&](PageId id) { named.push_back(id); });
+  for (const PageId id : named) ++At(id).awaited;
+  demanded_.insert(demanded_.end(), named.begin(), named.end());
+  while (!std::all_of(named.begin(), named.end(), is_there)) {
     streams_.Look();
-    if (streams_.Idle()) break;
-    demanded_.insert(demanded_.end(), away.begin(), away.end());
+    if (streams_.Idle() || ipc::Now() - began >= options_.patience) break;
     wake_.notify_one();
     changed_.wait_for(lock, kLookAgain);
-    for (const PageId id : away) demanded_.erase(std::find(demanded_.begin(), demanded_.end(), id));
-    away.clear();
-    collect(&away);
+  }
+  for (const PageId id : named) {
+    --At(id).awaited;
+    demanded_.erase(std::find(demanded_.begin(), demanded_.end(), id));
   }
   return ipc::Now() - began;
 }
@@ -535,6 +569,7 @@ bool Engine::IsMoving(const Submission& submission) const {
 
 Engine::Submission* Engine::Begin(const Use& use) {
   Lock lock(mutex_);
+  KeepPace(lock);
   core::Duration waited = Await(use, lock);
   if (unused_submissions_.empty()) {
     submissions_.push_back(std::make_unique<Submission>());
@@ -565,7 +600,9 @@ Engine::Submission* Engine::Begin(const Use& use) {
   ++stats_.uses;
   stats_.uses_in_place += in_place > Bytes{0} ? 1 : 0;
   stats_.bytes_in_place += in_place;
+  submission->call = plan_.position();
   plan_.Used(use.identity, submission->pages, now);
+  submission->ends_stretch = plan_.EndsStretch();
   if (options_.recorder)
     options_.recorder->Used(use.identity, use.caller, submission->ranges, use.unknown, now);
   if (asleep_ && WantsAny()) wake_.notify_one();  // the rest wakes it by itself
@@ -589,6 +626,7 @@ void Engine::End(Submission* submission, bool enqueued) {
     --unknowns_;
     if (enqueued) NoteUse(unknown_uses_, point);
   }
+  if (enqueued && submission->ends_stretch) pace_.Ends(submission->stream, submission->call);
   if (options_.recorder && enqueued) options_.recorder->Enqueued(submission->stream, ipc::Now());
   unused_submissions_.push_back(submission);
 }

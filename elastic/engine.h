@@ -7,8 +7,9 @@
 // (plan.h): it copies a part by the addresses at which parts are mapped for good, then maps the
 // copy in its place.
 //
-// A call that names what is away waits for it as long as the GPU has other work, since that costs
-// nothing; then it is used in place.
+// Where not all fits a job names its calls little ahead of the GPU: each waits until the GPU is
+// near. A call that names what is away waits for it as long as the GPU has other work, since that
+// costs nothing; then it is used in place.
 //
 // A page is moved only when nothing may touch it: no call that names a range on it is between Begin
 // and End, and all that were enqueued have passed. From then on a call that names it waits in Begin
@@ -43,6 +44,7 @@
 #include "elastic/arena.h"
 #include "elastic/call_names.h"
 #include "elastic/driver.h"
+#include "elastic/pace.h"
 #include "elastic/parts.h"
 #include "elastic/plan.h"
 #include "elastic/recorder.h"
@@ -87,6 +89,7 @@ struct EngineStats {
   core::Bytes bytes_in_place;
   uint64_t waits = 0;  // of calls, for what they name to move
   core::Duration waited{};
+  uint64_t paces = 0;       // calls that waited for the GPU to come nearer, which costs nothing
   uint64_t room_waits = 0;  // of allocations, for room on the device
   core::Duration room_waited{};
 };
@@ -118,6 +121,8 @@ class Engine {
     std::vector<Reservation*> reservations;  // of the segments among these
     CUstream stream = nullptr;
     bool unknown = false;
+    int64_t call = 0;  // its number, for the plan
+    bool ends_stretch = false;
   };
 
   // REQUIRES: a current context.
@@ -176,6 +181,7 @@ class Engine {
     uint32_t ranges = 0;         // that live on it
     uint32_t pinned = 0;         // of these
     uint32_t busy = 0;           // submissions that name it, and threads that back it
+    uint32_t awaited = 0;        // by calls that wait for what they name
     bool moving = false;
     bool backed = false;                 // a thread backs it just now
     std::vector<Point> uses;             // the last of each stream that may not have passed
@@ -272,6 +278,7 @@ class Engine {
   core::Status CopyInto(const std::vector<Mapping>& mappings, const Part& whole);
   void PinRange(Range& range);
 
+  void KeepPace(Lock& lock);
   core::Duration Await(const Use& use, Lock& lock);
   // Holds what the call names; true: some of it is being moved.
   bool Name(const Use& use, Submission* submission);
@@ -282,12 +289,16 @@ class Engine {
   static void NoteUse(std::vector<Point>& uses, const Point& point);
   bool HavePassed(std::vector<Point>& uses);
   bool CanMove(Page& page);
-  auto CannotMove() {
+  auto CannotCome() {
     return [this](PageId id) { return !CanMove(At(id)); };
+  }
+  auto CannotLeave() {
+    return [this](PageId id) { return At(id).awaited > 0 || !CanMove(At(id)); };
   }
 
   void Run();
   void AskLimit(Lock& lock);
+  void Measure();
   void Show(Lock& lock);
   bool FinishMoves(Lock& lock);
   void FinishMove(const Move& move, bool copied, Lock& lock);
@@ -317,6 +328,9 @@ class Engine {
   std::unique_ptr<Parts> parts_;
   Plan plan_;
   Streams streams_;
+  Pace pace_;
+  uint32_t pacing_ = 0;          // calls that wait for the GPU to come nearer
+  std::optional<int64_t> slow_;  // under way for so long that nobody waits for it any more
   std::optional<Arena> arena_;
   std::deque<Range> ranges_;  // by number, which is their addresses' owner; 0 is nobody
   std::vector<uint32_t> unused_ranges_;

@@ -45,6 +45,7 @@ void Engine::Run() {
     AskLimit(lock);
     Show(lock);
     streams_.Look();
+    Measure();
     bool moved = FinishMoves(lock);
     if (!stopping_ && !broken_) {
       starting_ = true;
@@ -121,6 +122,15 @@ void Engine::Show(Lock& lock) {
   lock.lock();
 }
 
+// Other threads do not ask the driver: they may be capturing, which that would break.
+void Engine::Measure() {
+  while (const auto stretch = pace_.Next()) {
+    plan_.Took(stretch->from, stretch->to, stretch->took);
+    if (pacing_ > 0) changed_.notify_all();
+  }
+  if (driver_.elapsed != nullptr) plan_.SetPassed(pace_.passed());
+}
+
 bool Engine::WantsAny() const {
   const auto nothing = [](PageId) { return false; };
   return !broken_ && (plan_.NextIn(nothing) || plan_.NextOut(nothing));
@@ -128,7 +138,8 @@ bool Engine::WantsAny() const {
 
 bool Engine::HasWork() const {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  return !broken_ && (wanted_ > Bytes{0} || over || !demanded_.empty() || WantsAny());
+  return !broken_ &&
+         (wanted_ > Bytes{0} || over || pacing_ > 0 || !demanded_.empty() || WantsAny());
 }
 
 size_t Engine::MovesTo(Place place) const {
@@ -191,8 +202,8 @@ bool Engine::StartMoves(Lock& lock) {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
   const bool wanted = wanted_ > Leaving();
   if ((over || wanted) && DropDead(Place::kDevice, lock)) return true;
-  auto leaves = over ? plan_.Surplus(CannotMove()) : plan_.NextOut(CannotMove());
-  if (!leaves && wanted) leaves = plan_.Victim(std::nullopt, CannotMove());
+  auto leaves = over ? plan_.Surplus(CannotLeave()) : plan_.NextOut(CannotLeave());
+  if (!leaves && wanted) leaves = plan_.Victim(std::nullopt, CannotLeave());
   if (leaves && StartOut(*leaves, lock)) return true;
   if (over || wanted_ > Bytes{0}) return false;
   const auto next = NextIn();
@@ -204,7 +215,7 @@ std::optional<Plan::Wanted> Engine::NextIn() {
     if (At(id).live() && At(id).away() && CanMove(At(id)))
       return Plan::Wanted{id, plan_.position(), true};
   }
-  return plan_.NextIn(CannotMove());
+  return plan_.NextIn(CannotCome());
 }
 
 bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
@@ -220,7 +231,7 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
   if (!part.ok()) {
     // For what is dead until then nothing leaves: an allocation finds room by itself.
     if (!wanted.needs_copy) return false;
-    const auto victim = plan_.Victim(wanted, CannotMove());
+    const auto victim = plan_.Victim(wanted, CannotLeave());
     if (!victim || !StartOut(*victim, lock)) return false;
     part = take();  // what was dead has left at once
     if (!part.ok()) return true;

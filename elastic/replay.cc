@@ -1,13 +1,13 @@
 #include "elastic/replay.h"
 
 #include <algorithm>
-#include <deque>
+#include <array>
 #include <limits>
 #include <list>
-#include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
+
+#include "core/check.h"
 
 namespace ravenstore::elastic {
 
@@ -21,69 +21,75 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Calls that no program makes: where they stand the oracle knows where it is.
 constexpr uint64_t kMark = 0x6f7261636c65;
 constexpr int kMarks = 4;
+// Of one lane that are not done; the last is copied, what is mapped for the first.
+constexpr size_t kUnfinished = 2;
 
 double Double(Bytes bytes) {
   return static_cast<double>(bytes.count());
 }
 
-size_t ObjectsOf(const std::vector<ProgramEvent>& program) {
-  size_t objects = 0;
+size_t PagesOf(const std::vector<ProgramEvent>& program) {
+  size_t pages = 0;
   for (const ProgramEvent& event : program) {
-    if (event.kind == Kind::kAllocate) objects = std::max<size_t>(objects, event.object + 1);
+    if (event.kind == Kind::kAllocate) pages = std::max<size_t>(pages, event.page + 1);
   }
-  return objects;
+  return pages;
 }
 
-RangeId RangeOf(uint32_t object) {
-  return RangeId{object};
+std::vector<RangeId> NamedBy(const ProgramEvent& call) {
+  std::vector<RangeId> pages;
+  for (const ProgramEvent::Touch& touch : call.touches) pages.push_back(RangeId{touch.page});
+  return pages;
 }
 
-std::vector<RangeId> RangesOf(const ProgramEvent& call) {
-  std::vector<RangeId> ranges;
-  for (const ProgramEvent::Touch& touch : call.touches) ranges.push_back(RangeOf(touch.object));
-  return ranges;
+bool Holds(const std::vector<RangeId>& pages, RangeId page) {
+  return std::find(pages.begin(), pages.end(), page) != pages.end();
 }
 
-// What lies where, in parts.
-struct Memory {
-  struct Range {
-    Bytes size;
-    uint64_t parts = 0;
-    uint64_t on_device = 0;
+// What lies where.
+class Memory {
+ public:
+  enum class Place : uint8_t { kNowhere, kDevice, kHost };
+
+  Memory(size_t pages, const Machine& machine)
+      : pages_(pages), free_(machine.device.count() / machine.page.count()) {}
+
+  bool IsLive(RangeId page) const { return pages_[ToInt(page)].is_live; }
+  void SetLive(RangeId page, bool live) { pages_[ToInt(page)].is_live = live; }
+  bool IsOnDevice(RangeId page) const { return pages_[ToInt(page)].place == Place::kDevice; }
+  bool IsOnHost(RangeId page) const { return pages_[ToInt(page)].place == Place::kHost; }
+  uint64_t free() const { return free_; }
+
+  void Take(RangeId page) {
+    RAVEN_CHECK(free_ > 0);
+    --free_, Put(page, Place::kDevice);
+  }
+  void Drop(RangeId page) { ++free_, Put(page, Place::kNowhere); }
+  // What it leaves on the device is free only by Release(). True: the host's memory is new.
+  bool ToHost(RangeId page) {
+    Put(page, Place::kHost);
+    if (on_host_ <= most_on_host_) return false;
+    most_on_host_ = on_host_;
+    return true;
+  }
+  void Release() { ++free_; }
+
+ private:
+  struct Page {
+    Place place = Place::kNowhere;
     bool is_live = false;
-
-    Bytes part() const { return Bytes(size.count() / std::max<uint64_t>(1, parts)); }
-    Bytes away() const { return size - part() * on_device; }
   };
-  std::deque<Range> ranges;
-  Bytes free;
+  void Put(RangeId page, Place place) {
+    Place& now = pages_[ToInt(page)].place;
+    if (now == Place::kHost) --on_host_;
+    now = place;
+    if (now == Place::kHost) ++on_host_;
+  }
 
-  Range& operator[](RangeId range) {
-    if (ToInt(range) >= ranges.size()) ranges.resize(ToInt(range) + 1);
-    return ranges[ToInt(range)];
-  }
-  void Allocate(RangeId id, Bytes bytes, Bytes part) {
-    Range& range = (*this)[id];
-    if (range.parts == 0) range = {bytes, PartsOf(bytes, part), 0, false};
-    range.is_live = true;
-  }
-  static uint64_t PartsOf(Bytes bytes, Bytes part) {
-    return (bytes.count() + part.count() - 1) / part.count();
-  }
-  // In equal parts.
-  static Bytes SizeOf(Bytes bytes, Bytes part) {
-    const uint64_t parts = PartsOf(bytes, part);
-    return Bytes(bytes.count() / parts) * parts;
-  }
-  // Of one part.
-  void Drop(RangeId id) {
-    --(*this)[id].on_device;
-    free += (*this)[id].part();
-  }
-  void Take(RangeId id) {
-    ++(*this)[id].on_device;
-    free -= (*this)[id].part();
-  }
+  std::vector<Page> pages_;
+  uint64_t free_;
+  uint64_t on_host_ = 0;
+  uint64_t most_on_host_ = 0;
 };
 
 class Engine {
@@ -91,16 +97,16 @@ class Engine {
   Engine(const std::vector<ProgramEvent>& program, const Machine& machine, bool is_oracle)
       : program_(program),
         machine_(machine),
-        plan_({.device = machine.device, .part = machine.part}) {
-    memory_.free = machine.device;
+        plan_({.device = machine.device, .part = machine.page}),
+        memory_(PagesOf(program), machine) {
     if (is_oracle) Foresee();
   }
 
   Replayed Run() {
     for (const ProgramEvent& event : program_) {
       switch (event.kind) {
-        case Kind::kAllocate: Allocate(event.object, event.bytes); break;
-        case Kind::kFree: Free(event.object); break;
+        case Kind::kAllocate: Allocate(RangeId{event.page}); break;
+        case Kind::kFree: Free(RangeId{event.page}); break;
         case Kind::kCall: Call(event); break;
         case Kind::kStep:
           result_.steps.push_back(now_ - step_begun_);
@@ -112,9 +118,12 @@ class Engine {
   }
 
  private:
-  struct Lane {
-    std::optional<RangeId> range;  // of which a part moves
-    double end = kNever;
+  enum Lane : size_t { kIn, kOut };
+  struct Move {
+    RangeId page;
+    Lane lane;
+    double copied;
+    double end;
   };
 
   void Mark() {
@@ -122,108 +131,118 @@ class Engine {
   }
   void Foresee() {
     Mark();
-    std::set<uint32_t> live;
     double seconds = 0;
     for (const ProgramEvent& event : program_) {
+      const RangeId page{event.page};
       if (event.kind == Kind::kAllocate) {
-        const RangeId range = Take(event.object, event.bytes);
-        live.insert(event.object);
-        Tell(range);
+        memory_.SetLive(page, true);
+        plan_.Allocated(page, machine_.page);
+        Tell(page);
       }
-      if (event.kind == Kind::kFree) {
-        Free(event.object);
-        live.erase(event.object);
-      }
+      if (event.kind == Kind::kFree) Free(page);
       if (event.kind == Kind::kCall) {
-        plan_.Used(event.identity, RangesOf(event), core::Tick(core::FromSeconds(seconds)));
+        plan_.Used(event.identity, NamedBy(event), core::Tick(core::FromSeconds(seconds)));
         seconds += event.seconds;
       }
     }
-    for (const uint32_t object : live) Free(object);
+    for (uint32_t page = 0; page < PagesOf(program_); ++page) {
+      if (memory_.IsLive(RangeId{page})) Free(RangeId{page});
+    }
     Mark();
   }
 
-  void Tell(RangeId range) { plan_.SetAway(range, memory_[range].away()); }
-  bool IsBusy(RangeId range) const {
-    return in_.range == range || out_.range == range || allocating_ == range ||
-           std::find(running_.begin(), running_.end(), range) != running_.end();
+  void Tell(RangeId page) {
+    plan_.SetAway(page, memory_.IsOnDevice(page) ? Bytes{} : machine_.page);
+  }
+  auto Busy() const {
+    return [this](RangeId page) {
+      return allocating_ == page || Holds(running_, page) ||
+             std::any_of(moves_.begin(), moves_.end(),
+                         [&](const Move& move) { return move.page == page; });
+    };
   }
 
-  void Free(uint32_t object) {
-    const RangeId range = RangeOf(object);
-    memory_[range].is_live = false;
-    plan_.Freed(range);
-  }
-  RangeId Take(uint32_t object, Bytes bytes) {
-    bytes = Memory::SizeOf(bytes, machine_.part);
-    const RangeId id = RangeOf(object);
-    memory_.Allocate(id, bytes, machine_.part);
-    plan_.Allocated(id, bytes);
-    return id;
+  void Free(RangeId page) {
+    memory_.SetLive(page, false);
+    plan_.Freed(page);
   }
 
-  void Allocate(uint32_t object, Bytes bytes) {
-    const RangeId id = Take(object, bytes);
-    Tell(id);
-    allocating_ = id;
-    Memory::Range& range = memory_[id];
+  void Allocate(RangeId page) {
+    memory_.SetLive(page, true);
+    plan_.Allocated(page, machine_.page);
+    Tell(page);
+    allocating_ = page;
     const double begun = now_;
-    while (range.on_device < range.parts) {
-      if (memory_.free >= range.part()) {
-        memory_.Take(id);
-        Tell(id);
-        AdvanceTo(now_ + machine_.map_seconds);
+    while (!memory_.IsOnDevice(page)) {
+      if (memory_.free() > 0) {
+        const double unmap = memory_.IsOnHost(page) ? machine_.unmap_host : 0;
+        memory_.Take(page);
+        AdvanceTo(now_ + machine_.map + unmap);
       } else if (!MakeRoom()) {
         break;
       }
     }
+    Tell(page);
+    if (!memory_.IsOnDevice(page) && !memory_.IsOnHost(page)) AdvanceTo(now_ + SecondsToHost(page));
     result_.allocated += now_ - begun;
     allocating_.reset();
   }
 
+  // Of one thread.
+  double SecondsToHost(RangeId page) {
+    return machine_.map_host + (memory_.ToHost(page) ? machine_.pin : 0);
+  }
+
   // For an allocation: what is dead gives its room at once, what is live when it is out.
   bool MakeRoom() {
-    const auto victim = plan_.Victim(std::nullopt, [&](RangeId one) { return IsBusy(one); });
+    const auto victim = plan_.Victim(std::nullopt, Busy());
     if (!victim) return false;
-    if (!memory_[*victim].is_live) {
+    is_waiting_ = true;
+    if (!memory_.IsLive(*victim)) {
       memory_.Drop(*victim);
       Tell(*victim);
-      return true;
+      AdvanceTo(now_ + machine_.unmap);
+    } else {
+      if (IsFree(kOut)) BeginOut(*victim);
+      double end = kNever;
+      for (const Move& move : moves_) {
+        if (move.lane == kOut) end = std::min(end, move.end);
+      }
+      AdvanceTo(end);
     }
-    if (!out_.range) BeginOut(*victim);
-    is_waiting_ = true;
-    AdvanceTo(out_.end);
     is_waiting_ = false;
     return true;
   }
 
   void Call(const ProgramEvent& call) {
     const auto begun = now_;
-    running_ = RangesOf(call);
-    const auto moves = [&](const Lane& lane) {
-      return lane.range &&
-             std::find(running_.begin(), running_.end(), *lane.range) != running_.end();
-    };
+    running_ = NamedBy(call);
     plan_.Used(call.identity, running_, core::Tick(core::FromSeconds(now_)));
-    while (moves(in_) || moves(out_)) {
-      AdvanceTo(std::min(moves(in_) ? in_.end : kNever, moves(out_) ? out_.end : kNever));
+    for (;;) {
+      const auto move = std::find_if(moves_.begin(), moves_.end(),
+                                     [&](const Move& one) { return Holds(running_, one.page); });
+      if (move == moves_.end()) break;
+      AdvanceTo(move->end);
     }
     result_.waited += now_ - begun;
-    double up = 0;
-    double down = 0;
+    std::array<double, 2> seconds{};
     for (const ProgramEvent::Touch& touch : call.touches) {
-      const double away = Double(memory_[RangeOf(touch.object)].away());
-      if (touch.reads) up += away;
-      if (touch.writes) down += away;
+      if (memory_.IsOnDevice(RangeId{touch.page})) continue;
+      seconds[kIn] += Double(touch.reads) / machine_.in_place;
+      seconds[kOut] += Double(touch.writes) / machine_.in_place;
+      result_.in_place += Double(touch.reads + touch.writes);
     }
-    result_.in_place += up + down;
-    up /= machine_.bytes_per_second;
-    down /= machine_.bytes_per_second;
-    if (in_.range) in_.end += up;
-    if (out_.range) out_.end += down;
-    link_free_up_ = now_ + up;
-    link_free_down_ = now_ + down;
-    AdvanceTo(now_ + call.seconds + std::max(up, down));
+    for (Move& move : moves_) {
+      if (move.copied <= now_) continue;
+      // The copy and the call have half of the link each, until one of them is done.
+      double& used = seconds[move.lane];
+      const double shared = std::min(used, move.copied - now_);
+      used += shared;
+      move.copied += shared;
+      move.end += shared;
+    }
+    for (const Lane lane : {kIn, kOut}) link_free_[lane] = now_ + seconds[lane];
+    AdvanceTo(now_ + call.seconds + std::max(seconds[kIn], seconds[kOut]));
     running_.clear();
     Pump();
   }
@@ -231,80 +250,89 @@ class Engine {
   void AdvanceTo(double time) {
     Pump();
     for (;;) {
-      double next = std::min(in_.end, out_.end);
-      // What waits for the link.
-      for (const double free : {link_free_up_, link_free_down_}) {
-        if (free > now_) next = std::min(next, free);
-      }
+      double next = kNever;
+      for (const Move& move : moves_)
+        next = std::min(next, move.copied > now_ ? move.copied : move.end);
+      for (const double free : link_free_) next = std::min(next, free > now_ ? free : kNever);
       if (next > time) break;
       now_ = std::max(now_, next);
-      if (in_.end <= now_) in_ = {};
-      if (out_.end <= now_) {
-        memory_.free += memory_[*out_.range].part();
-        out_ = {};
-      }
+      std::erase_if(moves_, [&](const Move& move) {
+        if (move.end > now_) return false;
+        if (move.lane == kOut) memory_.Release();
+        return true;
+      });
       Pump();
     }
     now_ = std::max(now_, time);
   }
 
   void Pump() {
-    if (is_waiting_) return;
     while (Begin()) {
     }
   }
 
+  bool IsFree(Lane lane) const {
+    size_t unfinished = 0;
+    for (const Move& move : moves_) {
+      if (move.lane != lane) continue;
+      if (move.copied > now_) return false;
+      ++unfinished;
+    }
+    return unfinished < kUnfinished && link_free_[lane] <= now_;
+  }
+
   // Begins one move, or drops what is dead. False: nothing can be done.
   bool Begin() {
-    if (in_.range && out_.range) return false;
-    const auto skip = [&](RangeId range) { return IsBusy(range); };
-    if (!out_.range && now_ >= link_free_down_) {
-      if (const auto leaves = plan_.NextOut(skip)) return BeginOut(*leaves), true;
+    if (IsFree(kOut)) {
+      if (const auto leaves = plan_.NextOut(Busy())) return BeginOut(*leaves), true;
     }
-    const auto wanted = plan_.NextIn(skip);
+    if (is_waiting_ || !IsFree(kIn)) return false;
+    const auto wanted = plan_.NextIn(Busy());
     if (!wanted) return false;
-    Memory::Range& range = memory_[wanted->range];
-    if (memory_.free >= range.part()) {
-      if (in_.range || now_ < link_free_up_) return false;
-      memory_.Take(wanted->range);
-      const double bytes = wanted->needs_copy ? Double(range.part()) : 0;
-      result_.moved_in += bytes;
-      in_ = {wanted->range, now_ + machine_.remap_seconds + bytes / machine_.bytes_per_second};
-      Tell(wanted->range);
-      return true;
-    }
-    const auto victim = plan_.Victim(wanted, skip);
+    if (memory_.free() > 0) return BeginIn(*wanted), true;
+    const auto victim = plan_.Victim(wanted, Busy());
     if (!victim) return false;
-    Memory::Range& leaves = memory_[*victim];
-    if (!leaves.is_live) {
+    if (!memory_.IsLive(*victim)) {
       memory_.Drop(*victim);
       Tell(*victim);
+      thread_free_ = std::max(thread_free_, now_) + machine_.unmap;
       return true;
     }
-    if (out_.range || now_ < link_free_down_) return false;
+    if (!IsFree(kOut)) return false;
     BeginOut(*victim);
     return true;
   }
 
-  void BeginOut(RangeId victim) {
-    Memory::Range& leaves = memory_[victim];
-    --leaves.on_device;  // its room is free only when it is out
-    Tell(victim);
-    const double bytes = Double(leaves.part());
-    result_.moved_out += bytes;
-    out_ = {victim, now_ + machine_.remap_seconds + bytes / machine_.bytes_per_second};
+  void BeginIn(const Plan::Wanted& wanted) {
+    const bool was_on_host = memory_.IsOnHost(wanted.range);
+    const bool copies = wanted.needs_copy;
+    memory_.Take(wanted.range);
+    result_.moved_in += copies ? Double(machine_.page) : 0;
+    BeginMove(wanted.range, kIn, copies, machine_.map + (was_on_host ? machine_.unmap_host : 0));
+  }
+  void BeginOut(RangeId page) {
+    result_.moved_out += Double(machine_.page);
+    BeginMove(page, kOut, true, machine_.unmap + SecondsToHost(page));
+  }
+  void BeginMove(RangeId page, Lane lane, bool copies, double mapping) {
+    const bool beside = std::any_of(moves_.begin(), moves_.end(),
+                                    [&](const Move& other) { return other.copied > now_; });
+    const double rate = beside ? machine_.both_ways : machine_.one_way;
+    const double copied = now_ + (copies ? Double(machine_.page) / rate : 0);
+    thread_free_ = std::max(thread_free_, copied) + mapping;
+    moves_.push_back({page, lane, copied, thread_free_});
+    Tell(page);
   }
 
   const std::vector<ProgramEvent>& program_;
   const Machine machine_;
   Plan plan_;
   Memory memory_;
-  Lane in_;
-  Lane out_;
+  std::vector<Move> moves_;
   double now_ = 0;
   double step_begun_ = 0;
-  double link_free_up_ = 0;
-  double link_free_down_ = 0;
+  double thread_free_ = 0;             // that maps
+  std::array<double, 2> link_free_{};  // of use in place
   std::vector<RangeId> running_;
   std::optional<RangeId> allocating_;
   bool is_waiting_ = false;  // what becomes free is for that
@@ -313,73 +341,62 @@ class Engine {
 
 // What is used most lies on the device for good.
 Replayed RunInPlace(const std::vector<ProgramEvent>& program, const Machine& machine) {
-  struct Use {
-    uint32_t range;
-    uint64_t touches = 0;
-    Bytes bytes{};
-    double away = 0;  // bytes
-  };
-  std::vector<Use> uses(ObjectsOf(program));
-  // Once to see what is used, and once to use it.
-  const auto pass = [&](const auto& allocated, const auto& called, const auto& step) {
-    for (const ProgramEvent& event : program) {
-      if (event.kind == Kind::kAllocate) allocated(event.object, event.bytes);
-      if (event.kind == Kind::kCall) called(event);
-      if (event.kind == Kind::kStep) step();
-    }
-  };
-  pass(
-      [&](uint32_t object, Bytes bytes) {
-        uses[object].range = object;
-        uses[object].bytes = bytes;
-      },
-      [&](const ProgramEvent& call) {
-        for (const auto& touch : call.touches) ++uses[touch.object].touches;
-      },
-      [] {});
-  std::vector<Use> order = uses;
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Use& a, const Use& b) { return a.touches > b.touches; });
-  Bytes free = machine.device;
-  for (const Use& use : order) {
-    const Bytes taken = std::min(free, use.bytes);
-    free -= taken;
-    uses[use.range].away = Double(use.bytes - taken);
+  std::vector<double> touched(PagesOf(program));
+  for (const ProgramEvent& event : program) {
+    for (const auto& touch : event.touches)
+      touched[touch.page] += Double(std::max(touch.reads, touch.writes));
   }
+  std::vector<uint32_t> order(touched.size());
+  for (uint32_t page = 0; page < order.size(); ++page) order[page] = page;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return touched[a] > touched[b]; });
+  const size_t fit = std::min<size_t>(order.size(), machine.device.count() / machine.page.count());
+  std::vector<bool> is_away(order.size());
+  for (size_t i = fit; i < order.size(); ++i) is_away[order[i]] = true;
+  std::vector<bool> is_new = is_away;
   Replayed result;
   double seconds = 0;
-  pass([](uint32_t, Bytes) {},
-       [&](const ProgramEvent& call) {
-         double up = 0;
-         double down = 0;
-         for (const auto& touch : call.touches) {
-           const double away = uses[touch.object].away;
-           if (touch.reads) up += away;
-           if (touch.writes) down += away;
-         }
-         result.in_place += up + down;
-         seconds += call.seconds + std::max(up, down) / machine.bytes_per_second;
-       },
-       [&] { result.steps.push_back(std::exchange(seconds, 0)); });
+  for (const ProgramEvent& event : program) {
+    if (event.kind == Kind::kAllocate && is_new[event.page]) {
+      seconds += machine.map_host + machine.pin;
+      is_new[event.page] = false;
+    }
+    double up = 0;
+    double down = 0;
+    for (const auto& touch : event.touches) {
+      if (!is_away[touch.page]) continue;
+      up += Double(touch.reads);
+      down += Double(touch.writes);
+    }
+    result.in_place += up + down;
+    seconds += event.seconds + std::max(up, down) / machine.in_place;
+    if (event.kind == Kind::kStep) result.steps.push_back(std::exchange(seconds, 0));
+  }
   return result;
 }
 
+// What is used comes first; for it leaves what was not used for longest.
 class Demand {
  public:
   Demand(const std::vector<ProgramEvent>& program, const Machine& machine)
       : program_(program),
         machine_(machine),
-        is_fresh_(ObjectsOf(program)),
-        where_(ObjectsOf(program), order_.end()) {
-    memory_.free = machine.device;
+        memory_(PagesOf(program), machine),
+        is_fresh_(PagesOf(program)),
+        where_(PagesOf(program)) {
+    for (uint32_t page = 0; page < where_.size(); ++page)
+      where_[page] = order_.insert(order_.end(), RangeId{page});
   }
 
   Replayed Run() {
     double step = 0;
     for (const ProgramEvent& event : program_) {
       switch (event.kind) {
-        case Kind::kAllocate: Allocate(event); break;
-        case Kind::kFree: memory_[RangeOf(event.object)].is_live = false; break;
+        case Kind::kAllocate:
+          memory_.SetLive(RangeId{event.page}, true);
+          is_fresh_[event.page] = true;
+          break;
+        case Kind::kFree: memory_.SetLive(RangeId{event.page}, false); break;
         case Kind::kCall: step += Call(event); break;
         case Kind::kStep: result_.steps.push_back(std::exchange(step, 0)); break;
       }
@@ -388,84 +405,70 @@ class Demand {
   }
 
  private:
-  void Allocate(const ProgramEvent& event) {
-    const Bytes bytes = Memory::SizeOf(event.bytes, machine_.part);
-    const RangeId range = RangeOf(event.object);
-    memory_.Allocate(range, bytes, machine_.part);
-    auto& where = where_[ToInt(range)];
-    if (where == order_.end()) where = order_.insert(order_.end(), range);
-    is_fresh_[ToInt(range)] = true;
-    Touch(range);
-  }
-  void Touch(RangeId range) { order_.splice(order_.end(), order_, where_[ToInt(range)]); }
-
   double Call(const ProgramEvent& call) {
     double in = 0;
     double out = 0;
     double up = 0;
     double down = 0;
-    const auto named = RangesOf(call);
-    for (const RangeId range : named) Touch(range);
+    const auto named = NamedBy(call);
+    for (const RangeId page : named) order_.splice(order_.end(), order_, where_[ToInt(page)]);
+    const double copy = Double(machine_.page) / machine_.both_ways;
     for (const auto& touch : call.touches) {
-      const RangeId id = RangeOf(touch.object);
-      Memory::Range& range = memory_[id];
-      while (range.on_device < range.parts && MakeRoom(range.part(), named, &out)) {
-        const double bytes = is_fresh_[ToInt(id)] ? 0 : Double(range.part());
-        memory_.Take(id);
-        result_.moved_in += bytes;
-        in += machine_.remap_seconds + bytes / machine_.bytes_per_second;
+      const RangeId page{touch.page};
+      if (!memory_.IsOnDevice(page) && MakeRoom(named, copy, &out)) {
+        memory_.Take(page);
+        const bool is_fresh = is_fresh_[touch.page];
+        is_fresh_[touch.page] = false;
+        result_.moved_in += is_fresh ? 0 : Double(machine_.page);
+        in += machine_.map + (is_fresh ? 0 : machine_.unmap_host + copy);
       }
-      if (touch.reads) up += Double(range.away());
-      if (touch.writes) down += Double(range.away());
-      is_fresh_[ToInt(id)] = false;
+      if (memory_.IsOnDevice(page)) continue;
+      up += Double(touch.reads);
+      down += Double(touch.writes);
     }
     result_.in_place += up + down;
     result_.waited += std::max(in, out);
-    return call.seconds + std::max(in, out) + std::max(up, down) / machine_.bytes_per_second;
+    return call.seconds + std::max(in, out) + std::max(up, down) / machine_.in_place;
   }
 
-  bool MakeRoom(Bytes bytes, const std::vector<RangeId>& named, double* out) {
-    while (memory_.free < bytes) {
-      const auto leaves = [&](bool live) {
-        return std::find_if(order_.begin(), order_.end(), [&](RangeId id) {
-          return memory_[id].on_device > 0 && memory_[id].is_live == live &&
-                 std::find(named.begin(), named.end(), id) == named.end();
-        });
-      };
-      auto victim = leaves(false);
-      if (victim == order_.end()) {
-        victim = leaves(true);
-        if (victim == order_.end()) return false;
-        const double copied = Double(memory_[*victim].part());
-        result_.moved_out += copied;
-        *out += machine_.remap_seconds + copied / machine_.bytes_per_second;
-      }
+  bool MakeRoom(const std::vector<RangeId>& named, double copy, double* out) {
+    if (memory_.free() > 0) return true;
+    const auto leaves = [&](bool live) {
+      return std::find_if(order_.begin(), order_.end(), [&](RangeId page) {
+        return memory_.IsOnDevice(page) && memory_.IsLive(page) == live && !Holds(named, page);
+      });
+    };
+    auto victim = leaves(false);
+    if (victim == order_.end()) {
+      victim = leaves(true);
+      if (victim == order_.end()) return false;
+      result_.moved_out += Double(machine_.page);
+      *out += copy + machine_.map_host + (memory_.ToHost(*victim) ? machine_.pin : 0);
+      memory_.Release();
+    } else {
       memory_.Drop(*victim);
     }
+    *out += machine_.unmap;
     return true;
   }
 
   const std::vector<ProgramEvent>& program_;
   const Machine machine_;
   Memory memory_;
-  std::list<RangeId> order_;  // the least recently used first
   std::vector<bool> is_fresh_;
+  std::list<RangeId> order_;  // the least recently used first
   std::vector<std::list<RangeId>::iterator> where_;
   Replayed result_;
 };
 
 }  // namespace
 
-Bytes PeakOf(const std::vector<ProgramEvent>& program) {
-  std::vector<Bytes> sizes(ObjectsOf(program));
-  Bytes live;
-  Bytes peak;
+uint64_t PeakOf(const std::vector<ProgramEvent>& program) {
+  uint64_t live = 0;
+  uint64_t peak = 0;
   for (const ProgramEvent& event : program) {
-    Bytes* const size =
-        event.kind == Kind::kAllocate || event.kind == Kind::kFree ? &sizes[event.object] : nullptr;
-    if (event.kind == Kind::kAllocate) live += * size = event.bytes;
-    if (event.kind == Kind::kFree) live -= std::exchange(*size, Bytes{});
-    peak = std::max(peak, live);
+    if (event.kind == Kind::kAllocate) peak = std::max(peak, ++live);
+    if (event.kind == Kind::kFree) --live;
   }
   return peak;
 }

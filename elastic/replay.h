@@ -1,12 +1,13 @@
 // A program's calls on a machine that is described: what the engine would do with them, and how
 // long they would take.
 //
-// One call runs after the other. A lane in each direction moves parts of ranges beside them: one
-// part at a time, each for its bytes and for its remapping, none of a range that the running call
-// names. A call whose ranges lie on the host in part runs in place: longer by those bytes over the
-// link, and the lanes of those directions stand still meanwhile. If a part of its ranges is being
-// moved, it waits for that part. What is allocated takes free memory at once, or what dead ranges
-// have, and waits until what the plan names is out; that and the remapping delay the program.
+// The program's memory is pages of one size at fixed addresses, which live and die with what lies
+// on them. One call runs after the other. Beside them a lane in each direction copies pages, one at
+// a time, none that the running call names; what is mapped for that, one thread does. A call whose
+// pages lie on the host runs in place: longer by the bytes that it touches over the link, of which
+// a copy that is under way has half. If one of its pages is being moved, it waits for that. A page
+// that comes to life takes free memory at once, or what dead pages have, waits until what the plan
+// names is out, or takes the host; that and the mapping delay the program.
 //
 // Threads: one at a time. The same input gives the same result.
 #pragma once
@@ -22,27 +23,32 @@ namespace ravenstore::elastic {
 
 struct ProgramEvent {
   enum class Kind : uint8_t { kAllocate, kFree, kCall, kStep };
-  // Of a call.
+  // Of a call: what it touches of a page.
   struct Touch {
-    uint32_t object;
-    bool reads;
-    bool writes;
+    uint32_t page;
+    core::Bytes reads{};
+    core::Bytes writes{};
   };
   Kind kind;
-  uint32_t object = 0;    // allocate, free: a place, with something in it or not
-  core::Bytes bytes{};    // allocate
+  uint32_t page = 0;      // allocate, free
   uint64_t identity = 0;  // call
   double seconds = 0;     // call: with all on the device
   std::vector<Touch> touches = {};
 };
 
+// As measured on an H100 (docs/decisions/0028-elastic-plan.md).
 struct Machine {
   core::Bytes device;
-  core::Bytes part = core::MiB(32);
-  // As measured on an H100, each way while the other is busy as well.
-  double bytes_per_second = 46e9;
-  double remap_seconds = 1e-4;  // of a part that was moved, beside its copy
-  double map_seconds = 7.5e-5;  // of a part for an allocation, taken from what is dead
+  core::Bytes page = core::MiB(32);
+  double one_way = 53e9;    // bytes a second of copies
+  double both_ways = 46e9;  // of each while the other lane copies
+  double in_place = 51e9;
+  // Of a page.
+  double map = 46e-6;
+  double unmap = 27e-6;
+  double map_host = 450e-6;
+  double unmap_host = 106e-6;
+  double pin = 5.7e-3;  // of host memory, once for each page that lies there at once
 };
 
 enum class Rival : uint8_t {
@@ -58,11 +64,11 @@ struct Replayed {
   double moved_out = 0;
   double in_place = 0;
   double waited = 0;     // seconds, for moves that had begun
-  double allocated = 0;  // seconds, for room and remapping at allocations
+  double allocated = 0;  // seconds, for room and mapping at allocations
 };
 
-// The most that lives at once.
-core::Bytes PeakOf(const std::vector<ProgramEvent>& program);
+// The most pages that live at once.
+uint64_t PeakOf(const std::vector<ProgramEvent>& program);
 // What the calls of each step take without waiting.
 std::vector<double> ComputeOf(const std::vector<ProgramEvent>& program);
 Replayed Replay(const std::vector<ProgramEvent>& program, const Machine& machine, Rival rival);

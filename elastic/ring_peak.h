@@ -17,6 +17,8 @@ class RingPeak {
  public:
   // What Peak() may not reach back to: so many of the oldest, whose summaries are being replaced.
   static constexpr uint64_t kMargin = 4096;
+  // Peak() of such a stretch, from a multiple of its length on, is found at once.
+  static constexpr uint64_t kBlock = 64;
 
   // REQUIRES: `slots` is a power of two, and at least twice kMargin.
   explicit RingPeak(size_t slots)
@@ -56,7 +58,6 @@ class RingPeak {
   }
 
  private:
-  static constexpr uint64_t kBlock = 64;
   static constexpr uint64_t kGroup = 4096;
 
   uint64_t mask_;

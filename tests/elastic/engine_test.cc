@@ -61,6 +61,27 @@ TEST_F(EngineTest, AFreedRangeServesTheSameStreamAtOnceAndOthersOnceItsUsesHaveP
   EXPECT_TRUE(first == a || second == a);
 }
 
+// Copies of 8 MiB take longer than naming them.
+TEST_F(EngineTest, AJobRunsFarAheadOfTheGpuOnlyWhereAllFits) {
+  Open(MiB(256), MiB(256));
+  const CUstream stream = MakeStream();
+  std::vector<CUdeviceptr> all;
+  for (int i = 0; i < 16; ++i) all.push_back(Allocate(MiB(8), stream));
+  const auto step = [&] {
+    for (size_t i = 0; i < all.size(); ++i)
+      Copy(all[i], all[(i + 1) % all.size()], MiB(8), stream, 100 + i);
+  };
+  for (int i = 0; i < 4; ++i) step();
+  Synchronize(stream);
+  EXPECT_EQ(engine_->stats().paces, 0u);
+  engine_->SetDeviceLimit(MiB(112));
+  EXPECT_TRUE(Eventually([&] {
+    step();
+    return engine_->stats().paces > 0;
+  }));
+  Synchronize(stream);
+}
+
 TEST_F(EngineTest, WhatIsFreedIsNotCopied) {
   Open(MiB(32), MiB(64));
   std::vector<CUdeviceptr> all;

@@ -20,7 +20,7 @@ bool None(RangeId) {
   return false;
 }
 
-// A job whose calls take a tenth of a second each: long enough to move anything.
+// A job whose calls take 10 ms each: long enough to move anything.
 class Job {
  public:
   explicit Job(Bytes device) : plan_({.device = device, .most_calls = 1 << 12}) {}
@@ -33,7 +33,7 @@ class Job {
   void Use(uint64_t identity, const std::vector<uint32_t>& ranges) {
     std::vector<RangeId> ids;
     for (const uint32_t range : ranges) ids.push_back(RangeId{range});
-    now_ += std::chrono::milliseconds(100);
+    now_ += std::chrono::milliseconds(10);
     plan_.Used(identity, ids, now_);
   }
   // Each range by a call of its own.
@@ -72,73 +72,245 @@ TEST(PlanTest, KnowsNothingInTheFirstRound) {
   EXPECT_EQ(job.plan().NextUse(RangeId{0}), std::nullopt);
 }
 
-TEST(PlanTest, BringsWhatIsNeededSoonestForWhatIsNeededLast) {
+TEST(PlanTest, WhatIsNeededLastLeavesForWhatIsNeededSoonest) {
   Job job = Cycle(2);
   job.UseEach(0, 3);
   // 3 to 6 are there and needed before 7; 0 to 2 are needed again after 9.
+  EXPECT_EQ(job.plan().NextIn(None), std::nullopt);
+  EXPECT_EQ(job.plan().NextOut([](RangeId range) { return range == RangeId{2}; }), RangeId{1});
+  ASSERT_EQ(job.plan().NextOut(None), RangeId{2});
+  job.Away(2, MiB(100));
   const auto wanted = job.plan().NextIn(None);
   ASSERT_TRUE(wanted);
   EXPECT_EQ(wanted->range, RangeId{7});
   EXPECT_EQ(wanted->at, job.plan().position() + 4);
   EXPECT_TRUE(wanted->needs_copy);
-  EXPECT_EQ(job.plan().Victim(wanted, None), RangeId{2});
-  EXPECT_EQ(job.plan().Victim(wanted, [](RangeId range) { return range == RangeId{2}; }),
-            RangeId{1});
 }
 
 TEST(PlanTest, TakesNothingOutThatIsNeededSooner) {
   Job job = Cycle(2);
   // All that is there is needed before 7.
+  EXPECT_EQ(job.plan().NextOut(None), std::nullopt);
   EXPECT_EQ(job.plan().NextIn(None), std::nullopt);
+}
+
+// Before that what leaves might not be what is needed last.
+TEST(PlanTest, WhatLeavesDoesSoOnlyShortlyBeforeItsRoomIsNeeded) {
+  Job job(MiB(32) * 7);
+  for (uint32_t range = 0; range < kRanges; ++range)
+    job.Allocate(range, MiB(32), range < 7 ? Bytes{} : MiB(32));
+  for (int round = 0; round < 2; ++round) job.UseEach(0, kRanges);
+  // A move takes 0.77 ms, and a call 10.
+  for (uint32_t range = 0; range < 6; ++range) {
+    EXPECT_EQ(job.plan().NextOut(None), std::nullopt) << range;
+    job.UseEach(range, range + 1);
+  }
+  EXPECT_EQ(job.plan().NextOut(None), RangeId{5});
+}
+
+TEST(PlanTest, WhatFitsStays) {
+  Job job = Cycle(2);
+  job.plan().SetDevice(MiB(1000));
+  job.UseEach(0, 3);
+  EXPECT_EQ(job.plan().NextOut(None), std::nullopt);
+  job.plan().SetDevice(MiB(700));
+  EXPECT_EQ(job.plan().NextOut(None), RangeId{2});
 }
 
 TEST(PlanTest, SkipsWhatCannotBeBrought) {
   Job job = Cycle(2);
-  job.UseEach(0, 3);
+  job.plan().SetDevice(MiB(1000));
   const auto wanted = job.plan().NextIn([](RangeId range) { return range == RangeId{7}; });
   ASSERT_TRUE(wanted);
   EXPECT_EQ(wanted->range, RangeId{8});
 }
 
-TEST(PlanTest, TakesWhatIsDeadFirst) {
+TEST(PlanTest, WhatIsDeadMakesRoom) {
   Job job = Cycle(2);
   job.UseEach(0, 3);
-  EXPECT_EQ(job.plan().Victim(job.plan().NextIn(None), None), RangeId{2});
+  job.Away(2, MiB(100));
+  const auto wanted = job.plan().NextIn(None);
+  EXPECT_EQ(job.plan().Victim(wanted, None), std::nullopt);
   job.Allocate(20, MiB(100));
   job.Free(20);
-  EXPECT_EQ(job.plan().Victim(job.plan().NextIn(None), None), RangeId{20});
+  EXPECT_EQ(job.plan().Victim(wanted, None), RangeId{20});
 }
 
-TEST(PlanTest, AMoveThatCannotBeInTimeIsNotMade) {
-  Plan plan({.device = MiB(700), .most_calls = 1 << 12});
+// A call of 300 us for each; a move takes 770.
+TEST(PlanTest, WhatCannotBeInTimeComesForALaterUse) {
+  Plan plan({.device = MiB(32) * kRanges, .most_calls = 1 << 12});
   for (uint32_t range = 0; range < kRanges; ++range) {
-    plan.Allocated(RangeId{range}, MiB(100));
-    plan.SetAway(RangeId{range}, range < 7 ? Bytes{} : MiB(100));
+    plan.Allocated(RangeId{range}, MiB(32));
+    plan.SetAway(RangeId{range}, range < 7 ? Bytes{} : MiB(32));
   }
   core::Tick now{};
   const auto use = [&](uint32_t range) {
-    now += std::chrono::microseconds(400);
+    now += std::chrono::microseconds(300);
     plan.Used(range, std::vector{RangeId{range}}, now);
   };
   for (int round = 0; round < 2; ++round) {
     for (uint32_t range = 0; range < kRanges; ++range) use(range);
   }
   for (uint32_t range = 0; range < 6; ++range) use(range);
-  // A part takes 0.97 ms: 7 comes in 0.8 ms, and 8 in 1.2.
+  // 7 comes in 600 us, and 8 in 900.
   const auto wanted = plan.NextIn(None);
   ASSERT_TRUE(wanted);
   EXPECT_EQ(wanted->range, RangeId{8});
 }
 
-TEST(PlanTest, ASmallRangeThatIsUsedOnceStaysWhereItIs) {
-  for (const auto& [size, comes] : {std::pair{MiB(2), false}, {MiB(32), true}}) {
-    Job job(MiB(320));
-    for (uint32_t range = 0; range < kRanges; ++range)
-      job.Allocate(range, size, range == 9 ? size : Bytes{});
-    job.UseEach(0, kRanges);
-    job.UseEach(0, kRanges);
-    EXPECT_EQ(job.plan().NextIn(None).has_value(), comes);
+// Four weights that come one after the other, of which the device holds two; all are named at once.
+class Burst {
+ public:
+  Burst() : plan_({.device = MiB(32) * 4, .most_calls = 1 << 12}) {
+    for (uint32_t range = 0; range < kCalls; ++range) {
+      plan_.Allocated(RangeId{range}, MiB(32));
+      plan_.SetAway(RangeId{range}, range < 2 ? Bytes{} : MiB(32));
+    }
   }
+  void Step() {
+    for (uint32_t range = 0; range < kCalls; ++range)
+      plan_.Used(range, std::vector{RangeId{range}}, {});
+  }
+  // Of the step before, by stretches of two calls.
+  void Took(core::Duration each) {
+    const int64_t begin = plan_.position() - kCalls;
+    for (int64_t call = begin; call < plan_.position(); call += 2)
+      plan_.Took(call, call + 2, each * 2);
+  }
+  Plan& plan() { return plan_; }
+  static constexpr uint32_t kCalls = 4;
+
+ private:
+  Plan plan_;
+};
+
+TEST(PlanTest, WhatTheGpuTookCountsAndNotWhenCallsAreNamed) {
+  for (const bool is_told : {false, true}) {
+    Burst burst;
+    for (int step = 0; step < 4; ++step) {
+      burst.Step();
+      if (is_told) burst.Took(std::chrono::milliseconds(10));
+    }
+    const auto wanted = burst.plan().NextIn([](RangeId range) { return range != RangeId{3}; });
+    // As if each use came at once.
+    EXPECT_EQ(wanted.has_value(), is_told);
+    if (!is_told) continue;
+    EXPECT_EQ(wanted->at, burst.plan().position() + 3);
+    EXPECT_EQ(burst.plan().TimeSince(burst.plan().position() - 3), std::chrono::milliseconds(20));
+  }
+}
+
+TEST(PlanTest, TheLeastThatAStretchTookCounts) {
+  Burst burst;
+  for (const int milliseconds : {1000, 10, 500, 500}) {
+    burst.Step();
+    burst.Took(std::chrono::milliseconds(milliseconds));
+  }
+  burst.Step();
+  burst.Step();
+  EXPECT_EQ(burst.plan().TimeSince(burst.plan().position() - 3), std::chrono::milliseconds(20));
+}
+
+TEST(PlanTest, WhatTheGpuHasBeforeItGivesTimeToMove) {
+  Burst burst;
+  for (int step = 0; step < 4; ++step) {
+    burst.Step();
+    burst.Took(std::chrono::microseconds(500));
+  }
+  // A move takes 771 us; 2 is used in 1.5 ms, 1 in 1 and 0 in 0.5.
+  burst.plan().SetAway(RangeId{0}, MiB(32));
+  burst.plan().SetPassed(burst.plan().position());
+  const auto soon = [](RangeId range) { return range != RangeId{0}; };
+  const auto late = burst.plan().NextIn(soon);
+  EXPECT_TRUE(!late || late->at > burst.plan().position());
+  burst.plan().SetPassed(burst.plan().position() - 3);
+  const auto wanted = burst.plan().NextIn(soon);
+  ASSERT_TRUE(wanted);
+  EXPECT_EQ(wanted->at, burst.plan().position());
+}
+
+TEST(PlanTest, StretchesEndWhereTheyDid) {
+  Burst burst;
+  std::vector<bool> ends;
+  for (int step = 0; step < 8; ++step) {
+    for (uint32_t range = 0; range < Burst::kCalls; ++range) {
+      burst.plan().Used(range, std::vector{RangeId{range}}, {});
+      ends.push_back(burst.plan().EndsStretch());
+    }
+  }
+  // The last call of the second step, and of all others.
+  for (size_t call = 0; call < ends.size(); ++call)
+    EXPECT_EQ(ends[call], call > 4 && call % 4 == 3) << call;
+}
+
+// The job is steps ahead of the GPU.
+TEST(PlanTest, WhatIsToldLateIsOfTheCallsThatCome) {
+  Burst burst;
+  for (int step = 0; step < 10; ++step) burst.Step();
+  for (int64_t call = 2; call < 10; call += 2)
+    burst.plan().Took(call, call + 2, std::chrono::milliseconds(20));
+  burst.Step();
+  EXPECT_EQ(burst.plan().TimeSince(burst.plan().position() - 3), std::chrono::milliseconds(20));
+}
+
+TEST(PlanTest, IsShortWhereMoreWillLiveThanTheDeviceHolds) {
+  Job job = Cycle(1);
+  EXPECT_FALSE(job.plan().IsShort()) << "nothing is known yet";
+  job.UseEach(0, kRanges);
+  EXPECT_TRUE(job.plan().IsShort());
+  job.plan().SetDevice(MiB(1000));
+  EXPECT_FALSE(job.plan().IsShort());
+}
+
+// Weights that are used at the begin and at the end of each step, and a peak between.
+class Peaks {
+ public:
+  static constexpr uint32_t kWeights = 4;
+  static constexpr uint32_t kPeak = 6;  // pages, of which two too many
+  Peaks() : job_(MiB(32) * (kWeights + kPeak - 2)) {
+    for (uint32_t range = 0; range < kWeights; ++range) job_.Allocate(range, MiB(32));
+    for (int step = 0; step < 2; ++step) {
+      Begin();
+      Rise();
+      Fall();
+    }
+    Begin();
+  }
+  void Begin() { job_.UseEach(0, kWeights); }
+  void Rise() {
+    for (uint32_t i = 0; i < kPeak; ++i) job_.Allocate(kWeights + i, MiB(32));
+    for (uint32_t i = 0; i < kPeak; ++i) job_.Use(100 + i, {kWeights + i});
+  }
+  void Fall() {
+    for (uint32_t i = 0; i < kPeak; ++i) job_.Free(kWeights + i);
+    for (uint32_t i = 0; i < kWeights; ++i) job_.Use(200 + i, {i});
+  }
+  Job& job() { return job_; }
+  Plan& plan() { return job_.plan(); }
+
+ private:
+  Job job_;
+};
+
+TEST(PlanTest, BeforeAPeakAsMuchLeavesAsIsTooMuchAndNoMore) {
+  Peaks peaks;
+  ASSERT_EQ(peaks.plan().NextOut(None), RangeId{3});
+  peaks.job().Away(3, MiB(32));
+  ASSERT_EQ(peaks.plan().NextOut(None), RangeId{2});
+  peaks.job().Away(2, MiB(32));
+  EXPECT_EQ(peaks.plan().NextOut(None), std::nullopt);
+}
+
+TEST(PlanTest, WhatLeftForAPeakComesBackOnlyBehindIt) {
+  Peaks peaks;
+  for (const uint32_t range : {2, 3}) peaks.job().Away(range, MiB(32));
+  // There is room now, but not until its use.
+  EXPECT_EQ(peaks.plan().NextIn(None), std::nullopt);
+  peaks.Rise();
+  EXPECT_EQ(peaks.plan().NextIn(None), std::nullopt);
+  for (uint32_t i = 0; i < Peaks::kPeak; ++i) peaks.job().Free(Peaks::kWeights + i);
+  ASSERT_TRUE(peaks.plan().NextIn(None));
+  EXPECT_EQ(peaks.plan().NextIn(None)->range, RangeId{2});
 }
 
 // Each step allocates what it uses, and frees it.
@@ -179,41 +351,8 @@ TEST(PlanTest, WhatIsAllocatedBeforeItsUseNeedsNoCopy) {
   EXPECT_FALSE(wanted->needs_copy);
 }
 
-// Six that stay, of which each is used once in a step, and then three that live for a while: two of
-// them find no room.
-TEST(PlanTest, WhatIsNeededLastLeavesBeforeWhatWillFindNoRoom) {
-  Job job(MiB(700));
-  for (uint32_t range = 0; range < 6; ++range) job.Allocate(range, MiB(100));
-  const auto temporaries = [&](Bytes away) {
-    for (uint32_t range = 6; range < 9; ++range) job.Allocate(range, MiB(100), away);
-    job.UseEach(6, 9);
-    for (uint32_t range = 6; range < 9; ++range) job.Free(range);
-  };
-  for (int step = 0; step < 2; ++step) {
-    job.UseEach(0, 6);
-    if (step == 0) {
-      EXPECT_EQ(job.plan().NextOut(None), std::nullopt) << "it is not known yet";
-    }
-    temporaries({});
-  }
-  job.UseEach(0, 6);
-  EXPECT_EQ(job.plan().NextOut(None), RangeId{5});
-  EXPECT_EQ(job.plan().NextOut([](RangeId range) { return range == RangeId{5}; }), RangeId{4});
-  job.Away(5, MiB(100));
-  EXPECT_EQ(job.plan().NextOut(None), RangeId{4});
-  job.Away(4, MiB(100));
-  EXPECT_EQ(job.plan().NextOut(None), std::nullopt);
-  // Their room is not for them.
-  EXPECT_EQ(job.plan().NextIn(None), std::nullopt);
-  temporaries({});
-  EXPECT_EQ(job.plan().NextOut(None), std::nullopt);
-  const auto wanted = job.plan().NextIn(None);
-  ASSERT_TRUE(wanted);
-  EXPECT_EQ(wanted->range, RangeId{4});
-}
-
 TEST(PlanTest, AnAllocationTakesWhatIsLiveOnlyIfThatCostsLessThanItsUses) {
-  for (const int uses : {2, 5}) {
+  for (const int uses : {1, 2}) {
     Job job(MiB(640));
     for (uint32_t range = 0; range < 20; ++range) job.Allocate(range, MiB(32));
     for (int step = 0; step < 3; ++step) {
@@ -226,7 +365,7 @@ TEST(PlanTest, AnAllocationTakesWhatIsLiveOnlyIfThatCostsLessThanItsUses) {
       for (uint64_t i = 0; i < 20; ++i) job.Use(200 + i, {0});
       job.Free(20);
     }
-    EXPECT_EQ(job.plan().Victim(std::nullopt, None).has_value(), uses > 3) << uses;
+    EXPECT_EQ(job.plan().Victim(std::nullopt, None).has_value(), uses > 1) << uses;
   }
 }
 
@@ -268,17 +407,6 @@ TEST(PlanTest, AShuffledSequenceMovesLittle) {
     // On demand every second call would move.
     EXPECT_LT(moves, kCalls / 4);
   }
-}
-
-TEST(PlanTest, LowersWhatItKeepsWithTheDevice) {
-  Job job = Cycle(2);
-  job.UseEach(0, 3);
-  job.plan().SetDevice(MiB(10'000));
-  ASSERT_TRUE(job.plan().NextIn(None));
-  EXPECT_EQ(job.plan().NextIn(None)->range, RangeId{7});
-  job.plan().SetDevice(MiB(500));
-  job.Away(3, MiB(100));
-  EXPECT_EQ(job.plan().NextIn(None)->range, RangeId{3});
 }
 
 // ---- Against the truth: random sequences of random calls, over and over, through a ring that is
@@ -368,9 +496,10 @@ int BeladyMisses(const std::vector<uint32_t>& uses, size_t capacity, size_t from
 }
 
 // With moves that take no time all is there when it is used, and nothing that was brought leaves
-// before. How much more that moves than Belady's rule, which waits for better victims, is recorded
-// and not bounded (docs/decisions/0028-elastic-plan.md).
+// before; with little more moves than by Belady's rule.
 TEST(PlanTest, BringsAllInTimeAndNothingInVain) {
+  int all = 0;
+  int all_least = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
@@ -396,16 +525,26 @@ TEST(PlanTest, BringsAllInTimeAndNothingInVain) {
         if (round >= kFrom && !held.contains(range)) ++absent;
         job.Use(range, {range});
         brought.erase(range);
-        while (const auto wanted = job.plan().NextIn(None)) {
+        for (;;) {
+          while (const auto leaves = job.plan().NextOut(None)) {
+            held.erase(ToInt(*leaves));
+            in_vain += round >= kFrom && brought.contains(ToInt(*leaves)) ? 1 : 0;
+            brought.erase(ToInt(*leaves));
+            job.Away(ToInt(*leaves), MiB(32));
+          }
+          const auto wanted = job.plan().NextIn(None);
+          if (!wanted) break;
           if (held.size() == capacity) {
+            // As long as nothing is known.
             const auto victim = job.plan().Victim(wanted, None);
             ASSERT_TRUE(victim);
+            ASSERT_LT(round, kFrom);
             held.erase(ToInt(*victim));
-            in_vain += round >= kFrom && brought.contains(ToInt(*victim)) ? 1 : 0;
             brought.erase(ToInt(*victim));
             job.Away(ToInt(*victim), MiB(32));
           }
           held.insert(ToInt(wanted->range));
+          ASSERT_LE(held.size(), capacity);
           brought.insert(ToInt(wanted->range));
           job.Away(ToInt(wanted->range), Bytes{});
           if (round >= kFrom) ++moves;
@@ -416,7 +555,10 @@ TEST(PlanTest, BringsAllInTimeAndNothingInVain) {
     EXPECT_EQ(in_vain, 0);
     const int least = BeladyMisses(uses, capacity, kFrom * step.size());
     printf("seed %d: %d moves, Belady %d\n", static_cast<int>(seed), moves, least);
+    all += moves;
+    all_least += least;
   }
+  EXPECT_LE(all, all_least * 1.2);
 }
 
 }  // namespace
