@@ -101,8 +101,6 @@ struct ClientArena {
   // Its first request waits until others are past their peaks, and until when at most.
   bool waits_for_peak = false;
   Tick peak_until{};
-  // Slabs were given back that lay apart, and come again here.
-  Range compacting;
   bool relocating =
       false;  // slabs are given back so that others can be added elsewhere in the arena
   Bytes Draining() const {
@@ -121,7 +119,6 @@ struct ClientArena {
   // something in use lies there.
   std::pair<uint64_t, Bytes> kept{};
   Tick shrink_after{};
-  Tick take_after{};      // the same of slabs that would be taken ahead of need
   bool trimming = false;  // slabs go back as soon as they hold nothing
   Tick wake = kNever;     // where it stands in the planner's list of arenas to be woken
   bool touched = false;   // stands in the planner's list of arenas to serve

@@ -31,8 +31,6 @@ constexpr double kAsFar = 0.9;
 constexpr double kNeverSeconds = 1e9;
 // A tensor that was never used counts as idle for this many times its client's lifetime.
 constexpr double kUnusedFor = 1.5;
-// A tensor that has lain idle this many times as long as a predicted use is away makes way for it.
-constexpr double kIdleFor = 2;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
 
@@ -160,20 +158,16 @@ double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now, const Link
   return cost / distance;
 }
 
-bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other, Tick now) const {
+bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other) const {
   if (tensor.never) return true;
   if (WeightOf(tensor.priority) > WeightOf(other.priority)) return false;
-  const bool refuted = IsRefuted(tensor);
-  if (tensor.use_kind == other.use_kind && !refuted) return tensor.use_key > other.use_key;
-  return heuristics_.Uses(Heuristic::kIdleLongest) && other.use_kind == UseKind::kLearned &&
-         (refuted || tensor.use_kind == UseKind::kUnknown) &&
-         Distance(tensor, now) > kIdleFor * Distance(other, now);
+  return tensor.use_kind == other.use_kind && !IsRefuted(tensor) && tensor.use_key > other.use_key;
 }
 
-bool EvictionIndex::Allowed(const TensorRow& tensor, Tick now, const Limits& limits) const {
+bool EvictionIndex::Allowed(const TensorRow& tensor, const Limits& limits) const {
   if (!CanLeave(tensor)) return false;
   if (limits.clean_only && tensor.needs_copy()) return false;
-  return limits.later_than == nullptr || IsLater(tensor, *limits.later_than, now);
+  return limits.later_than == nullptr || IsLater(tensor, *limits.later_than);
 }
 
 // The i-th of those of the heap that may leave first. What is never used is assumed to come back
@@ -188,7 +182,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
   std::vector<std::pair<double, uint32_t>> seeds;
   const auto consider = [&](uint32_t row) {
     const TensorRow& tensor = (*catalog_)[row];
-    if (!Allowed(tensor, now, limits)) return;
+    if (!Allowed(tensor, limits)) return;
     // Of a tensor larger than the request only the bytes that it needs count: else many large ones
     // would hide the small one that suffices.
     const auto useful =
@@ -219,7 +213,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
     if (map.KindOf(block) == ExtentMap::Kind::kFree) return 0;
     if (map.KindOf(block) != ExtentMap::Kind::kUsed) return std::nullopt;
     const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
-    if (!Allowed(tensor, now, limits)) return std::nullopt;
+    if (!Allowed(tensor, limits)) return std::nullopt;
     return EvictionCost(tensor, now, link);
   };
   const ExtentMap::Block middle = (*catalog_)[seed].device_block;
@@ -307,8 +301,7 @@ void EvictionIndex::TakeSlivers(const ExtentMap& map, Bytes need, Tick now, cons
     if (block == ExtentMap::kNone || map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
     const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
     return tensor.size.count() * kSliverShare <= need.count() && !tensor.dirty() &&
-           Contains(tensor) && Allowed(tensor, now, limits) &&
-           Distance(tensor, now) >= kAsFar * soonest;
+           Contains(tensor) && Allowed(tensor, limits) && Distance(tensor, now) >= kAsFar * soonest;
   };
   while (is_sliver(map.Before(run->first))) run->first = map.Before(run->first);
   while (is_sliver(map.After(run->last))) run->last = map.After(run->last);

@@ -80,10 +80,8 @@ class EvictionIndex {
   // V of a tensor: bytes for that; larger leaves first.
   double Value(const TensorRow& tensor, Tick now, const LinkModel& link) const;
 
-  // Known to be needed later than `other` and of no higher priority, or never needed. Beside what
-  // is learned, what has lain idle for much longer than the other's next use is away counts as
-  // well.
-  bool IsLater(const TensorRow& tensor, const TensorRow& other, Tick now) const;
+  // Known to be needed later than `other` and of no higher priority, or never needed.
+  bool IsLater(const TensorRow& tensor, const TensorRow& other) const;
 
   // What was learned of it has turned out wrong.
   bool IsRefuted(const TensorRow& tensor) const {
@@ -152,7 +150,7 @@ class EvictionIndex {
   // Seconds to the next use, as far as anything is known of it. What has a low priority counts as
   // further away, what has a high one as nearer.
   double Distance(const TensorRow& tensor, Tick now) const;
-  bool Allowed(const TensorRow& tensor, Tick now, const Limits& limits) const;
+  bool Allowed(const TensorRow& tensor, const Limits& limits) const;
   uint32_t RowAt(uint16_t heap, const IndexedHeap& rows, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
                               const Limits& limits) const;

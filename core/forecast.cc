@@ -7,9 +7,6 @@ namespace ravenstore::core {
 
 namespace {
 constexpr uint8_t kSure = 3;
-// A use at most this many accesses from its usual place has changed places with others; farther, it
-// has another place.
-constexpr int64_t kDisplaced = 4;
 constexpr int kLifoMost = 8;
 // A client whose predictions come true less often than this gets none.
 constexpr double kAccurate = 0.85;
@@ -74,7 +71,7 @@ void Forecast::InferStep() {
 
 void Forecast::BeginIteration() {
   has_iterations_ = true;
-  begun_[++iteration_ % 2] = static_cast<uint32_t>(logical_time_);
+  ++iteration_;
   profile_.BeginIteration();
   ordinals_.clear();
   created_ = 0;
@@ -110,39 +107,14 @@ void Forecast::Usual::Observe(uint32_t value) {
   if (std::exchange(side_, side) == side) value_ = value;
 }
 
-// In its iteration; kNowhere, if that is too long ago.
-uint32_t Forecast::PlaceOf(uint8_t iteration, uint32_t logical_time) const {
-  const bool recent = static_cast<uint8_t>(iteration_ - iteration) < begun_.size();
-  return recent ? logical_time - begun_[iteration % 2] : kNowhere;
-}
-
-// Where in the iteration something is put now, and how far that is from where it usually is. The
-// last put that is kept apart and all later ones have no place of their own.
-void Forecast::TakePlace(LogicalUse* use, Record* record) {
-  use->displaced = 0;
-  if (!heuristics_.Uses(Heuristic::kDisplacedUses)) return;
-  if (record == nullptr || use->use + 1 == UsesKept()) return;
-  const uint32_t place = PlaceOf(iteration_, static_cast<uint32_t>(logical_time_));
-  const uint32_t usual = record->place.value();
-  if (std::abs(int64_t{place} - usual) > kDisplaced) {
-    record->place = Usual(place);
-    return;
-  }
-  record->place.Observe(place);
-  // The next use stays where it was.
-  record->distance.Shift(int64_t{usual} - record->place.value());
-  use->displaced = static_cast<int8_t>(int64_t{place} - record->place.value());
-}
-
 std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   // A get or a free without a put before it says nothing.
   if (use->use == LogicalUse::kNoUse || use->put_at == 0) return std::nullopt;
   const uint32_t put_at = std::exchange(use->put_at, 0);
-  const auto distance = static_cast<uint32_t>(std::max<int64_t>(
-      1, static_cast<uint32_t>(logical_time_) - put_at + int64_t{use->displaced}));
+  const uint32_t distance = std::max<uint32_t>(1, static_cast<uint32_t>(logical_time_) - put_at);
   Record& record = RecordOf(*use);
   if (!record.seen) {
-    record = {Usual(PlaceOf(use->iteration, put_at)), Usual(distance), 1, true, freed};
+    record = {Usual(distance), 1, true, freed};
     return std::nullopt;
   }
   const bool was_predicted = record.confidence > 0;
@@ -160,7 +132,7 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   } else {
     // A prediction that failed must come true again before it is made again.
     if (was_predicted) --record.confidence;
-    if (record.confidence == 0) record = {record.place, Usual(distance), 0, true, freed};
+    if (record.confidence == 0) record = {Usual(distance), 0, true, freed};
   }
   return was_predicted ? std::optional(close) : std::nullopt;
 }
@@ -185,10 +157,9 @@ Forecast::Prediction Forecast::Put(LogicalUse* use) {
   }
   Record* const record = FindRecord(*use);
   use->put_at = static_cast<uint32_t>(logical_time_);
-  TakePlace(use, record);
   if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= kAccurate)
     return {Source::kLearned, record->freed,
-            std::max(logical_time_ + 1, logical_time_ - use->displaced + record->distance.value())};
+            std::max(logical_time_ + 1, logical_time_ + record->distance.value())};
   if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - logical_time_};
   return {};
 }

@@ -5,12 +5,11 @@
 // iteration). Time is counted in positions: creates and gets of the client, which no stall
 // stretches. For the n-th use of a logical tensor in an iteration the distance to its next use (or
 // to its free) is remembered, for the last that are kept apart and all later ones together; the
-// next time round it is what is predicted. Uses that change places once in a while are told from a
-// program that changes: a distance counts from where in the iteration the use is as a rule, and
-// another one is believed when it comes twice. A prediction that turns out wrong costs confidence,
-// and without confidence nothing is predicted. Before anything is known, what was put last is
-// expected back first, as backward passes do, as long as that holds. A client that does not repeat
-// itself is told so by its predictions, and left alone.
+// next time round it is what is predicted; another distance is believed when it comes twice. A
+// prediction that turns out wrong costs confidence, and without confidence nothing is predicted.
+// Before anything is known, what was put last is expected back first, as backward passes do, as
+// long as that holds. A client that does not repeat itself is told so by its predictions, and left
+// alone.
 //
 // Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
 // et al., ASPLOS 2023) for learning by logical identity instead of address.
@@ -28,7 +27,6 @@
 #include <optional>
 #include <unordered_map>
 
-#include "core/heuristic.h"
 #include "core/iteration_profile.h"
 #include "core/types.h"
 
@@ -40,15 +38,12 @@ struct LogicalUse {
   uint32_t put_at = 0;       // logical time of the last put; 0: got or freed since
   uint8_t iteration = 0;     // of the last put
   uint8_t use : 4 = kNoUse;  // which of its puts in that iteration was the last
-  int8_t displaced : 4 = 0;  // by how many accesses that was later than usual
   uint16_t gets = 0;         // at most 65535; no part of the prediction
   static constexpr uint8_t kNoUse = 0xf;
 };
 
 class Forecast {
  public:
-  explicit Forecast(Heuristics heuristics = {}) : heuristics_(heuristics) {}
-
   enum class Source : uint8_t { kNothing, kLearned, kLastInFirstOut };
   struct Prediction {
     Source source = Source::kNothing;
@@ -109,7 +104,6 @@ class Forecast {
   static constexpr uint8_t kUsesWithoutIterations = 3;
   static constexpr int64_t kFar = int64_t{1} << 40;
   static constexpr int64_t kLate = 8;
-  static constexpr uint32_t kNowhere = UINT32_MAX;
 
   // What is the same each time, but for a disturbance now and then: another value is believed when
   // the next is on the same side of the old one.
@@ -118,7 +112,6 @@ class Forecast {
     explicit Usual(uint32_t value) : value_(value) {}
     uint32_t value() const { return value_; }
     void Observe(uint32_t value);
-    void Shift(int64_t by) { value_ = static_cast<uint32_t>(std::max<int64_t>(1, value_ + by)); }
 
    private:
     uint32_t value_;
@@ -126,8 +119,7 @@ class Forecast {
   };
 
   struct Record {
-    Usual place{kNowhere};   // of the put, from the iteration's begin
-    Usual distance{0};       // from there to the next use
+    Usual distance{0};       // from the put to the next use
     uint8_t confidence = 0;  // 0: makes no prediction
     bool seen = false;
     bool freed = false;
@@ -141,13 +133,10 @@ class Forecast {
   std::optional<bool> Learn(LogicalUse* use, bool freed);
   Record& RecordOf(const LogicalUse& use);
   Record* FindRecord(const LogicalUse& use);
-  uint32_t PlaceOf(uint8_t iteration, uint32_t logical_time) const;
-  void TakePlace(LogicalUse* use, Record* record);
   void Access(Tick virtual_time);
   void InferStep();
   void BeginIteration();
 
-  const Heuristics heuristics_;
   // By KeyOf. In several tables: one that grows moves all that it holds.
   using Records = std::unordered_map<uint64_t, Record>;
   static constexpr size_t kShards = 16;
@@ -158,7 +147,6 @@ class Forecast {
   std::map<uint64_t, uint32_t> unnamed_;             // tensors that live, by size
   int64_t logical_time_ = 0;
   uint8_t iteration_ = 0;
-  std::array<uint32_t, 2> begun_{};  // where this iteration and the last began
   double seconds_per_access_ = 1e-3;
   Tick last_access_ = Tick::max();
   IterationProfile profile_;

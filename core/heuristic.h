@@ -16,19 +16,15 @@ enum class Heuristic : uint8_t {
   kLastInFirstOut,       // before anything is known, what was put last is expected back first
   kCorrelation,          // what followed what is expected to do so again
   kNeighbourHints,       // what is put beside hints is needed beside them
-  kDisplacedUses,        // a use that changes places once is foretold where it usually is
   kExpiry,               // a prediction whose time has passed is believed no more
-  kPrefetchWindow,       // guesses are bounded by how good they were
   kWaitForFrees,         // another's frees are waited for where that is shorter than copies
   kWaitForPeak,          // one of two in step lets the other go ahead
   kRingLayout,           // a full arena is filled in a ring
   kLastSlabBelow,        // the last slab lies beside what leaves first
   kGrowAhead,            // slabs are made before they are asked for
   kGrowForLargest,       // and for the cycle's largest create
-  kTakeAhead,            // others' empty slabs are taken before they are asked for
   kSmallSlabs,           // where much is in use together
-  kJoinPieces,           // an arena in pieces is joined when it is empty
-  kSlabsForLarge,        // a large request may take slabs whose eviction costs less
+  kSlabsOfOthers,        // whose eviction costs less, are taken for a large request
   kEvictAhead,           // while a create waits for copies, what leaves next begins to
   kCleanRuns,            // what leaves together is cleaned together
   kCleanWhenFetching,    // what is needed later than what is fetched is cleaned
@@ -39,26 +35,21 @@ enum class Heuristic : uint8_t {
   kBesideRoom,           // a run that makes a hole larger is better than one apart
   kWorthNoWait,          // a run that need not be copied is worth more
   kOutCostsMore,         // a copy out, which is waited for, costs more than one in
-  kIdleLongest,          // what has lain idle for long makes way for a learned use
 };
-inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kIdleLongest) + 1;
+inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kOutCostsMore) + 1;
 inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "last_in_first_out",
     "correlation",
     "neighbour_hints",
-    "displaced_uses",
     "expiry",
-    "prefetch_window",
     "wait_for_frees",
     "wait_for_peak",
     "ring_layout",
     "last_slab_below",
     "grow_ahead",
     "grow_for_largest",
-    "take_ahead",
     "small_slabs",
-    "join_pieces",
-    "slabs_for_large",
+    "slabs_of_others",
     "evict_ahead",
     "clean_runs",
     "clean_when_fetching",
@@ -69,7 +60,6 @@ inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "beside_room",
     "worth_no_wait",
     "out_costs_more",
-    "idle_longest",
 };
 
 // None of that name: nullopt.

@@ -36,8 +36,6 @@ void Planner::State::Prefetch(ClientArena& arena) {
       continue;
     }
     if (!MayCopyAhead(arena, kIn, next.size)) return;
-    if (!IsHinted(next) && !client.window.Admits(next.size) && Uses(Heuristic::kPrefetchWindow))
-      return;
     if (!PrefetchNext(arena, next)) return;
   }
 }
@@ -57,7 +55,7 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
     // What is dirty and needed later still should make way the next time.
     const TensorRow& sooner = run.empty() ? next : catalog_[run.front()];
     const auto dirty = arena.index.FarthestDirty(virtual_time, options_.link);
-    if (dirty && arena.index.IsLater(catalog_[*dirty], sooner, virtual_time))
+    if (dirty && arena.index.IsLater(catalog_[*dirty], sooner))
       arena.short_until = now_ + kShortFor;
     if (!EvictAll(arena, run, RedundantCopies::kKeep)) BackOffSearch(arena, searched);
     return false;  // the answers to the drops bring us back

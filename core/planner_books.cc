@@ -165,7 +165,7 @@ void Planner::State::Unlist(TensorRow& tensor) {
 
 void Planner::State::FreeDevice(TensorRow& tensor) {
   if (tensor.device_block == ExtentMap::kNone) return;
-  EndPrefetch(tensor, Prefetched::kEvicted);
+  EndPrefetch(tensor, false);
   ClientArena* arena = ArenaOf(tensor);
   arena->map.Free(tensor.device_block);
   tensor.device_block = ExtentMap::kNone;
@@ -182,7 +182,7 @@ void Planner::State::Finish(TensorRow& tensor) {
     arena->index.Erase(tensor);
     Unlist(tensor);
     if (tensor.device_block != ExtentMap::kNone) arena->freed.Add(tensor.size, now_);
-    EndPrefetch(tensor, Prefetched::kFreed);
+    EndPrefetch(tensor, false);
     FreeDevice(tensor);
     SetInUse(tensor, false);
     --client->tensors;

@@ -115,7 +115,7 @@ void Planner::State::AnswerIfHere(TensorRow& tensor) {
 void Planner::State::ReplyInPlace(TensorRow& tensor, bool arriving) {
   SetInUse(tensor, true);
   SetStreamComplete(tensor, false);
-  EndPrefetch(tensor, Prefetched::kUsed);
+  EndPrefetch(tensor, true);
   Reindex(tensor);
   const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
   plan_->push_back(FetchReply{tensor.id, tensor.device, place, arriving});

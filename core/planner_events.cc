@@ -73,7 +73,7 @@ void Planner::State::On(const ClientAttached& event) {
   RAVEN_CHECK(!clients_.contains(event.client));
   Tenant& tenant = tenants_.at(event.tenant);
   if (tenant.clients++ == 0) CountGuarantees(tenant, true);
-  auto client = std::make_shared<Client>(options_.heuristics);
+  auto client = std::make_shared<Client>();
   client->id = event.client;
   client->tenant = event.tenant;
   client->budgets = event.budgets;
@@ -304,7 +304,7 @@ void Planner::State::On(const PutSeen& event) {
   // A put while it was leaving: a get has rescued it, and the copy's answer will say so.
   if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
   SetInUse(*tensor, false);
-  EndPrefetch(*tensor, Prefetched::kUsed);  // before it is hinted otherwise
+  EndPrefetch(*tensor, true);  // before it is hinted otherwise
   SetStreamComplete(*tensor, false);
   tensor->put_seen = true;
   tensor->discarding = false;
@@ -352,7 +352,7 @@ void Planner::State::On(const GetSeen& event) {
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   SetStreamComplete(*tensor, false);
-  EndPrefetch(*tensor, Prefetched::kUsed);
+  EndPrefetch(*tensor, true);
   Reindex(*tensor);
   Touch(arena);
 }

@@ -226,33 +226,10 @@ void Planner::State::ExpireSomePredictions(Client& client) {
                     [](const TensorRow& tensor) { return tensor.neighbour_hinted; });
 }
 
-void Planner::State::BeginPrefetch(TensorRow& tensor) {
-  tensor.prefetched = true;
-  if (!IsHinted(tensor)) FindClient(tensor.client)->window.Begin(tensor.size);
-}
-
-void Planner::State::EndPrefetch(TensorRow& tensor, Prefetched as) {
+void Planner::State::EndPrefetch(TensorRow& tensor, bool used) {
   if (!tensor.prefetched) return;
   tensor.prefetched = false;
-  const bool used = as == Prefetched::kUsed;
   if (!used) Count(tensor.client, &PlannerStats::prefetches_unused, 1);
-  if (IsHinted(tensor)) return;
-  Client& client = *FindClient(tensor.client);
-  if (as == Prefetched::kEvicted && IsStillToCome(client, tensor))
-    return client.window.Withdraw(tensor.size);
-  client.window.End(tensor.size, used);
-}
-
-bool Planner::State::IsStillToCome(const Client& client, const TensorRow& tensor) {
-  switch (tensor.use_kind) {
-    case UseKind::kUnknown: return false;
-    case UseKind::kAt: return tensor.use_key >= VirtualTime(client).time_since_epoch().count();
-    case UseKind::kOrder: return true;
-    case UseKind::kLearned:
-      return !Forecast::IsAssumed(tensor.use_key) &&
-             !client.forecast.Refutes(tensor.logical, tensor.use_key);
-  }
-  return false;
 }
 
 void Planner::State::CountGet(TensorRow& tensor) {

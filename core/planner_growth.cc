@@ -30,8 +30,6 @@ constexpr uint64_t kSmallShare = 4;  // a fourth
 constexpr uint64_t kKeptPart = 64;
 // A slab is followed by the next within so long, or not soon.
 constexpr Duration kSlabsComeFor = std::chrono::milliseconds(10);
-// Others had no empty slab: when to look again.
-constexpr Duration kTakeRetry = std::chrono::microseconds(200);
 // Room for the cycle's largest create is made when it is this many slabs away.
 constexpr uint64_t kSlabsBeforeLargest = 3;
 // Ranges without memory that are looked at in one search.
@@ -186,7 +184,6 @@ Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
 void Planner::State::GrowAhead(ClientArena& arena) {
   if (arena.adding > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
   if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
-  if (arena.compacting.second > Bytes{0} && AddCompacted(arena)) return;
   if (!arena.allocation_phase || !Uses(Heuristic::kGrowAhead)) return;
   if (arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
   const Bytes slab = SlabSize(arena);
@@ -198,8 +195,7 @@ void Planner::State::GrowAhead(ClientArena& arena) {
   const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Binding::kClient;
   if (alone && left > Bytes{0} && left < last)
     return AddLastSlab(arena, std::min(left, arena.slab_most));
-  if (left < slab) return TakeAhead(arena, slab);
-  AddSlabBehind(arena, slab);
+  if (left >= slab) AddSlabBehind(arena, slab);
 }
 
 // A tensor larger than a slab, as the logits of a language model are, comes at the same place in
@@ -211,21 +207,6 @@ bool Planner::State::GrowForLargest(ClientArena& arena) {
   const Bytes near = last->largest_at + slab;  // it may come a little later than it did
   if (arena.live > near || near > arena.live + slab * (kSlabsBeforeLargest + 1)) return false;
   return AddSlabFor(arena, last->largest);
-}
-
-bool Planner::State::AddCompacted(ClientArena& arena) {
-  auto& [offset, size] = arena.compacting;
-  const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
-  const Bytes slab = std::min({size, left, LargestSlab(arena)});
-  const auto room = arena.map.AbsentFrom(offset);
-  if (slab == Bytes{0} || !room || room->first != offset || room->second < slab) {
-    size = Bytes{0};
-    return false;
-  }
-  AddSlabAt(arena, offset, slab);
-  offset += slab;
-  size = Minus(size, slab);
-  return true;
 }
 
 // The room that is left should lie beside what leaves first, and that may be what lies lowest: what
@@ -259,7 +240,7 @@ bool Planner::State::LowestIsNeededLater(const ClientArena& arena, Bytes begin) 
   const TensorRow* lowest = find(arena.map.At(begin), &ExtentMap::After);
   const TensorRow* highest = find(arena.map.At(behind->first), &ExtentMap::Before);
   return lowest != nullptr && highest != nullptr && IsHinted(*lowest) &&
-         arena.index.IsLater(*lowest, *highest, VirtualTime(arena));
+         arena.index.IsLater(*lowest, *highest);
 }
 
 bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {
@@ -267,15 +248,6 @@ bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {
   if (!place || place->room < size) return false;
   AddSlabAt(arena, place->offset, size);
   return true;
-}
-
-// What others hold and do not use comes before it is asked for. No tensor leaves for that: it would
-// for room that this client may never need.
-void Planner::State::TakeAhead(ClientArena& arena, Bytes slab) {
-  if (now_ >= arena.pressure_until || now_ < arena.take_after) return;
-  if (!Uses(Heuristic::kTakeAhead)) return;
-  if (arena.map.held() >= std::max(arena.lived.most(), arena.live + slab)) return;
-  if (!TakeSlabsFor(arena, slab, kOnlyEmpty, Take::kOthers)) arena.take_after = now_ + kTakeRetry;
 }
 
 bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {

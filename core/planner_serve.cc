@@ -139,11 +139,6 @@ bool Planner::State::TryCreate(ClientArena& arena, const Request& given) {
   return true;
 }
 
-bool Planner::State::IsEmptyAgain(const ClientArena& arena) const {
-  const Bytes next_to_nothing(arena.map.held().count() / kEmptyShare);
-  return now_ < arena.pressure_until && arena.map.used() <= arena.used.least() + next_to_nothing;
-}
-
 // A client that evicts and fills its empty arena again, in passes as in training: what it makes
 // first it needs last, and that leaves first. At the arena's beginning it would lie at the one end
 // and the room that is left at the other, beside what leaves last. In the middle what follows goes
@@ -260,7 +255,7 @@ void Planner::State::StartCopyIn(ClientArena& arena, TensorRow& tensor, bool dem
   tensor.residency = Residency::kArriving;
   tensor.copying = true;
   Repin(tensor);
-  if (!demand) BeginPrefetch(tensor);
+  if (!demand) tensor.prefetched = true;
   if (demand) BeginWait(tensor.client);
   plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.host_block),
                           arena.map.OffsetOf(tensor.device_block), tensor.size, demand});
@@ -346,9 +341,9 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   const bool wants_more = arena.allocation_phase && Uses(Heuristic::kUsefulRoom);
   const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need};
   const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, any);
-  // Slabs of its own, or of others whose eviction costs less, may come to serve a large request.
-  if (need >= SlabSize(arena) && Uses(Heuristic::kSlabsForLarge) &&
-      TakeSlabsFor(arena, need, RelocationCostLimit(arena, run)))
+  // Slabs of others whose eviction costs less serve a large request.
+  if (need >= SlabSize(arena) && clients_.size() > 1 && Uses(Heuristic::kSlabsOfOthers) &&
+      TakeSlabsFor(arena, need, RelocationCostLimit(arena, run), Take::kOthers))
     return true;
   if (EvictAll(arena, run, RedundantCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then

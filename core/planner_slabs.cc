@@ -506,37 +506,6 @@ bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
   return arena.map.LargestHole() >= std::min(options_.slab, LargestSlab(arena));
 }
 
-// Compacts an arena that lies in several parts and is empty again: what lies apart from the largest
-// that has room behind it goes, and comes again there. Else what fills the arena would leave room
-// in every part.
-void Planner::State::CompactSlabs(ClientArena& arena) {
-  if (!IsEmptyAgain(arena) || !arena.waiting.empty() || arena.adding > Bytes{0}) return;
-  if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
-  if (arena.compacting.second > Bytes{0} || !Uses(Heuristic::kJoinPieces)) return;
-  const auto behind = arena.map.AbsentFrom(options_.granularity);
-  if (!behind || behind->first + behind->second == arena.map.range()) return;  // it is one
-  std::vector<Range> slabs = arena.slabs;
-  std::sort(slabs.begin(), slabs.end());
-  Range island;
-  Range base;
-  for (size_t i = 0; i < slabs.size(); ++i) {
-    const Bytes begin = slabs[i].first;
-    if (island.first + island.second != begin) island = {begin, Bytes{0}};
-    island.second += slabs[i].second;
-    const Bytes end = island.first + island.second;
-    if (i + 1 < slabs.size() && slabs[i + 1].first == end) continue;
-    const auto room = arena.map.AbsentFrom(end);
-    const bool fits =
-        room && room->first == end && room->second >= arena.map.held() - island.second;
-    if (fits && island.second > base.second) base = island;
-  }
-  if (base.second == Bytes{0}) return;
-  arena.compacting = {base.first + base.second, Bytes{0}};
-  for (const Range& slab : slabs) {
-    if (!Overlap(slab, base) && GiveBack(arena, slab)) arena.compacting.second += slab.second;
-  }
-}
-
 bool Planner::State::DrainSome(std::vector<Emptying> slabs, Bytes wanted) {
   bool all = true;
   do {
@@ -564,7 +533,6 @@ void Planner::State::Shrink(ClientArena& arena) {
   }
   while (ExcessOf(arena) > Bytes{0} && GiveBackFreeSlab(arena)) {
   }
-  CompactSlabs(arena);
   const Bytes excess = ExcessOf(arena);
   if (excess == Bytes{0}) return;
   if (now_ >= arena.shrink_after) {

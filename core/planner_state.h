@@ -25,7 +25,6 @@
 #include "core/extents.h"
 #include "core/hint_scale.h"
 #include "core/planner.h"
-#include "core/prefetch_window.h"
 
 namespace ravenstore::core {
 
@@ -76,8 +75,6 @@ class Planner::State {
 
  private:
   struct Client {
-    explicit Client(Heuristics heuristics) : forecast(heuristics) {}
-
     ClientId id{};
     TenantId tenant{};
     Budgets budgets;
@@ -88,7 +85,6 @@ class Planner::State {
     Forecast forecast;
     Correlation correlation;
     bool gets = false;  // it has got a tensor back
-    PrefetchWindow window;
     // Until when what was learned of a tensor at a put is believed; some no longer hold.
     struct Expiry {
       int64_t latest;
@@ -223,7 +219,6 @@ class Planner::State {
   std::optional<ExtentMap::Block> PlaceFor(ClientArena& arena, Bytes size) const;
   bool RestartsLayout(const ClientArena& arena, Bytes size) const;
   // Its client had to evict lately, and now it holds next to nothing.
-  bool IsEmptyAgain(const ClientArena& arena) const;
   bool MayDemand(const ClientArena& arena) const;
   bool TryFetch(ClientArena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
@@ -316,14 +311,11 @@ class Planner::State {
   Bytes LargestSlab(const ClientArena& arena) const;
   void GrowAhead(ClientArena& arena);
   bool GrowForLargest(ClientArena& arena);
-  // Of what lay apart and was given back, a slab that comes again.
-  bool AddCompacted(ClientArena& arena);
   // The last that the arena's budget allows.
   void AddLastSlab(ClientArena& arena, Bytes size);
   // Whether what lies lowest in the arena, from `begin` on, is needed later than what lies highest.
   bool LowestIsNeededLater(const ClientArena& arena, Bytes begin) const;
   bool AddSlabBehind(ClientArena& arena, Bytes size);
-  void TakeAhead(ClientArena& arena, Bytes slab);
   bool AddSlabFor(ClientArena& arena, Bytes need);
   void AddSlabAt(ClientArena& arena, Bytes offset, Bytes size);
   // Neither the slabs nor the budget's rest take the request, but both together do: evicts what
@@ -430,7 +422,6 @@ class Planner::State {
   // What the arena holds beyond its budgets, and of what its tenant or everybody does its share.
   Bytes ExcessOf(const ClientArena& arena) const;
   void Shrink(ClientArena& arena);
-  void CompactSlabs(ClientArena& arena);
 
   // Waiting for others (planner_waits.cc).
   // Another client frees memory so fast that waiting for its slabs takes less than copies would.
@@ -461,13 +452,8 @@ class Planner::State {
   // Changes what is known of the tensor's next use.
   template <typename Change>
   void Rekey(TensorRow& tensor, const Change& change);
-  void BeginPrefetch(TensorRow& tensor);
-  // How a prefetch ended: its client used it, freed it unread, or it had to leave before.
-  enum class Prefetched : uint8_t { kUsed, kFreed, kEvicted };
-  // Nothing if it was not prefetched.
-  void EndPrefetch(TensorRow& tensor, Prefetched as);
-  // The time of the tensor's predicted use has not passed.
-  bool IsStillToCome(const Client& client, const TensorRow& tensor);
+  // Its client used it, or it was freed or had to leave before. Nothing if it was not prefetched.
+  void EndPrefetch(TensorRow& tensor, bool used);
   // A get of it: what is known of it and of its client grows.
   void CountGet(TensorRow& tensor);
   // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
