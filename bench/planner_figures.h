@@ -6,7 +6,8 @@
 #include <string>
 
 #include "bench/figure.h"
-#include "bench/planner_references.h"
+#include "bench/planner_sets.h"
+#include "core/heuristic.h"
 #include "sim/simulator.h"
 
 namespace ravenstore::bench {
@@ -27,7 +28,8 @@ class LruRatios {
  public:
   void Take(const sim::Outcome& demand, const sim::Outcome& hinted, const sim::Outcome& learned,
             const std::string& whose);
-  void Tell(const Report& report) const;
+  // `of`: whose cases.
+  void Tell(const std::string& of, const Report& report) const;
 
  private:
   double worst_ = 0;
@@ -36,9 +38,6 @@ class LruRatios {
   double learned_ = 0;
   int cases_ = 0;
 };
-
-// Of all sets' cases. Takes minutes.
-References FindReferences();
 
 // Stall over the lower bound or the best that is known, the worst case of each kind: printed beside
 // the scores, judging nothing.
@@ -51,6 +50,8 @@ void MeasureKernelLevel(bool table, Failures* failures, const Report& report);
 
 // The same traces, two iterations, at 115 to 170% of their largest step: what gets through at all.
 void ReplayTight(core::Heuristics heuristics, Failures* failures);
+// Those of a set that only judges.
+void ReplayTight(const TraceSet& judge, Failures* failures);
 
 // Stall of two tenants over the greedy oracle's, and whether each has its share.
 void MeasureTwoTenants(const Report& report);
@@ -62,8 +63,9 @@ struct TenantFigures {
   std::string unfair_where;
 };
 TenantFigures JudgeTwoTenants(core::Heuristics heuristics);
-// Of what is read by chance: stall over the better of LRU and GDSF.
-void MeasureZipf(Failures* failures, const Report& report);
+// Of what is read by chance: stall over the better of LRU and GDSF. `validation`: of the set's
+// prefix-shared cache as well, or null.
+void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& report);
 
 // Time per event with 10^6 tensors, and events per second of a whole simulation.
 void MeasurePlannerCost(double scale, const Report& report);

@@ -90,6 +90,21 @@ class Kernels {
   std::string learned_where_;
 };
 
+// `named`: a failure is told with its budget and machine; else only `whose` it is.
+void ReplayTightly(const Trace& trace, const sim::Hardware& hardware, core::Heuristics heuristics,
+                   const std::string& whose, bool named, Failures* failures) {
+  for (const uint64_t share : kTight) {
+    const Bytes budget = Bytes(trace.LargestStep().count() / 100 * share).RoundUp(core::MiB(2));
+    sim::Setup setup = *sim::SetupFor("value", hardware, budget);
+    setup.heuristics = heuristics;
+    const std::string where = named ? whose + " at " + std::to_string(share) +
+                                          "% of its largest step on " + std::string(hardware.name)
+                                    : whose;
+    for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder})
+      failures->Take(sim::Simulate(sim::WithHints(trace, hints), setup), where);
+  }
+}
+
 }  // namespace
 
 void ReplayTight(core::Heuristics heuristics, Failures* failures) {
@@ -97,17 +112,18 @@ void ReplayTight(core::Heuristics heuristics, Failures* failures) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
     for (const std::string& name : sim::GeneratorNames()) {
       if (!sim::IsKernelLevel(name)) continue;
-      const Trace trace = sim::Generate(name, hardware, kTightIterations);
-      for (const uint64_t share : kTight) {
-        const Bytes budget = Bytes(trace.LargestStep().count() / 100 * share).RoundUp(core::MiB(2));
-        sim::Setup setup = *sim::SetupFor("value", hardware, budget);
-        setup.heuristics = heuristics;
-        for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder})
-          failures->Take(
-              sim::Simulate(sim::WithHints(trace, hints), setup),
-              name + " at " + std::to_string(share) + "% of its largest step on " + machine);
-      }
+      ReplayTightly(sim::Generate(name, hardware, kTightIterations), hardware, heuristics, name,
+                    true, failures);
     }
+  }
+}
+
+void ReplayTight(const TraceSet& judge, Failures* failures) {
+  for (const char* machine : kScoreMachines) {
+    const sim::Hardware& hardware = *sim::FindHardware(machine);
+    for (const TraceSet::Entry& entry : judge.traces)
+      ReplayTightly(judge.generate(entry.name, hardware), hardware, {}, judge.CaseName(), false,
+                    failures);
   }
 }
 

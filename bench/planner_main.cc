@@ -15,6 +15,8 @@ namespace {
 struct Options {
   std::string references = "bench/planner_references.txt";
   std::string write;
+  bool validation = false;
+  std::string recordings;
   std::string table;  // of what
   double scale = 1;
   bool ablate = false;
@@ -24,14 +26,21 @@ struct Options {
   bool truth = true;
 };
 
-void MeasureScores(const References& references, const Report& report) {
-  const SetScore tuning = ScoreSet(TuningSet(), references);
-  TellSetScore(TuningSet(), tuning, report);
-  tuning.against_lru.Tell(report);
-  Failures failures = tuning.failures;
-  MeasureZipf(&failures, report);
+// `validation`: null: it is not looked at.
+void MeasureScores(const TraceSet* validation, const References& references, const Report& report) {
+  LruRatios against_lru;
+  Failures failures;
+  TellSetScore(TuningSet(), ScoreSet(TuningSet(), references, &against_lru, &failures), report);
+  if (validation == nullptr) {
+    SkipValidation(report);
+  } else {
+    TellSetScore(*validation, ScoreSet(*validation, references, &against_lru, &failures), report);
+  }
+  against_lru.Tell(validation == nullptr ? "the tuning set" : "both sets", report);
+  MeasureZipf(validation, &failures, report);
   MeasureKernelLevel(false, &failures, report);
-  ReplayTight({}, &failures);
+  ReplayTight(core::Heuristics{}, &failures);
+  if (validation != nullptr) ReplayTight(*validation, &failures);
   MeasureTwoTenants(report);
   MeasureStallRatios(false, &failures, report);
   report({.name = "planner.replays_failed",
@@ -50,35 +59,54 @@ void PrintTable(const std::string& what, const References& references) {
   const Report nothing = [](const Figure&) {};
   if (what == "stalls") MeasureStallRatios(true, &failures, nothing);
   if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
-  if (what == "scores") ScoreSet(TuningSet(), references, true);
+  LruRatios against_lru;
+  if (what == "scores") ScoreSet(TuningSet(), references, &against_lru, &failures, true);
+}
+
+// Returns the exit code.
+int WriteReferences(const TraceSet& validation, const std::string& path) {
+  const References found = FindReferences({&TuningSet(), &validation});
+  if (const core::Status written = found.Write(path); !written.ok()) {
+    std::fprintf(stderr, "planner_bench: %s\n", written.error().message.c_str());
+    return 1;
+  }
+  std::printf("%zu references\n", found.size());
+  return 0;
+}
+
+void AddOptions(Options* options, CLI::App* app) {
+  app->add_option("--scale", options->scale, "shortens (below 1) the runs")
+      ->check(CLI::Range(0.01, 10.0));
+  app->add_option("--references", options->references, "what each case is judged against");
+  app->add_flag("--validation", options->validation,
+                "the validation set's scores, too: once for each tagged state "
+                "(docs/history/validation.md)");
+  CLI::Option* recordings = app->add_option("--recordings", options->recordings,
+                                            "the folder with those of bench/recorded, unpacked");
+  app->add_option("--write-references", options->write, "finds it anew, into this file")
+      ->needs(recordings);
+  app->add_option("--table", options->table, "only a markdown table, of all the tuning set's cases")
+      ->check(CLI::IsMember({"scores", "stalls", "kernels"}));
+  app->add_flag("--ablate", options->ablate, "only what each heuristic is worth");
+  const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
+  app->add_option("--without", options->without, "only what these heuristics are worth together")
+      ->check(CLI::IsMember(names));
+  app->add_flag("--scores,!--no-scores", options->scores, "every trace in the simulator");
+  app->add_flag("--cost,!--no-cost", options->cost, "time per event");
+  app->add_flag("--truth,!--no-truth", options->truth, "the simulator against the host backend");
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("Measures the planner's figures.", "planner_bench");
   Options options;
-  app.add_option("--scale", options.scale, "shortens (below 1) the runs")
-      ->check(CLI::Range(0.01, 10.0));
-  app.add_option("--references", options.references, "what each case is judged against");
-  app.add_option("--write-references", options.write, "finds it anew, into this file");
-  app.add_option("--table", options.table, "only a markdown table, of all cases")
-      ->check(CLI::IsMember({"scores", "stalls", "kernels"}));
-  app.add_flag("--ablate", options.ablate, "only what each heuristic is worth");
-  const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
-  app.add_option("--without", options.without, "only what these heuristics are worth together")
-      ->check(CLI::IsMember(names));
-  app.add_flag("--scores,!--no-scores", options.scores, "every trace in the simulator");
-  app.add_flag("--cost,!--no-cost", options.cost, "time per event");
-  app.add_flag("--truth,!--no-truth", options.truth, "the simulator against the host backend");
+  AddOptions(&options, &app);
   CLI11_PARSE(app, argc, argv);
-  if (!options.write.empty()) {
-    const References found = FindReferences();
-    if (const core::Status written = found.Write(options.write); !written.ok()) {
-      std::fprintf(stderr, "planner_bench: %s\n", written.error().message.c_str());
-      return 1;
-    }
-    std::printf("%zu references\n", found.size());
-    return 0;
+  const core::Result<TraceSet> validation = ValidationSet(options.recordings);
+  if (!validation.ok()) {
+    std::fprintf(stderr, "planner_bench: %s\n", validation.error().message.c_str());
+    return 1;
   }
+  if (!options.write.empty()) return WriteReferences(*validation, options.write);
   core::Result<References> references = References::Read(options.references);
   if (!references.ok()) {
     std::fprintf(stderr, "planner_bench: %s\n", references.error().message.c_str());
@@ -99,7 +127,8 @@ int Main(int argc, char** argv) {
     MeasureAblation(options.without, report);
     return 0;
   }
-  if (options.scores) MeasureScores(*references, report);
+  if (options.scores)
+    MeasureScores(options.validation ? &*validation : nullptr, *references, report);
   if (options.cost) MeasurePlannerCost(options.scale, report);
   if (options.truth) MeasureSimulatorTruth(options.scale, report);
   return 0;

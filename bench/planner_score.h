@@ -20,7 +20,8 @@ class Score {
   // REQUIRES of all: not empty.
   double Mean() const;
   double Tail() const;  // what 95 of 100 cases do not exceed
-  std::string Detail() const;
+  // Which traces are the worst; of a set that only judges no more than how many cases there are.
+  std::string Detail(const TraceSet& set) const;
 
  private:
   std::map<std::string, std::vector<double>> by_trace_;  // logarithms
@@ -30,15 +31,20 @@ class Score {
 struct SetScore {
   Score hinted;
   Score learned;
-  LruRatios against_lru;
-  Failures failures;
   std::string missing;  // a case without a reference; those count in no score
 };
 
-// `table`: prints each case as a line of a markdown table.
-SetScore ScoreSet(const TraceSet& set, const References& references, bool table = false);
+// `table`: prints each case as a line of a markdown table. Of several sets `against_lru` and
+// `failures` are of all of them.
+SetScore ScoreSet(const TraceSet& set, const References& references, LruRatios* against_lru,
+                  Failures* failures, bool table = false);
+
+// Of all cases of these sets. Takes minutes.
+References FindReferences(const std::vector<const TraceSet*>& sets);
 
 void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report);
+// The validation set's figures without values, and why.
+void SkipValidation(const Report& report);
 
 // What each heuristic is worth: how much longer the set takes without it, in the worst of five
 // variants; what two tenants stall; and which replays fail. Budgets from 50% up, one machine.

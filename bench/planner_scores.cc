@@ -37,8 +37,13 @@ constexpr Targets kValidationTargets = {1.03, 1.12, 1.06, 1.25};
 
 class Scorer {
  public:
-  Scorer(const TraceSet& set, const References& references, bool table)
-      : set_(set), references_(references), table_(table) {}
+  Scorer(const TraceSet& set, const References& references, LruRatios* against_lru,
+         Failures* failures, bool table)
+      : set_(set),
+        references_(references),
+        against_lru_(*against_lru),
+        failures_(*failures),
+        table_(table) {}
 
   SetScore Run() {
     if (table_)
@@ -61,22 +66,23 @@ class Scorer {
  private:
   void Run(const TraceSet::Entry& entry, const Trace& trace, const sim::Hardware& hardware,
            const ScoreBudget& budget) {
-    where_ =
-        entry.name + " at " + std::to_string(budget.percent) + "% on " + std::string(hardware.name);
+    where_ = set_.judges_only ? set_.CaseName()
+                              : entry.name + " at " + std::to_string(budget.percent) + "% on " +
+                                    std::string(hardware.name);
     const References::Key key{entry.name, std::string(hardware.name), budget.percent, 0};
     const Outcome by_time = Replay(sim::WithHints(trace, Hints::kTime), "value", hardware, budget);
     const Outcome by_order =
         Replay(sim::WithHints(trace, Hints::kOrder), "value", hardware, budget);
     const Outcome learned = Replay(trace, "value", hardware, budget);
     const Outcome demand = Replay(trace, "demand-lru", hardware, budget);
-    result_.against_lru.Take(demand, by_time, learned, where_);
+    against_lru_.Take(demand, by_time, learned, where_);
     const auto known = references_.Find(key, fingerprint_, &result_.missing);
     if (!known) return;
     const double scores[] = {ScoreOf(by_time, *known, 0), ScoreOf(by_order, *known, 0)};
     for (const double score : scores) Take(&result_.hinted, entry.name, score);
     double late = 0;
     if (entry.periodic) {
-      const size_t from = kScoreLearnedFrom + sim::SetUpIterations(trace);
+      const size_t from = LearnedFrom(entry, trace);
       References::Key of_late = key;
       of_late.from = from;
       const auto known_late = references_.Find(of_late, fingerprint_, &result_.missing);
@@ -93,7 +99,7 @@ class Scorer {
   Outcome Replay(const Trace& trace, const char* policy, const sim::Hardware& hardware,
                  const ScoreBudget& budget) {
     Outcome outcome = sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget.bytes));
-    if (std::string_view(policy) == "value") result_.failures.Take(outcome, where_);
+    if (std::string_view(policy) == "value") failures_.Take(outcome, where_);
     return outcome;
   }
 
@@ -109,27 +115,38 @@ class Scorer {
 
   const TraceSet& set_;
   const References& references_;
+  LruRatios& against_lru_;
+  Failures& failures_;
   const bool table_;
   uint64_t fingerprint_ = 0;
   std::string where_;
   SetScore result_;
 };
 
-void Tell(const std::string& name, const Score& score, const std::string& missing, double target,
-          double tail_target, const Report& report) {
+// Reports the score, or why there is none, and its tail.
+void Tell(const std::string& name, const Score& score, const TraceSet& set,
+          const std::string& skipped, double target, double tail_target, const Report& report) {
   Figure mean{.name = name, .unit = "x", .bound = 1.0, .target = target};
   Figure tail{.name = name + "_p95", .unit = "x", .bound = 1.0, .target = tail_target};
-  if (!missing.empty() || score.empty()) {
-    mean.skipped = tail.skipped = missing.empty()
-                                      ? "no case got through"
-                                      : missing + ": planner_bench --write-references finds them";
+  if (!skipped.empty() || score.empty()) {
+    mean.skipped = tail.skipped = skipped.empty() ? "no case got through" : skipped;
   } else {
     mean.value = score.Mean();
-    mean.detail = score.Detail();
+    mean.detail = score.Detail(set);
     tail.value = score.Tail();
   }
   report(mean);
   report(tail);
+}
+
+void TellScores(const TraceSet& set, const SetScore& score, const std::string& skipped,
+                const Report& report) {
+  const Targets& targets = set.judges_only ? kValidationTargets : kTuningTargets;
+  const std::string name = "planner." + set.name;
+  Tell(name + "_hinted_score", score.hinted, set, skipped, targets.hinted, targets.hinted_tail,
+       report);
+  Tell(name + "_learned_score", score.learned, set, skipped, targets.learned, targets.learned_tail,
+       report);
 }
 
 void AddReferences(const TraceSet& set, References* references) {
@@ -139,7 +156,7 @@ void AddReferences(const TraceSet& set, References* references) {
       const Trace trace = set.generate(entry.name, hardware);
       for (const ScoreBudget& budget : ScoreBudgets(trace)) {
         std::vector<size_t> beginnings = {0};
-        if (entry.periodic) beginnings.push_back(kScoreLearnedFrom + sim::SetUpIterations(trace));
+        if (entry.periodic) beginnings.push_back(LearnedFrom(entry, trace));
         for (const size_t from : beginnings) {
           const auto stall = sim::LeastKnownStall({trace}, hardware, budget.bytes, from);
           if (!stall) continue;
@@ -172,12 +189,15 @@ double Score::Tail() const {
   return sorted[static_cast<size_t>(rank) - 1];
 }
 
-std::string Score::Detail() const {
+std::string Score::Detail(const TraceSet& set) const {
+  std::string text = std::to_string(cases_.size()) + " cases";
+  if (!set.without.empty()) text += " without " + set.without;
+  if (set.judges_only) return text;
   std::vector<std::pair<double, std::string>> worst;
   for (const auto& [trace, logarithms] : by_trace_)
     worst.emplace_back(std::exp(MeanOf(logarithms)), trace);
   std::sort(worst.rbegin(), worst.rend());
-  std::string text = std::to_string(cases_.size()) + " cases; the worst traces:";
+  text += "; the worst traces:";
   for (size_t i = 0; i < std::min(kWorstNamed, worst.size()); ++i) {
     char one[80];
     std::snprintf(one, sizeof(one), "%s %s %.3f", i == 0 ? "" : ",", worst[i].second.c_str(),
@@ -210,7 +230,7 @@ void LruRatios::Take(const Outcome& demand, const Outcome& hinted, const Outcome
   ++cases_;
 }
 
-void LruRatios::Tell(const Report& report) const {
+void LruRatios::Tell(const std::string& of, const Report& report) const {
   if (cases_ == 0) return;
   report({.name = "planner.vs_lru_worst",
           .unit = "x",
@@ -224,28 +244,33 @@ void LruRatios::Tell(const Report& report) const {
             .value = std::exp(logarithms / cases_),
             .target = target,
             .at_least = true,
-            .detail = std::to_string(cases_) + " cases"});
+            .detail = std::to_string(cases_) + " cases of " + of});
   };
   mean("planner.vs_lru_geomean", hinted_, 1.35);
   mean("planner.vs_lru_geomean_learned", learned_, 1.30);
 }
 
-SetScore ScoreSet(const TraceSet& set, const References& references, bool table) {
-  return Scorer(set, references, table).Run();
+SetScore ScoreSet(const TraceSet& set, const References& references, LruRatios* against_lru,
+                  Failures* failures, bool table) {
+  return Scorer(set, references, against_lru, failures, table).Run();
 }
 
 void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report) {
-  const Targets& targets = set.name == "tuning" ? kTuningTargets : kValidationTargets;
-  const std::string name = "planner." + set.name;
-  Tell(name + "_hinted_score", score.hinted, score.missing, targets.hinted, targets.hinted_tail,
-       report);
-  Tell(name + "_learned_score", score.learned, score.missing, targets.learned, targets.learned_tail,
-       report);
+  const std::string skipped =
+      score.missing.empty() ? "" : score.missing + ": planner_bench --write-references finds them";
+  TellScores(set, score, skipped, report);
 }
 
-References FindReferences() {
+void SkipValidation(const Report& report) {
+  TraceSet set;
+  set.name = kValidationName;
+  set.judges_only = true;
+  TellScores(set, {}, "run once for each tagged state, with --validation", report);
+}
+
+References FindReferences(const std::vector<const TraceSet*>& sets) {
   References references;
-  AddReferences(TuningSet(), &references);
+  for (const TraceSet* set : sets) AddReferences(*set, &references);
   return references;
 }
 

@@ -1,12 +1,27 @@
 #include "bench/planner_sets.h"
 
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "bench/recording.h"
 #include "sim/generators.h"
+#include "sim/score.h"
 
 namespace ravenstore::bench {
 
 namespace {
 constexpr int kPercents[] = {30, 50, 70, 90};
 constexpr uint64_t kLeastOfStep = 115;  // percent
+
+// The one of two clients is left out as kTwoTenants is: chance decides whose peaks meet.
+constexpr const char* kTwoJobs = "efficientnet-t5";
+// It makes eight batches of each iteration that is asked for.
+constexpr const char* kOfManyBatches = "dlrm";
+constexpr int kFewIterations = 2;
+constexpr const char* kRecorded[] = {"gpt-large", "resnet50"};
+// What stands before a recording's first whole step.
+constexpr size_t kCut = 1;
 }  // namespace
 
 const TraceSet& TuningSet() {
@@ -22,6 +37,36 @@ const TraceSet& TuningSet() {
     return made;
   }();
   return set;
+}
+
+core::Result<TraceSet> ValidationSet(const std::string& recordings) {
+  TraceSet set;
+  set.name = kValidationName;
+  set.judges_only = true;
+  for (const std::string& name : sim::ValidationNames()) {
+    if (name != kTwoJobs) set.traces.push_back({name, sim::IsPeriodic(name)});
+  }
+  const auto recorded = std::make_shared<std::map<std::string, sim::Trace>>();
+  for (const char* program : kRecorded) {
+    if (recordings.empty()) continue;
+    auto trace = ReadRecording(recordings + "/" + program + ".trace");
+    if (!trace.ok()) return trace.error();
+    const std::string name = std::string("recorded-") + program;
+    set.traces.push_back({name, true, kCut});
+    recorded->emplace(name, std::move(*trace));
+  }
+  if (recordings.empty()) set.without = "the recordings";
+  set.generate = [recorded](const std::string& name, const sim::Hardware& hardware) {
+    const auto found = recorded->find(name);
+    if (found != recorded->end()) return found->second;
+    return sim::Generate(name, hardware,
+                         name == kOfManyBatches ? kFewIterations : kScoreIterations);
+  };
+  return set;
+}
+
+size_t LearnedFrom(const TraceSet::Entry& entry, const sim::Trace& trace) {
+  return entry.cut + kScoreLearnedFrom + sim::SetUpIterations(trace);
 }
 
 std::vector<ScoreBudget> ScoreBudgets(const sim::Trace& trace) {

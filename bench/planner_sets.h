@@ -9,29 +9,42 @@
 #include <string>
 #include <vector>
 
+#include "core/result.h"
 #include "core/types.h"
 #include "sim/hardware.h"
 #include "sim/trace.h"
 
 namespace ravenstore::bench {
 
+inline constexpr const char* kValidationName = "validation";
+
 struct TraceSet {
   struct Entry {
     std::string name;
-    bool periodic;  // so that it can be learned
+    bool periodic;   // so that it can be learned
+    size_t cut = 0;  // iterations before the first whole one, besides its set-up
   };
-  std::string name;  // "tuning"
+  std::string name;  // "tuning", kValidationName
   std::vector<Entry> traces;
   std::function<sim::Trace(const std::string&, const sim::Hardware&)> generate;
+  // Of a set that only judges no case is named, so that nobody chooses by one.
+  bool judges_only = false;
+  std::string CaseName() const { return "a case of the " + name + " set"; }
+  std::string without;  // what of it is not there; empty: all is
 };
 
 // Without the one of two tenants, who have figures of their own.
 const TraceSet& TuningSet();
+// The same of sim::ValidationNames(), and the programs of bench/recorded, whose traces lie in the
+// folder `recordings`; empty: those are left out. Errors: of ReadRecording.
+core::Result<TraceSet> ValidationSet(const std::string& recordings);
 
 inline constexpr const char* kScoreMachines[] = {"h200-pcie5", "a100-pcie4"};
-// Iterations of each trace; the first two after its set-up are for learning.
+// Iterations of each trace; the first two whole ones after its set-up are for learning.
 inline constexpr int kScoreIterations = 6;
 inline constexpr size_t kScoreLearnedFrom = 2;
+// The first iteration that counts of what is learned.
+size_t LearnedFrom(const TraceSet::Entry& entry, const sim::Trace& trace);
 
 struct ScoreBudget {
   int percent;  // of the footprint

@@ -4,7 +4,6 @@
 
 #include "bench/planner_figures.h"
 #include "bench/planner_sets.h"
-#include "sim/generators.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
 
@@ -14,45 +13,67 @@ namespace {
 
 // The rivals are the store's own, with another rule for what leaves.
 constexpr const char* kRivals[] = {"lru", "gdsf"};
-constexpr const char* kTraces[] = {"zipf"};
+constexpr const char* kTuned = "zipf";
+constexpr const char* kJudged = "prefix-cache";
 
-}  // namespace
+class AgainstRivals {
+ public:
+  explicit AgainstRivals(Failures* failures) : failures_(*failures) {}
 
-void MeasureZipf(Failures* failures, const Report& report) {
-  double worst = 0;
-  std::string where;
-  for (const char* machine : kScoreMachines) {
-    const sim::Hardware& hardware = *sim::FindHardware(machine);
-    for (const char* name : kTraces) {
-      const sim::Trace trace = sim::Generate(name, hardware, kScoreIterations);
+  void Run(const TraceSet& set, const char* name) {
+    for (const char* machine : kScoreMachines) {
+      const sim::Hardware& hardware = *sim::FindHardware(machine);
+      const sim::Trace trace = set.generate(name, hardware);
       for (const ScoreBudget& budget : ScoreBudgets(trace)) {
-        const std::string here =
-            std::string(name) + " at " + std::to_string(budget.percent) + "% on " + machine;
-        const auto stall = [&](const char* policy) {
-          const sim::Outcome outcome =
-              sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget.bytes));
-          failures->Take(outcome, here);
-          return outcome.failure.empty() ? outcome.stall : core::Duration::max();
-        };
-        core::Duration best = core::Duration::max();
-        for (const char* rival : kRivals) best = std::min(best, stall(rival));
-        const core::Duration own = stall("value");
-        if (own == core::Duration::max() || best == core::Duration::max() ||
-            best == core::Duration{0})
-          continue;
-        const double ratio = core::Seconds(own) / core::Seconds(best);
-        if (ratio <= worst) continue;
-        worst = ratio;
-        where = here;
+        where_ = set.judges_only ? name
+                                 : std::string(name) + " at " + std::to_string(budget.percent) +
+                                       "% on " + machine;
+        Judge(trace, hardware, budget);
       }
     }
   }
-  report({.name = "planner.zipf_vs_best",
-          .unit = "x",
-          .value = worst,
-          .bound = 1.0,
-          .target = 1.05,
-          .detail = where});
+
+  void Tell(const std::string& more, const Report& report) const {
+    report({.name = "planner.zipf_vs_best",
+            .unit = "x",
+            .value = worst_,
+            .bound = 1.0,
+            .target = 1.05,
+            .detail = worst_where_ + more});
+  }
+
+ private:
+  void Judge(const sim::Trace& trace, const sim::Hardware& hardware, const ScoreBudget& budget) {
+    const auto stall = [&](const char* policy) {
+      const sim::Outcome outcome =
+          sim::Simulate(trace, *sim::SetupFor(policy, hardware, budget.bytes));
+      failures_.Take(outcome, where_);
+      return outcome.failure.empty() ? outcome.stall : core::Duration::max();
+    };
+    core::Duration best = core::Duration::max();
+    for (const char* rival : kRivals) best = std::min(best, stall(rival));
+    const core::Duration own = stall("value");
+    if (own == core::Duration::max() || best == core::Duration::max() || best == core::Duration{0})
+      return;
+    const double ratio = core::Seconds(own) / core::Seconds(best);
+    if (ratio <= worst_) return;
+    worst_ = ratio;
+    worst_where_ = where_;
+  }
+
+  Failures& failures_;
+  std::string where_;
+  double worst_ = 0;
+  std::string worst_where_;
+};
+
+}  // namespace
+
+void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& report) {
+  AgainstRivals rivals(failures);
+  rivals.Run(TuningSet(), kTuned);
+  if (validation != nullptr) rivals.Run(*validation, kJudged);
+  rivals.Tell(validation == nullptr ? "; prefix-cache only with --validation" : "", report);
 }
 
 }  // namespace ravenstore::bench

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <vector>
 
 #include "bench/planner_sets.h"
 #include "sim/score.h"
@@ -53,25 +54,42 @@ TEST(ReferencesTest, WhatIsNoReferenceIsNamedWithItsLine) {
   }
 }
 
-// Those in the tree are those of the traces that are generated.
-TEST(ReferencesTest, EveryCaseOfTheTuningSetHasItsOwn) {
+// Those in the tree are those of the traces that are generated, or read.
+void ExpectAllOf(const TraceSet& set) {
   const auto references = References::Read("bench/planner_references.txt");
   ASSERT_TRUE(references.ok()) << references.error().message;
   for (const char* machine : kScoreMachines) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
-    for (const TraceSet::Entry& entry : TuningSet().traces) {
-      const sim::Trace trace = TuningSet().generate(entry.name, hardware);
+    for (const TraceSet::Entry& entry : set.traces) {
+      const sim::Trace trace = set.generate(entry.name, hardware);
+      std::vector<size_t> beginnings = {0};
+      if (entry.periodic) beginnings.push_back(LearnedFrom(entry, trace));
       for (const ScoreBudget& budget : ScoreBudgets(trace)) {
-        std::string why;
-        const auto known =
-            references->Find({entry.name, machine, budget.percent, 0}, trace.Fingerprint(), &why);
-        ASSERT_TRUE(known.has_value()) << why;
-        const core::Duration compute = sim::ComputeFrom(trace, 0);
-        EXPECT_LE(std::abs(core::Seconds(known->compute - compute)), 1e-5 * core::Seconds(compute))
-            << entry.name;
+        for (const size_t from : beginnings) {
+          std::string why;
+          const auto known = references->Find({entry.name, machine, budget.percent, from},
+                                              trace.Fingerprint(), &why);
+          ASSERT_TRUE(known.has_value()) << why;
+          // The file has whole microseconds.
+          const core::Duration compute = sim::ComputeFrom(trace, from);
+          EXPECT_LE(std::abs(core::Seconds(known->compute - compute)),
+                    1e-6 + 1e-5 * core::Seconds(compute))
+              << entry.name;
+        }
       }
     }
   }
+}
+
+TEST(ReferencesTest, EveryCaseOfTheTuningSetHasItsOwn) {
+  ExpectAllOf(TuningSet());
+}
+
+// "recorded" is where this test's Bazel rule unpacks what is in the tree.
+TEST(ReferencesTest, EveryCaseOfTheValidationSetHasItsOwn) {
+  const auto set = ValidationSet("tests/bench/recorded");
+  ASSERT_TRUE(set.ok()) << set.error().message;
+  ExpectAllOf(*set);
 }
 
 }  // namespace

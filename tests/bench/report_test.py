@@ -90,6 +90,20 @@ class ReportTest(unittest.TestCase):
         self.assertEqual((figure["value"], figure["bound"], figure["ok"]), (1.0625, 2000, False))
         self.assertIn("1.062, 1.062, 1.062, 1.250, 1.500", figure["detail"])
 
+    def test_the_validation_set_is_passed_on_with_its_recordings_unpacked(self):
+        given = self.folder / "given"
+        self.program(
+            "planner_bench",
+            f"""printf '%s ' "$@" >{given}
+            for folder; do :; done
+            case "$*" in *--recordings*) ls "$folder" >>{given} ;; esac""",
+        )
+        for flags in ([], ["--validation"]):
+            code, _, said = self.report(flags=flags, RAVENSTORE_BIN=str(self.folder))
+            self.assertEqual(code, 0, said)
+            self.assertEqual("--validation" in given.read_text(), bool(flags))
+        self.assertIn("gpt-large.trace\nresnet50.trace\n", given.read_text())
+
     def test_what_is_missing_is_skipped_with_the_reason(self):
         code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))
         self.assertEqual(code, 0, said)
