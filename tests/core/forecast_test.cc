@@ -187,36 +187,6 @@ class Weights {
   std::vector<int64_t> predicted_ = std::vector<int64_t>(kCount);
 };
 
-TEST(ForecastTest, WhatChangedPlacesOnceIsPredictedWhereItUsuallyIs) {
-  std::vector<size_t> order(Weights::kCount);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::vector<size_t> swapped = order;
-  std::swap(swapped[7], swapped[8]);
-  const std::vector<int64_t> in_time(Weights::kCount);
-  Weights weights;
-  weights.Read(order);
-  EXPECT_EQ(weights.Read(order), in_time);
-  std::vector<int64_t> disturbed = in_time;
-  disturbed[8] = -1;
-  disturbed[7] = 1;
-  EXPECT_EQ(weights.Read(swapped), disturbed);
-  EXPECT_EQ(weights.Read(order), in_time);
-  EXPECT_EQ(weights.Read(order), in_time);
-}
-
-TEST(ForecastTest, WhatChangedPlacesForGoodIsBelievedTheSecondTime) {
-  std::vector<size_t> order(Weights::kCount);
-  std::iota(order.begin(), order.end(), size_t{0});
-  const std::vector<int64_t> in_time(Weights::kCount);
-  Weights weights;
-  for (int i = 0; i < 3; ++i) weights.Read(order);
-  std::swap(order[7], order[8]);
-  EXPECT_NE(weights.Read(order), in_time);
-  EXPECT_NE(weights.Read(order), in_time);
-  EXPECT_EQ(weights.Read(order), in_time);
-  EXPECT_EQ(weights.Read(order), in_time);
-}
-
 TEST(ForecastTest, WhatNeverComesAgainLeavesRoomToLearn) {
   Training training;
   Forecast& forecast = training.forecast();

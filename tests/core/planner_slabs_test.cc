@@ -539,36 +539,6 @@ TEST(PlannerSlabsTest, AClientThatFillsItsEmptyArenaAgainBeginsInTheMiddleAndGoe
     EXPECT_EQ(s.StateOf("T" + std::to_string(i)), i < 71 ? State::kAway : State::kIdle) << i;
 }
 
-// What lies apart comes again beside the rest, so that the arena is one piece when it is filled.
-TEST(PlannerSlabsTest, AnArenaInPiecesIsJoinedWhenItIsEmptyAgain) {
-  Script s({.capacity = KiB(16), .slab = KiB(4)});
-  s.Make("A", KiB(4)).Create("B", KiB(4)).Make("C", KiB(4)).Create("D", KiB(4));
-  s.Free("A").Free("C");
-  s.Create("E", KiB(8));  // the slabs of A and C come again elsewhere in one piece
-  ASSERT_EQ(s.StateOf("E"), State::kInUse);
-  s.Free("D").Free("E");
-  EXPECT_EQ(s.Held(), KiB(16));
-  s.Free("B").SlabsCome(false);
-  EXPECT_EQ(s.Held(), KiB(16));
-  s.Create("F", KiB(16));
-  EXPECT_EQ(s.StateOf("F"), State::kInUse);
-}
-
-// Not behind the largest piece, if another lies there.
-TEST(PlannerSlabsTest, AnArenaIsJoinedWhereThereIsRoom) {
-  Script s({.capacity = KiB(32), .slab = KiB(4)});
-  s.Create("A", KiB(4)).Create("B", KiB(4)).Create("C", KiB(4)).Create("D", KiB(4));
-  s.Make("E", KiB(4)).Create("F", KiB(4)).Make("G", KiB(4)).Create("H", KiB(4));
-  s.Free("E").Free("G");
-  s.Create("I", KiB(8));  // 16 KiB, a gap, 4 KiB, a gap, and 12 KiB
-  ASSERT_EQ(s.StateOf("I"), State::kInUse);
-  for (const char* name : {"A", "B", "C", "D", "F", "H"}) s.Free(name);
-  s.Free("I").SlabsCome(false);
-  EXPECT_EQ(s.Held(), KiB(32));
-  s.Create("J", KiB(32));
-  EXPECT_EQ(s.StateOf("J"), State::kInUse);
-}
-
 // Clients that do not let go of what they are asked for keep a request from its room together no
 // longer than a few times what one that does would take.
 TEST(PlannerSlabsTest, ManyThatKeepWhatTheyAreAskedForAreAskedTogether) {
