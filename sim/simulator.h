@@ -30,7 +30,7 @@ struct Setup {
   bool preclean = true;
   bool incremental = true;  // what leaves for something smaller gives its room away as it goes
   core::Heuristics heuristics = {};
-  bool timeline = false;    // keep what happened when
+  bool timeline = false;  // keep what happened when
 };
 
 // Something that took time, for people to look at.
