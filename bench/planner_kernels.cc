@@ -111,7 +111,6 @@ void ReplayTight(core::Heuristics heuristics, Failures* failures) {
   for (const char* machine : kScoreMachines) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
     for (const std::string& name : sim::GeneratorNames()) {
-      if (!sim::IsKernelLevel(name)) continue;
       ReplayTightly(sim::Generate(name, hardware, kTightIterations), hardware, heuristics, name,
                     true, failures);
     }
