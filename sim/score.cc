@@ -17,7 +17,7 @@ namespace {
 
 // Besides all that it knows, the oracle looks as far ahead as the link takes to bring such a part
 // of the budget.
-constexpr uint64_t kLookaheads[] = {2, 8};
+constexpr double kLookaheads[] = {2, 8};
 
 double Share(Duration part, Duration whole) {
   if (part <= Duration{0}) return 0;
@@ -116,8 +116,8 @@ std::optional<Duration> LeastKnownStall(const std::vector<Trace>& runs, const Ha
     least = std::min(stall, least.value_or(stall));
   };
   consider([&](const Trace& run) { return SimulateOracle(run, hardware, budget); });
-  for (const uint64_t part : kLookaheads) {
-    const double seconds = static_cast<double>(budget.count() / part) / hardware.up;
+  for (const double part : kLookaheads) {
+    const double seconds = static_cast<double>(budget.count()) / part / hardware.up;
     consider([&](const Trace& run) {
       return SimulateOracle(run, hardware, budget, core::FromSeconds(seconds));
     });
