@@ -82,7 +82,7 @@ ravenstore::core::Result<std::unique_ptr<Recorder>> MakeRecorder(
   ravenstore::elastic::RecorderOptions options;
   options.pattern = given.record;
   if (given.record_name != nullptr) options.name = given.record_name;
-  return Recorder::Create(std::move(options), driver, driver.elapsed, CallNames(given.driver));
+  return Recorder::Create(std::move(options), driver, CallNames(given.driver));
 }
 
 }  // namespace

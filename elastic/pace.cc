@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace ravenstore::elastic {
 
@@ -13,32 +14,15 @@ constexpr size_t kMarksMost = 256;
 }  // namespace
 
 Pace::~Pace() {
-  if (last_) events_.push_back(last_->event);
-  for (const Mark& mark : marks_) events_.push_back(mark.event);
-  for (CUevent event : events_) driver_->event_destroy(event);
+  if (last_) events_.Give(last_->event);
+  for (const Mark& mark : marks_) events_.Give(mark.event);
 }
 
 void Pace::Ends(CUstream stream, int64_t call) {
   if (driver_->elapsed == nullptr || marks_.size() >= kMarksMost) return;
   // Another thread was faster.
   if (call < passed_ || (!marks_.empty() && call <= marks_.back().call)) return;
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver_->is_capturing(stream, &capture) != CUDA_SUCCESS ||
-      capture != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return;
-  }
-  CUevent event = nullptr;
-  if (!events_.empty()) {
-    event = events_.back();
-    events_.pop_back();
-  } else if (driver_->event_create(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
-    return;
-  }
-  if (driver_->event_record(event, stream) == CUDA_SUCCESS) {
-    marks_.push_back({event, call, stream});
-  } else {
-    events_.push_back(event);
-  }
+  if (CUevent event = events_.Record(stream)) marks_.push_back({event, call, stream});
 }
 
 std::optional<Pace::Stretch> Pace::Next() {
@@ -54,7 +38,7 @@ std::optional<Pace::Stretch> Pace::Next() {
     mark = marks_.erase(mark);
     // A stream that is behind says nothing.
     if (passed.call < passed_) {
-      events_.push_back(passed.event);
+      events_.Give(passed.event);
       continue;
     }
     const std::optional<Mark> before = std::exchange(last_, passed);
@@ -62,7 +46,7 @@ std::optional<Pace::Stretch> Pace::Next() {
     if (!before) continue;
     float milliseconds = 0;
     const CUresult measured = driver_->elapsed(&milliseconds, before->event, passed.event);
-    events_.push_back(before->event);
+    events_.Give(before->event);
     if (measured != CUDA_SUCCESS) continue;
     // Of two streams the later may have been sooner.
     const double seconds = std::max(0.0, static_cast<double>(milliseconds) * 1e-3);

@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <vector>
 
 #include "core/types.h"
 #include "elastic/driver.h"
+#include "elastic/events.h"
 
 namespace ravenstore::elastic {
 
@@ -27,7 +27,7 @@ class Pace {
     core::Duration took;
   };
 
-  explicit Pace(const Driver* driver) : driver_(driver) {}
+  explicit Pace(const Driver* driver) : driver_(driver), events_(driver, CU_EVENT_DEFAULT) {}
   ~Pace();
   Pace(const Pace&) = delete;
   Pace& operator=(const Pace&) = delete;
@@ -53,7 +53,7 @@ class Pace {
   std::deque<Mark> marks_;    // that have not passed, by call
   std::optional<Mark> last_;  // that has
   int64_t passed_ = 0;
-  std::vector<CUevent> events_;  // not in use
+  Events events_;
 };
 
 }  // namespace ravenstore::elastic

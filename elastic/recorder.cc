@@ -36,11 +36,10 @@ CUevent EventOf(uint64_t value) {
 }  // namespace
 
 Result<std::unique_ptr<Recorder>> Recorder::Create(RecorderOptions options, const Driver& driver,
-                                                   decltype(&cuEventElapsedTime) elapsed,
                                                    CallNames names) {
   RAVEN_ASSIGN_OR_RETURN(TraceFile file, TraceFile::Open(options.pattern, options.name));
   std::unique_ptr<Recorder> recorder(
-      new Recorder(std::move(options), driver, elapsed, names, std::move(file)));
+      new Recorder(std::move(options), driver, names, std::move(file)));
   driver.ctx_get_current(&recorder->context_);
   // None of the job's signals is this thread's.
   sigset_t all;
@@ -52,13 +51,8 @@ Result<std::unique_ptr<Recorder>> Recorder::Create(RecorderOptions options, cons
   return recorder;
 }
 
-Recorder::Recorder(RecorderOptions options, const Driver& driver,
-                   decltype(&cuEventElapsedTime) elapsed, CallNames names, TraceFile file)
-    : options_(std::move(options)),
-      driver_(driver),
-      elapsed_(elapsed),
-      names_(names),
-      file_(std::move(file)) {}
+Recorder::Recorder(RecorderOptions options, const Driver& driver, CallNames names, TraceFile file)
+    : options_(std::move(options)), driver_(driver), names_(names), file_(std::move(file)) {}
 
 Recorder::~Recorder() {
   {
@@ -161,7 +155,7 @@ CUevent Recorder::TakeEvent() {
   if (!unused_events_.empty()) {
     event = unused_events_.back();
     unused_events_.pop_back();
-  } else if (events_ < kMostEvents && elapsed_ != nullptr &&
+  } else if (events_ < kMostEvents && driver_.elapsed != nullptr &&
              driver_.event_create(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS) {
     ++events_;
   }
@@ -225,7 +219,7 @@ void Recorder::Take() {
 
 void Recorder::Encode(bool all) {
   // A mark that does not come, or a driver without events, must not keep the rest.
-  all = all || elapsed_ == nullptr || held_.size() > options_.entries_most / 2;
+  all = all || driver_.elapsed == nullptr || held_.size() > options_.entries_most / 2;
   while (!held_.empty()) {
     const auto mark = std::find_if(held_.begin(), held_.end(),
                                    [](const Entry& entry) { return entry.kind == Kind::kMark; });
@@ -245,8 +239,8 @@ void Recorder::Encode(bool all) {
 
 std::optional<Duration> Recorder::Measure(CUevent mark) {
   float milliseconds = 0;
-  const bool known = last_mark_ != nullptr && elapsed_ != nullptr &&
-                     elapsed_(&milliseconds, last_mark_, mark) == CUDA_SUCCESS;
+  const bool known = last_mark_ != nullptr && driver_.elapsed != nullptr &&
+                     driver_.elapsed(&milliseconds, last_mark_, mark) == CUDA_SUCCESS;
   // Streams run beside each other: it may lie before the last one. Then that stays the last.
   if (known && milliseconds < 0) {
     GiveEvent(mark);

@@ -46,12 +46,10 @@ struct RecorderOptions {
 
 class Recorder {
  public:
-  // `elapsed`: the driver's, or null. REQUIRES: a current context, which outlives the recorder.
+  // REQUIRES: a current context, which outlives the recorder.
   // Errors: of TraceFile::Open.
   static core::Result<std::unique_ptr<Recorder>> Create(RecorderOptions options,
-                                                        const Driver& driver,
-                                                        decltype(&cuEventElapsedTime) elapsed,
-                                                        CallNames names);
+                                                        const Driver& driver, CallNames names);
   // Writes what there is.
   ~Recorder();
   Recorder(const Recorder&) = delete;
@@ -93,8 +91,7 @@ class Recorder {
     std::string trouble;
   };
 
-  Recorder(RecorderOptions options, const Driver& driver, decltype(&cuEventElapsedTime) elapsed,
-           CallNames names, TraceFile file);
+  Recorder(RecorderOptions options, const Driver& driver, CallNames names, TraceFile file);
   uint32_t NumberOf(uint64_t identity, const Caller& caller);
   CUevent TakeEvent();
 
@@ -113,7 +110,6 @@ class Recorder {
 
   const RecorderOptions options_;
   const Driver driver_;
-  const decltype(&cuEventElapsedTime) elapsed_;
   const CallNames names_;
   CUcontext context_ = nullptr;
 

@@ -20,9 +20,8 @@ uint64_t ThisThread() {
 
 Streams::~Streams() {
   for (State& state : states_) {
-    for (const auto& [event, call] : state.events) driver_->event_destroy(event);
+    for (const auto& [event, call] : state.events) events_.Give(event);
   }
-  for (CUevent event : events_) driver_->event_destroy(event);
 }
 
 uint32_t Streams::IndexOf(CUstream stream) {
@@ -107,7 +106,7 @@ void Streams::Poll(State& state) {
     // Done, or its context is broken: then there is nothing left to wait for.
     state.passed = call;
     state.events.pop_front();
-    events_.push_back(event);
+    events_.Give(event);
   }
   if (state.gone && state.passed == state.enqueued) {
     // Points of the past stay valid: the next stream counts on from there.
@@ -117,23 +116,8 @@ void Streams::Poll(State& state) {
 }
 
 void Streams::Record(State& state) {
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver_->is_capturing(state.stream, &capture) != CUDA_SUCCESS ||
-      capture != CU_STREAM_CAPTURE_STATUS_NONE) {
-    return;
-  }
-  CUevent event = nullptr;
-  if (!events_.empty()) {
-    event = events_.back();
-    events_.pop_back();
-  } else if (driver_->event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-    return;
-  }
-  if (driver_->event_record(event, state.stream) != CUDA_SUCCESS) {
-    events_.push_back(event);
-    return;
-  }
-  state.events.emplace_back(event, state.enqueued);
+  if (CUevent event = events_.Record(state.stream))
+    state.events.emplace_back(event, state.enqueued);
 }
 
 }  // namespace ravenstore::elastic

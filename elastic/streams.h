@@ -16,13 +16,15 @@
 #include <vector>
 
 #include "elastic/driver.h"
+#include "elastic/events.h"
 #include "elastic/point.h"
 
 namespace ravenstore::elastic {
 
 class Streams {
  public:
-  explicit Streams(const Driver* driver) : driver_(driver), states_(1) {}
+  explicit Streams(const Driver* driver)
+      : driver_(driver), states_(1), events_(driver, CU_EVENT_DISABLE_TIMING) {}
   ~Streams();
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
@@ -65,7 +67,7 @@ class Streams {
   std::vector<State> states_;
   std::map<std::pair<CUstream, uint64_t>, uint32_t> index_;  // by handle, and thread for its own
   std::vector<uint32_t> unused_;
-  std::vector<CUevent> events_;  // not in use
+  Events events_;
 };
 
 }  // namespace ravenstore::elastic

@@ -26,9 +26,9 @@ class RecorderTest : public EngineTest {
 
   void Record(RecorderOptions options = {}, bool events = true) {
     options.pattern = path_;
-    auto* elapsed = Fake<decltype(cuEventElapsedTime)>("cuEventElapsedTime_v2");
-    auto recorder = Recorder::Create(std::move(options), driver_, events ? elapsed : nullptr,
-                                     CallNames(&FakeFunction));
+    Driver driver = driver_;
+    if (!events) driver.elapsed = nullptr;
+    auto recorder = Recorder::Create(std::move(options), driver, CallNames(&FakeFunction));
     ASSERT_TRUE(recorder.ok()) << core::Describe(recorder.error());
     recorder_ = std::move(*recorder);
   }
