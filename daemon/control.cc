@@ -48,6 +48,7 @@ constexpr size_t kBytesOfUnit = 4096;
 // knows nothing of us sends one when it begins; each takes four threads of the daemon some time.
 constexpr core::Duration kDescriptorsEvery = std::chrono::milliseconds(2);
 constexpr int64_t kDescriptorsAtOnce = 256;
+constexpr core::Duration kDescriptorWaitMost = std::chrono::seconds(4);
 // A connection that says nothing is closed.
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
 // Connections beyond what all users may have together, half of them root's and half of the daemon's
@@ -124,7 +125,7 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
       loop_(loop),
       workers_(workers),
       turns_(kUnitsPerTurn, kUnitsLeast),
-      descriptor_pace_(kDescriptorsEvery, kDescriptorsAtOnce),
+      descriptor_limit_(kDescriptorsEvery, kDescriptorsAtOnce, kDescriptorWaitMost),
       // A job may be a client and a legacy job at once.
       places_("connections", uint64_t{4} * options_.clients_max + kToolsMax),
       clients_("clients (clients_max of the configuration)", options_.clients_max),
@@ -412,7 +413,7 @@ bool Control::MayRead(Connection& connection) {
 bool Control::IsInPace(Connection& connection) {
   if (std::exchange(connection.paced, false)) return true;
   const core::Tick now = ipc::Now();
-  const core::Tick at = descriptor_pace_.Next(connection.user(), now);
+  const core::Tick at = descriptor_limit_.Next(connection.user(), now);
   if (at <= now) return true;
   connection.paced = true;
   connection.waiting += kQuestion;

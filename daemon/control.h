@@ -36,7 +36,7 @@
 #include "daemon/loop.h"
 #include "daemon/mailbox.h"
 #include "daemon/names.h"
-#include "daemon/pace.h"
+#include "daemon/rate_limit.h"
 #include "daemon/reclaim_requests.h"
 #include "daemon/threads.h"
 #include "daemon/turn_budget.h"
@@ -261,7 +261,7 @@ class Control {
   std::atomic<bool> stopping_{false};
 
   TurnBudget turns_;
-  Pace descriptor_pace_;
+  RateLimit descriptor_limit_;
   core::Shares places_;  // connections
   core::Shares clients_;
   core::Shares legacy_places_;

@@ -43,6 +43,14 @@ Session Open(const DaemonProcess& daemon) {
   return std::move(*session);
 }
 
+// A legacy job's page, as the daemon takes it.
+ipc::UniqueFd LedgerPage() {
+  ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  RAVEN_CHECK(::ftruncate(page.get(), proto::kLedgerBytes) == 0);
+  RAVEN_CHECK(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+  return page;
+}
+
 // A connection that says what a client library would not.
 class Raw {
  public:
@@ -76,6 +84,13 @@ class Raw {
     hello.mutable_hello()->set_protocol_version(proto::kProtocolVersion);
     hello.mutable_hello()->set_control_only(true);
     return hello;
+  }
+  // What the daemon says to a legacy job with that page.
+  proto::DaemonPacket BeLegacy(const ipc::UniqueFd& page) {
+    const int descriptors[] = {page.get()};
+    ClientPacket hello;
+    hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+    return Ask(hello, descriptors);
   }
   proto::DaemonPacket Intern(const std::string& name) {
     ClientPacket packet;
@@ -457,13 +472,7 @@ TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
   const uint64_t held = admin.Stats()->tiers(0).held();
 
   Raw job(daemon);
-  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
-  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  const int descriptors[] = {page.get()};
-  ClientPacket hello;
-  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
-  ASSERT_TRUE(job.Ask(hello, descriptors).has_legacy_welcome());
+  ASSERT_TRUE(job.BeLegacy(LedgerPage()).has_legacy_welcome());
 
   ClientPacket packet;
   packet.mutable_legacy_reclaim()->set_uuid("HOST-0");
@@ -481,15 +490,10 @@ TEST(ControlTest, AJobThatWantsMoreThanTheDeviceHasEmptiesNothing) {
 // 256 came at once. None is refused for it, and other messages of the user's do not wait.
 TEST(ControlTest, MessagesWithADescriptorAreReadAtABoundedPace) {
   DaemonProcess daemon;
-  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
-  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  const int descriptors[] = {page.get()};
-  ClientPacket hello;
-  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+  const ipc::UniqueFd page = LedgerPage();
   const core::Tick began = ipc::Now();
   for (int i = 0; i < 512; ++i) {
-    ASSERT_TRUE(Raw(daemon).Ask(hello, descriptors).has_legacy_welcome());
+    ASSERT_TRUE(Raw(daemon).BeLegacy(page).has_legacy_welcome());
     if (i == 400) {
       EXPECT_TRUE(Raw(daemon).Greet().has_welcome());
     }
@@ -508,13 +512,7 @@ TEST(ControlTest, OnlyALegacyJobWaitsForADeviceAndForNoMoreThanItMayHave) {
   EXPECT_EQ(code(Raw(daemon).Ask(wait)), ErrorCode::kPermission);
 
   Raw job(daemon);
-  const ipc::UniqueFd page(::memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(::ftruncate(page.get(), proto::kLedgerBytes), 0);
-  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  const int descriptors[] = {page.get()};
-  ClientPacket hello;
-  hello.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
-  ASSERT_TRUE(job.Ask(hello, descriptors).has_legacy_welcome());
+  ASSERT_TRUE(job.BeLegacy(LedgerPage()).has_legacy_welcome());
   EXPECT_EQ(code(job.Ask(wait)), ErrorCode::kWrongState) << "not on that connection";
 
   ClientPacket elsewhere = wait;

@@ -2,7 +2,7 @@
 // so many at once, and beyond those one in each interval. What comes sooner is told when it may be
 // done, one after the other, so that nobody asks again and again.
 //
-//     const core::Tick at = pace.Next(user, now);
+//     const core::Tick at = limit.Next(user, now);
 //     if (at > now) ...  // wait until then; it need not be asked about again
 //
 // Pure. Threads: one at a time. Cost: O(1), and O(users) where there are very many.
@@ -16,9 +16,12 @@
 
 namespace ravenstore::daemon {
 
-class Pace {
+class RateLimit {
  public:
-  Pace(core::Duration interval, int64_t burst) : interval_(interval), burst_(burst) {}
+  // Nobody is told to wait longer than `most`, however many of its user's are told to wait: what is
+  // bounded elsewhere (connections) bounds those.
+  RateLimit(core::Duration interval, int64_t burst, core::Duration most)
+      : interval_(interval), burst_(burst), most_(most) {}
 
   // When the user's next may be done: `now`, or later.
   core::Tick Next(core::TenantId user, core::Tick now) {
@@ -26,7 +29,7 @@ class Pace {
       std::erase_if(full_at_, [now](const auto& entry) { return entry.second <= now; });
     core::Tick& full_at = full_at_.try_emplace(user, now).first->second;
     // Each moves the moment at which all of the burst is there again.
-    full_at = std::max(full_at, now) + interval_;
+    full_at = std::min(std::max(full_at, now) + interval_, now + burst_ * interval_ + most_);
     return std::max(now, full_at - burst_ * interval_);
   }
 
@@ -34,6 +37,7 @@ class Pace {
   static constexpr size_t kRemembered = 1024;
   const core::Duration interval_;
   const int64_t burst_;
+  const core::Duration most_;
   std::unordered_map<core::TenantId, core::Tick> full_at_;
 };
 
