@@ -179,9 +179,10 @@ class ElasticTrainerTest(FakeGpuTest):
         outcome = json.loads(told)
         self.assertEqual((job.returncode, outcome["call"]), (1, "cuMemCreate"))
 
-    def test_memory_that_it_maps_by_itself_is_given_up_and_comes_back(self):
+    def pause_and_resume(self, steps, *flags):
+        """A job that gives its memory up while it is paused, and ends well."""
         with Daemon(PROGRAMS, SMALL) as daemon:
-            words = (*STEPS[:-1], "60", "--sleep", "20", "--segments")
+            words = (*STEPS[:-1], str(steps), *flags)
             job = self.start(*words, flags=("--socket", daemon.socket))
             number = str(eventually(lambda: self.number_of_job(daemon)))
             self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
@@ -192,6 +193,9 @@ class ElasticTrainerTest(FakeGpuTest):
             told, said = job.communicate(timeout=120)
         outcome = json.loads(told)
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
+
+    def test_memory_that_it_maps_by_itself_is_given_up_and_comes_back(self):
+        self.pause_and_resume(60, "--sleep", "20", "--segments")
 
     def test_a_job_whose_daemon_lowers_its_budget_goes_on(self):
         steps = (*STEPS[:-1], "60")
@@ -205,17 +209,7 @@ class ElasticTrainerTest(FakeGpuTest):
         self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
 
     def test_a_job_that_is_paused_gives_its_memory_up_and_goes_on(self):
-        with Daemon(PROGRAMS, SMALL) as daemon:
-            job = self.start(*STEPS[:-1], "400", flags=("--socket", daemon.socket))
-            number = str(eventually(lambda: self.number_of_job(daemon)))
-            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
-            self.assertEqual(daemon.ctl("pause", number).returncode, 0)
-            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) == 0))
-            self.assertEqual(daemon.ctl("resume", number).returncode, 0)
-            self.assertTrue(eventually(lambda: self.parts_of_job(daemon) > 0))
-            told, said = job.communicate(timeout=120)
-        outcome = json.loads(told)
-        self.assertEqual((job.returncode, outcome["wrong_words"], outcome["torn"]), (0, 0, 0), said)
+        self.pause_and_resume(400)
 
     def explained(self, daemon, number):
         answer = daemon.ctl("explain", "--job", number)
