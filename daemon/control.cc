@@ -139,6 +139,7 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
 Control::~Control() {
   for (auto& [key, connection] : connections_)
     CloseSocket(std::move(connection->socket), connection->peer.uid);
+  CloseSockets();
 }
 
 core::Result<std::unique_ptr<Control>> Control::Create(ControlOptions options,
@@ -239,6 +240,7 @@ void Control::Run() {
     EndSilent();
     ReadPaced();
     LogWhatWasLeftOut();
+    CloseSockets();
     if (accept_paused_until_ && (closed_one_ || ipc::Now() >= *accept_paused_until_))
       ResumeAccepting();
   }
@@ -783,14 +785,21 @@ void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()>
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
   ::shutdown(socket.get(), SHUT_RDWR);  // the peer need not wait for the close
-  std::vector<ipc::UniqueFd> sockets;
-  sockets.push_back(std::move(socket));
-  socket_closers_.Close(uid, std::move(sockets), [this, closed = std::move(closed)] {
-    mailbox_.Post([this, closed] {
-      closed_one_ = true;
-      if (closed) closed();
+  Closing& closing = closing_[uid];
+  closing.sockets.push_back(std::move(socket));
+  if (closed) closing.closed.push_back(std::move(closed));
+}
+
+// To wake a thread for each would cost this one more than all else that a socket costs.
+void Control::CloseSockets() {
+  for (auto& [uid, closing] : std::exchange(closing_, {})) {
+    socket_closers_.Close(uid, std::move(closing.sockets), [this, all = std::move(closing.closed)] {
+      mailbox_.Post([this, all] {
+        closed_one_ = true;
+        for (const auto& closed : all) closed();
+      });
     });
-  });
+  }
 }
 
 void Control::Forget(uint64_t key) {

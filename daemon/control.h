@@ -139,6 +139,11 @@ class Control {
     uint32_t with_loop = 0;  // shares
     std::deque<Post> posts;  // those that wait
   };
+  // A user's sockets that end with this turn.
+  struct Closing {
+    std::vector<ipc::UniqueFd> sockets;
+    std::vector<std::function<void()>> closed;
+  };
 
   Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers);
   core::Status Init();
@@ -177,7 +182,9 @@ class Control {
   // The connection is not read until what it sent is closed.
   void CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors);
   // Closes it, and then runs `closed` on this thread.
+  // With the user's others, at the end of the turn.
   void CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()> closed = {});
+  void CloseSockets();
 
   void Handle(Connection& connection, const proto::ClientPacket& packet,
               std::vector<ipc::UniqueFd>& descriptors);
@@ -272,6 +279,7 @@ class Control {
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
   std::multimap<core::Tick, uint64_t> paced_;  // connections that are read then
+  std::map<uid_t, Closing> closing_;
   LogBudget log_budget_;
   core::Tick log_due_ = core::kNever;  // when it has something to say
 
