@@ -360,11 +360,11 @@ void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes t
   ++session->copies;
   Lanes& lanes = lanes_[ToInt(device)];
   const device::VaRange& arena = *session->attachment().arenas[ToInt(device)];
+  const auto urgency = behalf ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
   move.job = lanes.out->Submit(
       Cut(host_pool_->base(), to, host_slabs_, arena.base(), from, session->slabs[ToInt(device)],
-          size, options_.transfers.ChunkOf(behalf.has_value())),
-      OwnerOf(behalf.value_or(session->id()), *session),
-      behalf ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground, nullptr, 0);
+          size, options_.transfers.ChunkOf(urgency)),
+      OwnerOf(behalf.value_or(session->id()), *session), urgency, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
   if (move.irrevocable) ApplyEvent(core::CopyOutProgressed{tensor, Bytes{0}});
 }
@@ -426,12 +426,12 @@ void Loop::Do(const core::CopyIn& action) {
             .tensor = action.tensor,
             .device = action.device,
             .device_offset = action.to};
+  const auto urgency =
+      action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
   move.job = lanes.in->Submit(
       Cut(arena.base(), action.to, session->slabs[ToInt(action.device)], host_pool_->base(),
-          action.from, host_slabs_, action.size, options_.transfers.ChunkOf(action.demand)),
-      OwnerOf(session->id(), *session),
-      action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground, nullptr,
-      0);
+          action.from, host_slabs_, action.size, options_.transfers.ChunkOf(urgency)),
+      OwnerOf(session->id(), *session), urgency, nullptr, 0);
   lanes.in_moves.emplace(move.job, move);
   arriving_[action.tensor] = {action.device, move.job};
 }

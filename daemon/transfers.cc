@@ -9,28 +9,17 @@
 
 namespace ravenstore::daemon {
 
-namespace {
-
 using core::Bytes;
-
-// Of one user all are one queue: in which order its clients' are copied is its own affair.
-core::TurnOwner InBackground(core::TurnOwner owner) {
-  return {owner.tenant, core::ClientId{}};
-}
-
-}  // namespace
 
 TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direction direction,
                            Options options, device::Word* word, Finished finished,
                            Progressed progressed)
     : device_(std::move(device)),
       direction_(direction),
-      options_(options),
       word_(word),
       finished_(std::move(finished)),
       progressed_(std::move(progressed)),
-      demands_(options.turn),
-      background_(options.turn) {}
+      queue_(options) {}
 
 core::Status TransferLane::Open() {
   RAVEN_ASSIGN_OR_RETURN(channel_, device_->OpenChannel(direction_));
@@ -42,37 +31,25 @@ JobId TransferLane::Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urg
   RAVEN_CHECK(!chunks.empty());
   const JobId id = next_job_++;
   jobs_[id] = {.chunks = std::move(chunks),
-               .owner = owner,
-               .urgency = urgency,
                .arrival = arrival,
                .arrival_value = arrival_value,
                .submitted = ipc::Now()};
-  if (urgency == Urgency::kDemand) {
-    demands_.Push(owner, id);
-  } else {
-    background_.Push(InBackground(owner), id);
-  }
+  queue_.Submit(id, owner, urgency);
   return id;
 }
 
+// Where every copy is enqueued Finish writes the arrival. Not the channel, whose write could come
+// after the word was given back, and lower what a later transfer of another lane wrote.
 void TransferLane::Promote(JobId id, core::TurnOwner behalf, device::Word* arrival,
                            uint64_t arrival_value) {
   Job& job = jobs_.at(id);
   job.arrival = arrival;
   job.arrival_value = arrival_value;
-  Prioritize(id, behalf);
+  queue_.Promote(id, behalf);
 }
 
 void TransferLane::Prioritize(JobId id, core::TurnOwner behalf) {
-  Job& job = jobs_.at(id);
-  // Every copy is enqueued: Finish will write the arrival. Not the channel, whose write could come
-  // after the word was given back, and lower what a later transfer of another lane wrote.
-  if (job.next == job.chunks.size()) return;
-  if (job.urgency == Urgency::kDemand) return;
-  RAVEN_CHECK(background_.Erase(InBackground(job.owner), id));
-  job.owner = behalf;
-  job.urgency = Urgency::kDemand;
-  demands_.Push(behalf, id);
+  queue_.Promote(id, behalf);
 }
 
 bool TransferLane::Pump() {
@@ -86,10 +63,8 @@ bool TransferLane::Collect() {
   if (channel_) channel_->Poll();
   const uint64_t reached = word_->load(std::memory_order_acquire);
   bool any = false;
-  while (!in_flight_.empty() && in_flight_.front().signal <= reached) {
-    const InFlight done = in_flight_.front();
-    in_flight_.pop_front();
-    in_flight_bytes_ -= done.bytes;
+  while (queue_.pieces() > 0 && last_signal_ - queue_.pieces() < reached) {
+    const core::CopyQueue::Piece done = queue_.End();
     any = true;
     Job& job = jobs_.at(done.job);
     job.done += done.bytes;
@@ -99,7 +74,7 @@ bool TransferLane::Collect() {
       progressed_(done.job, job.done);
     }
   }
-  if (!any && !in_flight_.empty() && channel_) {
+  if (!any && queue_.pieces() > 0 && channel_) {
     if (auto health = channel_->Health(); !health.ok()) {
       spdlog::error("{}: copies failed: {}", device_->info().uuid, core::Describe(health.error()));
       FailAll();
@@ -111,7 +86,7 @@ bool TransferLane::Collect() {
 
 bool TransferLane::Enqueue() {
   bool any = false;
-  if (!channel_ && has_queued()) {
+  if (!channel_ && queue_.Next()) {
     if (auto opened = Open(); !opened.ok()) {
       spdlog::error("{}: no copy channel: {}", device_->info().uuid,
                     core::Describe(opened.error()));
@@ -119,26 +94,15 @@ bool TransferLane::Enqueue() {
       return true;
     }
   }
-  while (has_queued()) {
-    if (in_flight_.size() >= options_.in_flight_copies) break;
-    const bool demand = !demands_.empty();
-    const JobId id = demand ? demands_.Front() : background_.Front();
-    Job& job = jobs_.at(id);
+  while (const auto id = queue_.Next()) {
+    Job& job = jobs_.at(*id);
     const Chunk& chunk = job.chunks[job.next];
-    const Bytes most = options_.InFlightOf(demand);
-    if (!in_flight_.empty() && in_flight_bytes_ + chunk.bytes > most) break;
-    if (!channel_->Copy(chunk.to, chunk.from, chunk.bytes).ok()) {
-      FailAll();
-      return true;
-    }
+    if (!queue_.Begin(chunk.bytes, job.next + 1 == job.chunks.size())) break;
     any = true;
-    if (job.next == 0) job.begun = ipc::Now();
-    in_flight_.push_back({id, chunk.bytes, last_signal_ + 1});
-    in_flight_bytes_ += chunk.bytes;
+    if (job.next++ == 0) job.begun = ipc::Now();
     ++job.pending;
-    const bool whole = ++job.next == job.chunks.size();
-    (demand ? demands_ : background_).Advance(chunk.bytes, whole);
-    if (!channel_->Signal(word_, ++last_signal_).ok()) {
+    if (!channel_->Copy(chunk.to, chunk.from, chunk.bytes).ok() ||
+        !channel_->Signal(word_, ++last_signal_).ok()) {
       FailAll();
       return true;
     }
@@ -166,16 +130,10 @@ void TransferLane::FailAll() {
   // Waits for what still runs, so that no copy writes after its job is reported.
   channel_.reset();
   word_->store(last_signal_, std::memory_order_release);
-  in_flight_.clear();
-  in_flight_bytes_ = Bytes{0};
-  demands_.Clear();
-  background_.Clear();
+  // None is in it any more: one may be promoted as others are reported.
+  queue_.Clear();
   std::vector<JobId> failed;
-  for (auto& [id, job] : jobs_) {
-    failed.push_back(id);
-    // None is in a queue any more: one may be promoted as others are reported.
-    job.next = job.chunks.size();
-  }
+  for (const auto& [id, job] : jobs_) failed.push_back(id);
   std::sort(failed.begin(), failed.end());
   for (JobId id : failed) Finish(id, false);
 }

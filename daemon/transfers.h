@@ -1,46 +1,29 @@
-// The copies of one device in one direction: chunked, bounded in flight, demands first. Demands go
-// in turns of `turn` bytes, user by user and of each user client by client, so that nobody waits
-// behind a gigabyte of another's. What nobody waits for goes in such turns by user, too, and of one
-// user in order.
-//
-// A job is cut into chunks of at most `chunk` bytes that straddle no slab; no more than `in_flight`
-// bytes, half of that of background copies, are queued on the channel at once, so that a demand
-// waits for at most those and the turns of other clients that wait. Completion is a word that the
-// channel writes and the planner loop reads; nothing here blocks.
+// The copies of one device in one direction, in the order of a core::CopyQueue. A job is cut into
+// chunks that straddle no slab. Completion is a word that the channel writes and the planner loop
+// reads; nothing here blocks.
 //
 // Owns: the channel and the queued jobs. Threads: the planner loop.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <list>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
-#include "core/round_robin_queue.h"
+#include "core/copy_queue.h"
 #include "core/types.h"
 #include "device/device.h"
 #include "proto/layout.h"
 
 namespace ravenstore::daemon {
 
-using JobId = uint64_t;
+using JobId = core::CopyQueue::Job;
 
 class TransferLane {
  public:
-  struct Options {
-    core::Bytes chunk = core::MiB(16);
-    core::Bytes in_flight = core::MiB(32);
-    uint32_t in_flight_copies = 64;
-    core::Bytes turn = core::kTurn;  // of a client, while others wait
-    // Background copies go in halves, so that they delay a demand half as long.
-    core::Bytes ChunkOf(bool demand) const { return demand ? chunk : Half(chunk); }
-    core::Bytes InFlightOf(bool demand) const { return demand ? in_flight : Half(in_flight); }
-    static core::Bytes Half(core::Bytes bytes) { return core::Bytes(bytes.count() / 2); }
-  };
+  using Options = core::CopyQueue::Options;
+  using Urgency = core::CopyQueue::Urgency;
   struct Chunk {
     std::byte* to;
     const std::byte* from;
@@ -62,10 +45,9 @@ class TransferLane {
 
   // Queues a job: one that `owner` waits for, or one for it in the background. When it ended, well
   // or not, and Finished was called, `arrival` (if not null) is made to hold `arrival_value`.
-  enum class Urgency : uint8_t { kDemand, kBackground };
   JobId Submit(std::vector<Chunk> chunks, core::TurnOwner owner, Urgency urgency,
                device::Word* arrival, uint64_t arrival_value);
-  // Moves a job that is not finished among the demands of `behalf`.
+  // Moves what of a job is not enqueued yet among the demands of `behalf`.
   void Prioritize(JobId job, core::TurnOwner behalf);
   // The same, and gives it an arrival.
   void Promote(JobId job, core::TurnOwner behalf, device::Word* arrival, uint64_t arrival_value);
@@ -73,7 +55,7 @@ class TransferLane {
   bool Pump();
 
   bool idle() const { return jobs_.empty(); }
-  core::Bytes in_flight() const { return in_flight_bytes_; }
+  core::Bytes in_flight() const { return queue_.in_flight(); }
 
  private:
   struct Job {
@@ -81,20 +63,12 @@ class TransferLane {
     size_t next = 0;     // the first chunk not enqueued
     size_t pending = 0;  // chunks enqueued and not seen complete
     core::Bytes done{};  // of the chunks seen complete
-    core::TurnOwner owner;
-    Urgency urgency = Urgency::kDemand;
     device::Word* arrival = nullptr;
     uint64_t arrival_value = 0;
     core::Tick submitted{};  // for the trace log
     core::Tick begun{};
   };
-  struct InFlight {
-    JobId job;
-    core::Bytes bytes;
-    uint64_t signal;  // done once *word_ >= signal
-  };
 
-  bool has_queued() const { return !demands_.empty() || !background_.empty(); }
   bool Collect();
   bool Enqueue();
   void Finish(JobId id, bool ok);
@@ -110,11 +84,8 @@ class TransferLane {
 
   JobId next_job_ = 1;
   std::unordered_map<JobId, Job> jobs_;
-  core::RoundRobinQueue<JobId> demands_;
-  core::RoundRobinQueue<JobId> background_;
-  std::deque<InFlight> in_flight_;
-  core::Bytes in_flight_bytes_;
-  uint64_t last_signal_ = 0;
+  core::CopyQueue queue_;
+  uint64_t last_signal_ = 0;  // one for each chunk
 };
 
 // A chunk of an arena or of the host pool: [offset, offset + bytes) is one physical allocation.

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "sim/lane.h"
+#include "sim/link.h"
 
 namespace ravenstore::sim {
 
@@ -140,20 +140,20 @@ class Oracle {
   void Pump();
   void Advance(uint32_t index);
   bool Perform(Client& client, const Op& op);
-  void EndOfCopy(Lane& lane, bool up);
-  void Known(const Lane::Job& job);
+  void EndOfPiece(Link& link, bool up);
+  void Known(const Link::Job& job);
 
   const Trace& trace_;
   const Hardware& hardware_;
   const Duration lookahead_;
   int64_t free_;
-  Lane up_;
-  Lane down_;
+  Link up_;
+  Link down_;
   Bytes up_bytes_;  // in flight
   Bytes down_bytes_;
   size_t ups_ = 0;
   size_t downs_ = 0;
-  std::deque<Lane::Job> known_[2];
+  std::deque<Link::Job> known_[2];
   std::vector<Tensor> tensors_;
   std::vector<Client> clients_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
@@ -237,7 +237,8 @@ void Oracle::Bring(uint32_t tensor, bool demand) {
   const Bytes bytes = trace_.tensors[tensor].bytes;
   up_bytes_ += bytes;
   ++ups_;
-  up_.Submit({Lane::Kind::kIn, core::TensorId{tensor + 1}, tensor, bytes}, demand);
+  up_.Submit({Link::Kind::kIn, core::TensorId{tensor + 1}, tensor, bytes},
+             demand ? Link::Urgency::kDemand : Link::Urgency::kBackground);
 }
 
 void Oracle::Prefetch() {
@@ -277,9 +278,12 @@ void Oracle::Clean() {
     tensors_[tensor].cleaning = true;
     down_bytes_ += bytes;
     ++downs_;
-    down_.Submit(
-        {Lane::Kind::kClean, core::TensorId{tensor + 1}, tensor, bytes, 0, tensors_[tensor].writes},
-        false);
+    down_.Submit({.kind = Link::Kind::kClean,
+                  .tensor = core::TensorId{tensor + 1},
+                  .row = tensor,
+                  .left = bytes,
+                  .writes = tensors_[tensor].writes},
+                 Link::Urgency::kBackground);
   }
 }
 
@@ -338,17 +342,17 @@ void Oracle::Advance(uint32_t index) {
   client.done = true;
 }
 
-void Oracle::EndOfCopy(Lane& lane, bool up) {
-  if (const auto job = lane.End()) {
+void Oracle::EndOfPiece(Link& link, bool up) {
+  if (const auto job = link.End()) {
     known_[up ? 0 : 1].push_back(*job);
     Schedule(now_ + hardware_.latency, up ? EventKind::kUpKnown : EventKind::kDownKnown);
   }
 }
 
-void Oracle::Known(const Lane::Job& job) {
+void Oracle::Known(const Link::Job& job) {
   Tensor& tensor = tensors_[job.row];
   const Bytes bytes = trace_.tensors[job.row].bytes;
-  if (job.kind == Lane::Kind::kIn) {
+  if (job.kind == Link::Kind::kIn) {
     up_bytes_ -= bytes;
     --ups_;
     if (tensor.state == State::kArriving) Set(job.row, State::kIdle);
@@ -380,12 +384,12 @@ Outcome Oracle::Run() {
         Advance(event.client);
         last = now_;
         break;
-      case EventKind::kUpEnd: EndOfCopy(up_, true); break;
-      case EventKind::kDownEnd: EndOfCopy(down_, false); break;
+      case EventKind::kUpEnd: EndOfPiece(up_, true); break;
+      case EventKind::kDownEnd: EndOfPiece(down_, false); break;
       case EventKind::kUpKnown:
       case EventKind::kDownKnown: {
         auto& known = known_[event.kind == EventKind::kUpKnown ? 0 : 1];
-        const Lane::Job job = known.front();
+        const Link::Job job = known.front();
         known.pop_front();
         Known(job);
         break;

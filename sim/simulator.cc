@@ -10,7 +10,7 @@
 
 #include "core/check.h"
 #include "core/size_text.h"
-#include "sim/lane.h"
+#include "sim/link.h"
 
 namespace ravenstore::sim {
 
@@ -184,11 +184,12 @@ class Simulator {
            });
   }
   std::string DescribeWaiters() const;
-  void PumpLanes();
-  void LaneEnded(Lane& lane, bool up);
-  void CopyKnown(const Lane::Job& job);
+  void PumpLinks();
+  core::ClientId OwnerOf(uint32_t row) const { return IdOf(trace_.tensors[row].client); }
+  void PieceEnded(Link& link, bool up);
+  void CopyKnown(const Link::Job& job);
   void LeaveIrrevocably(Row& row);
-  void OutKnown(const Lane::Job& job, Row& row);
+  void OutKnown(const Link::Job& job, Row& row);
   void KeepSpan(Span::Kind kind, uint32_t client, Tick begin, Tick end, uint32_t tensor = kNone) {
     if (setup_.timeline && begin < end)
       outcome_.spans.push_back({kind, client, begin, end, tensor});
@@ -201,14 +202,14 @@ class Simulator {
   core::Planner planner_;
   core::Plan plan_;
   std::deque<core::Event> pending_events_;
-  Lane up_;
-  Lane down_;
+  Link up_;
+  Link down_;
   Bytes grown_;                                        // slabs made so far
   std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
   std::multimap<Tick, core::Event> slab_events_;       // by when they happen
   std::deque<core::CopyOutProgressed> progress_known_;
-  std::deque<Lane::Job> up_known_;  // done, but not yet known to be
-  std::deque<Lane::Job> down_known_;
+  std::deque<Link::Job> up_known_;  // done, but not yet known to be
+  std::deque<Link::Job> down_known_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
   std::vector<uint32_t> row_of_tensor_;  // by the row of the planner's catalog
@@ -217,7 +218,7 @@ class Simulator {
   uint64_t sequence_ = 0;
   Tick now_ = kBegin;
   Tick wake_ = core::kNever;
-  Tick lane_begin_[2] = {};
+  Tick piece_begin_[2] = {};
   Outcome outcome_;
 };
 
@@ -236,7 +237,7 @@ void Simulator::Tell(const core::Event& event) {
       std::visit([this](const auto& one) { Do(one); }, action);
     }
   }
-  PumpLanes();
+  PumpLinks();
   if (setup_.timeline) KeepMemory();
   const Tick wake = planner_.NextWake();
   if (wake < wake_) {
@@ -294,16 +295,17 @@ void Simulator::Do(const core::CopyOut& action) {
   row.state = State::kLeaving;
   if (action.irrevocable) LeaveIrrevocably(row);
   down_.Submit(
-      {Lane::Kind::kOut, action.tensor, index, action.size, row.uses, row.writes, action.behalf},
-      /*demand=*/true);
+      {Link::Kind::kOut, action.tensor, index, action.size, action.behalf, row.uses, row.writes},
+      Link::Urgency::kDemand);
 }
 
 void Simulator::Do(const core::Clean& action) {
   const uint32_t index = RowOf(action.tensor);
   const Row& row = rows_[index];
   if (row.state != State::kIdle) return Later(core::Cleaned{action.tensor, false, 0});
-  down_.Submit({Lane::Kind::kClean, action.tensor, index, action.size, row.uses, row.writes},
-               false);
+  down_.Submit(
+      {Link::Kind::kClean, action.tensor, index, action.size, OwnerOf(index), row.uses, row.writes},
+      Link::Urgency::kBackground);
 }
 
 void Simulator::Do(const core::Prioritize& action) {
@@ -320,12 +322,8 @@ void Simulator::LeaveIrrevocably(Row& row) {
 
 void Simulator::Do(const core::CopyIn& action) {
   const uint32_t index = RowOf(action.tensor);
-  up_.Submit({.kind = Lane::Kind::kIn,
-              .tensor = action.tensor,
-              .row = index,
-              .left = action.size,
-              .behalf = IdOf(trace_.tensors[index].client)},
-             action.demand);
+  up_.Submit({Link::Kind::kIn, action.tensor, index, action.size, OwnerOf(index)},
+             action.demand ? Link::Urgency::kDemand : Link::Urgency::kBackground);
 }
 
 void Simulator::CountStall(Client& client, uint32_t index, Tick begin, Tick end) {
@@ -437,33 +435,33 @@ std::string Simulator::DescribeWaiters() const {
   return words + "raise the budget, of which " + core::SizeText(budget_) + " is given out";
 }
 
-void Simulator::PumpLanes() {
+void Simulator::PumpLinks() {
   if (const auto took = up_.Begin(down_.busy())) {
-    lane_begin_[0] = now_;
+    piece_begin_[0] = now_;
     Schedule(now_ + *took, EventKind::kUpEnd);
   }
   if (const auto took = down_.Begin(up_.busy())) {
-    lane_begin_[1] = now_;
+    piece_begin_[1] = now_;
     Schedule(now_ + *took, EventKind::kDownEnd);
   }
 }
 
-void Simulator::LaneEnded(Lane& lane, bool up) {
-  KeepSpan(up ? Span::Kind::kUp : Span::Kind::kDown, 0, lane_begin_[up ? 0 : 1], now_,
-           lane.current().row);
-  const Lane::Job& part = lane.current();
+void Simulator::PieceEnded(Link& link, bool up) {
+  KeepSpan(up ? Span::Kind::kUp : Span::Kind::kDown, 0, piece_begin_[up ? 0 : 1], now_,
+           link.current().row);
+  const Link::Job& part = link.current();
   if (!up && part.left > Bytes{0} && rows_[part.row].irrevocable) {
     progress_known_.push_back({part.tensor, trace_.tensors[part.row].bytes - part.left});
     Schedule(now_ + setup_.hardware.latency, EventKind::kProgressKnown);
   }
-  if (const auto job = lane.End()) {
+  if (const auto job = link.End()) {
     (up ? up_known_ : down_known_).push_back(*job);
     Schedule(now_ + setup_.hardware.latency, up ? EventKind::kUpKnown : EventKind::kDownKnown);
   }
-  PumpLanes();
+  PumpLinks();
 }
 
-void Simulator::OutKnown(const Lane::Job& job, Row& row) {
+void Simulator::OutKnown(const Link::Job& job, Row& row) {
   using Result = core::CopiedOut::Outcome;
   const bool rescued = row.state != State::kLeaving || row.uses != job.use;
   const bool committed = std::exchange(row.irrevocable, false) || !rescued;
@@ -471,16 +469,16 @@ void Simulator::OutKnown(const Lane::Job& job, Row& row) {
   Tell(core::CopiedOut{job.tensor, committed ? Result::kCommitted : Result::kRescued, job.writes});
 }
 
-void Simulator::CopyKnown(const Lane::Job& job) {
+void Simulator::CopyKnown(const Link::Job& job) {
   Row& row = rows_[job.row];
   switch (job.kind) {
-    case Lane::Kind::kOut: return OutKnown(job, row);
-    case Lane::Kind::kClean: {
+    case Link::Kind::kOut: return OutKnown(job, row);
+    case Link::Kind::kClean: {
       if (row.irrevocable) return OutKnown(job, row);
       const bool whole = row.state == State::kIdle && row.uses == job.use;
       return Tell(core::Cleaned{job.tensor, whole, job.writes});
     }
-    case Lane::Kind::kIn:
+    case Link::Kind::kIn:
       if (row.state == State::kAway) row.state = State::kIdle;
       Tell(core::CopiedIn{job.tensor, true});
       if (std::exchange(row.arriving, false)) Resume(trace_.tensors[job.row].client);
@@ -508,12 +506,12 @@ Outcome Simulator::Run() {
         Advance(event.client);
         last = now_;
         break;
-      case EventKind::kUpEnd: LaneEnded(up_, true); break;
-      case EventKind::kDownEnd: LaneEnded(down_, false); break;
+      case EventKind::kUpEnd: PieceEnded(up_, true); break;
+      case EventKind::kDownEnd: PieceEnded(down_, false); break;
       case EventKind::kUpKnown:
       case EventKind::kDownKnown: {
         auto& known = event.kind == EventKind::kUpKnown ? up_known_ : down_known_;
-        const Lane::Job job = known.front();
+        const Link::Job job = known.front();
         known.pop_front();
         CopyKnown(job);
         break;
