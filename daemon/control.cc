@@ -14,6 +14,7 @@
 
 #include "core/check.h"
 #include "daemon/admin.h"
+#include "daemon/packets.h"
 #include "ipc/clock.h"
 #include "proto/packet.h"
 #include "proto/version.h"
@@ -34,13 +35,11 @@ constexpr uint64_t kWaitTimerKey = ~uint64_t{0} - 2;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 256;
-// A turn's accepts, and its units of work for all users. A unit is some ten microseconds: a small
+// A turn's units of work for all users. A unit is some ten microseconds: a small
 // message is one, and what takes longer some more. An operation of a client takes about ten turns
 // of this thread, so a turn that others fill must be short.
-constexpr int kAcceptsPerTurn = 6;
 constexpr uint32_t kUnitsPerTurn = 32;
 constexpr uint32_t kUnitsLeast = 4;
-constexpr uint32_t kUnitsOfConnection = 4;
 constexpr uint32_t kUnitsOfDescriptors = 8;
 constexpr uint32_t kUnitsOfAttach = 16;
 constexpr size_t kBytesOfUnit = 4096;
@@ -51,32 +50,13 @@ constexpr int64_t kDescriptorsAtOnce = 256;
 constexpr core::Duration kDescriptorWaitMost = std::chrono::seconds(4);
 // A connection that says nothing is closed.
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
-// Connections beyond what all users may have together, half of them root's and half of the daemon's
-// own user's.
-constexpr uint64_t kReserved = 16;
-// Sockets that were turned away and are not closed yet: more are not accepted meanwhile.
-constexpr uint32_t kTurnedAwayMax = 256;
-// A connection's own, its socket and its process; a client's, its segment and its doorbell.
-constexpr size_t kDescriptorsOfConnection = 2;
+// Its segment and its doorbell.
 constexpr size_t kDescriptorsOfClient = 2;
 // Of the process's those that no user's doing takes.
 constexpr uint64_t kDescriptorsKept = 256;
 // A client that lets so much pile up has stopped reading for good; what it misses are slabs it will
 // ask for in vain, until it is killed or goes on.
 constexpr size_t kQueueMax = 4096;
-// Tools, and clients that did not say Hello yet.
-constexpr uint64_t kToolsMax = 128;
-constexpr uid_t kUnknownUid = ~uid_t{0};
-// Descriptors also come free where no connection ends: with slabs.
-constexpr std::chrono::milliseconds kAcceptPause(100);
-
-proto::DaemonPacket FailureOf(uint64_t request, const Error& error) {
-  proto::DaemonPacket packet;
-  packet.set_request(request);
-  packet.mutable_failure()->set_code(static_cast<uint32_t>(error.code));
-  packet.mutable_failure()->set_message(error.message);
-  return packet;
-}
 
 // The descriptors that users' connections may take. A limit that is lowered later is met by
 // errors of the system.
@@ -102,23 +82,6 @@ core::Result<std::vector<ipc::UniqueFd>> DescriptorsFor(const Attachment& attach
 
 }  // namespace
 
-std::string ForPeople(const std::string& name) {
-  std::string text = name.substr(0, Names::kNameBytesMax);
-  for (char& c : text) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return text;
-}
-
-std::string Encode(const proto::DaemonPacket& packet) {
-  std::string bytes = packet.SerializeAsString();
-  if (bytes.size() <= proto::kControlPacketMax) return bytes;
-  return FailureOf(packet.request(),
-                   {ErrorCode::kLimit, "the daemon's answer has " + std::to_string(bytes.size()) +
-                                           " bytes, more than a packet may"})
-      .SerializeAsString();
-}
-
 Control::Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers)
     : options_(std::move(options)),
       devices_(std::move(devices)),
@@ -126,8 +89,6 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
       workers_(workers),
       turns_(kUnitsPerTurn, kUnitsLeast),
       descriptor_limit_(kDescriptorsEvery, kDescriptorsAtOnce, kDescriptorWaitMost),
-      // A job may be a client and a legacy job at once.
-      places_("connections", uint64_t{4} * options_.clients_max + kToolsMax),
       clients_("clients (clients_max of the configuration)", options_.clients_max),
       legacy_places_("legacy jobs (clients_max of the configuration)", options_.clients_max),
       descriptors_("file descriptors of the daemon (LimitNOFILE of its service)",
@@ -138,8 +99,8 @@ Control::Control(ControlOptions options, device::Devices devices, Loop* loop, Wo
 
 Control::~Control() {
   for (auto& [key, connection] : connections_)
-    CloseSocket(std::move(connection->socket), connection->peer.uid);
-  CloseSockets();
+    ending_->Close(std::move(connection->socket), connection->peer.uid);
+  if (ending_) ending_->EndTurn();
 }
 
 core::Result<std::unique_ptr<Control>> Control::Create(ControlOptions options,
@@ -152,15 +113,28 @@ core::Result<std::unique_ptr<Control>> Control::Create(ControlOptions options,
 }
 
 core::Status Control::Init() {
-  RAVEN_ASSIGN_OR_RETURN(
-      listener_, ipc::Listen(options_.socket_path, options_.socket_mode, options_.socket_group));
+  RAVEN_ASSIGN_OR_RETURN(auto listener, ipc::Listen(options_.socket_path, options_.socket_mode,
+                                                    options_.socket_group));
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_) return Error{ErrorCode::kSystem, "epoll_create1 failed"};
   reclaim_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   wait_timer_.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!reclaim_timer_ || !wait_timer_) return Error{ErrorCode::kSystem, "timerfd_create failed"};
-  if (!Watch(listener_.get(), kListenerKey, EPOLLIN) ||
-      !Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN) ||
+  ending_.emplace(epoll_.get(), &mailbox_, [this] { acceptor_->OnClosed(); });
+  acceptor_.emplace(std::move(listener),
+                    Acceptor::Options{
+                        .epoll = epoll_.get(),
+                        .key = kListenerKey,
+                        .clients = options_.clients_max,
+                        .turns = &turns_,
+                        .descriptors = &descriptors_,
+                        .ending = &*ending_,
+                        .may_connect = [this](uid_t uid) { return MayConnect(uid); },
+                        .admit = [this](ipc::UniqueFd& socket, ipc::Peer& peer,
+                                        bool reserved) { return Admit(socket, peer, reserved); },
+                    });
+  RAVEN_RETURN_IF_ERROR(acceptor_->Begin());
+  if (!Watch(mailbox_.descriptor(), kMailboxKey, EPOLLIN) ||
       !Watch(reclaim_timer_.get(), kReclaimTimerKey, EPOLLIN) ||
       !Watch(wait_timer_.get(), kWaitTimerKey, EPOLLIN)) {
     return Error{ErrorCode::kSystem, "epoll_ctl failed (fs.epoll.max_user_watches)"};
@@ -204,7 +178,7 @@ void Control::LogWhatWasLeftOut() {
 }
 
 int Control::NextTimer() const {
-  core::Tick next = std::min(accept_paused_until_.value_or(core::kNever), log_due_);
+  core::Tick next = std::min(acceptor_->paused_until(), log_due_);
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
   if (!paced_.empty()) next = std::min(next, paced_.begin()->first);
   if (next == core::kNever) return -1;
@@ -220,7 +194,7 @@ void Control::Run() {
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kListenerKey) {
-        AcceptSome();
+        acceptor_->AcceptSome();
       } else if (key == kMailboxKey) {
         mailbox_.RunSome(mailbox_.size());
       } else if (key == kReclaimTimerKey) {
@@ -240,9 +214,8 @@ void Control::Run() {
     EndSilent();
     ReadPaced();
     LogWhatWasLeftOut();
-    CloseSockets();
-    if (accept_paused_until_ && (closed_one_ || ipc::Now() >= *accept_paused_until_))
-      ResumeAccepting();
+    ending_->EndTurn();
+    acceptor_->GoOn();
   }
 }
 
@@ -281,122 +254,33 @@ void Control::Stop() {
 }
 
 void Control::StopAccepting() {
-  mailbox_.Post([this] {
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-    listener_.Close();
-    CloseSocket(std::move(accepted_), kUnknownUid);
-  });
+  mailbox_.Post([this] { acceptor_->Stop(); });
 }
 
-void Control::AcceptSome() {
-  for (int i = 0; i < kAcceptsPerTurn && listener_ && !accept_paused_until_; ++i) {
-    if (turned_away_ >= kTurnedAwayMax)
-      return PauseAccepting(
-          {ErrorCode::kLimit, "too many that were turned away are not closed yet"});
-    if (!accepted_) {
-      auto socket = ipc::Accept(listener_.get());
-      if (!socket.ok()) {
-        if (socket.error().code != ErrorCode::kTimedOut) PauseAccepting(socket.error());
-        return;
-      }
-      accepted_ = std::move(socket).value();
-    }
-    if (ipc::HasLeft(accepted_.get())) {
-      // Already over: not worth finding out whose it was.
-      ++turned_away_;
-      CloseSocket(std::move(accepted_), kUnknownUid, [this] { --turned_away_; });
-      continue;
-    }
-    auto peer = ipc::PeerOf(accepted_.get());
-    if (!peer.ok() && peer.error().code == ErrorCode::kLimit) return PauseAccepting(peer.error());
-    ipc::UniqueFd socket = std::move(accepted_);
-    if (peer.ok()) {
-      Admit(std::move(socket), std::move(*peer));
-    } else {
-      spdlog::debug("a connection was turned away: {}", core::Describe(peer.error()));
-      TurnAway(std::move(socket), kUnknownUid, peer.error());
-    }
-  }
+core::Status Control::MayConnect(uid_t uid) const {
+  if (!received_closers_.IsStuck(uid)) return core::Ok();
+  return Error{ErrorCode::kLimit, "user " + std::to_string(uid) +
+                                      " has sent the daemon a descriptor whose close does not "
+                                      "end: until it does, none of its connections is taken"};
 }
 
-void Control::Admit(ipc::UniqueFd socket, ipc::Peer peer) {
+core::Status Control::Admit(ipc::UniqueFd& socket, ipc::Peer& peer, bool reserved) {
   auto connection = std::make_unique<Connection>();
-  if (const auto place = TakePlace(peer, &connection->reserved); !place.ok())
-    return TurnAway(std::move(socket), peer.uid, place.error());
-  pause_was_logged_ = false;
   connection->key = next_key_++;
   connection->socket = std::move(socket);
   connection->peer = std::move(peer);
+  connection->reserved = reserved;
   connection->heard = ipc::Now();
   if (!UpdateInterest(*connection) ||
       !Watch(connection->peer.pidfd.get(), connection->key | kPidBit, EPOLLIN)) {
-    GivePlace(connection->user(), connection->reserved);
-    return TurnAway(std::move(connection->socket), connection->peer.uid,
-                    {ErrorCode::kLimit,
-                     "the system watches no more descriptors for the daemon's user: raise "
-                     "fs.epoll.max_user_watches"});
+    socket = std::move(connection->socket);
+    return Error{ErrorCode::kLimit,
+                 "the system watches no more descriptors for the daemon's user: raise "
+                 "fs.epoll.max_user_watches"};
   }
   silent_.emplace_back(connection->heard + kSilenceMax, connection->key);
   connections_.emplace(connection->key, std::move(connection));
-}
-
-core::Status Control::TakePlace(const ipc::Peer& peer, bool* reserved) {
-  const core::TenantId user{peer.uid};
-  turns_.Spend(user, kUnitsOfConnection);
-  core::Status place = core::Ok();
-  if (received_closers_.IsStuck(peer.uid)) {
-    place = Error{ErrorCode::kLimit, "user " + std::to_string(peer.uid) +
-                                         " has sent the daemon a descriptor whose close does not "
-                                         "end: until it does, none of its connections is taken"};
-  }
-  if (place.ok()) place = places_.Take(user);
-  if (place.ok()) {
-    place = descriptors_.Take(user, kDescriptorsOfConnection);
-    if (!place.ok()) places_.Give(user);
-  }
-  if (place.ok() || !IsAdmin(peer.uid)) return place;
-  const uint64_t most = ::geteuid() == 0 ? kReserved : kReserved / 2;
-  *reserved = reserved_[user] < most;
-  if (!*reserved) return place;
-  ++reserved_[user];
   return core::Ok();
-}
-
-void Control::GivePlace(core::TenantId user, bool reserved) {
-  closed_one_ = true;
-  if (reserved) {
-    --reserved_[user];
-    return;
-  }
-  places_.Give(user);
-  descriptors_.Give(user, kDescriptorsOfConnection);
-}
-
-// The last word to a connection that is not served. If it does not get that, it sees the hang-up.
-void Control::TurnAway(ipc::UniqueFd socket, uid_t uid, const Error& why) {
-  [[maybe_unused]] const core::Status sent =
-      ipc::Send(socket.get(), FailureOf(0, why).SerializeAsString());
-  ++turned_away_;
-  CloseSocket(std::move(socket), uid, [this] { --turned_away_; });
-}
-
-void Control::PauseAccepting(const Error& why) {
-  if (!pause_was_logged_) {
-    spdlog::warn("no more connections are accepted for now: {}", core::Describe(why));
-  }
-  pause_was_logged_ = true;
-  closed_one_ = false;
-  accept_paused_until_ = ipc::Now() + kAcceptPause;
-  // It stays readable: looking for that would keep this thread busy.
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
-}
-
-void Control::ResumeAccepting() {
-  accept_paused_until_.reset();
-  if (listener_ && !Watch(listener_.get(), kListenerKey, EPOLLIN))
-    return PauseAccepting({ErrorCode::kLimit, "epoll_ctl failed (fs.epoll.max_user_watches)"});
-  // One that was accepted and not admitted yet: the listener may have no other to tell of.
-  if (accepted_) AcceptSome();
 }
 
 bool Control::MayRead(Connection& connection) {
@@ -652,10 +536,6 @@ void Control::HandleDetach(Connection& connection, uint64_t request) {
   connection.client = ClientId{};
 }
 
-bool Control::IsAdmin(uid_t uid) {
-  return uid == 0 || uid == ::geteuid();
-}
-
 void Control::HandleSetLimits(Connection& connection, uint64_t request,
                               const proto::SetLimits& limits) {
   const bool admin = IsAdmin(connection.peer.uid);
@@ -752,7 +632,7 @@ void Control::HangUp(Connection& connection) {
     spdlog::info("{} hung up; its memory stays until its process {} ends",
                  legacy ? "a legacy job" : "client " + std::to_string(ToInt(connection.client)),
                  connection.peer.pid);
-  CloseSocket(std::move(connection.socket), connection.peer.uid);
+  ending_->Close(std::move(connection.socket), connection.peer.uid);
   connection.queue.clear();
   connection.answers = 0;
   connection.answer_bytes = 0;
@@ -765,10 +645,10 @@ void Control::CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors) {
   if (descriptors.empty()) return;
   Connection* connection = Find(key);
   if (connection != nullptr) connection->waiting += kQuestion;
-  const uid_t uid = connection == nullptr ? kUnknownUid : connection->peer.uid;
+  const uid_t uid = connection == nullptr ? Acceptor::kUnknownUid : connection->peer.uid;
   received_closers_.Close(uid, std::move(descriptors), [this, key] {
     mailbox_.Post([this, key] {
-      closed_one_ = true;
+      acceptor_->OnClosed();
       Connection* connection = Find(key);
       if (connection == nullptr) return;
       connection->waiting -= kQuestion;
@@ -778,40 +658,16 @@ void Control::CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors) {
   if (connection != nullptr) UpdateInterest(*connection);
 }
 
-void Control::CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()> closed) {
-  if (!socket) {
-    if (closed) closed();
-    return;
-  }
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket.get(), nullptr);
-  ::shutdown(socket.get(), SHUT_RDWR);  // the peer need not wait for the close
-  Closing& closing = closing_[uid];
-  closing.sockets.push_back(std::move(socket));
-  if (closed) closing.closed.push_back(std::move(closed));
-}
-
-// To wake a thread for each would cost this one more than all else that a socket costs.
-void Control::CloseSockets() {
-  for (auto& [uid, closing] : std::exchange(closing_, {})) {
-    socket_closers_.Close(uid, std::move(closing.sockets), [this, all = std::move(closing.closed)] {
-      mailbox_.Post([this, all] {
-        closed_one_ = true;
-        for (const auto& closed : all) closed();
-      });
-    });
-  }
-}
-
 void Control::Forget(uint64_t key) {
   const auto found = connections_.find(key);
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
   EndRecording(connection);
   connection.queue.clear();
-  CloseSocket(std::move(connection.socket), connection.peer.uid,
-              [this, user = connection.user(), reserved = connection.reserved] {
-                GivePlace(user, reserved);
-              });
+  ending_->Close(std::move(connection.socket), connection.peer.uid,
+                 [this, user = connection.user(), reserved = connection.reserved] {
+                   acceptor_->GivePlace(user, reserved);
+                 });
   SettleDescriptors(connection);
   if (connection.legacy) GiveLegacyPlace(connection);
   legacy_.Remove(key);
@@ -820,7 +676,7 @@ void Control::Forget(uint64_t key) {
   // There may be many.
   if (connection.named) workers_->Run(connection.user(), [this, key] { names_.Release(key); });
   connections_.erase(found);
-  closed_one_ = true;
+  acceptor_->OnClosed();
 }
 
 core::Status Control::ChargeDescriptors(Connection& connection, size_t descriptors) {

@@ -30,7 +30,9 @@
 
 #include "core/share.h"
 #include "core/types.h"
+#include "daemon/acceptor.h"
 #include "daemon/closers.h"
+#include "daemon/ending_sockets.h"
 #include "daemon/legacy.h"
 #include "daemon/log_budget.h"
 #include "daemon/loop.h"
@@ -46,12 +48,6 @@
 #include "proto/control.pb.h"
 
 namespace ravenstore::daemon {
-
-// A client's name as it may be printed and sent on: printable ASCII and not too long.
-std::string ForPeople(const std::string& name);
-
-// A packet's bytes; a failure's in its place when they are more than a packet may have.
-std::string Encode(const proto::DaemonPacket& packet);
 
 struct ControlOptions {
   std::string socket_path;
@@ -139,11 +135,6 @@ class Control {
     uint32_t with_loop = 0;  // shares
     std::deque<Post> posts;  // those that wait
   };
-  // A user's sockets that end with this turn.
-  struct Closing {
-    std::vector<ipc::UniqueFd> sockets;
-    std::vector<std::function<void()>> closed;
-  };
 
   Control(ControlOptions options, device::Devices devices, Loop* loop, WorkerPool* workers);
   core::Status Init();
@@ -153,15 +144,9 @@ class Control {
   // system has no room for it.
   bool UpdateInterest(Connection& connection);
 
-  void AcceptSome();
-  void Admit(ipc::UniqueFd socket, ipc::Peer peer);
-  // Counts one more connection of the user; with `*reserved` one of those kept for ravenctl.
-  core::Status TakePlace(const ipc::Peer& peer, bool* reserved);
-  void GivePlace(core::TenantId user, bool reserved);
-  void TurnAway(ipc::UniqueFd socket, uid_t uid, const core::Error& why);
-  // Takes no connections until some descriptor may have come free.
-  void PauseAccepting(const core::Error& why);
-  void ResumeAccepting();
+  core::Status MayConnect(uid_t uid) const;
+  // Takes both over, or fails and leaves the socket.
+  core::Status Admit(ipc::UniqueFd& socket, ipc::Peer& peer, bool reserved);
   // Closes what has said nothing for too long.
   void EndSilent();
   void ReadPaced();
@@ -181,10 +166,6 @@ class Control {
   void Forget(uint64_t key);
   // The connection is not read until what it sent is closed.
   void CloseSent(uint64_t key, std::vector<ipc::UniqueFd> descriptors);
-  // Closes it, and then runs `closed` on this thread.
-  // With the user's others, at the end of the turn.
-  void CloseSocket(ipc::UniqueFd socket, uid_t uid, std::function<void()> closed = {});
-  void CloseSockets();
 
   void Handle(Connection& connection, const proto::ClientPacket& packet,
               std::vector<ipc::UniqueFd>& descriptors);
@@ -233,7 +214,6 @@ class Control {
   void HandleRecord(Connection& connection, uint64_t request, const proto::Record& record);
   void EndRecording(const Connection& connection);
   void HandleDetach(Connection& connection, uint64_t request);
-  static bool IsAdmin(uid_t uid);
 
   void Send(Connection& connection, const proto::DaemonPacket& packet,
             std::vector<ipc::UniqueFd> descriptors = {});
@@ -269,26 +249,17 @@ class Control {
 
   TurnBudget turns_;
   RateLimit descriptor_limit_;
-  core::Shares places_;  // connections
   core::Shares clients_;
   core::Shares legacy_places_;
   core::Shares descriptors_;
-  std::map<core::TenantId, uint64_t> reserved_;  // connections of those kept for ravenctl
-  uint32_t turned_away_ = 0;                     // sockets that are not closed yet
   std::map<core::TenantId, User> users_;
   // Connections by when they will have been silent for too long, if they stay so.
   std::deque<std::pair<core::Tick, uint64_t>> silent_;
   std::multimap<core::Tick, uint64_t> paced_;  // connections that are read then
-  std::map<uid_t, Closing> closing_;
   LogBudget log_budget_;
   core::Tick log_due_ = core::kNever;  // when it has something to say
 
-  ipc::Listener listener_;
   ipc::UniqueFd epoll_;
-  ipc::UniqueFd accepted_;                         // whose peer could not be looked at yet
-  std::optional<core::Tick> accept_paused_until_;  // no connections are accepted
-  bool pause_was_logged_ = false;                  // and none was accepted since
-  bool closed_one_ = false;                        // a connection, while it rests
   uint64_t next_key_ = 1;
   uint32_t next_client_ = 1;
   std::map<uint64_t, core::TenantId> recordings_;  // the users by the connections that record
@@ -301,10 +272,10 @@ class Control {
   ipc::UniqueFd reclaim_timer_;
   WaitQueue waits_;
   ipc::UniqueFd wait_timer_;
-  // First to go: they post to the mailbox. Those of sockets that were not read never hang; what was
-  // received may.
-  Closers received_closers_;
-  Closers socket_closers_;
+  // First to go: they post to the mailbox.
+  Closers received_closers_;  // a close of what was received may hang
+  std::optional<EndingSockets> ending_;
+  std::optional<Acceptor> acceptor_;
 };
 
 }  // namespace ravenstore::daemon

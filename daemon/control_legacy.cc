@@ -11,6 +11,7 @@
 
 #include "daemon/admin.h"
 #include "daemon/control.h"
+#include "daemon/packets.h"
 #include "ipc/clock.h"
 #include "proto/layout.h"
 #include "proto/packet.h"

@@ -149,18 +149,6 @@ size_t Mentions(const std::string& text, const std::string& word) {
   return mentions;
 }
 
-TEST(ControlTest, AnAnswerTooLargeForAPacketIsAFailure) {
-  proto::DaemonPacket packet;
-  packet.set_request(5);
-  packet.mutable_failure_explained()->set_message(std::string(1000, 'x'));
-  EXPECT_EQ(Encode(packet), packet.SerializeAsString());
-  packet.mutable_failure_explained()->set_message(std::string(proto::kControlPacketMax, 'x'));
-  proto::DaemonPacket told;
-  ASSERT_TRUE(told.ParseFromString(Encode(packet)));
-  EXPECT_EQ(told.request(), 5u);
-  EXPECT_EQ(CodeOf(told), ErrorCode::kLimit);
-}
-
 // The user who runs the tests is the daemon's own, for whom 16 connections are kept.
 TEST(ControlTest, OneUserHasOnlySoManyConnectionsAndSomeAreKeptForTools) {
   DaemonProcess daemon({"--clients-max", "1"});

@@ -1,0 +1,36 @@
+#include "daemon/packets.h"
+
+#include <gtest/gtest.h>
+
+#include "proto/packet.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+TEST(PacketsTest, AnAnswerTooLargeForAPacketIsAFailure) {
+  proto::DaemonPacket packet;
+  packet.set_request(5);
+  packet.mutable_failure_explained()->set_message(std::string(1000, 'x'));
+  EXPECT_EQ(Encode(packet), packet.SerializeAsString());
+  packet.mutable_failure_explained()->set_message(std::string(proto::kControlPacketMax, 'x'));
+  proto::DaemonPacket told;
+  ASSERT_TRUE(told.ParseFromString(Encode(packet)));
+  EXPECT_EQ(told.request(), 5u);
+  EXPECT_EQ(told.failure().code(), static_cast<uint32_t>(core::ErrorCode::kLimit));
+}
+
+TEST(PacketsTest, AFailureSaysWhichAndWhy) {
+  const proto::DaemonPacket packet = FailureOf(7, {core::ErrorCode::kNotFound, "no such thing"});
+  EXPECT_EQ(packet.request(), 7u);
+  EXPECT_EQ(packet.failure().code(), static_cast<uint32_t>(core::ErrorCode::kNotFound));
+  EXPECT_EQ(packet.failure().message(), "no such thing");
+}
+
+TEST(PacketsTest, ANameForPeopleIsShortAndPrintable) {
+  EXPECT_EQ(ForPeople("train\x1b[2J\n"), "train?[2J?");
+  EXPECT_EQ(ForPeople("na\xc3\xafve"), "na??ve");
+  EXPECT_LT(ForPeople(std::string(100'000, 'x')).size(), 10'000u);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
