@@ -99,9 +99,10 @@ class Bench:
         """Seconds until the part's limit."""
         return self.deadline - time.monotonic()
 
-    def stream(self, theme, **options):
-        """Yields each result of one process as it comes; none where there is no time for it."""
-        seconds = min(self.arguments.process_limit, self.left())
+    def stream(self, theme, alone=True, **options):
+        """Yields each result of one process as it comes; none where there is no time for it. One
+        that measures many things, not one alone, may take all of the part's time."""
+        seconds = min(self.arguments.process_limit, self.left()) if alone else self.left()
         if seconds <= 1:
             return
         command = [sys.executable, __file__, "--worker", theme]

@@ -212,7 +212,7 @@ class Curve:
 
     def rivals(self, kind):
         plain = None
-        for found in self.bench.stream("curve", of=kind):
+        for found in self.bench.stream("curve", alone=False, of=kind):
             if found["name"] == "plain":
                 plain = found.get("step")
                 # Of compiled ones the plain form is that of our process, compiled by block.
