@@ -259,8 +259,9 @@ def step_at(points, live):
         return None
     best = min(point.times for point in reached)
     low = max(reached, key=lambda point: point.live)
-    above = [point for point in points if point.live > live and point.name == low.name]
-    above += [p for p in points if p.live > live and p.family == low.family == "ours"]
+    above = [point for point in points if point.live > live and point.family == low.family]
+    if not low.family.startswith("ours"):
+        above = []
     for high in above:
         share = (live - low.live) / (high.live - low.live)
         best = min(best, low.times + share * (high.times - low.times))
