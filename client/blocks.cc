@@ -23,10 +23,14 @@ uint64_t RoundUp(uint64_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// A share of the budget that may be idle even where others' bytes have to leave for it. What one
-// operation frees the next one wants again, and the daemon could give it only once the GPU is
+// One part in so many of the budget may be idle even where others' bytes have to leave for it. What
+// one operation frees the next one wants again, and the daemon could give it only once the GPU is
 // there.
 constexpr uint64_t kIdleShare = 16;
+// And beside what was ever needed at once idle is one part in so many of it, and in a small program
+// this much. Every size has its peak at another moment: all of them would add up.
+constexpr uint64_t kWasteShare = 16;
+constexpr uint64_t kWasteLeast = MiB(32);
 
 std::string Size(uint64_t bytes) {
   const uint64_t tenths = (bytes * 10 + MiB(1) / 2) / MiB(1);
@@ -73,7 +77,8 @@ bool BlockAllocator::IsForked() const {
 
 void BlockAllocator::AddUser(Block* block) {
   if (block->users_++ > 0) return;
-  BlocksStats& stats = ledgers_[block->device_].stats;
+  Ledger& ledger = ledgers_[block->device_];
+  BlocksStats& stats = ledger.stats;
   if (block->saves_ > 0) stats.parked -= block->bytes_;
   stats.used += block->bytes_;
   ++stats.used_blocks;
@@ -81,6 +86,7 @@ void BlockAllocator::AddUser(Block* block) {
   stats.used_blocks_peak = std::max(stats.used_blocks_peak, stats.used_blocks);
   stats.held_peak = std::max(stats.held_peak, stats.used + stats.idle);
   stats.needed_peak = std::max(stats.needed_peak, stats.used + stats.parked);
+  ledger.needed_ever = std::max(ledger.needed_ever, stats.needed_peak);
 }
 
 void BlockAllocator::RemoveUser(Block* block) {
@@ -134,27 +140,38 @@ Block* BlockAllocator::Take(uint64_t bytes, int device, Stream stream) {
 }
 
 std::vector<Block*> BlockAllocator::TakeUntilFits(uint64_t more, int device) {
-  const BlocksStats& stats = ledgers_[device].stats;
+  Ledger& ledger = ledgers_[device];
+  const BlocksStats& stats = ledger.stats;
   const uint64_t others = stats.used + stats.parked + more;
   const uint64_t left = device_budget_ - std::min(device_budget_, others);
   const uint64_t most = std::max(left, device_budget_ / kIdleShare);
-  return stats.idle > most ? TakeOldest(stats.idle - most, device) : std::vector<Block*>();
+  std::vector<Block*> taken;
+  TakeIdleFrom(ledger, stats.idle - std::min(stats.idle, most), Victim::kOldest, &taken);
+  const uint64_t needed = std::max(ledger.needed_ever, others);
+  const uint64_t beside = needed - others + std::max(needed / kWasteShare, kWasteLeast);
+  // Of few large ones more is had back, at the price of fewer calls, than of many small ones.
+  TakeIdleFrom(ledger, stats.idle - std::min(stats.idle, beside), Victim::kLargest, &taken);
+  return taken;
 }
 
-std::vector<Block*> BlockAllocator::TakeOldest(uint64_t bytes, int device) {
-  std::vector<Block*> taken;
-  Ledger& ledger = ledgers_[device];
-  for (uint64_t sum = 0; sum < bytes && !ledger.idle.empty(); sum += taken.back()->bytes_) {
-    Block* block = ledger.idle.front();
-    ledger.idle.pop_front();
+void BlockAllocator::TakeIdleFrom(Ledger& ledger, uint64_t bytes, Victim victim,
+                                  std::vector<Block*>* taken) {
+  for (uint64_t sum = 0; sum < bytes && !ledger.idle.empty(); sum += taken->back()->bytes_) {
+    auto chosen = ledger.idle.begin();
+    if (victim == Victim::kLargest) {
+      chosen =
+          std::max_element(ledger.idle.begin(), ledger.idle.end(),
+                           [](const Block* a, const Block* b) { return a->bytes_ < b->bytes_; });
+    }
+    Block* block = *chosen;
+    ledger.idle.erase(chosen);
     ledger.stats.idle -= block->bytes_;
-    // The oldest of all is the oldest of its magazine.
-    const auto magazine = magazines_.find({device, block->stream_, block->bytes_});
+    // Of those of its size and stream it is the oldest, either way.
+    const auto magazine = magazines_.find({block->device_, block->stream_, block->bytes_});
     magazine->second.pop_front();
     if (magazine->second.empty()) magazines_.erase(magazine);
-    taken.push_back(block);
+    taken->push_back(block);
   }
-  return taken;
 }
 
 void BlockAllocator::Destroy(const std::vector<Block*>& blocks) noexcept {
@@ -334,7 +351,7 @@ void* BlockAllocator::Get(Block* block, Stream stream) {
     std::vector<Block*> given_back;
     {
       std::lock_guard lock(mutex_);
-      given_back = TakeOldest(block->bytes_, block->device_);
+      TakeIdleFrom(ledgers_[block->device_], block->bytes_, Victim::kOldest, &given_back);
     }
     Destroy(given_back);
   }

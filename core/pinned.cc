@@ -11,6 +11,9 @@ namespace {
 // A slab for small blocks is at most this part of what its user has, so that what lies in it unused
 // is little beside that.
 constexpr uint64_t kPartOfHeld = 128;
+// Only a block of at most this part of such a slab is small: others like it fill the rest. What a
+// larger one left over there nobody may ever ask for.
+constexpr uint64_t kSmallOfSlab = 4;
 
 template <typename Key>
 void Subtract(std::map<Key, Bytes>& sums, const Key& key, Bytes bytes) {
@@ -73,7 +76,10 @@ Bytes PinnedBooks::PlanSlab(TenantId user, uint32_t pool, Bytes bytes) const {
   bytes = bytes.RoundUp(kPage);
   const Bytes part = std::min(
       Bytes(Held(user).count() / kPartOfHeld).RoundDown(options_.granularity), options_.slab);
-  const auto whole = [&](Bytes need) { return std::max(need.RoundUp(options_.granularity), part); };
+  const auto whole = [&](Bytes need) {
+    need = need.RoundUp(options_.granularity);
+    return bytes * kSmallOfSlab <= part ? std::max(need, part) : need;
+  };
   const Holding* holding = FindHolding(user, pool);
   if (holding != nullptr) {
     // Behind its last slab the new one goes on with what is free there.

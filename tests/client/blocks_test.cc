@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -41,13 +42,14 @@ class BlocksTest : public testing::Test {
  protected:
   static constexpr uint64_t kBudget = MiB(64);
 
-  BlocksTest()
-      : daemon_({"--slab", "2MiB"}),
+  explicit BlocksTest(std::vector<std::string> flags = {"--slab", "2MiB"},
+                      uint64_t budget = kBudget)
+      : daemon_(std::move(flags)),
         store_(std::make_shared<Store>(Store::connect({.socket = daemon_.socket(),
                                                        .name = "blocks_test",
-                                                       .device_budget = kBudget,
+                                                       .device_budget = budget,
                                                        .timeout = std::chrono::seconds(5)}))),
-        blocks_(std::make_unique<BlockAllocator>(store_, &orders_, kBudget)) {}
+        blocks_(std::make_unique<BlockAllocator>(store_, &orders_, budget)) {}
 
   Block* Allocate(uint64_t bytes, Stream stream = nullptr) {
     return blocks_->Allocate(bytes, 0, stream);
@@ -78,6 +80,44 @@ TEST_F(BlocksTest, WhatIsReleasedServesTheNextOfItsSizeAndStreamWithoutTheDaemon
   EXPECT_EQ(stats().created, 1u);
   EXPECT_EQ(stats().allocations, 2u);
   blocks_->Release(block);
+}
+
+// A budget in which everything fits; nobody touches the bytes.
+class RoomyBlocksTest : public BlocksTest {
+ protected:
+  static constexpr uint64_t kRoomyBudget = MiB(2048);
+
+  RoomyBlocksTest() : BlocksTest({"--slab", "2MiB", "--device-total", "4GiB"}, kRoomyBudget) {}
+
+  void AllocateAndRelease(int count, uint64_t bytes) {
+    std::vector<Block*> held;
+    for (int i = 0; i < count; ++i) held.push_back(Allocate(bytes));
+    for (Block* block : held) blocks_->Release(block);
+  }
+};
+
+TEST_F(RoomyBlocksTest, WhatIsHeldIsLittleMoreThanWasEverNeededThoughEachSizeHasItsOwnPeak) {
+  for (int phase = 0; phase < 4; ++phase) AllocateAndRelease(20, MiB(32 + phase));
+  const uint64_t needed = 20 * MiB(35);
+  EXPECT_EQ(stats().used_peak, needed);
+  EXPECT_LE(stats().held_peak, needed / 16 * 17);
+}
+
+TEST_F(RoomyBlocksTest, WhatMayBeIdleGoesByTheMostThatWasEverNeededNotBySomebodysPeak) {
+  AllocateAndRelease(20, MiB(32));
+  blocks_->ResetPeaks(0);
+  AllocateAndRelease(1, MiB(40));
+  EXPECT_EQ(stats().idle, 20 * MiB(32) + MiB(40));
+}
+
+TEST_F(RoomyBlocksTest, OfIdleBlocksThatAreTooManyTheLargestGoBack) {
+  Block* large = Allocate(MiB(160));
+  AllocateAndRelease(20, MiB(8));
+  blocks_->Release(large);
+  Block* new_size = Allocate(MiB(60));
+  EXPECT_EQ(blocks_->TakeIdle(MiB(160), 0, nullptr), nullptr);
+  EXPECT_EQ(stats().idle, 20 * MiB(8));
+  blocks_->Release(new_size);
 }
 
 TEST_F(BlocksTest, AnotherStreamDoesNotGetIt) {

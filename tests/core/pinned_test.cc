@@ -178,5 +178,24 @@ TEST(PinnedBooksOverheadTest, WhereTheyMayNotABlockLiesInOneSlab) {
   EXPECT_EQ(books.Held(kUser), MiB(400));
 }
 
+// Of a transformer's layers, as a training job keeps their activations and states on the host.
+TEST(PinnedBooksOverheadTest, WhereTheyMayNotALargeBlocksSlabIsNoLargerThanTheBlock) {
+  PinnedBooks books({.range = GiB(64), .granularity = MiB(2), .straddle = false});
+  Bytes asked;
+  uint64_t blocks = 0;
+  for (int layer = 0; layer < 8; ++layer) {
+    for (const Bytes bytes :
+         {MiB(32), MiB(32), MiB(96), MiB(128), KiB(64), MiB(1), MiB(12), MiB(12), KiB(12), MiB(4),
+          MiB(4), KiB(4), MiB(16), MiB(16), KiB(16)}) {
+      const PinnedBlockId id{kRank0, ++blocks};
+      while (!books.Carve(kUser, id, 0, bytes))
+        books.Ready(books.Add(kUser, 0, books.PlanSlab(kUser, 0, bytes))->id);
+      asked += bytes;
+    }
+  }
+  EXPECT_LE(static_cast<double>(books.Held(kUser).count()),
+            1.01 * static_cast<double>(asked.count()));
+}
+
 }  // namespace
 }  // namespace ravenstore::core
