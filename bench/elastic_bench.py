@@ -206,7 +206,7 @@ class Bench:
             command += ["--budget", str(budget)]
         code, said, wrong = self.runs.output([*command, str(measured.trace)])
         rows = json.loads(said) if code == 0 else []
-        if not rows or rows[0]["steps"] == 0:
+        if not rows:
             say(f"{program}: no steps were found in what was recorded. {wrong[-300:]}")
             return {}
         return dict(zip(shares, rows, strict=True))
@@ -256,7 +256,7 @@ class Bench:
         for share in STILL:
             if measured and share in self.shares(program):
                 still = self.runs.job(Spec(program, measured.budget(share), still=True))
-                self.row(program, share).still = still and still.step
+                self.tell_column(program, share, "still", still)
         if measured and program in RECOMPUTES:
             self.recompute(program, measured)
 
@@ -264,7 +264,18 @@ class Bench:
         result = self.runs.job(Spec(program, elastic=False, more=("--recompute",)))
         for share in self.shares(program):
             if result and result.peak <= measured.plain.peak - measured.lacks(share):
-                self.row(program, share).recompute = result.step
+                self.tell_column(program, share, "recompute", result)
+
+    def tell_column(self, program, share, column, result):
+        """Another way to run the row's program, over plain."""
+        name = f"elastic.table.{program}_{share}_{column}"
+        if result is None:
+            self.skip(name, "the job failed", ok=False)
+            return
+        row = self.row(program, share)
+        row.plain = self.measured(program).plain.step
+        setattr(row, column, result.step)
+        self.tell(name, result.step / row.plain)
 
 
 # ---- Parts
@@ -286,15 +297,9 @@ def cache(bench):
     for program in bench.programs:
         measured = bench.measured(program)
         for share in bench.shares(program):
-            name = f"elastic.table.{program}_{share}_native"
             budget = None if share == 100 else measured and measured.budget(share)
             result = measured and bench.runs.job(Spec(program, budget, native=True))
-            if not result:
-                bench.skip(name, "the job failed", ok=False)
-                continue
-            row = bench.row(program, share)
-            row.plain, row.native = measured.plain.step, result.step
-            bench.tell(name, result.step / row.plain, detail="PyTorch's own cache")
+            bench.tell_column(program, share, "native", result)
 
 
 def compiled(bench):

@@ -11,6 +11,8 @@
 // what lives at most, or of --budget; and the learned plan's over (compute + lower bound). --link:
 // what copies have, in GB/s, DUPLEX both ways together (53 each way, 46 while both are busy).
 //
+// A trace without steps that count has no row.
+//
 // --json: an array of {"trace", "percent" of what lives at most, "budget", "steps" that count,
 // "of_bound", and the mean seconds of a step: "compute", "bound" (what no policy can avoid besides,
 // null where more is in use at once), "learned", "oracle", "in_place", "demand"}.
@@ -76,6 +78,7 @@ struct Replayed {
   double in_place;
   double demand;
 
+  // REQUIRES: there are steps.
   double of_bound() const { return learned / (compute + bound.value_or(0)); }
 };
 
@@ -103,6 +106,7 @@ std::vector<Replayed> Judge(const std::string& name, const sim::Trace& trace, si
   const std::vector<double> compute = elastic::ComputeOf(program);
   const size_t steps = compute.size() - std::min(from, compute.size());
   std::vector<Replayed> judged;
+  if (steps == 0) return judged;
   for (const Bytes budget : BudgetsOf(trace, asked)) {
     const elastic::Machine machine = MachineOf(asked, budget);
     sim::Hardware hardware = asked.link.value_or(sim::kHardware[0]);
@@ -110,9 +114,7 @@ std::vector<Replayed> Judge(const std::string& name, const sim::Trace& trace, si
       hardware.up = hardware.down = machine.one_way;
       hardware.duplex = 1;
     }
-    const auto mean = [&](double sum) {
-      return sum / static_cast<double>(std::max(steps, size_t{1}));
-    };
+    const auto mean = [&](double sum) { return sum / static_cast<double>(steps); };
     const auto replay = [&](elastic::Rival rival) {
       return mean(Sum(elastic::Replay(program, machine, rival).steps, from));
     };
@@ -150,7 +152,8 @@ void PrintTable(const std::vector<Replayed>& all) {
 }
 
 void PrintJson(const std::vector<Replayed>& all) {
-  const char* before = "[";
+  const char* before = "";
+  printf("[");
   for (const Replayed& one : all) {
     char bound[32] = "null";
     if (one.bound) snprintf(bound, sizeof bound, "%.6f", *one.bound);

@@ -199,7 +199,9 @@ class Running:
             made["losses"], made["seconds"], made["peak"], made["span"], pages, enough
         )  # fmt: skip
         say(f"{self.spec.words()}: {made.step * 1e3:.1f} ms a step; {seconds:.0f} s in all")
-        say("\n".join(line for line in said.splitlines() if line.startswith("ravenrun: ")))
+        for line in said.splitlines():
+            if line.startswith("ravenrun: "):
+                say(f"  {line}")
         return made
 
     def kill(self):
