@@ -33,6 +33,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import subprocess
 import sys
 import tempfile
@@ -443,9 +444,10 @@ def as_plain(bench, name, command):
 
 
 class IdleJob:
-    """bench/elastic_idle.py with a daemon of its own."""
+    """bench/elastic_idle.py with a daemon of its own. Raises OutOfTime."""
 
-    def __init__(self, python, folder):
+    def __init__(self, runs, folder):
+        self.runs = runs
         self.socket = f"{folder}/s"
         self.daemon = subprocess.Popen(
             [figures.built("daemon/ravenstored"), "--backend", "cuda", "--socket", self.socket,
@@ -453,17 +455,23 @@ class IdleJob:
         )  # fmt: skip
         while not os.path.exists(self.socket) and self.daemon.poll() is None:
             time.sleep(0.05)
-        program = [python, str(ROOT / "bench/elastic_idle.py"), "--gib", str(IDLE_GIB)]
+        if self.daemon.poll() is not None:
+            raise RuntimeError("the daemon ended at once")
+        program = [runs.python, str(ROOT / "bench/elastic_idle.py"), "--gib", str(IDLE_GIB)]
         self.job = subprocess.Popen(
             [*RAVENRUN, "--socket", self.socket, *program], env=environment(), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
-        self.job.stdout.readline()
+
+    def read(self):
+        if not select.select([self.job.stdout], [], [], self.runs.left())[0]:
+            raise OutOfTime
+        return self.job.stdout.readline()
 
     def ask(self, word):
         self.job.stdin.write(word + "\n")
         self.job.stdin.flush()
-        return float(self.job.stdout.readline())
+        return float(self.read())
 
     def ctl(self, *words):
         program = figures.built("client/ctl/ravenctl")
@@ -486,8 +494,9 @@ class IdleJob:
 def idle(bench):
     """The second time: the first has pinned the host's memory."""
     with tempfile.TemporaryDirectory() as folder:
-        job = IdleJob(bench.options.python, folder)
+        job = IdleJob(bench.runs, folder)
         try:
+            job.read()  # it is ready
             number = str(job.jobs()[0]["client"])
             hot = min(job.ask("hot") for _ in range(5))
             emptied, returned = [], []

@@ -65,7 +65,7 @@ constexpr size_t kPage = size_t{32} << 20;
 constexpr size_t kPages = 4;
 constexpr size_t kBytes = size_t{256} << 20;  // of each operand, beyond any cache
 constexpr size_t kSmallBytes = size_t{8} << 20;
-constexpr size_t kSmallDevice = size_t{4} << 30;
+constexpr size_t kSmallDevice = size_t{8} << 30;
 constexpr int kKernels = 10;  // between two events
 constexpr double kTurn = 0.1;
 

@@ -29,12 +29,31 @@ BINARIES = (
     "interceptor/libravenstore_intercept.so",
 )  # fmt: skip
 
-# In the place of a Python that runs bench/elastic_job.py. $WRONG: an elastic job's result differs;
-# $FAILS: one of its options with which it fails.
+# In the place of a Python that runs bench/elastic_job.py or elastic_idle.py. $WRONG: an elastic
+# job's result differs; $FAILS: one of its options with which it fails.
 JOB = """
-import argparse, json, os, subprocess, sys, time
+import argparse, ctypes, json, os, subprocess, sys, time
+
+def idle():
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context, ranges = ctypes.c_void_p(), [ctypes.c_uint64() for _ in range(20)]
+    failed = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    failed = failed or cuda.cuCtxSetCurrent(context)
+    for each in ranges:
+        failed = failed or cuda.cuMemAlloc_v2(ctypes.byref(each), ctypes.c_size_t(4 << 20))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        began = time.monotonic()
+        for each in ranges[: 20 if line == "check\\n" else 2]:
+            failed = failed or cuda.cuMemsetD8_v2(each, 1, ctypes.c_size_t(4 << 20))
+        took = (time.monotonic() - began) * 1e3
+        print(failed if line == "check\\n" else took, flush=True)
+
 if sys.argv[1] == "-c":
     sys.exit(1)
+if sys.argv[1].endswith("elastic_idle.py"):
+    idle()
+    sys.exit()
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int)
 parser.add_argument("--gate", type=int, default=0)
@@ -69,6 +88,8 @@ esac
 
 
 class ElasticBenchTest(FakeGpuTest):
+    memory = 4 << 30  # a daemon leaves some of it alone
+
     def setUp(self):
         super().setUp()
         del os.environ["RAVENSTORE_FAKE_CUDA_SHARED"]
@@ -103,13 +124,22 @@ class ElasticBenchTest(FakeGpuTest):
 
     def test_each_part_measures_its_figures(self):
         figures, said = self.measure(
-            "bound", "launch", "remap", "jobs", "guess", "losses", "table", "samples", "cache"
+            "bound",
+            "launch",
+            "remap",
+            "idle",
+            "jobs",
+            "guess",
+            "losses",
+            "table",
+            "samples",
+            "cache",
         )
         expected = {
             *(f"elastic.{name}" for name in (
                 "slowdown_80", "launch_loop_slowdown", "remap_kernel_slowdown",
                 "two_jobs_vs_serial", "two_idle_jobs_vs_serial", "wrong_guess", "samples",
-                "vs_bound_worst",
+                "vs_bound_worst", "empty_ms", "return_ms",
             )),
             "elastic.table.bert_80", "elastic.table.bert_80_native", "elastic.table.bert_80_still",
             "elastic.table.gpt-large_80_still",
@@ -119,6 +149,7 @@ class ElasticBenchTest(FakeGpuTest):
         for program in ("gpt-large", "bert"):
             self.assertEqual(figures[f"elastic.same_losses.{program}"]["value"], 1)
         self.assertEqual(figures["elastic.samples"]["value"], 1, said)
+        self.assertIn("; 0 tensors wrong", figures["elastic.empty_ms"]["detail"])
         self.assertIn("right results", figures["elastic.wrong_guess"]["detail"])
         # Not among the shares that were named.
         self.assertEqual(figures["elastic.slowdown_90"]["skipped"], "not had")
