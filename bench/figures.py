@@ -35,7 +35,8 @@ def tell(name, value, unit, target, machine, *, at_least=False, bound=None, **mo
     """Prints one figure; `value` None: not measured, and `skipped` says why. `ok`, where it is
     given, goes before the comparison with `target`."""
     if "ok" not in more:
-        good = None if value is None else value >= target if at_least else value <= target
+        known = value is not None and target is not None
+        good = None if not known else value >= target if at_least else value <= target
         more = {"ok": good} | more
     row = {"name": name, "value": value, "unit": unit, "bound": bound, "target": target}
     print(json.dumps(row | {"machine": machine} | more), flush=True)

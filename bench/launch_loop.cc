@@ -4,7 +4,6 @@
 //
 //     launch_loop [LAUNCHES]
 #include <cuda.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,37 +11,23 @@
 #include <cstdlib>
 #include <vector>
 
+#include "bench/driver_call.h"
+
 namespace {
 
 constexpr char kNothing[] =
     ".version 7.0\n.target sm_50\n.address_size 64\n"
-    ".visible .entry nothing(.param .u64 words) { ret; }\n";
+    ".visible .entry empty(.param .u64 words) { ret; }\n";
 constexpr int kRounds = 11;
 constexpr size_t kBytes = size_t{4} << 20;
 
-void* Find(const char* symbol) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-  void* found = library != nullptr ? dlsym(library, symbol) : nullptr;
-  if (found != nullptr) return found;
-  fprintf(stderr, "launch_loop: no %s in libcuda.so.1\n", symbol);
-  exit(2);
-}
-
-void Must(CUresult result, const char* what) {
-  if (result == CUDA_SUCCESS) return;
-  fprintf(stderr, "launch_loop: %s failed with %d\n", what, result);
-  exit(1);
-}
-
-#define CALL(symbol, ...) \
-  Must(reinterpret_cast<decltype(&(symbol))>(Find(#symbol))(__VA_ARGS__), #symbol)
-
 double Nanoseconds(CUfunction kernel, CUstream stream, CUdeviceptr words, int launches) {
-  auto* launch = reinterpret_cast<decltype(&cuLaunchKernel)>(Find("cuLaunchKernel"));
+  auto* launch = DRIVER_FUNCTION(cuLaunchKernel);
   void* parameters[] = {&words};
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < launches; ++i)
-    Must(launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr), "cuLaunchKernel");
+    ravenstore::bench::MustSucceed(launch(kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr),
+                                   "cuLaunchKernel");
   const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - begin;
   CALL(cuStreamSynchronize, stream);
   return taken.count() / launches;
@@ -54,18 +39,15 @@ int main(int argc, char** argv) {
   const int launches = argc > 1 ? atoi(argv[1]) : 20000;
   CUdevice device = 0;
   CUcontext context = nullptr;
-  CUmodule module = nullptr;
-  CUfunction kernel = nullptr;
   CUstream stream = nullptr;
   CUdeviceptr words = 0;
   CALL(cuInit, 0);
   CALL(cuDeviceGet, &device, 0);
   CALL(cuDevicePrimaryCtxRetain, &context, device);
   CALL(cuCtxSetCurrent, context);
-  CALL(cuModuleLoadData, &module, kNothing);
-  CALL(cuModuleGetFunction, &kernel, module, "nothing");
+  CUfunction kernel = ravenstore::bench::LoadKernel("empty", kNothing);
   CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-  CALL(cuMemAlloc_v2, &words, kBytes);
+  CALL(cuMemAlloc, &words, kBytes);
   std::vector<double> rounds;
   Nanoseconds(kernel, stream, words, launches);
   for (int i = 0; i < kRounds; ++i) rounds.push_back(Nanoseconds(kernel, stream, words, launches));

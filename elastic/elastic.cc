@@ -53,6 +53,7 @@ EngineOptions OptionsOf(const raven_elastic_options_t& given) {
   if (given.part_bytes != 0) options.part = Bytes(given.part_bytes);
   options.on_device.most = Bytes(given.device_bytes);
   options.on_host.most = Bytes(given.host_bytes);
+  options.moves = given.still == 0;
   if (given.take != nullptr) {
     options.on_device.take = [take = given.take, device = given.device](Bytes bytes) {
       return take(device, bytes.count()) != 0;

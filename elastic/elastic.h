@@ -50,6 +50,8 @@ typedef struct raven_elastic_options {
    * process's number; and the trace's name. Null: nothing is recorded. */
   const char* record;
   const char* record_name;
+  /* 1: nothing is moved: what finds no room on the device is used on the host for good. */
+  int still;
   /* A row of the page on which the engine shows what lies where (proto/elastic_page.h); it outlives
    * the engine. Null: nothing is shown. */
   void* shown;

@@ -42,7 +42,8 @@ Engine::Engine(EngineOptions options, const Driver& driver)
       streams_(&driver_),
       pace_(&driver_),
       ranges_(1),
-      pages_(1) {}
+      pages_(1),
+      broken_(!options_.moves) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, const Driver& driver) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options), driver));

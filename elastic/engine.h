@@ -61,6 +61,8 @@ struct EngineOptions {
   core::Bytes part = core::MiB(32);
   PlaceLimits on_device;
   PlaceLimits on_host;
+  // False: what finds no room on the device stays on the host, and is used there.
+  bool moves = true;
   // How long an allocation waits for room on the device, with nothing for the GPU to do, before it
   // takes room on the host.
   core::Duration patience = std::chrono::milliseconds(100);
@@ -361,7 +363,7 @@ class Engine {
   core::Tick limit_asked_{};
   core::Tick shown_{};
   bool asleep_ = false;
-  bool broken_ = false;  // a copy failed, or a mapping: nothing moves any more
+  bool broken_;  // nothing moves any more, because a copy or a mapping failed, or nothing was to
   bool stopping_ = false;
   std::thread thread_;
 };

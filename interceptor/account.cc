@@ -77,6 +77,11 @@ int64_t AskedWait() {
   return seconds;
 }
 
+bool AskedFlag(const char* variable) {
+  const char* text = getenv(variable);
+  return text != nullptr && *text != 0;
+}
+
 // REQUIRES start_mutex.
 void ReadSettings() {
   if (settings_read) return;
@@ -89,8 +94,8 @@ void ReadSettings() {
   if (settings.mode != Mode::kElastic) return;
   settings.elastic_host = AskedSize("RAVENSTORE_ELASTIC_HOST", "half of what is available");
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");
-  const char* report = getenv("RAVENSTORE_ELASTIC_REPORT");
-  settings.elastic_report = report != nullptr && *report != 0;
+  settings.elastic_report = AskedFlag("RAVENSTORE_ELASTIC_REPORT");
+  settings.elastic_still = AskedFlag("RAVENSTORE_ELASTIC_STILL");
   Copy("RAVENSTORE_ELASTIC_RECORD", "", settings.elastic_record, sizeof(settings.elastic_record));
 }
 

@@ -232,6 +232,7 @@ void Open(int row) {
   options.device_bytes = DeviceShare(row);
   options.host_bytes = Asked().elastic_host != 0 ? Asked().elastic_host : AvailableHostBytes() / 2;
   options.part_bytes = Asked().elastic_part;
+  options.still = Asked().elastic_still ? 1 : 0;
   options.driver = DriverFunction;
   options.log = Say;
   options.take = TakeBytes;

@@ -74,6 +74,13 @@ class ElasticTrainerTest(FakeGpuTest):
                 figures = self.train(*STEPS, *words, budget=budget)
                 self.assertGreater(figures["dropped"] + figures["moved_out"], 0)
 
+    def test_a_job_that_is_to_keep_still_is_right_and_moves_nothing(self):
+        peak = self.train(*STEPS)["peak"]
+        os.environ["RAVENSTORE_ELASTIC_STILL"] = "1"
+        figures = self.train(*STEPS, budget=NOT_THE_ENGINES + int(peak * 0.5))
+        self.assertEqual((figures["moved_in"], figures["moved_out"]), (0, 0))
+        self.assertRegex(self.said, r"in place [0-9.]*[1-9]")
+
     def bound(self, file, *words):
         """What ravensim says of the recording."""
         done = subprocess.run(
