@@ -254,7 +254,7 @@ def parse():
     arguments.ample = arguments.ample or (64 * GIB if gpu else GIB)
     arguments.check_steps = arguments.check_steps or (50 if gpu else 5)
     arguments.kinds = arguments.kinds or (["eager", "compiled"] if gpu else ["eager"])
-    arguments.parallel = arguments.parallel or (3 if gpu else 1)
+    arguments.parallel = arguments.parallel or (2 if gpu else 1)
     arguments.plot = arguments.plot or str(pathlib.Path(os.environ.get("OUT", ".")) / "curve.svg")
     return arguments
 
