@@ -241,7 +241,9 @@ def parse():
     group = parser.add_argument_group("check")
     group.add_argument("--check-steps", type=int)
     group.add_argument("--jobs", type=words, default=["gpt", "gpt2", "bert", "resnet50", "whisper"])
-    group.add_argument("--kinds", type=words, help="eager, compiled (by block); of curve, too")
+    group.add_argument(
+        "--kinds", type=words, help="eager, compiled (by block); of costs and curve, too"
+    )
     group.add_argument("--shares", type=numbers, default=[100, 75, 50, 25])
     group = parser.add_argument_group("smallest, largest and curve")
     group.add_argument("--models", type=words, default=["gpt", "resnet50"])

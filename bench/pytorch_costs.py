@@ -95,7 +95,7 @@ def offloaded(job, native, scope, options):
 
 def costs(bench):
     """The allocator alone, and a scope in which everything fits: eager and block by block."""
-    for kind in ("eager", "compiled"):
+    for kind in bench.arguments.kinds:
         found = bench.run("costs", budget=bench.ample, kind=kind, allocator_only=True)
         names = [f"{name}.{kind}" for name in ("allocator_slowdown", "declined_slowdown")]
         if found is None or "offloaded" not in found:
