@@ -160,20 +160,20 @@ class Bench:
             )
 
     def ratio(self, name, value, most, **more):
-        self.say(name, round(value, 4), "ratio", f"<= {most}", value <= most, **more)
+        self.say(name, round(value, 4), "ratio", most, value <= most, **more)
 
     def miss(self, *names):
         """Of figures that were not had: for want of time, or since a process failed."""
         why = f"the part's limit of {self.arguments.limit:g} s"
         for name in names:
             if self.left() <= 1:
-                self.say(name, None, "", "", None, skipped=why)
+                self.say(name, None, "", None, None, skipped=why)
             else:
-                self.say(name, None, "", "", False, failed="its process gave no result")
+                self.say(name, None, "", None, False, failed="its process gave no result")
 
     def skip(self, why, *names):
         for name in names:
-            self.say(name, None, "", "", None, skipped=why)
+            self.say(name, None, "", None, None, skipped=why)
 
     def lacking(self, job):
         """Why a job cannot run for want of a module; empty where it can."""

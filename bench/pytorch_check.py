@@ -138,7 +138,7 @@ def _tell(bench, name, whole, found, budget, again=None):
     """`again`: whether plain is equal to itself, where that was asked."""
     more = {"budget": budget, "used_peak": whole["used_peak"], "saved": whole["saved"]}
     if "out_of_memory" in found:
-        bench.say(name, None, "0 or 1", "1", False, failed=found["out_of_memory"], **more)
+        bench.say(name, None, "0 or 1", 1, False, failed=found["out_of_memory"], **more)
         return
     equal = found["ours"] == whole["plain"]
     more["moved_in"] = found["bytes_in"]
@@ -150,4 +150,4 @@ def _tell(bench, name, whole, found, budget, again=None):
     if not equal:
         pairs = zip(found["ours"], whole["plain"], strict=True)
         more["first_different_step"] = next(i for i, (a, b) in enumerate(pairs) if a != b)
-    bench.say(name, int(equal), "0 or 1", "1", equal, **more)
+    bench.say(name, int(equal), "0 or 1", 1, equal, **more)

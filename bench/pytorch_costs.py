@@ -106,7 +106,7 @@ def costs(bench):
         bench.ratio(f"allocator_waste.{kind}", found["waste"], 1.08)
         if kind == "eager":
             value = found["pack_unpack_us"]
-            bench.say("pack_unpack_us", round(value, 2), "us", "<= 5", value <= 5)
+            bench.say("pack_unpack_us", round(value, 2), "us", 5, value <= 5)
 
 
 def graphs(bench):

@@ -192,7 +192,7 @@ class Curve:
 
     def add(self, name, kind, found, plain):
         if "failed" in found:
-            self.bench.say(f"curve.{kind}.{name}", None, "ms", "", None, skipped=found["failed"])
+            self.bench.say(f"curve.{kind}.{name}", None, "ms", None, None, skipped=found["failed"])
             return
         times = found["step"] / plain
         family = name.split(".", maxsplit=1)[0]
@@ -203,7 +203,7 @@ class Curve:
             f"curve.{kind}.{name}",
             round(found["step"] * 1e3, 2),
             "ms",
-            "",
+            None,
             None,
             times_plain=round(times, 4),
             live_gib=round(found["live"] / GIB, 3),
@@ -289,9 +289,9 @@ def envelope_figure(bench, points, kind):
     more = {"at": where, "below_ours": below, "rivals_floor_gib": round(floor / GIB, 3)}
     more |= {"ours_floor_gib": round(lowest.live / GIB, 3), "ours_floor_at": lowest.name}
     if not worst:
-        return bench.say(name, None, "ratio", f"<= {ENVELOPE_MOST}", False, **more)
+        return bench.say(name, None, "ratio", ENVELOPE_MOST, False, **more)
     ok = worst <= ENVELOPE_MOST and not below
-    return bench.say(name, round(worst, 4), "ratio", f"<= {ENVELOPE_MOST}", ok, **more)
+    return bench.say(name, round(worst, 4), "ratio", ENVELOPE_MOST, ok, **more)
 
 
 def peak_figure(bench, points, kind):
@@ -309,7 +309,7 @@ def peak_figure(bench, points, kind):
     if not own:
         fastest = min(p.times for p in of_kind if p.family == "ours_with_states")
         more["fastest_step_over_plain"] = round(fastest, 4)
-        return bench.say(name, None, "ratio", f"<= {most}", False, **more)
+        return bench.say(name, None, "ratio", most, False, **more)
     lowest = min(own, key=lambda point: point.live)
     more |= {"at": lowest.name, "physical": round(lowest.physical / plain[0].physical, 4)}
     return bench.ratio(name, lowest.live / plain[0].live, most, **more)
