@@ -36,13 +36,14 @@ import pytorch_check
 import pytorch_costs
 import pytorch_curve
 import pytorch_limits
+import pytorch_rivals
 
 GIB = 1 << 30
 # What a measuring process runs, by its theme.
 WORKS = {
     "costs": pytorch_costs.work,
     "check": pytorch_check.work,
-    "curve": pytorch_curve.work,
+    "curve": pytorch_rivals.work,
     "smallest": pytorch_limits.work_smallest,
     "largest": pytorch_limits.work_largest,
 }

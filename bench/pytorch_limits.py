@@ -153,8 +153,8 @@ def work_largest(options):
     are measured: it says what plain would take where plain has no room."""
     import contextlib
 
-    import pytorch_curve
     import pytorch_job
+    import pytorch_rivals
     import torch
 
     way, axis, start = options["way"], options["axis"], options["start"]
@@ -190,7 +190,7 @@ def work_largest(options):
         def make(number):
             job = make_plain(number)
             if way == "ours_with_states":
-                pytorch_curve.away(job, options)
+                pytorch_rivals.away(job, options)
             return job
 
     def slowdown(number):
