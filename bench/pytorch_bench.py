@@ -36,13 +36,14 @@ import pytorch_check
 import pytorch_costs
 import pytorch_curve
 import pytorch_limits
+import pytorch_rivals
 
 GIB = 1 << 30
 # What a measuring process runs, by its theme.
 WORKS = {
     "costs": pytorch_costs.work,
     "check": pytorch_check.work,
-    "curve": pytorch_curve.work,
+    "curve": pytorch_rivals.work,
     "smallest": pytorch_limits.work_smallest,
     "largest": pytorch_limits.work_largest,
 }
@@ -160,20 +161,20 @@ class Bench:
             )
 
     def ratio(self, name, value, most, **more):
-        self.say(name, round(value, 4), "ratio", f"<= {most}", value <= most, **more)
+        self.say(name, round(value, 4), "ratio", most, value <= most, **more)
 
     def miss(self, *names):
         """Of figures that were not had: for want of time, or since a process failed."""
         why = f"the part's limit of {self.arguments.limit:g} s"
         for name in names:
             if self.left() <= 1:
-                self.say(name, None, "", "", None, skipped=why)
+                self.say(name, None, "", None, None, skipped=why)
             else:
-                self.say(name, None, "", "", False, failed="its process gave no result")
+                self.say(name, None, "", None, False, failed="its process gave no result")
 
     def skip(self, why, *names):
         for name in names:
-            self.say(name, None, "", "", None, skipped=why)
+            self.say(name, None, "", None, None, skipped=why)
 
     def lacking(self, job):
         """Why a job cannot run for want of a module; empty where it can."""
@@ -241,7 +242,9 @@ def parse():
     group = parser.add_argument_group("check")
     group.add_argument("--check-steps", type=int)
     group.add_argument("--jobs", type=words, default=["gpt", "gpt2", "bert", "resnet50", "whisper"])
-    group.add_argument("--kinds", type=words, help="eager, compiled (by block); of curve, too")
+    group.add_argument(
+        "--kinds", type=words, help="eager, compiled (by block); of costs and curve, too"
+    )
     group.add_argument("--shares", type=numbers, default=[100, 75, 50, 25])
     group = parser.add_argument_group("smallest, largest and curve")
     group.add_argument("--models", type=words, default=["gpt", "resnet50"])
@@ -254,7 +257,7 @@ def parse():
     arguments.ample = arguments.ample or (64 * GIB if gpu else GIB)
     arguments.check_steps = arguments.check_steps or (50 if gpu else 5)
     arguments.kinds = arguments.kinds or (["eager", "compiled"] if gpu else ["eager"])
-    arguments.parallel = arguments.parallel or (3 if gpu else 1)
+    arguments.parallel = arguments.parallel or (2 if gpu else 1)
     arguments.plot = arguments.plot or str(pathlib.Path(os.environ.get("OUT", ".")) / "curve.svg")
     return arguments
 

@@ -193,9 +193,10 @@ class Job:
         )
         fused = {"fused": True} if self.device == "cuda" else {}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, **fused)
-        kind = options.get("kind", "eager")
-        # Each shape of a block is a program of its own.
-        torch._dynamo.config.recompile_limit = 64
+        self.kind = kind = options.get("kind", "eager")
+        if kind != "eager":
+            # Each shape of a block is a program of its own.
+            torch._dynamo.config.recompile_limit = 64
         if kind == "compiled":
             for block in self.blocks:
                 block.compile(dynamic=False)
@@ -231,7 +232,8 @@ class Job:
         """Seconds of a step, and of its forward pass where `split` waits for it."""
         self.synchronize()
         begun = time.perf_counter()
-        torch.compiler.cudagraph_mark_step_begin()
+        if self.kind == "reduce_overhead":
+            torch.compiler.cudagraph_mark_step_begin()
         loss = self.forward(scope)
         if split:
             self.synchronize()

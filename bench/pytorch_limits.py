@@ -67,7 +67,7 @@ def smallest(bench):
         low, high, tried = search_least(fits, bench.arguments.tries, bench.arguments.parallel)
         more = {"held": held, "needed_peak": ample["needed_peak"], "too_small": low, "tries": tried}
         if high is None:
-            bench.say(name, None, "ratio", "<= 1.1", False, failed="no try trained", **more)
+            bench.say(name, None, "ratio", 1.1, False, failed="no try trained", **more)
         else:
             bench.ratio(name, high, 1.10, **more)
 
@@ -153,8 +153,8 @@ def work_largest(options):
     are measured: it says what plain would take where plain has no room."""
     import contextlib
 
-    import pytorch_curve
     import pytorch_job
+    import pytorch_rivals
     import torch
 
     way, axis, start = options["way"], options["axis"], options["start"]
@@ -190,7 +190,7 @@ def work_largest(options):
         def make(number):
             job = make_plain(number)
             if way == "ours_with_states":
-                pytorch_curve.away(job, options)
+                pytorch_rivals.away(job, options)
             return job
 
     def slowdown(number):
@@ -251,4 +251,4 @@ def largest(bench):
                 unit = "samples" if axis == "batch" else "layers"
                 for name, limit in zip(names, SLOWDOWNS, strict=True):
                     value = found["best"][str(limit)]
-                    bench.say(name, value, unit, "", None, tried=found["tried"])
+                    bench.say(name, value, unit, None, None, tried=found["tried"])
