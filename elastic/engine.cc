@@ -26,12 +26,11 @@ constexpr std::chrono::microseconds kLookAgain{100};
 // So many times its patience an allocation waits at most while the GPU has work.
 constexpr int kBusyShare = 10;
 
+// What the host has beyond what lies there: beneath moves of both directions that are under way.
+constexpr uint64_t kPartsAhead = 8;
+
 // So far ahead of the GPU the job names its calls while not all fits.
 constexpr std::chrono::milliseconds kAhead{5};
-
-size_t Index(Place place) {
-  return static_cast<size_t>(place);
-}
 
 }  // namespace
 
@@ -66,10 +65,6 @@ Status Engine::Init() {
                                                   " bytes is no multiple of the driver's " +
                                                   std::to_string(granule)};
   }
-  for (CUstream* stream : {&out_, &in_}) {
-    result = driver_.stream_create(stream, CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS) return DriverError("cuStreamCreate", result);
-  }
   const Bytes held = options_.on_device.most + options_.on_host.most;
   const Bytes reach = std::max(kAddressesLeast, (held * kAddressesShare).RoundUp(options_.part));
   CUdeviceptr begin = 0;
@@ -82,8 +77,7 @@ Status Engine::Init() {
                  [this](const Point& point) { return streams_.Passed(point); });
   parts_ = std::make_unique<Parts>(&driver_, options_.device, options_.node, options_.on_device,
                                    options_.on_host);
-  thread_ = std::thread([this] { Run(); });
-  return core::Ok();
+  return StartThreads();
 }
 
 // --- Ranges and pages
@@ -133,8 +127,18 @@ void Engine::Inhabit(PageId id) {
   if (page.part != nullptr) dead_[Index(page.place)].erase(id);
   CountAway(page, true);
   live_pages_ += page.size;
-  stats_.enough = std::max(stats_.enough, live_pages_);
+  NoteNeed(live_pages_);
   plan_.Allocated(id, page.size);
+}
+
+void Engine::NoteNeed(Bytes at_once) {
+  stats_.enough = std::max(stats_.enough, at_once);
+  PinFor(at_once);
+}
+
+void Engine::PinFor(Bytes at_once) {
+  const Bytes most = parts_->limit(Place::kDevice);
+  if (at_once > most) pinner_->Need(at_once - most + options_.part * kPartsAhead);
 }
 
 void Engine::Leave(PageId id) {
@@ -275,15 +279,10 @@ Status Engine::MapBeneath(PageId id, Part* part, Lock& lock) {
   Page& page = At(id);
   Part* const before = page.part;
   lock.unlock();
-  Status status = core::Ok();
-  if (before != nullptr) status = parts_->Unmap(page.begin, *before);
-  const bool unmapped = status.ok();
-  if (status.ok()) status = parts_->Map(page.begin, *part);
-  if (!status.ok()) parts_->Give(part);
-  if (unmapped && before != nullptr) parts_->Give(before);
+  const Parts::Replaced replaced = parts_->Replace(page.begin, before, part);
   lock.lock();
-  if (unmapped) SetPart(id, status.ok() ? part : nullptr);
-  return status;
+  if (replaced.there != before) SetPart(id, replaced.there);
+  return replaced.status;
 }
 
 Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
@@ -299,14 +298,14 @@ Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
     }
     if (DropDead(Place::kDevice, lock)) continue;
     const Bytes dead = options_.part * dead_[Index(Place::kDevice)].size();
-    stats_.enough = std::max(stats_.enough, live_pages_ + dead);
+    NoteNeed(live_pages_ + dead);
     const core::Tick now = ipc::Now();
     // Waiting costs the job nothing as long as the GPU has work.
     const bool is_free = now < patience->latest && !streams_.Idle();
     if (is_free) patience->until = now + options_.patience;
     if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || now >= patience->until) break;
     const bool comes_free = dead > Bytes{0} && unknowns_ == 0;
-    if (moves_.empty() && !AnyMayLeave() && !comes_free && !is_free) break;
+    if (!AnyUnderWay() && !AnyMayLeave() && !comes_free && !is_free) break;
     if (!began) began = now;
     wake_.notify_one();
     // Nobody says when work has passed.
@@ -343,7 +342,7 @@ Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
     // What was on its way to the host has left room on the device.
     if (!taken.ok()) taken = TakePart(Place::kDevice, size, lock);
     if (taken.ok()) return taken;
-    if (!moves_.empty() || starting_) {
+    if (AnyUnderWay() || starting_) {
       ++waiting_;
       changed_.wait(lock);
       --waiting_;
@@ -365,6 +364,9 @@ Result<Part*> Engine::TakePart(Place place, Bytes size, Lock& lock) {
 
 Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
   while (true) {
+    if (Part* part = parts_->TakeFree(Place::kHost, size)) return part;
+    // What is dead is sooner had than memory is pinned.
+    if (size == options_.part && DropDead(Place::kHost, lock)) continue;
     auto taken = TakePart(Place::kHost, size, lock);
     if (taken.ok() || taken.error().code != ErrorCode::kOutOfMemory) return taken;
     if (!DropDead(Place::kHost, lock)) return taken;
@@ -667,6 +669,7 @@ void Engine::SetDeviceLimit(Bytes most) {
   parts_->SetLimit(Place::kDevice, most);
   const Lock lock(mutex_);
   plan_.SetDevice(most);
+  PinFor(live_pages_);
   wake_.notify_one();
 }
 

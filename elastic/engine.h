@@ -3,9 +3,10 @@
 // An allocation is a range: a piece of one run of addresses (arena.h). The run is cut into pages of
 // fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while
 // nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
-// at any time, wherever its pages are. A thread of the engine's moves pages as its plan says
-// (plan.h): it copies a part by the addresses at which parts are mapped for good, then maps the
-// copy in its place.
+// at any time, wherever its pages are. A thread of the engine's decides what moves as its plan says
+// (plan.h), and two movers (mover.h), one for each direction, do it: they copy a part by the
+// addresses at which parts are mapped for good, then map the copy in its place. The host's parts
+// are pinned ahead (pinner.h) as soon as more lives than the device may hold.
 //
 // Where not all fits a job names its calls little ahead of the GPU: each waits until the GPU is
 // near. A call that names what is away waits for it as long as the GPU has other work, since that
@@ -21,7 +22,9 @@
 // What is freed keeps its part for the next allocation at its place. Where others need it, it is
 // taken without a copy.
 //
-// Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for.
+// Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for or
+// memory is mapped. A page that is marked as moving is changed by nobody but who marked it. Locks
+// are taken in this order: the engine's, a mover's or the pinner's, that of the parts.
 // Contexts: every caller has the context current that Create() had.
 #pragma once
 
@@ -44,8 +47,10 @@
 #include "elastic/arena.h"
 #include "elastic/call_names.h"
 #include "elastic/driver.h"
+#include "elastic/mover.h"
 #include "elastic/pace.h"
 #include "elastic/parts.h"
+#include "elastic/pinner.h"
 #include "elastic/plan.h"
 #include "elastic/recorder.h"
 #include "elastic/shown.h"
@@ -204,11 +209,10 @@ class Engine {
     core::Tick allocated{};
     core::Tick used{};
   };
-  struct Move {
-    PageId page;
-    Part* to;
-    bool copies;  // else only the place changes
-    CUevent done;
+  // Moves to one place.
+  struct UnderWay {
+    size_t count = 0;
+    core::Bytes bytes;
   };
   struct Mapping {
     CUdeviceptr at;
@@ -231,6 +235,10 @@ class Engine {
   core::Bytes AwayOf(const Range& range) const;
   void SetPart(PageId id, Part* part);
   void CountAway(const Page& page, bool more);
+  // So much needs room at once.
+  void NoteNeed(core::Bytes at_once);
+  // Of which the host gets what does not fit.
+  void PinFor(core::Bytes at_once);
 
   uint32_t AddRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size);
   void RemoveRange(uint32_t number, CUstream stream, bool ordered);
@@ -296,29 +304,29 @@ class Engine {
     return [this](PageId id) { return At(id).awaited > 0 || !CanMove(At(id)); };
   }
 
+  core::Status StartThreads();
   void Run();
   void AskLimit(Lock& lock);
   void Measure();
   void Show(Lock& lock);
-  bool FinishMoves(Lock& lock);
-  void FinishMove(const Move& move, bool copied, Lock& lock);
   bool StartMoves(Lock& lock);
   std::optional<Plan::Wanted> NextIn();
   bool StartIn(const Plan::Wanted& wanted, Lock& lock);
   bool StartOut(PageId id, Lock& lock);
-  bool StartCopy(PageId id, Part* to, Lock& lock);
+  bool StartMove(PageId id, Part* to, Lock& lock);
+  void NoteMoved(Place to, Page& page);
+  // On the mover's thread.
+  void EndMove(Place to, const Mover::Move& move, Part* there, const core::Status& status);
   bool HasWork() const;
   bool WantsAny() const;
-  size_t MovesTo(Place place) const;
-  core::Bytes Leaving() const;
+  UnderWay& MovesTo(Place place) { return under_way_[Index(place)]; }
+  bool AnyUnderWay() const { return under_way_[0].count + under_way_[1].count > 0; }
   void Fail(const char* what, const core::Error& error);
 
   const EngineOptions options_;
   const Driver driver_;
   core::Bytes granule_;
   CUcontext context_ = nullptr;
-  CUstream out_ = nullptr;
-  CUstream in_ = nullptr;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a move ended, room came
@@ -344,7 +352,7 @@ class Engine {
   core::Bytes live_pages_;
   // On which nothing lives, by the place of the part beneath them.
   std::set<PageId> dead_[2];
-  std::vector<Move> moves_;
+  UnderWay under_way_[2];         // by the place to which they go
   std::vector<PageId> demanded_;  // by calls that wait for them
   bool starting_ = false;     // the thread is about to begin one, and may have taken a part for it
   uint64_t moves_ended_ = 0;  // and attempts at one
@@ -356,13 +364,14 @@ class Engine {
   std::vector<std::unique_ptr<Submission>> submissions_;
   std::vector<Submission*> unused_submissions_;
   uint64_t stamp_ = 0;
-  std::vector<CUevent> events_;
   EngineStats stats_;
   core::Tick limit_asked_{};
   core::Tick shown_{};
   bool asleep_ = false;
   bool broken_ = false;  // a copy failed, or a mapping: nothing moves any more
   bool stopping_ = false;
+  std::unique_ptr<Mover> movers_[2];  // by the place to which they move
+  std::unique_ptr<Pinner> pinner_;
   std::thread thread_;
 };
 

@@ -281,6 +281,7 @@ Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole)
   driver_.exchange_mode(&mode);
   CUdeviceptr at = 0;
   const size_t size = whole.size.count();
+  const CUstream stream = movers_[Index(Place::kDevice)]->stream();
   CUresult result = driver_.address_reserve(&at, size, 0, 0, 0);
   Status status =
       result == CUDA_SUCCESS ? parts_->Map(at, whole) : DriverError("cuMemAddressReserve", result);
@@ -289,10 +290,10 @@ Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole)
     result = driver_.event_create(&done, CU_EVENT_DISABLE_TIMING);
     for (size_t i = 0; i < mappings.size() && result == CUDA_SUCCESS; ++i) {
       const Part& part = *mappings[i].part;
-      result =
-          driver_.copy_async(at + (options_.part * i).count(), part.copy, part.size.count(), in_);
+      result = driver_.copy_async(at + (options_.part * i).count(), part.copy, part.size.count(),
+                                  stream);
     }
-    if (result == CUDA_SUCCESS) result = driver_.event_record(done, in_);
+    if (result == CUDA_SUCCESS) result = driver_.event_record(done, stream);
     while (result == CUDA_SUCCESS && (result = driver_.event_query(done)) == CUDA_ERROR_NOT_READY) {
       result = CUDA_SUCCESS;
       std::this_thread::sleep_for(kLookAgain);

@@ -22,43 +22,81 @@ Parts::~Parts() {
   for (Pool& pool : pools_) ShrinkTo(pool, Bytes{0});
 }
 
+std::unique_ptr<Part> Parts::TakeIdle(Pool& pool, Bytes size) {
+  const auto idle = pool.idle.find(size);
+  if (idle == pool.idle.end()) return nullptr;
+  std::unique_ptr<Part> part = std::move(idle->second.back());
+  idle->second.pop_back();
+  if (idle->second.empty()) pool.idle.erase(idle);
+  pool.free -= size;
+  return part;
+}
+
+Result<std::unique_ptr<Part>> Parts::MakeWithin(Place place, Bytes size,
+                                                std::unique_lock<std::mutex>& lock) {
+  Pool& pool = PoolOf(place);
+  // What is free in other sizes makes way, for the limit and for the ledger, which counts more.
+  bool fits = Fits(pool, size);
+  while (!fits && pool.free > Bytes{0}) {
+    ShrinkTo(pool, pool.held - Bytes{1});
+    fits = Fits(pool, size);
+  }
+  if (!fits) {
+    return Error{ErrorCode::kOutOfMemory,
+                 "the budget of " + std::to_string(pool.limits.most.count()) + " bytes " +
+                     (place == Place::kDevice ? "of the device" : "of pinned host memory") +
+                     " is used up"};
+  }
+  pool.held += size;
+  // Pinning takes milliseconds: others go on meanwhile.
+  lock.unlock();
+  auto made = Make(place, size);
+  lock.lock();
+  if (made.ok()) return made;
+  pool.held -= size;
+  if (pool.limits.give) pool.limits.give(size);
+  return made;
+}
+
 Result<Part*> Parts::Take(Place place, Bytes size) {
   std::unique_lock lock(mutex_);
   Pool& pool = PoolOf(place);
   std::unique_ptr<Part> part;
-  if (auto idle = pool.idle.find(size); idle != pool.idle.end()) {
-    part = std::move(idle->second.back());
-    idle->second.pop_back();
-    if (idle->second.empty()) pool.idle.erase(idle);
-    pool.free -= size;
-  } else {
-    // What is free in other sizes makes way, for the limit and for the ledger, which counts more.
-    bool fits = Fits(pool, size);
-    while (!fits && pool.free > Bytes{0}) {
-      ShrinkTo(pool, pool.held - Bytes{1});
-      fits = Fits(pool, size);
+  while ((part = TakeIdle(pool, size)) == nullptr) {
+    auto made = MakeWithin(place, size, lock);
+    if (made.ok()) {
+      part = std::move(made).value();
+      break;
     }
-    if (!fits) {
-      return Error{ErrorCode::kOutOfMemory,
-                   "the budget of " + std::to_string(pool.limits.most.count()) + " bytes " +
-                       (place == Place::kDevice ? "of the device" : "of pinned host memory") +
-                       " is used up"};
-    }
-    pool.held += size;
-    // Pinning takes milliseconds: others go on meanwhile.
-    lock.unlock();
-    auto made = Make(place, size);
-    lock.lock();
-    if (!made.ok()) {
-      pool.held -= size;
-      if (pool.limits.give) pool.limits.give(size);
-      return std::move(made).error();
-    }
-    part = std::move(made).value();
+    if (made.error().code != ErrorCode::kOutOfMemory || pool.adding == 0) return made.error();
+    added_.wait(lock, [&, before = pool.added] { return pool.added != before; });
   }
   Part* taken = part.get();
   taken_.emplace(taken, std::move(part));
   return taken;
+}
+
+Part* Parts::TakeFree(Place place, Bytes size) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Part> part = TakeIdle(PoolOf(place), size);
+  Part* taken = part.get();
+  if (taken != nullptr) taken_.emplace(taken, std::move(part));
+  return taken;
+}
+
+Status Parts::Add(Place place, Bytes size) {
+  std::unique_lock lock(mutex_);
+  Pool& pool = PoolOf(place);
+  ++pool.adding;
+  auto made = MakeWithin(place, size, lock);
+  --pool.adding;
+  ++pool.added;
+  added_.notify_all();
+  if (!made.ok()) return made.error();
+  pool.free += size;
+  pool.idle[size].push_back(std::move(made).value());
+  ShrinkTo(pool, pool.limits.most);
+  return core::Ok();
 }
 
 void Parts::Give(Part* part) {
@@ -153,6 +191,22 @@ Status Parts::Unmap(CUdeviceptr address, const Part& part) const {
   const CUresult result = driver_->mem_unmap(address, part.size.count());
   if (result != CUDA_SUCCESS) return DriverError("cuMemUnmap", result);
   return core::Ok();
+}
+
+Parts::Replaced Parts::Replace(CUdeviceptr address, Part* from, Part* to) {
+  Status status = from == nullptr ? core::Ok() : Unmap(address, *from);
+  Part* there = from;
+  if (status.ok()) {
+    status = Map(address, *to);
+    if (status.ok()) {
+      there = to;
+    } else if (from != nullptr && !Map(address, *from).ok()) {
+      there = nullptr;
+    }
+  }
+  if (there != to) Give(to);
+  if (there != from && from != nullptr) Give(from);
+  return {there, status};
 }
 
 }  // namespace ravenstore::elastic

@@ -9,6 +9,7 @@
 // Nothing here waits for the GPU.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +23,9 @@
 namespace ravenstore::elastic {
 
 enum class Place : uint8_t { kDevice, kHost };
+inline size_t Index(Place place) {
+  return static_cast<size_t>(place);
+}
 
 struct Part {
   Place place;
@@ -47,10 +51,15 @@ class Parts {
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
-  // A part of that size, whatever it held before.
-  // Errors: kOutOfMemory within the limit or for the driver, kDevice.
+  // A part of that size, whatever it held before. Where there is room for none that is new, one
+  // that is being added is waited for. Errors: kOutOfMemory within the limit or for the driver,
+  // kDevice.
   core::Result<Part*> Take(Place place, core::Bytes size);
+  // Of those that are free; null: none is.
+  Part* TakeFree(Place place, core::Bytes size);
   void Give(Part* part);
+  // One more that is free. Errors: as Take.
+  core::Status Add(Place place, core::Bytes size);
 
   // Releases free parts as far as they exceed the new limit. What is taken stays.
   void SetLimit(Place place, core::Bytes most);
@@ -62,6 +71,13 @@ class Parts {
   // Maps the part at `address` too, readable and writable by the device, and takes it from there.
   core::Status Map(CUdeviceptr address, const Part& part) const;
   core::Status Unmap(CUdeviceptr address, const Part& part) const;
+  // Maps `to` in the place of `from` (null: nothing is there). The one that is not there afterwards
+  // is given back. Errors: kDevice: `from` is there, or nothing if it could not be mapped again.
+  struct Replaced {
+    Part* there;
+    core::Status status;
+  };
+  Replaced Replace(CUdeviceptr address, Part* from, Part* to);
 
  private:
   struct Pool {
@@ -69,10 +85,16 @@ class Parts {
     core::Bytes held;
     core::Bytes free;
     std::map<core::Bytes, std::vector<std::unique_ptr<Part>>> idle;  // by size
+    uint32_t adding = 0;
+    uint64_t added = 0;  // attempts
   };
 
-  Pool& PoolOf(Place place) { return pools_[static_cast<size_t>(place)]; }
-  const Pool& PoolOf(Place place) const { return pools_[static_cast<size_t>(place)]; }
+  Pool& PoolOf(Place place) { return pools_[Index(place)]; }
+  const Pool& PoolOf(Place place) const { return pools_[Index(place)]; }
+  // REQUIRES: the mutex is held.
+  std::unique_ptr<Part> TakeIdle(Pool& pool, core::Bytes size);
+  core::Result<std::unique_ptr<Part>> MakeWithin(Place place, core::Bytes size,
+                                                 std::unique_lock<std::mutex>& lock);
   core::Result<std::unique_ptr<Part>> Make(Place place, core::Bytes size) const;
   void Release(std::unique_ptr<Part> part);
   // Takes the size of the ledger, if the limit allows it.
@@ -84,6 +106,7 @@ class Parts {
   const CUdevice device_;
   const int node_;
   mutable std::mutex mutex_;
+  std::condition_variable added_;
   Pool pools_[2];                                 // guarded by mutex_
   std::map<Part*, std::unique_ptr<Part>> taken_;  // guarded by mutex_
 };
