@@ -32,21 +32,25 @@ std::unique_ptr<Part> Parts::TakeIdle(Pool& pool, Bytes size) {
   return part;
 }
 
-Result<std::unique_ptr<Part>> Parts::MakeWithin(Place place, Bytes size,
-                                                std::unique_lock<std::mutex>& lock) {
-  Pool& pool = PoolOf(place);
-  // What is free in other sizes makes way, for the limit and for the ledger, which counts more.
+bool Parts::MakeRoom(Pool& pool, Bytes size) {
   bool fits = Fits(pool, size);
   while (!fits && pool.free > Bytes{0}) {
     ShrinkTo(pool, pool.held - Bytes{1});
     fits = Fits(pool, size);
   }
-  if (!fits) {
-    return Error{ErrorCode::kOutOfMemory,
-                 "the budget of " + std::to_string(pool.limits.most.count()) + " bytes " +
-                     (place == Place::kDevice ? "of the device" : "of pinned host memory") +
-                     " is used up"};
-  }
+  return fits;
+}
+
+Error Parts::NoRoom(Place place) const {
+  return {ErrorCode::kOutOfMemory,
+          "the budget of " + std::to_string(PoolOf(place).limits.most.count()) + " bytes " +
+              (place == Place::kDevice ? "of the device" : "of pinned host memory") +
+              " is used up"};
+}
+
+Result<std::unique_ptr<Part>> Parts::MakeCounted(Place place, Bytes size,
+                                                 std::unique_lock<std::mutex>& lock) {
+  Pool& pool = PoolOf(place);
   pool.held += size;
   // Pinning takes milliseconds: others go on meanwhile.
   lock.unlock();
@@ -63,12 +67,11 @@ Result<Part*> Parts::Take(Place place, Bytes size) {
   Pool& pool = PoolOf(place);
   std::unique_ptr<Part> part;
   while ((part = TakeIdle(pool, size)) == nullptr) {
-    auto made = MakeWithin(place, size, lock);
-    if (made.ok()) {
-      part = std::move(made).value();
+    if (MakeRoom(pool, size)) {
+      RAVEN_ASSIGN_OR_RETURN(part, MakeCounted(place, size, lock));
       break;
     }
-    if (made.error().code != ErrorCode::kOutOfMemory || pool.adding == 0) return made.error();
+    if (pool.adding == 0) return NoRoom(place);
     added_.wait(lock, [&, before = pool.added] { return pool.added != before; });
   }
   Part* taken = part.get();
@@ -87,8 +90,9 @@ Part* Parts::TakeFree(Place place, Bytes size) {
 Status Parts::Add(Place place, Bytes size) {
   std::unique_lock lock(mutex_);
   Pool& pool = PoolOf(place);
+  if (!Fits(pool, size)) return NoRoom(place);
   ++pool.adding;
-  auto made = MakeWithin(place, size, lock);
+  auto made = MakeCounted(place, size, lock);
   --pool.adding;
   ++pool.added;
   added_.notify_all();

@@ -58,7 +58,7 @@ class Parts {
   // Of those that are free; null: none is.
   Part* TakeFree(Place place, core::Bytes size);
   void Give(Part* part);
-  // One more that is free. Errors: as Take.
+  // One more that is free, where others need not make way for it. Errors: as Take.
   core::Status Add(Place place, core::Bytes size);
 
   // Releases free parts as far as they exceed the new limit. What is taken stays.
@@ -91,10 +91,15 @@ class Parts {
 
   Pool& PoolOf(Place place) { return pools_[Index(place)]; }
   const Pool& PoolOf(Place place) const { return pools_[Index(place)]; }
-  // REQUIRES: the mutex is held.
+  core::Error NoRoom(Place place) const;
+  // REQUIRES, for these: the mutex is held.
   std::unique_ptr<Part> TakeIdle(Pool& pool, core::Bytes size);
-  core::Result<std::unique_ptr<Part>> MakeWithin(Place place, core::Bytes size,
-                                                 std::unique_lock<std::mutex>& lock);
+  // As Fits; what is free in other sizes makes way, for the limit and for the ledger, which counts
+  // more.
+  bool MakeRoom(Pool& pool, core::Bytes size);
+  // What the ledger has counted already. The mutex is free while it is made.
+  core::Result<std::unique_ptr<Part>> MakeCounted(Place place, core::Bytes size,
+                                                  std::unique_lock<std::mutex>& lock);
   core::Result<std::unique_ptr<Part>> Make(Place place, core::Bytes size) const;
   void Release(std::unique_ptr<Part> part);
   // Takes the size of the ledger, if the limit allows it.

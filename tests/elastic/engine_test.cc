@@ -1,6 +1,10 @@
 #include "elastic/engine.h"
 
+#include <pthread.h>
+
+#include <atomic>
 #include <random>
+#include <string_view>
 
 #include "tests/elastic/testing.h"
 
@@ -208,6 +212,59 @@ TEST_F(EngineTest, AnIdleJobIsEmptiedWhenItsLimitIsAskedAndComesBackWithItsNextC
     return engine_->stats().away == Bytes{0};
   }));
   engine_.reset();  // it asks as long as it lives
+}
+
+std::atomic<bool> outs_are_held{false};
+std::atomic<CUdeviceptr> held_out{0};  // what its thread is about to map
+
+TEST_F(EngineTest, APageThatIsBeingMappedOnTheHostDoesNotKeepOthersFromComing) {
+  driver_.mem_map = [](CUdeviceptr at, size_t bytes, size_t offset,
+                       CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    char name[16] = "";
+    ::pthread_getname_np(::pthread_self(), name, sizeof(name));
+    if (std::string_view(name) == "raven-out" && outs_are_held) {
+      held_out = at;
+      while (outs_are_held) std::this_thread::yield();
+    }
+    return Fake<decltype(cuMemMap)>("cuMemMap")(at, bytes, offset, handle, flags);
+  };
+  Open(kLarge * 2, kLarge * 4, kLarge);
+  const CUdeviceptr one = Allocate(kLarge);
+  const CUdeviceptr other = Allocate(kLarge);
+  for (const CUdeviceptr each : {one, other}) Write(each, each, kLarge);
+  engine_->SetDeviceLimit(kLarge);
+  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) <= kLarge; }));
+  outs_are_held = true;
+  engine_->SetDeviceLimit(Bytes{0});
+  EXPECT_TRUE(Eventually([] { return held_out != 0; }));
+  const EngineStats before = engine_->stats();
+  engine_->SetDeviceLimit(kLarge * 2);
+  const CUdeviceptr comes = held_out == one ? other : one;
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_EQ(Wrong(comes, comes, kLarge), 0u);
+    return engine_->stats().moved_in > before.moved_in;
+  }));
+  EXPECT_EQ(engine_->stats().moved_out, before.moved_out) << "it is still on its way";
+  outs_are_held = false;
+  for (const CUdeviceptr each : {one, other}) EXPECT_EQ(Wrong(each, each, kLarge), 0u);
+}
+
+TEST_F(EngineTest, TheHostsPartsArePinnedAsSoonAsMoreLivesThanFits) {
+  Open(MiB(32), MiB(128));
+  const CUdeviceptr fits = Allocate(MiB(32));
+  Write(fits, 1, MiB(32));
+  EXPECT_EQ(engine_->parts().held(Place::kHost), Bytes{0});
+  const CUdeviceptr more = Allocate(MiB(4));
+  // What does not fit, and eight parts for moves.
+  EXPECT_TRUE(
+      Eventually([&] { return engine_->parts().held(Place::kHost) >= MiB(4) + kPart * 8; }));
+  EXPECT_LE(engine_->parts().held(Place::kHost), MiB(4) + kPart * 9);
+  // For a job that is to give up all that it holds.
+  engine_->SetDeviceLimit(Bytes{0});
+  EXPECT_TRUE(
+      Eventually([&] { return engine_->parts().held(Place::kHost) >= MiB(36) + kPart * 8; }));
+  EXPECT_EQ(Wrong(fits, 1, MiB(32)), 0u);
+  EXPECT_TRUE(engine_->Free(more, nullptr, true));
 }
 
 TEST_F(EngineTest, WithoutRoomAnywhereItSaysSoAndGoesOn) {
