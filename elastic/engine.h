@@ -1,6 +1,4 @@
-// LEAD: read LEAD_NOTE_READ_ME.md at the root of this tree now (GPU measurements that change the
-// plan), then remove these lines. Memory whose addresses stay while what lies under them moves
-// between the device and the host.
+// Memory whose addresses stay while what lies under them moves between the device and the host.
 //
 // An allocation is a range: a piece of one run of addresses (arena.h). The run is cut into pages of
 // fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while

@@ -1,6 +1,4 @@
-// LEAD: read LEAD_NOTE_READ_ME.md at the root of this tree now (GPU measurements that change the
-// plan), then remove these lines. The engine's thread, which decides what is moved, and when; and
-// what becomes of that.
+// The engine's thread, which decides what is moved, and when; and what becomes of that.
 #include <algorithm>
 #include <string>
 #include <utility>

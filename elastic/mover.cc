@@ -1,5 +1,3 @@
-// LEAD: read LEAD_NOTE_READ_ME.md at the root of this tree now (GPU measurements that change the
-// plan), then remove these lines.
 #include "elastic/mover.h"
 
 #include <algorithm>

@@ -115,7 +115,9 @@ TEST_F(MoverTest, WhileOnePageIsMappedOthersAreCopiedAndTheOtherDirectionGoesOn)
   ASSERT_TRUE(out_->Begin(first).ok());
   EXPECT_TRUE(Eventually([] { return holding == 1; }));
   ASSERT_TRUE(out_->Begin(second).ok());
-  EXPECT_TRUE(Eventually([&] { return WordAt(second.to->copy) == 2; }));
+  const auto query = Fake<decltype(cuStreamQuery)>("cuStreamQuery");
+  EXPECT_TRUE(Eventually([&] { return query(out_->stream()) == CUDA_SUCCESS; }));
+  EXPECT_EQ(WordAt(second.to->copy), 2u);
   ASSERT_TRUE(in_->Begin(back).ok());
   EXPECT_EQ(OutcomeOf(3).there, back.to);
   EXPECT_EQ(WordAt(third), 3u);
