@@ -105,8 +105,11 @@ Bytes Engine::AwayOf(const Range& range) const {
   return away;
 }
 
-void Engine::SetPart(PageId id, Part* part) {
+void Engine::SetPart(PageId id, Parts::There there) {
   Page& page = At(id);
+  Part* const part = there.part;
+  page.is_mapped = there.is_mapped;
+  if (part == page.part) return;
   if (!page.live() && page.part != nullptr) dead_[Index(page.place)].erase(id);
   if (!page.live() && part != nullptr) dead_[Index(part->place)].insert(id);
   if (page.live()) CountAway(page, false);
@@ -274,14 +277,19 @@ Status Engine::BackPage(PageId id, Patience* patience, Lock& lock) {
   return status;
 }
 
-// In the place of what is there; the part goes back if that fails.
+// In the place of what is there, if need be mapped; the part goes back if that fails.
 Status Engine::MapBeneath(PageId id, Part* part, Lock& lock) {
   Page& page = At(id);
-  Part* const before = page.part;
+  const Parts::There before = page.there();
+  const bool maps = part->place == Place::kDevice || MapsAway(page);
   lock.unlock();
-  const Parts::Replaced replaced = parts_->Replace(page.begin, before, part);
+  Parts::Replaced replaced;
+  {
+    const Mover::Pause pause(mover_.get());
+    replaced = parts_->Replace(page.begin, before, part, maps);
+  }
   lock.lock();
-  if (replaced.there != before) SetPart(id, replaced.there);
+  SetPart(id, replaced.there);
   return replaced.status;
 }
 
@@ -401,16 +409,20 @@ bool Engine::DropDead(Place place, Lock& lock) {
 // REQUIRES: CanMove; the page is dead and has a part.
 void Engine::DropPart(PageId id, Lock& lock) {
   Page& page = At(id);
-  Part* const part = page.part;
+  const auto [part, is_mapped] = page.there();
   if (page.place == Place::kDevice) stats_.dropped += page.size;
   BeginMoving(page);
   lock.unlock();
-  const Status unmapped = parts_->Unmap(page.begin, *part);
+  Status unmapped = core::Ok();
+  if (is_mapped) {
+    const Mover::Pause pause(mover_.get());
+    unmapped = parts_->Unmap(page.begin, *part);
+  }
   if (unmapped.ok()) parts_->Give(part);
   lock.lock();
   EndMoving(page);
   if (unmapped.ok()) {
-    SetPart(id, nullptr);
+    SetPart(id, {});
   } else {
     Fail("a freed part could not be taken", unmapped.error());
   }

@@ -183,6 +183,7 @@ class Engine {
     core::Bytes size;
     Part* part = nullptr;        // not to be looked at: it may be gone before this is told
     Place place = Place::kHost;  // of the part
+    bool is_mapped = false;      // the part, where the page is
     uint32_t ranges = 0;         // that live on it
     uint32_t pinned = 0;         // of these
     uint32_t busy = 0;           // submissions that name it, and threads that back it
@@ -195,6 +196,7 @@ class Engine {
 
     bool live() const { return ranges > 0; }
     bool away() const { return part == nullptr || place == Place::kHost; }
+    Parts::There there() const { return {part, is_mapped}; }
   };
   struct Range {
     CUdeviceptr begin = 0;
@@ -217,6 +219,7 @@ class Engine {
   struct Mapping {
     CUdeviceptr at;
     const Part* part;
+    bool is_mapped;
   };
   // How long an allocation waits for room: longer while the GPU has work.
   struct Patience {
@@ -233,7 +236,7 @@ class Engine {
   const Page& At(PageId id) const { return *pages_[core::ToInt(id)]; }
   std::pair<uint32_t, uint32_t> PagesOf(CUdeviceptr begin, core::Bytes size) const;
   core::Bytes AwayOf(const Range& range) const;
-  void SetPart(PageId id, Part* part);
+  void SetPart(PageId id, Parts::There there);
   void CountAway(const Page& page, bool more);
   // So much needs room at once.
   void NoteNeed(core::Bytes at_once);
@@ -251,6 +254,8 @@ class Engine {
   core::Status Back(std::pair<uint32_t, uint32_t> pages, Lock& lock);
   core::Status BackPage(PageId id, Patience* patience, Lock& lock);
   core::Status MapBeneath(PageId id, Part* part, Lock& lock);
+  // What lies on the host is reached where the page is, not only by who names it.
+  bool MapsAway(const Page& page) const { return maps_away_ || page.reservation != nullptr; }
   Part* TakeDevicePart(core::Bytes size, Patience* patience, Lock& lock);
   // An allocation waited since then.
   void NoteRoomWait(core::Tick began);
@@ -272,10 +277,11 @@ class Engine {
   Reservation* ReservationOf(const Range& range) const {
     return pages_[range.pages.first]->reservation;
   }
-  // Where a segment's parts are, or are to be, mapped. Errors: kDevice: one was lost by a move that
-  // failed.
-  core::Result<std::vector<Mapping>> MappingsOf(const Range& range, CUdeviceptr begin) const;
+  // Where a segment's parts are, or are to be, mapped.
+  std::vector<Mapping> MappingsOf(const Range& range, CUdeviceptr begin) const;
+  core::Status MapAll(std::vector<Mapping>& mappings);
   core::Status UnmapAll(const std::vector<Mapping>& mappings);
+  void SetMapped(const Range& range, bool is_mapped);
   bool IsMoving(const Range& range) const;
   void Hold(const Range& range, Lock& lock);
   void Unhold(const Range& range);
@@ -313,10 +319,9 @@ class Engine {
   std::optional<Plan::Wanted> NextIn();
   bool StartIn(const Plan::Wanted& wanted, Lock& lock);
   bool StartOut(PageId id, Lock& lock);
-  bool StartMove(PageId id, Part* to, Lock& lock);
-  void NoteMoved(Place to, Page& page);
+  void StartMove(PageId id, Part* to);
   // On the mover's thread.
-  void EndMove(Place to, const Mover::Move& move, Part* there, const core::Status& status);
+  void EndMove(const Mover::Move& move, const Parts::Replaced& replaced);
   bool HasWork() const;
   bool WantsAny() const;
   UnderWay& MovesTo(Place place) { return under_way_[Index(place)]; }
@@ -367,10 +372,11 @@ class Engine {
   EngineStats stats_;
   core::Tick limit_asked_{};
   core::Tick shown_{};
+  bool maps_away_ = true;  // what lies on the host, always
   bool asleep_ = false;
   bool broken_ = false;  // a copy failed, or a mapping: nothing moves any more
   bool stopping_ = false;
-  std::unique_ptr<Mover> movers_[2];  // by the place to which they move
+  std::unique_ptr<Mover> mover_;
   std::unique_ptr<Pinner> pinner_;
   std::thread thread_;
 };

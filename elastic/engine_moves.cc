@@ -29,14 +29,10 @@ constexpr size_t kShownAtOnce = 256;
 }  // namespace
 
 Status Engine::StartThreads() {
-  const auto mover = [this](const char* name, Place to) {
-    return Mover::Create(name, &driver_, parts_.get(), context_,
-                         [this, to](const Mover::Move& move, Part* there, const Status& status) {
-                           EndMove(to, move, there, status);
-                         });
-  };
-  RAVEN_ASSIGN_OR_RETURN(movers_[Index(Place::kHost)], mover("raven-out", Place::kHost));
-  RAVEN_ASSIGN_OR_RETURN(movers_[Index(Place::kDevice)], mover("raven-in", Place::kDevice));
+  RAVEN_ASSIGN_OR_RETURN(mover_, Mover::Create(&driver_, parts_.get(), context_,
+                                               [this](const auto& move, const auto& replaced) {
+                                                 EndMove(move, replaced);
+                                               }));
   pinner_ = std::make_unique<Pinner>(&driver_, parts_.get(), context_, options_.part);
   thread_ = OwnThread("raven-elastic", &driver_, context_, [this] { Run(); });
   return core::Ok();
@@ -50,7 +46,7 @@ Engine::~Engine() {
     wake_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
-  for (auto& mover : movers_) mover.reset();
+  mover_.reset();
   pinner_.reset();
 }
 
@@ -199,7 +195,8 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
     parts_->Give(*part);
     return true;
   }
-  return StartMove(wanted.range, *part, lock);
+  StartMove(wanted.range, *part);
+  return true;
 }
 
 // REQUIRES: CanMove.
@@ -216,40 +213,31 @@ bool Engine::StartOut(PageId id, Lock& lock) {
     parts_->Give(*part);
     return true;
   }
-  return StartMove(id, *part, lock);
+  StartMove(id, *part);
+  return true;
 }
 
-// What is dead, or never was written, is not copied.
-bool Engine::StartMove(PageId id, Part* to, Lock& lock) {
+// What is dead, or never was written, is not copied. REQUIRES: CanMove.
+void Engine::StartMove(PageId id, Part* to) {
   Page& page = At(id);
-  const Place place = to->place;
-  const Mover::Move move{id, page.begin, page.part, to, page.live() && page.part != nullptr};
   BeginMoving(page);
-  ++MovesTo(place).count;
-  MovesTo(place).bytes += page.size;
-  lock.unlock();
-  const Status begun = movers_[Index(place)]->Begin(move);
-  lock.lock();
-  if (begun.ok()) return true;
-  NoteMoved(place, page);
-  Fail("a copy could not begin", begun.error());
-  return false;
+  ++MovesTo(to->place).count;
+  MovesTo(to->place).bytes += page.size;
+  const bool maps = to->place == Place::kDevice || MapsAway(page);
+  mover_->Begin({id, page.begin, page.there(), to, maps, page.live() && page.part != nullptr});
 }
 
-void Engine::NoteMoved(Place to, Page& page) {
+void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
+  const Lock lock(mutex_);
+  Page& page = At(move.page);
+  const Place to = page.away() ? Place::kDevice : Place::kHost;
   --MovesTo(to).count;
   MovesTo(to).bytes -= page.size;
   EndMoving(page);
   changed_.notify_all();
   wake_.notify_one();
-}
-
-void Engine::EndMove(Place to, const Mover::Move& move, Part* there, const Status& status) {
-  const Lock lock(mutex_);
-  Page& page = At(move.page);
-  NoteMoved(to, page);
-  if (there != page.part) SetPart(move.page, there);
-  if (!status.ok()) return Fail("a part could not be moved", status.error());
+  SetPart(move.page, replaced.there);
+  if (!replaced.status.ok()) return Fail("a part could not be moved", replaced.status.error());
   if (move.copies) (to == Place::kDevice ? stats_.moved_in : stats_.moved_out) += page.size;
 }
 

@@ -1,5 +1,7 @@
 #include "elastic/mover.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -8,30 +10,36 @@
 
 namespace ravenstore::elastic {
 
+using core::Bytes;
 using core::Result;
 using core::Status;
 
 namespace {
 
-// A copy takes seven times as long.
-constexpr std::chrono::microseconds kPoll{100};
+// A call that maps waits for what is in flight: of each direction at most 8 MiB, 0.2 ms. With two
+// pieces the link has the next one while the thread sees that one has ended.
+constexpr Bytes kPiece = core::MiB(4);
+constexpr size_t kInFlight = 2;
+// A fifth of what a piece takes.
+constexpr std::chrono::microseconds kPoll{20};
+constexpr unsigned long kSlackNanoseconds = 1000;
 
 }  // namespace
 
-Mover::Mover(const Driver* driver, Parts* parts, CUstream stream, Ended ended)
+Mover::Mover(const Driver* driver, Parts* parts, Ended ended)
     : driver_(driver),
       parts_(parts),
-      stream_(stream),
       ended_(std::move(ended)),
       events_(driver, CU_EVENT_DISABLE_TIMING) {}
 
-Result<std::unique_ptr<Mover>> Mover::Create(const char* name, const Driver* driver, Parts* parts,
-                                             CUcontext context, Ended ended) {
-  CUstream stream = nullptr;
-  const CUresult result = driver->stream_create(&stream, CU_STREAM_NON_BLOCKING);
-  if (result != CUDA_SUCCESS) return DriverError("cuStreamCreate", result);
-  std::unique_ptr<Mover> mover(new Mover(driver, parts, stream, std::move(ended)));
-  mover->thread_ = OwnThread(name, driver, context, [raw = mover.get()] { raw->Run(); });
+Result<std::unique_ptr<Mover>> Mover::Create(const Driver* driver, Parts* parts, CUcontext context,
+                                             Ended ended) {
+  std::unique_ptr<Mover> mover(new Mover(driver, parts, std::move(ended)));
+  for (Lane& lane : mover->lanes_) {
+    const CUresult result = driver->stream_create(&lane.stream, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return DriverError("cuStreamCreate", result);
+  }
+  mover->thread_ = OwnThread("raven-move", driver, context, [raw = mover.get()] { raw->Run(); });
   return mover;
 }
 
@@ -44,58 +52,110 @@ Mover::~Mover() {
   if (thread_.joinable()) thread_.join();
 }
 
-Status Mover::Begin(const Move& move) {
+void Mover::Begin(const Move& move) {
   const std::lock_guard lock(mutex_);
-  CUevent copied = nullptr;
-  if (move.copies) {
-    const CUresult result =
-        driver_->copy_async(move.to->copy, move.from->copy, move.to->size.count(), stream_);
-    if (result != CUDA_SUCCESS) return DriverError("cuMemcpyAsync", result);
-    copied = events_.Record(stream_);
-    if (copied == nullptr) return DriverError("cuEventRecord", CUDA_ERROR_UNKNOWN);
-  }
-  moves_.push_back({move, copied});
+  begun_.push_back(move);
   wake_.notify_one();
-  return core::Ok();
-}
-
-std::deque<Mover::UnderWay>::iterator Mover::NextCopied(bool* succeeded) {
-  *succeeded = true;
-  const auto uncopied = std::find_if(moves_.begin(), moves_.end(),
-                                     [](const UnderWay& each) { return !each.move.copies; });
-  if (uncopied != moves_.end() || moves_.empty()) return uncopied;
-  const CUresult result = driver_->event_query(moves_.front().copied);
-  if (result == CUDA_ERROR_NOT_READY) return moves_.end();
-  *succeeded = result == CUDA_SUCCESS;
-  return moves_.begin();
 }
 
 void Mover::Run() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_ || !moves_.empty()) {
-    bool succeeded = true;
-    const auto next = NextCopied(&succeeded);
-    if (next == moves_.end()) {
-      if (moves_.empty()) {
-        wake_.wait(lock);
-      } else {
-        wake_.wait_for(lock, kPoll);
-      }
-      continue;
+  ::prctl(PR_SET_TIMERSLACK, kSlackNanoseconds);
+  std::vector<Copy> done;
+  while (Await(&done)) {
+    for (Lane& lane : lanes_) Reap(lane, &done);
+    // In one go: the next pieces have to wait.
+    for (const Copy& copy : done) End(copy);
+    done.clear();
+    for (Lane& lane : lanes_) {
+      if (pauses_ == 0) Fill(lane);
     }
-    const auto [move, copied] = *next;
-    moves_.erase(next);
-    lock.unlock();
-    if (succeeded) {
-      const Parts::Replaced replaced = parts_->Replace(move.at, move.from, move.to);
-      ended_(move, replaced.there, replaced.status);
-    } else {
-      parts_->Give(move.to);
-      ended_(move, move.from, DriverError("a copy", CUDA_ERROR_UNKNOWN));
-    }
-    lock.lock();
-    if (copied != nullptr) events_.Give(copied);
   }
+}
+
+bool Mover::Await(std::vector<Copy>* done) {
+  const bool is_idle = lanes_[0].copies.empty() && lanes_[1].copies.empty();
+  std::unique_lock lock(mutex_);
+  const auto has_news = [this] { return stopping_ || !begun_.empty(); };
+  if (is_idle) {
+    wake_.wait(lock, has_news);
+    if (begun_.empty()) return false;
+  } else if (begun_.empty()) {
+    wake_.wait_for(lock, kPoll);
+  }
+  for (const Move& move : std::exchange(begun_, {})) {
+    if (move.copies) {
+      lanes_[Index(move.to->place)].copies.push_back({move, Bytes{0}, 0, core::Ok(), false});
+    } else {
+      done->push_back({move, Bytes{0}, 0, core::Ok(), false});
+    }
+  }
+  return true;
+}
+
+void Mover::Reap(Lane& lane, std::vector<Copy>* done) {
+  while (!lane.in_flight.empty()) {
+    const CUresult result = driver_->event_query(lane.in_flight.front());
+    if (result == CUDA_ERROR_NOT_READY) break;
+    events_.Give(lane.in_flight.front());
+    lane.in_flight.pop_front();
+    Copy& copy = lane.copies.front();
+    --copy.in_flight;
+    if (result != CUDA_SUCCESS) copy.status = DriverError("a copy", result);
+    const auto has_ended = [](const Copy& each) {
+      return each.in_flight == 0 && (each.enqueued == each.move.to->size || !each.status.ok());
+    };
+    while (!lane.copies.empty() && has_ended(lane.copies.front())) {
+      done->push_back(std::move(lane.copies.front()));
+      lane.copies.pop_front();
+    }
+  }
+}
+
+void Mover::Fill(Lane& lane) {
+  for (Copy& copy : lane.copies) {
+    while (copy.status.ok() && copy.enqueued < copy.move.to->size) {
+      if (lane.in_flight.size() >= kInFlight) return;
+      EnqueuePiece(lane, copy);
+    }
+  }
+  // What could not even begin.
+  while (!lane.copies.empty() && !lane.copies.front().status.ok() &&
+         lane.copies.front().in_flight == 0) {
+    End(lane.copies.front());
+    lane.copies.pop_front();
+  }
+}
+
+void Mover::EnqueuePiece(Lane& lane, Copy& copy) {
+  const Move& move = copy.move;
+  const Bytes size = std::min(kPiece, move.to->size - copy.enqueued);
+  const CUdeviceptr to = move.to->copy + copy.enqueued.count();
+  const CUdeviceptr from = move.there.part->copy + copy.enqueued.count();
+  const CUresult result = driver_->copy_async(to, from, size.count(), lane.stream);
+  if (result != CUDA_SUCCESS) {
+    copy.status = DriverError("cuMemcpyAsync", result);
+    return;
+  }
+  CUevent copied = events_.Record(lane.stream);
+  if (copied == nullptr) {
+    copy.status = DriverError("cuEventRecord", CUDA_ERROR_UNKNOWN);
+    copy.is_written = true;
+    return;
+  }
+  copy.enqueued += size;
+  ++copy.in_flight;
+  lane.in_flight.push_back(copied);
+}
+
+void Mover::End(const Copy& copy) {
+  const Move& move = copy.move;
+  if (copy.status.ok()) {
+    ended_(move, parts_->Replace(move.at, move.there, move.to, move.maps));
+    return;
+  }
+  // Nobody else gets a part that may be written.
+  if (!copy.is_written) parts_->Give(move.to);
+  ended_(move, {move.there, copy.status});
 }
 
 }  // namespace ravenstore::elastic

@@ -1,26 +1,29 @@
-// The moves of one direction: a stream of their copies, and a thread that waits for these and then
-// maps what was copied in the place of what was there.
+// The moves of parts: a thread that copies them, a stream for each direction, and then maps what
+// was copied in the place of what was there.
 //
-// To map memory of the host takes as long as to copy it. So several moves are under way: the GPU
-// copies some while the thread maps others, and the two directions, a mover each, do not wait for
-// each other.
+// It is one thread for both directions, since the driver lets one call at a time map, and lets the
+// others wait for up to a quarter of a second. A call that maps waits for the copies that are
+// enqueued, as long as these take: so pages are copied in pieces, of which few are in flight, and
+// no piece follows while anybody maps (Pause).
 //
 // Each move that has begun ends with one call of `ended`, on the mover's thread. From Begin until
 // then its parts and what is mapped at its address are the mover's, and nobody else may touch them.
 //
-// Threads: any. A lock is held while a copy is enqueued or asked for, never while memory is mapped,
-// nor when `ended` is called, which may take locks of its own that are held around Begin. Nothing
-// but the destructor waits for the GPU.
+// Threads: any. The lock is held for nanoseconds, not around any call of the driver's nor when
+// `ended` is called, which may take locks of its own that are held around Begin. Nothing but the
+// destructor waits for the GPU.
 #pragma once
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "core/result.h"
 #include "elastic/driver.h"
@@ -34,50 +37,76 @@ class Mover {
  public:
   struct Move {
     RangeId page;
-    CUdeviceptr at;  // of the page
-    Part* from;      // mapped there; null: nothing is
+    CUdeviceptr at;      // of the page
+    Parts::There there;  // before
     Part* to;
+    bool maps;    // `to` at `at`; else nothing is there then
     bool copies;  // else what was there is not worth it
   };
-  // `there`: what is mapped now: `to` with Ok; else `from`, or null if that was lost. What is not
-  // has gone back to the parts, and is not to be looked at.
-  using Ended = std::function<void(const Move& move, Part* there, const core::Status& status)>;
+  // With an error what was there still is, though it may not be mapped any more. The part that is
+  // not there has gone back to the parts, and is not to be looked at.
+  using Ended = std::function<void(const Move& move, const Parts::Replaced& replaced)>;
 
-  // `name`: the thread's. All that is pointed to outlives the mover. Errors: kDevice.
-  static core::Result<std::unique_ptr<Mover>> Create(const char* name, const Driver* driver,
-                                                     Parts* parts, CUcontext context, Ended ended);
-  // What has begun is done. REQUIRES: the context is current, and nothing begins.
+  // All that is pointed to outlives the mover. Errors: kDevice.
+  static core::Result<std::unique_ptr<Mover>> Create(const Driver* driver, Parts* parts,
+                                                     CUcontext context, Ended ended);
+  // What has begun is done. REQUIRES: nothing begins, and nobody maps.
   ~Mover();
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
 
-  // Copies are made in the order in which they begin; what is not copied waits for none of them.
-  // Errors: kDevice: nothing is told, what was there is, and `to` must not be used again, since it
-  // may be written.
-  core::Status Begin(const Move& move);
-  CUstream stream() const { return stream_; }
+  // Copies to one place are made in the order in which they begin; what is not copied waits for
+  // none of them.
+  void Begin(const Move& move);
+  // While any lives no copy is enqueued: its owner maps.
+  class Pause {
+   public:
+    explicit Pause(Mover* mover) : mover_(mover) { ++mover_->pauses_; }
+    ~Pause() { --mover_->pauses_; }
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    Mover* const mover_;
+  };
+  // Of the copies to that place.
+  CUstream stream(Place to) const { return lanes_[Index(to)].stream; }
 
  private:
-  struct UnderWay {
+  // A move whose copy has begun, or is next. Pieces end in their order.
+  struct Copy {
     Move move;
-    CUevent copied;  // null: nothing is
+    core::Bytes enqueued;
+    size_t in_flight = 0;
+    core::Status status;
+    bool is_written = false;  // maybe, for who knows how long
+  };
+  struct Lane {
+    CUstream stream = nullptr;
+    std::deque<Copy> copies;
+    std::deque<CUevent> in_flight;  // behind each piece; those of the first copy come first
   };
 
-  Mover(const Driver* driver, Parts* parts, CUstream stream, Ended ended);
+  Mover(const Driver* driver, Parts* parts, Ended ended);
   void Run();
-  // The next whose copy is over, if there is one.
-  std::deque<UnderWay>::iterator NextCopied(bool* succeeded);
+  // Waits for what is to be done, while copies are in flight for a moment; false: there is nothing
+  // left, and it shall stop.
+  bool Await(std::vector<Copy>* done);
+  void Reap(Lane& lane, std::vector<Copy>* done);
+  void Fill(Lane& lane);
+  void EnqueuePiece(Lane& lane, Copy& copy);
+  void End(const Copy& copy);
 
   const Driver* const driver_;
   Parts* const parts_;
-  const CUstream stream_;
   const Ended ended_;
+  std::atomic<int> pauses_{0};
+  Lane lanes_[2];  // by the place to which they copy; the streams are made before the thread is
+  Events events_;  // the thread's
   std::mutex mutex_;
   std::condition_variable wake_;
-  // All below: guarded by mutex_.
-  std::deque<UnderWay> moves_;
-  Events events_;
-  bool stopping_ = false;
+  std::vector<Move> begun_;  // guarded by mutex_
+  bool stopping_ = false;    // guarded by mutex_
   std::thread thread_;
 };
 

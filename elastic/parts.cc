@@ -197,20 +197,19 @@ Status Parts::Unmap(CUdeviceptr address, const Part& part) const {
   return core::Ok();
 }
 
-Parts::Replaced Parts::Replace(CUdeviceptr address, Part* from, Part* to) {
-  Status status = from == nullptr ? core::Ok() : Unmap(address, *from);
-  Part* there = from;
+Parts::Replaced Parts::Replace(CUdeviceptr address, There from, Part* to, bool maps) {
+  Status status = from.is_mapped ? Unmap(address, *from.part) : core::Ok();
   if (status.ok()) {
-    status = Map(address, *to);
+    const bool was_mapped = std::exchange(from.is_mapped, false);
+    if (maps) status = Map(address, *to);
     if (status.ok()) {
-      there = to;
-    } else if (from != nullptr && !Map(address, *from).ok()) {
-      there = nullptr;
+      if (from.part != nullptr) Give(from.part);
+      return {{to, maps}, status};
     }
+    from.is_mapped = was_mapped && Map(address, *from.part).ok();
   }
-  if (there != to) Give(to);
-  if (there != from && from != nullptr) Give(from);
-  return {there, status};
+  Give(to);
+  return {from, status};
 }
 
 }  // namespace ravenstore::elastic

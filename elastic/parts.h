@@ -71,13 +71,18 @@ class Parts {
   // Maps the part at `address` too, readable and writable by the device, and takes it from there.
   core::Status Map(CUdeviceptr address, const Part& part) const;
   core::Status Unmap(CUdeviceptr address, const Part& part) const;
-  // Maps `to` in the place of `from` (null: nothing is there). The one that is not there afterwards
-  // is given back. Errors: kDevice: `from` is there, or nothing if it could not be mapped again.
-  struct Replaced {
-    Part* there;
-    core::Status status;
+  // What is beneath an address: a part that may be reached there, or not yet.
+  struct There {
+    Part* part = nullptr;
+    bool is_mapped = false;
   };
-  Replaced Replace(CUdeviceptr address, Part* from, Part* to);
+  // `to` takes the place of what is there, and with `maps` is mapped. The part that is not there
+  // afterwards is given back. Errors: kDevice: what was there still is, mapped if that can be.
+  struct Replaced {
+    There there;
+    core::Status status = core::Ok();
+  };
+  Replaced Replace(CUdeviceptr address, There from, Part* to, bool maps);
 
  private:
   struct Pool {

@@ -1,10 +1,7 @@
 #include "elastic/engine.h"
 
-#include <pthread.h>
-
 #include <atomic>
 #include <random>
-#include <string_view>
 
 #include "tests/elastic/testing.h"
 
@@ -212,41 +209,6 @@ TEST_F(EngineTest, AnIdleJobIsEmptiedWhenItsLimitIsAskedAndComesBackWithItsNextC
     return engine_->stats().away == Bytes{0};
   }));
   engine_.reset();  // it asks as long as it lives
-}
-
-std::atomic<bool> outs_are_held{false};
-std::atomic<CUdeviceptr> held_out{0};  // what its thread is about to map
-
-TEST_F(EngineTest, APageThatIsBeingMappedOnTheHostDoesNotKeepOthersFromComing) {
-  driver_.mem_map = [](CUdeviceptr at, size_t bytes, size_t offset,
-                       CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    char name[16] = "";
-    ::pthread_getname_np(::pthread_self(), name, sizeof(name));
-    if (std::string_view(name) == "raven-out" && outs_are_held) {
-      held_out = at;
-      while (outs_are_held) std::this_thread::yield();
-    }
-    return Fake<decltype(cuMemMap)>("cuMemMap")(at, bytes, offset, handle, flags);
-  };
-  Open(kLarge * 2, kLarge * 4, kLarge);
-  const CUdeviceptr one = Allocate(kLarge);
-  const CUdeviceptr other = Allocate(kLarge);
-  for (const CUdeviceptr each : {one, other}) Write(each, each, kLarge);
-  engine_->SetDeviceLimit(kLarge);
-  EXPECT_TRUE(Eventually([&] { return engine_->parts().held(Place::kDevice) <= kLarge; }));
-  outs_are_held = true;
-  engine_->SetDeviceLimit(Bytes{0});
-  EXPECT_TRUE(Eventually([] { return held_out != 0; }));
-  const EngineStats before = engine_->stats();
-  engine_->SetDeviceLimit(kLarge * 2);
-  const CUdeviceptr comes = held_out == one ? other : one;
-  EXPECT_TRUE(Eventually([&] {
-    EXPECT_EQ(Wrong(comes, comes, kLarge), 0u);
-    return engine_->stats().moved_in > before.moved_in;
-  }));
-  EXPECT_EQ(engine_->stats().moved_out, before.moved_out) << "it is still on its way";
-  outs_are_held = false;
-  for (const CUdeviceptr each : {one, other}) EXPECT_EQ(Wrong(each, each, kLarge), 0u);
 }
 
 TEST_F(EngineTest, TheHostsPartsArePinnedAsSoonAsMoreLivesThanFits) {
