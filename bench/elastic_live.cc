@@ -3,7 +3,7 @@
 // longer by what they use in place; copies take their bytes over a link, a lane in each direction.
 // So what comes of a job's running ahead of its GPU is seen, which elastic_replay does not know.
 //
-//     elastic_live RECORDING PERCENT [CALL [MAP [apart|one]]]
+//     elastic_live RECORDING PERCENT [CALL [MAP [one|apart]]]
 //
 // PERCENT: the device's memory, of what lives at most. CALL: the microseconds that a call costs the
 // job's CPU besides (8). MAP: those that mapping a page of the host's memory takes (450; 700 beside
@@ -41,8 +41,9 @@ using elastic::Engine;
 // As measured on an H100.
 constexpr double kLinkRate = 46e9;
 constexpr double kInPlaceRate = 51e9;
-constexpr Duration kMapDevice = std::chrono::microseconds(46);
-constexpr Duration kUnmap = std::chrono::microseconds(60);
+constexpr Duration kMapDevice = std::chrono::microseconds(47);
+constexpr Duration kUnmapDevice = std::chrono::microseconds(35);
+constexpr Duration kUnmapHost = std::chrono::microseconds(185);
 constexpr Duration kPin = std::chrono::microseconds(5700);  // a part of the host
 constexpr Bytes kLeastRange = core::MiB(2);
 const CUstream kJob = reinterpret_cast<CUstream>(uintptr_t{1});  // others are the engine's two
@@ -81,10 +82,24 @@ Gpu gpu;
 
 // The driver, where it maps.
 struct Mapping {
-  Duration host = std::chrono::microseconds(450);
-  bool one_at_a_time = false;
+  Duration host = std::chrono::microseconds(530);
+  bool one_at_a_time = true;
   std::mutex mutex;
+  std::mutex of_host_mutex;
+  std::set<CUdeviceptr> of_host;  // where memory of the host's is mapped
 
+  void Map(CUdeviceptr at, bool is_host) {
+    Take(is_host ? host : kMapDevice);
+    if (!is_host) return;
+    const std::lock_guard lock(of_host_mutex);
+    of_host.insert(at);
+  }
+  void Unmap(CUdeviceptr at) {
+    std::unique_lock lock(of_host_mutex);
+    const bool is_host = of_host.erase(at) > 0;
+    lock.unlock();
+    Take(is_host ? kUnmapHost : kUnmapDevice);
+  }
   void Take(Duration time) {
     std::unique_lock lock(mutex, std::defer_lock);
     if (one_at_a_time) lock.lock();
@@ -123,12 +138,12 @@ elastic::Driver MemoryOfTheClock() {
     return CUDA_SUCCESS;
   };
   driver.mem_release = [](CUmemGenericAllocationHandle) { return CUDA_SUCCESS; };
-  driver.mem_map = [](CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle handle,
+  driver.mem_map = [](CUdeviceptr at, size_t, size_t, CUmemGenericAllocationHandle handle,
                       unsigned long long) {
-    mapping.Take(handle == 1 ? kMapDevice : mapping.host);
+    mapping.Map(at, handle == 2);
     return CUDA_SUCCESS;
   };
-  driver.mem_unmap = [](CUdeviceptr, size_t) { return mapping.Take(kUnmap), CUDA_SUCCESS; };
+  driver.mem_unmap = [](CUdeviceptr at, size_t) { return mapping.Unmap(at), CUDA_SUCCESS; };
   driver.set_access = [](CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
     return CUDA_SUCCESS;
   };
@@ -282,11 +297,11 @@ int Main(const char* path, uint64_t percent, int microseconds) {
 int main(int argc, char** argv) {
   const int percent = argc > 2 ? atoi(argv[2]) : 0;
   if (argc < 3 || argc > 6 || percent < 1) {
-    fprintf(stderr, "usage: elastic_live RECORDING PERCENT [CALL [MAP [apart|one]]]\n");
+    fprintf(stderr, "usage: elastic_live RECORDING PERCENT [CALL [MAP [one|apart]]]\n");
     return 2;
   }
   if (argc > 4) ravenstore::mapping.host = std::chrono::microseconds(atoi(argv[4]));
-  ravenstore::mapping.one_at_a_time = argc > 5 && strcmp(argv[5], "one") == 0;
+  ravenstore::mapping.one_at_a_time = argc <= 5 || strcmp(argv[5], "apart") != 0;
   // Sleeps as short as they are asked for, in all threads.
   prctl(PR_SET_TIMERSLACK, 1);
   return ravenstore::Main(argv[1], static_cast<uint64_t>(percent), argc > 3 ? atoi(argv[3]) : 8);

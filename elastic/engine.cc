@@ -41,7 +41,9 @@ Engine::Engine(EngineOptions options, const Driver& driver)
       streams_(&driver_),
       pace_(&driver_),
       ranges_(1),
-      pages_(1) {}
+      pages_(1),
+      maps_away_(options_.maps_away),
+      all_mapped_(options_.maps_away) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, const Driver& driver) {
   std::unique_ptr<Engine> engine(new Engine(std::move(options), driver));
@@ -280,6 +282,8 @@ Status Engine::BackPage(PageId id, Patience* patience, Lock& lock) {
 // In the place of what is there, if need be mapped; the part goes back if that fails.
 Status Engine::MapBeneath(PageId id, Part* part, Lock& lock) {
   Page& page = At(id);
+  changed_.wait(lock, [&] { return !page.being_mapped; });
+  page.being_mapped = true;
   const Parts::There before = page.there();
   const bool maps = part->place == Place::kDevice || MapsAway(page);
   lock.unlock();
@@ -289,8 +293,50 @@ Status Engine::MapBeneath(PageId id, Part* part, Lock& lock) {
     replaced = parts_->Replace(page.begin, before, part, maps);
   }
   lock.lock();
+  page.being_mapped = false;
+  changed_.notify_all();
   SetPart(id, replaced.there);
   return replaced.status;
+}
+
+void Engine::MapInPlace(PageId id, Lock& lock) {
+  Page& page = At(id);
+  ++page.busy;
+  changed_.wait(lock, [&] { return !page.moving && !page.being_mapped; });
+  const bool has_place = core::ToInt(id) < first_segment_page_ || page.reservation != nullptr;
+  if (has_place && page.part != nullptr && !page.is_mapped) {
+    page.being_mapped = true;
+    const Part& part = *page.part;
+    const CUdeviceptr at = page.begin;
+    lock.unlock();
+    const Status mapped = MapAt(at, part);
+    lock.lock();
+    page.being_mapped = false;
+    page.is_mapped = mapped.ok();
+    if (!mapped.ok()) Fail("what lies on the host cannot be reached", mapped.error());
+    changed_.notify_all();
+  }
+  --page.busy;
+}
+
+Status Engine::MapAt(CUdeviceptr at, const Part& part) {
+  const Mover::Pause pause(mover_.get());
+  // It breaks no capture of the job's.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  driver_.exchange_mode(&mode);
+  const Status mapped = parts_->Map(at, part);
+  driver_.exchange_mode(&mode);
+  return mapped;
+}
+
+void Engine::MapAllInPlace(Lock& lock) {
+  maps_away_ = true;
+  if (all_mapped_) return;
+  for (uint32_t page = 1; page < pages_.size(); ++page) {
+    if (pages_[page] != nullptr) MapInPlace(PageId{page}, lock);
+  }
+  if (!std::exchange(all_mapped_, true) && options_.log)
+    options_.log("the job reaches memory that it does not name: what is away stays mapped");
 }
 
 Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
@@ -581,8 +627,27 @@ bool Engine::IsMoving(const Submission& submission) const {
                      [](const Reservation* with) { return with->moving > 0; });
 }
 
+// What the call may touch is mapped where it lies. How long that took.
+core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
+  const bool can_reach =
+      (!submission.unknown || all_mapped_) &&
+      std::all_of(submission.pages.begin(), submission.pages.end(),
+                  [this](PageId id) { return At(id).is_mapped && !At(id).being_mapped; });
+  if (can_reach) return {};
+  const core::Tick began = ipc::Now();
+  if (submission.unknown) MapAllInPlace(lock);
+  for (const PageId id : submission.pages) MapInPlace(id, lock);
+  return ipc::Now() - began;
+}
+
+void Engine::ReachAll() {
+  Lock lock(mutex_);
+  MapAllInPlace(lock);
+}
+
 Engine::Submission* Engine::Begin(const Use& use) {
   Lock lock(mutex_);
+  maps_away_ = maps_away_ || use.unknown;
   KeepPace(lock);
   core::Duration waited = Await(use, lock);
   if (unused_submissions_.empty()) {
@@ -596,6 +661,7 @@ Engine::Submission* Engine::Begin(const Use& use) {
     changed_.wait(lock, [&] { return !IsMoving(*submission); });
     waited += ipc::Now() - began;
   }
+  waited += Reach(*submission, lock);
   stats_.waits += waited > core::Duration{0} ? 1 : 0;
   stats_.waited += waited;
   const core::Tick now = ipc::Now();
@@ -645,7 +711,7 @@ void Engine::End(Submission* submission, bool enqueued) {
   unused_submissions_.push_back(submission);
 }
 
-void Engine::Pin(CUdeviceptr address) {
+void Engine::Pin(CUdeviceptr address, bool is_followed) {
   Lock lock(mutex_);
   const uint32_t number = addresses_->At(address);
   if (number == Addresses::kNobody) return;
@@ -658,7 +724,10 @@ void Engine::Pin(CUdeviceptr address) {
     }
   }
   // Who is told its address next may use it at once.
-  changed_.wait(lock, [&] { return !IsMoving(range) && (with == nullptr || with->moving == 0); });
+  const auto [first, end] = range.pages;
+  changed_.wait(lock, [&] { return with == nullptr || with->moving == 0; });
+  for (uint32_t page = first; page < end; ++page) MapInPlace(PageId{page}, lock);
+  if (is_followed) MapAllInPlace(lock);
 }
 
 void Engine::PinRange(Range& range) {
@@ -669,7 +738,7 @@ void Engine::PinRange(Range& range) {
 
 bool Engine::IsMoving(const Range& range) const {
   return std::any_of(pages_.begin() + range.pages.first, pages_.begin() + range.pages.second,
-                     [](const auto& page) { return page->moving; });
+                     [](const auto& page) { return page->moving || page->being_mapped; });
 }
 
 void Engine::StreamGone(CUstream stream) {

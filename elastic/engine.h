@@ -72,6 +72,8 @@ struct EngineOptions {
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
   std::function<core::Bytes()> limit;
+  // What lies on the host is mapped at its address at once, not only when it is named.
+  bool maps_away = false;
   std::function<void(const char*)> log;
   std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
   std::shared_ptr<Shown> shown;        // null: nobody looks
@@ -170,7 +172,12 @@ class Engine {
   // Errors: kTimedOut, and nothing has changed; kDevice.
   core::Result<CUdeviceptr> HandOver(RangeId id, CUmemGenericAllocationHandle handle);
 
-  void Pin(CUdeviceptr address);
+  // `is_followed`: the address stood in memory that kernels read.
+  void Pin(CUdeviceptr address, bool is_followed = false);
+  // From now on everything can be reached all the time: the job has ways to memory that name none.
+  void ReachAll();
+  // A call of the driver's found that an address was illegal.
+  void NoteIllegalAddress();
   void StreamGone(CUstream stream);
   void SetDeviceLimit(core::Bytes most);
   EngineStats stats() const;
@@ -190,6 +197,7 @@ class Engine {
     uint32_t awaited = 0;        // by calls that wait for what they name
     bool moving = false;
     bool backed = false;                 // a thread backs it just now
+    bool being_mapped = false;           // by a thread that is no mover
     std::vector<Point> uses;             // the last of each stream that may not have passed
     uint64_t stamp = 0;                  // of the submission that named it last
     Reservation* reservation = nullptr;  // of a segment's that is mapped: used with the rest of it
@@ -254,6 +262,11 @@ class Engine {
   core::Status Back(std::pair<uint32_t, uint32_t> pages, Lock& lock);
   core::Status BackPage(PageId id, Patience* patience, Lock& lock);
   core::Status MapBeneath(PageId id, Part* part, Lock& lock);
+  // Waits for who moves or maps it. Afterwards what has a part can be reached.
+  void MapInPlace(PageId id, Lock& lock);
+  void MapAllInPlace(Lock& lock);
+  core::Status MapAt(CUdeviceptr at, const Part& part);
+  core::Duration Reach(const Submission& submission, Lock& lock);
   // What lies on the host is reached where the page is, not only by who names it.
   bool MapsAway(const Page& page) const { return maps_away_ || page.reservation != nullptr; }
   Part* TakeDevicePart(core::Bytes size, Patience* patience, Lock& lock);
@@ -327,6 +340,7 @@ class Engine {
   UnderWay& MovesTo(Place place) { return under_way_[Index(place)]; }
   bool AnyUnderWay() const { return under_way_[0].count + under_way_[1].count > 0; }
   void Fail(const char* what, const core::Error& error);
+  void TellOfIllegalAddress();
 
   const EngineOptions options_;
   const Driver driver_;
@@ -372,8 +386,10 @@ class Engine {
   EngineStats stats_;
   core::Tick limit_asked_{};
   core::Tick shown_{};
-  bool maps_away_ = true;  // what lies on the host, always
+  bool maps_away_ = false;   // what lies on the host is mapped when it comes there,
+  bool all_mapped_ = false;  // and what came before is, too
   bool asleep_ = false;
+  bool illegal_told_ = false;
   bool broken_ = false;  // a copy failed, or a mapping: nothing moves any more
   bool stopping_ = false;
   std::unique_ptr<Mover> mover_;

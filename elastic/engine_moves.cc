@@ -57,6 +57,7 @@ void Engine::Run() {
     Show(lock);
     streams_.Look();
     Measure();
+    if (streams_.saw_illegal_address()) TellOfIllegalAddress();
     bool moved = false;
     if (!stopping_ && !broken_) {
       starting_ = true;
@@ -239,6 +240,18 @@ void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
   SetPart(move.page, replaced.there);
   if (!replaced.status.ok()) return Fail("a part could not be moved", replaced.status.error());
   if (move.copies) (to == Place::kDevice ? stats_.moved_in : stats_.moved_out) += page.size;
+}
+
+void Engine::NoteIllegalAddress() {
+  const Lock lock(mutex_);
+  TellOfIllegalAddress();
+}
+
+void Engine::TellOfIllegalAddress() {
+  if (maps_away_ || !options_.log || std::exchange(illegal_told_, true)) return;
+  options_.log(
+      "an illegal address was met: a kernel may have reached memory that it did not name, and that "
+      "lay on the host. RAVENSTORE_ELASTIC_AWAY=mapped keeps all memory reachable");
 }
 
 void Engine::Fail(const char* what, const Error& error) {

@@ -91,6 +91,8 @@ void ReadSettings() {
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");
   const char* report = getenv("RAVENSTORE_ELASTIC_REPORT");
   settings.elastic_report = report != nullptr && *report != 0;
+  const char* away = getenv("RAVENSTORE_ELASTIC_AWAY");
+  settings.elastic_maps_away = away != nullptr && strcmp(away, "mapped") == 0;
   Copy("RAVENSTORE_ELASTIC_RECORD", "", settings.elastic_record, sizeof(settings.elastic_record));
 }
 

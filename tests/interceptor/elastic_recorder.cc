@@ -169,8 +169,17 @@ void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token, in
   Write("end %llx %d\n", static_cast<unsigned long long>(token->opaque[0]), enqueued);
 }
 
-void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address) {
-  Write("pin %llu\n", static_cast<unsigned long long>(address - engine->base));
+void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address, int followed) {
+  Write("%s %llu\n", followed != 0 ? "follow" : "pin",
+        static_cast<unsigned long long>(address - engine->base));
+}
+
+void raven_elastic_reach_all(raven_elastic_t*) {
+  Write("reach\n");
+}
+
+void raven_elastic_illegal_address(raven_elastic_t*) {
+  Write("illegal\n");
 }
 
 void raven_elastic_stream_gone(raven_elastic_t*, CUstream stream) {
