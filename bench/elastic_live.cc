@@ -44,6 +44,7 @@ constexpr double kInPlaceRate = 51e9;
 constexpr Duration kMapDevice = std::chrono::microseconds(47);
 constexpr Duration kUnmapDevice = std::chrono::microseconds(35);
 constexpr Duration kUnmapHost = std::chrono::microseconds(185);
+constexpr Duration kSlice = std::chrono::microseconds(800);
 constexpr Duration kPin = std::chrono::microseconds(5700);  // a part of the host
 constexpr Bytes kLeastRange = core::MiB(2);
 const CUstream kJob = reinterpret_cast<CUstream>(uintptr_t{1});  // others are the engine's two
@@ -64,6 +65,14 @@ class Gpu {
   Tick End(CUstream stream) {
     const std::lock_guard lock(mutex_);
     return stream == kJob ? job_ : lanes_[stream];
+  }
+  // Until one direction is done with what was enqueued, if both are at work.
+  Duration BothLanes() {
+    const std::lock_guard lock(mutex_);
+    if (lanes_.size() < 2) return {};
+    Tick first = Tick::max();
+    for (const auto& [stream, end] : lanes_) first = std::min(first, end);
+    return std::max(first - ipc::Now(), Duration{0});
   }
   CUdeviceptr Reserve(size_t bytes, size_t alignment) {
     const std::lock_guard lock(mutex_);
@@ -89,7 +98,8 @@ struct Mapping {
   std::set<CUdeviceptr> of_host;  // where memory of the host's is mapped
 
   void Map(CUdeviceptr at, bool is_host) {
-    Take(is_host ? host : kMapDevice);
+    // Page tables wait for copies in both directions.
+    Take((is_host ? host : kMapDevice) + std::min(gpu.BothLanes(), kSlice));
     if (!is_host) return;
     const std::lock_guard lock(of_host_mutex);
     of_host.insert(at);
