@@ -16,12 +16,13 @@ using core::Status;
 
 namespace {
 
-// A call that maps waits for what is in flight: of each direction at most 8 MiB, 0.2 ms. With two
-// pieces the link has the next one while the thread sees that one has ended.
-constexpr Bytes kPiece = core::MiB(4);
+// A call that maps waits for what is in flight: of each direction at most 16 MiB, 0.35 ms, in which
+// the link is not idle. With two pieces it has the next one while the thread sees that one has
+// ended; smaller ones end before a thread on a busy machine has seen it.
+constexpr Bytes kPiece = core::MiB(8);
 constexpr size_t kInFlight = 2;
-// A fifth of what a piece takes.
-constexpr std::chrono::microseconds kPoll{20};
+// A quarter of what a piece takes.
+constexpr std::chrono::microseconds kPoll{50};
 constexpr unsigned long kSlackNanoseconds = 1000;
 
 }  // namespace

@@ -14,7 +14,7 @@ using core::Bytes;
 using core::MiB;
 
 // Of three pieces.
-constexpr Bytes kPart = MiB(12);
+constexpr Bytes kPart = MiB(24);
 
 // While it is not 0 the thread that comes to map as the first waits, and has said so.
 std::atomic<int> held{0};
@@ -66,7 +66,7 @@ class MoverTest : public testing::Test {
     const CUdeviceptr at = run_ + (kPart * page).count();
     Part* part = *parts_.Take(place, kPart);
     EXPECT_TRUE(parts_.Map(at, *part).ok());
-    for (Bytes piece; piece < kPart; piece += MiB(4))
+    for (Bytes piece; piece < kPart; piece += MiB(8))
       EXPECT_EQ(
           driver_.copy_async(at + piece.count(), reinterpret_cast<CUdeviceptr>(&word), 8, nullptr),
           CUDA_SUCCESS);
@@ -87,7 +87,7 @@ class MoverTest : public testing::Test {
     uint64_t words[3] = {};
     for (size_t i = 0; i < 3; ++i)
       EXPECT_EQ(driver_.copy_async(reinterpret_cast<CUdeviceptr>(&words[i]),
-                                   address + (MiB(4) * i).count(), 8, nullptr),
+                                   address + (MiB(8) * i).count(), 8, nullptr),
                 CUDA_SUCCESS);
     Synchronize();
     return words[0] == words[1] && words[1] == words[2] ? words[0] : 0;
@@ -106,7 +106,7 @@ class MoverTest : public testing::Test {
   Driver driver_ = *LoadDriver(&FakeFunction);
   CUcontext current_ = nullptr;
   CUdeviceptr run_ = 0;
-  Parts parts_{&driver_, 0, 0, {MiB(256), {}, {}}, {MiB(256), {}, {}}};
+  Parts parts_{&driver_, 0, 0, {MiB(512), {}, {}}, {MiB(512), {}, {}}};
   std::map<uint32_t, Part*> beneath_;
   std::mutex mutex_;
   std::map<uint32_t, Parts::Replaced> outcomes_;
@@ -202,7 +202,7 @@ TEST_F(MoverTest, WhatIsNotCopiedWaitsForNoCopy) {
   const Mover::Move copied = MoveOf(1, Place::kHost);
   const Mover::Move uncopied = MoveOf(2, Place::kHost, false);
   const uint64_t word = 9;
-  for (Bytes piece; piece < kPart; piece += MiB(4))
+  for (Bytes piece; piece < kPart; piece += MiB(8))
     EXPECT_EQ(driver_.copy_async(uncopied.to->copy + piece.count(),
                                  reinterpret_cast<CUdeviceptr>(&word), 8, nullptr),
               CUDA_SUCCESS);
