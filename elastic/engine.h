@@ -3,10 +3,16 @@
 // An allocation is a range: a piece of one run of addresses (arena.h). The run is cut into pages of
 // fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while
 // nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
-// at any time, wherever its pages are. A thread of the engine's decides what moves as its plan says
-// (plan.h), and two movers (mover.h), one for each direction, do it: they copy a part by the
-// addresses at which parts are mapped for good, then map the copy in its place. The host's parts
-// are pinned ahead (pinner.h) as soon as more lives than the device may hold.
+// by naming it, wherever its pages are. A thread of the engine's decides what moves as its plan says
+// (plan.h), and a mover (mover.h) does it: it copies a part by the addresses at which parts are
+// mapped for good. What comes to the device is then mapped in its place; what leaves is mapped
+// there only when a call that names it begins, and then on its thread. The host's parts are pinned
+// ahead (pinner.h) as soon as more lives than the device may hold.
+//
+// Who reaches what is away without naming it finds nothing there, which is a fault that ends the
+// job's context. So as soon as the job shows that it reaches memory in other ways (a call that may
+// touch anything, a table of addresses), all that is away is mapped, and stays so. Segments and
+// what is pinned always are.
 //
 // Where not all fits a job names its calls little ahead of the GPU: each waits until the GPU is
 // near. A call that names what is away waits for it as long as the GPU has other work, since that
@@ -134,7 +140,7 @@ class Engine {
 
   // REQUIRES: a current context.
   static core::Result<std::unique_ptr<Engine>> Create(EngineOptions options, const Driver& driver);
-  // Ranges stay where they are, and can be used.
+  // Nothing is used any more.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
