@@ -266,6 +266,7 @@ TEST_F(MoverTest, ACopyThatFailsLeavesWhatWasThere) {
   const Mover::Move move = MoveOf(1, Place::kHost);
   mover_->Begin(move);
   const Parts::Replaced replaced = OutcomeOf(1);
+  Fake<decltype(cuCtxSynchronize)>("cuCtxSynchronize")();  // in truth it is under way
   EXPECT_FALSE(replaced.status.ok());
   EXPECT_EQ(replaced.there.part, move.there.part);
 }
