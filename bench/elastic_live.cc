@@ -3,18 +3,25 @@
 // longer by what they use in place; copies take their bytes over a link, a lane in each direction.
 // So what comes of a job's running ahead of its GPU is seen, which elastic_replay does not know.
 //
-//     elastic_live RECORDING PERCENT [MICROSECONDS]
+//     elastic_live RECORDING PERCENT [CALL [MAP [one|apart]]]
 //
-// PERCENT: the device's memory, of what lives at most. MICROSECONDS: what a call costs the job's
-// CPU besides (8). Prints a line for each step. Wants two CPUs that are idle.
+// PERCENT: the device's memory, of what lives at most. CALL: the microseconds that a call costs the
+// job's CPU besides (8). MAP: those that mapping a page of the host's memory takes (450; 700 beside
+// kernels). Calls of the driver that map and unmap go on beside each other, or (one) wait for each
+// other; they take time and no CPU, as if there were enough. Prints a line for each step. Wants two
+// CPUs that are idle.
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,9 +41,10 @@ using elastic::Engine;
 // As measured on an H100.
 constexpr double kLinkRate = 46e9;
 constexpr double kInPlaceRate = 51e9;
-constexpr Duration kMapDevice = std::chrono::microseconds(46);
-constexpr Duration kMapHost = std::chrono::microseconds(450);
-constexpr Duration kUnmap = std::chrono::microseconds(60);
+constexpr Duration kMapDevice = std::chrono::microseconds(47);
+constexpr Duration kUnmapDevice = std::chrono::microseconds(35);
+constexpr Duration kUnmapHost = std::chrono::microseconds(185);
+constexpr Duration kSlice = std::chrono::microseconds(800);
 constexpr Duration kPin = std::chrono::microseconds(5700);  // a part of the host
 constexpr Bytes kLeastRange = core::MiB(2);
 const CUstream kJob = reinterpret_cast<CUstream>(uintptr_t{1});  // others are the engine's two
@@ -58,6 +66,14 @@ class Gpu {
     const std::lock_guard lock(mutex_);
     return stream == kJob ? job_ : lanes_[stream];
   }
+  // Until one direction is done with what was enqueued, if both are at work.
+  Duration BothLanes() {
+    const std::lock_guard lock(mutex_);
+    if (lanes_.size() < 2) return {};
+    Tick first = Tick::max();
+    for (const auto& [stream, end] : lanes_) first = std::min(first, end);
+    return std::max(first - ipc::Now(), Duration{0});
+  }
   CUdeviceptr Reserve(size_t bytes, size_t alignment) {
     const std::lock_guard lock(mutex_);
     if (alignment > 0) next_ = (next_ + alignment - 1) / alignment * alignment;
@@ -72,6 +88,36 @@ class Gpu {
 };
 
 Gpu gpu;
+
+// The driver, where it maps.
+struct Mapping {
+  Duration host = std::chrono::microseconds(530);
+  bool one_at_a_time = true;
+  std::mutex mutex;
+  std::mutex of_host_mutex;
+  std::set<CUdeviceptr> of_host;  // where memory of the host's is mapped
+
+  void Map(CUdeviceptr at, bool is_host) {
+    // Page tables wait for copies in both directions.
+    Take((is_host ? host : kMapDevice) + std::min(gpu.BothLanes(), kSlice));
+    if (!is_host) return;
+    const std::lock_guard lock(of_host_mutex);
+    of_host.insert(at);
+  }
+  void Unmap(CUdeviceptr at) {
+    std::unique_lock lock(of_host_mutex);
+    const bool is_host = of_host.erase(at) > 0;
+    lock.unlock();
+    Take(is_host ? kUnmapHost : kUnmapDevice);
+  }
+  void Take(Duration time) {
+    std::unique_lock lock(mutex, std::defer_lock);
+    if (one_at_a_time) lock.lock();
+    std::this_thread::sleep_for(time);
+  }
+};
+
+Mapping mapping;
 
 void Spin(Duration time) {
   for (const Tick end = ipc::Now() + time; ipc::Now() < end;) {
@@ -98,16 +144,16 @@ elastic::Driver MemoryOfTheClock() {
   driver.mem_create = [](CUmemGenericAllocationHandle* handle, size_t,
                          const CUmemAllocationProp* kind, unsigned long long) {
     *handle = kind->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 1 : 2;
-    if (*handle == 2) Spin(kPin);
+    if (*handle == 2) std::this_thread::sleep_for(kPin);
     return CUDA_SUCCESS;
   };
   driver.mem_release = [](CUmemGenericAllocationHandle) { return CUDA_SUCCESS; };
-  driver.mem_map = [](CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle handle,
+  driver.mem_map = [](CUdeviceptr at, size_t, size_t, CUmemGenericAllocationHandle handle,
                       unsigned long long) {
-    Spin(handle == 1 ? kMapDevice : kMapHost);
+    mapping.Map(at, handle == 2);
     return CUDA_SUCCESS;
   };
-  driver.mem_unmap = [](CUdeviceptr, size_t) { return Spin(kUnmap), CUDA_SUCCESS; };
+  driver.mem_unmap = [](CUdeviceptr at, size_t) { return mapping.Unmap(at), CUDA_SUCCESS; };
   driver.set_access = [](CUdeviceptr, size_t, const CUmemAccessDesc*, size_t) {
     return CUDA_SUCCESS;
   };
@@ -260,9 +306,13 @@ int Main(const char* path, uint64_t percent, int microseconds) {
 
 int main(int argc, char** argv) {
   const int percent = argc > 2 ? atoi(argv[2]) : 0;
-  if (argc < 3 || argc > 4 || percent < 1) {
-    fprintf(stderr, "usage: elastic_live RECORDING PERCENT [MICROSECONDS]\n");
+  if (argc < 3 || argc > 6 || percent < 1) {
+    fprintf(stderr, "usage: elastic_live RECORDING PERCENT [CALL [MAP [one|apart]]]\n");
     return 2;
   }
+  if (argc > 4) ravenstore::mapping.host = std::chrono::microseconds(atoi(argv[4]));
+  ravenstore::mapping.one_at_a_time = argc <= 5 || strcmp(argv[5], "apart") != 0;
+  // Sleeps as short as they are asked for, in all threads.
+  prctl(PR_SET_TIMERSLACK, 1);
   return ravenstore::Main(argv[1], static_cast<uint64_t>(percent), argc > 3 ? atoi(argv[3]) : 8);
 }

@@ -67,6 +67,7 @@ EngineOptions OptionsOf(const raven_elastic_options_t& given) {
   if (given.limit != nullptr) {
     options.limit = [limit = given.limit, device = given.device] { return Bytes(limit(device)); };
   }
+  options.maps_away = given.maps_away != 0;
   if (given.log != nullptr) options.log = given.log;
   return options;
 }
@@ -237,8 +238,16 @@ void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token, in
   Guarded(engine, 0, [&] { return engine->engine->End(begun.submission, enqueued != 0), 0; });
 }
 
-void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address) {
-  Guarded(engine, 0, [&] { return engine->engine->Pin(address), 0; });
+void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address, int followed) {
+  Guarded(engine, 0, [&] { return engine->engine->Pin(address, followed != 0), 0; });
+}
+
+void raven_elastic_reach_all(raven_elastic_t* engine) {
+  Guarded(engine, 0, [&] { return engine->engine->ReachAll(), 0; });
+}
+
+void raven_elastic_illegal_address(raven_elastic_t* engine) {
+  Guarded(engine, 0, [&] { return engine->engine->NoteIllegalAddress(), 0; });
 }
 
 void raven_elastic_stream_gone(raven_elastic_t* engine, CUstream stream) {

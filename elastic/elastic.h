@@ -55,12 +55,16 @@ typedef struct raven_elastic_options {
   /* A row of the page on which the engine shows what lies where (proto/elastic_page.h); it outlives
    * the engine. Null: nothing is shown. */
   void* shown;
+  /* 1: what lies on the host is mapped at its address all the time. 0: until a call names it, it is
+   * not, and who reaches it without is told that the address is illegal; but from the first sign on
+   * that the job reaches memory by ways that name none, as with 1. */
+  uint32_t maps_away;
 } raven_elastic_options_t;
 
 /* REQUIRES: a current context of the device, which lives until close. Null: not possible here; the
  * reason was logged. */
 RAVEN_ELASTIC raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options);
-/* Moves nothing more. What is allocated stays usable where it lies. */
+/* What is allocated is not to be used any more. */
 RAVEN_ELASTIC void raven_elastic_close(raven_elastic_t* engine);
 RAVEN_ELASTIC void raven_elastic_forget(raven_elastic_t* engine);
 
@@ -134,9 +138,16 @@ RAVEN_ELASTIC void raven_elastic_begin(raven_elastic_t* engine, const raven_elas
 RAVEN_ELASTIC void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token,
                                      int enqueued);
 
-/* The allocation at `address` stays where it is from now on, for good: its address went where no
- * use is seen (an exported handle, a registration, a table in device memory). */
-RAVEN_ELASTIC void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address);
+/* The allocation at `address` stays where it is from now on, for good, and can be reached: its
+ * address went where no use is seen (an exported handle, a registration, a table in device memory).
+ * `followed` 1: kernels read it there, and may follow others that nobody saw. */
+RAVEN_ELASTIC void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address, int followed);
+/* All memory can be reached from now on, wherever it lies, as with maps_away: the driver will look
+ * at addresses, or kernels follow them, that no use names. */
+RAVEN_ELASTIC void raven_elastic_reach_all(raven_elastic_t* engine);
+/* A call of the driver's returned CUDA_ERROR_ILLEGAL_ADDRESS: the engine says what that may mean.
+ */
+RAVEN_ELASTIC void raven_elastic_illegal_address(raven_elastic_t* engine);
 /* The stream or context is about to be destroyed: waits for the engine's own calls on it, not for
  * its work. */
 RAVEN_ELASTIC void raven_elastic_stream_gone(raven_elastic_t* engine, CUstream stream);

@@ -26,12 +26,11 @@ constexpr std::chrono::microseconds kLookAgain{100};
 // So many times its patience an allocation waits at most while the GPU has work.
 constexpr int kBusyShare = 10;
 
+// What the host has beyond what lies there: beneath moves of both directions that are under way.
+constexpr uint64_t kPartsAhead = 8;
+
 // So far ahead of the GPU the job names its calls while not all fits.
 constexpr std::chrono::milliseconds kAhead{5};
-
-size_t Index(Place place) {
-  return static_cast<size_t>(place);
-}
 
 }  // namespace
 
@@ -43,6 +42,8 @@ Engine::Engine(EngineOptions options, const Driver& driver)
       pace_(&driver_),
       ranges_(1),
       pages_(1),
+      maps_away_(options_.maps_away),
+      all_mapped_(options_.maps_away),
       broken_(!options_.moves) {}
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, const Driver& driver) {
@@ -67,10 +68,6 @@ Status Engine::Init() {
                                                   " bytes is no multiple of the driver's " +
                                                   std::to_string(granule)};
   }
-  for (CUstream* stream : {&out_, &in_}) {
-    result = driver_.stream_create(stream, CU_STREAM_NON_BLOCKING);
-    if (result != CUDA_SUCCESS) return DriverError("cuStreamCreate", result);
-  }
   const Bytes held = options_.on_device.most + options_.on_host.most;
   const Bytes reach = std::max(kAddressesLeast, (held * kAddressesShare).RoundUp(options_.part));
   CUdeviceptr begin = 0;
@@ -83,8 +80,7 @@ Status Engine::Init() {
                  [this](const Point& point) { return streams_.Passed(point); });
   parts_ = std::make_unique<Parts>(&driver_, options_.device, options_.node, options_.on_device,
                                    options_.on_host);
-  thread_ = std::thread([this] { Run(); });
-  return core::Ok();
+  return StartThreads();
 }
 
 // --- Ranges and pages
@@ -112,8 +108,11 @@ Bytes Engine::AwayOf(const Range& range) const {
   return away;
 }
 
-void Engine::SetPart(PageId id, Part* part) {
+void Engine::SetPart(PageId id, Parts::There there) {
   Page& page = At(id);
+  Part* const part = there.part;
+  page.is_mapped = there.is_mapped;
+  if (part == page.part) return;
   if (!page.live() && page.part != nullptr) dead_[Index(page.place)].erase(id);
   if (!page.live() && part != nullptr) dead_[Index(part->place)].insert(id);
   if (page.live()) CountAway(page, false);
@@ -134,8 +133,18 @@ void Engine::Inhabit(PageId id) {
   if (page.part != nullptr) dead_[Index(page.place)].erase(id);
   CountAway(page, true);
   live_pages_ += page.size;
-  stats_.enough = std::max(stats_.enough, live_pages_);
+  NoteNeed(live_pages_);
   plan_.Allocated(id, page.size);
+}
+
+void Engine::NoteNeed(Bytes at_once) {
+  stats_.enough = std::max(stats_.enough, at_once);
+  PinFor(at_once);
+}
+
+void Engine::PinFor(Bytes at_once) {
+  const Bytes most = parts_->limit(Place::kDevice);
+  if (at_once > most) pinner_->Need(at_once - most + options_.part * kPartsAhead);
 }
 
 void Engine::Leave(PageId id) {
@@ -271,20 +280,64 @@ Status Engine::BackPage(PageId id, Patience* patience, Lock& lock) {
   return status;
 }
 
-// In the place of what is there; the part goes back if that fails.
+// In the place of what is there, if need be mapped; the part goes back if that fails.
 Status Engine::MapBeneath(PageId id, Part* part, Lock& lock) {
   Page& page = At(id);
-  Part* const before = page.part;
+  changed_.wait(lock, [&] { return !page.being_mapped; });
+  page.being_mapped = true;
+  const Parts::There before = page.there();
+  const bool maps = part->place == Place::kDevice || MapsAway(page);
   lock.unlock();
-  Status status = core::Ok();
-  if (before != nullptr) status = parts_->Unmap(page.begin, *before);
-  const bool unmapped = status.ok();
-  if (status.ok()) status = parts_->Map(page.begin, *part);
-  if (!status.ok()) parts_->Give(part);
-  if (unmapped && before != nullptr) parts_->Give(before);
+  Parts::Replaced replaced;
+  {
+    const Mover::Pause pause(mover_.get());
+    replaced = parts_->Replace(page.begin, before, part, maps);
+  }
   lock.lock();
-  if (unmapped) SetPart(id, status.ok() ? part : nullptr);
-  return status;
+  page.being_mapped = false;
+  changed_.notify_all();
+  SetPart(id, replaced.there);
+  return replaced.status;
+}
+
+void Engine::MapInPlace(PageId id, Lock& lock) {
+  Page& page = At(id);
+  ++page.busy;
+  changed_.wait(lock, [&] { return !page.moving && !page.being_mapped; });
+  const bool has_place = core::ToInt(id) < first_segment_page_ || page.reservation != nullptr;
+  if (has_place && page.part != nullptr && !page.is_mapped) {
+    page.being_mapped = true;
+    const Part& part = *page.part;
+    const CUdeviceptr at = page.begin;
+    lock.unlock();
+    const Status mapped = MapAt(at, part);
+    lock.lock();
+    page.being_mapped = false;
+    page.is_mapped = mapped.ok();
+    if (!mapped.ok()) Fail("what lies on the host cannot be reached", mapped.error());
+    changed_.notify_all();
+  }
+  --page.busy;
+}
+
+Status Engine::MapAt(CUdeviceptr at, const Part& part) {
+  const Mover::Pause pause(mover_.get());
+  // It breaks no capture of the job's.
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  driver_.exchange_mode(&mode);
+  const Status mapped = parts_->Map(at, part);
+  driver_.exchange_mode(&mode);
+  return mapped;
+}
+
+void Engine::MapAllInPlace(Lock& lock) {
+  maps_away_ = true;
+  if (all_mapped_) return;
+  for (uint32_t page = 1; page < pages_.size(); ++page) {
+    if (pages_[page] != nullptr) MapInPlace(PageId{page}, lock);
+  }
+  if (!std::exchange(all_mapped_, true) && options_.log)
+    options_.log("the job reaches memory that it does not name: what is away stays mapped");
 }
 
 Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
@@ -300,14 +353,14 @@ Part* Engine::TakeDevicePart(Bytes size, Patience* patience, Lock& lock) {
     }
     if (DropDead(Place::kDevice, lock)) continue;
     const Bytes dead = options_.part * dead_[Index(Place::kDevice)].size();
-    stats_.enough = std::max(stats_.enough, live_pages_ + dead);
+    NoteNeed(live_pages_ + dead);
     const core::Tick now = ipc::Now();
     // Waiting costs the job nothing as long as the GPU has work.
     const bool is_free = now < patience->latest && !streams_.Idle();
     if (is_free) patience->until = now + options_.patience;
     if (broken_ || taken.error().code != ErrorCode::kOutOfMemory || now >= patience->until) break;
     const bool comes_free = dead > Bytes{0} && unknowns_ == 0;
-    if (moves_.empty() && !AnyMayLeave() && !comes_free && !is_free) break;
+    if (!AnyUnderWay() && !AnyMayLeave() && !comes_free && !is_free) break;
     if (!began) began = now;
     wake_.notify_one();
     // Nobody says when work has passed.
@@ -344,7 +397,7 @@ Result<Part*> Engine::TakeAnyPart(Bytes size, Lock& lock) {
     // What was on its way to the host has left room on the device.
     if (!taken.ok()) taken = TakePart(Place::kDevice, size, lock);
     if (taken.ok()) return taken;
-    if (!moves_.empty() || starting_) {
+    if (AnyUnderWay() || starting_) {
       ++waiting_;
       changed_.wait(lock);
       --waiting_;
@@ -366,6 +419,9 @@ Result<Part*> Engine::TakePart(Place place, Bytes size, Lock& lock) {
 
 Result<Part*> Engine::TakeHostPart(Bytes size, Lock& lock) {
   while (true) {
+    if (Part* part = parts_->TakeFree(Place::kHost, size)) return part;
+    // What is dead is sooner had than memory is pinned.
+    if (size == options_.part && DropDead(Place::kHost, lock)) continue;
     auto taken = TakePart(Place::kHost, size, lock);
     if (taken.ok() || taken.error().code != ErrorCode::kOutOfMemory) return taken;
     if (!DropDead(Place::kHost, lock)) return taken;
@@ -400,16 +456,20 @@ bool Engine::DropDead(Place place, Lock& lock) {
 // REQUIRES: CanMove; the page is dead and has a part.
 void Engine::DropPart(PageId id, Lock& lock) {
   Page& page = At(id);
-  Part* const part = page.part;
+  const auto [part, is_mapped] = page.there();
   if (page.place == Place::kDevice) stats_.dropped += page.size;
   BeginMoving(page);
   lock.unlock();
-  const Status unmapped = parts_->Unmap(page.begin, *part);
+  Status unmapped = core::Ok();
+  if (is_mapped) {
+    const Mover::Pause pause(mover_.get());
+    unmapped = parts_->Unmap(page.begin, *part);
+  }
   if (unmapped.ok()) parts_->Give(part);
   lock.lock();
   EndMoving(page);
   if (unmapped.ok()) {
-    SetPart(id, nullptr);
+    SetPart(id, {});
   } else {
     Fail("a freed part could not be taken", unmapped.error());
   }
@@ -568,8 +628,27 @@ bool Engine::IsMoving(const Submission& submission) const {
                      [](const Reservation* with) { return with->moving > 0; });
 }
 
+// What the call may touch is mapped where it lies. How long that took.
+core::Duration Engine::Reach(const Submission& submission, Lock& lock) {
+  const bool can_reach =
+      (!submission.unknown || all_mapped_) &&
+      std::all_of(submission.pages.begin(), submission.pages.end(),
+                  [this](PageId id) { return At(id).is_mapped && !At(id).being_mapped; });
+  if (can_reach) return {};
+  const core::Tick began = ipc::Now();
+  if (submission.unknown) MapAllInPlace(lock);
+  for (const PageId id : submission.pages) MapInPlace(id, lock);
+  return ipc::Now() - began;
+}
+
+void Engine::ReachAll() {
+  Lock lock(mutex_);
+  MapAllInPlace(lock);
+}
+
 Engine::Submission* Engine::Begin(const Use& use) {
   Lock lock(mutex_);
+  maps_away_ = maps_away_ || use.unknown;
   KeepPace(lock);
   core::Duration waited = Await(use, lock);
   if (unused_submissions_.empty()) {
@@ -583,6 +662,7 @@ Engine::Submission* Engine::Begin(const Use& use) {
     changed_.wait(lock, [&] { return !IsMoving(*submission); });
     waited += ipc::Now() - began;
   }
+  waited += Reach(*submission, lock);
   stats_.waits += waited > core::Duration{0} ? 1 : 0;
   stats_.waited += waited;
   const core::Tick now = ipc::Now();
@@ -632,7 +712,7 @@ void Engine::End(Submission* submission, bool enqueued) {
   unused_submissions_.push_back(submission);
 }
 
-void Engine::Pin(CUdeviceptr address) {
+void Engine::Pin(CUdeviceptr address, bool is_followed) {
   Lock lock(mutex_);
   const uint32_t number = addresses_->At(address);
   if (number == Addresses::kNobody) return;
@@ -645,7 +725,10 @@ void Engine::Pin(CUdeviceptr address) {
     }
   }
   // Who is told its address next may use it at once.
-  changed_.wait(lock, [&] { return !IsMoving(range) && (with == nullptr || with->moving == 0); });
+  const auto [first, end] = range.pages;
+  changed_.wait(lock, [&] { return with == nullptr || with->moving == 0; });
+  for (uint32_t page = first; page < end; ++page) MapInPlace(PageId{page}, lock);
+  if (is_followed) MapAllInPlace(lock);
 }
 
 void Engine::PinRange(Range& range) {
@@ -656,7 +739,7 @@ void Engine::PinRange(Range& range) {
 
 bool Engine::IsMoving(const Range& range) const {
   return std::any_of(pages_.begin() + range.pages.first, pages_.begin() + range.pages.second,
-                     [](const auto& page) { return page->moving; });
+                     [](const auto& page) { return page->moving || page->being_mapped; });
 }
 
 void Engine::StreamGone(CUstream stream) {
@@ -668,6 +751,7 @@ void Engine::SetDeviceLimit(Bytes most) {
   parts_->SetLimit(Place::kDevice, most);
   const Lock lock(mutex_);
   plan_.SetDevice(most);
+  PinFor(live_pages_);
   wake_.notify_one();
 }
 

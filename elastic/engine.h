@@ -3,9 +3,16 @@
 // An allocation is a range: a piece of one run of addresses (arena.h). The run is cut into pages of
 // fixed addresses, each backed by one part (parts.h) on the device or on the host, or by none while
 // nothing lives on it. Small ranges share a page, a large one has several. Kernels may use a range
-// at any time, wherever its pages are. A thread of the engine's moves pages as its plan says
-// (plan.h): it copies a part by the addresses at which parts are mapped for good, then maps the
-// copy in its place.
+// by naming it, wherever its pages are. A thread of the engine's decides what moves as its plan
+// says (plan.h), and a mover (mover.h) does it: it copies a part by the addresses at which parts
+// are mapped for good. What comes to the device is then mapped in its place; what leaves is mapped
+// there only when a call that names it begins, and then on its thread. The host's parts are pinned
+// ahead (pinner.h) as soon as more lives than the device may hold.
+//
+// Who reaches what is away without naming it finds nothing there, which is a fault that ends the
+// job's context. So as soon as the job shows that it reaches memory in other ways (a call that may
+// touch anything, a table of addresses), all that is away is mapped, and stays so. Segments and
+// what is pinned always are.
 //
 // Where not all fits a job names its calls little ahead of the GPU: each waits until the GPU is
 // near. A call that names what is away waits for it as long as the GPU has other work, since that
@@ -21,7 +28,9 @@
 // What is freed keeps its part for the next allocation at its place. Where others need it, it is
 // taken without a copy.
 //
-// Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for.
+// Threads: any, at once; a lock is held for microseconds, and never while the GPU is waited for or
+// memory is mapped. A page that is marked as moving is changed by nobody but who marked it. Locks
+// are taken in this order: the engine's, a mover's or the pinner's, that of the parts.
 // Contexts: every caller has the context current that Create() had.
 #pragma once
 
@@ -44,8 +53,10 @@
 #include "elastic/arena.h"
 #include "elastic/call_names.h"
 #include "elastic/driver.h"
+#include "elastic/mover.h"
 #include "elastic/pace.h"
 #include "elastic/parts.h"
+#include "elastic/pinner.h"
 #include "elastic/plan.h"
 #include "elastic/recorder.h"
 #include "elastic/shown.h"
@@ -69,6 +80,8 @@ struct EngineOptions {
   // What of the device may be held now, asked by the engine's thread; empty: SetDeviceLimit alone
   // changes it.
   std::function<core::Bytes()> limit;
+  // What lies on the host is mapped at its address at once, not only when it is named.
+  bool maps_away = false;
   std::function<void(const char*)> log;
   std::shared_ptr<Recorder> recorder;  // null: nothing is recorded
   std::shared_ptr<Shown> shown;        // null: nobody looks
@@ -129,7 +142,7 @@ class Engine {
 
   // REQUIRES: a current context.
   static core::Result<std::unique_ptr<Engine>> Create(EngineOptions options, const Driver& driver);
-  // Ranges stay where they are, and can be used.
+  // Nothing is used any more.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -167,7 +180,12 @@ class Engine {
   // Errors: kTimedOut, and nothing has changed; kDevice.
   core::Result<CUdeviceptr> HandOver(RangeId id, CUmemGenericAllocationHandle handle);
 
-  void Pin(CUdeviceptr address);
+  // `is_followed`: the address stood in memory that kernels read.
+  void Pin(CUdeviceptr address, bool is_followed = false);
+  // From now on everything can be reached all the time: the job has ways to memory that name none.
+  void ReachAll();
+  // A call of the driver's found that an address was illegal.
+  void NoteIllegalAddress();
   void StreamGone(CUstream stream);
   void SetDeviceLimit(core::Bytes most);
   EngineStats stats() const;
@@ -180,18 +198,21 @@ class Engine {
     core::Bytes size;
     Part* part = nullptr;        // not to be looked at: it may be gone before this is told
     Place place = Place::kHost;  // of the part
+    bool is_mapped = false;      // the part, where the page is
     uint32_t ranges = 0;         // that live on it
     uint32_t pinned = 0;         // of these
     uint32_t busy = 0;           // submissions that name it, and threads that back it
     uint32_t awaited = 0;        // by calls that wait for what they name
     bool moving = false;
     bool backed = false;                 // a thread backs it just now
+    bool being_mapped = false;           // by a thread that is no mover
     std::vector<Point> uses;             // the last of each stream that may not have passed
     uint64_t stamp = 0;                  // of the submission that named it last
     Reservation* reservation = nullptr;  // of a segment's that is mapped: used with the rest of it
 
     bool live() const { return ranges > 0; }
     bool away() const { return part == nullptr || place == Place::kHost; }
+    Parts::There there() const { return {part, is_mapped}; }
   };
   struct Range {
     CUdeviceptr begin = 0;
@@ -206,15 +227,15 @@ class Engine {
     core::Tick allocated{};
     core::Tick used{};
   };
-  struct Move {
-    PageId page;
-    Part* to;
-    bool copies;  // else only the place changes
-    CUevent done;
+  // Moves to one place.
+  struct UnderWay {
+    size_t count = 0;
+    core::Bytes bytes;
   };
   struct Mapping {
     CUdeviceptr at;
     const Part* part;
+    bool is_mapped;
   };
   // How long an allocation waits for room: longer while the GPU has work.
   struct Patience {
@@ -231,8 +252,12 @@ class Engine {
   const Page& At(PageId id) const { return *pages_[core::ToInt(id)]; }
   std::pair<uint32_t, uint32_t> PagesOf(CUdeviceptr begin, core::Bytes size) const;
   core::Bytes AwayOf(const Range& range) const;
-  void SetPart(PageId id, Part* part);
+  void SetPart(PageId id, Parts::There there);
   void CountAway(const Page& page, bool more);
+  // So much needs room at once.
+  void NoteNeed(core::Bytes at_once);
+  // Of which the host gets what does not fit.
+  void PinFor(core::Bytes at_once);
 
   uint32_t AddRange(CUdeviceptr begin, core::Bytes asked, core::Bytes size);
   void RemoveRange(uint32_t number, CUstream stream, bool ordered);
@@ -245,6 +270,13 @@ class Engine {
   core::Status Back(std::pair<uint32_t, uint32_t> pages, Lock& lock);
   core::Status BackPage(PageId id, Patience* patience, Lock& lock);
   core::Status MapBeneath(PageId id, Part* part, Lock& lock);
+  // Waits for who moves or maps it. Afterwards what has a part can be reached.
+  void MapInPlace(PageId id, Lock& lock);
+  void MapAllInPlace(Lock& lock);
+  core::Status MapAt(CUdeviceptr at, const Part& part);
+  core::Duration Reach(const Submission& submission, Lock& lock);
+  // What lies on the host is reached where the page is, not only by who names it.
+  bool MapsAway(const Page& page) const { return maps_away_ || page.reservation != nullptr; }
   Part* TakeDevicePart(core::Bytes size, Patience* patience, Lock& lock);
   // An allocation waited since then.
   void NoteRoomWait(core::Tick began);
@@ -266,10 +298,11 @@ class Engine {
   Reservation* ReservationOf(const Range& range) const {
     return pages_[range.pages.first]->reservation;
   }
-  // Where a segment's parts are, or are to be, mapped. Errors: kDevice: one was lost by a move that
-  // failed.
-  core::Result<std::vector<Mapping>> MappingsOf(const Range& range, CUdeviceptr begin) const;
+  // Where a segment's parts are, or are to be, mapped.
+  std::vector<Mapping> MappingsOf(const Range& range, CUdeviceptr begin) const;
+  core::Status MapAll(std::vector<Mapping>& mappings);
   core::Status UnmapAll(const std::vector<Mapping>& mappings);
+  void SetMapped(const Range& range, bool is_mapped);
   bool IsMoving(const Range& range) const;
   void Hold(const Range& range, Lock& lock);
   void Unhold(const Range& range);
@@ -298,29 +331,29 @@ class Engine {
     return [this](PageId id) { return At(id).awaited > 0 || !CanMove(At(id)); };
   }
 
+  core::Status StartThreads();
   void Run();
   void AskLimit(Lock& lock);
   void Measure();
   void Show(Lock& lock);
-  bool FinishMoves(Lock& lock);
-  void FinishMove(const Move& move, bool copied, Lock& lock);
   bool StartMoves(Lock& lock);
   std::optional<Plan::Wanted> NextIn();
   bool StartIn(const Plan::Wanted& wanted, Lock& lock);
   bool StartOut(PageId id, Lock& lock);
-  bool StartCopy(PageId id, Part* to, Lock& lock);
+  void StartMove(PageId id, Part* to);
+  // On the mover's thread.
+  void EndMove(const Mover::Move& move, const Parts::Replaced& replaced);
   bool HasWork() const;
   bool WantsAny() const;
-  size_t MovesTo(Place place) const;
-  core::Bytes Leaving() const;
+  UnderWay& MovesTo(Place place) { return under_way_[Index(place)]; }
+  bool AnyUnderWay() const { return under_way_[0].count + under_way_[1].count > 0; }
   void Fail(const char* what, const core::Error& error);
+  void TellOfIllegalAddress();
 
   const EngineOptions options_;
   const Driver driver_;
   core::Bytes granule_;
   CUcontext context_ = nullptr;
-  CUstream out_ = nullptr;
-  CUstream in_ = nullptr;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // a move ended, room came
@@ -346,7 +379,7 @@ class Engine {
   core::Bytes live_pages_;
   // On which nothing lives, by the place of the part beneath them.
   std::set<PageId> dead_[2];
-  std::vector<Move> moves_;
+  UnderWay under_way_[2];         // by the place to which they go
   std::vector<PageId> demanded_;  // by calls that wait for them
   bool starting_ = false;     // the thread is about to begin one, and may have taken a part for it
   uint64_t moves_ended_ = 0;  // and attempts at one
@@ -358,13 +391,17 @@ class Engine {
   std::vector<std::unique_ptr<Submission>> submissions_;
   std::vector<Submission*> unused_submissions_;
   uint64_t stamp_ = 0;
-  std::vector<CUevent> events_;
   EngineStats stats_;
   core::Tick limit_asked_{};
   core::Tick shown_{};
+  bool maps_away_ = false;   // what lies on the host is mapped when it comes there,
+  bool all_mapped_ = false;  // and what came before is, too
   bool asleep_ = false;
+  bool illegal_told_ = false;
   bool broken_;  // nothing moves any more, because a copy or a mapping failed, or nothing was to
   bool stopping_ = false;
+  std::unique_ptr<Mover> mover_;
+  std::unique_ptr<Pinner> pinner_;
   std::thread thread_;
 };
 

@@ -1,9 +1,10 @@
-// The engine's thread: what is moved, and when.
+// The engine's thread, which decides what is moved, and when; and what becomes of that.
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "elastic/engine.h"
+#include "elastic/own_thread.h"
 #include "ipc/clock.h"
 
 namespace ravenstore::elastic {
@@ -14,9 +15,10 @@ using core::Status;
 
 namespace {
 
-// Copies under way in each direction: one runs, and the next is there when it ends.
-constexpr size_t kLanes = 2;
-// While copies run, or what should move may not yet, it looks again this often.
+// Moves under way in each direction: one is copied, the next is there when that ends, and one is
+// mapped.
+constexpr size_t kMoves = 3;
+// While moves are under way, or what should move may not yet, it looks again this often.
 constexpr std::chrono::microseconds kPoll{100};
 constexpr std::chrono::microseconds kRetry{200};
 constexpr std::chrono::milliseconds kAskLimit{50};
@@ -26,6 +28,17 @@ constexpr size_t kShownAtOnce = 256;
 
 }  // namespace
 
+Status Engine::StartThreads() {
+  RAVEN_ASSIGN_OR_RETURN(mover_, Mover::Create(&driver_, parts_.get(), context_,
+                                               [this](const auto& move, const auto& replaced) {
+                                                 EndMove(move, replaced);
+                                               }));
+  pinner_ = std::make_unique<Pinner>(&driver_, parts_.get(), context_, options_.part);
+  thread_ = OwnThread("raven-elastic", &driver_, context_, [this] { Run(); });
+  return core::Ok();
+}
+
+// What ends moves needs all the rest: who begins any goes first, then they.
 Engine::~Engine() {
   {
     const Lock lock(mutex_);
@@ -33,35 +46,34 @@ Engine::~Engine() {
     wake_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
+  mover_.reset();
+  pinner_.reset();
 }
 
 void Engine::Run() {
-  driver_.ctx_set_current(context_);
-  // None of this thread's calls shall break a capture of the job's.
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  driver_.exchange_mode(&mode);
   Lock lock(mutex_);
-  while (!stopping_ || !moves_.empty()) {
+  while (!stopping_) {
     AskLimit(lock);
     Show(lock);
     streams_.Look();
     Measure();
-    bool moved = FinishMoves(lock);
+    if (streams_.saw_illegal_address()) TellOfIllegalAddress();
+    bool moved = false;
     if (!stopping_ && !broken_) {
       starting_ = true;
-      moved |= StartMoves(lock);
+      moved = StartMoves(lock);
       starting_ = false;
       ++moves_ended_;
       if (waiting_ > 0) changed_.notify_all();
     }
     if (moved) continue;
-    asleep_ = moves_.empty() && !HasWork();
+    asleep_ = !AnyUnderWay() && !HasWork();
     if (asleep_ && !options_.limit && !options_.shown) {
       wake_.wait(lock);
     } else if (asleep_) {
       wake_.wait_for(lock, kAskLimit);
     } else {
-      wake_.wait_for(lock, moves_.empty() ? kRetry : kPoll);
+      wake_.wait_for(lock, AnyUnderWay() ? kPoll : kRetry);
     }
     asleep_ = false;
   }
@@ -142,65 +154,9 @@ bool Engine::HasWork() const {
          (wanted_ > Bytes{0} || over || pacing_ > 0 || !demanded_.empty() || WantsAny());
 }
 
-size_t Engine::MovesTo(Place place) const {
-  return static_cast<size_t>(std::count_if(
-      moves_.begin(), moves_.end(), [&](const Move& move) { return move.to->place == place; }));
-}
-
-Bytes Engine::Leaving() const {
-  Bytes leaving;
-  for (const Move& move : moves_) {
-    if (move.to->place == Place::kHost) leaving += move.to->size;
-  }
-  return leaving;
-}
-
-bool Engine::FinishMoves(Lock& lock) {
-  bool any = false;
-  for (size_t i = 0; i < moves_.size();) {
-    const CUresult result = driver_.event_query(moves_[i].done);
-    if (result == CUDA_ERROR_NOT_READY) {
-      ++i;
-      continue;
-    }
-    const Move move = moves_[i];
-    FinishMove(move, result == CUDA_SUCCESS, lock);
-    std::erase_if(moves_, [&](const Move& other) { return other.done == move.done; });
-    events_.push_back(move.done);
-    any = true;
-  }
-  return any;
-}
-
-void Engine::FinishMove(const Move& move, bool copied, Lock& lock) {
-  Page& page = At(move.page);
-  Part* const from = page.part;
-  Part* now = from;
-  lock.unlock();
-  Status status = copied ? core::Ok() : DriverError("a copy", CUDA_ERROR_UNKNOWN);
-  if (status.ok() && from != nullptr) status = parts_->Unmap(page.begin, *from);
-  if (status.ok()) {
-    status = parts_->Map(page.begin, *move.to);
-    if (status.ok()) {
-      now = move.to;
-    } else if (from != nullptr && !parts_->Map(page.begin, *from).ok()) {
-      now = nullptr;
-    }
-  }
-  const bool came = move.to->place == Place::kDevice;
-  if (now != move.to) parts_->Give(move.to);
-  if (now != from && from != nullptr) parts_->Give(from);
-  lock.lock();
-  EndMoving(page);
-  SetPart(move.page, now);
-  changed_.notify_all();
-  if (!status.ok()) return Fail("a part could not be moved", status.error());
-  if (move.copies) (came ? stats_.moved_in : stats_.moved_out) += page.size;
-}
-
 bool Engine::StartMoves(Lock& lock) {
   const bool over = parts_->held(Place::kDevice) > parts_->limit(Place::kDevice);
-  const bool wanted = wanted_ > Leaving();
+  const bool wanted = wanted_ > MovesTo(Place::kHost).bytes;
   if ((over || wanted) && DropDead(Place::kDevice, lock)) return true;
   auto leaves = over ? plan_.Surplus(CannotLeave()) : plan_.NextOut(CannotLeave());
   if (!leaves && wanted) leaves = plan_.Victim(std::nullopt, CannotLeave());
@@ -219,7 +175,7 @@ std::optional<Plan::Wanted> Engine::NextIn() {
 }
 
 bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
-  if (MovesTo(Place::kDevice) >= kLanes) return false;
+  if (MovesTo(Place::kDevice).count >= kMoves) return false;
   Page& page = At(wanted.range);
   const auto take = [&] {
     ++page.busy;
@@ -240,7 +196,8 @@ bool Engine::StartIn(const Plan::Wanted& wanted, Lock& lock) {
     parts_->Give(*part);
     return true;
   }
-  return StartCopy(wanted.range, *part, lock);
+  StartMove(wanted.range, *part);
+  return true;
 }
 
 // REQUIRES: CanMove.
@@ -248,7 +205,7 @@ bool Engine::StartOut(PageId id, Lock& lock) {
   Page& page = At(id);
   if (page.away()) return false;
   if (!page.live()) return DropPart(id, lock), true;
-  if (MovesTo(Place::kHost) >= kLanes) return false;
+  if (MovesTo(Place::kHost).count >= kMoves) return false;
   ++page.busy;
   const auto part = TakeHostPart(page.size, lock);
   --page.busy;
@@ -257,39 +214,44 @@ bool Engine::StartOut(PageId id, Lock& lock) {
     parts_->Give(*part);
     return true;
   }
-  return StartCopy(id, *part, lock);
+  StartMove(id, *part);
+  return true;
 }
 
-// What is dead, or never was written, is not copied, and is moved at once.
-bool Engine::StartCopy(PageId id, Part* to, Lock& lock) {
+// What is dead, or never was written, is not copied. REQUIRES: CanMove.
+void Engine::StartMove(PageId id, Part* to) {
   Page& page = At(id);
-  const Part* const from = page.part;
-  const CUstream stream = to->place == Place::kHost ? out_ : in_;
   BeginMoving(page);
-  if (!page.live() || from == nullptr)
-    return FinishMove({id, to, false, nullptr}, true, lock), true;
-  CUevent done = nullptr;
-  if (!events_.empty()) {
-    done = events_.back();
-    events_.pop_back();
-  }
-  lock.unlock();
-  CUresult result = CUDA_SUCCESS;
-  if (done == nullptr) result = driver_.event_create(&done, CU_EVENT_DISABLE_TIMING);
-  if (result == CUDA_SUCCESS)
-    result = driver_.copy_async(to->copy, from->copy, to->size.count(), stream);
-  if (result == CUDA_SUCCESS) result = driver_.event_record(done, stream);
-  lock.lock();
-  if (result == CUDA_SUCCESS) {
-    moves_.push_back({id, to, true, done});
-    return true;
-  }
+  ++MovesTo(to->place).count;
+  MovesTo(to->place).bytes += page.size;
+  const bool maps = to->place == Place::kDevice || MapsAway(page);
+  mover_->Begin({id, page.begin, page.there(), to, maps, page.live() && page.part != nullptr});
+}
+
+void Engine::EndMove(const Mover::Move& move, const Parts::Replaced& replaced) {
+  const Lock lock(mutex_);
+  Page& page = At(move.page);
+  const Place to = page.away() ? Place::kDevice : Place::kHost;
+  --MovesTo(to).count;
+  MovesTo(to).bytes -= page.size;
   EndMoving(page);
-  parts_->Give(to);
-  if (done != nullptr) events_.push_back(done);
-  Fail("a copy could not begin", DriverError("cuMemcpyAsync", result));
   changed_.notify_all();
-  return false;
+  wake_.notify_one();
+  SetPart(move.page, replaced.there);
+  if (!replaced.status.ok()) return Fail("a part could not be moved", replaced.status.error());
+  if (move.copies) (to == Place::kDevice ? stats_.moved_in : stats_.moved_out) += page.size;
+}
+
+void Engine::NoteIllegalAddress() {
+  const Lock lock(mutex_);
+  TellOfIllegalAddress();
+}
+
+void Engine::TellOfIllegalAddress() {
+  if (maps_away_ || !options_.log || std::exchange(illegal_told_, true)) return;
+  options_.log(
+      "an illegal address was met: a kernel may have reached memory that it did not name, and that "
+      "lay on the host. RAVENSTORE_ELASTIC_AWAY=mapped keeps all memory reachable");
 }
 
 void Engine::Fail(const char* what, const Error& error) {

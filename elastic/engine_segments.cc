@@ -96,26 +96,40 @@ Result<RangeId> Engine::CreateSegment(Bytes size) {
       }
       part = *any;
     }
-    SetPart(PageId{page}, part);
+    SetPart(PageId{page}, {part, false});
   }
   return id;
 }
 
-Result<std::vector<Engine::Mapping>> Engine::MappingsOf(const Range& range,
-                                                        CUdeviceptr begin) const {
+std::vector<Engine::Mapping> Engine::MappingsOf(const Range& range, CUdeviceptr begin) const {
   std::vector<Mapping> mappings;
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page) {
-    if (pages_[page]->part == nullptr) return Error{ErrorCode::kDevice, "a segment lost a part"};
     const Bytes at = options_.part * (page - range.pages.first);
-    mappings.push_back({begin + at.count(), pages_[page]->part});
+    mappings.push_back({begin + at.count(), pages_[page]->part, pages_[page]->is_mapped});
   }
   return mappings;
 }
 
 Status Engine::UnmapAll(const std::vector<Mapping>& mappings) {
-  for (const Mapping& mapping : mappings)
-    RAVEN_RETURN_IF_ERROR(parts_->Unmap(mapping.at, *mapping.part));
+  const Mover::Pause pause(mover_.get());
+  for (const Mapping& mapping : mappings) {
+    if (mapping.is_mapped) RAVEN_RETURN_IF_ERROR(parts_->Unmap(mapping.at, *mapping.part));
+  }
   return core::Ok();
+}
+
+Status Engine::MapAll(std::vector<Mapping>& mappings) {
+  const Mover::Pause pause(mover_.get());
+  for (Mapping& mapping : mappings) {
+    RAVEN_RETURN_IF_ERROR(parts_->Map(mapping.at, *mapping.part));
+    mapping.is_mapped = true;
+  }
+  return core::Ok();
+}
+
+void Engine::SetMapped(const Range& range, bool is_mapped) {
+  for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
+    pages_[page]->is_mapped = is_mapped;
 }
 
 Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
@@ -128,18 +142,12 @@ Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
     is_free = addresses_->At(begin + at.count()) == Addresses::kNobody;
   if (!is_free || begin % granule_.count() != 0)
     return Error{ErrorCode::kInvalidArgument, "no free addresses of one reservation"};
-  RAVEN_ASSIGN_OR_RETURN(std::vector<Mapping> mappings, MappingsOf(range, begin));
+  std::vector<Mapping> mappings = MappingsOf(range, begin);
   range.begin = begin;
   ++reservation->segments;
   lock.unlock();
-  Status status = core::Ok();
-  size_t mapped = 0;
-  for (; mapped < mappings.size(); ++mapped) {
-    status = parts_->Map(mappings[mapped].at, *mappings[mapped].part);
-    if (!status.ok()) break;
-  }
+  const Status status = MapAll(mappings);
   if (!status.ok()) {
-    mappings.resize(mapped);
     [[maybe_unused]] const Status unmapped = UnmapAll(mappings);
   }
   lock.lock();
@@ -152,6 +160,7 @@ Status Engine::MapSegment(RangeId id, CUdeviceptr begin) {
     pages_[page]->begin = mappings[page - range.pages.first].at;
     pages_[page]->reservation = reservation;
   }
+  SetMapped(range, true);
   addresses_->SetOwner(begin, size, core::ToInt(id));
   if (reservation->pinned) PinRange(range);
   Unhold(range);
@@ -172,6 +181,7 @@ void Engine::LeaveAddresses(Range& range) {
   addresses_->SetOwner(range.begin, range.size, Addresses::kNobody);
   --ReservationOf(range)->segments;
   range.begin = 0;
+  SetMapped(range, false);
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
     pages_[page]->reservation = nullptr;
 }
@@ -181,13 +191,9 @@ Status Engine::UnmapSegment(RangeId id) {
   Range& range = ranges_[core::ToInt(id)];
   if (ReservationOf(range) == nullptr) return Error{ErrorCode::kWrongState, "it is not mapped"};
   Hold(range, lock);
-  const auto mappings = MappingsOf(range, range.begin);
-  if (!mappings.ok()) {
-    Unhold(range);
-    return mappings.error();
-  }
+  const std::vector<Mapping> mappings = MappingsOf(range, range.begin);
   lock.unlock();
-  const Status status = UnmapAll(*mappings);
+  const Status status = UnmapAll(mappings);
   lock.lock();
   if (!status.ok()) {
     Fail("a segment could not be unmapped", status.error());
@@ -212,7 +218,7 @@ void Engine::EndSegment(RangeId id, Lock& lock) {
     while (pages_[page]->busy > 1) changed_.wait_for(lock, kLookAgain);
     Part* part = pages_[page]->part;
     if (part == nullptr) continue;
-    SetPart(PageId{page}, nullptr);
+    SetPart(PageId{page}, {});
     parts_->Give(part);
   }
   unused_segments_[ranges_[number].size].push_back(first);
@@ -246,8 +252,8 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
     if (reservation != nullptr) Unhold(range);
   };
   const CUdeviceptr begin = range.begin;
-  const auto mappings = MappingsOf(range, begin);
-  Status status = mappings.ok() ? AwaitPassed(reservation, lock) : Status(mappings.error());
+  const std::vector<Mapping> mappings = MappingsOf(range, begin);
+  Status status = AwaitPassed(reservation, lock);
   if (!status.ok()) {
     let_go();
     return status.error();
@@ -257,9 +263,9 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
     BeginMoving(*pages_[page]);
   lock.unlock();
   const Part whole{Place::kDevice, range.size, handle, 0};
-  status = CopyInto(*mappings, whole);
+  status = CopyInto(mappings, whole);
   const bool copied = status.ok();
-  if (begin != 0 && status.ok()) status = UnmapAll(*mappings);
+  if (begin != 0 && status.ok()) status = UnmapAll(mappings);
   if (begin != 0 && status.ok()) status = parts_->Map(begin, whole);
   lock.lock();
   for (uint32_t page = range.pages.first; page < range.pages.second; ++page)
@@ -281,6 +287,7 @@ Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole)
   driver_.exchange_mode(&mode);
   CUdeviceptr at = 0;
   const size_t size = whole.size.count();
+  const CUstream stream = mover_->stream(Place::kDevice);
   CUresult result = driver_.address_reserve(&at, size, 0, 0, 0);
   Status status =
       result == CUDA_SUCCESS ? parts_->Map(at, whole) : DriverError("cuMemAddressReserve", result);
@@ -289,10 +296,10 @@ Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole)
     result = driver_.event_create(&done, CU_EVENT_DISABLE_TIMING);
     for (size_t i = 0; i < mappings.size() && result == CUDA_SUCCESS; ++i) {
       const Part& part = *mappings[i].part;
-      result =
-          driver_.copy_async(at + (options_.part * i).count(), part.copy, part.size.count(), in_);
+      result = driver_.copy_async(at + (options_.part * i).count(), part.copy, part.size.count(),
+                                  stream);
     }
-    if (result == CUDA_SUCCESS) result = driver_.event_record(done, in_);
+    if (result == CUDA_SUCCESS) result = driver_.event_record(done, stream);
     while (result == CUDA_SUCCESS && (result = driver_.event_query(done)) == CUDA_ERROR_NOT_READY) {
       result = CUDA_SUCCESS;
       std::this_thread::sleep_for(kLookAgain);

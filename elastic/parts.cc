@@ -22,43 +22,85 @@ Parts::~Parts() {
   for (Pool& pool : pools_) ShrinkTo(pool, Bytes{0});
 }
 
+std::unique_ptr<Part> Parts::TakeIdle(Pool& pool, Bytes size) {
+  const auto idle = pool.idle.find(size);
+  if (idle == pool.idle.end()) return nullptr;
+  std::unique_ptr<Part> part = std::move(idle->second.back());
+  idle->second.pop_back();
+  if (idle->second.empty()) pool.idle.erase(idle);
+  pool.free -= size;
+  return part;
+}
+
+bool Parts::MakeRoom(Pool& pool, Bytes size) {
+  bool fits = Fits(pool, size);
+  while (!fits && pool.free > Bytes{0}) {
+    ShrinkTo(pool, pool.held - Bytes{1});
+    fits = Fits(pool, size);
+  }
+  return fits;
+}
+
+Error Parts::NoRoom(Place place) const {
+  return {ErrorCode::kOutOfMemory,
+          "the budget of " + std::to_string(PoolOf(place).limits.most.count()) + " bytes " +
+              (place == Place::kDevice ? "of the device" : "of pinned host memory") +
+              " is used up"};
+}
+
+Result<std::unique_ptr<Part>> Parts::MakeCounted(Place place, Bytes size,
+                                                 std::unique_lock<std::mutex>& lock) {
+  Pool& pool = PoolOf(place);
+  pool.held += size;
+  // Pinning takes milliseconds: others go on meanwhile.
+  lock.unlock();
+  auto made = Make(place, size);
+  lock.lock();
+  if (made.ok()) return made;
+  pool.held -= size;
+  if (pool.limits.give) pool.limits.give(size);
+  return made;
+}
+
 Result<Part*> Parts::Take(Place place, Bytes size) {
   std::unique_lock lock(mutex_);
   Pool& pool = PoolOf(place);
   std::unique_ptr<Part> part;
-  if (auto idle = pool.idle.find(size); idle != pool.idle.end()) {
-    part = std::move(idle->second.back());
-    idle->second.pop_back();
-    if (idle->second.empty()) pool.idle.erase(idle);
-    pool.free -= size;
-  } else {
-    // What is free in other sizes makes way, for the limit and for the ledger, which counts more.
-    bool fits = Fits(pool, size);
-    while (!fits && pool.free > Bytes{0}) {
-      ShrinkTo(pool, pool.held - Bytes{1});
-      fits = Fits(pool, size);
+  while ((part = TakeIdle(pool, size)) == nullptr) {
+    if (MakeRoom(pool, size)) {
+      RAVEN_ASSIGN_OR_RETURN(part, MakeCounted(place, size, lock));
+      break;
     }
-    if (!fits) {
-      return Error{ErrorCode::kOutOfMemory,
-                   "the budget of " + std::to_string(pool.limits.most.count()) + " bytes " +
-                       (place == Place::kDevice ? "of the device" : "of pinned host memory") +
-                       " is used up"};
-    }
-    pool.held += size;
-    // Pinning takes milliseconds: others go on meanwhile.
-    lock.unlock();
-    auto made = Make(place, size);
-    lock.lock();
-    if (!made.ok()) {
-      pool.held -= size;
-      if (pool.limits.give) pool.limits.give(size);
-      return std::move(made).error();
-    }
-    part = std::move(made).value();
+    if (pool.adding == 0) return NoRoom(place);
+    added_.wait(lock, [&, before = pool.added] { return pool.added != before; });
   }
   Part* taken = part.get();
   taken_.emplace(taken, std::move(part));
   return taken;
+}
+
+Part* Parts::TakeFree(Place place, Bytes size) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Part> part = TakeIdle(PoolOf(place), size);
+  Part* taken = part.get();
+  if (taken != nullptr) taken_.emplace(taken, std::move(part));
+  return taken;
+}
+
+Status Parts::Add(Place place, Bytes size) {
+  std::unique_lock lock(mutex_);
+  Pool& pool = PoolOf(place);
+  if (!Fits(pool, size)) return NoRoom(place);
+  ++pool.adding;
+  auto made = MakeCounted(place, size, lock);
+  --pool.adding;
+  ++pool.added;
+  added_.notify_all();
+  if (!made.ok()) return made.error();
+  pool.free += size;
+  pool.idle[size].push_back(std::move(made).value());
+  ShrinkTo(pool, pool.limits.most);
+  return core::Ok();
 }
 
 void Parts::Give(Part* part) {
@@ -153,6 +195,21 @@ Status Parts::Unmap(CUdeviceptr address, const Part& part) const {
   const CUresult result = driver_->mem_unmap(address, part.size.count());
   if (result != CUDA_SUCCESS) return DriverError("cuMemUnmap", result);
   return core::Ok();
+}
+
+Parts::Replaced Parts::Replace(CUdeviceptr address, There from, Part* to, bool maps) {
+  Status status = from.is_mapped ? Unmap(address, *from.part) : core::Ok();
+  if (status.ok()) {
+    const bool was_mapped = std::exchange(from.is_mapped, false);
+    if (maps) status = Map(address, *to);
+    if (status.ok()) {
+      if (from.part != nullptr) Give(from.part);
+      return {{to, maps}, status};
+    }
+    from.is_mapped = was_mapped && Map(address, *from.part).ok();
+  }
+  Give(to);
+  return {from, status};
 }
 
 }  // namespace ravenstore::elastic

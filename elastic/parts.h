@@ -9,6 +9,7 @@
 // Nothing here waits for the GPU.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +23,9 @@
 namespace ravenstore::elastic {
 
 enum class Place : uint8_t { kDevice, kHost };
+inline size_t Index(Place place) {
+  return static_cast<size_t>(place);
+}
 
 struct Part {
   Place place;
@@ -47,10 +51,15 @@ class Parts {
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
-  // A part of that size, whatever it held before.
-  // Errors: kOutOfMemory within the limit or for the driver, kDevice.
+  // A part of that size, whatever it held before. Where there is room for none that is new, one
+  // that is being added is waited for. Errors: kOutOfMemory within the limit or for the driver,
+  // kDevice.
   core::Result<Part*> Take(Place place, core::Bytes size);
+  // Of those that are free; null: none is.
+  Part* TakeFree(Place place, core::Bytes size);
   void Give(Part* part);
+  // One more that is free, where others need not make way for it. Errors: as Take.
+  core::Status Add(Place place, core::Bytes size);
 
   // Releases free parts as far as they exceed the new limit. What is taken stays.
   void SetLimit(Place place, core::Bytes most);
@@ -62,6 +71,18 @@ class Parts {
   // Maps the part at `address` too, readable and writable by the device, and takes it from there.
   core::Status Map(CUdeviceptr address, const Part& part) const;
   core::Status Unmap(CUdeviceptr address, const Part& part) const;
+  // What is beneath an address: a part that may be reached there, or not yet.
+  struct There {
+    Part* part = nullptr;
+    bool is_mapped = false;
+  };
+  // `to` takes the place of what is there, and with `maps` is mapped. The part that is not there
+  // afterwards is given back. Errors: kDevice: what was there still is, mapped if that can be.
+  struct Replaced {
+    There there;
+    core::Status status = core::Ok();
+  };
+  Replaced Replace(CUdeviceptr address, There from, Part* to, bool maps);
 
  private:
   struct Pool {
@@ -69,10 +90,21 @@ class Parts {
     core::Bytes held;
     core::Bytes free;
     std::map<core::Bytes, std::vector<std::unique_ptr<Part>>> idle;  // by size
+    uint32_t adding = 0;
+    uint64_t added = 0;  // attempts
   };
 
-  Pool& PoolOf(Place place) { return pools_[static_cast<size_t>(place)]; }
-  const Pool& PoolOf(Place place) const { return pools_[static_cast<size_t>(place)]; }
+  Pool& PoolOf(Place place) { return pools_[Index(place)]; }
+  const Pool& PoolOf(Place place) const { return pools_[Index(place)]; }
+  core::Error NoRoom(Place place) const;
+  // REQUIRES, for these: the mutex is held.
+  std::unique_ptr<Part> TakeIdle(Pool& pool, core::Bytes size);
+  // As Fits; what is free in other sizes makes way, for the limit and for the ledger, which counts
+  // more.
+  bool MakeRoom(Pool& pool, core::Bytes size);
+  // What the ledger has counted already. The mutex is free while it is made.
+  core::Result<std::unique_ptr<Part>> MakeCounted(Place place, core::Bytes size,
+                                                  std::unique_lock<std::mutex>& lock);
   core::Result<std::unique_ptr<Part>> Make(Place place, core::Bytes size) const;
   void Release(std::unique_ptr<Part> part);
   // Takes the size of the ledger, if the limit allows it.
@@ -84,6 +116,7 @@ class Parts {
   const CUdevice device_;
   const int node_;
   mutable std::mutex mutex_;
+  std::condition_variable added_;
   Pool pools_[2];                                 // guarded by mutex_
   std::map<Part*, std::unique_ptr<Part>> taken_;  // guarded by mutex_
 };

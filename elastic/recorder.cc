@@ -1,10 +1,8 @@
 #include "elastic/recorder.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 
+#include "elastic/own_thread.h"
 #include "ipc/clock.h"
 
 namespace ravenstore::elastic {
@@ -41,13 +39,8 @@ Result<std::unique_ptr<Recorder>> Recorder::Create(RecorderOptions options, cons
   std::unique_ptr<Recorder> recorder(
       new Recorder(std::move(options), driver, names, std::move(file)));
   driver.ctx_get_current(&recorder->context_);
-  // None of the job's signals is this thread's.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  recorder->thread_ = std::thread([raw = recorder.get()] { raw->Run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  recorder->thread_ = OwnThread("raven-record", &recorder->driver_, recorder->context_,
+                                [raw = recorder.get()] { raw->Run(); });
   return recorder;
 }
 
@@ -178,10 +171,6 @@ std::string Recorder::Flush(Duration patience) {
 // --- The thread
 
 void Recorder::Run() {
-  ::pthread_setname_np(::pthread_self(), "raven-record");
-  driver_.ctx_set_current(context_);
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  driver_.exchange_mode(&mode);
   bool stops = false;
   while (!stops) {
     uint64_t flushes = 0;

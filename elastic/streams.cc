@@ -102,7 +102,9 @@ void Streams::Gone(CUstream stream) {
 void Streams::Poll(State& state) {
   while (!state.events.empty()) {
     const auto [event, call] = state.events.front();
-    if (driver_->event_query(event) == CUDA_ERROR_NOT_READY) break;
+    const CUresult result = driver_->event_query(event);
+    if (result == CUDA_ERROR_NOT_READY) break;
+    saw_illegal_ = saw_illegal_ || result == CUDA_ERROR_ILLEGAL_ADDRESS;
     // Done, or its context is broken: then there is nothing left to wait for.
     state.passed = call;
     state.events.pop_front();

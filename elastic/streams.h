@@ -44,6 +44,8 @@ class Streams {
   bool Passed(const Point& point);
   // Whether all that was enqueued on any stream is done, as far as was looked.
   bool Idle();
+  // Work on some stream ended with an illegal address, as far as was looked.
+  bool saw_illegal_address() const { return saw_illegal_; }
   // The stream is about to be destroyed; its handle may come again. REQUIRES: a current context.
   void Gone(CUstream stream);
 
@@ -64,6 +66,7 @@ class Streams {
 
   const Driver* const driver_;
   uint64_t looks_ = 1;
+  bool saw_illegal_ = false;
   std::vector<State> states_;
   std::map<std::pair<CUstream, uint64_t>, uint32_t> index_;  // by handle, and thread for its own
   std::vector<uint32_t> unused_;

@@ -96,6 +96,8 @@ void ReadSettings() {
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");
   settings.elastic_report = AskedFlag("RAVENSTORE_ELASTIC_REPORT");
   settings.elastic_still = AskedFlag("RAVENSTORE_ELASTIC_STILL");
+  const char* away = getenv("RAVENSTORE_ELASTIC_AWAY");
+  settings.elastic_maps_away = away != nullptr && strcmp(away, "mapped") == 0;
   Copy("RAVENSTORE_ELASTIC_RECORD", "", settings.elastic_record, sizeof(settings.elastic_record));
 }
 

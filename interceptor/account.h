@@ -88,7 +88,8 @@ struct Settings {
   uint64_t elastic_host;  // what may be pinned; 0: not said
   uint64_t elastic_part;  // what is moved at once; 0: not said
   bool elastic_report;
-  bool elastic_still;         // nothing is moved
+  bool elastic_still;  // nothing is moved
+  bool elastic_maps_away;
   char elastic_record[4096];  // the file; empty: none, or too long
   int64_t wait_seconds;       // for its turn; 0: however long; -1: not at all
 };

@@ -39,6 +39,8 @@ struct Library {
   decltype(&raven_elastic_begin) begin;
   decltype(&raven_elastic_end) end;
   decltype(&raven_elastic_pin) pin;
+  decltype(&raven_elastic_reach_all) reach_all;
+  decltype(&raven_elastic_illegal_address) illegal_address;
   decltype(&raven_elastic_stream_gone) stream_gone;
   decltype(&raven_elastic_limit) limit;
   decltype(&raven_elastic_stats) stats;
@@ -103,6 +105,7 @@ bool Load() {
   const bool whole = RAVEN_TAKE(open) && RAVEN_TAKE(close) && RAVEN_TAKE(forget) &&
                      RAVEN_TAKE(bounds) && RAVEN_TAKE(allocate) && RAVEN_TAKE(free) &&
                      RAVEN_TAKE(find) && RAVEN_TAKE(begin) && RAVEN_TAKE(end) && RAVEN_TAKE(pin) &&
+                     RAVEN_TAKE(reach_all) && RAVEN_TAKE(illegal_address) &&
                      RAVEN_TAKE(stream_gone) && RAVEN_TAKE(limit) && RAVEN_TAKE(stats) &&
                      RAVEN_TAKE(recorded) && RAVEN_TAKE(reserve) && RAVEN_TAKE(unreserve) &&
                      RAVEN_TAKE(create_segment) && RAVEN_TAKE(destroy_segment) &&
@@ -240,6 +243,7 @@ void Open(int row) {
   options.limit = LimitBytes;
   if (*Asked().elastic_record != 0) options.record = Asked().elastic_record;
   options.shown = ElasticPageRow(row);
+  options.maps_away = Asked().elastic_maps_away ? 1 : 0;
   options.record_name = program_invocation_short_name;
   raven_elastic_t* handle = library.open(&options);
   if (handle == nullptr) {
@@ -505,11 +509,37 @@ void Use::End(bool enqueued) {
   if (engine_ != nullptr) library.end(engine_, &token_, enqueued ? 1 : 0);
 }
 
-void Pin(uint64_t address) {
+namespace {
+
+void Pin(uint64_t address, bool is_followed) {
   const Engine* engine = EngineAt(address);
   if (engine == nullptr) return;
   any_pinned.store(true, std::memory_order_relaxed);
-  library.pin(engine->handle.load(), address);
+  library.pin(engine->handle.load(), address, is_followed ? 1 : 0);
+}
+
+}  // namespace
+
+void Pin(uint64_t address) {
+  Pin(address, false);
+}
+
+void PinFollowed(uint64_t address) {
+  Pin(address, true);
+}
+
+void ReachAll() {
+  if (!On()) return;
+  for (int row = 0; row < Rows(); ++row) {
+    if (raven_elastic_t* handle = engines[row].handle.load()) library.reach_all(handle);
+  }
+}
+
+void NoteResult(CUresult result) {
+  if (result != CUDA_ERROR_ILLEGAL_ADDRESS || !On()) return;
+  for (int row = 0; row < Rows(); ++row) {
+    if (raven_elastic_t* handle = engines[row].handle.load()) library.illegal_address(handle);
+  }
 }
 
 bool Find(uint64_t address, Allocation* allocation) {

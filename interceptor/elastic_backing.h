@@ -56,6 +56,12 @@ class Use {
 
 // The allocation at the address stays where it is for good.
 void Pin(uint64_t address);
+// The same; kernels read the address in a table.
+void PinFollowed(uint64_t address);
+// All memory can be reached from now on, also by addresses that no use names.
+void ReachAll();
+// What a call returned.
+void NoteResult(CUresult result);
 // The allocation that holds the address: false where none does.
 struct Allocation {
   CUdeviceptr begin;

@@ -12,7 +12,7 @@ bool Put(void* data, Value value) {
   return true;
 }
 
-// False: the driver knows as well as anybody.
+// False: the driver knows as well as anybody, if something is there.
 bool Answer(const elastic::Allocation& at, CUpointer_attribute attribute, CUdeviceptr address,
             void* data) {
   switch (attribute) {
@@ -48,8 +48,9 @@ RAVEN_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attr
   if (data == nullptr || !elastic::Find(address, &at)) return real(data, attribute, address);
   // No CPU reaches it, also where the driver would say so.
   if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER) return CUDA_ERROR_INVALID_VALUE;
-  return interceptor::Answer(at, attribute, address, data) ? CUDA_SUCCESS
-                                                           : real(data, attribute, address);
+  if (interceptor::Answer(at, attribute, address, data)) return CUDA_SUCCESS;
+  elastic::ReachAll();
+  return real(data, attribute, address);
 }
 
 RAVEN_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes,
@@ -64,6 +65,7 @@ RAVEN_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attri
     if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
       *static_cast<void**>(data[i]) = nullptr;
     } else if (!interceptor::Answer(at, attributes[i], address, data[i])) {
+      elastic::ReachAll();
       result = real(1, &attributes[i], &data[i], address);
     }
   }

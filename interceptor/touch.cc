@@ -48,7 +48,7 @@ void Touched::NameWords(const void* from, uint64_t bytes, uint64_t at) {
 
 void Touched::Table(uint64_t to, const void* from, uint64_t bytes) {
   if (!is_after_ || bytes > kLargestTable || from == nullptr) return;
-  ForEachWord(from, bytes, to, elastic::Pin);
+  ForEachWord(from, bytes, to, elastic::PinFollowed);
 }
 
 void Touched::MaybeTable(uint64_t to, uint64_t from, uint64_t bytes) {
@@ -62,7 +62,11 @@ Touching::Touching(Touched* touched, CUstream stream, bool per_thread) {
   if (!matters) return;
   if (stream == nullptr && per_thread) stream = CU_STREAM_PER_THREAD;
   // What is captured runs when its graph is launched.
-  if (captures.load(std::memory_order_relaxed) > 0 && graph::Capturing(stream, false)) return;
+  if (captures.load(std::memory_order_relaxed) > 0 && graph::Capturing(stream, false)) {
+    // But the driver looks at the addresses of copies and sets at once, and of kernels at none.
+    if (touched->kind_ < kHooks && touched->count_ > 0) elastic::ReachAll();
+    return;
+  }
   use_.Begin({touched->identity_, stream, nullptr, touched->count_, touched->unknown_ ? 1u : 0u,
               NameOfKind(touched->kind_), touched->function_},
              touched->room_);

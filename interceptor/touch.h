@@ -86,7 +86,10 @@ class Touched {
 class Touching {
  public:
   Touching(Touched* touched, CUstream stream, bool per_thread);
-  void End(CUresult result) { use_.End(result == CUDA_SUCCESS); }
+  void End(CUresult result) {
+    use_.End(result == CUDA_SUCCESS);
+    elastic::NoteResult(result);
+  }
 
  private:
   elastic::Use use_;

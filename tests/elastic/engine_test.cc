@@ -1,5 +1,6 @@
 #include "elastic/engine.h"
 
+#include <atomic>
 #include <random>
 
 #include "tests/elastic/testing.h"
@@ -210,6 +211,178 @@ TEST_F(EngineTest, AnIdleJobIsEmptiedWhenItsLimitIsAskedAndComesBackWithItsNextC
   engine_.reset();  // it asks as long as it lives
 }
 
+class AwayTest : public EngineTest {
+ protected:
+  // Pages of their own, all on the host.
+  std::vector<CUdeviceptr> MakeAway(size_t count) {
+    Open(kLarge * count, kLarge * (count + 4), kLarge);
+    std::vector<CUdeviceptr> pages;
+    for (uint64_t i = 0; i < count; ++i) {
+      pages.push_back(Allocate(kLarge));
+      Write(pages.back(), i, kLarge);
+    }
+    SendAway(kLarge * count);
+    return pages;
+  }
+  void SendAway(Bytes all) {
+    engine_->SetDeviceLimit(Bytes{0});
+    EXPECT_TRUE(Eventually([&] { return engine_->stats().away == all; }));
+  }
+};
+
+TEST_F(AwayTest, APageThatIsAwayIsMappedOnceACallNamesIt) {
+  const auto pages = MakeAway(2);
+  EXPECT_FALSE(CanReach(pages[0]));
+  EXPECT_FALSE(CanReach(pages[1]));
+  EXPECT_EQ(Wrong(pages[1], 1, kLarge), 0u);
+  EXPECT_EQ(engine_->stats().uses_in_place, 1u);
+  EXPECT_FALSE(CanReach(pages[0])) << "nobody named it";
+  EXPECT_TRUE(CanReach(pages[1]));
+}
+
+std::atomic<int> mappings_on_host{0};
+std::atomic<bool> counts_mappings{false};
+
+TEST_F(AwayTest, APageThatComesBackBeforeItIsUsedIsNeverMappedOnTheHost) {
+  driver_.mem_map = [](CUdeviceptr at, size_t bytes, size_t offset,
+                       CUmemGenericAllocationHandle handle, unsigned long long flags) {
+    mappings_on_host += counts_mappings ? 1 : 0;
+    return Fake<decltype(cuMemMap)>("cuMemMap")(at, bytes, offset, handle, flags);
+  };
+  Open(kLarge, kLarge * 5, kLarge);
+  const CUdeviceptr page = Allocate(kLarge);
+  Write(page, 1, kLarge);
+  const auto has_pinned = [&] { return engine_->parts().held(Place::kHost) >= kLarge * 5; };
+  SendAway(kLarge);
+  EXPECT_TRUE(Eventually(has_pinned));
+  engine_->SetDeviceLimit(kLarge);
+  EXPECT_TRUE(Eventually([&] {
+    EXPECT_EQ(Wrong(page, 1, kLarge), 0u);
+    return engine_->stats().away == Bytes{0};
+  }));
+  counts_mappings = true;
+  SendAway(kLarge);
+  counts_mappings = false;
+  EXPECT_EQ(mappings_on_host, 0);
+}
+
+TEST_F(AwayTest, BeforeACallThatMayTouchAnythingAllIsMappedAndStaysSo) {
+  const auto pages = MakeAway(3);
+  Engine::Submission* unknown = engine_->Begin({7, nullptr, {}, true});
+  for (const CUdeviceptr page : pages) EXPECT_TRUE(CanReach(page));
+  engine_->End(unknown, true);
+  EXPECT_NE(said_.find("stays mapped"), std::string::npos);
+  // What leaves from now on is mapped at once.
+  engine_->SetDeviceLimit(kLarge * 3);
+  EXPECT_TRUE(Eventually([&] {
+    for (uint64_t i = 0; i < pages.size(); ++i) EXPECT_EQ(Wrong(pages[i], i, kLarge), 0u);
+    return engine_->stats().away == Bytes{0};
+  }));
+  SendAway(kLarge * 3);
+  for (const CUdeviceptr page : pages) EXPECT_TRUE(CanReach(page));
+}
+
+TEST_F(AwayTest, WhatIsPinnedIsMappedBeforeItsAddressIsToldAndATableHasAllMapped) {
+  const auto pages = MakeAway(3);
+  engine_->Pin(pages[0] + 8);
+  EXPECT_TRUE(CanReach(pages[0]));
+  EXPECT_FALSE(CanReach(pages[1]));
+  engine_->Pin(pages[1] + kLarge.count() * 100, true);
+  EXPECT_FALSE(CanReach(pages[1])) << "there is no range";
+  engine_->Pin(pages[1], true);
+  for (const CUdeviceptr page : pages) EXPECT_TRUE(CanReach(page));
+}
+
+TEST_F(AwayTest, WhoAsksForItHasAllMappedFromTheStart) {
+  maps_away_ = true;
+  for (const CUdeviceptr page : MakeAway(2)) EXPECT_TRUE(CanReach(page));
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(AwayTest, WhoWillGoAroundTheEngineHasAllMapped) {
+  const auto pages = MakeAway(2);
+  engine_->ReachAll();
+  for (const CUdeviceptr page : pages) EXPECT_TRUE(CanReach(page));
+}
+
+TEST_F(AwayTest, ThreadsThatNameTheSamePageAtOnceAllFindIt) {
+  const auto pages = MakeAway(2);
+  const auto read = [&](uint64_t which) {
+    context_.MakeCurrent();
+    EXPECT_EQ(Wrong(pages[which], which, kLarge, MakeStream()), 0u);
+  };
+  std::thread others[] = {std::thread(read, 0), std::thread(read, 0), std::thread(read, 1)};
+  read(0);
+  for (std::thread& other : others) other.join();
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(AwayTest, WhatCannotBeMappedIsSaidAndAFreedPageGoesWithoutACall) {
+  const auto pages = MakeAway(2);
+  EXPECT_TRUE(engine_->Free(pages[1], nullptr, true));
+  Fake<void(const char*, int, CUresult)>("FakeCudaFail")("cuMemMap", 1, CUDA_ERROR_UNKNOWN);
+  const CUdeviceptr named[] = {pages[0]};
+  engine_->End(engine_->Begin({1, nullptr, named, false}), false);
+  EXPECT_FALSE(CanReach(pages[0]));
+  EXPECT_NE(said_.find("cannot be reached"), std::string::npos);
+  // The next call tries again.
+  EXPECT_EQ(Wrong(pages[0], 0, kLarge), 0u);
+}
+
+TEST_F(AwayTest, AnIllegalAddressIsExplainedOnce) {
+  const auto pages = MakeAway(1);
+  engine_->NoteIllegalAddress();
+  engine_->NoteIllegalAddress();
+  const size_t first = said_.find("RAVENSTORE_ELASTIC_AWAY=mapped");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(said_.find("RAVENSTORE_ELASTIC_AWAY=mapped", first + 1), std::string::npos);
+}
+
+std::atomic<bool> is_illegal{false};
+
+TEST_F(AwayTest, TheEngineSeesByItselfThatAnAddressWasIllegal) {
+  driver_.event_query = [](CUevent event) {
+    return is_illegal ? CUDA_ERROR_ILLEGAL_ADDRESS
+                      : Fake<decltype(cuEventQuery)>("cuEventQuery")(event);
+  };
+  Open(kLarge, kLarge * 4, kLarge);
+  const CUdeviceptr page = Allocate(kLarge);
+  Write(page, 1, kLarge);
+  is_illegal = true;
+  engine_->SetDeviceLimit(Bytes{0});  // it looks whether the page may leave
+  EXPECT_TRUE(Eventually(
+      [&] { return engine_->parts().held(Place::kDevice) == Bytes{0} || said_is_set_; }));
+  engine_.reset();
+  Fake<decltype(cuCtxSynchronize)>("cuCtxSynchronize")();  // in truth its copies are under way
+  is_illegal = false;
+  EXPECT_NE(said_.find("RAVENSTORE_ELASTIC_AWAY=mapped"), std::string::npos);
+}
+
+TEST_F(AwayTest, AJobWhoseMemoryIsAllMappedIsToldNothingOfThat) {
+  maps_away_ = true;
+  MakeAway(1);
+  engine_->NoteIllegalAddress();
+  EXPECT_EQ(said_, "");
+}
+
+TEST_F(EngineTest, TheHostsPartsArePinnedAsSoonAsMoreLivesThanFits) {
+  Open(MiB(32), MiB(128));
+  const CUdeviceptr fits = Allocate(MiB(32));
+  Write(fits, 1, MiB(32));
+  EXPECT_EQ(engine_->parts().held(Place::kHost), Bytes{0});
+  const CUdeviceptr more = Allocate(MiB(4));
+  // What does not fit, and eight parts for moves.
+  EXPECT_TRUE(
+      Eventually([&] { return engine_->parts().held(Place::kHost) >= MiB(4) + kPart * 8; }));
+  EXPECT_LE(engine_->parts().held(Place::kHost), MiB(4) + kPart * 9);
+  // For a job that is to give up all that it holds.
+  engine_->SetDeviceLimit(Bytes{0});
+  EXPECT_TRUE(
+      Eventually([&] { return engine_->parts().held(Place::kHost) >= MiB(36) + kPart * 8; }));
+  EXPECT_EQ(Wrong(fits, 1, MiB(32)), 0u);
+  EXPECT_TRUE(engine_->Free(more, nullptr, true));
+}
+
 TEST_F(EngineTest, WithoutRoomAnywhereItSaysSoAndGoesOn) {
   Open(MiB(16), MiB(16));
   const CUdeviceptr a = Allocate(MiB(16));
@@ -255,7 +428,14 @@ struct Known {
 };
 
 // Allocates, frees, writes, reads and changes the limit at random; each read is checked whole.
-TEST_F(EngineTest, WhateverHappensEachReadFindsWhatWasWritten) {
+class RandomTest : public EngineTest, public testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Away, RandomTest, testing::Bool(), [](const auto& maps_away) {
+  return maps_away.param ? "Mapped" : "Named";
+});
+
+TEST_P(RandomTest, WhateverHappensEachReadFindsWhatWasWritten) {
+  maps_away_ = GetParam();
   const char* asked = std::getenv("RAVENSTORE_TEST_SEED");
   const uint64_t seed = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 20261125;
   RecordProperty("seed", std::to_string(seed));

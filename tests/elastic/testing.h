@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -68,7 +69,8 @@ class EngineTest : public testing::Test {
     options.on_device.most = device;
     options.on_host.most = host;
     options.limit = limit_;
-    options.log = [this](const char* text) { said_ += text; };
+    options.maps_away = maps_away_;
+    options.log = [this](const char* text) { said_ += text, said_is_set_ = true; };
     auto engine = Engine::Create(options, driver_);
     ASSERT_TRUE(engine.ok()) << core::Describe(engine.error());
     engine_ = std::move(*engine);
@@ -115,14 +117,24 @@ class EngineTest : public testing::Test {
     for (size_t i = 0; i < words.size(); ++i) wrong += words[i] != expected[i] ? 1 : 0;
     return wrong;
   }
+  // By no call that the engine is told of.
+  bool CanReach(CUdeviceptr address) {
+    static uint64_t word;
+    const auto to = reinterpret_cast<CUdeviceptr>(&word);
+    const bool reached = driver_.copy_async(to, address, sizeof(word), nullptr) == CUDA_SUCCESS;
+    Synchronize(nullptr);
+    return reached;
+  }
   static void Synchronize(CUstream stream) {
     Fake<decltype(cuStreamSynchronize)>("cuStreamSynchronize")(stream);
   }
   FakeContext context_;
   Driver driver_ = *LoadDriver(&FakeFunction);
   std::function<core::Bytes()> limit_;
+  bool maps_away_ = false;
   std::unique_ptr<Engine> engine_;
-  std::string said_;
+  std::string said_;  // by any thread
+  std::atomic<bool> said_is_set_{false};
 };
 
 }  // namespace ravenstore::elastic

@@ -3,6 +3,7 @@
 of the driver. The ledger is right afterwards, and who is left goes on with the right words.
 """
 
+import itertools
 import json
 import os
 import re
@@ -16,6 +17,8 @@ RAVENRUN = str(ROOT / "deploy/ravenrun")
 TRAINER = str(HERE / "trainer")
 BUDGET = CONTEXT + 64 * MIB
 ROOMY = 512 * MIB
+# What is away is mapped when a call names it, or all the time.
+AWAY = ("", "mapped")
 # In the order of a job's life. The trainer calls neither cuMemcpyAsync nor cuMemMap: these are
 # copies and remaps of parts, under a budget that does not hold all from the first step on.
 BEFORE_HELLO = "cuDeviceGetCount:1"
@@ -43,10 +46,11 @@ class ElasticDeathsTest(FakeGpuTest):
         # The fake driver of a process that is killed does not give its memory back.
         del os.environ["RAVENSTORE_FAKE_CUDA_SHARED"]
 
-    def start(self, daemon, point=None, number=signal.SIGKILL, steps=6, sleep=0, more=()):
+    def start(self, daemon, point=None, number=signal.SIGKILL, steps=6, sleep=0, more=(), away=""):
         environment = dict(os.environ) | {
             "RAVENSTORE_LIB": str(PROGRAMS.library),
             "RAVENSTORE_ELASTIC_PART": str(4 * MIB),
+            "RAVENSTORE_ELASTIC_AWAY": away,
         }
         if point is not None:
             environment["RAVENSTORE_FAKE_CUDA_SIGNAL"] = f"{point}:{int(number)}"
@@ -83,9 +87,9 @@ class ElasticDeathsTest(FakeGpuTest):
 
     def test_a_job_that_is_killed_at_any_step_leaves_the_ledger_as_it_was(self):
         with self.daemon() as daemon:
-            for point in STEPS:
-                with self.subTest(point=point):
-                    trainer = self.start(daemon, point)
+            for point, away in itertools.product(STEPS, AWAY):
+                with self.subTest(point=point, away=away):
+                    trainer = self.start(daemon, point, away=away)
                     trainer.communicate(timeout=60)
                     self.assertEqual(trainer.returncode, -signal.SIGKILL)
                     self.assertTrue(eventually(lambda: daemon.jobs() == []))
@@ -110,9 +114,9 @@ class ElasticDeathsTest(FakeGpuTest):
             self.assert_right(self.start(daemon, more=["--segments"]))
 
     def test_a_job_whose_daemon_is_killed_at_any_step_goes_on(self):
-        for point in STEPS:
-            with self.subTest(point=point), self.daemon() as daemon:
-                trainer = self.start(daemon, point, signal.SIGSTOP)
+        for point, away in itertools.product(STEPS, AWAY):
+            with self.subTest(point=point, away=away), self.daemon() as daemon:
+                trainer = self.start(daemon, point, signal.SIGSTOP, away=away)
                 self.await_stop(trainer)
                 daemon.kill()
                 trainer.send_signal(signal.SIGCONT)

@@ -86,10 +86,10 @@ raven_elastic_t* raven_elastic_open(const raven_elastic_options_t* options) {
   engine->options = *options;
   if (REAL(cuMemAddressReserve)(&engine->base, kRange, 0, 0, 0) != CUDA_SUCCESS) abort();
   engine->next = engine->base;
-  Write("open %d %llu %llu %llu\n", options->device,
+  Write("open %d %llu %llu %llu %u\n", options->device,
         static_cast<unsigned long long>(options->device_bytes),
         static_cast<unsigned long long>(options->host_bytes),
-        static_cast<unsigned long long>(options->part_bytes));
+        static_cast<unsigned long long>(options->part_bytes), options->maps_away);
   return engine;
 }
 
@@ -161,7 +161,10 @@ void raven_elastic_begin(raven_elastic_t* engine, const raven_elastic_use_t* use
   const char* fails = getenv("RECORDER_FAILS");
   if (fails == nullptr) return;
   auto* fail = reinterpret_cast<decltype(&FakeCudaFail)>(engine->options.driver("FakeCudaFail"));
-  fail(fails, 1, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  const char* result = getenv("RECORDER_RESULT");
+  fail(
+      fails, 1,
+      result == nullptr ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : static_cast<CUresult>(atoi(result)));
 }
 
 void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token, int enqueued) {
@@ -169,8 +172,17 @@ void raven_elastic_end(raven_elastic_t* engine, raven_elastic_token_t* token, in
   Write("end %llx %d\n", static_cast<unsigned long long>(token->opaque[0]), enqueued);
 }
 
-void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address) {
-  Write("pin %llu\n", static_cast<unsigned long long>(address - engine->base));
+void raven_elastic_pin(raven_elastic_t* engine, CUdeviceptr address, int followed) {
+  Write("%s %llu\n", followed != 0 ? "follow" : "pin",
+        static_cast<unsigned long long>(address - engine->base));
+}
+
+void raven_elastic_reach_all(raven_elastic_t*) {
+  Write("reach\n");
+}
+
+void raven_elastic_illegal_address(raven_elastic_t*) {
+  Write("illegal\n");
 }
 
 void raven_elastic_stream_gone(raven_elastic_t*, CUstream stream) {

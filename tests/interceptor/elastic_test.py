@@ -39,7 +39,8 @@ class Record:
         return self.numbers[max(begin for begin in self.numbers if begin <= int(offset))]
 
     def new(self):
-        """("begin", unknown, {numbers}), ("end", enqueued), ("pin", number) and others' words."""
+        """("begin", unknown, {numbers}), ("end", enqueued), ("pin", number), ("follow", number) and
+        others' words."""
         told = []
         for line in self.lines():
             words = line.split()
@@ -48,8 +49,8 @@ class Record:
                 told.append(("begin", int(words[3]), named))
             elif words[0] == "end":
                 told.append(("end", int(words[2])))
-            elif words[0] == "pin":
-                told.append(("pin", self.number(words[1])))
+            elif words[0] in ("pin", "follow"):
+                told.append((words[0], self.number(words[1])))
             else:
                 told.append(tuple(words))
         return told
@@ -244,7 +245,8 @@ class ElasticTest(FakeGpuTest):
             self.take(one)
             for how in ("htod", "htod_async", "any_host"):
                 told = self.told(one, f"table {how} 0 1 2")
-                self.assertEqual(told, [("begin", 0, {0}), ("end", 1), ("pin", 1), ("pin", 2)], how)
+                followed = [("follow", 1), ("follow", 2)]
+                self.assertEqual(told, [("begin", 0, {0}), ("end", 1), *followed], how)
             # From now on a kernel that names nothing may touch what was pinned.
             self.assertEqual(self.told(one, "launch empty"), [("begin", 0, set()), ("end", 1)])
             for how in ("odd", "large"):
@@ -264,8 +266,16 @@ class ElasticTest(FakeGpuTest):
         with self.job() as one:
             self.take(one)
             self.assertEqual(one.ask("graph copy 0 1 2 3"), {"codes": [0] * 7})
-            ((word, unknown, _), end) = self.record.new()
-            self.assertEqual((word, unknown, end), ("begin", 1, ("end", 1)))
+            # The driver looks at a copy's addresses when it is captured.
+            (reach, (word, unknown, _), end) = self.record.new()
+            self.assertEqual((reach, word, unknown, end), (("reach",), "begin", 1, ("end", 1)))
+
+    def test_an_illegal_address_is_told(self):
+        with self.job(RECORDER_FAILS="cuLaunchKernel", RECORDER_RESULT="700") as one:
+            self.take(one, 1)
+            self.assertEqual(one.ask("launch fill 0"), {"code": 700})
+            told = self.record.new()
+            self.assertEqual(told, [("begin", 0, {0}), ("end", 0), ("illegal",)])
 
     def test_an_address_is_the_devices_and_its_range_the_allocations(self):
         # The second lies on the host.
@@ -323,11 +333,12 @@ class ElasticTest(FakeGpuTest):
     def test_settings_reach_the_engine(self):
         with self.job(
             RAVENSTORE_ELASTIC_HOST="3GiB", RAVENSTORE_ELASTIC_PART="8MiB",
-            RAVENSTORE_BUDGET=f"{CONTEXT + 100 * MIB}B",
+            RAVENSTORE_BUDGET=f"{CONTEXT + 100 * MIB}B", RAVENSTORE_ELASTIC_AWAY="mapped",
         ) as one:  # fmt: skip
             one.ask(f"take plain {LARGE}")
             (opened, _) = self.record.new()
-            self.assertEqual(opened, ("open", "0", str(100 * MIB), str(3 << 30), str(8 * MIB)))
+            sizes = (100 * MIB, 3 << 30, 8 * MIB)
+            self.assertEqual(opened, ("open", "0", *map(str, sizes), "1"))
 
     def test_a_child_of_fork_has_none_of_it(self):
         with self.job() as one:

@@ -39,12 +39,13 @@ class ElasticTrainerTest(FakeGpuTest):
         del environment["RAVENSTORE_FAKE_CUDA_SHARED"]
         return environment
 
-    def start(self, *words, budget=None, flags=(), host="1GiB"):
+    def start(self, *words, budget=None, flags=(), host="1GiB", away=""):
         limit = [] if budget is None else ["--budget", f"{int(budget)}B"]
         return subprocess.Popen(
             [RAVENRUN, "--mode", "elastic", *limit, "--host", host, "--report", *flags, TRAINER,
              *words],
-            env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=self.environment() | {"RAVENSTORE_ELASTIC_AWAY": away},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def train(self, *words, **options):
@@ -67,11 +68,12 @@ class ElasticTrainerTest(FakeGpuTest):
 
     def test_each_kind_of_launch_is_right_with_less_memory_than_it_needs(self):
         peak = self.train(*STEPS)["peak"]
-        for share, streams, switch in itertools.product((0.8, 0.5), "12", (None, *SWITCHES)):
+        shares = ((0.8, ""), (0.5, ""), (0.5, "mapped"))
+        for (share, away), streams, switch in itertools.product(shares, "12", (None, *SWITCHES)):
             words = ["--streams", streams] + ([switch] if switch else [])
-            with self.subTest(share=share, words=words):
+            with self.subTest(share=share, words=words, away=away):
                 budget = NOT_THE_ENGINES + int(peak * share)
-                figures = self.train(*STEPS, *words, budget=budget)
+                figures = self.train(*STEPS, *words, budget=budget, away=away)
                 self.assertGreater(figures["dropped"] + figures["moved_out"], 0)
 
     def test_a_job_that_is_to_keep_still_is_right_and_moves_nothing(self):
