@@ -352,8 +352,8 @@ TEST_F(AwayTest, TheEngineSeesByItselfThatAnAddressWasIllegal) {
   engine_->SetDeviceLimit(Bytes{0});  // it looks whether the page may leave
   EXPECT_TRUE(Eventually(
       [&] { return engine_->parts().held(Place::kDevice) == Bytes{0} || said_is_set_; }));
-  engine_.reset();
   Fake<decltype(cuCtxSynchronize)>("cuCtxSynchronize")();  // in truth its copies are under way
+  engine_.reset();
   is_illegal = false;
   EXPECT_NE(said_.find("RAVENSTORE_ELASTIC_AWAY=mapped"), std::string::npos);
 }
