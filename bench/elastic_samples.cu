@@ -56,8 +56,8 @@ uint64_t Result(const T* device, size_t count) {
   return Mixed(0xcbf29ce484222325, host.data(), count * sizeof(T));
 }
 
-#define EACH(i, count)                                                              \
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < (count);       \
+#define EACH(i, count)                                                        \
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < (count); \
        i += size_t{gridDim.x} * blockDim.x)
 
 __device__ Word Mix(Word x) {

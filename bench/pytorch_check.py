@@ -53,8 +53,8 @@ def work(options):
     import torch
     from ravenstore import embedded
 
-    # Not so that an operation without a deterministic form only warns: attention by cuDNN would then
-    # choose the other, and plain would differ from plain.
+    # Not so that an operation without a deterministic form only warns: attention by cuDNN would
+    # then choose the other, and plain would differ from plain.
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
