@@ -23,7 +23,6 @@ enum class Heuristic : uint8_t {
   kLastSlabBelow,        // the last slab lies beside what leaves first
   kGrowAhead,            // slabs are made before they are asked for
   kGrowForLargest,       // and for the cycle's largest create
-  kSmallSlabs,           // where much is in use together
   kSlabsOfOthers,        // whose eviction costs less, are taken for a large request
   kEvictAhead,           // while a create waits for copies, what leaves next begins to
   kCleanRuns,            // what leaves together is cleaned together
@@ -48,7 +47,6 @@ inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "last_slab_below",
     "grow_ahead",
     "grow_for_largest",
-    "small_slabs",
     "slabs_of_others",
     "evict_ahead",
     "clean_runs",

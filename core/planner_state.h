@@ -302,11 +302,11 @@ class Planner::State {
   Bytes SlabSize(const ClientArena& arena) const;
   // Of what the arena may hold, whatever its addresses.
   Bytes BudgetOf(const ClientArena& arena) const;
-  // The arena's first request finds no hole of `need` bytes: what is in use has to leave so much.
-  static void NoteCrowded(ClientArena& arena, Bytes need);
-  // No slab is larger, so that what is in use together and what is wanted then fit into the budget
-  // though those slabs stay where they are; all of it, where that is no matter.
-  Bytes SpareSlab(const ClientArena& arena, Bytes budget) const;
+  // Nobody else holds slabs of it.
+  bool HasDeviceAlone(const ClientArena& arena) const;
+  // Where the arena is to grow by `room`, the slab that is made next; those that follow come one
+  // after the other.
+  Bytes FirstSlabOf(const ClientArena& arena, Bytes room) const;
   // No slab is larger, or a tensor in use would keep too much from the others.
   Bytes LargestSlab(const ClientArena& arena) const;
   void GrowAhead(ClientArena& arena);
