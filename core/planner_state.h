@@ -95,7 +95,6 @@ class Planner::State {
     using Expiries = std::priority_queue<Expiry, std::deque<Expiry>, std::greater<>>;
     Expiries expiries;
     HintScale hints;
-    Expiries neighbour_expiries;  // the same of what is expected beside hints, by their keys
     std::vector<std::unique_ptr<ClientArena>> arenas;  // by device; null until used
     Chunked<uint32_t, 256> slots;                      // the rows of its tensors; kNoRow: free
     // Requests that wait, and copies that a fetch reply named and that have not arrived.
@@ -458,9 +457,6 @@ class Planner::State {
   void CountGet(TensorRow& tensor);
   // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
   void ExpireSomePredictions(Client& client);
-  template <typename Believed>
-  void ExpirePredictions(Client& client, Client::Expiries* expiries, int64_t now,
-                         const Believed& believed);
   // Its bytes are discarded; the client recomputes them when it wants them.
   void DiscardBytes(TensorRow& tensor);
   // What copying `size` out and back takes.
