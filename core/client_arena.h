@@ -138,9 +138,6 @@ struct ClientArena {
   Bytes live;           // of tensors that belong to this device, wherever they are
   InFlight flight;      // copies of tensors on this device
   Bytes pinned;  // of tensors on this device that cannot leave: in use, or not stream-complete yet
-  // The most that a request and what was pinned then took together, and the cycle that showed it.
-  Bytes crowded;
-  uint64_t crowded_cycle = 0;
   RecentRange lived;  // `live` after each create
   RecentRange used;   // the same of what is used of the map
   UsageCycle cycle;   // of `live`

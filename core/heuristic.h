@@ -1,6 +1,5 @@
 // The planner's rules of thumb. Each can be left out alone, so that what it is worth can be
-// measured
-// (`bench/report --only planner --ablate`); one that is worth nothing goes.
+// measured (`bench/report --only planner --ablate`); one that is worth nothing goes.
 #pragma once
 
 #include <array>
@@ -15,7 +14,6 @@ namespace ravenstore::core {
 enum class Heuristic : uint8_t {
   kLastInFirstOut,       // before anything is known, what was put last is expected back first
   kCorrelation,          // what followed what is expected to do so again
-  kNeighbourHints,       // what is put beside hints is needed beside them
   kExpiry,               // a prediction whose time has passed is believed no more
   kWaitForFrees,         // another's frees are waited for where that is shorter than copies
   kWaitForPeak,          // one of two in step lets the other go ahead
@@ -23,7 +21,6 @@ enum class Heuristic : uint8_t {
   kLastSlabBelow,        // the last slab lies beside what leaves first
   kGrowAhead,            // slabs are made before they are asked for
   kGrowForLargest,       // and for the cycle's largest create
-  kSmallSlabs,           // where much is in use together
   kSlabsOfOthers,        // whose eviction costs less, are taken for a large request
   kEvictAhead,           // while a create waits for copies, what leaves next begins to
   kCleanRuns,            // what leaves together is cleaned together
@@ -40,7 +37,6 @@ inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kOutCostsMo
 inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "last_in_first_out",
     "correlation",
-    "neighbour_hints",
     "expiry",
     "wait_for_frees",
     "wait_for_peak",
@@ -48,7 +44,6 @@ inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "last_slab_below",
     "grow_ahead",
     "grow_for_largest",
-    "small_slabs",
     "slabs_of_others",
     "evict_ahead",
     "clean_runs",

@@ -116,7 +116,6 @@ struct Explanation {
     kLearned,
     kLearnedFreed,   // it will be freed, not read
     kCorrelated,     // it followed what its client used last before
-    kNeighbourHint,  // nothing is known yet; it is expected with what was put before it
     kLastInFirstOut  // nothing is known yet; what was put last is expected first
   };
   TensorView tensor;

@@ -105,7 +105,6 @@ void Planner::State::SetNextUse(TensorRow& tensor, const NextUse& next_use) {
   tensor.never = next_use.kind == NextUse::Kind::kNever;
   tensor.dies = false;
   tensor.predicted = false;
-  tensor.neighbour_hinted = false;
   tensor.correlated = false;
   const Tick virtual_time = VirtualTime(*FindClient(tensor.client));
   if (options_.policy != Policy::kValue && !tensor.never) {

@@ -23,7 +23,6 @@ void Planner::State::Predict(Client& client, TensorRow& tensor) {
   if (tensor.never) return;
   if (tensor.use_kind != UseKind::kUnknown) {  // a hint knows better
     const bool learned = prediction.source == Forecast::Source::kLearned && !prediction.freed;
-    if (tensor.use_kind != client.hints.kind()) client.neighbour_expiries = {};
     client.hints.Add(tensor.use_kind, tensor.use_key,
                      learned ? std::optional(prediction.logical_time) : std::nullopt);
     return;
@@ -44,16 +43,6 @@ void Planner::State::Predict(Client& client, TensorRow& tensor) {
     step->key_before = tensor.use_key;
     tensor.correlated = true;
     return SetPrediction(client, tensor, step->logical_time);
-  }
-  if (const auto key = client.hints.NeighbourKey(VirtualTime(client));
-      key && Uses(Heuristic::kNeighbourHints)) {
-    tensor.neighbour_hinted = true;
-    tensor.predicted = true;
-    tensor.use_kind = client.hints.kind();
-    tensor.use_key = *key;
-    if (client.neighbour_expiries.size() < kMostExpiries)
-      client.neighbour_expiries.push({*key, tensor.id, tensor.logical.put_at});
-    return;
   }
   if (prediction.source == Forecast::Source::kNothing) return;
   if (!Uses(Heuristic::kLastInFirstOut)) return;
@@ -131,10 +120,6 @@ void Planner::State::Rekey(TensorRow& tensor, const Change& change) {
 void Planner::State::ExplainPrediction(const Client& client, const TensorRow& tensor,
                                        Explanation* why) {
   using Future = Explanation::Future;
-  if (tensor.neighbour_hinted) {
-    why->future = Future::kNeighbourHint;
-    return;
-  }
   if (tensor.correlated) {
     why->future = Future::kCorrelated;
     why->confidence = client.correlation.ConfidenceOf(tensor.logical.logical);
@@ -194,36 +179,26 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   return why;
 }
 
-template <typename Believed>
-void Planner::State::ExpirePredictions(Client& client, Client::Expiries* expiries, int64_t now,
-                                       const Believed& believed) {
-  for (int i = 0; i < kExpiriesPerGet && !expiries->empty(); ++i) {
-    const Client::Expiry expiry = expiries->top();
+void Planner::State::ExpireSomePredictions(Client& client) {
+  if (!Uses(Heuristic::kExpiry)) return;
+  const int64_t now = client.forecast.logical_time();
+  for (int i = 0; i < kExpiriesPerGet && !client.expiries.empty(); ++i) {
+    const Client::Expiry expiry = client.expiries.top();
     if (expiry.latest >= now) return;
-    expiries->pop();
+    client.expiries.pop();
     TensorRow* tensor = catalog_.Find(expiry.tensor);
     if (tensor == nullptr || tensor->in_use || tensor->logical.put_at != expiry.put_at) continue;
-    if (!believed(*tensor) || tensor->correlated) continue;
-    const auto idle = static_cast<uint32_t>(client.forecast.logical_time()) - expiry.put_at;
+    const bool learned = tensor->predicted || tensor->use_kind == UseKind::kLearned;
+    if (!learned || tensor->correlated) continue;
+    const auto idle = static_cast<uint32_t>(now) - expiry.put_at;
     Rekey(*tensor, [&] {
       tensor->use_kind = UseKind::kUnknown;
       tensor->predicted = false;
-      tensor->neighbour_hinted = false;
       tensor->dies = false;
       tensor->use_key = -(VirtualTime(client).time_since_epoch().count() -
                           static_cast<int64_t>(idle * client.forecast.seconds_per_access() * 1e9));
     });
   }
-}
-
-void Planner::State::ExpireSomePredictions(Client& client) {
-  if (!Uses(Heuristic::kExpiry)) return;
-  ExpirePredictions(client, &client.expiries, client.forecast.logical_time(),
-                    [](const TensorRow& tensor) {
-                      return tensor.predicted || tensor.use_kind == UseKind::kLearned;
-                    });
-  ExpirePredictions(client, &client.neighbour_expiries, client.hints.Past(VirtualTime(client)),
-                    [](const TensorRow& tensor) { return tensor.neighbour_hinted; });
 }
 
 void Planner::State::EndPrefetch(TensorRow& tensor, bool used) {
@@ -236,7 +211,6 @@ void Planner::State::CountGet(TensorRow& tensor) {
   if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
   if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
-  if (IsHinted(tensor)) client.hints.Used(tensor.use_kind, tensor.use_key);
   const auto prediction = client.forecast.Got(&tensor.logical, VirtualTime(client));
   if (!std::exchange(client.gets, true) && client.tensors <= kFewTensors)
     CorrelateWhatWasMade(client);

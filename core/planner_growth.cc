@@ -10,15 +10,12 @@ namespace {
 constexpr size_t kMostEvictedAtOnce = 4096;
 // A slab is this part of what the arena holds, or lately held of tensors: each takes time to make.
 constexpr uint64_t kGrowthShare = 12;
-// A budget is held in at least this many slabs: of few large ones a tensor in use would keep too
+// A budget is held in at least this many parts: of few large ones a tensor in use would keep too
 // much from the others.
 constexpr uint64_t kLeastSlabs = 8;
-// What is in use together is much if it takes this share of the budget. Slabs are then so small
-// a part of it, until a cycle has shown how much that is at most; and no larger than this part of
-// the rest, as each end of a tensor in use may keep most of a slab from the others.
-constexpr uint64_t kCrowdedShare = 3;  // a third
-constexpr uint64_t kCrowdedSlabs = 64;
-constexpr uint64_t kSpareSlabs = 4;
+// Where one client has the device to itself each such part becomes this many: nobody waits for
+// slabs to move then, and the ends of what is in use keep little from the others.
+constexpr uint64_t kSlabsOfPart = 8;
 // A client that holds so many slabs gets its next ahead of need.
 constexpr uint64_t kSlabsBeforeAhead = 8;
 // What is left of the budget, if less than this many slabs, is not divided: it becomes the last
@@ -157,26 +154,20 @@ Bytes Planner::State::BudgetOf(const ClientArena& arena) const {
                    devices_[ToInt(arena.device)].limit});
 }
 
-void Planner::State::NoteCrowded(ClientArena& arena, Bytes need) {
-  if (arena.pinned == Bytes{0} || arena.pinned + need <= arena.crowded) return;
-  arena.crowded = arena.pinned + need;
-  arena.crowded_cycle = arena.cycle.count();
+bool Planner::State::HasDeviceAlone(const ClientArena& arena) const {
+  return devices_[ToInt(arena.device)].held == arena.charged;
 }
 
-Bytes Planner::State::SpareSlab(const ClientArena& arena, Bytes budget) const {
-  if (arena.crowded.count() <= budget.count() / kCrowdedShare) return budget;
-  if (!Uses(Heuristic::kSmallSlabs)) return budget;
-  const Bytes least(budget.count() / kCrowdedSlabs);
-  const bool grew_lately = arena.cycle.count() <= arena.crowded_cycle + 1;
-  if (grew_lately) return least;
-  return std::max(least, Bytes(Minus(budget, arena.crowded).count() / kSpareSlabs));
+Bytes Planner::State::FirstSlabOf(const ClientArena& arena, Bytes room) const {
+  if (!HasDeviceAlone(arena)) return room;
+  const Bytes small(BudgetOf(arena).count() / (kLeastSlabs * kSlabsOfPart));
+  return std::min(room, std::max(options_.granularity, small.RoundUp(options_.granularity)));
 }
 
 Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
   const Bytes budget = BudgetOf(arena);
   const Bytes part(budget.count() / kLeastSlabs);
-  const Bytes spare = SpareSlab(arena, budget);
-  const Bytes most = std::min(part, spare).RoundUp(options_.granularity);
+  const Bytes most = part.RoundUp(options_.granularity);
   return std::max(options_.granularity, std::min(most, arena.slab_most));
 }
 
@@ -195,7 +186,7 @@ void Planner::State::GrowAhead(ClientArena& arena) {
   const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Binding::kClient;
   if (alone && left > Bytes{0} && left < last)
     return AddLastSlab(arena, std::min(left, arena.slab_most));
-  if (left >= slab) AddSlabBehind(arena, slab);
+  if (left >= slab) AddSlabBehind(arena, FirstSlabOf(arena, slab));
 }
 
 // A tensor larger than a slab, as the logits of a language model are, comes at the same place in
@@ -216,9 +207,10 @@ void Planner::State::AddLastSlab(ClientArena& arena, Bytes size) {
   const bool small = arena.ready.count() * kSmallShare <= SlabSize(arena).count();
   if (Uses(Heuristic::kLastSlabBelow) && small && below && below->first == Bytes{0} &&
       below->second >= size && LowestIsNeededLater(arena, below->second)) {
-    AddSlabAt(arena, below->second - size, size);
+    const Bytes slab = FirstSlabOf(arena, size);
+    AddSlabAt(arena, below->second - slab, slab);
   } else {
-    AddSlabBehind(arena, size);
+    AddSlabBehind(arena, FirstSlabOf(arena, size));
   }
 }
 
@@ -256,14 +248,15 @@ bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
   if (!place) return false;
   const Bytes left = SlabBudgetLeft(arena);
   // What was given back for the request comes again slab by slab, while others are drained.
-  const bool piecemeal = arena.reservation > Bytes{0} && left >= SlabSize(arena);
+  const bool piecemeal =
+      arena.reservation > Bytes{0} && left >= FirstSlabOf(arena, SlabSize(arena));
   if (left < place->missing && !piecemeal) return false;
   // One after the other, if one does not suffice: small slabs can be given back where large ones
   // could not, but each takes time.
   const Bytes most = std::max(SlabSize(arena), std::min(place->missing, LargestSlab(arena)));
   const Bytes slab = std::min({most.RoundUp(options_.granularity), left, place->room})
                          .RoundDown(options_.granularity);
-  AddSlabAt(arena, place->offset, slab);
+  AddSlabAt(arena, place->offset, FirstSlabOf(arena, slab));
   return true;
 }
 

@@ -266,7 +266,6 @@ bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
   const bool adding = arena.adding > Bytes{0};
   if (adding && !arena.taking) return true;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
-  NoteCrowded(arena, need);
   // A limit was lowered, or the fetch is on a smaller device: all that left would leave in vain.
   if (need > MostOf(arena)) return false;
   if (!adding && AddSlabFor(arena, need) && !arena.taking) return true;

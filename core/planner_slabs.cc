@@ -255,13 +255,15 @@ bool Planner::State::LeaveToLater(DeviceId id, bool some_go, std::vector<Emptyin
   const Device& device = devices_[ToInt(id)];
   Bytes out = device.out;
   uint32_t outs = device.outs;
+  std::set<uint32_t> leaving;  // a tensor that lies in several slabs is copied once
   return std::erase_if(*slabs, [&](const Emptying& one) {
            Bytes copied;
            for (const uint32_t row : one.rows) {
-             if (!CanDrop(catalog_[row])) copied += catalog_[row].size;
+             if (!leaving.contains(row) && !CanDrop(catalog_[row])) copied += catalog_[row].size;
            }
            if (copied == Bytes{0}) return false;
            if (std::exchange(some_go, true) && !UnderCopyLimit(out, outs, copied)) return true;
+           leaving.insert(one.rows.begin(), one.rows.end());
            out += copied;
            ++outs;
            return false;

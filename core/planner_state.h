@@ -95,7 +95,6 @@ class Planner::State {
     using Expiries = std::priority_queue<Expiry, std::deque<Expiry>, std::greater<>>;
     Expiries expiries;
     HintScale hints;
-    Expiries neighbour_expiries;  // the same of what is expected beside hints, by their keys
     std::vector<std::unique_ptr<ClientArena>> arenas;  // by device; null until used
     Chunked<uint32_t, 256> slots;                      // the rows of its tensors; kNoRow: free
     // Requests that wait, and copies that a fetch reply named and that have not arrived.
@@ -302,11 +301,11 @@ class Planner::State {
   Bytes SlabSize(const ClientArena& arena) const;
   // Of what the arena may hold, whatever its addresses.
   Bytes BudgetOf(const ClientArena& arena) const;
-  // The arena's first request finds no hole of `need` bytes: what is in use has to leave so much.
-  static void NoteCrowded(ClientArena& arena, Bytes need);
-  // No slab is larger, so that what is in use together and what is wanted then fit into the budget
-  // though those slabs stay where they are; all of it, where that is no matter.
-  Bytes SpareSlab(const ClientArena& arena, Bytes budget) const;
+  // Nobody else holds slabs of it.
+  bool HasDeviceAlone(const ClientArena& arena) const;
+  // Where the arena is to grow by `room`, the slab that is made next; those that follow come one
+  // after the other.
+  Bytes FirstSlabOf(const ClientArena& arena, Bytes room) const;
   // No slab is larger, or a tensor in use would keep too much from the others.
   Bytes LargestSlab(const ClientArena& arena) const;
   void GrowAhead(ClientArena& arena);
@@ -458,9 +457,6 @@ class Planner::State {
   void CountGet(TensorRow& tensor);
   // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
   void ExpireSomePredictions(Client& client);
-  template <typename Believed>
-  void ExpirePredictions(Client& client, Client::Expiries* expiries, int64_t now,
-                         const Believed& believed);
   // Its bytes are discarded; the client recomputes them when it wants them.
   void DiscardBytes(TensorRow& tensor);
   // What copying `size` out and back takes.

@@ -28,7 +28,6 @@ class UsageCycle {
   void Created(Bytes before, Bytes after, const RecentRange& lived, Tick virtual_time) {
     if (!begun_ || Begins(before, lived)) {
       if (begun_) last_ = now_;
-      ++count_;
       now_ = {.bottom = before, .top = before};
       begun_ = virtual_time;
     }
@@ -53,8 +52,6 @@ class UsageCycle {
     // No more than half of it has come.
     bool IsFar(Bytes live) const { return live <= bottom + Bytes(swing().count() / 2); }
   };
-  // Cycles begun so far.
-  uint64_t count() const { return count_; }
   // Of the last whole cycle.
   const std::optional<Peak>& last() const { return last_; }
   // Until the top, if this cycle is as the last; zero: it is over.
@@ -66,7 +63,6 @@ class UsageCycle {
  private:
   static constexpr uint64_t kLowShare = 8;  // of the swing: within this share it is near the bottom
 
-  uint64_t count_ = 0;
   std::optional<Tick> begun_;
   Peak now_;
   std::optional<Peak> last_;

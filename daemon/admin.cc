@@ -171,7 +171,6 @@ std::string FutureText(const core::Explanation& why) {
     case Future::kLearned: return "learned from earlier iterations";
     case Future::kLearnedFreed: return "in earlier iterations it was freed, not read";
     case Future::kCorrelated: return "it followed what its client used last before";
-    case Future::kNeighbourHint: return "expected with what its client put, and hinted, before it";
     case Future::kLastInFirstOut:
       return "nothing is learned yet: what was put last is expected first";
   }

@@ -49,42 +49,6 @@ TEST_F(HintScaleTest, WhoHintsInAnotherWayBeginsAnew) {
   EXPECT_FALSE(KeyAt(15));
 }
 
-TEST_F(HintScaleTest, WhatIsPutBesideAHintIsNeededWithItWhereHintsLieInARow) {
-  EXPECT_FALSE(scale_.NeighbourKey(now_));
-  for (int64_t order = 200; order > 100; --order) {
-    scale_.Add(UseKind::kOrder, order, std::nullopt);
-    EXPECT_EQ(scale_.NeighbourKey(now_), order);
-  }
-  // The last hint's time has come.
-  scale_.Used(UseKind::kOrder, 102);
-  EXPECT_FALSE(scale_.NeighbourKey(now_));
-}
-
-TEST_F(HintScaleTest, OneHintSaysNothingOfAllThatIsPutAfterIt) {
-  scale_.Add(UseKind::kOrder, 100, std::nullopt);
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(scale_.NeighbourKey(now_), 100);
-  EXPECT_FALSE(scale_.NeighbourKey(now_));
-  scale_.Add(UseKind::kOrder, 99, std::nullopt);
-  EXPECT_EQ(scale_.NeighbourKey(now_), 99);
-}
-
-TEST_F(HintScaleTest, WhereHintsFollowNoOrderNothingIsSaidOfWhatIsBesideThem) {
-  uint64_t random = 1;
-  for (int i = 0; i < 100; ++i) {
-    random = random * 6364136223846793005 + 1442695040888963407;
-    scale_.Add(UseKind::kOrder, static_cast<int64_t>(random >> 40), std::nullopt);
-  }
-  EXPECT_FALSE(scale_.NeighbourKey(now_));
-}
-
-TEST_F(HintScaleTest, ATimeBesideAHintByTimeIsStillToCome) {
-  scale_.Add(UseKind::kAt, Nanoseconds(1050), std::nullopt);
-  EXPECT_EQ(scale_.NeighbourKey(now_), Nanoseconds(1050));
-  EXPECT_FALSE(scale_.NeighbourKey(now_ + milliseconds(50)));
-  EXPECT_LT(scale_.Past(now_), Nanoseconds(1050));
-  EXPECT_GT(scale_.Past(now_ + milliseconds(51)), Nanoseconds(1050));
-}
-
 TEST_F(HintScaleTest, StrangeNumbersStayWhereSumsAreSafe) {
   constexpr int64_t kMost = int64_t{1} << 55;
   scale_.Add(UseKind::kOrder, kMost - 1, 0);
@@ -92,10 +56,6 @@ TEST_F(HintScaleTest, StrangeNumbersStayWhereSumsAreSafe) {
   for (const int64_t logical_time : {int64_t{-1} << 32, int64_t{0}, int64_t{1} << 32}) {
     EXPECT_LE(std::abs(KeyAt(logical_time).value()), int64_t{1} << 61);
   }
-  for (int i = 0; i < 100; ++i)
-    scale_.Add(UseKind::kOrder, i % 3 == 0 ? kMost - 1 : -kMost, std::nullopt);
-  scale_.Used(UseKind::kOrder, -kMost);
-  EXPECT_LE(scale_.Past(now_), -kMost);
 }
 
 }  // namespace

@@ -107,43 +107,34 @@ Bytes SlabMadeFor(Script& s, const std::string& name, Bytes size) {
   return made;
 }
 
-// Each end of a tensor in use may keep most of a slab from what is wanted beside it.
-TEST(PlannerGrowthTest, WhereMuchIsInUseTogetherSlabsAreSmall) {
-  Script s({.capacity = KiB(256), .slab = KiB(4)});
-  EXPECT_EQ(SlabMadeFor(s, "A", KiB(56)), KiB(32));  // an eighth of the budget
-  EXPECT_EQ(SlabMadeFor(s, "B", KiB(56)), KiB(4));   // a 64th
-  s.Use("A").Use("B");
+// Each end of a tensor in use keeps most of a slab from what is wanted beside it, and slabs that
+// move between clients take time.
+TEST(PlannerGrowthTest, SlabsAreSmallWhereAClientHasTheDeviceAloneAndLargeWhereItIsShared) {
+  Script s({.capacity = KiB(512), .slab = KiB(4)});
+  EXPECT_EQ(SlabMadeFor(s, "A", KiB(56)), KiB(8));  // a 64th of the budget
+  const ClientId mine = s.me();
+  s.As(s.world().Attach(Script::kTenant, {.device = KiB(512), .host = KiB(64)}));
+  EXPECT_EQ(SlabMadeFor(s, "B", KiB(56)), KiB(56));  // at most an eighth
+  s.As(mine);
+  EXPECT_GT(SlabMadeFor(s, "C", KiB(56)), KiB(8));
 }
 
-TEST(PlannerGrowthTest, TheyAreLargeAgainOnceACycleShowedThatThereIsRoomForThat) {
-  Script s({.capacity = KiB(256), .slab = KiB(4)});
-  for (int i = 0; i < 3; ++i)
-    s.Create("A", KiB(56)).Create("B", KiB(56)).Put("A").Put("B").Free("A").Free("B");
-  s.Trim().Create("A", KiB(56));
-  EXPECT_EQ(SlabMadeFor(s, "B", KiB(56)), KiB(32));
-  s.Free("A").Free("B");
-  for (int i = 0; i < 3; ++i)
-    s.Create("A", KiB(112)).Create("B", KiB(112)).Put("A").Put("B").Free("A").Free("B");
-  s.Trim().Create("A", KiB(112));
-  EXPECT_EQ(SlabMadeFor(s, "B", KiB(112)), KiB(8));  // a fourth of what they leave
-}
-
-// 12 KiB in use keep three slabs of 8 KiB, so that 40 of the 52 KiB beside them can be one.
+// 1.5 KiB in use keep three slabs of 1 KiB, so that 61 of the 62.5 KiB beside them can be one.
 TEST(PlannerGrowthTest, WhoFailsForPiecesLearnsWhichBudgetWouldDo) {
   Script s({.capacity = KiB(72), .slab = KiB(8)});
   s.DeviceCapacity(KiB(64));
-  s.Make("a", KiB(4)).Create("A", KiB(4)).Make("b", KiB(8)).Make("c", KiB(4)).Create("B", KiB(4));
-  s.Make("d", KiB(8)).Make("e", KiB(4)).Create("C", KiB(4)).Make("f", KiB(24));
-  s.FailFast(true).Create("L", KiB(48));
+  s.Make("a", KiB(4)).Create("A", Bytes(512)).Make("b", KiB(8)).Create("B", Bytes(512));
+  s.Make("c", KiB(8)).Create("C", Bytes(512)).Make("d", KiB(24));
+  s.FailFast(true).Create("L", KiB(62));
   EXPECT_EQ(s.StateOf("L"), State::kRefused);
   EXPECT_NE(
-      s.Words("L").find("12.0 KiB in use lie in slabs of 24.0 KiB, and what is left between "
-                        "them is in pieces (fragmentation): a device budget of 72.0 KiB would "
+      s.Words("L").find("1.5 KiB in use lie in slabs of 3.0 KiB, and what is left between "
+                        "them is in pieces (fragmentation): a device budget of 65.0 KiB would "
                         "do"),
       std::string::npos)
       << s.Words("L");
-  s.world().SetTenant(Script::kTenant, {.device = KiB(72), .host = KiB(1024)});
-  s.DeviceCapacity(KiB(72)).Budget(KiB(72)).FailFast(false).Create("M", KiB(48));
+  s.world().SetTenant(Script::kTenant, {.device = KiB(65), .host = KiB(1024)});
+  s.DeviceCapacity(KiB(65)).Budget(KiB(65)).FailFast(false).Create("M", KiB(62));
   for (int i = 0; i < 5; ++i) s.AllCopiesDone().Pass(milliseconds(50));
   EXPECT_EQ(s.StateOf("M"), State::kInUse);
 }

@@ -108,43 +108,5 @@ TEST_F(PlannerLearningTest, WhatIsLeftOutOfAnOrderIsPredictedAndSaidToBe) {
   EXPECT_EQ(script_.stats().misses, misses);
 }
 
-// Of eight in an order, two are left out; nothing is learned yet.
-TEST_F(PlannerLearningTest, WhatIsLeftOutOfAnOrderAtFirstIsExpectedWithWhatWasPutBeforeIt) {
-  int64_t order = 100;
-  for (const std::string& name : names_) {
-    order -= 10;
-    script_.Get(name).AllCopiesDone();
-    const NextUse next_use = name == "d" || name == "f" ? NextUse{} : Order(order);
-    script_.PutUnchanged(name, next_use).AllCopiesDone();
-  }
-  EXPECT_EQ(Explain("d").future, Future::kNeighbourHint);
-  EXPECT_EQ(Explain("c").future, Future::kHintedOrder);
-  EXPECT_EQ(Explain("f").future, Future::kNeighbourHint);
-  // In that order all are there in time, those two as well.
-  const std::vector<std::string> back = {"h", "g", "f", "e", "d", "c", "b"};
-  script_.Get(back[0]).AllCopiesDone();
-  const uint64_t misses = script_.stats().misses;
-  for (size_t i = 1; i < back.size(); ++i) {
-    script_.PutUnchanged(back[i - 1], NotNeeded()).AllCopiesDone();
-    script_.Get(back[i]).AllCopiesDone();
-  }
-  EXPECT_EQ(script_.stats().misses, misses);
-}
-
-TEST_F(PlannerLearningTest, WhatWasExpectedWithHintsThatHavePassedIsExpectedNoMore) {
-  int64_t order = 0;
-  for (const std::string& name : names_) {
-    script_.Get(name).AllCopiesDone();
-    const NextUse next_use = name == "b" ? NextUse{} : Order(order += 10);
-    script_.PutUnchanged(name, next_use).AllCopiesDone();
-  }
-  ASSERT_EQ(Explain("b").future, Future::kNeighbourHint);
-  for (const std::string name : {"a", "c", "d", "e"}) {
-    script_.Get(name).AllCopiesDone();
-    script_.PutUnchanged(name, Order(order += 10)).AllCopiesDone();
-  }
-  EXPECT_NE(Explain("b").future, Future::kNeighbourHint);
-}
-
 }  // namespace
 }  // namespace ravenstore::core

@@ -347,9 +347,9 @@ TEST(PlannerRegressionTest, AnArenaThatCouldNotShrinkYetTriesAgain) {
 }
 
 TEST(PlannerRegressionTest, ALoweredTenantLimitTakesNoMoreThanItNeeds) {
-  Script s({.capacity = KiB(32), .slab = KiB(4)});
+  Script s({.capacity = KiB(256), .slab = KiB(4)});
   s.Make("A", KiB(4)).Make("B", KiB(4));
-  const ClientId second = s.world().Attach(Script::kTenant, {KiB(32), KiB(1024)});
+  const ClientId second = s.world().Attach(Script::kTenant, {KiB(256), KiB(1024)});
   s.As(second).Make("C", KiB(4)).Make("D", KiB(4));
   s.world().SetTenant(Script::kTenant, {KiB(12), KiB(1024)});
   s.FinishSlabs().AllCopiesDone().Pass(milliseconds(5));

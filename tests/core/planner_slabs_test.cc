@@ -543,10 +543,10 @@ TEST(PlannerSlabsTest, AClientThatFillsItsEmptyArenaAgainBeginsInTheMiddleAndGoe
 // longer than a few times what one that does would take.
 TEST(PlannerSlabsTest, ManyThatKeepWhatTheyAreAskedForAreAskedTogether) {
   constexpr int kSilent = 12;
-  Script s({.capacity = KiB(128), .slab = KiB(4)});
+  Script s({.capacity = KiB(256), .slab = KiB(4)});
   const ClientId mine = s.me();
   const auto attach = [&s] {
-    return s.world().Attach(Script::kTenant, {.device = KiB(128), .host = KiB(1024)});
+    return s.world().Attach(Script::kTenant, {.device = KiB(256), .host = KiB(1024)});
   };
   for (int i = 0; i < kSilent; ++i) {
     const std::string name = std::to_string(i);
@@ -554,7 +554,7 @@ TEST(PlannerSlabsTest, ManyThatKeepWhatTheyAreAskedForAreAskedTogether) {
   }
   const ClientId honest = attach();
   s.As(honest).Make("K", KiB(4));
-  s.As(mine).Create("M", KiB(128) - s.world().planner().DeviceTier(DeviceId{0}).held);
+  s.As(mine).Create("M", KiB(256) - s.world().planner().DeviceTier(DeviceId{0}).held);
   s.SlabsCome(false).Create("L", KiB(4));
   const Tick began = s.world().now();
   size_t most = 0;

@@ -163,6 +163,23 @@ TEST(SimulatorTest, SmallProgramsGetThroughWhereverTheirLargestStepFits) {
   }
 }
 
+// Tensors in use cannot move, and keep the slabs that they lie in.
+TEST(SimulatorTest, ManyInUseTogetherGetThroughOnLittleMoreThanTheyTake) {
+  const Hardware& hardware = *FindHardware("h200-pcie5");
+  for (const char* name : {"kv-cache", "recsys"}) {
+    const Trace trace = Generate(name, hardware, 2);
+    for (const Hints hints : {Hints::kNone, Hints::kTime, Hints::kOrder}) {
+      const Trace hinted = WithHints(trace, hints);
+      for (const uint64_t percent : {115u, 130u}) {
+        SCOPED_TRACE(std::string(name) + " at " + std::to_string(percent) + "%");
+        const core::Bytes budget =
+            core::Bytes(trace.LargestStep().count() / 100 * percent).RoundUp(core::MiB(2));
+        EXPECT_EQ(Simulate(hinted, *SetupFor("value", hardware, budget)).failure, "");
+      }
+    }
+  }
+}
+
 // Budgets between those that are scored: how the slabs come to lie is another matter in each.
 TEST(SimulatorTest, GptGetsThroughAtEveryPercentOfItsFootprint) {
   const Hardware& hardware = *FindHardware("h200-pcie5");
