@@ -38,6 +38,11 @@ double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
+// The same bits on every machine, which std::pow need not give.
+double EighthRoot(double value) {
+  return std::sqrt(std::sqrt(std::sqrt(value)));
+}
+
 Bytes RoomOf(const TensorRow& tensor) {
   return tensor.size.RoundUp(kExtentAlignment);
 }
@@ -158,6 +163,14 @@ double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now, const Link
   return cost / distance;
 }
 
+double EvictionIndex::CostIn(const Limits& limits, const TensorRow& tensor, Tick now,
+                             const LinkModel& link) const {
+  const double cost = EvictionCost(tensor, now, link);
+  if (!limits.large || tensor.never || policy_ != Policy::kValue) return cost;
+  const double distance = Distance(tensor, now);
+  return cost * distance / EighthRoot(distance);
+}
+
 bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other) const {
   if (tensor.never) return true;
   if (WeightOf(tensor.priority) > WeightOf(other.priority)) return false;
@@ -187,7 +200,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
     // would hide the small one that suffices.
     const auto useful =
         static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
-    seeds.emplace_back(-useful / EvictionCost(tensor, now, link), row);
+    seeds.emplace_back(-useful / CostIn(limits, tensor, now, link), row);
   };
   for (const auto& [heap, rows] : heaps_) {
     const size_t count = std::min(rows.size(), kRowsPerHeap);
@@ -214,10 +227,10 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
     if (map.KindOf(block) != ExtentMap::Kind::kUsed) return std::nullopt;
     const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
     if (!Allowed(tensor, limits)) return std::nullopt;
-    return EvictionCost(tensor, now, link);
+    return CostIn(limits, tensor, now, link);
   };
   const ExtentMap::Block middle = (*catalog_)[seed].device_block;
-  const Reach start{middle, map.SizeOf(middle), EvictionCost((*catalog_)[seed], now, link)};
+  const Reach start{middle, map.SizeOf(middle), CostIn(limits, (*catalog_)[seed], now, link)};
   const auto reach = [&](ExtentMap::Block (ExtentMap::*next)(ExtentMap::Block) const,
                          std::vector<Reach>* side) {
     side->assign(1, start);

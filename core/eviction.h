@@ -102,6 +102,9 @@ class EvictionIndex {
     // How much room has a use, if more than is needed: a client that takes tensor after tensor will
     // want it next.
     Bytes useful{};
+    // For a large create many leave at once and all come back over the same link: what must be
+    // copied counts, and when it is needed hardly (the eighth root of the time until then).
+    bool large = false;
     // What a search may look at.
     size_t blocks = kRunBlocks;
   };
@@ -150,6 +153,9 @@ class EvictionIndex {
   // Seconds to the next use, as far as anything is known of it. What has a low priority counts as
   // further away, what has a high one as nearer.
   double Distance(const TensorRow& tensor, Tick now) const;
+  // Its EvictionCost as far as it matters to the search.
+  double CostIn(const Limits& limits, const TensorRow& tensor, Tick now,
+                const LinkModel& link) const;
   bool Allowed(const TensorRow& tensor, const Limits& limits) const;
   uint32_t RowAt(uint16_t heap, const IndexedHeap& rows, size_t i) const;
   std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,

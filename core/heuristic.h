@@ -32,8 +32,9 @@ enum class Heuristic : uint8_t {
   kBesideRoom,           // a run that makes a hole larger is better than one apart
   kWorthNoWait,          // a run that need not be copied is worth more
   kOutCostsMore,         // a copy out, which is waited for, costs more than one in
+  kCopiesOfLarge,        // for a large create what must be copied counts, and hardly when
 };
-inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kOutCostsMore) + 1;
+inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kCopiesOfLarge) + 1;
 inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "last_in_first_out",
     "correlation",
@@ -55,6 +56,7 @@ inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "beside_room",
     "worth_no_wait",
     "out_costs_more",
+    "copies_of_large",
 };
 
 // None of that name: nullopt.

@@ -32,6 +32,8 @@ constexpr uint64_t kUsefulExcess = 8;
 constexpr uint64_t kEmptyShare = 16;  // a sixteenth
 // If the largest new tensor takes more than this share of an empty arena, the arena is not divided.
 constexpr uint64_t kReadyShare = 3;  // a third
+// A create of so much of what its arena holds is large.
+constexpr uint64_t kLargeShare = 24;
 // A tensor at least this many times as large as the request that it leaves for is evicted
 // incrementally.
 constexpr uint64_t kIncrementalWorth = 2;
@@ -331,6 +333,11 @@ void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before)
   arena.search_after = now_ + kBackoffPerBlock * static_cast<int64_t>(searched);
 }
 
+bool Planner::State::IsLarge(const ClientArena& arena, Bytes need) const {
+  if (arena.waiting.empty() || requests_.at(arena.First()).is_fetch()) return false;
+  return need.count() * kLargeShare >= arena.map.held().count() && Uses(Heuristic::kCopiesOfLarge);
+}
+
 bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   if (TakeGuaranteed(arena, need)) return true;
   // With nothing changed there are none again; but a back-off ends by itself.
@@ -338,7 +345,9 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
   const uint64_t searched = SearchedFor(arena);
   const bool wants_more = arena.allocation_phase && Uses(Heuristic::kUsefulRoom);
-  const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need};
+  const bool large = IsLarge(arena, need);
+  const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need,
+                                  .large = large};
   const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, any);
   // Slabs of others whose eviction costs less serve a large request.
   if (need >= SlabSize(arena) && clients_.size() > 1 && Uses(Heuristic::kSlabsOfOthers) &&
@@ -347,9 +356,9 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   if (EvictAll(arena, run, RedundantCopies::kKeep)) return true;
   // The host may have no room for the best victims: then those that need none there, and only then
   // at the cost of copies that make others clean.
-  const EvictionIndex::Limits clean{.clean_only = true, .later_than = nullptr};
+  const EvictionIndex::Limits clean{.clean_only = true, .later_than = nullptr, .large = large};
   if (EvictRun(arena, need, clean, RedundantCopies::kKeep)) return true;
-  if (EvictRun(arena, need, {}, RedundantCopies::kMayDrop)) return true;
+  if (EvictRun(arena, need, {.large = large}, RedundantCopies::kMayDrop)) return true;
   if (!backing_off) arena.no_run = {ChangesFor(arena), need};
   BackOffSearch(arena, searched);
   return false;
