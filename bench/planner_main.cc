@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/figure.h"
@@ -27,10 +28,11 @@ struct Options {
 };
 
 // `validation`: null: it is not looked at.
-void MeasureScores(const TraceSet* validation, const References& references, const Report& report) {
+void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const References& references,
+                   const Report& report) {
   LruRatios against_lru;
   Failures failures;
-  TellSetScore(TuningSet(), ScoreSet(TuningSet(), references, &against_lru, &failures), report);
+  TellSetScore(tuning, ScoreSet(tuning, references, &against_lru, &failures), report);
   if (validation == nullptr) {
     SkipValidation(report);
   } else {
@@ -54,18 +56,19 @@ void MeasureScores(const TraceSet* validation, const References& references, con
           .target = 0.0});
 }
 
-void PrintTable(const std::string& what, const References& references) {
+void PrintTable(const std::string& what, const TraceSet& tuning, const References& references) {
   Failures failures;
   const Report nothing = [](const Figure&) {};
   if (what == "stalls") MeasureStallRatios(true, &failures, nothing);
   if (what == "kernels") MeasureKernelLevel(true, &failures, nothing);
   LruRatios against_lru;
-  if (what == "scores") ScoreSet(TuningSet(), references, &against_lru, &failures, true);
+  if (what == "scores") ScoreSet(tuning, references, &against_lru, &failures, true);
 }
 
 // Returns the exit code.
-int WriteReferences(const TraceSet& validation, const std::string& path) {
-  const References found = FindReferences({&TuningSet(), &validation});
+int WriteReferences(const TraceSet& tuning, const TraceSet& validation, References found,
+                    const std::string& path) {
+  FindReferences({&tuning, &validation}, &found);
   if (const core::Status written = found.Write(path); !written.ok()) {
     std::fprintf(stderr, "planner_bench: %s\n", written.error().message.c_str());
     return 1;
@@ -83,7 +86,8 @@ void AddOptions(Options* options, CLI::App* app) {
                 "(docs/history/validation.md)");
   CLI::Option* recordings = app->add_option("--recordings", options->recordings,
                                             "the folder with those of bench/recorded, unpacked");
-  app->add_option("--write-references", options->write, "finds it anew, into this file")
+  app->add_option("--write-references", options->write,
+                  "adds those that are not there, into this file")
       ->needs(recordings);
   app->add_option("--table", options->table, "only a markdown table, of all the tuning set's cases")
       ->check(CLI::IsMember({"scores", "stalls", "kernels"}));
@@ -101,20 +105,23 @@ int Main(int argc, char** argv) {
   Options options;
   AddOptions(&options, &app);
   CLI11_PARSE(app, argc, argv);
+  const core::Result<TraceSet> tuning = TuningSet(options.recordings);
   const core::Result<TraceSet> validation = ValidationSet(options.recordings);
-  if (!validation.ok()) {
-    std::fprintf(stderr, "planner_bench: %s\n", validation.error().message.c_str());
+  for (const auto* set : {&tuning, &validation}) {
+    if (set->ok()) continue;
+    std::fprintf(stderr, "planner_bench: %s\n", set->error().message.c_str());
     return 1;
   }
-  if (!options.write.empty()) return WriteReferences(*validation, options.write);
   core::Result<References> references = References::Read(options.references);
   if (!references.ok()) {
     std::fprintf(stderr, "planner_bench: %s\n", references.error().message.c_str());
     if (references.error().code != core::ErrorCode::kNotFound) return 1;
     references = References();  // the scores are skipped
   }
+  if (!options.write.empty())
+    return WriteReferences(*tuning, *validation, std::move(*references), options.write);
   if (!options.table.empty()) {
-    PrintTable(options.table, *references);
+    PrintTable(options.table, *tuning, *references);
     return 0;
   }
   // What is simulated depends on no GPU.
@@ -128,7 +135,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   if (options.scores)
-    MeasureScores(options.validation ? &*validation : nullptr, *references, report);
+    MeasureScores(*tuning, options.validation ? &*validation : nullptr, *references, report);
   if (options.cost) MeasurePlannerCost(options.scale, report);
   if (options.truth) MeasureSimulatorTruth(options.scale, report);
   return 0;

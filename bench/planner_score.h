@@ -39,8 +39,8 @@ struct SetScore {
 SetScore ScoreSet(const TraceSet& set, const References& references, LruRatios* against_lru,
                   Failures* failures, bool table = false);
 
-// Of all cases of these sets. Takes minutes.
-References FindReferences(const std::vector<const TraceSet*>& sets);
+// Adds those of all cases of these sets that are not there. Of all of them that takes minutes.
+void FindReferences(const std::vector<const TraceSet*>& sets, References* references);
 
 void TellSetScore(const TraceSet& set, const SetScore& score, const Report& report);
 // The validation set's figures without values, and why.

@@ -55,7 +55,7 @@ class Scorer {
       for (const TraceSet::Entry& entry : set_.traces) {
         const Trace trace = set_.generate(entry.name, hardware);
         fingerprint_ = trace.Fingerprint();
-        for (const ScoreBudget& budget : ScoreBudgets(trace)) {
+        for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted)) {
           Run(entry, trace, hardware, budget);
         }
       }
@@ -70,16 +70,23 @@ class Scorer {
                               : entry.name + " at " + std::to_string(budget.percent) + "% on " +
                                     std::string(hardware.name);
     const References::Key key{entry.name, std::string(hardware.name), budget.percent, 0};
-    const Outcome by_time = Replay(sim::WithHints(trace, Hints::kTime), "value", hardware, budget);
-    const Outcome by_order =
-        Replay(sim::WithHints(trace, Hints::kOrder), "value", hardware, budget);
-    const Outcome learned = Replay(trace, "value", hardware, budget);
+    std::vector<Outcome> hinted;  // by time and by order, or as it was
+    if (entry.hinted) {
+      hinted.push_back(Replay(trace, "value", hardware, budget));
+    } else {
+      for (const Hints hints : {Hints::kTime, Hints::kOrder})
+        hinted.push_back(Replay(sim::WithHints(trace, hints), "value", hardware, budget));
+    }
+    const Outcome learned = Replay(sim::WithHints(trace, Hints::kNone), "value", hardware, budget);
     const Outcome demand = Replay(trace, "demand-lru", hardware, budget);
-    against_lru_.Take(demand, by_time, learned, where_);
+    against_lru_.Take(demand, hinted.front(), learned, where_);
     const auto known = references_.Find(key, fingerprint_, &result_.missing);
     if (!known) return;
-    const double scores[] = {ScoreOf(by_time, *known, 0), ScoreOf(by_order, *known, 0)};
-    for (const double score : scores) Take(&result_.hinted, entry.name, score);
+    double scores[2] = {};
+    for (size_t i = 0; i < hinted.size(); ++i) {
+      scores[i] = ScoreOf(hinted[i], *known, 0);
+      Take(&result_.hinted, entry.name, scores[i]);
+    }
     double late = 0;
     if (entry.periodic) {
       const size_t from = LearnedFrom(entry, trace);
@@ -154,14 +161,16 @@ void AddReferences(const TraceSet& set, References* references) {
     const sim::Hardware& hardware = *sim::FindHardware(machine);
     for (const TraceSet::Entry& entry : set.traces) {
       const Trace trace = set.generate(entry.name, hardware);
-      for (const ScoreBudget& budget : ScoreBudgets(trace)) {
+      for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted)) {
         std::vector<size_t> beginnings = {0};
         if (entry.periodic) beginnings.push_back(LearnedFrom(entry, trace));
         for (const size_t from : beginnings) {
+          const References::Key key{entry.name, machine, budget.percent, from};
+          std::string unknown;
+          if (references->Find(key, trace.Fingerprint(), &unknown)) continue;
           const auto stall = sim::LeastKnownStall({trace}, hardware, budget.bytes, from);
           if (!stall) continue;
-          references->Add({entry.name, machine, budget.percent, from},
-                          {trace.Fingerprint(), sim::ComputeFrom(trace, from), *stall});
+          references->Add(key, {trace.Fingerprint(), sim::ComputeFrom(trace, from), *stall});
         }
       }
     }
@@ -268,10 +277,8 @@ void SkipValidation(const Report& report) {
   TellScores(set, {}, "run once for each tagged state, with --validation", report);
 }
 
-References FindReferences(const std::vector<const TraceSet*>& sets) {
-  References references;
-  for (const TraceSet* set : sets) AddReferences(*set, &references);
-  return references;
+void FindReferences(const std::vector<const TraceSet*>& sets, References* references) {
+  for (const TraceSet* set : sets) AddReferences(*set, references);
 }
 
 }  // namespace ravenstore::bench

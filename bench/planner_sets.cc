@@ -12,6 +12,7 @@ namespace ravenstore::bench {
 
 namespace {
 constexpr int kPercents[] = {30, 50, 70, 90};
+constexpr int kHintedPercents[] = {50, 75, 90, 100};
 constexpr uint64_t kLeastOfStep = 115;  // percent
 
 // The one of two clients is left out as kTwoTenants is: chance decides whose peaks meet.
@@ -20,8 +21,34 @@ constexpr const char* kTwoJobs = "efficientnet-t5";
 constexpr const char* kOfManyBatches = "dlrm";
 constexpr int kFewIterations = 2;
 constexpr const char* kRecorded[] = {"gpt-large", "resnet50"};
+constexpr const char* kRecordedForTuning[] = {"pytorch-gpt-50", "pytorch-gpt-75"};
 // What stands before a recording's first whole step.
 constexpr size_t kCut = 1;
+constexpr const char* kWithoutRecordings = "the recordings";
+
+// Adds to `set` those of `programs` whose traces lie in `folder`, each as `entry` but for its name.
+template <size_t n>
+core::Status AddRecordings(const char* const (&programs)[n], const std::string& folder,
+                           TraceSet::Entry entry, TraceSet* set) {
+  if (folder.empty()) {
+    set->without = kWithoutRecordings;
+    return core::Done{};
+  }
+  const auto recorded = std::make_shared<std::map<std::string, sim::Trace>>();
+  for (const char* program : programs) {
+    auto trace = ReadRecording(folder + "/" + program + ".trace");
+    if (!trace.ok()) return trace.error();
+    entry.name = std::string("recorded-") + program;
+    recorded->emplace(entry.name, std::move(*trace));
+    set->traces.push_back(entry);
+  }
+  set->generate = [recorded, others = set->generate](const std::string& name,
+                                                     const sim::Hardware& hardware) {
+    const auto found = recorded->find(name);
+    return found != recorded->end() ? found->second : others(name, hardware);
+  };
+  return core::Done{};
+}
 }  // namespace
 
 const TraceSet& TuningSet() {
@@ -39,6 +66,14 @@ const TraceSet& TuningSet() {
   return set;
 }
 
+core::Result<TraceSet> TuningSet(const std::string& recordings) {
+  TraceSet set = TuningSet();
+  const core::Status added =
+      AddRecordings(kRecordedForTuning, recordings, {.periodic = true, .hinted = true}, &set);
+  if (!added.ok()) return added.error();
+  return set;
+}
+
 core::Result<TraceSet> ValidationSet(const std::string& recordings) {
   TraceSet set;
   set.name = kValidationName;
@@ -46,22 +81,13 @@ core::Result<TraceSet> ValidationSet(const std::string& recordings) {
   for (const std::string& name : sim::ValidationNames()) {
     if (name != kTwoJobs) set.traces.push_back({name, sim::IsPeriodic(name)});
   }
-  const auto recorded = std::make_shared<std::map<std::string, sim::Trace>>();
-  for (const char* program : kRecorded) {
-    if (recordings.empty()) continue;
-    auto trace = ReadRecording(recordings + "/" + program + ".trace");
-    if (!trace.ok()) return trace.error();
-    const std::string name = std::string("recorded-") + program;
-    set.traces.push_back({name, true, kCut});
-    recorded->emplace(name, std::move(*trace));
-  }
-  if (recordings.empty()) set.without = "the recordings";
-  set.generate = [recorded](const std::string& name, const sim::Hardware& hardware) {
-    const auto found = recorded->find(name);
-    if (found != recorded->end()) return found->second;
+  set.generate = [](const std::string& name, const sim::Hardware& hardware) {
     return sim::Generate(name, hardware,
                          name == kOfManyBatches ? kFewIterations : kScoreIterations);
   };
+  const core::Status added =
+      AddRecordings(kRecorded, recordings, {.periodic = true, .cut = kCut}, &set);
+  if (!added.ok()) return added.error();
   return set;
 }
 
@@ -69,11 +95,11 @@ size_t LearnedFrom(const TraceSet::Entry& entry, const sim::Trace& trace) {
   return entry.cut + kScoreLearnedFrom + sim::SetUpIterations(trace);
 }
 
-std::vector<ScoreBudget> ScoreBudgets(const sim::Trace& trace) {
+std::vector<ScoreBudget> ScoreBudgets(const sim::Trace& trace, bool hinted) {
   std::vector<ScoreBudget> budgets;
   const uint64_t footprint = trace.Footprint().count();
   const uint64_t least = trace.LargestStep().count() / 100 * kLeastOfStep;
-  for (const int percent : kPercents) {
+  for (const int percent : hinted ? kHintedPercents : kPercents) {
     const core::Bytes bytes(footprint / 100 * static_cast<uint64_t>(percent));
     if (bytes.RoundDown(core::MiB(2)).count() >= least) budgets.push_back({percent, bytes});
   }

@@ -23,6 +23,8 @@ struct TraceSet {
     std::string name;
     bool periodic;   // so that it can be learned
     size_t cut = 0;  // iterations before the first whole one, besides its set-up
+    // It was recorded with the hints that its program gave, and is judged with these.
+    bool hinted = false;
   };
   std::string name;  // "tuning", kValidationName
   std::vector<Entry> traces;
@@ -33,8 +35,11 @@ struct TraceSet {
   std::string without;  // what of it is not there; empty: all is
 };
 
-// Without the one of two tenants, who have figures of their own.
+// Without the one of two tenants, who have figures of their own: those that are generated.
 const TraceSet& TuningSet();
+// The same and the programs of bench/recorded/tuning, whose traces lie in the folder `recordings`;
+// empty: those are left out. Errors: of ReadRecording.
+core::Result<TraceSet> TuningSet(const std::string& recordings);
 // The same of sim::ValidationNames(), and the programs of bench/recorded, whose traces lie in the
 // folder `recordings`; empty: those are left out. Errors: of ReadRecording.
 core::Result<TraceSet> ValidationSet(const std::string& recordings);
@@ -50,7 +55,8 @@ struct ScoreBudget {
   int percent;  // of the footprint
   core::Bytes bytes;
 };
-// 30, 50, 70 and 90%, those of them that are at least 1.15 times the largest step.
-std::vector<ScoreBudget> ScoreBudgets(const sim::Trace& trace);
+// 30, 50, 70 and 90%, of what is hinted 50, 75, 90 and 100%: those of them that are at least 1.15
+// times the largest step.
+std::vector<ScoreBudget> ScoreBudgets(const sim::Trace& trace, bool hinted = false);
 
 }  // namespace ravenstore::bench

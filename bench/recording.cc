@@ -1,5 +1,6 @@
 #include "bench/recording.h"
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <utility>
@@ -18,8 +19,10 @@ uint64_t ShapeOf(const sim::Trace& trace, const std::set<uint32_t>& in_use) {
   return shape;
 }
 
-// A recording has no steps: they end where the last calls end, and a period before, and so on.
+// Where a recording has no steps they end where the last calls end, and a period before, and so on.
 void MarkSteps(sim::Trace* trace) {
+  const auto is_step = [](const sim::Op& op) { return op.kind == sim::OpKind::kStep; };
+  if (std::any_of(trace->ops.begin(), trace->ops.end(), is_step)) return;
   std::vector<std::pair<uint64_t, size_t>> calls;  // shape, place
   std::set<uint32_t> in_use;
   for (size_t i = 0; i < trace->ops.size(); ++i) {

@@ -1,4 +1,4 @@
-// A program that `ravenrun --record` wrote down, with its steps.
+// A program that `ravenrun --record` or `ravenctl record` wrote down, with its steps.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace ravenstore::bench {
 
-// A recording has no steps: where its last calls repeat, they end with the last call, a period
-// before, and so on; where they do not, there are none.
+// A recording by `ravenrun` has no steps: where its last calls repeat, they end with the last call,
+// a period before, and so on; where they do not, there are none.
 // Errors: kNotFound; of sim::Read.
 core::Result<sim::Trace> ReadRecording(const std::string& path);
 

@@ -64,7 +64,7 @@ void ExpectAllOf(const TraceSet& set) {
       const sim::Trace trace = set.generate(entry.name, hardware);
       std::vector<size_t> beginnings = {0};
       if (entry.periodic) beginnings.push_back(LearnedFrom(entry, trace));
-      for (const ScoreBudget& budget : ScoreBudgets(trace)) {
+      for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted)) {
         for (const size_t from : beginnings) {
           std::string why;
           const auto known = references->Find({entry.name, machine, budget.percent, from},
@@ -81,11 +81,13 @@ void ExpectAllOf(const TraceSet& set) {
   }
 }
 
+// "recorded" is where this test's Bazel rule unpacks what is in the tree.
 TEST(ReferencesTest, EveryCaseOfTheTuningSetHasItsOwn) {
-  ExpectAllOf(TuningSet());
+  const auto set = TuningSet("tests/bench/recorded");
+  ASSERT_TRUE(set.ok()) << set.error().message;
+  ExpectAllOf(*set);
 }
 
-// "recorded" is where this test's Bazel rule unpacks what is in the tree.
 TEST(ReferencesTest, EveryCaseOfTheValidationSetHasItsOwn) {
   const auto set = ValidationSet("tests/bench/recorded");
   ASSERT_TRUE(set.ok()) << set.error().message;

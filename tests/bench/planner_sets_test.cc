@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <string>
@@ -72,6 +73,29 @@ TEST(TraceSetTest, RecordingsAreReadFromTheirFolderOrSaidToBeLeftOut) {
             Small().Fingerprint());
 }
 
+TEST(TraceSetTest, RecordingsForTuningKeepTheirHintsAndTheirSteps) {
+  const std::string folder = testing::TempDir();
+  EXPECT_EQ(TuningSet(folder + "nowhere").error().code, core::ErrorCode::kNotFound);
+  for (const char* name : {"pytorch-gpt-50", "pytorch-gpt-75"}) {
+    std::ofstream file(folder + "/" + name + ".trace", std::ios::binary);
+    sim::Write(sim::WithHints(Small(), sim::Hints::kOrder), file);
+  }
+  const auto with = TuningSet(folder);
+  ASSERT_TRUE(with.ok()) << with.error().message;
+  EXPECT_EQ((*with).traces.size(), TuningSet().traces.size() + 2);
+  const TraceSet::Entry& entry = (*with).traces.back();
+  EXPECT_EQ(entry.name, "recorded-pytorch-gpt-75");
+  EXPECT_TRUE(entry.hinted);
+  const sim::Trace trace = (*with).generate(entry.name, AnyHardware());
+  // Fingerprints count steps and calls alike.
+  EXPECT_EQ(trace.Fingerprint(), Small().Fingerprint());
+  const auto is_ordered = [](const sim::Op& op) {
+    return op.kind == sim::OpKind::kPut && op.next_use.kind == core::NextUse::Kind::kOrder;
+  };
+  EXPECT_TRUE(std::any_of(trace.ops.begin(), trace.ops.end(), is_ordered));
+  EXPECT_EQ((*TuningSet("")).without, "the recordings");
+}
+
 TEST(TraceSetTest, WhatIsCutOffAndTwoWholeIterationsAreForLearning) {
   EXPECT_EQ(LearnedFrom({"generated", true}, Small()), 2u);
   EXPECT_EQ(LearnedFrom({"recorded", true, 1}, Small()), 3u);
@@ -85,6 +109,7 @@ TEST(TraceSetTest, BudgetsHaveRoomForTheLargestStep) {
   ASSERT_EQ(budgets.size(), 4u);
   EXPECT_EQ(budgets.front().percent, 30);
   EXPECT_EQ(budgets.back().percent, 90);
+  EXPECT_EQ(ScoreBudgets(trace, /*hinted=*/true).back().percent, 100);
 }
 
 }  // namespace
