@@ -80,6 +80,14 @@ void EvictionIndex::Erase(TensorRow& tensor) {
   if (!IsDirtyHeap(tensor.heap)) clean_bytes_ -= tensor.size;
 }
 
+bool EvictionIndex::IsHinted() const {
+  return std::any_of(heaps_.begin(), heaps_.end(), [](const auto& heap) {
+    const int kind = heap.first % kHeapsPerPriority / (kSizeClasses * 2);
+    return heap.second.size() > 0 &&
+           (kind == static_cast<int>(UseKind::kAt) || kind == static_cast<int>(UseKind::kOrder));
+  });
+}
+
 // A large request is searched for again whenever a tensor comes into the index: it must cost
 // little while there is not enough.
 bool EvictionIndex::MaySuffice(const ExtentMap& map, Bytes need) const {

@@ -56,6 +56,8 @@ class EvictionIndex {
   size_t size() const { return size_; }
   // Rises with every Insert and Erase.
   uint64_t changes() const { return changes_; }
+  // Of some tensor in it its client said when, or in which order, it is needed.
+  bool IsHinted() const;
   // Of the tensors in the index, those that can be dropped without a copy.
   Bytes clean_bytes() const { return clean_bytes_; }
 

@@ -32,7 +32,7 @@ enum class Heuristic : uint8_t {
   kBesideRoom,           // a run that makes a hole larger is better than one apart
   kWorthNoWait,          // a run that need not be copied is worth more
   kOutCostsMore,         // a copy out, which is waited for, costs more than one in
-  kCopiesOfLarge,        // for a large create what must be copied counts, and hardly when
+  kCopiesOfLarge,        // for a large create what must be copied counts, not when
 };
 inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kCopiesOfLarge) + 1;
 inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {

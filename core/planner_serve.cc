@@ -33,7 +33,7 @@ constexpr uint64_t kEmptyShare = 16;  // a sixteenth
 // If the largest new tensor takes more than this share of an empty arena, the arena is not divided.
 constexpr uint64_t kReadyShare = 3;  // a third
 // A create of so much of what its arena holds is large.
-constexpr uint64_t kLargeShare = 24;
+constexpr uint64_t kLargeShare = 18;
 // A tensor at least this many times as large as the request that it leaves for is evicted
 // incrementally.
 constexpr uint64_t kIncrementalWorth = 2;
@@ -335,7 +335,8 @@ void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before)
 
 bool Planner::State::IsLarge(const ClientArena& arena, Bytes need) const {
   if (arena.waiting.empty() || requests_.at(arena.First()).is_fetch()) return false;
-  return need.count() * kLargeShare >= arena.map.held().count() && Uses(Heuristic::kCopiesOfLarge);
+  if (need.count() * kLargeShare < arena.map.held().count()) return false;
+  return arena.index.IsHinted() && Uses(Heuristic::kCopiesOfLarge);
 }
 
 bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {

@@ -234,7 +234,7 @@ class Planner::State {
   }
   // Begins to empty slabs of other tenants for what is guaranteed to the arena's.
   bool TakeGuaranteed(ClientArena& arena, Bytes need);
-  // Whether `need` is a create's, and so much of the arena that many leave for it.
+  // Whether `need` is a create's, and so much of a hinted arena that many leave for it.
   bool IsLarge(const ClientArena& arena, Bytes need) const;
   // Begins to evict what makes `need` contiguous bytes.
   bool FindVictims(ClientArena& arena, Bytes need);

@@ -90,7 +90,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual((figure["value"], figure["bound"], figure["ok"]), (1.0625, 2000, False))
         self.assertIn("1.062, 1.062, 1.062, 1.250, 1.500", figure["detail"])
 
-    def test_the_validation_set_is_passed_on_with_its_recordings_unpacked(self):
+    def test_recordings_are_unpacked_and_the_validation_set_is_passed_on(self):
         given = self.folder / "given"
         self.program(
             "planner_bench",
@@ -102,7 +102,8 @@ class ReportTest(unittest.TestCase):
             code, _, said = self.report(flags=flags, RAVENSTORE_BIN=str(self.folder))
             self.assertEqual(code, 0, said)
             self.assertEqual("--validation" in given.read_text(), bool(flags))
-        self.assertIn("gpt-large.trace\nresnet50.trace\n", given.read_text())
+            names = ["gpt-large", "pytorch-gpt-50", "pytorch-gpt-75", "resnet50"]
+            self.assertIn("".join(f"{name}.trace\n" for name in names), given.read_text())
 
     def test_what_is_missing_is_skipped_with_the_reason(self):
         code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))

@@ -228,6 +228,35 @@ TEST(EvictionTest, HandsBackWhatTheRunDoesNotNeed) {
   EXPECT_EQ(shelf.Victims(MiB(11)), (Ids{small, large}));
 }
 
+TEST(EvictionTest, ForALargeCreateWhatMustBeCopiedCountsAndHardlyWhen) {
+  Shelf shelf(MiB(12));
+  const TensorId far = shelf.AddAt(MiB(4), In(std::chrono::milliseconds(300)));
+  shelf.Hold(shelf.Add(MiB(1)));
+  const TensorId hole = shelf.Add(MiB(3));
+  const TensorId near = shelf.AddAt(MiB(1), In(std::chrono::milliseconds(20)));
+  shelf.Hold(shelf.Add(MiB(3)));
+  shelf.Remove(hole);
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{far});
+  EXPECT_EQ(shelf.Victims(MiB(4), {.large = true}), Ids{near});
+}
+
+TEST(EvictionTest, ForALargeCreateTheFarthestOfEqualsLeavesFirst) {
+  Shelf shelf(MiB(8));
+  shelf.AddAt(MiB(4), In(std::chrono::milliseconds(20)));
+  const TensorId far = shelf.AddAt(MiB(4), In(std::chrono::milliseconds(30)));
+  EXPECT_EQ(shelf.Victims(MiB(4), {.large = true}), Ids{far});
+}
+
+TEST(EvictionTest, IsHintedWhileATensorInItIs) {
+  Shelf shelf(MiB(12));
+  shelf.Add(MiB(4));
+  EXPECT_FALSE(shelf.index().IsHinted());
+  const TensorId hinted = shelf.AddOrder(MiB(4), 7);
+  EXPECT_TRUE(shelf.index().IsHinted());
+  shelf.Remove(hinted);
+  EXPECT_FALSE(shelf.index().IsHinted());
+}
+
 TEST(EvictionTest, NothingLargeLeavesForASmallRequest) {
   // Many large tensors that are needed far later than the small ones.
   Shelf shelf(GiB(30));
