@@ -68,8 +68,8 @@ const TraceSet& TuningSet() {
 
 core::Result<TraceSet> TuningSet(const std::string& recordings) {
   TraceSet set = TuningSet();
-  const core::Status added =
-      AddRecordings(kRecordedForTuning, recordings, {.periodic = true, .hinted = true}, &set);
+  const core::Status added = AddRecordings(kRecordedForTuning, recordings,
+                                           {.name = "", .periodic = true, .hinted = true}, &set);
   if (!added.ok()) return added.error();
   return set;
 }
@@ -86,7 +86,7 @@ core::Result<TraceSet> ValidationSet(const std::string& recordings) {
                          name == kOfManyBatches ? kFewIterations : kScoreIterations);
   };
   const core::Status added =
-      AddRecordings(kRecorded, recordings, {.periodic = true, .cut = kCut}, &set);
+      AddRecordings(kRecorded, recordings, {.name = "", .periodic = true, .cut = kCut}, &set);
   if (!added.ok()) return added.error();
   return set;
 }
