@@ -182,5 +182,5 @@ def curve(bench):
         peak_figure(bench, found.points, kind)
     print(table(found.points), file=sys.stderr)
     if found.points:
-        picture = pytorch_plot.svg(found.points, f"step over peak, {bench.machine}")
+        picture = pytorch_plot.draw(found.points, f"step over peak, {bench.machine}")
         pathlib.Path(bench.arguments.plot).write_text(picture)

@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -35,8 +34,8 @@ constexpr uint64_t kWaitTimerKey = ~uint64_t{0} - 2;
 // A pidfd's key is its connection's with this bit.
 constexpr uint64_t kPidBit = uint64_t{1} << 63;
 constexpr int kEpollEvents = 256;
-// A turn's units of work for all users. A unit is some ten microseconds: a small
-// message is one, and what takes longer some more. An operation of a client takes about ten turns
+// A turn's units of work for all users. A unit is some ten microseconds: a small message is one,
+// and what takes longer some more. An operation of a client takes about ten turns
 // of this thread, so a turn that others fill must be short.
 constexpr uint32_t kUnitsPerTurn = 32;
 constexpr uint32_t kUnitsLeast = 4;

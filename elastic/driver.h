@@ -40,6 +40,19 @@ struct Driver {
 // Errors: kUnsupported, with the name of the first that is missing.
 core::Result<Driver> LoadDriver(void* (*find)(const char* symbol));
 
+// While it lives no call of this thread's breaks a capture of the job's.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { driver_.exchange_mode(&mode_); }
+  ~RelaxedCapture() { driver_.exchange_mode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then what it was before
+};
+
 // An Error for `result` of the driver's `call` ("cuMemMap").
 core::Error DriverError(const char* call, CUresult result);
 

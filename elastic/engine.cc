@@ -322,12 +322,8 @@ void Engine::MapInPlace(PageId id, Lock& lock) {
 
 Status Engine::MapAt(CUdeviceptr at, const Part& part) {
   const Mover::Pause pause(mover_.get());
-  // It breaks no capture of the job's.
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  driver_.exchange_mode(&mode);
-  const Status mapped = parts_->Map(at, part);
-  driver_.exchange_mode(&mode);
-  return mapped;
+  const RelaxedCapture relaxed(driver_);
+  return parts_->Map(at, part);
 }
 
 void Engine::MapAllInPlace(Lock& lock) {

@@ -282,9 +282,7 @@ Result<CUdeviceptr> Engine::HandOver(RangeId id, CUmemGenericAllocationHandle ha
 }
 
 Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole) {
-  // It breaks no capture of the job's.
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  driver_.exchange_mode(&mode);
+  const RelaxedCapture relaxed(driver_);
   CUdeviceptr at = 0;
   const size_t size = whole.size.count();
   const CUstream stream = mover_->stream(Place::kDevice);
@@ -310,7 +308,6 @@ Status Engine::CopyInto(const std::vector<Mapping>& mappings, const Part& whole)
     if (status.ok()) status = unmapped;
   }
   if (at != 0) driver_.address_free(at, size);
-  driver_.exchange_mode(&mode);
   return status;
 }
 

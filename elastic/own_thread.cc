@@ -33,8 +33,7 @@ std::thread OwnThread(const char* name, const Driver* driver, CUcontext context,
   return std::thread([name, driver, context, run = std::move(run)] {
     ::pthread_setname_np(::pthread_self(), name);
     driver->ctx_set_current(context);
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    driver->exchange_mode(&mode);
+    const RelaxedCapture relaxed(*driver);
     run();
   });
 }

@@ -2,7 +2,7 @@
 // daemon, and this how long that takes. The owner of a job is its client, each a user of its own.
 #pragma once
 
-#include <limits>
+#include <algorithm>
 #include <map>
 #include <optional>
 

@@ -103,7 +103,7 @@ class CurveTest(unittest.TestCase):
 
     def test_the_picture_has_every_point(self):
         points = [point("plain", 20, 1.0), point("ours.50", 10, 1.5, "compiled")]
-        picture = ET.fromstring(pytorch_plot.svg(points, "a <title>"))
+        picture = ET.fromstring(pytorch_plot.draw(points, "a <title>"))
         titles = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}title")]
         self.assertEqual(sorted(titles), ["ours.50", "plain"])
 
