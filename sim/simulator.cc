@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "core/size_text.h"
 #include "sim/link.h"
+#include "sim/plan_hash.h"
 
 namespace ravenstore::sim {
 
@@ -219,6 +220,7 @@ class Simulator {
   Tick now_ = kBegin;
   Tick wake_ = core::kNever;
   Tick piece_begin_[2] = {};
+  PlanHash hash_;
   Outcome outcome_;
 };
 
@@ -234,6 +236,7 @@ void Simulator::Tell(const core::Event& event) {
     const core::Plan plan = std::move(plan_);
     plan_ = {};
     for (const core::Action& action : plan) {
+      hash_.Add(now_, action, [this](TensorId tensor) { return RowOf(tensor); });
       std::visit([this](const auto& one) { Do(one); }, action);
     }
   }
@@ -546,6 +549,7 @@ Outcome Simulator::Run() {
   outcome_.stats = planner_.stats();
   outcome_.up = up_.bytes();
   outcome_.down = down_.bytes();
+  outcome_.plans_hash = hash_.value();
   return std::move(outcome_);
 }
 

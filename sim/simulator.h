@@ -69,6 +69,9 @@ struct Outcome {
   core::Bytes up;  // bytes over the link
   core::Bytes down;
   uint64_t events = 0;  // that the planner took in
+  // Of all that it proposed: when, what, for which client's tensor, where and how much. So two
+  // builds are seen to plan alike.
+  uint64_t plans_hash = 0;
   // With Setup::timeline:
   std::vector<Span> spans;
   std::vector<StepMark> steps;

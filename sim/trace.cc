@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "proto/trace.pb.h"
+#include "sim/hash.h"
 
 namespace ravenstore::sim {
 
@@ -309,21 +310,18 @@ Bytes Trace::LargestStep() const {
 }
 
 uint64_t Trace::Fingerprint() const {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, 64 bit
-  const auto add = [&hash](uint64_t number) {
-    for (int i = 0; i < 8; ++i, number >>= 8) hash = (hash ^ (number & 0xff)) * 0x100000001b3;
-  };
+  Hash hash;
   for (const TraceTensor& tensor : tensors) {
-    add(tensor.client);
-    add(tensor.bytes.count());
+    hash.Add(tensor.client);
+    hash.Add(tensor.bytes.count());
   }
   for (const Op& op : ops) {
-    add(static_cast<uint64_t>(op.kind) | uint64_t{op.read_only} << 8 | uint64_t{op.modified} << 9 |
-        uint64_t{op.unknown} << 10 | static_cast<uint64_t>(op.priority) << 16 |
-        uint64_t{op.client} << 32);
-    add(op.tensor);
+    hash.Add(static_cast<uint64_t>(op.kind) | uint64_t{op.read_only} << 8 |
+             uint64_t{op.modified} << 9 | uint64_t{op.unknown} << 10 |
+             static_cast<uint64_t>(op.priority) << 16 | uint64_t{op.client} << 32);
+    hash.Add(op.tensor);
   }
-  return hash;
+  return hash.value();
 }
 
 Trace Trace::Only(uint32_t client) const {
