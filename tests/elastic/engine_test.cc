@@ -342,8 +342,10 @@ std::atomic<bool> is_illegal{false};
 
 TEST_F(AwayTest, TheEngineSeesByItselfThatAnAddressWasIllegal) {
   driver_.event_query = [](CUevent event) {
-    return is_illegal ? CUDA_ERROR_ILLEGAL_ADDRESS
-                      : Fake<decltype(cuEventQuery)>("cuEventQuery")(event);
+    if (!is_illegal) return Fake<decltype(cuEventQuery)>("cuEventQuery")(event);
+    // After an illegal address nothing runs any more; here it would, on memory that is given back.
+    Fake<decltype(cuCtxSynchronize)>("cuCtxSynchronize")();
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
   };
   Open(kLarge, kLarge * 4, kLarge);
   const CUdeviceptr page = Allocate(kLarge);
@@ -352,7 +354,6 @@ TEST_F(AwayTest, TheEngineSeesByItselfThatAnAddressWasIllegal) {
   engine_->SetDeviceLimit(Bytes{0});  // it looks whether the page may leave
   EXPECT_TRUE(Eventually(
       [&] { return engine_->parts().held(Place::kDevice) == Bytes{0} || said_is_set_; }));
-  Fake<decltype(cuCtxSynchronize)>("cuCtxSynchronize")();  // in truth its copies are under way
   engine_.reset();
   is_illegal = false;
   EXPECT_NE(said_.find("RAVENSTORE_ELASTIC_AWAY=mapped"), std::string::npos);
