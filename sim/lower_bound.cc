@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <limits>
 #include <map>
 #include <set>
 #include <vector>
@@ -12,7 +14,17 @@ namespace ravenstore::sim {
 
 namespace {
 
-constexpr size_t kLongestWindow = 1500;
+// Windows of that many steps begin at each step. Those that are longer begin the more rarely the
+// longer they are: of what one could cover they miss no more than a 64th, and all of them
+// together take O(n log n).
+constexpr size_t kEverywhere = 1500;
+constexpr size_t kOfWindowMissed = 64;
+
+// The longest window that begins at step i.
+size_t LongestFrom(size_t i) {
+  if (i == 0) return std::numeric_limits<size_t>::max();
+  return std::max(kEverywhere, kOfWindowMissed << std::countr_zero(i));
+}
 
 // What happens between one compute and the next.
 struct Step {
@@ -125,7 +137,8 @@ class Windows {
       return (read - held) / hardware_.up - compute;
     };
     const auto out = [&](double bytes) { return (bytes - budget_) / hardware_.down - compute; };
-    for (size_t j = i; j < std::min(steps_.size(), i + kLongestWindow); ++j) {
+    const size_t end = i + std::min(steps_.size() - i, LongestFrom(i));
+    for (size_t j = i; j < end; ++j) {
       if (in() + ahead_[j].in <= 0 && out(made + put + most_used_) + ahead_[j].out <= 0) return;
       // In the window a tensor is read from before it, or made in it: each counts once.
       for (const uint32_t tensor : steps_[j].reads) {

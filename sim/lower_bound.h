@@ -4,7 +4,8 @@
 // can have held at i, came over the link in that window or stalled it; and whatever is created and
 // read later than j, beyond what the device holds at j, left it. What the step before i, or step j,
 // has in use besides takes room as well. Windows that are disjoint add up; dynamic programming
-// finds the best set, O(n^2) in steps, with windows of at most kLongestWindow.
+// finds the best set. Windows of up to 1500 steps are all looked at; of the longer ones
+// those that begin at a multiple of a 64th of their length.
 //
 // It is a bound, not the optimum: fragmentation, latencies and the coupling of the two directions
 // cost more. For several clients each one's own bound, with the whole budget, is added up.

@@ -171,7 +171,8 @@ int PrintBounds(const Options& options) {
   for (const std::string& text : options.budgets) {
     const auto budget = ParseBudget(text, *trace);
     if (!budget.ok()) return Complain(budget.error());
-    reports.push_back({*budget, LeastStall(*trace, *hardware, budget->bytes)});
+    reports.push_back({*budget, LeastStall(*trace, *hardware, budget->bytes),
+                       LeastKnownStall({*trace}, *hardware, budget->bytes, 0)});
   }
   if (!options.json) std::cout << TableOfBounds(*trace, reports);
   for (const BoundReport& report : reports) {

@@ -257,14 +257,23 @@ std::string Table(const std::vector<RunReport>& reports) {
   return table.Text(SIZE_MAX) + failures;
 }
 
+std::optional<double> BoundReport::Loose() const {
+  const core::Duration least = bound.compute + bound.stall;
+  if (!known || least == core::Duration{0}) return std::nullopt;
+  return Seconds(bound.compute + *known) / Seconds(least);
+}
+
 std::string TableOfBounds(const Trace& trace, const std::vector<BoundReport>& reports) {
-  core::TextTable table("<>>>>>>");
-  table.Row({"trace", "budget", "of", "footprint", "largest step", "compute ms", "bound ms"});
+  core::TextTable table("<>>>>>>>>");
+  table.Row({"trace", "budget", "of", "footprint", "largest step", "compute ms", "bound ms",
+             "known ms", "loose"});
   for (const BoundReport& r : reports) {
     table.Row({NameCell(trace.name), std::to_string(r.budget.percent) + "%",
                core::SizeText(r.budget.bytes), core::SizeText(trace.Footprint()),
                core::SizeText(trace.LargestStep()), Format("%.2f", Milliseconds(r.bound.compute)),
-               Format("%.2f", Milliseconds(r.bound.stall))});
+               Format("%.2f", Milliseconds(r.bound.stall)),
+               r.known ? Format("%.2f", Milliseconds(*r.known)) : "-",
+               r.Loose() ? Format("%.3f", *r.Loose()) : "-"});
   }
   return table.Text(SIZE_MAX) + TextOfUnknown(trace);
 }
@@ -319,7 +328,8 @@ std::string JsonOfBound(const Trace& trace, const BoundReport& report) {
              static_cast<unsigned long long>(trace.Footprint().count()),
              static_cast<unsigned long long>(trace.LargestStep().count()),
              Seconds(report.bound.compute)) +
-         unknown + Format("],\"bound_s\":%.9g}\n", Seconds(report.bound.stall));
+         unknown + Format("],\"bound_s\":%.9g", Seconds(report.bound.stall)) +
+         (report.known ? Format(",\"known_s\":%.9g", Seconds(*report.known)) : "") + "}\n";
 }
 
 std::string Page(const RunReport& report, const Trace& trace) {

@@ -1,6 +1,7 @@
 // Outcomes as text, as JSON and as a page to look at.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,14 @@ struct RunReport {
   LowerBound bound;
 };
 
-// A bound, and of which budget it is.
+// A bound, of which budget it is, and the least stall that anybody is known to reach (sim/score.h):
+// the optimum lies between the two.
 struct BoundReport {
   Budget budget;
   LowerBound bound;
+  std::optional<core::Duration> known;
+  // The trace takes at most so many times what the bound says, played as well as can be.
+  std::optional<double> Loose() const;
 };
 
 // A line for each, under one heading, and below why those failed that did. Long names are cut.

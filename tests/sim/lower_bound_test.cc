@@ -195,6 +195,26 @@ TEST(LowerBoundTest, IsExactForForwardAndBackward) {
   EXPECT_NEAR(Bound(trace, 8), 0, 1e-6);
 }
 
+// As many steps as an iteration has kernels: no short window sees what the whole costs.
+TEST(LowerBoundTest, IsCloseForALongForwardAndBackward) {
+  constexpr uint32_t kSteps = 20'000;
+  constexpr int kRoom = 1'000;
+  Trace trace;
+  for (uint32_t i = 0; i < kSteps; ++i) {
+    trace.tensors.push_back(Sized(1));
+    for (const Op& op : {Call(OpKind::kCreate, i), Compute(1), Call(OpKind::kPut, i, true)})
+      trace.ops.push_back(op);
+  }
+  for (uint32_t i = kSteps; i-- > 0;) {
+    for (const Op& op : {Call(OpKind::kGet, i), Compute(0), Call(OpKind::kFree, i)})
+      trace.ops.push_back(op);
+  }
+  // Out beside computing; in while nothing computes. Long windows begin not everywhere.
+  const double bound = Bound(trace, kRoom);
+  EXPECT_LE(bound, kSteps - kRoom + 1);
+  EXPECT_GE(bound, (kSteps - kRoom) * 0.98);
+}
+
 TEST(LowerBoundTest, WhatIsMadeInAStepIsNotReadFromOutside) {
   Trace trace;
   trace.tensors = {Sized(4)};

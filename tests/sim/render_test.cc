@@ -102,10 +102,19 @@ TEST(RenderTest, LongAndStrangeNamesDoNotBreakTheTable) {
 TEST(RenderTest, BoundsAreATableOrJson) {
   Trace trace;
   trace.name = "t";
-  const BoundReport report = {{60, core::GiB(1)}, {.stall = std::chrono::milliseconds(2)}};
+  const BoundReport report = {
+      {60, core::GiB(1)}, {.stall = std::chrono::milliseconds(2)}, std::nullopt};
   EXPECT_NE(TableOfBounds(trace, {report}).find("t         60%  1.0 GiB"), std::string::npos);
   EXPECT_NE(JsonOfBound(trace, report).find("\"bound_s\":0.002}"), std::string::npos);
   EXPECT_EQ(TableOfBounds(trace, {report}).find("do not name"), std::string::npos);
+  EXPECT_FALSE(report.Loose().has_value()) << "nobody got through";
+  BoundReport known = report;
+  known.bound.compute = std::chrono::milliseconds(8);
+  known.known = std::chrono::milliseconds(3);
+  EXPECT_DOUBLE_EQ(known.Loose().value(), 1.1);
+  EXPECT_NE(TableOfBounds(trace, {known}).find("3.00  1.100"), std::string::npos)
+      << TableOfBounds(trace, {known});
+  EXPECT_NE(JsonOfBound(trace, known).find("\"known_s\":0.003}"), std::string::npos);
   EXPECT_NE(JsonOfBound(trace, report).find("\"unknown_calls\":[],"), std::string::npos);
   Trace opaque = trace;
   opaque.calls = {"", "a\x1b[2J\"b"};
