@@ -44,4 +44,20 @@ void Rows(Touched& touched, const Description* copy) {
   }
 }
 
+// A graph has, or is to have, this as a node (ReachNamed).
+inline void NodeReaches(const CUDA_MEMCPY3D* copy) {
+  ReachNamed([copy](Touched& touched) { Rows(touched, copy); });
+}
+inline void NodeReaches(const CUDA_MEMSET_NODE_PARAMS* set) {
+  ReachNamed([set](Touched& touched) {
+    if (set != nullptr) touched.Name(set->dst);
+  });
+}
+inline void NodeReaches(const CUgraphNodeParams* node) {
+  if (node == nullptr) return;
+  if (node->type == CU_GRAPH_NODE_TYPE_MEMCPY) NodeReaches(&node->memcpy.copyParams);
+  if (node->type != CU_GRAPH_NODE_TYPE_MEMSET) return;
+  ReachNamed([node](Touched& touched) { touched.Name(node->memset.dst); });
+}
+
 }  // namespace ravenstore::interceptor::copies

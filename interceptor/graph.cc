@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "interceptor/account.h"
+#include "interceptor/copies.h"
 #include "interceptor/graph_uses.h"
 #include "interceptor/hooks.h"
 
@@ -71,6 +72,7 @@ RAVEN_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph to,
 RAVEN_EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph to, const CUgraphNode* dependencies,
                                      size_t count, CUgraphNodeParams* parameters) {
   RAVEN_BEGIN(cuGraphAddNode);
+  interceptor::copies::NodeReaches(parameters);
   const CUresult result = real(node, to, dependencies, count, parameters);
   Note(result, parameters);
   return result;
@@ -81,6 +83,7 @@ RAVEN_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph to,
                                         const CUgraphEdgeData* edges, size_t count,
                                         CUgraphNodeParams* parameters) {
   RAVEN_BEGIN(cuGraphAddNode_v2);
+  interceptor::copies::NodeReaches(parameters);
   const CUresult result = real(node, to, dependencies, edges, count, parameters);
   Note(result, parameters);
   return result;

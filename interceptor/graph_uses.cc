@@ -313,6 +313,7 @@ RAVEN_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, 
 RAVEN_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node,
                                                      const CUDA_MEMCPY3D* copy, CUcontext context) {
   RAVEN_BEGIN(cuGraphExecMemcpyNodeSetParams);
+  interceptor::copies::NodeReaches(copy);
   return graph_uses::Changed(
       real(executable, node, copy, context), executable,
       [&](interceptor::Touched* touched) { interceptor::copies::Rows(*touched, copy); });
@@ -322,6 +323,7 @@ RAVEN_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUg
                                                      const CUDA_MEMSET_NODE_PARAMS* set,
                                                      CUcontext context) {
   RAVEN_BEGIN(cuGraphExecMemsetNodeSetParams);
+  interceptor::copies::NodeReaches(set);
   return graph_uses::Changed(real(executable, node, set, context), executable,
                              [&](interceptor::Touched* touched) { touched->Name(set->dst); });
 }
@@ -337,6 +339,7 @@ RAVEN_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable,
 RAVEN_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node,
                                                CUgraphNodeParams* parameters) {
   RAVEN_BEGIN(cuGraphExecNodeSetParams);
+  interceptor::copies::NodeReaches(parameters);
   return graph_uses::Changed(
       real(executable, node, parameters), executable,
       [&](interceptor::Touched* touched) { graph_uses::NameAny(*parameters, touched); });

@@ -2,6 +2,7 @@
 // wherever it lies, and streams that end.
 #include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
+#include "interceptor/touch.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -35,6 +36,14 @@ bool Answer(const elastic::Allocation& at, CUpointer_attribute attribute, CUdevi
   }
 }
 
+// What only the driver knows of the address is asked while that is mapped.
+template <typename Call>
+CUresult AskDriver(Hook hook, CUdeviceptr address, Call call) {
+  return Touch(
+      static_cast<uint64_t>(hook), nullptr, false,
+      [address](Touched& touched) { touched.Name(address); }, call);
+}
+
 }  // namespace
 }  // namespace ravenstore::interceptor
 
@@ -49,8 +58,8 @@ RAVEN_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attr
   // No CPU reaches it, also where the driver would say so.
   if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER) return CUDA_ERROR_INVALID_VALUE;
   if (interceptor::Answer(at, attribute, address, data)) return CUDA_SUCCESS;
-  elastic::ReachAll();
-  return real(data, attribute, address);
+  return interceptor::AskDriver(interceptor::Hook::k_cuPointerGetAttribute, address,
+                                [&] { return real(data, attribute, address); });
 }
 
 RAVEN_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes,
@@ -65,8 +74,8 @@ RAVEN_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attri
     if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
       *static_cast<void**>(data[i]) = nullptr;
     } else if (!interceptor::Answer(at, attributes[i], address, data[i])) {
-      elastic::ReachAll();
-      result = real(1, &attributes[i], &data[i], address);
+      result = interceptor::AskDriver(interceptor::Hook::k_cuPointerGetAttributes, address,
+                                      [&] { return real(1, &attributes[i], &data[i], address); });
     }
   }
   return result;

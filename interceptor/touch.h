@@ -99,6 +99,17 @@ class Touching {
 void CaptureBegan();
 void CaptureEnded();
 
+// The driver looks at the addresses of copies and sets as soon as they are part of a graph: where
+// `name(touched)` names memory of ours, all of it can be reached from now on.
+template <typename Name>
+void ReachNamed(Name name) {
+  if (!elastic::On()) return;
+  CUdeviceptr room[4];
+  Touched touched(kGraph, room, 4);
+  name(touched);
+  if (touched.count() > 0) elastic::ReachAll();
+}
+
 // Makes `call`, which touches what `name(touched)` names, on `stream`.
 template <typename Name, typename Call>
 CUresult Touch(uint64_t kind, CUstream stream, bool per_thread, Name name, Call call) {

@@ -8,7 +8,8 @@
 //   copy HOW BYTES N M  of up to two allocations, and of host memory
 //   touches PATH        every function of touches.def, from the library at PATH, on 0 and 1
 //   used [anew]         {"now", "most"} of the default pool; the most from now on
-//   graph, captured, update, unload, pointer N, table HOW N, info, stream, context, fork
+//   graph, captured, update, unload, pointer x N, unusual x N, table HOW N, info, stream
+//   context, fork
 //   loop x N            launches a kernel of nothing N times; {"ns"} of one
 //   owner SYMBOL        whose function the program is handed
 #include <dlfcn.h>
@@ -236,6 +237,16 @@ void Pointer(int n) {
       type, managed, device, begin == At(n), bytes, base == At(n), range);
 }
 
+// What the engine knows nothing of.
+void Unusual(int n) {
+  unsigned int is_set = 0;
+  CUpointer_attribute name = CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+  void* data = &is_set;
+  const int one = CALL(cuPointerGetAttribute)(data, name, At(n));
+  const int all = CALL(cuPointerGetAttributes)(1, &name, &data, At(n));
+  printf("{\"codes\": [%d, %d]}\n", one, all);
+}
+
 // A table of addresses goes to the device.
 int Table(const std::string& how) {
   CUdeviceptr words[4] = {1, At(numbers[1]) + 8, 3, At(numbers[2])};
@@ -261,6 +272,8 @@ struct Filler {
   CUstreamBatchMemOpParams word{};
   CUDA_RESOURCE_DESC resource{};
   CUtensorMap map{};
+  CUDA_MEMSET_NODE_PARAMS set{};
+  CUgraphNodeParams node{};
 
   template <typename Description>
   Description* Describe(Description* copy) {
@@ -301,6 +314,15 @@ struct Filler {
       return &resource;
     }
     if constexpr (std::is_same_v<Type, CUtensorMap*>) return &map;
+    if constexpr (std::is_same_v<Plain, CUDA_MEMSET_NODE_PARAMS>) {
+      set.dst = At(0);
+      return &set;
+    }
+    if constexpr (std::is_same_v<Plain, CUgraphNodeParams>) {
+      node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+      Describe(&node.memcpy.copyParams);
+      return &node;
+    }
     if constexpr (std::is_integral_v<Type>) return Type{1};
     return Type{};
   }
@@ -411,6 +433,8 @@ void Do(const std::string& command, const char* word) {
     Graph(strcmp(word, "copy") == 0);
   } else if (command == "captured") {
     Captured();
+  } else if (command == "unusual") {
+    Unusual(numbers[0]);
   } else if (command == "pointer") {
     Pointer(numbers[0]);
   } else if (command == "table") {

@@ -227,9 +227,14 @@ class ElasticTest(FakeGpuTest):
                 told[symbol] |= {("named", number) for number in words[2]}
             elif words[0] == "pin":
                 told[symbol].add(("pinned", words[1]))
+            elif words[0] == "reach":
+                told[symbol].add(("reached",))
         # From one address to another; all others name the first alone.
         twice = r"cuMemcpy(_|Async|DtoD|Peer|2D|3D|Batch|$)"
         for symbol, names in told.items():
+            if symbol.startswith("cuGraph"):
+                self.assertEqual(names, {("reached",)}, symbol)
+                continue
             kind = "named" if re.match(r"cuMem(cpy|set)", symbol) else "pinned"
             expected = {(kind, 0)} | ({(kind, 1)} if re.match(twice, symbol) else set())
             self.assertEqual(names, expected, symbol)
@@ -289,6 +294,12 @@ class ElasticTest(FakeGpuTest):
                         "base": 1, "range": LARGE,
                     },
                 )  # fmt: skip
+
+    def test_what_only_the_driver_knows_of_an_address_is_asked_while_it_is_mapped(self):
+        with self.job() as one:
+            self.take(one, 2)
+            self.assertEqual(one.ask("unusual x 1"), {"codes": [801, 801]})
+            self.assertEqual(self.record.new(), [("begin", 0, {1}), ("end", 0)] * 2)
 
     def test_streams_and_contexts_end_for_the_engine_first(self):
         with self.job() as one:
