@@ -1,6 +1,7 @@
 // One client's memory on one device, as the planner sees it.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -52,13 +53,18 @@ struct Direction {
 inline constexpr Direction kOut{&InFlight::out, &InFlight::outs};
 inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
 
-struct ClientArena {
-  ClientArena(ClientId owner, DeviceId on, Bytes range, Catalog* catalog, const Forecast* forecast,
-              Policy policy, Heuristics heuristics)
-      : client(owner), device(on), map(range), index(catalog, forecast, policy, heuristics) {}
+// Whose memory on which device.
+struct ArenaId {
+  ClientId client{};
+  DeviceId device{};
+  auto operator<=>(const ArenaId&) const = default;
+};
 
-  const ClientId client;
-  const DeviceId device;
+struct ClientArena : ArenaId {
+  ClientArena(const ArenaId& id, Bytes range, Catalog* catalog, const Forecast* forecast,
+              Policy policy, Heuristics heuristics)
+      : ArenaId(id), map(range), index(catalog, forecast, policy, heuristics) {}
+
   ExtentMap map;
   EvictionIndex index;
   std::vector<Range> slabs;  // slabs
@@ -120,7 +126,6 @@ struct ClientArena {
   std::pair<uint64_t, Bytes> kept{};
   Tick shrink_after{};
   bool trimming = false;  // slabs go back as soon as they hold nothing
-  Tick wake = kNever;     // where it stands in the planner's list of arenas to be woken
   bool touched = false;   // stands in the planner's list of arenas to serve
   // Away tensors whose next use is known, soonest first: by time, by order, and as learned.
   std::set<std::pair<int64_t, TensorId>> due_at;

@@ -90,7 +90,7 @@ void Planner::State::Preclean(ClientArena& arena) {
   // tensor after tensor leaves the link no idle time.
   if (!arena.waiting.empty()) return;
   if (now_ < arena.wanted_until && Uses(Heuristic::kCleanWhenIdle)) {
-    WakeAt(arena, arena.wanted_until);
+    wakes_.ArmBy(arena, arena.wanted_until);
     return;
   }
   const bool fetching = now_ < arena.short_until && Uses(Heuristic::kCleanWhenFetching);

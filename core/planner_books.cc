@@ -29,13 +29,14 @@ TensorRow* Planner::State::FindTensor(TensorId id) {
   return tensor == nullptr || FindClient(tensor->client) == nullptr ? nullptr : tensor;
 }
 
-ClientArena* Planner::State::ArenaOf(ClientId id, DeviceId device) {
-  Client* client = FindClient(id);
-  if (client == nullptr || ToInt(device) >= devices_.size()) return nullptr;
-  auto& arena = client->arenas[ToInt(device)];
+ClientArena* Planner::State::ArenaOf(const ArenaId& id) {
+  Client* client = FindClient(id.client);
+  const size_t device = ToInt(id.device);
+  if (client == nullptr || device >= devices_.size()) return nullptr;
+  auto& arena = client->arenas[device];
   if (arena == nullptr) {
-    arena = std::make_unique<ClientArena>(id, device, options_.arena[ToInt(device)], &catalog_,
-                                          &client->forecast, options_.policy, options_.heuristics);
+    arena = std::make_unique<ClientArena>(id, options_.arena[device], &catalog_, &client->forecast,
+                                          options_.policy, options_.heuristics);
   }
   return arena.get();
 }

@@ -373,24 +373,18 @@ void Planner::State::On(const TimePassed&) {
     }
     FailForRoom(request);
   }
-  while (!wakes_.empty() && std::get<Tick>(*wakes_.begin()) <= now_) {
-    const auto [when, client, device] = *wakes_.begin();
-    wakes_.erase(wakes_.begin());
-    ClientArena* arena = ArenaOf(client, device);
-    if (arena == nullptr) continue;
-    arena->wake = kNever;
-    Touch(arena);
+  while (const auto id = wakes_.Due(now_)) {
+    wakes_.Disarm(*id);
+    if (ClientArena* arena = ArenaOf(*id)) Touch(arena);
   }
-  while (!late_removals_.empty() && std::get<Tick>(late_removals_.front()) <= now_) {
-    const auto [when, client, device] = late_removals_.front();
-    late_removals_.pop_front();
-    const ClientArena* arena = ArenaOf(client, device);
+  while (const auto slab = late_.Due(now_)) {
+    late_.Disarm(*slab);
+    const ClientArena* arena = ArenaOf(slab->first);
     if (arena != nullptr && IsLate(*arena)) TouchWaiting();
   }
-  while (!removals_.empty() && std::get<Tick>(removals_.front()) <= now_) {
-    const auto [when, client, device] = removals_.front();
-    removals_.pop_front();
-    if (ClientArena* arena = ArenaOf(client, device)) NoteOverdue(*arena);
+  while (const auto slab = overdue_.Due(now_)) {
+    overdue_.Disarm(*slab);
+    if (ClientArena* arena = ArenaOf(slab->first)) NoteOverdue(*arena);
   }
   // What wakes one arena alone is no reason to look at them all.
   if (now_ < next_poll_) return;

@@ -323,7 +323,7 @@ Bytes Planner::State::GrowthOf(const ClientArena& arena, Bytes need) const {
 
 bool Planner::State::MaySearch(ClientArena& arena) {
   if (now_ >= arena.search_after) return true;
-  WakeAt(arena, arena.search_after);
+  wakes_.ArmBy(arena, arena.search_after);
   return false;
 }
 

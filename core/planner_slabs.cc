@@ -432,8 +432,8 @@ void Planner::State::EndDraining(ClientArena& arena) {
     if (arena.map.IsRetired(offset, size)) {
       arena.removing[offset] = {size, now_ + kLetGoWithin};
       arena.being_removed += size;
-      late_removals_.emplace_back(now_ + kLateAfter, arena.client, arena.device);
-      removals_.emplace_back(now_ + kLetGoWithin, arena.client, arena.device);
+      late_.Arm({arena, offset}, now_ + kLateAfter);
+      overdue_.Arm({arena, offset}, now_ + kLetGoWithin);
       plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
       return true;
     }
@@ -543,7 +543,7 @@ void Planner::State::Shrink(ClientArena& arena) {
     if (DrainSome(std::move(slabs), excess)) return;
     arena.shrink_after = now_ + kShrinkRetry;
   }
-  WakeAt(arena, arena.shrink_after);
+  wakes_.ArmBy(arena, arena.shrink_after);
 }
 
 }  // namespace ravenstore::core

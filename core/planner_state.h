@@ -13,7 +13,6 @@
 #include <queue>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "core/extents.h"
 #include "core/hint_scale.h"
 #include "core/planner.h"
+#include "core/timers.h"
 
 namespace ravenstore::core {
 
@@ -127,9 +127,7 @@ class Planner::State {
   // that is only made ahead is not worth one: the two would replace each other for ever.
   enum class RedundantCopies { kKeep, kMayDrop };
   struct InOrder {
-    bool operator()(const ClientArena* a, const ClientArena* b) const {
-      return std::pair(a->client, a->device) < std::pair(b->client, b->device);
-    }
+    bool operator()(const ArenaId* a, const ArenaId* b) const { return *a < *b; }
   };
   struct Device : InFlight {  // copies of anybody's tensors
     Bytes limit;              // of what the store may hold; at most options_.device_capacity
@@ -499,7 +497,8 @@ class Planner::State {
   Client* FindClient(ClientId client);
   // Null, too, when its client is gone.
   TensorRow* FindTensor(TensorId id);
-  ClientArena* ArenaOf(ClientId client, DeviceId device);
+  ClientArena* ArenaOf(const ArenaId& id);
+  ClientArena* ArenaOf(ClientId client, DeviceId device) { return ArenaOf({client, device}); }
   ClientArena* ArenaOf(const TensorRow& tensor) { return ArenaOf(tensor.client, tensor.device); }
   void SetInUse(TensorRow& tensor, bool in_use);
   void SetStreamComplete(TensorRow& tensor, bool stream_complete);
@@ -591,12 +590,6 @@ class Planner::State {
   void ShrinkHostFor(Bytes slab);
   void ReclaimPinnedFor(const TensorRow& tensor);
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
-  // The same for one arena, unless it is to be woken before.
-  void WakeAt(ClientArena& arena, Tick when) {
-    if (when >= arena.wake) return;
-    wakes_.erase({arena.wake, arena.client, arena.device});
-    wakes_.emplace(arena.wake = when, arena.client, arena.device);
-  }
   template <typename Counter, typename Amount>
   void Count(ClientId client, Counter counter, Amount amount);
 
@@ -645,12 +638,13 @@ class Planner::State {
   std::optional<ClientId> served_;  // during Serve
   Tick now_{};
   Tick next_poll_ = kNever;  // when all active arenas are looked at again
-  std::set<std::tuple<Tick, ClientId, DeviceId>> wakes_;  // when one is
-  std::vector<Correlation::Step> missed_;                 // during Correlate
+  Timers<ArenaId> wakes_;    // when one is
   // When slabs that are being given back will be late, and overdue, if they still are.
-  std::deque<std::tuple<Tick, ClientId, DeviceId>> late_removals_;
-  std::deque<std::tuple<Tick, ClientId, DeviceId>> removals_;
-  Plan* plan_ = nullptr;  // during Apply
+  using SlabId = std::pair<ArenaId, Bytes>;  // and its offset
+  Timers<SlabId> late_;
+  Timers<SlabId> overdue_;
+  std::vector<Correlation::Step> missed_;  // during Correlate
+  Plan* plan_ = nullptr;                   // during Apply
 };
 
 }  // namespace ravenstore::core

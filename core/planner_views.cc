@@ -83,11 +83,8 @@ TierView Planner::State::HostTier() const {
 }
 
 Tick Planner::State::NextWake() const {
-  Tick next = next_poll_;
+  Tick next = std::min({next_poll_, wakes_.Next(), late_.Next(), overdue_.Next()});
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
-  if (!wakes_.empty()) next = std::min(next, std::get<Tick>(*wakes_.begin()));
-  if (!late_removals_.empty()) next = std::min(next, std::get<Tick>(late_removals_.front()));
-  if (!removals_.empty()) next = std::min(next, std::get<Tick>(removals_.front()));
   return next;
 }
 

@@ -64,7 +64,7 @@ bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
     arena.wait_budget_until = now_ + kOverdue * FromSeconds(wait);
   }
   TakeSlabsFor(arena, need, kOnlyEmpty);
-  WakeAt(arena, now_ + kRecheckPeriod);
+  wakes_.ArmBy(arena, now_ + kRecheckPeriod);
   return true;
 }
 
@@ -123,7 +123,7 @@ bool Planner::State::WaitsForPeak(ClientArena& arena, const Request& request) {
   // Half of its wait budget is left for what comes then.
   if (!waited)
     arena.peak_until = now_ + std::min(kPeakOverdue * until, (request.deadline - now_) / 2);
-  WakeAt(arena, now_ + kRecheckPeriod);
+  wakes_.ArmBy(arena, now_ + kRecheckPeriod);
   return true;
 }
 
