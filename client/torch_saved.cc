@@ -16,6 +16,7 @@
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
 
 #ifdef RAVENSTORE_TORCH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -113,6 +114,16 @@ bool SameCounter(const c10::VariableVersion& a, const c10::VariableVersion& b) {
   if (error.code() == RAVENSTORE_OUT_OF_MEMORY) throw OutOfMemory(error.code(), message);
   if (error.code() == RAVENSTORE_LOST) throw Lost(error.code(), message);
   throw Error(error.code(), message);
+}
+
+// Of the graph that this thread runs backward. Null where a program looks at a graph by itself, and
+// always before PyTorch 2.0, which did not tell.
+std::shared_ptr<::torch::autograd::Node> CurrentNode() {
+#if TORCH_VERSION_MAJOR >= 2
+  return ::torch::autograd::get_current_node();
+#else
+  return nullptr;
+#endif
 }
 
 }  // namespace
@@ -465,8 +476,7 @@ void Offload::CountKept(Kept reason, uint64_t bytes) {
 }
 
 void Offload::CountRead(uint64_t bytes) {
-  // Null where a program looks at a graph by itself.
-  const auto node = ::torch::autograd::get_current_node();
+  const auto node = CurrentNode();
   if (!node) return;
   Reader reader;
   {
