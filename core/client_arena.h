@@ -1,7 +1,6 @@
 // One client's memory on one device, as the planner sees it.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "core/extents.h"
 #include "core/recent_range.h"
 #include "core/recent_rate.h"
+#include "core/request_queue.h"
 #include "core/types.h"
 #include "core/usage_cycle.h"
 
@@ -21,22 +21,6 @@ namespace ravenstore::core {
 
 // Of an arena: {offset, size}.
 using Range = std::pair<Bytes, Bytes>;
-
-// A create or a fetch that waits for room.
-struct Request {
-  uint64_t id = 0;
-  ClientId client{};
-  DeviceId device{};
-  Bytes size;
-  Tick deadline{};
-  Tick since{};
-  TensorId tensor = kNoTensor;  // a fetch's; kNoTensor for a create
-  SlotId slot{};
-  NameId name = kNoName;
-  bool fail_fast = false;
-
-  bool is_fetch() const { return tensor != kNoTensor; }
-};
 
 // Copies under way, off a device and onto it.
 struct InFlight {
@@ -52,13 +36,6 @@ struct Direction {
 };
 inline constexpr Direction kOut{&InFlight::out, &InFlight::outs};
 inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
-
-// Whose memory on which device.
-struct ArenaId {
-  ClientId client{};
-  DeviceId device{};
-  auto operator<=>(const ArenaId&) const = default;
-};
 
 struct ClientArena : ArenaId {
   ClientArena(const ArenaId& id, Bytes range, Catalog* catalog, const Forecast* forecast,
@@ -82,8 +59,6 @@ struct ClientArena : ArenaId {
   // No slab is larger after one failed, until others come again: other processes hold memory that
   // the store does not know of.
   Bytes slab_most = kRangeMax;
-  std::set<uint64_t> waiting;  // requests, first come first served
-  uint64_t First() const { return *waiting.begin(); }
   uint32_t leaving = 0;        // tensors on their way off the device
   uint32_t copying_out = 0;    // those of them that need a copy first
   uint32_t leaving_slabs = 0;  // those of them that leave so that a slab can be given back
@@ -114,7 +89,6 @@ struct ClientArena : ArenaId {
     for (const Range& slab : draining) sum += slab.second;
     return sum;
   }
-  std::set<uint64_t> failing_fast;  // those of the waiting requests that fail rather than wait
   // The state (a count of changes) and the size for which a search found no victims.
   std::pair<uint64_t, Bytes> no_run{};
   Tick search_after{};  // a search that found nothing was expensive

@@ -88,7 +88,7 @@ void Planner::State::Preclean(ClientArena& arena) {
   if (now_ < host_short_until_) return;
   // What a request waits for goes first, and what its client will want next: one that creates
   // tensor after tensor leaves the link no idle time.
-  if (!arena.waiting.empty()) return;
+  if (requests_.Waiting(arena) > 0) return;
   if (now_ < arena.wanted_until && Uses(Heuristic::kCleanWhenIdle)) {
     wakes_.ArmBy(arena, arena.wanted_until);
     return;

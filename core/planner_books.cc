@@ -259,18 +259,11 @@ void Planner::State::Refund(ClientArena& arena, Bytes size) {
 }
 
 void Planner::State::Enqueue(Request request) {
-  request.id = ++last_request_;
   request.since = now_;
-  ClientArena* arena = ArenaOf(request.client, request.device);
-  arena->waiting.insert(request.id);
-  if (request.fail_fast) arena->failing_fast.insert(request.id);
-  waiting_arenas_.insert(arena);
-  deadlines_.emplace(request.deadline, request.id);
   Count(request.client, &PlannerStats::waiting, 1);
   BeginWait(request.client);
-  requests_.emplace(request.id, request);
-  if (request.is_fetch()) fetches_.emplace(request.tensor, request.id);
-  Touch(arena);
+  requests_.Push(request);
+  Touch(ArenaOf(request));
 }
 
 // What was under way for the request that waited longest.
@@ -284,41 +277,21 @@ void Planner::State::EndFirst(ClientArena& arena) {
   arena.reclaim_after = {};
 }
 
-void Planner::State::Dequeue(const Request& given) {
-  const Request request = given;  // `given` may be the one that is erased
-  ClientArena* arena = ArenaOf(request.client, request.device);
-  const bool first = arena->First() == request.id;
-  arena->waiting.erase(request.id);
-  if (request.fail_fast) arena->failing_fast.erase(request.id);
+Request Planner::State::Dequeue(const Request& given) {
+  ClientArena* arena = ArenaOf(given);
+  const bool first = requests_.First(given).id == given.id;
+  const Request request = requests_.Pop(given.id);
   if (first) EndFirst(*arena);
-  if (arena->waiting.empty()) waiting_arenas_.erase(arena);
   Forget(request);
   ++answered_;
   Touch(arena);
+  return request;
 }
 
-void Planner::State::Forget(const Request& given) {
-  const Request request = given;  // `given` may be the one that is erased
-  deadlines_.erase({request.deadline, request.id});
+void Planner::State::Forget(const Request& request) {
   Count(request.client, &PlannerStats::waiting, -1);
   EndWait(request.client);
   Count(request.client, &PlannerStats::waited, now_ - request.since);
-  requests_.erase(request.id);
-  if (request.is_fetch()) fetches_.erase(request.tensor);
-}
-
-void Planner::State::ForgetRequests() {
-  for (uint32_t i = 0; i < options_.forgotten_per_pass && !gone_requests_.empty(); ++i) {
-    std::set<uint64_t>& ids = gone_requests_.front();
-    if (ids.empty()) {
-      gone_requests_.pop_front();
-      continue;
-    }
-    // Its deadline may have come before.
-    if (const auto found = requests_.find(*ids.begin()); found != requests_.end())
-      Forget(found->second);
-    ids.erase(ids.begin());
-  }
 }
 
 void Planner::State::ForgetTensors() {
@@ -342,18 +315,14 @@ void Planner::State::ForgetTensors() {
 }
 
 void Planner::State::ForgetSome() {
-  ForgetRequests();
+  for (const Request& request : requests_.PopAbandoned(options_.forgotten_per_pass))
+    Forget(request);
   ForgetTensors();
-  if (!gone_requests_.empty() || !gone_.empty()) WakeAt(now_);
-}
-
-const Request& Planner::State::FetchOf(const TensorRow& tensor) const {
-  return requests_.at(fetches_.at(tensor.id));
+  if (requests_.HasAbandoned() || !gone_.empty()) WakeAt(now_);
 }
 
 void Planner::State::Fail(const Request& given, ErrorCode code, const std::string& message) {
-  const Request request = given;
-  Dequeue(given);
+  const Request request = Dequeue(given);
   if (!request.is_fetch()) {
     plan_->push_back(AllocError{request.client, request.slot, {code, message}});
     return;
@@ -366,7 +335,7 @@ void Planner::State::Fail(const Request& given, ErrorCode code, const std::strin
 }
 
 void Planner::State::FailForRoom(const Request& request) {
-  const ClientArena* arena = ArenaOf(request.client, request.device);
+  const ClientArena* arena = ArenaOf(request);
   if (arena != nullptr && !arena->limit.empty())
     return Fail(request, ErrorCode::kLimit, arena->limit);
   Fail(request, ErrorCode::kOutOfMemory, DescribeHolders(request));

@@ -106,8 +106,9 @@ void Planner::State::On(const CopiedOut& event) {
 }
 
 void Planner::State::AnswerIfHere(TensorRow& tensor) {
-  if (!tensor.waiting || tensor.copying || FetchOf(tensor).device != tensor.device) return;
-  Dequeue(FetchOf(tensor));
+  if (!tensor.waiting || tensor.copying || requests_.FetchOf(tensor.id).device != tensor.device)
+    return;
+  Dequeue(requests_.FetchOf(tensor.id));
   tensor.waiting = false;
   ReplyInPlace(tensor, false);
 }
@@ -133,7 +134,8 @@ void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor
   FreeDevice(tensor);
   SetInUse(tensor, false);
   tensor.residency = Residency::kLost;
-  if (tensor.waiting) Fail(FetchOf(tensor), ErrorCode::kLost, "the tensor's bytes are lost");
+  if (tensor.waiting)
+    Fail(requests_.FetchOf(tensor.id), ErrorCode::kLost, "the tensor's bytes are lost");
 }
 
 void Planner::State::On(const Cleaned& event) {
@@ -207,7 +209,8 @@ void Planner::State::On(const CopiedIn& event) {
   SetInUse(*tensor, false);
   tensor->residency = Residency::kLost;
   // A get on another device waited until it could be taken from here.
-  if (tensor->waiting) Fail(FetchOf(*tensor), ErrorCode::kLost, "the tensor's bytes are lost");
+  if (tensor->waiting)
+    Fail(requests_.FetchOf(tensor->id), ErrorCode::kLost, "the tensor's bytes are lost");
 }
 
 }  // namespace ravenstore::core

@@ -106,11 +106,8 @@ void Planner::State::On(const ClientGone& event) {
   if (client == nullptr) return;
   for (const auto& arena : client->arenas) {
     if (arena == nullptr) continue;
-    if (!arena->waiting.empty()) {
-      EndFirst(*arena);
-      waiting_arenas_.erase(arena.get());
-      gone_requests_.push_back(std::move(arena->waiting));
-    }
+    EndFirst(*arena);
+    requests_.Abandon(*arena);
     active_arenas_.erase(arena.get());
     SetAllocationPhase(*arena, false);
     EndReclaiming(*arena, arena->being_removed + arena->Draining());
@@ -181,10 +178,9 @@ void Planner::State::On(const SlabRemoved& event) {
   arena->removing.erase(removed);
   // The request that waits longest comes first: else the client that had to give the memory back
   // may take it again.
-  std::vector<ClientArena*> waiting(waiting_arenas_.begin(), waiting_arenas_.end());
-  std::sort(waiting.begin(), waiting.end(),
-            [](const ClientArena* a, const ClientArena* b) { return a->First() < b->First(); });
-  for (ClientArena* one : waiting) Touch(one);
+  std::map<uint64_t, ArenaId> waiting;
+  for (const auto& [id, line] : requests_.lines()) waiting.emplace(*line.ids.begin(), id);
+  for (const auto& [first, id] : waiting) Touch(ArenaOf(id));
   Touch(arena);
 }
 
@@ -236,8 +232,8 @@ void Planner::State::On(const CreateRequested& event) {
   request.name = event.name;
   request.fail_fast = event.fail_fast;
   // The common case: no request waits before it and there is a hole.
-  ClientArena* arena = ArenaOf(event.client, event.device);
-  if (arena->waiting.empty() && !ExceedsShare(*arena, request.size) &&
+  ClientArena* arena = ArenaOf(request);
+  if (requests_.Waiting(*arena) == 0 && !ExceedsShare(*arena, request.size) &&
       !LacksCover(*arena, request.size) && !WaitsForPeak(*arena, request) &&
       Grants(*arena, request))
     return GrowAhead(*arena);
@@ -285,7 +281,7 @@ void Planner::State::On(const Freed& event) {
     FindClient(tensor->client)->forecast.Freed(tensor->name, tensor->size, &tensor->logical);
   if (tensor->waiting) {
     // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
-    Dequeue(FetchOf(*tensor));
+    Dequeue(requests_.FetchOf(tensor->id));
     tensor->waiting = false;
   }
   if (!tensor->copying) return Finish(*tensor);
@@ -364,14 +360,14 @@ void Planner::State::On(const StepMarked& event) {
 
 void Planner::State::On(const TimePassed&) {
   // The others, if there are more, in the next pass, so that no other client waits for them all.
-  for (int i = 0; i < kFailuresPerPass && !deadlines_.empty() && deadlines_.begin()->first <= now_;
-       ++i) {
-    const Request& request = requests_.at(deadlines_.begin()->second);
-    if (FindClient(request.client) == nullptr) {
-      Forget(request);
-      continue;
+  for (int i = 0; i < kFailuresPerPass; ++i) {
+    const Request* request = requests_.Overdue(now_);
+    if (request == nullptr) break;
+    if (FindClient(request->client) == nullptr) {
+      Forget(requests_.Pop(request->id));
+    } else {
+      FailForRoom(*request);
     }
-    FailForRoom(request);
   }
   while (const auto id = wakes_.Due(now_)) {
     wakes_.Disarm(*id);

@@ -87,8 +87,7 @@ Bytes Planner::State::SlabBudgetLeft(const ClientArena& arena, Reclaiming reclai
     if (other == &arena || other->device != arena.device) continue;
     const bool guaranteed =
         other->claims_guarantee && !(arena.reservation > Bytes{0} && arena.claims_guarantee);
-    const bool older = arena.waiting.empty() || other->First() < arena.First();
-    if (!older && !guaranteed) continue;
+    if (!requests_.IsOlder(*other, arena) && !guaranteed) continue;
     reserved += other->reservation;
     if (clients_.at(other->client)->tenant == client.tenant) by_own_tenant += other->reservation;
   }
@@ -122,7 +121,7 @@ Bytes Planner::State::KeptFromLoans(TenantId borrower, DeviceId id) const {
 }
 
 void Planner::State::Reserve(ClientArena& arena, Bytes size) {
-  if (arena.waiting.empty()) return;
+  if (requests_.Waiting(arena) == 0) return;
   arena.reservation = size;
   arena.claims_guarantee = irrevocable_;
   if (std::find(reserving_.begin(), reserving_.end(), &arena) == reserving_.end())

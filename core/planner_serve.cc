@@ -45,12 +45,12 @@ void Planner::State::Touch(ClientArena* arena) {
 }
 
 void Planner::State::TouchWaiting() {
-  for (ClientArena* arena : waiting_arenas_) Touch(arena);
+  for (const auto& [id, line] : requests_.lines()) Touch(ArenaOf(id));
 }
 
 void Planner::State::TouchFetch(const TensorRow& tensor) {
   if (!tensor.waiting || FindClient(tensor.client) == nullptr) return;
-  Touch(ArenaOf(tensor.client, FetchOf(tensor).device));
+  Touch(ArenaOf(requests_.FetchOf(tensor.id)));
 }
 
 void Planner::State::HostRoomCame() {
@@ -58,7 +58,7 @@ void Planner::State::HostRoomCame() {
 }
 
 Duration Planner::State::RetryAfter() const {
-  const auto waiting = static_cast<int64_t>(waiting_arenas_.size());
+  const auto waiting = static_cast<int64_t>(requests_.lines().size());
   return std::max(kRetry + kRetryPerWaiting * waiting, kRetryAmongMany * waiting);
 }
 
@@ -83,9 +83,9 @@ void Planner::State::Serve(ClientArena& arena) {
   served_ = arena.client;
   EndDraining(arena);
   Shrink(arena);
-  while (!arena.waiting.empty()) {
+  while (requests_.Waiting(arena) > 0) {
     if (answered_ >= kAnswersPerPass) return Touch(&arena);
-    const Request& request = requests_.at(arena.First());
+    const Request& request = requests_.First(arena);
     if (ExceedsShare(arena, request.size) ||
         (!request.is_fetch() && LacksCover(arena, request.size))) {
       WakeAt(now_ + RetryAfter());
@@ -104,7 +104,7 @@ void Planner::State::Serve(ClientArena& arena) {
     if (!MakeRoom(arena, request)) WakeAt(now_ + RetryAfter());
     break;
   }
-  if (arena.waiting.empty()) {
+  if (requests_.Waiting(arena) == 0) {
     GrowAhead(arena);
     Prefetch(arena);
   } else if (!HelpIsNear(arena)) {
@@ -125,9 +125,10 @@ bool Planner::State::HelpIsNear(const ClientArena& arena) const {
 }
 
 void Planner::State::FailFastRequests(ClientArena& arena) {
-  while (!arena.failing_fast.empty() && answered_ < kAnswersPerPass) {
-    const Request& request = requests_.at(*arena.failing_fast.begin());
-    FailForRoom(request);
+  while (answered_ < kAnswersPerPass) {
+    const Request* request = requests_.FirstFailingFast(arena);
+    if (request == nullptr) return;
+    FailForRoom(*request);
   }
 }
 
@@ -334,7 +335,7 @@ void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before)
 }
 
 bool Planner::State::IsLarge(const ClientArena& arena, Bytes need) const {
-  if (arena.waiting.empty() || requests_.at(arena.First()).is_fetch()) return false;
+  if (requests_.Waiting(arena) == 0 || requests_.First(arena).is_fetch()) return false;
   if (need.count() * kLargeShare < arena.map.held().count()) return false;
   return arena.index.IsHinted() && Uses(Heuristic::kCopiesOfLarge);
 }
@@ -450,8 +451,8 @@ void Planner::State::Evict(ClientArena& arena, TensorRow& tensor) {
 
 bool Planner::State::LeavesIrrevocably(const ClientArena& arena, const TensorRow& tensor) const {
   if (irrevocable_) return true;
-  if (tensor.size < options_.incremental_from || arena.waiting.empty()) return false;
-  return tensor.size.count() >= kIncrementalWorth * requests_.at(arena.First()).size.count();
+  if (tensor.size < options_.incremental_from || requests_.Waiting(arena) == 0) return false;
+  return tensor.size.count() >= kIncrementalWorth * requests_.First(arena).size.count();
 }
 
 void Planner::State::LeaveSlab(ClientArena& arena, TensorRow& tensor) {

@@ -61,9 +61,9 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena,
   for (ClientArena* other : SharersWith(arena, binding)) {
     // What a guarantee takes it takes from whoever holds more than his, whatever that one waits
     // for.
-    if (!irrevocable_ && !other->waiting.empty() && !other->waits_for_peak) {
+    if (!irrevocable_ && requests_.Waiting(*other) > 0 && !other->waits_for_peak) {
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
-      if (arena.waiting.empty() || other->First() < arena.First()) continue;
+      if (requests_.IsOlder(*other, arena)) continue;
       // A copy that room is being made for is not redundant.
       if (other->adding > Bytes{0} || other->leaving > 0) continue;
     }
@@ -315,7 +315,7 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
     if (cost_of_all > cost_limit.at_most || (sum < wanted && take != Take::kSome)) return false;
     if (take != Take::kSome) {
       const bool more = LeaveToLater(arena.device, reclaiming > Bytes{0}, &chosen);
-      arena.taking = more && !arena.waiting.empty();
+      arena.taking = more && requests_.Waiting(arena) > 0;
       taking_held_ |= arena.taking;
       if (chosen.empty()) return true;
     }
@@ -341,7 +341,7 @@ bool Planner::State::IsLate(const ClientArena& arena) const {
 }
 
 bool Planner::State::WaitsForLate(ClientArena& arena, Binding binding) {
-  if (arena.waiting.empty() || arena.asked_more == kAskedMoreMost) return false;
+  if (requests_.Waiting(arena) == 0 || arena.asked_more == kAskedMoreMost) return false;
   if (now_ < arena.late_at) return false;  // those who were asked last may let go yet
   const std::vector<ClientArena*> sharers = SharersWith(arena, binding);
   return std::any_of(sharers.begin(), sharers.end(),
@@ -394,7 +394,7 @@ bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
     std::erase(staying, one.slab);
   }
   std::sort(staying.begin(), staying.end());
-  arena.kept = {arena.waiting.empty() ? 0 : arena.First(), Bytes{0}};
+  arena.kept = {requests_.Waiting(arena) == 0 ? 0 : requests_.First(arena).id, Bytes{0}};
   for (const Range& slab : staying) arena.kept.second += slab.second;
   // Behind what cannot leave, in the slab that stays for it and in those that come again.
   Bytes most = sum;
@@ -501,7 +501,8 @@ Bytes Planner::State::ExcessOf(const ClientArena& arena) const {
 
 bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
   const Device& device = devices_[ToInt(arena.device)];
-  if (arena.allocation_phase || device.allocating == 0 || !arena.waiting.empty()) return false;
+  if (arena.allocation_phase || device.allocating == 0 || requests_.Waiting(arena) > 0)
+    return false;
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
   if (now_ >= std::max(device.full_until, tenant.device_full_until[ToInt(arena.device)]))
     return false;

@@ -24,6 +24,7 @@
 #include "core/extents.h"
 #include "core/hint_scale.h"
 #include "core/planner.h"
+#include "core/request_queue.h"
 #include "core/timers.h"
 
 namespace ravenstore::core {
@@ -559,15 +560,13 @@ class Planner::State {
   void Enqueue(Request request);
   // The arena's first request is out: what was prepared for it alone ends.
   void EndFirst(ClientArena& arena);
-  // Takes the request out of the books; the caller answered it.
-  void Dequeue(const Request& request);
+  // Takes the request out; the caller answers it.
+  Request Dequeue(const Request& request);
+  // It waits no more.
   void Forget(const Request& request);
   // Of clients that are gone, some at a time; the others do not wait for one that had many.
-  void ForgetRequests();
   void ForgetTensors();
   void ForgetSome();
-  // REQUIRES: tensor.waiting.
-  const Request& FetchOf(const TensorRow& tensor) const;
   void Fail(const Request& request, ErrorCode code, const std::string& message);
   // Its time is over, or it would not wait.
   void FailForRoom(const Request& request);
@@ -620,19 +619,13 @@ class Planner::State {
   Client* last_found_ = nullptr;  // by FindClient
   std::map<TenantId, Tenant> tenants_;
   std::vector<Device> devices_;
-  // In trees: a table of a million would be moved at once as it grows.
-  std::map<uint64_t, Request> requests_;
-  std::map<TensorId, uint64_t> fetches_;          // those of them for a tensor that exists
-  std::deque<std::set<uint64_t>> gone_requests_;  // those of clients that are gone, and more
-  // They themselves. Of their tensors those in `slots` are still to be forgotten, and what is being
-  // copied once that is done.
+  RequestQueue requests_;
+  // Clients that are gone. Of their tensors those in `slots` are still to be forgotten, and what is
+  // being copied once that is done.
   std::deque<std::shared_ptr<Client>> gone_;
-  size_t answered_ = 0;  // requests, during Apply
-  std::set<std::pair<Tick, uint64_t>> deadlines_;
-  uint64_t last_request_ = 0;
-  std::set<ClientArena*, InOrder> waiting_arenas_;  // with requests
-  std::vector<ClientArena*> reserving_;             // those of them with a reservation
-  std::set<ClientArena*, InOrder> active_arenas_;   // with something that time may move
+  size_t answered_ = 0;                            // requests, during Apply
+  std::vector<ClientArena*> reserving_;            // with a reservation for their first request
+  std::set<ClientArena*, InOrder> active_arenas_;  // with something that time may move
   std::deque<ClientArena*> touched_;
   PlannerStats stats_;
   std::optional<ClientId> served_;  // during Serve

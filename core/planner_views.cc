@@ -83,9 +83,8 @@ TierView Planner::State::HostTier() const {
 }
 
 Tick Planner::State::NextWake() const {
-  Tick next = std::min({next_poll_, wakes_.Next(), late_.Next(), overdue_.Next()});
-  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
-  return next;
+  return std::min(
+      {next_poll_, requests_.NextDeadline(), wakes_.Next(), late_.Next(), overdue_.Next()});
 }
 
 bool Planner::State::IsToBeForgotten(const TensorRow& tensor) const {
@@ -158,6 +157,7 @@ void Planner::State::CheckTenants() const {
 void Planner::State::CheckInvariants() const {
   CheckTenants();
   host_.CheckInvariants();
+  requests_.CheckInvariants();
   Sums sums;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   RAVEN_CHECK(sums.host == host_.used());
@@ -165,8 +165,7 @@ void Planner::State::CheckInvariants() const {
   for (const auto& [id, tenant] : tenants_) pinned += tenant.pinned;
   RAVEN_CHECK(pinned == pinned_);
   RAVEN_CHECK(host_.held() == host_end_);
-  for (const auto& [id, request] : requests_) ++sums.waits[request.client];
-  size_t waiting = 0;
+  for (const auto& [id, request] : requests_.all()) ++sums.waits[request.client];
   std::vector<Bytes> held(devices_.size());
   std::vector<uint32_t> allocating(devices_.size());
   std::map<std::pair<TenantId, DeviceId>, Bytes> reclaiming;
@@ -193,21 +192,13 @@ void Planner::State::CheckInvariants() const {
       RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
                   sums.listed[std::pair(id, arena->device)]);
-      RAVEN_CHECK(arena->waiting.empty() != waiting_arenas_.contains(arena.get()));
-      RAVEN_CHECK(!arena->waits_for_peak || !arena->waiting.empty());
-      for (const uint64_t request : arena->failing_fast)
-        RAVEN_CHECK(arena->waiting.contains(request) && requests_.at(request).fail_fast);
-      waiting += arena->waiting.size();
+      RAVEN_CHECK(!arena->waits_for_peak || requests_.Waiting(*arena) > 0);
       held[ToInt(arena->device)] += arena->charged;
       allocating[ToInt(arena->device)] += arena->allocation_phase ? 1 : 0;
     }
   }
-  for (const auto& ids : gone_requests_) {
-    for (const uint64_t id : ids) waiting += requests_.contains(id) ? 1 : 0;
-  }
-  RAVEN_CHECK(waiting == requests_.size());
-  RAVEN_CHECK(waiting == deadlines_.size());
-  RAVEN_CHECK(waiting == stats_.waiting);
+  for (const auto& [id, line] : requests_.lines()) RAVEN_CHECK(clients_.contains(id.client));
+  RAVEN_CHECK(requests_.all().size() == stats_.waiting);
   for (size_t i = 0; i < devices_.size(); ++i) {
     Bytes all_reclaiming;
     for (const auto& [id, tenant] : tenants_) {

@@ -22,7 +22,8 @@ double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing
   double least = std::numeric_limits<double>::infinity();
   for (const ClientArena* giver : GiversTo(arena, binding)) {
     // A client that creates, or waits for the store itself, frees nothing soon.
-    if (giver->allocation_phase || !giver->waiting.empty() || clients_.at(giver->client)->waits > 0)
+    if (giver->allocation_phase || requests_.Waiting(*giver) > 0 ||
+        clients_.at(giver->client)->waits > 0)
       continue;
     if (giver->live < missing) continue;
     // It is slabs that help: of the last one all must be freed.
@@ -107,7 +108,7 @@ bool Planner::State::MayWaitForPeak(const ClientArena& arena, const Request& req
   if (!Uses(Heuristic::kWaitForPeak)) return false;
   if (request.is_fetch() || request.fail_fast) return false;
   // Nothing else of its client's waits behind it.
-  if (arena.waiting.size() > 1) return false;
+  if (requests_.Waiting(arena) > 1) return false;
   const bool overdue = arena.peak_until > Tick{} && now_ >= arena.peak_until;
   return !overdue && arena.cycle.Begins(arena.live, arena.lived);
 }
