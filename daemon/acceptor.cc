@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "daemon/connections.h"
 #include "daemon/packets.h"
 #include "ipc/clock.h"
 
@@ -36,10 +37,6 @@ constexpr size_t kDescriptorsOfConnection = 2;
 constexpr std::chrono::milliseconds kPause(100);
 
 }  // namespace
-
-bool IsAdmin(uid_t uid) {
-  return uid == 0 || uid == ::geteuid();
-}
 
 Acceptor::Acceptor(ipc::Listener listener, Options options)
     : listener_(std::move(listener)),

@@ -25,9 +25,6 @@
 
 namespace ravenstore::daemon {
 
-// Root, and the daemon's own user.
-bool IsAdmin(uid_t uid);
-
 class Acceptor {
  public:
   // Whose connections nobody knows.

@@ -2,21 +2,17 @@
 // ResidentBytes, which opens a file.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "core/types.h"
+#include "daemon/connections.h"
 #include "daemon/loop.h"
 #include "daemon/names.h"
 #include "proto/control.pb.h"
 
 namespace ravenstore::daemon {
-
-// Whose tensors and clients an answer may show: one user's, or everybody's (nullopt).
-using Audience = std::optional<uid_t>;
 
 // The name that the client gave; empty for a number that is none of its tenant's.
 std::string NameOf(Loop& loop, const Names& names, core::ClientId client, core::NameId name);

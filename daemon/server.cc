@@ -156,13 +156,17 @@ core::Status Server::Init() {
 
   workers_ = std::make_unique<WorkerPool>("raven-work", kWorkers);
   Loop::Outbox outbox;
-  outbox.slab_ready = [this](auto slab) { control_->PostSlabReady(std::move(slab)); };
-  outbox.release_slab = [this](auto client, auto device, auto offset) {
-    control_->PostReleaseSlab(client, device, offset);
+  outbox.slab_ready = [this](auto slab) {
+    control_->memory_messages().PostSlabReady(std::move(slab));
   };
-  outbox.pinned_slab = [this](auto slab) { control_->PostPinnedSlab(std::move(slab)); };
+  outbox.release_slab = [this](auto client, auto device, auto offset) {
+    control_->memory_messages().PostReleaseSlab(client, device, offset);
+  };
+  outbox.pinned_slab = [this](auto slab) {
+    control_->memory_messages().PostPinnedSlab(std::move(slab));
+  };
   outbox.release_pinned_slab = [this](auto client, auto slab) {
-    control_->PostReleasePinnedSlab(client, slab);
+    control_->memory_messages().PostReleasePinnedSlab(client, slab);
   };
   outbox.expel = [this](auto client, auto why) { control_->PostExpel(client, std::move(why)); };
   RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), std::move(outbox)));

@@ -88,7 +88,7 @@ std::vector<WaitQueue::Told> WaitQueue::Update(size_t device, Bytes total, Bytes
       turns_[device] = std::max(turns_[device], next->first.turn);
       commitments.all.promised += waiter.bytes;
       own.promised += waiter.bytes;
-      told.push_back({waiter.connection, waiter.request, 0, waiter.bytes});
+      told.push_back({waiter, 0});
       promises_[waiter.process] = {waiter.user, device, waiter.bytes};
       next = waiting_.erase(next);
       continue;
@@ -96,8 +96,7 @@ std::vector<WaitQueue::Told> WaitQueue::Update(size_t device, Bytes total, Bytes
     const bool first = kept_back.insert(waiter.user).second;
     if (first && own.At(used) + waiter.bytes <= total) all_kept_back = true;
     next->second.position = ++position;
-    if (std::exchange(next->second.told, position) != position)
-      told.push_back({waiter.connection, waiter.request, position, waiter.bytes});
+    if (std::exchange(next->second.told, position) != position) told.push_back({waiter, position});
     ++next;
   }
   return told;

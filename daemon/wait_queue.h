@@ -55,11 +55,8 @@ class WaitQueue {
     core::TenantId user{};
     core::Bytes bytes;
   };
-  struct Told {
-    uint64_t connection;
-    uint64_t request;
-    uint32_t position;  // 1: the next; 0: it is its turn
-    core::Bytes bytes;
+  struct Told : Waiter {
+    uint32_t position = 0;  // 1: the next; 0: it is its turn
   };
   // `used`: what of the device's `total` is not free and not the store's. The result is what
   // changed since it was told last.

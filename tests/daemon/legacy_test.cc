@@ -9,11 +9,11 @@
 #include <cstring>
 #include <future>
 #include <memory>
-#include <new>
 #include <string>
 
 #include "proto/elastic_page.h"
 #include "proto/packet.h"
+#include "tests/daemon/ledger_page.h"
 #include "tests/daemon/stalled_write.h"
 
 namespace ravenstore::daemon {
@@ -22,32 +22,7 @@ namespace {
 using core::Bytes;
 using core::MiB;
 
-// What an interceptor makes: a sealed memfd and its mapping.
-class Page {
- public:
-  explicit Page(int seals = F_SEAL_SHRINK | F_SEAL_GROW, size_t bytes = proto::kLedgerBytes)
-      : file_(memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
-    EXPECT_EQ(ftruncate(file_, static_cast<off_t>(bytes)), 0);
-    EXPECT_EQ(fcntl(file_, F_ADD_SEALS, seals), 0);
-    page_ = static_cast<proto::LedgerPage*>(
-        mmap(nullptr, proto::kLedgerBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0));
-    page_->magic = proto::kLedgerMagic;
-  }
-  ~Page() {
-    munmap(page_, proto::kLedgerBytes);
-    close(file_);
-  }
-  proto::LedgerRow& Row(uint32_t index, const char* uuid) {
-    std::strcpy(page_->row[index].uuid, uuid);
-    page_->rows = index + 1;
-    return page_->row[index];
-  }
-  ipc::UniqueFd Descriptor() const { return ipc::UniqueFd(dup(file_)); }
-
- private:
-  int file_;
-  proto::LedgerPage* page_;
-};
+using Page = LedgerPage;
 
 core::Result<ProcessSlots::Slot> Add(LegacyLedger& ledger, uint64_t key, const Page& page,
                                      uid_t uid = 7, const char* mode = "account") {

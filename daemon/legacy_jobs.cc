@@ -1,0 +1,248 @@
+#include "daemon/legacy_jobs.h"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/packets.h"
+#include "ipc/clock.h"
+#include "proto/layout.h"
+
+namespace ravenstore::daemon {
+
+using core::Bytes;
+using core::ErrorCode;
+
+namespace {
+
+// Of a turn (daemon/turn_budget.h): each looks at jobs' pages or makes one.
+constexpr uint32_t kUnitsOfHello = 8;
+constexpr uint32_t kUnitsOfList = 4;
+constexpr uint32_t kUnitsOfExplain = 4;
+
+}  // namespace
+
+LegacyJobs::LegacyJobs(Options options)
+    : options_(std::move(options)),
+      places_("legacy jobs (clients_max of the configuration)", options_.jobs_max),
+      reclaims_(options_.capacities, options_.memory, options_.connections),
+      waits_(options_.devices, options_.ledger, options_.memory, options_.connections,
+             options_.log) {}
+
+bool LegacyJobs::Handle(Caller& caller, const proto::ClientPacket& packet,
+                        std::vector<ipc::UniqueFd>& descriptors) {
+  const uint64_t request = packet.request();
+  switch (packet.body_case()) {
+    case proto::ClientPacket::kLegacyHello:
+      HandleHello(caller, request, packet.legacy_hello(), descriptors);
+      return true;
+    case proto::ClientPacket::kLegacyReclaim:
+      HandleReclaim(caller, request, packet.legacy_reclaim());
+      return true;
+    case proto::ClientPacket::kLegacyElastic:
+      HandleElastic(caller, request, descriptors);
+      return true;
+    case proto::ClientPacket::kLegacyWait:
+      HandleWait(caller, request, packet.legacy_wait());
+      return true;
+    default: return false;
+  }
+}
+
+void LegacyJobs::HandleHello(Caller& caller, uint64_t request, const proto::LegacyHello& hello,
+                             std::vector<ipc::UniqueFd>& descriptors) {
+  if (caller.greeted || descriptors.size() != 1) {
+    return Fail(caller, request, ErrorCode::kWrongState,
+                "LegacyHello comes first and brings one descriptor");
+  }
+  if (hello.protocol_version() != proto::kProtocolVersion) {
+    return Fail(caller, request, ErrorCode::kVersionMismatch,
+                "this daemon speaks protocol " + std::to_string(proto::kProtocolVersion) +
+                    ", the interceptor " + std::to_string(hello.protocol_version()));
+  }
+  options_.turns->Spend(caller.user(), kUnitsOfHello);
+  // What is none stays with who closes it.
+  if (!LegacyLedger::IsPage(descriptors.front().get()))
+    return Fail(caller, request, ErrorCode::kInvalidArgument, LegacyLedger::kNoPage);
+  if (const core::Status place = TakePlace(caller); !place.ok())
+    return options_.connections->Fail(caller.key, request, place.error());
+  LegacyLedger::Newcomer job;
+  job.client = (*options_.next_client)++;
+  job.pid = caller.peer.pid;
+  job.start_time = caller.peer.start_time;
+  job.uid = caller.peer.uid;
+  job.name = ForPeople(hello.name());
+  job.mode = hello.mode() == "store" || hello.mode() == "elastic" ? hello.mode() : "account";
+  job.page = std::move(descriptors.front());
+  if (options_.log->Allow(job.uid, ipc::Now()))
+    spdlog::info("legacy job {} attached: pid {}, uid {}, {}", job.client, job.pid, job.uid,
+                 job.name);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_legacy_welcome()->set_client(job.client);
+  const auto process_slot = options_.ledger->Add(caller.key, std::move(job));
+  if (!process_slot.ok())
+    return options_.connections->Fail(caller.key, request, process_slot.error());
+  ForgetReplaced();
+  answer.mutable_legacy_welcome()->set_slot(process_slot->slot);
+  caller.greeted = true;
+  std::vector<ipc::UniqueFd> page;
+  page.emplace_back(::fcntl(process_slot->page, F_DUPFD_CLOEXEC, 0));
+  if (!page.front()) page.clear();
+  options_.connections->Send(caller.key, answer, std::move(page));
+}
+
+core::Status LegacyJobs::TakePlace(const Caller& caller) {
+  if (jobs_.contains(caller.key)) return core::Ok();
+  RAVEN_RETURN_IF_ERROR(places_.Take(caller.user()));
+  if (core::Status page = options_.descriptors->Take(caller.user()); !page.ok()) {
+    places_.Give(caller.user());
+    return page;
+  }
+  jobs_[caller.key] = {.user = caller.user()};
+  return core::Ok();
+}
+
+void LegacyJobs::ForgetReplaced() {
+  std::vector<uint64_t> over;
+  for (const auto& [key, job] : jobs_) {
+    // Its process slot went along to the new connection.
+    if (job.hung_up && !options_.ledger->HasProcessSlot(key)) over.push_back(key);
+  }
+  for (const uint64_t key : over) options_.connections->Forget(key);
+}
+
+bool LegacyJobs::HangUp(uint64_t key) {
+  const bool holds = options_.ledger->HangUp(key);
+  if (holds) jobs_.at(key).hung_up = true;
+  return holds;
+}
+
+void LegacyJobs::Forget(uint64_t key) {
+  options_.ledger->Remove(key);
+  reclaims_.Forget(key);
+  waits_.Leave(key);
+  const auto found = jobs_.find(key);
+  if (found == jobs_.end()) return;
+  const Place& job = found->second;
+  places_.Give(job.user);
+  options_.descriptors->Give(job.user, job.elastic ? 2 : 1);
+  jobs_.erase(found);
+}
+
+void LegacyJobs::HandleElastic(Caller& caller, uint64_t request,
+                               std::vector<ipc::UniqueFd>& descriptors) {
+  if (caller.greeted || descriptors.size() != 1) {
+    return Fail(caller, request, ErrorCode::kWrongState,
+                "LegacyElastic comes on a connection of its own and brings one descriptor");
+  }
+  caller.asked = true;
+  const auto job = jobs_.find(options_.ledger->KeyOfProcess(caller.peer.pid));
+  if (job == jobs_.end() || job->second.elastic) {
+    return Fail(caller, request, ErrorCode::kPermission,
+                "only a legacy job may send that, and once");
+  }
+  // What is none stays with who closes it.
+  if (!LegacyLedger::IsElasticPage(descriptors.front().get()))
+    return Fail(caller, request, ErrorCode::kInvalidArgument, LegacyLedger::kNoElasticPage);
+  if (const core::Status place = options_.descriptors->Take(job->second.user); !place.ok())
+    return options_.connections->Fail(caller.key, request, place.error());
+  job->second.elastic = true;
+  options_.ledger->SetElasticPage(job->first, std::move(descriptors.front()));
+}
+
+void LegacyJobs::HandleReclaim(Caller& caller, uint64_t request,
+                               const proto::LegacyReclaim& reclaim) {
+  if (caller.greeted) {
+    return Fail(caller, request, ErrorCode::kWrongState,
+                "LegacyReclaim comes on a connection of its own");
+  }
+  caller.asked = true;
+  const uint64_t job = options_.ledger->KeyOfProcess(caller.peer.pid);
+  if (job == 0)
+    return Fail(caller, request, ErrorCode::kPermission, "only a legacy job may ask for that");
+  if (const auto device = FindDevice(reclaim.uuid())) {
+    spdlog::debug("legacy job of pid {} asks for {} bytes of device {}", caller.peer.pid,
+                  reclaim.bytes(), *device);
+    return reclaims_.Begin(caller, request, *device, Bytes(reclaim.bytes()), MostOf(job, *device));
+  }
+  // Not a device of the store's: it took nothing there.
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  answer.mutable_legacy_reclaimed();
+  options_.connections->Send(caller.key, answer, {});
+}
+
+void LegacyJobs::HandleWait(Caller& caller, uint64_t request, const proto::LegacyWait& wait) {
+  if (caller.greeted) {
+    return Fail(caller, request, ErrorCode::kWrongState,
+                "LegacyWait comes on a connection of its own");
+  }
+  caller.asked = true;
+  const uint64_t job = options_.ledger->KeyOfProcess(caller.peer.pid);
+  if (job == 0) return Fail(caller, request, ErrorCode::kPermission, "only a legacy job may wait");
+  // Of a foreign namespace: it could not be told from others.
+  if (caller.peer.pid == 0) {
+    return Fail(caller, request, ErrorCode::kUnsupported,
+                "the daemon does not see the process's number");
+  }
+  const auto device = FindDevice(wait.uuid());
+  if (!device) {
+    return Fail(caller, request, ErrorCode::kNotFound,
+                "this daemon has no such device, and nobody waits for it");
+  }
+  const Bytes most = MostOf(job, *device);
+  waits_.Add(caller, request, *device,
+             wait.bytes() == 0 ? most : std::min(Bytes(wait.bytes()), most));
+}
+
+void LegacyJobs::HandleList(const Caller& caller, uint64_t request,
+                            const proto::ListLegacy& query) {
+  options_.turns->Spend(caller.user(), kUnitsOfList);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  options_.ledger->Fill(caller.audience(), query, answer.mutable_legacy_jobs());
+  for (proto::LegacyJob& job : *answer.mutable_legacy_jobs()->mutable_jobs()) {
+    const auto place = waits_.PlaceOf(static_cast<pid_t>(job.pid()));
+    job.set_waiting(place.position);
+    job.set_waiting_bytes(place.bytes.count());
+  }
+  options_.connections->Send(caller.key, answer, {});
+}
+
+void LegacyJobs::HandleExplain(const Caller& caller, uint64_t request,
+                               const proto::ExplainJob& query) {
+  options_.turns->Spend(caller.user(), kUnitsOfExplain);
+  auto explained = options_.ledger->Explain(caller.audience(), query, ipc::Now());
+  if (!explained.ok()) return options_.connections->Fail(caller.key, request, explained.error());
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  *answer.mutable_job_explained() = std::move(*explained);
+  options_.connections->Send(caller.key, answer, {});
+}
+
+void LegacyJobs::OnTime(core::Tick now) {
+  reclaims_.OnTime(now);
+  waits_.OnTime(now);
+}
+
+std::optional<size_t> LegacyJobs::FindDevice(const std::string& uuid) const {
+  for (size_t i = 0; i < options_.devices.size(); ++i) {
+    if (options_.devices[i]->info().uuid == uuid) return i;
+  }
+  return std::nullopt;
+}
+
+Bytes LegacyJobs::MostOf(uint64_t job, size_t device) const {
+  const Bytes total = options_.devices[device]->info().total;
+  const Bytes visible = options_.ledger->VisibleOfJob(job);
+  return visible == Bytes{0} ? total : std::min(visible, total);
+}
+
+void LegacyJobs::Fail(const Caller& caller, uint64_t request, ErrorCode code, std::string message) {
+  options_.connections->Fail(caller.key, request, {code, std::move(message)});
+}
+
+}  // namespace ravenstore::daemon

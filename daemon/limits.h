@@ -1,0 +1,58 @@
+// What users, clients and legacy jobs may have, and who may change it (`ravenctl limits`, `pause`).
+//
+// A user's budgets are kept here and told to the planner, a client's are the planner's own, and
+// what a legacy job may see of a device stands on its page (daemon/legacy.h).
+//
+// Threads: the control thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+
+#include "core/events.h"
+#include "core/types.h"
+#include "daemon/connections.h"
+#include "daemon/legacy.h"
+#include "daemon/loop.h"
+#include "proto/control.pb.h"
+
+namespace ravenstore::daemon {
+
+class Limits {
+ public:
+  // `defaults`: every user's budgets until changed. `guaranteed_by_default`: on the largest device,
+  // to a user without a guarantee. All that is pointed to outlives this.
+  Limits(core::Budgets defaults, core::Bytes guaranteed_by_default, LegacyLedger* ledger,
+         Loop* loop, Connections* connections);
+
+  // The user's. Valid until it is changed.
+  const core::Budgets& Of(uid_t uid) { return budgets_.try_emplace(uid, defaults_).first->second; }
+  // In force for all users from now on, but for what was changed of theirs.
+  void SetDefaults(core::Budgets defaults);
+
+  // Changes what the message names, and answers with what is in force then. 0 changes nothing,
+  // proto::kLimitNotSet takes a change back.
+  // Errors: kPermission (only root and the daemon's own user may; a user may pause its own jobs),
+  //   kInvalidArgument (a guarantee of one client; a pause of a job that has no elastic engine),
+  //   kNotFound.
+  void Handle(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
+
+ private:
+  void Pause(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
+  void SetJob(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
+  void SetUser(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
+  void SetClient(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
+  // Threads: any.
+  proto::DaemonPacket AnswerOf(uint64_t request, const core::Budgets& budgets) const;
+
+  core::Budgets defaults_;
+  const core::Bytes guaranteed_by_default_;
+  LegacyLedger* const ledger_;
+  Loop* const loop_;
+  Connections* const connections_;
+  std::map<uid_t, core::Budgets> budgets_;
+};
+
+}  // namespace ravenstore::daemon

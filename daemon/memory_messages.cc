@@ -1,0 +1,159 @@
+#include "daemon/memory_messages.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/packets.h"
+#include "proto/layout.h"
+
+namespace ravenstore::daemon {
+
+using core::ClientId;
+using core::ErrorCode;
+using core::ToInt;
+
+namespace {
+
+// One for each device of the client's process would do.
+constexpr int kTicketsMax = 64;
+
+proto::DaemonPacket AnswerOf(uint64_t request, const core::Result<Pinned::Place>& place) {
+  if (!place.ok()) return FailureOf(request, place.error());
+  proto::DaemonPacket packet;
+  packet.set_request(request);
+  proto::PinnedAllocated* allocated = packet.mutable_pinned_allocated();
+  allocated->set_pool(place->pool);
+  allocated->set_numa_node(place->numa_node);
+  allocated->set_pool_bytes(place->pool_bytes.count());
+  allocated->set_offset(place->offset.count());
+  return packet;
+}
+
+}  // namespace
+
+bool MemoryMessages::Handle(const Caller& caller, const proto::ClientPacket& packet) {
+  using Body = proto::ClientPacket;
+  const ClientId client = caller.client;
+  switch (packet.body_case()) {
+    case Body::kSlabReleased: {
+      const auto& released = packet.slab_released();
+      if (released.device() >= devices_) return false;
+      Notify(caller, [loop = loop_, client,
+                      device = core::DeviceId{static_cast<uint16_t>(released.device())},
+                      offset = core::Bytes(released.offset())] {
+        loop->SlabReleased(client, device, offset);
+      });
+      return true;
+    }
+    case Body::kTrim: Notify(caller, [loop = loop_, client] { loop->Trim(client); }); return true;
+    case Body::kPinnedAlloc:
+      HandlePinnedAlloc(caller, packet.request(), packet.pinned_alloc());
+      return true;
+    case Body::kPinnedFree:
+      HandlePinnedFree(caller, packet.request(), packet.pinned_free());
+      return true;
+    case Body::kPinnedSlabReleased: {
+      const auto& released = packet.pinned_slab_released();
+      const core::PinnedSlabId slab{released.pool(), core::Bytes(released.offset())};
+      Notify(caller, [loop = loop_, client, slab] { loop->PinnedSlabReleased(client, slab); });
+      return true;
+    }
+    default: return false;
+  }
+}
+
+void MemoryMessages::Notify(const Caller& caller, std::function<void()> work) {
+  connections_->PostToLoop(caller.key, Connections::kNotice, std::move(work));
+}
+
+void MemoryMessages::HandlePinnedAlloc(const Caller& caller, uint64_t request,
+                                       const proto::PinnedAlloc& ask) {
+  if (caller.client == ClientId{}) {
+    return connections_->Fail(
+        caller.key, request,
+        {ErrorCode::kWrongState, "this connection has no client that could have pinned memory"});
+  }
+  if (ask.device() >= devices_) {
+    return connections_->Fail(
+        caller.key, request,
+        {ErrorCode::kInvalidArgument, "there is no device " + std::to_string(ask.device())});
+  }
+  Pinned::Ask wanted{.block = ask.block(),
+                     .bytes = core::Bytes(ask.bytes()),
+                     .device = core::DeviceId{static_cast<uint16_t>(ask.device())},
+                     .deadline = core::Tick(core::Duration(static_cast<int64_t>(std::min<uint64_t>(
+                         ask.deadline_ns(), std::numeric_limits<int64_t>::max())))),
+                     .reply = [connections = connections_, request,
+                               key = caller.key](core::Result<Pinned::Place> place) {
+                       connections->PostAnswer(key, AnswerOf(request, place));
+                     }};
+  connections_->PostToLoop(
+      caller.key, Connections::kQuestion,
+      [loop = loop_, client = caller.client, wanted = std::move(wanted)]() mutable {
+        loop->PinnedAlloc(client, std::move(wanted));
+      });
+}
+
+void MemoryMessages::HandlePinnedFree(const Caller& caller, uint64_t request,
+                                      const proto::PinnedFree& free) {
+  if (free.tickets_size() > kTicketsMax) {
+    return connections_->Fail(
+        caller.key, request,
+        {ErrorCode::kInvalidArgument,
+         "a free that waits for " + std::to_string(free.tickets_size()) + " tickets: at most " +
+             std::to_string(kTicketsMax) + " are possible"});
+  }
+  std::vector<proto::WordValue> tickets;
+  for (const uint64_t ticket : free.tickets()) tickets.push_back(proto::UnpackWordValue(ticket));
+  Notify(caller, [loop = loop_, client = caller.client, block = free.block(),
+                  tickets = std::move(tickets)]() mutable {
+    loop->PinnedFree(client, block, std::move(tickets));
+  });
+}
+
+void MemoryMessages::Post(ClientId client, proto::DaemonPacket packet,
+                          std::shared_ptr<ipc::UniqueFd> descriptor) {
+  mailbox_->Post([this, client, packet = std::move(packet), descriptor = std::move(descriptor)] {
+    const uint64_t key = clients_->KeyOf(client);
+    if (key == 0) return;
+    std::vector<ipc::UniqueFd> descriptors;
+    if (descriptor) descriptors.push_back(std::move(*descriptor));
+    connections_->Send(key, packet, std::move(descriptors));
+  });
+}
+
+void MemoryMessages::PostSlabReady(std::shared_ptr<SlabForClient> slab) {
+  proto::DaemonPacket packet;
+  proto::SlabReady* ready = packet.mutable_slab_ready();
+  ready->set_device(ToInt(slab->device));
+  ready->set_offset(slab->offset.count());
+  ready->set_bytes(slab->bytes.count());
+  Post(slab->client, std::move(packet), {slab, &slab->descriptor});
+}
+
+void MemoryMessages::PostReleaseSlab(ClientId client, core::DeviceId device, core::Bytes offset) {
+  proto::DaemonPacket packet;
+  packet.mutable_release_slab()->set_device(ToInt(device));
+  packet.mutable_release_slab()->set_offset(offset.count());
+  Post(client, std::move(packet));
+}
+
+void MemoryMessages::PostPinnedSlab(std::shared_ptr<PinnedSlabForClient> slab) {
+  proto::DaemonPacket packet;
+  packet.mutable_pinned_slab()->set_pool(slab->slab.pool);
+  packet.mutable_pinned_slab()->set_offset(slab->slab.offset.count());
+  packet.mutable_pinned_slab()->set_bytes(slab->bytes.count());
+  Post(slab->client, std::move(packet), {slab, &slab->descriptor});
+}
+
+void MemoryMessages::PostReleasePinnedSlab(ClientId client, core::PinnedSlabId slab) {
+  proto::DaemonPacket packet;
+  packet.mutable_release_pinned_slab()->set_pool(slab.pool);
+  packet.mutable_release_pinned_slab()->set_offset(slab.offset.count());
+  Post(client, std::move(packet));
+}
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,72 @@
+// What is to be sent on a connection: what its socket does not take at once waits here, in order.
+//
+// A peer that reads too little is found out here: answers that lie unread are counted, so that it
+// is asked for no more, and descriptors are charged to its user until it has read them.
+//
+// Owns: the socket. Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/result.h"
+#include "core/share.h"
+#include "core/types.h"
+#include "ipc/unique_fd.h"
+#include "proto/control.pb.h"
+
+namespace ravenstore::daemon {
+
+class SendQueue {
+ public:
+  // A peer that lets so much pile up has stopped reading for good; what a client misses are slabs
+  // that it will ask for in vain, until it is killed or goes on.
+  static constexpr size_t kPacketsMax = 4096;
+  // So many answers may lie unread, of so many bytes.
+  static constexpr size_t kAnswersMax = 16;
+  static constexpr size_t kAnswerBytesMax = size_t{64} << 10;
+
+  // `descriptors`: the daemon's, of which the user takes some while they wait. Outlives this.
+  SendQueue(ipc::UniqueFd socket, core::TenantId user, core::Shares* descriptors)
+      : socket_(std::move(socket)), user_(user), descriptors_(descriptors) {}
+
+  // Negative once closed.
+  int socket() const { return socket_.get(); }
+  bool empty() const { return packets_.empty(); }
+  size_t size() const { return packets_.size(); }
+  bool HasRoomForAnswers() const {
+    return answers_ < kAnswersMax && answer_bytes_ < kAnswerBytesMax;
+  }
+
+  // The packet waits behind those before it. Errors: kLimit, and the packet is dropped.
+  core::Status Push(const proto::DaemonPacket& packet, std::vector<ipc::UniqueFd> descriptors);
+  // Sends what the socket takes. What fails for another reason than the peer's end is dropped, and
+  // `failed` is told of it.
+  void Flush(const std::function<void(const core::Error&)>& failed);
+  // Forgets what waits, and gives the socket away.
+  ipc::UniqueFd Close();
+
+ private:
+  struct Packet {
+    std::string bytes;
+    std::vector<ipc::UniqueFd> descriptors;
+    bool answer;  // to something that the peer said
+  };
+  core::Status MayPush(size_t descriptors);
+  // Those that the peer has read by now count no more.
+  void SettleDescriptors();
+
+  ipc::UniqueFd socket_;
+  const core::TenantId user_;
+  core::Shares* const descriptors_;
+  std::deque<Packet> packets_;
+  size_t answers_ = 0;  // of packets_, and their bytes
+  size_t answer_bytes_ = 0;
+  size_t charged_ = 0;  // descriptors of packets_, and those sent that the peer may not have read
+};
+
+}  // namespace ravenstore::daemon

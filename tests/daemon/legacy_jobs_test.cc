@@ -1,0 +1,284 @@
+#include "daemon/legacy_jobs.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/device.h"
+#include "proto/elastic_page.h"
+#include "proto/layout.h"
+#include "proto/ledger_page.h"
+#include "tests/daemon/fake_connections.h"
+#include "tests/daemon/fake_device_memory.h"
+#include "tests/daemon/ledger_page.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::Bytes;
+using core::ErrorCode;
+using core::MiB;
+using proto::ClientPacket;
+
+constexpr Bytes kDevice = MiB(64);
+constexpr uint64_t kJobs = 64;
+constexpr uint64_t kDescriptors = 1024;
+
+class LegacyJobsTest : public testing::Test {
+ protected:
+  static ClientPacket Hello(const std::string& mode = "account") {
+    ClientPacket packet;
+    packet.set_request(9);
+    packet.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+    packet.mutable_legacy_hello()->set_mode(mode);
+    return packet;
+  }
+  static ClientPacket Elastic() {
+    ClientPacket packet;
+    packet.mutable_legacy_elastic();
+    return packet;
+  }
+  static ClientPacket Reclaim(const char* uuid) {
+    ClientPacket packet;
+    packet.mutable_legacy_reclaim()->set_uuid(uuid);
+    packet.mutable_legacy_reclaim()->set_bytes(MiB(1).count());
+    return packet;
+  }
+  static ClientPacket Wait(const char* uuid, Bytes bytes) {
+    ClientPacket packet;
+    packet.mutable_legacy_wait()->set_uuid(uuid);
+    packet.mutable_legacy_wait()->set_bytes(bytes.count());
+    return packet;
+  }
+  static ipc::UniqueFd ElasticPage() {
+    ipc::UniqueFd page(::memfd_create("elastic", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(::ftruncate(page.get(), proto::kElasticPageBytes), 0);
+    EXPECT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+    return page;
+  }
+  bool Say(Caller& caller, const ClientPacket& packet, ipc::UniqueFd descriptor = {}) {
+    std::vector<ipc::UniqueFd> descriptors;
+    if (descriptor) descriptors.push_back(std::move(descriptor));
+    return jobs_.Handle(caller, packet, descriptors);
+  }
+  // A job's first connection, after its welcome.
+  Caller Attach(pid_t pid, const std::string& mode = "account") {
+    Caller job = connections_.Connect(pid);
+    EXPECT_TRUE(Say(job, Hello(mode), LedgerPage().Descriptor()));
+    EXPECT_TRUE(connections_.Told(job).has_legacy_welcome());
+    return job;
+  }
+  uint64_t Descriptors() const { return descriptors_.taken(); }
+  proto::LegacyJobs List(const Caller& caller) {
+    jobs_.HandleList(caller, 9, {});
+    return connections_.Told(caller).legacy_jobs();
+  }
+
+  FakeConnections connections_;
+  FakeDeviceMemory memory_{1};
+  LegacyLedger ledger_{Bytes{0}};
+  core::Shares descriptors_{"descriptors", kDescriptors};
+  TurnBudget turns_{32, 4};
+  LogBudget log_;
+  uint32_t next_client_ = 5;
+  LegacyJobs jobs_{{.devices = device::OpenHostDevices({.count = 1, .total = kDevice}),
+                    .capacities = {kDevice},
+                    .jobs_max = kJobs,
+                    .next_client = &next_client_,
+                    .ledger = &ledger_,
+                    .memory = &memory_,
+                    .connections = &connections_,
+                    .descriptors = &descriptors_,
+                    .turns = &turns_,
+                    .log = &log_}};
+};
+
+TEST_F(LegacyJobsTest, AJobIsWelcomedWithItsNumberAndThePageOfItsUser) {
+  Caller job = connections_.Connect(1);
+  EXPECT_TRUE(Say(job, Hello(), LedgerPage().Descriptor()));
+  const proto::DaemonPacket told = connections_.Told(job);
+  EXPECT_EQ(told.request(), 9u);
+  EXPECT_EQ(told.legacy_welcome().client(), 5u);
+  EXPECT_EQ(next_client_, 6u);
+  EXPECT_EQ(connections_.descriptors(), 1u);
+  EXPECT_TRUE(job.greeted);
+  EXPECT_EQ(List(job).jobs_size(), 1);
+}
+
+TEST_F(LegacyJobsTest, OtherMessagesAreNotIts) {
+  Caller caller = connections_.Connect(1);
+  ClientPacket hello;
+  hello.mutable_hello();
+  EXPECT_FALSE(Say(caller, hello));
+  EXPECT_TRUE(connections_.WasToldNothing(caller));
+}
+
+TEST_F(LegacyJobsTest, HelloComesFirstWithOnePageInOneLanguage) {
+  Caller job = Attach(1);
+  Say(job, Hello(), LedgerPage().Descriptor());
+  EXPECT_EQ(connections_.Refused(job), ErrorCode::kWrongState);
+  Caller other = connections_.Connect(2);
+  Say(other, Hello());
+  EXPECT_EQ(connections_.Refused(other), ErrorCode::kWrongState);
+  Say(other, Hello(), LedgerPage(0).Descriptor());
+  EXPECT_EQ(connections_.Refused(other), ErrorCode::kInvalidArgument);
+  ClientPacket old = Hello();
+  old.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion - 1);
+  Say(other, old, LedgerPage().Descriptor());
+  EXPECT_EQ(connections_.Refused(other), ErrorCode::kVersionMismatch);
+  EXPECT_EQ(Descriptors(), 1u) << "that of the first job";
+}
+
+TEST_F(LegacyJobsTest, APlaceIsItsJobsUntilTheConnectionEnds) {
+  std::vector<Caller> all;
+  const uint64_t most = kJobs * 7 / 8;
+  for (uint64_t i = 0; i < most; ++i) all.push_back(Attach(static_cast<pid_t>(i + 1)));
+  Caller late = connections_.Connect(999);
+  Say(late, Hello(), LedgerPage().Descriptor());
+  EXPECT_EQ(connections_.Refused(late), ErrorCode::kLimit);
+  EXPECT_EQ(Descriptors(), most);
+  jobs_.Forget(all.back().key);
+  EXPECT_EQ(Descriptors(), most - 1);
+  Say(late, Hello(), LedgerPage().Descriptor());
+  EXPECT_TRUE(connections_.Told(late).has_legacy_welcome());
+  for (const Caller& job : all) jobs_.Forget(job.key);
+  jobs_.Forget(late.key);
+  EXPECT_EQ(Descriptors(), 0u);
+}
+
+TEST_F(LegacyJobsTest, AConnectionThatIsRefusedAgainAndAgainTakesOnePlace) {
+  // Of processes that hung up: the user has no slot left.
+  for (uint64_t key = 1000; key < 1000 + proto::kTenantSlots; ++key) {
+    LegacyLedger::Newcomer job;
+    job.pid = static_cast<pid_t>(key);
+    job.uid = FakeConnections::kUser;
+    job.page = LedgerPage().Descriptor();
+    ASSERT_TRUE(ledger_.Add(key, std::move(job)).ok());
+    ledger_.HangUp(key);
+  }
+  Caller late = connections_.Connect(1);
+  for (int i = 0; i < 10; ++i) {
+    Say(late, Hello(), LedgerPage().Descriptor());
+    EXPECT_EQ(connections_.Refused(late), ErrorCode::kLimit);
+    EXPECT_EQ(Descriptors(), 1u);
+  }
+  jobs_.Forget(late.key);
+  EXPECT_EQ(Descriptors(), 0u);
+}
+
+TEST_F(LegacyJobsTest, AJobThatHungUpCountsUntilItsProcessComesAgainOrEnds) {
+  const Caller first = Attach(1);
+  EXPECT_TRUE(jobs_.HangUp(first.key));
+  const Caller stranger = Attach(2);
+  EXPECT_TRUE(connections_.forgotten().empty());
+  Attach(1);
+  EXPECT_EQ(connections_.forgotten(), std::vector<uint64_t>{first.key});
+  const Caller never = connections_.Connect(3);
+  EXPECT_FALSE(jobs_.HangUp(never.key)) << "it is none";
+  EXPECT_TRUE(jobs_.HangUp(stranger.key));
+}
+
+TEST_F(LegacyJobsTest, WhatAJobAsksForComesOnAConnectionOfItsOwn) {
+  Caller job = Attach(1, "elastic");
+  Say(job, Reclaim("HOST-0"));
+  EXPECT_EQ(connections_.Refused(job), ErrorCode::kWrongState);
+  Say(job, Wait("HOST-0", MiB(1)));
+  EXPECT_EQ(connections_.Refused(job), ErrorCode::kWrongState);
+  Say(job, Elastic(), ElasticPage());
+  EXPECT_EQ(connections_.Refused(job), ErrorCode::kWrongState);
+  EXPECT_FALSE(job.asked);
+}
+
+TEST_F(LegacyJobsTest, OnlyAJobMayAsk) {
+  for (const ClientPacket& packet : {Reclaim("HOST-0"), Wait("HOST-0", MiB(1))}) {
+    Caller nobody = connections_.Connect(7);
+    Say(nobody, packet);
+    EXPECT_EQ(connections_.Refused(nobody), ErrorCode::kPermission);
+    EXPECT_TRUE(nobody.asked);
+  }
+  Caller nobody = connections_.Connect(7);
+  Say(nobody, Elastic(), ElasticPage());
+  EXPECT_EQ(connections_.Refused(nobody), ErrorCode::kPermission);
+}
+
+TEST_F(LegacyJobsTest, AJobShowsItsEngineOnce) {
+  const Caller job = Attach(1, "elastic");
+  Caller engine = connections_.Connect(1);
+  Say(engine, Elastic(), ElasticPage());
+  EXPECT_TRUE(connections_.WasToldNothing(engine));
+  EXPECT_EQ(Descriptors(), 2u);
+  Caller again = connections_.Connect(1);
+  Say(again, Elastic(), ElasticPage());
+  EXPECT_EQ(connections_.Refused(again), ErrorCode::kPermission);
+  jobs_.Forget(job.key);
+  EXPECT_EQ(Descriptors(), 0u);
+}
+
+TEST_F(LegacyJobsTest, WhatIsNoElasticPageIsRefused) {
+  Attach(1, "elastic");
+  Caller engine = connections_.Connect(1);
+  Say(engine, Elastic(), LedgerPage().Descriptor());
+  EXPECT_EQ(connections_.Refused(engine), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Descriptors(), 1u);
+}
+
+TEST_F(LegacyJobsTest, OfADeviceThatIsNotTheStoresNothingIsGivenAndNobodyWaits) {
+  Attach(1);
+  Caller asks = connections_.Connect(1);
+  Say(asks, Reclaim("GPU-other"));
+  const proto::DaemonPacket told = connections_.Told(asks);
+  EXPECT_TRUE(told.has_legacy_reclaimed());
+  EXPECT_EQ(told.legacy_reclaimed().bytes(), 0u);
+  Caller waits = connections_.Connect(1);
+  Say(waits, Wait("GPU-other", MiB(1)));
+  EXPECT_EQ(connections_.Refused(waits), ErrorCode::kNotFound);
+}
+
+TEST_F(LegacyJobsTest, AJobWaitsForNoMoreThanItMayHave) {
+  ledger_.SetTenant(FakeConnections::kUser, MiB(16));
+  memory_.usage.free = {kDevice};
+  const Caller job = Attach(1);
+  Caller waits = connections_.Connect(1);
+  Say(waits, Wait("HOST-0", MiB(60)));
+  EXPECT_EQ(List(job).jobs(0).waiting(), 1u);
+  EXPECT_EQ(List(job).jobs(0).waiting_bytes(), MiB(16).count());
+  jobs_.OnTime(jobs_.due());
+  memory_.Answer();
+  const proto::DaemonPacket told = connections_.Told(waits);
+  EXPECT_EQ(told.legacy_turn().position(), 0u);
+  EXPECT_EQ(told.legacy_turn().bytes(), MiB(16).count());
+}
+
+TEST_F(LegacyJobsTest, AJobIsGivenNoMoreThanItMayHave) {
+  ledger_.SetTenant(FakeConnections::kUser, MiB(1) - Bytes{1});
+  memory_.usage.held = {kDevice};
+  Attach(1);
+  Caller asks = connections_.Connect(1);
+  Say(asks, Reclaim("HOST-0"));
+  memory_.Answer();
+  memory_.Answer();
+  EXPECT_EQ(connections_.Told(asks).legacy_reclaimed().bytes(), 0u);
+  EXPECT_EQ(memory_.limits[0], Bytes{0});
+}
+
+TEST_F(LegacyJobsTest, UsersSeeTheirOwnJobsAndRootAll) {
+  const Caller job = Attach(1);
+  const Caller stranger = connections_.Connect(8, FakeConnections::kUser + 1);
+  const Caller root = connections_.Connect(9, FakeConnections::kRoot);
+  EXPECT_EQ(List(stranger).jobs_size(), 0);
+  EXPECT_EQ(List(root).jobs_size(), 1);
+  proto::ExplainJob query;
+  query.set_client(5);
+  jobs_.HandleExplain(stranger, 9, query);
+  EXPECT_EQ(connections_.Refused(stranger), ErrorCode::kNotFound);
+  jobs_.HandleExplain(job, 9, query);
+  EXPECT_EQ(connections_.Told(job).job_explained().job().client(), 5u);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon

@@ -1,0 +1,146 @@
+#include "daemon/memory_messages.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "proto/layout.h"
+#include "tests/daemon/fake_connections.h"
+#include "tests/daemon/idle_loop.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::Bytes;
+using core::ClientId;
+using core::ErrorCode;
+using core::MiB;
+using proto::ClientPacket;
+
+constexpr ClientId kNobody{99};
+
+class MemoryMessagesTest : public testing::Test {
+ protected:
+  MemoryMessagesTest() {
+    proto::Hello hello;
+    hello.set_protocol_version(proto::kProtocolVersion);
+    clients_.HandleHello(client_, 1, hello);
+    RAVEN_CHECK(connections_.Told(client_).has_welcome());
+    descriptors_of_welcome_ = connections_.descriptors();
+  }
+  void Deliver() { mailbox_.RunSome(mailbox_.size()); }
+  static std::shared_ptr<SlabForClient> Slab(ClientId client) {
+    return std::make_shared<SlabForClient>(
+        SlabForClient{client, core::DeviceId{0}, MiB(2), MiB(4),
+                      ipc::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))});
+  }
+
+  FakeConnections connections_;
+  Mailbox mailbox_;
+  IdleLoop loop_;
+  LegacyLedger ledger_{Bytes{0}};
+  Limits limits_{{MiB(32), MiB(64), {}}, Bytes{0}, &ledger_, loop_.get(), &connections_};
+  core::Shares descriptors_{"descriptors", 1024};
+  TurnBudget turns_{32, 4};
+  LogBudget log_;
+  uint32_t next_client_ = 5;
+  Clients clients_{{.devices = loop_.devices(),
+                    .backend = "host",
+                    .arenas = {MiB(64)},
+                    .clients_max = 8,
+                    .next_client = &next_client_,
+                    .limits = &limits_,
+                    .loop = loop_.get(),
+                    .mailbox = &mailbox_,
+                    .connections = &connections_,
+                    .descriptors = &descriptors_,
+                    .turns = &turns_,
+                    .log = &log_}};
+  MemoryMessages messages_{1, &clients_, loop_.get(), &mailbox_, &connections_};
+  Caller client_ = connections_.Connect(1);
+  size_t descriptors_of_welcome_ = 0;
+};
+
+TEST_F(MemoryMessagesTest, ASlabGoesToItsClientWithItsDescriptor) {
+  messages_.PostSlabReady(Slab(client_.client));
+  EXPECT_TRUE(connections_.WasToldNothing(client_)) << "this may be any thread";
+  Deliver();
+  const proto::DaemonPacket told = connections_.Told(client_);
+  EXPECT_EQ(told.slab_ready().offset(), MiB(2).count());
+  EXPECT_EQ(told.slab_ready().bytes(), MiB(4).count());
+  EXPECT_EQ(connections_.descriptors(), descriptors_of_welcome_ + 1);
+  messages_.PostReleaseSlab(client_.client, core::DeviceId{0}, MiB(2));
+  Deliver();
+  EXPECT_EQ(connections_.Told(client_).release_slab().offset(), MiB(2).count());
+}
+
+TEST_F(MemoryMessagesTest, ASlabOfPinnedMemoryGoesThere) {
+  messages_.PostPinnedSlab(std::make_shared<PinnedSlabForClient>(
+      PinnedSlabForClient{client_.client, {3, MiB(2)}, MiB(4), {}}));
+  Deliver();
+  EXPECT_EQ(connections_.Told(client_).pinned_slab().pool(), 3u);
+  messages_.PostReleasePinnedSlab(client_.client, {3, MiB(2)});
+  Deliver();
+  EXPECT_EQ(connections_.Told(client_).release_pinned_slab().offset(), MiB(2).count());
+}
+
+TEST_F(MemoryMessagesTest, WhatIsForAClientThatLeftIsDropped) {
+  messages_.PostSlabReady(Slab(kNobody));
+  messages_.PostReleaseSlab(kNobody, core::DeviceId{0}, MiB(2));
+  Deliver();
+  EXPECT_TRUE(connections_.WasToldNothing(client_));
+  EXPECT_EQ(connections_.descriptors(), descriptors_of_welcome_);
+}
+
+TEST_F(MemoryMessagesTest, OtherMessagesAreNotIts) {
+  ClientPacket packet;
+  packet.mutable_stats();
+  EXPECT_FALSE(messages_.Handle(client_, packet));
+  packet.mutable_slab_released()->set_device(1);
+  EXPECT_FALSE(messages_.Handle(client_, packet)) << "there is no such device";
+  EXPECT_EQ(connections_.posts(), 0u);
+}
+
+TEST_F(MemoryMessagesTest, NoticesGoToTheLoop) {
+  ClientPacket packet;
+  packet.mutable_slab_released()->set_offset(MiB(2).count());
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  packet.mutable_trim();
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  packet.mutable_pinned_slab_released();
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  packet.mutable_pinned_free();
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  EXPECT_EQ(connections_.posts(), 4u);
+  connections_.RunPosts();
+  EXPECT_TRUE(connections_.WasToldNothing(client_));
+}
+
+TEST_F(MemoryMessagesTest, PinnedMemoryIsAClientsAndNearADevice) {
+  ClientPacket packet;
+  packet.mutable_pinned_alloc()->set_bytes(MiB(1).count());
+  const Caller tool = connections_.Connect(2);
+  EXPECT_TRUE(messages_.Handle(tool, packet));
+  EXPECT_EQ(connections_.Refused(tool), ErrorCode::kWrongState);
+  packet.mutable_pinned_alloc()->set_device(1);
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  EXPECT_EQ(connections_.Refused(client_), ErrorCode::kInvalidArgument);
+  packet.mutable_pinned_alloc()->set_device(0);
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  EXPECT_EQ(connections_.posts(), 1u);
+}
+
+TEST_F(MemoryMessagesTest, AFreeWaitsForNoMoreThanSoManyTickets) {
+  ClientPacket packet;
+  for (int i = 0; i < 64; ++i) packet.mutable_pinned_free()->add_tickets(1);
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  EXPECT_EQ(connections_.posts(), 1u);
+  packet.mutable_pinned_free()->add_tickets(1);
+  EXPECT_TRUE(messages_.Handle(client_, packet));
+  EXPECT_EQ(connections_.Refused(client_), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
