@@ -1,9 +1,10 @@
 // Arrays and mipmapped arrays. Their size is computed from what was asked for: what the driver adds
 // for its layout it does not tell.
-#include "interceptor/account.h"
 #include "interceptor/allocate.h"
 #include "interceptor/array_bytes.h"
+#include "interceptor/devices.h"
 #include "interceptor/hooks.h"
+#include "interceptor/start.h"
 
 namespace ravenstore::interceptor {
 namespace {

@@ -4,6 +4,7 @@
 #include "interceptor/elastic_backing.h"
 #include "interceptor/graph.h"
 #include "interceptor/served.h"
+#include "interceptor/settings.h"
 
 namespace ravenstore::interceptor {
 namespace {

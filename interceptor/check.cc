@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "interceptor/account.h"
+#include "interceptor/driver.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
 

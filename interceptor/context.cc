@@ -6,8 +6,10 @@
 
 #include "interceptor/account.h"
 #include "interceptor/backing.h"
+#include "interceptor/devices.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
+#include "interceptor/start.h"
 #include "interceptor/turn.h"
 
 namespace ravenstore::interceptor {

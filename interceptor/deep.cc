@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "interceptor/check.h"
+#include "interceptor/driver.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
 

@@ -11,9 +11,13 @@
 #include <algorithm>
 
 #include "interceptor/account.h"
+#include "interceptor/budgets.h"
+#include "interceptor/devices.h"
+#include "interceptor/driver.h"
 #include "interceptor/hooks.h"
 #include "interceptor/near.h"
 #include "interceptor/params.h"
+#include "interceptor/settings.h"
 
 namespace ravenstore::interceptor::elastic {
 

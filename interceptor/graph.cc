@@ -2,8 +2,10 @@
 
 #include <atomic>
 
-#include "interceptor/account.h"
+#include "interceptor/budgets.h"
 #include "interceptor/copies.h"
+#include "interceptor/devices.h"
+#include "interceptor/driver.h"
 #include "interceptor/graph_uses.h"
 #include "interceptor/hooks.h"
 

@@ -6,9 +6,12 @@
 #include <algorithm>
 
 #include "interceptor/copies.h"
+#include "interceptor/driver.h"
 #include "interceptor/graph.h"
 #include "interceptor/hooks.h"
 #include "interceptor/params.h"
+#include "interceptor/settings.h"
+#include "interceptor/start.h"
 
 namespace ravenstore::interceptor::graph_uses {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "interceptor/account.h"
 #include "interceptor/elf.h"
+#include "interceptor/settings.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -93,14 +93,6 @@ void* Instead(Hook hook, void* real) {
     return real;
   }
   return info.entry;
-}
-
-void* DriverFunction(const char* symbol) {
-  return FindInLibrary("libcuda.so", symbol);
-}
-
-void* NvmlFunction(const char* symbol) {
-  return FindInLibrary("libnvidia-ml.so", symbol);
 }
 
 uint64_t CallsOf(Hook hook) {

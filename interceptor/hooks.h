@@ -49,21 +49,6 @@ void* RealOf(Hook hook);
 // stays as it is, since the driver below it is hooked.
 void* Instead(Hook hook, void* real);
 
-// Any other function of the loaded driver ("cuCtxGetDevice"), or null. Cache what you get.
-void* DriverFunction(const char* symbol);
-// The same, looked for until it was found once.
-template <typename Function>
-Function* Cached(std::atomic<Function*>* slot, const char* symbol) {
-  Function* known = slot->load(std::memory_order_relaxed);
-  if (known == nullptr) {
-    known = reinterpret_cast<Function*>(DriverFunction(symbol));
-    slot->store(known, std::memory_order_relaxed);
-  }
-  return known;
-}
-// The same of the loaded NVML.
-void* NvmlFunction(const char* symbol);
-
 // How often the program was handed our entry point, for --check.
 uint64_t CallsOf(Hook hook);
 void Count(Hook hook);

@@ -1,8 +1,11 @@
 // What the job is told about a device's memory, by the driver and by NVML.
-#include "interceptor/account.h"
+#include "interceptor/devices.h"
+#include "interceptor/driver.h"
 #include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
 #include "interceptor/pool.h"
+#include "interceptor/show.h"
+#include "interceptor/start.h"
 
 namespace interceptor = ravenstore::interceptor;
 

@@ -16,7 +16,8 @@
 #include <algorithm>
 #include <atomic>
 
-#include "interceptor/account.h"
+#include "interceptor/devices.h"
+#include "interceptor/settings.h"
 #include "interceptor/tenant.h"
 #include "ipc/daemon_user.h"
 #include "proto/layout.h"

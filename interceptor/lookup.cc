@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "interceptor/deep.h"
+#include "interceptor/driver.h"
 #include "interceptor/elf.h"
 #include "interceptor/hooks.h"
 

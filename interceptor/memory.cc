@@ -4,9 +4,12 @@
 #include "interceptor/account.h"
 #include "interceptor/allocate.h"
 #include "interceptor/backing.h"
+#include "interceptor/budgets.h"
+#include "interceptor/devices.h"
 #include "interceptor/graph.h"
 #include "interceptor/hooks.h"
 #include "interceptor/pool.h"
+#include "interceptor/start.h"
 
 namespace ravenstore::interceptor {
 namespace {
@@ -45,7 +48,7 @@ CUresult AllocatePooled(Entry entry, CUdeviceptr* address, Call call) {
   entry.pooled = true;
   // No context's end frees it.
   entry.context = 0;
-  if (!pool::Reserve(entry.row, entry.bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!pool::Reserve(entry.row, entry.bytes, ReserveForDriver)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = CallAndReclaim(entry.row, entry.bytes, call);
   if (result != CUDA_SUCCESS) {
     pool::RefreshUsage(entry.row, entry.bytes);

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "interceptor/driver.h"
 #include "interceptor/hooks.h"
 
 namespace ravenstore::interceptor::params {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 
-#include "interceptor/account.h"
-#include "interceptor/allocate.h"
-#include "interceptor/hooks.h"
+#include "interceptor/budgets.h"
+#include "interceptor/devices.h"
+#include "interceptor/driver.h"
 
 namespace ravenstore::interceptor::pool {
 namespace {
@@ -16,6 +16,7 @@ struct Functions {
   decltype(&cuDeviceGetDefaultMemPool) default_of;
   decltype(&cuDeviceGetMemPool) current_of;
   decltype(&cuMemPoolGetAttribute) attribute;
+  decltype(&cuMemPoolTrimTo) trim;
   decltype(&cuThreadExchangeStreamCaptureMode) exchange_mode;
 };
 enum class Phase : uint32_t { kUnknown, kAbsent, kReady };
@@ -46,6 +47,7 @@ bool Ready() {
   const bool all = Find("cuDeviceGetDefaultMemPool", &functions.default_of) &&
                    Find("cuDeviceGetMemPool", &functions.current_of) &&
                    Find("cuMemPoolGetAttribute", &functions.attribute) &&
+                   Find("cuMemPoolTrimTo", &functions.trim) &&
                    Find("cuThreadExchangeStreamCaptureMode", &functions.exchange_mode);
   phase.store(all ? Phase::kReady : Phase::kAbsent, std::memory_order_release);
   pthread_mutex_unlock(&functions_mutex);
@@ -117,10 +119,10 @@ int RowOf(CUmemoryPool pool) {
   return -1;
 }
 
-bool Reserve(int row, uint64_t bytes) {
+bool Reserve(int row, uint64_t bytes, bool (*reserve)(int row, uint64_t bytes)) {
   pools[row].asked.fetch_add(bytes);
   const uint64_t left_over = TakeLeftOver(row, bytes);
-  if (left_over == bytes || ReserveForDriver(row, bytes - left_over)) return true;
+  if (left_over == bytes || reserve(row, bytes - left_over)) return true;
   pools[row].asked.fetch_sub(bytes);
   Figure(row).fetch_add(left_over);
   RefreshUsage(row, 0);
@@ -145,15 +147,14 @@ void RefreshAll() {
 }
 
 void Trim(int row, uint64_t bytes) {
-  auto* trim = RAVEN_REAL(cuMemPoolTrimTo);
   const CUmemoryPool handle = HandleOf(row);
-  if (trim == nullptr || handle == nullptr) return;
+  if (handle == nullptr) return;
   const uint64_t reserved = Reserved(handle);
   const uint64_t gives = std::min(bytes, LeftOver(row, reserved));
   if (gives == 0) return;
   {
     const CaptureExempt exempt;
-    trim(handle, reserved - gives);
+    functions.trim(handle, reserved - gives);
   }
   RefreshUsage(row, 0);
 }
@@ -175,75 +176,3 @@ void ForgetInChild() {
 }
 
 }  // namespace ravenstore::interceptor::pool
-
-namespace interceptor = ravenstore::interceptor;
-namespace pool = interceptor::pool;
-
-// A pool that the program makes is empty; which device it is of is all that is noted.
-
-RAVEN_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* made, const CUmemPoolProps* properties) {
-  RAVEN_BEGIN(cuMemPoolCreate);
-  const interceptor::Within within;
-  const CUresult result = real(made, properties);
-  if (!within.outermost() || result != CUDA_SUCCESS || !interceptor::Start()) return result;
-  interceptor::Entry entry;
-  entry.space = interceptor::Space::kPool;
-  entry.key = reinterpret_cast<uint64_t>(*made);
-  const bool of_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  entry.row = static_cast<int16_t>(of_device ? interceptor::RowOf(properties->location.id) : -1);
-  entry.shared = properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
-  interceptor::ledger.Add(entry);
-  return result;
-}
-
-RAVEN_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool own) {
-  RAVEN_BEGIN(cuMemPoolDestroy);
-  const interceptor::Within within;
-  return interceptor::FreeOf(interceptor::Space::kPool, reinterpret_cast<uint64_t>(own),
-                             [&] { return real(own); });
-}
-
-// A pool gives back what it need not keep when it is told to, and when somebody waits for what is
-// in its streams.
-
-RAVEN_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool from, size_t keep) {
-  RAVEN_BEGIN(cuMemPoolTrimTo);
-  const CUresult result = real(from, keep);
-  pool::RefreshAll();
-  return result;
-}
-
-RAVEN_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-  RAVEN_BEGIN(cuStreamSynchronize);
-  const CUresult result = real(stream);
-  pool::RefreshAll();
-  return result;
-}
-
-RAVEN_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  RAVEN_BEGIN(cuStreamSynchronize_ptsz);
-  const CUresult result = real(stream);
-  pool::RefreshAll();
-  return result;
-}
-
-RAVEN_EXPORT CUresult cuEventSynchronize(CUevent event) {
-  RAVEN_BEGIN(cuEventSynchronize);
-  const CUresult result = real(event);
-  pool::RefreshAll();
-  return result;
-}
-
-RAVEN_EXPORT CUresult cuCtxSynchronize() {
-  RAVEN_BEGIN(cuCtxSynchronize);
-  const CUresult result = real();
-  pool::RefreshAll();
-  return result;
-}
-
-RAVEN_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-  RAVEN_BEGIN(cuCtxSynchronize_v2);
-  const CUresult result = real(context);
-  pool::RefreshAll();
-  return result;
-}

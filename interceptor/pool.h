@@ -22,9 +22,10 @@ bool IsCurrent(int row);
 // The row of the device whose default pool this is; -1: it is the program's own.
 int RowOf(CUmemoryPool pool);
 
-// As interceptor::Reserve, for memory of the default pool: what that has left over is counted
-// already. A look follows when the memory was allocated, freed or refused.
-bool Reserve(int row, uint64_t bytes);
+// Takes `bytes` of the budgets for memory of the default pool: what that has left over is counted
+// already, the rest is taken by `reserve`, whose false means a refusal. REQUIRES: IsCurrent(row) or
+// RowOf(pool) said so. A look follows when the memory was allocated, freed or refused.
+bool Reserve(int row, uint64_t bytes, bool (*reserve)(int row, uint64_t bytes));
 // Brings the figure up to date; `freed` bytes that were reserved are asked for no longer.
 void RefreshUsage(int row, uint64_t freed);
 // The same for all pools that have something left over.

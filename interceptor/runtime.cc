@@ -3,8 +3,11 @@
 #include "interceptor/account.h"
 #include "interceptor/array_bytes.h"
 #include "interceptor/backing.h"
+#include "interceptor/devices.h"
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
+#include "interceptor/show.h"
+#include "interceptor/start.h"
 
 namespace ravenstore::interceptor {
 namespace {

@@ -6,8 +6,11 @@
 
 #include "interceptor/account.h"
 #include "interceptor/allocate.h"
+#include "interceptor/devices.h"
 #include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
+#include "interceptor/settings.h"
+#include "interceptor/start.h"
 
 namespace ravenstore::interceptor::segments {
 namespace {

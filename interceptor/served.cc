@@ -5,10 +5,12 @@
 #include <atomic>
 
 #include "client/ravenstore.h"
-#include "interceptor/account.h"
+#include "interceptor/devices.h"
+#include "interceptor/driver.h"
 #include "interceptor/hooks.h"
 #include "interceptor/link.h"
 #include "interceptor/near.h"
+#include "interceptor/settings.h"
 
 namespace ravenstore::interceptor::served {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "interceptor/driver.h"
 #include "interceptor/graph.h"
 #include "interceptor/hooks.h"
 

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "interceptor/account.h"
 #include "interceptor/elastic_backing.h"
+#include "interceptor/start.h"
 
 namespace ravenstore::interceptor {
 

@@ -10,8 +10,10 @@
 
 #include <atomic>
 
-#include "interceptor/account.h"
+#include "interceptor/budgets.h"
+#include "interceptor/devices.h"
 #include "interceptor/link.h"
+#include "interceptor/settings.h"
 
 namespace ravenstore::interceptor::turn {
 namespace {

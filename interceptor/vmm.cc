@@ -6,9 +6,11 @@
 
 #include "interceptor/account.h"
 #include "interceptor/allocate.h"
+#include "interceptor/devices.h"
 #include "interceptor/elastic_backing.h"
 #include "interceptor/hooks.h"
 #include "interceptor/segments.h"
+#include "interceptor/start.h"
 #include "interceptor/turn.h"
 
 namespace ravenstore::interceptor {
