@@ -42,18 +42,17 @@ struct ClientArena : ArenaId {
               Policy policy, Heuristics heuristics)
       : ArenaId(id), map(range), index(catalog, forecast, policy, heuristics) {}
 
+  PoolId pool() const { return PoolOf(device); }
+
   ExtentMap map;
   EvictionIndex index;
-  std::vector<Range> slabs;  // slabs
-  Bytes charged;             // slabs that exist, are being made, or are being given back
+  std::vector<Range> slabs;
   struct Removal {
     Bytes size;
     Tick until{};          // its client should have let go of it by then
     bool overdue = false;  // and has not
   };
   std::map<Bytes, Removal> removing;  // slabs being given back, by offset
-  Bytes being_removed;                // their sum, but for those that are overdue
-  Bytes overdue;                      // these: no request counts on them
   Bytes adding;                       // of the slab that is being made
   std::string limit;                  // why the last was not made, where that was not for memory
   // No slab is larger after one failed, until others come again: other processes hold memory that
@@ -64,11 +63,6 @@ struct ClientArena : ArenaId {
   uint32_t leaving_slabs = 0;  // those of them that leave so that a slab can be given back
   // The slabs that are being emptied so that they can be given back; they are closed in the map.
   std::vector<Range> draining;
-  // What slabs were given back for, so that a request of this arena gets its own: of that, what is
-  // not added yet. Later requests do not take it.
-  Bytes reservation;
-  bool claims_guarantee =
-      false;  // its tenant is guaranteed that: older requests leave it alone, too
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
   // How often others were asked beside those that are late, and when these are late, too.
@@ -84,11 +78,6 @@ struct ClientArena : ArenaId {
   Tick peak_until{};
   bool relocating =
       false;  // slabs are given back so that others can be added elsewhere in the arena
-  Bytes Draining() const {
-    Bytes sum;
-    for (const Range& slab : draining) sum += slab.second;
-    return sum;
-  }
   // The state (a count of changes) and the size for which a search found no victims.
   std::pair<uint64_t, Bytes> no_run{};
   Tick search_after{};  // a search that found nothing was expensive
@@ -116,10 +105,9 @@ struct ClientArena : ArenaId {
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   Bytes live;           // of tensors that belong to this device, wherever they are
   InFlight flight;      // copies of tensors on this device
-  Bytes pinned;  // of tensors on this device that cannot leave: in use, or not stream-complete yet
-  RecentRange lived;  // `live` after each create
-  RecentRange used;   // the same of what is used of the map
-  UsageCycle cycle;   // of `live`
+  RecentRange lived;    // `live` after each create
+  RecentRange used;     // the same of what is used of the map
+  UsageCycle cycle;     // of `live`
   // The client fills its empty arena again: where the last new tensor ends. The next one follows,
   // so that they lie in the order of their creation, and leave as one run.
   std::optional<Bytes> next_place;

@@ -79,7 +79,7 @@ bool Planner::State::KnowsAhead(const TensorRow& tensor) {
 bool Planner::State::MayOutgrow(const ClientArena& arena) const {
   if (!arena.allocation_phase || !Uses(Heuristic::kCleanBeforePressure)) return false;
   const Bytes most = arena.lived.most();
-  return arena.live >= most || most >= clients_.at(arena.client)->budgets.device;
+  return arena.live >= most || most >= quota_.BudgetsOf(arena.client).device;
 }
 
 void Planner::State::Preclean(ClientArena& arena) {

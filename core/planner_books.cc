@@ -9,10 +9,13 @@ namespace ravenstore::core {
 
 Planner::State::State(PlannerOptions options)
     : options_(std::move(options)),
+      quota_({.devices = options_.device_capacity,
+              .host = options_.host_capacity,
+              .granularity = options_.granularity,
+              .guaranteed_part = options_.guaranteed_part}),
       host_(options_.host_capacity),
       devices_(options_.device_capacity.size()) {
   RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
-  for (size_t i = 0; i < devices_.size(); ++i) devices_[i].limit = options_.device_capacity[i];
 }
 
 Planner::State::Client* Planner::State::FindClient(ClientId client) {
@@ -72,17 +75,12 @@ void Planner::State::Repin(TensorRow& tensor) {
   const bool pinned =
       tensor.device_block != ExtentMap::kNone && (tensor.in_use || !tensor.stream_complete);
   if (tensor.pinned == pinned) return;
-  const Client* client = FindClient(tensor.client);
-  if (client == nullptr) return;
+  if (FindClient(tensor.client) == nullptr) return;
   tensor.pinned = pinned;
-  Bytes& of_arena = ArenaOf(tensor)->pinned;
-  Bytes& of_tenant = tenants_.at(client->tenant).device_pinned[ToInt(tensor.device)];
   if (pinned) {
-    of_arena += tensor.size;
-    of_tenant += tensor.size;
+    quota_.Pin(tensor.client, PoolOf(tensor.device), tensor.size);
   } else {
-    of_arena -= tensor.size;
-    of_tenant -= tensor.size;
+    quota_.Unpin(tensor.client, PoolOf(tensor.device), tensor.size);
   }
 }
 
@@ -246,18 +244,6 @@ void Planner::State::EndCopy(const TensorRow& tensor, const Direction& direction
   count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device)]);
 }
 
-void Planner::State::Charge(ClientArena& arena, Bytes size) {
-  arena.charged += size;
-  devices_[ToInt(arena.device)].held += size;
-  tenants_.at(FindClient(arena.client)->tenant).device_held[ToInt(arena.device)] += size;
-}
-
-void Planner::State::Refund(ClientArena& arena, Bytes size) {
-  arena.charged -= size;
-  devices_[ToInt(arena.device)].held -= size;
-  tenants_.at(FindClient(arena.client)->tenant).device_held[ToInt(arena.device)] -= size;
-}
-
 void Planner::State::Enqueue(Request request) {
   request.since = now_;
   Count(request.client, &PlannerStats::waiting, 1);
@@ -268,7 +254,7 @@ void Planner::State::Enqueue(Request request) {
 
 // What was under way for the request that waited longest.
 void Planner::State::EndFirst(ClientArena& arena) {
-  EndReservation(arena);
+  quota_.EndReservation(arena.client, arena.pool());
   arena.taking = false;
   arena.asked_more = 0;
   arena.waits_for_peak = false;
@@ -342,53 +328,48 @@ void Planner::State::FailForRoom(const Request& request) {
 }
 
 // The asker's own tenant is told which of its clients hold what, and of other tenants which.
-std::string Planner::State::Holders(const Client& asker, size_t device) const {
-  std::vector<std::pair<ClientId, Bytes>> own;
-  for (const auto& [id, client] : clients_) {
-    const ClientArena* arena = client->arenas[device].get();
-    if (client->tenant == asker.tenant && arena != nullptr && arena->charged > Bytes{0})
-      own.emplace_back(id, arena->charged);
-  }
-  std::vector<std::pair<TenantId, Bytes>> others;
-  for (const auto& [id, tenant] : tenants_) {
-    if (id != asker.tenant && tenant.device_held[device] > Bytes{0})
-      others.emplace_back(id, tenant.device_held[device]);
-  }
+std::string Planner::State::Holders(ClientId asker, PoolId pool) const {
+  using Usage = QuotaTree::Usage;
+  const bool pinned = pool == kHostPool;
+  auto [own, others] = quota_.HoldersOf(asker, pool, pinned ? &Usage::pinned : &Usage::held);
+  const std::string end = pinned ? " pinned;" : ";";
   std::string text;
   const size_t own_more = KeepLargest(&own);
-  for (const auto& [id, held] : own) {
-    text += " client " + std::to_string(ToInt(id)) + " holds " + SizeText(held) + " (" +
-            SizeText(clients_.at(id)->in_use) + " in use);";
+  for (const auto& [id, has] : own) {
+    text += " client " + std::to_string(ToInt(id)) + " holds " + SizeText(has);
+    if (!pinned) text += " (" + SizeText(clients_.at(id)->in_use) + " in use)";
+    text += end;
   }
   if (own_more > 0) text += " " + std::to_string(own_more) + " more of this user;";
   const size_t others_more = KeepLargest(&others);
-  for (const auto& [id, held] : others)
-    text += " user " + std::to_string(ToInt(id)) + " holds " + SizeText(held) + ";";
+  for (const auto& [id, has] : others)
+    text += " user " + std::to_string(ToInt(id)) + " holds " + SizeText(has) + end;
   if (others_more > 0) text += " " + std::to_string(others_more) + " more users;";
   return text;
 }
 
 std::string Planner::State::DescribeHolders(const Request& request) const {
-  const size_t device = ToInt(request.device);
-  const Client& asker = *clients_.at(request.client);
-  const Tenant& tenant = tenants_.at(asker.tenant);
-  std::string text = "device " + std::to_string(device) + ": no room for " +
-                     SizeText(request.size) + " within client " + std::to_string(ToInt(asker.id)) +
-                     "'s budget of " + SizeText(asker.budgets.device) + " and its tenant's of " +
-                     SizeText(tenant.budgets.device) + "; holders:" + Holders(asker, device);
-  const Bytes share = ShareOf(tenant, request.device);
-  if (const Bytes kept = Minus(devices_[device].limit, share); kept > Bytes{0})
+  const ClientArena& arena = *clients_.at(request.client)->arenas[ToInt(request.device)];
+  const TenantId tenant = clients_.at(request.client)->tenant;
+  std::string text = "device " + std::to_string(ToInt(arena.device)) + ": no room for " +
+                     SizeText(request.size) + " within client " +
+                     std::to_string(ToInt(arena.client)) + "'s budget of " +
+                     SizeText(quota_.BudgetsOf(arena.client).device) + " and its tenant's of " +
+                     SizeText(quota_.BudgetsOf(tenant).device) + "; holders:";
+  text += Holders(arena.client, arena.pool());
+  const Bytes share = quota_.Share(tenant, arena.pool());
+  if (const Bytes kept = Minus(quota_.LimitOf(arena.pool()), share); kept > Bytes{0})
     text += " other tenants are guaranteed " + SizeText(kept) + ";";
-  if (ExceedsShare(*asker.arenas[device], request.size)) {
-    text += " this user has " + SizeText(tenant.device_pinned[device]) + " in use, of the " +
-            SizeText(share) + " that it may while others are attached;";
+  if (ExceedsShare(arena, request.size)) {
+    text += " this user has " + SizeText(quota_.Of(tenant, arena.pool()).pinned) +
+            " in use, of the " + SizeText(share) + " that it may while others are attached;";
   }
-  if (!request.is_fetch() && LacksCover(*asker.arenas[device], request.size))
+  if (!request.is_fetch() && LacksCover(arena, request.size))
     text += " the host has no room for what it would lend this user of what others are guaranteed;";
-  text += DescribePieces(*asker.arenas[device], request);
-  if (host_.held() >= HostCapacity() && host_.LargestHole() < request.size)
+  text += DescribePieces(arena, request);
+  if (host_.held() >= quota_.HostForCopies() && host_.LargestHole() < request.size)
     text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
-  if (!IsWithinHostShare(tenant, request.size)) text += HostHolder();
+  if (!quota_.IsWithinHostShare(arena.client, request.size)) text += HostHolder();
   return text + " put or free tensors, raise the budgets, or wait longer";
 }
 
@@ -396,23 +377,17 @@ std::string Planner::State::DescribePieces(const ClientArena& arena, const Reque
   const auto& [searched_for, kept] = arena.kept;
   const Bytes need = request.size.RoundUp(options_.granularity);
   const Bytes budget = BudgetOf(arena);
-  if (searched_for != request.id || kept + need <= budget || arena.pinned + need > budget)
-    return "";
-  return " its " + SizeText(arena.pinned) + " in use lie in slabs of " + SizeText(kept) +
+  const Bytes pinned = UsageOf(arena).pinned;
+  if (searched_for != request.id || kept + need <= budget || pinned + need > budget) return "";
+  return " its " + SizeText(pinned) + " in use lie in slabs of " + SizeText(kept) +
          ", and what is left between them is in pieces (fragmentation): a device budget of " +
          SizeText(kept + need) + " would do;";
 }
 
 std::string Planner::State::HostHolder() const {
-  const auto held = [](const auto& tenant) {
-    return tenant.second.host_used + tenant.second.pinned;
-  };
-  const auto most =
-      std::max_element(tenants_.begin(), tenants_.end(),
-                       [&](const auto& a, const auto& b) { return held(a) < held(b); });
   return " the rest of the host pool of " + SizeText(options_.host_capacity) +
          " is kept for users who hold little of it, and user " +
-         std::to_string(ToInt(most->first)) + " holds the most;";
+         std::to_string(ToInt(quota_.LargestHolder(kHostPool))) + " holds the most;";
 }
 
 }  // namespace ravenstore::core

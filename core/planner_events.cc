@@ -32,25 +32,7 @@ void Planner::State::LimitsChanged(ClientArena& arena) {
 }
 
 void Planner::State::On(const TenantLimits& event) {
-  Tenant& tenant = tenants_[event.tenant];
-  host_budgets_ -= std::min(tenant.budgets.host, options_.host_capacity);
-  tenant.device_guarantee.resize(devices_.size());
-  if (tenant.clients > 0) CountGuarantees(tenant, false);
-  tenant.budgets = event.budgets;
-  host_budgets_ += std::min(tenant.budgets.host, options_.host_capacity);
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    const Bytes all = options_.device_capacity[i];
-    const uint64_t part = options_.guaranteed_part;
-    const Bytes unless_set = part == 0 ? Bytes{0} : Bytes(all.count() / part);
-    tenant.device_guarantee[i] =
-        std::min(tenant.budgets.device_guarantee.value_or(unless_set), all);
-  }
-  if (tenant.clients > 0) CountGuarantees(tenant, true);
-  tenant.device_held.resize(devices_.size());
-  tenant.device_pinned.resize(devices_.size());
-  tenant.device_flight.resize(devices_.size());
-  tenant.device_reclaiming.resize(devices_.size());
-  tenant.device_full_until.resize(devices_.size());
+  quota_.SetBudgets(event.tenant, event.budgets);
   for (const auto& [id, client] : clients_) {
     if (client->tenant != event.tenant) continue;
     for (const auto& arena : client->arenas) {
@@ -62,21 +44,20 @@ void Planner::State::On(const TenantLimits& event) {
 void Planner::State::On(const DeviceLimit& event) {
   const size_t device = ToInt(event.device);
   if (device >= devices_.size()) return;
-  devices_[device].limit = std::min(event.capacity, options_.device_capacity[device]);
+  quota_.SetLimit(PoolOf(event.device), event.capacity);
   for (const auto& [id, client] : clients_) {
     if (client->arenas[device] != nullptr) LimitsChanged(*client->arenas[device]);
   }
 }
 
 void Planner::State::On(const ClientAttached& event) {
-  RAVEN_CHECK(tenants_.contains(event.tenant));
-  RAVEN_CHECK(!clients_.contains(event.client));
-  Tenant& tenant = tenants_.at(event.tenant);
-  if (tenant.clients++ == 0) CountGuarantees(tenant, true);
+  quota_.Attach(event.client, event.tenant, event.budgets);
+  Tenant& tenant = tenants_[event.tenant];
+  tenant.device_flight.resize(devices_.size());
+  tenant.device_full_until.resize(devices_.size());
   auto client = std::make_shared<Client>();
   client->id = event.client;
   client->tenant = event.tenant;
-  client->budgets = event.budgets;
   client->arenas.resize(devices_.size());
   clients_.emplace(event.client, std::move(client));
   EnsureHostAhead(Bytes{0});
@@ -85,7 +66,7 @@ void Planner::State::On(const ClientAttached& event) {
 void Planner::State::On(const ClientLimits& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr) return;
-  client->budgets = event.budgets;
+  quota_.SetBudgets(event.client, event.budgets);
   for (const auto& arena : client->arenas) {
     if (arena != nullptr) LimitsChanged(*arena);
   }
@@ -110,19 +91,13 @@ void Planner::State::On(const ClientGone& event) {
     requests_.Abandon(*arena);
     active_arenas_.erase(arena.get());
     SetAllocationPhase(*arena, false);
-    EndReclaiming(*arena, arena->being_removed + arena->Draining());
-    Refund(*arena, arena->charged);
-    Tenant& of = tenants_.at(client->tenant);
-    of.device_pinned[ToInt(arena->device)] -= arena->pinned;
-    InFlight& flight = of.device_flight[ToInt(arena->device)];
+    InFlight& flight = tenants_.at(client->tenant).device_flight[ToInt(arena->device)];
     for (const Direction& direction : {kIn, kOut}) {
       flight.*direction.bytes -= arena->flight.*direction.bytes;
       flight.*direction.copies -= arena->flight.*direction.copies;
     }
   }
-  Tenant& tenant = tenants_.at(client->tenant);
-  tenant.host_used -= client->host_used;
-  if (--tenant.clients == 0) CountGuarantees(tenant, false);
+  quota_.Detach(event.client);
   gone_.push_back(std::move(clients_.at(event.client)));
   clients_.erase(event.client);
   last_found_ = nullptr;
@@ -147,7 +122,7 @@ void Planner::State::On(const SlabFailed& event) {
   if (arena == nullptr) return;
   const Bytes failed = std::exchange(arena->adding, Bytes{0});
   arena->limit = event.limit;
-  Refund(*arena, failed);
+  quota_.Refund(event.client, arena->pool(), failed);
   // A smaller one may have room.
   arena->slab_most =
       std::max(options_.slab, Bytes(failed.count() / 2).RoundUp(options_.granularity));
@@ -169,12 +144,11 @@ void Planner::State::On(const SlabRemoved& event) {
   const Bytes size = removed->second.size;
   arena->map.RemoveChunk(event.offset, size);
   if (removed->second.overdue) {
-    arena->overdue -= size;
+    quota_.EndOverdue(event.client, arena->pool(), size);
   } else {
-    arena->being_removed -= size;
-    EndReclaiming(*arena, size);
+    quota_.EndReclaiming(event.client, arena->pool(), size);
   }
-  Refund(*arena, size);
+  quota_.Refund(event.client, arena->pool(), size);
   arena->removing.erase(removed);
   // The request that waits longest comes first: else the client that had to give the memory back
   // may take it again.
@@ -214,7 +188,9 @@ void Planner::State::On(const CreateRequested& event) {
   if (event.size == Bytes{0})
     return refuse(ErrorCode::kInvalidArgument, "a tensor has at least 1 byte");
   // In whole granules, as slabs are.
-  const Bytes most = std::min({client->budgets.device, tenants_.at(client->tenant).budgets.device,
+  const PoolId pool = PoolOf(event.device);
+  const Bytes most = std::min({quota_.LimitOf(event.client, pool, Limit::kClient),
+                               quota_.LimitOf(event.client, pool, Limit::kTenant),
                                options_.arena[device], options_.device_capacity[device]})
                          .RoundDown(options_.granularity);
   if (event.size > most) {

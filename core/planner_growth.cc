@@ -23,8 +23,6 @@ constexpr uint64_t kSlabsBeforeAhead = 8;
 constexpr uint64_t kLastSlabs = 3;
 // A tensor of so small a part of a slab is no large one.
 constexpr uint64_t kSmallShare = 4;  // a fourth
-// Of what is lent to one tenant others are kept this part of a device each, free (core/share.h).
-constexpr uint64_t kKeptPart = 64;
 // A slab is followed by the next within so long, or not soon.
 constexpr Duration kSlabsComeFor = std::chrono::milliseconds(10);
 // Room for the cycle's largest create is made when it is this many slabs away.
@@ -77,84 +75,20 @@ std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Clie
   return best;
 }
 
-Bytes Planner::State::SlabBudgetLeft(const ClientArena& arena, Reclaiming reclaiming) const {
-  const Client& client = *clients_.at(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const size_t device = ToInt(arena.device);
-  Bytes reserved;  // by others that ask since before
-  Bytes by_own_tenant;
-  for (const ClientArena* other : reserving_) {
-    if (other == &arena || other->device != arena.device) continue;
-    const bool guaranteed =
-        other->claims_guarantee && !(arena.reservation > Bytes{0} && arena.claims_guarantee);
-    if (!requests_.IsOlder(*other, arena) && !guaranteed) continue;
-    reserved += other->reservation;
-    if (clients_.at(other->client)->tenant == client.tenant) by_own_tenant += other->reservation;
-  }
-  const auto coming = [&](Binding binding) {
-    return reclaiming == Reclaiming::kIsThere ? ReclaimingOf(arena, binding) : Bytes{0};
-  };
-  const Bytes free = Minus(devices_[device].limit,
-                           Minus(devices_[device].held + reserved, coming(Binding::kDevice)));
-  const Bytes guaranteed = Minus(GuaranteeOf(tenant, arena.device), tenant.device_held[device]);
-  return std::min({Minus(client.budgets.device, Minus(arena.charged, coming(Binding::kClient))),
-                   Minus(tenant.budgets.device, Minus(tenant.device_held[device] + by_own_tenant,
-                                                      coming(Binding::kTenant))),
-                   std::max(Minus(free, KeptFromLoans(client.tenant, arena.device)),
-                            std::min(free, guaranteed))});
-}
-
-Bytes Planner::State::KeptFromLoans(TenantId borrower, DeviceId id) const {
-  const Device& device = devices_[ToInt(id)];
-  const bool others_are_guaranteed =
-      device.guaranteed > tenants_.at(borrower).device_guarantee[ToInt(id)];
-  if (options_.guaranteed_part == 0 || !others_are_guaranteed) return {};
-  const Bytes each = Bytes(device.limit.count() / kKeptPart).RoundUp(options_.granularity);
-  const Bytes most = Bytes(device.limit.count() / options_.guaranteed_part);
-  Bytes kept = each;  // for one who is still to come
-  for (const auto& [other, tenant] : tenants_) {
-    if (other == borrower || tenant.clients == 0) continue;
-    kept += Minus(std::min(each, GuaranteeOf(tenant, id)), tenant.device_held[ToInt(id)]);
-    if (kept >= most) break;
-  }
-  return std::min(kept, most);
-}
-
-void Planner::State::Reserve(ClientArena& arena, Bytes size) {
-  if (requests_.Waiting(arena) == 0) return;
-  arena.reservation = size;
-  arena.claims_guarantee = irrevocable_;
-  if (std::find(reserving_.begin(), reserving_.end(), &arena) == reserving_.end())
-    reserving_.push_back(&arena);
-}
-
-void Planner::State::EndReservation(ClientArena& arena) {
-  if (arena.reservation == Bytes{0}) return;
-  arena.reservation = Bytes{0};
-  std::erase(reserving_, &arena);
+Bytes Planner::State::RoomFor(const ClientArena& arena, Coming reclaiming) const {
+  const uint64_t request =
+      requests_.Waiting(arena) == 0 ? QuotaTree::kLastRequest : requests_.First(arena).id;
+  return quota_.Room(arena.client, arena.pool(), request, reclaiming);
 }
 
 Bytes Planner::State::MostOf(const ClientArena& arena) const {
-  const Client& client = *clients_.at(arena.client);
-  return std::min({client.budgets.device, tenants_.at(client.tenant).budgets.device,
-                   devices_[ToInt(arena.device)].limit, arena.map.range()})
-      .RoundDown(options_.granularity);
+  return std::min(BudgetOf(arena), arena.map.range()).RoundDown(options_.granularity);
 }
 
 Bytes Planner::State::SlabSize(const ClientArena& arena) const {
-  const Bytes most = std::max(arena.charged, arena.lived.most());
+  const Bytes most = std::max(UsageOf(arena).held, arena.lived.most());
   const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);
   return std::min(std::max(options_.slab, grown), LargestSlab(arena));
-}
-
-Bytes Planner::State::BudgetOf(const ClientArena& arena) const {
-  const Client& client = *clients_.at(arena.client);
-  return std::min({client.budgets.device, tenants_.at(client.tenant).budgets.device,
-                   devices_[ToInt(arena.device)].limit});
-}
-
-bool Planner::State::HasDeviceAlone(const ClientArena& arena) const {
-  return devices_[ToInt(arena.device)].held == arena.charged;
 }
 
 Bytes Planner::State::FirstSlabOf(const ClientArena& arena, Bytes room) const {
@@ -173,16 +107,17 @@ Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
 // Room is made while the client computes rather than while it waits.
 void Planner::State::GrowAhead(ClientArena& arena) {
   if (arena.adding > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
-  if (!arena.draining.empty() || arena.being_removed > Bytes{0}) return;
   if (!arena.allocation_phase || !Uses(Heuristic::kGrowAhead)) return;
-  if (arena.charged.count() < options_.slab.count() * kSlabsBeforeAhead) return;
+  const QuotaTree::Usage& usage = UsageOf(arena);
+  if (usage.reclaiming > Bytes{0}) return;
+  if (usage.held < options_.slab * kSlabsBeforeAhead) return;
   const Bytes slab = SlabSize(arena);
   if (LacksCover(arena, slab)) return;
   if (clients_.size() > 1 && Uses(Heuristic::kGrowForLargest) && GrowForLargest(arena)) return;
   if (arena.map.LargestHole() >= slab) return;
-  const Bytes left = SlabBudgetLeft(arena).RoundDown(options_.granularity);
+  const Bytes left = RoomFor(arena).RoundDown(options_.granularity);
   const Bytes last = slab * kLastSlabs;
-  const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Binding::kClient;
+  const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Limit::kClient;
   if (alone && left > Bytes{0} && left < last)
     return AddLastSlab(arena, std::min(left, arena.slab_most));
   if (left >= slab) AddSlabBehind(arena, FirstSlabOf(arena, slab));
@@ -245,10 +180,10 @@ bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
   if (now_ < arena.backoff_until) return false;
   const auto place = PlaceForSlab(arena, need);
   if (!place) return false;
-  const Bytes left = SlabBudgetLeft(arena);
+  const Bytes left = RoomFor(arena);
   // What was given back for the request comes again slab by slab, while others are drained.
-  const bool piecemeal =
-      arena.reservation > Bytes{0} && left >= FirstSlabOf(arena, SlabSize(arena));
+  const bool piecemeal = quota_.Reserved(arena.client, arena.pool()) > Bytes{0} &&
+                         left >= FirstSlabOf(arena, SlabSize(arena));
   if (left < place->missing && !piecemeal) return false;
   // One after the other, if one does not suffice: small slabs can be given back where large ones
   // could not, but each takes time.
@@ -263,9 +198,7 @@ void Planner::State::AddSlabAt(ClientArena& arena, Bytes offset, Bytes size) {
   slabs_come_until_ = now_ + kSlabsComeFor;
   arena.adding = size;
   arena.trimming = false;
-  Charge(arena, size);
-  arena.reservation = Minus(arena.reservation, size);
-  if (arena.reservation == Bytes{0}) std::erase(reserving_, &arena);
+  quota_.Charge(arena.client, arena.pool(), size);
   plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
 }
 
@@ -275,7 +208,7 @@ bool Planner::State::AddSlabAndEvictFor(ClientArena& arena, Bytes need) {
   if (!range) return false;
   const auto [offset, room] = *range;
   const Bytes slab =
-      std::min({SlabBudgetLeft(arena), room, arena.slab_most}).RoundDown(options_.granularity);
+      std::min({RoomFor(arena), room, arena.slab_most}).RoundDown(options_.granularity);
   if (slab == Bytes{0}) return false;
   Bytes reach = slab;
   std::vector<uint32_t> rows;

@@ -22,77 +22,40 @@ bool Planner::State::AllocateHost(TensorRow& tensor, RedundantCopies redundant) 
 
 bool Planner::State::TryAllocateHost(TensorRow& tensor, RedundantCopies redundant) {
   Client& client = *FindClient(tensor.client);
-  Tenant& tenant = tenants_.at(client.tenant);
   if (!MakeHostBudget(client, tensor.size, tensor.size, redundant)) return false;
   if (!MakeHostShare(client, tensor.size, redundant)) return false;
   const auto block = TakeHostRoom(client, tensor, redundant);
   if (!block) return false;
   tensor.host_block = *block;
-  client.host_used += tensor.size;
-  tenant.host_used += tensor.size;
+  quota_.Charge(tensor.client, kHostPool, tensor.size);
   EnsureHostAhead(Bytes{0});
   return true;
 }
 
 bool Planner::State::MakeHostBudget(Client& client, Bytes of_client, Bytes of_tenant,
                                     RedundantCopies redundant) {
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const auto client_fits = [&] {
-    return client.host_used + client.pinned + of_client <= client.budgets.host;
-  };
-  const auto fits = [&] {
-    return client_fits() && tenant.host_used + tenant.pinned + of_tenant <= tenant.budgets.host;
-  };
-  if (fits()) return true;
+  const auto exceeded = [&] { return quota_.Exceeded(client.id, kHostPool, of_client, of_tenant); };
+  if (!exceeded()) return true;
   if (redundant == RedundantCopies::kKeep) return false;
   DropRedundantCopies(client, of_tenant);
-  for (auto other = clients_.begin(); other != clients_.end() && !fits(); ++other) {
+  for (auto other = clients_.begin(); other != clients_.end() && exceeded(); ++other) {
     // Only copies of the same tenant make room within its budget.
-    if (!client_fits()) return false;
+    if (exceeded() == Limit::kClient) return false;
     if (other->second->tenant == client.tenant) DropRedundantCopies(*other->second, of_tenant);
   }
-  return fits();
-}
-
-bool Planner::State::IsWithinHostShare(const Tenant& tenant, Bytes more) const {
-  return IsWithinHostShare(host_.used() + pinned_, tenant.host_used + tenant.pinned, more);
-}
-
-bool Planner::State::IsWithinHostShare(Bytes used, Bytes held, Bytes more) const {
-  if (options_.guaranteed_part == 0) return true;
-  const Bytes part = KeptOfHost();
-  if (used + more <= options_.host_capacity - part) return true;
-  return held + more <= Bytes(part.count() / options_.guaranteed_part);
-}
-
-bool Planner::State::MayDropCopiesOf(const Client& other, const Client& asking) const {
-  if (other.tenant == asking.tenant || options_.guaranteed_part == 0) return true;
-  const Bytes part = KeptOfHost();
-  const Tenant& holder = tenants_.at(other.tenant);
-  return holder.host_used + holder.pinned > part;
-}
-
-bool Planner::State::TakeKeptForGuarantee(Bytes more) {
-  Tenant& asking = tenants_.at(clients_.at(*served_)->tenant);
-  const Bytes part = KeptOfHost();
-  if (host_.used() + pinned_ <= options_.host_capacity - part) asking.host_for_guarantee = Bytes{0};
-  const Bytes taken = asking.host_used + asking.pinned + asking.host_for_guarantee + more;
-  if (taken > Bytes(part.count() / options_.guaranteed_part)) return false;
-  asking.host_for_guarantee += more;
-  return true;
+  return !exceeded();
 }
 
 bool Planner::State::MakeHostShare(Client& client, Bytes more, RedundantCopies redundant) {
-  const Tenant& tenant = tenants_.at(client.tenant);
-  if (IsWithinHostShare(tenant, more)) return true;
+  if (quota_.IsWithinHostShare(client.id, more)) return true;
   if (redundant == RedundantCopies::kKeep) return false;
-  if (irrevocable_ && TakeKeptForGuarantee(more)) return true;
+  if (irrevocable_ && quota_.TakeKept(*served_, more)) return true;
   DropRedundantCopies(client, more);
   for (auto other = clients_.begin(); other != clients_.end(); ++other) {
-    if (IsWithinHostShare(tenant, more)) return true;
-    if (MayDropCopiesOf(*other->second, client)) DropRedundantCopies(*other->second, more);
+    if (quota_.IsWithinHostShare(client.id, more)) return true;
+    if (quota_.MayDropCopiesOf(other->first, client.id)) DropRedundantCopies(*other->second, more);
   }
-  return IsWithinHostShare(tenant, more);
+  return quota_.IsWithinHostShare(client.id, more);
 }
 
 void Planner::State::FreeHost(TensorRow& tensor) {
@@ -100,10 +63,7 @@ void Planner::State::FreeHost(TensorRow& tensor) {
   if (tensor.host_block == ExtentMap::kNone) return;
   host_.Free(tensor.host_block);
   tensor.host_block = ExtentMap::kNone;
-  Client* client = FindClient(tensor.client);
-  if (client == nullptr) return;  // its use was refunded when it went
-  client->host_used -= tensor.size;
-  tenants_.at(client->tenant).host_used -= tensor.size;
+  quota_.Refund(tensor.client, kHostPool, tensor.size);
 }
 
 std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client,
@@ -118,7 +78,8 @@ std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client,
   DropRedundantCopies(client, tensor.size);
   block = host_.Allocate(tensor.size, row);
   for (auto other = clients_.begin(); other != clients_.end() && !block; ++other) {
-    if (other->second->host_copies.empty() || !MayDropCopiesOf(*other->second, client)) continue;
+    if (other->second->host_copies.empty() || !quota_.MayDropCopiesOf(other->first, client.id))
+      continue;
     DropRedundantCopies(*other->second, tensor.size);
     block = host_.Allocate(tensor.size, row);
   }
@@ -162,13 +123,13 @@ void Planner::State::DropRedundantCopies(Client& client, Bytes need) {
 }
 
 void Planner::State::EnsureHostAhead(Bytes need) {
-  const Bytes capacity = HostCapacity();
+  const Bytes capacity = quota_.HostForCopies();
   if (host_growing_ || host_leaving_ > Bytes{0} || host_end_ >= capacity) return;
   if (now_ < host_backoff_until_) return;
   // The driver does one thing at a time, and pinning 64 MiB takes as long as fifty slabs.
   if (need == Bytes{0} && now_ < slabs_come_until_) return WakeAt(slabs_come_until_);
   if (need == Bytes{0} && now_ < pinned_wanted_until_) return WakeAt(pinned_wanted_until_);
-  const Bytes most = std::min(capacity, host_budgets_.RoundUp(options_.host_step));
+  const Bytes most = std::min(capacity, quota_.HostBudgets().RoundUp(options_.host_step));
   const Bytes wanted = std::min(most, host_.used() + std::max(options_.host_ahead, need));
   // A request that no hole takes wants more even when there is room in sum.
   const bool fragmented = need > Bytes{0} && host_.LargestHole() < need;

@@ -218,12 +218,12 @@ void Planner::State::NotePressure(ClientArena& arena, Bytes need) {
   arena.pressure_until = now_ + kPressureWindow;
   const size_t device = ToInt(arena.device);
   switch (BindingFor(arena, need)) {
-    case Binding::kClient: break;
-    case Binding::kTenant:
+    case Limit::kClient: break;
+    case Limit::kTenant:
       tenants_.at(FindClient(arena.client)->tenant).device_full_until[device] =
           arena.pressure_until;
       break;
-    case Binding::kDevice: devices_[device].full_until = arena.pressure_until; break;
+    case Limit::kPool: devices_[device].full_until = arena.pressure_until; break;
   }
 }
 
@@ -368,7 +368,8 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
 
 // What others can give changes without a change of the arena.
 bool Planner::State::TakeGuaranteed(ClientArena& arena, Bytes need) {
-  if (now_ < arena.reclaim_after || !IsWithinGuarantee(arena, need)) return false;
+  if (now_ < arena.reclaim_after || !quota_.IsWithinGuarantee(arena.client, arena.pool(), need))
+    return false;
   // Else their client could rescue them by gets for as long as it likes.
   irrevocable_ = true;
   const bool taken = TakeSlabsFor(arena, need, {}, Take::kOtherTenants);

@@ -26,37 +26,21 @@ bool Overlap(const Range& a, const Range& b) {
 }
 }  // namespace
 
-Bytes Planner::State::ReclaimingOf(const ClientArena& arena, Binding binding) const {
-  const size_t device = ToInt(arena.device);
-  if (binding == Binding::kClient) return arena.being_removed + arena.Draining();
-  if (binding == Binding::kDevice) return devices_[device].reclaiming;
-  return tenants_.at(clients_.at(arena.client)->tenant).device_reclaiming[device];
-}
-
-Planner::State::Binding Planner::State::BindingFor(const ClientArena& arena, Bytes missing) const {
-  const Client& client = *clients_.at(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  if (arena.charged + missing > client.budgets.device) return Binding::kClient;
-  const Bytes held = tenant.device_held[ToInt(arena.device)];
-  return held + missing > tenant.budgets.device ? Binding::kTenant : Binding::kDevice;
-}
-
 std::vector<ClientArena*> Planner::State::SharersWith(const ClientArena& arena,
-                                                      Binding binding) const {
+                                                      Limit binding) const {
   std::vector<ClientArena*> sharers;
-  if (binding == Binding::kClient) return sharers;
+  if (binding == Limit::kClient) return sharers;
   const TenantId tenant = clients_.at(arena.client)->tenant;
   for (const auto& [id, client] : clients_) {
     ClientArena* other = client->arenas[ToInt(arena.device)].get();
     if (other == nullptr || other == &arena) continue;
     // A full tenant can only be helped by its own; a full device by anybody.
-    if (binding == Binding::kDevice || client->tenant == tenant) sharers.push_back(other);
+    if (binding == Limit::kPool || client->tenant == tenant) sharers.push_back(other);
   }
   return sharers;
 }
 
-std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena,
-                                                   Binding binding) const {
+std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena, Limit binding) const {
   std::vector<ClientArena*> givers;
   for (ClientArena* other : SharersWith(arena, binding)) {
     // What a guarantee takes it takes from whoever holds more than his, whatever that one waits
@@ -68,13 +52,14 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena,
       if (other->adding > Bytes{0} || other->leaving > 0) continue;
     }
     // A client that did not let go of the last one would keep the next, too.
-    if (other->overdue > Bytes{0} || IsLate(*other)) continue;
+    if (UsageOf(*other).overdue > Bytes{0} || IsLate(*other)) continue;
     // Where all is in use there is nothing to give.
     if (other->index.size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
   }
-  std::stable_sort(givers.begin(), givers.end(), [](const ClientArena* a, const ClientArena* b) {
-    return a->charged > b->charged;
-  });
+  std::stable_sort(givers.begin(), givers.end(),
+                   [this](const ClientArena* a, const ClientArena* b) {
+                     return UsageOf(*a).held > UsageOf(*b).held;
+                   });
   givers.resize(std::min(givers.size(), kGiversTried));
   return givers;
 }
@@ -109,79 +94,26 @@ void Planner::State::FindEmptyable(ClientArena& arena, const Range& spared, Whic
   slabs_searched_ += blocks;
 }
 
-Bytes Planner::State::GuaranteeOf(const Tenant& tenant, DeviceId id) const {
-  const Device& device = devices_[ToInt(id)];
-  const Bytes guarantee = tenant.device_guarantee[ToInt(id)];
-  if (device.guaranteed <= device.limit) return guarantee;
-  return Bytes(static_cast<uint64_t>(static_cast<double>(guarantee.count()) *
-                                     static_cast<double>(device.limit.count()) /
-                                     static_cast<double>(device.guaranteed.count())));
-}
-
-void Planner::State::CountGuarantees(const Tenant& tenant, bool present) {
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    if (present) {
-      devices_[i].guaranteed += tenant.device_guarantee[i];
-    } else {
-      devices_[i].guaranteed -= tenant.device_guarantee[i];
-    }
-  }
-}
-
-Bytes Planner::State::ShareOf(const Tenant& tenant, DeviceId id) const {
-  const Device& device = devices_[ToInt(id)];
-  const Bytes all = std::min(device.guaranteed, device.limit);
-  return Minus(device.limit, Minus(all, GuaranteeOf(tenant, id)));
-}
-
-bool Planner::State::ExceedsShare(const ClientArena& arena, Bytes more) const {
-  const Device& device = devices_[ToInt(arena.device)];
-  if (device.guaranteed == Bytes{0}) return false;
-  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
-  // Nothing is guaranteed to others: what a tenant alone has in use is its own affair.
-  if (device.guaranteed == tenant.device_guarantee[ToInt(arena.device)]) return false;
-  return tenant.device_pinned[ToInt(arena.device)] + more > ShareOf(tenant, arena.device);
-}
-
 // Idle memory may be lent beyond a share because it can be taken back, and for that it needs room
 // on the host. What only fills a hole lends nothing more.
 bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
-  const Device& device = devices_[ToInt(arena.device)];
-  if (device.guaranteed == Bytes{0} || arena.map.LargestHole() >= more) return false;
-  const TenantId own = clients_.at(arena.client)->tenant;
-  if (IsWithinGuarantee(arena, more)) return false;
-  const Bytes lendable = options_.host_capacity - KeptOfHost();
-  const bool kept_is_used = host_.used() + pinned_ > lendable;
-  Bytes claims;  // what is guaranteed to others and not held by them
-  for (const auto& [id, tenant] : tenants_) {
-    // First what made way for a guarantee has to leave what is kept, else the next finds it taken.
-    if (kept_is_used && tenant.host_for_guarantee > Bytes{0}) return true;
-    if (id == own || tenant.clients == 0) continue;
-    claims += Minus(GuaranteeOf(tenant, arena.device), tenant.device_held[ToInt(arena.device)]);
-  }
-  const Bytes lent = Minus(claims + more, Minus(device.limit, device.held));
-  if (claims == Bytes{0} || lent == Bytes{0}) return false;
-  Bytes away = pinned_;
+  if (!quota_.HasGuarantees(arena.pool()) || arena.map.LargestHole() >= more) return false;
+  if (quota_.IsWithinGuarantee(arena.client, arena.pool(), more)) return false;
+  if (quota_.IsKeptTaken()) return true;
+  const Bytes lent = quota_.Lent(arena.client, arena.pool(), more);
+  if (lent == Bytes{0}) return false;
+  Bytes away = quota_.Of(kHostPool).pinned;
   for (const auto& [id, client] : clients_) {
     for (const auto& other : client->arenas) {
       if (other != nullptr) away += Minus(other->live, other->map.used());
     }
   }
   // It comes back in whole slabs.
-  return away + lent + LargestSlab(arena) > lendable;
-}
-
-bool Planner::State::IsWithinGuarantee(const ClientArena& arena, Bytes need) const {
-  if (devices_[ToInt(arena.device)].guaranteed == Bytes{0}) return false;
-  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
-  const Bytes slabs = need.RoundUp(options_.granularity);
-  return tenant.device_held[ToInt(arena.device)] + slabs <= GuaranteeOf(tenant, arena.device) &&
-         BindingFor(arena, slabs) == Binding::kDevice;
+  return away + lent + LargestSlab(arena) > quota_.Lendable();
 }
 
 void Planner::State::KeepGuarantees(const ClientArena& asking, std::vector<Emptying>* slabs) const {
-  const size_t device = ToInt(asking.device);
-  if (devices_[device].guaranteed == Bytes{0}) return;
+  if (!quota_.HasGuarantees(asking.pool())) return;
   const TenantId own = clients_.at(asking.client)->tenant;
   std::stable_sort(slabs->begin(), slabs->end(),
                    [](const Emptying& a, const Emptying& b) { return a.density() < b.density(); });
@@ -189,12 +121,10 @@ void Planner::State::KeepGuarantees(const ClientArena& asking, std::vector<Empty
   std::erase_if(*slabs, [&](const Emptying& one) {
     const TenantId id = clients_.at(one.arena->client)->tenant;
     if (id == own || one.rows.empty()) return false;
-    const Tenant& tenant = tenants_.at(id);
-    const Bytes stays = tenant.device_held[device] - tenant.device_reclaiming[device];
-    auto& left =
-        beyond.try_emplace(id, Minus(stays, GuaranteeOf(tenant, asking.device))).first->second;
-    if (one.slab.second > left) return true;
-    left -= one.slab.second;
+    const auto [left, is_new] = beyond.try_emplace(id);
+    if (is_new) left->second = quota_.BeyondGuarantee(id, asking.pool());
+    if (one.slab.second > left->second) return true;
+    left->second -= one.slab.second;
     return false;
   });
 }
@@ -245,7 +175,7 @@ bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
     std::erase(arena.slabs, slab);
     arena.map.CloseChunk(slab.first, slab.second);
     arena.draining.push_back(slab);
-    BeginReclaiming(arena, slab.second);
+    quota_.BeginReclaiming(arena.client, arena.pool(), slab.second);
   }
   EndDraining(arena);
   return true;
@@ -274,7 +204,7 @@ std::optional<Planner::State::Lack> Planner::State::LackFor(const ClientArena& a
                                                             Bytes need) const {
   const auto place = PlaceForSlab(arena, need);
   if (!place) return std::nullopt;
-  const Bytes coming = SlabBudgetLeft(arena, Reclaiming::kIsThere) + arena.adding;
+  const Bytes coming = RoomFor(arena, Coming::kIsThere) + arena.adding;
   const Bytes missing = Minus(place->missing, coming);
   return Lack{*place, BindingFor(arena, place->missing), missing};
 }
@@ -323,7 +253,10 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
       return InOrder()(a.arena, b.arena);
     });
     if (Drain(chosen)) {
-      Reserve(arena, place.missing);
+      if (requests_.Waiting(arena) > 0) {
+        quota_.Reserve(arena.client, arena.pool(),
+                       {place.missing, requests_.First(arena).id, irrevocable_});
+      }
       arena.asked_more = 0;
       for (const Emptying& one : chosen) arena.relocating |= one.arena == &arena;
       return true;
@@ -340,7 +273,7 @@ bool Planner::State::IsLate(const ClientArena& arena) const {
   });
 }
 
-bool Planner::State::WaitsForLate(ClientArena& arena, Binding binding) {
+bool Planner::State::WaitsForLate(ClientArena& arena, Limit binding) {
   if (requests_.Waiting(arena) == 0 || arena.asked_more == kAskedMoreMost) return false;
   if (now_ < arena.late_at) return false;  // those who were asked last may let go yet
   const std::vector<ClientArena*> sharers = SharersWith(arena, binding);
@@ -387,7 +320,7 @@ Bytes Planner::State::TailOf(const ClientArena& arena, const Range& slab,
 bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
   std::vector<Emptying> chosen;
   FindEmptyable(arena, {}, Which::kAll, &chosen);
-  Bytes sum = SlabBudgetLeft(arena).RoundDown(options_.granularity);
+  Bytes sum = RoomFor(arena).RoundDown(options_.granularity);
   std::vector<Range> staying = arena.slabs;
   for (const Emptying& one : chosen) {
     sum += one.slab.second;
@@ -431,7 +364,6 @@ void Planner::State::EndDraining(ClientArena& arena) {
     const auto [offset, size] = slab;
     if (arena.map.IsRetired(offset, size)) {
       arena.removing[offset] = {size, now_ + kLetGoWithin};
-      arena.being_removed += size;
       late_.Arm({arena, offset}, now_ + kLateAfter);
       overdue_.Arm({arena, offset}, now_ + kLetGoWithin);
       plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
@@ -446,57 +378,21 @@ void Planner::State::EndDraining(ClientArena& arena) {
     // A get has rescued what lived here: then the request that wants the slab tries again.
     arena.map.OpenChunk(offset, size);
     arena.slabs.push_back(slab);
-    EndReclaiming(arena, size);
+    quota_.EndReclaiming(arena.client, arena.pool(), size);
     TouchWaiting();
     return true;
   });
-  if (arena.draining.empty() && arena.being_removed == Bytes{0}) arena.relocating = false;
+  if (UsageOf(arena).reclaiming == Bytes{0}) arena.relocating = false;
 }
 
 void Planner::State::NoteOverdue(ClientArena& arena) {
   for (auto& [offset, slab] : arena.removing) {
     if (slab.overdue || now_ < slab.until) continue;
     slab.overdue = true;
-    arena.being_removed -= slab.size;
-    EndReclaiming(arena, slab.size);
-    arena.overdue += slab.size;
+    quota_.BeginOverdue(arena.client, arena.pool(), slab.size);
     Touch(&arena);
     TouchWaiting();
   }
-}
-
-void Planner::State::BeginReclaiming(const ClientArena& arena, Bytes size) {
-  devices_[ToInt(arena.device)].reclaiming += size;
-  tenants_.at(FindClient(arena.client)->tenant).device_reclaiming[ToInt(arena.device)] += size;
-}
-
-void Planner::State::EndReclaiming(const ClientArena& arena, Bytes size) {
-  devices_[ToInt(arena.device)].reclaiming -= size;
-  tenants_.at(FindClient(arena.client)->tenant).device_reclaiming[ToInt(arena.device)] -= size;
-}
-
-Bytes Planner::State::ExcessOf(const ClientArena& arena) const {
-  const Client& client = *clients_.at(arena.client);
-  const Tenant& tenant = tenants_.at(client.tenant);
-  const size_t device = ToInt(arena.device);
-  // Of what is shared, everybody gives in proportion.
-  const auto share = [&arena](Bytes excess, Bytes held) {
-    return Bytes(static_cast<uint64_t>(static_cast<double>(excess.count()) *
-                                       static_cast<double>(arena.charged.count()) /
-                                       static_cast<double>(std::max<uint64_t>(1, held.count()))));
-  };
-  const Bytes reclaiming = ReclaimingOf(arena, Binding::kDevice);
-  const Bytes held = devices_[device].held;
-  const Bytes tenant_held = tenant.device_held[device];
-  const Bytes of_client =
-      Minus(arena.charged - arena.being_removed - arena.overdue - arena.Draining(),
-            client.budgets.device);
-  const Bytes of_tenant =
-      Minus(tenant_held - tenant.device_reclaiming[device], tenant.budgets.device);
-  const Bytes of_device = Minus(held - reclaiming, devices_[device].limit);
-  const Bytes most = std::max({of_client, of_tenant, of_device});
-  if (most == Bytes{0}) return most;
-  return std::max({of_client, share(of_tenant, tenant_held), share(of_device, held), Bytes{1}});
 }
 
 bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {

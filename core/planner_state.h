@@ -24,6 +24,7 @@
 #include "core/extents.h"
 #include "core/hint_scale.h"
 #include "core/planner.h"
+#include "core/quota_tree.h"
 #include "core/request_queue.h"
 #include "core/timers.h"
 
@@ -67,7 +68,9 @@ class Planner::State {
   Explanation Explain(const TensorRow& tensor, Tick now) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
-  Bytes Guaranteed(DeviceId device, TenantId asker) const;
+  Bytes Guaranteed(DeviceId device, TenantId asker) const {
+    return quota_.GuaranteedHeld(asker, PoolOf(device));
+  }
   TierView HostTier() const;
   Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
   const PlannerStats& stats() const { return stats_; }
@@ -78,9 +81,6 @@ class Planner::State {
   struct Client {
     ClientId id{};
     TenantId tenant{};
-    Budgets budgets;
-    Bytes host_used;
-    Bytes pinned;  // its blocks of pinned memory
     Bytes in_use;
     uint64_t tensors = 0;
     Forecast forecast;
@@ -110,19 +110,8 @@ class Planner::State {
   static constexpr uint64_t kFewTensors = 512;
   static constexpr uint32_t kNoRow = ~uint32_t{0};
   struct Tenant {
-    Budgets budgets;
-    uint32_t clients = 0;
-    std::vector<Bytes> device_guarantee;  // by device, before it is scaled (GuaranteeOf)
-    std::vector<Bytes> device_held;
-    std::vector<Bytes> device_pinned;     // tensors in use or not stream-complete
     std::vector<InFlight> device_flight;  // copies of its tensors
-    // Of what is held, slabs that are being emptied or given back.
-    std::vector<Bytes> device_reclaiming;
     std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
-    Bytes host_used;
-    Bytes pinned;  // slabs of pinned memory
-    // Of what is kept of the pool, taken for others' tensors that made way for its guarantee.
-    Bytes host_for_guarantee;
   };
   // kMayDrop: for a tensor that has to leave, redundant copies of others may be discarded. A copy
   // that is only made ahead is not worth one: the two would replace each other for ever.
@@ -131,10 +120,6 @@ class Planner::State {
     bool operator()(const ArenaId* a, const ArenaId* b) const { return *a < *b; }
   };
   struct Device : InFlight {  // copies of anybody's tensors
-    Bytes limit;              // of what the store may hold; at most options_.device_capacity
-    Bytes held;
-    Bytes reclaiming;         // of that, slabs that are being emptied or given back
-    Bytes guaranteed;         // to tenants with clients
     uint32_t allocating = 0;  // arenas that are
     Tick full_until{};        // a client had to evict lately because it is
   };
@@ -153,7 +138,7 @@ class Planner::State {
   };
   void CheckRow(uint32_t row, Sums* sums) const;
   bool IsToBeForgotten(const TensorRow& tensor) const;
-  void CheckTenants() const;
+  void CheckQuotas(const ClientArena& arena, const Sums& sums) const;
 
   // What happened (planner_events.cc).
   void On(const TenantLimits& event);
@@ -289,21 +274,19 @@ class Planner::State {
   };
   // The place where the least is missing.
   std::optional<SlabPlace> PlaceForSlab(const ClientArena& arena, Bytes need) const;
-  // What budgets and the device leave for more slabs of the arena, and older requests' reservations
-  // aside; as it is, or as if slabs being reclaimed were gone.
-  enum class Reclaiming : uint8_t { kIsHeld, kIsThere };
-  Bytes SlabBudgetLeft(const ClientArena& arena, Reclaiming reclaiming = Reclaiming::kIsHeld) const;
-  // Reserves `size` of what slabs are given back for, for the arena's first request.
-  void Reserve(ClientArena& arena, Bytes size);
-  void EndReservation(ClientArena& arena);
+  // What the arena's first request, or one to come, may have of more slabs (QuotaTree::Room).
+  using Coming = QuotaTree::Coming;
+  Bytes RoomFor(const ClientArena& arena, Coming reclaiming = Coming::kIsHeld) const;
   // What the arena may hold as limits are now, in whole granules as slabs are.
   Bytes MostOf(const ClientArena& arena) const;
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const ClientArena& arena) const;
   // Of what the arena may hold, whatever its addresses.
-  Bytes BudgetOf(const ClientArena& arena) const;
+  Bytes BudgetOf(const ClientArena& arena) const { return quota_.Most(arena.client, arena.pool()); }
   // Nobody else holds slabs of it.
-  bool HasDeviceAlone(const ClientArena& arena) const;
+  bool HasDeviceAlone(const ClientArena& arena) const {
+    return quota_.Of(arena.pool()).held == UsageOf(arena).held;
+  }
   // Where the arena is to grow by `room`, the slab that is made next; those that follow come one
   // after the other.
   Bytes FirstSlabOf(const ClientArena& arena, Bytes room) const;
@@ -323,17 +306,20 @@ class Planner::State {
   bool AddSlabAndEvictFor(ClientArena& arena, Bytes need);
 
   // Slabs that go (planner_slabs.cc).
-  // What keeps an arena from growing: its client's budget, its tenant's, or what the store may hold
-  // of the device.
-  enum class Binding : uint8_t { kClient, kTenant, kDevice };
-  Binding BindingFor(const ClientArena& arena, Bytes missing) const;
+  // What keeps an arena from growing.
+  using Limit = QuotaTree::Limit;
+  Limit BindingFor(const ClientArena& arena, Bytes missing) const {
+    return quota_.Binding(arena.client, arena.pool(), missing);
+  }
   // What is being emptied or given back, and helps with that.
-  Bytes ReclaimingOf(const ClientArena& arena, Binding binding) const;
+  Bytes ReclaimingOf(const ClientArena& arena, Limit binding) const {
+    return quota_.Against(arena.client, arena.pool(), binding).reclaiming;
+  }
   // What keeps a slab for `need` bytes from being added where the least is missing: `bytes` are not
   // there even once all that is being reclaimed is gone.
   struct Lack {
     SlabPlace place;
-    Binding binding;
+    Limit binding;
     Bytes bytes;
   };
   std::optional<Lack> LackFor(const ClientArena& arena, Bytes need) const;
@@ -343,8 +329,8 @@ class Planner::State {
   // back before they are asked for, since a slab takes as long to go as to come.
   bool OthersWantSlabs(const ClientArena& arena) const;
   // The other arenas that the same limit binds; those of them whose slabs would help.
-  std::vector<ClientArena*> SharersWith(const ClientArena& arena, Binding binding) const;
-  std::vector<ClientArena*> GiversTo(const ClientArena& arena, Binding binding) const;
+  std::vector<ClientArena*> SharersWith(const ClientArena& arena, Limit binding) const;
+  std::vector<ClientArena*> GiversTo(const ClientArena& arena, Limit binding) const;
   // Memory that others hold and miss less, or that lies elsewhere in the arena: slabs are given
   // back, and come again where the request needs them. Not if that costs more than `cost_limit`.
   // kOthers: not from the arena itself. kOtherTenants: from those alone. kSome: nor all that it
@@ -374,25 +360,13 @@ class Planner::State {
                      std::vector<Emptying>* found, std::optional<double> weight = {});
   // Of these, those of the least cost that hold `wanted` bytes, or all.
   static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
-  // Free memory of the device that is not lent to the tenant while others are present: a 64th for
-  // each of them who does not hold so much, and for one who is still to come. A process that does
-  // not let go of its slabs keeps them, so what is lent may not come back.
-  Bytes KeptFromLoans(TenantId borrower, DeviceId device) const;
-  // What the tenant is guaranteed of the device: a share, where all of them are more than there is.
-  Bytes GuaranteeOf(const Tenant& tenant, DeviceId device) const;
-  // The tenant's guarantees count, or count no more, as it has clients.
-  void CountGuarantees(const Tenant& tenant, bool present);
-  // What the guarantees of the others leave the tenant of the device.
-  Bytes ShareOf(const Tenant& tenant, DeviceId device) const;
-  // With `more` bytes the arena's tenant would have more in use than its share. What is in use
-  // cannot leave, so that would keep from others what they are guaranteed.
-  bool ExceedsShare(const ClientArena& arena, Bytes more) const;
+  // With `more` bytes the arena's tenant would have more in use than its share.
+  bool ExceedsShare(const ClientArena& arena, Bytes more) const {
+    return quota_.ExceedsShare(arena.client, arena.pool(), more);
+  }
   // With `more` the host would have no room for what others' guarantees may take back of what is
   // lent.
   bool LacksCover(const ClientArena& arena, Bytes more) const;
-  // With `need` more the arena's tenant would hold no more than it is guaranteed, and only the
-  // device's limit is in its way.
-  bool IsWithinGuarantee(const ClientArena& arena, Bytes need) const;
   // Takes those out that would leave another tenant less than it is guaranteed.
   void KeepGuarantees(const ClientArena& asking, std::vector<Emptying>* slabs) const;
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
@@ -409,18 +383,16 @@ class Planner::State {
   // Whether its client takes unusually long to let go of a slab.
   bool IsLate(const ClientArena& arena) const;
   // Whether the first request waits for slabs of such clients, and may ask others beside them.
-  bool WaitsForLate(ClientArena& arena, Binding binding);
+  bool WaitsForLate(ClientArena& arena, Limit binding);
   // Begins to empty slabs of several others.
   void AskMore(ClientArena& arena, const Lack& lack, Which which, const SlabCostLimit& cost_limit);
   // Finds those that the arena's client, stopped or worse, does not let go of.
   void NoteOverdue(ClientArena& arena);
   bool GiveBackFreeSlab(ClientArena& arena);
   bool GiveBack(ClientArena& arena, Range slab);
-  // Slabs of the arena are being emptied or given back; that is over.
-  void BeginReclaiming(const ClientArena& arena, Bytes size);
-  void EndReclaiming(const ClientArena& arena, Bytes size);
-  // What the arena holds beyond its budgets, and of what its tenant or everybody does its share.
-  Bytes ExcessOf(const ClientArena& arena) const;
+  Bytes ExcessOf(const ClientArena& arena) const {
+    return quota_.Excess(arena.client, arena.pool());
+  }
   void Shrink(ClientArena& arena);
 
   // Waiting for others (planner_waits.cc).
@@ -429,14 +401,14 @@ class Planner::State {
   // What copying out what must leave takes, and bringing it back.
   double SecondsToEvict(const ClientArena& arena, Bytes need) const;
   // How long until others have freed `missing` bytes, at their present rate.
-  double SecondsUntilFreed(const ClientArena& arena, Bytes missing, Binding binding) const;
+  double SecondsUntilFreed(const ClientArena& arena, Bytes missing, Limit binding) const;
   // An iteration would begin with the request, and its peak coincide with another client's: to let
   // that pass takes less than copies would.
   bool WaitsForPeak(ClientArena& arena, const Request& request);
   bool MayWaitForPeak(const ClientArena& arena, const Request& request) const;
   // How long until those are past theirs who share the tenant's budget, or the device; zero, if the
   // arena's client should not wait for that.
-  Duration UntilPeaks(const ClientArena& arena, Binding binding) const;
+  Duration UntilPeaks(const ClientArena& arena, Limit binding) const;
 
   // The future, and doing without the bytes (planner_future.cc).
   // Without a hint: what the client did before says when.
@@ -470,21 +442,11 @@ class Planner::State {
   // The tensor is on its device and on the host: its host copy is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
   void DropRedundantCopies(Client& client, Bytes need);
-  // Whether others' redundant copies may make room for `asking`: of another tenant only what it
-  // holds beyond its part of the pool.
-  bool MayDropCopiesOf(const Client& other, const Client& asking) const;
-  // Whether the tenant may take so much more of the pool: all of them together all but the last
-  // part, and of that each only little.
-  bool IsWithinHostShare(const Tenant& tenant, Bytes more) const;
-  // The same if so much of the pool is in use, and so much by the tenant.
-  bool IsWithinHostShare(Bytes used, Bytes held, Bytes more) const;
-  // Drops redundant copies until it is; false where that does not suffice.
+  // Drops redundant copies until the client's tenant may take so much more of the pool; false where
+  // that does not suffice.
   bool MakeHostShare(Client& client, Bytes more, RedundantCopies redundant);
   // So much more of the budgets, where redundant copies may make way for it.
   bool MakeHostBudget(Client& client, Bytes of_client, Bytes of_tenant, RedundantCopies redundant);
-  // What leaves for a tenant's guarantee may take that tenant's part of what is kept: else a user
-  // who fills the pool would keep the device, too.
-  bool TakeKeptForGuarantee(Bytes more);
   // Room in the pool for `tensor`; the budgets allow it.
   std::optional<ExtentMap::Block> TakeHostRoom(Client& client, const TensorRow& tensor,
                                                RedundantCopies redundant);
@@ -538,8 +500,9 @@ class Planner::State {
   // So much of what may be in flight is chosen ahead of need.
   Bytes AheadMost() const { return Bytes(options_.in_flight.count() / 2); }
   void BackOff(ClientArena& arena);
-  void Charge(ClientArena& arena, Bytes size);
-  void Refund(ClientArena& arena, Bytes size);
+  const QuotaTree::Usage& UsageOf(const ClientArena& arena) const {
+    return quota_.Of(arena.client, arena.pool());
+  }
 
   // Without a copy: it is not needed, is on the host as it is, or is recomputed more cheaply.
   static bool CanDrop(const TensorRow& tensor) {
@@ -571,21 +534,13 @@ class Planner::State {
   // Its time is over, or it would not wait.
   void FailForRoom(const Request& request);
   std::string DescribeHolders(const Request& request) const;
-  std::string Holders(const Client& asker, size_t device) const;
+  // Who holds slabs of the device, or blocks of pinned memory.
+  std::string Holders(ClientId asker, PoolId pool) const;
   // Of a request that would fit beside what is in use, if that lay together.
   std::string DescribePieces(const ClientArena& arena, const Request& request) const;
   std::string HostHolder() const;
-  std::string DescribePinned(const Client& asker, Bytes asked) const;
+  std::string DescribePinned(ClientId asker, Bytes asked) const;
   bool Uses(Heuristic heuristic) const { return options_.heuristics.Uses(heuristic); }
-  // Of the host pool what is kept for those who hold little of it.
-  Bytes KeptOfHost() const {
-    const uint64_t part = options_.guaranteed_part;
-    return Bytes(part == 0 ? 0 : options_.host_capacity.count() / part);
-  }
-  // Of the pool's capacity what slabs of pinned memory leave to tensors' copies.
-  Bytes HostCapacity() const {
-    return Minus(options_.host_capacity, pinned_.RoundUp(options_.granularity));
-  }
   void ShrinkHostFor(Bytes slab);
   void ReclaimPinnedFor(const TensorRow& tensor);
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
@@ -593,13 +548,12 @@ class Planner::State {
   void Count(ClientId client, Counter counter, Amount amount);
 
   PlannerOptions options_;
+  QuotaTree quota_;
   Catalog catalog_;
   ExtentMap host_;
   Bytes host_end_;                  // the pool is, or is being, pinned up to here
-  Bytes host_budgets_;              // of all tenants, each at most the pool
   Bytes host_coming_;               // is being pinned behind that
   Bytes host_leaving_;              // is being unpinned behind it
-  Bytes pinned_;                    // slabs of pinned memory, of all tenants
   Tick pinned_wanted_until_{};      // a slab of it was wanted: the pool is not pinned ahead before
   Tick pinned_asked_until_{};       // idle slabs of it were asked for: not again before
   std::vector<Bytes> host_chunks_;  // what was pinned in one go begins there
@@ -624,7 +578,6 @@ class Planner::State {
   // being copied once that is done.
   std::deque<std::shared_ptr<Client>> gone_;
   size_t answered_ = 0;                            // requests, during Apply
-  std::vector<ClientArena*> reserving_;            // with a reservation for their first request
   std::set<ClientArena*, InOrder> active_arenas_;  // with something that time may move
   std::deque<ClientArena*> touched_;
   PlannerStats stats_;

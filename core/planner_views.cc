@@ -38,15 +38,15 @@ ClientView Planner::State::ViewOf(ClientId id) const {
   ClientView view;
   view.client = id;
   view.tenant = client.tenant;
-  view.budgets = client.budgets;
+  view.budgets = quota_.BudgetsOf(id);
   view.tensors = client.tensors;
-  view.host_used = client.host_used;
-  view.pinned = client.pinned;
+  view.pinned = quota_.Of(id, kHostPool).pinned;
+  view.host_used = quota_.Of(id, kHostPool).held - view.pinned;
   view.in_use = client.in_use;
   view.waiting = client.stats.waiting;
   for (const auto& arena : client.arenas) {
     if (arena == nullptr) continue;
-    view.device_held += arena->charged;
+    view.device_held += UsageOf(*arena).held;
     view.device_used += arena->map.used();
   }
   return view;
@@ -59,7 +59,8 @@ std::vector<ClientId> Planner::State::Clients() const {
 }
 
 TierView Planner::State::DeviceTier(DeviceId device) const {
-  TierView view{devices_[ToInt(device)].limit, devices_[ToInt(device)].held, Bytes{0}};
+  const PoolId pool = PoolOf(device);
+  TierView view{quota_.LimitOf(pool), quota_.Of(pool).held, Bytes{0}};
   for (const auto& [id, client] : clients_) {
     const auto& arena = client->arenas[ToInt(device)];
     if (arena != nullptr) view.used += arena->map.used();
@@ -67,19 +68,11 @@ TierView Planner::State::DeviceTier(DeviceId device) const {
   return view;
 }
 
-Bytes Planner::State::Guaranteed(DeviceId device, TenantId asker) const {
-  Bytes guaranteed;
-  for (const auto& [id, tenant] : tenants_) {
-    if (tenant.clients == 0 || id == asker) continue;
-    guaranteed += std::min(tenant.device_held[ToInt(device)], GuaranteeOf(tenant, device));
-  }
-  return guaranteed;
-}
-
 TierView Planner::State::HostTier() const {
   Bytes blocks;
-  for (const auto& [id, client] : clients_) blocks += client->pinned;
-  return {options_.host_capacity, host_.held() + host_leaving_ + pinned_, host_.used() + blocks};
+  for (const auto& [id, client] : clients_) blocks += quota_.Of(id, kHostPool).pinned;
+  return {options_.host_capacity, host_.held() + host_leaving_ + quota_.Of(kHostPool).pinned,
+          host_.used() + blocks};
 }
 
 Tick Planner::State::NextWake() const {
@@ -137,41 +130,38 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   }
 }
 
-void Planner::State::CheckTenants() const {
-  std::map<TenantId, uint32_t> clients;
-  for (const auto& [id, client] : clients_) ++clients[client->tenant];
-  for (const auto& [id, tenant] : tenants_) RAVEN_CHECK(clients[id] == tenant.clients);
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    Bytes guaranteed;
-    std::map<TenantId, Bytes> pinned;
-    for (const auto& [id, tenant] : tenants_)
-      guaranteed += tenant.clients > 0 ? tenant.device_guarantee[i] : Bytes{0};
-    for (const auto& [id, client] : clients_) {
-      if (client->arenas[i] != nullptr) pinned[client->tenant] += client->arenas[i]->pinned;
-    }
-    RAVEN_CHECK(devices_[i].guaranteed == guaranteed);
-    for (const auto& [id, tenant] : tenants_) RAVEN_CHECK(tenant.device_pinned[i] == pinned[id]);
-  }
+// What the arena holds against what its slabs and tensors come to.
+void Planner::State::CheckQuotas(const ClientArena& arena, const Sums& sums) const {
+  Bytes reclaiming;
+  Bytes overdue;
+  for (const auto& [offset, slab] : arena.removing)
+    (slab.overdue ? overdue : reclaiming) += slab.size;
+  for (const Range& slab : arena.draining) reclaiming += slab.second;
+  Bytes held = arena.adding + reclaiming + overdue;
+  for (const Range& slab : arena.slabs) held += slab.second;
+  const QuotaTree::Usage& usage = UsageOf(arena);
+  RAVEN_CHECK(usage.reclaiming == reclaiming);
+  RAVEN_CHECK(usage.overdue == overdue);
+  RAVEN_CHECK(usage.held == held);
+  const auto pinned = sums.pinned.find({arena.client, arena.device});
+  RAVEN_CHECK(usage.pinned == (pinned == sums.pinned.end() ? Bytes{0} : pinned->second));
 }
 
 void Planner::State::CheckInvariants() const {
-  CheckTenants();
+  quota_.CheckInvariants();
   host_.CheckInvariants();
   requests_.CheckInvariants();
   Sums sums;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   RAVEN_CHECK(sums.host == host_.used());
-  Bytes pinned;
-  for (const auto& [id, tenant] : tenants_) pinned += tenant.pinned;
-  RAVEN_CHECK(pinned == pinned_);
   RAVEN_CHECK(host_.held() == host_end_);
+  RAVEN_CHECK(host_.used() + quota_.Of(kHostPool).pinned == quota_.Of(kHostPool).held);
   for (const auto& [id, request] : requests_.all()) ++sums.waits[request.client];
-  std::vector<Bytes> held(devices_.size());
   std::vector<uint32_t> allocating(devices_.size());
-  std::map<std::pair<TenantId, DeviceId>, Bytes> reclaiming;
   for (const auto& [id, client] : clients_) {
     RAVEN_CHECK(client->in_use == sums.in_use[id]);
-    RAVEN_CHECK(client->host_used == sums.host_used[id]);
+    const QuotaTree::Usage& on_host = quota_.Of(id, kHostPool);
+    RAVEN_CHECK(on_host.held - on_host.pinned == sums.host_used[id]);
     RAVEN_CHECK(client->tensors == sums.tensors[id]);
     RAVEN_CHECK(client->waits == sums.waits[id]);
     for (const auto& arena : client->arenas) {
@@ -179,38 +169,20 @@ void Planner::State::CheckInvariants() const {
       arena->map.CheckInvariants();
       RAVEN_CHECK(arena->copying_out <= arena->leaving);
       RAVEN_CHECK(arena->leaving_slabs <= arena->leaving);
-      Bytes removing;
-      for (const auto& [offset, slab] : arena->removing) removing += slab.size;
-      RAVEN_CHECK(removing == arena->being_removed + arena->overdue);
+      CheckQuotas(*arena, sums);
       RAVEN_CHECK(std::count(touched_.begin(), touched_.end(), arena.get()) ==
                   (arena->touched ? 1 : 0));
-      reclaiming[std::pair(client->tenant, arena->device)] +=
-          arena->being_removed + arena->Draining();
-      RAVEN_CHECK(arena->map.held() <= arena->charged);
       RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);
-      RAVEN_CHECK(arena->pinned == sums.pinned[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
                   sums.listed[std::pair(id, arena->device)]);
       RAVEN_CHECK(!arena->waits_for_peak || requests_.Waiting(*arena) > 0);
-      held[ToInt(arena->device)] += arena->charged;
       allocating[ToInt(arena->device)] += arena->allocation_phase ? 1 : 0;
     }
   }
   for (const auto& [id, line] : requests_.lines()) RAVEN_CHECK(clients_.contains(id.client));
   RAVEN_CHECK(requests_.all().size() == stats_.waiting);
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    Bytes all_reclaiming;
-    for (const auto& [id, tenant] : tenants_) {
-      all_reclaiming += tenant.device_reclaiming[i];
-      RAVEN_CHECK(
-          (tenant.device_reclaiming[i] == reclaiming[{id, DeviceId{static_cast<uint16_t>(i)}}]));
-    }
-    RAVEN_CHECK(devices_[i].reclaiming == all_reclaiming);
-    RAVEN_CHECK(devices_[i].held == held[i]);
-    RAVEN_CHECK(devices_[i].allocating == allocating[i]);
-    RAVEN_CHECK(devices_[i].held <= options_.device_capacity[i]);
-  }
+  for (size_t i = 0; i < devices_.size(); ++i) RAVEN_CHECK(devices_[i].allocating == allocating[i]);
 }
 
 }  // namespace ravenstore::core

@@ -18,7 +18,7 @@ constexpr int kPeakOverdue = 4;
 }  // namespace
 
 double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing,
-                                         Binding binding) const {
+                                         Limit binding) const {
   double least = std::numeric_limits<double>::infinity();
   for (const ClientArena* giver : GiversTo(arena, binding)) {
     // A client that creates, or waits for the store itself, frees nothing soon.
@@ -54,7 +54,7 @@ bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
   const double most = kWaitBudget * Seconds(BothCopies(need));
   if (Seconds(kSlabMove) > most) return false;
   const auto lack = LackFor(arena, need);
-  if (!lack || lack->binding == Binding::kClient) return false;
+  if (!lack || lack->binding == Limit::kClient) return false;
   const double wait = SecondsUntilFreed(arena, lack->bytes, lack->binding) + Seconds(kSlabMove);
   if (wait > most) return false;
   const double wait_budget = waits ? arena.wait_budget : kWaitBudget * SecondsToEvict(arena, need);
@@ -72,12 +72,10 @@ bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
 // Two whose iterations begin together are at their peaks together, in this iteration and in those
 // that follow, since both wait alike. If one lets the other go ahead, its peak fits into the
 // other's valley. Source: Lim et al., Zico, USENIX ATC 2021, which delays iterations for that.
-Duration Planner::State::UntilPeaks(const ClientArena& arena, Binding binding) const {
+Duration Planner::State::UntilPeaks(const ClientArena& arena, Limit binding) const {
   const auto& own = arena.cycle.last();
   if (!own) return Duration{0};
-  const Bytes limit = binding == Binding::kTenant
-                          ? tenants_.at(clients_.at(arena.client)->tenant).budgets.device
-                          : devices_[ToInt(arena.device)].limit;
+  const Bytes limit = quota_.LimitOf(arena.client, arena.pool(), binding);
   Bytes tops = own->top;
   Bytes alone = Minus(own->top, limit);  // what is copied in any case
   Bytes swings;
@@ -116,7 +114,7 @@ bool Planner::State::MayWaitForPeak(const ClientArena& arena, const Request& req
 bool Planner::State::WaitsForPeak(ClientArena& arena, const Request& request) {
   Duration until{};
   if (MayWaitForPeak(arena, request)) {
-    for (const Binding binding : {Binding::kTenant, Binding::kDevice})
+    for (const Limit binding : {Limit::kTenant, Limit::kPool})
       until = std::max(until, UntilPeaks(arena, binding));
   }
   const bool waited = std::exchange(arena.waits_for_peak, until > Duration{0});

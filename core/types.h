@@ -86,6 +86,8 @@ inline constexpr Tick kNever = Tick::max();
 
 // A device of this node, as the daemon numbers it. On the wire devices go by UUID.
 enum class DeviceId : uint16_t {};
+// A pool: memory of one kind in one place, a device's or the pinned memory of the host.
+enum class PoolId : uint16_t {};
 enum class ClientId : uint32_t {};
 enum class TenantId : uint32_t {};
 // A tensor's row in its client's lease table.
@@ -101,6 +103,11 @@ inline constexpr NameId kNoName{0};
 template <typename Id>
 constexpr auto ToInt(Id id) {
   return static_cast<std::underlying_type_t<Id>>(id);
+}
+
+inline constexpr PoolId kHostPool{0};
+constexpr PoolId PoolOf(DeviceId device) {
+  return PoolId{static_cast<uint16_t>(ToInt(device) + 1)};
 }
 
 }  // namespace ravenstore::core
