@@ -8,10 +8,10 @@
 #include <deque>
 
 #include "core/chunked.h"
+#include "core/events.h"
 #include "core/extents.h"
 #include "core/forecast.h"
 #include "core/indexed_heap.h"
-#include "core/planner.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -19,12 +19,22 @@ namespace ravenstore::core {
 // How a tensor's next use is known; each kind is ordered among itself only.
 enum class UseKind : uint8_t { kUnknown, kAt, kOrder, kLearned };
 
+// What is known of a tensor's next use.
+struct ExpectedUse {
+  UseKind kind = UseKind::kUnknown;
+  // The larger, the later: kAt the time in ns, kOrder the order, kLearned the logical time
+  // (core/forecast.h), kUnknown minus the time of its last use.
+  int64_t key = 0;
+  bool never = false;       // it will not be read again
+  bool dies = false;        // learned: it is freed then, not read
+  bool predicted = false;   // this is no hint, though of a hint's kind
+  bool correlated = false;  // predicted from what was used before it (core/correlation.h)
+};
+
 struct TensorRow {
   TensorId id = kNoTensor;  // kNoTensor: the row is free
   Bytes size;
-  // The larger, the later it is needed: kAt the time in ns, kOrder the order, kLearned the logical
-  // time (core/forecast.h), kUnknown minus the time of its last use.
-  int64_t use_key = 0;
+  int64_t use_key = 0;  // with use_kind and the bits of the same names its ExpectedUse
   ClientId client{};
   SlotId slot{};
   NameId name = kNoName;
@@ -49,18 +59,34 @@ struct TensorRow {
   bool leaves : 1 = false;           // but as soon as it is done the tensor leaves
   bool drains : 1 = false;           // leaves so that its slab can be given back
   bool freed : 1 = false;            // goes once its copy is done
-  bool never : 1 = false;            // will not be read again: may be dropped unread
+  bool never : 1 = false;            // may be dropped unread
   bool prefetched : 1 = false;       // brought unasked and not used yet
   bool waiting : 1 = false;          // a fetch of it waits
   bool put_seen : 1 = false;         // since its last copy to the host began
   bool listed : 1 = false;           // among the prefetch candidates
   bool discarding : 1 = false;       // leaves without a copy, to be recomputed
   bool discarded : 1 = false;        // has left so: there are no bytes
-  bool dies : 1 = false;             // learned: it is freed at use_key, not read
-  bool predicted : 1 = false;        // use_key is no hint, though of a hint's kind
-  bool correlated : 1 = false;       // predicted from what was used before it (core/correlation.h)
-  bool redundant_copy : 1 = false;   // in its client's list of host copies that can be given up
+  bool dies : 1 = false;
+  bool predicted : 1 = false;
+  bool correlated : 1 = false;
+  bool redundant_copy : 1 = false;  // in its client's list of host copies that can be given up
   bool pinned : 1 = false;  // on its device, and in use or not stream-complete: it cannot leave
+
+  ExpectedUse expected() const { return {use_kind, use_key, never, dies, predicted, correlated}; }
+  // REQUIRES: it is in no heap and no list, or nothing of kind and key changes.
+  void Expect(const ExpectedUse& use) {
+    use_kind = use.kind;
+    use_key = use.key;
+    never = use.never;
+    dies = use.dies;
+    predicted = use.predicted;
+    correlated = use.correlated;
+  }
+
+  // When it is used next was learned: neither hinted nor assumed.
+  bool IsPredicted() const {
+    return predicted || (use_kind == UseKind::kLearned && !Forecast::IsAssumed(use_key));
+  }
 
   bool dirty() const { return !on_host || written; }
   // What will be read again is on the device alone: to leave it takes a copy, or recomputing it.
@@ -71,6 +97,39 @@ inline Duration RecomputeTime(const TensorRow& tensor) {
   return Duration(int64_t{3} << tensor.recompute >> 2);
 }
 static_assert(sizeof(TensorRow) <= 72, "the catalog's bytes per tensor are a published figure");
+
+// Which tensor stands in each of a client's slots, by its row.
+class TensorSlots {
+ public:
+  static constexpr uint32_t kNoRow = ~uint32_t{0};
+
+  // Up to the last one that was ever used.
+  size_t size() const { return rows_.size(); }
+  uint64_t tensors() const { return tensors_; }
+  // kNoRow: the slot is free.
+  uint32_t operator[](size_t slot) const { return slot < rows_.size() ? rows_[slot] : kNoRow; }
+  // REQUIRES for Set: the slot is free. For Clear: it is not.
+  void Set(SlotId slot, uint32_t row) {
+    while (rows_.size() <= ToInt(slot)) rows_.push_back(kNoRow);
+    rows_[ToInt(slot)] = row;
+    ++tensors_;
+  }
+  void Clear(SlotId slot) {
+    rows_[ToInt(slot)] = kNoRow;
+    --tensors_;
+  }
+  // Takes the last slot away. REQUIRES: there is one.
+  uint32_t Pop() {
+    const uint32_t row = rows_.back();
+    rows_.pop_back();
+    if (row != kNoRow) --tensors_;
+    return row;
+  }
+
+ private:
+  Chunked<uint32_t, 256> rows_;
+  uint64_t tensors_ = 0;
+};
 
 class Catalog {
  public:

@@ -37,6 +37,18 @@ struct NextUse {
 // the client said at the put. Between clients it says nothing.
 enum class Priority : uint8_t { kNormal, kLow, kHigh };
 
+// Where a tensor is, as far as its bytes go.
+// kLeaving: a get may still rescue it. kLeavingIrrevocably: no get can, and part of its room may
+// belong to another tensor.
+enum class Residency : uint8_t {
+  kOnDevice,
+  kLeaving,
+  kLeavingIrrevocably,
+  kAway,
+  kArriving,
+  kLost
+};
+
 // ---- Events ----
 
 struct TenantLimits {  // before the tenant's first client, and whenever an administrator changes

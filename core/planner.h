@@ -79,18 +79,6 @@ struct PlannerOptions {
   uint64_t guaranteed_part = 0;
 };
 
-// Where a tensor is, as far as its bytes go.
-// kLeaving: a get may still rescue it. kLeavingIrrevocably: no get can, and part of its room may
-// belong to another tensor.
-enum class Residency : uint8_t {
-  kOnDevice,
-  kLeaving,
-  kLeavingIrrevocably,
-  kAway,
-  kArriving,
-  kLost
-};
-
 // What `ls` shows of one tensor.
 struct TensorView {
   TensorId id;

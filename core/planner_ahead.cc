@@ -22,15 +22,13 @@ const std::set<std::pair<int64_t, TensorId>>& Planner::State::DueIn(const Client
 
 void Planner::State::Prefetch(ClientArena& arena) {
   if (!options_.prefetch || !arena.fetch_phase || ExcessOf(arena) > Bytes{0}) return;
-  const Client& client = *FindClient(arena.client);
-  const Forecast& forecast = client.forecast;
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > arena.leaving_slabs || arena.adding > Bytes{0})
       return;  // room is being made: look again then
     const auto& due = DueIn(arena);
     if (due.empty()) return;
     TensorRow& next = *catalog_.Find(due.begin()->second);
-    if (next.use_kind == UseKind::kLearned && forecast.Refutes(next.logical, next.use_key)) {
+    if (arena.index.IsRefuted(next)) {
       if (Forecast::IsAssumed(next.use_key)) return;  // it may hold again
       Unlist(next);
       continue;

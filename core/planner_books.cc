@@ -38,8 +38,9 @@ ClientArena* Planner::State::ArenaOf(const ArenaId& id) {
   if (client == nullptr || device >= devices_.size()) return nullptr;
   auto& arena = client->arenas[device];
   if (arena == nullptr) {
-    arena = std::make_unique<ClientArena>(id, options_.arena[device], &catalog_, &client->forecast,
-                                          options_.policy, options_.heuristics);
+    arena = std::make_unique<ClientArena>(id, options_.arena[device], &catalog_,
+                                          &client->predictor.forecast(), options_.policy,
+                                          options_.heuristics);
   }
   return arena.get();
 }
@@ -84,50 +85,8 @@ void Planner::State::Repin(TensorRow& tensor) {
   }
 }
 
-Tick Planner::State::VirtualTime(const Client& client) const {
-  return (client.waits > 0 ? client.waiting_since : now_) - client.stalled;
-}
-
-void Planner::State::BeginWait(ClientId id) {
-  Client& client = *FindClient(id);
-  if (client.waits++ == 0) client.waiting_since = now_;
-}
-
 void Planner::State::EndWait(ClientId id) {
-  Client* client = FindClient(id);
-  if (client == nullptr) return;
-  RAVEN_CHECK(client->waits > 0);
-  if (--client->waits == 0) client->stalled += now_ - client->waiting_since;
-}
-
-void Planner::State::SetNextUse(TensorRow& tensor, const NextUse& next_use) {
-  tensor.never = next_use.kind == NextUse::Kind::kNever;
-  tensor.dies = false;
-  tensor.predicted = false;
-  tensor.correlated = false;
-  const Tick virtual_time = VirtualTime(*FindClient(tensor.client));
-  if (options_.policy != Policy::kValue && !tensor.never) {
-    tensor.use_kind = UseKind::kUnknown;
-    tensor.use_key = options_.policy == Policy::kGdsf
-                         ? ArenaOf(tensor)->index.FrequencyKey(tensor, options_.link)
-                         : -virtual_time.time_since_epoch().count();
-    return;
-  }
-  switch (next_use.kind) {
-    case NextUse::Kind::kAt:
-      tensor.use_kind = UseKind::kAt;
-      tensor.use_key = (next_use.at - (now_ - virtual_time)).time_since_epoch().count();
-      return;
-    case NextUse::Kind::kOrder:
-      tensor.use_kind = UseKind::kOrder;
-      tensor.use_key = next_use.order;
-      return;
-    case NextUse::Kind::kUnknown:
-    case NextUse::Kind::kNever:
-      tensor.use_kind = UseKind::kUnknown;
-      tensor.use_key = -virtual_time.time_since_epoch().count();
-      return;
-  }
+  if (Client* client = FindClient(id)) client->predictor.EndWait(now_);
 }
 
 std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(ClientArena& arena, UseKind kind) {
@@ -183,9 +142,8 @@ void Planner::State::Finish(TensorRow& tensor) {
     EndPrefetch(tensor, false);
     FreeDevice(tensor);
     SetInUse(tensor, false);
-    --client->tensors;
     arena->live -= tensor.size;
-    client->slots[ToInt(tensor.slot)] = kNoRow;
+    client->slots.Clear(tensor.slot);
     plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
     Touch(arena);
   }
@@ -283,15 +241,14 @@ void Planner::State::Forget(const Request& request) {
 void Planner::State::ForgetTensors() {
   for (uint32_t i = 0; i < options_.forgotten_per_pass && !gone_.empty(); ++i) {
     Client& client = *gone_.front();
-    if (client.slots.empty()) {
+    if (client.slots.size() == 0) {
       const TenantId tenant = client.tenant;
       plan_->push_back(DeferDestroy{tenant, std::move(gone_.front())});
       gone_.pop_front();
       continue;
     }
-    const uint32_t row = client.slots.back();
-    client.slots.pop_back();
-    if (row == kNoRow) continue;
+    const uint32_t row = client.slots.Pop();
+    if (row == TensorSlots::kNoRow) continue;
     // Its copy may have ended meanwhile, and another stand in the row.
     TensorRow& tensor = catalog_[row];
     if (tensor.id == kNoTensor || tensor.client != client.id) continue;

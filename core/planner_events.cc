@@ -55,9 +55,8 @@ void Planner::State::On(const ClientAttached& event) {
   Tenant& tenant = tenants_[event.tenant];
   tenant.device_flight.resize(devices_.size());
   tenant.device_full_until.resize(devices_.size());
-  auto client = std::make_shared<Client>();
-  client->id = event.client;
-  client->tenant = event.tenant;
+  auto client = std::make_shared<Client>(event, &catalog_,
+                                         Predictor::Options{options_.learn, options_.heuristics});
   client->arenas.resize(devices_.size());
   clients_.emplace(event.client, std::move(client));
   EnsureHostAhead(Bytes{0});
@@ -253,8 +252,7 @@ void Planner::State::On(const Freed& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
-  if (options_.learn)
-    FindClient(tensor->client)->forecast.Freed(tensor->name, tensor->size, &tensor->logical);
+  FindClient(tensor->client)->predictor.Freed(tensor->name, tensor->size, &tensor->logical);
   if (tensor->waiting) {
     // Only a client that breaks the protocol frees what it is fetching; its fetch gets no answer.
     Dequeue(requests_.FetchOf(tensor->id));
@@ -293,9 +291,7 @@ void Planner::State::On(const PutSeen& event) {
     FreeHost(*tensor);
     HostRoomCame();
   }
-  SetNextUse(*tensor, event.next_use);
-  if (options_.learn && options_.policy == Policy::kValue)
-    Predict(*FindClient(tensor->client), *tensor);
+  tensor->Expect(ExpectedAfter(event, *tensor));
   if (IsOrdered(*tensor)) arena->index.LowerOrderCursor(tensor->use_key);
 }
 
@@ -331,7 +327,7 @@ void Planner::State::On(const GetSeen& event) {
 
 void Planner::State::On(const StepMarked& event) {
   Client* client = FindClient(event.client);
-  if (client != nullptr) client->forecast.Step();
+  if (client != nullptr) client->predictor.Step();
 }
 
 void Planner::State::On(const TimePassed&) {

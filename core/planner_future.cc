@@ -8,8 +8,17 @@
 namespace ravenstore::core {
 
 namespace {
-constexpr int kExpiriesPerGet = 8;
-constexpr size_t kMostExpiries = 1 << 18;
+Explanation::Future FutureOf(const TensorRow& tensor) {
+  using Future = Explanation::Future;
+  if (tensor.never) return Future::kHintedNever;
+  if (tensor.use_kind == UseKind::kUnknown) return Future::kUnknown;
+  if (tensor.IsPredicted()) {
+    if (tensor.correlated) return Future::kCorrelated;
+    return tensor.dies ? Future::kLearnedFreed : Future::kLearned;
+  }
+  if (tensor.use_kind == UseKind::kLearned) return Future::kLastInFirstOut;
+  return tensor.use_kind == UseKind::kAt ? Future::kHintedTime : Future::kHintedOrder;
+}
 }  // namespace
 
 Duration Planner::State::BothCopies(Bytes size) const {
@@ -18,119 +27,31 @@ Duration Planner::State::BothCopies(Bytes size) const {
                                                  bytes / options_.link.down_bytes_per_second);
 }
 
-void Planner::State::Predict(Client& client, TensorRow& tensor) {
-  const Forecast::Prediction prediction = client.forecast.Put(&tensor.logical);
-  if (tensor.never) return;
-  if (tensor.use_kind != UseKind::kUnknown) {  // a hint knows better
-    const bool learned = prediction.source == Forecast::Source::kLearned && !prediction.freed;
-    client.hints.Add(tensor.use_kind, tensor.use_key,
-                     learned ? std::optional(prediction.logical_time) : std::nullopt);
-    return;
-  }
-  if (prediction.source == Forecast::Source::kLearned) {
-    tensor.dies = prediction.freed;
-    SetPrediction(client, tensor, prediction.logical_time);
-    if (client.expiries.size() < kMostExpiries)
-      client.expiries.push({Forecast::LatestFor(tensor.logical, prediction.logical_time), tensor.id,
-                            tensor.logical.put_at});
-    return;
-  }
-  Correlation::Step* step =
-      Uses(Heuristic::kCorrelation) ? client.correlation.Find(tensor.logical.logical) : nullptr;
-  if (step != nullptr && !step->predicted && step->tensor == tensor.id) {
-    step->predicted = true;
-    step->kind_before = static_cast<uint8_t>(tensor.use_kind);
-    step->key_before = tensor.use_key;
-    tensor.correlated = true;
-    return SetPrediction(client, tensor, step->logical_time);
-  }
-  if (prediction.source == Forecast::Source::kNothing) return;
-  if (!Uses(Heuristic::kLastInFirstOut)) return;
-  tensor.use_kind = UseKind::kLearned;
-  tensor.use_key = prediction.logical_time;
+ExpectedUse Planner::State::ExpectedAfter(const PutSeen& event, TensorRow& tensor) {
+  Predictor& predictor = FindClient(tensor.client)->predictor;
+  if (options_.policy == Policy::kValue)
+    return predictor.Put(tensor.id, &tensor.logical, event.next_use, now_);
+  const bool never = event.next_use.kind == NextUse::Kind::kNever;
+  if (options_.policy == Policy::kGdsf && !never)
+    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, options_.link)};
+  return {.key = -predictor.VirtualTime(now_).time_since_epoch().count(), .never = never};
 }
 
-void Planner::State::SetPrediction(const Client& client, TensorRow& tensor, int64_t logical_time) {
-  // Beside hints the same as they are, so that they can be compared.
-  const auto key = client.hints.KeyAt(logical_time, client.forecast, VirtualTime(client));
-  tensor.predicted = key.has_value();
-  tensor.use_kind = key ? client.hints.kind() : UseKind::kLearned;
-  tensor.use_key = key.value_or(logical_time);
-}
-
-void Planner::State::CorrelateWhatWasMade(Client& client) {
-  if (!Uses(Heuristic::kCorrelation)) return;
-  for (size_t slot = 0; slot < std::min(client.slots.size(), Correlation::kMostStates); ++slot) {
-    if (client.slots[slot] == kNoRow) continue;
-    const TensorRow& tensor = catalog_[client.slots[slot]];
-    client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.logical_time(),
-                            &missed_);
+void Planner::State::WriteChanges() {
+  for (const auto& [id, use] : changes_) {
+    TensorRow& tensor = *catalog_.Find(id);
+    EvictionIndex& index = ArenaOf(tensor)->index;
+    const bool was_in = EvictionIndex::Contains(tensor);
+    index.Erase(tensor);
+    Unlist(tensor);
+    tensor.Expect(use);
+    if (was_in) index.Insert(tensor);
+    if (tensor.residency == Residency::kAway) List(tensor);
   }
-}
-
-void Planner::State::Correlate(Client& client, TensorRow& tensor) {
-  if (!Uses(Heuristic::kCorrelation)) return;
-  tensor.correlated = false;
-  missed_.clear();
-  client.correlation.Used(tensor.logical.logical, tensor.id, client.forecast.logical_time(),
-                          &missed_);
-  for (const Correlation::Step& step : missed_) {
-    TensorRow* other = step.predicted ? catalog_.Find(step.tensor) : nullptr;
-    if (other == nullptr || !other->correlated) continue;
-    Rekey(*other, [&] {
-      other->correlated = false;
-      other->predicted = false;
-      other->use_kind = static_cast<UseKind>(step.kind_before);
-      other->use_key = step.key_before;
-    });
-  }
-  std::vector<Correlation::Step>& ahead = client.correlation.Ahead();
-  for (auto step = ahead.rbegin(); step != ahead.rend() && !step->seen; ++step) {
-    step->seen = true;
-    TensorRow* other = catalog_.Find(step->tensor);
-    if (other == nullptr || other->in_use || other->freed || other->waiting || other->never ||
-        other->correlated)
-      continue;
-    // What the client said, and what it did each time before, is known better.
-    const bool refuted = other->use_kind == UseKind::kLearned &&
-                         (Forecast::IsAssumed(other->use_key) ||
-                          client.forecast.Refutes(other->logical, other->use_key));
-    if (other->use_kind != UseKind::kUnknown && !refuted) continue;
-    step->predicted = true;
-    step->kind_before = static_cast<uint8_t>(other->use_kind);
-    step->key_before = other->use_key;
-    Rekey(*other, [&] {
-      other->correlated = true;
-      SetPrediction(client, *other, step->logical_time);
-    });
-  }
-}
-
-template <typename Change>
-void Planner::State::Rekey(TensorRow& tensor, const Change& change) {
-  ClientArena& arena = *ArenaOf(tensor);
-  const bool was_in = EvictionIndex::Contains(tensor);
-  arena.index.Erase(tensor);
-  Unlist(tensor);
-  change();
-  if (was_in) arena.index.Insert(tensor);
-  if (tensor.residency == Residency::kAway) List(tensor);
-}
-
-void Planner::State::ExplainPrediction(const Client& client, const TensorRow& tensor,
-                                       Explanation* why) {
-  using Future = Explanation::Future;
-  if (tensor.correlated) {
-    why->future = Future::kCorrelated;
-    why->confidence = client.correlation.ConfidenceOf(tensor.logical.logical);
-    return;
-  }
-  why->future = tensor.dies ? Future::kLearnedFreed : Future::kLearned;
-  why->confidence = client.forecast.ConfidenceIn(tensor.logical);
+  changes_.clear();
 }
 
 Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
-  using Future = Explanation::Future;
   Explanation why;
   why.tensor = ViewOf(tensor);
   why.discarded = tensor.discarded;
@@ -147,58 +68,18 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   const auto found = clients_.find(tensor.client);
   if (found == clients_.end()) return why;
   const Client& client = *found->second;
-  const Tick virtual_time = VirtualTime(client) + (client.waits > 0 ? Duration{0} : now - now_);
+  const Tick virtual_time = client.predictor.VirtualTime(now);
   why.predictions_right = client.stats.predictions_right;
   why.predictions_wrong = client.stats.predictions_wrong;
   if (const ClientArena* arena = client.arenas[ToInt(tensor.device)].get();
       arena != nullptr && EvictionIndex::Contains(tensor))
     why.value = arena->index.Value(tensor, virtual_time, options_.link);
-  if (tensor.never) return why.future = Future::kHintedNever, why;
-  switch (tensor.use_kind) {
-    case UseKind::kAt:
-      why.future = Future::kHintedTime;
-      if (tensor.predicted) ExplainPrediction(client, tensor, &why);
-      why.needed_in = std::max(Duration{0}, Tick(Duration(tensor.use_key)) - virtual_time);
-      break;
-    case UseKind::kOrder:
-      why.future = Future::kHintedOrder;
-      if (tensor.predicted) ExplainPrediction(client, tensor, &why);
-      break;
-    case UseKind::kLearned:
-      if (Forecast::IsAssumed(tensor.use_key)) return why.future = Future::kLastInFirstOut, why;
-      ExplainPrediction(client, tensor, &why);
-      why.needed_in = FromSeconds(static_cast<double>(std::max<int64_t>(
-                                      0, tensor.use_key - client.forecast.logical_time())) *
-                                  client.forecast.seconds_per_access());
-      break;
-    case UseKind::kUnknown:
-      if (options_.policy == Policy::kValue)
-        why.last_put_ago = virtual_time - Tick(Duration(-tensor.use_key));
-      break;
-  }
+  why.future = FutureOf(tensor);
+  why.confidence = client.predictor.ConfidenceIn(tensor);
+  why.needed_in = client.predictor.UntilUse(tensor, now);
+  if (why.future == Explanation::Future::kUnknown && options_.policy == Policy::kValue)
+    why.last_put_ago = virtual_time - Tick(Duration(-tensor.use_key));
   return why;
-}
-
-void Planner::State::ExpireSomePredictions(Client& client) {
-  if (!Uses(Heuristic::kExpiry)) return;
-  const int64_t now = client.forecast.logical_time();
-  for (int i = 0; i < kExpiriesPerGet && !client.expiries.empty(); ++i) {
-    const Client::Expiry expiry = client.expiries.top();
-    if (expiry.latest >= now) return;
-    client.expiries.pop();
-    TensorRow* tensor = catalog_.Find(expiry.tensor);
-    if (tensor == nullptr || tensor->in_use || tensor->logical.put_at != expiry.put_at) continue;
-    const bool learned = tensor->predicted || tensor->use_kind == UseKind::kLearned;
-    if (!learned || tensor->correlated) continue;
-    const auto idle = static_cast<uint32_t>(now) - expiry.put_at;
-    Rekey(*tensor, [&] {
-      tensor->use_kind = UseKind::kUnknown;
-      tensor->predicted = false;
-      tensor->dies = false;
-      tensor->use_key = -(VirtualTime(client).time_since_epoch().count() -
-                          static_cast<int64_t>(idle * client.forecast.seconds_per_access() * 1e9));
-    });
-  }
 }
 
 void Planner::State::EndPrefetch(TensorRow& tensor, bool used) {
@@ -208,17 +89,14 @@ void Planner::State::EndPrefetch(TensorRow& tensor, bool used) {
 }
 
 void Planner::State::CountGet(TensorRow& tensor) {
-  if (tensor.logical.gets < UINT16_MAX) ++tensor.logical.gets;
-  if (!options_.learn) return;
   Client& client = *FindClient(tensor.client);
-  const auto prediction = client.forecast.Got(&tensor.logical, VirtualTime(client));
-  if (!std::exchange(client.gets, true) && client.tensors <= kFewTensors)
-    CorrelateWhatWasMade(client);
-  Correlate(client, tensor);
-  ExpireSomePredictions(client);
-  if (!prediction) return;
+  const auto came_true = client.predictor.Got(&tensor.logical, now_);
+  tensor.correlated = false;
+  client.predictor.FollowGet(tensor, client.slots, now_, &changes_);
+  WriteChanges();
+  if (!came_true) return;
   Count(tensor.client,
-        *prediction ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong, 1);
+        *came_true ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong, 1);
 }
 
 void Planner::State::DiscardBytes(TensorRow& tensor) {

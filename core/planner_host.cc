@@ -91,7 +91,7 @@ void Planner::State::NoteRedundantCopy(TensorRow& tensor) {
   Client& client = *FindClient(tensor.client);
   // Stale ids must not pile up where host room is never short: for each that comes two are looked
   // at, of which those that still hold go to the end.
-  const size_t most = 2 * client.tensors + kHostCopiesPerDrop;
+  const size_t most = 2 * client.slots.tensors() + kHostCopiesPerDrop;
   for (int i = 0; i < 2 && client.host_copies.size() > most; ++i) {
     const TensorId oldest = client.host_copies.front();
     client.host_copies.pop_front();

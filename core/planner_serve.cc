@@ -184,17 +184,14 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   tensor.in_use = false;
   SetInUse(tensor, true);
   arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
-  if (options_.learn) {
-    client.forecast.Created(tensor.name, tensor.size, &tensor.logical, VirtualTime(client));
-    if (client.gets && client.tensors < kFewTensors) Correlate(client, tensor);
-  }
-  while (client.slots.size() <= ToInt(request.slot)) client.slots.push_back(kNoRow);
-  client.slots[ToInt(request.slot)] = Catalog::RowOf(tensor.id);
-  ++client.tensors;
+  client.slots.Set(tensor.slot, Catalog::RowOf(tensor.id));
+  client.predictor.Created(tensor.name, tensor.size, &tensor.logical, now_);
+  client.predictor.FollowCreate(tensor, client.slots, now_, &changes_);
+  WriteChanges();
   const Bytes before = arena.live;
   arena.live += tensor.size;
   arena.lived.Add(arena.live);
-  arena.cycle.Created(before, arena.live, arena.lived, VirtualTime(client));
+  arena.cycle.Created(before, arena.live, arena.lived, VirtualTime(arena));
   Count(request.client, &PlannerStats::creates, 1);
   plan_->push_back(AllocReply{request.client, request.slot, tensor.id, request.device,
                               arena.map.OffsetOf(*block)});

@@ -10,20 +10,17 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/catalog.h"
-#include "core/chunked.h"
 #include "core/client_arena.h"
-#include "core/correlation.h"
 #include "core/events.h"
 #include "core/extents.h"
-#include "core/hint_scale.h"
 #include "core/planner.h"
+#include "core/predictor.h"
 #include "core/quota_tree.h"
 #include "core/request_queue.h"
 #include "core/timers.h"
@@ -79,36 +76,21 @@ class Planner::State {
 
  private:
   struct Client {
-    ClientId id{};
-    TenantId tenant{};
+    Client(const ClientAttached& attached, const Catalog* catalog,
+           const Predictor::Options& predictions)
+        : id(attached.client), tenant(attached.tenant), predictor(catalog, predictions) {}
+
+    ClientId id;
+    TenantId tenant;
     Bytes in_use;
-    uint64_t tensors = 0;
-    Forecast forecast;
-    Correlation correlation;
-    bool gets = false;  // it has got a tensor back
-    // Until when what was learned of a tensor at a put is believed; some no longer hold.
-    struct Expiry {
-      int64_t latest;
-      TensorId tensor;
-      uint32_t put_at;
-      auto operator<=>(const Expiry&) const = default;
-    };
-    using Expiries = std::priority_queue<Expiry, std::deque<Expiry>, std::greater<>>;
-    Expiries expiries;
-    HintScale hints;
+    Predictor predictor;
     std::vector<std::unique_ptr<ClientArena>> arenas;  // by device; null until used
-    Chunked<uint32_t, 256> slots;                      // the rows of its tensors; kNoRow: free
-    // Requests that wait, and copies that a fetch reply named and that have not arrived.
-    uint32_t waits = 0;
-    Tick waiting_since{};  // if waits > 0
-    Duration stalled{0};   // how long it has waited in all, before that
+    TensorSlots slots;
     // Of tensors that are on their device, about oldest first: host room that can be had. Ids that
     // are no longer such stay in until they are come across.
     std::deque<TensorId> host_copies;
     PlannerStats stats;
   };
-  static constexpr uint64_t kFewTensors = 512;
-  static constexpr uint32_t kNoRow = ~uint32_t{0};
   struct Tenant {
     std::vector<InFlight> device_flight;  // copies of its tensors
     std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
@@ -411,25 +393,14 @@ class Planner::State {
   Duration UntilPeaks(const ClientArena& arena, Limit binding) const;
 
   // The future, and doing without the bytes (planner_future.cc).
-  // Without a hint: what the client did before says when.
-  void Predict(Client& client, TensorRow& tensor);
-  static void ExplainPrediction(const Client& client, const TensorRow& tensor, Explanation* why);
-  // Its next use is the client's use number `logical_time`.
-  void SetPrediction(const Client& client, TensorRow& tensor, int64_t logical_time);
-  // The client uses the tensor: which ones follow it?
-  void Correlate(Client& client, TensorRow& tensor);
-  // What a client made in a row it often gets back in a row; and it mostly made it in the order of
-  // its slots. Of many tensors that is not worth the memory, nor of any before the first get.
-  void CorrelateWhatWasMade(Client& client);
-  // Changes what is known of the tensor's next use.
-  template <typename Change>
-  void Rekey(TensorRow& tensor, const Change& change);
+  // What is known of the next use of a tensor that is put.
+  ExpectedUse ExpectedAfter(const PutSeen& event, TensorRow& tensor);
+  // Writes what others' use says of tensors.
+  void WriteChanges();
   // Its client used it, or it was freed or had to leave before. Nothing if it was not prefetched.
   void EndPrefetch(TensorRow& tensor, bool used);
   // A get of it: what is known of it and of its client grows.
   void CountGet(TensorRow& tensor);
-  // Looks at a few of the client's tensors; of what has turned out wrong nothing is known any more.
-  void ExpireSomePredictions(Client& client);
   // Its bytes are discarded; the client recomputes them when it wants them.
   void DiscardBytes(TensorRow& tensor);
   // What copying `size` out and back takes.
@@ -467,14 +438,11 @@ class Planner::State {
   void SetStreamComplete(TensorRow& tensor, bool stream_complete);
   // Counts the tensor among those that cannot leave their device, or no more, as it now is.
   void Repin(TensorRow& tensor);
-  void SetNextUse(TensorRow& tensor, const NextUse& next_use);
-  // A client's own time stands while it waits for the store: what it said will happen in 5 ms
-  // happens 5 ms of its own later. Next uses by time are kept in it.
-  Tick VirtualTime(const Client& client) const;
   Tick VirtualTime(const ClientArena& arena) const {
-    return VirtualTime(*clients_.at(arena.client));
+    return clients_.at(arena.client)->predictor.VirtualTime(now_);
   }
-  void BeginWait(ClientId client);
+  // A request of the client's waits, or a copy that a fetch reply named has not arrived.
+  void BeginWait(ClientId client) { FindClient(client)->predictor.BeginWait(now_); }
   void EndWait(ClientId client);
   std::set<std::pair<int64_t, TensorId>>& DueList(ClientArena& arena, UseKind kind);
   bool Evictable(const TensorRow& tensor) const;
@@ -589,8 +557,8 @@ class Planner::State {
   using SlabId = std::pair<ArenaId, Bytes>;  // and its offset
   Timers<SlabId> late_;
   Timers<SlabId> overdue_;
-  std::vector<Correlation::Step> missed_;  // during Correlate
-  Plan* plan_ = nullptr;                   // during Apply
+  std::vector<Predictor::Change> changes_;  // to be written
+  Plan* plan_ = nullptr;                    // during Apply
 };
 
 }  // namespace ravenstore::core

@@ -8,9 +8,9 @@ namespace ravenstore::core {
 
 TensorId Planner::State::Find(ClientId client, SlotId slot) const {
   const auto found = clients_.find(client);
-  if (found == clients_.end() || ToInt(slot) >= found->second->slots.size()) return kNoTensor;
+  if (found == clients_.end()) return kNoTensor;
   const uint32_t row = found->second->slots[ToInt(slot)];
-  return row == kNoRow ? kNoTensor : catalog_[row].id;
+  return row == TensorSlots::kNoRow ? kNoTensor : catalog_[row].id;
 }
 
 uint32_t Planner::State::SlotsOf(ClientId client) const {
@@ -39,7 +39,7 @@ ClientView Planner::State::ViewOf(ClientId id) const {
   view.client = id;
   view.tenant = client.tenant;
   view.budgets = quota_.BudgetsOf(id);
-  view.tensors = client.tensors;
+  view.tensors = client.slots.tensors();
   view.pinned = quota_.Of(id, kHostPool).pinned;
   view.host_used = quota_.Of(id, kHostPool).held - view.pinned;
   view.in_use = client.in_use;
@@ -82,7 +82,7 @@ Tick Planner::State::NextWake() const {
 
 bool Planner::State::IsToBeForgotten(const TensorRow& tensor) const {
   return std::any_of(gone_.begin(), gone_.end(), [&](const auto& client) {
-    return client->id == tensor.client && ToInt(tensor.slot) < client->slots.size() &&
+    return client->id == tensor.client &&
            client->slots[ToInt(tensor.slot)] == Catalog::RowOf(tensor.id);
   });
 }
@@ -162,8 +162,8 @@ void Planner::State::CheckInvariants() const {
     RAVEN_CHECK(client->in_use == sums.in_use[id]);
     const QuotaTree::Usage& on_host = quota_.Of(id, kHostPool);
     RAVEN_CHECK(on_host.held - on_host.pinned == sums.host_used[id]);
-    RAVEN_CHECK(client->tensors == sums.tensors[id]);
-    RAVEN_CHECK(client->waits == sums.waits[id]);
+    RAVEN_CHECK(client->slots.tensors() == sums.tensors[id]);
+    RAVEN_CHECK(client->predictor.waits() == sums.waits[id]);
     for (const auto& arena : client->arenas) {
       if (arena == nullptr) continue;
       arena->map.CheckInvariants();

@@ -23,7 +23,7 @@ double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing
   for (const ClientArena* giver : GiversTo(arena, binding)) {
     // A client that creates, or waits for the store itself, frees nothing soon.
     if (giver->allocation_phase || requests_.Waiting(*giver) > 0 ||
-        clients_.at(giver->client)->waits > 0)
+        clients_.at(giver->client)->predictor.waits() > 0)
       continue;
     if (giver->live < missing) continue;
     // It is slabs that help: of the last one all must be freed.

@@ -47,6 +47,38 @@ TEST(CatalogTest, RowsStayWhereTheyAreAsItGrows) {
   EXPECT_EQ(catalog.count(), 100001u);
 }
 
+TEST(CatalogTest, ARowKeepsWhatIsKnownOfItsNextUse) {
+  TensorRow tensor;
+  tensor.Expect({.kind = UseKind::kOrder, .key = -7, .dies = true, .correlated = true});
+  EXPECT_EQ(tensor.use_kind, UseKind::kOrder);
+  EXPECT_EQ(tensor.expected().key, -7);
+  EXPECT_TRUE(tensor.expected().dies);
+  EXPECT_TRUE(tensor.expected().correlated);
+  EXPECT_FALSE(tensor.expected().predicted);
+  tensor.Expect({.never = true});
+  EXPECT_TRUE(tensor.never);
+  EXPECT_EQ(tensor.use_kind, UseKind::kUnknown);
+  EXPECT_FALSE(tensor.dies);
+}
+
+TEST(TensorSlotsTest, CountsTheTensorsThatStandInThem) {
+  TensorSlots slots;
+  EXPECT_EQ(slots[3], TensorSlots::kNoRow);
+  slots.Set(SlotId{3}, 30);
+  slots.Set(SlotId{1}, 10);
+  EXPECT_EQ(slots.size(), 4u);
+  EXPECT_EQ(slots.tensors(), 2u);
+  EXPECT_EQ(slots[1], 10u);
+  EXPECT_EQ(slots[2], TensorSlots::kNoRow);
+  slots.Clear(SlotId{1});
+  EXPECT_EQ(slots[1], TensorSlots::kNoRow);
+  EXPECT_EQ(slots.tensors(), 1u);
+  EXPECT_EQ(slots.Pop(), 30u);
+  EXPECT_EQ(slots.Pop(), TensorSlots::kNoRow);
+  EXPECT_EQ(slots.tensors(), 0u);
+  EXPECT_EQ(slots.size(), 2u);
+}
+
 TEST(CatalogTest, ATensorIsDirtyUnlessTheHostHoldsItsLastWrite) {
   TensorRow tensor;
   EXPECT_TRUE(tensor.dirty());
