@@ -19,9 +19,6 @@
 
 namespace ravenstore::core {
 
-// Of an arena: {offset, size}.
-using Range = std::pair<Bytes, Bytes>;
-
 // Copies under way, off a device and onto it.
 struct InFlight {
   Bytes out;

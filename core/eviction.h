@@ -28,7 +28,7 @@
 #include "core/extents.h"
 #include "core/heuristic.h"
 #include "core/indexed_heap.h"
-#include "core/planner.h"
+#include "core/link_model.h"
 #include "core/types.h"
 
 namespace ravenstore::core {

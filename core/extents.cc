@@ -247,7 +247,7 @@ Bytes ExtentMap::LargestHole() const {
   return free_.empty() ? Bytes{0} : SizeOf(free_.rbegin()->second);
 }
 
-std::optional<std::pair<Bytes, Bytes>> ExtentMap::AbsentFrom(Bytes from) const {
+std::optional<Range> ExtentMap::AbsentFrom(Bytes from) const {
   const auto absent = absent_.lower_bound({static_cast<uint32_t>(from.count() / kUnit), 0});
   if (absent == absent_.end()) return std::nullopt;
   return std::pair{OffsetOf(absent->second), SizeOf(absent->second)};

@@ -18,6 +18,9 @@
 
 namespace ravenstore::core {
 
+// Of addresses: {offset, size}.
+using Range = std::pair<Bytes, Bytes>;
+
 class ExtentMap {
  public:
   // An extent, free or used, or a range without memory. Valid until it is freed, merged or split.
@@ -79,7 +82,7 @@ class ExtentMap {
   Bytes used() const { return Bytes(used_ * kUnit); }
   Bytes LargestHole() const;
   // The lowest absent range that begins at `from` or later: {offset, size}.
-  std::optional<std::pair<Bytes, Bytes>> AbsentFrom(Bytes from) const;
+  std::optional<Range> AbsentFrom(Bytes from) const;
   // Free bytes that end at `offset`.
   Bytes FreeBefore(Bytes offset) const;
   // Free bytes that begin at `offset`.

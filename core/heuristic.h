@@ -11,6 +11,14 @@
 
 namespace ravenstore::core {
 
+// What decides which tensors leave. kLru and kGdsf are for comparison: they use no hints and learn
+// nothing. All run in the same planner.
+enum class Policy : uint8_t {
+  kValue,  // by size, cost to bring back and next use, hinted or learned (core/eviction.h)
+  kLru,    // the least recently used
+  kGdsf,   // greedy dual size frequency (Cherkasova 1998)
+};
+
 enum class Heuristic : uint8_t {
   kLastInFirstOut,       // before anything is known, what was put last is expected back first
   kCorrelation,          // what followed what is expected to do so again

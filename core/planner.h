@@ -19,23 +19,10 @@
 
 #include "core/events.h"
 #include "core/heuristic.h"
+#include "core/link_model.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
-
-struct LinkModel {
-  Duration latency{std::chrono::microseconds(12)};
-  double up_bytes_per_second = 50e9;    // host to device
-  double down_bytes_per_second = 50e9;  // device to host
-};
-
-// What decides which tensors leave. kLru and kGdsf are for comparison: they use no hints and learn
-// nothing. All run in the same planner.
-enum class Policy : uint8_t {
-  kValue,  // by size, cost to bring back and next use, hinted or learned (core/eviction.h)
-  kLru,    // the least recently used
-  kGdsf,   // greedy dual size frequency (Cherkasova 1998)
-};
 
 // What giving a slab back and adding it elsewhere takes (docs/decisions/0015).
 inline constexpr Duration kSlabMove = std::chrono::microseconds(435);

@@ -16,14 +16,8 @@ constexpr Duration kLateAfter = std::chrono::milliseconds(10);
 constexpr uint32_t kAskedMoreMost = 4;
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;
-// Blocks of slabs that are looked at in one search.
-constexpr size_t kBlocksTried = 16384;
 // Tensors that leave at once for a lowered limit, unless one slab holds more.
 constexpr size_t kMostShrunkAtOnce = 4096;
-
-bool Overlap(const Range& a, const Range& b) {
-  return a.first < b.first + b.second && b.first < a.first + a.second;
-}
 }  // namespace
 
 std::vector<ClientArena*> Planner::State::SharersWith(const ClientArena& arena,
@@ -64,36 +58,6 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena, Lim
   return givers;
 }
 
-void Planner::State::FindEmptyable(ClientArena& arena, const Range& spared, Which which,
-                                   std::vector<Emptying>* found, std::optional<double> weight) {
-  const Tick virtual_time = VirtualTime(arena);
-  size_t blocks = 0;
-  for (const Range& slab : arena.slabs) {
-    if (blocks > kBlocksTried) break;
-    if (Overlap(slab, spared)) continue;
-    Emptying emptying{&arena, slab};
-    bool can = true;
-    for (ExtentMap::Block block = arena.map.At(slab.first);
-         block != ExtentMap::kNone && arena.map.OffsetOf(block) < slab.first + slab.second;
-         block = arena.map.After(block), ++blocks) {
-      if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) continue;
-      const TensorRow& tensor = catalog_[arena.map.OwnerOf(block)];
-      can = which == Which::kAll && EvictionIndex::CanLeave(tensor);
-      if (!can) break;
-      emptying.rows.push_back(Catalog::RowOf(tensor.id));
-      const double cost =
-          weight ? *weight * arena.index.UnweightedCost(tensor, virtual_time, options_.link)
-                 : arena.index.EvictionCost(tensor, virtual_time, options_.link);
-      emptying.cost += cost;
-      if (arena.map.OffsetOf(block) < slab.first) emptying.cost_before = cost;
-      if (arena.map.OffsetOf(block) + arena.map.SizeOf(block) > slab.first + slab.second)
-        emptying.cost_after = cost;
-    }
-    if (can) found->push_back(std::move(emptying));
-  }
-  slabs_searched_ += blocks;
-}
-
 // Idle memory may be lent beyond a share because it can be taken back, and for that it needs room
 // on the host. What only fills a hole lends nothing more.
 bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
@@ -112,55 +76,24 @@ bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
   return away + lent + LargestSlab(arena) > quota_.Lendable();
 }
 
-void Planner::State::KeepGuarantees(const ClientArena& asking, std::vector<Emptying>* slabs) const {
-  if (!quota_.HasGuarantees(asking.pool())) return;
-  const TenantId own = clients_.at(asking.client)->tenant;
-  std::stable_sort(slabs->begin(), slabs->end(),
-                   [](const Emptying& a, const Emptying& b) { return a.density() < b.density(); });
-  std::map<TenantId, Bytes> beyond;  // its guarantee, by tenant
-  std::erase_if(*slabs, [&](const Emptying& one) {
-    const TenantId id = clients_.at(one.arena->client)->tenant;
-    if (id == own || one.rows.empty()) return false;
-    const auto [left, is_new] = beyond.try_emplace(id);
-    if (is_new) left->second = quota_.BeyondGuarantee(id, asking.pool());
-    if (one.slab.second > left->second) return true;
-    left->second -= one.slab.second;
-    return false;
-  });
+Reclaimer::Arena Planner::State::Reclaimable(const ClientArena& arena) const {
+  const Client& client = *clients_.at(arena.client);
+  return {client.id, client.tenant, arena.slabs, arena.map, arena.index, VirtualTime(client)};
 }
 
-std::vector<Planner::State::Emptying> Planner::State::Cheapest(std::vector<Emptying> slabs,
-                                                               Bytes wanted) {
-  const auto end = [](const Emptying& one) { return one.slab.first + one.slab.second; };
-  Bytes sum;
-  auto rest = slabs.begin();
-  for (; rest != slabs.end() && sum < wanted; ++rest) {
-    std::iter_swap(rest, std::min_element(rest, slabs.end(), [&](const auto& a, const auto& b) {
-                     return a.density() < b.density();
-                   }));
-    sum += rest->slab.second;
-    // What lies in two slabs leaves once.
-    for (auto other = rest + 1; other != slabs.end(); ++other) {
-      if (other->arena != rest->arena) continue;
-      if (other->slab.first == end(*rest)) other->cost -= std::exchange(other->cost_before, 0);
-      if (end(*other) == rest->slab.first) other->cost -= std::exchange(other->cost_after, 0);
-    }
-  }
-  slabs.erase(rest, slabs.end());
-  return slabs;
-}
-
-bool Planner::State::Drain(const std::vector<Emptying>& chosen) {
+bool Planner::State::Drain(DeviceId device, Emptyings chosen) {
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const auto& a, const auto& b) { return a.client < b.client; });
   bool any = false;
   for (size_t i = 0; i < chosen.size();) {
-    ClientArena& arena = *chosen[i].arena;
+    const ClientId client = chosen[i].client;
     std::vector<Range> slabs;
     std::vector<uint32_t> rows;
-    for (; i < chosen.size() && chosen[i].arena == &arena; ++i) {
+    for (; i < chosen.size() && chosen[i].client == client; ++i) {
       slabs.push_back(chosen[i].slab);
       rows.insert(rows.end(), chosen[i].rows.begin(), chosen[i].rows.end());
     }
-    any |= Drain(arena, slabs, std::move(rows));
+    any |= Drain(*ArenaOf(client, device), slabs, std::move(rows));
   }
   return any;
 }
@@ -181,12 +114,12 @@ bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
   return true;
 }
 
-bool Planner::State::LeaveToLater(DeviceId id, bool some_go, std::vector<Emptying>* slabs) const {
+bool Planner::State::LeaveToLater(DeviceId id, bool some_go, Emptyings* slabs) const {
   const Device& device = devices_[ToInt(id)];
   Bytes out = device.out;
   uint32_t outs = device.outs;
   std::set<uint32_t> leaving;  // a tensor that lies in several slabs is copied once
-  return std::erase_if(*slabs, [&](const Emptying& one) {
+  return std::erase_if(*slabs, [&](const auto& one) {
            Bytes copied;
            for (const uint32_t row : one.rows) {
              if (!leaving.contains(row) && !CanDrop(catalog_[row])) copied += catalog_[row].size;
@@ -216,53 +149,45 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
   if (!lack) return false;
   const auto& [place, binding, wanted] = *lack;
   const Bytes reclaiming = ReclaimingOf(arena, binding);
-  const Which which = cost_limit.at_most > 0 ? Which::kAll : Which::kEmpty;
+  const auto which = cost_limit.at_most > 0 ? Reclaimer::Which::kAll : Reclaimer::Which::kEmpty;
   if (wanted == Bytes{0}) {
     if (WaitsForLate(arena, binding)) AskMore(arena, *lack, which, cost_limit);
     return reclaiming + arena.adding > Bytes{0};  // help is under way
   }
-  std::vector<Emptying> slabs;
-  if (take == Take::kEnough) FindEmptyable(arena, place.reach, which, &slabs);
+  Emptyings slabs;
+  if (take == Take::kEnough) reclaimer_.Find(Reclaimable(arena), place.reach, which, {}, &slabs);
   const TenantId own = clients_.at(arena.client)->tenant;
   for (ClientArena* giver : GiversTo(arena, binding)) {
     if (take == Take::kOtherTenants && clients_.at(giver->client)->tenant == own) continue;
-    FindEmptyable(*giver, {}, which, &slabs, cost_limit.weight);
+    reclaimer_.Find(Reclaimable(*giver), {}, which, cost_limit.weight, &slabs);
   }
-  KeepGuarantees(arena, &slabs);
+  Reclaimer::KeepGuarantees(quota_, arena.pool(), own, &slabs);
   // Of what is guaranteed some is taken in any case: larger slabs may hold more than the host has
   // room for.
   const bool again = take == Take::kOtherTenants;
   while (!slabs.empty()) {
-    std::vector<Emptying> chosen = Cheapest(slabs, wanted);
-    Bytes sum;
-    Bytes largest;
-    double cost_of_all = 0;
-    for (const Emptying& one : chosen) {
-      sum += one.slab.second;
-      largest = std::max(largest, one.slab.second);
-      cost_of_all += one.cost;
-    }
-    if (cost_of_all > cost_limit.at_most || (sum < wanted && take != Take::kSome)) return false;
+    Reclaimer::Proposal chosen = Reclaimer::Cheapest(slabs, wanted);
+    if (chosen.cost > cost_limit.at_most) return false;
+    if (chosen.bytes < wanted && take != Take::kSome) return false;
     if (take != Take::kSome) {
-      const bool more = LeaveToLater(arena.device, reclaiming > Bytes{0}, &chosen);
+      const bool more = LeaveToLater(arena.device, reclaiming > Bytes{0}, &chosen.slabs);
       arena.taking = more && requests_.Waiting(arena) > 0;
       taking_held_ |= arena.taking;
-      if (chosen.empty()) return true;
+      if (chosen.slabs.empty()) return true;
     }
-    std::stable_sort(chosen.begin(), chosen.end(), [](const Emptying& a, const Emptying& b) {
-      return InOrder()(a.arena, b.arena);
-    });
-    if (Drain(chosen)) {
+    const bool relocates = std::any_of(chosen.slabs.begin(), chosen.slabs.end(),
+                                       [&](const auto& one) { return one.client == arena.client; });
+    if (Drain(arena.device, std::move(chosen.slabs))) {
       if (requests_.Waiting(arena) > 0) {
         quota_.Reserve(arena.client, arena.pool(),
                        {place.missing, requests_.First(arena).id, irrevocable_});
       }
       arena.asked_more = 0;
-      for (const Emptying& one : chosen) arena.relocating |= one.arena == &arena;
+      arena.relocating |= relocates;
       return true;
     }
     if (!again) return false;
-    std::erase_if(slabs, [&](const Emptying& one) { return one.slab.second >= largest; });
+    std::erase_if(slabs, [&](const auto& one) { return one.slab.second >= chosen.largest; });
   }
   return false;
 }
@@ -281,69 +206,32 @@ bool Planner::State::WaitsForLate(ClientArena& arena, Limit binding) {
                      [this](const ClientArena* other) { return IsLate(*other); });
 }
 
-void Planner::State::AskMore(ClientArena& arena, const Lack& lack, Which which,
+void Planner::State::AskMore(ClientArena& arena, const Lack& lack, Reclaimer::Which which,
                              const SlabCostLimit& cost_limit) {
   const Bytes need = lack.place.missing;
-  std::vector<Emptying> slabs;
+  Emptyings slabs;
   // Of none more than would do, so that they are many clients.
   for (ClientArena* giver : GiversTo(arena, lack.binding)) {
-    std::vector<Emptying> of_one;
-    FindEmptyable(*giver, {}, which, &of_one, cost_limit.weight);
-    for (Emptying& one : Cheapest(std::move(of_one), need)) slabs.push_back(std::move(one));
+    Emptyings of_one;
+    reclaimer_.Find(Reclaimable(*giver), {}, which, cost_limit.weight, &of_one);
+    of_one = Reclaimer::Cheapest(std::move(of_one), need).slabs;
+    std::move(of_one.begin(), of_one.end(), std::back_inserter(slabs));
   }
-  KeepGuarantees(arena, &slabs);
-  std::vector<Emptying> chosen = Cheapest(std::move(slabs), need * (1u << arena.asked_more));
-  double cost = 0;
-  for (const Emptying& one : chosen) cost += one.cost;
-  if (chosen.empty() || cost > cost_limit.at_most) return;
-  std::stable_sort(chosen.begin(), chosen.end(), [](const Emptying& a, const Emptying& b) {
-    return InOrder()(a.arena, b.arena);
-  });
-  if (!Drain(chosen)) return;
+  Reclaimer::KeepGuarantees(quota_, arena.pool(), clients_.at(arena.client)->tenant, &slabs);
+  Reclaimer::Proposal chosen =
+      Reclaimer::Cheapest(std::move(slabs), need * (1u << arena.asked_more));
+  if (chosen.cost > cost_limit.at_most || !Drain(arena.device, std::move(chosen.slabs))) return;
   ++arena.asked_more;
   arena.late_at = now_ + kLateAfter;
 }
 
-Bytes Planner::State::TailOf(const ClientArena& arena, const Range& slab,
-                             std::vector<uint32_t>* rows) const {
-  const Bytes end = slab.first + slab.second;
-  ExtentMap::Block block = arena.map.At(end - Bytes{1});
-  for (;; block = arena.map.Before(block)) {
-    const bool used = arena.map.KindOf(block) == ExtentMap::Kind::kUsed;
-    const bool can = used ? EvictionIndex::CanLeave(catalog_[arena.map.OwnerOf(block)])
-                          : arena.map.KindOf(block) == ExtentMap::Kind::kFree;
-    if (!can) return Minus(end, arena.map.OffsetOf(block) + arena.map.SizeOf(block));
-    if (used) rows->push_back(arena.map.OwnerOf(block));
-  }
-}
-
 bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
-  std::vector<Emptying> chosen;
-  FindEmptyable(arena, {}, Which::kAll, &chosen);
-  Bytes sum = RoomFor(arena).RoundDown(options_.granularity);
-  std::vector<Range> staying = arena.slabs;
-  for (const Emptying& one : chosen) {
-    sum += one.slab.second;
-    std::erase(staying, one.slab);
-  }
-  std::sort(staying.begin(), staying.end());
-  arena.kept = {requests_.Waiting(arena) == 0 ? 0 : requests_.First(arena).id, Bytes{0}};
-  for (const Range& slab : staying) arena.kept.second += slab.second;
-  // Behind what cannot leave, in the slab that stays for it and in those that come again.
-  Bytes most = sum;
-  std::vector<uint32_t> rows;
-  for (size_t i = 0; i < staying.size(); ++i) {
-    const Bytes end = staying[i].first + staying[i].second;
-    const Bytes next = i + 1 < staying.size() ? staying[i + 1].first : arena.map.range();
-    std::vector<uint32_t> leaving;
-    const Bytes tail = TailOf(arena, staying[i], &leaving);
-    if (tail + std::min(sum, next - end) < std::max(need, most)) continue;
-    most = tail + std::min(sum, next - end);
-    rows = std::move(leaving);
-  }
-  if (most < need || !Drain(chosen)) return false;
-  std::erase_if(rows, [&](uint32_t row) { return !EvictionIndex::CanLeave(catalog_[row]); });
-  if (!rows.empty()) EvictAll(arena, rows, RedundantCopies::kMayDrop);
+  Reclaimer::Compaction all =
+      reclaimer_.Compact(Reclaimable(arena), need, RoomFor(arena).RoundDown(options_.granularity));
+  arena.kept = {requests_.Waiting(arena) == 0 ? 0 : requests_.First(arena).id, all.staying};
+  if (all.reach < need || !Drain(arena.device, std::move(all.slabs))) return false;
+  std::erase_if(all.rows, [&](uint32_t row) { return !EvictionIndex::CanLeave(catalog_[row]); });
+  if (!all.rows.empty()) EvictAll(arena, all.rows, RedundantCopies::kMayDrop);
   return arena.relocating = true;
 }
 
@@ -405,10 +293,10 @@ bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
   return arena.map.LargestHole() >= std::min(options_.slab, LargestSlab(arena));
 }
 
-bool Planner::State::DrainSome(std::vector<Emptying> slabs, Bytes wanted) {
+bool Planner::State::DrainSome(DeviceId device, Emptyings slabs, Bytes wanted) {
   bool all = true;
   do {
-    slabs = Cheapest(std::move(slabs), wanted);
+    slabs = Reclaimer::Cheapest(std::move(slabs), wanted).slabs;
     size_t rows = 0;
     for (size_t i = 0; i < slabs.size(); ++i) {
       rows += slabs[i].rows.size();
@@ -416,7 +304,7 @@ bool Planner::State::DrainSome(std::vector<Emptying> slabs, Bytes wanted) {
       slabs.resize(i, slabs.front());
       all = false;
     }
-    if (Drain(slabs)) return all;
+    if (Drain(device, slabs)) return all;
     // The host has no room for all of them, or not yet.
     all = false;
     wanted = Bytes(wanted.count() / 2);
@@ -435,9 +323,9 @@ void Planner::State::Shrink(ClientArena& arena) {
   const Bytes excess = ExcessOf(arena);
   if (excess == Bytes{0}) return;
   if (now_ >= arena.shrink_after) {
-    std::vector<Emptying> slabs;
-    FindEmptyable(arena, {}, Which::kAll, &slabs);
-    if (DrainSome(std::move(slabs), excess)) return;
+    Emptyings slabs;
+    reclaimer_.Find(Reclaimable(arena), {}, Reclaimer::Which::kAll, {}, &slabs);
+    if (DrainSome(arena.device, std::move(slabs), excess)) return;
     arena.shrink_after = now_ + kShrinkRetry;
   }
   wakes_.ArmBy(arena, arena.shrink_after);

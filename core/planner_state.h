@@ -22,6 +22,7 @@
 #include "core/planner.h"
 #include "core/predictor.h"
 #include "core/quota_tree.h"
+#include "core/reclaimer.h"
 #include "core/request_queue.h"
 #include "core/timers.h"
 
@@ -196,7 +197,7 @@ class Planner::State {
   void BackOffSearch(ClientArena& arena, uint64_t searched_before);
   // Blocks looked at so far, by the arena's index and for slabs to empty.
   uint64_t SearchedFor(const ClientArena& arena) const {
-    return arena.index.searched() + slabs_searched_;
+    return arena.index.searched() + reclaimer_.searched();
   }
   // Begins to empty slabs of other tenants for what is guaranteed to the arena's.
   bool TakeGuaranteed(ClientArena& arena, Bytes need);
@@ -322,26 +323,8 @@ class Planner::State {
                     Take take = Take::kEnough);
   // The last resort: all that can leaves, and slabs come again side by side.
   bool EmptySlabsFor(ClientArena& arena, Bytes need);
-  // Free room, and `rows` that can leave, at the end of a slab that stays.
-  Bytes TailOf(const ClientArena& arena, const Range& slab, std::vector<uint32_t>* rows) const;
-  // A slab that can be emptied, what lives there, and the harm of its leaving.
-  struct Emptying {
-    ClientArena* arena;
-    Range slab;
-    std::vector<uint32_t> rows = {};
-    double cost = 0;
-    // Of it, that of what lies in the slab before as well, and in the one after.
-    double cost_before = 0;
-    double cost_after = 0;
-    double density() const { return cost / static_cast<double>(slab.second.count()); }
-  };
-  // Those that overlap `spared` are left out.
-  enum class Which : uint8_t { kAll, kEmpty };  // that can be emptied, or that are
-  // `weight` stands for the priorities of tensors that are not the asking client's.
-  void FindEmptyable(ClientArena& arena, const Range& spared, Which which,
-                     std::vector<Emptying>* found, std::optional<double> weight = {});
-  // Of these, those of the least cost that hold `wanted` bytes, or all.
-  static std::vector<Emptying> Cheapest(std::vector<Emptying> slabs, Bytes wanted);
+  using Emptyings = Reclaimer::Emptyings;
+  Reclaimer::Arena Reclaimable(const ClientArena& arena) const;
   // With `more` bytes the arena's tenant would have more in use than its share.
   bool ExceedsShare(const ClientArena& arena, Bytes more) const {
     return quota_.ExceedsShare(arena.client, arena.pool(), more);
@@ -349,16 +332,14 @@ class Planner::State {
   // With `more` the host would have no room for what others' guarantees may take back of what is
   // lent.
   bool LacksCover(const ClientArena& arena, Bytes more) const;
-  // Takes those out that would leave another tenant less than it is guaranteed.
-  void KeepGuarantees(const ClientArena& asking, std::vector<Emptying>* slabs) const;
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
   // meanwhile spares them; not all, unless `some_go` already. True if there are any.
-  bool LeaveToLater(DeviceId device, bool some_go, std::vector<Emptying>* slabs) const;
+  bool LeaveToLater(DeviceId device, bool some_go, Emptyings* slabs) const;
   // Begins to empty the cheapest that hold `wanted` bytes, or half as many, or a fourth ..., but of
   // no more tensors than one event should move; true if it is all.
-  bool DrainSome(std::vector<Emptying> slabs, Bytes wanted);
+  bool DrainSome(DeviceId device, Emptyings slabs, Bytes wanted);
   // Begins to empty slabs, so that they can be given back; those of one arena stand together.
-  bool Drain(const std::vector<Emptying>& chosen);
+  bool Drain(DeviceId device, Emptyings chosen);
   bool Drain(ClientArena& arena, const std::vector<Range>& slabs, std::vector<uint32_t> rows);
   // Gives the slabs back that were being emptied and are empty.
   void EndDraining(ClientArena& arena);
@@ -367,7 +348,8 @@ class Planner::State {
   // Whether the first request waits for slabs of such clients, and may ask others beside them.
   bool WaitsForLate(ClientArena& arena, Limit binding);
   // Begins to empty slabs of several others.
-  void AskMore(ClientArena& arena, const Lack& lack, Which which, const SlabCostLimit& cost_limit);
+  void AskMore(ClientArena& arena, const Lack& lack, Reclaimer::Which which,
+               const SlabCostLimit& cost_limit);
   // Finds those that the arena's client, stopped or worse, does not let go of.
   void NoteOverdue(ClientArena& arena);
   bool GiveBackFreeSlab(ClientArena& arena);
@@ -518,6 +500,7 @@ class Planner::State {
   PlannerOptions options_;
   QuotaTree quota_;
   Catalog catalog_;
+  Reclaimer reclaimer_{&catalog_, options_.link};
   ExtentMap host_;
   Bytes host_end_;                  // the pool is, or is being, pinned up to here
   Bytes host_coming_;               // is being pinned behind that
@@ -535,7 +518,6 @@ class Planner::State {
   bool taking_held_ = false;  // slabs are to be emptied once fewer copies are under way
   bool host_wanted_ = false;  // a tensor could not leave for want of host room
   uint64_t redundant_copies_noted_ = 0;
-  uint64_t slabs_searched_ = 0;  // blocks of slabs that might be emptied
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::shared_ptr<Client>> clients_;
   Client* last_found_ = nullptr;  // by FindClient

@@ -57,13 +57,12 @@ class QuotaTree {
   void SetLimit(PoolId device, Bytes limit);
   // REQUIRES: the tenant has budgets.
   void Attach(ClientId client, TenantId tenant, const Budgets& budgets);
-  // Refunds all that the client holds, but what it holds of the host pool itself stays taken there
-  // until Refund.
+  // Refunds its tenant all that the client holds, and devices too. What it holds of the host pool
+  // stays taken there until Refund.
   void Detach(ClientId client);
 
-  // Counts `bytes` more for the client, its tenant and the pool, where extents of the host pool
-  // count as a whole. A reservation of the client is used up first. It is not asked whether they
-  // fit: that is Room's, and others'.
+  // Counts `bytes` more for the client, its tenant and the pool, whether they fit or not, and less
+  // as its reservation. The host pool itself counts whole extents.
   void Charge(ClientId client, PoolId pool, Bytes bytes);
   // The client need not be attached: then the host pool alone is refunded.
   void Refund(ClientId client, PoolId pool, Bytes bytes);
