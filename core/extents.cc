@@ -195,6 +195,19 @@ std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) 
   return Take(hole->second, units, owner);
 }
 
+std::optional<ExtentMap::Block> ExtentMap::AllocateHighest(Bytes size, uint32_t owner) {
+  const uint64_t units = UnitsOf(size);
+  if (units == 0 || units > UINT32_MAX) return std::nullopt;
+  Block highest = kNone;
+  auto hole = free_.lower_bound({FitKey(static_cast<uint32_t>(units), 0), 0});
+  for (int i = 0; i < kHolesLookedAt && hole != free_.end(); ++i, ++hole) {
+    if (highest == kNone || OffsetOf(hole->second) > OffsetOf(highest)) highest = hole->second;
+  }
+  if (highest == kNone) return std::nullopt;
+  const auto before = static_cast<uint32_t>(blocks_[highest].size - units);
+  return Take(before > 0 ? Split(highest, before) : highest, units, owner);
+}
+
 std::optional<ExtentMap::Block> ExtentMap::AllocateAt(Bytes offset, Bytes size, uint32_t owner) {
   if (size == Bytes{0} || offset >= range()) return std::nullopt;
   const Block hole = At(offset);

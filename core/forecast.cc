@@ -12,6 +12,10 @@ constexpr int kLifoMost = 8;
 constexpr double kAccurate = 0.85;
 // An iteration of fewer creates is none.
 constexpr uint64_t kLeastCreates = 4;
+// What is smaller finds room anywhere, and is not worth a record.
+constexpr Bytes kLarge = MiB(1);
+// So much of an iteration a tensor is in use that stays so.
+constexpr uint32_t kStaysPart = 4;
 constexpr size_t kMostFreeEnds = 64;
 constexpr double kSmoothing = 0.05;
 constexpr double kAccuracySmoothing = 0.02;
@@ -54,6 +58,25 @@ void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick virtual_ti
   Access(virtual_time);
   *use = {};
   use->logical = Identify(name, size);
+  if (size >= kLarge) use->put_at = static_cast<uint32_t>(logical_time_);
+}
+
+bool Forecast::StaysInUse(const LogicalUse& use) const {
+  LogicalUse first = use;
+  first.use = kFirstUse;
+  const Record* const record = FindRecord(first);
+  return record != nullptr && has_iterations_ &&
+         int64_t{record->distance.value()} * kStaysPart > iteration_length_;
+}
+
+void Forecast::LearnFirstUse(const LogicalUse& use) {
+  if (use.use != LogicalUse::kNoUse || use.put_at == 0) return;
+  LogicalUse first = use;
+  first.use = kFirstUse;
+  const uint32_t distance = static_cast<uint32_t>(logical_time_) - use.put_at;
+  Record& record = RecordOf(first);
+  if (!std::exchange(record.seen, true)) record.distance = Usual(distance);
+  record.distance.Observe(distance);
 }
 
 // Frees ended and creates begin, with `live_` alive. Where that happened before, it is a turn.
@@ -72,6 +95,7 @@ void Forecast::InferStep() {
 void Forecast::BeginIteration() {
   has_iterations_ = true;
   ++iteration_;
+  iteration_length_ = logical_time_ - std::exchange(iteration_began_, logical_time_);
   profile_.BeginIteration();
   ordinals_.clear();
   created_ = 0;
@@ -96,8 +120,8 @@ Forecast::Record& Forecast::RecordOf(const LogicalUse& use) {
   return record->second;
 }
 
-Forecast::Record* Forecast::FindRecord(const LogicalUse& use) {
-  Records& records = records_[ShardOf(KeyOf(use))];
+const Forecast::Record* Forecast::FindRecord(const LogicalUse& use) const {
+  const Records& records = records_[ShardOf(KeyOf(use))];
   const auto record = records.find(KeyOf(use));
   return record == records.end() ? nullptr : &record->second;
 }
@@ -140,7 +164,7 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
 std::optional<bool> Forecast::Got(LogicalUse* use, Tick virtual_time) {
   Access(virtual_time);
   // Going back in time, from get to get, is last in, first out.
-  if (use->put_at != last_got_put_) {
+  if (use->use != LogicalUse::kNoUse && use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;
     lifo_ = std::clamp(lifo_ + (back ? 1 : -2), -kLifoMost, kLifoMost);
     last_got_put_ = use->put_at;
@@ -149,13 +173,14 @@ std::optional<bool> Forecast::Got(LogicalUse* use, Tick virtual_time) {
 }
 
 Forecast::Prediction Forecast::Put(LogicalUse* use) {
+  LearnFirstUse(*use);
   if (use->iteration != iteration_ || use->use == LogicalUse::kNoUse) {
     use->iteration = iteration_;
     use->use = 0;
   } else if (use->use + 1 < UsesKept()) {
     ++use->use;
   }
-  Record* const record = FindRecord(*use);
+  const Record* const record = FindRecord(*use);
   use->put_at = static_cast<uint32_t>(logical_time_);
   if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= kAccurate)
     return {Source::kLearned, record->freed,
@@ -169,6 +194,7 @@ void Forecast::Freed(NameId name, Bytes size, LogicalUse* use) {
   const auto living = name == kNoName ? unnamed_.find(size.count()) : unnamed_.end();
   if (living != unnamed_.end() && --living->second == 0) unnamed_.erase(living);
   if (live_ > 0) --live_;
+  LearnFirstUse(*use);
   Learn(use, true);
 }
 

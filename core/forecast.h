@@ -8,8 +8,8 @@
 // next time round it is what is predicted; another distance is believed when it comes twice. A
 // prediction that turns out wrong costs confidence, and without confidence nothing is predicted.
 // Before anything is known, what was put last is expected back first, as backward passes do, as
-// long as that holds. A client that does not repeat itself is told so by its predictions, and left
-// alone.
+// long as that holds. Of large tensors it is also remembered how long they stayed in use at first.
+// A client that does not repeat itself is told so by its predictions, and left alone.
 //
 // Sources: Capuchin (Peng et al., ASPLOS 2020) for the regularity of tensor accesses; DeepUM (Jung
 // et al., ASPLOS 2023) for learning by logical identity instead of address.
@@ -34,8 +34,10 @@ namespace ravenstore::core {
 
 // What a tensor carries for the forecast; part of its row.
 struct LogicalUse {
-  uint32_t logical = 0;      // a hash of its identity
-  uint32_t put_at = 0;       // logical time of the last put; 0: got or freed since
+  uint32_t logical = 0;  // a hash of its identity
+  // Logical time of the last put, before the first of a large tensor's create; 0: got or freed
+  // since.
+  uint32_t put_at = 0;
   uint8_t iteration = 0;     // of the last put
   uint8_t use : 4 = kNoUse;  // which of its puts in that iteration was the last
   uint16_t gets = 0;         // at most 65535; no part of the prediction
@@ -53,6 +55,9 @@ class Forecast {
 
   // A client's access now, in its virtual time.
   void Created(NameId name, Bytes size, LogicalUse* use, Tick virtual_time);
+  // Whether the tensor, just created, is expected to stay in use for a good part of an iteration:
+  // a gradient and not what the next operation takes.
+  bool StaysInUse(const LogicalUse& use) const;
   // Whether the prediction made at the put came true; nothing if there was none.
   std::optional<bool> Got(LogicalUse* use, Tick virtual_time);
   Prediction Put(LogicalUse* use);
@@ -102,6 +107,8 @@ class Forecast {
   // fewer for a client without iterations, whose uses would go on for ever.
   static constexpr uint8_t kUsesKept = 14;
   static constexpr uint8_t kUsesWithoutIterations = 3;
+  // Of a record it stands for the time from the create to the first put, or the free.
+  static constexpr uint8_t kFirstUse = kUsesKept;
   static constexpr int64_t kFar = int64_t{1} << 40;
   static constexpr int64_t kLate = 8;
 
@@ -131,8 +138,10 @@ class Forecast {
   }
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
+  // The tensor is put or freed: if it was created before that and no more, so long it was in use.
+  void LearnFirstUse(const LogicalUse& use);
   Record& RecordOf(const LogicalUse& use);
-  Record* FindRecord(const LogicalUse& use);
+  const Record* FindRecord(const LogicalUse& use) const;
   void Access(Tick virtual_time);
   void InferStep();
   void BeginIteration();
@@ -158,6 +167,8 @@ class Forecast {
   uint64_t live_ = 0;
   bool freeing_ = false;  // the last change of live_ was a free
   uint64_t created_ = 0;  // since the iteration began
+  int64_t iteration_began_ = 0;
+  int64_t iteration_length_ = 0;  // of the last whole one, in accesses
   std::unordered_map<uint64_t, uint32_t>
       free_ends_;  // how often frees ended, by the number alive then
 

@@ -41,8 +41,9 @@ enum class Heuristic : uint8_t {
   kWorthNoWait,          // a run that need not be copied is worth more
   kOutCostsMore,         // a copy out, which is waited for, costs more than one in
   kCopiesOfLarge,        // for a large create what must be copied counts, not when
+  kStaysHigh,            // what will stay in use lies together, at the end of the arena
 };
-inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kCopiesOfLarge) + 1;
+inline constexpr size_t kHeuristics = static_cast<size_t>(Heuristic::kStaysHigh) + 1;
 inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "last_in_first_out",
     "correlation",
@@ -65,6 +66,7 @@ inline constexpr std::array<std::string_view, kHeuristics> kHeuristicNames = {
     "worth_no_wait",
     "out_costs_more",
     "copies_of_large",
+    "stays_high",
 };
 
 // None of that name: nullopt.

@@ -155,37 +155,43 @@ bool Planner::State::RestartsLayout(const ClientArena& arena, Bytes size) const 
          arena.ready.count() * kReadyShare <= hole.count();
 }
 
-std::optional<ExtentMap::Block> Planner::State::PlaceFor(ClientArena& arena, Bytes size) const {
+ExtentMap::Block Planner::State::PlaceFor(ClientArena& arena, Bytes size, bool stays) const {
   const bool restarts = RestartsLayout(arena, size);
-  auto place = restarts           ? arena.map.AllocateInMiddle(size, 0)
+  auto place = stays              ? arena.map.AllocateHighest(size, 0)
+               : restarts         ? arena.map.AllocateInMiddle(size, 0)
                : arena.next_place ? arena.map.AllocateAt(*arena.next_place, size, 0)
                                   : std::nullopt;
   if (!place) place = arena.map.Allocate(size, 0);
-  if (place && (restarts || arena.next_place))
+  RAVEN_CHECK(place.has_value());
+  if (!stays && (restarts || arena.next_place))
     arena.next_place = arena.map.OffsetOf(*place) + arena.map.SizeOf(*place);
-  return place;
+  return *place;
 }
 
 bool Planner::State::Grants(ClientArena& arena, const Request& request) {
-  const auto block = PlaceFor(arena, request.size);
-  if (!block) return false;
+  if (arena.map.LargestHole() < request.size) return false;
+  Client& client = *FindClient(request.client);
+  LogicalUse logical;
+  client.predictor.Created(request.name, request.size, &logical, now_);
+  // What stays in use parts what could leave together, wherever it lies.
+  const bool stays = now_ < arena.pressure_until && client.predictor.StaysInUse(logical);
+  const ExtentMap::Block block = PlaceFor(arena, request.size, stays);
   SetAllocationPhase(arena, true);
   arena.used.Add(arena.map.used());
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
-  Client& client = *FindClient(request.client);
   TensorRow& tensor = catalog_.Add();
+  tensor.logical = logical;
   tensor.size = request.size;
   tensor.client = request.client;
   tensor.slot = request.slot;
   tensor.name = request.name;
   tensor.device = request.device;
-  tensor.device_block = *block;
+  tensor.device_block = block;
   tensor.in_use = false;
   SetInUse(tensor, true);
-  arena.map.SetOwner(*block, Catalog::RowOf(tensor.id));
+  arena.map.SetOwner(block, Catalog::RowOf(tensor.id));
   client.slots.Set(tensor.slot, Catalog::RowOf(tensor.id));
-  client.predictor.Created(tensor.name, tensor.size, &tensor.logical, now_);
   client.predictor.FollowCreate(tensor, client.slots, now_, &changes_);
   WriteChanges();
   const Bytes before = arena.live;
@@ -194,7 +200,7 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   arena.cycle.Created(before, arena.live, arena.lived, VirtualTime(arena));
   Count(request.client, &PlannerStats::creates, 1);
   plan_->push_back(AllocReply{request.client, request.slot, tensor.id, request.device,
-                              arena.map.OffsetOf(*block)});
+                              arena.map.OffsetOf(block)});
   return true;
 }
 

@@ -181,8 +181,9 @@ class Planner::State {
   bool TryCreate(ClientArena& arena, const Request& request);
   // Gives the create its room, if there is a hole; the request may be one that never waited.
   bool Grants(ClientArena& arena, const Request& request);
-  // Where a new tensor goes.
-  std::optional<ExtentMap::Block> PlaceFor(ClientArena& arena, Bytes size) const;
+  // Where a new tensor goes, of which `stays` says that it is expected to stay in use.
+  // REQUIRES: there is a hole that takes it.
+  ExtentMap::Block PlaceFor(ClientArena& arena, Bytes size, bool stays) const;
   bool RestartsLayout(const ClientArena& arena, Bytes size) const;
   // Its client had to evict lately, and now it holds next to nothing.
   bool MayDemand(const ClientArena& arena) const;

@@ -60,6 +60,10 @@ class Predictor {
   void Step() { forecast_.Step(); }
   // The client creates, gets, puts or frees a tensor: what its row carries is brought up to date.
   void Created(NameId name, Bytes size, LogicalUse* logical, Tick now);
+  // Whether what was just created is expected to stay in use for a good part of an iteration.
+  bool StaysInUse(const LogicalUse& logical) const {
+    return Uses(Heuristic::kStaysHigh) && forecast_.StaysInUse(logical);
+  }
   // Whether what was predicted at the put came true; nullopt: nothing was.
   std::optional<bool> Got(LogicalUse* logical, Tick now);
   ExpectedUse Put(TensorId tensor, LogicalUse* logical, const NextUse& hint, Tick now);

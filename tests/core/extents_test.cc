@@ -91,6 +91,29 @@ TEST(ExtentMapTest, TheMiddleOfTheLargestHoleCanBeHad) {
   one.CheckInvariants();
 }
 
+TEST(ExtentMapTest, TheEndOfTheHighestHoleCanBeHad) {
+  ExtentMap map(Units(100));
+  EXPECT_FALSE(map.AllocateHighest(Units(1), 0));
+  map.AddChunk(Bytes(0), Units(4));
+  map.AddChunk(Units(20), Units(9));
+  map.AddChunk(Units(40), Units(3));
+  EXPECT_FALSE(map.AllocateHighest(Bytes(0), 0));
+  EXPECT_FALSE(map.AllocateHighest(Units(10), 0));
+  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(4), 0)), Units(25));
+  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(2), 0)), Units(41));
+  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(1), 7)), Units(40)) << "all of a hole";
+  EXPECT_EQ(map.OwnerOf(map.At(Units(40))), 7u);
+  map.CheckInvariants();
+}
+
+// However many holes there are.
+TEST(ExtentMapTest, OfTheHighestHoleOnlySomeAreLookedAt) {
+  ExtentMap map(Units(1000));
+  for (uint64_t i = 0; i < 200; ++i) map.AddChunk(Units(4 * i), Units(2));
+  EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(2), 0)),
+            Units(4 * (ExtentMap::kHolesLookedAt - 1)));
+}
+
 TEST(ExtentMapTest, MergesFreedNeighboursOnBothSides) {
   ExtentMap map(Units(30));
   map.AddChunk(Bytes(0), Units(30));

@@ -219,5 +219,44 @@ TEST(ForecastTest, WhoDoesNotRepeatItselfIsLeftAlone) {
   EXPECT_LT(known, 20);
 }
 
+// An iteration in which a large tensor stays in use from its first access to its last, one is put
+// at once, one is freed at once, and a small one stays as the first does. Which of them are
+// expected to stay as they are created?
+std::vector<bool> StayingIn(Forecast& forecast, Tick& now) {
+  std::vector<bool> stays;
+  const auto create = [&](Bytes size) {
+    LogicalUse use;
+    forecast.Created(kNoName, size, &use, ++now);
+    stays.push_back(forecast.StaysInUse(use));
+    return use;
+  };
+  LogicalUse gradient = create(MiB(3));
+  LogicalUse saved = create(MiB(2));
+  forecast.Put(&saved);
+  LogicalUse passing = create(MiB(1));
+  forecast.Freed(kNoName, MiB(1), &passing);
+  LogicalUse small = create(KiB(64));
+  for (int i = 0; i < 20; ++i) {
+    forecast.Got(&saved, ++now);
+    forecast.Put(&saved);
+  }
+  forecast.Freed(kNoName, MiB(3), &gradient);
+  forecast.Freed(kNoName, KiB(64), &small);
+  forecast.Freed(kNoName, MiB(2), &saved);
+  return stays;
+}
+
+TEST(ForecastTest, WhatStayedInUseIsExpectedToStaySo) {
+  Forecast forecast;
+  Tick now{};
+  EXPECT_EQ(StayingIn(forecast, now), std::vector<bool>({false, false, false, false}));
+  EXPECT_EQ(StayingIn(forecast, now), std::vector<bool>({false, false, false, false}))
+      << "nobody knows how long an iteration is";
+  forecast.Step();
+  StayingIn(forecast, now);
+  forecast.Step();
+  EXPECT_EQ(StayingIn(forecast, now), std::vector<bool>({true, false, false, false}));
+}
+
 }  // namespace
 }  // namespace ravenstore::core

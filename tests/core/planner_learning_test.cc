@@ -108,5 +108,26 @@ TEST_F(PlannerLearningTest, WhatIsLeftOutOfAnOrderIsPredictedAndSaidToBe) {
   EXPECT_EQ(script_.stats().misses, misses);
 }
 
+// Of an iteration a gradient is in use until its end, while more is put than fits.
+TEST(PlannerLayoutTest, WhatWillStayInUseLiesAtTheArenasEnd) {
+  Script script({.capacity = MiB(16), .slab = MiB(16), .host = MiB(64), .host_budget = MiB(64)});
+  const auto iteration = [&] {
+    script.Create("first", MiB(4)).AllCopiesDone().Put("first").AllCopiesDone();
+    script.Create("gradient", MiB(2)).AllCopiesDone();
+    const Bytes place = script.View("gradient").device_offset;
+    for (const std::string name : {"a", "b", "c", "d"})
+      script.Create(name, MiB(4)).AllCopiesDone().Put(name).AllCopiesDone();
+    for (const std::string name : {"d", "c", "b", "a", "first"})
+      script.Get(name).AllCopiesDone().Free(name);
+    script.Free("gradient");
+    script.world().Step(script.me());
+    script.Poll();
+    return place;
+  };
+  EXPECT_NE(iteration(), MiB(14)) << "nobody knows it yet";
+  iteration();
+  EXPECT_EQ(iteration(), MiB(14));
+}
+
 }  // namespace
 }  // namespace ravenstore::core
