@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "core/check.h"
 #include "core/chunked.h"
 #include "core/events.h"
 #include "core/extents.h"
@@ -31,6 +32,73 @@ struct ExpectedUse {
   bool correlated = false;  // predicted from what was used before it (core/correlation.h)
 };
 
+// What happens to a tensor, as far as its bytes go. Which states follow which: MayBecome.
+enum class TensorState : uint8_t {
+  kResident,         // on its device, and nothing is under way
+  kChosen,           // the same: it leaves at once if room on the host is found for all that must
+  kCleaning,         // on its device, and a copy makes it clean
+  kCleaningToLeave,  // the same, and it leaves as soon as that is done
+  kDropping,         // leaves without a copy
+  kDiscarding,       // the same, though it is dirty: it is to be recomputed
+  kCopyingOut,       // leaves with a copy
+  kRescued,          // on its device: a use has kept it there, and the end of one of these three is
+                     // still to come
+  kLeavingIrrevocably,  // with a copy; part of its room may belong to another tensor
+  kAway,
+  kDiscarded,  // away without its bytes
+  kArriving,
+  kLost
+};
+// A copy or a drop of it is under way, or about to be.
+constexpr bool IsUnderWay(TensorState state) {
+  return state != TensorState::kResident && state != TensorState::kAway &&
+         state != TensorState::kDiscarded && state != TensorState::kLost;
+}
+constexpr Residency ResidencyOf(TensorState state) {
+  using enum TensorState;
+  switch (state) {
+    case kResident:
+    case kChosen:
+    case kCleaning:
+    case kCleaningToLeave:
+    case kRescued: return Residency::kOnDevice;
+    case kDropping:
+    case kDiscarding:
+    case kCopyingOut: return Residency::kLeaving;
+    case kLeavingIrrevocably: return Residency::kLeavingIrrevocably;
+    case kAway:
+    case kDiscarded: return Residency::kAway;
+    case kArriving: return Residency::kArriving;
+    case kLost: return Residency::kLost;
+  }
+  return Residency::kLost;
+}
+constexpr bool MayBecome(TensorState from, TensorState to) {
+  using enum TensorState;
+  switch (from) {
+    // To kCopyingOut and kAway for a get on another device, which waits until it has left.
+    case kResident: return to == kChosen || to == kCleaning || to == kCopyingOut || to == kAway;
+    case kChosen:
+      return to == kResident || to == kDropping || to == kDiscarding || to == kCopyingOut;
+    case kCleaning: return to == kResident || to == kCleaningToLeave;
+    case kCleaningToLeave: return to == kResident || to == kLeavingIrrevocably;
+    // Back to kResident: it was used, or written, before the drop.
+    case kDropping: return to == kRescued || to == kResident || to == kAway || to == kLost;
+    case kDiscarding: return to == kRescued || to == kResident || to == kDiscarded;
+    case kCopyingOut:
+      return to == kRescued || to == kResident || to == kLeavingIrrevocably || to == kAway;
+    // What rescued it may be an old entry of the client's log.
+    case kRescued:
+      return to == kResident || to == kLeavingIrrevocably || to == kAway || to == kLost;
+    case kLeavingIrrevocably: return to == kAway || to == kResident || to == kLost;
+    case kAway: return to == kArriving;
+    case kDiscarded: return to == kResident;
+    case kArriving: return to == kResident || to == kAway || to == kLost;
+    case kLost: return false;
+  }
+  return false;
+}
+
 struct TensorRow {
   TensorId id = kNoTensor;  // kNoTensor: the row is free
   Bytes size;
@@ -49,28 +117,34 @@ struct TensorRow {
   uint16_t heap : 9 = 0;  // which of EvictionIndex's, while heap_position says it is in one
   UseKind use_kind : 2 = UseKind::kUnknown;
   Priority priority : 2 = Priority::kNormal;
-  Residency residency : 3 = Residency::kOnDevice;
   bool in_use : 1 = true;
   bool stream_complete : 1 = false;  // no stream touches it
   bool on_host : 1 = false;          // there is a host copy
   bool written : 1 = false;          // since that was made
-  bool copying : 1 = false;          // a copy of it is under way
-  bool cleaning : 1 = false;         // that copy does not take it off its device
-  bool leaves : 1 = false;           // but as soon as it is done the tensor leaves
   bool drains : 1 = false;           // leaves so that its slab can be given back
-  bool freed : 1 = false;            // goes once its copy is done
+  bool freed : 1 = false;            // goes once what is under way is done
   bool never : 1 = false;            // may be dropped unread
   bool prefetched : 1 = false;       // brought unasked and not used yet
   bool waiting : 1 = false;          // a fetch of it waits
   bool put_seen : 1 = false;         // since its last copy to the host began
   bool listed : 1 = false;           // among the prefetch candidates
-  bool discarding : 1 = false;       // leaves without a copy, to be recomputed
-  bool discarded : 1 = false;        // has left so: there are no bytes
   bool dies : 1 = false;
   bool predicted : 1 = false;
   bool correlated : 1 = false;
   bool redundant_copy : 1 = false;  // in its client's list of host copies that can be given up
   bool pinned : 1 = false;  // on its device, and in use or not stream-complete: it cannot leave
+
+  TensorState state() const { return state_; }
+  Residency residency() const { return ResidencyOf(state_); }
+  bool is_under_way() const { return IsUnderWay(state_); }
+  bool is_being_cleaned() const {
+    return state_ == TensorState::kCleaning || state_ == TensorState::kCleaningToLeave;
+  }
+  // On its way off its device.
+  bool is_leaving() const {
+    return residency() == Residency::kLeaving || residency() == Residency::kLeavingIrrevocably ||
+           state_ == TensorState::kCleaningToLeave;
+  }
 
   ExpectedUse expected() const { return {use_kind, use_key, never, dies, predicted, correlated}; }
   // REQUIRES: it is in no heap and no list, or nothing of kind and key changes.
@@ -91,6 +165,10 @@ struct TensorRow {
   bool dirty() const { return !on_host || written; }
   // What will be read again is on the device alone: to leave it takes a copy, or recomputing it.
   bool needs_copy() const { return dirty() && !never; }
+
+ private:
+  friend class Catalog;
+  TensorState state_ : 4 = TensorState::kResident;
 };
 // What recomputing the bytes takes, to within a factor of 1.5.
 inline Duration RecomputeTime(const TensorRow& tensor) {
@@ -151,6 +229,11 @@ class Catalog {
   void Remove(TensorId id) {
     rows_[RowOf(id)].id = kNoTensor;
     spare_.push_back(RowOf(id));
+  }
+  // REQUIRES: MayBecome(tensor.state(), state).
+  static void Commit(TensorRow& tensor, TensorState state) {
+    RAVEN_CHECK(MayBecome(tensor.state_, state));
+    tensor.state_ = state;
   }
   // Null when there is no such tensor.
   TensorRow* Find(TensorId id) {

@@ -164,7 +164,7 @@ double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now, const Link
     cost = latency;  // it is not brought back, nor copied
   } else if (tensor.dirty() && tensor.recompute > 0) {
     cost = Seconds(RecomputeTime(tensor).count());
-  } else if (tensor.dirty() && !tensor.cleaning) {
+  } else if (tensor.dirty() && !tensor.is_being_cleaned()) {
     const double weight = heuristics_.Uses(Heuristic::kOutCostsMore) ? kOutWeight : 1;
     cost += weight * (latency + bytes / link.down_bytes_per_second);
   }
@@ -284,7 +284,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   Run best = *least();
   // A copy under way costs the link no more, but the request that needs the room waits for its end.
   if (heuristics_.Uses(Heuristic::kWorthNoWait) &&
-      Any(map, best, [](const TensorRow& tensor) { return tensor.cleaning; })) {
+      Any(map, best, [](const TensorRow& tensor) { return tensor.is_being_cleaned(); })) {
     std::erase_if(runs, [&](const Run& run) {
       return run.cost > kWorthNoWait * best.cost ||
              Any(map, run, [](const TensorRow& tensor) { return tensor.needs_copy(); });
@@ -306,8 +306,7 @@ bool EvictionIndex::IsBesideRoom(const ExtentMap& map, const Run& run) const {
     if (map.KindOf(block) != ExtentMap::Kind::kUsed)
       return map.KindOf(block) == ExtentMap::Kind::kFree;
     const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
-    return tensor.residency == Residency::kLeaving ||
-           tensor.residency == Residency::kLeavingIrrevocably || tensor.leaves;
+    return tensor.is_leaving();
   };
   return is_room(map.Before(run.first)) || is_room(run.first) || is_room(run.last) ||
          is_room(map.After(run.last));

@@ -47,8 +47,8 @@ class EvictionIndex {
   // It is in an index, or would be but for a copy that makes it clean.
   static bool CanLeave(const TensorRow& tensor) {
     return Contains(tensor) ||
-           (tensor.cleaning && tensor.stream_complete && !tensor.in_use && !tensor.leaves &&
-            !tensor.freed && tensor.residency == Residency::kOnDevice && !tensor.waiting);
+           (tensor.state() == TensorState::kCleaning && tensor.stream_complete && !tensor.in_use &&
+            !tensor.freed && !tensor.waiting);
   }
   // A copy makes the tensor clean: it can still leave, as soon as that is done.
   void BeginCleaning(const TensorRow& tensor) { cleaning_.push_back(Catalog::RowOf(tensor.id)); }

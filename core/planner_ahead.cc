@@ -126,8 +126,7 @@ bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   if (!under_pressure && (!KnowsAhead(tensor) || !HostHasHeadroom(tensor.size))) return false;
   if (!MayCopyAhead(arena, kOut, tensor.size)) return false;
   if (!AllocateHost(tensor, RedundantCopies::kKeep)) return false;
-  tensor.copying = true;
-  tensor.cleaning = true;
+  Catalog::Commit(tensor, TensorState::kCleaning);
   arena.index.BeginCleaning(tensor);
   Reindex(tensor);
   BeginCopyOut(tensor);

@@ -95,8 +95,8 @@ std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(ClientArena& are
 }
 
 bool Planner::State::Evictable(const TensorRow& tensor) const {
-  return tensor.residency == Residency::kOnDevice && !tensor.in_use && tensor.stream_complete &&
-         !tensor.copying && !tensor.freed && !tensor.waiting;
+  return tensor.state() == TensorState::kResident && !tensor.in_use && tensor.stream_complete &&
+         !tensor.freed && !tensor.waiting;
 }
 
 void Planner::State::Reindex(TensorRow& tensor) {
@@ -107,8 +107,8 @@ void Planner::State::Reindex(TensorRow& tensor) {
 }
 
 void Planner::State::List(TensorRow& tensor) {
-  if (tensor.listed || tensor.waiting || tensor.never || tensor.dies || tensor.discarded) return;
-  if (tensor.use_kind == UseKind::kUnknown) return;
+  if (tensor.listed || tensor.waiting || tensor.never || tensor.dies) return;
+  if (tensor.use_kind == UseKind::kUnknown || tensor.state() != TensorState::kAway) return;
   RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
   DueList(*ArenaOf(tensor), tensor.use_kind).emplace(tensor.use_key, tensor.id);
   tensor.listed = true;
@@ -151,7 +151,6 @@ void Planner::State::Finish(TensorRow& tensor) {
 }
 
 bool Planner::State::FinishIfGone(TensorRow& tensor) {
-  tensor.copying = false;
   if (!tensor.freed && FindClient(tensor.client) != nullptr) return false;
   Finish(tensor);
   return true;
@@ -253,7 +252,7 @@ void Planner::State::ForgetTensors() {
     TensorRow& tensor = catalog_[row];
     if (tensor.id == kNoTensor || tensor.client != client.id) continue;
     // While it is copied its place in the host pool may be written.
-    if (!tensor.copying) Finish(tensor);
+    if (!tensor.is_under_way()) Finish(tensor);
   }
 }
 
@@ -272,7 +271,7 @@ void Planner::State::Fail(const Request& given, ErrorCode code, const std::strin
   }
   TensorRow* tensor = catalog_.Find(request.tensor);
   tensor->waiting = false;
-  if (tensor->residency == Residency::kAway) List(*tensor);
+  List(*tensor);
   Reindex(*tensor);  // it may still be on the device that it was to leave
   plan_->push_back(FetchError{request.tensor, {code, message}});
 }

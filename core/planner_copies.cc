@@ -14,24 +14,23 @@ void Planner::State::On(const Dropped& event) {
   Touch(arena);
   if (FinishIfGone(*tensor)) return;
   if (!event.taken) {
-    tensor->discarding = false;
     if (tensor->on_host) NoteRedundantCopy(*tensor);
     // Else the log has shown the get meanwhile, or the get is one on another device.
-    if (tensor->residency == Residency::kLeaving && !tensor->waiting) {
+    if (tensor->state() != TensorState::kRescued && !tensor->waiting) {
       SetInUse(*tensor, true);
       SetStreamComplete(*tensor, false);
     }
-    tensor->residency = Residency::kOnDevice;
+    Catalog::Commit(*tensor, TensorState::kResident);
     Reindex(*tensor);
     AnswerIfHere(*tensor);
     TouchFetch(*tensor);
     return;
   }
-  if (tensor->discarding) return DiscardBytes(*tensor);
+  if (tensor->state() == TensorState::kDiscarding) return DiscardBytes(*tensor);
   if (tensor->needs_copy()) {
     // A use that wrote, seen after the drop was proposed: the bytes are on the device alone and
     // must stay. The lease says Away, so the next get asks for it and finds it here.
-    tensor->residency = Residency::kOnDevice;
+    Catalog::Commit(*tensor, TensorState::kResident);
     SetInUse(*tensor, true);
     SetStreamComplete(*tensor, false);
     return;
@@ -41,9 +40,9 @@ void Planner::State::On(const Dropped& event) {
   FreeDevice(*tensor);
   if (tensor->dirty()) {
     FreeHost(*tensor);
-    tensor->residency = Residency::kLost;  // it was not needed any more
+    Catalog::Commit(*tensor, TensorState::kLost);  // it was not needed any more
   } else {
-    tensor->residency = Residency::kAway;
+    Catalog::Commit(*tensor, TensorState::kAway);
     List(*tensor);
   }
 }
@@ -52,12 +51,10 @@ void Planner::State::On(const CopyOutProgressed& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
   ClientArena& arena = *ArenaOf(*tensor);
-  if (tensor->cleaning) {
-    tensor->cleaning = false;
-    tensor->leaves = false;
-    arena.index.EndCleaning(*tensor);
+  if (tensor->state() != TensorState::kLeavingIrrevocably) {
+    if (tensor->is_being_cleaned()) arena.index.EndCleaning(*tensor);
+    Catalog::Commit(*tensor, TensorState::kLeavingIrrevocably);
   }
-  tensor->residency = Residency::kLeavingIrrevocably;
   const Bytes room = tensor->size.RoundUp(kExtentAlignment);
   const Bytes left = arena.map.SizeOf(tensor->device_block);
   const Bytes more = Minus(event.bytes.RoundDown(kExtentAlignment), room - left);
@@ -84,21 +81,20 @@ void Planner::State::On(const CopiedOut& event) {
     tensor->written = false;
     SetInUse(*tensor, false);  // whatever an old log entry may have said
     FreeDevice(*tensor);
-    tensor->residency = Residency::kAway;
+    Catalog::Commit(*tensor, TensorState::kAway);
     List(*tensor);
     return;
   }
   FreeHost(*tensor);
-  if (tensor->residency == Residency::kLeavingIrrevocably)
+  if (tensor->state() == TensorState::kLeavingIrrevocably)
     return IrrevocableCopyFailed(*arena, *tensor);
   if (event.outcome == Outcome::kRescued) Count(tensor->client, &PlannerStats::rescues, 1);
-  if (tensor->residency == Residency::kLeaving) {
-    tensor->residency = Residency::kOnDevice;
-    if (event.outcome != Outcome::kFailed && !tensor->waiting) {
-      // A get has it; its log entry or the next put's will follow.
-      SetInUse(*tensor, true);
-      SetStreamComplete(*tensor, false);
-    }
+  const bool was_used = tensor->state() == TensorState::kRescued;
+  Catalog::Commit(*tensor, TensorState::kResident);
+  if (!was_used && event.outcome != Outcome::kFailed && !tensor->waiting) {
+    // A get has it; its log entry or the next put's will follow.
+    SetInUse(*tensor, true);
+    SetStreamComplete(*tensor, false);
   }
   if (event.outcome == Outcome::kFailed) BackOff(*arena);
   Reindex(*tensor);
@@ -106,7 +102,8 @@ void Planner::State::On(const CopiedOut& event) {
 }
 
 void Planner::State::AnswerIfHere(TensorRow& tensor) {
-  if (!tensor.waiting || tensor.copying || requests_.FetchOf(tensor.id).device != tensor.device)
+  if (!tensor.waiting || tensor.is_under_way() ||
+      requests_.FetchOf(tensor.id).device != tensor.device)
     return;
   Dequeue(requests_.FetchOf(tensor.id));
   tensor.waiting = false;
@@ -126,14 +123,14 @@ void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor
   BackOff(arena);
   if (arena.map.SizeOf(tensor.device_block) == tensor.size.RoundUp(kExtentAlignment)) {
     // The lease says Away: the next get asks for it and finds it here.
-    tensor.residency = Residency::kOnDevice;
+    Catalog::Commit(tensor, TensorState::kResident);
     SetInUse(tensor, true);
     SetStreamComplete(tensor, false);
     return AnswerIfHere(tensor);
   }
   FreeDevice(tensor);
   SetInUse(tensor, false);
-  tensor.residency = Residency::kLost;
+  Catalog::Commit(tensor, TensorState::kLost);
   if (tensor.waiting)
     Fail(requests_.FetchOf(tensor.id), ErrorCode::kLost, "the tensor's bytes are lost");
 }
@@ -143,10 +140,8 @@ void Planner::State::On(const Cleaned& event) {
   if (tensor == nullptr) return;
   EndCopyOut(*tensor);
   ClientArena* arena = ArenaOf(*tensor);
-  tensor->cleaning = false;
+  const bool leaves = tensor->state() == TensorState::kCleaningToLeave;
   if (arena != nullptr) arena->index.EndCleaning(*tensor);
-  const bool leaves = tensor->leaves;
-  tensor->leaves = false;
   const bool drains = tensor->drains;
   if (arena != nullptr) {
     Touch(arena);
@@ -156,6 +151,7 @@ void Planner::State::On(const Cleaned& event) {
     }
   }
   if (FinishIfGone(*tensor)) return;
+  Catalog::Commit(*tensor, TensorState::kResident);
   if (event.whole) {
     tensor->on_host = true;
     // Nothing touched it since, so this is its count, whatever the log has shown.
@@ -191,7 +187,7 @@ void Planner::State::On(const CopiedIn& event) {
   if (arena != nullptr) Touch(arena);
   if (FinishIfGone(*tensor)) return;
   if (event.ok) {
-    tensor->residency = Residency::kOnDevice;
+    Catalog::Commit(*tensor, TensorState::kResident);
     // A promised one may have been put already; then quiet says whether its stream is done.
     if (tensor->prefetched) SetStreamComplete(*tensor, true);
     NoteRedundantCopy(*tensor);
@@ -201,13 +197,10 @@ void Planner::State::On(const CopiedIn& event) {
   }
   const bool unasked = tensor->prefetched;
   FreeDevice(*tensor);
-  if (unasked) {  // the host copy is whole
-    tensor->residency = Residency::kAway;
-    return;
-  }
+  if (unasked) return Catalog::Commit(*tensor, TensorState::kAway);  // the host copy is whole
   FreeHost(*tensor);
   SetInUse(*tensor, false);
-  tensor->residency = Residency::kLost;
+  Catalog::Commit(*tensor, TensorState::kLost);
   // A get on another device waited until it could be taken from here.
   if (tensor->waiting)
     Fail(requests_.FetchOf(tensor->id), ErrorCode::kLost, "the tensor's bytes are lost");

@@ -224,13 +224,13 @@ void Planner::State::On(const FetchRequested& event) {
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
   const bool here = tensor->device == event.device;
-  if (tensor->residency == Residency::kLost) {
+  const Residency residency = tensor->residency();
+  if (residency == Residency::kLost) {
     plan_->push_back(FetchError{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
     return;
   }
-  if (here &&
-      (tensor->residency == Residency::kArriving || tensor->residency == Residency::kOnDevice)) {
-    const bool arriving = tensor->residency == Residency::kArriving;
+  if (here && (residency == Residency::kArriving || residency == Residency::kOnDevice)) {
+    const bool arriving = residency == Residency::kArriving;
     Count(tensor->client, arriving ? &PlannerStats::late_hits : &PlannerStats::hits, 1);
     if (arriving && tensor->prefetched) BeginWait(tensor->client);
     return ReplyInPlace(*tensor, arriving);
@@ -258,7 +258,7 @@ void Planner::State::On(const Freed& event) {
     Dequeue(requests_.FetchOf(tensor->id));
     tensor->waiting = false;
   }
-  if (!tensor->copying) return Finish(*tensor);
+  if (!tensor->is_under_way()) return Finish(*tensor);
   tensor->freed = true;
   SetInUse(*tensor, false);
   Reindex(*tensor);
@@ -266,18 +266,17 @@ void Planner::State::On(const Freed& event) {
 
 void Planner::State::On(const PutSeen& event) {
   TensorRow* tensor = FindTensor(event.tensor);
-  if (tensor == nullptr || tensor->freed || tensor->residency == Residency::kAway) return;
+  if (tensor == nullptr || tensor->freed || tensor->residency() == Residency::kAway) return;
   // What is prefetched and has not arrived cannot be put: the client made that up.
-  if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
+  if (tensor->state() == TensorState::kArriving && tensor->prefetched) return;
   ClientArena* arena = ArenaOf(*tensor);
   arena->index.Erase(*tensor);
   // A put while it was leaving: a get has rescued it, and the copy's answer will say so.
-  if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
+  if (tensor->residency() == Residency::kLeaving) Catalog::Commit(*tensor, TensorState::kRescued);
   SetInUse(*tensor, false);
   EndPrefetch(*tensor, true);  // before it is hinted otherwise
   SetStreamComplete(*tensor, false);
   tensor->put_seen = true;
-  tensor->discarding = false;
   tensor->written |= tensor->writes != event.writes;
   tensor->writes = event.writes;
   tensor->priority = event.priority;
@@ -287,7 +286,7 @@ void Planner::State::On(const PutSeen& event) {
       recompute_wins
           ? static_cast<uint8_t>(std::bit_width(static_cast<uint64_t>(event.recompute.count())))
           : uint8_t{0};
-  if (tensor->on_host && tensor->dirty() && !tensor->copying) {
+  if (tensor->on_host && tensor->dirty() && !tensor->is_under_way()) {
     FreeHost(*tensor);
     HostRoomCame();
   }
@@ -308,13 +307,12 @@ void Planner::State::On(const StreamComplete& event) {
 
 void Planner::State::On(const GetSeen& event) {
   TensorRow* tensor = FindTensor(event.tensor);
-  if (tensor == nullptr || tensor->freed || tensor->residency == Residency::kAway) return;
+  if (tensor == nullptr || tensor->freed || tensor->residency() == Residency::kAway) return;
   // An old entry that comes late: what is prefetched cannot be had before it has arrived.
-  if (tensor->residency == Residency::kArriving && tensor->prefetched) return;
+  if (tensor->state() == TensorState::kArriving && tensor->prefetched) return;
   Count(tensor->client, &PlannerStats::hits, 1);
   CountGet(*tensor);
-  tensor->discarding = false;
-  if (tensor->residency == Residency::kLeaving) tensor->residency = Residency::kOnDevice;
+  if (tensor->residency() == Residency::kLeaving) Catalog::Commit(*tensor, TensorState::kRescued);
   ClientArena* arena = ArenaOf(*tensor);
   TakeBack(*arena);
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);

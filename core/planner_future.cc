@@ -46,7 +46,7 @@ void Planner::State::WriteChanges() {
     Unlist(tensor);
     tensor.Expect(use);
     if (was_in) index.Insert(tensor);
-    if (tensor.residency == Residency::kAway) List(tensor);
+    List(tensor);
   }
   changes_.clear();
 }
@@ -54,7 +54,7 @@ void Planner::State::WriteChanges() {
 Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   Explanation why;
   why.tensor = ViewOf(tensor);
-  why.discarded = tensor.discarded;
+  why.discarded = tensor.state() == TensorState::kDiscarded;
   why.prefetched = tensor.prefetched;
   why.gets = tensor.logical.gets;
   why.priority = tensor.priority;
@@ -104,9 +104,7 @@ void Planner::State::DiscardBytes(TensorRow& tensor) {
   Count(tensor.client, &PlannerStats::discarded, 1);
   FreeDevice(tensor);
   FreeHost(tensor);
-  tensor.residency = Residency::kAway;
-  tensor.discarding = false;
-  tensor.discarded = true;
+  Catalog::Commit(tensor, TensorState::kDiscarded);
 }
 
 }  // namespace ravenstore::core

@@ -97,7 +97,7 @@ void Planner::State::NoteRedundantCopy(TensorRow& tensor) {
     client.host_copies.pop_front();
     TensorRow* listed = catalog_.Find(oldest);
     if (listed == nullptr) continue;
-    listed->redundant_copy = listed->on_host && listed->residency == Residency::kOnDevice;
+    listed->redundant_copy = listed->on_host && listed->residency() == Residency::kOnDevice;
     if (listed->redundant_copy) client.host_copies.push_back(oldest);
   }
   client.host_copies.push_back(tensor.id);
@@ -115,7 +115,7 @@ void Planner::State::DropRedundantCopies(Client& client, Bytes need) {
     TensorRow* tensor = catalog_.Find(id);
     if (tensor == nullptr) continue;
     tensor->redundant_copy = false;
-    if (!tensor->on_host || tensor->copying || tensor->residency != Residency::kOnDevice) continue;
+    if (!tensor->on_host || tensor->state() != TensorState::kResident) continue;
     freed += tensor->size;
     FreeHost(*tensor);
     Reindex(*tensor);

@@ -240,10 +240,9 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
   arena.live += tensor.size;
   tensor.device = arena.device;
   tensor.device_block = *block;
-  const bool recompute = tensor.discarded;
+  const bool recompute = tensor.state() == TensorState::kDiscarded;
   if (recompute) {
-    tensor.discarded = false;
-    tensor.residency = Residency::kOnDevice;
+    Catalog::Commit(tensor, TensorState::kResident);
     Count(tensor.client, &PlannerStats::recomputes, 1);
   } else {
     StartCopyIn(arena, tensor, true);
@@ -258,8 +257,7 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
 void Planner::State::StartCopyIn(ClientArena& arena, TensorRow& tensor, bool demand) {
   BeginCopy(tensor, kIn);
   Count(tensor.client, &PlannerStats::in, tensor.size);
-  tensor.residency = Residency::kArriving;
-  tensor.copying = true;
+  Catalog::Commit(tensor, TensorState::kArriving);
   Repin(tensor);
   if (!demand) tensor.prefetched = true;
   if (demand) BeginWait(tensor.client);
@@ -408,8 +406,10 @@ bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& r
   // Taken out of the books' reach first, so that room on the host for one is not made by discarding
   // the host copy of another.
   for (const uint32_t row : rows) {
-    catalog_[row].copying = true;
-    arena.index.Erase(catalog_[row]);
+    TensorRow& tensor = catalog_[row];
+    if (tensor.state() == TensorState::kCleaning) continue;
+    Catalog::Commit(tensor, TensorState::kChosen);
+    arena.index.Erase(tensor);
   }
   const bool all = std::all_of(rows.begin(), rows.end(), [&](uint32_t row) {
     TensorRow& tensor = catalog_[row];
@@ -422,8 +422,8 @@ bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& r
       Evict(arena, tensor);
       continue;
     }
-    if (tensor.cleaning) continue;
-    tensor.copying = false;
+    if (tensor.state() == TensorState::kCleaning) continue;
+    Catalog::Commit(tensor, TensorState::kResident);
     if (tensor.dirty()) {
       FreeHost(tensor);
     } else {
@@ -437,16 +437,16 @@ bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& r
 void Planner::State::Evict(ClientArena& arena, TensorRow& tensor) {
   ++arena.leaving;
   if (options_.policy == Policy::kGdsf) arena.index.Age(tensor);
-  if (tensor.cleaning) {
+  if (tensor.state() == TensorState::kCleaning) {
     ++arena.copying_out;
-    tensor.leaves = true;
+    Catalog::Commit(tensor, TensorState::kCleaningToLeave);
     plan_->push_back(
         Prioritize{tensor.id, arena.device, Behalf(tensor), LeavesIrrevocably(arena, tensor)});
     return;
   }
-  tensor.residency = Residency::kLeaving;
   if (CanDrop(tensor)) {
-    tensor.discarding = tensor.needs_copy();
+    Catalog::Commit(tensor,
+                    tensor.needs_copy() ? TensorState::kDiscarding : TensorState::kDropping);
     plan_->push_back(Drop{tensor.id});
   } else {
     StartCopyOut(arena, tensor, false);
@@ -472,25 +472,23 @@ void Planner::State::EndLeaving(ClientArena& arena, TensorRow& tensor) {
 }
 
 bool Planner::State::BringAway(TensorRow& tensor) {
-  if (tensor.residency == Residency::kAway) return true;
-  if (tensor.residency != Residency::kOnDevice || tensor.copying || !tensor.stream_complete)
-    return false;
+  if (tensor.residency() == Residency::kAway) return true;
+  if (tensor.state() != TensorState::kResident || !tensor.stream_complete) return false;
   if (!tensor.dirty()) {
     FreeDevice(tensor);
-    tensor.residency = Residency::kAway;
+    Catalog::Commit(tensor, TensorState::kAway);
     return true;
   }
   ClientArena& arena = *ArenaOf(tensor);
   if (now_ < arena.backoff_until || !AllocateHost(tensor)) return false;
   ++arena.leaving;
-  tensor.copying = true;
-  tensor.residency = Residency::kLeaving;
   StartCopyOut(arena, tensor, true);
   return false;
 }
 
 void Planner::State::StartCopyOut(ClientArena& arena, TensorRow& tensor, bool held) {
   ++arena.copying_out;
+  Catalog::Commit(tensor, TensorState::kCopyingOut);
   BeginCopyOut(tensor);
   plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
                            host_.OffsetOf(tensor.host_block), tensor.size, held, Behalf(tensor),

@@ -260,9 +260,7 @@ void Planner::State::EndDraining(ClientArena& arena) {
     ExtentMap::Block block = arena.map.At(offset);
     if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) block = arena.map.After(block);
     const TensorRow& tensor = catalog_[arena.map.OwnerOf(block)];
-    if (tensor.residency == Residency::kLeaving ||
-        tensor.residency == Residency::kLeavingIrrevocably || tensor.leaves)
-      return false;
+    if (tensor.is_leaving()) return false;
     // A get has rescued what lived here: then the request that wants the slab tries again.
     arena.map.OpenChunk(offset, size);
     arena.slabs.push_back(slab);

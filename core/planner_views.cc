@@ -24,7 +24,7 @@ const TensorRow* Planner::State::Find(TensorId id) const {
 
 TensorView Planner::State::ViewOf(const TensorRow& tensor) const {
   TensorView view{tensor.id,     tensor.client,  tensor.slot,   tensor.name,
-                  tensor.size,   tensor.device,  Bytes{0},      tensor.residency,
+                  tensor.size,   tensor.device,  Bytes{0},      tensor.residency(),
                   tensor.in_use, tensor.dirty(), tensor.on_host};
   if (tensor.device_block != ExtentMap::kNone) {
     view.device_offset =
@@ -98,34 +98,36 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   }
   if (tensor.on_host) RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
   if (!clients_.contains(tensor.client)) {
-    RAVEN_CHECK(tensor.copying || IsToBeForgotten(tensor));
+    RAVEN_CHECK(tensor.is_under_way() || IsToBeForgotten(tensor));
     return;
   }
   const auto arena_key = std::pair(tensor.client, tensor.device);
   sums->live[arena_key] += tensor.size;
   ++sums->tensors[tensor.client];
-  sums->waits[tensor.client] += tensor.residency == Residency::kArriving && !tensor.prefetched;
+  sums->waits[tensor.client] += tensor.state() == TensorState::kArriving && !tensor.prefetched;
   if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
   if (tensor.pinned) sums->pinned[arena_key] += tensor.size;
   if (tensor.host_block != ExtentMap::kNone) sums->host_used[tensor.client] += tensor.size;
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
   const bool has_device = tensor.device_block != ExtentMap::kNone;
   RAVEN_CHECK(tensor.pinned == (has_device && (tensor.in_use || !tensor.stream_complete)));
-  const bool away = tensor.residency == Residency::kAway || tensor.residency == Residency::kLost;
+  const bool away =
+      tensor.residency() == Residency::kAway || tensor.residency() == Residency::kLost;
   RAVEN_CHECK(has_device == !away);
   if (has_device) {
     const ClientArena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device)];
     RAVEN_CHECK(arena.map.OwnerOf(tensor.device_block) == row);
     const Bytes room = arena.map.SizeOf(tensor.device_block);
     const Bytes whole = tensor.size.RoundUp(kExtentAlignment);
-    RAVEN_CHECK(tensor.residency == Residency::kLeavingIrrevocably ? room <= whole : room == whole);
+    RAVEN_CHECK(tensor.state() == TensorState::kLeavingIrrevocably ? room <= whole : room == whole);
   }
-  if (tensor.residency == Residency::kAway)
-    RAVEN_CHECK(tensor.discarded != (tensor.on_host && !tensor.dirty()));
+  RAVEN_CHECK(tensor.state() != TensorState::kChosen);
+  if (tensor.state() == TensorState::kAway) RAVEN_CHECK(tensor.on_host && !tensor.dirty());
+  if (tensor.state() == TensorState::kDiscarded) RAVEN_CHECK(!tensor.on_host);
   RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
   if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
   if (tensor.listed) {
-    RAVEN_CHECK(tensor.residency == Residency::kAway);
+    RAVEN_CHECK(tensor.state() == TensorState::kAway);
     ++sums->listed[arena_key];
   }
 }

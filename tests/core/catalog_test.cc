@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 namespace ravenstore::core {
 namespace {
 
@@ -59,6 +62,71 @@ TEST(CatalogTest, ARowKeepsWhatIsKnownOfItsNextUse) {
   EXPECT_TRUE(tensor.never);
   EXPECT_EQ(tensor.use_kind, UseKind::kUnknown);
   EXPECT_FALSE(tensor.dies);
+}
+
+constexpr int kStates = static_cast<int>(TensorState::kLost) + 1;
+
+TEST(TensorStateTest, WhatFollowsWhatIsThisTable) {
+  using enum TensorState;
+  const std::map<TensorState, std::set<TensorState>> follows = {
+      {kResident, {kChosen, kCleaning, kCopyingOut, kAway}},
+      {kChosen, {kResident, kDropping, kDiscarding, kCopyingOut}},
+      {kCleaning, {kResident, kCleaningToLeave}},
+      {kCleaningToLeave, {kResident, kLeavingIrrevocably}},
+      {kDropping, {kRescued, kResident, kAway, kLost}},
+      {kDiscarding, {kRescued, kResident, kDiscarded}},
+      {kCopyingOut, {kRescued, kResident, kLeavingIrrevocably, kAway}},
+      {kRescued, {kResident, kLeavingIrrevocably, kAway, kLost}},
+      {kLeavingIrrevocably, {kResident, kAway, kLost}},
+      {kAway, {kArriving}},
+      {kDiscarded, {kResident}},
+      {kArriving, {kResident, kAway, kLost}},
+      {kLost, {}},
+  };
+  ASSERT_EQ(follows.size(), size_t{kStates});
+  for (const auto& [from, allowed] : follows) {
+    for (int i = 0; i < kStates; ++i) {
+      const auto to = static_cast<TensorState>(i);
+      EXPECT_EQ(MayBecome(from, to), allowed.contains(to)) << static_cast<int>(from) << " to " << i;
+    }
+  }
+}
+
+TEST(TensorStateTest, OnlyWhatRestsIsNotUnderWay) {
+  for (int i = 0; i < kStates; ++i) {
+    const auto state = static_cast<TensorState>(i);
+    const bool rests = state == TensorState::kResident || state == TensorState::kAway ||
+                       state == TensorState::kDiscarded || state == TensorState::kLost;
+    EXPECT_EQ(IsUnderWay(state), !rests) << i;
+  }
+}
+
+TEST(CatalogTest, ATensorGoesFromStateToState) {
+  Catalog catalog;
+  TensorRow& tensor = catalog.Add();
+  EXPECT_EQ(tensor.state(), TensorState::kResident);
+  EXPECT_FALSE(tensor.is_leaving());
+  Catalog::Commit(tensor, TensorState::kCleaning);
+  EXPECT_EQ(tensor.residency(), Residency::kOnDevice);
+  EXPECT_TRUE(tensor.is_being_cleaned());
+  EXPECT_FALSE(tensor.is_leaving());
+  Catalog::Commit(tensor, TensorState::kCleaningToLeave);
+  EXPECT_TRUE(tensor.is_leaving());
+  Catalog::Commit(tensor, TensorState::kResident);
+  Catalog::Commit(tensor, TensorState::kChosen);
+  Catalog::Commit(tensor, TensorState::kDropping);
+  EXPECT_EQ(tensor.residency(), Residency::kLeaving);
+  EXPECT_TRUE(tensor.is_leaving());
+  Catalog::Commit(tensor, TensorState::kRescued);
+  EXPECT_EQ(tensor.residency(), Residency::kOnDevice);
+  EXPECT_FALSE(tensor.is_leaving());
+  EXPECT_TRUE(tensor.is_under_way());
+}
+
+TEST(CatalogDeathTest, NoStateFollowsWhereItMayNot) {
+  Catalog catalog;
+  TensorRow& tensor = catalog.Add();
+  EXPECT_DEATH(Catalog::Commit(tensor, TensorState::kArriving), "MayBecome");
 }
 
 TEST(TensorSlotsTest, CountsTheTensorsThatStandInThem) {

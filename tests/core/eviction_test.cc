@@ -57,7 +57,8 @@ class Shelf {
     TensorRow& tensor = *catalog_.Find(id);
     index_.Erase(tensor);
     tensor.in_use = false;
-    tensor.stream_complete = tensor.copying = tensor.cleaning = true;
+    tensor.stream_complete = true;
+    Catalog::Commit(tensor, TensorState::kCleaning);
     index_.BeginCleaning(tensor);
   }
   template <typename Function>
