@@ -10,12 +10,11 @@
 
 #include <algorithm>
 
-#include "interceptor/account.h"
-#include "interceptor/budgets.h"
 #include "interceptor/devices.h"
 #include "interceptor/driver.h"
+#include "interceptor/elastic_library.h"
+#include "interceptor/elastic_share.h"
 #include "interceptor/hooks.h"
-#include "interceptor/near.h"
 #include "interceptor/params.h"
 #include "interceptor/settings.h"
 
@@ -27,50 +26,11 @@ constinit std::atomic<bool> any_pinned{false};
 namespace {
 
 constexpr uint64_t kLeastBytes = uint64_t{2} << 20;
-// Of a device without a budget so much at least is given up at once.
-constexpr uint64_t kRoomStep = uint64_t{32} << 20;
-// What others held within twice that is left to them.
-constexpr uint64_t kWhileNs = 5'000'000'000;
-
-struct Library {
-  decltype(&raven_elastic_open) open;
-  decltype(&raven_elastic_close) close;
-  decltype(&raven_elastic_forget) forget;
-  decltype(&raven_elastic_bounds) bounds;
-  decltype(&raven_elastic_allocate) allocate;
-  decltype(&raven_elastic_free) free;
-  decltype(&raven_elastic_find) find;
-  decltype(&raven_elastic_begin) begin;
-  decltype(&raven_elastic_end) end;
-  decltype(&raven_elastic_pin) pin;
-  decltype(&raven_elastic_reach_all) reach_all;
-  decltype(&raven_elastic_illegal_address) illegal_address;
-  decltype(&raven_elastic_stream_gone) stream_gone;
-  decltype(&raven_elastic_limit) limit;
-  decltype(&raven_elastic_stats) stats;
-  decltype(&raven_elastic_recorded) recorded;
-  decltype(&raven_elastic_reserve) reserve;
-  decltype(&raven_elastic_unreserve) unreserve;
-  decltype(&raven_elastic_create_segment) create_segment;
-  decltype(&raven_elastic_destroy_segment) destroy_segment;
-  decltype(&raven_elastic_map_segment) map_segment;
-  decltype(&raven_elastic_unmap_segment) unmap_segment;
-  decltype(&raven_elastic_hand_over) hand_over;
-};
-
 // One for each row of the page.
 struct Engine {
   std::atomic<raven_elastic_t*> handle;
   std::atomic<bool> impossible;
-  std::atomic<uint64_t> taken;      // of the device, in the job's sums
-  std::atomic<uint64_t> live;       // allocated and not freed
-  std::atomic<uint64_t> high;       // the most of that since the program last asked to begin anew
-  std::atomic<uint64_t> segments;   // of the program's own making
-  std::atomic<uint64_t> wanted;     // by allocations of the driver's that find no room
-  std::atomic<uint64_t> share;      // of a device without a budget
-  std::atomic<uint64_t> others;     // the most that the job held besides
-  std::atomic<uint64_t> recent[2];  // the same, within this while and the one before
-  std::atomic<uint64_t> recent_since;
+  EngineShare share;
   std::atomic<uint64_t> driver_waits;  // of allocations of the driver's, for the engine's room
   std::atomic<uint64_t> driver_waited_ns;
   // Written before the handle is.
@@ -97,31 +57,9 @@ uint64_t NameOf(const Engine& engine) {
   return reinterpret_cast<uint64_t>(&engine);
 }
 
-bool Load() {
-  // Beside us when it was installed, in the folder of its own when it was only built.
-  void* loaded = LoadNear("libravenstore_elastic.so");
-  if (loaded == nullptr) loaded = LoadNear("../elastic/libravenstore_elastic.so");
-  if (loaded == nullptr) {
-    Log("--mode=elastic: no libravenstore_elastic.so beside the interceptor: the driver serves");
-    return false;
-  }
-#define RAVEN_TAKE(name) TakeFunction(loaded, "raven_elastic_" #name, &library.name)
-  const bool whole = RAVEN_TAKE(open) && RAVEN_TAKE(close) && RAVEN_TAKE(forget) &&
-                     RAVEN_TAKE(bounds) && RAVEN_TAKE(allocate) && RAVEN_TAKE(free) &&
-                     RAVEN_TAKE(find) && RAVEN_TAKE(begin) && RAVEN_TAKE(end) && RAVEN_TAKE(pin) &&
-                     RAVEN_TAKE(reach_all) && RAVEN_TAKE(illegal_address) &&
-                     RAVEN_TAKE(stream_gone) && RAVEN_TAKE(limit) && RAVEN_TAKE(stats) &&
-                     RAVEN_TAKE(recorded) && RAVEN_TAKE(reserve) && RAVEN_TAKE(unreserve) &&
-                     RAVEN_TAKE(create_segment) && RAVEN_TAKE(destroy_segment) &&
-                     RAVEN_TAKE(map_segment) && RAVEN_TAKE(unmap_segment) && RAVEN_TAKE(hand_over);
-#undef RAVEN_TAKE
-  if (!whole) Log("--mode=elastic: another version's libravenstore_elastic.so: the driver serves");
-  return whole;
-}
-
 // REQUIRES mutex.
 bool LoadOnce() {
-  if (phase.load() == Phase::kUnknown) phase.store(Load() ? Phase::kReady : Phase::kOff);
+  if (phase.load() == Phase::kUnknown) phase.store(Load(&library) ? Phase::kReady : Phase::kOff);
   return phase.load() == Phase::kReady;
 }
 
@@ -130,24 +68,14 @@ void Say(const char* text) {
   Log("--mode=elastic: %s", text);
 }
 
-std::atomic<uint64_t>& Physical(int row) {
-  return Page()->row[row].kinds[static_cast<int>(LegacyKind::kVmm)];
-}
-
 int TakeBytes(CUdevice device, uint64_t bytes) {
   const int row = RowOf(device);
-  if (row < 0 || !Reserve(row, bytes)) return 0;
-  Physical(row).fetch_add(bytes, std::memory_order_relaxed);
-  engines[row].taken.fetch_add(bytes);
-  return 1;
+  return row >= 0 && engines[row].share.Take(row, bytes) ? 1 : 0;
 }
 
 void GiveBytes(CUdevice device, uint64_t bytes) {
   const int row = RowOf(device);
-  if (row < 0) return;
-  engines[row].taken.fetch_sub(bytes);
-  Physical(row).fetch_sub(bytes, std::memory_order_relaxed);
-  Unreserve(row, bytes);
+  if (row >= 0) engines[row].share.Give(row, bytes);
 }
 
 uint64_t AvailableHostBytes() {
@@ -165,7 +93,7 @@ uint64_t AvailableHostBytes() {
 
 // Of a device without a budget: what is free, less what is left for code, stacks and libraries'
 // own.
-uint64_t FreeShare() {
+uint64_t FreeWithoutBudget() {
   auto* info = RAVEN_REAL(cuMemGetInfo_v2);
   size_t free = 0;
   size_t total = 0;
@@ -173,48 +101,9 @@ uint64_t FreeShare() {
   return free > total / 64 ? free - total / 64 : 0;
 }
 
-void RaiseTo(std::atomic<uint64_t>* high, uint64_t value) {
-  uint64_t known = high->load(std::memory_order_relaxed);
-  while (known < value && !high->compare_exchange_weak(known, value)) {
-  }
-}
-
-// What the job holds of the device besides the engine's.
-uint64_t OthersOf(int row) {
-  Engine& engine = engines[row];
-  const uint64_t taken = engine.taken.load();
-  const uint64_t used = Page()->row[row].used.load(std::memory_order_relaxed);
-  const uint64_t others = used > taken ? used - taken : 0;
-  RaiseTo(&engine.others, others);
-  return others;
-}
-
-// The most that the job held besides lately. What a step allocates of the driver it frees again:
-// if the engine took that each time, the next step's would wait for it.
-uint64_t RecentOthersOf(int row) {
-  Engine& engine = engines[row];
-  const uint64_t now = MonotonicNs();
-  if (now - engine.recent_since.load(std::memory_order_relaxed) > kWhileNs) {
-    engine.recent_since.store(now, std::memory_order_relaxed);
-    engine.recent[1].store(engine.recent[0].exchange(0));
-  }
-  RaiseTo(&engine.recent[0], OthersOf(row));
-  return std::max(engine.recent[0].load(), engine.recent[1].load());
-}
-
-// What the engine may hold of the device now: of a budget, what others do not use or want.
-uint64_t DeviceShare(int row) {
-  const uint64_t used = RecentOthersOf(row);
-  if (Page()->row[row].paused.load(std::memory_order_relaxed) != 0) return 0;
-  const uint64_t visible = VisibleOf(row);
-  if (visible == 0) return engines[row].share.load();
-  const uint64_t others = std::max(used, OthersOf(row) + engines[row].wanted.load());
-  return visible > others ? visible - others : 0;
-}
-
 uint64_t LimitBytes(CUdevice device) {
   const int row = RowOf(device);
-  return row < 0 ? 0 : DeviceShare(row);
+  return row < 0 ? 0 : engines[row].share.Allowed(row, MonotonicNs());
 }
 
 void ChangeBounds() {
@@ -235,8 +124,8 @@ void Open(int row) {
   raven_elastic_options_t options{};
   options.struct_size = sizeof(options);
   options.device = DeviceOf(row);
-  engine.share.store(FreeShare());
-  options.device_bytes = DeviceShare(row);
+  engine.share.Begin(FreeWithoutBudget());
+  options.device_bytes = engine.share.Allowed(row, MonotonicNs());
   options.host_bytes = Asked().elastic_host != 0 ? Asked().elastic_host : AvailableHostBytes() / 2;
   options.part_bytes = Asked().elastic_part;
   options.still = Asked().elastic_still ? 1 : 0;
@@ -297,17 +186,17 @@ bool Create(Entry* entry, const Order& order) {
   entry->key = address;
   entry->object = handle;
   entry->context = NameOf(engines[row]);
-  RaiseTo(&engines[row].high, engines[row].live.fetch_add(entry->bytes) + entry->bytes);
+  engines[row].share.Allocated(entry->bytes);
   return true;
 }
 
 void Free(const Entry& entry, const Order& order) {
   // Segments go with their engine.
   if (entry.space != Space::kMemory) {
-    engines[entry.row].segments.fetch_sub(entry.bytes);
+    engines[entry.row].share.RemoveSegment(entry.bytes);
     return;
   }
-  engines[entry.row].live.fetch_sub(entry.bytes);
+  engines[entry.row].share.Freed(entry.bytes);
   library.free(static_cast<raven_elastic_t*>(entry.object), entry.key, order.stream,
                order.ordered ? 1 : 0);
 }
@@ -383,27 +272,19 @@ bool MakeRoom(int row, uint64_t bytes) {
   if (row < 0) return false;
   Engine& engine = engines[row];
   raven_elastic_t* handle = engine.handle.load(std::memory_order_acquire);
-  const uint64_t taken = engine.taken.load();
-  if (handle == nullptr || taken < bytes) return false;
-  engine.wanted.fetch_add(bytes);
-  engine.share.store(taken - std::min(taken, std::max(bytes, kRoomStep)));
-  library.limit(handle, DeviceShare(row));
+  if (handle == nullptr || !engine.share.MakeRoom(bytes)) return false;
+  library.limit(handle, engine.share.Allowed(row, MonotonicNs()));
   return true;
 }
 
 void RoomMade(int row, uint64_t bytes, uint64_t waited_ns) {
-  engines[row].wanted.fetch_sub(bytes);
+  engines[row].share.RoomMade(bytes);
   engines[row].driver_waits.fetch_add(1);
   engines[row].driver_waited_ns.fetch_add(waited_ns);
 }
 
-// What the engine holds is as free as the rest; what is allocated is not, wherever it lies.
 uint64_t FreeToJob(int row, uint64_t free) {
-  if (row < 0) return free;
-  const uint64_t with_ours = free + engines[row].taken.load();
-  const uint64_t live = engines[row].live.load() + engines[row].segments.load();
-  if (with_ours < free) return free;  // there is no bound
-  return with_ours > live ? with_ours - live : 0;
+  return row < 0 ? free : engines[row].share.FreeToJob(free);
 }
 
 void ForgetInChild() {
@@ -442,9 +323,8 @@ void Report(int row) {
   }
   if (stats.uses == 0 && stats.peak_bytes == 0) return;
   const auto gib = [](uint64_t bytes) { return static_cast<double>(bytes) / kGiB; };
-  OthersOf(row);
   // Rounded up, so that it is enough as it is printed.
-  const uint64_t enough = stats.enough_bytes + engine.others.load() + (1 << 20);
+  const uint64_t enough = stats.enough_bytes + engines[row].share.MostOthers(row) + (1 << 20);
   const bool stalled =
       stats.waits + stats.room_waits + stats.uses_in_place > 0 || engine.driver_waits.load() > 0;
   char text[640];
@@ -558,11 +438,11 @@ bool Find(uint64_t address, Allocation* allocation) {
 }
 
 Served ServedOf(int row) {
-  return {engines[row].live.load(), engines[row].high.load()};
+  return {engines[row].share.live(), engines[row].share.high()};
 }
 
 void ResetHigh(int row) {
-  engines[row].high.store(engines[row].live.load());
+  engines[row].share.ResetHigh();
 }
 
 bool ReserveAddresses(uint64_t bytes, CUdeviceptr* address) {
@@ -590,7 +470,7 @@ CUresult CreateSegment(Entry* entry) {
   entry->backing = &kBacking;
   entry->object = reinterpret_cast<void*>(uintptr_t{segment});
   entry->context = NameOf(engines[entry->row]);
-  engines[entry->row].segments.fetch_add(entry->bytes);
+  engines[entry->row].share.AddSegment(entry->bytes);
   return CUDA_SUCCESS;
 }
 
@@ -601,7 +481,7 @@ uint32_t SegmentOf(const Entry& entry) {
 }  // namespace
 
 void DestroySegment(const Entry& entry) {
-  engines[entry.row].segments.fetch_sub(entry.bytes);
+  engines[entry.row].share.RemoveSegment(entry.bytes);
   library.destroy_segment(engines[entry.row].handle.load(), SegmentOf(entry));
 }
 
@@ -616,7 +496,7 @@ CUresult UnmapSegment(const Entry& entry) {
 CUresult HandOver(const Entry& entry, CUmemGenericAllocationHandle handle, CUdeviceptr* address) {
   const CUresult result =
       library.hand_over(engines[entry.row].handle.load(), SegmentOf(entry), handle, address);
-  if (result == CUDA_SUCCESS) engines[entry.row].segments.fetch_sub(entry.bytes);
+  if (result == CUDA_SUCCESS) engines[entry.row].share.RemoveSegment(entry.bytes);
   return result;
 }
 
