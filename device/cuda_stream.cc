@@ -98,9 +98,11 @@ class CudaChannel : public Channel {
     return core::Ok();
   }
 
-  Status Copy(void* to, const void* from, Bytes bytes) override {
+  Status Copy(Target to, Source from, Bytes bytes) override {
+    RAVEN_RETURN_IF_ERROR(CheckAddresses(to, from));
     const CudaScope scope(gpu_->driver(), context_);
-    RAVEN_CUDA_CALL(*gpu_, cuMemcpyAsync, Address(to), Address(from), bytes.count(), copies_);
+    RAVEN_CUDA_CALL(*gpu_, cuMemcpyAsync, Address(to.address()), Address(from.address()),
+                    bytes.count(), copies_);
     copied_since_record_ = true;
     return core::Ok();
   }

@@ -28,6 +28,7 @@
 
 #include "core/result.h"
 #include "core/types.h"
+#include "device/medium.h"
 #include "ipc/unique_fd.h"
 
 namespace ravenstore::device {
@@ -88,24 +89,35 @@ class VaRange {
 
 enum class Direction { kHostToDevice, kDeviceToHost };
 
-// An in-order queue of copies on the device's copy engine. The daemon's; it never launches a kernel
-// and never waits on a client.
+// An in-order queue of copies: on a device's copy engine, between its memory and the host's
+// (Device::OpenChannel), or between memory and a medium (medium_channel.h). The daemon's; it never
+// launches a kernel and never waits on a client.
 class Channel {
  public:
-  // Waits for what was enqueued, unless the channel failed.
+  // Waits for what was enqueued; of a channel that failed, for what still runs.
   virtual ~Channel() = default;
   // Enqueues one copy and returns at once. The ranges stay mapped until a later Signal was seen.
-  virtual Status Copy(void* to, const void* from, Bytes bytes) = 0;
+  // Errors: kInvalidArgument for ends that this channel does not lead from and to.
+  virtual Status Copy(Target to, Source from, Bytes bytes) = 0;
   // Enqueues: once every copy so far is done, *word = value (a release). Returns at once. Later
   // copies do not wait for the write.
   virtual Status Signal(Word* word, uint64_t value) = 0;
   // Gives the signals that are due. A thread that waits for a word of this channel calls it in its
   // loop. Cheap.
   virtual void Poll() {}
-  // Ok, or the first failure of a command that had been enqueued. From that on the channel does
-  // nothing more: no later copy is done, no later Signal fires, and Copy and Signal return errors.
+  // Ok, or the first failure of a command that had been enqueued. From that on no Signal fires, the
+  // bytes of the copies behind the last one that did are undefined, and Copy and Signal return
+  // errors.
   // Costs up to 3 microseconds: meant for when a Signal is late, not for every poll.
   virtual Status Health() = 0;
+
+ protected:
+  // What a channel between two memories says of ends that are not addresses.
+  static Status CheckAddresses(const Target& to, const Source& from) {
+    if (to.medium() == nullptr && from.medium() == nullptr) return core::Ok();
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "this channel copies between addresses, not from or to a medium"};
+  }
 };
 
 // What the client library does to one of its caller's streams. Owns: a side stream and an event of

@@ -29,11 +29,12 @@ class HostChannel : public Channel {
   HostChannel(std::string name, std::shared_ptr<HostLink> link, std::shared_ptr<HostFaults> faults)
       : name_(std::move(name)), link_(std::move(link)), faults_(std::move(faults)) {}
 
-  Status Copy(void* to, const void* from, Bytes bytes) override {
+  Status Copy(Target to, Source from, Bytes bytes) override {
+    RAVEN_RETURN_IF_ERROR(CheckAddresses(to, from));
     RAVEN_RETURN_IF_ERROR(Health());
     const bool fails = faults_->NextCopyFails();
     const auto queued = link_->paced() ? Clock::now() : HostLink::TimePoint{};
-    queue_.Run([this, to, from, bytes, fails, queued] {
+    queue_.Run([this, to = to.address(), from = from.address(), bytes, fails, queued] {
       if (failed_.load(std::memory_order_relaxed)) return;
       if (fails) {
         failed_.store(true, std::memory_order_release);

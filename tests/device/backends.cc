@@ -1,8 +1,11 @@
 #include "tests/device/backends.h"
 
+#include <gtest/gtest.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <atomic>
+#include <string>
 
 #include "device/host_stream.h"
 
@@ -49,6 +52,18 @@ std::unique_ptr<TestBackend> OpenBackend(const std::string& name, std::string* w
     return nullptr;
   }
   return OpenCudaBackend(library, why_not);
+}
+
+void SkipAbsentBackends() {
+  std::string filter = testing::GTEST_FLAG(filter);
+  for (const std::string backend : {"host", "fake", "cuda"}) {
+    std::string why_not;
+    if (OpenBackend(backend, &why_not) != nullptr) continue;
+    printf("SKIPPED: backend %s: %s\n", backend.c_str(), why_not.c_str());
+    filter += (filter.find('-') == std::string::npos ? "-" : ":");
+    filter += "*/" + backend + ":*/" + backend + "_*";
+  }
+  testing::GTEST_FLAG(filter) = filter;
 }
 
 }  // namespace ravenstore::device

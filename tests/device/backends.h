@@ -29,7 +29,11 @@ class TestBackend {
 // this machine's driver). Null, with the reason, where it cannot run.
 std::unique_ptr<TestBackend> OpenBackend(const std::string& name, std::string* why_not);
 
-// The last two. Null in a build without the CUDA toolkit.
+// Takes the suites' tests of backends that are not here out of GoogleTest's filter, and prints one
+// line for each backend instead. Their parameters are backends' names, or begin with one and "_".
+void SkipAbsentBackends();
+
+// "fake" and "cuda". Null in a build without the CUDA toolkit.
 std::unique_ptr<TestBackend> OpenCudaBackend(const std::string& library, std::string* why_not);
 
 }  // namespace ravenstore::device

@@ -1,6 +1,7 @@
-// What every backend of device.h must do, run on the host backend, on the CUDA backend over the
-// fake driver, and on a GPU where there is one. It is a program of its own as well: //tests/device:
-// conformance_gpu_test needs nothing but libc and a driver.
+// What every backend of device.h must do (its channels: channel_conformance_test.cc), run on the
+// host backend, on the CUDA backend over the fake driver, and on a GPU where there is one. It is a
+// program of its own as well: //tests/device: conformance_gpu_test needs nothing but libc and a
+// driver.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -243,59 +244,6 @@ TEST_P(Conformance, AnExtentMaySpanChunks) {
   ASSERT_OK(up->Signal(&word(0), 1));
   ASSERT_TRUE(Reaches(0, 1));
   EXPECT_EQ(Read(extent, MiB(1)), pattern);
-}
-
-TEST_P(Conformance, ASignalComesAfterTheCopiesBeforeIt) {
-  ASSERT_OK(arena_->Create(Bytes{0}, Big()));
-  auto up = NewChannel(Direction::kHostToDevice);
-  auto down = NewChannel(Direction::kDeviceToHost);
-  ASSERT_OK(host_->Create(MiB(32), Big()));
-  for (uint64_t round = 1; round <= 3; ++round) {
-    const auto pattern = Pattern(Big(), round);
-    memcpy(host_->base(), pattern.data(), pattern.size());
-    const Bytes part(Big().count() / 32);
-    for (uint64_t i = 0; i < 32; ++i) {
-      const uint64_t at = i * part.count();
-      ASSERT_OK(up->Copy(arena_->base() + at, host_->base() + at, part));
-    }
-    ASSERT_OK(up->Signal(&word(0), round));
-    ASSERT_TRUE(Reaches(0, round));
-    std::byte* back = host_->base() + MiB(32).count();
-    ASSERT_OK(down->Copy(back, arena_->base(), Big()));
-    ASSERT_OK(down->Signal(&word(1), round));
-    ASSERT_TRUE(Reaches(1, round));
-    EXPECT_EQ(memcmp(back, pattern.data(), pattern.size()), 0);
-  }
-  ASSERT_OK(up->Health());
-  ASSERT_OK(down->Health());
-}
-
-TEST_P(Conformance, CopiesOfAChannelAreDoneInOrder) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
-  const Bytes part(Big().count() / 8);
-  const auto first = Pattern(part, 1);
-  const auto last = Pattern(part, 2);
-  memcpy(host_->base(), first.data(), first.size());
-  memcpy(host_->base() + part.count(), last.data(), last.size());
-  auto up = NewChannel(Direction::kHostToDevice);
-  for (uint64_t i = 0; i < 20; ++i) {
-    ASSERT_OK(up->Copy(arena_->base(), host_->base() + part.count() * (i % 2), part));
-    ASSERT_OK(up->Signal(&word(i), 1));
-  }
-  for (size_t i = 20; i-- > 0;) ASSERT_TRUE(Reaches(i, 1));
-  EXPECT_EQ(Read(arena_->base(), part), last);
-}
-
-TEST_P(Conformance, DestroyingAChannelWaitsForItsQueue) {
-  ASSERT_OK(arena_->Create(Bytes{0}, Big()));
-  const auto pattern = Pattern(Big(), 7);
-  memcpy(host_->base(), pattern.data(), pattern.size());
-  auto up = NewChannel(Direction::kHostToDevice);
-  ASSERT_OK(up->Copy(arena_->base(), host_->base(), Big()));
-  ASSERT_OK(up->Signal(&word(0), 1));
-  up.reset();
-  EXPECT_EQ(word(0).load(std::memory_order_acquire), 1u);
-  EXPECT_EQ(Read(arena_->base(), Big()), pattern);
 }
 
 TEST_P(Conformance, AStreamSignalsOnlyAfterItsWork) {
@@ -616,23 +564,6 @@ TEST_P(Conformance, AFailedCreateLeavesTheRangeFree) {
   ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
 }
 
-TEST_P(Conformance, AFailedCopyIsSeenAndNothingAfterItIsSignalled) {
-  ASSERT_OK(arena_->Create(Bytes{0}, kChunk));
-  auto up = NewChannel(Direction::kHostToDevice);
-  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kChunk));
-  ASSERT_OK(up->Signal(&word(0), 1));
-  ASSERT_TRUE(Reaches(0, 1));
-  if (!backend_->FailNextCopy()) GTEST_SKIP() << "this backend cannot be made to fail";
-  ASSERT_OK(up->Copy(arena_->base(), host_->base(), kChunk));
-  const auto signalled = up->Signal(&word(1), 1);  // either it is refused, or it never fires
-  EXPECT_TRUE(Eventually([&] { return !up->Health().ok(); }));
-  EXPECT_CODE(up->Health(), ErrorCode::kDevice);
-  EXPECT_FALSE(up->Copy(arena_->base(), host_->base(), kChunk).ok());
-  EXPECT_FALSE(up->Signal(&word(1), 2).ok());
-  up.reset();
-  EXPECT_EQ(word(1).load(), 0u);
-}
-
 TEST_P(Conformance, TwoDevicesAreApart) {
   if (backend_->devices().size() < 2) GTEST_SKIP() << "one device";
   auto second = NewVaRange(device(1));
@@ -690,14 +621,6 @@ int main(int argc, char** argv) {
     return ravenstore::device::Child(what.substr(0, comma), what.substr(comma + 1));
   }
   testing::InitGoogleTest(&argc, argv);
-  // One line for a backend that is not here, instead of one for each of its tests.
-  std::string filter = testing::GTEST_FLAG(filter);
-  for (const std::string backend : {"host", "fake", "cuda"}) {
-    std::string why_not;
-    if (ravenstore::device::OpenBackend(backend, &why_not) != nullptr) continue;
-    printf("SKIPPED: backend %s: %s\n", backend.c_str(), why_not.c_str());
-    filter += (filter.find('-') == std::string::npos ? "-*/" : ":*/") + backend;
-  }
-  testing::GTEST_FLAG(filter) = filter;
+  ravenstore::device::SkipAbsentBackends();
   return RUN_ALL_TESTS();
 }

@@ -1,0 +1,75 @@
+// Memory without addresses, and the ends of a copy, which may lie in it.
+//
+// A Medium is bytes that this process reaches only by copying: those of a file, or of another node.
+// Pieces of memory are copied to it and from it by the channels of medium_channel.h.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <type_traits>
+
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::device {
+
+// Threads: any. Completions come on any thread, also on the caller's own before a call returns.
+// REQUIRES of Read and Write: `offset` is a multiple of the granularity, [offset, offset + bytes)
+// lies within the size, and the memory stays until the completion.
+class Medium {
+ public:
+  // How many bytes, from the first on, were moved, or why none may be relied on. Fewer than were
+  // asked for is a failure, too. Called once.
+  using Completion = std::function<void(core::Result<core::Bytes>)>;
+
+  // REQUIRES: every completion was called, or the medium's destructor waits for it.
+  virtual ~Medium() = default;
+
+  // How error messages call it.
+  virtual const std::string& name() const = 0;
+  virtual core::Bytes size() const = 0;
+  // A power of two. What is written takes whole units: the rest of its last one is undefined.
+  virtual core::Bytes granularity() const = 0;
+
+  // Both begin a transfer and return at once. Several may be under way, and are done in any order.
+  virtual void Read(core::Bytes offset, std::byte* to, core::Bytes bytes,
+                    Completion completion) = 0;
+  virtual void Write(core::Bytes offset, const std::byte* from, core::Bytes bytes,
+                     Completion completion) = 0;
+};
+
+// One end of a copy: an address of this process, or a place in a medium, which outlives the copy.
+// `Byte` is std::byte where bytes go to, const std::byte where they come from.
+template <typename Byte>
+class Endpoint {
+ public:
+  using Address = std::conditional_t<std::is_const_v<Byte>, const void*, void*>;
+
+  Endpoint(Address address) : address_(static_cast<Byte*>(address)) {}
+  Endpoint(Medium& medium, core::Bytes offset) : medium_(&medium), offset_(offset) {}
+
+  // Null for an address.
+  Medium* medium() const { return medium_; }
+  Byte* address() const { return address_; }
+  core::Bytes offset() const { return offset_; }
+
+  friend Endpoint operator+(Endpoint end, core::Bytes bytes) {
+    if (end.medium_ == nullptr) {
+      end.address_ += bytes.count();
+    } else {
+      end.offset_ += bytes;
+    }
+    return end;
+  }
+
+ private:
+  Byte* address_ = nullptr;
+  Medium* medium_ = nullptr;
+  core::Bytes offset_;
+};
+
+using Target = Endpoint<std::byte>;
+using Source = Endpoint<const std::byte>;
+
+}  // namespace ravenstore::device
