@@ -14,5 +14,8 @@ using Report = std::function<void(const Figure&)>;
 // < 1 shortens the runs.
 void MeasureStoreOnHost(double scale, const Report& report);
 void MeasureStoreOnGpu(double scale, const Report& report);
+// What channels between memory and a file in the folder of temporary files reach, of what plain
+// calls on it do in turn with them.
+void MeasureFileLink(double scale, const Report& report);
 
 }  // namespace ravenstore::bench

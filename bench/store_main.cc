@@ -21,7 +21,10 @@ int main(int argc, char** argv) {
     std::printf("%s\n", ravenstore::bench::Json(figure, machine).c_str());
     std::fflush(stdout);
   };
-  if (host) ravenstore::bench::MeasureStoreOnHost(scale, report);
+  if (host) {
+    ravenstore::bench::MeasureStoreOnHost(scale, report);
+    ravenstore::bench::MeasureFileLink(scale, report);
+  }
   if (gpu) ravenstore::bench::MeasureStoreOnGpu(scale, report);
   return 0;
 }
