@@ -180,18 +180,18 @@ Duration Topology::Cost(PoolId from, PoolId to, Bytes bytes) const {
 Result<Topology> DevicesAroundHost(const std::vector<Bytes>& capacities, Bytes host_capacity,
                                    Bytes granularity, const std::vector<LinkModel>& links) {
   RAVEN_CHECK(capacities.size() == links.size());
-  std::vector<Pool> pools;
+  // In the order of their ids.
+  std::vector<Pool> pools = {
+      {PoolKind::kHost, 0, host_capacity, kExtentAlignment, /*addressable=*/false}};
   std::vector<Link> joins;
-  const PoolId host{static_cast<uint16_t>(capacities.size())};
   for (uint16_t i = 0; i < capacities.size(); ++i) {
     pools.push_back({PoolKind::kDevice, i, capacities[i], granularity, /*addressable=*/true});
-    joins.push_back({.a = host,
-                     .b = PoolId{i},
+    joins.push_back({.a = kHostPool,
+                     .b = PoolOf(DeviceId{i}),
                      .latency = links[i].latency,
                      .a_to_b = links[i].up_bytes_per_second,
                      .b_to_a = links[i].down_bytes_per_second});
   }
-  pools.push_back({PoolKind::kHost, 0, host_capacity, kExtentAlignment, /*addressable=*/false});
   return Topology::Make(std::move(pools), std::move(joins), kStagingChunk);
 }
 

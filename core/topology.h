@@ -16,13 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "core/link_model.h"
 #include "core/result.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
 
-// A pool's place in Topology::pools().
-enum class PoolId : uint16_t {};
 // A link's place in Topology::links().
 enum class LinkId : uint16_t {};
 
@@ -64,13 +63,6 @@ struct Route {
   // At which a move's first chunk goes over the link that does not set the pace: the other waits
   // for it. Infinite where there is one link, or one at a time.
   double fill_rate = std::numeric_limits<double>::infinity();
-};
-
-// A device's copies from the host pool (up) and to it (down).
-struct LinkModel {
-  Duration latency{std::chrono::microseconds(12)};
-  double up_bytes_per_second = 50e9;
-  double down_bytes_per_second = 50e9;
 };
 
 class Topology {
@@ -115,7 +107,7 @@ class Topology {
 };
 
 // What joins each device to one host pool: device i, of capacities[i] bytes, has a link of its own,
-// links[i].
+// links[i]. The pools are kHostPool and PoolOf each device.
 // Errors: those of Topology::Make.
 Result<Topology> DevicesAroundHost(const std::vector<Bytes>& capacities, Bytes host_capacity,
                                    Bytes granularity, const std::vector<LinkModel>& links);

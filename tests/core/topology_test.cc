@@ -154,8 +154,8 @@ TEST(TopologyTest, DevicesAroundTheHostHaveALinkEach) {
       DevicesAroundHost({GiB(80), GiB(24)}, GiB(100), MiB(2), std::vector{fast, slow});
   ASSERT_TRUE(topology.ok());
   ASSERT_EQ(topology->pools().size(), 3u);
-  EXPECT_EQ(topology->pools()[1].capacity, GiB(24));
-  EXPECT_EQ(topology->pools()[2].capacity, GiB(100));
+  EXPECT_EQ(topology->pools()[ToInt(kHostPool)].capacity, GiB(100));
+  EXPECT_EQ(topology->pools()[ToInt(PoolOf(DeviceId{1}))].capacity, GiB(24));
   for (uint16_t i = 0; i < 2; ++i) {
     const LinkModel& given = i == 0 ? fast : slow;
     const LinkModel link = HostLinkOf(*topology, DeviceId{i});
