@@ -1,7 +1,9 @@
 // Every tensor the store knows: dense rows, addressed by id in O(1).
 //
 // A TensorId is the row's index and a serial that is new each time the row is used, so an old id
-// never matches a new tensor. Threads: one at a time.
+// never matches a new tensor. A tensor's state changes by Catalog::Commit alone.
+//
+// Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +75,12 @@ constexpr Residency ResidencyOf(TensorState state) {
   }
   return Residency::kLost;
 }
+// On its way off its device.
+constexpr bool IsLeaving(TensorState state) {
+  const Residency residency = ResidencyOf(state);
+  return residency == Residency::kLeaving || residency == Residency::kLeavingIrrevocably ||
+         state == TensorState::kCleaningToLeave;
+}
 constexpr bool MayBecome(TensorState from, TensorState to) {
   using enum TensorState;
   switch (from) {
@@ -140,11 +148,7 @@ struct TensorRow {
   bool is_being_cleaned() const {
     return state_ == TensorState::kCleaning || state_ == TensorState::kCleaningToLeave;
   }
-  // On its way off its device.
-  bool is_leaving() const {
-    return residency() == Residency::kLeaving || residency() == Residency::kLeavingIrrevocably ||
-           state_ == TensorState::kCleaningToLeave;
-  }
+  bool is_leaving() const { return IsLeaving(state_); }
 
   ExpectedUse expected() const { return {use_kind, use_key, never, dies, predicted, correlated}; }
   // REQUIRES: it is in no heap and no list, or nothing of kind and key changes.

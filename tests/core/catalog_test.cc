@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -92,12 +93,34 @@ TEST(TensorStateTest, WhatFollowsWhatIsThisTable) {
   }
 }
 
-TEST(TensorStateTest, OnlyWhatRestsIsNotUnderWay) {
-  for (int i = 0; i < kStates; ++i) {
-    const auto state = static_cast<TensorState>(i);
-    const bool rests = state == TensorState::kResident || state == TensorState::kAway ||
-                       state == TensorState::kDiscarded || state == TensorState::kLost;
-    EXPECT_EQ(IsUnderWay(state), !rests) << i;
+TEST(TensorStateTest, SaysWhereTheBytesAre) {
+  using enum TensorState;
+  struct Meaning {
+    TensorState state;
+    Residency residency;
+    bool is_under_way;
+    bool is_leaving;
+  };
+  constexpr Meaning kMeanings[] = {
+      {kResident, Residency::kOnDevice, false, false},
+      {kChosen, Residency::kOnDevice, true, false},
+      {kCleaning, Residency::kOnDevice, true, false},
+      {kCleaningToLeave, Residency::kOnDevice, true, true},
+      {kDropping, Residency::kLeaving, true, true},
+      {kDiscarding, Residency::kLeaving, true, true},
+      {kCopyingOut, Residency::kLeaving, true, true},
+      {kRescued, Residency::kOnDevice, true, false},
+      {kLeavingIrrevocably, Residency::kLeavingIrrevocably, true, true},
+      {kAway, Residency::kAway, false, false},
+      {kDiscarded, Residency::kAway, false, false},
+      {kArriving, Residency::kArriving, true, false},
+      {kLost, Residency::kLost, false, false},
+  };
+  static_assert(std::size(kMeanings) == kStates);
+  for (const Meaning& meaning : kMeanings) {
+    EXPECT_EQ(ResidencyOf(meaning.state), meaning.residency);
+    EXPECT_EQ(IsUnderWay(meaning.state), meaning.is_under_way);
+    EXPECT_EQ(IsLeaving(meaning.state), meaning.is_leaving);
   }
 }
 
