@@ -20,6 +20,7 @@
 #include "core/events.h"
 #include "core/heuristic.h"
 #include "core/link_model.h"
+#include "core/topology.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -43,7 +44,9 @@ struct PlannerOptions {
   Bytes host_capacity;                 // size of the host pool's address range, at most kRangeMax
   Bytes host_step = MiB(64);           // the pool grows by this
   Bytes host_ahead = MiB(256);         // and ahead of need by this
-  LinkModel link;
+  // Of each device's pool, the host pool and what joins them. Empty: each device's link is a
+  // LinkModel as it stands there.
+  Topology topology;
   // Bytes of copies in flight per device and direction beyond which no more are proposed.
   Bytes in_flight = MiB(96);
   uint32_t in_flight_copies = 64;

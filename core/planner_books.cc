@@ -16,6 +16,10 @@ Planner::State::State(PlannerOptions options)
       host_(options_.host_capacity),
       devices_(options_.device_capacity.size()) {
   RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
+  if (options_.topology.pools().empty()) return;
+  for (uint16_t i = 0; i < devices_.size(); ++i) {
+    devices_[i].link = HostLinkOf(options_.topology, DeviceId{i});
+  }
 }
 
 Planner::State::Client* Planner::State::FindClient(ClientId client) {

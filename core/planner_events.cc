@@ -280,7 +280,7 @@ void Planner::State::On(const PutSeen& event) {
   tensor->written |= tensor->writes != event.writes;
   tensor->writes = event.writes;
   tensor->priority = event.priority;
-  const Duration copies = BothCopies(tensor->size);
+  const Duration copies = BothCopies(tensor->device, tensor->size);
   const bool recompute_wins = event.recompute > Duration{0} && event.recompute < copies;
   tensor->recompute =
       recompute_wins

@@ -21,10 +21,11 @@ Explanation::Future FutureOf(const TensorRow& tensor) {
 }
 }  // namespace
 
-Duration Planner::State::BothCopies(Bytes size) const {
+Duration Planner::State::BothCopies(DeviceId device, Bytes size) const {
+  const LinkModel& link = LinkOf(device);
   const auto bytes = static_cast<double>(size.count());
-  return 2 * options_.link.latency + FromSeconds(bytes / options_.link.up_bytes_per_second +
-                                                 bytes / options_.link.down_bytes_per_second);
+  return 2 * link.latency +
+         FromSeconds(bytes / link.up_bytes_per_second + bytes / link.down_bytes_per_second);
 }
 
 ExpectedUse Planner::State::ExpectedAfter(const PutSeen& event, TensorRow& tensor) {
@@ -33,7 +34,7 @@ ExpectedUse Planner::State::ExpectedAfter(const PutSeen& event, TensorRow& tenso
     return predictor.Put(tensor.id, &tensor.logical, event.next_use, now_);
   const bool never = event.next_use.kind == NextUse::Kind::kNever;
   if (options_.policy == Policy::kGdsf && !never)
-    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, options_.link)};
+    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, LinkOf(tensor.device))};
   return {.key = -predictor.VirtualTime(now_).time_since_epoch().count(), .never = never};
 }
 
@@ -59,12 +60,12 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   why.gets = tensor.logical.gets;
   why.priority = tensor.priority;
   if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
-  const auto link = [&](double bytes_per_second) {
-    return options_.link.latency +
-           FromSeconds(static_cast<double>(tensor.size.count()) / bytes_per_second);
+  const LinkModel& link = LinkOf(tensor.device);
+  const auto copied_at = [&](double bytes_per_second) {
+    return link.latency + FromSeconds(static_cast<double>(tensor.size.count()) / bytes_per_second);
   };
-  why.copy_back = link(options_.link.up_bytes_per_second);
-  if (tensor.needs_copy()) why.copy_out = link(options_.link.down_bytes_per_second);
+  why.copy_back = copied_at(link.up_bytes_per_second);
+  if (tensor.needs_copy()) why.copy_out = copied_at(link.down_bytes_per_second);
   const auto found = clients_.find(tensor.client);
   if (found == clients_.end()) return why;
   const Client& client = *found->second;
@@ -73,7 +74,7 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   why.predictions_wrong = client.stats.predictions_wrong;
   if (const ClientArena* arena = client.arenas[ToInt(tensor.device)].get();
       arena != nullptr && EvictionIndex::Contains(tensor))
-    why.value = arena->index.Value(tensor, virtual_time, options_.link);
+    why.value = arena->index.Value(tensor, virtual_time, link);
   why.future = FutureOf(tensor);
   why.confidence = client.predictor.ConfidenceIn(tensor);
   why.needed_in = client.predictor.UntilUse(tensor, now);

@@ -351,7 +351,8 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   const bool large = IsLarge(arena, need);
   const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need,
                                   .large = large};
-  const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, any);
+  const auto run =
+      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinkOf(arena.device), any);
   // Slabs of others whose eviction costs less serve a large request.
   if (need >= SlabSize(arena) && clients_.size() > 1 && Uses(Heuristic::kSlabsOfOthers) &&
       TakeSlabsFor(arena, need, RelocationCostLimit(arena, run), Take::kOthers))
@@ -387,18 +388,18 @@ SlabCostLimit Planner::State::RelocationCostLimit(const ClientArena& arena,
   double plain = 0;
   Duration copies{0};
   for (const uint32_t row : run) {
-    cost += arena.index.EvictionCost(catalog_[row], virtual_time, options_.link);
-    plain += arena.index.UnweightedCost(catalog_[row], virtual_time, options_.link);
-    copies += BothCopies(catalog_[row].size);
+    cost += arena.index.EvictionCost(catalog_[row], virtual_time, LinkOf(arena.device));
+    plain += arena.index.UnweightedCost(catalog_[row], virtual_time, LinkOf(arena.device));
+    copies += BothCopies(arena.device, catalog_[row].size);
   }
   return {cost * (1 - Seconds(kSlabMove) / Seconds(copies)), cost / plain};
 }
 
 bool Planner::State::EvictRun(ClientArena& arena, Bytes need, const EvictionIndex::Limits& limits,
                               RedundantCopies redundant) {
-  return EvictAll(arena,
-                  arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, limits),
-                  redundant);
+  return EvictAll(
+      arena, arena.index.FindRun(arena.map, need, VirtualTime(arena), LinkOf(arena.device), limits),
+      redundant);
 }
 
 bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows,

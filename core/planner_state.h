@@ -103,6 +103,7 @@ class Planner::State {
     bool operator()(const ArenaId* a, const ArenaId* b) const { return *a < *b; }
   };
   struct Device : InFlight {  // copies of anybody's tensors
+    LinkModel link;
     uint32_t allocating = 0;  // arenas that are
     Tick full_until{};        // a client had to evict lately because it is
   };
@@ -386,8 +387,8 @@ class Planner::State {
   void CountGet(TensorRow& tensor);
   // Its bytes are discarded; the client recomputes them when it wants them.
   void DiscardBytes(TensorRow& tensor);
-  // What copying `size` out and back takes.
-  Duration BothCopies(Bytes size) const;
+  // What copying `size` out of the device and back takes.
+  Duration BothCopies(DeviceId device, Bytes size) const;
 
   // Room in the host pool (planner_host.cc).
   bool AllocateHost(TensorRow& tensor, RedundantCopies redundant = RedundantCopies::kMayDrop);
@@ -491,6 +492,7 @@ class Planner::State {
   std::string DescribePieces(const ClientArena& arena, const Request& request) const;
   std::string HostHolder() const;
   std::string DescribePinned(ClientId asker, Bytes asked) const;
+  const LinkModel& LinkOf(DeviceId device) const { return devices_[ToInt(device)].link; }
   bool Uses(Heuristic heuristic) const { return options_.heuristics.Uses(heuristic); }
   void ShrinkHostFor(Bytes slab);
   void ReclaimPinnedFor(const TensorRow& tensor);
@@ -501,7 +503,7 @@ class Planner::State {
   PlannerOptions options_;
   QuotaTree quota_;
   Catalog catalog_;
-  Reclaimer reclaimer_{&catalog_, options_.link};
+  Reclaimer reclaimer_{&catalog_};
   ExtentMap host_;
   Bytes host_end_;                  // the pool is, or is being, pinned up to here
   Bytes host_coming_;               // is being pinned behind that

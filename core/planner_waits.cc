@@ -34,13 +34,14 @@ double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing
 }
 
 double Planner::State::SecondsToEvict(const ClientArena& arena, Bytes need) const {
-  const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), options_.link, {});
+  const auto run =
+      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinkOf(arena.device), {});
   Duration copies{0};
   for (const uint32_t row : run) {
-    const Duration both = BothCopies(catalog_[row].size);
+    const Duration both = BothCopies(arena.device, catalog_[row].size);
     copies += catalog_[row].dirty() ? both : both / 2;
   }
-  const Duration all = BothCopies(need);
+  const Duration all = BothCopies(arena.device, need);
   return Seconds(run.empty() ? all : std::min(all, copies));
 }
 
@@ -51,7 +52,7 @@ bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
   if (waits && now_ >= arena.wait_budget_until) return false;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   // No run counts for more: mostly that spares the search for one, and for small requests all.
-  const double most = kWaitBudget * Seconds(BothCopies(need));
+  const double most = kWaitBudget * Seconds(BothCopies(arena.device, need));
   if (Seconds(kSlabMove) > most) return false;
   const auto lack = LackFor(arena, need);
   if (!lack || lack->binding == Limit::kClient) return false;
@@ -96,7 +97,8 @@ Duration Planner::State::UntilPeaks(const ClientArena& arena, Limit binding) con
   // One that is half way up already is not caught up with.
   if (!far && !arena.waits_for_peak) return Duration{0};
   const Bytes saved = std::min({Minus(tops, limit + alone), own->swing(), swings});
-  const double copying = static_cast<double>(saved.count()) / options_.link.down_bytes_per_second;
+  const double copying =
+      static_cast<double>(saved.count()) / LinkOf(arena.device).down_bytes_per_second;
   // What is copied while the client rises anyway costs it nothing.
   return copying > Seconds(until + own->rise) ? until : Duration{0};
 }

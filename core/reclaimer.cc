@@ -35,8 +35,9 @@ void Reclaimer::Find(const Arena& arena, const Range& spared, Which which,
       can = which == Which::kAll && EvictionIndex::CanLeave(tensor);
       if (!can) break;
       emptying.rows.push_back(Catalog::RowOf(tensor.id));
-      const double cost = weight ? *weight * arena.index.UnweightedCost(tensor, arena.now, link_)
-                                 : arena.index.EvictionCost(tensor, arena.now, link_);
+      const double cost = weight
+                              ? *weight * arena.index.UnweightedCost(tensor, arena.now, arena.link)
+                              : arena.index.EvictionCost(tensor, arena.now, arena.link);
       emptying.cost += cost;
       if (arena.map.OffsetOf(block) < slab.first) emptying.cost_before = cost;
       if (arena.map.OffsetOf(block) + arena.map.SizeOf(block) > EndOf(slab))

@@ -31,6 +31,7 @@ class Reclaimer {
     const std::vector<Range>& slabs;
     const ExtentMap& map;
     const EvictionIndex& index;
+    const LinkModel& link;  // of the device
     Tick now{};
   };
   // A slab that can be emptied, the tensors that lie there, and the cost of their leaving.
@@ -48,7 +49,7 @@ class Reclaimer {
   using Emptyings = std::vector<Emptying>;
 
   // `catalog` outlives the reclaimer.
-  Reclaimer(const Catalog* catalog, const LinkModel& link) : catalog_(catalog), link_(link) {}
+  explicit Reclaimer(const Catalog* catalog) : catalog_(catalog) {}
 
   // Adds the arena's slabs that can be emptied, or that are empty, but for those that overlap
   // `spared`. `weight` stands for the priorities of its tensors, where another client asks: they
@@ -90,7 +91,6 @@ class Reclaimer {
   Bytes TailOf(const Arena& arena, const Range& slab, std::vector<uint32_t>* rows) const;
 
   const Catalog* catalog_;
-  const LinkModel link_;
   uint64_t searched_ = 0;
 };
 

@@ -134,8 +134,6 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
   stats->set_loop_pause_max_ns(static_cast<uint64_t>(loop.pauses().Longest().count()));
   stats->set_loop_pause_p999_ns(static_cast<uint64_t>(loop.pauses().Quantile(0.999).count()));
   stats->set_uptime_ns(static_cast<uint64_t>((now - started).count()));
-  stats->set_link_up(static_cast<uint64_t>(loop.link().up_bytes_per_second));
-  stats->set_link_down(static_cast<uint64_t>(loop.link().down_bytes_per_second));
 }
 
 namespace {

@@ -140,6 +140,8 @@ proto::DaemonPacket Clients::Welcome(uint64_t request, const Attachment* attachm
     device->set_name(info.name);
     device->set_total_bytes(info.total.count());
     device->set_arena_bytes(options_.arenas[i].count());
+    device->set_link_up(static_cast<uint64_t>(options_.links[i].up_bytes_per_second));
+    device->set_link_down(static_cast<uint64_t>(options_.links[i].down_bytes_per_second));
   }
   if (attachment != nullptr) {
     welcome->set_client(ToInt(attachment->id));

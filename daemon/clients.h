@@ -16,6 +16,7 @@
 
 #include "core/result.h"
 #include "core/share.h"
+#include "core/topology.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
 #include "daemon/connections.h"
@@ -34,8 +35,9 @@ class Clients {
   // All that is pointed to outlives this.
   struct Options {
     device::Devices devices;
-    std::string backend;              // "cuda" or "host"
-    std::vector<core::Bytes> arenas;  // address range of a client's arena on each device
+    std::string backend;                 // "cuda" or "host"
+    std::vector<core::Bytes> arenas;     // address range of a client's arena on each device
+    std::vector<core::LinkModel> links;  // between each device and the host pool
     uint64_t restart_timeout_ms = 0;
     uint64_t clients_max = 0;         // of all users
     uint32_t* next_client = nullptr;  // the number that the next client or legacy job gets

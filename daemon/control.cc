@@ -85,6 +85,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
       clients_({.devices = devices,
                 .backend = options.backend,
                 .arenas = options.arenas,
+                .links = options.links,
                 .restart_timeout_ms = options.restart_timeout_ms,
                 .clients_max = options.clients_max,
                 .next_client = &next_client_,

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "core/share.h"
+#include "core/topology.h"
 #include "core/types.h"
 #include "daemon/acceptor.h"
 #include "daemon/clients.h"
@@ -70,6 +71,7 @@ struct ControlOptions {
   core::Bytes guaranteed_by_default;    // on the largest device, to a tenant without a guarantee
   std::vector<core::Bytes> arenas;      // address range of a client's arena on each device
   std::vector<core::Bytes> capacities;  // what the store may hold of each device
+  std::vector<core::LinkModel> links;   // between each device and the host pool
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
   uint32_t clients_max = 4096;
   uint64_t restart_timeout_ms = 0;

@@ -123,7 +123,6 @@ class Loop {
   Session* FindSession(core::ClientId client);
   size_t sessions() const { return sessions_.size(); }
   const Pauses& pauses() const { return pauses_; }
-  const core::LinkModel& link() const { return options_.planner.link; }
   uint64_t bad_requests() const { return bad_requests_; }
   uint64_t log_dropped() const;
   // No copy is under way and no request waits.

@@ -10,7 +10,8 @@
 #include <optional>
 
 #include "core/size_text.h"
-#include "device/link_bounds.h"
+#include "core/topology.h"
+#include "daemon/links.h"
 #include "device/open.h"
 
 namespace ravenstore::daemon {
@@ -47,29 +48,11 @@ Bytes BookkeepingMemory() {
   return std::max(core::MiB(512), Bytes(MachineMemory().count() / 8));
 }
 
-// The planner reckons with one link: the slowest device's. Costs at most some 150 ms a device, most
-// of them for pinned memory.
-core::LinkModel MeasureLinks(const device::Devices& devices) {
-  device::LinkBoundsOptions options;
-  options.per_round = core::MiB(64);
-  options.rounds = 2;
-  options.window = core::MiB(32);
-  options.one_way = true;
-  std::optional<core::LinkModel> slowest;
-  for (const auto& device : devices) {
-    const auto bounds = device::MeasureLink(*device, options);
-    if (!bounds.ok()) {
-      spdlog::warn("the link of {} could not be measured: {}", device->info().uuid,
-                   core::Describe(bounds.error()));
-      continue;
-    }
-    spdlog::info("the link of {}: {:.1f} GB/s to the device, {:.1f} GB/s from it",
-                 device->info().uuid, bounds->up / 1e9, bounds->down / 1e9);
-    if (!slowest ||
-        bounds->up + bounds->down < slowest->up_bytes_per_second + slowest->down_bytes_per_second)
-      slowest = {.up_bytes_per_second = bounds->up, .down_bytes_per_second = bounds->down};
-  }
-  return slowest.value_or(core::LinkModel{});
+// One size of slabs for all devices: what the slowest link asks for.
+Bytes LeastSlab(const std::vector<core::LinkModel>& links) {
+  Bytes least = core::SlabFor(links.front());
+  for (const auto& link : links) least = std::min(least, core::SlabFor(link));
+  return least;
 }
 
 uint64_t Milliseconds(core::Duration duration) {
@@ -143,6 +126,7 @@ core::Status Server::Init() {
   control.backend = backend_;
   control.arenas = options.planner.arena;
   control.capacities = options.planner.device_capacity;
+  control.links = links_;
   control.visible_memory = config_.visible_memory;
   control.clients_max = config_.clients_max;
   control.restart_timeout_ms = Milliseconds(config_.restart_timeout);
@@ -232,19 +216,25 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};
   }
-  if (backend_ == "cuda") {
-    planner.link = MeasureLinks(devices_);
-    planner.slab = std::max(planner.slab, core::SlabFor(planner.link));
-  }
-  if (backend_ == "host" && config_.host_bytes_per_second > 0) {
-    planner.link = {config_.host_latency, config_.host_bytes_per_second,
-                    config_.host_bytes_per_second};
-  }
+  links_ = MakeLinks();
+  if (backend_ == "cuda") planner.slab = std::max(planner.slab, LeastSlab(links_));
+  RAVEN_ASSIGN_OR_RETURN(planner.topology,
+                         core::DevicesAroundHost(planner.device_capacity, planner.host_capacity,
+                                                 planner.granularity, links_));
   options.memory = BookkeepingMemory();
   options.pinned_numa_node = config_.pool_numa_node;
   options.host_numa_node =
       config_.pool_numa_node >= 0 ? config_.pool_numa_node : devices_.front()->info().numa_node;
   return options;
+}
+
+std::vector<core::LinkModel> Server::MakeLinks() const {
+  if (backend_ == "cuda") return MeasureLinks(devices_);
+  core::LinkModel link;
+  if (config_.host_bytes_per_second > 0) {
+    link = {config_.host_latency, config_.host_bytes_per_second, config_.host_bytes_per_second};
+  }
+  return std::vector(devices_.size(), link);
 }
 
 bool Server::Drain() {

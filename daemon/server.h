@@ -54,6 +54,8 @@ class Server {
   explicit Server(Config config) : config_(std::move(config)) {}
   core::Status Init();
   core::Result<LoopOptions> MakeLoopOptions();
+  // Of the devices, as measured or configured.
+  std::vector<core::LinkModel> MakeLinks() const;
   // Of every tenant, as configured now.
   core::Budgets TenantBudgets() const;
   void WarnOfOddities() const;
@@ -61,7 +63,8 @@ class Server {
   Config config_;
   std::string backend_;
   device::Devices devices_;
-  core::Bytes largest_device_;  // of the capacities
+  std::vector<core::LinkModel> links_;  // of each
+  core::Bytes largest_device_;          // of the capacities
   core::Bytes host_capacity_;
   std::atomic<bool> ending_{false};
   // Destroyed in reverse: the workers first, which finish what the loop and the socket asked of

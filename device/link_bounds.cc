@@ -89,8 +89,10 @@ class Lane {
   uint64_t queued_ = 0;
 };
 
-// The best rate at which `lanes` together move options.per_round each in copies of `size`.
-Result<double> BestRate(std::vector<Lane*> lanes, Bytes size, const LinkBoundsOptions& options) {
+// The best rate at which `lanes` together move options.per_round each in copies of `size`, before
+// `deadline`.
+Result<double> BestRate(std::vector<Lane*> lanes, Bytes size, const LinkBoundsOptions& options,
+                        Clock::time_point deadline) {
   const uint64_t copies = std::max<uint64_t>(options.per_round.count() / size.count(), 1);
   double best = 0;
   for (int round = 0; round < options.rounds; ++round) {
@@ -103,6 +105,9 @@ Result<double> BestRate(std::vector<Lane*> lanes, Bytes size, const LinkBoundsOp
       for (Lane* lane : lanes) {
         RAVEN_RETURN_IF_ERROR(lane->Feed(copies, size));
         done = done && lane->Done() == copies;
+      }
+      if (Clock::now() > deadline) {
+        return core::Error{core::ErrorCode::kTimedOut, "its copies took too long"};
       }
       if (Clock::now() - checked > std::chrono::milliseconds(100)) {
         for (Lane* lane : lanes) RAVEN_RETURN_IF_ERROR(lane->Health());
@@ -146,13 +151,17 @@ Result<LinkBounds> MeasureLink(Device& device, const LinkBoundsOptions& options)
           words->word(0));
   Lane down(Direction::kDeviceToHost, std::move(down_channel), on_device->base() + half.count(),
             on_host->base() + half.count(), half, words->word(8));
+  const auto deadline = Clock::now() + options.time_limit;
+  const auto rate = [&](std::vector<Lane*> lanes, Bytes size) {
+    return BestRate(std::move(lanes), size, options, deadline);
+  };
   LinkBounds bounds;
-  RAVEN_ASSIGN_OR_RETURN(bounds.up, BestRate({&up}, options.large, options));
-  RAVEN_ASSIGN_OR_RETURN(bounds.down, BestRate({&down}, options.large, options));
+  RAVEN_ASSIGN_OR_RETURN(bounds.up, rate({&up}, options.large));
+  RAVEN_ASSIGN_OR_RETURN(bounds.down, rate({&down}, options.large));
   if (options.one_way) return bounds;
-  RAVEN_ASSIGN_OR_RETURN(bounds.duplex, BestRate({&up, &down}, options.large, options));
-  RAVEN_ASSIGN_OR_RETURN(bounds.up_queue, BestRate({&up}, options.small, options));
-  RAVEN_ASSIGN_OR_RETURN(bounds.down_queue, BestRate({&down}, options.small, options));
+  RAVEN_ASSIGN_OR_RETURN(bounds.duplex, rate({&up, &down}, options.large));
+  RAVEN_ASSIGN_OR_RETURN(bounds.up_queue, rate({&up}, options.small));
+  RAVEN_ASSIGN_OR_RETURN(bounds.down_queue, rate({&down}, options.small));
   return bounds;
 }
 

@@ -3,6 +3,7 @@
 // that it judges by them, because links differ between machines and with what else these do.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "core/result.h"
@@ -28,12 +29,13 @@ struct LinkBoundsOptions {
   // The pinned bytes that the copies go round in; at least two large copies and as much again for
   // the other direction, and as much on the device.
   core::Bytes window = core::MiB(128);
-  bool one_way = false;  // only `up` and `down`; the others stay 0
+  bool one_way = false;                                 // only `up` and `down`; the others stay 0
+  core::Duration time_limit{std::chrono::seconds(60)};  // of all copies; what is queued then ends
 };
 
 // Measures `device` through its channels. Takes `window` bytes of the device and of host memory for
 // as long as it runs.
-// Errors: those of the device.
+// Errors: those of the device, and kTimedOut.
 core::Result<LinkBounds> MeasureLink(Device& device, const LinkBoundsOptions& options);
 
 // What stream calls cost the calling CPU, in nanoseconds: the median over single calls.

@@ -104,8 +104,11 @@ class Simulator {
     options.arena = {core::ArenaFor(budget)};
     options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
     options.host_step = options.host_capacity;  // all of it is pinned before the first call
-    options.link = {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
-    options.slab = std::max(options.slab, core::SlabFor(options.link));
+    const core::LinkModel link{setup.hardware.latency, setup.hardware.up, setup.hardware.down};
+    options.topology = core::DevicesAroundHost(options.device_capacity, options.host_capacity,
+                                               options.granularity, {link})
+                           .value();
+    options.slab = std::max(options.slab, core::SlabFor(link));
     return options;
   }
 

@@ -44,12 +44,23 @@ std::string DevicesText(const proto::Welcome& welcome, size_t columns) {
   return table.Text(columns);
 }
 
-std::string TiersText(const proto::Stats& stats, size_t columns) {
-  TextTable table("<>>>");
-  table.Row({"TIER", "USED", "HELD", "CAPACITY"});
-  for (const proto::TierStats& tier : stats.tiers()) {
+std::string RateText(uint64_t bytes_per_second) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f GB/s", static_cast<double>(bytes_per_second) / 1e9);
+  return text;
+}
+
+// The devices' tiers come first, each with the rates of its link, as the planner reckons.
+std::string TiersText(const proto::Welcome& welcome, const proto::Stats& stats, size_t columns) {
+  TextTable table("<>>>>>");
+  table.Row({"TIER", "USED", "HELD", "CAPACITY", "COPY IN", "COPY OUT"});
+  for (int i = 0; i < stats.tiers_size(); ++i) {
+    const proto::TierStats& tier = stats.tiers(i);
+    const bool linked = i < welcome.devices_size();
     table.Row({Printable(tier.name()), Size(tier.used()), Size(tier.held()),
-               tier.capacity() == 0 ? "-" : Size(tier.capacity())});
+               tier.capacity() == 0 ? "-" : Size(tier.capacity()),
+               linked ? RateText(welcome.devices(i).link_up()) : "-",
+               linked ? RateText(welcome.devices(i).link_down()) : "-"});
   }
   return table.Text(columns);
 }
@@ -71,12 +82,6 @@ std::string BudgetsText(std::vector<proto::ClientInfo> clients, size_t columns) 
     text += "and " + std::to_string(clients.size() - kClientsInStatus) +
             " more (ravenctl clients lists all)\n";
   }
-  return text;
-}
-
-std::string RateText(uint64_t bytes_per_second) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f GB/s", static_cast<double>(bytes_per_second) / 1e9);
   return text;
 }
 
@@ -107,8 +112,6 @@ std::string CountersText(const proto::Stats& stats, size_t columns) {
                               number(stats.rescues()) + " rescued by a get"});
   table.Row({"stalls", DurationText(stats.stall_ns()) + " waited in all, " +
                            number(stats.waiting()) + " waiting now"});
-  table.Row({"link", RateText(stats.link_up()) + " to the device, " + RateText(stats.link_down()) +
-                         " from it, as the planner reckons"});
   if (stats.pinned_locked() > 0) {
     table.Row({"pinned", Size(stats.pinned_bytes()) + " of blocks in " +
                              Size(stats.pinned_locked()) + " of pinned memory"});
@@ -218,7 +221,7 @@ std::string StatusText(const proto::Welcome& welcome, const proto::Stats& stats,
   std::string text = "ravenstored " + Printable(welcome.daemon_version()) + ", backend " +
                      BackendText(Printable(welcome.backend())) + ", up " +
                      DurationText(stats.uptime_ns()) + "\n\n";
-  text += DevicesText(welcome, columns) + '\n' + TiersText(stats, columns) + '\n';
+  text += DevicesText(welcome, columns) + '\n' + TiersText(welcome, stats, columns) + '\n';
   if (!clients.empty()) text += BudgetsText(clients, columns) + '\n';
   return text + CountersText(stats, columns);
 }
@@ -234,8 +237,6 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
       .Field("simulated", welcome.backend() == "host")
       .Field("uptime_ns", stats.uptime_ns())
       .Field("rss_bytes", stats.daemon_rss_bytes())
-      .Field("link_up_bytes_per_s", stats.link_up())
-      .Field("link_down_bytes_per_s", stats.link_down())
       .EndObject();
   json.BeginArray("devices");
   for (const proto::Device& device : welcome.devices()) {
@@ -244,6 +245,8 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
         .Field("name", device.name())
         .Field("total_bytes", device.total_bytes())
         .Field("arena_bytes", device.arena_bytes())
+        .Field("link_up_bytes_per_s", device.link_up())
+        .Field("link_down_bytes_per_s", device.link_down())
         .EndObject();
   }
   json.EndArray().BeginArray("tiers");

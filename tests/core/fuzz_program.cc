@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "tests/core/rates.h"
 
 namespace ravenstore::core {
 
@@ -67,10 +68,6 @@ void Describe(const Instruction& instruction, World::Options* options) {
       planner.in_flight = Size(with[0], kUnit);
       planner.in_flight_copies = static_cast<uint32_t>(Number(with[1]));
       break;
-    case Op::kLink:
-      planner.link.up_bytes_per_second = planner.link.down_bytes_per_second =
-          static_cast<double>(Number(with[0]));
-      break;
     case Op::kHabits:
       planner.prefetch = with[0] != 0;
       planner.preclean = with[1] != 0;
@@ -90,19 +87,23 @@ World::Options OptionsOf(const Program& program) {
   planner.host_capacity = KiB(1024);
   planner.host_step = kUnit * 16;
   planner.host_ahead = Bytes(0);
-  planner.link.up_bytes_per_second = planner.link.down_bytes_per_second = 100e6;
   planner.in_flight = KiB(256);
   planner.incremental_from = kUnit * 4;
   planner.forgotten_per_pass = 2;
   planner.prefetch = planner.preclean = planner.learn = false;
+  double rate = 100e6;
   for (const Instruction& instruction : program) {
     if (!DescribesTheNode(instruction.op)) break;
     Describe(instruction, &options);
+    if (instruction.op == Op::kLink) {
+      rate = static_cast<double>(std::max<size_t>(Number(instruction.operands[0]), 1));
+    }
   }
   if (planner.device_capacity.empty()) {
     planner.device_capacity = {KiB(32)};
     planner.arena = {KiB(64)};
   }
+  planner.topology = DevicesAtRate(planner, rate);
   return options;
 }
 

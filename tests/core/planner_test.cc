@@ -11,6 +11,7 @@ namespace {
 
 using State = Script::State;
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 // ---- Room.
@@ -455,6 +456,16 @@ TEST(PlannerTest, AFetchOnAnotherDeviceMovesAResidentTensorThroughTheHost) {
   EXPECT_EQ(s.View("A").device, DeviceId{1});
   s.Create("B", KiB(8));  // all of the first device is free again
   EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
+TEST(PlannerTest, EachDeviceHasALinkOfItsOwn) {
+  Script s({.capacity = KiB(8), .devices = 2, .links = {1e9, 250e6}});
+  const auto copy_back = [&](const std::string& name) {
+    return s.world().planner().Explain(s.View(name).id, s.world().now()).copy_back;
+  };
+  s.Create("A", KiB(6), DeviceId{0}).Create("B", KiB(6), DeviceId{1});
+  EXPECT_EQ(copy_back("A"), LinkModel{}.latency + nanoseconds(KiB(6).count()));
+  EXPECT_EQ(copy_back("B"), LinkModel{}.latency + nanoseconds(KiB(6).count() * 4));
 }
 
 TEST(PlannerTest, TheSameEventsGiveTheSamePlans) {

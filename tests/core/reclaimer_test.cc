@@ -57,7 +57,7 @@ class Shelf {
     index_.Insert((*catalog_)[row]);
   }
   Reclaimer::Arena arena() const {
-    return {client_, TenantId{ToInt(client_)}, slabs_, map_, index_, kNow};
+    return {client_, TenantId{ToInt(client_)}, slabs_, map_, index_, kLink, kNow};
   }
 
  private:
@@ -83,7 +83,7 @@ class ReclaimerTest : public testing::Test {
   }
 
   Catalog catalog_;
-  Reclaimer reclaimer_{&catalog_, kLink};
+  Reclaimer reclaimer_{&catalog_};
 };
 
 using Offsets = std::vector<Bytes>;

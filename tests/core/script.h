@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "tests/core/rates.h"
 #include "tests/core/world.h"
 
 namespace ravenstore::core {
@@ -36,7 +37,8 @@ class Script {
     bool prefetch = false;
     bool preclean = false;
     Bytes in_flight = KiB(256);
-    double link = 50e9;  // bytes per second, as the planner reckons
+    double link = 50e9;              // bytes per second, as the planner reckons
+    std::vector<double> links = {};  // of each device, where they differ
     Bytes incremental_from = MiB(32);
     uint64_t guaranteed_part = 0;
     uint32_t demand_copies = 512;
@@ -174,7 +176,8 @@ class Script {
     planner.host_step = setting.host;
     planner.host_ahead = KiB(1);  // so that it is pinned at the attach
     planner.in_flight = setting.in_flight;
-    planner.link.up_bytes_per_second = planner.link.down_bytes_per_second = setting.link;
+    planner.topology = setting.links.empty() ? DevicesAtRate(planner, setting.link)
+                                             : DevicesAtRates(planner, setting.links);
     planner.incremental_from = setting.incremental_from;
     planner.guaranteed_part = setting.guaranteed_part;
     planner.demand_copies = setting.demand_copies;

@@ -61,6 +61,7 @@ class ClientsTest : public testing::Test {
   Clients clients_{{.devices = loop_.devices(),
                     .backend = "host",
                     .arenas = {MiB(64)},
+                    .links = {core::LinkModel{}},
                     .restart_timeout_ms = 7,
                     .clients_max = 8,
                     .next_client = &next_client_,

@@ -49,6 +49,7 @@ class MemoryMessagesTest : public testing::Test {
   Clients clients_{{.devices = loop_.devices(),
                     .backend = "host",
                     .arenas = {MiB(64)},
+                    .links = {core::LinkModel{}},
                     .clients_max = 8,
                     .next_client = &next_client_,
                     .limits = &limits_,

@@ -54,6 +54,15 @@ TEST(LinkBoundsTest, ABrokenLinkIsAnError) {
   EXPECT_CODE(MeasureLink(*devices[0], Small()), core::ErrorCode::kDevice);
 }
 
+TEST(LinkBoundsTest, ALinkThatTakesTooLongIsAnError) {
+  HostOptions host;
+  host.total = MiB(64);
+  host.bytes_per_second = 50e6;
+  LinkBoundsOptions options = Small();
+  options.time_limit = std::chrono::milliseconds(1);
+  EXPECT_CODE(MeasureLink(*OpenHostDevices(host)[0], options), core::ErrorCode::kTimedOut);
+}
+
 TEST(LinkBoundsTest, SizesThatDoNotFitTheWindowAreRefused) {
   const auto devices = OpenHostDevices({});
   LinkBoundsOptions options = Small();

@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "tests/core/rates.h"
+
 namespace ravenstore::sim {
 
 using core::Bytes;
@@ -30,7 +32,7 @@ core::PlannerOptions OptionsOf(const Checker::Setting& setting) {
   options.device_capacity = {setting.budget};
   options.arena = {setting.budget * 2};
   options.host_capacity = setting.host_budget;
-  options.link.up_bytes_per_second = options.link.down_bytes_per_second = kBytesPerSecond;
+  options.topology = core::DevicesAtRate(options, kBytesPerSecond);
   return options;
 }
 

@@ -83,7 +83,9 @@ TEST(RenderTest, StatusShowsDevicesTiersBudgetsAndCounters) {
   EXPECT_THAT(text, HasSubstr("300.0 MiB  512.0 MiB   2.0 GiB"));
   EXPECT_THAT(text, HasSubstr("12.0 GiB"));
   EXPECT_THAT(text, HasSubstr("hits 90.0%"));
-  EXPECT_THAT(text, HasSubstr("54.5 GB/s to the device, 24.0 GB/s from it"));
+  EXPECT_THAT(text, HasSubstr("2.0 GiB  54.5 GB/s  24.0 GB/s\n"));
+  EXPECT_THAT(text, HasSubstr("2.0 GiB  12.0 GB/s  13.0 GB/s\n"));
+  EXPECT_THAT(text, HasSubstr("2.0 GiB          -          -\n"));
   EXPECT_THAT(text, Not(HasSubstr("trouble")));
 }
 
@@ -114,6 +116,8 @@ TEST(RenderTest, StatusAsJsonHasTheSame) {
   EXPECT_THAT(json, HasSubstr("\"hits\":900"));
   EXPECT_THAT(json, HasSubstr("\"link_up_bytes_per_s\":54500000000,"
                               "\"link_down_bytes_per_s\":24000000000"));
+  EXPECT_THAT(json, HasSubstr("\"link_up_bytes_per_s\":12000000000,"
+                              "\"link_down_bytes_per_s\":13000000000"));
   EXPECT_THAT(json, EndsWith("}\n"));
 }
 

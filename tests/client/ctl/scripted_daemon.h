@@ -97,6 +97,8 @@ class GoodDaemon {
       device->set_name("Simulated device");
       device->set_total_bytes(core::GiB(2).count());
       device->set_arena_bytes(core::GiB(64).count());
+      device->set_link_up(i == 0 ? 54'500'000'000 : 12'000'000'000);
+      device->set_link_down(i == 0 ? 24'000'000'000 : 13'000'000'000);
     }
     for (const char* name : {"device 0", "device 1", "host"}) {
       proto::TierStats* tier = stats.add_tiers();
@@ -110,8 +112,6 @@ class GoodDaemon {
     stats.set_gets(1000);
     stats.set_hits(900);
     stats.set_uptime_ns(90'000'000'000);
-    stats.set_link_up(54'500'000'000);
-    stats.set_link_down(24'000'000'000);
   }
 
   Reply operator()(const proto::ClientPacket& question) {
