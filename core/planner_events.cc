@@ -158,19 +158,14 @@ void Planner::State::On(const SlabRemoved& event) {
 }
 
 void Planner::State::On(const HostGrown& event) {
-  host_growing_ = false;
-  host_coming_ = Bytes{0};
-  host_end_ = event.offset + event.size;
-  host_.AddChunk(event.offset, event.size);
-  host_chunks_.push_back(event.offset);
+  host_.Grown({event.offset, event.size});
   EnsureHostAhead(Bytes{0});
   TouchWaiting();
 }
 
 void Planner::State::On(const HostGrowFailed&) {
   // The pool stays as it is for a while; requests that wait for it are served as far as it goes.
-  host_growing_ = false;
-  host_coming_ = Bytes{0};
+  host_.GrowFailed();
   host_backoff_until_ = now_ + kBackoff;
   WakeAt(host_backoff_until_);
   TouchWaiting();

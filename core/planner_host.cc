@@ -73,7 +73,7 @@ std::optional<ExtentMap::Block> Planner::State::TakeHostRoom(Client& client,
   auto block = host_.Allocate(tensor.size, row);
   if (block) return block;
   EnsureHostAhead(tensor.size);
-  if (host_growing_) return std::nullopt;  // its answer brings us back
+  if (host_.IsGrowing()) return std::nullopt;  // its answer brings us back
   if (redundant == RedundantCopies::kKeep) return std::nullopt;
   DropRedundantCopies(client, tensor.size);
   block = host_.Allocate(tensor.size, row);
@@ -124,7 +124,7 @@ void Planner::State::DropRedundantCopies(Client& client, Bytes need) {
 
 void Planner::State::EnsureHostAhead(Bytes need) {
   const Bytes capacity = quota_.HostForCopies();
-  if (host_growing_ || host_leaving_ > Bytes{0} || host_end_ >= capacity) return;
+  if (host_.IsGrowing() || host_.leaving() > Bytes{0} || host_.end() >= capacity) return;
   if (now_ < host_backoff_until_) return;
   // The driver does one thing at a time, and pinning 64 MiB takes as long as fifty slabs.
   if (need == Bytes{0} && now_ < slabs_come_until_) return WakeAt(slabs_come_until_);
@@ -133,11 +133,9 @@ void Planner::State::EnsureHostAhead(Bytes need) {
   const Bytes wanted = std::min(most, host_.used() + std::max(options_.host_ahead, need));
   // A request that no hole takes wants more even when there is room in sum.
   const bool fragmented = need > Bytes{0} && host_.LargestHole() < need;
-  if (host_end_ >= most || (host_end_ >= wanted && !fragmented)) return;
-  const Bytes size = std::min(options_.host_step, capacity - host_end_);
-  host_growing_ = true;
-  host_coming_ = size;
-  plan_->push_back(GrowHost{host_end_, size});
+  if (host_.end() >= most || (host_.end() >= wanted && !fragmented)) return;
+  const auto [offset, size] = host_.Grow(std::min(options_.host_step, capacity - host_.end()));
+  plan_->push_back(GrowHost{offset, size});
 }
 
 }  // namespace ravenstore::core

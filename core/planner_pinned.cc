@@ -24,8 +24,7 @@ void Planner::State::On(const PinnedUsed& event) {
 }
 
 void Planner::State::On(const HostShrunk& event) {
-  host_.RemoveChunk(event.offset, event.size);
-  host_leaving_ -= event.size;
+  host_.Shrunk({event.offset, event.size});
 }
 
 void Planner::State::On(const PinnedWanted& event) {
@@ -46,18 +45,12 @@ void Planner::State::On(const PinnedWanted& event) {
 
 // What the pool has pinned and nothing lives in is as good as any: it is unpinned from the end.
 void Planner::State::ShrinkHostFor(Bytes slab) {
-  if (host_growing_) return;  // what comes goes behind what would leave
+  if (host_.IsGrowing()) return;  // what comes goes behind what would leave
   const Bytes pinned = quota_.Of(kHostPool).pinned;
-  while (host_end_ + host_coming_ + pinned + slab > options_.host_capacity) {
-    if (host_chunks_.empty()) return;
-    const Bytes offset = host_chunks_.back();
-    const Bytes size = host_end_ - offset;
-    if (!host_.IsFree(offset, size)) return;
-    host_.CloseChunk(offset, size);
-    host_chunks_.pop_back();
-    host_end_ = offset;
-    host_leaving_ += size;
-    plan_->push_back(ShrinkHost{offset, size});
+  while (host_.end() + pinned + slab > options_.host_capacity) {
+    const auto chunk = host_.Shrink();
+    if (!chunk) return;
+    plan_->push_back(ShrinkHost{chunk->first, chunk->second});
   }
 }
 
@@ -71,8 +64,7 @@ void Planner::State::ReclaimPinnedFor(const TensorRow& tensor) {
 
 Status Planner::State::MayPin(ClientId id, Bytes block, Bytes slab,
                               const IdlePinned& without) const {
-  const Bytes committed = host_end_ + host_coming_ + host_leaving_;
-  if (quota_.MayPin(id, block, slab, without.own, without.others, committed)) return Ok();
+  if (quota_.MayPin(id, block, slab, without.own, without.others, host_.committed())) return Ok();
   return Error{ErrorCode::kOutOfMemory, DescribePinned(id, block)};
 }
 

@@ -19,6 +19,7 @@
 #include "core/client_arena.h"
 #include "core/events.h"
 #include "core/extents.h"
+#include "core/host_pool.h"
 #include "core/planner.h"
 #include "core/predictor.h"
 #include "core/quota_tree.h"
@@ -504,16 +505,11 @@ class Planner::State {
   QuotaTree quota_;
   Catalog catalog_;
   Reclaimer reclaimer_{&catalog_};
-  ExtentMap host_;
-  Bytes host_end_;                  // the pool is, or is being, pinned up to here
-  Bytes host_coming_;               // is being pinned behind that
-  Bytes host_leaving_;              // is being unpinned behind it
-  Tick pinned_wanted_until_{};      // a slab of it was wanted: the pool is not pinned ahead before
-  Tick pinned_asked_until_{};       // idle slabs of it were asked for: not again before
-  std::vector<Bytes> host_chunks_;  // what was pinned in one go begins there
-  bool host_growing_ = false;
-  Tick slabs_come_until_{};    // a slab was asked for so lately that the next may follow
-  Tick host_backoff_until_{};  // growing it failed: do not try again before
+  HostPool host_;
+  Tick pinned_wanted_until_{};  // a slab of it was wanted: the pool is not pinned ahead before
+  Tick pinned_asked_until_{};   // idle slabs of it were asked for: not again before
+  Tick slabs_come_until_{};     // a slab was asked for so lately that the next may follow
+  Tick host_backoff_until_{};   // growing it failed: do not try again before
   // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
   Tick host_short_until_{};
   bool irrevocable_ = false;  // what is taken now leaves at once, beyond its client's rescue

@@ -71,7 +71,7 @@ TierView Planner::State::DeviceTier(DeviceId device) const {
 TierView Planner::State::HostTier() const {
   Bytes blocks;
   for (const auto& [id, client] : clients_) blocks += quota_.Of(id, kHostPool).pinned;
-  return {options_.host_capacity, host_.held() + host_leaving_ + quota_.Of(kHostPool).pinned,
+  return {options_.host_capacity, host_.held() + host_.leaving() + quota_.Of(kHostPool).pinned,
           host_.used() + blocks};
 }
 
@@ -156,7 +156,6 @@ void Planner::State::CheckInvariants() const {
   Sums sums;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   RAVEN_CHECK(sums.host == host_.used());
-  RAVEN_CHECK(host_.held() == host_end_);
   RAVEN_CHECK(host_.used() + quota_.Of(kHostPool).pinned == quota_.Of(kHostPool).held);
   for (const auto& [id, request] : requests_.all()) ++sums.waits[request.client];
   std::vector<uint32_t> allocating(devices_.size());

@@ -1,0 +1,61 @@
+// The host pool: one range of pinned memory that grows and shrinks at its end, chunk by chunk.
+//
+// The caller has the chunks pinned and unpinned and says when that is done; what lives in the pool
+// stays where it is meanwhile.
+//
+// Owns: the bookkeeping only. Threads: one at a time. Cost: as of core/extents.h.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/extents.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+class HostPool : private ExtentMap {
+ public:
+  // Addresses [0, range), none of them pinned.
+  explicit HostPool(Bytes range) : ExtentMap(range) {}
+
+  using ExtentMap::Allocate;
+  using ExtentMap::changes;
+  using ExtentMap::Free;
+  using ExtentMap::held;
+  using ExtentMap::LargestHole;
+  using ExtentMap::OffsetOf;
+  using ExtentMap::OwnerOf;
+  using ExtentMap::SizeOf;
+  using ExtentMap::used;
+
+  // The chunk behind the end that is to be pinned; the pool is growing until that is done.
+  // REQUIRES: it neither grows nor shrinks; `size` is not zero.
+  Range Grow(Bytes size);
+  void Grown(const Range& chunk);
+  void GrowFailed() { coming_ = Bytes{0}; }
+  bool IsGrowing() const { return coming_ > Bytes{0}; }
+
+  // Takes the last chunk out of the pool, so that it can be unpinned; nullopt where something lives
+  // there, or there is none. REQUIRES: the pool is not growing.
+  std::optional<Range> Shrink();
+  // That chunk is unpinned.
+  void Shrunk(const Range& chunk);
+
+  // The pool is pinned up to here; of what it shrank by, so much still is, behind that.
+  Bytes end() const { return end_; }
+  Bytes leaving() const { return leaving_; }
+  // All that is pinned, or is being.
+  Bytes committed() const { return end_ + leaving_ + coming_; }
+
+  // Aborts unless the chunks are what the extents are in; O(n).
+  void CheckInvariants() const;
+
+ private:
+  std::vector<Bytes> chunks_;  // where each begins, in order
+  Bytes end_;
+  Bytes coming_;
+  Bytes leaving_;
+};
+
+}  // namespace ravenstore::core

@@ -1,0 +1,63 @@
+#include "core/host_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+namespace ravenstore::core {
+namespace {
+
+void GrowBy(HostPool& pool, Bytes size) {
+  pool.Grown(pool.Grow(size));
+}
+
+TEST(HostPoolTest, GrowsAtItsEnd) {
+  HostPool pool(KiB(64));
+  EXPECT_EQ(pool.Allocate(KiB(1), 0), std::nullopt);
+  EXPECT_EQ(pool.Grow(KiB(8)), (Range{KiB(0), KiB(8)}));
+  EXPECT_TRUE(pool.IsGrowing());
+  EXPECT_EQ(pool.committed(), KiB(8));
+  EXPECT_EQ(pool.end(), KiB(0));
+  pool.Grown({KiB(0), KiB(8)});
+  EXPECT_FALSE(pool.IsGrowing());
+  EXPECT_EQ(pool.Grow(KiB(4)), (Range{KiB(8), KiB(4)}));
+  pool.GrowFailed();
+  EXPECT_EQ(pool.committed(), KiB(8));
+  EXPECT_EQ(pool.Grow(KiB(2)), (Range{KiB(8), KiB(2)}));
+  pool.Grown({KiB(8), KiB(2)});
+  EXPECT_EQ(pool.LargestHole(), KiB(10));  // an extent may lie in several chunks
+  pool.CheckInvariants();
+}
+
+TEST(HostPoolTest, ShrinksFromItsEndAsFarAsNothingLivesThere) {
+  HostPool pool(KiB(64));
+  for (int i = 0; i < 3; ++i) GrowBy(pool, KiB(4));
+  const auto first = pool.Allocate(KiB(5), 0);
+  EXPECT_EQ(pool.Shrink(), (Range{KiB(8), KiB(4)}));
+  EXPECT_EQ(pool.end(), KiB(8));
+  EXPECT_EQ(pool.leaving(), KiB(4));
+  EXPECT_EQ(pool.committed(), KiB(12));
+  EXPECT_EQ(pool.Shrink(), std::nullopt);
+  EXPECT_EQ(pool.LargestHole(), KiB(3));  // what leaves takes nothing more
+  pool.CheckInvariants();
+  pool.Free(*first);
+  EXPECT_EQ(pool.Shrink(), (Range{KiB(4), KiB(4)}));
+  pool.Shrunk({KiB(8), KiB(4)});
+  pool.Shrunk({KiB(4), KiB(4)});
+  EXPECT_EQ(pool.committed(), KiB(4));
+  GrowBy(pool, KiB(2));
+  EXPECT_EQ(pool.end(), KiB(6));
+  pool.CheckInvariants();
+}
+
+TEST(HostPoolTest, AnEmptyPoolHasNothingToGiveBack) {
+  HostPool pool(KiB(64));
+  EXPECT_EQ(pool.Shrink(), std::nullopt);
+  GrowBy(pool, KiB(4));
+  EXPECT_EQ(pool.Shrink(), (Range{KiB(0), KiB(4)}));
+  EXPECT_EQ(pool.Shrink(), std::nullopt);
+  pool.CheckInvariants();
+}
+
+}  // namespace
+}  // namespace ravenstore::core
