@@ -3,6 +3,7 @@
 
 namespace ravenstore::proto {
 
-inline constexpr const char* kVersion = "0.1.0";
+// Each binary holds it once, as text.
+extern const char kVersion[];
 
 }  // namespace ravenstore::proto
