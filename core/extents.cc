@@ -187,23 +187,26 @@ bool ExtentMap::IsFree(Bytes offset, Bytes size) const {
   return false;
 }
 
-std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) {
+ExtentMap::Holes::const_iterator ExtentMap::SmallestThatTakes(Bytes size) const {
   const uint64_t units = UnitsOf(size);
-  if (units == 0 || units > UINT32_MAX) return std::nullopt;
-  const auto hole = free_.lower_bound({FitKey(static_cast<uint32_t>(units), 0), 0});
+  if (units == 0 || units > UINT32_MAX) return free_.end();
+  return free_.lower_bound({FitKey(static_cast<uint32_t>(units), 0), 0});
+}
+
+std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) {
+  const auto hole = SmallestThatTakes(size);
   if (hole == free_.end()) return std::nullopt;
-  return Take(hole->second, units, owner);
+  return Take(hole->second, UnitsOf(size), owner);
 }
 
 std::optional<ExtentMap::Block> ExtentMap::AllocateHighest(Bytes size, uint32_t owner) {
-  const uint64_t units = UnitsOf(size);
-  if (units == 0 || units > UINT32_MAX) return std::nullopt;
   Block highest = kNone;
-  auto hole = free_.lower_bound({FitKey(static_cast<uint32_t>(units), 0), 0});
+  auto hole = SmallestThatTakes(size);
   for (int i = 0; i < kHolesLookedAt && hole != free_.end(); ++i, ++hole) {
     if (highest == kNone || OffsetOf(hole->second) > OffsetOf(highest)) highest = hole->second;
   }
   if (highest == kNone) return std::nullopt;
+  const uint64_t units = UnitsOf(size);
   const auto before = static_cast<uint32_t>(blocks_[highest].size - units);
   return Take(before > 0 ? Split(highest, before) : highest, units, owner);
 }

@@ -109,6 +109,10 @@ class ExtentMap {
   };
   static_assert(sizeof(Node) == 20, "a tensor's bytes are a published figure");
 
+  using Holes = std::set<std::pair<uint64_t, Block>>;  // {size << 32 | offset, block}
+
+  // free_.end(): none does.
+  Holes::const_iterator SmallestThatTakes(Bytes size) const;
   // The first `units` of a free block.
   Block Take(Block block, uint64_t units, uint32_t owner);
   Block NewNode(Node node);
@@ -134,7 +138,7 @@ class ExtentMap {
   uint64_t changes_ = 0;
   Chunked<Node, 128> blocks_;
   Block spare_ = kNone;  // the first node without a block; `after` leads to the next
-  std::set<std::pair<uint64_t, Block>> free_;          // {size << 32 | offset, block}
+  Holes free_;
   std::set<std::pair<uint32_t, Block>> absent_;        // {offset, block}
   std::vector<std::pair<uint32_t, uint32_t>> closed_;  // {offset, size}
   // For every kStride units of addresses a block that begins there, if any does: where to look for

@@ -62,19 +62,15 @@ void Forecast::Created(NameId name, Bytes size, LogicalUse* use, Tick virtual_ti
 }
 
 bool Forecast::StaysInUse(const LogicalUse& use) const {
-  LogicalUse first = use;
-  first.use = kFirstUse;
-  const Record* const record = FindRecord(first);
+  const Record* const record = FindRecord(FirstUseOf(use));
   return record != nullptr && has_iterations_ &&
          int64_t{record->distance.value()} * kStaysPart > iteration_length_;
 }
 
 void Forecast::LearnFirstUse(const LogicalUse& use) {
   if (use.use != LogicalUse::kNoUse || use.put_at == 0) return;
-  LogicalUse first = use;
-  first.use = kFirstUse;
   const uint32_t distance = static_cast<uint32_t>(logical_time_) - use.put_at;
-  Record& record = RecordOf(first);
+  Record& record = RecordOf(FirstUseOf(use));
   if (!std::exchange(record.seen, true)) record.distance = Usual(distance);
   record.distance.Observe(distance);
 }

@@ -138,6 +138,8 @@ class Forecast {
   }
   static uint64_t KeyOf(const LogicalUse& use) { return uint64_t{use.logical} << 8 | use.use; }
   std::optional<bool> Learn(LogicalUse* use, bool freed);
+  // What the record of the time in use at first is kept under.
+  static LogicalUse FirstUseOf(LogicalUse use) { return use.use = kFirstUse, use; }
   // The tensor is put or freed: if it was created before that and no more, so long it was in use.
   void LearnFirstUse(const LogicalUse& use);
   Record& RecordOf(const LogicalUse& use);

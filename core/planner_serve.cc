@@ -156,14 +156,18 @@ bool Planner::State::RestartsLayout(const ClientArena& arena, Bytes size) const 
 }
 
 ExtentMap::Block Planner::State::PlaceFor(ClientArena& arena, Bytes size, bool stays) const {
+  if (stays) {
+    const auto place = arena.map.AllocateHighest(size, 0);
+    RAVEN_CHECK(place.has_value());
+    return *place;
+  }
   const bool restarts = RestartsLayout(arena, size);
-  auto place = stays              ? arena.map.AllocateHighest(size, 0)
-               : restarts         ? arena.map.AllocateInMiddle(size, 0)
+  auto place = restarts           ? arena.map.AllocateInMiddle(size, 0)
                : arena.next_place ? arena.map.AllocateAt(*arena.next_place, size, 0)
                                   : std::nullopt;
   if (!place) place = arena.map.Allocate(size, 0);
   RAVEN_CHECK(place.has_value());
-  if (!stays && (restarts || arena.next_place))
+  if (restarts || arena.next_place)
     arena.next_place = arena.map.OffsetOf(*place) + arena.map.SizeOf(*place);
   return *place;
 }

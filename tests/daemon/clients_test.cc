@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/layout.h"
-#include "tests/daemon/fake_connections.h"
-#include "tests/daemon/idle_loop.h"
+#include "tests/daemon/clients_fixture.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -18,13 +16,8 @@ using core::ClientId;
 using core::ErrorCode;
 using core::MiB;
 
-class ClientsTest : public testing::Test {
+class ClientsTest : public ClientsFixture {
  protected:
-  static proto::Hello Hello() {
-    proto::Hello hello;
-    hello.set_protocol_version(proto::kProtocolVersion);
-    return hello;
-  }
   proto::Welcome Attach(Caller& caller, const proto::Hello& hello = Hello()) {
     clients_.HandleHello(caller, 9, hello);
     const proto::DaemonPacket told = connections_.Told(caller);
@@ -48,30 +41,6 @@ class ClientsTest : public testing::Test {
     }
     mailbox_.RunSome(mailbox_.size());
   }
-
-  FakeConnections connections_;
-  Mailbox mailbox_;
-  IdleLoop loop_;
-  LegacyLedger ledger_{Bytes{0}};
-  Limits limits_{{MiB(32), MiB(64), {}}, Bytes{0}, &ledger_, loop_.get(), &connections_};
-  core::Shares descriptors_{"descriptors", 1024};
-  TurnBudget turns_{32, 4};
-  LogBudget log_;
-  uint32_t next_client_ = 5;
-  Clients clients_{{.devices = loop_.devices(),
-                    .backend = "host",
-                    .arenas = {MiB(64)},
-                    .links = {core::LinkModel{}},
-                    .restart_timeout_ms = 7,
-                    .clients_max = 8,
-                    .next_client = &next_client_,
-                    .limits = &limits_,
-                    .loop = loop_.get(),
-                    .mailbox = &mailbox_,
-                    .connections = &connections_,
-                    .descriptors = &descriptors_,
-                    .turns = &turns_,
-                    .log = &log_}};
 };
 
 TEST_F(ClientsTest, AClientIsWelcomedWithWhatItMayHave) {

@@ -6,9 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/layout.h"
-#include "tests/daemon/fake_connections.h"
-#include "tests/daemon/idle_loop.h"
+#include "tests/daemon/clients_fixture.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -21,12 +19,10 @@ using proto::ClientPacket;
 
 constexpr ClientId kNobody{99};
 
-class MemoryMessagesTest : public testing::Test {
+class MemoryMessagesTest : public ClientsFixture {
  protected:
   MemoryMessagesTest() {
-    proto::Hello hello;
-    hello.set_protocol_version(proto::kProtocolVersion);
-    clients_.HandleHello(client_, 1, hello);
+    clients_.HandleHello(client_, 1, Hello());
     RAVEN_CHECK(connections_.Told(client_).has_welcome());
     descriptors_of_welcome_ = connections_.descriptors();
   }
@@ -37,28 +33,6 @@ class MemoryMessagesTest : public testing::Test {
                       ipc::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))});
   }
 
-  FakeConnections connections_;
-  Mailbox mailbox_;
-  IdleLoop loop_;
-  LegacyLedger ledger_{Bytes{0}};
-  Limits limits_{{MiB(32), MiB(64), {}}, Bytes{0}, &ledger_, loop_.get(), &connections_};
-  core::Shares descriptors_{"descriptors", 1024};
-  TurnBudget turns_{32, 4};
-  LogBudget log_;
-  uint32_t next_client_ = 5;
-  Clients clients_{{.devices = loop_.devices(),
-                    .backend = "host",
-                    .arenas = {MiB(64)},
-                    .links = {core::LinkModel{}},
-                    .clients_max = 8,
-                    .next_client = &next_client_,
-                    .limits = &limits_,
-                    .loop = loop_.get(),
-                    .mailbox = &mailbox_,
-                    .connections = &connections_,
-                    .descriptors = &descriptors_,
-                    .turns = &turns_,
-                    .log = &log_}};
   MemoryMessages messages_{1, &clients_, loop_.get(), &mailbox_, &connections_};
   Caller client_ = connections_.Connect(1);
   size_t descriptors_of_welcome_ = 0;
