@@ -6,6 +6,7 @@
     costs     allocator_slowdown, declined_slowdown, allocator_waste, pack_unpack_us
     graphs    allocator_slowdown under reduce-overhead
     moving    moving_vs_bound at each of --budgets
+    record    a trace of each of --jobs, eager and compiled by block, in $OUT/recorded
     check     correctness of --jobs at each of --shares, eager and compiled by block
     smallest  smallest_budget of --models
     curve     step over peak, beside PyTorch's own means: a table, a plot, curve_vs_envelope,
@@ -36,6 +37,7 @@ import pytorch_check
 import pytorch_costs
 import pytorch_curve
 import pytorch_limits
+import pytorch_record
 import pytorch_rivals
 
 GIB = 1 << 30
@@ -43,6 +45,7 @@ GIB = 1 << 30
 WORKS = {
     "costs": pytorch_costs.work,
     "check": pytorch_check.work,
+    "record": pytorch_record.work,
     "curve": pytorch_rivals.work,
     "smallest": pytorch_limits.work_smallest,
     "largest": pytorch_limits.work_largest,
@@ -55,6 +58,7 @@ PARTS = {
     "smallest": pytorch_limits.smallest,
     "curve": pytorch_curve.curve,
     "largest": pytorch_limits.largest,
+    "record": pytorch_record.record,
 }
 # What each part's figures are called, for where it does not run.
 FIGURES = {
@@ -65,7 +69,9 @@ FIGURES = {
     "smallest": ("smallest_budget",),
     "curve": ("curve_vs_envelope", "peak_at_plain_speed"),
     "largest": ("largest_batch", "largest_model"),
+    "record": ("recorded",),
 }
+JOBS = ["gpt", "gpt2", "bert", "resnet50", "whisper", "lora"]
 NEEDS = {"gpt2": "transformers", "bert": "transformers", "whisper": "transformers"}
 NEEDS["resnet50"] = "torchvision"
 
@@ -239,9 +245,9 @@ def parse():
     parser.add_argument("--budgets", type=numbers, default=[90, 75, 50, 25])
     parser.add_argument("--ample", type=int, help="a budget in bytes in which everything stays")
     parser.add_argument("--parallel", type=int, help="processes at once where no time is measured")
-    group = parser.add_argument_group("check")
+    group = parser.add_argument_group("check and record")
     group.add_argument("--check-steps", type=int)
-    group.add_argument("--jobs", type=words, default=["gpt", "gpt2", "bert", "resnet50", "whisper"])
+    group.add_argument("--jobs", type=words, default=JOBS)
     group.add_argument(
         "--kinds", type=words, help="eager, compiled (by block); of costs and curve, too"
     )

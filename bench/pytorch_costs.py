@@ -2,6 +2,10 @@
 
 import statistics
 
+import pytorch_record
+
+NO_LINK = 50e9  # bytes a second, where the device is a CPU
+
 # --- The measuring process ---
 
 
@@ -71,10 +75,15 @@ def work(options):
 
 
 def offloaded(job, native, scope, options):
-    """Steps under the scope."""
+    """Steps under the scope, the first of them recorded where `trace` names a file."""
     import ravenstore
+    from ravenstore import embedded
 
     result, count = {}, options["steps"]
+    if "trace" in options:
+        with pytorch_record.recording(embedded.running().socket, options["trace"]):
+            job.times(options["warmup"], scope)
+        result["recorded_steps"] = options["warmup"]
     job.times(options["warmup"], scope)
     native.reset_peaks(0)
     before = native.store_stats()
@@ -120,21 +129,24 @@ def graphs(bench):
 
 
 def moving(bench):
-    """Steps with less than what is saved on the device, over compute and the link's bound."""
+    """Steps with less than what is saved on the device, over a plain step and the least stall."""
     names = [f"moving_vs_bound.{percent}" for percent in bench.arguments.budgets]
     ample = bench.run("costs", budget=bench.ample, steps=2, warmup=1)
     if ample is None:
         bench.miss(*names)
         return
     for name, percent in zip(names, bench.arguments.budgets, strict=True):
-        moved = ample["saved"] * (100 - percent) // 100
-        found = bench.run("costs", budget=int(ample["needed_peak"] - moved))
+        budget = int(ample["needed_peak"] - ample["saved"] * (100 - percent) // 100)
+        trace = pytorch_record.trace_for(f"gpt-eager-at-{percent}")
+        found = bench.run("costs", budget=budget, trace=trace)
         if found is None:
             bench.miss(name)
             continue
-        bound = found["plain"]
-        if found["link"]:
-            seconds = moved / found["link"]
-            bound += max(0, seconds - found["forward"])
-            bound += max(0, seconds - (found["plain"] - found["forward"]))
-        bench.ratio(name, found["offloaded"] / bound, 1.05, bound=round(bound, 4))
+        rate = found["link"] or NO_LINK
+        stall = pytorch_record.least_stall(trace, budget, found["recorded_steps"], rate)
+        if stall is None:
+            bench.say(name, None, "ratio", 1.05, False, failed="ravensim gave no bound")
+            continue
+        bound = found["plain"] + stall
+        more = {"budget": budget, "plain": found["plain"], "step": found["offloaded"]}
+        bench.ratio(name, found["offloaded"] / bound, 1.05, bound=round(bound, 4), **more)

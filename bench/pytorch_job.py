@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import sys
 import time
 import types
 
@@ -33,6 +34,7 @@ BATCH = {
     "bert": {"medium": 16, "tiny": 8},
     "whisper": {"medium": 8, "tiny": 8},
     "resnet50": {"medium": 256, "tiny": 16},
+    "lora": {"medium": 8, "tiny": 8},
 }
 
 
@@ -167,12 +169,32 @@ def _resnet50(size, device, batch, depth):
     return Made(model, (pictures, labels), _pictures_loss, blocks)
 
 
+def _lora(size, device, batch, depth):
+    """The example's, which is a fine-tuning of a LLaMA-shaped model."""
+    sys.path.insert(0, str(figures.ROOT / "examples" / "python"))
+    import lora_llama
+
+    sizes = {"layers": 16, "width": 2048, "heads": 32, "kv_heads": 8, "inner": 8192}
+    length, vocabulary = (2048, 32000) if size == "medium" else (256, 512)
+    if size != "medium":
+        sizes = {"layers": 4, "width": 128, "heads": 4, "kv_heads": 2, "inner": 512}
+    sizes["layers"] = depth or sizes["layers"]
+    generator = _generator(device)
+    with torch.device(device):
+        model = lora_llama.Llama(types.SimpleNamespace(**sizes, vocabulary=vocabulary))
+        tokens = torch.randint(vocabulary, (batch, length), generator=generator)
+    if device == "cuda":
+        model = model.to(torch.bfloat16)
+    return Made(model, (tokens,), lambda model, tokens: model(tokens).loss, list(model.layers))
+
+
 MAKERS = {
     "gpt": _gpt,
     "gpt2": _gpt2,
     "bert": _bert,
     "whisper": _whisper,
     "resnet50": _resnet50,
+    "lora": _lora,
 }
 
 
@@ -192,7 +214,8 @@ class Job:
             made.blocks,
         )
         fused = {"fused": True} if self.device == "cuda" else {}
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, **fused)
+        learned = [one for one in self.model.parameters() if one.requires_grad]
+        self.optimizer = torch.optim.AdamW(learned, lr=1e-4, **fused)
         self.kind = kind = options.get("kind", "eager")
         if kind != "eager":
             # Each shape of a block is a program of its own.
