@@ -21,6 +21,11 @@ constexpr const char* kTwoJobs = "efficientnet-t5";
 constexpr const char* kOfManyBatches = "dlrm";
 constexpr int kFewIterations = 2;
 constexpr const char* kRecorded[] = {"gpt-large", "resnet50"};
+constexpr const char* kRecordedPackage[] = {"pytorch-bert-compiled",     "pytorch-bert-eager",
+                                            "pytorch-gpt2-compiled",     "pytorch-gpt2-eager",
+                                            "pytorch-lora-compiled",     "pytorch-lora-eager",
+                                            "pytorch-resnet50-compiled", "pytorch-resnet50-eager",
+                                            "pytorch-whisper-compiled",  "pytorch-whisper-eager"};
 constexpr const char* kRecordedForTuning[] = {"pytorch-gpt-50", "pytorch-gpt-75"};
 // What stands before a recording's first whole step.
 constexpr size_t kCut = 1;
@@ -88,6 +93,9 @@ core::Result<TraceSet> ValidationSet(const std::string& recordings) {
   const core::Status added =
       AddRecordings(kRecorded, recordings, {.name = "", .periodic = true, .cut = kCut}, &set);
   if (!added.ok()) return added.error();
+  const core::Status of_package = AddRecordings(
+      kRecordedPackage, recordings, {.name = "", .periodic = true, .hinted = true}, &set);
+  if (!of_package.ok()) return of_package.error();
   return set;
 }
 

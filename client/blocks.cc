@@ -111,9 +111,18 @@ void BlockAllocator::BecomeIdle(Block* block) {
   magazines_[{block->device_, block->stream_, block->bytes_}].push_back(block);
 }
 
+// For the daemon what is idle is in use, and cannot leave: where others' bytes move it lies between
+// what could make room together for a large block.
+uint64_t BlockAllocator::MostIdle(const Ledger& ledger, uint64_t others) const {
+  const uint64_t share = device_budget_ / kIdleShare;
+  if (std::max(ledger.needed_ever, others) > device_budget_) return share;
+  return std::max(device_budget_ - others, share);
+}
+
 bool BlockAllocator::BecomeIdleFromParked(Block* block) noexcept {
-  const BlocksStats& stats = ledgers_[block->device_].stats;
-  if (stats.used + stats.parked + stats.idle + block->bytes_ > device_budget_) return false;
+  const Ledger& ledger = ledgers_[block->device_];
+  const BlocksStats& stats = ledger.stats;
+  if (stats.idle + block->bytes_ > MostIdle(ledger, stats.used + stats.parked)) return false;
   try {
     // A get of what is on the device does not wait; of what is on its way out it may not, either.
     constexpr std::chrono::nanoseconds kDoNotWait{1};
@@ -143,8 +152,7 @@ std::vector<Block*> BlockAllocator::TakeUntilFits(uint64_t more, int device) {
   Ledger& ledger = ledgers_[device];
   const BlocksStats& stats = ledger.stats;
   const uint64_t others = stats.used + stats.parked + more;
-  const uint64_t left = device_budget_ - std::min(device_budget_, others);
-  const uint64_t most = std::max(left, device_budget_ / kIdleShare);
+  const uint64_t most = MostIdle(ledger, others);
   std::vector<Block*> taken;
   TakeIdleFrom(ledger, stats.idle - std::min(stats.idle, most), Victim::kOldest, &taken);
   const uint64_t needed = std::max(ledger.needed_ever, others);

@@ -18,10 +18,10 @@
 // A block that nobody needs any more stays with the client as an idle one, in a magazine of its
 // device, stream and size (Bonwick and Adams, "Magazines and Vmem", 2001): the next allocation of
 // that size on that stream takes it without a call. Where blocks in use, parked and idle are more
-// than the budget together, at most a sixteenth of it stays idle: the oldest go back to the daemon,
-// which has the room for what it brings in. And where a block has to be made, idle ones go back,
-// the largest first, until all of them together are at most a sixteenth more (in a small program 32
-// MiB) than was ever needed.
+// than the budget together, or once those in use and parked were, at most a sixteenth of it stays
+// idle: the oldest go back to the daemon, which has the room for what it brings in. And where a
+// block has to be made, idle ones go back, the largest first, until all of them together are at
+// most a sixteenth more (in a small program 32 MiB) than was ever needed.
 //
 // Owns: the tensors; a share of the store. A block lives until its release, its last close and its
 //   last unsave. At the allocator's destruction only idle ones may be left.
@@ -184,6 +184,8 @@ class BlockAllocator {
   // Its first user is the program that asked for it.
   void CountAllocation(Block* block);
   void BecomeIdle(Block* block);
+  // Bytes that may be idle beside `others` that are in use or parked.
+  uint64_t MostIdle(const Ledger& ledger, uint64_t others) const;
   // Of a block that was parked; false when its bytes are not on the device, or find no room beside
   // the rest.
   bool BecomeIdleFromParked(Block* block) noexcept;

@@ -281,14 +281,35 @@ TEST_F(BlocksTest, IdleBlocksGiveWayToOneThatComesBackThoughItsRoomLiesBetweenTh
   blocks_->Release(away);
   std::vector<Block*> halves;  // of slabs
   for (uint64_t i = 0; i < kBudget / MiB(1); ++i) halves.push_back(Allocate(MiB(1)));
-  for (size_t first : {0, 1})
-    for (size_t i = first; i < halves.size(); i += 2) blocks_->Release(halves[i]);
-  ASSERT_EQ(stats().idle, kBudget - MiB(8));
+  std::sort(halves.begin(), halves.end(),
+            [](const Block* a, const Block* b) { return a->address() < b->address(); });
+  // Of eight that lie together every other one comes free, and the rest is idle.
+  for (size_t first : {16, 17})
+    for (size_t i = first; i < 24; i += 2) blocks_->Release(halves[i]);
+  ASSERT_EQ(stats().idle, kBudget / 16);
   const void* address = blocks_->Open(away, nullptr);
   EXPECT_TRUE(Holds(address, MiB(8), 7));
   EXPECT_EQ(stats().idle, 0u);
   blocks_->Close(away, nullptr, {});
   blocks_->Unsave(away);
+  halves.erase(halves.begin() + 16, halves.begin() + 24);
+  for (Block* half : halves) blocks_->Release(half);
+}
+
+TEST_F(BlocksTest, WhereMoreWasNeededThanFitsLittleStaysIdleThoughThereIsRoom) {
+  std::vector<Block*> saved;
+  for (int i = 0; i < 20; ++i) {  // 80 MiB in a budget of 64
+    saved.push_back(Allocate(MiB(4)));
+    blocks_->Save(saved.back(), {.order = -i});
+    blocks_->Release(saved.back());
+  }
+  for (auto at = saved.rbegin(); at != saved.rend(); ++at) {
+    blocks_->Open(*at, nullptr);
+    blocks_->Close(*at, nullptr, {});
+    blocks_->Unsave(*at);
+  }
+  EXPECT_EQ(stats().used + stats().parked, 0u);
+  EXPECT_LE(stats().idle, kBudget / 16);
 }
 
 TEST_F(BlocksTest, WithoutRoomTheErrorNamesWhatIsHeldAndTheBudgetThatWouldDo) {
