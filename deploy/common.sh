@@ -31,7 +31,7 @@ has_gpu() {
 # of the cache's name, because Bazel does not see a header under /usr change.
 BUILD_PACKAGES=(
   bazel-bootstrap g++ python3 protobuf-compiler libprotobuf-dev zlib1g-dev libboost-dev libspdlog-dev
-  libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev
+  libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev prometheus-cpp-dev
 )
 TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv libpython3-dev util-linux git)
 # What boots a container for tests/deploy:systemd_test. Where they cannot be had it is skipped.

@@ -203,29 +203,35 @@ class BazelTest(InFolder):
 
 
 class UnitTest(InFolder):
-    def test_systemd_accepts_the_unit(self):
+    UNITS = ("ravenstored.service", "monitoring/ravenstore-exporter.service")
+
+    def test_systemd_accepts_the_units(self):
         if not shutil.which("systemd-analyze"):
             self.skipTest("no systemd-analyze here")
-        # It looks for the program and the page: stand-ins, since only the unit is on trial.
-        text = (DEPLOY / "ravenstored.service").read_text()
-        program = self.folder / "ravenstored"
+        # It looks for the programs and pages: stand-ins, since only the units are on trial.
+        program = self.folder / "program"
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
-        unit = self.folder / "ravenstored.service"
-        unit.write_text(text.replace("/usr/local/bin/ravenstored", str(program)))
-        code, words = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit)
-        if "Failed to" in words and "manager" in words:
-            self.skipTest("systemd-analyze does not run here")
-        self.assertEqual((code, words.strip()), (0, ""))
+        for name in self.UNITS:
+            text = (DEPLOY / name).read_text()
+            unit = self.folder / name.rsplit("/", 1)[-1]
+            unit.write_text(re.sub(r"/usr/local/bin/[\w-]+", str(program), text))
+            quiet = ("--man=no", "--recursive-errors=no")
+            code, words = run("systemd-analyze", "verify", *quiet, unit)
+            if "Failed to" in words and "manager" in words:
+                self.skipTest("systemd-analyze does not run here")
+            self.assertEqual((code, words.strip()), (0, ""), name)
 
-    def test_exposes_little(self):
+    def test_they_expose_little(self):
         if not shutil.which("systemd-analyze"):
             self.skipTest("no systemd-analyze here")
-        unit = DEPLOY / "ravenstored.service"
-        code, words = run("systemd-analyze", "security", "--offline=yes", "--threshold=15", unit)
-        if "unrecognized option" in words:
-            self.skipTest("this systemd-analyze looks at no file")
-        self.assertEqual(code, 0, words)
+        for name in self.UNITS:
+            unit = DEPLOY / name
+            limits = ("--offline=yes", "--threshold=15")
+            code, words = run("systemd-analyze", "security", *limits, unit)
+            if "unrecognized option" in words:
+                self.skipTest("this systemd-analyze looks at no file")
+            self.assertEqual(code, 0, words)
 
     def test_is_not_tried_again_after_what_would_be_refused_again(self):
         unit = (DEPLOY / "ravenstored.service").read_text()
@@ -259,6 +265,7 @@ class InstallTest(InFolder):
         for name in (
             "daemon/ravenstored",
             "client/ctl/ravenctl",
+            "client/exporter/ravenstore-exporter",
             "client/libravenstore.so",
             "interceptor/libravenstore_intercept.so",
             "elastic/libravenstore_elastic.so",
@@ -317,6 +324,21 @@ class InstallTest(InFolder):
         self.assertIn("ExecStart=/opt/rv/bin/ravenstored --config", unit)
         self.assertNotIn("/usr/local/", unit)
         self.assertTrue(os.access(self.stage / "opt/rv/bin/ravenstored", os.X_OK))
+
+    def test_the_exporter_is_installed_where_it_is_asked_for_and_kept_up_to_date_then(self):
+        self.install("--no-build", "--prefix", "/opt/rv")
+        self.assertNotIn("opt/rv/bin/ravenstore-exporter", self.installed())
+        self.install("--no-build", "--prefix", "/opt/rv", "--exporter")
+        unit = self.installed()["etc/systemd/system/ravenstore-exporter.service"].decode()
+        self.assertIn("ExecStart=/opt/rv/bin/ravenstore-exporter ", unit)
+        self.assertNotIn("/usr/local/", unit)
+        self.assertIn("opt/rv/share/ravenstore/alerts.yml", self.installed())
+        stand_in(self.folder / "bin/client/exporter/ravenstore-exporter", "a newer one")
+        self.install("--no-build", "--prefix", "/opt/rv")
+        self.assertEqual(self.installed()["opt/rv/bin/ravenstore-exporter"], b"a newer one")
+        self.install("--uninstall")
+        left = [name for name in self.installed() if "exporter" in name or "alerts" in name]
+        self.assertEqual(left, [])
 
     def test_no_link_of_an_installed_page_dangles(self):
         self.install("--no-build")

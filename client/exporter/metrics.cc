@@ -1,0 +1,193 @@
+#include "client/exporter/metrics.h"
+
+#include <initializer_list>
+#include <map>
+#include <utility>
+
+namespace ravenstore::client::exporter {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr double kNanosecond = 1e-9;
+
+class Families {
+ public:
+  // What follows is of this one.
+  Families& Gauge(const char* name, const char* help) {
+    return Begin(name, help, MetricType::Gauge);
+  }
+  Families& Counter(const char* name, const char* help) {
+    return Begin(name, help, MetricType::Counter);
+  }
+  template <typename Number>
+  Families& Add(Number value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (made_.back().type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) =
+        static_cast<double>(value);
+    made_.back().metric.push_back(std::move(metric));
+    return *this;
+  }
+  std::vector<MetricFamily> Take() { return std::move(made_); }
+
+ private:
+  Families& Begin(const char* name, const char* help, MetricType type) {
+    made_.push_back({std::string("ravenstore_") + name, help, type, {}});
+    return *this;
+  }
+
+  std::vector<MetricFamily> made_;
+};
+
+void AddDaemon(const Seen& seen, Families* to) {
+  const proto::Stats& stats = seen.stats;
+  to->Gauge("daemon_info", "Always 1; the daemon's version and backend.")
+      .Add(1, {{"version", seen.welcome.daemon_version()}, {"backend", seen.welcome.backend()}});
+  to->Gauge("daemon_uptime_seconds", "Since the daemon began.")
+      .Add(static_cast<double>(stats.uptime_ns()) * kNanosecond);
+  to->Gauge("daemon_resident_bytes", "Of the daemon's own process, without what it stores.")
+      .Add(stats.daemon_rss_bytes());
+  to->Gauge("loop_pause_max_seconds", "The planner loop's longest pass.")
+      .Add(static_cast<double>(stats.loop_pause_max_ns()) * kNanosecond);
+  to->Gauge("loop_pause_p999_seconds", "The 99.9th percentile of the planner loop's passes.")
+      .Add(static_cast<double>(stats.loop_pause_p999_ns()) * kNanosecond);
+  to->Counter("log_entries_dropped_total", "Accesses that found a client's log full.")
+      .Add(stats.log_dropped());
+  to->Counter("bad_requests_total", "Of clients that ask for what makes no sense.")
+      .Add(stats.bad_requests());
+}
+
+void AddMemory(const Seen& seen, Families* to) {
+  const auto tiers = [&](const char* name, const char* help,
+                         uint64_t (proto::TierStats::*value)() const) {
+    to->Gauge(name, help);
+    for (const proto::TierStats& tier : seen.stats.tiers())
+      to->Add((tier.*value)(), {{"tier", tier.name()}});
+  };
+  tiers("tier_capacity_bytes", "What the store may use there.", &proto::TierStats::capacity);
+  tiers("tier_held_bytes", "Memory that the store holds there.", &proto::TierStats::held);
+  tiers("tier_used_bytes", "Of tensors there.", &proto::TierStats::used);
+  to->Gauge("pinned_bytes", "Of blocks of pinned memory that clients hold.")
+      .Add(seen.stats.pinned_bytes());
+  to->Gauge("pinned_locked_bytes", "Of the pinned slabs that those blocks lie in.")
+      .Add(seen.stats.pinned_locked());
+  to->Gauge("link_bytes_per_second", "What a device's link carries, as measured at the start.");
+  for (const proto::Device& device : seen.welcome.devices()) {
+    to->Add(device.link_up(), {{"device", device.uuid()}, {"direction", "in"}});
+    to->Add(device.link_down(), {{"device", device.uuid()}, {"direction", "out"}});
+  }
+}
+
+void AddWork(const proto::Stats& stats, Families* to) {
+  to->Gauge("tensors", "In the store.").Add(stats.tensors());
+  to->Gauge("clients", "Attached.").Add(stats.clients());
+  to->Gauge("requests_waiting", "For room, or for bytes that are on their way.")
+      .Add(stats.waiting());
+  to->Counter("creates_total", "Tensors that were made.").Add(stats.creates());
+  to->Counter("frees_total", "Tensors that were freed.").Add(stats.frees());
+  to->Counter("gets_total", "By where the bytes were: on the device, on their way, elsewhere.")
+      .Add(stats.hits(), {{"found", "device"}})
+      .Add(stats.late_hits(), {{"found", "on the way"}})
+      .Add(stats.misses(), {{"found", "away"}});
+  to->Counter("moved_bytes_total", "Copied into devices and out of them.")
+      .Add(stats.bytes_in(), {{"direction", "in"}})
+      .Add(stats.bytes_out(), {{"direction", "out"}});
+  to->Counter("precleaned_bytes_total", "Of what was copied out, ahead of need.")
+      .Add(stats.bytes_precleaned());
+  to->Counter("prefetches_total", "Tensors that were brought before they were asked for.")
+      .Add(stats.prefetches());
+  to->Counter("prefetches_unused_total", "Of these, those that left again without a use.")
+      .Add(stats.prefetches_unused());
+  to->Counter("rescues_total", "Tensors that a get kept from leaving.").Add(stats.rescues());
+  to->Counter("drops_clean_total", "Tensors that left without a copy.").Add(stats.drops_clean());
+  to->Counter("discards_total", "Tensors that left to be computed again.").Add(stats.discarded());
+  to->Counter("recomputes_total", "Of these, those that were asked for again.")
+      .Add(stats.recomputes());
+  to->Counter("predictions_total", "Next uses that were learned, by whether they came true.")
+      .Add(stats.predictions_right(), {{"came_true", "yes"}})
+      .Add(stats.predictions_wrong(), {{"came_true", "no"}});
+  to->Counter("stall_seconds_total", "In which requests waited for the daemon's answer.")
+      .Add(static_cast<double>(stats.stall_ns()) * kNanosecond);
+}
+
+struct OfUser {
+  uint64_t clients = 0, jobs = 0, waiting = 0;
+  uint64_t device = 0, host = 0, in_use = 0, pinned = 0, of_jobs = 0;
+};
+
+void AddUsers(const Seen& seen, const NameOfUser& name_of, Families* to) {
+  std::map<uid_t, OfUser> users;
+  for (const proto::ClientInfo& client : seen.clients) {
+    OfUser& user = users[client.uid()];
+    ++user.clients;
+    user.waiting += client.waiting();
+    user.device += client.device_bytes();
+    user.host += client.host_bytes();
+    user.in_use += client.in_use_bytes();
+    user.pinned += client.pinned_bytes();
+  }
+  for (const proto::LegacyJob& job : seen.jobs) {
+    OfUser& user = users[job.uid()];
+    ++user.jobs;
+    for (const proto::LegacyDevice& device : job.devices()) user.of_jobs += device.used();
+  }
+  to->Gauge("user_bytes", "What a user's clients and jobs hold; what is in use is on devices.");
+  for (const auto& [uid, user] : users) {
+    const std::string name = name_of(uid);
+    to->Add(user.device, {{"user", name}, {"place", "device"}});
+    to->Add(user.in_use, {{"user", name}, {"place", "in use"}});
+    to->Add(user.host, {{"user", name}, {"place", "host"}});
+    to->Add(user.pinned, {{"user", name}, {"place", "pinned"}});
+    to->Add(user.of_jobs, {{"user", name}, {"place", "jobs"}});
+  }
+  to->Gauge("user_clients", "A user's attached clients.");
+  for (const auto& [uid, user] : users) to->Add(user.clients, {{"user", name_of(uid)}});
+  to->Gauge("user_requests_waiting", "Of a user's clients.");
+  for (const auto& [uid, user] : users) to->Add(user.waiting, {{"user", name_of(uid)}});
+  to->Gauge("user_jobs", "A user's jobs under the interceptor.");
+  for (const auto& [uid, user] : users) to->Add(user.jobs, {{"user", name_of(uid)}});
+}
+
+void AddJobs(const std::vector<proto::LegacyJob>& jobs, Families* to) {
+  std::map<std::string, uint64_t> by_mode;
+  std::map<std::string, std::pair<uint64_t, uint64_t>> by_device;  // used, served by the store
+  uint64_t waiting = 0, paused = 0;
+  for (const proto::LegacyJob& job : jobs) {
+    ++by_mode[job.mode()];
+    waiting += job.waiting() > 0 ? 1 : 0;
+    paused += job.paused() ? 1 : 0;
+    for (const proto::LegacyDevice& device : job.devices()) {
+      by_device[device.uuid()].first += device.used();
+      by_device[device.uuid()].second += device.served();
+    }
+  }
+  to->Gauge("jobs", "Under the interceptor.");
+  for (const auto& [mode, count] : by_mode) to->Add(count, {{"mode", mode}});
+  to->Gauge("jobs_waiting", "In the queue for a device.").Add(waiting);
+  to->Gauge("jobs_paused", "That hold no device memory until they are resumed.").Add(paused);
+  to->Gauge("jobs_device_bytes", "What jobs hold of a device; of it, in the store's slabs.");
+  for (const auto& [device, bytes] : by_device) {
+    to->Add(bytes.first, {{"device", device}, {"of", "all"}});
+    to->Add(bytes.second, {{"device", device}, {"of", "served"}});
+  }
+}
+
+}  // namespace
+
+std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameOfUser& name_of) {
+  Families made;
+  made.Gauge("up", "1 if the daemon answered, else 0.").Add(seen ? 1 : 0);
+  if (!seen) return made.Take();
+  AddDaemon(*seen, &made);
+  AddMemory(*seen, &made);
+  AddWork(seen->stats, &made);
+  AddJobs(seen->jobs, &made);
+  if (name_of) AddUsers(*seen, name_of, &made);
+  return made.Take();
+}
+
+}  // namespace ravenstore::client::exporter

@@ -1,0 +1,35 @@
+// What a daemon says of itself, as Prometheus's metrics. Pure.
+//
+// Names begin with "ravenstore_"; units are bytes and seconds. What the daemon counts since it
+// began is a counter, all else a gauge. Labels: `tier` ("device 0", "host"), `device` (a UUID),
+// `user`, `mode` (of a job under the interceptor).
+#pragma once
+
+#include <prometheus/metric_family.h>
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/control.pb.h"
+
+namespace ravenstore::client::exporter {
+
+// One look at a daemon.
+struct Seen {
+  proto::Welcome welcome;
+  proto::Stats stats;
+  std::vector<proto::ClientInfo> clients;
+  std::vector<proto::LegacyJob> jobs;
+};
+
+// What a user is called in a label; empty: users are left out.
+using NameOfUser = std::function<std::string(uid_t)>;
+
+// Of a daemon that does not answer (nothing) only `ravenstore_up`, which is 0.
+std::vector<prometheus::MetricFamily> MetricsOf(const std::optional<Seen>& seen,
+                                                const NameOfUser& name_of);
+
+}  // namespace ravenstore::client::exporter

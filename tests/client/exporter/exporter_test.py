@@ -1,0 +1,137 @@
+#!/usr/bin/python3
+"""ravenstore-exporter itself: a real daemon, HTTP, and the dashboard and rules that read it."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+sys.dont_write_bytecode = True
+ROOT = pathlib.Path.cwd()
+sys.path[:0] = [str(ROOT / "tests/tidy")]
+EXPORTER = ROOT / "client/exporter/ravenstore-exporter"
+DAEMON = ROOT / "daemon/ravenstored"
+MONITORING = ROOT / "deploy/monitoring"
+WAIT_S = 60
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(command):
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def fetch(port, process):
+    """The metrics' text, as soon as it is served."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as page:
+                return page.read().decode()
+        except (urllib.error.URLError, ConnectionError):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+
+
+class ExporterTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="raven-", dir="/tmp")
+        self.addCleanup(folder.cleanup)
+        self.socket = folder.name + "/s"
+        self.port = free_port()
+
+    def exporter(self, *flags):
+        listen = f"127.0.0.1:{self.port}"
+        return running([EXPORTER, "--socket", self.socket, "--listen", listen, *flags])
+
+    def daemon(self):
+        sizes = ["--device-total", "64MiB", "--pool-size", "64MiB", "--slab", "2MiB"]
+        return running([DAEMON, "--backend", "host", *sizes, "--socket", self.socket])
+
+    def served_by_a_daemon(self, *flags):
+        """What is served once the daemon answers."""
+        with self.daemon(), self.exporter(*flags) as exporter:
+            deadline = time.monotonic() + WAIT_S
+            while "\nravenstore_up 1\n" not in (text := fetch(self.port, exporter)):
+                self.assertLess(time.monotonic(), deadline, text)
+            exporter.send_signal(signal.SIGTERM)
+            self.assertEqual(exporter.wait(WAIT_S), 0)
+        return text
+
+    def test_serves_a_daemon_and_ends_at_a_signal(self):
+        text = self.served_by_a_daemon()
+        self.assertIn('ravenstore_tier_capacity_bytes{tier="device 0"} ', text)
+        self.assertIn('backend="host"', text)
+
+    def test_says_that_no_daemon_is_there_and_goes_on(self):
+        with self.exporter() as exporter:
+            self.assertIn("\nravenstore_up 0\n", fetch(self.port, exporter))
+            self.assertIsNone(exporter.poll())
+
+    def test_a_port_that_somebody_has_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", self.port))
+            taken.listen()
+            with self.exporter() as exporter:
+                _, said = exporter.communicate(timeout=WAIT_S)
+                self.assertEqual(exporter.returncode, 1)
+                self.assertIn(f'cannot listen on "127.0.0.1:{self.port}"', said)
+
+    def test_wrong_usage_has_its_own_exit_code(self):
+        for flags in (["--users", "all"], ["--timeout", "0"], ["--nonsense"]):
+            with running([EXPORTER, *flags]) as exporter:
+                exporter.communicate(timeout=WAIT_S)
+                self.assertEqual(exporter.returncode, 2, flags)
+
+    def test_the_dashboard_and_the_rules_ask_for_what_is_served(self):
+        served = set(re.findall(r"^# TYPE (ravenstore_\w+) ", self.served_by_a_daemon(), re.M))
+        dashboard = json.loads((MONITORING / "grafana.json").read_text())
+        asked = {}
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                asked[panel["title"]] = re.findall(r"ravenstore_\w+", target["expr"])
+        rules = (MONITORING / "alerts.yml").read_text()
+        for alert, expr in re.findall(r"alert: (\w+)\n\s+expr: (.*)\n", rules):
+            asked[alert] = re.findall(r"ravenstore_\w+", expr)
+        self.assertGreaterEqual(len(asked), 20)
+        for what, names in asked.items():
+            self.assertTrue(names, what)
+            self.assertLessEqual(set(names), served, what)
+        page = (ROOT / "docs/MONITORING.md").read_text()
+        for name in served:
+            self.assertIn(f"`{name.removeprefix('ravenstore_')}`", page)
+        for alert in re.findall(r"alert: (\w+)", rules):
+            self.assertIn(f"`{alert}`", page)
+
+
+if __name__ == "__main__":
+    os.environ.pop("RAVENSTORE_SOCKET", None)
+    import xml_main
+
+    xml_main.main()

@@ -1,0 +1,111 @@
+#include "client/exporter/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
+
+#include <set>
+
+namespace ravenstore::client::exporter {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string NameOf(uid_t uid) {
+  return uid == 7 ? "alice" : std::to_string(uid);
+}
+
+std::string Text(const std::optional<Seen>& seen, const NameOfUser& name_of) {
+  return prometheus::TextSerializer().Serialize(MetricsOf(seen, name_of));
+}
+
+Seen Sample() {
+  Seen seen;
+  seen.welcome.set_daemon_version("1.2.3");
+  seen.welcome.set_backend("cuda");
+  proto::Device& device = *seen.welcome.add_devices();
+  device.set_uuid("GPU-1");
+  device.set_link_up(50'000'000'000);
+  device.set_link_down(40'000'000'000);
+  for (const char* name : {"device 0", "host"}) {
+    proto::TierStats& tier = *seen.stats.add_tiers();
+    tier.set_name(name);
+    tier.set_capacity(1000);
+    tier.set_held(500);
+    tier.set_used(400);
+  }
+  seen.stats.set_hits(10);
+  seen.stats.set_late_hits(2);
+  seen.stats.set_misses(3);
+  seen.stats.set_stall_ns(1'500'000'000);
+  for (const uint32_t uid : {7, 7, 9}) {
+    proto::ClientInfo& client = seen.clients.emplace_back();
+    client.set_uid(uid);
+    client.set_device_bytes(100);
+    client.set_in_use_bytes(60);
+    client.set_waiting(1);
+  }
+  proto::LegacyJob& job = seen.jobs.emplace_back();
+  job.set_uid(9);
+  job.set_mode("elastic");
+  job.set_waiting(2);
+  proto::LegacyDevice& held = *job.add_devices();
+  held.set_uuid("GPU-1");
+  held.set_used(30);
+  held.set_served(20);
+  return seen;
+}
+
+TEST(MetricsTest, OfADaemonThatDoesNotAnswerOnlyThatIsSaid) {
+  const auto families = MetricsOf(std::nullopt, NameOf);
+  ASSERT_EQ(families.size(), 1u);
+  EXPECT_THAT(Text(std::nullopt, NameOf), HasSubstr("\nravenstore_up 0"));
+}
+
+TEST(MetricsTest, BytesAreBytesTimesAreSecondsAndCountersSayTheirKind) {
+  const std::string text = Text(Sample(), NameOf);
+  for (const char* line :
+       {"\nravenstore_up 1\n", "ravenstore_daemon_info{version=\"1.2.3\",backend=\"cuda\"} 1\n",
+        "ravenstore_tier_capacity_bytes{tier=\"device 0\"} 1000\n",
+        "ravenstore_tier_held_bytes{tier=\"host\"} 500\n",
+        "ravenstore_link_bytes_per_second{device=\"GPU-1\",direction=\"out\"} 40000000000\n",
+        "# TYPE ravenstore_gets_total counter\n", "ravenstore_gets_total{found=\"away\"} 3\n",
+        "ravenstore_gets_total{found=\"on the way\"} 2\n", "ravenstore_stall_seconds_total 1.5\n",
+        "# TYPE ravenstore_tensors gauge\n", "ravenstore_jobs{mode=\"elastic\"} 1\n",
+        "ravenstore_jobs_waiting 1\n",
+        "ravenstore_jobs_device_bytes{device=\"GPU-1\",of=\"served\"} 20\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(MetricsTest, AUsersClientsAndJobsAreOneSum) {
+  const std::string text = Text(Sample(), NameOf);
+  for (const char* line : {"ravenstore_user_bytes{user=\"alice\",place=\"device\"} 200\n",
+                           "ravenstore_user_bytes{user=\"alice\",place=\"in use\"} 120\n",
+                           "ravenstore_user_bytes{user=\"9\",place=\"jobs\"} 30\n",
+                           "ravenstore_user_clients{user=\"alice\"} 2\n",
+                           "ravenstore_user_requests_waiting{user=\"9\"} 1\n",
+                           "ravenstore_user_jobs{user=\"9\"} 1\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST(MetricsTest, WithoutNamesNoSingleUserIsToldOf) {
+  const std::string text = Text(Sample(), NameOfUser());
+  EXPECT_THAT(text, Not(HasSubstr("user")));
+  EXPECT_THAT(text, HasSubstr("ravenstore_clients "));
+}
+
+TEST(MetricsTest, EachFamilyStandsOnceAndHasItsHelp) {
+  std::set<std::string> names;
+  for (const auto& family : MetricsOf(Sample(), NameOf)) {
+    EXPECT_TRUE(names.insert(family.name).second) << family.name;
+    EXPECT_FALSE(family.help.empty()) << family.name;
+    const bool counts = family.type == prometheus::MetricType::Counter;
+    EXPECT_EQ(family.name.ends_with("_total"), counts) << family.name;
+  }
+}
+
+}  // namespace
+}  // namespace ravenstore::client::exporter
