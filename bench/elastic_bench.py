@@ -18,6 +18,36 @@ Parts, the most important first; all, unless some are named:
     cache     the table's programs on PyTorch's own allocator
     compile   the first program, compiled
 
+The table's programs are GPT (24 layers), GPT-2 (12 layers, batch 8; medium), BERT, ResNet-50 and
+-101, Whisper-small and AlexNet; a LLaMA-shaped inference whose cache grows token by token; an
+embedding table of twice its budget with Zipf rows. 80, 67 and 50% are oversubscribed 1.25, 1.5 and
+2 times. Its columns, over plain's step:
+
+    step             under the budget
+    bound            plain's step and the stall that no policy avoids: ravensim's bound of the calls
+                     recorded without a budget, at the memory that the engine's pages have and the
+                     link's rates of the same run. Plain's step stands for compute: what the
+                     recording took may be longer. A table that one call names whole has no bound
+                     below its size
+    still            nothing moves (RAVENSTORE_ELASTIC_STILL), at 80 and 50%
+    replayed_still   simulated: in place only
+    replayed_demand  simulated: demand paging in pages of 32 MiB, the least recently used leaves
+                     first. Managed memory beyond what is free can hang a shared GPU: it is not run
+    recompute        plain with activations computed again, where its peak fits
+    native           elastic on PyTorch's own allocator
+
+Of the figures:
+
+    vs_bound_worst      the worst `step` over `bound` of all rows of the run
+    two_jobs_vs_serial  the device is so large that one job would take 60% of it; both have half of
+                        it each, as a budget, since engines do not yet share one, and begin their
+                        steps together; over plain's two runs one after the other
+    wrong_guess         192 matrices of 64 MiB, read and written in another order in each step, at
+                        80%, over the same with nothing moved
+    samples             the programs of bench/elastic_samples.cu (27), and CuPy: exit code and
+                        output as alone, with all of the memory that they want and with half of
+                        their peak less
+
 On a node with a GPU unmodified PyTorch programs (bench/elastic_models.py) run alone and under
 ravenrun --mode elastic with budgets of 100 to 50% of the peak that plain PyTorch allocates; without
 one only what the plan's replay says. What does not end within --limit is skipped. A table of all

@@ -4,14 +4,27 @@
     bench/pytorch_bench.py [--part PART,...] [--device cuda|cpu] [--size SIZE] [--limit SECONDS]
 
     costs     allocator_slowdown, declined_slowdown, allocator_waste, pack_unpack_us
-    graphs    allocator_slowdown under reduce-overhead
+    graphs    allocator_slowdown under reduce-overhead: CUDA graphs of torch.compile are captured
+              with the allocator in place
     moving    moving_vs_bound at each of --budgets
-    record    a trace of each of --jobs, eager and compiled by block, in $OUT/recorded
-    check     correctness of --jobs at each of --shares, eager and compiled by block
-    smallest  smallest_budget of --models
-    curve     step over peak, beside PyTorch's own means: a table, a plot, curve_vs_envelope,
-              peak_at_plain_speed
-    largest   the largest batch and model of --models within a slowdown, beside rivals'
+    record    a trace of what the store sees of each of --jobs, eager and compiled by block, in
+              $OUT/recorded
+    check     correctness of --jobs at each of --shares of what is saved, --kinds eager and
+              compiled by block: losses and gradients of --check-steps steps beside plain's, bit
+              for bit. The budget comes from what the deterministic run itself holds. It is never
+              less than 1.05 times what is in use at once, and is raised by parts of that, and says
+              so, where some block finds no addresses in one piece
+    smallest  smallest_budget of --models: one process a try, --tries of them; a budget counts if
+              none above it failed
+    curve     step over live and physical peak, beside PyTorch's own means: a table on stderr, a
+              picture in $OUT/curve.svg, curve_vs_envelope, peak_at_plain_speed. One meter looks
+              each half millisecond and counts what is parked on the device. Plain, checkpoint each
+              1 to 4 blocks, SAC, save_on_cpu; the whole model compiled, with
+              activation_memory_budget by 0.1 and with enable_activation_offloading; ours at
+              --budgets, with and without states, and a line between two budgets
+    largest   the largest batch and model (largest_depth.MODEL.WAY.SLOWDOWN) of --models within a
+              slowdown, beside rivals': the search doubles and then bisects, --tries a way; a larger
+              model's plain time is the line through two that fit
 
 Needs a Python with PyTorch and the package with its native part. Each measurement is a process of
 its own, since PyTorch's allocator and the budget stay for a process's life; within one the plain
