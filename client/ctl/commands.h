@@ -2,6 +2,8 @@
 // program's exit code.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <iosfwd>
@@ -34,6 +36,18 @@ struct Streams {
 
 int RunStatus(const Common& common, Streams streams);
 int RunClients(const Common& common, Streams streams);
+
+struct TopOptions {
+  core::Duration interval{std::chrono::seconds(2)};
+  uint64_t count = 0;     // of looks; 0: until `stop` is set
+  bool in_place = false;  // each look takes the last one's place on the terminal
+  size_t rows = 0;        // of the terminal; 0: as many as it takes
+};
+// Shows what the store does, again and again.
+int RunTop(const Common& common, const TopOptions& options, const std::atomic<bool>& stop,
+           Streams streams);
+// A user's name, or the number of one that has none here.
+std::string UserName(uid_t uid);
 
 enum class SortBy { kId, kClient, kTier, kSize, kName };
 struct ListOptions {

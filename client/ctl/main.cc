@@ -21,7 +21,7 @@
 namespace ravenstore::client::ctl {
 namespace {
 
-// SIGINT or SIGTERM ends a recording, whose file is then written.
+// SIGINT or SIGTERM ends a recording, whose file is then written, and a live view.
 std::atomic<bool> g_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -30,11 +30,17 @@ std::string DefaultSocket() {
   return socket != nullptr && *socket != '\0' ? socket : proto::kDefaultSocketPath;
 }
 
-// Of the terminal, where there is one: what goes elsewhere looks the same everywhere.
-size_t Columns() {
+// The terminal, where there is one: what goes elsewhere looks the same everywhere.
+std::optional<winsize> Terminal() {
   winsize size{};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : kColumns;
+  return known ? std::optional(size) : std::nullopt;
+}
+
+void EndOnInterrupt() {
+  for (const int number : {SIGINT, SIGTERM}) {
+    std::signal(number, [](int) { g_interrupted.store(true); });
+  }
 }
 
 // The options that every command takes, before or after its name.
@@ -59,6 +65,17 @@ void AddLimits(CLI::App* app, LimitsOptions* options) {
                      "Of each device, what other users leave this user, e.g. 8GiB; 0: nothing");
   limits->add_option("--visible-memory", options->visible_memory,
                      "The size that a device has for legacy jobs (ravenrun), e.g. 20GiB");
+}
+
+void AddTop(CLI::App* app, TopOptions* options, double* seconds) {
+  CLI::App* top = app->add_subcommand(
+      "top", "Memory, rates and users, live; with --json an object of status for each look");
+  top->add_option("--interval", *seconds, "Seconds from look to look")
+      ->check(CLI::Range(0.05, 3600.0))
+      ->capture_default_str();
+  top->add_option("--count", options->count, "End after so many looks; 0: at an interrupt")
+      ->check(core::NotNegative)
+      ->capture_default_str();
 }
 
 void AddRecord(CLI::App* app, RecordOptions* record, double* seconds) {
@@ -110,6 +127,81 @@ std::optional<SortBy> SortByName(const std::string& name) {
   return found == kNames.end() ? std::nullopt : std::optional(found->second);
 }
 
+core::Duration OfSeconds(double seconds) {
+  return std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
+}
+
+// What the command line can say.
+struct Asked {
+  Common common;
+  double timeout = 10;
+  TopOptions top;
+  double interval = 2;
+  ListOptions list;
+  std::string sort;
+  LimitsOptions limits;
+  ExplainOptions explain;
+  RecordOptions record;
+  double record_seconds = 10;
+  uint32_t job = 0;
+};
+
+void AddList(CLI::App* app, Asked* asked) {
+  CLI::App* ls = app->add_subcommand("ls", "Tensors by client, tier and size");
+  ls->add_option("--client", asked->list.client, "Only this client's")->check(core::NotNegative);
+  ls->add_option("--tier", asked->list.tier, "Only those there: host, \"device 0\", ...");
+  ls->add_option("--sort", asked->sort, "Order; size puts the largest first")
+      ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
+  ls->add_option("--limit", asked->list.limit, "Show at most this many; 0 shows all")
+      ->check(core::NotNegative)
+      ->capture_default_str();
+}
+
+void AddCommands(CLI::App* app, Asked* asked) {
+  AddCommon(app, &asked->common, &asked->timeout);
+  app->add_subcommand("status", "Devices, tiers, budgets, hits, bytes moved, stalls");
+  AddTop(app, &asked->top, &asked->interval);
+  app->add_subcommand("clients", "Attached clients, their memory and budgets");
+  AddList(app, asked);
+  AddLimits(app, &asked->limits);
+  AddExplain(app, &asked->explain);
+  AddRecord(app, &asked->record, &asked->record_seconds);
+  AddPause(app, "pause", "An elastic job gives its device memory up until it is resumed",
+           &asked->job);
+  AddPause(app, "resume", "An elastic job that was paused may hold device memory again",
+           &asked->job);
+  app->add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
+}
+
+int Run(const CLI::App& app, Asked& asked) {
+  const Streams streams{std::cout, std::cerr};
+  Common& common = asked.common;
+  common.timeout = OfSeconds(asked.timeout);
+  if (app.got_subcommand("status")) return RunStatus(common, streams);
+  if (app.got_subcommand("top")) {
+    asked.top.interval = OfSeconds(asked.interval);
+    EndOnInterrupt();
+    return RunTop(common, asked.top, g_interrupted, streams);
+  }
+  if (app.got_subcommand("clients")) return RunClients(common, streams);
+  if (app.got_subcommand("ls")) {
+    asked.list.sort = SortByName(asked.sort);
+    return RunList(common, asked.list, streams);
+  }
+  if (app.got_subcommand("limits")) return RunLimits(common, asked.limits, streams);
+  if (app.got_subcommand("pause")) return RunPause(common, asked.job, true, streams);
+  if (app.got_subcommand("resume")) return RunPause(common, asked.job, false, streams);
+  if (app.got_subcommand("explain"))
+    return RunExplain(common, asked.explain.what, asked.explain.which(), streams);
+  if (app.got_subcommand("record")) {
+    asked.record.time = OfSeconds(asked.record_seconds);
+    EndOnInterrupt();
+    return RunRecord(common, asked.record, g_interrupted, streams);
+  }
+  SystemEnvironment environment(common.socket, common.timeout);
+  return RunDoctor(common, environment, streams);
+}
+
 int Main(int argc, char** argv) {
   // A malformed answer is reported in our own words.
   google::protobuf::SetLogHandler(nullptr);
@@ -121,63 +213,20 @@ int Main(int argc, char** argv) {
   app.failure_message(core::UsageMessage<CLI::App, CLI::Error>);
   app.require_subcommand(1);
   app.fallthrough();
-  Common common{.socket = DefaultSocket(), .columns = Columns()};
-  double seconds = 10;
-  AddCommon(&app, &common, &seconds);
-
-  app.add_subcommand("status", "Devices, tiers, budgets, hits, bytes moved, stalls");
-  app.add_subcommand("clients", "Attached clients, their memory and budgets");
-  ListOptions list;
-  CLI::App* ls = app.add_subcommand("ls", "Tensors by client, tier and size");
-  ls->add_option("--client", list.client, "Only this client's")->check(core::NotNegative);
-  ls->add_option("--tier", list.tier, "Only those there: host, \"device 0\", ...");
-  std::string sort;
-  ls->add_option("--sort", sort, "Order; size puts the largest first")
-      ->check(CLI::IsMember({"id", "client", "tier", "size", "name"}));
-  ls->add_option("--limit", list.limit, "Show at most this many; 0 shows all")
-      ->check(core::NotNegative)
-      ->capture_default_str();
-  LimitsOptions limits;
-  AddLimits(&app, &limits);
-  ExplainOptions explain;
-  AddExplain(&app, &explain);
-  RecordOptions record;
-  double record_seconds = 10;
-  AddRecord(&app, &record, &record_seconds);
-  uint32_t job = 0;
-  AddPause(&app, "pause", "An elastic job gives its device memory up until it is resumed", &job);
-  AddPause(&app, "resume", "An elastic job that was paused may hold device memory again", &job);
-  app.add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
-
+  Asked asked;
+  asked.common.socket = DefaultSocket();
+  if (const std::optional<winsize> terminal = Terminal()) {
+    asked.common.columns = terminal->ws_col;
+    asked.top.in_place = true;
+    asked.top.rows = terminal->ws_row;
+  }
+  AddCommands(&app, &asked);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  common.timeout =
-      std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
-  const Streams streams{std::cout, std::cerr};
-  if (app.got_subcommand("status")) return RunStatus(common, streams);
-  if (app.got_subcommand("clients")) return RunClients(common, streams);
-  if (app.got_subcommand("ls")) {
-    list.sort = SortByName(sort);
-    return RunList(common, list, streams);
-  }
-  if (app.got_subcommand("limits")) return RunLimits(common, limits, streams);
-  if (app.got_subcommand("pause")) return RunPause(common, job, true, streams);
-  if (app.got_subcommand("resume")) return RunPause(common, job, false, streams);
-  if (app.got_subcommand("explain"))
-    return RunExplain(common, explain.what, explain.which(), streams);
-  if (app.got_subcommand("record")) {
-    record.time =
-        std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(record_seconds));
-    for (const int number : {SIGINT, SIGTERM}) {
-      std::signal(number, [](int) { g_interrupted.store(true); });
-    }
-    return RunRecord(common, record, g_interrupted, streams);
-  }
-  SystemEnvironment environment(common.socket, common.timeout);
-  return RunDoctor(common, environment, streams);
+  return Run(app, asked);
 }
 
 }  // namespace

@@ -205,6 +205,14 @@ Result<proto::Recorded> Session::Record(uint32_t client) {
   return std::move(*answer.mutable_recorded());
 }
 
+Result<Snapshot> Session::Look() {
+  Snapshot seen;
+  RAVEN_ASSIGN_OR_RETURN(seen.stats, Stats());
+  RAVEN_ASSIGN_OR_RETURN(seen.clients, Clients());
+  RAVEN_ASSIGN_OR_RETURN(seen.jobs, LegacyJobs());
+  return seen;
+}
+
 Result<proto::LimitsSet> Session::SetLimits(const proto::SetLimits& limits) {
   ClientPacket packet;
   *packet.mutable_set_limits() = limits;

@@ -16,6 +16,13 @@
 
 namespace ravenstore::client::ctl {
 
+// What a daemon says of itself at one moment.
+struct Snapshot {
+  proto::Stats stats;
+  std::vector<proto::ClientInfo> clients;
+  std::vector<proto::LegacyJob> jobs;
+};
+
 // Owns: the connection. It holds no tensors and counts as no client.
 // Threads: one.
 // Errors: kTimedOut when an answer takes longer than `timeout`; kUnavailable when the daemon hangs
@@ -36,6 +43,8 @@ class Session {
   core::Result<std::vector<proto::ClientInfo>> Clients();
   // None from a daemon that knows no such jobs.
   core::Result<std::vector<proto::LegacyJob>> LegacyJobs();
+  // All three.
+  core::Result<Snapshot> Look();
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
   // Errors: also kNotFound.
   core::Result<proto::TensorExplained> Explain(uint64_t tensor);

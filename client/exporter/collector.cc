@@ -32,12 +32,8 @@ Result<Seen> Collector::Look() const {
 }
 
 Result<Seen> Collector::Ask(ctl::Session* session) const {
-  Seen seen;
-  seen.welcome = session->welcome();
-  RAVEN_ASSIGN_OR_RETURN(seen.stats, session->Stats());
-  RAVEN_ASSIGN_OR_RETURN(seen.clients, session->Clients());
-  RAVEN_ASSIGN_OR_RETURN(seen.jobs, session->LegacyJobs());
-  return seen;
+  RAVEN_ASSIGN_OR_RETURN(ctl::Snapshot now, session->Look());
+  return Seen{session->welcome(), std::move(now)};
 }
 
 }  // namespace ravenstore::client::exporter

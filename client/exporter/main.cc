@@ -4,7 +4,6 @@
 // goes wrong in it is nobody else's. Ends on SIGINT and SIGTERM.
 #include <google/protobuf/stubs/logging.h>
 #include <prometheus/exposer.h>
-#include <pwd.h>
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
@@ -13,8 +12,8 @@
 #include <iostream>
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "client/ctl/commands.h"
 #include "client/exporter/collector.h"
 #include "core/printable.h"
 #include "core/usage.h"
@@ -38,14 +37,6 @@ std::string NumberOf(uid_t uid) {
   return std::to_string(uid);
 }
 
-std::string NameOf(uid_t uid) {
-  std::vector<char> buffer(1 << 14);
-  passwd entry{};
-  passwd* found = nullptr;
-  const int code = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
-  return code == 0 && found != nullptr ? entry.pw_name : NumberOf(uid);
-}
-
 void Log(const std::string& what) {
   std::cerr << "ravenstore-exporter: " << core::Printable(what) << std::endl;
 }
@@ -58,7 +49,7 @@ int Serve(const Options& options) {
   sigaddset(&ends, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
 
-  const NameOfUser name_of = options.users == "names"     ? NameOf
+  const NameOfUser name_of = options.users == "names"     ? ctl::UserName
                              : options.users == "numbers" ? NumberOf
                                                           : NameOfUser();
   const auto timeout =

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "client/ctl/by_user.h"
+
 namespace ravenstore::client::exporter {
 namespace {
 
@@ -44,7 +46,7 @@ class Families {
 };
 
 void AddDaemon(const Seen& seen, Families* to) {
-  const proto::Stats& stats = seen.stats;
+  const proto::Stats& stats = seen.now.stats;
   to->Gauge("daemon_info", "Always 1; the daemon's version and backend.")
       .Add(1, {{"version", seen.welcome.daemon_version()}, {"backend", seen.welcome.backend()}});
   to->Gauge("daemon_uptime_seconds", "Since the daemon began.")
@@ -65,16 +67,16 @@ void AddMemory(const Seen& seen, Families* to) {
   const auto tiers = [&](const char* name, const char* help,
                          uint64_t (proto::TierStats::*value)() const) {
     to->Gauge(name, help);
-    for (const proto::TierStats& tier : seen.stats.tiers())
+    for (const proto::TierStats& tier : seen.now.stats.tiers())
       to->Add((tier.*value)(), {{"tier", tier.name()}});
   };
   tiers("tier_capacity_bytes", "What the store may use there.", &proto::TierStats::capacity);
   tiers("tier_held_bytes", "Memory that the store holds there.", &proto::TierStats::held);
   tiers("tier_used_bytes", "Of tensors there.", &proto::TierStats::used);
   to->Gauge("pinned_bytes", "Of blocks of pinned memory that clients hold.")
-      .Add(seen.stats.pinned_bytes());
+      .Add(seen.now.stats.pinned_bytes());
   to->Gauge("pinned_locked_bytes", "Of the pinned slabs that those blocks lie in.")
-      .Add(seen.stats.pinned_locked());
+      .Add(seen.now.stats.pinned_locked());
   to->Gauge("link_bytes_per_second", "What a device's link carries, as measured at the start.");
   for (const proto::Device& device : seen.welcome.devices()) {
     to->Add(device.link_up(), {{"device", device.uuid()}, {"direction", "in"}});
@@ -114,27 +116,8 @@ void AddWork(const proto::Stats& stats, Families* to) {
       .Add(static_cast<double>(stats.stall_ns()) * kNanosecond);
 }
 
-struct OfUser {
-  uint64_t clients = 0, jobs = 0, waiting = 0;
-  uint64_t device = 0, host = 0, in_use = 0, pinned = 0, of_jobs = 0;
-};
-
-void AddUsers(const Seen& seen, const NameOfUser& name_of, Families* to) {
-  std::map<uid_t, OfUser> users;
-  for (const proto::ClientInfo& client : seen.clients) {
-    OfUser& user = users[client.uid()];
-    ++user.clients;
-    user.waiting += client.waiting();
-    user.device += client.device_bytes();
-    user.host += client.host_bytes();
-    user.in_use += client.in_use_bytes();
-    user.pinned += client.pinned_bytes();
-  }
-  for (const proto::LegacyJob& job : seen.jobs) {
-    OfUser& user = users[job.uid()];
-    ++user.jobs;
-    for (const proto::LegacyDevice& device : job.devices()) user.of_jobs += device.used();
-  }
+void AddUsers(const ctl::Snapshot& now, const NameOfUser& name_of, Families* to) {
+  const auto users = ctl::ByUser(now.clients, now.jobs);
   to->Gauge("user_bytes", "What a user's clients and jobs hold; what is in use is on devices.");
   for (const auto& [uid, user] : users) {
     const std::string name = name_of(uid);
@@ -184,9 +167,9 @@ std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameO
   if (!seen) return made.Take();
   AddDaemon(*seen, &made);
   AddMemory(*seen, &made);
-  AddWork(seen->stats, &made);
-  AddJobs(seen->jobs, &made);
-  if (name_of) AddUsers(*seen, name_of, &made);
+  AddWork(seen->now.stats, &made);
+  AddJobs(seen->now.jobs, &made);
+  if (name_of) AddUsers(seen->now, name_of, &made);
   return made.Take();
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "client/ctl/session.h"
 #include "proto/control.pb.h"
 
 namespace ravenstore::client::exporter {
@@ -20,9 +21,7 @@ namespace ravenstore::client::exporter {
 // One look at a daemon.
 struct Seen {
   proto::Welcome welcome;
-  proto::Stats stats;
-  std::vector<proto::ClientInfo> clients;
-  std::vector<proto::LegacyJob> jobs;
+  ctl::Snapshot now;
 };
 
 // What a user is called in a label; empty: users are left out.

@@ -4,6 +4,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -50,6 +51,36 @@ TEST_F(CommandsTest, StatusAsJson) {
   EXPECT_EQ(RunStatus(common, streams()), kExitOk);
   EXPECT_THAT(out(), StartsWith("{\"daemon\""));
   EXPECT_THAT(out(), HasSubstr("\"name\":\"train_gpt 3\""));
+}
+
+TEST_F(CommandsTest, TopLooksAsOftenAsItIsToAndThenEnds) {
+  const std::atomic<bool> stop{false};
+  EXPECT_EQ(RunTop(common, {.interval = core::Duration{0}, .count = 2}, stop, streams()), kExitOk);
+  const size_t second = out().find("ravenstored", 1);
+  EXPECT_THAT(out().substr(0, second), HasSubstr("- in, - out"));
+  EXPECT_THAT(out().substr(second), HasSubstr("0.00 GB/s in, 0.00 GB/s out"));
+  EXPECT_THAT(out(), Not(HasSubstr("\x1b")));
+}
+
+TEST_F(CommandsTest, TopTakesTheLastLooksPlaceOnATerminalAndEndsAtAnInterrupt) {
+  const std::atomic<bool> stop{true};
+  EXPECT_EQ(RunTop(common, {.in_place = true}, stop, streams()), kExitOk);
+  EXPECT_THAT(out(), StartsWith("\x1b[H\x1b[J"));
+}
+
+TEST_F(CommandsTest, TopAsJsonIsAnObjectForEachLook) {
+  common.json = true;
+  const std::atomic<bool> stop{false};
+  EXPECT_EQ(RunTop(common, {.interval = core::Duration{0}, .count = 2}, stop, streams()), kExitOk);
+  const std::string text = out();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST_F(CommandsTest, TopWithoutADaemonFails) {
+  const std::atomic<bool> stop{false};
+  common.socket = "/nowhere/s";
+  EXPECT_EQ(RunTop(common, {.count = 1}, stop, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("/nowhere/s"));
 }
 
 TEST_F(CommandsTest, ClientsAreAllThere) {

@@ -36,7 +36,8 @@ Outcome Ravenctl(const std::string& arguments) {
 TEST(RavenctlTest, ExplainsItself) {
   const Outcome help = Ravenctl("--help");
   EXPECT_EQ(help.code, 0);
-  for (const char* command : {"status", "ls", "clients", "limits", "pause", "resume", "doctor"}) {
+  for (const char* command :
+       {"status", "top", "ls", "clients", "limits", "pause", "resume", "doctor"}) {
     EXPECT_THAT(help.output, HasSubstr(command));
     EXPECT_EQ(Ravenctl(std::string(command) + " --help").code, 0) << command;
   }
@@ -45,8 +46,8 @@ TEST(RavenctlTest, ExplainsItself) {
 
 TEST(RavenctlTest, WrongUsageHasItsOwnExitCode) {
   for (const char* arguments :
-       {"", "nonsense", "status --nonsense", "ls --sort color", "ls --limit x", "ls --limit -1",
-        "ls --client -1", "record x --client -1", "limits", "limits --client 0",
+       {"", "nonsense", "status --nonsense", "top --interval 0", "ls --sort color", "ls --limit x",
+        "ls --limit -1", "ls --client -1", "record x --client -1", "limits", "limits --client 0",
         "limits --client 1 --user root", "pause", "resume 0", "pause x", "status --timeout 0"}) {
     EXPECT_EQ(Ravenctl(arguments).code, 2) << arguments;
   }

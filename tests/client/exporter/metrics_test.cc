@@ -29,24 +29,24 @@ Seen Sample() {
   device.set_link_up(50'000'000'000);
   device.set_link_down(40'000'000'000);
   for (const char* name : {"device 0", "host"}) {
-    proto::TierStats& tier = *seen.stats.add_tiers();
+    proto::TierStats& tier = *seen.now.stats.add_tiers();
     tier.set_name(name);
     tier.set_capacity(1000);
     tier.set_held(500);
     tier.set_used(400);
   }
-  seen.stats.set_hits(10);
-  seen.stats.set_late_hits(2);
-  seen.stats.set_misses(3);
-  seen.stats.set_stall_ns(1'500'000'000);
+  seen.now.stats.set_hits(10);
+  seen.now.stats.set_late_hits(2);
+  seen.now.stats.set_misses(3);
+  seen.now.stats.set_stall_ns(1'500'000'000);
   for (const uint32_t uid : {7, 7, 9}) {
-    proto::ClientInfo& client = seen.clients.emplace_back();
+    proto::ClientInfo& client = seen.now.clients.emplace_back();
     client.set_uid(uid);
     client.set_device_bytes(100);
     client.set_in_use_bytes(60);
     client.set_waiting(1);
   }
-  proto::LegacyJob& job = seen.jobs.emplace_back();
+  proto::LegacyJob& job = seen.now.jobs.emplace_back();
   job.set_uid(9);
   job.set_mode("elastic");
   job.set_waiting(2);

@@ -1,0 +1,29 @@
+// What each user's clients and jobs hold together. Pure.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "proto/control.pb.h"
+
+namespace ravenstore::client::ctl {
+
+struct UserSums {
+  uint64_t clients = 0;
+  uint64_t jobs = 0;     // under the interceptor
+  uint64_t waiting = 0;  // requests of the clients
+  // Bytes of the clients' tensors; what is in use is on devices, and counts there as well.
+  uint64_t device = 0;
+  uint64_t in_use = 0;
+  uint64_t host = 0;
+  uint64_t pinned = 0;   // blocks of pinned memory
+  uint64_t of_jobs = 0;  // what the jobs hold of devices
+};
+
+std::map<uid_t, UserSums> ByUser(const std::vector<proto::ClientInfo>& clients,
+                                 const std::vector<proto::LegacyJob>& jobs);
+
+}  // namespace ravenstore::client::ctl

@@ -1,0 +1,149 @@
+#include "client/ctl/render_top.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "client/ctl/by_user.h"
+#include "client/ctl/render.h"
+#include "core/printable.h"
+#include "core/size_text.h"
+#include "core/text_table.h"
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using core::Printable;
+using core::TextTable;
+
+constexpr size_t kBar = 20;  // characters
+
+std::string Size(uint64_t bytes) {
+  return core::SizeText(core::Bytes(bytes));
+}
+
+std::string Format(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
+// A figure between two looks, a second.
+class Rates {
+ public:
+  Rates(const Look* before, const Look& now) {
+    if (before == nullptr || now.at <= before->at) return;
+    if (now.seen.stats.uptime_ns() < before->seen.stats.uptime_ns()) return;
+    seconds_ = core::Seconds(now.at - before->at);
+    before_ = &before->seen.stats;
+    now_ = &now.seen.stats;
+  }
+
+  std::optional<double> Of(uint64_t (proto::Stats::*counter)() const) const {
+    if (before_ == nullptr) return std::nullopt;
+    const uint64_t begin = (before_->*counter)();
+    const uint64_t end = (now_->*counter)();
+    return static_cast<double>(end - std::min(begin, end)) / seconds_;
+  }
+
+ private:
+  const proto::Stats* before_ = nullptr;  // null: there are no rates
+  const proto::Stats* now_ = nullptr;
+  double seconds_ = 0;
+};
+
+std::string PerSecond(const std::optional<double>& rate) {
+  return rate ? Format("%.0f/s", *rate) : "-";
+}
+
+std::string BytesPerSecond(const std::optional<double>& rate) {
+  return rate ? Format("%.2f GB/s", *rate / 1e9) : "-";
+}
+
+// "[####====      ]": of the capacity what tensors have, and what is held beside that.
+std::string Bar(const proto::TierStats& tier) {
+  if (tier.capacity() == 0) return "";
+  const auto part = [&](uint64_t bytes) {
+    const double share = static_cast<double>(bytes) / static_cast<double>(tier.capacity());
+    return std::min(kBar, static_cast<size_t>(share * kBar + 0.5));
+  };
+  const size_t used = part(tier.used());
+  const size_t held = std::max(used, part(tier.held()));
+  std::string bar = "[";
+  bar += std::string(used, '#');
+  bar += std::string(held - used, '=');
+  bar += std::string(kBar - held, ' ');
+  return bar + "]";
+}
+
+std::string TiersText(const proto::Stats& stats, size_t columns) {
+  TextTable table("<>>><");
+  table.Row({"TIER", "USED", "HELD", "CAPACITY", ""});
+  for (const proto::TierStats& tier : stats.tiers()) {
+    table.Row({Printable(tier.name()), Size(tier.used()), Size(tier.held()),
+               tier.capacity() == 0 ? "-" : Size(tier.capacity()), Bar(tier)});
+  }
+  return table.Text(columns);
+}
+
+std::string WorkText(const Rates& rates, const proto::Stats& stats, size_t columns) {
+  TextTable table("<|");
+  const auto hits = rates.Of(&proto::Stats::hits);
+  const auto late = rates.Of(&proto::Stats::late_hits);
+  const auto misses = rates.Of(&proto::Stats::misses);
+  table.Row({"gets", PerSecond(hits) + " on the device, " + PerSecond(late) + " on the way, " +
+                         PerSecond(misses) + " away"});
+  table.Row({"moved", BytesPerSecond(rates.Of(&proto::Stats::bytes_in)) + " in, " +
+                          BytesPerSecond(rates.Of(&proto::Stats::bytes_out)) + " out"});
+  table.Row({"prefetched", PerSecond(rates.Of(&proto::Stats::prefetches)) + ", in vain " +
+                               PerSecond(rates.Of(&proto::Stats::prefetches_unused))});
+  const auto stalled = rates.Of(&proto::Stats::stall_ns);
+  table.Row({"stalled", (stalled ? Format("%.2f s a second", *stalled / 1e9) : "-") + ", " +
+                            std::to_string(stats.waiting()) + " waiting"});
+  return table.Text(columns);
+}
+
+std::string UsersText(const Snapshot& seen, const std::function<std::string(uid_t)>& name_of,
+                      size_t columns) {
+  const auto users = ByUser(seen.clients, seen.jobs);
+  std::vector<std::pair<uid_t, UserSums>> rows(users.begin(), users.end());
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
+    return a.second.device + a.second.of_jobs > b.second.device + b.second.of_jobs;
+  });
+  TextTable table("~>>>>>>>>");
+  table.Row(
+      {"USER", "CLIENTS", "DEVICE", "IN USE", "HOST", "PINNED", "JOBS", "THEIR OWN", "WAITING"});
+  for (const auto& [uid, user] : rows) {
+    table.Row({Printable(name_of(uid)), std::to_string(user.clients), Size(user.device),
+               Size(user.in_use), Size(user.host), Size(user.pinned), std::to_string(user.jobs),
+               Size(user.of_jobs), std::to_string(user.waiting)});
+  }
+  return table.Text(columns);
+}
+
+std::string Cut(const std::string& text, size_t rows) {
+  if (rows == 0) return text;
+  size_t lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (lines <= rows) return text;
+  size_t end = 0;
+  for (size_t i = 0; i + 1 < rows; ++i) end = text.find('\n', end) + 1;
+  return text.substr(0, end) + "and " + std::to_string(lines - rows + 1) + " lines more\n";
+}
+
+}  // namespace
+
+std::string TopText(const proto::Welcome& welcome, const Look* before, const Look& now,
+                    const std::function<std::string(uid_t)>& name_of, Screen screen) {
+  const proto::Stats& stats = now.seen.stats;
+  std::string text = "ravenstored " + Printable(welcome.daemon_version()) + ", backend " +
+                     Printable(welcome.backend()) + ", up " + DurationText(stats.uptime_ns()) +
+                     "; " + std::to_string(stats.tensors()) + " tensors of " +
+                     std::to_string(stats.clients()) + " clients\n\n";
+  text += TiersText(stats, screen.columns) + "\n";
+  text += WorkText(Rates(before, now), stats, screen.columns) + "\n";
+  text += UsersText(now.seen, name_of, screen.columns);
+  return Cut(text, screen.rows);
+}
+
+}  // namespace ravenstore::client::ctl

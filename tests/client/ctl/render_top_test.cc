@@ -1,0 +1,98 @@
+#include "client/ctl/render_top.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace ravenstore::client::ctl {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr Screen kWide{.columns = 120, .rows = 0};
+
+class TopTextTest : public testing::Test {
+ protected:
+  TopTextTest() {
+    welcome_.set_daemon_version("1.2.3");
+    welcome_.set_backend("cuda");
+    for (const char* name : {"device 0", "host"}) {
+      proto::TierStats& tier = *before_.seen.stats.add_tiers();
+      tier.set_name(name);
+      tier.set_capacity(core::GiB(80).count());
+      tier.set_held(core::GiB(60).count());
+      tier.set_used(core::GiB(40).count());
+    }
+    before_.at = core::Tick(std::chrono::seconds(10));
+    before_.seen.stats.set_uptime_ns(5'000'000'000);
+    before_.seen.stats.set_hits(100);
+    now_ = before_;
+    now_.at = core::Tick(std::chrono::seconds(12));
+    proto::Stats& stats = now_.seen.stats;
+    stats.set_uptime_ns(7'000'000'000);
+    stats.set_hits(300);
+    stats.set_misses(4);
+    stats.set_bytes_in(6'000'000'000);
+    stats.set_stall_ns(500'000'000);
+    stats.set_waiting(3);
+    proto::ClientInfo client;
+    client.set_uid(7);
+    client.set_device_bytes(core::GiB(3).count());
+    now_.seen.clients.assign(2, client);
+    client.set_uid(9);
+    client.set_device_bytes(core::GiB(10).count());
+    now_.seen.clients.push_back(client);
+  }
+
+  std::string Text(const Look* before, Screen screen = kWide) const {
+    return TopText(
+        welcome_, before, now_, [](uid_t uid) { return uid == 7 ? "alice" : "bo\nb"; }, screen);
+  }
+
+  proto::Welcome welcome_;
+  Look before_;
+  Look now_;
+};
+
+TEST_F(TopTextTest, RatesAreThoseBetweenTheLooks) {
+  const std::string text = Text(&before_);
+  EXPECT_THAT(text, HasSubstr("100/s on the device, 0/s on the way, 2/s away"));
+  EXPECT_THAT(text, HasSubstr("3.00 GB/s in, 0.00 GB/s out"));
+  EXPECT_THAT(text, HasSubstr("0.25 s a second, 3 waiting"));
+}
+
+TEST_F(TopTextTest, AtTheFirstLookThereAreNone) {
+  EXPECT_THAT(Text(nullptr), HasSubstr("- on the device, - on the way, - away"));
+}
+
+TEST_F(TopTextTest, AcrossADaemonThatWasStartedAnewThereAreNone) {
+  now_.seen.stats.set_uptime_ns(1'000'000'000);
+  EXPECT_THAT(Text(&before_), HasSubstr("- in, - out"));
+}
+
+TEST_F(TopTextTest, ABarShowsWhatTensorsHaveAndWhatIsHeldBeside) {
+  EXPECT_THAT(Text(nullptr), HasSubstr("[##########=====     ]"));
+  now_.seen.stats.mutable_tiers(0)->set_held(core::GiB(200).count());  // a limit was lowered
+  EXPECT_THAT(Text(nullptr), HasSubstr("[##########==========]"));
+  now_.seen.stats.mutable_tiers(0)->set_capacity(0);
+  EXPECT_THAT(Text(nullptr), HasSubstr("device 0  40.0 GiB  200.0 GiB         -"));
+}
+
+TEST_F(TopTextTest, WhoHoldsTheMostComesFirstAndNamesAreMadeSafe) {
+  const std::string text = Text(nullptr);
+  EXPECT_LT(text.find("bo?b"), text.find("alice"));
+  EXPECT_THAT(text, HasSubstr("6.0 GiB"));
+  EXPECT_THAT(text, Not(HasSubstr("bo\nb")));
+}
+
+TEST_F(TopTextTest, FitsTheScreen) {
+  const std::string text = Text(&before_, {.columns = 80, .rows = 8});
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8);
+  EXPECT_THAT(text, HasSubstr(" lines more\n"));
+  EXPECT_THAT(Text(&before_), Not(HasSubstr("lines more")));
+}
+
+}  // namespace
+}  // namespace ravenstore::client::ctl
