@@ -107,6 +107,23 @@ constexpr bool MayBecome(TensorState from, TensorState to) {
   return false;
 }
 
+// A tensor's bytes in one pool, or the place there that waits for them.
+struct Replica {
+  enum class State : uint8_t {
+    kEmpty,    // not all bytes are there
+    kStale,    // they are, of an older version
+    kCurrent,  // of the newest
+  };
+  ExtentMap::Block block = ExtentMap::kNone;  // kNone: the pool holds nothing of it
+  uint32_t heap_position = kNotInHeap;
+  PoolId pool{};
+  uint16_t heap : 9 = 0;  // which of EvictionIndex's, while heap_position says it is in one
+  State state : 2 = State::kEmpty;
+
+  bool is_placed() const { return block != ExtentMap::kNone; }
+};
+static_assert(sizeof(Replica) == 12);
+
 struct TensorRow {
   TensorId id = kNoTensor;  // kNoTensor: the row is free
   Bytes size;
@@ -114,21 +131,18 @@ struct TensorRow {
   ClientId client{};
   SlotId slot{};
   NameId name = kNoName;
-  ExtentMap::Block device_block = ExtentMap::kNone;
-  ExtentMap::Block host_block = ExtentMap::kNone;
-  uint32_t heap_position = kNotInHeap;
+  // On the device that it belongs to, in its client's arena. What the bytes there are is the
+  // tensor's state.
+  Replica home;
+  Replica away;  // in the one other pool where it lies, or is copied to
   LogicalUse logical;
   uint32_t writes = 0;  // the slot's count at the last put seen
-  DeviceId device{};
   // The bits of the nanoseconds that recomputing it takes; 0: it cannot be, or copying is cheaper.
-  uint16_t recompute : 7 = 0;
-  uint16_t heap : 9 = 0;  // which of EvictionIndex's, while heap_position says it is in one
+  uint8_t recompute : 7 = 0;
   UseKind use_kind : 2 = UseKind::kUnknown;
   Priority priority : 2 = Priority::kNormal;
   bool in_use : 1 = true;
   bool stream_complete : 1 = false;  // no stream touches it
-  bool on_host : 1 = false;          // there is a host copy
-  bool written : 1 = false;          // since that was made
   bool drains : 1 = false;           // leaves so that its slab can be given back
   bool freed : 1 = false;            // goes once what is under way is done
   bool never : 1 = false;            // may be dropped unread
@@ -139,9 +153,10 @@ struct TensorRow {
   bool dies : 1 = false;
   bool predicted : 1 = false;
   bool correlated : 1 = false;
-  bool redundant_copy : 1 = false;  // in its client's list of host copies that can be given up
+  bool redundant_copy : 1 = false;  // in its client's list of copies that can be given up
   bool pinned : 1 = false;  // on its device, and in use or not stream-complete: it cannot leave
 
+  DeviceId device() const { return DeviceOf(home.pool); }
   TensorState state() const { return state_; }
   Residency residency() const { return ResidencyOf(state_); }
   bool is_under_way() const { return IsUnderWay(state_); }
@@ -166,7 +181,10 @@ struct TensorRow {
     return predicted || (use_kind == UseKind::kLearned && !Forecast::IsAssumed(use_key));
   }
 
-  bool dirty() const { return !on_host || written; }
+  // The newest bytes are on its device alone.
+  bool dirty() const { return away.state != Replica::State::kCurrent; }
+  // Another pool has bytes of it, be they old.
+  bool has_copy() const { return away.state != Replica::State::kEmpty; }
   // What will be read again is on the device alone: to leave it takes a copy, or recomputing it.
   bool needs_copy() const { return dirty() && !never; }
 
@@ -178,7 +196,7 @@ struct TensorRow {
 inline Duration RecomputeTime(const TensorRow& tensor) {
   return Duration(int64_t{3} << tensor.recompute >> 2);
 }
-static_assert(sizeof(TensorRow) <= 72, "the catalog's bytes per tensor are a published figure");
+static_assert(sizeof(TensorRow) <= 80, "the catalog's bytes per tensor are a published figure");
 
 // Which tensor stands in each of a client's slots, by its row.
 class TensorSlots {

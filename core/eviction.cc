@@ -63,21 +63,21 @@ uint16_t EvictionIndex::HeapOf(const TensorRow& tensor) {
 
 void EvictionIndex::Insert(TensorRow& tensor) {
   RAVEN_CHECK(!Contains(tensor));
-  tensor.heap = HeapOf(tensor) & (kMostHeaps - 1);
-  heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
+  tensor.home.heap = HeapOf(tensor) & (kMostHeaps - 1);
+  heaps_[tensor.home.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
   ++size_;
   ++changes_;
   room_ += RoomOf(tensor);
-  if (!IsDirtyHeap(tensor.heap)) clean_bytes_ += tensor.size;
+  if (!IsDirtyHeap(tensor.home.heap)) clean_bytes_ += tensor.size;
 }
 
 void EvictionIndex::Erase(TensorRow& tensor) {
   if (!Contains(tensor)) return;
-  heaps_.at(tensor.heap).Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
+  heaps_.at(tensor.home.heap).Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
   --size_;
   ++changes_;
   room_ -= RoomOf(tensor);
-  if (!IsDirtyHeap(tensor.heap)) clean_bytes_ -= tensor.size;
+  if (!IsDirtyHeap(tensor.home.heap)) clean_bytes_ -= tensor.size;
 }
 
 bool EvictionIndex::IsHinted() const {
@@ -237,7 +237,7 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
     if (!Allowed(tensor, limits)) return std::nullopt;
     return CostIn(limits, tensor, now, link);
   };
-  const ExtentMap::Block middle = (*catalog_)[seed].device_block;
+  const ExtentMap::Block middle = (*catalog_)[seed].home.block;
   const Reach start{middle, map.SizeOf(middle), CostIn(limits, (*catalog_)[seed], now, link)};
   const auto reach = [&](ExtentMap::Block (ExtentMap::*next)(ExtentMap::Block) const,
                          std::vector<Reach>* side) {

@@ -43,7 +43,7 @@ class EvictionIndex {
   // REQUIRES for Insert: not in; its key does not change while it is in.
   void Insert(TensorRow& tensor);
   void Erase(TensorRow& tensor);
-  static bool Contains(const TensorRow& tensor) { return tensor.heap_position != kNotInHeap; }
+  static bool Contains(const TensorRow& tensor) { return tensor.home.heap_position != kNotInHeap; }
   // It is in an index, or would be but for a copy that makes it clean.
   static bool CanLeave(const TensorRow& tensor) {
     return Contains(tensor) ||
@@ -137,7 +137,7 @@ class EvictionIndex {
       const TensorRow& tensor = (*catalog)[row];
       return {tensor.use_key, ~static_cast<uint32_t>(ToInt(tensor.id) >> 32)};
     }
-    uint32_t& Position(uint32_t row) const { return (*catalog)[row].heap_position; }
+    uint32_t& Position(uint32_t row) const { return (*catalog)[row].home.heap_position; }
   };
   struct Run {
     ExtentMap::Block first = ExtentMap::kNone;

@@ -60,7 +60,7 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
   }
   TensorRow& tensor = *catalog_.Find(next.id);
   Unlist(tensor);
-  tensor.device_block = *block;
+  tensor.home.block = *block;
   Count(tensor.client, &PlannerStats::prefetches, 1);
   StartCopyIn(arena, tensor, false);
   return true;
@@ -130,8 +130,8 @@ bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   arena.index.BeginCleaning(tensor);
   Reindex(tensor);
   BeginCopyOut(tensor);
-  plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                         host_.OffsetOf(tensor.host_block), tensor.size});
+  plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.home.block),
+                         host_.OffsetOf(tensor.away.block), tensor.size});
   return true;
 }
 

@@ -77,15 +77,14 @@ void Planner::State::SetStreamComplete(TensorRow& tensor, bool stream_complete) 
 }
 
 void Planner::State::Repin(TensorRow& tensor) {
-  const bool pinned =
-      tensor.device_block != ExtentMap::kNone && (tensor.in_use || !tensor.stream_complete);
+  const bool pinned = tensor.home.is_placed() && (tensor.in_use || !tensor.stream_complete);
   if (tensor.pinned == pinned) return;
   if (FindClient(tensor.client) == nullptr) return;
   tensor.pinned = pinned;
   if (pinned) {
-    quota_.Pin(tensor.client, PoolOf(tensor.device), tensor.size);
+    quota_.Pin(tensor.client, tensor.home.pool, tensor.size);
   } else {
-    quota_.Unpin(tensor.client, PoolOf(tensor.device), tensor.size);
+    quota_.Unpin(tensor.client, tensor.home.pool, tensor.size);
   }
 }
 
@@ -113,7 +112,7 @@ void Planner::State::Reindex(TensorRow& tensor) {
 void Planner::State::List(TensorRow& tensor) {
   if (tensor.listed || tensor.waiting || tensor.never || tensor.dies) return;
   if (tensor.use_kind == UseKind::kUnknown || tensor.state() != TensorState::kAway) return;
-  RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
+  RAVEN_CHECK(tensor.away.is_placed());
   DueList(*ArenaOf(tensor), tensor.use_kind).emplace(tensor.use_key, tensor.id);
   tensor.listed = true;
 }
@@ -125,24 +124,24 @@ void Planner::State::Unlist(TensorRow& tensor) {
 }
 
 void Planner::State::FreeDevice(TensorRow& tensor) {
-  if (tensor.device_block == ExtentMap::kNone) return;
+  if (!tensor.home.is_placed()) return;
   EndPrefetch(tensor, false);
   ClientArena* arena = ArenaOf(tensor);
-  arena->map.Free(tensor.device_block);
-  tensor.device_block = ExtentMap::kNone;
+  arena->map.Free(tensor.home.block);
+  tensor.home.block = ExtentMap::kNone;
   Repin(tensor);
   Touch(arena);
 }
 
 void Planner::State::Finish(TensorRow& tensor) {
   Client* client = FindClient(tensor.client);
-  if (tensor.host_block != ExtentMap::kNone) HostRoomCame();
+  if (tensor.away.is_placed()) HostRoomCame();
   FreeHost(tensor);
   if (client != nullptr) {
     ClientArena* arena = ArenaOf(tensor);
     arena->index.Erase(tensor);
     Unlist(tensor);
-    if (tensor.device_block != ExtentMap::kNone) arena->freed.Add(tensor.size, now_);
+    if (tensor.home.is_placed()) arena->freed.Add(tensor.size, now_);
     EndPrefetch(tensor, false);
     FreeDevice(tensor);
     SetInUse(tensor, false);
@@ -188,9 +187,9 @@ void Planner::State::BeginCopy(TensorRow& tensor, const Direction& direction) {
     copies.*direction.bytes += tensor.size;
     ++(copies.*direction.copies);
   };
-  count(devices_[ToInt(tensor.device)]);
+  count(devices_[ToInt(tensor.device())]);
   count(ArenaOf(tensor)->flight);
-  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device)]);
+  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device())]);
 }
 
 void Planner::State::EndCopy(const TensorRow& tensor, const Direction& direction) {
@@ -198,11 +197,11 @@ void Planner::State::EndCopy(const TensorRow& tensor, const Direction& direction
     copies.*direction.bytes -= tensor.size;
     --(copies.*direction.copies);
   };
-  count(devices_[ToInt(tensor.device)]);
-  ClientArena* arena = ArenaOf(tensor.client, tensor.device);
+  count(devices_[ToInt(tensor.device())]);
+  ClientArena* arena = ArenaOf(tensor.client, tensor.device());
   if (arena == nullptr) return;  // its tenant's count ended when its client went
   count(arena->flight);
-  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device)]);
+  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device())]);
 }
 
 void Planner::State::Enqueue(Request request) {

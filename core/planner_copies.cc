@@ -14,7 +14,7 @@ void Planner::State::On(const Dropped& event) {
   Touch(arena);
   if (FinishIfGone(*tensor)) return;
   if (!event.taken) {
-    if (tensor->on_host) NoteRedundantCopy(*tensor);
+    if (tensor->has_copy()) NoteRedundantCopy(*tensor);
     // Else the log has shown the get meanwhile, or the get is one on another device.
     if (tensor->state() != TensorState::kRescued && !tensor->waiting) {
       SetInUse(*tensor, true);
@@ -56,10 +56,10 @@ void Planner::State::On(const CopyOutProgressed& event) {
     Catalog::Commit(*tensor, TensorState::kLeavingIrrevocably);
   }
   const Bytes room = tensor->size.RoundUp(kExtentAlignment);
-  const Bytes left = arena.map.SizeOf(tensor->device_block);
+  const Bytes left = arena.map.SizeOf(tensor->home.block);
   const Bytes more = Minus(event.bytes.RoundDown(kExtentAlignment), room - left);
   if (more == Bytes{0} || more >= left) return;
-  tensor->device_block = arena.map.FreeFront(tensor->device_block, more);
+  tensor->home.block = arena.map.FreeFront(tensor->home.block, more);
   Touch(&arena);
 }
 
@@ -76,9 +76,8 @@ void Planner::State::On(const CopiedOut& event) {
   if (FinishIfGone(*tensor)) return;
   using Outcome = CopiedOut::Outcome;
   if (event.outcome == Outcome::kCommitted) {
-    tensor->on_host = true;
+    tensor->away.state = Replica::State::kCurrent;
     tensor->writes = event.writes;
-    tensor->written = false;
     SetInUse(*tensor, false);  // whatever an old log entry may have said
     FreeDevice(*tensor);
     Catalog::Commit(*tensor, TensorState::kAway);
@@ -103,7 +102,7 @@ void Planner::State::On(const CopiedOut& event) {
 
 void Planner::State::AnswerIfHere(TensorRow& tensor) {
   if (!tensor.waiting || tensor.is_under_way() ||
-      requests_.FetchOf(tensor.id).device != tensor.device)
+      requests_.FetchOf(tensor.id).device != tensor.device())
     return;
   Dequeue(requests_.FetchOf(tensor.id));
   tensor.waiting = false;
@@ -115,13 +114,13 @@ void Planner::State::ReplyInPlace(TensorRow& tensor, bool arriving) {
   SetStreamComplete(tensor, false);
   EndPrefetch(tensor, true);
   Reindex(tensor);
-  const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.device_block);
-  plan_->push_back(FetchReply{tensor.id, tensor.device, place, arriving});
+  const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.home.block);
+  plan_->push_back(FetchReply{tensor.id, tensor.device(), place, arriving});
 }
 
 void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor) {
   BackOff(arena);
-  if (arena.map.SizeOf(tensor.device_block) == tensor.size.RoundUp(kExtentAlignment)) {
+  if (arena.map.SizeOf(tensor.home.block) == tensor.size.RoundUp(kExtentAlignment)) {
     // The lease says Away: the next get asks for it and finds it here.
     Catalog::Commit(tensor, TensorState::kResident);
     SetInUse(tensor, true);
@@ -153,10 +152,9 @@ void Planner::State::On(const Cleaned& event) {
   if (FinishIfGone(*tensor)) return;
   Catalog::Commit(*tensor, TensorState::kResident);
   if (event.whole) {
-    tensor->on_host = true;
+    tensor->away.state = Replica::State::kCurrent;
     // Nothing touched it since, so this is its count, whatever the log has shown.
     tensor->writes = event.writes;
-    tensor->written = false;
     Count(tensor->client, &PlannerStats::precleaned, tensor->size);
     NoteRedundantCopy(*tensor);
   }
@@ -191,7 +189,7 @@ void Planner::State::On(const CopiedIn& event) {
     // A promised one may have been put already; then quiet says whether its stream is done.
     if (tensor->prefetched) SetStreamComplete(*tensor, true);
     NoteRedundantCopy(*tensor);
-    if (tensor->on_host && tensor->dirty()) FreeHost(*tensor);
+    if (tensor->has_copy() && tensor->dirty()) FreeHost(*tensor);
     Reindex(*tensor);
     return;
   }

@@ -218,7 +218,7 @@ void Planner::State::On(const FetchRequested& event) {
   TakeBack(*arena);
   if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
-  const bool here = tensor->device == event.device;
+  const bool here = tensor->device() == event.device;
   const Residency residency = tensor->residency();
   if (residency == Residency::kLost) {
     plan_->push_back(FetchError{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
@@ -272,16 +272,17 @@ void Planner::State::On(const PutSeen& event) {
   EndPrefetch(*tensor, true);  // before it is hinted otherwise
   SetStreamComplete(*tensor, false);
   tensor->put_seen = true;
-  tensor->written |= tensor->writes != event.writes;
+  if (tensor->writes != event.writes && !tensor->dirty())
+    tensor->away.state = Replica::State::kStale;
   tensor->writes = event.writes;
   tensor->priority = event.priority;
-  const Duration copies = BothCopies(tensor->device, tensor->size);
+  const Duration copies = BothCopies(tensor->device(), tensor->size);
   const bool recompute_wins = event.recompute > Duration{0} && event.recompute < copies;
   tensor->recompute =
       recompute_wins
           ? static_cast<uint8_t>(std::bit_width(static_cast<uint64_t>(event.recompute.count())))
           : uint8_t{0};
-  if (tensor->on_host && tensor->dirty() && !tensor->is_under_way()) {
+  if (tensor->has_copy() && tensor->dirty() && !tensor->is_under_way()) {
     FreeHost(*tensor);
     HostRoomCame();
   }

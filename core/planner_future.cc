@@ -34,7 +34,7 @@ ExpectedUse Planner::State::ExpectedAfter(const PutSeen& event, TensorRow& tenso
     return predictor.Put(tensor.id, &tensor.logical, event.next_use, now_);
   const bool never = event.next_use.kind == NextUse::Kind::kNever;
   if (options_.policy == Policy::kGdsf && !never)
-    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, LinkOf(tensor.device))};
+    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, LinkOf(tensor.device()))};
   return {.key = -predictor.VirtualTime(now_).time_since_epoch().count(), .never = never};
 }
 
@@ -60,7 +60,7 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   why.gets = tensor.logical.gets;
   why.priority = tensor.priority;
   if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
-  const LinkModel& link = LinkOf(tensor.device);
+  const LinkModel& link = LinkOf(tensor.device());
   const auto copied_at = [&](double bytes_per_second) {
     return link.latency + FromSeconds(static_cast<double>(tensor.size.count()) / bytes_per_second);
   };
@@ -72,7 +72,7 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   const Tick virtual_time = client.predictor.VirtualTime(now);
   why.predictions_right = client.stats.predictions_right;
   why.predictions_wrong = client.stats.predictions_wrong;
-  if (const ClientArena* arena = client.arenas[ToInt(tensor.device)].get();
+  if (const ClientArena* arena = client.arenas[ToInt(tensor.device())].get();
       arena != nullptr && EvictionIndex::Contains(tensor))
     why.value = arena->index.Value(tensor, virtual_time, link);
   why.future = FutureOf(tensor);

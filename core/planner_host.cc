@@ -12,7 +12,7 @@ constexpr Duration kHostShortFor = std::chrono::milliseconds(100);
 }  // namespace
 
 bool Planner::State::AllocateHost(TensorRow& tensor, RedundantCopies redundant) {
-  if (tensor.host_block != ExtentMap::kNone) return true;
+  if (tensor.away.is_placed()) return true;
   if (TryAllocateHost(tensor, redundant)) return true;
   if (redundant == RedundantCopies::kKeep) return false;
   host_wanted_ = true;
@@ -26,7 +26,7 @@ bool Planner::State::TryAllocateHost(TensorRow& tensor, RedundantCopies redundan
   if (!MakeHostShare(client, tensor.size, redundant)) return false;
   const auto block = TakeHostRoom(client, tensor, redundant);
   if (!block) return false;
-  tensor.host_block = *block;
+  tensor.away.block = *block;
   quota_.Charge(tensor.client, kHostPool, tensor.size);
   EnsureHostAhead(Bytes{0});
   return true;
@@ -59,10 +59,10 @@ bool Planner::State::MakeHostShare(Client& client, Bytes more, RedundantCopies r
 }
 
 void Planner::State::FreeHost(TensorRow& tensor) {
-  tensor.on_host = false;
-  if (tensor.host_block == ExtentMap::kNone) return;
-  host_.Free(tensor.host_block);
-  tensor.host_block = ExtentMap::kNone;
+  tensor.away.state = Replica::State::kEmpty;
+  if (!tensor.away.is_placed()) return;
+  host_.Free(tensor.away.block);
+  tensor.away.block = ExtentMap::kNone;
   quota_.Refund(tensor.client, kHostPool, tensor.size);
 }
 
@@ -97,7 +97,7 @@ void Planner::State::NoteRedundantCopy(TensorRow& tensor) {
     client.host_copies.pop_front();
     TensorRow* listed = catalog_.Find(oldest);
     if (listed == nullptr) continue;
-    listed->redundant_copy = listed->on_host && listed->residency() == Residency::kOnDevice;
+    listed->redundant_copy = listed->has_copy() && listed->residency() == Residency::kOnDevice;
     if (listed->redundant_copy) client.host_copies.push_back(oldest);
   }
   client.host_copies.push_back(tensor.id);
@@ -115,7 +115,7 @@ void Planner::State::DropRedundantCopies(Client& client, Bytes need) {
     TensorRow* tensor = catalog_.Find(id);
     if (tensor == nullptr) continue;
     tensor->redundant_copy = false;
-    if (!tensor->on_host || tensor->state() != TensorState::kResident) continue;
+    if (!tensor->has_copy() || tensor->state() != TensorState::kResident) continue;
     freed += tensor->size;
     FreeHost(*tensor);
     Reindex(*tensor);

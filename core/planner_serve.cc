@@ -190,8 +190,8 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   tensor.client = request.client;
   tensor.slot = request.slot;
   tensor.name = request.name;
-  tensor.device = request.device;
-  tensor.device_block = block;
+  tensor.home.pool = PoolOf(request.device);
+  tensor.home.block = block;
   tensor.in_use = false;
   SetInUse(tensor, true);
   arena.map.SetOwner(block, Catalog::RowOf(tensor.id));
@@ -242,8 +242,8 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
   tensor.waiting = false;
   ArenaOf(tensor)->live -= tensor.size;
   arena.live += tensor.size;
-  tensor.device = arena.device;
-  tensor.device_block = *block;
+  tensor.home.pool = arena.pool();
+  tensor.home.block = *block;
   const bool recompute = tensor.state() == TensorState::kDiscarded;
   if (recompute) {
     Catalog::Commit(tensor, TensorState::kResident);
@@ -253,7 +253,7 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
   }
   SetInUse(tensor, true);
   SetStreamComplete(tensor, false);
-  plan_->push_back(FetchReply{tensor.id, tensor.device, arena.map.OffsetOf(*block),
+  plan_->push_back(FetchReply{tensor.id, tensor.device(), arena.map.OffsetOf(*block),
                               /*arriving=*/!recompute, recompute});
   return true;
 }
@@ -265,8 +265,8 @@ void Planner::State::StartCopyIn(ClientArena& arena, TensorRow& tensor, bool dem
   Repin(tensor);
   if (!demand) tensor.prefetched = true;
   if (demand) BeginWait(tensor.client);
-  plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.host_block),
-                          arena.map.OffsetOf(tensor.device_block), tensor.size, demand});
+  plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.away.block),
+                          arena.map.OffsetOf(tensor.home.block), tensor.size, demand});
 }
 
 bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
@@ -495,8 +495,8 @@ void Planner::State::StartCopyOut(ClientArena& arena, TensorRow& tensor, bool he
   ++arena.copying_out;
   Catalog::Commit(tensor, TensorState::kCopyingOut);
   BeginCopyOut(tensor);
-  plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.device_block),
-                           host_.OffsetOf(tensor.host_block), tensor.size, held, Behalf(tensor),
+  plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.home.block),
+                           host_.OffsetOf(tensor.away.block), tensor.size, held, Behalf(tensor),
                            !held && LeavesIrrevocably(arena, tensor)});
 }
 

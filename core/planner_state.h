@@ -418,7 +418,7 @@ class Planner::State {
   TensorRow* FindTensor(TensorId id);
   ClientArena* ArenaOf(const ArenaId& id);
   ClientArena* ArenaOf(ClientId client, DeviceId device) { return ArenaOf({client, device}); }
-  ClientArena* ArenaOf(const TensorRow& tensor) { return ArenaOf(tensor.client, tensor.device); }
+  ClientArena* ArenaOf(const TensorRow& tensor) { return ArenaOf(tensor.client, tensor.device()); }
   void SetInUse(TensorRow& tensor, bool in_use);
   void SetStreamComplete(TensorRow& tensor, bool stream_complete);
   // Counts the tensor among those that cannot leave their device, or no more, as it now is.

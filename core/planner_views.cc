@@ -23,12 +23,12 @@ const TensorRow* Planner::State::Find(TensorId id) const {
 }
 
 TensorView Planner::State::ViewOf(const TensorRow& tensor) const {
-  TensorView view{tensor.id,     tensor.client,  tensor.slot,   tensor.name,
-                  tensor.size,   tensor.device,  Bytes{0},      tensor.residency(),
-                  tensor.in_use, tensor.dirty(), tensor.on_host};
-  if (tensor.device_block != ExtentMap::kNone) {
+  TensorView view{tensor.id,     tensor.client,   tensor.slot,      tensor.name,
+                  tensor.size,   tensor.device(), Bytes{0},         tensor.residency(),
+                  tensor.in_use, tensor.dirty(),  tensor.has_copy()};
+  if (tensor.home.is_placed()) {
     view.device_offset =
-        clients_.at(tensor.client)->arenas[ToInt(tensor.device)]->map.OffsetOf(tensor.device_block);
+        clients_.at(tensor.client)->arenas[ToInt(tensor.device())]->map.OffsetOf(tensor.home.block);
   }
   return view;
 }
@@ -91,39 +91,39 @@ bool Planner::State::IsToBeForgotten(const TensorRow& tensor) const {
 void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   const TensorRow& tensor = catalog_[row];
   if (tensor.id == kNoTensor) return;
-  if (tensor.host_block != ExtentMap::kNone) {
-    RAVEN_CHECK(host_.OwnerOf(tensor.host_block) == row);
-    RAVEN_CHECK(host_.SizeOf(tensor.host_block) >= tensor.size);
-    sums->host += host_.SizeOf(tensor.host_block);
+  if (tensor.away.is_placed()) {
+    RAVEN_CHECK(host_.OwnerOf(tensor.away.block) == row);
+    RAVEN_CHECK(host_.SizeOf(tensor.away.block) >= tensor.size);
+    sums->host += host_.SizeOf(tensor.away.block);
   }
-  if (tensor.on_host) RAVEN_CHECK(tensor.host_block != ExtentMap::kNone);
+  if (tensor.has_copy()) RAVEN_CHECK(tensor.away.is_placed());
   if (!clients_.contains(tensor.client)) {
     RAVEN_CHECK(tensor.is_under_way() || IsToBeForgotten(tensor));
     return;
   }
-  const auto arena_key = std::pair(tensor.client, tensor.device);
+  const auto arena_key = std::pair(tensor.client, tensor.device());
   sums->live[arena_key] += tensor.size;
   ++sums->tensors[tensor.client];
   sums->waits[tensor.client] += tensor.state() == TensorState::kArriving && !tensor.prefetched;
   if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
   if (tensor.pinned) sums->pinned[arena_key] += tensor.size;
-  if (tensor.host_block != ExtentMap::kNone) sums->host_used[tensor.client] += tensor.size;
+  if (tensor.away.is_placed()) sums->host_used[tensor.client] += tensor.size;
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
-  const bool has_device = tensor.device_block != ExtentMap::kNone;
+  const bool has_device = tensor.home.is_placed();
   RAVEN_CHECK(tensor.pinned == (has_device && (tensor.in_use || !tensor.stream_complete)));
   const bool away =
       tensor.residency() == Residency::kAway || tensor.residency() == Residency::kLost;
   RAVEN_CHECK(has_device == !away);
   if (has_device) {
-    const ClientArena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device)];
-    RAVEN_CHECK(arena.map.OwnerOf(tensor.device_block) == row);
-    const Bytes room = arena.map.SizeOf(tensor.device_block);
+    const ClientArena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device())];
+    RAVEN_CHECK(arena.map.OwnerOf(tensor.home.block) == row);
+    const Bytes room = arena.map.SizeOf(tensor.home.block);
     const Bytes whole = tensor.size.RoundUp(kExtentAlignment);
     RAVEN_CHECK(tensor.state() == TensorState::kLeavingIrrevocably ? room <= whole : room == whole);
   }
   RAVEN_CHECK(tensor.state() != TensorState::kChosen);
-  if (tensor.state() == TensorState::kAway) RAVEN_CHECK(tensor.on_host && !tensor.dirty());
-  if (tensor.state() == TensorState::kDiscarded) RAVEN_CHECK(!tensor.on_host);
+  if (tensor.state() == TensorState::kAway) RAVEN_CHECK(!tensor.dirty());
+  if (tensor.state() == TensorState::kDiscarded) RAVEN_CHECK(!tensor.has_copy());
   RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
   if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
   if (tensor.listed) {

@@ -109,5 +109,9 @@ inline constexpr PoolId kHostPool{0};
 constexpr PoolId PoolOf(DeviceId device) {
   return PoolId{static_cast<uint16_t>(ToInt(device) + 1)};
 }
+// REQUIRES: the pool is a device's.
+constexpr DeviceId DeviceOf(PoolId pool) {
+  return DeviceId{static_cast<uint16_t>(ToInt(pool) - 1)};
+}
 
 }  // namespace ravenstore::core

@@ -173,9 +173,9 @@ TEST(TensorSlotsTest, CountsTheTensorsThatStandInThem) {
 TEST(CatalogTest, ATensorIsDirtyUnlessTheHostHoldsItsLastWrite) {
   TensorRow tensor;
   EXPECT_TRUE(tensor.dirty());
-  tensor.on_host = true;
+  tensor.away.state = Replica::State::kCurrent;
   EXPECT_FALSE(tensor.dirty());
-  tensor.written = true;
+  tensor.away.state = Replica::State::kStale;
   EXPECT_TRUE(tensor.dirty());
 }
 

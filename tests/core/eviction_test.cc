@@ -23,7 +23,7 @@ class Shelf {
   TensorId Add(Bytes size) {
     TensorRow& tensor = catalog_.Add();
     tensor.size = size;
-    tensor.device_block = *map_.Allocate(size, Catalog::RowOf(tensor.id));
+    tensor.home.block = *map_.Allocate(size, Catalog::RowOf(tensor.id));
     tensor.use_key = -In(-std::chrono::seconds(1)).time_since_epoch().count();
     tensor.writes = 1;
     index_.Insert(tensor);
@@ -31,7 +31,7 @@ class Shelf {
   }
   TensorId AddClean(Bytes size) {
     const TensorId id = Add(size);
-    return Change(id, [](TensorRow& tensor) { tensor.on_host = true; });
+    return Change(id, [](TensorRow& tensor) { tensor.away.state = Replica::State::kCurrent; });
   }
   TensorId AddAt(Bytes size, Tick at) {
     return Change(Add(size), [at](TensorRow& tensor) {
@@ -73,7 +73,7 @@ class Shelf {
   void Hold(TensorId id) { index_.Erase(*catalog_.Find(id)); }
   void Remove(TensorId id) {
     Hold(id);
-    map_.Free(catalog_.Find(id)->device_block);
+    map_.Free(catalog_.Find(id)->home.block);
     catalog_.Remove(id);
   }
 

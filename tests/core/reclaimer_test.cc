@@ -41,13 +41,13 @@ class Shelf {
     tensor.size = size;
     tensor.writes = 1;
     const uint32_t row = Catalog::RowOf(tensor.id);
-    tensor.device_block = *map_.Allocate(size, row);
+    tensor.home.block = *map_.Allocate(size, row);
     return row;
   }
   void Remove(uint32_t row) {
     TensorRow& tensor = (*catalog_)[row];
     index_.Erase(tensor);
-    map_.Free(tensor.device_block);
+    map_.Free(tensor.home.block);
     catalog_->Remove(tensor.id);
   }
   double Cost(uint32_t row) const { return index_.EvictionCost((*catalog_)[row], kNow, kLink); }
