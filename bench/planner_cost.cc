@@ -116,16 +116,11 @@ class Crowd {
   void Do(const core::FetchError&) { RAVEN_CHECK(!"room for all"); }
   void Do(const core::Release&) {}
   void Do(const core::Drop& a) { pending_events_.push_back(core::Dropped{a.tensor, true}); }
-  void Do(const core::CopyOut& a) {
-    pending_events_.push_back(
-        core::CopiedOut{a.tensor, core::CopiedOut::Outcome::kCommitted, writes_});
-  }
-  void Do(const core::Clean& a) {
-    pending_events_.push_back(core::Cleaned{a.tensor, true, writes_});
+  void Do(const core::Move& a) {
+    pending_events_.push_back(core::Moved{a.tensor, core::Moved::Outcome::kDone, writes_});
   }
   void Do(const core::Prioritize&) {}
   void Do(const core::DeferDestroy&) {}
-  void Do(const core::CopyIn& a) { pending_events_.push_back(core::CopiedIn{a.tensor, true}); }
 
   const uint32_t each_;
   core::Planner planner_;

@@ -169,43 +169,38 @@ struct GetSeen {
   TensorId tensor;
 };
 
-// Answers to Drop, CopyOut, Clean and CopyIn. `writes` is the slot's count when the copy began.
+// Answer to Drop.
 struct Dropped {
   TensorId tensor;
   bool taken;  // false: a get was faster; the tensor is in use
 };
-// Of an irrevocable eviction: the lease is Away, so that no get can come between any more, and the
-// first `bytes` are on the host; their room is free. Reported at the beginning, with 0, and as the
-// copy goes on. CopiedOut follows.
-struct CopyOutProgressed {
+// Of a Move that is irrevocable: the lease is Away, so that no get can come between any more, and
+// the first `bytes` are there; their room is free. Reported at the beginning, with 0, and as the
+// copy goes on. Moved follows.
+struct MoveProgressed {
   TensorId tensor;
   Bytes bytes;
 };
-struct CopiedOut {
+// Answer to Move.
+struct Moved {
   TensorId tensor;
-  enum class Outcome { kCommitted, kRescued, kNotBegun, kFailed } outcome;
-  uint32_t writes;
-};
-struct Cleaned {
-  TensorId tensor;
-  bool whole;  // false: a get came between, the host copy may be torn
-  uint32_t writes;
-  bool failed = false;  // with !whole: the copy failed and no get came between
-};
-struct CopiedIn {
-  TensorId tensor;
-  bool ok;  // false: the copy failed and the tensor is lost
+  enum class Outcome : uint8_t {
+    kDone,
+    kRescued,   // a get came between, and the copy may be torn
+    kNotBegun,  // a get was faster
+    kFailed     // the copy failed, and no get came between
+  } outcome;
+  uint32_t writes = 0;  // of what left a device, or was to: the slot's count when the copy began
 };
 
 // Time passed: deadlines, prefetch, pre-cleaning.
 struct TimePassed {};
 
-using Event =
-    std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
-                 SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed, HostShrunk,
-                 PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested, FetchRequested, Freed,
-                 PutSeen, StreamComplete, GetSeen, StepMarked, Dropped, CopyOutProgressed,
-                 CopiedOut, Cleaned, CopiedIn, TimePassed>;
+using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed,
+                           ClientGone, SlabAdded, SlabFailed, SlabRemoved, HostGrown,
+                           HostGrowFailed, HostShrunk, PinnedHeld, PinnedUsed, PinnedWanted,
+                           CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete, GetSeen,
+                           StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
 
 // ---- Actions ----
 
@@ -253,7 +248,7 @@ struct AllocError {
   SlotId slot;
   Error error;
 };
-// The fetch is answered: in use at `offset`, valid for a stream once its copy is done (a CopyIn
+// The fetch is answered: in use at `offset`, valid for a stream once its copy is done (a Move
 // that was proposed before this action, in this plan or an earlier one; none when `arriving` is
 // false). With `recompute` the bytes were discarded and the client recomputes them.
 struct FetchReply {
@@ -278,48 +273,44 @@ struct Release {
 struct Drop {
   TensorId tensor;
 };
-// Take the idle tensor off the device through a copy (lease Idle -> Leaving -> Away). Answer:
-// CopiedOut.
-struct CopyOut {
-  TensorId tensor;
-  DeviceId device;
-  Bytes from;  // offset in the client's arena
-  Bytes to;    // offset in the host pool
-  Bytes size;
-  // The client waits in a get on another device: its lease is Fetching, nothing may touch the
-  // tensor, and the copy commits unless the client is gone.
-  bool held = false;
-  ClientId behalf{};  // the client that waits for the room
-  // The lease goes from Idle to Away before the copy, and CopyOutProgressed reports each part. An
-  // executor may ignore this.
-  bool irrevocable = false;
+// Where bytes lie in a pool; of a device's, in the arena of the tensor's client there.
+struct Place {
+  PoolId pool{};
+  Bytes offset;
 };
-// Copy without taking it off. Answer: Cleaned.
-struct Clean {
+// Copy the tensor's bytes from one pool to another. There is one move of a tensor at a time.
+// Answer: Moved. One to a device is published (lease Away -> Idle) unless a client asked meanwhile.
+struct Move {
+  // What becomes of the bytes that are copied.
+  enum class Source : uint8_t {
+    kStays,
+    // The tensor is idle on its device and leaves with the copy (lease Idle -> Leaving -> Away).
+    kLeaves,
+    // The same, and its client waits in a get on another device: its lease is Fetching, nothing may
+    // touch the tensor, and the copy commits unless the client is gone.
+    kIsHeld,
+    // The lease goes from Idle to Away before the copy, and MoveProgressed reports each part. An
+    // executor may take it for kLeaves.
+    kLeavesIrrevocably
+  };
   TensorId tensor;
-  DeviceId device;
-  Bytes from;
-  Bytes to;
+  Place from;
+  Place to;
   Bytes size;
+  Source source = Source::kStays;
+  bool demand = false;  // a client waits: for the room that comes free, or by a FetchReply for the
+                        // bytes
+  ClientId behalf{};    // that client; else the one whose tensor it is
 };
-// The tensor leaves as soon as the Clean under way is done, and a request waits for that: the copy
-// goes before those that no request waits for. No answer, except with `irrevocable`: if nothing
-// happened to the tensor since the Clean began, the Clean becomes an irrevocable CopyOut.
+// The tensor leaves as soon as the move under way, beside which it stays, is done, and a request
+// waits for that: the copy goes before those that no request waits for. No answer, except with
+// `irrevocable`: if nothing happened to the tensor since the move began, it becomes one that is
+// irrevocable.
 struct Prioritize {
   TensorId tensor;
   DeviceId device;
   ClientId behalf;  // the client that waits
   bool irrevocable = false;
-};
-// Bring the tensor. With `demand` a FetchReply went out for it. Answer: CopiedIn; unless a client
-// asked meanwhile the executor publishes it (lease Away -> Idle).
-struct CopyIn {
-  TensorId tensor;
-  DeviceId device;
-  Bytes from;  // offset in the host pool
-  Bytes to;    // offset in the client's arena
-  Bytes size;
-  bool demand;
 };
 
 // What a client that is gone leaves behind: tables, which may be large. Free them on a thread that
@@ -329,9 +320,9 @@ struct DeferDestroy {
   std::shared_ptr<const void> remains;
 };
 
-using Action = std::variant<AddSlab, RemoveSlab, GrowHost, ShrinkHost, ReclaimPinned, AllocReply,
-                            AllocError, FetchReply, FetchError, Release, Drop, CopyOut, Clean,
-                            Prioritize, CopyIn, DeferDestroy>;
+using Action =
+    std::variant<AddSlab, RemoveSlab, GrowHost, ShrinkHost, ReclaimPinned, AllocReply, AllocError,
+                 FetchReply, FetchError, Release, Drop, Move, Prioritize, DeferDestroy>;
 using Plan = std::vector<Action>;
 
 }  // namespace ravenstore::core

@@ -130,8 +130,7 @@ bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   arena.index.BeginCleaning(tensor);
   Reindex(tensor);
   BeginCopyOut(tensor);
-  plan_->push_back(Clean{tensor.id, arena.device, arena.map.OffsetOf(tensor.home.block),
-                         host_.OffsetOf(tensor.away.block), tensor.size});
+  ProposeMove(tensor, Way::kHomeToAway, Move::Source::kStays, false);
   return true;
 }
 

@@ -47,7 +47,15 @@ void Planner::State::On(const Dropped& event) {
   }
 }
 
-void Planner::State::On(const CopyOutProgressed& event) {
+void Planner::State::On(const Moved& event) {
+  TensorRow* tensor = catalog_.Find(event.tensor);
+  if (tensor == nullptr) return;
+  if (tensor->state() == TensorState::kArriving) return EndArrival(*tensor, event);
+  if (tensor->is_being_cleaned()) return EndClean(*tensor, event);
+  EndLeave(*tensor, event);
+}
+
+void Planner::State::On(const MoveProgressed& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
   ClientArena& arena = *ArenaOf(*tensor);
@@ -63,41 +71,39 @@ void Planner::State::On(const CopyOutProgressed& event) {
   Touch(&arena);
 }
 
-void Planner::State::On(const CopiedOut& event) {
-  TensorRow* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr) return;
-  EndCopyOut(*tensor);
-  ClientArena* arena = ArenaOf(*tensor);
+void Planner::State::EndLeave(TensorRow& tensor, const Moved& event) {
+  EndCopyOut(tensor);
+  ClientArena* arena = ArenaOf(tensor);
   if (arena != nullptr) {
-    EndLeaving(*arena, *tensor);
+    EndLeaving(*arena, tensor);
     --arena->copying_out;
     Touch(arena);
   }
-  if (FinishIfGone(*tensor)) return;
-  using Outcome = CopiedOut::Outcome;
-  if (event.outcome == Outcome::kCommitted) {
-    tensor->away.state = Replica::State::kCurrent;
-    tensor->writes = event.writes;
-    SetInUse(*tensor, false);  // whatever an old log entry may have said
-    FreeDevice(*tensor);
-    Catalog::Commit(*tensor, TensorState::kAway);
-    List(*tensor);
+  if (FinishIfGone(tensor)) return;
+  using Outcome = Moved::Outcome;
+  if (event.outcome == Outcome::kDone) {
+    tensor.away.state = Replica::State::kCurrent;
+    tensor.writes = event.writes;
+    SetInUse(tensor, false);  // whatever an old log entry may have said
+    FreeDevice(tensor);
+    Catalog::Commit(tensor, TensorState::kAway);
+    List(tensor);
     return;
   }
-  FreeHost(*tensor);
-  if (tensor->state() == TensorState::kLeavingIrrevocably)
-    return IrrevocableCopyFailed(*arena, *tensor);
-  if (event.outcome == Outcome::kRescued) Count(tensor->client, &PlannerStats::rescues, 1);
-  const bool was_used = tensor->state() == TensorState::kRescued;
-  Catalog::Commit(*tensor, TensorState::kResident);
-  if (!was_used && event.outcome != Outcome::kFailed && !tensor->waiting) {
+  FreeHost(tensor);
+  if (tensor.state() == TensorState::kLeavingIrrevocably)
+    return IrrevocableCopyFailed(*arena, tensor);
+  if (event.outcome == Outcome::kRescued) Count(tensor.client, &PlannerStats::rescues, 1);
+  const bool was_used = tensor.state() == TensorState::kRescued;
+  Catalog::Commit(tensor, TensorState::kResident);
+  if (!was_used && event.outcome != Outcome::kFailed && !tensor.waiting) {
     // A get has it; its log entry or the next put's will follow.
-    SetInUse(*tensor, true);
-    SetStreamComplete(*tensor, false);
+    SetInUse(tensor, true);
+    SetStreamComplete(tensor, false);
   }
   if (event.outcome == Outcome::kFailed) BackOff(*arena);
-  Reindex(*tensor);
-  AnswerIfHere(*tensor);
+  Reindex(tensor);
+  AnswerIfHere(tensor);
 }
 
 void Planner::State::AnswerIfHere(TensorRow& tensor) {
@@ -134,74 +140,71 @@ void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor
     Fail(requests_.FetchOf(tensor.id), ErrorCode::kLost, "the tensor's bytes are lost");
 }
 
-void Planner::State::On(const Cleaned& event) {
-  TensorRow* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr) return;
-  EndCopyOut(*tensor);
-  ClientArena* arena = ArenaOf(*tensor);
-  const bool leaves = tensor->state() == TensorState::kCleaningToLeave;
-  if (arena != nullptr) arena->index.EndCleaning(*tensor);
-  const bool drains = tensor->drains;
+void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
+  EndCopyOut(tensor);
+  ClientArena* arena = ArenaOf(tensor);
+  const bool whole = event.outcome == Moved::Outcome::kDone;
+  const bool leaves = tensor.state() == TensorState::kCleaningToLeave;
+  if (arena != nullptr) arena->index.EndCleaning(tensor);
+  const bool drains = tensor.drains;
   if (arena != nullptr) {
     Touch(arena);
     if (leaves) {
-      EndLeaving(*arena, *tensor);
+      EndLeaving(*arena, tensor);
       --arena->copying_out;
     }
   }
-  if (FinishIfGone(*tensor)) return;
-  Catalog::Commit(*tensor, TensorState::kResident);
-  if (event.whole) {
-    tensor->away.state = Replica::State::kCurrent;
+  if (FinishIfGone(tensor)) return;
+  Catalog::Commit(tensor, TensorState::kResident);
+  if (whole) {
+    tensor.away.state = Replica::State::kCurrent;
     // Nothing touched it since, so this is its count, whatever the log has shown.
-    tensor->writes = event.writes;
-    Count(tensor->client, &PlannerStats::precleaned, tensor->size);
-    NoteRedundantCopy(*tensor);
+    tensor.writes = event.writes;
+    Count(tensor.client, &PlannerStats::precleaned, tensor.size);
+    NoteRedundantCopy(tensor);
   }
-  if (!event.whole || tensor->dirty()) FreeHost(*tensor);
-  if (event.failed) {
+  if (!whole || tensor.dirty()) FreeHost(tensor);
+  if (event.outcome == Moved::Outcome::kFailed) {
     if (arena != nullptr) BackOff(*arena);
-  } else if (!event.whole && !tensor->put_seen && !tensor->waiting) {
+  } else if (!whole && !tensor.put_seen && !tensor.waiting) {
     // A get that no log entry has shown yet; its put's entry will follow.
-    SetInUse(*tensor, true);
-    SetStreamComplete(*tensor, false);
+    SetInUse(tensor, true);
+    SetStreamComplete(tensor, false);
   }
-  Reindex(*tensor);
+  Reindex(tensor);
   // Unless it was used meanwhile; then the request that wanted its room searches again.
-  if (!leaves || !EvictionIndex::Contains(*tensor) || tensor->dirty()) return;
-  EvictAll(*arena, {Catalog::RowOf(tensor->id)}, RedundantCopies::kKeep);
-  if (drains) LeaveSlab(*arena, *tensor);
+  if (!leaves || !EvictionIndex::Contains(tensor) || tensor.dirty()) return;
+  EvictAll(*arena, {Catalog::RowOf(tensor.id)}, RedundantCopies::kKeep);
+  if (drains) LeaveSlab(*arena, tensor);
 }
 
-void Planner::State::On(const CopiedIn& event) {
-  TensorRow* tensor = catalog_.Find(event.tensor);
-  if (tensor == nullptr) return;
-  EndCopy(*tensor, kIn);
-  if (!tensor->prefetched) EndWait(tensor->client);
+void Planner::State::EndArrival(TensorRow& tensor, const Moved& event) {
+  EndCopy(tensor, kIn);
+  if (!tensor.prefetched) EndWait(tensor.client);
   HostRoomCame();
   if (std::exchange(demand_held_, false)) TouchWaiting();
-  TouchFetch(*tensor);
-  ClientArena* arena = ArenaOf(*tensor);
+  TouchFetch(tensor);
+  ClientArena* arena = ArenaOf(tensor);
   if (arena != nullptr) Touch(arena);
-  if (FinishIfGone(*tensor)) return;
-  if (event.ok) {
-    Catalog::Commit(*tensor, TensorState::kResident);
+  if (FinishIfGone(tensor)) return;
+  if (event.outcome == Moved::Outcome::kDone) {
+    Catalog::Commit(tensor, TensorState::kResident);
     // A promised one may have been put already; then quiet says whether its stream is done.
-    if (tensor->prefetched) SetStreamComplete(*tensor, true);
-    NoteRedundantCopy(*tensor);
-    if (tensor->has_copy() && tensor->dirty()) FreeHost(*tensor);
-    Reindex(*tensor);
+    if (tensor.prefetched) SetStreamComplete(tensor, true);
+    NoteRedundantCopy(tensor);
+    if (tensor.has_copy() && tensor.dirty()) FreeHost(tensor);
+    Reindex(tensor);
     return;
   }
-  const bool unasked = tensor->prefetched;
-  FreeDevice(*tensor);
-  if (unasked) return Catalog::Commit(*tensor, TensorState::kAway);  // the host copy is whole
-  FreeHost(*tensor);
-  SetInUse(*tensor, false);
-  Catalog::Commit(*tensor, TensorState::kLost);
+  const bool unasked = tensor.prefetched;
+  FreeDevice(tensor);
+  if (unasked) return Catalog::Commit(tensor, TensorState::kAway);  // the host copy is whole
+  FreeHost(tensor);
+  SetInUse(tensor, false);
+  Catalog::Commit(tensor, TensorState::kLost);
   // A get on another device waited until it could be taken from here.
-  if (tensor->waiting)
-    Fail(requests_.FetchOf(tensor->id), ErrorCode::kLost, "the tensor's bytes are lost");
+  if (tensor.waiting)
+    Fail(requests_.FetchOf(tensor.id), ErrorCode::kLost, "the tensor's bytes are lost");
 }
 
 }  // namespace ravenstore::core

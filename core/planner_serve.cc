@@ -265,8 +265,7 @@ void Planner::State::StartCopyIn(ClientArena& arena, TensorRow& tensor, bool dem
   Repin(tensor);
   if (!demand) tensor.prefetched = true;
   if (demand) BeginWait(tensor.client);
-  plan_->push_back(CopyIn{tensor.id, arena.device, host_.OffsetOf(tensor.away.block),
-                          arena.map.OffsetOf(tensor.home.block), tensor.size, demand});
+  ProposeMove(tensor, Way::kAwayToHome, Move::Source::kStays, demand);
 }
 
 bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
@@ -454,7 +453,9 @@ void Planner::State::Evict(ClientArena& arena, TensorRow& tensor) {
                     tensor.needs_copy() ? TensorState::kDiscarding : TensorState::kDropping);
     plan_->push_back(Drop{tensor.id});
   } else {
-    StartCopyOut(arena, tensor, false);
+    StartCopyOut(arena, tensor,
+                 LeavesIrrevocably(arena, tensor) ? Move::Source::kLeavesIrrevocably
+                                                  : Move::Source::kLeaves);
   }
 }
 
@@ -487,23 +488,30 @@ bool Planner::State::BringAway(TensorRow& tensor) {
   ClientArena& arena = *ArenaOf(tensor);
   if (now_ < arena.backoff_until || !AllocateHost(tensor)) return false;
   ++arena.leaving;
-  StartCopyOut(arena, tensor, true);
+  StartCopyOut(arena, tensor, Move::Source::kIsHeld);
   return false;
 }
 
-void Planner::State::StartCopyOut(ClientArena& arena, TensorRow& tensor, bool held) {
+void Planner::State::StartCopyOut(ClientArena& arena, TensorRow& tensor, Move::Source source) {
   ++arena.copying_out;
   Catalog::Commit(tensor, TensorState::kCopyingOut);
   BeginCopyOut(tensor);
-  plan_->push_back(CopyOut{tensor.id, arena.device, arena.map.OffsetOf(tensor.home.block),
-                           host_.OffsetOf(tensor.away.block), tensor.size, held, Behalf(tensor),
-                           !held && LeavesIrrevocably(arena, tensor)});
+  ProposeMove(tensor, Way::kHomeToAway, source, true);
 }
 
 void Planner::State::BeginCopyOut(TensorRow& tensor) {
   tensor.put_seen = false;
   BeginCopy(tensor, kOut);
   Count(tensor.client, &PlannerStats::out, tensor.size);
+}
+
+void Planner::State::ProposeMove(const TensorRow& tensor, Way way, Move::Source source,
+                                 bool demand) {
+  const Place home{tensor.home.pool, ArenaOf(tensor)->map.OffsetOf(tensor.home.block)};
+  const Place away{tensor.away.pool, host_.OffsetOf(tensor.away.block)};
+  const bool leaves = way == Way::kHomeToAway;
+  plan_->push_back(Move{tensor.id, leaves ? home : away, leaves ? away : home, tensor.size, source,
+                        demand, leaves && demand ? Behalf(tensor) : tensor.client});
 }
 
 void Planner::State::EndCopyOut(const TensorRow& tensor) {

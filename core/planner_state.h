@@ -152,10 +152,11 @@ class Planner::State {
 
   // Copies and drops that ended (planner_copies.cc).
   void On(const Dropped& event);
-  void On(const CopyOutProgressed& event);
-  void On(const CopiedOut& event);
-  void On(const Cleaned& event);
-  void On(const CopiedIn& event);
+  void On(const MoveProgressed& event);
+  void On(const Moved& event);
+  void EndLeave(TensorRow& tensor, const Moved& event);
+  void EndClean(TensorRow& tensor, const Moved& event);
+  void EndArrival(TensorRow& tensor, const Moved& event);
   // The copy of an irrevocable eviction failed: the tensor is lost if some of its room was given
   // away.
   void IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor);
@@ -221,9 +222,12 @@ class Planner::State {
   static void EndLeaving(ClientArena& arena, TensorRow& tensor);
   // For a fetch on another device than the tensor's: false while it has not left there.
   bool BringAway(TensorRow& tensor);
-  void StartCopyOut(ClientArena& arena, TensorRow& tensor, bool held);
-  // The books of any copy to the host, whether the tensor leaves with it or not.
+  void StartCopyOut(ClientArena& arena, TensorRow& tensor, Move::Source source);
+  // The books of any copy off a device, whether the tensor leaves with it or not.
   void BeginCopyOut(TensorRow& tensor);
+  // Proposes the copy between the tensor's two places.
+  enum class Way : uint8_t { kHomeToAway, kAwayToHome };
+  void ProposeMove(const TensorRow& tensor, Way way, Move::Source source, bool demand);
   void EndCopyOut(const TensorRow& tensor);
   // How much slabs may cost that are relocated in place of a run's leaving.
   SlabCostLimit RelocationCostLimit(const ClientArena& arena,

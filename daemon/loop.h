@@ -140,9 +140,8 @@ class Loop {
   static constexpr uint64_t kTensorMemory = 512;
   static constexpr uint64_t kTicketMemory = sizeof(TicketQueues::Waiting);
 
-  enum class Leave { kNo, kYes, kIrrevocable, kHeld };
   enum class MoveKind { kOut, kClean, kIn };
-  // A copy under way.
+  // A core::Move under way.
   struct Move {
     MoveKind kind;
     core::ClientId client;
@@ -255,19 +254,20 @@ class Loop {
   void Do(const core::FetchError& action);
   void Do(const core::Release& action);
   void Do(const core::Drop& action);
-  void Do(const core::CopyOut& action);
-  void Do(const core::Clean& action);
+  void Do(const core::Move& action);
   void Do(const core::Prioritize& action);
-  void Do(const core::CopyIn& action);
   void Do(core::DeferDestroy& action);
 
-  void StartCopyToHost(core::TensorId tensor, core::DeviceId device, core::Bytes from,
-                       core::Bytes to, core::Bytes size, std::optional<core::ClientId> behalf,
-                       Leave leave);
+  void StartCopyOut(const core::Move& action);
+  void StartCopyIn(const core::Move& action);
+  // Takes the lease as the move asks for; false: a get was faster.
+  static bool BeginLeave(Session& session, core::Move::Source source, Move* move);
   // Whose turn of the link a copy takes that `client` waits for. When it is gone, the session's.
   core::TurnOwner OwnerOf(core::ClientId client, Session& session);
   void LeaveIrrevocably(Move& move);
   void OnProgress(core::DeviceId device, JobId job, core::Bytes done);
+  // What became of the lease, and so of the move.
+  static core::Moved::Outcome EndLeave(Session& session, const Move& move, bool ok);
   void FinishOut(core::DeviceId device, JobId job, bool ok);
   void FinishIn(core::DeviceId device, JobId job, bool ok);
   void ReleaseIfGone(Session& session);

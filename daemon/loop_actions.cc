@@ -280,16 +280,12 @@ void Loop::Do(const core::Drop& action) {
   ApplyEvent(core::Dropped{action.tensor, taken});
 }
 
-void Loop::Do(const core::CopyOut& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, action.behalf,
-                  action.held          ? Leave::kHeld
-                  : action.irrevocable ? Leave::kIrrevocable
-                                       : Leave::kYes);
-}
-
-void Loop::Do(const core::Clean& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, std::nullopt,
-                  Leave::kNo);
+void Loop::Do(const core::Move& action) {
+  if (action.to.pool == core::kHostPool) {
+    StartCopyOut(action);
+  } else {
+    StartCopyIn(action);
+  }
 }
 
 void Loop::Do(const core::Prioritize& action) {
@@ -316,62 +312,77 @@ void Loop::LeaveIrrevocably(Move& move) {
   session->RowOf(move.slot).ForgetPut();
   move.kind = MoveKind::kOut;
   move.irrevocable = true;
-  ApplyEvent(core::CopyOutProgressed{move.tensor, Bytes{0}});
+  ApplyEvent(core::MoveProgressed{move.tensor, Bytes{0}});
 }
 
-void Loop::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
-                           std::optional<core::ClientId> behalf, Leave leave) {
+bool Loop::BeginLeave(Session& session, core::Move::Source source, Move* move) {
+  using Source = core::Move::Source;
+  LeaseRow lease = session.LeaseOf(move->slot);
+  if (source == Source::kIsHeld) {
+    move->word = lease.word();
+    move->writes =
+        session.segment()->slots[ToInt(move->slot)].writes.load(std::memory_order_relaxed);
+    return move->held = proto::UnpackLease(move->word).state == proto::LeaseState::kFetching;
+  }
+  Session::Row& row = session.RowOf(move->slot);
+  PutRecord put;
+  if (row.complete_word() == 0 || !lease.ReadPut(&put) || put.word != row.complete_word())
+    return false;
+  move->word = put.word;
+  move->writes = put.writes;
+  if (source == Source::kStays) return true;
+  move->irrevocable = source == Source::kLeavesIrrevocably && lease.Drop(row.complete_word());
+  const bool leaves = move->irrevocable || (source == Source::kLeaves &&
+                                            lease.BeginLeave(row.complete_word(), &move->word));
+  row.ForgetPut();
+  return leaves;
+}
+
+void Loop::StartCopyOut(const core::Move& action) {
   SlotId slot{};
-  Session* session = Locate(tensor, &slot);
+  Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
-  Session::Row& row = session->RowOf(slot);
-  LeaseRow lease = session->LeaseOf(slot);
-  Move move{.kind = leave == Leave::kNo ? MoveKind::kClean : MoveKind::kOut,
+  const DeviceId device = core::DeviceOf(action.from.pool);
+  Move move{.kind = action.source == core::Move::Source::kStays ? MoveKind::kClean : MoveKind::kOut,
             .client = session->id(),
             .slot = slot,
-            .tensor = tensor,
+            .tensor = action.tensor,
             .device = device,
-            .device_offset = from};
-  bool begun = false;
-  if (leave == Leave::kHeld) {
-    move.word = lease.word();
-    move.writes = session->segment()->slots[ToInt(slot)].writes.load(std::memory_order_relaxed);
-    move.held = begun = proto::UnpackLease(move.word).state == proto::LeaseState::kFetching;
-  } else {
-    PutRecord put;
-    begun = row.complete_word() != 0 && lease.ReadPut(&put) && put.word == row.complete_word();
-    move.word = put.word;
-    move.writes = put.writes;
-    if (begun && leave != Leave::kNo) {
-      begun = leave == Leave::kIrrevocable ? lease.Drop(row.complete_word())
-                                           : lease.BeginLeave(row.complete_word(), &move.word);
-      move.irrevocable = begun && leave == Leave::kIrrevocable;
-      row.ForgetPut();
-    }
-  }
-  if (!begun) {
-    if (leave == Leave::kNo) {
-      ApplyEvent(core::Cleaned{tensor, false, 0});
-    } else {
-      ApplyEvent(core::CopiedOut{tensor, core::CopiedOut::Outcome::kNotBegun, 0});
-    }
-    return;
-  }
+            .device_offset = action.from.offset};
+  if (!BeginLeave(*session, action.source, &move))
+    return ApplyEvent(core::Moved{action.tensor, core::Moved::Outcome::kNotBegun});
   ++session->copies;
   Lanes& lanes = lanes_[ToInt(device)];
   const device::VaRange& arena = *session->attachment().arenas[ToInt(device)];
-  const auto urgency = behalf ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
+  const auto urgency =
+      action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
   move.job = lanes.out->Submit(
-      Cut(host_pool_->base(), to, host_slabs_, arena.base(), from, session->slabs[ToInt(device)],
-          size, options_.transfers.ChunkOf(urgency)),
-      OwnerOf(behalf.value_or(session->id()), *session), urgency, nullptr, 0);
+      Cut(host_pool_->base(), action.to.offset, host_slabs_, arena.base(), action.from.offset,
+          session->slabs[ToInt(device)], action.size, options_.transfers.ChunkOf(urgency)),
+      OwnerOf(action.behalf, *session), urgency, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
-  if (move.irrevocable) ApplyEvent(core::CopyOutProgressed{tensor, Bytes{0}});
+  if (move.irrevocable) ApplyEvent(core::MoveProgressed{action.tensor, Bytes{0}});
 }
 
 void Loop::OnProgress(DeviceId device, JobId job, Bytes done) {
   const Move& move = lanes_[ToInt(device)].out_moves.at(job);
-  if (move.irrevocable) ApplyEvent(core::CopyOutProgressed{move.tensor, done});
+  if (move.irrevocable) ApplyEvent(core::MoveProgressed{move.tensor, done});
+}
+
+core::Moved::Outcome Loop::EndLeave(Session& session, const Move& move, bool ok) {
+  using Outcome = core::Moved::Outcome;
+  const Outcome untouched = ok ? Outcome::kDone : Outcome::kFailed;
+  LeaseRow lease = session.LeaseOf(move.slot);
+  if (move.kind == MoveKind::kClean)
+    return lease.word() == move.word ? untouched : Outcome::kRescued;
+  if (session.gone) return Outcome::kRescued;
+  if (move.irrevocable) return untouched;
+  if (move.held) return !ok || lease.word() == move.word ? untouched : Outcome::kRescued;
+  if (ok) return lease.Commit(move.word) ? Outcome::kDone : Outcome::kRescued;
+  uint64_t idle_word = 0;
+  if (!lease.AbortLeave(move.word, &idle_word)) return Outcome::kRescued;
+  session.RowOf(move.slot).SetStreamComplete(idle_word);
+  return Outcome::kFailed;
 }
 
 void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
@@ -380,31 +391,7 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);  // it stays until its copies are done
   --session->copies;
-  LeaseRow lease = session->LeaseOf(move.slot);
-  if (move.irrevocable) {
-    using Outcome = core::CopiedOut::Outcome;
-    const Outcome outcome = session->gone ? Outcome::kRescued
-                            : ok          ? Outcome::kCommitted
-                                          : Outcome::kFailed;
-    ApplyEvent(core::CopiedOut{move.tensor, outcome, move.writes});
-  } else if (move.kind == MoveKind::kClean) {
-    const bool untouched = lease.word() == move.word;
-    ApplyEvent(core::Cleaned{move.tensor, ok && untouched, move.writes, !ok && untouched});
-  } else if (ok) {
-    const bool committed =
-        !session->gone && (move.held ? lease.word() == move.word : lease.Commit(move.word));
-    ApplyEvent(core::CopiedOut{
-        move.tensor,
-        committed ? core::CopiedOut::Outcome::kCommitted : core::CopiedOut::Outcome::kRescued,
-        move.writes});
-  } else {
-    uint64_t idle_word = 0;
-    const bool stays = !session->gone && (move.held || lease.AbortLeave(move.word, &idle_word));
-    if (stays && !move.held) session->RowOf(move.slot).SetStreamComplete(idle_word);
-    ApplyEvent(core::CopiedOut{
-        move.tensor, stays ? core::CopiedOut::Outcome::kFailed : core::CopiedOut::Outcome::kRescued,
-        0});
-  }
+  ApplyEvent(core::Moved{move.tensor, EndLeave(*session, move, ok), move.writes});
   if (session->gone && session->copies == 0) {
     // Not at once: the lane still writes the job's arrival word.
     mailbox_.Post([this, client = move.client] {
@@ -413,27 +400,28 @@ void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
   }
 }
 
-void Loop::Do(const core::CopyIn& action) {
+void Loop::StartCopyIn(const core::Move& action) {
   SlotId slot{};
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
   ++session->copies;
-  Lanes& lanes = lanes_[ToInt(action.device)];
-  const device::VaRange& arena = *session->attachment().arenas[ToInt(action.device)];
+  const DeviceId device = core::DeviceOf(action.to.pool);
+  Lanes& lanes = lanes_[ToInt(device)];
+  const device::VaRange& arena = *session->attachment().arenas[ToInt(device)];
   Move move{.kind = MoveKind::kIn,
             .client = session->id(),
             .slot = slot,
             .tensor = action.tensor,
-            .device = action.device,
-            .device_offset = action.to};
+            .device = device,
+            .device_offset = action.to.offset};
   const auto urgency =
       action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
   move.job = lanes.in->Submit(
-      Cut(arena.base(), action.to, session->slabs[ToInt(action.device)], host_pool_->base(),
-          action.from, host_slabs_, action.size, options_.transfers.ChunkOf(urgency)),
+      Cut(arena.base(), action.to.offset, session->slabs[ToInt(device)], host_pool_->base(),
+          action.from.offset, host_slabs_, action.size, options_.transfers.ChunkOf(urgency)),
       OwnerOf(session->id(), *session), urgency, nullptr, 0);
   lanes.in_moves.emplace(move.job, move);
-  arriving_[action.tensor] = {action.device, move.job};
+  arriving_[action.tensor] = {device, move.job};
 }
 
 void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
@@ -459,7 +447,8 @@ void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
       session->segment()->header.losses.fetch_add(1, std::memory_order_release);
     }
   }
-  ApplyEvent(core::CopiedIn{move.tensor, ok});
+  ApplyEvent(
+      core::Moved{move.tensor, ok ? core::Moved::Outcome::kDone : core::Moved::Outcome::kFailed});
   SendPendingReplies(*session);
   if (session->gone && session->copies == 0) {
     // Not at once: the lane still writes the job's arrival word.

@@ -5,31 +5,28 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "core/copy_queue.h"
 #include "core/types.h"
-#include "sim/hardware.h"
 
 namespace ravenstore::sim {
 
 class Link {
  public:
   using Urgency = core::CopyQueue::Urgency;
-  enum class Kind : uint8_t { kIn, kOut, kClean };
   struct Job {
-    Kind kind;
     core::TensorId tensor;
     uint32_t row;  // of the executor
     core::Bytes left;
     core::ClientId owner{};  // of a demand who waits for it, else whose it is
-    uint64_t use = 0;        // the row's count of uses when it began
-    uint32_t writes = 0;     // and of writes
   };
 
-  Link(double bytes_per_second, const Hardware& hardware)
+  // `duplex` is the share of its rate that it keeps while the other direction is busy.
+  Link(double bytes_per_second, double duplex, core::Duration per_copy)
       : rate_(bytes_per_second),
-        duplex_(hardware.duplex),
-        per_copy_(hardware.per_copy),
+        duplex_(duplex),
+        per_copy_(per_copy),
         queue_(core::CopyQueue::Options{}) {}
 
   void Submit(const Job& job, Urgency urgency) {
@@ -57,17 +54,15 @@ class Link {
         static_cast<double>(piece.count()) / (rate_ * (other_busy ? duplex_ : 1.0));
     return per_copy_ + core::FromSeconds(seconds);
   }
-  // The piece is done: the job, if that was its last.
-  std::optional<Job> End() {
-    const auto found = jobs_.find(queue_.End().job);
+  // The piece is done: of which job, with what is left of that, and how much it was.
+  std::pair<Job, core::Bytes> End() {
+    const core::CopyQueue::Piece piece = queue_.End();
     busy_ = false;
-    if (found->second.job.left > core::Bytes{0}) return std::nullopt;
+    const auto found = jobs_.find(piece.job);
     const Job job = found->second.job;
-    jobs_.erase(found);
-    return job;
+    if (job.left == core::Bytes{0}) jobs_.erase(found);
+    return {job, piece.bytes};
   }
-  // Of the piece under way, with what is left after it. REQUIRES: busy().
-  const Job& current() const { return jobs_.at(queue_.oldest().job).job; }
   core::Bytes bytes() const { return bytes_; }
 
  private:

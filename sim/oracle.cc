@@ -30,8 +30,8 @@ class Oracle {
         hardware_(hardware),
         lookahead_(lookahead),
         free_(static_cast<int64_t>(budget.count())),
-        up_(hardware.up, hardware),
-        down_(hardware.down, hardware),
+        up_(hardware.up, hardware.duplex, hardware.per_copy),
+        down_(hardware.down, hardware.duplex, hardware.per_copy),
         tensors_(trace.tensors.size()),
         clients_(trace.clients) {
     outcome_.client_stall.resize(trace.clients);
@@ -52,7 +52,8 @@ class Oracle {
     bool clean = false;
     bool cleaning = false;
     uint32_t writes = 0;
-    std::vector<size_t> gets;  // places in its client's program, last first
+    uint32_t cleaned_writes = 0;  // when the copy began that makes it clean
+    std::vector<size_t> gets;     // places in its client's program, last first
   };
   struct Client {
     std::vector<const Op*> program;
@@ -141,7 +142,7 @@ class Oracle {
   void Advance(uint32_t index);
   bool Perform(Client& client, const Op& op);
   void EndOfPiece(Link& link, bool up);
-  void Known(const Link::Job& job);
+  void Known(const Link::Job& job, bool up);
 
   const Trace& trace_;
   const Hardware& hardware_;
@@ -237,7 +238,7 @@ void Oracle::Bring(uint32_t tensor, bool demand) {
   const Bytes bytes = trace_.tensors[tensor].bytes;
   up_bytes_ += bytes;
   ++ups_;
-  up_.Submit({Link::Kind::kIn, core::TensorId{tensor + 1}, tensor, bytes},
+  up_.Submit({core::TensorId{tensor + 1}, tensor, bytes},
              demand ? Link::Urgency::kDemand : Link::Urgency::kBackground);
 }
 
@@ -278,12 +279,8 @@ void Oracle::Clean() {
     tensors_[tensor].cleaning = true;
     down_bytes_ += bytes;
     ++downs_;
-    down_.Submit({.kind = Link::Kind::kClean,
-                  .tensor = core::TensorId{tensor + 1},
-                  .row = tensor,
-                  .left = bytes,
-                  .writes = tensors_[tensor].writes},
-                 Link::Urgency::kBackground);
+    tensors_[tensor].cleaned_writes = tensors_[tensor].writes;
+    down_.Submit({core::TensorId{tensor + 1}, tensor, bytes}, Link::Urgency::kBackground);
   }
 }
 
@@ -343,16 +340,16 @@ void Oracle::Advance(uint32_t index) {
 }
 
 void Oracle::EndOfPiece(Link& link, bool up) {
-  if (const auto job = link.End()) {
-    known_[up ? 0 : 1].push_back(*job);
-    Schedule(now_ + hardware_.latency, up ? EventKind::kUpKnown : EventKind::kDownKnown);
-  }
+  const Link::Job job = link.End().first;
+  if (job.left > Bytes{0}) return;
+  known_[up ? 0 : 1].push_back(job);
+  Schedule(now_ + hardware_.latency, up ? EventKind::kUpKnown : EventKind::kDownKnown);
 }
 
-void Oracle::Known(const Link::Job& job) {
+void Oracle::Known(const Link::Job& job, bool up) {
   Tensor& tensor = tensors_[job.row];
   const Bytes bytes = trace_.tensors[job.row].bytes;
-  if (job.kind == Link::Kind::kIn) {
+  if (up) {
     up_bytes_ -= bytes;
     --ups_;
     if (tensor.state == State::kArriving) Set(job.row, State::kIdle);
@@ -361,7 +358,7 @@ void Oracle::Known(const Link::Job& job) {
   down_bytes_ -= bytes;
   --downs_;
   tensor.cleaning = false;
-  if (tensor.state == State::kFreed || tensor.writes != job.writes) return;
+  if (tensor.state == State::kFreed || tensor.writes != tensor.cleaned_writes) return;
   Unlist(job.row);
   tensor.clean = true;
   List(job.row);
@@ -388,10 +385,11 @@ Outcome Oracle::Run() {
       case EventKind::kDownEnd: EndOfPiece(down_, false); break;
       case EventKind::kUpKnown:
       case EventKind::kDownKnown: {
-        auto& known = known_[event.kind == EventKind::kUpKnown ? 0 : 1];
+        const bool up = event.kind == EventKind::kUpKnown;
+        auto& known = known_[up ? 0 : 1];
         const Link::Job job = known.front();
         known.pop_front();
-        Known(job);
+        Known(job, up);
         break;
       }
     }

@@ -25,6 +25,7 @@ using core::Tick;
 namespace {
 
 constexpr core::DeviceId kDevice{0};
+constexpr core::PoolId kDevicePool = core::PoolOf(kDevice);
 constexpr uint32_t kNone = ~0u;
 constexpr Duration kStuckAfter = std::chrono::seconds(10);
 constexpr Tick kBegin{std::chrono::seconds(1)};
@@ -35,13 +36,16 @@ class Simulator {
       : trace_(trace),
         setup_(setup),
         budget_(setup.budget.RoundDown(kBudgetUnit)),
-        planner_(MakeOptions(trace, setup, budget_)),
-        up_(setup.hardware.up, setup.hardware),
-        down_(setup.hardware.down, setup.hardware),
+        topology_(MakeTopology(trace, setup, budget_)),
+        planner_(MakeOptions(trace, setup, topology_, budget_)),
         rows_(trace.tensors.size()),
         clients_(trace.clients) {
     for (uint32_t i = 0; i < trace.ops.size(); ++i) {
       clients_[trace.ops[i].client].program.push_back(i);
+    }
+    for (const core::Link& link : topology_.links()) {
+      AddLane(link, link.a, link.b, link.a_to_b);
+      AddLane(link, link.b, link.a, link.b_to_a);
     }
   }
 
@@ -49,16 +53,7 @@ class Simulator {
 
  private:
   enum class State : uint8_t { kNone, kInUse, kIdle, kLeaving, kAway, kFetching, kFreed };
-  enum class EventKind : uint8_t {
-    kClient,
-    kUpEnd,
-    kDownEnd,
-    kUpKnown,
-    kDownKnown,
-    kProgressKnown,
-    kSlab,
-    kWake
-  };
+  enum class EventKind : uint8_t { kClient, kPieceEnd, kPieceKnown, kProgressKnown, kSlab, kWake };
 
   struct Row {
     TensorId id{};
@@ -81,17 +76,51 @@ class Simulator {
     std::vector<uint32_t> row_of_slot;
     bool done = false;
   };
+  // A move under way, over the one or two links of its route.
+  struct UnderWay {
+    core::Move move;
+    core::Route route;
+    Bytes left;           // not there yet
+    uint64_t use = 0;     // the row's count of uses when it began
+    uint32_t writes = 0;  // and of writes
+  };
+  // One direction of a link.
+  struct Lane {
+    Link link;
+    Duration latency;
+    bool in = false;   // it leads to the device
+    bool out = false;  // it leads from there
+    Tick piece_begin{};
+    // Done, but not yet known to be: whose bytes, and how many of them go on over another link.
+    struct Known {
+      TensorId tensor;
+      Bytes staged;
+    };
+    std::deque<Known> known;
+    std::deque<core::MoveProgressed> progress_known;
+  };
   struct Event {
     Tick at;
     uint64_t sequence;
     EventKind kind;
-    uint32_t client;
+    uint32_t index;  // the client's, or the lane's
     bool operator>(const Event& other) const {
       return std::pair(at, sequence) > std::pair(other.at, other.sequence);
     }
   };
 
-  static core::PlannerOptions MakeOptions(const Trace& trace, const Setup& setup, Bytes budget) {
+  static Bytes HostCapacity(const Trace& trace) {
+    return (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
+  }
+  static core::LinkModel HostLink(const Setup& setup) {
+    return {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
+  }
+  static core::Topology MakeTopology(const Trace& trace, const Setup& setup, Bytes budget) {
+    return core::DevicesAroundHost({budget}, HostCapacity(trace), kBudgetUnit, {HostLink(setup)})
+        .value();
+  }
+  static core::PlannerOptions MakeOptions(const Trace& trace, const Setup& setup,
+                                          const core::Topology& topology, Bytes budget) {
     core::PlannerOptions options;
     options.heuristics = setup.heuristics;
     options.policy = setup.policy;
@@ -102,19 +131,16 @@ class Simulator {
     options.granularity = kBudgetUnit;
     options.device_capacity = {budget};
     options.arena = {core::ArenaFor(budget)};
-    options.host_capacity = (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
+    options.host_capacity = HostCapacity(trace);
     options.host_step = options.host_capacity;  // all of it is pinned before the first call
-    const core::LinkModel link{setup.hardware.latency, setup.hardware.up, setup.hardware.down};
-    options.topology = core::DevicesAroundHost(options.device_capacity, options.host_capacity,
-                                               options.granularity, {link})
-                           .value();
-    options.slab = std::max(options.slab, core::SlabFor(link));
+    options.topology = topology;
+    options.slab = std::max(options.slab, core::SlabFor(HostLink(setup)));
     return options;
   }
 
   static ClientId IdOf(uint32_t client) { return ClientId{client + 1}; }
-  void Schedule(Tick at, EventKind kind, uint32_t client = 0) {
-    queue_.push({at, ++sequence_, kind, client});
+  void Schedule(Tick at, EventKind kind, size_t index = 0) {
+    queue_.push({at, ++sequence_, kind, static_cast<uint32_t>(index)});
   }
   uint32_t RowOf(TensorId tensor) const {
     return row_of_tensor_.at(static_cast<uint32_t>(core::ToInt(tensor)));
@@ -145,10 +171,8 @@ class Simulator {
   void Do(const core::FetchError& action) { Fail(action.error.message); }
   void Do(const core::Release& action);
   void Do(const core::Drop& action);
-  void Do(const core::CopyOut& action);
-  void Do(const core::Clean& action);
+  void Do(const core::Move& action);
   void Do(const core::Prioritize& action);
-  void Do(const core::CopyIn& action);
   void Do(const core::DeferDestroy&) {}
   void Later(core::Event event) { pending_events_.push_back(std::move(event)); }
   void SlabAfter(core::Duration duration, core::Event event) {
@@ -181,19 +205,25 @@ class Simulator {
   void CountStall(Client& client, uint32_t index, Tick begin, Tick end);
   // All wait, nothing moves, and for so long that no retry will help.
   bool Stuck() const {
-    const bool told = up_known_.empty() && down_known_.empty() && progress_known_.empty();
-    return !up_.busy() && !down_.busy() && told && slab_events_.empty() &&
+    return moves_.empty() && slab_events_.empty() &&
            std::all_of(clients_.begin(), clients_.end(), [this](const Client& client) {
              return client.done || (client.waiting && now_ - client.since > kStuckAfter);
            });
   }
   std::string DescribeWaiters() const;
+  void AddLane(const core::Link& link, core::PoolId from, core::PoolId to, double rate);
+  Lane& LaneOf(const core::Hop& hop) {
+    const bool forth = topology_.links()[core::ToInt(hop.link)].a == hop.from;
+    return lanes_[core::ToInt(hop.link) * 2 + (forth ? 0 : 1)];
+  }
+  // What of its move is not on a link yet goes among the demands of `behalf`.
+  void Promote(TensorId tensor, ClientId behalf);
+  void Submit(const core::Hop& hop, const core::Move& move, Bytes bytes);
   void PumpLinks();
-  core::ClientId OwnerOf(uint32_t row) const { return IdOf(trace_.tensors[row].client); }
-  void PieceEnded(Link& link, bool up);
-  void CopyKnown(const Link::Job& job);
+  void PieceEnded(size_t index);
+  void PieceKnown(size_t index);
+  void MoveKnown(const UnderWay& done);
   void LeaveIrrevocably(Row& row);
-  void OutKnown(const Link::Job& job, Row& row);
   void KeepSpan(Span::Kind kind, uint32_t client, Tick begin, Tick end, uint32_t tensor = kNone) {
     if (setup_.timeline && begin < end)
       outcome_.spans.push_back({kind, client, begin, end, tensor});
@@ -203,17 +233,15 @@ class Simulator {
   const Trace& trace_;
   const Setup& setup_;
   const Bytes budget_;
+  const core::Topology topology_;
   core::Planner planner_;
   core::Plan plan_;
   std::deque<core::Event> pending_events_;
-  Link up_;
-  Link down_;
+  std::vector<Lane> lanes_;  // two a link
+  std::map<TensorId, UnderWay> moves_;
   Bytes grown_;                                        // slabs made so far
   std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
   std::multimap<Tick, core::Event> slab_events_;       // by when they happen
-  std::deque<core::CopyOutProgressed> progress_known_;
-  std::deque<Link::Job> up_known_;  // done, but not yet known to be
-  std::deque<Link::Job> down_known_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
   std::vector<uint32_t> row_of_tensor_;  // by the row of the planner's catalog
@@ -222,7 +250,6 @@ class Simulator {
   uint64_t sequence_ = 0;
   Tick now_ = kBegin;
   Tick wake_ = core::kNever;
-  Tick piece_begin_[2] = {};
   PlanHash hash_;
   Outcome outcome_;
 };
@@ -279,7 +306,7 @@ void Simulator::Do(const core::FetchReply& action) {
   if (action.recompute) return Resume(client, row.recompute);
   if (!action.arriving) return Resume(client);
   row.arriving = true;
-  up_.Promote(action.tensor, IdOf(client));
+  Promote(action.tensor, IdOf(client));
 }
 
 void Simulator::Do(const core::Release& action) {
@@ -293,29 +320,35 @@ void Simulator::Do(const core::Drop& action) {
   Later(core::Dropped{action.tensor, taken});
 }
 
-void Simulator::Do(const core::CopyOut& action) {
-  const uint32_t index = RowOf(action.tensor);
-  Row& row = rows_[index];
-  if (row.state != State::kIdle)
-    return Later(core::CopiedOut{action.tensor, core::CopiedOut::Outcome::kNotBegun, 0});
-  row.state = State::kLeaving;
-  if (action.irrevocable) LeaveIrrevocably(row);
-  down_.Submit(
-      {Link::Kind::kOut, action.tensor, index, action.size, action.behalf, row.uses, row.writes},
-      Link::Urgency::kDemand);
+void Simulator::Do(const core::Move& action) {
+  Row& row = rows_[RowOf(action.tensor)];
+  const bool leaves = action.from.pool == kDevicePool;
+  if (leaves && row.state != State::kIdle)
+    return Later(core::Moved{action.tensor, core::Moved::Outcome::kNotBegun});
+  if (leaves && action.source != core::Move::Source::kStays) {
+    row.state = State::kLeaving;
+    if (action.source == core::Move::Source::kLeavesIrrevocably) LeaveIrrevocably(row);
+  }
+  const core::Route& route = topology_.Best(action.from.pool, action.to.pool, action.size);
+  moves_.emplace(action.tensor, UnderWay{action, route, action.size, row.uses, row.writes});
+  Submit(route.first, action, action.size);
 }
 
-void Simulator::Do(const core::Clean& action) {
-  const uint32_t index = RowOf(action.tensor);
-  const Row& row = rows_[index];
-  if (row.state != State::kIdle) return Later(core::Cleaned{action.tensor, false, 0});
-  down_.Submit(
-      {Link::Kind::kClean, action.tensor, index, action.size, OwnerOf(index), row.uses, row.writes},
-      Link::Urgency::kBackground);
+void Simulator::Submit(const core::Hop& hop, const core::Move& move, Bytes bytes) {
+  LaneOf(hop).link.Submit({move.tensor, RowOf(move.tensor), bytes, move.behalf},
+                          move.demand ? Link::Urgency::kDemand : Link::Urgency::kBackground);
+}
+
+void Simulator::Promote(TensorId tensor, ClientId behalf) {
+  const auto found = moves_.find(tensor);
+  if (found == moves_.end()) return;
+  found->second.move.demand = true;
+  found->second.move.behalf = behalf;
+  for (Lane& lane : lanes_) lane.link.Promote(tensor, behalf);
 }
 
 void Simulator::Do(const core::Prioritize& action) {
-  down_.Promote(action.tensor, action.behalf);
+  Promote(action.tensor, action.behalf);
   Row& row = rows_[RowOf(action.tensor)];
   if (action.irrevocable && row.state == State::kIdle) LeaveIrrevocably(row);
 }
@@ -323,13 +356,7 @@ void Simulator::Do(const core::Prioritize& action) {
 void Simulator::LeaveIrrevocably(Row& row) {
   row.state = State::kAway;
   row.irrevocable = true;
-  Later(core::CopyOutProgressed{row.id, Bytes{0}});
-}
-
-void Simulator::Do(const core::CopyIn& action) {
-  const uint32_t index = RowOf(action.tensor);
-  up_.Submit({Link::Kind::kIn, action.tensor, index, action.size, OwnerOf(index)},
-             action.demand ? Link::Urgency::kDemand : Link::Urgency::kBackground);
+  Later(core::MoveProgressed{row.id, Bytes{0}});
 }
 
 void Simulator::CountStall(Client& client, uint32_t index, Tick begin, Tick end) {
@@ -441,54 +468,72 @@ std::string Simulator::DescribeWaiters() const {
   return words + "raise the budget, of which " + core::SizeText(budget_) + " is given out";
 }
 
+void Simulator::AddLane(const core::Link& link, core::PoolId from, core::PoolId to, double rate) {
+  const bool of_host = std::minmax(from, to) == std::minmax(core::kHostPool, kDevicePool);
+  lanes_.push_back(
+      {.link = Link(rate, of_host ? setup_.hardware.duplex : 1.0, setup_.hardware.per_copy),
+       .latency = link.latency,
+       .in = to == kDevicePool,
+       .out = from == kDevicePool});
+}
+
 void Simulator::PumpLinks() {
-  if (const auto took = up_.Begin(down_.busy())) {
-    piece_begin_[0] = now_;
-    Schedule(now_ + *took, EventKind::kUpEnd);
-  }
-  if (const auto took = down_.Begin(up_.busy())) {
-    piece_begin_[1] = now_;
-    Schedule(now_ + *took, EventKind::kDownEnd);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (const auto took = lanes_[i].link.Begin(lanes_[i ^ 1].link.busy())) {
+      lanes_[i].piece_begin = now_;
+      Schedule(now_ + *took, EventKind::kPieceEnd, i);
+    }
   }
 }
 
-void Simulator::PieceEnded(Link& link, bool up) {
-  KeepSpan(up ? Span::Kind::kUp : Span::Kind::kDown, 0, piece_begin_[up ? 0 : 1], now_,
-           link.current().row);
-  const Link::Job& part = link.current();
-  if (!up && part.left > Bytes{0} && rows_[part.row].irrevocable) {
-    progress_known_.push_back({part.tensor, trace_.tensors[part.row].bytes - part.left});
-    Schedule(now_ + setup_.hardware.latency, EventKind::kProgressKnown);
+void Simulator::PieceEnded(size_t index) {
+  Lane& lane = lanes_[index];
+  const auto [job, piece] = lane.link.End();
+  if (lane.in || lane.out)
+    KeepSpan(lane.in ? Span::Kind::kUp : Span::Kind::kDown, 0, lane.piece_begin, now_, job.row);
+  UnderWay& under_way = moves_.at(job.tensor);
+  const auto& second = under_way.route.second;
+  const bool goes_on = second && &LaneOf(*second) != &lane;
+  if (!goes_on) under_way.left -= piece;
+  if (!goes_on && under_way.left > Bytes{0} && rows_[job.row].irrevocable) {
+    lane.progress_known.push_back({job.tensor, under_way.move.size - under_way.left});
+    Schedule(now_ + lane.latency, EventKind::kProgressKnown, index);
   }
-  if (const auto job = link.End()) {
-    (up ? up_known_ : down_known_).push_back(*job);
-    Schedule(now_ + setup_.hardware.latency, up ? EventKind::kUpKnown : EventKind::kDownKnown);
+  if (goes_on || under_way.left == Bytes{0}) {
+    lane.known.push_back({job.tensor, goes_on ? piece : Bytes{0}});
+    Schedule(now_ + lane.latency, EventKind::kPieceKnown, index);
   }
   PumpLinks();
 }
 
-void Simulator::OutKnown(const Link::Job& job, Row& row) {
-  using Result = core::CopiedOut::Outcome;
-  const bool rescued = row.state != State::kLeaving || row.uses != job.use;
-  const bool committed = std::exchange(row.irrevocable, false) || !rescued;
-  if (committed && !rescued) row.state = State::kAway;
-  Tell(core::CopiedOut{job.tensor, committed ? Result::kCommitted : Result::kRescued, job.writes});
+void Simulator::PieceKnown(size_t index) {
+  const Lane::Known known = lanes_[index].known.front();
+  lanes_[index].known.pop_front();
+  if (known.staged > Bytes{0}) {
+    const UnderWay& under_way = moves_.at(known.tensor);
+    Submit(*under_way.route.second, under_way.move, known.staged);
+    return PumpLinks();
+  }
+  MoveKnown(moves_.extract(known.tensor).mapped());
 }
 
-void Simulator::CopyKnown(const Link::Job& job) {
-  Row& row = rows_[job.row];
-  switch (job.kind) {
-    case Link::Kind::kOut: return OutKnown(job, row);
-    case Link::Kind::kClean: {
-      if (row.irrevocable) return OutKnown(job, row);
-      const bool whole = row.state == State::kIdle && row.uses == job.use;
-      return Tell(core::Cleaned{job.tensor, whole, job.writes});
-    }
-    case Link::Kind::kIn:
-      if (row.state == State::kAway) row.state = State::kIdle;
-      Tell(core::CopiedIn{job.tensor, true});
-      if (std::exchange(row.arriving, false)) Resume(trace_.tensors[job.row].client);
+void Simulator::MoveKnown(const UnderWay& done) {
+  using Result = core::Moved::Outcome;
+  const uint32_t index = RowOf(done.move.tensor);
+  Row& row = rows_[index];
+  core::Moved moved{done.move.tensor, Result::kDone, done.writes};
+  if (done.move.to.pool == kDevicePool) {
+    if (row.state == State::kAway) row.state = State::kIdle;
+  } else if (done.move.from.pool == kDevicePool) {
+    const bool stays = done.move.source == core::Move::Source::kStays && !row.irrevocable;
+    const bool touched =
+        row.uses != done.use || row.state != (stays ? State::kIdle : State::kLeaving);
+    if (!std::exchange(row.irrevocable, false) && touched) moved.outcome = Result::kRescued;
+    if (!stays && !touched) row.state = State::kAway;
   }
+  Tell(moved);
+  if (done.move.to.pool == kDevicePool && std::exchange(row.arriving, false))
+    Resume(trace_.tensors[index].client);
 }
 
 Outcome Simulator::Run() {
@@ -509,22 +554,15 @@ Outcome Simulator::Run() {
     now_ = event.at;
     switch (event.kind) {
       case EventKind::kClient:
-        Advance(event.client);
+        Advance(event.index);
         last = now_;
         break;
-      case EventKind::kUpEnd: PieceEnded(up_, true); break;
-      case EventKind::kDownEnd: PieceEnded(down_, false); break;
-      case EventKind::kUpKnown:
-      case EventKind::kDownKnown: {
-        auto& known = event.kind == EventKind::kUpKnown ? up_known_ : down_known_;
-        const Link::Job job = known.front();
-        known.pop_front();
-        CopyKnown(job);
-        break;
-      }
+      case EventKind::kPieceEnd: PieceEnded(event.index); break;
+      case EventKind::kPieceKnown: PieceKnown(event.index); break;
       case EventKind::kProgressKnown: {
-        const core::CopyOutProgressed part = progress_known_.front();
-        progress_known_.pop_front();
+        auto& known = lanes_[event.index].progress_known;
+        const core::MoveProgressed part = known.front();
+        known.pop_front();
         Tell(part);
         break;
       }
@@ -550,8 +588,10 @@ Outcome Simulator::Run() {
   }
   outcome_.time = last - begin;
   outcome_.stats = planner_.stats();
-  outcome_.up = up_.bytes();
-  outcome_.down = down_.bytes();
+  for (const Lane& lane : lanes_) {
+    if (lane.in) outcome_.up += lane.link.bytes();
+    if (lane.out) outcome_.down += lane.link.bytes();
+  }
   outcome_.plans_hash = hash_.value();
   return std::move(outcome_);
 }

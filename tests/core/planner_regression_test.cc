@@ -96,15 +96,15 @@ class Bare {
   // Takes the tensor through the host: afterwards it is on its device, clean and quiet.
   void MakeClean(TensorId tensor, uint32_t writes, Bytes size, uint32_t spare_slot) {
     Request(spare_slot, size);
-    const auto out = Take<CopyOut>();
+    const auto out = Take<Move>();
     ASSERT_EQ(out.tensor, tensor);
-    Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, writes});
+    Tell(Moved{tensor, Moved::Outcome::kDone, writes});
     Tell(Freed{Take<AllocReply>().tensor});
     Take<Release>();
     Tell(FetchRequested{tensor, kDevice, now_ + seconds(10)});
     Take<FetchReply>();
-    Take<CopyIn>();
-    Tell(CopiedIn{tensor, true});
+    Take<Move>();
+    Tell(Moved{tensor, Moved::Outcome::kDone});
     Put(tensor, writes);
   }
   Planner& planner() { return planner_; }
@@ -166,14 +166,14 @@ TEST(PlannerRegressionTest, AnOldGetOfAPrefetchedTensorDoesNotLoseItWhenTheCopyF
   const TensorId tensor = bare.Create(0, KiB(8));
   bare.Put(tensor, 1, Order(1));
   bare.Request(1, KiB(4));
-  bare.Take<CopyOut>();
-  bare.Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, 1});
+  bare.Take<Move>();
+  bare.Tell(Moved{tensor, Moved::Outcome::kDone, 1});
   const TensorId other = bare.Take<AllocReply>().tensor;
   bare.Tell(GetSeen{other});  // tensors are wanted back
   bare.Tell(Freed{other});
-  EXPECT_FALSE(bare.Take<CopyIn>().demand);
+  EXPECT_FALSE(bare.Take<Move>().demand);
   bare.Tell(GetSeen{tensor});  // of the use before its put; the log was slow
-  bare.Tell(CopiedIn{tensor, false});
+  bare.Tell(Moved{tensor, Moved::Outcome::kFailed});
   EXPECT_TRUE(bare.ResidencyOf(tensor) == Residency::kAway);
 }
 
@@ -286,7 +286,7 @@ TEST(PlannerRegressionTest, AHostThatCannotGrowIsNotAskedAgainAtOnce) {
   bare.Pass(milliseconds(1));
   const auto grow = bare.Take<GrowHost>();
   bare.Tell(HostGrown{grow.offset, grow.size});
-  EXPECT_TRUE(bare.Has<CopyOut>());
+  EXPECT_TRUE(bare.Has<Move>());
 }
 
 // On a GPU each slab of a first training step waited 17 ms for 64 MiB to be pinned, a second in
@@ -308,8 +308,8 @@ TEST(PlannerRegressionTest, WithoutNeedCopiesAreMadeAheadOnlyWhereThereIsRoom) {
   for (uint32_t i = 0; i < 10; ++i) tensors.push_back(bare.Create(i, KiB(4)));
   for (uint32_t i = 0; i < 10; ++i) bare.Put(tensors[i], 1, Order(100 - i));
   bare.Pass(milliseconds(20));
-  for (int i = 0; i < 4; ++i) bare.Tell(Cleaned{bare.Take<Clean>().tensor, true, 1});
-  EXPECT_FALSE(bare.Has<Clean>());
+  for (int i = 0; i < 4; ++i) bare.Tell(Moved{bare.Take<Move>().tensor, Moved::Outcome::kDone, 1});
+  EXPECT_FALSE(bare.Has<Move>());
   EXPECT_FALSE(bare.Has<GrowHost>());
 }
 
@@ -322,7 +322,7 @@ TEST(PlannerRegressionTest, WhatMustLeaveIsPinnedForAtOnce) {
     bare.Put(last, 1);
     bare.Request(i, KiB(8));
     EXPECT_FALSE(bare.Has<GrowHost>());
-    bare.Tell(CopiedOut{bare.Take<CopyOut>().tensor, CopiedOut::Outcome::kCommitted, 1});
+    bare.Tell(Moved{bare.Take<Move>().tensor, Moved::Outcome::kDone, 1});
     last = bare.Take<AllocReply>().tensor;
   }
   bare.Put(last, 1);
@@ -343,7 +343,7 @@ TEST(PlannerRegressionTest, AnArenaThatCouldNotShrinkYetTriesAgain) {
   bare.Pass(milliseconds(2));
   bare.Tell(HostGrown{third.offset, third.size});
   bare.Pass(milliseconds(2));
-  EXPECT_TRUE(bare.Has<CopyOut>());
+  EXPECT_TRUE(bare.Has<Move>());
 }
 
 TEST(PlannerRegressionTest, ALoweredTenantLimitTakesNoMoreThanItNeeds) {
@@ -417,13 +417,13 @@ TEST(PlannerRegressionTest, AClientsWriteCountDoesNotKeepATensorDirty) {
   bare.Put(tensor, 1);
   bare.Put(other, 1);
   bare.Request(2, KiB(4));
-  const TensorId left = bare.Take<CopyOut>().tensor;
-  bare.Tell(CopiedOut{left, CopiedOut::Outcome::kCommitted, 1});
+  const TensorId left = bare.Take<Move>().tensor;
+  bare.Tell(Moved{left, Moved::Outcome::kDone, 1});
   bare.Pass(milliseconds(1));
-  const auto clean = bare.Take<Clean>();
-  bare.Tell(Cleaned{clean.tensor, true, 9});
+  const auto clean = bare.Take<Move>();
+  bare.Tell(Moved{clean.tensor, Moved::Outcome::kDone, 9});
   EXPECT_FALSE(bare.planner().View(clean.tensor).dirty);
-  EXPECT_FALSE(bare.Has<Clean>());
+  EXPECT_FALSE(bare.Has<Move>());
 }
 
 TEST(PlannerRegressionTest, AFailFastCreateGetsASlabWhileOthersLeave) {
@@ -452,12 +452,12 @@ TEST(PlannerRecomputeTest, WhatIsRecomputedMoreCheaplyLeavesWithoutACopy) {
   const FetchReply promise = bare.Take<FetchReply>();
   EXPECT_TRUE(promise.recompute);
   EXPECT_FALSE(promise.arriving);
-  EXPECT_FALSE(bare.Has<CopyIn>());
+  EXPECT_FALSE(bare.Has<Move>());
   EXPECT_EQ(bare.planner().stats().recomputes, 1u);
   // Made anew and put without that offer it is copied like any other.
   bare.Put(tensor, 2);
   bare.Request(2, KiB(4));
-  EXPECT_TRUE(bare.Has<CopyOut>());
+  EXPECT_TRUE(bare.Has<Move>());
 }
 
 TEST(PlannerRecomputeTest, WhatIsCopiedMoreCheaplyIsCopied) {
@@ -466,7 +466,7 @@ TEST(PlannerRecomputeTest, WhatIsCopiedMoreCheaplyIsCopied) {
   bare.Tell(PutSeen{tensor, 1, {}, seconds(1)});
   bare.Tell(StreamComplete{tensor});
   bare.Request(1, KiB(4));
-  EXPECT_TRUE(bare.Has<CopyOut>());
+  EXPECT_TRUE(bare.Has<Move>());
 }
 
 TEST(PlannerRecomputeTest, AGetThatIsFasterKeepsTheBytes) {
@@ -479,7 +479,7 @@ TEST(PlannerRecomputeTest, AGetThatIsFasterKeepsTheBytes) {
   bare.Tell(Dropped{tensor, false});
   EXPECT_TRUE(bare.ResidencyOf(tensor) == Residency::kOnDevice);
   bare.Put(tensor, 2);
-  EXPECT_EQ(bare.Take<CopyOut>().tensor, tensor);
+  EXPECT_EQ(bare.Take<Move>().tensor, tensor);
 }
 
 TEST(PlannerExplainTest, SaysWhatIsKnownOfATensor) {
@@ -507,7 +507,7 @@ TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
   options.prefetch = options.preclean = false;
   options.demand_copies = 1;
   Planner planner(options);
-  std::vector<CopyIn> arriving;
+  std::vector<Move> arriving;
   std::vector<TensorId> promised;
   std::vector<TensorId> granted;
   // Everything but a copy to the device is done at once.
@@ -521,12 +521,16 @@ TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
           events.push_back(SlabAdded{slab->client, slab->device, slab->offset, slab->size});
         if (const auto* grow = std::get_if<GrowHost>(&action))
           events.push_back(HostGrown{grow->offset, grow->size});
-        if (const auto* out = std::get_if<CopyOut>(&action))
-          events.push_back(CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, 1});
+        if (const auto* move = std::get_if<Move>(&action)) {
+          if (move->to.pool == PoolOf(kDevice)) {
+            arriving.push_back(*move);
+          } else {
+            events.push_back(Moved{move->tensor, Moved::Outcome::kDone, 1});
+          }
+        }
         if (const auto* drop = std::get_if<Drop>(&action))
           events.push_back(Dropped{drop->tensor, true});
         if (const auto* grant = std::get_if<AllocReply>(&action)) granted.push_back(grant->tensor);
-        if (const auto* in = std::get_if<CopyIn>(&action)) arriving.push_back(*in);
         if (const auto* promise = std::get_if<FetchReply>(&action))
           promised.push_back(promise->tensor);
       }
@@ -546,7 +550,7 @@ TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
   tell(FetchRequested{granted[0], kDevice, Tick(seconds(9))});
   tell(FetchRequested{granted[2], kDevice, Tick(seconds(9))});
   ASSERT_EQ(promised, std::vector<TensorId>{granted[0]});
-  tell(CopiedIn{arriving.front().tensor, true});
+  tell(Moved{arriving.front().tensor, Moved::Outcome::kDone});
   EXPECT_EQ(promised.back(), granted[2]);
 }
 
@@ -588,12 +592,12 @@ TensorId Prefetched(Bare& bare) {
   const TensorId tensor = bare.Create(0, KiB(8));
   bare.Put(tensor, 1, Order(1));
   bare.Request(1, KiB(4));
-  bare.Take<CopyOut>();
-  bare.Tell(CopiedOut{tensor, CopiedOut::Outcome::kCommitted, 1});
+  bare.Take<Move>();
+  bare.Tell(Moved{tensor, Moved::Outcome::kDone, 1});
   const TensorId other = bare.Take<AllocReply>().tensor;
   bare.Tell(GetSeen{other});
   bare.Tell(Freed{other});
-  EXPECT_FALSE(bare.Take<CopyIn>().demand);
+  EXPECT_FALSE(bare.Take<Move>().demand);
   EXPECT_EQ(bare.ResidencyOf(tensor), Residency::kArriving);
   return tensor;
 }
@@ -602,7 +606,7 @@ TensorId Prefetched(Bare& bare) {
 TEST(PlannerRegressionTest, APutWithoutItsGetIsAUseOfWhatWasPrefetched) {
   Bare bare(KiB(8), {.prefetch = true});
   const TensorId tensor = Prefetched(bare);
-  bare.Tell(CopiedIn{tensor, true});
+  bare.Tell(Moved{tensor, Moved::Outcome::kDone});
   bare.Put(tensor, 1);
   bare.Tell(Freed{tensor});
   EXPECT_EQ(bare.planner().stats().prefetches, 1u);
@@ -614,7 +618,7 @@ TEST(PlannerRegressionTest, APutOfWhatIsBeingPrefetchedChangesNothing) {
   Bare bare(KiB(8), {.prefetch = true});
   const TensorId tensor = Prefetched(bare);
   bare.Put(tensor, 2);
-  bare.Tell(CopiedIn{tensor, true});
+  bare.Tell(Moved{tensor, Moved::Outcome::kDone});
   EXPECT_EQ(bare.ResidencyOf(tensor), Residency::kOnDevice);
 }
 

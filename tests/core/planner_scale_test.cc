@@ -277,14 +277,9 @@ class Crowd {
         tensors_.push_back(grant->tensor);
       } else if (const auto* drop = std::get_if<Drop>(&action)) {
         planner_.Apply(Dropped{drop->tensor, true}, now_, &plan_);
-      } else if (const auto* out = std::get_if<CopyOut>(&action)) {
-        planner_.Apply(
-            CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, WritesOf(out->tensor)}, now_,
-            &plan_);
-      } else if (const auto* clean = std::get_if<Clean>(&action)) {
-        planner_.Apply(Cleaned{clean->tensor, true, WritesOf(clean->tensor)}, now_, &plan_);
-      } else if (const auto* in = std::get_if<CopyIn>(&action)) {
-        planner_.Apply(CopiedIn{in->tensor, true}, now_, &plan_);
+      } else if (const auto* move = std::get_if<Move>(&action)) {
+        planner_.Apply(Moved{move->tensor, Moved::Outcome::kDone, WritesOf(move->tensor)}, now_,
+                       &plan_);
       }
     }
     plan_.clear();
@@ -469,8 +464,8 @@ TEST(PlannerScaleTest, ALoweredLimitTakesManyTensorsBitByBit) {
       } else if (const auto* grant = std::get_if<AllocReply>(&action)) {
         planner.Apply(PutSeen{grant->tensor, 1, {}}, now, &plan);
         planner.Apply(StreamComplete{grant->tensor}, now, &plan);
-      } else if (const auto* out = std::get_if<CopyOut>(&action)) {
-        planner.Apply(CopiedOut{out->tensor, CopiedOut::Outcome::kCommitted, 1}, now, &plan);
+      } else if (const auto* move = std::get_if<Move>(&action)) {
+        planner.Apply(Moved{move->tensor, Moved::Outcome::kDone, 1}, now, &plan);
       }
     }
     plan.clear();

@@ -101,8 +101,9 @@ class PlannerStreamCompleteTest : public testing::Test {
   // Whether the tensor is to be copied out, for its client's fetch on another device or not.
   bool CopiesOut(bool held) const {
     return std::any_of(plan_.begin(), plan_.end(), [&](const Action& action) {
-      const auto* out = std::get_if<CopyOut>(&action);
-      return out != nullptr && out->tensor == tensor_ && out->held == held;
+      const auto* out = std::get_if<Move>(&action);
+      return out != nullptr && out->tensor == tensor_ &&
+             (out->source == Move::Source::kIsHeld) == held;
     });
   }
   TensorId tensor() const { return tensor_; }

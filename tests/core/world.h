@@ -139,7 +139,6 @@ class World {
  private:
   static constexpr uint64_t kUnit = kExtentAlignment.count();
   static constexpr int kLanes = 2;
-  enum class Leave { kNo, kYes, kIrrevocable, kHeld };
 
   struct StreamOp {
     bool write;
@@ -239,13 +238,11 @@ class World {
   void Do(const FetchError& action);
   void Do(const Release& action);
   void Do(const Drop& action);
-  void Do(const CopyOut& action);
-  void Do(const Clean& action);
+  void Do(const Move& action);
   void Do(const Prioritize& action);
-  void Do(const CopyIn& action);
   void Do(const DeferDestroy&) {}
-  void StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
-                       Leave leave);
+  void StartCopyOut(const Move& action);
+  void StartCopyIn(const Move& action);
   void LeaveIrrevocably(Copy& copy);
   bool ReleaseHalf(Copy& copy);
   void FinishOut(const Copy& copy, bool ok);

@@ -225,15 +225,12 @@ void World::Do(const Drop& action) {
   }
 }
 
-void World::Do(const CopyOut& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size,
-                  action.held          ? Leave::kHeld
-                  : action.irrevocable ? Leave::kIrrevocable
-                                       : Leave::kYes);
-}
-
-void World::Do(const Clean& action) {
-  StartCopyToHost(action.tensor, action.device, action.from, action.to, action.size, Leave::kNo);
+void World::Do(const Move& action) {
+  if (action.to.pool == kHostPool) {
+    StartCopyOut(action);
+  } else {
+    StartCopyIn(action);
+  }
 }
 
 void World::Do(const Prioritize& action) {
@@ -252,7 +249,7 @@ void World::LeaveIrrevocably(Copy& copy) {
   MoveLease(row, LeaseState::kAway);
   row.complete_word = 0;
   copy.irrevocable = true;
-  ApplyEvent(CopyOutProgressed{copy.tensor, Bytes{0}});
+  ApplyEvent(MoveProgressed{copy.tensor, Bytes{0}});
 }
 
 // False: it has, or it is too small.
@@ -267,64 +264,60 @@ bool World::ReleaseHalf(Copy& copy) {
       if (memory.owners[unit] == copy.tensor) memory.owners[unit] = kNoTensor;
     }
   }
-  ApplyEvent(CopyOutProgressed{copy.tensor, kExtentAlignment * half});
+  ApplyEvent(MoveProgressed{copy.tensor, kExtentAlignment * half});
   return true;
 }
 
-void World::StartCopyToHost(TensorId tensor, DeviceId device, Bytes from, Bytes to, Bytes size,
-                            Leave leave) {
+void World::StartCopyOut(const Move& action) {
   Session* session = nullptr;
   SlotId slot{};
-  Row* row = Locate(tensor, &session, &slot);
+  Row* row = Locate(action.tensor, &session, &slot);
   if (row == nullptr) return;
-  const bool held = leave == Leave::kHeld;
+  using Source = Move::Source;
+  const DeviceId device = core::DeviceOf(action.from.pool);
+  const bool held = action.source == Source::kIsHeld;
+  const bool stays = action.source == Source::kStays;
   const bool stream_complete =
       row->complete_word != 0 && row->state == LeaseState::kIdle && row->word == row->complete_word;
   const bool begun = held ? row->state == LeaseState::kFetching : stream_complete;
-  if (leave == Leave::kYes || leave == Leave::kIrrevocable) row->complete_word = 0;
-  if (!begun) {
-    if (leave == Leave::kNo) {
-      ApplyEvent(Cleaned{tensor, false, 0});
-    } else {
-      ApplyEvent(CopiedOut{tensor, CopiedOut::Outcome::kNotBegun, 0});
-    }
-    return;
-  }
+  if (!held && !stays) row->complete_word = 0;
+  if (!begun) return ApplyEvent(Moved{action.tensor, Moved::Outcome::kNotBegun});
   // What was brought while its client began to fetch it could not be published: then the row does
   // not say where it is.
   if (!held) RAVEN_CHECK(row->device == device);
-  if (!held) RAVEN_CHECK(row->place == from);
-  RAVEN_CHECK(row->size == size);
-  CheckHostRoom(tensor, to, size);
-  if (leave == Leave::kYes) MoveLease(*row, LeaseState::kLeaving);
-  copies_.push_back({leave == Leave::kNo ? CopyKind::kClean : CopyKind::kOut,
+  if (!held) RAVEN_CHECK(row->place == action.from.offset);
+  RAVEN_CHECK(row->size == action.size);
+  CheckHostRoom(action.tensor, action.to.offset, action.size);
+  if (action.source == Source::kLeaves) MoveLease(*row, LeaseState::kLeaving);
+  copies_.push_back({stays ? CopyKind::kClean : CopyKind::kOut,
                      {session->id, slot},
-                     tensor,
+                     action.tensor,
                      device,
-                     from,
-                     to,
-                     size,
+                     action.from.offset,
+                     action.to.offset,
+                     action.size,
                      row->word,
                      row->writes,
                      held});
   ++session->copies;
   MoveStamps(copies_.back(), false);
-  if (leave == Leave::kIrrevocable) LeaveIrrevocably(copies_.back());
+  if (action.source == Source::kLeavesIrrevocably) LeaveIrrevocably(copies_.back());
 }
 
-void World::Do(const CopyIn& action) {
+void World::StartCopyIn(const Move& action) {
+  const DeviceId device = core::DeviceOf(action.to.pool);
   Session* session = nullptr;
   SlotId slot{};
   Row* row = Locate(action.tensor, &session, &slot);
   if (row == nullptr) return;
   RAVEN_CHECK(row->size == action.size);
-  SetOwner(session->memory.at(ToInt(action.device)), action.to, action.size, action.tensor);
+  SetOwner(session->memory.at(ToInt(device)), action.to.offset, action.size, action.tensor);
   copies_.push_back({CopyKind::kIn,
                      {session->id, slot},
                      action.tensor,
-                     action.device,
-                     action.to,
-                     action.from,
+                     device,
+                     action.to.offset,
+                     action.from.offset,
                      action.size});
   ++session->copies;
   MoveStamps(copies_.back(), false);
@@ -349,30 +342,33 @@ void World::FinishOut(const Copy& copy, bool ok) {
   Session& session = SessionOf(copy.handle.client);
   Row& row = RowOf(copy.handle);
   const bool same = row.word == copy.word;
-  using Outcome = CopiedOut::Outcome;
+  using Outcome = Moved::Outcome;
   if (copy.irrevocable) {
     const bool stays = !ok && !copy.half_released;
     row.may_be_lost |= !ok && copy.half_released;
     if (!session.gone && !stays) ClearOwner(session, row);
-    const Outcome outcome = ok ? Outcome::kCommitted : Outcome::kFailed;
-    ApplyEvent(CopiedOut{copy.tensor, session.gone ? Outcome::kRescued : outcome, copy.writes});
+    const Outcome outcome = ok ? Outcome::kDone : Outcome::kFailed;
+    ApplyEvent(Moved{copy.tensor, session.gone ? Outcome::kRescued : outcome, copy.writes});
   } else if (copy.kind == CopyKind::kClean) {
-    ApplyEvent(Cleaned{copy.tensor, ok && same, copy.writes, !ok && same});
+    ApplyEvent(Moved{copy.tensor,
+                     !same ? Outcome::kRescued
+                     : ok  ? Outcome::kDone
+                           : Outcome::kFailed,
+                     copy.writes});
   } else if (ok) {
     const bool committed = !session.gone && same;
     if (committed) {
       ClearOwner(session, row);
       if (!copy.held) MoveLease(row, LeaseState::kAway);
     }
-    ApplyEvent(
-        CopiedOut{copy.tensor, committed ? Outcome::kCommitted : Outcome::kRescued, copy.writes});
+    ApplyEvent(Moved{copy.tensor, committed ? Outcome::kDone : Outcome::kRescued, copy.writes});
   } else {
     const bool stays = !session.gone && (copy.held || same);
     if (stays && !copy.held) {
       MoveLease(row, LeaseState::kIdle);
       row.complete_word = row.word;
     }
-    ApplyEvent(CopiedOut{copy.tensor, stays ? Outcome::kFailed : Outcome::kRescued, 0});
+    ApplyEvent(Moved{copy.tensor, stays ? Outcome::kFailed : Outcome::kRescued, 0});
   }
 }
 
@@ -406,7 +402,7 @@ void World::FinishIn(const Copy& copy, bool ok) {
       }
     }
   }
-  ApplyEvent(CopiedIn{copy.tensor, ok});
+  ApplyEvent(Moved{copy.tensor, ok ? Moved::Outcome::kDone : Moved::Outcome::kFailed});
 }
 
 void World::ReleaseIfGone(Session& session) {
@@ -526,19 +522,12 @@ std::string Describe(const Action& action) {
           << ToInt(a.tensor);
     }
     void operator()(const Drop& a) const { out << "Drop tensor " << ToInt(a.tensor); }
-    void operator()(const CopyOut& a) const {
-      out << "CopyOut tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
-          << a.to.count();
-    }
-    void operator()(const Clean& a) const {
-      out << "Clean tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
-          << a.to.count();
+    void operator()(const Move& a) const {
+      out << "Move tensor " << ToInt(a.tensor) << " from " << a.from.offset.count() << " of pool "
+          << ToInt(a.from.pool) << " to " << a.to.offset.count() << " of pool " << ToInt(a.to.pool)
+          << (a.source == Move::Source::kStays ? "" : " leaves") << (a.demand ? " demand" : "");
     }
     void operator()(const Prioritize& a) const { out << "Prioritize tensor " << ToInt(a.tensor); }
-    void operator()(const CopyIn& a) const {
-      out << "CopyIn tensor " << ToInt(a.tensor) << " from " << a.from.count() << " to "
-          << a.to.count() << (a.demand ? " demand" : "");
-    }
     void operator()(const DeferDestroy&) const { out << "DeferDestroy"; }
     static std::string Describe(const Error& error) { return core::Describe(error); }
   };

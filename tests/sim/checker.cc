@@ -310,22 +310,29 @@ void Checker::Do(const core::Drop& action) {
   pending_events_.push_back(core::Dropped{action.tensor, true});
 }
 
-void Checker::Do(const core::CopyOut& action) {
+void Checker::Do(const core::Move& action) {
   const uint32_t index = RowOf(action.tensor);
-  Row& row = rows_[index];
-  Expect(row.state == State::kIdle, "a copy out of what is in use or gone");
-  Expect(row.offset == action.from, "a copy from another place");
-  Expect(action.to + action.size <= host_end_, "a copy beyond the host pool");
-  row.state = State::kLeaving;
-  Submit(&down_, Kind::kOut, index);
-  if (action.irrevocable) LeaveIrrevocably(row);
+  if (action.to.pool == core::PoolOf(kDevice)) return BeginArrival(index, action);
+  BeginLeave(index, action);
 }
 
-void Checker::Do(const core::Clean& action) {
-  const uint32_t index = RowOf(action.tensor);
-  Expect(rows_[index].state == State::kIdle, "a clean of what is in use or gone");
-  Expect(rows_[index].offset == action.from, "a clean from another place");
-  Submit(&down_, Kind::kClean, index);
+void Checker::BeginLeave(uint32_t index, const core::Move& action) {
+  Row& row = rows_[index];
+  Expect(row.state == State::kIdle, "a copy out of what is in use or gone");
+  Expect(row.offset == action.from.offset, "a copy from another place");
+  Expect(action.to.offset + action.size <= host_end_, "a copy beyond the host pool");
+  if (action.source == core::Move::Source::kStays) return Submit(&down_, Kind::kClean, index);
+  row.state = State::kLeaving;
+  Submit(&down_, Kind::kOut, index);
+  if (action.source == core::Move::Source::kLeavesIrrevocably) LeaveIrrevocably(row);
+}
+
+void Checker::BeginArrival(uint32_t index, const core::Move& action) {
+  const State state = rows_[index].state;
+  Expect(state == State::kAway || state == State::kFetching, "a copy in of what is here");
+  Expect(action.demand == (state == State::kFetching), "a demand that nobody made, or the reverse");
+  Place(index, action.to.offset);
+  Submit(&up_, Kind::kIn, index);
 }
 
 void Checker::Do(const core::Prioritize& action) {
@@ -345,16 +352,7 @@ void Checker::Do(const core::Prioritize& action) {
 void Checker::LeaveIrrevocably(Row& row) {
   row.state = State::kAway;
   row.irrevocable = true;
-  pending_events_.push_back(core::CopyOutProgressed{row.id, Bytes{0}});
-}
-
-void Checker::Do(const core::CopyIn& action) {
-  const uint32_t index = RowOf(action.tensor);
-  const State state = rows_[index].state;
-  Expect(state == State::kAway || state == State::kFetching, "a copy in of what is here");
-  Expect(action.demand == (state == State::kFetching), "a demand that nobody made, or the reverse");
-  Place(index, action.to);
-  Submit(&up_, Kind::kIn, index);
+  pending_events_.push_back(core::MoveProgressed{row.id, Bytes{0}});
 }
 
 void Checker::Submit(std::deque<Job>* lane, Kind kind, uint32_t row) {
@@ -376,22 +374,21 @@ void Checker::EndCopy(std::deque<Job>* lane) {
   row.copying = false;
   const bool untouched = row.uses == job.uses;
   bool whole = true;
+  using Outcome = core::Moved::Outcome;
   switch (job.kind) {
     case Kind::kOut:
       whole = std::exchange(row.irrevocable, false) || (row.state == State::kLeaving && untouched);
       if (row.state == State::kLeaving && whole) row.state = State::kAway;
       if (whole) Unplace(job.row);
-      Tell(core::CopiedOut{
-          row.id, whole ? core::CopiedOut::Outcome::kCommitted : core::CopiedOut::Outcome::kRescued,
-          job.writes});
+      Tell(core::Moved{row.id, whole ? Outcome::kDone : Outcome::kRescued, job.writes});
       break;
     case Kind::kClean:
       whole = row.state == State::kIdle && untouched;
-      Tell(core::Cleaned{row.id, whole, job.writes});
+      Tell(core::Moved{row.id, whole ? Outcome::kDone : Outcome::kRescued, job.writes});
       break;
     case Kind::kIn:
       if (row.state == State::kAway) row.state = State::kIdle;
-      Tell(core::CopiedIn{row.id, true});
+      Tell(core::Moved{row.id, Outcome::kDone});
       if (std::exchange(row.arriving, false)) Resume(job.row);
       break;
   }

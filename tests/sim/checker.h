@@ -113,10 +113,10 @@ class Checker {
   void Do(const core::FetchError& action) { Expect(false, "a denial: " + action.error.message); }
   void Do(const core::Release& action);
   void Do(const core::Drop& action);
-  void Do(const core::CopyOut& action);
-  void Do(const core::Clean& action);
+  void Do(const core::Move& action);
+  void BeginLeave(uint32_t row, const core::Move& action);
+  void BeginArrival(uint32_t row, const core::Move& action);
   void Do(const core::Prioritize& action);
-  void Do(const core::CopyIn& action);
   void Do(const core::DeferDestroy&) {}
 
   uint32_t RowOf(core::TensorId tensor) const { return rows_by_id_.at(tensor); }
