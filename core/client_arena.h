@@ -19,13 +19,14 @@
 
 namespace ravenstore::core {
 
-// Copies under way, off a device and onto it.
+// Copies under way between a device and one other pool: off the device and onto it.
 struct InFlight {
   Bytes out;
   Bytes in;
   uint32_t outs = 0;
   uint32_t ins = 0;
 };
+using InFlights = std::vector<InFlight>;  // by that pool
 // Which direction of these.
 struct Direction {
   Bytes InFlight::*bytes;
@@ -34,10 +35,35 @@ struct Direction {
 inline constexpr Direction kOut{&InFlight::out, &InFlight::outs};
 inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
 
+// Tensors by their next use, soonest first: by time, by order, and as learned.
+struct DueTensors {
+  using List = std::set<std::pair<int64_t, TensorId>>;
+
+  List& Of(UseKind kind) {
+    if (kind == UseKind::kAt) return at;
+    return kind == UseKind::kOrder ? order : learned;
+  }
+  // The list that says the most: what is only assumed comes after what a client said.
+  const List& Best() const {
+    if (!order.empty()) return order;
+    const bool known = !learned.empty() && !Forecast::IsAssumed(learned.begin()->first);
+    return known || at.empty() ? learned : at;
+  }
+  size_t size() const { return at.size() + order.size() + learned.size(); }
+
+  List at;
+  List order;
+  List learned;
+};
+
 struct ClientArena : ArenaId {
-  ClientArena(const ArenaId& id, Bytes range, Catalog* catalog, const Forecast* forecast,
-              Policy policy, Heuristics heuristics)
-      : ArenaId(id), map(range), index(catalog, forecast, policy, heuristics) {}
+  ClientArena(const ArenaId& id, Bytes range, size_t pools, Catalog* catalog,
+              const Forecast* forecast, Policy policy, Heuristics heuristics)
+      : ArenaId(id),
+        map(range),
+        index(catalog, forecast, policy, heuristics),
+        due(pools),
+        flight(pools) {}
 
   PoolId pool() const { return PoolOf(device); }
 
@@ -87,10 +113,8 @@ struct ClientArena : ArenaId {
   Tick shrink_after{};
   bool trimming = false;  // slabs go back as soon as they hold nothing
   bool touched = false;   // stands in the planner's list of arenas to serve
-  // Away tensors whose next use is known, soonest first: by time, by order, and as learned.
-  std::set<std::pair<int64_t, TensorId>> due_at;
-  std::set<std::pair<int64_t, TensorId>> due_order;
-  std::set<std::pair<int64_t, TensorId>> due_learned;
+  // Away tensors whose next use is known, by the pool where they lie.
+  std::vector<DueTensors> due;
   // True from a get to the next create that had to evict: the client brings tensors back, and
   // prefetching pays. While tensors are only created, whatever is brought back pushes out something
   // else.
@@ -101,7 +125,7 @@ struct ClientArena : ArenaId {
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   Bytes live;           // of tensors that belong to this device, wherever they are
-  InFlight flight;      // copies of tensors on this device
+  InFlights flight;     // copies of tensors on this device
   RecentRange lived;    // `live` after each create
   RecentRange used;     // the same of what is used of the map
   UsageCycle cycle;     // of `live`

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +25,9 @@ struct Budgets {
   // of it leave, and up to that it takes what others hold beyond theirs. Not set: what
   // PlannerOptions::guaranteed_part says.
   std::optional<Bytes> device_guarantee{};
+  // Of each pool that is neither a device's nor the host's; of those that are not named all that
+  // there is.
+  std::map<PoolId, Bytes> others{};
 };
 
 // When a tensor will be used next, as its client said at the put.

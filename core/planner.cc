@@ -64,6 +64,10 @@ Bytes Planner::Guaranteed(DeviceId device, TenantId asker) const {
 TierView Planner::HostTier() const {
   return state_->HostTier();
 }
+
+TierView Planner::OtherTier(PoolId pool) const {
+  return state_->OtherTier(pool);
+}
 Status Planner::MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const {
   return state_->MayPin(client, block, slab, without);
 }

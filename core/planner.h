@@ -44,10 +44,12 @@ struct PlannerOptions {
   Bytes host_capacity;                 // size of the host pool's address range, at most kRangeMax
   Bytes host_step = MiB(64);           // the pool grows by this
   Bytes host_ahead = MiB(256);         // and ahead of need by this
-  // Of each device's pool, the host pool and what joins them. Empty: each device's link is a
-  // LinkModel as it stands there.
+  // Of the host pool, each device's pool and what joins them, in the order of their ids. Pools that
+  // follow are of fixed size: tensors may lie there that are away from their devices. Empty: the
+  // host pool and the devices, each with a link that is a LinkModel as it stands there.
   Topology topology;
-  // Bytes of copies in flight per device and direction beyond which no more are proposed.
+  // Bytes of copies in flight between a device and each other pool, in each direction, beyond which
+  // no more are proposed.
   Bytes in_flight = MiB(96);
   uint32_t in_flight_copies = 64;
   // The same for copies that gets wait for: beyond them a fetch gets no reply yet. Fewer than the
@@ -81,7 +83,8 @@ struct TensorView {
   Residency residency;
   bool in_use;
   bool dirty;
-  bool on_host;
+  bool has_copy;  // another pool has bytes of it, be they old
+  PoolId away{};  // that pool
 };
 
 // Why a tensor is where it is, as far as the planner looks at it.
@@ -147,8 +150,8 @@ struct PlannerStats {
   uint64_t predictions_right = 0;  // next uses that were learned and came true
   uint64_t predictions_wrong = 0;
   uint64_t waiting = 0;  // requests waiting now
-  Bytes out;             // device to host, begun
-  Bytes in;              // host to device, begun
+  Bytes out;             // off devices, begun
+  Bytes in;              // onto devices, begun
   Bytes precleaned;
   Duration waited{0};  // summed over answered requests
 };
@@ -185,6 +188,8 @@ class Planner {
   // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
   Bytes Guaranteed(DeviceId device, TenantId asker) const;
   TierView HostTier() const;
+  // Of a pool that is neither a device's nor the host's.
+  TierView OtherTier(PoolId pool) const;
   // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is
   // zero. Errors: kOutOfMemory, which says "pinned memory is exhausted" and who holds what.
   // REQUIRES: the client is attached.

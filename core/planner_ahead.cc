@@ -1,4 +1,6 @@
 // What the planner proposes before anybody asks: prefetch and pre-cleaning.
+#include <algorithm>
+
 #include "core/planner_state.h"
 
 namespace ravenstore::core {
@@ -12,29 +14,36 @@ constexpr uint64_t kCleanOf = 8;
 constexpr size_t kReadyBlocks = 256;
 }  // namespace
 
-// What is only assumed comes after what a client said.
-const std::set<std::pair<int64_t, TensorId>>& Planner::State::DueIn(const ClientArena& arena) {
-  if (!arena.due_order.empty()) return arena.due_order;
-  const bool learned =
-      !arena.due_learned.empty() && !Forecast::IsAssumed(arena.due_learned.begin()->first);
-  return learned || arena.due_at.empty() ? arena.due_learned : arena.due_at;
+TensorRow* Planner::State::NextDue(const ClientArena& arena, const std::vector<bool>& pools) {
+  // Only uses of one kind can be compared; between kinds the order of DueTensors::Best holds.
+  DueTensors heads;
+  for (const auto& [id, pool] : away_) {
+    if (!pools[ToInt(id)]) continue;
+    const DueTensors& due = arena.due[ToInt(id)];
+    for (const auto list : {&DueTensors::at, &DueTensors::order, &DueTensors::learned}) {
+      if (!(due.*list).empty()) (heads.*list).insert(*(due.*list).begin());
+    }
+  }
+  const DueTensors::List& best = heads.Best();
+  return best.empty() ? nullptr : catalog_.Find(best.begin()->second);
 }
 
 void Planner::State::Prefetch(ClientArena& arena) {
   if (!options_.prefetch || !arena.fetch_phase || ExcessOf(arena) > Bytes{0}) return;
+  std::vector<bool> pools(topology_.pools().size(), true);  // whose links have room
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > arena.leaving_slabs || arena.adding > Bytes{0})
       return;  // room is being made: look again then
-    const auto& due = DueIn(arena);
-    if (due.empty()) return;
-    TensorRow& next = *catalog_.Find(due.begin()->second);
-    if (arena.index.IsRefuted(next)) {
-      if (Forecast::IsAssumed(next.use_key)) return;  // it may hold again
-      Unlist(next);
-      continue;
+    TensorRow* next = NextDue(arena, pools);
+    if (next == nullptr) return;
+    if (arena.index.IsRefuted(*next)) {
+      if (Forecast::IsAssumed(next->use_key)) return;  // it may hold again
+      Unlist(*next);
+    } else if (!MayCopyAhead(arena, next->away.pool, kIn, next->size)) {
+      pools[ToInt(next->away.pool)] = false;
+    } else if (!PrefetchNext(arena, *next)) {
+      return;
     }
-    if (!MayCopyAhead(arena, kIn, next.size)) return;
-    if (!PrefetchNext(arena, next)) return;
   }
 }
 
@@ -62,7 +71,7 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
   Unlist(tensor);
   tensor.home.block = *block;
   Count(tensor.client, &PlannerStats::prefetches, 1);
-  StartCopyIn(arena, tensor, false);
+  StartCopyIn(tensor, false);
   return true;
 }
 
@@ -83,7 +92,8 @@ bool Planner::State::MayOutgrow(const ClientArena& arena) const {
 void Planner::State::Preclean(ClientArena& arena) {
   if (!options_.preclean || now_ < arena.backoff_until) return;
   if (now_ >= arena.pressure_until && !MayOutgrow(arena)) return;
-  if (now_ < host_short_until_) return;
+  const auto is_short = [this](const auto& pool) { return now_ < pool.second.short_until; };
+  if (std::all_of(away_.begin(), away_.end(), is_short)) return;
   // What a request waits for goes first, and what its client will want next: one that creates
   // tensor after tensor leaves the link no idle time.
   if (requests_.Waiting(arena) > 0) return;
@@ -124,8 +134,7 @@ bool Planner::State::CleanNextRun(ClientArena& arena) {
 bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   const bool under_pressure = now_ < arena.pressure_until;
   if (!under_pressure && (!KnowsAhead(tensor) || !HostHasHeadroom(tensor.size))) return false;
-  if (!MayCopyAhead(arena, kOut, tensor.size)) return false;
-  if (!AllocateHost(tensor, RedundantCopies::kKeep)) return false;
+  if (!AllocateAway(tensor, RedundantCopies::kKeep, Leaving::kAhead)) return false;
   Catalog::Commit(tensor, TensorState::kCleaning);
   arena.index.BeginCleaning(tensor);
   Reindex(tensor);

@@ -7,18 +7,30 @@
 
 namespace ravenstore::core {
 
+namespace {
+Topology TopologyOf(const PlannerOptions& options) {
+  if (!options.topology.pools().empty()) return options.topology;
+  const std::vector<LinkModel> links(options.device_capacity.size());
+  return DevicesAroundHost(options.device_capacity, options.host_capacity, options.granularity,
+                           links)
+      .value();
+}
+}  // namespace
+
 Planner::State::State(PlannerOptions options)
     : options_(std::move(options)),
+      topology_(TopologyOf(options_)),
+      away_(MakeAwayPools(topology_, options_)),
       quota_({.devices = options_.device_capacity,
               .host = options_.host_capacity,
+              .others = OtherCapacities(),
               .granularity = options_.granularity,
               .guaranteed_part = options_.guaranteed_part}),
-      host_(options_.host_capacity),
       devices_(options_.device_capacity.size()) {
   RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
-  if (options_.topology.pools().empty()) return;
   for (uint16_t i = 0; i < devices_.size(); ++i) {
-    devices_[i].link = HostLinkOf(options_.topology, DeviceId{i});
+    devices_[i].flight.resize(topology_.pools().size());
+    devices_[i].link = HostLinkOf(topology_, DeviceId{i});
   }
 }
 
@@ -42,8 +54,8 @@ ClientArena* Planner::State::ArenaOf(const ArenaId& id) {
   if (client == nullptr || device >= devices_.size()) return nullptr;
   auto& arena = client->arenas[device];
   if (arena == nullptr) {
-    arena = std::make_unique<ClientArena>(id, options_.arena[device], &catalog_,
-                                          &client->predictor.forecast(), options_.policy,
+    arena = std::make_unique<ClientArena>(id, options_.arena[device], topology_.pools().size(),
+                                          &catalog_, &client->predictor.forecast(), options_.policy,
                                           options_.heuristics);
   }
   return arena.get();
@@ -92,11 +104,6 @@ void Planner::State::EndWait(ClientId id) {
   if (Client* client = FindClient(id)) client->predictor.EndWait(now_);
 }
 
-std::set<std::pair<int64_t, TensorId>>& Planner::State::DueList(ClientArena& arena, UseKind kind) {
-  if (kind == UseKind::kAt) return arena.due_at;
-  return kind == UseKind::kOrder ? arena.due_order : arena.due_learned;
-}
-
 bool Planner::State::Evictable(const TensorRow& tensor) const {
   return tensor.state() == TensorState::kResident && !tensor.in_use && tensor.stream_complete &&
          !tensor.freed && !tensor.waiting;
@@ -109,17 +116,21 @@ void Planner::State::Reindex(TensorRow& tensor) {
   if (Evictable(tensor)) arena->index.Insert(tensor);
 }
 
+DueTensors::List& Planner::State::DueListOf(const TensorRow& tensor) {
+  return ArenaOf(tensor)->due[ToInt(tensor.away.pool)].Of(tensor.use_kind);
+}
+
 void Planner::State::List(TensorRow& tensor) {
   if (tensor.listed || tensor.waiting || tensor.never || tensor.dies) return;
   if (tensor.use_kind == UseKind::kUnknown || tensor.state() != TensorState::kAway) return;
   RAVEN_CHECK(tensor.away.is_placed());
-  DueList(*ArenaOf(tensor), tensor.use_kind).emplace(tensor.use_key, tensor.id);
+  DueListOf(tensor).emplace(tensor.use_key, tensor.id);
   tensor.listed = true;
 }
 
 void Planner::State::Unlist(TensorRow& tensor) {
   if (!tensor.listed) return;
-  DueList(*ArenaOf(tensor), tensor.use_kind).erase({tensor.use_key, tensor.id});
+  DueListOf(tensor).erase({tensor.use_key, tensor.id});
   tensor.listed = false;
 }
 
@@ -135,8 +146,8 @@ void Planner::State::FreeDevice(TensorRow& tensor) {
 
 void Planner::State::Finish(TensorRow& tensor) {
   Client* client = FindClient(tensor.client);
-  if (tensor.away.is_placed()) HostRoomCame();
-  FreeHost(tensor);
+  if (tensor.away.is_placed()) AwayRoomCame();
+  FreeAway(tensor);
   if (client != nullptr) {
     ClientArena* arena = ArenaOf(tensor);
     arena->index.Erase(tensor);
@@ -164,40 +175,43 @@ bool Planner::State::UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) co
   return copies < options_.in_flight_copies && bytes + more <= options_.in_flight;
 }
 
-bool Planner::State::MayCopyAhead(const ClientArena& arena, const Direction& direction,
+bool Planner::State::MayCopyAhead(const ClientArena& arena, PoolId pool, const Direction& direction,
                                   Bytes more) const {
-  const Device& device = devices_[ToInt(arena.device)];
-  return UnderCopyLimit(device.*direction.bytes, device.*direction.copies, more) ||
-         HasCopiesLeft(arena, direction, more, options_.in_flight, options_.in_flight_copies);
+  const InFlight& flight = FlightOf(arena, pool);
+  return UnderCopyLimit(flight.*direction.bytes, flight.*direction.copies, more) ||
+         HasCopiesLeft(arena, pool, direction, more, options_.in_flight, options_.in_flight_copies);
 }
 
-bool Planner::State::HasCopiesLeft(const ClientArena& arena, const Direction& direction, Bytes more,
-                                   Bytes bytes, uint32_t copies) const {
+bool Planner::State::HasCopiesLeft(const ClientArena& arena, PoolId pool,
+                                   const Direction& direction, Bytes more, Bytes bytes,
+                                   uint32_t copies) const {
   const uint64_t part = options_.guaranteed_part;
   if (part == 0) return false;
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
-  const InFlight& own = tenant.device_flight[ToInt(arena.device)];
+  const InFlight& own = tenant.device_flight[ToInt(arena.device)][ToInt(pool)];
   if (own.*direction.copies == 0) return true;
   return own.*direction.copies < copies / part &&
          own.*direction.bytes + more <= Bytes(bytes.count() / part);
 }
 
 void Planner::State::BeginCopy(TensorRow& tensor, const Direction& direction) {
-  const auto count = [&](InFlight& copies) {
+  const auto count = [&](InFlights& flights) {
+    InFlight& copies = flights[ToInt(tensor.away.pool)];
     copies.*direction.bytes += tensor.size;
     ++(copies.*direction.copies);
   };
-  count(devices_[ToInt(tensor.device())]);
+  count(devices_[ToInt(tensor.device())].flight);
   count(ArenaOf(tensor)->flight);
   count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device())]);
 }
 
 void Planner::State::EndCopy(const TensorRow& tensor, const Direction& direction) {
-  const auto count = [&](InFlight& copies) {
+  const auto count = [&](InFlights& flights) {
+    InFlight& copies = flights[ToInt(tensor.away.pool)];
     copies.*direction.bytes -= tensor.size;
     --(copies.*direction.copies);
   };
-  count(devices_[ToInt(tensor.device())]);
+  count(devices_[ToInt(tensor.device())].flight);
   ClientArena* arena = ArenaOf(tensor.client, tensor.device());
   if (arena == nullptr) return;  // its tenant's count ended when its client went
   count(arena->flight);

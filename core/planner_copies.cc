@@ -39,7 +39,7 @@ void Planner::State::On(const Dropped& event) {
   Count(tensor->client, &PlannerStats::drops_clean, 1);
   FreeDevice(*tensor);
   if (tensor->dirty()) {
-    FreeHost(*tensor);
+    FreeAway(*tensor);
     Catalog::Commit(*tensor, TensorState::kLost);  // it was not needed any more
   } else {
     Catalog::Commit(*tensor, TensorState::kAway);
@@ -90,7 +90,7 @@ void Planner::State::EndLeave(TensorRow& tensor, const Moved& event) {
     List(tensor);
     return;
   }
-  FreeHost(tensor);
+  FreeAway(tensor);
   if (tensor.state() == TensorState::kLeavingIrrevocably)
     return IrrevocableCopyFailed(*arena, tensor);
   if (event.outcome == Outcome::kRescued) Count(tensor.client, &PlannerStats::rescues, 1);
@@ -163,7 +163,7 @@ void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
     Count(tensor.client, &PlannerStats::precleaned, tensor.size);
     NoteRedundantCopy(tensor);
   }
-  if (!whole || tensor.dirty()) FreeHost(tensor);
+  if (!whole || tensor.dirty()) FreeAway(tensor);
   if (event.outcome == Moved::Outcome::kFailed) {
     if (arena != nullptr) BackOff(*arena);
   } else if (!whole && !tensor.put_seen && !tensor.waiting) {
@@ -181,7 +181,7 @@ void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
 void Planner::State::EndArrival(TensorRow& tensor, const Moved& event) {
   EndCopy(tensor, kIn);
   if (!tensor.prefetched) EndWait(tensor.client);
-  HostRoomCame();
+  AwayRoomCame();
   if (std::exchange(demand_held_, false)) TouchWaiting();
   TouchFetch(tensor);
   ClientArena* arena = ArenaOf(tensor);
@@ -192,14 +192,14 @@ void Planner::State::EndArrival(TensorRow& tensor, const Moved& event) {
     // A promised one may have been put already; then quiet says whether its stream is done.
     if (tensor.prefetched) SetStreamComplete(tensor, true);
     NoteRedundantCopy(tensor);
-    if (tensor.has_copy() && tensor.dirty()) FreeHost(tensor);
+    if (tensor.has_copy() && tensor.dirty()) FreeAway(tensor);
     Reindex(tensor);
     return;
   }
   const bool unasked = tensor.prefetched;
   FreeDevice(tensor);
   if (unasked) return Catalog::Commit(tensor, TensorState::kAway);  // the host copy is whole
-  FreeHost(tensor);
+  FreeAway(tensor);
   SetInUse(tensor, false);
   Catalog::Commit(tensor, TensorState::kLost);
   // A get on another device waited until it could be taken from here.

@@ -53,7 +53,7 @@ void Planner::State::On(const DeviceLimit& event) {
 void Planner::State::On(const ClientAttached& event) {
   quota_.Attach(event.client, event.tenant, event.budgets);
   Tenant& tenant = tenants_[event.tenant];
-  tenant.device_flight.resize(devices_.size());
+  tenant.device_flight.resize(devices_.size(), InFlights(topology_.pools().size()));
   tenant.device_full_until.resize(devices_.size());
   auto client = std::make_shared<Client>(event, &catalog_,
                                          Predictor::Options{options_.learn, options_.heuristics});
@@ -90,10 +90,12 @@ void Planner::State::On(const ClientGone& event) {
     requests_.Abandon(*arena);
     active_arenas_.erase(arena.get());
     SetAllocationPhase(*arena, false);
-    InFlight& flight = tenants_.at(client->tenant).device_flight[ToInt(arena->device)];
-    for (const Direction& direction : {kIn, kOut}) {
-      flight.*direction.bytes -= arena->flight.*direction.bytes;
-      flight.*direction.copies -= arena->flight.*direction.copies;
+    InFlights& flights = tenants_.at(client->tenant).device_flight[ToInt(arena->device)];
+    for (size_t pool = 0; pool < flights.size(); ++pool) {
+      for (const Direction& direction : {kIn, kOut}) {
+        flights[pool].*direction.bytes -= arena->flight[pool].*direction.bytes;
+        flights[pool].*direction.copies -= arena->flight[pool].*direction.copies;
+      }
     }
   }
   quota_.Detach(event.client);
@@ -283,8 +285,8 @@ void Planner::State::On(const PutSeen& event) {
           ? static_cast<uint8_t>(std::bit_width(static_cast<uint64_t>(event.recompute.count())))
           : uint8_t{0};
   if (tensor->has_copy() && tensor->dirty() && !tensor->is_under_way()) {
-    FreeHost(*tensor);
-    HostRoomCame();
+    FreeAway(*tensor);
+    AwayRoomCame();
   }
   tensor->Expect(ExpectedAfter(event, *tensor));
   if (IsOrdered(*tensor)) arena->index.LowerOrderCursor(tensor->use_key);

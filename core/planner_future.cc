@@ -104,7 +104,7 @@ void Planner::State::DiscardBytes(TensorRow& tensor) {
   SetInUse(tensor, false);
   Count(tensor.client, &PlannerStats::discarded, 1);
   FreeDevice(tensor);
-  FreeHost(tensor);
+  FreeAway(tensor);
   Catalog::Commit(tensor, TensorState::kDiscarded);
 }
 

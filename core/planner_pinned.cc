@@ -16,7 +16,7 @@ constexpr Duration kPause = std::chrono::milliseconds(100);
 void Planner::State::On(const PinnedHeld& event) {
   if (quota_.SetPinned(event.tenant, event.bytes) <= event.bytes) return;
   EnsureHostAhead(Bytes{0});
-  if (std::exchange(host_wanted_, false)) TouchWaiting();
+  if (std::exchange(away_wanted_, false)) TouchWaiting();
 }
 
 void Planner::State::On(const PinnedUsed& event) {
@@ -31,14 +31,14 @@ void Planner::State::On(const PinnedWanted& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr || event.slab > options_.host_capacity) return;
   pinned_wanted_until_ = now_ + kPause;
-  if (!MakeHostBudget(*client, Bytes{0}, event.slab, RedundantCopies::kMayDrop)) return;
+  if (!MakeAwayBudget(*client, kHostPool, Bytes{0}, event.slab, RedundantCopies::kMayDrop)) return;
   if (!MakeHostShare(*client, event.slab, RedundantCopies::kMayDrop)) return;
   const auto missing = [&] {
     return Minus(quota_.Of(kHostPool).held + event.slab, options_.host_capacity);
   };
   for (auto other = clients_.begin(); other != clients_.end() && missing() > Bytes{0}; ++other) {
-    if (quota_.MayDropCopiesOf(other->first, event.client))
-      DropRedundantCopies(*other->second, missing());
+    if (MayDropCopiesOf(*other->second, kHostPool, *client))
+      DropRedundantCopies(*other->second, kHostPool, missing());
   }
   ShrinkHostFor(event.slab);
 }

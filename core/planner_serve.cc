@@ -53,8 +53,8 @@ void Planner::State::TouchFetch(const TensorRow& tensor) {
   Touch(ArenaOf(requests_.FetchOf(tensor.id)));
 }
 
-void Planner::State::HostRoomCame() {
-  if (std::exchange(host_wanted_, false)) TouchWaiting();
+void Planner::State::AwayRoomCame() {
+  if (std::exchange(away_wanted_, false)) TouchWaiting();
 }
 
 Duration Planner::State::RetryAfter() const {
@@ -63,7 +63,9 @@ Duration Planner::State::RetryAfter() const {
 }
 
 uint64_t Planner::State::ChangesFor(const ClientArena& arena) const {
-  return arena.map.changes() + arena.index.changes() + host_.changes() + redundant_copies_noted_;
+  uint64_t changes = arena.map.changes() + arena.index.changes() + redundant_copies_noted_;
+  for (const auto& [id, pool] : away_) changes += pool.changes();
+  return changes;
 }
 
 void Planner::State::ServeTouched() {
@@ -95,7 +97,7 @@ void Planner::State::Serve(ClientArena& arena) {
       WakeAt(now_ + RetryAfter());
       break;
     }
-    if (request.is_fetch() && !MayDemand(arena)) {
+    if (request.is_fetch() && !MayDemand(arena, catalog_.Find(request.tensor)->away.pool)) {
       demand_held_ = true;  // the end of any client's copy brings us back
       break;
     }
@@ -113,11 +115,11 @@ void Planner::State::Serve(ClientArena& arena) {
   Preclean(arena);
 }
 
-bool Planner::State::MayDemand(const ClientArena& arena) const {
-  const Device& device = devices_[ToInt(arena.device)];
-  return device.ins == 0 ||
-         (device.ins < options_.demand_copies && device.in < options_.demand_bytes) ||
-         HasCopiesLeft(arena, kIn, Bytes{0}, options_.demand_bytes, options_.demand_copies);
+bool Planner::State::MayDemand(const ClientArena& arena, PoolId from) const {
+  const InFlight& flight = FlightOf(arena, from);
+  return flight.ins == 0 ||
+         (flight.ins < options_.demand_copies && flight.in < options_.demand_bytes) ||
+         HasCopiesLeft(arena, from, kIn, Bytes{0}, options_.demand_bytes, options_.demand_copies);
 }
 
 bool Planner::State::HelpIsNear(const ClientArena& arena) const {
@@ -249,7 +251,7 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
     Catalog::Commit(tensor, TensorState::kResident);
     Count(tensor.client, &PlannerStats::recomputes, 1);
   } else {
-    StartCopyIn(arena, tensor, true);
+    StartCopyIn(tensor, true);
   }
   SetInUse(tensor, true);
   SetStreamComplete(tensor, false);
@@ -258,7 +260,7 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
   return true;
 }
 
-void Planner::State::StartCopyIn(ClientArena& arena, TensorRow& tensor, bool demand) {
+void Planner::State::StartCopyIn(TensorRow& tensor, bool demand) {
   BeginCopy(tensor, kIn);
   Count(tensor.client, &PlannerStats::in, tensor.size);
   Catalog::Commit(tensor, TensorState::kArriving);
@@ -277,8 +279,10 @@ bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
   if (need > MostOf(arena)) return false;
   if (!adding && AddSlabFor(arena, need) && !arena.taking) return true;
   if (arena.taking) {
-    if (devices_[ToInt(arena.device)].out >= AheadMost() &&
-        !HasCopiesLeft(arena, kOut, Bytes{0}, options_.in_flight, options_.in_flight_copies)) {
+    const PoolId next = NextPool(arena);
+    if (FlightOf(arena, next).out >= AheadMost() &&
+        !HasCopiesLeft(arena, next, kOut, Bytes{0}, options_.in_flight,
+                       options_.in_flight_copies)) {
       taking_held_ = true;
       return true;
     }
@@ -312,7 +316,7 @@ bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
 void Planner::State::EvictAhead(ClientArena& arena, const Request& request) {
   if (request.is_fetch() || arena.copying_out == 0 || request.size > AheadMost()) return;
   if (!Uses(Heuristic::kEvictAhead)) return;
-  if (devices_[ToInt(arena.device)].out >= AheadMost() || !MaySearch(arena)) return;
+  if (FlightOf(arena, NextPool(arena)).out >= AheadMost() || !MaySearch(arena)) return;
   const uint64_t searched = SearchedFor(arena);
   if (!EvictRun(arena, request.size.RoundUp(kExtentAlignment),
                 {.useful = GrowthOf(arena, request.size)}, RedundantCopies::kKeep))
@@ -418,7 +422,7 @@ bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& r
   const bool all = std::all_of(rows.begin(), rows.end(), [&](uint32_t row) {
     TensorRow& tensor = catalog_[row];
     if (CanDrop(tensor)) return true;
-    return now_ >= arena.backoff_until && AllocateHost(tensor, redundant);
+    return now_ >= arena.backoff_until && AllocateAway(tensor, redundant, Leaving::kNow);
   });
   for (const uint32_t row : rows) {
     TensorRow& tensor = catalog_[row];
@@ -429,7 +433,7 @@ bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& r
     if (tensor.state() == TensorState::kCleaning) continue;
     Catalog::Commit(tensor, TensorState::kResident);
     if (tensor.dirty()) {
-      FreeHost(tensor);
+      FreeAway(tensor);
     } else {
       NoteRedundantCopy(tensor);
     }
@@ -486,7 +490,8 @@ bool Planner::State::BringAway(TensorRow& tensor) {
     return true;
   }
   ClientArena& arena = *ArenaOf(tensor);
-  if (now_ < arena.backoff_until || !AllocateHost(tensor)) return false;
+  if (now_ < arena.backoff_until || !AllocateAway(tensor, RedundantCopies::kMayDrop, Leaving::kNow))
+    return false;
   ++arena.leaving;
   StartCopyOut(arena, tensor, Move::Source::kIsHeld);
   return false;
@@ -508,7 +513,7 @@ void Planner::State::BeginCopyOut(TensorRow& tensor) {
 void Planner::State::ProposeMove(const TensorRow& tensor, Way way, Move::Source source,
                                  bool demand) {
   const Place home{tensor.home.pool, ArenaOf(tensor)->map.OffsetOf(tensor.home.block)};
-  const Place away{tensor.away.pool, host_.OffsetOf(tensor.away.block)};
+  const Place away{tensor.away.pool, away_.at(tensor.away.pool).OffsetOf(tensor.away.block)};
   const bool leaves = way == Way::kHomeToAway;
   plan_->push_back(Move{tensor.id, leaves ? home : away, leaves ? away : home, tensor.size, source,
                         demand, leaves && demand ? Behalf(tensor) : tensor.client});
@@ -516,7 +521,7 @@ void Planner::State::ProposeMove(const TensorRow& tensor, Way way, Move::Source 
 
 void Planner::State::EndCopyOut(const TensorRow& tensor) {
   EndCopy(tensor, kOut);
-  HostRoomCame();
+  AwayRoomCame();
   if (std::exchange(taking_held_, false)) TouchWaiting();
   TouchFetch(tensor);
 }

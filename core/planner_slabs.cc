@@ -115,10 +115,8 @@ bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
   return true;
 }
 
-bool Planner::State::LeaveToLater(DeviceId id, bool some_go, Emptyings* slabs) const {
-  const Device& device = devices_[ToInt(id)];
-  Bytes out = device.out;
-  uint32_t outs = device.outs;
+bool Planner::State::LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const {
+  auto [out, in, outs, ins] = FlightOf(arena, NextPool(arena));
   std::set<uint32_t> leaving;  // a tensor that lies in several slabs is copied once
   return std::erase_if(*slabs, [&](const auto& one) {
            Bytes copied;
@@ -171,7 +169,7 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
     if (chosen.cost > cost_limit.at_most) return false;
     if (chosen.bytes < wanted && take != Take::kSome) return false;
     if (take != Take::kSome) {
-      const bool more = LeaveToLater(arena.device, reclaiming > Bytes{0}, &chosen.slabs);
+      const bool more = LeaveToLater(arena, reclaiming > Bytes{0}, &chosen.slabs);
       arena.taking = more && requests_.Waiting(arena) > 0;
       taking_held_ |= arena.taking;
       if (chosen.slabs.empty()) return true;

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/away_pool.h"
 #include "core/catalog.h"
 #include "core/client_arena.h"
 #include "core/events.h"
 #include "core/extents.h"
-#include "core/host_pool.h"
 #include "core/planner.h"
 #include "core/predictor.h"
 #include "core/quota_tree.h"
@@ -71,6 +71,7 @@ class Planner::State {
     return quota_.GuaranteedHeld(asker, PoolOf(device));
   }
   TierView HostTier() const;
+  TierView OtherTier(PoolId pool) const;
   Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
   const PlannerStats& stats() const { return stats_; }
   const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }
@@ -88,14 +89,14 @@ class Planner::State {
     Predictor predictor;
     std::vector<std::unique_ptr<ClientArena>> arenas;  // by device; null until used
     TensorSlots slots;
-    // Of tensors that are on their device, about oldest first: host room that can be had. Ids that
-    // are no longer such stay in until they are come across.
-    std::deque<TensorId> host_copies;
+    // By the pool where they are, copies of tensors that are on their device, about oldest first:
+    // room that can be had. Ids that are no longer such stay in until they are come across.
+    std::map<PoolId, std::deque<TensorId>> redundant_copies;
     PlannerStats stats;
   };
   struct Tenant {
-    std::vector<InFlight> device_flight;  // copies of its tensors
-    std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
+    std::vector<InFlights> device_flight;  // copies of its tensors
+    std::vector<Tick> device_full_until;   // one of its clients had to evict lately for its budget
   };
   // kMayDrop: for a tensor that has to leave, redundant copies of others may be discarded. A copy
   // that is only made ahead is not worth one: the two would replace each other for ever.
@@ -103,23 +104,33 @@ class Planner::State {
   struct InOrder {
     bool operator()(const ArenaId* a, const ArenaId* b) const { return *a < *b; }
   };
-  struct Device : InFlight {  // copies of anybody's tensors
-    LinkModel link;
+  struct Device {
+    InFlights flight;         // copies of anybody's tensors
+    LinkModel link;           // to the host
     uint32_t allocating = 0;  // arenas that are
     Tick full_until{};        // a client had to evict lately because it is
   };
 
+  struct AwayState : AwayPool {
+    using AwayPool::AwayPool;
+    Tick scarce_until{};  // it had no room for a tensor lately
+    // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
+    Tick short_until{};
+  };
+  // Somebody waits for the room of what leaves a device, or not yet.
+  enum class Leaving : uint8_t { kNow, kAhead };
+
   // What CheckInvariants adds up over the rows.
   struct Sums {
     std::map<ClientId, Bytes> in_use;
-    std::map<ClientId, Bytes> host_used;
+    std::map<std::pair<ClientId, PoolId>, Bytes> away;
     std::map<ClientId, uint64_t> tensors;
     std::map<ClientId, uint32_t> waits;
     std::map<std::pair<ClientId, DeviceId>, Bytes> live;
     std::map<std::pair<ClientId, DeviceId>, Bytes> pinned;
     std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
     std::map<std::pair<ClientId, DeviceId>, size_t> listed;
-    Bytes host;
+    std::map<PoolId, Bytes> pools;
   };
   void CheckRow(uint32_t row, Sums* sums) const;
   bool IsToBeForgotten(const TensorRow& tensor) const;
@@ -171,8 +182,8 @@ class Planner::State {
   // The one where a fetch of the tensor waits, if one does.
   void TouchFetch(const TensorRow& tensor);
   void LimitsChanged(ClientArena& arena);
-  // Room on the host came free: arenas that could not evict for want of it try again.
-  void HostRoomCame();
+  // Room in another pool came free: arenas that could not evict for want of it try again.
+  void AwayRoomCame();
   // What one client frees may help another, which no event says: so each looks again from time to
   // time, the less often the more clients there are.
   Duration RetryAfter() const;
@@ -189,7 +200,7 @@ class Planner::State {
   ExtentMap::Block PlaceFor(ClientArena& arena, Bytes size, bool stays) const;
   bool RestartsLayout(const ClientArena& arena, Bytes size) const;
   // Its client had to evict lately, and now it holds next to nothing.
-  bool MayDemand(const ClientArena& arena) const;
+  bool MayDemand(const ClientArena& arena, PoolId from) const;
   bool TryFetch(ClientArena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(ClientArena& arena, const Request& request);
@@ -232,7 +243,7 @@ class Planner::State {
   // How much slabs may cost that are relocated in place of a run's leaving.
   SlabCostLimit RelocationCostLimit(const ClientArena& arena,
                                     const std::vector<uint32_t>& run) const;
-  void StartCopyIn(ClientArena& arena, TensorRow& tensor, bool demand);
+  void StartCopyIn(TensorRow& tensor, bool demand);
   void SetAllocationPhase(ClientArena& arena, bool allocation_phase);
   // Its client takes a tensor back: new ones are over for now.
   void TakeBack(ClientArena& arena);
@@ -243,7 +254,8 @@ class Planner::State {
   // Ahead of need (planner_ahead.cc).
   // Something had to wait for a dirty tensor's copy: for so long more are copied out ahead.
   static constexpr Duration kShortFor = std::chrono::milliseconds(5);
-  static const std::set<std::pair<int64_t, TensorId>>& DueIn(const ClientArena& arena);
+  // What the arena's client needs next of what lies in one of the pools; null: nothing is known.
+  TensorRow* NextDue(const ClientArena& arena, const std::vector<bool>& pools);
   void Prefetch(ClientArena& arena);
   bool PrefetchNext(ClientArena& arena, const TensorRow& next);
   static bool KnowsAhead(const TensorRow& tensor);
@@ -341,7 +353,7 @@ class Planner::State {
   bool LacksCover(const ClientArena& arena, Bytes more) const;
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
   // meanwhile spares them; not all, unless `some_go` already. True if there are any.
-  bool LeaveToLater(DeviceId device, bool some_go, Emptyings* slabs) const;
+  bool LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const;
   // Begins to empty the cheapest that hold `wanted` bytes, or half as many, or a fourth ..., but of
   // no more tensors than one event should move; true if it is all.
   bool DrainSome(DeviceId device, Emptyings slabs, Bytes wanted);
@@ -395,20 +407,45 @@ class Planner::State {
   // What copying `size` out of the device and back takes.
   Duration BothCopies(DeviceId device, Bytes size) const;
 
-  // Room in the host pool (planner_host.cc).
-  bool AllocateHost(TensorRow& tensor, RedundantCopies redundant = RedundantCopies::kMayDrop);
-  bool TryAllocateHost(TensorRow& tensor, RedundantCopies redundant);
-  void FreeHost(TensorRow& tensor);
-  // The tensor is on its device and on the host: its host copy is redundant.
+  // Room in other pools (planner_away.cc).
+  static std::map<PoolId, AwayState> MakeAwayPools(const Topology& topology,
+                                                   const PlannerOptions& options);
+  // Of the pools that follow the devices.
+  std::vector<Bytes> OtherCapacities() const;
+  // Copies under way between the arena's device and the pool.
+  const InFlight& FlightOf(const ClientArena& arena, PoolId pool) const {
+    return devices_[ToInt(arena.device)].flight[ToInt(pool)];
+  }
+  // Where the next that leaves would go.
+  PoolId NextPool(const ClientArena& arena) const {
+    return PoolsFor(arena, options_.slab, Leaving::kNow).front().pool;
+  }
+  // What it takes to have `size` bytes of the arena in the pool, in seconds of stall that may
+  // follow: those of the copy there and back, and what the room is worth to others.
+  Duration PlacingCost(const ClientArena& arena, PoolId pool, Bytes size, Leaving leaving) const;
+  Duration PriceOfRoom(PoolId pool, PoolId home, Bytes size) const;
+  // The pools where so much of the arena may go, the least costly first.
+  struct Choice {
+    Duration cost;
+    PoolId pool;
+  };
+  std::vector<Choice> PoolsFor(const ClientArena& arena, Bytes size, Leaving leaving) const;
+  bool AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving);
+  bool TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant);
+  void FreeAway(TensorRow& tensor);
+  // The tensor is on its device and in another pool: its copy there is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
-  void DropRedundantCopies(Client& client, Bytes need);
-  // Drops redundant copies until the client's tenant may take so much more of the pool; false where
-  // that does not suffice.
+  void DropRedundantCopies(Client& client, PoolId pool, Bytes need);
+  // Whether the client has any there, and they may make room for `asking`.
+  bool MayDropCopiesOf(const Client& client, PoolId pool, const Client& asking) const;
+  // Drops redundant copies until the client's tenant may take so much more of the host pool; false
+  // where that does not suffice.
   bool MakeHostShare(Client& client, Bytes more, RedundantCopies redundant);
   // So much more of the budgets, where redundant copies may make way for it.
-  bool MakeHostBudget(Client& client, Bytes of_client, Bytes of_tenant, RedundantCopies redundant);
+  bool MakeAwayBudget(Client& client, PoolId pool, Bytes of_client, Bytes of_tenant,
+                      RedundantCopies redundant);
   // Room in the pool for `tensor`; the budgets allow it.
-  std::optional<ExtentMap::Block> TakeHostRoom(Client& client, const TensorRow& tensor,
+  std::optional<ExtentMap::Block> TakeAwayRoom(Client& client, PoolId pool, const TensorRow& tensor,
                                                RedundantCopies redundant);
   void EnsureHostAhead(Bytes need);
   // The pool has enough room that none must be pinned for it.
@@ -433,10 +470,10 @@ class Planner::State {
   // A request of the client's waits, or a copy that a fetch reply named has not arrived.
   void BeginWait(ClientId client) { FindClient(client)->predictor.BeginWait(now_); }
   void EndWait(ClientId client);
-  std::set<std::pair<int64_t, TensorId>>& DueList(ClientArena& arena, UseKind kind);
   bool Evictable(const TensorRow& tensor) const;
   // Puts the tensor into its arena's index, or takes it out, as it now is.
   void Reindex(TensorRow& tensor);
+  DueTensors::List& DueListOf(const TensorRow& tensor);
   void List(TensorRow& tensor);  // among the prefetch candidates
   void Unlist(TensorRow& tensor);
   void FreeDevice(TensorRow& tensor);
@@ -447,11 +484,12 @@ class Planner::State {
   bool FinishIfGone(TensorRow& tensor);
   bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
   // Whether the arena may begin a copy that nobody waits for.
-  bool MayCopyAhead(const ClientArena& arena, const Direction& direction, Bytes more) const;
+  bool MayCopyAhead(const ClientArena& arena, PoolId pool, const Direction& direction,
+                    Bytes more) const;
   // However much others copy: its tenant has so few copies under way that it may begin another.
   // `bytes` and `copies` are what all tenants together may have.
-  bool HasCopiesLeft(const ClientArena& arena, const Direction& direction, Bytes more, Bytes bytes,
-                     uint32_t copies) const;
+  bool HasCopiesLeft(const ClientArena& arena, PoolId pool, const Direction& direction, Bytes more,
+                     Bytes bytes, uint32_t copies) const;
   void BeginCopy(TensorRow& tensor, const Direction& direction);
   void EndCopy(const TensorRow& tensor, const Direction& direction);
   // So much of what may be in flight is chosen ahead of need.
@@ -506,20 +544,20 @@ class Planner::State {
   void Count(ClientId client, Counter counter, Amount amount);
 
   PlannerOptions options_;
-  QuotaTree quota_;
+  const Topology topology_;
   Catalog catalog_;
   Reclaimer reclaimer_{&catalog_};
-  HostPool host_;
+  std::map<PoolId, AwayState> away_;  // all pools but the devices'
+  AwayState& host_ = away_.at(kHostPool);
+  QuotaTree quota_;
   Tick pinned_wanted_until_{};  // a slab of it was wanted: the pool is not pinned ahead before
   Tick pinned_asked_until_{};   // idle slabs of it were asked for: not again before
   Tick slabs_come_until_{};     // a slab was asked for so lately that the next may follow
   Tick host_backoff_until_{};   // growing it failed: do not try again before
-  // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
-  Tick host_short_until_{};
-  bool irrevocable_ = false;  // what is taken now leaves at once, beyond its client's rescue
-  bool demand_held_ = false;  // a fetch waits for the copies of others to end
-  bool taking_held_ = false;  // slabs are to be emptied once fewer copies are under way
-  bool host_wanted_ = false;  // a tensor could not leave for want of host room
+  bool irrevocable_ = false;    // what is taken now leaves at once, beyond its client's rescue
+  bool demand_held_ = false;    // a fetch waits for the copies of others to end
+  bool taking_held_ = false;    // slabs are to be emptied once fewer copies are under way
+  bool away_wanted_ = false;    // a tensor could not leave for want of room in another pool
   uint64_t redundant_copies_noted_ = 0;
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::shared_ptr<Client>> clients_;

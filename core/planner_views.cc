@@ -23,9 +23,9 @@ const TensorRow* Planner::State::Find(TensorId id) const {
 }
 
 TensorView Planner::State::ViewOf(const TensorRow& tensor) const {
-  TensorView view{tensor.id,     tensor.client,   tensor.slot,      tensor.name,
-                  tensor.size,   tensor.device(), Bytes{0},         tensor.residency(),
-                  tensor.in_use, tensor.dirty(),  tensor.has_copy()};
+  TensorView view{tensor.id,     tensor.client,   tensor.slot,       tensor.name,
+                  tensor.size,   tensor.device(), Bytes{0},          tensor.residency(),
+                  tensor.in_use, tensor.dirty(),  tensor.has_copy(), tensor.away.pool};
   if (tensor.home.is_placed()) {
     view.device_offset =
         clients_.at(tensor.client)->arenas[ToInt(tensor.device())]->map.OffsetOf(tensor.home.block);
@@ -75,6 +75,11 @@ TierView Planner::State::HostTier() const {
           host_.used() + blocks};
 }
 
+TierView Planner::State::OtherTier(PoolId pool) const {
+  const AwayPool& there = away_.at(pool);
+  return {quota_.LimitOf(pool), there.held(), there.used()};
+}
+
 Tick Planner::State::NextWake() const {
   return std::min(
       {next_poll_, requests_.NextDeadline(), wakes_.Next(), late_.Next(), overdue_.Next()});
@@ -92,9 +97,10 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   const TensorRow& tensor = catalog_[row];
   if (tensor.id == kNoTensor) return;
   if (tensor.away.is_placed()) {
-    RAVEN_CHECK(host_.OwnerOf(tensor.away.block) == row);
-    RAVEN_CHECK(host_.SizeOf(tensor.away.block) >= tensor.size);
-    sums->host += host_.SizeOf(tensor.away.block);
+    const AwayPool& pool = away_.at(tensor.away.pool);
+    RAVEN_CHECK(pool.OwnerOf(tensor.away.block) == row);
+    RAVEN_CHECK(pool.SizeOf(tensor.away.block) >= tensor.size);
+    sums->pools[tensor.away.pool] += pool.SizeOf(tensor.away.block);
   }
   if (tensor.has_copy()) RAVEN_CHECK(tensor.away.is_placed());
   if (!clients_.contains(tensor.client)) {
@@ -107,7 +113,7 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   sums->waits[tensor.client] += tensor.state() == TensorState::kArriving && !tensor.prefetched;
   if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
   if (tensor.pinned) sums->pinned[arena_key] += tensor.size;
-  if (tensor.away.is_placed()) sums->host_used[tensor.client] += tensor.size;
+  if (tensor.away.is_placed()) sums->away[{tensor.client, tensor.away.pool}] += tensor.size;
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
   const bool has_device = tensor.home.is_placed();
   RAVEN_CHECK(tensor.pinned == (has_device && (tensor.in_use || !tensor.stream_complete)));
@@ -151,18 +157,23 @@ void Planner::State::CheckQuotas(const ClientArena& arena, const Sums& sums) con
 
 void Planner::State::CheckInvariants() const {
   quota_.CheckInvariants();
-  host_.CheckInvariants();
   requests_.CheckInvariants();
   Sums sums;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
-  RAVEN_CHECK(sums.host == host_.used());
-  RAVEN_CHECK(host_.used() + quota_.Of(kHostPool).pinned == quota_.Of(kHostPool).held);
+  for (const auto& [id, pool] : away_) {
+    pool.CheckInvariants();
+    RAVEN_CHECK(sums.pools[id] == pool.used());
+    RAVEN_CHECK(pool.used() + quota_.Of(id).pinned == quota_.Of(id).held);
+  }
   for (const auto& [id, request] : requests_.all()) ++sums.waits[request.client];
   std::vector<uint32_t> allocating(devices_.size());
   for (const auto& [id, client] : clients_) {
     RAVEN_CHECK(client->in_use == sums.in_use[id]);
-    const QuotaTree::Usage& on_host = quota_.Of(id, kHostPool);
-    RAVEN_CHECK(on_host.held - on_host.pinned == sums.host_used[id]);
+    for (const auto& [pool, state] : away_) {
+      const QuotaTree::Usage& usage = quota_.Of(id, pool);
+      const Bytes away = sums.away[{id, pool}];
+      RAVEN_CHECK(usage.held - usage.pinned == away);
+    }
     RAVEN_CHECK(client->slots.tensors() == sums.tensors[id]);
     RAVEN_CHECK(client->predictor.waits() == sums.waits[id]);
     for (const auto& arena : client->arenas) {
@@ -175,8 +186,9 @@ void Planner::State::CheckInvariants() const {
                   (arena->touched ? 1 : 0));
       RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);
       RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
-      RAVEN_CHECK(arena->due_at.size() + arena->due_order.size() + arena->due_learned.size() ==
-                  sums.listed[std::pair(id, arena->device)]);
+      size_t listed = 0;
+      for (const DueTensors& due : arena->due) listed += due.size();
+      RAVEN_CHECK(listed == sums.listed[std::pair(id, arena->device)]);
       RAVEN_CHECK(!arena->waits_for_peak || requests_.Waiting(*arena) > 0);
       allocating[ToInt(arena->device)] += arena->allocation_phase ? 1 : 0;
     }

@@ -39,10 +39,17 @@ Bytes Scale(Bytes of, Bytes part, Bytes whole) {
 }  // namespace
 
 QuotaTree::QuotaTree(Options options) : options_(std::move(options)) {
-  pools_.resize(1 + options_.devices.size());
-  pools_[ToInt(kHostPool)].limit = options_.host;
-  for (size_t i = 0; i < options_.devices.size(); ++i)
-    pools_[ToInt(PoolOf(DeviceId{static_cast<uint16_t>(i)}))].limit = options_.devices[i];
+  pools_.push_back({.limit = options_.host});
+  for (const std::vector<Bytes>* capacities : {&options_.devices, &options_.others}) {
+    for (const Bytes capacity : *capacities) pools_.push_back({.limit = capacity});
+  }
+}
+
+Bytes QuotaTree::BudgetOf(const Budgets& budgets, PoolId pool) const {
+  if (pool == kHostPool) return budgets.host;
+  if (IsDevice(pool)) return budgets.device;
+  const auto found = budgets.others.find(pool);
+  return found == budgets.others.end() ? kRangeMax : found->second;
 }
 
 const QuotaTree::Client& QuotaTree::At(ClientId client) const {
@@ -100,7 +107,7 @@ void QuotaTree::Detach(ClientId id) {
   for (size_t i = 0; i < pools_.size(); ++i) {
     EndReservation(id, PoolId{static_cast<uint16_t>(i)});
     const Usage& own = client.usage[i];
-    if (PoolId{static_cast<uint16_t>(i)} == kHostPool) {
+    if (!IsDevice(PoolId{static_cast<uint16_t>(i)})) {
       // Its blocks are cut from its tenant's slabs.
       Subtract(&tenant.usage[i].held, own.held - own.pinned);
       continue;
@@ -469,7 +476,7 @@ void QuotaTree::CheckInvariants() const {
   for (size_t i = 0; i < pools_.size(); ++i) {
     RAVEN_CHECK(pools[i].guaranteed == pools_[i].guaranteed);
     // In whole extents, and with those of clients that are gone.
-    if (PoolId{static_cast<uint16_t>(i)} == kHostPool) {
+    if (!IsDevice(PoolId{static_cast<uint16_t>(i)})) {
       RAVEN_CHECK(pools[i].usage.pinned == pools_[i].usage.pinned);
       RAVEN_CHECK(pools[i].usage.held <= pools_[i].usage.held);
     } else {

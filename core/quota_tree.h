@@ -2,9 +2,9 @@
 // within the tenant's, and all tenants within what the pool has, of which each may be guaranteed a
 // part (docs/decisions/0023, 0026).
 //
-// Two kinds of pool. A device's memory can be taken back slab by slab, so what a tenant is
-// guaranteed there and does not hold is lent to others. The host pool's cannot: a part of it is
-// kept for tenants that hold little of it, by the rule of core/share.h.
+// A device's memory can be taken back slab by slab, so what a tenant is guaranteed there and does
+// not hold is lent to others. The host pool's cannot: a part of it is kept for tenants that hold
+// little of it, by the rule of core/share.h. Of any other pool nothing is guaranteed or kept.
 //
 // Owns: budgets, limits, reservations and the counts of what is held; never the memory.
 // Threads: one at a time. Cost: O(log clients); O(tenants), too, where it says so.
@@ -25,9 +25,10 @@ namespace ravenstore::core {
 class QuotaTree {
  public:
   struct Options {
-    std::vector<Bytes> devices;  // the capacity of each
-    Bytes host;                  // of the host pool
-    Bytes granularity;           // of slabs
+    std::vector<Bytes> devices;   // the capacity of each
+    Bytes host;                   // of the host pool
+    std::vector<Bytes> others{};  // of the pools that follow the devices
+    Bytes granularity;            // of slabs
     // Of each pool this part is guaranteed, or kept: 8 means an eighth. 0: nothing is, but for the
     // guarantees that tenants' budgets name.
     uint64_t guaranteed_part = 0;
@@ -57,14 +58,14 @@ class QuotaTree {
   void SetLimit(PoolId device, Bytes limit);
   // REQUIRES: the tenant has budgets.
   void Attach(ClientId client, TenantId tenant, const Budgets& budgets);
-  // Refunds its tenant all that the client holds, and devices too. What it holds of the host pool
+  // Refunds its tenant all that the client holds, and devices too. What it holds of other pools
   // stays taken there until Refund.
   void Detach(ClientId client);
 
   // Counts `bytes` more for the client, its tenant and the pool, whether they fit or not, and less
-  // as its reservation. The host pool itself counts whole extents.
+  // as its reservation. Pools themselves count whole extents.
   void Charge(ClientId client, PoolId pool, Bytes bytes);
-  // The client need not be attached: then the host pool alone is refunded.
+  // The client need not be attached: then the pool alone is refunded.
   void Refund(ClientId client, PoolId pool, Bytes bytes);
   // So much more, or less, of what the client holds cannot leave.
   void Pin(ClientId client, PoolId device, Bytes bytes);
@@ -179,8 +180,8 @@ class QuotaTree {
  private:
   struct Pool {
     Bytes limit;
-    Bytes guaranteed;  // to tenants with clients
-    Usage usage;
+    Bytes guaranteed{};  // to tenants with clients
+    Usage usage{};
   };
   struct Tenant {
     TenantId id{};
@@ -203,9 +204,10 @@ class QuotaTree {
     return const_cast<Client&>(static_cast<const QuotaTree*>(this)->At(client));
   }
   Tenant& TenantFor(TenantId tenant);
-  static Bytes BudgetOf(const Budgets& budgets, PoolId pool) {
-    return pool == kHostPool ? budgets.host : budgets.device;
+  bool IsDevice(PoolId pool) const {
+    return pool != kHostPool && ToInt(pool) <= options_.devices.size();
   }
+  Bytes BudgetOf(const Budgets& budgets, PoolId pool) const;
   // Makes the same change to what the client, its tenant and all have of the pool.
   template <typename Change>
   void Apply(ClientId client, PoolId pool, Change change);

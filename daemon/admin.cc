@@ -34,9 +34,9 @@ std::string TierName(const core::TensorView& view) {
   const std::string device = "device " + std::to_string(ToInt(view.device));
   const bool on_device =
       view.residency != core::Residency::kAway && view.residency != core::Residency::kLost;
-  if (on_device && view.on_host) return device + " + host";
+  if (on_device && view.has_copy) return device + " + host";
   if (on_device) return device;
-  return view.on_host ? "host" : "nowhere";
+  return view.has_copy ? "host" : "nowhere";
 }
 
 bool Visible(Loop& loop, const Audience& audience, ClientId client) {

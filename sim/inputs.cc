@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ namespace {
 constexpr double kHintsKept = 0.7;
 // What is shown of a budget that is many times the footprint.
 constexpr double kPercentMax = 99999;
+// Beside the device's and the host's.
+constexpr size_t kPoolsMax = 16;
 
 core::Error Unknown(const std::string& what, const std::string& name) {
   return {ErrorCode::kInvalidArgument, "no " + what + " is called \"" + name + "\""};
@@ -79,6 +82,42 @@ Result<Hardware> HardwareOf(const TraceChoice& choice) {
   if (choice.up) hardware.up = *choice.up * 1e9;
   if (choice.down) hardware.down = *choice.down * 1e9;
   return hardware;
+}
+
+core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup) {
+  const auto wrong = [&](const std::string& why) {
+    return core::Error{ErrorCode::kInvalidArgument, "the pool \"" + text + "\" " + why};
+  };
+  std::vector<std::string> parts;
+  std::istringstream words(text);
+  for (std::string part; std::getline(words, part, ':');) parts.push_back(part);
+  const bool host = !parts.empty() && parts[0] == "host";
+  if (parts.size() != (host ? 2 : 4))
+    return wrong("is neither host:SIZE nor peer:SIZE:IN:OUT nor file:SIZE:IN:OUT");
+  if (!host && parts[0] != "peer" && parts[0] != "file")
+    return wrong("is of no known kind: host, peer and file are");
+  const auto size = ParseBudget(parts[1], trace);
+  if (!size.ok()) return wrong("has no size: " + size.error().message);
+  if (size->bytes > core::kRangeMax)
+    return wrong("is larger than " + core::SizeText(core::kRangeMax));
+  if (host) {
+    if (setup->host) return wrong("is a second host pool");
+    setup->host = size->bytes;
+    return core::Ok();
+  }
+  double rates[2];
+  for (size_t i = 0; i < 2; ++i) {
+    const std::string& rate = parts[2 + i];
+    const auto parsed = std::from_chars(rate.data(), rate.data() + rate.size(), rates[i]);
+    if (parsed.ec != std::errc{} || parsed.ptr != rate.data() + rate.size() || rates[i] < 1e-3 ||
+        rates[i] > 1e6)
+      return wrong("moves bytes at \"" + rate + "\", which is no rate from 0.001 to 1000000 GB/s");
+  }
+  if (setup->pools.size() == kPoolsMax)
+    return wrong("is one more than the " + std::to_string(kPoolsMax) + " that can be");
+  setup->pools.push_back({parts[0] == "peer" ? core::PoolKind::kDevice : core::PoolKind::kFile,
+                          size->bytes, rates[0] * 1e9, rates[1] * 1e9});
+  return core::Ok();
 }
 
 Result<Budget> ParseBudget(const std::string& text, const Trace& trace) {

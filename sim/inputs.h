@@ -40,4 +40,9 @@ core::Result<Hardware> HardwareOf(const TraceChoice& choice);
 // footprint fits in 100%; or "800MiB", "4GiB", or bytes. Errors: kInvalidArgument.
 core::Result<Budget> ParseBudget(const std::string& text, const Trace& trace);
 
+// Adds a pool to the setup: "host:SIZE", which says how large the host pool is, "peer:SIZE:IN:OUT"
+// or "file:SIZE:IN:OUT", SIZE as a budget's, IN and OUT in GB/s towards the device and back.
+// Errors: kInvalidArgument.
+core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup);
+
 }  // namespace ravenstore::sim

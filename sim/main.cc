@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/check.h"
 #include "core/printable.h"
 #include "core/suggest.h"
 #include "core/usage.h"
@@ -27,6 +28,7 @@ struct Options {
   std::vector<std::string> traces;
   std::vector<std::string> policies;
   std::vector<std::string> budgets = {"60%"};
+  std::vector<std::string> pools;
   std::string output;
   std::string page;
   bool json = false;
@@ -42,6 +44,8 @@ constexpr const char* kAbout =
   ravensim compare moe zipf --budget 30% --budget 60%
   ravensim generate resnet50 -o resnet50.trace      the format: docs/TRACES.md
   ravensim bound gpt2-xl --budget 4GiB              what no policy can beat
+  ravensim run gpt2-xl --pool peer:25%:390:390 --pool host:25% --pool file:1TiB:7:5
+                                                    a peer's idle memory, little on the host, a file
 
 TRACE is a file, or one of the generators:
   )";
@@ -74,21 +78,23 @@ std::vector<std::string> AllPolicies() {
   return names;
 }
 
-// REQUIRES: `policy` is one of AllPolicies.
+// REQUIRES: `policy` is one of AllPolicies, the pools are as AddPool takes them.
 RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& options,
                  const std::string& policy, const Budget& budget) {
+  Setup setup = SetupFor(policy, hardware, budget.bytes).value_or(Setup{});
+  for (const std::string& pool : options.pools) RAVEN_CHECK(AddPool(pool, trace, &setup).ok());
+  const Hardware joint = WithAllLinks(hardware, setup.pools);
   RunReport report;
   report.trace = trace.name;
   report.hardware = hardware.name;
   report.policy = policy;
   report.budget = budget.bytes;
   report.percent = budget.percent;
-  report.bound = LeastStall(trace, hardware, budget.bytes);
+  report.bound = LeastStall(trace, joint, budget.bytes);
   if (policy == "oracle") {
-    report.outcome = SimulateOracle(trace, hardware, budget.bytes);
+    report.outcome = SimulateOracle(trace, joint, budget.bytes);
     return report;
   }
-  Setup setup = *SetupFor(policy, hardware, budget.bytes);
   setup.timeline = !options.page.empty();
   if (options.no_learning) setup.learn = false;
   report.outcome = Simulate(trace, setup);
@@ -136,6 +142,11 @@ int RunAll(const Options& options) {
     choice.name = name;
     const auto trace = Load(choice);
     if (!trace.ok()) return Complain(trace.error());
+    Setup pools;
+    for (const std::string& text : options.pools) {
+      if (const auto status = AddPool(text, *trace, &pools); !status.ok())
+        return Complain(status.error());
+    }
     for (const std::string& text : options.budgets) {
       const auto budget = ParseBudget(text, *trace);
       if (!budget.ok()) return Complain(budget.error());
@@ -229,6 +240,9 @@ int Main(int argc, char** argv) {
   for (CLI::App* one : {run, compare}) {
     one->add_option("TRACE", options.traces, "Generators' names or files")->required();
     one->add_option("--policy", options.policies, "Who decides what leaves; may be repeated");
+    one->add_option("--pool", options.pools,
+                    "Where tensors go beside the device: host:SIZE, peer:SIZE:IN:OUT or "
+                    "file:SIZE:IN:OUT, in GB/s; repeatable");
     one->add_flag("--no-learning", options.no_learning, "Hints alone say what comes");
   }
   for (CLI::App* one : {run, compare, bound}) {

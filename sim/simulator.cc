@@ -25,6 +25,10 @@ using core::Tick;
 namespace {
 
 constexpr core::DeviceId kDevice{0};
+// From the end of a file's copy to its being known: of a disk behind a file system.
+constexpr Duration kFileLatency = std::chrono::microseconds(100);
+// Of the ring that moves over two links go through.
+constexpr Bytes kStagingChunk = core::MiB(16);
 constexpr core::PoolId kDevicePool = core::PoolOf(kDevice);
 constexpr uint32_t kNone = ~0u;
 constexpr Duration kStuckAfter = std::chrono::seconds(10);
@@ -96,8 +100,8 @@ class Simulator {
       TensorId tensor;
       Bytes staged;
     };
-    std::deque<Known> known;
-    std::deque<core::MoveProgressed> progress_known;
+    std::deque<Known> known{};
+    std::deque<core::MoveProgressed> progress_known{};
   };
   struct Event {
     Tick at;
@@ -109,15 +113,30 @@ class Simulator {
     }
   };
 
-  static Bytes HostCapacity(const Trace& trace) {
-    return (trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64));
-  }
-  static core::LinkModel HostLink(const Setup& setup) {
-    return {setup.hardware.latency, setup.hardware.up, setup.hardware.down};
+  static Bytes HostCapacity(const Trace& trace, const Setup& setup) {
+    return setup.host.value_or((trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64)));
   }
   static core::Topology MakeTopology(const Trace& trace, const Setup& setup, Bytes budget) {
-    return core::DevicesAroundHost({budget}, HostCapacity(trace), kBudgetUnit, {HostLink(setup)})
-        .value();
+    const Hardware& hardware = setup.hardware;
+    const auto host_link = [&](core::PoolId pool) {
+      return core::Link{core::kHostPool, pool, hardware.latency, hardware.up, hardware.down};
+    };
+    std::vector<core::Pool> pools = {
+        {core::PoolKind::kHost, 0, HostCapacity(trace, setup), core::kExtentAlignment},
+        {core::PoolKind::kDevice, 0, budget, kBudgetUnit, /*addressable=*/true}};
+    std::vector<core::Link> links = {host_link(kDevicePool)};
+    for (const ExtraPool& extra : setup.pools) {
+      const core::PoolId id{static_cast<uint16_t>(pools.size())};
+      pools.push_back({extra.kind, static_cast<uint16_t>(pools.size() - 1), extra.capacity,
+                       core::kExtentAlignment});
+      if (extra.kind == core::PoolKind::kFile) {
+        links.push_back({core::kHostPool, id, kFileLatency, extra.out, extra.in});
+      } else {
+        links.push_back(host_link(id));
+        links.push_back({id, kDevicePool, hardware.latency, extra.in, extra.out});
+      }
+    }
+    return core::Topology::Make(std::move(pools), std::move(links), kStagingChunk).value();
   }
   static core::PlannerOptions MakeOptions(const Trace& trace, const Setup& setup,
                                           const core::Topology& topology, Bytes budget) {
@@ -131,10 +150,10 @@ class Simulator {
     options.granularity = kBudgetUnit;
     options.device_capacity = {budget};
     options.arena = {core::ArenaFor(budget)};
-    options.host_capacity = HostCapacity(trace);
+    options.host_capacity = HostCapacity(trace, setup);
     options.host_step = options.host_capacity;  // all of it is pinned before the first call
     options.topology = topology;
-    options.slab = std::max(options.slab, core::SlabFor(HostLink(setup)));
+    options.slab = std::max(options.slab, core::SlabFor(core::HostLinkOf(topology, kDevice)));
     return options;
   }
 
@@ -597,6 +616,16 @@ Outcome Simulator::Run() {
 }
 
 }  // namespace
+
+Hardware WithAllLinks(Hardware hardware, const std::vector<ExtraPool>& pools) {
+  for (const ExtraPool& pool : pools) {
+    if (pool.kind == core::PoolKind::kFile) continue;  // its bytes come over the host's link
+    hardware.up += pool.in;
+    hardware.down += pool.out;
+    hardware.duplex = 1;
+  }
+  return hardware;
+}
 
 Outcome Simulate(const Trace& trace, const Setup& setup) {
   return Simulator(trace, setup).Run();

@@ -11,6 +11,7 @@
 // Threads: one at a time. The same input gives the same result.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,16 @@
 
 namespace ravenstore::sim {
 
+// A pool beside the device's and the host's, where tensors may lie that are away.
+struct ExtraPool {
+  // A peer device's idle memory has a link of its own to the device and one to the host, which is
+  // as the device's. A file has one to the host.
+  core::PoolKind kind = core::PoolKind::kDevice;
+  core::Bytes capacity;
+  double in = 0;   // bytes per second, from there towards the device
+  double out = 0;  // and to there
+};
+
 struct Setup {
   Hardware hardware = kHardware[0];
   core::Bytes budget;  // device memory; rounded down to kBudgetUnit
@@ -30,6 +41,9 @@ struct Setup {
   bool preclean = true;
   bool incremental = true;  // what leaves for something smaller gives its room away as it goes
   core::Heuristics heuristics = {};
+  // The host pool's; not set: room for all that the trace has at once, twice.
+  std::optional<core::Bytes> host = std::nullopt;
+  std::vector<ExtraPool> pools = {};
   bool timeline = false;  // keep what happened when
 };
 
@@ -87,6 +101,9 @@ inline constexpr core::Bytes kBudgetUnit = core::MiB(2);
 // A replay that takes longer fails, so that sums of times fit 63 bits: 13 days, simulated.
 inline constexpr core::Duration kReplayMax{int64_t{1} << 50};
 inline constexpr const char* kTooLong = "the replay takes more than 2^50 ns (13 days)";
+
+// The hardware with one link to the device that is as fast as all together: no policy moves more.
+Hardware WithAllLinks(Hardware hardware, const std::vector<ExtraPool>& pools);
 
 // REQUIRES: trace.Footprint() <= kFootprintMax.
 Outcome Simulate(const Trace& trace, const Setup& setup);

@@ -189,7 +189,7 @@ TEST(PlannerAheadTest, ATornPrecleanIsThrownAway) {
   s.world().Write(s.At("B"));
   s.Use("B").CopyDone("B");
   EXPECT_TRUE(s.View("B").dirty);
-  EXPECT_FALSE(s.View("B").on_host);
+  EXPECT_FALSE(s.View("B").has_copy);
 }
 
 // A prediction is no leave to discard bytes: what has to leave before it is freed is copied, and

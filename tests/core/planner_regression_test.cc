@@ -229,7 +229,7 @@ TEST(PlannerRegressionTest, AFullHostLetsCleanTensorsLeave) {
   Script s({.capacity = KiB(8), .slab = KiB(8), .host = KiB(4), .host_budget = KiB(4)});
   s.Make("clean", KiB(2)).Make("dirty", KiB(6)).Create("C", KiB(2)).CopyDone("clean").Free("C");
   s.Get("clean").CopyDone("clean").PutUnchanged("clean", Order(1)).Pass(seconds(1));
-  ASSERT_TRUE(s.View("clean").on_host);
+  ASSERT_TRUE(s.View("clean").has_copy);
   // By its value the large one should go, but the host cannot take it, and to give up the other's
   // copy there would not help.
   s.Create("D", KiB(2));
@@ -361,11 +361,11 @@ TEST(PlannerRegressionTest, AClientAtItsHostBudgetTakesNoCopiesOfOthers) {
   const ClientId rich = s.world().Attach(Script::kTenant, {KiB(4), KiB(1024)});
   s.As(rich).Make("R", KiB(4)).Create("S", KiB(4)).CopyDone("R").Free("S");
   s.Get("R").CopyDone("R").PutUnchanged("R");
-  ASSERT_TRUE(s.View("R").on_host);
+  ASSERT_TRUE(s.View("R").has_copy);
   const ClientId poor = s.world().Attach(Script::kTenant, {KiB(4), Bytes(0)});
   s.As(poor).Make("P", KiB(4)).Create("Q", KiB(4)).Pass(milliseconds(50));
   EXPECT_EQ(s.StateOf("Q"), State::kWaiting);
-  EXPECT_TRUE(s.View("R").on_host);
+  EXPECT_TRUE(s.View("R").has_copy);
 }
 
 TEST(PlannerRegressionTest, ASlabEmptiedForAnotherGoesToWhoAskedFirst) {

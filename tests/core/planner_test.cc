@@ -298,11 +298,11 @@ TEST(PlannerTest, AFullHostGivesUpCopiesOfTensorsThatAreOnTheirDevice) {
   s.Make("A", KiB(4)).Make("B", KiB(4)).Create("C", KiB(4)).Create("D", KiB(4)).CopyDone("A");
   EXPECT_EQ(s.StateOf("D"), State::kInUse);
   s.Free("D").Get("A").CopyDone("A");
-  EXPECT_TRUE(s.View("A").on_host);
+  EXPECT_TRUE(s.View("A").has_copy);
   // A is in use, so B must leave, into the room of A's copy.
   s.Create("E", KiB(4));
   EXPECT_EQ(s.StateOf("B"), State::kLeaving);
-  EXPECT_FALSE(s.View("A").on_host);
+  EXPECT_FALSE(s.View("A").has_copy);
   s.CopyDone("B").Use("A");
   EXPECT_EQ(s.StateOf("E"), State::kInUse);
 }

@@ -1,4 +1,4 @@
-#include "core/host_pool.h"
+#include "core/away_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -7,12 +7,12 @@
 namespace ravenstore::core {
 namespace {
 
-void GrowBy(HostPool& pool, Bytes size) {
+void GrowBy(AwayPool& pool, Bytes size) {
   pool.Grown(pool.Grow(size));
 }
 
-TEST(HostPoolTest, GrowsAtItsEnd) {
-  HostPool pool(KiB(64));
+TEST(AwayPoolTest, GrowsAtItsEnd) {
+  AwayPool pool(KiB(64));
   EXPECT_EQ(pool.Allocate(KiB(1), 0), std::nullopt);
   EXPECT_EQ(pool.Grow(KiB(8)), (Range{KiB(0), KiB(8)}));
   EXPECT_TRUE(pool.IsGrowing());
@@ -29,8 +29,8 @@ TEST(HostPoolTest, GrowsAtItsEnd) {
   pool.CheckInvariants();
 }
 
-TEST(HostPoolTest, ShrinksFromItsEndAsFarAsNothingLivesThere) {
-  HostPool pool(KiB(64));
+TEST(AwayPoolTest, ShrinksFromItsEndAsFarAsNothingLivesThere) {
+  AwayPool pool(KiB(64));
   for (int i = 0; i < 3; ++i) GrowBy(pool, KiB(4));
   const auto first = pool.Allocate(KiB(5), 0);
   EXPECT_EQ(pool.Shrink(), (Range{KiB(8), KiB(4)}));
@@ -50,8 +50,8 @@ TEST(HostPoolTest, ShrinksFromItsEndAsFarAsNothingLivesThere) {
   pool.CheckInvariants();
 }
 
-TEST(HostPoolTest, AnEmptyPoolHasNothingToGiveBack) {
-  HostPool pool(KiB(64));
+TEST(AwayPoolTest, AnEmptyPoolHasNothingToGiveBack) {
+  AwayPool pool(KiB(64));
   EXPECT_EQ(pool.Shrink(), std::nullopt);
   GrowBy(pool, KiB(4));
   EXPECT_EQ(pool.Shrink(), (Range{KiB(0), KiB(4)}));

@@ -1,7 +1,9 @@
-// The host pool: one range of pinned memory that grows and shrinks at its end, chunk by chunk.
+// A pool where tensors lie that are away from their devices: one range that grows and shrinks at
+// its end, chunk by chunk. The host pool does; a pool of fixed size is one chunk from the
+// beginning.
 //
-// The caller has the chunks pinned and unpinned and says when that is done; what lives in the pool
-// stays where it is meanwhile.
+// The caller makes and destroys the chunks and says when that is done; what lives in the pool stays
+// where it is meanwhile.
 //
 // Owns: the bookkeeping only. Threads: one at a time. Cost: as of core/extents.h.
 #pragma once
@@ -14,10 +16,10 @@
 
 namespace ravenstore::core {
 
-class HostPool : private ExtentMap {
+class AwayPool : private ExtentMap {
  public:
-  // Addresses [0, range), none of them pinned.
-  explicit HostPool(Bytes range) : ExtentMap(range) {}
+  // Addresses [0, range), none of them with memory.
+  explicit AwayPool(Bytes range) : ExtentMap(range) {}
 
   using ExtentMap::Allocate;
   using ExtentMap::changes;
@@ -29,23 +31,23 @@ class HostPool : private ExtentMap {
   using ExtentMap::SizeOf;
   using ExtentMap::used;
 
-  // The chunk behind the end that is to be pinned; the pool is growing until that is done.
+  // The chunk behind the end that is to be made; the pool is growing until that is done.
   // REQUIRES: it neither grows nor shrinks; `size` is not zero.
   Range Grow(Bytes size);
   void Grown(const Range& chunk);
   void GrowFailed() { coming_ = Bytes{0}; }
   bool IsGrowing() const { return coming_ > Bytes{0}; }
 
-  // Takes the last chunk out of the pool, so that it can be unpinned; nullopt where something lives
-  // there, or there is none. REQUIRES: the pool is not growing.
+  // Takes the last chunk out of the pool, so that it can be destroyed; nullopt where something
+  // lives there, or there is none. REQUIRES: the pool is not growing.
   std::optional<Range> Shrink();
-  // That chunk is unpinned.
+  // That chunk is gone.
   void Shrunk(const Range& chunk);
 
-  // The pool is pinned up to here; of what it shrank by, so much still is, behind that.
+  // There is memory up to here; of what it shrank by, so much still is there, behind that.
   Bytes end() const { return end_; }
   Bytes leaving() const { return leaving_; }
-  // All that is pinned, or is being.
+  // All that there is, or that is being made.
   Bytes committed() const { return end_ + leaving_ + coming_; }
 
   // Aborts unless the chunks are what the extents are in; O(n).

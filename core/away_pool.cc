@@ -1,10 +1,10 @@
-#include "core/host_pool.h"
+#include "core/away_pool.h"
 
 #include "core/check.h"
 
 namespace ravenstore::core {
 
-Range HostPool::Grow(Bytes size) {
+Range AwayPool::Grow(Bytes size) {
   RAVEN_CHECK(size > Bytes{0});
   RAVEN_CHECK(!IsGrowing());
   RAVEN_CHECK(leaving_ == Bytes{0});
@@ -12,14 +12,14 @@ Range HostPool::Grow(Bytes size) {
   return {end_, size};
 }
 
-void HostPool::Grown(const Range& chunk) {
+void AwayPool::Grown(const Range& chunk) {
   coming_ = Bytes{0};
   AddChunk(chunk.first, chunk.second);
   chunks_.push_back(chunk.first);
   end_ = chunk.first + chunk.second;
 }
 
-std::optional<Range> HostPool::Shrink() {
+std::optional<Range> AwayPool::Shrink() {
   RAVEN_CHECK(!IsGrowing());
   if (chunks_.empty()) return std::nullopt;
   const Range chunk{chunks_.back(), end_ - chunks_.back()};
@@ -31,13 +31,13 @@ std::optional<Range> HostPool::Shrink() {
   return chunk;
 }
 
-void HostPool::Shrunk(const Range& chunk) {
+void AwayPool::Shrunk(const Range& chunk) {
   RAVEN_CHECK(chunk.second <= leaving_);
   RemoveChunk(chunk.first, chunk.second);
   leaving_ -= chunk.second;
 }
 
-void HostPool::CheckInvariants() const {
+void AwayPool::CheckInvariants() const {
   ExtentMap::CheckInvariants();
   RAVEN_CHECK(held() == end_);
   for (size_t i = 0; i < chunks_.size(); ++i)
