@@ -67,6 +67,10 @@ TenantFigures JudgeTwoTenants(core::Heuristics heuristics);
 // prefix-shared cache as well, or null.
 void MeasureZipf(const TraceSet* validation, Failures* failures, const Report& report);
 
+// What three jobs take with four pools, and with the device's and the host's alone, over what no
+// policy can beat.
+void MeasurePools(Failures* failures, const Report& report);
+
 // Time per event with 10^6 tensors, and events per second of a whole simulation.
 void MeasurePlannerCost(double scale, const Report& report);
 // Traces replayed by a real client on the host backend's slow link ($RAVENSTORE_DAEMON), against

@@ -40,6 +40,7 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
   }
   against_lru.Tell(validation == nullptr ? "the tuning set" : "both sets", report);
   MeasureZipf(validation, &failures, report);
+  MeasurePools(&failures, report);
   MeasureKernelLevel(false, &failures, report);
   ReplayTight(core::Heuristics{}, &failures);
   if (validation != nullptr) ReplayTight(*validation, &failures);

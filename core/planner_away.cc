@@ -49,7 +49,7 @@ Duration Planner::State::PriceOfRoom(PoolId pool, PoolId home, Bytes size) const
 Duration Planner::State::PlacingCost(const ClientArena& arena, PoolId pool, Bytes size,
                                      Leaving leaving) const {
   const PoolId home = arena.pool();
-  // A link that is busy makes the copy wait, and for one that leaves ahead of need nobody does.
+  // What is in flight goes first; for the copy of one that leaves ahead of need nobody waits.
   const Bytes queued = FlightOf(arena, pool).out;
   const Bytes waited = leaving == Leaving::kNow ? queued + size : queued;
   return topology_.Cost(home, pool, waited) + topology_.Cost(pool, home, size) +
@@ -63,8 +63,9 @@ std::vector<Planner::State::Choice> Planner::State::PoolsFor(const ClientArena& 
     if (leaving == Leaving::kAhead && now_ < pool.short_until) continue;
     choices.push_back({PlacingCost(arena, id, size, leaving), id});
   }
-  std::sort(choices.begin(), choices.end(),
-            [](const Choice& a, const Choice& b) { return a.cost < b.cost; });
+  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return std::pair(a.cost, a.pool) < std::pair(b.cost, b.pool);
+  });
   return choices;
 }
 

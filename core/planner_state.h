@@ -420,8 +420,8 @@ class Planner::State {
   PoolId NextPool(const ClientArena& arena) const {
     return PoolsFor(arena, options_.slab, Leaving::kNow).front().pool;
   }
-  // What it takes to have `size` bytes of the arena in the pool, in seconds of stall that may
-  // follow: those of the copy there and back, and what the room is worth to others.
+  // What it costs to have `size` bytes of the arena in the pool: the time of the copy there, behind
+  // what is in flight, that of the copy back, and what the room is worth to others.
   Duration PlacingCost(const ClientArena& arena, PoolId pool, Bytes size, Leaving leaving) const;
   Duration PriceOfRoom(PoolId pool, PoolId home, Bytes size) const;
   // The pools where so much of the arena may go, the least costly first.

@@ -92,18 +92,25 @@ World::Options OptionsOf(const Program& program) {
   planner.forgotten_per_pass = 2;
   planner.prefetch = planner.preclean = planner.learn = false;
   double rate = 100e6;
+  std::vector<OtherPool> others;
   for (const Instruction& instruction : program) {
     if (!DescribesTheNode(instruction.op)) break;
     Describe(instruction, &options);
     if (instruction.op == Op::kLink) {
       rate = static_cast<double>(std::max<size_t>(Number(instruction.operands[0]), 1));
     }
+    const auto& with = instruction.operands;
+    if (instruction.op == Op::kPool) {
+      others.push_back({with[0] == 0 ? PoolKind::kDevice : PoolKind::kFile, Size(with[1], kUnit),
+                        static_cast<double>(Number(with[2])),
+                        static_cast<double>(Number(with[3]))});
+    }
   }
   if (planner.device_capacity.empty()) {
     planner.device_capacity = {KiB(32)};
     planner.arena = {KiB(64)};
   }
-  planner.topology = DevicesAtRate(planner, rate);
+  planner.topology = WithPools(DevicesAtRate(planner, rate), others);
   return options;
 }
 

@@ -25,6 +25,7 @@ enum class Op : uint8_t {
   kHost,      // capacity, step, ahead
   kInFlight,  // bytes, copies
   kLink,      // bytes per second, as the planner reckons
+  kPool,      // one more: kind, capacity, bytes per second in and out
   kHabits,    // prefetch, preclean, learn, policy
   kLanes,     // entries of each log lane
 

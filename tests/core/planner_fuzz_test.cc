@@ -78,6 +78,12 @@ class ProgramGenerator {
     // Where copying takes long, clients wait for one another instead.
     constexpr int64_t kSpeeds[] = {100'000'000, 1'000'000, 10'000};
     prologue_.push_back({Op::kLink, {kSpeeds[Below(3)]}});
+    for (uint32_t more = Chance(50) ? 1 + Below(2) : 0; more > 0; --more) {
+      const int64_t kind = Below(2);
+      const int64_t room = ToOperand(kUnit * (16 + Below(roomy_ ? 300 : 60)));
+      const int64_t in = kSpeeds[Below(3)] * 4;
+      prologue_.push_back({Op::kPool, {kind, room, in, kSpeeds[Below(3)] / 4}});
+    }
     const int64_t prefetch = Below(4) != 0 ? 1 : 0;
     const int64_t preclean = Below(4) != 0 ? 1 : 0;
     const int64_t learn = Below(4) != 0 ? 1 : 0;

@@ -357,7 +357,7 @@ TEST(PlannerTest, AClientGoneInTheMiddleOfACopyKeepsItsHostRoomUntilTheEnd) {
   EXPECT_EQ(s.stats().waiting, 0u);
 }
 
-constexpr Budgets kForTenThousand{MiB(512), MiB(64)};
+const Budgets kForTenThousand{MiB(512), MiB(64)};
 
 PlannerOptions ForTenThousand() {
   PlannerOptions options;

@@ -56,6 +56,31 @@ TEST_F(QuotaTreeTest, TheLeastOfThreeLimitsIsTheRoomAndTheMost) {
   EXPECT_EQ(quota_.LimitOf(kDevice), KiB(64));
 }
 
+TEST_F(QuotaTreeTest, PoolsBehindTheDevicesHaveBudgetsOfTheirOwn) {
+  constexpr PoolId kFile{2};
+  QuotaTree quota({.devices = {KiB(64)},
+                   .host = KiB(512),
+                   .others = {KiB(256)},
+                   .granularity = KiB(1),
+                   .guaranteed_part = 8});
+  quota.SetBudgets(kAnn, {KiB(64), KiB(512), std::nullopt, {{kFile, KiB(100)}}});
+  quota.Attach(kA, kAnn, {KiB(64), KiB(512)});
+  EXPECT_EQ(quota.Most(kA, kFile), KiB(100));
+  EXPECT_EQ(quota.Exceeded(kA, kFile, KiB(100), KiB(100)), std::nullopt);
+  EXPECT_EQ(quota.Exceeded(kA, kFile, KiB(101), KiB(101)), Limit::kTenant);
+  quota.SetBudgets(kAnn, {KiB(64), KiB(512)});  // of a pool that is not named: all of it
+  EXPECT_EQ(quota.Most(kA, kFile), KiB(256));
+  quota.Charge(kA, kFile, KiB(8));
+  EXPECT_EQ(quota.Of(kAnn, kFile).held, KiB(8));
+  quota.CheckInvariants();
+  quota.Detach(kA);  // its bytes lie there until they are forgotten
+  EXPECT_EQ(quota.Of(kAnn, kFile).held, KiB(0));
+  EXPECT_EQ(quota.Of(kFile).held, KiB(8));
+  quota.CheckInvariants();
+  quota.Refund(kA, kFile, KiB(8));
+  EXPECT_EQ(quota.Of(kFile).held, KiB(0));
+}
+
 TEST_F(QuotaTreeTest, WhatBindsIsNamedFromTheClientUp) {
   Attach(kA, kAnn, KiB(40));
   Attach(kB, kAnn, KiB(40));

@@ -1,6 +1,7 @@
 // Topologies of planners under test.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "core/planner.h"
@@ -25,6 +26,29 @@ inline Topology DevicesAtRates(const PlannerOptions& options,
 inline Topology DevicesAtRate(const PlannerOptions& options, double bytes_per_second) {
   return DevicesAtRates(options,
                         std::vector<double>(options.device_capacity.size(), bytes_per_second));
+}
+
+// A pool of fixed size beside devices and host, with its rates towards a device and back.
+struct OtherPool {
+  PoolKind kind =
+      PoolKind::kFile;  // a file is joined to the host, a peer device to each device too
+  Bytes capacity;
+  double in = 0;
+  double out = 0;
+};
+
+inline Topology WithPools(const Topology& topology, const std::vector<OtherPool>& others) {
+  std::vector<Pool> pools = topology.pools();
+  std::vector<Link> links = topology.links();
+  const auto devices = static_cast<uint16_t>(pools.size() - 1);
+  for (const OtherPool& other : others) {
+    const PoolId id{static_cast<uint16_t>(pools.size())};
+    pools.push_back({other.kind, ToInt(id), other.capacity, kExtentAlignment});
+    links.push_back({kHostPool, id, {}, other.out, other.in});
+    for (uint16_t i = 0; i < devices && other.kind == PoolKind::kDevice; ++i)
+      links.push_back({PoolOf(DeviceId{i}), id, {}, other.out, other.in});
+  }
+  return Topology::Make(std::move(pools), std::move(links), MiB(16)).value();
 }
 
 }  // namespace ravenstore::core

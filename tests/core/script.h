@@ -40,6 +40,7 @@ class Script {
     double link = 50e9;              // bytes per second, as the planner reckons
     std::vector<double> links = {};  // of each device, where they differ
     Bytes incremental_from = MiB(32);
+    std::vector<OtherPool> others = {};  // pools beside devices and host, PoolId{2} the first
     uint64_t guaranteed_part = 0;
     uint32_t demand_copies = 512;
   };
@@ -134,6 +135,11 @@ class Script {
     return FinishSlabs();
   }
 
+  // Of its tenant.
+  Script& TenantBudgets(const Budgets& budgets) {
+    world_.SetTenant(kTenant, budgets);
+    return FinishSlabs();
+  }
   Script& DeviceCapacity(Bytes bytes) {
     world_.SetDevice(DeviceId{0}, bytes);
     return FinishSlabs();
@@ -178,6 +184,7 @@ class Script {
     planner.in_flight = setting.in_flight;
     planner.topology = setting.links.empty() ? DevicesAtRate(planner, setting.link)
                                              : DevicesAtRates(planner, setting.links);
+    planner.topology = WithPools(planner.topology, setting.others);
     planner.incremental_from = setting.incremental_from;
     planner.guaranteed_part = setting.guaranteed_part;
     planner.demand_copies = setting.demand_copies;

@@ -22,6 +22,12 @@ World::World(Options options)
     : options_(std::move(options)), planner_(std::make_unique<Planner>(options_.planner)) {
   const size_t units = UnitsOf(options_.planner.host_capacity);
   host_ = {std::vector<uint64_t>(units), std::vector<Unit>(units, Unit::kAbsent), {}};
+  const std::vector<Pool>& pools = options_.planner.topology.pools();
+  for (size_t i = 1 + options_.planner.device_capacity.size(); i < pools.size(); ++i) {
+    const size_t there = UnitsOf(pools[i].capacity);
+    away_[PoolId{static_cast<uint16_t>(i)}] = {
+        std::vector<uint64_t>(there), std::vector<Unit>(there, Unit::kPresent), {}};
+  }
 }
 
 void World::Trace(const std::string& text) const {

@@ -52,7 +52,7 @@ class World {
     TensorId tensor;
     DeviceId device;
     Bytes on_device;
-    Bytes on_host;
+    Place away;
     Bytes size;
     uint64_t word = 0;  // the lease word that it needs to find again
     uint32_t writes = 0;
@@ -262,7 +262,7 @@ class World {
   void MoveStamps(const Copy& copy, bool second_half);
   // Pinned memory and the pool together are what the store may pin.
   void CheckPinned() const;
-  void CheckHostRoom(TensorId tensor, Bytes to, Bytes size) const;
+  void CheckAwayRoom(TensorId tensor, const Place& to, Bytes size) const;
 
   Options options_;
   std::unique_ptr<Planner> planner_;
@@ -275,7 +275,8 @@ class World {
   std::map<ClientId, Bytes> host_used_;  // at the last look, to see growth beyond a budget
   std::map<std::tuple<ClientId, DeviceId, Bytes>, Bytes> slab_sizes_;
   uint32_t last_client_ = 0;
-  Memory host_;
+  std::map<PoolId, Memory> away_;  // all pools but the devices'
+  Memory& host_ = away_[kHostPool];
   std::vector<Copy> copies_;
   std::vector<SlabJob> slab_jobs_;
   uint64_t last_stamp_ = 0;

@@ -106,8 +106,8 @@ void World::Do(const ShrinkHost& action) {
     host_.units[unit] = Unit::kRemoving;
   }
   for (const Copy& copy : copies_) {  // none reads or writes what is unpinned
-    RAVEN_CHECK(copy.on_host + copy.size <= action.offset ||
-                copy.on_host >= action.offset + action.size);
+    RAVEN_CHECK(copy.away.pool != kHostPool || copy.away.offset + copy.size <= action.offset ||
+                copy.away.offset >= action.offset + action.size);
   }
   slab_jobs_.push_back({SlabJob::Kind::kHostShrinks, {}, {}, action.offset, action.size});
 }
@@ -226,7 +226,7 @@ void World::Do(const Drop& action) {
 }
 
 void World::Do(const Move& action) {
-  if (action.to.pool == kHostPool) {
+  if (away_.contains(action.to.pool)) {
     StartCopyOut(action);
   } else {
     StartCopyIn(action);
@@ -287,14 +287,14 @@ void World::StartCopyOut(const Move& action) {
   if (!held) RAVEN_CHECK(row->device == device);
   if (!held) RAVEN_CHECK(row->place == action.from.offset);
   RAVEN_CHECK(row->size == action.size);
-  CheckHostRoom(action.tensor, action.to.offset, action.size);
+  CheckAwayRoom(action.tensor, action.to, action.size);
   if (action.source == Source::kLeaves) MoveLease(*row, LeaseState::kLeaving);
   copies_.push_back({stays ? CopyKind::kClean : CopyKind::kOut,
                      {session->id, slot},
                      action.tensor,
                      device,
                      action.from.offset,
-                     action.to.offset,
+                     action.to,
                      action.size,
                      row->word,
                      row->writes,
@@ -317,7 +317,7 @@ void World::StartCopyIn(const Move& action) {
                      action.tensor,
                      device,
                      action.to.offset,
-                     action.from.offset,
+                     action.from,
                      action.size});
   ++session->copies;
   MoveStamps(copies_.back(), false);
@@ -454,29 +454,30 @@ void World::MoveStamps(const Copy& copy, bool second_half) {
   Session& session = SessionOf(copy.handle.client);
   if (session.gone) return;  // it goes on, but nobody will read what it brings
   Memory& device = session.memory[ToInt(copy.device)];
+  Memory& away = away_.at(copy.away.pool);
   const size_t units = UnitsOf(copy.size);
   const size_t begin = second_half ? units / 2 : 0;
   const size_t end = second_half ? units : units / 2;
   for (size_t unit = begin; unit < end; ++unit) {
     const size_t here = UnitsOf(copy.on_device) + unit;
-    const size_t there = UnitsOf(copy.on_host) + unit;
+    const size_t there = UnitsOf(copy.away.offset) + unit;
     RAVEN_CHECK(device.units.at(here) == Unit::kPresent);
-    RAVEN_CHECK(host_.units.at(there) == Unit::kPresent);
+    RAVEN_CHECK(away.units.at(there) == Unit::kPresent);
     if (copy.kind == CopyKind::kIn) {
-      device.stamps[here] = host_.stamps[there];
+      device.stamps[here] = away.stamps[there];
     } else {
-      host_.stamps[there] = device.stamps[here];
+      away.stamps[there] = device.stamps[here];
     }
   }
 }
 
-// What a copy will write on the host is no copy's that is under way.
-void World::CheckHostRoom(TensorId tensor, Bytes to, Bytes size) const {
+// What a copy will write in another pool is no copy's that is under way.
+void World::CheckAwayRoom(TensorId tensor, const Place& to, Bytes size) const {
+  const Bytes end = to.offset.RoundUp(kExtentAlignment) + size.RoundUp(kExtentAlignment);
   for (const Copy& copy : copies_) {
     RAVEN_CHECK(copy.tensor != tensor);  // one copy of a tensor at a time
-    const bool apart =
-        to.RoundUp(kExtentAlignment) + size.RoundUp(kExtentAlignment) <= copy.on_host ||
-        copy.on_host + copy.size.RoundUp(kExtentAlignment) <= to;
+    const bool apart = copy.away.pool != to.pool || end <= copy.away.offset ||
+                       copy.away.offset + copy.size.RoundUp(kExtentAlignment) <= to.offset;
     RAVEN_CHECK(apart);
   }
 }

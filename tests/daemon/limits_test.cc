@@ -18,7 +18,7 @@ using core::Bytes;
 using core::ErrorCode;
 using core::MiB;
 
-constexpr Budgets kDefaults{MiB(32), MiB(64), {}};
+const Budgets kDefaults{MiB(32), MiB(64), {}};
 constexpr uid_t kUser = FakeConnections::kUser;
 constexpr uint32_t kJob = 3;
 

@@ -49,6 +49,46 @@ TEST(InputsTest, UnknownNamesAreRefused) {
   EXPECT_FALSE(Load({.name = "moe", .disturb = "weather"}).ok());
 }
 
+TEST(InputsTest, PoolsAreSaidByKindSizeAndRates) {
+  const Trace trace = *Load({.name = "resnet50", .iterations = 1});
+  Setup setup;
+  ASSERT_TRUE(AddPool("host:25%", trace, &setup).ok());
+  ASSERT_TRUE(AddPool("peer:4GiB:390:380", trace, &setup).ok());
+  ASSERT_TRUE(AddPool("file:1TiB:7:5.5", trace, &setup).ok());
+  EXPECT_EQ(setup.host, ParseBudget("25%", trace)->bytes);
+  ASSERT_EQ(setup.pools.size(), 2u);
+  EXPECT_EQ(setup.pools[0].kind, core::PoolKind::kDevice);
+  EXPECT_EQ(setup.pools[0].capacity, core::GiB(4));
+  EXPECT_EQ(setup.pools[0].in, 390e9);
+  EXPECT_EQ(setup.pools[0].out, 380e9);
+  EXPECT_EQ(setup.pools[1].kind, core::PoolKind::kFile);
+  EXPECT_EQ(setup.pools[1].out, 5.5e9);
+}
+
+TEST(InputsTest, WhatIsNoPoolIsRefusedInWords) {
+  const Trace trace = *Load({.name = "resnet50", .iterations = 1});
+  const std::pair<const char*, const char*> wrong[] = {
+      {"", "neither host:SIZE nor peer:SIZE:IN:OUT"},
+      {"peer:1GiB", "neither host:SIZE nor peer:SIZE:IN:OUT"},
+      {"host:1GiB:7:5", "neither host:SIZE nor peer:SIZE:IN:OUT"},
+      {"tape:1GiB:7:5", "of no known kind"},
+      {"peer:much:7:5", "has no size"},
+      {"file:4096GiB:7:5", "larger than 2047.0 GiB"},
+      {"file:1GiB:7:fast", "\"fast\", which is no rate"},
+      {"file:1GiB:0:5", "\"0\", which is no rate"},
+      {"host:2GiB", "a second host pool"},
+  };
+  Setup setup;
+  ASSERT_TRUE(AddPool("host:1GiB", trace, &setup).ok());
+  for (const auto& [text, words] : wrong) {
+    const core::Status status = AddPool(text, trace, &setup);
+    ASSERT_FALSE(status.ok()) << text;
+    EXPECT_EQ(status.error().code, core::ErrorCode::kInvalidArgument);
+    EXPECT_NE(status.error().message.find(words), std::string::npos) << status.error().message;
+  }
+  EXPECT_TRUE(setup.pools.empty());
+}
+
 TEST(InputsTest, TheLinkOfAMachineCanBeSaid) {
   const Hardware named = *FindHardware("a100-pcie4");
   TraceChoice choice = {.name = "moe", .hardware = "a100-pcie4"};

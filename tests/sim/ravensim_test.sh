@@ -34,6 +34,8 @@ says 2 'did you mean "value"?' run moe --policy vlaue
 says 2 'neither a percentage nor a size' run moe --budget much
 says 2 'less than the 2.0 MiB' run moe --budget 0
 says 2 '-1 is negative' run moe --seed -1
+says 2 'the pool "tape:1GiB:1:1" is of no known kind' run moe --pool tape:1GiB:1:1
+says 0 'moe ' run moe --iterations 1 --pool host:1GiB --pool peer:1GiB:390:390 --pool file:64GiB:7:5
 says 2 'the oracle keeps no timeline' run moe --policy oracle --html "$page"
 # What cannot be done is 1.
 says 1 'did you mean "resnet50"?' bound resnet5

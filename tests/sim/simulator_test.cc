@@ -56,6 +56,59 @@ TEST(SimulatorTest, TimeOfASwapIsThatOfItsCopies) {
   EXPECT_EQ(outcome.stats.misses, 1u);
 }
 
+TEST(SimulatorTest, APeersMemoryIsReachedOverItsOwnLink) {
+  auto setup = *SetupFor("demand-lru", Simple(), core::MiB(8));
+  setup.pools = {{core::PoolKind::kDevice, core::MiB(64), 4e9, 2e9}};
+  const Outcome outcome = Simulate(Swap(), setup);
+  ASSERT_EQ(outcome.failure, "");
+  // Out twice at 2 GB/s, in once at 4.
+  EXPECT_NEAR(Milliseconds(outcome.stall), 2 * 4.194304 + 2.097152, 0.01);
+}
+
+TEST(SimulatorTest, AMoveToAFileTakesBothOfItsLinks) {
+  auto setup = *SetupFor("demand-lru", Simple(), core::MiB(8));
+  setup.host = kBudgetUnit;  // no room for either
+  setup.pools = {{core::PoolKind::kFile, core::MiB(64), 0.5e9, 0.25e9}};
+  const Outcome outcome = Simulate(Swap(), setup);
+  ASSERT_EQ(outcome.failure, "");
+  // Of less than a chunk of the staging ring one link takes its time after the other; a file's end
+  // is known 0.1 ms later.
+  const double out = 8.388608 + 33.554432 + 0.1;
+  const double in = 16.777216 + 0.1 + 8.388608;
+  EXPECT_NEAR(Milliseconds(outcome.stall), 2 * out + in, 0.01);
+  EXPECT_EQ(outcome.down, core::MiB(16)) << "bytes over the device's links";
+}
+
+TEST(SimulatorTest, AMoveOverTwoLinksGoesOnChunkByChunk) {
+  Trace trace = Swap();
+  for (TraceTensor& tensor : trace.tensors) tensor.bytes = core::MiB(64);
+  auto setup = *SetupFor("demand-lru", Simple(), core::MiB(64));
+  setup.incremental = false;
+  setup.host = kBudgetUnit;
+  setup.pools = {{core::PoolKind::kFile, core::MiB(256), 1e9, 1e9}};
+  const Outcome outcome = Simulate(trace, setup);
+  ASSERT_EQ(outcome.failure, "");
+  // Each of the three moves takes four chunks of 16 MiB over one link, and one more over the other.
+  EXPECT_NEAR(Milliseconds(outcome.stall), 3 * 5 * 16.777216, 3 * 0.2 + 0.01);
+}
+
+TEST(SimulatorTest, NoPolicyMovesMoreThanAllLinksTogether) {
+  const Hardware joint = WithAllLinks(Simple(), {{core::PoolKind::kDevice, core::MiB(8), 4e9, 2e9},
+                                                 {core::PoolKind::kFile, core::MiB(8), 9e9, 9e9}});
+  EXPECT_EQ(joint.up, 5e9);
+  EXPECT_EQ(joint.down, 3e9);
+  const Trace trace = WithHints(Generate("gpt2-small", Simple(), 2), Hints::kTime);
+  const core::Bytes budget = trace.Footprint() * 6;
+  auto setup = *SetupFor("value", Simple(), core::Bytes(budget.count() / 10));
+  setup.pools = {{core::PoolKind::kDevice, trace.Footprint(), 4e9, 2e9}};
+  const Outcome outcome = Simulate(trace, setup);
+  ASSERT_EQ(outcome.failure, "");
+  EXPECT_GE(outcome.stall,
+            LeastStall(trace, WithAllLinks(Simple(), setup.pools), setup.budget).stall);
+  EXPECT_LT(outcome.stall, LeastStall(trace, Simple(), setup.budget).stall)
+      << "with the host alone it could not be so little";
+}
+
 TEST(SimulatorTest, WhatFitsNeverStalls) {
   const Trace trace = Generate("gpt2-small", kHardware[0], 2);
   for (const std::string& policy : PolicyNames()) {

@@ -1,0 +1,68 @@
+// Four pools: a device, half of what is away on the host, a peer's idle memory and a file.
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <string>
+
+#include "bench/planner_figures.h"
+#include "core/check.h"
+#include "sim/generators.h"
+#include "sim/inputs.h"
+#include "sim/lower_bound.h"
+#include "sim/score.h"
+#include "sim/simulator.h"
+
+namespace ravenstore::bench {
+
+namespace {
+
+constexpr const char* kJobs[] = {"gpt2-xl", "llama-7b-lora", "dlrm"};
+constexpr int kIterations = 6;
+constexpr const char* kPools[] = {"host:25%", "peer:25%:390:390", "file:1TiB:7:5"};
+
+// (compute + stall) / (compute + bound over all links); with none of `pools` there are two.
+double ScoreOf(const sim::Trace& trace, bool pools, Failures* failures) {
+  const sim::Hardware& hardware = sim::kHardware[0];
+  const core::Bytes budget = sim::ParseBudget("50%", trace).value().bytes;
+  sim::Setup setup = *sim::SetupFor("value", hardware, budget);
+  for (const char* pool : kPools) {
+    if (pools) RAVEN_CHECK(sim::AddPool(pool, trace, &setup).ok());
+  }
+  const sim::Outcome outcome = sim::Simulate(trace, setup);
+  failures->Take(outcome, trace.name + (pools ? " in four pools" : " in two pools"));
+  const sim::LowerBound bound =
+      sim::LeastStall(trace, sim::WithAllLinks(hardware, setup.pools), budget);
+  return core::Seconds(outcome.compute + outcome.stall) /
+         core::Seconds(outcome.compute + bound.stall);
+}
+
+std::string Rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", value);
+  return text;
+}
+
+}  // namespace
+
+void MeasurePools(Failures* failures, const Report& report) {
+  double four = 0;  // logarithms
+  double two = 0;
+  std::string each;
+  for (const char* job : kJobs) {
+    const sim::Trace trace =
+        sim::WithHints(sim::Generate(job, sim::kHardware[0], kIterations), sim::Hints::kTime);
+    const double of_four = ScoreOf(trace, true, failures);
+    four += std::log(of_four);
+    two += std::log(ScoreOf(trace, false, failures));
+    each += std::string(each.empty() ? "" : ", ") + job + " " + Rounded(of_four);
+  }
+  const double jobs = std::size(kJobs);
+  report({.name = "planner.four_pools_vs_two",
+          .unit = "x",
+          .value = std::exp(four / jobs),
+          .bound = 1.0,
+          .target = 1.10,
+          .detail = each + "; with two pools " + Rounded(std::exp(two / jobs))});
+}
+
+}  // namespace ravenstore::bench
