@@ -51,7 +51,7 @@ TEST(InputsTest, UnknownNamesAreRefused) {
 
 TEST(InputsTest, PoolsAreSaidByKindSizeAndRates) {
   const Trace trace = *Load({.name = "resnet50", .iterations = 1});
-  Setup setup;
+  sim::Setup setup;
   ASSERT_TRUE(AddPool("host:25%", trace, &setup).ok());
   ASSERT_TRUE(AddPool("peer:4GiB:390:380", trace, &setup).ok());
   ASSERT_TRUE(AddPool("file:1TiB:7:5.5", trace, &setup).ok());
@@ -78,7 +78,7 @@ TEST(InputsTest, WhatIsNoPoolIsRefusedInWords) {
       {"file:1GiB:0:5", "\"0\", which is no rate"},
       {"host:2GiB", "a second host pool"},
   };
-  Setup setup;
+  sim::Setup setup;
   ASSERT_TRUE(AddPool("host:1GiB", trace, &setup).ok());
   for (const auto& [text, words] : wrong) {
     const core::Status status = AddPool(text, trace, &setup);
