@@ -73,7 +73,7 @@ TEST(InputsTest, WhatIsNoPoolIsRefusedInWords) {
       {"host:1GiB:7:5", "neither host:SIZE nor peer:SIZE:IN:OUT"},
       {"tape:1GiB:7:5", "of no known kind"},
       {"peer:much:7:5", "has no size"},
-      {"file:4096GiB:7:5", "larger than 2047.0 GiB"},
+      {"file:4096GiB:7:5", "larger than 2.0 TiB"},
       {"file:1GiB:7:fast", "\"fast\", which is no rate"},
       {"file:1GiB:0:5", "\"0\", which is no rate"},
       {"host:2GiB", "a second host pool"},

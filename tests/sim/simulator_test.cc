@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sim/generators.h"
+#include "sim/inputs.h"
 #include "sim/lower_bound.h"
 #include "sim/oracle.h"
 #include "sim/score.h"
@@ -97,9 +98,8 @@ TEST(SimulatorTest, NoPolicyMovesMoreThanAllLinksTogether) {
                                                  {core::PoolKind::kFile, core::MiB(8), 9e9, 9e9}});
   EXPECT_EQ(joint.up, 5e9);
   EXPECT_EQ(joint.down, 3e9);
-  const Trace trace = WithHints(Generate("gpt2-small", Simple(), 2), Hints::kTime);
-  const core::Bytes budget = trace.Footprint() * 6;
-  auto setup = *SetupFor("value", Simple(), core::Bytes(budget.count() / 10));
+  const Trace trace = WithHints(Generate("gpt2-small", kHardware[0], 2), Hints::kTime);
+  auto setup = *SetupFor("value", Simple(), ParseBudget("60%", trace)->bytes);
   setup.pools = {{core::PoolKind::kDevice, trace.Footprint(), 4e9, 2e9}};
   const Outcome outcome = Simulate(trace, setup);
   ASSERT_EQ(outcome.failure, "");
