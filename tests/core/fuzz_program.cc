@@ -120,6 +120,8 @@ FuzzProgram::FuzzProgram(const Program& program, std::function<void(const std::s
   World::Options options = OptionsOf(program);
   options.trace = std::move(trace);
   capacities_ = options.planner.device_capacity;
+  for (size_t i = 1 + capacities_.size(); i < options.planner.topology.pools().size(); ++i)
+    others_.push_back(PoolId{static_cast<uint16_t>(i)});
   world_ = std::make_unique<World>(std::move(options));
 }
 
@@ -277,6 +279,8 @@ void FuzzProgram::Quiesce() {
     RAVEN_CHECK(view.in_use == Bytes(0));
   }
   RAVEN_CHECK(world_->planner().HostTier().used == Bytes(0));
+  for (const PoolId pool : others_)
+    RAVEN_CHECK(world_->planner().OtherTier(pool).used == Bytes(0));
   for (const ClientId client : world_->Clients()) ExpectRoomFor(client);
 }
 

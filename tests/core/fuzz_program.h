@@ -94,6 +94,7 @@ class FuzzProgram {
 
   std::unique_ptr<World> world_;
   std::vector<Bytes> capacities_;
+  std::vector<PoolId> others_;  // pools beside devices and host
   std::map<int64_t, ClientId> clients_;
   std::map<ClientId, int64_t> client_labels_;
   std::map<int64_t, Handle> tensors_;
