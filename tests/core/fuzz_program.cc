@@ -73,6 +73,7 @@ void Describe(const Instruction& instruction, World::Options* options) {
       planner.preclean = with[1] != 0;
       planner.learn = with[2] != 0;
       planner.policy = static_cast<Policy>(with[3]);
+      planner.guaranteed_part = Count(with[4]).count();
       break;
     case Op::kLanes: options->lane_entries = Number(with[0]); break;
     default: break;

@@ -26,7 +26,7 @@ enum class Op : uint8_t {
   kInFlight,  // bytes, copies
   kLink,      // bytes per second, as the planner reckons
   kPool,      // one more: kind, capacity, bytes per second in and out
-  kHabits,    // prefetch, preclean, learn, policy
+  kHabits,    // prefetch, preclean, learn, policy, part of each pool that is guaranteed
   kLanes,     // entries of each log lane
 
   kTenant,        // tenant, device budget, host budget, device guarantee

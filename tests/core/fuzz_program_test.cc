@@ -24,7 +24,7 @@ TEST(FuzzProgramTest, APrintedLifeIsItsSource) {
   const auto [fuzz, source] = WRITTEN({
       {Op::kSlabs, {4096}},
       {Op::kDevice, {32768, 65536}},
-      {Op::kHabits, {1, 0, 0, 2}},
+      {Op::kHabits, {1, 0, 0, 2, 8}},
       {Op::kTenant, {1, 8192, 65536, 4096}},
       {Op::kAttach, {1, 1, 8192, 65536}},
       {Op::kCreate, {1, 1, 512, 0, 1000000, 1}},

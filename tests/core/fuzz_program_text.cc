@@ -41,7 +41,7 @@ const Form& FormOf(Op op) {
       {Op::kPool,
        "kPool",
        {Plainest(0), Plainest(kRoomy), Plainest(kLinkSpeed), Plainest(kLinkSpeed)}},
-      {Op::kHabits, "kHabits", {Plainest(0), Plainest(0), Plainest(0), Plainest(0)}},
+      {Op::kHabits, "kHabits", {Plainest(0), Plainest(0), Plainest(0), Plainest(0), Plainest(0)}},
       {Op::kLanes, "kLanes", {Plainest(1024)}},
       {Op::kTenant, "kTenant", {kFixed, Plainest(kRoomy), Plainest(kRoomy), Plainest(0)}},
       {Op::kAttach, "kAttach", {kClient, Plainest(1), Plainest(kRoomy), Plainest(kRoomy)}},

@@ -88,8 +88,10 @@ class ProgramGenerator {
     const int64_t preclean = Below(4) != 0 ? 1 : 0;
     const int64_t learn = Below(4) != 0 ? 1 : 0;
     constexpr Policy kPolicies[] = {Policy::kValue, Policy::kValue, Policy::kLru, Policy::kGdsf};
-    prologue_.push_back(
-        {Op::kHabits, {prefetch, preclean, learn, static_cast<int64_t>(kPolicies[Below(4)])}});
+    const auto policy = static_cast<int64_t>(kPolicies[Below(4)]);
+    // None, as the daemon sets it, or more.
+    const int64_t guaranteed_part = Chance(60) ? 0 : Chance(50) ? 8 : 2 + Below(6);
+    prologue_.push_back({Op::kHabits, {prefetch, preclean, learn, policy, guaranteed_part}});
     prologue_.push_back({Op::kLanes, {2 + Below(40)}});
     lazy_ = Chance(35);
     hints_ = Chance(40) ? 0 : (Chance(60) ? 7 : 2);
