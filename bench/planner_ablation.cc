@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/planner_score.h"
+#include "core/tuned.h"
 #include "sim/generators.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
@@ -46,16 +47,24 @@ struct Case {
   size_t from;  // the first iteration that counts
 };
 
-std::vector<Case> CasesOf(const TraceSet& set, const sim::Hardware& hardware) {
+std::vector<Case> CasesOf(const TraceSet& set) {
+  const sim::Hardware& hardware = *sim::FindHardware(kScoreMachines[0]);
   std::vector<Case> cases;
   for (size_t i = 0; i < set.traces.size(); ++i) {
-    const Trace trace = set.generate(set.traces[i].name, hardware);
-    for (const ScoreBudget& budget : ScoreBudgets(trace)) {
+    const TraceSet::Entry& entry = set.traces[i];
+    const Trace trace = set.generate(entry.name, hardware);
+    for (const ScoreBudget& budget : ScoreBudgets(trace, entry.hinted)) {
       if (budget.percent < kLeastPercent) continue;
       for (size_t v = 0; v < kVariantCount; ++v) {
-        const bool is_late = !kVariants[v].hinted && set.traces[i].periodic;
-        cases.push_back({i, v, kVariants[v].of(trace), budget.bytes,
-                         is_late ? kScoreLearnedFrom + sim::SetUpIterations(trace) : 0});
+        const Variant& variant = kVariants[v];
+        // What has hints of its own is replayed with these, once, and without them.
+        if (entry.hinted && variant.hinted && v > 0) continue;
+        const bool is_late = !variant.hinted && entry.periodic;
+        cases.push_back({i, v,
+                         !entry.hinted    ? variant.of(trace)
+                         : variant.hinted ? trace
+                                          : variant.of(sim::WithHints(trace, sim::Hints::kNone)),
+                         budget.bytes, is_late ? LearnedFrom(entry, trace) : 0});
       }
     }
   }
@@ -68,8 +77,8 @@ struct Measured {
   Failures failures;
 };
 
-Measured Measure(const std::vector<Case>& cases, const sim::Hardware& hardware,
-                 core::Heuristics heuristics) {
+Measured Measure(const std::vector<Case>& cases, core::Heuristics heuristics) {
+  const sim::Hardware& hardware = *sim::FindHardware(kScoreMachines[0]);
   Measured measured;
   for (const Case& one : cases) {
     sim::Setup setup = *sim::SetupFor("value", hardware, one.budget);
@@ -129,27 +138,90 @@ void Tell(const std::string& name, const std::vector<double>& longer, const Meas
           .detail = detail + words});
 }
 
+// The set as it is, which what is left out or varied is compared with.
+class Baseline {
+ public:
+  explicit Baseline(const TraceSet& set) : traces_(set.traces.size()), cases_(CasesOf(set)) {}
+
+  void Compare(const std::string& name, core::Heuristics heuristics, const Report& report) const {
+    const Measured other = Measure(cases_, heuristics);
+    Tell(name, Longer(cases_, traces_, other, measured_), other, measured_, report);
+  }
+
+ private:
+  const size_t traces_;
+  const std::vector<Case> cases_;
+  const Measured measured_ = Measure(cases_, {});
+};
+
 }  // namespace
 
-void MeasureAblation(const std::vector<std::string>& together, const Report& report) {
-  const sim::Hardware& hardware = *sim::FindHardware(kScoreMachines[0]);
-  const TraceSet& set = TuningSet();
-  const std::vector<Case> cases = CasesOf(set, hardware);
-  const Measured with = Measure(cases, hardware, {});
-  const auto measure = [&](const std::string& name, const core::Heuristics& heuristics) {
-    const Measured without = Measure(cases, hardware, heuristics);
-    Tell(name, Longer(cases, set.traces.size(), without, with), without, with, report);
-  };
+void MeasureAblation(const TraceSet& set, const std::vector<std::string>& together,
+                     const Report& report) {
+  const Baseline baseline(set);
   if (!together.empty()) {
     core::Heuristics heuristics;
     for (const std::string& name : together) heuristics.LeaveOut(*core::FindHeuristic(name));
-    return measure("these_" + std::to_string(together.size()), heuristics);
+    baseline.Compare("these_" + std::to_string(together.size()), heuristics, report);
+    return;
   }
   for (size_t i = 0; i < core::kHeuristics; ++i) {
     core::Heuristics heuristics;
     heuristics.LeaveOut(static_cast<core::Heuristic>(i));
-    measure(std::string(core::kHeuristicNames[i]), heuristics);
+    baseline.Compare(std::string(core::kHeuristicNames[i]), heuristics, report);
   }
 }
+
+#ifdef RAVENSTORE_VARY
+namespace {
+
+template <typename Value>
+Value Times(Value value, double factor) {
+  return static_cast<Value>(static_cast<double>(value) * factor);
+}
+core::Bytes Times(core::Bytes value, double factor) {
+  return core::Bytes(Times(value.count(), factor));
+}
+core::Duration Times(core::Duration value, double factor) {
+  return core::Duration(Times(value.count(), factor));
+}
+
+using namespace core;  // NOLINT(google-build-using-namespace): for the types and values of the
+                       // table
+
+struct Constant {
+  const char* name;
+  void (*scale)(double by);
+};
+constexpr Constant kConstants[] = {
+#define FIXED(why, ...)
+#define TUNED(type, name, value, halved, doubled, source) \
+  {#name, [](double by) { name = Times(type{value}, by); }},
+#include "core/tuned.def"
+#undef TUNED
+#undef FIXED
+};
+
+}  // namespace
+
+void MeasureConstants(const TraceSet& set, const std::vector<std::string>& names,
+                      const Report& report) {
+  const Baseline baseline(set);
+  for (const Constant& one : kConstants) {
+    if (!names.empty() && std::find(names.begin(), names.end(), one.name) == names.end()) continue;
+    for (const double by : {0.5, 2.0}) {
+      one.scale(by);
+      baseline.Compare(std::string(one.name) + (by < 1 ? "_halved" : "_doubled"), {}, report);
+    }
+    one.scale(1);
+  }
+}
+#else
+void MeasureConstants(const TraceSet&, const std::vector<std::string>&, const Report& report) {
+  report({.name = "planner.worth_of_constants",
+          .unit = "x",
+          .skipped = "the constants do not vary: build with --config=vary"});
+}
+#endif
 
 }  // namespace ravenstore::bench

@@ -22,6 +22,8 @@ struct Options {
   double scale = 1;
   bool ablate = false;
   std::vector<std::string> without;
+  bool vary = false;
+  std::vector<std::string> constants;
   bool scores = true;
   bool cost = true;
   bool truth = true;
@@ -96,6 +98,10 @@ void AddOptions(Options* options, CLI::App* app) {
   const std::vector<std::string> names(core::kHeuristicNames.begin(), core::kHeuristicNames.end());
   app->add_option("--without", options->without, "only what these heuristics are worth together")
       ->check(CLI::IsMember(names));
+  CLI::Option* vary =
+      app->add_flag("--vary", options->vary,
+                    "only what each tuned constant is worth, of a build with --config=vary");
+  app->add_option("--constants", options->constants, "of these alone")->needs(vary);
   app->add_flag("--scores,!--no-scores", options->scores, "every trace in the simulator");
   app->add_flag("--cost,!--no-cost", options->cost, "time per event");
   app->add_flag("--truth,!--no-truth", options->truth, "the simulator against the host backend");
@@ -131,8 +137,12 @@ int Main(int argc, char** argv) {
     std::printf("%s\n", Json(figure, machine).c_str());
     std::fflush(stdout);
   };
+  if (options.vary) {
+    MeasureConstants(*tuning, options.constants, report);
+    return 0;
+  }
   if (options.ablate || !options.without.empty()) {
-    MeasureAblation(options.without, report);
+    MeasureAblation(*tuning, options.without, report);
     return 0;
   }
   if (options.scores)

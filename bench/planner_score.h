@@ -49,6 +49,11 @@ void SkipValidation(const Report& report);
 // What each heuristic is worth: how much longer the set takes without it, in the worst of five
 // variants; what two tenants stall; and which replays fail. Budgets from 50% up, one machine.
 // `together`: only what these names are worth together. REQUIRES: they are heuristics'.
-void MeasureAblation(const std::vector<std::string>& together, const Report& report);
+void MeasureAblation(const TraceSet& set, const std::vector<std::string>& together,
+                     const Report& report);
+// The same of each tuned constant (core/tuned.def), with half of it and with twice as much; of a
+// build with --config=vary. `names`: of these alone; empty: of all.
+void MeasureConstants(const TraceSet& set, const std::vector<std::string>& names,
+                      const Report& report);
 
 }  // namespace ravenstore::bench

@@ -18,6 +18,7 @@
 #include <unordered_map>
 
 #include "core/round_robin_queue.h"
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {

@@ -4,16 +4,12 @@
 #include <numeric>
 #include <utility>
 
+#include "core/tuned.h"
+
 namespace ravenstore::core {
 
 namespace {
 constexpr size_t kFirstStates = 16;
-// The share of a count that is forgotten with every observation of its state.
-constexpr uint8_t kForgets = 8;  // an eighth
-// So many times must it be right to make up for being wrong once.
-constexpr int kWrongCosts = 6;
-// A use counts as expected if it comes at most this many uses too soon or too late.
-constexpr ptrdiff_t kOutOfOrder = 4;
 
 uint8_t Fade(uint8_t count) {
   return static_cast<uint8_t>(count - (count + kForgets - 1) / kForgets);

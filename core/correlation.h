@@ -22,6 +22,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -31,8 +32,6 @@ class Correlation {
   static constexpr size_t kSuccessors = 4;
   static constexpr size_t kMostStates = 1 << 12;
   static constexpr size_t kMostAhead = 32;
-  static constexpr int kStepsPerUse = 8;
-  static constexpr double kLeastSure = 0.5;
 
   // A use that is expected.
   struct Step {
@@ -58,13 +57,11 @@ class Correlation {
   // That everything comes as expected up to the first step that names `logical`; 0: none does.
   double ConfidenceOf(uint32_t logical) const;
 
-  bool IsTrusted() const { return trust_ >= kTrusted; }
+  bool IsTrusted() const { return trust_ >= kTrustMost / 2; }
   size_t states() const { return states_; }
 
  private:
   static constexpr size_t kProbes = 16;  // places where a state may stand
-  static constexpr int kTrustMost = 16;
-  static constexpr int kTrusted = 8;
   static constexpr uint32_t kSeen = 31;  // what one observation counts
 
   struct State {
@@ -99,7 +96,7 @@ class Correlation {
   // What the chain goes on from: its last step and the one before, also if they came too soon.
   uint32_t end_ = 0;
   uint32_t before_end_ = 0;
-  int trust_ = kTrusted;
+  int trust_ = kTrustMost / 2;
 };
 
 }  // namespace ravenstore::core

@@ -6,31 +6,15 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
 namespace {
 
-// Rows looked at in each heap to find seeds.
-constexpr size_t kRowsPerHeap = 20;
-// The request that needs the room waits for the copy out, but for the copy back only if that comes
-// too late: the copy out weighs this many times as much.
-constexpr double kOutWeight = 5;
-// One step of a client's order, as time.
-constexpr double kOrderStepSeconds = 1e-3;
-// A run that leaves a hole of its own costs this factor more than one that makes a hole larger.
-constexpr double kApart = 1.02;
-// Not having to wait for a run that is still being copied is worth this many times its cost.
-constexpr double kWorthNoWait = 4;
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
-// A sliver, i.e. a neighbour that is small beside the request and needed no sooner than the run,
-// leaves with it.
-constexpr uint64_t kSliverShare = 2;  // at most a half
-constexpr double kAsFar = 0.9;
 constexpr double kNeverSeconds = 1e9;
-// A tensor that was never used counts as idle for this many times its client's lifetime.
-constexpr double kUnusedFor = 1.5;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
 
@@ -39,8 +23,9 @@ double Seconds(int64_t nanoseconds) {
 }
 
 // The same bits on every machine, which std::pow need not give.
-double EighthRoot(double value) {
-  return std::sqrt(std::sqrt(std::sqrt(value)));
+double RootOf(double value) {
+  for (int i = 0; i < kLargeRoots; ++i) value = std::sqrt(value);
+  return value;
 }
 
 Bytes RoomOf(const TensorRow& tensor) {
@@ -176,7 +161,7 @@ double EvictionIndex::CostIn(const Limits& limits, const TensorRow& tensor, Tick
   const double cost = EvictionCost(tensor, now, link);
   if (!limits.large || tensor.never || policy_ != Policy::kValue) return cost;
   const double distance = Distance(tensor, now);
-  return cost * distance / EighthRoot(distance);
+  return cost * distance / RootOf(distance);
 }
 
 bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other) const {
@@ -275,7 +260,8 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   for (const uint32_t seed : Seeds(need, now, link, limits)) {
     auto run = LeastRunWith(map, seed, need, now, link, limits, &sides);
     if (!run) continue;
-    if (heuristics_.Uses(Heuristic::kBesideRoom) && !IsBesideRoom(map, *run)) run->cost *= kApart;
+    if (heuristics_.Uses(Heuristic::kBesideRoom) && !IsBesideRoom(map, *run))
+      run->cost *= 1 + kApartMore;
     runs.push_back(*run);
   }
   if (runs.empty()) return {};
@@ -320,8 +306,10 @@ void EvictionIndex::TakeSlivers(const ExtentMap& map, Bytes need, Tick now, cons
   const auto is_sliver = [&](ExtentMap::Block block) {
     if (block == ExtentMap::kNone || map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
     const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
-    return tensor.size.count() * kSliverShare <= need.count() && !tensor.dirty() &&
-           Contains(tensor) && Allowed(tensor, limits) && Distance(tensor, now) >= kAsFar * soonest;
+    return static_cast<double>(tensor.size.count()) <=
+               kSliverPart * static_cast<double>(need.count()) &&
+           !tensor.dirty() && Contains(tensor) && Allowed(tensor, limits) &&
+           Distance(tensor, now) >= (1 - kNearer) * soonest;
   };
   while (is_sliver(map.Before(run->first))) run->first = map.Before(run->first);
   while (is_sliver(map.After(run->last))) run->last = map.After(run->last);

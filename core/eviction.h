@@ -91,9 +91,8 @@ class EvictionIndex {
            forecast_->Refutes(tensor.logical, tensor.use_key);
   }
 
-  // Seeds tried for a run, and blocks that one may span: bounds the work of a request much larger
-  // than the tensors that make way for it.
-  static constexpr size_t kSeeds = 16;
+  // Blocks that a run may span: bounds the work of a request much larger than the tensors that make
+  // way for it.
   static constexpr size_t kRunBlocks = 4096;
 
   struct Limits {

@@ -3,24 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/tuned.h"
+
 namespace ravenstore::core {
 
 namespace {
-constexpr uint8_t kSure = 3;
-constexpr int kLifoMost = 8;
-// A client whose predictions come true less often than this gets none.
-constexpr double kAccurate = 0.85;
-// An iteration of fewer creates is none.
-constexpr uint64_t kLeastCreates = 4;
-// What is smaller finds room anywhere, and is not worth a record.
-constexpr Bytes kLarge = MiB(1);
-// So much of an iteration a tensor is in use that stays so.
-constexpr uint32_t kStaysPart = 4;
 constexpr size_t kMostFreeEnds = 64;
-constexpr double kSmoothing = 0.05;
-constexpr double kAccuracySmoothing = 0.02;
-// A pause as long as this is no part of the program's rhythm.
-constexpr double kLongestGapSeconds = 1.0;
 }  // namespace
 
 // Without a name the ordinals go on from what lives already: weights are made once, and what is
@@ -140,14 +128,14 @@ std::optional<bool> Forecast::Learn(LogicalUse* use, bool freed) {
   const bool was_predicted = record.confidence > 0;
   const uint32_t least = std::min(record.distance.value(), distance);
   const uint32_t most = std::max(record.distance.value(), distance);
-  const bool close = record.freed == freed && most - least <= most / 16 + 2;
+  const bool close = record.freed == freed && most - least <= most / kClosePart + kCloseUses;
   if (was_predicted) {
     ++(close ? right_ : wrong_);
     double& accuracy = AccuracyOf(record);
     accuracy += kAccuracySmoothing * ((close ? 1 : 0) - accuracy);
   }
   if (close) {
-    record.confidence = std::min<uint8_t>(kSure, record.confidence + 1);
+    record.confidence = static_cast<uint8_t>(std::min(kSure, record.confidence + 1));
     record.distance.Observe(distance);
   } else {
     // A prediction that failed must come true again before it is made again.
@@ -162,7 +150,7 @@ std::optional<bool> Forecast::Got(LogicalUse* use, Tick virtual_time) {
   // Going back in time, from get to get, is last in, first out.
   if (use->use != LogicalUse::kNoUse && use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;
-    lifo_ = std::clamp(lifo_ + (back ? 1 : -2), -kLifoMost, kLifoMost);
+    lifo_ = std::clamp(lifo_ + (back ? 1 : -kLifoWrongCosts), -kLifoMost, kLifoMost);
     last_got_put_ = use->put_at;
   }
   return Learn(use, false);
@@ -178,10 +166,10 @@ Forecast::Prediction Forecast::Put(LogicalUse* use) {
   }
   const Record* const record = FindRecord(*use);
   use->put_at = static_cast<uint32_t>(logical_time_);
-  if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= kAccurate)
+  if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= 1 - kInaccurate)
     return {Source::kLearned, record->freed,
             std::max(logical_time_ + 1, logical_time_ + record->distance.value())};
-  if (lifo_ >= kLifoHolds) return {Source::kLastInFirstOut, false, kFar - logical_time_};
+  if (lifo_ >= kLifoMost / 2) return {Source::kLastInFirstOut, false, kFar - logical_time_};
   return {};
 }
 

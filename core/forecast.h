@@ -28,6 +28,7 @@
 #include <unordered_map>
 
 #include "core/iteration_profile.h"
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -72,13 +73,13 @@ class Forecast {
   // Whether the prediction has turned out wrong: the assumption does not hold, or the time has
   // passed.
   bool Refutes(const LogicalUse& use, int64_t logical_time) const {
-    if (IsAssumed(logical_time)) return lifo_ < kLifoHolds;
+    if (IsAssumed(logical_time)) return lifo_ < kLifoMost / 2;
     return LatestFor(use, logical_time) < logical_time_;
   }
   // When a predicted time has expired.
   static int64_t LatestFor(const LogicalUse& use, int64_t logical_time) {
     const auto distance = static_cast<uint32_t>(logical_time) - use.put_at;
-    return logical_time + distance / 8 + kLate;
+    return logical_time + distance / kLatePart + kLateUses;
   }
 
   // How often predictions like the one made at the put came true lately; 0: none was made.
@@ -106,11 +107,9 @@ class Forecast {
   // Uses of a tensor in an iteration that are learned apart, the last of them with all later ones:
   // fewer for a client without iterations, whose uses would go on for ever.
   static constexpr uint8_t kUsesKept = 14;
-  static constexpr uint8_t kUsesWithoutIterations = 3;
   // Of a record it stands for the time from the create to the first put, or the free.
   static constexpr uint8_t kFirstUse = kUsesKept;
   static constexpr int64_t kFar = int64_t{1} << 40;
-  static constexpr int64_t kLate = 8;
 
   // What is the same each time, but for a disturbance now and then: another value is believed when
   // the next is on the same side of the old one.
@@ -174,8 +173,7 @@ class Forecast {
   std::unordered_map<uint64_t, uint32_t>
       free_ends_;  // how often frees ended, by the number alive then
 
-  static constexpr int kLifoHolds = 4;
-  int lifo_ = kLifoHolds;      // saturating: whether what was put last comes back first
+  int lifo_ = kLifoMost / 2;   // saturating: whether what was put last comes back first
   uint32_t last_got_put_ = 0;  // when the tensor of the last get was put
   // The share of predictions that came true, lately; of those from records seen only once, and of
   // the others.

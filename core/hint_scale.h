@@ -16,6 +16,7 @@
 
 #include "core/catalog.h"
 #include "core/forecast.h"
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -54,7 +55,6 @@ class HintScale {
   }
 
  private:
-  static constexpr double kKept = 0.05;  // of each new one in the averages
   // Keys come from clients: what is computed from them stays where sums cannot overflow.
   static constexpr double kFarthest = 0x1p60;
 

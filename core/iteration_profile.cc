@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/tuned.h"
+
 namespace ravenstore::core {
 
 namespace {
-// The most by which two iterations differ that are the same but for noise, as a share of the
-// longer.
-constexpr double kAlike = 0.25;
 // So many iterations ahead nothing is said.
 constexpr int64_t kFarthest = 1 << 20;
 }  // namespace

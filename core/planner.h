@@ -21,6 +21,7 @@
 #include "core/heuristic.h"
 #include "core/link_model.h"
 #include "core/topology.h"
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -37,7 +38,7 @@ Bytes SlabFor(const LinkModel& link);
 struct PlannerOptions {
   Policy policy = Policy::kValue;
   bool learn = true;  // predict next uses from what each client did before, where hints are missing
-  Bytes slab = MiB(64);  // at least; a client's slabs grow with what it holds
+  Bytes slab = kSlabLeast;  // at least; a client's slabs grow with what it holds
   Bytes granularity = MiB(2);
   std::vector<Bytes> device_capacity;  // physical bytes the store may take on each device
   std::vector<Bytes> arena;            // address range of each client's arena on each device
@@ -50,7 +51,7 @@ struct PlannerOptions {
   Topology topology;
   // Bytes of copies in flight between a device and each other pool, in each direction, beyond which
   // no more are proposed.
-  Bytes in_flight = MiB(96);
+  Bytes in_flight = kInFlight;
   uint32_t in_flight_copies = 64;
   // The same for copies that gets wait for: beyond them a fetch gets no reply yet. Fewer than the
   // arrival words of a client (proto/layout.h), so that these cannot run out.
@@ -58,7 +59,7 @@ struct PlannerOptions {
   uint32_t demand_copies = 512;
   // Tensors of this size and more may be evicted incrementally: their room comes free as the copy
   // goes on.
-  Bytes incremental_from = MiB(32);
+  Bytes incremental_from = kIncrementalFrom;
   // At most this many requests and tensors of clients that are gone are forgotten in one pass.
   uint32_t forgotten_per_pass = 1024;
   bool prefetch = true;

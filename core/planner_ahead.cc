@@ -2,14 +2,13 @@
 #include <algorithm>
 
 #include "core/planner_state.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
 namespace {
 constexpr int kPrefetchesPerServe = 8;
 constexpr int kCleansPerServe = 8;
-// Where nothing is known, all but an eighth of what an arena holds is cleaned.
-constexpr uint64_t kCleanOf = 8;
 // Blocks of a run that is copied out ahead.
 constexpr size_t kReadyBlocks = 256;
 }  // namespace
@@ -116,7 +115,8 @@ bool Planner::State::CleanNextRun(ClientArena& arena) {
   if (!seed) return false;
   // Of what may be used, and written, before it leaves not all need be clean.
   if (!KnowsAhead(catalog_[*seed]) &&
-      arena.index.clean_bytes() * kCleanOf >= arena.map.held() * (kCleanOf - 1))
+      static_cast<double>(arena.index.clean_bytes().count()) >=
+          (1 - kUncleanPart) * static_cast<double>(arena.map.held().count()))
     return false;
   if (!CleanAhead(arena, catalog_[*seed])) return false;
   if (!Uses(Heuristic::kCleanRuns)) return true;

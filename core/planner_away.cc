@@ -2,15 +2,13 @@
 #include <algorithm>
 
 #include "core/planner_state.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
 namespace {
 // Redundant copies discarded in one go when a pool is full.
 constexpr int kCopiesPerDrop = 256;
-constexpr Duration kShortFor = std::chrono::milliseconds(100);
-// A pool that had no room for a tensor is scarce for so long.
-constexpr Duration kScarceFor = std::chrono::seconds(10);
 }  // namespace
 
 std::map<PoolId, Planner::State::AwayState> Planner::State::MakeAwayPools(
@@ -198,7 +196,7 @@ void Planner::State::NoteRedundantCopy(TensorRow& tensor) {
 
 // Tensors on their device do not need the copy; they become dirty again.
 void Planner::State::DropRedundantCopies(Client& client, PoolId pool, Bytes need) {
-  away_.at(pool).short_until = now_ + kShortFor;
+  away_.at(pool).short_until = now_ + kPoolShortFor;
   std::deque<TensorId>& copies = client.redundant_copies[pool];
   Bytes freed;
   for (int i = 0; i < kCopiesPerDrop && freed < need && !copies.empty(); ++i) {

@@ -2,31 +2,13 @@
 #include <algorithm>
 
 #include "core/planner_state.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
 namespace {
 // Bounds the work of a request much larger than the tensors that make way for it.
 constexpr size_t kMostEvictedAtOnce = 4096;
-// A slab is this part of what the arena holds, or lately held of tensors: each takes time to make.
-constexpr uint64_t kGrowthShare = 12;
-// A budget is held in at least this many parts: of few large ones a tensor in use would keep too
-// much from the others.
-constexpr uint64_t kLeastSlabs = 8;
-// Where one client has the device to itself each such part becomes this many: nobody waits for
-// slabs to move then, and the ends of what is in use keep little from the others.
-constexpr uint64_t kSlabsOfPart = 8;
-// A client that holds so many slabs gets its next ahead of need.
-constexpr uint64_t kSlabsBeforeAhead = 8;
-// What is left of the budget, if less than this many slabs, is not divided: it becomes the last
-// one.
-constexpr uint64_t kLastSlabs = 3;
-// A tensor of so small a part of a slab is no large one.
-constexpr uint64_t kSmallShare = 4;  // a fourth
-// A slab is followed by the next within so long, or not soon.
-constexpr Duration kSlabsComeFor = std::chrono::milliseconds(10);
-// Room for the cycle's largest create is made when it is this many slabs away.
-constexpr uint64_t kSlabsBeforeLargest = 3;
 // Ranges without memory that are looked at in one search.
 constexpr int kRangesTried = 64;
 // Blocks at an end of the arena that are looked at for a tensor.

@@ -3,40 +3,13 @@
 #include <limits>
 
 #include "core/planner_state.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
 namespace {
-// An eviction makes the client's arena "pressed" for so long: dirty tensors are copied out ahead.
-constexpr Duration kPressureWindow = std::chrono::seconds(10);
-// While nothing but the passing of time can help, look again this often.
-constexpr Duration kRetry = std::chrono::milliseconds(1);
-constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
-// Among many the looks themselves are a tenth of the time at most.
-constexpr Duration kRetryAmongMany = std::chrono::microseconds(160);
-// A search for slabs to empty that was in vain is repeated after this, then after twice as long ...
-constexpr Duration kReclaimRetryMax = std::chrono::milliseconds(32);
-// A create is followed by another within so long, or not at once.
-constexpr Duration kWantsMoreFor = std::chrono::microseconds(10);
-// The largest create is forgotten over this many creates.
-constexpr uint64_t kReadyFor = 256;
-// The backoff after a search that found nothing, for every block that it looked at: some ten times
-// what that takes. So many are no matter.
-constexpr Duration kBackoffPerBlock = std::chrono::nanoseconds(64);
-constexpr uint64_t kBlocksForNothing = 256;
 // Requests of any client that are answered in one go.
 constexpr size_t kAnswersPerPass = 1024;
-// A client that takes tensor after tensor can use this many times the room that the next needs.
-constexpr uint64_t kUsefulExcess = 8;
-// An arena is empty while all but so little of what ever comes free is one hole.
-constexpr uint64_t kEmptyShare = 16;  // a sixteenth
-// If the largest new tensor takes more than this share of an empty arena, the arena is not divided.
-constexpr uint64_t kReadyShare = 3;  // a third
-// A create of so much of what its arena holds is large.
-constexpr uint64_t kLargeShare = 18;
-// A tensor at least this many times as large as the request that it leaves for is evicted
-// incrementally.
-constexpr uint64_t kIncrementalWorth = 2;
 }  // namespace
 
 void Planner::State::Touch(ClientArena* arena) {

@@ -2,17 +2,16 @@
 #include <algorithm>
 
 #include "core/planner_state.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
 namespace {
-constexpr Duration kShrinkRetry = std::chrono::milliseconds(4);
 // A client lets go of a slab within a millisecond or two. Who does not do it for so long is
 // stopped.
 constexpr Duration kLetGoWithin = std::chrono::milliseconds(200);
 // A request does not wait for that: when so long has passed it asks others too, first for as much
 // again, then for twice as much ..., so often at most.
-constexpr Duration kLateAfter = std::chrono::milliseconds(10);
 constexpr uint32_t kAskedMoreMost = 4;
 // Other arenas whose slabs are looked at for ones that can be emptied.
 constexpr size_t kGiversTried = 8;

@@ -252,8 +252,6 @@ class Planner::State {
   void FailFastRequests(ClientArena& arena);
 
   // Ahead of need (planner_ahead.cc).
-  // Something had to wait for a dirty tensor's copy: for so long more are copied out ahead.
-  static constexpr Duration kShortFor = std::chrono::milliseconds(5);
   // What the arena's client needs next of what lies in one of the pools; null: nothing is known.
   TensorRow* NextDue(const ClientArena& arena, const std::vector<bool>& pools);
   void Prefetch(ClientArena& arena);

@@ -4,18 +4,9 @@
 #include <utility>
 
 #include "core/planner_state.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
-
-namespace {
-// Others' frees are waited for if that takes at most kWaitBudget times what copies would, and for
-// at most kOverdue times as long as predicted.
-constexpr double kWaitBudget = 1.5;
-constexpr int kOverdue = 2;
-constexpr Duration kRecheckPeriod = std::chrono::microseconds(100);
-// Another's peak is waited for at most this many times as long as predicted.
-constexpr int kPeakOverdue = 4;
-}  // namespace
 
 double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing,
                                          Limit binding) const {

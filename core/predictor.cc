@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
 namespace {
-constexpr uint64_t kFewTensors = 512;
 constexpr int kExpiriesPerGet = 8;
 constexpr size_t kMostExpiries = 1 << 18;
 

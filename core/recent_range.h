@@ -7,16 +7,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
 
 class RecentRange {
  public:
-  static constexpr uint32_t kFor = 16384;  // several iterations of most training
-
   void Add(Bytes sample) {
-    if (now_.samples == kFor) before_ = std::exchange(now_, {});
+    if (now_.samples == kRecentSamples) before_ = std::exchange(now_, {});
     now_.Add(sample);
   }
   Bytes most() const { return std::max(now_.most, before_.most); }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -15,12 +16,10 @@ class RecentRate {
     bytes_ = Left(now) + static_cast<double>(bytes.count());
     since_ = now;
   }
-  double PerSecond(Tick now) const { return Left(now) / kFor; }
+  double PerSecond(Tick now) const { return Left(now) / kRecentSeconds; }
 
  private:
-  static constexpr double kFor = 2e-3;  // seconds
-
-  double Left(Tick now) const { return bytes_ * std::exp(-Seconds(now - since_) / kFor); }
+  double Left(Tick now) const { return bytes_ * std::exp(-Seconds(now - since_) / kRecentSeconds); }
 
   double bytes_ = 0;
   Tick since_{};

@@ -15,11 +15,10 @@
 #include <map>
 #include <utility>
 
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
-
-inline constexpr Bytes kTurn = MiB(128);  // 2 to 5 ms of a PCIe link
 
 // Whose item it is.
 struct TurnOwner {

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/recent_range.h"
+#include "core/tuned.h"
 #include "core/types.h"
 
 namespace ravenstore::core {
@@ -22,7 +23,7 @@ class UsageCycle {
   bool Begins(Bytes live, const RecentRange& lived) const {
     const Bytes swing = lived.most() - lived.least();
     return live <= lived.least() + Bytes(swing.count() / kLowShare) &&
-           now_.top >= lived.least() + Bytes(swing.count() / 2) && begun_;
+           now_.top >= lived.least() + Bytes(swing.count() / kTopShare) && begun_;
   }
   // A create, with the bytes alive before and after it.
   void Created(Bytes before, Bytes after, const RecentRange& lived, Tick virtual_time) {
@@ -61,8 +62,6 @@ class UsageCycle {
   }
 
  private:
-  static constexpr uint64_t kLowShare = 8;  // of the swing: within this share it is near the bottom
-
   std::optional<Tick> begun_;
   Peak now_;
   std::optional<Peak> last_;

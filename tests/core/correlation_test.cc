@@ -53,7 +53,7 @@ TEST(CorrelationTest, ACycleIsFollowedAsFarAsAllowed) {
               user.logical_time() + static_cast<int64_t>(i) + 1);
     EXPECT_EQ(user.correlation().Ahead()[i].tensor, TensorId{ahead[i]});
   }
-  EXPECT_GE(user.correlation().ConfidenceOf(ahead.back()), Correlation::kLeastSure);
+  EXPECT_GE(user.correlation().ConfidenceOf(ahead.back()), kLeastSure);
 }
 
 TEST(CorrelationTest, OnceIsEnoughForTheNextFewAndMoreFollowsAsItComesTrue) {

@@ -41,7 +41,7 @@ TEST_F(PlannerLearningTest, WhatFollowedLastTimeIsExpectedAndSaidSo) {
   ASSERT_EQ(script_.StateOf("b"), State::kAway);
   script_.Get("a");
   EXPECT_EQ(Explain("b").future, Future::kCorrelated);
-  EXPECT_GE(Explain("b").confidence, Correlation::kLeastSure);
+  EXPECT_GE(Explain("b").confidence, kLeastSure);
   EXPECT_LT(Explain("b").confidence, 1);
   EXPECT_EQ(Explain("h").confidence, 0);
 }

@@ -14,7 +14,7 @@ TEST(RecentRangeTest, NothingWasSeen) {
 // to the byte, however often.
 TEST(RecentRangeTest, TellsTheMostAndTheLeastExactly) {
   RecentRange range;
-  for (uint32_t i = 0; i < 5 * RecentRange::kFor; ++i) {
+  for (uint32_t i = 0; i < 5 * kRecentSamples; ++i) {
     range.Add(Bytes(100 + i % 1000));
     if (i < 1000) continue;
     ASSERT_EQ(range.most(), Bytes{1099}) << i;
@@ -26,10 +26,10 @@ TEST(RecentRangeTest, ForgetsInOneToTwoWindows) {
   RecentRange range;
   range.Add(Bytes{1});
   range.Add(Bytes{9});
-  for (uint32_t i = 0; i < RecentRange::kFor; ++i) range.Add(Bytes{5});
+  for (uint32_t i = 0; i < kRecentSamples; ++i) range.Add(Bytes{5});
   EXPECT_EQ(range.most(), Bytes{9});
   EXPECT_EQ(range.least(), Bytes{1});
-  for (uint32_t i = 0; i < RecentRange::kFor; ++i) range.Add(Bytes{5});
+  for (uint32_t i = 0; i < kRecentSamples; ++i) range.Add(Bytes{5});
   EXPECT_EQ(range.most(), Bytes{5});
   EXPECT_EQ(range.least(), Bytes{5});
 }

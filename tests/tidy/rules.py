@@ -487,6 +487,46 @@ def comment_text(text):
     return "\n".join(re.findall(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL))
 
 
+CONSTANT = re.compile(r"\bconstexpr\s+[\w:]+\s+(k[A-Z]\w*)\s*[={][^;]*\d")
+TABLE = "core/tuned.def"
+TUNED = re.compile(r'^TUNED\([^,]+, (k\w+), [^"]*"(\d{4})"\)$', re.M)
+FIXED = re.compile(r"^FIXED\(\w+,([^)]*)\)$", re.M)
+TUNED_MAX = 73
+
+
+def constants_are_tuned_or_fixed(tree):
+    """Every number of core that has a name stands in the table of what is tuned, with its source,
+    or is named there as one that is not."""
+    text = tree.text(TABLE) if TABLE in tree.files_set else ""
+    tuned = dict(TUNED.findall(text))
+    fixed = {name for names in FIXED.findall(text) for name in re.findall(r"k\w+", names)}
+    defined, used = {}, set()
+    for name in tree.code_files("core"):
+        used.update(re.findall(r"\bk[A-Z]\w*", tree.code(name)))
+        for match in CONSTANT.finditer(tree.code(name)):
+            line = tree.code(name).count("\n", 0, match.start()) + 1
+            defined.setdefault(match.group(1), at(name, line, match.group(1)))
+    found = [
+        f"{where} is neither TUNED nor FIXED in {TABLE}"
+        for name, where in sorted(defined.items())
+        if name not in fixed
+    ]
+    found += [f"{TABLE}: nothing is called {name}" for name in sorted(fixed - defined.keys())]
+    found += [f"{TABLE}: nobody uses {name}" for name in sorted(tuned.keys() - used)]
+    decisions = {name.split("/")[-1][:4] for name in tree.files if "docs/decisions/" in name}
+    found += [
+        f"{TABLE}: {name} has no decision {source}"
+        for name, source in sorted(tuned.items())
+        if source not in decisions
+    ]
+    lines = text.count("\nTUNED(")
+    if lines != len(tuned):
+        found.append(f"{TABLE}: {lines} constants, {len(tuned)} as they should be written")
+    if lines > TUNED_MAX:
+        found.append(f"{TABLE}: {lines} tuned constants, {TUNED_MAX} at most")
+    return found
+
+
 RULES = [
     floors_include_downwards,
     core_is_pure,
@@ -501,6 +541,7 @@ RULES = [
     sources_have_mirrored_tests,
     lines_are_short,
     functions_are_short,
+    constants_are_tuned_or_fixed,
     words_are_allowed,
     no_place_of_one_machine,
     headers_say_what_they_are,

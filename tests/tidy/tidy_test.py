@@ -57,6 +57,14 @@ PLANTED = {
         ("daemon/x.cc", "#include <cuda.h>\n", "cuda.h"),
         ("daemon/x.cc", "#ifdef WITH_CUDA\n#endif\n", "no backend by #if"),
     ],
+    rules.constants_are_tuned_or_fixed: [
+        ("core/a.cc", "+constexpr int kA = 3;\n", "kA is neither TUNED nor FIXED"),
+        ("core/tuned.def", "FIXED(unit, kGone)\n", "nothing is called kGone"),
+        ("core/tuned.def", '\nTUNED(int, kA, 3, 0, 0, "9999")\n', "nobody uses kA"),
+        ("core/tuned.def", '\nTUNED(int, kA, 3, 0, 0, "9999")\n', "kA has no decision 9999"),
+        ("core/tuned.def", "\nTUNED(int, kA, 3)\n", "1 constants, 0 as they"),
+        ("core/tuned.def", "\nTUNED(x)" * (rules.TUNED_MAX + 1), "at most"),
+    ],
     rules.boost_stays_in_ipc: [
         ("daemon/x.cc", "#include <boost/interprocess/mapped_region.hpp>\n", "Boost"),
         ("ipc/x.cc", "boost::interprocess::interprocess_mutex m;\n", "no lock"),
