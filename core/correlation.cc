@@ -10,6 +10,8 @@ namespace ravenstore::core {
 
 namespace {
 constexpr size_t kFirstStates = 16;
+// The share of a count that is forgotten with every observation of its state.
+constexpr uint8_t kForgets = 8;  // an eighth
 
 uint8_t Fade(uint8_t count) {
   return static_cast<uint8_t>(count - (count + kForgets - 1) / kForgets);
@@ -113,7 +115,7 @@ std::optional<Correlation::Guess> Correlation::Next(uint32_t last, uint32_t befo
 void Correlation::Used(uint32_t logical, TensorId tensor, int64_t logical_time,
                        std::vector<Step>* missed) {
   // What was expected a little later may come before what was expected next.
-  const auto end = ahead_.begin() + std::min(kOutOfOrder, std::ssize(ahead_));
+  const auto end = ahead_.begin() + std::min<ptrdiff_t>(kCloseUses, std::ssize(ahead_));
   const auto came =
       std::find_if(ahead_.begin(), end, [&](const Step& step) { return step.logical == logical; });
   const bool sooner = came != end && came != ahead_.begin();
@@ -128,7 +130,7 @@ void Correlation::Used(uint32_t logical, TensorId tensor, int64_t logical_time,
   before_ = std::exchange(last_, logical);
   if (came != end) {
     ahead_.erase(came);
-    while (!ahead_.empty() && ahead_.front().logical_time + kOutOfOrder < logical_time) {
+    while (!ahead_.empty() && ahead_.front().logical_time + kCloseUses < logical_time) {
       missed->push_back(ahead_.front());
       ahead_.erase(ahead_.begin());
     }

@@ -32,6 +32,7 @@ class Correlation {
   static constexpr size_t kSuccessors = 4;
   static constexpr size_t kMostStates = 1 << 12;
   static constexpr size_t kMostAhead = 32;
+  static constexpr int kStepsPerUse = 8;
 
   // A use that is expected.
   struct Step {

@@ -14,6 +14,8 @@ namespace {
 
 // Something that is due now, or overdue, is this far away.
 constexpr double kSoonestSeconds = 1e-6;
+// One step of a client's order, as time.
+constexpr double kOrderStepSeconds = 1e-3;
 constexpr double kNeverSeconds = 1e9;
 // Of kGdsf's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
@@ -272,7 +274,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   if (heuristics_.Uses(Heuristic::kWorthNoWait) &&
       Any(map, best, [](const TensorRow& tensor) { return tensor.is_being_cleaned(); })) {
     std::erase_if(runs, [&](const Run& run) {
-      return run.cost > kWorthNoWait * best.cost ||
+      return run.cost > kOutWeight * best.cost ||
              Any(map, run, [](const TensorRow& tensor) { return tensor.needs_copy(); });
     });
     if (!runs.empty()) best = *least();

@@ -8,6 +8,8 @@
 namespace ravenstore::core {
 
 namespace {
+// What is smaller finds room anywhere, and is not worth a record.
+constexpr Bytes kLarge = MiB(1);
 constexpr size_t kMostFreeEnds = 64;
 }  // namespace
 
@@ -150,7 +152,7 @@ std::optional<bool> Forecast::Got(LogicalUse* use, Tick virtual_time) {
   // Going back in time, from get to get, is last in, first out.
   if (use->use != LogicalUse::kNoUse && use->put_at != last_got_put_) {
     const bool back = use->put_at < last_got_put_;
-    lifo_ = std::clamp(lifo_ + (back ? 1 : -kLifoWrongCosts), -kLifoMost, kLifoMost);
+    lifo_ = std::clamp(lifo_ + (back ? 1 : -kLifoWrongCosts), -kTrustMost, kTrustMost);
     last_got_put_ = use->put_at;
   }
   return Learn(use, false);
@@ -169,7 +171,7 @@ Forecast::Prediction Forecast::Put(LogicalUse* use) {
   if (record != nullptr && record->confidence > 0 && AccuracyOf(*record) >= 1 - kInaccurate)
     return {Source::kLearned, record->freed,
             std::max(logical_time_ + 1, logical_time_ + record->distance.value())};
-  if (lifo_ >= kLifoMost / 2) return {Source::kLastInFirstOut, false, kFar - logical_time_};
+  if (lifo_ >= kTrustMost / 2) return {Source::kLastInFirstOut, false, kFar - logical_time_};
   return {};
 }
 

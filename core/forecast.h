@@ -73,7 +73,7 @@ class Forecast {
   // Whether the prediction has turned out wrong: the assumption does not hold, or the time has
   // passed.
   bool Refutes(const LogicalUse& use, int64_t logical_time) const {
-    if (IsAssumed(logical_time)) return lifo_ < kLifoMost / 2;
+    if (IsAssumed(logical_time)) return lifo_ < kTrustMost / 2;
     return LatestFor(use, logical_time) < logical_time_;
   }
   // When a predicted time has expired.
@@ -173,7 +173,7 @@ class Forecast {
   std::unordered_map<uint64_t, uint32_t>
       free_ends_;  // how often frees ended, by the number alive then
 
-  int lifo_ = kLifoMost / 2;   // saturating: whether what was put last comes back first
+  int lifo_ = kTrustMost / 2;  // saturating: whether what was put last comes back first
   uint32_t last_got_put_ = 0;  // when the tensor of the last get was put
   // The share of predictions that came true, lately; of those from records seen only once, and of
   // the others.

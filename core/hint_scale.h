@@ -30,9 +30,9 @@ class HintScale {
     kind_ = kind;
     if (!logical_time) return;
     if (known_) {
-      logical_steps_ +=
-          kKept * (static_cast<double>(std::abs(*logical_time - logical_time_)) - logical_steps_);
-      keys_ += kKept * (static_cast<double>(std::abs(key - key_)) - keys_);
+      logical_steps_ += kSmoothing * (static_cast<double>(std::abs(*logical_time - logical_time_)) -
+                                      logical_steps_);
+      keys_ += kSmoothing * (static_cast<double>(std::abs(key - key_)) - keys_);
     }
     known_ = true;
     logical_time_ = *logical_time;

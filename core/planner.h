@@ -59,7 +59,7 @@ struct PlannerOptions {
   uint32_t demand_copies = 512;
   // Tensors of this size and more may be evicted incrementally: their room comes free as the copy
   // goes on.
-  Bytes incremental_from = kIncrementalFrom;
+  Bytes incremental_from = Bytes(kInFlight.count() / 3);
   // At most this many requests and tensors of clients that are gone are forgotten in one pass.
   uint32_t forgotten_per_pass = 1024;
   bool prefetch = true;

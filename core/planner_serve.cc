@@ -8,6 +8,13 @@
 namespace ravenstore::core {
 
 namespace {
+constexpr Duration kRetryPerWaiting = std::chrono::microseconds(20);
+// Among many the looks themselves are a tenth of the time at most.
+constexpr Duration kRetryAmongMany = std::chrono::microseconds(160);
+// The backoff after a search that found nothing, for every block that it looked at: some ten times
+// what that takes. So many are no matter.
+constexpr Duration kBackoffPerBlock = std::chrono::nanoseconds(64);
+constexpr uint64_t kBlocksForNothing = 256;
 // Requests of any client that are answered in one go.
 constexpr size_t kAnswersPerPass = 1024;
 }  // namespace
@@ -317,7 +324,7 @@ void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before)
 
 bool Planner::State::IsLarge(const ClientArena& arena, Bytes need) const {
   if (requests_.Waiting(arena) == 0 || requests_.First(arena).is_fetch()) return false;
-  if (need.count() * kLargeShare < arena.map.held().count()) return false;
+  if (need.count() * kGrowthShare < arena.map.held().count()) return false;
   return arena.index.IsHinted() && Uses(Heuristic::kCopiesOfLarge);
 }
 

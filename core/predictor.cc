@@ -9,6 +9,7 @@
 namespace ravenstore::core {
 
 namespace {
+constexpr uint64_t kFewTensors = 512;
 constexpr int kExpiriesPerGet = 8;
 constexpr size_t kMostExpiries = 1 << 18;
 

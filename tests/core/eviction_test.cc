@@ -281,7 +281,7 @@ TEST(EvictionTest, CleanOnlyTakesNothingThatNeedsACopy) {
   EXPECT_EQ(shelf.Victims(MiB(4), {.clean_only = true}), Ids{never});
 }
 
-// It leaves at once; but not at the price of more than four times the harm.
+// It leaves at once; but not at the price of more than kOutWeight times the cost.
 TEST(EvictionTest, WhatIsCleanLeavesRatherThanWhatIsBeingCopied) {
   for (const bool much_sooner : {false, true}) {
     Shelf shelf(MiB(12));
@@ -290,7 +290,7 @@ TEST(EvictionTest, WhatIsCleanLeavesRatherThanWhatIsBeingCopied) {
     shelf.AddAt(MiB(4), In(std::chrono::seconds(2)));
     shelf.Change(clean, [&](TensorRow& tensor) {
       tensor.use_kind = UseKind::kAt;
-      tensor.use_key = In(std::chrono::seconds(much_sooner ? 2 : 3)).time_since_epoch().count();
+      tensor.use_key = In(std::chrono::seconds(much_sooner ? 1 : 3)).time_since_epoch().count();
     });
     shelf.BeginCleaning(copied);
     EXPECT_EQ(shelf.Victims(MiB(4)), Ids{much_sooner ? copied : clean});
