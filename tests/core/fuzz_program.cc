@@ -280,8 +280,7 @@ void FuzzProgram::Quiesce() {
     RAVEN_CHECK(view.in_use == Bytes(0));
   }
   RAVEN_CHECK(world_->planner().HostTier().used == Bytes(0));
-  for (const PoolId pool : others_)
-    RAVEN_CHECK(world_->planner().OtherTier(pool).used == Bytes(0));
+  for (const PoolId pool : others_) RAVEN_CHECK(world_->planner().OtherTier(pool).used == Bytes(0));
   for (const ClientId client : world_->Clients()) ExpectRoomFor(client);
 }
 

@@ -37,7 +37,7 @@ PoolId PoolOfCopy(Script& s, const std::string& name) {
   return s.View(name).away;
 }
 
-TEST(PlannerPoolsTest, WhatLeavesGoesToTheNearestPoolThatHasRoom) {
+TEST(PlannerAwayTest, WhatLeavesGoesToTheNearestPoolThatHasRoom) {
   Script s(FourPools());
   Fill(s, {"A", "B", "C", "D"});
   EXPECT_EQ(PoolOfCopy(s, "A"), kPeer);
@@ -49,7 +49,7 @@ TEST(PlannerPoolsTest, WhatLeavesGoesToTheNearestPoolThatHasRoom) {
   EXPECT_EQ(s.world().planner().OtherTier(kFile).used, KiB(4));
 }
 
-TEST(PlannerPoolsTest, ATensorComesBackFromThePoolWhereItLies) {
+TEST(PlannerAwayTest, ATensorComesBackFromThePoolWhereItLies) {
   Script s(FourPools());
   Fill(s, {"A", "B", "C", "D", "E"});
   ASSERT_EQ(PoolOfCopy(s, "A"), kPeer);
@@ -61,7 +61,7 @@ TEST(PlannerPoolsTest, ATensorComesBackFromThePoolWhereItLies) {
   }
 }
 
-TEST(PlannerPoolsTest, WhatWasWrittenGivesItsOldCopyUpWhereverThatIs) {
+TEST(PlannerAwayTest, WhatWasWrittenGivesItsOldCopyUpWhereverThatIs) {
   Script s(FourPools());
   Fill(s, {"A", "B", "C"});
   ASSERT_EQ(PoolOfCopy(s, "A"), kPeer);
@@ -69,7 +69,7 @@ TEST(PlannerPoolsTest, WhatWasWrittenGivesItsOldCopyUpWhereverThatIs) {
   EXPECT_FALSE(s.View("A").has_copy);
 }
 
-TEST(PlannerPoolsTest, ATenantsBudgetHoldsForEachPool) {
+TEST(PlannerAwayTest, ATenantsBudgetHoldsForEachPool) {
   Script s(FourPools());
   s.TenantBudgets({KiB(8), KiB(1024), std::nullopt, {{kPeer, KiB(4)}}});
   Fill(s, {"A", "B", "C", "D"});
@@ -80,7 +80,7 @@ TEST(PlannerPoolsTest, ATenantsBudgetHoldsForEachPool) {
   EXPECT_EQ(PoolOfCopy(s, "C"), kPeer);
 }
 
-TEST(PlannerPoolsTest, RoomThatRedundantCopiesTakeIsNearerThanASlowerPool) {
+TEST(PlannerAwayTest, RoomThatRedundantCopiesTakeIsNearerThanASlowerPool) {
   Script::Setting setting = FourPools();
   setting.host = KiB(4);
   setting.others = {{PoolKind::kFile, KiB(64), 7e6, 5e6}};
@@ -94,7 +94,7 @@ TEST(PlannerPoolsTest, RoomThatRedundantCopiesTakeIsNearerThanASlowerPool) {
   EXPECT_FALSE(s.View("A").has_copy);
 }
 
-TEST(PlannerPoolsTest, PrefetchGoesOnOverOneLinkWhileAnotherIsBusy) {
+TEST(PlannerAwayTest, PrefetchGoesOnOverOneLinkWhileAnotherIsBusy) {
   Script::Setting setting = FourPools();
   setting.capacity = KiB(16);
   setting.prefetch = true;
