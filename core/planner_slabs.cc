@@ -115,7 +115,9 @@ bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
 }
 
 bool Planner::State::LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const {
-  auto [out, in, outs, ins] = FlightOf(arena, NextPool(arena));
+  const InFlight& flight = FlightOf(arena, NextPool(arena));
+  Bytes out = flight.out;
+  uint32_t outs = flight.outs;
   std::set<uint32_t> leaving;  // a tensor that lies in several slabs is copied once
   return std::erase_if(*slabs, [&](const auto& one) {
            Bytes copied;
