@@ -283,7 +283,7 @@ void MeasureScale(double scale, const Report& report) {
   report({.name = "store.bytes_per_tensor",
           .unit = "bytes",
           .value = static_cast<double>(full - empty) / static_cast<double>(clients * 1000),
-          .target = 300});
+          .target = 320});
   report({.name = "store.scale_cost_ratio",
           .unit = "x",
           .value = std::max(many.create_free_us / few.create_free_us, many.pair_ns / few.pair_ns),
