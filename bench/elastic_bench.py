@@ -4,7 +4,7 @@
     elastic_bench.py [PART...] [--scale X] [--gpu-name NAME] [--python PYTHON] [--limit SECONDS]
                      [--programs A,B] [--shares 100,80] [--small] [--record FOLDER] [--samples FILE]
 
-Parts, the most important first; all, unless some are named:
+Parts, the most important first; all, or those that are named, in that order:
 
     bound     the first program under budgets, over plain and over (plain + lower bound)
     launch    a loop of empty kernels
@@ -656,7 +656,7 @@ def main():
                 bench.skip(name, "needs a GPU")
             return
         # In the order above, however they were named.
-        run_parts(bench, [part for part in PARTS if part in (options.parts or PARTS)])
+        run_parts(bench, options.parts or list(PARTS))
         if bench.rows:
             tell_worst(bench)
             print_table(bench.rows.values())

@@ -37,23 +37,45 @@ inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
 
 // Tensors by their next use, soonest first: by time, by order, and as learned.
 struct DueTensors {
-  using List = std::set<std::pair<int64_t, TensorId>>;
+  using Use = std::pair<int64_t, TensorId>;
+  using List = std::set<Use>;
 
   List& Of(UseKind kind) {
     if (kind == UseKind::kAt) return at;
     return kind == UseKind::kOrder ? order : learned;
-  }
-  // The list that says the most: what is only assumed comes after what a client said.
-  const List& Best() const {
-    if (!order.empty()) return order;
-    const bool known = !learned.empty() && !Forecast::IsAssumed(learned.begin()->first);
-    return known || at.empty() ? learned : at;
   }
   size_t size() const { return at.size() + order.size() + learned.size(); }
 
   List at;
   List order;
   List learned;
+};
+
+// The soonest of the tensors of several pools. Only uses of one kind can be compared.
+class SoonestUses {
+ public:
+  void Add(const DueTensors& due) {
+    Take(due.at, &at_);
+    Take(due.order, &order_);
+    Take(due.learned, &learned_);
+  }
+  // Of the kind that says the most: what is only assumed comes after what a client said. Null where
+  // there is none.
+  const DueTensors::Use* Best() const {
+    if (order_ != nullptr) return order_;
+    const bool known = learned_ != nullptr && !Forecast::IsAssumed(learned_->first);
+    return known || at_ == nullptr ? learned_ : at_;
+  }
+
+ private:
+  static void Take(const DueTensors::List& list, const DueTensors::Use** soonest) {
+    if (list.empty()) return;
+    if (*soonest == nullptr || *list.begin() < **soonest) *soonest = &*list.begin();
+  }
+
+  const DueTensors::Use* at_ = nullptr;
+  const DueTensors::Use* order_ = nullptr;
+  const DueTensors::Use* learned_ = nullptr;
 };
 
 struct ClientArena : ArenaId {

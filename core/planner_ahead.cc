@@ -13,23 +13,19 @@ constexpr int kCleansPerServe = 8;
 constexpr size_t kReadyBlocks = 256;
 }  // namespace
 
-TensorRow* Planner::State::NextDue(const ClientArena& arena, const std::vector<bool>& pools) {
-  // Only uses of one kind can be compared; between kinds the order of DueTensors::Best holds.
-  DueTensors heads;
+TensorRow* Planner::State::NextDue(const ClientArena& arena, const PoolSet& pools) {
+  SoonestUses soonest;
   for (const auto& [id, pool] : away_) {
-    if (!pools[ToInt(id)]) continue;
-    const DueTensors& due = arena.due[ToInt(id)];
-    for (const auto list : {&DueTensors::at, &DueTensors::order, &DueTensors::learned}) {
-      if (!(due.*list).empty()) (heads.*list).insert(*(due.*list).begin());
-    }
+    if (pools[ToInt(id)]) soonest.Add(arena.due[ToInt(id)]);
   }
-  const DueTensors::List& best = heads.Best();
-  return best.empty() ? nullptr : catalog_.Find(best.begin()->second);
+  const DueTensors::Use* best = soonest.Best();
+  return best == nullptr ? nullptr : catalog_.Find(best->second);
 }
 
 void Planner::State::Prefetch(ClientArena& arena) {
   if (!options_.prefetch || !arena.fetch_phase || ExcessOf(arena) > Bytes{0}) return;
-  std::vector<bool> pools(topology_.pools().size(), true);  // whose links have room
+  PoolSet pools;  // whose links have room
+  pools.set();
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
     if (arena.leaving > arena.leaving_slabs || arena.adding > Bytes{0})
       return;  // room is being made: look again then

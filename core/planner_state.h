@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bitset>
 #include <deque>
 #include <limits>
 #include <map>
@@ -49,6 +50,9 @@ size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
   holders->resize(named);
   return more;
 }
+
+// Pools, by their numbers.
+using PoolSet = std::bitset<Topology::kPoolsMax>;
 
 class Planner::State {
  public:
@@ -253,7 +257,7 @@ class Planner::State {
 
   // Ahead of need (planner_ahead.cc).
   // What the arena's client needs next of what lies in one of the pools; null: nothing is known.
-  TensorRow* NextDue(const ClientArena& arena, const std::vector<bool>& pools);
+  TensorRow* NextDue(const ClientArena& arena, const PoolSet& pools);
   void Prefetch(ClientArena& arena);
   bool PrefetchNext(ClientArena& arena, const TensorRow& next);
   static bool KnowsAhead(const TensorRow& tensor);

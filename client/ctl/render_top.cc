@@ -1,6 +1,7 @@
 #include "client/ctl/render_top.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -66,7 +67,7 @@ std::string Bar(const proto::TierStats& tier) {
   if (tier.capacity() == 0) return "";
   const auto part = [&](uint64_t bytes) {
     const double share = static_cast<double>(bytes) / static_cast<double>(tier.capacity());
-    return std::min(kBar, static_cast<size_t>(share * kBar + 0.5));
+    return std::min(kBar, static_cast<size_t>(std::lround(share * kBar)));
   };
   const size_t used = part(tier.used());
   const size_t held = std::max(used, part(tier.held()));

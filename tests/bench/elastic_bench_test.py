@@ -157,6 +157,12 @@ class ElasticBenchTest(FakeGpuTest):
         self.assertRegex(figures["elastic.vs_bound_worst"]["detail"], "of 2 rows, 2 programs")
         self.assertRegex(said, r"\nbert +80( +[0-9.]+){7} +- +[0-9.]+\n")
 
+    def test_parts_run_in_the_order_in_which_they_are_named(self):
+        names = list(self.measure("remap", "launch")[0])
+        ordered = [names.index(f"elastic.{name}") for name in
+                   ("remap_kernel_slowdown", "launch_loop_slowdown")]  # fmt: skip
+        self.assertEqual(ordered, sorted(ordered))
+
     def test_results_that_differ_are_seen(self):
         os.environ |= {"WRONG": "1", "SAMPLES": "one own"}
         figures, _ = self.measure("guess", "losses", "samples")
