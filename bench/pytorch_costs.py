@@ -136,7 +136,7 @@ def moving(bench):
         bench.miss(*names)
         return
     for name, percent in zip(names, bench.arguments.budgets, strict=True):
-        budget = int(ample["needed_peak"] - ample["saved"] * (100 - percent) // 100)
+        budget = pytorch_record.budget_for(ample, percent)
         trace = pytorch_record.trace_for(f"gpt-eager-at-{percent}")
         found = bench.run("costs", budget=budget, trace=trace)
         if found is None:

@@ -9,6 +9,7 @@ import pathlib
 import sys
 
 import pytorch_plot
+import pytorch_record
 
 GIB = 1 << 30
 SLOWEST = 1.05  # of plain's step, for peak_at_plain_speed
@@ -82,7 +83,7 @@ class Curve:
     def ours(self, kind, states):
         ample = self.one_of_ours(kind, states, 100, self.bench.ample)
         for percent in self.bench.arguments.budgets if ample else ():
-            budget = ample["needed_peak"] - ample["saved"] * (100 - percent) // 100
+            budget = pytorch_record.budget_for(ample, percent)
             if budget < ample["used_peak"] * SLOWEST:
                 self.bench.skip(
                     "what is in use at once is more",

@@ -77,6 +77,11 @@ def trace_for(name):
     return str(folder / f"{name}.trace")
 
 
+def budget_for(ample, percent):
+    """Bytes with which so much of what is saved stays, by a run in which all of it did."""
+    return int(ample["needed_peak"] - ample["saved"] * (100 - percent) // 100)
+
+
 def least_stall(trace, budget, steps, rate):
     """Seconds of a recorded step that no policy avoids with so many bytes of the device and a link
     of `rate` bytes a second each way (ravensim bound). None where the trace has no bound."""
@@ -101,7 +106,7 @@ def record(bench):
                 "record",
                 job=job,
                 kind=kind,
-                budget=int(ample["needed_peak"] - ample["saved"] * (100 - PERCENT) // 100),
+                budget=budget_for(ample, PERCENT),
                 trace=trace_for(f"{job}-{kind}"),
             )
             if not found:

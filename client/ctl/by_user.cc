@@ -1,5 +1,7 @@
 #include "client/ctl/by_user.h"
 
+#include <pwd.h>
+
 namespace ravenstore::client::ctl {
 
 std::map<uid_t, UserSums> ByUser(const std::vector<proto::ClientInfo>& clients,
@@ -20,6 +22,15 @@ std::map<uid_t, UserSums> ByUser(const std::vector<proto::ClientInfo>& clients,
     for (const proto::LegacyDevice& device : job.devices()) user.of_jobs += device.used();
   }
   return users;
+}
+
+std::string UserName(uid_t uid) {
+  std::vector<char> buffer(size_t{1} << 14);
+  passwd entry{};
+  passwd* found = nullptr;
+  const bool known =
+      getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
+  return known ? entry.pw_name : std::to_string(uid);
 }
 
 }  // namespace ravenstore::client::ctl

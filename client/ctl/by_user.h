@@ -1,10 +1,13 @@
-// What each user's clients and jobs hold together. Pure.
+// Users: what each one's clients and jobs hold together, and what they are called.
+//
+// Threads: any.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "proto/control.pb.h"
@@ -25,5 +28,8 @@ struct UserSums {
 
 std::map<uid_t, UserSums> ByUser(const std::vector<proto::ClientInfo>& clients,
                                  const std::vector<proto::LegacyJob>& jobs);
+
+// A user's name, asked of the system, or the number of one that has none here.
+std::string UserName(uid_t uid);
 
 }  // namespace ravenstore::client::ctl

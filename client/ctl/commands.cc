@@ -27,12 +27,6 @@ int Report(const Common& common, const Error& error, Streams streams) {
   return kExitFailed;
 }
 
-int ReportUnreachable(const Common& common, Error error, Streams streams) {
-  const std::string_view advice = AdviceAbout(error.code);
-  if (!advice.empty()) (error.message += "; ") += advice;
-  return Report(common, error, streams);
-}
-
 int Misused(const std::string& message, Streams streams) {
   streams.err << "ravenctl: " << core::Printable(message) << '\n';
   return kExitUsage;
@@ -102,6 +96,12 @@ std::optional<uint64_t> BudgetOf(const std::string& text) {
 }
 
 }  // namespace
+
+int ReportUnreachable(const Common& common, Error error, Streams streams) {
+  const std::string_view advice = AdviceAbout(error.code);
+  if (!advice.empty()) (error.message += "; ") += advice;
+  return Report(common, error, streams);
+}
 
 int RunStatus(const Common& common, Streams streams) {
   auto session = Session::Open(common.socket, common.timeout);

@@ -2,8 +2,6 @@
 // program's exit code.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <iosfwd>
@@ -12,6 +10,7 @@
 
 #include "client/ctl/doctor.h"
 #include "client/ctl/render.h"
+#include "core/result.h"
 #include "core/types.h"
 
 namespace ravenstore::client::ctl {
@@ -34,6 +33,9 @@ struct Streams {
   std::ostream& err;
 };
 
+// Of a daemon that cannot be asked: why, and what a person can do about it. The exit code.
+int ReportUnreachable(const Common& common, core::Error error, Streams streams);
+
 int RunStatus(const Common& common, Streams streams);
 int RunClients(const Common& common, Streams streams);
 
@@ -46,8 +48,6 @@ struct TopOptions {
 // Shows what the store does, again and again.
 int RunTop(const Common& common, const TopOptions& options, const std::atomic<bool>& stop,
            Streams streams);
-// A user's name, or the number of one that has none here.
-std::string UserName(uid_t uid);
 
 enum class SortBy { kId, kClient, kTier, kSize, kName };
 struct ListOptions {

@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -14,8 +13,8 @@
 
 #include "client/ctl/commands.h"
 #include "client/ctl/environment.h"
+#include "client/ctl/session.h"
 #include "core/usage.h"
-#include "proto/packet.h"
 #include "proto/version.h"
 
 namespace ravenstore::client::ctl {
@@ -24,11 +23,6 @@ namespace {
 // SIGINT or SIGTERM ends a recording, whose file is then written, and a live view.
 std::atomic<bool> g_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
-
-std::string DefaultSocket() {
-  const char* socket = std::getenv(proto::kSocketPathVariable);
-  return socket != nullptr && *socket != '\0' ? socket : proto::kDefaultSocketPath;
-}
 
 // The terminal, where there is one: what goes elsewhere looks the same everywhere.
 std::optional<winsize> Terminal() {

@@ -1,10 +1,12 @@
 #include "client/ctl/session.h"
 
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
 #include "ipc/clock.h"
 #include "proto/layout.h"
+#include "proto/packet.h"
 #include "proto/version.h"
 
 namespace ravenstore::client::ctl {
@@ -28,6 +30,11 @@ Error FromFailure(const proto::Failure& failure) {
 }
 
 }  // namespace
+
+std::string DefaultSocket() {
+  const char* socket = std::getenv(proto::kSocketPathVariable);
+  return socket != nullptr && *socket != '\0' ? socket : proto::kDefaultSocketPath;
+}
 
 std::string_view AdviceAbout(ErrorCode code) {
   switch (code) {

@@ -16,6 +16,9 @@
 
 namespace ravenstore::client::ctl {
 
+// Where the daemon is: $RAVENSTORE_SOCKET, else where it usually is.
+std::string DefaultSocket();
+
 // What a daemon says of itself at one moment.
 struct Snapshot {
   proto::Stats stats;

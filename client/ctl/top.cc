@@ -1,15 +1,12 @@
 // `ravenctl top`.
-#include <pwd.h>
-
 #include <optional>
 #include <ostream>
 #include <thread>
-#include <vector>
 
+#include "client/ctl/by_user.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/render_top.h"
 #include "client/ctl/session.h"
-#include "core/printable.h"
 #include "ipc/clock.h"
 
 namespace ravenstore::client::ctl {
@@ -31,15 +28,6 @@ bool Wait(core::Duration time, const std::atomic<bool>& stop) {
 }
 
 }  // namespace
-
-std::string UserName(uid_t uid) {
-  std::vector<char> buffer(size_t{1} << 14);
-  passwd entry{};
-  passwd* found = nullptr;
-  const bool known =
-      getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr;
-  return known ? entry.pw_name : std::to_string(uid);
-}
 
 int RunTop(const Common& common, const TopOptions& options, const std::atomic<bool>& stop,
            Streams streams) {
@@ -65,12 +53,7 @@ int RunTop(const Common& common, const TopOptions& options, const std::atomic<bo
     if (++shown == options.count || !streams.out) return kExitOk;
     if (!Wait(options.interval, stop)) return kExitOk;
   }
-  core::Error error = session.error();
-  const std::string_view advice = AdviceAbout(error.code);
-  if (!advice.empty()) (error.message += "; ") += advice;
-  if (common.json) streams.out << ErrorJson(error);
-  streams.err << "ravenctl: " << core::Printable(core::Describe(error)) << '\n';
-  return kExitFailed;
+  return ReportUnreachable(common, session.error(), streams);
 }
 
 }  // namespace ravenstore::client::ctl

@@ -7,17 +7,16 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <memory>
 #include <string>
 
-#include "client/ctl/commands.h"
+#include "client/ctl/by_user.h"
+#include "client/ctl/session.h"
 #include "client/exporter/collector.h"
 #include "core/printable.h"
 #include "core/usage.h"
-#include "proto/packet.h"
 #include "proto/version.h"
 
 namespace ravenstore::client::exporter {
@@ -79,8 +78,7 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", proto::kVersion);
   app.failure_message(core::UsageMessage<CLI::App, CLI::Error>);
   Options options;
-  const char* socket = std::getenv(proto::kSocketPathVariable);
-  options.socket = socket != nullptr && *socket != '\0' ? socket : proto::kDefaultSocketPath;
+  options.socket = ctl::DefaultSocket();
   app.add_option("--socket", options.socket, "The daemon's socket [$RAVENSTORE_SOCKET]")
       ->capture_default_str();
   app.add_option("--listen", options.listen, "Where to serve; [::1]:9778 for IPv6")

@@ -1,6 +1,5 @@
 #include "client/exporter/metrics.h"
 
-#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -117,10 +116,11 @@ void AddWork(const proto::Stats& stats, Families* to) {
 }
 
 void AddUsers(const ctl::Snapshot& now, const NameOfUser& name_of, Families* to) {
-  const auto users = ctl::ByUser(now.clients, now.jobs);
+  std::vector<std::pair<std::string, ctl::UserSums>> users;
+  for (const auto& [uid, user] : ctl::ByUser(now.clients, now.jobs))
+    users.emplace_back(name_of(uid), user);
   to->Gauge("user_bytes", "What a user's clients and jobs hold; what is in use is on devices.");
-  for (const auto& [uid, user] : users) {
-    const std::string name = name_of(uid);
+  for (const auto& [name, user] : users) {
     to->Add(user.device, {{"user", name}, {"place", "device"}});
     to->Add(user.in_use, {{"user", name}, {"place", "in use"}});
     to->Add(user.host, {{"user", name}, {"place", "host"}});
@@ -128,11 +128,11 @@ void AddUsers(const ctl::Snapshot& now, const NameOfUser& name_of, Families* to)
     to->Add(user.of_jobs, {{"user", name}, {"place", "jobs"}});
   }
   to->Gauge("user_clients", "A user's attached clients.");
-  for (const auto& [uid, user] : users) to->Add(user.clients, {{"user", name_of(uid)}});
+  for (const auto& [name, user] : users) to->Add(user.clients, {{"user", name}});
   to->Gauge("user_requests_waiting", "Of a user's clients.");
-  for (const auto& [uid, user] : users) to->Add(user.waiting, {{"user", name_of(uid)}});
+  for (const auto& [name, user] : users) to->Add(user.waiting, {{"user", name}});
   to->Gauge("user_jobs", "A user's jobs under the interceptor.");
-  for (const auto& [uid, user] : users) to->Add(user.jobs, {{"user", name_of(uid)}});
+  for (const auto& [name, user] : users) to->Add(user.jobs, {{"user", name}});
 }
 
 void AddJobs(const std::vector<proto::LegacyJob>& jobs, Families* to) {

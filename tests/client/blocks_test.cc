@@ -54,6 +54,20 @@ class BlocksTest : public testing::Test {
   Block* Allocate(uint64_t bytes, Stream stream = nullptr) {
     return blocks_->Allocate(bytes, 0, stream);
   }
+  // As a training step does: `count` blocks of 4 MiB, of which the last is read first.
+  void ParkAndRead(int count) {
+    std::vector<Block*> saved;
+    for (int i = 0; i < count; ++i) {
+      saved.push_back(Allocate(MiB(4)));
+      blocks_->Save(saved.back(), {.order = -i});
+      blocks_->Release(saved.back());
+    }
+    for (auto at = saved.rbegin(); at != saved.rend(); ++at) {
+      blocks_->Open(*at, nullptr);
+      blocks_->Close(*at, nullptr, {});
+      blocks_->Unsave(*at);
+    }
+  }
   static void Fill(void* at, uint64_t bytes, int value) { std::memset(at, value, bytes); }
   static bool Holds(const void* at, uint64_t bytes, int value) {
     const auto* begin = static_cast<const unsigned char*>(at);
@@ -181,19 +195,7 @@ TEST_F(BlocksTest, WhatIsParkedLeavesWhereTheBudgetIsNeededAndEveryByteReturns) 
 }
 
 TEST_F(BlocksTest, NothingMovesWhereEverythingFits) {
-  for (int step = 0; step < 5; ++step) {
-    std::vector<Block*> saved;
-    for (int i = 0; i < 12; ++i) {
-      saved.push_back(Allocate(MiB(4)));
-      blocks_->Save(saved.back(), {.order = -i});
-      blocks_->Release(saved.back());
-    }
-    for (auto at = saved.rbegin(); at != saved.rend(); ++at) {
-      blocks_->Open(*at, nullptr);
-      blocks_->Close(*at, nullptr, {});
-      blocks_->Unsave(*at);
-    }
-  }
+  for (int step = 0; step < 5; ++step) ParkAndRead(12);
   EXPECT_EQ(stats().created, 12u);
   EXPECT_EQ(store_->stats().misses, 0u);
 }
@@ -297,17 +299,7 @@ TEST_F(BlocksTest, IdleBlocksGiveWayToOneThatComesBackThoughItsRoomLiesBetweenTh
 }
 
 TEST_F(BlocksTest, WhereMoreWasNeededThanFitsLittleStaysIdleThoughThereIsRoom) {
-  std::vector<Block*> saved;
-  for (int i = 0; i < 20; ++i) {  // 80 MiB in a budget of 64
-    saved.push_back(Allocate(MiB(4)));
-    blocks_->Save(saved.back(), {.order = -i});
-    blocks_->Release(saved.back());
-  }
-  for (auto at = saved.rbegin(); at != saved.rend(); ++at) {
-    blocks_->Open(*at, nullptr);
-    blocks_->Close(*at, nullptr, {});
-    blocks_->Unsave(*at);
-  }
+  ParkAndRead(20);  // 80 MiB in a budget of 64
   EXPECT_EQ(stats().used + stats().parked, 0u);
   EXPECT_LE(stats().idle, kBudget / 16);
 }
