@@ -161,8 +161,8 @@ class Chunk:
 
     One that is almost full has `full` bytes.
 
-    Streams: it is got and put on PyTorch's current stream of its device. No view of its bytes may
-    live when it is closed.
+    Streams: it is got, used and put on PyTorch's current stream of its device, the same each time.
+    No view of its bytes may live when it is closed.
     """
 
     def __init__(self, store: Store, device: torch.device, full: int) -> None:
@@ -174,7 +174,6 @@ class Chunk:
         self._full = full
         self._home: Handle | None = None
         self._is_open = False
-        self._streams: set[torch.cuda.Stream] = set()
 
     @property
     def size(self) -> int:
@@ -189,25 +188,14 @@ class Chunk:
 
     def bytes(self) -> torch.Tensor | None:
         """The open chunk's bytes, for work on the current stream; None when it has none."""
-        if self._home is None:
-            return None
-        if self.device.type == "cuda":
-            self._streams.add(torch.cuda.current_stream(self.device))
-        return self._home.torch()
+        return None if self._home is None else self._home.torch()
 
     def close(self, order: int) -> None:
-        """Puts the chunk, if it is open, behind the work of every stream that used it. `order` is
-        that of Tensor.put."""
+        """Puts the chunk, if it is open. `order` is that of Tensor.put."""
         self.order = order
-        streams, self._streams = self._streams, set()
-        if self._home is None or not self._is_open:
-            return
-        self._is_open = False
-        if self.device.type == "cuda":
-            current = torch.cuda.current_stream(self.device)
-            for stream in streams - {current}:
-                current.wait_stream(stream)
-        self._home.put(order=order)
+        if self._home is not None and self._is_open:
+            self._is_open = False
+            self._home.put(order=order)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[torch.Tensor]:

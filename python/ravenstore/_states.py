@@ -33,8 +33,8 @@ from ravenstore._units import size_text
 from ravenstore.errors import Corrupt, Lost, RavenstoreError, Unavailable
 from ravenstore.store import Store
 
-# Chunks that are open at once in a backward pass; parameters of neighbouring chunks may mix.
-_OPEN_MAX = 2
+# Chunks that wait for gradients at once in a backward pass: neighbours' parameters may mix.
+_READY_MAX = 2
 # What the store's calls raise when the daemon or the device died.
 _LOSSES = (Lost, Unavailable, Corrupt)
 # Orders of one step; the next step's follow.
@@ -81,7 +81,12 @@ class States:
         self._task = -1
         self._was_checked = False
         self._updated: set[torch.Tensor] = set()
-        self._open: dict[Chunk, set[Piece]] = {}
+        # In the order in which they got the first: chunks that wait for gradients, and the pieces
+        # that have theirs; of the parameters of these, how many are not updated, and the stream
+        # that the gradient came on.
+        self._ready: dict[Chunk, list[Piece]] = {}
+        self._pieces_left: dict[torch.Tensor, int] = {}
+        self._stream_of: dict[torch.Tensor, torch.cuda.Stream] = {}
         self._packing: Bound = []
 
     # -- A step
@@ -197,7 +202,7 @@ class States:
     def _keep(self, opt: Any, bound: Bound) -> None:
         """Makes the optimizer's state of parameters whose last piece is in the store say so."""
         for piece, state in bound:
-            if not piece.last or not state:
+            if not state or not self._is_last(piece):
                 continue
             values = {
                 key: AWAY if is_movable(key, value, piece.shape) else value
@@ -209,6 +214,11 @@ class States:
             else:
                 pieces = self._pieces[piece.param]
                 opt.state[piece.param] = ParamState(piece.param, pieces, values)
+
+    def _is_last(self, piece: Piece) -> bool:
+        """Whether it is the last of its parameter to be updated."""
+        left = self._pieces_left.get(piece.param)
+        return piece.last if left is None else left == 1
 
     def _close(self, chunk: Chunk) -> None:
         self._position += 1
@@ -283,7 +293,8 @@ class States:
 
     @torch.no_grad()
     def on_gradient(self, opt: Any, p: torch.Tensor) -> None:
-        """Updates `p`, whose gradient is complete, and frees the gradient."""
+        """Takes note of the gradient of `p`, which is complete. A chunk is updated at once, when
+        the last of its gradients is; they are freed then."""
         with self._lock:
             self._begin_backward(opt)
             if p not in self._groups:
@@ -291,11 +302,10 @@ class States:
             self._check_gradient(p)
             with self._explained(opt):
                 if p in self._pieces:
-                    self._update_in_backward(opt, p)
+                    self._await_chunks(opt, p)
                 else:
                     self._update_new_in_backward(opt, p)
-            p.grad = UsedGradient(p)
-            self._updated.add(p)
+                    self._free_gradient(p)
 
     def _begin_backward(self, opt: Any) -> None:
         task = torch._C._current_graph_task_id()
@@ -326,7 +336,7 @@ class States:
                 "backward(create_graph=True) with in_backward=True: the update would change "
                 "parameters that the second backward pass needs; use in_backward=False"
             )
-        if p in self._updated:
+        if p in self._updated or p in self._pieces_left:
             raise RuntimeError(
                 "a second gradient of a parameter came before optimizer.step(): with "
                 "in_backward=True the first one has updated the parameter already. Call "
@@ -334,28 +344,52 @@ class States:
                 "in_backward=False"
             )
 
-    def _update_in_backward(self, opt: Any, p: torch.Tensor) -> None:
-        for piece in self._pieces[p]:
+    def _await_chunks(self, opt: Any, p: torch.Tensor) -> None:
+        """Updates the chunks of which `p` was the last to get its gradient."""
+        if p.device.type == "cuda":
+            self._stream_of[p] = torch.cuda.current_stream(p.device)
+        pieces = self._pieces[p]
+        self._pieces_left[p] = len(pieces)
+        for piece in pieces:
             chunk = piece.chunk
             assert chunk is not None
-            if chunk not in self._open:
-                if len(self._open) >= _OPEN_MAX:
-                    self._close_first()
-                chunk.open()
-                self._open[chunk] = {piece for piece in chunk.pieces if self._is_expected(piece)}
-            self._update(opt, chunk, [piece], self._groups)
-            self._open[chunk].discard(piece)
-            if not self._open[chunk]:
-                del self._open[chunk]
-                self._close(chunk)
+            ready = self._ready.setdefault(chunk, [])
+            ready.append(piece)
+            if len(ready) == sum(self._is_expected(piece) for piece in chunk.pieces):
+                self._update_ready(opt, chunk)
+            elif len(self._ready) > _READY_MAX:
+                self._update_ready(opt, next(iter(self._ready)))
 
     def _is_expected(self, piece: Piece) -> bool:
         return piece.param.requires_grad and piece.param in self._groups
 
-    def _close_first(self) -> None:
-        chunk = next(iter(self._open))
-        del self._open[chunk]
-        self._close(chunk)
+    def _update_ready(self, opt: Any, chunk: Chunk) -> None:
+        """Updates what of `chunk` has its gradient, on the current stream."""
+        pieces = [piece for piece in self._ready.pop(chunk) if has_gradient(piece.param)]
+        self._wait_for_gradients({piece.param for piece in pieces})
+        if pieces:
+            self._update_chunk(opt, chunk, pieces, self._groups)
+        for piece in pieces:
+            self._pieces_left[piece.param] -= 1
+            if self._pieces_left[piece.param] == 0:
+                self._free_gradient(piece.param)
+
+    def _wait_for_gradients(self, params: set[torch.Tensor]) -> None:
+        """Of parameters whose gradients came on other streams than the current one."""
+        for p in params:
+            if p not in self._stream_of:
+                continue
+            current = torch.cuda.current_stream(p.device)
+            if self._stream_of[p] != current:
+                assert p.grad is not None
+                current.wait_stream(self._stream_of[p])
+                p.grad.record_stream(current)
+
+    def _free_gradient(self, p: torch.Tensor) -> None:
+        p.grad = UsedGradient(p)
+        self._updated.add(p)
+        self._pieces_left.pop(p, None)
+        self._stream_of.pop(p, None)
 
     def _update_new_in_backward(self, opt: Any, p: torch.Tensor) -> None:
         for piece in self._cut(opt, p, self._groups[p]):
@@ -373,12 +407,18 @@ class States:
 
     @torch.no_grad()
     def finish_backward(self, opt: Any) -> None:
-        """Puts what a backward pass left open: chunks with parameters that got no gradient."""
+        """Updates what a backward pass left: chunks with parameters that got no gradient."""
         with self._lock, self._explained(opt):
-            while self._open:
-                self._close_first()
+            while self._ready:
+                self._update_ready(opt, next(iter(self._ready)))
+            self._forget_ready()
             self._store_packed(opt)
             self._room = 0
+
+    def _forget_ready(self) -> None:
+        self._ready.clear()
+        self._pieces_left.clear()
+        self._stream_of.clear()
 
     # -- Saving and loading
 
@@ -452,7 +492,7 @@ class States:
         self.lost = None
 
     def _drop(self) -> None:
-        self._open.clear()
+        self._forget_ready()
         self._packing.clear()
         self._updated.clear()
         self._pieces.clear()
@@ -484,7 +524,7 @@ class States:
             raise
 
     def _lose(self, opt: Any, error: RavenstoreError) -> StatesLost:
-        self._open.clear()
+        self._forget_ready()
         names = _names(opt)
         gone = [name for p, name in names.items() if p in self._pieces]
         size = size_text(sum(chunk.size for chunk in self._chunks))

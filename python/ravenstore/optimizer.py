@@ -69,9 +69,9 @@ def offload_optimizer(
     store: where to; by default one of its own at the node's daemon, with a device budget of four
         chunks. Kept until the optimizer is gone. After StatesLost: call this again with a new store
         (or, without `store`, just load_state_dict), then load the checkpoint.
-    in_backward: update each parameter as soon as its gradient is complete, in the backward pass,
-        and free the gradient. optimizer.step() then ends the step: call it once after each backward
-        pass. Not with DDP, FSDP, GradScaler, gradient accumulation or clipping.
+    in_backward: update a chunk's parameters as soon as their gradients are complete, in the
+        backward pass, and free the gradients. optimizer.step() then ends the step: call it once
+        after each backward pass. Not with DDP, FSDP, GradScaler, gradient accumulation or clipping.
     chunk: bytes of states that move together; the device holds about four of them.
     Errors: TypeError or ValueError for an optimizer that is not supported; those of Store.connect
         and Store.create.

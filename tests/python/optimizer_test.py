@@ -563,6 +563,29 @@ class InBackwardTest(OptimizerCase):
         b.step()
         self.assertTrue(all(p.grad is None for p in moved))
 
+    def test_each_chunk_is_updated_once_when_its_last_gradient_came(self):
+        plain, a, moved, b = self.pair(adamw)
+        self.train_both(plain, a, moved, b, 2)
+        states = b._ravenstore
+        updates, waiting = [], []
+        plain_step = states._plain_step
+
+        def step(opt):
+            updates.append([p for group in opt.param_groups for p in group["params"]])
+            plain_step(opt)
+
+        states._plain_step = step
+        for p in moved:
+            p.register_post_accumulate_grad_hook(
+                lambda _: waiting.append(sum(type(p.grad) is torch.Tensor for p in moved))
+            )
+        loss_of(moved, 2).backward()
+        self.assertEqual(len(updates), len(states._chunks))
+        self.assertGreater(max(map(len, updates)), 1)
+        self.assertEqual(waiting[-1], 0)
+        most = sorted(len(chunk.pieces) for chunk in states._chunks)[-2:]
+        self.assertLess(max(waiting), sum(most))
+
     def test_a_model_with_shared_weights_and_checkpointing(self):
         from torch.utils.checkpoint import checkpoint
 
