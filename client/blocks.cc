@@ -224,6 +224,9 @@ Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream) {
     }
   }
   options.fail_fast = too_much;
+  // Libraries ask for more than there may be, and for less when there is not: cuDNN does, for each
+  // of a convolution's algorithms.
+  options.fail_stuck = true;
   return store_->create(bytes, options);
 }
 

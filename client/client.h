@@ -83,6 +83,9 @@ struct CreateOptions {
   int device = 0;
   const char* name = nullptr;  // read during the call
   bool fail_fast = false;      // throw OutOfMemory rather than wait for room
+  // The same once nothing of the client's can leave any more, all its streams' work is done and no
+  // other client holds what it wants: only a put or free by another of its threads could help.
+  bool fail_stuck = false;
   Timeout timeout = {};
   // Of the work that will use it first: where ~Tensor frees it until another call named a stream.
   Stream stream = nullptr;
@@ -354,7 +357,8 @@ class Store {
     ravenstore_create_options_t c{};
     c.struct_size = sizeof(c);
     c.device = options.device;
-    c.flags = options.fail_fast ? RAVENSTORE_FAIL_FAST : 0;
+    c.flags = (options.fail_fast ? RAVENSTORE_FAIL_FAST : 0) |
+              (options.fail_stuck ? RAVENSTORE_FAIL_STUCK : 0);
     c.name = options.name;
     c.timeout_ns = Nanoseconds(options.timeout);
     return c;

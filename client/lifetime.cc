@@ -208,23 +208,17 @@ Status CheckSizes(std::span<const uint64_t> sizes) {
   return core::Ok();
 }
 
-}  // namespace
-
-Status CreateBatch(Session& session, std::span<const uint64_t> sizes, const CreateOptions& options,
-                   uint64_t* handles) {
-  RAVEN_RETURN_IF_ERROR(session.CheckUsable());
-  RAVEN_RETURN_IF_ERROR(CheckSizes(sizes));
-  RetryFrees(session);
-  RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, session.devices().Local(options.device));
-  RAVEN_RETURN_IF_ERROR(device->Prepare());
-  Deadline deadline(options.timeout > core::Duration(0) ? options.timeout : session.timeout());
+Status CreateBatchOnce(Session& session, std::span<const uint64_t> sizes,
+                       const CreateOptions& options, ClientDevice* device, Deadline& deadline,
+                       uint64_t* handles) {
   RAVEN_ASSIGN_OR_RETURN(const InternedName name, session.Intern(options.name, deadline.at()));
   std::vector<proto::Request> requests(sizes.size());
   for (size_t i = 0; i < sizes.size(); ++i) {
     requests[i].op = static_cast<uint32_t>(proto::RequestOp::kCreate);
     requests[i].bytes = sizes[i];
     requests[i].device = static_cast<uint16_t>(device->daemon_ordinal());
-    requests[i].flags = options.fail_fast ? proto::kFailFast : 0;
+    requests[i].flags = static_cast<uint16_t>((options.fail_fast ? proto::kFailFast : 0) |
+                                              (options.fail_stuck ? proto::kFailStuck : 0));
     requests[i].name = name.id;
     requests[i].deadline_ns = deadline.at().time_since_epoch().count();
   }
@@ -251,6 +245,27 @@ Status CreateBatch(Session& session, std::span<const uint64_t> sizes, const Crea
   }
   std::copy(created.begin(), created.end(), handles);
   return core::Ok();
+}
+
+}  // namespace
+
+Status CreateBatch(Session& session, std::span<const uint64_t> sizes, const CreateOptions& options,
+                   uint64_t* handles) {
+  RAVEN_RETURN_IF_ERROR(session.CheckUsable());
+  RAVEN_RETURN_IF_ERROR(CheckSizes(sizes));
+  RetryFrees(session);
+  RAVEN_ASSIGN_OR_RETURN(ClientDevice* const device, session.devices().Local(options.device));
+  RAVEN_RETURN_IF_ERROR(device->Prepare());
+  Deadline deadline(options.timeout > core::Duration(0) ? options.timeout : session.timeout());
+  for (;;) {
+    // The daemon does not know of frees before the client's streams have come to them.
+    const bool awaits_frees = options.fail_stuck && !options.fail_fast;
+    const uint64_t reached = awaits_frees ? session.streams().Reached() : 0;
+    Status status = CreateBatchOnce(session, sizes, options, device, deadline, handles);
+    if (!awaits_frees || status.ok() || status.error().code != ErrorCode::kOutOfMemory)
+      return status;
+    if (!session.streams().AwaitBeyond(reached, deadline.at())) return status;
+  }
 }
 
 Result<uint64_t> Create(Session& session, uint64_t bytes, const CreateOptions& options) {

@@ -21,6 +21,7 @@ namespace ravenstore::client {
 struct CreateOptions {
   int device = 0;
   bool fail_fast = false;
+  bool fail_stuck = false;
   std::string_view name;      // empty: none
   core::Duration timeout{0};  // 0: the session's
 };

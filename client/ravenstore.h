@@ -94,7 +94,10 @@ RAVENSTORE_API void ravenstore_disconnect(ravenstore_store_t* store);
 /* ---- Tensors ---- */
 
 enum {
-  RAVENSTORE_FAIL_FAST = 1 /* do not wait for room */
+  RAVENSTORE_FAIL_FAST = 1, /* do not wait for room */
+  /* Do not wait for room once nothing of the client's can leave any more, all its streams' work is
+   * done and no other client holds what it wants. */
+  RAVENSTORE_FAIL_STUCK = 2
 };
 
 typedef struct ravenstore_create_options {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "client/lease.h"
+#include "ipc/clock.h"
 
 namespace ravenstore::client {
 namespace {
@@ -17,6 +18,8 @@ using core::Tick;
 
 // Arrivals remembered before the ones that came are forgotten.
 constexpr size_t kDropArrivedAt = 64;
+// Streams are waited for one at a time.
+constexpr core::Duration kLookAtOthers = std::chrono::milliseconds(2);
 
 // The stream this thread used last.
 struct LastUsed {
@@ -188,6 +191,20 @@ bool ClientStream::AwaitTickets(Tick deadline) {
          segment_->tickets[index_].load(std::memory_order_acquire) >= last;
 }
 
+uint64_t ClientStream::Reached() const {
+  return synchronous_ ? 0 : segment_->tickets[index_].load(std::memory_order_acquire);
+}
+
+bool ClientStream::HasOpen() {
+  if (synchronous_) return false;
+  std::lock_guard lock(mutex_);
+  return Reached() < last_value_;
+}
+
+void ClientStream::AwaitBeyond(uint64_t reached, Tick deadline) const {
+  AwaitWord(segment_->tickets[index_], reached + 1, deadline, *phase_);
+}
+
 StreamTable::StreamTable(proto::Segment* segment, const PhaseWord* phase)
     : serial_(g_next_table.fetch_add(1, std::memory_order_relaxed)),
       segment_(segment),
@@ -251,6 +268,33 @@ bool StreamTable::AwaitTickets(Tick deadline) {
   bool all = true;
   for (const auto& [key, stream] : streams_) all = stream->AwaitTickets(deadline) && all;
   return all;
+}
+
+uint64_t StreamTable::Reached() {
+  std::shared_lock lock(mutex_);
+  uint64_t sum = 0;
+  for (const auto& [key, stream] : streams_) sum += stream->Reached();
+  return sum;
+}
+
+bool StreamTable::AwaitBeyond(uint64_t reached, Tick deadline) {
+  for (;;) {
+    const ClientStream* open = nullptr;
+    uint64_t own = 0;
+    {
+      std::shared_lock lock(mutex_);
+      for (const auto& [key, stream] : streams_) {
+        if (!stream->HasOpen()) continue;
+        open = stream.get();
+        own = stream->Reached();
+      }
+    }
+    if (Reached() != reached) return true;
+    const Tick now = ipc::Now();
+    if (open == nullptr || now >= deadline) return false;
+    // Another stream may be the first to come further.
+    open->AwaitBeyond(own, std::min(deadline, now + kLookAtOthers));
+  }
 }
 
 }  // namespace ravenstore::client

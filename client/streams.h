@@ -68,6 +68,11 @@ class ClientStream {
 
   // Waits until `deadline` for every ticket taken so far. False when one is still open.
   bool AwaitTickets(core::Tick deadline);
+  // How far its tickets are reached, and whether one is not.
+  uint64_t Reached() const;
+  bool HasOpen();
+  // Waits until `deadline` to come further than `reached`.
+  void AwaitBeyond(uint64_t reached, core::Tick deadline) const;
 
  private:
   struct Expected {
@@ -113,6 +118,10 @@ class StreamTable {
   bool AnyAsynchronous();
   // Waits for every ticket taken. False when `deadline` came first.
   bool AwaitTickets(core::Tick deadline);
+  // Rises whenever a ticket is reached.
+  uint64_t Reached();
+  // Waits until it is more than `reached`. False when no ticket is open, or `deadline` came first.
+  bool AwaitBeyond(uint64_t reached, core::Tick deadline);
 
  private:
   core::Result<ClientStream*> FindSlow(device::StreamHandle handle, ClientDevice& device);

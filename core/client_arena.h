@@ -129,9 +129,13 @@ struct ClientArena : ArenaId {
   // Looking for slabs to empty, here or at others, was in vain: when to look again.
   Tick reclaim_after{};
   Duration reclaim_wait{};
-  // The last request for which all slabs were to be emptied, and what of them could not be, since
-  // something in use lies there.
-  std::pair<uint64_t, Bytes> kept{};
+  // The last request for which all slabs were to be emptied, what of them could not be, since
+  // something in use lies there, and whether some of that will be out of use by itself.
+  struct LastResort {
+    uint64_t request = 0;
+    Bytes kept;
+    bool settling = false;
+  } last_resort;
   Tick shrink_after{};
   bool trimming = false;  // slabs go back as soon as they hold nothing
   bool touched = false;   // stands in the planner's list of arenas to serve

@@ -139,6 +139,7 @@ struct CreateRequested {
   NameId name;
   Tick deadline;
   bool fail_fast;
+  bool fail_stuck = false;
 };
 // A get found the tensor away and asks for it, on `device`.
 struct FetchRequested {

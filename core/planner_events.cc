@@ -203,6 +203,7 @@ void Planner::State::On(const CreateRequested& event) {
   request.slot = event.slot;
   request.name = event.name;
   request.fail_fast = event.fail_fast;
+  request.fail_stuck = event.fail_stuck;
   // The common case: no request waits before it and there is a hole.
   ClientArena* arena = ArenaOf(request);
   if (requests_.Waiting(*arena) == 0 && !ExceedsShare(*arena, request.size) &&

@@ -83,7 +83,13 @@ void Planner::State::Serve(ClientArena& arena) {
     }
     if (WaitsForPeak(arena, request)) break;
     if (TryServe(arena, request)) continue;
-    if (!MakeRoom(arena, request)) WakeAt(now_ + RetryAfter());
+    if (!MakeRoom(arena, request)) {
+      WakeAt(now_ + RetryAfter());
+      if (request.fail_stuck && IsStuck(arena, request)) {
+        FailForRoom(request);
+        continue;
+      }
+    }
     break;
   }
   if (requests_.Waiting(arena) == 0) {
@@ -112,6 +118,15 @@ void Planner::State::FailFastRequests(ClientArena& arena) {
     if (request == nullptr) return;
     FailForRoom(*request);
   }
+}
+
+// The last resort was in vain, nothing is on its way, and no other client keeps it from more
+// memory.
+bool Planner::State::IsStuck(const ClientArena& arena, const Request& request) const {
+  if (arena.last_resort.request != request.id || arena.last_resort.settling) return false;
+  if (arena.leaving > 0 || arena.adding > Bytes{0}) return false;
+  if (!arena.draining.empty() || !arena.removing.empty()) return false;
+  return clients_.size() == 1 || BindingFor(arena, request.size) == Limit::kClient;
 }
 
 bool Planner::State::TryServe(ClientArena& arena, const Request& request) {

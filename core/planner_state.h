@@ -195,6 +195,8 @@ class Planner::State {
   uint64_t ChangesFor(const ClientArena& arena) const;
   void ServeTouched();
   void Serve(ClientArena& arena);
+  // Only puts and frees of the request's own client would help.
+  bool IsStuck(const ClientArena& arena, const Request& request) const;
   bool TryServe(ClientArena& arena, const Request& request);
   bool TryCreate(ClientArena& arena, const Request& request);
   // Gives the create its room, if there is a hole; the request may be one that never waited.

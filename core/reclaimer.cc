@@ -88,6 +88,17 @@ Reclaimer::Proposal Reclaimer::Cheapest(Emptyings slabs, Bytes wanted) {
   return proposal;
 }
 
+bool Reclaimer::IsSettling(const Arena& arena, const Range& slab) const {
+  for (ExtentMap::Block block = arena.map.At(slab.first);
+       block != ExtentMap::kNone && arena.map.OffsetOf(block) < EndOf(slab);
+       block = arena.map.After(block)) {
+    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) continue;
+    const TensorRow& tensor = (*catalog_)[arena.map.OwnerOf(block)];
+    if (!tensor.in_use && !EvictionIndex::CanLeave(tensor)) return true;
+  }
+  return false;
+}
+
 Bytes Reclaimer::TailOf(const Arena& arena, const Range& slab, std::vector<uint32_t>* rows) const {
   ExtentMap::Block block = arena.map.At(EndOf(slab) - Bytes{1});
   for (;; block = arena.map.Before(block)) {
@@ -108,7 +119,10 @@ Reclaimer::Compaction Reclaimer::Compact(const Arena& arena, Bytes need, Bytes m
     std::erase(staying, one.slab);
   }
   std::sort(staying.begin(), staying.end());
-  for (const Range& slab : staying) compaction.staying += slab.second;
+  for (const Range& slab : staying) {
+    compaction.staying += slab.second;
+    compaction.settling = compaction.settling || IsSettling(arena, slab);
+  }
   // Behind what cannot leave, in the slab that stays for it and in those that come again.
   compaction.reach = more;
   for (size_t i = 0; i < staying.size(); ++i) {

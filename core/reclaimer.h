@@ -81,12 +81,16 @@ class Reclaimer {
     Emptyings slabs;
     std::vector<uint32_t> rows;  // that leave too, at the end of the slab that stays
     Bytes staying;               // slabs that cannot be emptied
-    Bytes reach;                 // so much is then contiguous
+    // Of what lies there something is in nobody's use: it can leave once its streams or its copy
+    // are done.
+    bool settling = false;
+    Bytes reach;  // so much is then contiguous
   };
   // `more`: so much can be added besides. A slab stays only where that makes room for `need`.
   Compaction Compact(const Arena& arena, Bytes need, Bytes more);
 
  private:
+  bool IsSettling(const Arena& arena, const Range& slab) const;
   // Free room, and `rows` that can leave, at the end of a slab that stays.
   Bytes TailOf(const Arena& arena, const Range& slab, std::vector<uint32_t>* rows) const;
 

@@ -38,7 +38,8 @@ struct Request : ArenaId {
   TensorId tensor = kNoTensor;  // a fetch's; kNoTensor for a create
   SlotId slot{};
   NameId name = kNoName;
-  bool fail_fast = false;  // it fails rather than wait for what may take long
+  bool fail_fast = false;   // it fails rather than wait for what may take long
+  bool fail_stuck = false;  // it fails once only its own client could make room
 
   bool is_fetch() const { return tensor != kNoTensor; }
 };

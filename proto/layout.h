@@ -167,7 +167,8 @@ enum class RequestOp : uint32_t {
   kStep = 4,    // the client begins its next iteration; slot 0
 };
 enum RequestFlags : uint16_t {
-  kFailFast = 1,  // answer kOutOfMemory at once rather than wait for room
+  kFailFast = 1,   // answer kOutOfMemory at once rather than wait for room
+  kFailStuck = 2,  // answer kOutOfMemory once only the client's own puts and frees could make room
 };
 
 // A cache line, aligned by its ring: copies on the stack need no such alignment (which GCC's

@@ -368,6 +368,37 @@ TEST_F(BlocksTest, ALostStoreSaysSoAndReleasesDoNotThrow) {
   blocks_->Unsave(parked);
 }
 
+// cuDNN asks for the room of one algorithm after the other.
+TEST_F(BlocksTest, WhatOnlyTheProgramCouldMendFailsAtOnce) {
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 64; ++i) blocks.push_back(Allocate(MiB(1)));
+  // Half of each slab.
+  for (int i = 0; i < 64; i += 2) blocks_->Release(std::exchange(blocks[i], nullptr));
+  const auto begun = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i) EXPECT_THROW(Allocate(MiB(24)), OutOfMemory);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(4));
+  EXPECT_EQ(stats().failures, 20u);
+  for (Block* block : blocks) {
+    if (block != nullptr) blocks_->Release(block);
+  }
+  blocks_->Release(Allocate(MiB(24)));
+}
+
+TEST_F(BlocksTest, WhatAStreamHasStillToFreeIsWaitedFor) {
+  TestStream stream;
+  Block* block = Allocate(MiB(48), stream);
+  stream.Block();
+  blocks_->Release(block);
+  std::atomic<bool> asking{false};
+  std::thread opens([&] {
+    while (!asking.load()) std::this_thread::yield();
+    stream.Open();
+  });
+  asking.store(true);
+  blocks_->Release(Allocate(MiB(56)));
+  opens.join();
+}
+
 // Every thread parks blocks of its own and reads some of others', under a budget that moves them.
 TEST_F(BlocksTest, ManyThreadsParkAndReadAndNoByteIsWrong) {
   constexpr int kThreads = 4;

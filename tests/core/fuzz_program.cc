@@ -238,7 +238,7 @@ void FuzzProgram::Create(const Operands& with) {
   if (!client || tensors_.contains(with[0]) || !HasDevice(with[3])) return;
   const Handle handle =
       world_->Create(*client, Count(with[2]), DeviceId{static_cast<uint16_t>(with[3])},
-                     microseconds(with[4]), with[5] != 0);
+                     microseconds(with[4]), with[5] == 1, with[5] == 2);
   tensors_[with[0]] = handle;
   tensor_labels_[handle] = with[0];
 }

@@ -259,9 +259,11 @@ class ProgramGenerator {
       const int64_t size = RandomSize();
       const int64_t device = RandomDevice();
       const int64_t timeout = RandomTimeout();
-      return Instruction{
-          Op::kCreate,
-          {++tensors_, fuzz_->LabelOf(*client), size, device, timeout, Chance(15) ? 1 : 0}};
+      return Instruction{Op::kCreate,
+                         {++tensors_, fuzz_->LabelOf(*client), size, device, timeout,
+                          Chance(15)   ? 1
+                          : Chance(15) ? 2
+                                       : 0}};
     }
     const auto handle = Chance(20) ? HandleUnderCopy() : OneOf(answered);
     if (!handle) return std::nullopt;

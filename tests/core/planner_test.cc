@@ -174,6 +174,40 @@ TEST(PlannerTest, FailFastDoesNotWaitForAnothersSlab) {
   EXPECT_EQ(s.StateOf("B"), State::kRefused);
 }
 
+TEST(PlannerTest, FailStuckDoesNotWaitForItsOwnClient) {
+  Script s({.capacity = KiB(8)});
+  s.Create("A", KiB(6)).FailStuck(true).Create("B", KiB(6)).Pass(milliseconds(1));
+  EXPECT_EQ(s.StateOf("B"), State::kRefused);
+  s.Create("C", KiB(1));
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+}
+
+TEST(PlannerTest, FailStuckWaitsForCopiesAndStreams) {
+  Script s({.capacity = KiB(8)});
+  World& world = s.world();
+  s.Create("A", KiB(6));
+  world.Write(s.At("A"));
+  world.Put(s.At("A"), {});
+  s.FailStuck(true).Create("B", KiB(6)).Pass(milliseconds(5));
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting) << "A's stream still uses it";
+  s.Use("A").Poll().Pass(milliseconds(5));
+  ASSERT_TRUE(s.IsCopying("A"));
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
+TEST(PlannerTest, FailStuckWaitsForOtherClients) {
+  Script s({.capacity = KiB(8), .slab = KiB(2)});
+  s.Create("A", KiB(6));
+  const ClientId first = s.me();
+  s.As(s.world().Attach(Script::kTenant, {KiB(8), KiB(1024)})).FailStuck(true);
+  s.Create("B", KiB(6)).Pass(milliseconds(5));
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);
+  s.As(first).Free("A").Pass(milliseconds(5));
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
 // ---- Slabs and budgets.
 
 TEST(PlannerTest, ABudgetSmallerThanASlabIsUsedInFull) {

@@ -107,8 +107,8 @@ void World::Append(Session& session, SlotId slot, bool put) {
   lane.push_back({slot, put});
 }
 
-Handle World::Create(ClientId client, Bytes size, DeviceId device, Duration timeout,
-                     bool fail_fast) {
+Handle World::Create(ClientId client, Bytes size, DeviceId device, Duration timeout, bool fail_fast,
+                     bool fail_stuck) {
   Session& session = SessionOf(client);
   size_t slot = 0;
   while (slot < session.rows.size() && session.rows[slot].state != LeaseState::kFree) ++slot;
@@ -126,7 +126,7 @@ Handle World::Create(ClientId client, Bytes size, DeviceId device, Duration time
   row.ops.clear();
   const SlotId id{static_cast<uint32_t>(slot)};
   session.requests.push_back(
-      {Request::Op::kCreate, id, kNoTensor, device, size, row.deadline, fail_fast, 0});
+      {Request::Op::kCreate, id, kNoTensor, device, size, row.deadline, fail_fast, 0, fail_stuck});
   return {client, id};
 }
 
@@ -325,7 +325,7 @@ void World::HandleRequest(Session& session, const Request& request) {
       RAVEN_CHECK(row.state == LeaseState::kRequested);
       row.pending = true;
       ApplyEvent(CreateRequested{session.id, request.slot, request.size, request.device, kNoName,
-                                 request.deadline, request.fail_fast});
+                                 request.deadline, request.fail_fast, request.fail_stuck});
       return;
     case Request::Op::kFetch:
       RAVEN_CHECK(row.tensor == request.tensor);

@@ -75,7 +75,7 @@ class World {
 
   // ---- What clients do. The daemon learns of it by Poll.
   Handle Create(ClientId client, Bytes size, DeviceId device, Duration timeout,
-                bool fail_fast = false);
+                bool fail_fast = false, bool fail_stuck = false);
   // Takes the tensor in use, or asks for it; false when its state allows neither.
   bool Get(Handle handle, DeviceId device, Duration timeout);
   // REQUIRES: in use.
@@ -184,6 +184,7 @@ class World {
     Tick deadline;
     bool fail_fast;
     uint64_t ticket;
+    bool fail_stuck = false;
   };
   struct Ticket {
     uint64_t value;
