@@ -71,6 +71,12 @@ CUresult Ask(const Functions& ask, CUfunction function, size_t index, size_t* of
   return result;
 }
 
+// A function's own name in what C++'s compilers make of it: _Z, its length, the name, what it
+// takes.
+const char* OwnName(const char* name) {
+  return strncmp(name, "_Z", 2) == 0 ? name + 2 + strspn(name + 2, "L0123456789") : name;
+}
+
 // NCCL's kernels find the addresses that they work on in tables of their own.
 bool HasOwnTables(const Functions& ask, CUfunction function) {
   const char* name = nullptr;
@@ -78,7 +84,7 @@ bool HasOwnTables(const Functions& ask, CUfunction function) {
       (ask.name_of_function != nullptr && ask.name_of_function(&name, function) == CUDA_SUCCESS) ||
       (ask.name_of_kernel != nullptr &&
        ask.name_of_kernel(&name, reinterpret_cast<CUkernel>(function)) == CUDA_SUCCESS);
-  return named && name != nullptr && strncmp(name, "nccl", 4) == 0;
+  return named && name != nullptr && strncmp(OwnName(name), "nccl", 4) == 0;
 }
 
 // REQUIRES mutex. Null: there is no room.

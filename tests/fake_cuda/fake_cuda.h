@@ -20,6 +20,7 @@
 //   combine(to, a, b, count)               to[i] = mix(a[i], 0) + b[i]
 //   combine_packed({to, {a, b}, count})    the same, in one struct by value
 //   combine_table(table, count)            the same, table[0..2] in device memory are to, a, b
+//   FAKE_CUDA_NCCL_KERNEL(table, count)    the same, under a name as NCCL's kernels have it
 //   check(from, count, seed, wrong)        from[i] != mix(seed, i) is a wrong word
 //   check_sum(from, count, seed, step, times, wrong)
 //                                          the same for mix(seed, i) + times * mix(step, i)
@@ -43,6 +44,10 @@
 
 #include <cuda.h>
 #include <stdint.h>
+
+// As libnccl.so.2 names it, and as the driver tells it.
+#define FAKE_CUDA_NCCL_KERNEL \
+  "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE"
 
 // Controls for tests, found with dlsym.
 extern "C" {

@@ -234,6 +234,7 @@ const std::vector<Kernel>& All() {
       {"combine", {8, 8, 8, 8}, true, Combine},
       {"combine_packed", {sizeof(CombineParameters)}, true, Combine},
       {"combine_table", {8, 8}, true, CombineTable},
+      {FAKE_CUDA_NCCL_KERNEL, {8, 8}, true, CombineTable},
       {"check", {8, 8, 8, 8}, true, CheckWords},
       {"check_sum", {8, 8, 8, 8, 8, 8}, true, CheckSum},
       {"check_combined", {8, 8, 8, 8, 8}, true, CheckCombined},

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "interceptor/cuda_api.h"
+#include "tests/fake_cuda/fake_cuda.h"
 
 namespace {
 
@@ -84,8 +85,9 @@ void Begin() {
   MUST(CALL(cuDevicePrimaryCtxRetain)(&context, 0));
   MUST(CALL(cuCtxSetCurrent)(context));
   MUST(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-  MUST(CALL(cuModuleLoadData)(&module,
-                              "empty fill opaque add combine combine_packed combine_table check"));
+  MUST(CALL(cuModuleLoadData)(
+      &module,
+      "empty fill opaque add combine combine_packed combine_table check " FAKE_CUDA_NCCL_KERNEL));
 }
 
 int Take(const std::string& kind, size_t bytes) {
@@ -139,6 +141,12 @@ int Launch(const std::string& how, CUstream on) {
   }
   if (how == "opaque") {
     return CALL(cuLaunchKernel)(Function("opaque"), 1, 1, 1, 1, 1, 1, 0, on, fill, nullptr);
+  }
+  if (how == "nccl") {
+    uint64_t none = 0;
+    void* table[] = {&to, &none};
+    return CALL(cuLaunchKernel)(Function(FAKE_CUDA_NCCL_KERNEL), 1, 1, 1, 1, 1, 1, 0, on, table,
+                                nullptr);
   }
   if (how == "ex") {
     CUlaunchConfig config{};

@@ -151,6 +151,11 @@ class ElasticTest(FakeGpuTest):
             self.take(one)
             self.assertEqual(self.told(one, "launch opaque 1"), [("begin", 1, set()), ("end", 1)])
 
+    def test_a_kernel_of_nccls_may_touch_anything(self):
+        with self.job() as one:
+            self.take(one)
+            self.assertEqual(self.told(one, "launch nccl 1"), [("begin", 1, set()), ("end", 1)])
+
     def test_an_identity_is_a_kernels_and_its_shapes_and_not_its_addresses(self):
         with self.job() as one:
             self.take(one)
