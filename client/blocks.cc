@@ -37,6 +37,11 @@ std::string Size(uint64_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
+// Of what was asked for, 0 being anything, and what is granted.
+uint64_t Lesser(uint64_t asked, uint64_t granted) {
+  return asked == 0 ? granted : std::min(asked, granted);
+}
+
 // What others' puts and frees would mend.
 bool IsForRoom(const Error& error) {
   return error.code() == RAVENSTORE_OUT_OF_MEMORY || error.code() == RAVENSTORE_TIMED_OUT;
@@ -59,7 +64,7 @@ BlockAllocator::BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order,
                                uint64_t device_budget)
     : store_(std::move(store)),
       order_(order),
-      device_budget_(device_budget ? device_budget : store_->stats().device_budget),
+      device_budget_(Lesser(device_budget, store_->stats().device_budget)),
       born_(CountForks()) {}
 
 BlockAllocator::~BlockAllocator() {
@@ -447,11 +452,16 @@ void BlockAllocator::ResetPeaks(int device) {
 
 std::string BlockAllocator::DescribeHolders(uint64_t bytes, int device) const {
   const BlocksStats held = stats(device);
+  const uint64_t needed = held.used + bytes;
+  const std::string mend = needed > device_budget_
+                               ? "The smallest device_budget that would do is " + Size(needed) +
+                                     ", without fragmentation."
+                               : "Its budget has room for that: what lacks is memory that others "
+                                 "hold, or one run of it.";
   return "The store found no room for " + Size(bytes) + " on device " + std::to_string(device) +
          ": of its budget of " + Size(device_budget_) + " this process uses " + Size(held.used) +
          " in " + std::to_string(held.used_blocks) + " blocks, and has " + Size(held.parked) +
-         " parked, which may leave. The smallest device_budget that would do is " +
-         Size(held.used + bytes) + ", without fragmentation.";
+         " parked, which may leave. " + mend;
 }
 
 }  // namespace ravenstore

@@ -108,8 +108,8 @@ class Block {
 
 class BlockAllocator {
  public:
-  // `order` outlives the allocator. `device_budget` is of the store's tensors on each device; 0:
-  // what the daemon says. Throws what Store::stats does.
+  // `order` outlives the allocator. `device_budget` is of the store's tensors on each device, at
+  // most what the daemon grants the store; 0: that. Throws what Store::stats does.
   BlockAllocator(std::shared_ptr<Store> store, StreamOrder* order, uint64_t device_budget = 0);
   ~BlockAllocator();
   BlockAllocator(const BlockAllocator&) = delete;
@@ -146,7 +146,7 @@ class BlockAllocator {
   void ResetPeaks(int device);
   uint64_t device_budget() const { return device_budget_; }
   // What holds the memory in which `bytes` more find no room, and the smallest budget that would
-  // do.
+  // do, if a larger one would.
   std::string DescribeHolders(uint64_t bytes, int device) const;
   Store& store() { return *store_; }
 

@@ -25,7 +25,7 @@ namespace ravenstore::torch {
 
 struct TorchAllocatorOptions {
   uint64_t min_bytes = MiB(1);
-  uint64_t device_budget = 0;  // 0: what the daemon says
+  uint64_t device_budget = 0;  // at most what the daemon grants; 0: that
   int host_device = 0;         // the store's device that CPU tensors belong to
   // Runs a call that may wait: the place to release a lock that others need meanwhile. Must call
   // its argument once, and let what it throws through.

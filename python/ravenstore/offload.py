@@ -87,7 +87,8 @@ class Explanation:
     """This process's calls waited so long on the CPU."""
     used_bytes: int
     used_bytes_peak: int
-    """Of the allocator: bytes of the blocks that the program holds, parked ones not."""
+    """Of the allocator: bytes of the blocks that the program holds, parked ones not, on the device
+    that ever had the most."""
     advice: tuple[str, ...]
 
     @property
@@ -346,6 +347,14 @@ def _attached() -> ModuleType | _fallback.Module:
     return native
 
 
+def block_stats(native: ModuleType | _fallback.Module) -> list[dict[str, int]]:
+    """The allocator's figures of each device that PyTorch knows; none without the allocator."""
+    import torch
+
+    found = (native.block_stats(device) for device in range(max(1, torch.cuda.device_count())))
+    return [stats for stats in found if stats is not None]
+
+
 def explain() -> Explanation:
     """What became of the tensors that autograd saved under the scopes of this process so far, and
     why. Errors: WrongState before the first offload(); Lost, Unavailable when the daemon is gone.
@@ -354,7 +363,8 @@ def explain() -> Explanation:
     with process.lock:
         counts = [scope.stats() for scope in process.scopes.values()]
     store = native.store_stats()
-    blocks = native.block_stats(0) or {}
+    # A budget is a device's, so that the one with the most in use says how near it is.
+    blocks = max(block_stats(native), key=lambda stats: stats["used_peak"], default={})
     kept: dict[str, Tally] = {}
     for count in counts:
         for reason, pair in count["kept"].items():

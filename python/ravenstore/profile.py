@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from ravenstore._units import Duration, nanoseconds_of
 from ravenstore.errors import InvalidArgument, RavenstoreError
+from ravenstore.offload import _here, block_stats
 
 if TYPE_CHECKING:
     from ravenstore.store import Store
@@ -99,28 +100,16 @@ class Sampler:
             return
         try:
             asked = [dataclasses.asdict(store.stats()) for store in self._stores]
-            blocks: list[Mapping[str, int]] = []
-            native = _attached()
+            blocks: list[dict[str, int]] = []
+            native = _here().native  # none without an offload() in this process
             if native is not None:
                 asked.append(native.store_stats())
-                found = (native.block_stats(device) for device in range(_devices()))
-                blocks = [stats for stats in found if stats is not None]
+                blocks = block_stats(native)
         except RavenstoreError as error:
             self.lost = f"{type(error).__name__}: {error}"
             return
         if asked:
             self.samples.append(_sample(asked, blocks))
-
-
-def _attached() -> Any:
-    """The native part, if this process has had an offload()."""
-    module = sys.modules.get("ravenstore.offload")
-    return None if module is None else module._here().native
-
-
-def _devices() -> int:
-    torch = sys.modules.get("torch")
-    return max(1, torch.cuda.device_count()) if torch is not None else 1
 
 
 def _sample(asked: Iterable[Mapping[str, int]], blocks: Iterable[Mapping[str, int]]) -> Sample:

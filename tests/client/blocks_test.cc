@@ -22,9 +22,11 @@ namespace ravenstore {
 namespace {
 
 using daemon::DaemonProcess;
+using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 // Remembers what was ordered; host streams in these tests have no work of their own.
 class Orders : public StreamOrder {
@@ -316,6 +318,29 @@ TEST_F(BlocksTest, WithoutRoomTheErrorNamesWhatIsHeldAndTheBudgetThatWouldDo) {
   EXPECT_EQ(stats().failures, 1u);
   blocks_->Release(block);
   blocks_->Release(Allocate(MiB(32)));
+}
+
+TEST_F(BlocksTest, WhereOthersHoldTheDeviceTheErrorNamesThemAndAsksForNoBudget) {
+  Store other = Store::connect({.socket = daemon_.socket(), .name = "other"});
+  const Tensor held = other.create(MiB(2000));  // of 2 GiB
+  const auto store = std::make_shared<Store>(Store::connect(
+      {.socket = daemon_.socket(), .device_budget = kBudget, .timeout = milliseconds(50)}));
+  BlockAllocator blocks(store, &orders_, kBudget);
+  try {
+    blocks.Allocate(MiB(60), 0, nullptr);
+    FAIL() << "there is no room";
+  } catch (const OutOfMemory& error) {
+    EXPECT_THAT(error.what(), HasSubstr("Its budget has room for that"));
+    EXPECT_THAT(error.what(), Not(HasSubstr("The smallest device_budget")));
+    EXPECT_THAT(error.what(), HasSubstr("client 2 holds 2.0 GiB"));
+  }
+}
+
+TEST_F(BlocksTest, ItsBudgetIsWhatTheDaemonGrants) {
+  const BlockAllocator more(store_, &orders_, 2 * kBudget);
+  EXPECT_EQ(more.device_budget(), kBudget);
+  const BlockAllocator less(store_, &orders_, kBudget / 2);
+  EXPECT_EQ(less.device_budget(), kBudget / 2);
 }
 
 TEST_F(BlocksTest, EmptiedMagazinesGiveTheMemoryBack) {

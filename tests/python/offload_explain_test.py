@@ -1,6 +1,8 @@
 """explain(): every byte that autograd saved is in one of its lines, and the lines stay the same."""
 
 import os
+import unittest
+from unittest import mock
 
 import harness  # noqa: F401 - the package's path
 import offload_harness as offload
@@ -8,7 +10,7 @@ import ravenstore
 import torch
 import xml_main
 from offload_harness import MIB, OffloadCase, in_child, offloading, random
-from ravenstore.offload import Explanation, Tally
+from ravenstore.offload import Explanation, Tally, _attached
 from torch.testing._internal.two_tensor import TwoTensor
 
 REASONS = {"parameter", "small", "empty", "other device", "not plain memory", "subclass"}
@@ -128,6 +130,21 @@ class ExplainTest(OffloadCase):
                     os._exit(code)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
         self.assertEqual(scope.stats()["kept"], before["kept"])
+
+    @unittest.skipUnless(offload.WAY == "allocator", "copies have no blocks")
+    def test_of_several_devices_the_one_with_the_most_in_use_is_told_and_judged(self):
+        with offloading():
+            native = _attached()
+        first = native.block_stats(0)
+        second = {**first, "used": 3 * MIB, "used_peak": offload.BUDGET}
+        self.assertEqual(ravenstore.explain().advice, ())
+        with (
+            mock.patch.object(torch.cuda, "device_count", return_value=2),
+            mock.patch.object(native, "block_stats", [first, second].__getitem__),
+        ):
+            told = ravenstore.explain()
+        self.assertEqual((told.used_bytes, told.used_bytes_peak), (3 * MIB, offload.BUDGET))
+        self.assertRegex(told.advice[0], "peak of 32.0 MiB is what the program holds at once")
 
     def test_the_text_is_stable(self):
         told = Explanation(
