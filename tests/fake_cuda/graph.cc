@@ -131,6 +131,23 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
   return result;
 }
 
+// The nodes take new parameters; their number and kinds stay.
+CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
+                              CUgraphExecUpdateResultInfo* how) {
+  FAKE_CUDA_ENTER("cuGraphExecUpdate");
+  std::lock_guard lock(graphs().mutex);
+  if (graphs().known.count(graph) == 0 || graphs().executable.count(executable) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const bool alike = std::equal(
+      graph->nodes.begin(), graph->nodes.end(), executable->work.begin(), executable->work.end(),
+      [](const auto& node, const auto& work) { return node->work.type == work.type; });
+  how->result = alike ? CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+  if (!alike) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  for (size_t i = 0; i < graph->nodes.size(); ++i) executable->work[i] = graph->nodes[i]->work;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   FAKE_CUDA_CONTEXT("cuGraphLaunch");
   std::vector<fake_cuda::Work> work;

@@ -37,7 +37,6 @@
 //   peak_bytes     the most that was allocated at once
 //   call, code     the first CUDA call that failed; "" and 0: none
 #include <cuda.h>
-#include <dlfcn.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +53,7 @@
 #include <vector>
 
 #include "tests/fake_cuda/fake_cuda.h"
+#include "tests/interceptor/cuda_calls.h"
 
 namespace {
 
@@ -62,34 +62,11 @@ struct Options {
   bool graph = false, opaque = false, packed = false, table = false, segments = false;
 };
 
-struct Failure {
-  std::string call;
-  int code = 0;
-};
-Failure failure;
-
-// Ends the step that is under way: nothing is enqueued after a call that failed.
-struct Stop {};
-
-void Must(CUresult result, const char* call) {
-  if (result == CUDA_SUCCESS) return;
-  failure = {call, result};
-  throw Stop{};
-}
-#define MUST(function, ...) Must(function(__VA_ARGS__), #function)
-
 double Now() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
-
-// A run of words in device memory.
-struct Words {
-  CUdeviceptr at = 0;
-  uint64_t count = 0;
-  CUdeviceptr From(uint64_t word) const { return at + word % count * sizeof(uint64_t); }
-};
 
 // Memory that the program maps by itself. Owns: its addresses and handles, until End.
 class Segments {
@@ -628,14 +605,6 @@ Options Parse(int argc, char** argv) {
     Usage("that size");
   }
   return options;
-}
-
-// Where the driver is the fake one: what a function of its controls says.
-template <typename Value>
-bool Ask(const char* name, Value* value) {
-  void* function = dlsym(RTLD_DEFAULT, name);
-  if (function != nullptr) *value = reinterpret_cast<Value (*)()>(function)();
-  return function != nullptr;
 }
 
 }  // namespace
