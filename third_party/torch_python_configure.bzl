@@ -14,7 +14,10 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
     sys.exit(1)
 print(sys.executable)
 print(sys.version.split()[0])
-print(torch.__version__)
+import importlib.metadata as m
+models = ("accelerate", "torchvision", "transformers")
+found = [d.name + " " + d.version for d in m.distributions() if d.name in models]
+print(" ".join([torch.__version__, *sorted(found)]))
 print(sysconfig.get_paths()["include"])
 """
 

@@ -171,6 +171,25 @@ class SetupTest(InFolder):
         code, words = self.bare_setup(fake, PIP="1")
         self.assertNotIn("To fetch", words)
 
+    def test_what_models_need_is_fetched_once_into_its_own_pytorch(self):
+        # A Python that has them once its pip succeeded.
+        python = (
+            "#!/bin/sh",
+            'if [ "$1 $2" = "-m pip" ]; then [ $PIP = 0 ] && : >"$0.has"; exit $PIP; fi',
+            '[ -e "$0.has" ]',
+        )
+        (self.folder / "cache/torch/bin").mkdir(parents=True)
+        path = self.folder / "cache/torch/bin/python3"
+        path.write_text("\n".join(python) + "\n")
+        path.chmod(0o755)
+        for pip, fetches, fails in (("1", 1, 1), ("0", 1, 0), ("0", 0, 0)):
+            code, words = self.bare_setup("set -- --for test", PIP=pip)
+            self.assertEqual(code, 0, words)
+            found = re.findall(r"To fetch: transformers==.* MB unpacked\)", words)
+            self.assertEqual(len(found), fetches, words)
+            self.assertEqual(words.count("callback will be skipped"), fails, words)
+            self.assertNotIn("To fetch: torch==", words)
+
     def test_refuses_unknown_options(self):
         code, words = self.setup_script("--everything")
         self.assertNotEqual(code, 0)
