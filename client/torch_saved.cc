@@ -23,6 +23,13 @@
 #include <c10/cuda/CUDAStream.h>
 #endif
 
+// What torch's own error about a changed tensor advises.
+#if TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR >= 211
+#define DETECT_ANOMALY_ARGUMENTS "True, check_nan=False"
+#else
+#define DETECT_ANOMALY_ARGUMENTS "True"
+#endif
+
 namespace ravenstore::torch {
 namespace internal {
 namespace {
@@ -548,7 +555,7 @@ void SavedTensor::CheckVersion() const {
           ? " Hint: the backtrace further above shows the operation that failed to compute its "
             "gradient. The variable in question was changed in there or anywhere later. Good luck!"
           : " Hint: enable anomaly detection to find the operation that failed to compute its "
-            "gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).";
+            "gradient, with torch.autograd.set_detect_anomaly(" DETECT_ANOMALY_ARGUMENTS ").";
   TORCH_CHECK(false,
               "one of the variables needed for gradient computation has been modified by an "
               "inplace operation: [",

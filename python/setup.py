@@ -1,10 +1,12 @@
 """Builds the package from a checkout: `pip install ./python`, or deploy/wheel.
 
-Into the package go libravenstore.so, the daemon for `embedded`, and the native part
-`ravenstore._torch` for the PyTorch that the installing Python imports, if it has one.
+Into the package go libravenstore.so, the daemon for `embedded`, and a native part for the PyTorch
+that the installing Python imports, if it has one (ravenstore/_native.py).
 
     RAVENSTORE_LIBRARY, RAVENSTORED   take these instead of building them with deploy/bazel
     RAVENSTORE_WITHOUT_TORCH=1        leave the native part out
+    RAVENSTORE_TORCH_PYTHONS          more Pythons, with colons between them, of the same CPython:
+                                      native parts for their PyTorches as well
 """
 
 import atexit
@@ -14,6 +16,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 
 from setuptools import Distribution, Extension, setup
@@ -24,7 +27,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 
 # What the native part is made of, relative to the checkout.
-NATIVE_NAME = "ravenstore._torch"
 NATIVE_SOURCES = ["python/native/module.cc", "client/blocks.cc", "client/torch_*.cc"]
 
 # What goes into the package: (variable that names it, Bazel's target, place below bazel-bin).
@@ -55,6 +57,7 @@ else:
         includes += ["/usr/local/cuda/include"] * cuda
     print(json.dumps({
         "version": torch.__version__,
+        "suffix": sysconfig.get_config_var("EXT_SUFFIX"),
         "cuda": cuda,
         "abi": int(torch.compiled_with_cxx11_abi()),
         "includes": includes,
@@ -98,16 +101,10 @@ def native_sources():
     return [os.path.relpath(path, HERE) for path in found]
 
 
-def torch_that_is_there():
-    """What ASK_TORCH says, or None with the reason said."""
-    if os.environ.get("RAVENSTORE_WITHOUT_TORCH") == "1":
-        say("RAVENSTORE_WITHOUT_TORCH=1: without the native part for PyTorch")
-        return None
-    if not native_sources():
-        say(f"without the native part for PyTorch: there is no {NATIVE_SOURCES[0]}")
-        return None
+def torch_of(python):
+    """What ASK_TORCH says there, or None with the reason said."""
     # -I: without pip's PYTHONPATH.
-    asked = subprocess.run([sys.executable, "-I", "-c", ASK_TORCH], capture_output=True, text=True)
+    asked = subprocess.run([python, "-I", "-c", ASK_TORCH], capture_output=True, text=True)
     answer = json.loads(asked.stdout.strip().splitlines()[-1]) if asked.stdout.strip() else {}
     if "version" in answer:
         say(f"with the native part for PyTorch {answer['version']}")
@@ -117,27 +114,44 @@ def torch_that_is_there():
     return None
 
 
-def extensions():
-    torch = torch_that_is_there()
-    if torch is None:
+def torches():
+    """The PyTorches to have a native part for."""
+    if os.environ.get("RAVENSTORE_WITHOUT_TORCH") == "1":
+        say("RAVENSTORE_WITHOUT_TORCH=1: without the native part for PyTorch")
         return []
-    library = binaries()[0]
-    return [
-        Extension(
-            NATIVE_NAME,
-            native_sources(),
-            language="c++",
-            include_dirs=[str(ROOT), *torch["includes"]],
-            library_dirs=torch["libraries"],
-            libraries=["torch_python", "torch", "torch_cpu", "c10"]
-            + (["torch_cuda", "c10_cuda"] if torch["cuda"] else []),
-            define_macros=[("_GLIBCXX_USE_CXX11_ABI", str(torch["abi"]))]
-            + ([("RAVENSTORE_TORCH_CUDA", None)] if torch["cuda"] else []),
-            extra_compile_args=["-std=c++20", "-fvisibility=hidden"],
-            # libravenstore.so lies beside it; PyTorch's libraries are loaded by `import torch`.
-            extra_link_args=[str(library), "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"],
-        )
-    ]
+    if not native_sources():
+        say(f"without the native part for PyTorch: there is no {NATIVE_SOURCES[0]}")
+        return []
+    own = torch_of(sys.executable)
+    found = [] if own is None else [own]
+    for python in filter(None, os.environ.get("RAVENSTORE_TORCH_PYTHONS", "").split(":")):
+        other = torch_of(python)
+        if other is None or other["suffix"] != sysconfig.get_config_var("EXT_SUFFIX"):
+            sys.exit(f"ravenstore: {python} has no PyTorch, or is another CPython than this one")
+        found.append(other)
+    return found
+
+
+def extension(torch):
+    minor = "_".join(torch["version"].split(".")[:2])
+    return Extension(
+        f"ravenstore._torch_{minor}",
+        native_sources(),
+        language="c++",
+        include_dirs=[str(ROOT), *torch["includes"]],
+        library_dirs=torch["libraries"],
+        libraries=["torch_python", "torch", "torch_cpu", "c10"]
+        + (["torch_cuda", "c10_cuda"] if torch["cuda"] else []),
+        define_macros=[("_GLIBCXX_USE_CXX11_ABI", str(torch["abi"]))]
+        + ([("RAVENSTORE_TORCH_CUDA", None)] if torch["cuda"] else []),
+        extra_compile_args=["-std=c++20", "-fvisibility=hidden"],
+        # libravenstore.so lies beside it; PyTorch's libraries are loaded by `import torch`.
+        extra_link_args=[
+            str(binaries()[0]),
+            "-Wl,-rpath,$ORIGIN",
+            "-Wl,--allow-shlib-undefined",
+        ],
+    )
 
 
 class BuildWithBinaries(build_py):
@@ -177,7 +191,7 @@ atexit.register(shutil.rmtree, BUILD, ignore_errors=True)
 
 setup(
     distclass=ForThisMachine,
-    ext_modules=extensions(),
+    ext_modules=[extension(torch) for torch in torches()],
     cmdclass={"build_py": BuildWithBinaries, "bdist_wheel": WheelForAnyPython},
     options={"build": {"build_base": BUILD}, "egg_info": {"egg_base": BUILD}},
 )

@@ -169,7 +169,7 @@ class Scope:
                 f"inplace operation: {saved.what} is at version {saved.counter._version}; expected "
                 f"version {saved.version} instead. Hint: enable anomaly detection to find the "
                 "operation that failed to compute its gradient, with "
-                "torch.autograd.set_detect_anomaly(True, check_nan=False)."
+                f"torch.autograd.set_detect_anomaly({_detect_anomaly_arguments()})."
             )
         if saved.kept is not None:
             return saved.kept
@@ -334,6 +334,14 @@ def _forget(known: dict[int, list[_Entry]], key: int, entry: _Entry) -> None:
         known[key] = left
     else:
         known.pop(key, None)
+
+
+def _detect_anomaly_arguments() -> str:
+    """What PyTorch's own error about a changed tensor advises."""
+    import torch
+
+    major, minor = torch.__version__.split(".")[:2]
+    return "True, check_nan=False" if (int(major), int(minor)) >= (2, 11) else "True"
 
 
 def _counter_of(plain: torch.Tensor) -> tuple[torch.Tensor | None, int]:

@@ -1,11 +1,15 @@
-"""Finds the native part, `ravenstore._torch`, and says why where there is none."""
+"""Finds the native part for the PyTorch that runs, and says why where there is none.
+
+It is compiled for one minor version of CPython and of PyTorch, whose classes differ. The package
+may hold several, each named for its PyTorch: `_torch_2_11` and the ending that CPython gives it.
+"""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import os
+import pathlib
 from types import ModuleType
 
 from ravenstore.errors import Unsupported, error_of
@@ -15,14 +19,27 @@ def _minor(version: str) -> str:
     return ".".join(version.split("+")[0].split(".")[:2])
 
 
-def _find() -> ModuleType:
-    """The one that $RAVENSTORE_NATIVE names, else that of this package."""
-    chosen = os.environ.get("RAVENSTORE_NATIVE")
-    if not chosen:
-        return importlib.import_module("ravenstore._torch")
-    spec = importlib.util.spec_from_file_location("ravenstore._torch", chosen)
+def minors() -> list[str]:
+    """The minor versions of PyTorch that this package has native parts for, for any CPython."""
+    names = (path.name.split(".")[0] for path in pathlib.Path(__file__).parent.glob("_torch_*.so"))
+    found = (name.removeprefix("_torch_").replace("_", ".") for name in names)
+    return sorted(set(found), key=lambda minor: [int(part) for part in minor.split(".")])
+
+
+def find(version: str) -> ModuleType:
+    """The native part that $RAVENSTORE_NATIVE names, else this package's for a PyTorch of
+    `version`. Errors: ModuleNotFoundError when there is none, ImportError when it cannot be loaded.
+    """
+    path = os.environ.get("RAVENSTORE_NATIVE")
+    if not path:
+        name = f"ravenstore._torch_{_minor(version).replace('.', '_')}"
+        part = importlib.util.find_spec(name)
+        if part is None or part.origin is None:
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        path = part.origin
+    spec = importlib.util.spec_from_file_location("ravenstore._torch", path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"RAVENSTORE_NATIVE={chosen} is no extension module")
+        raise ImportError(f"RAVENSTORE_NATIVE={path} is no extension module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -40,11 +57,12 @@ def load() -> ModuleType:
     except ImportError as error:
         raise Unsupported(f"ravenstore.offload() needs PyTorch: {error}") from None
     try:
-        native = _find()
+        native = find(torch.__version__)
     except ImportError as error:
+        others = f", but for {' and '.join(minors())}" if minors() else ""
         raise Unsupported(
-            f"this ravenstore has no native part for PyTorch {torch.__version__} ({error}): "
-            "`pip install ./python` from a checkout builds it for the PyTorch that is there"
+            f"this ravenstore has no native part for PyTorch {torch.__version__}{others} ({error}):"
+            " `pip install ./python` from a checkout builds it for the PyTorch that is there"
         ) from None
     if _minor(native.compiled_for) != _minor(torch.__version__):
         raise Unsupported(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import ravenstore
-from ravenstore import _abi, embedded
+from ravenstore import _abi, _native, embedded
 from ravenstore._units import size_text
 from ravenstore.store import DEFAULT_SOCKET
 
@@ -194,10 +194,13 @@ def check_native(context: Context) -> Finding:
     if context.torch is None:
         return Finding("skip", "native part", "not needed without PyTorch")
     try:
-        module = importlib.import_module("ravenstore._torch")
+        module = _native.find(context.torch.__version__)
     except ModuleNotFoundError:
         advice = "pip install ./python from a checkout builds it for the PyTorch that is there"
-        return Finding("warn", "native part", "not there", advice)
+        found = (
+            "only for PyTorch " + ", ".join(_native.minors()) if _native.minors() else "not there"
+        )
+        return Finding("warn", "native part", found, advice)
     except (ImportError, OSError) as error:
         advice = "it was built for another PyTorch or Python: pip install ./python again"
         return Finding("fail", "native part", f"cannot be loaded: {error}", advice)

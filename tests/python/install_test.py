@@ -12,7 +12,9 @@ import unittest
 import zipfile
 
 import harness
+import torch
 import xml_main
+from torch.utils import cpp_extension
 
 try:
     import setuptools.command.bdist_wheel  # noqa: F401
@@ -57,6 +59,20 @@ PyMODINIT_FUNC PyInit__torch() {
   PyModule_AddStringConstant(made, "version", ravenstore_version());
   return made;
 }
+"""
+
+# Another minor version, with this one's headers and libraries.
+OTHER_TORCH = f"""
+import sys, types
+__version__ = "2.8.3+cu1"
+__path__ = []
+version = types.SimpleNamespace(cuda=None)
+compiled_with_cxx11_abi = lambda: True
+utils = sys.modules["torch.utils"] = types.ModuleType("torch.utils")
+utils.cpp_extension = types.SimpleNamespace(
+    include_paths=lambda: {cpp_extension.include_paths()!r},
+    library_paths=lambda: {cpp_extension.library_paths()!r},
+)
 """
 
 
@@ -114,9 +130,46 @@ class InstallTest(unittest.TestCase):
     def test_the_native_part_is_built_for_the_pytorch_that_is_there(self):
         words = self.pip_install(self.checkout() / "python")
         self.assertIn("with the native part for PyTorch 2.", words)
-        text = "import torch, ravenstore._torch as t; print(t.sum, t.device, t.version)"
+        text = (
+            "import torch; from ravenstore import _native\n"
+            "t = _native.find(torch.__version__); print(t.sum, t.device, t.version)"
+        )
         said = self.run_ok([self.python, "-c", text], CLEAN, cwd="/")
         self.assertEqual(said, "42 CPU 0.1.0\n")
+
+    def other_python(self, text):
+        """A Python whose torch is a module of that text."""
+        self.run_ok([sys.executable, "-m", "venv", "--without-pip", self.folder / "other"], CLEAN)
+        (folder,) = (self.folder / "other").glob("lib/*/site-packages")
+        (folder / "torch.py").write_text(text)
+        return self.folder / "other/bin/python"
+
+    def make_wheel(self, other):
+        """deploy/wheel in a checkout with a native part for the other one's PyTorch as well."""
+        root = self.checkout()
+        for name in ("deploy/wheel", "deploy/common.sh"):
+            (root / name).parent.mkdir(exist_ok=True)
+            shutil.copy(harness.ROOT / name, root / name)
+        into = self.folder / "dist"
+        words = [root / "deploy/wheel", "--python", self.python, "--also", other, "--into", into]
+        return subprocess.run(words, env={**CLEAN, **BUILT}, capture_output=True, text=True)
+
+    def test_a_wheel_has_a_native_part_for_each_pytorch_that_it_is_made_with(self):
+        made = self.make_wheel(self.other_python(OTHER_TORCH))
+        self.assertEqual(made.returncode, 0, made.stderr)
+        self.pip_install(made.stdout.splitlines()[-1])
+        text = (
+            "import torch; from ravenstore import _native\n"
+            "print(*_native.minors()); print(_native.find('2.8.1+cpu').__file__)"
+        )
+        minors, file = self.run_ok([self.python, "-c", text], CLEAN, cwd="/").splitlines()
+        self.assertEqual(minors, "2.8 " + ".".join(torch.__version__.split(".")[:2]))
+        self.assertRegex(file, r"/_torch_2_8\.cpython-\d+-.*\.so$")
+
+    def test_a_python_without_pytorch_makes_no_wheel(self):
+        made = self.make_wheel(self.other_python("raise ImportError('no torch today')"))
+        self.assertEqual(made.returncode, 1)
+        self.assertIn("has no PyTorch, or is another CPython than this one", made.stderr)
 
     def test_without_pytorch_it_is_left_out_in_words(self):
         # A Python whose torch cannot be imported.
