@@ -132,8 +132,8 @@ class SetupTest(InFolder):
         )
         body = (DEPLOY / "setup").read_text().replace("source ", ": ", 1)
         self.assertIn("\nmain\n", body)
-        self.assertIn('/usr/bin/python3 -m venv "$CACHE/torch', body)
-        body = body.replace('/usr/bin/python3 -m venv "$CACHE/torch', 'fake_venv "$CACHE/torch')
+        self.assertIn('/usr/bin/python3 -m venv "$CACHE/$name', body)
+        body = body.replace('/usr/bin/python3 -m venv "$CACHE/$name', 'fake_venv "$CACHE/$name')
         body = body.replace("\nmain\n", "\nensure_tool() { :; }\nmain\n")
         (self.folder / "bare").write_text(script + body)
         cache = str(self.folder / "cache")
@@ -144,8 +144,11 @@ class SetupTest(InFolder):
         self.assertEqual(code, 0, words)
         self.assertEqual(words.count("torch=="), 1)
         self.assertRegex(words, r"To fetch: torch==\S+ numpy==\S+ .* GB unpacked\), into ")
+        code, words = self.bare_setup(":", "--dry-run", "--for", "test", "--older-torch")
+        found = re.findall(r"To fetch: torch==(\d+\.\d+)\.\d+ ", words)
+        self.assertEqual(found, ["2.11", "2.9", "2.10"], words)
         code, words = self.bare_setup(
-            ":", "--dry-run", "--for", "test", RAVENSTORE_WITHOUT_TORCH="1"
+            ":", "--dry-run", "--for", "test", "--older-torch", RAVENSTORE_WITHOUT_TORCH="1"
         )
         self.assertEqual(code, 0, words)
         self.assertNotIn("To fetch", words)
@@ -689,6 +692,15 @@ done
         code, words = self.deploy_test(json.dumps(self.DONE), tidy="raise SystemExit(1)\n")
         self.assertEqual(code, 1, words)
         self.assertIn("FAILED  clang-tidy: no result", words)
+
+    def test_older_pytorches_are_a_stage_each_and_skipped_where_they_are_not_to_be_had(self):
+        stand_in(self.folder / "cache/torch-2.10.0/bin/python3", "#!/bin/sh\nexit 1\n")
+        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:l")
+        self.assertEqual(code, 0, words)
+        self.assertIn("PyTorch 2.9.1 could not be fetched\n    torch-2.9.1: ", words)
+        self.assertRegex(
+            words, r"with PyTorch 2\.10\.0\n +torch-2\.10\.0: 0 passed, 0 failed, 0 sk"
+        )
 
     def test_sanitizers_without_tests_are_a_failure(self):
         code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:t")
