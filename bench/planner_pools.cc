@@ -20,7 +20,7 @@ constexpr const char* kJobs[] = {"gpt2-xl", "llama-7b-lora", "dlrm"};
 constexpr int kIterations = 6;
 constexpr const char* kPools[] = {"host:25%", "peer:25%:390:390", "file:1TiB:7:5"};
 
-// (compute + stall) / (compute + bound over all links); with none of `pools` there are two.
+// (compute + stall) / (compute + bound with these pools); with none of `pools` there are two.
 double ScoreOf(const sim::Trace& trace, bool pools, Failures* failures) {
   const sim::Hardware& hardware = sim::kHardware[0];
   const core::Bytes budget = sim::ParseBudget("50%", trace).value().bytes;
@@ -30,8 +30,7 @@ double ScoreOf(const sim::Trace& trace, bool pools, Failures* failures) {
   }
   const sim::Outcome outcome = sim::Simulate(trace, setup);
   failures->Take(outcome, trace.name + (pools ? " in four pools" : " in two pools"));
-  const sim::LowerBound bound =
-      sim::LeastStall(trace, sim::WithAllLinks(hardware, setup.pools), budget);
+  const sim::LowerBound bound = sim::LeastStall(trace, setup);
   return core::Seconds(outcome.compute + outcome.stall) /
          core::Seconds(outcome.compute + bound.stall);
 }

@@ -6,9 +6,8 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
-
-#include "sim/simulator.h"
 
 namespace ravenstore::sim {
 
@@ -19,6 +18,8 @@ namespace {
 // together take O(n log n).
 constexpr size_t kEverywhere = 1500;
 constexpr size_t kOfWindowMissed = 64;
+// Pools are compared by what it takes to bring so much back.
+constexpr core::Bytes kLongMove = core::MiB(64);
 
 // The longest window that begins at step i.
 size_t LongestFrom(size_t i) {
@@ -203,6 +204,18 @@ class Windows {
   double most_used_ = 0;  // by a step
 };
 
+// The device, then what comes back to it the sooner the nearer.
+std::vector<core::PoolId> NearestFirst(const core::Topology& topology) {
+  const core::PoolId device = core::PoolOf(core::DeviceId{0});
+  std::vector<std::pair<core::Duration, core::PoolId>> pools;
+  for (uint16_t i = 0; i < topology.pools().size(); ++i)
+    pools.emplace_back(topology.Cost(core::PoolId{i}, device, kLongMove), core::PoolId{i});
+  std::sort(pools.begin(), pools.end());
+  std::vector<core::PoolId> nearest;
+  for (const auto& [cost, pool] : pools) nearest.push_back(pool);
+  return nearest;
+}
+
 }  // namespace
 
 LowerBound LeastStall(const Trace& trace, const Hardware& hardware, core::Bytes budget,
@@ -218,6 +231,29 @@ LowerBound LeastStall(const Trace& trace, const Hardware& hardware, core::Bytes 
     bound.compute += core::FromSeconds(compute);
   }
   return bound;
+}
+
+LowerBound LeastStall(const Trace& trace, const Setup& setup) {
+  const core::Topology topology = TopologyFor(trace, setup);
+  LowerBound greatest;
+  core::Bytes held;
+  std::set<core::PoolId> near;
+  for (const core::PoolId pool : NearestFirst(topology)) {
+    near.insert(pool);
+    held += topology.pools()[core::ToInt(pool)].capacity;
+    Hardware edge = setup.hardware;
+    edge.up = edge.down = 0;
+    for (const core::Link& link : topology.links()) {
+      const bool a = near.contains(link.a);
+      if (a == near.contains(link.b)) continue;
+      edge.up += a ? link.b_to_a : link.a_to_b;
+      edge.down += a ? link.a_to_b : link.b_to_a;
+    }
+    if (edge.up == 0) break;  // nothing lies beyond
+    const LowerBound bound = LeastStall(trace, edge, held);
+    greatest = {std::max(greatest.stall, bound.stall), bound.compute};
+  }
+  return greatest;
 }
 
 }  // namespace ravenstore::sim

@@ -9,10 +9,15 @@
 //
 // It is a bound, not the optimum: fragmentation, latencies and the coupling of the two directions
 // cost more. For several clients each one's own bound, with the whole budget, is added up.
+//
+// With several pools the device and those nearest to it are looked at as one place, which holds as
+// much as all of them: whatever leaves or enters it goes over the links that lead out of it. Each
+// number of nearest pools gives such a bound, and the greatest counts.
 #pragma once
 
 #include "core/types.h"
 #include "sim/hardware.h"
+#include "sim/simulator.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -25,5 +30,7 @@ struct LowerBound {
 // Of the iterations from `from` on (0: all, with nothing on the device at first).
 LowerBound LeastStall(const Trace& trace, const Hardware& hardware, core::Bytes budget,
                       size_t from = 0);
+// The same with the pools of `setup`.
+LowerBound LeastStall(const Trace& trace, const Setup& setup);
 
 }  // namespace ravenstore::sim

@@ -90,7 +90,7 @@ RunReport RunOne(const Trace& trace, const Hardware& hardware, const Options& op
   report.policy = policy;
   report.budget = budget.bytes;
   report.percent = budget.percent;
-  report.bound = LeastStall(trace, joint, budget.bytes);
+  report.bound = LeastStall(trace, setup);
   if (policy == "oracle") {
     report.outcome = SimulateOracle(trace, joint, budget.bytes);
     return report;

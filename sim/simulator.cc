@@ -34,13 +34,17 @@ constexpr uint32_t kNone = ~0u;
 constexpr Duration kStuckAfter = std::chrono::seconds(10);
 constexpr Tick kBegin{std::chrono::seconds(1)};
 
+Bytes HostCapacity(const Trace& trace, const Setup& setup) {
+  return setup.host.value_or((trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64)));
+}
+
 class Simulator {
  public:
   Simulator(const Trace& trace, const Setup& setup)
       : trace_(trace),
         setup_(setup),
         budget_(setup.budget.RoundDown(kBudgetUnit)),
-        topology_(MakeTopology(trace, setup, budget_)),
+        topology_(TopologyFor(trace, setup)),
         planner_(MakeOptions(trace, setup, topology_, budget_)),
         rows_(trace.tensors.size()),
         clients_(trace.clients) {
@@ -113,31 +117,6 @@ class Simulator {
     }
   };
 
-  static Bytes HostCapacity(const Trace& trace, const Setup& setup) {
-    return setup.host.value_or((trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64)));
-  }
-  static core::Topology MakeTopology(const Trace& trace, const Setup& setup, Bytes budget) {
-    const Hardware& hardware = setup.hardware;
-    const auto host_link = [&](core::PoolId pool) {
-      return core::Link{core::kHostPool, pool, hardware.latency, hardware.up, hardware.down};
-    };
-    std::vector<core::Pool> pools = {
-        {core::PoolKind::kHost, 0, HostCapacity(trace, setup), core::kExtentAlignment},
-        {core::PoolKind::kDevice, 0, budget, kBudgetUnit, /*addressable=*/true}};
-    std::vector<core::Link> links = {host_link(kDevicePool)};
-    for (const ExtraPool& extra : setup.pools) {
-      const core::PoolId id{static_cast<uint16_t>(pools.size())};
-      pools.push_back({extra.kind, static_cast<uint16_t>(pools.size() - 1), extra.capacity,
-                       core::kExtentAlignment});
-      if (extra.kind == core::PoolKind::kFile) {
-        links.push_back({core::kHostPool, id, kFileLatency, extra.out, extra.in});
-      } else {
-        links.push_back(host_link(id));
-        links.push_back({id, kDevicePool, hardware.latency, extra.in, extra.out});
-      }
-    }
-    return core::Topology::Make(std::move(pools), std::move(links), kStagingChunk).value();
-  }
   static core::PlannerOptions MakeOptions(const Trace& trace, const Setup& setup,
                                           const core::Topology& topology, Bytes budget) {
     core::PlannerOptions options;
@@ -625,6 +604,30 @@ Hardware WithAllLinks(Hardware hardware, const std::vector<ExtraPool>& pools) {
     hardware.duplex = 1;
   }
   return hardware;
+}
+
+core::Topology TopologyFor(const Trace& trace, const Setup& setup) {
+  const Hardware& hardware = setup.hardware;
+  const auto host_link = [&](core::PoolId pool) {
+    return core::Link{core::kHostPool, pool, hardware.latency, hardware.up, hardware.down};
+  };
+  std::vector<core::Pool> pools = {
+      {core::PoolKind::kHost, 0, HostCapacity(trace, setup), core::kExtentAlignment},
+      {core::PoolKind::kDevice, 0, setup.budget.RoundDown(kBudgetUnit), kBudgetUnit,
+       /*addressable=*/true}};
+  std::vector<core::Link> links = {host_link(kDevicePool)};
+  for (const ExtraPool& extra : setup.pools) {
+    const core::PoolId id{static_cast<uint16_t>(pools.size())};
+    pools.push_back({extra.kind, static_cast<uint16_t>(pools.size() - 1), extra.capacity,
+                     core::kExtentAlignment});
+    if (extra.kind == core::PoolKind::kFile) {
+      links.push_back({core::kHostPool, id, kFileLatency, extra.out, extra.in});
+    } else {
+      links.push_back(host_link(id));
+      links.push_back({id, kDevicePool, hardware.latency, extra.in, extra.out});
+    }
+  }
+  return core::Topology::Make(std::move(pools), std::move(links), kStagingChunk).value();
 }
 
 Outcome Simulate(const Trace& trace, const Setup& setup) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/planner.h"
+#include "core/topology.h"
 #include "core/types.h"
 #include "sim/hardware.h"
 #include "sim/trace.h"
@@ -104,6 +105,9 @@ inline constexpr const char* kTooLong = "the replay takes more than 2^50 ns (13 
 
 // The hardware with one link to the device that is as fast as all together: no policy moves more.
 Hardware WithAllLinks(Hardware hardware, const std::vector<ExtraPool>& pools);
+
+// The machine's pools and links as the planner is told of them; the device is DeviceId{0}.
+core::Topology TopologyFor(const Trace& trace, const Setup& setup);
 
 // REQUIRES: trace.Footprint() <= kFootprintMax.
 Outcome Simulate(const Trace& trace, const Setup& setup);

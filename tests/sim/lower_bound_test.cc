@@ -7,6 +7,7 @@
 #include <array>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "sim/trace.h"
@@ -251,6 +252,45 @@ TEST(LowerBoundTest, ComputeHidesCopies) {
                  Call(OpKind::kGet, 0),    Compute(0)};
     EXPECT_LE(Bound(trace, 4), Exact(trace, 4).Stall()) << compute;
   }
+}
+
+Setup Pools(int device, int host, std::vector<ExtraPool> others) {
+  return {.hardware = Link(),
+          .budget = kUnit * static_cast<uint64_t>(device),
+          .host = kUnit * static_cast<uint64_t>(host),
+          .pools = std::move(others)};
+}
+
+double Bound(const Trace& trace, const Setup& setup) {
+  return std::chrono::duration<double>(LeastStall(trace, setup).stall) / kTime;
+}
+
+TEST(LowerBoundTest, KnowsWhatEachPoolHolds) {
+  Trace trace;
+  trace.tensors = {Sized(4), Sized(4), Sized(4)};
+  for (const uint32_t tensor : {0, 1, 2}) {
+    for (const Op& op :
+         {Call(OpKind::kCreate, tensor), Compute(0), Call(OpKind::kPut, tensor, true)})
+      trace.ops.push_back(op);
+  }
+  for (const uint32_t tensor : {0, 1, 2}) {
+    for (const Op& op : {Call(OpKind::kGet, tensor), Compute(0), Call(OpKind::kPut, tensor)})
+      trace.ops.push_back(op);
+  }
+  // Eight units leave before the last tensor is made, and each of the three comes back.
+  EXPECT_NEAR(Bound(trace, 4), 8 + 12, 1e-6);
+  EXPECT_NEAR(Bound(trace, Pools(4, 12, {})), 8 + 12, 1e-6);
+  // Four units go on to the file, at a quarter of the rate, and come back at half of it.
+  const double unit_rate = Link().up;
+  const ExtraPool file{core::PoolKind::kFile, kUnit * 12, unit_rate / 2, unit_rate / 4};
+  EXPECT_NEAR(Bound(trace, Pools(4, 4, {file})), 16 + 8, 1e-6);
+  // A peer with room for all of them is four times as fast as the host's link, and adds to it.
+  const ExtraPool peer{core::PoolKind::kDevice, kUnit * 12, 4 * unit_rate, 4 * unit_rate};
+  EXPECT_NEAR(Bound(trace, Pools(4, 12, {peer})), (8 + 12) / 5.0, 1e-6);
+  // Of one with room for four, forty times as fast, the others go on to the host, over its link and
+  // the device's.
+  const ExtraPool small{core::PoolKind::kDevice, kUnit * 4, 40 * unit_rate, 40 * unit_rate};
+  EXPECT_NEAR(Bound(trace, Pools(4, 12, {small})), (4 + 4) / 2.0, 1e-6);
 }
 
 Trace RandomTrace(std::mt19937_64& random) {
