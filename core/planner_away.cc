@@ -31,27 +31,13 @@ std::vector<Bytes> Planner::State::OtherCapacities() const {
   return capacities;
 }
 
-// What a tensor there is worth less than in the next pool that has room for it: so much others lose
-// whom it keeps from there.
-Duration Planner::State::PriceOfRoom(PoolId pool, PoolId home, Bytes size) const {
-  if (now_ >= away_.at(pool).scarce_until) return Duration{0};
-  const Duration here = topology_.Cost(pool, home, size);
-  Duration next = Duration::max();
-  for (const auto& [id, other] : away_) {
-    const Duration there = topology_.Cost(id, home, size);
-    if (there > here && other.LargestHole() >= size) next = std::min(next, there);
-  }
-  return next == Duration::max() ? Duration{0} : next - here;
-}
-
 Duration Planner::State::PlacingCost(const ClientArena& arena, PoolId pool, Bytes size,
                                      Leaving leaving) const {
   const PoolId home = arena.pool();
   // What is in flight goes first; for the copy of one that leaves ahead of need nobody waits.
   const Bytes queued = FlightOf(arena, pool).out;
   const Bytes waited = leaving == Leaving::kNow ? queued + size : queued;
-  return topology_.Cost(home, pool, waited) + topology_.Cost(pool, home, size) +
-         PriceOfRoom(pool, home, size);
+  return topology_.Cost(home, pool, waited) + topology_.Cost(pool, home, size);
 }
 
 std::vector<Planner::State::Choice> Planner::State::PoolsFor(const ClientArena& arena, Bytes size,
@@ -67,13 +53,26 @@ std::vector<Planner::State::Choice> Planner::State::PoolsFor(const ClientArena& 
   return choices;
 }
 
+Bytes Planner::State::RoomIn(PoolId pool) const {
+  const Bytes growth = pool == kHostPool ? Minus(quota_.HostForCopies(), host_.end()) : Bytes{};
+  return std::max(away_.at(pool).LargestHole(), growth);
+}
+
+PoolId Planner::State::NextPool(const ClientArena& arena) const {
+  const std::vector<Choice> choices = PoolsFor(arena, options_.slab, Leaving::kNow);
+  const auto next = std::find_if(choices.begin(), choices.end(), [this](const Choice& choice) {
+    return RoomIn(choice.pool) >= options_.slab;
+  });
+  return next == choices.end() ? choices.front().pool : next->pool;
+}
+
 bool Planner::State::AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving) {
   if (tensor.away.is_placed()) return true;
   const ClientArena& arena = *ArenaOf(tensor);
   const std::vector<Choice> choices = PoolsFor(arena, tensor.size, leaving);
   for (size_t i = 0; i < choices.size(); ++i) {
     const auto [cost, pool] = choices[i];
-    if (leaving == Leaving::kAhead && !MayCopyAhead(arena, pool, kOut, tensor.size)) continue;
+    if (leaving == Leaving::kAhead && !MayCopyAhead(arena, pool, kOut, tensor.size)) return false;
     if (TryAllocateAway(tensor, pool, RedundantCopies::kKeep)) return true;
     // To copy what is redundant once more may cost less than the next pool; and what only might
     // leave later may wait until there is room.
@@ -97,10 +96,7 @@ bool Planner::State::TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCo
   if (!MakeAwayBudget(client, pool, tensor.size, tensor.size, redundant)) return false;
   if (pool == kHostPool && !MakeHostShare(client, tensor.size, redundant)) return false;
   const auto block = TakeAwayRoom(client, pool, tensor, redundant);
-  if (!block) {
-    away_.at(pool).scarce_until = now_ + kScarceFor;
-    return false;
-  }
+  if (!block) return false;
   // It stood in another pool's list.
   if (tensor.away.pool != pool) tensor.redundant_copy = false;
   tensor.away.pool = pool;

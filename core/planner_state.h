@@ -117,7 +117,6 @@ class Planner::State {
 
   struct AwayState : AwayPool {
     using AwayPool::AwayPool;
-    Tick scarce_until{};  // it had no room for a tensor lately
     // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
     Tick short_until{};
   };
@@ -420,14 +419,13 @@ class Planner::State {
   const InFlight& FlightOf(const ClientArena& arena, PoolId pool) const {
     return devices_[ToInt(arena.device)].flight[ToInt(pool)];
   }
-  // Where the next that leaves would go.
-  PoolId NextPool(const ClientArena& arena) const {
-    return PoolsFor(arena, options_.slab, Leaving::kNow).front().pool;
-  }
+  // The largest tensor that the pool takes, be it that it must grow first.
+  Bytes RoomIn(PoolId pool) const;
+  // Where the next that leaves would go: the least costly of the pools that have room.
+  PoolId NextPool(const ClientArena& arena) const;
   // What it costs to have `size` bytes of the arena in the pool: the time of the copy there, behind
-  // what is in flight, that of the copy back, and what the room is worth to others.
+  // what is in flight, and that of the copy back.
   Duration PlacingCost(const ClientArena& arena, PoolId pool, Bytes size, Leaving leaving) const;
-  Duration PriceOfRoom(PoolId pool, PoolId home, Bytes size) const;
   // The pools where so much of the arena may go, the least costly first.
   struct Choice {
     Duration cost;

@@ -94,6 +94,36 @@ TEST(PlannerAwayTest, RoomThatRedundantCopiesTakeIsNearerThanASlowerPool) {
   EXPECT_FALSE(s.View("A").has_copy);
 }
 
+TEST(PlannerAwayTest, WhatLeavesAheadOfNeedStopsWhenTheLinkOfThePoolWithRoomIsBusy) {
+  Script::Setting setting = FourPools();
+  setting.capacity = KiB(16);
+  setting.others.front().capacity = KiB(4);
+  setting.in_flight = KiB(8);  // of which a copy ahead of need takes half
+  Script s(setting);
+  Fill(s, {"A", "B", "C", "D", "E"});
+  ASSERT_EQ(PoolOfCopy(s, "A"), kPeer);
+  s.Create("F", KiB(4)).Create("G", KiB(4));
+  EXPECT_TRUE(s.IsCopying("B"));
+  EXPECT_EQ(s.View("B").away, kHostPool);
+  EXPECT_FALSE(s.IsCopying("C")) << "the peer's link is idle, but the peer is full";
+}
+
+TEST(PlannerAwayTest, ACopyMadeAheadOfNeedWaitsForTheLinkOfTheNearestPool) {
+  Script::Setting setting = FourPools();
+  setting.capacity = KiB(16);
+  setting.others = {{PoolKind::kFile, KiB(64), 7e6, 5e6}};
+  setting.preclean = true;
+  setting.in_flight = KiB(4);  // one copy at a time over each link
+  Script s(setting);
+  Fill(s, {"A", "B", "C"});
+  s.Pass(std::chrono::milliseconds(1));
+  EXPECT_TRUE(s.IsCopying("A"));
+  EXPECT_FALSE(s.IsCopying("B")) << "the file's link is idle";
+  s.CopyDone("A");
+  EXPECT_TRUE(s.IsCopying("B"));
+  EXPECT_EQ(s.View("B").away, kHostPool);
+}
+
 TEST(PlannerAwayTest, PrefetchGoesOnOverOneLinkWhileAnotherIsBusy) {
   Script::Setting setting = FourPools();
   setting.capacity = KiB(16);
