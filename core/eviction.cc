@@ -36,6 +36,20 @@ Bytes RoomOf(const TensorRow& tensor) {
 
 }  // namespace
 
+const LinkModel& AwayLinks::Of(const TensorRow& tensor) const {
+  if (!tensor.away.is_placed()) return For(tensor.size);
+  const auto there = std::find_if(pools.begin(), pools.end(),
+                                  [&](const Pool& pool) { return pool.id == tensor.away.pool; });
+  RAVEN_CHECK(there != pools.end());
+  return there->link;
+}
+
+const LinkModel& AwayLinks::For(Bytes size) const {
+  const auto first =
+      std::find_if(pools.begin(), pools.end(), [&](const Pool& pool) { return pool.room >= size; });
+  return first != pools.end() ? first->link : pools.back().link;
+}
+
 uint16_t EvictionIndex::HeapOf(const TensorRow& tensor) {
   // Classes: below 2 KiB, then factors of 4.
   const int log4 = (static_cast<int>(std::bit_width(tensor.size.count())) - 10) / 2;
@@ -83,12 +97,13 @@ bool EvictionIndex::MaySuffice(const ExtentMap& map, Bytes need) const {
   return most >= need;
 }
 
-double EvictionIndex::Value(const TensorRow& tensor, Tick now, const LinkModel& link) const {
-  return static_cast<double>(tensor.size.count()) / EvictionCost(tensor, now, link);
+double EvictionIndex::Value(const TensorRow& tensor, Tick now, const AwayLinks& links) const {
+  return static_cast<double>(tensor.size.count()) / EvictionCost(tensor, now, links);
 }
 
-int64_t EvictionIndex::FrequencyKey(const TensorRow& tensor, const LinkModel& link) const {
+int64_t EvictionIndex::FrequencyKey(const TensorRow& tensor, const AwayLinks& links) const {
   const auto bytes = static_cast<double>(tensor.size.count());
+  const LinkModel& link = links.Of(tensor);
   const double cost = Seconds(link.latency.count()) + bytes / link.up_bytes_per_second;
   return -(age_ + static_cast<int64_t>((tensor.logical.gets + 1) * cost / bytes * kFrequencyScale));
 }
@@ -138,13 +153,15 @@ double EvictionIndex::Distance(const TensorRow& tensor, Tick now) const {
 }
 
 // cost / distance: seconds of copying for every second of room that leaving gives.
-double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now, const LinkModel& link) const {
+double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now,
+                                   const AwayLinks& links) const {
   if (policy_ == Policy::kGdsf && !tensor.never)
     return WeightOf(tensor.priority) *
            static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
   const double distance = Distance(tensor, now);
   if (policy_ == Policy::kLru) return 1 / distance;
   const auto bytes = static_cast<double>(tensor.size.count());
+  const LinkModel& link = links.Of(tensor);
   const double latency = Seconds(link.latency.count());
   double cost = latency + bytes / link.up_bytes_per_second;
   if (tensor.never) {
@@ -159,8 +176,8 @@ double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now, const Link
 }
 
 double EvictionIndex::CostIn(const Limits& limits, const TensorRow& tensor, Tick now,
-                             const LinkModel& link) const {
-  const double cost = EvictionCost(tensor, now, link);
+                             const AwayLinks& links) const {
+  const double cost = EvictionCost(tensor, now, links);
   if (!limits.large || tensor.never || policy_ != Policy::kValue) return cost;
   const double distance = Distance(tensor, now);
   return cost * distance / RootOf(distance);
@@ -185,7 +202,7 @@ uint32_t EvictionIndex::RowAt(uint16_t heap, const IndexedHeap& rows, size_t i) 
   return assumed && IsRefuted((*catalog_)[rows[0]]) ? rows[rows.size() - 1 - i] : rows[i];
 }
 
-std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel& link,
+std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const AwayLinks& links,
                                            const Limits& limits) const {
   std::vector<std::pair<double, uint32_t>> seeds;
   const auto consider = [&](uint32_t row) {
@@ -195,7 +212,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
     // would hide the small one that suffices.
     const auto useful =
         static_cast<double>(std::min(tensor.size, std::max(need, limits.useful)).count());
-    seeds.emplace_back(-useful / CostIn(limits, tensor, now, link), row);
+    seeds.emplace_back(-useful / CostIn(limits, tensor, now, links), row);
   };
   for (const auto& [heap, rows] : heaps_) {
     const size_t count = std::min(rows.size(), kRowsPerHeap);
@@ -212,7 +229,7 @@ std::vector<uint32_t> EvictionIndex::Seeds(Bytes need, Tick now, const LinkModel
 
 std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& map, uint32_t seed,
                                                               Bytes need, Tick now,
-                                                              const LinkModel& link,
+                                                              const AwayLinks& links,
                                                               const Limits& limits,
                                                               Sides* sides) const {
   // The cost of the block's leaving; none when it cannot leave.
@@ -222,10 +239,10 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
     if (map.KindOf(block) != ExtentMap::Kind::kUsed) return std::nullopt;
     const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
     if (!Allowed(tensor, limits)) return std::nullopt;
-    return CostIn(limits, tensor, now, link);
+    return CostIn(limits, tensor, now, links);
   };
   const ExtentMap::Block middle = (*catalog_)[seed].home.block;
-  const Reach start{middle, map.SizeOf(middle), CostIn(limits, (*catalog_)[seed], now, link)};
+  const Reach start{middle, map.SizeOf(middle), CostIn(limits, (*catalog_)[seed], now, links)};
   const auto reach = [&](ExtentMap::Block (ExtentMap::*next)(ExtentMap::Block) const,
                          std::vector<Reach>* side) {
     side->assign(1, start);
@@ -255,12 +272,12 @@ std::optional<EvictionIndex::Run> EvictionIndex::LeastRunWith(const ExtentMap& m
 }
 
 std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, Tick now,
-                                             const LinkModel& link, const Limits& limits) const {
+                                             const AwayLinks& links, const Limits& limits) const {
   if (!MaySuffice(map, need)) return {};
   std::vector<Run> runs;
   Sides sides;
-  for (const uint32_t seed : Seeds(need, now, link, limits)) {
-    auto run = LeastRunWith(map, seed, need, now, link, limits, &sides);
+  for (const uint32_t seed : Seeds(need, now, links, limits)) {
+    auto run = LeastRunWith(map, seed, need, now, links, limits, &sides);
     if (!run) continue;
     if (heuristics_.Uses(Heuristic::kBesideRoom) && !IsBesideRoom(map, *run))
       run->cost *= 1 + kApartMore;
@@ -318,10 +335,10 @@ void EvictionIndex::TakeSlivers(const ExtentMap& map, Bytes need, Tick now, cons
 }
 
 std::vector<uint32_t> EvictionIndex::RunAround(const ExtentMap& map, uint32_t row, Bytes need,
-                                               Tick now, const LinkModel& link,
+                                               Tick now, const AwayLinks& links,
                                                const Limits& limits) const {
   Sides sides;
-  const auto run = LeastRunWith(map, row, need, now, link, limits, &sides);
+  const auto run = LeastRunWith(map, row, need, now, links, limits, &sides);
   return run ? RowsOf(map, *run) : std::vector<uint32_t>{row};
 }
 
@@ -333,7 +350,7 @@ std::vector<uint32_t> EvictionIndex::RowsOf(const ExtentMap& map, const Run& run
   }
 }
 
-std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const LinkModel& link) const {
+std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const AwayLinks& links) const {
   std::optional<uint32_t> best;
   double best_distance = 0;
   for (const auto& [heap, rows] : heaps_) {
@@ -345,7 +362,7 @@ std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const LinkModel& 
       // have to leave, and a prediction is no leave to discard bytes.
       if (tensor.never || tensor.recompute > 0) continue;
       const double distance =
-          policy_ == Policy::kGdsf ? 1 / EvictionCost(tensor, now, link) : Distance(tensor, now);
+          policy_ == Policy::kGdsf ? 1 / EvictionCost(tensor, now, links) : Distance(tensor, now);
       if (!best || distance > best_distance) {
         best = row;
         best_distance = distance;

@@ -2,9 +2,9 @@
 //
 // Score, from policies: V = distance * size / cost, distance being the time to the next use and
 // cost = a + size / B_up + dirty * w * (a + size / B_down), the time to bring it back and to take
-// it out, which weighs more. What has the largest V leaves first: for tensors well above 300 KB
-// that is Belady's rule, below it size counts. With an unknown next use the distance is the time
-// since the last one (LRU).
+// it out, which weighs more, over the links of the pool where it lies or would go. What has the
+// largest V leaves first: for tensors well above 300 KB that is Belady's rule, below it size
+// counts. With an unknown next use the distance is the time since the last one (LRU).
 //
 // V's order drifts with time, so one heap would be wrong. Tensors stand in heaps by kind of
 // knowledge, size class (factors of 4) and dirtiness, each ordered by next use alone; a pick
@@ -32,6 +32,22 @@
 #include "core/types.h"
 
 namespace ravenstore::core {
+
+// What copies between a device and the pools take where its tensors may lie away from it.
+struct AwayLinks {
+  struct Pool {
+    PoolId id{};
+    LinkModel link;
+    Bytes room;  // the largest tensor that it takes now
+  };
+  std::vector<Pool> pools;  // the nearest first; at least one
+
+  // For the tensor's leaving and its way back: of the pool where it lies or, if it lies in none, is
+  // expected to go. REQUIRES: that pool is among them.
+  const LinkModel& Of(const TensorRow& tensor) const;
+  // Of the nearest pool that takes so much; of the last, where none does.
+  const LinkModel& For(Bytes size) const;
+};
 
 class EvictionIndex {
  public:
@@ -62,7 +78,7 @@ class EvictionIndex {
   Bytes clean_bytes() const { return clean_bytes_; }
 
   // kGdsf's key of a tensor that is put now: the smaller, the longer it stays.
-  int64_t FrequencyKey(const TensorRow& tensor, const LinkModel& link) const;
+  int64_t FrequencyKey(const TensorRow& tensor, const AwayLinks& links) const;
   // The tensor is evicted: what comes from now on is worth more than it.
   void Age(const TensorRow& tensor) { age_ = std::max(age_, -tensor.use_key); }
 
@@ -74,13 +90,13 @@ class EvictionIndex {
   // What a tensor's leaving costs: seconds of copying for every second until its next use, and
   // kPriorityWeight times as many or as few by its priority.
   static constexpr double kPriorityWeight = 16;
-  double EvictionCost(const TensorRow& tensor, Tick now, const LinkModel& link) const;
+  double EvictionCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
   // The same without the weight of the tensor's priority.
-  double UnweightedCost(const TensorRow& tensor, Tick now, const LinkModel& link) const {
-    return EvictionCost(tensor, now, link) / WeightOf(tensor.priority);
+  double UnweightedCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const {
+    return EvictionCost(tensor, now, links) / WeightOf(tensor.priority);
   }
   // V of a tensor: bytes for that; larger leaves first.
-  double Value(const TensorRow& tensor, Tick now, const LinkModel& link) const;
+  double Value(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
 
   // Known to be needed later than `other` and of no higher priority, or never needed.
   bool IsLater(const TensorRow& tensor, const TensorRow& other) const;
@@ -111,17 +127,17 @@ class EvictionIndex {
   };
   // The rows to evict so that `need` contiguous bytes come free, in address order; empty when no
   // run suffices. They stay in the index.
-  std::vector<uint32_t> FindRun(const ExtentMap& map, Bytes need, Tick now, const LinkModel& link,
+  std::vector<uint32_t> FindRun(const ExtentMap& map, Bytes need, Tick now, const AwayLinks& links,
                                 const Limits& limits) const;
   // Blocks and rows looked at in all searches so far.
   uint64_t searched() const { return searched_; }
   // The dirty tensor that should be copied out first, if any: the one that is needed last, whatever
   // its size, because what leaves with it should be clean as well.
-  std::optional<uint32_t> FarthestDirty(Tick now, const LinkModel& link) const;
+  std::optional<uint32_t> FarthestDirty(Tick now, const AwayLinks& links) const;
 
   // The run that leaves with `row`: the cheapest around it of `need` bytes, or it alone.
   std::vector<uint32_t> RunAround(const ExtentMap& map, uint32_t row, Bytes need, Tick now,
-                                  const LinkModel& link, const Limits& limits) const;
+                                  const AwayLinks& links, const Limits& limits) const;
 
  private:
   static constexpr int kSizeClasses = 12;
@@ -156,10 +172,10 @@ class EvictionIndex {
   double Distance(const TensorRow& tensor, Tick now) const;
   // Its EvictionCost as far as it matters to the search.
   double CostIn(const Limits& limits, const TensorRow& tensor, Tick now,
-                const LinkModel& link) const;
+                const AwayLinks& links) const;
   bool Allowed(const TensorRow& tensor, const Limits& limits) const;
   uint32_t RowAt(uint16_t heap, const IndexedHeap& rows, size_t i) const;
-  std::vector<uint32_t> Seeds(Bytes need, Tick now, const LinkModel& link,
+  std::vector<uint32_t> Seeds(Bytes need, Tick now, const AwayLinks& links,
                               const Limits& limits) const;
   // All that may leave and all that is free would be enough, if it lay together.
   bool MaySuffice(const ExtentMap& map, Bytes need) const;
@@ -184,7 +200,7 @@ class EvictionIndex {
   // Of the runs of `need` bytes with the seed in them the one of the least eviction cost, by two
   // pointers.
   std::optional<Run> LeastRunWith(const ExtentMap& map, uint32_t seed, Bytes need, Tick now,
-                                  const LinkModel& link, const Limits& limits, Sides* sides) const;
+                                  const AwayLinks& links, const Limits& limits, Sides* sides) const;
 
   Catalog* catalog_;
   const Forecast* forecast_;

@@ -1,4 +1,4 @@
-// What copies between a device and the host take.
+// What copies between a device and another pool take.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@ namespace ravenstore::core {
 
 struct LinkModel {
   Duration latency{std::chrono::microseconds(12)};
-  double up_bytes_per_second = 50e9;    // host to device
-  double down_bytes_per_second = 50e9;  // device to host
+  double up_bytes_per_second = 50e9;    // to the device
+  double down_bytes_per_second = 50e9;  // from it
 };
 
 }  // namespace ravenstore::core

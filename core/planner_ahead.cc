@@ -53,10 +53,10 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
     limits.later_than = &next;
     const Tick virtual_time = VirtualTime(arena);
     const auto run = arena.index.FindRun(arena.map, next.size.RoundUp(kExtentAlignment),
-                                         virtual_time, LinkOf(arena.device), limits);
+                                         virtual_time, LinksOf(arena.device), limits);
     // What is dirty and needed later still should make way the next time.
     const TensorRow& sooner = run.empty() ? next : catalog_[run.front()];
-    const auto dirty = arena.index.FarthestDirty(virtual_time, LinkOf(arena.device));
+    const auto dirty = arena.index.FarthestDirty(virtual_time, LinksOf(arena.device));
     if (dirty && arena.index.IsLater(catalog_[*dirty], sooner))
       arena.short_until = now_ + kShortFor;
     if (!EvictAll(arena, run, RedundantCopies::kKeep)) BackOffSearch(arena, searched);
@@ -107,7 +107,7 @@ void Planner::State::Preclean(ClientArena& arena) {
 // Runs, not tensors: room must be contiguous, and one that is dirty among the clean spoils it.
 bool Planner::State::CleanNextRun(ClientArena& arena) {
   const Tick virtual_time = VirtualTime(arena);
-  const auto seed = arena.index.FarthestDirty(virtual_time, LinkOf(arena.device));
+  const auto seed = arena.index.FarthestDirty(virtual_time, LinksOf(arena.device));
   if (!seed) return false;
   // Of what may be used, and written, before it leaves not all need be clean.
   if (!KnowsAhead(catalog_[*seed]) &&
@@ -118,7 +118,7 @@ bool Planner::State::CleanNextRun(ClientArena& arena) {
   if (!Uses(Heuristic::kCleanRuns)) return true;
   const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
   for (const uint32_t row : arena.index.RunAround(arena.map, *seed, arena.ready, virtual_time,
-                                                  LinkOf(arena.device), limits)) {
+                                                  LinksOf(arena.device), limits)) {
     TensorRow& tensor = catalog_[row];
     if (!EvictionIndex::Contains(tensor) || !tensor.dirty()) continue;
     if (tensor.never || tensor.recompute > 0) continue;

@@ -23,6 +23,22 @@ std::map<PoolId, Planner::State::AwayState> Planner::State::MakeAwayPools(
   return pools;
 }
 
+AwayLinks Planner::State::MakeLinks(DeviceId device) const {
+  AwayLinks links;
+  for (const auto& [id, pool] : away_)
+    links.pools.push_back({id, LinkBetween(topology_, device, id), Bytes{}});
+  std::stable_sort(links.pools.begin(), links.pools.end(), [](const auto& a, const auto& b) {
+    return a.link.up_bytes_per_second > b.link.up_bytes_per_second;
+  });
+  return links;
+}
+
+AwayLinks Planner::State::LinksOf(DeviceId device) const {
+  AwayLinks links = devices_[ToInt(device)].links;
+  for (AwayLinks::Pool& pool : links.pools) pool.room = RoomIn(pool.id);
+  return links;
+}
+
 std::vector<Bytes> Planner::State::OtherCapacities() const {
   std::vector<Bytes> capacities;
   for (const auto& [id, pool] : away_) {

@@ -30,7 +30,7 @@ Planner::State::State(PlannerOptions options)
   RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
   for (uint16_t i = 0; i < devices_.size(); ++i) {
     devices_[i].flight.resize(topology_.pools().size());
-    devices_[i].link = HostLinkOf(topology_, DeviceId{i});
+    devices_[i].links = MakeLinks(DeviceId{i});
   }
 }
 

@@ -279,8 +279,9 @@ void Planner::State::On(const PutSeen& event) {
     tensor->away.state = Replica::State::kStale;
   tensor->writes = event.writes;
   tensor->priority = event.priority;
-  const Duration copies = BothCopies(tensor->device(), tensor->size);
-  const bool recompute_wins = event.recompute > Duration{0} && event.recompute < copies;
+  const bool recompute_wins =
+      event.recompute > Duration{0} &&
+      event.recompute < BothCopies(LinksOf(tensor->device()).Of(*tensor), tensor->size);
   tensor->recompute =
       recompute_wins
           ? static_cast<uint8_t>(std::bit_width(static_cast<uint64_t>(event.recompute.count())))

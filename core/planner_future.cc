@@ -21,8 +21,7 @@ Explanation::Future FutureOf(const TensorRow& tensor) {
 }
 }  // namespace
 
-Duration Planner::State::BothCopies(DeviceId device, Bytes size) const {
-  const LinkModel& link = LinkOf(device);
+Duration Planner::State::BothCopies(const LinkModel& link, Bytes size) {
   const auto bytes = static_cast<double>(size.count());
   return 2 * link.latency +
          FromSeconds(bytes / link.up_bytes_per_second + bytes / link.down_bytes_per_second);
@@ -34,7 +33,7 @@ ExpectedUse Planner::State::ExpectedAfter(const PutSeen& event, TensorRow& tenso
     return predictor.Put(tensor.id, &tensor.logical, event.next_use, now_);
   const bool never = event.next_use.kind == NextUse::Kind::kNever;
   if (options_.policy == Policy::kGdsf && !never)
-    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, LinkOf(tensor.device()))};
+    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, LinksOf(tensor.device()))};
   return {.key = -predictor.VirtualTime(now_).time_since_epoch().count(), .never = never};
 }
 
@@ -60,7 +59,8 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   why.gets = tensor.logical.gets;
   why.priority = tensor.priority;
   if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
-  const LinkModel& link = LinkOf(tensor.device());
+  const AwayLinks links = LinksOf(tensor.device());
+  const LinkModel& link = links.Of(tensor);
   const auto copied_at = [&](double bytes_per_second) {
     return link.latency + FromSeconds(static_cast<double>(tensor.size.count()) / bytes_per_second);
   };
@@ -74,7 +74,7 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   why.predictions_wrong = client.stats.predictions_wrong;
   if (const ClientArena* arena = client.arenas[ToInt(tensor.device())].get();
       arena != nullptr && EvictionIndex::Contains(tensor))
-    why.value = arena->index.Value(tensor, virtual_time, link);
+    why.value = arena->index.Value(tensor, virtual_time, links);
   why.future = FutureOf(tensor);
   why.confidence = client.predictor.ConfidenceIn(tensor);
   why.needed_in = client.predictor.UntilUse(tensor, now);

@@ -354,7 +354,7 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need,
                                   .large = large};
   const auto run =
-      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinkOf(arena.device), any);
+      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), any);
   // Slabs of others whose eviction costs less serve a large request.
   if (need >= SlabSize(arena) && clients_.size() > 1 && Uses(Heuristic::kSlabsOfOthers) &&
       TakeSlabsFor(arena, need, RelocationCostLimit(arena, run), Take::kOthers))
@@ -386,13 +386,14 @@ SlabCostLimit Planner::State::RelocationCostLimit(const ClientArena& arena,
                                                   const std::vector<uint32_t>& run) const {
   if (run.empty()) return {};
   const Tick virtual_time = VirtualTime(arena);
+  const AwayLinks links = LinksOf(arena.device);
   double cost = 0;
   double plain = 0;
   Duration copies{0};
   for (const uint32_t row : run) {
-    cost += arena.index.EvictionCost(catalog_[row], virtual_time, LinkOf(arena.device));
-    plain += arena.index.UnweightedCost(catalog_[row], virtual_time, LinkOf(arena.device));
-    copies += BothCopies(arena.device, catalog_[row].size);
+    cost += arena.index.EvictionCost(catalog_[row], virtual_time, links);
+    plain += arena.index.UnweightedCost(catalog_[row], virtual_time, links);
+    copies += BothCopies(links.Of(catalog_[row]), catalog_[row].size);
   }
   return {cost * (1 - Seconds(kSlabMove) / Seconds(copies)), cost / plain};
 }
@@ -400,7 +401,8 @@ SlabCostLimit Planner::State::RelocationCostLimit(const ClientArena& arena,
 bool Planner::State::EvictRun(ClientArena& arena, Bytes need, const EvictionIndex::Limits& limits,
                               RedundantCopies redundant) {
   return EvictAll(
-      arena, arena.index.FindRun(arena.map, need, VirtualTime(arena), LinkOf(arena.device), limits),
+      arena,
+      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), limits),
       redundant);
 }
 

@@ -77,8 +77,8 @@ bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
 
 Reclaimer::Arena Planner::State::Reclaimable(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
-  return {client.id,   client.tenant,        arena.slabs,       arena.map,
-          arena.index, LinkOf(arena.device), VirtualTime(arena)};
+  return {client.id,   client.tenant,         arena.slabs,       arena.map,
+          arena.index, LinksOf(arena.device), VirtualTime(arena)};
 }
 
 bool Planner::State::Drain(DeviceId device, Emptyings chosen) {

@@ -110,7 +110,7 @@ class Planner::State {
   };
   struct Device {
     InFlights flight;         // copies of anybody's tensors
-    LinkModel link;           // to the host
+    AwayLinks links;          // but for their room
     uint32_t allocating = 0;  // arenas that are
     Tick full_until{};        // a client had to evict lately because it is
   };
@@ -408,9 +408,10 @@ class Planner::State {
   // Its bytes are discarded; the client recomputes them when it wants them.
   void DiscardBytes(TensorRow& tensor);
   // What copying `size` out of the device and back takes.
-  Duration BothCopies(DeviceId device, Bytes size) const;
+  static Duration BothCopies(const LinkModel& link, Bytes size);
 
   // Room in other pools (planner_away.cc).
+  AwayLinks MakeLinks(DeviceId device) const;
   static std::map<PoolId, AwayState> MakeAwayPools(const Topology& topology,
                                                    const PlannerOptions& options);
   // Of the pools that follow the devices.
@@ -421,6 +422,8 @@ class Planner::State {
   }
   // The largest tensor that the pool takes, be it that it must grow first.
   Bytes RoomIn(PoolId pool) const;
+  // The device's links to the pools, with their room.
+  AwayLinks LinksOf(DeviceId device) const;
   // Where the next that leaves would go: the least costly of the pools that have room.
   PoolId NextPool(const ClientArena& arena) const;
   // What it costs to have `size` bytes of the arena in the pool: the time of the copy there, behind
@@ -537,7 +540,6 @@ class Planner::State {
   std::string DescribePieces(const ClientArena& arena, const Request& request) const;
   std::string HostHolder() const;
   std::string DescribePinned(ClientId asker, Bytes asked) const;
-  const LinkModel& LinkOf(DeviceId device) const { return devices_[ToInt(device)].link; }
   bool Uses(Heuristic heuristic) const { return options_.heuristics.Uses(heuristic); }
   void ShrinkHostFor(Bytes slab);
   void ReclaimPinnedFor(const TensorRow& tensor);

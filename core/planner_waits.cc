@@ -25,14 +25,14 @@ double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing
 }
 
 double Planner::State::SecondsToEvict(const ClientArena& arena, Bytes need) const {
-  const auto run =
-      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinkOf(arena.device), {});
+  const AwayLinks links = LinksOf(arena.device);
+  const auto run = arena.index.FindRun(arena.map, need, VirtualTime(arena), links, {});
   Duration copies{0};
   for (const uint32_t row : run) {
-    const Duration both = BothCopies(arena.device, catalog_[row].size);
+    const Duration both = BothCopies(links.Of(catalog_[row]), catalog_[row].size);
     copies += catalog_[row].dirty() ? both : both / 2;
   }
-  const Duration all = BothCopies(arena.device, need);
+  const Duration all = BothCopies(links.For(need), need);
   return Seconds(run.empty() ? all : std::min(all, copies));
 }
 
@@ -43,7 +43,7 @@ bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
   if (waits && now_ >= arena.wait_budget_until) return false;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   // No run counts for more: mostly that spares the search for one, and for small requests all.
-  const double most = kWaitBudget * Seconds(BothCopies(arena.device, need));
+  const double most = kWaitBudget * Seconds(BothCopies(LinksOf(arena.device).For(need), need));
   if (Seconds(kSlabMove) > most) return false;
   const auto lack = LackFor(arena, need);
   if (!lack || lack->binding == Limit::kClient) return false;
@@ -88,8 +88,8 @@ Duration Planner::State::UntilPeaks(const ClientArena& arena, Limit binding) con
   // One that is half way up already is not caught up with.
   if (!far && !arena.waits_for_peak) return Duration{0};
   const Bytes saved = std::min({Minus(tops, limit + alone), own->swing(), swings});
-  const double copying =
-      static_cast<double>(saved.count()) / LinkOf(arena.device).down_bytes_per_second;
+  const double copying = static_cast<double>(saved.count()) /
+                         LinksOf(arena.device).For(options_.slab).down_bytes_per_second;
   // What is copied while the client rises anyway costs it nothing.
   return copying > Seconds(until + own->rise) ? until : Duration{0};
 }

@@ -36,8 +36,8 @@ void Reclaimer::Find(const Arena& arena, const Range& spared, Which which,
       if (!can) break;
       emptying.rows.push_back(Catalog::RowOf(tensor.id));
       const double cost = weight
-                              ? *weight * arena.index.UnweightedCost(tensor, arena.now, arena.link)
-                              : arena.index.EvictionCost(tensor, arena.now, arena.link);
+                              ? *weight * arena.index.UnweightedCost(tensor, arena.now, arena.links)
+                              : arena.index.EvictionCost(tensor, arena.now, arena.links);
       emptying.cost += cost;
       if (arena.map.OffsetOf(block) < slab.first) emptying.cost_before = cost;
       if (arena.map.OffsetOf(block) + arena.map.SizeOf(block) > EndOf(slab))

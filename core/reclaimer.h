@@ -16,7 +16,6 @@
 #include "core/catalog.h"
 #include "core/eviction.h"
 #include "core/extents.h"
-#include "core/link_model.h"
 #include "core/quota_tree.h"
 #include "core/types.h"
 
@@ -31,7 +30,7 @@ class Reclaimer {
     const std::vector<Range>& slabs;
     const ExtentMap& map;
     const EvictionIndex& index;
-    const LinkModel& link;  // of the device
+    AwayLinks links;  // of the device
     Tick now{};
   };
   // A slab that can be emptied, the tensors that lie there, and the cost of their leaving.

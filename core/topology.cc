@@ -9,7 +9,7 @@
 namespace ravenstore::core {
 namespace {
 
-// Of the moves between a device and the host pool that HostLinkOf speaks of.
+// Of the moves that LinkBetween speaks of.
 constexpr Bytes kLongMove = MiB(64);
 // Routes between a device and another through the host pool are staged in chunks of this size.
 constexpr Bytes kStagingChunk = MiB(16);
@@ -195,13 +195,9 @@ Result<Topology> DevicesAroundHost(const std::vector<Bytes>& capacities, Bytes h
   return Topology::Make(std::move(pools), std::move(joins), kStagingChunk);
 }
 
-LinkModel HostLinkOf(const Topology& topology, DeviceId device) {
-  const auto there = topology.Find(PoolKind::kDevice, ToInt(device));
-  const auto host = topology.Find(PoolKind::kHost, 0);
-  RAVEN_CHECK(there.has_value());
-  RAVEN_CHECK(host.has_value());
-  const Route& up = topology.Best(*host, *there, kLongMove);
-  return {up.latency, up.rate, topology.Best(*there, *host, kLongMove).rate};
+LinkModel LinkBetween(const Topology& topology, DeviceId device, PoolId pool) {
+  const Route& up = topology.Best(pool, PoolOf(device), kLongMove);
+  return {up.latency, up.rate, topology.Best(PoolOf(device), pool, kLongMove).rate};
 }
 
 }  // namespace ravenstore::core

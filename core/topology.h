@@ -112,7 +112,7 @@ class Topology {
 Result<Topology> DevicesAroundHost(const std::vector<Bytes>& capacities, Bytes host_capacity,
                                    Bytes granularity, const std::vector<LinkModel>& links);
 
-// What `device` and host pool 0 copy at, in long moves. REQUIRES: both are in the topology.
-LinkModel HostLinkOf(const Topology& topology, DeviceId device);
+// What `device` and another pool copy at, in long moves. REQUIRES: both are in the topology.
+LinkModel LinkBetween(const Topology& topology, DeviceId device, PoolId pool);
 
 }  // namespace ravenstore::core

@@ -132,7 +132,8 @@ class Simulator {
     options.host_capacity = HostCapacity(trace, setup);
     options.host_step = options.host_capacity;  // all of it is pinned before the first call
     options.topology = topology;
-    options.slab = std::max(options.slab, core::SlabFor(core::HostLinkOf(topology, kDevice)));
+    options.slab = std::max(options.slab,
+                            core::SlabFor(core::LinkBetween(topology, kDevice, core::kHostPool)));
     return options;
   }
 

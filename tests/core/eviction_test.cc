@@ -2,13 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 namespace ravenstore::core {
 namespace {
 
 constexpr Tick kNow{std::chrono::seconds(1000)};
-const LinkModel kLink{};
+const AwayLinks kLinks{{{kHostPool, {}, GiB(1)}}};
 
 Tick In(Duration duration) {
   return kNow + duration;
@@ -79,7 +80,7 @@ class Shelf {
 
   std::vector<TensorId> Victims(Bytes need, const EvictionIndex::Limits& limits = {}) const {
     std::vector<TensorId> ids;
-    for (const uint32_t row : index_.FindRun(map_, need, kNow, kLink, limits)) {
+    for (const uint32_t row : index_.FindRun(map_, need, kNow, links_, limits)) {
       ids.push_back(catalog_[row].id);
     }
     return ids;
@@ -87,7 +88,8 @@ class Shelf {
   EvictionIndex::Limits LaterThan(TensorId id, bool clean_only = false) const {
     return {.clean_only = clean_only, .later_than = catalog_.Find(id)};
   }
-  double Value(TensorId id) const { return index_.Value(*catalog_.Find(id), kNow, kLink); }
+  double Value(TensorId id) const { return index_.Value(*catalog_.Find(id), kNow, links_); }
+  void SetLinks(AwayLinks links) { links_ = std::move(links); }
   EvictionIndex& index() { return index_; }
   const Catalog& catalog() const { return catalog_; }
   ExtentMap& map() { return map_; }
@@ -96,6 +98,7 @@ class Shelf {
   Catalog catalog_;
   ExtentMap map_;
   EvictionIndex index_{&catalog_};
+  AwayLinks links_ = kLinks;
 };
 
 using Ids = std::vector<TensorId>;
@@ -107,6 +110,43 @@ TEST(EvictionTest, TheFarthestLeavesFirst) {
   shelf.AddAt(MiB(4), In(std::chrono::seconds(1)));
   EXPECT_GT(shelf.Value(far), shelf.Value(near));
   EXPECT_EQ(shelf.Victims(MiB(4)), Ids{far});
+}
+
+// A peer's memory with room for 1 MiB, and a file.
+constexpr PoolId kPeer{2};
+constexpr PoolId kFile{3};
+AwayLinks PeerAndFile() {
+  return {.pools = {{kPeer, {.up_bytes_per_second = 400e9, .down_bytes_per_second = 400e9}, MiB(1)},
+                    {kFile, {.up_bytes_per_second = 8e9, .down_bytes_per_second = 4e9}, GiB(1)}}};
+}
+
+TEST(EvictionTest, WhatComesBackSoonerLeavesFirst) {
+  Shelf shelf(MiB(8));
+  shelf.SetLinks(PeerAndFile());
+  const auto copied_to = [](PoolId pool) {
+    return [pool](TensorRow& tensor) {
+      tensor.away =
+          Replica{.block = ExtentMap::Block{0}, .pool = pool, .state = Replica::State::kCurrent};
+    };
+  };
+  // The other is needed later, but its way back is longer by more than that.
+  shelf.Change(shelf.AddAt(MiB(4), In(std::chrono::seconds(2))), copied_to(kFile));
+  const TensorId of_peer =
+      shelf.Change(shelf.AddAt(MiB(4), In(std::chrono::seconds(1))), copied_to(kPeer));
+  EXPECT_EQ(shelf.Victims(MiB(4)), Ids{of_peer});
+}
+
+TEST(EvictionTest, ADirtyTensorsWayIsThatOfTheNearestPoolThatTakesIt) {
+  Shelf shelf(MiB(3));
+  shelf.SetLinks(PeerAndFile());
+  const TensorId small = shelf.AddAt(MiB(1), In(std::chrono::seconds(1)));
+  const TensorId large = shelf.AddAt(MiB(2), In(std::chrono::seconds(1)));
+  // Bytes for every second of copying, five times as much out as back.
+  const auto value = [](double bytes, double up, double down) {
+    return bytes / (12e-6 + bytes / up + 5 * (12e-6 + bytes / down));
+  };
+  EXPECT_NEAR(shelf.Value(small), value(0x1p20, 400e9, 400e9), 1);
+  EXPECT_NEAR(shelf.Value(large), value(0x1p21, 8e9, 4e9), 1);
 }
 
 TEST(EvictionTest, TheLaterInOrderLeavesFirst) {
@@ -322,13 +362,13 @@ TEST(EvictionTest, TheRunAroundASeedIsTheLeastOfAll) {
 
 TEST(EvictionTest, PrecleansTheFarthestDirtyTensor) {
   Shelf shelf(MiB(20));
-  EXPECT_FALSE(shelf.index().FarthestDirty(kNow, kLink).has_value());
+  EXPECT_FALSE(shelf.index().FarthestDirty(kNow, kLinks).has_value());
   shelf.AddClean(MiB(4));
   shelf.AddNever(MiB(4));
-  EXPECT_FALSE(shelf.index().FarthestDirty(kNow, kLink).has_value());
+  EXPECT_FALSE(shelf.index().FarthestDirty(kNow, kLinks).has_value());
   shelf.AddAt(MiB(4), In(std::chrono::seconds(5)));
   const TensorId far = shelf.AddAt(MiB(4), In(std::chrono::seconds(50)));
-  EXPECT_EQ(shelf.index().FarthestDirty(kNow, kLink), Catalog::RowOf(far));
+  EXPECT_EQ(shelf.index().FarthestDirty(kNow, kLinks), Catalog::RowOf(far));
 }
 
 // kPriorityWeight times: what is needed so much sooner stays after all.
@@ -342,7 +382,7 @@ TEST(EvictionTest, APriorityCountsAsSixteenTimesTheDistance) {
   const TensorId normal = put(Priority::kNormal, In(std::chrono::milliseconds(1500)));
   const TensorId high = put(Priority::kHigh, In(std::chrono::seconds(23)));
   EXPECT_EQ(shelf.Victims(MiB(4)), Ids{low});
-  EXPECT_EQ(shelf.index().FarthestDirty(kNow, kLink), Catalog::RowOf(low));
+  EXPECT_EQ(shelf.index().FarthestDirty(kNow, kLinks), Catalog::RowOf(low));
   shelf.Remove(low);
   const TensorId needed_now = put(Priority::kLow, In(std::chrono::milliseconds(90)));
   EXPECT_EQ(shelf.Victims(MiB(4)), Ids{normal});

@@ -14,7 +14,7 @@ constexpr Tick kNow{std::chrono::seconds(1000)};
 constexpr ClientId kAnn{1};
 constexpr ClientId kBob{2};
 constexpr PoolId kDevice = PoolOf(DeviceId{0});
-const LinkModel kLink{};
+const AwayLinks kLinks{{{kHostPool, {}, GiB(1)}}};
 
 // One client's memory: slabs of 4 MiB side by side, tensors one behind the other.
 class Shelf {
@@ -50,14 +50,14 @@ class Shelf {
     map_.Free(tensor.home.block);
     catalog_->Remove(tensor.id);
   }
-  double Cost(uint32_t row) const { return index_.EvictionCost((*catalog_)[row], kNow, kLink); }
+  double Cost(uint32_t row) const { return index_.EvictionCost((*catalog_)[row], kNow, kLinks); }
   void SetPriority(uint32_t row, Priority priority) {
     index_.Erase((*catalog_)[row]);
     (*catalog_)[row].priority = priority;
     index_.Insert((*catalog_)[row]);
   }
   Reclaimer::Arena arena() const {
-    return {client_, TenantId{ToInt(client_)}, slabs_, map_, index_, kLink, kNow};
+    return {client_, TenantId{ToInt(client_)}, slabs_, map_, index_, kLinks, kNow};
   }
 
  private:

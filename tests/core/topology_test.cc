@@ -158,7 +158,7 @@ TEST(TopologyTest, DevicesAroundTheHostHaveALinkEach) {
   EXPECT_EQ(topology->pools()[ToInt(PoolOf(DeviceId{1}))].capacity, GiB(24));
   for (uint16_t i = 0; i < 2; ++i) {
     const LinkModel& given = i == 0 ? fast : slow;
-    const LinkModel link = HostLinkOf(*topology, DeviceId{i});
+    const LinkModel link = LinkBetween(*topology, DeviceId{i}, kHostPool);
     EXPECT_EQ(link.latency, given.latency);
     EXPECT_EQ(link.up_bytes_per_second, given.up_bytes_per_second);
     EXPECT_EQ(link.down_bytes_per_second, given.down_bytes_per_second);
