@@ -47,6 +47,19 @@ std::vector<Bytes> Planner::State::OtherCapacities() const {
   return capacities;
 }
 
+// What a tensor there is worth less than in the next pool that has room for it: so much others lose
+// whom it keeps from there.
+Duration Planner::State::PriceOfRoom(PoolId pool, PoolId home, Bytes size) const {
+  if (now_ >= away_.at(pool).scarce_until) return Duration{0};
+  const Duration here = topology_.Cost(pool, home, size);
+  Duration next = Duration::max();
+  for (const auto& [id, other] : away_) {
+    const Duration there = topology_.Cost(id, home, size);
+    if (there > here && other.LargestHole() >= size) next = std::min(next, there);
+  }
+  return next == Duration::max() ? Duration{0} : next - here;
+}
+
 Duration Planner::State::PlacingCost(const ClientArena& arena, PoolId pool, Bytes size,
                                      Leaving leaving) const {
   const PoolId home = arena.pool();
@@ -60,11 +73,11 @@ std::vector<Planner::State::Choice> Planner::State::PoolsFor(const ClientArena& 
                                                              Leaving leaving) const {
   std::vector<Choice> choices;
   for (const auto& [id, pool] : away_) {
-    if (leaving == Leaving::kAhead && now_ < pool.short_until) continue;
-    choices.push_back({PlacingCost(arena, id, size, leaving), id});
+    choices.push_back(
+        {PlacingCost(arena, id, size, leaving), PriceOfRoom(id, arena.pool(), size), id});
   }
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
-    return std::pair(a.cost, a.pool) < std::pair(b.cost, b.pool);
+    return std::pair(a.cost + a.price, a.pool) < std::pair(b.cost + b.price, b.pool);
   });
   return choices;
 }
@@ -87,8 +100,11 @@ bool Planner::State::AllocateAway(TensorRow& tensor, RedundantCopies redundant, 
   const ClientArena& arena = *ArenaOf(tensor);
   const std::vector<Choice> choices = PoolsFor(arena, tensor.size, leaving);
   for (size_t i = 0; i < choices.size(); ++i) {
-    const auto [cost, pool] = choices[i];
-    if (leaving == Leaving::kAhead && !MayCopyAhead(arena, pool, kOut, tensor.size)) return false;
+    const auto [cost, price, pool] = choices[i];
+    // A copy that nobody waits for yet waits for the best pool.
+    const bool busy =
+        now_ < away_.at(pool).short_until || !MayCopyAhead(arena, pool, kOut, tensor.size);
+    if (leaving == Leaving::kAhead && busy) return false;
     if (TryAllocateAway(tensor, pool, RedundantCopies::kKeep)) return true;
     // To copy what is redundant once more may cost less than the next pool; and what only might
     // leave later may wait until there is room.
@@ -112,7 +128,11 @@ bool Planner::State::TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCo
   if (!MakeAwayBudget(client, pool, tensor.size, tensor.size, redundant)) return false;
   if (pool == kHostPool && !MakeHostShare(client, tensor.size, redundant)) return false;
   const auto block = TakeAwayRoom(client, pool, tensor, redundant);
-  if (!block) return false;
+  if (!block) {
+    // What redundant copies take is no lack of room.
+    if (redundant == RedundantCopies::kMayDrop) away_.at(pool).scarce_until = now_ + kScarceFor;
+    return false;
+  }
   // It stood in another pool's list.
   if (tensor.away.pool != pool) tensor.redundant_copy = false;
   tensor.away.pool = pool;

@@ -117,6 +117,8 @@ class Planner::State {
 
   struct AwayState : AwayPool {
     using AwayPool::AwayPool;
+    // A tensor found no room lately, although redundant copies might make way.
+    Tick scarce_until{};
     // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
     Tick short_until{};
   };
@@ -429,9 +431,12 @@ class Planner::State {
   // What it costs to have `size` bytes of the arena in the pool: the time of the copy there, behind
   // what is in flight, and that of the copy back.
   Duration PlacingCost(const ClientArena& arena, PoolId pool, Bytes size, Leaving leaving) const;
-  // The pools where so much of the arena may go, the least costly first.
+  // What the room is worth to others.
+  Duration PriceOfRoom(PoolId pool, PoolId home, Bytes size) const;
+  // The pools where so much of the arena may go, those first whose cost and price are the least.
   struct Choice {
     Duration cost;
+    Duration price;
     PoolId pool;
   };
   std::vector<Choice> PoolsFor(const ClientArena& arena, Bytes size, Leaving leaving) const;

@@ -83,7 +83,7 @@ TEST(PlannerAwayTest, ATenantsBudgetHoldsForEachPool) {
 TEST(PlannerAwayTest, RoomThatRedundantCopiesTakeIsNearerThanASlowerPool) {
   Script::Setting setting = FourPools();
   setting.host = KiB(4);
-  setting.others = {{PoolKind::kFile, KiB(64), 7e6, 5e6}};
+  setting.others = {{PoolKind::kFile, KiB(64), 7e6, 50e9}};
   Script s(setting);
   Fill(s, {"A", "B", "C"});
   ASSERT_EQ(PoolOfCopy(s, "A"), kHostPool);
@@ -92,6 +92,31 @@ TEST(PlannerAwayTest, RoomThatRedundantCopiesTakeIsNearerThanASlowerPool) {
   Fill(s, {"D"});
   EXPECT_EQ(PoolOfCopy(s, "B"), kHostPool);
   EXPECT_FALSE(s.View("A").has_copy);
+  // And once more: room that such copies take is no lack of room.
+  s.PutUnchanged("A", Order(2000)).Free("D");
+  s.Get("B").AllCopiesDone();
+  Fill(s, {"E"});
+  EXPECT_EQ(PoolOfCopy(s, "A"), kHostPool);
+}
+
+TEST(PlannerAwayTest, AScarcePoolIsSharedWithTheNextByHowBusyItsLinkIs) {
+  Script::Setting setting = FourPools();
+  setting.capacity = KiB(16);
+  setting.host = KiB(8);
+  setting.others = {{PoolKind::kFile, KiB(64), 7e6, 5e6}};
+  setting.preclean = true;
+  setting.in_flight = KiB(4);  // one copy at a time over each link
+  constexpr PoolId file{2};
+  Script s(setting);
+  Fill(s, {"A", "B", "C", "D", "E", "F", "G"});
+  for (const char* name : {"A", "B"}) ASSERT_EQ(PoolOfCopy(s, name), kHostPool) << name;
+  ASSERT_EQ(PoolOfCopy(s, "C"), file);
+  EXPECT_FALSE(s.IsCopying("D")) << "the file has room, but the host is near, and short of it";
+  s.Pass(std::chrono::milliseconds(200)).Free("A").Free("B");
+  EXPECT_TRUE(s.IsCopying("D"));
+  EXPECT_EQ(s.View("D").away, kHostPool);
+  EXPECT_TRUE(s.IsCopying("E"));
+  EXPECT_EQ(s.View("E").away, file);
 }
 
 TEST(PlannerAwayTest, WhatLeavesAheadOfNeedStopsWhenTheLinkOfThePoolWithRoomIsBusy) {
