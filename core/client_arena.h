@@ -130,11 +130,12 @@ struct ClientArena : ArenaId {
   Tick reclaim_after{};
   Duration reclaim_wait{};
   // The last request for which all slabs were to be emptied, what of them could not be, since
-  // something in use lies there, and whether some of that will be out of use by itself.
+  // something in use lies there, and whether there is hope: with all that can leave gone there
+  // would be room, or some of the rest will be out of use by itself.
   struct LastResort {
     uint64_t request = 0;
     Bytes kept;
-    bool settling = false;
+    bool hope = false;
   } last_resort;
   Tick shrink_after{};
   bool trimming = false;  // slabs go back as soon as they hold nothing

@@ -120,13 +120,18 @@ void Planner::State::FailFastRequests(ClientArena& arena) {
   }
 }
 
-// The last resort was in vain, nothing is on its way, and no other client keeps it from more
-// memory.
-bool Planner::State::IsStuck(const ClientArena& arena, const Request& request) const {
-  if (arena.last_resort.request != request.id || arena.last_resort.settling) return false;
+bool Planner::State::IsStuck(ClientArena& arena, const Request& request) {
+  if (arena.last_resort.request != request.id || arena.last_resort.hope) return false;
   if (arena.leaving > 0 || arena.adding > Bytes{0}) return false;
   if (!arena.draining.empty() || !arena.removing.empty()) return false;
-  return clients_.size() == 1 || BindingFor(arena, request.size) == Limit::kClient;
+  if (clients_.size() > 1 && BindingFor(arena, request.size) != Limit::kClient) return false;
+  // What could leave may wait for room elsewhere.
+  if (!MaySearch(arena)) return false;
+  const uint64_t searched = SearchedFor(arena);
+  const auto run = arena.index.FindRun(arena.map, request.size.RoundUp(kExtentAlignment),
+                                       VirtualTime(arena), LinksOf(arena.device), {});
+  BackOffSearch(arena, searched);
+  return run.empty();
 }
 
 bool Planner::State::TryServe(ClientArena& arena, const Request& request) {

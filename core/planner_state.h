@@ -196,8 +196,9 @@ class Planner::State {
   uint64_t ChangesFor(const ClientArena& arena) const;
   void ServeTouched();
   void Serve(ClientArena& arena);
-  // Only puts and frees of the request's own client would help.
-  bool IsStuck(const ClientArena& arena, const Request& request) const;
+  // Nothing can leave or is on its way, and no other client keeps it from more memory: only puts
+  // and frees of the request's own client would help.
+  bool IsStuck(ClientArena& arena, const Request& request);
   bool TryServe(ClientArena& arena, const Request& request);
   bool TryCreate(ClientArena& arena, const Request& request);
   // Gives the create its room, if there is a hole; the request may be one that never waited.

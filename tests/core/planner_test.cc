@@ -197,6 +197,15 @@ TEST(PlannerTest, FailStuckWaitsForCopiesAndStreams) {
   EXPECT_EQ(s.StateOf("B"), State::kInUse);
 }
 
+TEST(PlannerTest, FailStuckWaitsForRoomOnTheHost) {
+  Script s({.capacity = KiB(8), .host = KiB(8)});
+  s.Make("away", KiB(6)).Create("A", KiB(6)).AllCopiesDone().Put("A").FailStuck(true);
+  s.Create("B", KiB(6)).Pass(milliseconds(20));
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);
+  s.Free("away").Pass(milliseconds(20)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("B"), State::kInUse);
+}
+
 TEST(PlannerTest, FailStuckWaitsForOtherClients) {
   Script s({.capacity = KiB(8), .slab = KiB(2)});
   s.Create("A", KiB(6));
