@@ -19,31 +19,45 @@ void Nap() {
   std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-// Where chunks that go between a medium and a device lie on their way.
-struct Staging {
-  std::unique_ptr<VaRange> ring;     // outlives the channel
-  std::unique_ptr<Channel> channel;  // between the ring and the device
-  Word copied{0};                    // so many chunks have gone over it
-};
+// What a channel leads from, or to.
+enum class End : uint8_t { kMemory, kMedium };
 
-// A pipeline of one stage or two, through which chunks go in order: between memory and medium; and
-// between ring and device, before it or behind it.
+// A pipeline of one stage, between the CPU's memory and a medium; or of two, through a ring, each
+// of them a medium or a device.
 class MediumChannel : public Channel {
  public:
-  MediumChannel(MediumAccess access, const MediumChannelOptions& options,
-                std::unique_ptr<Staging> staging)
-      : access_(access), options_(options), staging_(std::move(staging)) {
-    stages_.push_back({Stage::Kind::kMedium});
-    if (staging_ == nullptr) return;
-    const bool last = access == MediumAccess::kRead;
-    stages_.insert(last ? stages_.end() : stages_.begin(), {Stage::Kind::kDevice});
+  MediumChannel(End from, End to, const MediumChannelOptions& options)
+      : from_(from), to_(to), options_(options) {
+    stages_.emplace_back();
+  }
+  // `ring` is pinned memory of options.chunk * options.depth bytes. Devices that are null are
+  // media.
+  MediumChannel(Device* from, Device* to, const MediumChannelOptions& options,
+                std::unique_ptr<VaRange> ring)
+      : from_(from == nullptr ? End::kMedium : End::kMemory),
+        to_(to == nullptr ? End::kMedium : End::kMemory),
+        options_(options),
+        ring_(std::move(ring)) {
+    for (Device* device : {from, to}) {
+      stages_.emplace_back().granularity = device == nullptr ? Bytes{} : device->granularity();
+    }
+  }
+  // Opens the channels between the ring and the devices.
+  Status Open(Device* from, Device* to) {
+    if (from != nullptr) {
+      RAVEN_ASSIGN_OR_RETURN(stages_.front().device, from->OpenChannel(Direction::kDeviceToHost));
+    }
+    if (to != nullptr) {
+      RAVEN_ASSIGN_OR_RETURN(stages_.back().device, to->OpenChannel(Direction::kHostToDevice));
+    }
+    return core::Ok();
   }
 
   ~MediumChannel() override {
     while (Health().ok() && retired_ < queued_) Nap();
     // What the medium has begun still touches the memory.
     for (const Stage& stage : stages_) {
-      if (stage.kind != Stage::Kind::kMedium) continue;
+      if (stage.device != nullptr) continue;
       for (uint64_t i = stage.ended; i < stage.begun; ++i) {
         while (!ChunkAt(i).over.load(std::memory_order_acquire)) Nap();
       }
@@ -71,7 +85,9 @@ class MediumChannel : public Channel {
 
   Status Health() override {
     Advance();
-    if (failure_.ok() && staging_ != nullptr) failure_ = staging_->channel->Health();
+    for (Stage& stage : stages_) {
+      if (failure_.ok() && stage.device != nullptr) failure_ = stage.device->Health();
+    }
     return failure_;
   }
 
@@ -86,8 +102,11 @@ class MediumChannel : public Channel {
     std::atomic<bool> over{false};  // set last, by the medium's thread
   };
   struct Stage {
-    enum class Kind : uint8_t { kMedium, kDevice };
-    Kind kind;
+    // Between the ring and a device, whose slabs meet at multiples of `granularity`; null: a
+    // medium's stage.
+    std::unique_ptr<Channel> device;
+    Bytes granularity;
+    Word copied{0};      // so many chunks have gone over `device`
     uint64_t begun = 0;  // chunks, in order
     uint64_t ended = 0;
   };
@@ -98,14 +117,21 @@ class MediumChannel : public Channel {
   };
 
   Status Check(Target to, Source from, Bytes bytes) const {
-    const bool reads = access_ == MediumAccess::kRead;
-    const Medium* medium = reads ? from.medium() : to.medium();
-    if (medium == nullptr || (reads ? to.medium() : from.medium()) != nullptr) {
+    const auto is = [](const auto& end, End kind) {
+      return (end.medium() != nullptr) == (kind == End::kMedium);
+    };
+    if (!is(from, from_) || !is(to, to_)) {
+      const auto name = [](End end) {
+        return std::string(end == End::kMedium ? "a medium" : "memory");
+      };
       return core::Error{core::ErrorCode::kInvalidArgument,
-                         reads ? "this channel copies from a medium to memory"
-                               : "this channel copies from memory to a medium"};
+                         "this channel copies from " + name(from_) + " to " + name(to_)};
     }
-    const Bytes offset = reads ? from.offset() : to.offset();
+    RAVEN_RETURN_IF_ERROR(CheckPlace(from.medium(), from.offset(), bytes));
+    return CheckPlace(to.medium(), to.offset(), bytes);
+  }
+  Status CheckPlace(const Medium* medium, Bytes offset, Bytes bytes) const {
+    if (medium == nullptr) return core::Ok();
     const uint64_t unit = medium->granularity().count();
     if (offset.count() % unit != 0 || options_.chunk.count() % unit != 0) {
       return core::Error{core::ErrorCode::kInvalidArgument,
@@ -123,26 +149,30 @@ class MediumChannel : public Channel {
 
   Chunk& ChunkAt(uint64_t number) { return chunks_[number - retired_]; }
   std::byte* SlotOf(uint64_t number) const {
-    return staging_->ring->base() + number % options_.depth * options_.chunk.count();
+    return ring_->base() + number % options_.depth * options_.chunk.count();
   }
+  bool IsFirst(const Stage& stage) const { return &stage == &stages_.front(); }
+  bool IsLast(const Stage& stage) const { return &stage == &stages_.back(); }
 
   void Advance() {
     if (!failure_.ok()) return;
-    if (staging_ != nullptr) staging_->channel->Poll();
-    for (Stage& stage : stages_) End(stage);
+    for (Stage& stage : stages_) {
+      if (stage.device != nullptr) stage.device->Poll();
+      EndChunks(stage);
+    }
     Retire();
     uint64_t ready = std::min(queued_, retired_ + options_.depth);
     for (Stage& stage : stages_) {
-      Begin(stage, ready);
+      BeginChunks(stage, ready);
       ready = stage.ended;
     }
   }
 
   // A failure counts once all before it is done, so that what precedes it is signalled.
-  void End(Stage& stage) {
+  void EndChunks(Stage& stage) {
     for (; stage.ended < stage.begun; ++stage.ended) {
-      if (stage.kind == Stage::Kind::kDevice) {
-        if (staging_->copied.load(std::memory_order_acquire) <= stage.ended) return;
+      if (stage.device != nullptr) {
+        if (stage.copied.load(std::memory_order_acquire) <= stage.ended) return;
         continue;
       }
       const Chunk& chunk = ChunkAt(stage.ended);
@@ -158,7 +188,7 @@ class MediumChannel : public Channel {
   Status Outcome(const Chunk& chunk) const {
     RAVEN_RETURN_IF_ERROR(chunk.moved);
     if (*chunk.moved == chunk.bytes) return core::Ok();
-    const bool reads = access_ == MediumAccess::kRead;
+    const bool reads = from_ == End::kMedium;
     const Medium& medium = *(reads ? chunk.from.medium() : chunk.to.medium());
     const Bytes offset = reads ? chunk.from.offset() : chunk.to.offset();
     return core::Error{core::ErrorCode::kSystem,
@@ -176,14 +206,14 @@ class MediumChannel : public Channel {
   }
 
   // Chunks before number `ready` have come so far.
-  void Begin(Stage& stage, uint64_t ready) {
+  void BeginChunks(Stage& stage, uint64_t ready) {
     while (failure_.ok() && stage.begun < ready) {
-      if (stage.kind == Stage::Kind::kDevice) {
-        failure_ = BeginDevice(stage.begun);
+      if (stage.device != nullptr) {
+        failure_ = BeginDevice(stage, stage.begun);
       } else if (Conflicts(stage)) {
         return;
       } else {
-        BeginMedium(stage.begun);
+        BeginMedium(stage, stage.begun);
       }
       ++stage.begun;
     }
@@ -211,42 +241,64 @@ class MediumChannel : public Channel {
     return begin(a) < end(b) && begin(b) < end(a);
   }
 
-  void BeginMedium(uint64_t number) {
+  void BeginMedium(const Stage& stage, uint64_t number) {
     Chunk& chunk = ChunkAt(number);
     const auto completion = [&chunk](Result<Bytes> moved) {
       chunk.moved = std::move(moved);
       chunk.over.store(true, std::memory_order_release);
     };
-    if (access_ == MediumAccess::kRead) {
-      std::byte* to = staging_ == nullptr ? chunk.to.address() : SlotOf(number);
+    if (from_ == End::kMedium) {
+      std::byte* to = IsLast(stage) ? chunk.to.address() : SlotOf(number);
       chunk.from.medium()->Read(chunk.from.offset(), to, chunk.bytes, completion);
     } else {
-      const std::byte* from = staging_ == nullptr ? chunk.from.address() : SlotOf(number);
+      const std::byte* from = IsFirst(stage) ? chunk.from.address() : SlotOf(number);
       chunk.to.medium()->Write(chunk.to.offset(), from, chunk.bytes, completion);
     }
   }
 
-  Status BeginDevice(uint64_t number) {
+  // One copy must not run across two slabs.
+  Status BeginDevice(Stage& stage, uint64_t number) {
     const Chunk& chunk = ChunkAt(number);
-    Channel& channel = *staging_->channel;
-    if (access_ == MediumAccess::kRead) {
-      RAVEN_RETURN_IF_ERROR(channel.Copy(chunk.to, SlotOf(number), chunk.bytes));
-    } else {
-      RAVEN_RETURN_IF_ERROR(channel.Copy(SlotOf(number), chunk.from, chunk.bytes));
+    const bool first = IsFirst(stage);
+    std::byte* to = first ? SlotOf(number) : chunk.to.address();
+    const std::byte* from = first ? chunk.from.address() : SlotOf(number);
+    for (Bytes left = chunk.bytes; left > Bytes{};) {
+      const auto on_device = reinterpret_cast<uintptr_t>(first ? from : to);
+      const uint64_t unit = stage.granularity.count();
+      const Bytes part = std::min(left, Bytes(unit - on_device % unit));
+      RAVEN_RETURN_IF_ERROR(stage.device->Copy(to, from, part));
+      to += part.count();
+      from += part.count();
+      left -= part;
     }
-    return channel.Signal(&staging_->copied, number + 1);
+    return stage.device->Signal(&stage.copied, number + 1);
   }
 
-  const MediumAccess access_;
+  const End from_;
+  const End to_;
   const MediumChannelOptions options_;
-  const std::unique_ptr<Staging> staging_;  // null: the memory is the CPU's
-  std::vector<Stage> stages_;
-  std::deque<Chunk> chunks_;  // those not retired; their addresses stay
+  const std::unique_ptr<VaRange> ring_;  // null: one stage
+  std::deque<Stage> stages_;             // before the ring, which their channels copy from and to
+  std::deque<Chunk> chunks_;             // those not retired; their addresses stay
   uint64_t queued_ = 0;
   uint64_t retired_ = 0;
   std::deque<DueSignal> signals_;  // oldest first
   Status failure_ = core::Ok();
 };
+
+// Devices that are null are media.
+Result<std::unique_ptr<Channel>> OpenStaged(Device* from, Device* to,
+                                            const MediumChannelOptions& options) {
+  RAVEN_CHECK(options.chunk > Bytes{});
+  RAVEN_CHECK(options.depth > 0);
+  Device& near = *(from == nullptr ? to : from);
+  const Bytes bytes = (options.chunk * options.depth).RoundUp(near.granularity());
+  RAVEN_ASSIGN_OR_RETURN(auto ring, near.ReserveHostVaRange(bytes, near.info().numa_node));
+  RAVEN_RETURN_IF_ERROR(ring->Create(Bytes{}, bytes));
+  auto channel = std::make_unique<MediumChannel>(from, to, options, std::move(ring));
+  RAVEN_RETURN_IF_ERROR(channel->Open(from, to));
+  return std::unique_ptr<Channel>(std::move(channel));
+}
 
 }  // namespace
 
@@ -254,22 +306,20 @@ std::unique_ptr<Channel> OpenMediumChannel(MediumAccess access,
                                            const MediumChannelOptions& options) {
   RAVEN_CHECK(options.chunk > Bytes{});
   RAVEN_CHECK(options.depth > 0);
-  return std::make_unique<MediumChannel>(access, options, nullptr);
+  return access == MediumAccess::kRead
+             ? std::make_unique<MediumChannel>(End::kMedium, End::kMemory, options)
+             : std::make_unique<MediumChannel>(End::kMemory, End::kMedium, options);
 }
 
 Result<std::unique_ptr<Channel>> OpenMediumChannel(Device& device, MediumAccess access,
                                                    const MediumChannelOptions& options) {
-  RAVEN_CHECK(options.chunk > Bytes{});
-  RAVEN_CHECK(options.depth > 0);
-  auto staging = std::make_unique<Staging>();
-  const Bytes bytes = (options.chunk * options.depth).RoundUp(device.granularity());
-  RAVEN_ASSIGN_OR_RETURN(staging->ring, device.ReserveHostVaRange(bytes, device.info().numa_node));
-  RAVEN_RETURN_IF_ERROR(staging->ring->Create(Bytes{}, bytes));
-  RAVEN_ASSIGN_OR_RETURN(staging->channel, device.OpenChannel(access == MediumAccess::kRead
-                                                                  ? Direction::kHostToDevice
-                                                                  : Direction::kDeviceToHost));
-  return std::unique_ptr<Channel>(
-      std::make_unique<MediumChannel>(access, options, std::move(staging)));
+  return access == MediumAccess::kRead ? OpenStaged(nullptr, &device, options)
+                                       : OpenStaged(&device, nullptr, options);
+}
+
+Result<std::unique_ptr<Channel>> OpenStagedChannel(Device& from, Device& to,
+                                                   const MediumChannelOptions& options) {
+  return OpenStaged(&from, &to, options);
 }
 
 }  // namespace ravenstore::device

@@ -1,11 +1,13 @@
-// Channels between memory and media, with the promise of every Channel (device.h).
+// Channels between memory and media, and between devices by way of the host, with the promise of
+// every Channel (device.h).
 //
-// A copy is cut into chunks, of which several are under way at once. Between a medium and the
-// memory of a device they go through a ring of pinned host memory, so that the device's link and
-// the medium are busy together.
+// A copy is cut into chunks, of which several are under way at once. Between a device's memory and
+// a medium, or another device's memory, they go through a ring of pinned host memory, so that both
+// links are busy together. A device's memory is a VaRange of its own; one copy may run across
+// chunks that are mapped side by side there.
 // In Poll, Copy and Health a channel goes on: whoever waits for a word of it polls it.
-// Errors of Copy: kInvalidArgument for ends that are not one of memory and one of a medium, in the
-// channel's direction, and for a place in the medium that is misaligned or outside.
+// Errors of Copy: kInvalidArgument for ends that the channel does not lead from and to, and for a
+// place in the medium that is misaligned or outside.
 // A transfer that fails or falls short fails the channel, in the medium's words. What was copied
 // before it is signalled.
 #pragma once
@@ -34,6 +36,11 @@ std::unique_ptr<Channel> OpenMediumChannel(MediumAccess access,
 // For the memory of `device`. Takes chunk * depth bytes of pinned memory, which takes long.
 // Errors: those of the device.
 Result<std::unique_ptr<Channel>> OpenMediumChannel(Device& device, MediumAccess access,
+                                                   const MediumChannelOptions& options);
+
+// From the memory of one device to that of another, or within one without a kernel. Takes and
+// errors as above.
+Result<std::unique_ptr<Channel>> OpenStagedChannel(Device& from, Device& to,
                                                    const MediumChannelOptions& options);
 
 }  // namespace ravenstore::device

@@ -45,8 +45,10 @@ class HostPlace : public Place {
 // Memory of a device, which the test reaches by a stream of its own.
 class DevicePlace : public Place {
  public:
-  explicit DevicePlace(TestBackend& backend)
-      : backend_(backend), range_(backend.devices()[0]->ReserveVaRange(kBytes).value()) {
+  explicit DevicePlace(TestBackend& backend, size_t index = 0)
+      : backend_(backend),
+        index_(index),
+        range_(backend.devices()[index]->ReserveVaRange(kBytes).value()) {
     RAVEN_CHECK(range_->Create(Bytes{}, kBytes).ok());
   }
   Target TargetAt(Bytes offset) override { return range_->base() + offset.count(); }
@@ -62,9 +64,9 @@ class DevicePlace : public Place {
 
  private:
   void CopyOnStream(void* to, const void* from, Bytes bytes) {
-    const StreamHandle handle = backend_.NewStream(0);
+    const StreamHandle handle = backend_.NewStream(index_);
     {
-      const auto stream = backend_.devices()[0]->WrapStream(handle).value();
+      const auto stream = backend_.devices()[index_]->WrapStream(handle).value();
       RAVEN_CHECK(stream->Copy(to, from, bytes).ok());
       RAVEN_CHECK(stream->Synchronize().ok());
     }
@@ -72,6 +74,7 @@ class DevicePlace : public Place {
   }
 
   TestBackend& backend_;
+  const size_t index_;
   const std::unique_ptr<VaRange> range_;
 };
 
@@ -177,6 +180,25 @@ class StagedLink : public TestLink {
   const std::unique_ptr<MediumPlace> far_;
 };
 
+class TwoDevicesLink : public TestLink {
+ public:
+  explicit TwoDevicesLink(std::unique_ptr<TestBackend> backend)
+      : backend_(std::move(backend)), near_(*backend_, 0), far_(*backend_, 1) {}
+  Place& near() override { return near_; }
+  Place& far() override { return far_; }
+  std::unique_ptr<Channel> Open(bool forth) override {
+    Device& near = *backend_->devices()[0];
+    Device& far = *backend_->devices()[1];
+    return OpenStagedChannel(forth ? near : far, forth ? far : near, kOptions).value();
+  }
+  bool FailNextCopy() override { return backend_->FailNextCopy(); }
+
+ private:
+  const std::unique_ptr<TestBackend> backend_;
+  DevicePlace near_;
+  DevicePlace far_;
+};
+
 class MediumLink : public TestLink {
  public:
   explicit MediumLink(std::unique_ptr<MediumPlace> far)
@@ -208,6 +230,7 @@ std::unique_ptr<TestLink> OpenLink(const std::string& name, std::string* why_not
   if (from == "memory") return std::make_unique<MediumLink>(std::move(medium));
   auto backend = OpenBackend(from, why_not);
   if (backend == nullptr) return nullptr;
+  if (to == "device") return std::make_unique<TwoDevicesLink>(std::move(backend));
   if (medium == nullptr) return std::make_unique<MemoryLink>(std::move(backend));
   return std::make_unique<StagedLink>(std::move(backend), std::move(medium));
 }

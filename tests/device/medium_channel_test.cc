@@ -24,6 +24,15 @@ constexpr Bytes kSize = KiB(256);
 // Copies of up to 64 KiB take four chunks.
 constexpr MediumChannelOptions kOptions{.chunk = KiB(16), .depth = 3};
 
+void Set(std::byte* to, const std::vector<uint8_t>& bytes) {
+  memcpy(to, bytes.data(), bytes.size());
+}
+std::vector<uint8_t> Get(const std::byte* from, Bytes bytes) {
+  std::vector<uint8_t> got(bytes.count());
+  memcpy(got.data(), from, got.size());
+  return got;
+}
+
 // A fake medium, memory, and a channel between them: of the CPU's memory, or of a device's.
 class MediumChannelTest : public testing::TestWithParam<bool> {
  protected:
@@ -56,14 +65,6 @@ class MediumChannelTest : public testing::TestWithParam<bool> {
       channel.Poll();
       return word.load(std::memory_order_acquire) >= value;
     });
-  }
-  static void Set(std::byte* to, const std::vector<uint8_t>& bytes) {
-    memcpy(to, bytes.data(), bytes.size());
-  }
-  static std::vector<uint8_t> Get(const std::byte* from, Bytes bytes) {
-    std::vector<uint8_t> got(bytes.count());
-    memcpy(got.data(), from, got.size());
-    return got;
   }
   // Where copies come from and go to, to be set and looked at.
   std::byte* SourceOf(MediumAccess access) {
@@ -238,6 +239,43 @@ TEST(MediumChannelDeviceTest, AFaultOfTheDeviceFailsTheChannelEitherWay) {
       channel.reset();
       EXPECT_EQ(word.load(), 0u);
     }
+  }
+}
+
+// The driver refuses copies that run from one of a device's slabs into the next.
+TEST(MediumChannelDeviceTest, ACopyOfTheDeviceEndsWhereSlabsMayMeet) {
+  for (const MediumAccess access : kBothWays) {
+    uint64_t copies = 0;
+    HostOptions host;
+    host.fail_copy = [&](uint64_t n) { return copies = n, false; };
+    const auto device = OpenHostDevices(host).front();
+    const auto range = device->ReserveVaRange(core::MiB(6));
+    ASSERT_OK(range);
+    ASSERT_OK((*range)->Create(Bytes{}, core::MiB(6)));
+    const uint64_t unit = device->granularity().count();
+    const auto begin = reinterpret_cast<uintptr_t>((*range)->base());
+    std::byte* const meet = (*range)->base() + (unit - begin % unit);
+    FakeMedium medium(kSize);
+    auto channel = *OpenMediumChannel(*device, access, kOptions);
+    Word word{0};
+    const auto copy = [&](std::byte* at) {
+      const Status copied = access == MediumAccess::kRead
+                                ? channel->Copy(at, Source(medium, {}), kUnit)
+                                : channel->Copy(Target(medium, {}), at, kUnit);
+      const uint64_t value = word.load() + 1;
+      return copied.ok() && channel->Signal(&word, value).ok() && Eventually([&] {
+               channel->Poll();
+               return word.load() == value;
+             });
+    };
+    const auto pattern = Pattern(kUnit, 3);
+    Set(access == MediumAccess::kRead ? medium.bytes() : meet - 512, pattern);
+    ASSERT_TRUE(copy(meet - 512));
+    EXPECT_EQ(Get(access == MediumAccess::kRead ? meet - 512 : medium.bytes(), kUnit), pattern);
+    const uint64_t across = copies;
+    ASSERT_TRUE(copy(meet));
+    EXPECT_EQ(copies - across, 1u);
+    EXPECT_EQ(across, 2u);
   }
 }
 
