@@ -18,10 +18,11 @@ namespace ravenstore::core {
 
 class AwayPool : private ExtentMap {
  public:
-  // Addresses [0, range), none of them with memory.
-  explicit AwayPool(Bytes range) : ExtentMap(range) {}
+  // Addresses [0, range), none of them with memory. Places and sizes there are multiples of
+  // `granularity`, as are its chunks: a power of two and at least kExtentAlignment.
+  explicit AwayPool(Bytes range, Bytes granularity = kExtentAlignment)
+      : ExtentMap(range), granularity_(granularity) {}
 
-  using ExtentMap::Allocate;
   using ExtentMap::changes;
   using ExtentMap::Free;
   using ExtentMap::held;
@@ -30,6 +31,10 @@ class AwayPool : private ExtentMap {
   using ExtentMap::OwnerOf;
   using ExtentMap::SizeOf;
   using ExtentMap::used;
+
+  std::optional<Block> Allocate(Bytes size, uint32_t owner) {
+    return ExtentMap::Allocate(size.RoundUp(granularity_), owner);
+  }
 
   // The chunk behind the end that is to be made; the pool is growing until that is done.
   // REQUIRES: it neither grows nor shrinks; `size` is not zero.
@@ -54,6 +59,7 @@ class AwayPool : private ExtentMap {
   void CheckInvariants() const;
 
  private:
+  const Bytes granularity_;
   std::vector<Bytes> chunks_;  // where each begins, in order
   Bytes end_;
   Bytes coming_;

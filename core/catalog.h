@@ -99,7 +99,7 @@ constexpr bool MayBecome(TensorState from, TensorState to) {
     case kRescued:
       return to == kResident || to == kLeavingIrrevocably || to == kAway || to == kLost;
     case kLeavingIrrevocably: return to == kAway || to == kResident || to == kLost;
-    case kAway: return to == kArriving;
+    case kAway: return to == kArriving || to == kLost;
     case kDiscarded: return to == kResident;
     case kArriving: return to == kResident || to == kAway || to == kLost;
     case kLost: return false;

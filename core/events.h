@@ -113,6 +113,13 @@ struct HostShrunk {
   Bytes size;
 };
 
+// A pool that is neither a device's nor the host's lost what is in it, for good: what is there
+// alone is lost, and nothing goes there any more. Of its moves that are under way, and of those
+// that were proposed, none ends with Moved::Outcome::kDone from now on. Cost: O(tensors).
+struct PoolFailed {
+  PoolId pool;
+};
+
 // Blocks of pinned memory (core/pinned.h) lie in slabs of their own, which share the capacity, the
 // budgets and the shares of the host pool with tensors' copies. What a tenant's slabs hold now, and
 // what of it a client's blocks take.
@@ -201,11 +208,12 @@ struct Moved {
 // Time passed: deadlines, prefetch, pre-cleaning.
 struct TimePassed {};
 
-using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed,
-                           ClientGone, SlabAdded, SlabFailed, SlabRemoved, HostGrown,
-                           HostGrowFailed, HostShrunk, PinnedHeld, PinnedUsed, PinnedWanted,
-                           CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete, GetSeen,
-                           StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
+using Event =
+    std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
+                 SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed, HostShrunk,
+                 PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested, FetchRequested,
+                 Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped, MoveProgressed,
+                 Moved, TimePassed>;
 
 // ---- Actions ----
 

@@ -1,6 +1,7 @@
 // Room for tensors away from their devices: in which pool, and from redundant copies.
 #include <algorithm>
 
+#include "core/check.h"
 #include "core/planner_state.h"
 #include "core/tuned.h"
 
@@ -16,8 +17,11 @@ std::map<PoolId, Planner::State::AwayState> Planner::State::MakeAwayPools(
   std::map<PoolId, AwayState> pools;
   pools.try_emplace(kHostPool, options.host_capacity);
   for (size_t i = 1 + options.device_capacity.size(); i < topology.pools().size(); ++i) {
-    const Bytes capacity = topology.pools()[i].capacity.RoundDown(kExtentAlignment);
-    AwayState& pool = pools.try_emplace(PoolId{static_cast<uint16_t>(i)}, capacity).first->second;
+    const Pool& kind = topology.pools()[i];
+    const Bytes unit = std::max(kind.granularity, kExtentAlignment);
+    const Bytes capacity = kind.capacity.RoundDown(unit);
+    AwayState& pool =
+        pools.try_emplace(PoolId{static_cast<uint16_t>(i)}, capacity, unit).first->second;
     pool.Grown(pool.Grow(capacity));
   }
   return pools;
@@ -55,7 +59,7 @@ Duration Planner::State::PriceOfRoom(PoolId pool, PoolId home, Bytes size) const
   Duration next = Duration::max();
   for (const auto& [id, other] : away_) {
     const Duration there = topology_.Cost(id, home, size);
-    if (there > here && other.LargestHole() >= size) next = std::min(next, there);
+    if (!other.failed && there > here && other.LargestHole() >= size) next = std::min(next, there);
   }
   return next == Duration::max() ? Duration{0} : next - here;
 }
@@ -73,6 +77,7 @@ std::vector<Planner::State::Choice> Planner::State::PoolsFor(const ClientArena& 
                                                              Leaving leaving) const {
   std::vector<Choice> choices;
   for (const auto& [id, pool] : away_) {
+    if (pool.failed) continue;
     choices.push_back(
         {PlacingCost(arena, id, size, leaving), PriceOfRoom(id, arena.pool(), size), id});
   }
@@ -83,6 +88,7 @@ std::vector<Planner::State::Choice> Planner::State::PoolsFor(const ClientArena& 
 }
 
 Bytes Planner::State::RoomIn(PoolId pool) const {
+  if (away_.at(pool).failed) return Bytes{0};
   const Bytes growth = pool == kHostPool ? Minus(quota_.HostForCopies(), host_.end()) : Bytes{};
   return std::max(away_.at(pool).LargestHole(), growth);
 }
@@ -224,6 +230,39 @@ void Planner::State::NoteRedundantCopy(TensorRow& tensor) {
   copies.push_back(tensor.id);
   tensor.redundant_copy = true;
   ++redundant_copies_noted_;
+}
+
+void Planner::State::On(const PoolFailed& event) {
+  RAVEN_CHECK(event.pool != kHostPool);
+  away_.at(event.pool).failed = true;
+  for (uint32_t row = 0; row < catalog_.rows(); ++row) {
+    TensorRow& tensor = catalog_[row];
+    if (FindTensor(tensor.id) != nullptr && tensor.away.is_placed() &&
+        tensor.away.pool == event.pool)
+      LoseCopy(tensor);
+  }
+  TouchWaiting();
+}
+
+void Planner::State::LoseCopy(TensorRow& tensor) {
+  // What is copied to or from there hears of its copy's failure, and needs its place until then.
+  if (!tensor.has_copy() || tensor.state() == TensorState::kArriving) return;
+  Unlist(tensor);
+  FreeAway(tensor);
+  if (tensor.state() == TensorState::kAway) return Lose(tensor);
+  Reindex(tensor);
+}
+
+void Planner::State::Lose(TensorRow& tensor) {
+  Catalog::Commit(tensor, TensorState::kLost);
+  if (tensor.waiting) Fail(requests_.FetchOf(tensor.id), ErrorCode::kLost, WhyLost(tensor));
+}
+
+std::string Planner::State::WhyLost(const TensorRow& tensor) const {
+  const auto pool = away_.find(tensor.away.pool);
+  if (pool == away_.end() || !pool->second.failed) return "the tensor's bytes are lost";
+  return "the tensor's bytes are lost: they were in " +
+         NameOf(topology_.pools()[ToInt(pool->first)]) + ", which failed";
 }
 
 // Tensors on their device do not need the copy; they become dirty again.

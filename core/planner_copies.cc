@@ -135,9 +135,7 @@ void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor
   }
   FreeDevice(tensor);
   SetInUse(tensor, false);
-  Catalog::Commit(tensor, TensorState::kLost);
-  if (tensor.waiting)
-    Fail(requests_.FetchOf(tensor.id), ErrorCode::kLost, "the tensor's bytes are lost");
+  Lose(tensor);
 }
 
 void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
@@ -198,13 +196,12 @@ void Planner::State::EndArrival(TensorRow& tensor, const Moved& event) {
   }
   const bool unasked = tensor.prefetched;
   FreeDevice(tensor);
-  if (unasked) return Catalog::Commit(tensor, TensorState::kAway);  // the host copy is whole
+  // The copy that it was brought from is whole.
+  if (unasked && !away_.at(tensor.away.pool).failed)
+    return Catalog::Commit(tensor, TensorState::kAway);
   FreeAway(tensor);
   SetInUse(tensor, false);
-  Catalog::Commit(tensor, TensorState::kLost);
-  // A get on another device waited until it could be taken from here.
-  if (tensor.waiting)
-    Fail(requests_.FetchOf(tensor.id), ErrorCode::kLost, "the tensor's bytes are lost");
+  Lose(tensor);  // also for a get on another device, which waited until it could be taken from here
 }
 
 }  // namespace ravenstore::core

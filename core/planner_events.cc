@@ -224,7 +224,7 @@ void Planner::State::On(const FetchRequested& event) {
   const bool here = tensor->device() == event.device;
   const Residency residency = tensor->residency();
   if (residency == Residency::kLost) {
-    plan_->push_back(FetchError{tensor->id, {ErrorCode::kLost, "the tensor's bytes are lost"}});
+    plan_->push_back(FetchError{tensor->id, {ErrorCode::kLost, WhyLost(*tensor)}});
     return;
   }
   if (here && (residency == Residency::kArriving || residency == Residency::kOnDevice)) {

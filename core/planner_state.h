@@ -121,6 +121,7 @@ class Planner::State {
     Tick scarce_until{};
     // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
     Tick short_until{};
+    bool failed = false;  // for good: nothing lies there, nothing goes there
   };
   // Somebody waits for the room of what leaves a device, or not yet.
   enum class Leaving : uint8_t { kNow, kAhead };
@@ -154,6 +155,7 @@ class Planner::State {
   void On(const HostGrown& event);
   void On(const HostGrowFailed& event);
   void On(const HostShrunk& event);
+  void On(const PoolFailed& event);
   void On(const PinnedHeld& event);
   void On(const PinnedUsed& event);
   void On(const PinnedWanted& event);
@@ -444,6 +446,11 @@ class Planner::State {
   bool AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving);
   bool TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant);
   void FreeAway(TensorRow& tensor);
+  // The pool where the tensor's copy lies failed.
+  void LoseCopy(TensorRow& tensor);
+  // Its bytes are nowhere any more; a fetch that waits for it is told so.
+  void Lose(TensorRow& tensor);
+  std::string WhyLost(const TensorRow& tensor) const;
   // The tensor is on its device and in another pool: its copy there is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
   void DropRedundantCopies(Client& client, PoolId pool, Bytes need);

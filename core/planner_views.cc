@@ -103,6 +103,9 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
     sums->pools[tensor.away.pool] += pool.SizeOf(tensor.away.block);
   }
   if (tensor.has_copy()) RAVEN_CHECK(tensor.away.is_placed());
+  if (tensor.has_copy() && clients_.contains(tensor.client) &&
+      tensor.state() != TensorState::kArriving)
+    RAVEN_CHECK(!away_.at(tensor.away.pool).failed);
   if (!clients_.contains(tensor.client)) {
     RAVEN_CHECK(tensor.is_under_way() || IsToBeForgotten(tensor));
     return;

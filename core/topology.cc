@@ -46,6 +46,7 @@ std::string NameOf(const Pool& pool) {
     switch (pool.kind) {
       case PoolKind::kDevice: return "device ";
       case PoolKind::kHost: return "host ";
+      case PoolKind::kPeer: return "peer ";
       case PoolKind::kFile: return "file ";
     }
     return "pool ";

@@ -25,17 +25,18 @@ namespace ravenstore::core {
 // A link's place in Topology::links().
 enum class LinkId : uint16_t {};
 
-enum class PoolKind : uint8_t { kDevice, kHost, kFile };
+// kPeer: a share of a device's memory in which tensors of other devices lie.
+enum class PoolKind : uint8_t { kDevice, kHost, kPeer, kFile };
 
 struct Pool {
   PoolKind kind = PoolKind::kDevice;
-  uint16_t number = 0;  // among those of its kind: of a device its DeviceId
+  uint16_t number = 0;  // among those of its kind: of a device, or a share of one, its DeviceId
   Bytes capacity;
   Bytes granularity;         // of places in it; a power of two
   bool addressable = false;  // by clients; else its bytes are reached only by copying
 };
 
-// "device 0", "host 0", "file 0".
+// "device 0", "host 0", "peer 0", "file 0".
 std::string NameOf(const Pool& pool);
 
 struct Link {

@@ -115,7 +115,7 @@ core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup) 
   }
   if (setup->pools.size() == kPoolsMax)
     return wrong("is one more than the " + std::to_string(kPoolsMax) + " that can be");
-  setup->pools.push_back({parts[0] == "peer" ? core::PoolKind::kDevice : core::PoolKind::kFile,
+  setup->pools.push_back({parts[0] == "peer" ? core::PoolKind::kPeer : core::PoolKind::kFile,
                           size->bytes, rates[0] * 1e9, rates[1] * 1e9});
   return core::Ok();
 }

@@ -27,7 +27,7 @@ namespace ravenstore::sim {
 struct ExtraPool {
   // A peer device's idle memory has a link of its own to the device and one to the host, which is
   // as the device's. A file has one to the host.
-  core::PoolKind kind = core::PoolKind::kDevice;
+  core::PoolKind kind = core::PoolKind::kPeer;
   core::Bytes capacity;
   double in = 0;   // bytes per second, from there towards the device
   double out = 0;  // and to there

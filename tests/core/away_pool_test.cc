@@ -59,5 +59,21 @@ TEST(AwayPoolTest, AnEmptyPoolHasNothingToGiveBack) {
   pool.CheckInvariants();
 }
 
+TEST(AwayPoolTest, PlacesAreMultiplesOfThePoolsGranularity) {
+  AwayPool pool(KiB(64), KiB(4));
+  pool.Grown(pool.Grow(KiB(64)));
+  const auto first = pool.Allocate(Bytes(1), 1);
+  const auto second = pool.Allocate(KiB(4) + Bytes(1), 2);
+  const auto third = pool.Allocate(KiB(4), 3);
+  ASSERT_TRUE(first && second && third);
+  EXPECT_EQ(pool.OffsetOf(*second), KiB(4));
+  EXPECT_EQ(pool.OffsetOf(*third), KiB(12));
+  pool.Free(*second);
+  const auto fourth = pool.Allocate(Bytes(512), 4);
+  ASSERT_TRUE(fourth);
+  EXPECT_EQ(pool.OffsetOf(*fourth), KiB(4));
+  EXPECT_EQ(pool.used(), KiB(12));
+}
+
 }  // namespace
 }  // namespace ravenstore::core

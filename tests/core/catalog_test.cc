@@ -79,7 +79,7 @@ TEST(TensorStateTest, WhatFollowsWhatIsThisTable) {
       {kCopyingOut, {kRescued, kResident, kLeavingIrrevocably, kAway}},
       {kRescued, {kResident, kLeavingIrrevocably, kAway, kLost}},
       {kLeavingIrrevocably, {kResident, kAway, kLost}},
-      {kAway, {kArriving}},
+      {kAway, {kArriving, kLost}},
       {kDiscarded, {kResident}},
       {kArriving, {kResident, kAway, kLost}},
       {kLost, {}},

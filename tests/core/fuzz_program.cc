@@ -102,7 +102,7 @@ World::Options OptionsOf(const Program& program) {
     }
     const auto& with = instruction.operands;
     if (instruction.op == Op::kPool) {
-      others.push_back({with[0] == 0 ? PoolKind::kDevice : PoolKind::kFile, Size(with[1], kUnit),
+      others.push_back({with[0] == 0 ? PoolKind::kPeer : PoolKind::kFile, Size(with[1], kUnit),
                         static_cast<double>(Number(with[2])),
                         static_cast<double>(Number(with[3]))});
     }
@@ -188,6 +188,9 @@ void FuzzProgram::DoForNode(Op op, const Operands& with) {
     case Op::kDeviceLimit:
       if (!HasDevice(with[0])) return;
       return world_->SetDevice(DeviceId{static_cast<uint16_t>(with[0])}, Count(with[1]));
+    case Op::kPoolFails:
+      if (with[0] < 0 || !std::cmp_less(with[0], others_.size())) return;
+      return world_->FailPool(others_[static_cast<size_t>(with[0])]);
     case Op::kCreate: return Create(with);
     case Op::kCopyEnds: return EndCopy(with[0], with[1] != 0);
     case Op::kSlabEnds:

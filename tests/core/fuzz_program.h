@@ -33,6 +33,7 @@ enum class Op : uint8_t {
   kAttach,        // client, tenant, device budget, host budget
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes
+  kPoolFails,     // its number among those of kPool
   kTrim,          // client
   kPin,           // client, bytes of pinned memory, or 0: its tenant's goes back
   kKill,          // client

@@ -19,8 +19,7 @@ Script::Setting FourPools() {
   Script::Setting setting;
   setting.capacity = KiB(8);
   setting.host = KiB(16);
-  setting.others = {{PoolKind::kDevice, KiB(8), 400e9, 400e9},
-                    {PoolKind::kFile, KiB(64), 7e9, 5e9}};
+  setting.others = {{PoolKind::kPeer, KiB(8), 400e9, 400e9}, {PoolKind::kFile, KiB(64), 7e9, 5e9}};
   return setting;
 }
 
@@ -164,6 +163,54 @@ TEST(PlannerAwayTest, PrefetchGoesOnOverOneLinkWhileAnotherIsBusy) {
   EXPECT_FALSE(s.IsCopying("C"));
   EXPECT_TRUE(s.IsCopying("B"));
   EXPECT_FALSE(s.IsCopying("A"));
+}
+
+TEST(PlannerAwayTest, WhatLiesInAPoolThatFailsIsLostAndTheOthersServe) {
+  Script s(FourPools());
+  Fill(s, {"A", "B", "C", "D", "E"});
+  ASSERT_EQ(PoolOfCopy(s, "A"), kPeer);
+  ASSERT_EQ(PoolOfCopy(s, "B"), kPeer);
+  ASSERT_EQ(PoolOfCopy(s, "C"), kHostPool);
+  s.Get("B").AllCopiesDone();  // its copy there is redundant now
+  s.world().FailPool(kPeer);
+  s.Get("A");
+  EXPECT_EQ(s.StateOf("A"), State::kLost);
+  EXPECT_EQ(s.Words("A"), "the tensor's bytes are lost: they were in peer 2, which failed");
+  EXPECT_EQ(s.world().planner().OtherTier(kPeer).used, Bytes(0));
+  // What is on its device, or elsewhere, is as it was; and what leaves now goes elsewhere.
+  EXPECT_FALSE(s.View("B").has_copy);
+  s.Use("B").PutUnchanged("B", Order(1)).Get("C").AllCopiesDone().Use("C");
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+  s.PutUnchanged("C", Order(2));
+  Fill(s, {"F", "G", "H"});
+  for (const char* name : {"B", "C", "D", "E"}) EXPECT_NE(s.View(name).away, kPeer) << name;
+}
+
+TEST(PlannerAwayTest, AGetThatWaitsForRoomIsToldThatItsPoolFailed) {
+  Script s(FourPools());
+  Fill(s, {"A", "B"});
+  s.Create("C", KiB(4)).AllCopiesDone().Create("D", KiB(4)).AllCopiesDone();  // fill the device
+  ASSERT_EQ(PoolOfCopy(s, "A"), kPeer);
+  s.Get("A");
+  ASSERT_EQ(s.StateOf("A"), State::kWaiting);
+  s.world().FailPool(kPeer);
+  EXPECT_EQ(s.StateOf("A"), State::kLost);
+}
+
+TEST(PlannerAwayTest, CopiesUnderWayWhenTheirPoolFailsFail) {
+  Script s(FourPools());
+  Fill(s, {"A", "B"});
+  s.Create("C", KiB(4));  // in the room that A's copy leaves
+  ASSERT_TRUE(s.IsCopying("A"));
+  ASSERT_EQ(s.View("A").away, kPeer);
+  s.world().FailPool(kPeer);
+  s.AllCopiesDone();
+  EXPECT_EQ(s.StateOf("A"), State::kIdle);
+  s.Pass(std::chrono::milliseconds(200)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("C"), State::kInUse);
+  const std::string left = s.StateOf("A") == State::kAway ? "A" : "B";
+  EXPECT_EQ(s.StateOf(left), State::kAway);
+  EXPECT_EQ(PoolOfCopy(s, left), kHostPool);
 }
 
 }  // namespace

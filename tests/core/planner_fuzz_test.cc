@@ -78,7 +78,8 @@ class ProgramGenerator {
     // Where copying takes long, clients wait for one another instead.
     constexpr int64_t kSpeeds[] = {100'000'000, 1'000'000, 10'000};
     prologue_.push_back({Op::kLink, {kSpeeds[Below(3)]}});
-    for (uint32_t more = Chance(50) ? 1 + Below(2) : 0; more > 0; --more) {
+    pools_ = Chance(50) ? 1 + Below(2) : 0;
+    for (uint32_t more = pools_; more > 0; --more) {
       const int64_t kind = Below(2);
       const int64_t room = ToOperand(kUnit * (16 + Below(roomy_ ? 300 : 60)));
       const int64_t in = kSpeeds[Below(3)] * 4;
@@ -197,6 +198,7 @@ class ProgramGenerator {
     return Instruction{op, {fuzz_->LabelOf(*client), operand}};
   }
   std::optional<Instruction> ChangeLimits() {
+    if (pools_ > 0 && Chance(2)) return Instruction{Op::kPoolFails, {Below(pools_)}};
     const uint32_t dice = Below(100);
     if (dice < 40) return Tenant(1 + Below(tenants_));
     if (dice < 55) {
@@ -307,7 +309,8 @@ class ProgramGenerator {
   Program prologue_;
   const FuzzProgram* fuzz_ = nullptr;
   uint32_t devices_ = 1;
-  int64_t most_ = 0;  // capacity of any device
+  int64_t most_ = 0;    // capacity of any device
+  uint32_t pools_ = 0;  // beside devices and host
   uint32_t tenants_ = 1;
   uint32_t fail_percent_ = 0;
   uint32_t hints_ = 0;

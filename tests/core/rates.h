@@ -31,7 +31,7 @@ inline Topology DevicesAtRate(const PlannerOptions& options, double bytes_per_se
 // A pool of fixed size beside devices and host, with its rates towards a device and back.
 struct OtherPool {
   PoolKind kind =
-      PoolKind::kFile;  // a file is joined to the host, a peer device to each device too
+      PoolKind::kFile;  // a file is joined to the host, a peer's share to each device too
   Bytes capacity;
   double in = 0;
   double out = 0;
@@ -45,7 +45,7 @@ inline Topology WithPools(const Topology& topology, const std::vector<OtherPool>
     const PoolId id{static_cast<uint16_t>(pools.size())};
     pools.push_back({other.kind, ToInt(id), other.capacity, kExtentAlignment});
     links.push_back({kHostPool, id, {}, other.out, other.in});
-    for (uint16_t i = 0; i < devices && other.kind == PoolKind::kDevice; ++i)
+    for (uint16_t i = 0; i < devices && other.kind == PoolKind::kPeer; ++i)
       links.push_back({PoolOf(DeviceId{i}), id, {}, other.out, other.in});
   }
   return Topology::Make(std::move(pools), std::move(links), MiB(16)).value();

@@ -69,6 +69,8 @@ class World {
   void SetTenant(TenantId tenant, Budgets budgets);
   void SetClient(ClientId client, Budgets budgets);
   void SetDevice(DeviceId device, Bytes capacity);
+  // From now on every copy to the pool and from it fails, also those under way.
+  void FailPool(PoolId pool);
   void Trim(ClientId client);
   ClientId Attach(TenantId tenant, Budgets budgets);
   void Kill(ClientId client);
@@ -278,6 +280,7 @@ class World {
   uint32_t last_client_ = 0;
   std::map<PoolId, Memory> away_;  // all pools but the devices'
   Memory& host_ = away_[kHostPool];
+  std::set<PoolId> failed_;
   std::vector<Copy> copies_;
   std::vector<SlabJob> slab_jobs_;
   uint64_t last_stamp_ = 0;

@@ -323,7 +323,24 @@ void World::StartCopyIn(const Move& action) {
   MoveStamps(copies_.back(), false);
 }
 
+void World::FailPool(PoolId pool) {
+  failed_.insert(pool);
+  for (auto& [id, session] : sessions_) {
+    if (session->gone) continue;
+    for (Row& row : session->rows) {
+      if (row.tensor == kNoTensor || !planner_->Knows(row.tensor)) continue;
+      const TensorView view = planner_->View(row.tensor);
+      row.may_be_lost |=
+          view.away == pool && view.has_copy &&
+          (view.residency == Residency::kAway || view.residency == Residency::kArriving);
+    }
+  }
+  ApplyEvent(PoolFailed{pool});
+  Execute();
+}
+
 void World::FinishCopy(size_t index, bool ok) {
+  ok = ok && !failed_.contains(copies_.at(index).away.pool);
   if (ok && ReleaseHalf(copies_.at(index))) return Execute();
   const Copy copy = copies_.at(index);
   MoveStamps(copy, true);

@@ -57,7 +57,7 @@ TEST(InputsTest, PoolsAreSaidByKindSizeAndRates) {
   ASSERT_TRUE(AddPool("file:1TiB:7:5.5", trace, &setup).ok());
   EXPECT_EQ(setup.host, ParseBudget("25%", trace)->bytes);
   ASSERT_EQ(setup.pools.size(), 2u);
-  EXPECT_EQ(setup.pools[0].kind, core::PoolKind::kDevice);
+  EXPECT_EQ(setup.pools[0].kind, core::PoolKind::kPeer);
   EXPECT_EQ(setup.pools[0].capacity, core::GiB(4));
   EXPECT_EQ(setup.pools[0].in, 390e9);
   EXPECT_EQ(setup.pools[0].out, 380e9);

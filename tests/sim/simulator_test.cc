@@ -59,7 +59,7 @@ TEST(SimulatorTest, TimeOfASwapIsThatOfItsCopies) {
 
 TEST(SimulatorTest, APeersMemoryIsReachedOverItsOwnLink) {
   auto setup = *SetupFor("demand-lru", Simple(), core::MiB(8));
-  setup.pools = {{core::PoolKind::kDevice, core::MiB(64), 4e9, 2e9}};
+  setup.pools = {{core::PoolKind::kPeer, core::MiB(64), 4e9, 2e9}};
   const Outcome outcome = Simulate(Swap(), setup);
   ASSERT_EQ(outcome.failure, "");
   // Out twice at 2 GB/s, in once at 4.
@@ -94,13 +94,13 @@ TEST(SimulatorTest, AMoveOverTwoLinksGoesOnChunkByChunk) {
 }
 
 TEST(SimulatorTest, NoPolicyMovesMoreThanAllLinksTogether) {
-  const Hardware joint = WithAllLinks(Simple(), {{core::PoolKind::kDevice, core::MiB(8), 4e9, 2e9},
+  const Hardware joint = WithAllLinks(Simple(), {{core::PoolKind::kPeer, core::MiB(8), 4e9, 2e9},
                                                  {core::PoolKind::kFile, core::MiB(8), 9e9, 9e9}});
   EXPECT_EQ(joint.up, 5e9);
   EXPECT_EQ(joint.down, 3e9);
   const Trace trace = WithHints(Generate("gpt2-small", kHardware[0], 2), Hints::kTime);
   auto setup = *SetupFor("value", Simple(), ParseBudget("60%", trace)->bytes);
-  setup.pools = {{core::PoolKind::kDevice, trace.Footprint(), 4e9, 2e9}};
+  setup.pools = {{core::PoolKind::kPeer, trace.Footprint(), 4e9, 2e9}};
   const Outcome outcome = Simulate(trace, setup);
   ASSERT_EQ(outcome.failure, "");
   EXPECT_GE(outcome.stall, LeastStall(trace, setup).stall);
