@@ -35,8 +35,11 @@ enum class Hold {
 Error WrongState(const TensorRecord& tensor, const char* what) {
   return {ErrorCode::kWrongState, Describe(tensor) + ": " + what};
 }
+// Asks the daemon why.
 Error LostBytes(const TensorRecord& tensor) {
-  return {ErrorCode::kLost, Describe(tensor) + ": its bytes are lost for ever"};
+  const std::string words = tensor.session->Explain(tensor.slot);
+  return {ErrorCode::kLost,
+          Describe(tensor) + ": its bytes are lost for ever" + (words.empty() ? "" : ": " + words)};
 }
 
 // Why the daemon denied the last request of this row.

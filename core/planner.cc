@@ -61,10 +61,16 @@ TierView Planner::DeviceTier(DeviceId device) const {
 Bytes Planner::Guaranteed(DeviceId device, TenantId asker) const {
   return state_->Guaranteed(device, asker);
 }
+std::string Planner::NameOf(PoolId pool) const {
+  return state_->NameOf(pool);
+}
 TierView Planner::HostTier() const {
   return state_->HostTier();
 }
 
+std::vector<PoolId> Planner::OtherPools() const {
+  return state_->OtherPools();
+}
 TierView Planner::OtherTier(PoolId pool) const {
   return state_->OtherTier(pool);
 }

@@ -125,9 +125,12 @@ struct ClientView {
   Bytes device_held;  // slabs
   Bytes device_used;  // tensors on devices
   Bytes host_used;
-  Bytes pinned;  // blocks of pinned memory
+  Bytes others_used;  // of the pools that are neither the devices' nor the host's
+  Bytes pinned;       // blocks of pinned memory
   Bytes in_use;
   uint64_t waiting = 0;
+
+  Bytes away_used() const { return host_used + others_used; }
 };
 
 struct TierView {
@@ -188,8 +191,11 @@ class Planner {
   TierView DeviceTier(DeviceId device) const;
   // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
   Bytes Guaranteed(DeviceId device, TenantId asker) const;
+  // As the topology calls it.
+  std::string NameOf(PoolId pool) const;
   TierView HostTier() const;
-  // Of a pool that is neither a device's nor the host's.
+  // The pools that are neither a device's nor the host's, and one of them.
+  std::vector<PoolId> OtherPools() const;
   TierView OtherTier(PoolId pool) const;
   // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is
   // zero. Errors: kOutOfMemory, which says "pinned memory is exhausted" and who holds what.

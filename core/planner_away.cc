@@ -260,9 +260,8 @@ void Planner::State::Lose(TensorRow& tensor) {
 
 std::string Planner::State::WhyLost(const TensorRow& tensor) const {
   const auto pool = away_.find(tensor.away.pool);
-  if (pool == away_.end() || !pool->second.failed) return "the tensor's bytes are lost";
-  return "the tensor's bytes are lost: they were in " +
-         NameOf(topology_.pools()[ToInt(pool->first)]) + ", which failed";
+  if (pool == away_.end() || !pool->second.failed) return "a copy of them failed";
+  return "they were in " + NameOf(pool->first) + ", which failed";
 }
 
 // Tensors on their device do not need the copy; they become dirty again.

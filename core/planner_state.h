@@ -74,7 +74,9 @@ class Planner::State {
   Bytes Guaranteed(DeviceId device, TenantId asker) const {
     return quota_.GuaranteedHeld(asker, PoolOf(device));
   }
+  std::string NameOf(PoolId pool) const { return core::NameOf(topology_.pools()[ToInt(pool)]); }
   TierView HostTier() const;
+  std::vector<PoolId> OtherPools() const;
   TierView OtherTier(PoolId pool) const;
   Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
   const PlannerStats& stats() const { return stats_; }
@@ -450,7 +452,7 @@ class Planner::State {
   void LoseCopy(TensorRow& tensor);
   // Its bytes are nowhere any more; a fetch that waits for it is told so.
   void Lose(TensorRow& tensor);
-  std::string WhyLost(const TensorRow& tensor) const;
+  std::string WhyLost(const TensorRow& tensor) const;  // its bytes, that is
   // The tensor is on its device and in another pool: its copy there is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
   void DropRedundantCopies(Client& client, PoolId pool, Bytes need);

@@ -42,6 +42,9 @@ ClientView Planner::State::ViewOf(ClientId id) const {
   view.tensors = client.slots.tensors();
   view.pinned = quota_.Of(id, kHostPool).pinned;
   view.host_used = quota_.Of(id, kHostPool).held - view.pinned;
+  for (const auto& [pool, there] : away_) {
+    if (pool != kHostPool) view.others_used += quota_.Of(id, pool).held;
+  }
   view.in_use = client.in_use;
   view.waiting = client.stats.waiting;
   for (const auto& arena : client.arenas) {
@@ -75,8 +78,17 @@ TierView Planner::State::HostTier() const {
           host_.used() + blocks};
 }
 
+std::vector<PoolId> Planner::State::OtherPools() const {
+  std::vector<PoolId> pools;
+  for (const auto& [id, pool] : away_) {
+    if (id != kHostPool) pools.push_back(id);
+  }
+  return pools;
+}
+
 TierView Planner::State::OtherTier(PoolId pool) const {
-  const AwayPool& there = away_.at(pool);
+  const AwayState& there = away_.at(pool);
+  if (there.failed) return {};
   return {quota_.LimitOf(pool), there.held(), there.used()};
 }
 

@@ -179,7 +179,9 @@ Duration Topology::Cost(PoolId from, PoolId to, Bytes bytes) const {
 }
 
 Result<Topology> DevicesAroundHost(const std::vector<Bytes>& capacities, Bytes host_capacity,
-                                   Bytes granularity, const std::vector<LinkModel>& links) {
+                                   Bytes granularity, const std::vector<LinkModel>& links,
+                                   const std::vector<Pool>& others,
+                                   const std::vector<Link>& other_links) {
   RAVEN_CHECK(capacities.size() == links.size());
   // In the order of their ids.
   std::vector<Pool> pools = {
@@ -193,6 +195,8 @@ Result<Topology> DevicesAroundHost(const std::vector<Bytes>& capacities, Bytes h
                      .a_to_b = links[i].up_bytes_per_second,
                      .b_to_a = links[i].down_bytes_per_second});
   }
+  pools.insert(pools.end(), others.begin(), others.end());
+  joins.insert(joins.end(), other_links.begin(), other_links.end());
   return Topology::Make(std::move(pools), std::move(joins), kStagingChunk);
 }
 

@@ -108,10 +108,13 @@ class Topology {
 };
 
 // What joins each device to one host pool: device i, of capacities[i] bytes, has a link of its own,
-// links[i]. The pools are kHostPool and PoolOf each device.
+// links[i]. The pools are kHostPool and PoolOf each device, and then `others`, which `other_links`
+// join to them.
 // Errors: those of Topology::Make.
 Result<Topology> DevicesAroundHost(const std::vector<Bytes>& capacities, Bytes host_capacity,
-                                   Bytes granularity, const std::vector<LinkModel>& links);
+                                   Bytes granularity, const std::vector<LinkModel>& links,
+                                   const std::vector<Pool>& others = {},
+                                   const std::vector<Link>& other_links = {});
 
 // What `device` and another pool copy at, in long moves. REQUIRES: both are in the topology.
 LinkModel LinkBetween(const Topology& topology, DeviceId device, PoolId pool);

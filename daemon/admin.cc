@@ -30,13 +30,17 @@ const char* StateName(const core::TensorView& view) {
   return "unknown";
 }
 
-std::string TierName(const core::TensorView& view) {
+std::string TierName(const core::Planner& planner, core::PoolId pool) {
+  return pool == core::kHostPool ? "host" : planner.NameOf(pool);
+}
+
+std::string TierName(const core::Planner& planner, const core::TensorView& view) {
   const std::string device = "device " + std::to_string(ToInt(view.device));
   const bool on_device =
       view.residency != core::Residency::kAway && view.residency != core::Residency::kLost;
-  if (on_device && view.has_copy) return device + " + host";
-  if (on_device) return device;
-  return view.has_copy ? "host" : "nowhere";
+  if (!view.has_copy) return on_device ? device : "nowhere";
+  const std::string away = TierName(planner, view.away);
+  return on_device ? device + " + " + away : away;
 }
 
 bool Visible(Loop& loop, const Audience& audience, ClientId client) {
@@ -97,6 +101,8 @@ void FillStats(Loop& loop, std::optional<ClientId> client, size_t devices, core:
                planner.DeviceTier(core::DeviceId{static_cast<uint16_t>(i)}), stats->add_tiers());
     }
     FillTier("host", planner.HostTier(), stats->add_tiers());
+    for (const core::PoolId pool : planner.OtherPools())
+      FillTier(TierName(planner, pool), planner.OtherTier(pool), stats->add_tiers());
     uint64_t tensors = 0;
     core::Bytes pinned;
     for (const ClientId id : planner.Clients()) {
@@ -146,7 +152,7 @@ void FillTensor(Loop& loop, const Names& names, const core::TensorView& view,
   info->set_bytes(view.size.count());
   info->set_device(ToInt(view.device));
   info->set_state(StateName(view));
-  info->set_tier(TierName(view));
+  info->set_tier(TierName(loop.planner(), view));
   info->set_dirty(view.dirty);
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -171,11 +172,12 @@ Key Texts(std::vector<std::string> Config::*value) {
       });
 }
 
-Key Rate(double Config::*value) {
+Key Rate(double Config::*value, const char* zero) {
   return Of<double>(value,
-                    [](const toml::node& node, double* target) -> std::optional<std::string> {
+                    [zero](const toml::node& node, double* target) -> std::optional<std::string> {
                       const auto number = node.value<double>();
-                      if (!number || !(*number >= 0)) return "bytes per second, or 0 for no limit";
+                      if (!number || !std::isfinite(*number) || *number < 0)
+                        return std::string("bytes per second, or 0 ") + zero;
                       *target = *number;
                       return std::nullopt;
                     });
@@ -185,9 +187,10 @@ Key Rate(double Config::*value) {
 
 constexpr Bytes kPage = core::MiB(2);
 
-auto WholePages(Bytes Config::*value) {
-  return [value](const Config& config) -> std::optional<std::string> {
+auto WholePages(Bytes Config::*value, bool or_none = false) {
+  return [value, or_none](const Config& config) -> std::optional<std::string> {
     const Bytes bytes = config.*value;
+    if (or_none && bytes == Bytes{0}) return std::nullopt;
     if (bytes > core::kRangeMax)
       return "must be at most " + core::SizeText(core::kRangeMax) + ", not " +
              core::SizeText(bytes);
@@ -240,6 +243,11 @@ std::optional<std::string> FaultOfPool(const Config& config) {
   return std::nullopt;
 }
 
+std::optional<std::string> FaultOfFolder(const Config& config) {
+  if (config.file_pool_path.starts_with('/')) return std::nullopt;
+  return "must be the absolute path of a folder, not \"" + config.file_pool_path + "\"";
+}
+
 std::optional<std::string> FaultOfPath(const Config& config) {
   if (!config.socket_path.empty() && config.socket_path.size() <= 107) return std::nullopt;
   return "must have 1 to 107 bytes: \"" + config.socket_path + "\"";
@@ -279,6 +287,13 @@ std::map<std::string, Key> MakeKeys() {
       {"host_pool.step", Checked(Size(&C::pool_step), WholePages(&C::pool_step))},
       {"host_pool.ahead", Checked(Size(&C::pool_ahead), FaultOfAhead)},
       {"host_pool.numa_node", Whole(&C::pool_numa_node, -1, 1023)},
+      {"file_pool.path", Checked(Text(&C::file_pool_path), FaultOfFolder)},
+      {"file_pool.size",
+       Checked(Size(&C::file_pool_size), WholePages(&C::file_pool_size, /*or_none=*/true))},
+      {"file_pool.read_bytes_per_second",
+       Rate(&C::file_pool_read_bytes_per_second, "for what is measured")},
+      {"file_pool.write_bytes_per_second",
+       Rate(&C::file_pool_write_bytes_per_second, "for what is measured")},
       {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
       {"transfer.prefetch", Flag(&C::prefetch)},
       {"transfer.preclean", Flag(&C::preclean)},
@@ -291,7 +306,7 @@ std::map<std::string, Key> MakeKeys() {
       {"shutdown.restart_timeout_s", Live(Time(&C::restart_timeout, seconds(1), kSeconds))},
       {"host_backend.devices", Whole(&C::host_devices, 1, 16)},
       {"host_backend.total", Size(&C::host_device_total)},
-      {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second)},
+      {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second, "for no limit")},
       {"host_backend.latency_us", Time(&C::host_latency, microseconds(1), kMicroseconds)},
   };
 }

@@ -34,6 +34,11 @@ struct Config {
   core::Bytes pool_step = core::MiB(64);
   core::Bytes pool_ahead = core::MiB(256);
   int pool_numa_node = -1;  // -1: the first device's
+  // [file_pool]
+  std::string file_pool_path = "/var/lib/ravenstore/pool";
+  core::Bytes file_pool_size;                  // 0: none
+  double file_pool_read_bytes_per_second = 0;  // 0: measured
+  double file_pool_write_bytes_per_second = 0;
   // [transfer]
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;

@@ -46,7 +46,8 @@ constexpr uint64_t kMailboxKey = 0;  // client ids begin at 1
 
 }  // namespace
 
-Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox)
+Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox,
+           std::vector<std::unique_ptr<AwayMemory>> others)
     : options_(std::move(options)),
       devices_(std::move(devices)),
       workers_(workers),
@@ -55,15 +56,18 @@ Loop::Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Ou
       turns_(kUnitsPerPass, kUnitsLeast),
       backoff_(options_.poll),
       memory_("bytes of the daemon's memory", options_.memory.count(), core::Shares::Unit::kBytes) {
+  auto next = static_cast<uint16_t>(1 + devices_.size());
+  for (auto& memory : others) away_.emplace(core::PoolId{next++}, std::move(memory));
 }
 
 Loop::~Loop() = default;
 
 core::Result<std::unique_ptr<Loop>> Loop::Create(LoopOptions options, device::Devices devices,
-                                                 WorkerPool* workers, Outbox outbox) {
+                                                 WorkerPool* workers, Outbox outbox,
+                                                 std::vector<std::unique_ptr<AwayMemory>> others) {
   RAVEN_CHECK(!devices.empty());
-  std::unique_ptr<Loop> loop(
-      new Loop(std::move(options), std::move(devices), workers, std::move(outbox)));
+  std::unique_ptr<Loop> loop(new Loop(std::move(options), std::move(devices), workers,
+                                      std::move(outbox), std::move(others)));
   RAVEN_RETURN_IF_ERROR(loop->Init());
   return loop;
 }
@@ -76,25 +80,37 @@ core::Status Loop::Init() {
   event.data.u64 = kMailboxKey;
   RAVEN_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, mailbox_.descriptor(), &event) == 0);
 
-  words_ = std::make_unique<device::Word[]>(2 * devices_.size());
   RAVEN_ASSIGN_OR_RETURN(auto pool, devices_.front()->ReserveHostVaRange(
                                         options_.planner.host_capacity, options_.host_numa_node));
   host_pool_ = std::move(pool);
   RAVEN_RETURN_IF_ERROR(InitPinned());
-  lanes_.resize(devices_.size());
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    const core::DeviceId device{static_cast<uint16_t>(i)};
-    lanes_[i].out = std::make_unique<TransferLane>(
-        devices_[i], device::Direction::kDeviceToHost, options_.transfers, &words_[2 * i],
-        [this, device](JobId job, bool ok) { FinishOut(device, job, ok); },
-        [this, device](JobId job, core::Bytes done) { OnProgress(device, job, done); });
-    lanes_[i].in = std::make_unique<TransferLane>(
-        devices_[i], device::Direction::kHostToDevice, options_.transfers, &words_[2 * i + 1],
-        [this, device](JobId job, bool ok) { FinishIn(device, job, ok); });
-    RAVEN_RETURN_IF_ERROR(lanes_[i].out->Open());
-    RAVEN_RETURN_IF_ERROR(lanes_[i].in->Open());
+  away_.emplace(core::kHostPool, HostMemory(devices_, host_pool_));
+  for (uint16_t i = 0; i < devices_.size(); ++i) {
+    for (const auto& [pool, memory] : away_)
+      RAVEN_RETURN_IF_ERROR(AddLanes({core::DeviceId{i}, pool}));
   }
   return core::Ok();
+}
+
+core::Status Loop::AddLanes(Way way) {
+  AwayMemory& memory = *away_.at(way.pool);
+  const auto opener = [&memory, way](device::Direction direction) {
+    return [&memory, way, direction] { return memory.Open(way.device, direction); };
+  };
+  const std::string device = devices_[ToInt(way.device)]->info().uuid;
+  const std::string pool = planner_->NameOf(way.pool);
+  Lanes& lanes = lanes_[way];
+  lanes.out = std::make_unique<TransferLane>(
+      device + " to " + pool, opener(device::Direction::kDeviceToHost), options_.transfers,
+      &words_.emplace_back(0),
+      [this, way](JobId job, const core::Status& outcome) { FinishOut(way, job, outcome.ok()); },
+      [this, way](JobId job, core::Bytes done) { OnProgress(way, job, done); });
+  lanes.in = std::make_unique<TransferLane>(
+      device + " from " + pool, opener(device::Direction::kHostToDevice), options_.transfers,
+      &words_.emplace_back(0),
+      [this, way](JobId job, const core::Status& outcome) { FinishIn(way, job, outcome); });
+  RAVEN_RETURN_IF_ERROR(lanes.out->Open());
+  return lanes.in->Open();
 }
 
 core::Status Loop::InitPinned() {
@@ -212,7 +228,7 @@ void Loop::MakeHot(Session& session) {
 
 Duration Loop::SleepBound() {
   bool copying = false;
-  for (const Lanes& lanes : lanes_) copying |= !lanes.out->idle() || !lanes.in->idle();
+  for (const auto& [way, lanes] : lanes_) copying |= !lanes.out->idle() || !lanes.in->idle();
   if (copying) return options_.poll;
   const bool waiting = planner_->stats().waiting > 0;
   const core::Tick next =
@@ -277,7 +293,7 @@ void Loop::TrackRecent(Session& session) {
 // of.
 bool Loop::IsWarm(const Session& session) const {
   return !session.gone && now_ - session.last_active < kWarmFor &&
-         planner_->View(session.id()).host_used > core::Bytes{0};
+         planner_->View(session.id()).away_used() > core::Bytes{0};
 }
 
 void Loop::PollColdLogs() {
@@ -452,12 +468,30 @@ bool Loop::PollTickets() {
 
 bool Loop::PollLanes() {
   bool busy = false;
-  for (Lanes& lanes : lanes_) {
+  for (auto& [way, lanes] : lanes_) {
     busy |= lanes.in->Pump();
     busy |= lanes.out->Pump();
   }
+  NoteFailedPools();
   Execute();
   return busy;
+}
+
+void Loop::NoteFailedPools() {
+  for (const auto& [pool, memory] : away_) {
+    if (failed_.contains(pool)) continue;
+    const core::Status health = memory->Health();
+    if (health.ok()) continue;
+    failed_.insert(pool);
+    spdlog::error("{} failed, what lies there alone is lost: {}", planner_->NameOf(pool),
+                  core::Describe(health.error()));
+    for (auto& [way, lanes] : lanes_) {
+      if (way.pool != pool) continue;
+      lanes.in->Abort(health.error());
+      lanes.out->Abort(health.error());
+    }
+    ApplyEvent(core::PoolFailed{pool});
+  }
 }
 
 void Loop::SetTenant(core::TenantId tenant, core::Budgets budgets) {
@@ -588,7 +622,7 @@ uint64_t Loop::log_dropped() const {
 }
 
 bool Loop::Quiescent() const {
-  for (const Lanes& lanes : lanes_) {
+  for (const auto& [way, lanes] : lanes_) {
     if (!lanes.out->idle() || !lanes.in->idle()) return false;
   }
   return planner_->stats().waiting == 0;

@@ -9,7 +9,7 @@
 // runs on the worker pool and comes back through the mailbox. No stream of the daemon ever waits on
 // a client.
 //
-// Owns: the planner, the sessions, the host pool and the copy lanes.
+// Owns: the planner, the sessions, the memory of the pools beside the devices' and the copy lanes.
 // Threads: Run is the loop's thread. mailbox() may be posted to from any thread; every other method
 // runs on
 //   the loop's thread (post a closure).
@@ -19,9 +19,12 @@
 
 #include <array>
 #include <atomic>
+#include <compare>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -31,6 +34,7 @@
 #include "core/share.h"
 #include "core/types.h"
 #include "daemon/attachment.h"
+#include "daemon/away_memory.h"
 #include "daemon/give_back.h"
 #include "daemon/mailbox.h"
 #include "daemon/pauses.h"
@@ -78,9 +82,12 @@ class Loop {
     std::function<void(core::ClientId, core::PinnedSlabId)> release_pinned_slab;
   };
 
-  // Errors: kSystem, kDevice when the host pool's addresses or the lanes' words cannot be had.
-  static core::Result<std::unique_ptr<Loop>> Create(LoopOptions options, device::Devices devices,
-                                                    WorkerPool* workers, Outbox outbox);
+  // `others`: the memory of the pools that follow the devices' in the planner's topology, in their
+  // order.
+  // Errors: kSystem, kDevice when the host pool's addresses or the lanes' channels cannot be had.
+  static core::Result<std::unique_ptr<Loop>> Create(
+      LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox,
+      std::vector<std::unique_ptr<AwayMemory>> others = {});
   ~Loop();
 
   // Runs until Stop was called.
@@ -141,13 +148,19 @@ class Loop {
   static constexpr uint64_t kTicketMemory = sizeof(TicketQueues::Waiting);
 
   enum class MoveKind { kOut, kClean, kIn };
+  // What a lane is of: a device and another pool.
+  struct Way {
+    core::DeviceId device;
+    core::PoolId pool;
+    auto operator<=>(const Way&) const = default;
+  };
   // A core::Move under way.
   struct Move {
     MoveKind kind;
     core::ClientId client;
     core::SlotId slot;
     core::TensorId tensor;
-    core::DeviceId device;
+    Way way;
     core::Bytes device_offset;
     uint64_t word = 0;  // of the lease when it began
     uint32_t writes = 0;
@@ -165,8 +178,10 @@ class Loop {
     std::unordered_map<JobId, Move> in_moves;
   };
 
-  Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox);
+  Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox,
+       std::vector<std::unique_ptr<AwayMemory>> others);
   core::Status Init();
+  core::Status AddLanes(Way way);
   core::Status InitPinned();
 
   // One look at everything; true when there was something to do.
@@ -190,6 +205,8 @@ class Loop {
   void Rescan(Session& session, size_t most);
   bool PollTickets();
   bool PollLanes();
+  // Pools whose memory failed for good since the last look: what lies there is lost.
+  void NoteFailedPools();
   void PollColdLogs();
   bool IsWarm(const Session& session) const;
   void TrackRecent(Session& session);
@@ -265,11 +282,16 @@ class Loop {
   // Whose turn of the link a copy takes that `client` waits for. When it is gone, the session's.
   core::TurnOwner OwnerOf(core::ClientId client, Session& session);
   void LeaveIrrevocably(Move& move);
-  void OnProgress(core::DeviceId device, JobId job, core::Bytes done);
+  // The chunks of a copy between a tensor's place on its device and its place in another pool.
+  std::vector<TransferLane::Chunk> ChunksOf(Session& session, const core::Move& action,
+                                            TransferLane::Urgency urgency);
+  void OnProgress(Way way, JobId job, core::Bytes done);
   // What became of the lease, and so of the move.
   static core::Moved::Outcome EndLeave(Session& session, const Move& move, bool ok);
-  void FinishOut(core::DeviceId device, JobId job, bool ok);
-  void FinishIn(core::DeviceId device, JobId job, bool ok);
+  void FinishOut(Way way, JobId job, bool ok);
+  void FinishIn(Way way, JobId job, const core::Status& outcome);
+  // The last of a gone client's copies may have ended.
+  void CopyEnded(Session& session);
   void ReleaseIfGone(Session& session);
   // What departed clients' tables took goes back to the kernel, step by step.
   void GiveBackMemory();
@@ -298,12 +320,14 @@ class Loop {
   std::vector<core::ClientId> with_tickets_;
   std::unordered_map<core::ClientId, std::function<void()>> on_gone_;
 
-  std::unique_ptr<device::Word[]> words_;  // two for each device, written by its lanes' channels
   std::shared_ptr<device::VaRange> host_pool_;  // shared with the worker that grows it
-  SlabMap host_slabs_;
+  // Of all pools but the devices'. Those that failed are in failed_ as well.
+  std::map<core::PoolId, std::unique_ptr<AwayMemory>> away_;
+  std::set<core::PoolId> failed_;
   std::unique_ptr<Pinned> pinned_;
-  std::vector<Lanes> lanes_;  // by device
-  std::unordered_map<core::TensorId, std::pair<core::DeviceId, JobId>> arriving_;
+  std::deque<device::Word> words_;  // written by the lanes' channels, each its own
+  std::map<Way, Lanes> lanes_;
+  std::unordered_map<core::TensorId, std::pair<Way, JobId>> arriving_;
 
   ipc::Spinner spinner_;
   core::Tick last_work_{};

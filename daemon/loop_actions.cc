@@ -134,7 +134,7 @@ void Loop::Do(const core::GrowHost& action) {
     }
     mailbox_.Post([this, action, ok = status.ok()] {
       if (ok) {
-        host_slabs_.Add(action.offset, action.size);
+        away_.at(core::kHostPool)->slabs.Add(action.offset, action.size);
         ApplyEvent(core::HostGrown{action.offset, action.size});
       } else {
         ApplyEvent(core::HostGrowFailed{});
@@ -146,7 +146,7 @@ void Loop::Do(const core::GrowHost& action) {
 }
 
 void Loop::Do(const core::ShrinkHost& action) {
-  host_slabs_.Remove(action.offset);
+  away_.at(core::kHostPool)->slabs.Remove(action.offset);
   pinned_->RoomComes();
   workers_->Run(kNoUser, [this, pool = host_pool_, action] {
     const core::Status gone = pool->Unmap(action.offset);
@@ -200,8 +200,8 @@ void Loop::Do(const core::FetchReply& action) {
   proto::WordValue arrival;
   Move* move = nullptr;
   if (action.arriving) {
-    const auto [device, job] = arriving_.at(action.tensor);
-    move = &lanes_[ToInt(device)].in_moves.at(job);
+    const auto [way, job] = arriving_.at(action.tensor);
+    move = &lanes_.at(way).in_moves.at(job);
     // A get that was given up may have been promised it before.
     if (!move->promised && !TakeArrival(*session, action, move)) return;
     arrival = move->arrival;
@@ -211,9 +211,8 @@ void Loop::Do(const core::FetchReply& action) {
   Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
   if (move == nullptr || std::exchange(move->promised, true)) return;
   // Last: a lane that fails now marks the tensor lost, which must come after the promise.
-  lanes_[ToInt(move->device)].in->Promote(move->job, OwnerOf(session->id(), *session),
-                                          &session->segment()->arrivals[arrival.index],
-                                          arrival.value);
+  lanes_.at(move->way).in->Promote(move->job, OwnerOf(session->id(), *session),
+                                   &session->segment()->arrivals[arrival.index], arrival.value);
 }
 
 // The word that the copy will arrive in; false: all are in use, and the promise waits for one.
@@ -234,7 +233,7 @@ void Loop::SendPendingReplies(Session& session) {
     SlotId slot{};
     if (Locate(reply.tensor, &slot) != &session) continue;
     if (planner_->View(reply.tensor).residency == core::Residency::kLost) {
-      Do(core::FetchError{reply.tensor, {core::ErrorCode::kLost, "the tensor's bytes are lost"}});
+      Do(core::FetchError{reply.tensor, {core::ErrorCode::kLost, "a copy of them failed"}});
       continue;
     }
     // Meanwhile it may have come.
@@ -281,7 +280,7 @@ void Loop::Do(const core::Drop& action) {
 }
 
 void Loop::Do(const core::Move& action) {
-  if (action.to.pool == core::kHostPool) {
+  if (away_.contains(action.to.pool)) {
     StartCopyOut(action);
   } else {
     StartCopyIn(action);
@@ -289,7 +288,8 @@ void Loop::Do(const core::Move& action) {
 }
 
 void Loop::Do(const core::Prioritize& action) {
-  Lanes& lanes = lanes_[ToInt(action.device)];
+  if (!planner_->Knows(action.tensor)) return;
+  Lanes& lanes = lanes_.at({action.device, planner_->View(action.tensor).away});
   for (auto& [job, move] : lanes.out_moves) {
     if (move.tensor != action.tensor) continue;
     // It stays until its copies are done.
@@ -338,34 +338,47 @@ bool Loop::BeginLeave(Session& session, core::Move::Source source, Move* move) {
   return leaves;
 }
 
+std::vector<TransferLane::Chunk> Loop::ChunksOf(Session& session, const core::Move& action,
+                                                TransferLane::Urgency urgency) {
+  const bool leaves = away_.contains(action.to.pool);
+  const core::Place& here = leaves ? action.from : action.to;
+  const core::Place& there = leaves ? action.to : action.from;
+  const DeviceId device = core::DeviceOf(here.pool);
+  std::byte* const arena = session.attachment().arenas[ToInt(device)]->base();
+  AwayMemory& memory = *away_.at(there.pool);
+  const SlabMap whole(options_.planner.arena[ToInt(device)]);
+  const SlabMap& slabs = memory.IsStaged(device) ? whole : session.slabs[ToInt(device)];
+  const Bytes chunk = options_.transfers.ChunkOf(urgency).RoundDown(memory.granularity());
+  return leaves ? Cut(memory.TargetAt(Bytes{}), there.offset, memory.slabs, arena, here.offset,
+                      slabs, action.size, chunk)
+                : Cut(arena, here.offset, slabs, memory.SourceAt(Bytes{}), there.offset,
+                      memory.slabs, action.size, chunk);
+}
+
 void Loop::StartCopyOut(const core::Move& action) {
   SlotId slot{};
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
-  const DeviceId device = core::DeviceOf(action.from.pool);
   Move move{.kind = action.source == core::Move::Source::kStays ? MoveKind::kClean : MoveKind::kOut,
             .client = session->id(),
             .slot = slot,
             .tensor = action.tensor,
-            .device = device,
+            .way = {core::DeviceOf(action.from.pool), action.to.pool},
             .device_offset = action.from.offset};
   if (!BeginLeave(*session, action.source, &move))
     return ApplyEvent(core::Moved{action.tensor, core::Moved::Outcome::kNotBegun});
   ++session->copies;
-  Lanes& lanes = lanes_[ToInt(device)];
-  const device::VaRange& arena = *session->attachment().arenas[ToInt(device)];
+  Lanes& lanes = lanes_.at(move.way);
   const auto urgency =
       action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
-  move.job = lanes.out->Submit(
-      Cut(host_pool_->base(), action.to.offset, host_slabs_, arena.base(), action.from.offset,
-          session->slabs[ToInt(device)], action.size, options_.transfers.ChunkOf(urgency)),
-      OwnerOf(action.behalf, *session), urgency, nullptr, 0);
+  move.job = lanes.out->Submit(ChunksOf(*session, action, urgency),
+                               OwnerOf(action.behalf, *session), urgency, nullptr, 0);
   lanes.out_moves.emplace(move.job, move);
   if (move.irrevocable) ApplyEvent(core::MoveProgressed{action.tensor, Bytes{0}});
 }
 
-void Loop::OnProgress(DeviceId device, JobId job, Bytes done) {
-  const Move& move = lanes_[ToInt(device)].out_moves.at(job);
+void Loop::OnProgress(Way way, JobId job, Bytes done) {
+  const Move& move = lanes_.at(way).out_moves.at(job);
   if (move.irrevocable) ApplyEvent(core::MoveProgressed{move.tensor, done});
 }
 
@@ -385,19 +398,21 @@ core::Moved::Outcome Loop::EndLeave(Session& session, const Move& move, bool ok)
   return Outcome::kFailed;
 }
 
-void Loop::FinishOut(DeviceId device, JobId job, bool ok) {
-  auto node = lanes_[ToInt(device)].out_moves.extract(job);
+void Loop::CopyEnded(Session& session) {
+  if (--session.copies > 0 || !session.gone) return;
+  // Not at once: the lane still writes the job's arrival word.
+  mailbox_.Post([this, client = session.id()] {
+    if (Session* gone = FindSession(client)) ReleaseIfGone(*gone);
+  });
+}
+
+void Loop::FinishOut(Way way, JobId job, bool ok) {
+  auto node = lanes_.at(way).out_moves.extract(job);
   const Move move = node.mapped();
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);  // it stays until its copies are done
-  --session->copies;
   ApplyEvent(core::Moved{move.tensor, EndLeave(*session, move, ok), move.writes});
-  if (session->gone && session->copies == 0) {
-    // Not at once: the lane still writes the job's arrival word.
-    mailbox_.Post([this, client = move.client] {
-      if (Session* gone = FindSession(client)) ReleaseIfGone(*gone);
-    });
-  }
+  CopyEnded(*session);
 }
 
 void Loop::StartCopyIn(const core::Move& action) {
@@ -405,57 +420,48 @@ void Loop::StartCopyIn(const core::Move& action) {
   Session* session = Locate(action.tensor, &slot);
   if (session == nullptr) return;
   ++session->copies;
-  const DeviceId device = core::DeviceOf(action.to.pool);
-  Lanes& lanes = lanes_[ToInt(device)];
-  const device::VaRange& arena = *session->attachment().arenas[ToInt(device)];
   Move move{.kind = MoveKind::kIn,
             .client = session->id(),
             .slot = slot,
             .tensor = action.tensor,
-            .device = device,
+            .way = {core::DeviceOf(action.to.pool), action.from.pool},
             .device_offset = action.to.offset};
+  Lanes& lanes = lanes_.at(move.way);
   const auto urgency =
       action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
-  move.job = lanes.in->Submit(
-      Cut(arena.base(), action.to.offset, session->slabs[ToInt(device)], host_pool_->base(),
-          action.from.offset, host_slabs_, action.size, options_.transfers.ChunkOf(urgency)),
-      OwnerOf(session->id(), *session), urgency, nullptr, 0);
+  move.job = lanes.in->Submit(ChunksOf(*session, action, urgency), OwnerOf(session->id(), *session),
+                              urgency, nullptr, 0);
   lanes.in_moves.emplace(move.job, move);
-  arriving_[action.tensor] = {device, move.job};
+  arriving_[action.tensor] = {move.way, move.job};
 }
 
-void Loop::FinishIn(DeviceId device, JobId job, bool ok) {
-  auto node = lanes_[ToInt(device)].in_moves.extract(job);
+void Loop::FinishIn(Way way, JobId job, const core::Status& outcome) {
+  auto node = lanes_.at(way).in_moves.extract(job);
   const Move move = node.mapped();
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);
-  --session->copies;
   arriving_.erase(move.tensor);
   if (move.promised) session->arrivals.GiveBack(move.arrival.index);
   if (!session->gone) {
     if (move.promised)
       Record(*session, [&](Recorder& recorder) { recorder.Answered(session->id(), now_); });
     LeaseRow lease = session->LeaseOf(move.slot);
-    if (ok) {
+    if (outcome.ok()) {
       uint64_t idle_word = 0;
-      if (!move.promised && lease.Publish(ToInt(move.device), move.device_offset, &idle_word)) {
+      if (!move.promised && lease.Publish(ToInt(way.device), move.device_offset, &idle_word)) {
         session->RowOf(move.slot).SetStreamComplete(idle_word);
       }
     } else if (move.promised) {
+      RememberFailure(*session, move.slot, outcome.error().message);
       // In this order: who begins to wait beside it sees the one or the other.
       lease.MarkLost();
       session->segment()->header.losses.fetch_add(1, std::memory_order_release);
     }
   }
-  ApplyEvent(
-      core::Moved{move.tensor, ok ? core::Moved::Outcome::kDone : core::Moved::Outcome::kFailed});
+  using Outcome = core::Moved::Outcome;
+  ApplyEvent(core::Moved{move.tensor, outcome.ok() ? Outcome::kDone : Outcome::kFailed});
   SendPendingReplies(*session);
-  if (session->gone && session->copies == 0) {
-    // Not at once: the lane still writes the job's arrival word.
-    mailbox_.Post([this, client = move.client] {
-      if (Session* gone = FindSession(client)) ReleaseIfGone(*gone);
-    });
-  }
+  CopyEnded(*session);
 }
 
 void Loop::Do(core::DeferDestroy& action) {

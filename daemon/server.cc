@@ -118,7 +118,8 @@ core::Status Server::Init() {
   RAVEN_ASSIGN_OR_RETURN(devices_, Choose(std::move(all), config_.uuids));
   backend_ = devices_.front()->info().uuid.starts_with("HOST-") ? "host" : "cuda";
 
-  RAVEN_ASSIGN_OR_RETURN(const LoopOptions options, MakeLoopOptions());
+  RAVEN_ASSIGN_OR_RETURN(OtherPools others, MakeOtherPools(config_, devices_));
+  RAVEN_ASSIGN_OR_RETURN(const LoopOptions options, MakeLoopOptions(others));
   ControlOptions control;
   control.socket_path = config_.socket_path;
   control.socket_group = config_.socket_group;
@@ -153,7 +154,8 @@ core::Status Server::Init() {
     control_->memory_messages().PostReleasePinnedSlab(client, slab);
   };
   outbox.expel = [this](auto client, auto why) { control_->PostExpel(client, std::move(why)); };
-  RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), std::move(outbox)));
+  RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), std::move(outbox),
+                                             std::move(others.memory)));
   RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
   loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
   control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
@@ -191,7 +193,7 @@ ConfigChanges Server::Reload(const Config& wanted) {
   return changes;
 }
 
-core::Result<LoopOptions> Server::MakeLoopOptions() {
+core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
   LoopOptions options = LoopOptionsOf(config_);
   core::PlannerOptions& planner = options.planner;
   planner.granularity = devices_.front()->granularity();
@@ -218,9 +220,10 @@ core::Result<LoopOptions> Server::MakeLoopOptions() {
   }
   links_ = MakeLinks();
   if (backend_ == "cuda") planner.slab = std::max(planner.slab, LeastSlab(links_));
-  RAVEN_ASSIGN_OR_RETURN(planner.topology,
-                         core::DevicesAroundHost(planner.device_capacity, planner.host_capacity,
-                                                 planner.granularity, links_));
+  RAVEN_ASSIGN_OR_RETURN(
+      planner.topology,
+      core::DevicesAroundHost(planner.device_capacity, planner.host_capacity, planner.granularity,
+                              links_, others.pools, others.links));
   options.memory = BookkeepingMemory();
   options.pinned_numa_node = config_.pool_numa_node;
   options.host_numa_node =

@@ -17,6 +17,7 @@
 #include "daemon/config.h"
 #include "daemon/control.h"
 #include "daemon/loop.h"
+#include "daemon/pools.h"
 #include "daemon/threads.h"
 #include "device/device.h"
 
@@ -53,7 +54,8 @@ class Server {
  private:
   explicit Server(Config config) : config_(std::move(config)) {}
   core::Status Init();
-  core::Result<LoopOptions> MakeLoopOptions();
+  // With `others` in its topology.
+  core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Of the devices, as measured or configured.
   std::vector<core::LinkModel> MakeLinks() const;
   // Of every tenant, as configured now.

@@ -11,18 +11,17 @@ namespace ravenstore::daemon {
 
 using core::Bytes;
 
-TransferLane::TransferLane(std::shared_ptr<device::Device> device, device::Direction direction,
-                           Options options, device::Word* word, Finished finished,
-                           Progressed progressed)
-    : device_(std::move(device)),
-      direction_(direction),
+TransferLane::TransferLane(std::string name, OpenChannel open, Options options, device::Word* word,
+                           Finished finished, Progressed progressed)
+    : name_(std::move(name)),
+      open_(std::move(open)),
       word_(word),
       finished_(std::move(finished)),
       progressed_(std::move(progressed)),
       queue_(options) {}
 
 core::Status TransferLane::Open() {
-  RAVEN_ASSIGN_OR_RETURN(channel_, device_->OpenChannel(direction_));
+  RAVEN_ASSIGN_OR_RETURN(channel_, open_());
   return core::Ok();
 }
 
@@ -69,15 +68,14 @@ bool TransferLane::Collect() {
     Job& job = jobs_.at(done.job);
     job.done += done.bytes;
     if (--job.pending == 0 && job.next == job.chunks.size()) {
-      Finish(done.job, true);
+      Finish(done.job, core::Ok());
     } else if (progressed_) {
       progressed_(done.job, job.done);
     }
   }
   if (!any && queue_.pieces() > 0 && channel_) {
     if (auto health = channel_->Health(); !health.ok()) {
-      spdlog::error("{}: copies failed: {}", device_->info().uuid, core::Describe(health.error()));
-      FailAll();
+      FailAll(health.error());
       return true;
     }
   }
@@ -88,9 +86,7 @@ bool TransferLane::Enqueue() {
   bool any = false;
   if (!channel_ && queue_.Next()) {
     if (auto opened = Open(); !opened.ok()) {
-      spdlog::error("{}: no copy channel: {}", device_->info().uuid,
-                    core::Describe(opened.error()));
-      FailAll();
+      FailAll(opened.error());
       return true;
     }
   }
@@ -101,32 +97,38 @@ bool TransferLane::Enqueue() {
     any = true;
     if (job.next++ == 0) job.begun = ipc::Now();
     ++job.pending;
-    if (!channel_->Copy(chunk.to, chunk.from, chunk.bytes).ok() ||
-        !channel_->Signal(word_, ++last_signal_).ok()) {
-      FailAll();
+    core::Status enqueued = channel_->Copy(chunk.to, chunk.from, chunk.bytes);
+    ++last_signal_;
+    if (enqueued.ok()) enqueued = channel_->Signal(word_, last_signal_);
+    if (!enqueued.ok()) {
+      FailAll(enqueued.error());
       return true;
     }
   }
   return any;
 }
 
-void TransferLane::Finish(JobId id, bool ok) {
+void TransferLane::Finish(JobId id, const core::Status& outcome) {
   const Job job = std::move(jobs_.at(id));
   jobs_.erase(id);
   if (spdlog::should_log(spdlog::level::trace)) {
     auto us = [](core::Duration time) { return time.count() / 1000; };
-    spdlog::trace(
-        "{} {} job {}: {} chunk(s), queued {} us, copied in {} us{}", device_->info().uuid,
-        direction_ == device::Direction::kHostToDevice ? "in" : "out", id, job.chunks.size(),
-        us(job.begun - job.submitted), us(ipc::Now() - job.begun), ok ? "" : ", failed");
+    spdlog::trace("{} job {}: {} chunk(s), queued {} us, copied in {} us{}", name_, id,
+                  job.chunks.size(), us(job.begun - job.submitted), us(ipc::Now() - job.begun),
+                  outcome.ok() ? "" : ", failed");
   }
   // Last, and also after a failure, which the loop has then marked the tensor lost for: whoever
   // waits on it must not wait for ever.
-  finished_(id, ok);
+  finished_(id, outcome);
   if (job.arrival != nullptr) job.arrival->store(job.arrival_value, std::memory_order_release);
 }
 
-void TransferLane::FailAll() {
+void TransferLane::Abort(const core::Error& why) {
+  if (!jobs_.empty()) FailAll(why);
+}
+
+void TransferLane::FailAll(const core::Error& why) {
+  spdlog::error("{}: copies failed: {}", name_, core::Describe(why));
   // Waits for what still runs, so that no copy writes after its job is reported.
   channel_.reset();
   word_->store(last_signal_, std::memory_order_release);
@@ -135,7 +137,7 @@ void TransferLane::FailAll() {
   std::vector<JobId> failed;
   for (const auto& [id, job] : jobs_) failed.push_back(id);
   std::sort(failed.begin(), failed.end());
-  for (JobId id : failed) Finish(id, false);
+  for (JobId id : failed) Finish(id, why);
 }
 
 void SlabMap::Add(Bytes offset, Bytes bytes) {
@@ -163,13 +165,13 @@ Bytes SlabMap::SizeAt(Bytes offset) const {
   return Bytes{0};
 }
 
-std::vector<TransferLane::Chunk> Cut(std::byte* to_base, Bytes to, const SlabMap& to_map,
-                                     const std::byte* from_base, Bytes from,
-                                     const SlabMap& from_map, Bytes bytes, Bytes chunk) {
+std::vector<TransferLane::Chunk> Cut(device::Target to_base, Bytes to, const SlabMap& to_map,
+                                     device::Source from_base, Bytes from, const SlabMap& from_map,
+                                     Bytes bytes, Bytes chunk) {
   std::vector<TransferLane::Chunk> chunks;
   while (bytes > Bytes{0}) {
     const Bytes n = std::min({bytes, chunk, to_map.Contiguous(to), from_map.Contiguous(from)});
-    chunks.push_back({to_base + to.count(), from_base + from.count(), n});
+    chunks.push_back({to_base + to, from_base + from, n});
     to += n;
     from += n;
     bytes -= n;

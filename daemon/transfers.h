@@ -1,6 +1,6 @@
-// The copies of one device in one direction, in the order of a core::CopyQueue. A job is cut into
-// chunks that straddle no slab. Completion is a word that the channel writes and the planner loop
-// reads; nothing here blocks.
+// The copies between one device and one other pool in one direction, in the order of a
+// core::CopyQueue. A job is cut into chunks. Completion is a word that the channel writes and the
+// planner loop reads; nothing here blocks.
 //
 // Owns: the channel and the queued jobs. Threads: the planner loop.
 #pragma once
@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "core/copy_queue.h"
+#include "core/result.h"
 #include "core/types.h"
 #include "device/device.h"
 #include "proto/layout.h"
@@ -25,19 +27,22 @@ class TransferLane {
   using Options = core::CopyQueue::Options;
   using Urgency = core::CopyQueue::Urgency;
   struct Chunk {
-    std::byte* to;
-    const std::byte* from;
+    device::Target to;
+    device::Source from;
     core::Bytes bytes;
   };
-  // Called by Pump when a job is done, in order of completion. ok is false when the channel failed:
-  // the target's bytes are undefined.
-  using Finished = std::function<void(JobId, bool ok)>;
+  // Called by Pump when a job is done, in order of completion. An error is the channel's: then the
+  // target's bytes are undefined.
+  using Finished = std::function<void(JobId, const core::Status&)>;
   // Called by Pump as a job that is not done goes on: so much of it, from its beginning, is copied.
   using Progressed = std::function<void(JobId, core::Bytes)>;
 
-  // `word` is the lane's own; it holds 0.
-  TransferLane(std::shared_ptr<device::Device> device, device::Direction direction, Options options,
-               device::Word* word, Finished finished, Progressed progressed = {});
+  // Opens a channel for the lane's copies; may take long.
+  using OpenChannel = std::function<core::Result<std::unique_ptr<device::Channel>>()>;
+
+  // The log calls it `name`. `word` is the lane's own; it holds 0.
+  TransferLane(std::string name, OpenChannel open, Options options, device::Word* word,
+               Finished finished, Progressed progressed = {});
 
   // Opens the channel, which may take long. Without it the first job does; so it is also after a
   // failure.
@@ -53,6 +58,8 @@ class TransferLane {
   void Promote(JobId job, core::TurnOwner behalf, device::Word* arrival, uint64_t arrival_value);
   // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
   bool Pump();
+  // Fails every job, as if the channel had failed with `why`.
+  void Abort(const core::Error& why);
 
   bool idle() const { return jobs_.empty(); }
   core::Bytes in_flight() const { return queue_.in_flight(); }
@@ -71,12 +78,11 @@ class TransferLane {
 
   bool Collect();
   bool Enqueue();
-  void Finish(JobId id, bool ok);
-  void FailAll();
+  void Finish(JobId id, const core::Status& outcome);
+  void FailAll(const core::Error& why);
 
-  std::shared_ptr<device::Device> device_;
-  device::Direction direction_;
-  Options options_;
+  const std::string name_;
+  const OpenChannel open_;
   device::Word* word_;
   Finished finished_;
   Progressed progressed_;
@@ -88,9 +94,12 @@ class TransferLane {
   uint64_t last_signal_ = 0;  // one for each chunk
 };
 
-// A chunk of an arena or of the host pool: [offset, offset + bytes) is one physical allocation.
+// The chunks of an arena or of a pool: in each [offset, offset + bytes) one copy reaches all.
 class SlabMap {
  public:
+  SlabMap() = default;
+  // One chunk.
+  explicit SlabMap(core::Bytes whole) { Add(core::Bytes{}, whole); }
   void Add(core::Bytes offset, core::Bytes bytes);
   void Remove(core::Bytes offset);
   // Bytes from `offset` to the end of its chunk. REQUIRES: `offset` lies in a chunk.
@@ -104,9 +113,9 @@ class SlabMap {
 };
 
 // Cuts [to, to + bytes) <- [from, from + bytes) so that no chunk exceeds `chunk` or straddles a
-// slab.
-std::vector<TransferLane::Chunk> Cut(std::byte* to_base, core::Bytes to, const SlabMap& to_map,
-                                     const std::byte* from_base, core::Bytes from,
+// slab. Places count from the bases.
+std::vector<TransferLane::Chunk> Cut(device::Target to_base, core::Bytes to, const SlabMap& to_map,
+                                     device::Source from_base, core::Bytes from,
                                      const SlabMap& from_map, core::Bytes bytes, core::Bytes chunk);
 
 }  // namespace ravenstore::daemon

@@ -175,7 +175,7 @@ TEST(PlannerAwayTest, WhatLiesInAPoolThatFailsIsLostAndTheOthersServe) {
   s.world().FailPool(kPeer);
   s.Get("A");
   EXPECT_EQ(s.StateOf("A"), State::kLost);
-  EXPECT_EQ(s.Words("A"), "the tensor's bytes are lost: they were in peer 2, which failed");
+  EXPECT_EQ(s.Words("A"), "they were in peer 2, which failed");
   EXPECT_EQ(s.world().planner().OtherTier(kPeer).used, Bytes(0));
   // What is on its device, or elsewhere, is as it was; and what leaves now goes elsewhere.
   EXPECT_FALSE(s.View("B").has_copy);

@@ -24,9 +24,9 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad] = config;
+               ac, ad, ae, af, ag, ah] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
-                         z, aa, ab, ac, ad);
+                         z, aa, ab, ac, ad, ae, af, ag, ah);
 }
 
 // Every key with a value that is not its default.
@@ -50,6 +50,11 @@ size = "3GiB"
 step = "2 MiB"
 ahead = "1KiB"
 numa_node = 1
+[file_pool]
+path = "/tmp/pool"
+size = "6MiB"
+read_bytes_per_second = 7e9
+write_bytes_per_second = 5e9
 [transfer]
 chunk = "1MiB"
 prefetch = false
@@ -98,7 +103,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<29>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<34>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
@@ -115,6 +120,10 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.pool_step, MiB(2));
   EXPECT_EQ(config.pool_ahead, KiB(1));
   EXPECT_EQ(config.pool_numa_node, 1);
+  EXPECT_EQ(config.file_pool_path, "/tmp/pool");
+  EXPECT_EQ(config.file_pool_size, MiB(6));
+  EXPECT_EQ(config.file_pool_read_bytes_per_second, 7e9);
+  EXPECT_EQ(config.file_pool_write_bytes_per_second, 5e9);
   EXPECT_EQ(config.chunk, MiB(1));
   EXPECT_FALSE(config.prefetch);
   EXPECT_FALSE(config.preclean);
@@ -200,6 +209,12 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
       {"[limits]\nclients_max = 0", "limits.clients_max", "from 1 to 100000"},
       {"[limits]\nclients_max = 1.0", "limits.clients_max", "a whole number"},
       {"[host_pool]\nnuma_node = -2", "host_pool.numa_node", "from -1 to 1023"},
+      {"[file_pool]\npath = 1", "file_pool.path", "a string"},
+      {"[file_pool]\nsize = \"much\"", "file_pool.size", "12GiB"},
+      {"[file_pool]\nread_bytes_per_second = -1", "file_pool.read_bytes_per_second",
+       "bytes per second, or 0 for what is measured"},
+      {"[file_pool]\nwrite_bytes_per_second = inf", "file_pool.write_bytes_per_second",
+       "bytes per second, or 0 for what is measured"},
       {"[transfer]\nprefetch = 1", "transfer.prefetch", "true or false"},
       {"[loop]\nspin_us = \"200\"", "loop.spin_us", "a number of microseconds"},
       {"[loop]\npoll_us = -1", "loop.poll_us", "a number of microseconds"},
@@ -261,6 +276,11 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamedWithItsLineAndBothValues) {
       {"[host_pool]\nsize = \"32MiB\"\nstep = \"64MiB\"",
        "\"host_pool.size\" must be at least one host_pool.step, 64.0 MiB, not 32.0 MiB"},
       {"[devices]\nuuids = [\"GPU-1\", \"GPU-2\", \"GPU-1\"]", "\"GPU-1\" is there twice"},
+      {"[file_pool]\nsize = \"1MiB\"",
+       "\"file_pool.size\" must be a multiple of 2 MiB, not 1.0 MiB"},
+      {"[file_pool]\nsize = \"8TiB\"", "\"file_pool.size\" must be at most"},
+      {"[file_pool]\npath = \"pool\"",
+       "\"file_pool.path\" must be the absolute path of a folder, not \"pool\""},
       {"[transfer]\nchunk = \"512KiB\"", "not 512.0 KiB"},
   };
   for (const Case& one : cases) {
@@ -278,7 +298,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
             (std::vector<std::string>{"limits.device_budget", "limits.device_guarantee",
                                       "limits.host_budget", "log.level", "shutdown.drain_s",
                                       "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 30u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 34u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "tests/device/fake_medium.h"
+
 namespace ravenstore::daemon {
 namespace {
 
@@ -31,6 +35,18 @@ TEST(LinksTest, WhereMeasuringFailsRatesAreAssumedAndTheNextDeviceIsMeasured) {
   EXPECT_EQ(links[0].up_bytes_per_second, core::LinkModel{}.up_bytes_per_second);
   EXPECT_EQ(links[0].down_bytes_per_second, core::LinkModel{}.down_bytes_per_second);
   EXPECT_LE(links[1].up_bytes_per_second, 1206e6);
+}
+
+TEST(LinksTest, AMediumIsMeasuredBothWaysAndItsFailureIsTold) {
+  device::FakeMedium medium(core::MiB(6));
+  const auto rates = MeasureMedium(medium);
+  ASSERT_TRUE(rates.ok());
+  EXPECT_GT(rates->read, 1e6);
+  EXPECT_GT(rates->write, 1e6);
+  medium.set_fault([](uint64_t) { return device::FakeMedium::Fault::kFails; });
+  const auto failed = MeasureMedium(medium);
+  ASSERT_FALSE(failed.ok());
+  EXPECT_NE(failed.error().message.find("the fake: transfer"), std::string::npos);
 }
 
 }  // namespace

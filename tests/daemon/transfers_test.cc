@@ -32,12 +32,18 @@ class Rig {
  public:
   explicit Rig(TransferLane::Options options, device::HostOptions host = {})
       : options_(options),
-        lane_(device::OpenHostDevices(host).front(), device::Direction::kHostToDevice, options,
-              &word_, [this](JobId job, bool ok) {
-                finished_.emplace_back(job, ok);
-                if (when_finished_) when_finished_(job);
-                if (arrivals_.contains(job)) arrived_early_ |= arrivals_[job]->load() != 0;
-              }) {
+        lane_(
+            "a lane",
+            [device = device::OpenHostDevices(host).front()] {
+              return device->OpenChannel(device::Direction::kHostToDevice);
+            },
+            options, &word_,
+            [this](JobId job, const core::Status& outcome) {
+              finished_.emplace_back(job, outcome.ok());
+              if (!outcome.ok()) why_ = outcome.error().message;
+              if (when_finished_) when_finished_(job);
+              if (arrivals_.contains(job)) arrived_early_ |= arrivals_[job]->load() != 0;
+            }) {
     std::mt19937_64 random(20261121);
     for (auto& byte : from_) byte = static_cast<std::byte>(random());
   }
@@ -73,6 +79,8 @@ class Rig {
   TransferLane& lane() { return lane_; }
   const std::vector<std::pair<JobId, bool>>& finished() const { return finished_; }
   Bytes most_in_flight() const { return most_in_flight_; }
+  // Of the last failure.
+  const std::string& why() const { return why_; }
   bool arrived_early() const { return arrived_early_; }
 
  private:
@@ -81,6 +89,7 @@ class Rig {
   TransferLane::Options options_;
   device::Word word_{0};
   std::vector<std::pair<JobId, bool>> finished_;
+  std::string why_;
   std::function<void(JobId)> when_finished_;
   std::map<JobId, device::Word*> arrivals_;
   bool arrived_early_ = false;
@@ -258,6 +267,25 @@ TEST(TransfersTest, AFailedCopyFailsWhatIsQueuedAndStillWritesArrivals) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(words[i], 4 + i);
   EXPECT_FALSE(rig.arrived_early()) << "it must be marked lost before its client goes on";
   EXPECT_EQ(rig.lane().in_flight(), Bytes{0});
+  EXPECT_EQ(rig.why(), "HOST-0: copy: injected fault");
+}
+
+TEST(TransfersTest, AnAbortedLaneFailsWhatIsQueuedAndServesAgain) {
+  Rig rig({.chunk = KiB(16), .in_flight_copies = 1});
+  rig.lane().Abort({core::ErrorCode::kDevice, "nothing is queued yet"});
+  device::Word arrival{0};
+  const JobId lost =
+      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, &arrival, 4);
+  rig.lane().Pump();
+  rig.lane().Abort({core::ErrorCode::kDevice, "the pool is gone"});
+  EXPECT_EQ(rig.finished(), (Finishes{{lost, false}}));
+  EXPECT_EQ(rig.why(), "the pool is gone");
+  EXPECT_EQ(arrival, 4u);
+  const JobId good =
+      rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
+  ASSERT_TRUE(rig.PumpAll());
+  EXPECT_EQ(rig.finished(), (Finishes{{lost, false}, {good, true}}));
+  EXPECT_TRUE(rig.Same(0, KiB(64)));
 }
 
 // As the loop does when one that ends gives back the word that another waited for.
@@ -324,8 +352,8 @@ class CutTest : public testing::Test {
     std::vector<uint64_t> lengths;
     uint64_t done = 0;
     for (const Chunk& chunk : Cut(to_, to, to_map_, from_, from, from_map_, bytes, chunk)) {
-      EXPECT_EQ(chunk.to, to_ + to.count() + done);
-      EXPECT_EQ(chunk.from, from_ + from.count() + done);
+      EXPECT_EQ(chunk.to.address(), to_ + to.count() + done);
+      EXPECT_EQ(chunk.from.address(), from_ + from.count() + done);
       lengths.push_back(chunk.bytes.count() >> 10);
       done += chunk.bytes.count();
     }

@@ -1,0 +1,47 @@
+// The memory of a pool where tensors lie that are away from their devices, as copies reach it.
+//
+// Owns: the memory. Threads: one at a time.
+#pragma once
+
+#include <memory>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "daemon/transfers.h"
+#include "device/device.h"
+#include "device/medium.h"
+
+namespace ravenstore::daemon {
+
+class AwayMemory {
+ public:
+  virtual ~AwayMemory() = default;
+
+  // Where bytes at `offset` of the pool go to, or come from.
+  virtual device::Target TargetAt(core::Bytes offset) = 0;
+  virtual device::Source SourceAt(core::Bytes offset) = 0;
+  // Of the pool; places of tensors and of copies' chunks are multiples of it.
+  virtual core::Bytes granularity() const = 0;
+
+  // A channel between the pool and a device. May take long. Errors: those of the device.
+  virtual core::Result<std::unique_ptr<device::Channel>> Open(core::DeviceId device,
+                                                              device::Direction direction) = 0;
+  // Whether copies between the two go through pinned memory: then one may run across slabs.
+  virtual bool IsStaged(core::DeviceId device) const = 0;
+  // Ok, or why all that lies there is lost, for good. Cheap.
+  virtual core::Status Health() const = 0;
+
+  // What one copy reaches that is not staged.
+  SlabMap slabs;
+};
+
+// The host pool: pinned memory, which its owner grows and shrinks chunk by chunk, and then says so
+// in `slabs`.
+std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
+                                       std::shared_ptr<device::VaRange> range);
+
+// A pool in a medium. Once nothing but failures come of the medium, it is lost.
+std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,
+                                     std::unique_ptr<device::Medium> medium);
+
+}  // namespace ravenstore::daemon

@@ -1,0 +1,241 @@
+// The store end to end with pools beside the host's: a real daemon, the real client library, the
+// host backend.
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "core/check.h"
+#include "daemon/server.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/stats_of.h"
+#include "tests/ipc/child.h"
+#include "tests/ipc/short_directory.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+// Across slabs, and no multiple of a file's unit.
+constexpr uint64_t kBytes = MiB(3) + 3 * 512;
+
+void Fill(void* data, uint64_t seed) {
+  auto* words = static_cast<uint64_t*>(data);
+  for (uint64_t i = 0; i < kBytes / 8; ++i) words[i] = seed * 0x9e3779b97f4a7c15u + i;
+}
+bool Holds(const void* data, uint64_t seed) {
+  const auto* words = static_cast<const uint64_t*>(data);
+  for (uint64_t i = 0; i < kBytes / 8; ++i) {
+    if (words[i] != seed * 0x9e3779b97f4a7c15u + i) return false;
+  }
+  return true;
+}
+
+proto::TierStats TierOf(const DaemonProcess& daemon, const std::string& name) {
+  const proto::Stats stats = StatsOf(daemon);
+  for (const proto::TierStats& tier : stats.tiers()) {
+    if (tier.name() == name) return tier;
+  }
+  return {};
+}
+
+struct Held {
+  Tensor tensor;
+  uint64_t seed;
+};
+
+class PoolsTest : public testing::Test {
+ protected:
+  // Two devices of 32 MiB and a host pool of 8, and what `more` says.
+  std::vector<std::string> With(const std::string& more) {
+    const std::string path = directory_ / "config";
+    std::ofstream(path) << R"([devices]
+slab = "2MiB"
+[host_pool]
+size = "8MiB"
+step = "2MiB"
+ahead = "2MiB"
+[host_backend]
+devices = 2
+total = "32MiB"
+)" << more;
+    return {"--config", path};
+  }
+  std::string FilePool(const std::string& size) {
+    std::filesystem::create_directory(directory_ / "pool");
+    return "[file_pool]\npath = \"" + (directory_ / "pool") + "\"\nsize = \"" + size +
+           "\"\nread_bytes_per_second = 7e9\nwrite_bytes_per_second = 5e9\n";
+  }
+  bool FolderIsEmpty() const { return std::filesystem::is_empty(directory_ / "pool"); }
+
+  static Store Connect(const DaemonProcess& daemon) {
+    return Store::connect({.socket = daemon.socket(), .name = "pools_test"});
+  }
+  // So many tensors on each device, needed in the order in which they were made.
+  static std::vector<Held> Make(Store& store, uint64_t count, int devices = 2) {
+    std::vector<Held> held;
+    for (uint64_t i = 0; i < count; ++i) {
+      for (int device = 0; device < devices; ++device) {
+        held.push_back({store.create(kBytes, {.device = device}), held.size() + 1});
+        Fill(held.back().tensor.data(), held.back().seed);
+        store.put(held.back().tensor, nullptr, {.order = static_cast<int64_t>(i)});
+      }
+    }
+    return held;
+  }
+  // Reads all of them twice; every other one is written in between.
+  static void ExpectAllHold(Store& store, std::vector<Held>& held) {
+    for (int round = 0; round < 2; ++round) {
+      for (Held& one : held) {
+        void* data = store.get(one.tensor, nullptr, {.blocking = true});
+        ASSERT_TRUE(Holds(data, one.seed)) << "tensor " << one.seed << ", round " << round;
+        if (one.seed % 2 == 0) Fill(data, one.seed += 1000);
+        store.put(one.tensor, nullptr, {.order = static_cast<int64_t>(one.seed)});
+      }
+    }
+  }
+  // The descriptor of the daemon's file of the pool, opened once more.
+  ipc::UniqueFd FileOf(const DaemonProcess& daemon) const {
+    const std::string folder = "/proc/" + std::to_string(daemon.pid()) + "/fd";
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::error_code error;
+      const std::string to = std::filesystem::read_symlink(entry.path(), error).string();
+      if (to.starts_with(directory_ / "pool"))
+        return ipc::UniqueFd(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC));
+    }
+    return {};
+  }
+
+  ipc::ShortDirectory directory_;
+};
+
+TEST_F(PoolsTest, TensorsInAFileComeBackWhole) {
+  DaemonProcess daemon(With(FilePool("96MiB")));
+  struct stat file {};
+  ASSERT_EQ(::fstat(FileOf(daemon).get(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+  EXPECT_EQ(file.st_nlink, 0u);
+  EXPECT_TRUE(FolderIsEmpty());
+  Store store = Connect(daemon);
+  std::vector<Held> held = Make(store, 20);
+  const proto::TierStats tier = TierOf(daemon, "file 0");
+  EXPECT_EQ(tier.capacity(), MiB(96));
+  EXPECT_GT(tier.used(), MiB(40)) << "the host has room for 8 of the 60 MiB that left";
+  ExpectAllHold(store, held);
+}
+
+TEST_F(PoolsTest, ATensorInAFileIsFetchedOnTheOtherDevice) {
+  DaemonProcess daemon(With(FilePool("96MiB")));
+  Store store = Connect(daemon);
+  std::vector<Held> held = Make(store, 20);
+  for (Held& one : held) {
+    const int other = one.seed % 2 == 0 ? 0 : 1;
+    ASSERT_TRUE(
+        Holds(store.get(one.tensor, nullptr, {.device = other, .blocking = true}), one.seed))
+        << one.seed;
+    store.put(one.tensor, nullptr);
+  }
+}
+
+TEST_F(PoolsTest, WhatKilledClientsHadInAFileIsFreeForOthers) {
+  DaemonProcess daemon(With(FilePool("96MiB")));
+  for (int i = 0; i < 3; ++i) {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    ipc::Child child([&] {
+      Store store = Connect(daemon);
+      std::vector<Held> held = Make(store, 18);
+      RAVEN_CHECK(::write(pipe[1], "x", 1) == 1);
+      for (;;) ExpectAllHold(store, held);
+      return 0;
+    });
+    char ready = 0;
+    ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
+    ::kill(child.pid(), SIGKILL);
+    EXPECT_EQ(child.Wait(), -SIGKILL);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+    EXPECT_TRUE(Eventually([&] { return TierOf(daemon, "file 0").used() == 0; }));
+  }
+  Store store = Connect(daemon);
+  std::vector<Held> held = Make(store, 20);
+  ExpectAllHold(store, held);
+}
+
+TEST_F(PoolsTest, AFileThatFailsLosesWhatLiesThereAndTheDaemonServesOn) {
+  DaemonProcess daemon(With(FilePool("96MiB")));
+  Store store = Connect(daemon);
+  std::vector<Held> held = Make(store, 20);
+  ASSERT_GT(TierOf(daemon, "file 0").used(), MiB(40));
+  ASSERT_EQ(::ftruncate(FileOf(daemon).get(), 0), 0);
+  size_t lost = 0;
+  size_t whole = 0;
+  for (Held& one : held) {
+    try {
+      const void* data = store.get(one.tensor, nullptr, {.blocking = true});
+      ASSERT_TRUE(Holds(data, one.seed)) << one.seed;
+      store.put(one.tensor, nullptr);
+      ++whole;
+    } catch (const Lost& error) {
+      EXPECT_NE(std::string(error.what()).find("file"), std::string::npos) << error.what();
+      ++lost;
+    }
+  }
+  EXPECT_GT(lost, 8u);
+  EXPECT_GT(whole, 10u);
+  // It is given up after some failures in a row: nothing goes there any more.
+  EXPECT_EQ(TierOf(daemon, "file 0").capacity(), 0u);
+  EXPECT_NE(daemon.Log().find("file 0 failed, what lies there alone is lost"), std::string::npos);
+  held.clear();
+  std::vector<Held> next = Make(store, 8);
+  ExpectAllHold(store, next);
+}
+
+TEST_F(PoolsTest, NothingOfTheFileOutlivesTheDaemon) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    DaemonProcess daemon(With(FilePool("16MiB")));
+    const ipc::UniqueFd file = FileOf(daemon);
+    EXPECT_TRUE(FolderIsEmpty());
+    EXPECT_EQ(daemon.Kill(signal), signal == SIGTERM ? 0 : -SIGKILL);
+    EXPECT_TRUE(FolderIsEmpty());
+  }
+}
+
+TEST_F(PoolsTest, AFilePoolThatCannotBeIsRefusedByKeyAndReason) {
+  const auto refusal = [&](const std::string& folder, core::Bytes size) {
+    Config config;
+    config.socket_path = directory_ / "other";
+    config.backend = "host";
+    config.pool_size = core::MiB(64);
+    config.file_pool_path = folder;
+    config.file_pool_size = size;
+    const auto server = Server::Create(config);
+    EXPECT_FALSE(server.ok());
+    if (server.ok()) return std::string();
+    EXPECT_EQ(server.error().code, core::ErrorCode::kInvalidArgument);
+    return server.error().message;
+  };
+  const auto expect = [](const std::string& words, const std::string& key,
+                         const std::string& reason) {
+    EXPECT_EQ(words.find("\"" + key + "\" is "), 0u) << words;
+    EXPECT_NE(words.find(reason), std::string::npos) << words;
+  };
+  const std::string nowhere = directory_ / "nowhere";
+  expect(refusal(nowhere, core::MiB(4)), "file_pool.path", "No such file or directory");
+  const std::string file = directory_ / "file";
+  std::ofstream(file) << "no folder";
+  expect(refusal(file, core::MiB(4)), "file_pool.path", "Not a directory");
+  expect(refusal(directory_ / "", core::GiB(2040)), "file_pool.size", "are free");
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
