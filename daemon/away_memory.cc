@@ -36,6 +36,41 @@ class HostPoolMemory : public AwayMemory {
   const std::shared_ptr<device::VaRange> range_;
 };
 
+class PeerShareMemory : public AwayMemory {
+ public:
+  PeerShareMemory(device::Devices devices, DeviceId owner, std::unique_ptr<device::VaRange> range,
+                  Bytes bytes, std::set<DeviceId> reached_by)
+      : devices_(std::move(devices)),
+        owner_(owner),
+        range_(std::move(range)),
+        reached_by_(std::move(reached_by)) {
+    slabs.Add(Bytes{}, bytes);
+  }
+
+  device::Target TargetAt(Bytes offset) override { return range_->base() + offset.count(); }
+  device::Source SourceAt(Bytes offset) override { return range_->base() + offset.count(); }
+  Bytes granularity() const override { return core::kExtentAlignment; }
+  core::Result<std::unique_ptr<Channel>> Open(DeviceId device, Direction direction) override {
+    device::Device& here = *devices_[ToInt(device)];
+    if (!IsStaged(device)) return here.OpenPeerChannel(direction);
+    device::Device& there = *devices_[ToInt(owner_)];
+    return direction == Direction::kHostToDevice
+               ? device::OpenStagedChannel(there, here, kSeldomUsed)
+               : device::OpenStagedChannel(here, there, kSeldomUsed);
+  }
+  bool IsStaged(DeviceId device) const override { return !reached_by_.contains(device); }
+  core::Status Health() const override { return core::Ok(); }
+
+ private:
+  // Another way costs less unless all else is full: a small ring will do.
+  static constexpr device::MediumChannelOptions kSeldomUsed{.chunk = core::MiB(1), .depth = 4};
+
+  const device::Devices devices_;
+  const DeviceId owner_;
+  const std::unique_ptr<device::VaRange> range_;
+  const std::set<DeviceId> reached_by_;
+};
+
 class MediumMemory : public AwayMemory {
  public:
   MediumMemory(device::Devices devices, std::unique_ptr<device::Medium> medium)
@@ -64,6 +99,13 @@ class MediumMemory : public AwayMemory {
 std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
                                        std::shared_ptr<device::VaRange> range) {
   return std::make_unique<HostPoolMemory>(std::move(devices), std::move(range));
+}
+
+std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, DeviceId owner,
+                                       std::unique_ptr<device::VaRange> range, Bytes bytes,
+                                       std::set<DeviceId> reached_by) {
+  return std::make_unique<PeerShareMemory>(std::move(devices), owner, std::move(range), bytes,
+                                           std::move(reached_by));
 }
 
 std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,

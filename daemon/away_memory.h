@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 
 #include "core/result.h"
 #include "core/types.h"
@@ -39,6 +40,13 @@ class AwayMemory {
 // in `slabs`.
 std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
                                        std::shared_ptr<device::VaRange> range);
+
+// A share of the memory of devices[owner], `range`, of which so many bytes are there from its
+// beginning on. Devices that reach it copy by themselves; the others, and the owner, by way of the
+// host.
+std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, core::DeviceId owner,
+                                       std::unique_ptr<device::VaRange> range, core::Bytes bytes,
+                                       std::set<core::DeviceId> reached_by);
 
 // A pool in a medium. Once nothing but failures come of the medium, it is lost.
 std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,

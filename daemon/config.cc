@@ -287,6 +287,8 @@ std::map<std::string, Key> MakeKeys() {
       {"host_pool.step", Checked(Size(&C::pool_step), WholePages(&C::pool_step))},
       {"host_pool.ahead", Checked(Size(&C::pool_ahead), FaultOfAhead)},
       {"host_pool.numa_node", Whole(&C::pool_numa_node, -1, 1023)},
+      {"peer_pool.size",
+       Checked(Size(&C::peer_pool_size), WholePages(&C::peer_pool_size, /*or_none=*/true))},
       {"file_pool.path", Checked(Text(&C::file_pool_path), FaultOfFolder)},
       {"file_pool.size",
        Checked(Size(&C::file_pool_size), WholePages(&C::file_pool_size, /*or_none=*/true))},
@@ -307,6 +309,7 @@ std::map<std::string, Key> MakeKeys() {
       {"host_backend.devices", Whole(&C::host_devices, 1, 16)},
       {"host_backend.total", Size(&C::host_device_total)},
       {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second, "for no limit")},
+      {"host_backend.peer_bytes_per_second", Rate(&C::host_peer_bytes_per_second, "for no limit")},
       {"host_backend.latency_us", Time(&C::host_latency, microseconds(1), kMicroseconds)},
   };
 }

@@ -34,6 +34,8 @@ struct Config {
   core::Bytes pool_step = core::MiB(64);
   core::Bytes pool_ahead = core::MiB(256);
   int pool_numa_node = -1;  // -1: the first device's
+  // [peer_pool]
+  core::Bytes peer_pool_size;  // of each device; 0: none
   // [file_pool]
   std::string file_pool_path = "/var/lib/ravenstore/pool";
   core::Bytes file_pool_size;                  // 0: none
@@ -59,6 +61,7 @@ struct Config {
   core::Bytes host_device_total = core::GiB(2);
   double host_bytes_per_second = 0;
   core::Duration host_latency{0};
+  double host_peer_bytes_per_second = 0;
 };
 
 // Reads `text`, the content of the file `name` (for messages), into `config`.

@@ -3,11 +3,14 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "core/size_text.h"
 #include "daemon/links.h"
+#include "daemon/peers.h"
 #include "device/file_medium.h"
 
 namespace ravenstore::daemon {
@@ -33,6 +36,76 @@ core::Result<MediumRates> RatesOf(const Config& config, device::Medium& file) {
   if (rates.read == 0) rates.read = measured->read;
   if (rates.write == 0) rates.write = measured->write;
   return rates;
+}
+
+// Which devices reach the share of `owner`, and how fast; those that do not are told to the log.
+std::map<core::DeviceId, PeerRates> ReachedBy(const device::Devices& devices, size_t owner,
+                                              device::VaRange& share, core::Bytes bytes) {
+  std::map<core::DeviceId, PeerRates> reached_by;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (i == owner) continue;
+    const std::string pair = devices[i]->info().uuid + " and " + devices[owner]->info().uuid;
+    if (!devices[i]->Reaches(*devices[owner])) {
+      spdlog::info("{} do not reach one another: no peer pool joins them", pair);
+      continue;
+    }
+    const auto rates = CheckPeer(*devices[i], *devices[owner], share, bytes);
+    if (!rates.ok()) {
+      spdlog::warn("{}: copies between them were tried and are not to be relied on: {}", pair,
+                   core::Describe(rates.error()));
+      continue;
+    }
+    reached_by.emplace(core::DeviceId{static_cast<uint16_t>(i)}, *rates);
+  }
+  return reached_by;
+}
+
+core::Status AddPeerPool(const Config& config, const device::Devices& devices, size_t owner,
+                         const core::LinkModel& to_host, OtherPools* others) {
+  const core::Bytes size = config.peer_pool_size;
+  const auto refused = [&](const Error& why) {
+    return Refused("peer_pool.size", core::SizeText(size), why);
+  };
+  auto share = devices[owner]->ReserveVaRange(size);
+  if (!share.ok()) return refused(share.error());
+  if (const auto made = (*share)->Create(core::Bytes{}, size); !made.ok())
+    return refused(made.error());
+  const auto reached_by = ReachedBy(devices, owner, **share, size);
+  others->pairs_left_out += static_cast<uint32_t>(devices.size() - 1 - reached_by.size());
+  if (reached_by.empty()) return core::Ok();
+  const core::PoolId id{static_cast<uint16_t>(1 + devices.size() + others->pools.size())};
+  const auto number = static_cast<uint16_t>(owner);
+  others->pools.push_back(
+      {core::PoolKind::kPeer, number, size, core::kExtentAlignment, /*addressable=*/false});
+  others->links.push_back({core::kHostPool, id, to_host.latency, to_host.up_bytes_per_second,
+                           to_host.down_bytes_per_second});
+  std::set<core::DeviceId> direct;
+  for (const auto& [device, rates] : reached_by) {
+    direct.insert(device);
+    others->links.push_back({core::PoolOf(device), id, to_host.latency, rates.out, rates.in});
+    spdlog::info("peer pool of {} on {}, from {}: {:.1f} GB/s out, {:.1f} GB/s in",
+                 core::SizeText(size), devices[owner]->info().uuid,
+                 devices[core::ToInt(device)]->info().uuid, rates.out / 1e9, rates.in / 1e9);
+  }
+  others->memory.push_back(
+      PeerMemory(devices, core::DeviceId{number}, *std::move(share), size, std::move(direct)));
+  others->shares[owner] = size;
+  return core::Ok();
+}
+
+core::Status AddPeerPools(const Config& config, const device::Devices& devices,
+                          const std::vector<core::LinkModel>& links, OtherPools* others) {
+  if (config.peer_pool_size == core::Bytes{0}) return core::Ok();
+  if (devices.size() == 1) {
+    spdlog::warn("\"peer_pool.size\" is {}, but there is one device: no peer pool is made",
+                 core::SizeText(config.peer_pool_size));
+    return core::Ok();
+  }
+  for (size_t owner = 0; owner < devices.size(); ++owner)
+    RAVEN_RETURN_IF_ERROR(AddPeerPool(config, devices, owner, links[owner], others));
+  if (others->pairs_left_out > 0)
+    spdlog::warn("peer pools: {} pair(s) of devices are left out", others->pairs_left_out);
+  return core::Ok();
 }
 
 core::Status AddFilePool(const Config& config, const device::Devices& devices, OtherPools* others) {
@@ -63,8 +136,11 @@ core::Status AddFilePool(const Config& config, const device::Devices& devices, O
 
 }  // namespace
 
-core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devices& devices) {
+core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devices& devices,
+                                        const std::vector<core::LinkModel>& links) {
   OtherPools others;
+  others.shares.resize(devices.size());
+  RAVEN_RETURN_IF_ERROR(AddPeerPools(config, devices, links, &others));
   RAVEN_RETURN_IF_ERROR(AddFilePool(config, devices, &others));
   return others;
 }

@@ -17,11 +17,14 @@ struct OtherPools {
   std::vector<core::Pool> pools;
   std::vector<core::Link> links;
   std::vector<std::unique_ptr<AwayMemory>> memory;
+  std::vector<core::Bytes> shares;  // of each device's memory, taken for the others' tensors
+  uint32_t pairs_left_out = 0;      // of devices that do not reach one another, or wrongly
 };
 
-// Takes their memory, and measures their links where the configuration gives no rates, which takes
-// some seconds at most.
+// Takes their memory, checks which devices reach which, and measures links where the configuration
+// gives no rates, which takes some seconds at most. `links` are those of the devices to the host.
 // Errors: kInvalidArgument, naming the key, what stands there and why it cannot be.
-core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devices& devices);
+core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devices& devices,
+                                        const std::vector<core::LinkModel>& links);
 
 }  // namespace ravenstore::daemon

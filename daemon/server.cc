@@ -114,11 +114,13 @@ core::Status Server::Init() {
   host.total = config_.host_device_total;
   host.bytes_per_second = config_.host_bytes_per_second;
   host.latency = config_.host_latency;
+  host.peer_bytes_per_second = config_.host_peer_bytes_per_second;
   RAVEN_ASSIGN_OR_RETURN(auto all, device::OpenDevices(config_.backend, host));
   RAVEN_ASSIGN_OR_RETURN(devices_, Choose(std::move(all), config_.uuids));
   backend_ = devices_.front()->info().uuid.starts_with("HOST-") ? "host" : "cuda";
 
-  RAVEN_ASSIGN_OR_RETURN(OtherPools others, MakeOtherPools(config_, devices_));
+  links_ = MakeLinks();
+  RAVEN_ASSIGN_OR_RETURN(OtherPools others, MakeOtherPools(config_, devices_, links_));
   RAVEN_ASSIGN_OR_RETURN(const LoopOptions options, MakeLoopOptions(others));
   ControlOptions control;
   control.socket_path = config_.socket_path;
@@ -199,7 +201,8 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
   planner.granularity = devices_.front()->granularity();
   const Bytes arena_most =
       Bytes(kArenaAddresses.count() / config_.clients_max).RoundDown(planner.granularity);
-  for (const auto& device : devices_) {
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const auto& device = devices_[i];
     const Bytes total = device->info().total;
     // The reserve protects contexts and other jobs, which simulated devices do not have.
     const Bytes reserve = backend_ == "host" ? Bytes{0} : config_.device_reserve;
@@ -208,7 +211,13 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                                     device->info().uuid + " (" +
                                                     core::SizeText(total) + ")"};
     }
-    planner.device_capacity.push_back((total - reserve).RoundDown(planner.granularity));
+    if (total - reserve <= others.shares[i]) {
+      return Error{ErrorCode::kInvalidArgument, "\"peer_pool.size\" leaves nothing of " +
+                                                    device->info().uuid + " (" +
+                                                    core::SizeText(total) + ")"};
+    }
+    planner.device_capacity.push_back(
+        (total - reserve - others.shares[i]).RoundDown(planner.granularity));
     planner.arena.push_back(std::min(core::ArenaFor(planner.device_capacity.back()), arena_most));
   }
   const Bytes pool =
@@ -218,7 +227,6 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
     return Error{ErrorCode::kInvalidArgument,
                  "\"host_pool.size\" is less than one \"host_pool.step\""};
   }
-  links_ = MakeLinks();
   if (backend_ == "cuda") planner.slab = std::max(planner.slab, LeastSlab(links_));
   RAVEN_ASSIGN_OR_RETURN(
       planner.topology,

@@ -104,6 +104,18 @@ class CudaDevice : public Device {
     return std::unique_ptr<Registration>(std::make_unique<CudaRegistration>(gpu_, begin));
   }
   Result<std::unique_ptr<Channel>> OpenChannel(Direction) override { return OpenCudaChannel(gpu_); }
+  bool Reaches(const Device& peer) override {
+    const auto* other = dynamic_cast<const CudaDevice*>(&peer);
+    if (other == nullptr || other == this) return false;
+    int reaches = 0;
+    return gpu_->driver().cuDeviceCanAccessPeer(&reaches, gpu_->device(), other->gpu_->device()) ==
+               CUDA_SUCCESS &&
+           reaches != 0;
+  }
+  // The ranges of a device are mapped for all that reach it.
+  Result<std::unique_ptr<Channel>> OpenPeerChannel(Direction) override {
+    return OpenCudaChannel(gpu_);
+  }
   Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) override {
     return WrapCudaStream(gpu_, stream);
   }

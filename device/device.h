@@ -184,6 +184,12 @@ class Device {
   // usable by this device's channels and streams.
   virtual Result<std::unique_ptr<Registration>> RegisterWords(void* begin, Bytes bytes) = 0;
   virtual Result<std::unique_ptr<Channel>> OpenChannel(Direction direction) = 0;
+  // Whether channels of this device copy from and to memory of `peer`, another of these devices,
+  // without passing the host.
+  virtual bool Reaches(const Device& peer) = 0;
+  // A channel between memory of this device and memory of devices that it reaches, whose side is
+  // the host's in `direction`.
+  virtual Result<std::unique_ptr<Channel>> OpenPeerChannel(Direction direction) = 0;
   // Wraps a stream of the caller's. REQUIRES: the stream outlives the result or is idle when
   // destroyed. What the result enqueued is still done after its own end.
   // Errors for AllStreams(): kUnsupported (a driver before CUDA 12.5); of its SignalAfter
@@ -199,6 +205,8 @@ struct HostOptions {
   Bytes total = core::GiB(2);   // of each device
   double bytes_per_second = 0;  // of each direction of each link; 0 is as fast as memcpy goes
   core::Duration latency{0};    // added to every copy
+  // Of each direction of what joins a device to the others; 0 as above.
+  double peer_bytes_per_second = 0;
   // Faults: asked before the n-th Create or Copy (counted from 1) of any of these devices, from any
   // thread; true makes it fail. A failed Copy fails its channel (Channel::Health).
   std::function<bool(uint64_t)> fail_create = nullptr;

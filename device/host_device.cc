@@ -127,7 +127,9 @@ class HostDevice : public Device {
         ledger_(std::make_shared<HostLedger>(info_.uuid, options.total)),
         faults_(std::move(faults)),
         up_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)),
-        down_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)) {}
+        down_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)),
+        from_peers_(std::make_shared<HostLink>(options.peer_bytes_per_second, options.latency)),
+        to_peers_(std::make_shared<HostLink>(options.peer_bytes_per_second, options.latency)) {}
 
   const DeviceInfo& info() const override { return info_; }
   Bytes granularity() const override { return kGranularity; }
@@ -148,6 +150,11 @@ class HostDevice : public Device {
     return OpenHostChannel(info_.uuid, direction == Direction::kHostToDevice ? up_ : down_,
                            faults_);
   }
+  bool Reaches(const Device& peer) override { return &peer != this; }
+  Result<std::unique_ptr<Channel>> OpenPeerChannel(Direction direction) override {
+    return OpenHostChannel(
+        info_.uuid, direction == Direction::kHostToDevice ? from_peers_ : to_peers_, faults_);
+  }
   Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) override {
     return WrapHostStream(stream);
   }
@@ -164,6 +171,8 @@ class HostDevice : public Device {
   const std::shared_ptr<HostFaults> faults_;
   const std::shared_ptr<HostLink> up_;
   const std::shared_ptr<HostLink> down_;
+  const std::shared_ptr<HostLink> from_peers_;
+  const std::shared_ptr<HostLink> to_peers_;
 };
 
 }  // namespace

@@ -24,9 +24,9 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad, ae, af, ag, ah] = config;
+               ac, ad, ae, af, ag, ah, ai, aj] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
-                         z, aa, ab, ac, ad, ae, af, ag, ah);
+                         z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj);
 }
 
 // Every key with a value that is not its default.
@@ -50,6 +50,8 @@ size = "3GiB"
 step = "2 MiB"
 ahead = "1KiB"
 numa_node = 1
+[peer_pool]
+size = "4MiB"
 [file_pool]
 path = "/tmp/pool"
 size = "6MiB"
@@ -75,6 +77,7 @@ devices = 2
 total = "64MiB"
 bytes_per_second = 1e9
 latency_us = 10
+peer_bytes_per_second = 2e9
 )";
 
 template <size_t... I>
@@ -103,7 +106,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<34>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<36>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
@@ -120,6 +123,8 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.pool_step, MiB(2));
   EXPECT_EQ(config.pool_ahead, KiB(1));
   EXPECT_EQ(config.pool_numa_node, 1);
+  EXPECT_EQ(config.peer_pool_size, MiB(4));
+  EXPECT_EQ(config.host_peer_bytes_per_second, 2e9);
   EXPECT_EQ(config.file_pool_path, "/tmp/pool");
   EXPECT_EQ(config.file_pool_size, MiB(6));
   EXPECT_EQ(config.file_pool_read_bytes_per_second, 7e9);
@@ -276,6 +281,8 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamedWithItsLineAndBothValues) {
       {"[host_pool]\nsize = \"32MiB\"\nstep = \"64MiB\"",
        "\"host_pool.size\" must be at least one host_pool.step, 64.0 MiB, not 32.0 MiB"},
       {"[devices]\nuuids = [\"GPU-1\", \"GPU-2\", \"GPU-1\"]", "\"GPU-1\" is there twice"},
+      {"[peer_pool]\nsize = \"3MiB\"",
+       "\"peer_pool.size\" must be a multiple of 2 MiB, not 3.0 MiB"},
       {"[file_pool]\nsize = \"1MiB\"",
        "\"file_pool.size\" must be a multiple of 2 MiB, not 1.0 MiB"},
       {"[file_pool]\nsize = \"8TiB\"", "\"file_pool.size\" must be at most"},
@@ -298,7 +305,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
             (std::vector<std::string>{"limits.device_budget", "limits.device_guarantee",
                                       "limits.host_budget", "log.level", "shutdown.drain_s",
                                       "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 34u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 36u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -16,6 +16,7 @@
 
 #include "client/client.h"
 #include "core/check.h"
+#include "daemon/pools.h"
 #include "daemon/server.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/stats_of.h"
@@ -69,6 +70,9 @@ devices = 2
 total = "32MiB"
 )" << more;
     return {"--config", path};
+  }
+  static std::string PeerPool(const std::string& size) {
+    return "peer_bytes_per_second = 2e10\n[peer_pool]\nsize = \"" + size + "\"\n";
   }
   std::string FilePool(const std::string& size) {
     std::filesystem::create_directory(directory_ / "pool");
@@ -198,6 +202,115 @@ TEST_F(PoolsTest, AFileThatFailsLosesWhatLiesThereAndTheDaemonServesOn) {
   held.clear();
   std::vector<Held> next = Make(store, 8);
   ExpectAllHold(store, next);
+}
+
+TEST_F(PoolsTest, TensorsOnAPeerComeBackWholeOnEitherDevice) {
+  DaemonProcess daemon(With(PeerPool("12MiB") + FilePool("96MiB")));
+  EXPECT_EQ(TierOf(daemon, "device 0").capacity(), MiB(20));
+  EXPECT_EQ(TierOf(daemon, "peer 1").capacity(), MiB(12));
+  Store store = Connect(daemon);
+  std::vector<Held> held = Make(store, 16);
+  for (const char* pool : {"peer 0", "peer 1", "file 0"}) {
+    EXPECT_GT(TierOf(daemon, pool).used(), MiB(6)) << pool;
+  }
+  ExpectAllHold(store, held);
+  // Also that of which the peer is the owner.
+  for (Held& one : held) {
+    const int other = one.seed % 4 < 2 ? 0 : 1;
+    ASSERT_TRUE(
+        Holds(store.get(one.tensor, nullptr, {.device = other, .blocking = true}), one.seed))
+        << one.seed;
+    store.put(one.tensor, nullptr);
+  }
+}
+
+TEST_F(PoolsTest, WhatKilledClientsHadOnAPeerIsFreeForOthers) {
+  DaemonProcess daemon(With(PeerPool("12MiB") + FilePool("96MiB")));
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  ipc::Child child([&] {
+    Store store = Connect(daemon);
+    std::vector<Held> held = Make(store, 16);
+    RAVEN_CHECK(::write(pipe[1], "x", 1) == 1);
+    for (;;) ExpectAllHold(store, held);
+    return 0;
+  });
+  char ready = 0;
+  ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
+  ::kill(child.pid(), SIGKILL);
+  EXPECT_EQ(child.Wait(), -SIGKILL);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  for (const char* pool : {"peer 0", "peer 1", "file 0"}) {
+    EXPECT_TRUE(Eventually([&] { return TierOf(daemon, pool).used() == 0; })) << pool;
+  }
+  Store store = Connect(daemon);
+  std::vector<Held> held = Make(store, 16);
+  ExpectAllHold(store, held);
+}
+
+class PeerPoolsTest : public testing::Test {
+ protected:
+  PeerPoolsTest() { config_.peer_pool_size = core::MiB(4); }
+  OtherPools Make(const device::HostOptions& options) {
+    const device::Devices devices = device::OpenHostDevices(options);
+    auto pools = MakeOtherPools(config_, devices, std::vector<core::LinkModel>(devices.size()));
+    RAVEN_CHECK(pools.ok());
+    return *std::move(pools);
+  }
+  Config config_;
+};
+
+TEST_F(PeerPoolsTest, EachDeviceHasAShareThatTheOthersReach) {
+  const OtherPools pools = Make({.count = 3, .peer_bytes_per_second = 2e9});
+  ASSERT_EQ(pools.pools.size(), 3u);
+  EXPECT_EQ(core::NameOf(pools.pools[2]), "peer 2");
+  EXPECT_EQ(pools.shares, std::vector<core::Bytes>(3, core::MiB(4)));
+  EXPECT_EQ(pools.pairs_left_out, 0u);
+  ASSERT_EQ(pools.links.size(), 9u);
+  for (const core::Link& link : pools.links) {
+    if (link.a == core::kHostPool) continue;
+    for (const double rate : {link.a_to_b, link.b_to_a}) {
+      EXPECT_GT(rate, 1e8);
+      EXPECT_LE(rate, 2.1e9);
+    }
+  }
+  // Of an owner its own share is reached by way of the host.
+  EXPECT_TRUE(pools.memory[1]->IsStaged(core::DeviceId{1}));
+  EXPECT_FALSE(pools.memory[1]->IsStaged(core::DeviceId{0}));
+}
+
+TEST_F(PeerPoolsTest, APairThatFailsIsLeftOutAndCounted) {
+  // The first pair's first copy.
+  const OtherPools pools = Make({.count = 3, .fail_copy = [](uint64_t n) { return n == 1; }});
+  ASSERT_EQ(pools.pools.size(), 3u);
+  EXPECT_EQ(pools.pairs_left_out, 1u);
+  EXPECT_TRUE(pools.memory[0]->IsStaged(core::DeviceId{1}));
+  EXPECT_FALSE(pools.memory[0]->IsStaged(core::DeviceId{2}));
+}
+
+TEST_F(PeerPoolsTest, AShareThatNobodyReachesIsNotMade) {
+  const OtherPools pools = Make({.count = 2, .fail_copy = [](uint64_t) { return true; }});
+  EXPECT_TRUE(pools.pools.empty());
+  EXPECT_TRUE(pools.memory.empty());
+  EXPECT_EQ(pools.shares, std::vector<core::Bytes>(2));
+  EXPECT_EQ(pools.pairs_left_out, 2u);
+}
+
+TEST_F(PeerPoolsTest, OneDeviceHasNoPeers) {
+  const OtherPools pools = Make({.count = 1});
+  EXPECT_TRUE(pools.pools.empty());
+  EXPECT_EQ(pools.shares, std::vector<core::Bytes>(1));
+}
+
+TEST_F(PeerPoolsTest, AShareLargerThanTheDeviceIsRefusedByKey) {
+  config_.peer_pool_size = core::GiB(3);
+  const auto pools = MakeOtherPools(config_, device::OpenHostDevices({.count = 2}),
+                                    std::vector<core::LinkModel>(2));
+  ASSERT_FALSE(pools.ok());
+  EXPECT_EQ(pools.error().code, core::ErrorCode::kInvalidArgument);
+  EXPECT_EQ(pools.error().message.find("\"peer_pool.size\" is 3.0 GiB, but HOST-0: "), 0u)
+      << pools.error().message;
 }
 
 TEST_F(PoolsTest, NothingOfTheFileOutlivesTheDaemon) {

@@ -147,10 +147,10 @@ TEST_P(ChannelConformance, AFailedCopyBackIsSeenAndNothingAfterItIsSignalled) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Links, ChannelConformance,
-                         testing::Values("host_memory", "host_device", "host_file", "host_medium",
-                                         "fake_memory", "fake_device", "fake_file", "fake_medium",
-                                         "cuda_memory", "cuda_file", "memory_file",
-                                         "memory_medium"),
+                         testing::Values("host_memory", "host_device", "host_peer", "host_file",
+                                         "host_medium", "fake_memory", "fake_device", "fake_peer",
+                                         "fake_file", "fake_medium", "cuda_memory", "cuda_file",
+                                         "memory_file", "memory_medium"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -182,19 +182,26 @@ class StagedLink : public TestLink {
 
 class TwoDevicesLink : public TestLink {
  public:
-  explicit TwoDevicesLink(std::unique_ptr<TestBackend> backend)
-      : backend_(std::move(backend)), near_(*backend_, 0), far_(*backend_, 1) {}
+  enum class By : uint8_t { kHost, kPeerAccess };
+  TwoDevicesLink(std::unique_ptr<TestBackend> backend, By by)
+      : backend_(std::move(backend)), by_(by), near_(*backend_, 0), far_(*backend_, 1) {}
   Place& near() override { return near_; }
   Place& far() override { return far_; }
   std::unique_ptr<Channel> Open(bool forth) override {
     Device& near = *backend_->devices()[0];
     Device& far = *backend_->devices()[1];
+    if (by_ == By::kPeerAccess) {
+      RAVEN_CHECK(near.Reaches(far));
+      return near.OpenPeerChannel(forth ? Direction::kDeviceToHost : Direction::kHostToDevice)
+          .value();
+    }
     return OpenStagedChannel(forth ? near : far, forth ? far : near, kOptions).value();
   }
   bool FailNextCopy() override { return backend_->FailNextCopy(); }
 
  private:
   const std::unique_ptr<TestBackend> backend_;
+  const By by_;
   DevicePlace near_;
   DevicePlace far_;
 };
@@ -230,7 +237,9 @@ std::unique_ptr<TestLink> OpenLink(const std::string& name, std::string* why_not
   if (from == "memory") return std::make_unique<MediumLink>(std::move(medium));
   auto backend = OpenBackend(from, why_not);
   if (backend == nullptr) return nullptr;
-  if (to == "device") return std::make_unique<TwoDevicesLink>(std::move(backend));
+  using By = TwoDevicesLink::By;
+  if (to == "device") return std::make_unique<TwoDevicesLink>(std::move(backend), By::kHost);
+  if (to == "peer") return std::make_unique<TwoDevicesLink>(std::move(backend), By::kPeerAccess);
   if (medium == nullptr) return std::make_unique<MemoryLink>(std::move(backend));
   return std::make_unique<StagedLink>(std::move(backend), std::move(medium));
 }

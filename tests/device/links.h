@@ -34,9 +34,9 @@ class TestLink {
 };
 
 // Between a backend's device (backends.h), or memory that the CPU reaches, and something else:
-// "BACKEND_memory", "BACKEND_device" (another one, by way of the host), "BACKEND_file",
-// "BACKEND_medium" (fake_medium.h), "memory_file" and "memory_medium". Null, with the reason, where
-// it cannot run.
+// "BACKEND_memory", "BACKEND_device" (another one, by way of the host), "BACKEND_peer" (the same
+// directly), "BACKEND_file", "BACKEND_medium" (fake_medium.h), "memory_file" and "memory_medium".
+// Null, with the reason, where it cannot run.
 std::unique_ptr<TestLink> OpenLink(const std::string& name, std::string* why_not);
 
 }  // namespace ravenstore::device
