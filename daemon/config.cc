@@ -278,6 +278,8 @@ std::map<std::string, Key> MakeKeys() {
       {"devices.slab", Checked(Size(&C::slab), WholePages(&C::slab))},
       {"limits.device_budget", Live(Checked(Size(&C::device_budget), ABudget(&C::device_budget)))},
       {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
+      {"limits.peer_budget", Live(Checked(Size(&C::peer_budget), ABudget(&C::peer_budget)))},
+      {"limits.file_budget", Live(Checked(Size(&C::file_budget), ABudget(&C::file_budget)))},
       {"limits.device_guarantee",
        Live(Checked(SizeOrDefault(&C::device_guarantee), FaultOfGuarantee))},
       {"limits.visible_memory", Size(&C::visible_memory)},

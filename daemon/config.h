@@ -24,6 +24,8 @@ struct Config {
   // [limits] of every tenant (Unix user) until ravenctl changes them; 0: all there is
   core::Bytes device_budget;
   core::Bytes host_budget;
+  core::Bytes peer_budget;  // of each peer pool
+  core::Bytes file_budget;
   std::optional<core::Bytes>
       device_guarantee;        // not set ("default"): an eighth of each device; 0: nothing
   core::Bytes visible_memory;  // of legacy jobs: the size that a device has for them; 0: its own

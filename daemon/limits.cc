@@ -54,6 +54,7 @@ void Limits::SetDefaults(Budgets defaults) {
   for (auto& [uid, own] : budgets_) {
     adopt(&own.device, before.device, defaults.device);
     adopt(&own.host, before.host, defaults.host);
+    adopt(&own.others, before.others, defaults.others);
     adopt(&own.device_guarantee, before.device_guarantee, defaults.device_guarantee);
     loop_->mailbox().Post(
         [loop = loop_, tenant = core::TenantId{uid}, own = own] { loop->SetTenant(tenant, own); });

@@ -121,6 +121,8 @@ core::Status Server::Init() {
 
   links_ = MakeLinks();
   RAVEN_ASSIGN_OR_RETURN(OtherPools others, MakeOtherPools(config_, devices_, links_));
+  auto next = static_cast<uint16_t>(1 + devices_.size());
+  for (const core::Pool& pool : others.pools) other_pools_.emplace(core::PoolId{next++}, pool.kind);
   RAVEN_ASSIGN_OR_RETURN(const LoopOptions options, MakeLoopOptions(others));
   ControlOptions control;
   control.socket_path = config_.socket_path;
@@ -169,9 +171,14 @@ core::Status Server::Init() {
 }
 
 core::Budgets Server::TenantBudgets() const {
-  return {config_.device_budget == Bytes{0} ? largest_device_ : config_.device_budget,
-          config_.host_budget == Bytes{0} ? host_capacity_ : config_.host_budget,
-          config_.device_guarantee};
+  core::Budgets budgets{config_.device_budget == Bytes{0} ? largest_device_ : config_.device_budget,
+                        config_.host_budget == Bytes{0} ? host_capacity_ : config_.host_budget,
+                        config_.device_guarantee};
+  for (const auto& [pool, kind] : other_pools_) {
+    const Bytes budget = kind == core::PoolKind::kFile ? config_.file_budget : config_.peer_budget;
+    if (budget > Bytes{0}) budgets.others.emplace(pool, budget);
+  }
+  return budgets;
 }
 
 void Server::WarnOfOddities() const {

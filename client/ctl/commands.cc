@@ -44,20 +44,17 @@ bool InTier(const proto::TensorInfo& tensor, std::string_view tier) {
   }
 }
 
-// Where a tensor of this daemon can be.
-bool IsTier(const proto::Welcome& welcome, const std::string& tier) {
-  for (int i = 0; i < welcome.devices_size(); ++i) {
-    if (tier == "device " + std::to_string(i)) return true;
-  }
-  return tier == "host" || tier == "nowhere";
-}
-
-std::string TiersOf(const proto::Welcome& welcome) {
+// What is wrong with `tier` as a place of this daemon's tensors; empty: nothing.
+core::Result<std::string> FaultOfTier(Session& session, const std::string& tier) {
+  RAVEN_ASSIGN_OR_RETURN(const proto::Stats stats, session.Stats());
+  if (tier == "nowhere") return std::string();
   std::string tiers;
-  for (int i = 0; i < welcome.devices_size(); ++i) {
-    tiers += "\"device " + std::to_string(i) + "\", ";
+  for (const proto::TierStats& one : stats.tiers()) {
+    if (one.name() == tier) return std::string();
+    const bool spaced = one.name().find(' ') != std::string::npos;
+    tiers += spaced ? "\"" + one.name() + "\", " : one.name() + ", ";
   }
-  return tiers + "host and nowhere";
+  return "there is no tier '" + tier + "': there are " + tiers + "and nowhere";
 }
 
 void Sort(std::vector<proto::TensorInfo>* tensors, SortBy by) {
@@ -130,10 +127,10 @@ int RunClients(const Common& common, Streams streams) {
 int RunList(const Common& common, const ListOptions& options, Streams streams) {
   auto session = Session::Open(common.socket, common.timeout);
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
-  if (!options.tier.empty() && !IsTier(session->welcome(), options.tier)) {
-    return Misused(
-        "there is no tier '" + options.tier + "': there are " + TiersOf(session->welcome()),
-        streams);
+  if (!options.tier.empty()) {
+    const auto fault = FaultOfTier(*session, options.tier);
+    if (!fault.ok()) return ReportUnreachable(common, fault.error(), streams);
+    if (!fault->empty()) return Misused(*fault, streams);
   }
   std::vector<proto::TensorInfo> tensors;
   bool more = false;

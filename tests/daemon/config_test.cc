@@ -24,9 +24,9 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad, ae, af, ag, ah, ai, aj] = config;
+               ac, ad, ae, af, ag, ah, ai, aj, ak, al] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
-                         z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj);
+                         z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al);
 }
 
 // Every key with a value that is not its default.
@@ -41,6 +41,8 @@ slab = "2MiB"
 [limits]
 device_budget = "12GiB"
 host_budget = 4194304
+peer_budget = "2MiB"
+file_budget = "8MiB"
 device_guarantee = "3GiB"
 device_reserve = "1.5GiB"
 visible_memory = "5GiB"
@@ -106,7 +108,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<36>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<38>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
@@ -115,6 +117,8 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.slab, MiB(2));
   EXPECT_EQ(config.device_budget, GiB(12));
   EXPECT_EQ(config.host_budget, MiB(4));
+  EXPECT_EQ(config.peer_budget, MiB(2));
+  EXPECT_EQ(config.file_budget, MiB(8));
   EXPECT_EQ(config.device_guarantee, GiB(3));
   EXPECT_EQ(config.device_reserve, MiB(1536));
   EXPECT_EQ(config.visible_memory, GiB(5));
@@ -301,11 +305,11 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
   Config running;
   const Config wanted = Parsed(kEveryKey);
   const ConfigChanges changes = Adopt(wanted, &running);
-  EXPECT_EQ(changes.adopted,
-            (std::vector<std::string>{"limits.device_budget", "limits.device_guarantee",
-                                      "limits.host_budget", "log.level", "shutdown.drain_s",
-                                      "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 36u);
+  EXPECT_EQ(changes.adopted, (std::vector<std::string>{
+                                 "limits.device_budget", "limits.device_guarantee",
+                                 "limits.file_budget", "limits.host_budget", "limits.peer_budget",
+                                 "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 38u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

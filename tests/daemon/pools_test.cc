@@ -137,6 +137,27 @@ TEST_F(PoolsTest, TensorsInAFileComeBackWhole) {
   ExpectAllHold(store, held);
 }
 
+TEST_F(PoolsTest, AUserHasNoMoreInAFileThanItsBudget) {
+  DaemonProcess daemon(With("[limits]\nfile_budget = \"8MiB\"\n" + FilePool("96MiB")));
+  Store store = Store::connect(
+      {.socket = daemon.socket(), .name = "pools_test", .timeout = std::chrono::milliseconds(50)});
+  std::vector<Held> held;
+  EXPECT_THROW(
+      for (int i = 0; i < 20; ++i) {
+        held.push_back({store.create(kBytes), held.size() + 1});
+        Fill(held.back().tensor.data(), held.back().seed);
+        store.put(held.back().tensor, nullptr);
+      },
+      OutOfMemory);
+  EXPECT_GT(TierOf(daemon, "file 0").used(), MiB(3));
+  EXPECT_LE(TierOf(daemon, "file 0").used(), MiB(8));
+  held.erase(held.end() - 3, held.end());  // so that there is room to bring others back
+  for (Held& one : held) {
+    ASSERT_TRUE(Holds(store.get(one.tensor, nullptr, {.blocking = true}), one.seed)) << one.seed;
+    store.put(one.tensor, nullptr);
+  }
+}
+
 TEST_F(PoolsTest, ATensorInAFileIsFetchedOnTheOtherDevice) {
   DaemonProcess daemon(With(FilePool("96MiB")));
   Store store = Connect(daemon);
