@@ -1,0 +1,104 @@
+#include "daemon/away_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "core/check.h"
+#include "tests/device/fake_medium.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::Bytes;
+using core::DeviceId;
+using core::KiB;
+using core::MiB;
+using device::Direction;
+
+constexpr DeviceId kFirst{0};
+constexpr DeviceId kSecond{1};
+
+class AwayMemoryTest : public testing::Test {
+ protected:
+  AwayMemoryTest() : devices_(device::OpenHostDevices({.count = 2})) {
+    arena_ = std::move(*devices_[0]->ReserveVaRange(MiB(4)));
+    RAVEN_CHECK(arena_->Create(Bytes{}, MiB(4)).ok());
+  }
+
+  static core::Status Copy(device::Channel& channel, device::Target to, device::Source from,
+                           Bytes bytes) {
+    device::Word done{0};
+    RAVEN_RETURN_IF_ERROR(channel.Copy(to, from, bytes));
+    RAVEN_RETURN_IF_ERROR(channel.Signal(&done, 1));
+    while (done.load() == 0) {
+      channel.Poll();
+      RAVEN_RETURN_IF_ERROR(channel.Health());
+      std::this_thread::yield();
+    }
+    return core::Ok();
+  }
+  // A pattern goes from the device to the pool and back.
+  void ExpectKeeps(AwayMemory& memory, DeviceId device, std::byte* here) {
+    const Bytes place = memory.granularity() * 3;
+    std::memset(here, 7, MiB(1).count());
+    auto out = memory.Open(device, Direction::kDeviceToHost);
+    auto in = memory.Open(device, Direction::kHostToDevice);
+    ASSERT_TRUE(out.ok() && in.ok());
+    ASSERT_TRUE(Copy(**out, memory.TargetAt(place), here, MiB(1)).ok());
+    std::memset(here, 0, MiB(1).count());
+    ASSERT_TRUE(Copy(**in, here, memory.SourceAt(place), MiB(1)).ok());
+    EXPECT_EQ(here[0], std::byte{7});
+    EXPECT_EQ(here[MiB(1).count() - 1], std::byte{7});
+    EXPECT_TRUE(memory.Health().ok());
+  }
+
+  device::Devices devices_;
+  std::unique_ptr<device::VaRange> arena_;
+};
+
+TEST_F(AwayMemoryTest, TheHostPoolIsReachedDirectly) {
+  std::shared_ptr<device::VaRange> range = *devices_[0]->ReserveHostVaRange(MiB(4), -1);
+  ASSERT_TRUE(range->Create(Bytes{}, MiB(4)).ok());
+  const auto memory = HostMemory(devices_, range);
+  EXPECT_FALSE(memory->IsStaged(kFirst));
+  ExpectKeeps(*memory, kFirst, arena_->base());
+}
+
+TEST_F(AwayMemoryTest, APeersShareIsReachedDirectlyOrByWayOfTheHost) {
+  auto range = *devices_[1]->ReserveVaRange(MiB(4));
+  ASSERT_TRUE(range->Create(Bytes{}, MiB(4)).ok());
+  const auto memory = PeerMemory(devices_, kSecond, std::move(range), MiB(4), {kFirst});
+  EXPECT_FALSE(memory->IsStaged(kFirst));
+  ExpectKeeps(*memory, kFirst, arena_->base());
+  EXPECT_TRUE(memory->IsStaged(kSecond));
+  const auto own = *devices_[1]->ReserveVaRange(MiB(4));
+  ASSERT_TRUE(own->Create(Bytes{}, MiB(4)).ok());
+  ExpectKeeps(*memory, kSecond, own->base());
+  EXPECT_EQ(memory->slabs.Contiguous(Bytes{}), MiB(4));
+}
+
+TEST_F(AwayMemoryTest, AMediumIsStagedAndLostOnceItOnlyFails) {
+  auto fake = std::make_unique<device::FakeMedium>(MiB(4));
+  device::FakeMedium& medium = *fake;
+  const auto memory = MemoryOf(devices_, std::move(fake));
+  EXPECT_TRUE(memory->IsStaged(kFirst));
+  EXPECT_EQ(memory->granularity(), KiB(4));
+  EXPECT_EQ(memory->slabs.Contiguous(Bytes{}), MiB(4));
+  ExpectKeeps(*memory, kFirst, arena_->base());
+  medium.set_fault([](uint64_t) { return device::FakeMedium::Fault::kFails; });
+  for (int failures = 0; failures < 8; ++failures) {
+    EXPECT_TRUE(memory->Health().ok()) << failures;
+    const auto in = memory->Open(kFirst, Direction::kHostToDevice);
+    ASSERT_TRUE(in.ok());
+    EXPECT_FALSE(Copy(**in, arena_->base(), memory->SourceAt(Bytes{}), KiB(4)).ok());
+  }
+  EXPECT_FALSE(memory->Health().ok());
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
