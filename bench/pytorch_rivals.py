@@ -112,8 +112,9 @@ def away(job, options):
     """The optimizer's states live in the store, updated in the backward pass; their store."""
     import ravenstore
 
-    chunk = 64 << 20 if options["device"] == "cuda" else 512 << 10
-    store = ravenstore.Store.connect(embedded=True, device_budget=4 * chunk)
+    # With four chunks the processor waits for room, and has no lead over the GPU.
+    chunk, chunks = (64 << 20, 16) if options["device"] == "cuda" else (512 << 10, 4)
+    store = ravenstore.Store.connect(embedded=True, device_budget=chunks * chunk)
     ravenstore.offload_optimizer(job.optimizer, store, in_backward=True, chunk=chunk)
     return store
 
