@@ -3,13 +3,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/eviction.h"
+#include "core/eviction_policies.h"
 #include "core/extents.h"
 #include "core/recent_range.h"
 #include "core/recent_rate.h"
@@ -83,14 +84,14 @@ struct ClientArena : ArenaId {
               const Forecast* forecast, Policy policy, Heuristics heuristics)
       : ArenaId(id),
         map(range),
-        index(catalog, forecast, policy, heuristics),
+        index(MakeEvictionIndex(policy, catalog, forecast, heuristics)),
         due(pools),
         flight(pools) {}
 
   PoolId pool() const { return PoolOf(device); }
 
   ExtentMap map;
-  EvictionIndex index;
+  const std::unique_ptr<EvictionIndex> index;
   std::vector<Range> slabs;
   struct Removal {
     Bytes size;

@@ -17,17 +17,9 @@ constexpr double kSoonestSeconds = 1e-6;
 // One step of a client's order, as time.
 constexpr double kOrderStepSeconds = 1e-3;
 constexpr double kNeverSeconds = 1e9;
-// Of kGdsf's keys: a second of copying for every byte.
-constexpr double kFrequencyScale = 1e15;
 
 double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
-}
-
-// The same bits on every machine, which std::pow need not give.
-double RootOf(double value) {
-  for (int i = 0; i < kLargeRoots; ++i) value = std::sqrt(value);
-  return value;
 }
 
 Bytes RoomOf(const TensorRow& tensor) {
@@ -101,11 +93,21 @@ double EvictionIndex::Value(const TensorRow& tensor, Tick now, const AwayLinks& 
   return static_cast<double>(tensor.size.count()) / EvictionCost(tensor, now, links);
 }
 
-int64_t EvictionIndex::FrequencyKey(const TensorRow& tensor, const AwayLinks& links) const {
-  const auto bytes = static_cast<double>(tensor.size.count());
-  const LinkModel& link = links.Of(tensor);
-  const double cost = Seconds(link.latency.count()) + bytes / link.up_bytes_per_second;
-  return -(age_ + static_cast<int64_t>((tensor.logical.gets + 1) * cost / bytes * kFrequencyScale));
+int64_t EvictionIndex::KeyAtPut(const TensorRow& /*tensor*/, Tick virtual_time,
+                                const AwayLinks& /*links*/) const {
+  return -virtual_time.time_since_epoch().count();
+}
+
+void EvictionIndex::Evicted(const TensorRow& /*tensor*/) {}
+
+double EvictionIndex::CostAmongMany(const TensorRow& tensor, Tick now,
+                                    const AwayLinks& links) const {
+  return EvictionCost(tensor, now, links);
+}
+
+double EvictionIndex::Lateness(const TensorRow& tensor, Tick now,
+                               const AwayLinks& /*links*/) const {
+  return Distance(tensor, now);
 }
 
 double EvictionIndex::Distance(const TensorRow& tensor, Tick now) const {
@@ -152,35 +154,9 @@ double EvictionIndex::Distance(const TensorRow& tensor, Tick now) const {
   return std::max(distance, kSoonestSeconds) / WeightOf(tensor.priority);
 }
 
-// cost / distance: seconds of copying for every second of room that leaving gives.
-double EvictionIndex::EvictionCost(const TensorRow& tensor, Tick now,
-                                   const AwayLinks& links) const {
-  if (policy_ == Policy::kGdsf && !tensor.never)
-    return WeightOf(tensor.priority) *
-           static_cast<double>(std::max<int64_t>(1, -tensor.use_key - age_ + 1));
-  const double distance = Distance(tensor, now);
-  if (policy_ == Policy::kLru) return 1 / distance;
-  const auto bytes = static_cast<double>(tensor.size.count());
-  const LinkModel& link = links.Of(tensor);
-  const double latency = Seconds(link.latency.count());
-  double cost = latency + bytes / link.up_bytes_per_second;
-  if (tensor.never) {
-    cost = latency;  // it is not brought back, nor copied
-  } else if (tensor.dirty() && tensor.recompute > 0) {
-    cost = Seconds(RecomputeTime(tensor).count());
-  } else if (tensor.dirty() && !tensor.is_being_cleaned()) {
-    const double weight = heuristics_.Uses(Heuristic::kOutCostsMore) ? kOutWeight : 1;
-    cost += weight * (latency + bytes / link.down_bytes_per_second);
-  }
-  return cost / distance;
-}
-
 double EvictionIndex::CostIn(const Limits& limits, const TensorRow& tensor, Tick now,
                              const AwayLinks& links) const {
-  const double cost = EvictionCost(tensor, now, links);
-  if (!limits.large || tensor.never || policy_ != Policy::kValue) return cost;
-  const double distance = Distance(tensor, now);
-  return cost * distance / RootOf(distance);
+  return limits.large ? CostAmongMany(tensor, now, links) : EvictionCost(tensor, now, links);
 }
 
 bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other) const {
@@ -279,8 +255,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   for (const uint32_t seed : Seeds(need, now, links, limits)) {
     auto run = LeastRunWith(map, seed, need, now, links, limits, &sides);
     if (!run) continue;
-    if (heuristics_.Uses(Heuristic::kBesideRoom) && !IsBesideRoom(map, *run))
-      run->cost *= 1 + kApartMore;
+    if (Uses(Heuristic::kBesideRoom) && !IsBesideRoom(map, *run)) run->cost *= 1 + kApartMore;
     runs.push_back(*run);
   }
   if (runs.empty()) return {};
@@ -288,7 +263,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
   const auto least = [&] { return std::min_element(runs.begin(), runs.end(), cheaper); };
   Run best = *least();
   // A copy under way costs the link no more, but the request that needs the room waits for its end.
-  if (heuristics_.Uses(Heuristic::kWorthNoWait) &&
+  if (Uses(Heuristic::kWorthNoWait) &&
       Any(map, best, [](const TensorRow& tensor) { return tensor.is_being_cleaned(); })) {
     std::erase_if(runs, [&](const Run& run) {
       return run.cost > kOutWeight * best.cost ||
@@ -296,7 +271,7 @@ std::vector<uint32_t> EvictionIndex::FindRun(const ExtentMap& map, Bytes need, T
     });
     if (!runs.empty()) best = *least();
   }
-  if (heuristics_.Uses(Heuristic::kSlivers)) TakeSlivers(map, need, now, limits, &best);
+  if (Uses(Heuristic::kSlivers)) TakeSlivers(map, need, now, limits, &best);
   return RowsOf(map, best);
 }
 
@@ -352,7 +327,7 @@ std::vector<uint32_t> EvictionIndex::RowsOf(const ExtentMap& map, const Run& run
 
 std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const AwayLinks& links) const {
   std::optional<uint32_t> best;
-  double best_distance = 0;
+  double best_lateness = 0;
   for (const auto& [heap, rows] : heaps_) {
     if (!IsDirtyHeap(heap)) continue;
     for (size_t i = 0; i < std::min(rows.size(), kRowsPerHeap); ++i) {
@@ -361,11 +336,10 @@ std::optional<uint32_t> EvictionIndex::FarthestDirty(Tick now, const AwayLinks& 
       // Copying it would be wasted. What is only predicted to be freed is copied: until then it may
       // have to leave, and a prediction is no leave to discard bytes.
       if (tensor.never || tensor.recompute > 0) continue;
-      const double distance =
-          policy_ == Policy::kGdsf ? 1 / EvictionCost(tensor, now, links) : Distance(tensor, now);
-      if (!best || distance > best_distance) {
+      const double lateness = Lateness(tensor, now, links);
+      if (!best || lateness > best_lateness) {
         best = row;
-        best_distance = distance;
+        best_lateness = lateness;
       }
       break;
     }

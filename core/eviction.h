@@ -1,14 +1,10 @@
 // Which tensors should leave a device, so that a request finds contiguous room.
 //
-// Score, from policies: V = distance * size / cost, distance being the time to the next use and
-// cost = a + size / B_up + dirty * w * (a + size / B_down), the time to bring it back and to take
-// it out, which weighs more, over the links of the pool where it lies or would go. What has the
-// largest V leaves first: for tensors well above 300 KB that is Belady's rule, below it size
-// counts. With an unknown next use the distance is the time since the last one (LRU).
-//
-// V's order drifts with time, so one heap would be wrong. Tensors stand in heaps by kind of
-// knowledge, size class (factors of 4) and dirtiness, each ordered by next use alone; a pick
-// compares the heads at the exact time. Cost: O(log n) to insert and erase, O(heaps) to pick.
+// What leaves first is the policy's to say, by what a tensor's leaving costs
+// (core/eviction_policies.h): that of the least cost for its size. The order drifts with time, so
+// one heap would be wrong. Tensors stand in heaps by kind of knowledge, size class (factors of 4)
+// and dirtiness, each ordered by next use alone; a pick compares the heads at the exact time. Cost:
+// O(log n) to insert and erase, O(heaps) to pick.
 //
 // Room must be contiguous: a run grows from each of the best few seeds over free and evictable
 // neighbours, the cheapest run that suffices wins, and what it does not need is handed back.
@@ -51,10 +47,20 @@ struct AwayLinks {
 
 class EvictionIndex {
  public:
-  // `forecast` is the client's; null: nothing is learned. Both outlive the index.
-  explicit EvictionIndex(Catalog* catalog, const Forecast* forecast = nullptr,
-                         Policy policy = Policy::kValue, Heuristics heuristics = {})
-      : catalog_(catalog), forecast_(forecast), policy_(policy), heuristics_(heuristics) {}
+  virtual ~EvictionIndex() = default;
+  EvictionIndex(const EvictionIndex&) = delete;
+  EvictionIndex& operator=(const EvictionIndex&) = delete;
+
+  // What a tensor's leaving costs: seconds of copying for every second until its next use, and
+  // kPriorityWeight times as many or as few by its priority.
+  static constexpr double kPriorityWeight = 16;
+  virtual double EvictionCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const = 0;
+  // The key of the use of a tensor that is put now, of which nothing is said or learned: in its
+  // heap the smallest leaves last.
+  virtual int64_t KeyAtPut(const TensorRow& tensor, Tick virtual_time,
+                           const AwayLinks& links) const;
+  // The tensor is evicted.
+  virtual void Evicted(const TensorRow& tensor);
 
   // REQUIRES for Insert: not in; its key does not change while it is in.
   void Insert(TensorRow& tensor);
@@ -77,21 +83,12 @@ class EvictionIndex {
   // Of the tensors in the index, those that can be dropped without a copy.
   Bytes clean_bytes() const { return clean_bytes_; }
 
-  // kGdsf's key of a tensor that is put now: the smaller, the longer it stays.
-  int64_t FrequencyKey(const TensorRow& tensor, const AwayLinks& links) const;
-  // The tensor is evicted: what comes from now on is worth more than it.
-  void Age(const TensorRow& tensor) { age_ = std::max(age_, -tensor.use_key); }
-
   // The order that the client uses now: distances of ordered tensors count from it.
   void SetOrderCursor(int64_t order) { order_cursor_ = order; }
   // A put of something needed sooner than all before it.
   void LowerOrderCursor(int64_t order) { order_cursor_ = std::min(order_cursor_, order); }
 
-  // What a tensor's leaving costs: seconds of copying for every second until its next use, and
-  // kPriorityWeight times as many or as few by its priority.
-  static constexpr double kPriorityWeight = 16;
-  double EvictionCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
-  // The same without the weight of the tensor's priority.
+  // The cost without the weight of the tensor's priority.
   double UnweightedCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const {
     return EvictionCost(tensor, now, links) / WeightOf(tensor.priority);
   }
@@ -139,6 +136,25 @@ class EvictionIndex {
   std::vector<uint32_t> RunAround(const ExtentMap& map, uint32_t row, Bytes need, Tick now,
                                   const AwayLinks& links, const Limits& limits) const;
 
+ protected:
+  // `forecast` is the client's; null: nothing is learned. Both outlive the index.
+  EvictionIndex(Catalog* catalog, const Forecast* forecast, Heuristics heuristics)
+      : catalog_(catalog), forecast_(forecast), heuristics_(heuristics) {}
+
+  // The cost where many leave for a large create (Limits::large).
+  virtual double CostAmongMany(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
+  // By which the dirty tensor is chosen that is copied out first: the greatest.
+  virtual double Lateness(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
+  // Seconds to the next use, as far as anything is known of it. What has a low priority counts as
+  // further away, what has a high one as nearer.
+  double Distance(const TensorRow& tensor, Tick now) const;
+  static constexpr double WeightOf(Priority priority) {
+    return priority == Priority::kNormal ? 1
+           : priority == Priority::kHigh ? kPriorityWeight
+                                         : 1 / kPriorityWeight;
+  }
+  bool Uses(Heuristic heuristic) const { return heuristics_.Uses(heuristic); }
+
  private:
   static constexpr int kSizeClasses = 12;
   static constexpr int kKinds = 5;  // of UseKind, and what is learned but assumed
@@ -160,17 +176,9 @@ class EvictionIndex {
     double cost = 0;  // for every byte that has a use
   };
 
-  static constexpr double WeightOf(Priority priority) {
-    return priority == Priority::kNormal ? 1
-           : priority == Priority::kHigh ? kPriorityWeight
-                                         : 1 / kPriorityWeight;
-  }
   static uint16_t HeapOf(const TensorRow& tensor);
   static bool IsDirtyHeap(size_t heap) { return heap % 2 == 1; }
-  // Seconds to the next use, as far as anything is known of it. What has a low priority counts as
-  // further away, what has a high one as nearer.
-  double Distance(const TensorRow& tensor, Tick now) const;
-  // Its EvictionCost as far as it matters to the search.
+  // Its cost as far as it matters to the search.
   double CostIn(const Limits& limits, const TensorRow& tensor, Tick now,
                 const AwayLinks& links) const;
   bool Allowed(const TensorRow& tensor, const Limits& limits) const;
@@ -204,9 +212,7 @@ class EvictionIndex {
 
   Catalog* catalog_;
   const Forecast* forecast_;
-  const Policy policy_;
   const Heuristics heuristics_;
-  int64_t age_ = 0;                        // kGdsf: the greatest key that was evicted
   std::map<uint16_t, IndexedHeap> heaps_;  // those that ever held anything, by HeapOf
   std::vector<uint32_t> cleaning_;         // rows; as many as there are copies in flight
   size_t size_ = 0;

@@ -14,7 +14,7 @@ namespace ravenstore::core {
 // What decides which tensors leave. kLru and kGdsf are for comparison: they use no hints and learn
 // nothing. All run in the same planner.
 enum class Policy : uint8_t {
-  kValue,  // by size, cost to bring back and next use, hinted or learned (core/eviction.h)
+  kValue,  // by size, cost to bring back and next use, hinted or learned
   kLru,    // the least recently used
   kGdsf,   // greedy dual size frequency (Cherkasova 1998)
 };

@@ -31,7 +31,7 @@ void Planner::State::Prefetch(ClientArena& arena) {
       return;  // room is being made: look again then
     TensorRow* next = NextDue(arena, pools);
     if (next == nullptr) return;
-    if (arena.index.IsRefuted(*next)) {
+    if (arena.index->IsRefuted(*next)) {
       if (Forecast::IsAssumed(next->use_key)) return;  // it may hold again
       Unlist(*next);
     } else if (!MayCopyAhead(arena, next->away.pool, kIn, next->size)) {
@@ -52,12 +52,12 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
     limits.clean_only = true;
     limits.later_than = &next;
     const Tick virtual_time = VirtualTime(arena);
-    const auto run = arena.index.FindRun(arena.map, next.size.RoundUp(kExtentAlignment),
-                                         virtual_time, LinksOf(arena.device), limits);
+    const auto run = arena.index->FindRun(arena.map, next.size.RoundUp(kExtentAlignment),
+                                          virtual_time, LinksOf(arena.device), limits);
     // What is dirty and needed later still should make way the next time.
     const TensorRow& sooner = run.empty() ? next : catalog_[run.front()];
-    const auto dirty = arena.index.FarthestDirty(virtual_time, LinksOf(arena.device));
-    if (dirty && arena.index.IsLater(catalog_[*dirty], sooner))
+    const auto dirty = arena.index->FarthestDirty(virtual_time, LinksOf(arena.device));
+    if (dirty && arena.index->IsLater(catalog_[*dirty], sooner))
       arena.short_until = now_ + kShortFor;
     if (!EvictAll(arena, run, RedundantCopies::kKeep)) BackOffSearch(arena, searched);
     return false;  // the answers to the drops bring us back
@@ -107,18 +107,18 @@ void Planner::State::Preclean(ClientArena& arena) {
 // Runs, not tensors: room must be contiguous, and one that is dirty among the clean spoils it.
 bool Planner::State::CleanNextRun(ClientArena& arena) {
   const Tick virtual_time = VirtualTime(arena);
-  const auto seed = arena.index.FarthestDirty(virtual_time, LinksOf(arena.device));
+  const auto seed = arena.index->FarthestDirty(virtual_time, LinksOf(arena.device));
   if (!seed) return false;
   // Of what may be used, and written, before it leaves not all need be clean.
   if (!KnowsAhead(catalog_[*seed]) &&
-      static_cast<double>(arena.index.clean_bytes().count()) >=
+      static_cast<double>(arena.index->clean_bytes().count()) >=
           (1 - kUncleanPart) * static_cast<double>(arena.map.held().count()))
     return false;
   if (!CleanAhead(arena, catalog_[*seed])) return false;
   if (!Uses(Heuristic::kCleanRuns)) return true;
   const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
-  for (const uint32_t row : arena.index.RunAround(arena.map, *seed, arena.ready, virtual_time,
-                                                  LinksOf(arena.device), limits)) {
+  for (const uint32_t row : arena.index->RunAround(arena.map, *seed, arena.ready, virtual_time,
+                                                   LinksOf(arena.device), limits)) {
     TensorRow& tensor = catalog_[row];
     if (!EvictionIndex::Contains(tensor) || !tensor.dirty()) continue;
     if (tensor.never || tensor.recompute > 0) continue;
@@ -132,7 +132,7 @@ bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   if (!under_pressure && (!KnowsAhead(tensor) || !HostHasHeadroom(tensor.size))) return false;
   if (!AllocateAway(tensor, RedundantCopies::kKeep, Leaving::kAhead)) return false;
   Catalog::Commit(tensor, TensorState::kCleaning);
-  arena.index.BeginCleaning(tensor);
+  arena.index->BeginCleaning(tensor);
   Reindex(tensor);
   BeginCopyOut(tensor);
   ProposeMove(tensor, Way::kHomeToAway, Move::Source::kStays, false);

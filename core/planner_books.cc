@@ -112,8 +112,8 @@ bool Planner::State::Evictable(const TensorRow& tensor) const {
 void Planner::State::Reindex(TensorRow& tensor) {
   ClientArena* arena = ArenaOf(tensor);
   if (arena == nullptr) return;
-  arena->index.Erase(tensor);
-  if (Evictable(tensor)) arena->index.Insert(tensor);
+  arena->index->Erase(tensor);
+  if (Evictable(tensor)) arena->index->Insert(tensor);
 }
 
 DueTensors::List& Planner::State::DueListOf(const TensorRow& tensor) {
@@ -150,7 +150,7 @@ void Planner::State::Finish(TensorRow& tensor) {
   FreeAway(tensor);
   if (client != nullptr) {
     ClientArena* arena = ArenaOf(tensor);
-    arena->index.Erase(tensor);
+    arena->index->Erase(tensor);
     Unlist(tensor);
     if (tensor.home.is_placed()) arena->freed.Add(tensor.size, now_);
     EndPrefetch(tensor, false);

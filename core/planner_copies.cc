@@ -60,7 +60,7 @@ void Planner::State::On(const MoveProgressed& event) {
   if (tensor == nullptr || tensor->freed) return;
   ClientArena& arena = *ArenaOf(*tensor);
   if (tensor->state() != TensorState::kLeavingIrrevocably) {
-    if (tensor->is_being_cleaned()) arena.index.EndCleaning(*tensor);
+    if (tensor->is_being_cleaned()) arena.index->EndCleaning(*tensor);
     Catalog::Commit(*tensor, TensorState::kLeavingIrrevocably);
   }
   const Bytes room = tensor->size.RoundUp(kExtentAlignment);
@@ -143,7 +143,7 @@ void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
   ClientArena* arena = ArenaOf(tensor);
   const bool whole = event.outcome == Moved::Outcome::kDone;
   const bool leaves = tensor.state() == TensorState::kCleaningToLeave;
-  if (arena != nullptr) arena->index.EndCleaning(tensor);
+  if (arena != nullptr) arena->index->EndCleaning(tensor);
   const bool drains = tensor.drains;
   if (arena != nullptr) {
     Touch(arena);

@@ -219,7 +219,7 @@ void Planner::State::On(const FetchRequested& event) {
   ClientArena* arena = ArenaOf(tensor->client, event.device);
   RAVEN_CHECK(arena != nullptr);
   TakeBack(*arena);
-  if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
+  if (IsOrdered(*tensor)) arena->index->SetOrderCursor(tensor->use_key);
   CountGet(*tensor);
   const bool here = tensor->device() == event.device;
   const Residency residency = tensor->residency();
@@ -236,7 +236,7 @@ void Planner::State::On(const FetchRequested& event) {
   Count(tensor->client, &PlannerStats::misses, 1);
   Unlist(*tensor);
   tensor->waiting = true;
-  ArenaOf(*tensor)->index.Erase(*tensor);
+  ArenaOf(*tensor)->index->Erase(*tensor);
   Request request;
   request.client = tensor->client;
   request.device = event.device;
@@ -268,7 +268,7 @@ void Planner::State::On(const PutSeen& event) {
   // What is prefetched and has not arrived cannot be put: the client made that up.
   if (tensor->state() == TensorState::kArriving && tensor->prefetched) return;
   ClientArena* arena = ArenaOf(*tensor);
-  arena->index.Erase(*tensor);
+  arena->index->Erase(*tensor);
   // A put while it was leaving: a get has rescued it, and the copy's answer will say so.
   if (tensor->residency() == Residency::kLeaving) Catalog::Commit(*tensor, TensorState::kRescued);
   SetInUse(*tensor, false);
@@ -291,7 +291,7 @@ void Planner::State::On(const PutSeen& event) {
     AwayRoomCame();
   }
   tensor->Expect(ExpectedAfter(event, *tensor));
-  if (IsOrdered(*tensor)) arena->index.LowerOrderCursor(tensor->use_key);
+  if (IsOrdered(*tensor)) arena->index->LowerOrderCursor(tensor->use_key);
 }
 
 void Planner::State::On(const StreamComplete& event) {
@@ -315,7 +315,7 @@ void Planner::State::On(const GetSeen& event) {
   if (tensor->residency() == Residency::kLeaving) Catalog::Commit(*tensor, TensorState::kRescued);
   ClientArena* arena = ArenaOf(*tensor);
   TakeBack(*arena);
-  if (IsOrdered(*tensor)) arena->index.SetOrderCursor(tensor->use_key);
+  if (IsOrdered(*tensor)) arena->index->SetOrderCursor(tensor->use_key);
   SetInUse(*tensor, true);
   SetStreamComplete(*tensor, false);
   EndPrefetch(*tensor, true);

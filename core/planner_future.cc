@@ -31,16 +31,16 @@ ExpectedUse Planner::State::ExpectedAfter(const PutSeen& event, TensorRow& tenso
   Predictor& predictor = FindClient(tensor.client)->predictor;
   if (options_.policy == Policy::kValue)
     return predictor.Put(tensor.id, &tensor.logical, event.next_use, now_);
-  const bool never = event.next_use.kind == NextUse::Kind::kNever;
-  if (options_.policy == Policy::kGdsf && !never)
-    return {.key = ArenaOf(tensor)->index.FrequencyKey(tensor, LinksOf(tensor.device()))};
-  return {.key = -predictor.VirtualTime(now_).time_since_epoch().count(), .never = never};
+  const Tick virtual_time = predictor.VirtualTime(now_);
+  if (event.next_use.kind == NextUse::Kind::kNever)
+    return {.key = -virtual_time.time_since_epoch().count(), .never = true};
+  return {.key = ArenaOf(tensor)->index->KeyAtPut(tensor, virtual_time, LinksOf(tensor.device()))};
 }
 
 void Planner::State::WriteChanges() {
   for (const auto& [id, use] : changes_) {
     TensorRow& tensor = *catalog_.Find(id);
-    EvictionIndex& index = ArenaOf(tensor)->index;
+    EvictionIndex& index = *ArenaOf(tensor)->index;
     const bool was_in = EvictionIndex::Contains(tensor);
     index.Erase(tensor);
     Unlist(tensor);
@@ -74,7 +74,7 @@ Explanation Planner::State::Explain(const TensorRow& tensor, Tick now) const {
   why.predictions_wrong = client.stats.predictions_wrong;
   if (const ClientArena* arena = client.arenas[ToInt(tensor.device())].get();
       arena != nullptr && EvictionIndex::Contains(tensor))
-    why.value = arena->index.Value(tensor, virtual_time, links);
+    why.value = arena->index->Value(tensor, virtual_time, links);
   why.future = FutureOf(tensor);
   why.confidence = client.predictor.ConfidenceIn(tensor);
   why.needed_in = client.predictor.UntilUse(tensor, now);

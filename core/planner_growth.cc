@@ -148,7 +148,7 @@ bool Planner::State::LowestIsNeededLater(const ClientArena& arena, Bytes begin) 
   const TensorRow* lowest = find(arena.map.At(begin), &ExtentMap::After);
   const TensorRow* highest = find(arena.map.At(behind->first), &ExtentMap::Before);
   return lowest != nullptr && highest != nullptr && IsHinted(*lowest) &&
-         arena.index.IsLater(*lowest, *highest);
+         arena.index->IsLater(*lowest, *highest);
 }
 
 bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {

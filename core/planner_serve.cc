@@ -43,7 +43,7 @@ Duration Planner::State::RetryAfter() const {
 }
 
 uint64_t Planner::State::ChangesFor(const ClientArena& arena) const {
-  uint64_t changes = arena.map.changes() + arena.index.changes() + redundant_copies_noted_;
+  uint64_t changes = arena.map.changes() + arena.index->changes() + redundant_copies_noted_;
   for (const auto& [id, pool] : away_) changes += pool.changes();
   return changes;
 }
@@ -128,8 +128,8 @@ bool Planner::State::IsStuck(ClientArena& arena, const Request& request) {
   // What could leave may wait for room elsewhere.
   if (!MaySearch(arena)) return false;
   const uint64_t searched = SearchedFor(arena);
-  const auto run = arena.index.FindRun(arena.map, request.size.RoundUp(kExtentAlignment),
-                                       VirtualTime(arena), LinksOf(arena.device), {});
+  const auto run = arena.index->FindRun(arena.map, request.size.RoundUp(kExtentAlignment),
+                                        VirtualTime(arena), LinksOf(arena.device), {});
   BackOffSearch(arena, searched);
   return run.empty();
 }
@@ -345,7 +345,7 @@ void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before)
 bool Planner::State::IsLarge(const ClientArena& arena, Bytes need) const {
   if (requests_.Waiting(arena) == 0 || requests_.First(arena).is_fetch()) return false;
   if (need.count() * kGrowthShare < arena.map.held().count()) return false;
-  return arena.index.IsHinted() && Uses(Heuristic::kCopiesOfLarge);
+  return arena.index->IsHinted() && Uses(Heuristic::kCopiesOfLarge);
 }
 
 bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
@@ -359,7 +359,7 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need,
                                   .large = large};
   const auto run =
-      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), any);
+      arena.index->FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), any);
   // Slabs of others whose eviction costs less serve a large request.
   if (need >= SlabSize(arena) && clients_.size() > 1 && Uses(Heuristic::kSlabsOfOthers) &&
       TakeSlabsFor(arena, need, RelocationCostLimit(arena, run), Take::kOthers))
@@ -396,8 +396,8 @@ SlabCostLimit Planner::State::RelocationCostLimit(const ClientArena& arena,
   double plain = 0;
   Duration copies{0};
   for (const uint32_t row : run) {
-    cost += arena.index.EvictionCost(catalog_[row], virtual_time, links);
-    plain += arena.index.UnweightedCost(catalog_[row], virtual_time, links);
+    cost += arena.index->EvictionCost(catalog_[row], virtual_time, links);
+    plain += arena.index->UnweightedCost(catalog_[row], virtual_time, links);
     copies += BothCopies(links.Of(catalog_[row]), catalog_[row].size);
   }
   return {cost * (1 - Seconds(kSlabMove) / Seconds(copies)), cost / plain};
@@ -407,7 +407,7 @@ bool Planner::State::EvictRun(ClientArena& arena, Bytes need, const EvictionInde
                               RedundantCopies redundant) {
   return EvictAll(
       arena,
-      arena.index.FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), limits),
+      arena.index->FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), limits),
       redundant);
 }
 
@@ -419,7 +419,7 @@ bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& r
     TensorRow& tensor = catalog_[row];
     if (tensor.state() == TensorState::kCleaning) continue;
     Catalog::Commit(tensor, TensorState::kChosen);
-    arena.index.Erase(tensor);
+    arena.index->Erase(tensor);
   }
   const bool all = std::all_of(rows.begin(), rows.end(), [&](uint32_t row) {
     TensorRow& tensor = catalog_[row];
@@ -446,7 +446,7 @@ bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& r
 
 void Planner::State::Evict(ClientArena& arena, TensorRow& tensor) {
   ++arena.leaving;
-  if (options_.policy == Policy::kGdsf) arena.index.Age(tensor);
+  arena.index->Evicted(tensor);
   if (tensor.state() == TensorState::kCleaning) {
     ++arena.copying_out;
     Catalog::Commit(tensor, TensorState::kCleaningToLeave);

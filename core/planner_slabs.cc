@@ -47,7 +47,7 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena, Lim
     // A client that did not let go of the last one would keep the next, too.
     if (UsageOf(*other).overdue > Bytes{0} || IsLate(*other)) continue;
     // Where all is in use there is nothing to give.
-    if (other->index.size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
+    if (other->index->size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
   }
   std::stable_sort(givers.begin(), givers.end(),
                    [this](const ClientArena* a, const ClientArena* b) {
@@ -77,8 +77,8 @@ bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
 
 Reclaimer::Arena Planner::State::Reclaimable(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
-  return {client.id,   client.tenant,         arena.slabs,       arena.map,
-          arena.index, LinksOf(arena.device), VirtualTime(arena)};
+  return {client.id,    client.tenant,         arena.slabs,       arena.map,
+          *arena.index, LinksOf(arena.device), VirtualTime(arena)};
 }
 
 bool Planner::State::Drain(DeviceId device, Emptyings chosen) {

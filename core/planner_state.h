@@ -224,7 +224,7 @@ class Planner::State {
   void BackOffSearch(ClientArena& arena, uint64_t searched_before);
   // Blocks looked at so far, by the arena's index and for slabs to empty.
   uint64_t SearchedFor(const ClientArena& arena) const {
-    return arena.index.searched() + reclaimer_.searched();
+    return arena.index->searched() + reclaimer_.searched();
   }
   // Begins to empty slabs of other tenants for what is guaranteed to the arena's.
   bool TakeGuaranteed(ClientArena& arena, Bytes need);

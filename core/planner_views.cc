@@ -200,7 +200,7 @@ void Planner::State::CheckInvariants() const {
       RAVEN_CHECK(std::count(touched_.begin(), touched_.end(), arena.get()) ==
                   (arena->touched ? 1 : 0));
       RAVEN_CHECK(arena->live == sums.live[std::pair(id, arena->device)]);
-      RAVEN_CHECK(arena->index.size() == sums.indexed[std::pair(id, arena->device)]);
+      RAVEN_CHECK(arena->index->size() == sums.indexed[std::pair(id, arena->device)]);
       size_t listed = 0;
       for (const DueTensors& due : arena->due) listed += due.size();
       RAVEN_CHECK(listed == sums.listed[std::pair(id, arena->device)]);

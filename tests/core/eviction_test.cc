@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/eviction_policies.h"
+
 namespace ravenstore::core {
 namespace {
 
@@ -97,7 +99,7 @@ class Shelf {
  private:
   Catalog catalog_;
   ExtentMap map_;
-  EvictionIndex index_{&catalog_};
+  ValueIndex index_{&catalog_};
   AwayLinks links_ = kLinks;
 };
 

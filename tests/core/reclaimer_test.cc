@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "core/eviction_policies.h"
+
 namespace ravenstore::core {
 namespace {
 
@@ -64,7 +66,7 @@ class Shelf {
   Catalog* catalog_;
   ClientId client_;
   ExtentMap map_;
-  EvictionIndex index_;
+  ValueIndex index_;
   std::vector<Range> slabs_;
 };
 
