@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/eviction_policies.h"
-#include "core/extents.h"
+#include "core/pool_space.h"
 #include "core/recent_range.h"
 #include "core/recent_rate.h"
 #include "core/request_queue.h"
@@ -83,32 +83,19 @@ struct ClientArena : ArenaId {
   ClientArena(const ArenaId& id, Bytes range, size_t pools, Catalog* catalog,
               const Forecast* forecast, Policy policy, Heuristics heuristics)
       : ArenaId(id),
-        map(range),
+        space(range),
         index(MakeEvictionIndex(policy, catalog, forecast, heuristics)),
         due(pools),
         flight(pools) {}
 
   PoolId pool() const { return PoolOf(device); }
 
-  ExtentMap map;
+  PoolSpace space;
   const std::unique_ptr<EvictionIndex> index;
-  std::vector<Range> slabs;
-  struct Removal {
-    Bytes size;
-    Tick until{};          // its client should have let go of it by then
-    bool overdue = false;  // and has not
-  };
-  std::map<Bytes, Removal> removing;  // slabs being given back, by offset
-  Bytes adding;                       // of the slab that is being made
-  std::string limit;                  // why the last was not made, where that was not for memory
-  // No slab is larger after one failed, until others come again: other processes hold memory that
-  // the store does not know of.
-  Bytes slab_most = kRangeMax;
+  std::string limit;           // why the last was not made, where that was not for memory
   uint32_t leaving = 0;        // tensors on their way off the device
   uint32_t copying_out = 0;    // those of them that need a copy first
   uint32_t leaving_slabs = 0;  // those of them that leave so that a slab can be given back
-  // The slabs that are being emptied so that they can be given back; they are closed in the map.
-  std::vector<Range> draining;
   // Of the slabs that the first request needs not all are being emptied yet: the link is busy.
   bool taking = false;
   // How often others were asked beside those that are late, and when these are late, too.

@@ -27,7 +27,7 @@ void Planner::State::Prefetch(ClientArena& arena) {
   PoolSet pools;  // whose links have room
   pools.set();
   for (int i = 0; i < kPrefetchesPerServe; ++i) {
-    if (arena.leaving > arena.leaving_slabs || arena.adding > Bytes{0})
+    if (arena.leaving > arena.leaving_slabs || arena.space.awaited() > Bytes{0})
       return;  // room is being made: look again then
     TensorRow* next = NextDue(arena, pools);
     if (next == nullptr) return;
@@ -43,7 +43,7 @@ void Planner::State::Prefetch(ClientArena& arena) {
 }
 
 bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
-  const auto block = arena.map.Allocate(next.size, Catalog::RowOf(next.id));
+  const auto block = arena.space.Allocate(next.size, Catalog::RowOf(next.id));
   if (!block) {
     if (!MaySearch(arena)) return false;
     const uint64_t searched = SearchedFor(arena);
@@ -52,7 +52,7 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
     limits.clean_only = true;
     limits.later_than = &next;
     const Tick virtual_time = VirtualTime(arena);
-    const auto run = arena.index->FindRun(arena.map, next.size.RoundUp(kExtentAlignment),
+    const auto run = arena.index->FindRun(arena.space.map(), next.size.RoundUp(kExtentAlignment),
                                           virtual_time, LinksOf(arena.device), limits);
     // What is dirty and needed later still should make way the next time.
     const TensorRow& sooner = run.empty() ? next : catalog_[run.front()];
@@ -112,13 +112,13 @@ bool Planner::State::CleanNextRun(ClientArena& arena) {
   // Of what may be used, and written, before it leaves not all need be clean.
   if (!KnowsAhead(catalog_[*seed]) &&
       static_cast<double>(arena.index->clean_bytes().count()) >=
-          (1 - kUncleanPart) * static_cast<double>(arena.map.held().count()))
+          (1 - kUncleanPart) * static_cast<double>(arena.space.held().count()))
     return false;
   if (!CleanAhead(arena, catalog_[*seed])) return false;
   if (!Uses(Heuristic::kCleanRuns)) return true;
   const EvictionIndex::Limits limits{.blocks = kReadyBlocks};
-  for (const uint32_t row : arena.index->RunAround(arena.map, *seed, arena.ready, virtual_time,
-                                                   LinksOf(arena.device), limits)) {
+  for (const uint32_t row : arena.index->RunAround(arena.space.map(), *seed, arena.ready,
+                                                   virtual_time, LinksOf(arena.device), limits)) {
     TensorRow& tensor = catalog_[row];
     if (!EvictionIndex::Contains(tensor) || !tensor.dirty()) continue;
     if (tensor.never || tensor.recompute > 0) continue;

@@ -138,7 +138,7 @@ void Planner::State::FreeDevice(TensorRow& tensor) {
   if (!tensor.home.is_placed()) return;
   EndPrefetch(tensor, false);
   ClientArena* arena = ArenaOf(tensor);
-  arena->map.Free(tensor.home.block);
+  arena->space.Free(tensor.home.block);
   tensor.home.block = ExtentMap::kNone;
   Repin(tensor);
   Touch(arena);

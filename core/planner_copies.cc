@@ -64,10 +64,10 @@ void Planner::State::On(const MoveProgressed& event) {
     Catalog::Commit(*tensor, TensorState::kLeavingIrrevocably);
   }
   const Bytes room = tensor->size.RoundUp(kExtentAlignment);
-  const Bytes left = arena.map.SizeOf(tensor->home.block);
+  const Bytes left = arena.space.SizeOf(tensor->home.block);
   const Bytes more = Minus(event.bytes.RoundDown(kExtentAlignment), room - left);
   if (more == Bytes{0} || more >= left) return;
-  tensor->home.block = arena.map.FreeFront(tensor->home.block, more);
+  tensor->home.block = arena.space.FreeFront(tensor->home.block, more);
   Touch(&arena);
 }
 
@@ -120,13 +120,13 @@ void Planner::State::ReplyInPlace(TensorRow& tensor, bool arriving) {
   SetStreamComplete(tensor, false);
   EndPrefetch(tensor, true);
   Reindex(tensor);
-  const Bytes place = ArenaOf(tensor)->map.OffsetOf(tensor.home.block);
+  const Bytes place = ArenaOf(tensor)->space.OffsetOf(tensor.home.block);
   plan_->push_back(FetchReply{tensor.id, tensor.device(), place, arriving});
 }
 
 void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor) {
   BackOff(arena);
-  if (arena.map.SizeOf(tensor.home.block) == tensor.size.RoundUp(kExtentAlignment)) {
+  if (arena.space.SizeOf(tensor.home.block) == tensor.size.RoundUp(kExtentAlignment)) {
     // The lease says Away: the next get asks for it and finds it here.
     Catalog::Commit(tensor, TensorState::kResident);
     SetInUse(tensor, true);

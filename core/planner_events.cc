@@ -110,23 +110,17 @@ void Planner::State::On(const ClientGone& event) {
 void Planner::State::On(const SlabAdded& event) {
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
-  arena->adding = Bytes{0};
   arena->limit.clear();
-  arena->slab_most = std::min(kRangeMax, arena->slab_most * 2);
-  arena->map.AddChunk(event.offset, event.size);
-  arena->slabs.emplace_back(event.offset, event.size);
+  arena->space.Came({event.offset, event.size});
   Touch(arena);
 }
 
 void Planner::State::On(const SlabFailed& event) {
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
-  const Bytes failed = std::exchange(arena->adding, Bytes{0});
+  const Bytes failed = arena->space.Failed(options_.slab, options_.granularity);
   arena->limit = event.limit;
   quota_.Refund(event.client, arena->pool(), failed);
-  // A smaller one may have room.
-  arena->slab_most =
-      std::max(options_.slab, Bytes(failed.count() / 2).RoundUp(options_.granularity));
   if (failed <= options_.slab) BackOff(*arena);
   Touch(arena);
 }
@@ -140,17 +134,14 @@ void Planner::State::BackOff(ClientArena& arena) {
 void Planner::State::On(const SlabRemoved& event) {
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
-  const auto removed = arena->removing.find(event.offset);
-  if (removed == arena->removing.end()) return;
-  const Bytes size = removed->second.size;
-  arena->map.RemoveChunk(event.offset, size);
-  if (removed->second.overdue) {
-    quota_.EndOverdue(event.client, arena->pool(), size);
+  const auto removed = arena->space.Gone(event.offset);
+  if (!removed) return;
+  if (removed->overdue) {
+    quota_.EndOverdue(event.client, arena->pool(), removed->size);
   } else {
-    quota_.EndReclaiming(event.client, arena->pool(), size);
+    quota_.EndReclaiming(event.client, arena->pool(), removed->size);
   }
-  quota_.Refund(event.client, arena->pool(), size);
-  arena->removing.erase(removed);
+  quota_.Refund(event.client, arena->pool(), removed->size);
   // The request that waits longest comes first: else the client that had to give the memory back
   // may take it again.
   std::map<uint64_t, ArenaId> waiting;

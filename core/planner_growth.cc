@@ -30,28 +30,28 @@ std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const Clie
                                                                       Bytes need) const {
   std::optional<SlabPlace> best;
   const auto consider = [&](Bytes offset, Bytes size) {
-    const Bytes before = arena.map.FreeBefore(offset);
+    const Bytes before = arena.space.FreeBefore(offset);
     Bytes missing =
         std::max(Minus(need, before).RoundUp(options_.granularity), options_.granularity);
     Bytes reach = before + missing;
     if (missing > size) {  // all of it, if what lies behind takes the rest
       missing = size;
-      reach = before + size + arena.map.FreeFrom(offset + size);
+      reach = before + size + arena.space.FreeFrom(offset + size);
     }
     if (reach >= need && (!best || missing < best->missing))
       best = SlabPlace{offset, missing, size, {offset - before, reach}};
   };
-  const auto lowest = arena.map.AbsentFrom(Bytes{0});
-  if (lowest && lowest->second == arena.map.range()) {
+  const auto lowest = arena.space.AbsentFrom(Bytes{0});
+  if (lowest && lowest->second == arena.space.range()) {
     const Bytes middle = Bytes(lowest->second.count() / 2).RoundDown(options_.granularity);
     consider(middle, lowest->second - middle);
   }
   // None begins at 0: that is what lies below the first slab.
-  auto range = arena.map.AbsentFrom(options_.granularity);
+  auto range = arena.space.AbsentFrom(options_.granularity);
   for (int i = 0; i < kRangesTried && range; ++i) {
     const auto [offset, size] = *range;
     consider(offset, size);
-    range = arena.map.AbsentFrom(offset + size);
+    range = arena.space.AbsentFrom(offset + size);
   }
   if (!best && lowest) consider(lowest->first, lowest->second);
   return best;
@@ -64,7 +64,7 @@ Bytes Planner::State::RoomFor(const ClientArena& arena, Coming reclaiming) const
 }
 
 Bytes Planner::State::MostOf(const ClientArena& arena) const {
-  return std::min(BudgetOf(arena), arena.map.range()).RoundDown(options_.granularity);
+  return std::min(BudgetOf(arena), arena.space.range()).RoundDown(options_.granularity);
 }
 
 Bytes Planner::State::SlabSize(const ClientArena& arena) const {
@@ -83,12 +83,12 @@ Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
   const Bytes budget = BudgetOf(arena);
   const Bytes part(budget.count() / kLeastSlabs);
   const Bytes most = part.RoundUp(options_.granularity);
-  return std::max(options_.granularity, std::min(most, arena.slab_most));
+  return std::max(options_.granularity, std::min(most, arena.space.most()));
 }
 
 // Room is made while the client computes rather than while it waits.
 void Planner::State::GrowAhead(ClientArena& arena) {
-  if (arena.adding > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
+  if (arena.space.awaited() > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
   if (!arena.allocation_phase || !Uses(Heuristic::kGrowAhead)) return;
   const QuotaTree::Usage& usage = UsageOf(arena);
   if (usage.reclaiming > Bytes{0}) return;
@@ -96,12 +96,12 @@ void Planner::State::GrowAhead(ClientArena& arena) {
   const Bytes slab = SlabSize(arena);
   if (LacksCover(arena, slab)) return;
   if (clients_.size() > 1 && Uses(Heuristic::kGrowForLargest) && GrowForLargest(arena)) return;
-  if (arena.map.LargestHole() >= slab) return;
+  if (arena.space.LargestHole() >= slab) return;
   const Bytes left = RoomFor(arena).RoundDown(options_.granularity);
   const Bytes last = slab * kLastSlabs;
   const bool alone = clients_.size() == 1 || BindingFor(arena, last) == Limit::kClient;
   if (alone && left > Bytes{0} && left < last)
-    return AddLastSlab(arena, std::min(left, arena.slab_most));
+    return AddLastSlab(arena, std::min(left, arena.space.most()));
   if (left >= slab) AddSlabBehind(arena, FirstSlabOf(arena, slab));
 }
 
@@ -110,7 +110,7 @@ void Planner::State::GrowAhead(ClientArena& arena) {
 bool Planner::State::GrowForLargest(ClientArena& arena) {
   const auto& last = arena.cycle.last();
   const Bytes slab = SlabSize(arena);
-  if (!last || last->largest <= std::max(slab, arena.map.LargestHole())) return false;
+  if (!last || last->largest <= std::max(slab, arena.space.LargestHole())) return false;
   const Bytes near = last->largest_at + slab;  // it may come a little later than it did
   if (arena.live > near || near > arena.live + slab * (kSlabsBeforeLargest + 1)) return false;
   return AddSlabFor(arena, last->largest);
@@ -119,7 +119,7 @@ bool Planner::State::GrowForLargest(ClientArena& arena) {
 // The room that is left should lie beside what leaves first, and that may be what lies lowest: what
 // a training step makes first it needs last. Room at both ends is worse for large tensors.
 void Planner::State::AddLastSlab(ClientArena& arena, Bytes size) {
-  const auto below = arena.map.AbsentFrom(Bytes{0});
+  const auto below = arena.space.AbsentFrom(Bytes{0});
   const bool small = arena.ready.count() * kSmallShare <= SlabSize(arena).count();
   if (Uses(Heuristic::kLastSlabBelow) && small && below && below->first == Bytes{0} &&
       below->second >= size && LowestIsNeededLater(arena, below->second)) {
@@ -135,18 +135,18 @@ bool Planner::State::LowestIsNeededLater(const ClientArena& arena, Bytes begin) 
   const auto find = [&](ExtentMap::Block block, ExtentMap::Block (ExtentMap::*next)(
                                                     ExtentMap::Block) const) -> const TensorRow* {
     for (int i = 0; i < kBlocksTried && block != ExtentMap::kNone; ++i) {
-      if (arena.map.KindOf(block) == ExtentMap::Kind::kUsed) {
-        const TensorRow& tensor = catalog_[arena.map.OwnerOf(block)];
+      if (arena.space.KindOf(block) == ExtentMap::Kind::kUsed) {
+        const TensorRow& tensor = catalog_[arena.space.OwnerOf(block)];
         if (EvictionIndex::CanLeave(tensor)) return &tensor;
       }
-      block = (arena.map.*next)(block);
+      block = (arena.space.map().*next)(block);
     }
     return nullptr;
   };
-  const auto behind = arena.map.AbsentFrom(begin);
+  const auto behind = arena.space.AbsentFrom(begin);
   if (!behind) return false;
-  const TensorRow* lowest = find(arena.map.At(begin), &ExtentMap::After);
-  const TensorRow* highest = find(arena.map.At(behind->first), &ExtentMap::Before);
+  const TensorRow* lowest = find(arena.space.At(begin), &ExtentMap::After);
+  const TensorRow* highest = find(arena.space.At(behind->first), &ExtentMap::Before);
   return lowest != nullptr && highest != nullptr && IsHinted(*lowest) &&
          arena.index->IsLater(*lowest, *highest);
 }
@@ -178,30 +178,30 @@ bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
 
 void Planner::State::AddSlabAt(ClientArena& arena, Bytes offset, Bytes size) {
   slabs_come_until_ = now_ + kSlabsComeFor;
-  arena.adding = size;
+  arena.space.Await(size);
   arena.trimming = false;
   quota_.Charge(arena.client, arena.pool(), size);
   plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
 }
 
 bool Planner::State::AddSlabAndEvictFor(ClientArena& arena, Bytes need) {
-  if (arena.adding > Bytes{0} || now_ < arena.backoff_until) return false;
-  const auto range = arena.map.AbsentFrom(options_.granularity);
+  if (arena.space.awaited() > Bytes{0} || now_ < arena.backoff_until) return false;
+  const auto range = arena.space.AbsentFrom(options_.granularity);
   if (!range) return false;
   const auto [offset, room] = *range;
   const Bytes slab =
-      std::min({RoomFor(arena), room, arena.slab_most}).RoundDown(options_.granularity);
+      std::min({RoomFor(arena), room, arena.space.most()}).RoundDown(options_.granularity);
   if (slab == Bytes{0}) return false;
   Bytes reach = slab;
   std::vector<uint32_t> rows;
-  ExtentMap::Block block = arena.map.At(offset);
+  ExtentMap::Block block = arena.space.At(offset);
   while (reach < need) {
-    block = arena.map.Before(block);
+    block = arena.space.Before(block);
     if (block == ExtentMap::kNone || rows.size() >= kMostEvictedAtOnce) return false;
-    reach += arena.map.SizeOf(block);
-    if (arena.map.KindOf(block) == ExtentMap::Kind::kFree) continue;
-    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) return false;
-    rows.push_back(arena.map.OwnerOf(block));
+    reach += arena.space.SizeOf(block);
+    if (arena.space.KindOf(block) == ExtentMap::Kind::kFree) continue;
+    if (arena.space.KindOf(block) != ExtentMap::Kind::kUsed) return false;
+    rows.push_back(arena.space.OwnerOf(block));
     if (!EvictionIndex::CanLeave(catalog_[rows.back()])) return false;
   }
   if (!EvictAll(arena, rows, RedundantCopies::kMayDrop)) return false;

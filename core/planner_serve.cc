@@ -43,7 +43,7 @@ Duration Planner::State::RetryAfter() const {
 }
 
 uint64_t Planner::State::ChangesFor(const ClientArena& arena) const {
-  uint64_t changes = arena.map.changes() + arena.index->changes() + redundant_copies_noted_;
+  uint64_t changes = arena.space.changes() + arena.index->changes() + redundant_copies_noted_;
   for (const auto& [id, pool] : away_) changes += pool.changes();
   return changes;
 }
@@ -109,7 +109,7 @@ bool Planner::State::MayDemand(const ClientArena& arena, PoolId from) const {
 }
 
 bool Planner::State::HelpIsNear(const ClientArena& arena) const {
-  return arena.adding > Bytes{0} || (arena.leaving > 0 && arena.copying_out == 0);
+  return arena.space.awaited() > Bytes{0} || (arena.leaving > 0 && arena.copying_out == 0);
 }
 
 void Planner::State::FailFastRequests(ClientArena& arena) {
@@ -122,13 +122,13 @@ void Planner::State::FailFastRequests(ClientArena& arena) {
 
 bool Planner::State::IsStuck(ClientArena& arena, const Request& request) {
   if (arena.last_resort.request != request.id || arena.last_resort.hope) return false;
-  if (arena.leaving > 0 || arena.adding > Bytes{0}) return false;
-  if (!arena.draining.empty() || !arena.removing.empty()) return false;
+  if (arena.leaving > 0 || arena.space.awaited() > Bytes{0}) return false;
+  if (!arena.space.closed().empty() || !arena.space.removals().empty()) return false;
   if (clients_.size() > 1 && BindingFor(arena, request.size) != Limit::kClient) return false;
   // What could leave may wait for room elsewhere.
   if (!MaySearch(arena)) return false;
   const uint64_t searched = SearchedFor(arena);
-  const auto run = arena.index->FindRun(arena.map, request.size.RoundUp(kExtentAlignment),
+  const auto run = arena.index->FindRun(arena.space.map(), request.size.RoundUp(kExtentAlignment),
                                         VirtualTime(arena), LinksOf(arena.device), {});
   BackOffSearch(arena, searched);
   return run.empty();
@@ -150,8 +150,8 @@ bool Planner::State::TryCreate(ClientArena& arena, const Request& given) {
 // round, and the room that is left comes to lie just before it.
 bool Planner::State::RestartsLayout(const ClientArena& arena, Bytes size) const {
   if (now_ >= arena.pressure_until || !Uses(Heuristic::kRingLayout)) return false;
-  const Bytes held = arena.map.held();
-  const Bytes hole = arena.map.LargestHole();
+  const Bytes held = arena.space.held();
+  const Bytes hole = arena.space.LargestHole();
   const bool empty = hole + arena.used.least() + Bytes(held.count() / kEmptyShare) >= held;
   return empty && size.count() * kEmptyShare <= hole.count() &&
          arena.ready.count() * kReadyShare <= hole.count();
@@ -159,23 +159,23 @@ bool Planner::State::RestartsLayout(const ClientArena& arena, Bytes size) const 
 
 ExtentMap::Block Planner::State::PlaceFor(ClientArena& arena, Bytes size, bool stays) const {
   if (stays) {
-    const auto place = arena.map.AllocateHighest(size, 0);
+    const auto place = arena.space.AllocateHighest(size, 0);
     RAVEN_CHECK(place.has_value());
     return *place;
   }
   const bool restarts = RestartsLayout(arena, size);
-  auto place = restarts           ? arena.map.AllocateInMiddle(size, 0)
-               : arena.next_place ? arena.map.AllocateAt(*arena.next_place, size, 0)
+  auto place = restarts           ? arena.space.AllocateInMiddle(size, 0)
+               : arena.next_place ? arena.space.AllocateAt(*arena.next_place, size, 0)
                                   : std::nullopt;
-  if (!place) place = arena.map.Allocate(size, 0);
+  if (!place) place = arena.space.Allocate(size, 0);
   RAVEN_CHECK(place.has_value());
   if (restarts || arena.next_place)
-    arena.next_place = arena.map.OffsetOf(*place) + arena.map.SizeOf(*place);
+    arena.next_place = arena.space.OffsetOf(*place) + arena.space.SizeOf(*place);
   return *place;
 }
 
 bool Planner::State::Grants(ClientArena& arena, const Request& request) {
-  if (arena.map.LargestHole() < request.size) return false;
+  if (arena.space.LargestHole() < request.size) return false;
   Client& client = *FindClient(request.client);
   LogicalUse logical;
   client.predictor.Created(request.name, request.size, &logical, now_);
@@ -183,7 +183,7 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   const bool stays = now_ < arena.pressure_until && client.predictor.StaysInUse(logical);
   const ExtentMap::Block block = PlaceFor(arena, request.size, stays);
   SetAllocationPhase(arena, true);
-  arena.used.Add(arena.map.used());
+  arena.used.Add(arena.space.used());
   arena.wanted_until = now_ + kWantsMoreFor;
   arena.ready = std::max(request.size, Bytes(arena.ready.count() / kReadyFor * (kReadyFor - 1)));
   TensorRow& tensor = catalog_.Add();
@@ -196,7 +196,7 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   tensor.home.block = block;
   tensor.in_use = false;
   SetInUse(tensor, true);
-  arena.map.SetOwner(block, Catalog::RowOf(tensor.id));
+  arena.space.SetOwner(block, Catalog::RowOf(tensor.id));
   client.slots.Set(tensor.slot, Catalog::RowOf(tensor.id));
   client.predictor.FollowCreate(tensor, client.slots, now_, &changes_);
   WriteChanges();
@@ -206,7 +206,7 @@ bool Planner::State::Grants(ClientArena& arena, const Request& request) {
   arena.cycle.Created(before, arena.live, arena.lived, VirtualTime(arena));
   Count(request.client, &PlannerStats::creates, 1);
   plan_->push_back(AllocReply{request.client, request.slot, tensor.id, request.device,
-                              arena.map.OffsetOf(block)});
+                              arena.space.OffsetOf(block)});
   return true;
 }
 
@@ -237,7 +237,7 @@ void Planner::State::NotePressure(ClientArena& arena, Bytes need) {
 }
 
 bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
-  const auto block = arena.map.Allocate(given.size, Catalog::RowOf(given.tensor));
+  const auto block = arena.space.Allocate(given.size, Catalog::RowOf(given.tensor));
   if (!block) return false;
   TensorRow& tensor = *catalog_.Find(given.tensor);
   Dequeue(given);
@@ -255,7 +255,7 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
   }
   SetInUse(tensor, true);
   SetStreamComplete(tensor, false);
-  plan_->push_back(FetchReply{tensor.id, tensor.device(), arena.map.OffsetOf(*block),
+  plan_->push_back(FetchReply{tensor.id, tensor.device(), arena.space.OffsetOf(*block),
                               /*arriving=*/!recompute, recompute});
   return true;
 }
@@ -272,7 +272,7 @@ void Planner::State::StartCopyIn(TensorRow& tensor, bool demand) {
 
 bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
   // One thing at a time: what is under way may suffice. But slabs come while others are emptied.
-  const bool adding = arena.adding > Bytes{0};
+  const bool adding = arena.space.awaited() > Bytes{0};
   if (adding && !arena.taking) return true;
   const Bytes need = request.size.RoundUp(kExtentAlignment);
   // A limit was lowered, or the fetch is on a smaller device: all that left would leave in vain.
@@ -344,7 +344,7 @@ void Planner::State::BackOffSearch(ClientArena& arena, uint64_t searched_before)
 
 bool Planner::State::IsLarge(const ClientArena& arena, Bytes need) const {
   if (requests_.Waiting(arena) == 0 || requests_.First(arena).is_fetch()) return false;
-  if (need.count() * kGrowthShare < arena.map.held().count()) return false;
+  if (need.count() * kGrowthShare < arena.space.held().count()) return false;
   return arena.index->IsHinted() && Uses(Heuristic::kCopiesOfLarge);
 }
 
@@ -359,7 +359,7 @@ bool Planner::State::FindVictims(ClientArena& arena, Bytes need) {
   const EvictionIndex::Limits any{.useful = wants_more ? GrowthOf(arena, need) : need,
                                   .large = large};
   const auto run =
-      arena.index->FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), any);
+      arena.index->FindRun(arena.space.map(), need, VirtualTime(arena), LinksOf(arena.device), any);
   // Slabs of others whose eviction costs less serve a large request.
   if (need >= SlabSize(arena) && clients_.size() > 1 && Uses(Heuristic::kSlabsOfOthers) &&
       TakeSlabsFor(arena, need, RelocationCostLimit(arena, run), Take::kOthers))
@@ -405,10 +405,10 @@ SlabCostLimit Planner::State::RelocationCostLimit(const ClientArena& arena,
 
 bool Planner::State::EvictRun(ClientArena& arena, Bytes need, const EvictionIndex::Limits& limits,
                               RedundantCopies redundant) {
-  return EvictAll(
-      arena,
-      arena.index->FindRun(arena.map, need, VirtualTime(arena), LinksOf(arena.device), limits),
-      redundant);
+  return EvictAll(arena,
+                  arena.index->FindRun(arena.space.map(), need, VirtualTime(arena),
+                                       LinksOf(arena.device), limits),
+                  redundant);
 }
 
 bool Planner::State::EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows,
@@ -514,7 +514,7 @@ void Planner::State::BeginCopyOut(TensorRow& tensor) {
 
 void Planner::State::ProposeMove(const TensorRow& tensor, Way way, Move::Source source,
                                  bool demand) {
-  const Place home{tensor.home.pool, ArenaOf(tensor)->map.OffsetOf(tensor.home.block)};
+  const Place home{tensor.home.pool, ArenaOf(tensor)->space.OffsetOf(tensor.home.block)};
   const Place away{tensor.away.pool, away_.at(tensor.away.pool).OffsetOf(tensor.away.block)};
   const bool leaves = way == Way::kHomeToAway;
   plan_->push_back(Move{tensor.id, leaves ? home : away, leaves ? away : home, tensor.size, source,

@@ -42,12 +42,13 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena, Lim
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
       if (requests_.IsOlder(*other, arena)) continue;
       // A copy that room is being made for is not redundant.
-      if (other->adding > Bytes{0} || other->leaving > 0) continue;
+      if (other->space.awaited() > Bytes{0} || other->leaving > 0) continue;
     }
     // A client that did not let go of the last one would keep the next, too.
     if (UsageOf(*other).overdue > Bytes{0} || IsLate(*other)) continue;
     // Where all is in use there is nothing to give.
-    if (other->index->size() > 0 || other->map.used() < other->map.held()) givers.push_back(other);
+    if (other->index->size() > 0 || other->space.used() < other->space.held())
+      givers.push_back(other);
   }
   std::stable_sort(givers.begin(), givers.end(),
                    [this](const ClientArena* a, const ClientArena* b) {
@@ -60,7 +61,7 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena, Lim
 // Idle memory may be lent beyond a share because it can be taken back, and for that it needs room
 // on the host. What only fills a hole lends nothing more.
 bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
-  if (!quota_.HasGuarantees(arena.pool()) || arena.map.LargestHole() >= more) return false;
+  if (!quota_.HasGuarantees(arena.pool()) || arena.space.LargestHole() >= more) return false;
   if (quota_.IsWithinGuarantee(arena.client, arena.pool(), more)) return false;
   if (quota_.IsKeptTaken()) return true;
   const Bytes lent = quota_.Lent(arena.client, arena.pool(), more);
@@ -68,7 +69,7 @@ bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
   Bytes away = quota_.Of(kHostPool).pinned;
   for (const auto& [id, client] : clients_) {
     for (const auto& other : client->arenas) {
-      if (other != nullptr) away += Minus(other->live, other->map.used());
+      if (other != nullptr) away += Minus(other->live, other->space.used());
     }
   }
   // It comes back in whole slabs.
@@ -77,7 +78,7 @@ bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
 
 Reclaimer::Arena Planner::State::Reclaimable(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
-  return {client.id,    client.tenant,         arena.slabs,       arena.map,
+  return {client.id,    client.tenant,         arena.space.slabs(), arena.space.map(),
           *arena.index, LinksOf(arena.device), VirtualTime(arena)};
 }
 
@@ -105,9 +106,7 @@ bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
   if (!rows.empty() && !EvictAll(arena, rows, RedundantCopies::kMayDrop)) return false;
   for (const uint32_t row : rows) LeaveSlab(arena, catalog_[row]);
   for (const Range& slab : slabs) {
-    std::erase(arena.slabs, slab);
-    arena.map.CloseChunk(slab.first, slab.second);
-    arena.draining.push_back(slab);
+    arena.space.Close(slab);
     quota_.BeginReclaiming(arena.client, arena.pool(), slab.second);
   }
   EndDraining(arena);
@@ -137,7 +136,7 @@ std::optional<Planner::State::Lack> Planner::State::LackFor(const ClientArena& a
                                                             Bytes need) const {
   const auto place = PlaceForSlab(arena, need);
   if (!place) return std::nullopt;
-  const Bytes coming = RoomFor(arena, Coming::kIsThere) + arena.adding;
+  const Bytes coming = RoomFor(arena, Coming::kIsThere) + arena.space.awaited();
   const Bytes missing = Minus(place->missing, coming);
   return Lack{*place, BindingFor(arena, place->missing), missing};
 }
@@ -152,7 +151,7 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
   const auto which = cost_limit.at_most > 0 ? Reclaimer::Which::kAll : Reclaimer::Which::kEmpty;
   if (wanted == Bytes{0}) {
     if (WaitsForLate(arena, binding)) AskMore(arena, *lack, which, cost_limit);
-    return reclaiming + arena.adding > Bytes{0};  // help is under way
+    return reclaiming + arena.space.awaited() > Bytes{0};  // help is under way
   }
   Emptyings slabs;
   if (take == Take::kEnough) reclaimer_.Find(Reclaimable(arena), place.reach, which, {}, &slabs);
@@ -193,9 +192,9 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
 }
 
 bool Planner::State::IsLate(const ClientArena& arena) const {
-  return std::any_of(arena.removing.begin(), arena.removing.end(), [this](const auto& slab) {
-    return now_ >= slab.second.until - kLetGoWithin + kLateAfter;
-  });
+  return std::any_of(
+      arena.space.removals().begin(), arena.space.removals().end(),
+      [this](const auto& slab) { return now_ >= slab.second.until - kLetGoWithin + kLateAfter; });
 }
 
 bool Planner::State::WaitsForLate(ClientArena& arena, Limit binding) {
@@ -237,49 +236,45 @@ bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
 }
 
 bool Planner::State::GiveBackFreeSlab(ClientArena& arena) {
-  for (size_t i = 0; i < arena.slabs.size(); ++i) {
-    if (GiveBack(arena, arena.slabs[i])) return true;
+  for (size_t i = 0; i < arena.space.slabs().size(); ++i) {
+    if (GiveBack(arena, arena.space.slabs()[i])) return true;
   }
   return false;
 }
 
 bool Planner::State::GiveBack(ClientArena& arena, Range slab) {
-  return arena.map.IsFree(slab.first, slab.second) && Drain(arena, {slab}, {});
+  return arena.space.IsFree(slab.first, slab.second) && Drain(arena, {slab}, {});
 }
 
 void Planner::State::EndDraining(ClientArena& arena) {
   // One by one, as they come free: the request that waits for them sees progress.
-  std::erase_if(arena.draining, [&](const Range& slab) {
+  for (const Range& slab : std::vector(arena.space.closed())) {
     const auto [offset, size] = slab;
-    if (arena.map.IsRetired(offset, size)) {
-      arena.removing[offset] = {size, now_ + kLetGoWithin};
+    if (arena.space.IsEmptied(slab)) {
+      arena.space.LetGo(slab, now_ + kLetGoWithin);
       late_.Arm({arena, offset}, now_ + kLateAfter);
       overdue_.Arm({arena, offset}, now_ + kLetGoWithin);
       plan_->push_back(RemoveSlab{arena.client, arena.device, offset});
-      return true;
+      continue;
     }
-    ExtentMap::Block block = arena.map.At(offset);
-    if (arena.map.KindOf(block) != ExtentMap::Kind::kUsed) block = arena.map.After(block);
-    const TensorRow& tensor = catalog_[arena.map.OwnerOf(block)];
-    if (tensor.is_leaving()) return false;
+    ExtentMap::Block block = arena.space.At(offset);
+    if (arena.space.KindOf(block) != ExtentMap::Kind::kUsed) block = arena.space.After(block);
+    const TensorRow& tensor = catalog_[arena.space.OwnerOf(block)];
+    if (tensor.is_leaving()) continue;
     // A get has rescued what lived here: then the request that wants the slab tries again.
-    arena.map.OpenChunk(offset, size);
-    arena.slabs.push_back(slab);
+    arena.space.Open(slab);
     quota_.EndReclaiming(arena.client, arena.pool(), size);
     TouchWaiting();
-    return true;
-  });
+  }
   if (UsageOf(arena).reclaiming == Bytes{0}) arena.relocating = false;
 }
 
 void Planner::State::NoteOverdue(ClientArena& arena) {
-  for (auto& [offset, slab] : arena.removing) {
-    if (slab.overdue || now_ < slab.until) continue;
-    slab.overdue = true;
-    quota_.BeginOverdue(arena.client, arena.pool(), slab.size);
-    Touch(&arena);
-    TouchWaiting();
-  }
+  const Bytes overdue = arena.space.NoteOverdue(now_);
+  if (overdue == Bytes{0}) return;
+  quota_.BeginOverdue(arena.client, arena.pool(), overdue);
+  Touch(&arena);
+  TouchWaiting();
 }
 
 bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
@@ -289,7 +284,7 @@ bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
   const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
   if (now_ >= std::max(device.full_until, tenant.device_full_until[ToInt(arena.device)]))
     return false;
-  return arena.map.LargestHole() >= std::min(options_.slab, LargestSlab(arena));
+  return arena.space.LargestHole() >= std::min(options_.slab, LargestSlab(arena));
 }
 
 bool Planner::State::DrainSome(DeviceId device, Emptyings slabs, Bytes wanted) {

@@ -27,8 +27,9 @@ TensorView Planner::State::ViewOf(const TensorRow& tensor) const {
                   tensor.size,   tensor.device(), Bytes{0},          tensor.residency(),
                   tensor.in_use, tensor.dirty(),  tensor.has_copy(), tensor.away.pool};
   if (tensor.home.is_placed()) {
-    view.device_offset =
-        clients_.at(tensor.client)->arenas[ToInt(tensor.device())]->map.OffsetOf(tensor.home.block);
+    view.device_offset = clients_.at(tensor.client)
+                             ->arenas[ToInt(tensor.device())]
+                             ->space.OffsetOf(tensor.home.block);
   }
   return view;
 }
@@ -50,7 +51,7 @@ ClientView Planner::State::ViewOf(ClientId id) const {
   for (const auto& arena : client.arenas) {
     if (arena == nullptr) continue;
     view.device_held += UsageOf(*arena).held;
-    view.device_used += arena->map.used();
+    view.device_used += arena->space.used();
   }
   return view;
 }
@@ -66,7 +67,7 @@ TierView Planner::State::DeviceTier(DeviceId device) const {
   TierView view{quota_.LimitOf(pool), quota_.Of(pool).held, Bytes{0}};
   for (const auto& [id, client] : clients_) {
     const auto& arena = client->arenas[ToInt(device)];
-    if (arena != nullptr) view.used += arena->map.used();
+    if (arena != nullptr) view.used += arena->space.used();
   }
   return view;
 }
@@ -137,8 +138,8 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   RAVEN_CHECK(has_device == !away);
   if (has_device) {
     const ClientArena& arena = *clients_.at(tensor.client)->arenas[ToInt(tensor.device())];
-    RAVEN_CHECK(arena.map.OwnerOf(tensor.home.block) == row);
-    const Bytes room = arena.map.SizeOf(tensor.home.block);
+    RAVEN_CHECK(arena.space.OwnerOf(tensor.home.block) == row);
+    const Bytes room = arena.space.SizeOf(tensor.home.block);
     const Bytes whole = tensor.size.RoundUp(kExtentAlignment);
     RAVEN_CHECK(tensor.state() == TensorState::kLeavingIrrevocably ? room <= whole : room == whole);
   }
@@ -157,11 +158,11 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
 void Planner::State::CheckQuotas(const ClientArena& arena, const Sums& sums) const {
   Bytes reclaiming;
   Bytes overdue;
-  for (const auto& [offset, slab] : arena.removing)
+  for (const auto& [offset, slab] : arena.space.removals())
     (slab.overdue ? overdue : reclaiming) += slab.size;
-  for (const Range& slab : arena.draining) reclaiming += slab.second;
-  Bytes held = arena.adding + reclaiming + overdue;
-  for (const Range& slab : arena.slabs) held += slab.second;
+  for (const Range& slab : arena.space.closed()) reclaiming += slab.second;
+  Bytes held = arena.space.awaited() + reclaiming + overdue;
+  for (const Range& slab : arena.space.slabs()) held += slab.second;
   const QuotaTree::Usage& usage = UsageOf(arena);
   RAVEN_CHECK(usage.reclaiming == reclaiming);
   RAVEN_CHECK(usage.overdue == overdue);
@@ -193,7 +194,7 @@ void Planner::State::CheckInvariants() const {
     RAVEN_CHECK(client->predictor.waits() == sums.waits[id]);
     for (const auto& arena : client->arenas) {
       if (arena == nullptr) continue;
-      arena->map.CheckInvariants();
+      arena->space.CheckInvariants();
       RAVEN_CHECK(arena->copying_out <= arena->leaving);
       RAVEN_CHECK(arena->leaving_slabs <= arena->leaving);
       CheckQuotas(*arena, sums);

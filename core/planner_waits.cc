@@ -26,7 +26,7 @@ double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing
 
 double Planner::State::SecondsToEvict(const ClientArena& arena, Bytes need) const {
   const AwayLinks links = LinksOf(arena.device);
-  const auto run = arena.index->FindRun(arena.map, need, VirtualTime(arena), links, {});
+  const auto run = arena.index->FindRun(arena.space.map(), need, VirtualTime(arena), links, {});
   Duration copies{0};
   for (const uint32_t row : run) {
     const Duration both = BothCopies(links.Of(catalog_[row]), catalog_[row].size);

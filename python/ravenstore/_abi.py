@@ -54,6 +54,7 @@ class CreateFlag(enum.IntFlag):
     """ravenstore_create_options.flags."""
 
     FAIL_FAST = 1
+    FAIL_STUCK = 2
 
 
 class GetFlag(enum.IntFlag):

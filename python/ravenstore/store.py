@@ -670,6 +670,7 @@ class Store:
         device: int = 0,
         name: str | None = None,
         fail_fast: bool = False,
+        fail_stuck: bool = False,
         timeout: Duration | None = None,
     ) -> Tensor:
         """A new tensor, in Userspace; its bytes are undefined. Waits for room, bounded.
@@ -677,10 +678,16 @@ class Store:
         name: at most 255 bytes. The daemon remembers names: give the tensors of every iteration the
             same.
         fail_fast: do not wait for room.
+        fail_stuck: do not wait for what only another thread of this program could put or free.
         Errors: OutOfMemory, TimedOut.
         """
         return self.create_batch(
-            [size], device=device, name=name, fail_fast=fail_fast, timeout=timeout
+            [size],
+            device=device,
+            name=name,
+            fail_fast=fail_fast,
+            fail_stuck=fail_stuck,
+            timeout=timeout,
         )[0]
 
     def create_batch(
@@ -690,13 +697,14 @@ class Store:
         device: int = 0,
         name: str | None = None,
         fail_fast: bool = False,
+        fail_stuck: bool = False,
         timeout: Duration | None = None,
     ) -> list[Tensor]:
         """A tensor for each size in one go: all or, with an error, none."""
         counts = [bytes_of(size) for size in sizes]
         many = len(counts)
         handles = _pointers(many)()
-        options = _create_options(device, name, fail_fast, timeout)
+        options = _create_options(device, name, fail_fast, fail_stuck, timeout)
         check(
             _abi.library().ravenstore_create_batch(
                 self._usable(), (c_uint64 * many)(*counts), many, options, handles
@@ -713,6 +721,7 @@ class Store:
         name: str | None = None,
         stream: Stream = None,
         fail_fast: bool = False,
+        fail_stuck: bool = False,
         timeout: Duration | None = None,
     ) -> Tensor:
         """A new tensor, in Userspace, with a copy of the bytes of `source`: a torch tensor, what
@@ -727,7 +736,7 @@ class Store:
         memory = _arrays.memory_of(source, number)
         try:
             handle = c_void_p()
-            options = _create_options(device, name, fail_fast, timeout)
+            options = _create_options(device, name, fail_fast, fail_stuck, timeout)
             check(
                 _abi.library().ravenstore_adopt(
                     self._usable(), memory.address, memory.size, number, options, byref(handle)
@@ -941,11 +950,13 @@ def _pointers(count: int) -> Any:
 
 
 def _create_options(
-    device: int, name: str | None, fail_fast: bool, timeout: Duration | None
+    device: int, name: str | None, fail_fast: bool, fail_stuck: bool, timeout: Duration | None
 ) -> _abi.CreateOptions:
+    fast = CreateFlag.FAIL_FAST if fail_fast else CreateFlag(0)
+    stuck = CreateFlag.FAIL_STUCK if fail_stuck else CreateFlag(0)
     return _abi.CreateOptions(
         device=device,
-        flags=CreateFlag.FAIL_FAST if fail_fast else 0,
+        flags=fast | stuck,
         name=name.encode() if name is not None else None,
         timeout_ns=nanoseconds_of(timeout or 0),
     )

@@ -695,7 +695,7 @@ done
 
     def test_older_pytorches_are_a_stage_each_and_skipped_where_they_are_not_to_be_had(self):
         stand_in(self.folder / "cache/torch-2.10.0/bin/python3", "#!/bin/sh\nexit 1\n")
-        code, words = self.deploy_test(json.dumps(self.DONE), "--full", query="//a:l")
+        code, words = self.deploy_test(json.dumps(self.DONE), "--older-torch", query="//a:l")
         self.assertEqual(code, 0, words)
         self.assertIn("PyTorch 2.9.1 could not be fetched\n    torch-2.9.1: ", words)
         self.assertRegex(

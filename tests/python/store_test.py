@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import traceback
 import unittest
 import weakref
@@ -155,6 +156,12 @@ class ErrorsTest(harness.StoreCase):
         with self.assertRaises(MemoryError) as caught:
             self.store.create("1GiB", fail_fast=True)
         self.assertEqual(caught.exception.code, 2)
+
+    def test_what_only_the_program_itself_could_mend_need_not_be_waited_for(self):
+        began = time.monotonic()
+        with self.store.create("14MiB"), self.assertRaises(ravenstore.OutOfMemory):
+            self.store.create("14MiB", fail_stuck=True, timeout=60)
+        self.assertLess(time.monotonic() - began, 20)
 
     def test_a_wait_for_room_ends_in_time(self):
         with self.store.create("14MiB"), self.assertRaises(ravenstore.RavenstoreError) as caught:
