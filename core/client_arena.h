@@ -122,6 +122,7 @@ struct ClientArena : ArenaId {
   // would be room, or some of the rest will be out of use by itself.
   struct LastResort {
     uint64_t request = 0;
+    Tick since{};  // it was tried in vain
     Bytes kept;
     bool hope = false;
   } last_resort;

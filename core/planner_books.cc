@@ -347,7 +347,7 @@ std::string Planner::State::DescribeHolders(const Request& request) const {
 }
 
 std::string Planner::State::DescribePieces(const ClientArena& arena, const Request& request) const {
-  const auto& [searched_for, kept, hope] = arena.last_resort;
+  const auto& [searched_for, since, kept, hope] = arena.last_resort;
   const Bytes need = request.size.RoundUp(options_.granularity);
   const Bytes budget = BudgetOf(arena);
   const Bytes pinned = UsageOf(arena).pinned;

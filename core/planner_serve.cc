@@ -15,6 +15,8 @@ constexpr Duration kRetryAmongMany = std::chrono::microseconds(160);
 // what that takes. So many are no matter.
 constexpr Duration kBackoffPerBlock = std::chrono::nanoseconds(64);
 constexpr uint64_t kBlocksForNothing = 256;
+// What the client has put and freed before it asked is known by then.
+constexpr Duration kStuckFor = std::chrono::milliseconds(2);
 // Requests of any client that are answered in one go.
 constexpr size_t kAnswersPerPass = 1024;
 }  // namespace
@@ -122,6 +124,7 @@ void Planner::State::FailFastRequests(ClientArena& arena) {
 
 bool Planner::State::IsStuck(ClientArena& arena, const Request& request) {
   if (arena.last_resort.request != request.id || arena.last_resort.hope) return false;
+  if (now_ < arena.last_resort.since + kStuckFor) return false;
   if (arena.leaving > 0 || arena.space.awaited() > Bytes{0}) return false;
   if (!arena.space.closed().empty() || !arena.space.removals().empty()) return false;
   if (clients_.size() > 1 && BindingFor(arena, request.size) != Limit::kClient) return false;

@@ -228,7 +228,8 @@ bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
   Reclaimer::Compaction all =
       reclaimer_.Compact(Reclaimable(arena), need, RoomFor(arena).RoundDown(options_.granularity));
   const uint64_t request = requests_.Waiting(arena) == 0 ? 0 : requests_.First(arena).id;
-  arena.last_resort = {request, all.staying, all.settling || all.reach >= need};
+  const Tick since = arena.last_resort.request == request ? arena.last_resort.since : now_;
+  arena.last_resort = {request, since, all.staying, all.settling || all.reach >= need};
   if (all.reach < need || !Drain(arena.device, std::move(all.slabs))) return false;
   std::erase_if(all.rows, [&](uint32_t row) { return !EvictionIndex::CanLeave(catalog_[row]); });
   if (!all.rows.empty()) EvictAll(arena, all.rows, RedundantCopies::kMayDrop);
