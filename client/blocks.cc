@@ -218,6 +218,9 @@ Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream) {
     const BlocksStats& stats = ledgers_[device].stats;
     too_much = stats.used + bytes > device_budget_;
     any_idle = stats.idle > 0;
+    // Libraries ask for more than there may be, and for less when there is not: cuDNN does, for
+    // each of a convolution's algorithms. Several threads may wait for each other.
+    options.fail_stuck = !several_save_;
   }
   if (any_idle) {
     try {
@@ -229,9 +232,6 @@ Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream) {
     }
   }
   options.fail_fast = too_much;
-  // Libraries ask for more than there may be, and for less when there is not: cuDNN does, for each
-  // of a convolution's algorithms.
-  options.fail_stuck = true;
   return store_->create(bytes, options);
 }
 
@@ -342,6 +342,9 @@ void BlockAllocator::Save(Block* block, const PutOptions& next_read) {
   std::lock_guard lock(mutex_);
   ++block->saves_;
   block->next_read_ = next_read;
+  const auto saver = std::this_thread::get_id();
+  several_save_ = several_save_ || (saver_ != std::thread::id() && saver_ != saver);
+  saver_ = saver;
 }
 
 void BlockAllocator::ReadNext(Block* block, const PutOptions& next_read) {

@@ -42,6 +42,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -119,7 +120,9 @@ class BlockAllocator {
   // none. Never waits.
   Block* TakeIdle(uint64_t bytes, int device, Stream stream);
   // The same, else a new one. May wait, bounded by the store's timeout, until others' bytes have
-  // left. Throws OutOfMemory, whose words are DescribeHolders', Lost, or what else the store says.
+  // left; for what only the program itself could free it waits where several threads have saved
+  // blocks, of which another may free some. Throws OutOfMemory, whose words are DescribeHolders',
+  // Lost, or what else the store says.
   Block* Allocate(uint64_t bytes, int device, Stream stream);
   // The same without a look at the idle ones, for whoever has just asked TakeIdle in vain.
   Block* AllocateNew(uint64_t bytes, int device, Stream stream);
@@ -204,7 +207,9 @@ class BlockAllocator {
   const uint64_t device_budget_;
   const uint64_t born_;  // the process's forks
 
-  mutable std::mutex mutex_;  // of all below, and of the blocks
+  mutable std::mutex mutex_;   // of all below, and of the blocks
+  std::thread::id saver_;      // the last that saved a block
+  bool several_save_ = false;  // another one did as well
   std::unordered_map<MagazineKey, std::deque<Block*>, MagazineHash> magazines_;
   std::unordered_map<int, Ledger> ledgers_;  // by device
 };

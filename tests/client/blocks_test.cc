@@ -409,6 +409,29 @@ TEST_F(BlocksTest, WhatOnlyTheProgramCouldMendFailsAtOnce) {
   blocks_->Release(Allocate(MiB(24)));
 }
 
+TEST_F(BlocksTest, OfSeveralThreadsThatSaveOneWaitsForWhatAnotherFrees) {
+  std::thread([&] {
+    Block* block = Allocate(MiB(1));
+    blocks_->Save(block, {});
+    blocks_->Release(block);
+    blocks_->Unsave(block);
+  }).join();
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 64; ++i) blocks.push_back(Allocate(MiB(1)));
+  blocks_->Save(blocks[0], {});
+  blocks_->Unsave(blocks[0]);
+  for (int i = 0; i < 64; i += 2) blocks_->Release(std::exchange(blocks[i], nullptr));
+  // Long after the daemon would have called it stuck.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+  std::thread other([&] {
+    while (std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    for (int i = 1; i < 64; i += 2) blocks_->Release(blocks[i]);
+    blocks_->EmptyMagazines();
+  });
+  EXPECT_NO_THROW(blocks_->Release(Allocate(MiB(24))));
+  other.join();
+}
+
 TEST_F(BlocksTest, WhatAStreamHasStillToFreeIsWaitedFor) {
   TestStream stream;
   Block* block = Allocate(MiB(48), stream);
