@@ -47,6 +47,10 @@ struct AwayLinks {
 
 class EvictionIndex {
  public:
+  // `forecast` is the client's; null: nothing is learned. Both outlive the index.
+  explicit EvictionIndex(Catalog* catalog, const Forecast* forecast = nullptr,
+                         Heuristics heuristics = {})
+      : catalog_(catalog), forecast_(forecast), heuristics_(heuristics) {}
   virtual ~EvictionIndex() = default;
   EvictionIndex(const EvictionIndex&) = delete;
   EvictionIndex& operator=(const EvictionIndex&) = delete;
@@ -137,10 +141,6 @@ class EvictionIndex {
                                   const AwayLinks& links, const Limits& limits) const;
 
  protected:
-  // `forecast` is the client's; null: nothing is learned. Both outlive the index.
-  EvictionIndex(Catalog* catalog, const Forecast* forecast, Heuristics heuristics)
-      : catalog_(catalog), forecast_(forecast), heuristics_(heuristics) {}
-
   // The cost where many leave for a large create (Limits::large).
   virtual double CostAmongMany(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
   // By which the dirty tensor is chosen that is copied out first: the greatest.

@@ -20,9 +20,7 @@ namespace ravenstore::core {
 // the distance is the time since the last one (LRU).
 class ValueIndex final : public EvictionIndex {
  public:
-  explicit ValueIndex(Catalog* catalog, const Forecast* forecast = nullptr,
-                      Heuristics heuristics = {})
-      : EvictionIndex(catalog, forecast, heuristics) {}
+  using EvictionIndex::EvictionIndex;
 
   double EvictionCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const override;
 
@@ -34,9 +32,7 @@ class ValueIndex final : public EvictionIndex {
 // The least recently used leaves first, whatever its size.
 class LruIndex final : public EvictionIndex {
  public:
-  explicit LruIndex(Catalog* catalog, const Forecast* forecast = nullptr,
-                    Heuristics heuristics = {})
-      : EvictionIndex(catalog, forecast, heuristics) {}
+  using EvictionIndex::EvictionIndex;
 
   double EvictionCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const override;
 };
@@ -46,9 +42,7 @@ class LruIndex final : public EvictionIndex {
 // Greedy-Dual-Size-Frequency Caching Policy, HPL-98-69R1, 1998.
 class GdsfIndex final : public EvictionIndex {
  public:
-  explicit GdsfIndex(Catalog* catalog, const Forecast* forecast = nullptr,
-                     Heuristics heuristics = {})
-      : EvictionIndex(catalog, forecast, heuristics) {}
+  using EvictionIndex::EvictionIndex;
 
   double EvictionCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const override;
   int64_t KeyAtPut(const TensorRow& tensor, Tick virtual_time,

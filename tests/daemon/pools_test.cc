@@ -108,6 +108,24 @@ total = "32MiB"
       }
     }
   }
+  // One that reads its tensors, `count` on each device, again and again.
+  static void KillABusyClient(const DaemonProcess& daemon, uint64_t count) {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
+    ipc::Child child([&] {
+      Store store = Connect(daemon);
+      std::vector<Held> held = Make(store, count);
+      RAVEN_CHECK(::write(pipe[1], "x", 1) == 1);
+      for (;;) ExpectAllHold(store, held);
+      return 0;
+    });
+    char ready = 0;
+    ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
+    ::kill(child.pid(), SIGKILL);
+    EXPECT_EQ(child.Wait(), -SIGKILL);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+  }
   // The descriptor of the daemon's file of the pool, opened once more.
   ipc::UniqueFd FileOf(const DaemonProcess& daemon) const {
     const std::string folder = "/proc/" + std::to_string(daemon.pid()) + "/fd";
@@ -175,21 +193,7 @@ TEST_F(PoolsTest, ATensorInAFileIsFetchedOnTheOtherDevice) {
 TEST_F(PoolsTest, WhatKilledClientsHadInAFileIsFreeForOthers) {
   DaemonProcess daemon(With(FilePool("96MiB")));
   for (int i = 0; i < 3; ++i) {
-    int pipe[2];
-    ASSERT_EQ(::pipe(pipe), 0);
-    ipc::Child child([&] {
-      Store store = Connect(daemon);
-      std::vector<Held> held = Make(store, 18);
-      RAVEN_CHECK(::write(pipe[1], "x", 1) == 1);
-      for (;;) ExpectAllHold(store, held);
-      return 0;
-    });
-    char ready = 0;
-    ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
-    ::kill(child.pid(), SIGKILL);
-    EXPECT_EQ(child.Wait(), -SIGKILL);
-    ::close(pipe[0]);
-    ::close(pipe[1]);
+    KillABusyClient(daemon, 18);
     EXPECT_TRUE(Eventually([&] { return TierOf(daemon, "file 0").used() == 0; }));
   }
   Store store = Connect(daemon);
@@ -249,21 +253,7 @@ TEST_F(PoolsTest, TensorsOnAPeerComeBackWholeOnEitherDevice) {
 
 TEST_F(PoolsTest, WhatKilledClientsHadOnAPeerIsFreeForOthers) {
   DaemonProcess daemon(With(PeerPool("12MiB") + FilePool("96MiB")));
-  int pipe[2];
-  ASSERT_EQ(::pipe(pipe), 0);
-  ipc::Child child([&] {
-    Store store = Connect(daemon);
-    std::vector<Held> held = Make(store, 16);
-    RAVEN_CHECK(::write(pipe[1], "x", 1) == 1);
-    for (;;) ExpectAllHold(store, held);
-    return 0;
-  });
-  char ready = 0;
-  ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
-  ::kill(child.pid(), SIGKILL);
-  EXPECT_EQ(child.Wait(), -SIGKILL);
-  ::close(pipe[0]);
-  ::close(pipe[1]);
+  KillABusyClient(daemon, 16);
   for (const char* pool : {"peer 0", "peer 1", "file 0"}) {
     EXPECT_TRUE(Eventually([&] { return TierOf(daemon, pool).used() == 0; })) << pool;
   }
