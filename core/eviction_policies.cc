@@ -13,7 +13,7 @@ namespace {
 // Of GdsfIndex's keys: a second of copying for every byte.
 constexpr double kFrequencyScale = 1e15;
 
-// Not core's SecondsOf(), which differs in the last bit: plans are the same to the bit.
+// Not core's Seconds(), which differs in the last bit: plans are the same to the bit.
 double SecondsOf(Duration duration) {
   return static_cast<double>(duration.count()) * 1e-9;
 }

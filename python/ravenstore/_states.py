@@ -81,10 +81,10 @@ class States:
         self._task = -1
         self._was_checked = False
         self._updated: set[torch.Tensor] = set()
-        # In the order in which they got the first: chunks that wait for gradients, and the pieces
-        # that have theirs; of the parameters of these, how many are not updated, and the stream
-        # that the gradient came on.
-        self._ready: dict[Chunk, list[Piece]] = {}
+        # In the order in which they got the first: chunks that wait for gradients, of how many
+        # pieces, and those that have theirs; of the parameters of these, how many pieces are not
+        # updated, and the stream that the gradient came on.
+        self._ready: dict[Chunk, tuple[int, list[Piece]]] = {}
         self._pieces_left: dict[torch.Tensor, int] = {}
         self._stream_of: dict[torch.Tensor, torch.cuda.Stream] = {}
         self._packing: Bound = []
@@ -353,9 +353,11 @@ class States:
         for piece in pieces:
             chunk = piece.chunk
             assert chunk is not None
-            ready = self._ready.setdefault(chunk, [])
+            if chunk not in self._ready:
+                self._ready[chunk] = (sum(map(self._is_expected, chunk.pieces)), [])
+            expected, ready = self._ready[chunk]
             ready.append(piece)
-            if len(ready) == sum(self._is_expected(piece) for piece in chunk.pieces):
+            if len(ready) == expected:
                 self._update_ready(opt, chunk)
             elif len(self._ready) > _READY_MAX:
                 self._update_ready(opt, next(iter(self._ready)))
@@ -365,7 +367,7 @@ class States:
 
     def _update_ready(self, opt: Any, chunk: Chunk) -> None:
         """Updates what of `chunk` has its gradient, on the current stream."""
-        pieces = [piece for piece in self._ready.pop(chunk) if has_gradient(piece.param)]
+        pieces = [piece for piece in self._ready.pop(chunk)[1] if has_gradient(piece.param)]
         self._wait_for_gradients({piece.param for piece in pieces})
         if pieces:
             self._update_chunk(opt, chunk, pieces, self._groups)
