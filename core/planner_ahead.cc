@@ -52,11 +52,12 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
     limits.clean_only = true;
     limits.later_than = &next;
     const Tick virtual_time = VirtualTime(arena);
+    const AwayLinks links = LinksOf(arena.device);
     const auto run = arena.index->FindRun(arena.space.map(), next.size.RoundUp(kExtentAlignment),
-                                          virtual_time, LinksOf(arena.device), limits);
+                                          virtual_time, links, limits);
     // What is dirty and needed later still should make way the next time.
     const TensorRow& sooner = run.empty() ? next : catalog_[run.front()];
-    const auto dirty = arena.index->FarthestDirty(virtual_time, LinksOf(arena.device));
+    const auto dirty = arena.index->FarthestDirty(virtual_time, links);
     if (dirty && arena.index->IsLater(catalog_[*dirty], sooner))
       arena.short_until = now_ + kShortFor;
     if (!EvictAll(arena, run, RedundantCopies::kKeep)) BackOffSearch(arena, searched);
