@@ -20,22 +20,6 @@
 
 namespace ravenstore::core {
 
-// Copies under way between a device and one other pool: off the device and onto it.
-struct InFlight {
-  Bytes out;
-  Bytes in;
-  uint32_t outs = 0;
-  uint32_t ins = 0;
-};
-using InFlights = std::vector<InFlight>;  // by that pool
-// Which direction of these.
-struct Direction {
-  Bytes InFlight::*bytes;
-  uint32_t InFlight::*copies;
-};
-inline constexpr Direction kOut{&InFlight::out, &InFlight::outs};
-inline constexpr Direction kIn{&InFlight::in, &InFlight::ins};
-
 // Tensors by their next use, soonest first: by time, by order, and as learned.
 struct DueTensors {
   using Use = std::pair<int64_t, TensorId>;
@@ -85,8 +69,7 @@ struct ClientArena : ArenaId {
       : ArenaId(id),
         space(range),
         index(MakeEvictionIndex(policy, catalog, forecast, heuristics)),
-        due(pools),
-        flight(pools) {}
+        due(pools) {}
 
   PoolId pool() const { return PoolOf(device); }
 
@@ -141,7 +124,6 @@ struct ClientArena : ArenaId {
   Tick short_until{};
   Tick wanted_until{};  // the last create is so recent that the next may follow at once
   Bytes live;           // of tensors that belong to this device, wherever they are
-  InFlights flight;     // copies of tensors on this device
   RecentRange lived;    // `live` after each create
   RecentRange used;     // the same of what is used of the map
   UsageCycle cycle;     // of `live`

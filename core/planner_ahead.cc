@@ -34,7 +34,7 @@ void Planner::State::Prefetch(ClientArena& arena) {
     if (arena.index->IsRefuted(*next)) {
       if (Forecast::IsAssumed(next->use_key)) return;  // it may hold again
       Unlist(*next);
-    } else if (!MayCopyAhead(arena, next->away.pool, kIn, next->size)) {
+    } else if (!copies_.MayBegin(LaneOf(*next), Way::kIn, next->size)) {
       pools[ToInt(next->away.pool)] = false;
     } else if (!PrefetchNext(arena, *next)) {
       return;
@@ -136,7 +136,7 @@ bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   arena.index->BeginCleaning(tensor);
   Reindex(tensor);
   BeginCopyOut(tensor);
-  ProposeMove(tensor, Way::kHomeToAway, Move::Source::kStays, false);
+  ProposeMove(tensor, Way::kOut, Move::Source::kStays, false);
   return true;
 }
 

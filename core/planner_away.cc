@@ -12,104 +12,20 @@ namespace {
 constexpr int kCopiesPerDrop = 256;
 }  // namespace
 
-std::map<PoolId, Planner::State::AwayState> Planner::State::MakeAwayPools(
-    const Topology& topology, const PlannerOptions& options) {
-  std::map<PoolId, AwayState> pools;
-  pools.try_emplace(kHostPool, options.host_capacity);
-  for (size_t i = 1 + options.device_capacity.size(); i < topology.pools().size(); ++i) {
-    const Pool& kind = topology.pools()[i];
-    const Bytes unit = std::max(kind.granularity, kExtentAlignment);
-    const Bytes capacity = kind.capacity.RoundDown(unit);
-    AwayState& pool =
-        pools.try_emplace(PoolId{static_cast<uint16_t>(i)}, capacity, unit).first->second;
-    pool.Grown(pool.Grow(capacity));
-  }
-  return pools;
-}
-
-AwayLinks Planner::State::MakeLinks(DeviceId device) const {
-  AwayLinks links;
-  for (const auto& [id, pool] : away_)
-    links.pools.push_back({id, LinkBetween(topology_, device, id), Bytes{}});
-  std::stable_sort(links.pools.begin(), links.pools.end(), [](const auto& a, const auto& b) {
-    return a.link.up_bytes_per_second > b.link.up_bytes_per_second;
-  });
-  return links;
-}
-
-AwayLinks Planner::State::LinksOf(DeviceId device) const {
-  AwayLinks links = devices_[ToInt(device)].links;
-  for (AwayLinks::Pool& pool : links.pools) pool.room = RoomIn(pool.id);
-  return links;
-}
-
-std::vector<Bytes> Planner::State::OtherCapacities() const {
-  std::vector<Bytes> capacities;
-  for (const auto& [id, pool] : away_) {
-    if (id != kHostPool) capacities.push_back(pool.end());
-  }
-  return capacities;
-}
-
-// What a tensor there is worth less than in the next pool that has room for it: so much others lose
-// whom it keeps from there.
-Duration Planner::State::PriceOfRoom(PoolId pool, PoolId home, Bytes size) const {
-  if (now_ >= away_.at(pool).scarce_until) return Duration{0};
-  const Duration here = topology_.Cost(pool, home, size);
-  Duration next = Duration::max();
-  for (const auto& [id, other] : away_) {
-    const Duration there = topology_.Cost(id, home, size);
-    if (!other.failed && there > here && other.LargestHole() >= size) next = std::min(next, there);
-  }
-  return next == Duration::max() ? Duration{0} : next - here;
-}
-
-Duration Planner::State::PlacingCost(const ClientArena& arena, PoolId pool, Bytes size,
-                                     Leaving leaving) const {
-  const PoolId home = arena.pool();
-  // What is in flight goes first; for the copy of one that leaves ahead of need nobody waits.
-  const Bytes queued = FlightOf(arena, pool).out;
-  const Bytes waited = leaving == Leaving::kNow ? queued + size : queued;
-  return topology_.Cost(home, pool, waited) + topology_.Cost(pool, home, size);
-}
-
-std::vector<Planner::State::Choice> Planner::State::PoolsFor(const ClientArena& arena, Bytes size,
-                                                             Leaving leaving) const {
-  std::vector<Choice> choices;
-  for (const auto& [id, pool] : away_) {
-    if (pool.failed) continue;
-    choices.push_back(
-        {PlacingCost(arena, id, size, leaving), PriceOfRoom(id, arena.pool(), size), id});
-  }
-  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
-    return std::pair(a.cost + a.price, a.pool) < std::pair(b.cost + b.price, b.pool);
-  });
-  return choices;
-}
-
-Bytes Planner::State::RoomIn(PoolId pool) const {
-  if (away_.at(pool).failed) return Bytes{0};
-  const Bytes growth = pool == kHostPool ? Minus(quota_.HostForCopies(), host_.end()) : Bytes{};
-  return std::max(away_.at(pool).LargestHole(), growth);
-}
-
-PoolId Planner::State::NextPool(const ClientArena& arena) const {
-  const std::vector<Choice> choices = PoolsFor(arena, options_.slab, Leaving::kNow);
-  const auto next = std::find_if(choices.begin(), choices.end(), [this](const Choice& choice) {
-    return RoomIn(choice.pool) >= options_.slab;
-  });
-  return next == choices.end() ? choices.front().pool : next->pool;
+CopyLedger::Lane Planner::State::NextLane(const ClientArena& arena) const {
+  const AwayPools::Departure slab = DepartureOf(arena, options_.slab, Leaving::kNow);
+  return LaneOf(arena, away_.Next(slab, quota_.HostForCopies()));
 }
 
 bool Planner::State::AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving) {
   if (tensor.away.is_placed()) return true;
   const ClientArena& arena = *ArenaOf(tensor);
-  const std::vector<Choice> choices = PoolsFor(arena, tensor.size, leaving);
+  const auto choices = away_.For(DepartureOf(arena, tensor.size, leaving));
   for (size_t i = 0; i < choices.size(); ++i) {
     const auto [cost, price, pool] = choices[i];
     // A copy that nobody waits for yet waits for the best pool.
-    const bool busy =
-        now_ < away_.at(pool).short_until || !MayCopyAhead(arena, pool, kOut, tensor.size);
+    const bool busy = now_ < away_[pool].short_until ||
+                      !copies_.MayBegin(LaneOf(arena, pool), Way::kOut, tensor.size);
     if (leaving == Leaving::kAhead && busy) return false;
     if (TryAllocateAway(tensor, pool, RedundantCopies::kKeep)) return true;
     // To copy what is redundant once more may cost less than the next pool; and what only might
@@ -120,7 +36,7 @@ bool Planner::State::AllocateAway(TensorRow& tensor, RedundantCopies redundant, 
     if (TryAllocateAway(tensor, pool, RedundantCopies::kMayDrop)) return true;
   }
   if (redundant == RedundantCopies::kKeep) return false;
-  const auto allocated = [&](const Choice& choice) {
+  const auto allocated = [&](const AwayPools::Choice& choice) {
     return TryAllocateAway(tensor, choice.pool, RedundantCopies::kMayDrop);
   };
   if (std::any_of(choices.begin(), choices.end(), allocated)) return true;
@@ -136,7 +52,7 @@ bool Planner::State::TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCo
   const auto block = TakeAwayRoom(client, pool, tensor, redundant);
   if (!block) {
     // What redundant copies take is no lack of room.
-    if (redundant == RedundantCopies::kMayDrop) away_.at(pool).scarce_until = now_ + kScarceFor;
+    if (redundant == RedundantCopies::kMayDrop) away_[pool].scarce_until = now_ + kScarceFor;
     return false;
   }
   // It stood in another pool's list.
@@ -179,7 +95,7 @@ bool Planner::State::MakeHostShare(Client& client, Bytes more, RedundantCopies r
 void Planner::State::FreeAway(TensorRow& tensor) {
   tensor.away.state = Replica::State::kEmpty;
   if (!tensor.away.is_placed()) return;
-  away_.at(tensor.away.pool).Free(tensor.away.block);
+  away_[tensor.away.pool].Free(tensor.away.block);
   tensor.away.block = ExtentMap::kNone;
   quota_.Refund(tensor.client, tensor.away.pool, tensor.size);
 }
@@ -187,7 +103,7 @@ void Planner::State::FreeAway(TensorRow& tensor) {
 std::optional<ExtentMap::Block> Planner::State::TakeAwayRoom(Client& client, PoolId id,
                                                              const TensorRow& tensor,
                                                              RedundantCopies redundant) {
-  AwayPool& pool = away_.at(id);
+  AwayPool& pool = away_[id];
   const uint32_t row = Catalog::RowOf(tensor.id);
   auto block = pool.Allocate(tensor.size, row);
   if (block) return block;
@@ -234,7 +150,7 @@ void Planner::State::NoteRedundantCopy(TensorRow& tensor) {
 
 void Planner::State::On(const PoolFailed& event) {
   RAVEN_CHECK(event.pool != kHostPool);
-  away_.at(event.pool).failed = true;
+  away_[event.pool].failed = true;
   for (uint32_t row = 0; row < catalog_.rows(); ++row) {
     TensorRow& tensor = catalog_[row];
     if (FindTensor(tensor.id) != nullptr && tensor.away.is_placed() &&
@@ -259,14 +175,14 @@ void Planner::State::Lose(TensorRow& tensor) {
 }
 
 std::string Planner::State::WhyLost(const TensorRow& tensor) const {
-  const auto pool = away_.find(tensor.away.pool);
-  if (pool == away_.end() || !pool->second.failed) return "a copy of them failed";
-  return "they were in " + NameOf(pool->first) + ", which failed";
+  const PoolId pool = tensor.away.pool;
+  if (!away_[pool].failed) return "a copy of them failed";
+  return "they were in " + NameOf(pool) + ", which failed";
 }
 
 // Tensors on their device do not need the copy; they become dirty again.
 void Planner::State::DropRedundantCopies(Client& client, PoolId pool, Bytes need) {
-  away_.at(pool).short_until = now_ + kPoolShortFor;
+  away_[pool].short_until = now_ + kPoolShortFor;
   std::deque<TensorId>& copies = client.redundant_copies[pool];
   Bytes freed;
   for (int i = 0; i < kCopiesPerDrop && freed < need && !copies.empty(); ++i) {

@@ -20,18 +20,19 @@ Topology TopologyOf(const PlannerOptions& options) {
 Planner::State::State(PlannerOptions options)
     : options_(std::move(options)),
       topology_(TopologyOf(options_)),
-      away_(MakeAwayPools(topology_, options_)),
+      away_(&topology_, options_.device_capacity.size(), options_.host_capacity),
+      copies_({.devices = options_.device_capacity.size(),
+               .pools = topology_.pools().size(),
+               .ahead = {options_.in_flight, options_.in_flight_copies},
+               .demand = {options_.demand_bytes, options_.demand_copies},
+               .guaranteed_part = options_.guaranteed_part}),
       quota_({.devices = options_.device_capacity,
               .host = options_.host_capacity,
-              .others = OtherCapacities(),
+              .others = away_.OtherCapacities(),
               .granularity = options_.granularity,
               .guaranteed_part = options_.guaranteed_part}),
       devices_(options_.device_capacity.size()) {
   RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
-  for (uint16_t i = 0; i < devices_.size(); ++i) {
-    devices_[i].flight.resize(topology_.pools().size());
-    devices_[i].links = MakeLinks(DeviceId{i});
-  }
 }
 
 Planner::State::Client* Planner::State::FindClient(ClientId client) {
@@ -168,54 +169,6 @@ bool Planner::State::FinishIfGone(TensorRow& tensor) {
   if (!tensor.freed && FindClient(tensor.client) != nullptr) return false;
   Finish(tensor);
   return true;
-}
-
-bool Planner::State::UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const {
-  if (copies == 0) return true;
-  return copies < options_.in_flight_copies && bytes + more <= options_.in_flight;
-}
-
-bool Planner::State::MayCopyAhead(const ClientArena& arena, PoolId pool, const Direction& direction,
-                                  Bytes more) const {
-  const InFlight& flight = FlightOf(arena, pool);
-  return UnderCopyLimit(flight.*direction.bytes, flight.*direction.copies, more) ||
-         HasCopiesLeft(arena, pool, direction, more, options_.in_flight, options_.in_flight_copies);
-}
-
-bool Planner::State::HasCopiesLeft(const ClientArena& arena, PoolId pool,
-                                   const Direction& direction, Bytes more, Bytes bytes,
-                                   uint32_t copies) const {
-  const uint64_t part = options_.guaranteed_part;
-  if (part == 0) return false;
-  const Tenant& tenant = tenants_.at(clients_.at(arena.client)->tenant);
-  const InFlight& own = tenant.device_flight[ToInt(arena.device)][ToInt(pool)];
-  if (own.*direction.copies == 0) return true;
-  return own.*direction.copies < copies / part &&
-         own.*direction.bytes + more <= Bytes(bytes.count() / part);
-}
-
-void Planner::State::BeginCopy(TensorRow& tensor, const Direction& direction) {
-  const auto count = [&](InFlights& flights) {
-    InFlight& copies = flights[ToInt(tensor.away.pool)];
-    copies.*direction.bytes += tensor.size;
-    ++(copies.*direction.copies);
-  };
-  count(devices_[ToInt(tensor.device())].flight);
-  count(ArenaOf(tensor)->flight);
-  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device())]);
-}
-
-void Planner::State::EndCopy(const TensorRow& tensor, const Direction& direction) {
-  const auto count = [&](InFlights& flights) {
-    InFlight& copies = flights[ToInt(tensor.away.pool)];
-    copies.*direction.bytes -= tensor.size;
-    --(copies.*direction.copies);
-  };
-  count(devices_[ToInt(tensor.device())].flight);
-  ClientArena* arena = ArenaOf(tensor.client, tensor.device());
-  if (arena == nullptr) return;  // its tenant's count ended when its client went
-  count(arena->flight);
-  count(tenants_.at(FindClient(tensor.client)->tenant).device_flight[ToInt(tensor.device())]);
 }
 
 void Planner::State::Enqueue(Request request) {

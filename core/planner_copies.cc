@@ -177,7 +177,7 @@ void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
 }
 
 void Planner::State::EndArrival(TensorRow& tensor, const Moved& event) {
-  EndCopy(tensor, kIn);
+  copies_.End(LaneOf(tensor), Way::kIn, tensor.size);
   if (!tensor.prefetched) EndWait(tensor.client);
   AwayRoomCame();
   if (std::exchange(demand_held_, false)) TouchWaiting();
@@ -197,7 +197,7 @@ void Planner::State::EndArrival(TensorRow& tensor, const Moved& event) {
   const bool unasked = tensor.prefetched;
   FreeDevice(tensor);
   // The copy that it was brought from is whole.
-  if (unasked && !away_.at(tensor.away.pool).failed)
+  if (unasked && !away_[tensor.away.pool].failed)
     return Catalog::Commit(tensor, TensorState::kAway);
   FreeAway(tensor);
   SetInUse(tensor, false);

@@ -52,8 +52,8 @@ void Planner::State::On(const DeviceLimit& event) {
 
 void Planner::State::On(const ClientAttached& event) {
   quota_.Attach(event.client, event.tenant, event.budgets);
+  copies_.Attach(event.client, event.tenant);
   Tenant& tenant = tenants_[event.tenant];
-  tenant.device_flight.resize(devices_.size(), InFlights(topology_.pools().size()));
   tenant.device_full_until.resize(devices_.size());
   auto client = std::make_shared<Client>(event, &catalog_,
                                          Predictor::Options{options_.learn, options_.heuristics});
@@ -90,15 +90,9 @@ void Planner::State::On(const ClientGone& event) {
     requests_.Abandon(*arena);
     active_arenas_.erase(arena.get());
     SetAllocationPhase(*arena, false);
-    InFlights& flights = tenants_.at(client->tenant).device_flight[ToInt(arena->device)];
-    for (size_t pool = 0; pool < flights.size(); ++pool) {
-      for (const Direction& direction : {kIn, kOut}) {
-        flights[pool].*direction.bytes -= arena->flight[pool].*direction.bytes;
-        flights[pool].*direction.copies -= arena->flight[pool].*direction.copies;
-      }
-    }
   }
   quota_.Detach(event.client);
+  copies_.Detach(event.client);
   gone_.push_back(std::move(clients_.at(event.client)));
   clients_.erase(event.client);
   last_found_ = nullptr;

@@ -9,8 +9,6 @@ namespace ravenstore::core {
 namespace {
 // Bounds the work of a request much larger than the tensors that make way for it.
 constexpr size_t kMostEvictedAtOnce = 4096;
-// Ranges without memory that are looked at in one search.
-constexpr int kRangesTried = 64;
 // Blocks at an end of the arena that are looked at for a tensor.
 constexpr int kBlocksTried = 64;
 }  // namespace
@@ -22,39 +20,6 @@ Bytes ArenaFor(Bytes capacity) {
 Bytes SlabFor(const LinkModel& link) {
   const double copied = link.up_bytes_per_second * Seconds(kSlabMove);
   return Bytes(static_cast<uint64_t>(copied)).RoundUp(MiB(2));
-}
-
-// The first slab lies in the middle of the addresses, those that follow behind what is there. Below
-// the first one lies the last (GrowAhead), and what finds no other place.
-std::optional<Planner::State::SlabPlace> Planner::State::PlaceForSlab(const ClientArena& arena,
-                                                                      Bytes need) const {
-  std::optional<SlabPlace> best;
-  const auto consider = [&](Bytes offset, Bytes size) {
-    const Bytes before = arena.space.FreeBefore(offset);
-    Bytes missing =
-        std::max(Minus(need, before).RoundUp(options_.granularity), options_.granularity);
-    Bytes reach = before + missing;
-    if (missing > size) {  // all of it, if what lies behind takes the rest
-      missing = size;
-      reach = before + size + arena.space.FreeFrom(offset + size);
-    }
-    if (reach >= need && (!best || missing < best->missing))
-      best = SlabPlace{offset, missing, size, {offset - before, reach}};
-  };
-  const auto lowest = arena.space.AbsentFrom(Bytes{0});
-  if (lowest && lowest->second == arena.space.range()) {
-    const Bytes middle = Bytes(lowest->second.count() / 2).RoundDown(options_.granularity);
-    consider(middle, lowest->second - middle);
-  }
-  // None begins at 0: that is what lies below the first slab.
-  auto range = arena.space.AbsentFrom(options_.granularity);
-  for (int i = 0; i < kRangesTried && range; ++i) {
-    const auto [offset, size] = *range;
-    consider(offset, size);
-    range = arena.space.AbsentFrom(offset + size);
-  }
-  if (!best && lowest) consider(lowest->first, lowest->second);
-  return best;
 }
 
 Bytes Planner::State::RoomFor(const ClientArena& arena, Coming reclaiming) const {
@@ -152,7 +117,7 @@ bool Planner::State::LowestIsNeededLater(const ClientArena& arena, Bytes begin) 
 }
 
 bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {
-  const auto place = PlaceForSlab(arena, size);
+  const auto place = arena.space.PlaceForSlab(size, options_.granularity);
   if (!place || place->room < size) return false;
   AddSlabAt(arena, place->offset, size);
   return true;
@@ -160,7 +125,7 @@ bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {
 
 bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
   if (now_ < arena.backoff_until) return false;
-  const auto place = PlaceForSlab(arena, need);
+  const auto place = arena.space.PlaceForSlab(need, options_.granularity);
   if (!place) return false;
   const Bytes left = RoomFor(arena);
   // What was given back for the request comes again slab by slab, while others are drained.

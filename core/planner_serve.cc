@@ -79,7 +79,8 @@ void Planner::State::Serve(ClientArena& arena) {
       WakeAt(now_ + RetryAfter());
       break;
     }
-    if (request.is_fetch() && !MayDemand(arena, catalog_.Find(request.tensor)->away.pool)) {
+    if (request.is_fetch() &&
+        !copies_.MayDemand(LaneOf(arena, catalog_.Find(request.tensor)->away.pool), Way::kIn)) {
       demand_held_ = true;  // the end of any client's copy brings us back
       break;
     }
@@ -101,13 +102,6 @@ void Planner::State::Serve(ClientArena& arena) {
     FailFastRequests(arena);
   }
   Preclean(arena);
-}
-
-bool Planner::State::MayDemand(const ClientArena& arena, PoolId from) const {
-  const InFlight& flight = FlightOf(arena, from);
-  return flight.ins == 0 ||
-         (flight.ins < options_.demand_copies && flight.in < options_.demand_bytes) ||
-         HasCopiesLeft(arena, from, kIn, Bytes{0}, options_.demand_bytes, options_.demand_copies);
 }
 
 bool Planner::State::HelpIsNear(const ClientArena& arena) const {
@@ -264,13 +258,13 @@ bool Planner::State::TryFetch(ClientArena& arena, const Request& given) {
 }
 
 void Planner::State::StartCopyIn(TensorRow& tensor, bool demand) {
-  BeginCopy(tensor, kIn);
+  copies_.Begin(LaneOf(tensor), Way::kIn, tensor.size);
   Count(tensor.client, &PlannerStats::in, tensor.size);
   Catalog::Commit(tensor, TensorState::kArriving);
   Repin(tensor);
   if (!demand) tensor.prefetched = true;
   if (demand) BeginWait(tensor.client);
-  ProposeMove(tensor, Way::kAwayToHome, Move::Source::kStays, demand);
+  ProposeMove(tensor, Way::kIn, Move::Source::kStays, demand);
 }
 
 bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
@@ -282,10 +276,8 @@ bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
   if (need > MostOf(arena)) return false;
   if (!adding && AddSlabFor(arena, need) && !arena.taking) return true;
   if (arena.taking) {
-    const PoolId next = NextPool(arena);
-    if (FlightOf(arena, next).out >= AheadMost() &&
-        !HasCopiesLeft(arena, next, kOut, Bytes{0}, options_.in_flight,
-                       options_.in_flight_copies)) {
+    const CopyLedger::Lane next = NextLane(arena);
+    if (copies_.HasEnough(next) && !copies_.IsGuaranteed(next, Way::kOut, Bytes{0})) {
       taking_held_ = true;
       return true;
     }
@@ -317,9 +309,9 @@ bool Planner::State::MakeRoom(ClientArena& arena, const Request& request) {
 // A create that waits for copies is followed by another: the link goes on meanwhile with what
 // leaves next.
 void Planner::State::EvictAhead(ClientArena& arena, const Request& request) {
-  if (request.is_fetch() || arena.copying_out == 0 || request.size > AheadMost()) return;
+  if (request.is_fetch() || arena.copying_out == 0 || request.size > copies_.AheadMost()) return;
   if (!Uses(Heuristic::kEvictAhead)) return;
-  if (FlightOf(arena, NextPool(arena)).out >= AheadMost() || !MaySearch(arena)) return;
+  if (copies_.HasEnough(NextLane(arena)) || !MaySearch(arena)) return;
   const uint64_t searched = SearchedFor(arena);
   if (!EvictRun(arena, request.size.RoundUp(kExtentAlignment),
                 {.useful = GrowthOf(arena, request.size)}, RedundantCopies::kKeep))
@@ -506,26 +498,26 @@ void Planner::State::StartCopyOut(ClientArena& arena, TensorRow& tensor, Move::S
   ++arena.copying_out;
   Catalog::Commit(tensor, TensorState::kCopyingOut);
   BeginCopyOut(tensor);
-  ProposeMove(tensor, Way::kHomeToAway, source, true);
+  ProposeMove(tensor, Way::kOut, source, true);
 }
 
 void Planner::State::BeginCopyOut(TensorRow& tensor) {
   tensor.put_seen = false;
-  BeginCopy(tensor, kOut);
+  copies_.Begin(LaneOf(tensor), Way::kOut, tensor.size);
   Count(tensor.client, &PlannerStats::out, tensor.size);
 }
 
 void Planner::State::ProposeMove(const TensorRow& tensor, Way way, Move::Source source,
                                  bool demand) {
   const Place home{tensor.home.pool, ArenaOf(tensor)->space.OffsetOf(tensor.home.block)};
-  const Place away{tensor.away.pool, away_.at(tensor.away.pool).OffsetOf(tensor.away.block)};
-  const bool leaves = way == Way::kHomeToAway;
+  const Place away{tensor.away.pool, away_[tensor.away.pool].OffsetOf(tensor.away.block)};
+  const bool leaves = way == Way::kOut;
   plan_->push_back(Move{tensor.id, leaves ? home : away, leaves ? away : home, tensor.size, source,
                         demand, leaves && demand ? Behalf(tensor) : tensor.client});
 }
 
 void Planner::State::EndCopyOut(const TensorRow& tensor) {
-  EndCopy(tensor, kOut);
+  copies_.End(LaneOf(tensor), Way::kOut, tensor.size);
   AwayRoomCame();
   if (std::exchange(taking_held_, false)) TouchWaiting();
   TouchFetch(tensor);

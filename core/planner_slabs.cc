@@ -114,9 +114,8 @@ bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
 }
 
 bool Planner::State::LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const {
-  const InFlight& flight = FlightOf(arena, NextPool(arena));
-  Bytes out = flight.out;
-  uint32_t outs = flight.outs;
+  const CopyLedger::Lane next = NextLane(arena);
+  CopyLedger::InFlight out = copies_.Of(next.device, next.pool, Way::kOut);
   std::set<uint32_t> leaving;  // a tensor that lies in several slabs is copied once
   return std::erase_if(*slabs, [&](const auto& one) {
            Bytes copied;
@@ -124,17 +123,17 @@ bool Planner::State::LeaveToLater(const ClientArena& arena, bool some_go, Emptyi
              if (!leaving.contains(row) && !CanDrop(catalog_[row])) copied += catalog_[row].size;
            }
            if (copied == Bytes{0}) return false;
-           if (std::exchange(some_go, true) && !UnderCopyLimit(out, outs, copied)) return true;
+           if (std::exchange(some_go, true) && !copies_.Takes(out, copied)) return true;
            leaving.insert(one.rows.begin(), one.rows.end());
-           out += copied;
-           ++outs;
+           out.bytes += copied;
+           ++out.copies;
            return false;
          }) > 0;
 }
 
 std::optional<Planner::State::Lack> Planner::State::LackFor(const ClientArena& arena,
                                                             Bytes need) const {
-  const auto place = PlaceForSlab(arena, need);
+  const auto place = arena.space.PlaceForSlab(need, options_.granularity);
   if (!place) return std::nullopt;
   const Bytes coming = RoomFor(arena, Coming::kIsThere) + arena.space.awaited();
   const Bytes missing = Minus(place->missing, coming);

@@ -16,9 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/away_pool.h"
+#include "core/away_pools.h"
 #include "core/catalog.h"
 #include "core/client_arena.h"
+#include "core/copy_ledger.h"
 #include "core/events.h"
 #include "core/extents.h"
 #include "core/planner.h"
@@ -101,8 +102,7 @@ class Planner::State {
     PlannerStats stats;
   };
   struct Tenant {
-    std::vector<InFlights> device_flight;  // copies of its tensors
-    std::vector<Tick> device_full_until;   // one of its clients had to evict lately for its budget
+    std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
   };
   // kMayDrop: for a tensor that has to leave, redundant copies of others may be discarded. A copy
   // that is only made ahead is not worth one: the two would replace each other for ever.
@@ -111,22 +111,12 @@ class Planner::State {
     bool operator()(const ArenaId* a, const ArenaId* b) const { return *a < *b; }
   };
   struct Device {
-    InFlights flight;         // copies of anybody's tensors
-    AwayLinks links;          // but for their room
     uint32_t allocating = 0;  // arenas that are
     Tick full_until{};        // a client had to evict lately because it is
   };
 
-  struct AwayState : AwayPool {
-    using AwayPool::AwayPool;
-    // A tensor found no room lately, although redundant copies might make way.
-    Tick scarce_until{};
-    // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
-    Tick short_until{};
-    bool failed = false;  // for good: nothing lies there, nothing goes there
-  };
-  // Somebody waits for the room of what leaves a device, or not yet.
-  enum class Leaving : uint8_t { kNow, kAhead };
+  using Leaving = AwayPools::Leaving;
+  using Way = CopyLedger::Way;
 
   // What CheckInvariants adds up over the rows.
   struct Sums {
@@ -211,8 +201,6 @@ class Planner::State {
   // REQUIRES: there is a hole that takes it.
   ExtentMap::Block PlaceFor(ClientArena& arena, Bytes size, bool stays) const;
   bool RestartsLayout(const ClientArena& arena, Bytes size) const;
-  // Its client had to evict lately, and now it holds next to nothing.
-  bool MayDemand(const ClientArena& arena, PoolId from) const;
   bool TryFetch(ClientArena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(ClientArena& arena, const Request& request);
@@ -249,7 +237,6 @@ class Planner::State {
   // The books of any copy off a device, whether the tensor leaves with it or not.
   void BeginCopyOut(TensorRow& tensor);
   // Proposes the copy between the tensor's two places.
-  enum class Way : uint8_t { kHomeToAway, kAwayToHome };
   void ProposeMove(const TensorRow& tensor, Way way, Move::Source source, bool demand);
   void EndCopyOut(const TensorRow& tensor);
   // How much slabs may cost that are relocated in place of a run's leaving.
@@ -276,16 +263,6 @@ class Planner::State {
   bool CleanAhead(ClientArena& arena, TensorRow& tensor);
 
   // Growth (planner_growth.cc).
-  // Where a slab would serve a request: how much of it is missing there, how much room there is,
-  // and what would then be free contiguously.
-  struct SlabPlace {
-    Bytes offset;
-    Bytes missing;
-    Bytes room;
-    Range reach;
-  };
-  // The place where the least is missing.
-  std::optional<SlabPlace> PlaceForSlab(const ClientArena& arena, Bytes need) const;
   // What the arena's first request, or one to come, may have of more slabs (QuotaTree::Room).
   using Coming = QuotaTree::Coming;
   Bytes RoomFor(const ClientArena& arena, Coming reclaiming = Coming::kIsHeld) const;
@@ -330,7 +307,7 @@ class Planner::State {
   // What keeps a slab for `need` bytes from being added where the least is missing: `bytes` are not
   // there even once all that is being reclaimed is gone.
   struct Lack {
-    SlabPlace place;
+    PoolSpace::SlabPlace place;
     Limit binding;
     Bytes bytes;
   };
@@ -418,33 +395,14 @@ class Planner::State {
   static Duration BothCopies(const LinkModel& link, Bytes size);
 
   // Room in other pools (planner_away.cc).
-  AwayLinks MakeLinks(DeviceId device) const;
-  static std::map<PoolId, AwayState> MakeAwayPools(const Topology& topology,
-                                                   const PlannerOptions& options);
-  // Of the pools that follow the devices.
-  std::vector<Bytes> OtherCapacities() const;
-  // Copies under way between the arena's device and the pool.
-  const InFlight& FlightOf(const ClientArena& arena, PoolId pool) const {
-    return devices_[ToInt(arena.device)].flight[ToInt(pool)];
-  }
-  // The largest tensor that the pool takes, be it that it must grow first.
-  Bytes RoomIn(PoolId pool) const;
   // The device's links to the pools, with their room.
-  AwayLinks LinksOf(DeviceId device) const;
-  // Where the next that leaves would go: the least costly of the pools that have room.
-  PoolId NextPool(const ClientArena& arena) const;
-  // What it costs to have `size` bytes of the arena in the pool: the time of the copy there, behind
-  // what is in flight, and that of the copy back.
-  Duration PlacingCost(const ClientArena& arena, PoolId pool, Bytes size, Leaving leaving) const;
-  // What the room is worth to others.
-  Duration PriceOfRoom(PoolId pool, PoolId home, Bytes size) const;
-  // The pools where so much of the arena may go, those first whose cost and price are the least.
-  struct Choice {
-    Duration cost;
-    Duration price;
-    PoolId pool;
-  };
-  std::vector<Choice> PoolsFor(const ClientArena& arena, Bytes size, Leaving leaving) const;
+  AwayLinks LinksOf(DeviceId device) const { return away_.LinksOf(device, quota_.HostForCopies()); }
+  // So much of the arena is to leave.
+  AwayPools::Departure DepartureOf(const ClientArena& arena, Bytes size, Leaving leaving) const {
+    return {arena.device, size, leaving, copies_.Of(arena.device), now_};
+  }
+  // Over which the next that leaves would be copied.
+  CopyLedger::Lane NextLane(const ClientArena& arena) const;
   bool AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving);
   bool TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant);
   void FreeAway(TensorRow& tensor);
@@ -502,18 +460,13 @@ class Planner::State {
   // After a copy's answer: true when the tensor was freed, or its client ended, meanwhile; it is
   // forgotten now.
   bool FinishIfGone(TensorRow& tensor);
-  bool UnderCopyLimit(Bytes bytes, uint32_t copies, Bytes more) const;
-  // Whether the arena may begin a copy that nobody waits for.
-  bool MayCopyAhead(const ClientArena& arena, PoolId pool, const Direction& direction,
-                    Bytes more) const;
-  // However much others copy: its tenant has so few copies under way that it may begin another.
-  // `bytes` and `copies` are what all tenants together may have.
-  bool HasCopiesLeft(const ClientArena& arena, PoolId pool, const Direction& direction, Bytes more,
-                     Bytes bytes, uint32_t copies) const;
-  void BeginCopy(TensorRow& tensor, const Direction& direction);
-  void EndCopy(const TensorRow& tensor, const Direction& direction);
-  // So much of what may be in flight is chosen ahead of need.
-  Bytes AheadMost() const { return Bytes(options_.in_flight.count() / 2); }
+  // Of the arena's copies from or to the pool, and of the tensor's.
+  static CopyLedger::Lane LaneOf(const ClientArena& arena, PoolId pool) {
+    return {arena.client, arena.device, pool};
+  }
+  static CopyLedger::Lane LaneOf(const TensorRow& tensor) {
+    return {tensor.client, tensor.device(), tensor.away.pool};
+  }
   void BackOff(ClientArena& arena);
   const QuotaTree::Usage& UsageOf(const ClientArena& arena) const {
     return quota_.Of(arena.client, arena.pool());
@@ -566,8 +519,9 @@ class Planner::State {
   const Topology topology_;
   Catalog catalog_;
   Reclaimer reclaimer_{&catalog_};
-  std::map<PoolId, AwayState> away_;  // all pools but the devices'
-  AwayState& host_ = away_.at(kHostPool);
+  AwayPools away_;
+  AwayPools::Member& host_ = away_.host();
+  CopyLedger copies_;
   QuotaTree quota_;
   Tick pinned_wanted_until_{};  // a slab of it was wanted: the pool is not pinned ahead before
   Tick pinned_asked_until_{};   // idle slabs of it were asked for: not again before

@@ -80,15 +80,11 @@ TierView Planner::State::HostTier() const {
 }
 
 std::vector<PoolId> Planner::State::OtherPools() const {
-  std::vector<PoolId> pools;
-  for (const auto& [id, pool] : away_) {
-    if (id != kHostPool) pools.push_back(id);
-  }
-  return pools;
+  return away_.OtherIds();
 }
 
 TierView Planner::State::OtherTier(PoolId pool) const {
-  const AwayState& there = away_.at(pool);
+  const AwayPools::Member& there = away_[pool];
   if (there.failed) return {};
   return {quota_.LimitOf(pool), there.held(), there.used()};
 }
@@ -110,7 +106,7 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   const TensorRow& tensor = catalog_[row];
   if (tensor.id == kNoTensor) return;
   if (tensor.away.is_placed()) {
-    const AwayPool& pool = away_.at(tensor.away.pool);
+    const AwayPool& pool = away_[tensor.away.pool];
     RAVEN_CHECK(pool.OwnerOf(tensor.away.block) == row);
     RAVEN_CHECK(pool.SizeOf(tensor.away.block) >= tensor.size);
     sums->pools[tensor.away.pool] += pool.SizeOf(tensor.away.block);
@@ -118,7 +114,7 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
   if (tensor.has_copy()) RAVEN_CHECK(tensor.away.is_placed());
   if (tensor.has_copy() && clients_.contains(tensor.client) &&
       tensor.state() != TensorState::kArriving)
-    RAVEN_CHECK(!away_.at(tensor.away.pool).failed);
+    RAVEN_CHECK(!away_[tensor.away.pool].failed);
   if (!clients_.contains(tensor.client)) {
     RAVEN_CHECK(tensor.is_under_way() || IsToBeForgotten(tensor));
     return;

@@ -7,6 +7,40 @@
 
 namespace ravenstore::core {
 
+namespace {
+// Ranges without memory that are looked at in one search.
+constexpr int kRangesTried = 64;
+}  // namespace
+
+std::optional<PoolSpace::SlabPlace> PoolSpace::PlaceForSlab(Bytes need, Bytes granularity) const {
+  std::optional<SlabPlace> best;
+  const auto consider = [&](Bytes offset, Bytes size) {
+    const Bytes before = FreeBefore(offset);
+    Bytes missing = std::max(Minus(need, before).RoundUp(granularity), granularity);
+    Bytes reach = before + missing;
+    if (missing > size) {  // all of it, if what lies behind takes the rest
+      missing = size;
+      reach = before + size + FreeFrom(offset + size);
+    }
+    if (reach >= need && (!best || missing < best->missing))
+      best = SlabPlace{offset, missing, size, {offset - before, reach}};
+  };
+  const auto lowest = AbsentFrom(Bytes{0});
+  if (lowest && lowest->second == range()) {
+    const Bytes middle = Bytes(lowest->second.count() / 2).RoundDown(granularity);
+    consider(middle, lowest->second - middle);
+  }
+  // None begins at 0: that is what lies below the first slab.
+  auto absent = AbsentFrom(granularity);
+  for (int i = 0; i < kRangesTried && absent; ++i) {
+    const auto [offset, size] = *absent;
+    consider(offset, size);
+    absent = AbsentFrom(offset + size);
+  }
+  if (!best && lowest) consider(lowest->first, lowest->second);
+  return best;
+}
+
 void PoolSpace::Came(const Range& slab) {
   awaited_ = Bytes{0};
   most_ = std::min(kRangeMax, most_ * 2);

@@ -58,6 +58,19 @@ class PoolSpace : private ExtentMap {
   // Those that are there and neither closed nor let go; in no order.
   const std::vector<Range>& slabs() const { return slabs_; }
 
+  // Where a slab would serve a request: how much of it is missing there, how much room there is,
+  // and what would then be free contiguously.
+  struct SlabPlace {
+    Bytes offset;
+    Bytes missing;
+    Bytes room;
+    Range reach;
+  };
+  // The place where the least is missing for `need`, in multiples of `granularity`: some 64 places
+  // are looked at. The first slab lies in the middle of the addresses, those that follow behind
+  // what is there, and below the first what finds no other place.
+  std::optional<SlabPlace> PlaceForSlab(Bytes need, Bytes granularity) const;
+
   // A slab of so many bytes is being made. REQUIRES: no other is.
   void Await(Bytes size) { awaited_ = size; }
   // Bytes of it; 0: none is being made.

@@ -50,6 +50,33 @@ TEST_F(PoolSpaceTest, ASlabIsClosedEmptiedLetGoAndGone) {
   space_.Free(first);
 }
 
+TEST_F(PoolSpaceTest, TheFirstSlabComesInTheMiddleAndTheNextBehindFreeRoom) {
+  auto place = space_.PlaceForSlab(MiB(3), MiB(2));
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->offset, MiB(32));
+  EXPECT_EQ(place->missing, MiB(4)) << "in whole granules";
+  EXPECT_EQ(place->room, MiB(32));
+  EXPECT_EQ(place->reach, Range(MiB(32), MiB(4)));
+  Add({MiB(32), MiB(8)});
+  const auto block = *space_.Allocate(MiB(5), 1);
+  place = space_.PlaceForSlab(MiB(7), MiB(2));
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->offset, MiB(40));
+  EXPECT_EQ(place->missing, MiB(4)) << "3 MiB before it are free";
+  EXPECT_EQ(place->reach, Range(MiB(37), MiB(7)));
+  space_.Free(block);
+}
+
+TEST_F(PoolSpaceTest, WhatFindsNoPlaceBehindTheFirstSlabComesBelowIt) {
+  Add({MiB(32), MiB(32)});
+  const auto block = *space_.Allocate(MiB(32), 1);
+  const auto place = space_.PlaceForSlab(MiB(30), MiB(2));
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->offset, Bytes{0});
+  EXPECT_FALSE(space_.PlaceForSlab(MiB(33), MiB(2)));
+  space_.Free(block);
+}
+
 TEST_F(PoolSpaceTest, AClosedSlabOpensAgain) {
   Add(kFirst);
   const auto block = *space_.Allocate(MiB(1), 1);

@@ -1,0 +1,103 @@
+#include "core/away_pools.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ravenstore::core {
+
+AwayPools::AwayPools(const Topology* topology, size_t devices, Bytes host_capacity)
+    : topology_(topology) {
+  pools_.try_emplace(kHostPool, host_capacity);
+  for (size_t i = 1 + devices; i < topology->pools().size(); ++i) {
+    const Pool& kind = topology->pools()[i];
+    const Bytes unit = std::max(kind.granularity, kExtentAlignment);
+    const Bytes capacity = kind.capacity.RoundDown(unit);
+    Member& pool =
+        pools_.try_emplace(PoolId{static_cast<uint16_t>(i)}, capacity, unit).first->second;
+    pool.Grown(pool.Grow(capacity));
+  }
+  for (uint16_t i = 0; i < devices; ++i) links_.push_back(MakeLinks(DeviceId{i}));
+}
+
+AwayLinks AwayPools::MakeLinks(DeviceId device) const {
+  AwayLinks links;
+  for (const auto& [id, pool] : pools_)
+    links.pools.push_back({id, LinkBetween(*topology_, device, id), Bytes{}});
+  std::stable_sort(links.pools.begin(), links.pools.end(), [](const auto& a, const auto& b) {
+    return a.link.up_bytes_per_second > b.link.up_bytes_per_second;
+  });
+  return links;
+}
+
+std::vector<PoolId> AwayPools::OtherIds() const {
+  std::vector<PoolId> ids;
+  for (const auto& [id, pool] : pools_) {
+    if (id != kHostPool) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::vector<Bytes> AwayPools::OtherCapacities() const {
+  std::vector<Bytes> capacities;
+  for (const PoolId id : OtherIds()) capacities.push_back(pools_.at(id).end());
+  return capacities;
+}
+
+Bytes AwayPools::RoomIn(PoolId id, Bytes host_most) const {
+  const Member& pool = pools_.at(id);
+  if (pool.failed) return Bytes{0};
+  const Bytes growth = id == kHostPool ? Minus(host_most, pool.end()) : Bytes{};
+  return std::max(pool.LargestHole(), growth);
+}
+
+AwayLinks AwayPools::LinksOf(DeviceId device, Bytes host_most) const {
+  AwayLinks links = links_[ToInt(device)];
+  for (AwayLinks::Pool& pool : links.pools) pool.room = RoomIn(pool.id, host_most);
+  return links;
+}
+
+// What a tensor there is worth less than in the next pool that has room for it: so much others lose
+// whom it keeps from there.
+Duration AwayPools::PriceOfRoom(const Departure& departure, PoolId pool) const {
+  const auto& [device, size, leaving, flights, now] = departure;
+  if (now >= pools_.at(pool).scarce_until) return Duration{0};
+  const PoolId home = PoolOf(device);
+  const Duration here = topology_->Cost(pool, home, size);
+  Duration next = Duration::max();
+  for (const auto& [id, other] : pools_) {
+    const Duration there = topology_->Cost(id, home, size);
+    if (!other.failed && there > here && other.LargestHole() >= size) next = std::min(next, there);
+  }
+  return next == Duration::max() ? Duration{0} : next - here;
+}
+
+Duration AwayPools::PlacingCost(const Departure& departure, PoolId pool) const {
+  const auto& [device, size, leaving, flights, now] = departure;
+  const PoolId home = PoolOf(device);
+  // What is in flight goes first; for the copy of one that leaves ahead of need nobody waits.
+  const Bytes queued = flights[ToInt(pool)][static_cast<size_t>(CopyLedger::Way::kOut)].bytes;
+  const Bytes waited = leaving == Leaving::kNow ? queued + size : queued;
+  return topology_->Cost(home, pool, waited) + topology_->Cost(pool, home, size);
+}
+
+std::vector<AwayPools::Choice> AwayPools::For(const Departure& departure) const {
+  std::vector<Choice> choices;
+  for (const auto& [id, pool] : pools_) {
+    if (pool.failed) continue;
+    choices.push_back({PlacingCost(departure, id), PriceOfRoom(departure, id), id});
+  }
+  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return std::pair(a.cost + a.price, a.pool) < std::pair(b.cost + b.price, b.pool);
+  });
+  return choices;
+}
+
+PoolId AwayPools::Next(const Departure& departure, Bytes host_most) const {
+  const std::vector<Choice> choices = For(departure);
+  const auto next = std::find_if(choices.begin(), choices.end(), [&](const Choice& choice) {
+    return RoomIn(choice.pool, host_most) >= departure.size;
+  });
+  return next == choices.end() ? choices.front().pool : next->pool;
+}
+
+}  // namespace ravenstore::core

@@ -1,0 +1,87 @@
+// The pools where tensors lie that are away from their devices: how much room each has, and what it
+// costs to have a tensor there.
+//
+// Where a tensor that leaves goes is the least sum of three times: its copy there, behind what is
+// in flight; its copy back; and the price of the room, which is what others lose whom it keeps from
+// a pool that is scarce (docs/decisions/0041, 0042).
+//
+// Owns: the pools' bookkeeping. Threads: one at a time. Cost: O(pools) a query, but for what says
+// otherwise.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "core/away_pool.h"
+#include "core/copy_ledger.h"
+#include "core/eviction.h"
+#include "core/topology.h"
+#include "core/types.h"
+
+namespace ravenstore::core {
+
+class AwayPools {
+ public:
+  struct Member : AwayPool {
+    using AwayPool::AwayPool;
+    // A tensor found no room lately, although redundant copies might make way.
+    Tick scarce_until{};
+    // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
+    Tick short_until{};
+    bool failed = false;  // for good: nothing lies there, nothing goes there
+  };
+  using Members = std::map<PoolId, Member>;
+
+  // The topology's pools but those of its first `devices` devices; it outlives this.
+  AwayPools(const Topology* topology, size_t devices, Bytes host_capacity);
+
+  Member& operator[](PoolId pool) { return pools_.at(pool); }
+  const Member& operator[](PoolId pool) const { return pools_.at(pool); }
+  Member& host() { return pools_.at(kHostPool); }
+  const Member& host() const { return pools_.at(kHostPool); }
+  Members::iterator begin() { return pools_.begin(); }
+  Members::iterator end() { return pools_.end(); }
+  Members::const_iterator begin() const { return pools_.begin(); }
+  Members::const_iterator end() const { return pools_.end(); }
+  // Of all but the host pool.
+  std::vector<PoolId> OtherIds() const;
+  std::vector<Bytes> OtherCapacities() const;
+
+  // The largest tensor that the pool takes, be it that it must grow first. `host_most`, here and
+  // below: the host pool grows to so much at most.
+  Bytes RoomIn(PoolId pool, Bytes host_most) const;
+  // The device's links to the pools, with their room.
+  AwayLinks LinksOf(DeviceId device, Bytes host_most) const;
+
+  // Somebody waits for the room of what leaves a device, or not yet.
+  enum class Leaving : uint8_t { kNow, kAhead };
+  // What leaves, and what is on its way off the same device.
+  struct Departure {
+    DeviceId home{};
+    Bytes size;
+    Leaving leaving = Leaving::kNow;
+    const CopyLedger::Flights& flights;
+    Tick now{};
+  };
+  // A pool where it may go.
+  struct Choice {
+    Duration cost;
+    Duration price;
+    PoolId pool;
+  };
+  // Those first whose cost and price are the least; whether they have room is not asked.
+  std::vector<Choice> For(const Departure& departure) const;
+  // The first of them that has room; the first, where none has.
+  PoolId Next(const Departure& departure, Bytes host_most) const;
+
+ private:
+  AwayLinks MakeLinks(DeviceId device) const;
+  Duration PlacingCost(const Departure& departure, PoolId pool) const;
+  Duration PriceOfRoom(const Departure& departure, PoolId pool) const;
+
+  const Topology* topology_;
+  Members pools_;
+  std::vector<AwayLinks> links_;  // of each device, but for their room
+};
+
+}  // namespace ravenstore::core
