@@ -5,7 +5,7 @@
 
 #include "core/catalog.h"
 #include "core/check.h"
-#include "core/planner_state.h"
+#include "core/scheduler.h"
 
 namespace ravenstore::core {
 
@@ -14,81 +14,91 @@ namespace {
 constexpr uint32_t kSlotsPerPage = 1 << 12;
 }  // namespace
 
-Planner::Planner(PlannerOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+Bytes ArenaFor(Bytes capacity) {
+  return std::min(capacity, Bytes(kRangeMax.count() / 4)) * 4;
+}
+
+Bytes SlabFor(const LinkModel& link) {
+  const double copied = link.up_bytes_per_second * Seconds(kSlabMove);
+  return Bytes(static_cast<uint64_t>(copied)).RoundUp(MiB(2));
+}
+
+Planner::Planner(PlannerOptions options)
+    : scheduler_(std::make_unique<Scheduler>(std::move(options))) {}
 Planner::~Planner() = default;
 
 void Planner::Apply(const Event& event, Tick now, Plan* plan) {
-  state_->Apply(event, now, plan);
+  scheduler_->Apply(event, now, plan);
 }
 Tick Planner::NextWake() const {
-  return state_->NextWake();
+  return scheduler_->NextWake();
 }
 
 TensorId Planner::Find(ClientId client, SlotId slot) const {
-  return state_->Find(client, slot);
+  return scheduler_->Find(client, slot);
 }
 bool Planner::Knows(TensorId tensor) const {
-  return state_->Find(tensor) != nullptr;
+  return scheduler_->Find(tensor) != nullptr;
 }
 
 TensorView Planner::View(TensorId id) const {
-  const TensorRow* tensor = state_->Find(id);
+  const TensorRow* tensor = scheduler_->Find(id);
   RAVEN_CHECK(tensor != nullptr);
-  return state_->ViewOf(*tensor);
+  return scheduler_->ViewOf(*tensor);
 }
 
 bool Planner::List(ClientId client, uint32_t* slot, size_t limit,
                    std::vector<TensorView>* views) const {
-  const uint32_t slots = state_->SlotsOf(client);
+  const uint32_t slots = scheduler_->SlotsOf(client);
   if (*slot >= slots) return false;
   const uint32_t end = *slot + std::min(slots - *slot, kSlotsPerPage);
   for (const size_t full = views->size() + limit; *slot < end && views->size() < full; ++*slot) {
-    const TensorRow* tensor = state_->Find(state_->Find(client, SlotId{*slot}));
-    if (tensor != nullptr) views->push_back(state_->ViewOf(*tensor));
+    const TensorRow* tensor = scheduler_->Find(scheduler_->Find(client, SlotId{*slot}));
+    if (tensor != nullptr) views->push_back(scheduler_->ViewOf(*tensor));
   }
   return *slot < slots;
 }
 
 ClientView Planner::View(ClientId client) const {
-  return state_->ViewOf(client);
+  return scheduler_->ViewOf(client);
 }
 std::vector<ClientId> Planner::Clients() const {
-  return state_->Clients();
+  return scheduler_->Clients();
 }
 TierView Planner::DeviceTier(DeviceId device) const {
-  return state_->DeviceTier(device);
+  return scheduler_->DeviceTier(device);
 }
 Bytes Planner::Guaranteed(DeviceId device, TenantId asker) const {
-  return state_->Guaranteed(device, asker);
+  return scheduler_->Guaranteed(device, asker);
 }
 std::string Planner::NameOf(PoolId pool) const {
-  return state_->NameOf(pool);
+  return scheduler_->NameOf(pool);
 }
 TierView Planner::HostTier() const {
-  return state_->HostTier();
+  return scheduler_->HostTier();
 }
 
 std::vector<PoolId> Planner::OtherPools() const {
-  return state_->OtherPools();
+  return scheduler_->OtherPools();
 }
 TierView Planner::OtherTier(PoolId pool) const {
-  return state_->OtherTier(pool);
+  return scheduler_->OtherTier(pool);
 }
 Status Planner::MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const {
-  return state_->MayPin(client, block, slab, without);
+  return scheduler_->MayPin(client, block, slab, without);
 }
 const PlannerStats& Planner::stats() const {
-  return state_->stats();
+  return scheduler_->stats();
 }
 Explanation Planner::Explain(TensorId id, Tick now) const {
-  return state_->Explain(*state_->Find(id), now);
+  return scheduler_->Explain(*scheduler_->Find(id), now);
 }
 
 const PlannerStats& Planner::StatsOf(ClientId client) const {
-  return state_->StatsOf(client);
+  return scheduler_->StatsOf(client);
 }
 void Planner::CheckInvariants() const {
-  state_->CheckInvariants();
+  scheduler_->CheckInvariants();
 }
 
 }  // namespace ravenstore::core

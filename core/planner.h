@@ -160,6 +160,8 @@ struct PlannerStats {
   Duration waited{0};  // summed over answered requests
 };
 
+class Scheduler;
+
 class Planner {
  public:
   explicit Planner(PlannerOptions options);
@@ -218,8 +220,7 @@ class Planner {
   void CheckInvariants() const;
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Scheduler> scheduler_;
 };
 
 }  // namespace ravenstore::core

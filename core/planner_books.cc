@@ -1,9 +1,9 @@
-// The planner's ledgers and indexes: what each client holds, and what may move.
+#include "core/planner_books.h"
+
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/planner_state.h"
-#include "core/size_text.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
@@ -15,9 +15,11 @@ Topology TopologyOf(const PlannerOptions& options) {
                            links)
       .value();
 }
+// Redundant copies discarded in one go when a pool is full.
+constexpr int kCopiesPerDrop = 256;
 }  // namespace
 
-Planner::State::State(PlannerOptions options)
+PlannerBooks::PlannerBooks(PlannerOptions options)
     : options_(std::move(options)),
       topology_(TopologyOf(options_)),
       away_(&topology_, options_.device_capacity.size(), options_.host_capacity),
@@ -35,7 +37,7 @@ Planner::State::State(PlannerOptions options)
   RAVEN_CHECK(options_.arena.size() == options_.device_capacity.size());
 }
 
-Planner::State::Client* Planner::State::FindClient(ClientId client) {
+PlannerBooks::Client* PlannerBooks::FindClient(ClientId client) {
   // One event asks for the same client several times, and several events come from each in turn.
   if (last_found_ != nullptr && last_found_->id == client) return last_found_;
   const auto found = clients_.find(client);
@@ -44,12 +46,12 @@ Planner::State::Client* Planner::State::FindClient(ClientId client) {
   return last_found_;
 }
 
-TensorRow* Planner::State::FindTensor(TensorId id) {
+TensorRow* PlannerBooks::FindTensor(TensorId id) {
   TensorRow* tensor = catalog_.Find(id);
   return tensor == nullptr || FindClient(tensor->client) == nullptr ? nullptr : tensor;
 }
 
-ClientArena* Planner::State::ArenaOf(const ArenaId& id) {
+ClientArena* PlannerBooks::ArenaOf(const ArenaId& id) {
   Client* client = FindClient(id.client);
   const size_t device = ToInt(id.device);
   if (client == nullptr || device >= devices_.size()) return nullptr;
@@ -63,15 +65,15 @@ ClientArena* Planner::State::ArenaOf(const ArenaId& id) {
 }
 
 template <typename Counter, typename Amount>
-void Planner::State::Count(ClientId id, Counter counter, Amount amount) {
+void PlannerBooks::Count(ClientId id, Counter counter, Amount amount) {
   stats_.*counter += amount;
   if (Client* client = FindClient(id)) client->stats.*counter += amount;
 }
-template void Planner::State::Count(ClientId, uint64_t PlannerStats::*, int);
-template void Planner::State::Count(ClientId, Bytes PlannerStats::*, Bytes);
-template void Planner::State::Count(ClientId, Duration PlannerStats::*, Duration);
+template void PlannerBooks::Count(ClientId, uint64_t PlannerStats::*, int);
+template void PlannerBooks::Count(ClientId, Bytes PlannerStats::*, Bytes);
+template void PlannerBooks::Count(ClientId, Duration PlannerStats::*, Duration);
 
-void Planner::State::SetInUse(TensorRow& tensor, bool in_use) {
+void PlannerBooks::SetInUse(TensorRow& tensor, bool in_use) {
   if (tensor.in_use == in_use) return;
   tensor.in_use = in_use;
   Client* client = FindClient(tensor.client);
@@ -84,12 +86,12 @@ void Planner::State::SetInUse(TensorRow& tensor, bool in_use) {
   Repin(tensor);
 }
 
-void Planner::State::SetStreamComplete(TensorRow& tensor, bool stream_complete) {
+void PlannerBooks::SetStreamComplete(TensorRow& tensor, bool stream_complete) {
   tensor.stream_complete = stream_complete;
   Repin(tensor);
 }
 
-void Planner::State::Repin(TensorRow& tensor) {
+void PlannerBooks::Repin(TensorRow& tensor) {
   const bool pinned = tensor.home.is_placed() && (tensor.in_use || !tensor.stream_complete);
   if (tensor.pinned == pinned) return;
   if (FindClient(tensor.client) == nullptr) return;
@@ -101,27 +103,23 @@ void Planner::State::Repin(TensorRow& tensor) {
   }
 }
 
-void Planner::State::EndWait(ClientId id) {
-  if (Client* client = FindClient(id)) client->predictor.EndWait(now_);
-}
-
-bool Planner::State::Evictable(const TensorRow& tensor) const {
+bool PlannerBooks::Evictable(const TensorRow& tensor) const {
   return tensor.state() == TensorState::kResident && !tensor.in_use && tensor.stream_complete &&
          !tensor.freed && !tensor.waiting;
 }
 
-void Planner::State::Reindex(TensorRow& tensor) {
+void PlannerBooks::Reindex(TensorRow& tensor) {
   ClientArena* arena = ArenaOf(tensor);
   if (arena == nullptr) return;
   arena->index->Erase(tensor);
   if (Evictable(tensor)) arena->index->Insert(tensor);
 }
 
-DueTensors::List& Planner::State::DueListOf(const TensorRow& tensor) {
+DueTensors::List& PlannerBooks::DueListOf(const TensorRow& tensor) {
   return ArenaOf(tensor)->due[ToInt(tensor.away.pool)].Of(tensor.use_kind);
 }
 
-void Planner::State::List(TensorRow& tensor) {
+void PlannerBooks::List(TensorRow& tensor) {
   if (tensor.listed || tensor.waiting || tensor.never || tensor.dies) return;
   if (tensor.use_kind == UseKind::kUnknown || tensor.state() != TensorState::kAway) return;
   RAVEN_CHECK(tensor.away.is_placed());
@@ -129,13 +127,13 @@ void Planner::State::List(TensorRow& tensor) {
   tensor.listed = true;
 }
 
-void Planner::State::Unlist(TensorRow& tensor) {
+void PlannerBooks::Unlist(TensorRow& tensor) {
   if (!tensor.listed) return;
   DueListOf(tensor).erase({tensor.use_key, tensor.id});
   tensor.listed = false;
 }
 
-void Planner::State::FreeDevice(TensorRow& tensor) {
+void PlannerBooks::FreeDevice(TensorRow& tensor) {
   if (!tensor.home.is_placed()) return;
   EndPrefetch(tensor, false);
   ClientArena* arena = ArenaOf(tensor);
@@ -145,33 +143,182 @@ void Planner::State::FreeDevice(TensorRow& tensor) {
   Touch(arena);
 }
 
-void Planner::State::Finish(TensorRow& tensor) {
-  Client* client = FindClient(tensor.client);
-  if (tensor.away.is_placed()) AwayRoomCame();
+void PlannerBooks::FreeAway(TensorRow& tensor) {
+  tensor.away.state = Replica::State::kEmpty;
+  if (!tensor.away.is_placed()) return;
+  away_[tensor.away.pool].Free(tensor.away.block);
+  tensor.away.block = ExtentMap::kNone;
+  quota_.Refund(tensor.client, tensor.away.pool, tensor.size);
+}
+
+void PlannerBooks::DiscardBytes(TensorRow& tensor) {
+  SetInUse(tensor, false);
+  Count(tensor.client, &PlannerStats::discarded, 1);
+  FreeDevice(tensor);
   FreeAway(tensor);
-  if (client != nullptr) {
-    ClientArena* arena = ArenaOf(tensor);
-    arena->index->Erase(tensor);
+  Catalog::Commit(tensor, TensorState::kDiscarded);
+}
+
+ExpectedUse PlannerBooks::ExpectedAfter(const PutSeen& event, TensorRow& tensor) {
+  Predictor& predictor = FindClient(tensor.client)->predictor;
+  if (options_.policy == Policy::kValue)
+    return predictor.Put(tensor.id, &tensor.logical, event.next_use, now_);
+  const Tick virtual_time = predictor.VirtualTime(now_);
+  if (event.next_use.kind == NextUse::Kind::kNever)
+    return {.key = -virtual_time.time_since_epoch().count(), .never = true};
+  return {.key = ArenaOf(tensor)->index->KeyAtPut(tensor, virtual_time, LinksOf(tensor.device()))};
+}
+
+void PlannerBooks::WriteChanges() {
+  for (const auto& [id, use] : changes_) {
+    TensorRow& tensor = *catalog_.Find(id);
+    EvictionIndex& index = *ArenaOf(tensor)->index;
+    const bool was_in = EvictionIndex::Contains(tensor);
+    index.Erase(tensor);
     Unlist(tensor);
-    if (tensor.home.is_placed()) arena->freed.Add(tensor.size, now_);
-    EndPrefetch(tensor, false);
-    FreeDevice(tensor);
-    SetInUse(tensor, false);
-    arena->live -= tensor.size;
-    client->slots.Clear(tensor.slot);
-    plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
-    Touch(arena);
+    tensor.Expect(use);
+    if (was_in) index.Insert(tensor);
+    List(tensor);
   }
-  catalog_.Remove(tensor.id);
+  changes_.clear();
 }
 
-bool Planner::State::FinishIfGone(TensorRow& tensor) {
-  if (!tensor.freed && FindClient(tensor.client) != nullptr) return false;
-  Finish(tensor);
-  return true;
+void PlannerBooks::EndPrefetch(TensorRow& tensor, bool used) {
+  if (!tensor.prefetched) return;
+  tensor.prefetched = false;
+  if (!used) Count(tensor.client, &PlannerStats::prefetches_unused, 1);
 }
 
-void Planner::State::Enqueue(Request request) {
+void PlannerBooks::CountGet(TensorRow& tensor) {
+  Client& client = *FindClient(tensor.client);
+  const auto came_true = client.predictor.Got(&tensor.logical, now_);
+  tensor.correlated = false;
+  client.predictor.FollowGet(tensor, client.slots, now_, &changes_);
+  WriteChanges();
+  if (!came_true) return;
+  Count(tensor.client,
+        *came_true ? &PlannerStats::predictions_right : &PlannerStats::predictions_wrong, 1);
+}
+
+Bytes PlannerBooks::RoomFor(const ClientArena& arena, Coming reclaiming) const {
+  const uint64_t request =
+      requests_.Waiting(arena) == 0 ? QuotaTree::kLastRequest : requests_.First(arena).id;
+  return quota_.Room(arena.client, arena.pool(), request, reclaiming);
+}
+
+Bytes PlannerBooks::LargestSlab(const ClientArena& arena) const {
+  const Bytes budget = BudgetOf(arena);
+  const Bytes part(budget.count() / kLeastSlabs);
+  const Bytes most = part.RoundUp(options_.granularity);
+  return std::max(options_.granularity, std::min(most, arena.space.most()));
+}
+
+// Idle memory may be lent beyond a share because it can be taken back, and for that it needs room
+// on the host. What only fills a hole lends nothing more.
+bool PlannerBooks::LacksCover(const ClientArena& arena, Bytes more) const {
+  if (!quota_.HasGuarantees(arena.pool()) || arena.space.LargestHole() >= more) return false;
+  if (quota_.IsWithinGuarantee(arena.client, arena.pool(), more)) return false;
+  if (quota_.IsKeptTaken()) return true;
+  const Bytes lent = quota_.Lent(arena.client, arena.pool(), more);
+  if (lent == Bytes{0}) return false;
+  Bytes away = quota_.Of(kHostPool).pinned;
+  for (const auto& [id, client] : clients_) {
+    for (const auto& other : client->arenas) {
+      if (other != nullptr) away += Minus(other->live, other->space.used());
+    }
+  }
+  // It comes back in whole slabs.
+  return away + lent + LargestSlab(arena) > quota_.Lendable();
+}
+
+void PlannerBooks::SetAllocationPhase(ClientArena& arena, bool allocation_phase) {
+  if (arena.allocation_phase == allocation_phase) return;
+  arena.allocation_phase = allocation_phase;
+  uint32_t& all = devices_[ToInt(arena.device)].allocating;
+  all = allocation_phase ? all + 1 : all - 1;
+}
+
+void PlannerBooks::TakeBack(ClientArena& arena) {
+  arena.fetch_phase = true;
+  SetAllocationPhase(arena, false);
+  arena.next_place.reset();
+}
+
+CopyLedger::Lane PlannerBooks::NextLane(const ClientArena& arena) const {
+  const AwayPools::Departure slab = DepartureOf(arena, options_.slab, Leaving::kNow);
+  return LaneOf(arena, away_.Next(slab, quota_.HostForCopies()));
+}
+
+Duration PlannerBooks::BothCopies(const LinkModel& link, Bytes size) {
+  const auto bytes = static_cast<double>(size.count());
+  return 2 * link.latency +
+         FromSeconds(bytes / link.up_bytes_per_second + bytes / link.down_bytes_per_second);
+}
+
+void PlannerBooks::NoteRedundantCopy(TensorRow& tensor) {
+  if (tensor.redundant_copy) return;
+  Client& client = *FindClient(tensor.client);
+  std::deque<TensorId>& copies = client.redundant_copies[tensor.away.pool];
+  // Stale ids must not pile up where room is never short: for each that comes two are looked at, of
+  // which those that still hold go to the end.
+  const size_t most = 2 * client.slots.tensors() + kCopiesPerDrop;
+  for (int i = 0; i < 2 && copies.size() > most; ++i) {
+    const TensorId oldest = copies.front();
+    copies.pop_front();
+    TensorRow* listed = catalog_.Find(oldest);
+    if (listed == nullptr || listed->away.pool != tensor.away.pool) continue;
+    listed->redundant_copy = listed->has_copy() && listed->residency() == Residency::kOnDevice;
+    if (listed->redundant_copy) copies.push_back(oldest);
+  }
+  copies.push_back(tensor.id);
+  tensor.redundant_copy = true;
+  ++redundant_copies_noted_;
+}
+
+// Tensors on their device do not need the copy; they become dirty again.
+void PlannerBooks::DropRedundantCopies(Client& client, PoolId pool, Bytes need) {
+  away_[pool].short_until = now_ + kPoolShortFor;
+  std::deque<TensorId>& copies = client.redundant_copies[pool];
+  Bytes freed;
+  for (int i = 0; i < kCopiesPerDrop && freed < need && !copies.empty(); ++i) {
+    TensorRow* tensor = catalog_.Find(copies.front());
+    copies.pop_front();
+    if (tensor == nullptr || tensor->away.pool != pool) continue;
+    tensor->redundant_copy = false;
+    if (!tensor->has_copy() || tensor->state() != TensorState::kResident) continue;
+    freed += tensor->size;
+    FreeAway(*tensor);
+    Reindex(*tensor);
+  }
+}
+
+bool PlannerBooks::MayDropCopiesOf(const Client& client, PoolId pool, const Client& asking) const {
+  const auto copies = client.redundant_copies.find(pool);
+  if (copies == client.redundant_copies.end() || copies->second.empty()) return false;
+  return pool == kHostPool ? quota_.MayDropCopiesOf(client.id, asking.id)
+                           : client.tenant == asking.tenant;
+}
+
+bool PlannerBooks::MakeAwayBudget(Client& client, PoolId pool, Bytes of_client, Bytes of_tenant,
+                                  RedundantCopies redundant) {
+  const auto exceeded = [&] { return quota_.Exceeded(client.id, pool, of_client, of_tenant); };
+  if (!exceeded()) return true;
+  if (redundant == RedundantCopies::kKeep) return false;
+  DropRedundantCopies(client, pool, of_tenant);
+  for (auto other = clients_.begin(); other != clients_.end() && exceeded(); ++other) {
+    // Only copies of the same tenant make room within its budget.
+    if (exceeded() == Limit::kClient) return false;
+    if (other->second->tenant == client.tenant)
+      DropRedundantCopies(*other->second, pool, of_tenant);
+  }
+  return !exceeded();
+}
+
+void PlannerBooks::EndWait(ClientId id) {
+  if (Client* client = FindClient(id)) client->predictor.EndWait(now_);
+}
+
+void PlannerBooks::Enqueue(Request request) {
   request.since = now_;
   Count(request.client, &PlannerStats::waiting, 1);
   BeginWait(request.client);
@@ -180,7 +327,7 @@ void Planner::State::Enqueue(Request request) {
 }
 
 // What was under way for the request that waited longest.
-void Planner::State::EndFirst(ClientArena& arena) {
+void PlannerBooks::EndFirst(ClientArena& arena) {
   quota_.EndReservation(arena.client, arena.pool());
   arena.taking = false;
   arena.asked_more = 0;
@@ -190,7 +337,7 @@ void Planner::State::EndFirst(ClientArena& arena) {
   arena.reclaim_after = {};
 }
 
-Request Planner::State::Dequeue(const Request& given) {
+Request PlannerBooks::Dequeue(const Request& given) {
   ClientArena* arena = ArenaOf(given);
   const bool first = requests_.First(given).id == given.id;
   const Request request = requests_.Pop(given.id);
@@ -201,119 +348,28 @@ Request Planner::State::Dequeue(const Request& given) {
   return request;
 }
 
-void Planner::State::Forget(const Request& request) {
+void PlannerBooks::Forget(const Request& request) {
   Count(request.client, &PlannerStats::waiting, -1);
   EndWait(request.client);
   Count(request.client, &PlannerStats::waited, now_ - request.since);
 }
 
-void Planner::State::ForgetTensors() {
-  for (uint32_t i = 0; i < options_.forgotten_per_pass && !gone_.empty(); ++i) {
-    Client& client = *gone_.front();
-    if (client.slots.size() == 0) {
-      const TenantId tenant = client.tenant;
-      plan_->push_back(DeferDestroy{tenant, std::move(gone_.front())});
-      gone_.pop_front();
-      continue;
-    }
-    const uint32_t row = client.slots.Pop();
-    if (row == TensorSlots::kNoRow) continue;
-    // Its copy may have ended meanwhile, and another stand in the row.
-    TensorRow& tensor = catalog_[row];
-    if (tensor.id == kNoTensor || tensor.client != client.id) continue;
-    // While it is copied its place in the host pool may be written.
-    if (!tensor.is_under_way()) Finish(tensor);
-  }
+void PlannerBooks::Touch(ClientArena* arena) {
+  if (std::exchange(arena->touched, true)) return;
+  touched_.push_back(arena);
 }
 
-void Planner::State::ForgetSome() {
-  for (const Request& request : requests_.PopAbandoned(options_.forgotten_per_pass))
-    Forget(request);
-  ForgetTensors();
-  if (requests_.HasAbandoned() || !gone_.empty()) WakeAt(now_);
+void PlannerBooks::TouchWaiting() {
+  for (const auto& [id, line] : requests_.lines()) Touch(ArenaOf(id));
 }
 
-void Planner::State::Fail(const Request& given, ErrorCode code, const std::string& message) {
-  const Request request = Dequeue(given);
-  if (!request.is_fetch()) {
-    plan_->push_back(AllocError{request.client, request.slot, {code, message}});
-    return;
-  }
-  TensorRow* tensor = catalog_.Find(request.tensor);
-  tensor->waiting = false;
-  List(*tensor);
-  Reindex(*tensor);  // it may still be on the device that it was to leave
-  plan_->push_back(FetchError{request.tensor, {code, message}});
+void PlannerBooks::TouchFetch(const TensorRow& tensor) {
+  if (!tensor.waiting || FindClient(tensor.client) == nullptr) return;
+  Touch(ArenaOf(requests_.FetchOf(tensor.id)));
 }
 
-void Planner::State::FailForRoom(const Request& request) {
-  const ClientArena* arena = ArenaOf(request);
-  if (arena != nullptr && !arena->limit.empty())
-    return Fail(request, ErrorCode::kLimit, arena->limit);
-  Fail(request, ErrorCode::kOutOfMemory, DescribeHolders(request));
-}
-
-// The asker's own tenant is told which of its clients hold what, and of other tenants which.
-std::string Planner::State::Holders(ClientId asker, PoolId pool) const {
-  using Usage = QuotaTree::Usage;
-  const bool pinned = pool == kHostPool;
-  auto [own, others] = quota_.HoldersOf(asker, pool, pinned ? &Usage::pinned : &Usage::held);
-  const std::string end = pinned ? " pinned;" : ";";
-  std::string text;
-  const size_t own_more = KeepLargest(&own);
-  for (const auto& [id, has] : own) {
-    text += " client " + std::to_string(ToInt(id)) + " holds " + SizeText(has);
-    if (!pinned) text += " (" + SizeText(clients_.at(id)->in_use) + " in use)";
-    text += end;
-  }
-  if (own_more > 0) text += " " + std::to_string(own_more) + " more of this user;";
-  const size_t others_more = KeepLargest(&others);
-  for (const auto& [id, has] : others)
-    text += " user " + std::to_string(ToInt(id)) + " holds " + SizeText(has) + end;
-  if (others_more > 0) text += " " + std::to_string(others_more) + " more users;";
-  return text;
-}
-
-std::string Planner::State::DescribeHolders(const Request& request) const {
-  const ClientArena& arena = *clients_.at(request.client)->arenas[ToInt(request.device)];
-  const TenantId tenant = clients_.at(request.client)->tenant;
-  std::string text = "device " + std::to_string(ToInt(arena.device)) + ": no room for " +
-                     SizeText(request.size) + " within client " +
-                     std::to_string(ToInt(arena.client)) + "'s budget of " +
-                     SizeText(quota_.BudgetsOf(arena.client).device) + " and its tenant's of " +
-                     SizeText(quota_.BudgetsOf(tenant).device) + "; holders:";
-  text += Holders(arena.client, arena.pool());
-  const Bytes share = quota_.Share(tenant, arena.pool());
-  if (const Bytes kept = Minus(quota_.LimitOf(arena.pool()), share); kept > Bytes{0})
-    text += " other tenants are guaranteed " + SizeText(kept) + ";";
-  if (ExceedsShare(arena, request.size)) {
-    text += " this user has " + SizeText(quota_.Of(tenant, arena.pool()).pinned) +
-            " in use, of the " + SizeText(share) + " that it may while others are attached;";
-  }
-  if (!request.is_fetch() && LacksCover(arena, request.size))
-    text += " the host has no room for what it would lend this user of what others are guaranteed;";
-  text += DescribePieces(arena, request);
-  if (host_.held() >= quota_.HostForCopies() && host_.LargestHole() < request.size)
-    text += " the host pool of " + SizeText(options_.host_capacity) + " is full;";
-  if (!quota_.IsWithinHostShare(arena.client, request.size)) text += HostHolder();
-  return text + " put or free tensors, raise the budgets, or wait longer";
-}
-
-std::string Planner::State::DescribePieces(const ClientArena& arena, const Request& request) const {
-  const auto& [searched_for, since, kept, hope] = arena.last_resort;
-  const Bytes need = request.size.RoundUp(options_.granularity);
-  const Bytes budget = BudgetOf(arena);
-  const Bytes pinned = UsageOf(arena).pinned;
-  if (searched_for != request.id || kept + need <= budget || pinned + need > budget) return "";
-  return " its " + SizeText(pinned) + " in use lie in slabs of " + SizeText(kept) +
-         ", and what is left between them is in pieces (fragmentation): a device budget of " +
-         SizeText(kept + need) + " would do;";
-}
-
-std::string Planner::State::HostHolder() const {
-  return " the rest of the host pool of " + SizeText(options_.host_capacity) +
-         " is kept for users who hold little of it, and user " +
-         std::to_string(ToInt(quota_.LargestHolder(kHostPool))) + " holds the most;";
+void PlannerBooks::AwayRoomCame() {
+  if (std::exchange(away_wanted_, false)) TouchWaiting();
 }
 
 }  // namespace ravenstore::core

@@ -2,27 +2,73 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/planner_state.h"
+#include "core/planner_books.h"
 
 namespace ravenstore::core {
 
-TensorId Planner::State::Find(ClientId client, SlotId slot) const {
+namespace {
+Explanation::Future FutureOf(const TensorRow& tensor) {
+  using Future = Explanation::Future;
+  if (tensor.never) return Future::kHintedNever;
+  if (tensor.use_kind == UseKind::kUnknown) return Future::kUnknown;
+  if (tensor.IsPredicted()) {
+    if (tensor.correlated) return Future::kCorrelated;
+    return tensor.dies ? Future::kLearnedFreed : Future::kLearned;
+  }
+  if (tensor.use_kind == UseKind::kLearned) return Future::kLastInFirstOut;
+  return tensor.use_kind == UseKind::kAt ? Future::kHintedTime : Future::kHintedOrder;
+}
+}  // namespace
+
+Explanation PlannerBooks::Explain(const TensorRow& tensor, Tick now) const {
+  Explanation why;
+  why.tensor = ViewOf(tensor);
+  why.discarded = tensor.state() == TensorState::kDiscarded;
+  why.prefetched = tensor.prefetched;
+  why.gets = tensor.logical.gets;
+  why.priority = tensor.priority;
+  if (tensor.recompute > 0) why.recompute = RecomputeTime(tensor);
+  const AwayLinks links = LinksOf(tensor.device());
+  const LinkModel& link = links.Of(tensor);
+  const auto copied_at = [&](double bytes_per_second) {
+    return link.latency + FromSeconds(static_cast<double>(tensor.size.count()) / bytes_per_second);
+  };
+  why.copy_back = copied_at(link.up_bytes_per_second);
+  if (tensor.needs_copy()) why.copy_out = copied_at(link.down_bytes_per_second);
+  const auto found = clients_.find(tensor.client);
+  if (found == clients_.end()) return why;
+  const Client& client = *found->second;
+  const Tick virtual_time = client.predictor.VirtualTime(now);
+  why.predictions_right = client.stats.predictions_right;
+  why.predictions_wrong = client.stats.predictions_wrong;
+  if (const ClientArena* arena = client.arenas[ToInt(tensor.device())].get();
+      arena != nullptr && EvictionIndex::Contains(tensor))
+    why.value = arena->index->Value(tensor, virtual_time, links);
+  why.future = FutureOf(tensor);
+  why.confidence = client.predictor.ConfidenceIn(tensor);
+  why.needed_in = client.predictor.UntilUse(tensor, now);
+  if (why.future == Explanation::Future::kUnknown && options_.policy == Policy::kValue)
+    why.last_put_ago = virtual_time - Tick(Duration(-tensor.use_key));
+  return why;
+}
+
+TensorId PlannerBooks::Find(ClientId client, SlotId slot) const {
   const auto found = clients_.find(client);
   if (found == clients_.end()) return kNoTensor;
   const uint32_t row = found->second->slots[ToInt(slot)];
   return row == TensorSlots::kNoRow ? kNoTensor : catalog_[row].id;
 }
 
-uint32_t Planner::State::SlotsOf(ClientId client) const {
+uint32_t PlannerBooks::SlotsOf(ClientId client) const {
   return static_cast<uint32_t>(clients_.at(client)->slots.size());
 }
 
-const TensorRow* Planner::State::Find(TensorId id) const {
+const TensorRow* PlannerBooks::Find(TensorId id) const {
   const TensorRow* tensor = catalog_.Find(id);
   return tensor == nullptr || !clients_.contains(tensor->client) ? nullptr : tensor;
 }
 
-TensorView Planner::State::ViewOf(const TensorRow& tensor) const {
+TensorView PlannerBooks::ViewOf(const TensorRow& tensor) const {
   TensorView view{tensor.id,     tensor.client,   tensor.slot,       tensor.name,
                   tensor.size,   tensor.device(), Bytes{0},          tensor.residency(),
                   tensor.in_use, tensor.dirty(),  tensor.has_copy(), tensor.away.pool};
@@ -34,7 +80,7 @@ TensorView Planner::State::ViewOf(const TensorRow& tensor) const {
   return view;
 }
 
-ClientView Planner::State::ViewOf(ClientId id) const {
+ClientView PlannerBooks::ViewOf(ClientId id) const {
   const Client& client = *clients_.at(id);
   ClientView view;
   view.client = id;
@@ -56,13 +102,13 @@ ClientView Planner::State::ViewOf(ClientId id) const {
   return view;
 }
 
-std::vector<ClientId> Planner::State::Clients() const {
+std::vector<ClientId> PlannerBooks::Clients() const {
   std::vector<ClientId> ids;
   for (const auto& [id, client] : clients_) ids.push_back(id);
   return ids;
 }
 
-TierView Planner::State::DeviceTier(DeviceId device) const {
+TierView PlannerBooks::DeviceTier(DeviceId device) const {
   const PoolId pool = PoolOf(device);
   TierView view{quota_.LimitOf(pool), quota_.Of(pool).held, Bytes{0}};
   for (const auto& [id, client] : clients_) {
@@ -72,29 +118,20 @@ TierView Planner::State::DeviceTier(DeviceId device) const {
   return view;
 }
 
-TierView Planner::State::HostTier() const {
+TierView PlannerBooks::HostTier() const {
   Bytes blocks;
   for (const auto& [id, client] : clients_) blocks += quota_.Of(id, kHostPool).pinned;
   return {options_.host_capacity, host_.held() + host_.leaving() + quota_.Of(kHostPool).pinned,
           host_.used() + blocks};
 }
 
-std::vector<PoolId> Planner::State::OtherPools() const {
-  return away_.OtherIds();
-}
-
-TierView Planner::State::OtherTier(PoolId pool) const {
+TierView PlannerBooks::OtherTier(PoolId pool) const {
   const AwayPools::Member& there = away_[pool];
   if (there.failed) return {};
   return {quota_.LimitOf(pool), there.held(), there.used()};
 }
 
-Tick Planner::State::NextWake() const {
-  return std::min(
-      {next_poll_, requests_.NextDeadline(), wakes_.Next(), late_.Next(), overdue_.Next()});
-}
-
-bool Planner::State::IsToBeForgotten(const TensorRow& tensor) const {
+bool PlannerBooks::IsToBeForgotten(const TensorRow& tensor) const {
   return std::any_of(gone_.begin(), gone_.end(), [&](const auto& client) {
     return client->id == tensor.client &&
            client->slots[ToInt(tensor.slot)] == Catalog::RowOf(tensor.id);
@@ -102,7 +139,7 @@ bool Planner::State::IsToBeForgotten(const TensorRow& tensor) const {
 }
 
 // Checks one row against everything that is recorded elsewhere; adds it to `sums`.
-void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
+void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   const TensorRow& tensor = catalog_[row];
   if (tensor.id == kNoTensor) return;
   if (tensor.away.is_placed()) {
@@ -151,7 +188,7 @@ void Planner::State::CheckRow(uint32_t row, Sums* sums) const {
 }
 
 // What the arena holds against what its slabs and tensors come to.
-void Planner::State::CheckQuotas(const ClientArena& arena, const Sums& sums) const {
+void PlannerBooks::CheckQuotas(const ClientArena& arena, const Sums& sums) const {
   Bytes reclaiming;
   Bytes overdue;
   for (const auto& [offset, slab] : arena.space.removals())
@@ -167,7 +204,7 @@ void Planner::State::CheckQuotas(const ClientArena& arena, const Sums& sums) con
   RAVEN_CHECK(usage.pinned == (pinned == sums.pinned.end() ? Bytes{0} : pinned->second));
 }
 
-void Planner::State::CheckInvariants() const {
+void PlannerBooks::CheckInvariants() const {
   quota_.CheckInvariants();
   requests_.CheckInvariants();
   Sums sums;

@@ -1,12 +1,12 @@
-// What the end of a copy, or of a drop, does to the planner's books.
+// What the end of a copy, or of a drop, does.
 #include <utility>
 
 #include "core/check.h"
-#include "core/planner_state.h"
+#include "core/scheduler.h"
 
 namespace ravenstore::core {
 
-void Planner::State::On(const Dropped& event) {
+void Scheduler::On(const Dropped& event) {
   TensorRow* tensor = catalog_.Find(event.tensor);
   RAVEN_CHECK(tensor != nullptr);
   ClientArena* arena = ArenaOf(*tensor);
@@ -47,7 +47,7 @@ void Planner::State::On(const Dropped& event) {
   }
 }
 
-void Planner::State::On(const Moved& event) {
+void Scheduler::On(const Moved& event) {
   TensorRow* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
   if (tensor->state() == TensorState::kArriving) return EndArrival(*tensor, event);
@@ -55,7 +55,7 @@ void Planner::State::On(const Moved& event) {
   EndLeave(*tensor, event);
 }
 
-void Planner::State::On(const MoveProgressed& event) {
+void Scheduler::On(const MoveProgressed& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
   ClientArena& arena = *ArenaOf(*tensor);
@@ -71,7 +71,7 @@ void Planner::State::On(const MoveProgressed& event) {
   Touch(&arena);
 }
 
-void Planner::State::EndLeave(TensorRow& tensor, const Moved& event) {
+void Scheduler::EndLeave(TensorRow& tensor, const Moved& event) {
   EndCopyOut(tensor);
   ClientArena* arena = ArenaOf(tensor);
   if (arena != nullptr) {
@@ -106,7 +106,7 @@ void Planner::State::EndLeave(TensorRow& tensor, const Moved& event) {
   AnswerIfHere(tensor);
 }
 
-void Planner::State::AnswerIfHere(TensorRow& tensor) {
+void Scheduler::AnswerIfHere(TensorRow& tensor) {
   if (!tensor.waiting || tensor.is_under_way() ||
       requests_.FetchOf(tensor.id).device != tensor.device())
     return;
@@ -115,7 +115,7 @@ void Planner::State::AnswerIfHere(TensorRow& tensor) {
   ReplyInPlace(tensor, false);
 }
 
-void Planner::State::ReplyInPlace(TensorRow& tensor, bool arriving) {
+void Scheduler::ReplyInPlace(TensorRow& tensor, bool arriving) {
   SetInUse(tensor, true);
   SetStreamComplete(tensor, false);
   EndPrefetch(tensor, true);
@@ -124,7 +124,7 @@ void Planner::State::ReplyInPlace(TensorRow& tensor, bool arriving) {
   plan_->push_back(FetchReply{tensor.id, tensor.device(), place, arriving});
 }
 
-void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor) {
+void Scheduler::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor) {
   BackOff(arena);
   if (arena.space.SizeOf(tensor.home.block) == tensor.size.RoundUp(kExtentAlignment)) {
     // The lease says Away: the next get asks for it and finds it here.
@@ -138,7 +138,7 @@ void Planner::State::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor
   Lose(tensor);
 }
 
-void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
+void Scheduler::EndClean(TensorRow& tensor, const Moved& event) {
   EndCopyOut(tensor);
   ClientArena* arena = ArenaOf(tensor);
   const bool whole = event.outcome == Moved::Outcome::kDone;
@@ -176,7 +176,7 @@ void Planner::State::EndClean(TensorRow& tensor, const Moved& event) {
   if (drains) LeaveSlab(*arena, tensor);
 }
 
-void Planner::State::EndArrival(TensorRow& tensor, const Moved& event) {
+void Scheduler::EndArrival(TensorRow& tensor, const Moved& event) {
   copies_.End(LaneOf(tensor), Way::kIn, tensor.size);
   if (!tensor.prefetched) EndWait(tensor.client);
   AwayRoomCame();

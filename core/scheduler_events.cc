@@ -1,9 +1,10 @@
-// What each event does to the planner's books.
+// What each event does.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/check.h"
-#include "core/planner_state.h"
+#include "core/scheduler.h"
 #include "core/size_text.h"
 
 namespace ravenstore::core {
@@ -14,7 +15,59 @@ constexpr Duration kBackoff = std::chrono::milliseconds(100);
 constexpr int kFailuresPerPass = 256;
 }  // namespace
 
-void Planner::State::Apply(const Event& event, Tick now, Plan* plan) {
+void Scheduler::Finish(TensorRow& tensor) {
+  Client* client = FindClient(tensor.client);
+  if (tensor.away.is_placed()) AwayRoomCame();
+  FreeAway(tensor);
+  if (client != nullptr) {
+    ClientArena* arena = ArenaOf(tensor);
+    arena->index->Erase(tensor);
+    Unlist(tensor);
+    if (tensor.home.is_placed()) arena->freed.Add(tensor.size, now_);
+    EndPrefetch(tensor, false);
+    FreeDevice(tensor);
+    SetInUse(tensor, false);
+    arena->live -= tensor.size;
+    client->slots.Clear(tensor.slot);
+    plan_->push_back(Release{tensor.client, tensor.slot, tensor.id});
+    Touch(arena);
+  }
+  catalog_.Remove(tensor.id);
+}
+
+bool Scheduler::FinishIfGone(TensorRow& tensor) {
+  if (!tensor.freed && FindClient(tensor.client) != nullptr) return false;
+  Finish(tensor);
+  return true;
+}
+
+void Scheduler::ForgetTensors() {
+  for (uint32_t i = 0; i < options_.forgotten_per_pass && !gone_.empty(); ++i) {
+    Client& client = *gone_.front();
+    if (client.slots.size() == 0) {
+      const TenantId tenant = client.tenant;
+      plan_->push_back(DeferDestroy{tenant, std::move(gone_.front())});
+      gone_.pop_front();
+      continue;
+    }
+    const uint32_t row = client.slots.Pop();
+    if (row == TensorSlots::kNoRow) continue;
+    // Its copy may have ended meanwhile, and another stand in the row.
+    TensorRow& tensor = catalog_[row];
+    if (tensor.id == kNoTensor || tensor.client != client.id) continue;
+    // While it is copied its place in the host pool may be written.
+    if (!tensor.is_under_way()) Finish(tensor);
+  }
+}
+
+void Scheduler::ForgetSome() {
+  for (const Request& request : requests_.PopAbandoned(options_.forgotten_per_pass))
+    Forget(request);
+  ForgetTensors();
+  if (requests_.HasAbandoned() || !gone_.empty()) WakeAt(now_);
+}
+
+void Scheduler::Apply(const Event& event, Tick now, Plan* plan) {
   now_ = std::max(now_, now);
   plan_ = plan;
   answered_ = 0;
@@ -23,7 +76,7 @@ void Planner::State::Apply(const Event& event, Tick now, Plan* plan) {
   plan_ = nullptr;
 }
 
-void Planner::State::LimitsChanged(ClientArena& arena) {
+void Scheduler::LimitsChanged(ClientArena& arena) {
   // What was looked for in vain may be there now.
   arena.no_run = {};
   arena.reclaim_after = {};
@@ -31,7 +84,7 @@ void Planner::State::LimitsChanged(ClientArena& arena) {
   Touch(&arena);
 }
 
-void Planner::State::On(const TenantLimits& event) {
+void Scheduler::On(const TenantLimits& event) {
   quota_.SetBudgets(event.tenant, event.budgets);
   for (const auto& [id, client] : clients_) {
     if (client->tenant != event.tenant) continue;
@@ -41,7 +94,7 @@ void Planner::State::On(const TenantLimits& event) {
   }
 }
 
-void Planner::State::On(const DeviceLimit& event) {
+void Scheduler::On(const DeviceLimit& event) {
   const size_t device = ToInt(event.device);
   if (device >= devices_.size()) return;
   quota_.SetLimit(PoolOf(event.device), event.capacity);
@@ -50,7 +103,7 @@ void Planner::State::On(const DeviceLimit& event) {
   }
 }
 
-void Planner::State::On(const ClientAttached& event) {
+void Scheduler::On(const ClientAttached& event) {
   quota_.Attach(event.client, event.tenant, event.budgets);
   copies_.Attach(event.client, event.tenant);
   Tenant& tenant = tenants_[event.tenant];
@@ -62,7 +115,7 @@ void Planner::State::On(const ClientAttached& event) {
   EnsureHostAhead(Bytes{0});
 }
 
-void Planner::State::On(const ClientLimits& event) {
+void Scheduler::On(const ClientLimits& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr) return;
   quota_.SetBudgets(event.client, event.budgets);
@@ -71,7 +124,7 @@ void Planner::State::On(const ClientLimits& event) {
   }
 }
 
-void Planner::State::On(const Trimmed& event) {
+void Scheduler::On(const Trimmed& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr) return;
   for (const auto& arena : client->arenas) {
@@ -81,7 +134,7 @@ void Planner::State::On(const Trimmed& event) {
   }
 }
 
-void Planner::State::On(const ClientGone& event) {
+void Scheduler::On(const ClientGone& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr) return;
   for (const auto& arena : client->arenas) {
@@ -101,7 +154,7 @@ void Planner::State::On(const ClientGone& event) {
   TouchWaiting();
 }
 
-void Planner::State::On(const SlabAdded& event) {
+void Scheduler::On(const SlabAdded& event) {
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   arena->limit.clear();
@@ -109,7 +162,7 @@ void Planner::State::On(const SlabAdded& event) {
   Touch(arena);
 }
 
-void Planner::State::On(const SlabFailed& event) {
+void Scheduler::On(const SlabFailed& event) {
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   const Bytes failed = arena->space.Failed(options_.slab, options_.granularity);
@@ -119,13 +172,13 @@ void Planner::State::On(const SlabFailed& event) {
   Touch(arena);
 }
 
-void Planner::State::BackOff(ClientArena& arena) {
+void Scheduler::BackOff(ClientArena& arena) {
   arena.backoff_until = now_ + kBackoff;
   WakeAt(arena.backoff_until);
   active_arenas_.insert(&arena);
 }
 
-void Planner::State::On(const SlabRemoved& event) {
+void Scheduler::On(const SlabRemoved& event) {
   ClientArena* arena = ArenaOf(event.client, event.device);
   if (arena == nullptr) return;
   const auto removed = arena->space.Gone(event.offset);
@@ -144,13 +197,13 @@ void Planner::State::On(const SlabRemoved& event) {
   Touch(arena);
 }
 
-void Planner::State::On(const HostGrown& event) {
+void Scheduler::On(const HostGrown& event) {
   host_.Grown({event.offset, event.size});
   EnsureHostAhead(Bytes{0});
   TouchWaiting();
 }
 
-void Planner::State::On(const HostGrowFailed&) {
+void Scheduler::On(const HostGrowFailed&) {
   // The pool stays as it is for a while; requests that wait for it are served as far as it goes.
   host_.GrowFailed();
   host_backoff_until_ = now_ + kBackoff;
@@ -158,7 +211,7 @@ void Planner::State::On(const HostGrowFailed&) {
   TouchWaiting();
 }
 
-void Planner::State::On(const CreateRequested& event) {
+void Scheduler::On(const CreateRequested& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr) return;
   const size_t device = ToInt(event.device);
@@ -198,7 +251,7 @@ void Planner::State::On(const CreateRequested& event) {
   Enqueue(request);
 }
 
-void Planner::State::On(const FetchRequested& event) {
+void Scheduler::On(const FetchRequested& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->waiting) return;
   ClientArena* arena = ArenaOf(tensor->client, event.device);
@@ -231,7 +284,7 @@ void Planner::State::On(const FetchRequested& event) {
   Enqueue(request);
 }
 
-void Planner::State::On(const Freed& event) {
+void Scheduler::On(const Freed& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed) return;
   Count(tensor->client, &PlannerStats::frees, 1);
@@ -247,7 +300,7 @@ void Planner::State::On(const Freed& event) {
   Reindex(*tensor);
 }
 
-void Planner::State::On(const PutSeen& event) {
+void Scheduler::On(const PutSeen& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->residency() == Residency::kAway) return;
   // What is prefetched and has not arrived cannot be put: the client made that up.
@@ -279,7 +332,7 @@ void Planner::State::On(const PutSeen& event) {
   if (IsOrdered(*tensor)) arena->index->LowerOrderCursor(tensor->use_key);
 }
 
-void Planner::State::On(const StreamComplete& event) {
+void Scheduler::On(const StreamComplete& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->in_use) return;
   SetStreamComplete(*tensor, true);
@@ -290,7 +343,7 @@ void Planner::State::On(const StreamComplete& event) {
   TouchFetch(*tensor);
 }
 
-void Planner::State::On(const GetSeen& event) {
+void Scheduler::On(const GetSeen& event) {
   TensorRow* tensor = FindTensor(event.tensor);
   if (tensor == nullptr || tensor->freed || tensor->residency() == Residency::kAway) return;
   // An old entry that comes late: what is prefetched cannot be had before it has arrived.
@@ -308,12 +361,12 @@ void Planner::State::On(const GetSeen& event) {
   Touch(arena);
 }
 
-void Planner::State::On(const StepMarked& event) {
+void Scheduler::On(const StepMarked& event) {
   Client* client = FindClient(event.client);
   if (client != nullptr) client->predictor.Step();
 }
 
-void Planner::State::On(const TimePassed&) {
+void Scheduler::On(const TimePassed&) {
   // The others, if there are more, in the next pass, so that no other client waits for them all.
   for (int i = 0; i < kFailuresPerPass; ++i) {
     const Request* request = requests_.Overdue(now_);

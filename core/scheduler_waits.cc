@@ -3,13 +3,12 @@
 #include <limits>
 #include <utility>
 
-#include "core/planner_state.h"
+#include "core/scheduler.h"
 #include "core/tuned.h"
 
 namespace ravenstore::core {
 
-double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing,
-                                         Limit binding) const {
+double Scheduler::SecondsUntilFreed(const ClientArena& arena, Bytes missing, Limit binding) const {
   double least = std::numeric_limits<double>::infinity();
   for (const ClientArena* giver : GiversTo(arena, binding)) {
     // A client that creates, or waits for the store itself, frees nothing soon.
@@ -24,7 +23,7 @@ double Planner::State::SecondsUntilFreed(const ClientArena& arena, Bytes missing
   return least;
 }
 
-double Planner::State::SecondsToEvict(const ClientArena& arena, Bytes need) const {
+double Scheduler::SecondsToEvict(const ClientArena& arena, Bytes need) const {
   const AwayLinks links = LinksOf(arena.device);
   const auto run = arena.index->FindRun(arena.space.map(), need, VirtualTime(arena), links, {});
   Duration copies{0};
@@ -36,7 +35,7 @@ double Planner::State::SecondsToEvict(const ClientArena& arena, Bytes need) cons
   return Seconds(run.empty() ? all : std::min(all, copies));
 }
 
-bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
+bool Scheduler::WaitsForFrees(ClientArena& arena, const Request& request) {
   if (request.fail_fast || clients_.size() < 2) return false;
   if (!Uses(Heuristic::kWaitForFrees)) return false;
   const bool waits = arena.budgeted_request == request.id;
@@ -64,7 +63,7 @@ bool Planner::State::WaitsForFrees(ClientArena& arena, const Request& request) {
 // Two whose iterations begin together are at their peaks together, in this iteration and in those
 // that follow, since both wait alike. If one lets the other go ahead, its peak fits into the
 // other's valley. Source: Lim et al., Zico, USENIX ATC 2021, which delays iterations for that.
-Duration Planner::State::UntilPeaks(const ClientArena& arena, Limit binding) const {
+Duration Scheduler::UntilPeaks(const ClientArena& arena, Limit binding) const {
   const auto& own = arena.cycle.last();
   if (!own) return Duration{0};
   const Bytes limit = quota_.LimitOf(arena.client, arena.pool(), binding);
@@ -94,7 +93,7 @@ Duration Planner::State::UntilPeaks(const ClientArena& arena, Limit binding) con
   return copying > Seconds(until + own->rise) ? until : Duration{0};
 }
 
-bool Planner::State::MayWaitForPeak(const ClientArena& arena, const Request& request) const {
+bool Scheduler::MayWaitForPeak(const ClientArena& arena, const Request& request) const {
   if (!options_.learn || options_.policy != Policy::kValue || clients_.size() < 2) return false;
   if (!Uses(Heuristic::kWaitForPeak)) return false;
   if (request.is_fetch() || request.fail_fast) return false;
@@ -104,7 +103,7 @@ bool Planner::State::MayWaitForPeak(const ClientArena& arena, const Request& req
   return !overdue && arena.cycle.Begins(arena.live, arena.lived);
 }
 
-bool Planner::State::WaitsForPeak(ClientArena& arena, const Request& request) {
+bool Scheduler::WaitsForPeak(ClientArena& arena, const Request& request) {
   Duration until{};
   if (MayWaitForPeak(arena, request)) {
     for (const Limit binding : {Limit::kTenant, Limit::kPool})

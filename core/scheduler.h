@@ -1,32 +1,27 @@
-// The planner's inside: see planner.h for the contract and docs/ARCHITECTURE.md for the picture.
+// The scheduler: what happens next to every tensor and slab. The only part of the planner that
+// proposes actions; it owns no ledger, and asks those parts that do (core/planner_books.h).
 //
-// Every handler (On...) changes the books for one event and touches the arenas that it may have
-// helped; Apply then serves each touched arena: requests first, then prefetch, then pre-cleaning.
+// Every handler (On...) changes the books for one event and notes the arenas that it may have
+// helped. Apply then serves each of them: requests first, then prefetch, then pre-cleaning.
+//
+// A request is answered by the way that is expected to cost the least time. What is compared, in
+// seconds, and what is tried without comparing, says docs/decisions/0044.
+//
+// Owns: when it looks at what again. Threads: one at a time.
 #pragma once
 
 #include <algorithm>
 #include <bitset>
-#include <deque>
 #include <limits>
-#include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/away_pools.h"
-#include "core/catalog.h"
-#include "core/client_arena.h"
-#include "core/copy_ledger.h"
 #include "core/events.h"
-#include "core/extents.h"
-#include "core/planner.h"
-#include "core/predictor.h"
-#include "core/quota_tree.h"
+#include "core/planner_books.h"
 #include "core/reclaimer.h"
-#include "core/request_queue.h"
 #include "core/timers.h"
 
 namespace ravenstore::core {
@@ -40,101 +35,22 @@ struct SlabCostLimit {
 };
 inline constexpr SlabCostLimit kOnlyEmpty{.at_most = 0};
 
-// The largest of {id, bytes} come first, at most four; how many more there are.
-template <typename Id>
-size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
-  constexpr size_t kNamed = 4;
-  std::stable_sort(holders->begin(), holders->end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  const size_t named = std::min(holders->size(), kNamed);
-  const size_t more = holders->size() - named;
-  holders->resize(named);
-  return more;
-}
-
 // Pools, by their numbers.
 using PoolSet = std::bitset<Topology::kPoolsMax>;
 
-class Planner::State {
+class Scheduler : public PlannerBooks {
  public:
-  explicit State(PlannerOptions options);
+  using PlannerBooks::PlannerBooks;
 
   void Apply(const Event& event, Tick now, Plan* plan);
   Tick NextWake() const;
 
-  // That the client has ever used. REQUIRES: it is attached.
-  uint32_t SlotsOf(ClientId client) const;
-  TensorId Find(ClientId client, SlotId slot) const;
-  // Null, too, when its client is gone.
-  const TensorRow* Find(TensorId id) const;
-  TensorView ViewOf(const TensorRow& tensor) const;
-  ClientView ViewOf(ClientId client) const;
-  Explanation Explain(const TensorRow& tensor, Tick now) const;
-  std::vector<ClientId> Clients() const;
-  TierView DeviceTier(DeviceId device) const;
-  Bytes Guaranteed(DeviceId device, TenantId asker) const {
-    return quota_.GuaranteedHeld(asker, PoolOf(device));
-  }
-  std::string NameOf(PoolId pool) const { return core::NameOf(topology_.pools()[ToInt(pool)]); }
-  TierView HostTier() const;
-  std::vector<PoolId> OtherPools() const;
-  TierView OtherTier(PoolId pool) const;
-  Status MayPin(ClientId client, Bytes block, Bytes slab, const IdlePinned& without) const;
-  const PlannerStats& stats() const { return stats_; }
-  const PlannerStats& StatsOf(ClientId client) const { return clients_.at(client)->stats; }
-  void CheckInvariants() const;
-
  private:
-  struct Client {
-    Client(const ClientAttached& attached, const Catalog* catalog,
-           const Predictor::Options& predictions)
-        : id(attached.client), tenant(attached.tenant), predictor(catalog, predictions) {}
-
-    ClientId id;
-    TenantId tenant;
-    Bytes in_use;
-    Predictor predictor;
-    std::vector<std::unique_ptr<ClientArena>> arenas;  // by device; null until used
-    TensorSlots slots;
-    // By the pool where they are, copies of tensors that are on their device, about oldest first:
-    // room that can be had. Ids that are no longer such stay in until they are come across.
-    std::map<PoolId, std::deque<TensorId>> redundant_copies;
-    PlannerStats stats;
-  };
-  struct Tenant {
-    std::vector<Tick> device_full_until;  // one of its clients had to evict lately for its budget
-  };
-  // kMayDrop: for a tensor that has to leave, redundant copies of others may be discarded. A copy
-  // that is only made ahead is not worth one: the two would replace each other for ever.
-  enum class RedundantCopies { kKeep, kMayDrop };
   struct InOrder {
     bool operator()(const ArenaId* a, const ArenaId* b) const { return *a < *b; }
   };
-  struct Device {
-    uint32_t allocating = 0;  // arenas that are
-    Tick full_until{};        // a client had to evict lately because it is
-  };
 
-  using Leaving = AwayPools::Leaving;
-  using Way = CopyLedger::Way;
-
-  // What CheckInvariants adds up over the rows.
-  struct Sums {
-    std::map<ClientId, Bytes> in_use;
-    std::map<std::pair<ClientId, PoolId>, Bytes> away;
-    std::map<ClientId, uint64_t> tensors;
-    std::map<ClientId, uint32_t> waits;
-    std::map<std::pair<ClientId, DeviceId>, Bytes> live;
-    std::map<std::pair<ClientId, DeviceId>, Bytes> pinned;
-    std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
-    std::map<std::pair<ClientId, DeviceId>, size_t> listed;
-    std::map<PoolId, Bytes> pools;
-  };
-  void CheckRow(uint32_t row, Sums* sums) const;
-  bool IsToBeForgotten(const TensorRow& tensor) const;
-  void CheckQuotas(const ClientArena& arena, const Sums& sums) const;
-
-  // What happened (planner_events.cc).
+  // What happened (scheduler_events.cc).
   void On(const TenantLimits& event);
   void On(const ClientAttached& event);
   void On(const ClientLimits& event);
@@ -160,7 +76,7 @@ class Planner::State {
   void On(const StepMarked& event);
   void On(const TimePassed& event);
 
-  // Copies and drops that ended (planner_copies.cc).
+  // Copies and drops that ended (scheduler_copies.cc).
   void On(const Dropped& event);
   void On(const MoveProgressed& event);
   void On(const Moved& event);
@@ -175,14 +91,8 @@ class Planner::State {
   // Answers a fetch of what is on its device, or on its way there.
   void ReplyInPlace(TensorRow& tensor, bool arriving);
 
-  // Serving (planner_serve.cc).
-  void Touch(ClientArena* arena);
-  void TouchWaiting();
-  // The one where a fetch of the tensor waits, if one does.
-  void TouchFetch(const TensorRow& tensor);
+  // Serving (scheduler.cc).
   void LimitsChanged(ClientArena& arena);
-  // Room in another pool came free: arenas that could not evict for want of it try again.
-  void AwayRoomCame();
   // What one client frees may help another, which no event says: so each looks again from time to
   // time, the less often the more clients there are.
   Duration RetryAfter() const;
@@ -204,6 +114,11 @@ class Planner::State {
   bool TryFetch(ClientArena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.
   bool MakeRoom(ClientArena& arena, const Request& request);
+  // Whether what is under way helps the arena's first request without waiting for a copy.
+  bool HelpIsNear(const ClientArena& arena) const;
+  void FailFastRequests(ClientArena& arena);
+
+  // What leaves, and copies that begin (scheduler_evict.cc).
   void EvictAhead(ClientArena& arena, const Request& request);
   Bytes GrowthOf(const ClientArena& arena, Bytes need) const;
   // Among many small blocks a search in vain is dear, and each event may ask for one: it is
@@ -243,14 +158,8 @@ class Planner::State {
   SlabCostLimit RelocationCostLimit(const ClientArena& arena,
                                     const std::vector<uint32_t>& run) const;
   void StartCopyIn(TensorRow& tensor, bool demand);
-  void SetAllocationPhase(ClientArena& arena, bool allocation_phase);
-  // Its client takes a tensor back: new ones are over for now.
-  void TakeBack(ClientArena& arena);
-  // Whether what is under way helps the arena's first request without waiting for a copy.
-  bool HelpIsNear(const ClientArena& arena) const;
-  void FailFastRequests(ClientArena& arena);
 
-  // Ahead of need (planner_ahead.cc).
+  // Ahead of need (scheduler_ahead.cc).
   // What the arena's client needs next of what lies in one of the pools; null: nothing is known.
   TensorRow* NextDue(const ClientArena& arena, const PoolSet& pools);
   void Prefetch(ClientArena& arena);
@@ -262,16 +171,11 @@ class Planner::State {
   bool CleanNextRun(ClientArena& arena);
   bool CleanAhead(ClientArena& arena, TensorRow& tensor);
 
-  // Growth (planner_growth.cc).
-  // What the arena's first request, or one to come, may have of more slabs (QuotaTree::Room).
-  using Coming = QuotaTree::Coming;
-  Bytes RoomFor(const ClientArena& arena, Coming reclaiming = Coming::kIsHeld) const;
+  // Growth (scheduler_growth.cc).
   // What the arena may hold as limits are now, in whole granules as slabs are.
   Bytes MostOf(const ClientArena& arena) const;
   // Of the arena's next slab: not so small that they become many.
   Bytes SlabSize(const ClientArena& arena) const;
-  // Of what the arena may hold, whatever its addresses.
-  Bytes BudgetOf(const ClientArena& arena) const { return quota_.Most(arena.client, arena.pool()); }
   // Nobody else holds slabs of it.
   bool HasDeviceAlone(const ClientArena& arena) const {
     return quota_.Of(arena.pool()).held == UsageOf(arena).held;
@@ -279,8 +183,6 @@ class Planner::State {
   // Where the arena is to grow by `room`, the slab that is made next; those that follow come one
   // after the other.
   Bytes FirstSlabOf(const ClientArena& arena, Bytes room) const;
-  // No slab is larger, or a tensor in use would keep too much from the others.
-  Bytes LargestSlab(const ClientArena& arena) const;
   void GrowAhead(ClientArena& arena);
   bool GrowForLargest(ClientArena& arena);
   // The last that the arena's budget allows.
@@ -294,9 +196,7 @@ class Planner::State {
   // lies before the range without memory and adds the rest as a slab behind it.
   bool AddSlabAndEvictFor(ClientArena& arena, Bytes need);
 
-  // Slabs that go (planner_slabs.cc).
-  // What keeps an arena from growing.
-  using Limit = QuotaTree::Limit;
+  // Slabs that go (scheduler_slabs.cc).
   Limit BindingFor(const ClientArena& arena, Bytes missing) const {
     return quota_.Binding(arena.client, arena.pool(), missing);
   }
@@ -331,13 +231,6 @@ class Planner::State {
   bool EmptySlabsFor(ClientArena& arena, Bytes need);
   using Emptyings = Reclaimer::Emptyings;
   Reclaimer::Arena Reclaimable(const ClientArena& arena) const;
-  // With `more` bytes the arena's tenant would have more in use than its share.
-  bool ExceedsShare(const ClientArena& arena, Bytes more) const {
-    return quota_.ExceedsShare(arena.client, arena.pool(), more);
-  }
-  // With `more` the host would have no room for what others' guarantees may take back of what is
-  // lent.
-  bool LacksCover(const ClientArena& arena, Bytes more) const;
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
   // meanwhile spares them; not all, unless `some_go` already. True if there are any.
   bool LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const;
@@ -365,7 +258,7 @@ class Planner::State {
   }
   void Shrink(ClientArena& arena);
 
-  // Waiting for others (planner_waits.cc).
+  // Waiting for others (scheduler_waits.cc).
   // Another client frees memory so fast that waiting for its slabs takes less than copies would.
   bool WaitsForFrees(ClientArena& arena, const Request& request);
   // What copying out what must leave takes, and bringing it back.
@@ -380,149 +273,43 @@ class Planner::State {
   // arena's client should not wait for that.
   Duration UntilPeaks(const ClientArena& arena, Limit binding) const;
 
-  // The future, and doing without the bytes (planner_future.cc).
-  // What is known of the next use of a tensor that is put.
-  ExpectedUse ExpectedAfter(const PutSeen& event, TensorRow& tensor);
-  // Writes what others' use says of tensors.
-  void WriteChanges();
-  // Its client used it, or it was freed or had to leave before. Nothing if it was not prefetched.
-  void EndPrefetch(TensorRow& tensor, bool used);
-  // A get of it: what is known of it and of its client grows.
-  void CountGet(TensorRow& tensor);
-  // Its bytes are discarded; the client recomputes them when it wants them.
-  void DiscardBytes(TensorRow& tensor);
-  // What copying `size` out of the device and back takes.
-  static Duration BothCopies(const LinkModel& link, Bytes size);
-
-  // Room in other pools (planner_away.cc).
-  // The device's links to the pools, with their room.
-  AwayLinks LinksOf(DeviceId device) const { return away_.LinksOf(device, quota_.HostForCopies()); }
-  // So much of the arena is to leave.
-  AwayPools::Departure DepartureOf(const ClientArena& arena, Bytes size, Leaving leaving) const {
-    return {arena.device, size, leaving, copies_.Of(arena.device), now_};
-  }
-  // Over which the next that leaves would be copied.
-  CopyLedger::Lane NextLane(const ClientArena& arena) const;
+  // Room in other pools (scheduler_away.cc).
   bool AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving);
   bool TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant);
-  void FreeAway(TensorRow& tensor);
   // The pool where the tensor's copy lies failed.
   void LoseCopy(TensorRow& tensor);
   // Its bytes are nowhere any more; a fetch that waits for it is told so.
   void Lose(TensorRow& tensor);
-  std::string WhyLost(const TensorRow& tensor) const;  // its bytes, that is
-  // The tensor is on its device and in another pool: its copy there is redundant.
-  void NoteRedundantCopy(TensorRow& tensor);
-  void DropRedundantCopies(Client& client, PoolId pool, Bytes need);
-  // Whether the client has any there, and they may make room for `asking`.
-  bool MayDropCopiesOf(const Client& client, PoolId pool, const Client& asking) const;
   // Drops redundant copies until the client's tenant may take so much more of the host pool; false
   // where that does not suffice.
   bool MakeHostShare(Client& client, Bytes more, RedundantCopies redundant);
-  // So much more of the budgets, where redundant copies may make way for it.
-  bool MakeAwayBudget(Client& client, PoolId pool, Bytes of_client, Bytes of_tenant,
-                      RedundantCopies redundant);
   // Room in the pool for `tensor`; the budgets allow it.
   std::optional<ExtentMap::Block> TakeAwayRoom(Client& client, PoolId pool, const TensorRow& tensor,
                                                RedundantCopies redundant);
   void EnsureHostAhead(Bytes need);
-  // The pool has enough room that none must be pinned for it.
-  bool HostHasHeadroom(Bytes size) const {
-    return host_.LargestHole() >= size && host_.used() + options_.host_ahead + size <= host_.held();
-  }
+  // Of the host pool, for blocks of pinned memory (scheduler_pinned.cc).
+  void ShrinkHostFor(Bytes slab);
+  void ReclaimPinnedFor(const TensorRow& tensor);
 
-  // Books (planner_books.cc).
-  Client* FindClient(ClientId client);
-  // Null, too, when its client is gone.
-  TensorRow* FindTensor(TensorId id);
-  ClientArena* ArenaOf(const ArenaId& id);
-  ClientArena* ArenaOf(ClientId client, DeviceId device) { return ArenaOf({client, device}); }
-  ClientArena* ArenaOf(const TensorRow& tensor) { return ArenaOf(tensor.client, tensor.device()); }
-  void SetInUse(TensorRow& tensor, bool in_use);
-  void SetStreamComplete(TensorRow& tensor, bool stream_complete);
-  // Counts the tensor among those that cannot leave their device, or no more, as it now is.
-  void Repin(TensorRow& tensor);
-  Tick VirtualTime(const ClientArena& arena) const {
-    return clients_.at(arena.client)->predictor.VirtualTime(now_);
-  }
-  // A request of the client's waits, or a copy that a fetch reply named has not arrived.
-  void BeginWait(ClientId client) { FindClient(client)->predictor.BeginWait(now_); }
-  void EndWait(ClientId client);
-  bool Evictable(const TensorRow& tensor) const;
-  // Puts the tensor into its arena's index, or takes it out, as it now is.
-  void Reindex(TensorRow& tensor);
-  DueTensors::List& DueListOf(const TensorRow& tensor);
-  void List(TensorRow& tensor);  // among the prefetch candidates
-  void Unlist(TensorRow& tensor);
-  void FreeDevice(TensorRow& tensor);
   // Gives everything of the tensor back and forgets it.
   void Finish(TensorRow& tensor);
   // After a copy's answer: true when the tensor was freed, or its client ended, meanwhile; it is
   // forgotten now.
   bool FinishIfGone(TensorRow& tensor);
-  // Of the arena's copies from or to the pool, and of the tensor's.
-  static CopyLedger::Lane LaneOf(const ClientArena& arena, PoolId pool) {
-    return {arena.client, arena.device, pool};
-  }
-  static CopyLedger::Lane LaneOf(const TensorRow& tensor) {
-    return {tensor.client, tensor.device(), tensor.away.pool};
-  }
   void BackOff(ClientArena& arena);
-  const QuotaTree::Usage& UsageOf(const ClientArena& arena) const {
-    return quota_.Of(arena.client, arena.pool());
-  }
-
-  // Without a copy: it is not needed, is on the host as it is, or is recomputed more cheaply.
-  static bool CanDrop(const TensorRow& tensor) {
-    return !tensor.needs_copy() || tensor.recompute > 0;
-  }
-  // The client itself said when it is needed, or in which order.
-  static bool IsHinted(const TensorRow& tensor) {
-    return (tensor.use_kind == UseKind::kAt && !tensor.predicted) || IsOrdered(tensor);
-  }
-  static bool IsOrdered(const TensorRow& tensor) {
-    return tensor.use_kind == UseKind::kOrder && !tensor.predicted;
-  }
 
   // The client that waits for the room of a tensor that leaves.
   ClientId Behalf(const TensorRow& tensor) const { return served_.value_or(tensor.client); }
 
-  // Requests.
-  void Enqueue(Request request);
-  // The arena's first request is out: what was prepared for it alone ends.
-  void EndFirst(ClientArena& arena);
-  // Takes the request out; the caller answers it.
-  Request Dequeue(const Request& request);
-  // It waits no more.
-  void Forget(const Request& request);
   // Of clients that are gone, some at a time; the others do not wait for one that had many.
   void ForgetTensors();
   void ForgetSome();
   void Fail(const Request& request, ErrorCode code, const std::string& message);
   // Its time is over, or it would not wait.
   void FailForRoom(const Request& request);
-  std::string DescribeHolders(const Request& request) const;
-  // Who holds slabs of the device, or blocks of pinned memory.
-  std::string Holders(ClientId asker, PoolId pool) const;
-  // Of a request that would fit beside what is in use, if that lay together.
-  std::string DescribePieces(const ClientArena& arena, const Request& request) const;
-  std::string HostHolder() const;
-  std::string DescribePinned(ClientId asker, Bytes asked) const;
-  bool Uses(Heuristic heuristic) const { return options_.heuristics.Uses(heuristic); }
-  void ShrinkHostFor(Bytes slab);
-  void ReclaimPinnedFor(const TensorRow& tensor);
   void WakeAt(Tick when) { next_poll_ = std::min(next_poll_, when); }
-  template <typename Counter, typename Amount>
-  void Count(ClientId client, Counter counter, Amount amount);
 
-  PlannerOptions options_;
-  const Topology topology_;
-  Catalog catalog_;
   Reclaimer reclaimer_{&catalog_};
-  AwayPools away_;
-  AwayPools::Member& host_ = away_.host();
-  CopyLedger copies_;
-  QuotaTree quota_;
   Tick pinned_wanted_until_{};  // a slab of it was wanted: the pool is not pinned ahead before
   Tick pinned_asked_until_{};   // idle slabs of it were asked for: not again before
   Tick slabs_come_until_{};     // a slab was asked for so lately that the next may follow
@@ -530,31 +317,15 @@ class Planner::State {
   bool irrevocable_ = false;    // what is taken now leaves at once, beyond its client's rescue
   bool demand_held_ = false;    // a fetch waits for the copies of others to end
   bool taking_held_ = false;    // slabs are to be emptied once fewer copies are under way
-  bool away_wanted_ = false;    // a tensor could not leave for want of room in another pool
-  uint64_t redundant_copies_noted_ = 0;
-  // Ordered, as everything that is walked: the same events give the same plans.
-  std::map<ClientId, std::shared_ptr<Client>> clients_;
-  Client* last_found_ = nullptr;  // by FindClient
-  std::map<TenantId, Tenant> tenants_;
-  std::vector<Device> devices_;
-  RequestQueue requests_;
-  // Clients that are gone. Of their tensors those in `slots` are still to be forgotten, and what is
-  // being copied once that is done.
-  std::deque<std::shared_ptr<Client>> gone_;
-  size_t answered_ = 0;                            // requests, during Apply
   std::set<ClientArena*, InOrder> active_arenas_;  // with something that time may move
-  std::deque<ClientArena*> touched_;
-  PlannerStats stats_;
-  std::optional<ClientId> served_;  // during Serve
-  Tick now_{};
-  Tick next_poll_ = kNever;  // when all active arenas are looked at again
-  Timers<ArenaId> wakes_;    // when one is
+  std::optional<ClientId> served_;                 // during Serve
+  Tick next_poll_ = kNever;                        // when all active arenas are looked at again
+  Timers<ArenaId> wakes_;                          // when one is
   // When slabs that are being given back will be late, and overdue, if they still are.
   using SlabId = std::pair<ArenaId, Bytes>;  // and its offset
   Timers<SlabId> late_;
   Timers<SlabId> overdue_;
-  std::vector<Predictor::Change> changes_;  // to be written
-  Plan* plan_ = nullptr;                    // during Apply
+  Plan* plan_ = nullptr;  // during Apply
 };
 
 }  // namespace ravenstore::core

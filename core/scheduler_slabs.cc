@@ -1,7 +1,7 @@
 // Which slabs are emptied and given back, and for whom.
 #include <algorithm>
 
-#include "core/planner_state.h"
+#include "core/scheduler.h"
 #include "core/tuned.h"
 
 namespace ravenstore::core {
@@ -19,8 +19,7 @@ constexpr size_t kGiversTried = 8;
 constexpr size_t kMostShrunkAtOnce = 4096;
 }  // namespace
 
-std::vector<ClientArena*> Planner::State::SharersWith(const ClientArena& arena,
-                                                      Limit binding) const {
+std::vector<ClientArena*> Scheduler::SharersWith(const ClientArena& arena, Limit binding) const {
   std::vector<ClientArena*> sharers;
   if (binding == Limit::kClient) return sharers;
   const TenantId tenant = clients_.at(arena.client)->tenant;
@@ -33,7 +32,7 @@ std::vector<ClientArena*> Planner::State::SharersWith(const ClientArena& arena,
   return sharers;
 }
 
-std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena, Limit binding) const {
+std::vector<ClientArena*> Scheduler::GiversTo(const ClientArena& arena, Limit binding) const {
   std::vector<ClientArena*> givers;
   for (ClientArena* other : SharersWith(arena, binding)) {
     // What a guarantee takes it takes from whoever holds more than his, whatever that one waits
@@ -58,31 +57,13 @@ std::vector<ClientArena*> Planner::State::GiversTo(const ClientArena& arena, Lim
   return givers;
 }
 
-// Idle memory may be lent beyond a share because it can be taken back, and for that it needs room
-// on the host. What only fills a hole lends nothing more.
-bool Planner::State::LacksCover(const ClientArena& arena, Bytes more) const {
-  if (!quota_.HasGuarantees(arena.pool()) || arena.space.LargestHole() >= more) return false;
-  if (quota_.IsWithinGuarantee(arena.client, arena.pool(), more)) return false;
-  if (quota_.IsKeptTaken()) return true;
-  const Bytes lent = quota_.Lent(arena.client, arena.pool(), more);
-  if (lent == Bytes{0}) return false;
-  Bytes away = quota_.Of(kHostPool).pinned;
-  for (const auto& [id, client] : clients_) {
-    for (const auto& other : client->arenas) {
-      if (other != nullptr) away += Minus(other->live, other->space.used());
-    }
-  }
-  // It comes back in whole slabs.
-  return away + lent + LargestSlab(arena) > quota_.Lendable();
-}
-
-Reclaimer::Arena Planner::State::Reclaimable(const ClientArena& arena) const {
+Reclaimer::Arena Scheduler::Reclaimable(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
   return {client.id,    client.tenant,         arena.space.slabs(), arena.space.map(),
           *arena.index, LinksOf(arena.device), VirtualTime(arena)};
 }
 
-bool Planner::State::Drain(DeviceId device, Emptyings chosen) {
+bool Scheduler::Drain(DeviceId device, Emptyings chosen) {
   std::stable_sort(chosen.begin(), chosen.end(),
                    [](const auto& a, const auto& b) { return a.client < b.client; });
   bool any = false;
@@ -99,8 +80,8 @@ bool Planner::State::Drain(DeviceId device, Emptyings chosen) {
   return any;
 }
 
-bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
-                           std::vector<uint32_t> rows) {
+bool Scheduler::Drain(ClientArena& arena, const std::vector<Range>& slabs,
+                      std::vector<uint32_t> rows) {
   std::sort(rows.begin(), rows.end());  // one that lies in two slabs comes twice
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   if (!rows.empty() && !EvictAll(arena, rows, RedundantCopies::kMayDrop)) return false;
@@ -113,7 +94,7 @@ bool Planner::State::Drain(ClientArena& arena, const std::vector<Range>& slabs,
   return true;
 }
 
-bool Planner::State::LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const {
+bool Scheduler::LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const {
   const CopyLedger::Lane next = NextLane(arena);
   CopyLedger::InFlight out = copies_.Of(next.device, next.pool, Way::kOut);
   std::set<uint32_t> leaving;  // a tensor that lies in several slabs is copied once
@@ -131,8 +112,7 @@ bool Planner::State::LeaveToLater(const ClientArena& arena, bool some_go, Emptyi
          }) > 0;
 }
 
-std::optional<Planner::State::Lack> Planner::State::LackFor(const ClientArena& arena,
-                                                            Bytes need) const {
+std::optional<Scheduler::Lack> Scheduler::LackFor(const ClientArena& arena, Bytes need) const {
   const auto place = arena.space.PlaceForSlab(need, options_.granularity);
   if (!place) return std::nullopt;
   const Bytes coming = RoomFor(arena, Coming::kIsThere) + arena.space.awaited();
@@ -140,8 +120,8 @@ std::optional<Planner::State::Lack> Planner::State::LackFor(const ClientArena& a
   return Lack{*place, BindingFor(arena, place->missing), missing};
 }
 
-bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCostLimit& cost_limit,
-                                  Take take) {
+bool Scheduler::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCostLimit& cost_limit,
+                             Take take) {
   if (now_ < arena.backoff_until) return false;
   const auto lack = LackFor(arena, need);
   if (!lack) return false;
@@ -190,13 +170,13 @@ bool Planner::State::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCost
   return false;
 }
 
-bool Planner::State::IsLate(const ClientArena& arena) const {
+bool Scheduler::IsLate(const ClientArena& arena) const {
   return std::any_of(
       arena.space.removals().begin(), arena.space.removals().end(),
       [this](const auto& slab) { return now_ >= slab.second.until - kLetGoWithin + kLateAfter; });
 }
 
-bool Planner::State::WaitsForLate(ClientArena& arena, Limit binding) {
+bool Scheduler::WaitsForLate(ClientArena& arena, Limit binding) {
   if (requests_.Waiting(arena) == 0 || arena.asked_more == kAskedMoreMost) return false;
   if (now_ < arena.late_at) return false;  // those who were asked last may let go yet
   const std::vector<ClientArena*> sharers = SharersWith(arena, binding);
@@ -204,8 +184,8 @@ bool Planner::State::WaitsForLate(ClientArena& arena, Limit binding) {
                      [this](const ClientArena* other) { return IsLate(*other); });
 }
 
-void Planner::State::AskMore(ClientArena& arena, const Lack& lack, Reclaimer::Which which,
-                             const SlabCostLimit& cost_limit) {
+void Scheduler::AskMore(ClientArena& arena, const Lack& lack, Reclaimer::Which which,
+                        const SlabCostLimit& cost_limit) {
   const Bytes need = lack.place.missing;
   Emptyings slabs;
   // Of none more than would do, so that they are many clients.
@@ -223,7 +203,7 @@ void Planner::State::AskMore(ClientArena& arena, const Lack& lack, Reclaimer::Wh
   arena.late_at = now_ + kLateAfter;
 }
 
-bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
+bool Scheduler::EmptySlabsFor(ClientArena& arena, Bytes need) {
   Reclaimer::Compaction all =
       reclaimer_.Compact(Reclaimable(arena), need, RoomFor(arena).RoundDown(options_.granularity));
   const uint64_t request = requests_.Waiting(arena) == 0 ? 0 : requests_.First(arena).id;
@@ -235,18 +215,18 @@ bool Planner::State::EmptySlabsFor(ClientArena& arena, Bytes need) {
   return arena.relocating = true;
 }
 
-bool Planner::State::GiveBackFreeSlab(ClientArena& arena) {
+bool Scheduler::GiveBackFreeSlab(ClientArena& arena) {
   for (size_t i = 0; i < arena.space.slabs().size(); ++i) {
     if (GiveBack(arena, arena.space.slabs()[i])) return true;
   }
   return false;
 }
 
-bool Planner::State::GiveBack(ClientArena& arena, Range slab) {
+bool Scheduler::GiveBack(ClientArena& arena, Range slab) {
   return arena.space.IsFree(slab.first, slab.second) && Drain(arena, {slab}, {});
 }
 
-void Planner::State::EndDraining(ClientArena& arena) {
+void Scheduler::EndDraining(ClientArena& arena) {
   // One by one, as they come free: the request that waits for them sees progress.
   for (const Range& slab : std::vector(arena.space.closed())) {
     const auto [offset, size] = slab;
@@ -269,7 +249,7 @@ void Planner::State::EndDraining(ClientArena& arena) {
   if (UsageOf(arena).reclaiming == Bytes{0}) arena.relocating = false;
 }
 
-void Planner::State::NoteOverdue(ClientArena& arena) {
+void Scheduler::NoteOverdue(ClientArena& arena) {
   const Bytes overdue = arena.space.NoteOverdue(now_);
   if (overdue == Bytes{0}) return;
   quota_.BeginOverdue(arena.client, arena.pool(), overdue);
@@ -277,7 +257,7 @@ void Planner::State::NoteOverdue(ClientArena& arena) {
   TouchWaiting();
 }
 
-bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
+bool Scheduler::OthersWantSlabs(const ClientArena& arena) const {
   const Device& device = devices_[ToInt(arena.device)];
   if (arena.allocation_phase || device.allocating == 0 || requests_.Waiting(arena) > 0)
     return false;
@@ -287,7 +267,7 @@ bool Planner::State::OthersWantSlabs(const ClientArena& arena) const {
   return arena.space.LargestHole() >= std::min(options_.slab, LargestSlab(arena));
 }
 
-bool Planner::State::DrainSome(DeviceId device, Emptyings slabs, Bytes wanted) {
+bool Scheduler::DrainSome(DeviceId device, Emptyings slabs, Bytes wanted) {
   bool all = true;
   do {
     slabs = Reclaimer::Cheapest(std::move(slabs), wanted).slabs;
@@ -308,7 +288,7 @@ bool Planner::State::DrainSome(DeviceId device, Emptyings slabs, Bytes wanted) {
 
 // Gives memory back, slab by slab: slabs that are empty and not needed here, or needed by others,
 // and what a lowered limit asks for.
-void Planner::State::Shrink(ClientArena& arena) {
+void Scheduler::Shrink(ClientArena& arena) {
   const bool gives = arena.trimming || OthersWantSlabs(arena);
   while (gives && GiveBackFreeSlab(arena)) {
   }

@@ -1,7 +1,7 @@
-// What the planner proposes before anybody asks: prefetch and pre-cleaning.
+// What is proposed before anybody asks: prefetch and pre-cleaning.
 #include <algorithm>
 
-#include "core/planner_state.h"
+#include "core/scheduler.h"
 #include "core/tuned.h"
 
 namespace ravenstore::core {
@@ -13,7 +13,7 @@ constexpr int kCleansPerServe = 8;
 constexpr size_t kReadyBlocks = 256;
 }  // namespace
 
-TensorRow* Planner::State::NextDue(const ClientArena& arena, const PoolSet& pools) {
+TensorRow* Scheduler::NextDue(const ClientArena& arena, const PoolSet& pools) {
   SoonestUses soonest;
   for (const auto& [id, pool] : away_) {
     if (pools[ToInt(id)]) soonest.Add(arena.due[ToInt(id)]);
@@ -22,7 +22,7 @@ TensorRow* Planner::State::NextDue(const ClientArena& arena, const PoolSet& pool
   return best == nullptr ? nullptr : catalog_.Find(best->second);
 }
 
-void Planner::State::Prefetch(ClientArena& arena) {
+void Scheduler::Prefetch(ClientArena& arena) {
   if (!options_.prefetch || !arena.fetch_phase || ExcessOf(arena) > Bytes{0}) return;
   PoolSet pools;  // whose links have room
   pools.set();
@@ -42,7 +42,7 @@ void Planner::State::Prefetch(ClientArena& arena) {
   }
 }
 
-bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
+bool Scheduler::PrefetchNext(ClientArena& arena, const TensorRow& next) {
   const auto block = arena.space.Allocate(next.size, Catalog::RowOf(next.id));
   if (!block) {
     if (!MaySearch(arena)) return false;
@@ -72,20 +72,20 @@ bool Planner::State::PrefetchNext(ClientArena& arena, const TensorRow& next) {
 }
 
 // By a hint, or learned; what is only assumed does not count.
-bool Planner::State::KnowsAhead(const TensorRow& tensor) {
+bool Scheduler::KnowsAhead(const TensorRow& tensor) {
   if (tensor.use_kind != UseKind::kLearned) return tensor.use_kind != UseKind::kUnknown;
   return !Forecast::IsAssumed(tensor.use_key);
 }
 
 // A client that says what it needs when, and makes tensors, will be pressed soon if it once needed
 // all that it may have, or if it never needed more than now: where that ends is not known yet.
-bool Planner::State::MayOutgrow(const ClientArena& arena) const {
+bool Scheduler::MayOutgrow(const ClientArena& arena) const {
   if (!arena.allocation_phase || !Uses(Heuristic::kCleanBeforePressure)) return false;
   const Bytes most = arena.lived.most();
   return arena.live >= most || most >= quota_.BudgetsOf(arena.client).device;
 }
 
-void Planner::State::Preclean(ClientArena& arena) {
+void Scheduler::Preclean(ClientArena& arena) {
   if (!options_.preclean || now_ < arena.backoff_until) return;
   if (now_ >= arena.pressure_until && !MayOutgrow(arena)) return;
   const auto is_short = [this](const auto& pool) { return now_ < pool.second.short_until; };
@@ -106,7 +106,7 @@ void Planner::State::Preclean(ClientArena& arena) {
 }
 
 // Runs, not tensors: room must be contiguous, and one that is dirty among the clean spoils it.
-bool Planner::State::CleanNextRun(ClientArena& arena) {
+bool Scheduler::CleanNextRun(ClientArena& arena) {
   const Tick virtual_time = VirtualTime(arena);
   const auto seed = arena.index->FarthestDirty(virtual_time, LinksOf(arena.device));
   if (!seed) return false;
@@ -128,7 +128,7 @@ bool Planner::State::CleanNextRun(ClientArena& arena) {
   return true;
 }
 
-bool Planner::State::CleanAhead(ClientArena& arena, TensorRow& tensor) {
+bool Scheduler::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   const bool under_pressure = now_ < arena.pressure_until;
   if (!under_pressure && (!KnowsAhead(tensor) || !HostHasHeadroom(tensor.size))) return false;
   if (!AllocateAway(tensor, RedundantCopies::kKeep, Leaving::kAhead)) return false;

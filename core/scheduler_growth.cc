@@ -1,7 +1,7 @@
 // How arenas grow: how large a slab is, where it comes, and when.
 #include <algorithm>
 
-#include "core/planner_state.h"
+#include "core/scheduler.h"
 #include "core/tuned.h"
 
 namespace ravenstore::core {
@@ -13,46 +13,24 @@ constexpr size_t kMostEvictedAtOnce = 4096;
 constexpr int kBlocksTried = 64;
 }  // namespace
 
-Bytes ArenaFor(Bytes capacity) {
-  return std::min(capacity, Bytes(kRangeMax.count() / 4)) * 4;
-}
-
-Bytes SlabFor(const LinkModel& link) {
-  const double copied = link.up_bytes_per_second * Seconds(kSlabMove);
-  return Bytes(static_cast<uint64_t>(copied)).RoundUp(MiB(2));
-}
-
-Bytes Planner::State::RoomFor(const ClientArena& arena, Coming reclaiming) const {
-  const uint64_t request =
-      requests_.Waiting(arena) == 0 ? QuotaTree::kLastRequest : requests_.First(arena).id;
-  return quota_.Room(arena.client, arena.pool(), request, reclaiming);
-}
-
-Bytes Planner::State::MostOf(const ClientArena& arena) const {
+Bytes Scheduler::MostOf(const ClientArena& arena) const {
   return std::min(BudgetOf(arena), arena.space.range()).RoundDown(options_.granularity);
 }
 
-Bytes Planner::State::SlabSize(const ClientArena& arena) const {
+Bytes Scheduler::SlabSize(const ClientArena& arena) const {
   const Bytes most = std::max(UsageOf(arena).held, arena.lived.most());
   const Bytes grown = Bytes(most.count() / kGrowthShare).RoundUp(options_.granularity);
   return std::min(std::max(options_.slab, grown), LargestSlab(arena));
 }
 
-Bytes Planner::State::FirstSlabOf(const ClientArena& arena, Bytes room) const {
+Bytes Scheduler::FirstSlabOf(const ClientArena& arena, Bytes room) const {
   if (!HasDeviceAlone(arena)) return room;
   const Bytes small(BudgetOf(arena).count() / (kLeastSlabs * kSlabsOfPart));
   return std::min(room, std::max(options_.granularity, small.RoundUp(options_.granularity)));
 }
 
-Bytes Planner::State::LargestSlab(const ClientArena& arena) const {
-  const Bytes budget = BudgetOf(arena);
-  const Bytes part(budget.count() / kLeastSlabs);
-  const Bytes most = part.RoundUp(options_.granularity);
-  return std::max(options_.granularity, std::min(most, arena.space.most()));
-}
-
 // Room is made while the client computes rather than while it waits.
-void Planner::State::GrowAhead(ClientArena& arena) {
+void Scheduler::GrowAhead(ClientArena& arena) {
   if (arena.space.awaited() > Bytes{0} || arena.trimming || now_ < arena.backoff_until) return;
   if (!arena.allocation_phase || !Uses(Heuristic::kGrowAhead)) return;
   const QuotaTree::Usage& usage = UsageOf(arena);
@@ -72,7 +50,7 @@ void Planner::State::GrowAhead(ClientArena& arena) {
 
 // A tensor larger than a slab, as the logits of a language model are, comes at the same place in
 // every iteration; a client that gives slabs back to others in between would wait for its room.
-bool Planner::State::GrowForLargest(ClientArena& arena) {
+bool Scheduler::GrowForLargest(ClientArena& arena) {
   const auto& last = arena.cycle.last();
   const Bytes slab = SlabSize(arena);
   if (!last || last->largest <= std::max(slab, arena.space.LargestHole())) return false;
@@ -83,7 +61,7 @@ bool Planner::State::GrowForLargest(ClientArena& arena) {
 
 // The room that is left should lie beside what leaves first, and that may be what lies lowest: what
 // a training step makes first it needs last. Room at both ends is worse for large tensors.
-void Planner::State::AddLastSlab(ClientArena& arena, Bytes size) {
+void Scheduler::AddLastSlab(ClientArena& arena, Bytes size) {
   const auto below = arena.space.AbsentFrom(Bytes{0});
   const bool small = arena.ready.count() * kSmallShare <= SlabSize(arena).count();
   if (Uses(Heuristic::kLastSlabBelow) && small && below && below->first == Bytes{0} &&
@@ -95,7 +73,7 @@ void Planner::State::AddLastSlab(ClientArena& arena, Bytes size) {
   }
 }
 
-bool Planner::State::LowestIsNeededLater(const ClientArena& arena, Bytes begin) const {
+bool Scheduler::LowestIsNeededLater(const ClientArena& arena, Bytes begin) const {
   // The nearest tensor that could leave.
   const auto find = [&](ExtentMap::Block block, ExtentMap::Block (ExtentMap::*next)(
                                                     ExtentMap::Block) const) -> const TensorRow* {
@@ -116,14 +94,14 @@ bool Planner::State::LowestIsNeededLater(const ClientArena& arena, Bytes begin) 
          arena.index->IsLater(*lowest, *highest);
 }
 
-bool Planner::State::AddSlabBehind(ClientArena& arena, Bytes size) {
+bool Scheduler::AddSlabBehind(ClientArena& arena, Bytes size) {
   const auto place = arena.space.PlaceForSlab(size, options_.granularity);
   if (!place || place->room < size) return false;
   AddSlabAt(arena, place->offset, size);
   return true;
 }
 
-bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
+bool Scheduler::AddSlabFor(ClientArena& arena, Bytes need) {
   if (now_ < arena.backoff_until) return false;
   const auto place = arena.space.PlaceForSlab(need, options_.granularity);
   if (!place) return false;
@@ -141,7 +119,7 @@ bool Planner::State::AddSlabFor(ClientArena& arena, Bytes need) {
   return true;
 }
 
-void Planner::State::AddSlabAt(ClientArena& arena, Bytes offset, Bytes size) {
+void Scheduler::AddSlabAt(ClientArena& arena, Bytes offset, Bytes size) {
   slabs_come_until_ = now_ + kSlabsComeFor;
   arena.space.Await(size);
   arena.trimming = false;
@@ -149,7 +127,7 @@ void Planner::State::AddSlabAt(ClientArena& arena, Bytes offset, Bytes size) {
   plan_->push_back(AddSlab{arena.client, arena.device, offset, size});
 }
 
-bool Planner::State::AddSlabAndEvictFor(ClientArena& arena, Bytes need) {
+bool Scheduler::AddSlabAndEvictFor(ClientArena& arena, Bytes need) {
   if (arena.space.awaited() > Bytes{0} || now_ < arena.backoff_until) return false;
   const auto range = arena.space.AbsentFrom(options_.granularity);
   if (!range) return false;
