@@ -41,6 +41,10 @@ Duration ComputeOf(const Trace& trace) {
   return sim::ComputeFrom(trace, 0);
 }
 
+double StallOf(const Outcome& outcome, uint32_t tenant) {
+  return outcome.client_stall.empty() ? 0 : Seconds(outcome.client_stall[tenant]);
+}
+
 class Tenants {
  public:
   explicit Tenants(core::Heuristics heuristics) : heuristics_(heuristics) {}
@@ -65,8 +69,9 @@ class Tenants {
       ++cases_;
       const std::string where =
           std::to_string(budget.percent) + "% on " + std::string(hardware.name);
-      JudgeFairness(runs, hardware, budget, sim::MeanOf(learned), where + ", learned");
-      JudgeFairness(runs, hardware, budget, sim::MeanOf(hinted), where + ", hinted");
+      const Outcome known = sim::MeanOf(oracle);
+      JudgeFairness(runs, hardware, budget, sim::MeanOf(learned), known, where + ", learned");
+      JudgeFairness(runs, hardware, budget, sim::MeanOf(hinted), known, where + ", hinted");
     }
   }
 
@@ -77,7 +82,8 @@ class Tenants {
 
  private:
   void JudgeFairness(const std::vector<Trace>& runs, const sim::Hardware& hardware,
-                     const sim::Budget& budget, const Outcome& together, const std::string& where) {
+                     const sim::Budget& budget, const Outcome& together, const Outcome& oracle,
+                     const std::string& where) {
     const uint32_t tenants = runs.front().clients;
     sim::Hardware share = hardware;
     share.up /= tenants;
@@ -91,15 +97,15 @@ class Tenants {
                                           *sim::SetupFor("value", share, part));
       if (!alone.failure.empty()) continue;
       ++judged_;
-      const double stall =
-          together.client_stall.empty() ? 0 : Seconds(together.client_stall[tenant]);
+      const double stall = StallOf(together, tenant);
       const double fair =
           kFairStall * Seconds(alone.stall) + kFairCompute * Seconds(ComputeOf(only));
       if (stall <= fair) continue;
       ++unfair_;
-      char words[96];
-      std::snprintf(words, sizeof(words), "; tenant %u at %s: %.3g s, alone %.3g s", tenant + 1,
-                    where.c_str(), stall, Seconds(alone.stall));
+      char words[128];
+      std::snprintf(words, sizeof(words),
+                    "; tenant %u at %s: %.3g s, alone %.3g s, the oracle %.3g s", tenant + 1,
+                    where.c_str(), stall, Seconds(alone.stall), StallOf(oracle, tenant));
       if (unfair_ <= 3) unfair_where_ += words;
     }
   }
