@@ -105,9 +105,11 @@ class Crowd {
   void Do(const core::RemoveSlab& a) {
     pending_events_.push_back(core::SlabRemoved{a.client, a.device, a.offset});
   }
-  void Do(const core::GrowHost& a) { pending_events_.push_back(core::HostGrown{a.offset, a.size}); }
-  void Do(const core::ShrinkHost& a) {
-    pending_events_.push_back(core::HostShrunk{a.offset, a.size});
+  void Do(const core::GrowPool& a) {
+    pending_events_.push_back(core::PoolGrown{a.pool, a.offset, a.size});
+  }
+  void Do(const core::ShrinkPool& a) {
+    pending_events_.push_back(core::PoolShrunk{a.pool, a.offset, a.size});
   }
   void Do(const core::ReclaimPinned&) {}  // there are no pinned blocks here
   void Do(const core::AllocReply& a) { granted_ = a.tensor; }

@@ -1,5 +1,7 @@
 #include "core/away_pool.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace ravenstore::core {
@@ -7,27 +9,45 @@ namespace ravenstore::core {
 Range AwayPool::Grow(Bytes size) {
   RAVEN_CHECK(size > Bytes{0});
   RAVEN_CHECK(!IsGrowing());
-  RAVEN_CHECK(leaving_ == Bytes{0});
-  coming_ = size;
-  return {end_, size};
+  const auto absent = AbsentFrom(Bytes{0});
+  RAVEN_CHECK(absent.has_value());
+  coming_ = std::min(size, absent->second);
+  return {absent->first, coming_};
 }
 
 void AwayPool::Grown(const Range& chunk) {
   coming_ = Bytes{0};
   AddChunk(chunk.first, chunk.second);
-  chunks_.push_back(chunk.first);
-  end_ = chunk.first + chunk.second;
+  chunks_.insert(std::lower_bound(chunks_.begin(), chunks_.end(), chunk), chunk);
+  size_ += chunk.second;
+}
+
+void AwayPool::Close(const Range& chunk) {
+  RAVEN_CHECK(std::erase(chunks_, chunk) == 1);
+  size_ -= chunk.second;
+  CloseChunk(chunk.first, chunk.second);
+  closed_.push_back(chunk);
+}
+
+void AwayPool::Open(const Range& chunk) {
+  RAVEN_CHECK(std::erase(closed_, chunk) == 1);
+  OpenChunk(chunk.first, chunk.second);
+  chunks_.insert(std::lower_bound(chunks_.begin(), chunks_.end(), chunk), chunk);
+  size_ += chunk.second;
+}
+
+void AwayPool::LetGo(const Range& chunk) {
+  RAVEN_CHECK(std::erase(closed_, chunk) == 1);
+  leaving_ += chunk.second;
 }
 
 std::optional<Range> AwayPool::Shrink() {
   RAVEN_CHECK(!IsGrowing());
   if (chunks_.empty()) return std::nullopt;
-  const Range chunk{chunks_.back(), end_ - chunks_.back()};
+  const Range chunk = chunks_.back();
   if (!IsFree(chunk.first, chunk.second)) return std::nullopt;
-  CloseChunk(chunk.first, chunk.second);
-  chunks_.pop_back();
-  end_ = chunk.first;
-  leaving_ += chunk.second;
+  Close(chunk);
+  LetGo(chunk);
   return chunk;
 }
 
@@ -37,12 +57,20 @@ void AwayPool::Shrunk(const Range& chunk) {
   leaving_ -= chunk.second;
 }
 
+Bytes AwayPool::committed() const {
+  Bytes all = size_ + leaving_ + coming_;
+  for (const Range& chunk : closed_) all += chunk.second;
+  return all;
+}
+
 void AwayPool::CheckInvariants() const {
   ExtentMap::CheckInvariants();
-  RAVEN_CHECK(held() == end_);
-  for (size_t i = 0; i < chunks_.size(); ++i)
-    RAVEN_CHECK(i == 0 ? chunks_[i] == Bytes{0} : chunks_[i] > chunks_[i - 1]);
-  RAVEN_CHECK(chunks_.empty() ? end_ == Bytes{0} : end_ > chunks_.back());
+  Bytes open;
+  for (const Range& chunk : chunks_) open += chunk.second;
+  RAVEN_CHECK(open == size_);
+  RAVEN_CHECK(std::is_sorted(chunks_.begin(), chunks_.end()));
+  // Of closed chunks what lives there is held.
+  RAVEN_CHECK(held() >= size_ && (!closed_.empty() || held() == size_));
 }
 
 }  // namespace ravenstore::core

@@ -6,7 +6,7 @@
 namespace ravenstore::core {
 
 AwayPools::AwayPools(const Topology* topology, size_t devices, Bytes host_capacity)
-    : topology_(topology) {
+    : topology_(topology), harvested_(devices) {
   pools_.try_emplace(kHostPool, host_capacity);
   for (size_t i = 1 + devices; i < topology->pools().size(); ++i) {
     const Pool& kind = topology->pools()[i];
@@ -14,7 +14,9 @@ AwayPools::AwayPools(const Topology* topology, size_t devices, Bytes host_capaci
     const Bytes capacity = kind.capacity.RoundDown(unit);
     Member& pool =
         pools_.try_emplace(PoolId{static_cast<uint16_t>(i)}, capacity, unit).first->second;
-    pool.Grown(pool.Grow(capacity));
+    pool.harvested = kind.harvested;
+    if (kind.harvested) harvested_[kind.number] = PoolId{static_cast<uint16_t>(i)};
+    if (!kind.harvested) pool.Grown(pool.Grow(capacity));
   }
   for (uint16_t i = 0; i < devices; ++i) links_.push_back(MakeLinks(DeviceId{i}));
 }
@@ -39,14 +41,15 @@ std::vector<PoolId> AwayPools::OtherIds() const {
 
 std::vector<Bytes> AwayPools::OtherCapacities() const {
   std::vector<Bytes> capacities;
-  for (const PoolId id : OtherIds()) capacities.push_back(pools_.at(id).end());
+  for (const PoolId id : OtherIds()) capacities.push_back(pools_.at(id).range());
   return capacities;
 }
 
 Bytes AwayPools::RoomIn(PoolId id, Bytes host_most) const {
   const Member& pool = pools_.at(id);
   if (pool.failed) return Bytes{0};
-  const Bytes growth = id == kHostPool ? Minus(host_most, pool.end()) : Bytes{};
+  const Bytes most = id == kHostPool ? host_most : Minus(pool.most, pool.claimed);
+  const Bytes growth = Minus(most, id == kHostPool ? pool.size() : pool.committed());
   return std::max(pool.LargestHole(), growth);
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "core/away_pool.h"
@@ -29,6 +30,14 @@ class AwayPools {
     // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
     Tick short_until{};
     bool failed = false;  // for good: nothing lies there, nothing goes there
+    // Harvested memory (core/topology.h): what it may hold, what of that its device's own
+    // clients want, and when it may grow again.
+    bool harvested = false;
+    Bytes most{};
+    Bytes claimed{};
+    Tick grows_after{};
+    Tick moves_after{};  // a copy out of it failed
+    bool look = false;   // what lies in closed chunks may be able to leave
   };
   using Members = std::map<PoolId, Member>;
 
@@ -43,6 +52,12 @@ class AwayPools {
   Members::iterator end() { return pools_.end(); }
   Members::const_iterator begin() const { return pools_.begin(); }
   Members::const_iterator end() const { return pools_.end(); }
+  // The pool of what is harvested of the device's memory, where there is one.
+  std::optional<PoolId> HarvestOf(DeviceId device) const { return harvested_[ToInt(device)]; }
+  // Whose memory that pool is.
+  DeviceId OwnerOf(PoolId harvest) const {
+    return DeviceId{topology_->pools()[ToInt(harvest)].number};
+  }
   // Of all but the host pool.
   std::vector<PoolId> OtherIds() const;
   std::vector<Bytes> OtherCapacities() const;
@@ -81,7 +96,8 @@ class AwayPools {
 
   const Topology* topology_;
   Members pools_;
-  std::vector<AwayLinks> links_;  // of each device, but for their room
+  std::vector<AwayLinks> links_;                  // of each device, but for their room
+  std::vector<std::optional<PoolId>> harvested_;  // of each device
 };
 
 }  // namespace ravenstore::core

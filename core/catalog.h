@@ -47,6 +47,7 @@ enum class TensorState : uint8_t {
                      // still to come
   kLeavingIrrevocably,  // with a copy; part of its room may belong to another tensor
   kAway,
+  kMovingOn,   // away, and on its way from harvested memory to the host pool
   kDiscarded,  // away without its bytes
   kArriving,
   kLost
@@ -69,6 +70,7 @@ constexpr Residency ResidencyOf(TensorState state) {
     case kCopyingOut: return Residency::kLeaving;
     case kLeavingIrrevocably: return Residency::kLeavingIrrevocably;
     case kAway:
+    case kMovingOn:
     case kDiscarded: return Residency::kAway;
     case kArriving: return Residency::kArriving;
     case kLost: return Residency::kLost;
@@ -99,7 +101,8 @@ constexpr bool MayBecome(TensorState from, TensorState to) {
     case kRescued:
       return to == kResident || to == kLeavingIrrevocably || to == kAway || to == kLost;
     case kLeavingIrrevocably: return to == kAway || to == kResident || to == kLost;
-    case kAway: return to == kArriving || to == kLost;
+    case kAway: return to == kArriving || to == kMovingOn || to == kLost;
+    case kMovingOn: return to == kAway || to == kLost;
     case kDiscarded: return to == kResident;
     case kArriving: return to == kResident || to == kAway || to == kLost;
     case kLost: return false;

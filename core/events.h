@@ -84,7 +84,7 @@ struct ClientGone {
   ClientId client;
 };
 
-// Answers to AddSlab, RemoveSlab and GrowHost.
+// Answers to AddSlab, RemoveSlab and GrowPool.
 struct SlabAdded {
   ClientId client;
   DeviceId device;
@@ -102,15 +102,26 @@ struct SlabRemoved {
   DeviceId device;
   Bytes offset;
 };
-struct HostGrown {
+struct PoolGrown {
+  PoolId pool;
   Bytes offset;
   Bytes size;
 };
-struct HostGrowFailed {};
-// Answers ShrinkHost.
-struct HostShrunk {
+struct PoolGrowFailed {
+  PoolId pool;
+};
+// Answers ShrinkPool.
+struct PoolShrunk {
+  PoolId pool;
   Bytes offset;
   Bytes size;
+};
+
+// From now on a pool of harvested memory may hold at most so much; nothing before the first. What
+// lies above is given back as soon as it is emptied.
+struct PoolLimit {
+  PoolId pool;
+  Bytes most;  // more than the pool's capacity means that
 };
 
 // A pool that is neither a device's nor the host's lost what is in it, for good: what is there
@@ -210,10 +221,10 @@ struct TimePassed {};
 
 using Event =
     std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
-                 SlabAdded, SlabFailed, SlabRemoved, HostGrown, HostGrowFailed, HostShrunk,
-                 PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested, FetchRequested,
-                 Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped, MoveProgressed,
-                 Moved, TimePassed>;
+                 SlabAdded, SlabFailed, SlabRemoved, PoolGrown, PoolGrowFailed, PoolShrunk,
+                 PoolLimit, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested,
+                 FetchRequested, Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped,
+                 MoveProgressed, Moved, TimePassed>;
 
 // ---- Actions ----
 
@@ -232,13 +243,16 @@ struct RemoveSlab {
   DeviceId device;
   Bytes offset;
 };
-// Pin `size` more host bytes at `offset` of the pool. Answer: HostGrown or HostGrowFailed.
-struct GrowHost {
+// Make `size` more bytes of the pool's memory at its `offset`: of the host's pin them. Answer:
+// PoolGrown or PoolGrowFailed.
+struct GrowPool {
+  PoolId pool;
   Bytes offset;
   Bytes size;
 };
-// Unpin what GrowHost pinned at `offset` of the pool; nothing lives there. Answer: HostShrunk.
-struct ShrinkHost {
+// Destroy what GrowPool made at `offset` of the pool; nothing lives there. Answer: PoolShrunk.
+struct ShrinkPool {
+  PoolId pool;
   Bytes offset;
   Bytes size;
 };
@@ -292,7 +306,9 @@ struct Place {
   Bytes offset;
 };
 // Copy the tensor's bytes from one pool to another. There is one move of a tensor at a time.
-// Answer: Moved. One to a device is published (lease Away -> Idle) unless a client asked meanwhile.
+// Answer: Moved. One between two pools that are no device's changes no lease: the tensor is away
+// before and after. One to a device is published (lease Away -> Idle) unless a client asked
+// meanwhile.
 struct Move {
   // What becomes of the bytes that are copied.
   enum class Source : uint8_t {
@@ -334,7 +350,7 @@ struct DeferDestroy {
 };
 
 using Action =
-    std::variant<AddSlab, RemoveSlab, GrowHost, ShrinkHost, ReclaimPinned, AllocReply, AllocError,
+    std::variant<AddSlab, RemoveSlab, GrowPool, ShrinkPool, ReclaimPinned, AllocReply, AllocError,
                  FetchReply, FetchError, Release, Drop, Move, Prioritize, DeferDestroy>;
 using Plan = std::vector<Action>;
 

@@ -45,6 +45,8 @@ struct PlannerOptions {
   Bytes host_capacity;                 // size of the host pool's address range, at most kRangeMax
   Bytes host_step = MiB(64);           // the pool grows by this
   Bytes host_ahead = MiB(256);         // and ahead of need by this
+  // Harvested memory comes and goes by this, and is had so much ahead of need.
+  Bytes harvest_chunk = MiB(256);
   // Of the host pool, each device's pool and what joins them, in the order of their ids. Pools that
   // follow are of fixed size: tensors may lie there that are away from their devices. Empty: the
   // host pool and the devices, each with a link that is a LinkModel as it stands there.

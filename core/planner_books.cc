@@ -146,9 +146,18 @@ void PlannerBooks::FreeDevice(TensorRow& tensor) {
 void PlannerBooks::FreeAway(TensorRow& tensor) {
   tensor.away.state = Replica::State::kEmpty;
   if (!tensor.away.is_placed()) return;
-  away_[tensor.away.pool].Free(tensor.away.block);
+  AwayPools::Member& pool = away_[tensor.away.pool];
+  pool.Free(tensor.away.block);
   tensor.away.block = ExtentMap::kNone;
   quota_.Refund(tensor.client, tensor.away.pool, tensor.size);
+  if (pool.harvested) FreeCover(tensor);
+}
+
+void PlannerBooks::FreeCover(const TensorRow& tensor) {
+  const auto cover = covers_.find(Catalog::RowOf(tensor.id));
+  host_.Free(cover->second);
+  quota_.Refund(tensor.client, kHostPool, tensor.size);
+  covers_.erase(cover);
 }
 
 void PlannerBooks::DiscardBytes(TensorRow& tensor) {

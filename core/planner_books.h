@@ -181,6 +181,9 @@ class PlannerBooks {
   bool HostHasHeadroom(Bytes size) const {
     return host_.LargestHole() >= size && host_.used() + options_.host_ahead + size <= host_.held();
   }
+  // The place in the host pool that is kept for the tensor's bytes in harvested memory is free
+  // again.
+  void FreeCover(const TensorRow& tensor);
   // The tensor is on its device and in another pool: its copy there is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
   void DropRedundantCopies(Client& client, PoolId pool, Bytes need);
@@ -221,6 +224,9 @@ class PlannerBooks {
   AwayPools::Member& host_ = away_.host();
   CopyLedger copies_;
   QuotaTree quota_;
+  // By row of what lies in harvested memory, the place in the host pool that is kept for it:
+  // harvesting adds speed, not room, and can always be given back.
+  std::map<uint32_t, ExtentMap::Block> covers_;
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::shared_ptr<Client>> clients_;
   Client* last_found_ = nullptr;  // by FindClient

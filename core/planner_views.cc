@@ -147,6 +147,12 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
     RAVEN_CHECK(pool.OwnerOf(tensor.away.block) == row);
     RAVEN_CHECK(pool.SizeOf(tensor.away.block) >= tensor.size);
     sums->pools[tensor.away.pool] += pool.SizeOf(tensor.away.block);
+    const auto cover = covers_.find(row);
+    RAVEN_CHECK((cover != covers_.end()) == away_[tensor.away.pool].harvested);
+    if (cover != covers_.end()) {
+      RAVEN_CHECK(host_.OwnerOf(cover->second) == row);
+      sums->pools[kHostPool] += host_.SizeOf(cover->second);
+    }
   }
   if (tensor.has_copy()) RAVEN_CHECK(tensor.away.is_placed());
   if (tensor.has_copy() && clients_.contains(tensor.client) &&
@@ -162,7 +168,10 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   sums->waits[tensor.client] += tensor.state() == TensorState::kArriving && !tensor.prefetched;
   if (tensor.in_use) sums->in_use[tensor.client] += tensor.size;
   if (tensor.pinned) sums->pinned[arena_key] += tensor.size;
-  if (tensor.away.is_placed()) sums->away[{tensor.client, tensor.away.pool}] += tensor.size;
+  if (tensor.away.is_placed()) {
+    sums->away[{tensor.client, tensor.away.pool}] += tensor.size;
+    if (away_[tensor.away.pool].harvested) sums->away[{tensor.client, kHostPool}] += tensor.size;
+  }
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
   const bool has_device = tensor.home.is_placed();
   RAVEN_CHECK(tensor.pinned == (has_device && (tensor.in_use || !tensor.stream_complete)));
@@ -178,6 +187,7 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   }
   RAVEN_CHECK(tensor.state() != TensorState::kChosen);
   if (tensor.state() == TensorState::kAway) RAVEN_CHECK(!tensor.dirty());
+  if (tensor.state() == TensorState::kMovingOn) RAVEN_CHECK(away_[tensor.away.pool].harvested);
   if (tensor.state() == TensorState::kDiscarded) RAVEN_CHECK(!tensor.has_copy());
   RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
   if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
@@ -211,6 +221,7 @@ void PlannerBooks::CheckInvariants() const {
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   for (const auto& [id, pool] : away_) {
     pool.CheckInvariants();
+    if (pool.harvested) RAVEN_CHECK(pool.size() + pool.leaving() <= pool.range());
     RAVEN_CHECK(sums.pools[id] == pool.used());
     RAVEN_CHECK(pool.used() + quota_.Of(id).pinned == quota_.Of(id).held);
   }

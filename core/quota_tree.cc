@@ -297,7 +297,7 @@ Bytes QuotaTree::Room(ClientId id, PoolId device, uint64_t request, Coming recla
     return Minus(LimitOf(id, device, limit), Minus(usage.held + taken, coming));
   };
   const Tenant& tenant = *At(id).tenant;
-  const Bytes free = left(Limit::kPool, reserved);
+  const Bytes free = left(Limit::kPool, reserved + pools_[ToInt(device)].harvested);
   const Bytes guaranteed = Minus(GuaranteeOf(tenant, device), tenant.usage[ToInt(device)].held);
   return std::min(
       {left(Limit::kClient, Bytes{0}), left(Limit::kTenant, of_tenant),

@@ -54,6 +54,8 @@ class QuotaTree {
   void SetBudgets(TenantId tenant, const Budgets& budgets);
   // REQUIRES, here and below: the client is attached.
   void SetBudgets(ClientId client, const Budgets& budgets);
+  // So much of a device's memory is harvested: while it is, it is nobody's room.
+  void SetHarvested(PoolId device, Bytes bytes) { pools_[ToInt(device)].harvested = bytes; }
   // What all together may hold of a device; no more than its capacity.
   void SetLimit(PoolId device, Bytes limit);
   // REQUIRES: the tenant has budgets.
@@ -181,6 +183,7 @@ class QuotaTree {
   struct Pool {
     Bytes limit;
     Bytes guaranteed{};  // to tenants with clients
+    Bytes harvested{};
     Usage usage{};
   };
   struct Tenant {

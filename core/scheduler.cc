@@ -251,6 +251,7 @@ bool Scheduler::MakeRoom(ClientArena& arena, const Request& request) {
   // A limit was lowered, or the fetch is on a smaller device: all that left would leave in vain.
   if (need > MostOf(arena)) return false;
   if (!adding && AddSlabFor(arena, need) && !arena.taking) return true;
+  if (!adding && TakeHarvest(arena, need)) return true;
   if (arena.taking) {
     const CopyLedger::Lane next = NextLane(arena);
     if (copies_.HasEnough(next) && !copies_.IsGuaranteed(next, Way::kOut, Bytes{0})) {

@@ -60,9 +60,9 @@ class Scheduler : public PlannerBooks {
   void On(const SlabAdded& event);
   void On(const SlabFailed& event);
   void On(const SlabRemoved& event);
-  void On(const HostGrown& event);
-  void On(const HostGrowFailed& event);
-  void On(const HostShrunk& event);
+  void On(const PoolGrown& event);
+  void On(const PoolGrowFailed& event);
+  void On(const PoolShrunk& event);
   void On(const PoolFailed& event);
   void On(const PinnedHeld& event);
   void On(const PinnedUsed& event);
@@ -276,6 +276,9 @@ class Scheduler : public PlannerBooks {
   // Room in other pools (scheduler_away.cc).
   bool AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving);
   bool TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant);
+  // A place in the pool, within the budgets.
+  std::optional<ExtentMap::Block> TakeAwayPlace(const TensorRow& tensor, PoolId pool,
+                                                RedundantCopies redundant);
   // The pool where the tensor's copy lies failed.
   void LoseCopy(TensorRow& tensor);
   // Its bytes are nowhere any more; a fetch that waits for it is told so.
@@ -287,6 +290,34 @@ class Scheduler : public PlannerBooks {
   std::optional<ExtentMap::Block> TakeAwayRoom(Client& client, PoolId pool, const TensorRow& tensor,
                                                RedundantCopies redundant);
   void EnsureHostAhead(Bytes need);
+
+  // Harvested memory (scheduler_harvest.cc).
+  void On(const PoolLimit& event);
+  // What the pool may hold beside the slabs of its device's own clients.
+  Bytes HarvestMost(PoolId pool) const;
+  // What it holds, or is to, leaves slabs no room until it is gone.
+  void CountHarvest(PoolId pool);
+  // Keeps a place in the host pool for what is to lie in harvested memory.
+  bool TakeCover(const TensorRow& tensor, RedundantCopies redundant);
+  void GrowHarvest(PoolId pool, Bytes need);
+  // Closes chunks, the cheapest to empty first, until the pool holds no more than it may, or opens
+  // again those that may stay.
+  void BalanceHarvest(PoolId pool);
+  // The chunk that is the cheapest to empty for its size: of what lies there alone the bytes have
+  // to be copied.
+  Range CheapestChunk(const AwayPool& pool) const;
+  std::vector<uint32_t> RowsIn(const AwayPool& pool, const Range& chunk) const;
+  // What lies in closed chunks leaves as far as nothing is under way with it.
+  void EmptyChunks(PoolId pool);
+  void LetGoOfEmptied(PoolId pool);
+  // Copies what lies in harvested memory to the place that is kept for it.
+  void MoveOn(TensorRow& tensor);
+  void EndMoveOn(TensorRow& tensor, const Moved& event);
+  // The device is full, of harvested memory too: some of that makes way for a slab of so much.
+  bool TakeHarvest(ClientArena& arena, Bytes need);
+  // After each event: what can leave does, and emptied chunks go.
+  void ServeHarvest();
+
   // Of the host pool, for blocks of pinned memory (scheduler_pinned.cc).
   void ShrinkHostFor(Bytes slab);
   void ReclaimPinnedFor(const TensorRow& tensor);

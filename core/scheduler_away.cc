@@ -35,22 +35,35 @@ bool Scheduler::AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leavi
   return false;
 }
 
-bool Scheduler::TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant) {
+std::optional<ExtentMap::Block> Scheduler::TakeAwayPlace(const TensorRow& tensor, PoolId pool,
+                                                         RedundantCopies redundant) {
   Client& client = *FindClient(tensor.client);
-  if (!MakeAwayBudget(client, pool, tensor.size, tensor.size, redundant)) return false;
-  if (pool == kHostPool && !MakeHostShare(client, tensor.size, redundant)) return false;
+  if (!MakeAwayBudget(client, pool, tensor.size, tensor.size, redundant)) return std::nullopt;
+  if (pool == kHostPool && !MakeHostShare(client, tensor.size, redundant)) return std::nullopt;
   const auto block = TakeAwayRoom(client, pool, tensor, redundant);
-  if (!block) {
+  if (block) {
+    quota_.Charge(tensor.client, pool, tensor.size);
+    if (pool == kHostPool) EnsureHostAhead(Bytes{0});
+  } else if (redundant == RedundantCopies::kMayDrop) {
     // What redundant copies take is no lack of room.
-    if (redundant == RedundantCopies::kMayDrop) away_[pool].scarce_until = now_ + kScarceFor;
+    away_[pool].scarce_until = now_ + kScarceFor;
+  }
+  return block;
+}
+
+bool Scheduler::TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant) {
+  const auto block = TakeAwayPlace(tensor, pool, redundant);
+  if (!block) return false;
+  if (away_[pool].harvested && !TakeCover(tensor, redundant)) {
+    away_[pool].Free(*block);
+    quota_.Refund(tensor.client, pool, tensor.size);
     return false;
   }
   // It stood in another pool's list.
   if (tensor.away.pool != pool) tensor.redundant_copy = false;
   tensor.away.pool = pool;
   tensor.away.block = *block;
-  quota_.Charge(tensor.client, pool, tensor.size);
-  if (pool == kHostPool) EnsureHostAhead(Bytes{0});
+  if (away_[pool].harvested) GrowHarvest(pool, Bytes{0});
   return true;
 }
 
@@ -70,11 +83,12 @@ bool Scheduler::MakeHostShare(Client& client, Bytes more, RedundantCopies redund
 std::optional<ExtentMap::Block> Scheduler::TakeAwayRoom(Client& client, PoolId id,
                                                         const TensorRow& tensor,
                                                         RedundantCopies redundant) {
-  AwayPool& pool = away_[id];
+  AwayPools::Member& pool = away_[id];
   const uint32_t row = Catalog::RowOf(tensor.id);
   auto block = pool.Allocate(tensor.size, row);
   if (block) return block;
   if (id == kHostPool) EnsureHostAhead(tensor.size);
+  if (pool.harvested) GrowHarvest(id, tensor.size);
   if (pool.IsGrowing()) return std::nullopt;  // its answer brings us back
   if (redundant == RedundantCopies::kKeep) return std::nullopt;
   DropRedundantCopies(client, id, tensor.size);
@@ -101,7 +115,9 @@ void Scheduler::On(const PoolFailed& event) {
 
 void Scheduler::LoseCopy(TensorRow& tensor) {
   // What is copied to or from there hears of its copy's failure, and needs its place until then.
-  if (!tensor.has_copy() || tensor.state() == TensorState::kArriving) return;
+  const TensorState state = tensor.state();
+  if (!tensor.has_copy() || state == TensorState::kArriving || state == TensorState::kMovingOn)
+    return;
   Unlist(tensor);
   FreeAway(tensor);
   if (tensor.state() == TensorState::kAway) return Lose(tensor);
@@ -115,7 +131,7 @@ void Scheduler::Lose(TensorRow& tensor) {
 
 void Scheduler::EnsureHostAhead(Bytes need) {
   const Bytes capacity = quota_.HostForCopies();
-  if (host_.IsGrowing() || host_.leaving() > Bytes{0} || host_.end() >= capacity) return;
+  if (host_.IsGrowing() || host_.leaving() > Bytes{0} || host_.size() >= capacity) return;
   if (now_ < host_backoff_until_) return;
   // The driver does one thing at a time, and pinning 64 MiB takes as long as fifty slabs.
   if (need == Bytes{0} && now_ < slabs_come_until_) return WakeAt(slabs_come_until_);
@@ -124,9 +140,9 @@ void Scheduler::EnsureHostAhead(Bytes need) {
   const Bytes wanted = std::min(most, host_.used() + std::max(options_.host_ahead, need));
   // A request that no hole takes wants more even when there is room in sum.
   const bool fragmented = need > Bytes{0} && host_.LargestHole() < need;
-  if (host_.end() >= most || (host_.end() >= wanted && !fragmented)) return;
-  const auto [offset, size] = host_.Grow(std::min(options_.host_step, capacity - host_.end()));
-  plan_->push_back(GrowHost{offset, size});
+  if (host_.size() >= most || (host_.size() >= wanted && !fragmented)) return;
+  const auto [offset, size] = host_.Grow(std::min(options_.host_step, capacity - host_.size()));
+  plan_->push_back(GrowPool{kHostPool, offset, size});
 }
 
 }  // namespace ravenstore::core

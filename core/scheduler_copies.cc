@@ -9,6 +9,7 @@ namespace ravenstore::core {
 void Scheduler::On(const Dropped& event) {
   TensorRow* tensor = catalog_.Find(event.tensor);
   RAVEN_CHECK(tensor != nullptr);
+  away_[tensor->away.pool].look = true;
   ClientArena* arena = ArenaOf(*tensor);
   EndLeaving(*arena, *tensor);
   Touch(arena);
@@ -50,6 +51,8 @@ void Scheduler::On(const Dropped& event) {
 void Scheduler::On(const Moved& event) {
   TensorRow* tensor = catalog_.Find(event.tensor);
   if (tensor == nullptr) return;
+  away_[tensor->away.pool].look = true;
+  if (tensor->state() == TensorState::kMovingOn) return EndMoveOn(*tensor, event);
   if (tensor->state() == TensorState::kArriving) return EndArrival(*tensor, event);
   if (tensor->is_being_cleaned()) return EndClean(*tensor, event);
   EndLeave(*tensor, event);

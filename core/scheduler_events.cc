@@ -73,6 +73,7 @@ void Scheduler::Apply(const Event& event, Tick now, Plan* plan) {
   answered_ = 0;
   std::visit([this](const auto& one) { On(one); }, event);
   ServeTouched();
+  ServeHarvest();
   plan_ = nullptr;
 }
 
@@ -98,6 +99,7 @@ void Scheduler::On(const DeviceLimit& event) {
   const size_t device = ToInt(event.device);
   if (device >= devices_.size()) return;
   quota_.SetLimit(PoolOf(event.device), event.capacity);
+  if (const auto harvest = away_.HarvestOf(event.device)) BalanceHarvest(*harvest);
   for (const auto& [id, client] : clients_) {
     if (client->arenas[device] != nullptr) LimitsChanged(*client->arenas[device]);
   }
@@ -197,13 +199,23 @@ void Scheduler::On(const SlabRemoved& event) {
   Touch(arena);
 }
 
-void Scheduler::On(const HostGrown& event) {
-  host_.Grown({event.offset, event.size});
-  EnsureHostAhead(Bytes{0});
+void Scheduler::On(const PoolGrown& event) {
+  away_[event.pool].Grown({event.offset, event.size});
+  if (event.pool == kHostPool) {
+    EnsureHostAhead(Bytes{0});
+  } else {
+    BalanceHarvest(event.pool);  // it may hold less meanwhile
+  }
   TouchWaiting();
 }
 
-void Scheduler::On(const HostGrowFailed&) {
+void Scheduler::On(const PoolGrowFailed& event) {
+  if (event.pool != kHostPool) {
+    AwayPools::Member& pool = away_[event.pool];
+    pool.GrowFailed();
+    pool.grows_after = now_ + kBackoff;
+    return CountHarvest(event.pool);
+  }
   // The pool stays as it is for a while; requests that wait for it are served as far as it goes.
   host_.GrowFailed();
   host_backoff_until_ = now_ + kBackoff;

@@ -196,6 +196,7 @@ void Scheduler::EndLeaving(ClientArena& arena, TensorRow& tensor) {
 }
 
 bool Scheduler::BringAway(TensorRow& tensor) {
+  if (tensor.state() == TensorState::kMovingOn) return false;
   if (tensor.residency() == Residency::kAway) return true;
   if (tensor.state() != TensorState::kResident || !tensor.stream_complete) return false;
   if (!tensor.dirty()) {

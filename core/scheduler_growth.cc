@@ -148,7 +148,8 @@ bool Scheduler::AddSlabAndEvictFor(ClientArena& arena, Bytes need) {
     if (!EvictionIndex::CanLeave(catalog_[rows.back()])) return false;
   }
   if (!EvictAll(arena, rows, RedundantCopies::kMayDrop)) return false;
-  AddSlabAt(arena, offset, slab);
+  // Harvested memory may have grown for what leaves.
+  if (RoomFor(arena) >= slab) AddSlabAt(arena, offset, slab);
   return true;
 }
 

@@ -20,8 +20,11 @@ void Scheduler::On(const PinnedUsed& event) {
   if (FindClient(event.client) != nullptr) quota_.SetPinned(event.client, event.bytes);
 }
 
-void Scheduler::On(const HostShrunk& event) {
-  host_.Shrunk({event.offset, event.size});
+void Scheduler::On(const PoolShrunk& event) {
+  away_[event.pool].Shrunk({event.offset, event.size});
+  if (event.pool == kHostPool) return;
+  CountHarvest(event.pool);
+  TouchWaiting();
 }
 
 void Scheduler::On(const PinnedWanted& event) {
@@ -44,10 +47,10 @@ void Scheduler::On(const PinnedWanted& event) {
 void Scheduler::ShrinkHostFor(Bytes slab) {
   if (host_.IsGrowing()) return;  // what comes goes behind what would leave
   const Bytes pinned = quota_.Of(kHostPool).pinned;
-  while (host_.end() + pinned + slab > options_.host_capacity) {
+  while (host_.size() + pinned + slab > options_.host_capacity) {
     const auto chunk = host_.Shrink();
     if (!chunk) return;
-    plan_->push_back(ShrinkHost{chunk->first, chunk->second});
+    plan_->push_back(ShrinkPool{kHostPool, chunk->first, chunk->second});
   }
 }
 

@@ -34,6 +34,9 @@ struct Pool {
   Bytes capacity;
   Bytes granularity;         // of places in it; a power of two
   bool addressable = false;  // by clients; else its bytes are reached only by copying
+  // Idle memory of others, which may have to be given back at any time: it comes and goes chunk by
+  // chunk, and what lies there has room elsewhere, too.
+  bool harvested = false;
 };
 
 // "device 0", "host 0", "peer 0", "file 0".

@@ -260,8 +260,8 @@ class Loop {
                   Session::UnmapHandshake unmapping);
   void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::UnmapHandshake::*by);
   void Do(const core::RemoveSlab& action);
-  void Do(const core::GrowHost& action);
-  void Do(const core::ShrinkHost& action);
+  void Do(const core::GrowPool& action);
+  void Do(const core::ShrinkPool& action);
   void Do(const core::ReclaimPinned& action);
   void Do(const core::AllocReply& action);
   void Do(const core::AllocError& action);

@@ -124,7 +124,7 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
   Execute();
 }
 
-void Loop::Do(const core::GrowHost& action) {
+void Loop::Do(const core::GrowPool& action) {
   pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
   workers_->Run(kNoUser, [this, pool = host_pool_, action] {
     const core::Status status = pool->Create(action.offset, action.size);
@@ -135,9 +135,9 @@ void Loop::Do(const core::GrowHost& action) {
     mailbox_.Post([this, action, ok = status.ok()] {
       if (ok) {
         away_.at(core::kHostPool)->slabs.Add(action.offset, action.size);
-        ApplyEvent(core::HostGrown{action.offset, action.size});
+        ApplyEvent(core::PoolGrown{action.pool, action.offset, action.size});
       } else {
-        ApplyEvent(core::HostGrowFailed{});
+        ApplyEvent(core::PoolGrowFailed{core::kHostPool});
       }
       Execute();
       pinned_->RoomCame();
@@ -145,7 +145,7 @@ void Loop::Do(const core::GrowHost& action) {
   });
 }
 
-void Loop::Do(const core::ShrinkHost& action) {
+void Loop::Do(const core::ShrinkPool& action) {
   away_.at(core::kHostPool)->slabs.Remove(action.offset);
   pinned_->RoomComes();
   workers_->Run(kNoUser, [this, pool = host_pool_, action] {
@@ -154,7 +154,7 @@ void Loop::Do(const core::ShrinkHost& action) {
     mailbox_.Post([this, action, ok = gone.ok()] {
       // What could not be unpinned is not used again, nor is anything pinned in its place.
       if (ok) {
-        ApplyEvent(core::HostShrunk{action.offset, action.size});
+        ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
         Execute();
       }
       pinned_->RoomCame();

@@ -161,9 +161,13 @@ class Simulator {
     SlabAfter(hardware.slab_unmapped + core::FromSeconds(bytes / hardware.slab_cleared),
               core::SlabRemoved{action.client, action.device, action.offset});
   }
-  void Do(const core::GrowHost& action) { Later(core::HostGrown{action.offset, action.size}); }
+  void Do(const core::GrowPool& action) {
+    Later(core::PoolGrown{action.pool, action.offset, action.size});
+  }
   void Do(const core::ReclaimPinned&) {}
-  void Do(const core::ShrinkHost& action) { Later(core::HostShrunk{action.offset, action.size}); }
+  void Do(const core::ShrinkPool& action) {
+    Later(core::PoolShrunk{action.pool, action.offset, action.size});
+  }
   void Do(const core::AllocReply& action);
   void Do(const core::AllocError& action) { Fail(action.error.message); }
   void Do(const core::FetchReply& action);

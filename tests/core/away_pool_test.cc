@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <vector>
 
 namespace ravenstore::core {
 namespace {
@@ -17,7 +18,7 @@ TEST(AwayPoolTest, GrowsAtItsEnd) {
   EXPECT_EQ(pool.Grow(KiB(8)), (Range{KiB(0), KiB(8)}));
   EXPECT_TRUE(pool.IsGrowing());
   EXPECT_EQ(pool.committed(), KiB(8));
-  EXPECT_EQ(pool.end(), KiB(0));
+  EXPECT_EQ(pool.size(), KiB(0));
   pool.Grown({KiB(0), KiB(8)});
   EXPECT_FALSE(pool.IsGrowing());
   EXPECT_EQ(pool.Grow(KiB(4)), (Range{KiB(8), KiB(4)}));
@@ -34,7 +35,7 @@ TEST(AwayPoolTest, ShrinksFromItsEndAsFarAsNothingLivesThere) {
   for (int i = 0; i < 3; ++i) GrowBy(pool, KiB(4));
   const auto first = pool.Allocate(KiB(5), 0);
   EXPECT_EQ(pool.Shrink(), (Range{KiB(8), KiB(4)}));
-  EXPECT_EQ(pool.end(), KiB(8));
+  EXPECT_EQ(pool.size(), KiB(8));
   EXPECT_EQ(pool.leaving(), KiB(4));
   EXPECT_EQ(pool.committed(), KiB(12));
   EXPECT_EQ(pool.Shrink(), std::nullopt);
@@ -46,7 +47,38 @@ TEST(AwayPoolTest, ShrinksFromItsEndAsFarAsNothingLivesThere) {
   pool.Shrunk({KiB(4), KiB(4)});
   EXPECT_EQ(pool.committed(), KiB(4));
   GrowBy(pool, KiB(2));
-  EXPECT_EQ(pool.end(), KiB(6));
+  EXPECT_EQ(pool.size(), KiB(6));
+  pool.CheckInvariants();
+}
+
+TEST(AwayPoolTest, AnyChunkCanBeEmptiedAndGoesOrOpensAgain) {
+  AwayPool pool(KiB(64));
+  for (int i = 0; i < 3; ++i) GrowBy(pool, KiB(4));
+  const auto first = *pool.Allocate(KiB(4), 1);
+  const auto second = *pool.Allocate(KiB(3), 2);
+  const Range middle{KiB(4), KiB(4)};
+  pool.Close(middle);
+  EXPECT_EQ(pool.chunks(), (std::vector<Range>{{KiB(0), KiB(4)}, {KiB(8), KiB(4)}}));
+  EXPECT_EQ(pool.closed(), std::vector{middle});
+  EXPECT_EQ(pool.size(), KiB(8));
+  EXPECT_EQ(pool.committed(), KiB(12));
+  EXPECT_EQ(pool.LargestHole(), KiB(4)) << "nothing new lies in a closed chunk";
+  EXPECT_FALSE(pool.IsEmptied(middle));
+  EXPECT_EQ(pool.OwnerOf(pool.At(KiB(5))), 2u);
+  pool.CheckInvariants();
+  pool.Open(middle);
+  EXPECT_EQ(pool.size(), KiB(12));
+  EXPECT_EQ(pool.LargestHole(), KiB(5));
+  pool.Close(middle);
+  pool.Free(second);
+  EXPECT_TRUE(pool.IsEmptied(middle));
+  pool.LetGo(middle);
+  EXPECT_EQ(pool.leaving(), KiB(4));
+  pool.Shrunk(middle);
+  EXPECT_EQ(pool.committed(), KiB(8));
+  EXPECT_EQ(pool.Grow(KiB(8)), (Range{KiB(4), KiB(4)})) << "the lowest addresses, and no more";
+  pool.Grown(middle);
+  pool.Free(first);
   pool.CheckInvariants();
 }
 

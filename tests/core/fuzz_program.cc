@@ -90,10 +90,12 @@ World::Options OptionsOf(const Program& program) {
   planner.host_ahead = Bytes(0);
   planner.in_flight = KiB(256);
   planner.incremental_from = kUnit * 4;
+  planner.harvest_chunk = kUnit * 16;
   planner.forgotten_per_pass = 2;
   planner.prefetch = planner.preclean = planner.learn = false;
   double rate = 100e6;
   std::vector<OtherPool> others;
+  uint16_t harvested = 0;
   for (const Instruction& instruction : program) {
     if (!DescribesTheNode(instruction.op)) break;
     Describe(instruction, &options);
@@ -102,9 +104,12 @@ World::Options OptionsOf(const Program& program) {
     }
     const auto& with = instruction.operands;
     if (instruction.op == Op::kPool) {
-      others.push_back({with[0] == 0 ? PoolKind::kPeer : PoolKind::kFile, Size(with[1], kUnit),
+      others.push_back({with[0] == 1 ? PoolKind::kFile : PoolKind::kPeer, Size(with[1], kUnit),
                         static_cast<double>(Number(with[2])),
                         static_cast<double>(Number(with[3]))});
+      // Of each device once; what is more than that is of fixed size.
+      if (with[0] == 2 && harvested < planner.device_capacity.size())
+        others.back().harvest_of = harvested++;
     }
   }
   if (planner.device_capacity.empty()) {
@@ -123,6 +128,9 @@ FuzzProgram::FuzzProgram(const Program& program, std::function<void(const std::s
   capacities_ = options.planner.device_capacity;
   for (size_t i = 1 + capacities_.size(); i < options.planner.topology.pools().size(); ++i)
     others_.push_back(PoolId{static_cast<uint16_t>(i)});
+  for (const PoolId pool : others_) {
+    if (options.planner.topology.pools()[ToInt(pool)].harvested) harvested_.push_back(pool);
+  }
   world_ = std::make_unique<World>(std::move(options));
 }
 
@@ -188,6 +196,9 @@ void FuzzProgram::DoForNode(Op op, const Operands& with) {
     case Op::kDeviceLimit:
       if (!HasDevice(with[0])) return;
       return world_->SetDevice(DeviceId{static_cast<uint16_t>(with[0])}, Count(with[1]));
+    case Op::kPoolLimit:
+      if (with[0] < 0 || !std::cmp_less(with[0], harvested_.size())) return;
+      return world_->SetPool(harvested_[static_cast<size_t>(with[0])], Count(with[1]));
     case Op::kPoolFails:
       if (with[0] < 0 || !std::cmp_less(with[0], others_.size())) return;
       return world_->FailPool(others_[static_cast<size_t>(with[0])]);

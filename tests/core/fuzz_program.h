@@ -25,7 +25,7 @@ enum class Op : uint8_t {
   kHost,      // capacity, step, ahead
   kInFlight,  // bytes, copies
   kLink,      // bytes per second, as the planner reckons
-  kPool,      // one more: kind, capacity, bytes per second in and out
+  kPool,      // one more: a peer's, a file or harvested, capacity, bytes per second in and out
   kHabits,    // prefetch, preclean, learn, policy, part of each pool that is guaranteed
   kLanes,     // entries of each log lane
 
@@ -33,6 +33,7 @@ enum class Op : uint8_t {
   kAttach,        // client, tenant, device budget, host budget
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes
+  kPoolLimit,     // its number among those that are harvested, bytes
   kPoolFails,     // its number among those of kPool
   kTrim,          // client
   kPin,           // client, bytes of pinned memory, or 0: its tenant's goes back
@@ -95,7 +96,8 @@ class FuzzProgram {
 
   std::unique_ptr<World> world_;
   std::vector<Bytes> capacities_;
-  std::vector<PoolId> others_;  // pools beside devices and host
+  std::vector<PoolId> others_;     // pools beside devices and host
+  std::vector<PoolId> harvested_;  // those of them that are harvested
   std::map<int64_t, ClientId> clients_;
   std::map<ClientId, int64_t> client_labels_;
   std::map<int64_t, Handle> tensors_;

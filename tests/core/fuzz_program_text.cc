@@ -47,6 +47,7 @@ const Form& FormOf(Op op) {
       {Op::kAttach, "kAttach", {kClient, Plainest(1), Plainest(kRoomy), Plainest(kRoomy)}},
       {Op::kLimits, "kLimits", {kClient, Plainest(kRoomy), Plainest(kRoomy)}},
       {Op::kDeviceLimit, "kDeviceLimit", {kFixed, Plainest(0)}},
+      {Op::kPoolLimit, "kPoolLimit", {kFixed, Plainest(0)}},
       {Op::kPoolFails, "kPoolFails", {kFixed}},
       {Op::kTrim, "kTrim", {kClient}},
       {Op::kPin, "kPin", {kClient, Plainest(0)}},

@@ -80,7 +80,8 @@ class ProgramGenerator {
     prologue_.push_back({Op::kLink, {kSpeeds[Below(3)]}});
     pools_ = Chance(50) ? 1 + Below(2) : 0;
     for (uint32_t more = pools_; more > 0; --more) {
-      const int64_t kind = Below(2);
+      const int64_t kind = Below(3);
+      harvested_ += kind == 2 ? 1 : 0;
       const int64_t room = ToOperand(kUnit * (16 + Below(roomy_ ? 300 : 60)));
       const int64_t in = kSpeeds[Below(3)] * 4;
       prologue_.push_back({Op::kPool, {kind, room, in, kSpeeds[Below(3)] / 4}});
@@ -198,6 +199,8 @@ class ProgramGenerator {
     return Instruction{op, {fuzz_->LabelOf(*client), operand}};
   }
   std::optional<Instruction> ChangeLimits() {
+    if (harvested_ > 0 && Chance(50))
+      return Instruction{Op::kPoolLimit, {Below(harvested_), ToOperand(kUnit * Below(300))}};
     if (pools_ > 0 && Chance(2)) return Instruction{Op::kPoolFails, {Below(pools_)}};
     const uint32_t dice = Below(100);
     if (dice < 40) return Tenant(1 + Below(tenants_));
@@ -309,8 +312,9 @@ class ProgramGenerator {
   Program prologue_;
   const FuzzProgram* fuzz_ = nullptr;
   uint32_t devices_ = 1;
-  int64_t most_ = 0;    // capacity of any device
-  uint32_t pools_ = 0;  // beside devices and host
+  int64_t most_ = 0;        // capacity of any device
+  uint32_t pools_ = 0;      // beside devices and host
+  uint32_t harvested_ = 0;  // of those
   uint32_t tenants_ = 1;
   uint32_t fail_percent_ = 0;
   uint32_t hints_ = 0;

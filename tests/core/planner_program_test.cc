@@ -258,5 +258,36 @@ TEST(PlannerProgramTest, ASlabThatLiesApartComesAgainBesideTheOthersOrNotAtAll) 
   });
 }
 
+TEST(PlannerProgramTest, HarvestedMemoryThatGrowsForWhatLeavesIsNoRoomForASlab) {
+  Play({
+      {Op::kSlabs, {4608}},
+      {Op::kDevice, {49152, 65536}},
+      {Op::kHost, {1048576, 8192, 512}},
+      {Op::kPool, {2, 1048576, 100000000, 100000000}},
+      {Op::kTenant, {1, 1048576, 1048576, 0}},
+      {Op::kAttach, {1, 1, 1048576, 1048576}},
+      {Op::kAttach, {2, 1, 16896, 1048576}},
+      {Op::kAttach, {3, 1, 1048576, 1048576}},
+      {Op::kCreate, {1, 2, 2048, 0, 1000000, 0}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kReadRequests, {2, 1000}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kCreate, {2, 3, 512, 0, 1000000, 0}},
+      {Op::kCreate, {3, 1, 512, 0, 1000000, 0}},
+      {Op::kReadRequests, {1, 1000}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kAttach, {4, 1, 1048576, 1048576}},
+      {Op::kPoolLimit, {0, 31744}},
+      {Op::kReadRequests, {3, 1000}},
+      {Op::kSlabEnds, {0, 1}},
+      {Op::kCreate, {4, 4, 512, 0, 1000000, 0}},
+      {Op::kReadRequests, {4, 1000}},
+      {Op::kCreate, {5, 2, 15360, 0, 1000000, 0}},
+      {Op::kPut, {1, 0, 0, 0, 0}},
+      {Op::kRun, {1}},
+      {Op::kReadRequests, {2, 1000}},
+  });
+}
+
 }  // namespace
 }  // namespace ravenstore::core

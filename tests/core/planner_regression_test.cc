@@ -42,8 +42,8 @@ class Bare {
       : planner_(MakeOptions(capacity, setting)) {
     Tell(TenantLimits{TenantId{1}, {capacity, KiB(64)}});
     Tell(ClientAttached{kClient, TenantId{1}, {capacity, KiB(64)}});
-    const Bytes offset = Take<GrowHost>().offset;
-    if (setting.host_grows) Tell(HostGrown{offset, setting.host_step});
+    const Bytes offset = Take<GrowPool>().offset;
+    if (setting.host_grows) Tell(PoolGrown{kHostPool, offset, setting.host_step});
   }
   void Pass(Duration duration) {
     now_ += duration;
@@ -277,15 +277,15 @@ TEST(PlannerRegressionTest, ADeniedMoveLeavesTheTensorWithItsDevice) {
 
 TEST(PlannerRegressionTest, AHostThatCannotGrowIsNotAskedAgainAtOnce) {
   Bare bare(KiB(4), {.host_grows = false});
-  bare.Tell(HostGrowFailed{});
+  bare.Tell(PoolGrowFailed{kHostPool});
   const TensorId tensor = bare.Create(0, KiB(4));
   bare.Put(tensor, 1);
   bare.Request(1, KiB(4));
   for (int i = 0; i < 99; ++i) bare.Pass(milliseconds(1));
-  EXPECT_FALSE(bare.Has<GrowHost>());
+  EXPECT_FALSE(bare.Has<GrowPool>());
   bare.Pass(milliseconds(1));
-  const auto grow = bare.Take<GrowHost>();
-  bare.Tell(HostGrown{grow.offset, grow.size});
+  const auto grow = bare.Take<GrowPool>();
+  bare.Tell(PoolGrown{kHostPool, grow.offset, grow.size});
   EXPECT_TRUE(bare.Has<Move>());
 }
 
@@ -293,13 +293,13 @@ TEST(PlannerRegressionTest, AHostThatCannotGrowIsNotAskedAgainAtOnce) {
 // all, for copies that nobody came to need.
 TEST(PlannerRegressionTest, WhileSlabsComeThePoolIsNotPinnedAhead) {
   Bare bare(KiB(8), {.host_step = KiB(16)});
-  const auto second = bare.Take<GrowHost>();
+  const auto second = bare.Take<GrowPool>();
   bare.Create(0, KiB(4));
-  bare.Tell(HostGrown{second.offset, second.size});
+  bare.Tell(PoolGrown{kHostPool, second.offset, second.size});
   bare.Pass(milliseconds(9));
-  EXPECT_FALSE(bare.Has<GrowHost>());
+  EXPECT_FALSE(bare.Has<GrowPool>());
   bare.Pass(milliseconds(1));
-  EXPECT_TRUE(bare.Has<GrowHost>());
+  EXPECT_TRUE(bare.Has<GrowPool>());
 }
 
 TEST(PlannerRegressionTest, WithoutNeedCopiesAreMadeAheadOnlyWhereThereIsRoom) {
@@ -310,38 +310,39 @@ TEST(PlannerRegressionTest, WithoutNeedCopiesAreMadeAheadOnlyWhereThereIsRoom) {
   bare.Pass(milliseconds(20));
   for (int i = 0; i < 4; ++i) bare.Tell(Moved{bare.Take<Move>().tensor, Moved::Outcome::kDone, 1});
   EXPECT_FALSE(bare.Has<Move>());
-  EXPECT_FALSE(bare.Has<GrowHost>());
+  EXPECT_FALSE(bare.Has<GrowPool>());
 }
 
 TEST(PlannerRegressionTest, WhatMustLeaveIsPinnedForAtOnce) {
   Bare bare(KiB(8), {.host_step = KiB(8)});
-  const auto second = bare.Take<GrowHost>();
+  const auto second = bare.Take<GrowPool>();
   TensorId last = bare.Create(0, KiB(8));
-  bare.Tell(HostGrown{second.offset, second.size});
+  bare.Tell(PoolGrown{kHostPool, second.offset, second.size});
   for (uint32_t i = 1; i <= 2; ++i) {
     bare.Put(last, 1);
     bare.Request(i, KiB(8));
-    EXPECT_FALSE(bare.Has<GrowHost>());
+    EXPECT_FALSE(bare.Has<GrowPool>());
     bare.Tell(Moved{bare.Take<Move>().tensor, Moved::Outcome::kDone, 1});
     last = bare.Take<AllocReply>().tensor;
   }
   bare.Put(last, 1);
   bare.Request(3, KiB(8));
-  EXPECT_TRUE(bare.Has<GrowHost>());
+  EXPECT_TRUE(bare.Has<GrowPool>());
 }
 
 // The poll that was to shrink it came with another's, too early, and was forgotten.
 TEST(PlannerRegressionTest, AnArenaThatCouldNotShrinkYetTriesAgain) {
   Bare bare(KiB(40), {.host_step = KiB(16)});
-  const auto second = bare.Take<GrowHost>();
+  const auto second = bare.Take<GrowPool>();
   const TensorId tensor = bare.Create(0, KiB(40));
   bare.Put(tensor, 1);
   bare.Pass(milliseconds(8));
-  bare.Tell(HostGrown{second.offset, second.size});  // more is looked at when slabs stop coming
+  bare.Tell(PoolGrown{kHostPool, second.offset,
+                      second.size});  // more is looked at when slabs stop coming
   bare.Tell(DeviceLimit{kDevice, Bytes(0)});
-  const auto third = bare.Take<GrowHost>();
+  const auto third = bare.Take<GrowPool>();
   bare.Pass(milliseconds(2));
-  bare.Tell(HostGrown{third.offset, third.size});
+  bare.Tell(PoolGrown{kHostPool, third.offset, third.size});
   bare.Pass(milliseconds(2));
   EXPECT_TRUE(bare.Has<Move>());
 }
@@ -519,8 +520,8 @@ TEST(PlannerRegressionTest, AFetchThatWaitsForOthersCopiesGoesOnWhenTheyEnd) {
       for (const Action& action : plan) {
         if (const auto* slab = std::get_if<AddSlab>(&action))
           events.push_back(SlabAdded{slab->client, slab->device, slab->offset, slab->size});
-        if (const auto* grow = std::get_if<GrowHost>(&action))
-          events.push_back(HostGrown{grow->offset, grow->size});
+        if (const auto* grow = std::get_if<GrowPool>(&action))
+          events.push_back(PoolGrown{grow->pool, grow->offset, grow->size});
         if (const auto* move = std::get_if<Move>(&action)) {
           if (move->to.pool == PoolOf(kDevice)) {
             arriving.push_back(*move);

@@ -271,8 +271,8 @@ class Crowd {
       const Action action = plan_[i];
       if (const auto* add = std::get_if<AddSlab>(&action)) {
         planner_.Apply(SlabAdded{add->client, add->device, add->offset, add->size}, now_, &plan_);
-      } else if (const auto* grow = std::get_if<GrowHost>(&action)) {
-        planner_.Apply(HostGrown{grow->offset, grow->size}, now_, &plan_);
+      } else if (const auto* grow = std::get_if<GrowPool>(&action)) {
+        planner_.Apply(PoolGrown{grow->pool, grow->offset, grow->size}, now_, &plan_);
       } else if (const auto* grant = std::get_if<AllocReply>(&action)) {
         tensors_.push_back(grant->tensor);
       } else if (const auto* drop = std::get_if<Drop>(&action)) {
@@ -459,8 +459,8 @@ TEST(PlannerScaleTest, ALoweredLimitTakesManyTensorsBitByBit) {
         planner.Apply(SlabAdded{kClient, kDevice, add->offset, add->size}, now, &plan);
       } else if (const auto* remove = std::get_if<RemoveSlab>(&action)) {
         planner.Apply(SlabRemoved{kClient, kDevice, remove->offset}, now, &plan);
-      } else if (const auto* grow = std::get_if<GrowHost>(&action)) {
-        planner.Apply(HostGrown{grow->offset, grow->size}, now, &plan);
+      } else if (const auto* grow = std::get_if<GrowPool>(&action)) {
+        planner.Apply(PoolGrown{grow->pool, grow->offset, grow->size}, now, &plan);
       } else if (const auto* grant = std::get_if<AllocReply>(&action)) {
         planner.Apply(PutSeen{grant->tensor, 1, {}}, now, &plan);
         planner.Apply(StreamComplete{grant->tensor}, now, &plan);

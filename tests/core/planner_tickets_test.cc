@@ -89,7 +89,7 @@ class PlannerStreamCompleteTest : public testing::Test {
   PlannerStreamCompleteTest() {
     Tell(TenantLimits{TenantId{1}, {KiB(4), KiB(64)}});
     Tell(ClientAttached{kClient, TenantId{1}, {KiB(4), KiB(64)}});
-    Tell(HostGrown{Bytes(0), KiB(64)});
+    Tell(PoolGrown{kHostPool, Bytes(0), KiB(64)});
     Create(0);
     Tell(SlabAdded{kClient, kDevice, Bytes(0), KiB(4)});
     tensor_ = planner_.Find(kClient, SlotId{0});

@@ -40,6 +40,19 @@ class QuotaTreeTest : public testing::Test {
       {.devices = {KiB(64)}, .host = KiB(512), .granularity = KiB(1), .guaranteed_part = 8}};
 };
 
+TEST_F(QuotaTreeTest, WhatIsHarvestedIsNobodysRoomButLowersNoLimit) {
+  Attach(kA, kAnn);
+  quota_.Charge(kA, kDevice, KiB(40));
+  quota_.SetHarvested(kDevice, KiB(16));
+  EXPECT_EQ(Room(kA), KiB(8));
+  EXPECT_EQ(quota_.Most(kA, kDevice), KiB(64));
+  quota_.SetLimit(kDevice, KiB(48));
+  EXPECT_EQ(Room(kA), Bytes{0});
+  EXPECT_EQ(quota_.Excess(kA, kDevice), Bytes{0}) << "that has to go first";
+  quota_.SetHarvested(kDevice, Bytes{0});
+  EXPECT_EQ(Room(kA), KiB(8));
+}
+
 TEST_F(QuotaTreeTest, TheLeastOfThreeLimitsIsTheRoomAndTheMost) {
   Attach(kA, kAnn, KiB(40));
   EXPECT_EQ(Room(kA), KiB(40));

@@ -1,6 +1,7 @@
 // Topologies of planners under test.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,13 +29,15 @@ inline Topology DevicesAtRate(const PlannerOptions& options, double bytes_per_se
                         std::vector<double>(options.device_capacity.size(), bytes_per_second));
 }
 
-// A pool of fixed size beside devices and host, with its rates towards a device and back.
+// A pool beside devices and host, with its rates towards a device and back; of fixed size, or
+// what is harvested of the device of that number: of each device once.
 struct OtherPool {
   PoolKind kind =
       PoolKind::kFile;  // a file is joined to the host, a peer's share to each device too
   Bytes capacity;
   double in = 0;
   double out = 0;
+  std::optional<uint16_t> harvest_of = {};
 };
 
 inline Topology WithPools(const Topology& topology, const std::vector<OtherPool>& others) {
@@ -43,7 +46,8 @@ inline Topology WithPools(const Topology& topology, const std::vector<OtherPool>
   const auto devices = static_cast<uint16_t>(pools.size() - 1);
   for (const OtherPool& other : others) {
     const PoolId id{static_cast<uint16_t>(pools.size())};
-    pools.push_back({other.kind, ToInt(id), other.capacity, kExtentAlignment});
+    pools.push_back({other.kind, other.harvest_of.value_or(ToInt(id)), other.capacity,
+                     kExtentAlignment, /*addressable=*/false, other.harvest_of.has_value()});
     links.push_back({kHostPool, id, {}, other.out, other.in});
     for (uint16_t i = 0; i < devices && other.kind == PoolKind::kPeer; ++i)
       links.push_back({PoolOf(DeviceId{i}), id, {}, other.out, other.in});

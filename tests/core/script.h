@@ -43,6 +43,8 @@ class Script {
     std::vector<OtherPool> others = {};  // pools beside devices and host, PoolId{2} the first
     uint64_t guaranteed_part = 0;
     uint32_t demand_copies = 512;
+    std::vector<Bytes> capacities = {};  // of each device, where they differ
+    Bytes harvest_chunk = MiB(256);
   };
   enum class State { kWaiting, kRefused, kInUse, kIdle, kLeaving, kAway, kLost, kFreed };
 
@@ -177,8 +179,9 @@ class Script {
     PlannerOptions& planner = options.planner;
     planner.slab = setting.slab;
     planner.granularity = Bytes(1024);
-    planner.device_capacity.assign(setting.devices, setting.capacity);
-    planner.arena.assign(setting.devices, setting.capacity * 2);
+    planner.device_capacity = setting.capacities;
+    planner.device_capacity.resize(setting.devices, setting.capacity);
+    for (const Bytes capacity : planner.device_capacity) planner.arena.push_back(capacity * 2);
     planner.host_capacity = setting.host;
     planner.host_step = setting.host;
     planner.host_ahead = KiB(1);  // so that it is pinned at the attach
@@ -189,6 +192,7 @@ class Script {
     planner.incremental_from = setting.incremental_from;
     planner.guaranteed_part = setting.guaranteed_part;
     planner.demand_copies = setting.demand_copies;
+    planner.harvest_chunk = setting.harvest_chunk;
     planner.prefetch = setting.prefetch;
     planner.preclean = setting.preclean;
     return options;

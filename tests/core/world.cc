@@ -26,7 +26,9 @@ World::World(Options options)
   for (size_t i = 1 + options_.planner.device_capacity.size(); i < pools.size(); ++i) {
     const size_t there = UnitsOf(pools[i].capacity);
     away_[PoolId{static_cast<uint16_t>(i)}] = {
-        std::vector<uint64_t>(there), std::vector<Unit>(there, Unit::kPresent), {}};
+        std::vector<uint64_t>(there),
+        std::vector<Unit>(there, pools[i].harvested ? Unit::kAbsent : Unit::kPresent),
+        {}};
   }
 }
 
@@ -48,6 +50,11 @@ void World::SetClient(ClientId client, Budgets budgets) {
 
 void World::SetDevice(DeviceId device, Bytes capacity) {
   ApplyEvent(DeviceLimit{device, capacity});
+  Execute();
+}
+
+void World::SetPool(PoolId pool, Bytes most) {
+  ApplyEvent(PoolLimit{pool, most});
   Execute();
 }
 
@@ -79,10 +86,8 @@ void World::Kill(ClientId client) {
   Session& session = SessionOf(client);
   RAVEN_CHECK(!session.gone);
   session.gone = true;
-  std::erase_if(slab_jobs_, [client](const SlabJob& job) {
-    return job.kind != SlabJob::Kind::kHost && job.kind != SlabJob::Kind::kHostShrinks &&
-           job.client == client;
-  });
+  std::erase_if(slab_jobs_,
+                [client](const SlabJob& job) { return !job.is_of_pool() && job.client == client; });
   // In each at least a slot or a request of it is forgotten.
   passes_of_the_gone_ += 1 + session.rows.size() + planner_->View(client).waiting;
   ApplyEvent(ClientGone{client});
@@ -387,10 +392,9 @@ void World::Advance(Duration duration) {
 void World::FinishSlab(size_t index, bool ok) {
   const SlabJob job = slab_jobs_.at(index);
   slab_jobs_.erase(slab_jobs_.begin() + static_cast<ptrdiff_t>(index));
-  const bool shrinks = job.kind == SlabJob::Kind::kHostShrinks;
-  const bool host = job.kind == SlabJob::Kind::kHost || shrinks;
-  auto& units = host ? host_.units : SessionOf(job.client).memory[Key(job.device)].units;
-  const bool leaves = job.kind == SlabJob::Kind::kRemove || shrinks;
+  auto& units = job.is_of_pool() ? away_.at(job.pool).units
+                                 : SessionOf(job.client).memory[Key(job.device)].units;
+  const bool leaves = job.kind == SlabJob::Kind::kRemove || job.kind == SlabJob::Kind::kPoolShrinks;
   const Unit after = leaves || !ok ? Unit::kAbsent : Unit::kPresent;
   std::fill_n(units.begin() + static_cast<ptrdiff_t>(UnitsOf(job.offset)), UnitsOf(job.size),
               after);
@@ -404,14 +408,14 @@ void World::FinishSlab(size_t index, bool ok) {
       }
       break;
     case SlabJob::Kind::kRemove: ApplyEvent(SlabRemoved{job.client, job.device, job.offset}); break;
-    case SlabJob::Kind::kHost:
+    case SlabJob::Kind::kPoolGrows:
       if (ok) {
-        ApplyEvent(HostGrown{job.offset, job.size});
+        ApplyEvent(PoolGrown{job.pool, job.offset, job.size});
       } else {
-        ApplyEvent(HostGrowFailed{});
+        ApplyEvent(PoolGrowFailed{job.pool});
       }
       break;
-    case SlabJob::Kind::kHostShrinks: ApplyEvent(HostShrunk{job.offset, job.size}); break;
+    case SlabJob::Kind::kPoolShrinks: ApplyEvent(PoolShrunk{job.pool, job.offset, job.size}); break;
   }
   Execute();
 }
@@ -448,6 +452,23 @@ void World::CheckPinned() const {
                                                 [](Unit unit) { return unit != Unit::kAbsent; })));
   for (const auto& [tenant, bytes] : pinned_) all += bytes;
   RAVEN_CHECK(all <= options_.planner.host_capacity);
+}
+
+void World::CheckDevice(DeviceId device) const {
+  Bytes all;
+  for (const auto& [id, session] : sessions_) {
+    if (!session->gone) all += HeldBy(id, device);
+  }
+  const auto& pools = options_.planner.topology.pools();
+  for (const auto& [id, memory] : away_) {
+    if (id == kHostPool || !pools[ToInt(id)].harvested ||
+        DeviceId{pools[ToInt(id)].number} != device)
+      continue;
+    all += Bytes(kUnit * static_cast<uint64_t>(
+                             std::count_if(memory.units.begin(), memory.units.end(),
+                                           [](Unit unit) { return unit != Unit::kAbsent; })));
+  }
+  RAVEN_CHECK(all <= options_.planner.device_capacity[ToInt(device)]);
 }
 
 // ---- Looking.

@@ -45,7 +45,8 @@ class World {
     bool check_invariants = true;
     std::function<void(const std::string&)> trace;
   };
-  enum class CopyKind { kOut, kClean, kIn };
+  // kOn: from one pool that is no device's to another.
+  enum class CopyKind { kOut, kClean, kIn, kOn };
   struct Copy {
     CopyKind kind;
     Handle handle;
@@ -60,6 +61,7 @@ class World {
     bool irrevocable = false;    // the lease is Away already
     bool half_released = false;  // and the room of its first half was given away
     bool promised = false;
+    Place on{};  // kOn: where `away` is copied to
   };
   enum class Answer { kNone, kWaiting, kGranted, kRefused, kReplied, kDenied };
 
@@ -69,6 +71,8 @@ class World {
   void SetTenant(TenantId tenant, Budgets budgets);
   void SetClient(ClientId client, Budgets budgets);
   void SetDevice(DeviceId device, Bytes capacity);
+  // Of a pool of harvested memory.
+  void SetPool(PoolId pool, Bytes most);
   // From now on every copy to the pool and from it fails, also those under way.
   void FailPool(PoolId pool);
   void Trim(ClientId client);
@@ -102,11 +106,14 @@ class World {
   // One that leaves at once gives up the room of its first half, and goes on to the next call.
   void FinishCopy(size_t index, bool ok);
   struct SlabJob {
-    enum class Kind { kAdd, kRemove, kHost, kHostShrinks } kind;
+    enum class Kind { kAdd, kRemove, kPoolGrows, kPoolShrinks } kind;
     ClientId client{};
     DeviceId device{};
     Bytes offset;
     Bytes size;
+    PoolId pool{};
+
+    bool is_of_pool() const { return kind == Kind::kPoolGrows || kind == Kind::kPoolShrinks; }
   };
   const std::vector<SlabJob>& slab_jobs() const { return slab_jobs_; }
   void FinishSlab(size_t index, bool ok);
@@ -232,8 +239,8 @@ class World {
   void CheckBudgets();
   void Do(const AddSlab& action);
   void Do(const RemoveSlab& action);
-  void Do(const GrowHost& action);
-  void Do(const ShrinkHost& action);
+  void Do(const GrowPool& action);
+  void Do(const ShrinkPool& action);
   void Do(const ReclaimPinned& action);
   void Do(const AllocReply& action);
   void Do(const AllocError& action);
@@ -246,6 +253,7 @@ class World {
   void Do(const DeferDestroy&) {}
   void StartCopyOut(const Move& action);
   void StartCopyIn(const Move& action);
+  void StartCopyOn(const Move& action);
   void LeaveIrrevocably(Copy& copy);
   bool ReleaseHalf(Copy& copy);
   void FinishOut(const Copy& copy, bool ok);
@@ -263,8 +271,11 @@ class World {
   static bool OwnsBytes(const Memory& memory, TensorId tensor);
   static size_t UnitsOf(Bytes size) { return size.RoundUp(kExtentAlignment).count() / kUnit; }
   void MoveStamps(const Copy& copy, bool second_half);
+  void MoveStampsOn(const Copy& copy, size_t begin, size_t end);
   // Pinned memory and the pool together are what the store may pin.
   void CheckPinned() const;
+  // Slabs and harvested memory together are what the device may hold.
+  void CheckDevice(DeviceId device) const;
   void CheckAwayRoom(TensorId tensor, const Place& to, Bytes size) const;
 
   Options options_;

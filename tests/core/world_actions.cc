@@ -51,16 +51,14 @@ void World::Do(const AddSlab& action) {
     units[unit] = Unit::kAdding;
   }
   Bytes tenant;
-  Bytes device;
   for (const auto& [id, other] : sessions_) {
     if (other->gone) continue;
     const Bytes held = HeldBy(id, action.device);
-    device += held;
     if (other->tenant == session->tenant) tenant += held;
   }
   RAVEN_CHECK(HeldBy(action.client, action.device) <= session->budgets.device);
   RAVEN_CHECK(tenant <= tenants_.at(session->tenant).device);
-  RAVEN_CHECK(device <= options_.planner.device_capacity[ToInt(action.device)]);
+  CheckDevice(action.device);
   slab_sizes_[{action.client, action.device, action.offset}] = action.size;
   slab_jobs_.push_back(
       {SlabJob::Kind::kAdd, action.client, action.device, action.offset, action.size});
@@ -87,29 +85,39 @@ void World::Do(const RemoveSlab& action) {
   slab_sizes_.erase(size);
 }
 
-void World::Do(const GrowHost& action) {
+void World::Do(const GrowPool& action) {
+  std::vector<Unit>& units = away_.at(action.pool).units;
   for (size_t unit = UnitsOf(action.offset); unit < UnitsOf(action.offset + action.size); ++unit) {
-    RAVEN_CHECK(host_.units.at(unit) == Unit::kAbsent);
-    host_.units[unit] = Unit::kAdding;
+    RAVEN_CHECK(units.at(unit) == Unit::kAbsent);
+    units[unit] = Unit::kAdding;
   }
-  slab_jobs_.push_back({SlabJob::Kind::kHost, {}, {}, action.offset, action.size});
+  slab_jobs_.push_back(
+      {SlabJob::Kind::kPoolGrows, {}, {}, action.offset, action.size, action.pool});
   CheckPinned();
+  if (action.pool == kHostPool) return;
+  CheckDevice(DeviceId{options_.planner.topology.pools()[ToInt(action.pool)].number});
 }
 
 void World::Do(const ReclaimPinned& action) {
   reclaim_ = action;
 }
 
-void World::Do(const ShrinkHost& action) {
+void World::Do(const ShrinkPool& action) {
+  std::vector<Unit>& units = away_.at(action.pool).units;
   for (size_t unit = UnitsOf(action.offset); unit < UnitsOf(action.offset + action.size); ++unit) {
-    RAVEN_CHECK(host_.units.at(unit) == Unit::kPresent);
-    host_.units[unit] = Unit::kRemoving;
+    RAVEN_CHECK(units.at(unit) == Unit::kPresent);
+    units[unit] = Unit::kRemoving;
   }
-  for (const Copy& copy : copies_) {  // none reads or writes what is unpinned
-    RAVEN_CHECK(copy.away.pool != kHostPool || copy.away.offset + copy.size <= action.offset ||
-                copy.away.offset >= action.offset + action.size);
+  for (const Copy& copy : copies_) {  // none reads or writes what goes
+    const auto is_apart = [&](const Place& place) {
+      return place.pool != action.pool || place.offset + copy.size <= action.offset ||
+             place.offset >= action.offset + action.size;
+    };
+    RAVEN_CHECK(is_apart(copy.away));
+    RAVEN_CHECK(copy.kind != CopyKind::kOn || is_apart(copy.on));
   }
-  slab_jobs_.push_back({SlabJob::Kind::kHostShrinks, {}, {}, action.offset, action.size});
+  slab_jobs_.push_back(
+      {SlabJob::Kind::kPoolShrinks, {}, {}, action.offset, action.size, action.pool});
 }
 
 void World::Do(const AllocReply& action) {
@@ -226,7 +234,9 @@ void World::Do(const Drop& action) {
 }
 
 void World::Do(const Move& action) {
-  if (away_.contains(action.to.pool)) {
+  if (away_.contains(action.to.pool) && away_.contains(action.from.pool)) {
+    StartCopyOn(action);
+  } else if (away_.contains(action.to.pool)) {
     StartCopyOut(action);
   } else {
     StartCopyIn(action);
@@ -323,6 +333,27 @@ void World::StartCopyIn(const Move& action) {
   MoveStamps(copies_.back(), false);
 }
 
+// The tensor's client notices nothing.
+void World::StartCopyOn(const Move& action) {
+  Session* session = nullptr;
+  SlotId slot{};
+  const Row* row = Locate(action.tensor, &session, &slot);
+  if (row == nullptr) return;
+  RAVEN_CHECK(row->size == action.size);
+  RAVEN_CHECK(planner_->View(action.tensor).residency == Residency::kAway);
+  CheckAwayRoom(action.tensor, action.to, action.size);
+  copies_.push_back({.kind = CopyKind::kOn,
+                     .handle = {session->id, slot},
+                     .tensor = action.tensor,
+                     .device = row->device,
+                     .on_device = Bytes{},
+                     .away = action.from,
+                     .size = action.size,
+                     .on = action.to});
+  ++session->copies;
+  MoveStamps(copies_.back(), false);
+}
+
 void World::FailPool(PoolId pool) {
   failed_.insert(pool);
   for (auto& [id, session] : sessions_) {
@@ -348,6 +379,8 @@ void World::FinishCopy(size_t index, bool ok) {
   --SessionOf(copy.handle.client).copies;
   if (copy.kind == CopyKind::kIn) {
     FinishIn(copy, ok);
+  } else if (copy.kind == CopyKind::kOn) {
+    ApplyEvent(Moved{copy.tensor, ok ? Moved::Outcome::kDone : Moved::Outcome::kFailed});
   } else {
     FinishOut(copy, ok);
   }
@@ -459,7 +492,8 @@ bool World::OwnsBytes(const Memory& memory, TensorId tensor) {
 
 void World::ClearOwner(Session& session, const Row& row) {
   // No copy may be reading or writing what is given up.
-  for (const Copy& copy : copies_) RAVEN_CHECK(copy.tensor != row.tensor);
+  for (const Copy& copy : copies_)
+    RAVEN_CHECK(copy.tensor != row.tensor || copy.kind == CopyKind::kOn);
   for (Memory& memory : session.memory) {
     std::replace(memory.owners.begin(), memory.owners.end(), row.tensor, kNoTensor);
   }
@@ -475,6 +509,7 @@ void World::MoveStamps(const Copy& copy, bool second_half) {
   const size_t units = UnitsOf(copy.size);
   const size_t begin = second_half ? units / 2 : 0;
   const size_t end = second_half ? units : units / 2;
+  if (copy.kind == CopyKind::kOn) return MoveStampsOn(copy, begin, end);
   for (size_t unit = begin; unit < end; ++unit) {
     const size_t here = UnitsOf(copy.on_device) + unit;
     const size_t there = UnitsOf(copy.away.offset) + unit;
@@ -488,14 +523,29 @@ void World::MoveStamps(const Copy& copy, bool second_half) {
   }
 }
 
+void World::MoveStampsOn(const Copy& copy, size_t begin, size_t end) {
+  const Memory& from = away_.at(copy.away.pool);
+  Memory& to = away_.at(copy.on.pool);
+  for (size_t unit = begin; unit < end; ++unit) {
+    const size_t here = UnitsOf(copy.away.offset) + unit;
+    const size_t there = UnitsOf(copy.on.offset) + unit;
+    RAVEN_CHECK(from.units.at(here) == Unit::kPresent);
+    RAVEN_CHECK(to.units.at(there) == Unit::kPresent);
+    to.stamps[there] = from.stamps[here];
+  }
+}
+
 // What a copy will write in another pool is no copy's that is under way.
 void World::CheckAwayRoom(TensorId tensor, const Place& to, Bytes size) const {
   const Bytes end = to.offset.RoundUp(kExtentAlignment) + size.RoundUp(kExtentAlignment);
   for (const Copy& copy : copies_) {
     RAVEN_CHECK(copy.tensor != tensor);  // one copy of a tensor at a time
-    const bool apart = copy.away.pool != to.pool || end <= copy.away.offset ||
-                       copy.away.offset + copy.size.RoundUp(kExtentAlignment) <= to.offset;
-    RAVEN_CHECK(apart);
+    const Bytes room = copy.size.RoundUp(kExtentAlignment);
+    const auto is_apart = [&](const Place& place) {
+      return place.pool != to.pool || end <= place.offset || place.offset + room <= to.offset;
+    };
+    RAVEN_CHECK(is_apart(copy.away));
+    RAVEN_CHECK(copy.kind != CopyKind::kOn || is_apart(copy.on));
   }
 }
 
@@ -511,14 +561,16 @@ std::string Describe(const Action& action) {
       out << "RemoveSlab client " << ToInt(a.client) << " device " << ToInt(a.device) << " at "
           << a.offset.count();
     }
-    void operator()(const GrowHost& a) const {
-      out << "GrowHost at " << a.offset.count() << " size " << a.size.count();
+    void operator()(const GrowPool& a) const {
+      out << "GrowPool " << ToInt(a.pool) << " at " << a.offset.count() << " size "
+          << a.size.count();
     }
     void operator()(const ReclaimPinned& a) const {
       out << "ReclaimPinned" << (a.tenant ? " of tenant " + std::to_string(ToInt(*a.tenant)) : "");
     }
-    void operator()(const ShrinkHost& a) const {
-      out << "ShrinkHost at " << a.offset.count() << " size " << a.size.count();
+    void operator()(const ShrinkPool& a) const {
+      out << "ShrinkPool " << ToInt(a.pool) << " at " << a.offset.count() << " size "
+          << a.size.count();
     }
     void operator()(const AllocReply& a) const {
       out << "AllocReply client " << ToInt(a.client) << " slot " << ToInt(a.slot) << " tensor "

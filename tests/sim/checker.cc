@@ -253,11 +253,12 @@ void Checker::Do(const core::RemoveSlab& action) {
                     core::SlabRemoved{action.client, action.device, action.offset}});
 }
 
-void Checker::Do(const core::GrowHost& action) {
+void Checker::Do(const core::GrowPool& action) {
   Expect(action.offset == host_end_, "the host pool grows with a gap");
   host_end_ = action.offset + action.size;
   Expect(host_end_ <= setting_.host_budget, "the host pool beyond its capacity");
-  later_.push_back({now_ + Jitter(microseconds(100)), core::HostGrown{action.offset, action.size}});
+  later_.push_back(
+      {now_ + Jitter(microseconds(100)), core::PoolGrown{action.pool, action.offset, action.size}});
 }
 
 void Checker::Do(const core::AllocReply& action) {

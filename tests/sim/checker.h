@@ -104,9 +104,9 @@ class Checker {
 
   void Do(const core::AddSlab& action);
   void Do(const core::RemoveSlab& action);
-  void Do(const core::GrowHost& action);
+  void Do(const core::GrowPool& action);
   void Do(const core::ReclaimPinned&) { Expect(false, "pinned blocks though there are none"); }
-  void Do(const core::ShrinkHost&) { Expect(false, "the pool shrinks though nothing is pinned"); }
+  void Do(const core::ShrinkPool&) { Expect(false, "the pool shrinks though nothing is pinned"); }
   void Do(const core::AllocReply& action);
   void Do(const core::AllocError& action) { Expect(false, "a refusal: " + action.error.message); }
   void Do(const core::FetchReply& action);
