@@ -11,7 +11,9 @@ namespace ravenstore::daemon {
 using core::Budgets;
 using core::Bytes;
 using core::ClientId;
+using core::Error;
 using core::ErrorCode;
+using core::PoolId;
 
 namespace {
 
@@ -19,15 +21,14 @@ void Set(uint64_t limit, Bytes unset, Bytes* budget) {
   if (limit != 0) *budget = limit == proto::kLimitNotSet ? unset : Bytes(limit);
 }
 
-// `budgets` with what the message changes of them; `unset`: what they are unless changed.
-Budgets Changed(Budgets budgets, const proto::SetLimits& limits, const Budgets& unset) {
-  Set(limits.device_budget(), unset.device, &budgets.device);
-  Set(limits.host_budget(), unset.host, &budgets.host);
-  if (!limits.has_device_guarantee()) return budgets;
-  budgets.device_guarantee = limits.device_guarantee() == proto::kLimitNotSet
-                                 ? unset.device_guarantee
-                                 : std::optional(Bytes(limits.device_guarantee()));
-  return budgets;
+std::optional<Bytes> BudgetOf(const Budgets& budgets, core::PoolId pool) {
+  const auto found = budgets.others.find(pool);
+  return found == budgets.others.end() ? std::nullopt : std::optional(found->second);
+}
+
+void SetBudget(core::PoolId pool, std::optional<Bytes> budget, Budgets* budgets) {
+  budgets->others.erase(pool);
+  if (budget) budgets->others.emplace(pool, *budget);
 }
 
 // Of legacy jobs; nullopt: as if never set.
@@ -38,24 +39,28 @@ std::optional<Bytes> VisibleOf(const proto::SetLimits& limits) {
 
 }  // namespace
 
-Limits::Limits(Budgets defaults, Bytes guaranteed_by_default, LegacyLedger* ledger, Loop* loop,
+Limits::Limits(Budgets defaults, Bytes guaranteed_by_default,
+               std::map<PoolId, core::Pool> other_pools, LegacyLedger* ledger, Loop* loop,
                Connections* connections)
-    : defaults_(defaults),
+    : defaults_(std::move(defaults)),
       guaranteed_by_default_(guaranteed_by_default),
+      other_pools_(std::move(other_pools)),
       ledger_(ledger),
       loop_(loop),
       connections_(connections) {}
 
 void Limits::SetDefaults(Budgets defaults) {
-  const Budgets before = std::exchange(defaults_, defaults);
+  const Budgets before = std::exchange(defaults_, std::move(defaults));
   const auto adopt = [](auto* own, const auto& was, const auto& now) {
     if (*own == was) *own = now;
   };
   for (auto& [uid, own] : budgets_) {
-    adopt(&own.device, before.device, defaults.device);
-    adopt(&own.host, before.host, defaults.host);
-    adopt(&own.others, before.others, defaults.others);
-    adopt(&own.device_guarantee, before.device_guarantee, defaults.device_guarantee);
+    adopt(&own.device, before.device, defaults_.device);
+    adopt(&own.host, before.host, defaults_.host);
+    adopt(&own.device_guarantee, before.device_guarantee, defaults_.device_guarantee);
+    for (const auto& [id, pool] : other_pools_) {
+      if (BudgetOf(own, id) == BudgetOf(before, id)) SetBudget(id, BudgetOf(defaults_, id), &own);
+    }
     loop_->mailbox().Post(
         [loop = loop_, tenant = core::TenantId{uid}, own = own] { loop->SetTenant(tenant, own); });
   }
@@ -70,6 +75,8 @@ void Limits::Handle(const Caller& caller, uint64_t request, const proto::SetLimi
     return Pause(caller, request, limits);
   if (!admin)
     return fail(ErrorCode::kPermission, "only root and the daemon's own user may change limits");
+  if (const core::Status known = CheckPools(limits); !known.ok())
+    return connections_->Fail(caller.key, request, known.error());
   if (limits.client() == 0) return SetUser(caller, request, limits);
   if (limits.has_device_guarantee()) {
     return fail(ErrorCode::kInvalidArgument,
@@ -130,6 +137,47 @@ void Limits::SetClient(const Caller& caller, uint64_t request, const proto::SetL
       });
 }
 
+std::optional<PoolId> Limits::FindPool(const std::string& name) const {
+  for (const auto& [id, pool] : other_pools_) {
+    if (NameOf(pool) == name) return id;
+  }
+  return std::nullopt;
+}
+
+core::Status Limits::CheckPools(const proto::SetLimits& limits) const {
+  for (const proto::PoolBudget& budget : limits.pool_budgets()) {
+    if (FindPool(budget.pool())) continue;
+    std::string known;
+    for (const auto& [id, pool] : other_pools_) {
+      known += (known.empty() ? "" : ", ") + NameOf(pool);
+    }
+    return Error{ErrorCode::kNotFound, "there is no pool \"" + budget.pool() +
+                                           "\" with a budget of its own: there " +
+                                           (known.empty() ? "is none" : "are " + known)};
+  }
+  return core::Ok();
+}
+
+Budgets Limits::Changed(Budgets budgets, const proto::SetLimits& limits,
+                        const Budgets& unset) const {
+  Set(limits.device_budget(), unset.device, &budgets.device);
+  Set(limits.host_budget(), unset.host, &budgets.host);
+  if (limits.has_device_guarantee()) {
+    budgets.device_guarantee = limits.device_guarantee() == proto::kLimitNotSet
+                                   ? unset.device_guarantee
+                                   : std::optional(Bytes(limits.device_guarantee()));
+  }
+  for (const proto::PoolBudget& budget : limits.pool_budgets()) {
+    if (budget.bytes() == 0) continue;
+    const PoolId pool = *FindPool(budget.pool());
+    const std::optional<Bytes> wanted = budget.bytes() == proto::kLimitNotSet
+                                            ? BudgetOf(unset, pool)
+                                            : std::optional(Bytes(budget.bytes()));
+    SetBudget(pool, wanted, &budgets);
+  }
+  return budgets;
+}
+
 proto::DaemonPacket Limits::AnswerOf(uint64_t request, const Budgets& budgets) const {
   proto::DaemonPacket packet;
   packet.set_request(request);
@@ -137,6 +185,11 @@ proto::DaemonPacket Limits::AnswerOf(uint64_t request, const Budgets& budgets) c
   packet.mutable_limits_set()->set_host_budget(budgets.host.count());
   packet.mutable_limits_set()->set_device_guarantee(
       budgets.device_guarantee.value_or(guaranteed_by_default_).count());
+  for (const auto& [id, pool] : other_pools_) {
+    proto::PoolBudget* budget = packet.mutable_limits_set()->add_pool_budgets();
+    budget->set_pool(NameOf(pool));
+    budget->set_bytes(BudgetOf(budgets, id).value_or(pool.capacity).count());
+  }
   return packet;
 }
 

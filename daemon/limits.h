@@ -10,8 +10,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 
 #include "core/events.h"
+#include "core/result.h"
+#include "core/topology.h"
 #include "core/types.h"
 #include "daemon/connections.h"
 #include "daemon/legacy.h"
@@ -23,9 +27,11 @@ namespace ravenstore::daemon {
 class Limits {
  public:
   // `defaults`: every user's budgets until changed. `guaranteed_by_default`: on the largest device,
-  // to a user without a guarantee. All that is pointed to outlives this.
-  Limits(core::Budgets defaults, core::Bytes guaranteed_by_default, LegacyLedger* ledger,
-         Loop* loop, Connections* connections);
+  // to a user without a guarantee. `other_pools`: those that are neither a device's nor the host's.
+  // All that is pointed to outlives this.
+  Limits(core::Budgets defaults, core::Bytes guaranteed_by_default,
+         std::map<core::PoolId, core::Pool> other_pools, LegacyLedger* ledger, Loop* loop,
+         Connections* connections);
 
   // The user's. Valid until it is changed.
   const core::Budgets& Of(uid_t uid) { return budgets_.try_emplace(uid, defaults_).first->second; }
@@ -36,7 +42,7 @@ class Limits {
   // proto::kLimitNotSet takes a change back.
   // Errors: kPermission (only root and the daemon's own user may; a user may pause its own jobs),
   //   kInvalidArgument (a guarantee of one client; a pause of a job that has no elastic engine),
-  //   kNotFound.
+  //   kNotFound (the client; a pool, then with the names of those that there are).
   void Handle(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
 
  private:
@@ -44,11 +50,19 @@ class Limits {
   void SetJob(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
   void SetUser(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
   void SetClient(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
+  // Of a pool that is neither a device's nor the host's.
+  std::optional<core::PoolId> FindPool(const std::string& name) const;
+  core::Status CheckPools(const proto::SetLimits& limits) const;
+  // `budgets` with what the message changes of them; `unset`: what they are unless changed.
+  // Threads: any. REQUIRES: CheckPools.
+  core::Budgets Changed(core::Budgets budgets, const proto::SetLimits& limits,
+                        const core::Budgets& unset) const;
   // Threads: any.
   proto::DaemonPacket AnswerOf(uint64_t request, const core::Budgets& budgets) const;
 
   core::Budgets defaults_;
   const core::Bytes guaranteed_by_default_;
+  const std::map<core::PoolId, core::Pool> other_pools_;
   LegacyLedger* const ledger_;
   Loop* const loop_;
   Connections* const connections_;

@@ -122,7 +122,7 @@ core::Status Server::Init() {
   links_ = MakeLinks();
   RAVEN_ASSIGN_OR_RETURN(OtherPools others, MakeOtherPools(config_, devices_, links_));
   auto next = static_cast<uint16_t>(1 + devices_.size());
-  for (const core::Pool& pool : others.pools) other_pools_.emplace(core::PoolId{next++}, pool.kind);
+  for (const core::Pool& pool : others.pools) other_pools_.emplace(core::PoolId{next++}, pool);
   RAVEN_ASSIGN_OR_RETURN(const LoopOptions options, MakeLoopOptions(others));
   ControlOptions control;
   control.socket_path = config_.socket_path;
@@ -139,6 +139,7 @@ core::Status Server::Init() {
                                       options.planner.device_capacity.end());
   host_capacity_ = options.planner.host_capacity;
   control.tenant_budgets = TenantBudgets();
+  control.other_pools = other_pools_;
   WarnOfOddities();
 
   control.guaranteed_by_default = Bytes(largest_device_.count() / kGuaranteedPart);
@@ -174,9 +175,10 @@ core::Budgets Server::TenantBudgets() const {
   core::Budgets budgets{config_.device_budget == Bytes{0} ? largest_device_ : config_.device_budget,
                         config_.host_budget == Bytes{0} ? host_capacity_ : config_.host_budget,
                         config_.device_guarantee};
-  for (const auto& [pool, kind] : other_pools_) {
-    const Bytes budget = kind == core::PoolKind::kFile ? config_.file_budget : config_.peer_budget;
-    if (budget > Bytes{0}) budgets.others.emplace(pool, budget);
+  for (const auto& [id, pool] : other_pools_) {
+    const Bytes budget =
+        pool.kind == core::PoolKind::kFile ? config_.file_budget : config_.peer_budget;
+    if (budget > Bytes{0}) budgets.others.emplace(id, budget);
   }
   return budgets;
 }

@@ -69,7 +69,7 @@ class Server {
   std::vector<core::LinkModel> links_;  // of each
   core::Bytes largest_device_;          // of the capacities
   core::Bytes host_capacity_;
-  std::map<core::PoolId, core::PoolKind> other_pools_;  // that follow the devices'
+  std::map<core::PoolId, core::Pool> other_pools_;  // that follow the devices'
   std::atomic<bool> ending_{false};
   // Destroyed in reverse: the workers first, which finish what the loop and the socket asked of
   // them.

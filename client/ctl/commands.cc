@@ -92,6 +92,30 @@ std::optional<uint64_t> BudgetOf(const std::string& text) {
   return bytes->count();
 }
 
+// "file 0=64GiB".
+std::optional<proto::PoolBudget> PoolBudgetOf(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string::npos) return std::nullopt;
+  const auto bytes = BudgetOf(text.substr(equals + 1));
+  if (!bytes || *bytes == 0) return std::nullopt;
+  proto::PoolBudget budget;
+  budget.set_pool(text.substr(0, equals));
+  budget.set_bytes(*bytes);
+  return budget;
+}
+
+// A daemon that knows no budgets of pools passes over them.
+Status CheckTaken(const proto::SetLimits& asked, const proto::LimitsSet& answer) {
+  for (const proto::PoolBudget& budget : asked.pool_budgets()) {
+    const auto is_same = [&](const auto& told) { return told.pool() == budget.pool(); };
+    if (std::ranges::any_of(answer.pool_budgets(), is_same)) continue;
+    return Error{core::ErrorCode::kUnsupported,
+                 "the budget of " + budget.pool() +
+                     " was not set: the daemon is older than ravenctl, or this is a legacy job"};
+  }
+  return core::Ok();
+}
+
 }  // namespace
 
 int ReportUnreachable(const Common& common, Error error, Streams streams) {
@@ -254,6 +278,16 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
     }
   }
   proto::SetLimits limits;
+  for (const std::string& text : options.pool_budgets) {
+    const auto budget = PoolBudgetOf(text);
+    if (!budget) {
+      return Misused("'" + text +
+                         "' is no pool and its budget: say one such as 'file 0=64GiB' or "
+                         "'peer 1=default'",
+                     streams);
+    }
+    *limits.add_pool_budgets() = *budget;
+  }
   limits.set_client(options.client);
   limits.set_device_budget(*device_budget);
   limits.set_host_budget(*host_budget);
@@ -270,6 +304,8 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
   if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
   const auto answer = session->SetLimits(limits);
   if (!answer.ok()) return Report(common, answer.error(), streams);
+  if (const Status taken = CheckTaken(limits, *answer); !taken.ok())
+    return Report(common, taken.error(), streams);
   streams.out << (common.json ? LimitsJson(who, *answer) : LimitsText(who, *answer));
   return kExitOk;
 }

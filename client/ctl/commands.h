@@ -61,11 +61,12 @@ int RunList(const Common& common, const ListOptions& options, Streams streams);
 struct LimitsOptions {
   uint32_t client = 0;  // or
   std::string user{};   // a name or a number
-  // Empty: left as it is. Without both the command only shows the limits.
+  // Empty: left as it is. With nothing given the command only shows the limits.
   std::string device_budget{};
   std::string host_budget{};
-  std::string device_guarantee{};  // a user's
-  std::string visible_memory{};    // of legacy jobs
+  std::vector<std::string> pool_budgets{};  // "file 0=64GiB", each of a further pool
+  std::string device_guarantee{};           // a user's
+  std::string visible_memory{};             // of legacy jobs
 };
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams);
 

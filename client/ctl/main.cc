@@ -55,6 +55,8 @@ void AddLimits(CLI::App* app, LimitsOptions* options) {
   limits->add_option("--user", options->user, "The user's name or number")->excludes(client);
   limits->add_option("--device-budget", options->device_budget, "Bytes on each device, e.g. 12GiB");
   limits->add_option("--host-budget", options->host_budget, "Bytes in host memory, e.g. 64GiB");
+  limits->add_option("--pool-budget", options->pool_budgets,
+                     "Bytes in a further pool of ravenctl status, e.g. 'file 0=64GiB'; repeatable");
   limits->add_option("--device-guarantee", options->device_guarantee,
                      "Of each device, what other users leave this user, e.g. 8GiB; 0: nothing");
   limits->add_option("--visible-memory", options->visible_memory,

@@ -416,22 +416,31 @@ std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
   }
   const std::string visible =
       limits.visible_memory() == 0 ? "" : ", visible memory " + Size(limits.visible_memory());
+  std::string pools;
+  for (const proto::PoolBudget& budget : limits.pool_budgets())
+    pools += ", " + Printable(budget.pool()) + " budget " + Size(budget.bytes());
   const std::string guarantee =
       limits.device_guarantee() == 0 ? "" : " (" + Size(limits.device_guarantee()) + " guaranteed)";
   return Printable(who) + ": device budget " + Size(limits.device_budget()) + guarantee +
-         " on each device, host budget " + Size(limits.host_budget()) + visible + '\n';
+         " on each device, host budget " + Size(limits.host_budget()) + pools + visible + '\n';
 }
 
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
-  return JsonWriter()
-      .BeginObject()
+  JsonWriter json;
+  json.BeginObject()
       .Field("who", who)
       .Field("device_budget_bytes", limits.device_budget())
       .Field("host_budget_bytes", limits.host_budget())
       .Field("device_guarantee_bytes", limits.device_guarantee())
       .Field("visible_memory_bytes", limits.visible_memory())
-      .EndObject()
-      .Take();
+      .BeginArray("pool_budgets");
+  for (const proto::PoolBudget& budget : limits.pool_budgets()) {
+    json.BeginObject()
+        .Field("pool", budget.pool())
+        .Field("budget_bytes", budget.bytes())
+        .EndObject();
+  }
+  return json.EndArray().EndObject().Take();
 }
 
 std::string PauseText(uint32_t job, bool paused) {

@@ -24,7 +24,7 @@ class ClientsFixture : public testing::Test {
   IdleLoop loop_;
   LegacyLedger ledger_{core::Bytes{0}};
   Limits limits_{
-      {core::MiB(32), core::MiB(64), {}}, core::Bytes{0}, &ledger_, loop_.get(), &connections_};
+      {core::MiB(32), core::MiB(64), {}}, core::Bytes{0}, {}, &ledger_, loop_.get(), &connections_};
   core::Shares descriptors_{"descriptors", 1024};
   TurnBudget turns_{32, 4};
   LogBudget log_;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "proto/packet.h"
@@ -21,6 +23,15 @@ using core::MiB;
 const Budgets kDefaults{MiB(32), MiB(64), {}};
 constexpr uid_t kUser = FakeConnections::kUser;
 constexpr uint32_t kJob = 3;
+constexpr core::PoolId kPeer{2};
+constexpr core::PoolId kFile{3};
+
+core::Pool PeerPool() {
+  return {.kind = core::PoolKind::kPeer, .capacity = MiB(16), .granularity = MiB(2)};
+}
+core::Pool FilePool() {
+  return {.kind = core::PoolKind::kFile, .capacity = MiB(96), .granularity = MiB(2)};
+}
 
 class LimitsTest : public testing::Test {
  protected:
@@ -57,6 +68,13 @@ class LimitsTest : public testing::Test {
     limits.set_device_budget(device_budget);
     return limits;
   }
+  static proto::SetLimits OfPool(const std::string& pool, uint64_t budget) {
+    proto::SetLimits limits = OfUser(0);
+    proto::PoolBudget* one = limits.add_pool_budgets();
+    one->set_pool(pool);
+    one->set_bytes(budget);
+    return limits;
+  }
   static proto::SetLimits OfJob(uint32_t job) {
     proto::SetLimits limits;
     limits.set_client(job);
@@ -66,7 +84,8 @@ class LimitsTest : public testing::Test {
   FakeConnections connections_;
   IdleLoop loop_;
   LegacyLedger ledger_{Bytes{0}};
-  Limits limits_{kDefaults, MiB(8), &ledger_, loop_.get(), &connections_};
+  Limits limits_{kDefaults, MiB(8),      {{kPeer, PeerPool()}, {kFile, FilePool()}},
+                 &ledger_,  loop_.get(), &connections_};
   const Caller root_ = connections_.Connect(1, FakeConnections::kRoot);
   const Caller user_ = connections_.Connect(2);
 };
@@ -89,6 +108,48 @@ TEST_F(LimitsTest, NewDefaultsAreForWhoseLimitsNobodyChanged) {
   EXPECT_EQ(limits_.Of(kUser).host, MiB(40));
   EXPECT_EQ(limits_.Of(kUser + 1).device, MiB(20));
   EXPECT_EQ(limits_.Of(kUser + 2).device, MiB(20));
+}
+
+TEST_F(LimitsTest, AUserHasOfAFurtherPoolAllThatThereIsUntilChangedAndOnceTakenBack) {
+  const proto::LimitsSet before = Set(OfUser(0));
+  ASSERT_EQ(before.pool_budgets_size(), 2);
+  EXPECT_EQ(before.pool_budgets(0).pool(), "peer 0");
+  EXPECT_EQ(before.pool_budgets(0).bytes(), MiB(16).count());
+  EXPECT_EQ(before.pool_budgets(1).pool(), "file 0");
+  EXPECT_EQ(before.pool_budgets(1).bytes(), MiB(96).count());
+
+  const proto::LimitsSet changed = Set(OfPool("file 0", MiB(10).count()));
+  EXPECT_EQ(changed.pool_budgets(0).bytes(), MiB(16).count());
+  EXPECT_EQ(changed.pool_budgets(1).bytes(), MiB(10).count());
+  EXPECT_EQ(limits_.Of(kUser).others, (std::map{std::pair(kFile, MiB(10))}));
+  EXPECT_EQ(Set(OfPool("file 0", 0)).pool_budgets(1).bytes(), MiB(10).count());
+  EXPECT_EQ(Set(OfPool("file 0", proto::kLimitNotSet)).pool_budgets(1).bytes(), MiB(96).count());
+}
+
+TEST_F(LimitsTest, APoolThatIsNotThereIsRefusedWithTheNamesOfThoseThatAre) {
+  proto::SetLimits limits = OfPool("peer 7", MiB(10).count());
+  limits.set_device_budget(MiB(1).count());
+  Set(root_, limits);
+  const proto::DaemonPacket told = connections_.Told(root_);
+  EXPECT_EQ(static_cast<ErrorCode>(told.failure().code()), ErrorCode::kNotFound);
+  EXPECT_EQ(told.failure().message(),
+            "there is no pool \"peer 7\" with a budget of its own: there are peer 0, file 0");
+  EXPECT_EQ(limits_.Of(kUser).device, kDefaults.device) << "nothing else is changed";
+
+  Limits without{kDefaults, MiB(8), {}, &ledger_, loop_.get(), &connections_};
+  without.Handle(root_, 9, OfPool("file 0", MiB(10).count()));
+  EXPECT_EQ(connections_.Told(root_).failure().message(),
+            "there is no pool \"file 0\" with a budget of its own: there is none");
+}
+
+TEST_F(LimitsTest, NewDefaultsOfOnePoolLeaveWhatWasChangedOfAnother) {
+  Set(OfPool("file 0", MiB(10).count()));
+  Budgets defaults = kDefaults;
+  defaults.others = {{kPeer, MiB(4)}, {kFile, MiB(20)}};
+  limits_.SetDefaults(defaults);
+  EXPECT_EQ(limits_.Of(kUser).others, (std::map{std::pair(kPeer, MiB(4)), {kFile, MiB(10)}}));
+  Set(OfPool("file 0", proto::kLimitNotSet));
+  EXPECT_EQ(limits_.Of(kUser).others, defaults.others);
 }
 
 TEST_F(LimitsTest, AGuaranteeOfNothingIsOneAndTheDefaultIsShownForNone) {

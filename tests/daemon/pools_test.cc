@@ -177,6 +177,43 @@ TEST_F(PoolsTest, AUserHasNoMoreInAFileThanItsBudget) {
   }
 }
 
+TEST_F(PoolsTest, ABudgetOfAFileChangesWhileTheDaemonRuns) {
+  DaemonProcess daemon(With(FilePool("96MiB")));
+  auto session = client::ctl::Session::Open(daemon.socket(), std::chrono::seconds(30));
+  ASSERT_TRUE(session.ok());
+  const auto set = [&](uint64_t bytes) {
+    proto::SetLimits limits;
+    limits.set_uid(::geteuid());
+    proto::PoolBudget* budget = limits.add_pool_budgets();
+    budget->set_pool("file 0");
+    budget->set_bytes(bytes);
+    const auto answer = session->SetLimits(limits);
+    RAVEN_CHECK(answer.ok());
+    return answer->pool_budgets(0).bytes();
+  };
+  Store store = Connect(daemon);
+  std::vector<Held> held = Make(store, 14);
+  const uint64_t before = TierOf(daemon, "file 0").used();
+  EXPECT_GT(before, MiB(16));
+  EXPECT_EQ(set(MiB(8)), MiB(8)) << "less than what lies there";
+  EXPECT_THROW(
+      for (int i = 0; i < 20; ++i) {
+        held.push_back(
+            {store.create(kBytes, {.timeout = std::chrono::seconds(1)}), held.size() + 1});
+        Fill(held.back().tensor.data(), held.back().seed);
+        store.put(held.back().tensor, nullptr);
+      },
+      OutOfMemory);
+  EXPECT_LE(TierOf(daemon, "file 0").used(), before);
+  EXPECT_EQ(set(MiB(96)), MiB(96));
+  for (int i = 0; i < 5; ++i) {
+    held.push_back({store.create(kBytes), held.size() + 1});
+    Fill(held.back().tensor.data(), held.back().seed);
+    store.put(held.back().tensor, nullptr);
+  }
+  ExpectAllHold(store, held);
+}
+
 TEST_F(PoolsTest, ATensorInAFileIsFetchedOnTheOtherDevice) {
   DaemonProcess daemon(With(FilePool("96MiB")));
   Store store = Connect(daemon);

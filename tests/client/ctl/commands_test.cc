@@ -150,6 +150,34 @@ TEST_F(CommandsTest, LimitsOfAUserByNameOrNumber) {
   EXPECT_EQ(RunLimits(common, {.user = "0"}, streams()), kExitOk);
 }
 
+TEST_F(CommandsTest, LimitsOfFurtherPoolsAreShownAndChangedByName) {
+  for (const char* pool : {"peer 0", "file 0"}) {
+    proto::PoolBudget* budget = daemon().limits_now.add_pool_budgets();
+    budget->set_pool(pool);
+    budget->set_bytes(core::GiB(5).count());
+  }
+  EXPECT_EQ(RunLimits(common, {.client = 2, .pool_budgets = {"file 0=1GiB"}}, streams()), kExitOk);
+  EXPECT_THAT(out(), HasSubstr(", peer 0 budget 5.0 GiB, file 0 budget 1.0 GiB\n"));
+  EXPECT_EQ(RunLimits(common, {.user = "root", .pool_budgets = {"peer 0=2GiB", "file 0=default"}},
+                      streams()),
+            kExitOk);
+  EXPECT_THAT(out(), HasSubstr("peer 0 budget 2.0 GiB, file 0 budget 16777216.0 TiB")) << "as told";
+}
+
+TEST_F(CommandsTest, ABudgetOfAPoolThatTheDaemonPassedOverIsAFailure) {
+  EXPECT_EQ(RunLimits(common, {.client = 2, .pool_budgets = {"file 0=1GiB"}}, streams()),
+            kExitFailed);
+  EXPECT_EQ(out(), "");
+  EXPECT_THAT(err(), HasSubstr("the budget of file 0 was not set"));
+}
+
+TEST_F(CommandsTest, BudgetsOfPoolsThatCannotBeMeantAreRefused) {
+  for (const char* text : {"", "file 0", "=1GiB", "file 0=", "file 0=0", "file 0=-1", "file 0=x"}) {
+    EXPECT_EQ(RunLimits(common, {.client = 2, .pool_budgets = {text}}, streams()), kExitUsage);
+    EXPECT_THAT(err(), HasSubstr("'" + std::string(text) + "' is no pool and its budget"));
+  }
+}
+
 TEST_F(CommandsTest, AGuaranteeIsAUsers) {
   EXPECT_EQ(RunLimits(common, {.user = "root", .device_guarantee = "8GiB"}, streams()), kExitOk);
   EXPECT_THAT(out(), HasSubstr("(8.0 GiB guaranteed) on each device"));

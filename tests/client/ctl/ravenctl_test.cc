@@ -108,6 +108,8 @@ TEST(RavenctlTest, EveryCommandReachesTheDaemon) {
               HasSubstr("240 tensors"));
   EXPECT_THAT(Ravenctl("limits --client 2 --device-budget 3GiB --host-budget 4GiB" + socket).output,
               HasSubstr("device budget 3.0 GiB on each device, host budget 4.0 GiB"));
+  EXPECT_THAT(Ravenctl("limits --user 0 --pool-budget 'file 0=1GiB'" + socket).output,
+              HasSubstr("the budget of file 0 was not set"));
   EXPECT_THAT(Ravenctl("limits --user 0" + socket).output, HasSubstr("user 0: "));
   EXPECT_THAT(Ravenctl("pause 2" + socket).output, HasSubstr("job 2: gives its device memory up"));
   EXPECT_THAT(Ravenctl("resume 2 --json" + socket).output, HasSubstr("\"paused\":false"));

@@ -195,7 +195,17 @@ TEST(RenderTest, LimitsNameWhoseTheyAre) {
             "client 3: device budget 12.0 GiB on each device, host budget 0 B\n");
   EXPECT_EQ(LimitsJson("client 3", limits),
             "{\"who\":\"client 3\",\"device_budget_bytes\":12884901888,\"host_budget_bytes\":0,"
-            "\"device_guarantee_bytes\":0,\"visible_memory_bytes\":0}\n");
+            "\"device_guarantee_bytes\":0,\"visible_memory_bytes\":0,\"pool_budgets\":[]}\n");
+}
+
+TEST(RenderTest, LimitsNameFurtherPools) {
+  proto::LimitsSet limits;
+  proto::PoolBudget* budget = limits.add_pool_budgets();
+  budget->set_pool("file 0");
+  budget->set_bytes(core::GiB(2).count());
+  EXPECT_THAT(LimitsText("user a", limits), HasSubstr("host budget 0 B, file 0 budget 2.0 GiB\n"));
+  EXPECT_THAT(LimitsJson("user a", limits),
+              HasSubstr("\"pool_budgets\":[{\"pool\":\"file 0\",\"budget_bytes\":2147483648}]}"));
 }
 
 TEST(RenderTest, LegacyJobsStandBesideTheClients) {

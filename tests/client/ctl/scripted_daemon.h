@@ -165,6 +165,11 @@ class GoodDaemon {
         if (limits.host_budget() != 0) limits_now.set_host_budget(limits.host_budget());
         if (limits.has_device_guarantee())
           limits_now.set_device_guarantee(limits.device_guarantee());
+        for (const proto::PoolBudget& asked : limits.pool_budgets()) {
+          for (proto::PoolBudget& now : *limits_now.mutable_pool_budgets()) {
+            if (now.pool() == asked.pool()) now.set_bytes(asked.bytes());
+          }
+        }
         *answer.mutable_limits_set() = limits_now;
         break;
       }
