@@ -1,6 +1,8 @@
 #include "device/cuda_device.h"
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "device/cuda_gpu.h"
 #include "device/cuda_stream.h"
 #include "device/cuda_va_range.h"
+#include "device/nvml.h"
 
 namespace ravenstore::device {
 namespace {
@@ -64,11 +67,25 @@ class CudaRegistration : public Registration {
   void* const begin_;
 };
 
+// Loaded when it is first asked for: a client never asks.
+class LazyNvml {
+ public:
+  const Result<std::shared_ptr<const Nvml>>& Get() {
+    std::call_once(once_, [this] { nvml_ = Nvml::Load(Nvml::DefaultLibrary()); });
+    return *nvml_;
+  }
+
+ private:
+  std::once_flag once_;
+  std::optional<Result<std::shared_ptr<const Nvml>>> nvml_;
+};
+
 class CudaDevice : public Device {
  public:
-  CudaDevice(std::shared_ptr<CudaGpu> gpu, std::vector<CUdevice> all, DeviceInfo info,
-             Bytes granularity)
+  CudaDevice(std::shared_ptr<CudaGpu> gpu, std::shared_ptr<LazyNvml> nvml,
+             std::vector<CUdevice> all, DeviceInfo info, Bytes granularity)
       : gpu_(std::move(gpu)),
+        nvml_(std::move(nvml)),
         all_(std::move(all)),
         info_(std::move(info)),
         granularity_(granularity) {}
@@ -83,6 +100,17 @@ class CudaDevice : public Device {
     size_t total = 0;
     RAVEN_CUDA_CALL(*gpu_, cuMemGetInfo, &free, &total);
     return Bytes(free);
+  }
+
+  Result<MemoryUse> ReadMemoryUse() override {
+    Result<Bytes> free = FreeByNvml();
+    if (!free.ok() && InUse()) free = FreeBytes();
+    if (!free.ok()) return std::move(free).error();
+    return MemoryUse{*free, gpu_->context_bytes()};
+  }
+  Result<std::vector<DeviceProcess>> ReadProcesses() override {
+    RAVEN_ASSIGN_OR_RETURN(const auto nvml, nvml_->Get());
+    return nvml->Processes(info_.uuid);
   }
 
   bool InUse() override {
@@ -121,7 +149,14 @@ class CudaDevice : public Device {
   }
 
  private:
+  Result<Bytes> FreeByNvml() {
+    RAVEN_ASSIGN_OR_RETURN(const auto nvml, nvml_->Get());
+    gpu_->MeasureContext([nvml, uuid = info_.uuid] { return nvml->FreeBytes(uuid); });
+    return nvml->FreeBytes(info_.uuid);
+  }
+
   const std::shared_ptr<CudaGpu> gpu_;
+  const std::shared_ptr<LazyNvml> nvml_;
   const std::vector<CUdevice> all_;
   const DeviceInfo info_;
   const Bytes granularity_;
@@ -144,13 +179,14 @@ Result<Devices> OpenCudaDevices(std::shared_ptr<const CudaDriver> driver) {
     if (got != CUDA_SUCCESS) return driver->Failure(got, "cuDeviceGet", "CUDA driver");
   }
   const auto words = std::make_shared<CudaWords>();
+  const auto nvml = std::make_shared<LazyNvml>();
   Devices devices;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     auto gpu = std::make_shared<CudaGpu>(driver, all[static_cast<size_t>(ordinal)], ordinal, words);
     RAVEN_ASSIGN_OR_RETURN(DeviceInfo info, Describe(*gpu));
     RAVEN_ASSIGN_OR_RETURN(const Bytes granularity, CudaGranularity(*gpu));
     devices.push_back(
-        std::make_shared<CudaDevice>(std::move(gpu), all, std::move(info), granularity));
+        std::make_shared<CudaDevice>(std::move(gpu), nvml, all, std::move(info), granularity));
   }
   return devices;
 }

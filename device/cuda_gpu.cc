@@ -3,11 +3,19 @@
 #include <errno.h>
 #include <fcntl.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "device/reservation.h"
 
 namespace ravenstore::device {
+
+namespace {
+
+// A context takes no more of a GPU than this.
+constexpr core::Bytes kContextMost = core::GiB(2);
+
+}  // namespace
 
 CUmemAllocationProp MemoryAt(CUmemLocationType type, int id) {
   CUmemAllocationProp memory{};
@@ -115,9 +123,19 @@ core::Result<CUcontext> CudaGpu::Primary() {
   context = primary_.load(std::memory_order_relaxed);
   if (context != nullptr) return context;
   const CudaCaptureExempt exempt(*driver_);
+  const auto before = free_bytes_ ? free_bytes_() : core::Result<core::Bytes>(core::Bytes{0});
   RAVEN_CUDA_CALL(*this, cuDevicePrimaryCtxRetain, &context, device_);
+  if (const auto after = free_bytes_ ? free_bytes_() : before; before.ok() && after.ok()) {
+    // Another process may have allocated or freed meanwhile.
+    context_bytes_.store(std::min(core::Minus(*before, *after), kContextMost));
+  }
   primary_.store(context, std::memory_order_release);
   return context;
+}
+
+void CudaGpu::MeasureContext(std::function<core::Result<core::Bytes>()> free_bytes) {
+  std::lock_guard lock(mutex_);
+  free_bytes_ = std::move(free_bytes);
 }
 
 void CudaGpu::KeepExporting(core::Bytes unit) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -114,6 +115,11 @@ class CudaGpu {
   CudaWords& words() const { return *words_; }
 
   core::Result<CUcontext> Primary();
+  // What a context takes of the GPU is measured, if it is made from now on: `free_bytes` says what
+  // is free without one.
+  void MeasureContext(std::function<core::Result<core::Bytes>()> free_bytes);
+  // That; 0: there is none, or it was made before.
+  core::Bytes context_bytes() const { return context_bytes_.load(std::memory_order_relaxed); }
   // Before memory of this GPU is exported. The driver takes 0.7 ms to export the first of a GPU, in
   // whatever process, and 0.6 to close the last descriptor of any; while there is another it takes
   // 40 and 10 us (driver 580). So one descriptor, of `unit` bytes, stays open from the first call
@@ -138,7 +144,9 @@ class CudaGpu {
   const std::shared_ptr<CudaWords> words_;
   std::mutex mutex_;
   std::atomic<CUcontext> primary_{nullptr};  // set under mutex_
-  ipc::UniqueFd exported_;                   // guarded by mutex_
+  std::atomic<core::Bytes> context_bytes_{};
+  std::function<core::Result<core::Bytes>()> free_bytes_;  // guarded by mutex_
+  ipc::UniqueFd exported_;                                 // guarded by mutex_
 };
 
 }  // namespace ravenstore::device

@@ -55,6 +55,19 @@ struct DeviceInfo {
   int numa_node = -1;  // -1: unknown
 };
 
+// A process that holds memory of a device. Its number is the driver's: in a container perhaps
+// another than there.
+struct DeviceProcess {
+  uint32_t pid = 0;
+  Bytes bytes;  // 0: the driver does not say
+};
+
+// What of a device's memory is free, of all processes.
+struct MemoryUse {
+  Bytes free;
+  Bytes context;  // of what is used: this process's own context; 0: there is none, or not known
+};
+
 // A contiguous range of virtual addresses in this process, into which physical memory is mapped in
 // chunks. Owns: the reservation and every mapping in it. Destroying it unmaps; the caller makes
 // sure that no stream still uses it.
@@ -169,6 +182,13 @@ class Device {
   // Memory of the device that is not in use. (Host backend: that this Device's arenas did not
   // create; what other processes created or this one imported is not counted.)
   virtual Result<Bytes> FreeBytes() = 0;
+  // The same, and who uses it. They never make a context: a GPU's costs hundreds of megabytes of
+  // it. MemoryUse::context is known of one that was made after the first call of ReadMemoryUse.
+  // Errors: kUnavailable where only a context could tell (a GPU without NVML); of ReadProcesses
+  // also kUnsupported.
+  virtual Result<MemoryUse> ReadMemoryUse() = 0;
+  // In no order; this process may be one of them.
+  virtual Result<std::vector<DeviceProcess>> ReadProcesses() = 0;
   // Whether any stream of this process may be at work on it. Never makes it so.
   virtual bool InUse() = 0;
 
@@ -207,6 +227,9 @@ struct HostOptions {
   core::Duration latency{0};    // added to every copy
   // Of each direction of what joins a device to the others; 0 as above.
   double peer_bytes_per_second = 0;
+  // The other processes that hold memory of the device of that number, as they are now: they leave
+  // it as much less. Asked from any thread.
+  std::function<std::vector<DeviceProcess>(int)> others = nullptr;
   // Faults: asked before the n-th Create or Copy (counted from 1) of any of these devices, from any
   // thread; true makes it fail. A failed Copy fails its channel (Channel::Health).
   std::function<bool(uint64_t)> fail_create = nullptr;

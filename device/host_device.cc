@@ -1,7 +1,11 @@
+#include <unistd.h>
+
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "device/chunks.h"
 #include "device/device.h"
@@ -18,12 +22,15 @@ constexpr Bytes kGranularity = core::MiB(2);
 // What one simulated device has left.
 class HostLedger {
  public:
-  HostLedger(std::string name, Bytes total) : name_(std::move(name)), total_(total) {}
+  // `others`: what other processes hold.
+  HostLedger(std::string name, Bytes total, std::function<Bytes()> others)
+      : name_(std::move(name)), total_(total), others_(std::move(others)) {}
 
   Status Charge(Bytes bytes) {
+    const Bytes most = core::Minus(total_, others_());
     uint64_t used = used_.load(std::memory_order_relaxed);
     do {
-      const uint64_t free = total_.count() - used;
+      const uint64_t free = core::Minus(most, Bytes(used)).count();
       if (bytes.count() > free) {
         return core::Error{core::ErrorCode::kOutOfMemory,
                            name_ + ": " + std::to_string(bytes.count()) + " bytes asked, " +
@@ -33,11 +40,13 @@ class HostLedger {
     return core::Ok();
   }
   void Refund(Bytes bytes) { used_.fetch_sub(bytes.count(), std::memory_order_relaxed); }
-  Bytes Free() const { return total_ - Bytes(used_.load(std::memory_order_relaxed)); }
+  Bytes Used() const { return Bytes(used_.load(std::memory_order_relaxed)); }
+  Bytes Free() const { return core::Minus(total_, others_() + Used()); }
 
  private:
   const std::string name_;
   const Bytes total_;
+  const std::function<Bytes()> others_;
   std::atomic<uint64_t> used_{0};
 };
 
@@ -124,7 +133,11 @@ class HostDevice : public Device {
       : info_{.uuid = "HOST-" + std::to_string(ordinal),
               .name = "simulated device " + std::to_string(ordinal),
               .total = options.total},
-        ledger_(std::make_shared<HostLedger>(info_.uuid, options.total)),
+        others_([ordinal, others = options.others] {
+          return others ? others(ordinal) : std::vector<DeviceProcess>();
+        }),
+        ledger_(std::make_shared<HostLedger>(info_.uuid, options.total,
+                                             [others = others_] { return SumOf(others()); })),
         faults_(std::move(faults)),
         up_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)),
         down_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)),
@@ -134,6 +147,12 @@ class HostDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   Bytes granularity() const override { return kGranularity; }
   Result<Bytes> FreeBytes() override { return ledger_->Free(); }
+  Result<MemoryUse> ReadMemoryUse() override { return MemoryUse{ledger_->Free(), Bytes{0}}; }
+  Result<std::vector<DeviceProcess>> ReadProcesses() override {
+    std::vector<DeviceProcess> processes = others_();
+    processes.push_back({static_cast<uint32_t>(::getpid()), ledger_->Used()});
+    return processes;
+  }
   bool InUse() override { return true; }  // its streams are no device's
 
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
@@ -166,7 +185,14 @@ class HostDevice : public Device {
         std::make_unique<HostVaRange>(std::move(range), std::move(ledger), faults_));
   }
 
+  static Bytes SumOf(const std::vector<DeviceProcess>& processes) {
+    Bytes sum;
+    for (const DeviceProcess& process : processes) sum += process.bytes;
+    return sum;
+  }
+
   const DeviceInfo info_;
+  const std::function<std::vector<DeviceProcess>()> others_;
   const std::shared_ptr<HostLedger> ledger_;
   const std::shared_ptr<HostFaults> faults_;
   const std::shared_ptr<HostLink> up_;

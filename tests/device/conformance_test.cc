@@ -185,6 +185,17 @@ TEST_P(Conformance, CreateTakesCapacityAndUnmapGivesItBack) {
   EXPECT_GE(*after, *during + MiB(64));
 }
 
+TEST_P(Conformance, MemoryUseFollowsWhatIsCreated) {
+  ASSERT_OK(arena_->Create(Bytes{0}, MiB(2)));  // from here on the device is in use
+  const auto before = device().ReadMemoryUse();
+  ASSERT_OK(before);
+  EXPECT_LE(before->free + before->context, device().info().total);
+  ASSERT_OK(arena_->Create(MiB(8), MiB(64)));
+  const auto during = device().ReadMemoryUse();
+  ASSERT_OK(during);
+  EXPECT_LE(during->free + MiB(64), before->free);
+}
+
 TEST_P(Conformance, DestroyingAnArenaGivesItsMemoryBack) {
   auto arena = NewVaRange(device());
   ASSERT_OK(arena->Create(Bytes{0}, MiB(64)));

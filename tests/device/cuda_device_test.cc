@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/device/fake_driver.h"
+#include "tests/device/fake_nvml_library.h"
 #include "tests/device/testing.h"
 
 namespace ravenstore::device {
@@ -33,6 +34,79 @@ TEST(CudaDeviceTest, LookingAtDevicesGivesNoneAContext) {
   EXPECT_EQ(fake.contexts(), 0);
   ASSERT_OK((*devices)[1]->FreeBytes());
   EXPECT_EQ(fake.contexts(), 1);
+}
+
+// With NVML's word.
+class CudaMemoryUseTest : public testing::Test {
+ protected:
+  void SetUp() override { setenv("RAVENSTORE_LIBNVML", FakeNvmlLibrary().c_str(), 1); }
+  void TearDown() override { unsetenv("RAVENSTORE_LIBNVML"); }
+
+  const FakeDriver driver_;
+  FakeNvmlControls& nvml_ = FakeNvml();
+  const Devices devices_ = OpenCudaDevices(driver_.table).value();
+  Device& device_ = *devices_[0];
+};
+
+TEST_F(CudaMemoryUseTest, ItIsReadWithoutAContext) {
+  nvml_.free = {GiB(30).count()};
+  nvml_.processes = {{7, GiB(2).count()}};
+  const auto use = device_.ReadMemoryUse();
+  ASSERT_OK(use);
+  EXPECT_EQ(use->free, GiB(30));
+  EXPECT_EQ(use->context, Bytes{0});
+  const auto processes = device_.ReadProcesses();
+  ASSERT_OK(processes);
+  ASSERT_EQ(processes->size(), 1u);
+  EXPECT_EQ(processes->front().pid, 7u);
+  EXPECT_EQ(driver_.contexts(), 0);
+}
+
+TEST_F(CudaMemoryUseTest, WhatItsContextTakesIsMeasuredAsItIsMade) {
+  // At the first look; before the context, and behind it; at the second look.
+  nvml_.free = {GiB(30).count(), GiB(20).count(), GiB(20).count() - MiB(500).count(),
+                GiB(10).count()};
+  ASSERT_OK(device_.ReadMemoryUse());
+  ASSERT_OK(device_.FreeBytes());
+  EXPECT_EQ(driver_.contexts(), 1);
+  const auto use = device_.ReadMemoryUse();
+  ASSERT_OK(use);
+  EXPECT_EQ(use->context, MiB(500));
+  EXPECT_EQ(use->free, GiB(10));
+}
+
+TEST_F(CudaMemoryUseTest, WhatOthersTakeMeanwhileIsNoContext) {
+  nvml_.free = {GiB(30).count(), GiB(20).count(), GiB(1).count()};
+  ASSERT_OK(device_.ReadMemoryUse());
+  ASSERT_OK(device_.FreeBytes());
+  EXPECT_EQ(device_.ReadMemoryUse()->context, GiB(2)) << "no context takes more";
+  nvml_.free = {GiB(1).count(), GiB(1).count(), GiB(20).count()};
+  Device& other = *devices_[1];
+  ASSERT_OK(other.ReadMemoryUse());
+  ASSERT_OK(other.FreeBytes());
+  EXPECT_EQ(other.ReadMemoryUse()->context, Bytes{0}) << "others gave memory back";
+}
+
+TEST_F(CudaMemoryUseTest, WhereNvmlDoesNotKnowTheGpuItsContextTells) {
+  nvml_.result = 6;
+  EXPECT_CODE(device_.ReadMemoryUse(), ErrorCode::kDevice);
+  EXPECT_EQ(driver_.contexts(), 0);
+  const auto free = device_.FreeBytes();
+  const auto use = device_.ReadMemoryUse();
+  ASSERT_OK(use);
+  EXPECT_EQ(use->free, *free);
+}
+
+TEST_F(CudaMemoryUseTest, WithoutNvmlOnlyAContextTells) {
+  setenv("RAVENSTORE_LIBNVML", "libno-such-nvml.so", 1);
+  EXPECT_CODE(device_.ReadMemoryUse(), ErrorCode::kUnavailable);
+  EXPECT_CODE(device_.ReadProcesses(), ErrorCode::kUnavailable);
+  EXPECT_EQ(driver_.contexts(), 0);
+  const auto free = device_.FreeBytes();
+  const auto use = device_.ReadMemoryUse();
+  ASSERT_OK(use);
+  EXPECT_EQ(use->free, *free);
+  EXPECT_EQ(use->context, Bytes{0});
 }
 
 TEST(CudaDeviceTest, WithoutAGpuItIsUnavailable) {

@@ -1,5 +1,6 @@
 // What is the host backend's own; conformance_test.cc has the rest.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -34,6 +35,30 @@ TEST(HostDeviceTest, TheTotalHoldsOverAllArenasOfOneDevice) {
   ASSERT_OK((*second)->Create(MiB(0), MiB(6)));
   EXPECT_EQ(*devices[0]->FreeBytes(), MiB(0));
   EXPECT_EQ(*devices[1]->FreeBytes(), MiB(16));
+}
+
+TEST(HostDeviceTest, WhatOthersHoldIsNotFree) {
+  std::vector<DeviceProcess> others = {{7, MiB(4)}, {9, MiB(2)}};
+  HostOptions options{.count = 2, .total = MiB(16)};
+  options.others = [&](int device) { return device == 0 ? others : std::vector<DeviceProcess>(); };
+  const Devices devices = OpenHostDevices(options);
+  auto arena = devices[0]->ReserveVaRange(MiB(64));
+  ASSERT_OK((*arena)->Create(MiB(0), MiB(8)));
+  EXPECT_EQ(devices[0]->ReadMemoryUse()->free, MiB(2));
+  EXPECT_EQ(devices[1]->ReadMemoryUse()->free, MiB(16));
+  EXPECT_CODE((*arena)->Create(MiB(8), MiB(4)), ErrorCode::kOutOfMemory);
+  const auto processes = devices[0]->ReadProcesses();
+  ASSERT_OK(processes);
+  ASSERT_EQ(processes->size(), 3u);
+  EXPECT_EQ(processes->front().pid, 7u);
+  EXPECT_EQ(processes->back().pid, static_cast<uint32_t>(::getpid()));
+  EXPECT_EQ(processes->back().bytes, MiB(8));
+
+  others = {{7, MiB(12)}};  // more than there is room for
+  EXPECT_EQ(*devices[0]->FreeBytes(), MiB(0));
+  EXPECT_CODE((*arena)->Create(MiB(8), MiB(2)), ErrorCode::kOutOfMemory);
+  others.clear();
+  ASSERT_OK((*arena)->Create(MiB(8), MiB(8)));
 }
 
 TEST(HostDeviceTest, HostMemoryAndImportsAreNotCharged) {

@@ -1,0 +1,46 @@
+// NVIDIA's management library (NVML), found at run time: what of a GPU's memory is free, and which
+// processes hold some of it. It makes no context, and sees all processes.
+//
+// What is used of it is declared in nvml.cc: its header comes with no driver.
+//
+// Threads: any; nothing changes after Load.
+// Errors: kUnsupported for what the library or the GPU does not say, else kDevice, with NVML's
+// words.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "device/device.h"
+
+namespace ravenstore::device {
+
+class Nvml {
+ public:
+  // Opens and initialises `library`. It is never closed.
+  // Errors: kUnavailable when there is no such library, it lacks a function, or finds no driver.
+  static Result<std::shared_ptr<const Nvml>> Load(const std::string& library);
+
+  // $RAVENSTORE_LIBNVML, else libnvidia-ml.so.1.
+  static std::string DefaultLibrary();
+
+  // `uuid`, here and below: of a GPU or a MIG instance, as the driver prints it.
+  Result<Bytes> FreeBytes(const std::string& uuid) const;
+  // In no order.
+  Result<std::vector<DeviceProcess>> Processes(const std::string& uuid) const;
+
+ private:
+  struct Calls;
+
+  explicit Nvml(std::shared_ptr<const Calls> calls) : calls_(std::move(calls)) {}
+  Result<void*> Find(const std::string& uuid) const;
+  // REQUIRES: `result` is no success.
+  core::Error Failure(int result, const char* call, const std::string& uuid) const;
+
+  const std::shared_ptr<const Calls> calls_;
+};
+
+}  // namespace ravenstore::device

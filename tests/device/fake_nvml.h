@@ -1,0 +1,23 @@
+// The controls of libfakenvml.so, an NVML to which every GPU is the same, whose memory and
+// processes a test says.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+namespace ravenstore::device {
+
+struct FakeNvmlControls {
+  // What a call returns instead of success: nvmlInit_v2; every other.
+  int init_result = 0;
+  int result = 0;
+  // What is free, a figure a call; the last one stays.
+  std::vector<unsigned long long> free{0};
+  // The process and its bytes.
+  std::vector<std::pair<unsigned int, unsigned long long>> processes{};
+};
+
+// Found by dlsym as "FakeNvml".
+using FakeNvmlFunction = FakeNvmlControls*();
+
+}  // namespace ravenstore::device
