@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -248,6 +249,31 @@ std::optional<std::string> FaultOfFolder(const Config& config) {
   return "must be the absolute path of a folder, not \"" + config.file_pool_path + "\"";
 }
 
+std::string NumberText(double number) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", number);
+  return text;
+}
+
+std::optional<std::string> FaultOfSample(const Config& config) {
+  const double sample = core::Milliseconds(config.harvest_sample);
+  if (sample >= 10 && sample <= 10'000) return std::nullopt;
+  return "must be 10 to 10000, not " + NumberText(sample);
+}
+
+// What is free is remembered for so long.
+std::optional<std::string> FaultOfRise(const Config& config) {
+  const double rise = core::Seconds(config.harvest_rise);
+  if (rise <= 3600) return std::nullopt;
+  return "must be at most 3600, not " + NumberText(rise);
+}
+
+std::optional<std::string> FaultOfOthers(const Config& config) {
+  if (config.host_others <= config.host_device_total) return std::nullopt;
+  return "must be at most host_backend.total, " + core::SizeText(config.host_device_total) +
+         ", not " + core::SizeText(config.host_others);
+}
+
 std::optional<std::string> FaultOfPath(const Config& config) {
   if (!config.socket_path.empty() && config.socket_path.size() <= 107) return std::nullopt;
   return "must have 1 to 107 bytes: \"" + config.socket_path + "\"";
@@ -265,9 +291,11 @@ std::optional<std::string> FaultOfUuids(const Config& config) {
 // The only list of keys.
 std::map<std::string, Key> MakeKeys() {
   using std::chrono::microseconds;
+  using std::chrono::milliseconds;
   using std::chrono::seconds;
   using C = Config;
   static constexpr const char* kMicroseconds = "a number of microseconds";
+  static constexpr const char* kMilliseconds = "a number of milliseconds";
   static constexpr const char* kSeconds = "a number of seconds";
   return {
       {"socket.path", Checked(Text(&C::socket_path), FaultOfPath)},
@@ -298,6 +326,11 @@ std::map<std::string, Key> MakeKeys() {
        Rate(&C::file_pool_read_bytes_per_second, "for what is measured")},
       {"file_pool.write_bytes_per_second",
        Rate(&C::file_pool_write_bytes_per_second, "for what is measured")},
+      {"harvest.reserve", SizeOrDefault(&C::harvest_reserve)},
+      {"harvest.sample_ms",
+       Checked(Time(&C::harvest_sample, milliseconds(1), kMilliseconds), FaultOfSample)},
+      {"harvest.rise_s", Checked(Time(&C::harvest_rise, seconds(1), kSeconds), FaultOfRise)},
+      {"harvest.step", Size(&C::harvest_step)},
       {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
       {"transfer.prefetch", Flag(&C::prefetch)},
       {"transfer.preclean", Flag(&C::preclean)},
@@ -309,6 +342,7 @@ std::map<std::string, Key> MakeKeys() {
       {"shutdown.drain_s", Live(Time(&C::drain, seconds(1), kSeconds))},
       {"shutdown.restart_timeout_s", Live(Time(&C::restart_timeout, seconds(1), kSeconds))},
       {"host_backend.devices", Whole(&C::host_devices, 1, 16)},
+      {"host_backend.others", Checked(Size(&C::host_others), FaultOfOthers)},
       {"host_backend.total", Size(&C::host_device_total)},
       {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second, "for no limit")},
       {"host_backend.peer_bytes_per_second", Rate(&C::host_peer_bytes_per_second, "for no limit")},

@@ -43,6 +43,11 @@ struct Config {
   core::Bytes file_pool_size;                  // 0: none
   double file_pool_read_bytes_per_second = 0;  // 0: measured
   double file_pool_write_bytes_per_second = 0;
+  // [harvest]
+  std::optional<core::Bytes> harvest_reserve;  // of each device; not set: an eighth
+  core::Duration harvest_sample{std::chrono::milliseconds(100)};
+  core::Duration harvest_rise{std::chrono::seconds(10)};
+  core::Bytes harvest_step = core::MiB(256);
   // [transfer]
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;
@@ -64,6 +69,7 @@ struct Config {
   double host_bytes_per_second = 0;
   core::Duration host_latency{0};
   double host_peer_bytes_per_second = 0;
+  core::Bytes host_others;  // of each device, held by other processes
 };
 
 // Reads `text`, the content of the file `name` (for messages), into `config`.

@@ -102,7 +102,14 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                   [this, loop](ClientId client, core::NameId name) {
                     return NameOf(*loop, names_, client, name);
                   }),
-      queries_(devices.size(), ipc::Now(), &names_, loop, this) {}
+      queries_({.devices = devices,
+                .peer_pools = options.peer_pools,
+                .started = ipc::Now(),
+                .names = &names_,
+                .ledger = &ledger_,
+                .watch = options.watch,
+                .loop = loop,
+                .connections = this}) {}
 
 Control::~Control() {
   for (auto& [key, connection] : connections_)

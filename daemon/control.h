@@ -49,6 +49,7 @@
 #include "daemon/loop_posts.h"
 #include "daemon/mailbox.h"
 #include "daemon/memory_messages.h"
+#include "daemon/memory_watch.h"
 #include "daemon/names.h"
 #include "daemon/queries.h"
 #include "daemon/rate_limit.h"
@@ -73,6 +74,8 @@ struct ControlOptions {
   std::vector<core::Bytes> arenas;      // address range of a client's arena on each device
   std::vector<core::Bytes> capacities;  // what the store may hold of each device
   std::vector<core::LinkModel> links;   // between each device and the host pool
+  std::vector<core::Bytes> peer_pools;  // of each device's memory
+  const MemoryWatch* watch = nullptr;   // outlives the control
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
   uint32_t clients_max = 4096;
   uint64_t restart_timeout_ms = 0;

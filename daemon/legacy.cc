@@ -20,6 +20,7 @@ namespace ravenstore::daemon {
 using core::Bytes;
 using core::Error;
 using core::ErrorCode;
+using core::Minus;
 
 namespace {
 
@@ -186,6 +187,19 @@ void LegacyLedger::WriteBudgets(const Job& job) const {
     row.paused.store(job.paused ? 1 : 0);
   }
   ::munmap(page, proto::kLedgerBytes);
+}
+
+std::map<std::string, Bytes> LegacyLedger::HeldByDevice() const {
+  std::map<std::string, Bytes> held;
+  for (const auto& [key, job] : jobs_) {
+    for (const LegacyRow& row : Read(key)) {
+      // A job may say anything: the sum does not overflow.
+      Bytes& sum = held[row.uuid];
+      const Bytes own = Minus(Bytes(row.used), Bytes(row.served));
+      sum = std::min(sum, Bytes(UINT64_MAX) - own) + own;
+    }
+  }
+  return held;
 }
 
 std::vector<WaitQueue::Use> LegacyLedger::UsesOf(const std::string& uuid) const {

@@ -85,6 +85,8 @@ class LegacyLedger {
   // Whether the client is a job of that user's.
   bool IsOf(uint32_t client, uid_t uid) const;
 
+  // What the jobs say that they hold of each device beside the store's slabs, together.
+  std::map<std::string, core::Bytes> HeldByDevice() const;
   // What each job says that it holds of the device.
   std::vector<WaitQueue::Use> UsesOf(const std::string& uuid) const;
   static constexpr const char* kNoElasticPage =

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/admin.h"
+#include "daemon/device_use.h"
 #include "ipc/clock.h"
 
 namespace ravenstore::daemon {
@@ -20,31 +21,49 @@ bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
     case proto::ClientPacket::kListClients: break;
     default: return false;
   }
-  // Not in the loop's thread: it opens a file.
-  const uint64_t resident = packet.has_stats() ? ResidentBytes() : 0;
-  connections_->PostToLoop(caller.key, Connections::kQuestion,
-                           [this, packet, resident, audience = caller.audience(), key = caller.key,
-                            client = caller.client] {
-                             proto::DaemonPacket answer = AnswerOf(packet, audience, client);
-                             if (answer.has_stats())
-                               answer.mutable_stats()->set_daemon_rss_bytes(resident);
-                             connections_->PostAnswer(key, std::move(answer));
-                           });
+  Beside beside;
+  if (packet.has_stats()) {
+    // Not in the loop's thread: it opens a file, and reads jobs' pages.
+    beside.resident = ResidentBytes();
+    beside.devices = options_.watch->seen();
+    beside.jobs = options_.ledger->HeldByDevice();
+  }
+  options_.connections->PostToLoop(
+      caller.key, Connections::kQuestion,
+      [this, packet, beside = std::move(beside), audience = caller.audience(), key = caller.key,
+       client = caller.client] {
+        options_.connections->PostAnswer(key, AnswerOf(packet, beside, audience, client));
+      });
   return true;
 }
 
-proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const Audience& audience,
-                                      ClientId client) const {
+void Queries::FillDevices(const Beside& beside, bool with_processes, proto::Stats* stats) const {
+  const core::Tick now = ipc::Now();
+  for (size_t i = 0; i < options_.devices.size(); ++i) {
+    const device::DeviceInfo& info = options_.devices[i]->info();
+    const core::DeviceId id{static_cast<uint16_t>(i)};
+    const auto jobs = beside.jobs.find(info.uuid);
+    const DeviceUse use{.total = info.total,
+                        .slabs = options_.loop->planner().DeviceTier(id).held,
+                        .peer_pool = options_.peer_pools[i],
+                        .jobs = jobs == beside.jobs.end() ? core::Bytes{} : jobs->second};
+    FillDevice(use, beside.devices[i], now, with_processes, stats->add_devices());
+  }
+}
+
+proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const Beside& beside,
+                                      const Audience& audience, ClientId client) const {
+  Loop* const loop = options_.loop;
   proto::DaemonPacket answer;
   answer.set_request(packet.request());
   const bool whole =
       packet.has_stats() ? packet.stats().whole_store() : !packet.has_explain_failure();
-  if (whole || loop_->FindSession(client) == nullptr) {
-    loop_->ReadLogs();
+  if (whole || loop->FindSession(client) == nullptr) {
+    loop->ReadLogs();
   } else {
-    loop_->ReadLog(client);
+    loop->ReadLog(client);
   }
-  Session* const session = loop_->FindSession(client);
+  Session* const session = loop->FindSession(client);
   switch (packet.body_case()) {
     case proto::ClientPacket::kExplainFailure: {
       const core::SlotId slot{packet.explain_failure().slot()};
@@ -53,22 +72,26 @@ proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const A
       break;
     }
     case proto::ClientPacket::kStats:
-      FillStats(*loop_, whole || session == nullptr ? std::nullopt : std::optional(client),
-                devices_, started_, ipc::Now(), answer.mutable_stats());
+      FillStats(*loop, whole || session == nullptr ? std::nullopt : std::optional(client),
+                options_.devices.size(), options_.started, ipc::Now(), answer.mutable_stats());
+      answer.mutable_stats()->set_daemon_rss_bytes(beside.resident);
+      if (whole || session == nullptr)
+        FillDevices(beside, /*with_processes=*/!audience, answer.mutable_stats());
       break;
     case proto::ClientPacket::kListTensors:
-      FillTensors(*loop_, *names_, audience, packet.list_tensors(), answer.mutable_tensors());
+      FillTensors(*loop, *options_.names, audience, packet.list_tensors(),
+                  answer.mutable_tensors());
       break;
     case proto::ClientPacket::kExplainTensor: {
       const core::TensorId id{packet.explain_tensor().id()};
-      if (FillExplanation(*loop_, *names_, audience, id, ipc::Now(),
+      if (FillExplanation(*loop, *options_.names, audience, id, ipc::Now(),
                           answer.mutable_tensor_explained())) {
         break;
       }
       return FailureOf(packet.request(), {core::ErrorCode::kNotFound,
                                           "there is no tensor " + std::to_string(ToInt(id))});
     }
-    default: FillClients(*loop_, audience, packet.list_clients(), answer.mutable_clients()); break;
+    default: FillClients(*loop, audience, packet.list_clients(), answer.mutable_clients()); break;
   }
   return answer;
 }

@@ -4,12 +4,19 @@
 // Threads: the control thread.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/types.h"
 #include "daemon/connections.h"
+#include "daemon/legacy.h"
 #include "daemon/loop.h"
+#include "daemon/memory_watch.h"
 #include "daemon/names.h"
+#include "device/device.h"
 #include "proto/control.pb.h"
 
 namespace ravenstore::daemon {
@@ -17,28 +24,35 @@ namespace ravenstore::daemon {
 class Queries {
  public:
   // All that is pointed to outlives this.
-  Queries(size_t devices, core::Tick started, const Names* names, Loop* loop,
-          Connections* connections)
-      : devices_(devices),
-        started_(started),
-        names_(names),
-        loop_(loop),
-        connections_(connections) {}
+  struct Options {
+    device::Devices devices;
+    std::vector<core::Bytes> peer_pools;  // of each device's memory
+    core::Tick started{};
+    const Names* names = nullptr;
+    const LegacyLedger* ledger = nullptr;
+    const MemoryWatch* watch = nullptr;
+    Loop* loop = nullptr;
+    Connections* connections = nullptr;
+  };
+  explicit Queries(Options options) : options_(std::move(options)) {}
 
   // Answers with what the caller may see. False when the message is no such question: nothing was
   // done.
   bool Handle(const Caller& caller, const proto::ClientPacket& packet);
 
  private:
+  // What the loop's thread does not know and should not ask for.
+  struct Beside {
+    uint64_t resident = 0;
+    std::vector<MemoryWatch::Seen> devices;
+    std::map<std::string, core::Bytes> jobs;  // by device
+  };
   // In the loop's thread.
-  proto::DaemonPacket AnswerOf(const proto::ClientPacket& packet, const Audience& audience,
-                               core::ClientId client) const;
+  void FillDevices(const Beside& beside, bool with_processes, proto::Stats* stats) const;
+  proto::DaemonPacket AnswerOf(const proto::ClientPacket& packet, const Beside& beside,
+                               const Audience& audience, core::ClientId client) const;
 
-  const size_t devices_;
-  const core::Tick started_;
-  const Names* const names_;
-  Loop* const loop_;
-  Connections* const connections_;
+  const Options options_;
 };
 
 }  // namespace ravenstore::daemon

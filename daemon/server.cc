@@ -9,10 +9,12 @@
 #include <future>
 #include <optional>
 
+#include "core/idle_memory.h"
 #include "core/size_text.h"
 #include "core/topology.h"
 #include "daemon/links.h"
 #include "device/open.h"
+#include "ipc/clock.h"
 
 namespace ravenstore::daemon {
 
@@ -26,6 +28,8 @@ using core::ErrorCode;
 constexpr size_t kWorkers = 3;
 // By default others leave each tenant an eighth (docs/decisions/0026).
 constexpr uint64_t kGuaranteedPart = 8;
+// By default of each device this part is no idle memory.
+constexpr uint64_t kHarvestReservePart = 8;
 // Addresses of this process that all arenas together may take, of the 128 TiB that x86-64 gives: an
 // arena is reserved when its client first uses the device, which is mostly one.
 constexpr Bytes kArenaAddresses = core::GiB(100 * 1024);
@@ -58,6 +62,21 @@ Bytes LeastSlab(const std::vector<core::LinkModel>& links) {
 uint64_t Milliseconds(core::Duration duration) {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
+}
+
+device::HostOptions HostOptionsOf(const Config& config) {
+  device::HostOptions host;
+  host.count = config.host_devices;
+  host.total = config.host_device_total;
+  host.bytes_per_second = config.host_bytes_per_second;
+  host.latency = config.host_latency;
+  host.peer_bytes_per_second = config.host_peer_bytes_per_second;
+  if (config.host_others > Bytes{0}) {
+    host.others = [held = config.host_others](int) {
+      return std::vector<device::DeviceProcess>{{.pid = 1, .bytes = held}};
+    };
+  }
+  return host;
 }
 
 core::Result<device::Devices> Choose(device::Devices all, const std::vector<std::string>& uuids) {
@@ -109,16 +128,12 @@ core::Result<std::unique_ptr<Server>> Server::Create(const Config& config) {
 
 core::Status Server::Init() {
   RaiseDescriptorLimit();
-  device::HostOptions host;
-  host.count = config_.host_devices;
-  host.total = config_.host_device_total;
-  host.bytes_per_second = config_.host_bytes_per_second;
-  host.latency = config_.host_latency;
-  host.peer_bytes_per_second = config_.host_peer_bytes_per_second;
-  RAVEN_ASSIGN_OR_RETURN(auto all, device::OpenDevices(config_.backend, host));
+  RAVEN_ASSIGN_OR_RETURN(auto all, device::OpenDevices(config_.backend, HostOptionsOf(config_)));
   RAVEN_ASSIGN_OR_RETURN(devices_, Choose(std::move(all), config_.uuids));
   backend_ = devices_.front()->info().uuid.starts_with("HOST-") ? "host" : "cuda";
 
+  // Before anything makes contexts: what they take is measured.
+  RAVEN_RETURN_IF_ERROR(MakeWatch());
   links_ = MakeLinks();
   RAVEN_ASSIGN_OR_RETURN(OtherPools others, MakeOtherPools(config_, devices_, links_));
   auto next = static_cast<uint16_t>(1 + devices_.size());
@@ -140,6 +155,8 @@ core::Status Server::Init() {
   host_capacity_ = options.planner.host_capacity;
   control.tenant_budgets = TenantBudgets();
   control.other_pools = other_pools_;
+  control.peer_pools = others.shares;
+  control.watch = watch_.get();
   WarnOfOddities();
 
   control.guaranteed_by_default = Bytes(largest_device_.count() / kGuaranteedPart);
@@ -164,6 +181,8 @@ core::Status Server::Init() {
   RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
   loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
   control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
+  watch_->Look(ipc::Now());
+  watch_thread_ = Supervise("raven-watch", ending_, [this] { watch_->Run(); });
   spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
                config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
                core::SizeText(control.tenant_budgets.device),
@@ -248,6 +267,27 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
   return options;
 }
 
+core::Status Server::MakeWatch() {
+  std::vector<core::IdleMemory> idle;
+  for (const auto& device : devices_) {
+    const auto& [uuid, name, total, node] = device->info();
+    const Bytes reserve =
+        config_.harvest_reserve.value_or(Bytes(total.count() / kHarvestReservePart));
+    auto memory = core::IdleMemory::Make(
+        {.reserve = reserve, .rise_time = config_.harvest_rise, .step = config_.harvest_step},
+        total);
+    if (!memory.ok()) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "\"harvest.reserve\", of " + uuid + ": " + memory.error().message};
+    }
+    idle.push_back(std::move(*memory));
+    // From here on what its context takes is known. Where it fails, the watch says so.
+    static_cast<void>(device->ReadMemoryUse());
+  }
+  watch_ = std::make_unique<MemoryWatch>(devices_, std::move(idle), config_.harvest_sample);
+  return core::Ok();
+}
+
 std::vector<core::LinkModel> Server::MakeLinks() const {
   if (backend_ == "cuda") return MeasureLinks(devices_);
   core::LinkModel link;
@@ -295,6 +335,11 @@ void Server::End(const std::function<void(const char*)>& at) {
     at("waiting for the planner loop");
     loop_->Stop();
     loop_thread_.join();
+  }
+  if (watch_thread_.joinable()) {
+    at("waiting for the watch over the devices' memory");
+    watch_->Stop();
+    watch_thread_.join();
   }
   at("waiting for the workers, which make, unmap and pin memory");
   workers_.reset();

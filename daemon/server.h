@@ -18,6 +18,7 @@
 #include "daemon/config.h"
 #include "daemon/control.h"
 #include "daemon/loop.h"
+#include "daemon/memory_watch.h"
 #include "daemon/pools.h"
 #include "daemon/threads.h"
 #include "device/device.h"
@@ -57,6 +58,8 @@ class Server {
   core::Status Init();
   // With `others` in its topology.
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
+  // Watches the devices' memory from now on, as configured.
+  core::Status MakeWatch();
   // Of the devices, as measured or configured.
   std::vector<core::LinkModel> MakeLinks() const;
   // Of every tenant, as configured now.
@@ -71,6 +74,7 @@ class Server {
   core::Bytes host_capacity_;
   std::map<core::PoolId, core::Pool> other_pools_;  // that follow the devices'
   std::atomic<bool> ending_{false};
+  std::unique_ptr<MemoryWatch> watch_;
   // Destroyed in reverse: the workers first, which finish what the loop and the socket asked of
   // them.
   std::unique_ptr<Loop> loop_;
@@ -78,6 +82,7 @@ class Server {
   std::unique_ptr<WorkerPool> workers_;
   std::thread loop_thread_;
   std::thread control_thread_;
+  std::thread watch_thread_;
 };
 
 }  // namespace ravenstore::daemon

@@ -234,6 +234,9 @@ struct HostOptions {
   // thread; true makes it fail. A failed Copy fails its channel (Channel::Health).
   std::function<bool(uint64_t)> fail_create = nullptr;
   std::function<bool(uint64_t)> fail_copy = nullptr;
+  // The same before each ReadMemoryUse, and before each ReadProcesses.
+  std::function<bool()> fail_memory_use = nullptr;
+  std::function<bool()> fail_processes = nullptr;
 };
 
 // Devices of the host backend; their UUIDs are "HOST-0", "HOST-1", ...

@@ -133,6 +133,8 @@ class HostDevice : public Device {
       : info_{.uuid = "HOST-" + std::to_string(ordinal),
               .name = "simulated device " + std::to_string(ordinal),
               .total = options.total},
+        fail_memory_use_(options.fail_memory_use),
+        fail_processes_(options.fail_processes),
         others_([ordinal, others = options.others] {
           return others ? others(ordinal) : std::vector<DeviceProcess>();
         }),
@@ -147,8 +149,12 @@ class HostDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   Bytes granularity() const override { return kGranularity; }
   Result<Bytes> FreeBytes() override { return ledger_->Free(); }
-  Result<MemoryUse> ReadMemoryUse() override { return MemoryUse{ledger_->Free(), Bytes{0}}; }
+  Result<MemoryUse> ReadMemoryUse() override {
+    if (fail_memory_use_ && fail_memory_use_()) return InjectedFault("memory use");
+    return MemoryUse{ledger_->Free(), Bytes{0}};
+  }
   Result<std::vector<DeviceProcess>> ReadProcesses() override {
+    if (fail_processes_ && fail_processes_()) return InjectedFault("processes");
     std::vector<DeviceProcess> processes = others_();
     processes.push_back({static_cast<uint32_t>(::getpid()), ledger_->Used()});
     return processes;
@@ -185,6 +191,9 @@ class HostDevice : public Device {
         std::make_unique<HostVaRange>(std::move(range), std::move(ledger), faults_));
   }
 
+  core::Error InjectedFault(const char* what) const {
+    return {core::ErrorCode::kDevice, info_.uuid + ": " + what + ": injected fault"};
+  }
   static Bytes SumOf(const std::vector<DeviceProcess>& processes) {
     Bytes sum;
     for (const DeviceProcess& process : processes) sum += process.bytes;
@@ -192,6 +201,8 @@ class HostDevice : public Device {
   }
 
   const DeviceInfo info_;
+  const std::function<bool()> fail_memory_use_;
+  const std::function<bool()> fail_processes_;
   const std::function<std::vector<DeviceProcess>()> others_;
   const std::shared_ptr<HostLedger> ledger_;
   const std::shared_ptr<HostFaults> faults_;

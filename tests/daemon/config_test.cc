@@ -24,9 +24,9 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad, ae, af, ag, ah, ai, aj, ak, al] = config;
+               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
-                         z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al);
+                         z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq);
 }
 
 // Every key with a value that is not its default.
@@ -59,6 +59,11 @@ path = "/tmp/pool"
 size = "6MiB"
 read_bytes_per_second = 7e9
 write_bytes_per_second = 5e9
+[harvest]
+reserve = "3GiB"
+sample_ms = 50
+rise_s = 2.5
+step = "1MiB"
 [transfer]
 chunk = "1MiB"
 prefetch = false
@@ -77,6 +82,7 @@ restart_timeout_s = 60
 [host_backend]
 devices = 2
 total = "64MiB"
+others = "16MiB"
 bytes_per_second = 1e9
 latency_us = 10
 peer_bytes_per_second = 2e9
@@ -108,7 +114,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<38>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<43>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
@@ -133,6 +139,11 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.file_pool_size, MiB(6));
   EXPECT_EQ(config.file_pool_read_bytes_per_second, 7e9);
   EXPECT_EQ(config.file_pool_write_bytes_per_second, 5e9);
+  EXPECT_EQ(config.harvest_reserve, GiB(3));
+  EXPECT_EQ(config.harvest_sample, std::chrono::milliseconds(50));
+  EXPECT_EQ(config.harvest_rise, std::chrono::milliseconds(2500));
+  EXPECT_EQ(config.harvest_step, MiB(1));
+  EXPECT_EQ(config.host_others, MiB(16));
   EXPECT_EQ(config.chunk, MiB(1));
   EXPECT_FALSE(config.prefetch);
   EXPECT_FALSE(config.preclean);
@@ -224,6 +235,15 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
        "bytes per second, or 0 for what is measured"},
       {"[file_pool]\nwrite_bytes_per_second = inf", "file_pool.write_bytes_per_second",
        "bytes per second, or 0 for what is measured"},
+      {"[harvest]\nreserve = \"all\"", "harvest.reserve", "or \"default\""},
+      {"[harvest]\nreserve = -1", "harvest.reserve", "a size: a number of bytes"},
+      {"[harvest]\nsample_ms = \"100\"", "harvest.sample_ms", "a number of milliseconds"},
+      {"[harvest]\nsample_ms = 0", "harvest.sample_ms", "10 to 10000, not 0"},
+      {"[harvest]\nsample_ms = 9.5", "harvest.sample_ms", "10 to 10000, not 9.5"},
+      {"[harvest]\nsample_ms = 10001", "harvest.sample_ms", "10 to 10000, not 10001"},
+      {"[harvest]\nrise_s = -1", "harvest.rise_s", "a number of seconds"},
+      {"[harvest]\nrise_s = 3601", "harvest.rise_s", "at most 3600, not 3601"},
+      {"[harvest]\nstep = \"some\"", "harvest.step", "a size: a number of bytes"},
       {"[transfer]\nprefetch = 1", "transfer.prefetch", "true or false"},
       {"[loop]\nspin_us = \"200\"", "loop.spin_us", "a number of microseconds"},
       {"[loop]\npoll_us = -1", "loop.poll_us", "a number of microseconds"},
@@ -231,6 +251,8 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
       {"[log]\nlevel = \"loud\"", "log.level", R"("trace" "debug" "info" "warn" "error")"},
       {"[shutdown]\ndrain_s = inf", "shutdown.drain_s", "a number of seconds"},
       {"[host_backend]\ndevices = 17", "host_backend.devices", "from 1 to 16"},
+      {"[host_backend]\nothers = \"3GiB\"", "host_backend.others",
+       "at most host_backend.total, 2.0 GiB, not 3.0 GiB"},
       {"[host_backend]\nbytes_per_second = -1", "host_backend.bytes_per_second", "no limit"},
       {"[host_backend]\nbytes_per_second = nan", "host_backend.bytes_per_second", "no limit"},
   };
@@ -309,7 +331,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.device_budget", "limits.device_guarantee",
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 38u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 43u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

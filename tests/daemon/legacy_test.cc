@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -46,6 +47,23 @@ TEST(LegacyLedgerTest, AJobThatNeverEndsWritingItsPageHoldsUpNobody) {
   if (!stalled.stands()) GTEST_SKIP() << "no page faults of one's own here";
   auto set = std::async(std::launch::async, [&] { ledger.SetTenant(7, MiB(1)); });
   EXPECT_EQ(set.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+}
+
+TEST(LegacyLedgerTest, SumsWhatJobsHoldOfEachDeviceBesideTheStoresSlabs) {
+  LegacyLedger ledger(Bytes{0});
+  Page first, second;
+  first.Row(0, "GPU-0").used = 300;
+  first.Row(0, "GPU-0").served = 100;
+  first.Row(1, "GPU-1").used = 5;
+  second.Row(0, "GPU-0").used = 40;
+  second.Row(1, "GPU-1").used = 7;
+  second.Row(1, "GPU-1").served = 9;  // which cannot be
+  ASSERT_TRUE(Add(ledger, 1, first).ok());
+  ASSERT_TRUE(Add(ledger, 2, second).ok());
+  EXPECT_EQ(ledger.HeldByDevice(),
+            (std::map<std::string, Bytes>{{"GPU-0", Bytes{240}}, {"GPU-1", Bytes{5}}}));
+  second.Row(0, "GPU-0").used = UINT64_MAX;
+  EXPECT_EQ(ledger.HeldByDevice().at("GPU-0"), Bytes(UINT64_MAX));
 }
 
 TEST(LegacyLedgerTest, ReadsWhatTheJobWrote) {

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
+#include "ipc/clock.h"
 #include "tests/daemon/fake_connections.h"
 #include "tests/daemon/idle_loop.h"
+#include "tests/daemon/ledger_page.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -25,7 +29,18 @@ class QueriesTest : public testing::Test {
   FakeConnections connections_;
   IdleLoop loop_;
   Names names_;
-  Queries queries_{1, core::Tick{}, &names_, loop_.get(), &connections_};
+  LegacyLedger ledger_{core::Bytes{0}};
+  MemoryWatch watch_{loop_.devices(),
+                     {core::IdleMemory::Make({.reserve = core::MiB(1)}, IdleLoop::kDevice).value()},
+                     core::Duration{1}};
+  Queries queries_{{.devices = loop_.devices(),
+                    .peer_pools = {core::MiB(4)},
+                    .started = core::Tick{},
+                    .names = &names_,
+                    .ledger = &ledger_,
+                    .watch = &watch_,
+                    .loop = loop_.get(),
+                    .connections = &connections_}};
   const Caller caller_ = connections_.Connect(1);
 };
 
@@ -35,6 +50,26 @@ TEST_F(QueriesTest, FiguresAreOfTheLoopAndOfTheProcess) {
   const proto::Stats stats = Ask(packet).stats();
   EXPECT_EQ(stats.tiers_size(), 2) << "the device and the host";
   EXPECT_GT(stats.daemon_rss_bytes(), 0u);
+}
+
+TEST_F(QueriesTest, FiguresSayWhoseTheDevicesMemoryIs) {
+  LedgerPage page;
+  page.Row(0, "HOST-0").used = core::MiB(9).count();
+  LegacyLedger::Newcomer job;
+  job.page = page.Descriptor();
+  ASSERT_TRUE(ledger_.Add(1, std::move(job)).ok());
+  ClientPacket packet;
+  packet.mutable_stats()->set_whole_store(true);
+  const proto::DeviceUse before = Ask(packet).stats().devices(0);
+  EXPECT_EQ(before.fault(), "it was not looked at yet");
+  EXPECT_EQ(before.peer_pool(), core::MiB(4).count());
+  EXPECT_EQ(before.jobs(), core::MiB(9).count());
+  watch_.Look(ipc::Now());
+  const proto::DeviceUse use = Ask(packet).stats().devices(0);
+  EXPECT_EQ(use.fault(), "");
+  EXPECT_EQ(use.total(), IdleLoop::kDevice.count());
+  EXPECT_EQ(use.free(), IdleLoop::kDevice.count());
+  EXPECT_EQ(use.jobs(), 0u) << "nothing is used, whatever the job says";
 }
 
 TEST_F(QueriesTest, ListsAreAnsweredThoughTheyAreEmpty) {

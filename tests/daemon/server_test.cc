@@ -257,6 +257,42 @@ TEST_F(ServerTest, LimitsReadAgainHoldForUsersWhoseLimitsNobodyChanged) {
   EXPECT_EQ(answer.welcome().restart_timeout_ms(), 7000u);
 }
 
+TEST_F(ServerTest, AReserveAboveADeviceIsRefusedWithBothNumbers) {
+  config_.harvest_reserve = MiB(65);
+  const auto server = Server::Create(config_);
+  ASSERT_FALSE(server.ok());
+  EXPECT_EQ(server.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(server.error().message,
+            "\"harvest.reserve\", of HOST-0: a reserve of 65.0 MiB is more than the 64.0 MiB that "
+            "there are");
+  config_.harvest_reserve = MiB(64);
+  EXPECT_TRUE(Server::Create(config_).ok());
+}
+
+TEST_F(ServerTest, WhatOtherProcessesHoldIsShown) {
+  config_.host_others = MiB(16);
+  config_.peer_pool_size = MiB(8);
+  config_.harvest_rise = core::Duration{0};
+  config_.harvest_step = core::Bytes{0};
+  const auto server = Start();
+  const ipc::UniqueFd admin = Open();
+  proto::ClientPacket question;
+  question.set_request(2);
+  question.mutable_stats();
+  const proto::Stats stats = Ask(admin.get(), question).stats();
+  ASSERT_EQ(stats.devices_size(), 2);
+  const proto::DeviceUse& use = stats.devices(1);
+  EXPECT_EQ(use.fault(), "");
+  EXPECT_EQ(use.total(), MiB(64).count());
+  EXPECT_EQ(use.peer_pool(), MiB(8).count());
+  EXPECT_EQ(use.others(), MiB(16).count());
+  EXPECT_EQ(use.free(), MiB(40).count());
+  EXPECT_EQ(use.least_free(), MiB(40).count());
+  EXPECT_EQ(use.idle(), MiB(32).count()) << "an eighth is the reserve";
+  ASSERT_EQ(use.processes_size(), 1);
+  EXPECT_EQ(use.processes(0).bytes(), MiB(16).count());
+}
+
 // As where a user has no watches left (fs.epoll.max_user_watches).
 TEST_F(ServerTest, AClientThatEpollDoesNotTakeDoesNotEndTheDaemon) {
   const auto server = Start();

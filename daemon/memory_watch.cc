@@ -1,0 +1,100 @@
+#include "daemon/memory_watch.h"
+
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "core/check.h"
+#include "core/result.h"
+#include "ipc/clock.h"
+
+namespace ravenstore::daemon {
+
+using device::DeviceProcess;
+
+MemoryWatch::MemoryWatch(device::Devices devices, std::vector<core::IdleMemory> idle,
+                         core::Duration interval)
+    : interval_(interval) {
+  RAVEN_CHECK(devices.size() == idle.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    watched_.emplace_back(std::move(devices[i]), std::move(idle[i]));
+    watched_.back().seen.fault = "it was not looked at yet";
+  }
+}
+
+void MemoryWatch::Run() {
+  for (;;) {
+    Look(ipc::Now());
+    std::unique_lock lock(mutex_);
+    if (wake_.wait_for(lock, interval_, [this] { return stopping_; })) return;
+  }
+}
+
+void MemoryWatch::Stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+}
+
+void MemoryWatch::Look(core::Tick now) {
+  for (Watched& watched : watched_) Look(now, &watched);
+}
+
+void MemoryWatch::Look(core::Tick now, Watched* watched) {
+  device::Device& device = *watched->device;
+  const auto use = device.ReadMemoryUse();
+  Seen seen;
+  seen.at = now;
+  seen.processes = watched->seen.processes;
+  if (use.ok()) {
+    watched->idle.Look(now, use->free);
+    watched->least_free.Add(now, use->free);
+    seen.free = use->free;
+    seen.least_free = watched->least_free.least();
+    seen.idle = watched->idle.idle();
+    seen.context = use->context;
+  } else {
+    watched->idle.Forget();
+    watched->least_free = core::SlidingMinimum(kLeastOf);
+    seen.fault = core::Describe(use.error());
+    WarnOnce("what of " + device.info().uuid + " is free is not known: " + seen.fault);
+  }
+  if (now >= watched->ask_processes) {
+    seen.processes = LargestProcesses(device);
+    watched->ask_processes = now + kProcessesEvery;
+  }
+  std::lock_guard lock(mutex_);
+  watched->seen = std::move(seen);
+}
+
+std::vector<DeviceProcess> MemoryWatch::LargestProcesses(device::Device& device) {
+  auto processes = device.ReadProcesses();
+  if (!processes.ok()) {
+    WarnOnce("which processes use the devices is not known: " + core::Describe(processes.error()));
+    return {};
+  }
+  std::erase_if(*processes, [own = static_cast<uint32_t>(::getpid())](const auto& process) {
+    return process.pid == own;
+  });
+  std::ranges::sort(*processes, std::greater<>(), &DeviceProcess::bytes);
+  if (processes->size() > kProcessesMost) processes->resize(kProcessesMost);
+  return std::move(*processes);
+}
+
+void MemoryWatch::WarnOnce(const std::string& words) {
+  if (warned_.insert(words).second) spdlog::warn("{}", words);
+}
+
+std::vector<MemoryWatch::Seen> MemoryWatch::seen() const {
+  std::lock_guard lock(mutex_);
+  std::vector<Seen> all;
+  for (const Watched& watched : watched_) all.push_back(watched.seen);
+  return all;
+}
+
+}  // namespace ravenstore::daemon

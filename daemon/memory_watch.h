@@ -1,0 +1,83 @@
+// The watch over the devices' memory: what of each is free, what of that is idle, and which
+// processes hold the rest.
+//
+// A thread of its own looks at every device at an interval, since drivers may take their time;
+// which processes there are it asks once a second. A device that does not answer has nothing idle,
+// and why is logged once.
+//
+// Owns: what was seen last. Threads: Run is the watch's own, and Look while Run does not run; seen
+// and Stop may be called from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/idle_memory.h"
+#include "core/sliding_minimum.h"
+#include "core/types.h"
+#include "device/device.h"
+
+namespace ravenstore::daemon {
+
+class MemoryWatch {
+ public:
+  static constexpr core::Duration kProcessesEvery = std::chrono::seconds(1);
+  static constexpr core::Duration kLeastOf = std::chrono::minutes(1);
+  static constexpr size_t kProcessesMost = 8;
+
+  // Of one device.
+  struct Seen {
+    core::Tick at{};
+    std::string fault;       // why nothing below is known; empty: it is
+    core::Bytes free;        // of all processes
+    core::Bytes least_free;  // in the last minute
+    core::Bytes idle;
+    core::Bytes context;  // of the daemon's own
+    // The largest beside the daemon, the largest first. Advice: their numbers are the driver's, and
+    // none may be known.
+    std::vector<device::DeviceProcess> processes;
+  };
+
+  // `idle`: of each device.
+  MemoryWatch(device::Devices devices, std::vector<core::IdleMemory> idle, core::Duration interval);
+
+  // Looks until Stop.
+  void Run();
+  void Stop();
+  // Looks at every device once. REQUIRES: `now` is not before that of the last call.
+  void Look(core::Tick now);
+
+  // Of each device. Nothing is known before the first look.
+  std::vector<Seen> seen() const;
+
+ private:
+  struct Watched {
+    Watched(std::shared_ptr<device::Device> watched, core::IdleMemory idle_memory)
+        : device(std::move(watched)), idle(std::move(idle_memory)) {}
+
+    const std::shared_ptr<device::Device> device;
+    core::IdleMemory idle;
+    core::SlidingMinimum least_free{kLeastOf};
+    core::Tick ask_processes{};  // at the first look from then on
+    Seen seen{};                 // guarded by mutex_
+  };
+
+  void Look(core::Tick now, Watched* watched);
+  // The largest of the device's, without this one.
+  std::vector<device::DeviceProcess> LargestProcesses(device::Device& device);
+  void WarnOnce(const std::string& words);
+
+  const core::Duration interval_;
+  std::vector<Watched> watched_;
+  std::set<std::string> warned_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;  // guarded by mutex_
+};
+
+}  // namespace ravenstore::daemon
