@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "client/ctl/json.h"
+#include "client/ctl/render_devices.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/text_table.h"
@@ -221,7 +222,9 @@ std::string StatusText(const proto::Welcome& welcome, const proto::Stats& stats,
   std::string text = "ravenstored " + Printable(welcome.daemon_version()) + ", backend " +
                      BackendText(Printable(welcome.backend())) + ", up " +
                      DurationText(stats.uptime_ns()) + "\n\n";
-  text += DevicesText(welcome, columns) + '\n' + TiersText(welcome, stats, columns) + '\n';
+  text += DevicesText(welcome, columns) + '\n';
+  if (stats.devices_size() > 0) text += DeviceUsesText(stats, columns) + '\n';
+  text += TiersText(welcome, stats, columns) + '\n';
   if (!clients.empty()) text += BudgetsText(clients, columns) + '\n';
   return text + CountersText(stats, columns);
 }
@@ -239,15 +242,17 @@ std::string StatusJson(const proto::Welcome& welcome, const proto::Stats& stats,
       .Field("rss_bytes", stats.daemon_rss_bytes())
       .EndObject();
   json.BeginArray("devices");
-  for (const proto::Device& device : welcome.devices()) {
+  for (int i = 0; i < welcome.devices_size(); ++i) {
+    const proto::Device& device = welcome.devices(i);
     json.BeginObject()
         .Field("uuid", device.uuid())
         .Field("name", device.name())
         .Field("total_bytes", device.total_bytes())
         .Field("arena_bytes", device.arena_bytes())
         .Field("link_up_bytes_per_s", device.link_up())
-        .Field("link_down_bytes_per_s", device.link_down())
-        .EndObject();
+        .Field("link_down_bytes_per_s", device.link_down());
+    if (i < stats.devices_size()) AddDeviceUse(json, stats.devices(i));
+    json.EndObject();
   }
   json.EndArray().BeginArray("tiers");
   for (const proto::TierStats& tier : stats.tiers()) {

@@ -8,6 +8,7 @@
 
 #include "client/ctl/by_user.h"
 #include "client/ctl/render.h"
+#include "client/ctl/render_devices.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/text_table.h"
@@ -142,6 +143,7 @@ std::string TopText(const proto::Welcome& welcome, const Look* before, const Loo
                      "; " + std::to_string(stats.tensors()) + " tensors of " +
                      std::to_string(stats.clients()) + " clients\n\n";
   text += TiersText(stats, screen.columns) + "\n";
+  if (stats.devices_size() > 0) text += DeviceUsesTable(stats, screen.columns) + "\n";
   text += WorkText(Rates(before, now), stats, screen.columns) + "\n";
   text += UsersText(now.seen, name_of, screen.columns);
   return Cut(text, screen.rows);

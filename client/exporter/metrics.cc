@@ -1,6 +1,8 @@
 #include "client/exporter/metrics.h"
 
+#include <algorithm>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "client/ctl/by_user.h"
@@ -80,6 +82,36 @@ void AddMemory(const Seen& seen, Families* to) {
   for (const proto::Device& device : seen.welcome.devices()) {
     to->Add(device.link_up(), {{"device", device.uuid()}, {"direction", "in"}});
     to->Add(device.link_down(), {{"device", device.uuid()}, {"direction", "out"}});
+  }
+}
+
+// Of devices whose use is known.
+void AddDevices(const Seen& seen, bool with_processes, Families* to) {
+  std::vector<std::pair<std::string, const proto::DeviceUse*>> devices;
+  const proto::Stats& stats = seen.now.stats;
+  for (int i = 0; i < std::min(stats.devices_size(), seen.welcome.devices_size()); ++i) {
+    if (stats.devices(i).fault().empty())
+      devices.emplace_back(seen.welcome.devices(i).uuid(), &stats.devices(i));
+  }
+  to->Gauge("device_memory_bytes", "By whose it is, free memory included.");
+  for (const auto& [uuid, use] : devices) {
+    to->Add(use->slabs(), {{"device", uuid}, {"of", "slabs"}});
+    to->Add(use->peer_pool(), {{"device", uuid}, {"of", "peer pool"}});
+    to->Add(use->context(), {{"device", uuid}, {"of", "context"}});
+    to->Add(use->jobs(), {{"device", uuid}, {"of", "jobs"}});
+    to->Add(use->others(), {{"device", uuid}, {"of", "others"}});
+    to->Add(use->free(), {{"device", uuid}, {"of", "free"}});
+  }
+  to->Gauge("device_least_free_bytes", "What was free of a device in the last minute at least.");
+  for (const auto& [uuid, use] : devices) to->Add(use->least_free(), {{"device", uuid}});
+  to->Gauge("device_idle_bytes", "Of what is free: beyond the reserve, and for a while.");
+  for (const auto& [uuid, use] : devices) to->Add(use->idle(), {{"device", uuid}});
+  if (!with_processes) return;
+  to->Gauge("device_process_bytes",
+            "Of the largest processes beside the daemon, as the driver says.");
+  for (const auto& [uuid, use] : devices) {
+    for (const proto::DeviceProcess& process : use->processes())
+      to->Add(process.bytes(), {{"device", uuid}, {"pid", std::to_string(process.pid())}});
   }
 }
 
@@ -167,6 +199,7 @@ std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameO
   if (!seen) return made.Take();
   AddDaemon(*seen, &made);
   AddMemory(*seen, &made);
+  AddDevices(*seen, /*with_processes=*/name_of != nullptr, &made);
   AddWork(seen->now.stats, &made);
   AddJobs(seen->now.jobs, &made);
   if (name_of) AddUsers(seen->now, name_of, &made);

@@ -2,7 +2,7 @@
 //
 // Names begin with "ravenstore_"; units are bytes and seconds. What the daemon counts since it
 // began is a counter, all else a gauge. Labels: `tier` ("device 0", "host"), `device` (a UUID),
-// `user`, `mode` (of a job under the interceptor).
+// `user`, `mode` (of a job under the interceptor), `pid`.
 #pragma once
 
 #include <prometheus/metric_family.h>
@@ -24,7 +24,7 @@ struct Seen {
   ctl::Snapshot now;
 };
 
-// What a user is called in a label; empty: users are left out.
+// What a user is called in a label; empty: users and processes are left out.
 using NameOfUser = std::function<std::string(uid_t)>;
 
 // Of a daemon that does not answer (nothing) only `ravenstore_up`, which is 0.

@@ -35,6 +35,14 @@ Seen Sample() {
     tier.set_held(500);
     tier.set_used(400);
   }
+  proto::DeviceUse& use = *seen.now.stats.add_devices();
+  use.set_slabs(500);
+  use.set_others(70);
+  use.set_free(300);
+  use.set_least_free(200);
+  use.set_idle(100);
+  use.add_processes()->set_pid(4711);
+  use.mutable_processes(0)->set_bytes(60);
   seen.now.stats.set_hits(10);
   seen.now.stats.set_late_hits(2);
   seen.now.stats.set_misses(3);
@@ -61,6 +69,22 @@ TEST(MetricsTest, OfADaemonThatDoesNotAnswerOnlyThatIsSaid) {
   const auto families = MetricsOf(std::nullopt, NameOf);
   ASSERT_EQ(families.size(), 1u);
   EXPECT_THAT(Text(std::nullopt, NameOf), HasSubstr("\nravenstore_up 0"));
+}
+
+TEST(MetricsTest, DevicesMemoryIsSomebodysOrFree) {
+  Seen seen = Sample();
+  const std::string text = Text(seen, NameOf);
+  for (const char* line : {"ravenstore_device_memory_bytes{device=\"GPU-1\",of=\"slabs\"} 500\n",
+                           "ravenstore_device_memory_bytes{device=\"GPU-1\",of=\"others\"} 70\n",
+                           "ravenstore_device_memory_bytes{device=\"GPU-1\",of=\"free\"} 300\n",
+                           "ravenstore_device_least_free_bytes{device=\"GPU-1\"} 200\n",
+                           "ravenstore_device_idle_bytes{device=\"GPU-1\"} 100\n",
+                           "ravenstore_device_process_bytes{device=\"GPU-1\",pid=\"4711\"} 60\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(Text(seen, nullptr), Not(HasSubstr("4711")));
+  seen.now.stats.mutable_devices(0)->set_fault("no NVML");
+  EXPECT_THAT(Text(seen, NameOf), Not(HasSubstr("ravenstore_device_idle_bytes{")));
 }
 
 TEST(MetricsTest, BytesAreBytesTimesAreSecondsAndCountersSayTheirKind) {

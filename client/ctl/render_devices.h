@@ -1,0 +1,21 @@
+// Whose the memory of the devices is, as text for people and as JSON for programs. Pure.
+//
+// All is empty for a daemon that does not say.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "client/ctl/json.h"
+#include "proto/control.pb.h"
+
+namespace ravenstore::client::ctl {
+
+// A paragraph a device, with the processes that the daemon names.
+std::string DeviceUsesText(const proto::Stats& stats, size_t columns);
+// A row a device.
+std::string DeviceUsesTable(const proto::Stats& stats, size_t columns);
+// A member "memory" of what is written.
+void AddDeviceUse(JsonWriter& json, const proto::DeviceUse& use);
+
+}  // namespace ravenstore::client::ctl
