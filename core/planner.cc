@@ -68,6 +68,9 @@ std::vector<ClientId> Planner::Clients() const {
 TierView Planner::DeviceTier(DeviceId device) const {
   return scheduler_->DeviceTier(device);
 }
+Bytes Planner::Harvested(DeviceId device) const {
+  return scheduler_->Harvested(device);
+}
 Bytes Planner::Guaranteed(DeviceId device, TenantId asker) const {
   return scheduler_->Guaranteed(device, asker);
 }

@@ -193,12 +193,15 @@ class Planner {
   ClientView View(ClientId client) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
+  // What is harvested of the device's memory, whatever of it is to go.
+  Bytes Harvested(DeviceId device) const;
   // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
   Bytes Guaranteed(DeviceId device, TenantId asker) const;
   // As the topology calls it.
   std::string NameOf(PoolId pool) const;
   TierView HostTier() const;
-  // The pools that are neither a device's nor the host's, and one of them.
+  // The pools that are neither a device's nor the host's, and one of them. Of what is harvested
+  // `held` is all that is there, `capacity` what may be.
   std::vector<PoolId> OtherPools() const;
   TierView OtherTier(PoolId pool) const;
   // Whether the client may have a block of pinned memory, for which a slab is made unless `slab` is

@@ -44,6 +44,7 @@ class PlannerBooks {
   Explanation Explain(const TensorRow& tensor, Tick now) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
+  Bytes Harvested(DeviceId device) const;
   Bytes Guaranteed(DeviceId device, TenantId asker) const {
     return quota_.GuaranteedHeld(asker, PoolOf(device));
   }

@@ -118,6 +118,11 @@ TierView PlannerBooks::DeviceTier(DeviceId device) const {
   return view;
 }
 
+Bytes PlannerBooks::Harvested(DeviceId device) const {
+  const auto pool = away_.HarvestOf(device);
+  return pool ? away_[*pool].committed() : Bytes{0};
+}
+
 TierView PlannerBooks::HostTier() const {
   Bytes blocks;
   for (const auto& [id, client] : clients_) blocks += quota_.Of(id, kHostPool).pinned;
@@ -128,6 +133,7 @@ TierView PlannerBooks::HostTier() const {
 TierView PlannerBooks::OtherTier(PoolId pool) const {
   const AwayPools::Member& there = away_[pool];
   if (there.failed) return {};
+  if (there.harvested) return {there.most, there.committed(), there.used()};
   return {quota_.LimitOf(pool), there.held(), there.used()};
 }
 

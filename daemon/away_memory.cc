@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/check.h"
 #include "device/medium_channel.h"
 #include "device/watched_medium.h"
 
@@ -29,6 +30,8 @@ class HostPoolMemory : public AwayMemory {
     return devices_[ToInt(device)]->OpenChannel(direction);
   }
   bool IsStaged(DeviceId) const override { return false; }
+  core::Status Make(Bytes offset, Bytes bytes) override { return range_->Create(offset, bytes); }
+  core::Status Destroy(Bytes offset) override { return range_->Unmap(offset); }
   core::Status Health() const override { return core::Ok(); }
 
  private:
@@ -44,7 +47,7 @@ class PeerShareMemory : public AwayMemory {
         owner_(owner),
         range_(std::move(range)),
         reached_by_(std::move(reached_by)) {
-    slabs.Add(Bytes{}, bytes);
+    if (bytes > Bytes{}) slabs.Add(Bytes{}, bytes);
   }
 
   device::Target TargetAt(Bytes offset) override { return range_->base() + offset.count(); }
@@ -59,6 +62,11 @@ class PeerShareMemory : public AwayMemory {
                : device::OpenStagedChannel(here, there, kSeldomUsed);
   }
   bool IsStaged(DeviceId device) const override { return !reached_by_.contains(device); }
+  core::Result<std::unique_ptr<Channel>> OpenToHost() override {
+    return devices_[ToInt(owner_)]->OpenChannel(Direction::kDeviceToHost);
+  }
+  core::Status Make(Bytes offset, Bytes bytes) override { return range_->Create(offset, bytes); }
+  core::Status Destroy(Bytes offset) override { return range_->Unmap(offset); }
   core::Status Health() const override { return core::Ok(); }
 
  private:
@@ -95,6 +103,16 @@ class MediumMemory : public AwayMemory {
 };
 
 }  // namespace
+
+core::Result<std::unique_ptr<Channel>> AwayMemory::OpenToHost() {
+  RAVEN_CHECK(false);
+}
+core::Status AwayMemory::Make(Bytes, Bytes) {
+  RAVEN_CHECK(false);
+}
+core::Status AwayMemory::Destroy(Bytes) {
+  RAVEN_CHECK(false);
+}
 
 std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
                                        std::shared_ptr<device::VaRange> range) {

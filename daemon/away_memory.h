@@ -29,6 +29,12 @@ class AwayMemory {
                                                               device::Direction direction) = 0;
   // Whether copies between the two go through pinned memory: then one may run across slabs.
   virtual bool IsStaged(core::DeviceId device) const = 0;
+  // A channel out of the pool to the host pool. REQUIRES: the pool's memory is harvested.
+  virtual core::Result<std::unique_ptr<device::Channel>> OpenToHost();
+  // Makes `bytes` of the pool's memory at `offset`, and destroys what was made there. May take
+  // long. REQUIRES: its memory comes and goes. Threads: any; one at a time for a piece.
+  virtual core::Status Make(core::Bytes offset, core::Bytes bytes);
+  virtual core::Status Destroy(core::Bytes offset);
   // Ok, or why all that lies there is lost, for good. Cheap.
   virtual core::Status Health() const = 0;
 
@@ -36,14 +42,13 @@ class AwayMemory {
   SlabMap slabs;
 };
 
-// The host pool: pinned memory, which its owner grows and shrinks chunk by chunk, and then says so
-// in `slabs`.
+// The host pool: pinned memory, which comes and goes chunk by chunk.
 std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
                                        std::shared_ptr<device::VaRange> range);
 
-// A share of the memory of devices[owner], `range`, of which so many bytes are there from its
-// beginning on. Devices that reach it copy by themselves; the others, and the owner, by way of the
-// host.
+// Memory of devices[owner], `range`: a share of fixed size, of which so many bytes are there from
+// its beginning on, or what is harvested, of which nothing is there yet. Devices that reach it copy
+// by themselves; the others, and the owner, by way of the host.
 std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, core::DeviceId owner,
                                        std::unique_ptr<device::VaRange> range, core::Bytes bytes,
                                        std::set<core::DeviceId> reached_by);

@@ -268,6 +268,12 @@ std::optional<std::string> FaultOfRise(const Config& config) {
   return "must be at most 3600, not " + NumberText(rise);
 }
 
+std::optional<std::string> FaultOfGiveBack(const Config& config) {
+  const double give_back = core::Milliseconds(config.harvest_give_back);
+  if (give_back >= 1 && give_back <= 60'000) return std::nullopt;
+  return "must be 1 to 60000, not " + NumberText(give_back);
+}
+
 std::optional<std::string> FaultOfOthers(const Config& config) {
   if (config.host_others <= config.host_device_total) return std::nullopt;
   return "must be at most host_backend.total, " + core::SizeText(config.host_device_total) +
@@ -331,6 +337,10 @@ std::map<std::string, Key> MakeKeys() {
        Checked(Time(&C::harvest_sample, milliseconds(1), kMilliseconds), FaultOfSample)},
       {"harvest.rise_s", Checked(Time(&C::harvest_rise, seconds(1), kSeconds), FaultOfRise)},
       {"harvest.step", Size(&C::harvest_step)},
+      {"harvest.size",
+       Checked(Size(&C::harvest_size), WholePages(&C::harvest_size, /*or_none=*/true))},
+      {"harvest.give_back_ms_per_gib",
+       Checked(Time(&C::harvest_give_back, milliseconds(1), kMilliseconds), FaultOfGiveBack)},
       {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
       {"transfer.prefetch", Flag(&C::prefetch)},
       {"transfer.preclean", Flag(&C::preclean)},

@@ -48,6 +48,8 @@ struct Config {
   core::Duration harvest_sample{std::chrono::milliseconds(100)};
   core::Duration harvest_rise{std::chrono::seconds(10)};
   core::Bytes harvest_step = core::MiB(256);
+  core::Bytes harvest_size;  // of each device at most; 0: nothing is harvested
+  core::Duration harvest_give_back{std::chrono::milliseconds(50)};  // of each GiB
   // [transfer]
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;

@@ -42,6 +42,7 @@ constexpr core::Duration kDescriptorWaitMost = std::chrono::seconds(4);
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
 // Of the process's those that no user's doing takes.
 constexpr uint64_t kDescriptorsKept = 256;
+constexpr uint64_t kGiveBackMostNs = 3'600'000'000'000;
 
 // The descriptors that users' connections may take. A limit that is lowered later is met by
 // errors of the system.
@@ -55,7 +56,8 @@ uint64_t DescriptorsForUsers() {
 
 Control::Control(const ControlOptions& options, device::Devices devices, Loop* loop,
                  WorkerPool* workers)
-    : workers_(workers),
+    : loop_(loop),
+      workers_(workers),
       turns_(kUnitsPerTurn, kUnitsLeast),
       descriptor_limit_(kDescriptorsEvery, kDescriptorsAtOnce, kDescriptorWaitMost),
       descriptors_("file descriptors of the daemon (LimitNOFILE of its service)",
@@ -364,6 +366,8 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
       return HandleInternName(connection, request, packet.intern_name().name());
     case Body::kRecord: return recordings_.Handle(connection, request, packet.record());
     case Body::kDetach: return clients_.HandleDetach(connection, request);
+    case Body::kGiveBackHarvest:
+      return HandleGiveBack(connection, request, packet.give_back_harvest());
     case Body::kSetLimits: return limits_.Handle(connection, request, packet.set_limits());
     case Body::kListLegacy:
       return legacy_jobs_.HandleList(connection, request, packet.list_legacy());
@@ -372,6 +376,34 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
     default: break;
   }
   Fail(connection, request, ErrorCode::kInvalidArgument, "this daemon does not know that message");
+}
+
+void Control::HandleGiveBack(const Connection& connection, uint64_t request,
+                             const proto::GiveBackHarvest& wanted) {
+  if (!connection.IsAdmin()) {
+    return Fail(connection, request, ErrorCode::kPermission,
+                "only root and the daemon's own user may have memory given back");
+  }
+  if (wanted.bytes() == 0 || wanted.within_ns() == 0 || wanted.within_ns() > kGiveBackMostNs) {
+    return Fail(connection, request, ErrorCode::kInvalidArgument,
+                "a give-back is of some bytes, within some time of an hour at most");
+  }
+  PostToLoop(connection.key, kQuestion, [this, request, wanted, key = connection.key] {
+    const auto answer = [this, request, key](const Harvest::GivenBack& given) {
+      proto::DaemonPacket packet;
+      packet.set_request(request);
+      proto::HarvestGivenBack& told = *packet.mutable_harvest_given_back();
+      told.set_bytes(given.bytes.count());
+      told.set_took_ns(static_cast<uint64_t>(given.took.count()));
+      told.set_late(given.late);
+      PostAnswer(key, std::move(packet));
+    };
+    const core::DeviceId device{static_cast<uint16_t>(std::min(wanted.device(), 0xffffu))};
+    const core::Status begun =
+        loop_->GiveBackHarvest(device, core::Bytes(wanted.bytes()),
+                               core::Duration(static_cast<int64_t>(wanted.within_ns())), answer);
+    if (!begun.ok()) PostAnswer(key, FailureOf(request, begun.error()));
+  });
 }
 
 void Control::HandleInternName(Connection& connection, uint64_t request, const std::string& name) {

@@ -151,6 +151,9 @@ class Control : private Connections {
 
   void Handle(Connection& connection, const proto::ClientPacket& packet,
               std::vector<ipc::UniqueFd>& descriptors);
+  // Answered when it is done, or late.
+  void HandleGiveBack(const Connection& connection, uint64_t request,
+                      const proto::GiveBackHarvest& wanted);
   void HandleInternName(Connection& connection, uint64_t request, const std::string& name);
 
   // Connections.
@@ -166,6 +169,7 @@ class Control : private Connections {
             std::string message);
   Connection* Find(uint64_t key) const;
 
+  Loop* const loop_;
   WorkerPool* const workers_;
   Mailbox mailbox_;
   Names names_;

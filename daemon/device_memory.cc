@@ -14,10 +14,14 @@ core::DeviceId IdOf(size_t device) {
 
 }  // namespace
 
+Bytes StoreDeviceMemory::HeldOf(size_t device) const {
+  const core::Planner& planner = loop_->planner();
+  return planner.DeviceTier(IdOf(device)).held + planner.Harvested(IdOf(device));
+}
+
 std::vector<Bytes> StoreDeviceMemory::Held() const {
   std::vector<Bytes> held;
-  for (size_t i = 0; i < devices_.size(); ++i)
-    held.push_back(loop_->planner().DeviceTier(IdOf(i)).held);
+  for (size_t i = 0; i < devices_.size(); ++i) held.push_back(HeldOf(i));
   return held;
 }
 
@@ -44,7 +48,7 @@ void StoreDeviceMemory::FindHeld(std::function<void(const Usage&)> then) {
 void StoreDeviceMemory::FindFor(core::TenantId user, size_t device,
                                 std::function<void(const DeviceUsage&)> then) {
   loop_->mailbox().Post([this, user, device, then = std::move(then)] {
-    DeviceUsage usage{.held = loop_->planner().DeviceTier(IdOf(device)).held,
+    DeviceUsage usage{.held = HeldOf(device),
                       .kept = loop_->planner().Guaranteed(IdOf(device), user),
                       .free = {}};
     workers_->Run(user, [this, device, then, usage]() mutable {

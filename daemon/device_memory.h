@@ -60,6 +60,8 @@ class StoreDeviceMemory final : public DeviceMemory {
  private:
   // In the loop's thread.
   std::vector<core::Bytes> Held() const;
+  // Slabs, and what is harvested: that goes first.
+  core::Bytes HeldOf(size_t device) const;
   // In a worker's thread: the driver may take its time.
   core::Bytes Free(size_t device) const;
 

@@ -7,11 +7,26 @@ namespace ravenstore::daemon {
 using core::Bytes;
 using core::Minus;
 
+namespace {
+
+void FillHarvest(const Harvest::View& harvest, proto::HarvestUse* to) {
+  to->set_most(harvest.most.count());
+  to->set_used(harvest.used.count());
+  to->set_give_backs(harvest.counts.give_backs);
+  to->set_missed(harvest.counts.missed);
+  to->set_bytes(harvest.counts.bytes.count());
+  to->set_last_ns(static_cast<uint64_t>(harvest.counts.last.count()));
+  to->set_longest_ns(static_cast<uint64_t>(harvest.counts.longest.count()));
+}
+
+}  // namespace
+
 void FillDevice(const DeviceUse& use, const MemoryWatch::Seen& seen, core::Tick now,
                 bool with_processes, proto::DeviceUse* to) {
   to->set_total(use.total.count());
   to->set_slabs(use.slabs.count());
   to->set_peer_pool(use.peer_pool.count());
+  if (use.harvest) FillHarvest(*use.harvest, to->mutable_harvest());
   to->set_fault(seen.fault);
   if (!seen.fault.empty()) return to->set_jobs(use.jobs.count());
   const Bytes used = Minus(use.total, seen.free);

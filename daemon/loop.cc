@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/size_text.h"
 #include "ipc/clock.h"
 
 namespace ravenstore::daemon {
@@ -89,7 +90,21 @@ core::Status Loop::Init() {
     for (const auto& [pool, memory] : away_)
       RAVEN_RETURN_IF_ERROR(AddLanes({core::DeviceId{i}, pool}));
   }
+  for (const auto& harvest : options_.harvests) RAVEN_RETURN_IF_ERROR(AddHarvest(harvest));
   return core::Ok();
+}
+
+core::Status Loop::AddHarvest(const LoopOptions::HarvestOptions& harvest) {
+  harvests_.emplace(harvest.device, HarvestOf{harvest.pool, Harvest(harvest.options)});
+  AwayMemory& memory = *away_.at(harvest.pool);
+  MovesOn& on = moves_on_[harvest.pool];
+  on.lane = std::make_unique<TransferLane>(
+      planner_->NameOf(harvest.pool) + " to the host", [&memory] { return memory.OpenToHost(); },
+      options_.transfers, &words_.emplace_back(0),
+      [this, pool = harvest.pool](JobId job, const core::Status& outcome) {
+        FinishOn(pool, job, outcome);
+      });
+  return on.lane->Open();
 }
 
 core::Status Loop::AddLanes(Way way) {
@@ -195,6 +210,7 @@ bool Loop::Pass() {
     ApplyEvent(core::TimePassed{});
     Execute();
   }
+  if (!harvests_.empty()) UpdateHarvests();
   if (now_ >= give_back_timer_.due()) {
     give_back_timer_.Begin(now_);
     GiveBackMemory();
@@ -229,10 +245,11 @@ void Loop::MakeHot(Session& session) {
 Duration Loop::SleepBound() {
   bool copying = false;
   for (const auto& [way, lanes] : lanes_) copying |= !lanes.out->idle() || !lanes.in->idle();
+  for (const auto& [pool, on] : moves_on_) copying |= !on.lane->idle();
   if (copying) return options_.poll;
   const bool waiting = planner_->stats().waiting > 0;
-  const core::Tick next =
-      std::min({planner_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
+  core::Tick next = std::min({planner_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
+  for (const auto& [device, one] : harvests_) next = std::min(next, one.harvest.deadline());
   Duration bound = next == core::kNever ? Duration::max() : std::max(next - now_, Duration(0));
   if (!with_tickets_.empty() || pinned_->awaits_tickets()) {
     bound = std::min(bound, waiting ? options_.poll : backoff_);
@@ -472,6 +489,7 @@ bool Loop::PollLanes() {
     busy |= lanes.in->Pump();
     busy |= lanes.out->Pump();
   }
+  for (auto& [pool, on] : moves_on_) busy |= on.lane->Pump();
   NoteFailedPools();
   Execute();
   return busy;
@@ -502,6 +520,61 @@ void Loop::SetTenant(core::TenantId tenant, core::Budgets budgets) {
 void Loop::SetDeviceLimit(core::DeviceId device, core::Bytes capacity) {
   ApplyEvent(core::DeviceLimit{device, capacity});
   Execute();
+}
+
+void Loop::LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen) {
+  for (auto& [device, one] : harvests_) {
+    const MemoryWatch::Seen& of_device = seen[ToInt(device)];
+    if (!of_device.fault.empty()) continue;  // what is there stays, and nothing more comes
+    const core::Bytes before = one.harvest.most();
+    const core::Bytes most =
+        one.harvest.Look(now_, planner_->Harvested(device), {of_device.free, of_device.idle});
+    if (most != before) ApplyEvent(core::PoolLimit{one.pool, most});
+  }
+  Execute();
+}
+
+core::Status Loop::GiveBackHarvest(core::DeviceId device, core::Bytes bytes, core::Duration within,
+                                   Harvest::Then then) {
+  const auto found = harvests_.find(device);
+  const std::string name = "device " + std::to_string(ToInt(device));
+  if (found == harvests_.end())
+    return core::Error{core::ErrorCode::kInvalidArgument, "nothing is harvested of " + name};
+  const core::Bytes held = planner_->Harvested(device);
+  if (bytes > held) {
+    return core::Error{core::ErrorCode::kInvalidArgument,
+                       "of " + name + ' ' + core::SizeText(held) +
+                           " are harvested, less than the " + core::SizeText(bytes) +
+                           " to give back"};
+  }
+  auto& [pool, harvest] = found->second;
+  ApplyEvent(core::PoolLimit{pool, harvest.GiveBack(now_, held, bytes, within, std::move(then))});
+  Execute();
+  return core::Ok();
+}
+
+std::optional<Harvest::View> Loop::ViewHarvest(core::DeviceId device) const {
+  const auto found = harvests_.find(device);
+  if (found == harvests_.end()) return std::nullopt;
+  const auto& [pool, harvest] = found->second;
+  const core::TierView there = planner_->OtherTier(pool);
+  return Harvest::View{there.capacity, there.used, harvest.counts()};
+}
+
+void Loop::UpdateHarvests() {
+  for (auto& [device, one] : harvests_) {
+    one.harvest.Update(now_, planner_->Harvested(device),
+                       [this, pool = one.pool] { return WhyNotGiven(pool); });
+  }
+}
+
+std::string Loop::WhyNotGiven(core::PoolId pool) const {
+  const MovesOn& on = moves_on_.at(pool);
+  if (!on.moves.empty())
+    return std::to_string(on.moves.size()) + " tensor(s) are being copied to the host";
+  return planner_->OtherTier(pool).used > core::Bytes{0}
+             ? "copies to it or from it are under way"
+             : "the driver has not released its memory yet";
 }
 
 void Loop::SetClientBudgets(ClientId client, core::Budgets budgets) {
@@ -624,6 +697,9 @@ uint64_t Loop::log_dropped() const {
 bool Loop::Quiescent() const {
   for (const auto& [way, lanes] : lanes_) {
     if (!lanes.out->idle() || !lanes.in->idle()) return false;
+  }
+  for (const auto& [pool, on] : moves_on_) {
+    if (!on.lane->idle()) return false;
   }
   return planner_->stats().waiting == 0;
 }

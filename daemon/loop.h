@@ -24,6 +24,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -36,7 +37,9 @@
 #include "daemon/attachment.h"
 #include "daemon/away_memory.h"
 #include "daemon/give_back.h"
+#include "daemon/harvest.h"
 #include "daemon/mailbox.h"
+#include "daemon/memory_watch.h"
 #include "daemon/pauses.h"
 #include "daemon/pinned.h"
 #include "daemon/recorder.h"
@@ -59,6 +62,13 @@ struct LoopOptions {
   core::Duration poll{std::chrono::microseconds(50)};   // while copies or tickets are under way
   // Of the daemon's own memory that the clients of all users may make it hold, by core/share.h.
   core::Bytes memory = core::MiB(512);
+  // The pools of what is harvested.
+  struct HarvestOptions {
+    core::PoolId pool{};
+    core::DeviceId device{};  // whose memory it is
+    Harvest::Options options;
+  };
+  std::vector<HarvestOptions> harvests{};
 };
 
 // A slab the client should map; the descriptor goes over its socket.
@@ -99,6 +109,15 @@ class Loop {
   void SetTenant(core::TenantId tenant, core::Budgets budgets);
   // The store may hold so much of the device from now on.
   void SetDeviceLimit(core::DeviceId device, core::Bytes capacity);
+  // What the watch saw of every device: harvested memory grows, or is given back.
+  void LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen);
+  // So much of what is harvested of the device is to be given back within that time; `then` is told
+  // how it went. Errors: kInvalidArgument where that is more than there is, or nothing is harvested
+  // of that device.
+  core::Status GiveBackHarvest(core::DeviceId device, core::Bytes bytes, core::Duration within,
+                               Harvest::Then then);
+  // Nullopt: nothing is harvested of the device.
+  std::optional<Harvest::View> ViewHarvest(core::DeviceId device) const;
   void SetClientBudgets(core::ClientId client, core::Budgets budgets);
   void Attach(std::shared_ptr<Attachment> attachment);
   // The client is dead, or detached: everything of it goes. `done` runs once its memory is given
@@ -147,12 +166,16 @@ class Loop {
   static constexpr uint64_t kTensorMemory = 512;
   static constexpr uint64_t kTicketMemory = sizeof(TicketQueues::Waiting);
 
-  enum class MoveKind { kOut, kClean, kIn };
+  enum class MoveKind { kOut, kClean, kIn, kOn };
   // What a lane is of: a device and another pool.
   struct Way {
     core::DeviceId device;
     core::PoolId pool;
     auto operator<=>(const Way&) const = default;
+  };
+  struct HarvestOf {
+    core::PoolId pool{};
+    Harvest harvest;
   };
   // A core::Move under way.
   struct Move {
@@ -160,8 +183,8 @@ class Loop {
     core::ClientId client;
     core::SlotId slot;
     core::TensorId tensor;
-    Way way;
-    core::Bytes device_offset;
+    Way way{};
+    core::Bytes device_offset{};
     uint64_t word = 0;  // of the lease when it began
     uint32_t writes = 0;
     JobId job = 0;
@@ -178,10 +201,17 @@ class Loop {
     std::unordered_map<JobId, Move> in_moves;
   };
 
+  // Out of harvested memory to the host pool.
+  struct MovesOn {
+    std::unique_ptr<TransferLane> lane;
+    std::unordered_map<JobId, Move> moves;
+  };
+
   Loop(LoopOptions options, device::Devices devices, WorkerPool* workers, Outbox outbox,
        std::vector<std::unique_ptr<AwayMemory>> others);
   core::Status Init();
   core::Status AddLanes(Way way);
+  core::Status AddHarvest(const LoopOptions::HarvestOptions& harvest);
   core::Status InitPinned();
 
   // One look at everything; true when there was something to do.
@@ -205,6 +235,8 @@ class Loop {
   void Rescan(Session& session, size_t most);
   bool PollTickets();
   bool PollLanes();
+  void UpdateHarvests();
+  std::string WhyNotGiven(core::PoolId pool) const;
   // Pools whose memory failed for good since the last look: what lies there is lost.
   void NoteFailedPools();
   void PollColdLogs();
@@ -277,6 +309,7 @@ class Loop {
 
   void StartCopyOut(const core::Move& action);
   void StartCopyIn(const core::Move& action);
+  void StartCopyOn(const core::Move& action);
   // Takes the lease as the move asks for; false: a get was faster.
   static bool BeginLeave(Session& session, core::Move::Source source, Move* move);
   // Whose turn of the link a copy takes that `client` waits for. When it is gone, the session's.
@@ -290,6 +323,7 @@ class Loop {
   static core::Moved::Outcome EndLeave(Session& session, const Move& move, bool ok);
   void FinishOut(Way way, JobId job, bool ok);
   void FinishIn(Way way, JobId job, const core::Status& outcome);
+  void FinishOn(core::PoolId pool, JobId job, const core::Status& outcome);
   // The last of a gone client's copies may have ended.
   void CopyEnded(Session& session);
   void ReleaseIfGone(Session& session);
@@ -327,6 +361,8 @@ class Loop {
   std::unique_ptr<Pinned> pinned_;
   std::deque<device::Word> words_;  // written by the lanes' channels, each its own
   std::map<Way, Lanes> lanes_;
+  std::map<core::PoolId, MovesOn> moves_on_;
+  std::map<core::DeviceId, HarvestOf> harvests_;
   std::unordered_map<core::TensorId, std::pair<Way, JobId>> arriving_;
 
   ipc::Spinner spinner_;

@@ -125,39 +125,44 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
 }
 
 void Loop::Do(const core::GrowPool& action) {
-  pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
-  workers_->Run(kNoUser, [this, pool = host_pool_, action] {
-    const core::Status status = pool->Create(action.offset, action.size);
+  const bool pins = action.pool == core::kHostPool;
+  if (pins) pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
+  workers_->Run(kNoUser, [this, memory = away_.at(action.pool).get(), action, pins,
+                          name = planner_->NameOf(action.pool)] {
+    const core::Status status = memory->Make(action.offset, action.size);
     if (!status.ok()) {
-      spdlog::warn("host pool: {} more bytes not pinned: {}", action.size.count(),
+      spdlog::warn("{}: {} more bytes not had: {}", name, action.size.count(),
                    core::Describe(status.error()));
     }
-    mailbox_.Post([this, action, ok = status.ok()] {
+    mailbox_.Post([this, memory, action, pins, ok = status.ok()] {
       if (ok) {
-        away_.at(core::kHostPool)->slabs.Add(action.offset, action.size);
+        memory->slabs.Add(action.offset, action.size);
         ApplyEvent(core::PoolGrown{action.pool, action.offset, action.size});
       } else {
-        ApplyEvent(core::PoolGrowFailed{core::kHostPool});
+        ApplyEvent(core::PoolGrowFailed{action.pool});
       }
       Execute();
-      pinned_->RoomCame();
+      if (pins) pinned_->RoomCame();
     });
   });
 }
 
 void Loop::Do(const core::ShrinkPool& action) {
-  away_.at(core::kHostPool)->slabs.Remove(action.offset);
-  pinned_->RoomComes();
-  workers_->Run(kNoUser, [this, pool = host_pool_, action] {
-    const core::Status gone = pool->Unmap(action.offset);
-    if (!gone.ok()) spdlog::error("host pool: not unpinned: {}", core::Describe(gone.error()));
-    mailbox_.Post([this, action, ok = gone.ok()] {
-      // What could not be unpinned is not used again, nor is anything pinned in its place.
+  const bool pins = action.pool == core::kHostPool;
+  AwayMemory* const memory = away_.at(action.pool).get();
+  memory->slabs.Remove(action.offset);
+  if (pins) pinned_->RoomComes();
+  workers_->Run(kNoUser, [this, memory, action, pins, name = planner_->NameOf(action.pool)] {
+    const core::Status gone = memory->Destroy(action.offset);
+    if (!gone.ok())
+      spdlog::error("{}: memory not released: {}", name, core::Describe(gone.error()));
+    mailbox_.Post([this, action, pins, ok = gone.ok()] {
+      // What could not be released is not used again, nor is anything made in its place.
       if (ok) {
         ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
         Execute();
       }
-      pinned_->RoomCame();
+      if (pins) pinned_->RoomCame();
     });
   });
 }
@@ -280,7 +285,9 @@ void Loop::Do(const core::Drop& action) {
 }
 
 void Loop::Do(const core::Move& action) {
-  if (away_.contains(action.to.pool)) {
+  if (away_.contains(action.to.pool) && away_.contains(action.from.pool)) {
+    StartCopyOn(action);
+  } else if (away_.contains(action.to.pool)) {
     StartCopyOut(action);
   } else {
     StartCopyIn(action);
@@ -462,6 +469,33 @@ void Loop::FinishIn(Way way, JobId job, const core::Status& outcome) {
   ApplyEvent(core::Moved{move.tensor, outcome.ok() ? Outcome::kDone : Outcome::kFailed});
   SendPendingReplies(*session);
   CopyEnded(*session);
+}
+
+// The client notices nothing: its tensor is away before and after.
+void Loop::StartCopyOn(const core::Move& action) {
+  SlotId slot{};
+  Session* session = Locate(action.tensor, &slot);
+  if (session == nullptr) return;
+  ++session->copies;
+  MovesOn& on = moves_on_.at(action.from.pool);
+  AwayMemory& from = *away_.at(action.from.pool);
+  AwayMemory& to = *away_.at(action.to.pool);
+  const auto urgency = TransferLane::Urgency::kDemand;
+  auto chunks = Cut(to.TargetAt(Bytes{}), action.to.offset, to.slabs, from.SourceAt(Bytes{}),
+                    action.from.offset, from.slabs, action.size,
+                    options_.transfers.ChunkOf(urgency).RoundDown(from.granularity()));
+  const JobId job =
+      on.lane->Submit(std::move(chunks), OwnerOf(action.behalf, *session), urgency, nullptr, 0);
+  on.moves.emplace(
+      job,
+      Move{.kind = MoveKind::kOn, .client = session->id(), .slot = slot, .tensor = action.tensor});
+}
+
+void Loop::FinishOn(core::PoolId pool, JobId job, const core::Status& outcome) {
+  using Outcome = core::Moved::Outcome;
+  const Move move = moves_on_.at(pool).moves.extract(job).mapped();
+  ApplyEvent(core::Moved{move.tensor, outcome.ok() ? Outcome::kDone : Outcome::kFailed});
+  CopyEnded(*FindSession(move.client));
 }
 
 void Loop::Do(core::DeferDestroy& action) {

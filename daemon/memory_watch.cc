@@ -25,9 +25,10 @@ MemoryWatch::MemoryWatch(device::Devices devices, std::vector<core::IdleMemory> 
   }
 }
 
-void MemoryWatch::Run() {
+void MemoryWatch::Run(const std::function<void()>& looked) {
   for (;;) {
     Look(ipc::Now());
+    looked();
     std::unique_lock lock(mutex_);
     if (wake_.wait_for(lock, interval_, [this] { return stopping_; })) return;
   }

@@ -11,6 +11,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -46,8 +47,8 @@ class MemoryWatch {
   // `idle`: of each device.
   MemoryWatch(device::Devices devices, std::vector<core::IdleMemory> idle, core::Duration interval);
 
-  // Looks until Stop.
-  void Run();
+  // Looks until Stop, and calls `looked`, which must not block, after each look.
+  void Run(const std::function<void()>& looked = [] {});
   void Stop();
   // Looks at every device once. REQUIRES: `now` is not before that of the last call.
   void Look(core::Tick now);

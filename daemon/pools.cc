@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <set>
@@ -60,49 +61,65 @@ std::map<core::DeviceId, PeerRates> ReachedBy(const device::Devices& devices, si
   return reached_by;
 }
 
-core::Status AddPeerPool(const Config& config, const device::Devices& devices, size_t owner,
+// Memory of a device for the others' tensors: a share that is taken at once, or what is harvested.
+struct PeerKind {
+  const char* key;
+  core::Bytes size;
+  bool harvested;
+};
+// Of what is harvested so much is had for a while, to see who reaches it.
+constexpr core::Bytes kTried = core::MiB(64);
+
+core::Status AddPeerPool(const PeerKind& kind, const device::Devices& devices, size_t owner,
                          const core::LinkModel& to_host, OtherPools* others) {
-  const core::Bytes size = config.peer_pool_size;
   const auto refused = [&](const Error& why) {
-    return Refused("peer_pool.size", core::SizeText(size), why);
+    return Refused(kind.key, core::SizeText(kind.size), why);
   };
-  auto share = devices[owner]->ReserveVaRange(size);
-  if (!share.ok()) return refused(share.error());
-  if (const auto made = (*share)->Create(core::Bytes{}, size); !made.ok())
-    return refused(made.error());
-  const auto reached_by = ReachedBy(devices, owner, **share, size);
+  auto range = devices[owner]->ReserveVaRange(kind.size);
+  if (!range.ok()) return refused(range.error());
+  const core::Bytes made = kind.harvested ? std::min(kind.size, kTried) : kind.size;
+  if (const auto there = (*range)->Create(core::Bytes{}, made); !there.ok())
+    return refused(there.error());
+  const auto reached_by = ReachedBy(devices, owner, **range, made);
+  if (kind.harvested) RAVEN_RETURN_IF_ERROR((*range)->Unmap(core::Bytes{}));
   others->pairs_left_out += static_cast<uint32_t>(devices.size() - 1 - reached_by.size());
   if (reached_by.empty()) return core::Ok();
   const core::PoolId id{static_cast<uint16_t>(1 + devices.size() + others->pools.size())};
-  const auto number = static_cast<uint16_t>(owner);
-  others->pools.push_back(
-      {core::PoolKind::kPeer, number, size, core::kExtentAlignment, /*addressable=*/false});
+  const core::DeviceId number{static_cast<uint16_t>(owner)};
+  others->pools.push_back({core::PoolKind::kPeer, core::ToInt(number), kind.size,
+                           core::kExtentAlignment, /*addressable=*/false, kind.harvested});
   others->links.push_back({core::kHostPool, id, to_host.latency, to_host.up_bytes_per_second,
                            to_host.down_bytes_per_second});
   std::set<core::DeviceId> direct;
   for (const auto& [device, rates] : reached_by) {
     direct.insert(device);
     others->links.push_back({core::PoolOf(device), id, to_host.latency, rates.out, rates.in});
-    spdlog::info("peer pool of {} on {}, from {}: {:.1f} GB/s out, {:.1f} GB/s in",
-                 core::SizeText(size), devices[owner]->info().uuid,
-                 devices[core::ToInt(device)]->info().uuid, rates.out / 1e9, rates.in / 1e9);
+    spdlog::info("{} of {} on {}, from {}: {:.1f} GB/s out, {:.1f} GB/s in",
+                 kind.harvested ? "harvest" : "peer pool", core::SizeText(kind.size),
+                 devices[owner]->info().uuid, devices[core::ToInt(device)]->info().uuid,
+                 rates.out / 1e9, rates.in / 1e9);
   }
-  others->memory.push_back(
-      PeerMemory(devices, core::DeviceId{number}, *std::move(share), size, std::move(direct)));
-  others->shares[owner] = size;
+  others->memory.push_back(PeerMemory(devices, number, *std::move(range),
+                                      kind.harvested ? core::Bytes{} : kind.size,
+                                      std::move(direct)));
+  if (kind.harvested) {
+    others->harvests.emplace(id, number);
+  } else {
+    others->shares[owner] = kind.size;
+  }
   return core::Ok();
 }
 
-core::Status AddPeerPools(const Config& config, const device::Devices& devices,
+core::Status AddPeerPools(const PeerKind& kind, const device::Devices& devices,
                           const std::vector<core::LinkModel>& links, OtherPools* others) {
-  if (config.peer_pool_size == core::Bytes{0}) return core::Ok();
+  if (kind.size == core::Bytes{0}) return core::Ok();
   if (devices.size() == 1) {
-    spdlog::warn("\"peer_pool.size\" is {}, but there is one device: no peer pool is made",
-                 core::SizeText(config.peer_pool_size));
+    spdlog::warn("\"{}\" is {}, but there is one device: no peer pool is made", kind.key,
+                 core::SizeText(kind.size));
     return core::Ok();
   }
   for (size_t owner = 0; owner < devices.size(); ++owner)
-    RAVEN_RETURN_IF_ERROR(AddPeerPool(config, devices, owner, links[owner], others));
+    RAVEN_RETURN_IF_ERROR(AddPeerPool(kind, devices, owner, links[owner], others));
   if (others->pairs_left_out > 0)
     spdlog::warn("peer pools: {} pair(s) of devices are left out", others->pairs_left_out);
   return core::Ok();
@@ -140,7 +157,15 @@ core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devi
                                         const std::vector<core::LinkModel>& links) {
   OtherPools others;
   others.shares.resize(devices.size());
-  RAVEN_RETURN_IF_ERROR(AddPeerPools(config, devices, links, &others));
+  if (config.peer_pool_size > core::Bytes{0} && config.harvest_size > core::Bytes{0}) {
+    return Refused("harvest.size", core::SizeText(config.harvest_size),
+                   {ErrorCode::kInvalidArgument,
+                    "\"peer_pool.size\" is " + core::SizeText(config.peer_pool_size) +
+                        ": of a device either a share is taken or what is idle"});
+  }
+  for (const PeerKind& kind : {PeerKind{"peer_pool.size", config.peer_pool_size, false},
+                               PeerKind{"harvest.size", config.harvest_size, true}})
+    RAVEN_RETURN_IF_ERROR(AddPeerPools(kind, devices, links, &others));
   RAVEN_RETURN_IF_ERROR(AddFilePool(config, devices, &others));
   return others;
 }

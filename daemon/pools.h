@@ -1,6 +1,7 @@
 // The pools beside the devices' and the host's, as the daemon starts with them.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -18,7 +19,9 @@ struct OtherPools {
   std::vector<core::Link> links;
   std::vector<std::unique_ptr<AwayMemory>> memory;
   std::vector<core::Bytes> shares;  // of each device's memory, taken for the others' tensors
-  uint32_t pairs_left_out = 0;      // of devices that do not reach one another, or wrongly
+  // Whose memory the pools are that are harvested.
+  std::map<core::PoolId, core::DeviceId> harvests;
+  uint32_t pairs_left_out = 0;  // of devices that do not reach one another, or wrongly
 };
 
 // Takes their memory, checks which devices reach which, and measures links where the configuration

@@ -39,14 +39,16 @@ bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
 
 void Queries::FillDevices(const Beside& beside, bool with_processes, proto::Stats* stats) const {
   const core::Tick now = ipc::Now();
+  const core::Planner& planner = options_.loop->planner();
   for (size_t i = 0; i < options_.devices.size(); ++i) {
     const device::DeviceInfo& info = options_.devices[i]->info();
     const core::DeviceId id{static_cast<uint16_t>(i)};
     const auto jobs = beside.jobs.find(info.uuid);
     const DeviceUse use{.total = info.total,
-                        .slabs = options_.loop->planner().DeviceTier(id).held,
-                        .peer_pool = options_.peer_pools[i],
-                        .jobs = jobs == beside.jobs.end() ? core::Bytes{} : jobs->second};
+                        .slabs = planner.DeviceTier(id).held,
+                        .peer_pool = options_.peer_pools[i] + planner.Harvested(id),
+                        .jobs = jobs == beside.jobs.end() ? core::Bytes{} : jobs->second,
+                        .harvest = options_.loop->ViewHarvest(id)};
     FillDevice(use, beside.devices[i], now, with_processes, stats->add_devices());
   }
 }

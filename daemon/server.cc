@@ -109,6 +109,7 @@ LoopOptions LoopOptionsOf(const Config& config) {
   planner.host_ahead = config.pool_ahead;
   planner.prefetch = config.prefetch;
   planner.preclean = config.preclean;
+  planner.harvest_chunk = std::max(config.harvest_step, planner.slab);
   planner.policy = config.policy == "lru"    ? core::Policy::kLru
                    : config.policy == "gdsf" ? core::Policy::kGdsf
                                              : core::Policy::kValue;
@@ -182,7 +183,10 @@ core::Status Server::Init() {
   loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
   control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
   watch_->Look(ipc::Now());
-  watch_thread_ = Supervise("raven-watch", ending_, [this] { watch_->Run(); });
+  watch_thread_ = Supervise("raven-watch", ending_, [this] {
+    watch_->Run(
+        [this] { loop_->mailbox().Post([this] { loop_->LookAtHarvests(watch_->seen()); }); });
+  });
   spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
                config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
                core::SizeText(control.tenant_budgets.device),
@@ -260,6 +264,14 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
       planner.topology,
       core::DevicesAroundHost(planner.device_capacity, planner.host_capacity, planner.granularity,
                               links_, others.pools, others.links));
+  for (const auto& [pool, device] : others.harvests) {
+    options.harvests.push_back({pool,
+                                device,
+                                {.name = "harvest of device " + std::to_string(core::ToInt(device)),
+                                 .reserve = ReserveOf(*devices_[core::ToInt(device)]),
+                                 .each_gib = config_.harvest_give_back,
+                                 .hold = config_.harvest_rise}});
+  }
   options.memory = BookkeepingMemory();
   options.pinned_numa_node = config_.pool_numa_node;
   options.host_numa_node =
@@ -267,12 +279,16 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
   return options;
 }
 
+Bytes Server::ReserveOf(const device::Device& device) const {
+  const Bytes part(device.info().total.count() / kHarvestReservePart);
+  return config_.harvest_reserve.value_or(part);
+}
+
 core::Status Server::MakeWatch() {
   std::vector<core::IdleMemory> idle;
   for (const auto& device : devices_) {
     const auto& [uuid, name, total, node] = device->info();
-    const Bytes reserve =
-        config_.harvest_reserve.value_or(Bytes(total.count() / kHarvestReservePart));
+    const Bytes reserve = ReserveOf(*device);
     auto memory = core::IdleMemory::Make(
         {.reserve = reserve, .rise_time = config_.harvest_rise, .step = config_.harvest_step},
         total);

@@ -60,6 +60,8 @@ class Server {
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.
   core::Status MakeWatch();
+  // Of the device, what is not harvested.
+  core::Bytes ReserveOf(const device::Device& device) const;
   // Of the devices, as measured or configured.
   std::vector<core::LinkModel> MakeLinks() const;
   // Of every tenant, as configured now.

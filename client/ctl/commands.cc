@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "client/ctl/render_harvest.h"
 #include "client/ctl/render_job.h"
 #include "client/ctl/session.h"
 #include "core/printable.h"
@@ -81,6 +82,17 @@ std::optional<uint32_t> UidOf(const std::string& user) {
   }
   if (found == nullptr) return std::nullopt;
   return entry.pw_uid;
+}
+
+// "500ms" or "2s", of an hour at most.
+std::optional<core::Duration> DurationOf(std::string_view text) {
+  const bool milliseconds = text.ends_with("ms");
+  if (!milliseconds && !text.ends_with('s')) return std::nullopt;
+  const auto number = core::ParseNumber(text.substr(0, text.size() - (milliseconds ? 2 : 1)));
+  if (!number || *number == 0 || *number > 3'600'000) return std::nullopt;
+  const core::Duration time = milliseconds ? core::Duration(std::chrono::milliseconds(*number))
+                                           : core::Duration(std::chrono::seconds(*number));
+  return time > std::chrono::hours(1) ? std::nullopt : std::optional(time);
 }
 
 // A budget of zero would mean "leave it" on the wire, so it cannot be asked for; a guarantee can.
@@ -308,6 +320,38 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
     return Report(common, taken.error(), streams);
   streams.out << (common.json ? LimitsJson(who, *answer) : LimitsText(who, *answer));
   return kExitOk;
+}
+
+int RunHarvest(const Common& common, const HarvestOptions& options, Streams streams) {
+  proto::GiveBackHarvest wanted;
+  if (!options.give_back.empty()) {
+    const auto bytes = core::ParseBytes(options.give_back);
+    const auto within = DurationOf(options.within);
+    if (!options.device)
+      return Misused("--give-back needs --device: whose memory is wanted", streams);
+    if (!bytes || *bytes == core::Bytes(0))
+      return Misused("'" + options.give_back + "' is no size above zero such as 8GiB", streams);
+    if (!within) {
+      return Misused("'" + options.within + "' is no time such as 500ms or 2s, an hour at most",
+                     streams);
+    }
+    wanted.set_device(*options.device);
+    wanted.set_bytes(bytes->count());
+    wanted.set_within_ns(static_cast<uint64_t>(within->count()));
+  }
+  auto session = Session::Open(common.socket, common.timeout);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  if (options.give_back.empty()) {
+    const auto stats = session->Stats();
+    if (!stats.ok()) return Report(common, stats.error(), streams);
+    streams.out << (common.json ? HarvestJson(*stats, options.device)
+                                : HarvestText(*stats, options.device, common.columns));
+    return kExitOk;
+  }
+  const auto given = session->GiveBackHarvest(wanted);
+  if (!given.ok()) return Report(common, given.error(), streams);
+  streams.out << (common.json ? GivenBackJson(*given) : GivenBackText(wanted, *given));
+  return given->late().empty() ? kExitOk : kExitFailed;
 }
 
 int RunPause(const Common& common, uint32_t job, bool paused, Streams streams) {

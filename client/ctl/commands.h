@@ -70,6 +70,14 @@ struct LimitsOptions {
 };
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams);
 
+struct HarvestOptions {
+  std::optional<uint32_t> device{};
+  std::string give_back{};  // bytes; empty: what is harvested is shown
+  std::string within = "1s";
+};
+// What is harvested of the devices; or some of it is given back, which fails where it takes longer.
+int RunHarvest(const Common& common, const HarvestOptions& options, Streams streams);
+
 // An elastic job (ravenrun --mode elastic) gives up all that it holds of its devices, or may hold
 // it again. `job`: its number (ravenctl clients).
 int RunPause(const Common& common, uint32_t job, bool paused, Streams streams);

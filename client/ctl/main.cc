@@ -127,6 +127,16 @@ core::Duration OfSeconds(double seconds) {
   return std::chrono::duration_cast<core::Duration>(std::chrono::duration<double>(seconds));
 }
 
+void AddHarvest(CLI::App* app, HarvestOptions* options) {
+  CLI::App* harvest = app->add_subcommand(
+      "harvest", "What of the devices' idle memory is harvested, or have some given back");
+  harvest->add_option("--device", options->device, "The device's number")
+      ->check(CLI::Range(0u, 65535u));
+  harvest->add_option("--give-back", options->give_back, "Bytes to give back, e.g. 8GiB");
+  harvest->add_option("--within", options->within, "Fail where that takes longer, e.g. 500ms")
+      ->capture_default_str();
+}
+
 // What the command line can say.
 struct Asked {
   Common common;
@@ -136,6 +146,7 @@ struct Asked {
   ListOptions list;
   std::string sort;
   LimitsOptions limits;
+  HarvestOptions harvest;
   ExplainOptions explain;
   RecordOptions record;
   double record_seconds = 10;
@@ -160,6 +171,7 @@ void AddCommands(CLI::App* app, Asked* asked) {
   app->add_subcommand("clients", "Attached clients, their memory and budgets");
   AddList(app, asked);
   AddLimits(app, &asked->limits);
+  AddHarvest(app, &asked->harvest);
   AddExplain(app, &asked->explain);
   AddRecord(app, &asked->record, &asked->record_seconds);
   AddPause(app, "pause", "An elastic job gives its device memory up until it is resumed",
@@ -185,6 +197,7 @@ int Run(const CLI::App& app, Asked& asked) {
     return RunList(common, asked.list, streams);
   }
   if (app.got_subcommand("limits")) return RunLimits(common, asked.limits, streams);
+  if (app.got_subcommand("harvest")) return RunHarvest(common, asked.harvest, streams);
   if (app.got_subcommand("pause")) return RunPause(common, asked.job, true, streams);
   if (app.got_subcommand("resume")) return RunPause(common, asked.job, false, streams);
   if (app.got_subcommand("explain"))

@@ -29,9 +29,10 @@ std::string ProcessesText(const proto::DeviceUse& use) {
 
 std::string OwnersText(const proto::DeviceUse& use) {
   std::string text = Size(use.total()) + ": slabs " + Size(use.slabs());
-  for (const auto& [what, bytes] : {std::pair(", peer pool ", use.peer_pool()),
-                                    std::pair(", the daemon's context ", use.context()),
-                                    std::pair(", legacy jobs ", use.jobs())}) {
+  for (const auto& [what, bytes] :
+       {std::pair(use.has_harvest() ? ", harvested " : ", peer pool ", use.peer_pool()),
+        std::pair(", the daemon's context ", use.context()),
+        std::pair(", legacy jobs ", use.jobs())}) {
     if (bytes != 0) text += what + Size(bytes);
   }
   if (!use.fault().empty()) return text + "; the rest is not known: " + Printable(use.fault());

@@ -220,6 +220,15 @@ Result<Snapshot> Session::Look() {
   return seen;
 }
 
+Result<proto::HarvestGivenBack> Session::GiveBackHarvest(const proto::GiveBackHarvest& wanted) {
+  timeout_ += core::Duration(static_cast<int64_t>(wanted.within_ns()));
+  ClientPacket packet;
+  *packet.mutable_give_back_harvest() = wanted;
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer,
+                         Ask(std::move(packet), DaemonPacket::kHarvestGivenBack));
+  return std::move(*answer.mutable_harvest_given_back());
+}
+
 Result<proto::LimitsSet> Session::SetLimits(const proto::SetLimits& limits) {
   ClientPacket packet;
   *packet.mutable_set_limits() = limits;

@@ -49,6 +49,8 @@ class Session {
   // All three.
   core::Result<Snapshot> Look();
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
+  // Answered when that is done or its time is over: by then this session's answers may take longer.
+  core::Result<proto::HarvestGivenBack> GiveBackHarvest(const proto::GiveBackHarvest& wanted);
   // Errors: also kNotFound.
   core::Result<proto::TensorExplained> Explain(uint64_t tensor);
   // What is known of a legacy job. Errors: also kNotFound, and kInvalidArgument of a daemon that

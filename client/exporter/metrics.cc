@@ -85,6 +85,38 @@ void AddMemory(const Seen& seen, Families* to) {
   }
 }
 
+// Of devices of which something is harvested.
+void AddHarvests(const Seen& seen, Families* to) {
+  std::vector<std::pair<std::string, const proto::DeviceUse*>> devices;
+  const proto::Stats& stats = seen.now.stats;
+  for (int i = 0; i < std::min(stats.devices_size(), seen.welcome.devices_size()); ++i) {
+    if (stats.devices(i).has_harvest())
+      devices.emplace_back(seen.welcome.devices(i).uuid(), &stats.devices(i));
+  }
+  const auto seconds = [](uint64_t ns) { return static_cast<double>(ns) / 1e9; };
+  to->Gauge("harvest_bytes", "Harvested of a device; of that of tensors; and what may be.");
+  for (const auto& [uuid, use] : devices) {
+    to->Add(use->peer_pool(), {{"device", uuid}, {"of", "held"}});
+    to->Add(use->harvest().used(), {{"device", uuid}, {"of", "used"}});
+    to->Add(use->harvest().most(), {{"device", uuid}, {"of", "most"}});
+  }
+  to->Counter("harvest_given_back_bytes_total", "Of what was harvested.");
+  for (const auto& [uuid, use] : devices) to->Add(use->harvest().bytes(), {{"device", uuid}});
+  to->Counter("harvest_give_backs_total", "By whether they kept their deadline.");
+  for (const auto& [uuid, use] : devices) {
+    const uint64_t late = use->harvest().missed();
+    const uint64_t all = std::max(use->harvest().give_backs(), late);
+    to->Add(all - late, {{"device", uuid}, {"late", "no"}});
+    to->Add(late, {{"device", uuid}, {"late", "yes"}});
+  }
+  to->Gauge("harvest_give_back_last_seconds", "What the last give-back took.");
+  for (const auto& [uuid, use] : devices)
+    to->Add(seconds(use->harvest().last_ns()), {{"device", uuid}});
+  to->Gauge("harvest_give_back_longest_seconds", "And the longest.");
+  for (const auto& [uuid, use] : devices)
+    to->Add(seconds(use->harvest().longest_ns()), {{"device", uuid}});
+}
+
 // Of devices whose use is known.
 void AddDevices(const Seen& seen, bool with_processes, Families* to) {
   std::vector<std::pair<std::string, const proto::DeviceUse*>> devices;
@@ -106,6 +138,7 @@ void AddDevices(const Seen& seen, bool with_processes, Families* to) {
   for (const auto& [uuid, use] : devices) to->Add(use->least_free(), {{"device", uuid}});
   to->Gauge("device_idle_bytes", "Of what is free: beyond the reserve, and for a while.");
   for (const auto& [uuid, use] : devices) to->Add(use->idle(), {{"device", uuid}});
+  AddHarvests(seen, to);
   if (!with_processes) return;
   to->Gauge("device_process_bytes",
             "Of the largest processes beside the daemon, as the driver says.");

@@ -95,7 +95,7 @@ TEST_F(PlannerHarvestTest, WhatLiesThereAloneMovesOnToItsPlaceOnTheHost) {
   ASSERT_EQ(PoolOf("A"), kHarvest);
   s_.world().SetPool(kHarvest, Bytes{0});
   ASSERT_EQ(s_.CopyKindOf("A"), CopyKind::kOn);
-  EXPECT_EQ(Held(), KiB(4)) << "until its bytes are elsewhere";
+  EXPECT_EQ(Held(), KiB(8)) << "until its bytes are elsewhere";
   s_.CopyDone("A").FinishSlabs();
   EXPECT_EQ(Held(), Bytes{0});
   EXPECT_EQ(PoolOf("A"), kHostPool);

@@ -24,9 +24,10 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq] = config;
+               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
-                         z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq);
+                         z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
+                         as);
 }
 
 // Every key with a value that is not its default.
@@ -64,6 +65,8 @@ reserve = "3GiB"
 sample_ms = 50
 rise_s = 2.5
 step = "1MiB"
+size = "12MiB"
+give_back_ms_per_gib = 80
 [transfer]
 chunk = "1MiB"
 prefetch = false
@@ -331,7 +334,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.device_budget", "limits.device_guarantee",
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 43u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 45u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

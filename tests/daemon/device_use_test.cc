@@ -47,6 +47,26 @@ TEST(DeviceUseTest, WhatIsUsedBesideTheStoreAndItsJobsIsOthers) {
   EXPECT_EQ(shown.processes(0).bytes(), GiB(12).count());
 }
 
+TEST(DeviceUseTest, WhatIsHarvestedIsShownWithItsGiveBacks) {
+  EXPECT_FALSE(Shown(kUse, SomethingSeen()).has_harvest());
+  DeviceUse use = kUse;
+  use.harvest = Harvest::View{.most = GiB(6),
+                              .used = GiB(1),
+                              .counts = {.give_backs = 3,
+                                         .missed = 1,
+                                         .bytes = GiB(7),
+                                         .last = std::chrono::milliseconds(20),
+                                         .longest = std::chrono::milliseconds(90)}};
+  const proto::HarvestUse shown = Shown(use, SomethingSeen()).harvest();
+  EXPECT_EQ(shown.most(), GiB(6).count());
+  EXPECT_EQ(shown.used(), GiB(1).count());
+  EXPECT_EQ(shown.give_backs(), 3u);
+  EXPECT_EQ(shown.missed(), 1u);
+  EXPECT_EQ(shown.bytes(), GiB(7).count());
+  EXPECT_EQ(shown.last_ns(), 20'000'000u);
+  EXPECT_EQ(shown.longest_ns(), 90'000'000u);
+}
+
 TEST(DeviceUseTest, JobsThatClaimMoreThanIsUsedHaveTheRest) {
   DeviceUse use = kUse;
   use.jobs = Bytes(UINT64_MAX);

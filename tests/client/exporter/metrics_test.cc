@@ -87,6 +87,26 @@ TEST(MetricsTest, DevicesMemoryIsSomebodysOrFree) {
   EXPECT_THAT(Text(seen, NameOf), Not(HasSubstr("ravenstore_device_idle_bytes{")));
 }
 
+TEST(MetricsTest, WhatIsHarvestedIsServedWhereAnythingIs) {
+  Seen seen = Sample();
+  EXPECT_THAT(Text(seen, NameOf), Not(HasSubstr("ravenstore_harvest_bytes{")));
+  proto::DeviceUse& use = *seen.now.stats.mutable_devices(0);
+  use.set_peer_pool(40);
+  proto::HarvestUse& harvest = *use.mutable_harvest();
+  harvest.set_used(30);
+  harvest.set_give_backs(5);
+  harvest.set_missed(2);
+  harvest.set_last_ns(1'500'000'000);
+  const std::string text = Text(seen, NameOf);
+  for (const char* line : {"ravenstore_harvest_bytes{device=\"GPU-1\",of=\"held\"} 40\n",
+                           "ravenstore_harvest_bytes{device=\"GPU-1\",of=\"used\"} 30\n",
+                           "ravenstore_harvest_give_backs_total{device=\"GPU-1\",late=\"no\"} 3\n",
+                           "ravenstore_harvest_give_backs_total{device=\"GPU-1\",late=\"yes\"} 2\n",
+                           "ravenstore_harvest_give_back_last_seconds{device=\"GPU-1\"} 1.5\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(MetricsTest, BytesAreBytesTimesAreSecondsAndCountersSayTheirKind) {
   const std::string text = Text(Sample(), NameOf);
   for (const char* line :
