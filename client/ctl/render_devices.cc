@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "client/ctl/render.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/text_table.h"
@@ -12,6 +13,9 @@ namespace {
 
 using core::Printable;
 using core::TextTable;
+
+// A driver that does not answer leaves the figures as they were.
+constexpr uint64_t kStale = 15'000'000'000;  // nanoseconds: the longest interval, and half of it
 
 std::string Size(uint64_t bytes) {
   return core::SizeText(core::Bytes(bytes));
@@ -37,7 +41,8 @@ std::string OwnersText(const proto::DeviceUse& use) {
   }
   if (!use.fault().empty()) return text + "; the rest is not known: " + Printable(use.fault());
   return text + ", others " + Size(use.others()) + ", free " + Size(use.free()) + " (at least " +
-         Size(use.least_free()) + " in the last minute), of it idle " + Size(use.idle());
+         Size(use.least_free()) + " in the last minute), of it idle " + Size(use.idle()) +
+         (use.age_ns() > kStale ? "; seen " + DurationText(use.age_ns()) + " ago" : "");
 }
 
 }  // namespace

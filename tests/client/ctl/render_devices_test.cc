@@ -64,6 +64,13 @@ TEST(RenderDevicesTest, WhatIsNotKnownIsNoFigure) {
             "0       8.0 GiB  1.0 GiB   0 B       -     -     -\n");
 }
 
+TEST(RenderDevicesTest, FiguresOfADriverThatHangsSayHowOldTheyAre) {
+  proto::Stats stats = Sample();
+  EXPECT_THAT(DeviceUsesText(stats, kWide), Not(HasSubstr("ago")));
+  stats.mutable_devices(0)->set_age_ns(65'000'000'000);
+  EXPECT_THAT(DeviceUsesText(stats, kWide), HasSubstr("idle 32.0 GiB; seen 1 min 05 s ago\n"));
+}
+
 TEST(RenderDevicesTest, TheTableSumsWhatIsTheStores) {
   const std::string text = DeviceUsesTable(Sample(), kWide);
   EXPECT_THAT(text,
