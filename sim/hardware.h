@@ -29,6 +29,9 @@ struct Hardware {
   core::Duration slab_made{std::chrono::microseconds(235)};
   core::Duration slab_unmapped{std::chrono::microseconds(150)};
   double slab_cleared = 1.3e12;
+  // Assumed: to make a chunk of harvested memory, or to destroy it, by each 256 MiB that it begins.
+  // A device's driver does one at a time.
+  core::Duration chunk_changed{std::chrono::milliseconds(3)};
 };
 
 inline constexpr std::array<Hardware, 6> kHardware = {{

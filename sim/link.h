@@ -40,6 +40,7 @@ class Link {
     }
   }
   bool busy() const { return busy_; }
+  bool HasWork() const { return !jobs_.empty(); }
 
   // Begins the next piece, if there is one and the link is idle: how long it takes.
   std::optional<core::Duration> Begin(bool other_busy) {

@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/size_text.h"
+#include "sim/harvest.h"
 #include "sim/link.h"
 #include "sim/plan_hash.h"
 
@@ -31,6 +32,8 @@ constexpr Duration kFileLatency = std::chrono::microseconds(100);
 constexpr Bytes kStagingChunk = core::MiB(16);
 constexpr core::PoolId kDevicePool = core::PoolOf(kDevice);
 constexpr uint32_t kNone = ~0u;
+// The group of the links through which the device reaches harvested memory.
+constexpr uint16_t kPort = 1;
 constexpr Duration kStuckAfter = std::chrono::seconds(10);
 constexpr Tick kBegin{std::chrono::seconds(1)};
 
@@ -45,7 +48,7 @@ class Simulator {
         setup_(setup),
         budget_(setup.budget.RoundDown(kBudgetUnit)),
         topology_(TopologyFor(trace, setup)),
-        planner_(MakeOptions(trace, setup, topology_, budget_)),
+        planner_(MakeOptions(trace, setup, topology_)),
         rows_(trace.tensors.size()),
         clients_(trace.clients) {
     for (uint32_t i = 0; i < trace.ops.size(); ++i) {
@@ -55,13 +58,28 @@ class Simulator {
       AddLane(link, link.a, link.b, link.a_to_b);
       AddLane(link, link.b, link.a, link.b_to_a);
     }
+    const size_t first = topology_.pools().size() - setup.pools.size();
+    for (size_t i = 0; i < setup.pools.size(); ++i) {
+      const std::vector<HarvestLimit>& limits = setup.pools[i].limits;
+      if (limits.empty()) continue;
+      harvests_.try_emplace(core::PoolId{static_cast<uint16_t>(first + i)}, limits,
+                            setup.hardware.chunk_changed, now_);
+    }
   }
 
   Outcome Run();
 
  private:
   enum class State : uint8_t { kNone, kInUse, kIdle, kLeaving, kAway, kFetching, kFreed };
-  enum class EventKind : uint8_t { kClient, kPieceEnd, kPieceKnown, kProgressKnown, kSlab, kWake };
+  enum class EventKind : uint8_t {
+    kClient,
+    kPieceEnd,
+    kPieceKnown,
+    kProgressKnown,
+    kLater,
+    kLimit,
+    kWake
+  };
 
   struct Row {
     TensorId id{};
@@ -72,6 +90,7 @@ class Simulator {
     uint64_t uses = 0;
     uint32_t writes = 0;
     Duration recompute{0};
+    Tick harvested{};  // since then it lies in harvested memory, if it lies there
   };
   struct Client {
     std::vector<uint32_t> program;  // indices of ops
@@ -96,9 +115,11 @@ class Simulator {
   struct Lane {
     Link link;
     Duration latency;
-    bool in = false;   // it leads to the device
-    bool out = false;  // it leads from there
+    uint16_t group = 0;  // the link's
+    bool in = false;     // it leads to the device
+    bool out = false;    // it leads from there
     Tick piece_begin{};
+    uint64_t began = 0;  // which of all pieces its last one was
     // Done, but not yet known to be: whose bytes, and how many of them go on over another link.
     struct Known {
       TensorId tensor;
@@ -111,14 +132,14 @@ class Simulator {
     Tick at;
     uint64_t sequence;
     EventKind kind;
-    uint32_t index;  // the client's, or the lane's
+    uint32_t index;  // the client's, the lane's or the pool's
     bool operator>(const Event& other) const {
       return std::pair(at, sequence) > std::pair(other.at, other.sequence);
     }
   };
 
   static core::PlannerOptions MakeOptions(const Trace& trace, const Setup& setup,
-                                          const core::Topology& topology, Bytes budget) {
+                                          const core::Topology& topology) {
     core::PlannerOptions options;
     options.heuristics = setup.heuristics;
     options.policy = setup.policy;
@@ -127,8 +148,11 @@ class Simulator {
     options.preclean = setup.preclean;
     if (!setup.incremental) options.incremental_from = core::kRangeMax;
     options.granularity = kBudgetUnit;
-    options.device_capacity = {budget};
-    options.arena = {core::ArenaFor(budget)};
+    for (const core::Pool& pool : topology.pools()) {
+      if (pool.kind != core::PoolKind::kDevice) continue;
+      options.device_capacity.push_back(pool.capacity);
+      options.arena.push_back(core::ArenaFor(pool.capacity));
+    }
     options.host_capacity = HostCapacity(trace, setup);
     options.host_step = options.host_capacity;  // all of it is pinned before the first call
     options.topology = topology;
@@ -152,21 +176,25 @@ class Simulator {
     grown_ += action.size;
     slabs_[{action.client, action.offset}] = action.size;
     if (grown_ <= budget_) return Later(added);
-    SlabAfter(setup_.hardware.slab_made, added);
+    TellAt(now_ + setup_.hardware.slab_made, added);
   }
   void Do(const core::RemoveSlab& action) {
     const Hardware& hardware = setup_.hardware;
     const auto slab = slabs_.extract({action.client, action.offset});
     const auto bytes = static_cast<double>(slab.mapped().count());
-    SlabAfter(hardware.slab_unmapped + core::FromSeconds(bytes / hardware.slab_cleared),
-              core::SlabRemoved{action.client, action.device, action.offset});
+    TellAt(now_ + hardware.slab_unmapped + core::FromSeconds(bytes / hardware.slab_cleared),
+           core::SlabRemoved{action.client, action.device, action.offset});
   }
   void Do(const core::GrowPool& action) {
-    Later(core::PoolGrown{action.pool, action.offset, action.size});
+    const core::PoolGrown grown{action.pool, action.offset, action.size};
+    if (HarvestedPool* pool = HarvestOf(action.pool))
+      return TellAt(pool->Grow(action.size, now_), grown);
+    Later(grown);
   }
   void Do(const core::ReclaimPinned&) {}
   void Do(const core::ShrinkPool& action) {
-    Later(core::PoolShrunk{action.pool, action.offset, action.size});
+    TellAt(HarvestOf(action.pool)->Shrink(action.size, now_),
+           core::PoolShrunk{action.pool, action.offset, action.size});
   }
   void Do(const core::AllocReply& action);
   void Do(const core::AllocError& action) { Fail(action.error.message); }
@@ -178,9 +206,29 @@ class Simulator {
   void Do(const core::Prioritize& action);
   void Do(const core::DeferDestroy&) {}
   void Later(core::Event event) { pending_events_.push_back(std::move(event)); }
-  void SlabAfter(core::Duration duration, core::Event event) {
-    slab_events_.emplace(now_ + duration, std::move(event));
-    Schedule(now_ + duration, EventKind::kSlab);
+  void TellAt(Tick at, core::Event event) {
+    later_events_.emplace(at, std::move(event));
+    Schedule(at, EventKind::kLater);
+  }
+  // Null: the pool is not harvested.
+  HarvestedPool* HarvestOf(core::PoolId pool) {
+    const auto found = harvests_.find(pool);
+    return found == harvests_.end() ? nullptr : &found->second;
+  }
+  void ScheduleLimit(core::PoolId pool) {
+    const Tick at = harvests_.at(pool).NextChange();
+    if (at != core::kNever) Schedule(at, EventKind::kLimit, core::ToInt(pool));
+  }
+  void ChangeLimit(core::PoolId pool) {
+    const Bytes most = harvests_.at(pool).Change(now_);
+    ScheduleLimit(pool);
+    Tell(core::PoolLimit{pool, most});
+  }
+  void TellLater() {
+    const core::Event event = later_events_.extract(later_events_.begin()).mapped();
+    if (const auto* shrunk = std::get_if<core::PoolShrunk>(&event))
+      harvests_.at(shrunk->pool).Shrunk(shrunk->size, now_);
+    Tell(event);
   }
   void Fail(const std::string& why) {
     if (outcome_.failure.empty()) outcome_.failure = why;
@@ -208,7 +256,7 @@ class Simulator {
   void CountStall(Client& client, uint32_t index, Tick begin, Tick end);
   // All wait, nothing moves, and for so long that no retry will help.
   bool Stuck() const {
-    return moves_.empty() && slab_events_.empty() &&
+    return moves_.empty() && later_events_.empty() &&
            std::all_of(clients_.begin(), clients_.end(), [this](const Client& client) {
              return client.done || (client.waiting && now_ - client.since > kStuckAfter);
            });
@@ -223,9 +271,12 @@ class Simulator {
   void Promote(TensorId tensor, ClientId behalf);
   void Submit(const core::Hop& hop, const core::Move& move, Bytes bytes);
   void PumpLinks();
+  // Whether the other links of its group leave it its turn.
+  bool HasTurn(size_t index) const;
   void PieceEnded(size_t index);
   void PieceKnown(size_t index);
   void MoveKnown(const UnderWay& done);
+  void CountHarvest(const core::Move& move, bool done);
   void LeaveIrrevocably(Row& row);
   void KeepSpan(Span::Kind kind, uint32_t client, Tick begin, Tick end, uint32_t tensor = kNone) {
     if (setup_.timeline && begin < end)
@@ -244,7 +295,8 @@ class Simulator {
   std::map<TensorId, UnderWay> moves_;
   Bytes grown_;                                        // slabs made so far
   std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
-  std::multimap<Tick, core::Event> slab_events_;       // by when they happen
+  std::multimap<Tick, core::Event> later_events_;      // by when they happen
+  std::map<core::PoolId, HarvestedPool> harvests_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
   std::vector<uint32_t> row_of_tensor_;  // by the row of the planner's catalog
@@ -334,6 +386,9 @@ void Simulator::Do(const core::Move& action) {
   }
   const core::Route& route = topology_.Best(action.from.pool, action.to.pool, action.size);
   moves_.emplace(action.tensor, UnderWay{action, route, action.size, row.uses, row.writes});
+  if (HarvestedPool* pool = HarvestOf(action.from.pool);
+      pool != nullptr && action.to.pool != kDevicePool)
+    pool->BeginMoveOn(action.size);
   Submit(route.first, action, action.size);
 }
 
@@ -472,18 +527,34 @@ std::string Simulator::DescribeWaiters() const {
 }
 
 void Simulator::AddLane(const core::Link& link, core::PoolId from, core::PoolId to, double rate) {
-  const bool of_host = std::minmax(from, to) == std::minmax(core::kHostPool, kDevicePool);
+  const core::PoolId other = from == core::kHostPool ? to : from;
+  const bool of_host = std::min(from, to) == core::kHostPool &&
+                       topology_.pools()[core::ToInt(other)].kind != core::PoolKind::kFile;
   lanes_.push_back(
       {.link = Link(rate, of_host ? setup_.hardware.duplex : 1.0, setup_.hardware.per_copy),
        .latency = link.latency,
+       .group = link.group,
        .in = to == kDevicePool,
        .out = from == kDevicePool});
 }
 
+bool Simulator::HasTurn(size_t index) const {
+  const Lane& lane = lanes_[index];
+  if (lane.group == 0) return true;
+  for (size_t i = index % 2; i < lanes_.size(); i += 2) {  // those of the same direction
+    const Lane& other = lanes_[i];
+    if (i == index || other.group != lane.group) continue;
+    if (other.link.busy() || (other.link.HasWork() && other.began < lane.began)) return false;
+  }
+  return true;
+}
+
 void Simulator::PumpLinks() {
   for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (!HasTurn(i)) continue;
     if (const auto took = lanes_[i].link.Begin(lanes_[i ^ 1].link.busy())) {
       lanes_[i].piece_begin = now_;
+      lanes_[i].began = sequence_;
       Schedule(now_ + *took, EventKind::kPieceEnd, i);
     }
   }
@@ -534,12 +605,27 @@ void Simulator::MoveKnown(const UnderWay& done) {
     if (!std::exchange(row.irrevocable, false) && touched) moved.outcome = Result::kRescued;
     if (!stays && !touched) row.state = State::kAway;
   }
+  CountHarvest(done.move, moved.outcome == Result::kDone);
   Tell(moved);
   if (done.move.to.pool == kDevicePool && std::exchange(row.arriving, false))
     Resume(trace_.tensors[index].client);
 }
 
+void Simulator::CountHarvest(const core::Move& move, bool done) {
+  Row& row = rows_[RowOf(move.tensor)];
+  if (HarvestedPool* pool = HarvestOf(move.from.pool)) {
+    if (move.to.pool == kDevicePool) {
+      pool->Read(move.size, std::exchange(row.harvested, now_), now_);
+    } else {
+      pool->EndMoveOn(move.size);
+    }
+  } else if (done && HarvestOf(move.to.pool) != nullptr) {
+    row.harvested = now_;
+  }
+}
+
 Outcome Simulator::Run() {
+  for (const auto& [pool, harvest] : harvests_) ScheduleLimit(pool);
   for (uint32_t i = 0; i < clients_.size(); ++i) {
     const core::TenantId tenant{i + 1};
     const core::Budgets budgets{budget_, trace_.Footprint() * 2 + core::GiB(1)};
@@ -569,11 +655,8 @@ Outcome Simulator::Run() {
         Tell(part);
         break;
       }
-      case EventKind::kSlab: {
-        const core::Event done = slab_events_.extract(slab_events_.begin()).mapped();
-        Tell(done);
-        break;
-      }
+      case EventKind::kLater: TellLater(); break;
+      case EventKind::kLimit: ChangeLimit(core::PoolId{static_cast<uint16_t>(event.index)}); break;
       case EventKind::kWake:
         if (event.at < wake_) break;
         wake_ = core::kNever;
@@ -595,6 +678,7 @@ Outcome Simulator::Run() {
     if (lane.in) outcome_.up += lane.link.bytes();
     if (lane.out) outcome_.down += lane.link.bytes();
   }
+  for (auto& [id, pool] : harvests_) outcome_.harvests.push_back(pool.End(now_));
   outcome_.plans_hash = hash_.value();
   return std::move(outcome_);
 }
@@ -613,23 +697,35 @@ Hardware WithAllLinks(Hardware hardware, const std::vector<ExtraPool>& pools) {
 
 core::Topology TopologyFor(const Trace& trace, const Setup& setup) {
   const Hardware& hardware = setup.hardware;
-  const auto host_link = [&](core::PoolId pool) {
-    return core::Link{core::kHostPool, pool, hardware.latency, hardware.up, hardware.down};
-  };
   std::vector<core::Pool> pools = {
-      {core::PoolKind::kHost, 0, HostCapacity(trace, setup), core::kExtentAlignment},
-      {core::PoolKind::kDevice, 0, setup.budget.RoundDown(kBudgetUnit), kBudgetUnit,
-       /*addressable=*/true}};
-  std::vector<core::Link> links = {host_link(kDevicePool)};
-  for (const ExtraPool& extra : setup.pools) {
+      {core::PoolKind::kHost, 0, HostCapacity(trace, setup), core::kExtentAlignment}};
+  std::vector<core::Link> links;
+  const auto add = [&](const core::Pool& pool) {
     const core::PoolId id{static_cast<uint16_t>(pools.size())};
-    pools.push_back({extra.kind, static_cast<uint16_t>(pools.size() - 1), extra.capacity,
-                     core::kExtentAlignment});
+    pools.push_back(pool);
+    if (pool.kind != core::PoolKind::kFile)
+      links.push_back({core::kHostPool, id, hardware.latency, hardware.up, hardware.down});
+    return id;
+  };
+  const auto add_device = [&](uint16_t number, Bytes capacity) {
+    add({core::PoolKind::kDevice, number, capacity, kBudgetUnit, /*addressable=*/true});
+  };
+  add_device(0, setup.budget.RoundDown(kBudgetUnit));
+  uint16_t owners = 0;
+  for (const ExtraPool& extra : setup.pools) {
+    if (!extra.limits.empty()) add_device(++owners, hardware.memory);
+  }
+  uint16_t owner = 0;
+  for (const ExtraPool& extra : setup.pools) {
+    const bool harvested = !extra.limits.empty();
+    const auto number = harvested ? ++owner : static_cast<uint16_t>(pools.size() - 1);
+    const core::PoolId id = add({extra.kind, number, extra.capacity, core::kExtentAlignment,
+                                 /*addressable=*/false, harvested});
     if (extra.kind == core::PoolKind::kFile) {
       links.push_back({core::kHostPool, id, kFileLatency, extra.out, extra.in});
     } else {
-      links.push_back(host_link(id));
-      links.push_back({id, kDevicePool, hardware.latency, extra.in, extra.out});
+      links.push_back({id, kDevicePool, hardware.latency, extra.in, extra.out,
+                       harvested ? kPort : uint16_t{0}});
     }
   }
   return core::Topology::Make(std::move(pools), std::move(links), kStagingChunk).value();

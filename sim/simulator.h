@@ -5,8 +5,8 @@
 // chunk over one channel in each direction, demands before the rest, and what is done is known a
 // little later. Each client's stream runs its calls in order; a get or a create that must wait
 // stalls it. Slabs take their time, but for the first that fill the device: a job pays for those
-// once, at its start, whatever is decided. Clients share the device's memory and the links, not its
-// processors.
+// once, at its start, whatever is decided. Chunks of harvested memory take theirs, one after the
+// other on each device. Clients share the device's memory and the links, not its processors.
 //
 // Threads: one at a time. The same input gives the same result.
 #pragma once
@@ -19,6 +19,7 @@
 #include "core/topology.h"
 #include "core/types.h"
 #include "sim/hardware.h"
+#include "sim/harvest.h"
 #include "sim/trace.h"
 
 namespace ravenstore::sim {
@@ -31,6 +32,10 @@ struct ExtraPool {
   core::Bytes capacity;
   double in = 0;   // bytes per second, from there towards the device
   double out = 0;  // and to there
+  // Of a peer that is harvested what its owner leaves, by time; each such pool is of a device of
+  // its own. All of them share the device's port: one at a time moves bytes over it each way.
+  // Empty: the pool is of fixed size.
+  std::vector<HarvestLimit> limits = {};
 };
 
 struct Setup {
@@ -90,7 +95,8 @@ struct Outcome {
   // With Setup::timeline:
   std::vector<Span> spans;
   std::vector<StepMark> steps;
-  std::vector<MemoryPoint> memory;  // by time, one for each change
+  std::vector<MemoryPoint> memory;   // by time, one for each change
+  std::vector<HarvestUse> harvests;  // one for each harvested pool
 };
 
 // What the planner's host pool takes, twice and with room for gaps.
@@ -106,7 +112,8 @@ inline constexpr const char* kTooLong = "the replay takes more than 2^50 ns (13 
 // The hardware with one link to the device that is as fast as all together: no policy moves more.
 Hardware WithAllLinks(Hardware hardware, const std::vector<ExtraPool>& pools);
 
-// The machine's pools and links as the planner is told of them; the device is DeviceId{0}.
+// The machine's pools and links as the planner is told of them; the device is DeviceId{0}. Those
+// that follow are the owners of harvested pools, in the order of these.
 core::Topology TopologyFor(const Trace& trace, const Setup& setup);
 
 // REQUIRES: trace.Footprint() <= kFootprintMax.
