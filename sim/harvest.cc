@@ -24,8 +24,12 @@ Bytes HarvestedPool::Change(Tick now) {
     for (Pending& one : pending_) one.limit = std::max(one.limit, most_);
     EndGiveBacks(now, /*done=*/false);
   } else if (most_ < before && held_ > most_) {
-    pending_.push_back(
-        {{.begin = now, .bytes = held_ - most_, .copied = moving_on_, .chunks = going_}, most_});
+    pending_.push_back({{.begin = now,
+                         .bytes = held_ - most_,
+                         .copied = moving_on_,
+                         .in_flight = in_flight_,
+                         .chunks = going_},
+                        most_});
   }
   return most_;
 }

@@ -23,6 +23,7 @@ struct GiveBack {
   core::Duration took{0};
   core::Bytes bytes;        // by so much the pool was above its limit
   core::Bytes copied;       // moved on to the host meanwhile, with what was on its way already
+  core::Bytes in_flight;    // on its way to and from the device at the beginning
   core::Duration chunks{};  // what it takes to destroy the chunks that went
   bool done = false;        // false: the limit rose, or the replay ended, before
 };
@@ -54,6 +55,9 @@ class HarvestedPool {
   // What lies here moves on to the host.
   void BeginMoveOn(core::Bytes bytes);
   void EndMoveOn(core::Bytes bytes) { moving_on_ -= bytes; }
+  // Copies to and from the device.
+  void BeginCopy(core::Bytes bytes) { in_flight_ += bytes; }
+  void EndCopy(core::Bytes bytes) { in_flight_ -= bytes; }
   // What lies here since `since` was copied to the device.
   void Read(core::Bytes bytes, core::Tick since, core::Tick now);
 
@@ -81,6 +85,7 @@ class HarvestedPool {
   core::Bytes held_;  // chunks, with those that come or go
   core::Tick driver_free_{};
   core::Bytes moving_on_;
+  core::Bytes in_flight_;
   core::Duration going_{0};  // what the chunks that are being destroyed take
   std::vector<Pending> pending_;
   HarvestUse use_;

@@ -386,9 +386,14 @@ void Simulator::Do(const core::Move& action) {
   }
   const core::Route& route = topology_.Best(action.from.pool, action.to.pool, action.size);
   moves_.emplace(action.tensor, UnderWay{action, route, action.size, row.uses, row.writes});
-  if (HarvestedPool* pool = HarvestOf(action.from.pool);
-      pool != nullptr && action.to.pool != kDevicePool)
-    pool->BeginMoveOn(action.size);
+  if (HarvestedPool* pool = HarvestOf(action.to.pool)) pool->BeginCopy(action.size);
+  if (HarvestedPool* pool = HarvestOf(action.from.pool)) {
+    if (action.to.pool == kDevicePool) {
+      pool->BeginCopy(action.size);
+    } else {
+      pool->BeginMoveOn(action.size);
+    }
+  }
   Submit(route.first, action, action.size);
 }
 
@@ -613,14 +618,17 @@ void Simulator::MoveKnown(const UnderWay& done) {
 
 void Simulator::CountHarvest(const core::Move& move, bool done) {
   Row& row = rows_[RowOf(move.tensor)];
+  if (HarvestedPool* pool = HarvestOf(move.to.pool)) {
+    pool->EndCopy(move.size);
+    if (done) row.harvested = now_;
+  }
   if (HarvestedPool* pool = HarvestOf(move.from.pool)) {
     if (move.to.pool == kDevicePool) {
+      pool->EndCopy(move.size);
       pool->Read(move.size, std::exchange(row.harvested, now_), now_);
     } else {
       pool->EndMoveOn(move.size);
     }
-  } else if (done && HarvestOf(move.to.pool) != nullptr) {
-    row.harvested = now_;
   }
 }
 

@@ -49,6 +49,9 @@ TEST_F(HarvestedPoolTest, AGiveBackLastsUntilTheLimitIsKept) {
   pool_.Change(At(0));
   pool_.Grow(GiB(1), At(0));
   pool_.BeginMoveOn(MiB(8));
+  pool_.BeginCopy(MiB(3));
+  pool_.BeginCopy(MiB(2));
+  pool_.EndCopy(MiB(3));
   pool_.Change(At(100));
   pool_.BeginMoveOn(MiB(4));
   pool_.EndMoveOn(MiB(8));
@@ -63,6 +66,7 @@ TEST_F(HarvestedPoolTest, AGiveBackLastsUntilTheLimitIsKept) {
   EXPECT_EQ(one.took, milliseconds(20));
   EXPECT_EQ(one.bytes, MiB(512));
   EXPECT_EQ(one.copied, MiB(12)) << "with what was on its way";
+  EXPECT_EQ(one.in_flight, MiB(2));
   EXPECT_EQ(one.chunks, milliseconds(6));
 }
 
@@ -162,6 +166,7 @@ TEST(HarvestTest, WhatLiesThereAloneMovesOnOverThePeersLinkToTheHost) {
   ASSERT_EQ(use.give_backs.size(), 1u);
   EXPECT_TRUE(use.give_backs[0].done);
   EXPECT_EQ(use.give_backs[0].copied, MiB(8));
+  EXPECT_EQ(use.give_backs[0].in_flight, core::Bytes{0});
   // One chunk had come beside it, ahead of need.
   EXPECT_EQ(use.give_backs[0].bytes, MiB(512));
   EXPECT_NEAR(core::Milliseconds(use.give_backs[0].took), 8.388608 + 3, 0.01);
