@@ -304,7 +304,7 @@ class Scheduler : public PlannerBooks {
   // again those that may stay.
   void BalanceHarvest(PoolId pool);
   // The chunk that is the cheapest to empty for its size: of what lies there alone the bytes have
-  // to be copied.
+  // to be copied, and copies to it and from it have to end.
   Range CheapestChunk(const AwayPool& pool) const;
   std::vector<uint32_t> RowsIn(const AwayPool& pool, const Range& chunk) const;
   // What lies in closed chunks leaves as far as nothing is under way with it.

@@ -67,7 +67,7 @@ Range Scheduler::CheapestChunk(const AwayPool& pool) const {
   const auto cost = [&](const Range& chunk) {
     Bytes copied;
     for (const uint32_t row : RowsIn(pool, chunk)) {
-      if (catalog_[row].residency() == Residency::kAway) copied += catalog_[row].size;
+      if (catalog_[row].state() != TensorState::kResident) copied += catalog_[row].size;
     }
     return static_cast<double>(copied.count()) / static_cast<double>(chunk.second.count());
   };

@@ -148,6 +148,22 @@ TEST_F(PlannerHarvestTest, OfSeveralChunksTheCheapestToEmptyGoes) {
   EXPECT_EQ(PoolOf("A"), kHarvest);
 }
 
+TEST_F(PlannerHarvestTest, AChunkWithCopiesUnderWayIsNotEmpty) {
+  Harvest(KiB(16));
+  Fill({"A", "B", "C", "D", "E", "F"});
+  for (const char* name : {"A", "B", "C", "D"}) ASSERT_EQ(PoolOf(name), kHarvest) << name;
+  s_.Free("A").Free("B").Free("C").Free("D");
+  s_.Create("G", KiB(4));  // one of two leaves, for the first chunk
+  const char* const leaves = s_.IsCopying("E") ? "E" : "F";
+  ASSERT_TRUE(s_.IsCopying(leaves));
+  s_.world().SetPool(kHarvest, KiB(8));
+  s_.FinishSlabs();
+  EXPECT_EQ(Held(), KiB(8)) << "the second has gone";
+  s_.CopyDone(leaves);
+  EXPECT_EQ(s_.View(leaves).away, kHarvest);
+  EXPECT_FALSE(s_.IsCopying(leaves)) << "its chunk stays";
+}
+
 TEST_F(PlannerHarvestTest, AChunkThatMayStayAfterAllOpensAgain) {
   Harvest(KiB(8));
   Fill({"A", "B", "C"});
