@@ -228,6 +228,18 @@ using Event =
 
 // ---- Actions ----
 
+// A tensor, its client, and the slot where it stands there: the executor need not ask whose it is.
+struct TensorOfClient {
+  TensorId tensor;
+  ClientId client;
+  SlotId slot;
+};
+// Where bytes lie in a pool; of a device's, in the arena of the tensor's client there.
+struct Place {
+  PoolId pool{};
+  Bytes offset;
+};
+
 // Create, map and hand to the client `size` bytes at `offset` of its arena. Answer: SlabAdded or
 // SlabFailed.
 struct AddSlab {
@@ -278,17 +290,16 @@ struct AllocError {
 // The fetch is answered: in use at `offset`, valid for a stream once its copy is done (a Move
 // that was proposed before this action, in this plan or an earlier one; none when `arriving` is
 // false). With `recompute` the bytes were discarded and the client recomputes them.
-struct FetchReply {
-  TensorId tensor;
+struct FetchReply : TensorOfClient {
   DeviceId device;
   Bytes offset;
   bool arriving;
   bool recompute = false;
 };
-// The fetch failed; the tensor stays away.
-struct FetchError {
-  TensorId tensor;
+// The fetch failed; the tensor stays away, or where it was to leave for another device.
+struct FetchError : TensorOfClient {
   Error error;
+  std::optional<Place> stays{};
 };
 // The free is done; the slot may be used again.
 struct Release {
@@ -297,19 +308,12 @@ struct Release {
   TensorId tensor;
 };
 // Take the idle, clean tensor off the device (lease Idle -> Away). Answer: Dropped, immediately.
-struct Drop {
-  TensorId tensor;
-};
-// Where bytes lie in a pool; of a device's, in the arena of the tensor's client there.
-struct Place {
-  PoolId pool{};
-  Bytes offset;
-};
+struct Drop : TensorOfClient {};
 // Copy the tensor's bytes from one pool to another. There is one move of a tensor at a time.
 // Answer: Moved. One between two pools that are no device's changes no lease: the tensor is away
 // before and after. One to a device is published (lease Away -> Idle) unless a client asked
 // meanwhile.
-struct Move {
+struct Move : TensorOfClient {
   // What becomes of the bytes that are copied.
   enum class Source : uint8_t {
     kStays,
@@ -322,7 +326,6 @@ struct Move {
     // executor may take it for kLeaves.
     kLeavesIrrevocably
   };
-  TensorId tensor;
   Place from;
   Place to;
   Bytes size;
@@ -335,9 +338,9 @@ struct Move {
 // waits for that: the copy goes before those that no request waits for. No answer, except with
 // `irrevocable`: if nothing happened to the tensor since the move began, it becomes one that is
 // irrevocable.
-struct Prioritize {
-  TensorId tensor;
+struct Prioritize : TensorOfClient {
   DeviceId device;
+  PoolId pool;      // that it is copied to
   ClientId behalf;  // the client that waits
   bool irrevocable = false;
 };

@@ -103,6 +103,16 @@ class PlannerBooks {
   void Count(ClientId client, Counter counter, Amount amount);
 
   // Tensors.
+  static TensorOfClient NameOf(const TensorRow& tensor) {
+    return {tensor.id, tensor.client, tensor.slot};
+  }
+  // On its device, and in the other pool. REQUIRES: it has a place there.
+  Place HomeOf(const TensorRow& tensor) {
+    return {tensor.home.pool, ArenaOf(tensor)->space.OffsetOf(tensor.home.block)};
+  }
+  Place AwayOf(const TensorRow& tensor) const {
+    return {tensor.away.pool, away_[tensor.away.pool].OffsetOf(tensor.away.block)};
+  }
   void SetInUse(TensorRow& tensor, bool in_use);
   void SetStreamComplete(TensorRow& tensor, bool stream_complete);
   // Counts the tensor among those that cannot leave their device, or no more, as it now is.

@@ -28,7 +28,9 @@ void Scheduler::Fail(const Request& given, ErrorCode code, const std::string& me
   tensor->waiting = false;
   List(*tensor);
   Reindex(*tensor);  // it may still be on the device that it was to leave
-  plan_->push_back(FetchError{request.tensor, {code, message}});
+  const bool on_device = tensor->residency() == Residency::kOnDevice;
+  plan_->push_back(FetchError{
+      NameOf(*tensor), {code, message}, on_device ? std::optional(HomeOf(*tensor)) : std::nullopt});
 }
 
 void Scheduler::FailForRoom(const Request& request) {
@@ -238,7 +240,7 @@ bool Scheduler::TryFetch(ClientArena& arena, const Request& given) {
   }
   SetInUse(tensor, true);
   SetStreamComplete(tensor, false);
-  plan_->push_back(FetchReply{tensor.id, tensor.device(), arena.space.OffsetOf(*block),
+  plan_->push_back(FetchReply{NameOf(tensor), tensor.device(), arena.space.OffsetOf(*block),
                               /*arriving=*/!recompute, recompute});
   return true;
 }

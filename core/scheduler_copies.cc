@@ -123,8 +123,7 @@ void Scheduler::ReplyInPlace(TensorRow& tensor, bool arriving) {
   SetStreamComplete(tensor, false);
   EndPrefetch(tensor, true);
   Reindex(tensor);
-  const Bytes place = ArenaOf(tensor)->space.OffsetOf(tensor.home.block);
-  plan_->push_back(FetchReply{tensor.id, tensor.device(), place, arriving});
+  plan_->push_back(FetchReply{NameOf(tensor), tensor.device(), HomeOf(tensor).offset, arriving});
 }
 
 void Scheduler::IrrevocableCopyFailed(ClientArena& arena, TensorRow& tensor) {

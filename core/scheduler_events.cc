@@ -274,7 +274,7 @@ void Scheduler::On(const FetchRequested& event) {
   const bool here = tensor->device() == event.device;
   const Residency residency = tensor->residency();
   if (residency == Residency::kLost) {
-    plan_->push_back(FetchError{tensor->id, {ErrorCode::kLost, WhyLost(*tensor)}});
+    plan_->push_back(FetchError{NameOf(*tensor), {ErrorCode::kLost, WhyLost(*tensor)}});
     return;
   }
   if (here && (residency == Residency::kArriving || residency == Residency::kOnDevice)) {

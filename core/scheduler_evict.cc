@@ -162,14 +162,14 @@ void Scheduler::Evict(ClientArena& arena, TensorRow& tensor) {
   if (tensor.state() == TensorState::kCleaning) {
     ++arena.copying_out;
     Catalog::Commit(tensor, TensorState::kCleaningToLeave);
-    plan_->push_back(
-        Prioritize{tensor.id, arena.device, Behalf(tensor), LeavesIrrevocably(arena, tensor)});
+    plan_->push_back(Prioritize{NameOf(tensor), arena.device, tensor.away.pool, Behalf(tensor),
+                                LeavesIrrevocably(arena, tensor)});
     return;
   }
   if (CanDrop(tensor)) {
     Catalog::Commit(tensor,
                     tensor.needs_copy() ? TensorState::kDiscarding : TensorState::kDropping);
-    plan_->push_back(Drop{tensor.id});
+    plan_->push_back(Drop{NameOf(tensor)});
   } else {
     StartCopyOut(arena, tensor,
                  LeavesIrrevocably(arena, tensor) ? Move::Source::kLeavesIrrevocably
@@ -226,11 +226,11 @@ void Scheduler::BeginCopyOut(TensorRow& tensor) {
 }
 
 void Scheduler::ProposeMove(const TensorRow& tensor, Way way, Move::Source source, bool demand) {
-  const Place home{tensor.home.pool, ArenaOf(tensor)->space.OffsetOf(tensor.home.block)};
-  const Place away{tensor.away.pool, away_[tensor.away.pool].OffsetOf(tensor.away.block)};
+  const Place home = HomeOf(tensor);
+  const Place away = AwayOf(tensor);
   const bool leaves = way == Way::kOut;
-  plan_->push_back(Move{tensor.id, leaves ? home : away, leaves ? away : home, tensor.size, source,
-                        demand, leaves && demand ? Behalf(tensor) : tensor.client});
+  plan_->push_back(Move{NameOf(tensor), leaves ? home : away, leaves ? away : home, tensor.size,
+                        source, demand, leaves && demand ? Behalf(tensor) : tensor.client});
 }
 
 void Scheduler::EndCopyOut(const TensorRow& tensor) {

@@ -120,10 +120,9 @@ void Scheduler::LetGoOfEmptied(PoolId id) {
 void Scheduler::MoveOn(TensorRow& tensor) {
   Unlist(tensor);
   Catalog::Commit(tensor, TensorState::kMovingOn);
-  const Place from{tensor.away.pool, away_[tensor.away.pool].OffsetOf(tensor.away.block)};
   const Place to{kHostPool, host_.OffsetOf(covers_.at(Catalog::RowOf(tensor.id)))};
-  plan_->push_back(
-      Move{tensor.id, from, to, tensor.size, Move::Source::kStays, /*demand=*/true, tensor.client});
+  plan_->push_back(Move{NameOf(tensor), AwayOf(tensor), to, tensor.size, Move::Source::kStays,
+                        /*demand=*/true, tensor.client});
 }
 
 void Scheduler::EndMoveOn(TensorRow& tensor, const Moved& event) {

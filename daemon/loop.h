@@ -331,7 +331,7 @@ class Loop {
   void GiveBackMemory();
   void PutBackMemory();
   // The session of the tensor's client, with the tensor's slot, or null when either is gone.
-  Session* Locate(core::TensorId tensor, core::SlotId* slot);
+  Session* SessionOf(const core::TensorOfClient& tensor);
 
   LoopOptions options_;
   device::Devices devices_;

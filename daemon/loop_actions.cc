@@ -28,12 +28,10 @@ void Loop::Execute() {
   plan_.clear();
 }
 
-Session* Loop::Locate(TensorId tensor, SlotId* slot) {
-  if (!planner_->Knows(tensor)) return nullptr;
-  const core::TensorView view = planner_->View(tensor);
-  *slot = view.slot;
-  Session* session = FindSession(view.client);
-  return session == nullptr || session->gone ? nullptr : session;
+Session* Loop::SessionOf(const core::TensorOfClient& tensor) {
+  Session* session = FindSession(tensor.client);
+  if (session == nullptr || session->gone) return nullptr;
+  return session->RowOf(tensor.slot).tensor == tensor.tensor ? session : nullptr;
 }
 
 // On a worker: only one slab of an arena is made at a time.
@@ -197,8 +195,8 @@ void Loop::Do(const core::AllocError& action) {
 }
 
 void Loop::Do(const core::FetchReply& action) {
-  SlotId slot{};
-  Session* session = Locate(action.tensor, &slot);
+  const SlotId slot = action.slot;
+  Session* session = SessionOf(action);
   if (session == nullptr) return;
   LeaseRow lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return;
@@ -235,10 +233,9 @@ void Loop::SendPendingReplies(Session& session) {
   while (!session.pending_replies.empty() && session.arrivals.any()) {
     core::FetchReply reply = session.pending_replies.front();
     session.pending_replies.pop_front();
-    SlotId slot{};
-    if (Locate(reply.tensor, &slot) != &session) continue;
+    if (SessionOf(reply) != &session) continue;
     if (planner_->View(reply.tensor).residency == core::Residency::kLost) {
-      Do(core::FetchError{reply.tensor, {core::ErrorCode::kLost, "a copy of them failed"}});
+      Do(core::FetchError{reply, {core::ErrorCode::kLost, "a copy of them failed"}});
       continue;
     }
     // Meanwhile it may have come.
@@ -248,17 +245,15 @@ void Loop::SendPendingReplies(Session& session) {
 }
 
 void Loop::Do(const core::FetchError& action) {
-  SlotId slot{};
-  Session* session = Locate(action.tensor, &slot);
+  const SlotId slot = action.slot;
+  Session* session = SessionOf(action);
   if (session == nullptr) return;
   RememberFailure(*session, slot, action.error.message);
   LeaseRow lease = session->LeaseOf(slot);
   if (lease.state() != proto::LeaseState::kFetching) return;
-  const core::TensorView view = planner_->View(action.tensor);
-  if (view.residency != core::Residency::kOnDevice) return lease.FailFetch(action.error.code);
-  // It was to change devices and stays where it is.
-  const uint64_t idle_word =
-      lease.FailFetchInPlace(action.error.code, ToInt(view.device), view.device_offset);
+  if (!action.stays) return lease.FailFetch(action.error.code);
+  const uint64_t idle_word = lease.FailFetchInPlace(
+      action.error.code, ToInt(core::DeviceOf(action.stays->pool)), action.stays->offset);
   AwaitStreamComplete(
       *session, slot, action.tensor, idle_word,
       session->segment()->slots[ToInt(slot)].ticket.load(std::memory_order_acquire));
@@ -274,8 +269,8 @@ void Loop::Do(const core::Release& action) {
 }
 
 void Loop::Do(const core::Drop& action) {
-  SlotId slot{};
-  Session* session = Locate(action.tensor, &slot);
+  const SlotId slot = action.slot;
+  Session* session = SessionOf(action);
   if (session == nullptr) return;
   Session::Row& row = session->RowOf(slot);
   const uint64_t idle_word = row.complete_word();
@@ -295,8 +290,7 @@ void Loop::Do(const core::Move& action) {
 }
 
 void Loop::Do(const core::Prioritize& action) {
-  if (!planner_->Knows(action.tensor)) return;
-  Lanes& lanes = lanes_.at({action.device, planner_->View(action.tensor).away});
+  Lanes& lanes = lanes_.at({action.device, action.pool});
   for (auto& [job, move] : lanes.out_moves) {
     if (move.tensor != action.tensor) continue;
     // It stays until its copies are done.
@@ -363,8 +357,8 @@ std::vector<TransferLane::Chunk> Loop::ChunksOf(Session& session, const core::Mo
 }
 
 void Loop::StartCopyOut(const core::Move& action) {
-  SlotId slot{};
-  Session* session = Locate(action.tensor, &slot);
+  const SlotId slot = action.slot;
+  Session* session = SessionOf(action);
   if (session == nullptr) return;
   Move move{.kind = action.source == core::Move::Source::kStays ? MoveKind::kClean : MoveKind::kOut,
             .client = session->id(),
@@ -423,8 +417,8 @@ void Loop::FinishOut(Way way, JobId job, bool ok) {
 }
 
 void Loop::StartCopyIn(const core::Move& action) {
-  SlotId slot{};
-  Session* session = Locate(action.tensor, &slot);
+  const SlotId slot = action.slot;
+  Session* session = SessionOf(action);
   if (session == nullptr) return;
   ++session->copies;
   Move move{.kind = MoveKind::kIn,
@@ -473,8 +467,8 @@ void Loop::FinishIn(Way way, JobId job, const core::Status& outcome) {
 
 // The client notices nothing: its tensor is away before and after.
 void Loop::StartCopyOn(const core::Move& action) {
-  SlotId slot{};
-  Session* session = Locate(action.tensor, &slot);
+  const SlotId slot = action.slot;
+  Session* session = SessionOf(action);
   if (session == nullptr) return;
   ++session->copies;
   MovesOn& on = moves_on_.at(action.from.pool);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <type_traits>
 #include <variant>
 
 #include "core/events.h"
@@ -53,11 +54,11 @@ class PlanHash {
   }
   template <typename One, typename RowOf>
   void AddFields(const One& one, const RowOf& row_of) {
-    if constexpr (requires { one.slot; }) {
+    if constexpr (std::is_base_of_v<core::TensorOfClient, One>) {
+      hash_.Add(row_of(one.tensor));
+    } else if constexpr (requires { one.slot; }) {
       hash_.Add(core::ToInt(one.client));
       hash_.Add(core::ToInt(one.slot));
-    } else if constexpr (requires { one.tensor; }) {
-      hash_.Add(row_of(one.tensor));
     } else if constexpr (requires { one.client; }) {
       hash_.Add(core::ToInt(one.client));
     }

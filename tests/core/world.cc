@@ -228,9 +228,10 @@ World::Session* World::FindSession(ClientId client) {
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
-World::Row* World::Locate(TensorId tensor, Session** session, SlotId* slot) {
-  if (!planner_->Knows(tensor)) return nullptr;
-  const TensorView view = planner_->View(tensor);
+World::Row* World::Locate(const TensorOfClient& tensor, Session** session, SlotId* slot) {
+  if (!planner_->Knows(tensor.tensor)) return nullptr;
+  const TensorView view = planner_->View(tensor.tensor);
+  RAVEN_CHECK(view.client == tensor.client && view.slot == tensor.slot);
   *slot = view.slot;
   *session = FindSession(view.client);
   if (*session == nullptr || (*session)->gone) return nullptr;

@@ -229,7 +229,7 @@ class World {
   const Row& RowOf(Handle handle) const {
     return sessions_.at(handle.client)->rows.at(ToInt(handle.slot));
   }
-  Row* Locate(TensorId tensor, Session** session, SlotId* slot);
+  Row* Locate(const TensorOfClient& tensor, Session** session, SlotId* slot);
   static void MoveLease(Row& row, proto::LeaseState state);
   void Append(Session& session, SlotId slot, bool put);
   void Trace(const std::string& text) const;

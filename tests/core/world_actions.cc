@@ -151,7 +151,7 @@ void World::Do(const AllocError& action) {
 void World::Do(const FetchReply& action) {
   Session* session = nullptr;
   SlotId slot{};
-  Row* row = Locate(action.tensor, &session, &slot);
+  Row* row = Locate(action, &session, &slot);
   if (row == nullptr) return;
   RAVEN_CHECK(row->state == LeaseState::kFetching);
   if (action.arriving) {
@@ -179,7 +179,7 @@ void World::Do(const FetchReply& action) {
 void World::Do(const FetchError& action) {
   Session* session = nullptr;
   SlotId slot{};
-  Row* row = Locate(action.tensor, &session, &slot);
+  Row* row = Locate(action, &session, &slot);
   if (row == nullptr) return;
   // The copy of the get before it failed, which is an answer as well; the client may have freed it.
   if (row->state == LeaseState::kLost || row->state == LeaseState::kFreeing) return;
@@ -218,7 +218,7 @@ void World::Do(const Release& action) {
 void World::Do(const Drop& action) {
   Session* session = nullptr;
   SlotId slot{};
-  Row* row = Locate(action.tensor, &session, &slot);
+  Row* row = Locate(action, &session, &slot);
   if (row == nullptr) return;
   const bool taken = row->complete_word != 0 && row->word == row->complete_word;
   row->complete_word = 0;
@@ -281,7 +281,7 @@ bool World::ReleaseHalf(Copy& copy) {
 void World::StartCopyOut(const Move& action) {
   Session* session = nullptr;
   SlotId slot{};
-  Row* row = Locate(action.tensor, &session, &slot);
+  Row* row = Locate(action, &session, &slot);
   if (row == nullptr) return;
   using Source = Move::Source;
   const DeviceId device = core::DeviceOf(action.from.pool);
@@ -318,7 +318,7 @@ void World::StartCopyIn(const Move& action) {
   const DeviceId device = core::DeviceOf(action.to.pool);
   Session* session = nullptr;
   SlotId slot{};
-  Row* row = Locate(action.tensor, &session, &slot);
+  Row* row = Locate(action, &session, &slot);
   if (row == nullptr) return;
   RAVEN_CHECK(row->size == action.size);
   SetOwner(session->memory.at(ToInt(device)), action.to.offset, action.size, action.tensor);
@@ -337,7 +337,7 @@ void World::StartCopyIn(const Move& action) {
 void World::StartCopyOn(const Move& action) {
   Session* session = nullptr;
   SlotId slot{};
-  const Row* row = Locate(action.tensor, &session, &slot);
+  const Row* row = Locate(action, &session, &slot);
   if (row == nullptr) return;
   RAVEN_CHECK(row->size == action.size);
   RAVEN_CHECK(planner_->View(action.tensor).residency == Residency::kAway);
