@@ -303,9 +303,9 @@ class Scheduler : public PlannerBooks {
   // Closes chunks, the cheapest to empty first, until the pool holds no more than it may, or opens
   // again those that may stay.
   void BalanceHarvest(PoolId pool);
-  // The chunk that is the cheapest to empty for its size: of what lies there alone the bytes have
-  // to be copied, and copies to it and from it have to end.
-  Range CheapestChunk(const AwayPool& pool) const;
+  // The chunks of so many bytes that are the cheapest to empty for their size: of what lies there
+  // alone the bytes have to be copied, and copies to them and from them have to end. O(tensors).
+  std::vector<Range> CheapestChunks(const AwayPool& pool, Bytes bytes) const;
   std::vector<uint32_t> RowsIn(const AwayPool& pool, const Range& chunk) const;
   // What lies in closed chunks leaves as far as nothing is under way with it.
   void EmptyChunks(PoolId pool);

@@ -63,23 +63,32 @@ std::vector<uint32_t> Scheduler::RowsIn(const AwayPool& pool, const Range& chunk
   return rows;
 }
 
-Range Scheduler::CheapestChunk(const AwayPool& pool) const {
-  const auto cost = [&](const Range& chunk) {
+std::vector<Range> Scheduler::CheapestChunks(const AwayPool& pool, Bytes bytes) const {
+  std::vector<std::pair<double, Range>> chunks;
+  for (const Range& chunk : pool.chunks()) {
     Bytes copied;
     for (const uint32_t row : RowsIn(pool, chunk)) {
       if (catalog_[row].state() != TensorState::kResident) copied += catalog_[row].size;
     }
-    return static_cast<double>(copied.count()) / static_cast<double>(chunk.second.count());
-  };
-  std::pair<double, Range> best{cost(pool.chunks().front()), pool.chunks().front()};
-  for (const Range& chunk : pool.chunks()) best = std::min(best, {cost(chunk), chunk});
-  return best.second;
+    const double cost =
+        static_cast<double>(copied.count()) / static_cast<double>(chunk.second.count());
+    chunks.emplace_back(cost, chunk);
+  }
+  std::sort(chunks.begin(), chunks.end());
+  std::vector<Range> cheapest;
+  for (size_t i = 0; i < chunks.size() && bytes > Bytes{0}; ++i) {
+    cheapest.push_back(chunks[i].second);
+    bytes = Minus(bytes, chunks[i].second.second);
+  }
+  return cheapest;
 }
 
 void Scheduler::BalanceHarvest(PoolId id) {
   AwayPools::Member& pool = away_[id];
   const Bytes most = HarvestMost(id);
-  while (pool.size() > most) pool.Close(CheapestChunk(pool));
+  if (pool.size() > most) {
+    for (const Range& chunk : CheapestChunks(pool, pool.size() - most)) pool.Close(chunk);
+  }
   for (const Range& chunk : std::vector(pool.closed())) {
     if (pool.size() + chunk.second <= most) pool.Open(chunk);
   }

@@ -182,11 +182,7 @@ core::Status Server::Init() {
   RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
   loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
   control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
-  watch_->Look(ipc::Now());
-  watch_thread_ = Supervise("raven-watch", ending_, [this] {
-    watch_->Run(
-        [this] { loop_->mailbox().Post([this] { loop_->LookAtHarvests(watch_->seen()); }); });
-  });
+  StartWatch(!options.harvests.empty());
   spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
                config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
                core::SizeText(control.tenant_budgets.device),
@@ -282,6 +278,16 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
 Bytes Server::ReserveOf(const device::Device& device) const {
   const Bytes part(device.info().total.count() / kHarvestReservePart);
   return config_.harvest_reserve.value_or(part);
+}
+
+void Server::StartWatch(bool harvests) {
+  watch_->Look(ipc::Now());
+  watch_thread_ = Supervise("raven-watch", ending_, [this, harvests] {
+    watch_->Run([this, harvests] {
+      // Else it would wake the loop for nothing.
+      if (harvests) loop_->mailbox().Post([this] { loop_->LookAtHarvests(watch_->seen()); });
+    });
+  });
 }
 
 core::Status Server::MakeWatch() {

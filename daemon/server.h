@@ -60,6 +60,8 @@ class Server {
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.
   core::Status MakeWatch();
+  // Once the loop runs. `harvests`: it is told of each look.
+  void StartWatch(bool harvests);
   // Of the device, what is not harvested.
   core::Bytes ReserveOf(const device::Device& device) const;
   // Of the devices, as measured or configured.
