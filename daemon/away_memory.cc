@@ -1,5 +1,6 @@
 #include "daemon/away_memory.h"
 
+#include <string>
 #include <utility>
 
 #include "core/check.h"
@@ -67,7 +68,16 @@ class PeerShareMemory : public AwayMemory {
   }
   core::Status Make(Bytes offset, Bytes bytes) override { return range_->Create(offset, bytes); }
   core::Status Destroy(Bytes offset) override { return range_->Unmap(offset); }
-  core::Status Health() const override { return core::Ok(); }
+  void Ended(bool ok, core::Tick now) override {
+    if (ok) failures_ = 0;
+    if (!ok && now != std::exchange(last_failure_, now)) ++failures_;
+  }
+  core::Status Health() const override {
+    if (failures_ < kFailuresMost) return core::Ok();
+    return core::Error{core::ErrorCode::kDevice, devices_[ToInt(owner_)]->info().uuid + ": " +
+                                                     std::to_string(failures_) +
+                                                     " copies in a row failed"};
+  }
 
  private:
   // Another way costs less unless all else is full: a small ring will do.
@@ -77,6 +87,8 @@ class PeerShareMemory : public AwayMemory {
   const DeviceId owner_;
   const std::unique_ptr<device::VaRange> range_;
   const std::set<DeviceId> reached_by_;
+  uint32_t failures_ = 0;
+  core::Tick last_failure_{};
 };
 
 class MediumMemory : public AwayMemory {

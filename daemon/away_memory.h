@@ -35,6 +35,9 @@ class AwayMemory {
   // long. REQUIRES: its memory comes and goes. Threads: any; one at a time for a piece.
   virtual core::Status Make(core::Bytes offset, core::Bytes bytes);
   virtual core::Status Destroy(core::Bytes offset);
+  // A copy to the pool or out of it ended. Those of one instant count as one: with a channel all
+  // that is queued fails.
+  virtual void Ended(bool /*ok*/, core::Tick /*now*/) {}
   // Ok, or why all that lies there is lost, for good. Cheap.
   virtual core::Status Health() const = 0;
 
@@ -46,6 +49,7 @@ class AwayMemory {
 std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
                                        std::shared_ptr<device::VaRange> range);
 
+// After eight copies in a row that failed it is lost: its device is gone.
 // Memory of devices[owner], `range`: a share of fixed size, of which so many bytes are there from
 // its beginning on, or what is harvested, of which nothing is there yet. Devices that reach it copy
 // by themselves; the others, and the owner, by way of the host.

@@ -508,6 +508,8 @@ void Loop::NoteFailedPools() {
       lanes.in->Abort(health.error());
       lanes.out->Abort(health.error());
     }
+    if (const auto on = moves_on_.find(pool); on != moves_on_.end())
+      on->second.lane->Abort(health.error());
     ApplyEvent(core::PoolFailed{pool});
   }
 }

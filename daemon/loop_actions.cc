@@ -409,6 +409,7 @@ void Loop::CopyEnded(Session& session) {
 
 void Loop::FinishOut(Way way, JobId job, bool ok) {
   auto node = lanes_.at(way).out_moves.extract(job);
+  away_.at(way.pool)->Ended(ok, now_);
   const Move move = node.mapped();
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);  // it stays until its copies are done
@@ -438,6 +439,7 @@ void Loop::StartCopyIn(const core::Move& action) {
 
 void Loop::FinishIn(Way way, JobId job, const core::Status& outcome) {
   auto node = lanes_.at(way).in_moves.extract(job);
+  away_.at(way.pool)->Ended(outcome.ok(), now_);
   const Move move = node.mapped();
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);
@@ -488,6 +490,7 @@ void Loop::StartCopyOn(const core::Move& action) {
 void Loop::FinishOn(core::PoolId pool, JobId job, const core::Status& outcome) {
   using Outcome = core::Moved::Outcome;
   const Move move = moves_on_.at(pool).moves.extract(job).mapped();
+  away_.at(pool)->Ended(outcome.ok(), now_);
   ApplyEvent(core::Moved{move.tensor, outcome.ok() ? Outcome::kDone : Outcome::kFailed});
   CopyEnded(*FindSession(move.client));
 }

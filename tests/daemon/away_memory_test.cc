@@ -69,6 +69,41 @@ TEST_F(AwayMemoryTest, TheHostPoolIsReachedDirectly) {
   ExpectKeeps(*memory, kFirst, arena_->base());
 }
 
+TEST_F(AwayMemoryTest, HarvestedMemoryComesAndGoesAndIsCopiedToTheHost) {
+  auto range = *devices_[1]->ReserveVaRange(MiB(8));
+  const auto memory = PeerMemory(devices_, kSecond, std::move(range), Bytes{}, {kFirst});
+  EXPECT_TRUE(memory->slabs.all().empty());
+  ASSERT_TRUE(memory->Make(MiB(2), MiB(2)).ok());
+  const auto in = memory->Open(kFirst, Direction::kDeviceToHost);
+  ASSERT_TRUE(in.ok());
+  std::memset(arena_->base(), 5, MiB(1).count());
+  ASSERT_TRUE(Copy(**in, memory->TargetAt(MiB(2)), arena_->base(), MiB(1)).ok());
+  const std::shared_ptr<device::VaRange> host = *devices_[0]->ReserveHostVaRange(MiB(2), -1);
+  ASSERT_TRUE(host->Create(Bytes{}, MiB(2)).ok());
+  const auto on = memory->OpenToHost();
+  ASSERT_TRUE(on.ok());
+  ASSERT_TRUE(Copy(**on, host->base(), memory->SourceAt(MiB(2)), MiB(1)).ok());
+  EXPECT_EQ(host->base()[MiB(1).count() - 1], std::byte{5});
+  EXPECT_TRUE(memory->Destroy(MiB(2)).ok());
+}
+
+TEST_F(AwayMemoryTest, APeerWhoseCopiesOnlyFailIsLost) {
+  const auto memory =
+      PeerMemory(devices_, kSecond, *devices_[1]->ReserveVaRange(MiB(2)), Bytes{}, {kFirst});
+  const auto fail = [&memory](int64_t from, int64_t to) {
+    for (int64_t at = from; at < to; ++at) memory->Ended(false, core::Tick(core::Duration(at)));
+  };
+  fail(1, 8);
+  EXPECT_TRUE(memory->Health().ok());
+  memory->Ended(true, core::Tick(core::Duration(8)));
+  for (int i = 0; i < 20; ++i) fail(9, 10);  // all that is queued with one channel
+  EXPECT_TRUE(memory->Health().ok());
+  fail(10, 17);
+  const core::Status health = memory->Health();
+  ASSERT_FALSE(health.ok());
+  EXPECT_EQ(health.error().message, "HOST-1: 8 copies in a row failed");
+}
+
 TEST_F(AwayMemoryTest, APeersShareIsReachedDirectlyOrByWayOfTheHost) {
   auto range = *devices_[1]->ReserveVaRange(MiB(4));
   ASSERT_TRUE(range->Create(Bytes{}, MiB(4)).ok());
