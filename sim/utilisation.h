@@ -1,6 +1,6 @@
 // The memory that owners use on GPUs, minute by minute: synthetic, after figures of production.
 //
-// Source: figures of production as the issue gives them. The memory that a container uses has
+// Source: quantiles of one production cluster, as given here. The memory that a container uses has
 // quantiles of 14.8 (5%), 23.1 (50%) and 31.3 GiB (95%); 23% of its minutes move more than 2 GiB;
 // the change of a minute has quantiles of -10.7 (1%) and +9.7 GiB (99%).
 //
