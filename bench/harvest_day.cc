@@ -223,14 +223,14 @@ void MeasureHarvestDay(double scale, const Report& report) {
 
 void MeasureGiveBack(const Report& report) {
   const sim::GiveBack clean = GivenBack(/*clean=*/true);
-  report({.name = "harvest.giveback_clean_ms",
+  report({.name = "harvest.simulated_giveback_clean_ms",
           .unit = "ms",
           .value = core::Milliseconds(clean.took),
           .target = 100,
           .detail = Words("%.1f GiB, %.1f of them copied", Gib(clean.bytes), Gib(clean.copied))});
   const sim::GiveBack dirty = GivenBack(/*clean=*/false);
   const Duration over_link = CopyTime(dirty.copied);
-  report({.name = "harvest.giveback_dirty_vs_bound",
+  report({.name = "harvest.simulated_giveback_dirty_vs_bound",
           .unit = "x",
           .value = core::Seconds(dirty.took) / core::Seconds(over_link),
           .bound = core::Milliseconds(over_link),

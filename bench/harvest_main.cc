@@ -1,9 +1,11 @@
 // harvest_bench: the figures of harvested memory, one JSON object a line. bench/report runs it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
 
 #include "bench/figure.h"
 #include "bench/harvest_day.h"
+#include "bench/harvest_node.h"
 
 namespace ravenstore::bench {
 namespace {
@@ -16,10 +18,6 @@ void TellSkipped(const Report& report) {
       "the planner's fuzzer injects them into a model of memory; none are counted on devices yet";
   const char* const weights = "tenants have guarantees and budgets, but no weights yet";
   const Figure figures[] = {
-      {.name = "harvest.owner_wait_p99_ms_per_gib",
-       .unit = "ms",
-       .target = 50,
-       .skipped = two_gpus},
       {.name = "harvest.unaware_oom", .unit = "", .target = 0, .skipped = two_gpus},
       {.name = "harvest.owner_slowdown", .unit = "x", .target = 1.02, .skipped = two_gpus},
       {.name = "harvest.peer_vs_link", .unit = "x", .target = 0.9, .skipped = two_gpus},
@@ -35,7 +33,19 @@ int Main(int argc, char** argv) {
   CLI::App app("Measures the figures of harvested memory.", "harvest_bench");
   double scale = 1;
   app.add_option("--scale", scale, "shortens (below 1) the runs")->check(CLI::Range(0.01, 1.0));
+  std::string node;
+  app.add_option("--node", node, "measures this machine's devices instead, of that backend")
+      ->check(CLI::IsMember({"cuda", "host"}));
+  std::string gpu = "no GPU";
+  app.add_option("--gpu-name", gpu, "what the figures call them");
   CLI11_PARSE(app, argc, argv);
+  if (!node.empty()) {
+    MeasureHarvestNode(node, [machine = Machine(gpu)](const Figure& figure) {
+      std::printf("%s\n", Json(figure, machine).c_str());
+      std::fflush(stdout);
+    });
+    return 0;
+  }
   const auto report = [machine = Machine("no GPU, simulated")](const Figure& figure) {
     std::printf("%s\n", Json(figure, machine).c_str());
     std::fflush(stdout);
