@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""harvest_bench --node host: what it measures on GPUs works on simulated devices, and nobody runs out of memory."""
+"""harvest_bench --node host: what it measures on GPUs works on simulated devices."""
 
 import json
 import os
