@@ -71,13 +71,14 @@ class CudaRegistration : public Registration {
 class LazyNvml {
  public:
   const Result<std::shared_ptr<const Nvml>>& Get() {
-    std::call_once(once_, [this] { nvml_ = Nvml::Load(Nvml::DefaultLibrary()); });
+    std::lock_guard lock(mutex_);
+    if (!nvml_) nvml_ = Nvml::Load(Nvml::DefaultLibrary());
     return *nvml_;
   }
 
  private:
-  std::once_flag once_;
-  std::optional<Result<std::shared_ptr<const Nvml>>> nvml_;
+  std::mutex mutex_;
+  std::optional<Result<std::shared_ptr<const Nvml>>> nvml_;  // set once; guarded by mutex_
 };
 
 class CudaDevice : public Device {
