@@ -12,7 +12,6 @@ namespace ravenstore::daemon {
 using core::Bytes;
 using core::DeviceId;
 using core::SlotId;
-using core::TensorId;
 using core::ToInt;
 
 void Loop::ApplyEvent(const core::Event& event) {
