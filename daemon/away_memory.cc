@@ -19,41 +19,46 @@ using device::Direction;
 // As many as a channel has under way: one that fails among others that do not is no reason.
 constexpr uint32_t kFailuresMost = device::MediumChannelOptions{}.depth;
 
-class HostPoolMemory : public AwayMemory {
+// Memory that has addresses, those of `range`.
+class RangeMemory : public AwayMemory {
  public:
-  HostPoolMemory(device::Devices devices, std::shared_ptr<device::VaRange> range)
+  RangeMemory(device::Devices devices, std::shared_ptr<device::VaRange> range)
       : devices_(std::move(devices)), range_(std::move(range)) {}
 
   device::Target TargetAt(Bytes offset) override { return range_->base() + offset.count(); }
   device::Source SourceAt(Bytes offset) override { return range_->base() + offset.count(); }
   Bytes granularity() const override { return core::kExtentAlignment; }
+  core::Status Make(Bytes offset, Bytes bytes) override { return range_->Create(offset, bytes); }
+  core::Status Destroy(Bytes offset) override { return range_->Unmap(offset); }
+
+ protected:
+  const device::Devices devices_;
+
+ private:
+  const std::shared_ptr<device::VaRange> range_;
+};
+
+class HostPoolMemory : public RangeMemory {
+ public:
+  using RangeMemory::RangeMemory;
+
   core::Result<std::unique_ptr<Channel>> Open(DeviceId device, Direction direction) override {
     return devices_[ToInt(device)]->OpenChannel(direction);
   }
   bool IsStaged(DeviceId) const override { return false; }
-  core::Status Make(Bytes offset, Bytes bytes) override { return range_->Create(offset, bytes); }
-  core::Status Destroy(Bytes offset) override { return range_->Unmap(offset); }
   core::Status Health() const override { return core::Ok(); }
-
- private:
-  const device::Devices devices_;
-  const std::shared_ptr<device::VaRange> range_;
 };
 
-class PeerShareMemory : public AwayMemory {
+class PeerShareMemory : public RangeMemory {
  public:
   PeerShareMemory(device::Devices devices, DeviceId owner, std::unique_ptr<device::VaRange> range,
                   Bytes bytes, std::set<DeviceId> reached_by)
-      : devices_(std::move(devices)),
+      : RangeMemory(std::move(devices), std::move(range)),
         owner_(owner),
-        range_(std::move(range)),
         reached_by_(std::move(reached_by)) {
     if (bytes > Bytes{}) slabs.Add(Bytes{}, bytes);
   }
 
-  device::Target TargetAt(Bytes offset) override { return range_->base() + offset.count(); }
-  device::Source SourceAt(Bytes offset) override { return range_->base() + offset.count(); }
-  Bytes granularity() const override { return core::kExtentAlignment; }
   core::Result<std::unique_ptr<Channel>> Open(DeviceId device, Direction direction) override {
     device::Device& here = *devices_[ToInt(device)];
     if (!IsStaged(device)) return here.OpenPeerChannel(direction);
@@ -66,8 +71,6 @@ class PeerShareMemory : public AwayMemory {
   core::Result<std::unique_ptr<Channel>> OpenToHost() override {
     return devices_[ToInt(owner_)]->OpenChannel(Direction::kDeviceToHost);
   }
-  core::Status Make(Bytes offset, Bytes bytes) override { return range_->Create(offset, bytes); }
-  core::Status Destroy(Bytes offset) override { return range_->Unmap(offset); }
   void Ended(bool ok, core::Tick now) override {
     if (ok) failures_ = 0;
     if (!ok && now != std::exchange(last_failure_, now)) ++failures_;
@@ -83,9 +86,7 @@ class PeerShareMemory : public AwayMemory {
   // Another way costs less unless all else is full: a small ring will do.
   static constexpr device::MediumChannelOptions kSeldomUsed{.chunk = core::MiB(1), .depth = 4};
 
-  const device::Devices devices_;
   const DeviceId owner_;
-  const std::unique_ptr<device::VaRange> range_;
   const std::set<DeviceId> reached_by_;
   uint32_t failures_ = 0;
   core::Tick last_failure_{};

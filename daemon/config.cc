@@ -255,10 +255,13 @@ std::string NumberText(double number) {
   return text;
 }
 
+std::optional<std::string> FaultOutside(double least, double most, double number) {
+  if (number >= least && number <= most) return std::nullopt;
+  return "must be " + NumberText(least) + " to " + NumberText(most) + ", not " + NumberText(number);
+}
+
 std::optional<std::string> FaultOfSample(const Config& config) {
-  const double sample = core::Milliseconds(config.harvest_sample);
-  if (sample >= 10 && sample <= 10'000) return std::nullopt;
-  return "must be 10 to 10000, not " + NumberText(sample);
+  return FaultOutside(10, 10'000, core::Milliseconds(config.harvest_sample));
 }
 
 // What is free is remembered for so long.
@@ -269,9 +272,7 @@ std::optional<std::string> FaultOfRise(const Config& config) {
 }
 
 std::optional<std::string> FaultOfGiveBack(const Config& config) {
-  const double give_back = core::Milliseconds(config.harvest_give_back);
-  if (give_back >= 1 && give_back <= 60'000) return std::nullopt;
-  return "must be 1 to 60000, not " + NumberText(give_back);
+  return FaultOutside(1, 60'000, core::Milliseconds(config.harvest_give_back));
 }
 
 std::optional<std::string> FaultOfOthers(const Config& config) {

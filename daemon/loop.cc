@@ -243,10 +243,7 @@ void Loop::MakeHot(Session& session) {
 }
 
 Duration Loop::SleepBound() {
-  bool copying = false;
-  for (const auto& [way, lanes] : lanes_) copying |= !lanes.out->idle() || !lanes.in->idle();
-  for (const auto& [pool, on] : moves_on_) copying |= !on.lane->idle();
-  if (copying) return options_.poll;
+  if (IsCopying()) return options_.poll;
   const bool waiting = planner_->stats().waiting > 0;
   core::Tick next = std::min({planner_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
   for (const auto& [device, one] : harvests_) next = std::min(next, one.harvest.deadline());
@@ -485,11 +482,7 @@ bool Loop::PollTickets() {
 
 bool Loop::PollLanes() {
   bool busy = false;
-  for (auto& [way, lanes] : lanes_) {
-    busy |= lanes.in->Pump();
-    busy |= lanes.out->Pump();
-  }
-  for (auto& [pool, on] : moves_on_) busy |= on.lane->Pump();
+  ForEachLane([&busy](core::PoolId, TransferLane& lane) { busy |= lane.Pump(); });
   NoteFailedPools();
   Execute();
   return busy;
@@ -503,13 +496,9 @@ void Loop::NoteFailedPools() {
     failed_.insert(pool);
     spdlog::error("{} failed, what lies there alone is lost: {}", planner_->NameOf(pool),
                   core::Describe(health.error()));
-    for (auto& [way, lanes] : lanes_) {
-      if (way.pool != pool) continue;
-      lanes.in->Abort(health.error());
-      lanes.out->Abort(health.error());
-    }
-    if (const auto on = moves_on_.find(pool); on != moves_on_.end())
-      on->second.lane->Abort(health.error());
+    ForEachLane([&, failed = pool](core::PoolId of, TransferLane& lane) {
+      if (of == failed) lane.Abort(health.error());
+    });
     ApplyEvent(core::PoolFailed{pool});
   }
 }
@@ -697,13 +686,13 @@ uint64_t Loop::log_dropped() const {
 }
 
 bool Loop::Quiescent() const {
-  for (const auto& [way, lanes] : lanes_) {
-    if (!lanes.out->idle() || !lanes.in->idle()) return false;
-  }
-  for (const auto& [pool, on] : moves_on_) {
-    if (!on.lane->idle()) return false;
-  }
-  return planner_->stats().waiting == 0;
+  return !IsCopying() && planner_->stats().waiting == 0;
+}
+
+bool Loop::IsCopying() const {
+  bool copying = false;
+  ForEachLane([&copying](core::PoolId, const TransferLane& lane) { copying |= !lane.idle(); });
+  return copying;
 }
 
 }  // namespace ravenstore::daemon

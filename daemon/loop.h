@@ -235,6 +235,16 @@ class Loop {
   void Rescan(Session& session, size_t most);
   bool PollTickets();
   bool PollLanes();
+  // Calls `visit` with each lane and its pool.
+  template <typename Visit>
+  void ForEachLane(Visit visit) const {
+    for (const auto& [way, lanes] : lanes_) {
+      visit(way.pool, *lanes.in);
+      visit(way.pool, *lanes.out);
+    }
+    for (const auto& [pool, on] : moves_on_) visit(pool, *on.lane);
+  }
+  bool IsCopying() const;
   void UpdateHarvests();
   std::string WhyNotGiven(core::PoolId pool) const;
   // Pools whose memory failed for good since the last look: what lies there is lost.
