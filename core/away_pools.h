@@ -31,10 +31,13 @@ class AwayPools {
     Tick short_until{};
     bool failed = false;  // for good: nothing lies there, nothing goes there
     // Harvested memory (core/topology.h): what it may hold, what of that its device's own
-    // clients want, and when it may grow again.
+    // clients want, what is given back ahead of what they and jobs will want next, until when, and
+    // when it may grow again.
     bool harvested = false;
     Bytes most{};
     Bytes claimed{};
+    Bytes ahead{};
+    Tick ahead_until{};
     Tick grows_after{};
     Tick moves_after{};  // a copy out of it failed
     bool look = false;   // what lies in closed chunks may be able to leave

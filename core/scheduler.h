@@ -300,6 +300,9 @@ class Scheduler : public PlannerBooks {
   // Keeps a place in the host pool for what is to lie in harvested memory.
   bool TakeCover(const TensorRow& tensor, RedundantCopies redundant);
   void GrowHarvest(PoolId pool, Bytes need);
+  // Its device's own clients or jobs take some of it: for a while more is given back than that, as
+  // much as they took lately, so that the next to ask finds it there.
+  void TakeAhead(PoolId pool);
   // Closes chunks, the cheapest to empty first, until the pool holds no more than it may, or opens
   // again those that may stay.
   void BalanceHarvest(PoolId pool);

@@ -99,7 +99,10 @@ void Scheduler::On(const DeviceLimit& event) {
   const size_t device = ToInt(event.device);
   if (device >= devices_.size()) return;
   quota_.SetLimit(PoolOf(event.device), event.capacity);
-  if (const auto harvest = away_.HarvestOf(event.device)) BalanceHarvest(*harvest);
+  if (const auto harvest = away_.HarvestOf(event.device)) {
+    TakeAhead(*harvest);
+    BalanceHarvest(*harvest);
+  }
   for (const auto& [id, client] : clients_) {
     if (client->arenas[device] != nullptr) LimitsChanged(*client->arenas[device]);
   }

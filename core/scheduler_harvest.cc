@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/scheduler.h"
+#include "core/tuned.h"
 
 namespace ravenstore::core {
 
@@ -28,7 +29,17 @@ Bytes Scheduler::HarvestMost(PoolId id) const {
   const AwayPools::Member& pool = away_[id];
   const DeviceId owner = away_.OwnerOf(id);
   const Bytes beside = Minus(quota_.LimitOf(PoolOf(owner)), quota_.Of(PoolOf(owner)).held);
-  return std::min(pool.most, Minus(beside, pool.claimed));
+  const Bytes most = std::min(pool.most, Minus(beside, pool.claimed));
+  return now_ < pool.ahead_until ? Minus(most, pool.ahead) : most;
+}
+
+void Scheduler::TakeAhead(PoolId id) {
+  AwayPools::Member& pool = away_[id];
+  if (now_ >= pool.ahead_until) pool.ahead = Bytes{0};
+  const Bytes taken = Minus(pool.size(), HarvestMost(id));
+  if (taken == Bytes{0}) return;
+  pool.ahead = std::min(pool.ahead + taken, kAheadOfOwner);
+  pool.ahead_until = pool.grows_after = now_ + kPause;
 }
 
 void Scheduler::CountHarvest(PoolId id) {
@@ -164,6 +175,7 @@ bool Scheduler::TakeHarvest(ClientArena& arena, Bytes need) {
   AwayPools::Member& pool = away_[*id];
   pool.claimed = lack->place.missing;
   pool.grows_after = now_ + kPause;
+  TakeAhead(*id);
   BalanceHarvest(*id);
   return !pool.closed().empty() || pool.leaving() > Bytes{0};
 }

@@ -61,11 +61,10 @@ class PeerShareMemory : public RangeMemory {
 
   core::Result<std::unique_ptr<Channel>> Open(DeviceId device, Direction direction) override {
     device::Device& here = *devices_[ToInt(device)];
-    if (!IsStaged(device)) return here.OpenPeerChannel(direction);
     device::Device& there = *devices_[ToInt(owner_)];
-    return direction == Direction::kHostToDevice
-               ? device::OpenStagedChannel(there, here, kSeldomUsed)
-               : device::OpenStagedChannel(here, there, kSeldomUsed);
+    device::Device& from = direction == Direction::kHostToDevice ? there : here;
+    if (!IsStaged(device)) return from.OpenPeerChannel();
+    return device::OpenStagedChannel(from, &from == &here ? there : here, kSeldomUsed);
   }
   bool IsStaged(DeviceId device) const override { return !reached_by_.contains(device); }
   core::Result<std::unique_ptr<Channel>> OpenToHost() override {

@@ -80,8 +80,8 @@ core::Result<PeerRates> CheckPeer(device::Device& device, device::Device& peer,
   RAVEN_RETURN_IF_ERROR(own->Create(Bytes{}, measured));
   RAVEN_ASSIGN_OR_RETURN(Side near, Side::Open(device));
   RAVEN_ASSIGN_OR_RETURN(Side far, Side::Open(peer));
-  RAVEN_ASSIGN_OR_RETURN(const auto to_peer, device.OpenPeerChannel(Direction::kDeviceToHost));
-  RAVEN_ASSIGN_OR_RETURN(const auto from_peer, device.OpenPeerChannel(Direction::kHostToDevice));
+  RAVEN_ASSIGN_OR_RETURN(const auto to_peer, device.OpenPeerChannel());
+  RAVEN_ASSIGN_OR_RETURN(const auto from_peer, peer.OpenPeerChannel());
   std::byte* const written = host->base();
   std::byte* const read = host->base() + kPattern.count();
   std::byte* const here = own->base();

@@ -46,7 +46,7 @@ std::map<core::DeviceId, PeerRates> ReachedBy(const device::Devices& devices, si
   for (size_t i = 0; i < devices.size(); ++i) {
     if (i == owner) continue;
     const std::string pair = devices[i]->info().uuid + " and " + devices[owner]->info().uuid;
-    if (!devices[i]->Reaches(*devices[owner])) {
+    if (!devices[i]->Reaches(*devices[owner]) || !devices[owner]->Reaches(*devices[i])) {
       spdlog::info("{} do not reach one another: no peer pool joins them", pair);
       continue;
     }

@@ -142,9 +142,7 @@ class CudaDevice : public Device {
            reaches != 0;
   }
   // The ranges of a device are mapped for all that reach it.
-  Result<std::unique_ptr<Channel>> OpenPeerChannel(Direction) override {
-    return OpenCudaChannel(gpu_);
-  }
+  Result<std::unique_ptr<Channel>> OpenPeerChannel() override { return OpenCudaChannel(gpu_); }
   Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) override {
     return WrapCudaStream(gpu_, stream);
   }

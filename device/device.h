@@ -207,9 +207,10 @@ class Device {
   // Whether channels of this device copy from and to memory of `peer`, another of these devices,
   // without passing the host.
   virtual bool Reaches(const Device& peer) = 0;
-  // A channel between memory of this device and memory of devices that it reaches, whose side is
-  // the host's in `direction`.
-  virtual Result<std::unique_ptr<Channel>> OpenPeerChannel(Direction direction) = 0;
+  // A channel from memory of this device to memory of devices that it reaches. Copies the other way
+  // are for a channel of theirs: a GPU's engine for its peers does all copies of one GPU in turn,
+  // whichever way they go.
+  virtual Result<std::unique_ptr<Channel>> OpenPeerChannel() = 0;
   // Wraps a stream of the caller's. REQUIRES: the stream outlives the result or is idle when
   // destroyed. What the result enqueued is still done after its own end.
   // Errors for AllStreams(): kUnsupported (a driver before CUDA 12.5); of its SignalAfter

@@ -143,7 +143,6 @@ class HostDevice : public Device {
         faults_(std::move(faults)),
         up_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)),
         down_(std::make_shared<HostLink>(options.bytes_per_second, options.latency)),
-        from_peers_(std::make_shared<HostLink>(options.peer_bytes_per_second, options.latency)),
         to_peers_(std::make_shared<HostLink>(options.peer_bytes_per_second, options.latency)) {}
 
   const DeviceInfo& info() const override { return info_; }
@@ -176,9 +175,8 @@ class HostDevice : public Device {
                            faults_);
   }
   bool Reaches(const Device& peer) override { return &peer != this; }
-  Result<std::unique_ptr<Channel>> OpenPeerChannel(Direction direction) override {
-    return OpenHostChannel(
-        info_.uuid, direction == Direction::kHostToDevice ? from_peers_ : to_peers_, faults_);
+  Result<std::unique_ptr<Channel>> OpenPeerChannel() override {
+    return OpenHostChannel(info_.uuid, to_peers_, faults_);
   }
   Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) override {
     return WrapHostStream(stream);
@@ -208,7 +206,6 @@ class HostDevice : public Device {
   const std::shared_ptr<HostFaults> faults_;
   const std::shared_ptr<HostLink> up_;
   const std::shared_ptr<HostLink> down_;
-  const std::shared_ptr<HostLink> from_peers_;
   const std::shared_ptr<HostLink> to_peers_;
 };
 

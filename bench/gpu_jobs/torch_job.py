@@ -1,9 +1,13 @@
 """A program of PyTorch's that takes the same commands as tests/interceptor/job.cc, one a line.
 
-make: allocates some tensors. drop: frees them. grab N: allocates N bytes. info: how large the
-device looks. train N: N steps of a small transformer. quit. Each is answered with a line of JSON.
+make: allocates some tensors. drop: frees them. grab N: allocates N bytes. allocate N PIECE: so many
+bytes by pieces, each timed. info: how large the device looks. train N: N steps of a small
+transformer. multiply N: N products of matrices. stream N: N passes over 1 GiB. quit. Each is
+answered with a line of JSON.
 """
 
+import functools
+import itertools
 import json
 import os
 import statistics
@@ -48,6 +52,41 @@ def grab(size):
     except torch.cuda.OutOfMemoryError:
         ok = False
     return {"ok": ok, "ms": (time.perf_counter() - began) * 1e3}
+
+
+def allocate(size, piece):
+    grabbed = [grab(piece) for _ in range(int(size) // int(piece))]
+    return {"ms": [one["ms"] for one in grabbed], "failed": sum(not one["ok"] for one in grabbed)}
+
+
+def median_ms(count, work):
+    """Of one piece of work, by the device's own clock."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(int(count) + 1)]
+    work()
+    torch.cuda.synchronize()
+    for mark in marks[:-1]:
+        mark.record()
+        work()
+    marks[-1].record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in itertools.pairwise(marks))
+
+
+@functools.cache
+def operands():
+    """Two matrices and their product; and numbers enough to leave no cache any."""
+    matrices = [torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    return matrices, torch.zeros(1 << 28, device="cuda")
+
+
+def multiply(count):
+    first, second, product = operands()[0]
+    return {"ms": median_ms(count, lambda: torch.mm(first, second, out=product))}
+
+
+def stream(count):
+    numbers = operands()[1]
+    return {"ms": median_ms(count, lambda: numbers.add_(1))}
 
 
 def size_by_nvml():
@@ -100,6 +139,17 @@ class Trainer:
         return {"ms": ms, "first": losses[0], "last": losses[-1]}
 
 
+COMMANDS = {
+    "make": make,
+    "drop": drop,
+    "grab": grab,
+    "allocate": allocate,
+    "info": info,
+    "multiply": multiply,
+    "stream": stream,
+}
+
+
 def main():
     torch.cuda.init()
     torch.zeros(1, device="cuda")
@@ -113,7 +163,7 @@ def main():
             trainer = trainer or Trainer()
             say(**trainer.train(*rest))
         else:
-            say(**{"make": make, "drop": drop, "grab": grab, "info": info}[word](*rest))
+            say(**COMMANDS[word](*rest))
 
 
 if __name__ == "__main__":

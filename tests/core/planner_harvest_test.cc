@@ -199,6 +199,23 @@ TEST_F(PlannerHarvestTest, ALoweredLimitOfTheDeviceTakesWhatIsHarvestedBeforeSla
   EXPECT_EQ(s_.StateOf("own"), State::kIdle);
 }
 
+TEST_F(PlannerHarvestTest, WhoTakesSomeBackIsGivenAsMuchAhead) {
+  Harvest(KiB(64));
+  std::vector<std::string> names;
+  for (char name = 'A'; name < 'A' + 18; ++name) names.emplace_back(1, name);
+  Fill(names);
+  ASSERT_EQ(Held(), KiB(64));
+  const auto take = [&](Bytes left) {
+    s_.world().SetDevice(kOwner, left);
+    s_.AllCopiesDone();
+    return Held();
+  };
+  EXPECT_EQ(take(KiB(56)), KiB(48));
+  EXPECT_EQ(take(KiB(48)), KiB(32)) << "twice";
+  s_.Pass(std::chrono::milliseconds(200));
+  EXPECT_EQ(take(KiB(24)), KiB(16)) << "as much as lately, not as ever";
+}
+
 TEST_F(PlannerHarvestTest, WithADeviceThatFailsWhatLayThereAloneIsLostAndSaidSo) {
   Harvest(KiB(8));
   Fill({"A", "B", "C"});

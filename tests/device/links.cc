@@ -191,9 +191,8 @@ class TwoDevicesLink : public TestLink {
     Device& near = *backend_->devices()[0];
     Device& far = *backend_->devices()[1];
     if (by_ == By::kPeerAccess) {
-      RAVEN_CHECK(near.Reaches(far));
-      return near.OpenPeerChannel(forth ? Direction::kDeviceToHost : Direction::kHostToDevice)
-          .value();
+      RAVEN_CHECK(near.Reaches(far) && far.Reaches(near));
+      return (forth ? near : far).OpenPeerChannel().value();
     }
     return OpenStagedChannel(forth ? near : far, forth ? far : near, kOptions).value();
   }
