@@ -275,6 +275,14 @@ std::optional<std::string> FaultOfGiveBack(const Config& config) {
   return FaultOutside(1, 60'000, core::Milliseconds(config.harvest_give_back));
 }
 
+// Below that a chunk would take minutes.
+std::optional<std::string> FaultOfBusyRate(const Config& config) {
+  constexpr double kLeast = 1e6;
+  const double rate = config.harvest_busy_bytes_per_second;
+  if (rate == 0 || rate >= kLeast) return std::nullopt;
+  return "must be 0 (no cap) or at least " + NumberText(kLeast) + ", not " + NumberText(rate);
+}
+
 std::optional<std::string> FaultOfOthers(const Config& config) {
   if (config.host_others <= config.host_device_total) return std::nullopt;
   return "must be at most host_backend.total, " + core::SizeText(config.host_device_total) +
@@ -342,6 +350,8 @@ std::map<std::string, Key> MakeKeys() {
        Checked(Size(&C::harvest_size), WholePages(&C::harvest_size, /*or_none=*/true))},
       {"harvest.give_back_ms_per_gib",
        Checked(Time(&C::harvest_give_back, milliseconds(1), kMilliseconds), FaultOfGiveBack)},
+      {"harvest.busy_bytes_per_second",
+       Checked(Rate(&C::harvest_busy_bytes_per_second, "for no cap"), FaultOfBusyRate)},
       {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
       {"transfer.prefetch", Flag(&C::prefetch)},
       {"transfer.preclean", Flag(&C::preclean)},
@@ -354,6 +364,7 @@ std::map<std::string, Key> MakeKeys() {
       {"shutdown.restart_timeout_s", Live(Time(&C::restart_timeout, seconds(1), kSeconds))},
       {"host_backend.devices", Whole(&C::host_devices, 1, 16)},
       {"host_backend.others", Checked(Size(&C::host_others), FaultOfOthers)},
+      {"host_backend.utilization", Whole(&C::host_utilization, 0, 100)},
       {"host_backend.total", Size(&C::host_device_total)},
       {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second, "for no limit")},
       {"host_backend.peer_bytes_per_second", Rate(&C::host_peer_bytes_per_second, "for no limit")},

@@ -50,6 +50,8 @@ struct Config {
   core::Bytes harvest_step = core::MiB(256);
   core::Bytes harvest_size;  // of each device at most; 0: nothing is harvested
   core::Duration harvest_give_back{std::chrono::milliseconds(50)};  // of each GiB
+  // Of others' copies together, from and to the memory of a device that computes; 0: no cap.
+  double harvest_busy_bytes_per_second = 40e9;
   // [transfer]
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;
@@ -71,7 +73,8 @@ struct Config {
   double host_bytes_per_second = 0;
   core::Duration host_latency{0};
   double host_peer_bytes_per_second = 0;
-  core::Bytes host_others;  // of each device, held by other processes
+  core::Bytes host_others;        // of each device, held by other processes
+  uint32_t host_utilization = 0;  // of each device, in percent
 };
 
 // Reads `text`, the content of the file `name` (for messages), into `config`.

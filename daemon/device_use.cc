@@ -27,6 +27,8 @@ void FillDevice(const DeviceUse& use, const MemoryWatch::Seen& seen, core::Tick 
   to->set_slabs(use.slabs.count());
   to->set_peer_pool(use.peer_pool.count());
   if (use.harvest) FillHarvest(*use.harvest, to->mutable_harvest());
+  to->set_busy(seen.busy);
+  if (seen.utilization) to->set_utilization(*seen.utilization);
   to->set_fault(seen.fault);
   if (!seen.fault.empty()) return to->set_jobs(use.jobs.count());
   const Bytes used = Minus(use.total, seen.free);

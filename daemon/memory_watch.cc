@@ -16,8 +16,8 @@ namespace ravenstore::daemon {
 using device::DeviceProcess;
 
 MemoryWatch::MemoryWatch(device::Devices devices, std::vector<core::IdleMemory> idle,
-                         core::Duration interval)
-    : interval_(interval) {
+                         Options options)
+    : options_(options) {
   RAVEN_CHECK(devices.size() == idle.size());
   for (size_t i = 0; i < devices.size(); ++i) {
     watched_.emplace_back(std::move(devices[i]), std::move(idle[i]));
@@ -30,7 +30,7 @@ void MemoryWatch::Run(const std::function<void()>& looked) {
     Look(ipc::Now());
     looked();
     std::unique_lock lock(mutex_);
-    if (wake_.wait_for(lock, interval_, [this] { return stopping_; })) return;
+    if (wake_.wait_for(lock, options_.interval, [this] { return stopping_; })) return;
   }
 }
 
@@ -65,12 +65,26 @@ void MemoryWatch::Look(core::Tick now, Watched* watched) {
     seen.fault = core::Describe(use.error());
     WarnOnce("what of " + device.info().uuid + " is free is not known: " + seen.fault);
   }
+  LookAtCompute(now, watched, &seen);
   if (now >= watched->ask_processes) {
     seen.processes = LargestProcesses(device);
     watched->ask_processes = now + kProcessesEvery;
   }
   std::lock_guard lock(mutex_);
   watched->seen = std::move(seen);
+}
+
+void MemoryWatch::LookAtCompute(core::Tick now, Watched* watched, Seen* seen) {
+  const auto utilization = watched->device->ReadUtilization();
+  if (utilization.ok()) {
+    seen->utilization = *utilization;
+  } else {
+    WarnOnce("whether " + watched->device->info().uuid +
+             " computes is not known, it counts as busy: " + core::Describe(utilization.error()));
+  }
+  const bool computes = seen->utilization.value_or(kBusyFrom) >= kBusyFrom;
+  if (computes) watched->busy_until = now + options_.busy_for;
+  seen->busy = computes || now < watched->busy_until;
 }
 
 std::vector<DeviceProcess> MemoryWatch::LargestProcesses(device::Device& device) {

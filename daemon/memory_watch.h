@@ -1,9 +1,9 @@
-// The watch over the devices' memory: what of each is free, what of that is idle, and which
-// processes hold the rest.
+// The watch over the devices: what of each one's memory is free, what of that is idle, which
+// processes hold the rest, and whether it computes.
 //
 // A thread of its own looks at every device at an interval, since drivers may take their time;
-// which processes there are it asks once a second. A device that does not answer has nothing idle,
-// and why is logged once.
+// which processes there are it asks once a second. A device that does not answer has nothing idle
+// and counts as busy, and why is logged once.
 //
 // Owns: what was seen last. Threads: Run is the watch's own, and Look while Run does not run; seen
 // and Stop may be called from any thread.
@@ -11,9 +11,11 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +32,14 @@ class MemoryWatch {
   static constexpr core::Duration kProcessesEvery = std::chrono::seconds(1);
   static constexpr core::Duration kLeastOf = std::chrono::minutes(1);
   static constexpr size_t kProcessesMost = 8;
+  // Of the time in which kernels run, in percent: less is a glance of a monitor, or this daemon's
+  // own clearing of new memory.
+  static constexpr uint32_t kBusyFrom = 5;
+
+  struct Options {
+    core::Duration interval{};
+    core::Duration busy_for{};  // so long a device stays busy once it computes no more
+  };
 
   // Of one device.
   struct Seen {
@@ -38,14 +48,16 @@ class MemoryWatch {
     core::Bytes free;        // of all processes
     core::Bytes least_free;  // in the last minute
     core::Bytes idle;
-    core::Bytes context;  // of the daemon's own
+    core::Bytes context;                  // of the daemon's own
+    std::optional<uint32_t> utilization;  // Device::ReadUtilization; not set: not known
+    bool busy = true;                     // it computes, or did lately, or nobody knows
     // The largest beside the daemon, the largest first. Advice: their numbers are the driver's, and
     // none may be known.
     std::vector<device::DeviceProcess> processes;
   };
 
   // `idle`: of each device.
-  MemoryWatch(device::Devices devices, std::vector<core::IdleMemory> idle, core::Duration interval);
+  MemoryWatch(device::Devices devices, std::vector<core::IdleMemory> idle, Options options);
 
   // Looks until Stop, and calls `looked`, which must not block, after each look.
   void Run(const std::function<void()>& looked = [] {});
@@ -65,15 +77,17 @@ class MemoryWatch {
     core::IdleMemory idle;
     core::SlidingMinimum least_free{kLeastOf};
     core::Tick ask_processes{};  // at the first look from then on
-    Seen seen{};                 // guarded by mutex_
+    core::Tick busy_until{};
+    Seen seen{};  // guarded by mutex_
   };
 
   void Look(core::Tick now, Watched* watched);
+  void LookAtCompute(core::Tick now, Watched* watched, Seen* seen);
   // The largest of the device's, without this one.
   std::vector<device::DeviceProcess> LargestProcesses(device::Device& device);
   void WarnOnce(const std::string& words);
 
-  const core::Duration interval_;
+  const Options options_;
   std::vector<Watched> watched_;
   std::set<std::string> warned_;
   mutable std::mutex mutex_;

@@ -71,6 +71,7 @@ device::HostOptions HostOptionsOf(const Config& config) {
   host.bytes_per_second = config.host_bytes_per_second;
   host.latency = config.host_latency;
   host.peer_bytes_per_second = config.host_peer_bytes_per_second;
+  host.utilization = [percent = config.host_utilization](int) { return percent; };
   if (config.host_others > Bytes{0}) {
     host.others = [held = config.host_others](int) {
       return std::vector<device::DeviceProcess>{{.pid = 1, .bytes = held}};
@@ -306,7 +307,9 @@ core::Status Server::MakeWatch() {
     // From here on what its context takes is known. Where it fails, the watch says so.
     static_cast<void>(device->ReadMemoryUse());
   }
-  watch_ = std::make_unique<MemoryWatch>(devices_, std::move(idle), config_.harvest_sample);
+  watch_ = std::make_unique<MemoryWatch>(
+      devices_, std::move(idle),
+      MemoryWatch::Options{.interval = config_.harvest_sample, .busy_for = config_.harvest_rise});
   return core::Ok();
 }
 

@@ -113,6 +113,10 @@ class CudaDevice : public Device {
     RAVEN_ASSIGN_OR_RETURN(const auto nvml, nvml_->Get());
     return nvml->Processes(info_.uuid);
   }
+  Result<uint32_t> ReadUtilization() override {
+    RAVEN_ASSIGN_OR_RETURN(const auto nvml, nvml_->Get());
+    return nvml->Utilization(info_.uuid);
+  }
 
   bool InUse() override {
     unsigned int flags = 0;

@@ -189,6 +189,10 @@ class Device {
   virtual Result<MemoryUse> ReadMemoryUse() = 0;
   // In no order; this process may be one of them.
   virtual Result<std::vector<DeviceProcess>> ReadProcesses() = 0;
+  // How busy its compute units are: the percent of the last moments (of up to a second) in which
+  // kernels of any process ran. What copy engines do does not count. Never makes a context.
+  // Errors: kUnavailable without NVML; kUnsupported where it does not say (MIG).
+  virtual Result<uint32_t> ReadUtilization() = 0;
   // Whether any stream of this process may be at work on it. Never makes it so.
   virtual bool InUse() = 0;
 
@@ -231,6 +235,8 @@ struct HostOptions {
   // The other processes that hold memory of the device of that number, as they are now: they leave
   // it as much less. Asked from any thread.
   std::function<std::vector<DeviceProcess>(int)> others = nullptr;
+  // What ReadUtilization of the device of that number answers; null: 0. Asked from any thread.
+  std::function<Result<uint32_t>(int)> utilization = nullptr;
   // Faults: asked before the n-th Create or Copy (counted from 1) of any of these devices, from any
   // thread; true makes it fail. A failed Copy fails its channel (Channel::Health).
   std::function<bool(uint64_t)> fail_create = nullptr;

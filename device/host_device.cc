@@ -138,6 +138,9 @@ class HostDevice : public Device {
         others_([ordinal, others = options.others] {
           return others ? others(ordinal) : std::vector<DeviceProcess>();
         }),
+        utilization_([ordinal, utilization = options.utilization]() -> Result<uint32_t> {
+          return utilization ? utilization(ordinal) : 0;
+        }),
         ledger_(std::make_shared<HostLedger>(info_.uuid, options.total,
                                              [others = others_] { return SumOf(others()); })),
         faults_(std::move(faults)),
@@ -158,6 +161,7 @@ class HostDevice : public Device {
     processes.push_back({static_cast<uint32_t>(::getpid()), ledger_->Used()});
     return processes;
   }
+  Result<uint32_t> ReadUtilization() override { return utilization_(); }
   bool InUse() override { return true; }  // its streams are no device's
 
   Result<std::unique_ptr<VaRange>> ReserveVaRange(Bytes size) override {
@@ -202,6 +206,7 @@ class HostDevice : public Device {
   const std::function<bool()> fail_memory_use_;
   const std::function<bool()> fail_processes_;
   const std::function<std::vector<DeviceProcess>()> others_;
+  const std::function<Result<uint32_t>()> utilization_;
   const std::shared_ptr<HostLedger> ledger_;
   const std::shared_ptr<HostFaults> faults_;
   const std::shared_ptr<HostLink> up_;

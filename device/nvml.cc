@@ -17,6 +17,10 @@ struct Memory {
   unsigned long long free;
   unsigned long long used;
 };
+struct Rates {
+  unsigned int gpu;  // percent
+  unsigned int memory;
+};
 struct ProcessInfo {
   unsigned int pid;
   unsigned long long used;  // ~0: not known
@@ -48,6 +52,7 @@ struct Nvml::Calls {
   const char* (*error_string)(Return);
   Return (*find)(const char*, Handle*);
   Return (*memory)(Handle, Memory*);
+  Return (*utilization)(Handle, Rates*);
   // Null in drivers before 510.
   Return (*processes)(Handle, unsigned int*, ProcessInfo*);
 };
@@ -63,6 +68,7 @@ Result<std::shared_ptr<const Nvml>> Nvml::Load(const std::string& library) {
   FindCall(handle, "nvmlErrorString", &calls->error_string, &missing);
   FindCall(handle, "nvmlDeviceGetHandleByUUID", &calls->find, &missing);
   FindCall(handle, "nvmlDeviceGetMemoryInfo", &calls->memory, &missing);
+  FindCall(handle, "nvmlDeviceGetUtilizationRates", &calls->utilization, &missing);
   if (missing != nullptr) return Unavailable(library, std::string("has no ") + missing);
   const Return begun = calls->init();
   if (begun != kSuccess)
@@ -108,6 +114,14 @@ Result<std::vector<DeviceProcess>> Nvml::Processes(const std::string& uuid) cons
     processes.push_back({info.pid, Bytes(info.used == kNotKnown ? 0 : info.used)});
   }
   return processes;
+}
+
+Result<uint32_t> Nvml::Utilization(const std::string& uuid) const {
+  RAVEN_ASSIGN_OR_RETURN(const Handle device, Find(uuid));
+  Rates rates{};
+  const Return result = calls_->utilization(device, &rates);
+  if (result != kSuccess) return Failure(result, "nvmlDeviceGetUtilizationRates", uuid);
+  return rates.gpu;
 }
 
 core::Error Nvml::Failure(int result, const char* call, const std::string& uuid) const {

@@ -1,5 +1,5 @@
-// NVIDIA's management library (NVML), found at run time: what of a GPU's memory is free, and which
-// processes hold some of it. It makes no context, and sees all processes.
+// NVIDIA's management library (NVML), found at run time: what of a GPU's memory is free, which
+// processes hold some of it, and how busy it is. It makes no context, and sees all processes.
 //
 // What is used of it is declared in nvml.cc: its header comes with no driver.
 //
@@ -8,6 +8,7 @@
 // words.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ class Nvml {
   Result<Bytes> FreeBytes(const std::string& uuid) const;
   // In no order.
   Result<std::vector<DeviceProcess>> Processes(const std::string& uuid) const;
+  // As Device::ReadUtilization.
+  Result<uint32_t> Utilization(const std::string& uuid) const;
 
  private:
   struct Calls;

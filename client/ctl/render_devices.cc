@@ -39,13 +39,20 @@ std::string OwnersText(const proto::DeviceUse& use) {
         std::pair(", legacy jobs ", use.jobs())}) {
     if (bytes != 0) text += what + Size(bytes);
   }
-  if (!use.fault().empty()) return text + "; the rest is not known: " + Printable(use.fault());
+  const std::string compute = "; compute " + ComputeText(use);
+  if (!use.fault().empty())
+    return text + compute + "; the rest is not known: " + Printable(use.fault());
   return text + ", others " + Size(use.others()) + ", free " + Size(use.free()) + " (at least " +
-         Size(use.least_free()) + " in the last minute), of it idle " + Size(use.idle()) +
+         Size(use.least_free()) + " in the last minute), of it idle " + Size(use.idle()) + compute +
          (use.age_ns() > kStale ? "; seen " + DurationText(use.age_ns()) + " ago" : "");
 }
 
 }  // namespace
+
+std::string ComputeText(const proto::DeviceUse& use) {
+  const std::string text = use.busy() ? "busy" : "idle";
+  return use.has_utilization() ? text + ' ' + std::to_string(use.utilization()) + '%' : text;
+}
 
 std::string DeviceUsesText(const proto::Stats& stats, size_t columns) {
   TextTable table("<|");
@@ -65,7 +72,7 @@ std::string DeviceUsesTable(const proto::Stats& stats, size_t columns) {
   for (int i = 0; i < stats.devices_size(); ++i) {
     const proto::DeviceUse& use = stats.devices(i);
     const auto known = [&](uint64_t bytes) { return use.fault().empty() ? Size(bytes) : "-"; };
-    table.Row({std::to_string(i), Size(use.total()),
+    table.Row({std::to_string(i) + (use.busy() ? " busy" : ""), Size(use.total()),
                Size(use.slabs() + use.peer_pool() + use.context()), Size(use.jobs()),
                known(use.others()), known(use.free()), known(use.idle()), ProcessesText(use)});
   }
@@ -73,6 +80,8 @@ std::string DeviceUsesTable(const proto::Stats& stats, size_t columns) {
 }
 
 void AddDeviceUse(JsonWriter& json, const proto::DeviceUse& use) {
+  json.Field("busy", use.busy());
+  if (use.has_utilization()) json.Field("utilization_percent", use.utilization());
   json.BeginObject("memory")
       .Field("fault", use.fault())
       .Field("slabs_bytes", use.slabs())

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/ctl/json.h"
+#include "client/ctl/render_devices.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/text_table.h"
@@ -31,16 +32,16 @@ void ForEach(const proto::Stats& stats, std::optional<uint32_t> device, Each eac
 }  // namespace
 
 std::string HarvestText(const proto::Stats& stats, std::optional<uint32_t> device, size_t columns) {
-  core::TextTable table("<>>>>>>>>");
-  table.Row(
-      {"DEVICE", "HARVESTED", "USED", "MOST", "GIVE-BACKS", "GIVEN", "LATE", "LAST", "LONGEST"});
+  core::TextTable table("<>>>>>>>>>");
+  table.Row({"DEVICE", "OWNER", "HARVESTED", "USED", "MOST", "GIVE-BACKS", "GIVEN", "LATE", "LAST",
+             "LONGEST"});
   bool any = false;
   ForEach(stats, device, [&](int number, const proto::DeviceUse& use) {
     const proto::HarvestUse& harvest = use.harvest();
-    table.Row({std::to_string(number), Size(use.peer_pool()), Size(harvest.used()),
-               Size(harvest.most()), std::to_string(harvest.give_backs()), Size(harvest.bytes()),
-               std::to_string(harvest.missed()), MillisecondsText(harvest.last_ns()),
-               MillisecondsText(harvest.longest_ns())});
+    table.Row({std::to_string(number), ComputeText(use), Size(use.peer_pool()),
+               Size(harvest.used()), Size(harvest.most()), std::to_string(harvest.give_backs()),
+               Size(harvest.bytes()), std::to_string(harvest.missed()),
+               MillisecondsText(harvest.last_ns()), MillisecondsText(harvest.longest_ns())});
     any = true;
   });
   if (any) return table.Text(columns);
@@ -56,6 +57,7 @@ std::string HarvestJson(const proto::Stats& stats, std::optional<uint32_t> devic
     const proto::HarvestUse& harvest = use.harvest();
     json.BeginObject()
         .Field("device", static_cast<uint64_t>(number))
+        .Field("busy", use.busy())
         .Field("harvested_bytes", use.peer_pool())
         .Field("used_bytes", harvest.used())
         .Field("most_bytes", harvest.most())

@@ -117,6 +117,20 @@ void AddHarvests(const Seen& seen, Families* to) {
     to->Add(seconds(use->harvest().longest_ns()), {{"device", uuid}});
 }
 
+// Whatever is known of the devices' memory.
+void AddCompute(const Seen& seen, Families* to) {
+  const proto::Stats& stats = seen.now.stats;
+  const int devices = std::min(stats.devices_size(), seen.welcome.devices_size());
+  to->Gauge("device_busy", "1 if the device computes, or did lately, or does not say; else 0.");
+  for (int i = 0; i < devices; ++i)
+    to->Add(stats.devices(i).busy() ? 1 : 0, {{"device", seen.welcome.devices(i).uuid()}});
+  to->Gauge("device_utilization_ratio", "Of the last moments, in which kernels ran on the device.");
+  for (int i = 0; i < devices; ++i) {
+    if (stats.devices(i).has_utilization())
+      to->Add(stats.devices(i).utilization() / 100.0, {{"device", seen.welcome.devices(i).uuid()}});
+  }
+}
+
 // Of devices whose use is known.
 void AddDevices(const Seen& seen, bool with_processes, Families* to) {
   std::vector<std::pair<std::string, const proto::DeviceUse*>> devices;
@@ -232,6 +246,7 @@ std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameO
   if (!seen) return made.Take();
   AddDaemon(*seen, &made);
   AddMemory(*seen, &made);
+  AddCompute(*seen, &made);
   AddDevices(*seen, /*with_processes=*/name_of != nullptr, &made);
   AddWork(seen->now.stats, &made);
   AddJobs(seen->now.jobs, &made);

@@ -24,10 +24,10 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as] = config;
+               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
-                         as);
+                         as, at, au);
 }
 
 // Every key with a value that is not its default.
@@ -67,6 +67,7 @@ rise_s = 2.5
 step = "1MiB"
 size = "12MiB"
 give_back_ms_per_gib = 80
+busy_bytes_per_second = 3e10
 [transfer]
 chunk = "1MiB"
 prefetch = false
@@ -86,6 +87,7 @@ restart_timeout_s = 60
 devices = 2
 total = "64MiB"
 others = "16MiB"
+utilization = 87
 bytes_per_second = 1e9
 latency_us = 10
 peer_bytes_per_second = 2e9
@@ -117,7 +119,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<43>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<47>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
@@ -146,7 +148,9 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.harvest_sample, std::chrono::milliseconds(50));
   EXPECT_EQ(config.harvest_rise, std::chrono::milliseconds(2500));
   EXPECT_EQ(config.harvest_step, MiB(1));
+  EXPECT_EQ(config.harvest_busy_bytes_per_second, 3e10);
   EXPECT_EQ(config.host_others, MiB(16));
+  EXPECT_EQ(config.host_utilization, 87u);
   EXPECT_EQ(config.chunk, MiB(1));
   EXPECT_FALSE(config.prefetch);
   EXPECT_FALSE(config.preclean);
@@ -247,6 +251,10 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
       {"[harvest]\nrise_s = -1", "harvest.rise_s", "a number of seconds"},
       {"[harvest]\nrise_s = 3601", "harvest.rise_s", "at most 3600, not 3601"},
       {"[harvest]\nstep = \"some\"", "harvest.step", "a size: a number of bytes"},
+      {"[harvest]\nbusy_bytes_per_second = \"all\"", "harvest.busy_bytes_per_second",
+       "bytes per second, or 0 for no cap"},
+      {"[harvest]\nbusy_bytes_per_second = 40", "harvest.busy_bytes_per_second",
+       "0 (no cap) or at least 1e+06, not 40"},
       {"[transfer]\nprefetch = 1", "transfer.prefetch", "true or false"},
       {"[loop]\nspin_us = \"200\"", "loop.spin_us", "a number of microseconds"},
       {"[loop]\npoll_us = -1", "loop.poll_us", "a number of microseconds"},
@@ -256,6 +264,7 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
       {"[host_backend]\ndevices = 17", "host_backend.devices", "from 1 to 16"},
       {"[host_backend]\nothers = \"3GiB\"", "host_backend.others",
        "at most host_backend.total, 2.0 GiB, not 3.0 GiB"},
+      {"[host_backend]\nutilization = 101", "host_backend.utilization", "from 0 to 100"},
       {"[host_backend]\nbytes_per_second = -1", "host_backend.bytes_per_second", "no limit"},
       {"[host_backend]\nbytes_per_second = nan", "host_backend.bytes_per_second", "no limit"},
   };
@@ -334,7 +343,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.device_budget", "limits.device_guarantee",
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 45u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 47u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

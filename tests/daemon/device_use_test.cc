@@ -101,6 +101,18 @@ TEST(DeviceUseTest, WhatIsNotKnownHasNoFigures) {
   EXPECT_EQ(shown.free(), 0u);
 }
 
+TEST(DeviceUseTest, WhetherItComputesIsShownWhateverIsKnownOfItsMemory) {
+  MemoryWatch::Seen seen = SomethingSeen();
+  seen.fault = "no NVML";
+  EXPECT_TRUE(Shown(kUse, seen).busy());
+  EXPECT_FALSE(Shown(kUse, seen).has_utilization());
+  seen.busy = false;
+  seen.utilization = 0;
+  EXPECT_FALSE(Shown(kUse, seen).busy());
+  EXPECT_TRUE(Shown(kUse, seen).has_utilization());
+  EXPECT_EQ(Shown(kUse, seen).utilization(), 0u);
+}
+
 TEST(DeviceUseTest, ProcessesAreNamedToThoseAloneWhoMaySeeThem) {
   proto::DeviceUse shown;
   FillDevice(kUse, SomethingSeen(), kNow, /*with_processes=*/false, &shown);

@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <sstream>
@@ -39,11 +40,14 @@ class MemoryWatchTest : public testing::Test {
     };
     options.fail_memory_use = [this] { return fail_memory_use_.load(); };
     options.fail_processes = [this] { return fail_processes_.load(); };
+    options.utilization = [this](int device) { return utilization_[static_cast<size_t>(device)]; };
     const device::Devices devices = device::OpenHostDevices(options);
     std::vector<core::IdleMemory> idle;
     for (const auto& device : devices)
       idle.push_back(core::IdleMemory::Make(kIdle, device->info().total).value());
-    watch_ = std::make_unique<MemoryWatch>(devices, std::move(idle), milliseconds(1));
+    watch_ = std::make_unique<MemoryWatch>(
+        devices, std::move(idle),
+        MemoryWatch::Options{.interval = milliseconds(1), .busy_for = std::chrono::seconds(10)});
   }
   ~MemoryWatchTest() override { spdlog::set_default_logger(before_); }
 
@@ -70,6 +74,7 @@ class MemoryWatchTest : public testing::Test {
   std::atomic<int> looks_at_others_{0};
   std::atomic<bool> fail_memory_use_{false};
   std::atomic<bool> fail_processes_{false};
+  std::array<core::Result<uint32_t>, 2> utilization_{0, 0};
   std::unique_ptr<MemoryWatch> watch_;
   std::ostringstream log_;
   const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
@@ -166,6 +171,39 @@ TEST_F(MemoryWatchTest, WithoutProcessesAllElseIsKnown) {
   EXPECT_TRUE(seen.processes.empty());
   Look(1);
   EXPECT_EQ(Said("which processes use the devices is not known"), 2u) << "once a device";
+}
+
+TEST_F(MemoryWatchTest, ADeviceIsBusyAtOnceAndForAWhileOnceItComputesNoMore) {
+  EXPECT_TRUE(watch_->seen().front().busy) << "nobody looked yet";
+  EXPECT_FALSE(Look(0).busy);
+  utilization_[0] = MemoryWatch::kBusyFrom - 1;
+  EXPECT_FALSE(Look(1).busy);
+  utilization_[0] = MemoryWatch::kBusyFrom;
+  EXPECT_TRUE(Look(2).busy);
+  EXPECT_FALSE(watch_->seen().back().busy) << "the other device";
+  utilization_[0] = 0;
+  const MemoryWatch::Seen lately = Look(11.9);
+  EXPECT_TRUE(lately.busy);
+  EXPECT_EQ(lately.utilization, 0u);
+  EXPECT_FALSE(Look(12).busy);
+}
+
+TEST_F(MemoryWatchTest, ADeviceThatDoesNotSayCountsAsBusyAndThatIsSaidOnce) {
+  utilization_[0] = core::Error{core::ErrorCode::kUnsupported, "Not Supported"};
+  const MemoryWatch::Seen seen = Look(0);
+  EXPECT_TRUE(seen.busy);
+  EXPECT_EQ(seen.utilization, std::nullopt);
+  EXPECT_EQ(seen.fault, "") << "its memory is known all the same";
+  EXPECT_TRUE(Look(100).busy);
+  EXPECT_EQ(Said("whether HOST-0 computes is not known, it counts as busy"), 1u) << log_.str();
+  utilization_[0] = 0;
+  EXPECT_TRUE(Look(101).busy);
+  EXPECT_FALSE(Look(110).busy);
+}
+
+TEST_F(MemoryWatchTest, WhetherADeviceComputesIsKnownWithoutItsMemory) {
+  fail_memory_use_ = true;
+  EXPECT_FALSE(Look(0).busy);
 }
 
 TEST_F(MemoryWatchTest, ItLooksUntilItIsStopped) {

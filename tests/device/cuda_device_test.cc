@@ -59,6 +59,8 @@ TEST_F(CudaMemoryUseTest, ItIsReadWithoutAContext) {
   ASSERT_OK(processes);
   ASSERT_EQ(processes->size(), 1u);
   EXPECT_EQ(processes->front().pid, 7u);
+  nvml_.utilization = 87;
+  EXPECT_EQ(device_.ReadUtilization().value(), 87u);
   EXPECT_EQ(driver_.contexts(), 0);
 }
 
@@ -101,6 +103,7 @@ TEST_F(CudaMemoryUseTest, WithoutNvmlOnlyAContextTells) {
   setenv("RAVENSTORE_LIBNVML", "libno-such-nvml.so", 1);
   EXPECT_CODE(device_.ReadMemoryUse(), ErrorCode::kUnavailable);
   EXPECT_CODE(device_.ReadProcesses(), ErrorCode::kUnavailable);
+  EXPECT_CODE(device_.ReadUtilization(), ErrorCode::kUnavailable);
   EXPECT_EQ(driver_.contexts(), 0);
   const auto free = device_.FreeBytes();
   const auto use = device_.ReadMemoryUse();

@@ -11,6 +11,10 @@ struct Memory {
   unsigned long long free;
   unsigned long long used;
 };
+struct Rates {
+  unsigned int gpu;
+  unsigned int memory;
+};
 struct ProcessInfo {
   unsigned int pid;
   unsigned long long used;
@@ -49,6 +53,10 @@ int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
   if (controls.free.size() > 1) controls.free.erase(controls.free.begin());
   *memory = {kTotal, free, kTotal - free};
   return 0;
+}
+int nvmlDeviceGetUtilizationRates(void*, Rates* rates) {
+  *rates = {controls.utilization, 0};
+  return controls.utilization_result;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned int* count, ProcessInfo* infos) {
   const auto there = static_cast<unsigned int>(controls.processes.size());

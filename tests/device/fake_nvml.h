@@ -15,6 +15,8 @@ struct FakeNvmlControls {
   std::vector<unsigned long long> free{0};
   // The process and its bytes.
   std::vector<std::pair<unsigned int, unsigned long long>> processes{};
+  unsigned int utilization = 0;
+  int utilization_result = 0;  // what that call alone returns
 };
 
 // Found by dlsym as "FakeNvml".

@@ -61,6 +61,18 @@ TEST(HostDeviceTest, WhatOthersHoldIsNotFree) {
   ASSERT_OK((*arena)->Create(MiB(8), MiB(8)));
 }
 
+TEST(HostDeviceTest, ADeviceIsAsBusyAsItIsSaidToBe) {
+  HostOptions options{.count = 2};
+  EXPECT_EQ(OpenHostDevices(options)[1]->ReadUtilization().value(), 0u);
+  options.utilization = [](int device) -> Result<uint32_t> {
+    if (device == 0) return core::Error{ErrorCode::kUnsupported, "nobody knows"};
+    return 87;
+  };
+  const Devices devices = OpenHostDevices(options);
+  EXPECT_CODE(devices[0]->ReadUtilization(), ErrorCode::kUnsupported);
+  EXPECT_EQ(devices[1]->ReadUtilization().value(), 87u);
+}
+
 TEST(HostDeviceTest, HostMemoryAndImportsAreNotCharged) {
   const Devices devices = OpenHostDevices({.count = 1, .total = MiB(16)});
   auto host = devices[0]->ReserveHostVaRange(MiB(64), 0);

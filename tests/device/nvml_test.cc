@@ -43,6 +43,13 @@ TEST_F(NvmlTest, ManyProcessesFindRoom) {
   EXPECT_EQ(processes->back().bytes, Bytes{500});
 }
 
+TEST_F(NvmlTest, SaysHowBusyItIs) {
+  fake_.utilization = 87;
+  EXPECT_EQ(*nvml_->Utilization("GPU-0"), 87u);
+  fake_.utilization_result = 3;
+  EXPECT_CODE(nvml_->Utilization("GPU-0"), ErrorCode::kUnsupported);
+}
+
 TEST_F(NvmlTest, FailuresHaveItsWords) {
   const auto unknown = nvml_->FreeBytes("HOST-0");
   EXPECT_CODE(unknown, ErrorCode::kDevice);

@@ -26,6 +26,8 @@ proto::Stats Sample() {
   use->set_least_free(core::GiB(40).count());
   use->set_idle(core::GiB(32).count());
   use->set_age_ns(7);
+  use->set_busy(true);
+  use->set_utilization(87);
   proto::DeviceProcess* process = use->add_processes();
   process->set_pid(4711);
   process->set_bytes(core::GiB(12).count());
@@ -38,7 +40,7 @@ TEST(RenderDevicesTest, TextNamesOwnersAndProcesses) {
       DeviceUsesText(Sample(), kWide),
       "device 0  80.0 GiB: slabs 10.0 GiB, peer pool 2.0 GiB, the daemon's context 512.0 MiB, "
       "legacy jobs 3.0 GiB, others 20.0 GiB, free 44.0 GiB (at least 40.0 GiB in the last "
-      "minute), of it idle 32.0 GiB\n"
+      "minute), of it idle 32.0 GiB; compute busy 87%\n"
       "          its largest processes, as the driver names them: 4711 12.0 GiB, 4712\n");
 }
 
@@ -48,7 +50,7 @@ TEST(RenderDevicesTest, OwnersThatHoldNothingAreLeftOut) {
   stats.mutable_devices(0)->set_free(core::GiB(8).count());
   EXPECT_EQ(DeviceUsesText(stats, kWide),
             "device 0  8.0 GiB: slabs 0 B, others 0 B, free 8.0 GiB (at least 0 B in the last "
-            "minute), of it idle 0 B\n");
+            "minute), of it idle 0 B; compute idle\n");
 }
 
 TEST(RenderDevicesTest, WhatIsNotKnownIsNoFigure) {
@@ -57,18 +59,19 @@ TEST(RenderDevicesTest, WhatIsNotKnownIsNoFigure) {
   use->set_total(core::GiB(8).count());
   use->set_slabs(core::GiB(1).count());
   use->set_fault("no NVML\n");
+  use->set_busy(true);
   EXPECT_EQ(DeviceUsesText(stats, kWide),
-            "device 0  8.0 GiB: slabs 1.0 GiB; the rest is not known: no NVML?\n");
+            "device 0  8.0 GiB: slabs 1.0 GiB; compute busy; the rest is not known: no NVML?\n");
   EXPECT_EQ(DeviceUsesTable(stats, kWide),
             "DEVICE   MEMORY    STORE  JOBS  OTHERS  FREE  IDLE  PROCESSES\n"
-            "0       8.0 GiB  1.0 GiB   0 B       -     -     -\n");
+            "0 busy  8.0 GiB  1.0 GiB   0 B       -     -     -\n");
 }
 
 TEST(RenderDevicesTest, FiguresOfADriverThatHangsSayHowOldTheyAre) {
   proto::Stats stats = Sample();
   EXPECT_THAT(DeviceUsesText(stats, kWide), Not(HasSubstr("ago")));
   stats.mutable_devices(0)->set_age_ns(65'000'000'000);
-  EXPECT_THAT(DeviceUsesText(stats, kWide), HasSubstr("idle 32.0 GiB; seen 1 min 05 s ago\n"));
+  EXPECT_THAT(DeviceUsesText(stats, kWide), HasSubstr("busy 87%; seen 1 min 05 s ago\n"));
 }
 
 TEST(RenderDevicesTest, TheTableSumsWhatIsTheStores) {
@@ -89,7 +92,8 @@ TEST(RenderDevicesTest, JsonHasEveryFigure) {
   AddDeviceUse(json, Sample().devices(0));
   EXPECT_EQ(
       json.EndObject().Take(),
-      "{\"memory\":{\"fault\":\"\",\"slabs_bytes\":10737418240,\"peer_pool_bytes\":2147483648,"
+      "{\"busy\":true,\"utilization_percent\":87,\"memory\":{\"fault\":\"\",\"slabs_bytes\":"
+      "10737418240,\"peer_pool_bytes\":2147483648,"
       "\"context_bytes\":536870912,\"jobs_bytes\":3221225472,\"others_bytes\":21474836480,"
       "\"free_bytes\":47244640256,\"least_free_bytes\":42949672960,\"idle_bytes\":34359738368,"
       "\"age_ns\":7,\"processes\":[{\"pid\":4711,\"bytes\":12884901888},"

@@ -17,6 +17,8 @@ proto::Stats Sample() {
   stats.add_devices();
   proto::DeviceUse* use = stats.add_devices();
   use->set_peer_pool(core::GiB(8).count());
+  use->set_busy(true);
+  use->set_utilization(87);
   proto::HarvestUse* harvest = use->mutable_harvest();
   harvest->set_most(core::GiB(12).count());
   harvest->set_used(core::GiB(5).count());
@@ -30,8 +32,10 @@ proto::Stats Sample() {
 
 TEST(RenderHarvestTest, TheTableHasTheDevicesThatAreHarvested) {
   EXPECT_EQ(HarvestText(Sample(), std::nullopt),
-            "DEVICE  HARVESTED     USED      MOST  GIVE-BACKS    GIVEN  LATE     LAST  LONGEST\n"
-            "1         8.0 GiB  5.0 GiB  12.0 GiB           4  9.0 GiB     1  12.5 ms  81.0 ms\n");
+            "DEVICE     OWNER  HARVESTED     USED      MOST  GIVE-BACKS    GIVEN  LATE     LAST  "
+            "LONGEST\n"
+            "1       busy 87%    8.0 GiB  5.0 GiB  12.0 GiB           4  9.0 GiB     1  12.5 ms  "
+            "81.0 ms\n");
   EXPECT_EQ(HarvestText(Sample(), 1), HarvestText(Sample(), std::nullopt));
 }
 
@@ -43,7 +47,7 @@ TEST(RenderHarvestTest, WhereNothingIsHarvestedItSaysWhatToDo) {
 
 TEST(RenderHarvestTest, JsonHasTheSameInBytesAndNanoseconds) {
   const std::string json = HarvestJson(Sample(), std::nullopt);
-  EXPECT_THAT(json, HasSubstr("\"device\":1,\"harvested_bytes\":8589934592"));
+  EXPECT_THAT(json, HasSubstr("\"device\":1,\"busy\":true,\"harvested_bytes\":8589934592"));
   EXPECT_THAT(json, HasSubstr("\"last_ns\":12500000"));
   EXPECT_EQ(HarvestJson(Sample(), 0), "{\"devices\":[]}\n");
 }

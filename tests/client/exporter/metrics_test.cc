@@ -87,6 +87,18 @@ TEST(MetricsTest, DevicesMemoryIsSomebodysOrFree) {
   EXPECT_THAT(Text(seen, NameOf), Not(HasSubstr("ravenstore_device_idle_bytes{")));
 }
 
+TEST(MetricsTest, WhetherADeviceComputesIsServedWhateverIsKnownOfItsMemory) {
+  Seen seen = Sample();
+  proto::DeviceUse& use = *seen.now.stats.mutable_devices(0);
+  use.set_fault("no NVML");
+  use.set_busy(true);
+  EXPECT_THAT(Text(seen, NameOf), HasSubstr("ravenstore_device_busy{device=\"GPU-1\"} 1\n"));
+  EXPECT_THAT(Text(seen, NameOf), Not(HasSubstr("ravenstore_device_utilization_ratio{")));
+  use.set_utilization(87);
+  EXPECT_THAT(Text(seen, NameOf),
+              HasSubstr("ravenstore_device_utilization_ratio{device=\"GPU-1\"} 0.87\n"));
+}
+
 TEST(MetricsTest, WhatIsHarvestedIsServedWhereAnythingIs) {
   Seen seen = Sample();
   EXPECT_THAT(Text(seen, NameOf), Not(HasSubstr("ravenstore_harvest_bytes{")));
