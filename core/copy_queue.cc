@@ -24,11 +24,15 @@ std::optional<CopyQueue::Job> CopyQueue::Next() {
   return QueueOf(NextUrgency()).Front();
 }
 
+bool CopyQueue::MayBegin(Bytes bytes) const {
+  if (in_flight_.empty()) return true;
+  return in_flight_.size() < options_.in_flight_copies &&
+         in_flight_bytes_ + bytes <= options_.InFlightOf(NextUrgency());
+}
+
 bool CopyQueue::Begin(Bytes bytes, bool whole) {
-  const Urgency urgency = NextUrgency();
-  if (in_flight_.size() >= options_.in_flight_copies) return false;
-  if (!in_flight_.empty() && in_flight_bytes_ + bytes > options_.InFlightOf(urgency)) return false;
-  RoundRobinQueue<Job>& queue = QueueOf(urgency);
+  if (!MayBegin(bytes)) return false;
+  RoundRobinQueue<Job>& queue = QueueOf(NextUrgency());
   const Job job = queue.Front();
   in_flight_.push_back({job, bytes});
   in_flight_bytes_ += bytes;

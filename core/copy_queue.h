@@ -59,8 +59,10 @@ class CopyQueue {
   std::optional<Job> Next();
   // So large that piece may be. REQUIRES: Next().
   Bytes chunk() const { return options_.ChunkOf(NextUrgency()); }
-  // Puts so much of the next job in flight, with `whole` its last. False: enough is in flight, and
-  // nothing has changed. REQUIRES: Next().
+  // Whether so much of the next job may be put in flight beside what is. REQUIRES: Next().
+  bool MayBegin(Bytes bytes) const;
+  // Puts it in flight, with `whole` its last. False: enough is in flight, and nothing has changed.
+  // REQUIRES: Next().
   bool Begin(Bytes bytes, bool whole);
   // The piece that has been in flight for longest is over. REQUIRES: pieces() > 0.
   Piece End();

@@ -67,6 +67,7 @@ class PeerShareMemory : public RangeMemory {
     return device::OpenStagedChannel(from, &from == &here ? there : here, kSeldomUsed);
   }
   bool IsStaged(DeviceId device) const override { return !reached_by_.contains(device); }
+  std::optional<DeviceId> owner() const override { return owner_; }
   core::Result<std::unique_ptr<Channel>> OpenToHost() override {
     return devices_[ToInt(owner_)]->OpenChannel(Direction::kDeviceToHost);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "core/result.h"
@@ -29,6 +30,8 @@ class AwayMemory {
                                                               device::Direction direction) = 0;
   // Whether copies between the two go through pinned memory: then one may run across slabs.
   virtual bool IsStaged(core::DeviceId device) const = 0;
+  // Whose memory it is: a device's whose peers use it; not set: the host's, or a medium's.
+  virtual std::optional<core::DeviceId> owner() const { return std::nullopt; }
   // A channel out of the pool to the host pool. REQUIRES: the pool's memory is harvested.
   virtual core::Result<std::unique_ptr<device::Channel>> OpenToHost();
   // Makes `bytes` of the pool's memory at `offset`, and destroys what was made there. May take

@@ -124,6 +124,12 @@ core::Status Loop::AddLanes(Way way) {
       device + " from " + pool, opener(device::Direction::kHostToDevice), options_.transfers,
       &words_.emplace_back(0),
       [this, way](JobId job, const core::Status& outcome) { FinishIn(way, job, outcome); });
+  // What a device has in its own share is no business of others.
+  if (const auto owner = memory.owner(); owner && *owner != way.device) {
+    core::Pacer& pacer = pacers_.try_emplace(*owner, options_.transfers.in_flight).first->second;
+    lanes.out->PaceBy(&pacer);
+    lanes.in->PaceBy(&pacer);
+  }
   RAVEN_RETURN_IF_ERROR(lanes.out->Open());
   return lanes.in->Open();
 }
@@ -243,9 +249,11 @@ void Loop::MakeHot(Session& session) {
 }
 
 Duration Loop::SleepBound() {
-  if (IsCopying()) return options_.poll;
+  const core::Tick copies = NextPump();
+  if (copies <= now_ + options_.poll) return std::max(copies - now_, Duration(0));
   const bool waiting = planner_->stats().waiting > 0;
-  core::Tick next = std::min({planner_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
+  core::Tick next =
+      std::min({copies, planner_->NextWake(), give_back_timer_.due(), pinned_->NextWake()});
   for (const auto& [device, one] : harvests_) next = std::min(next, one.harvest.deadline());
   Duration bound = next == core::kNever ? Duration::max() : std::max(next - now_, Duration(0));
   if (!with_tickets_.empty() || pinned_->awaits_tickets()) {
@@ -482,7 +490,7 @@ bool Loop::PollTickets() {
 
 bool Loop::PollLanes() {
   bool busy = false;
-  ForEachLane([&busy](core::PoolId, TransferLane& lane) { busy |= lane.Pump(); });
+  ForEachLane([&](core::PoolId, TransferLane& lane) { busy |= lane.Pump(now_); });
   NoteFailedPools();
   Execute();
   return busy;
@@ -513,6 +521,22 @@ void Loop::SetDeviceLimit(core::DeviceId device, core::Bytes capacity) {
   Execute();
 }
 
+void Loop::LookAtDevices(const std::vector<MemoryWatch::Seen>& seen) {
+  PaceCopies(seen);
+  LookAtHarvests(seen);
+  Execute();
+}
+
+void Loop::PaceCopies(const std::vector<MemoryWatch::Seen>& seen) {
+  for (auto& [owner, pacer] : pacers_) {
+    const double rate = seen[ToInt(owner)].busy ? options_.busy_bytes_per_second : 0;
+    if (rate == pacer.rate()) continue;
+    pacer.SetRate(rate);
+    spdlog::debug("device {} is {}: others' copies to its memory are {}", ToInt(owner),
+                  rate > 0 ? "busy" : "idle", rate > 0 ? "capped" : "not capped");
+  }
+}
+
 void Loop::LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen) {
   for (auto& [device, one] : harvests_) {
     const MemoryWatch::Seen& of_device = seen[ToInt(device)];
@@ -522,7 +546,6 @@ void Loop::LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen) {
         one.harvest.Look(now_, planner_->Harvested(device), {of_device.free, of_device.idle});
     if (most != before) ApplyEvent(core::PoolLimit{one.pool, most});
   }
-  Execute();
 }
 
 core::Status Loop::GiveBackHarvest(core::DeviceId device, core::Bytes bytes, core::Duration within,
@@ -687,6 +710,14 @@ uint64_t Loop::log_dropped() const {
 
 bool Loop::Quiescent() const {
   return !IsCopying() && planner_->stats().waiting == 0;
+}
+
+core::Tick Loop::NextPump() const {
+  core::Tick next = core::kNever;
+  ForEachLane([&](core::PoolId, const TransferLane& lane) {
+    next = std::min(next, lane.NextPump(now_ + options_.poll));
+  });
+  return next;
 }
 
 bool Loop::IsCopying() const {

@@ -31,6 +31,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/pacer.h"
 #include "core/planner.h"
 #include "core/share.h"
 #include "core/types.h"
@@ -69,6 +70,8 @@ struct LoopOptions {
     Harvest::Options options;
   };
   std::vector<HarvestOptions> harvests{};
+  // Of others' copies together, from and to the memory of a device that is busy; 0: no cap.
+  double busy_bytes_per_second = 0;
 };
 
 // A slab the client should map; the descriptor goes over its socket.
@@ -109,8 +112,9 @@ class Loop {
   void SetTenant(core::TenantId tenant, core::Budgets budgets);
   // The store may hold so much of the device from now on.
   void SetDeviceLimit(core::DeviceId device, core::Bytes capacity);
-  // What the watch saw of every device: harvested memory grows, or is given back.
-  void LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen);
+  // What the watch saw of every device: harvested memory grows, or is given back; and others'
+  // copies from and to the memory of one that is busy are capped.
+  void LookAtDevices(const std::vector<MemoryWatch::Seen>& seen);
   // So much of what is harvested of the device is to be given back within that time; `then` is told
   // how it went. Errors: kInvalidArgument where that is more than there is, or nothing is harvested
   // of that device.
@@ -245,6 +249,10 @@ class Loop {
     for (const auto& [pool, on] : moves_on_) visit(pool, *on.lane);
   }
   bool IsCopying() const;
+  // When a lane is to be pumped next.
+  core::Tick NextPump() const;
+  void LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen);
+  void PaceCopies(const std::vector<MemoryWatch::Seen>& seen);
   void UpdateHarvests();
   std::string WhyNotGiven(core::PoolId pool) const;
   // Pools whose memory failed for good since the last look: what lies there is lost.
@@ -370,6 +378,8 @@ class Loop {
   std::set<core::PoolId> failed_;
   std::unique_ptr<Pinned> pinned_;
   std::deque<device::Word> words_;  // written by the lanes' channels, each its own
+  // Of copies from and to a device's memory for others; while it is not busy without a rate.
+  std::map<core::DeviceId, core::Pacer> pacers_;
   std::map<Way, Lanes> lanes_;
   std::map<core::PoolId, MovesOn> moves_on_;
   std::map<core::DeviceId, HarvestOf> harvests_;

@@ -104,6 +104,7 @@ LoopOptions LoopOptionsOf(const Config& config) {
   planner.slab = config.slab;
   options.transfers.chunk = config.chunk;
   options.transfers.in_flight = config.chunk * 2;
+  options.busy_bytes_per_second = config.harvest_busy_bytes_per_second;
   // Three times what the lane queues: twice as much is ready behind it.
   planner.in_flight = options.transfers.in_flight * 3;
   planner.host_step = config.pool_step;
@@ -183,7 +184,7 @@ core::Status Server::Init() {
   RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
   loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
   control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
-  StartWatch(!options.harvests.empty());
+  StartWatch();
   spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
                config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
                core::SizeText(control.tenant_budgets.device),
@@ -281,12 +282,14 @@ Bytes Server::ReserveOf(const device::Device& device) const {
   return config_.harvest_reserve.value_or(part);
 }
 
-void Server::StartWatch(bool harvests) {
+void Server::StartWatch() {
   watch_->Look(ipc::Now());
-  watch_thread_ = Supervise("raven-watch", ending_, [this, harvests] {
-    watch_->Run([this, harvests] {
-      // Else it would wake the loop for nothing.
-      if (harvests) loop_->mailbox().Post([this] { loop_->LookAtHarvests(watch_->seen()); });
+  // Else it would wake the loop for nothing.
+  const bool peers = std::ranges::any_of(
+      other_pools_, [](const auto& pool) { return pool.second.kind == core::PoolKind::kPeer; });
+  watch_thread_ = Supervise("raven-watch", ending_, [this, peers] {
+    watch_->Run([this, peers] {
+      if (peers) loop_->mailbox().Post([this] { loop_->LookAtDevices(watch_->seen()); });
     });
   });
 }

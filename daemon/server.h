@@ -60,8 +60,8 @@ class Server {
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.
   core::Status MakeWatch();
-  // Once the loop runs. `harvests`: it is told of each look.
-  void StartWatch(bool harvests);
+  // Once the loop runs, which is told of each look if devices hold others' tensors.
+  void StartWatch();
   // Of the device, what is not harvested.
   core::Bytes ReserveOf(const device::Device& device) const;
   // Of the devices, as measured or configured.

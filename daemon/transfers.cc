@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 #include "ipc/clock.h"
@@ -19,6 +20,12 @@ TransferLane::TransferLane(std::string name, OpenChannel open, Options options, 
       finished_(std::move(finished)),
       progressed_(std::move(progressed)),
       queue_(options) {}
+
+void TransferLane::PaceBy(core::Pacer* pacer) {
+  RAVEN_CHECK(jobs_.empty());
+  pacer_ = pacer;
+  sender_ = pacer->Join();
+}
 
 core::Status TransferLane::Open() {
   RAVEN_ASSIGN_OR_RETURN(channel_, open_());
@@ -51,11 +58,16 @@ void TransferLane::Prioritize(JobId id, core::TurnOwner behalf) {
   queue_.Promote(id, behalf);
 }
 
-bool TransferLane::Pump() {
+bool TransferLane::Pump(core::Tick now) {
   if (jobs_.empty()) return false;
   const bool collected = Collect();
-  const bool enqueued = Enqueue();
+  const bool enqueued = Enqueue(now);
   return collected || enqueued;
+}
+
+core::Tick TransferLane::NextPump(core::Tick poll) const {
+  if (idle()) return core::kNever;
+  return held_ && queue_.pieces() == 0 ? pacer_->NextTurn() : poll;
 }
 
 bool TransferLane::Collect() {
@@ -82,7 +94,7 @@ bool TransferLane::Collect() {
   return any;
 }
 
-bool TransferLane::Enqueue() {
+bool TransferLane::Enqueue(core::Tick now) {
   bool any = false;
   if (!channel_ && queue_.Next()) {
     if (auto opened = Open(); !opened.ok()) {
@@ -93,7 +105,10 @@ bool TransferLane::Enqueue() {
   while (const auto id = queue_.Next()) {
     Job& job = jobs_.at(*id);
     const Chunk& chunk = job.chunks[job.next];
-    if (!queue_.Begin(chunk.bytes, job.next + 1 == job.chunks.size())) break;
+    if (!queue_.MayBegin(chunk.bytes)) break;
+    held_ = pacer_ != nullptr && !pacer_->MaySend(sender_, chunk.bytes, now);
+    if (held_) break;
+    RAVEN_CHECK(queue_.Begin(chunk.bytes, job.next + 1 == job.chunks.size()));
     any = true;
     if (job.next++ == 0) job.begun = ipc::Now();
     ++job.pending;
@@ -134,6 +149,7 @@ void TransferLane::FailAll(const core::Error& why) {
   word_->store(last_signal_, std::memory_order_release);
   // None is in it any more: one may be promoted as others are reported.
   queue_.Clear();
+  if (std::exchange(held_, false)) pacer_->Leave(sender_);
   std::vector<JobId> failed;
   for (const auto& [id, job] : jobs_) failed.push_back(id);
   std::sort(failed.begin(), failed.end());

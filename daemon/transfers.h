@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/copy_queue.h"
+#include "core/pacer.h"
 #include "core/result.h"
 #include "core/types.h"
 #include "device/device.h"
@@ -44,6 +45,10 @@ class TransferLane {
   TransferLane(std::string name, OpenChannel open, Options options, device::Word* word,
                Finished finished, Progressed progressed = {});
 
+  // Its copies count to the pacer's rate, and wait for their turn of it. It outlives the lane.
+  // REQUIRES: nothing was submitted yet.
+  void PaceBy(core::Pacer* pacer);
+
   // Opens the channel, which may take long. Without it the first job does; so it is also after a
   // failure.
   core::Status Open();
@@ -57,7 +62,10 @@ class TransferLane {
   // The same, and gives it an arrival.
   void Promote(JobId job, core::TurnOwner behalf, device::Word* arrival, uint64_t arrival_value);
   // Looks for completions, calls Finished, and enqueues what fits. True when anything happened.
-  bool Pump();
+  bool Pump(core::Tick now);
+  // When it is to be pumped next: at `poll`; if all that it does is to wait for its turn, then; and
+  // kNever without jobs.
+  core::Tick NextPump(core::Tick poll) const;
   // Fails every job, as if the channel had failed with `why`.
   void Abort(const core::Error& why);
 
@@ -77,7 +85,7 @@ class TransferLane {
   };
 
   bool Collect();
-  bool Enqueue();
+  bool Enqueue(core::Tick now);
   void Finish(JobId id, const core::Status& outcome);
   void FailAll(const core::Error& why);
 
@@ -91,6 +99,9 @@ class TransferLane {
   JobId next_job_ = 1;
   std::unordered_map<JobId, Job> jobs_;
   core::CopyQueue queue_;
+  core::Pacer* pacer_ = nullptr;
+  core::Pacer::Sender sender_{};
+  bool held_ = false;         // by the pacer
   uint64_t last_signal_ = 0;  // one for each chunk
 };
 

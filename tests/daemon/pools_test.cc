@@ -404,6 +404,49 @@ TEST_F(PoolsTest, WhatAKilledClientHadInHarvestedMemoryIsFreeForOthers) {
   ExpectAllHold(store, held);
 }
 
+// The peers' link is fast, the host's slow, and the cap of a device that computes lies between.
+class BusyOwnerTest : public PoolsTest {
+ protected:
+  static constexpr double kRate = 1e8;
+  static constexpr uint64_t kBurst = MiB(2);
+
+  struct Moved {
+    uint64_t bytes = 0;
+    double seconds = 0;
+    double least() const { return static_cast<double>(bytes - kBurst) / kRate; }
+  };
+  // Reads and writes tensors of device 0, some of which always lie on the peer, whose owner
+  // computes so many percent of the time.
+  Moved UseThePeer(int percent) {
+    DaemonProcess daemon(
+        With("utilization = " + std::to_string(percent) + "\nbytes_per_second = 2e7\n" +
+             PeerPool("12MiB") +
+             "[harvest]\nbusy_bytes_per_second = 1e8\n"
+             "[transfer]\nchunk = \"1MiB\"\nprefetch = false\npreclean = false\n"));
+    Store store = Connect(daemon);
+    std::vector<Held> held = Make(store, 8, /*devices=*/1);
+    const Stats before = store.stats();
+    const auto begin = std::chrono::steady_clock::now();
+    for (int round = 0; round < 3; ++round) ExpectAllHold(store, held);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const Stats after = store.stats();
+    EXPECT_EQ(TierOf(daemon, "host").used(), 0u) << "all that left went to the peer";
+    const proto::DeviceUse owner = StatsOf(daemon).devices(1);
+    EXPECT_EQ(owner.busy(), percent > 0);
+    EXPECT_EQ(owner.utilization(), static_cast<uint32_t>(percent));
+    return {after.bytes_in + after.bytes_out - before.bytes_in - before.bytes_out, took.count()};
+  }
+};
+
+TEST_F(BusyOwnerTest, OthersCopiesKeepToTheRateWhileItComputes) {
+  const Moved busy = UseThePeer(100);
+  EXPECT_GT(busy.bytes, MiB(50));
+  EXPECT_GE(busy.seconds, busy.least());
+  const Moved idle = UseThePeer(0);
+  EXPECT_GT(idle.bytes, MiB(50));
+  EXPECT_LT(idle.seconds, idle.least()) << "an idle one's are not capped";
+}
+
 class PeerPoolsTest : public testing::Test {
  protected:
   PeerPoolsTest() { config_.peer_pool_size = core::MiB(4); }

@@ -64,12 +64,32 @@ class Rig {
   bool PumpAll() {
     const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
     while (!lane_.idle()) {
-      lane_.Pump();
+      lane_.Pump(ipc::Now());
       most_in_flight_ = std::max(most_in_flight_, lane_.in_flight());
       if (ipc::Now() >= deadline) return false;
       std::this_thread::yield();
     }
     return true;
+  }
+  // Pumps at that time until all that was put in flight is copied; false when that takes for ever.
+  bool PumpAt(core::Tick now) {
+    const core::Tick deadline = ipc::Now() + std::chrono::seconds(20);
+    lane_.Pump(now);
+    while (lane_.in_flight() > Bytes{0}) {
+      std::this_thread::yield();
+      lane_.Pump(now);
+      if (ipc::Now() >= deadline) return false;
+    }
+    return true;
+  }
+  // So many jobs of one chunk each.
+  std::vector<JobId> SubmitChunks(uint64_t count, Urgency urgency) {
+    std::vector<JobId> jobs;
+    for (uint64_t i = 0; i < count; ++i) {
+      jobs.push_back(lane_.Submit(Chunks(submitted_, 1, KiB(16)), kWaiting, urgency, nullptr, 0));
+      submitted_ += KiB(16).count();
+    }
+    return jobs;
   }
   // Looks, when `job` finishes, that its arrival was not written before.
   void Expect(JobId job, device::Word* arrival) { arrivals_[job] = arrival; }
@@ -93,6 +113,7 @@ class Rig {
   std::function<void(JobId)> when_finished_;
   std::map<JobId, device::Word*> arrivals_;
   bool arrived_early_ = false;
+  uint64_t submitted_ = 0;
   Bytes most_in_flight_;
   TransferLane lane_;
 };
@@ -102,7 +123,7 @@ using Finishes = std::vector<std::pair<JobId, bool>>;
 TEST(TransfersTest, ALaneCopiesAndSaysSo) {
   Rig rig({});
   EXPECT_TRUE(rig.lane().idle());
-  EXPECT_FALSE(rig.lane().Pump());
+  EXPECT_FALSE(rig.lane().Pump(ipc::Now()));
   device::Word arrival{0};
   const JobId job =
       rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, &arrival, 7);
@@ -156,7 +177,7 @@ TEST(TransfersTest, ADemandOvertakesBetweenChunks) {
       rig.lane().Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   const JobId behind = rig.lane().Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting,
                                          Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump();  // the first chunk is on its way
+  rig.lane().Pump(ipc::Now());  // the first chunk is on its way
   const JobId demand = rig.lane().Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)), kWaiting,
                                          Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
@@ -167,7 +188,7 @@ TEST(TransfersTest, DemandsOfTwoClientsTakeTurns) {
   Rig rig({.in_flight_copies = 1, .turn = KiB(16)}, {.latency = microseconds(100)});
   const JobId large =
       rig.lane().Submit(rig.Chunks(0, 8, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
-  rig.lane().Pump();
+  rig.lane().Pump(ipc::Now());
   const JobId own = rig.lane().Submit(rig.Chunks(KiB(128).count(), 1, KiB(16)), kWaiting,
                                       Urgency::kDemand, nullptr, 0);
   const JobId small = rig.lane().Submit(rig.Chunks(KiB(256).count(), 2, KiB(16)),
@@ -181,7 +202,7 @@ TEST(TransfersTest, DemandsKeepTheirOrder) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId first =
       rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, nullptr, 0);
-  rig.lane().Pump();
+  rig.lane().Pump(ipc::Now());
   const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 1, KiB(16)), kWaiting,
                                          Urgency::kDemand, nullptr, 0);
   ASSERT_TRUE(rig.PumpAll());
@@ -194,7 +215,7 @@ TEST(TransfersTest, APromotedJobGoesBeforeTheBackground) {
       rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
                                          Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump();
+  rig.lane().Pump(ipc::Now());
   device::Word arrival{0};
   rig.Expect(second, &arrival);
   rig.lane().Promote(second, kWaiting, &arrival, 5);
@@ -210,7 +231,7 @@ TEST(TransfersTest, AHurriedJobGoesBeforeTheBackground) {
       rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
   const JobId second = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
                                          Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump();
+  rig.lane().Pump(ipc::Now());
   rig.lane().Prioritize(second, kWaiting);
   rig.lane().Prioritize(second, kWaiting);  // once more changes nothing
   ASSERT_TRUE(rig.PumpAll());
@@ -221,7 +242,7 @@ TEST(TransfersTest, AJobPromotedHalfwayGoesOnAmongTheDemands) {
   Rig rig({.in_flight_copies = 1}, {.latency = microseconds(100)});
   const JobId background =
       rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kBackground, nullptr, 0);
-  rig.lane().Pump();
+  rig.lane().Pump(ipc::Now());
   const JobId demand = rig.lane().Submit(rig.Chunks(KiB(64).count(), 4, KiB(16)), kWaiting,
                                          Urgency::kDemand, nullptr, 0);
   device::Word arrival{0};
@@ -238,7 +259,7 @@ TEST(TransfersTest, AJobPromotedWhenAllIsUnderWayStillArrives) {
     const JobId job =
         rig.lane().Submit(rig.Chunks(0, 2, KiB(16)), kWaiting,
                           demand ? Urgency::kDemand : Urgency::kBackground, nullptr, 0);
-    rig.lane().Pump();
+    rig.lane().Pump(ipc::Now());
     ASSERT_EQ(rig.lane().in_flight(), KiB(32));
     device::Word arrival{0};
     rig.Expect(job, &arrival);
@@ -276,7 +297,7 @@ TEST(TransfersTest, AnAbortedLaneFailsWhatIsQueuedAndServesAgain) {
   device::Word arrival{0};
   const JobId lost =
       rig.lane().Submit(rig.Chunks(0, 4, KiB(16)), kWaiting, Urgency::kDemand, &arrival, 4);
-  rig.lane().Pump();
+  rig.lane().Pump(ipc::Now());
   rig.lane().Abort({core::ErrorCode::kDevice, "the pool is gone"});
   EXPECT_EQ(rig.finished(), (Finishes{{lost, false}}));
   EXPECT_EQ(rig.why(), "the pool is gone");
@@ -392,6 +413,93 @@ TEST_F(CutTest, EndsAtAPieceWithoutAnEmptyOne) {
   from_map_.Add(KiB(0), KiB(64));
   from_map_.Add(KiB(64), KiB(64));
   EXPECT_EQ(Lengths(KiB(0), KiB(0), KiB(128), KiB(64)), (std::vector<uint64_t>{64, 64}));
+}
+
+// Two chunks go at once, and one each second.
+class PacedLanesTest : public testing::Test {
+ protected:
+  PacedLanesTest() { pacer_.SetRate(static_cast<double>(kChunk.count())); }
+  static core::Tick At(int64_t second) { return core::Tick(std::chrono::seconds(second)); }
+
+  static constexpr Bytes kChunk = KiB(16);
+  static constexpr TransferLane::Options kOptions{.chunk = kChunk, .in_flight = KiB(64)};
+  core::Pacer pacer_{kChunk * 2};
+};
+
+TEST_F(PacedLanesTest, ALaneKeepsToTheRateAndSaysWhenItGoesOn) {
+  const core::Tick kPoll = At(1000);
+  Rig rig(kOptions);
+  rig.lane().PaceBy(&pacer_);
+  EXPECT_EQ(rig.lane().NextPump(kPoll), core::kNever);
+  rig.lane().Submit(rig.Chunks(0, 4, kChunk), kWaiting, Urgency::kDemand, nullptr, 0);
+  EXPECT_EQ(rig.lane().NextPump(kPoll), kPoll);
+  rig.lane().Pump(At(100));
+  EXPECT_EQ(rig.lane().NextPump(kPoll), kPoll) << "two chunks are in flight";
+  ASSERT_TRUE(rig.PumpAt(At(100)));
+  EXPECT_TRUE(rig.Same(0, kChunk * 2));
+  EXPECT_FALSE(rig.Same(kChunk.count() * 2, kChunk));
+  EXPECT_EQ(rig.lane().NextPump(kPoll), At(101));
+  EXPECT_FALSE(rig.lane().Pump(At(101) - core::Duration(1)));
+  ASSERT_TRUE(rig.PumpAt(At(101)));
+  EXPECT_TRUE(rig.Same(0, kChunk * 3));
+  EXPECT_FALSE(rig.Same(kChunk.count() * 3, kChunk));
+  EXPECT_EQ(rig.lane().NextPump(kPoll), At(102));
+  ASSERT_TRUE(rig.PumpAt(At(102)));
+  EXPECT_TRUE(rig.lane().idle());
+  EXPECT_TRUE(rig.Same(0, kChunk * 4));
+}
+
+TEST_F(PacedLanesTest, LanesTakeTurnsAndNoneStarves) {
+  Rig rigs[] = {Rig(kOptions), Rig(kOptions)};
+  std::vector<int> order;
+  for (int i = 0; i < 2; ++i) {
+    rigs[i].lane().PaceBy(&pacer_);
+    rigs[i].WhenFinished([&order, i](JobId) { order.push_back(i); });
+    rigs[i].SubmitChunks(4, Urgency::kBackground);
+  }
+  for (int64_t second = 0; second < 7; ++second) {
+    for (Rig& rig : rigs) ASSERT_TRUE(rig.PumpAt(At(100 + second)));
+  }
+  EXPECT_EQ(order, (std::vector{0, 0, 0, 1, 0, 1, 1, 1}));
+}
+
+TEST_F(PacedLanesTest, ADemandGoesBeforeWhatWaitsForItsTurn) {
+  Rig rig(kOptions);
+  rig.lane().PaceBy(&pacer_);
+  std::vector<JobId> jobs = rig.SubmitChunks(3, Urgency::kBackground);
+  ASSERT_TRUE(rig.PumpAt(At(100)));
+  const JobId demand = rig.SubmitChunks(1, Urgency::kDemand).front();
+  ASSERT_TRUE(rig.PumpAt(At(101)));
+  ASSERT_TRUE(rig.PumpAt(At(102)));
+  EXPECT_EQ(rig.finished(),
+            (Finishes{{jobs[0], true}, {jobs[1], true}, {demand, true}, {jobs[2], true}}));
+}
+
+TEST_F(PacedLanesTest, ALaneWhoseCopiesAreAbortedHoldsNobodyUp) {
+  ASSERT_TRUE(pacer_.MaySend(pacer_.Join(), kChunk * 2, At(100)));
+  Rig first(kOptions);
+  Rig second(kOptions);
+  for (Rig* rig : {&first, &second}) {
+    rig->lane().PaceBy(&pacer_);
+    rig->SubmitChunks(2, Urgency::kDemand);
+    ASSERT_TRUE(rig->PumpAt(At(100)));
+  }
+  first.lane().Abort({core::ErrorCode::kDevice, "its pool is gone"});
+  EXPECT_EQ(second.lane().NextPump(At(1000)), At(101));
+  ASSERT_TRUE(second.PumpAt(At(101)));
+  EXPECT_EQ(second.finished().size(), 1u);
+}
+
+TEST_F(PacedLanesTest, WhenTheRateEndsWhatWaitsGoesAtOnce) {
+  Rig rig(kOptions);
+  rig.lane().PaceBy(&pacer_);
+  rig.SubmitChunks(8, Urgency::kDemand);
+  ASSERT_TRUE(rig.PumpAt(At(100)));
+  EXPECT_EQ(rig.finished().size(), 2u);
+  pacer_.SetRate(0);
+  EXPECT_LE(rig.lane().NextPump(At(1000)), At(100));
+  ASSERT_TRUE(rig.PumpAt(At(100)));
+  EXPECT_TRUE(rig.lane().idle());
 }
 
 // Evictions of a user who fills the link, and a copy that another's tensors wait for.
