@@ -18,7 +18,12 @@ AwayPools::AwayPools(const Topology* topology, size_t devices, Bytes host_capaci
     if (kind.harvested) harvested_[kind.number] = PoolId{static_cast<uint16_t>(i)};
     if (!kind.harvested) pool.Grown(pool.Grow(capacity));
   }
-  for (uint16_t i = 0; i < devices; ++i) links_.push_back(MakeLinks(DeviceId{i}));
+  links_.resize(devices);
+  RatesChanged();
+}
+
+void AwayPools::RatesChanged() {
+  for (uint16_t i = 0; i < links_.size(); ++i) links_[i] = MakeLinks(DeviceId{i});
 }
 
 AwayLinks AwayPools::MakeLinks(DeviceId device) const {

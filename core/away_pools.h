@@ -46,6 +46,8 @@ class AwayPools {
 
   // The topology's pools but those of its first `devices` devices; it outlives this.
   AwayPools(const Topology* topology, size_t devices, Bytes host_capacity);
+  // The topology has the same pools, but other rates.
+  void RatesChanged();
 
   Member& operator[](PoolId pool) { return pools_.at(pool); }
   const Member& operator[](PoolId pool) const { return pools_.at(pool); }

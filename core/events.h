@@ -124,6 +124,13 @@ struct PoolLimit {
   Bytes most;  // more than the pool's capacity means that
 };
 
+// Copies between devices and a pool go at most so fast together from now on; before the first, as
+// fast as its links. Cost: that of Topology::Make.
+struct PoolRate {
+  PoolId pool;
+  double bytes_per_second = 0;  // 0: as fast as its links
+};
+
 // A pool that is neither a device's nor the host's lost what is in it, for good: what is there
 // alone is lost, and nothing goes there any more. Of its moves that are under way, and of those
 // that were proposed, none ends with Moved::Outcome::kDone from now on. Cost: O(tensors).
@@ -222,9 +229,9 @@ struct TimePassed {};
 using Event =
     std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
                  SlabAdded, SlabFailed, SlabRemoved, PoolGrown, PoolGrowFailed, PoolShrunk,
-                 PoolLimit, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted, CreateRequested,
-                 FetchRequested, Freed, PutSeen, StreamComplete, GetSeen, StepMarked, Dropped,
-                 MoveProgressed, Moved, TimePassed>;
+                 PoolLimit, PoolRate, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted,
+                 CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete, GetSeen,
+                 StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
 
 // ---- Actions ----
 

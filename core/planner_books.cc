@@ -8,20 +8,21 @@
 namespace ravenstore::core {
 
 namespace {
-Topology TopologyOf(const PlannerOptions& options) {
-  if (!options.topology.pools().empty()) return options.topology;
+PlannerOptions WithTopology(PlannerOptions options) {
+  if (!options.topology.pools().empty()) return options;
   const std::vector<LinkModel> links(options.device_capacity.size());
-  return DevicesAroundHost(options.device_capacity, options.host_capacity, options.granularity,
-                           links)
-      .value();
+  options.topology =
+      DevicesAroundHost(options.device_capacity, options.host_capacity, options.granularity, links)
+          .value();
+  return options;
 }
 // Redundant copies discarded in one go when a pool is full.
 constexpr int kCopiesPerDrop = 256;
 }  // namespace
 
 PlannerBooks::PlannerBooks(PlannerOptions options)
-    : options_(std::move(options)),
-      topology_(TopologyOf(options_)),
+    : options_(WithTopology(std::move(options))),
+      topology_(options_.topology),
       away_(&topology_, options_.device_capacity.size(), options_.host_capacity),
       copies_({.devices = options_.device_capacity.size(),
                .pools = topology_.pools().size(),

@@ -229,7 +229,8 @@ class PlannerBooks {
   std::string WhyLost(const TensorRow& tensor) const;  // its bytes, that is
 
   PlannerOptions options_;
-  const Topology topology_;
+  std::map<PoolId, double> rate_caps_;  // that hold now
+  Topology topology_;                   // that of the options, with these
   Catalog catalog_;
   AwayPools away_;
   AwayPools::Member& host_ = away_.host();

@@ -291,6 +291,8 @@ class Scheduler : public PlannerBooks {
                                                RedundantCopies redundant);
   void EnsureHostAhead(Bytes need);
 
+  void On(const PoolRate& event);
+
   // Harvested memory (scheduler_harvest.cc).
   void On(const PoolLimit& event);
   // What the pool may hold beside the slabs of its device's own clients.

@@ -101,6 +101,16 @@ std::optional<ExtentMap::Block> Scheduler::TakeAwayRoom(Client& client, PoolId i
   return block;
 }
 
+void Scheduler::On(const PoolRate& event) {
+  if (event.bytes_per_second > 0) {
+    rate_caps_[event.pool] = event.bytes_per_second;
+  } else {
+    rate_caps_.erase(event.pool);
+  }
+  topology_ = options_.topology.Capped(rate_caps_);
+  away_.RatesChanged();
+}
+
 void Scheduler::On(const PoolFailed& event) {
   RAVEN_CHECK(event.pool != kHostPool);
   away_[event.pool].failed = true;

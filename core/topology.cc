@@ -67,6 +67,19 @@ Result<Topology> Topology::Make(std::vector<Pool> pools, std::vector<Link> links
   return topology;
 }
 
+Topology Topology::Capped(const std::map<PoolId, double>& rates) const {
+  std::vector<Link> links = links_;
+  for (Link& link : links) {
+    for (const PoolId end : {link.a, link.b}) {
+      const auto rate = rates.find(end);
+      if (rate == rates.end()) continue;
+      link.a_to_b = std::min(link.a_to_b, rate->second);
+      link.b_to_a = std::min(link.b_to_a, rate->second);
+    }
+  }
+  return Make(pools_, std::move(links), staging_chunk_).value();
+}
+
 Status Topology::CheckPools() const {
   if (pools_.size() > kPoolsMax) {
     return Bad(std::to_string(pools_.size()) + " pools, but at most " + std::to_string(kPoolsMax) +

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,6 +82,8 @@ class Topology {
                                Bytes staging_chunk);
   // Of no pools.
   Topology() = default;
+  // The same with no link of these pools faster than that. REQUIRES: the rates are positive.
+  Topology Capped(const std::map<PoolId, double>& rates) const;
 
   const std::vector<Pool>& pools() const { return pools_; }
   const std::vector<Link>& links() const { return links_; }

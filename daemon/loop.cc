@@ -532,6 +532,9 @@ void Loop::PaceCopies(const std::vector<MemoryWatch::Seen>& seen) {
     const double rate = seen[ToInt(owner)].busy ? options_.busy_bytes_per_second : 0;
     if (rate == pacer.rate()) continue;
     pacer.SetRate(rate);
+    for (const auto& [pool, memory] : away_) {
+      if (memory->owner() == owner) ApplyEvent(core::PoolRate{pool, rate});
+    }
     spdlog::debug("device {} is {}: others' copies to its memory are {}", ToInt(owner),
                   rate > 0 ? "busy" : "idle", rate > 0 ? "capped" : "not capped");
   }

@@ -41,7 +41,7 @@ class AwayPoolsTest : public testing::Test {
   }
   void QueueOut(PoolId pool, Bytes bytes) { flights_[ToInt(pool)][0] = {bytes, 1}; }
 
-  const Topology topology_ = Pools();
+  Topology topology_ = Pools();
   AwayPools pools_{&topology_, 1, kHostCapacity};
   CopyLedger::Flights flights_{4};
 };
@@ -69,6 +69,20 @@ TEST_F(AwayPoolsTest, TheLeastCostlyPoolComesFirst) {
   EXPECT_EQ(Order(Departure(MiB(64))), (std::vector{kPeer, kHostPool, kFile}));
   QueueOut(kPeer, GiB(4));  // 10 ms of its link
   EXPECT_EQ(Order(Departure(MiB(64))), (std::vector{kHostPool, kPeer, kFile}));
+}
+
+TEST_F(AwayPoolsTest, ThePoolsFollowTheRatesThatHoldNow) {
+  // Not by way of the host either.
+  topology_ = Pools().Capped({{kPeer, 40e9}});
+  pools_.RatesChanged();
+  EXPECT_EQ(Order(Departure(MiB(64))), (std::vector{kHostPool, kPeer, kFile}));
+  const AwayLinks links = pools_.LinksOf(kDevice, kHostCapacity);
+  EXPECT_EQ(links.pools[0].id, kHostPool);
+  EXPECT_EQ(links.pools[1].id, kPeer);
+  EXPECT_EQ(links.pools[1].link.up_bytes_per_second, 40e9);
+  topology_ = Pools();
+  pools_.RatesChanged();
+  EXPECT_EQ(Order(Departure(MiB(64))), (std::vector{kPeer, kHostPool, kFile}));
 }
 
 TEST_F(AwayPoolsTest, NobodyWaitsForTheCopyOfWhatLeavesAhead) {

@@ -199,6 +199,10 @@ void FuzzProgram::DoForNode(Op op, const Operands& with) {
     case Op::kPoolLimit:
       if (with[0] < 0 || !std::cmp_less(with[0], harvested_.size())) return;
       return world_->SetPool(harvested_[static_cast<size_t>(with[0])], Count(with[1]));
+    case Op::kPoolRate:
+      if (with[0] < 0 || !std::cmp_less(with[0], others_.size())) return;
+      return world_->SetPoolRate(others_[static_cast<size_t>(with[0])],
+                                 static_cast<double>(Number(with[1])));
     case Op::kPoolFails:
       if (with[0] < 0 || !std::cmp_less(with[0], others_.size())) return;
       return world_->FailPool(others_[static_cast<size_t>(with[0])]);

@@ -34,6 +34,7 @@ enum class Op : uint8_t {
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes
   kPoolLimit,     // its number among those that are harvested, bytes
+  kPoolRate,      // its number among those of kPool, bytes per second
   kPoolFails,     // its number among those of kPool
   kTrim,          // client
   kPin,           // client, bytes of pinned memory, or 0: its tenant's goes back

@@ -48,6 +48,7 @@ const Form& FormOf(Op op) {
       {Op::kLimits, "kLimits", {kClient, Plainest(kRoomy), Plainest(kRoomy)}},
       {Op::kDeviceLimit, "kDeviceLimit", {kFixed, Plainest(0)}},
       {Op::kPoolLimit, "kPoolLimit", {kFixed, Plainest(0)}},
+      {Op::kPoolRate, "kPoolRate", {kFixed, Plainest(0)}},
       {Op::kPoolFails, "kPoolFails", {kFixed}},
       {Op::kTrim, "kTrim", {kClient}},
       {Op::kPin, "kPin", {kClient, Plainest(0)}},

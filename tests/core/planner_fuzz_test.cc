@@ -201,6 +201,9 @@ class ProgramGenerator {
   std::optional<Instruction> ChangeLimits() {
     if (harvested_ > 0 && Chance(50))
       return Instruction{Op::kPoolLimit, {Below(harvested_), ToOperand(kUnit * Below(300))}};
+    if (pools_ > 0 && Chance(5)) {
+      return Instruction{Op::kPoolRate, {Below(pools_), Chance(50) ? 0 : 10'000 + Below(100'000)}};
+    }
     if (pools_ > 0 && Chance(2)) return Instruction{Op::kPoolFails, {Below(pools_)}};
     const uint32_t dice = Below(100);
     if (dice < 40) return Tenant(1 + Below(tenants_));

@@ -66,6 +66,16 @@ TEST_F(PlannerHarvestTest, WhatLeavesGoesToHarvestedMemoryAndIsCoveredOnTheHost)
   EXPECT_EQ(s_.StateOf("A"), State::kInUse);
 }
 
+TEST_F(PlannerHarvestTest, WhatLeavesGoesToTheHostWhileCopiesThereAreCappedBelowItsLink) {
+  Harvest(KiB(16));
+  s_.world().SetPoolRate(kHarvest, 1e6);
+  Fill({"A", "B", "C"});
+  EXPECT_EQ(PoolOf("A"), kHostPool);
+  s_.world().SetPoolRate(kHarvest, 0);
+  Fill({"D"});
+  EXPECT_EQ(PoolOf("B"), kHarvest);
+}
+
 TEST_F(PlannerHarvestTest, ItGrowsByChunksAheadOfNeedAndNoFurther) {
   Harvest(KiB(20));
   EXPECT_EQ(Held(), KiB(8));

@@ -50,6 +50,16 @@ std::string Refusal(std::vector<Pool> pools, std::vector<Link> links) {
   return topology.error().message;
 }
 
+TEST(TopologyTest, NoLinkOfACappedPoolIsFasterThanItsCap) {
+  const Topology topology = Made(ThreePools(), TwoLinks());
+  const Topology capped = topology.Capped({{kDevice, 30e9}});
+  EXPECT_EQ(capped.Cost(kHost, kDevice, Bytes(30'000'000)), microseconds(1010)) << "of 50 GB/s";
+  EXPECT_EQ(capped.Cost(kDevice, kHost, Bytes(50'000'000)), microseconds(2010)) << "slower anyway";
+  EXPECT_EQ(capped.Cost(kHost, kFile, MiB(1)), topology.Cost(kHost, kFile, MiB(1)));
+  EXPECT_EQ(topology.Capped({}).Cost(kHost, kDevice, MiB(1)),
+            topology.Cost(kHost, kDevice, MiB(1)));
+}
+
 TEST(TopologyTest, ALinkTakesItsLatencyAndItsBytesEachWay) {
   const Topology topology = Made(ThreePools(), TwoLinks());
   EXPECT_EQ(topology.Cost(kHost, kDevice, Bytes(50'000'000)), microseconds(1010));

@@ -58,6 +58,11 @@ void World::SetPool(PoolId pool, Bytes most) {
   Execute();
 }
 
+void World::SetPoolRate(PoolId pool, double bytes_per_second) {
+  ApplyEvent(PoolRate{pool, bytes_per_second});
+  Execute();
+}
+
 void World::Trim(ClientId client) {
   ApplyEvent(Trimmed{client});
   Execute();

@@ -73,6 +73,7 @@ class World {
   void SetDevice(DeviceId device, Bytes capacity);
   // Of a pool of harvested memory.
   void SetPool(PoolId pool, Bytes most);
+  void SetPoolRate(PoolId pool, double bytes_per_second);
   // From now on every copy to the pool and from it fails, also those under way.
   void FailPool(PoolId pool);
   void Trim(ClientId client);
