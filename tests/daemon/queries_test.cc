@@ -32,7 +32,7 @@ class QueriesTest : public testing::Test {
   LegacyLedger ledger_{core::Bytes{0}};
   MemoryWatch watch_{loop_.devices(),
                      {core::IdleMemory::Make({.reserve = core::MiB(1)}, IdleLoop::kDevice).value()},
-                     core::Duration{1}};
+                     {.interval = core::Duration{1}}};
   Queries queries_{{.devices = loop_.devices(),
                     .peer_pools = {core::MiB(4)},
                     .started = core::Tick{},
