@@ -227,7 +227,10 @@ void PlannerBooks::CheckInvariants() const {
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   for (const auto& [id, pool] : away_) {
     pool.CheckInvariants();
-    if (pool.harvested) RAVEN_CHECK(pool.size() + pool.leaving() <= pool.range());
+    if (pool.harvested) {
+      RAVEN_CHECK(pool.size() + pool.leaving() <= pool.range());
+      RAVEN_CHECK(quota_.Harvested(PoolOf(away_.OwnerOf(id))) == pool.committed());
+    }
     RAVEN_CHECK(sums.pools[id] == pool.used());
     RAVEN_CHECK(pool.used() + quota_.Of(id).pinned == quota_.Of(id).held);
   }

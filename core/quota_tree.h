@@ -56,6 +56,7 @@ class QuotaTree {
   void SetBudgets(ClientId client, const Budgets& budgets);
   // So much of a device's memory is harvested: while it is, it is nobody's room.
   void SetHarvested(PoolId device, Bytes bytes) { pools_[ToInt(device)].harvested = bytes; }
+  Bytes Harvested(PoolId device) const { return pools_[ToInt(device)].harvested; }
   // What all together may hold of a device; no more than its capacity.
   void SetLimit(PoolId device, Bytes limit);
   // REQUIRES: the tenant has budgets.
