@@ -224,6 +224,32 @@ class Device {
 
 using Devices = std::vector<std::shared_ptr<Device>>;
 
+// A step of the host backend that can be made to go wrong: what is done, and by which device.
+struct HostStep {
+  enum class Kind : uint8_t {
+    kCreate,  // memory of the device
+    kMap,     // that memory here, once it was offered to another process
+    kUnmap,
+    kPin,  // host memory
+    kUnpin,
+    kOpen,  // a channel
+    // Copies; between two devices by the one whose memory they read.
+    kUp,
+    kDown,
+    kToPeer,
+  };
+  Kind kind{};
+  int device = 0;
+
+  bool IsCopy() const { return kind >= Kind::kUp; }
+};
+enum class HostFault : uint8_t {
+  kNone,
+  kRefused,    // the call returns an error
+  kBreaksOff,  // the same, but of a copy its channel fails, with wrong bytes in half of the target
+  kIsLate,     // it takes a millisecond longer
+};
+
 // How the host backend behaves. Both processes of a test give the same values, or take the default.
 struct HostOptions {
   int count = 1;                // devices
@@ -241,6 +267,8 @@ struct HostOptions {
   // thread; true makes it fail. A failed Copy fails its channel (Channel::Health).
   std::function<bool(uint64_t)> fail_create = nullptr;
   std::function<bool(uint64_t)> fail_copy = nullptr;
+  // What goes wrong with the step that is next; asked before each, as the two above.
+  std::function<HostFault(HostStep)> fault = nullptr;
   // The same before each ReadMemoryUse, and before each ReadProcesses.
   std::function<bool()> fail_memory_use = nullptr;
   std::function<bool()> fail_processes = nullptr;

@@ -24,19 +24,26 @@ void WaitUntil(HostLink::TimePoint deadline) {
   while (Clock::now() < deadline) std::this_thread::yield();
 }
 
+// What a fault leaves where bytes were to go.
+constexpr int kWrongByte = 0xb5;
+
 class HostChannel : public Channel {
  public:
-  HostChannel(std::string name, std::shared_ptr<HostLink> link, std::shared_ptr<HostFaults> faults)
-      : name_(std::move(name)), link_(std::move(link)), faults_(std::move(faults)) {}
+  HostChannel(std::string name, HostStep step, std::shared_ptr<HostLink> link,
+              std::shared_ptr<HostFaults> faults)
+      : name_(std::move(name)), step_(step), link_(std::move(link)), faults_(std::move(faults)) {}
 
   Status Copy(Target to, Source from, Bytes bytes) override {
     RAVEN_RETURN_IF_ERROR(CheckAddresses(to, from));
     RAVEN_RETURN_IF_ERROR(Health());
-    const bool fails = faults_->NextCopyFails();
+    const HostFault fault = faults_->OfCopy(step_);
+    if (fault == HostFault::kRefused) return InjectedFault();
     const auto queued = link_->paced() ? Clock::now() : HostLink::TimePoint{};
-    queue_.Run([this, to = to.address(), from = from.address(), bytes, fails, queued] {
+    queue_.Run([this, to = to.address(), from = from.address(), bytes, fault, queued] {
       if (failed_.load(std::memory_order_relaxed)) return;
-      if (fails) {
+      if (fault == HostFault::kIsLate) HostFaults::BeLate();
+      if (fault == HostFault::kBreaksOff) {
+        memset(to, kWrongByte, bytes.count() / 2);
         failed_.store(true, std::memory_order_release);
         return;
       }
@@ -56,11 +63,16 @@ class HostChannel : public Channel {
 
   Status Health() override {
     if (!failed_.load(std::memory_order_acquire)) return core::Ok();
-    return core::Error{core::ErrorCode::kDevice, name_ + ": copy: injected fault"};
+    return InjectedFault();
   }
 
  private:
+  core::Error InjectedFault() const {
+    return {core::ErrorCode::kDevice, name_ + ": copy: injected fault"};
+  }
+
   const std::string name_;
+  const HostStep step_;
   const std::shared_ptr<HostLink> link_;
   const std::shared_ptr<HostFaults> faults_;
   std::atomic<bool> failed_{false};
@@ -85,9 +97,30 @@ HostLink::TimePoint HostLink::Occupy(TimePoint queued, core::Bytes bytes) {
   return free_at_;
 }
 
-std::unique_ptr<Channel> OpenHostChannel(std::string name, std::shared_ptr<HostLink> link,
+HostFault HostFaults::OfCopy(HostStep step) {
+  if (fail_copy_ && fail_copy_(++copies_)) return HostFault::kBreaksOff;
+  return Of(step);
+}
+
+Status HostFaults::Pass(HostStep step) {
+  const bool creates = step.kind == HostStep::Kind::kCreate || step.kind == HostStep::Kind::kPin;
+  const bool fails = creates && fail_create_ && fail_create_(++creates_);
+  const HostFault fault = fails ? HostFault::kRefused : Of(step);
+  if (fault == HostFault::kIsLate) BeLate();
+  if (fault == HostFault::kNone || fault == HostFault::kIsLate) return core::Ok();
+  constexpr const char* kNames[] = {"create", "map", "unmap", "pin", "unpin", "open"};
+  return core::Error{core::ErrorCode::kDevice,
+                     kNames[static_cast<size_t>(step.kind)] + std::string(": injected fault")};
+}
+
+void HostFaults::BeLate() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+std::unique_ptr<Channel> OpenHostChannel(std::string name, HostStep step,
+                                         std::shared_ptr<HostLink> link,
                                          std::shared_ptr<HostFaults> faults) {
-  return std::make_unique<HostChannel>(std::move(name), std::move(link), std::move(faults));
+  return std::make_unique<HostChannel>(std::move(name), step, std::move(link), std::move(faults));
 }
 
 }  // namespace ravenstore::device

@@ -40,20 +40,28 @@ class HostLink {
 class HostFaults {
  public:
   explicit HostFaults(const HostOptions& options)
-      : fail_create_(options.fail_create), fail_copy_(options.fail_copy) {}
+      : fail_create_(options.fail_create), fail_copy_(options.fail_copy), fault_(options.fault) {}
 
-  bool NextCreateFails() { return fail_create_ && fail_create_(++creates_); }
-  bool NextCopyFails() { return fail_copy_ && fail_copy_(++copies_); }
+  // How a copy goes.
+  HostFault OfCopy(HostStep step);
+  // Takes as long as the step is late. Errors: kDevice, it fails.
+  Status Pass(HostStep step);
+  static void BeLate();
 
  private:
+  HostFault Of(HostStep step) { return fault_ ? fault_(step) : HostFault::kNone; }
+
   const std::function<bool(uint64_t)> fail_create_;
   const std::function<bool(uint64_t)> fail_copy_;
+  const std::function<HostFault(HostStep)> fault_;
   std::atomic<uint64_t> creates_{0};
   std::atomic<uint64_t> copies_{0};
 };
 
-// A channel over `link`. `name` (the device's UUID) begins its error messages.
-std::unique_ptr<Channel> OpenHostChannel(std::string name, std::shared_ptr<HostLink> link,
+// A channel over `link` whose copies are such steps. `name` (the device's UUID) begins its error
+// messages.
+std::unique_ptr<Channel> OpenHostChannel(std::string name, HostStep step,
+                                         std::shared_ptr<HostLink> link,
                                          std::shared_ptr<HostFaults> faults);
 
 }  // namespace ravenstore::device

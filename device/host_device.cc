@@ -67,9 +67,10 @@ struct HostChunk {
 class HostVaRange : public VaRange {
  public:
   // `ledger` is null for host memory, which is not limited.
-  HostVaRange(Reservation range, std::shared_ptr<HostLedger> ledger,
+  HostVaRange(Reservation range, int device, std::shared_ptr<HostLedger> ledger,
               std::shared_ptr<HostFaults> faults)
       : range_(std::move(range)),
+        device_(device),
         ledger_(std::move(ledger)),
         faults_(std::move(faults)),
         chunks_(range_.size(), kGranularity) {}
@@ -80,13 +81,12 @@ class HostVaRange : public VaRange {
 
   Status Create(Bytes offset, Bytes bytes, const Offer& offer) override {
     return chunks_.Place(offset, bytes, [&]() -> Result<std::shared_ptr<HostChunk>> {
-      if (faults_->NextCreateFails()) {
-        return core::Error{core::ErrorCode::kDevice, "create: injected fault"};
-      }
+      RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(ledger_ ? Kind::kCreate : Kind::kPin)));
       if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(ledger_->Charge(bytes));
       auto chunk = std::make_shared<HostChunk>(bytes, ledger_);
       RAVEN_ASSIGN_OR_RETURN(chunk->memory, NewMemory(bytes));
       RAVEN_RETURN_IF_ERROR(OfferCopy(offer, chunk->memory.get()));
+      if (ledger_ != nullptr) RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(Kind::kMap)));
       RAVEN_RETURN_IF_ERROR(range_.Map(offset, bytes, chunk->memory.get()));
       return chunk;
     });
@@ -116,12 +116,18 @@ class HostVaRange : public VaRange {
   }
 
   Status Unmap(Bytes offset) override {
-    return chunks_.Remove(
-        offset, [&](const HostChunk& chunk) { return range_.Unmap(offset, chunk.bytes); });
+    return chunks_.Remove(offset, [&](const HostChunk& chunk) -> Status {
+      RAVEN_RETURN_IF_ERROR(faults_->Pass(Step(ledger_ ? Kind::kUnmap : Kind::kUnpin)));
+      return range_.Unmap(offset, chunk.bytes);
+    });
   }
 
  private:
+  using Kind = HostStep::Kind;
+  HostStep Step(Kind kind) const { return {kind, device_}; }
+
   Reservation range_;
+  const int device_;
   const std::shared_ptr<HostLedger> ledger_;
   const std::shared_ptr<HostFaults> faults_;
   ChunkTable<HostChunk> chunks_;
@@ -133,6 +139,7 @@ class HostDevice : public Device {
       : info_{.uuid = "HOST-" + std::to_string(ordinal),
               .name = "simulated device " + std::to_string(ordinal),
               .total = options.total},
+        ordinal_(ordinal),
         fail_memory_use_(options.fail_memory_use),
         fail_processes_(options.fail_processes),
         others_([ordinal, others = options.others] {
@@ -175,22 +182,27 @@ class HostDevice : public Device {
     return std::make_unique<Registration>();
   }
   Result<std::unique_ptr<Channel>> OpenChannel(Direction direction) override {
-    return OpenHostChannel(info_.uuid, direction == Direction::kHostToDevice ? up_ : down_,
-                           faults_);
+    return direction == Direction::kHostToDevice ? Open(Kind::kUp, up_) : Open(Kind::kDown, down_);
   }
   bool Reaches(const Device& peer) override { return &peer != this; }
   Result<std::unique_ptr<Channel>> OpenPeerChannel() override {
-    return OpenHostChannel(info_.uuid, to_peers_, faults_);
+    return Open(Kind::kToPeer, to_peers_);
   }
   Result<std::unique_ptr<Stream>> WrapStream(StreamHandle stream) override {
     return WrapHostStream(stream);
   }
 
  private:
+  using Kind = HostStep::Kind;
+
   Result<std::unique_ptr<VaRange>> Reserve(Bytes size, std::shared_ptr<HostLedger> ledger) {
     RAVEN_ASSIGN_OR_RETURN(Reservation range, Reservation::Make(size.RoundUp(kGranularity)));
     return std::unique_ptr<VaRange>(
-        std::make_unique<HostVaRange>(std::move(range), std::move(ledger), faults_));
+        std::make_unique<HostVaRange>(std::move(range), ordinal_, std::move(ledger), faults_));
+  }
+  Result<std::unique_ptr<Channel>> Open(Kind copies, std::shared_ptr<HostLink> link) {
+    RAVEN_RETURN_IF_ERROR(faults_->Pass({Kind::kOpen, ordinal_}));
+    return OpenHostChannel(info_.uuid, {copies, ordinal_}, std::move(link), faults_);
   }
 
   core::Error InjectedFault(const char* what) const {
@@ -203,6 +215,7 @@ class HostDevice : public Device {
   }
 
   const DeviceInfo info_;
+  const int ordinal_;
   const std::function<bool()> fail_memory_use_;
   const std::function<bool()> fail_processes_;
   const std::function<std::vector<DeviceProcess>()> others_;

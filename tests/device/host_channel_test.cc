@@ -40,7 +40,8 @@ TEST(HostLinkTest, WithoutARateOnlyTheLatencyCounts) {
 TEST(HostChannelTest, APacedCopyIsNotFasterThanItsLink) {
   // 4 MiB at 100 MiB/s: 40 ms.
   auto link = std::make_shared<HostLink>(100.0 * (1 << 20), core::Duration{});
-  auto channel = OpenHostChannel("HOST-0", link, std::make_shared<HostFaults>(HostOptions{}));
+  auto channel = OpenHostChannel("HOST-0", {HostStep::Kind::kUp}, link,
+                                 std::make_shared<HostFaults>(HostOptions{}));
   std::vector<char> from(MiB(4).count(), 1);
   std::vector<char> to(MiB(4).count());
   Word word{0};
@@ -60,8 +61,8 @@ TEST(HostChannelTest, TheNthCopyFailsAndTheChannelWithIt) {
   options.fail_copy = [](uint64_t nth) { return nth == 2; };
   auto faults = std::make_shared<HostFaults>(options);
   auto link = std::make_shared<HostLink>(0, core::Duration{});
-  auto channel = OpenHostChannel("HOST-0", link, faults);
-  auto other = OpenHostChannel("HOST-0", link, faults);
+  auto channel = OpenHostChannel("HOST-0", {HostStep::Kind::kUp}, link, faults);
+  auto other = OpenHostChannel("HOST-0", {HostStep::Kind::kUp}, link, faults);
   char from = 1;
   char to[3] = {};
   ASSERT_OK(channel->Copy(&to[0], &from, core::Bytes(1)));
@@ -74,6 +75,32 @@ TEST(HostChannelTest, TheNthCopyFailsAndTheChannelWithIt) {
   EXPECT_EQ(to[0], 1);
   EXPECT_EQ(to[1], 0);
   EXPECT_EQ(to[2], 1);
+}
+
+TEST(HostChannelTest, AFaultIsAnErrorOrWrongBytesAndAFailureOrLate) {
+  HostFault fault = HostFault::kRefused;
+  HostOptions options;
+  options.fault = [&](HostStep) { return fault; };
+  auto channel = OpenHostChannel("HOST-0", {HostStep::Kind::kDown},
+                                 std::make_shared<HostLink>(0, core::Duration{}),
+                                 std::make_shared<HostFaults>(options));
+  const std::vector<char> from(4, 1);
+  std::vector<char> to(4);
+  EXPECT_CODE(channel->Copy(to.data(), from.data(), core::Bytes(4)), core::ErrorCode::kDevice);
+  ASSERT_OK(channel->Health());
+  fault = HostFault::kIsLate;
+  const auto begin = std::chrono::steady_clock::now();
+  Word word{0};
+  ASSERT_OK(channel->Copy(to.data(), from.data(), core::Bytes(4)));
+  ASSERT_OK(channel->Signal(&word, 1));
+  ASSERT_TRUE(Eventually([&] { return word.load(std::memory_order_acquire) == 1; }));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(1));
+  EXPECT_EQ(to, from);
+  fault = HostFault::kBreaksOff;
+  ASSERT_OK(channel->Copy(to.data(), from.data(), core::Bytes(4)));
+  ASSERT_TRUE(Eventually([&] { return !channel->Health().ok(); }));
+  EXPECT_NE(to[1], from[1]);
+  EXPECT_EQ(to[2], from[2]);
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/device.h"
@@ -103,6 +105,49 @@ TEST(HostDeviceTest, FaultsAreCountedOverAllDevices) {
   EXPECT_CODE((*second)->Create(MiB(0), MiB(2)), ErrorCode::kDevice);
   ASSERT_OK((*second)->Create(MiB(0), MiB(2)));
   EXPECT_EQ(asked, (std::vector<uint64_t>{1, 2, 3}));
+}
+
+// Each kind of step is asked for by name, and goes wrong by itself.
+TEST(HostDeviceTest, AnyStepCanBeMadeToFail) {
+  using Kind = HostStep::Kind;
+  std::optional<Kind> fails;
+  std::vector<Kind> asked;
+  HostOptions options{.count = 2, .total = MiB(16)};
+  options.fault = [&](HostStep step) {
+    EXPECT_EQ(step.device, 1);
+    asked.push_back(step.kind);
+    return step.kind == fails ? HostFault::kRefused : HostFault::kNone;
+  };
+  const Devices devices = OpenHostDevices(options);
+  Device& device = *devices[1];
+  auto arena = device.ReserveVaRange(MiB(16));
+  auto host = device.ReserveHostVaRange(MiB(16), -1);
+  const auto run = [&](VaRange& range, Kind kind) {
+    fails = kind;
+    const bool ends = kind == Kind::kUnmap || kind == Kind::kUnpin;
+    const Status status = ends ? range.Unmap(MiB(0)) : range.Create(MiB(0), MiB(2));
+    fails.reset();
+    EXPECT_CODE(status, ErrorCode::kDevice);
+  };
+  run(**arena, Kind::kCreate);
+  run(**arena, Kind::kMap);
+  EXPECT_EQ(*device.FreeBytes(), MiB(16)) << "what is not mapped is not kept";
+  ASSERT_OK((*arena)->Create(MiB(0), MiB(2)));
+  run(**arena, Kind::kUnmap);
+  run(**host, Kind::kPin);
+  ASSERT_OK((*host)->Create(MiB(0), MiB(2)));
+  run(**host, Kind::kUnpin);
+  fails = Kind::kOpen;
+  EXPECT_CODE(device.OpenChannel(Direction::kHostToDevice), ErrorCode::kDevice);
+  EXPECT_CODE(device.OpenPeerChannel(), ErrorCode::kDevice);
+  fails.reset();
+  asked.clear();
+  std::array<char, 2> bytes{};
+  for (const Direction direction : {Direction::kHostToDevice, Direction::kDeviceToHost})
+    ASSERT_OK((*device.OpenChannel(direction))->Copy(&bytes[0], &bytes[1], core::Bytes(1)));
+  ASSERT_OK((*device.OpenPeerChannel())->Copy(&bytes[0], &bytes[1], core::Bytes(1)));
+  EXPECT_EQ(asked, (std::vector{Kind::kOpen, Kind::kUp, Kind::kOpen, Kind::kDown, Kind::kOpen,
+                                Kind::kToPeer}));
 }
 
 }  // namespace
