@@ -124,15 +124,22 @@ LoopOptions LoopOptionsOf(const Config& config) {
 
 core::Result<std::unique_ptr<Server>> Server::Create(const Config& config) {
   RAVEN_RETURN_IF_ERROR(CheckConfig(config));
+  RAVEN_ASSIGN_OR_RETURN(auto all, device::OpenDevices(config.backend, HostOptionsOf(config)));
+  RAVEN_ASSIGN_OR_RETURN(auto chosen, Choose(std::move(all), config.uuids));
+  return Create(config, std::move(chosen));
+}
+
+core::Result<std::unique_ptr<Server>> Server::Create(const Config& config,
+                                                     device::Devices devices) {
+  RAVEN_RETURN_IF_ERROR(CheckConfig(config));
   std::unique_ptr<Server> server(new Server(config));
-  RAVEN_RETURN_IF_ERROR(server->Init());
+  RAVEN_RETURN_IF_ERROR(server->Init(std::move(devices)));
   return server;
 }
 
-core::Status Server::Init() {
+core::Status Server::Init(device::Devices devices) {
   RaiseDescriptorLimit();
-  RAVEN_ASSIGN_OR_RETURN(auto all, device::OpenDevices(config_.backend, HostOptionsOf(config_)));
-  RAVEN_ASSIGN_OR_RETURN(devices_, Choose(std::move(all), config_.uuids));
+  devices_ = std::move(devices);
   backend_ = devices_.front()->info().uuid.starts_with("HOST-") ? "host" : "cuda";
 
   // Before anything makes contexts: what they take is measured.

@@ -34,6 +34,9 @@ class Server {
   // Errors: kInvalidArgument (the configuration), kUnavailable (no such device, or a daemon at the
   // socket).
   static core::Result<std::unique_ptr<Server>> Create(const Config& config);
+  // The same over these devices, whatever is configured of them.
+  static core::Result<std::unique_ptr<Server>> Create(const Config& config,
+                                                      device::Devices devices);
   // As End.
   ~Server();
 
@@ -55,7 +58,7 @@ class Server {
 
  private:
   explicit Server(Config config) : config_(std::move(config)) {}
-  core::Status Init();
+  core::Status Init(device::Devices devices);
   // With `others` in its topology.
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""harvest_bench --node host: what it measures on GPUs works on simulated devices."""
+"""harvest_bench on simulated devices: what it measures on GPUs, and what faults do."""
 
 import json
 import os
@@ -34,6 +34,15 @@ class HarvestNodeTest(unittest.TestCase):
         self.assertEqual(figures["harvest.owner_out_of_memory"]["value"], 0)
         # A link is no faster than it is paced.
         self.assertGreater(figures["harvest.giveback_dirty_vs_bound"]["value"], 0.9)
+
+    def test_faults_bring_no_wrong_byte(self):
+        done = subprocess.run(
+            ["bench/harvest_bench", "--faults", "1000"], capture_output=True, text=True
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (figure,) = map(json.loads, done.stdout.splitlines())
+        self.assertEqual(figure["name"], "harvest.faults")
+        self.assertGreaterEqual(figure["value"], 1000, done.stdout)
 
 
 if __name__ == "__main__":

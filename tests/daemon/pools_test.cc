@@ -23,6 +23,7 @@
 #include "daemon/pools.h"
 #include "daemon/server.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/daemon/pattern.h"
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
@@ -34,15 +35,10 @@ namespace {
 constexpr uint64_t kBytes = MiB(3) + 3 * 512;
 
 void Fill(void* data, uint64_t seed) {
-  auto* words = static_cast<uint64_t*>(data);
-  for (uint64_t i = 0; i < kBytes / 8; ++i) words[i] = seed * 0x9e3779b97f4a7c15u + i;
+  FillPattern(data, kBytes, seed);
 }
 bool Holds(const void* data, uint64_t seed) {
-  const auto* words = static_cast<const uint64_t*>(data);
-  for (uint64_t i = 0; i < kBytes / 8; ++i) {
-    if (words[i] != seed * 0x9e3779b97f4a7c15u + i) return false;
-  }
-  return true;
+  return HoldsPattern(data, kBytes, seed);
 }
 
 proto::TierStats TierOf(const DaemonProcess& daemon, const std::string& name) {

@@ -16,6 +16,7 @@
 #include "core/check.h"
 #include "ipc/clock.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/daemon/pattern.h"
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/short_directory.h"
 
@@ -25,19 +26,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// Every word of a tensor's pattern depends on its seed and place.
-void Fill(void* data, uint64_t bytes, uint64_t seed) {
-  auto* words = static_cast<uint64_t*>(data);
-  for (uint64_t i = 0; i < bytes / 8; ++i) words[i] = seed * 0x9e3779b97f4a7c15u + i;
-}
-bool Holds(const void* data, uint64_t bytes, uint64_t seed) {
-  const auto* words = static_cast<const uint64_t*>(data);
-  for (uint64_t i = 0; i < bytes / 8; ++i) {
-    if (words[i] != seed * 0x9e3779b97f4a7c15u + i) return false;
-  }
-  return true;
-}
 
 // This thread, and what it starts, has but one core, as long as this lives.
 class OnOneCore {
@@ -75,12 +63,12 @@ TEST_F(StoreTest, BytesSurviveEvictionAndReturn) {
   std::vector<Tensor> tensors;
   for (uint64_t i = 0; i < 40; ++i) {
     tensors.push_back(store.create(kBytes));
-    Fill(tensors.back().data(), kBytes, i);
+    FillPattern(tensors.back().data(), kBytes, i);
     store.put(tensors.back(), nullptr, {.order = -static_cast<int64_t>(i)});
   }
   for (uint64_t i = 40; i-- > 0;) {
     void* data = store.get(tensors[i], nullptr, {.access = Access::kReadOnly});
-    EXPECT_TRUE(Holds(data, kBytes, i)) << "tensor " << i;
+    EXPECT_TRUE(HoldsPattern(data, kBytes, i)) << "tensor " << i;
     store.put(tensors[i], nullptr, {.not_modified = true});
     store.free(std::move(tensors[i]), nullptr);
     // The room of the first that is freed is the next one's, if the client leaves the time.
@@ -98,7 +86,7 @@ TEST_F(StoreTest, WhatHasAHighPriorityStaysAndWhatHasALowOneLeavesFirst) {
   Store store = Connect(daemon, MiB(16));
   const auto make = [&store](const PutOptions& options) {
     Tensor tensor = store.create(MiB(2));
-    Fill(tensor.data(), MiB(2), static_cast<uint64_t>(*options.order));
+    FillPattern(tensor.data(), MiB(2), static_cast<uint64_t>(*options.order));
     store.put(tensor, nullptr, options);
     return tensor;
   };
@@ -124,7 +112,7 @@ TEST_F(StoreTest, BytesThatWereDiscardedAreRecomputedAndTheOthersStay) {
   std::vector<Tensor> tensors;
   for (uint64_t i = 0; i < 48; ++i) {
     tensors.push_back(store.create(MiB(1)));
-    Fill(tensors[i].data(), MiB(1), i);
+    FillPattern(tensors[i].data(), MiB(1), i);
     store.put(tensors[i], nullptr, {.recompute = std::chrono::nanoseconds(i % 2 == 0 ? 1 : 0)});
   }
   uint64_t recomputed = 0;
@@ -133,10 +121,10 @@ TEST_F(StoreTest, BytesThatWereDiscardedAreRecomputedAndTheOthersStay) {
       void* data = store.get(tensors[i], nullptr);
       if (tensors[i].must_recompute()) {
         EXPECT_EQ(i % 2, 0u) << "only those that may be";
-        Fill(data, MiB(1), i);
+        FillPattern(data, MiB(1), i);
         ++recomputed;
       }
-      ASSERT_TRUE(Holds(data, MiB(1), i)) << "tensor " << i;
+      ASSERT_TRUE(HoldsPattern(data, MiB(1), i)) << "tensor " << i;
       store.put(tensors[i], nullptr, {.recompute = std::chrono::nanoseconds(i % 2 == 0 ? 1 : 0)});
     }
   }
@@ -152,7 +140,7 @@ TEST_F(StoreTest, WritesAfterAReturnAreKept) {
   std::vector<uint64_t> versions(48, 0);
   for (size_t i = 0; i < versions.size(); ++i) {
     tensors.push_back(store.create(MiB(1)));
-    Fill(tensors[i].data(), MiB(1), i);
+    FillPattern(tensors[i].data(), MiB(1), i);
     store.put(tensors[i], nullptr);
   }
   std::mt19937_64 random(20261120);
@@ -161,8 +149,9 @@ TEST_F(StoreTest, WritesAfterAReturnAreKept) {
     const bool write = random() % 3 == 0;
     void* data =
         store.get(tensors[i], nullptr, {.access = write ? Access::kReadWrite : Access::kReadOnly});
-    ASSERT_TRUE(Holds(data, MiB(1), versions[i] * 1000 + i)) << "step " << step << " tensor " << i;
-    if (write) Fill(data, MiB(1), ++versions[i] * 1000 + i);
+    ASSERT_TRUE(HoldsPattern(data, MiB(1), versions[i] * 1000 + i))
+        << "step " << step << " tensor " << i;
+    if (write) FillPattern(data, MiB(1), ++versions[i] * 1000 + i);
     store.put(tensors[i], nullptr);
   }
 }
@@ -184,14 +173,14 @@ TEST_F(StoreTest, ThreadsShareAStore) {
       for (uint64_t i = 0; i < 20; ++i) {
         tensors.push_back(store.create(KiB(700)));
         order.fetch_add(1);
-        Fill(tensors[i].data(), KiB(700), t * 100 + i);
+        FillPattern(tensors[i].data(), KiB(700), t * 100 + i);
         put(tensors[i]);
       }
       for (int round = 0; round < 5; ++round) {
         for (uint64_t i = 0; i < 20; ++i) {
           void* data = store.get(tensors[i], nullptr);
           order.fetch_add(1);
-          EXPECT_TRUE(Holds(data, KiB(700), t * 100 + i));
+          EXPECT_TRUE(HoldsPattern(data, KiB(700), t * 100 + i));
           put(tensors[i]);
         }
       }
@@ -219,7 +208,7 @@ TEST_F(StoreTest, StreamsAreOrderedWithArrivals) {
         stream,
         [](void* argument) {
           auto* w = static_cast<Work*>(argument);
-          Fill(w->data, MiB(1), w->seed);
+          FillPattern(w->data, MiB(1), w->seed);
         },
         &works.back());
     store.put(tensors[i], stream, {.order = static_cast<int64_t>(16 - i)});
@@ -230,7 +219,7 @@ TEST_F(StoreTest, StreamsAreOrderedWithArrivals) {
         stream,
         [](void* argument) {
           auto* w = static_cast<Work*>(argument);
-          w->good = Holds(w->data, MiB(1), w->seed);
+          w->good = HoldsPattern(w->data, MiB(1), w->seed);
         },
         &works.back());
     store.put(tensors[i], stream, {.not_modified = true});
@@ -252,7 +241,7 @@ TEST_F(StoreTest, AMoveToAnotherDeviceWaitsForTheLastPutNotAnOlderOne) {
   const auto wait = [](void* gate) { static_cast<std::binary_semaphore*>(gate)->acquire(); };
   Tensor tensor = store.create(MiB(1));
   Tensor between = store.create(MiB(1));
-  Fill(tensor.data(), MiB(1), 1);
+  FillPattern(tensor.data(), MiB(1), 1);
 
   ravenstore_host_stream_run(stream, wait, &first_gate);
   store.put(tensor, stream);
@@ -261,7 +250,7 @@ TEST_F(StoreTest, AMoveToAnotherDeviceWaitsForTheLastPutNotAnOlderOne) {
   void* data = store.get(tensor, stream);
   ravenstore_host_stream_run(stream, wait, &second_gate);
   ravenstore_host_stream_run(
-      stream, [](void* bytes) { Fill(bytes, MiB(1), 2); }, data);
+      stream, [](void* bytes) { FillPattern(bytes, MiB(1), 2); }, data);
   store.put(tensor, stream);
 
   void* moved = nullptr;
@@ -272,7 +261,7 @@ TEST_F(StoreTest, AMoveToAnotherDeviceWaitsForTheLastPutNotAnOlderOne) {
   EXPECT_TRUE(Eventually([&] { return StatsOf(daemon).frees() == 1; }));
   second_gate.release();
   mover.join();
-  EXPECT_TRUE(Holds(moved, MiB(1), 2));
+  EXPECT_TRUE(HoldsPattern(moved, MiB(1), 2));
   ravenstore_host_stream_synchronize(stream);
   ravenstore_host_stream_destroy(stream);
 }
@@ -409,7 +398,7 @@ TEST_F(StoreTest, GetIntoAndAdoptCopy) {
   DaemonProcess daemon;
   Store store = Connect(daemon, MiB(64));
   std::vector<uint64_t> source(KiB(8));
-  Fill(source.data(), source.size() * 8, 7);
+  FillPattern(source.data(), source.size() * 8, 7);
   Tensor tensor = store.adopt(source.data(), source.size() * 8, nullptr);
   store.put(tensor, nullptr);
   std::vector<uint64_t> target(source.size());
@@ -431,7 +420,7 @@ TEST_F(StoreTest, ABatchOfManyAwayTensorsComesBackOverASlowLink) {
   store.free(store.create(MiB(2)), nullptr);  // so that every slab is there
   std::vector<ravenstore_tensor_t*> handles;
   for (uint64_t i = 0; i < kCount; ++i) {
-    Fill(tensors[i].data(), kBytes, i);
+    FillPattern(tensors[i].data(), kBytes, i);
     store.put(tensors[i], nullptr);
     handles.push_back(tensors[i].handle());
   }
@@ -443,7 +432,7 @@ TEST_F(StoreTest, ABatchOfManyAwayTensorsComesBackOverASlowLink) {
             RAVENSTORE_OK)
       << ravenstore_last_error();
   EXPECT_EQ(store.stats().misses - misses, kCount);
-  for (uint64_t i = 0; i < kCount; ++i) EXPECT_TRUE(Holds(addresses[i], kBytes, i)) << i;
+  for (uint64_t i = 0; i < kCount; ++i) EXPECT_TRUE(HoldsPattern(addresses[i], kBytes, i)) << i;
   ASSERT_EQ(ravenstore_put_batch(store.handle(), handles.data(), kCount, nullptr, nullptr),
             RAVENSTORE_OK);
   EXPECT_FALSE(daemon.Exited());
@@ -461,7 +450,7 @@ TEST_F(PoisonedStoreTest, AWriteAfterThePutIsCorruptAtTheNextGet) {
   Store store = Connect(daemon, MiB(16));
   Tensor tensor = store.create(MiB(1));
   auto* data = static_cast<char*>(tensor.data());
-  Fill(data, MiB(1), 5);
+  FillPattern(data, MiB(1), 5);
   store.put(tensor, nullptr);
   data[4711] = 'x';
   try {
@@ -479,11 +468,11 @@ TEST_F(PoisonedStoreTest, WhoeverKeepsToTheRulesNoticesNothing) {
   std::vector<Tensor> tensors;
   for (uint64_t i = 0; i < 12; ++i) {  // more than fit
     tensors.push_back(store.create(MiB(1)));
-    Fill(tensors[i].data(), MiB(1), i);
+    FillPattern(tensors[i].data(), MiB(1), i);
     store.put(tensors[i], nullptr);
   }
   for (uint64_t i = 0; i < 12; ++i) {
-    EXPECT_TRUE(Holds(store.get(tensors[i], nullptr), MiB(1), i)) << i;
+    EXPECT_TRUE(HoldsPattern(store.get(tensors[i], nullptr), MiB(1), i)) << i;
     store.put(tensors[i], nullptr);
   }
 }

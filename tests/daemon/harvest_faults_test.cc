@@ -1,0 +1,217 @@
+// Every step that a small program makes the daemon do goes wrong once, each in a run of its own:
+// what comes back are the right bytes, or an error.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/faulty_server.h"
+#include "tests/daemon/pattern.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using device::HostFault;
+using device::HostStep;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = HostStep::Kind;
+
+// More of them than the budget holds, across slabs.
+constexpr uint64_t kBytes = KiB(300);
+constexpr int kTensors = 11;
+constexpr uint64_t kBudget = MiB(2);
+constexpr core::DeviceId kOwner{1};
+
+// Of all steps from now on one goes wrong, or none.
+class OneFault {
+ public:
+  struct What {
+    uint64_t step = 0;  // counted from 1; 0: none
+    HostFault fault = HostFault::kRefused;
+    bool opens_fail_once = false;  // the channel that takes the place of one that failed, too
+  };
+
+  explicit OneFault(What what) : what_(what) {}
+
+  HostFault Next(HostStep step) {
+    if (steps_.fetch_add(1) + 1 == what_.step) {
+      kind_ = step.kind;
+      return what_.fault;
+    }
+    const bool opens = step.kind == Kind::kOpen && what_.opens_fail_once;
+    return opens && !opened_.exchange(true) ? HostFault::kRefused : HostFault::kNone;
+  }
+  uint64_t steps() const { return steps_; }
+  // Of the step that went wrong, if it came.
+  std::optional<Kind> kind() const {
+    return steps_ >= what_.step && what_.step > 0 ? std::optional(kind_.load()) : std::nullopt;
+  }
+
+ private:
+  const What what_;
+  std::atomic<uint64_t> steps_{0};
+  std::atomic<Kind> kind_{};
+  std::atomic<bool> opened_{false};
+};
+
+class Program {
+ public:
+  Program(FaultyServer::Peers peers, OneFault::What what)
+      : fault_(what),
+        server_({.peers = peers,
+                 .device = core::MiB(8),
+                 .peer = core::MiB(4),
+                 .host = core::MiB(8),
+                 .fault = [this](HostStep step) { return fault_.Next(step); }}) {}
+
+  void Run() {
+    server_.SetFaults(true);
+    store_ = std::make_unique<Store>(Store::connect({.socket = server_.socket(),
+                                                     .name = "harvest_faults_test",
+                                                     .device_budget = kBudget,
+                                                     .timeout = seconds(10)}));
+    for (int i = 0; i < kTensors; ++i) Create();
+    for (Held& held : held_) Use(held, /*writes=*/held.seed % 2 == 0);
+    GiveBack();
+    for (Held& held : held_) Use(held, /*writes=*/true);
+    for (int i = 0; i < 3 && i < static_cast<int>(held_.size()); ++i)
+      Use(held_[static_cast<size_t>(i)], /*writes=*/true, /*device=*/1);
+    server_.SetFaults(false);
+    // Nothing is wrong any more: what is not lost is there.
+    refused_ = 0;
+    for (Held& held : held_) Use(held, /*writes=*/false);
+    EXPECT_EQ(refused_, 0);
+    held_.clear();
+    store_.reset();
+    EXPECT_TRUE(Eventually([&] { return server_.IsEmpty(); }));
+    server_.CheckInvariants();
+  }
+
+  const OneFault& fault() const { return fault_; }
+  int lost() const { return lost_; }
+
+ private:
+  struct Held {
+    Tensor tensor;
+    uint64_t seed;
+    bool lost = false;
+  };
+
+  void Create() {
+    try {
+      Held held{store_->create(kBytes), ++seeds_};
+      FillPattern(held.tensor.data(), kBytes, held.seed);
+      store_->put(held.tensor, nullptr);
+      held_.push_back(std::move(held));
+    } catch (const OutOfMemory&) {
+      ++refused_;
+    }
+  }
+  void Use(Held& held, bool writes, int device = -1) {
+    try {
+      void* data = store_->get(held.tensor, nullptr, {.device = device, .blocking = true});
+      EXPECT_FALSE(held.lost) << "what is lost stays so";
+      EXPECT_EQ(WrongBytes(data, kBytes, held.seed), 0u) << "of tensor " << held.seed;
+      if (writes) FillPattern(data, kBytes, held.seed = ++seeds_);
+      store_->put(held.tensor, nullptr);
+    } catch (const Lost&) {
+      if (!std::exchange(held.lost, true)) ++lost_;
+    } catch (const Error&) {
+      ++refused_;
+    }
+  }
+  // All that is harvested of the owner's device; in vain where its memory cannot be released.
+  void GiveBack() {
+    std::promise<void> told;
+    const bool asked = server_.Ask([&](Loop& loop) {
+      const core::Bytes held = loop.planner().Harvested(kOwner);
+      return held > core::Bytes{} &&
+             loop.GiveBackHarvest(kOwner, held, milliseconds(200),
+                                  [&told](const Harvest::GivenBack&) { told.set_value(); })
+                 .ok();
+    });
+    if (asked) told.get_future().wait();
+  }
+
+  OneFault fault_;
+  FaultyServer server_;
+  std::unique_ptr<Store> store_;
+  std::vector<Held> held_;  // after the store that they are of
+  uint64_t seeds_ = 0;
+  int lost_ = 0;
+  int refused_ = 0;
+};
+
+// Runs it with each step going wrong in turn, until one is over before that step comes. Some runs
+// at a time: after a fault the daemon rests.
+class EachStep {
+ public:
+  explicit EachStep(FaultyServer::Peers peers) : peers_(peers) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kRuns; ++i) threads.emplace_back([this] { Work(); });
+    for (std::thread& thread : threads) thread.join();
+    for (const Kind kind :
+         {Kind::kCreate, Kind::kMap, Kind::kPin, Kind::kUp, Kind::kDown, Kind::kToPeer})
+      EXPECT_GT(failed_[static_cast<size_t>(kind)], 0) << "kind " << static_cast<int>(kind);
+    const bool gives_back = peers == FaultyServer::Peers::kHarvested;
+    EXPECT_EQ(failed_[static_cast<size_t>(Kind::kUnmap)] > 0, gives_back);
+  }
+
+ private:
+  static constexpr int kRuns = 8;
+
+  void Work() {
+    while (!over_ && !testing::Test::HasFailure()) {
+      const uint64_t step = ++next_;
+      const std::optional<Kind> kind = Fail({.step = step});
+      if (!kind) over_ = true;
+      if (!kind || *kind < Kind::kUp) continue;
+      Fail({.step = step, .fault = HostFault::kBreaksOff});
+      Fail({.step = step, .fault = HostFault::kBreaksOff, .opens_fail_once = true});
+    }
+  }
+  // Of the step that went wrong, if it came.
+  std::optional<Kind> Fail(OneFault::What what) {
+    SCOPED_TRACE("step " + std::to_string(what.step) +
+                 (what.fault == HostFault::kBreaksOff ? ", which breaks off" : "") +
+                 (what.opens_fail_once ? ", and then one that opens" : ""));
+    Program program(peers_, what);
+    program.Run();
+    const std::optional<Kind> kind = program.fault().kind();
+    if (!kind) return kind;
+    ++failed_[static_cast<size_t>(*kind)];
+    // Only a copy that is waited for takes a tensor with it, as does one that cannot begin.
+    const bool may_bring = *kind >= Kind::kUp;
+    EXPECT_LE(program.lost(), (may_bring ? 1 : 0) + (what.opens_fail_once ? 1 : 0))
+        << "kind " << static_cast<int>(*kind);
+    return kind;
+  }
+
+  const FaultyServer::Peers peers_;
+  std::atomic<uint64_t> next_{0};
+  std::atomic<bool> over_{false};
+  std::array<std::atomic<int>, 9> failed_{};
+};
+
+TEST(HarvestFaultsTest, AnyStepMayFailWhereMemoryIsHarvested) {
+  EachStep{FaultyServer::Peers::kHarvested};
+}
+
+TEST(HarvestFaultsTest, AnyStepMayFailWhereAPeerHasAShare) {
+  EachStep{FaultyServer::Peers::kShare};
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
