@@ -17,6 +17,7 @@ Bytes Harvest::Look(Tick now, Bytes held, const Beside& beside) {
   Bytes most = core::Minus(held + beside.idle, missing);
   const bool capped = now < capped_until_ || (under_way_ && under_way_->by_operator);
   if (capped) most = std::min(most, cap_);
+  if (beside.is_stale) most = std::min(most, most_);
   return Begin(now, held, most);
 }
 

@@ -34,6 +34,8 @@ class Harvest {
   struct Beside {
     core::Bytes free;
     core::Bytes idle;
+    // Chunks came or went since it was looked at, or do so: some of them may be counted twice.
+    bool is_stale = false;
   };
   // How an operator's give-back went.
   struct GivenBack {
@@ -59,7 +61,8 @@ class Harvest {
 
   explicit Harvest(Options options) : options_(std::move(options)) {}
 
-  // The device was looked at while `held` was harvested. Returns what may be from now on.
+  // The device was looked at while `held` was harvested. Returns what may be from now on: after a
+  // stale look no more than before.
   core::Bytes Look(core::Tick now, core::Bytes held, const Beside& beside);
   // An operator wants so much of it given back within that time, and `then` told how it went.
   // Returns what may be from now on. REQUIRES: `bytes` and `within` are not zero, and `bytes` is no

@@ -544,9 +544,10 @@ void Loop::LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen) {
   for (auto& [device, one] : harvests_) {
     const MemoryWatch::Seen& of_device = seen[ToInt(device)];
     if (!of_device.fault.empty()) continue;  // what is there stays, and nothing more comes
+    const bool stale = one.in_motion > 0 || of_device.at <= one.moved;
     const core::Bytes before = one.harvest.most();
-    const core::Bytes most =
-        one.harvest.Look(now_, planner_->Harvested(device), {of_device.free, of_device.idle});
+    const core::Bytes most = one.harvest.Look(now_, planner_->Harvested(device),
+                                              {of_device.free, of_device.idle, stale});
     if (most != before) ApplyEvent(core::PoolLimit{one.pool, most});
   }
 }
@@ -564,8 +565,9 @@ core::Status Loop::GiveBackHarvest(core::DeviceId device, core::Bytes bytes, cor
                            " are harvested, less than the " + core::SizeText(bytes) +
                            " to give back"};
   }
-  auto& [pool, harvest] = found->second;
-  ApplyEvent(core::PoolLimit{pool, harvest.GiveBack(now_, held, bytes, within, std::move(then))});
+  HarvestOf& one = found->second;
+  ApplyEvent(
+      core::PoolLimit{one.pool, one.harvest.GiveBack(now_, held, bytes, within, std::move(then))});
   Execute();
   return core::Ok();
 }
@@ -573,9 +575,17 @@ core::Status Loop::GiveBackHarvest(core::DeviceId device, core::Bytes bytes, cor
 std::optional<Harvest::View> Loop::ViewHarvest(core::DeviceId device) const {
   const auto found = harvests_.find(device);
   if (found == harvests_.end()) return std::nullopt;
-  const auto& [pool, harvest] = found->second;
-  const core::TierView there = planner_->OtherTier(pool);
-  return Harvest::View{there.capacity, there.used, harvest.counts()};
+  const HarvestOf& one = found->second;
+  const core::TierView there = planner_->OtherTier(one.pool);
+  return Harvest::View{there.capacity, there.used, one.harvest.counts()};
+}
+
+void Loop::NoteChunk(core::PoolId pool, bool begins) {
+  for (auto& [device, one] : harvests_) {
+    if (one.pool != pool) continue;
+    one.in_motion += begins ? 1 : -1;
+    one.moved = ipc::Now();  // the pass may have begun before
+  }
 }
 
 void Loop::UpdateHarvests() {

@@ -180,6 +180,8 @@ class Loop {
   struct HarvestOf {
     core::PoolId pool{};
     Harvest harvest;
+    int in_motion = 0;   // chunks that come or go
+    core::Tick moved{};  // when the last one did
   };
   // A core::Move under way.
   struct Move {
@@ -254,6 +256,8 @@ class Loop {
   void LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen);
   void PaceCopies(const std::vector<MemoryWatch::Seen>& seen);
   void UpdateHarvests();
+  // A chunk of the pool begins to come or to go, or is done with that.
+  void NoteChunk(core::PoolId pool, bool begins);
   std::string WhyNotGiven(core::PoolId pool) const;
   // Pools whose memory failed for good since the last look: what lies there is lost.
   void NoteFailedPools();

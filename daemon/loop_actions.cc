@@ -124,6 +124,7 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
 void Loop::Do(const core::GrowPool& action) {
   const bool pins = action.pool == core::kHostPool;
   if (pins) pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
+  NoteChunk(action.pool, /*begins=*/true);
   workers_->Run(kNoUser, [this, memory = away_.at(action.pool).get(), action, pins,
                           name = planner_->NameOf(action.pool)] {
     const core::Status status = memory->Make(action.offset, action.size);
@@ -132,6 +133,7 @@ void Loop::Do(const core::GrowPool& action) {
                    core::Describe(status.error()));
     }
     mailbox_.Post([this, memory, action, pins, ok = status.ok()] {
+      NoteChunk(action.pool, /*begins=*/false);
       if (ok) {
         memory->slabs.Add(action.offset, action.size);
         ApplyEvent(core::PoolGrown{action.pool, action.offset, action.size});
@@ -149,11 +151,13 @@ void Loop::Do(const core::ShrinkPool& action) {
   AwayMemory* const memory = away_.at(action.pool).get();
   memory->slabs.Remove(action.offset);
   if (pins) pinned_->RoomComes();
+  NoteChunk(action.pool, /*begins=*/true);
   workers_->Run(kNoUser, [this, memory, action, pins, name = planner_->NameOf(action.pool)] {
     const core::Status gone = memory->Destroy(action.offset);
     if (!gone.ok())
       spdlog::error("{}: memory not released: {}", name, core::Describe(gone.error()));
     mailbox_.Post([this, action, pins, ok = gone.ok()] {
+      NoteChunk(action.pool, /*begins=*/false);
       // What could not be released is not used again, nor is anything made in its place.
       if (ok) {
         ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});

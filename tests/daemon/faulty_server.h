@@ -79,6 +79,7 @@ class FaultyServer {
   void SetOthers(int device, core::Bytes bytes) {
     others_[static_cast<size_t>(device)].store(bytes.count());
   }
+  core::Bytes FreeOf(size_t device) { return *devices_[device]->FreeBytes(); }
   // What `look` says of the loop, on its thread.
   template <typename Look>
   auto Ask(Look look) {
@@ -102,7 +103,7 @@ class FaultyServer {
       for (uint16_t i = 0; i < devices_.size(); ++i) {
         const core::Bytes taken = planner.Harvested(core::DeviceId{i}) + shares_;
         const core::Bytes others(others_[i].load());
-        empty &= *devices_[i]->FreeBytes() + taken + others >= devices_[i]->info().total;
+        empty &= FreeOf(i) + taken + others >= devices_[i]->info().total;
       }
       for (const core::PoolId pool : planner.OtherPools())
         empty &= planner.OtherTier(pool).used == core::Bytes{};

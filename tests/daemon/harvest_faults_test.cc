@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "ipc/clock.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/faulty_server.h"
 #include "tests/daemon/pattern.h"
@@ -211,6 +212,43 @@ TEST(HarvestFaultsTest, AnyStepMayFailWhereMemoryIsHarvested) {
 
 TEST(HarvestFaultsTest, AnyStepMayFailWhereAPeerHasAShare) {
   EachStep{FaultyServer::Peers::kShare};
+}
+
+// Memory that is being made, or was since the look, is free in what the look saw, and harvested
+// already.
+TEST(HarvestFaultsTest, AChunkThatALookDoesNotShowIsNoReasonForMore) {
+  std::promise<void> making;
+  std::promise<void> go_on;
+  FaultyServer server({.peer = core::MiB(16), .fault = [&](HostStep step) {
+                         if (step.kind != Kind::kCreate || step.device != core::ToInt(kOwner))
+                           return HostFault::kNone;
+                         making.set_value();
+                         go_on.get_future().wait();
+                         return HostFault::kNone;
+                       }});
+  const auto harvested = [&] {
+    return server.Ask([](Loop& loop) { return loop.planner().Harvested(kOwner); });
+  };
+  const core::Bytes reserve = core::MiB(2);
+  ASSERT_TRUE(Eventually([&] { return server.FreeOf(1) == core::MiB(14); }));
+  server.SetOthers(1, core::MiB(16));
+  ASSERT_TRUE(Eventually([&] { return harvested() == core::Bytes{}; }));
+  server.SetFaults(true);
+  server.SetOthers(1, core::Bytes{});
+  ASSERT_EQ(making.get_future().wait_for(seconds(20)), std::future_status::ready);
+  server.SetFaults(false);
+  const MemoryWatch::Seen before{
+      .at = ipc::Now(), .free = core::MiB(16), .idle = core::MiB(16) - reserve, .busy = false};
+  const auto look = [&] {
+    return server.Ask([&](Loop& loop) {
+      loop.LookAtDevices({before, before});
+      return loop.ViewHarvest(kOwner)->most;
+    });
+  };
+  EXPECT_EQ(look(), core::MiB(16) - reserve) << "while it is made";
+  go_on.set_value();
+  ASSERT_TRUE(Eventually([&] { return server.FreeOf(1) == core::MiB(14); }));
+  EXPECT_EQ(look(), core::MiB(16) - reserve) << "once it is there";
 }
 
 }  // namespace

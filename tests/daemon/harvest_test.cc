@@ -50,6 +50,14 @@ TEST_F(HarvestTest, WhatIsIdleMayBeAddedAndWhatTheReserveLacksGoesBack) {
   EXPECT_EQ(Look(kNow, GiB(1), GiB(0), GiB(0)), GiB(0));
 }
 
+TEST_F(HarvestTest, AStaleLookAllowsNoMoreThanBefore) {
+  EXPECT_EQ(Look(kNow, GiB(0), GiB(10), GiB(8)), GiB(8));
+  const Harvest::Beside without_a_chunk{.free = GiB(10), .idle = GiB(8), .is_stale = true};
+  EXPECT_EQ(harvest_.Look(kNow, GiB(1), without_a_chunk), GiB(8));
+  const Harvest::Beside reserve_touched{.free = GiB(1), .idle = GiB(0), .is_stale = true};
+  EXPECT_EQ(harvest_.Look(kNow, GiB(8), reserve_touched), GiB(7)) << "but less";
+}
+
 TEST_F(HarvestTest, AGiveBackEndsWhenItsBytesAreGoneAndIsTimed) {
   Look(kNow, GiB(8), GiB(0), GiB(0));
   EXPECT_EQ(harvest_.deadline(), kNow + milliseconds(100));
