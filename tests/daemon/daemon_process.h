@@ -40,9 +40,13 @@ class DaemonProcess {
   // serves. It writes its log to a file of its own, or to the descriptor `log`.
   explicit DaemonProcess(std::vector<std::string> flags = {}, const std::string& backend = "host",
                          int log = -1) {
-    std::vector<std::string> words = {Program(), "--backend", backend, "--socket", socket()};
-    words.insert(words.end(), flags.begin(), flags.end());
-    Spawn(words, log);
+    words_ = {Program(), "--backend", backend, "--socket", socket()};
+    words_.insert(words_.end(), flags.begin(), flags.end());
+    Start(log);
+  }
+  // Starts it again, at the same socket. REQUIRES: it was killed.
+  void Start(int log = -1) {
+    Spawn(words_, log);
     const core::Tick deadline = ipc::Now() + std::chrono::seconds(30);
     while (!ipc::Connect(socket(), deadline).ok()) {
       RAVEN_CHECK(ipc::Now() < deadline);
@@ -106,6 +110,7 @@ class DaemonProcess {
   }
 
   ipc::ShortDirectory directory_;
+  std::vector<std::string> words_;
   pid_t pid_ = -1;
 };
 

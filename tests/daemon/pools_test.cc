@@ -3,8 +3,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,7 +25,12 @@
 #include "core/check.h"
 #include "daemon/pools.h"
 #include "daemon/server.h"
+#include "ipc/clock.h"
+#include "ipc/socket.h"
+#include "proto/control.pb.h"
+#include "proto/packet.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/daemon/ledger_page.h"
 #include "tests/daemon/pattern.h"
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
@@ -54,6 +62,106 @@ struct Held {
   uint64_t seed;
 };
 
+Store Connect(const DaemonProcess& daemon) {
+  return Store::connect({.socket = daemon.socket(), .name = "pools_test"});
+}
+// So many tensors on each device, needed in the order in which they were made.
+std::vector<Held> Make(Store& store, uint64_t count, int devices = 2) {
+  std::vector<Held> held;
+  for (uint64_t i = 0; i < count; ++i) {
+    for (int device = 0; device < devices; ++device) {
+      held.push_back({store.create(kBytes, {.device = device}), held.size() + 1});
+      Fill(held.back().tensor.data(), held.back().seed);
+      store.put(held.back().tensor, nullptr, {.order = static_cast<int64_t>(i)});
+    }
+  }
+  return held;
+}
+// Reads all of them twice; every other one is written in between.
+void ExpectAllHold(Store& store, std::vector<Held>& held) {
+  for (int round = 0; round < 2; ++round) {
+    for (Held& one : held) {
+      void* data = store.get(one.tensor, nullptr, {.blocking = true});
+      ASSERT_TRUE(Holds(data, one.seed)) << "tensor " << one.seed << ", round " << round;
+      if (one.seed % 2 == 0) Fill(data, one.seed += 1000);
+      store.put(one.tensor, nullptr, {.order = static_cast<int64_t>(one.seed)});
+    }
+  }
+}
+
+// A process that does what it is told to, until it is killed or told to end. Forks: before this
+// process has threads.
+class Process {
+ public:
+  // `body` is given what says that it is ready, and what says whether it is to go on.
+  using Say = std::function<void()>;
+  using Ask = std::function<bool()>;
+  explicit Process(const std::function<int(const Say&, const Ask&)>& body)
+      : child_([&] {
+          const auto say = [this] { RAVEN_CHECK(::write(ready_[1], "x", 1) == 1); };
+          const auto ask = [this] {
+            pollfd end{end_[0], POLLIN, 0};
+            return ::poll(&end, 1, 0) == 0;
+          };
+          return body(say, ask);
+        }) {
+    ::close(ready_[1]);  // so that a child that fails is noticed
+    ready_[1] = -1;
+  }
+  ~Process() {
+    for (const int one : {ready_[0], ready_[1], end_[0], end_[1]}) ::close(one);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  bool AwaitReady() {
+    char ready = 0;
+    return ::read(ready_[0], &ready, 1) == 1;
+  }
+  // Stands still when this returns.
+  void Stop() {
+    ::kill(child_.pid(), SIGSTOP);
+    RAVEN_CHECK(::waitpid(child_.pid(), nullptr, WUNTRACED) == child_.pid());
+  }
+  void Continue() { ::kill(child_.pid(), SIGCONT); }
+  void Kill() {
+    ::kill(child_.pid(), SIGKILL);
+    EXPECT_EQ(child_.Wait(), -SIGKILL);
+  }
+  // What it asks for is false from now on.
+  void GoOn() { RAVEN_CHECK(::write(end_[1], "x", 1) == 1); }
+  // The same; returns what `body` does.
+  int End() {
+    GoOn();
+    return child_.Wait();
+  }
+
+ private:
+  struct Pipe {
+    Pipe() { RAVEN_CHECK(::pipe2(ends, O_CLOEXEC) == 0); }
+    int& operator[](size_t i) { return ends[i]; }
+    int ends[2];
+  };
+  Pipe ready_;
+  Pipe end_;
+  ipc::Child child_;  // last: it has the pipes
+};
+
+// Reads its tensors again and again, and says at its end whether they held.
+class BusyClient : public Process {
+ public:
+  BusyClient(const DaemonProcess& daemon, uint64_t count, int devices)
+      : Process([&](const Say& say, const Ask& ask) {
+          Store store = Connect(daemon);
+          std::vector<Held> held = Make(store, count, devices);
+          say();
+          while (ask() && !testing::Test::HasFailure()) ExpectAllHold(store, held);
+          return testing::Test::HasFailure() ? 1 : 0;
+        }) {
+    EXPECT_TRUE(AwaitReady());
+  }
+};
+
 class PoolsTest : public testing::Test {
  protected:
   // Two devices of 32 MiB and a host pool of 8, or as much as said, and what `more` says.
@@ -81,56 +189,16 @@ total = "32MiB"
   }
   // Of each device all but 8 MiB is harvested while it is idle, looked at every 10 ms. The host's
   // link is slower than any memory.
-  static std::string Harvest() {
-    return "bytes_per_second = 2e8\npeer_bytes_per_second = 2e10\n[harvest]\nsize = "
-           "\"32MiB\"\nreserve = \"8MiB\"\n"
+  static std::string Harvest(const std::string& link = "2e8") {
+    return "bytes_per_second = " + link +
+           "\npeer_bytes_per_second = 2e10\n[harvest]\nsize = \"32MiB\"\nreserve = \"8MiB\"\n"
            "sample_ms = 10\nrise_s = 0\nstep = \"4MiB\"\n";
   }
   bool FolderIsEmpty() const { return std::filesystem::is_empty(directory_ / "pool"); }
 
-  static Store Connect(const DaemonProcess& daemon) {
-    return Store::connect({.socket = daemon.socket(), .name = "pools_test"});
-  }
-  // So many tensors on each device, needed in the order in which they were made.
-  static std::vector<Held> Make(Store& store, uint64_t count, int devices = 2) {
-    std::vector<Held> held;
-    for (uint64_t i = 0; i < count; ++i) {
-      for (int device = 0; device < devices; ++device) {
-        held.push_back({store.create(kBytes, {.device = device}), held.size() + 1});
-        Fill(held.back().tensor.data(), held.back().seed);
-        store.put(held.back().tensor, nullptr, {.order = static_cast<int64_t>(i)});
-      }
-    }
-    return held;
-  }
-  // Reads all of them twice; every other one is written in between.
-  static void ExpectAllHold(Store& store, std::vector<Held>& held) {
-    for (int round = 0; round < 2; ++round) {
-      for (Held& one : held) {
-        void* data = store.get(one.tensor, nullptr, {.blocking = true});
-        ASSERT_TRUE(Holds(data, one.seed)) << "tensor " << one.seed << ", round " << round;
-        if (one.seed % 2 == 0) Fill(data, one.seed += 1000);
-        store.put(one.tensor, nullptr, {.order = static_cast<int64_t>(one.seed)});
-      }
-    }
-  }
   // One that reads its tensors, `count` on each device, again and again.
   static void KillABusyClient(const DaemonProcess& daemon, uint64_t count) {
-    int pipe[2];
-    ASSERT_EQ(::pipe(pipe), 0);
-    ipc::Child child([&] {
-      Store store = Connect(daemon);
-      std::vector<Held> held = Make(store, count);
-      RAVEN_CHECK(::write(pipe[1], "x", 1) == 1);
-      for (;;) ExpectAllHold(store, held);
-      return 0;
-    });
-    ::close(pipe[1]);  // so that a child that fails is noticed
-    char ready = 0;
-    ASSERT_EQ(::read(pipe[0], &ready, 1), 1);
-    ::kill(child.pid(), SIGKILL);
-    EXPECT_EQ(child.Wait(), -SIGKILL);
-    ::close(pipe[0]);
+    BusyClient(daemon, count, /*devices=*/2).Kill();
   }
   // The descriptor of the daemon's file of the pool, opened once more.
   ipc::UniqueFd FileOf(const DaemonProcess& daemon) const {
@@ -305,6 +373,18 @@ TEST_F(PoolsTest, WhatKilledClientsHadOnAPeerIsFreeForOthers) {
   ExpectAllHold(store, held);
 }
 
+// Of what is harvested of device 1.
+core::Result<proto::HarvestGivenBack> HaveGivenBack(const DaemonProcess& daemon, uint64_t bytes,
+                                                    std::chrono::nanoseconds within) {
+  auto session = client::ctl::Session::Open(daemon.socket(), std::chrono::seconds(30));
+  RAVEN_CHECK(session.ok());
+  proto::GiveBackHarvest wanted;
+  wanted.set_device(1);
+  wanted.set_bytes(bytes);
+  wanted.set_within_ns(static_cast<uint64_t>(within.count()));
+  return session->GiveBackHarvest(wanted);
+}
+
 // Both devices' tensors; those of device 1 fit there beside what is harvested of it.
 class HarvestTest : public PoolsTest {
  protected:
@@ -318,13 +398,7 @@ class HarvestTest : public PoolsTest {
     ASSERT_GT(UseOf(1).harvest().used(), MiB(6));
   }
   proto::HarvestGivenBack GiveBack(uint64_t bytes, std::chrono::nanoseconds within) {
-    auto session = client::ctl::Session::Open(daemon_.socket(), std::chrono::seconds(30));
-    RAVEN_CHECK(session.ok());
-    proto::GiveBackHarvest wanted;
-    wanted.set_device(1);
-    wanted.set_bytes(bytes);
-    wanted.set_within_ns(static_cast<uint64_t>(within.count()));
-    auto given = session->GiveBackHarvest(wanted);
+    auto given = HaveGivenBack(daemon_, bytes, within);
     if (!given.ok()) refused_ = given.error().message;
     return given.ok() ? *given : proto::HarvestGivenBack();
   }
@@ -441,6 +515,140 @@ TEST_F(BusyOwnerTest, OthersCopiesKeepToTheRateWhileItComputes) {
   const Moved idle = UseThePeer(0);
   EXPECT_GT(idle.bytes, MiB(50));
   EXPECT_LT(idle.seconds, idle.least()) << "an idle one's are not capped";
+}
+
+// What becomes of a give-back when somebody is stopped or killed meanwhile. The host's link is so
+// slow that emptying device 1 takes half a second.
+class GiveBackTest : public PoolsTest {
+ protected:
+  GiveBackTest() : daemon_(With(Harvest("2e7") + FilePool("16MiB"), "96MiB")) {}
+
+  proto::DeviceUse Use() { return StatsOf(daemon_).devices(1); }
+  uint64_t Lying() { return Use().harvest().used(); }
+  // So much lies there that a give-back can be met under way.
+  bool IsFilled() {
+    return Eventually([&] { return Lying() > MiB(9); });
+  }
+  // Half of what lay there has moved on.
+  bool IsHalfDone(uint64_t before) {
+    return Eventually([&] { return Lying() <= before / 2; });
+  }
+  void ExpectServes() {
+    Store store = Connect(daemon_);
+    std::vector<Held> held = Make(store, 11, /*devices=*/1);
+    ExpectAllHold(store, held);
+  }
+
+  DaemonProcess daemon_;
+};
+
+TEST_F(GiveBackTest, NeedsNoClientThatRuns) {
+  BusyClient client(daemon_, 14, /*devices=*/1);
+  ASSERT_TRUE(IsFilled());
+  client.Stop();
+  const uint64_t before = Use().peer_pool();
+  const auto given = HaveGivenBack(daemon_, before, std::chrono::seconds(5));
+  ASSERT_TRUE(given.ok()) << given.error().message;
+  EXPECT_EQ(given->late(), "");
+  EXPECT_GE(given->bytes(), before);
+  EXPECT_EQ(Use().harvest().missed(), 0u);
+  client.Continue();
+  EXPECT_EQ(client.End(), 0) << "its tensors hold";
+}
+
+TEST_F(GiveBackTest, EndsWhenTheClientWhoseBytesMoveOnIsKilled) {
+  BusyClient client(daemon_, 14, /*devices=*/1);
+  ASSERT_TRUE(IsFilled());
+  client.Stop();
+  const uint64_t before = Lying();
+  std::thread operator_thread([&, bytes = Use().peer_pool()] {
+    const auto given = HaveGivenBack(daemon_, bytes, std::chrono::seconds(20));
+    ASSERT_TRUE(given.ok()) << given.error().message;
+    EXPECT_EQ(given->late(), "");
+  });
+  EXPECT_TRUE(IsHalfDone(before));
+  client.Kill();
+  operator_thread.join();
+  EXPECT_TRUE(Eventually([&] { return Lying() == 0 && StatsOf(daemon_).clients() == 0; }));
+  EXPECT_EQ(TierOf(daemon_, "host").used(), 0u);
+  ExpectServes();
+}
+
+TEST_F(GiveBackTest, OfADaemonThatIsKilledLeavesNothingBehind) {
+  Store store = Connect(daemon_);
+  std::vector<Held> held = Make(store, 14, /*devices=*/1);
+  ASSERT_TRUE(IsFilled());
+  const uint64_t before = Lying();
+  std::thread operator_thread([&, bytes = Use().peer_pool()] {
+    EXPECT_FALSE(HaveGivenBack(daemon_, bytes, std::chrono::seconds(60)).ok());
+  });
+  EXPECT_TRUE(IsHalfDone(before));
+  daemon_.Kill(SIGKILL);
+  operator_thread.join();
+  for (Held& one : held) EXPECT_THROW(store.get(one.tensor, nullptr), Lost);
+  EXPECT_TRUE(FolderIsEmpty());
+  daemon_.Start();
+  const proto::Stats stats = StatsOf(daemon_);
+  EXPECT_EQ(stats.clients(), 0u);
+  for (const proto::TierStats& tier : stats.tiers()) EXPECT_EQ(tier.used(), 0u) << tier.name();
+  ExpectServes();
+}
+
+TEST_F(GiveBackTest, AnOwnerThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
+  Process owner([&](const Process::Say& say, const Process::Ask& ask) {
+    while (ask()) sched_yield();
+    Store own = Connect(daemon_);
+    say();
+    own.create(MiB(27), {.device = 1});
+    return 0;
+  });
+  Store store = Connect(daemon_);
+  std::vector<Held> held = Make(store, 14, /*devices=*/1);
+  ASSERT_TRUE(IsFilled());
+  owner.GoOn();
+  ASSERT_TRUE(owner.AwaitReady());
+  ASSERT_TRUE(Eventually([&] { return StatsOf(daemon_).waiting() == 1; }));
+  owner.Kill();
+  EXPECT_TRUE(Eventually([&] {
+    const proto::Stats stats = StatsOf(daemon_);
+    return stats.waiting() == 0 && stats.clients() == 1 && stats.devices(1).slabs() == 0;
+  }));
+  ExpectAllHold(store, held);
+  EXPECT_TRUE(IsFilled()) << "again";
+}
+
+TEST_F(GiveBackTest, ALegacyJobThatIsKilledWhileItWaitsLeavesTheMemoryToOthers) {
+  Process job([&](const Process::Say& say, const Process::Ask& ask) {
+    while (ask()) sched_yield();
+    const LedgerPage page;
+    proto::ClientPacket packet;
+    packet.set_request(1);
+    packet.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
+    const int descriptors[] = {page.Descriptor().release()};
+    const auto says = ipc::Connect(daemon_.socket(), ipc::Now() + std::chrono::seconds(30));
+    RAVEN_CHECK(ipc::Send(says->get(), packet.SerializeAsString(), descriptors).ok());
+    RAVEN_CHECK(ipc::Receive(says->get(), true).ok());
+    packet.mutable_legacy_reclaim()->set_uuid("HOST-1");
+    packet.mutable_legacy_reclaim()->set_bytes(MiB(24));
+    const auto asks = ipc::Connect(daemon_.socket(), ipc::Now() + std::chrono::seconds(30));
+    RAVEN_CHECK(ipc::Send(asks->get(), packet.SerializeAsString()).ok());
+    say();
+    const auto answer = ipc::Receive(asks->get(), true);
+    return 1;
+  });
+  Store store = Connect(daemon_);
+  std::vector<Held> held = Make(store, 14, /*devices=*/1);
+  ASSERT_TRUE(IsFilled());
+  const uint64_t before = Lying();
+  job.GoOn();
+  ASSERT_TRUE(job.AwaitReady());
+  ASSERT_TRUE(IsHalfDone(before));
+  job.Kill();
+  ExpectAllHold(store, held);
+  EXPECT_TRUE(Eventually([&] {
+    ExpectAllHold(store, held);
+    return Lying() > MiB(9);
+  })) << "it is harvested again";
 }
 
 class PeerPoolsTest : public testing::Test {
