@@ -65,11 +65,8 @@ void MemoryWatch::Look(core::Tick now, Watched* watched) {
     seen.fault = core::Describe(use.error());
     WarnOnce("what of " + device.info().uuid + " is free is not known: " + seen.fault);
   }
+  if (now >= watched->ask_processes) AskProcesses(now, watched, &seen);
   LookAtCompute(now, watched, &seen);
-  if (now >= watched->ask_processes) {
-    seen.processes = LargestProcesses(device);
-    watched->ask_processes = now + kProcessesEvery;
-  }
   std::lock_guard lock(mutex_);
   watched->seen = std::move(seen);
 }
@@ -82,23 +79,31 @@ void MemoryWatch::LookAtCompute(core::Tick now, Watched* watched, Seen* seen) {
     WarnOnce("whether " + watched->device->info().uuid +
              " computes is not known, it counts as busy: " + core::Describe(utilization.error()));
   }
-  const bool computes = seen->utilization.value_or(kBusyFrom) >= kBusyFrom;
+  bool computes = seen->utilization.value_or(kBusyFrom) >= kBusyFrom;
+  // The daemon's own copies count as much as kernels: they are others' only where others are. Who
+  // is may have come since it was asked.
+  if (computes && watched->alone) AskProcesses(now, watched, seen);
+  computes = computes && !watched->alone;
   if (computes) watched->busy_until = now + options_.busy_for;
   seen->busy = computes || now < watched->busy_until;
 }
 
-std::vector<DeviceProcess> MemoryWatch::LargestProcesses(device::Device& device) {
-  auto processes = device.ReadProcesses();
+void MemoryWatch::AskProcesses(core::Tick now, Watched* watched, Seen* seen) {
+  watched->ask_processes = now + kProcessesEvery;
+  auto processes = watched->device->ReadProcesses();
   if (!processes.ok()) {
     WarnOnce("which processes use the devices is not known: " + core::Describe(processes.error()));
-    return {};
+    watched->alone = false;
+    seen->processes.clear();
+    return;
   }
   std::erase_if(*processes, [own = static_cast<uint32_t>(::getpid())](const auto& process) {
     return process.pid == own;
   });
+  watched->alone = processes->empty();
   std::ranges::sort(*processes, std::greater<>(), &DeviceProcess::bytes);
   if (processes->size() > kProcessesMost) processes->resize(kProcessesMost);
-  return std::move(*processes);
+  seen->processes = std::move(*processes);
 }
 
 void MemoryWatch::WarnOnce(const std::string& words) {

@@ -32,8 +32,7 @@ class MemoryWatch {
   static constexpr core::Duration kProcessesEvery = std::chrono::seconds(1);
   static constexpr core::Duration kLeastOf = std::chrono::minutes(1);
   static constexpr size_t kProcessesMost = 8;
-  // Of the time in which kernels run, in percent: less is a glance of a monitor, or this daemon's
-  // own clearing of new memory.
+  // Of the time in which it is used, in percent: less is a glance of a monitor.
   static constexpr uint32_t kBusyFrom = 5;
 
   struct Options {
@@ -50,7 +49,8 @@ class MemoryWatch {
     core::Bytes idle;
     core::Bytes context;                  // of the daemon's own
     std::optional<uint32_t> utilization;  // Device::ReadUtilization; not set: not known
-    bool busy = true;                     // it computes, or did lately, or nobody knows
+    // Another process computes there, or did lately, or nobody knows.
+    bool busy = true;
     // The largest beside the daemon, the largest first. Advice: their numbers are the driver's, and
     // none may be known.
     std::vector<device::DeviceProcess> processes;
@@ -77,14 +77,14 @@ class MemoryWatch {
     core::IdleMemory idle;
     core::SlidingMinimum least_free{kLeastOf};
     core::Tick ask_processes{};  // at the first look from then on
+    bool alone = false;          // no other process was there when they were asked for
     core::Tick busy_until{};
     Seen seen{};  // guarded by mutex_
   };
 
   void Look(core::Tick now, Watched* watched);
   void LookAtCompute(core::Tick now, Watched* watched, Seen* seen);
-  // The largest of the device's, without this one.
-  std::vector<device::DeviceProcess> LargestProcesses(device::Device& device);
+  void AskProcesses(core::Tick now, Watched* watched, Seen* seen);
   void WarnOnce(const std::string& words);
 
   const Options options_;

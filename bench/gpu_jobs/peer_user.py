@@ -6,8 +6,7 @@
 Makes tensors of TENSOR bytes, BYTES in all, with a budget of BUDGET on the device. Takes commands,
 a line each, and answers each with a line of JSON. sweep N read|write: gets and puts all N times, in
 order. begin read|write: does so until the next command, which is end. check: how many of the
-tensors have other bytes than were written. link: what copies between the two devices take without
-the store. quit.
+tensors have other bytes than were written. quit.
 """
 
 import json
@@ -24,8 +23,6 @@ import ravenstore  # noqa: E402
 import torch  # noqa: E402
 
 TOGETHER = 4  # tensors of one call
-COPIES = 40
-COPIED = 256 << 20
 
 
 def say(**what):
@@ -88,33 +85,6 @@ class User:
                 wrong += not torch.equal(view.torch(torch.int64) - (index << 32), self.base)
         return wrong
 
-    def link(self):
-        """Bytes a second of PyTorch's copies from device 0 to device 1, back, and both at once."""
-        pairs = [[torch.empty(COPIED, dtype=torch.uint8, device=i) for i in (0, 1)] for _ in "ab"]
-        streams = [torch.cuda.Stream(i) for i in (0, 1)]
-
-        def seconds(*ways):
-            best = float("inf")
-            for _ in range(5):
-                torch.cuda.synchronize(0)
-                torch.cuda.synchronize(1)
-                begun = time.perf_counter()
-                for _ in range(COPIES):
-                    for way in ways:
-                        with torch.cuda.stream(streams[way]):
-                            pairs[way][1 - way].copy_(pairs[way][way], non_blocking=True)
-                torch.cuda.synchronize(0)
-                torch.cuda.synchronize(1)
-                best = min(best, time.perf_counter() - begun)
-            return best
-
-        moved = COPIES * COPIED
-        return {
-            "out": moved / seconds(0),
-            "in": moved / seconds(1),
-            "both": 2 * moved / seconds(0, 1),
-        }
-
 
 def main():
     socket, *sizes = sys.argv[1:]
@@ -143,8 +113,6 @@ def main():
             say(**found)
         elif word == "check":
             say(wrong=user.check(), tensors=len(user.tensors))
-        else:
-            say(**user.link())
     user.store.close()
 
 

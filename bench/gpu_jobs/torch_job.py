@@ -2,8 +2,8 @@
 
 make: allocates some tensors. drop: frees them. grab N: allocates N bytes. allocate N PIECE: so many
 bytes by pieces, each timed. info: how large the device looks. train N: N steps of a small
-transformer. multiply N: N products of matrices. stream N: N passes over 1 GiB. quit. Each is
-answered with a line of JSON.
+transformer. multiply N: N products of matrices. stream N: N passes over 1 GiB. link: what copies
+between two devices take. quit. Each is answered with a line of JSON.
 """
 
 import functools
@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import nn
 
 WARM_UP = 3
+COPIES = 40
+COPIED = 256 << 20
 held = []
 
 
@@ -89,6 +91,34 @@ def stream(count):
     return {"ms": median_ms(count, lambda: numbers.add_(1))}
 
 
+def link():
+    """Bytes a second of PyTorch's copies from device 0 to device 1, back, and both at once."""
+    pairs = [[torch.empty(COPIED, dtype=torch.uint8, device=i) for i in (0, 1)] for _ in "ab"]
+    streams = [torch.cuda.Stream(i) for i in (0, 1)]
+
+    def seconds(*ways):
+        best = float("inf")
+        for _ in range(5):
+            torch.cuda.synchronize(0)
+            torch.cuda.synchronize(1)
+            begun = time.perf_counter()
+            for _ in range(COPIES):
+                for way in ways:
+                    with torch.cuda.stream(streams[way]):
+                        pairs[way][1 - way].copy_(pairs[way][way], non_blocking=True)
+            torch.cuda.synchronize(0)
+            torch.cuda.synchronize(1)
+            best = min(best, time.perf_counter() - begun)
+        return best
+
+    moved = COPIES * COPIED
+    return {
+        "out": moved / seconds(0),
+        "in": moved / seconds(1),
+        "both": 2 * moved / seconds(0, 1),
+    }
+
+
 def size_by_nvml():
     """None where pynvml is not installed."""
     try:
@@ -145,6 +175,7 @@ COMMANDS = {
     "grab": grab,
     "allocate": allocate,
     "info": info,
+    "link": link,
     "multiply": multiply,
     "stream": stream,
 }

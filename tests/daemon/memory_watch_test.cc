@@ -174,6 +174,7 @@ TEST_F(MemoryWatchTest, WithoutProcessesAllElseIsKnown) {
 }
 
 TEST_F(MemoryWatchTest, ADeviceIsBusyAtOnceAndForAWhileOnceItComputesNoMore) {
+  others_ = {{kOne, MiB(1)}};
   EXPECT_TRUE(watch_->seen().front().busy) << "nobody looked yet";
   EXPECT_FALSE(Look(0).busy);
   utilization_[0] = MemoryWatch::kBusyFrom - 1;
@@ -188,7 +189,17 @@ TEST_F(MemoryWatchTest, ADeviceIsBusyAtOnceAndForAWhileOnceItComputesNoMore) {
   EXPECT_FALSE(Look(12).busy);
 }
 
+TEST_F(MemoryWatchTest, ADeviceThatNobodyElseUsesIsNotBusyWithTheDaemonsOwnCopies) {
+  utilization_[0] = 100;
+  EXPECT_FALSE(Look(0).busy);
+  others_ = {{kOne, MiB(1)}};
+  EXPECT_TRUE(Look(0.1).busy) << "they are asked for where it matters, not once a second";
+  fail_processes_ = true;
+  EXPECT_TRUE(Look(20).busy) << "who is there is not known";
+}
+
 TEST_F(MemoryWatchTest, ADeviceThatDoesNotSayCountsAsBusyAndThatIsSaidOnce) {
+  others_ = {{kOne, MiB(1)}};
   utilization_[0] = core::Error{core::ErrorCode::kUnsupported, "Not Supported"};
   const MemoryWatch::Seen seen = Look(0);
   EXPECT_TRUE(seen.busy);
