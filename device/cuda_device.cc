@@ -115,7 +115,9 @@ class CudaDevice : public Device {
   }
   Result<uint32_t> ReadUtilization() override {
     RAVEN_ASSIGN_OR_RETURN(const auto nvml, nvml_->Get());
-    return nvml->Utilization(info_.uuid);
+    std::lock_guard lock(activity_mutex_);
+    if (!activity_) activity_ = std::make_unique<Nvml::Activity>(nvml, info_.uuid);
+    return activity_->Read();
   }
 
   bool InUse() override {
@@ -160,6 +162,8 @@ class CudaDevice : public Device {
 
   const std::shared_ptr<CudaGpu> gpu_;
   const std::shared_ptr<LazyNvml> nvml_;
+  std::mutex activity_mutex_;
+  std::unique_ptr<Nvml::Activity> activity_;  // guarded by activity_mutex_
   const std::vector<CUdevice> all_;
   const DeviceInfo info_;
   const Bytes granularity_;

@@ -190,7 +190,8 @@ class Device {
   // In no order; this process may be one of them.
   virtual Result<std::vector<DeviceProcess>> ReadProcesses() = 0;
   // How busy its compute units are: the percent of the last moments (of up to a second) in which
-  // kernels of any process ran. What copy engines do does not count. Never makes a context.
+  // kernels of any process ran; on GPUs without counters of their own (before Hopper) copies count
+  // as well. Never makes a context.
   // Errors: kUnavailable without NVML; kUnsupported where it does not say (MIG).
   virtual Result<uint32_t> ReadUtilization() = 0;
   // Whether any stream of this process may be at work on it. Never makes it so.

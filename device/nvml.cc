@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
+#include <cmath>
 #include <utility>
 
 namespace ravenstore::device {
@@ -27,6 +28,26 @@ struct ProcessInfo {
   unsigned int gpu_instance;
   unsigned int compute_instance;
 };
+struct CountersSupport {
+  unsigned int version;
+  unsigned int is_supported;
+};
+using Sample = void*;
+struct Metric {
+  unsigned int id;
+  Return result;
+  double value;
+  const char* words[3];
+};
+struct Metrics {
+  unsigned int version;
+  unsigned int count;
+  Sample from;
+  Sample to;
+  Metric metrics[512] = {};  // more than any NVML knows
+};
+constexpr unsigned int kVersion = 1;
+constexpr unsigned int kComputeUtilization = 1;  // of compute and graphics, in percent
 
 constexpr Return kSuccess = 0;
 constexpr Return kNotSupported = 3;
@@ -55,6 +76,12 @@ struct Nvml::Calls {
   Return (*utilization)(Handle, Rates*);
   // Null in drivers before 510.
   Return (*processes)(Handle, unsigned int*, ProcessInfo*);
+  // Of what is counted; null where one of them is missing.
+  Return (*counters_support)(Handle, CountersSupport*);
+  Return (*make_sample)(Sample*);
+  Return (*free_sample)(Sample);
+  Return (*take_sample)(Handle, Sample);
+  Return (*compare)(Metrics*);
 };
 
 Result<std::shared_ptr<const Nvml>> Nvml::Load(const std::string& library) {
@@ -63,6 +90,13 @@ Result<std::shared_ptr<const Nvml>> Nvml::Load(const std::string& library) {
   auto calls = std::make_shared<Calls>();
   const char* missing = nullptr;
   FindCall(handle, "nvmlDeviceGetComputeRunningProcesses_v3", &calls->processes, &missing);
+  missing = nullptr;
+  FindCall(handle, "nvmlGpmSampleAlloc", &calls->make_sample, &missing);
+  FindCall(handle, "nvmlGpmSampleFree", &calls->free_sample, &missing);
+  FindCall(handle, "nvmlGpmSampleGet", &calls->take_sample, &missing);
+  FindCall(handle, "nvmlGpmMetricsGet", &calls->compare, &missing);
+  FindCall(handle, "nvmlGpmQueryDeviceSupport", &calls->counters_support, &missing);
+  if (missing != nullptr) calls->counters_support = nullptr;
   missing = nullptr;
   FindCall(handle, "nvmlInit_v2", &calls->init, &missing);
   FindCall(handle, "nvmlErrorString", &calls->error_string, &missing);
@@ -122,6 +156,47 @@ Result<uint32_t> Nvml::Utilization(const std::string& uuid) const {
   const Return result = calls_->utilization(device, &rates);
   if (result != kSuccess) return Failure(result, "nvmlDeviceGetUtilizationRates", uuid);
   return rates.gpu;
+}
+
+Nvml::Activity::Activity(std::shared_ptr<const Nvml> nvml, std::string uuid)
+    : nvml_(std::move(nvml)), uuid_(std::move(uuid)) {
+  const Calls& calls = *nvml_->calls_;
+  const auto device = nvml_->Find(uuid_);
+  if (!device.ok() || calls.counters_support == nullptr) return;
+  CountersSupport support{kVersion, 0};
+  has_counters_ = calls.counters_support(*device, &support) == kSuccess &&
+                  support.is_supported != 0 && calls.make_sample(&samples_[0]) == kSuccess &&
+                  calls.make_sample(&samples_[1]) == kSuccess;
+}
+
+Nvml::Activity::~Activity() {
+  for (void* sample : samples_) {
+    if (sample != nullptr) nvml_->calls_->free_sample(sample);
+  }
+}
+
+Result<uint32_t> Nvml::Activity::Read() {
+  std::lock_guard lock(mutex_);
+  if (const auto counted = ByCounters()) return *counted;
+  return nvml_->Utilization(uuid_);
+}
+
+std::optional<uint32_t> Nvml::Activity::ByCounters() {
+  if (!has_counters_) return std::nullopt;
+  const Calls& calls = *nvml_->calls_;
+  const auto device = nvml_->Find(uuid_);
+  if (!device.ok()) return std::nullopt;
+  const Sample to = samples_[taken_ % 2];
+  if (calls.take_sample(*device, to) != kSuccess) {
+    taken_ = 0;
+    return std::nullopt;
+  }
+  if (taken_++ == 0) return std::nullopt;
+  Metrics metrics{.version = kVersion, .count = 1, .from = samples_[taken_ % 2], .to = to};
+  metrics.metrics[0].id = kComputeUtilization;
+  if (calls.compare(&metrics) != kSuccess || metrics.metrics[0].result != kSuccess)
+    return std::nullopt;
+  return static_cast<uint32_t>(std::lround(metrics.metrics[0].value));
 }
 
 core::Error Nvml::Failure(int result, const char* call, const std::string& uuid) const {

@@ -8,8 +8,11 @@
 // words.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,14 +35,36 @@ class Nvml {
   Result<Bytes> FreeBytes(const std::string& uuid) const;
   // In no order.
   Result<std::vector<DeviceProcess>> Processes(const std::string& uuid) const;
-  // As Device::ReadUtilization.
-  Result<uint32_t> Utilization(const std::string& uuid) const;
+
+  // How busy a GPU is, as Device::ReadUtilization: from one Read to the next by its own counters
+  // (GPM, from Hopper on). Without them, and at the first Read, it is what nvidia-smi shows, which
+  // counts copies as well as kernels. Threads: any.
+  class Activity {
+   public:
+    Activity(std::shared_ptr<const Nvml> nvml, std::string uuid);
+    Activity(const Activity&) = delete;
+    Activity& operator=(const Activity&) = delete;
+    ~Activity();
+    Result<uint32_t> Read();
+
+   private:
+    // Not set: the counters do not say.
+    std::optional<uint32_t> ByCounters();
+
+    const std::shared_ptr<const Nvml> nvml_;
+    const std::string uuid_;
+    std::mutex mutex_;                // of what follows
+    std::array<void*, 2> samples_{};  // taken in turn
+    bool has_counters_ = false;
+    uint64_t taken_ = 0;
+  };
 
  private:
   struct Calls;
 
   explicit Nvml(std::shared_ptr<const Calls> calls) : calls_(std::move(calls)) {}
   Result<void*> Find(const std::string& uuid) const;
+  Result<uint32_t> Utilization(const std::string& uuid) const;
   // REQUIRES: `result` is no success.
   core::Error Failure(int result, const char* call, const std::string& uuid) const;
 

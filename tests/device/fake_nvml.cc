@@ -15,6 +15,23 @@ struct Rates {
   unsigned int gpu;
   unsigned int memory;
 };
+struct CountersSupport {
+  unsigned int version;
+  unsigned int is_supported;
+};
+struct Metric {
+  unsigned int id;
+  int result;
+  double value;
+  const char* words[3];
+};
+struct Metrics {
+  unsigned int version;
+  unsigned int count;
+  void* from;
+  void* to;
+  Metric metrics[1];
+};
 struct ProcessInfo {
   unsigned int pid;
   unsigned long long used;
@@ -22,6 +39,7 @@ struct ProcessInfo {
   unsigned int compute_instance;
 };
 
+constexpr int kInvalidArgument = 2;
 constexpr int kNotFound = 6;
 constexpr int kInsufficientSize = 7;
 
@@ -57,6 +75,32 @@ int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
 int nvmlDeviceGetUtilizationRates(void*, Rates* rates) {
   *rates = {controls.utilization, 0};
   return controls.utilization_result;
+}
+int nvmlGpmQueryDeviceSupport(void*, CountersSupport* support) {
+  support->is_supported = controls.counted >= 0 ? 1 : 0;
+  return support->version == 1 ? 0 : kInvalidArgument;
+}
+int nvmlGpmSampleAlloc(void** sample) {
+  *sample = new int(-1);
+  ++controls.samples;
+  return 0;
+}
+int nvmlGpmSampleFree(void* sample) {
+  delete static_cast<int*>(sample);
+  --controls.samples;
+  return 0;
+}
+int nvmlGpmSampleGet(void*, void* sample) {
+  *static_cast<int*>(sample) = controls.counted;
+  return controls.counted >= 0 ? 0 : kInvalidArgument;
+}
+// What the later sample says, of two that were taken.
+int nvmlGpmMetricsGet(Metrics* asked) {
+  const bool taken = *static_cast<int*>(asked->from) >= 0 && asked->from != asked->to;
+  if (!taken || asked->version != 1 || asked->count != 1 || asked->metrics[0].id != 1)
+    return kInvalidArgument;
+  asked->metrics[0].value = *static_cast<int*>(asked->to) + 0.4;
+  return 0;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned int* count, ProcessInfo* infos) {
   const auto there = static_cast<unsigned int>(controls.processes.size());

@@ -17,6 +17,9 @@ struct FakeNvmlControls {
   std::vector<std::pair<unsigned int, unsigned long long>> processes{};
   unsigned int utilization = 0;
   int utilization_result = 0;  // what that call alone returns
+  // What the GPU's own counters say (GPM): below 0, it has none. And samples of theirs that are.
+  int counted = -1;
+  int samples = 0;
 };
 
 // Found by dlsym as "FakeNvml".

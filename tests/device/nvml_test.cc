@@ -44,10 +44,29 @@ TEST_F(NvmlTest, ManyProcessesFindRoom) {
 }
 
 TEST_F(NvmlTest, SaysHowBusyItIs) {
+  Nvml::Activity activity(nvml_, "GPU-0");
   fake_.utilization = 87;
-  EXPECT_EQ(*nvml_->Utilization("GPU-0"), 87u);
+  EXPECT_EQ(*activity.Read(), 87u);
   fake_.utilization_result = 3;
-  EXPECT_CODE(nvml_->Utilization("GPU-0"), ErrorCode::kUnsupported);
+  EXPECT_CODE(activity.Read(), ErrorCode::kUnsupported);
+}
+
+TEST_F(NvmlTest, TheGpusOwnCountersGoBeforeWhatCountsCopiesToo) {
+  fake_.utilization = 88;
+  fake_.counted = 0;
+  {
+    Nvml::Activity activity(nvml_, "GPU-0");
+    EXPECT_EQ(*activity.Read(), 88u) << "one sample says nothing";
+    EXPECT_EQ(*activity.Read(), 0u);
+    fake_.counted = 99;
+    EXPECT_EQ(*activity.Read(), 99u);
+    fake_.counted = -1;
+    EXPECT_EQ(*activity.Read(), 88u) << "they do not answer";
+    fake_.counted = 7;
+    EXPECT_EQ(*activity.Read(), 88u);
+    EXPECT_EQ(*activity.Read(), 7u);
+  }
+  EXPECT_EQ(fake_.samples, 0);
 }
 
 TEST_F(NvmlTest, FailuresHaveItsWords) {
