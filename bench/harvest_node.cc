@@ -29,8 +29,8 @@ constexpr const char* kUser = "the user of device 0";
 
 const Figure kClean{.name = "harvest.giveback_clean_ms", .unit = "ms", .target = 100};
 const Figure kDirty{.name = "harvest.giveback_dirty_vs_bound", .unit = "x", .target = 1.5};
-const Figure kWait{.name = "harvest.owner_wait_p99_ms_per_gib", .unit = "ms", .target = 50};
-const Figure kErrors{.name = "harvest.owner_out_of_memory", .unit = "errors", .target = 0};
+const Figure kWait{.name = "harvest.client_wait_p99_ms_per_gib", .unit = "ms", .target = 50};
+const Figure kErrors{.name = "harvest.client_out_of_memory", .unit = "errors", .target = 0};
 
 // Sizes are in units: of either device the store has ten, of which eight may be harvested. Device 1
 // belongs to an owner, device 0 to a user whose tensors take one unit there.

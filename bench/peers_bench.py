@@ -44,16 +44,36 @@ PAIRS = 5  # of a loop beside sweeps, and without
 LOOPS = {"gemm": "multiply 200", "memory_bound": "stream 400", "training": "train 12"}
 
 
+# What a part's figures are called, for where it does not run.
+FIGURES = {
+    "link": ("peer_vs_link",),
+    "wait": ("owner_wait_p99_ms_per_gib", "owner_out_of_memory"),
+    "killed": ("owner_killed_wrong_tensors", "user_killed_bytes_left"),
+    "training": ("peer_training_slowdown",),
+    "owner": ("owner_slowdown", "peer_gemm_slowdown"),
+}
+
+
+def gpus():
+    """Their names."""
+    try:
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    except OSError:
+        return []
+    return answer.stdout.splitlines() if answer.returncode == 0 else []
+
+
+def skip(parts, why):
+    for part in parts:
+        for name in FIGURES[part]:
+            figures.tell(f"harvest.{name}", None, "", None, figures.machine("no GPU"), skipped=why)
+
+
 class Bench:
     def __init__(self, arguments):
         self.programs = Programs(os.environ["RAVENSTORE_BIN"])
-        names = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
-        self.machine = figures.machine(f"{len(names)} x {names[0]}")
+        self.machine = figures.machine(f"{len(gpus())} x {gpus()[0]}")
         self.deadline = time.monotonic() + arguments.limit
 
     def tell(self, name, value, unit, target, **more):
@@ -307,6 +327,7 @@ def measure_wait(bench):
                 waits += found["ms"]
                 failed += found["failed"]
                 note(f"{before} -> {harvested(daemon)}; {sum(found['ms']):.0f} ms for 20 GiB")
+                note(f"its waits: {[round(ms, 1) for ms in sorted(found['ms'])[-5:]]}")
                 owner.ask("drop")
             owner.quit()
             wrong = sweeper.ask("check")["wrong"]
@@ -373,18 +394,25 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", metavar="PART", default=list(PARTS))
     parser.add_argument("--limit", type=float, default=560, help="seconds")
-    bench = Bench(parser.parse_args())
-    for part in parser.parse_args().parts:
+    arguments = parser.parse_args()
+    unknown = set(arguments.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
+    if len(gpus()) <= max(OWNER, USER):
+        skip(arguments.parts, "needs two GPUs that reach one another")
+        return
+    bench = Bench(arguments)
+    for part in arguments.parts:
         begun = time.monotonic()
         if bench.left() < 30:
-            note(f"{part}: no time is left")
+            skip([part], "no time is left")
             continue
         try:
             PARTS[part](bench)
         except Exception as error:  # noqa: BLE001 - the others are measured all the same
-            note(f"{part} FAILED: {type(error).__name__}: {error}")
+            skip([part], f"it failed: {type(error).__name__}: {error}")
         note(f"{part}: {time.monotonic() - begun:.0f} s")
 
 

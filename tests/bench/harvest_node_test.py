@@ -27,11 +27,11 @@ class HarvestNodeTest(unittest.TestCase):
         for name in (
             "giveback_clean_ms",
             "giveback_dirty_vs_bound",
-            "owner_wait_p99_ms_per_gib",
-            "owner_out_of_memory",
+            "client_wait_p99_ms_per_gib",
+            "client_out_of_memory",
         ):
             self.assertIsNotNone(figures[f"harvest.{name}"]["value"], done.stdout)
-        self.assertEqual(figures["harvest.owner_out_of_memory"]["value"], 0)
+        self.assertEqual(figures["harvest.client_out_of_memory"]["value"], 0)
         # A link is no faster than it is paced.
         self.assertGreater(figures["harvest.giveback_dirty_vs_bound"]["value"], 0.9)
 
