@@ -102,9 +102,15 @@ void BlockAllocator::RemoveUser(Block* block) {
   if (block->saves_ > 0) stats.parked += block->bytes_;
 }
 
-void BlockAllocator::CountAllocation(Block* block) {
+void BlockAllocator::CountAllocation(Block* block, Life life) {
   AddUser(block);
-  BlocksStats& stats = ledgers_[block->device_].stats;
+  Ledger& ledger = ledgers_[block->device_];
+  BlocksStats& stats = ledger.stats;
+  block->life_ = life;
+  if (life == Life::kLong) {
+    ledger.long_lived += block->bytes_;
+    ledger.long_lived_most = std::max(ledger.long_lived_most, ledger.long_lived);
+  }
   ++stats.allocations;
   stats.allocated_bytes += block->bytes_;
 }
@@ -200,16 +206,20 @@ void BlockAllocator::Destroy(const std::vector<Block*>& blocks) noexcept {
 
 // --- Allocations ---
 
-Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream) {
+Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream, Life life) {
   if (IsForked()) return nullptr;
   std::lock_guard lock(mutex_);
+  // Idle ones lie where what came and went did.
+  const Ledger& ledger = ledgers_[device];
+  if (life == Life::kLong && ledger.long_lived + RoundUp(bytes) > ledger.long_lived_most)
+    return nullptr;
   Block* block = Take(RoundUp(bytes), device, stream);
-  if (block != nullptr) CountAllocation(block);
+  if (block != nullptr) CountAllocation(block, life);
   return block;
 }
 
-Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream) {
-  CreateOptions options{.device = device, .stream = stream};
+Tensor BlockAllocator::Create(uint64_t bytes, int device, Stream stream, Life life) {
+  CreateOptions options{.device = device, .long_lived = life == Life::kLong, .stream = stream};
   // What is in use does not leave: where that alone is too much, no wait would help.
   bool too_much = false;
   bool any_idle = false;
@@ -240,7 +250,7 @@ Block* BlockAllocator::Allocate(uint64_t bytes, int device, Stream stream) {
   return idle != nullptr ? idle : AllocateNew(bytes, device, stream);
 }
 
-Block* BlockAllocator::AllocateNew(uint64_t bytes, int device, Stream stream) {
+Block* BlockAllocator::AllocateNew(uint64_t bytes, int device, Stream stream, Life life) {
   CheckNotForked();
   auto block = std::make_unique<Block>();
   block->bytes_ = RoundUp(bytes);
@@ -253,13 +263,13 @@ Block* BlockAllocator::AllocateNew(uint64_t bytes, int device, Stream stream) {
   }
   Destroy(given_back);
   try {
-    block->tensor_ = Create(block->bytes_, device, stream);
+    block->tensor_ = Create(block->bytes_, device, stream, life);
   } catch (const Error& error) {
     Fail(error, block->bytes_, device);
   }
   block->address_ = block->tensor_.data();
   std::lock_guard lock(mutex_);
-  CountAllocation(block.get());
+  CountAllocation(block.get(), life);
   ++ledgers_[device].stats.created;
   return block.release();
 }
@@ -302,6 +312,8 @@ void BlockAllocator::JoinRecorded(Block* block) noexcept {
 void BlockAllocator::Release(Block* block) noexcept {
   if (IsForked()) return;
   std::unique_lock lock(mutex_);
+  if (std::exchange(block->life_, Life::kNotKnown) == Life::kLong)
+    ledgers_[block->device_].long_lived -= block->bytes_;
   const PutOptions next_read = block->next_read_;
   EndUse(block, block->stream_, next_read, std::move(lock));
 }

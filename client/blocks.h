@@ -82,6 +82,10 @@ struct BlocksStats {
 
 class BlockAllocator;
 
+// What is expected to stay in use for long, such as parameters and an optimizer's states, gets a
+// place apart from what comes and goes: what is in use cannot leave, and parts what could.
+enum class Life { kNotKnown, kLong };
+
 // One block. All but its address is guarded by its allocator.
 class Block {
  public:
@@ -103,6 +107,7 @@ class Block {
   std::vector<Stream> recorded_;
   uint32_t users_ = 0;  // holders in Userspace: the program, and those who opened it
   uint32_t saves_ = 0;
+  Life life_ = Life::kNotKnown;
   PutOptions next_read_;
   std::list<Block*>::iterator by_age_;  // while idle
 };
@@ -117,15 +122,16 @@ class BlockAllocator {
   BlockAllocator& operator=(const BlockAllocator&) = delete;
 
   // A block of at least `bytes` > 0 for work on `stream`: an idle one, and null where there is
-  // none. Never waits.
-  Block* TakeIdle(uint64_t bytes, int device, Stream stream);
+  // none. One that is to stay is a new one, unless as many bytes that were to stay were released
+  // before: then it may be one of those that do not. Never waits.
+  Block* TakeIdle(uint64_t bytes, int device, Stream stream, Life life = Life::kNotKnown);
   // The same, else a new one. May wait, bounded by the store's timeout, until others' bytes have
   // left; for what only the program itself could free it waits where several threads have saved
   // blocks, of which another may free some. Throws OutOfMemory, whose words are DescribeHolders',
   // Lost, or what else the store says.
   Block* Allocate(uint64_t bytes, int device, Stream stream);
   // The same without a look at the idle ones, for whoever has just asked TakeIdle in vain.
-  Block* AllocateNew(uint64_t bytes, int device, Stream stream);
+  Block* AllocateNew(uint64_t bytes, int device, Stream stream, Life life = Life::kNotKnown);
   // The program's hold ends, once the work that is on the block's streams now is done.
   void Release(Block* block) noexcept;
   // `stream` uses the block as well.
@@ -168,12 +174,14 @@ class BlockAllocator {
     BlocksStats stats;
     std::list<Block*> idle;    // the oldest first
     uint64_t needed_ever = 0;  // the most of used + parked
+    uint64_t long_lived = 0;   // that the program holds; and the most
+    uint64_t long_lived_most = 0;
   };
   enum class Victim { kOldest, kLargest };
 
   void CheckNotForked() const;
   Block* Take(uint64_t bytes, int device, Stream stream);
-  Tensor Create(uint64_t bytes, int device, Stream stream);
+  Tensor Create(uint64_t bytes, int device, Stream stream, Life life);
   // Brings a block's bytes to the device, with the room of the idle ones if there is no other.
   void* Get(Block* block, Stream stream);
   void Destroy(const std::vector<Block*>& blocks) noexcept;
@@ -185,7 +193,7 @@ class BlockAllocator {
   void AddUser(Block* block);
   void RemoveUser(Block* block);
   // Its first user is the program that asked for it.
-  void CountAllocation(Block* block);
+  void CountAllocation(Block* block, Life life);
   void BecomeIdle(Block* block);
   // Bytes that may be idle beside `others` that are in use or parked.
   uint64_t MostIdle(const Ledger& ledger, uint64_t others) const;

@@ -86,6 +86,8 @@ struct CreateOptions {
   // The same once nothing of the client's can leave any more, all its streams' work is done and no
   // other client holds what it wants: only a put or free by another of its threads could help.
   bool fail_stuck = false;
+  // It will stay in use for long, as parameters do: it gets a place apart from what comes and goes.
+  bool long_lived = false;
   Timeout timeout = {};
   // Of the work that will use it first: where ~Tensor frees it until another call named a stream.
   Stream stream = nullptr;
@@ -358,7 +360,8 @@ class Store {
     c.struct_size = sizeof(c);
     c.device = options.device;
     c.flags = (options.fail_fast ? RAVENSTORE_FAIL_FAST : 0) |
-              (options.fail_stuck ? RAVENSTORE_FAIL_STUCK : 0);
+              (options.fail_stuck ? RAVENSTORE_FAIL_STUCK : 0) |
+              (options.long_lived ? RAVENSTORE_LONG_LIVED : 0);
     c.name = options.name;
     c.timeout_ns = Nanoseconds(options.timeout);
     return c;

@@ -218,7 +218,8 @@ Status CreateBatchOnce(Session& session, std::span<const uint64_t> sizes,
     requests[i].bytes = sizes[i];
     requests[i].device = static_cast<uint16_t>(device->daemon_ordinal());
     requests[i].flags = static_cast<uint16_t>((options.fail_fast ? proto::kFailFast : 0) |
-                                              (options.fail_stuck ? proto::kFailStuck : 0));
+                                              (options.fail_stuck ? proto::kFailStuck : 0) |
+                                              (options.long_lived ? proto::kLongLived : 0));
     requests[i].name = name.id;
     requests[i].deadline_ns = deadline.at().time_since_epoch().count();
   }

@@ -22,6 +22,7 @@ struct CreateOptions {
   int device = 0;
   bool fail_fast = false;
   bool fail_stuck = false;
+  bool long_lived = false;
   std::string_view name;      // empty: none
   core::Duration timeout{0};  // 0: the session's
 };

@@ -97,7 +97,10 @@ enum {
   RAVENSTORE_FAIL_FAST = 1, /* do not wait for room */
   /* Do not wait for room once nothing of the client's can leave any more, all its streams' work is
    * done and no other client holds what it wants. */
-  RAVENSTORE_FAIL_STUCK = 2
+  RAVENSTORE_FAIL_STUCK = 2,
+  /* It will stay in use for long, as parameters do: it gets a place apart from what comes and
+   * goes. */
+  RAVENSTORE_LONG_LIVED = 4
 };
 
 typedef struct ravenstore_create_options {

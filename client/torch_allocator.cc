@@ -6,6 +6,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace ravenstore::torch {
 namespace internal {
@@ -48,6 +49,12 @@ class CpuAllocator final : public c10::Allocator {
   c10::Allocator* const before_;
 };
 
+thread_local int forward_passes = 0;
+
+bool IsInPass() {
+  return forward_passes > 0 || ::torch::autograd::get_current_graph_task_id() != -1;
+}
+
 }  // namespace
 
 TorchBlocks::TorchBlocks(std::shared_ptr<Store> store, StreamOrder* order,
@@ -55,9 +62,10 @@ TorchBlocks::TorchBlocks(std::shared_ptr<Store> store, StreamOrder* order,
     : options_(options), blocks_(std::move(store), order, options.device_budget) {}
 
 void* TorchBlocks::Allocate(size_t bytes, int device, Stream stream) {
-  Block* block = blocks_.TakeIdle(bytes, device, stream);
+  const auto life = IsInPass() ? Life::kNotKnown : Life::kLong;
+  Block* block = blocks_.TakeIdle(bytes, device, stream, life);
   if (block == nullptr) {
-    const auto allocate = [&] { block = blocks_.AllocateNew(bytes, device, stream); };
+    const auto allocate = [&] { block = blocks_.AllocateNew(bytes, device, stream, life); };
     try {
       options_.may_wait ? options_.may_wait(allocate) : allocate();
     } catch (const OutOfMemory&) {
@@ -104,6 +112,13 @@ void FreeBlock(void* address) {
 }
 
 }  // namespace internal
+
+void BeginForward() noexcept {
+  ++internal::forward_passes;
+}
+void EndForward() noexcept {
+  --internal::forward_passes;
+}
 
 BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,
                                       const TorchAllocatorOptions& options) {

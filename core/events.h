@@ -165,6 +165,7 @@ struct CreateRequested {
   Tick deadline;
   bool fail_fast;
   bool fail_stuck = false;
+  bool long_lived = false;  // the client expects it to stay in use for long
 };
 // A get found the tensor away and asks for it, on `device`.
 struct FetchRequested {

@@ -199,10 +199,10 @@ std::optional<ExtentMap::Block> ExtentMap::Allocate(Bytes size, uint32_t owner) 
   return Take(hole->second, UnitsOf(size), owner);
 }
 
-std::optional<ExtentMap::Block> ExtentMap::AllocateHighest(Bytes size, uint32_t owner) {
+std::optional<ExtentMap::Block> ExtentMap::AllocateHighest(Bytes size, uint32_t owner, int holes) {
   Block highest = kNone;
   auto hole = SmallestThatTakes(size);
-  for (int i = 0; i < kHolesLookedAt && hole != free_.end(); ++i, ++hole) {
+  for (int i = 0; i < holes && hole != free_.end(); ++i, ++hole) {
     if (highest == kNone || OffsetOf(hole->second) > OffsetOf(highest)) highest = hole->second;
   }
   if (highest == kNone) return std::nullopt;

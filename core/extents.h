@@ -51,9 +51,9 @@ class ExtentMap {
   // The smallest hole that takes `size` (rounded up to kExtentAlignment), for `owner`; nullopt when
   // none does. REQUIRES: `owner` is at most kMostOwners, here and below.
   std::optional<Block> Allocate(Bytes size, uint32_t owner);
-  // The same at the end of the highest hole, of the kHolesLookedAt smallest that take it.
+  // The same at the end of the highest hole, of so many of the smallest that take it. O(holes).
   static constexpr int kHolesLookedAt = 64;
-  std::optional<Block> AllocateHighest(Bytes size, uint32_t owner);
+  std::optional<Block> AllocateHighest(Bytes size, uint32_t owner, int holes = kHolesLookedAt);
   // The same at `offset`, if a hole begins there that takes it.
   std::optional<Block> AllocateAt(Bytes offset, Bytes size, uint32_t owner);
   // The same in the middle of the largest hole. REQUIRES: holes begin at multiples of `alignment`.

@@ -40,6 +40,7 @@ struct Request : ArenaId {
   NameId name = kNoName;
   bool fail_fast = false;   // it fails rather than wait for what may take long
   bool fail_stuck = false;  // it fails once only its own client could make room
+  bool long_lived = false;  // a create's: what it makes will stay in use for long
 
   bool is_fetch() const { return tensor != kNoTensor; }
 };

@@ -1,5 +1,7 @@
 #include "core/scheduler.h"
 
+#include <limits.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -155,9 +157,12 @@ bool Scheduler::RestartsLayout(const ClientArena& arena, Bytes size) const {
          arena.ready.count() * kReadyShare <= hole.count();
 }
 
-ExtentMap::Block Scheduler::PlaceFor(ClientArena& arena, Bytes size, bool stays) const {
-  if (stays) {
-    const auto place = arena.space.AllocateHighest(size, 0);
+ExtentMap::Block Scheduler::PlaceFor(ClientArena& arena, const Request& request, bool stays) const {
+  const Bytes size = request.size;
+  // What stays in use parts what could leave together, wherever it lies: it gathers at one end.
+  if (request.long_lived || stays) {
+    const int holes = request.long_lived ? INT_MAX : ExtentMap::kHolesLookedAt;
+    const auto place = arena.space.AllocateHighest(size, 0, holes);
     RAVEN_CHECK(place.has_value());
     return *place;
   }
@@ -177,9 +182,8 @@ bool Scheduler::Grants(ClientArena& arena, const Request& request) {
   Client& client = *FindClient(request.client);
   LogicalUse logical;
   client.predictor.Created(request.name, request.size, &logical, now_);
-  // What stays in use parts what could leave together, wherever it lies.
   const bool stays = now_ < arena.pressure_until && client.predictor.StaysInUse(logical);
-  const ExtentMap::Block block = PlaceFor(arena, request.size, stays);
+  const ExtentMap::Block block = PlaceFor(arena, request, stays);
   SetAllocationPhase(arena, true);
   arena.used.Add(arena.space.used());
   arena.wanted_until = now_ + kWantsMoreFor;

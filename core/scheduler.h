@@ -109,7 +109,7 @@ class Scheduler : public PlannerBooks {
   bool Grants(ClientArena& arena, const Request& request);
   // Where a new tensor goes, of which `stays` says that it is expected to stay in use.
   // REQUIRES: there is a hole that takes it.
-  ExtentMap::Block PlaceFor(ClientArena& arena, Bytes size, bool stays) const;
+  ExtentMap::Block PlaceFor(ClientArena& arena, const Request& request, bool stays) const;
   bool RestartsLayout(const ClientArena& arena, Bytes size) const;
   bool TryFetch(ClientArena& arena, const Request& request);
   // False when nothing that the planner can do helps: only a put, a free or a limit does.

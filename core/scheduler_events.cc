@@ -257,6 +257,7 @@ void Scheduler::On(const CreateRequested& event) {
   request.name = event.name;
   request.fail_fast = event.fail_fast;
   request.fail_stuck = event.fail_stuck;
+  request.long_lived = event.long_lived;
   // The common case: no request waits before it and there is a hole.
   ClientArena* arena = ArenaOf(request);
   if (requests_.Waiting(*arena) == 0 && !ExceedsShare(*arena, request.size) &&

@@ -217,10 +217,10 @@ void Loop::HandleCreate(Session& session, const proto::Request& request) {
   }
   session.RowOf(slot).tensor = Session::kPending;
   Record(session, [&](Recorder& recorder) { recorder.Asked(session.id(), now_); });
-  ApplyEvent(core::CreateRequested{session.id(), slot, core::Bytes(request.bytes),
-                                   core::DeviceId{request.device}, core::NameId{request.name},
-                                   DeadlineOf(request), (request.flags & proto::kFailFast) != 0,
-                                   (request.flags & proto::kFailStuck) != 0});
+  ApplyEvent(core::CreateRequested{
+      session.id(), slot, core::Bytes(request.bytes), core::DeviceId{request.device},
+      core::NameId{request.name}, DeadlineOf(request), (request.flags & proto::kFailFast) != 0,
+      (request.flags & proto::kFailStuck) != 0, (request.flags & proto::kLongLived) != 0});
 }
 
 void Loop::HandleFetch(Session& session, const proto::Request& request) {

@@ -169,6 +169,7 @@ enum class RequestOp : uint32_t {
 enum RequestFlags : uint16_t {
   kFailFast = 1,   // answer kOutOfMemory at once rather than wait for room
   kFailStuck = 2,  // answer kOutOfMemory once only the client's own puts and frees could make room
+  kLongLived = 4,  // it will stay in use for long
 };
 
 // A cache line, aligned by its ring: copies on the stack need no such alignment (which GCC's

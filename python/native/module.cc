@@ -400,6 +400,16 @@ PyObject* Check(PyObject*, PyObject* argument) {
   });
 }
 
+PyObject* BeginForward(PyObject*, PyObject*) {
+  torch::BeginForward();
+  Py_RETURN_NONE;
+}
+
+PyObject* EndForward(PyObject*, PyObject*) {
+  torch::EndForward();
+  Py_RETURN_NONE;
+}
+
 PyObject* Step(PyObject*, PyObject*) {
   return Guarded([&]() -> PyObject* {
     TheStore().step();
@@ -418,6 +428,9 @@ PyMethodDef methods[] = {
     {"connect", &Connect, METH_VARARGS,
      "connect(socket, name, device_budget, host_budget, timeout_ns) -> backend"},
     {"install", &Install, METH_VARARGS, "install(min_bytes, device_budget)"},
+    {"begin_forward", &BeginForward, METH_NOARGS,
+     "begin_forward(): what this thread allocates until end_forward() is not expected to stay"},
+    {"end_forward", &EndForward, METH_NOARGS, "end_forward()"},
     {"scope", &NewScope, METH_VARARGS, "scope(min_bytes, hints, torch_bytes, parks) -> Scope"},
     {"store_stats", &StoreStats, METH_NOARGS, "store_stats() -> dict"},
     {"block_stats", &BlockStats, METH_O, "block_stats(device) -> dict or None"},

@@ -55,6 +55,7 @@ class CreateFlag(enum.IntFlag):
 
     FAIL_FAST = 1
     FAIL_STUCK = 2
+    LONG_LIVED = 4
 
 
 class GetFlag(enum.IntFlag):

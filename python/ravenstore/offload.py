@@ -316,6 +316,8 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         hooks = torch.autograd.graph.saved_tensors_hooks(scope.pack, scope.unpack)
         hooks.__enter__()
         self._open.append(hooks)
+        assert process.native is not None
+        process.native.begin_forward()
         return self
 
     def __exit__(
@@ -325,6 +327,9 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         trace: TracebackType | None,
     ) -> None:
         self._open.pop().__exit__(kind, error, trace)
+        native = _here().native
+        if native is not None:
+            native.end_forward()
         if error is not None:
             _here().saw(error)
 

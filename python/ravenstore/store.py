@@ -671,6 +671,7 @@ class Store:
         name: str | None = None,
         fail_fast: bool = False,
         fail_stuck: bool = False,
+        long_lived: bool = False,
         timeout: Duration | None = None,
     ) -> Tensor:
         """A new tensor, in Userspace; its bytes are undefined. Waits for room, bounded.
@@ -679,6 +680,8 @@ class Store:
             same.
         fail_fast: do not wait for room.
         fail_stuck: do not wait for what only another thread of this program could put or free.
+        long_lived: it will stay in use for long, as parameters do: it gets a place apart from what
+            comes and goes.
         Errors: OutOfMemory, TimedOut.
         """
         return self.create_batch(
@@ -687,6 +690,7 @@ class Store:
             name=name,
             fail_fast=fail_fast,
             fail_stuck=fail_stuck,
+            long_lived=long_lived,
             timeout=timeout,
         )[0]
 
@@ -698,13 +702,14 @@ class Store:
         name: str | None = None,
         fail_fast: bool = False,
         fail_stuck: bool = False,
+        long_lived: bool = False,
         timeout: Duration | None = None,
     ) -> list[Tensor]:
         """A tensor for each size in one go: all or, with an error, none."""
         counts = [bytes_of(size) for size in sizes]
         many = len(counts)
         handles = _pointers(many)()
-        options = _create_options(device, name, fail_fast, fail_stuck, timeout)
+        options = _create_options(device, name, fail_fast, fail_stuck, long_lived, timeout)
         check(
             _abi.library().ravenstore_create_batch(
                 self._usable(), (c_uint64 * many)(*counts), many, options, handles
@@ -722,6 +727,7 @@ class Store:
         stream: Stream = None,
         fail_fast: bool = False,
         fail_stuck: bool = False,
+        long_lived: bool = False,
         timeout: Duration | None = None,
     ) -> Tensor:
         """A new tensor, in Userspace, with a copy of the bytes of `source`: a torch tensor, what
@@ -736,7 +742,7 @@ class Store:
         memory = _arrays.memory_of(source, number)
         try:
             handle = c_void_p()
-            options = _create_options(device, name, fail_fast, fail_stuck, timeout)
+            options = _create_options(device, name, fail_fast, fail_stuck, long_lived, timeout)
             check(
                 _abi.library().ravenstore_adopt(
                     self._usable(), memory.address, memory.size, number, options, byref(handle)
@@ -950,13 +956,19 @@ def _pointers(count: int) -> Any:
 
 
 def _create_options(
-    device: int, name: str | None, fail_fast: bool, fail_stuck: bool, timeout: Duration | None
+    device: int,
+    name: str | None,
+    fail_fast: bool,
+    fail_stuck: bool,
+    long_lived: bool,
+    timeout: Duration | None,
 ) -> _abi.CreateOptions:
     fast = CreateFlag.FAIL_FAST if fail_fast else CreateFlag(0)
     stuck = CreateFlag.FAIL_STUCK if fail_stuck else CreateFlag(0)
+    long = CreateFlag.LONG_LIVED if long_lived else CreateFlag(0)
     return _abi.CreateOptions(
         device=device,
-        flags=fast | stuck,
+        flags=fast | stuck | long,
         name=name.encode() if name is not None else None,
         timeout_ns=nanoseconds_of(timeout or 0),
     )

@@ -119,6 +119,21 @@ TEST_F(RoomyBlocksTest, WhatIsHeldIsLittleMoreThanWasEverNeededThoughEachSizeHas
   EXPECT_LE(stats().held_peak, needed / 16 * 17);
 }
 
+TEST_F(RoomyBlocksTest, WhatIsToStayTakesNoIdleBlockUnlessAsMuchThatWasToStayIsGone) {
+  AllocateAndRelease(2, MiB(8));
+  ASSERT_EQ(stats().idle, MiB(16));
+  EXPECT_EQ(blocks_->TakeIdle(MiB(8), 0, nullptr, Life::kLong), nullptr);
+  Block* stays = blocks_->AllocateNew(MiB(8), 0, nullptr, Life::kLong);
+  blocks_->Release(stays);
+  Block* again = blocks_->TakeIdle(MiB(8), 0, nullptr, Life::kLong);
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(blocks_->TakeIdle(MiB(8), 0, nullptr, Life::kLong), nullptr);
+  Block* other = blocks_->TakeIdle(MiB(8), 0, nullptr);
+  ASSERT_NE(other, nullptr);
+  blocks_->Release(other);
+  blocks_->Release(again);
+}
+
 TEST_F(RoomyBlocksTest, WhatMayBeIdleGoesByTheMostThatWasEverNeededNotBySomebodysPeak) {
   AllocateAndRelease(20, MiB(32));
   blocks_->ResetPeaks(0);

@@ -100,6 +100,9 @@ TEST(ExtentMapTest, TheEndOfTheHighestHoleCanBeHad) {
   EXPECT_FALSE(map.AllocateHighest(Bytes(0), 0));
   EXPECT_FALSE(map.AllocateHighest(Units(10), 0));
   EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(4), 0)), Units(25));
+  const auto below = map.AllocateHighest(Units(1), 0, /*holes=*/2);
+  EXPECT_EQ(map.OffsetOf(*below), Units(42)) << "the two smallest are of 3 and 4";
+  map.Free(*below);
   EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(2), 0)), Units(41));
   EXPECT_EQ(map.OffsetOf(*map.AllocateHighest(Units(1), 7)), Units(40)) << "all of a hole";
   EXPECT_EQ(map.OwnerOf(map.At(Units(40))), 7u);

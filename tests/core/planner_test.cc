@@ -174,6 +174,15 @@ TEST(PlannerTest, FailFastDoesNotWaitForAnothersSlab) {
   EXPECT_EQ(s.StateOf("B"), State::kRefused);
 }
 
+TEST(PlannerTest, WhatIsLongLivedGathersAtOneEnd) {
+  Script s({.capacity = KiB(16)});
+  for (const char* name : {"A", "B", "C", "D"}) s.Create(name, KiB(2));
+  s.Free("A").Free("C").Create("stays", KiB(2));
+  EXPECT_TRUE(s.View("stays").device_offset < s.View("B").device_offset);
+  s.Free("stays").LongLived(true).Create("stays", KiB(2));
+  EXPECT_TRUE(s.View("stays").device_offset > s.View("B").device_offset) << "the highest that fits";
+}
+
 TEST(PlannerTest, FailStuckDoesNotWaitForItsOwnClient) {
   Script s({.capacity = KiB(8)});
   s.Create("A", KiB(6)).FailStuck(true).Create("B", KiB(6));

@@ -59,7 +59,8 @@ class Script {
 
   // ---- What the client does, and the daemon learns of at once.
   Script& Create(const std::string& name, Bytes size, DeviceId device = DeviceId{0}) {
-    handles_[name] = world_.Create(me_, size, device, kTimeout, fail_fast_, fail_stuck_);
+    handles_[name] =
+        world_.Create(me_, size, device, kTimeout, fail_fast_, fail_stuck_, long_lived_);
     return Poll();
   }
   Script& Get(const std::string& name, DeviceId device) {
@@ -132,6 +133,7 @@ class Script {
   ClientId me() const { return me_; }
   Script& FailFast(bool fail_fast) { return fail_fast_ = fail_fast, *this; }
   Script& FailStuck(bool fail_stuck) { return fail_stuck_ = fail_stuck, *this; }
+  Script& LongLived(bool long_lived) { return long_lived_ = long_lived, *this; }
   Script& SlabsCome(bool come) { return slabs_come_ = come, FinishSlabs(); }
   Script& Budget(Bytes device) {
     world_.SetClient(me_, {device, setting_.host_budget});
@@ -209,6 +211,7 @@ class Script {
   ClientId me_{};
   bool fail_fast_ = false;
   bool fail_stuck_ = false;
+  bool long_lived_ = false;
   bool slabs_come_ = true;
   std::map<std::string, Handle> handles_;
 };

@@ -118,7 +118,7 @@ void World::Append(Session& session, SlotId slot, bool put) {
 }
 
 Handle World::Create(ClientId client, Bytes size, DeviceId device, Duration timeout, bool fail_fast,
-                     bool fail_stuck) {
+                     bool fail_stuck, bool long_lived) {
   Session& session = SessionOf(client);
   size_t slot = 0;
   while (slot < session.rows.size() && session.rows[slot].state != LeaseState::kFree) ++slot;
@@ -135,8 +135,8 @@ Handle World::Create(ClientId client, Bytes size, DeviceId device, Duration time
   row.may_be_lost = false;
   row.ops.clear();
   const SlotId id{static_cast<uint32_t>(slot)};
-  session.requests.push_back(
-      {Request::Op::kCreate, id, kNoTensor, device, size, row.deadline, fail_fast, 0, fail_stuck});
+  session.requests.push_back({Request::Op::kCreate, id, kNoTensor, device, size, row.deadline,
+                              fail_fast, 0, fail_stuck, long_lived});
   return {client, id};
 }
 
@@ -336,7 +336,8 @@ void World::HandleRequest(Session& session, const Request& request) {
       RAVEN_CHECK(row.state == LeaseState::kRequested);
       row.pending = true;
       ApplyEvent(CreateRequested{session.id, request.slot, request.size, request.device, kNoName,
-                                 request.deadline, request.fail_fast, request.fail_stuck});
+                                 request.deadline, request.fail_fast, request.fail_stuck,
+                                 request.long_lived});
       return;
     case Request::Op::kFetch:
       RAVEN_CHECK(row.tensor == request.tensor);

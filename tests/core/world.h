@@ -82,7 +82,7 @@ class World {
 
   // ---- What clients do. The daemon learns of it by Poll.
   Handle Create(ClientId client, Bytes size, DeviceId device, Duration timeout,
-                bool fail_fast = false, bool fail_stuck = false);
+                bool fail_fast = false, bool fail_stuck = false, bool long_lived = false);
   // Takes the tensor in use, or asks for it; false when its state allows neither.
   bool Get(Handle handle, DeviceId device, Duration timeout);
   // REQUIRES: in use.
@@ -195,6 +195,7 @@ class World {
     bool fail_fast;
     uint64_t ticket;
     bool fail_stuck = false;
+    bool long_lived = false;
   };
   struct Ticket {
     uint64_t value;

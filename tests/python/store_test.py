@@ -163,6 +163,11 @@ class ErrorsTest(harness.StoreCase):
             self.store.create("14MiB", fail_stuck=True, timeout=60)
         self.assertLess(time.monotonic() - began, 20)
 
+    def test_what_is_long_lived_may_be_said(self):
+        with self.store.create("2MiB", long_lived=True) as tensor:
+            tensor.put()
+            self.assertEqual(len(tensor.get().memory()), 2 << 20)
+
     def test_a_wait_for_room_ends_in_time(self):
         with self.store.create("14MiB"), self.assertRaises(ravenstore.RavenstoreError) as caught:
             self.store.create("14MiB", timeout=0.05)
