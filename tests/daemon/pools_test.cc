@@ -232,12 +232,12 @@ TEST_F(PoolsTest, TensorsInAFileComeBackWhole) {
 
 TEST_F(PoolsTest, AUserHasNoMoreInAFileThanItsBudget) {
   DaemonProcess daemon(With("[limits]\nfile_budget = \"8MiB\"\n" + FilePool("96MiB")));
-  Store store = Store::connect(
-      {.socket = daemon.socket(), .name = "pools_test", .timeout = std::chrono::milliseconds(50)});
+  Store store = Store::connect({.socket = daemon.socket(), .name = "pools_test"});
   std::vector<Held> held;
+  const CreateOptions not_for_long{.timeout = std::chrono::milliseconds(500)};
   EXPECT_THROW(
       for (int i = 0; i < 20; ++i) {
-        held.push_back({store.create(kBytes), held.size() + 1});
+        held.push_back({store.create(kBytes, not_for_long), held.size() + 1});
         Fill(held.back().tensor.data(), held.back().seed);
         store.put(held.back().tensor, nullptr);
       },
