@@ -53,6 +53,7 @@ class ExtentMap {
   std::optional<Block> Allocate(Bytes size, uint32_t owner);
   // The same at the end of the highest hole, of so many of the smallest that take it. O(holes).
   static constexpr int kHolesLookedAt = 64;
+  static constexpr int kHolesForLongLived = 1024;
   std::optional<Block> AllocateHighest(Bytes size, uint32_t owner, int holes = kHolesLookedAt);
   // The same at `offset`, if a hole begins there that takes it.
   std::optional<Block> AllocateAt(Bytes offset, Bytes size, uint32_t owner);

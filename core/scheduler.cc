@@ -1,7 +1,5 @@
 #include "core/scheduler.h"
 
-#include <limits.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -161,7 +159,8 @@ ExtentMap::Block Scheduler::PlaceFor(ClientArena& arena, const Request& request,
   const Bytes size = request.size;
   // What stays in use parts what could leave together, wherever it lies: it gathers at one end.
   if (request.long_lived || stays) {
-    const int holes = request.long_lived ? INT_MAX : ExtentMap::kHolesLookedAt;
+    const int holes =
+        request.long_lived ? ExtentMap::kHolesForLongLived : ExtentMap::kHolesLookedAt;
     const auto place = arena.space.AllocateHighest(size, 0, holes);
     RAVEN_CHECK(place.has_value());
     return *place;
