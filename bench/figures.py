@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
@@ -29,6 +30,16 @@ def machine(device):
     """This machine in words; `device`: its GPU's name, or what there is instead."""
     processor = platform.processor() or platform.machine()
     return f"{processor}, {os.cpu_count()} cores, {device}"
+
+
+def gpu_names():
+    """Of this machine's GPUs. Not torch's answer: it would open a context on each."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=False)
+    except OSError:
+        return []
+    return answer.stdout.strip().splitlines() if answer.returncode == 0 else []
 
 
 def tell(name, value, unit, target, machine, *, at_least=False, bound=None, **more):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Harvested memory of a second GPU: what it gives its users, and what it costs its owner.
 
-    bench/peers_bench.py [PART...] [--limit SECONDS] [--scale X]
+    bench/peers_bench.py [PART...] [--limit SECONDS]
 
     link      peer_vs_link: a user of GPU 0 sweeps through tensors that lie on GPU 1, over PyTorch's
               copies between the two in the same run; every byte compared afterwards
@@ -32,6 +32,7 @@ import tempfile
 import time
 
 import figures
+import pytorch_record
 
 sys.path.insert(0, str(figures.ROOT / "tests/interceptor"))
 
@@ -42,8 +43,15 @@ WORK = pathlib.Path(tempfile.mkdtemp(prefix="raven-peers-"))
 OWNER, USER = 1, 0
 PAIRS = 5  # of a loop beside sweeps, and without
 LOOPS = {"gemm": "multiply 200", "memory_bound": "stream 400", "training": "train 12"}
-
-
+# By the GPU on which they run: what each loop beside sweeps is a figure of.
+BESIDE = {
+    OWNER: {
+        "gemm": ("owner_slowdown.gemm", "peer_gemm_slowdown.owner"),
+        "memory_bound": ("owner_slowdown.memory_bound",),
+        "training": ("owner_slowdown.training",),
+    },
+    USER: {"gemm": ("peer_gemm_slowdown.user",)},
+}
 # What a part's figures are called, for where it does not run.
 FIGURES = {
     "link": ("peer_vs_link",),
@@ -52,16 +60,6 @@ FIGURES = {
     "training": ("peer_training_slowdown",),
     "owner": ("owner_slowdown", "peer_gemm_slowdown"),
 }
-
-
-def gpus():
-    """Their names."""
-    try:
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        answer = subprocess.run(query, capture_output=True, text=True, check=False)
-    except OSError:
-        return []
-    return answer.stdout.splitlines() if answer.returncode == 0 else []
 
 
 def skip(parts, why):
@@ -73,7 +71,8 @@ def skip(parts, why):
 class Bench:
     def __init__(self, arguments):
         self.programs = Programs(os.environ["RAVENSTORE_BIN"])
-        self.machine = figures.machine(f"{len(gpus())} x {gpus()[0]}")
+        names = figures.gpu_names()
+        self.machine = figures.machine(f"{len(names)} x {names[0]}")
         self.deadline = time.monotonic() + arguments.limit
 
     def tell(self, name, value, unit, target, **more):
@@ -204,27 +203,20 @@ def measure_owner(bench):
             serving(bench, flags) as daemon,
             user(daemon, 14 * GIB, 64 * MIB, 2 * GIB) as sweeper,
         ):
-            for device in (OWNER, USER):
-                with job("torch_job.py", device) as loops:
-                    for loop, command in LOOPS.items():
-                        whose = "owner" if device == OWNER else "user"
-                        if whose == "user" and loop != "gemm":
-                            continue
-                        ratio, moved, ms = slowdown(daemon, loops, sweeper, command)
-                        name = f"owner_slowdown.{loop}" if whose == "owner" else ""
-                        names = [name] if name else []
-                        if loop == "gemm":
-                            names.append(f"peer_gemm_slowdown.{whose}")
-                        for each in names:
+            for device, loops in BESIDE.items():
+                with job("torch_job.py", device) as program:
+                    for loop, names in loops.items():
+                        ratio, moved, ms = slowdown(daemon, program, sweeper, LOOPS[loop])
+                        for name in names:
                             bench.tell(
-                                f"{each}.{cap}",
+                                f"{name}.{cap}",
                                 round(ratio, 4),
                                 "x",
                                 1.02 if cap == "capped" else None,
                                 alone_ms=ms,
                                 moved_gb_per_s=moved / 1e9,
                             )
-                    loops.quit()
+                    program.quit()
 
 
 def measure_training(bench):
@@ -257,7 +249,7 @@ def measure_training(bench):
     ample = ours(at_host, 64 * GIB)["ours"]
     rivals = worker(of="checkpoint")
     for percent in (75, 50):
-        budget = int(ample["needed_peak"] - ample["saved"] * (100 - percent) // 100)
+        budget = pytorch_record.budget_for(ample, percent)
         for place, config in (("peer", at_peer), ("host", at_host)):
             found = ours(config, budget)
             if "step" not in found.get("ours", {}):
@@ -305,9 +297,7 @@ def occupied(bench, flags, harvested_gib):
 
 
 def owner_of(bench, daemon):
-    environment = guest(bench.programs, daemon.socket, CUDA_VISIBLE_DEVICES=OWNER)
-    program = str(figures.ROOT / "bench/gpu_jobs/torch_job.py")
-    return Job([sys.executable, program], environment)
+    return job("torch_job.py", OWNER, **guest(bench.programs, daemon.socket))
 
 
 def measure_wait(bench):
@@ -400,7 +390,7 @@ def main():
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
-    if len(gpus()) <= max(OWNER, USER):
+    if len(figures.gpu_names()) <= max(OWNER, USER):
         skip(arguments.parts, "needs two GPUs that reach one another")
         return
     bench = Bench(arguments)

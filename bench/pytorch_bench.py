@@ -206,13 +206,7 @@ class Bench:
 def machine(device):
     if device != "cuda":
         return figures.machine("host backend")
-    # Not torch's answer: it would open a context on the GPU beside those that are measured.
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout
-        name = answer.strip().splitlines()[0]
-    except (OSError, IndexError):
-        name = "a GPU"
+    name = next(iter(figures.gpu_names()), "a GPU")
     return f"{name}, torch {importlib.metadata.version('torch')}"
 
 

@@ -72,9 +72,7 @@ device::HostOptions HostOptionsOf(const Config& config) {
   host.latency = config.host_latency;
   host.peer_bytes_per_second = config.host_peer_bytes_per_second;
   host.utilization = [percent = config.host_utilization](int) { return percent; };
-  if (config.host_utilization > 0)  // by a process whose number is none of this machine's
-    host.others = [](int) { return std::vector<device::DeviceProcess>{{UINT32_MAX, {}}}; };
-  if (config.host_others > Bytes{0}) {
+  if (config.host_others > Bytes{0} || config.host_utilization > 0) {
     host.others = [held = config.host_others](int) {
       return std::vector<device::DeviceProcess>{{.pid = 1, .bytes = held}};
     };
