@@ -102,15 +102,9 @@ void BlockAllocator::RemoveUser(Block* block) {
   if (block->saves_ > 0) stats.parked += block->bytes_;
 }
 
-void BlockAllocator::CountAllocation(Block* block, Life life) {
+void BlockAllocator::CountAllocation(Block* block) {
   AddUser(block);
-  Ledger& ledger = ledgers_[block->device_];
-  BlocksStats& stats = ledger.stats;
-  block->life_ = life;
-  if (life == Life::kLong) {
-    ledger.long_lived += block->bytes_;
-    ledger.long_lived_most = std::max(ledger.long_lived_most, ledger.long_lived);
-  }
+  BlocksStats& stats = ledgers_[block->device_].stats;
   ++stats.allocations;
   stats.allocated_bytes += block->bytes_;
 }
@@ -206,15 +200,11 @@ void BlockAllocator::Destroy(const std::vector<Block*>& blocks) noexcept {
 
 // --- Allocations ---
 
-Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream, Life life) {
+Block* BlockAllocator::TakeIdle(uint64_t bytes, int device, Stream stream) {
   if (IsForked()) return nullptr;
   std::lock_guard lock(mutex_);
-  // Idle ones lie where what came and went did.
-  const Ledger& ledger = ledgers_[device];
-  if (life == Life::kLong && ledger.long_lived + RoundUp(bytes) > ledger.long_lived_most)
-    return nullptr;
   Block* block = Take(RoundUp(bytes), device, stream);
-  if (block != nullptr) CountAllocation(block, life);
+  if (block != nullptr) CountAllocation(block);
   return block;
 }
 
@@ -269,7 +259,7 @@ Block* BlockAllocator::AllocateNew(uint64_t bytes, int device, Stream stream, Li
   }
   block->address_ = block->tensor_.data();
   std::lock_guard lock(mutex_);
-  CountAllocation(block.get(), life);
+  CountAllocation(block.get());
   ++ledgers_[device].stats.created;
   return block.release();
 }
@@ -312,8 +302,6 @@ void BlockAllocator::JoinRecorded(Block* block) noexcept {
 void BlockAllocator::Release(Block* block) noexcept {
   if (IsForked()) return;
   std::unique_lock lock(mutex_);
-  if (std::exchange(block->life_, Life::kNotKnown) == Life::kLong)
-    ledgers_[block->device_].long_lived -= block->bytes_;
   const PutOptions next_read = block->next_read_;
   EndUse(block, block->stream_, next_read, std::move(lock));
 }

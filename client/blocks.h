@@ -107,7 +107,6 @@ class Block {
   std::vector<Stream> recorded_;
   uint32_t users_ = 0;  // holders in Userspace: the program, and those who opened it
   uint32_t saves_ = 0;
-  Life life_ = Life::kNotKnown;
   PutOptions next_read_;
   std::list<Block*>::iterator by_age_;  // while idle
 };
@@ -122,15 +121,15 @@ class BlockAllocator {
   BlockAllocator& operator=(const BlockAllocator&) = delete;
 
   // A block of at least `bytes` > 0 for work on `stream`: an idle one, and null where there is
-  // none. One that is to stay is a new one, unless as many bytes that were to stay were released
-  // before: then it may be one of those that do not. Never waits.
-  Block* TakeIdle(uint64_t bytes, int device, Stream stream, Life life = Life::kNotKnown);
+  // none. Never waits.
+  Block* TakeIdle(uint64_t bytes, int device, Stream stream);
   // The same, else a new one. May wait, bounded by the store's timeout, until others' bytes have
   // left; for what only the program itself could free it waits where several threads have saved
   // blocks, of which another may free some. Throws OutOfMemory, whose words are DescribeHolders',
   // Lost, or what else the store says.
   Block* Allocate(uint64_t bytes, int device, Stream stream);
-  // The same without a look at the idle ones, for whoever has just asked TakeIdle in vain.
+  // The same without a look at the idle ones: for whoever has just asked TakeIdle in vain, and for
+  // what is to stay, since idle ones lie where what came and went did.
   Block* AllocateNew(uint64_t bytes, int device, Stream stream, Life life = Life::kNotKnown);
   // The program's hold ends, once the work that is on the block's streams now is done.
   void Release(Block* block) noexcept;
@@ -174,8 +173,6 @@ class BlockAllocator {
     BlocksStats stats;
     std::list<Block*> idle;    // the oldest first
     uint64_t needed_ever = 0;  // the most of used + parked
-    uint64_t long_lived = 0;   // that the program holds; and the most
-    uint64_t long_lived_most = 0;
   };
   enum class Victim { kOldest, kLargest };
 
@@ -193,7 +190,7 @@ class BlockAllocator {
   void AddUser(Block* block);
   void RemoveUser(Block* block);
   // Its first user is the program that asked for it.
-  void CountAllocation(Block* block, Life life);
+  void CountAllocation(Block* block);
   void BecomeIdle(Block* block);
   // Bytes that may be idle beside `others` that are in use or parked.
   uint64_t MostIdle(const Ledger& ledger, uint64_t others) const;

@@ -6,7 +6,6 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 namespace ravenstore::torch {
 namespace internal {
@@ -49,11 +48,7 @@ class CpuAllocator final : public c10::Allocator {
   c10::Allocator* const before_;
 };
 
-thread_local int forward_passes = 0;
-
-bool IsInPass() {
-  return forward_passes > 0 || ::torch::autograd::get_current_graph_task_id() != -1;
-}
+thread_local Life expected = Life::kNotKnown;
 
 }  // namespace
 
@@ -62,8 +57,8 @@ TorchBlocks::TorchBlocks(std::shared_ptr<Store> store, StreamOrder* order,
     : options_(options), blocks_(std::move(store), order, options.device_budget) {}
 
 void* TorchBlocks::Allocate(size_t bytes, int device, Stream stream) {
-  const auto life = IsInPass() ? Life::kNotKnown : Life::kLong;
-  Block* block = blocks_.TakeIdle(bytes, device, stream, life);
+  const Life life = expected;
+  Block* block = life == Life::kLong ? nullptr : blocks_.TakeIdle(bytes, device, stream);
   if (block == nullptr) {
     const auto allocate = [&] { block = blocks_.AllocateNew(bytes, device, stream, life); };
     try {
@@ -113,11 +108,8 @@ void FreeBlock(void* address) {
 
 }  // namespace internal
 
-void BeginForward() noexcept {
-  ++internal::forward_passes;
-}
-void EndForward() noexcept {
-  --internal::forward_passes;
+void Expect(Life life) noexcept {
+  internal::expected = life;
 }
 
 BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,

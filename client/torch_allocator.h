@@ -39,10 +39,8 @@ struct TorchAllocatorOptions {
 BlockAllocator& InstallTorchAllocator(std::shared_ptr<Store> store,
                                       const TorchAllocatorOptions& options);
 
-// What a thread allocates between the two, which may nest, is a forward pass's. What it allocates
-// neither there nor in a backward pass is expected to stay: parameters, an optimizer's states.
-void BeginForward() noexcept;
-void EndForward() noexcept;
+// Of what this thread allocates from now on, such as an optimizer's states.
+void Expect(Life life) noexcept;
 
 // The block that a storage's memory is; null where it is not the store's.
 Block* BlockOf(const c10::DataPtr& data);

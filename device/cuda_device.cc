@@ -117,7 +117,7 @@ class CudaDevice : public Device {
     RAVEN_ASSIGN_OR_RETURN(const auto nvml, nvml_->Get());
     std::lock_guard lock(activity_mutex_);
     if (!activity_) activity_ = std::make_unique<Nvml::Activity>(nvml, info_.uuid);
-    return activity_->Read();
+    return activity_->Read(Nvml::Activity::Clock::now());
   }
 
   bool InUse() override {

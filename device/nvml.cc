@@ -175,14 +175,17 @@ Nvml::Activity::~Activity() {
   }
 }
 
-Result<uint32_t> Nvml::Activity::Read() {
+Result<uint32_t> Nvml::Activity::Read(Clock::time_point now) {
   std::lock_guard lock(mutex_);
-  if (const auto counted = ByCounters()) return *counted;
+  if (has_counters_ && now >= due_) {
+    counted_ = ByCounters();
+    due_ = now + kCountersEvery;
+  }
+  if (counted_) return *counted_;
   return nvml_->Utilization(uuid_);
 }
 
 std::optional<uint32_t> Nvml::Activity::ByCounters() {
-  if (!has_counters_) return std::nullopt;
   const Calls& calls = *nvml_->calls_;
   const auto device = nvml_->Find(uuid_);
   if (!device.ok()) return std::nullopt;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -36,19 +37,21 @@ class Nvml {
   // In no order.
   Result<std::vector<DeviceProcess>> Processes(const std::string& uuid) const;
 
-  // How busy a GPU is, as Device::ReadUtilization: from one Read to the next by its own counters
-  // (GPM, from Hopper on). Without them, and at the first Read, it is what nvidia-smi shows, which
-  // counts copies as well as kernels. Threads: any.
+  // How busy a GPU is, as Device::ReadUtilization: by its own counters (GPM, from Hopper on), which
+  // change every 100 ms only, over that long at least. Without them, and until they were compared
+  // once, it is what nvidia-smi shows, which counts copies as well as kernels. Threads: any.
   class Activity {
    public:
     Activity(std::shared_ptr<const Nvml> nvml, std::string uuid);
     Activity(const Activity&) = delete;
     Activity& operator=(const Activity&) = delete;
     ~Activity();
-    Result<uint32_t> Read();
+    using Clock = std::chrono::steady_clock;
+    static constexpr std::chrono::milliseconds kCountersEvery{100};
+    Result<uint32_t> Read(Clock::time_point now);
 
    private:
-    // Not set: the counters do not say.
+    // Not set: they do not say.
     std::optional<uint32_t> ByCounters();
 
     const std::shared_ptr<const Nvml> nvml_;
@@ -57,6 +60,8 @@ class Nvml {
     std::array<void*, 2> samples_{};  // taken in turn
     bool has_counters_ = false;
     uint64_t taken_ = 0;
+    Clock::time_point due_{};
+    std::optional<uint32_t> counted_;  // by the last two samples
   };
 
  private:

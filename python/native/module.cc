@@ -400,13 +400,10 @@ PyObject* Check(PyObject*, PyObject* argument) {
   });
 }
 
-PyObject* BeginForward(PyObject*, PyObject*) {
-  torch::BeginForward();
-  Py_RETURN_NONE;
-}
-
-PyObject* EndForward(PyObject*, PyObject*) {
-  torch::EndForward();
+PyObject* ExpectToStay(PyObject*, PyObject* argument) {
+  const int stays = PyObject_IsTrue(argument);
+  if (stays < 0) return nullptr;
+  torch::Expect(stays != 0 ? Life::kLong : Life::kNotKnown);
   Py_RETURN_NONE;
 }
 
@@ -428,9 +425,8 @@ PyMethodDef methods[] = {
     {"connect", &Connect, METH_VARARGS,
      "connect(socket, name, device_budget, host_budget, timeout_ns) -> backend"},
     {"install", &Install, METH_VARARGS, "install(min_bytes, device_budget)"},
-    {"begin_forward", &BeginForward, METH_NOARGS,
-     "begin_forward(): what this thread allocates until end_forward() is not expected to stay"},
-    {"end_forward", &EndForward, METH_NOARGS, "end_forward()"},
+    {"expect_to_stay", &ExpectToStay, METH_O,
+     "expect_to_stay(bool): whether what this thread allocates from now on is expected to stay"},
     {"scope", &NewScope, METH_VARARGS, "scope(min_bytes, hints, torch_bytes, parks) -> Scope"},
     {"store_stats", &StoreStats, METH_NOARGS, "store_stats() -> dict"},
     {"block_stats", &BlockStats, METH_O, "block_stats(device) -> dict or None"},

@@ -55,12 +55,6 @@ class Module:
         """A scope that copies all that it may take."""
         return Scope(self._store, min_bytes, hints)
 
-    def begin_forward(self) -> None:
-        """Nothing is allocated of the store's memory."""
-
-    def end_forward(self) -> None:
-        """The same."""
-
     def store_stats(self) -> dict[str, int]:
         """Store.stats() as a dict."""
         return dataclasses.asdict(self._store.stats())

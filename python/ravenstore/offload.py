@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from ravenstore import _fallback, _native
+from ravenstore import _fallback, _first_steps, _native
 from ravenstore import embedded as _embedded
 from ravenstore._units import Duration, Size, bytes_of, nanoseconds_of, size_text
 from ravenstore.errors import InvalidArgument, Unavailable, Unsupported
@@ -197,6 +197,7 @@ class _Process:
             if settings.way == "allocator":
                 raise
             return "copy", error.message
+        _first_steps.watch(self.native.expect_to_stay)
         return "allocator", "PyTorch's large blocks are the store's"
 
     def saw(self, error: BaseException) -> None:
@@ -316,8 +317,9 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         hooks = torch.autograd.graph.saved_tensors_hooks(scope.pack, scope.unpack)
         hooks.__enter__()
         self._open.append(hooks)
-        assert process.native is not None
-        process.native.begin_forward()
+        if process.way == "allocator" and isinstance(process.native, ModuleType):
+            # An optimizer's first step that failed has left it said.
+            process.native.expect_to_stay(False)
         return self
 
     def __exit__(
@@ -327,9 +329,6 @@ class offload(contextlib.ContextDecorator):  # noqa: N801 - it is used as a func
         trace: TracebackType | None,
     ) -> None:
         self._open.pop().__exit__(kind, error, trace)
-        native = _here().native
-        if native is not None:
-            native.end_forward()
         if error is not None:
             _here().saw(error)
 

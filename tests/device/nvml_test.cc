@@ -46,9 +46,9 @@ TEST_F(NvmlTest, ManyProcessesFindRoom) {
 TEST_F(NvmlTest, SaysHowBusyItIs) {
   Nvml::Activity activity(nvml_, "GPU-0");
   fake_.utilization = 87;
-  EXPECT_EQ(*activity.Read(), 87u);
+  EXPECT_EQ(*activity.Read({}), 87u);
   fake_.utilization_result = 3;
-  EXPECT_CODE(activity.Read(), ErrorCode::kUnsupported);
+  EXPECT_CODE(activity.Read({}), ErrorCode::kUnsupported);
 }
 
 TEST_F(NvmlTest, TheGpusOwnCountersGoBeforeWhatCountsCopiesToo) {
@@ -56,15 +56,20 @@ TEST_F(NvmlTest, TheGpusOwnCountersGoBeforeWhatCountsCopiesToo) {
   fake_.counted = 0;
   {
     Nvml::Activity activity(nvml_, "GPU-0");
-    EXPECT_EQ(*activity.Read(), 88u) << "one sample says nothing";
-    EXPECT_EQ(*activity.Read(), 0u);
+    Nvml::Activity::Clock::time_point now{};
+    const auto later = [&] { return *activity.Read(now += Nvml::Activity::kCountersEvery); };
+    EXPECT_EQ(later(), 88u) << "one sample says nothing";
+    EXPECT_EQ(later(), 0u);
     fake_.counted = 99;
-    EXPECT_EQ(*activity.Read(), 99u);
+    EXPECT_EQ(later(), 99u);
+    fake_.counted = 0;
+    now += Nvml::Activity::kCountersEvery / 5;
+    EXPECT_EQ(*activity.Read(now), 99u) << "they did not change yet";
     fake_.counted = -1;
-    EXPECT_EQ(*activity.Read(), 88u) << "they do not answer";
+    EXPECT_EQ(later(), 88u) << "they do not answer";
     fake_.counted = 7;
-    EXPECT_EQ(*activity.Read(), 88u);
-    EXPECT_EQ(*activity.Read(), 7u);
+    EXPECT_EQ(later(), 88u);
+    EXPECT_EQ(later(), 7u);
   }
   EXPECT_EQ(fake_.samples, 0);
 }
