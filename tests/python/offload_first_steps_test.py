@@ -1,4 +1,4 @@
-"""An optimizer's states get blocks of their own; what comes and goes gets those that came and went."""
+"""An optimizer's states get blocks of their own; what comes and goes gets used ones."""
 
 import unittest
 
