@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/unaware_owner.h"
 #include "core/check.h"
 #include "core/types.h"
 #include "sim/generators.h"
@@ -40,6 +41,15 @@ constexpr Duration kMinutePlayed = std::chrono::seconds(20);
 constexpr const char* kJob = "gpt2-xl";
 // A give-back is late when it takes so many times what its copies and its chunks take.
 constexpr double kDeadline = 1.5;
+
+// Growth of owners who know nothing of the store, in bytes per second: assumed for a first step,
+// while kernels are loaded and the driver makes the memory; and faster, up to steps that ran
+// before, of which the recorded ones grow by at most 23 GiB in 100 ms.
+constexpr double kGrowth = 16 * 0x1p30;
+constexpr double kFasterGrowths[] = {32 * 0x1p30, 64 * 0x1p30, 256 * 0x1p30};
+// The reserve unless one is configured, as a part of the GPU's memory.
+constexpr uint64_t kDefaultReservePart = 8;
+constexpr const char* kErrorsADay = "errors a day";
 
 constexpr Bytes kGivenBack = GiB(8);
 constexpr Duration kFilled = std::chrono::seconds(5);
@@ -127,6 +137,40 @@ Punctuality Judge(const std::vector<sim::HarvestUse>& uses) {
     }
   }
   return result;
+}
+
+// Of all GPUs, with what is harvested summed.
+UnawareOutcome PlayUnawareOwners(const std::vector<std::vector<Bytes>>& used,
+                                 const UnawareOptions& options) {
+  UnawareOutcome sum;
+  for (const std::vector<Bytes>& gpu : used) {
+    UnawareOptions of_gpu = options;
+    of_gpu.seed += static_cast<uint64_t>(&gpu - used.data());
+    const UnawareOutcome one = PlayUnawareOwner(gpu, of_gpu);
+    sum.pieces += one.pieces;
+    sum.errors += one.errors;
+    sum.harvested += one.harvested;
+  }
+  return sum;
+}
+
+void TellUnawareOwners(const std::vector<std::vector<Bytes>>& used, Bytes reserve, Figure figure,
+                       const Report& report) {
+  UnawareOptions options{.memory = Node().memory, .reserve = reserve, .rate = kGrowth};
+  const UnawareOutcome outcome = PlayUnawareOwners(used, options);
+  const auto gpus = static_cast<double>(used.size());
+  figure.value =
+      static_cast<double>(outcome.errors) * kHours * 60 / static_cast<double>(used.front().size());
+  figure.detail = std::to_string(outcome.errors) + " of " + std::to_string(outcome.pieces) +
+                  Words(" allocations at %.0f GiB/s, %.1f GiB a GPU harvested in the mean;",
+                        kGrowth * 0x1p-30, outcome.harvested * 0x1p-30 / gpus);
+  for (const double rate : kFasterGrowths) {
+    options.rate = rate;
+    figure.detail +=
+        Words("; %.0f at %.0f GiB/s", static_cast<double>(PlayUnawareOwners(used, options).errors),
+              rate * 0x1p-30);
+  }
+  report(figure);
 }
 
 void TellDay(const sim::Outcome& harvest, const sim::Outcome& host, const std::string& what,
@@ -219,6 +263,21 @@ void MeasureHarvestDay(double scale, const Report& report) {
           std::string(kJob) + Words(" of %.0f GiB beside %.0f GiB idle in the mean",
                                     Gib(job.Footprint()), Gib(idle)),
           report);
+}
+
+void MeasureUnawareOwners(double scale, const Report& report) {
+  const auto minutes = std::max<size_t>(60, static_cast<size_t>(kHours * 60 * scale));
+  const auto used =
+      sim::GenerateUtilisation({.gpus = kGpus, .minutes = minutes, .memory = Node().memory});
+  for (const uint64_t gibs : {1, 2, 4, 8, 12, 16}) {
+    TellUnawareOwners(
+        used, GiB(gibs),
+        {.name = "harvest.unaware_oom." + std::to_string(gibs) + "gib", .unit = kErrorsADay},
+        report);
+  }
+  TellUnawareOwners(used, Bytes(Node().memory.count() / kDefaultReservePart),
+                    {.name = "harvest.unaware_oom.default", .unit = kErrorsADay, .target = 0},
+                    report);
 }
 
 void MeasureGiveBack(const Report& report) {
