@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bench/figure.h"
+#include "bench/harvest_burst.h"
 #include "bench/harvest_day.h"
 #include "bench/harvest_faults.h"
 #include "bench/harvest_node.h"
@@ -51,6 +52,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   MeasureGiveBack(report);
+  MeasureBurst(report);
   MeasureHarvestDay(scale, report);
   MeasureUnawareOwners(scale, report);
   MeasureHarvestFaults(static_cast<uint64_t>(kFaults * scale), seed, report);

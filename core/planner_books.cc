@@ -254,9 +254,9 @@ void PlannerBooks::TakeBack(ClientArena& arena) {
   arena.next_place.reset();
 }
 
-CopyLedger::Lane PlannerBooks::NextLane(const ClientArena& arena) const {
-  const AwayPools::Departure slab = DepartureOf(arena, options_.slab, Leaving::kNow);
-  return LaneOf(arena, away_.Next(slab, quota_.HostForCopies()));
+CopyLedger::Lane PlannerBooks::NextLane(const ClientArena& arena, Bytes size) const {
+  const AwayPools::Departure next = DepartureOf(arena, size, Leaving::kNow);
+  return LaneOf(arena, away_.Next(next, quota_.HostForCopies()));
 }
 
 Duration PlannerBooks::BothCopies(const LinkModel& link, Bytes size) {

@@ -184,8 +184,11 @@ class PlannerBooks {
   static CopyLedger::Lane LaneOf(const TensorRow& tensor) {
     return {tensor.client, tensor.device(), tensor.away.pool};
   }
-  // Over which the next that leaves would be copied.
-  CopyLedger::Lane NextLane(const ClientArena& arena) const;
+  // Over which the next that leaves would be copied, be it of a slab's size or of that.
+  CopyLedger::Lane NextLane(const ClientArena& arena) const {
+    return NextLane(arena, options_.slab);
+  }
+  CopyLedger::Lane NextLane(const ClientArena& arena, Bytes size) const;
   // What copying `size` out of the device and back takes.
   static Duration BothCopies(const LinkModel& link, Bytes size);
   // The pool has enough room that none must be pinned for it.
@@ -268,8 +271,14 @@ class PlannerBooks {
     std::map<std::pair<ClientId, DeviceId>, size_t> indexed;
     std::map<std::pair<ClientId, DeviceId>, size_t> listed;
     std::map<PoolId, Bytes> pools;
+    // Under way, by device and other pool; of what was rescued it is not known.
+    std::map<std::pair<DeviceId, PoolId>, Bytes> out;
+    std::map<std::pair<DeviceId, PoolId>, Bytes> rescued;
+    std::map<std::pair<DeviceId, PoolId>, Bytes> in;
   };
   void CheckRow(uint32_t row, Sums* sums) const;
+  static void SumUpCopies(const TensorRow& tensor, Sums* sums);
+  void CheckCopies(DeviceId device, Sums* sums) const;
   bool IsToBeForgotten(const TensorRow& tensor) const;
   void CheckQuotas(const ClientArena& arena, const Sums& sums) const;
   // Who holds slabs of the device, or blocks of pinned memory.

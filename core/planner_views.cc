@@ -161,6 +161,7 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
     }
   }
   if (tensor.has_copy()) RAVEN_CHECK(tensor.away.is_placed());
+  if (tensor.is_under_way()) SumUpCopies(tensor, sums);
   if (tensor.has_copy() && clients_.contains(tensor.client) &&
       tensor.state() != TensorState::kArriving)
     RAVEN_CHECK(!away_[tensor.away.pool].failed);
@@ -200,6 +201,29 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   if (tensor.listed) {
     RAVEN_CHECK(tensor.state() == TensorState::kAway);
     ++sums->listed[arena_key];
+  }
+}
+
+void PlannerBooks::SumUpCopies(const TensorRow& tensor, Sums* sums) {
+  const std::pair lane(tensor.device(), tensor.away.pool);
+  switch (tensor.state()) {
+    case TensorState::kCleaning:
+    case TensorState::kCleaningToLeave:
+    case TensorState::kCopyingOut:
+    case TensorState::kLeavingIrrevocably: sums->out[lane] += tensor.size; break;
+    case TensorState::kRescued: sums->rescued[lane] += tensor.size; break;
+    case TensorState::kArriving: sums->in[lane] += tensor.size; break;
+    default: break;
+  }
+}
+
+void PlannerBooks::CheckCopies(DeviceId device, Sums* sums) const {
+  for (const auto& [pool, state] : away_) {
+    const std::pair lane(device, pool);
+    const Bytes out = copies_.Of(device, pool, CopyLedger::Way::kOut).bytes;
+    RAVEN_CHECK(out >= sums->out[lane]);
+    RAVEN_CHECK(out <= sums->out[lane] + sums->rescued[lane]);
+    RAVEN_CHECK(copies_.Of(device, pool, CopyLedger::Way::kIn).bytes == sums->in[lane]);
   }
 }
 
@@ -264,7 +288,10 @@ void PlannerBooks::CheckInvariants() const {
   }
   for (const auto& [id, line] : requests_.lines()) RAVEN_CHECK(clients_.contains(id.client));
   RAVEN_CHECK(requests_.all().size() == stats_.waiting);
-  for (size_t i = 0; i < devices_.size(); ++i) RAVEN_CHECK(devices_[i].allocating == allocating[i]);
+  for (uint16_t i = 0; i < devices_.size(); ++i) {
+    RAVEN_CHECK(devices_[i].allocating == allocating[i]);
+    CheckCopies(DeviceId{i}, &sums);
+  }
 }
 
 }  // namespace ravenstore::core

@@ -120,6 +120,8 @@ class Scheduler : public PlannerBooks {
 
   // What leaves, and copies that begin (scheduler_evict.cc).
   void EvictAhead(ClientArena& arena, const Request& request);
+  // What leaves next, of that size, would go over a link over which nothing leaves the device.
+  bool IsNextLinkIdle(const ClientArena& arena, Bytes size) const;
   Bytes GrowthOf(const ClientArena& arena, Bytes need) const;
   // Among many small blocks a search in vain is dear, and each event may ask for one: it is
   // followed by a backoff that bounds its share of the time.
@@ -139,6 +141,8 @@ class Scheduler : public PlannerBooks {
                 RedundantCopies redundant);
   // All of the rows, or none: half a run costs and gives no room.
   bool EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows, RedundantCopies redundant);
+  // The tensor can leave: it needs no copy, or has a place for it.
+  bool PlaceToLeave(const ClientArena& arena, TensorRow& tensor, RedundantCopies redundant);
   void Evict(ClientArena& arena, TensorRow& tensor);
   // Of a tensor that leaves: it does so that its slab can be given back.
   static void LeaveSlab(ClientArena& arena, TensorRow& tensor);
@@ -274,6 +278,9 @@ class Scheduler : public PlannerBooks {
   Duration UntilPeaks(const ClientArena& arena, Limit binding) const;
 
   // Room in other pools (scheduler_away.cc).
+  // A place in another pool for what leaves or is copied ahead. From then on its copy counts as
+  // under way, so that what is placed next looks for another link.
+  bool PlaceCopyOut(TensorRow& tensor, RedundantCopies redundant, Leaving leaving);
   bool AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving);
   bool TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant);
   // A place in the pool, within the budgets.

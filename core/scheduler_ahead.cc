@@ -131,7 +131,7 @@ bool Scheduler::CleanNextRun(ClientArena& arena) {
 bool Scheduler::CleanAhead(ClientArena& arena, TensorRow& tensor) {
   const bool under_pressure = now_ < arena.pressure_until;
   if (!under_pressure && (!KnowsAhead(tensor) || !HostHasHeadroom(tensor.size))) return false;
-  if (!AllocateAway(tensor, RedundantCopies::kKeep, Leaving::kAhead)) return false;
+  if (!PlaceCopyOut(tensor, RedundantCopies::kKeep, Leaving::kAhead)) return false;
   Catalog::Commit(tensor, TensorState::kCleaning);
   arena.index->BeginCleaning(tensor);
   Reindex(tensor);

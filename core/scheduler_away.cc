@@ -7,6 +7,12 @@
 
 namespace ravenstore::core {
 
+bool Scheduler::PlaceCopyOut(TensorRow& tensor, RedundantCopies redundant, Leaving leaving) {
+  if (!AllocateAway(tensor, redundant, leaving)) return false;
+  copies_.Begin(LaneOf(tensor), Way::kOut, tensor.size);
+  return true;
+}
+
 bool Scheduler::AllocateAway(TensorRow& tensor, RedundantCopies redundant, Leaving leaving) {
   if (tensor.away.is_placed()) return true;
   const ClientArena& arena = *ArenaOf(tensor);

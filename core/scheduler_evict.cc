@@ -24,15 +24,26 @@ void Scheduler::StartCopyIn(TensorRow& tensor, bool demand) {
 }
 
 // A create that waits for copies is followed by another: the link goes on meanwhile with what
-// leaves next.
+// leaves next. What is large would keep it from what comes later, and goes over another one.
 void Scheduler::EvictAhead(ClientArena& arena, const Request& request) {
-  if (request.is_fetch() || arena.copying_out == 0 || request.size > copies_.AheadMost()) return;
-  if (!Uses(Heuristic::kEvictAhead)) return;
-  if (copies_.HasEnough(NextLane(arena)) || !MaySearch(arena)) return;
+  if (request.is_fetch() || arena.copying_out == 0 || !Uses(Heuristic::kEvictAhead)) return;
+  const bool large = request.size > copies_.AheadMost();
+  if (large ? !IsNextLinkIdle(arena, request.size) : copies_.HasEnough(NextLane(arena))) return;
+  if (!MaySearch(arena)) return;
   const uint64_t searched = SearchedFor(arena);
   if (!EvictRun(arena, request.size.RoundUp(kExtentAlignment),
                 {.useful = GrowthOf(arena, request.size)}, RedundantCopies::kKeep))
     BackOffSearch(arena, searched);
+}
+
+// Nor is any that is busy faster: what is near would lie far away.
+bool Scheduler::IsNextLinkIdle(const ClientArena& arena, Bytes size) const {
+  const PoolId next = NextLane(arena, size).pool;
+  const Duration cost = topology_.Cost(arena.pool(), next, size);
+  return std::all_of(away_.begin(), away_.end(), [&](const auto& pool) {
+    const bool busy = copies_.Of(arena.device, pool.first, Way::kOut).copies > 0;
+    return !busy || (pool.first != next && topology_.Cost(arena.pool(), pool.first, size) >= cost);
+  });
 }
 
 // What a client that takes tensor after tensor will want: up to the most that lived lately; beyond
@@ -133,18 +144,18 @@ bool Scheduler::EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows,
     Catalog::Commit(tensor, TensorState::kChosen);
     arena.index->Erase(tensor);
   }
-  const bool all = std::all_of(rows.begin(), rows.end(), [&](uint32_t row) {
-    TensorRow& tensor = catalog_[row];
-    if (CanDrop(tensor)) return true;
-    return now_ >= arena.backoff_until && AllocateAway(tensor, redundant, Leaving::kNow);
+  const auto unplaced = std::find_if_not(rows.begin(), rows.end(), [&](uint32_t row) {
+    return PlaceToLeave(arena, catalog_[row], redundant);
   });
-  for (const uint32_t row : rows) {
-    TensorRow& tensor = catalog_[row];
+  const bool all = unplaced == rows.end();
+  for (auto row = rows.begin(); row != rows.end(); ++row) {
+    TensorRow& tensor = catalog_[*row];
     if (all) {
       Evict(arena, tensor);
       continue;
     }
     if (tensor.state() == TensorState::kCleaning) continue;
+    if (row < unplaced && !CanDrop(tensor)) copies_.End(LaneOf(tensor), Way::kOut, tensor.size);
     Catalog::Commit(tensor, TensorState::kResident);
     if (tensor.dirty()) {
       FreeAway(tensor);
@@ -154,6 +165,13 @@ bool Scheduler::EvictAll(ClientArena& arena, const std::vector<uint32_t>& rows,
     Reindex(tensor);
   }
   return all && !rows.empty();
+}
+
+bool Scheduler::PlaceToLeave(const ClientArena& arena, TensorRow& tensor,
+                             RedundantCopies redundant) {
+  if (CanDrop(tensor)) return true;
+  if (now_ < arena.backoff_until) return false;
+  return tensor.state() == TensorState::kCleaning || PlaceCopyOut(tensor, redundant, Leaving::kNow);
 }
 
 void Scheduler::Evict(ClientArena& arena, TensorRow& tensor) {
@@ -205,7 +223,7 @@ bool Scheduler::BringAway(TensorRow& tensor) {
     return true;
   }
   ClientArena& arena = *ArenaOf(tensor);
-  if (now_ < arena.backoff_until || !AllocateAway(tensor, RedundantCopies::kMayDrop, Leaving::kNow))
+  if (now_ < arena.backoff_until || !PlaceCopyOut(tensor, RedundantCopies::kMayDrop, Leaving::kNow))
     return false;
   ++arena.leaving;
   StartCopyOut(arena, tensor, Move::Source::kIsHeld);
@@ -221,7 +239,6 @@ void Scheduler::StartCopyOut(ClientArena& arena, TensorRow& tensor, Move::Source
 
 void Scheduler::BeginCopyOut(TensorRow& tensor) {
   tensor.put_seen = false;
-  copies_.Begin(LaneOf(tensor), Way::kOut, tensor.size);
   Count(tensor.client, &PlannerStats::out, tensor.size);
 }
 

@@ -1,6 +1,7 @@
 // Where tensors go that leave their device, when there are more pools than the host's.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,35 @@ TEST(PlannerAwayTest, WhatLeavesGoesToTheNearestPoolThatHasRoom) {
   EXPECT_EQ(PoolOfCopy(s, "G"), kFile);
   EXPECT_EQ(s.world().planner().OtherTier(kPeer).used, KiB(8));
   EXPECT_EQ(s.world().planner().OtherTier(kFile).used, KiB(4));
+}
+
+TEST(PlannerAwayTest, WhatLeavesTogetherIsSharedByPeersThatAreEquallyNear) {
+  Script::Setting setting = FourPools();
+  setting.capacity = KiB(16);
+  setting.others = {{PoolKind::kPeer, KiB(64), 400e9, 400e9},
+                    {PoolKind::kPeer, KiB(64), 400e9, 400e9}};
+  Script s(setting);
+  Fill(s, {"A", "B", "C", "D"});
+  s.Create("E", KiB(16));  // all four make room
+  std::map<PoolId, int> copies;
+  for (const char* name : {"A", "B", "C", "D"}) {
+    EXPECT_TRUE(s.IsCopying(name)) << name;
+    ++copies[s.View(name).away];
+  }
+  EXPECT_EQ(copies, (std::map<PoolId, int>{{kPeer, 2}, {PoolId{3}, 2}}));
+}
+
+// Nor does it count as under way, which the invariants say after each event.
+TEST(PlannerAwayTest, WhatFindsNoRoomForAllThatLeavesTogetherStays) {
+  Script::Setting setting = FourPools();
+  setting.capacity = KiB(16);
+  setting.host = KiB(4);
+  setting.others = {{PoolKind::kPeer, KiB(4), 400e9, 400e9}};
+  Script s(setting);
+  Fill(s, {"A", "B", "C", "D"});
+  s.Create("E", KiB(16));  // of four that must leave two find a place
+  for (const char* name : {"A", "B", "C", "D"}) EXPECT_FALSE(s.IsCopying(name)) << name;
+  EXPECT_EQ(s.world().planner().OtherTier(kPeer).used, Bytes{0});
 }
 
 TEST(PlannerAwayTest, ATensorComesBackFromThePoolWhereItLies) {
@@ -130,6 +160,26 @@ TEST(PlannerAwayTest, WhatLeavesAheadOfNeedStopsWhenTheLinkOfThePoolWithRoomIsBu
   EXPECT_TRUE(s.IsCopying("B"));
   EXPECT_EQ(s.View("B").away, kHostPool);
   EXPECT_FALSE(s.IsCopying("C")) << "the peer's link is idle, but the peer is full";
+}
+
+TEST(PlannerAwayTest, WhatIsLargeLeavesAheadOfNeedOverAnIdleLinkThatIsNoSlower) {
+  Script::Setting setting = FourPools();
+  setting.capacity = KiB(16);
+  setting.in_flight = KiB(4);  // of which a copy ahead of need takes half
+  for (const double rate : {400e9, 7e9}) {
+    setting.others = {{PoolKind::kPeer, KiB(64), 400e9, 400e9},
+                      {PoolKind::kPeer, KiB(64), rate, rate}};
+    Script s(setting);
+    Fill(s, {"A", "B", "C", "D"});
+    s.Create("E", KiB(4)).Create("F", KiB(4));
+    EXPECT_TRUE(s.IsCopying("A"));
+    EXPECT_EQ(s.View("A").away, kPeer);
+    EXPECT_EQ(s.IsCopying("B"), rate == 400e9);
+    EXPECT_FALSE(s.IsCopying("C"));
+    if (s.IsCopying("B")) {
+      EXPECT_EQ(s.View("B").away, PoolId{3});
+    }
+  }
 }
 
 TEST(PlannerAwayTest, ACopyMadeAheadOfNeedWaitsForTheLinkOfTheNearestPool) {

@@ -172,7 +172,7 @@ TEST(HarvestTest, WhatLiesThereAloneMovesOnOverThePeersLinkToTheHost) {
   EXPECT_NEAR(core::Milliseconds(use.give_backs[0].took), 8.388608 + 3, 0.01);
 }
 
-// Two tensors make room for a third, each in another peer's memory.
+// Two tensors make room for a third, each in another peer's memory, though one has room for both.
 TEST(HarvestTest, TheDevicesPortIsSharedByItsPeers) {
   Trace trace;
   trace.tensors = {{0, MiB(8), ""}, {0, MiB(8), ""}, {0, MiB(16), ""}};
@@ -182,9 +182,8 @@ TEST(HarvestTest, TheDevicesPortIsSharedByItsPeers) {
                {.kind = OpKind::kPut, .tensor = 1, .modified = true},
                {.kind = OpKind::kCompute, .time = milliseconds(5)},
                {.kind = OpKind::kCreate, .tensor = 2}};
-  auto setup = WithHarvest({{milliseconds(0), MiB(8)}});
+  auto setup = WithHarvest({{milliseconds(0), GiB(1)}});
   setup.budget = MiB(16);
-  setup.pools[0].capacity = MiB(8);
   setup.pools.push_back(setup.pools[0]);
   const auto stall = [&] {
     const Outcome outcome = Simulate(trace, setup);
