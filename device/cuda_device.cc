@@ -11,6 +11,7 @@
 #include "device/cuda_stream.h"
 #include "device/cuda_va_range.h"
 #include "device/nvml.h"
+#include "device/parts.h"
 
 namespace ravenstore::device {
 namespace {
@@ -199,8 +200,10 @@ Result<Devices> OpenCudaDevices(std::shared_ptr<const CudaDriver> driver) {
 }
 
 Result<Devices> OpenCudaDevices() {
+  RAVEN_ASSIGN_OR_RETURN(const int parts, PartsForTests());
   RAVEN_ASSIGN_OR_RETURN(auto driver, CudaDriver::Load(CudaDriver::DefaultLibrary()));
-  return OpenCudaDevices(std::move(driver));
+  RAVEN_ASSIGN_OR_RETURN(Devices devices, OpenCudaDevices(std::move(driver)));
+  return InParts(std::move(devices), parts);
 }
 
 }  // namespace ravenstore::device

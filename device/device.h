@@ -278,7 +278,8 @@ struct HostOptions {
 // Devices of the host backend; their UUIDs are "HOST-0", "HOST-1", ...
 Devices OpenHostDevices(const HostOptions& options);
 
-// The GPUs that the driver shows, through a libcuda.so.1 loaded now.
+// The GPUs that the driver shows, through a libcuda.so.1 loaded now; in tests perhaps in parts
+// (parts.h).
 // Errors: kUnavailable without a driver or without a GPU.
 Result<Devices> OpenCudaDevices();
 

@@ -5,17 +5,21 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "client/client.h"
+#include "client/ctl/session.h"
 #include "core/check.h"
 #include "device/cuda_driver.h"
+#include "device/device.h"
 #include "ipc/clock.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
+#include "tests/ipc/short_directory.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -219,6 +223,109 @@ TEST_F(CudaStoreTest, AKilledClientGivesItsDeviceMemoryBack) {
   const core::Tick deadline = ipc::Now() + seconds(30);
   while (StatsOf(daemon).tiers(0).held() > 0 && ipc::Now() < deadline) sched_yield();
   EXPECT_EQ(StatsOf(daemon).tiers(0).held(), 0u);
+}
+
+// For as long as this lives, and inherited by daemons that start meanwhile.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* const name_;
+};
+
+// One GPU shown as two devices: a user of the first, most of whose tensors lie in idle memory of
+// the second, as on a machine with two.
+class PartsTest : public CudaStoreTest {
+ protected:
+  static constexpr uint64_t kTensors = 24;
+  static constexpr uint64_t kDevice = MiB(128);  // that the store has of each
+
+  std::vector<std::string> FlagsWithHarvest() {
+    const std::string path = directory_ / "config";
+    const uint64_t total = device::OpenCudaDevices().value().front()->info().total.count();
+    std::ofstream(path) << "[limits]\ndevice_reserve = " << total - kDevice
+                        << "\n[harvest]\nsize = \"96MiB\"\nreserve = \"256MiB\"\nsample_ms = 10\n"
+                           "rise_s = 0\nstep = \"8MiB\"\n";
+    return {"--slab", "8MiB", "--pool-size", "128MiB", "--config", path};
+  }
+  static proto::DeviceUse UseOf(const DaemonProcess& daemon, int device) {
+    return StatsOf(daemon).devices(device);
+  }
+  static void AwaitHarvest(const DaemonProcess& daemon) {
+    const core::Tick deadline = ipc::Now() + seconds(30);
+    while (UseOf(daemon, 1).peer_pool() == 0) {
+      RAVEN_CHECK(ipc::Now() < deadline);
+      sched_yield();
+    }
+  }
+  void Make(Store& store, Gpu& gpu) {
+    for (uint64_t i = 0; i < kTensors; ++i) {
+      tensors_.push_back(store.create(kBytes, {.device = 0}));
+      gpu.Fill(tensors_[i].data(), i);
+      store.put(tensors_[i], gpu.stream());
+    }
+  }
+  void ExpectAllHold(Store& store, Gpu& gpu) {
+    for (uint64_t i = 0; i < tensors_.size(); ++i) {
+      EXPECT_TRUE(gpu.Holds(store.get(tensors_[i], gpu.stream()), i)) << "tensor " << i;
+      store.put(tensors_[i], gpu.stream());
+    }
+  }
+  static proto::HarvestGivenBack GiveAllBack(const DaemonProcess& daemon) {
+    proto::GiveBackHarvest wanted;
+    wanted.set_device(1);
+    wanted.set_bytes(UseOf(daemon, 1).peer_pool());
+    wanted.set_within_ns(static_cast<uint64_t>(core::Duration(seconds(60)).count()));
+    auto session = client::ctl::Session::Open(daemon.socket(), seconds(30));
+    RAVEN_CHECK(session.ok());
+    return session->GiveBackHarvest(wanted).value();
+  }
+
+  const Variable parts_{"RAVENSTORE_TEST_GPU_PARTS", "2"};
+  // Of the fake driver: its GPUs, and links to the host that are slower than copies on the device.
+  const Variable devices_{"RAVENSTORE_FAKE_CUDA_DEVICES", "1"};
+  const Variable link_{"RAVENSTORE_FAKE_CUDA_LINK", "1e9"};
+  ipc::ShortDirectory directory_;
+  std::vector<Tensor> tensors_;
+};
+
+TEST_F(PartsTest, WhatLeavesOnePartLiesInTheOthersIdleMemoryUntilThatIsGivenBack) {
+  DaemonProcess daemon(FlagsWithHarvest(), "cuda");
+  ASSERT_GE(StatsOf(daemon).devices_size(), 2);
+  AwaitHarvest(daemon);
+  Store store = Connect(daemon, MiB(32));
+  Gpu gpu(driver(), 0);
+  Make(store, gpu);
+  EXPECT_GT(UseOf(daemon, 1).harvest().used(), MiB(8));
+  ExpectAllHold(store, gpu);
+  const proto::HarvestGivenBack given = GiveAllBack(daemon);
+  EXPECT_GT(given.bytes(), MiB(8));
+  EXPECT_EQ(given.late(), "");
+  ExpectAllHold(store, gpu);
+}
+
+TEST_F(PartsTest, AnOwnerOfTheOtherPartHasItsMemory) {
+  DaemonProcess daemon(FlagsWithHarvest(), "cuda");
+  AwaitHarvest(daemon);
+  Store store = Connect(daemon, MiB(32));
+  Gpu gpu(driver(), 0);
+  Make(store, gpu);
+  const uint64_t before = UseOf(daemon, 1).peer_pool();
+  Store owner = Connect(daemon, MiB(128));
+  std::vector<Tensor> own;
+  for (uint64_t i = 0; i < 32; ++i) {
+    own.push_back(owner.create(kBytes, {.device = 1}));
+    gpu.Fill(own[i].data(), 100 + i);
+  }
+  EXPECT_GE(UseOf(daemon, 1).slabs(), 32 * kBytes);
+  EXPECT_LE(UseOf(daemon, 1).slabs() + UseOf(daemon, 1).peer_pool(), kDevice);
+  EXPECT_LT(UseOf(daemon, 1).peer_pool(), before);
+  ExpectAllHold(store, gpu);
+  for (uint64_t i = 0; i < own.size(); ++i) EXPECT_TRUE(gpu.Holds(own[i].data(), 100 + i)) << i;
 }
 
 // On a stream that nobody names, as PyTorch's non_blocking copies are.

@@ -8,19 +8,21 @@
 #include <string>
 
 #include "device/host_stream.h"
+#include "device/parts.h"
 
 namespace ravenstore::device {
 namespace {
 
 class HostBackend : public TestBackend {
  public:
-  HostBackend() {
+  explicit HostBackend(bool parts) {
     HostOptions options;
     options.count = 2;
-    options.total = core::MiB(256);
+    options.total = core::MiB(parts ? 512 : 256);
     options.fail_copy = [this](uint64_t) { return fail_copy_.exchange(false); };
     options.fail_create = [this](uint64_t) { return fail_create_.exchange(false); };
     devices_ = OpenHostDevices(options);
+    if (parts) devices_ = FirstInTwo(devices_);
   }
 
   const Devices& devices() const override { return devices_; }
@@ -43,15 +45,20 @@ class HostBackend : public TestBackend {
 
 }  // namespace
 
+Devices FirstInTwo(const Devices& devices) {
+  return InParts({devices.front()}, 2);
+}
+
 std::unique_ptr<TestBackend> OpenBackend(const std::string& name, std::string* why_not) {
-  if (name == "host") return std::make_unique<HostBackend>();
-  if (name == "cuda") return OpenCudaBackend("libcuda.so.1", why_not);
+  const bool parts = name.ends_with("_parts");
+  if (name.starts_with("host")) return std::make_unique<HostBackend>(parts);
+  if (name.starts_with("cuda")) return OpenCudaBackend("libcuda.so.1", parts, why_not);
   const char* library = getenv("RAVENSTORE_FAKE_LIBCUDA");
   if (library == nullptr) {
     *why_not = "RAVENSTORE_FAKE_LIBCUDA names no fake driver";
     return nullptr;
   }
-  return OpenCudaBackend(library, why_not);
+  return OpenCudaBackend(library, parts, why_not);
 }
 
 void SkipAbsentBackends() {

@@ -26,14 +26,19 @@ class TestBackend {
 };
 
 // "host", "fake" (the CUDA backend over libfakecuda.so at $RAVENSTORE_FAKE_LIBCUDA) or "cuda" (over
-// this machine's driver). Null, with the reason, where it cannot run.
+// this machine's driver); or one of these and "_parts": its first device in two (device/parts.h).
+// Null, with the reason, where it cannot run.
 std::unique_ptr<TestBackend> OpenBackend(const std::string& name, std::string* why_not);
 
 // Takes the suites' tests of backends that are not here out of GoogleTest's filter, and prints one
 // line for each backend instead. Their parameters are backends' names, or begin with one and "_".
 void SkipAbsentBackends();
 
-// "fake" and "cuda". Null in a build without the CUDA toolkit.
-std::unique_ptr<TestBackend> OpenCudaBackend(const std::string& library, std::string* why_not);
+// "fake" and "cuda", and their parts. Null in a build without the CUDA toolkit.
+std::unique_ptr<TestBackend> OpenCudaBackend(const std::string& library, bool parts,
+                                             std::string* why_not);
+
+// The first of the devices in two.
+Devices FirstInTwo(const Devices& devices);
 
 }  // namespace ravenstore::device

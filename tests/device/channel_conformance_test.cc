@@ -150,7 +150,8 @@ INSTANTIATE_TEST_SUITE_P(Links, ChannelConformance,
                          testing::Values("host_memory", "host_device", "host_peer", "host_file",
                                          "host_medium", "fake_memory", "fake_device", "fake_peer",
                                          "fake_file", "fake_medium", "cuda_memory", "cuda_file",
-                                         "memory_file", "memory_medium"),
+                                         "memory_file", "memory_medium", "host_parts_peer",
+                                         "fake_parts_peer", "cuda_parts_peer"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

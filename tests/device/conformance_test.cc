@@ -87,7 +87,7 @@ class Conformance : public testing::TestWithParam<std::string> {
   }
   Word& word(size_t i) { return (*words_)[i]; }
   // Enough for a GPU to be seen at work, and little enough for ThreadSanitizer elsewhere.
-  static Bytes Big() { return GetParam() == "cuda" ? MiB(32) : MiB(4); }
+  static Bytes Big() { return GetParam().starts_with("cuda") ? MiB(32) : MiB(4); }
   bool Reaches(size_t i, uint64_t value) {
     return Eventually([&] {
       PollChannels();
@@ -618,7 +618,9 @@ TEST_P(Conformance, ArenasMayBeUsedByManyThreads) {
   EXPECT_EQ(failures, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Conformance, testing::Values("host", "fake", "cuda"),
+INSTANTIATE_TEST_SUITE_P(Backends, Conformance,
+                         testing::Values("host", "fake", "cuda", "host_parts", "fake_parts",
+                                         "cuda_parts"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

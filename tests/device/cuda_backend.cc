@@ -14,8 +14,9 @@ namespace {
 
 class CudaBackend : public TestBackend {
  public:
-  CudaBackend(void* library, std::shared_ptr<const CudaDriver> driver, Devices devices)
-      : library_(library), driver_(std::move(driver)), devices_(std::move(devices)) {
+  // `parts`: all devices are of the driver's first.
+  CudaBackend(void* library, std::shared_ptr<const CudaDriver> driver, Devices devices, bool parts)
+      : library_(library), driver_(std::move(driver)), devices_(std::move(devices)), parts_(parts) {
     RAVEN_CHECK(driver_->cuCtxGetCurrent(&before_) == CUDA_SUCCESS);
   }
   ~CudaBackend() override {
@@ -28,6 +29,7 @@ class CudaBackend : public TestBackend {
   const Devices& devices() const override { return devices_; }
 
   StreamHandle NewStream(size_t index) override {
+    if (parts_) index = 0;
     contexts_.resize(devices_.size());
     CUcontext& context = contexts_[index];
     if (context == nullptr) {
@@ -96,12 +98,14 @@ class CudaBackend : public TestBackend {
   const std::shared_ptr<const CudaDriver> driver_;
   CUcontext before_ = nullptr;
   Devices devices_;
+  const bool parts_;
   std::vector<CUcontext> contexts_;
 };
 
 }  // namespace
 
-std::unique_ptr<TestBackend> OpenCudaBackend(const std::string& library, std::string* why_not) {
+std::unique_ptr<TestBackend> OpenCudaBackend(const std::string& library, bool parts,
+                                             std::string* why_not) {
   auto driver = CudaDriver::Load(library);
   if (!driver.ok()) {
     *why_not = driver.error().message;
@@ -113,7 +117,7 @@ std::unique_ptr<TestBackend> OpenCudaBackend(const std::string& library, std::st
     return nullptr;
   }
   return std::make_unique<CudaBackend>(dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL), *driver,
-                                       *std::move(devices));
+                                       parts ? FirstInTwo(*devices) : *devices, parts);
 }
 
 }  // namespace ravenstore::device

@@ -2,7 +2,7 @@
 
 namespace ravenstore::device {
 
-std::unique_ptr<TestBackend> OpenCudaBackend(const std::string&, std::string* why_not) {
+std::unique_ptr<TestBackend> OpenCudaBackend(const std::string&, bool, std::string* why_not) {
   *why_not = "built without the CUDA toolkit";
   return nullptr;
 }

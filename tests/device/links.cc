@@ -227,7 +227,7 @@ class MediumLink : public TestLink {
 }  // namespace
 
 std::unique_ptr<TestLink> OpenLink(const std::string& name, std::string* why_not) {
-  const size_t split = name.find('_');
+  const size_t split = name.rfind('_');
   const std::string from = name.substr(0, split);
   const std::string to = name.substr(split + 1);
   std::unique_ptr<MediumPlace> medium;

@@ -33,7 +33,7 @@ class TestLink {
   virtual bool FailNextCopy() = 0;
 };
 
-// Between a backend's device (backends.h), or memory that the CPU reaches, and something else:
+// Between a device of a backend (backends.h), or memory that the CPU reaches, and something else:
 // "BACKEND_memory", "BACKEND_device" (another one, by way of the host), "BACKEND_peer" (the same
 // directly), "BACKEND_file", "BACKEND_medium" (fake_medium.h), "memory_file" and "memory_medium".
 // Null, with the reason, where it cannot run.

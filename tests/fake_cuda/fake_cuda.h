@@ -36,6 +36,7 @@
 //   RAVENSTORE_FAKE_CUDA_SHARED     a file by which processes share the devices' memory
 //   RAVENSTORE_FAKE_CUDA_CONTEXT    bytes that a device's primary context takes (0)
 //   RAVENSTORE_FAKE_CUDA_MIG        1: the devices are MIG instances
+//   RAVENSTORE_FAKE_CUDA_LINK       bytes per second of a copy between host and device (no limit)
 //   RAVENSTORE_FAKE_CUDA_KERNEL_NS  what each kernel takes at least, in nanoseconds (0)
 //   RAVENSTORE_FAKE_CUDA_ASKED      a file for what cuGetProcAddress is asked: NAME VERSION FLAGS
 //   RAVENSTORE_FAKE_CUDA_FAIL       "cuMemCreate:3:2": its third call returns CUresult 2

@@ -1,8 +1,6 @@
 // The kernels: what they do to memory, on the thread of their stream.
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -42,10 +40,7 @@ class Running {
       const uint64_t taken = Nanoseconds() - begin_;
       const uint64_t wanted = kernels().nanoseconds;
       if (taken >= wanted) return;
-      const uint64_t left = wanted - taken;
-      const timespec nap{static_cast<time_t>(left / 1'000'000'000),
-                         static_cast<long>(left % 1'000'000'000)};
-      ppoll(nullptr, 0, &nap, nullptr);
+      Nap(wanted - taken);
     }
   }
   Running(const Running&) = delete;

@@ -119,6 +119,8 @@ bool LocatePiece(CUdeviceptr address, Place* place);
 void Pause(int turn);
 // Of a clock that only goes on.
 uint64_t Nanoseconds();
+// At most so long.
+void Nap(uint64_t nanoseconds);
 
 // What a kernel node of a graph gives back: the launch, with its parameters' bytes.
 struct Launch;

@@ -37,12 +37,17 @@ uint64_t Nanoseconds() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
+void Nap(uint64_t nanoseconds) {
+  const timespec nap{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                     static_cast<long>(nanoseconds % 1'000'000'000)};
+  ppoll(nullptr, 0, &nap, nullptr);
+}
+
 void Pause(int turn) {
-  const timespec nap{0, 50'000};
   if (turn < 200) {
     std::this_thread::yield();
   } else {
-    ppoll(nullptr, 0, &nap, nullptr);
+    Nap(50'000);
   }
 }
 
