@@ -11,6 +11,8 @@ namespace {
 
 // A step has at least so many.
 constexpr size_t kFewestCalls = 32;
+// Of a recording whose calls do not repeat.
+constexpr size_t kParts = 10;
 
 // What a call computes and uses, without who it is.
 uint64_t ShapeOf(const sim::Trace& trace, const std::set<uint32_t>& in_use) {
@@ -20,6 +22,7 @@ uint64_t ShapeOf(const sim::Trace& trace, const std::set<uint32_t>& in_use) {
 }
 
 // Where a recording has no steps they end where the last calls end, and a period before, and so on.
+// Where calls do not repeat it has some of as many calls.
 void MarkSteps(sim::Trace* trace) {
   const auto is_step = [](const sim::Op& op) { return op.kind == sim::OpKind::kStep; };
   if (std::any_of(trace->ops.begin(), trace->ops.end(), is_step)) return;
@@ -38,6 +41,7 @@ void MarkSteps(sim::Trace* trace) {
       same += calls[i].first == calls[i - tried].first ? 1 : 0;
     if (same * 100 >= tried * 99) period = tried;
   }
+  if (period == 0) period = calls.size() / kParts;
   if (period == 0) return;
   std::vector<size_t> ends;
   for (size_t call = calls.size(); call > 0; call = call > period ? call - period : 0)

@@ -9,7 +9,7 @@
 namespace ravenstore::bench {
 
 // A recording by `ravenrun` has no steps: where its last calls repeat, they end with the last call,
-// a period before, and so on; where they do not, there are none.
+// a period before, and so on; where they do not, it has ten of as many calls.
 // Errors: kNotFound; of sim::Read.
 core::Result<sim::Trace> ReadRecording(const std::string& path);
 
