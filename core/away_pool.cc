@@ -57,8 +57,14 @@ void AwayPool::Shrunk(const Range& chunk) {
   leaving_ -= chunk.second;
 }
 
+void AwayPool::ShrinkFailed(Bytes bytes) {
+  RAVEN_CHECK(bytes <= leaving_);
+  leaving_ -= bytes;
+  stuck_ += bytes;
+}
+
 Bytes AwayPool::committed() const {
-  Bytes all = size_ + leaving_ + coming_;
+  Bytes all = size_ + leaving_ + stuck_ + coming_;
   for (const Range& chunk : closed_) all += chunk.second;
   return all;
 }

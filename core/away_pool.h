@@ -66,10 +66,13 @@ class AwayPool : private ExtentMap {
   // Lets go of the last chunk; nullopt where something lives there, or there is none. REQUIRES: the
   // pool is not growing.
   std::optional<Range> Shrink();
-  // A chunk that was let go is gone.
+  // A chunk that was let go is gone; or cannot go: then it counts for good.
   void Shrunk(const Range& chunk);
-  // What was let go and is not gone.
+  void ShrinkFailed(Bytes bytes);
+  // What was let go and is not gone, but may go.
   Bytes leaving() const { return leaving_; }
+  // What was let go and cannot go.
+  Bytes stuck() const { return stuck_; }
   // All that there is, or that is being made.
   Bytes committed() const;
 
@@ -83,6 +86,7 @@ class AwayPool : private ExtentMap {
   Bytes size_;
   Bytes coming_;
   Bytes leaving_;
+  Bytes stuck_;
 };
 
 }  // namespace ravenstore::core

@@ -116,6 +116,11 @@ struct PoolShrunk {
   Bytes offset;
   Bytes size;
 };
+// The same: the memory could not be destroyed. It counts for good, and nothing comes to lie there.
+struct PoolShrinkFailed {
+  PoolId pool;
+  Bytes size;
+};
 
 // From now on a pool of harvested memory may hold at most so much; nothing before the first. What
 // lies above is given back as soon as it is emptied.
@@ -230,9 +235,9 @@ struct TimePassed {};
 using Event =
     std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
                  SlabAdded, SlabFailed, SlabRemoved, PoolGrown, PoolGrowFailed, PoolShrunk,
-                 PoolLimit, PoolRate, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted,
-                 CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete, GetSeen,
-                 StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
+                 PoolShrinkFailed, PoolLimit, PoolRate, PoolFailed, PinnedHeld, PinnedUsed,
+                 PinnedWanted, CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete,
+                 GetSeen, StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
 
 // ---- Actions ----
 
@@ -270,7 +275,8 @@ struct GrowPool {
   Bytes offset;
   Bytes size;
 };
-// Destroy what GrowPool made at `offset` of the pool; nothing lives there. Answer: PoolShrunk.
+// Destroy what GrowPool made at `offset` of the pool; nothing lives there. Answer: PoolShrunk
+// or PoolShrinkFailed.
 struct ShrinkPool {
   PoolId pool;
   Bytes offset;

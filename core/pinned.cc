@@ -189,6 +189,13 @@ void PinnedBooks::Removed(PinnedSlabId id) {
   Forget(slab);
 }
 
+void PinnedBooks::NotRemoved(PinnedSlabId id) {
+  Owned& slab = slabs_.at(id);
+  RAVEN_CHECK(slab.releasing && !slab.stuck && slab.told.empty());
+  slab.stuck = true;
+  --releasing_;
+}
+
 std::vector<PinnedSlabId> PinnedBooks::Gone(ClientId client) {
   for (auto block = blocks_.lower_bound({client, 0});
        block != blocks_.end() && block->first.client == client;) {
@@ -226,7 +233,7 @@ void PinnedBooks::CheckInvariants() const {
     held[slab.user] += slab.bytes;
     // What is being released is no memory to cut blocks from.
     if (slab.ready && !slab.releasing) ready[{slab.user, id.pool}] += slab.bytes;
-    if (slab.releasing) ++releasing;
+    if (slab.releasing && !slab.stuck) ++releasing;
   }
   RAVEN_CHECK(held == held_);
   RAVEN_CHECK(releasing == releasing_);

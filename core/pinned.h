@@ -90,8 +90,9 @@ class PinnedBooks {
   bool Unmapped(PinnedSlabId id, ClientId client);
   // Whether it is being released and no client maps it.
   bool IsUnmapped(PinnedSlabId id) const;
-  // Its memory is given back.
+  // Its memory is given back; or cannot be: then it counts for good, and nothing lies there.
   void Removed(PinnedSlabId id);
+  void NotRemoved(PinnedSlabId id);
   // Slabs that are being released.
   size_t releasing() const { return releasing_; }
 
@@ -120,6 +121,7 @@ class PinnedBooks {
     ExtentMap::Block addresses = ExtentMap::kNone;
     bool ready = false;
     bool releasing = false;
+    bool stuck = false;  // could not be given back
     std::set<ClientId> told;
   };
   struct Block {

@@ -126,7 +126,8 @@ Bytes PlannerBooks::Harvested(DeviceId device) const {
 TierView PlannerBooks::HostTier() const {
   Bytes blocks;
   for (const auto& [id, client] : clients_) blocks += quota_.Of(id, kHostPool).pinned;
-  return {options_.host_capacity, host_.held() + host_.leaving() + quota_.Of(kHostPool).pinned,
+  return {options_.host_capacity,
+          host_.held() + host_.leaving() + host_.stuck() + quota_.Of(kHostPool).pinned,
           host_.used() + blocks};
 }
 
@@ -252,7 +253,7 @@ void PlannerBooks::CheckInvariants() const {
   for (const auto& [id, pool] : away_) {
     pool.CheckInvariants();
     if (pool.harvested) {
-      RAVEN_CHECK(pool.size() + pool.leaving() <= pool.range());
+      RAVEN_CHECK(pool.size() + pool.leaving() + pool.stuck() <= pool.range());
       RAVEN_CHECK(quota_.Harvested(PoolOf(away_.OwnerOf(id))) == pool.committed());
     }
     RAVEN_CHECK(sums.pools[id] == pool.used());

@@ -63,6 +63,7 @@ class Scheduler : public PlannerBooks {
   void On(const PoolGrown& event);
   void On(const PoolGrowFailed& event);
   void On(const PoolShrunk& event);
+  void On(const PoolShrinkFailed& event);
   void On(const PoolFailed& event);
   void On(const PinnedHeld& event);
   void On(const PinnedUsed& event);

@@ -27,6 +27,11 @@ void Scheduler::On(const PoolShrunk& event) {
   TouchWaiting();
 }
 
+void Scheduler::On(const PoolShrinkFailed& event) {
+  away_[event.pool].ShrinkFailed(event.size);
+  if (event.pool != kHostPool) TouchWaiting();
+}
+
 void Scheduler::On(const PinnedWanted& event) {
   Client* client = FindClient(event.client);
   if (client == nullptr || event.slab > options_.host_capacity) return;

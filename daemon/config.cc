@@ -368,6 +368,7 @@ std::map<std::string, Key> MakeKeys() {
       {"host_backend.total", Size(&C::host_device_total)},
       {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second, "for no limit")},
       {"host_backend.peer_bytes_per_second", Rate(&C::host_peer_bytes_per_second, "for no limit")},
+      {"host_backend.check_moves", Flag(&C::host_check_moves)},
       {"host_backend.latency_us", Time(&C::host_latency, microseconds(1), kMicroseconds)},
   };
 }

@@ -75,6 +75,7 @@ struct Config {
   double host_peer_bytes_per_second = 0;
   core::Bytes host_others;        // of each device, held by other processes
   uint32_t host_utilization = 0;  // of each device, in percent
+  bool host_check_moves = false;
 };
 
 // Reads `text`, the content of the file `name` (for messages), into `config`.

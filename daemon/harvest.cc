@@ -53,6 +53,10 @@ Bytes Harvest::Begin(Tick now, Bytes held, Bytes most) {
   return most_;
 }
 
+void Harvest::Lose(Bytes bytes) {
+  if (under_way_) under_way_->from = core::Minus(under_way_->from, bytes);
+}
+
 void Harvest::Update(Tick now, Bytes held, const std::function<std::string()>& why) {
   if (!under_way_) return;
   UnderWay& one = *under_way_;

@@ -69,6 +69,8 @@ class Harvest {
   // more than `held`.
   core::Bytes GiveBack(core::Tick now, core::Bytes held, core::Bytes bytes, core::Duration within,
                        Then then);
+  // So much of what is harvested cannot be given back, and counts as harvested no more.
+  void Lose(core::Bytes bytes);
   // So much is harvested now. `why` says what a give-back waits for, and is asked at a deadline.
   void Update(core::Tick now, core::Bytes held, const std::function<std::string()>& why);
 

@@ -546,8 +546,8 @@ void Loop::LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen) {
     if (!of_device.fault.empty()) continue;  // what is there stays, and nothing more comes
     const bool stale = one.in_motion > 0 || of_device.at <= one.moved;
     const core::Bytes before = one.harvest.most();
-    const core::Bytes most = one.harvest.Look(now_, planner_->Harvested(device),
-                                              {of_device.free, of_device.idle, stale});
+    const core::Bytes most =
+        one.harvest.Look(now_, HeldOf(device, one), {of_device.free, of_device.idle, stale});
     if (most != before) ApplyEvent(core::PoolLimit{one.pool, most});
   }
 }
@@ -558,7 +558,7 @@ core::Status Loop::GiveBackHarvest(core::DeviceId device, core::Bytes bytes, cor
   const std::string name = "device " + std::to_string(ToInt(device));
   if (found == harvests_.end())
     return core::Error{core::ErrorCode::kInvalidArgument, "nothing is harvested of " + name};
-  const core::Bytes held = planner_->Harvested(device);
+  const core::Bytes held = HeldOf(device, found->second);
   if (bytes > held) {
     return core::Error{core::ErrorCode::kInvalidArgument,
                        "of " + name + ' ' + core::SizeText(held) +
@@ -580,6 +580,14 @@ std::optional<Harvest::View> Loop::ViewHarvest(core::DeviceId device) const {
   return Harvest::View{there.capacity, there.used, one.harvest.counts()};
 }
 
+void Loop::LoseHarvest(core::PoolId pool, core::Bytes bytes) {
+  for (auto& [device, one] : harvests_) {
+    if (one.pool != pool) continue;
+    one.stuck += bytes;
+    one.harvest.Lose(bytes);
+  }
+}
+
 void Loop::NoteChunk(core::PoolId pool, bool begins) {
   for (auto& [device, one] : harvests_) {
     if (one.pool != pool) continue;
@@ -590,7 +598,7 @@ void Loop::NoteChunk(core::PoolId pool, bool begins) {
 
 void Loop::UpdateHarvests() {
   for (auto& [device, one] : harvests_) {
-    one.harvest.Update(now_, planner_->Harvested(device),
+    one.harvest.Update(now_, HeldOf(device, one),
                        [this, pool = one.pool] { return WhyNotGiven(pool); });
   }
 }

@@ -40,6 +40,7 @@
 #include "daemon/give_back.h"
 #include "daemon/harvest.h"
 #include "daemon/mailbox.h"
+#include "daemon/mark.h"
 #include "daemon/memory_watch.h"
 #include "daemon/pauses.h"
 #include "daemon/pinned.h"
@@ -72,6 +73,9 @@ struct LoopOptions {
   std::vector<HarvestOptions> harvests{};
   // Of others' copies together, from and to the memory of a device that is busy; 0: no cap.
   double busy_bytes_per_second = 0;
+  // Each move's bytes are compared at its end with what they were as they left their device; where
+  // they differ the copy failed. REQUIRES: the host backend, whose memory the CPU reads.
+  bool check_moves = false;
 };
 
 // A slab the client should map; the descriptor goes over its socket.
@@ -122,6 +126,12 @@ class Loop {
                                Harvest::Then then);
   // Nullopt: nothing is harvested of the device.
   std::optional<Harvest::View> ViewHarvest(core::DeviceId device) const;
+  // With LoopOptions::check_moves: how many moves were, and how many left other bytes.
+  struct MoveChecks {
+    uint64_t checked = 0;
+    uint64_t wrong = 0;
+  };
+  const MoveChecks& move_checks() const { return move_checks_; }
   void SetClientBudgets(core::ClientId client, core::Budgets budgets);
   void Attach(std::shared_ptr<Attachment> attachment);
   // The client is dead, or detached: everything of it goes. `done` runs once its memory is given
@@ -180,8 +190,9 @@ class Loop {
   struct HarvestOf {
     core::PoolId pool{};
     Harvest harvest;
-    int in_motion = 0;   // chunks that come or go
-    core::Tick moved{};  // when the last one did
+    int in_motion = 0;    // chunks that come or go
+    core::Tick moved{};   // when the last one did
+    core::Bytes stuck{};  // could not be released
   };
   // A core::Move under way.
   struct Move {
@@ -199,6 +210,9 @@ class Loop {
     bool held = false;            // the client waits in a fetch: no lease swing
     bool irrevocable = false;     // the lease is Away already
     proto::WordValue arrival{};   // once the fetch is answered
+    // Where moves are checked: its bytes, and where they are at its end; null: in a medium.
+    Mark mark{};
+    const std::byte* end = nullptr;
   };
   struct Lanes {
     std::unique_ptr<TransferLane> out;
@@ -256,6 +270,11 @@ class Loop {
   void LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen);
   void PaceCopies(const std::vector<MemoryWatch::Seen>& seen);
   void UpdateHarvests();
+  // What is harvested of the device and can be given back.
+  core::Bytes HeldOf(core::DeviceId device, const HarvestOf& one) const {
+    return planner_->Harvested(device) - one.stuck;
+  }
+  void LoseHarvest(core::PoolId pool, core::Bytes bytes);
   // A chunk of the pool begins to come or to go, or is done with that.
   void NoteChunk(core::PoolId pool, bool begins);
   std::string WhyNotGiven(core::PoolId pool) const;
@@ -343,9 +362,19 @@ class Loop {
   void OnProgress(Way way, JobId job, core::Bytes done);
   // What became of the lease, and so of the move.
   static core::Moved::Outcome EndLeave(Session& session, const Move& move, bool ok);
+  // Where moves are checked: the bytes that a move is to leave at its end, and where that is.
+  void MarkLeaving(Session& session, const core::Move& action, Move* move);
+  void MarkComing(const Session& session, const core::Move& action, const std::byte* end,
+                  Move* move);
+  // It left other bytes, or brought back an older version, as far as moves are checked.
+  bool IsWrong(Session& session, const Move& move);
+  // Counts that, and says it.
+  void TellWrong(const Move& move);
+  // How a move ended that was copied so. Errors: those of the copy; kCorrupt.
+  core::Status Checked(Session& session, const Move& move, core::Status copied);
   void FinishOut(Way way, JobId job, bool ok);
-  void FinishIn(Way way, JobId job, const core::Status& outcome);
-  void FinishOn(core::PoolId pool, JobId job, const core::Status& outcome);
+  void FinishIn(Way way, JobId job, const core::Status& copied);
+  void FinishOn(core::PoolId pool, JobId job, const core::Status& copied);
   // The last of a gone client's copies may have ended.
   void CopyEnded(Session& session);
   void ReleaseIfGone(Session& session);
@@ -400,6 +429,7 @@ class Loop {
   GiveBackTimer give_back_timer_;
   GiveBack give_back_;
   uint64_t bad_requests_ = 0;
+  MoveChecks move_checks_;
   core::Shares memory_;
 };
 

@@ -161,8 +161,11 @@ void Loop::Do(const core::ShrinkPool& action) {
       // What could not be released is not used again, nor is anything made in its place.
       if (ok) {
         ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
-        Execute();
+      } else {
+        LoseHarvest(action.pool, action.size);
+        ApplyEvent(core::PoolShrinkFailed{action.pool, action.size});
       }
+      Execute();
       if (pins) pinned_->RoomCame();
     });
   });
@@ -371,6 +374,7 @@ void Loop::StartCopyOut(const core::Move& action) {
             .device_offset = action.from.offset};
   if (!BeginLeave(*session, action.source, &move))
     return ApplyEvent(core::Moved{action.tensor, core::Moved::Outcome::kNotBegun});
+  MarkLeaving(*session, action, &move);
   ++session->copies;
   Lanes& lanes = lanes_.at(move.way);
   const auto urgency =
@@ -410,13 +414,58 @@ void Loop::CopyEnded(Session& session) {
   });
 }
 
+void Loop::MarkLeaving(Session& session, const core::Move& action, Move* move) {
+  if (!options_.check_moves) return;
+  const std::byte* const begin =
+      session.attachment().arenas[ToInt(move->way.device)]->base() + action.from.offset.count();
+  move->mark = {action.tensor, move->writes, action.size, Mark::SumOf(begin, action.size)};
+  move->end = away_.at(action.to.pool)->TargetAt(action.to.offset).address();
+}
+
+void Loop::MarkComing(const Session& session, const core::Move& action, const std::byte* end,
+                      Move* move) {
+  if (!options_.check_moves) return;
+  move->mark = session.marks.at(action.slot);
+  RAVEN_CHECK(move->mark.tensor == action.tensor);
+  RAVEN_CHECK(move->mark.bytes == action.size);
+  move->end = end;
+}
+
+bool Loop::IsWrong(Session& session, const Move& move) {
+  if (move.end == nullptr) return false;
+  ++move_checks_.checked;
+  // What is away is not written.
+  const uint32_t newest =
+      session.segment()->slots[ToInt(move.slot)].writes.load(std::memory_order_relaxed);
+  const bool old = move.kind == MoveKind::kIn && move.mark.writes != newest;
+  return old || !move.mark.IsOf(move.end);
+}
+
+void Loop::TellWrong(const Move& move) {
+  ++move_checks_.wrong;
+  spdlog::error("client {}: slot {}: {} bytes of version {} came over wrong", ToInt(move.client),
+                ToInt(move.slot), move.mark.bytes.count(), move.mark.writes);
+}
+
+core::Status Loop::Checked(Session& session, const Move& move, core::Status copied) {
+  if (!copied.ok() || !IsWrong(session, move)) return copied;
+  TellWrong(move);
+  return core::Error{core::ErrorCode::kCorrupt, "a copy of them came over wrong"};
+}
+
 void Loop::FinishOut(Way way, JobId job, bool ok) {
-  auto node = lanes_.at(way).out_moves.extract(job);
-  away_.at(way.pool)->Ended(ok, now_);
-  const Move move = node.mapped();
+  using Outcome = core::Moved::Outcome;
+  const Move move = lanes_.at(way).out_moves.extract(job).mapped();
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);  // it stays until its copies are done
-  ApplyEvent(core::Moved{move.tensor, EndLeave(*session, move, ok), move.writes});
+  const bool differs = ok && IsWrong(*session, move);
+  const Outcome outcome = EndLeave(*session, move, ok && !differs);
+  // What was used since it began may have been written.
+  const bool wrong = differs && outcome == Outcome::kFailed;
+  if (wrong) TellWrong(move);
+  away_.at(way.pool)->Ended(ok && !wrong, now_);
+  if (options_.check_moves && outcome == Outcome::kDone) session->marks[move.slot] = move.mark;
+  ApplyEvent(core::Moved{move.tensor, outcome, move.writes});
   CopyEnded(*session);
 }
 
@@ -431,6 +480,10 @@ void Loop::StartCopyIn(const core::Move& action) {
             .tensor = action.tensor,
             .way = {core::DeviceOf(action.to.pool), action.from.pool},
             .device_offset = action.to.offset};
+  MarkComing(
+      *session, action,
+      session->attachment().arenas[ToInt(move.way.device)]->base() + action.to.offset.count(),
+      &move);
   Lanes& lanes = lanes_.at(move.way);
   const auto urgency =
       action.demand ? TransferLane::Urgency::kDemand : TransferLane::Urgency::kBackground;
@@ -440,12 +493,12 @@ void Loop::StartCopyIn(const core::Move& action) {
   arriving_[action.tensor] = {move.way, move.job};
 }
 
-void Loop::FinishIn(Way way, JobId job, const core::Status& outcome) {
-  auto node = lanes_.at(way).in_moves.extract(job);
-  away_.at(way.pool)->Ended(outcome.ok(), now_);
-  const Move move = node.mapped();
+void Loop::FinishIn(Way way, JobId job, const core::Status& copied) {
+  const Move move = lanes_.at(way).in_moves.extract(job).mapped();
   Session* session = FindSession(move.client);
   RAVEN_CHECK(session != nullptr);
+  const core::Status outcome = Checked(*session, move, copied);
+  away_.at(way.pool)->Ended(outcome.ok(), now_);
   arriving_.erase(move.tensor);
   if (move.promised) session->arrivals.GiveBack(move.arrival.index);
   if (!session->gone) {
@@ -483,19 +536,22 @@ void Loop::StartCopyOn(const core::Move& action) {
   auto chunks = Cut(to.TargetAt(Bytes{}), action.to.offset, to.slabs, from.SourceAt(Bytes{}),
                     action.from.offset, from.slabs, action.size,
                     options_.transfers.ChunkOf(urgency).RoundDown(from.granularity()));
+  Move move{.kind = MoveKind::kOn, .client = session->id(), .slot = slot, .tensor = action.tensor};
+  MarkComing(*session, action, to.TargetAt(action.to.offset).address(), &move);
   const JobId job =
       on.lane->Submit(std::move(chunks), OwnerOf(action.behalf, *session), urgency, nullptr, 0);
-  on.moves.emplace(
-      job,
-      Move{.kind = MoveKind::kOn, .client = session->id(), .slot = slot, .tensor = action.tensor});
+  on.moves.emplace(job, move);
 }
 
-void Loop::FinishOn(core::PoolId pool, JobId job, const core::Status& outcome) {
+void Loop::FinishOn(core::PoolId pool, JobId job, const core::Status& copied) {
   using Outcome = core::Moved::Outcome;
   const Move move = moves_on_.at(pool).moves.extract(job).mapped();
+  Session* session = FindSession(move.client);
+  RAVEN_CHECK(session != nullptr);
+  const core::Status outcome = Checked(*session, move, copied);
   away_.at(pool)->Ended(outcome.ok(), now_);
   ApplyEvent(core::Moved{move.tensor, outcome.ok() ? Outcome::kDone : Outcome::kFailed});
-  CopyEnded(*FindSession(move.client));
+  CopyEnded(*session);
 }
 
 void Loop::Do(core::DeferDestroy& action) {

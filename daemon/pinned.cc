@@ -322,6 +322,10 @@ void Pinned::Remove(PinnedSlabId slab) {
   workers_->Run(user, [this, range = pools_[slab.pool].range, slab, user] {
     if (const Status gone = range->Unmap(slab.offset); !gone.ok()) {
       spdlog::error("a slab of pinned memory was not given back: {}", core::Describe(gone.error()));
+      mailbox_->Post([this, slab] {
+        books_.NotRemoved(slab);
+        Serve();
+      });
       return;
     }
     mailbox_->Post([this, slab, user] {

@@ -277,6 +277,7 @@ core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
                                  .each_gib = config_.harvest_give_back,
                                  .hold = config_.harvest_rise}});
   }
+  options.check_moves = config_.host_check_moves && backend_ == "host";
   options.memory = BookkeepingMemory();
   options.pinned_numa_node = config_.pool_numa_node;
   options.host_numa_node =

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "core/types.h"
 #include "daemon/attachment.h"
 #include "daemon/leases.h"
+#include "daemon/mark.h"
 #include "daemon/tickets.h"
 #include "daemon/transfers.h"
 #include "ipc/ring.h"
@@ -112,7 +114,8 @@ class Session {
   ArrivalWords arrivals;
   // Of copies under way, while all arrival words are in use; first come, first served.
   std::deque<core::FetchReply> pending_replies;
-  std::vector<SlabMap> slabs;  // by device
+  std::vector<SlabMap> slabs;                    // by device
+  std::unordered_map<core::SlotId, Mark> marks;  // of what left, where moves are checked
   // The slabs that are being unmapped, by {device, offset}, and which side maps them still.
   struct UnmapHandshake {
     bool client = true;

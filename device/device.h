@@ -249,6 +249,7 @@ enum class HostFault : uint8_t {
   kRefused,    // the call returns an error
   kBreaksOff,  // the same, but of a copy its channel fails, with wrong bytes in half of the target
   kIsLate,     // it takes a millisecond longer
+  kLies,       // of a copy: it seems to go well, but one byte is another; else as kRefused
 };
 
 // How the host backend behaves. Both processes of a test give the same values, or take the default.

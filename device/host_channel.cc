@@ -48,6 +48,7 @@ class HostChannel : public Channel {
         return;
       }
       memcpy(to, from, bytes.count());
+      if (fault == HostFault::kLies) to[bytes.count() / 2] ^= std::byte{1};
       if (link_->paced()) WaitUntil(link_->Occupy(queued, bytes));
     });
     return core::Ok();

@@ -208,9 +208,7 @@ void FuzzProgram::DoForNode(Op op, const Operands& with) {
       return world_->FailPool(others_[static_cast<size_t>(with[0])]);
     case Op::kCreate: return Create(with);
     case Op::kCopyEnds: return EndCopy(with[0], with[1] != 0);
-    case Op::kSlabEnds:
-      if (with[0] < 0 || !std::cmp_less(with[0], world_->slab_jobs().size())) return;
-      return world_->FinishSlab(static_cast<size_t>(with[0]), with[1] != 0);
+    case Op::kSlabEnds: return EndSlab(with[0], with[1] != 0);
     case Op::kReadTickets: return world_->PollTickets();
     case Op::kPass: return world_->Advance(microseconds(std::max<int64_t>(with[0], 0)));
     case Op::kQuiesce: return Quiesce();
@@ -267,6 +265,14 @@ void FuzzProgram::EndCopy(int64_t label, bool ok) {
   for (size_t i = 0; i < copies.size(); ++i) {
     if (tensor_labels_.at(copies[i].handle) == label) return world_->FinishCopy(i, ok);
   }
+}
+
+// What could not be destroyed would be gone for good, and with it what quiesce promises.
+void FuzzProgram::EndSlab(int64_t index, bool ok) {
+  const auto& jobs = world_->slab_jobs();
+  if (index < 0 || !std::cmp_less(index, jobs.size())) return;
+  const auto job = static_cast<size_t>(index);
+  world_->FinishSlab(job, ok || jobs[job].kind == World::SlabJob::Kind::kPoolShrinks);
 }
 
 // ---- The end of a life.

@@ -90,6 +90,7 @@ class FuzzProgram {
   void DoForTensor(Op op, Handle handle, const Operands& with);
   void Create(const Operands& with);
   void EndCopy(int64_t label, bool ok);
+  void EndSlab(int64_t index, bool ok);
   void Quiesce();
   void RunToIdle();
   void ReadBack(Handle handle);

@@ -119,6 +119,21 @@ TEST_P(PinnedBooksTest, ASlabThatFailedCountsNoMore) {
   books_.CheckInvariants();
 }
 
+TEST_P(PinnedBooksTest, ASlabThatCannotBeGivenBackCountsForGoodAndIsNotAwaited) {
+  Take(kUser, {kRank0, 1}, MiB(2));
+  books_.Free({kRank0, 1});
+  const auto idle = books_.Idle(kUser);
+  ASSERT_EQ(idle.size(), 1u);
+  books_.Release(idle[0].id);
+  EXPECT_EQ(books_.releasing(), 1u);
+  books_.NotRemoved(idle[0].id);
+  EXPECT_EQ(books_.releasing(), 0u);
+  EXPECT_EQ(books_.Held(kUser), MiB(2));
+  EXPECT_TRUE(books_.Idle(kUser).empty());
+  EXPECT_FALSE(books_.Carve(kUser, {kRank0, 2}, 0, Bytes(4096)));
+  books_.CheckInvariants();
+}
+
 TEST_P(PinnedBooksTest, AddressesRunOutInWords) {
   PinnedBooks small({.range = MiB(16), .granularity = MiB(2), .straddle = GetParam()});
   EXPECT_FALSE(small.Add(kUser, 0, MiB(32)));

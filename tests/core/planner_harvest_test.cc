@@ -147,6 +147,25 @@ TEST_F(PlannerHarvestTest, ACopyOnThatFailsIsTriedAgain) {
   EXPECT_EQ(PoolOf("A"), kHostPool);
 }
 
+TEST_F(PlannerHarvestTest, AChunkThatCannotGoCountsForGoodAndKeepsNobodyWaiting) {
+  s_.Budget(KiB(64)).TenantBudgets({KiB(64), KiB(1024)});
+  Harvest(KiB(8));
+  s_.SlabsCome(false);
+  s_.world().SetPool(kHarvest, Bytes{0});
+  ASSERT_EQ(s_.world().slab_jobs().size(), 1u);
+  s_.world().FinishSlab(0, /*ok=*/false);
+  s_.SlabsCome(true);
+  EXPECT_EQ(Held(), KiB(8));
+  Harvest(KiB(16));
+  EXPECT_EQ(Held(), KiB(16)) << "another one came beside it";
+  s_.Create("O", KiB(32), kOwner);
+  ASSERT_EQ(s_.StateOf("O"), State::kInUse);
+  s_.Put("O", Order(1)).Create("P", KiB(32), kOwner);
+  EXPECT_TRUE(s_.IsCopying("O")) << "what is harvested cannot make way";
+  s_.AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("P"), State::kInUse);
+}
+
 TEST_F(PlannerHarvestTest, OfSeveralChunksTheCheapestToEmptyGoes) {
   Harvest(KiB(16));
   Fill({"A", "B", "C", "D", "E", "F"});

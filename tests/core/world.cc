@@ -422,7 +422,13 @@ void World::FinishSlab(size_t index, bool ok) {
         ApplyEvent(PoolGrowFailed{job.pool});
       }
       break;
-    case SlabJob::Kind::kPoolShrinks: ApplyEvent(PoolShrunk{job.pool, job.offset, job.size}); break;
+    case SlabJob::Kind::kPoolShrinks:
+      if (ok) {
+        ApplyEvent(PoolShrunk{job.pool, job.offset, job.size});
+      } else {
+        ApplyEvent(PoolShrinkFailed{job.pool, job.size});
+      }
+      break;
   }
   Execute();
 }

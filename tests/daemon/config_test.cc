@@ -24,10 +24,11 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au] = config;
+               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av] =
+      config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
-                         as, at, au);
+                         as, at, au, av);
 }
 
 // Every key with a value that is not its default.
@@ -89,6 +90,7 @@ total = "64MiB"
 others = "16MiB"
 utilization = 87
 bytes_per_second = 1e9
+check_moves = true
 latency_us = 10
 peer_bytes_per_second = 2e9
 )";
@@ -140,6 +142,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.pool_numa_node, 1);
   EXPECT_EQ(config.peer_pool_size, MiB(4));
   EXPECT_EQ(config.host_peer_bytes_per_second, 2e9);
+  EXPECT_TRUE(config.host_check_moves);
   EXPECT_EQ(config.file_pool_path, "/tmp/pool");
   EXPECT_EQ(config.file_pool_size, MiB(6));
   EXPECT_EQ(config.file_pool_read_bytes_per_second, 7e9);
@@ -343,7 +346,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                                  "limits.device_budget", "limits.device_guarantee",
                                  "limits.file_budget", "limits.host_budget", "limits.peer_budget",
                                  "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 47u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 48u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

@@ -42,6 +42,7 @@ class FaultyServer {
     Config config;
     config.socket_path = socket();
     config.backend = "host";
+    config.host_check_moves = true;
     config.slab = core::MiB(2);
     config.pool_size = options.host;
     config.pool_step = core::MiB(2);

@@ -98,10 +98,12 @@ class Program {
     store_.reset();
     EXPECT_TRUE(Eventually([&] { return server_.IsEmpty(); }));
     server_.CheckInvariants();
+    checks_ = server_.Ask([](Loop& loop) { return loop.move_checks(); });
   }
 
   const OneFault& fault() const { return fault_; }
   int lost() const { return lost_; }
+  const Loop::MoveChecks& checks() const { return checks_; }
 
  private:
   struct Held {
@@ -153,6 +155,7 @@ class Program {
   uint64_t seeds_ = 0;
   int lost_ = 0;
   int refused_ = 0;
+  Loop::MoveChecks checks_;
 };
 
 // Runs it with each step going wrong in turn, until one is over before that step comes. Some runs
@@ -166,6 +169,8 @@ class EachStep {
     for (const Kind kind :
          {Kind::kCreate, Kind::kMap, Kind::kPin, Kind::kUp, Kind::kDown, Kind::kToPeer})
       EXPECT_GT(failed_[static_cast<size_t>(kind)], 0) << "kind " << static_cast<int>(kind);
+    for (const Kind kind : {Kind::kUp, Kind::kDown, Kind::kToPeer})
+      EXPECT_GT(lies_seen_[static_cast<size_t>(kind)], 0u) << "kind " << static_cast<int>(kind);
     const bool gives_back = peers == FaultyServer::Peers::kHarvested;
     EXPECT_EQ(failed_[static_cast<size_t>(Kind::kUnmap)] > 0, gives_back);
   }
@@ -181,18 +186,24 @@ class EachStep {
       if (!kind || *kind < Kind::kUp) continue;
       Fail({.step = step, .fault = HostFault::kBreaksOff});
       Fail({.step = step, .fault = HostFault::kBreaksOff, .opens_fail_once = true});
+      Fail({.step = step, .fault = HostFault::kLies});
     }
   }
   // Of the step that went wrong, if it came.
   std::optional<Kind> Fail(OneFault::What what) {
     SCOPED_TRACE("step " + std::to_string(what.step) +
                  (what.fault == HostFault::kBreaksOff ? ", which breaks off" : "") +
+                 (what.fault == HostFault::kLies ? ", which lies" : "") +
                  (what.opens_fail_once ? ", and then one that opens" : ""));
     Program program(peers_, what);
     program.Run();
     const std::optional<Kind> kind = program.fault().kind();
     if (!kind) return kind;
     ++failed_[static_cast<size_t>(*kind)];
+    EXPECT_GT(program.checks().checked, 0u);
+    // What a get came between was not to be relied on anyway.
+    EXPECT_LE(program.checks().wrong, what.fault == HostFault::kLies ? 1u : 0u);
+    lies_seen_[static_cast<size_t>(*kind)] += program.checks().wrong;
     // Only a copy that is waited for takes a tensor with it, as does one that cannot begin.
     const bool may_bring = *kind >= Kind::kUp;
     EXPECT_LE(program.lost(), (may_bring ? 1 : 0) + (what.opens_fail_once ? 1 : 0))
@@ -204,6 +215,7 @@ class EachStep {
   std::atomic<uint64_t> next_{0};
   std::atomic<bool> over_{false};
   std::array<std::atomic<int>, 9> failed_{};
+  std::array<std::atomic<uint64_t>, 9> lies_seen_{};
 };
 
 TEST(HarvestFaultsTest, AnyStepMayFailWhereMemoryIsHarvested) {

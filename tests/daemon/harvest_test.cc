@@ -71,6 +71,16 @@ TEST_F(HarvestTest, AGiveBackEndsWhenItsBytesAreGoneAndIsTimed) {
   EXPECT_EQ(harvest_.deadline(), core::kNever);
 }
 
+TEST_F(HarvestTest, WhatCannotBeGivenBackIsNotAwaitedAndNotCounted) {
+  Look(kNow, GiB(8), GiB(10), GiB(8));
+  harvest_.GiveBack(kNow, GiB(8), GiB(8), seconds(1), Told());
+  harvest_.Lose(GiB(2));
+  Update(kNow + milliseconds(10), GiB(0));
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_EQ(told_[0].bytes, GiB(6));
+  EXPECT_EQ(told_[0].late, "");
+}
+
 TEST_F(HarvestTest, TheDeadlineGrowsWithWhatIsToGo) {
   Look(kNow, GiB(20), GiB(1), GiB(0));
   EXPECT_EQ(harvest_.deadline(), kNow + milliseconds(100)) << "at least";

@@ -14,6 +14,7 @@
 #include "client/client.h"
 #include "tests/client/test_stream.h"
 #include "tests/daemon/daemon_process.h"
+#include "tests/daemon/faulty_server.h"
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
 
@@ -169,6 +170,25 @@ TEST(PinnedTest, ExhaustionSaysSoWithWhoHoldsItAndOnlyWhatIsComingIsWaitedFor) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   EXPECT_THROW(store.pinned(uint64_t{1} << 60), OutOfMemory);
+}
+
+// Its memory is gone for good, and nobody waits for it.
+TEST(PinnedTest, ASlabThatCannotBeUnpinnedIsNotWaitedFor) {
+  FaultyServer server({.host = core::MiB(72), .fault = [](device::HostStep step) {
+                         return step.kind == device::HostStep::Kind::kUnpin
+                                    ? device::HostFault::kRefused
+                                    : device::HostFault::kNone;
+                       }});
+  server.SetFaults(true);
+  Store store = Store::connect({.socket = server.socket(), .timeout = std::chrono::seconds(60)});
+  PinnedBlock before = store.pinned(20 * kMiB);
+  const PinnedBlock between = store.pinned(20 * kMiB);
+  store.free(store.pinned(20 * kMiB));
+  store.free(std::move(before));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(store.pinned(30 * kMiB), OutOfMemory);  // for which both idle slabs make way
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  EXPECT_NE(store.pinned(kMiB).data(), nullptr);
 }
 
 TEST(PinnedTest, ItStaysWithinTheClientsHostBudget) {
