@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -46,10 +47,12 @@ constexpr seconds kLongestLife{60};
 // With a daemon that lives on, no get takes longer.
 constexpr seconds kAnswered{30};
 
-// How many in a thousand steps of each kind go wrong, as HostStep numbers them. What is not
-// unmapped is gone for good, so that never happens here. After a copy off a device failed, its
-// client's copies rest for 100 ms: these are few.
-constexpr std::array<uint32_t, 9> kOften = {100, 50, 0, 100, 0, 20, 550, 5, 10};
+// How many in a thousand steps of each kind go wrong, as HostStep numbers them. After a copy off a
+// device failed, its client's copies rest for 100 ms: these are few.
+constexpr std::array<uint32_t, 9> kOften = {100, 50, 200, 100, 200, 20, 550, 5, 10};
+// What is not unmapped or unpinned is gone for good: so many in a daemon's life, and of the owner's
+// device alone, where no client has to find room for what it has.
+constexpr uint64_t kGoneMost = 6;
 // Of copies from the memory of the owner's device, which are copies back.
 constexpr uint32_t kOftenFromOwner = 150;
 constexpr const char* kNames[] = {"create", "map", "unmap", "pin",      "unpin",
@@ -71,7 +74,8 @@ class Injector {
   HostFault Next(HostStep step) {
     const auto kind = static_cast<size_t>(step.kind);
     const uint64_t random = Mixed(seed_ + (uint64_t{kind} << 48) + ++steps_[kind]);
-    HostFault fault = random % 1000 < Often(step) ? HowItFails(random) : HostFault::kNone;
+    HostFault fault = random % 1000 < Often(step) ? HowItFails(step, random) : HostFault::kNone;
+    if (IsGone(step, fault) && gone_.fetch_add(1) >= kGoneMost) fault = HostFault::kNone;
     if (step.kind == Kind::kToPeer && peers_are_dead_) fault = HostFault::kBreaksOff;
     if (step.IsCopy() && !peers_are_dead_) {
       if (fault == HostFault::kNone || fault == HostFault::kIsLate) {
@@ -85,6 +89,8 @@ class Injector {
     return fault;
   }
   void KillPeers(bool dead) { peers_are_dead_ = dead; }
+  // Of another daemon.
+  void BeginLife() { gone_ = 0; }
 
   uint64_t injected() const {
     uint64_t sum = 0;
@@ -101,19 +107,26 @@ class Injector {
   }
 
  private:
+  static bool IsGone(HostStep step, HostFault fault) {
+    return (step.kind == Kind::kUnmap || step.kind == Kind::kUnpin) && fault != HostFault::kNone &&
+           fault != HostFault::kIsLate;
+  }
   static uint32_t Often(HostStep step) {
+    if (step.kind == Kind::kUnmap && step.device != kOwner) return 0;
     const bool from_owner = step.kind == Kind::kToPeer && step.device == kOwner;
     return from_owner ? kOftenFromOwner : kOften[static_cast<size_t>(step.kind)];
   }
-  static HostFault HowItFails(uint64_t random) {
+  static HostFault HowItFails(HostStep step, uint64_t random) {
     const uint64_t part = random / 1000 % 16;
     if (part == 0) return HostFault::kIsLate;
+    if (part >= 12 && step.IsCopy()) return HostFault::kLies;
     return part < 5 ? HostFault::kRefused : HostFault::kBreaksOff;
   }
 
   const uint64_t seed_;
   std::array<std::atomic<uint64_t>, kOften.size()> steps_{};
   std::array<std::atomic<uint64_t>, kOften.size()> injected_{};
+  std::atomic<uint64_t> gone_{0};  // in this life
   std::atomic<int> in_a_row_{0};
   std::atomic<bool> peers_are_dead_{false};
 };
@@ -127,6 +140,8 @@ struct Counts {
   std::atomic<uint64_t> refused{0};     // calls
   std::atomic<uint64_t> unanswered{0};  // gets, with no faults any more
   std::atomic<uint64_t> give_backs{0};
+  std::atomic<uint64_t> compared{0};  // moves
+  std::atomic<uint64_t> lies{0};      // among them, that left other bytes
 };
 
 // One attachment, whose tensors hold a pattern of their own in each version.
@@ -181,8 +196,24 @@ class Client {
     }
   }
   uint64_t Random() { return random_(); }
+  // In turn a block of pinned memory is written, and it is read and freed. At times all that is
+  // idle of the user is given back.
+  void UsePinned() {
+    try {
+      if (random_() % 4 == 0) store_.trim();
+      if (block_) {
+        counts_.wrong += daemon::WrongBytes(block_->data(), kBlock, block_seed_);
+        return store_.free(*std::exchange(block_, std::nullopt));
+      }
+      block_ = store_.pinned(kBlock);
+      daemon::FillPattern(block_->data(), kBlock, block_seed_ = ++next_seed_);
+    } catch (const Error&) {
+      ++counts_.refused;
+    }
+  }
 
  private:
+  static constexpr uint64_t kBlock = MiB(2);  // a slab
   struct Held {
     Tensor tensor;
     uint64_t seed;
@@ -192,7 +223,7 @@ class Client {
     Held& held = held_[index];
     try {
       const bool moves = options_.moves && random_() % 32 == 0;
-      const int device = moves ? static_cast<int>(random_() % kDevices) : -1;
+      const int device = moves ? static_cast<int>(random_() % kOwner) : -1;
       void* data = store_.get(held.tensor, nullptr, {.device = device, .blocking = true});
       Check(held, data);
       if (random_() % 2 == 0)
@@ -221,6 +252,8 @@ class Client {
   Counts& counts_;
   Store store_;
   std::vector<Held> held_;  // after the store that they are of
+  std::optional<PinnedBlock> block_;
+  uint64_t block_seed_ = 0;
 };
 
 // A daemon from its start to its end.
@@ -234,7 +267,7 @@ class Life {
                  .devices = kDevices,
                  .device = core::MiB(64),
                  .peer = core::MiB(24),
-                 .host = core::MiB(96),
+                 .host = core::MiB(120),
                  .fault = [injector](HostStep step) { return injector->Next(step); }}) {}
 
   // Until so many faults were injected in all; at the end perhaps with the peers dead.
@@ -248,6 +281,7 @@ class Life {
                                            .budget = kBudget},
                            &counts_);
     }
+    injector_.BeginLife();
     server_.SetFaults(true);
     std::vector<std::thread> threads;
     for (Client& client : clients) threads.emplace_back([&] { Work(client); });
@@ -269,6 +303,9 @@ class Life {
     const core::Tick patience = ipc::Now() + kAnswered;
     while (!server_.IsEmpty()) RAVEN_CHECK(ipc::Now() < patience);
     server_.CheckInvariants();
+    const auto checks = server_.Ask([](daemon::Loop& loop) { return loop.move_checks(); });
+    counts_.compared += checks.checked;
+    counts_.lies += checks.wrong;
   }
 
  private:
@@ -277,6 +314,7 @@ class Life {
       while (client.size() < kTensors && !over_) client.Make(512 * (8 + client.Random() % 40));
       for (int i = 0; i < 200 && client.size() > 0 && !over_; ++i) client.UseAny();
       client.UseAll();
+      client.UsePinned();
     }
   }
   // The owner of the last device comes, uses its memory, and goes.
@@ -347,8 +385,9 @@ void MeasureHarvestFaults(uint64_t faults, uint64_t seed, const Report& report) 
                     std::to_string(counts.bytes / MiB(1)) + " MiB; " + text(counts.lost) +
                     " tensors lost and said so, " + text(counts.refused) + " calls refused, " +
                     text(counts.unanswered) + " without an answer, " + text(counts.give_backs) +
-                    " give-backs asked for; " + injector.ByKind() + "; " + std::to_string(life) +
-                    " daemons, seed " + std::to_string(seed)});
+                    " give-backs asked for; " + text(counts.compared) + " moves compared, " +
+                    text(counts.lies) + " of them seen to be wrong; " + injector.ByKind() + "; " +
+                    std::to_string(life) + " daemons, seed " + std::to_string(seed)});
 }
 
 }  // namespace ravenstore::bench
