@@ -17,6 +17,9 @@
 
 namespace ravenstore::core {
 
+// Whose surplus makes way first for other tenants: the lower the sooner.
+enum class TenantPriority : uint8_t { kLow, kNormal, kHigh };
+
 // Limits of one client or tenant; on the device side they hold for each device.
 struct Budgets {
   Bytes device;
@@ -28,6 +31,10 @@ struct Budgets {
   // Of each pool that is neither a device's nor the host's; of those that are not named all that
   // there is.
   std::map<PoolId, Bytes> others{};
+  // Of a tenant alone: its part, beside others', of what a pool has beyond guarantees. Not set: 1
+  // where another's is, and where none is set surplus goes by what evictions cost.
+  std::optional<uint32_t> weight{};
+  TenantPriority priority = TenantPriority::kNormal;
 };
 
 // When a tensor will be used next, as its client said at the put.

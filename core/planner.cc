@@ -62,6 +62,9 @@ bool Planner::List(ClientId client, uint32_t* slot, size_t limit,
 ClientView Planner::View(ClientId client) const {
   return scheduler_->ViewOf(client);
 }
+TenantView Planner::View(TenantId tenant, DeviceId device) const {
+  return scheduler_->ViewOf(tenant, device);
+}
 std::vector<ClientId> Planner::Clients() const {
   return scheduler_->Clients();
 }

@@ -135,6 +135,12 @@ struct ClientView {
   Bytes away_used() const { return host_used + others_used; }
 };
 
+// Of one device.
+struct TenantView {
+  Bytes held;  // slabs, without those that are being given back
+  Bytes guarantee;
+};
+
 struct TierView {
   Bytes capacity;
   Bytes held;
@@ -191,6 +197,8 @@ class Planner {
   bool List(ClientId client, uint32_t* slot, size_t limit, std::vector<TensorView>* views) const;
   // REQUIRES: the client is attached.
   ClientView View(ClientId client) const;
+  // REQUIRES: the tenant has had limits.
+  TenantView View(TenantId tenant, DeviceId device) const;
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
   // What is harvested of the device's memory, whatever of it is to go.

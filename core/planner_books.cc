@@ -219,7 +219,10 @@ Bytes PlannerBooks::RoomFor(const ClientArena& arena, Coming reclaiming) const {
 Bytes PlannerBooks::LargestSlab(const ClientArena& arena) const {
   const Bytes budget = BudgetOf(arena);
   const Bytes part(budget.count() / kLeastSlabs);
-  const Bytes most = part.RoundUp(options_.granularity);
+  // What is beyond a tenant's share goes to others slab by slab, and less than one stays with it.
+  const Bytes shared = std::max(options_.slab, Bytes(part.count() / kSlabsOfPart));
+  const Bytes most =
+      (quota_.HasRanks() ? std::min(part, shared) : part).RoundUp(options_.granularity);
   return std::max(options_.granularity, std::min(most, arena.space.most()));
 }
 
@@ -300,6 +303,16 @@ void PlannerBooks::DropRedundantCopies(Client& client, PoolId pool, Bytes need) 
     FreeAway(*tensor);
     Reindex(*tensor);
   }
+}
+
+std::vector<PlannerBooks::Client*> PlannerBooks::ByRank(PoolId pool) const {
+  std::vector<Client*> clients;
+  for (const auto& [id, client] : clients_) clients.push_back(client.get());
+  if (!quota_.HasRanks()) return clients;
+  std::stable_sort(clients.begin(), clients.end(), [&](const Client* a, const Client* b) {
+    return quota_.RankOf(a->tenant, pool) < quota_.RankOf(b->tenant, pool);
+  });
+  return clients;
 }
 
 bool PlannerBooks::MayDropCopiesOf(const Client& client, PoolId pool, const Client& asking) const {

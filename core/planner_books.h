@@ -45,6 +45,10 @@ class PlannerBooks {
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
   Bytes Harvested(DeviceId device) const;
+  TenantView ViewOf(TenantId tenant, DeviceId device) const {
+    const QuotaTree::Usage& usage = quota_.Of(tenant, PoolOf(device));
+    return {usage.held - usage.reclaiming, quota_.Guarantee(tenant, PoolOf(device))};
+  }
   Bytes Guaranteed(DeviceId device, TenantId asker) const {
     return quota_.GuaranteedHeld(asker, PoolOf(device));
   }
@@ -201,6 +205,8 @@ class PlannerBooks {
   // The tensor is on its device and in another pool: its copy there is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
   void DropRedundantCopies(Client& client, PoolId pool, Bytes need);
+  // All clients, those first whose tenants give first of the pool (QuotaTree::RankOf).
+  std::vector<Client*> ByRank(PoolId pool) const;
   // Whether the client has any there, and they may make room for `asking`.
   bool MayDropCopiesOf(const Client& client, PoolId pool, const Client& asking) const;
   // So much more of the budgets, where redundant copies may make way for it.

@@ -71,7 +71,7 @@ void QuotaTree::SetBudgets(TenantId id, const Budgets& budgets) {
   Tenant& tenant = TenantFor(id);
   host_budgets_ -= std::min(tenant.budgets.host, options_.host);
   host_budgets_ += std::min(budgets.host, options_.host);
-  if (tenant.clients > 0) CountGuarantees(tenant, false);
+  if (tenant.clients > 0) CountClaims(tenant, false);
   tenant.budgets = budgets;
   for (size_t i = 0; i < options_.devices.size(); ++i) {
     const Bytes all = options_.devices[i];
@@ -80,7 +80,7 @@ void QuotaTree::SetBudgets(TenantId id, const Budgets& budgets) {
     tenant.guarantee[ToInt(PoolOf(DeviceId{static_cast<uint16_t>(i)}))] =
         std::min(budgets.device_guarantee.value_or(unless_set), all);
   }
-  if (tenant.clients > 0) CountGuarantees(tenant, true);
+  if (tenant.clients > 0) CountClaims(tenant, true);
 }
 
 void QuotaTree::SetBudgets(ClientId client, const Budgets& budgets) {
@@ -98,7 +98,7 @@ void QuotaTree::Attach(ClientId id, TenantId of, const Budgets& budgets) {
   const bool is_new =
       clients_.try_emplace(id, Client{&tenant, budgets, std::vector<Usage>(pools_.size())}).second;
   RAVEN_CHECK(is_new);
-  if (tenant.clients++ == 0) CountGuarantees(tenant, true);
+  if (tenant.clients++ == 0) CountClaims(tenant, true);
 }
 
 void QuotaTree::Detach(ClientId id) {
@@ -115,12 +115,15 @@ void QuotaTree::Detach(ClientId id) {
     Subtract(&tenant.usage[i], own);
     Subtract(&pools_[i].usage, own);
   }
-  if (--tenant.clients == 0) CountGuarantees(tenant, false);
+  if (--tenant.clients == 0) CountClaims(tenant, false);
   clients_.erase(id);
   found_ = {};
 }
 
-void QuotaTree::CountGuarantees(const Tenant& tenant, bool present) {
+void QuotaTree::CountClaims(const Tenant& tenant, bool present) {
+  const int one = present ? 1 : -1;
+  if (tenant.budgets.weight) weighted_ += one;
+  if (tenant.budgets.priority != TenantPriority::kNormal) prioritized_ += one;
   for (size_t i = 0; i < pools_.size(); ++i) {
     if (present) {
       pools_[i].guaranteed += tenant.guarantee[i];
@@ -216,14 +219,14 @@ std::pair<Bytes, Bytes> QuotaTree::ReservedByOthers(ClientId asker, PoolId devic
                                                     uint64_t request) const {
   if (reservations_.empty()) return {};
   const auto own = reservations_.find({asker, device});
-  const bool is_guaranteed = own != reservations_.end() && own->second.guaranteed;
+  const bool is_by_right = own != reservations_.end() && own->second.by_right;
   const Tenant* tenant = At(asker).tenant;
   Bytes of_all;
   Bytes of_tenant;
   for (const auto& [key, reservation] : reservations_) {
     const auto& [client, pool] = key;
     if (client == asker || pool != device) continue;
-    const bool comes_first = reservation.guaranteed && !is_guaranteed;
+    const bool comes_first = reservation.by_right && !is_by_right;
     if (reservation.request >= request && !comes_first) continue;
     of_all += reservation.bytes;
     if (clients_.at(client).tenant == tenant) of_tenant += reservation.bytes;
@@ -326,16 +329,49 @@ Bytes QuotaTree::Excess(ClientId id, PoolId device) const {
     return Minus(usage.held - usage.reclaiming, LimitOf(id, device, limit));
   };
   const Bytes of_client = Minus(beyond(Limit::kClient), own.overdue);
-  const Bytes of_tenant = beyond(Limit::kTenant);
-  const Bytes of_pool = beyond(Limit::kPool);
-  const Bytes most = std::max({of_client, of_tenant, of_pool});
-  if (most == Bytes{0}) return most;
-  // Of what is shared, everybody gives in proportion.
-  const auto share = [&](Bytes excess, Limit limit) {
-    return Scale(excess, own.held, Against(id, device, limit).held);
-  };
-  return std::max(
-      {of_client, share(of_tenant, Limit::kTenant), share(of_pool, Limit::kPool), Bytes{1}});
+  const Tenant& tenant = *At(id).tenant;
+  const Bytes of_tenant =
+      std::max(beyond(Limit::kTenant), PartOfExcess(tenant, device, beyond(Limit::kPool)));
+  if (of_tenant == Bytes{0}) return of_client;
+  // Of what is shared, every client gives in proportion.
+  const Bytes share = Scale(of_tenant, own.held, tenant.usage[ToInt(device)].held);
+  return std::max({of_client, share, Bytes{1}});
+}
+
+Bytes QuotaTree::PartOfExcess(const Tenant& tenant, PoolId device, Bytes excess) const {
+  if (excess == Bytes{0}) return excess;
+  const Bytes own = BeyondGuarantee(tenant, device);
+  Bytes lower;  // surplus
+  Bytes equal;
+  for (const auto& [id, other] : tenants_) {
+    if (other.budgets.priority < tenant.budgets.priority) lower += BeyondGuarantee(other, device);
+    if (other.budgets.priority == tenant.budgets.priority) equal += BeyondGuarantee(other, device);
+  }
+  const Bytes of_equal = std::min(Minus(excess, lower), equal);
+  if (own == Bytes{0} || of_equal == Bytes{0}) return {};
+  if (weighted_ == 0) return std::max(Scale(of_equal, own, equal), Bytes{1});
+  const double level = LevelBeyond(tenant.budgets.priority, device, of_equal);
+  return Minus(own, Bytes(static_cast<uint64_t>(level * tenant.weight())));
+}
+
+double QuotaTree::LevelBeyond(TenantPriority priority, PoolId id, Bytes excess) const {
+  std::vector<std::pair<double, double>> tenants;  // surplus for its weight, weight
+  for (const auto& [other, tenant] : tenants_) {
+    if (tenant.budgets.priority != priority) continue;
+    const auto surplus = static_cast<double>(BeyondGuarantee(tenant, id).count());
+    tenants.emplace_back(surplus / tenant.weight(), tenant.weight());
+  }
+  std::sort(tenants.rbegin(), tenants.rend());
+  double left = -static_cast<double>(excess.count());
+  double weights = 0;
+  double level = 0;
+  for (const auto& [surplus, weight] : tenants) {
+    if (weights > 0 && surplus <= level) break;
+    left += surplus * weight;
+    weights += weight;
+    level = std::max(0.0, left / weights);
+  }
+  return level;
 }
 
 Bytes QuotaTree::GuaranteeOf(const Tenant& tenant, PoolId id) const {
@@ -368,10 +404,46 @@ bool QuotaTree::IsWithinGuarantee(ClientId client, PoolId device, Bytes need) co
          Binding(client, device, slabs) == Limit::kPool;
 }
 
-Bytes QuotaTree::BeyondGuarantee(TenantId id, PoolId device) const {
+Bytes QuotaTree::BeyondGuarantee(const Tenant& tenant, PoolId pool) const {
+  const Usage& usage = tenant.usage[ToInt(pool)];
+  return Minus(usage.held - usage.reclaiming, GuaranteeOf(tenant, pool));
+}
+
+Bytes QuotaTree::Yields(TenantId from, ClientId asker, PoolId device, Bytes need,
+                        Claim claim) const {
+  const Tenant& own = *At(asker).tenant;
+  const Tenant& other = tenants_.at(from);
+  const Bytes beyond = BeyondGuarantee(other, device);
+  const Bytes held = own.usage[ToInt(device)].held + need.RoundUp(options_.granularity);
+  if (held <= GuaranteeOf(own, device)) return beyond;
+  if (other.budgets.priority != own.budgets.priority)
+    return other.budgets.priority < own.budgets.priority ? beyond : Bytes{0};
+  if (weighted_ == 0) return claim == Claim::kCost ? beyond : Bytes{0};
+  // As long as it keeps no less surplus for its weight than the asker then has.
+  const Bytes coming = ReservedByOthers(asker, device, kLastRequest).second;
+  const Bytes surplus = Minus(held + coming, GuaranteeOf(own, device));
+  const double level = static_cast<double>(surplus.count()) / own.weight();
+  return Minus(beyond, Bytes(static_cast<uint64_t>(level * other.weight())));
+}
+
+bool QuotaTree::IsDue(ClientId client, PoolId device, Bytes need) const {
+  if (!HasClaims(device)) return false;
+  const auto reservation = reservations_.find({client, device});
+  if (reservation != reservations_.end() && reservation->second.by_right) return true;
+  if (IsWithinGuarantee(client, device, need)) return true;
+  if (Binding(client, device, need.RoundUp(options_.granularity)) != Limit::kPool) return false;
+  const Tenant* own = At(client).tenant;
+  return std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& other) {
+    return &other.second != own &&
+           Yields(other.first, client, device, need, Claim::kRight) >= options_.granularity;
+  });
+}
+
+QuotaTree::Rank QuotaTree::RankOf(TenantId id, PoolId pool, Bytes less) const {
   const Tenant& tenant = tenants_.at(id);
-  const Usage& usage = tenant.usage[ToInt(device)];
-  return Minus(usage.held - usage.reclaiming, GuaranteeOf(tenant, device));
+  const Bytes surplus = Minus(BeyondGuarantee(tenant, pool), less);
+  return {tenant.budgets.priority,
+          weighted_ == 0 ? 0 : -static_cast<double>(surplus.count()) / tenant.weight()};
 }
 
 Bytes QuotaTree::GuaranteedHeld(TenantId asker, PoolId device) const {
@@ -459,10 +531,14 @@ void QuotaTree::CheckInvariants() const {
   }
   std::vector<Pool> pools(pools_.size());
   Bytes host_budgets;
+  int weighted = 0;
+  int prioritized = 0;
   for (const auto& [id, tenant] : tenants_) {
     host_budgets += std::min(tenant.budgets.host, options_.host);
     auto& [clients, sums] = tenants.at(&tenant);
     RAVEN_CHECK(tenant.clients == clients);
+    weighted += clients > 0 && tenant.budgets.weight;
+    prioritized += clients > 0 && tenant.budgets.priority != TenantPriority::kNormal;
     Usage& host = sums[ToInt(kHostPool)];
     host.pinned = tenant.usage[ToInt(kHostPool)].pinned;
     host.held += host.pinned;
@@ -473,6 +549,8 @@ void QuotaTree::CheckInvariants() const {
     }
   }
   RAVEN_CHECK(host_budgets == host_budgets_);
+  RAVEN_CHECK(weighted == weighted_);
+  RAVEN_CHECK(prioritized == prioritized_);
   for (size_t i = 0; i < pools_.size(); ++i) {
     RAVEN_CHECK(pools[i].guaranteed == pools_[i].guaranteed);
     // In whole extents, and with those of clients that are gone.

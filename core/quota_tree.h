@@ -2,6 +2,10 @@
 // within the tenant's, and all tenants within what the pool has, of which each may be guaranteed a
 // part (docs/decisions/0023, 0026).
 //
+// What a tenant holds beyond its guarantee is its surplus. It makes way for tenants of a higher
+// priority and, where a weight is set for any of those present, for tenants of the same priority
+// that have less surplus for their weight (docs/decisions/0047).
+//
 // A device's memory can be taken back slab by slab, so what a tenant is guaranteed there and does
 // not hold is lent to others. The host pool's cannot: a part of it is kept for tenants that hold
 // little of it, by the rule of core/share.h. Of any other pool nothing is guaranteed or kept.
@@ -86,11 +90,11 @@ class QuotaTree {
   void EndOverdue(ClientId client, PoolId device, Bytes slabs);
 
   // Keeps `bytes` of what others give back for the client's request: those that ask later leave
-  // them alone, and of a `guaranteed` reservation earlier ones, too. Replaces the one before.
+  // them alone, and of what was taken by right (Claim) earlier ones, too. Replaces the one before.
   struct Reservation {
     Bytes bytes;
     uint64_t request = 0;  // the later the larger
-    bool guaranteed = false;
+    bool by_right = false;
   };
   void Reserve(ClientId client, PoolId device, const Reservation& reservation);
   void EndReservation(ClientId client, PoolId device) { reservations_.erase({client, device}); }
@@ -132,12 +136,18 @@ class QuotaTree {
   static constexpr uint64_t kLastRequest = std::numeric_limits<uint64_t>::max();
   enum class Coming : uint8_t { kIsHeld, kIsThere };
   Bytes Room(ClientId client, PoolId device, uint64_t request, Coming reclaiming) const;
-  // What the client should give back: what it holds beyond its budget, and of what its tenant or
-  // everybody does its share.
+  // What the client should give back: what it holds beyond its budget, and its part of what its
+  // tenant or everybody does. Of a device with a lowered limit tenants give of their surplus, a
+  // lower priority first; of one priority so that equal surplus for their weight stays, or in
+  // proportion where no weight is set. O(tenants).
   Bytes Excess(ClientId client, PoolId device) const;
 
   // Whether anything of the device is guaranteed to anybody.
   bool HasGuarantees(PoolId device) const { return pools_[ToInt(device)].guaranteed > Bytes{0}; }
+  // What the tenant is guaranteed.
+  Bytes Guarantee(TenantId tenant, PoolId device) const {
+    return GuaranteeOf(tenants_.at(tenant), device);
+  }
   // What the guarantees of the others leave the tenant of the device.
   Bytes Share(TenantId tenant, PoolId device) const { return ShareOf(tenants_.at(tenant), device); }
   // With `more` bytes pinned the client's tenant would have more pinned than its share. That cannot
@@ -146,8 +156,27 @@ class QuotaTree {
   // With slabs for `need` the client's tenant would hold no more than it is guaranteed, and only
   // the device's limit is in its way.
   bool IsWithinGuarantee(ClientId client, PoolId device, Bytes need) const;
-  // What the tenant holds beyond its guarantee, and others' guarantees may take.
-  Bytes BeyondGuarantee(TenantId tenant, PoolId device) const;
+
+  // Whether it matters whose memory makes way: something is guaranteed, a weight or priority set.
+  bool HasClaims(PoolId pool) const { return HasGuarantees(pool) || HasRanks(); }
+  // The tenant's surplus.
+  Bytes BeyondGuarantee(TenantId tenant, PoolId pool) const {
+    return BeyondGuarantee(tenants_.at(tenant), pool);
+  }
+  // kRight: what the asker is due, whatever that costs the other; kCost: what it may have where
+  // that costs less than what else would leave.
+  enum class Claim : uint8_t { kRight, kCost };
+  // What of another tenant's surplus may make way for slabs for `need` of the client.
+  Bytes Yields(TenantId from, ClientId asker, PoolId device, Bytes need, Claim claim) const;
+  // Whether the client may take by right, and only the device's limit is in its way: up to its
+  // tenant's guarantee, where others yield something, or where that was reserved. O(tenants).
+  bool IsDue(ClientId client, PoolId device, Bytes need) const;
+  // Where several yield the one of the lesser rank gives first: of lower priority, then, where a
+  // weight is set, of more surplus for its weight. `less`: if it held so much less.
+  using Rank = std::pair<TenantPriority, double>;
+  bool HasRanks() const { return weighted_ > 0 || prioritized_ > 0; }
+  Rank RankOf(TenantId tenant, PoolId pool, Bytes less = {}) const;
+
   // What of the held bytes other tenants than `asker` are guaranteed. O(tenants).
   Bytes GuaranteedHeld(TenantId asker, PoolId device) const;
   // What would be lent of others' guarantees if the client held `more`. O(tenants).
@@ -190,6 +219,7 @@ class QuotaTree {
   struct Tenant {
     TenantId id{};
     Budgets budgets;
+    double weight() const { return budgets.weight.value_or(1); }
     uint32_t clients = 0;
     std::vector<Bytes> guarantee;  // by pool, before it is scaled (GuaranteeOf)
     std::vector<Usage> usage;      // by pool
@@ -215,11 +245,16 @@ class QuotaTree {
   // Makes the same change to what the client, its tenant and all have of the pool.
   template <typename Change>
   void Apply(ClientId client, PoolId pool, Change change);
-  // The tenant's guarantees count, or count no more, as it has clients.
-  void CountGuarantees(const Tenant& tenant, bool present);
+  // The tenant's guarantees, weight and priority count, or count no more, as it has clients.
+  void CountClaims(const Tenant& tenant, bool present);
   // What the tenant is guaranteed: a share, where all of them are more than there is.
   Bytes GuaranteeOf(const Tenant& tenant, PoolId device) const;
   Bytes ShareOf(const Tenant& tenant, PoolId device) const;
+  Bytes BeyondGuarantee(const Tenant& tenant, PoolId pool) const;
+  // The tenant's part of what all hold beyond the device's limit.
+  Bytes PartOfExcess(const Tenant& tenant, PoolId device, Bytes excess) const;
+  // So much surplus for each unit of weight stays where tenants of the priority give `excess`.
+  double LevelBeyond(TenantPriority priority, PoolId device, Bytes excess) const;
   // What the reservations of others come to that the client leaves alone: of all, and of its own
   // tenant.
   std::pair<Bytes, Bytes> ReservedByOthers(ClientId client, PoolId device, uint64_t request) const;
@@ -244,6 +279,9 @@ class QuotaTree {
   mutable std::pair<ClientId, const Client*> found_{};
   Reservations reservations_;
   Bytes host_budgets_;
+  // Tenants with clients for which a weight is set, or another priority than the normal one.
+  int weighted_ = 0;
+  int prioritized_ = 0;
 };
 
 }  // namespace ravenstore::core

@@ -1,6 +1,7 @@
 #include "core/reclaimer.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -9,6 +10,8 @@ namespace ravenstore::core {
 namespace {
 // Blocks of an arena's slabs that are looked at in one search.
 constexpr size_t kBlocksTried = 16384;
+constexpr QuotaTree::Rank kEmptyGoesFirst{TenantPriority::kLow,
+                                          -std::numeric_limits<double>::infinity()};
 
 Bytes EndOf(const Range& range) {
   return range.first + range.second;
@@ -48,18 +51,30 @@ void Reclaimer::Find(const Arena& arena, const Range& spared, Which which,
   searched_ += blocks;
 }
 
-void Reclaimer::KeepGuarantees(const QuotaTree& quota, PoolId device, TenantId asking,
-                               Emptyings* slabs) {
-  if (!quota.HasGuarantees(device)) return;
+void Reclaimer::KeepShares(const QuotaTree& quota, const Asker& asker, Emptyings* slabs) {
+  if (!quota.HasClaims(asker.device)) return;
   std::stable_sort(slabs->begin(), slabs->end(),
                    [](const Emptying& a, const Emptying& b) { return a.density() < b.density(); });
-  std::map<TenantId, Bytes> beyond;  // its guarantee, by tenant
-  std::erase_if(*slabs, [&](const Emptying& one) {
-    if (one.tenant == asking || one.rows.empty()) return false;
-    const auto [left, is_new] = beyond.try_emplace(one.tenant);
-    if (is_new) left->second = quota.BeyondGuarantee(one.tenant, device);
-    if (one.slab.second > left->second) return true;
-    left->second -= one.slab.second;
+  struct Giving {
+    Bytes most;
+    Bytes given;
+  };
+  std::map<TenantId, Giving> others;
+  std::erase_if(*slabs, [&](Emptying& one) {
+    Bytes given;  // of its tenant, before
+    const bool is_free = one.rows.empty() && asker.claim == QuotaTree::Claim::kCost;
+    if (one.tenant != asker.tenant && !is_free) {
+      const auto [other, is_new] = others.try_emplace(one.tenant);
+      Giving& giving = other->second;
+      if (is_new) {
+        giving.most = quota.Yields(one.tenant, asker.client, asker.device, asker.need, asker.claim);
+      }
+      given = giving.given;
+      if (given + one.slab.second > giving.most) return true;
+      giving.given += one.slab.second;
+    }
+    if (quota.HasRanks())
+      one.rank = one.rows.empty() ? kEmptyGoesFirst : quota.RankOf(one.tenant, asker.device, given);
     return false;
   });
 }
@@ -69,7 +84,7 @@ Reclaimer::Proposal Reclaimer::Cheapest(Emptyings slabs, Bytes wanted) {
   auto rest = slabs.begin();
   for (; rest != slabs.end() && proposal.bytes < wanted; ++rest) {
     std::iter_swap(rest, std::min_element(rest, slabs.end(), [](const auto& a, const auto& b) {
-                     return a.density() < b.density();
+                     return a.GoesBefore(b);
                    }));
     proposal.bytes += rest->slab.second;
     proposal.largest = std::max(proposal.largest, rest->slab.second);

@@ -2,7 +2,8 @@
 // hold there. The caller carries the answer out, or does not.
 //
 // A slab can be emptied if everything that lies in it can leave, and costs what that costs
-// (core/eviction.h). Of several those go first that cost the least for their size.
+// (core/eviction.h). Of several those go first that cost the least for their size, or, where
+// tenants' weights or priorities are set, those of the tenant that gives first (core/quota_tree.h).
 //
 // Owns: a count of what it looked at. Threads: one at a time. Cost: O(blocks) of the slabs that are
 // looked at, some 16,000 for each arena at most; O(slabs^2) to choose among them.
@@ -43,7 +44,11 @@ class Reclaimer {
     // Of it, that of what lies in the slab before as well, and in the one after.
     double cost_before = 0;
     double cost_after = 0;
+    QuotaTree::Rank rank{};  // of the tenant, once what goes before is gone
     double density() const { return cost / static_cast<double>(slab.second.count()); }
+    bool GoesBefore(const Emptying& other) const {
+      return std::pair(rank, density()) < std::pair(other.rank, other.density());
+    }
   };
   using Emptyings = std::vector<Emptying>;
 
@@ -59,10 +64,18 @@ class Reclaimer {
   // Blocks looked at in all searches so far.
   uint64_t searched() const { return searched_; }
 
-  // Takes those out whose leaving would leave another tenant than `asking` less of the device than
-  // it is guaranteed. Those that stay are in order of their density.
-  static void KeepGuarantees(const QuotaTree& quota, PoolId device, TenantId asking,
-                             Emptyings* slabs);
+  // Of the device, for slabs for `need` of the client.
+  struct Asker {
+    ClientId client{};
+    TenantId tenant{};
+    PoolId device{};
+    Bytes need;
+    QuotaTree::Claim claim = QuotaTree::Claim::kCost;
+  };
+  // Takes those out that the asker may not have of other tenants (QuotaTree::Yields), and ranks
+  // those that stay, which are in order of their density. What lies empty anybody may have, but
+  // not by right: of two who wait each would take what the other gathers, for ever.
+  static void KeepShares(const QuotaTree& quota, const Asker& asker, Emptyings* slabs);
 
   // Slabs to empty, and what they come to.
   struct Proposal {
@@ -71,7 +84,7 @@ class Reclaimer {
     Bytes largest;
     double cost = 0;
   };
-  // The cheapest of the slabs that hold `wanted` bytes, or all.
+  // Of the slabs those that go first and hold `wanted` bytes, or all.
   static Proposal Cheapest(Emptyings slabs, Bytes wanted);
 
   // The last resort of a client that has pieces only: all of its slabs that can be emptied come

@@ -132,8 +132,9 @@ class Scheduler : public PlannerBooks {
   uint64_t SearchedFor(const ClientArena& arena) const {
     return arena.index->searched() + reclaimer_.searched();
   }
-  // Begins to empty slabs of other tenants for what is guaranteed to the arena's.
-  bool TakeGuaranteed(ClientArena& arena, Bytes need);
+  // Begins to empty slabs of other tenants for what the arena's is due: its guarantee, or surplus
+  // that is its by weight or priority.
+  bool TakeDue(ClientArena& arena, Bytes need);
   // Whether `need` is a create's, and so much of a hinted arena that many leave for it.
   bool IsLarge(const ClientArena& arena, Bytes need) const;
   // Begins to evict what makes `need` contiguous bytes.
@@ -236,6 +237,7 @@ class Scheduler : public PlannerBooks {
   bool EmptySlabsFor(ClientArena& arena, Bytes need);
   using Emptyings = Reclaimer::Emptyings;
   Reclaimer::Arena Reclaimable(const ClientArena& arena) const;
+  Reclaimer::Asker AskerFor(const ClientArena& arena, Bytes need, QuotaTree::Claim claim) const;
   // Takes those out whose copies the link would not begin with yet, so that memory that comes free
   // meanwhile spares them; not all, unless `some_go` already. True if there are any.
   bool LeaveToLater(const ClientArena& arena, bool some_go, Emptyings* slabs) const;

@@ -78,10 +78,9 @@ bool Scheduler::MakeHostShare(Client& client, Bytes more, RedundantCopies redund
   if (redundant == RedundantCopies::kKeep) return false;
   if (irrevocable_ && quota_.TakeKept(*served_, more)) return true;
   DropRedundantCopies(client, kHostPool, more);
-  for (auto other = clients_.begin(); other != clients_.end(); ++other) {
+  for (Client* other : ByRank(kHostPool)) {
     if (quota_.IsWithinHostShare(client.id, more)) return true;
-    if (MayDropCopiesOf(*other->second, kHostPool, client))
-      DropRedundantCopies(*other->second, kHostPool, more);
+    if (MayDropCopiesOf(*other, kHostPool, client)) DropRedundantCopies(*other, kHostPool, more);
   }
   return quota_.IsWithinHostShare(client.id, more);
 }
@@ -99,9 +98,10 @@ std::optional<ExtentMap::Block> Scheduler::TakeAwayRoom(Client& client, PoolId i
   if (redundant == RedundantCopies::kKeep) return std::nullopt;
   DropRedundantCopies(client, id, tensor.size);
   block = pool.Allocate(tensor.size, row);
-  for (auto other = clients_.begin(); other != clients_.end() && !block; ++other) {
-    if (!MayDropCopiesOf(*other->second, id, client)) continue;
-    DropRedundantCopies(*other->second, id, tensor.size);
+  for (Client* other : ByRank(id)) {
+    if (block) break;
+    if (!MayDropCopiesOf(*other, id, client)) continue;
+    DropRedundantCopies(*other, id, tensor.size);
     block = pool.Allocate(tensor.size, row);
   }
   return block;

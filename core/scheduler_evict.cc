@@ -72,7 +72,7 @@ bool Scheduler::IsLarge(const ClientArena& arena, Bytes need) const {
 }
 
 bool Scheduler::FindVictims(ClientArena& arena, Bytes need) {
-  if (TakeGuaranteed(arena, need)) return true;
+  if (TakeDue(arena, need)) return true;
   // With nothing changed there are none again; but a back-off ends by itself.
   const bool backing_off = now_ < arena.backoff_until || now_ < host_backoff_until_;
   if (!backing_off && arena.no_run == std::pair(ChangesFor(arena), need)) return false;
@@ -99,9 +99,8 @@ bool Scheduler::FindVictims(ClientArena& arena, Bytes need) {
 }
 
 // What others can give changes without a change of the arena.
-bool Scheduler::TakeGuaranteed(ClientArena& arena, Bytes need) {
-  if (now_ < arena.reclaim_after || !quota_.IsWithinGuarantee(arena.client, arena.pool(), need))
-    return false;
+bool Scheduler::TakeDue(ClientArena& arena, Bytes need) {
+  if (now_ < arena.reclaim_after || !quota_.IsDue(arena.client, arena.pool(), need)) return false;
   // Else their client could rescue them by gets for as long as it likes.
   irrevocable_ = true;
   const bool taken = TakeSlabsFor(arena, need, {}, Take::kOtherTenants);

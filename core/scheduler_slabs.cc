@@ -49,10 +49,13 @@ std::vector<ClientArena*> Scheduler::GiversTo(const ClientArena& arena, Limit bi
     if (other->index->size() > 0 || other->space.used() < other->space.held())
       givers.push_back(other);
   }
-  std::stable_sort(givers.begin(), givers.end(),
-                   [this](const ClientArena* a, const ClientArena* b) {
-                     return UsageOf(*a).held > UsageOf(*b).held;
-                   });
+  const auto rank = [&](const ClientArena* giver) {
+    if (!quota_.HasRanks()) return QuotaTree::Rank{};
+    return quota_.RankOf(clients_.at(giver->client)->tenant, arena.pool());
+  };
+  std::stable_sort(givers.begin(), givers.end(), [&](const ClientArena* a, const ClientArena* b) {
+    return std::pair(rank(a), UsageOf(*b).held) < std::pair(rank(b), UsageOf(*a).held);
+  });
   givers.resize(std::min(givers.size(), kGiversTried));
   return givers;
 }
@@ -61,6 +64,11 @@ Reclaimer::Arena Scheduler::Reclaimable(const ClientArena& arena) const {
   const Client& client = *clients_.at(arena.client);
   return {client.id,    client.tenant,         arena.space.slabs(), arena.space.map(),
           *arena.index, LinksOf(arena.device), VirtualTime(arena)};
+}
+
+Reclaimer::Asker Scheduler::AskerFor(const ClientArena& arena, Bytes need,
+                                     QuotaTree::Claim claim) const {
+  return {arena.client, clients_.at(arena.client)->tenant, arena.pool(), need, claim};
 }
 
 bool Scheduler::Drain(DeviceId device, Emptyings chosen) {
@@ -139,8 +147,10 @@ bool Scheduler::TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCostLimit
     if (take == Take::kOtherTenants && clients_.at(giver->client)->tenant == own) continue;
     reclaimer_.Find(Reclaimable(*giver), {}, which, cost_limit.weight, &slabs);
   }
-  Reclaimer::KeepGuarantees(quota_, arena.pool(), own, &slabs);
-  // Of what is guaranteed some is taken in any case: larger slabs may hold more than the host has
+  const auto claim =
+      take == Take::kOtherTenants ? QuotaTree::Claim::kRight : QuotaTree::Claim::kCost;
+  Reclaimer::KeepShares(quota_, AskerFor(arena, need, claim), &slabs);
+  // Of what is due some is taken in any case: larger slabs may hold more than the host has
   // room for.
   const bool again = take == Take::kOtherTenants;
   while (!slabs.empty()) {
@@ -195,7 +205,7 @@ void Scheduler::AskMore(ClientArena& arena, const Lack& lack, Reclaimer::Which w
     of_one = Reclaimer::Cheapest(std::move(of_one), need).slabs;
     std::move(of_one.begin(), of_one.end(), std::back_inserter(slabs));
   }
-  Reclaimer::KeepGuarantees(quota_, arena.pool(), clients_.at(arena.client)->tenant, &slabs);
+  Reclaimer::KeepShares(quota_, AskerFor(arena, need, QuotaTree::Claim::kCost), &slabs);
   Reclaimer::Proposal chosen =
       Reclaimer::Cheapest(std::move(slabs), need * (1u << arena.asked_more));
   if (chosen.cost > cost_limit.at_most || !Drain(arena.device, std::move(chosen.slabs))) return;

@@ -34,6 +34,12 @@ Budgets BudgetsOf(int64_t device, int64_t host) {
   return {Count(device), Count(host)};
 }
 
+// 0: the normal one, as it is where nothing is said.
+TenantPriority PriorityOf(int64_t priority) {
+  if (priority == 0) return TenantPriority::kNormal;
+  return priority == 1 ? TenantPriority::kLow : TenantPriority::kHigh;
+}
+
 NextUse HintOf(int64_t kind, int64_t value, Tick now) {
   switch (static_cast<NextUse::Kind>(kind)) {
     case NextUse::Kind::kAt: return {NextUse::Kind::kAt, now + microseconds(value), 0};
@@ -184,6 +190,8 @@ void FuzzProgram::DoForNode(Op op, const Operands& with) {
     case Op::kTenant:
       tenants_[with[0]] = BudgetsOf(with[1], with[2]);
       tenants_[with[0]].device_guarantee = Count(with[3]);
+      if (with[4] > 0) tenants_[with[0]].weight = static_cast<uint32_t>(with[4]);
+      tenants_[with[0]].priority = PriorityOf(with[5]);
       return world_->SetTenant(TenantId{static_cast<uint32_t>(with[0])}, tenants_[with[0]]);
     case Op::kAttach: {
       if (clients_.contains(with[0]) || !tenants_.contains(with[1])) return;

@@ -29,7 +29,7 @@ enum class Op : uint8_t {
   kHabits,    // prefetch, preclean, learn, policy, part of each pool that is guaranteed
   kLanes,     // entries of each log lane
 
-  kTenant,        // tenant, device budget, host budget, device guarantee
+  kTenant,        // tenant, device budget, host budget, device guarantee, weight or 0, priority
   kAttach,        // client, tenant, device budget, host budget
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes

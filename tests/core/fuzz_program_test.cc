@@ -25,7 +25,7 @@ TEST(FuzzProgramTest, APrintedLifeIsItsSource) {
       {Op::kSlabs, {4096}},
       {Op::kDevice, {32768, 65536}},
       {Op::kHabits, {1, 0, 0, 2, 8}},
-      {Op::kTenant, {1, 8192, 65536, 4096}},
+      {Op::kTenant, {1, 8192, 65536, 4096, 3, 1}},
       {Op::kAttach, {1, 1, 8192, 65536}},
       {Op::kCreate, {1, 1, 512, 0, 1000000, 1}},
       {Op::kPut, {1, 2, -7, 0, 1}},

@@ -128,6 +128,47 @@ TEST(PlannerAwayTest, RoomThatRedundantCopiesTakeIsNearerThanASlowerPool) {
   EXPECT_EQ(PoolOfCopy(s, "A"), kHostPool);
 }
 
+// Two tenants' redundant copies fill the host, one of the first's and two of the second's; for the
+// third one's tensor that leaves one makes way.
+std::string WhoseCopyMakesWay(const Budgets& first, const Budgets& second) {
+  Script s({.host = KiB(12)});
+  const auto attach = [&s](uint32_t tenant, Budgets budgets) {
+    budgets.device = KiB(64);
+    budgets.host = KiB(12);
+    s.world().SetTenant(TenantId{tenant}, budgets);
+    budgets.device = KiB(4);
+    s.As(s.world().Attach(TenantId{tenant}, budgets));
+  };
+  const auto copy = [&s](const std::string& name) {
+    s.Make(name, KiB(4)).Create("away", KiB(4)).AllCopiesDone().Free("away");
+    s.Get(name).AllCopiesDone().PutUnchanged(name);
+  };
+  attach(2, first);
+  copy("A");
+  attach(3, second);
+  copy("B");
+  attach(3, second);
+  copy("C");
+  attach(4, {KiB(64), KiB(12)});
+  s.Make("D", KiB(4)).Create("E", KiB(4)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("D"), Script::State::kAway);
+  std::string gone;
+  for (const char* name : {"A", "B", "C"}) gone += s.View(name).has_copy ? "" : name;
+  return gone;
+}
+
+TEST(PlannerAwayTest, RedundantCopiesOfALowerPriorityThenOfMoreForTheWeightMakeWayFirst) {
+  const auto with = [](TenantPriority priority, std::optional<uint32_t> weight) {
+    return Budgets{.device = {}, .host = {}, .weight = weight, .priority = priority};
+  };
+  constexpr TenantPriority kNormal = TenantPriority::kNormal;
+  EXPECT_EQ(WhoseCopyMakesWay({}, {}), "A") << "in order of the clients";
+  EXPECT_EQ(WhoseCopyMakesWay({}, with(TenantPriority::kLow, {})), "B");
+  EXPECT_EQ(WhoseCopyMakesWay(with(TenantPriority::kHigh, {}), {}), "B");
+  EXPECT_EQ(WhoseCopyMakesWay(with(kNormal, 1), {}), "B");
+  EXPECT_EQ(WhoseCopyMakesWay(with(kNormal, 1), with(kNormal, 3)), "A");
+}
+
 TEST(PlannerAwayTest, AScarcePoolIsSharedWithTheNextByHowBusyItsLinkIs) {
   Script::Setting setting = FourPools();
   setting.capacity = KiB(16);

@@ -104,8 +104,10 @@ class ProgramGenerator {
     requests_each_ = 1 + Below(10);
     tensors_each_ = 4 + Below(22);
     cycles_ = Chance(50);
-    tenants_ = 1 + Below(2);
+    tenants_ = 1 + Below(3);
     guarantees_ = Chance(30);
+    weights_ = Chance(40);
+    priorities_ = Chance(20);
     for (uint32_t id = 1; id <= tenants_; ++id) prologue_.push_back(Tenant(id));
     const uint32_t clients = 1 + Below(3);
     for (uint32_t i = 0; i < clients; ++i) prologue_.push_back(*Attach());
@@ -185,7 +187,9 @@ class ProgramGenerator {
   Instruction Tenant(uint32_t id) {
     const auto [device, host] = RandomBudgets(200);
     const Bytes guarantee = guarantees_ && Chance(60) ? kUnit * Below(120) : Bytes(0);
-    return {Op::kTenant, {id, device, host, ToOperand(guarantee)}};
+    const int64_t weight = weights_ && Chance(70) ? 1 + Below(6) : 0;
+    const int64_t priority = priorities_ ? Below(3) : 0;
+    return {Op::kTenant, {id, device, host, ToOperand(guarantee), weight, priority}};
   }
   std::optional<Instruction> Attach() {
     if (fuzz_ != nullptr && fuzz_->world().Clients().size() >= 5) return std::nullopt;
@@ -324,6 +328,8 @@ class ProgramGenerator {
   uint32_t recompute_percent_ = 0;
   uint32_t priority_percent_ = 0;
   bool guarantees_ = false;
+  bool weights_ = false;
+  bool priorities_ = false;
   uint32_t copy_percent_ = 0;  // of the machine's steps
   uint32_t requests_each_ = 1;
   uint32_t tensors_each_ = 1;

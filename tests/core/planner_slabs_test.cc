@@ -218,6 +218,75 @@ TEST_F(PlannerGuaranteesTest, OfMoreThanThereIsEachIsWorthItsShare) {
   EXPECT_EQ(CountIdle({"A", "B", "C", "D", "E", "F", "G", "H"}), 4u);
 }
 
+// A tenant's weight or priority makes surplus its own however soon others need theirs.
+class PlannerWeightsTest : public PlannerGuaranteesTest {
+ protected:
+  void SetTenant(TenantId tenant, std::optional<uint32_t> weight,
+                 TenantPriority priority = TenantPriority::kNormal, Bytes guarantee = Bytes{0}) {
+    s_.world().SetTenant(tenant, {.device = MiB(64),
+                                  .host = MiB(256),
+                                  .device_guarantee = guarantee,
+                                  .weight = weight,
+                                  .priority = priority});
+  }
+  // The first fills the device, then the other one makes eight tensors; how many of the first's
+  // and of the other's are on the device then.
+  std::pair<size_t, size_t> Fill() {
+    s_.As(first_);
+    Make(eight_, milliseconds(1));
+    s_.As(other_);
+    Make(others_eight_, milliseconds(900));
+    return {CountIdle(eight_), CountIdle(others_eight_)};
+  }
+
+  const std::vector<std::string> eight_ = {"A", "B", "C", "D", "E", "F", "G", "H"};
+  const std::vector<std::string> others_eight_ = {"K", "L", "M", "N", "O", "P", "Q", "R"};
+};
+
+using Counts = std::pair<size_t, size_t>;
+
+TEST_F(PlannerWeightsTest, SurplusIsSharedByWeight) {
+  SetTenant(kOther, 3);
+  EXPECT_EQ(Fill(), Counts(2, 6));
+  // The first, too, makes room of its own memory from then on.
+  s_.As(first_);
+  Make({"I", "J"}, milliseconds(900));
+  EXPECT_EQ(CountIdle(others_eight_), 6u);
+}
+
+TEST_F(PlannerWeightsTest, OfEqualWeightsEachHasAnEqualPart) {
+  SetTenant(Script::kTenant, 7);
+  SetTenant(kOther, 7);
+  EXPECT_EQ(Fill(), Counts(4, 4));
+}
+
+TEST_F(PlannerWeightsTest, WhatIsBeyondGuaranteesIsSharedByWeight) {
+  SetTenant(Script::kTenant, 1, TenantPriority::kNormal, MiB(16));
+  SetTenant(kOther, 2);
+  EXPECT_EQ(Fill(), Counts(4, 4)) << "16 + 16, and 32";
+}
+
+TEST_F(PlannerWeightsTest, AWeightThatChangesIsFollowed) {
+  SetTenant(kOther, 1);
+  EXPECT_EQ(Fill(), Counts(4, 4));
+  SetTenant(Script::kTenant, 7);
+  s_.As(first_);
+  for (const std::string& name : eight_) {
+    if (s_.StateOf(name) == State::kAway) s_.Get(name).AllCopiesDone().Put(name);
+  }
+  EXPECT_EQ(CountIdle(eight_), 7u);
+}
+
+TEST_F(PlannerWeightsTest, SurplusOfALowerPriorityMakesWayAndWhatIsGuaranteedStays) {
+  SetTenant(Script::kTenant, std::nullopt, TenantPriority::kLow, MiB(8));
+  EXPECT_EQ(Fill(), Counts(1, 7));
+}
+
+TEST_F(PlannerWeightsTest, WhoHasTheLowerPriorityIsServedOfWhatItHoldsItself) {
+  SetTenant(kOther, 100, TenantPriority::kLow, MiB(16));
+  EXPECT_EQ(Fill(), Counts(6, 2));
+}
+
 TEST_F(PlannerGuaranteesTest, OneWithoutClientsIsGuaranteedNothing) {
   Guarantee(TenantId{7}, MiB(64));
   Guarantee(kOther, MiB(56));

@@ -32,6 +32,21 @@ class QuotaTreeTest : public testing::Test {
   void Attach(ClientId client, TenantId tenant, Bytes device = KiB(64)) {
     quota_.Attach(client, tenant, {.device = device, .host = KiB(512)});
   }
+  struct Claims {
+    std::optional<uint32_t> weight{};
+    TenantPriority priority = TenantPriority::kNormal;
+    std::optional<Bytes> guarantee{};
+  };
+  void SetClaims(TenantId tenant, const Claims& claims) {
+    quota_.SetBudgets(tenant, {.device = KiB(64),
+                               .host = KiB(512),
+                               .device_guarantee = claims.guarantee,
+                               .weight = claims.weight,
+                               .priority = claims.priority});
+  }
+  Bytes Due(TenantId from, ClientId to, Bytes need) {
+    return quota_.Yields(from, to, kDevice, need, QuotaTree::Claim::kRight);
+  }
   Bytes Room(ClientId client, Coming reclaiming = Coming::kIsHeld, uint64_t request = 100) {
     return quota_.Room(client, kDevice, request, reclaiming);
   }
@@ -128,7 +143,7 @@ TEST_F(QuotaTreeTest, AReservationIsForItsRequestAndThoseBefore) {
   EXPECT_EQ(Room(kA), KiB(14));
   EXPECT_EQ(Room(kB, Coming::kIsHeld, 4), KiB(14));
   EXPECT_EQ(Room(kB, Coming::kIsHeld, 6), KiB(4));
-  quota_.Reserve(kA, kDevice, {.bytes = KiB(10), .request = 5, .guaranteed = true});
+  quota_.Reserve(kA, kDevice, {.bytes = KiB(10), .request = 5, .by_right = true});
   EXPECT_EQ(Room(kB, Coming::kIsHeld, 4), KiB(4));
   quota_.Charge(kA, kDevice, KiB(6));
   EXPECT_EQ(quota_.Reserved(kA, kDevice), KiB(4));
@@ -165,16 +180,101 @@ TEST_F(QuotaTreeTest, GuaranteesBeyondTheDeviceAreScaled) {
   EXPECT_EQ(quota_.Share(kAnn, kDevice), KiB(64));
 }
 
-TEST_F(QuotaTreeTest, ExcessIsSharedInProportion) {
+TEST_F(QuotaTreeTest, ExcessIsSharedInProportionToWhatIsBeyondGuarantees) {
+  Attach(kA, kAnn);
+  Attach(kB, kBob);
+  quota_.Charge(kA, kDevice, KiB(50));  // of both 8 are guaranteed
+  quota_.Charge(kB, kDevice, KiB(14));
+  quota_.SetLimit(kDevice, KiB(56));
+  EXPECT_EQ(quota_.Excess(kA, kDevice), KiB(7));
+  EXPECT_EQ(quota_.Excess(kB, kDevice), KiB(1));
+  quota_.SetBudgets(kB, {.device = KiB(10), .host = KiB(512)});
+  EXPECT_EQ(quota_.Excess(kB, kDevice), KiB(4));
+  quota_.Refund(kB, kDevice, KiB(6));
+  quota_.Charge(kA, kDevice, KiB(6));
+  EXPECT_EQ(quota_.Excess(kA, kDevice), KiB(8));
+  EXPECT_EQ(quota_.Excess(kB, kDevice), Bytes{0}) << "it holds what it is guaranteed";
+}
+
+TEST_F(QuotaTreeTest, ExcessIsOfALowerPriorityFirst) {
+  SetClaims(kBob, {.priority = TenantPriority::kLow});
   Attach(kA, kAnn);
   Attach(kB, kBob);
   quota_.Charge(kA, kDevice, KiB(48));
   quota_.Charge(kB, kDevice, KiB(16));
-  quota_.SetLimit(kDevice, KiB(56));
-  EXPECT_EQ(quota_.Excess(kA, kDevice), KiB(6));
-  EXPECT_EQ(quota_.Excess(kB, kDevice), KiB(2));
-  quota_.SetBudgets(kB, {.device = KiB(10), .host = KiB(512)});
+  quota_.SetLimit(kDevice, KiB(58));
+  EXPECT_EQ(quota_.Excess(kA, kDevice), Bytes{0});
   EXPECT_EQ(quota_.Excess(kB, kDevice), KiB(6));
+  quota_.SetLimit(kDevice, KiB(50));
+  EXPECT_EQ(quota_.Excess(kA, kDevice), KiB(6));
+  EXPECT_EQ(quota_.Excess(kB, kDevice), KiB(8));
+}
+
+TEST_F(QuotaTreeTest, ExcessLeavesSurplusByWeight) {
+  SetClaims(kAnn, {.weight = 3});
+  Attach(kA, kAnn);
+  Attach(kB, kBob);
+  quota_.Charge(kA, kDevice, KiB(38));  // 30 beyond its guarantee, 10 for its weight
+  quota_.Charge(kB, kDevice, KiB(26));  // 18
+  quota_.SetLimit(kDevice, KiB(58));
+  EXPECT_EQ(quota_.Excess(kA, kDevice), Bytes{0});
+  EXPECT_EQ(quota_.Excess(kB, kDevice), KiB(6));
+  quota_.SetLimit(kDevice, KiB(48));  // 24 and 8 stay
+  EXPECT_EQ(quota_.Excess(kA, kDevice), KiB(6));
+  EXPECT_EQ(quota_.Excess(kB, kDevice), KiB(10));
+}
+
+TEST_F(QuotaTreeTest, SurplusIsDueWhileItsOwnerKeepsNoLessForItsWeight) {
+  SetClaims(kAnn, {.weight = 1, .guarantee = KiB(4)});
+  SetClaims(kBob, {.weight = 3, .guarantee = Bytes{0}});
+  Attach(kA, kAnn);
+  Attach(kB, kBob);
+  quota_.Charge(kA, kDevice, KiB(32));
+  quota_.Charge(kB, kDevice, KiB(32));
+  EXPECT_EQ(Due(kAnn, kB, KiB(4)), KiB(28 - 12));
+  EXPECT_EQ(Due(kAnn, kB, KiB(28)), KiB(28 - 20));
+  EXPECT_EQ(Due(kBob, kA, KiB(1)), Bytes{0});
+  EXPECT_TRUE(quota_.IsDue(kB, kDevice, KiB(28)));
+  EXPECT_FALSE(quota_.IsDue(kA, kDevice, KiB(1)));
+  // The other way round, too, what is due to one is all that it may take, whatever it costs.
+  EXPECT_EQ(quota_.Yields(kBob, kA, kDevice, KiB(1), QuotaTree::Claim::kCost), Bytes{0});
+  EXPECT_LT(quota_.RankOf(kAnn, kDevice), quota_.RankOf(kBob, kDevice));
+  EXPECT_GT(quota_.RankOf(kAnn, kDevice, KiB(20)), quota_.RankOf(kBob, kDevice));
+  // What another client of the tenant is to have counts as had.
+  Attach(ClientId{3}, kBob);
+  quota_.Reserve(ClientId{3}, kDevice, {.bytes = KiB(12), .request = 1, .by_right = true});
+  EXPECT_EQ(Due(kAnn, kB, KiB(4)), KiB(28 - 16));
+  quota_.CheckInvariants();
+}
+
+TEST_F(QuotaTreeTest, WithoutAWeightSurplusIsDueToGuaranteesOnly) {
+  Attach(kA, kAnn);
+  Attach(kB, kBob);
+  quota_.Charge(kA, kDevice, KiB(48));
+  EXPECT_EQ(Due(kAnn, kB, KiB(8)), KiB(40));
+  EXPECT_EQ(Due(kAnn, kB, KiB(9)), Bytes{0});
+  EXPECT_EQ(quota_.Yields(kAnn, kB, kDevice, KiB(9), QuotaTree::Claim::kCost), KiB(40));
+  EXPECT_EQ(quota_.RankOf(kAnn, kDevice), quota_.RankOf(kBob, kDevice));
+  SetClaims(TenantId{3}, {.weight = 5});  // but it has no clients
+  EXPECT_FALSE(quota_.HasRanks());
+  SetClaims(kAnn, {.weight = 1});
+  EXPECT_TRUE(quota_.HasRanks());
+  EXPECT_EQ(Due(kAnn, kB, KiB(9)), KiB(39));
+}
+
+TEST_F(QuotaTreeTest, SurplusOfALowerPriorityIsDueAndWhatIsGuaranteedNever) {
+  SetClaims(kAnn, {.weight = 100, .priority = TenantPriority::kLow});
+  SetClaims(kBob, {.priority = TenantPriority::kHigh});
+  Attach(kA, kAnn);
+  Attach(kB, kBob);
+  quota_.Charge(kA, kDevice, KiB(24));
+  quota_.Charge(kB, kDevice, KiB(40));
+  EXPECT_EQ(Due(kAnn, kB, KiB(8)), KiB(16));
+  EXPECT_EQ(Due(kBob, kA, KiB(1)), Bytes{0});
+  EXPECT_LT(quota_.RankOf(kAnn, kDevice), quota_.RankOf(kBob, kDevice));
+  quota_.Refund(kA, kDevice, KiB(20));
+  EXPECT_EQ(Due(kAnn, kB, KiB(8)), Bytes{0});
+  EXPECT_EQ(Due(kBob, kA, KiB(4)), KiB(32)) << "up to its guarantee it takes of any priority";
 }
 
 TEST_F(QuotaTreeTest, OfTheHostPoolAPartIsKeptForThoseWhoHoldLittle) {
@@ -319,13 +419,13 @@ class Model {
     const auto reserved = [&](bool own_tenant) {
       Bytes sum;
       const auto mine = own.reservations.find(pool);
-      const bool guaranteed = mine != own.reservations.end() && mine->second.guaranteed;
+      const bool guaranteed = mine != own.reservations.end() && mine->second.by_right;
       for (const auto& [other, its] : clients) {
         const auto found = its.reservations.find(pool);
         if (other == id || found == its.reservations.end()) continue;
         if (own_tenant && its.tenant != own.tenant) continue;
         const bool before = found->second.request < request;
-        if (before || (found->second.guaranteed && !guaranteed)) sum += found->second.bytes;
+        if (before || (found->second.by_right && !guaranteed)) sum += found->second.bytes;
       }
       return sum;
     };
@@ -396,14 +496,72 @@ class RandomQuotas {
     EXPECT_EQ(
         quota_.BeyondGuarantee(own.tenant, pool),
         Minus(model_.Held(own.tenant, pool) - model_.Reclaiming(own.tenant, pool), guarantee));
-    const bool none = quota_.Excess(id, pool) == Bytes{0};
     const auto stays = [&](std::optional<TenantId> tenant) {
       return model_.Held(tenant, pool) - model_.Reclaiming(tenant, pool);
     };
     const size_t i = ToInt(pool);
-    EXPECT_EQ(none, own.held[i] - own.reclaiming[i] - own.overdue[i] <= own.budgets.device &&
-                        stays(own.tenant) <= model_.tenants.at(own.tenant).device &&
-                        stays({}) <= model_.limits[i]);
+    const bool within = own.held[i] - own.reclaiming[i] - own.overdue[i] <= own.budgets.device &&
+                        stays(own.tenant) <= model_.tenants.at(own.tenant).device;
+    const bool gives = stays({}) > model_.limits[i] && GivesOfExcess(own.tenant, pool);
+    EXPECT_EQ(quota_.Excess(id, pool) == Bytes{0}, within && !gives);
+    CheckYields(id, own, pool, more);
+  }
+  Bytes Surplus(TenantId tenant, PoolId pool) const {
+    return Minus(model_.Held(tenant, pool) - model_.Reclaiming(tenant, pool),
+                 model_.Guarantee(tenant, pool));
+  }
+  double Weight(TenantId tenant) const { return model_.tenants.at(tenant).weight.value_or(1); }
+  bool AreWeighted() const {
+    return std::any_of(model_.tenants.begin(), model_.tenants.end(), [&](const auto& tenant) {
+      return model_.IsPresent(tenant.first) && tenant.second.weight;
+    });
+  }
+  // Whether a tenant gives of what is beyond the pool's limit: it is among those of the lowest
+  // priority that have what is beyond, and more than the least surplus for its weight that stays.
+  bool GivesOfExcess(TenantId tenant, PoolId pool) const {
+    const TenantPriority priority = model_.tenants.at(tenant).priority;
+    Bytes excess = Minus(model_.Held({}, pool), model_.Reclaiming({}, pool));
+    excess = Minus(excess, model_.limits[ToInt(pool)]);
+    std::map<double, double> weights;  // by surplus for a weight, of the same priority
+    for (const auto& [id, budgets] : model_.tenants) {
+      const Bytes surplus = Surplus(id, pool);
+      if (budgets.priority < priority) excess = Minus(excess, surplus);
+      if (budgets.priority == priority)
+        weights[static_cast<double>(surplus.count()) / Weight(id)] += Weight(id);
+    }
+    const double own = static_cast<double>(Surplus(tenant, pool).count()) / Weight(tenant);
+    if (own == 0 || excess == Bytes{0}) return false;
+    if (!AreWeighted()) return true;
+    double above = 0;
+    for (const auto& [level, weight] : weights) above += std::max(0.0, level - own) * weight;
+    return above < static_cast<double>(excess.count());
+  }
+  void CheckYields(ClientId id, const Model::Own& own, PoolId pool, Bytes need) {
+    Bytes coming;  // to its tenant's other clients
+    for (const auto& [other, its] : model_.clients) {
+      const auto found = its.reservations.find(pool);
+      const bool counts = found != its.reservations.end() && other != id;
+      if (counts && its.tenant == own.tenant) coming += found->second.bytes;
+    }
+    const Bytes held = model_.Held(own.tenant, pool) + need;
+    const Bytes guarantee = model_.Guarantee(own.tenant, pool);
+    const double level =
+        static_cast<double>(Minus(held + coming, guarantee).count()) / Weight(own.tenant);
+    for (const auto& [other, budgets] : model_.tenants) {
+      if (other == own.tenant) continue;
+      const TenantPriority priority = model_.tenants.at(own.tenant).priority;
+      const Bytes all = Surplus(other, pool);
+      const Bytes by_weight = Minus(all, Bytes(static_cast<uint64_t>(level * Weight(other))));
+      for (const auto claim : {QuotaTree::Claim::kRight, QuotaTree::Claim::kCost}) {
+        const Bytes of_equal = AreWeighted()                      ? by_weight
+                               : claim == QuotaTree::Claim::kCost ? all
+                                                                  : Bytes{0};
+        const Bytes expected = held <= guarantee || budgets.priority < priority ? all
+                               : budgets.priority > priority                    ? Bytes{0}
+                                                                                : of_equal;
+        EXPECT_EQ(quota_.Yields(other, id, pool, need, claim), expected);
+      }
+    }
   }
 
   uint32_t Below(size_t n) { return static_cast<uint32_t>(random_() % n); }
@@ -411,6 +569,8 @@ class RandomQuotas {
   Budgets RandomBudgets() {
     Budgets budgets{.device = KiB(8 + Below(90)), .host = KiB(16 + Below(500))};
     if (Below(2) == 0) budgets.device_guarantee = KiB(Below(60));
+    if (Below(3) == 0) budgets.weight = 1 + Below(5);
+    budgets.priority = Below(2) == 0 ? TenantPriority::kNormal : TenantPriority{uint8_t(Below(3))};
     return budgets;
   }
   void SetTenant(TenantId tenant) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/eviction_policies.h"
@@ -15,6 +17,7 @@ using Which = Reclaimer::Which;
 constexpr Tick kNow{std::chrono::seconds(1000)};
 constexpr ClientId kAnn{1};
 constexpr ClientId kBob{2};
+constexpr ClientId kCid{3};
 constexpr PoolId kDevice = PoolOf(DeviceId{0});
 const AwayLinks kLinks{{{kHostPool, {}, GiB(1)}}};
 
@@ -84,6 +87,29 @@ class ReclaimerTest : public testing::Test {
     return offsets;
   }
 
+  // Of a device of 64 MiB.
+  static QuotaTree Quotas() {
+    return QuotaTree(
+        {.devices = {MiB(64)}, .host = MiB(64), .granularity = MiB(1), .guaranteed_part = 0});
+  }
+  struct Claims {
+    Bytes guarantee{};
+    std::optional<uint32_t> weight{};
+    TenantPriority priority = TenantPriority::kNormal;
+  };
+  static void Attach(QuotaTree* quota, ClientId client, const Claims& claims) {
+    const Budgets budgets{.device = MiB(64),
+                          .host = MiB(64),
+                          .device_guarantee = claims.guarantee,
+                          .weight = claims.weight,
+                          .priority = claims.priority};
+    quota->SetBudgets(TenantId{ToInt(client)}, budgets);
+    quota->Attach(client, TenantId{ToInt(client)}, budgets);
+  }
+  static Reclaimer::Asker AskedBy(ClientId client) {
+    return {client, TenantId{ToInt(client)}, kDevice, MiB(4)};
+  }
+
   Catalog catalog_;
   Reclaimer reclaimer_{&catalog_};
 };
@@ -142,22 +168,52 @@ TEST_F(ReclaimerTest, OfAnotherTenantOnlyWhatItHoldsBeyondItsGuaranteeGoes) {
   Shelf shelf(&catalog_, kBob, 3);
   shelf.Add(MiB(4), kSoon);
   shelf.Add(MiB(4), kLate);
-  QuotaTree quota(
-      {.devices = {MiB(64)}, .host = MiB(64), .granularity = MiB(1), .guaranteed_part = 0});
-  for (const auto& [client, guarantee] : {std::pair(kAnn, MiB(0)), std::pair(kBob, MiB(8))}) {
-    const TenantId tenant{ToInt(client)};
-    const Budgets budgets{.device = MiB(64), .host = MiB(64), .device_guarantee = guarantee};
-    quota.SetBudgets(tenant, budgets);
-    quota.Attach(client, tenant, budgets);
-  }
+  QuotaTree quota = Quotas();
+  Attach(&quota, kAnn, {});
+  Attach(&quota, kBob, {.guarantee = MiB(8)});
   quota.Charge(kBob, kDevice, MiB(12));
   // The cheaper of two; an empty one is no loss.
   Emptyings asked_by_other = Find(shelf);
-  Reclaimer::KeepGuarantees(quota, kDevice, TenantId{ToInt(kAnn)}, &asked_by_other);
+  Reclaimer::KeepShares(quota, AskedBy(kAnn), &asked_by_other);
   EXPECT_EQ(Begins(asked_by_other), (Offsets{MiB(8), MiB(4)}));
   Emptyings asked_by_own = Find(shelf);
-  Reclaimer::KeepGuarantees(quota, kDevice, TenantId{ToInt(kBob)}, &asked_by_own);
+  Reclaimer::KeepShares(quota, AskedBy(kBob), &asked_by_own);
   EXPECT_EQ(asked_by_own.size(), 3u);
+  // By right no more of them either.
+  Reclaimer::Asker by_right = AskedBy(kAnn);
+  by_right.claim = QuotaTree::Claim::kRight;
+  Emptyings due = Find(shelf);
+  Reclaimer::KeepShares(quota, by_right, &due);
+  EXPECT_TRUE(due.empty());
+}
+
+// Of Bob's slabs and, last, of Cid's, who misses his less; in the order in which they go.
+TEST_F(ReclaimerTest, ThoseGoFirstOfALowerPriorityThenOfMoreSurplusForTheWeight) {
+  Shelf bobs(&catalog_, kBob, 3);
+  Shelf cids(&catalog_, kCid, 3);
+  for (int i = 0; i < 3; ++i) {
+    bobs.Add(MiB(4), kSoon);
+    cids.Add(MiB(4), kLate);
+  }
+  const auto order = [&](const Claims& bob, const Claims& cid) {
+    QuotaTree quota = Quotas();
+    Attach(&quota, kAnn, {.weight = 100});
+    Attach(&quota, kBob, bob);
+    Attach(&quota, kCid, cid);
+    for (const ClientId client : {kBob, kCid}) quota.Charge(client, kDevice, MiB(13));
+    Emptyings slabs = Find(bobs);
+    const Emptyings of_cid = Find(cids);
+    slabs.insert(slabs.end(), of_cid.begin(), of_cid.end());
+    Reclaimer::KeepShares(quota, AskedBy(kAnn), &slabs);
+    std::string who;
+    for (const auto& one : Reclaimer::Cheapest(std::move(slabs), MiB(24)).slabs)
+      who += one.client == kBob ? 'b' : 'c';
+    return who;
+  };
+  EXPECT_EQ(order({}, {.weight = 2}), "bbcbcc") << "13, 9, 13/2, 5, 9/2, 5/2";
+  EXPECT_EQ(order({.weight = 2}, {}), "ccbcbb");
+  EXPECT_EQ(order({.priority = TenantPriority::kLow}, {}), "bbbccc");
+  EXPECT_EQ(order({.priority = TenantPriority::kHigh}, {}), "ccc") << "none is Ann's to take";
 }
 
 TEST_F(ReclaimerTest, SlabsComeAgainBehindWhatCannotLeave) {

@@ -143,6 +143,8 @@ class World {
   Bytes PlaceOf(Handle handle) const { return RowOf(handle).place; }
   // The plans since the last call, as text.
   std::string TakeTranscript();
+  // How often a tenant lost to others what it is guaranteed; none with `check_invariants`.
+  size_t robbed() const { return robbed_; }
   // Everything of the client's arena on the device that is not free of charge.
   Bytes HeldBy(ClientId client, DeviceId device) const;
 
@@ -239,6 +241,10 @@ class World {
   void ApplyEvent(const Event& event);
   void Execute();
   void CheckBudgets();
+  // Of what the planner proposed last, from `first` on: the tenants of which something leaves a
+  // device on behalf of others that is guaranteed to them. Those of which their own clients may
+  // take something in the same moment are passed over.
+  size_t CountRobbed(size_t first) const;
   void Do(const AddSlab& action);
   void Do(const RemoveSlab& action);
   void Do(const GrowPool& action);
@@ -297,6 +303,7 @@ class World {
   std::vector<Copy> copies_;
   std::vector<SlabJob> slab_jobs_;
   uint64_t last_stamp_ = 0;
+  size_t robbed_ = 0;
   size_t events_at_once_ = 0;      // since time last passed
   size_t passes_of_the_gone_ = 0;  // left to forget clients in
   std::string transcript_;

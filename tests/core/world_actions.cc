@@ -22,6 +22,38 @@ void World::ApplyEvent(const Event& event) {
   }
   if (options_.check_invariants) planner_->CheckInvariants();
   CheckBudgets();
+  robbed_ += CountRobbed(before);
+  if (options_.check_invariants) RAVEN_CHECK(robbed_ == 0);
+}
+
+size_t World::CountRobbed(size_t first) const {
+  const auto tenant_of = [this](ClientId client) { return sessions_.at(client)->tenant; };
+  using Key = std::pair<TenantId, DeviceId>;
+  std::set<Key> taken;           // from whom, by others
+  std::map<Key, Bytes> empty;    // slabs that go, which anybody may have
+  std::set<TenantId> by_itself;  // something leaves for its own clients, or may
+  for (size_t i = first; i < plan_.size(); ++i) {
+    if (const auto* drop = std::get_if<Drop>(&plan_[i])) {
+      by_itself.insert(tenant_of(drop->client));
+    } else if (const auto* slab = std::get_if<RemoveSlab>(&plan_[i])) {
+      empty[{tenant_of(slab->client), slab->device}] +=
+          slab_sizes_.at({slab->client, slab->device, slab->offset});
+    } else if (const auto* move = std::get_if<Move>(&plan_[i])) {
+      const bool leaves =
+          move->source == Move::Source::kLeaves || move->source == Move::Source::kLeavesIrrevocably;
+      if (!leaves) continue;
+      const TenantId tenant = tenant_of(move->client);
+      if (tenant_of(move->behalf) == tenant) {
+        by_itself.insert(tenant);
+      } else {
+        taken.emplace(tenant, planner_->View(move->tensor).device);
+      }
+    }
+  }
+  return static_cast<size_t>(std::count_if(taken.begin(), taken.end(), [&](const Key& key) {
+    const TenantView view = planner_->View(key.first, key.second);
+    return view.held + empty[key] < view.guarantee && !by_itself.contains(key.first);
+  }));
 }
 
 void World::Execute() {
