@@ -8,19 +8,12 @@
 #include "bench/harvest_day.h"
 #include "bench/harvest_faults.h"
 #include "bench/harvest_node.h"
+#include "bench/harvest_shares.h"
 
 namespace ravenstore::bench {
 namespace {
 
 constexpr double kFaults = 101000;
-
-// What no simulation says.
-void TellSkipped(const Report& report) {
-  report({.name = "harvest.share_error",
-          .unit = "",
-          .target = 0.05,
-          .skipped = "tenants have guarantees and budgets, but no weights yet"});
-}
 
 int Main(int argc, char** argv) {
   CLI::App app("Measures the figures of harvested memory.", "harvest_bench");
@@ -32,7 +25,7 @@ int Main(int argc, char** argv) {
   uint64_t faults = 0;
   app.add_option("--faults", faults, "injects so many faults into a daemon, and does no more");
   uint64_t seed = 20261126;
-  app.add_option("--seed", seed, "of the faults");
+  app.add_option("--seed", seed, "of the faults, and of what tenants do");
   std::string gpu = "no GPU";
   app.add_option("--gpu-name", gpu, "what the figures call them");
   CLI11_PARSE(app, argc, argv);
@@ -51,12 +44,12 @@ int Main(int argc, char** argv) {
     MeasureHarvestFaults(faults, seed, report);
     return 0;
   }
+  MeasureShares(scale, static_cast<uint32_t>(seed), report);
   MeasureGiveBack(report);
   MeasureBurst(report);
   MeasureHarvestDay(scale, report);
   MeasureUnawareOwners(scale, report);
   MeasureHarvestFaults(static_cast<uint64_t>(kFaults * scale), seed, report);
-  TellSkipped(report);
   return 0;
 }
 
