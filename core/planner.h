@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,8 @@ struct ClientView {
   ClientId client;
   TenantId tenant;
   Budgets budgets;
+  std::optional<uint32_t> weight{};  // its tenant's
+  TenantPriority priority = TenantPriority::kNormal;
   uint64_t tensors = 0;
   Bytes device_held;  // slabs
   Bytes device_used;  // tensors on devices

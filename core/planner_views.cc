@@ -86,6 +86,8 @@ ClientView PlannerBooks::ViewOf(ClientId id) const {
   view.client = id;
   view.tenant = client.tenant;
   view.budgets = quota_.BudgetsOf(id);
+  view.weight = quota_.BudgetsOf(client.tenant).weight;
+  view.priority = quota_.BudgetsOf(client.tenant).priority;
   view.tensors = client.slots.tensors();
   view.pinned = quota_.Of(id, kHostPool).pinned;
   view.host_used = quota_.Of(id, kHostPool).held - view.pinned;

@@ -1,4 +1,5 @@
 #include "daemon/admin.h"
+#include "daemon/limits.h"
 
 #include <unistd.h>
 
@@ -250,6 +251,8 @@ void FillClients(Loop& loop, const Audience& audience, const proto::ListClients&
     info->set_device_budget(view.budgets.device.count());
     info->set_host_budget(view.budgets.host.count());
     info->set_waiting(view.waiting);
+    info->set_weight(view.weight.value_or(0));
+    info->set_priority(PriorityOf(view.priority));
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include "core/size_text.h"
 #include "ipc/unique_fd.h"
+#include "proto/packet.h"
 
 namespace ravenstore::daemon {
 
@@ -133,6 +134,22 @@ Key Whole(Number Config::*value, int64_t least, int64_t most, std::string accept
                       *target = static_cast<Number>(*number);
                       return std::nullopt;
                     });
+}
+
+Key WeightOrDefault(std::optional<uint32_t> Config::*value) {
+  return Of<std::optional<uint32_t>>(
+      value,
+      [](const toml::node& node, std::optional<uint32_t>* target) -> std::optional<std::string> {
+        target->reset();
+        if (node.value_exact<std::string>() == "default") return std::nullopt;
+        const auto number = node.value_exact<int64_t>();
+        if (!number || *number < 1 || *number > proto::kWeightMost) {
+          return "a whole number from 1 to " + std::to_string(proto::kWeightMost) +
+                 ", or \"default\"";
+        }
+        *target = static_cast<uint32_t>(*number);
+        return std::nullopt;
+      });
 }
 
 Key Flag(bool Config::*value) {
@@ -325,6 +342,8 @@ std::map<std::string, Key> MakeKeys() {
       {"limits.file_budget", Live(Checked(Size(&C::file_budget), ABudget(&C::file_budget)))},
       {"limits.device_guarantee",
        Live(Checked(SizeOrDefault(&C::device_guarantee), FaultOfGuarantee))},
+      {"limits.weight", Live(WeightOrDefault(&C::weight))},
+      {"limits.priority", Live(OneOf(&C::priority, {"low", "normal", "high"}))},
       {"limits.visible_memory", Size(&C::visible_memory)},
       {"limits.device_reserve", Size(&C::device_reserve)},
       {"limits.clients_max", Whole(&C::clients_max, 1, 100000)},

@@ -27,7 +27,9 @@ struct Config {
   core::Bytes peer_budget;  // of each peer pool
   core::Bytes file_budget;
   std::optional<core::Bytes>
-      device_guarantee;        // not set ("default"): an eighth of each device; 0: nothing
+      device_guarantee;             // not set ("default"): an eighth of each device; 0: nothing
+  std::optional<uint32_t> weight;   // not set ("default"): surplus goes by what evictions cost
+  std::string priority = "normal";  // "low", "normal", "high"
   core::Bytes visible_memory;  // of legacy jobs: the size that a device has for them; 0: its own
   core::Bytes device_reserve = core::GiB(1);  // of each device the store never takes
   uint32_t clients_max = 512;

@@ -31,6 +31,21 @@ void SetBudget(core::PoolId pool, std::optional<Bytes> budget, Budgets* budgets)
   if (budget) budgets->others.emplace(pool, *budget);
 }
 
+// What is wrong with the weight or the priority, if something is.
+std::optional<std::string> FaultOfShare(const proto::SetLimits& limits) {
+  if (limits.weight() > proto::kWeightMost) {
+    return "a weight is 1 to " + std::to_string(proto::kWeightMost) + ", not " +
+           std::to_string(limits.weight());
+  }
+  if (!proto::TenantPriority_IsValid(limits.priority())) return "a priority is low, normal or high";
+  if (limits.client() == 0) return std::nullopt;
+  if (limits.has_device_guarantee())
+    return "a guarantee is a user's, for all clients of that user together";
+  if (limits.has_weight() || limits.has_priority())
+    return "weight and priority are a user's, for all clients of that user together";
+  return std::nullopt;
+}
+
 // Of legacy jobs; nullopt: as if never set.
 std::optional<Bytes> VisibleOf(const proto::SetLimits& limits) {
   if (limits.visible_memory() == proto::kLimitNotSet) return std::nullopt;
@@ -38,6 +53,10 @@ std::optional<Bytes> VisibleOf(const proto::SetLimits& limits) {
 }
 
 }  // namespace
+
+proto::TenantPriority PriorityOf(core::TenantPriority priority) {
+  return static_cast<proto::TenantPriority>(static_cast<int>(priority) + 1);
+}
 
 Limits::Limits(Budgets defaults, Bytes guaranteed_by_default,
                std::map<PoolId, core::Pool> other_pools, LegacyLedger* ledger, Loop* loop,
@@ -58,6 +77,8 @@ void Limits::SetDefaults(Budgets defaults) {
     adopt(&own.device, before.device, defaults_.device);
     adopt(&own.host, before.host, defaults_.host);
     adopt(&own.device_guarantee, before.device_guarantee, defaults_.device_guarantee);
+    adopt(&own.weight, before.weight, defaults_.weight);
+    adopt(&own.priority, before.priority, defaults_.priority);
     for (const auto& [id, pool] : other_pools_) {
       if (BudgetOf(own, id) == BudgetOf(before, id)) SetBudget(id, BudgetOf(defaults_, id), &own);
     }
@@ -77,11 +98,9 @@ void Limits::Handle(const Caller& caller, uint64_t request, const proto::SetLimi
     return fail(ErrorCode::kPermission, "only root and the daemon's own user may change limits");
   if (const core::Status known = CheckPools(limits); !known.ok())
     return connections_->Fail(caller.key, request, known.error());
+  if (const auto fault = FaultOfShare(limits))
+    return fail(ErrorCode::kInvalidArgument, fault->c_str());
   if (limits.client() == 0) return SetUser(caller, request, limits);
-  if (limits.has_device_guarantee()) {
-    return fail(ErrorCode::kInvalidArgument,
-                "a guarantee is a user's, for all clients of that user together");
-  }
   if (ledger_->HasClient(limits.client())) return SetJob(caller, request, limits);
   SetClient(caller, request, limits);
 }
@@ -114,6 +133,8 @@ void Limits::SetUser(const Caller& caller, uint64_t request, const proto::SetLim
     loop->SetTenant(core::TenantId{uid}, budgets);
   });
   proto::DaemonPacket answer = AnswerOf(request, budgets);
+  answer.mutable_limits_set()->set_weight(budgets.weight.value_or(0));
+  answer.mutable_limits_set()->set_priority(PriorityOf(budgets.priority));
   answer.mutable_limits_set()->set_visible_memory(ledger_->VisibleOfTenant(uid).count());
   connections_->Send(caller.key, answer, {});
 }
@@ -166,6 +187,13 @@ Budgets Limits::Changed(Budgets budgets, const proto::SetLimits& limits,
     budgets.device_guarantee = limits.device_guarantee() == proto::kLimitNotSet
                                    ? unset.device_guarantee
                                    : std::optional(Bytes(limits.device_guarantee()));
+  }
+  if (limits.has_weight())
+    budgets.weight = limits.weight() == 0 ? unset.weight : std::optional(limits.weight());
+  if (limits.has_priority()) {
+    budgets.priority = limits.priority() == proto::PRIORITY_NOT_SET
+                           ? unset.priority
+                           : core::TenantPriority{static_cast<uint8_t>(limits.priority() - 1)};
   }
   for (const proto::PoolBudget& budget : limits.pool_budgets()) {
     if (budget.bytes() == 0) continue;

@@ -41,7 +41,8 @@ class Limits {
   // Changes what the message names, and answers with what is in force then. 0 changes nothing,
   // proto::kLimitNotSet takes a change back.
   // Errors: kPermission (only root and the daemon's own user may; a user may pause its own jobs),
-  //   kInvalidArgument (a guarantee of one client; a pause of a job that has no elastic engine),
+  //   kInvalidArgument (a guarantee, weight or priority of one client; a weight or priority that is
+  //   none; a pause of a job that has no elastic engine),
   //   kNotFound (the client; a pool, then with the names of those that there are).
   void Handle(const Caller& caller, uint64_t request, const proto::SetLimits& limits);
 
@@ -68,5 +69,8 @@ class Limits {
   Connections* const connections_;
   std::map<uid_t, core::Budgets> budgets_;
 };
+
+// As the wire has it.
+proto::TenantPriority PriorityOf(core::TenantPriority priority);
 
 }  // namespace ravenstore::daemon

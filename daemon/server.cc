@@ -96,6 +96,11 @@ core::Result<device::Devices> Choose(device::Devices all, const std::vector<std:
   return chosen;
 }
 
+core::TenantPriority PriorityOf(const std::string& name) {
+  if (name == "normal") return core::TenantPriority::kNormal;
+  return name == "low" ? core::TenantPriority::kLow : core::TenantPriority::kHigh;
+}
+
 }  // namespace
 
 LoopOptions LoopOptionsOf(const Config& config) {
@@ -202,7 +207,10 @@ core::Status Server::Init(device::Devices devices) {
 core::Budgets Server::TenantBudgets() const {
   core::Budgets budgets{config_.device_budget == Bytes{0} ? largest_device_ : config_.device_budget,
                         config_.host_budget == Bytes{0} ? host_capacity_ : config_.host_budget,
-                        config_.device_guarantee};
+                        config_.device_guarantee,
+                        {},
+                        config_.weight,
+                        PriorityOf(config_.priority)};
   for (const auto& [id, pool] : other_pools_) {
     const Bytes budget =
         pool.kind == core::PoolKind::kFile ? config_.file_budget : config_.peer_budget;

@@ -11,6 +11,8 @@ inline constexpr size_t kControlDescriptorsMax = 4;
 inline constexpr const char* kDefaultSocketPath = "/run/ravenstore/ravenstore.sock";
 // In SetLimits: take back what was set.
 inline constexpr uint64_t kLimitNotSet = ~uint64_t{0};
+// A tenant's weight at most.
+inline constexpr uint32_t kWeightMost = 1000;
 // Overrides the socket path for clients and tools.
 inline constexpr const char* kSocketPathVariable = "RAVENSTORE_SOCKET";
 

@@ -116,7 +116,41 @@ std::optional<proto::PoolBudget> PoolBudgetOf(const std::string& text) {
   return budget;
 }
 
-// A daemon that knows no budgets of pools passes over them.
+// 0 takes a change back.
+std::optional<uint32_t> WeightOf(const std::string& text) {
+  if (text == "default") return 0;
+  const auto number = core::ParseNumber(text);
+  if (!number || *number == 0 || *number > proto::kWeightMost) return std::nullopt;
+  return static_cast<uint32_t>(*number);
+}
+
+std::optional<proto::TenantPriority> PriorityOf(std::string_view text) {
+  if (text == "default") return proto::PRIORITY_NOT_SET;
+  for (const auto priority : {proto::PRIORITY_LOW, proto::PRIORITY_NORMAL, proto::PRIORITY_HIGH}) {
+    if (text == PriorityText(priority)) return priority;
+  }
+  return std::nullopt;
+}
+
+// Takes weight and priority over. Returns what is wrong with them, or nothing.
+std::string TakeShare(const LimitsOptions& options, proto::SetLimits* limits) {
+  if (options.weight.empty() && options.priority.empty()) return {};
+  if (options.client != 0)
+    return "--weight and --priority need --user: they are for all clients of a user together";
+  const auto weight = WeightOf(options.weight.empty() ? "default" : options.weight);
+  if (!weight) {
+    return "'" + options.weight + "' is no weight: give a whole number from 1 to " +
+           std::to_string(proto::kWeightMost) + ", or default";
+  }
+  const auto priority = PriorityOf(options.priority.empty() ? "default" : options.priority);
+  if (!priority)
+    return "'" + options.priority + "' is no priority: give low, normal, high or default";
+  if (!options.weight.empty()) limits->set_weight(*weight);
+  if (!options.priority.empty()) limits->set_priority(*priority);
+  return {};
+}
+
+// A daemon that knows no budgets of pools, weights or priorities passes over them.
 Status CheckTaken(const proto::SetLimits& asked, const proto::LimitsSet& answer) {
   for (const proto::PoolBudget& budget : asked.pool_budgets()) {
     const auto is_same = [&](const auto& told) { return told.pool() == budget.pool(); };
@@ -124,6 +158,11 @@ Status CheckTaken(const proto::SetLimits& asked, const proto::LimitsSet& answer)
     return Error{core::ErrorCode::kUnsupported,
                  "the budget of " + budget.pool() +
                      " was not set: the daemon is older than ravenctl, or this is a legacy job"};
+  }
+  const bool shares = asked.has_weight() || asked.has_priority();
+  if (shares && answer.priority() == proto::PRIORITY_NOT_SET) {
+    return Error{core::ErrorCode::kUnsupported,
+                 "weight and priority were not set: the daemon is older than ravenctl"};
   }
   return core::Ok();
 }
@@ -290,6 +329,8 @@ int RunLimits(const Common& common, const LimitsOptions& options, Streams stream
     }
   }
   proto::SetLimits limits;
+  if (const std::string fault = TakeShare(options, &limits); !fault.empty())
+    return Misused(fault, streams);
   for (const std::string& text : options.pool_budgets) {
     const auto budget = PoolBudgetOf(text);
     if (!budget) {

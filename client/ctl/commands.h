@@ -66,6 +66,8 @@ struct LimitsOptions {
   std::string host_budget{};
   std::vector<std::string> pool_budgets{};  // "file 0=64GiB", each of a further pool
   std::string device_guarantee{};           // a user's
+  std::string weight{};                     // a user's: 1 to 1000, or "default"
+  std::string priority{};                   // a user's: "low", "normal", "high" or "default"
   std::string visible_memory{};             // of legacy jobs
 };
 int RunLimits(const Common& common, const LimitsOptions& options, Streams streams);

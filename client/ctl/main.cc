@@ -59,6 +59,10 @@ void AddLimits(CLI::App* app, LimitsOptions* options) {
                      "Bytes in a further pool of ravenctl status, e.g. 'file 0=64GiB'; repeatable");
   limits->add_option("--device-guarantee", options->device_guarantee,
                      "Of each device, what other users leave this user, e.g. 8GiB; 0: nothing");
+  limits->add_option("--weight", options->weight,
+                     "A user's part of what devices have beyond guarantees, beside others'");
+  limits->add_option("--priority", options->priority,
+                     "Whose memory beyond guarantees makes way first: low, normal or high");
   limits->add_option("--visible-memory", options->visible_memory,
                      "The size that a device has for legacy jobs (ravenrun), e.g. 20GiB");
 }

@@ -12,6 +12,15 @@
 #include "proto/ledger_page.h"
 
 namespace ravenstore::client::ctl {
+const char* PriorityText(proto::TenantPriority priority) {
+  switch (priority) {
+    case proto::PRIORITY_LOW: return "low";
+    case proto::PRIORITY_NORMAL: return "normal";
+    case proto::PRIORITY_HIGH: return "high";
+    default: return "";
+  }
+}
+
 namespace {
 
 using core::Printable;
@@ -66,17 +75,28 @@ std::string TiersText(const proto::Welcome& welcome, const proto::Stats& stats, 
   return table.Text(columns);
 }
 
+// Whether a weight, or another priority than the normal one, is set for its user.
+bool HasShare(const proto::ClientInfo& client) {
+  return client.weight() != 0 || client.priority() == proto::PRIORITY_LOW ||
+         client.priority() == proto::PRIORITY_HIGH;
+}
+
 std::string BudgetsText(std::vector<proto::ClientInfo> clients, size_t columns) {
   std::stable_sort(clients.begin(), clients.end(), [](const auto& a, const auto& b) {
     return a.device_bytes() + a.host_bytes() > b.device_bytes() + b.host_bytes();
   });
-  TextTable table(">~>>>>");
-  table.Row({"CLIENT", "NAME", "DEVICE", "OF BUDGET", "HOST", "OF BUDGET"});
+  const bool shares = std::any_of(clients.begin(), clients.end(), HasShare);
+  TextTable table(shares ? ">~>>>>>>" : ">~>>>>");
+  const auto row = [&](std::vector<std::string> cells, std::string weight, std::string priority) {
+    if (shares) cells.insert(cells.end(), {std::move(weight), std::move(priority)});
+    table.Row(std::move(cells));
+  };
+  row({"CLIENT", "NAME", "DEVICE", "OF BUDGET", "HOST", "OF BUDGET"}, "WEIGHT", "PRIORITY");
   for (size_t i = 0; i < std::min(clients.size(), kClientsInStatus); ++i) {
     const proto::ClientInfo& client = clients[i];
-    table.Row({std::to_string(client.client()), Printable(client.name()),
-               Size(client.device_bytes()), Size(client.device_budget()), Size(client.host_bytes()),
-               Size(client.host_budget())});
+    row({std::to_string(client.client()), Printable(client.name()), Size(client.device_bytes()),
+         Size(client.device_budget()), Size(client.host_bytes()), Size(client.host_budget())},
+        std::to_string(std::max(client.weight(), 1u)), PriorityText(client.priority()));
   }
   std::string text = table.Text(columns);
   if (clients.size() > kClientsInStatus) {
@@ -141,6 +161,8 @@ void AddClient(JsonWriter& json, const proto::ClientInfo& client) {
       .Field("pinned_bytes", client.pinned_bytes())
       .Field("in_use_bytes", client.in_use_bytes())
       .Field("waiting", client.waiting())
+      .Field("weight", client.weight())
+      .Field("priority", PriorityText(client.priority()))
       .EndObject();
 }
 
@@ -178,6 +200,15 @@ const char* LevelText(Level level) {
     case Level::kFail: return "FAIL";
   }
   return "?";
+}
+
+// Of a user for whom something is set.
+std::string ShareText(const proto::LimitsSet& limits) {
+  std::string text;
+  if (limits.weight() != 0) text += ", weight " + std::to_string(limits.weight());
+  const bool is_set =
+      limits.priority() == proto::PRIORITY_LOW || limits.priority() == proto::PRIORITY_HIGH;
+  return is_set ? text + ", priority " + PriorityText(limits.priority()) : text;
 }
 
 }  // namespace
@@ -427,7 +458,8 @@ std::string LimitsText(const std::string& who, const proto::LimitsSet& limits) {
   const std::string guarantee =
       limits.device_guarantee() == 0 ? "" : " (" + Size(limits.device_guarantee()) + " guaranteed)";
   return Printable(who) + ": device budget " + Size(limits.device_budget()) + guarantee +
-         " on each device, host budget " + Size(limits.host_budget()) + pools + visible + '\n';
+         " on each device, host budget " + Size(limits.host_budget()) + pools + visible +
+         ShareText(limits) + '\n';
 }
 
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
@@ -437,6 +469,8 @@ std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits) {
       .Field("device_budget_bytes", limits.device_budget())
       .Field("host_budget_bytes", limits.host_budget())
       .Field("device_guarantee_bytes", limits.device_guarantee())
+      .Field("weight", limits.weight())
+      .Field("priority", PriorityText(limits.priority()))
       .Field("visible_memory_bytes", limits.visible_memory())
       .BeginArray("pool_budgets");
   for (const proto::PoolBudget& budget : limits.pool_budgets()) {

@@ -46,6 +46,8 @@ std::string KindsText(const proto::LegacyDevice& device);
 void AddLegacyJob(JsonWriter& json, std::string_view name, const proto::LegacyJob& job);
 
 // `who`: "client 3" or "user alice".
+// "low", "normal" or "high"; empty where the daemon says nothing.
+const char* PriorityText(proto::TenantPriority priority);
 std::string LimitsText(const std::string& who, const proto::LimitsSet& limits);
 std::string LimitsJson(const std::string& who, const proto::LimitsSet& limits);
 std::string PauseText(uint32_t job, bool paused);

@@ -24,11 +24,11 @@ using std::chrono::seconds;
 // Every value of `config`. Does not compile once Config has another field: extend kEveryKey then.
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
-               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av] =
-      config;
+               ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
+               ax] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
-                         as, at, au, av);
+                         as, at, au, av, aw, ax);
 }
 
 // Every key with a value that is not its default.
@@ -46,6 +46,8 @@ host_budget = 4194304
 peer_budget = "2MiB"
 file_budget = "8MiB"
 device_guarantee = "3GiB"
+weight = 4
+priority = "high"
 device_reserve = "1.5GiB"
 visible_memory = "5GiB"
 clients_max = 7
@@ -133,6 +135,8 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.peer_budget, MiB(2));
   EXPECT_EQ(config.file_budget, MiB(8));
   EXPECT_EQ(config.device_guarantee, GiB(3));
+  EXPECT_EQ(config.weight, 4u);
+  EXPECT_EQ(config.priority, "high");
   EXPECT_EQ(config.device_reserve, MiB(1536));
   EXPECT_EQ(config.visible_memory, GiB(5));
   EXPECT_EQ(config.clients_max, 7u);
@@ -168,6 +172,19 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.host_device_total, MiB(64));
   EXPECT_EQ(config.host_bytes_per_second, 1e9);
   EXPECT_EQ(config.host_latency, microseconds(10));
+}
+
+TEST(ConfigTest, AWeightIsAWholeNumberOrTheDefaultAndAPriorityOneOfThree) {
+  EXPECT_EQ(Parsed("[limits]\nweight = \"default\"\n").weight, std::nullopt);
+  EXPECT_EQ(Parsed("[limits]\nweight = 1000\n").weight, 1000u);
+  for (const char* weight : {"0", "-1", "1001", "1.5", "\"3\""}) {
+    EXPECT_NE(Refusal("[limits]\nweight = " + std::string(weight) + "\n")
+                  .find("must be a whole number from 1 to 1000, or \"default\""),
+              std::string::npos)
+        << weight;
+  }
+  EXPECT_NE(Refusal("[limits]\npriority = \"higher\"\n").find("\"low\" \"normal\" \"high\""),
+            std::string::npos);
 }
 
 TEST(ConfigTest, AGuaranteeOfNothingIsNotTheDefault) {
@@ -342,11 +359,12 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
   Config running;
   const Config wanted = Parsed(kEveryKey);
   const ConfigChanges changes = Adopt(wanted, &running);
-  EXPECT_EQ(changes.adopted, (std::vector<std::string>{
-                                 "limits.device_budget", "limits.device_guarantee",
-                                 "limits.file_budget", "limits.host_budget", "limits.peer_budget",
-                                 "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 48u);
+  EXPECT_EQ(changes.adopted,
+            (std::vector<std::string>{
+                "limits.device_budget", "limits.device_guarantee", "limits.file_budget",
+                "limits.host_budget", "limits.peer_budget", "limits.priority", "limits.weight",
+                "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 50u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

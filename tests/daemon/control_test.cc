@@ -401,6 +401,21 @@ TEST(ControlTest, AGuaranteeIsATenantsAndTakenBackAsOtherLimitsAre) {
   EXPECT_NE(refused.error().message.find("a guarantee is a user's"), std::string::npos);
 }
 
+TEST(ControlTest, AUsersWeightAndPriorityAreToldOfItsClients) {
+  DaemonProcess daemon;
+  Store store = Connect(daemon);
+  Session admin = Open(daemon);
+  EXPECT_EQ(admin.Clients()->front().weight(), 0u);
+  EXPECT_EQ(admin.Clients()->front().priority(), proto::PRIORITY_NORMAL);
+  proto::SetLimits limits;
+  limits.set_uid(::geteuid());
+  limits.set_weight(3);
+  limits.set_priority(proto::PRIORITY_LOW);
+  ASSERT_TRUE(admin.SetLimits(limits).ok());
+  EXPECT_EQ(admin.Clients()->front().weight(), 3u);
+  EXPECT_EQ(admin.Clients()->front().priority(), proto::PRIORITY_LOW);
+}
+
 TEST(ControlTest, ATenantsLimitHoldsForItsNextClient) {
   DaemonProcess daemon;
   Session admin = Open(daemon);

@@ -163,6 +163,42 @@ TEST_F(LimitsTest, AGuaranteeOfNothingIsOneAndTheDefaultIsShownForNone) {
   EXPECT_EQ(Refused(limits), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(LimitsTest, AWeightAndAPriorityAreAUsersAndTakenBackByNothing) {
+  EXPECT_EQ(Set(OfUser(0)).weight(), 0u);
+  EXPECT_EQ(Set(OfUser(0)).priority(), proto::PRIORITY_NORMAL);
+  proto::SetLimits limits = OfUser(0);
+  limits.set_weight(3);
+  EXPECT_EQ(Set(limits).weight(), 3u);
+  limits.clear_weight();
+  limits.set_priority(proto::PRIORITY_HIGH);
+  EXPECT_EQ(Set(limits).priority(), proto::PRIORITY_HIGH);
+  EXPECT_EQ(Set(OfUser(0)).weight(), 3u) << "it was left alone";
+  EXPECT_EQ(limits_.Of(kUser).weight, 3u);
+  EXPECT_EQ(limits_.Of(kUser).priority, core::TenantPriority::kHigh);
+  Budgets defaults = kDefaults;
+  defaults.weight = 5;
+  defaults.priority = core::TenantPriority::kLow;
+  limits_.SetDefaults(defaults);
+  EXPECT_EQ(limits_.Of(kUser).weight, 3u);
+  limits.set_weight(0);
+  limits.set_priority(proto::PRIORITY_NOT_SET);
+  EXPECT_EQ(Set(limits).weight(), 5u);
+  EXPECT_EQ(limits_.Of(kUser).priority, core::TenantPriority::kLow);
+}
+
+TEST_F(LimitsTest, AWeightThatIsNoneOrOneClientsIsRefused) {
+  proto::SetLimits limits = OfUser(0);
+  limits.set_weight(1001);
+  limits_.Handle(root_, 9, limits);
+  EXPECT_EQ(connections_.Told(root_).failure().message(), "a weight is 1 to 1000, not 1001");
+  limits.set_weight(1);
+  limits.set_client(1);
+  EXPECT_EQ(Refused(limits), ErrorCode::kInvalidArgument);
+  limits.clear_weight();
+  limits.set_priority(proto::PRIORITY_LOW);
+  EXPECT_EQ(Refused(limits), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(LimitsTest, AUsersLegacyJobsSeeADeviceOfThatSize) {
   proto::SetLimits limits = OfUser(0);
   limits.set_visible_memory(MiB(5).count());

@@ -189,6 +189,31 @@ TEST_F(CommandsTest, AGuaranteeIsAUsers) {
   EXPECT_THAT(err(), HasSubstr("--device-guarantee needs --user"));
 }
 
+TEST_F(CommandsTest, AWeightAndAPriorityAreAUsers) {
+  EXPECT_EQ(RunLimits(common, {.user = "root", .weight = "3", .priority = "high"}, streams()),
+            kExitOk);
+  EXPECT_THAT(out(), HasSubstr(", weight 3, priority high\n"));
+  EXPECT_EQ(daemon().limits_now.weight(), 3u);
+  EXPECT_EQ(daemon().limits_now.priority(), proto::PRIORITY_HIGH);
+  EXPECT_EQ(RunLimits(common, {.user = "root", .weight = "default"}, streams()), kExitOk);
+  EXPECT_EQ(daemon().limits_now.weight(), 0u);
+  EXPECT_EQ(RunLimits(common, {.client = 2, .weight = "3"}, streams()), kExitUsage);
+  EXPECT_THAT(err(), HasSubstr("--weight and --priority need --user"));
+  for (const char* weight : {"0", "-1", "1001", "1.5", "x"}) {
+    EXPECT_EQ(RunLimits(common, {.user = "root", .weight = weight}, streams()), kExitUsage);
+    EXPECT_THAT(err(), HasSubstr("'" + std::string(weight) +
+                                 "' is no weight: give a whole number from 1 to 1000, or default"));
+  }
+  EXPECT_EQ(RunLimits(common, {.user = "root", .priority = "top"}, streams()), kExitUsage);
+  EXPECT_THAT(err(), HasSubstr("'top' is no priority: give low, normal, high or default"));
+}
+
+TEST_F(CommandsTest, ADaemonThatKnowsNoWeightsIsNoSuccess) {
+  daemon().knows_shares = false;
+  EXPECT_EQ(RunLimits(common, {.user = "root", .weight = "3"}, streams()), kExitFailed);
+  EXPECT_THAT(err(), HasSubstr("weight and priority were not set: the daemon is older"));
+}
+
 TEST_F(CommandsTest, ALimitIsTakenBackByTheWordDefault) {
   EXPECT_EQ(RunLimits(common, {.client = 2, .device_budget = "default"}, streams()), kExitOk);
   EXPECT_THAT(out(), HasSubstr("device budget 16777216.0 TiB")) << "as told";

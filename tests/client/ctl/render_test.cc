@@ -188,6 +188,20 @@ TEST(RenderTest, ClientsAreOneTableWhereThereIsRoom) {
   EXPECT_THAT(ClientsText(clients), HasSubstr("WAITING\n")) << "two, in 80 columns";
 }
 
+TEST(RenderTest, WeightsAndPrioritiesAreShownWhereOneIsSet) {
+  const GoodDaemon good;
+  proto::ClientInfo first = SomeClient(3, 6);
+  proto::ClientInfo second = SomeClient(4, 5);
+  for (proto::ClientInfo* client : {&first, &second}) client->set_priority(proto::PRIORITY_NORMAL);
+  EXPECT_THAT(StatusText(good.welcome, good.stats, {first, second}), Not(HasSubstr("WEIGHT")));
+  first.set_weight(3);
+  second.set_priority(proto::PRIORITY_LOW);
+  const std::string text = StatusText(good.welcome, good.stats, {first, second});
+  EXPECT_THAT(text, HasSubstr("WEIGHT  PRIORITY\n"));
+  EXPECT_THAT(text, HasSubstr("3    normal\n"));
+  EXPECT_THAT(text, HasSubstr("1       low\n"));
+}
+
 TEST(RenderTest, LimitsNameWhoseTheyAre) {
   proto::LimitsSet limits;
   limits.set_device_budget(core::GiB(12).count());
@@ -195,7 +209,8 @@ TEST(RenderTest, LimitsNameWhoseTheyAre) {
             "client 3: device budget 12.0 GiB on each device, host budget 0 B\n");
   EXPECT_EQ(LimitsJson("client 3", limits),
             "{\"who\":\"client 3\",\"device_budget_bytes\":12884901888,\"host_budget_bytes\":0,"
-            "\"device_guarantee_bytes\":0,\"visible_memory_bytes\":0,\"pool_budgets\":[]}\n");
+            "\"device_guarantee_bytes\":0,\"weight\":0,\"priority\":\"\",\"visible_memory_bytes\":"
+            "0,\"pool_budgets\":[]}\n");
 }
 
 TEST(RenderTest, LimitsNameFurtherPools) {

@@ -165,6 +165,7 @@ class GoodDaemon {
         if (limits.host_budget() != 0) limits_now.set_host_budget(limits.host_budget());
         if (limits.has_device_guarantee())
           limits_now.set_device_guarantee(limits.device_guarantee());
+        if (knows_shares) TakeShare(limits);
         for (const proto::PoolBudget& asked : limits.pool_budgets()) {
           for (proto::PoolBudget& now : *limits_now.mutable_pool_budgets()) {
             if (now.pool() == asked.pool()) now.set_bytes(asked.bytes());
@@ -195,7 +196,15 @@ class GoodDaemon {
 
   proto::Welcome welcome;
   proto::Stats stats;
+  void TakeShare(const proto::SetLimits& limits) {
+    if (limits.has_weight()) limits_now.set_weight(limits.weight());
+    if (limits.has_priority()) limits_now.set_priority(limits.priority());
+    if (limits_now.priority() == proto::PRIORITY_NOT_SET)
+      limits_now.set_priority(proto::PRIORITY_NORMAL);
+  }
+
   proto::LimitsSet limits_now;
+  bool knows_shares = true;  // weights and priorities
   uint64_t tensors_total = 300;
   uint32_t job = 1000;  // of legacy jobs the only one
   bool stuck_job = false;
