@@ -110,10 +110,13 @@ core::Result<std::shared_ptr<Attachment>> Clients::MakeAttachment(const Caller& 
   const auto least = [](uint64_t asked, core::Bytes most) {
     return asked == 0 ? most : std::min(core::Bytes(asked), most);
   };
+  core::Budgets budgets;
+  budgets.device = least(hello.device_budget(), granted.device);
+  budgets.host = least(hello.host_budget(), granted.host);
   auto attachment = std::make_shared<Attachment>(Attachment{
       ClientId{id},
       caller.user(),
-      {least(hello.device_budget(), granted.device), least(hello.host_budget(), granted.host)},
+      std::move(budgets),
       caller.peer.pid,
       caller.peer.uid,
       ForPeople(hello.name()),

@@ -249,8 +249,11 @@ TEST(HarvestFaultsTest, AChunkThatALookDoesNotShowIsNoReasonForMore) {
   server.SetOthers(1, core::Bytes{});
   ASSERT_EQ(making.get_future().wait_for(seconds(20)), std::future_status::ready);
   server.SetFaults(false);
-  const MemoryWatch::Seen before{
-      .at = ipc::Now(), .free = core::MiB(16), .idle = core::MiB(16) - reserve, .busy = false};
+  MemoryWatch::Seen before;
+  before.at = ipc::Now();
+  before.free = core::MiB(16);
+  before.idle = core::MiB(16) - reserve;
+  before.busy = false;
   const auto look = [&] {
     return server.Ask([&](Loop& loop) {
       loop.LookAtDevices({before, before});

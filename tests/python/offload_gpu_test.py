@@ -25,9 +25,21 @@ def layers():
     return torch.nn.Sequential(*[layer for pair in pairs for layer in pair]).cuda()
 
 
-def train(batch, offloaded, steps=4):
+class OnTwo(torch.nn.Module):
+    """The second half of the layers is on the second GPU."""
+
+    def __init__(self):
+        super().__init__()
+        halves = layers()
+        self.first, self.second = halves[:8], halves[8:].to("cuda:1")
+
+    def forward(self, batch):
+        return self.second(self.first(batch).to("cuda:1"))
+
+
+def train(batch, offloaded, make=layers, steps=4):
     """Losses and parameters of a few steps; 2 GiB are saved in each."""
-    model, losses = layers(), []
+    model, losses = make(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         if offloaded:
@@ -140,6 +152,32 @@ class OffloadOnAGpu(unittest.TestCase):
         tensor = torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")
         with self.assertRaisesRegex(RuntimeError, "Ravenstore's"):
             tensor.untyped_storage()._share_cuda_()
+
+
+@unittest.skipUnless(torch.cuda.device_count() > 1, "no two GPUs")
+class OffloadOnTwoGpus(unittest.TestCase):
+    def setUp(self):
+        with offloading():
+            pass
+
+    def test_a_model_on_two_devices_trains_as_plainly(self):
+        torch.use_deterministic_algorithms(True)
+        batch = torch.randn(32768, 2048, device="cuda:0")
+        plain = train(batch, offloaded=False, make=OnTwo)
+        moved = ravenstore.explain().bytes_in
+        ours = train(batch, offloaded=True, make=OnTwo)
+        self.assertGreater(ravenstore.explain().bytes_in, moved)
+        self.assertEqual(ours[0], plain[0])
+        for one, other in zip(ours[1], plain[1], strict=True):
+            self.assertTrue(torch.equal(one, other))
+
+    def test_a_block_is_copied_to_another_gpu_and_back(self):
+        here = torch.arange(8 * MIB, device="cuda:0")
+        there = here.to("cuda:1", non_blocking=True)
+        back = there.to("cuda:0")
+        self.assertEqual(there.device.index, 1)
+        self.assertTrue(torch.equal(back, here))
+        self.assertTrue(torch.equal(there.cpu(), here.cpu()))
 
 
 if __name__ == "__main__":
