@@ -113,16 +113,15 @@ core::Result<std::shared_ptr<Attachment>> Clients::MakeAttachment(const Caller& 
   core::Budgets budgets;
   budgets.device = least(hello.device_budget(), granted.device);
   budgets.host = least(hello.host_budget(), granted.host);
-  auto attachment = std::make_shared<Attachment>(Attachment{
-      ClientId{id},
-      caller.user(),
-      std::move(budgets),
-      caller.peer.pid,
-      caller.peer.uid,
-      ForPeople(hello.name()),
-      std::move(segment),
-      std::move(doorbell),
-      {}});
+  auto attachment = std::make_shared<Attachment>(Attachment{ClientId{id},
+                                                            caller.user(),
+                                                            std::move(budgets),
+                                                            caller.peer.pid,
+                                                            caller.peer.uid,
+                                                            ForPeople(hello.name()),
+                                                            std::move(segment),
+                                                            std::move(doorbell),
+                                                            {}});
   attachment->arenas.resize(options_.devices.size());
   ++*options_.next_client;
   return attachment;
