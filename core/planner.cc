@@ -74,6 +74,9 @@ TierView Planner::DeviceTier(DeviceId device) const {
 Bytes Planner::Harvested(DeviceId device) const {
   return scheduler_->Harvested(device);
 }
+Bytes Planner::HarvestStuck(DeviceId device) const {
+  return scheduler_->HarvestStuck(device);
+}
 Bytes Planner::Guaranteed(DeviceId device, TenantId asker) const {
   return scheduler_->Guaranteed(device, asker);
 }

@@ -206,6 +206,8 @@ class Planner {
   TierView DeviceTier(DeviceId device) const;
   // What is harvested of the device's memory, whatever of it is to go.
   Bytes Harvested(DeviceId device) const;
+  // Of that, what could not be destroyed: it counts for good.
+  Bytes HarvestStuck(DeviceId device) const;
   // What of the device's held bytes the clients of other tenants than `asker` are guaranteed.
   Bytes Guaranteed(DeviceId device, TenantId asker) const;
   // As the topology calls it.

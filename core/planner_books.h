@@ -45,6 +45,7 @@ class PlannerBooks {
   std::vector<ClientId> Clients() const;
   TierView DeviceTier(DeviceId device) const;
   Bytes Harvested(DeviceId device) const;
+  Bytes HarvestStuck(DeviceId device) const;
   TenantView ViewOf(TenantId tenant, DeviceId device) const {
     const QuotaTree::Usage& usage = quota_.Of(tenant, PoolOf(device));
     return {usage.held - usage.reclaiming, quota_.Guarantee(tenant, PoolOf(device))};

@@ -125,6 +125,11 @@ Bytes PlannerBooks::Harvested(DeviceId device) const {
   return pool ? away_[*pool].committed() : Bytes{0};
 }
 
+Bytes PlannerBooks::HarvestStuck(DeviceId device) const {
+  const auto pool = away_.HarvestOf(device);
+  return pool ? away_[*pool].stuck() : Bytes{0};
+}
+
 TierView PlannerBooks::HostTier() const {
   Bytes blocks;
   for (const auto& [id, client] : clients_) blocks += quota_.Of(id, kHostPool).pinned;

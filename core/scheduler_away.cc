@@ -78,11 +78,13 @@ bool Scheduler::MakeHostShare(Client& client, Bytes more, RedundantCopies redund
   if (redundant == RedundantCopies::kKeep) return false;
   if (irrevocable_ && quota_.TakeKept(*served_, more)) return true;
   DropRedundantCopies(client, kHostPool, more);
+  if (quota_.IsWithinHostShare(client.id, more)) return true;
   for (Client* other : ByRank(kHostPool)) {
+    if (!MayDropCopiesOf(*other, kHostPool, client)) continue;
+    DropRedundantCopies(*other, kHostPool, more);
     if (quota_.IsWithinHostShare(client.id, more)) return true;
-    if (MayDropCopiesOf(*other, kHostPool, client)) DropRedundantCopies(*other, kHostPool, more);
   }
-  return quota_.IsWithinHostShare(client.id, more);
+  return false;
 }
 
 std::optional<ExtentMap::Block> Scheduler::TakeAwayRoom(Client& client, PoolId id,
@@ -98,13 +100,14 @@ std::optional<ExtentMap::Block> Scheduler::TakeAwayRoom(Client& client, PoolId i
   if (redundant == RedundantCopies::kKeep) return std::nullopt;
   DropRedundantCopies(client, id, tensor.size);
   block = pool.Allocate(tensor.size, row);
+  if (block) return block;
   for (Client* other : ByRank(id)) {
-    if (block) break;
     if (!MayDropCopiesOf(*other, id, client)) continue;
     DropRedundantCopies(*other, id, tensor.size);
     block = pool.Allocate(tensor.size, row);
+    if (block) return block;
   }
-  return block;
+  return std::nullopt;
 }
 
 void Scheduler::On(const PoolRate& event) {

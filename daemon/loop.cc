@@ -547,7 +547,7 @@ void Loop::LookAtHarvests(const std::vector<MemoryWatch::Seen>& seen) {
     const bool stale = one.in_motion > 0 || of_device.at <= one.moved;
     const core::Bytes before = one.harvest.most();
     const core::Bytes most =
-        one.harvest.Look(now_, HeldOf(device, one), {of_device.free, of_device.idle, stale});
+        one.harvest.Look(now_, HeldOf(device), {of_device.free, of_device.idle, stale});
     if (most != before) ApplyEvent(core::PoolLimit{one.pool, most});
   }
 }
@@ -558,7 +558,7 @@ core::Status Loop::GiveBackHarvest(core::DeviceId device, core::Bytes bytes, cor
   const std::string name = "device " + std::to_string(ToInt(device));
   if (found == harvests_.end())
     return core::Error{core::ErrorCode::kInvalidArgument, "nothing is harvested of " + name};
-  const core::Bytes held = HeldOf(device, found->second);
+  const core::Bytes held = HeldOf(device);
   if (bytes > held) {
     return core::Error{core::ErrorCode::kInvalidArgument,
                        "of " + name + ' ' + core::SizeText(held) +
@@ -582,9 +582,7 @@ std::optional<Harvest::View> Loop::ViewHarvest(core::DeviceId device) const {
 
 void Loop::LoseHarvest(core::PoolId pool, core::Bytes bytes) {
   for (auto& [device, one] : harvests_) {
-    if (one.pool != pool) continue;
-    one.stuck += bytes;
-    one.harvest.Lose(bytes);
+    if (one.pool == pool) one.harvest.Lose(bytes);
   }
 }
 
@@ -598,8 +596,7 @@ void Loop::NoteChunk(core::PoolId pool, bool begins) {
 
 void Loop::UpdateHarvests() {
   for (auto& [device, one] : harvests_) {
-    one.harvest.Update(now_, HeldOf(device, one),
-                       [this, pool = one.pool] { return WhyNotGiven(pool); });
+    one.harvest.Update(now_, HeldOf(device), [this, pool = one.pool] { return WhyNotGiven(pool); });
   }
 }
 

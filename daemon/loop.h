@@ -190,9 +190,8 @@ class Loop {
   struct HarvestOf {
     core::PoolId pool{};
     Harvest harvest;
-    int in_motion = 0;    // chunks that come or go
-    core::Tick moved{};   // when the last one did
-    core::Bytes stuck{};  // could not be released
+    int in_motion = 0;   // chunks that come or go
+    core::Tick moved{};  // when the last one did
   };
   // A core::Move under way.
   struct Move {
@@ -271,8 +270,8 @@ class Loop {
   void PaceCopies(const std::vector<MemoryWatch::Seen>& seen);
   void UpdateHarvests();
   // What is harvested of the device and can be given back.
-  core::Bytes HeldOf(core::DeviceId device, const HarvestOf& one) const {
-    return planner_->Harvested(device) - one.stuck;
+  core::Bytes HeldOf(core::DeviceId device) const {
+    return planner_->Harvested(device) - planner_->HarvestStuck(device);
   }
   void LoseHarvest(core::PoolId pool, core::Bytes bytes);
   // A chunk of the pool begins to come or to go, or is done with that.

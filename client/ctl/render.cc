@@ -75,10 +75,14 @@ std::string TiersText(const proto::Welcome& welcome, const proto::Stats& stats, 
   return table.Text(columns);
 }
 
-// Whether a weight, or another priority than the normal one, is set for its user.
+// Another one than the normal is set.
+bool IsSet(proto::TenantPriority priority) {
+  return priority == proto::PRIORITY_LOW || priority == proto::PRIORITY_HIGH;
+}
+
+// Whether a weight or a priority is set for its user.
 bool HasShare(const proto::ClientInfo& client) {
-  return client.weight() != 0 || client.priority() == proto::PRIORITY_LOW ||
-         client.priority() == proto::PRIORITY_HIGH;
+  return client.weight() != 0 || IsSet(client.priority());
 }
 
 std::string BudgetsText(std::vector<proto::ClientInfo> clients, size_t columns) {
@@ -206,9 +210,9 @@ const char* LevelText(Level level) {
 std::string ShareText(const proto::LimitsSet& limits) {
   std::string text;
   if (limits.weight() != 0) text += ", weight " + std::to_string(limits.weight());
-  const bool is_set =
-      limits.priority() == proto::PRIORITY_LOW || limits.priority() == proto::PRIORITY_HIGH;
-  return is_set ? text + ", priority " + PriorityText(limits.priority()) : text;
+  if (IsSet(limits.priority()))
+    text += std::string(", priority ") + PriorityText(limits.priority());
+  return text;
 }
 
 }  // namespace
