@@ -10,6 +10,7 @@ COMMANDS = {
     "bench": ("ravenstore.benchmark", "what the store's calls cost here, and its link's rate"),
     "demo": ("ravenstore.demo", "trains a small GPT with and without the store, and compares"),
     "doctor": ("ravenstore.doctor", "what stands in the way here, and what to do about it"),
+    "estimate": ("ravenstore.estimate.__main__", "how much memory of a GPU a job will need"),
 }
 
 

@@ -1,0 +1,110 @@
+"""What an estimate says, and how a recording becomes one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from ravenstore._units import bytes_of, size_text
+from ravenstore.errors import InvalidArgument
+from ravenstore.estimate import _overheads
+from ravenstore.estimate._cache import CudaCache, CudaMallocAsync, Model, StoreArena
+from ravenstore.estimate._recorder import Recorder
+
+GPU = "NVIDIA H100 80GB HBM3"
+"""What an estimate is for where nobody says."""
+
+
+class CaptureRefused(InvalidArgument):
+    """This cannot be captured. The message is one sentence: why, and what to give instead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """How much memory of its GPU a job will take. All sizes are in bytes."""
+
+    used: int
+    """The most that its tensors take at one time, as its allocator rounds them."""
+    reserved: int
+    """The most that its allocator holds of the GPU."""
+    context: int
+    """What the job holds beside its allocator: the CUDA context, the libraries."""
+    margin: int
+    """What 99 of 100 such estimates needed above `total`, at most."""
+    source: str
+    """ "formula", "capture", "history" or "measured"."""
+    notes: tuple[str, ...] = ()
+    """Sentences: what was missing, and what was taken instead."""
+    seconds: float = 0.0
+    """What making the estimate took."""
+
+    @property
+    def total(self) -> int:
+        """What the job takes of the GPU."""
+        return self.reserved + self.context
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON: the fields, and `total`."""
+        return {**dataclasses.asdict(self), "total": self.total}
+
+    def __str__(self) -> str:
+        parts = [
+            f"{size_text(self.total)} of the GPU, and {size_text(self.margin)} to be safe "
+            f"({self.source}, {self.seconds:.1f} s)",
+            f"  tensors {size_text(self.used)}, the allocator with them "
+            f"{size_text(self.reserved)}, context {size_text(self.context)}",
+            *(f"  {note}" for note in self.notes),
+        ]
+        return "\n".join(parts)
+
+
+ALLOCATORS = ("native", "expandable_segments", "cudaMallocAsync", "store")
+
+
+def allocator_of_environment() -> str:
+    """What PyTorch's own variables choose: "native", unless they name another."""
+    words = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    words = words.replace(" ", "")
+    if "backend:cudaMallocAsync" in words:
+        return "cudaMallocAsync"
+    return "expandable_segments" if "expandable_segments:True" in words else "native"
+
+
+def _model_of(allocator: str, budget: int) -> Model:
+    models: dict[str, Model] = {
+        "native": CudaCache(),
+        "expandable_segments": CudaCache(expandable=True),
+        "cudaMallocAsync": CudaMallocAsync(),
+        "store": StoreArena(budget),
+    }
+    if allocator not in models:
+        raise CaptureRefused(f"{allocator!r} is no allocator: give one of {', '.join(models)}")
+    return models[allocator]
+
+
+def of_recording(
+    recorder: Recorder, *, gpu: str, total_memory: int, allocator: str, seconds: float
+) -> Estimate:
+    """What the job of the recording takes of that GPU with that allocator."""
+    overheads = _overheads.of(gpu)
+    peaks = _model_of(allocator, total_memory).replay(recorder.events)
+    notes = list(recorder.notes)
+    if not _overheads.known(gpu):
+        notes.append(f"what libraries take of a {gpu} was not measured: that of a {GPU} was taken")
+    total = peaks.reserved + overheads.context
+    if total > total_memory:
+        notes.append(f"it does not fit: a {gpu} has {size_text(total_memory)}")
+    return Estimate(
+        used=peaks.used,
+        reserved=peaks.reserved,
+        context=overheads.context,
+        margin=int(peaks.reserved * overheads.capture_margin),
+        source="capture",
+        notes=tuple(notes),
+        seconds=seconds,
+    )
+
+
+def memory_of(gpu: str, gpu_memory: int | str | None) -> int:
+    """The bytes of that GPU: as given, else as the table has it."""
+    return _overheads.of(gpu).memory if gpu_memory is None else bytes_of(gpu_memory)

@@ -1,0 +1,351 @@
+"""Operators whose result is more than a shape: what the host reads of the GPU, sizes that depend on
+bytes, what has no shape rule, and the libraries' workspaces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ravenstore.estimate._estimate import CaptureRefused
+from ravenstore.estimate._trees import bytes_of_all, map_tensors
+
+if TYPE_CHECKING:
+    from ravenstore.estimate._fake import FakeGpu
+
+aten = torch.ops.aten
+
+# An operator without a shape rule runs on at most so many bytes of zeros in host memory.
+_ZEROS_BYTES_MAX = 64 << 20
+# The host reads at most so many values as real ones; of a larger tensor it has no bytes, either.
+_READ_VALUES_MAX = 1 << 22
+
+Special = Callable[["FakeGpu", Any, tuple[Any, ...], dict[str, Any]], Any]
+SPECIAL: dict[Any, Special] = {}
+"""Operator: what to do instead of its shape rule alone."""
+
+
+def _special(*operators: Any) -> Callable[[Special], Special]:
+    def register(function: Special) -> Special:
+        SPECIAL.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+# ---- What the host reads
+
+# Evaluated on the values that stand for their inputs: a loop that asks whether its loss is finite
+# goes on.
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "any", "all", "mul")
+_LOGIC = ("logical_not", "logical_and", "logical_or", "bitwise_not", "bitwise_and", "bitwise_or")
+_EVALUATED = frozenset(f"aten::{name}" for name in (*_COMPARISONS, *_LOGIC))
+_CONSTANT: dict[str, Callable[[tuple[Any, ...]], Any]] = {
+    "aten::zeros": lambda args: 0,
+    "aten::zeros_like": lambda args: 0,
+    "aten::zero_": lambda args: 0,
+    "aten::full": lambda args: args[1],
+    "aten::scalar_tensor": lambda args: args[0],
+}
+_SAME = frozenset({"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy"})
+
+
+def value_of(tensor: torch.Tensor) -> Any:
+    """What each of the tensor's values is taken to be: 1, or False, unless more is known."""
+    value = getattr(tensor, "value", None)
+    if value is not None:
+        return value
+    return False if tensor.dtype == torch.bool else torch.ones((), dtype=tensor.dtype).item()
+
+
+def _stand_in(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.tensor(value_of(value), dtype=value.dtype)
+    return value
+
+
+def note_value(func: Any, args: tuple[Any, ...], out: Any) -> None:
+    """Keeps what is known of the values of `out`, a Fake."""
+    name = func._schema.name
+    if name in _EVALUATED:
+        if not isinstance(out, torch.Tensor) or out.dtype != torch.bool:
+            return
+        try:
+            out.value = func(*map(_stand_in, args)).item()
+        except (RuntimeError, IndexError):
+            return  # one value cannot stand for tensors of these shapes
+    elif name in _CONSTANT:
+        out.value = _CONSTANT[name](args)
+    elif name in _SAME and hasattr(args[0], "value"):
+        out.value = args[0].value
+
+
+@_special(aten._local_scalar_dense.default)
+def _read_value(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return value_of(args[0])
+
+
+@_special(aten.equal.default)
+def _are_equal(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return True
+
+
+@_special(aten._to_copy.default)
+def _to_copy(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    (source,) = args
+    device, dtype = kwargs.get("device"), kwargs.get("dtype") or source.dtype
+    here = gpu.is_fake(source) and gpu.has(source)
+    if device is not None and gpu.is_fake(source):
+        there = device.type != "cpu"
+        # PyTorch takes a Fake to be on "meta", and asks for a copy to where it is already.
+        if here == there and dtype == source.dtype and kwargs.get("memory_format") is None:
+            return gpu.alias(source)
+        if here and not there and source.numel() <= _READ_VALUES_MAX:
+            return torch.full(tuple(source.shape), value_of(source), dtype=dtype)
+    out = gpu.run_without_bytes(func, args, kwargs)
+    if not gpu.is_fake(source) and source.dim() == 0:
+        out.value = source.item()
+    return out
+
+
+@_special(aten.copy_.default)
+def _copy(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Into a real tensor: it keeps what it has."""
+    return args[0]
+
+
+@_special(aten.fill_.Scalar)
+def _fill(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args[0].value = args[1]
+    return args[0]
+
+
+# ---- Sizes that depend on bytes: the largest that may be
+
+
+@_special(aten.nonzero.default)
+def _nonzero(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _note_largest(gpu, func)
+    return gpu.empty((args[0].numel(), args[0].dim()), torch.int64, on_gpu=gpu.any_on(args))
+
+
+@_special(aten.masked_select.default)
+def _masked_select(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _note_largest(gpu, func)
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return gpu.empty((math.prod(shape),), args[0].dtype, on_gpu=gpu.any_on(args))
+
+
+@_special(aten._unique2.default)
+def _unique(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _note_largest(gpu, func)
+    (values,), on_gpu = args[:1], gpu.any_on(args)
+    return (
+        gpu.empty((values.numel(),), values.dtype, on_gpu=on_gpu),
+        gpu.empty(tuple(values.shape), torch.int64, on_gpu=on_gpu),
+        gpu.empty((values.numel(),), torch.int64, on_gpu=on_gpu),
+    )
+
+
+@_special(aten.bincount.default)
+def _bincount(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _note_largest(gpu, func)
+    least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    return gpu.empty((max(least, args[0].numel()),), torch.int64, on_gpu=gpu.any_on(args))
+
+
+@_special(aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
+def _index(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A mask selects as its non-zero places do, which are computed first."""
+    if func is aten.index_put_.default:
+        return args[0]
+    places: list[Any] = []
+    for index in args[1]:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            _note_largest(gpu, func)
+            on_gpu = gpu.any_on((index,))
+            places += [
+                gpu.empty((index.numel(),), torch.int64, on_gpu=on_gpu) for _ in range(index.dim())
+            ]
+        else:
+            places.append(index)
+    if func is aten.index_put.default:
+        return gpu.run_without_bytes(aten.clone.default, args[:1], {})
+    return gpu.run_without_bytes(func, (args[0], places), kwargs)
+
+
+@_special(aten._pack_padded_sequence.default)
+def _pack(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of the lengths, which the host has, the sizes of the steps are computed."""
+    given, lengths, batch_first = args
+    _, sizes = func(torch.zeros(given.shape[:2]), lengths, batch_first)
+    shape = (int(lengths.sum()), *given.shape[2:])
+    return gpu.empty(shape, given.dtype, on_gpu=gpu.has(given)), sizes
+
+
+@_special(aten._pack_padded_sequence_backward.default)
+def _unpack(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return gpu.empty(tuple(args[1]), args[0].dtype, on_gpu=gpu.has(args[0]))
+
+
+def _note_largest(gpu: FakeGpu, func: Any) -> None:
+    gpu.recorder.note(
+        f"the size of what {func._schema.name} gives depends on the data: the largest was taken"
+    )
+
+
+# ---- Gradients that are summed
+
+# What counts of references a gradient has in the call with which autograd sums two of them, if
+# nothing else holds it: of its tensor, and of its storage.
+_SUMMED_USES = (4, 2)
+
+
+@_special(aten.add.Tensor)
+def _add(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Autograd sums gradients in place, but not while there are dispatch modes."""
+    first, second = args[:2]
+    if (
+        torch._C._current_graph_task_id() != -1
+        and not torch.is_grad_enabled()
+        and not kwargs
+        and gpu.is_fake(first)
+        and gpu.is_fake(second)
+        and (first.shape, first.dtype) == (second.shape, second.dtype)
+        and (first._use_count(), _storage_uses(first)) == _SUMMED_USES
+    ):
+        return gpu.alias(first)
+    return gpu.run_without_bytes(func, args, kwargs)
+
+
+def _storage_uses(tensor: torch.Tensor) -> int:
+    storage = tensor.untyped_storage()
+    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    return uses
+
+
+# ---- Not for tensors without bytes
+
+
+@_special(aten._amp_foreach_non_finite_check_and_unscale_.default)
+def _check_finite(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    return None
+
+
+@_special(aten._amp_update_scale_.default, aten.record_stream.default, aten._pin_memory.default)
+def _leave(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+@_special(aten.is_pinned.default)
+def _is_pinned(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return False
+
+
+def run_on_zeros(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """For an operator without a shape rule: meta tensors like its result on zeros. What it changes
+    in place keeps its shape."""
+    if func._schema.is_mutable and len(func._schema.returns) < 2:
+        return args[0] if func._schema.returns else None
+    if bytes_of_all(*args) > _ZEROS_BYTES_MAX:
+        raise CaptureRefused(
+            f"{func} has no shape rule in this PyTorch, and its inputs are too large to run it on "
+            "the CPU: give a smaller batch, or measure the job on a GPU"
+        )
+    gpu.recorder.note(f"{func} has no shape rule in this PyTorch: it ran on zeros on the CPU")
+
+    def zeros(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
+
+    out = func(
+        *(map_tensors(each, zeros) for each in args),
+        **{
+            name: map_tensors(each, zeros)
+            for name, each in kwargs.items()
+            if name not in ("device", "generator")
+        },
+    )
+    with torch._C._DisableTorchDispatch():
+        return map_tensors(out, lambda each: each.to("meta"))
+
+
+# ---- cuDNN's recurrent layers
+
+_RNN_KINDS = ("rnn", "rnn", "lstm", "gru")  # by cuDNN's number
+
+
+@_special(aten._cudnn_rnn.default)
+def _rnn(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given, weights, _, _, state, cell, kind, hidden, projected, layers, batch_first = args[:11]
+    _, train, bidirectional, batch_sizes, _ = args[11:]
+    size = projected or hidden
+    ways = 2 if bidirectional else 1
+    if batch_sizes:
+        rows, shape = given.shape[0], [given.shape[0], size * ways]
+    else:
+        rows, shape = given.shape[0] * given.shape[1], [*given.shape[:2], size * ways]
+    out = gpu.empty(shape, given.dtype)
+    final = gpu.empty(tuple(state.shape), given.dtype)
+    final_cell = gpu.empty(tuple(cell.shape) if cell is not None else (0,), given.dtype)
+    kept = gpu.overheads.rnn_reserve[_RNN_KINDS[kind]] if train else 0
+    bytes_kept = kept * rows * hidden * layers * ways * given.element_size()
+    reserve = gpu.empty((bytes_kept,), torch.uint8)
+    count_workspace(gpu, func, args, out)
+    weight_buffer = gpu.empty((sum(each.numel() for each in weights),), given.dtype)
+    return out, final, final_cell, reserve, weight_buffer
+
+
+@_special(aten._cudnn_rnn_backward.default)
+def _rnn_backward(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given, weights, _, _, state, cell = args[:6]
+
+    def like(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else gpu.empty(tuple(tensor.shape), tensor.dtype)
+
+    count_workspace(gpu, func, args, None)
+    return like(given), like(state), like(cell), [like(each) for each in weights]
+
+
+@_special(aten._grouped_mm.default)
+def _grouped_matmul(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its shape rule takes bfloat16 alone, the GPU more."""
+    left, right = args[:2]
+    offsets: Any = args[2] if len(args) > 2 else kwargs.get("offs")
+    groups = () if left.dim() != right.dim() else (len(left if left.dim() == 3 else offsets),)
+    shape = (*groups, left.shape[-2], right.shape[-1])
+    out = gpu.empty(shape, kwargs.get("out_dtype") or left.dtype, on_gpu=gpu.any_on(args))
+    count_workspace(gpu, func, args, out)
+    return out
+
+
+# ---- Workspaces
+
+_MATMULS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "addbmm", "_addmm_activation"),
+        *("_grouped_mm", "_cudnn_rnn"),
+    )
+)
+_CONVOLUTIONS = frozenset({"aten::convolution", "aten::convolution_backward"})
+_FLASH_BACKWARD = "aten::_scaled_dot_product_flash_attention_backward"
+
+
+def count_workspace(gpu: FakeGpu, func: Any, args: tuple[Any, ...], out: Any) -> None:
+    """Counts what a library takes for this operator beside inputs and outputs."""
+    name = func._schema.name
+    if name in _MATMULS:
+        # cuBLAS has a handle for each thread, and autograd runs backward in another one.
+        handle = "backward" if torch._C._current_graph_task_id() != -1 else "forward"
+        if handle not in gpu.workspaces:
+            gpu.workspaces.add(handle)
+            gpu.recorder.allocate(gpu.overheads.matmul_workspace)
+    elif name in _CONVOLUTIONS:
+        gpu.recorder.use(int(bytes_of_all(args, out) * gpu.overheads.conv_workspace_share))
+    elif name == _FLASH_BACKWARD:
+        # The gradient of the query is summed in fp32, in rows rounded up to 128.
+        batch, heads, rows, width = args[1].shape
+        rows = -(-rows // 128) * 128
+        gpu.recorder.use(4 * batch * heads * rows * (width + 1))

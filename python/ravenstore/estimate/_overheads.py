@@ -1,0 +1,45 @@
+"""What a job takes of a GPU beside its tensors, by the GPU's name: measured, in _overheads.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.resources
+import json
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Overheads:
+    """Of one GPU type, in bytes."""
+
+    memory: int
+    """What a program finds there, of an empty one."""
+    context: int
+    """The CUDA context with the libraries of a training job, outside of PyTorch's allocator."""
+    matmul_workspace: int
+    """cuBLAS's for each of its handles, from PyTorch's allocator, kept for good."""
+    conv_workspace_share: float
+    """cuDNN's workspace of a convolution, as a share of its inputs and outputs."""
+    rnn_reserve: dict[str, int]
+    """What cuDNN's recurrent layers keep for backward: values for each step, layer and hidden
+    value."""
+    capture_margin: float
+    """What 99 of 100 captures needed above what they said, at most, as a share of it."""
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, Any]]:
+    text = importlib.resources.files(__package__).joinpath("_overheads.json").read_text()
+    table: dict[str, dict[str, Any]] = json.loads(text)
+    return table
+
+
+def known(gpu: str) -> bool:
+    """Whether that GPU was measured."""
+    return gpu in _table()
+
+
+def of(gpu: str) -> Overheads:
+    """The named GPU's, or those of one like the table's default."""
+    return Overheads(**{**_table()["default"], **_table().get(gpu, {})})

@@ -1,0 +1,424 @@
+"""Captures: what a job allocates on a GPU that is not there, and in what order."""
+
+import copy
+import io
+import unittest
+
+import harness  # noqa: F401 - the package's path
+import torch
+import xml_main
+from harness import MIB
+from ravenstore import estimate
+from ravenstore.estimate import _overheads
+from ravenstore.estimate._capture import record
+from ravenstore.estimate._fake import FakeGpu
+from ravenstore.estimate._recorder import Recorder
+from torch import nn
+from torch.nn import functional
+
+GPU = estimate.GPU
+WORKSPACE = _overheads.of(GPU).matmul_workspace
+K = 1000
+
+
+def fake(recorder=None):
+    return FakeGpu(recorder or Recorder(), GPU, 80 << 30)
+
+
+def between(recorder, mark):
+    """The events from one mark to the next; sizes of what came (+) and went (-)."""
+    places = [*recorder.marks, (len(recorder.events), "end")]
+    for (begin, name), (end, _) in zip(places, places[1:], strict=False):
+        if name == mark:
+            return [size for size, _ in recorder.events[begin:end]]
+    raise AssertionError(mark)
+
+
+def attention(dtype, mask=None, width=64, **options):
+    """Bytes at most beside query, key and value, and the way back's name."""
+    recorder = Recorder()
+    with fake(recorder):
+        q, k, v = (
+            torch.randn(2, 4, 512, width, device="cuda", dtype=dtype, requires_grad=True)
+            for _ in range(3)
+        )
+        mask = None if mask is None else torch.ones(512, 512, dtype=mask, device="cuda")
+        before = recorder.used
+        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, **options)
+        way = type(out.grad_fn).__name__
+        out.sum().backward()
+    return recorder.used_peak - before, way
+
+
+class EventsTest(unittest.TestCase):
+    """Against what a GPU is known to do, computed by hand."""
+
+    def test_a_linear_layers_step(self):
+        def build():
+            layer = nn.Linear(K, K, bias=False).to("cuda")
+            data = torch.randn(3 * K, K, device="cuda")
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+            def step():
+                layer(data).relu().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            return step
+
+        recorder = record(build, steps=3, gpu=GPU, total_memory=80 << 30)
+        weight, rows = 4 * K * K, 12 * K * K
+        self.assertEqual(between(recorder, "build"), [weight, rows])
+        forward = [rows, WORKSPACE, rows, -rows, 4]
+        backward = [4, rows, -rows, weight, WORKSPACE, -rows, -4, -4]
+        first = between(recorder, "step 1")
+        self.assertEqual(sorted(first[:5]), sorted(forward))
+        self.assertEqual(sorted(first[5:]), sorted([*backward, -weight]))
+        # The workspaces stay.
+        second = between(recorder, "step 2")
+        self.assertEqual(sorted(second), sorted(x for x in first if x != WORKSPACE))
+
+    def test_autograd_sums_gradients_in_place(self):
+        recorder = Recorder()
+        with fake(recorder):
+            x = torch.randn(K, K, device="cuda", requires_grad=True)
+            y = x * 1.0
+            total = (y.sin() + y.cos()).sum()
+            recorder.mark("backward")
+            total.backward()
+            recorder.mark("end")
+        came = [size for size in between(recorder, "backward") if size == 4 * K * K]
+        # sin(x) and its negative, cos(x), a product for each, and x's gradient.
+        self.assertEqual(len(came), 6)
+
+    def test_views_and_in_place_operators_allocate_nothing(self):
+        recorder = Recorder()
+        with fake(recorder):
+            x = torch.zeros(8, 8, device="cuda")
+            recorder.mark("views")
+            x.view(64).t().add_(1).relu_()
+            x[2:5].mul_(2)
+            x.to("cuda").cuda().contiguous()
+            recorder.mark("end")
+        self.assertEqual(between(recorder, "views"), [])
+
+    def test_what_is_dropped_is_freed_at_once(self):
+        recorder = Recorder()
+        with fake(recorder):
+            x = torch.zeros(K, K, device="cuda")
+            view = x[0]
+            del x
+            self.assertEqual(recorder.used, 4 * K * K)
+            del view
+            self.assertEqual(recorder.used, 0)
+
+    def test_a_model_moved_to_the_gpu_stays_the_same_parameters(self):
+        with fake():
+            layer = nn.Linear(4, 4)
+            layer.tied = layer.weight
+            weight = layer.weight
+            optimizer = torch.optim.Adam(layer.parameters())
+            self.assertEqual(weight.device.type, "cpu")
+            layer.to("cuda")
+            self.assertIs(layer.weight, weight)
+            self.assertIs(layer.tied, weight)
+            self.assertIs(optimizer.param_groups[0]["params"][0], weight)
+            self.assertIsInstance(weight, nn.Parameter)
+            self.assertTrue(weight.is_cuda)
+            self.assertEqual(copy.deepcopy(layer).weight.device.type, "cuda")
+
+    def test_real_tensors_stay_real(self):
+        with fake():
+            x = torch.arange(6)
+            self.assertEqual((x * 2).tolist(), [0, 2, 4, 6, 8, 10])
+            self.assertEqual(torch.tensor([1, 2]).sum().item(), 3)
+
+
+class OperatorsTest(unittest.TestCase):
+    def test_attention_takes_no_square_matrix(self):
+        square = 2 * 4 * 512 * 512
+        for dtype, way in (
+            (torch.bfloat16, "ScaledDotProductFlashAttentionBackward0"),
+            (torch.float32, "ScaledDotProductEfficientAttentionBackward0"),
+        ):
+            size, name = attention(dtype, is_causal=True)
+            self.assertEqual(name, way)
+            one = 2 * 4 * 512 * 64 * dtype.itemsize
+            self.assertLess(size, 8 * one)
+            self.assertLess(size, square * dtype.itemsize * 4)
+        self.assertEqual(attention(torch.bfloat16, torch.bool)[1][:24], "ScaledDotProductEfficien")
+        self.assertGreater(attention(torch.float64)[0], square * 8)
+
+    def test_attention_heads_of_any_width(self):
+        self.assertEqual(attention(torch.float16, width=60)[1], "SliceBackward0")
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            self.assertGreater(attention(torch.float32)[0], 2 * 4 * 512 * 512 * 4)
+
+    def test_dropout_keeps_one_byte_for_each_value(self):
+        recorder = Recorder()
+        with fake(recorder):
+            x = torch.zeros(K, K, device="cuda")
+            recorder.mark("dropout")
+            kept = functional.dropout(x, 0.1)
+            recorder.mark("end")
+            del kept
+        self.assertEqual(sorted(between(recorder, "dropout")), [-K * K, K * K, 4 * K * K])
+
+    def test_autocast_casts_and_keeps_weights(self):
+        recorder = Recorder()
+        with fake(recorder):
+            layer = nn.Linear(K, K, bias=False).to("cuda")
+            x = torch.zeros(10, K, device="cuda")
+            recorder.mark("autocast")
+            with torch.autocast("cuda", torch.bfloat16):
+                a, b = layer(x), layer(x)
+                self.assertEqual(a.dtype, torch.bfloat16)
+                self.assertEqual(a.softmax(-1).dtype, torch.float32)
+                self.assertEqual(a.sum().dtype, torch.float32)
+                self.assertEqual((a + x).dtype, torch.float32)
+                self.assertEqual(functional.mse_loss(a, b).dtype, torch.float32)
+            recorder.mark("end")
+        self.assertEqual(between(recorder, "autocast").count(2 * K * K), 1)
+
+    def test_softmax_of_fp16_widens_without_a_copy(self):
+        recorder = Recorder()
+        with fake(recorder):
+            x = torch.zeros(K, K, device="cuda", dtype=torch.float16)
+            recorder.mark("softmax")
+            y = x.log_softmax(-1, dtype=torch.float32)
+            recorder.mark("end")
+        del y
+        self.assertEqual(between(recorder, "softmax"), [4 * K * K])
+
+    def test_recurrent_layers(self):
+        for kind in (nn.LSTM, nn.GRU, nn.RNN):
+            for options in ({}, {"bidirectional": True, "batch_first": True, "dropout": 0.1}):
+                with fake():
+                    layer = kind(8, 16, 2, **options).to("cuda")
+                    out, _ = layer(torch.randn(5, 3, 8, device="cuda"))
+                    out.sum().backward()
+                    self.assertEqual(out.shape, (5, 3, 32 if options else 16))
+                    self.assertEqual(layer.weight_ih_l0.grad.shape, layer.weight_ih_l0.shape)
+                    with torch.autocast("cuda"):
+                        self.assertEqual(
+                            layer(torch.randn(5, 3, 8, device="cuda"))[0].dtype, torch.float16
+                        )
+
+    def test_packed_sequences(self):
+        with fake():
+            layer = nn.LSTM(8, 16, proj_size=4).to("cuda")
+            data = torch.randn(5, 3, 8, device="cuda", requires_grad=True)
+            packed = nn.utils.rnn.pack_padded_sequence(data, [5, 4, 1])
+            out, (state, cell) = layer(packed)
+            self.assertEqual(out.data.shape, (10, 4))
+            nn.utils.rnn.pad_packed_sequence(out)[0].sum().backward()
+            self.assertEqual(data.grad.shape, data.shape)
+            self.assertEqual((state.shape, cell.shape), ((1, 3, 4), (1, 3, 16)))
+
+    def test_every_kind_of_optimizer_step(self):
+        for optimizer, states in ((torch.optim.SGD, 0), (torch.optim.Adam, 2)):
+            for options in ({}, {"foreach": False}, {"fused": True}):
+
+                def build(optimizer=optimizer, options=options):
+                    layer = nn.Linear(K, K, bias=False).to("cuda")
+                    steps = optimizer(layer.parameters(), lr=0.1, **options)
+
+                    def step():
+                        layer(torch.zeros(1, K, device="cuda")).sum().backward()
+                        steps.step()
+                        steps.zero_grad()
+
+                    return step
+
+                recorder = record(build, steps=3, gpu=GPU, total_memory=80 << 30)
+                self.assertEqual(between(recorder, "step 1").count(4 * K * K) >= 1 + states, True)
+                least = 4 * K * K * (2 + states)
+                self.assertGreaterEqual(recorder.used_peak, least)
+                self.assertLess(recorder.used_peak, least + 2 * WORKSPACE + 12 * K * K)
+
+    def test_sizes_that_depend_on_data_are_the_largest(self):
+        recorder = Recorder()
+        with fake(recorder):
+            x = torch.randn(6, 4, device="cuda")
+            self.assertEqual(x[x > 0].shape, (24,))
+            self.assertEqual((x > 0).nonzero().shape, (24, 2))
+            self.assertEqual(torch.masked_select(x, x > 0).shape, (24,))
+            self.assertEqual(x.unique().shape, (24,))
+        self.assertIn("aten::nonzero", " ".join(recorder.notes))
+
+    def test_an_operator_without_a_shape_rule_runs_on_zeros(self):
+        recorder = Recorder()
+        with fake(recorder):
+            x = torch.zeros(4, 4, device="cuda")
+            self.assertEqual(torch.geqrf(x)[0].shape, (4, 4))
+            with torch.library._scoped_library("raven_test", "DEF") as library:
+                library.define("twice(Tensor x) -> Tensor")
+                library.impl("twice", lambda x: torch.cat([x, x]), "CPU")
+                twice = torch.ops.raven_test.twice
+                self.assertEqual(twice(x).shape, (8, 4))
+                self.assertTrue(twice(x).is_cuda)
+                with self.assertRaisesRegex(estimate.CaptureRefused, "give a smaller batch"):
+                    twice(torch.zeros(1 << 26, device="cuda"))
+        self.assertIn("raven_test.twice", " ".join(recorder.notes))
+
+
+class HostTest(unittest.TestCase):
+    """What a program reads of the GPU is plausible, and never an error."""
+
+    def setUp(self):
+        self.enterContext(fake())
+        self.loss = torch.randn(5, 5, device="cuda").square().mean()
+
+    def test_numbers(self):
+        self.assertEqual(self.loss.item(), 1.0)
+        self.assertEqual(float(self.loss), 1.0)
+        self.assertEqual(f"{self.loss:.2f} {self.loss}"[:4], "1.00")
+        self.assertEqual(self.loss.detach().cpu().numpy(), 1.0)
+        self.assertEqual(torch.zeros(2, device="cuda").tolist(), [0.0, 0.0])
+        self.assertEqual(torch.ones(3, device="cuda").sum(), 1)
+
+    def test_a_loss_is_finite(self):
+        self.assertFalse(torch.isnan(self.loss))
+        self.assertFalse(torch.isnan(torch.zeros(3, device="cuda")).any())
+        self.assertTrue(torch.isfinite(self.loss))
+        self.assertTrue(torch.isfinite(torch.zeros(3, device="cuda")).all())
+        self.assertFalse(self.loss > 1e9)
+
+    def test_a_cuda_tensor_is_no_array(self):
+        with self.assertRaisesRegex(TypeError, "Tensor.cpu"):
+            self.loss.numpy()
+
+    def test_models_can_be_saved_and_loaded(self):
+        layer = nn.Linear(4, 4).to("cuda")
+        file = io.BytesIO()
+        torch.save(layer.state_dict(), file)
+        layer.load_state_dict(copy.deepcopy(layer.state_dict()))
+        self.assertTrue(layer.weight.is_cuda)
+
+    def test_torch_cuda_is_there(self):
+        cuda = torch.cuda
+        self.assertTrue(cuda.is_available())
+        self.assertEqual((cuda.device_count(), cuda.current_device()), (1, 0))
+        self.assertEqual(cuda.get_device_name(), GPU)
+        self.assertEqual(cuda.get_device_properties(0).total_memory, 80 << 30)
+        before = cuda.memory_allocated()
+        kept = torch.zeros(MIB, dtype=torch.uint8, device="cuda")
+        self.assertEqual(cuda.memory_allocated() - before, kept.numel())
+        self.assertEqual(sum(cuda.mem_get_info()[:1]) + cuda.memory_allocated(), 80 << 30)
+        with cuda.stream(cuda.Stream()):
+            event = cuda.Event(enable_timing=True)
+            event.record()
+        cuda.synchronize()
+        cuda.manual_seed_all(1)
+        self.assertGreater(event.elapsed_time(event), 0)
+
+
+class LifeTest(unittest.TestCase):
+    def test_everything_is_as_before_when_it_ends(self):
+        names = ("to", "cuda", "pin_memory")
+        before = [getattr(torch.Tensor, name) for name in names]
+        available, make = torch.cuda.is_available, torch.nn.Parameter.__new__
+        with self.assertRaises(ZeroDivisionError), fake():
+            raise ZeroDivisionError
+        self.assertEqual([getattr(torch.Tensor, name) for name in names], before)
+        self.assertIs(torch.cuda.is_available, available)
+        self.assertIs(torch.nn.Parameter.__new__, make)
+        self.assertEqual(type(nn.Linear(2, 2).weight), nn.Parameter)
+        self.assertEqual(functional.dropout(torch.ones(3), 1.0).sum(), 0)
+
+    def test_tensors_may_outlive_it(self):
+        recorder = Recorder()
+        with fake(recorder):
+            kept = torch.zeros(3, device="cuda")
+        events = len(recorder.events)
+        self.assertEqual(kept.device.type, "meta")
+        del kept
+        self.assertEqual(len(recorder.events), events)
+
+    def test_a_second_one_runs_after_the_first(self):
+        for _ in range(2):
+            with fake():
+                self.assertTrue(torch.zeros(3, device="cuda").is_cuda)
+
+
+class CaptureTest(unittest.TestCase):
+    def build(self):
+        model = nn.Sequential(nn.Linear(K, K), nn.ReLU(), nn.Linear(K, 10)).to("cuda")
+        scaler = torch.amp.GradScaler("cuda")
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step():
+            for _ in range(2):  # accumulates
+                with torch.autocast("cuda", torch.float16):
+                    out = torch.utils.checkpoint.checkpoint(
+                        model, torch.randn(8, K, device="cuda"), use_reentrant=False
+                    )
+                    loss = functional.cross_entropy(out, torch.zeros(8, 10, device="cuda"))
+                scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            self.states = len(optimizer.state)
+
+        return step
+
+    def test_a_whole_recipe(self):
+        told = estimate.capture(self.build)
+        self.assertEqual(self.states, 4)
+        self.assertEqual(told.source, "capture")
+        self.assertEqual(told.total, told.reserved + told.context)
+        parameters = 4 * (K * K + 11 * K + 10)
+        self.assertGreater(told.used, 4 * parameters)
+        self.assertLessEqual(told.used, told.reserved)
+        self.assertGreater(told.seconds, 0)
+        self.assertEqual(told.as_dict()["total"], told.total)
+        self.assertIn("to be safe (capture", str(told))
+
+    def test_allocators_differ(self):
+        sizes = {
+            name: estimate.capture(self.build, allocator=name).reserved
+            for name in estimate.ALLOCATORS
+        }
+        self.assertEqual(len(set(sizes.values())), 4, sizes)
+
+    def test_says_what_does_not_fit_and_what_was_not_measured(self):
+        told = estimate.capture(self.build, gpu="GeForce", gpu_memory="256MiB")
+        self.assertIn("was not measured", told.notes[0])
+        self.assertIn("does not fit: a GeForce has 256.0 MiB", told.notes[1])
+
+    def test_compiled_models_are_captured_eagerly(self):
+        def build():
+            model = torch.compile(nn.Linear(4, 4)).to("cuda")
+            return lambda: model(torch.zeros(2, 4, device="cuda"))
+
+        self.assertIn("torch.compile was left out", estimate.capture(build).notes[0])
+
+    def test_inference_keeps_no_activations(self):
+        def build(context):
+            model = nn.Sequential(*[nn.Linear(K, K) for _ in range(8)]).to("cuda").eval()
+
+            def step():
+                with context():
+                    model(torch.zeros(K, K, device="cuda"))
+
+            return step
+
+        keeps = estimate.capture(lambda: build(torch.enable_grad)).used
+        for context in (torch.no_grad, torch.inference_mode):
+            used = estimate.capture(lambda context=context: build(context)).used
+            self.assertLessEqual(used, keeps - 6 * 4 * K * K)
+
+    def test_refusals(self):
+        for call, words in (
+            (lambda: estimate.capture(lambda: None), "build gave a NoneType: it has to give"),
+            (lambda: estimate.capture(self.build, steps=0), "steps is 0: give at least 1"),
+            (lambda: estimate.capture(self.build, allocator="x"), "give one of native"),
+        ):
+            with self.assertRaisesRegex(estimate.CaptureRefused, words):
+                call()
+
+
+if __name__ == "__main__":
+    xml_main.main()
