@@ -310,6 +310,9 @@ class HostTest(unittest.TestCase):
             event.record()
         cuda.synchronize()
         cuda.manual_seed_all(1)
+        generator = torch.Generator(device="cuda").manual_seed(3)
+        self.assertTrue(torch.randn(3, device="cuda", generator=generator).is_cuda)
+        self.assertEqual(torch.randperm(3, generator=torch.Generator("cpu")).sum().item(), 3)
         self.assertGreater(event.elapsed_time(event), 0)
 
 

@@ -22,8 +22,10 @@ hardly any memory. Every allocation of three steps is recorded and replayed thro
 allocator. What libraries take beside that is added from a measured table. It needs PyTorch 2.11 or
 a later one. Nothing is captured unasked, and what the job does besides, to files say, it does.
 
-Threads: one capture at a time in a process. Errors: CaptureRefused says in one sentence why there
-is no estimate and what to give instead; what the job's own code raises passes through.
+Threads: one capture at a time in a process. One that goes on to use a GPU calls torch.cuda.init()
+first, for PyTorch would take a capture for the beginning of CUDA's use. Errors: CaptureRefused says
+in one sentence why there is no estimate and what to give instead; what the job's own code raises
+passes through.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ class FakeGpu(TorchDispatchMode):
             kwargs = {**kwargs, "device": META}
         else:
             on_gpu = self.any_on(given)
-        kwargs = {name: each for name, each in kwargs.items() if name not in _NOT_FOR_SHAPES}
+        kwargs = {name: None if name in _NOT_FOR_SHAPES else each for name, each in kwargs.items()}
         shapes = args
         if any(type(each) is not Fake and each.dim() > 0 for each in given):
             shapes = tuple(map_tensors(each, self.without_bytes) for each in args)

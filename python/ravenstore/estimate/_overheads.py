@@ -20,7 +20,8 @@ class Overheads:
     matmul_workspace: int
     """cuBLAS's for each of its handles, from PyTorch's allocator, kept for good."""
     conv_workspace_share: float
-    """cuDNN's workspace of a convolution, as a share of its inputs and outputs."""
+    """cuDNN's workspace of a convolution of tensors that are not in channels-last order, as a share
+    of those that it reads and writes, without the weight."""
     rnn_reserve: dict[str, int]
     """What cuDNN's recurrent layers keep for backward: values for each step, layer and hidden
     value."""

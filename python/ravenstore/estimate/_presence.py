@@ -51,6 +51,13 @@ class _Stream:
         return 1.0
 
 
+class _Generator(torch.Generator):
+    """One for the GPU is one of the host, which a tensor without bytes does not ask."""
+
+    def __new__(cls, device: Any = None) -> _Generator:
+        return super().__new__(cls, "cpu")
+
+
 class _Properties:
     """Of the GPU that is taken to be there."""
 
@@ -125,6 +132,7 @@ def install(gpu: FakeGpu) -> list[Undo]:
     undo.append(_set(torch.Tensor, "to", _to_the_one_gpu(torch.Tensor.to)))
     undo.append(_set(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor.to(_GPU)))
     undo += [_set(torch, name, _made_on_the_host(getattr(torch, name))) for name in _FROM_DATA]
+    undo.append(_set(torch, "Generator", _Generator))
     undo.append(_set(torch, "load", _loaded_to_the_host(torch.load)))
     undo.append(_set(torch.accelerator, "is_available", lambda: False))
     undo.append(_set(torch, "compile", _not_compiled(gpu)))
