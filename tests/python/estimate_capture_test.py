@@ -262,6 +262,67 @@ class OperatorsTest(unittest.TestCase):
         self.assertIn("raven_test.twice", " ".join(recorder.notes))
 
 
+class WorkspacesTest(unittest.TestCase):
+    """Bytes that an H100 was seen to allocate in a kernel's call (bench/recorded)."""
+
+    def passing_in(self, call):
+        """Allocations that end within the call, the largest first."""
+        recorder = Recorder()
+        with fake(recorder):
+            recorder.mark("before")
+            call(recorder)
+            recorder.mark("end")
+        sizes = between(recorder, "call")
+        return sorted((-size for size in sizes if size < 0 and -size in sizes), reverse=True)
+
+    def sum_over_rows(self, rows, columns):
+        def call(recorder):
+            x = torch.zeros(rows, columns, dtype=torch.bfloat16, device="cuda")
+            recorder.mark("call")
+            x.sum(0)
+
+        return self.passing_in(call)[0]
+
+    def test_a_biass_gradient(self):
+        self.assertEqual(self.sum_over_rows(16384, 4096), 138412032)
+        self.assertEqual(self.sum_over_rows(16384, 3072), 138412032)
+        self.assertEqual(self.sum_over_rows(16384, 1024), 134217728)
+        self.assertEqual(self.sum_over_rows(64, 4096), 2 * 4096)  # the sum itself
+
+    def test_an_embeddings_gradient(self):
+        def call(recorder, count=16384):
+            table = torch.zeros(50304, 1024, device="cuda", requires_grad=True)
+            out = functional.embedding(torch.zeros(count, dtype=torch.int64, device="cuda"), table)
+            gradient = torch.zeros_like(out)
+            recorder.mark("call")
+            out.backward(gradient)
+            recorder.mark("after")
+
+        self.assertEqual(self.passing_in(call)[0], 73818112)
+        self.assertEqual(self.passing_in(lambda recorder: call(recorder, 1024)), [])
+
+    def convolution(self, width, channels, kernel, order=torch.contiguous_format, **options):
+        def call(recorder):
+            layer = nn.Conv2d(channels, 64, kernel, bias=False, **options)
+            layer.to("cuda", torch.bfloat16, memory_format=order)
+            x = torch.zeros(32, channels, width, width, dtype=torch.bfloat16, device="cuda")
+            x = x.to(memory_format=order)
+            recorder.mark("call")
+            kept = layer(x)
+            recorder.mark("after")
+            del kept
+
+        return max(self.passing_in(call), default=0)
+
+    def test_a_convolution(self):
+        # Seen: 25763984 and 77120528.
+        self.assertEqual(self.convolution(56, 64, 3, padding=1), 25763840)
+        self.assertEqual(self.convolution(224, 3, 7, padding=3, stride=2), 77120512)
+        self.assertEqual(self.convolution(56, 64, 1), 0)
+        self.assertEqual(self.convolution(56, 64, 3, groups=64), 0)
+        self.assertEqual(self.convolution(56, 64, 3, torch.channels_last), 0)
+
+
 class HostTest(unittest.TestCase):
     """What a program reads of the GPU is plausible, and never an error."""
 

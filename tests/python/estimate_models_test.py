@@ -7,18 +7,22 @@ import json
 import os
 import pathlib
 import resource
+import sys
 import tempfile
+import types
 import unittest
 
-import harness  # noqa: F401 - the package's path
+import harness
 import torch
 import xml_main
 from harness import MIB
 from ravenstore import __main__ as package_main
 from ravenstore import estimate
 from ravenstore.estimate import __main__ as command
+from ravenstore.estimate import _capture
 from torch import nn
 
+sys.path.insert(0, str(harness.ROOT / "bench"))
 GIB = 1024 * MIB
 NEEDS = {
     name: unittest.skipUnless(importlib.util.find_spec(name), f"{name} is not installed")
@@ -139,6 +143,36 @@ class ModelsTest(unittest.TestCase):
         self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, 1 << 20)
         self.assertGreater(told.used, 16 * 1557e6)
         self.assertLess(told.total, 80 * GIB)
+
+
+class RecordedTest(unittest.TestCase):
+    """Beside what an H100 was seen to hold in blocks of 2 MiB and more (bench/recorded)."""
+
+    def peak(self, name):
+        import elastic_job
+
+        options = types.SimpleNamespace(
+            model=name, device="cuda", small=False, recompute=False, compile=False
+        )
+        recorder = _capture.record(
+            lambda: elastic_job.Job(options).step,
+            steps=_capture.STEPS,
+            gpu=estimate.GPU,
+            total_memory=80 * GIB,
+        )
+        live = peak = 0
+        for size, _ in recorder.events:
+            live += size if abs(size) >= 2 * MIB else 0
+            peak = max(peak, live)
+        return peak
+
+    def test_gpt(self):
+        self.assertAlmostEqual(self.peak("gpt-large") / (25004 * MIB), 1, delta=0.001)
+
+    @NEEDS["torchvision"]
+    def test_resnet50(self):
+        # And cuBLAS's two workspaces, which no call names.
+        self.assertAlmostEqual(self.peak("resnet50") / ((1641 + 2 * 32) * MIB), 1, delta=0.005)
 
 
 class RefusalsTest(unittest.TestCase):

@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ravenstore.estimate import _autocast, _choices, _operators, _overheads, _presence
 from ravenstore.estimate._recorder import Recorder
 from ravenstore.estimate._trees import map_tensors, tensors_in
+from ravenstore.estimate._workspaces import count_workspace
 
 META = torch.device("meta")
 CUDA = torch.device("cuda", 0)
@@ -252,7 +253,7 @@ class FakeGpu(TorchDispatchMode):
             out, lambda each: each if type(each) is Fake else self.wrap(each, on_gpu=on_gpu)
         )
         if on_gpu:
-            _operators.count_workspace(self, func, args, out)
+            count_workspace(self, func, args, out)
         _operators.note_value(func, args, out)
         return out
 

@@ -1,5 +1,5 @@
 """Operators whose result is more than a shape: what the host reads of the GPU, sizes that depend on
-bytes, what has no shape rule, and the libraries' workspaces."""
+bytes, and what has no shape rule."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from ravenstore.estimate._estimate import CaptureRefused
 from ravenstore.estimate._trees import bytes_of_all, map_tensors
+from ravenstore.estimate._workspaces import count_workspace
 
 if TYPE_CHECKING:
     from ravenstore.estimate._fake import FakeGpu
@@ -318,58 +319,3 @@ def _grouped_matmul(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict
     out = gpu.empty(shape, kwargs.get("out_dtype") or left.dtype, on_gpu=gpu.any_on(args))
     count_workspace(gpu, func, args, out)
     return out
-
-
-# ---- Workspaces
-
-_MATMULS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "addbmm", "_addmm_activation"),
-        *("_grouped_mm", "_cudnn_rnn"),
-    )
-)
-_CONVOLUTION, _CONVOLUTION_BACKWARD = "aten::convolution", "aten::convolution_backward"
-_FLASH_BACKWARD = "aten::_scaled_dot_product_flash_attention_backward"
-
-
-def count_workspace(gpu: FakeGpu, func: Any, args: tuple[Any, ...], out: Any) -> None:
-    """Counts what a library takes for this operator beside inputs and outputs."""
-    name = func._schema.name
-    if name in _MATMULS:
-        # cuBLAS has a handle for each thread, and autograd runs backward in another one.
-        handle = "backward" if torch._C._current_graph_task_id() != -1 else "forward"
-        if handle not in gpu.workspaces:
-            gpu.workspaces.add(handle)
-            gpu.recorder.allocate(gpu.overheads.matmul_workspace)
-    elif name == _CONVOLUTION:
-        _use_for_convolution(gpu, args[0], args[1], args[8], args[0], out)
-    elif name == _CONVOLUTION_BACKWARD:
-        gradient, given, weight = args[:3]
-        for wanted, other in ((out[0], out[0]), (out[1], given)):
-            if wanted is not None:
-                _use_for_convolution(gpu, given, weight, args[9], gradient, other)
-    elif name == _FLASH_BACKWARD:
-        # The gradient of the query is summed in fp32, in rows rounded up to 128.
-        batch, heads, rows, width = args[1].shape
-        rows = -(-rows // 128) * 128
-        gpu.recorder.use(4 * batch * heads * rows * (width + 1))
-
-
-def _use_for_convolution(
-    gpu: FakeGpu, given: torch.Tensor, weight: torch.Tensor, groups: int, *moved: torch.Tensor
-) -> None:
-    """cuDNN's kernels want channels last: of another order it makes copies in its workspace. One
-    group for each channel is PyTorch's own kernel, which has none."""
-    depthwise = groups > 1 and groups == given.shape[1]
-    last = _CHANNELS_LAST.get(given.dim())
-    if last is None or any(_is_in_order(each, last) for each in (given, weight)) or depthwise:
-        return
-    gpu.recorder.use(int(bytes_of_all(*moved) * gpu.overheads.conv_workspace_share))
-
-
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def _is_in_order(tensor: torch.Tensor, order: torch.memory_format) -> bool:
-    return tensor.is_contiguous(memory_format=order) and not tensor.is_contiguous()

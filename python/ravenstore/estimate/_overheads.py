@@ -11,17 +11,19 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Overheads:
-    """Of one GPU type, in bytes."""
+    """Of one GPU type; sizes are in bytes."""
 
     memory: int
     """What a program finds there, of an empty one."""
+    processors: int
+    """Its streaming multiprocessors, which kernels share their work out to."""
     context: int
     """The CUDA context with the libraries of a training job, outside of PyTorch's allocator."""
     matmul_workspace: int
     """cuBLAS's for each of its handles, from PyTorch's allocator, kept for good."""
     conv_workspace_share: float
     """cuDNN's workspace of a convolution of tensors that are not in channels-last order, as a share
-    of those that it reads and writes, without the weight."""
+    of those that it reads and writes."""
     rnn_reserve: dict[str, int]
     """What cuDNN's recurrent layers keep for backward: values for each step, layer and hidden
     value."""

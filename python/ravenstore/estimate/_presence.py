@@ -61,11 +61,11 @@ class _Generator(torch.Generator):
 class _Properties:
     """Of the GPU that is taken to be there."""
 
-    def __init__(self, name: str, total_memory: int) -> None:
+    def __init__(self, name: str, total_memory: int, processors: int) -> None:
         self.name = name
         self.total_memory = total_memory
         self.major, self.minor = 9, 0
-        self.multi_processor_count = 132
+        self.multi_processor_count = processors
         self.warp_size = 32
         self.max_threads_per_multi_processor = 2048
         self.regs_per_multiprocessor = 65536
@@ -79,7 +79,7 @@ class _Properties:
 
 def install(gpu: FakeGpu) -> list[Undo]:
     """Makes torch.cuda say that there is one GPU; what undoes it."""
-    properties = _Properties(gpu.name, gpu.total_memory)
+    properties = _Properties(gpu.name, gpu.total_memory, gpu.overheads.processors)
     state = torch.zeros(16, dtype=torch.uint8)
 
     def used(*_: Any, **__: Any) -> int:
