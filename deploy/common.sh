@@ -48,9 +48,9 @@ TORCH_WHEELS=(torch==2.11.0 numpy==2.3.5 setuptools==80.9.0)
 TORCH_WHEEL_SIZE="some 2.7 GB (4.7 GB unpacked)"
 # Those that the package is guaranteed with besides: deploy/test --full fetches each and tests with it.
 OLDER_TORCHES=(2.9.1 2.10.0)
-# What the examples and Hugging Face's callback need besides; without them their tests are skipped.
-MODEL_WHEELS=(transformers==5.24.0 accelerate==1.15.0 torchvision==0.26.0)
-MODEL_WHEELS_SIZE="some 40 MB (280 MB unpacked)"
+# What the examples, Hugging Face's callback and the estimator's fit need besides; without them their tests are skipped.
+MODEL_WHEELS=(transformers==5.24.0 accelerate==1.15.0 torchvision==0.26.0 scipy==1.17.1)
+MODEL_WHEELS_SIZE="some 75 MB (390 MB unpacked)"
 
 # bazel COMMAND ARGS...: with the shared cache, no more jobs than cores and half of the memory.
 run_bazel() {

@@ -38,9 +38,13 @@ from typing import Any
 
 from ravenstore.estimate._estimate import ALLOCATORS, GPU, CaptureRefused, Estimate
 
+RUNGS = ("capture", "formula")
+"""How estimate_model can come to its estimate, the surest first."""
+
 __all__ = [
     "ALLOCATORS",
     "GPU",
+    "RUNGS",
     "CaptureRefused",
     "Estimate",
     "capture",
@@ -89,6 +93,7 @@ def estimate_model(
     gpu: str = GPU,
     gpu_memory: int | str | None = None,
     allocator: str | None = None,
+    rung: str = "capture",
 ) -> Estimate:
     """The estimate for training a model in the ordinary way.
 
@@ -98,10 +103,14 @@ def estimate_model(
     optimizer: "adamw", "adam", "sgd", "momentum", "adafactor" or "rmsprop".
     precision: "fp32", "bf16" (the weights as well) or "autocast" (to bfloat16).
     checkpointing: as Hugging Face's models have it. inference: without gradients and optimizer.
+    rung: "capture", or "formula", which is quicker and less sure: for PyTorch's own allocator, in
+        its default form.
     The rest is as in capture().
     """
     _need_torch()
-    from ravenstore.estimate import _capture, _models
+    if rung not in RUNGS:
+        raise CaptureRefused(f"{rung!r} is no rung: give one of {', '.join(RUNGS)}")
+    from ravenstore.estimate import _capture, _models, _quick
 
     training = _models.Training(
         batch=batch,
@@ -111,7 +120,10 @@ def estimate_model(
         precision=precision,
         checkpointing=checkpointing,
         inference=inference,
+        device="cuda" if rung == "capture" else "meta",
     )
+    if rung == "formula":
+        return _quick.estimate(model, training, gpu=gpu, gpu_memory=gpu_memory)
     subject = _models.subject_of(model, training)
     return _capture.capture(
         _models.step_of(subject, training),

@@ -10,6 +10,7 @@ from ravenstore.errors import InvalidArgument
 from ravenstore.estimate import (
     ALLOCATORS,
     GPU,
+    RUNGS,
     CaptureRefused,
     Estimate,
     estimate_model,
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--precision", default="fp32", help="fp32, bf16 or autocast")
     model.add_argument("--checkpointing", action="store_true", help="of activations")
     model.add_argument("--inference", action="store_true", help="no gradients, no optimizer")
+    model.add_argument("--rung", choices=RUNGS, default=RUNGS[0], help="capture, or the formula")
     script = parser.add_argument_group("a script")
     script.add_argument("--seconds", type=float, default=300, help="what it may take (300)")
     script.add_argument("--memory", default="16GiB", metavar="SIZE", help="of the host (16GiB)")
@@ -77,6 +79,7 @@ def _estimate(options: argparse.Namespace) -> Estimate:
         precision=options.precision,
         checkpointing=options.checkpointing,
         inference=options.inference,
+        rung=options.rung,
         **common,
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ravenstore.estimate import _describe
 from ravenstore.estimate._capture import Step
 from ravenstore.estimate._estimate import CaptureRefused
 
@@ -45,6 +46,8 @@ class Training:
     """ "autocast" is to bfloat16, with the weights in fp32."""
     checkpointing: bool = False
     inference: bool = False
+    device: str = "cuda"
+    """Where a step's inputs are made."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "sequence", "image"):
@@ -99,6 +102,25 @@ def step_of(subject: Subject, training: Training) -> Callable[[], Step]:
         return step
 
     return build
+
+
+def described(subject: Subject, training: Training) -> _describe.Description:
+    """What the subject's model says of itself; `training`: on the meta device."""
+    model = _on_meta(subject)
+    if training.precision == "bf16":
+        model = model.to(torch.bfloat16)
+    model.train(not training.inference)
+    batch = subject.inputs()
+    with _refusing(subject):
+        return _describe.describe(model, lambda: _loss(model, batch), batch=batch)
+
+
+def _on_meta(subject: Subject) -> nn.Module:
+    try:
+        with torch.device("meta"):
+            return subject.make()
+    except NotImplementedError:  # it computes its own shapes with tensors
+        return subject.make().to("meta")
 
 
 def _autocast(training: Training) -> contextlib.AbstractContextManager[Any]:
@@ -221,23 +243,25 @@ def _guess(model: nn.Module, training: Training) -> torch.Tensor:
     image = training.image or 224
     for layer in model.modules():
         if isinstance(layer, nn.Embedding):
-            return _tokens(training.batch, training.sequence or 512)
+            return _tokens(training, training.sequence or 512)
         if isinstance(layer, nn.Conv2d):
-            return torch.randn(training.batch, layer.in_channels, image, image, device="cuda")
+            return torch.randn(
+                training.batch, layer.in_channels, image, image, device=training.device
+            )
         if isinstance(layer, nn.Linear):
-            return torch.randn(training.batch, layer.in_features, device="cuda")
+            return torch.randn(training.batch, layer.in_features, device=training.device)
         if isinstance(layer, nn.RNNBase):
             shape = (training.batch, training.sequence or 512, layer.input_size)
             if not layer.batch_first:
                 shape = (shape[1], shape[0], shape[2])
-            return torch.randn(*shape, device="cuda")
+            return torch.randn(*shape, device=training.device)
     raise CaptureRefused(
         "the model's first layer does not say what it takes: give a script that trains it"
     )
 
 
-def _tokens(batch: int, sequence: int) -> torch.Tensor:
-    return torch.zeros(batch, sequence, dtype=torch.int64, device="cuda")
+def _tokens(training: Training, sequence: int) -> torch.Tensor:
+    return torch.zeros(training.batch, sequence, dtype=torch.int64, device=training.device)
 
 
 def _of_torchvision(name: str, training: Training) -> Subject:
@@ -260,7 +284,11 @@ def _of_torchvision(name: str, training: Training) -> Subject:
     shape = [training.batch, 3, side, side]
     if ".video" in builder.__module__:
         shape = [training.batch, 3, 16, training.image or 112, training.image or 112]
-    return Subject(name, lambda: builder(**options), lambda: torch.randn(*shape, device="cuda"))
+
+    def inputs() -> torch.Tensor:
+        return torch.randn(*shape, device=training.device)
+
+    return Subject(name, lambda: builder(**options), inputs)
 
 
 def _of_config_file(path: str, training: Training) -> Subject:
@@ -335,13 +363,13 @@ def _images(config: Any, training: Training) -> dict[str, torch.Tensor]:
     shape = (side, side) if isinstance(side, int) else tuple(side)
     channels = getattr(config, "num_channels", 3)
     return {
-        "pixel_values": torch.randn(training.batch, channels, *shape, device="cuda"),
-        "labels": torch.zeros(training.batch, dtype=torch.int64, device="cuda"),
+        "pixel_values": torch.randn(training.batch, channels, *shape, device=training.device),
+        "labels": torch.zeros(training.batch, dtype=torch.int64, device=training.device),
     }
 
 
 def _texts(config: Any, training: Training, *, one_label: bool) -> dict[str, torch.Tensor]:
     longest = getattr(config, "max_position_embeddings", None) or 512
-    ids = _tokens(training.batch, training.sequence or min(512, longest))
+    ids = _tokens(training, training.sequence or min(512, longest))
     labels = ids[:, 0].clone() if one_label else ids.clone()
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}

@@ -1,0 +1,311 @@
+#!/usr/bin/env python3
+"""Judges the estimator: one figure a line, as bench/report reads them.
+
+    bench/estimator_bench.py [--scale X] [--part NAME]... [--table]
+
+Parts: formula, packing, real, capture, speed, scripts. What was measured on a GPU is in
+bench/estimator/data; here everything is computed from it, so that no GPU is needed. Rivals are
+trained anew on the same rows and judged on the same ones: a quarter of the architectures, which
+nothing was fitted to. --table prints the real models one by one instead, with signs.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "estimator"))
+
+import figures
+import fit
+import jobs
+import models
+import numpy as np
+import packing
+import rivals
+import rows
+import torch
+from ravenstore import estimate
+from ravenstore.estimate import _formula
+
+GB = 1 << 30
+H100 = 80 * 10**9 - (1 << 30)
+GROUPS = {
+    "mlp": (("mlp",), 1, 0.97),
+    "cnn": (("cnn", "residual", "dense"), 8, 0.82),
+    "transformer": (("transformer",), 8, 0.87),
+}
+
+
+def tell(name, value, unit, target, **more):
+    machine = figures.machine("measured on NVIDIA H100 80GB HBM3")
+    figures.tell(name, value, unit, target, machine, **more)
+
+
+def share_right(said, actual, width):
+    """The share of estimates that lie in the class of what was measured."""
+    right = [
+        int(s // (width * GB)) == int(a // (width * GB)) for s, a in zip(said, actual, strict=True)
+    ]
+    return sum(right) / len(right)
+
+
+def mean_error(said, actual):
+    return float(np.mean(np.abs(np.array(said) / np.array(actual) - 1)))
+
+
+class Judged:
+    """The measured rows, what is held out of them, and what each estimator says of those."""
+
+    def __init__(self, scale):
+        self.all = rows.read("h100.jsonl.xz")
+        self.inside, self.held = next(fit.folds(self.all))
+        self.actual = [row.reserved for row in self.held]
+        self.coefficients = fit.fit(self.inside)
+        self.margins = fit.margins(fit.held_out(self.inside))
+        self.said = {
+            "formula": [fit.predicted(self.coefficients, row) for row in self.held],
+            "horus": [rivals.horus(row) for row in self.held],
+            "fake_sums": [rivals.fake_sums(row) for row in self.held],
+        }
+        self.classes = {}
+        epochs = {"mlp": max(10, int(150 * scale)), "transformer": max(5, int(50 * scale))}
+        for name, classify in (("mlp", rivals.mlp), ("transformer", rivals.transformer)):
+            self.classes[name] = self.classified(classify, epochs[name])
+
+    def classified(self, classify, epochs):
+        """For each held row the class, and its width in GB, by the model of its kind of network."""
+        told = {}
+        for families, width, _ in [*GROUPS.values(), (("lstm",), 8, None)]:
+            inside = [row for row in self.inside if row.job.family in families]
+            held = [number for number, row in enumerate(self.held) if row.job.family in families]
+            found = classify(inside, [self.held[number] for number in held], width, epochs=epochs)
+            told |= {number: (kind, width) for number, kind in zip(held, found, strict=True)}
+        return told
+
+    @property
+    def reserved(self):
+        """What admission would set aside by the formula."""
+        told = zip(self.held, self.said["formula"], strict=True)
+        return [fit.reserved_for(row, said, self.margins) for row, said in told]
+
+    def rival(self, name):
+        """What a rival says in bytes: a classifier's the middle of the class."""
+        if name in self.said:
+            return self.said[name]
+        told = self.classes[name]
+        return [(told[n][0] + 0.5) * told[n][1] * GB for n in range(len(self.held))]
+
+    @property
+    def rivals(self):
+        return ["horus", "fake_sums", *self.classes]
+
+
+def formula_figures(judged):
+    for group, (families, width, published) in GROUPS.items():
+        held = [n for n, row in enumerate(judged.held) if row.job.family in families]
+        actual = [judged.actual[n] for n in held]
+
+        def right(name, held=held, actual=actual, width=width):
+            return share_right([judged.rival(name)[n] for n in held], actual, width)
+
+        others = {name: round(right(name), 3) for name in judged.rivals}
+        ours = right("formula")
+        best = max(others.values())
+        tell(
+            f"estimator.accuracy_{group}_{width}gb", round(ours, 3), "share", best, bound=published,
+            at_least=True, rivals=others, jobs=len(held),
+        )  # fmt: skip
+    others = {
+        name: round(mean_error(judged.rival(name), judged.actual), 3) for name in judged.rivals
+    }
+    ours = round(mean_error(judged.said["formula"], judged.actual), 4)
+    tell("estimator.formula_mape", ours, "share", min(others.values()), rivals=others)
+    kept = list(zip(judged.reserved, judged.actual, strict=True))
+    tell("estimator.underestimates_formula", round(_under(kept), 4), "share", 0.01)
+    tell("estimator.reserved_over_used_formula", round(_over(kept), 3), "ratio", 1.5)
+
+
+def _under(pairs):
+    return sum(said < actual for said, actual in pairs) / len(pairs)
+
+
+def _over(pairs):
+    """Over all jobs: bytes reserved over bytes taken."""
+    return sum(said for said, _ in pairs) / sum(actual for _, actual in pairs)
+
+
+def real_figures(table):
+    """What the package's own coefficients say of models that others wrote."""
+    told = []
+    for row in rows.read("h100-real.jsonl.xz"):
+        said = _formula.predict(row.description, row.way).reserved
+        told.append((row.job.architecture["name"], said / row.reserved - 1))
+    if table:
+        return {name: {"formula": off} for name, off in told}
+    off = [error for _, error in told]
+    tell(
+        "estimator.real_formula_mape", round(float(np.mean(np.abs(off))), 3), "share", 0.15,
+        models=len(off), mean_sign=round(statistics.mean(off), 3),
+    )  # fmt: skip
+    return None
+
+
+def packing_figures(judged):
+    """The queue of 200 held jobs, by each estimator, over what the oracle's takes."""
+    context = 0.65 * GB
+    actual = [a + context for a in judged.actual]
+    told = {
+        "oracle": actual,
+        "ours": [said + context for said in judged.reserved],
+        "exclusive": [H100] * len(actual),
+        "horus": [said + context for said in judged.rival("horus")],
+        "gpumemnet": [(kind + 1) * width * GB + context for kind, width in _classes(judged, "mlp")],
+    }
+    spans, kills = {}, {}
+    for name, said in told.items():
+        runs = [
+            packing.simulate(
+                packing.queue(list(zip(said, actual, strict=True)), 200, seed), H100,
+                corrected=name == "ours",
+            )
+            for seed in range(5)
+        ]  # fmt: skip
+        spans[name] = statistics.mean(run.makespan for run in runs)
+        kills[name] = sum(run.kills for run in runs)
+    over = {name: round(span / spans["oracle"], 3) for name, span in spans.items()}
+    tell("estimator.packing", over["ours"], "ratio", 1.05, makespans=over, kills=kills)
+    elastic = [
+        packing.simulate(
+            packing.queue(list(zip(told["ours"], actual, strict=True)), 200, seed), H100,
+            corrected=True, elastic=True,
+        )
+        for seed in range(5)
+    ]  # fmt: skip
+    tell(
+        "estimator.packing_kills_elastic", sum(run.kills for run in elastic), "jobs", 0,
+        moved=sum(run.moved for run in elastic),
+    )  # fmt: skip
+
+
+def _classes(judged, name):
+    return [judged.classes[name][n] for n in range(len(judged.held))]
+
+
+def capture_figures(table):
+    """The real models, captured here, beside what they took on a GPU."""
+    told = []
+    for row in rows.read("h100-real.jsonl.xz"):
+        job = row.job
+
+        def build(job=job):
+            return jobs.Made(job, "cuda").step
+
+        said = estimate.capture(build)
+        told.append((job.architecture["name"], said, row))
+    off = {name: said.reserved / row.reserved - 1 for name, said, row in told}
+    if table:
+        return {name: {"capture": error} for name, error in off.items()}
+    for kind, names, target in (
+        ("transformers", models.TEXT, 0.05),
+        ("cnns", models.VISION, 0.10),
+    ):
+        mine = [off[name] for name in names]
+        tell(
+            f"estimator.real_capture_mape_{kind}", round(float(np.mean(np.abs(mine))), 3), "share",
+            target, models=len(mine), mean_sign=round(statistics.mean(mine), 3),
+        )  # fmt: skip
+    kept = [(said.reserved + said.margin, row.reserved) for _, said, row in told]
+    tell("estimator.underestimates_capture", round(_under(kept), 4), "share", 0.01)
+    tell("estimator.reserved_over_used_capture", round(_over(kept), 3), "ratio", 1.15)
+    return None
+
+
+# GPT-2 XL, as its configuration says.
+_XL = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25}
+
+
+def speed_figures():
+    """What the capture of a large model takes of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder) / "config.json"
+        config.write_text(json.dumps(_XL | {"architectures": ["GPT2LMHeadModel"]}))
+        begun = time.monotonic()
+        answer = _asked(str(config), "--batch", "4", "--sequence", "1024")
+        seconds = time.monotonic() - begun
+    if answer.returncode != 0:
+        raise SystemExit(f"GPT-2 XL was not captured: {answer.stderr.strip()[-300:]}")
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    tell("estimator.capture_s", round(seconds, 1), "s", 20)
+    tell("estimator.capture_memory_gib", round(most / GB, 2), "GiB", 4)
+
+
+def script_figures():
+    """The named scripts, each captured as a user would have it."""
+    captured, refused = [], {}
+    for script in sorted((figures.ROOT / "tests/python/estimate_scripts").glob("*.py")):
+        answer = _asked(str(script))
+        if answer.returncode == 0:
+            captured.append(script.stem)
+        else:
+            refused[script.stem] = answer.stderr.strip().splitlines()[-1:]
+    tell(
+        "estimator.scripts_captured", len(captured), "scripts", 8, at_least=True,
+        of=len(captured) + len(refused), refused=refused,
+    )  # fmt: skip
+
+
+def _asked(*words):
+    command = [sys.executable, "-m", "ravenstore.estimate", "--json", *words]
+    path = os.pathsep.join([str(figures.ROOT / "python"), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def print_table():
+    told = real_figures(table=True)
+    for name, more in capture_figures(table=True).items():
+        told[name] |= more
+    print("| model | formula | capture |\n|---|---|---|")
+    for name, errors in told.items():
+        print(f"| {name} | {errors['formula']:+.1%} | {errors['capture']:+.1%} |")
+
+
+PARTS = ("formula", "packing", "real", "capture", "speed", "scripts")
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--part", action="append", choices=PARTS)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.table:
+        print_table()
+        return
+    parts = given.part or PARTS
+    torch.set_num_threads(1)  # the rivals are small: threads would wait for each other
+    if "real" in parts:
+        real_figures(table=False)
+    if "capture" in parts:
+        capture_figures(table=False)
+    if "speed" in parts:
+        speed_figures()
+    if "scripts" in parts:
+        script_figures()
+    if "formula" in parts or "packing" in parts:
+        judged = Judged(given.scale)
+        if "formula" in parts:
+            formula_figures(judged)
+        if "packing" in parts:
+            packing_figures(judged)
+
+
+if __name__ == "__main__":
+    main()

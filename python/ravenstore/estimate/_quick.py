@@ -1,0 +1,40 @@
+"""The estimate by the formula: in a fraction of a second, from what a model says of itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ravenstore._units import size_text
+from ravenstore.estimate import _formula, _models, _overheads
+from ravenstore.estimate._estimate import CaptureRefused, Estimate, memory_of
+
+
+def estimate(
+    model: Any, training: _models.Training, *, gpu: str, gpu_memory: int | str | None
+) -> Estimate:
+    """Documented in the package, as estimate_model; `training`: on the meta device."""
+    begin = time.perf_counter()
+    optimizer = "none" if training.inference else training.optimizer
+    if optimizer not in _formula.STATES:
+        known = ", ".join(name for name in _formula.STATES if name != "none")
+        raise CaptureRefused(f"the formula knows no {optimizer}: give one of {known}, or a capture")
+    way = _formula.Way(optimizer, training.precision, training.checkpointing)
+    subject = _models.subject_of(model, training)
+    said = _formula.predict(_models.described(subject, training), way)
+    context = _overheads.of(gpu).context
+    fitted = _formula.fitted()["gpu"]
+    notes = []
+    if gpu != fitted:
+        notes.append(f"the formula is fitted to jobs on a {fitted}")
+    if said.reserved + context > (total := memory_of(gpu, gpu_memory)):
+        notes.append(f"it does not fit: a {gpu} has {size_text(total)}")
+    return Estimate(
+        used=said.used,
+        reserved=said.reserved,
+        context=context,
+        margin=said.margin,
+        source="formula",
+        notes=tuple(notes),
+        seconds=time.perf_counter() - begin,
+    )
