@@ -1,5 +1,8 @@
 // Every tensor the store knows: dense rows, addressed by id in O(1).
 //
+// A row has two sides: the object, which is the bytes, their name and their replicas, and who holds
+// it. Each object has one holder, so they share a row; what needs one side alone takes that one.
+//
 // A TensorId is the row's index and a serial that is new each time the row is used, so an old id
 // never matches a new tensor. A tensor's state changes by Catalog::Commit alone.
 //
@@ -118,46 +121,28 @@ struct Replica {
     kCurrent,  // of the newest
   };
   ExtentMap::Block block = ExtentMap::kNone;  // kNone: the pool holds nothing of it
-  uint32_t heap_position = kNotInHeap;
   PoolId pool{};
-  uint16_t heap : 9 = 0;  // which of EvictionIndex's, while heap_position says it is in one
-  State state : 2 = State::kEmpty;
+  State state = State::kEmpty;
 
   bool is_placed() const { return block != ExtentMap::kNone; }
 };
-static_assert(sizeof(Replica) == 12);
+static_assert(sizeof(Replica) == 8);
 
-struct TensorRow {
+// A tensor's bytes, whoever holds them.
+struct Object {
   TensorId id = kNoTensor;  // kNoTensor: the row is free
   Bytes size;
-  int64_t use_key = 0;  // with use_kind and the bits of the same names its ExpectedUse
-  ClientId client{};
-  SlotId slot{};
-  NameId name = kNoName;
-  // On the device that it belongs to, in its client's arena. What the bytes there are is the
-  // tensor's state.
+  // On the device that it belongs to, in its holder's arena. What the bytes there are is the
+  // object's state.
   Replica home;
   Replica away;  // in the one other pool where it lies, or is copied to
-  LogicalUse logical;
-  uint32_t writes = 0;  // the slot's count at the last put seen
-  // The bits of the nanoseconds that recomputing it takes; 0: it cannot be, or copying is cheaper.
-  uint8_t recompute : 7 = 0;
-  UseKind use_kind : 2 = UseKind::kUnknown;
-  Priority priority : 2 = Priority::kNormal;
-  bool in_use : 1 = true;
-  bool stream_complete : 1 = false;  // no stream touches it
-  bool drains : 1 = false;           // leaves so that its slab can be given back
-  bool freed : 1 = false;            // goes once what is under way is done
-  bool never : 1 = false;            // may be dropped unread
-  bool prefetched : 1 = false;       // brought unasked and not used yet
-  bool waiting : 1 = false;          // a fetch of it waits
-  bool put_seen : 1 = false;         // since its last copy to the host began
-  bool listed : 1 = false;           // among the prefetch candidates
-  bool dies : 1 = false;
-  bool predicted : 1 = false;
-  bool correlated : 1 = false;
-  bool redundant_copy : 1 = false;  // in its client's list of copies that can be given up
-  bool pinned : 1 = false;  // on its device, and in use or not stream-complete: it cannot leave
+  NameId name = kNoName;
+  uint32_t writes = 0;  // the version: its holder's count at the last put seen
+  // In the index of its arena: where, and in which of its heaps, while that says it is in one.
+  uint32_t heap_position = kNotInHeap;
+  uint16_t heap : 9 = 0;
+  bool drains : 1 = false;      // leaves so that its slab can be given back
+  bool prefetched : 1 = false;  // brought unasked and not used yet
 
   DeviceId device() const { return DeviceOf(home.pool); }
   TensorState state() const { return state_; }
@@ -167,6 +152,40 @@ struct TensorRow {
     return state_ == TensorState::kCleaning || state_ == TensorState::kCleaningToLeave;
   }
   bool is_leaving() const { return IsLeaving(state_); }
+
+  // The newest bytes are on its device alone.
+  bool dirty() const { return away.state != Replica::State::kCurrent; }
+  // Another pool has bytes of it, be they old.
+  bool has_copy() const { return away.state != Replica::State::kEmpty; }
+
+ private:
+  friend class Catalog;
+  TensorState state_ : 4 = TensorState::kResident;
+};
+
+// What one client has of an object: where it stands there, how it is used, and what is known of its
+// next use.
+struct Holding {
+  int64_t use_key = 0;  // with use_kind and the bits of the same names its ExpectedUse
+  ClientId client{};
+  SlotId slot{};
+  LogicalUse logical;
+  // The bits of the nanoseconds that recomputing it takes; 0: it cannot be, or copying is cheaper.
+  uint8_t recompute : 7 = 0;
+  bool in_use : 1 = true;
+  UseKind use_kind : 2 = UseKind::kUnknown;
+  Priority priority : 2 = Priority::kNormal;
+  bool stream_complete : 1 = false;  // no stream touches it
+  bool freed : 1 = false;            // goes once what is under way is done
+  bool never : 1 = false;            // may be dropped unread
+  bool waiting : 1 = false;          // a fetch of it waits
+  bool put_seen : 1 = false;         // since the last copy to the host began
+  bool listed : 1 = false;           // among the prefetch candidates
+  bool dies : 1 = false;
+  bool predicted : 1 = false;
+  bool correlated : 1 = false;
+  bool redundant_copy : 1 = false;  // in its client's list of copies that can be given up
+  bool pinned : 1 = false;  // on its device, and in use or not stream-complete: it cannot leave
 
   ExpectedUse expected() const { return {use_kind, use_key, never, dies, predicted, correlated}; }
   // REQUIRES: it is in no heap and no list, or nothing of kind and key changes.
@@ -183,22 +202,17 @@ struct TensorRow {
   bool IsPredicted() const {
     return predicted || (use_kind == UseKind::kLearned && !Forecast::IsAssumed(use_key));
   }
-
-  // The newest bytes are on its device alone.
-  bool dirty() const { return away.state != Replica::State::kCurrent; }
-  // Another pool has bytes of it, be they old.
-  bool has_copy() const { return away.state != Replica::State::kEmpty; }
-  // What will be read again is on the device alone: to leave it takes a copy, or recomputing it.
-  bool needs_copy() const { return dirty() && !never; }
-
- private:
-  friend class Catalog;
-  TensorState state_ : 4 = TensorState::kResident;
 };
 // What recomputing the bytes takes, to within a factor of 1.5.
-inline Duration RecomputeTime(const TensorRow& tensor) {
-  return Duration(int64_t{3} << tensor.recompute >> 2);
+inline Duration RecomputeTime(const Holding& holding) {
+  return Duration(int64_t{3} << holding.recompute >> 2);
 }
+
+// An object with its one holder.
+struct TensorRow : Object, Holding {
+  // What will be read again is on the device alone: to leave it takes a copy, or recomputing it.
+  bool needs_copy() const { return dirty() && !never; }
+};
 static_assert(sizeof(TensorRow) <= 80, "the catalog's bytes per tensor are a published figure");
 
 // Which tensor stands in each of a client's slots, by its row.
@@ -255,10 +269,10 @@ class Catalog {
     rows_[RowOf(id)].id = kNoTensor;
     spare_.push_back(RowOf(id));
   }
-  // REQUIRES: MayBecome(tensor.state(), state).
-  static void Commit(TensorRow& tensor, TensorState state) {
-    RAVEN_CHECK(MayBecome(tensor.state_, state));
-    tensor.state_ = state;
+  // REQUIRES: MayBecome(object.state(), state).
+  static void Commit(Object& object, TensorState state) {
+    RAVEN_CHECK(MayBecome(object.state_, state));
+    object.state_ = state;
   }
   // Null when there is no such tensor.
   TensorRow* Find(TensorId id) {

@@ -22,16 +22,16 @@ double Seconds(int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
 }
 
-Bytes RoomOf(const TensorRow& tensor) {
-  return tensor.size.RoundUp(kExtentAlignment);
+Bytes RoomOf(const Object& object) {
+  return object.size.RoundUp(kExtentAlignment);
 }
 
 }  // namespace
 
-const LinkModel& AwayLinks::Of(const TensorRow& tensor) const {
-  if (!tensor.away.is_placed()) return For(tensor.size);
+const LinkModel& AwayLinks::Of(const Object& object) const {
+  if (!object.away.is_placed()) return For(object.size);
   const auto there = std::find_if(pools.begin(), pools.end(),
-                                  [&](const Pool& pool) { return pool.id == tensor.away.pool; });
+                                  [&](const Pool& pool) { return pool.id == object.away.pool; });
   RAVEN_CHECK(there != pools.end());
   return there->link;
 }
@@ -56,21 +56,21 @@ uint16_t EvictionIndex::HeapOf(const TensorRow& tensor) {
 
 void EvictionIndex::Insert(TensorRow& tensor) {
   RAVEN_CHECK(!Contains(tensor));
-  tensor.home.heap = HeapOf(tensor) & (kMostHeaps - 1);
-  heaps_[tensor.home.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
+  tensor.heap = HeapOf(tensor) & (kMostHeaps - 1);
+  heaps_[tensor.heap].Insert(Catalog::RowOf(tensor.id), Traits{catalog_});
   ++size_;
   ++changes_;
   room_ += RoomOf(tensor);
-  if (!IsDirtyHeap(tensor.home.heap)) clean_bytes_ += tensor.size;
+  if (!IsDirtyHeap(tensor.heap)) clean_bytes_ += tensor.size;
 }
 
 void EvictionIndex::Erase(TensorRow& tensor) {
   if (!Contains(tensor)) return;
-  heaps_.at(tensor.home.heap).Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
+  heaps_.at(tensor.heap).Erase(Catalog::RowOf(tensor.id), Traits{catalog_});
   --size_;
   ++changes_;
   room_ -= RoomOf(tensor);
-  if (!IsDirtyHeap(tensor.home.heap)) clean_bytes_ -= tensor.size;
+  if (!IsDirtyHeap(tensor.heap)) clean_bytes_ -= tensor.size;
 }
 
 bool EvictionIndex::IsHinted() const {
@@ -98,7 +98,7 @@ int64_t EvictionIndex::KeyAtPut(const TensorRow& /*tensor*/, Tick virtual_time,
   return -virtual_time.time_since_epoch().count();
 }
 
-void EvictionIndex::Evicted(const TensorRow& /*tensor*/) {}
+void EvictionIndex::Evicted(const Holding& /*holding*/) {}
 
 double EvictionIndex::CostAmongMany(const TensorRow& tensor, Tick now,
                                     const AwayLinks& links) const {
@@ -110,48 +110,48 @@ double EvictionIndex::Lateness(const TensorRow& tensor, Tick now,
   return Distance(tensor, now);
 }
 
-double EvictionIndex::Distance(const TensorRow& tensor, Tick now) const {
+double EvictionIndex::Distance(const Holding& holding, Tick now) const {
   double distance = kNeverSeconds;
   const int64_t time = now.time_since_epoch().count();
-  if (!tensor.never) {
-    switch (tensor.use_kind) {
+  if (!holding.never) {
+    switch (holding.use_kind) {
       case UseKind::kAt:
         // Overdue by x: the hint counts as wrong by x again.
-        distance = Seconds(std::abs(tensor.use_key - time));
+        distance = Seconds(std::abs(holding.use_key - time));
         break;
       case UseKind::kOrder:
         distance =
             static_cast<double>(
-                std::abs(tensor.use_key - (order_cursor_ == kUnset ? 0 : order_cursor_)) + 1) *
+                std::abs(holding.use_key - (order_cursor_ == kUnset ? 0 : order_cursor_)) + 1) *
             kOrderStepSeconds;
         break;
       case UseKind::kLearned:
-        if (IsRefuted(tensor)) {
+        if (IsRefuted(holding)) {
           // As long again as it has lain idle; since the beginning, if it was never used.
           const auto idle =
-              static_cast<uint32_t>(forecast_->logical_time()) - tensor.logical.put_at;
-          const bool unused = Forecast::IsAssumed(tensor.use_key);
+              static_cast<uint32_t>(forecast_->logical_time()) - holding.logical.put_at;
+          const bool unused = Forecast::IsAssumed(holding.use_key);
           const double accesses =
               unused ? kUnusedFor * (static_cast<double>(forecast_->logical_time()) + 1.0)
                      : idle + 1.0;
           distance = accesses * forecast_->seconds_per_access();
           break;
         }
-        if (Forecast::IsAssumed(tensor.use_key)) {
+        if (Forecast::IsAssumed(holding.use_key)) {
           // Last in, first out: it comes back in as long as it has lain idle, and what came after
           // it before.
           const auto idle =
-              static_cast<uint32_t>(forecast_->logical_time()) - tensor.logical.put_at;
+              static_cast<uint32_t>(forecast_->logical_time()) - holding.logical.put_at;
           distance = (idle + 1.0) * forecast_->seconds_per_access();
           break;
         }
-        distance = static_cast<double>(std::abs(tensor.use_key - forecast_->logical_time()) + 1) *
+        distance = static_cast<double>(std::abs(holding.use_key - forecast_->logical_time()) + 1) *
                    forecast_->seconds_per_access();
         break;
-      case UseKind::kUnknown: distance = Seconds(time + tensor.use_key); break;
+      case UseKind::kUnknown: distance = Seconds(time + holding.use_key); break;
     }
   }
-  return std::max(distance, kSoonestSeconds) / WeightOf(tensor.priority);
+  return std::max(distance, kSoonestSeconds) / WeightOf(holding.priority);
 }
 
 double EvictionIndex::CostIn(const Limits& limits, const TensorRow& tensor, Tick now,
@@ -159,10 +159,11 @@ double EvictionIndex::CostIn(const Limits& limits, const TensorRow& tensor, Tick
   return limits.large ? CostAmongMany(tensor, now, links) : EvictionCost(tensor, now, links);
 }
 
-bool EvictionIndex::IsLater(const TensorRow& tensor, const TensorRow& other) const {
-  if (tensor.never) return true;
-  if (WeightOf(tensor.priority) > WeightOf(other.priority)) return false;
-  return tensor.use_kind == other.use_kind && !IsRefuted(tensor) && tensor.use_key > other.use_key;
+bool EvictionIndex::IsLater(const Holding& holding, const Holding& other) const {
+  if (holding.never) return true;
+  if (WeightOf(holding.priority) > WeightOf(other.priority)) return false;
+  return holding.use_kind == other.use_kind && !IsRefuted(holding) &&
+         holding.use_key > other.use_key;
 }
 
 bool EvictionIndex::Allowed(const TensorRow& tensor, const Limits& limits) const {
@@ -285,8 +286,7 @@ bool EvictionIndex::IsBesideRoom(const ExtentMap& map, const Run& run) const {
     if (block == ExtentMap::kNone) return false;
     if (map.KindOf(block) != ExtentMap::Kind::kUsed)
       return map.KindOf(block) == ExtentMap::Kind::kFree;
-    const TensorRow& tensor = (*catalog_)[map.OwnerOf(block)];
-    return tensor.is_leaving();
+    return (*catalog_)[map.OwnerOf(block)].is_leaving();
   };
   return is_room(map.Before(run.first)) || is_room(run.first) || is_room(run.last) ||
          is_room(map.After(run.last));

@@ -40,7 +40,7 @@ struct AwayLinks {
 
   // For the tensor's leaving and its way back: of the pool where it lies or, if it lies in none, is
   // expected to go. REQUIRES: that pool is among them.
-  const LinkModel& Of(const TensorRow& tensor) const;
+  const LinkModel& Of(const Object& object) const;
   // Of the nearest pool that takes so much; of the last, where none does.
   const LinkModel& For(Bytes size) const;
 };
@@ -64,12 +64,12 @@ class EvictionIndex {
   virtual int64_t KeyAtPut(const TensorRow& tensor, Tick virtual_time,
                            const AwayLinks& links) const;
   // The tensor is evicted.
-  virtual void Evicted(const TensorRow& tensor);
+  virtual void Evicted(const Holding& holding);
 
   // REQUIRES for Insert: not in; its key does not change while it is in.
   void Insert(TensorRow& tensor);
   void Erase(TensorRow& tensor);
-  static bool Contains(const TensorRow& tensor) { return tensor.home.heap_position != kNotInHeap; }
+  static bool Contains(const Object& object) { return object.heap_position != kNotInHeap; }
   // It is in an index, or would be but for a copy that makes it clean.
   static bool CanLeave(const TensorRow& tensor) {
     return Contains(tensor) ||
@@ -77,8 +77,8 @@ class EvictionIndex {
             !tensor.freed && !tensor.waiting);
   }
   // A copy makes the tensor clean: it can still leave, as soon as that is done.
-  void BeginCleaning(const TensorRow& tensor) { cleaning_.push_back(Catalog::RowOf(tensor.id)); }
-  void EndCleaning(const TensorRow& tensor) { std::erase(cleaning_, Catalog::RowOf(tensor.id)); }
+  void BeginCleaning(const Object& object) { cleaning_.push_back(Catalog::RowOf(object.id)); }
+  void EndCleaning(const Object& object) { std::erase(cleaning_, Catalog::RowOf(object.id)); }
   size_t size() const { return size_; }
   // Rises with every Insert and Erase.
   uint64_t changes() const { return changes_; }
@@ -100,12 +100,12 @@ class EvictionIndex {
   double Value(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
 
   // Known to be needed later than `other` and of no higher priority, or never needed.
-  bool IsLater(const TensorRow& tensor, const TensorRow& other) const;
+  bool IsLater(const Holding& holding, const Holding& other) const;
 
   // What was learned of it has turned out wrong.
-  bool IsRefuted(const TensorRow& tensor) const {
-    return tensor.use_kind == UseKind::kLearned && forecast_ != nullptr &&
-           forecast_->Refutes(tensor.logical, tensor.use_key);
+  bool IsRefuted(const Holding& holding) const {
+    return holding.use_kind == UseKind::kLearned && forecast_ != nullptr &&
+           forecast_->Refutes(holding.logical, holding.use_key);
   }
 
   // Blocks that a run may span: bounds the work of a request much larger than the tensors that make
@@ -116,7 +116,7 @@ class EvictionIndex {
     bool clean_only = false;
     // Only tensors known to be needed later than this one (the next use of the same kind), or
     // never.
-    const TensorRow* later_than = nullptr;
+    const Holding* later_than = nullptr;
     // How much room has a use, if more than is needed: a client that takes tensor after tensor will
     // want it next.
     Bytes useful{};
@@ -147,7 +147,7 @@ class EvictionIndex {
   virtual double Lateness(const TensorRow& tensor, Tick now, const AwayLinks& links) const;
   // Seconds to the next use, as far as anything is known of it. What has a low priority counts as
   // further away, what has a high one as nearer.
-  double Distance(const TensorRow& tensor, Tick now) const;
+  double Distance(const Holding& holding, Tick now) const;
   static constexpr double WeightOf(Priority priority) {
     return priority == Priority::kNormal ? 1
            : priority == Priority::kHigh ? kPriorityWeight
@@ -159,7 +159,7 @@ class EvictionIndex {
   static constexpr int kSizeClasses = 12;
   static constexpr int kKinds = 5;  // of UseKind, and what is learned but assumed
   static constexpr int kHeapsPerPriority = kKinds * kSizeClasses * 2;
-  static constexpr int kMostHeaps = 1 << 9;  // as many as Tensor::heap can name
+  static constexpr int kMostHeaps = 1 << 9;  // as many as Object::heap can name
   static_assert(3 * kHeapsPerPriority <= kMostHeaps);
   struct Traits {
     Catalog* catalog;
@@ -168,7 +168,7 @@ class EvictionIndex {
       const TensorRow& tensor = (*catalog)[row];
       return {tensor.use_key, ~static_cast<uint32_t>(ToInt(tensor.id) >> 32)};
     }
-    uint32_t& Position(uint32_t row) const { return (*catalog)[row].home.heap_position; }
+    uint32_t& Position(uint32_t row) const { return (*catalog)[row].heap_position; }
   };
   struct Run {
     ExtentMap::Block first = ExtentMap::kNone;

@@ -72,8 +72,8 @@ int64_t GdsfIndex::KeyAtPut(const TensorRow& tensor, Tick /*virtual_time*/,
 }
 
 // What comes from now on is worth more than it.
-void GdsfIndex::Evicted(const TensorRow& tensor) {
-  age_ = std::max(age_, -tensor.use_key);
+void GdsfIndex::Evicted(const Holding& holding) {
+  age_ = std::max(age_, -holding.use_key);
 }
 
 double GdsfIndex::Lateness(const TensorRow& tensor, Tick now, const AwayLinks& links) const {

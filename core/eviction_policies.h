@@ -47,7 +47,7 @@ class GdsfIndex final : public EvictionIndex {
   double EvictionCost(const TensorRow& tensor, Tick now, const AwayLinks& links) const override;
   int64_t KeyAtPut(const TensorRow& tensor, Tick virtual_time,
                    const AwayLinks& links) const override;
-  void Evicted(const TensorRow& tensor) override;
+  void Evicted(const Holding& holding) override;
 
  private:
   double Lateness(const TensorRow& tensor, Tick now, const AwayLinks& links) const override;

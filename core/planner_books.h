@@ -115,8 +115,8 @@ class PlannerBooks {
   Place HomeOf(const TensorRow& tensor) {
     return {tensor.home.pool, ArenaOf(tensor)->space.OffsetOf(tensor.home.block)};
   }
-  Place AwayOf(const TensorRow& tensor) const {
-    return {tensor.away.pool, away_[tensor.away.pool].OffsetOf(tensor.away.block)};
+  Place AwayOf(const Object& object) const {
+    return {object.away.pool, away_[object.away.pool].OffsetOf(object.away.block)};
   }
   void SetInUse(TensorRow& tensor, bool in_use);
   void SetStreamComplete(TensorRow& tensor, bool stream_complete);
@@ -137,11 +137,11 @@ class PlannerBooks {
     return !tensor.needs_copy() || tensor.recompute > 0;
   }
   // The client itself said when it is needed, or in which order.
-  static bool IsHinted(const TensorRow& tensor) {
-    return (tensor.use_kind == UseKind::kAt && !tensor.predicted) || IsOrdered(tensor);
+  static bool IsHinted(const Holding& holding) {
+    return (holding.use_kind == UseKind::kAt && !holding.predicted) || IsOrdered(holding);
   }
-  static bool IsOrdered(const TensorRow& tensor) {
-    return tensor.use_kind == UseKind::kOrder && !tensor.predicted;
+  static bool IsOrdered(const Holding& holding) {
+    return holding.use_kind == UseKind::kOrder && !holding.predicted;
   }
 
   // What is known of the next use of a tensor that is put.
@@ -236,7 +236,7 @@ class PlannerBooks {
 
   // Why a client does not get what it asked for (planner_refusals.cc).
   std::string DescribeHolders(const Request& request) const;
-  std::string WhyLost(const TensorRow& tensor) const;  // its bytes, that is
+  std::string WhyLost(const Object& object) const;  // its bytes, that is
 
   PlannerOptions options_;
   std::map<PoolId, double> rate_caps_;  // that hold now
@@ -284,7 +284,7 @@ class PlannerBooks {
     std::map<std::pair<DeviceId, PoolId>, Bytes> in;
   };
   void CheckRow(uint32_t row, Sums* sums) const;
-  static void SumUpCopies(const TensorRow& tensor, Sums* sums);
+  static void SumUpCopies(const Object& object, Sums* sums);
   void CheckCopies(DeviceId device, Sums* sums) const;
   bool IsToBeForgotten(const TensorRow& tensor) const;
   void CheckQuotas(const ClientArena& arena, const Sums& sums) const;

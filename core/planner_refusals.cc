@@ -23,8 +23,8 @@ size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
 }
 }  // namespace
 
-std::string PlannerBooks::WhyLost(const TensorRow& tensor) const {
-  const PoolId pool = tensor.away.pool;
+std::string PlannerBooks::WhyLost(const Object& object) const {
+  const PoolId pool = object.away.pool;
   if (!away_[pool].failed) return "a copy of them failed";
   return "they were in " + NameOf(pool) + ", which failed";
 }

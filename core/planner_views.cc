@@ -7,16 +7,16 @@
 namespace ravenstore::core {
 
 namespace {
-Explanation::Future FutureOf(const TensorRow& tensor) {
+Explanation::Future FutureOf(const Holding& holding) {
   using Future = Explanation::Future;
-  if (tensor.never) return Future::kHintedNever;
-  if (tensor.use_kind == UseKind::kUnknown) return Future::kUnknown;
-  if (tensor.IsPredicted()) {
-    if (tensor.correlated) return Future::kCorrelated;
-    return tensor.dies ? Future::kLearnedFreed : Future::kLearned;
+  if (holding.never) return Future::kHintedNever;
+  if (holding.use_kind == UseKind::kUnknown) return Future::kUnknown;
+  if (holding.IsPredicted()) {
+    if (holding.correlated) return Future::kCorrelated;
+    return holding.dies ? Future::kLearnedFreed : Future::kLearned;
   }
-  if (tensor.use_kind == UseKind::kLearned) return Future::kLastInFirstOut;
-  return tensor.use_kind == UseKind::kAt ? Future::kHintedTime : Future::kHintedOrder;
+  if (holding.use_kind == UseKind::kLearned) return Future::kLastInFirstOut;
+  return holding.use_kind == UseKind::kAt ? Future::kHintedTime : Future::kHintedOrder;
 }
 }  // namespace
 
@@ -212,15 +212,15 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   }
 }
 
-void PlannerBooks::SumUpCopies(const TensorRow& tensor, Sums* sums) {
-  const std::pair lane(tensor.device(), tensor.away.pool);
-  switch (tensor.state()) {
+void PlannerBooks::SumUpCopies(const Object& object, Sums* sums) {
+  const std::pair lane(object.device(), object.away.pool);
+  switch (object.state()) {
     case TensorState::kCleaning:
     case TensorState::kCleaningToLeave:
     case TensorState::kCopyingOut:
-    case TensorState::kLeavingIrrevocably: sums->out[lane] += tensor.size; break;
-    case TensorState::kRescued: sums->rescued[lane] += tensor.size; break;
-    case TensorState::kArriving: sums->in[lane] += tensor.size; break;
+    case TensorState::kLeavingIrrevocably: sums->out[lane] += object.size; break;
+    case TensorState::kRescued: sums->rescued[lane] += object.size; break;
+    case TensorState::kArriving: sums->in[lane] += object.size; break;
     default: break;
   }
 }

@@ -181,17 +181,17 @@ void Predictor::ExpireSome(Tick now, std::vector<Change>* changes) {
   }
 }
 
-double Predictor::ConfidenceIn(const TensorRow& tensor) const {
-  if (!tensor.IsPredicted()) return 0;
-  return tensor.correlated ? correlation_.ConfidenceOf(tensor.logical.logical)
-                           : forecast_.ConfidenceIn(tensor.logical);
+double Predictor::ConfidenceIn(const Holding& holding) const {
+  if (!holding.IsPredicted()) return 0;
+  return holding.correlated ? correlation_.ConfidenceOf(holding.logical.logical)
+                            : forecast_.ConfidenceIn(holding.logical);
 }
 
-Duration Predictor::UntilUse(const TensorRow& tensor, Tick now) const {
-  if (tensor.use_kind == UseKind::kAt)
-    return std::max(Duration{0}, Tick(Duration(tensor.use_key)) - VirtualTime(now));
-  if (tensor.use_kind != UseKind::kLearned || !tensor.IsPredicted()) return Duration{0};
-  const int64_t distance = std::max<int64_t>(0, tensor.use_key - forecast_.logical_time());
+Duration Predictor::UntilUse(const Holding& holding, Tick now) const {
+  if (holding.use_kind == UseKind::kAt)
+    return std::max(Duration{0}, Tick(Duration(holding.use_key)) - VirtualTime(now));
+  if (holding.use_kind != UseKind::kLearned || !holding.IsPredicted()) return Duration{0};
+  const int64_t distance = std::max<int64_t>(0, holding.use_key - forecast_.logical_time());
   return FromSeconds(static_cast<double>(distance) * forecast_.seconds_per_access());
 }
 

@@ -70,16 +70,16 @@ class Predictor {
   void Freed(NameId name, Bytes size, LogicalUse* logical);
 
   // What a create, or a get, says of other tensors; its own row, and `slots`, are up to date.
-  // REQUIRES: nothing of it is predicted from others' use any more (TensorRow::correlated).
+  // REQUIRES: nothing of it is predicted from others' use any more (Holding::correlated).
   void FollowCreate(const TensorRow& tensor, const TensorSlots& slots, Tick now,
                     std::vector<Change>* changes);
   void FollowGet(const TensorRow& tensor, const TensorSlots& slots, Tick now,
                  std::vector<Change>* changes);
 
   // That what is predicted of the tensor's next use comes true; 0: nothing is.
-  double ConfidenceIn(const TensorRow& tensor) const;
+  double ConfidenceIn(const Holding& holding) const;
   // Until the next use of kind kAt or kLearned; zero: it is due, or when is not known.
-  Duration UntilUse(const TensorRow& tensor, Tick now) const;
+  Duration UntilUse(const Holding& holding, Tick now) const;
   // For EvictionIndex.
   const Forecast& forecast() const { return forecast_; }
 

@@ -147,11 +147,11 @@ class Scheduler : public PlannerBooks {
   bool PlaceToLeave(const ClientArena& arena, TensorRow& tensor, RedundantCopies redundant);
   void Evict(ClientArena& arena, TensorRow& tensor);
   // Of a tensor that leaves: it does so that its slab can be given back.
-  static void LeaveSlab(ClientArena& arena, TensorRow& tensor);
+  static void LeaveSlab(ClientArena& arena, Object& object);
   // Whether its eviction is irrevocable and incremental: where it is large and a request waits that
   // a part of it may serve.
-  bool LeavesIrrevocably(const ClientArena& arena, const TensorRow& tensor) const;
-  static void EndLeaving(ClientArena& arena, TensorRow& tensor);
+  bool LeavesIrrevocably(const ClientArena& arena, const Object& object) const;
+  static void EndLeaving(ClientArena& arena, Object& object);
   // For a fetch on another device than the tensor's: false while it has not left there.
   bool BringAway(TensorRow& tensor);
   void StartCopyOut(ClientArena& arena, TensorRow& tensor, Move::Source source);
@@ -170,7 +170,7 @@ class Scheduler : public PlannerBooks {
   TensorRow* NextDue(const ClientArena& arena, const PoolSet& pools);
   void Prefetch(ClientArena& arena);
   bool PrefetchNext(ClientArena& arena, const TensorRow& next);
-  static bool KnowsAhead(const TensorRow& tensor);
+  static bool KnowsAhead(const Holding& holding);
   bool MayOutgrow(const ClientArena& arena) const;
   void Preclean(ClientArena& arena);
   // Copies out what leaves next and is dirty; false: no more for now.
@@ -345,7 +345,7 @@ class Scheduler : public PlannerBooks {
   void BackOff(ClientArena& arena);
 
   // The client that waits for the room of a tensor that leaves.
-  ClientId Behalf(const TensorRow& tensor) const { return served_.value_or(tensor.client); }
+  ClientId Behalf(const Holding& holding) const { return served_.value_or(holding.client); }
 
   // Of clients that are gone, some at a time; the others do not wait for one that had many.
   void ForgetTensors();

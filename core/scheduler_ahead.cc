@@ -72,9 +72,9 @@ bool Scheduler::PrefetchNext(ClientArena& arena, const TensorRow& next) {
 }
 
 // By a hint, or learned; what is only assumed does not count.
-bool Scheduler::KnowsAhead(const TensorRow& tensor) {
-  if (tensor.use_kind != UseKind::kLearned) return tensor.use_kind != UseKind::kUnknown;
-  return !Forecast::IsAssumed(tensor.use_key);
+bool Scheduler::KnowsAhead(const Holding& holding) {
+  if (holding.use_kind != UseKind::kLearned) return holding.use_kind != UseKind::kUnknown;
+  return !Forecast::IsAssumed(holding.use_key);
 }
 
 // A client that says what it needs when, and makes tensors, will be pressed soon if it once needed

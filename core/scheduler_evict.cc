@@ -194,21 +194,21 @@ void Scheduler::Evict(ClientArena& arena, TensorRow& tensor) {
   }
 }
 
-bool Scheduler::LeavesIrrevocably(const ClientArena& arena, const TensorRow& tensor) const {
+bool Scheduler::LeavesIrrevocably(const ClientArena& arena, const Object& object) const {
   if (irrevocable_) return true;
-  if (tensor.size < options_.incremental_from || requests_.Waiting(arena) == 0) return false;
-  return tensor.size.count() >= kIncrementalWorth * requests_.First(arena).size.count();
+  if (object.size < options_.incremental_from || requests_.Waiting(arena) == 0) return false;
+  return object.size.count() >= kIncrementalWorth * requests_.First(arena).size.count();
 }
 
-void Scheduler::LeaveSlab(ClientArena& arena, TensorRow& tensor) {
-  tensor.drains = true;
+void Scheduler::LeaveSlab(ClientArena& arena, Object& object) {
+  object.drains = true;
   ++arena.leaving_slabs;
 }
 
-void Scheduler::EndLeaving(ClientArena& arena, TensorRow& tensor) {
+void Scheduler::EndLeaving(ClientArena& arena, Object& object) {
   --arena.leaving;
-  if (!tensor.drains) return;
-  tensor.drains = false;
+  if (!object.drains) return;
+  object.drains = false;
   --arena.leaving_slabs;
 }
 

@@ -51,18 +51,18 @@ TEST(CatalogTest, RowsStayWhereTheyAreAsItGrows) {
   EXPECT_EQ(catalog.count(), 100001u);
 }
 
-TEST(CatalogTest, ARowKeepsWhatIsKnownOfItsNextUse) {
-  TensorRow tensor;
-  tensor.Expect({.kind = UseKind::kOrder, .key = -7, .dies = true, .correlated = true});
-  EXPECT_EQ(tensor.use_kind, UseKind::kOrder);
-  EXPECT_EQ(tensor.expected().key, -7);
-  EXPECT_TRUE(tensor.expected().dies);
-  EXPECT_TRUE(tensor.expected().correlated);
-  EXPECT_FALSE(tensor.expected().predicted);
-  tensor.Expect({.never = true});
-  EXPECT_TRUE(tensor.never);
-  EXPECT_EQ(tensor.use_kind, UseKind::kUnknown);
-  EXPECT_FALSE(tensor.dies);
+TEST(HoldingTest, KeepsWhatIsKnownOfTheNextUse) {
+  Holding holding;
+  holding.Expect({.kind = UseKind::kOrder, .key = -7, .dies = true, .correlated = true});
+  EXPECT_EQ(holding.use_kind, UseKind::kOrder);
+  EXPECT_EQ(holding.expected().key, -7);
+  EXPECT_TRUE(holding.expected().dies);
+  EXPECT_TRUE(holding.expected().correlated);
+  EXPECT_FALSE(holding.expected().predicted);
+  holding.Expect({.never = true});
+  EXPECT_TRUE(holding.never);
+  EXPECT_EQ(holding.use_kind, UseKind::kUnknown);
+  EXPECT_FALSE(holding.dies);
 }
 
 constexpr int kStates = static_cast<int>(TensorState::kLost) + 1;
@@ -172,13 +172,23 @@ TEST(TensorSlotsTest, CountsTheTensorsThatStandInThem) {
   EXPECT_EQ(slots.size(), 2u);
 }
 
-TEST(CatalogTest, ATensorIsDirtyUnlessTheHostHoldsItsLastWrite) {
+TEST(ObjectTest, IsDirtyUnlessTheHostHoldsItsLastWrite) {
+  Object object;
+  EXPECT_TRUE(object.dirty());
+  object.away.state = Replica::State::kCurrent;
+  EXPECT_FALSE(object.dirty());
+  object.away.state = Replica::State::kStale;
+  EXPECT_TRUE(object.dirty());
+}
+
+TEST(CatalogTest, WhatIsDirtyNeedsACopyUnlessItsHolderNeverReadsItAgain) {
   TensorRow tensor;
-  EXPECT_TRUE(tensor.dirty());
+  EXPECT_TRUE(tensor.needs_copy());
+  tensor.never = true;
+  EXPECT_FALSE(tensor.needs_copy());
+  tensor.never = false;
   tensor.away.state = Replica::State::kCurrent;
-  EXPECT_FALSE(tensor.dirty());
-  tensor.away.state = Replica::State::kStale;
-  EXPECT_TRUE(tensor.dirty());
+  EXPECT_FALSE(tensor.needs_copy());
 }
 
 }  // namespace

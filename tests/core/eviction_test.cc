@@ -151,6 +151,29 @@ TEST(EvictionTest, ADirtyTensorsWayIsThatOfTheNearestPoolThatTakesIt) {
   EXPECT_NEAR(shelf.Value(large), value(0x1p21, 8e9, 4e9), 1);
 }
 
+TEST(AwayLinksTest, AnObjectsWayIsThatOfItsPoolWhoeverHoldsIt) {
+  const AwayLinks links = PeerAndFile();
+  Object object;
+  object.size = MiB(2);
+  EXPECT_EQ(links.Of(object).up_bytes_per_second, 8e9);  // the peer has no room for it
+  object.away = Replica{.block = ExtentMap::Block{0}, .pool = kPeer};
+  EXPECT_EQ(links.Of(object).up_bytes_per_second, 400e9);
+}
+
+TEST(EvictionTest, OfTwoHoldingsThatOfTheSameKindThatIsUsedLaterIsLater) {
+  Shelf shelf(MiB(4));
+  Holding sooner;
+  sooner.Expect({.kind = UseKind::kOrder, .key = 1});
+  Holding later;
+  later.Expect({.kind = UseKind::kOrder, .key = 2});
+  EXPECT_TRUE(shelf.index().IsLater(later, sooner));
+  EXPECT_FALSE(shelf.index().IsLater(sooner, later));
+  later.Expect({.kind = UseKind::kAt, .key = 2});
+  EXPECT_FALSE(shelf.index().IsLater(later, sooner));
+  later.Expect({.never = true});
+  EXPECT_TRUE(shelf.index().IsLater(later, sooner));
+}
+
 TEST(EvictionTest, TheLaterInOrderLeavesFirst) {
   Shelf shelf(MiB(12));
   shelf.AddOrder(MiB(4), 1);
