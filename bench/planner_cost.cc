@@ -119,7 +119,7 @@ class Crowd {
   void Do(const core::Release&) {}
   void Do(const core::Drop& a) { pending_events_.push_back(core::Dropped{a.tensor, true}); }
   void Do(const core::Move& a) {
-    pending_events_.push_back(core::Moved{a.tensor, core::Moved::Outcome::kDone, writes_});
+    pending_events_.push_back(core::Moved{a.tensor, core::Moved::Outcome::kDone});
   }
   void Do(const core::Prioritize&) {}
   void Do(const core::DeferDestroy&) {}

@@ -137,7 +137,7 @@ struct Object {
   Replica home;
   Replica away;  // in the one other pool where it lies, or is copied to
   NameId name = kNoName;
-  uint32_t writes = 0;  // the version: its holder's count at the last put seen
+  uint32_t version = 0;  // of the newest bytes: PutSeen::writes of the last put
   // In the index of its arena: where, and in which of its heaps, while that says it is in one.
   uint32_t heap_position = kNotInHeap;
   uint16_t heap : 9 = 0;

@@ -189,7 +189,7 @@ struct FetchRequested {
 struct Freed {
   TensorId tensor;
 };
-// The log showed a put. `writes` is the slot's count of modifying uses.
+// The log showed a put. `writes` is the slot's count of modifying uses: the version of the bytes.
 struct PutSeen {
   TensorId tensor;
   uint32_t writes;
@@ -233,7 +233,6 @@ struct Moved {
     kNotBegun,  // a get was faster
     kFailed     // the copy failed, and no get came between
   } outcome;
-  uint32_t writes = 0;  // of what left a device, or was to: the slot's count when the copy began
 };
 
 // Time passed: deadlines, prefetch, pre-cleaning.

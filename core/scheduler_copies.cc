@@ -86,7 +86,6 @@ void Scheduler::EndLeave(TensorRow& tensor, const Moved& event) {
   using Outcome = Moved::Outcome;
   if (event.outcome == Outcome::kDone) {
     tensor.away.state = Replica::State::kCurrent;
-    tensor.writes = event.writes;
     SetInUse(tensor, false);  // whatever an old log entry may have said
     FreeDevice(tensor);
     Catalog::Commit(tensor, TensorState::kAway);
@@ -158,8 +157,6 @@ void Scheduler::EndClean(TensorRow& tensor, const Moved& event) {
   Catalog::Commit(tensor, TensorState::kResident);
   if (whole) {
     tensor.away.state = Replica::State::kCurrent;
-    // Nothing touched it since, so this is its count, whatever the log has shown.
-    tensor.writes = event.writes;
     Count(tensor.client, &PlannerStats::precleaned, tensor.size);
     NoteRedundantCopy(tensor);
   }

@@ -329,9 +329,9 @@ void Scheduler::On(const PutSeen& event) {
   EndPrefetch(*tensor, true);  // before it is hinted otherwise
   SetStreamComplete(*tensor, false);
   tensor->put_seen = true;
-  if (tensor->writes != event.writes && !tensor->dirty())
+  if (tensor->version != event.writes && !tensor->dirty())
     tensor->away.state = Replica::State::kStale;
-  tensor->writes = event.writes;
+  tensor->version = event.writes;
   tensor->priority = event.priority;
   const bool recompute_wins =
       event.recompute > Duration{0} &&

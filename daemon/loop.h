@@ -202,7 +202,6 @@ class Loop {
     Way way{};
     core::Bytes device_offset{};
     uint64_t word = 0;  // of the lease when it began
-    uint32_t writes = 0;
     JobId job = 0;
     bool promised = false;
     bool waits_for_word = false;  // its reply waits for an arrival word

@@ -14,6 +14,13 @@ using core::DeviceId;
 using core::SlotId;
 using core::ToInt;
 
+namespace {
+// The slot's count of modifying uses, as its client says now.
+uint32_t WritesOf(Session& session, SlotId slot) {
+  return session.segment()->slots[ToInt(slot)].writes.load(std::memory_order_relaxed);
+}
+}  // namespace
+
 void Loop::ApplyEvent(const core::Event& event) {
   planner_->Apply(event, now_, &plan_);
 }
@@ -327,8 +334,6 @@ bool Loop::BeginLeave(Session& session, core::Move::Source source, Move* move) {
   LeaseRow lease = session.LeaseOf(move->slot);
   if (source == Source::kIsHeld) {
     move->word = lease.word();
-    move->writes =
-        session.segment()->slots[ToInt(move->slot)].writes.load(std::memory_order_relaxed);
     return move->held = proto::UnpackLease(move->word).state == proto::LeaseState::kFetching;
   }
   Session::Row& row = session.RowOf(move->slot);
@@ -336,7 +341,6 @@ bool Loop::BeginLeave(Session& session, core::Move::Source source, Move* move) {
   if (row.complete_word() == 0 || !lease.ReadPut(&put) || put.word != row.complete_word())
     return false;
   move->word = put.word;
-  move->writes = put.writes;
   if (source == Source::kStays) return true;
   move->irrevocable = source == Source::kLeavesIrrevocably && lease.Drop(row.complete_word());
   const bool leaves = move->irrevocable || (source == Source::kLeaves &&
@@ -418,7 +422,8 @@ void Loop::MarkLeaving(Session& session, const core::Move& action, Move* move) {
   if (!options_.check_moves) return;
   const std::byte* const begin =
       session.attachment().arenas[ToInt(move->way.device)]->base() + action.from.offset.count();
-  move->mark = {action.tensor, move->writes, action.size, Mark::SumOf(begin, action.size)};
+  move->mark = {action.tensor, WritesOf(session, move->slot), action.size,
+                Mark::SumOf(begin, action.size)};
   move->end = away_.at(action.to.pool)->TargetAt(action.to.offset).address();
 }
 
@@ -435,16 +440,14 @@ bool Loop::IsWrong(Session& session, const Move& move) {
   if (move.end == nullptr) return false;
   ++move_checks_.checked;
   // What is away is not written.
-  const uint32_t newest =
-      session.segment()->slots[ToInt(move.slot)].writes.load(std::memory_order_relaxed);
-  const bool old = move.kind == MoveKind::kIn && move.mark.writes != newest;
+  const bool old = move.kind == MoveKind::kIn && move.mark.version != WritesOf(session, move.slot);
   return old || !move.mark.IsOf(move.end);
 }
 
 void Loop::TellWrong(const Move& move) {
   ++move_checks_.wrong;
   spdlog::error("client {}: slot {}: {} bytes of version {} came over wrong", ToInt(move.client),
-                ToInt(move.slot), move.mark.bytes.count(), move.mark.writes);
+                ToInt(move.slot), move.mark.bytes.count(), move.mark.version);
 }
 
 core::Status Loop::Checked(Session& session, const Move& move, core::Status copied) {
@@ -465,7 +468,7 @@ void Loop::FinishOut(Way way, JobId job, bool ok) {
   if (wrong) TellWrong(move);
   away_.at(way.pool)->Ended(ok && !wrong, now_);
   if (options_.check_moves && outcome == Outcome::kDone) session->marks[move.slot] = move.mark;
-  ApplyEvent(core::Moved{move.tensor, outcome, move.writes});
+  ApplyEvent(core::Moved{move.tensor, outcome});
   CopyEnded(*session);
 }
 

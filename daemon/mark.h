@@ -14,7 +14,7 @@ namespace ravenstore::daemon {
 
 struct Mark {
   core::TensorId tensor = core::kNoTensor;
-  uint32_t writes = 0;  // their version
+  uint32_t version = 0;
   core::Bytes bytes;
   uint64_t sum = 0;
 

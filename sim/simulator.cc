@@ -107,9 +107,8 @@ class Simulator {
   struct UnderWay {
     core::Move move;
     core::Route route;
-    Bytes left;           // not there yet
-    uint64_t use = 0;     // the row's count of uses when it began
-    uint32_t writes = 0;  // and of writes
+    Bytes left;        // not there yet
+    uint64_t use = 0;  // the row's count of uses when it began
   };
   // One direction of a link.
   struct Lane {
@@ -385,7 +384,7 @@ void Simulator::Do(const core::Move& action) {
     if (action.source == core::Move::Source::kLeavesIrrevocably) LeaveIrrevocably(row);
   }
   const core::Route& route = topology_.Best(action.from.pool, action.to.pool, action.size);
-  moves_.emplace(action.tensor, UnderWay{action, route, action.size, row.uses, row.writes});
+  moves_.emplace(action.tensor, UnderWay{action, route, action.size, row.uses});
   if (HarvestedPool* pool = HarvestOf(action.to.pool)) pool->BeginCopy(action.size);
   if (HarvestedPool* pool = HarvestOf(action.from.pool)) {
     if (action.to.pool == kDevicePool) {
@@ -600,7 +599,7 @@ void Simulator::MoveKnown(const UnderWay& done) {
   using Result = core::Moved::Outcome;
   const uint32_t index = RowOf(done.move.tensor);
   Row& row = rows_[index];
-  core::Moved moved{done.move.tensor, Result::kDone, done.writes};
+  core::Moved moved{done.move.tensor, Result::kDone};
   if (done.move.to.pool == kDevicePool) {
     if (row.state == State::kAway) row.state = State::kIdle;
   } else if (done.move.from.pool == kDevicePool) {

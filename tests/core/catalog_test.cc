@@ -31,13 +31,13 @@ TEST(CatalogTest, KnowsNoTensorByTheNullId) {
 TEST(CatalogTest, AnOldIdDoesNotFindTheRowsNextTensor) {
   Catalog catalog;
   const TensorId old = catalog.Add().id;
-  catalog[Catalog::RowOf(old)].writes = 7;
+  catalog[Catalog::RowOf(old)].version = 7;
   catalog.Remove(old);
   EXPECT_EQ(catalog.Find(old), nullptr);
   const TensorRow& next = catalog.Add();
   EXPECT_EQ(Catalog::RowOf(next.id), Catalog::RowOf(old));
   EXPECT_NE(next.id, old);
-  EXPECT_EQ(next.writes, 0u);
+  EXPECT_EQ(next.version, 0u);
   EXPECT_EQ(catalog.Find(old), nullptr);
   EXPECT_EQ(catalog.rows(), 1u);
 }

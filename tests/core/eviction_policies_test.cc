@@ -16,7 +16,7 @@ class EvictionPoliciesTest : public testing::Test {
   TensorRow& Add(Bytes size, Duration ago, uint32_t gets = 0) {
     TensorRow& tensor = catalog_.Add();
     tensor.size = size;
-    tensor.writes = 1;
+    tensor.version = 1;
     tensor.logical.gets = gets;
     tensor.use_key = -(kNow - ago).time_since_epoch().count();
     return tensor;

@@ -28,7 +28,7 @@ class Shelf {
     tensor.size = size;
     tensor.home.block = *map_.Allocate(size, Catalog::RowOf(tensor.id));
     tensor.use_key = -In(-std::chrono::seconds(1)).time_since_epoch().count();
-    tensor.writes = 1;
+    tensor.version = 1;
     index_.Insert(tensor);
     return tensor.id;
   }

@@ -278,8 +278,7 @@ class Crowd {
       } else if (const auto* drop = std::get_if<Drop>(&action)) {
         planner_.Apply(Dropped{drop->tensor, true}, now_, &plan_);
       } else if (const auto* move = std::get_if<Move>(&action)) {
-        planner_.Apply(Moved{move->tensor, Moved::Outcome::kDone, WritesOf(move->tensor)}, now_,
-                       &plan_);
+        planner_.Apply(Moved{move->tensor, Moved::Outcome::kDone}, now_, &plan_);
       }
     }
     plan_.clear();
@@ -465,7 +464,7 @@ TEST(PlannerScaleTest, ALoweredLimitTakesManyTensorsBitByBit) {
         planner.Apply(PutSeen{grant->tensor, 1, {}}, now, &plan);
         planner.Apply(StreamComplete{grant->tensor}, now, &plan);
       } else if (const auto* move = std::get_if<Move>(&action)) {
-        planner.Apply(Moved{move->tensor, Moved::Outcome::kDone, 1}, now, &plan);
+        planner.Apply(Moved{move->tensor, Moved::Outcome::kDone}, now, &plan);
       }
     }
     plan.clear();

@@ -44,7 +44,7 @@ class Shelf {
   uint32_t AddInUse(Bytes size) {
     TensorRow& tensor = catalog_->Add();
     tensor.size = size;
-    tensor.writes = 1;
+    tensor.version = 1;
     const uint32_t row = Catalog::RowOf(tensor.id);
     tensor.home.block = *map_.Allocate(size, row);
     return row;

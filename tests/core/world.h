@@ -55,8 +55,7 @@ class World {
     Bytes on_device;
     Place away;
     Bytes size;
-    uint64_t word = 0;  // the lease word that it needs to find again
-    uint32_t writes = 0;
+    uint64_t word = 0;           // the lease word that it needs to find again
     bool held = false;           // the client waits in a fetch: no lease swing
     bool irrevocable = false;    // the lease is Away already
     bool half_released = false;  // and the room of its first half was given away

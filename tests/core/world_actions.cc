@@ -339,7 +339,6 @@ void World::StartCopyOut(const Move& action) {
                      action.to,
                      action.size,
                      row->word,
-                     row->writes,
                      held});
   ++session->copies;
   MoveStamps(copies_.back(), false);
@@ -430,27 +429,25 @@ void World::FinishOut(const Copy& copy, bool ok) {
     row.may_be_lost |= !ok && copy.half_released;
     if (!session.gone && !stays) ClearOwner(session, row);
     const Outcome outcome = ok ? Outcome::kDone : Outcome::kFailed;
-    ApplyEvent(Moved{copy.tensor, session.gone ? Outcome::kRescued : outcome, copy.writes});
+    ApplyEvent(Moved{copy.tensor, session.gone ? Outcome::kRescued : outcome});
   } else if (copy.kind == CopyKind::kClean) {
-    ApplyEvent(Moved{copy.tensor,
-                     !same ? Outcome::kRescued
-                     : ok  ? Outcome::kDone
-                           : Outcome::kFailed,
-                     copy.writes});
+    ApplyEvent(Moved{copy.tensor, !same ? Outcome::kRescued
+                                  : ok  ? Outcome::kDone
+                                        : Outcome::kFailed});
   } else if (ok) {
     const bool committed = !session.gone && same;
     if (committed) {
       ClearOwner(session, row);
       if (!copy.held) MoveLease(row, LeaseState::kAway);
     }
-    ApplyEvent(Moved{copy.tensor, committed ? Outcome::kDone : Outcome::kRescued, copy.writes});
+    ApplyEvent(Moved{copy.tensor, committed ? Outcome::kDone : Outcome::kRescued});
   } else {
     const bool stays = !session.gone && (copy.held || same);
     if (stays && !copy.held) {
       MoveLease(row, LeaseState::kIdle);
       row.complete_word = row.word;
     }
-    ApplyEvent(Moved{copy.tensor, stays ? Outcome::kFailed : Outcome::kRescued, 0});
+    ApplyEvent(Moved{copy.tensor, stays ? Outcome::kFailed : Outcome::kRescued});
   }
 }
 

@@ -364,7 +364,7 @@ void Checker::Submit(std::deque<Job>* lane, Kind kind, uint32_t row) {
   const Tick begin = lane->empty() ? now_ : std::max(now_, lane->back().end);
   const Duration takes = microseconds(5) + std::chrono::duration_cast<Duration>(
                                                std::chrono::duration<double>(seconds));
-  lane->push_back({kind, row, begin + Jitter(takes), rows_[row].uses, rows_[row].writes});
+  lane->push_back({kind, row, begin + Jitter(takes), rows_[row].uses});
 }
 
 void Checker::EndCopy(std::deque<Job>* lane) {
@@ -381,11 +381,11 @@ void Checker::EndCopy(std::deque<Job>* lane) {
       whole = std::exchange(row.irrevocable, false) || (row.state == State::kLeaving && untouched);
       if (row.state == State::kLeaving && whole) row.state = State::kAway;
       if (whole) Unplace(job.row);
-      Tell(core::Moved{row.id, whole ? Outcome::kDone : Outcome::kRescued, job.writes});
+      Tell(core::Moved{row.id, whole ? Outcome::kDone : Outcome::kRescued});
       break;
     case Kind::kClean:
       whole = row.state == State::kIdle && untouched;
-      Tell(core::Moved{row.id, whole ? Outcome::kDone : Outcome::kRescued, job.writes});
+      Tell(core::Moved{row.id, whole ? Outcome::kDone : Outcome::kRescued});
       break;
     case Kind::kIn:
       if (row.state == State::kAway) row.state = State::kIdle;

@@ -83,7 +83,6 @@ class Checker {
     uint32_t row;
     core::Tick end;
     uint64_t uses;
-    uint32_t writes;
   };
   struct Later {  // what a worker will report
     core::Tick at;
