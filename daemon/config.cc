@@ -190,15 +190,19 @@ Key Texts(std::vector<std::string> Config::*value) {
       });
 }
 
-Key Rate(double Config::*value, const char* zero) {
+Key Number(double Config::*value, std::string accepted) {
   return Of<double>(value,
-                    [zero](const toml::node& node, double* target) -> std::optional<std::string> {
+                    [accepted = std::move(accepted)](const toml::node& node,
+                                                     double* target) -> std::optional<std::string> {
                       const auto number = node.value<double>();
-                      if (!number || !std::isfinite(*number) || *number < 0)
-                        return std::string("bytes per second, or 0 ") + zero;
+                      if (!number || !std::isfinite(*number) || *number < 0) return accepted;
                       *target = *number;
                       return std::nullopt;
                     });
+}
+
+Key Rate(double Config::*value, const char* zero) {
+  return Number(value, std::string("bytes per second, or 0 ") + zero);
 }
 
 // Faults.
@@ -266,6 +270,11 @@ std::optional<std::string> FaultOfFolder(const Config& config) {
   return "must be the absolute path of a folder, not \"" + config.file_pool_path + "\"";
 }
 
+std::optional<std::string> FaultOfHistory(const Config& config) {
+  if (config.history_path.empty() || config.history_path.starts_with('/')) return std::nullopt;
+  return "must be the absolute path of a folder, or empty, not \"" + config.history_path + "\"";
+}
+
 std::string NumberText(double number) {
   char text[32];
   std::snprintf(text, sizeof(text), "%g", number);
@@ -300,6 +309,12 @@ std::optional<std::string> FaultOfBusyRate(const Config& config) {
   return "must be 0 (no cap) or at least " + NumberText(kLeast) + ", not " + NumberText(rate);
 }
 
+std::optional<std::string> FaultOfSlowdown(const Config& config) {
+  const double most = config.admission_max_slowdown;
+  if (most == 0 || most >= 1) return std::nullopt;
+  return "must be 0 (no cap) or at least 1, not " + NumberText(most);
+}
+
 std::optional<std::string> FaultOfOthers(const Config& config) {
   if (config.host_others <= config.host_device_total) return std::nullopt;
   return "must be at most host_backend.total, " + core::SizeText(config.host_device_total) +
@@ -320,7 +335,24 @@ std::optional<std::string> FaultOfUuids(const Config& config) {
   return std::nullopt;
 }
 
-// The only list of keys.
+// Of the simulated devices.
+std::map<std::string, Key> HostBackendKeys() {
+  using std::chrono::microseconds;
+  using C = Config;
+  return {
+      {"host_backend.devices", Whole(&C::host_devices, 1, 16)},
+      {"host_backend.others", Checked(Size(&C::host_others), FaultOfOthers)},
+      {"host_backend.utilization", Whole(&C::host_utilization, 0, 100)},
+      {"host_backend.total", Size(&C::host_device_total)},
+      {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second, "for no limit")},
+      {"host_backend.peer_bytes_per_second", Rate(&C::host_peer_bytes_per_second, "for no limit")},
+      {"host_backend.check_moves", Flag(&C::host_check_moves)},
+      {"host_backend.latency_us",
+       Time(&C::host_latency, microseconds(1), "a number of microseconds")},
+  };
+}
+
+// All others.
 std::map<std::string, Key> MakeKeys() {
   using std::chrono::microseconds;
   using std::chrono::milliseconds;
@@ -371,6 +403,10 @@ std::map<std::string, Key> MakeKeys() {
        Checked(Time(&C::harvest_give_back, milliseconds(1), kMilliseconds), FaultOfGiveBack)},
       {"harvest.busy_bytes_per_second",
        Checked(Rate(&C::harvest_busy_bytes_per_second, "for no cap"), FaultOfBusyRate)},
+      {"history.path", Checked(Text(&C::history_path), FaultOfHistory)},
+      {"admission.max_slowdown",
+       Checked(Number(&C::admission_max_slowdown, "a factor, or 0 for no cap"), FaultOfSlowdown)},
+      {"admission.settle_s", Time(&C::admission_settle, seconds(1), kSeconds)},
       {"transfer.chunk", Checked(Size(&C::chunk), FaultOfChunk)},
       {"transfer.prefetch", Flag(&C::prefetch)},
       {"transfer.preclean", Flag(&C::preclean)},
@@ -381,19 +417,15 @@ std::map<std::string, Key> MakeKeys() {
       {"log.level", Live(OneOf(&C::log_level, {"trace", "debug", "info", "warn", "error"}))},
       {"shutdown.drain_s", Live(Time(&C::drain, seconds(1), kSeconds))},
       {"shutdown.restart_timeout_s", Live(Time(&C::restart_timeout, seconds(1), kSeconds))},
-      {"host_backend.devices", Whole(&C::host_devices, 1, 16)},
-      {"host_backend.others", Checked(Size(&C::host_others), FaultOfOthers)},
-      {"host_backend.utilization", Whole(&C::host_utilization, 0, 100)},
-      {"host_backend.total", Size(&C::host_device_total)},
-      {"host_backend.bytes_per_second", Rate(&C::host_bytes_per_second, "for no limit")},
-      {"host_backend.peer_bytes_per_second", Rate(&C::host_peer_bytes_per_second, "for no limit")},
-      {"host_backend.check_moves", Flag(&C::host_check_moves)},
-      {"host_backend.latency_us", Time(&C::host_latency, microseconds(1), kMicroseconds)},
   };
 }
 
 const std::map<std::string, Key>& Keys() {
-  static const auto* keys = new std::map<std::string, Key>(MakeKeys());
+  static const auto* keys = [] {
+    auto* all = new std::map<std::string, Key>(MakeKeys());
+    all->merge(HostBackendKeys());
+    return all;
+  }();
   return *keys;
 }
 

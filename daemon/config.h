@@ -54,6 +54,11 @@ struct Config {
   core::Duration harvest_give_back{std::chrono::milliseconds(50)};  // of each GiB
   // Of others' copies together, from and to the memory of a device that computes; 0: no cap.
   double harvest_busy_bytes_per_second = 40e9;
+  // [history] of jobs
+  std::string history_path = "/var/lib/ravenstore/history";  // a folder; empty: it is not kept
+  // [admission]
+  double admission_max_slowdown = 1.5;  // 0: no cap
+  core::Duration admission_settle{std::chrono::seconds(60)};
   // [transfer]
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;

@@ -42,6 +42,8 @@ constexpr core::Duration kDescriptorWaitMost = std::chrono::seconds(4);
 constexpr core::Duration kSilenceMax = std::chrono::seconds(10);
 // Of the process's those that no user's doing takes.
 constexpr uint64_t kDescriptorsKept = 256;
+// What a daemon that is killed forgets of the history of jobs.
+constexpr core::Duration kHistoryEvery = std::chrono::seconds(5);
 constexpr uint64_t kGiveBackMostNs = 3'600'000'000'000;
 
 // The descriptors that users' connections may take. A limit that is lowered later is met by
@@ -72,12 +74,15 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                        },
                    .done = [this](uint64_t key, uint32_t share) { Resume(key, share); }}),
       ledger_(options.visible_memory),
+      history_file_(options.history_folder),
+      history_(history_file_.Load()),
       device_memory_(devices, loop, workers, &mailbox_),
       legacy_jobs_({.devices = devices,
                     .capacities = options.capacities,
                     .jobs_max = options.clients_max,
                     .next_client = &next_client_,
                     .ledger = &ledger_,
+                    .history = &history_,
                     .memory = &device_memory_,
                     .connections = this,
                     .descriptors = &descriptors_,
@@ -188,6 +193,8 @@ int Control::NextTimer() const {
       std::min({acceptor_->paused_until(), log_budget_.NextDue(), legacy_jobs_.due()});
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
   if (!paced_.empty()) next = std::min(next, paced_.begin()->first);
+  if (history_file_.keeps() && history_.version() != history_given_)
+    next = std::min(next, history_due_);
   if (next == core::kNever) return -1;
   const auto left = std::max(next - ipc::Now(), core::Duration(0));
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
@@ -203,9 +210,21 @@ void Control::Run() {
     EndSilent();
     ReadPaced();
     LogWhatWasLeftOut();
+    KeepHistory();
     ending_->EndTurn();
     acceptor_->GoOn();
   }
+  history_file_.Save(history_.Serialize(), history_.version());
+}
+
+void Control::KeepHistory() {
+  const core::Tick now = ipc::Now();
+  if (!history_file_.keeps() || history_.version() == history_given_ || now < history_due_) return;
+  history_due_ = now + kHistoryEvery;
+  history_given_ = history_.version();
+  workers_->Run(kNoUser, [this, text = history_.Serialize(), version = history_given_] {
+    history_file_.Save(text, version);
+  });
 }
 
 void Control::OnEvent(uint64_t key, uint32_t events) {
@@ -373,6 +392,9 @@ void Control::Handle(Connection& connection, const proto::ClientPacket& packet,
       return legacy_jobs_.HandleList(connection, request, packet.list_legacy());
     case Body::kExplainJob:
       return legacy_jobs_.HandleExplain(connection, request, packet.explain_job());
+    case Body::kJobQuery: return legacy_jobs_.HandleQuery(connection, request, packet.job_query());
+    case Body::kListJobRecords:
+      return legacy_jobs_.HandleRecords(connection, request, packet.list_job_records());
     default: break;
   }
   Fail(connection, request, ErrorCode::kInvalidArgument, "this daemon does not know that message");

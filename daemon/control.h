@@ -41,6 +41,8 @@
 #include "daemon/connections.h"
 #include "daemon/device_memory.h"
 #include "daemon/ending_sockets.h"
+#include "daemon/history_file.h"
+#include "daemon/job_history.h"
 #include "daemon/legacy.h"
 #include "daemon/legacy_jobs.h"
 #include "daemon/limits.h"
@@ -77,6 +79,7 @@ struct ControlOptions {
   std::vector<core::Bytes> peer_pools;  // of each device's memory
   const MemoryWatch* watch = nullptr;   // outlives the control
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
+  std::string history_folder;           // empty: the history of jobs ends with the daemon
   uint32_t clients_max = 4096;
   uint64_t restart_timeout_ms = 0;
 };
@@ -133,6 +136,8 @@ class Control : private Connections {
   // Whether a line about the connection's user may be written.
   bool MayLog(const Connection& connection);
   void LogWhatWasLeftOut();
+  // Has the history of jobs written if it changed, from time to time.
+  void KeepHistory();
   // Milliseconds for epoll_wait.
   int NextTimer() const;
   void OnEvent(uint64_t key, uint32_t events);
@@ -190,6 +195,10 @@ class Control : private Connections {
 
   // Those who handle messages.
   LegacyLedger ledger_;
+  HistoryFile history_file_;
+  JobHistory history_;
+  uint64_t history_given_ = 0;  // the version that was given to be written last
+  core::Tick history_due_{};
   StoreDeviceMemory device_memory_;
   LegacyJobs legacy_jobs_;
   Limits limits_;

@@ -66,6 +66,7 @@ std::vector<LegacyRow> RowsOf(const char* page) {
     row.visible = granted == 0 || asked == 0 ? granted + asked : std::min(granted, asked);
     row.used = Word(at, offsetof(proto::LedgerRow, used));
     row.served = Word(at, offsetof(proto::LedgerRow, served));
+    row.peak = Word(at, offsetof(proto::LedgerRow, peak));
     for (size_t kind = 0; kind < proto::kLegacyKinds; ++kind) {
       row.kinds[kind] = Word(at, offsetof(proto::LedgerRow, kinds) + kind * sizeof(uint64_t));
     }
@@ -213,6 +214,35 @@ std::vector<WaitQueue::Use> LegacyLedger::UsesOf(const std::string& uuid) const 
     }
   }
   return uses;
+}
+
+Bytes LegacyLedger::PeakOf(uint64_t key, const Job& job, core::Tick now) const {
+  uint64_t peak = 0;
+  const std::vector<LegacyRow> rows = Read(key);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    peak = std::max(peak, rows[i].peak);
+    if (!job.elastic) continue;
+    const auto engine = ReadElasticRow(job.elastic.get(), i, now);
+    const uint64_t context = rows[i].kinds[static_cast<size_t>(proto::LegacyKind::kContext)];
+    if (engine) peak = std::max(peak, std::min(engine->enough(), UINT64_MAX - context) + context);
+  }
+  return Bytes(peak);
+}
+
+std::optional<LegacyLedger::Taken> LegacyLedger::TakenBy(uint64_t key, core::Tick now) const {
+  const auto found = jobs_.find(key);
+  if (found == jobs_.end() || found->second.about.job.empty()) return std::nullopt;
+  const Newcomer& about = found->second.about;
+  return Taken{about.uid, about.job, about.run, about.name, PeakOf(key, found->second, now)};
+}
+
+Bytes LegacyLedger::RunningPeak(uid_t uid, const std::string& command, core::Tick now) const {
+  Bytes peak;
+  for (const auto& [key, job] : jobs_) {
+    if (job.about.uid == uid && job.about.job == command)
+      peak = std::max(peak, PeakOf(key, job, now));
+  }
+  return peak;
 }
 
 std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {

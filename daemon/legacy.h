@@ -33,6 +33,7 @@ struct LegacyRow {
   uint64_t visible = 0;
   uint64_t used = 0;
   uint64_t served = 0;
+  uint64_t peak = 0;
   std::array<uint64_t, proto::kLegacyKinds> kinds{};
 };
 
@@ -49,6 +50,8 @@ class LegacyLedger {
     uid_t uid = 0;
     std::string name;
     std::string mode;
+    std::string job{};  // the command's key (daemon/job_history.h); empty: not known
+    uint32_t run = 0;
     ipc::UniqueFd page;
   };
   static constexpr const char* kNoPage =
@@ -89,6 +92,18 @@ class LegacyLedger {
   std::map<std::string, core::Bytes> HeldByDevice() const;
   // What each job says that it holds of the device.
   std::vector<WaitQueue::Use> UsesOf(const std::string& uuid) const;
+  // What a process of a known command took so far, by its own word.
+  struct Taken {
+    uid_t uid = 0;
+    std::string job;
+    uint32_t run = 0;
+    std::string name;
+    core::Bytes peak;  // of one device; of an elastic job what it would have taken of a larger one
+  };
+  // Nullopt: there is no such job, or its command is not known.
+  std::optional<Taken> TakenBy(uint64_t key, core::Tick now) const;
+  // The largest peak of the processes that run that command of the user's.
+  core::Bytes RunningPeak(uid_t uid, const std::string& command, core::Tick now) const;
   static constexpr const char* kNoElasticPage =
       "LegacyElastic needs a memfd of 196608 bytes, sealed against shrinking and growing";
   static bool IsElasticPage(int descriptor);
@@ -116,6 +131,7 @@ class LegacyLedger {
   };
   const Job* FindClient(uint32_t client) const;
   core::Bytes VisibleOf(const Job& job) const;
+  core::Bytes PeakOf(uint64_t key, const Job& job, core::Tick now) const;
   void WriteBudgets(const Job& job) const;
   void FillJob(uint64_t key, const Job& job, proto::LegacyJob* to) const;
 

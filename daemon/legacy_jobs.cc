@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "daemon/packets.h"
@@ -75,6 +76,8 @@ void LegacyJobs::HandleHello(Caller& caller, uint64_t request, const proto::Lega
   job.uid = caller.peer.uid;
   job.name = ForPeople(hello.name());
   job.mode = hello.mode() == "store" || hello.mode() == "elastic" ? hello.mode() : "account";
+  if (JobHistory::IsKey(hello.job())) job.job = hello.job();
+  job.run = hello.run();
   job.page = std::move(descriptors.front());
   if (options_.log->Allow(job.uid, ipc::Now()))
     spdlog::info("legacy job {} attached: pid {}, uid {}, {}", job.client, job.pid, job.uid,
@@ -114,13 +117,26 @@ void LegacyJobs::ForgetReplaced() {
   for (const uint64_t key : over) options_.connections->Forget(key);
 }
 
+void LegacyJobs::Record(uint64_t key) {
+  const auto taken = options_.ledger->TakenBy(key, ipc::Now());
+  if (!taken) return;
+  options_.history->Add({.uid = taken->uid,
+                         .job = taken->job,
+                         .run = taken->run,
+                         .name = taken->name,
+                         .peak = taken->peak,
+                         .seen = std::chrono::system_clock::now()});
+}
+
 bool LegacyJobs::HangUp(uint64_t key) {
+  Record(key);
   const bool holds = options_.ledger->HangUp(key);
   if (holds) jobs_.at(key).hung_up = true;
   return holds;
 }
 
 void LegacyJobs::Forget(uint64_t key) {
+  Record(key);
   options_.ledger->Remove(key);
   reclaims_.Forget(key);
   waits_.Leave(key);
@@ -220,6 +236,28 @@ void LegacyJobs::HandleExplain(const Caller& caller, uint64_t request,
   proto::DaemonPacket answer;
   answer.set_request(request);
   *answer.mutable_job_explained() = std::move(*explained);
+  options_.connections->Send(caller.key, answer, {});
+}
+
+void LegacyJobs::HandleQuery(const Caller& caller, uint64_t request, const proto::JobQuery& query) {
+  options_.turns->Spend(caller.user(), kUnitsOfList);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  proto::JobKnown& known = *answer.mutable_job_known();
+  const uid_t uid = caller.peer.uid;
+  if (const auto* record = options_.history->Find(uid, query.job(), query.model()))
+    *known.mutable_record() = *record;
+  if (JobHistory::IsKey(query.job()))
+    known.set_running(options_.ledger->RunningPeak(uid, query.job(), ipc::Now()).count());
+  options_.connections->Send(caller.key, answer, {});
+}
+
+void LegacyJobs::HandleRecords(const Caller& caller, uint64_t request,
+                               const proto::ListJobRecords& query) {
+  options_.turns->Spend(caller.user(), kUnitsOfList);
+  proto::DaemonPacket answer;
+  answer.set_request(request);
+  options_.history->Fill(caller.audience(), query, answer.mutable_job_records());
   options_.connections->Send(caller.key, answer, {});
 }
 

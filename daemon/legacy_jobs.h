@@ -24,6 +24,7 @@
 #include "core/types.h"
 #include "daemon/connections.h"
 #include "daemon/device_memory.h"
+#include "daemon/job_history.h"
 #include "daemon/legacy.h"
 #include "daemon/legacy_reclaims.h"
 #include "daemon/legacy_waits.h"
@@ -44,6 +45,7 @@ class LegacyJobs {
     uint64_t jobs_max = 0;                // of all users
     uint32_t* next_client = nullptr;      // the number that the next job or client gets
     LegacyLedger* ledger = nullptr;
+    JobHistory* history = nullptr;
     DeviceMemory* memory = nullptr;
     Connections* connections = nullptr;
     core::Shares* descriptors = nullptr;  // the daemon's
@@ -59,6 +61,9 @@ class LegacyJobs {
   // What is asked about jobs, of those that the caller may see.
   void HandleList(const Caller& caller, uint64_t request, const proto::ListLegacy& query);
   void HandleExplain(const Caller& caller, uint64_t request, const proto::ExplainJob& query);
+  // What earlier runs took. A command of the caller's own; or a list of what the caller may see.
+  void HandleQuery(const Caller& caller, uint64_t request, const proto::JobQuery& query);
+  void HandleRecords(const Caller& caller, uint64_t request, const proto::ListJobRecords& query);
 
   // The connection's peer speaks no more. True: it is a job that may still hold memory, until its
   // process ends.
@@ -83,6 +88,8 @@ class LegacyJobs {
                    std::vector<ipc::UniqueFd>& descriptors);
   // One for each connection, however often it says LegacyHello. Errors: of core::Shares.
   core::Status TakePlace(const Caller& caller);
+  // The job is about to end: what it took goes into the history.
+  void Record(uint64_t key);
   // Ends the connections that hung up, if the process has come again on another.
   void ForgetReplaced();
   void HandleElastic(Caller& caller, uint64_t request, std::vector<ipc::UniqueFd>& descriptors);

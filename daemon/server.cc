@@ -163,6 +163,7 @@ core::Status Server::Init(device::Devices devices) {
   control.capacities = options.planner.device_capacity;
   control.links = links_;
   control.visible_memory = config_.visible_memory;
+  control.history_folder = config_.history_path;
   control.clients_max = config_.clients_max;
   control.restart_timeout_ms = Milliseconds(config_.restart_timeout);
   largest_device_ = *std::max_element(options.planner.device_capacity.begin(),

@@ -37,6 +37,7 @@ void Unreserve(int row, uint64_t bytes) {
 bool Commit(const Entry& entry) {
   // First the sums: once it is in the ledger another thread may free it.
   AddToKind(entry, entry.bytes);
+  if (entry.row >= 0 && !IsUncounted(entry)) NotePeak(entry.row);
   if (ledger.Add(entry)) return true;
   Uncharge(entry);
   return false;

@@ -74,12 +74,26 @@ bool CanEverFit(int row, uint64_t bytes) {
   return Left(VisibleOf(row), 0) >= bytes && Left(TogetherLimit(row), 0) >= bytes;
 }
 
+void NotePeak(int row, uint64_t would_have) {
+  proto::LedgerRow& at = Page()->row[row];
+  // Not `used`: that has what is being tried, too.
+  uint64_t sum = 0;
+  for (const auto& kind : at.kinds) sum += kind.load(std::memory_order_relaxed);
+  // A kind that another thread is taking from may be below zero for an instant.
+  if (static_cast<int64_t>(sum) < 0) sum = 0;
+  if (sum < would_have) sum = would_have;
+  uint64_t peak = at.peak.load(std::memory_order_relaxed);
+  while (peak < sum && !at.peak.compare_exchange_weak(peak, sum, std::memory_order_relaxed)) {
+  }
+}
+
 void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed) {
   if (row < 0) return;
   proto::LedgerRow& at = Page()->row[row];
   const uint64_t before =
       at.kinds[static_cast<int>(kind)].exchange(bytes, std::memory_order_relaxed);
   Hold(row, bytes - before - freed);
+  if (bytes > before) NotePeak(row);
 }
 
 }  // namespace ravenstore::interceptor

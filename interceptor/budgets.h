@@ -26,6 +26,9 @@ bool CanEverFit(int row, uint64_t bytes);
 uint64_t Hold(int row, uint64_t bytes);
 // Holds `bytes` more if they fit.
 bool HoldIfRoom(int row, uint64_t bytes);
+// The kinds' sum has grown: it may be the largest so far. So may `would_have` be: what an elastic
+// job would have held of a larger device.
+void NotePeak(int row, uint64_t would_have = 0);
 // Sets the absolute figure of a kind, and in the same step holds `freed` bytes less. Nothing for
 // row -1.
 void Gauge(int row, LegacyKind kind, uint64_t bytes, uint64_t freed = 0);

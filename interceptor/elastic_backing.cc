@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "interceptor/budgets.h"
 #include "interceptor/devices.h"
 #include "interceptor/driver.h"
 #include "interceptor/elastic_library.h"
@@ -250,6 +251,8 @@ void Close(Engine* engine) {
       NameOf(*engine), [](const Entry& entry, void*) { Free(entry, {}); }, nullptr);
   engine->last.struct_size = sizeof(engine->last);
   library.stats(handle, &engine->last);
+  const int row = static_cast<int>(engine - engines);
+  NotePeak(row, engine->last.enough_bytes + engine->share.MostOthers(row));
   TellRecording(*engine);
   engine->handle.store(nullptr);
   ChangeBounds();

@@ -201,6 +201,8 @@ void WriteHello(Writer* packet) {
   const char* mode = NameOf(Asked().mode);
   hello.Text(3, mode, strlen(mode));
   hello.Text(4, proto::kVersion, strlen(proto::kVersion));
+  hello.Text(5, Asked().job, strlen(Asked().job));
+  hello.Number(6, Asked().run);
   packet->Number(kRequestField, 1);
   packet->Text(kHelloField, hello.bytes, hello.size);
 }

@@ -42,6 +42,15 @@ int64_t AskedWait() {
   return seconds;
 }
 
+// $RAVENSTORE_JOB is a command's key and the number of its first process: "KEY:PID".
+void AskedJob(Settings* to) {
+  const char* text = getenv("RAVENSTORE_JOB");
+  const char* colon = text == nullptr ? nullptr : strchr(text, ':');
+  if (colon == nullptr || static_cast<size_t>(colon - text) >= sizeof(to->job)) return;
+  memcpy(to->job, text, static_cast<size_t>(colon - text));
+  to->run = static_cast<uint32_t>(strtoul(colon + 1, nullptr, 10));
+}
+
 bool AskedFlag(const char* variable) {
   const char* text = getenv(variable);
   return text != nullptr && *text != 0;
@@ -87,6 +96,7 @@ void ReadSettings() {
   Copy("RAVENSTORE_INTERCEPT_LOG", "", settings.log, sizeof(settings.log));
   settings.mode = AskedMode();
   settings.wait_seconds = AskedWait();
+  AskedJob(&settings);
   if (settings.mode != Mode::kElastic) return;
   settings.elastic_host = AskedSize("RAVENSTORE_ELASTIC_HOST", "half of what is available");
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");

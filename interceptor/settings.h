@@ -21,6 +21,8 @@ struct Settings {
   bool elastic_maps_away;
   char elastic_record[4096];  // the file; empty: none, or too long
   int64_t wait_seconds;       // for its turn; 0: however long; -1: not at all
+  char job[64];               // the command that the process belongs to; empty: not known
+  uint32_t run;               // and with which process it began
 };
 
 // Reads the environment, the first time. Later the program may change it while a thread of ours

@@ -46,7 +46,9 @@ struct alignas(64) LedgerRow {
   std::atomic<uint64_t> kinds[kLegacyKinds];
   std::atomic<uint64_t> together;  // the daemon: what the tenant's jobs may hold together; 0: all
   std::atomic<uint64_t> paused;    // the daemon: 1: an elastic job shall hold nothing of the device
-  uint64_t reserved[2];
+  std::atomic<uint64_t> peak;  // the interceptor: the largest sum of the kinds so far, or what it
+                               // would be if an elastic job's device were large enough
+  uint64_t reserved[1];
 };
 static_assert(sizeof(LedgerRow) == 192);
 

@@ -25,10 +25,10 @@ using std::chrono::seconds;
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
-               ax] = config;
+               ax, ay, az, ba] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
-                         as, at, au, av, aw, ax);
+                         as, at, au, av, aw, ax, ay, az, ba);
 }
 
 // Every key with a value that is not its default.
@@ -71,6 +71,11 @@ step = "1MiB"
 size = "12MiB"
 give_back_ms_per_gib = 80
 busy_bytes_per_second = 3e10
+[history]
+path = "/tmp/history"
+[admission]
+max_slowdown = 2.5
+settle_s = 0.5
 [transfer]
 chunk = "1MiB"
 prefetch = false
@@ -123,7 +128,7 @@ std::string Refusal(const std::string& text) {
 
 TEST(ConfigTest, EveryKeyIsRead) {
   const Config config = Parsed(kEveryKey);
-  ExpectAllDiffer(config, Config(), std::make_index_sequence<47>());
+  ExpectAllDiffer(config, Config(), std::make_index_sequence<50>());
   EXPECT_EQ(config.socket_path, "/tmp/other");
   EXPECT_EQ(config.socket_group, "users");
   EXPECT_EQ(config.socket_mode, 0600u);
@@ -158,6 +163,9 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.harvest_busy_bytes_per_second, 3e10);
   EXPECT_EQ(config.host_others, MiB(16));
   EXPECT_EQ(config.host_utilization, 87u);
+  EXPECT_EQ(config.history_path, "/tmp/history");
+  EXPECT_EQ(config.admission_max_slowdown, 2.5);
+  EXPECT_EQ(config.admission_settle, std::chrono::milliseconds(500));
   EXPECT_EQ(config.chunk, MiB(1));
   EXPECT_FALSE(config.prefetch);
   EXPECT_FALSE(config.preclean);
@@ -364,7 +372,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                 "limits.device_budget", "limits.device_guarantee", "limits.file_budget",
                 "limits.host_budget", "limits.peer_budget", "limits.priority", "limits.weight",
                 "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 50u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 53u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));
@@ -391,6 +399,8 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamed) {
        [](Config& c) {
          c.uuids = {"HOST-0", "HOST-0"};
        }},
+      {"admission.max_slowdown", [](Config& c) { c.admission_max_slowdown = 0.9; }},
+      {"history.path", [](Config& c) { c.history_path = "history"; }},
       {"socket.path", [](Config& c) { c.socket_path.clear(); }},
       {"socket.path", [](Config& c) { c.socket_path = std::string(108, 'x'); }},
   };

@@ -73,6 +73,24 @@ class LegacyJobsTest : public testing::Test {
     EXPECT_TRUE(connections_.Told(job).has_legacy_welcome());
     return job;
   }
+  // A process of a run of that command, which took so much of a device.
+  Caller Run(pid_t pid, const std::string& command, uint32_t run, Bytes peak) {
+    Caller job = connections_.Connect(pid);
+    LedgerPage page;
+    page.Row(0, "HOST-0").peak = peak.count();
+    ClientPacket hello = Hello();
+    hello.mutable_legacy_hello()->set_job(command);
+    hello.mutable_legacy_hello()->set_run(run);
+    EXPECT_TRUE(Say(job, hello, page.Descriptor()));
+    EXPECT_TRUE(connections_.Told(job).has_legacy_welcome());
+    return job;
+  }
+  proto::JobKnown Ask(const Caller& caller, const std::string& command) {
+    proto::JobQuery query;
+    query.set_job(command);
+    jobs_.HandleQuery(caller, 9, query);
+    return connections_.Told(caller).job_known();
+  }
   uint64_t Descriptors() const { return descriptors_.taken(); }
   proto::LegacyJobs List(const Caller& caller) {
     jobs_.HandleList(caller, 9, {});
@@ -82,6 +100,7 @@ class LegacyJobsTest : public testing::Test {
   FakeConnections connections_;
   FakeDeviceMemory memory_{1};
   LegacyLedger ledger_{Bytes{0}};
+  JobHistory history_;
   core::Shares descriptors_{"descriptors", kDescriptors};
   TurnBudget turns_{32, 4};
   LogBudget log_;
@@ -91,6 +110,7 @@ class LegacyJobsTest : public testing::Test {
                     .jobs_max = kJobs,
                     .next_client = &next_client_,
                     .ledger = &ledger_,
+                    .history = &history_,
                     .memory = &memory_,
                     .connections = &connections_,
                     .descriptors = &descriptors_,
@@ -264,6 +284,51 @@ TEST_F(LegacyJobsTest, AJobIsGivenNoMoreThanItMayHave) {
   memory_.Answer();
   EXPECT_EQ(connections_.Told(asks).legacy_reclaimed().bytes(), 0u);
   EXPECT_EQ(memory_.limits[0], Bytes{0});
+}
+
+TEST_F(LegacyJobsTest, WhatACommandTookIsKnownToItsUserWhileItRunsAndAfterwards) {
+  const std::string command(32, 'a');
+  const Caller caller = connections_.Connect(50);
+  const Caller stranger = connections_.Connect(51, FakeConnections::kUser + 1);
+  const Caller root = connections_.Connect(52, FakeConnections::kRoot);
+  EXPECT_FALSE(Ask(caller, command).has_record());
+  const Caller first = Run(1, command, 1, MiB(20));
+  const Caller second = Run(2, command, 1, MiB(8));
+  EXPECT_EQ(Ask(caller, command).running(), MiB(20).count());
+  EXPECT_EQ(Ask(stranger, command).running(), 0u);
+  EXPECT_TRUE(jobs_.HangUp(first.key));
+  jobs_.Forget(first.key);
+  jobs_.Forget(second.key);
+  const proto::JobKnown known = Ask(caller, command);
+  EXPECT_EQ(known.record().peak(), MiB(20).count());
+  EXPECT_EQ(known.record().runs(), 1u);
+  EXPECT_EQ(known.running(), 0u);
+  for (const Caller* other : {&stranger, &root}) EXPECT_FALSE(Ask(*other, command).has_record());
+  jobs_.HandleRecords(stranger, 9, {});
+  EXPECT_EQ(connections_.Told(stranger).job_records().records_size(), 0);
+  jobs_.HandleRecords(root, 9, {});
+  EXPECT_EQ(connections_.Told(root).job_records().records_size(), 1);
+}
+
+TEST_F(LegacyJobsTest, AProcessOfNoCommandLeavesNothingInTheHistory) {
+  jobs_.Forget(Run(1, "", 0, MiB(20)).key);
+  jobs_.Forget(Run(2, "no key", 2, MiB(20)).key);
+  EXPECT_EQ(history_.size(), 0u);
+}
+
+// Its engine says that it would have taken 40 MiB of a larger device.
+TEST_F(LegacyJobsTest, AnElasticJobTookWhatItWouldHaveTakenOfALargerDevice) {
+  const std::string command(32, 'a');
+  const Caller job = Run(1, command, 1, MiB(20));
+  ipc::UniqueFd page = ElasticPage();
+  proto::ElasticPageRow row{};
+  row.sequence = 2;
+  row.written_ns = 1;
+  row.enough = MiB(40).count();
+  ASSERT_EQ(::pwrite(page.get(), &row, sizeof(row), 0), static_cast<ssize_t>(sizeof(row)));
+  Caller engine = connections_.Connect(1);
+  Say(engine, Elastic(), std::move(page));
+  EXPECT_EQ(Ask(engine, command).running(), MiB(40).count());
 }
 
 TEST_F(LegacyJobsTest, UsersSeeTheirOwnJobsAndRootAll) {

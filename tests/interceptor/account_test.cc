@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "interceptor/backing.h"
+#include "interceptor/budgets.h"
 #include "interceptor/ledger.h"
 #include "interceptor/pool.h"
 #include "tests/interceptor/fake_devices.h"
@@ -42,6 +43,22 @@ TEST_F(AccountTest, WhatIsReservedCountsAndWhatIsCommittedIsOfItsKind) {
   Recharge(entry);
   EXPECT_EQ(Used(), 60u);
   EXPECT_EQ(Kind(LegacyKind::kDevice), 60u);
+}
+
+TEST_F(AccountTest, ThePeakIsTheLargestThatWasHeldNotWhatWasTried) {
+  ASSERT_TRUE(Reserve(0, 60));
+  EXPECT_EQ(Row().peak, 0u);
+  ASSERT_TRUE(Commit(Memory(60)));
+  ASSERT_TRUE(Reserve(0, 40));
+  Unreserve(0, 40);
+  Entry entry;
+  ASSERT_TRUE(ledger.Take(Space::kMemory, 0x1000, &entry));
+  Uncharge(entry);
+  EXPECT_EQ(Row().peak, 60u);
+  Gauge(0, LegacyKind::kPool, 70);
+  EXPECT_EQ(Row().peak, 70u);
+  NotePeak(0, 80);
+  EXPECT_EQ(Row().peak, 80u);
 }
 
 TEST_F(AccountTest, OverABudgetNothingIsReserved) {
