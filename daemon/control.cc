@@ -54,6 +54,12 @@ uint64_t DescriptorsForUsers() {
   return std::max<uint64_t>(limit.rlim_cur, 2 * kDescriptorsKept) - kDescriptorsKept;
 }
 
+std::vector<ResourceUse> UseOf(const std::vector<MemoryWatch::Seen>& seen) {
+  std::vector<ResourceUse> uses;
+  for (const MemoryWatch::Seen& device : seen) uses.push_back({.compute = device.compute});
+  return uses;
+}
+
 }  // namespace
 
 Control::Control(const ControlOptions& options, device::Devices devices, Loop* loop,
@@ -80,6 +86,9 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
       legacy_jobs_({.devices = devices,
                     .capacities = options.capacities,
                     .jobs_max = options.clients_max,
+                    .slowdown_most = options.slowdown_most,
+                    .settle = options.settle,
+                    .measure = [watch = options.watch] { return UseOf(watch->seen()); },
                     .next_client = &next_client_,
                     .ledger = &ledger_,
                     .history = &history_,

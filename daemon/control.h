@@ -79,6 +79,8 @@ struct ControlOptions {
   std::vector<core::Bytes> peer_pools;  // of each device's memory
   const MemoryWatch* watch = nullptr;   // outlives the control
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
+  double slowdown_most = 0;             // that an admission may bring; 0: memory alone counts
+  core::Duration settle{};              // so long a peak has not grown before it is believed
   std::string history_folder;           // empty: the history of jobs ends with the daemon
   uint32_t clients_max = 4096;
   uint64_t restart_timeout_ms = 0;

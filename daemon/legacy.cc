@@ -21,12 +21,13 @@ using core::Bytes;
 using core::Error;
 using core::ErrorCode;
 using core::Minus;
+using core::Tick;
 
 namespace {
 
 constexpr size_t kJobsPerPage = 64;
-// Of an answer's jobs; what else is in its packet takes less than the rest.
-constexpr size_t kBytesPerPage = proto::kControlPacketMax - 256;
+// Of an answer's jobs; what else is said of them, and is in its packet, takes less than the rest.
+constexpr size_t kBytesPerPage = proto::kControlPacketMax - 16384;
 
 uint64_t Word(const char* page, size_t offset) {
   uint64_t value = 0;
@@ -151,6 +152,17 @@ void LegacyLedger::SetClient(uint32_t client, std::optional<Bytes> visible) {
   }
 }
 
+void LegacyLedger::LowerRun(const WaitQueue::Process& process, core::TenantId user, Bytes visible) {
+  for (auto& [key, job] : jobs_) {
+    const Newcomer& about = job.about;
+    const bool is_of = about.pid == process.pid || static_cast<pid_t>(about.run) == process.pid;
+    const Bytes now = VisibleOf(job);
+    if (!is_of || about.uid != core::ToInt(user) || (now != Bytes{0} && now <= visible)) continue;
+    job.own_visible = visible;
+    WriteBudgets(job);
+  }
+}
+
 core::Status LegacyLedger::SetPaused(uint32_t client, bool paused) {
   for (auto& [key, job] : jobs_) {
     if (job.about.client != client) continue;
@@ -208,8 +220,11 @@ std::vector<WaitQueue::Use> LegacyLedger::UsesOf(const std::string& uuid) const 
   for (const auto& [key, job] : jobs_) {
     for (const LegacyRow& row : Read(key)) {
       if (row.uuid != uuid) continue;
-      uses.push_back(
-          {{job.about.pid, job.about.start_time}, core::TenantId{job.about.uid}, Bytes(row.used)});
+      uses.push_back({.process = {job.about.pid, job.about.start_time},
+                      .user = core::TenantId{job.about.uid},
+                      .run = static_cast<pid_t>(job.about.run),
+                      .bytes = Bytes(row.used),
+                      .peak = Bytes(row.peak)});
       break;
     }
   }
@@ -233,7 +248,12 @@ std::optional<LegacyLedger::Taken> LegacyLedger::TakenBy(uint64_t key, core::Tic
   const auto found = jobs_.find(key);
   if (found == jobs_.end() || found->second.about.job.empty()) return std::nullopt;
   const Newcomer& about = found->second.about;
-  return Taken{about.uid, about.job, about.run, about.name, PeakOf(key, found->second, now)};
+  return Taken{.pid = about.pid,
+               .uid = about.uid,
+               .job = about.job,
+               .run = about.run,
+               .name = about.name,
+               .peak = PeakOf(key, found->second, now)};
 }
 
 Bytes LegacyLedger::RunningPeak(uid_t uid, const std::string& command, core::Tick now) const {
@@ -255,13 +275,15 @@ std::vector<LegacyRow> LegacyLedger::Read(uint64_t key) const {
   return RowsOf(page.data());
 }
 
-void LegacyLedger::FillJob(uint64_t key, const Job& job, proto::LegacyJob* to) const {
+void LegacyLedger::FillJob(uint64_t key, const Job& job, Tick now, proto::LegacyJob* to) const {
   to->set_client(job.about.client);
   to->set_pid(static_cast<uint32_t>(job.about.pid));
   to->set_uid(job.about.uid);
   to->set_name(job.about.name);
   to->set_mode(job.about.mode);
   to->set_paused(job.paused);
+  to->set_run(job.about.run);
+  to->set_peak(PeakOf(key, job, now).count());
   for (const LegacyRow& row : Read(key)) {
     if (row.used == 0 && row.visible == 0) continue;
     proto::LegacyDevice* device = to->add_devices();
@@ -274,7 +296,7 @@ void LegacyLedger::FillJob(uint64_t key, const Job& job, proto::LegacyJob* to) c
 }
 
 void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
-                        proto::LegacyJobs* answer) const {
+                        core::Tick now, proto::LegacyJobs* answer) const {
   uint64_t last = query.cursor();
   for (auto next = jobs_.upper_bound(query.cursor()); next != jobs_.end(); ++next) {
     const Newcomer& about = next->second.about;
@@ -282,7 +304,7 @@ void LegacyLedger::Fill(std::optional<uid_t> audience, const proto::ListLegacy& 
     if (answer->jobs_size() == static_cast<int>(kJobsPerPage)) {
       return answer->set_next_cursor(last);
     }
-    FillJob(next->first, next->second, answer->add_jobs());
+    FillJob(next->first, next->second, now, answer->add_jobs());
     if (answer->ByteSizeLong() > kBytesPerPage) {
       answer->mutable_jobs()->RemoveLast();
       return answer->set_next_cursor(last);
@@ -314,7 +336,7 @@ core::Result<proto::JobExplained> LegacyLedger::Explain(std::optional<uid_t> aud
                  "no legacy job " + std::to_string(query.client()) + " is attached"};
   }
   proto::JobExplained answer;
-  FillJob(found->first, found->second, answer.mutable_job());
+  FillJob(found->first, found->second, now, answer.mutable_job());
   if (!found->second.elastic) return answer;
   const std::vector<LegacyRow> rows = Read(found->first);
   for (size_t row = query.cursor(); row < rows.size(); ++row) {

@@ -82,6 +82,8 @@ class LegacyLedger {
   // sees a device of this size and may go so far, also past its tenant's. Null: as if never set.
   void SetTenant(uid_t uid, std::optional<core::Bytes> visible);
   void SetClient(uint32_t client, std::optional<core::Bytes> visible);
+  // The same for the job's processes, and never more than they see now.
+  void LowerRun(const WaitQueue::Process& process, core::TenantId user, core::Bytes visible);
   // From now on the elastic job shall hold nothing of its devices, or what it may.
   // Errors: kNotFound; kInvalidArgument: the job is not elastic.
   core::Status SetPaused(uint32_t client, bool paused);
@@ -90,10 +92,11 @@ class LegacyLedger {
 
   // What the jobs say that they hold of each device beside the store's slabs, together.
   std::map<std::string, core::Bytes> HeldByDevice() const;
-  // What each job says that it holds of the device.
+  // What each job says that it holds of the device, and held at most.
   std::vector<WaitQueue::Use> UsesOf(const std::string& uuid) const;
   // What a process of a known command took so far, by its own word.
   struct Taken {
+    pid_t pid = 0;
     uid_t uid = 0;
     std::string job;
     uint32_t run = 0;
@@ -119,7 +122,7 @@ class LegacyLedger {
   std::vector<LegacyRow> Read(uint64_t key) const;
   size_t size() const { return jobs_.size(); }
   // A page of the jobs that `audience` may see (nullopt: all).
-  void Fill(std::optional<uid_t> audience, const proto::ListLegacy& query,
+  void Fill(std::optional<uid_t> audience, const proto::ListLegacy& query, core::Tick now,
             proto::LegacyJobs* answer) const;
 
  private:
@@ -133,7 +136,7 @@ class LegacyLedger {
   core::Bytes VisibleOf(const Job& job) const;
   core::Bytes PeakOf(uint64_t key, const Job& job, core::Tick now) const;
   void WriteBudgets(const Job& job) const;
-  void FillJob(uint64_t key, const Job& job, proto::LegacyJob* to) const;
+  void FillJob(uint64_t key, const Job& job, core::Tick now, proto::LegacyJob* to) const;
 
   core::Bytes visible_;
   std::map<uid_t, core::Bytes> tenants_;

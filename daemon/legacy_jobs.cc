@@ -7,9 +7,11 @@
 #include <chrono>
 #include <utility>
 
+#include "core/size_text.h"
 #include "daemon/packets.h"
 #include "ipc/clock.h"
 #include "proto/layout.h"
+#include "proto/packet.h"
 
 namespace ravenstore::daemon {
 
@@ -22,6 +24,14 @@ namespace {
 constexpr uint32_t kUnitsOfHello = 8;
 constexpr uint32_t kUnitsOfList = 4;
 constexpr uint32_t kUnitsOfExplain = 4;
+// A list's answer; what else is in its packet, and its last entry, take less than the rest.
+constexpr size_t kBytesOfList = proto::kControlPacketMax - 1024;
+
+void FillEstimate(const JobHistory::Estimate& estimate, Bytes reserved, proto::JobEstimate* to) {
+  to->set_source(estimate.source);
+  to->set_bytes(estimate.bytes.count());
+  to->set_reserved(reserved.count());
+}
 
 }  // namespace
 
@@ -29,8 +39,14 @@ LegacyJobs::LegacyJobs(Options options)
     : options_(std::move(options)),
       places_("legacy jobs (clients_max of the configuration)", options_.jobs_max),
       reclaims_(options_.capacities, options_.memory, options_.connections),
-      waits_(options_.devices, options_.ledger, options_.memory, options_.connections,
-             options_.log) {}
+      waits_({.devices = options_.devices,
+              .slowdown_most = options_.slowdown_most,
+              .settle = options_.settle,
+              .measure = options_.measure,
+              .ledger = options_.ledger,
+              .memory = options_.memory,
+              .connections = options_.connections,
+              .log = options_.log}) {}
 
 bool LegacyJobs::Handle(Caller& caller, const proto::ClientPacket& packet,
                         std::vector<ipc::UniqueFd>& descriptors) {
@@ -47,6 +63,9 @@ bool LegacyJobs::Handle(Caller& caller, const proto::ClientPacket& packet,
       return true;
     case proto::ClientPacket::kLegacyWait:
       HandleWait(caller, request, packet.legacy_wait());
+      return true;
+    case proto::ClientPacket::kAdmitJob:
+      HandleAdmit(caller, request, packet.admit_job());
       return true;
     default: return false;
   }
@@ -112,7 +131,7 @@ void LegacyJobs::ForgetReplaced() {
   std::vector<uint64_t> over;
   for (const auto& [key, job] : jobs_) {
     // Its process slot went along to the new connection.
-    if (job.hung_up && !options_.ledger->HasProcessSlot(key)) over.push_back(key);
+    if (job.hung_up && !job.admits && !options_.ledger->HasProcessSlot(key)) over.push_back(key);
   }
   for (const uint64_t key : over) options_.connections->Forget(key);
 }
@@ -120,18 +139,34 @@ void LegacyJobs::ForgetReplaced() {
 void LegacyJobs::Record(uint64_t key) {
   const auto taken = options_.ledger->TakenBy(key, ipc::Now());
   if (!taken) return;
-  options_.history->Add({.uid = taken->uid,
-                         .job = taken->job,
-                         .run = taken->run,
-                         .name = taken->name,
-                         .peak = taken->peak,
-                         .seen = std::chrono::system_clock::now()});
+  JobHistory::Process ended{.uid = taken->uid,
+                            .job = taken->job,
+                            .run = taken->run,
+                            .name = taken->name,
+                            .peak = taken->peak,
+                            .seen = std::chrono::system_clock::now()};
+  const auto* promise = waits_.queue().PromiseTo(core::TenantId{taken->uid}, taken->pid,
+                                                 static_cast<pid_t>(taken->run));
+  if (promise != nullptr) {
+    ended.model = promise->model;
+    ended.estimate = promise->estimate;
+  }
+  options_.history->Add(ended);
+}
+
+void LegacyJobs::Ended(const ipc::Peer& peer) {
+  // While it is known as what it was admitted.
+  if (peer.pid != 0) Record(options_.ledger->KeyOfProcess(peer.pid));
+  waits_.Ended(peer);
 }
 
 bool LegacyJobs::HangUp(uint64_t key) {
   Record(key);
-  const bool holds = options_.ledger->HangUp(key);
-  if (holds) jobs_.at(key).hung_up = true;
+  bool holds = options_.ledger->HangUp(key);
+  const auto place = jobs_.find(key);
+  if (place != jobs_.end() && place->second.admits)
+    holds = waits_.queue().HasPromise(*place->second.admits);
+  if (holds) place->second.hung_up = true;
   return holds;
 }
 
@@ -214,17 +249,105 @@ void LegacyJobs::HandleWait(Caller& caller, uint64_t request, const proto::Legac
              wait.bytes() == 0 ? most : std::min(Bytes(wait.bytes()), most));
 }
 
+void LegacyJobs::HandleAdmit(Caller& caller, uint64_t request, const proto::AdmitJob& admit) {
+  if (caller.greeted) {
+    return Fail(caller, request, ErrorCode::kWrongState,
+                "AdmitJob comes on a connection of its own");
+  }
+  caller.asked = true;
+  options_.turns->Spend(caller.user(), kUnitsOfHello);
+  if (caller.peer.pid == 0) {
+    return Fail(caller, request, ErrorCode::kUnsupported,
+                "the daemon does not see the process's number");
+  }
+  if (admit.bytes() == 0 || admit.bytes() > UINT64_MAX - admit.margin() ||
+      !JobHistory::IsModel(admit.model())) {
+    return Fail(caller, request, ErrorCode::kInvalidArgument,
+                "AdmitJob is for some bytes, and of a model's hash or none");
+  }
+  WaitQueue::Waiter wanted;
+  wanted.devices = DevicesOf(admit);
+  if (wanted.devices.none())
+    return Fail(caller, request, ErrorCode::kNotFound, "this daemon has none of these devices");
+  wanted.need.bytes = Bytes(admit.bytes() + admit.margin());
+  wanted.need.limit = options_.ledger->VisibleOfTenant(caller.peer.uid);
+  wanted.name = ForPeople(admit.name());
+  wanted.model = admit.model();
+  wanted.estimate = {ForPeople(admit.source()), Bytes(admit.bytes()), wanted.need.bytes};
+  if (const std::string never = NeverFits(caller, wanted); !never.empty())
+    return Fail(caller, request, ErrorCode::kOutOfMemory, never);
+  if (const core::Status place = TakePlace(caller); !place.ok())
+    return options_.connections->Fail(caller.key, request, place.error());
+  jobs_.at(caller.key).admits = {caller.peer.pid, caller.peer.start_time};
+  waits_.Admit(caller, request, std::move(wanted));
+}
+
+WaitQueue::Devices LegacyJobs::DevicesOf(const proto::AdmitJob& admit) const {
+  WaitQueue::Devices devices;
+  for (size_t i = 0; i < std::min(options_.devices.size(), WaitQueue::kDevices); ++i) {
+    const auto& uuids = admit.uuids();
+    const bool is_one = std::ranges::find(uuids, options_.devices[i]->info().uuid) != uuids.end();
+    if (uuids.empty() || is_one) devices.set(i);
+  }
+  return devices;
+}
+
+std::string LegacyJobs::NeverFits(const Caller& caller, const WaitQueue::Waiter& wanted) const {
+  const Bytes bytes = wanted.need.bytes;
+  const Bytes limit = wanted.need.limit;
+  if (limit != Bytes{0} && bytes > limit) {
+    return "the job needs " + core::SizeText(bytes) + ", and user " +
+           std::to_string(caller.peer.uid) + " may have " + core::SizeText(limit) +
+           " of a device (visible_memory)";
+  }
+  Bytes largest;
+  for (size_t i = 0; i < options_.devices.size(); ++i) {
+    if (wanted.devices.test(i)) largest = std::max(largest, options_.devices[i]->info().total);
+  }
+  if (bytes <= largest) return "";
+  return "the job needs " + core::SizeText(bytes) + ", and the largest of its devices has " +
+         core::SizeText(largest);
+}
+
+void LegacyJobs::FillWaits(proto::LegacyJob* job) const {
+  const WaitQueue& queue = waits_.queue();
+  const auto pid = static_cast<pid_t>(job->pid());
+  const auto place = queue.PlaceOf(pid);
+  job->set_waiting(place.position);
+  job->set_waiting_bytes(place.bytes.count());
+  const auto* promise =
+      queue.PromiseTo(core::TenantId{job->uid()}, pid, static_cast<pid_t>(job->run()));
+  if (promise == nullptr || !promise->estimate) return;
+  FillEstimate(*promise->estimate, promise->bytes, job->mutable_estimate());
+  job->mutable_estimate()->set_actual(job->peak());
+}
+
+void LegacyJobs::FillWaiting(const Caller& caller, proto::LegacyJobs* answer) const {
+  for (const WaitQueue::Told& told : waits_.queue().All()) {
+    const bool is_job = options_.ledger->KeyOfProcess(told.process.pid) != 0;
+    const auto audience = caller.audience();
+    if (is_job || (audience && *audience != core::ToInt(told.user))) continue;
+    if (answer->ByteSizeLong() > kBytesOfList) return;
+    proto::LegacyJob& job = *answer->add_jobs();
+    job.set_pid(static_cast<uint32_t>(told.process.pid));
+    job.set_uid(core::ToInt(told.user));
+    job.set_name(told.name);
+    job.set_waiting(told.position);
+    job.set_waiting_bytes(told.need.bytes.count());
+    job.set_waits_for(WordsOf(told.judgement, told.slowdown_most));
+    FillEstimate(*told.estimate, told.need.bytes, job.mutable_estimate());
+  }
+}
+
 void LegacyJobs::HandleList(const Caller& caller, uint64_t request,
                             const proto::ListLegacy& query) {
   options_.turns->Spend(caller.user(), kUnitsOfList);
   proto::DaemonPacket answer;
   answer.set_request(request);
-  options_.ledger->Fill(caller.audience(), query, answer.mutable_legacy_jobs());
-  for (proto::LegacyJob& job : *answer.mutable_legacy_jobs()->mutable_jobs()) {
-    const auto place = waits_.PlaceOf(static_cast<pid_t>(job.pid()));
-    job.set_waiting(place.position);
-    job.set_waiting_bytes(place.bytes.count());
-  }
+  proto::LegacyJobs& jobs = *answer.mutable_legacy_jobs();
+  options_.ledger->Fill(caller.audience(), query, ipc::Now(), &jobs);
+  for (proto::LegacyJob& job : *jobs.mutable_jobs()) FillWaits(&job);
+  if (jobs.next_cursor() == 0) FillWaiting(caller, &jobs);
   options_.connections->Send(caller.key, answer, {});
 }
 

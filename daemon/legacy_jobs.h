@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -43,7 +44,10 @@ class LegacyJobs {
     device::Devices devices;
     std::vector<core::Bytes> capacities;  // what the store may hold of each device
     uint64_t jobs_max = 0;                // of all users
-    uint32_t* next_client = nullptr;      // the number that the next job or client gets
+    double slowdown_most = 0;             // as LegacyWaits has it, like the next two
+    core::Duration settle{};
+    std::function<std::vector<ResourceUse>()> measure{};
+    uint32_t* next_client = nullptr;  // the number that the next job or client gets
     LegacyLedger* ledger = nullptr;
     JobHistory* history = nullptr;
     DeviceMemory* memory = nullptr;
@@ -69,7 +73,7 @@ class LegacyJobs {
   // process ends.
   bool HangUp(uint64_t key);
   // The process at the other end of a connection has ended.
-  void Ended(const ipc::Peer& peer) { waits_.Ended(peer); }
+  void Ended(const ipc::Peer& peer);
   // The connection has ended.
   void Forget(uint64_t key);
 
@@ -82,6 +86,8 @@ class LegacyJobs {
     core::TenantId user{};
     bool elastic = false;  // and a second descriptor, for that page
     bool hung_up = false;
+    // It asked to be admitted, and became the job.
+    std::optional<WaitQueue::Process> admits{};
   };
 
   void HandleHello(Caller& caller, uint64_t request, const proto::LegacyHello& hello,
@@ -94,6 +100,14 @@ class LegacyJobs {
   void ForgetReplaced();
   void HandleElastic(Caller& caller, uint64_t request, std::vector<ipc::UniqueFd>& descriptors);
   void HandleReclaim(Caller& caller, uint64_t request, const proto::LegacyReclaim& reclaim);
+  void HandleAdmit(Caller& caller, uint64_t request, const proto::AdmitJob& admit);
+  // Why the job can never be admitted; empty: it can.
+  std::string NeverFits(const Caller& caller, const WaitQueue::Waiter& wanted) const;
+  // Which of them are the daemon's; of none all are.
+  WaitQueue::Devices DevicesOf(const proto::AdmitJob& admit) const;
+  // What is known of the job beside its page; and those that wait to become one.
+  void FillWaits(proto::LegacyJob* job) const;
+  void FillWaiting(const Caller& caller, proto::LegacyJobs* answer) const;
   void HandleWait(Caller& caller, uint64_t request, const proto::LegacyWait& wait);
   // By its UUID; nullopt: it is none of the store's.
   std::optional<size_t> FindDevice(const std::string& uuid) const;

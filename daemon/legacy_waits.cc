@@ -11,23 +11,27 @@ namespace ravenstore::daemon {
 
 using core::Bytes;
 
-LegacyWaits::LegacyWaits(device::Devices devices, const LegacyLedger* ledger, DeviceMemory* memory,
-                         Connections* connections, LogBudget* log)
-    : devices_(std::move(devices)),
-      ledger_(ledger),
-      memory_(memory),
-      connections_(connections),
-      log_(log) {}
-
 void LegacyWaits::Add(const Caller& caller, uint64_t request, size_t device, Bytes bytes) {
-  const bool may_go = queue_.Add({.process = {caller.peer.pid, caller.peer.start_time},
-                                  .user = caller.user(),
-                                  .device = device,
-                                  .bytes = bytes,
-                                  .connection = caller.key,
-                                  .request = request});
-  if (may_go) return Tell(caller.key, request, 0, bytes);
-  LookAgain();
+  WaitQueue::Waiter waiter;
+  waiter.devices.set(device);
+  waiter.need.bytes = bytes;
+  Enqueue(caller, request, std::move(waiter));
+}
+
+void LegacyWaits::Admit(const Caller& caller, uint64_t request, WaitQueue::Waiter wanted) {
+  wanted.slowdown_most = options_.slowdown_most;
+  Enqueue(caller, request, std::move(wanted));
+}
+
+void LegacyWaits::Enqueue(const Caller& caller, uint64_t request, WaitQueue::Waiter waiter) {
+  waiter.process = {caller.peer.pid, caller.peer.start_time};
+  waiter.user = caller.user();
+  waiter.connection = caller.key;
+  waiter.request = request;
+  if (!queue_.Add(waiter)) return LookAgain();
+  const auto* promise = queue_.PromiseTo(waiter.user, waiter.process.pid, 0);
+  waiter.need.bytes = promise->bytes;
+  Tell({std::move(waiter), 0, promise->device, {}});
 }
 
 void LegacyWaits::LookAgain() {
@@ -38,31 +42,44 @@ void LegacyWaits::OnTime(core::Tick now) {
   if (now < due_) return;
   due_ = core::kNever;
   if (queue_.empty()) return;
-  memory_->Find([this](const DeviceMemory::Usage& usage) { OnFound(usage); });
+  options_.memory->Find([this](const DeviceMemory::Usage& usage) { OnFound(usage); });
 }
 
 void LegacyWaits::OnFound(const DeviceMemory::Usage& usage) {
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    if (!queue_.WaitsFor(i)) continue;
-    const auto& info = devices_[i]->info();
-    const Bytes used = Minus(Minus(info.total, usage.held[i]), usage.free[i]);
-    for (const auto& told : queue_.Update(i, info.total, used, ledger_->UsesOf(info.uuid))) {
-      // Who does not read is told his turn alone.
-      if (told.position != 0 && connections_->HasUnsent(told.connection)) continue;
-      if (told.position == 0 && log_->Allow(core::ToInt(told.user), ipc::Now()))
-        spdlog::info("legacy job of pid {} waits no more", told.process.pid);
-      Tell(told.connection, told.request, told.position, told.bytes);
-    }
+  const std::vector<ResourceUse> measured =
+      options_.measure ? options_.measure() : std::vector<ResourceUse>(options_.devices.size());
+  std::vector<WaitQueue::Device> devices;
+  for (size_t i = 0; i < options_.devices.size(); ++i) {
+    const auto& info = options_.devices[i]->info();
+    devices.push_back({.total = info.total,
+                       .used = Minus(Minus(info.total, usage.held[i]), usage.free[i]),
+                       .measured = measured[i],
+                       .uses = options_.ledger->UsesOf(info.uuid)});
+  }
+  const WaitQueue::News news = queue_.Update(ipc::Now(), devices);
+  for (const auto& corrected : news.corrected)
+    options_.ledger->LowerRun(corrected.process, corrected.user, corrected.bytes);
+  for (const auto& told : news.told) {
+    // Who does not read is told his turn alone.
+    if (told.position != 0 && options_.connections->HasUnsent(told.connection)) continue;
+    if (told.position == 0 && options_.log->Allow(core::ToInt(told.user), ipc::Now()))
+      spdlog::info("legacy job of pid {} waits no more", told.process.pid);
+    Tell(told);
   }
   LookAgain();
 }
 
-void LegacyWaits::Tell(uint64_t key, uint64_t request, uint32_t position, Bytes bytes) {
+void LegacyWaits::Tell(const WaitQueue::Told& told) {
   proto::DaemonPacket packet;
-  packet.set_request(request);
-  packet.mutable_legacy_turn()->set_position(position);
-  packet.mutable_legacy_turn()->set_bytes(bytes.count());
-  connections_->Send(key, packet, {});
+  packet.set_request(told.request);
+  proto::LegacyTurn& turn = *packet.mutable_legacy_turn();
+  turn.set_position(told.position);
+  turn.set_bytes(told.need.bytes.count());
+  if (told.estimate) {
+    if (told.position == 0) turn.set_uuid(options_.devices[told.device]->info().uuid);
+    turn.set_words(WordsOf(told.judgement, told.slowdown_most));
+  }
+  options_.connections->Send(told.connection, packet, {});
 }
 
 }  // namespace ravenstore::daemon

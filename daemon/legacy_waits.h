@@ -9,6 +9,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
 
 #include "core/types.h"
 #include "daemon/connections.h"
@@ -26,18 +29,32 @@ class LegacyWaits {
   static constexpr core::Duration kLookEvery{std::chrono::milliseconds(50)};
 
   // All that is pointed to outlives this.
-  LegacyWaits(device::Devices devices, const LegacyLedger* ledger, DeviceMemory* memory,
-              Connections* connections, LogBudget* log);
+  struct Options {
+    device::Devices devices{};
+    double slowdown_most = 0;  // that an admission may bring; 0: memory alone counts
+    core::Duration settle{};   // as WaitQueue has it
+    // How busy each device is, by its place in `devices`. Null: not known.
+    std::function<std::vector<ResourceUse>()> measure{};
+    LegacyLedger* ledger = nullptr;
+    DeviceMemory* memory = nullptr;
+    Connections* connections = nullptr;
+    LogBudget* log = nullptr;
+  };
+  explicit LegacyWaits(Options options) : options_(std::move(options)), queue_(options_.settle) {}
 
   // The job waits until it may use `bytes` of the device, which are promised to it then until its
   // process ends. It is told its place, whenever that changes; of its turn at once when it had it.
   // REQUIRES: device < devices.size(); the process has a number.
   void Add(const Caller& caller, uint64_t request, size_t device, core::Bytes bytes);
+  // The same for what is expected of a job, on any of some devices, as admission has it. `wanted`
+  // names all but who asks. REQUIRES: the same.
+  void Admit(const Caller& caller, uint64_t request, WaitQueue::Waiter wanted);
   // The connection has ended.
   void Leave(uint64_t key) { queue_.Leave(key); }
   // The process has ended.
   void Ended(const ipc::Peer& peer) { queue_.Ended({peer.pid, peer.start_time}); }
-  WaitQueue::Place PlaceOf(pid_t pid) const { return queue_.PlaceOf(pid); }
+  const WaitQueue& queue() const { return queue_; }
+  double slowdown_most() const { return options_.slowdown_most; }
 
   // When to call OnTime; kNever: not before the next Add.
   core::Tick due() const { return due_; }
@@ -45,15 +62,12 @@ class LegacyWaits {
   void OnTime(core::Tick now);
 
  private:
+  void Enqueue(const Caller& caller, uint64_t request, WaitQueue::Waiter waiter);
   void OnFound(const DeviceMemory::Usage& usage);
-  void Tell(uint64_t key, uint64_t request, uint32_t position, core::Bytes bytes);
+  void Tell(const WaitQueue::Told& told);
   void LookAgain();
 
-  const device::Devices devices_;
-  const LegacyLedger* const ledger_;
-  DeviceMemory* const memory_;
-  Connections* const connections_;
-  LogBudget* const log_;
+  const Options options_;
   WaitQueue queue_;
   core::Tick due_ = core::kNever;
 };

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -79,6 +80,7 @@ void MemoryWatch::LookAtCompute(core::Tick now, Watched* watched, Seen* seen) {
     WarnOnce("whether " + watched->device->info().uuid +
              " computes is not known, it counts as busy: " + core::Describe(utilization.error()));
   }
+  Average(now, watched, seen);
   bool computes = seen->utilization.value_or(kBusyFrom) >= kBusyFrom;
   // The daemon's own copies count as much as kernels: they are others' only where others are. Who
   // is may have come since it was asked.
@@ -86,6 +88,20 @@ void MemoryWatch::LookAtCompute(core::Tick now, Watched* watched, Seen* seen) {
   computes = computes && !watched->alone;
   if (computes) watched->busy_until = now + options_.busy_for;
   seen->busy = computes || now < watched->busy_until;
+}
+
+// An exponential average: what was seen so long ago counts 1/e.
+void MemoryWatch::Average(core::Tick now, Watched* watched, Seen* seen) {
+  std::optional<double>& compute = watched->compute;
+  if (!seen->utilization) {
+    compute.reset();
+  } else {
+    const double part = *seen->utilization / 100.0;
+    const double passed = core::Seconds(now - watched->computed_at) / core::Seconds(kComputeOver);
+    compute = compute ? part + (*compute - part) * std::exp(-passed) : part;
+  }
+  watched->computed_at = now;
+  seen->compute = compute;
 }
 
 void MemoryWatch::AskProcesses(core::Tick now, Watched* watched, Seen* seen) {

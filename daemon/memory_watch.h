@@ -34,6 +34,7 @@ class MemoryWatch {
   static constexpr size_t kProcessesMost = 8;
   // Of the time in which it is used, in percent: less is a glance of a monitor.
   static constexpr uint32_t kBusyFrom = 5;
+  static constexpr core::Duration kComputeOver = std::chrono::seconds(10);
 
   struct Options {
     core::Duration interval{};
@@ -49,6 +50,7 @@ class MemoryWatch {
     core::Bytes idle;
     core::Bytes context;                  // of the daemon's own
     std::optional<uint32_t> utilization;  // Device::ReadUtilization; not set: not known
+    std::optional<double> compute;        // the same from 0 to 1, over some ten seconds
     // Another process computes there, or did lately, or nobody knows.
     bool busy = true;
     // The largest beside the daemon, the largest first. Advice: their numbers are the driver's, and
@@ -79,11 +81,14 @@ class MemoryWatch {
     core::Tick ask_processes{};  // at the first look from then on
     bool alone = false;          // no other process was there when they were asked for
     core::Tick busy_until{};
+    core::Tick computed_at{};  // when `compute` was reckoned last
+    std::optional<double> compute;
     Seen seen{};  // guarded by mutex_
   };
 
   void Look(core::Tick now, Watched* watched);
   void LookAtCompute(core::Tick now, Watched* watched, Seen* seen);
+  static void Average(core::Tick now, Watched* watched, Seen* seen);
   void AskProcesses(core::Tick now, Watched* watched, Seen* seen);
   void WarnOnce(const std::string& words);
 

@@ -163,6 +163,8 @@ core::Status Server::Init(device::Devices devices) {
   control.capacities = options.planner.device_capacity;
   control.links = links_;
   control.visible_memory = config_.visible_memory;
+  control.slowdown_most = config_.admission_max_slowdown;
+  control.settle = config_.admission_settle;
   control.history_folder = config_.history_path;
   control.clients_max = config_.clients_max;
   control.restart_timeout_ms = Milliseconds(config_.restart_timeout);

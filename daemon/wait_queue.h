@@ -1,45 +1,69 @@
-// Legacy jobs that wait for their turn on a device (`ravenrun --wait`): each for so much memory as
-// it may use, which is promised to it until its process ends.
+// Legacy jobs that wait for their turn on a device (`ravenrun --wait`, `--admit`): each for so much
+// memory as it may use, which is promised to it until its process ends.
 //
 // Order: of one user that of arrival. Users take turns, so that who comes with many jobs does not
-// keep others waiting: a job's place is behind as many jobs of each other user as of its own. The
-// first that must wait for others keeps all behind it waiting; one that must wait for its own user
-// alone keeps back that user's only.
+// keep others waiting: a job's place is behind as many jobs of each other user as of its own. A job
+// may name several devices, of which any would do. The first that must wait for others keeps all
+// behind it waiting on the devices that it named; one that must wait for its own user alone keeps
+// back that user's only.
 //
 // What jobs that did not wait use counts as they say, but together no more than somebody truly
 // uses of the device. Waiting is a courtesy: who does not wait is not stopped.
 //
-// Pure: what the jobs use comes in, what is to be told comes out.
+// A promise that was an estimate is corrected: once the job's peak has not grown for a while, what
+// it was promised beyond that and a margin is others', as soon as somebody waits for the device.
+//
+// Pure: what the jobs use and what the time is comes in, what is to be told comes out.
 //
 // Threads: one at a time.
 #pragma once
 
 #include <sys/types.h>
 
+#include <bitset>
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "core/types.h"
+#include "daemon/admission.h"
+#include "daemon/job_history.h"
 
 namespace ravenstore::daemon {
 
 class WaitQueue {
  public:
+  static constexpr size_t kDevices = 64;
+  using Devices = std::bitset<kDevices>;
+  // So long after it was admitted what a job uses is not in what is measured, and until it holds
+  // something.
+  static constexpr core::Duration kMeasuredAfter = std::chrono::seconds(10);
+
+  // `settle`: so long a peak has not grown before a promise is corrected.
+  explicit WaitQueue(core::Duration settle) : settle_(settle) {}
+
   struct Process {
     pid_t pid = 0;
     uint64_t start_time = 0;
     auto operator<=>(const Process&) const = default;
   };
   struct Waiter {
-    Process process;
+    Process process{};
     core::TenantId user{};
-    size_t device = 0;
-    core::Bytes bytes;
-    uint64_t connection = 0;  // who is told, with `request`
+    Devices devices{};
+    JobNeed need{};
+    double slowdown_most = 0;  // 0: it waits for memory alone
+    uint64_t connection = 0;   // who is told, with `request`
     uint64_t request = 0;
+    std::string name{};
+    std::string model{};
+    std::optional<JobHistory::Estimate> estimate{};  // where its need comes from
   };
   // The last of its user, unless its process waits already: then it keeps that place and what it
   // asked for, and is told at this connection. True: it has had its turn.
@@ -49,27 +73,61 @@ class WaitQueue {
   // What it waited for, or was promised, is others'.
   void Ended(const Process& process);
 
-  // What a job holds of the device, by its own word.
+  // What a job holds of a device, by its own word.
   struct Use {
-    Process process;
+    Process process{};
     core::TenantId user{};
-    core::Bytes bytes;
+    pid_t run = 0;  // the process with which its run began; 0: not known
+    core::Bytes bytes{};
+    core::Bytes peak{};
+  };
+  struct Device {
+    core::Bytes total{};
+    core::Bytes used{};  // not free, and not the store's
+    ResourceUse measured{};
+    std::vector<Use> uses{};
   };
   struct Told : Waiter {
     uint32_t position = 0;  // 1: the next; 0: it is its turn
+    size_t device = 0;      // on which
+    Judgement judgement{};
   };
-  // `used`: what of the device's `total` is not free and not the store's. The result is what
-  // changed since it was told last.
-  std::vector<Told> Update(size_t device, core::Bytes total, core::Bytes used,
-                           const std::vector<Use>& uses);
+  struct Corrected {
+    Process process{};
+    core::TenantId user{};
+    core::Bytes bytes{};  // that it is promised from now on
+  };
+  // What changed since it was told last.
+  struct News {
+    std::vector<Told> told{};
+    std::vector<Corrected> corrected{};
+  };
+  News Update(core::Tick now, const std::vector<Device>& devices);
 
   struct Place {
-    uint32_t position;
-    core::Bytes bytes;
+    uint32_t position = 0;
+    core::Bytes bytes{};
+    Judgement judgement{};
   };
-  // As of the last Update; 0: the process does not wait.
+  // As of the last Update; position 0: the process does not wait.
   Place PlaceOf(pid_t pid) const;
-  bool WaitsFor(size_t device) const;
+  // All that wait, in order, with their places.
+  std::vector<Told> All() const;
+
+  struct Promise {
+    core::TenantId user{};
+    size_t device = 0;
+    core::Bytes bytes{};
+    std::string model{};
+    std::optional<JobHistory::Estimate> estimate{};
+    core::Tick since{};
+    core::Bytes peak{};
+    core::Tick peak_since{};
+  };
+  // The promise to the user's process, or to the one with which its run began (0: not known);
+  // null: there is none.
+  const Promise* PromiseTo(core::TenantId user, pid_t pid, pid_t run) const;
+  bool HasPromise(const Process& process) const { return promises_.contains(process); }
   bool empty() const { return waiting_.empty(); }
 
  private:
@@ -81,26 +139,42 @@ class WaitQueue {
   };
   struct Waiting {
     Waiter waiter;
-    uint32_t position = 0;
+    Place place{};
     uint32_t told = 0;
-  };
-  struct Promise {
-    core::TenantId user{};
-    size_t device = 0;
-    core::Bytes bytes;
+    Verdict told_verdict = Verdict::kMayCome;
   };
   struct Committed {
-    core::Bytes promised;
-    core::Bytes said;  // of jobs that did not wait
+    core::Bytes promised{};
+    core::Bytes said{};  // of jobs that did not wait
     core::Bytes At(core::Bytes used) const;
   };
+  // Of one device, while those who wait are looked at in their order.
   struct Commitments {
-    Committed all;
-    std::map<core::TenantId, Committed> by_user;
+    Committed all{};
+    std::map<core::TenantId, Committed> by_user{};
+    core::Bytes foreign{};  // used by nobody who says so
+    size_t unmeasured = 0;
+    std::set<core::TenantId> kept_back{};
+    bool all_kept_back = false;
   };
-  std::map<Turn, Waiting>::iterator Find(const Process& process);
-  Commitments CommitmentsOf(size_t device, core::Bytes total, const std::vector<Use>& uses);
+  struct Choice {
+    std::optional<size_t> device{};
+    Judgement judgement{};  // of that, or why it waits
+  };
 
+  std::map<Turn, Waiting>::iterator Find(const Process& process);
+  Devices WaitedFor() const;
+  static bool IsMember(const Use& use, const Process& process, const Promise& promise);
+  void Correct(core::Tick now, const std::vector<Device>& devices, News* news);
+  Commitments CommitmentsOf(core::Tick now, size_t index, const Device& device) const;
+  static DeviceRoom RoomOn(const Device& device, Commitments& commitments, const Waiter& waiter);
+  Choice Choose(const Waiter& waiter, const std::vector<Device>& devices,
+                std::vector<Commitments>& commitments) const;
+  void KeepBack(const Waiter& waiter, const std::vector<Device>& devices,
+                std::vector<Commitments>& commitments) const;
+  void Grant(core::Tick now, const Waiter& waiter, size_t device, Commitments* commitments);
+
+  const core::Duration settle_;
   std::map<Turn, Waiting> waiting_;  // in order
   std::map<Process, Promise> promises_;
   std::map<size_t, uint64_t> turns_;  // the turn that each device's last one had

@@ -55,6 +55,21 @@ class LegacyJobsTest : public testing::Test {
     packet.mutable_legacy_wait()->set_bytes(bytes.count());
     return packet;
   }
+  static ClientPacket Admit(Bytes bytes, Bytes margin = {}, const char* uuid = nullptr) {
+    ClientPacket packet;
+    packet.set_request(9);
+    proto::AdmitJob& admit = *packet.mutable_admit_job();
+    admit.set_bytes(bytes.count());
+    admit.set_margin(margin.count());
+    admit.set_source("history");
+    admit.set_name("train.py");
+    if (uuid != nullptr) admit.add_uuids(uuid);
+    return packet;
+  }
+  void Look() {
+    jobs_.OnTime(jobs_.due());
+    memory_.Answer();
+  }
   static ipc::UniqueFd ElasticPage() {
     ipc::UniqueFd page(::memfd_create("elastic", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     EXPECT_EQ(::ftruncate(page.get(), proto::kElasticPageBytes), 0);
@@ -108,6 +123,7 @@ class LegacyJobsTest : public testing::Test {
   LegacyJobs jobs_{{.devices = device::OpenHostDevices({.count = 1, .total = kDevice}),
                     .capacities = {kDevice},
                     .jobs_max = kJobs,
+                    .settle = std::chrono::seconds(60),
                     .next_client = &next_client_,
                     .ledger = &ledger_,
                     .history = &history_,
@@ -329,6 +345,69 @@ TEST_F(LegacyJobsTest, AnElasticJobTookWhatItWouldHaveTakenOfALargerDevice) {
   Caller engine = connections_.Connect(1);
   Say(engine, Elastic(), std::move(page));
   EXPECT_EQ(Ask(engine, command).running(), MiB(40).count());
+}
+
+TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateStandsBesideWhatItTook) {
+  const std::string command(32, 'a');
+  memory_.usage.free = {kDevice};
+  Caller asks = connections_.Connect(1);
+  Say(asks, Admit(MiB(30), MiB(2)));
+  Look();
+  const proto::LegacyTurn turn = connections_.Told(asks).legacy_turn();
+  EXPECT_EQ(turn.position(), 0u);
+  EXPECT_EQ(turn.bytes(), MiB(32).count());
+  EXPECT_EQ(turn.uuid(), "HOST-0");
+  EXPECT_EQ(turn.words(), "");
+  EXPECT_TRUE(jobs_.HangUp(asks.key)) << "what is promised stays until the process ends";
+  const Caller job = Run(1, command, 1, MiB(20));
+  EXPECT_TRUE(connections_.forgotten().empty());
+  const proto::LegacyJob shown = List(job).jobs(0);
+  EXPECT_EQ(shown.peak(), MiB(20).count());
+  EXPECT_EQ(shown.estimate().source(), "history");
+  EXPECT_EQ(shown.estimate().bytes(), MiB(30).count());
+  EXPECT_EQ(shown.estimate().reserved(), MiB(32).count());
+  Caller next = connections_.Connect(2);
+  Say(next, Admit(MiB(40)));
+  Look();
+  EXPECT_EQ(connections_.Told(next).legacy_turn().position(), 1u);
+  EXPECT_EQ(List(job).jobs(1).waits_for(), "for memory");
+  EXPECT_EQ(List(job).jobs(1).name(), "train.py");
+  jobs_.Ended(job.peer);
+  jobs_.Forget(asks.key);
+  jobs_.Forget(job.key);
+  Look();
+  EXPECT_EQ(connections_.Told(next).legacy_turn().position(), 0u);
+  const proto::JobKnown known = Ask(next, command);
+  ASSERT_EQ(known.record().estimates_size(), 1);
+  EXPECT_EQ(known.record().estimates(0).bytes(), MiB(30).count());
+  EXPECT_EQ(known.record().estimates(0).actual(), MiB(20).count());
+}
+
+TEST_F(LegacyJobsTest, WhatNeverFitsIsToldAtOnceAndWhy) {
+  Caller large = connections_.Connect(1);
+  Say(large, Admit(MiB(64), Bytes{1}));
+  EXPECT_EQ(connections_.Refused(large), ErrorCode::kOutOfMemory);
+  ledger_.SetTenant(FakeConnections::kUser, MiB(16));
+  Caller limited = connections_.Connect(2);
+  Say(limited, Admit(MiB(17)));
+  EXPECT_EQ(connections_.Refused(limited), ErrorCode::kOutOfMemory);
+  Caller other = connections_.Connect(3);
+  Say(other, Admit(MiB(1), {}, "GPU-other"));
+  EXPECT_EQ(connections_.Refused(other), ErrorCode::kNotFound);
+  Caller nothing = connections_.Connect(4);
+  Say(nothing, Admit(Bytes{0}));
+  EXPECT_EQ(connections_.Refused(nothing), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Descriptors(), 0u);
+}
+
+TEST_F(LegacyJobsTest, WhoHangsUpBeforeItIsAdmittedLeavesItsPlace) {
+  memory_.usage.free = {kDevice};
+  Caller asks = connections_.Connect(1);
+  Say(asks, Admit(MiB(30)));
+  EXPECT_FALSE(jobs_.HangUp(asks.key));
+  jobs_.Forget(asks.key);
+  EXPECT_EQ(List(asks).jobs_size(), 0);
+  EXPECT_EQ(Descriptors(), 0u);
 }
 
 TEST_F(LegacyJobsTest, UsersSeeTheirOwnJobsAndRootAll) {

@@ -75,7 +75,7 @@ TEST(LegacyLedgerTest, ReadsWhatTheJobWrote) {
   row.served = 100;
   row.kinds[2] = 300;
   proto::LegacyJobs jobs;
-  ledger.Fill(std::nullopt, {}, &jobs);
+  ledger.Fill(std::nullopt, {}, core::Tick{}, &jobs);
   ASSERT_EQ(jobs.jobs_size(), 1);
   ASSERT_EQ(jobs.jobs(0).devices_size(), 1);
   EXPECT_EQ(jobs.jobs(0).devices(0).kinds(2), 300u);
@@ -185,7 +185,7 @@ TEST(LegacyLedgerTest, ShowsEachUserItsOwn) {
   ASSERT_TRUE(Add(ledger, 1, mine, 7).ok());
   ASSERT_TRUE(Add(ledger, 2, yours, 8).ok());
   proto::LegacyJobs jobs;
-  ledger.Fill(uid_t{8}, {}, &jobs);
+  ledger.Fill(uid_t{8}, {}, core::Tick{}, &jobs);
   ASSERT_EQ(jobs.jobs_size(), 1);
   EXPECT_EQ(jobs.jobs(0).client(), 102u);
 }
@@ -198,7 +198,7 @@ TEST(LegacyLedgerTest, ListsPageByPage) {
   proto::ListLegacy query;
   do {
     proto::LegacyJobs jobs;
-    ledger.Fill(std::nullopt, query, &jobs);
+    ledger.Fill(std::nullopt, query, core::Tick{}, &jobs);
     seen += jobs.jobs_size();
     query.set_cursor(jobs.next_cursor());
   } while (query.cursor() != 0);
@@ -220,7 +220,7 @@ TEST(LegacyLedgerTest, APageOfTheLargestJobsFitsAPacket) {
     proto::DaemonPacket packet;
     packet.set_request(~uint64_t{0});
     proto::LegacyJobs& jobs = *packet.mutable_legacy_jobs();
-    ledger.Fill(std::nullopt, query, &jobs);
+    ledger.Fill(std::nullopt, query, core::Tick{}, &jobs);
     ASSERT_LE(packet.ByteSizeLong(), proto::kControlPacketMax);
     ASSERT_GT(jobs.jobs_size(), 0);
     seen += jobs.jobs_size();
@@ -301,6 +301,30 @@ TEST(LegacyLedgerTest, AJobIsExplainedToItsUserByWhatItHoldsAndWhatItsEnginesSho
   EXPECT_FALSE(ledger.Explain(8, query, core::Tick{}).ok()) << "another user's";
   query.set_client(999);
   EXPECT_FALSE(ledger.Explain(std::nullopt, query, core::Tick{}).ok());
+}
+
+TEST(LegacyLedgerTest, ARunIsLoweredInAllItsProcessesAndNeverRaised) {
+  LegacyLedger ledger{Bytes{0}};
+  const auto add = [&](uint64_t key, pid_t pid, uint32_t run, uid_t uid) {
+    LegacyLedger::Newcomer job;
+    job.client = static_cast<uint32_t>(key);
+    job.pid = pid;
+    job.run = run;
+    job.uid = uid;
+    job.page = LedgerPage().Descriptor();
+    ASSERT_TRUE(ledger.Add(key, std::move(job)).ok());
+  };
+  add(1, 10, 10, 7);
+  add(2, 11, 10, 7);
+  add(3, 12, 12, 7);
+  add(4, 13, 10, 8);
+  ledger.LowerRun({10, 1}, core::TenantId{7}, core::GiB(4));
+  EXPECT_EQ(ledger.VisibleOfClient(1), core::GiB(4));
+  EXPECT_EQ(ledger.VisibleOfClient(2), core::GiB(4));
+  EXPECT_EQ(ledger.VisibleOfClient(3), Bytes{0}) << "another run";
+  EXPECT_EQ(ledger.VisibleOfClient(4), Bytes{0}) << "another user";
+  ledger.LowerRun({10, 1}, core::TenantId{7}, core::GiB(5));
+  EXPECT_EQ(ledger.VisibleOfClient(1), core::GiB(4));
 }
 
 }  // namespace

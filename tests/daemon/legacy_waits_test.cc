@@ -37,8 +37,11 @@ class LegacyWaitsTest : public testing::Test {
   FakeDeviceMemory memory_{1};
   LegacyLedger ledger_{Bytes{0}};
   LogBudget log_;
-  LegacyWaits waits_{device::OpenHostDevices({.count = 1, .total = kDevice}), &ledger_, &memory_,
-                     &connections_, &log_};
+  LegacyWaits waits_{{.devices = device::OpenHostDevices({.count = 1, .total = kDevice}),
+                      .ledger = &ledger_,
+                      .memory = &memory_,
+                      .connections = &connections_,
+                      .log = &log_}};
   const Caller first_ = connections_.Connect(1);
   const Caller second_ = connections_.Connect(2);
 };
@@ -50,7 +53,7 @@ TEST_F(LegacyWaitsTest, EachIsToldItsTurnOrItsPlace) {
   Look();
   EXPECT_EQ(Position(first_), 0u);
   EXPECT_EQ(Position(second_), 1u);
-  EXPECT_EQ(waits_.PlaceOf(2).position, 1u);
+  EXPECT_EQ(waits_.queue().PlaceOf(2).position, 1u);
   waits_.Ended(first_.peer);
   Look();
   EXPECT_EQ(Position(second_), 0u);

@@ -225,5 +225,17 @@ TEST_F(MemoryWatchTest, ItLooksUntilItIsStopped) {
   EXPECT_EQ(watch_->seen().back().free, MiB(64));
 }
 
+TEST_F(MemoryWatchTest, HowMuchADeviceComputesIsAnAverageOfSomeTenSeconds) {
+  utilization_[0] = 100;
+  EXPECT_EQ(Look(1).compute, 1.0);
+  utilization_[0] = 0;
+  EXPECT_NEAR(*Look(6).compute, 0.607, 1e-3);
+  EXPECT_NEAR(*Look(11).compute, 0.368, 1e-3);
+  utilization_[0] = core::Error{core::ErrorCode::kUnsupported, "Not Supported"};
+  EXPECT_EQ(Look(12).compute, std::nullopt);
+  utilization_[0] = 50;
+  EXPECT_EQ(Look(13).compute, 0.5);
+}
+
 }  // namespace
 }  // namespace ravenstore::daemon

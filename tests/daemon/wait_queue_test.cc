@@ -13,6 +13,7 @@ using core::Bytes;
 using core::GiB;
 
 constexpr Bytes kTotal = GiB(100);
+constexpr core::Duration kSettle = std::chrono::seconds(60);
 
 // One device, with processes named by their numbers, which are their connections', too.
 class WaitQueueTest : public testing::Test {
@@ -23,28 +24,30 @@ class WaitQueueTest : public testing::Test {
   static WaitQueue::Waiter Waiter(int process, uint32_t user, Bytes bytes) {
     return {.process = {process, 1},
             .user = core::TenantId{user},
-            .device = 0,
-            .bytes = bytes,
+            .devices = 1,
+            .need = {.bytes = bytes},
             .connection = static_cast<uint64_t>(process),
             .request = 9};
   }
   void Use(int process, uint32_t user, Bytes bytes) {
-    uses_.push_back({{process, 1}, core::TenantId{user}, bytes});
+    uses_.push_back({.process = {process, 1}, .user = core::TenantId{user}, .bytes = bytes});
     used_ += std::min(bytes, kTotal);
   }
   // "1:0 2:1": the first has its turn, and the second is the next.
   std::string Look() {
     std::string text;
-    for (const auto& told : queue_.Update(0, kTotal, used_, uses_)) {
+    for (const auto& told : queue_.Update(now_, {Device()}).told) {
       EXPECT_EQ(told.request, 9u);
       text += (text.empty() ? "" : " ") + std::to_string(told.connection) + ":" +
               std::to_string(told.position);
     }
     return text;
   }
+  WaitQueue::Device Device() const { return {.total = kTotal, .used = used_, .uses = uses_}; }
   void End(int process) { queue_.Ended({process, 1}); }
 
-  WaitQueue queue_;
+  WaitQueue queue_{kSettle};
+  core::Tick now_{};
   std::vector<WaitQueue::Use> uses_;
   Bytes used_;
 };
@@ -110,8 +113,10 @@ TEST_F(WaitQueueTest, WhoWaitsForItsOwnUserKeepsNobodyElseBack) {
 }
 
 TEST_F(WaitQueueTest, WhatAJobSaysCountsOnlyAsFarAsSomethingIsUsed) {
-  uses_.push_back({{9, 1}, core::TenantId{8}, Bytes(uint64_t{1} << 63)});
-  uses_.push_back({{10, 1}, core::TenantId{8}, Bytes(uint64_t{1} << 63)});
+  uses_.push_back(
+      {.process = {9, 1}, .user = core::TenantId{8}, .bytes = Bytes(uint64_t{1} << 63)});
+  uses_.push_back(
+      {.process = {10, 1}, .user = core::TenantId{8}, .bytes = Bytes(uint64_t{1} << 63)});
   Wait(1, 7, GiB(100));
   EXPECT_EQ(Look(), "1:0");
 }
@@ -149,20 +154,175 @@ TEST_F(WaitQueueTest, WhoHangsUpOrDiesWaitsNoMore) {
   EXPECT_EQ(Look(), "3:1");
   queue_.Leave(3);
   EXPECT_TRUE(queue_.empty());
-  EXPECT_FALSE(queue_.WaitsFor(0));
 }
 
 TEST_F(WaitQueueTest, DevicesHaveQueuesOfTheirOwn) {
   Use(9, 8, GiB(100));
   Wait(1, 7, GiB(10));
   WaitQueue::Waiter other = Waiter(2, 7, GiB(10));
-  other.device = 1;
+  other.devices = 2;
   EXPECT_FALSE(queue_.Add(other));
+  const auto told = queue_.Update(now_, {Device(), {.total = kTotal}}).told;
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].position, 1u);
+  EXPECT_EQ(told[1].position, 0u);
+  EXPECT_EQ(told[1].device, 1u);
+  EXPECT_EQ(told[1].need.bytes, GiB(10));
+}
+
+// Several devices, and jobs that are admitted by what is expected of them.
+class AdmissionQueueTest : public testing::Test {
+ protected:
+  static constexpr double kSlowdownMost = 1.5;
+
+  AdmissionQueueTest() : devices_(2, {.total = kTotal}) {}
+  WaitQueue::Waiter Waiter(int process, uint32_t user, Bytes bytes, uint64_t devices = 3) {
+    return {.process = {process, 1},
+            .user = core::TenantId{user},
+            .devices = devices,
+            .need = {.bytes = bytes},
+            .slowdown_most = kSlowdownMost,
+            .connection = static_cast<uint64_t>(process),
+            .estimate = JobHistory::Estimate{"history", bytes, bytes}};
+  }
+  void Admit(int process, uint32_t user, Bytes bytes, uint64_t devices = 3) {
+    EXPECT_FALSE(queue_.Add(Waiter(process, user, bytes, devices)));
+  }
+  void Use(size_t device, int process, uint32_t user, Bytes bytes, pid_t run = 0) {
+    devices_[device].uses.push_back({.process = {process, 1},
+                                     .user = core::TenantId{user},
+                                     .run = run,
+                                     .bytes = bytes,
+                                     .peak = bytes});
+    devices_[device].used += bytes;
+  }
+  // "1@0 2:1": the first comes to device 0, the second is the next.
+  std::string Look() {
+    std::string text;
+    corrected_ = {};
+    WaitQueue::News news = queue_.Update(now_, devices_);
+    for (const auto& told : news.told) {
+      text += (text.empty() ? "" : " ") + std::to_string(told.connection);
+      text += told.position == 0 ? "@" + std::to_string(told.device)
+                                 : ":" + std::to_string(told.position);
+    }
+    for (const auto& one : news.corrected) corrected_ += one.bytes;
+    return text;
+  }
+
+  WaitQueue queue_{kSettle};
+  core::Tick now_{std::chrono::hours(1)};
+  std::vector<WaitQueue::Device> devices_;
+  Bytes corrected_;
+};
+
+TEST_F(AdmissionQueueTest, AJobComesToTheFullestDeviceThatHasRoom) {
+  Use(1, 90, 8, GiB(50));
+  Admit(1, 7, GiB(40));
+  Admit(2, 7, GiB(40));
+  Admit(3, 7, GiB(90));
+  Admit(4, 7, GiB(5), 1);
+  EXPECT_EQ(Look(), "1@1 2@0 3:1 4:2") << "one behind a large job does not pass it";
+}
+
+TEST_F(AdmissionQueueTest, WhoWaitsHoldsTheDevicesThatItNamedAndNoOthers) {
+  Use(0, 90, 8, GiB(50));
+  Admit(1, 7, GiB(80), 1);
+  Admit(2, 6, GiB(80), 2);
+  EXPECT_EQ(Look(), "1:1 2@1");
+}
+
+TEST_F(AdmissionQueueTest, WhatOtherProcessesUseThatNobodyKnowsIsInTheWay) {
+  devices_[0].used = GiB(30);
+  devices_[1].used = GiB(70);
+  Admit(1, 7, GiB(80));
   EXPECT_EQ(Look(), "1:1");
-  const auto told = queue_.Update(1, kTotal, {}, {});
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].position, 0u);
-  EXPECT_EQ(told[0].bytes, GiB(10));
+  devices_[0].used = GiB(20);
+  EXPECT_EQ(Look(), "1@0");
+}
+
+TEST_F(AdmissionQueueTest, AUsersLimitKeepsNobodyElseWaiting) {
+  WaitQueue::Waiter limited = Waiter(1, 7, GiB(30), 1);
+  limited.need.limit = GiB(50);
+  queue_.Add(limited);
+  EXPECT_EQ(Look(), "1@0");
+  limited.process.pid = 2;
+  limited.connection = 2;
+  queue_.Add(limited);
+  Admit(3, 6, GiB(30), 1);
+  EXPECT_EQ(Look(), "2:1 3@0");
+  EXPECT_EQ(queue_.PlaceOf(2).judgement.verdict, Verdict::kUserIsAtLimit);
+}
+
+TEST_F(AdmissionQueueTest, AJobGoesWhereLessIsComputed) {
+  devices_[0].measured.compute = 0.4;
+  devices_[1].measured.compute = 0.0;
+  Use(0, 90, 8, GiB(50));
+  Admit(1, 7, GiB(10));
+  EXPECT_EQ(Look(), "1@1");
+}
+
+TEST_F(AdmissionQueueTest, WhereJobsWouldSlowEachOtherDownTooMuchTheNextWaits) {
+  devices_[0].measured.compute = 0.7;
+  Use(0, 90, 8, GiB(10));
+  Admit(1, 7, GiB(10), 1);
+  EXPECT_EQ(Look(), "1:1");
+  EXPECT_EQ(queue_.PlaceOf(1).judgement.verdict, Verdict::kTooSlow);
+  devices_[0].measured.compute = 0.5;
+  EXPECT_EQ(Look(), "1@0");
+}
+
+TEST_F(AdmissionQueueTest, OneThatWasJustAdmittedCountsUntilItIsMeasured) {
+  devices_[0].measured.compute = 0.0;
+  Admit(1, 7, GiB(10), 1);
+  Admit(2, 7, GiB(10), 1);
+  EXPECT_EQ(Look(), "1@0 2:1");
+  now_ += WaitQueue::kMeasuredAfter;
+  EXPECT_EQ(Look(), "") << "it holds nothing yet";
+  Use(0, 1, 7, GiB(1));
+  EXPECT_EQ(Look(), "2@0");
+}
+
+TEST_F(AdmissionQueueTest, WhatIsNotUsedIsOthersOnceThePeakHasSettledAndSomebodyWaits) {
+  Admit(1, 7, GiB(60), 1);
+  EXPECT_EQ(Look(), "1@0");
+  Use(0, 1, 7, GiB(20));
+  now_ += 2 * kSettle;
+  Look();
+  EXPECT_EQ(corrected_, Bytes{0}) << "nobody waits";
+  Admit(2, 6, GiB(70), 1);
+  EXPECT_EQ(Look(), "2:1");
+  now_ += kSettle - core::Duration(1);
+  EXPECT_EQ(Look(), "");
+  now_ += core::Duration(1);
+  EXPECT_EQ(Look(), "2@0");
+  EXPECT_EQ(corrected_, GiB(21));
+}
+
+TEST_F(AdmissionQueueTest, ASizeThatTheUserGaveIsNotCorrected) {
+  WaitQueue::Waiter given = Waiter(1, 7, GiB(60), 1);
+  given.estimate->source = "given";
+  queue_.Add(given);
+  Look();
+  Use(0, 1, 7, GiB(20));
+  Admit(2, 6, GiB(70), 1);
+  Look();
+  now_ += 2 * kSettle;
+  EXPECT_EQ(Look(), "");
+  EXPECT_EQ(corrected_, Bytes{0});
+}
+
+TEST_F(AdmissionQueueTest, TheProcessesOfARunAreWithinItsPromise) {
+  Admit(1, 7, GiB(60), 1);
+  Look();
+  Use(0, 2, 7, GiB(30), /*run=*/1);
+  Admit(3, 6, GiB(40), 1);
+  EXPECT_EQ(Look(), "3@0");
+  Use(0, 4, 8, GiB(1), /*run=*/1);  // another user says so
+  Admit(5, 6, Bytes{1}, 1);
+  EXPECT_EQ(Look(), "5:1");
+  EXPECT_NE(queue_.PromiseTo(core::TenantId{7}, 2, 1), nullptr);
+  EXPECT_EQ(queue_.PromiseTo(core::TenantId{8}, 4, 1), nullptr);
 }
 
 }  // namespace
