@@ -244,6 +244,12 @@ void TellRecording(const Engine& engine) {
                        DeviceOf(static_cast<int>(&engine - engines)), what));
 }
 
+// What the job would have held of a device with room for all of it.
+void NoteNeed(int row, const raven_elastic_stats_t& stats) {
+  if (stats.enough_bytes > 0)
+    NotePeak(row, stats.enough_bytes + engines[row].share.MostOthers(row));
+}
+
 // REQUIRES mutex.
 void Close(Engine* engine) {
   raven_elastic_t* handle = engine->handle.load();
@@ -251,8 +257,7 @@ void Close(Engine* engine) {
       NameOf(*engine), [](const Entry& entry, void*) { Free(entry, {}); }, nullptr);
   engine->last.struct_size = sizeof(engine->last);
   library.stats(handle, &engine->last);
-  const int row = static_cast<int>(engine - engines);
-  NotePeak(row, engine->last.enough_bytes + engine->share.MostOthers(row));
+  NoteNeed(static_cast<int>(engine - engines), engine->last);
   TellRecording(*engine);
   engine->handle.store(nullptr);
   ChangeBounds();
@@ -316,14 +321,21 @@ Engine* EngineAt(uint64_t address) {
 
 constexpr double kGiB = 1 << 30;
 
-// One line of `ravenrun --report`.
-void Report(int row) {
+// Of the row's engine, as it is or was when it was closed.
+raven_elastic_stats_t StatsOf(int row) {
   const Engine& engine = engines[row];
   raven_elastic_stats_t stats = engine.last;
   if (raven_elastic_t* handle = engine.handle.load()) {
     stats.struct_size = sizeof(stats);
     library.stats(handle, &stats);
   }
+  return stats;
+}
+
+// One line of `ravenrun --report`.
+void Report(int row) {
+  const Engine& engine = engines[row];
+  const raven_elastic_stats_t stats = StatsOf(row);
   if (stats.uses == 0 && stats.peak_bytes == 0) return;
   const auto gib = [](uint64_t bytes) { return static_cast<double>(bytes) / kGiB; };
   // Rounded up, so that it is enough as it is printed.
@@ -353,6 +365,7 @@ void Report(int row) {
 __attribute__((destructor)) void AtExit() {
   if (phase.load() != Phase::kReady) return;
   for (int row = 0; row < Rows(); ++row) {
+    NoteNeed(row, StatsOf(row));
     if (Asked().elastic_report) Report(row);
     TellRecording(engines[row]);
   }

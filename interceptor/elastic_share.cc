@@ -18,6 +18,7 @@ std::atomic<uint64_t>& Physical(int row) {
 bool EngineShare::Take(int row, uint64_t bytes) {
   if (!Reserve(row, bytes)) return false;
   Physical(row).fetch_add(bytes, std::memory_order_relaxed);
+  NotePeak(row);
   taken_.fetch_add(bytes);
   return true;
 }

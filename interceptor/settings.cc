@@ -97,6 +97,7 @@ void ReadSettings() {
   settings.mode = AskedMode();
   settings.wait_seconds = AskedWait();
   AskedJob(&settings);
+  Copy("RAVENSTORE_ESTIMATE", "", settings.estimate, sizeof(settings.estimate));
   if (settings.mode != Mode::kElastic) return;
   settings.elastic_host = AskedSize("RAVENSTORE_ELASTIC_HOST", "half of what is available");
   settings.elastic_part = AskedSize("RAVENSTORE_ELASTIC_PART", "the engine's own");

@@ -23,6 +23,7 @@ struct Settings {
   int64_t wait_seconds;       // for its turn; 0: however long; -1: not at all
   char job[64];               // the command that the process belongs to; empty: not known
   uint32_t run;               // and with which process it began
+  char estimate[64];          // as which it was admitted, in words; empty: it was not
 };
 
 // Reads the environment, the first time. Later the program may change it while a thread of ours

@@ -1,5 +1,7 @@
 #include "client/ctl/json.h"
 
+#include <cstdio>
+
 #include <utility>
 
 #include "core/printable.h"
@@ -26,6 +28,12 @@ JsonWriter& JsonWriter::End(char bracket) {
 
 JsonWriter& JsonWriter::Field(std::string_view name, std::string_view value) {
   return Raw(name, core::JsonQuoted(value));
+}
+
+JsonWriter& JsonWriter::Number(std::string_view name, double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", value);
+  return Raw(name, text);
 }
 
 JsonWriter& JsonWriter::Raw(std::string_view name, std::string_view value) {

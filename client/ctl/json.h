@@ -32,12 +32,18 @@ class JsonWriter {
     return Raw(name, std::to_string(value));
   }
 
+  // Finite.
+  JsonWriter& Field(std::string_view name, std::floating_point auto value) {
+    return Number(name, static_cast<double>(value));
+  }
+
   // What was written, with a line feed. REQUIRES: balanced.
   std::string Take();
 
  private:
   JsonWriter& Begin(std::string_view name, char bracket);
   JsonWriter& End(char bracket);
+  JsonWriter& Number(std::string_view name, double value);
   JsonWriter& Raw(std::string_view name, std::string_view value);
   void Introduce(std::string_view name);
 

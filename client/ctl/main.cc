@@ -13,6 +13,7 @@
 
 #include "client/ctl/commands.h"
 #include "client/ctl/environment.h"
+#include "client/ctl/jobs.h"
 #include "client/ctl/session.h"
 #include "core/usage.h"
 #include "proto/version.h"
@@ -141,6 +142,43 @@ void AddHarvest(CLI::App* app, HarvestOptions* options) {
       ->capture_default_str();
 }
 
+// A command of the user's, behind "--".
+CLI::App* AddCommand(CLI::App* app, const char* name, const char* what,
+                     std::vector<std::string>* command) {
+  CLI::App* added = app->add_subcommand(name, what);
+  added->add_option("command", *command, "The command, after --")->required();
+  return added;
+}
+
+struct JobsAsked {
+  std::vector<std::string> command;
+  AdmitOptions admit;
+  double wait = 0;  // seconds; 0: however long
+  std::string html;
+};
+
+void AddJobs(CLI::App* app, JobsAsked* asked) {
+  AddCommand(
+      app, "estimate",
+      "What a command will take of a device: of earlier runs, else reckoned from its script, "
+      "which runs for that",
+      &asked->command);
+  AddCommand(app, "key", "The name under which the daemon remembers a command", &asked->command);
+  CLI::App* admit = AddCommand(app, "admit",
+                               "Wait until a command is admitted and run it; as "
+                               "ravenrun --admit does",
+                               &asked->command);
+  admit->add_option("--size", asked->admit.size,
+                    "What it takes; \"capture\": reckon where no earlier run is known");
+  admit->add_option("--wait", asked->wait, "Seconds to wait at most; 0: however long")
+      ->check(CLI::Range(0.0, 1e9));
+  admit->add_option("--preload", asked->admit.preload, "The command's LD_PRELOAD");
+  app->add_subcommand("jobs", "Jobs under ravenrun: what was expected of them, and what they took");
+  app->add_subcommand("estimates",
+                      "What commands took in earlier runs, and how right estimates were")
+      ->add_option("--html", asked->html, "Write a page with a plot there");
+}
+
 // What the command line can say.
 struct Asked {
   Common common;
@@ -155,6 +193,7 @@ struct Asked {
   RecordOptions record;
   double record_seconds = 10;
   uint32_t job = 0;
+  JobsAsked jobs;
 };
 
 void AddList(CLI::App* app, Asked* asked) {
@@ -182,7 +221,21 @@ void AddCommands(CLI::App* app, Asked* asked) {
            &asked->job);
   AddPause(app, "resume", "An elastic job that was paused may hold device memory again",
            &asked->job);
+  AddJobs(app, &asked->jobs);
   app->add_subcommand("doctor", "What stands in the store's way here, and what to do about it");
+}
+
+// Nullopt: it is none of these.
+std::optional<int> RunOfJobs(const CLI::App& app, JobsAsked& asked, const Common& common,
+                             const Streams& streams) {
+  if (app.got_subcommand("estimate")) return RunEstimate(common, asked.command, streams);
+  if (app.got_subcommand("key")) return RunKey(asked.command, streams);
+  if (app.got_subcommand("jobs")) return RunJobs(common, streams);
+  if (app.got_subcommand("estimates")) return RunEstimates(common, asked.html, streams);
+  if (!app.got_subcommand("admit")) return std::nullopt;
+  asked.admit.command = asked.command;
+  if (asked.wait > 0) asked.admit.wait = OfSeconds(asked.wait);
+  return RunAdmit(common, asked.admit, streams);
 }
 
 int Run(const CLI::App& app, Asked& asked) {
@@ -211,6 +264,7 @@ int Run(const CLI::App& app, Asked& asked) {
     EndOnInterrupt();
     return RunRecord(common, asked.record, g_interrupted, streams);
   }
+  if (const auto code = RunOfJobs(app, asked.jobs, common, streams)) return *code;
   SystemEnvironment environment(common.socket, common.timeout);
   return RunDoctor(common, environment, streams);
 }

@@ -179,6 +179,33 @@ Result<std::vector<proto::LegacyJob>> Session::LegacyJobs() {
   return jobs;
 }
 
+Result<proto::JobKnown> Session::Known(const std::string& job, const std::string& model) {
+  ClientPacket packet;
+  packet.mutable_job_query()->set_job(job);
+  packet.mutable_job_query()->set_model(model);
+  RAVEN_ASSIGN_OR_RETURN(DaemonPacket answer, Ask(std::move(packet), DaemonPacket::kJobKnown));
+  return std::move(*answer.mutable_job_known());
+}
+
+Result<std::vector<proto::JobRecord>> Session::JobRecords() {
+  std::vector<proto::JobRecord> records;
+  uint64_t cursor = 0;
+  do {
+    ClientPacket packet;
+    packet.mutable_list_job_records()->set_cursor(cursor);
+    const auto answer = Ask(std::move(packet), DaemonPacket::kJobRecords);
+    if (!answer.ok() && answer.error().code == ErrorCode::kInvalidArgument) return records;
+    if (!answer.ok()) return answer.error();
+    const proto::JobRecords& page = answer->job_records();
+    records.insert(records.end(), page.records().begin(), page.records().end());
+    const uint64_t next = page.next_cursor();
+    if (next != 0 && next <= cursor)
+      return Error{ErrorCode::kCorrupt, "the daemon's list of commands does not advance"};
+    cursor = next;
+  } while (cursor != 0);
+  return records;
+}
+
 Result<proto::TensorExplained> Session::Explain(uint64_t tensor) {
   ClientPacket packet;
   packet.mutable_explain_tensor()->set_id(tensor);
@@ -217,6 +244,7 @@ Result<Snapshot> Session::Look() {
   RAVEN_ASSIGN_OR_RETURN(seen.stats, Stats());
   RAVEN_ASSIGN_OR_RETURN(seen.clients, Clients());
   RAVEN_ASSIGN_OR_RETURN(seen.jobs, LegacyJobs());
+  RAVEN_ASSIGN_OR_RETURN(seen.records, JobRecords());
   return seen;
 }
 

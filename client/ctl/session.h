@@ -24,6 +24,7 @@ struct Snapshot {
   proto::Stats stats;
   std::vector<proto::ClientInfo> clients;
   std::vector<proto::LegacyJob> jobs;
+  std::vector<proto::JobRecord> records;
 };
 
 // Owns: the connection. It holds no tensors and counts as no client.
@@ -46,7 +47,11 @@ class Session {
   core::Result<std::vector<proto::ClientInfo>> Clients();
   // None from a daemon that knows no such jobs.
   core::Result<std::vector<proto::LegacyJob>> LegacyJobs();
-  // All three.
+  // What is known of a command of the caller's own, or of one with the same model.
+  core::Result<proto::JobKnown> Known(const std::string& job, const std::string& model);
+  // What commands took in earlier runs. None from a daemon that remembers none.
+  core::Result<std::vector<proto::JobRecord>> JobRecords();
+  // All four.
   core::Result<Snapshot> Look();
   core::Result<proto::LimitsSet> SetLimits(const proto::SetLimits& limits);
   // Answered when that is done or its time is over: by then this session's answers may take longer.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/ctl/by_user.h"
+#include "client/ctl/estimate_sums.h"
 
 namespace ravenstore::client::exporter {
 namespace {
@@ -238,6 +239,20 @@ void AddJobs(const std::vector<proto::LegacyJob>& jobs, Families* to) {
   }
 }
 
+// How right estimates were, by source.
+void AddEstimates(const std::vector<proto::JobRecord>& records, Families* to) {
+  to->Gauge("commands_remembered", "Of which the daemon knows what they took.").Add(records.size());
+  const auto sums = ctl::SumEstimates(records);
+  to->Gauge("estimates", "The last one of each command, by source.");
+  for (const auto& [source, sum] : sums) to->Add(sum.count, {{"source", source}});
+  to->Gauge("estimates_under", "Of these: the job took more than was reserved.");
+  for (const auto& [source, sum] : sums) to->Add(sum.under, {{"source", source}});
+  to->Gauge("estimate_error_ratio", "Their mean error, beside what jobs took.");
+  for (const auto& [source, sum] : sums) to->Add(sum.mean_error, {{"source", source}});
+  to->Gauge("estimate_reserved_over_used_ratio", "What was reserved by them over what was used.");
+  for (const auto& [source, sum] : sums) to->Add(sum.reserved_over_used, {{"source", source}});
+}
+
 }  // namespace
 
 std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameOfUser& name_of) {
@@ -250,6 +265,7 @@ std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameO
   AddDevices(*seen, /*with_processes=*/name_of != nullptr, &made);
   AddWork(seen->now.stats, &made);
   AddJobs(seen->now.jobs, &made);
+  AddEstimates(seen->now.records, &made);
   if (name_of) AddUsers(seen->now, name_of, &made);
   return made.Take();
 }

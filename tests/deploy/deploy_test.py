@@ -620,7 +620,8 @@ class RavenrunTest(InFolder):
             (["--check=loud", "true"], "takes no value"),
             (
                 ["--loud", "true"],
-                "--mode, --budget, --host, --report, --record, --wait, --socket, --log, --check",
+                "--mode, --budget, --host, --report, --record, --wait, --admit, --socket, --log, "
+                "--check",
             ),
             (["--budget"], "wants a value"),
             ([], "ravenrun [--mode"),

@@ -34,5 +34,11 @@ TEST(JsonTest, StartsAnewAfterTake) {
   EXPECT_EQ(json.Take(), "[]\n");
 }
 
+TEST(JsonTest, FractionsHaveSixDigits) {
+  JsonWriter json;
+  json.BeginObject().Field("third", 1.0 / 3).Field("large", 1e12).EndObject();
+  EXPECT_EQ(json.Take(), "{\"third\":0.333333,\"large\":1e+12}\n");
+}
+
 }  // namespace
 }  // namespace ravenstore::client::ctl

@@ -51,7 +51,7 @@ TEST_F(CollectorTest, AConnectionThatBrokeIsMadeAnewInTheSameLook) {
   ctl::ScriptedDaemon daemon([&](const proto::ClientPacket& question) {
     if (question.body_case() == proto::ClientPacket::kHello) ++connections;
     ctl::Reply reply = good(question);
-    reply.hang_up = question.body_case() == proto::ClientPacket::kListLegacy;  // the last
+    reply.hang_up = question.body_case() == proto::ClientPacket::kListJobRecords;  // the last
     return reply;
   });
   const Collector collector = Of(daemon.path());

@@ -163,5 +163,21 @@ TEST(MetricsTest, EachFamilyStandsOnceAndHasItsHelp) {
   }
 }
 
+TEST(MetricsTest, HowRightEstimatesWereIsShownBySource) {
+  Seen seen = Sample();
+  proto::JobEstimate& estimate = *seen.now.records.emplace_back().add_estimates();
+  estimate.set_source("formula");
+  estimate.set_bytes(150);
+  estimate.set_reserved(180);
+  estimate.set_actual(200);
+  const std::string text = Text(seen, nullptr);
+  EXPECT_THAT(text, HasSubstr("\nravenstore_commands_remembered 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nravenstore_estimates{source=\"formula\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nravenstore_estimates_under{source=\"formula\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nravenstore_estimate_error_ratio{source=\"formula\"} 0.25\n"));
+  EXPECT_THAT(
+      text, HasSubstr("\nravenstore_estimate_reserved_over_used_ratio{source=\"formula\"} 0.9\n"));
+}
+
 }  // namespace
 }  // namespace ravenstore::client::exporter
