@@ -54,10 +54,10 @@ uint64_t DescriptorsForUsers() {
   return std::max<uint64_t>(limit.rlim_cur, 2 * kDescriptorsKept) - kDescriptorsKept;
 }
 
-std::vector<ResourceUse> UseOf(const std::vector<MemoryWatch::Seen>& seen) {
-  std::vector<ResourceUse> uses;
-  for (const MemoryWatch::Seen& device : seen) uses.push_back({.compute = device.compute});
-  return uses;
+std::vector<std::optional<double>> ComputeOf(const std::vector<MemoryWatch::Seen>& seen) {
+  std::vector<std::optional<double>> parts;
+  for (const MemoryWatch::Seen& device : seen) parts.push_back(device.compute);
+  return parts;
 }
 
 }  // namespace
@@ -88,7 +88,8 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                     .jobs_max = options.clients_max,
                     .slowdown_most = options.slowdown_most,
                     .settle = options.settle,
-                    .measure = [watch = options.watch] { return UseOf(watch->seen()); },
+                    .compute = [watch = options.watch] { return ComputeOf(watch->seen()); },
+                    .links = options.links,
                     .next_client = &next_client_,
                     .ledger = &ledger_,
                     .history = &history_,

@@ -77,6 +77,8 @@ void JobHistory::Add(const Process& process) {
   const auto since = process.seen.time_since_epoch();
   record.set_seen_s(
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(since).count()));
+  if (process.use.compute) record.set_compute(*process.use.compute);
+  if (process.use.link) record.set_link(*process.use.link);
   if (process.estimate) NoteEstimate(*process.estimate, &record);
   ++version_;
   if (is_new) MakeRoom(process.uid);

@@ -22,6 +22,7 @@
 
 #include "core/result.h"
 #include "core/types.h"
+#include "daemon/admission.h"
 #include "proto/control.pb.h"
 
 namespace ravenstore::daemon {
@@ -54,6 +55,7 @@ class JobHistory {
     core::Bytes peak;
     std::chrono::system_clock::time_point seen{};
     std::optional<Estimate> estimate{};
+    ResourceUse use{};
   };
   // Nothing of a process that took nothing. REQUIRES: IsKey(job), IsModel(model).
   void Add(const Process& process);

@@ -244,6 +244,26 @@ Bytes LegacyLedger::PeakOf(uint64_t key, const Job& job, core::Tick now) const {
   return Bytes(peak);
 }
 
+std::vector<JobUses::Holding> LegacyLedger::HoldingsOf(const std::vector<std::string>& uuids,
+                                                       Tick now) const {
+  std::vector<JobUses::Holding> holdings;
+  for (const auto& [key, job] : jobs_) {
+    const std::vector<LegacyRow> rows = Read(key);
+    for (size_t row = 0; row < rows.size(); ++row) {
+      const auto device = std::find(uuids.begin(), uuids.end(), rows[row].uuid);
+      if (rows[row].used == 0 || device == uuids.end()) continue;
+      JobUses::Holding holding{.job = key, .device = static_cast<size_t>(device - uuids.begin())};
+      const auto engine = job.elastic ? ReadElasticRow(job.elastic.get(), row, now) : std::nullopt;
+      if (engine) {
+        holding.moved_in = Bytes(engine->moved_in());
+        holding.moved_out = Bytes(engine->moved_out());
+      }
+      holdings.push_back(holding);
+    }
+  }
+  return holdings;
+}
+
 std::optional<LegacyLedger::Taken> LegacyLedger::TakenBy(uint64_t key, core::Tick now) const {
   const auto found = jobs_.find(key);
   if (found == jobs_.end() || found->second.about.job.empty()) return std::nullopt;

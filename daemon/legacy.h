@@ -19,6 +19,7 @@
 
 #include "core/result.h"
 #include "core/types.h"
+#include "daemon/job_uses.h"
 #include "daemon/process_slots.h"
 #include "daemon/wait_queue.h"
 #include "ipc/unique_fd.h"
@@ -107,6 +108,9 @@ class LegacyLedger {
   std::optional<Taken> TakenBy(uint64_t key, core::Tick now) const;
   // The largest peak of the processes that run that command of the user's.
   core::Bytes RunningPeak(uid_t uid, const std::string& command, core::Tick now) const;
+  // What each job holds something of, and its engine moved, by the devices' UUIDs.
+  std::vector<JobUses::Holding> HoldingsOf(const std::vector<std::string>& uuids,
+                                           core::Tick now) const;
   static constexpr const char* kNoElasticPage =
       "LegacyElastic needs a memfd of 196608 bytes, sealed against shrinking and growing";
   static bool IsElasticPage(int descriptor);

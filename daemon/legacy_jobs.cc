@@ -24,8 +24,14 @@ namespace {
 constexpr uint32_t kUnitsOfHello = 8;
 constexpr uint32_t kUnitsOfList = 4;
 constexpr uint32_t kUnitsOfExplain = 4;
+constexpr core::Duration kUsesEvery = std::chrono::seconds(5);
 // A list's answer; what else is in its packet, and its last entry, take less than the rest.
 constexpr size_t kBytesOfList = proto::kControlPacketMax - 1024;
+
+// A stranger's number.
+std::optional<double> PartOf(bool is_there, double part) {
+  return is_there && part >= 0 && part <= 1 ? std::optional(part) : std::nullopt;
+}
 
 void FillEstimate(const JobHistory::Estimate& estimate, Bytes reserved, proto::JobEstimate* to) {
   to->set_source(estimate.source);
@@ -38,11 +44,12 @@ void FillEstimate(const JobHistory::Estimate& estimate, Bytes reserved, proto::J
 LegacyJobs::LegacyJobs(Options options)
     : options_(std::move(options)),
       places_("legacy jobs (clients_max of the configuration)", options_.jobs_max),
+      uses_(options_.links),
       reclaims_(options_.capacities, options_.memory, options_.connections),
       waits_({.devices = options_.devices,
               .slowdown_most = options_.slowdown_most,
               .settle = options_.settle,
-              .measure = options_.measure,
+              .measure = [this] { return Measured(); },
               .ledger = options_.ledger,
               .memory = options_.memory,
               .connections = options_.connections,
@@ -108,6 +115,7 @@ void LegacyJobs::HandleHello(Caller& caller, uint64_t request, const proto::Lega
   if (!process_slot.ok())
     return options_.connections->Fail(caller.key, request, process_slot.error());
   ForgetReplaced();
+  if (options_.compute) uses_due_ = std::min(uses_due_, ipc::Now() + kUsesEvery);
   answer.mutable_legacy_welcome()->set_slot(process_slot->slot);
   caller.greeted = true;
   std::vector<ipc::UniqueFd> page;
@@ -145,6 +153,7 @@ void LegacyJobs::Record(uint64_t key) {
                             .name = taken->name,
                             .peak = taken->peak,
                             .seen = std::chrono::system_clock::now()};
+  ended.use = uses_.Of(key);
   const auto* promise = waits_.queue().PromiseTo(core::TenantId{taken->uid}, taken->pid,
                                                  static_cast<pid_t>(taken->run));
   if (promise != nullptr) {
@@ -172,6 +181,7 @@ bool LegacyJobs::HangUp(uint64_t key) {
 
 void LegacyJobs::Forget(uint64_t key) {
   Record(key);
+  uses_.Forget(key);
   options_.ledger->Remove(key);
   reclaims_.Forget(key);
   waits_.Leave(key);
@@ -270,6 +280,8 @@ void LegacyJobs::HandleAdmit(Caller& caller, uint64_t request, const proto::Admi
   if (wanted.devices.none())
     return Fail(caller, request, ErrorCode::kNotFound, "this daemon has none of these devices");
   wanted.need.bytes = Bytes(admit.bytes() + admit.margin());
+  wanted.need.use = {PartOf(admit.has_compute(), admit.compute()),
+                     PartOf(admit.has_link(), admit.link())};
   wanted.need.limit = options_.ledger->VisibleOfTenant(caller.peer.uid);
   wanted.name = ForPeople(admit.name());
   wanted.model = admit.model();
@@ -384,7 +396,24 @@ void LegacyJobs::HandleRecords(const Caller& caller, uint64_t request,
   options_.connections->Send(caller.key, answer, {});
 }
 
+void LegacyJobs::LookAtUses(core::Tick now) {
+  if (now < uses_due_) return;
+  uses_due_ = options_.ledger->size() == 0 ? core::kNever : now + kUsesEvery;
+  std::vector<std::string> uuids;
+  for (const auto& device : options_.devices) uuids.push_back(device->info().uuid);
+  uses_.Look(now, options_.compute(), options_.ledger->HoldingsOf(uuids, now));
+}
+
+std::vector<ResourceUse> LegacyJobs::Measured() const {
+  std::vector<ResourceUse> all(options_.devices.size());
+  if (!options_.compute) return all;
+  const auto compute = options_.compute();
+  for (size_t i = 0; i < all.size(); ++i) all[i] = {compute[i], uses_.LinkOf(i)};
+  return all;
+}
+
 void LegacyJobs::OnTime(core::Tick now) {
+  LookAtUses(now);
   reclaims_.OnTime(now);
   waits_.OnTime(now);
 }

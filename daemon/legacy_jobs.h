@@ -20,12 +20,14 @@
 #include <string>
 #include <vector>
 
+#include "core/link_model.h"
 #include "core/result.h"
 #include "core/share.h"
 #include "core/types.h"
 #include "daemon/connections.h"
 #include "daemon/device_memory.h"
 #include "daemon/job_history.h"
+#include "daemon/job_uses.h"
 #include "daemon/legacy.h"
 #include "daemon/legacy_reclaims.h"
 #include "daemon/legacy_waits.h"
@@ -46,8 +48,10 @@ class LegacyJobs {
     uint64_t jobs_max = 0;                // of all users
     double slowdown_most = 0;             // as LegacyWaits has it, like the next two
     core::Duration settle{};
-    std::function<std::vector<ResourceUse>()> measure{};
-    uint32_t* next_client = nullptr;  // the number that the next job or client gets
+    // The part of the time in which each device computes. Null: not known.
+    std::function<std::vector<std::optional<double>>()> compute{};
+    std::vector<core::LinkModel> links{};  // of each device
+    uint32_t* next_client = nullptr;       // the number that the next job or client gets
     LegacyLedger* ledger = nullptr;
     JobHistory* history = nullptr;
     DeviceMemory* memory = nullptr;
@@ -78,7 +82,7 @@ class LegacyJobs {
   void Forget(uint64_t key);
 
   // When to call OnTime.
-  core::Tick due() const { return std::min(reclaims_.due(), waits_.due()); }
+  core::Tick due() const { return std::min({reclaims_.due(), waits_.due(), uses_due_}); }
   void OnTime(core::Tick now);
 
  private:
@@ -96,6 +100,9 @@ class LegacyJobs {
   core::Status TakePlace(const Caller& caller);
   // The job is about to end: what it took goes into the history.
   void Record(uint64_t key);
+  // What jobs use of the devices' kernels and links.
+  void LookAtUses(core::Tick now);
+  std::vector<ResourceUse> Measured() const;
   // Ends the connections that hung up, if the process has come again on another.
   void ForgetReplaced();
   void HandleElastic(Caller& caller, uint64_t request, std::vector<ipc::UniqueFd>& descriptors);
@@ -118,6 +125,8 @@ class LegacyJobs {
   const Options options_;
   core::Shares places_;
   std::map<uint64_t, Place> jobs_;  // by connection
+  JobUses uses_;
+  core::Tick uses_due_ = core::kNever;
   LegacyReclaims reclaims_;
   LegacyWaits waits_;
 };

@@ -33,7 +33,7 @@ class LegacyWaits {
     device::Devices devices{};
     double slowdown_most = 0;  // that an admission may bring; 0: memory alone counts
     core::Duration settle{};   // as WaitQueue has it
-    // How busy each device is, by its place in `devices`. Null: not known.
+    // How much each of the devices is used. Null: not known.
     std::function<std::vector<ResourceUse>()> measure{};
     LegacyLedger* ledger = nullptr;
     DeviceMemory* memory = nullptr;

@@ -57,6 +57,8 @@ proto::ClientPacket AdmitPacket(const Estimate& estimate, const std::vector<std:
   admit.set_source(estimate.source);
   admit.set_model(estimate.model);
   admit.set_name(name);
+  if (estimate.compute) admit.set_compute(*estimate.compute);
+  if (estimate.link) admit.set_link(*estimate.link);
   return packet;
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -78,6 +79,12 @@ Result<Estimate> EstimateOf(const proto::JobKnown& known, uint64_t now_s) {
     estimate.notes.push_back("what a run that has not ended held so far");
   if (!known.has_record()) return estimate;
   estimate.notes.push_back(Runs(record, now_s));
+  if (record.has_link()) estimate.link = record.link();
+  if (record.has_compute()) {
+    estimate.compute = record.compute();
+    estimate.notes.push_back("it computed " + std::to_string(std::lround(record.compute() * 100)) +
+                             "% of the time at most, alone on a device");
+  }
   const uint64_t least =
       record.runs() < 2 ? record.peak() : std::min(record.least(), record.last());
   if (record.peak() - least > record.peak() / kHistoryMarginPart) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct Estimate {
   std::string model{};  // what was captured of the model; empty: nothing
   std::string source{};
   core::Bytes bytes{};
+  // Parts of the time in which earlier runs used a device's kernels and link; not set: not known.
+  std::optional<double> compute{};
+  std::optional<double> link{};
   core::Bytes margin{};  // beyond that, by how uncertain the source is
   std::vector<std::string> notes{};
 

@@ -112,6 +112,15 @@ TEST_F(JobHistoryTest, OfEachSourceTheLastEstimateStandsBesideWhatTheRunTook) {
   EXPECT_EQ(Bytes(record.estimates(1).actual()), GiB(2));
 }
 
+TEST_F(JobHistoryTest, WhatItUsedStaysUntilItIsMeasuredAgain) {
+  JobHistory::Process process = Process(1, 10, GiB(4));
+  process.use = {.compute = 0.5, .link = 0.1};
+  history_.Add(process);
+  Ran(1, 11, GiB(4));
+  EXPECT_EQ(history_.Find(kUser, Key(1), "")->compute(), 0.5);
+  EXPECT_EQ(history_.Find(kUser, Key(1), "")->link(), 0.1);
+}
+
 TEST_F(JobHistoryTest, AUserWithManyCommandsForgetsItsOwnOldest) {
   Ran(1, 1, GiB(1), kUser + 1);
   for (uint64_t job = 0; job <= JobHistory::kJobsOfUser; ++job) Ran(job, 1, GiB(2));

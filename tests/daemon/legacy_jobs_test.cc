@@ -5,11 +5,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "device/device.h"
+#include "ipc/clock.h"
 #include "proto/elastic_page.h"
 #include "proto/layout.h"
 #include "proto/ledger_page.h"
@@ -67,7 +70,7 @@ class LegacyJobsTest : public testing::Test {
     return packet;
   }
   void Look() {
-    jobs_.OnTime(jobs_.due());
+    jobs_.OnTime(std::max(jobs_.due(), ipc::Now() + LegacyWaits::kLookEvery));
     memory_.Answer();
   }
   static ipc::UniqueFd ElasticPage() {
@@ -93,6 +96,7 @@ class LegacyJobsTest : public testing::Test {
     Caller job = connections_.Connect(pid);
     LedgerPage page;
     page.Row(0, "HOST-0").peak = peak.count();
+    page.Row(0, "HOST-0").used = peak.count();
     ClientPacket hello = Hello();
     hello.mutable_legacy_hello()->set_job(command);
     hello.mutable_legacy_hello()->set_run(run);
@@ -116,6 +120,7 @@ class LegacyJobsTest : public testing::Test {
   FakeDeviceMemory memory_{1};
   LegacyLedger ledger_{Bytes{0}};
   JobHistory history_;
+  std::optional<double> compute_;
   core::Shares descriptors_{"descriptors", kDescriptors};
   TurnBudget turns_{32, 4};
   LogBudget log_;
@@ -123,7 +128,10 @@ class LegacyJobsTest : public testing::Test {
   LegacyJobs jobs_{{.devices = device::OpenHostDevices({.count = 1, .total = kDevice}),
                     .capacities = {kDevice},
                     .jobs_max = kJobs,
+                    .slowdown_most = 1.5,
                     .settle = std::chrono::seconds(60),
+                    .compute = [this] { return std::vector{compute_}; },
+                    .links = {{}},
                     .next_client = &next_client_,
                     .ledger = &ledger_,
                     .history = &history_,
@@ -357,7 +365,7 @@ TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateStandsBeside
   EXPECT_EQ(turn.position(), 0u);
   EXPECT_EQ(turn.bytes(), MiB(32).count());
   EXPECT_EQ(turn.uuid(), "HOST-0");
-  EXPECT_EQ(turn.words(), "");
+  EXPECT_EQ(turn.words(), "by memory alone: how busy the device is cannot be measured");
   EXPECT_TRUE(jobs_.HangUp(asks.key)) << "what is promised stays until the process ends";
   const Caller job = Run(1, command, 1, MiB(20));
   EXPECT_TRUE(connections_.forgotten().empty());
@@ -381,6 +389,28 @@ TEST_F(LegacyJobsTest, AProcessIsAdmittedBecomesTheJobAndItsEstimateStandsBeside
   ASSERT_EQ(known.record().estimates_size(), 1);
   EXPECT_EQ(known.record().estimates(0).bytes(), MiB(30).count());
   EXPECT_EQ(known.record().estimates(0).actual(), MiB(20).count());
+}
+
+TEST_F(LegacyJobsTest, HowMuchAJobComputesAloneIsRememberedAndLetsOthersBeside) {
+  const std::string command(32, 'a');
+  compute_ = 0.8;
+  memory_.usage.free = {kDevice - MiB(20)};
+  Caller job = Run(1, command, 1, MiB(20));
+  jobs_.OnTime(ipc::Now() + std::chrono::hours(1));
+  ClientPacket admit = Admit(MiB(30));
+  Caller unknown = connections_.Connect(2);
+  Say(unknown, admit);
+  Look();
+  EXPECT_EQ(connections_.Told(unknown).legacy_turn().position(), 1u);
+  jobs_.Forget(unknown.key);
+  admit.mutable_admit_job()->set_compute(0.6);
+  Caller light = connections_.Connect(3);
+  Say(light, admit);
+  Look();
+  EXPECT_EQ(connections_.Told(light).legacy_turn().words(),
+            "all jobs there may take 1.4 times as long");
+  jobs_.Ended(job.peer);
+  EXPECT_EQ(Ask(job, command).record().compute(), 0.8);
 }
 
 TEST_F(LegacyJobsTest, WhatNeverFitsIsToldAtOnceAndWhy) {

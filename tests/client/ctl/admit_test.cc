@@ -29,7 +29,8 @@ class AdmitTest : public testing::Test {
  protected:
   core::Result<Admitted> Ask(Script script, core::Tick deadline = core::kNever) {
     const ScriptedDaemon daemon(std::move(script));
-    const Estimate estimate{.source = "history", .bytes = GiB(2), .margin = GiB(1)};
+    const Estimate estimate{
+        .source = "history", .bytes = GiB(2), .compute = 0.25, .margin = GiB(1)};
     return AwaitAdmission(daemon.path(), AdmitPacket(estimate, {"GPU-1"}, "train"), deadline,
                           [this](const proto::LegacyTurn& turn) { told_.push_back(turn.words()); });
   }
@@ -53,6 +54,8 @@ TEST_F(AdmitTest, ItWaitsThroughItsPlacesUntilItIsAdmitted) {
   EXPECT_EQ(asked.bytes(), GiB(2).count());
   EXPECT_EQ(asked.margin(), GiB(1).count());
   EXPECT_EQ(asked.uuids(0), "GPU-1");
+  EXPECT_EQ(asked.compute(), 0.25);
+  EXPECT_FALSE(asked.has_link());
   EXPECT_THAT(told_, ElementsAre("for memory", "for memory"));
 }
 
