@@ -1,6 +1,7 @@
 #include "daemon/job_history.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
 
@@ -42,6 +43,11 @@ void NoteEstimate(const JobHistory::Estimate& estimate, proto::JobRecord* record
 
 bool JobHistory::IsKey(const std::string& text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+bool JobHistory::IsSource(const std::string& text) {
+  constexpr std::array kSources = {"formula", "capture", "history", "running", "given"};
+  return std::find(kSources.begin(), kSources.end(), text) != kSources.end();
 }
 
 bool JobHistory::Varies(const proto::JobRecord& record) {

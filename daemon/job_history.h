@@ -36,6 +36,8 @@ class JobHistory {
   static bool IsKey(const std::string& text);
   // Those of a model, or none.
   static bool IsModel(const std::string& text) { return text.empty() || IsKey(text); }
+  // One of those that JobEstimate names: a record has one estimate of each.
+  static bool IsSource(const std::string& text);
   // Whether the peaks of its runs differ by more than a twentieth.
   static bool Varies(const proto::JobRecord& record);
 

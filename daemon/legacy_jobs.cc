@@ -174,7 +174,7 @@ bool LegacyJobs::HangUp(uint64_t key) {
   bool holds = options_.ledger->HangUp(key);
   const auto place = jobs_.find(key);
   if (place != jobs_.end() && place->second.admits)
-    holds = waits_.queue().HasPromise(*place->second.admits);
+    holds = waits_.queue().PromiseOf(*place->second.admits) != nullptr;
   if (holds) place->second.hung_up = true;
   return holds;
 }
@@ -271,9 +271,9 @@ void LegacyJobs::HandleAdmit(Caller& caller, uint64_t request, const proto::Admi
                 "the daemon does not see the process's number");
   }
   if (admit.bytes() == 0 || admit.bytes() > UINT64_MAX - admit.margin() ||
-      !JobHistory::IsModel(admit.model())) {
+      !JobHistory::IsModel(admit.model()) || !JobHistory::IsSource(admit.source())) {
     return Fail(caller, request, ErrorCode::kInvalidArgument,
-                "AdmitJob is for some bytes, and of a model's hash or none");
+                "AdmitJob is for some bytes, of a known source, and of a model's hash or none");
   }
   WaitQueue::Waiter wanted;
   wanted.devices = DevicesOf(admit);
@@ -285,7 +285,7 @@ void LegacyJobs::HandleAdmit(Caller& caller, uint64_t request, const proto::Admi
   wanted.need.limit = options_.ledger->VisibleOfTenant(caller.peer.uid);
   wanted.name = ForPeople(admit.name());
   wanted.model = admit.model();
-  wanted.estimate = {ForPeople(admit.source()), Bytes(admit.bytes()), wanted.need.bytes};
+  wanted.estimate = {admit.source(), Bytes(admit.bytes()), wanted.need.bytes};
   if (const std::string never = NeverFits(caller, wanted); !never.empty())
     return Fail(caller, request, ErrorCode::kOutOfMemory, never);
   if (const core::Status place = TakePlace(caller); !place.ok())
@@ -338,7 +338,8 @@ void LegacyJobs::FillWaiting(const Caller& caller, proto::LegacyJobs* answer) co
   for (const WaitQueue::Told& told : waits_.queue().All()) {
     const bool is_job = options_.ledger->KeyOfProcess(told.process.pid) != 0;
     const auto audience = caller.audience();
-    if (is_job || (audience && *audience != core::ToInt(told.user))) continue;
+    // One that waits by --wait and has hung up as a job is none that is to become one.
+    if (is_job || !told.estimate || (audience && *audience != core::ToInt(told.user))) continue;
     if (answer->ByteSizeLong() > kBytesOfList) return;
     proto::LegacyJob& job = *answer->add_jobs();
     job.set_pid(static_cast<uint32_t>(told.process.pid));

@@ -29,7 +29,8 @@ void LegacyWaits::Enqueue(const Caller& caller, uint64_t request, WaitQueue::Wai
   waiter.connection = caller.key;
   waiter.request = request;
   if (!queue_.Add(waiter)) return LookAgain();
-  const auto* promise = queue_.PromiseTo(waiter.user, waiter.process.pid, 0);
+  const auto* promise = queue_.PromiseOf(waiter.process);
+  waiter.slowdown_most = 0;  // how it came there was said
   waiter.need.bytes = promise->bytes;
   Tell({std::move(waiter), 0, promise->device, {}});
 }

@@ -127,7 +127,11 @@ class WaitQueue {
   // The promise to the user's process, or to the one with which its run began (0: not known);
   // null: there is none.
   const Promise* PromiseTo(core::TenantId user, pid_t pid, pid_t run) const;
-  bool HasPromise(const Process& process) const { return promises_.contains(process); }
+  // To this very process, whoever's it is now.
+  const Promise* PromiseOf(const Process& process) const {
+    const auto found = promises_.find(process);
+    return found == promises_.end() ? nullptr : &found->second;
+  }
   bool empty() const { return waiting_.empty(); }
 
  private:

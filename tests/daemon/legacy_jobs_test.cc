@@ -430,6 +430,33 @@ TEST_F(LegacyJobsTest, WhatNeverFitsIsToldAtOnceAndWhy) {
   EXPECT_EQ(Descriptors(), 0u);
 }
 
+TEST_F(LegacyJobsTest, AnEstimateOfNoKnownSourceIsRefused) {
+  Caller asks = connections_.Connect(1);
+  ClientPacket admit = Admit(MiB(1));
+  admit.mutable_admit_job()->set_source("hearsay");
+  Say(asks, admit);
+  EXPECT_EQ(connections_.Refused(asks), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(LegacyJobsTest, AProcessThatBecameAnotherUsersIsToldOfItsPromise) {
+  memory_.usage.free = {kDevice};
+  Caller asks = connections_.Connect(1);
+  Say(asks, Admit(MiB(30)));
+  Look();
+  EXPECT_EQ(connections_.Told(asks).legacy_turn().position(), 0u);
+  Caller again = connections_.Connect(1, FakeConnections::kUser + 1);
+  Say(again, Admit(MiB(10)));
+  EXPECT_EQ(connections_.Told(again).legacy_turn().bytes(), MiB(30).count());
+}
+
+TEST_F(LegacyJobsTest, OneThatWaitsByItselfAndHungUpAsAJobIsNotListed) {
+  const Caller job = Attach(1);
+  Caller waits = connections_.Connect(1);
+  Say(waits, Wait("HOST-0", MiB(60)));
+  EXPECT_TRUE(jobs_.HangUp(job.key));
+  EXPECT_EQ(List(job).jobs_size(), 0);
+}
+
 TEST_F(LegacyJobsTest, WhoHangsUpBeforeItIsAdmittedLeavesItsPlace) {
   memory_.usage.free = {kDevice};
   Caller asks = connections_.Connect(1);
