@@ -65,6 +65,14 @@ std::string TextIn(const Fields& fields, const char* name) {
   return found == fields.end() ? "" : found->second.string_value();
 }
 
+// As the daemon remembers models: the first 32 digits of a hash; empty: it is none.
+std::string ModelIn(const Fields& fields) {
+  const std::string digits = TextIn(fields, "job").substr(0, 32);
+  const bool is_hash =
+      digits.size() == 32 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return is_hash ? digits : "";
+}
+
 }  // namespace
 
 Result<Estimate> EstimateOf(const proto::JobKnown& known, uint64_t now_s) {
@@ -110,7 +118,7 @@ Result<Estimate> EstimateIn(const std::string& text) {
   estimate.bytes = *total;
   estimate.margin = *margin;
   estimate.source = TextIn(object.fields(), "source");
-  estimate.model = TextIn(object.fields(), "job");
+  estimate.model = ModelIn(object.fields());
   const auto notes = object.fields().find("notes");
   if (notes == object.fields().end()) return estimate;
   for (const auto& note : notes->second.list_value().values())

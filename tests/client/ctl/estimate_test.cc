@@ -60,12 +60,13 @@ TEST(EstimateTest, WithoutARunNothingIsKnown) {
 TEST(EstimateTest, ThePackagesLastLineIsRead) {
   const auto estimate = EstimateIn(
       "Epoch 1\n{\"used\": 10, \"reserved\": 20, \"context\": 5, \"total\": 25, \"margin\": 3, "
-      "\"source\": \"formula\", \"notes\": [\"one\", \"two\"], \"job\": \"ab\"}\n");
+      "\"source\": \"formula\", \"notes\": [\"one\", \"two\"], \"job\": \"" +
+      std::string(64, 'a') + "\"}\n");
   ASSERT_TRUE(estimate.ok());
   EXPECT_EQ(estimate->bytes, Bytes{25});
   EXPECT_EQ(estimate->margin, Bytes{3});
   EXPECT_EQ(estimate->source, "formula");
-  EXPECT_EQ(estimate->model, "ab");
+  EXPECT_EQ(estimate->model, std::string(32, 'a'));
   EXPECT_THAT(estimate->notes, ElementsAre("one", "two"));
 }
 
