@@ -246,6 +246,47 @@ class OperatorsTest(unittest.TestCase):
             self.assertEqual(x.unique().shape, (24,))
         self.assertIn("aten::nonzero", " ".join(recorder.notes))
 
+    def test_channels_last_stays(self):
+        order = torch.channels_last
+        with fake():
+            layer = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+            layer.to("cuda", memory_format=order)
+            out = layer(torch.randn(2, 3, 8, 8, device="cuda"))
+            self.assertTrue(out.is_contiguous(memory_format=order))
+            out.sum().backward()
+            self.assertTrue(layer[0].weight.grad.is_contiguous(memory_format=order))
+
+    def test_every_way_to_make_a_tensor_there(self):
+        with fake():
+            here = torch.zeros(3)
+            there = here.cuda()
+            for made in (
+                torch.tensor([1, 2], device="cuda"),
+                torch.as_tensor(here, device="cuda:0"),
+                here.to("cuda", torch.float16),
+                here.to(there),
+                here.type(torch.cuda.HalfTensor),
+                here.type("torch.cuda.HalfTensor"),
+                torch.cuda.FloatTensor(2, 3).fill_(1.0),
+                torch.cuda.LongTensor([1, 2]),
+                there.new_tensor([1]),
+                there.new_zeros(3),
+                torch.zeros_like(there),
+                there.double().half(),
+            ):
+                self.assertEqual(made.device, torch.device("cuda", 0))
+            with torch.device("cuda"):
+                self.assertTrue(nn.Linear(2, 2).weight.is_cuda)
+                self.assertTrue(torch.arange(3).is_cuda)
+            self.assertEqual(here.new_tensor([1]).tolist(), [1.0])
+
+    def test_sparse_tensors_are_refused(self):
+        with fake():
+            layer = nn.Embedding(10, 4, sparse=True).to("cuda")
+            out = layer(torch.zeros(3, dtype=torch.int64, device="cuda"))
+            with self.assertRaisesRegex(estimate.CaptureRefused, "has dense tensors alone"):
+                out.sum().backward()
+
     def test_an_operator_without_a_shape_rule_runs_on_zeros(self):
         recorder = Recorder()
         with fake(recorder):
@@ -344,6 +385,13 @@ class HostTest(unittest.TestCase):
         self.assertTrue(torch.isfinite(self.loss))
         self.assertTrue(torch.isfinite(torch.zeros(3, device="cuda")).all())
         self.assertFalse(self.loss > 1e9)
+
+    def test_what_checks_its_arguments_is_content(self):
+        logits = torch.zeros(3, 4, device="cuda")
+        torch.distributions.Categorical(logits=logits).sample()
+        torch.distributions.Normal(logits, torch.ones_like(logits)).rsample()
+        self.assertTrue(torch.allclose(logits, logits))
+        self.assertTrue(torch.equal(logits, logits))
 
     def test_a_cuda_tensor_is_no_array(self):
         with self.assertRaisesRegex(TypeError, "Tensor.cpu"):

@@ -26,6 +26,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ravenstore.estimate import _autocast, _choices, _operators, _overheads, _presence
+from ravenstore.estimate._estimate import CaptureRefused
 from ravenstore.estimate._recorder import Recorder
 from ravenstore.estimate._trees import map_tensors, tensors_in
 from ravenstore.estimate._workspaces import count_workspace
@@ -184,6 +185,11 @@ class FakeGpu(TorchDispatchMode):
 
     def wrap(self, meta: torch.Tensor, *, on_gpu: bool) -> torch.Tensor:
         """The Fake of a meta tensor, with its storage."""
+        if meta.layout != torch.strided:
+            raise CaptureRefused(
+                f"it makes a tensor of layout {meta.layout}, which is not captured: give one that "
+                "has dense tensors alone, or measure it on a GPU"
+            )
         fake: torch.Tensor = torch.Tensor._make_subclass(
             Fake, meta, False, device_for_backend_keys=CUDA
         )
@@ -250,7 +256,8 @@ class FakeGpu(TorchDispatchMode):
         if shapes is not args and shapes[0] is not args[0] and func._schema.is_mutable:
             return args[0]  # a real one, which keeps its bytes
         out = map_tensors(
-            out, lambda each: each if type(each) is Fake else self.wrap(each, on_gpu=on_gpu)
+            _operators.in_order(func, args, out),
+            lambda each: each if type(each) is Fake else self.wrap(each, on_gpu=on_gpu),
         )
         if on_gpu:
             count_workspace(self, func, args, out)

@@ -11,7 +11,7 @@ import torch
 
 from ravenstore.estimate._estimate import CaptureRefused
 from ravenstore.estimate._trees import bytes_of_all, map_tensors
-from ravenstore.estimate._workspaces import count_workspace
+from ravenstore.estimate._workspaces import count_workspace, is_in_order
 
 if TYPE_CHECKING:
     from ravenstore.estimate._fake import FakeGpu
@@ -40,9 +40,10 @@ def _special(*operators: Any) -> Callable[[Special], Special]:
 
 # Evaluated on the values that stand for their inputs: a loop that asks whether its loss is finite
 # goes on.
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "any", "all", "mul")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "mul")
+_OF_ALL = ("any", "all", "_is_all_true", "_is_any_true")
 _LOGIC = ("logical_not", "logical_and", "logical_or", "bitwise_not", "bitwise_and", "bitwise_or")
-_EVALUATED = frozenset(f"aten::{name}" for name in (*_COMPARISONS, *_LOGIC))
+_EVALUATED = frozenset(f"aten::{name}" for name in (*_COMPARISONS, *_OF_ALL, *_LOGIC))
 _CONSTANT: dict[str, Callable[[tuple[Any, ...]], Any]] = {
     "aten::zeros": lambda args: 0,
     "aten::zeros_like": lambda args: 0,
@@ -79,8 +80,10 @@ def note_value(func: Any, args: tuple[Any, ...], out: Any) -> None:
             return  # one value cannot stand for tensors of these shapes
     elif name in _CONSTANT:
         out.value = _CONSTANT[name](args)
-    elif name in _SAME and hasattr(args[0], "value"):
-        out.value = args[0].value
+    elif isinstance(out, torch.Tensor) and args and hasattr(args[0], "value"):
+        # A view or a copy; of other results a truth value is the likeliest to be kept.
+        if name in _SAME or out.dtype is args[0].dtype is torch.bool:
+            out.value = args[0].value
 
 
 @_special(aten._local_scalar_dense.default)
@@ -88,7 +91,7 @@ def _read_value(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str
     return value_of(args[0])
 
 
-@_special(aten.equal.default)
+@_special(aten.equal.default, aten.allclose.default)
 def _are_equal(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return True
 
@@ -155,6 +158,13 @@ def _bincount(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     _note_largest(gpu, func)
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     return gpu.empty((max(least, args[0].numel()),), torch.int64, on_gpu=gpu.any_on(args))
+
+
+@_special(aten.repeat_interleave.Tensor)
+def _repeats(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of each place as many as its value, which is 1."""
+    size = kwargs.get("output_size") or args[0].numel()
+    return gpu.empty((size,), args[0].dtype, on_gpu=gpu.any_on(args))
 
 
 @_special(aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
@@ -225,6 +235,29 @@ def _storage_uses(tensor: torch.Tensor) -> int:
     storage = tensor.untyped_storage()
     uses: int = torch._C._storage_Use_Count(storage._cdata)
     return uses
+
+
+# ---- The order of dimensions in memory
+
+_ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_CONVOLUTIONS = {aten.convolution.default: 0, aten.convolution_backward.default: 1}
+
+
+def in_order(func: Any, args: tuple[Any, ...], out: Any) -> Any:
+    """A convolution gives channels last if its input or its weight is so, which its shape rule does
+    not say."""
+    first = _CONVOLUTIONS.get(func)
+    if first is None:
+        return out
+    given, weight = args[first : first + 2]
+    order = _ORDERS.get(given.dim())
+    if order is None or not any(is_in_order(each, order) for each in (given, weight)):
+        return out
+
+    def reorder(each: torch.Tensor) -> torch.Tensor:
+        return each.contiguous(memory_format=order) if each.dim() == given.dim() else each
+
+    return map_tensors(out, reorder)
 
 
 # ---- Not for tensors without bytes

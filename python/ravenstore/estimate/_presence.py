@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ravenstore.estimate import _factories
+from ravenstore.estimate._factories import Undo, replace
+
 if TYPE_CHECKING:
     from ravenstore.estimate._fake import FakeGpu
-
-Undo = Callable[[], None]
-
-_GPU = torch.device("cuda", 0)
 
 
 class _Stream:
     """A stream, or an event, on which everything is done already."""
 
-    device = _GPU
+    device = _factories.GPU
     device_index = 0
     stream_id = 0
     cuda_stream = 0
@@ -49,13 +48,6 @@ class _Stream:
 
     def elapsed_time(self, _: Any) -> float:
         return 1.0
-
-
-class _Generator(torch.Generator):
-    """One for the GPU is one of the host, which a tensor without bytes does not ask."""
-
-    def __new__(cls, device: Any = None) -> _Generator:
-        return super().__new__(cls, "cpu")
 
 
 class _Properties:
@@ -127,65 +119,17 @@ def install(gpu: FakeGpu) -> list[Undo]:
         "Event": _Stream,
         "stream": lambda stream: _Stream(),
     }
-    undo = [_set(torch.cuda, name, function) for name, function in functions.items()]
-    undo.append(_set(torch.Tensor, "pin_memory", lambda tensor, *_: tensor))
-    undo.append(_set(torch.Tensor, "to", _to_the_one_gpu(torch.Tensor.to)))
-    undo.append(_set(torch.Tensor, "cuda", lambda tensor, *_, **__: tensor.to(_GPU)))
-    undo += [_set(torch, name, _made_on_the_host(getattr(torch, name))) for name in _FROM_DATA]
-    undo.append(_set(torch, "Generator", _Generator))
-    undo.append(_set(torch, "load", _loaded_to_the_host(torch.load)))
-    undo.append(_set(torch.accelerator, "is_available", lambda: False))
-    undo.append(_set(torch, "compile", _not_compiled(gpu)))
-    undo.append(_set(torch.nn.Module, "compile", _answering(None)))
+    undo = [replace(torch.cuda, name, function) for name, function in functions.items()]
+    undo.append(replace(torch.Tensor, "pin_memory", lambda tensor, *_: tensor))
+    undo += _factories.install()
+    undo.append(replace(torch.accelerator, "is_available", lambda: False))
+    undo.append(replace(torch, "compile", _not_compiled(gpu)))
+    undo.append(replace(torch.nn.Module, "compile", _answering(None)))
     return undo
 
 
 def _answering(answer: Any) -> Callable[..., Any]:
     return lambda *_, **__: answer
-
-
-def _to_the_one_gpu(to: Callable[..., Any]) -> Callable[..., Any]:
-    """Tensor.to, which asks the driver for the current device where a device has no index."""
-
-    def indexed(value: Any) -> Any:
-        if isinstance(value, str) and value.startswith("cuda"):
-            return _GPU
-        return _GPU if isinstance(value, torch.device) and value.type == "cuda" else value
-
-    def run(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        moved: torch.Tensor = to(
-            tensor, *map(indexed, args), **{name: indexed(each) for name, each in kwargs.items()}
-        )
-        return moved
-
-    return run
-
-
-_FROM_DATA = ("tensor", "as_tensor", "asarray")
-
-
-def _made_on_the_host(make: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.tensor and its like, which would make the tensor on the GPU from the host's bytes."""
-
-    def run(
-        data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
-    ) -> Any:
-        if device is None:
-            made = make(data, *args, **kwargs)
-        else:
-            made = make(data, *args, device="cpu", **kwargs).to(device)
-        return made.requires_grad_() if requires_grad else made
-
-    return run
-
-
-def _loaded_to_the_host(load: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.load: a parameter that is set from what was loaded takes its shape alone."""
-
-    def run(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return load(file, "cpu", *args, **kwargs)
-
-    return run
 
 
 def _not_compiled(gpu: FakeGpu) -> Callable[..., Any]:
@@ -194,16 +138,3 @@ def _not_compiled(gpu: FakeGpu) -> Callable[..., Any]:
         return (lambda function: function) if model is None else model
 
     return compile_nothing
-
-
-def _set(where: Any, name: str, value: Any) -> Undo:
-    before = where.__dict__.get(name)
-
-    def undo() -> None:
-        if before is None:
-            delattr(where, name)
-        else:
-            setattr(where, name, before)
-
-    setattr(where, name, value)
-    return undo

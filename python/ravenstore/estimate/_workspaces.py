@@ -56,7 +56,8 @@ def _count_for_cublas(gpu: FakeGpu) -> None:
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def _is_in_order(tensor: torch.Tensor, order: torch.memory_format) -> bool:
+def is_in_order(tensor: torch.Tensor, order: torch.memory_format) -> bool:
+    """Whether the tensor is in that order, and not in the usual one as well."""
     return tensor.is_contiguous(memory_format=order) and not tensor.is_contiguous()
 
 
@@ -76,7 +77,7 @@ def _use_for_convolution(
     is_depthwise = groups > 1 and groups == given.shape[1]
     if last is None or is_product or is_depthwise:
         return
-    if any(_is_in_order(each, last) for each in (given, weight)):
+    if any(is_in_order(each, last) for each in (given, weight)):
         return
     unit = max(1, 16 // given.element_size())
     copies = (
