@@ -236,6 +236,26 @@ class OperatorsTest(unittest.TestCase):
                 self.assertGreaterEqual(recorder.used_peak, least)
                 self.assertLess(recorder.used_peak, least + 2 * WORKSPACE + 12 * K * K)
 
+    def test_optimizers_go_through_lists_as_on_a_gpu(self):
+        """Adam's denominators are there for all weights at once, unless it is asked not to."""
+
+        def passing(**options):
+            recorder = Recorder()
+            with fake(recorder):
+                weights = [nn.Parameter(torch.zeros(K, K, device="cuda")) for _ in range(4)]
+                optimizer = torch.optim.Adam(weights, **options)
+                for step in range(2):
+                    for weight in weights:
+                        weight.grad = torch.zeros_like(weight)
+                    recorder.mark(f"step {step}")
+                    before, recorder.used_peak = recorder.used, recorder.used
+                    optimizer.step()
+                return (recorder.used_peak - before) // (4 * K * K)
+
+        self.assertEqual(passing(), 4)
+        self.assertLessEqual(passing(foreach=False), 3)
+        self.assertEqual(passing(fused=True), 0)
+
     def test_sizes_that_depend_on_data_are_the_largest(self):
         recorder = Recorder()
         with fake(recorder):

@@ -197,6 +197,12 @@ class RefusalsTest(ScriptCase):
         (self.folder / "cupy/__init__.py").write_text("def zeros(n): raise RuntimeError('no')")
         self.assertRefused("runs a kernel of its own", "import cupy; cupy.zeros(3)")
 
+    def test_begins_several_processes(self):
+        self.assertRefused(
+            "begins several processes .*: give it as one process on one GPU",
+            "import torch\ntorch.distributed.init_process_group('nccl')",
+        )
+
     def test_is_too_large(self):
         self.assertRefused(
             "too large to capture in 3.0 GiB of host memory: give more of it, or a smaller batch",

@@ -252,11 +252,21 @@ def install(gpu: FakeGpu, fake: type[torch.Tensor]) -> list[Undo]:
 
 def _optimizers_know(fake: type[torch.Tensor]) -> Undo:
     """Optimizers go through lists of tensors at once where these are of kinds that they know."""
+    from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
-    known: list[type] = _foreach_utils._foreach_supported_types
-    known.append(fake)
-    return lambda: known.remove(fake)
+    lists: list[list[type]] = [
+        optimizer._foreach_supported_types,
+        _foreach_utils._foreach_supported_types,
+    ]
+    for known in lists:
+        known.append(fake)
+
+    def undo() -> None:
+        for known in lists:
+            known.remove(fake)
+
+    return undo
 
 
 def _parameters_have_no_bytes(gpu: FakeGpu) -> Undo:

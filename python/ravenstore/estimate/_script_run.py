@@ -121,6 +121,11 @@ class Run:
                 f"{self._name} imports {error.name}, which {sys.executable} does not have: install "
                 f"it there, or {MODEL_INSTEAD}"
             )
+        if any("torch/distributed/" in file for each in chain for file in _files_of(each)):
+            return (
+                f"{self._name} begins several processes ({words}), which are not captured: give it "
+                "as one process on one GPU"
+            )
         if any(_is_custom_kernel(each) for each in chain):
             return (
                 f"{self._name} runs a kernel of its own ({words}), which has no shape rule: "
@@ -178,5 +183,9 @@ def _chain(error: BaseException) -> list[BaseException]:
 def _is_custom_kernel(error: BaseException) -> bool:
     if "libcuda" in str(error) or "libnvrtc" in str(error):
         return True
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return any(f"/{maker}" in file for file in files for maker in _KERNEL_MAKERS)
+    return any(f"/{maker}" in file for file in _files_of(error) for maker in _KERNEL_MAKERS)
+
+
+def _files_of(error: BaseException) -> list[str]:
+    """Where it passed."""
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
