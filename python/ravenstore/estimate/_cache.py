@@ -3,7 +3,7 @@
 An event is (bytes, id) or (bytes, id, stream): an allocation of that many bytes if positive, else
 the free of that id, whatever the number. A model replays events and says the peaks:
 
-    Peaks = CudaCache().replay(events)
+    peaks = CudaCache().replay(events)
     CudaCache(expandable=True), CudaMallocAsync(), StoreArena(budget)
 
 Each is a model of published rules, in pure Python; none touches a device. A budget is the most that
@@ -266,33 +266,6 @@ class _Expandable(_Segments):
             before.absorb_next()
 
 
-class _Allocator:
-    """An allocator of blocks: where each size goes, and the count of what is live."""
-
-    def __init__(self) -> None:
-        self.used = 0
-        self.used_peak = 0
-        self._live: dict[int, tuple[_Segments, _Block]] = {}
-
-    def count(self, number: int, segments: _Segments, block: _Block) -> None:
-        self._live[number] = (segments, block)
-        self.used += block.size
-        self.used_peak = max(self.used_peak, self.used)
-
-    def free(self, number: int) -> None:
-        segments, block = self._live.pop(number)
-        self.used -= block.size
-        segments.free(block)
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._live
-
-
-def _request(event: Event) -> tuple[int, int, int]:
-    size, number, *stream = event
-    return size, number, stream[0] if stream else 0
-
-
 class Model:
     """A model of an allocator."""
 
@@ -300,13 +273,12 @@ class Model:
         """The peaks over `events`. A free of an id that is not live is ignored: its allocation was
         before the recording began."""
         run = self._run(budget)
-        for index, event in enumerate(events):
-            size, number, stream = _request(event)
+        for index, (size, number, *stream) in enumerate(events):
             if size <= 0:
                 run.free(number)
                 continue
             try:
-                run.allocate(size, number, stream)
+                run.allocate(size, number, stream[0] if stream else 0)
             except OutOfBudget:
                 return Peaks(run.used_peak, run.reserved_peak, failed_at=index)
         return Peaks(run.used_peak, run.reserved_peak)
@@ -319,13 +291,11 @@ class _Run:
     """One replay."""
 
     def __init__(self, budget: int | None) -> None:
+        self.used = 0
+        self.used_peak = 0
         self._device = _Device(budget)
-        self._blocks = _Allocator()
         self._segments: dict[tuple[int, int], _Segments] = {}
-
-    @property
-    def used_peak(self) -> int:
-        return self._blocks.used_peak
+        self._live: dict[int, tuple[_Segments, _Block]] = {}
 
     @property
     def reserved_peak(self) -> int:
@@ -343,11 +313,18 @@ class _Run:
             for each in self._segments.values():
                 each.trim()
             block = segments.allocate(rounded)
-        self._blocks.count(number, segments, block)
+        self._live[number] = (segments, block)
+        self._count(block.size)
 
     def free(self, number: int) -> None:
-        if number in self._blocks:
-            self._blocks.free(number)
+        if number in self._live:
+            segments, block = self._live.pop(number)
+            self._count(-block.size)
+            segments.free(block)
+
+    def _count(self, size: int) -> None:
+        self.used += size
+        self.used_peak = max(self.used_peak, self.used)
 
     def _class_of(self, size: int) -> tuple[int, int]:
         """The pool for a request of that size, and the size rounded."""
@@ -472,11 +449,6 @@ class _StoreRun(_Run):
         self._tensors: dict[int, tuple[int, _Block]] = {}
         self._tensor_bytes = 0
         self._needed_ever = 0
-        self._used_peak = 0
-
-    @property
-    def used_peak(self) -> int:
-        return self._used_peak
 
     def allocate(self, size: int, number: int, stream: int) -> None:
         if size < _SMALL_MAX:
@@ -486,7 +458,7 @@ class _StoreRun(_Run):
             self._tensors[number] = (stream, block)
             self._tensor_bytes += block.size
             self._needed_ever = max(self._needed_ever, self._tensor_bytes)
-        self._used_peak = max(self._used_peak, self._blocks.used + self._tensor_bytes)
+            self._count(block.size)
 
     def free(self, number: int) -> None:
         if number not in self._tensors:
@@ -494,6 +466,7 @@ class _StoreRun(_Run):
             return
         stream, block = self._tensors.pop(number)
         self._tensor_bytes -= block.size
+        self._count(-block.size)
         self._idle.setdefault((stream, block.size), []).append(block)
         self._ages[block.address] = (stream, block.size)
         self._idle_bytes += block.size
