@@ -517,8 +517,8 @@ class CaptureTest(unittest.TestCase):
 
     def test_says_what_does_not_fit_and_what_was_not_measured(self):
         told = estimate.capture(self.build, gpu="GeForce", gpu_memory="256MiB")
-        self.assertIn("was not measured", told.notes[0])
-        self.assertIn("does not fit: a GeForce has 256.0 MiB", told.notes[1])
+        self.assertIn("was not measured on GeForce", told.notes[0])
+        self.assertIn("does not fit: the GPU has 256.0 MiB", told.notes[1])
 
     def test_compiled_models_are_captured_eagerly(self):
         def build():

@@ -88,7 +88,7 @@ class ModelsTest(unittest.TestCase):
 
     @NEEDS["torchvision"]
     def test_every_kind_of_torchvision_model(self):
-        for name in ("inception_v3", "googlenet", "vit_b_16", "fcn_resnet50", "r3d_18"):
+        for name in ("inception_v3", "googlenet", "vit_b_16", "fcn_resnet50", "r3d_18", "s3d"):
             self.assertGreater(estimate.estimate_model(name, 2, steps=1).used, 100 * MIB)
 
     @NEEDS["transformers"]

@@ -90,10 +90,10 @@ def of_recording(
     peaks = _model_of(allocator, total_memory).replay(recorder.events)
     notes = list(recorder.notes)
     if not _overheads.known(gpu):
-        notes.append(f"what libraries take of a {gpu} was not measured: that of a {GPU} was taken")
+        notes.append(f"what libraries take was not measured on {gpu}: that of {GPU} was taken")
     total = peaks.reserved + overheads.context
     if total > total_memory:
-        notes.append(f"it does not fit: a {gpu} has {size_text(total_memory)}")
+        notes.append(f"it does not fit: the GPU has {size_text(total_memory)}")
     return Estimate(
         used=peaks.used,
         reserved=peaks.reserved,

@@ -280,10 +280,11 @@ def _of_torchvision(name: str, training: Training) -> Subject:
     options: dict[str, Any] = {"weights": None}
     if ".segmentation" in builder.__module__:
         options["weights_backbone"] = None
-    side = training.image or (299 if name == "inception_v3" else 224)
-    shape = [training.batch, 3, side, side]
-    if ".video" in builder.__module__:
-        shape = [training.batch, 3, 16, training.image or 112, training.image or 112]
+    # What their papers train on: residual networks of videos take smaller frames.
+    frames = (16,) if ".video" in builder.__module__ else ()
+    own = 112 if ".video.resnet" in builder.__module__ else 299 if "inception" in name else 224
+    side = training.image or own
+    shape = (training.batch, 3, *frames, side, side)
 
     def inputs() -> torch.Tensor:
         return torch.randn(*shape, device=training.device)
