@@ -3,7 +3,7 @@
 
     bench/estimator_bench.py [--scale X] [--part NAME]... [--table]
 
-Parts: formula, packing, real, capture, speed, scripts. What was measured on a GPU is in
+Parts: formula, packing, real, history, capture, speed, scripts. What was measured on a GPU is in
 bench/estimator/data; here everything is computed from it, so that no GPU is needed. Rivals are
 trained anew on the same rows and judged on the same ones: a quarter of the architectures, which
 nothing was fitted to. --table prints the real models one by one instead, with signs.
@@ -198,6 +198,17 @@ def _classes(judged, name):
     return [judged.classes[name][n] for n in range(len(judged.held))]
 
 
+# What the daemon adds to the largest of earlier runs (client/ctl/estimate.cc).
+HISTORY_MARGIN = 0.05
+
+
+def history_figures():
+    """Jobs that ran twice, on two machines: what the first run says of the second."""
+    pairs = [(row["before"] * (1 + HISTORY_MARGIN), row["again"]) for row in rows.read_again()]
+    tell("estimator.underestimates_history", round(_under(pairs), 4), "share", 0.01)
+    tell("estimator.reserved_over_used_history", round(_over(pairs), 3), "ratio", 1.05)
+
+
 def capture_figures(table):
     """The real models, captured here, beside what they took on a GPU."""
     told = []
@@ -277,7 +288,7 @@ def print_table():
         print(f"| {name} | {errors['formula']:+.1%} | {errors['capture']:+.1%} |")
 
 
-PARTS = ("formula", "packing", "real", "capture", "speed", "scripts")
+PARTS = ("formula", "packing", "real", "history", "capture", "speed", "scripts")
 
 
 def main():
@@ -293,6 +304,8 @@ def main():
     torch.set_num_threads(1)  # the rivals are small: threads would wait for each other
     if "real" in parts:
         real_figures(table=False)
+    if "history" in parts:
+        history_figures()
     if "capture" in parts:
         capture_figures(table=False)
     if "speed" in parts:

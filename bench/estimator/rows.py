@@ -87,6 +87,12 @@ def read(name: str) -> list[Row]:
     return rows
 
 
+def read_again() -> list[dict]:
+    """Of jobs that were measured twice: `key`, and `reserved` as `before` and `again`."""
+    with lzma.open(DATA / "h100-again.jsonl.xz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
 def main() -> None:
     *measured, into = sys.argv[1:]
     lines = [line for path in measured for line in pathlib.Path(path).read_text().splitlines()]
