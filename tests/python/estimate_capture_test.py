@@ -298,6 +298,8 @@ class OperatorsTest(unittest.TestCase):
             with torch.device("cuda"):
                 self.assertTrue(nn.Linear(2, 2).weight.is_cuda)
                 self.assertTrue(torch.arange(3).is_cuda)
+                self.assertEqual(torch.ones(2).tolist(), [1.0, 1.0])
+                self.assertEqual((torch.ones(2) > 0).any().item(), True)
             self.assertEqual(here.new_tensor([1]).tolist(), [1.0])
 
     def test_sparse_tensors_are_refused(self):
@@ -397,7 +399,7 @@ class HostTest(unittest.TestCase):
         self.assertEqual(f"{self.loss:.2f} {self.loss}"[:4], "1.00")
         self.assertEqual(self.loss.detach().cpu().numpy(), 1.0)
         self.assertEqual(torch.zeros(2, device="cuda").tolist(), [0.0, 0.0])
-        self.assertEqual(torch.ones(3, device="cuda").sum(), 1)
+        self.assertEqual(torch.ones(3, 4, device="cuda").sum(1).tolist(), [4.0, 4.0, 4.0])
 
     def test_a_loss_is_finite(self):
         self.assertFalse(torch.isnan(self.loss))
@@ -405,6 +407,18 @@ class HostTest(unittest.TestCase):
         self.assertTrue(torch.isfinite(self.loss))
         self.assertTrue(torch.isfinite(torch.zeros(3, device="cuda")).all())
         self.assertFalse(self.loss > 1e9)
+
+    def test_a_mask_of_ones_masks_nothing(self):
+        """Models then leave it out, and attention takes another kernel."""
+        mask = torch.ones(2, 3, dtype=torch.int64, device="cuda")
+        self.assertTrue(mask.to(torch.bool).all())
+        self.assertTrue(torch.ones_like(mask).bool()[:, None].all())
+        self.assertTrue(mask.to(torch.bool).sum() == mask.numel())
+        self.assertFalse(torch.zeros_like(mask).bool().any())
+        # Where a text ends and another begins within a sample, by its positions: nowhere.
+        positions = torch.arange(8, device="cuda")[None]
+        breaks = torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1
+        self.assertTrue((breaks.cumsum(-1)[:, -1] == 0).all())
 
     def test_what_checks_its_arguments_is_content(self):
         logits = torch.zeros(3, 4, device="cuda")

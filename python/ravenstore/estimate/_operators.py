@@ -47,24 +47,40 @@ _EVALUATED = frozenset(f"aten::{name}" for name in (*_COMPARISONS, *_OF_ALL, *_L
 _CONSTANT: dict[str, Callable[[tuple[Any, ...]], Any]] = {
     "aten::zeros": lambda args: 0,
     "aten::zeros_like": lambda args: 0,
+    "aten::new_zeros": lambda args: 0,
+    "aten::ones": lambda args: 1,
+    "aten::ones_like": lambda args: 1,
+    "aten::new_ones": lambda args: 1,
+    "aten::full_like": lambda args: args[1],
     "aten::zero_": lambda args: 0,
     "aten::full": lambda args: args[1],
     "aten::scalar_tensor": lambda args: args[0],
 }
-_SAME = frozenset({"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy"})
+_COPIES = ("clone", "detach", "alias", "_to_copy", "contiguous")
+_VIEWS = ("view", "select", "slice", "expand", "unsqueeze", "squeeze", "permute", "transpose")
+_SAME = frozenset(f"aten::{name}" for name in (*_COPIES, *_VIEWS))
 
 
 def value_of(tensor: torch.Tensor) -> Any:
     """What each of the tensor's values is taken to be: 1, or False, unless more is known."""
     value = getattr(tensor, "value", None)
     if value is not None:
-        return value
-    return False if tensor.dtype == torch.bool else torch.ones((), dtype=tensor.dtype).item()
+        return bool(value) if tensor.dtype == torch.bool else value
+    if tensor.dtype == torch.bool:
+        return False
+    return torch.ones((), dtype=tensor.dtype, device="cpu").item()
+
+
+def on_host(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A real tensor of the values that stand for the tensor's."""
+    return torch.full(
+        tuple(tensor.shape), value_of(tensor), dtype=dtype or tensor.dtype, device="cpu"
+    )
 
 
 def _stand_in(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return torch.tensor(value_of(value), dtype=value.dtype)
+        return torch.tensor(value_of(value), dtype=value.dtype, device="cpu")
     return value
 
 
@@ -80,6 +96,12 @@ def note_value(func: Any, args: tuple[Any, ...], out: Any) -> None:
             return  # one value cannot stand for tensors of these shapes
     elif name in _CONSTANT:
         out.value = _CONSTANT[name](args)
+    elif name == "aten::sum" and hasattr(args[0], "value"):
+        out.value = args[0].value * (args[0].numel() // max(1, out.numel()))
+    elif name == "aten::cumsum" and getattr(args[0], "value", None) == 0:
+        out.value = 0
+    elif name == "aten::_to_copy" and out.dtype == torch.bool:
+        out.value = value_of(args[0])
     elif isinstance(out, torch.Tensor) and args and hasattr(args[0], "value"):
         # A view or a copy; of other results a truth value is the likeliest to be kept.
         if name in _SAME or out.dtype is args[0].dtype is torch.bool:
@@ -107,7 +129,7 @@ def _to_copy(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         if here == there and dtype == source.dtype and kwargs.get("memory_format") is None:
             return gpu.alias(source)
         if here and not there and source.numel() <= _READ_VALUES_MAX:
-            return torch.full(tuple(source.shape), value_of(source), dtype=dtype)
+            return on_host(source, dtype)
     out = gpu.run_without_bytes(func, args, kwargs)
     if not gpu.is_fake(source) and source.dim() == 0:
         out.value = source.item()
@@ -191,7 +213,7 @@ def _index(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 def _pack(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Of the lengths, which the host has, the sizes of the steps are computed."""
     given, lengths, batch_first = args
-    _, sizes = func(torch.zeros(given.shape[:2]), lengths, batch_first)
+    _, sizes = func(torch.zeros(given.shape[:2], device="cpu"), lengths, batch_first)
     shape = (int(lengths.sum()), *given.shape[2:])
     return gpu.empty(shape, given.dtype, on_gpu=gpu.has(given)), sizes
 
@@ -291,7 +313,7 @@ def run_on_zeros(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[st
     gpu.recorder.note(f"{func} has no shape rule in this PyTorch: it ran on zeros on the CPU")
 
     def zeros(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(tuple(tensor.shape), dtype=tensor.dtype)
+        return torch.zeros(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
 
     out = func(
         *(map_tensors(each, zeros) for each in args),
