@@ -64,7 +64,7 @@ class Made:
         dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
         with self.device:
             torch.manual_seed(1)
-            self.model = models.FAMILIES[job.family](**job.architecture).to(dtype)
+            self.model = models.FAMILIES[job.family](**job.architecture).to(self.device, dtype)
             self.batch = self.model.batch(job.batch, dtype)
         self.training = job.optimizer != "none"
         self.model.train(self.training)

@@ -472,7 +472,8 @@ class Real(nn.Module):
             import torchvision
 
             extra = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
-            self.inner = getattr(torchvision.models, name)(weights=None, **extra)
+            with torch.device("cpu"):  # some reckon their own widths with tensors
+                self.inner = getattr(torchvision.models, name)(weights=None, **extra)
             return
         import transformers
 

@@ -46,16 +46,9 @@ def describe(job: jobs.Job) -> _describe.Description:
     """The job's model and batch, as they say of themselves."""
     dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
 
-    def made():
-        return models.FAMILIES[job.family](**job.architecture).to(dtype)
-
-    try:
-        with torch.device("meta"):
-            model = made()
-    except NotImplementedError:  # it computes its own shapes with tensors
-        model = made().to("meta")
-    model.train(job.optimizer != "none")
     with torch.device("meta"):
+        model = models.FAMILIES[job.family](**job.architecture).to("meta", dtype)
+        model.train(job.optimizer != "none")
         batch = model.batch(job.batch, dtype)
         blocks = model.blocks() if hasattr(model, "blocks") else None
         return _describe.describe(model, lambda: model.loss(*batch), batch=batch, blocks=blocks)

@@ -256,8 +256,14 @@ class CommandTest(unittest.TestCase):
         code, out, errors = run("nosuch")
         self.assertEqual((code, out), (2, ""))
         self.assertRegex(errors, r"^ravenstore: torchvision has no model 'nosuch': give [^\n]+\n$")
-        self.assertRegex(run("resnet18", "--epochs", "3")[2], "takes no arguments.*before it")
+        self.assertRegex(run("resnet18", "3")[2], "takes no arguments.*leave out '3'")
         self.assertRegex(run("--gpu-memory", "x", "resnet18")[2], "is no size such as 12GiB")
+
+    @NEEDS["torchvision"]
+    def test_a_models_options_may_come_behind_it(self):
+        before = run("--json", "--batch", "3", "resnet18")[1]
+        behind = run("--batch", "3", "resnet18", "--json")[1]
+        self.assertEqual(json.loads(before)["used"], json.loads(behind)["used"])
 
     def test_is_a_command_of_the_package(self):
         self.assertEqual(package_main.COMMANDS["estimate"][0], command.__spec__.name)

@@ -53,6 +53,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _is_script(model: str) -> bool:
+    name = model.rpartition("/")[2]
+    return name.endswith(".py") or name.startswith("python")
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """A script's arguments are its own; a model's options may come behind it."""
+    options = _parser().parse_args(arguments)
+    model = options.model
+    if options.arguments and not _is_script(model):
+        _parser().parse_args([*options.arguments, "--", model], namespace=options)
+        if options.model != model:
+            raise CaptureRefused(
+                f"{model} takes no arguments, as only a script does: leave out {options.model!r}"
+            )
+    return options
+
+
 def _estimate(options: argparse.Namespace) -> Estimate:
     words = [options.model, *options.arguments]
     common = {
@@ -60,14 +78,9 @@ def _estimate(options: argparse.Namespace) -> Estimate:
         "gpu_memory": options.gpu_memory,
         "allocator": options.allocator,
     }
-    name = options.model.rpartition("/")[2]
-    if name.endswith(".py") or name.startswith("python"):
+    if _is_script(options.model):
         return estimate_script(
             words, seconds_max=options.seconds, memory_max=options.memory, **common
-        )
-    if options.arguments:
-        raise CaptureRefused(
-            f"{options.model} takes no arguments, as only a script does: give options before it"
         )
     sys.path.insert(0, "")
     return estimate_model(
@@ -86,8 +99,8 @@ def _estimate(options: argparse.Namespace) -> Estimate:
 
 def main(arguments: list[str]) -> int:
     """Prints the estimate; 0, or 2 with a sentence where there is none."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parsed(arguments)
         estimate = _estimate(options)
     except InvalidArgument as error:
         print(f"ravenstore: {error}", file=sys.stderr)
