@@ -265,6 +265,13 @@ class CommandTest(unittest.TestCase):
         behind = run("--batch", "3", "resnet18", "--json")[1]
         self.assertEqual(json.loads(before)["used"], json.loads(behind)["used"])
 
+    @NEEDS["torchvision"]
+    def test_names_the_job_by_what_it_allocates(self):
+        one, again, other = (estimate.estimate_model("resnet18", n).job for n in (2, 2, 3))
+        self.assertRegex(one, "^[0-9a-f]{32}$")
+        self.assertEqual(one, again)
+        self.assertNotEqual(one, other)
+
     def test_is_a_command_of_the_package(self):
         self.assertEqual(package_main.COMMANDS["estimate"][0], command.__spec__.name)
 

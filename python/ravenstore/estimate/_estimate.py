@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 
 from ravenstore._units import bytes_of, size_text
@@ -37,6 +38,9 @@ class Estimate:
     """Sentences: what was missing, and what was taken instead."""
     seconds: float = 0.0
     """What making the estimate took."""
+    job: str = ""
+    """Of a capture: the same for jobs that allocate the same, whatever their commands are; 32
+    hexadecimal digits."""
 
     @property
     def total(self) -> int:
@@ -102,6 +106,7 @@ def of_recording(
         source="capture",
         notes=tuple(notes),
         seconds=seconds,
+        job=hashlib.sha256(repr(recorder.events).encode()).hexdigest()[:32],
     )
 
 
