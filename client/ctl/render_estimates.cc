@@ -151,7 +151,7 @@ std::string PlotOf(const std::vector<proto::JobRecord>& records) {
   for (const proto::JobRecord& record : records) {
     for (const proto::JobEstimate& estimate : record.estimates()) {
       if (!IsPoint(estimate)) continue;
-      const auto [low, high] = std::minmax(estimate.bytes(), estimate.actual());
+      const auto [low, high] = std::minmax({estimate.bytes(), estimate.actual()});
       least = std::min(least, static_cast<double>(low));
       most = std::max(most, static_cast<double>(high));
     }

@@ -72,7 +72,10 @@ TEST(RenderEstimatesTest, CommandsShowTheirRunsAndHowRightEachSourceWas) {
 
 TEST(RenderEstimatesTest, ThePageHasAPointForEachEstimateAndNothingOfOthersMarkup) {
   const std::string page = EstimatesHtml(Records());
-  EXPECT_THAT(page, HasSubstr("<circle"));
+  // The axes reach from 8 GiB, which the job took, to 16; 10 of them were expected.
+  EXPECT_THAT(page, HasSubstr(">8.0 GiB</text>"));
+  EXPECT_THAT(page, HasSubstr(">16.0 GiB</text>"));
+  EXPECT_THAT(page, HasSubstr("<circle cx=\"60.0\" cy=\"412.6\""));
   EXPECT_THAT(page, HasSubstr("<title>&lt;b&gt;: expected 10.0 GiB, took 8.0 GiB</title>"));
   EXPECT_THAT(page, Not(HasSubstr("<b>")));
   EXPECT_THAT(page, Not(HasSubstr("http-equiv")));
