@@ -85,8 +85,6 @@ ATTACKS = {
         Attack("attaches", processes=2),
         Attack("legacy_churn", processes=2),
         Attack("wait_churn", processes=4),
-        Attack("admit_churn", processes=2),
-        Attack("fill_history", processes=2),
         Attack("elastic_pages", processes=2),
         Attack("hold_clients"),
         Attack("hold_connections"),

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cmath>
-#include <iterator>
 #include <random>
 #include <string>
 
@@ -95,61 +93,6 @@ void Waits(Scene& scene) {
   }
 }
 
-std::string AnyKey(std::mt19937_64& random) {
-  std::string key(32, '0');
-  for (char& digit : key) digit = "0123456789abcdef"[random() % 16];
-  return key;
-}
-
-// Asks for admission by any numbers, and hangs up.
-void Admissions(Scene& scene) {
-  std::mt19937_64 random(1);
-  const std::string sources[] = {"capture", "history", "given", "nothing"};
-  while (scene.goes_on()) {
-    proto::ClientPacket packet;
-    packet.set_request(1);
-    proto::AdmitJob& admit = *packet.mutable_admit_job();
-    admit.set_bytes(random() >> random() % 64);
-    admit.set_margin(random() >> random() % 64);
-    admit.set_source(sources[random() % std::size(sources)]);
-    admit.set_model(random() % 2 == 0 ? AnyKey(random) : "no model");
-    admit.set_name(std::string(random() % 1000, '\n'));
-    admit.set_compute(
-        std::ldexp(static_cast<double>(random() % 100), static_cast<int>(random() % 2000) - 1000));
-    admit.set_link(random() % 2 == 0 ? NAN : -1);
-    auto connection = Connection::Open(scene.socket());
-    if (connection.ok() && connection->Send(packet.SerializeAsString())) {
-      scene.Did();
-    } else {
-      scene.Refused(connection.ok() ? "no room" : connection.error().message);
-    }
-    scene.Ready();
-  }
-}
-
-// Has the daemon remember commands that claim to have taken any number of bytes, and asks for them.
-void Histories(Scene& scene) {
-  const std::string uuid = FirstDevice(scene.socket());
-  std::mt19937_64 random(1);
-  while (scene.goes_on()) {
-    const std::string key = AnyKey(random);
-    const ipc::UniqueFd page = LedgerPage(uuid, random() >> random() % 64);
-    std::string why;
-    if (!AttachLegacy(scene.socket(), page, &why, nullptr, key)) scene.Refused(why);
-    proto::ClientPacket packet;
-    packet.set_request(1);
-    packet.mutable_job_query()->set_job(key);
-    auto connection = Connection::Open(scene.socket());
-    if (connection.ok() && connection->Ask(HelloPacket(true)) &&
-        connection->Ask(packet.SerializeAsString())) {
-      scene.Did();
-    } else {
-      scene.Refused(connection.ok() ? "hung up" : connection.error().message);
-    }
-    scene.Ready();
-  }
-}
-
 // A page of any bytes, rewritten while the daemon is asked again and again what stands there.
 void ElasticPages(Scene& scene) {
   const ipc::UniqueFd page(::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -184,8 +127,6 @@ constexpr Attack kAttacks[] = {
     {"yield_again", [](Scene& scene) { ReclaimRequests(scene, true); }},
     {"legacy_churn", Churn},
     {"wait_churn", Waits},
-    {"admit_churn", Admissions},
-    {"fill_history", Histories},
     {"elastic_pages", ElasticPages},
 };
 

@@ -35,12 +35,11 @@ std::string HelloPacket(bool control_only) {
   return packet.SerializeAsString();
 }
 
-std::string LegacyHelloPacket(const std::string& job) {
+std::string LegacyHelloPacket() {
   proto::ClientPacket packet = Numbered();
   packet.mutable_legacy_hello()->set_protocol_version(proto::kProtocolVersion);
   packet.mutable_legacy_hello()->set_name("attacker");
   packet.mutable_legacy_hello()->set_mode("account");
-  packet.mutable_legacy_hello()->set_job(job);
   return packet.SerializeAsString();
 }
 
@@ -134,7 +133,6 @@ ipc::UniqueFd LedgerPage(const std::string& uuid, uint64_t used) {
   std::strncpy(page->row[0].uuid, uuid.c_str(), sizeof(page->row[0].uuid) - 1);
   page->row[0].used = used;
   page->row[0].kinds[0] = used;
-  page->row[0].peak = used;
   ::munmap(mapped, proto::kLedgerBytes);
   ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
   return file;
@@ -148,8 +146,7 @@ std::string FirstDevice(const std::string& path) {
 }
 
 std::optional<Connection> AttachLegacy(const std::string& path, const ipc::UniqueFd& page,
-                                       std::string* why, ipc::UniqueFd* tenant_page,
-                                       const std::string& job) {
+                                       std::string* why, ipc::UniqueFd* tenant_page) {
   auto connection = Connection::Open(path);
   if (!connection.ok()) {
     *why = connection.error().message;
@@ -157,7 +154,7 @@ std::optional<Connection> AttachLegacy(const std::string& path, const ipc::Uniqu
   }
   std::vector<ipc::UniqueFd> descriptors;
   std::optional<proto::DaemonPacket> answer;
-  if (connection->Send(LegacyHelloPacket(job), {page.get()}))
+  if (connection->Send(LegacyHelloPacket(), {page.get()}))
     answer = connection->Receive(&descriptors);
   if (!answer || !answer->has_legacy_welcome()) {
     *why = answer ? answer->failure().message() : "hung up";

@@ -20,7 +20,7 @@ namespace ravenstore::hostile {
 
 // Packets as the daemon expects them; `request` is what the answer carries.
 std::string HelloPacket(bool control_only);
-std::string LegacyHelloPacket(const std::string& job = "");
+std::string LegacyHelloPacket();
 std::string InternPacket(const std::string& name);
 
 // One connection. Owns: its socket. Threads: one.
@@ -78,9 +78,8 @@ ipc::UniqueFd LedgerPage(const std::string& uuid, uint64_t used);
 // The UUID of the store's first device; empty when the daemon does not say.
 std::string FirstDevice(const std::string& path);
 // A legacy job of this process: its connection, or nullopt with the daemon's words in `*why`.
-// `*tenant_page` is the page that came along; `job` the command's key, if it has one.
+// `*tenant_page` is the page that came along.
 std::optional<Connection> AttachLegacy(const std::string& path, const ipc::UniqueFd& page,
-                                       std::string* why, ipc::UniqueFd* tenant_page = nullptr,
-                                       const std::string& job = "");
+                                       std::string* why, ipc::UniqueFd* tenant_page = nullptr);
 
 }  // namespace ravenstore::hostile

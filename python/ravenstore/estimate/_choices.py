@@ -85,8 +85,17 @@ def _attention(
             query, key, value, bias, needs_gradient, dropout_p, is_causal, scale=scale
         )
         return out
+    if is_causal:
+        shape = (query.size(-2), key.size(-2))
+        attn_mask = torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+    bias = attn_mask
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+    if bias is not None and not bias.requires_grad:
+        # PyTorch adds it to the scores in place, but not to those of a subclass of tensors.
+        attn_mask = None
     out, _ = aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        query, key, value, attn_mask, dropout_p, scale=scale, enable_gqa=enable_gqa
     )
     return out
 
@@ -225,14 +234,19 @@ _REPLACED: dict[str, Callable[..., Any]] = {
 }
 
 
+def _has_kernel(func: Any, key: str) -> bool:
+    has: bool = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return has
+
+
 @functools.cache
 def composite(func: Any) -> Callable[..., Any] | None:
-    """What the operator is composed of, where it is; without autograd it comes as it is."""
+    """What the operator is composed of, where it is; without autograd it comes as it is. One with a
+    kernel for the CPU, such as silu_backward, has one for a GPU as well."""
     name = func.name().removeprefix("aten::")
     if name in _REPLACED:
         return _REPLACED[name]
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key):
+    if _has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU"):
         decompose: Callable[..., Any] = func.decompose
         return decompose
     return None

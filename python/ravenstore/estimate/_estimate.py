@@ -102,7 +102,7 @@ def of_recording(
         used=peaks.used,
         reserved=peaks.reserved,
         context=overheads.context,
-        margin=int(peaks.reserved * overheads.capture_margin),
+        margin=int(peaks.reserved * overheads.capture_margin[recorder.sort]),
         source="capture",
         notes=tuple(notes),
         seconds=seconds,

@@ -11,7 +11,13 @@ import torch
 
 from ravenstore.estimate._estimate import CaptureRefused
 from ravenstore.estimate._trees import bytes_of_all, map_tensors
-from ravenstore.estimate._workspaces import count_workspace, is_in_order
+from ravenstore.estimate._workspaces import (
+    Convolution,
+    count_rnn_dropout,
+    count_workspace,
+    is_in_order,
+    rnn_workspace,
+)
 
 if TYPE_CHECKING:
     from ravenstore.estimate._fake import FakeGpu
@@ -262,24 +268,44 @@ def _storage_uses(tensor: torch.Tensor) -> int:
 # ---- The order of dimensions in memory
 
 _ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
-_CONVOLUTIONS = {aten.convolution.default: 0, aten.convolution_backward.default: 1}
+
+
+def _order_of(given: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """A convolution gives channels last if its input or its weight is so."""
+    order = _ORDERS.get(given.dim())
+    if order is not None and any(is_in_order(each, order) for each in (given, weight)):
+        return order
+    return torch.contiguous_format
 
 
 def in_order(func: Any, args: tuple[Any, ...], out: Any) -> Any:
-    """A convolution gives channels last if its input or its weight is so, which its shape rule does
-    not say."""
-    first = _CONVOLUTIONS.get(func)
-    if first is None:
+    """What the shape rule of a convolution does not say."""
+    if func is not aten.convolution.default:
         return out
-    given, weight = args[first : first + 2]
-    order = _ORDERS.get(given.dim())
-    if order is None or not any(is_in_order(each, order) for each in (given, weight)):
-        return out
+    return out.contiguous(memory_format=_order_of(*args[:2]))
 
-    def reorder(each: torch.Tensor) -> torch.Tensor:
-        return each.contiguous(memory_format=order) if each.dim() == given.dim() else each
 
-    return map_tensors(out, reorder)
+@_special(aten.convolution_backward.default)
+def _convolution_backward(
+    gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Each gradient is computed before the next is made."""
+    gradient, given, weight = args[:3]
+    wanted = args[10]
+    if not gpu.has(given):
+        return gpu.run_without_bytes(func, args, kwargs)
+    order = {"memory_format": _order_of(given, weight)}
+    convolution = Convolution.of(given, weight, gradient, args[4], args[9])
+    of_given = of_weight = of_bias = None
+    if wanted[0]:
+        of_given = gpu.run_without_bytes(aten.empty_like.default, (given,), order)
+        gpu.recorder.use(convolution.input_gradient_workspace())
+    if wanted[1]:
+        of_weight = gpu.run_without_bytes(aten.empty_like.default, (weight,), order)
+        gpu.recorder.use(convolution.weight_gradient_workspace())
+    if wanted[2]:
+        of_bias = gpu.empty(tuple(args[3]), gradient.dtype)
+    return of_given, of_weight, of_bias
 
 
 # ---- Not for tensors without bytes
@@ -327,41 +353,100 @@ def run_on_zeros(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[st
         return map_tensors(out, lambda each: each.to("meta"))
 
 
+# ---- Softmax and dropout
+
+
+@_special(aten._safe_softmax.default)
+def _safe_softmax(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A softmax, of which a copy has zeros in the rows that are masked whole."""
+    given = args[0]
+    softmax = gpu.run_without_bytes(aten.empty_like.default, (given,), {})
+    masked = gpu.empty(tuple(given.shape), torch.bool, on_gpu=gpu.has(given))
+    out = gpu.run_without_bytes(func, args, kwargs)
+    del softmax, masked
+    return out
+
+
+@_special(aten.native_dropout.default)
+def _dropout(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The kernel makes the mask before what it gives."""
+    given, _, train = args
+    if train is False:
+        return gpu.run_without_bytes(func, args, kwargs)
+    on_gpu = gpu.has(given)
+    mask = gpu.empty(tuple(given.shape), torch.bool, stride=given.stride(), on_gpu=on_gpu)
+    return gpu.run_without_bytes(aten.empty_like.default, (given,), {}), mask
+
+
 # ---- cuDNN's recurrent layers
 
 _RNN_KINDS = ("rnn", "rnn", "lstm", "gru")  # by cuDNN's number
+_BITS = 8  # of a byte: dropout between layers keeps one for each value
 
 
 @_special(aten._cudnn_rnn.default)
 def _rnn(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given, weights, _, _, state, cell, kind, hidden, projected, layers, batch_first = args[:11]
-    _, train, bidirectional, batch_sizes, _ = args[11:]
-    size = projected or hidden
+    dropout, train, bidirectional, batch_sizes, _ = args[11:]
     ways = 2 if bidirectional else 1
-    if batch_sizes:
-        rows, shape = given.shape[0], [given.shape[0], size * ways]
-    else:
-        rows, shape = given.shape[0] * given.shape[1], [*given.shape[:2], size * ways]
-    out = gpu.empty(shape, given.dtype)
+    rows = given.shape[0] if batch_sizes else given.shape[0] * given.shape[1]
+    gpu.recorder.sort = "recurrent"
+    if dropout > 0 and train:
+        count_rnn_dropout(gpu)
+    by_step = _by_step(gpu, given, batch_first=batch_first)
+    out = _like_of_steps(gpu, given, (projected or hidden) * ways, batch_first=batch_first)
     final = gpu.empty(tuple(state.shape), given.dtype)
     final_cell = gpu.empty(tuple(cell.shape) if cell is not None else (0,), given.dtype)
-    kept = gpu.overheads.rnn_reserve[_RNN_KINDS[kind]] if train else 0
-    bytes_kept = kept * rows * hidden * layers * ways * given.element_size()
-    reserve = gpu.empty((bytes_kept,), torch.uint8)
-    count_workspace(gpu, func, args, out)
-    weight_buffer = gpu.empty((sum(each.numel() for each in weights),), given.dtype)
-    return out, final, final_cell, reserve, weight_buffer
+    workspace = gpu.recorder.allocate(rnn_workspace(rows, weights, state, bidirectional))
+    # Of the last layer its output is not kept beside `out`.
+    kept = gpu.overheads.rnn_reserve[_RNN_KINDS[kind]] * layers - 1
+    bytes_kept = kept * rows * hidden * ways * given.element_size()
+    if dropout > 0:
+        bytes_kept += (layers - 1) * -(-rows * hidden * ways // _BITS)
+    reserve = gpu.empty((bytes_kept if train else 0,), torch.uint8)
+    gpu.recorder.free(workspace)
+    del by_step
+    return out, final, final_cell, reserve, gpu.empty((0,), given.dtype)
 
 
 @_special(aten._cudnn_rnn_backward.default)
 def _rnn_backward(gpu: FakeGpu, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given, weights, _, _, state, cell = args[:6]
+    given, weights, _, _, state, cell, out, gradient = args[:8]
+    batch_first, bidirectional, batch_sizes = args[14], args[17], args[18]
+    rows = given.shape[0] if batch_sizes else given.shape[0] * given.shape[1]
+    workspace = rnn_workspace(rows, weights, state, bidirectional)
 
     def like(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return None if tensor is None else gpu.empty(tuple(tensor.shape), tensor.dtype)
 
-    count_workspace(gpu, func, args, None)
-    return like(given), like(state), like(cell), [like(each) for each in weights]
+    if gradient is None:  # where the last state alone is used
+        gradient = like(out)
+    gradient_by_step = _by_step(gpu, gradient, batch_first=batch_first)
+    by_step = _by_step(gpu, given, batch_first=batch_first)
+    to_given = _like_of_steps(gpu, given, given.shape[-1], batch_first=batch_first)
+    to_states = like(state), like(cell)
+    gpu.recorder.use(workspace)
+    del by_step
+    by_step = _by_step(gpu, given, batch_first=batch_first)
+    to_weights = [like(each) for each in weights]
+    gpu.recorder.use(workspace)
+    del by_step, gradient_by_step
+    return to_given, *to_states, to_weights
+
+
+def _by_step(gpu: FakeGpu, tensor: torch.Tensor, *, batch_first: bool) -> torch.Tensor | None:
+    """The copy that cuDNN is given: it wants the values of one step in a row."""
+    by_step = tensor.transpose(0, 1) if batch_first and tensor.dim() > 2 else tensor
+    return None if by_step.is_contiguous() else gpu.empty(tuple(tensor.shape), tensor.dtype)
+
+
+def _like_of_steps(
+    gpu: FakeGpu, given: torch.Tensor, width: int, *, batch_first: bool
+) -> torch.Tensor:
+    """A new tensor of so many values for each step, in cuDNN's order."""
+    shape = (*given.shape[:-1], width)
+    stride = (width, shape[0] * width, 1) if batch_first and given.dim() > 2 else None
+    return gpu.empty(shape, given.dtype, stride=stride)
 
 
 @_special(aten._grouped_mm.default)

@@ -16,6 +16,9 @@ class Recorder:
     """(how many events came before, what began there)."""
     notes: dict[str, None] = dataclasses.field(default_factory=dict)
     """Sentences on what the recording lacks or took otherwise, in the order of their coming."""
+    sort: str = "other"
+    """Of the model, by which captures err alike: "convolutional" or "recurrent" if it has such
+    layers."""
     closed: bool = False
     """What happens from here on is not recorded."""
     used: int = 0
