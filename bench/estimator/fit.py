@@ -25,10 +25,11 @@ FOLDS = 4
 ROUNDS = 8
 # What the rules say: what autograd keeps stays whole, the loss's input is met by its logarithm and
 # its gradient. Under autocast most of what is kept has half of the bytes.
-_RULE = dict.fromkeys([*KINDS, "kept", "outside", "block", "between", "batch"], 1.0)
+_RULE = dict.fromkeys([*KINDS, "outside", "block", "between", "batch"], 1.0)
 _RULE |= dict.fromkeys(["ends", "live", "most_loss"], 1.0)
 _RULE |= {"rnn": 8.0, "fixed": 64.0}
-_AUTOCAST = dict.fromkeys(KINDS, 0.6) | {"rnn": 4.0, "parameters": 0.5, "kept": 0.6}
+_RULE |= {"kept_products": 1.0, "kept_norms": 0.5, "kept_others": 0.25}
+_AUTOCAST = dict.fromkeys(KINDS, 0.6) | {"rnn": 4.0, "parameters": 0.5}
 # How far data has to pull to leave the rule: coefficients' usual distance from it, over the
 # relative error of a good fit.
 _PULL = 0.1

@@ -77,9 +77,23 @@ def features(of: Description, way: str, scale: float = 1.0) -> dict[str, float]:
     if way == "training":
         return {kind: float(of.kept.get(kind, 0)) for kind in KINDS} | shared
     if way == "compiled":
-        return {"kept": kept * scale} | shared
+        return {f"kept_{name}": scale * _kept(of, kinds) for name, kinds in _FUSED.items()} | shared
     inside = {"block": of.block * scale, "between": of.between}
     return {"outside": (kept - of.blocks) * scale} | inside | shared
+
+
+# What a compiler keeps, keeps in part, and computes again rather than keep.
+_PRODUCTS = ("conv", "linear", "attention", "embedding", "rnn", "recurred")
+_NORMS = ("batch_norm", "norm")
+_FUSED = {
+    "products": _PRODUCTS,
+    "norms": _NORMS,
+    "others": tuple(kind for kind in KINDS if kind not in (*_PRODUCTS, *_NORMS)),
+}
+
+
+def _kept(of: Description, kinds: Sequence[str]) -> int:
+    return sum(of.kept.get(kind, 0) for kind in kinds)
 
 
 def _calls(of: Description, kinds: Sequence[str]) -> dict[str, float]:
