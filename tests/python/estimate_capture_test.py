@@ -302,6 +302,15 @@ class OperatorsTest(unittest.TestCase):
                 self.assertEqual((torch.ones(2) > 0).any().item(), True)
             self.assertEqual(here.new_tensor([1]).tolist(), [1.0])
 
+    def test_a_device_that_a_program_sets_holds_for_tensors_of_data(self):
+        with torch.device("meta"):  # PyTorch remembers from here on whom it asks for a device
+            torch.ones(1)
+        with fake(), torch.device("cuda"):
+            for made in (torch.tensor([1.0, 2.0]), torch.as_tensor([1]), torch.asarray([1])):
+                self.assertTrue(made.is_cuda)
+            self.assertEqual(torch.tensor([1], device="cpu").device.type, "cpu")
+            self.assertTrue(torch.linspace(0, 1, 3).is_cuda)
+
     def test_sparse_tensors_are_refused(self):
         with fake():
             layer = nn.Embedding(10, 4, sparse=True).to("cuda")

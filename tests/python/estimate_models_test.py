@@ -265,6 +265,22 @@ class CommandTest(unittest.TestCase):
         behind = run("--batch", "3", "resnet18", "--json")[1]
         self.assertEqual(json.loads(before)["used"], json.loads(behind)["used"])
 
+    def test_ranks_hold_their_gradients_twice_and_what_nccl_takes(self):
+        def model():
+            return torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(16)])
+
+        for rung in estimate.RUNGS:
+            alone, together = (
+                estimate.estimate_model(model, 64, ranks=ranks, rung=rung) for ranks in (1, 2)
+            )
+            more = 4 * 16 * (1024 * 1024 + 1024)
+            self.assertAlmostEqual((together.used - alone.used) / more, 1, places=2)
+            self.assertGreater(together.context, alone.context)
+            served = estimate.estimate_model(model, 64, ranks=2, inference=True, rung=rung)
+            self.assertEqual(served.context, alone.context)
+        with self.assertRaisesRegex(estimate.CaptureRefused, "ranks is 0: give at least 1"):
+            estimate.estimate_model(model, 64, ranks=0)
+
     @NEEDS["torchvision"]
     def test_names_the_job_by_what_it_allocates(self):
         one, again, other = (estimate.estimate_model("resnet18", n).job for n in (2, 2, 3))

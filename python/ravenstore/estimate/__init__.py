@@ -89,6 +89,7 @@ def estimate_model(
     precision: str = "fp32",
     checkpointing: bool = False,
     inference: bool = False,
+    ranks: int = 1,
     steps: int = 3,
     gpu: str = GPU,
     gpu_memory: int | str | None = None,
@@ -103,6 +104,7 @@ def estimate_model(
     optimizer: "adamw", "adam", "sgd", "momentum", "adafactor" or "rmsprop".
     precision: "fp32", "bf16" (the weights as well) or "autocast" (to bfloat16).
     checkpointing: as Hugging Face's models have it. inference: without gradients and optimizer.
+    ranks: more than one: what each takes of its own GPU in DistributedDataParallel over NCCL.
     rung: "capture", or "formula", which is quicker and less sure: for PyTorch's own allocator, in
         its default form.
     The rest is as in capture().
@@ -120,6 +122,7 @@ def estimate_model(
         precision=precision,
         checkpointing=checkpointing,
         inference=inference,
+        ranks=ranks,
         device="cuda" if rung == "capture" else "meta",
     )
     if rung == "formula":
@@ -131,6 +134,7 @@ def estimate_model(
         gpu=gpu,
         gpu_memory=gpu_memory,
         allocator=allocator,
+        in_group=ranks > 1 and not inference,
     )
 
 

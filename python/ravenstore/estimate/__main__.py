@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument("--precision", default="fp32", help="fp32, bf16 or autocast")
     model.add_argument("--checkpointing", action="store_true", help="of activations")
     model.add_argument("--inference", action="store_true", help="no gradients, no optimizer")
+    model.add_argument("--ranks", type=int, default=1, help="of DistributedDataParallel (1)")
     model.add_argument("--rung", choices=RUNGS, default=RUNGS[0], help="capture, or the formula")
     script = parser.add_argument_group("a script")
     script.add_argument("--seconds", type=float, default=300, help="what it may take (300)")
@@ -92,6 +93,7 @@ def _estimate(options: argparse.Namespace) -> Estimate:
         precision=options.precision,
         checkpointing=options.checkpointing,
         inference=options.inference,
+        ranks=options.ranks,
         rung=options.rung,
         **common,
     )

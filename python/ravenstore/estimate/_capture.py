@@ -48,8 +48,9 @@ def capture(
     gpu: str = GPU,
     gpu_memory: int | str | None = None,
     allocator: str | None = None,
+    in_group: bool = False,
 ) -> Estimate:
-    """Documented in the package."""
+    """Documented in the package; in_group: the process is one of several, over NCCL."""
     if steps < 1:
         raise CaptureRefused(f"steps is {steps}: give at least 1")
     begin = time.perf_counter()
@@ -60,5 +61,6 @@ def capture(
         gpu=gpu,
         total_memory=total_memory,
         allocator=allocator or allocator_of_environment(),
+        in_group=in_group,
         seconds=time.perf_counter() - begin,
     )

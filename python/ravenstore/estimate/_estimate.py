@@ -87,7 +87,13 @@ def _model_of(allocator: str, budget: int) -> Model:
 
 
 def of_recording(
-    recorder: Recorder, *, gpu: str, total_memory: int, allocator: str, seconds: float
+    recorder: Recorder,
+    *,
+    gpu: str,
+    total_memory: int,
+    allocator: str,
+    seconds: float,
+    in_group: bool = False,
 ) -> Estimate:
     """What the job of the recording takes of that GPU with that allocator."""
     overheads = _overheads.of(gpu)
@@ -95,13 +101,14 @@ def of_recording(
     notes = list(recorder.notes)
     if not _overheads.known(gpu):
         notes.append(f"what libraries take was not measured on {gpu}: that of {GPU} was taken")
-    total = peaks.reserved + overheads.context
+    context = overheads.context + (overheads.nccl if in_group else 0)
+    total = peaks.reserved + context
     if total > total_memory:
         notes.append(f"it does not fit: the GPU has {size_text(total_memory)}")
     return Estimate(
         used=peaks.used,
         reserved=peaks.reserved,
-        context=overheads.context,
+        context=context,
         margin=int(peaks.reserved * overheads.capture_margin[recorder.sort]),
         source="capture",
         notes=tuple(notes),

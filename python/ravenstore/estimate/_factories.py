@@ -112,12 +112,23 @@ def _to_type(to_type: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _device_that_is_set() -> torch.device | None:
+    """That of the innermost `with torch.device(...)` or torch.set_default_device, if it is the GPU.
+    PyTorch itself asks it for those functions alone that it knew when it was first asked."""
+    for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+        if isinstance(mode, torch.utils._device.DeviceContext):
+            return mode.device if mode.device.type == "cuda" else None
+    return None
+
+
 def _made_on_the_host(make: Callable[..., Any]) -> Callable[..., Any]:
     """torch.tensor and its like, which would make the tensor on the GPU from the host's bytes."""
 
     def run(
         data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
     ) -> Any:
+        if device is None:
+            device = _device_that_is_set()
         if device is None:
             made = make(data, *args, **kwargs)
         else:

@@ -46,11 +46,13 @@ class Training:
     """ "autocast" is to bfloat16, with the weights in fp32."""
     checkpointing: bool = False
     inference: bool = False
+    ranks: int = 1
+    """More than one: in DistributedDataParallel, each rank on a GPU of its own."""
     device: str = "cuda"
     """Where a step's inputs are made."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "sequence", "image"):
+        for name in ("batch", "sequence", "image", "ranks"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise CaptureRefused(f"{name} is {value}: give at least 1")
@@ -91,8 +93,9 @@ def step_of(subject: Subject, training: Training) -> Callable[[], Step]:
         if not parameters:
             raise CaptureRefused(f"{subject.name} has nothing to train: ask for its inference")
         optimizer = OPTIMIZERS[training.optimizer](parameters)
+        buckets = _buckets(parameters) if training.ranks > 1 else []
 
-        def step() -> None:
+        def step(_held: list[torch.Tensor] = buckets) -> None:
             with _autocast(training), _refusing(subject):
                 loss = _loss(model, subject.inputs())
             loss.backward()
@@ -102,6 +105,23 @@ def step_of(subject: Subject, training: Training) -> Callable[[], Step]:
         return step
 
     return build
+
+
+# DistributedDataParallel's own bound.
+_BUCKET_BYTES = 25 << 20
+
+
+def _buckets(parameters: list[nn.Parameter]) -> list[torch.Tensor]:
+    """What DistributedDataParallel holds for good to exchange gradients in: as many bytes again."""
+    buckets: list[torch.Tensor] = []
+    for dtype in {each.dtype: None for each in parameters}:
+        values, most = 0, _BUCKET_BYTES // dtype.itemsize
+        for each in parameters:
+            values += each.numel() if each.dtype == dtype else 0
+            if values >= most or (each is parameters[-1] and values):
+                buckets.append(torch.empty(values, dtype=dtype, device="cuda"))
+                values = 0
+    return buckets
 
 
 def described(subject: Subject, training: Training) -> _describe.Description:

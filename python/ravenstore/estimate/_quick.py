@@ -21,17 +21,21 @@ def estimate(
         raise CaptureRefused(f"the formula knows no {optimizer}: give one of {known}, or a capture")
     way = _formula.Way(optimizer, training.precision, training.checkpointing)
     subject = _models.subject_of(model, training)
-    said = _formula.predict(_models.described(subject, training), way)
-    context = _overheads.of(gpu).context
+    description = _models.described(subject, training)
+    said = _formula.predict(description, way)
+    overheads = _overheads.of(gpu)
+    context, exchanged = overheads.context, 0
+    if training.ranks > 1 and not training.inference:
+        context, exchanged = context + overheads.nccl, description.trainable
     fitted = _formula.fitted()["gpu"]
     notes = []
     if gpu != fitted:
         notes.append(f"the formula is fitted to jobs on a {fitted}")
-    if said.reserved + context > (total := memory_of(gpu, gpu_memory)):
+    if said.reserved + exchanged + context > (total := memory_of(gpu, gpu_memory)):
         notes.append(f"it does not fit: a {gpu} has {size_text(total)}")
     return Estimate(
-        used=said.used,
-        reserved=said.reserved,
+        used=said.used + exchanged,
+        reserved=said.reserved + exchanged,
         context=context,
         margin=said.margin,
         source="formula",
