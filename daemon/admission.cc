@@ -1,7 +1,10 @@
 #include "daemon/admission.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+
+#include "core/size_text.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -35,8 +38,36 @@ Judgement Judge(const DeviceRoom& room, const JobNeed& need, double slowdown_mos
   } else if (judgement.slowdown > std::max(slowdown_most, 1.0)) {
     judgement.verdict = Verdict::kTooSlow;
   }
+  if (judgement.verdict == Verdict::kMayCome) {
+    judgement.given_back = Minus(room.committed + need.bytes, Minus(room.total, room.held));
+    if (room.give_back_bytes_per_s > 0) {
+      judgement.give_back_s =
+          static_cast<double>(judgement.given_back.count()) / room.give_back_bytes_per_s;
+    }
+  }
   return judgement;
 }
+
+namespace {
+
+std::string GivenBackWords(const Judgement& judgement) {
+  std::string words = core::SizeText(judgement.given_back) +
+                      " of it is the store's until the job allocates, and is given back then";
+  if (judgement.give_back_s <= 0) return words;
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), ", in some %.1f s", judgement.give_back_s);
+  return words + text.data();
+}
+
+std::string HarmWords(const Judgement& judgement, double slowdown_most) {
+  if (slowdown_most > 0 && !judgement.is_measured)
+    return "by memory alone: how busy the device is cannot be measured";
+  if (judgement.slowdown > 1)
+    return "all jobs there may take " + Factor(judgement.slowdown) + " times as long";
+  return "";
+}
+
+}  // namespace
 
 std::string WordsOf(const Judgement& judgement, double slowdown_most) {
   switch (judgement.verdict) {
@@ -48,11 +79,9 @@ std::string WordsOf(const Judgement& judgement, double slowdown_most) {
              " times as long, and at most " + Factor(slowdown_most) + " is allowed";
     case Verdict::kMayCome: break;
   }
-  if (slowdown_most > 0 && !judgement.is_measured)
-    return "by memory alone: how busy the device is cannot be measured";
-  if (judgement.slowdown > 1)
-    return "all jobs there may take " + Factor(judgement.slowdown) + " times as long";
-  return "";
+  const std::string harm = HarmWords(judgement, slowdown_most);
+  if (judgement.given_back == core::Bytes{0}) return harm;
+  return (harm.empty() ? "" : harm + "; ") + GivenBackWords(judgement);
 }
 
 }  // namespace ravenstore::daemon

@@ -49,6 +49,7 @@ LegacyJobs::LegacyJobs(Options options)
       waits_({.devices = options_.devices,
               .slowdown_most = options_.slowdown_most,
               .settle = options_.settle,
+              .links = options_.links,
               .measure = [this] { return Measured(); },
               .ledger = options_.ledger,
               .memory = options_.memory,

@@ -54,6 +54,9 @@ void LegacyWaits::OnFound(const DeviceMemory::Usage& usage) {
     const auto& info = options_.devices[i]->info();
     devices.push_back({.total = info.total,
                        .used = Minus(Minus(info.total, usage.held[i]), usage.free[i]),
+                       .held = usage.held[i],
+                       .give_back_bytes_per_s =
+                           i < options_.links.size() ? options_.links[i].down_bytes_per_second : 0,
                        .measured = measured[i],
                        .uses = options_.ledger->UsesOf(info.uuid)});
   }

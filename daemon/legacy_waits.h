@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/link_model.h"
 #include "core/types.h"
 #include "daemon/connections.h"
 #include "daemon/device_memory.h"
@@ -31,8 +32,9 @@ class LegacyWaits {
   // All that is pointed to outlives this.
   struct Options {
     device::Devices devices{};
-    double slowdown_most = 0;  // that an admission may bring; 0: memory alone counts
-    core::Duration settle{};   // as WaitQueue has it
+    double slowdown_most = 0;              // that an admission may bring; 0: memory alone counts
+    core::Duration settle{};               // as WaitQueue has it
+    std::vector<core::LinkModel> links{};  // of each device; none: not known
     // How much each of the devices is used. Null: not known.
     std::function<std::vector<ResourceUse>()> measure{};
     LegacyLedger* ledger = nullptr;

@@ -128,6 +128,8 @@ DeviceRoom WaitQueue::RoomOn(const Device& device, Commitments& commitments, con
   return {.total = device.total,
           .committed = commitments.all.At(device.used) + foreign,
           .own = commitments.by_user[waiter.user].At(device.used),
+          .held = device.held,
+          .give_back_bytes_per_s = device.give_back_bytes_per_s,
           .measured = device.measured,
           .unmeasured = commitments.unmeasured};
 }

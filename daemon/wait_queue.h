@@ -83,7 +83,9 @@ class WaitQueue {
   };
   struct Device {
     core::Bytes total{};
-    core::Bytes used{};  // not free, and not the store's
+    core::Bytes used{};                // not free, and not the store's
+    core::Bytes held{};                // the store's
+    double give_back_bytes_per_s = 0;  // as DeviceRoom has it
     ResourceUse measured{};
     std::vector<Use> uses{};
   };

@@ -73,6 +73,28 @@ TEST(AdmissionTest, WithoutAMeasurementMemoryAloneCountsAndThatIsSaid) {
             "by memory alone: how busy the device is cannot be measured");
 }
 
+TEST(AdmissionTest, WhatTheStoreHasIsNoHindranceAndItsWayBackIsSaid) {
+  DeviceRoom room = Room(GiB(50), 0.1);
+  room.held = GiB(30);
+  room.give_back_bytes_per_s = 20e9;
+  const Judgement fits = Judge(room, Need(GiB(20), 0.1), kMost);
+  EXPECT_EQ(fits.given_back, Bytes{0});
+  EXPECT_EQ(WordsOf(fits, kMost), "");
+  Judgement judgement = Judge(room, Need(GiB(40), 0.1), kMost);
+  EXPECT_EQ(judgement.verdict, Verdict::kMayCome);
+  EXPECT_EQ(judgement.given_back, GiB(20));
+  EXPECT_EQ(WordsOf(judgement, kMost),
+            "20.0 GiB of it is the store's until the job allocates, and is given back then, in "
+            "some 1.1 s");
+  judgement.slowdown = 1.2;
+  EXPECT_EQ(WordsOf(judgement, kMost),
+            "all jobs there may take 1.2 times as long; 20.0 GiB of it is the store's until the "
+            "job allocates, and is given back then, in some 1.1 s");
+  room.give_back_bytes_per_s = 0;
+  EXPECT_EQ(WordsOf(Judge(room, Need(GiB(40), 0.1), kMost), kMost),
+            "20.0 GiB of it is the store's until the job allocates, and is given back then");
+}
+
 TEST(AdmissionTest, WithoutACapMemoryAloneCountsAsConfigured) {
   const Judgement judgement = Judge(Room(GiB(1), 1.0), Need(GiB(1)), 0);
   EXPECT_EQ(judgement.verdict, Verdict::kMayCome);
