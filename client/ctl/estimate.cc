@@ -1,7 +1,6 @@
 #include "client/ctl/estimate.h"
 
 #include <fcntl.h>
-#include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -13,7 +12,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +20,7 @@
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "ipc/unique_fd.h"
+#include "proto/estimate.pb.h"
 
 extern char** environ;
 
@@ -50,24 +49,9 @@ bool TakesWord(const std::string& option) {
   return option == "-X" || option == "-W" || option == "--check-hash-based-pycs";
 }
 
-using Fields = google::protobuf::Map<std::string, google::protobuf::Value>;
-
-std::optional<Bytes> SizeIn(const Fields& fields, const char* name) {
-  const auto found = fields.find(name);
-  if (found == fields.end() || !found->second.has_number_value()) return std::nullopt;
-  const double number = found->second.number_value();
-  if (!(number >= 0 && number < 0x1p53)) return std::nullopt;
-  return Bytes(static_cast<uint64_t>(number));
-}
-
-std::string TextIn(const Fields& fields, const char* name) {
-  const auto found = fields.find(name);
-  return found == fields.end() ? "" : found->second.string_value();
-}
-
 // As the daemon remembers models: the first 32 digits of a hash; empty: it is none.
-std::string ModelIn(const Fields& fields) {
-  const std::string digits = TextIn(fields, "job").substr(0, 32);
+std::string ModelOf(const std::string& job) {
+  const std::string digits = job.substr(0, 32);
   const bool is_hash =
       digits.size() == 32 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
   return is_hash ? digits : "";
@@ -106,23 +90,19 @@ Result<Estimate> EstimateIn(const std::string& text) {
   std::string_view line = text;
   while (line.ends_with('\n')) line.remove_suffix(1);
   line.remove_prefix(std::min(line.rfind('\n') + 1, line.size()));
-  google::protobuf::Struct object;
-  const auto read = google::protobuf::util::JsonStringToMessage(std::string(line), &object);
-  const auto used = SizeIn(object.fields(), "used");
-  const auto reserved = SizeIn(object.fields(), "reserved");
-  const auto total = SizeIn(object.fields(), "total");
-  const auto margin = SizeIn(object.fields(), "margin");
-  if (!read.ok() || !used || !reserved || !total || !margin)
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  proto::PackageEstimate told;
+  const auto read = google::protobuf::util::JsonStringToMessage(std::string(line), &told, options);
+  if (!read.ok() || !told.has_used() || !told.has_reserved() || !told.has_total() ||
+      !told.has_margin())
     return Error{ErrorCode::kCorrupt, "ravenstore.estimate printed no estimate"};
   Estimate estimate;
-  estimate.bytes = *total;
-  estimate.margin = *margin;
-  estimate.source = TextIn(object.fields(), "source");
-  estimate.model = ModelIn(object.fields());
-  const auto notes = object.fields().find("notes");
-  if (notes == object.fields().end()) return estimate;
-  for (const auto& note : notes->second.list_value().values())
-    estimate.notes.push_back(note.string_value());
+  estimate.bytes = Bytes(told.total());
+  estimate.margin = Bytes(told.margin());
+  estimate.source = told.source();
+  estimate.model = ModelOf(told.job());
+  estimate.notes.assign(told.notes().begin(), told.notes().end());
   return estimate;
 }
 
