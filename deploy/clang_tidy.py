@@ -18,7 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import test_report
 
-FOLDERS = ["bench", "client", "core", "daemon", "device", "interceptor", "ipc", "proto", "sim"]
+FOLDERS = [
+    "bench",
+    "client",
+    "core",
+    "daemon",
+    "device",
+    "interceptor",
+    "ipc",
+    "proto",
+    "sim",
+    "transport",
+]
 # clang 14 rejects libtorch's headers in C++20; the next one that was tried does not.
 READS_LIBTORCH = 19
 CUDA = os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/include"

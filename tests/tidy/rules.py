@@ -19,8 +19,10 @@ ARROWS = {
     "proto": ("proto/", "core/types.h", "core/result.h", "core/check.h"),
     "ipc": ("ipc/", "proto/", "core/"),
     "device": ("device/", "ipc/unique_fd.h", "proto/", "core/"),
-    "sim": ("sim/", "proto/", "core/"),
-    "daemon": ("daemon/", "device/", "ipc/", "proto/", "core/"),
+    # The simulator of a cluster runs on its fake.
+    "sim": ("sim/", "transport/", "proto/", "core/"),
+    "transport": ("transport/", "ipc/clock.h", "ipc/unique_fd.h", "core/"),
+    "daemon": ("daemon/", "transport/", "device/", "ipc/", "proto/", "core/"),
     "client": ("client/", "device/", "ipc/", "proto/", "core/"),
     "elastic": ("elastic/", "ipc/clock.h", "proto/elastic_page.h", "core/"),
     # It loads the client library and the elastic engine at run time, by their C ABIs.
@@ -45,10 +47,11 @@ CONTRACTS = {
     "client/client.h": ("Errors", "stream", "Owns", "Throws"),
     "client/torch.h": ("Threads", "Streams", "Errors", "Owns"),
     "device/device.h": ("Threads", "Errors", "Owns", "Streams|stream"),
+    "transport/transport.h": ("Threads", "Errors", "Owns", "Units"),
     "core/planner.h": ("Threads", "Errors", "Owns", "Cost"),
 }
 GROUPS = {
-    "floor2": {"//device/...", "//ipc/...", "//sim/..."},
+    "floor2": {"//device/...", "//ipc/...", "//sim/...", "//transport/..."},
     "floor3": {
         "//client/...",
         "//daemon/...",

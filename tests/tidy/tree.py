@@ -8,7 +8,18 @@ import re
 import subprocess
 
 CODE = (".cc", ".h", ".cu")
-FLOORS = ("core", "proto", "ipc", "device", "sim", "daemon", "client", "interceptor", "python")
+FLOORS = (
+    "core",
+    "proto",
+    "ipc",
+    "device",
+    "transport",
+    "sim",
+    "daemon",
+    "client",
+    "interceptor",
+    "python",
+)
 
 
 def strip_comments(text):

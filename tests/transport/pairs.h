@@ -1,0 +1,58 @@
+// Two nodes, "near" and "far", on each transport that there is, and what can happen between them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/types.h"
+#include "tests/transport/testing.h"
+#include "transport/transport.h"
+
+namespace ravenstore::transport {
+
+class TestPair {
+ public:
+  virtual ~TestPair() = default;
+
+  // Null once it was destroyed.
+  virtual Transport* near() = 0;
+  virtual Transport* far() = 0;
+  // Where near reaches far.
+  virtual std::string address() const = 0;
+
+  // Runs both nodes a little.
+  virtual void Step() = 0;
+
+  virtual void KillFar() = 0;
+  // From now on no byte arrives and nobody is told.
+  virtual void Cut() = 0;
+  // The next bulk from near to far arrives damaged.
+  virtual void Damage() = 0;
+
+  // The time of this pair, which may be virtual.
+  virtual core::Tick Now() const = 0;
+
+  EchoService near_service;
+  EchoService far_service;
+
+  // Whether `condition` holds within `most`.
+  bool Eventually(const std::function<bool()>& condition,
+                  core::Duration most = std::chrono::seconds(60)) {
+    const core::Tick end = Now() + most;
+    while (!condition()) {
+      if (Now() >= end) return false;
+      Step();
+    }
+    return true;
+  }
+};
+
+// How long the pairs' nodes hear nothing until they give a connection up.
+inline constexpr core::Duration kTestSilence = std::chrono::seconds(20);
+
+std::vector<std::string> PairNames();
+std::unique_ptr<TestPair> OpenPair(const std::string& name);
+
+}  // namespace ravenstore::transport

@@ -1,0 +1,472 @@
+#include "transport/multiplexer.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/check.h"
+
+namespace ravenstore::transport {
+namespace {
+
+using core::Done;
+using core::Error;
+using core::ErrorCode;
+using core::Ok;
+using core::Result;
+using core::Status;
+using core::Tick;
+
+static_assert(std::endian::native == std::endian::little, "frames are little-endian");
+
+constexpr std::string_view kMagic = "ravenlnk";
+constexpr size_t kOffsetBytes = sizeof(uint64_t);  // before a chunk's bytes
+constexpr size_t kPayloadMax = kOffsetBytes + kChunk.count();
+// Frames that wait to be written: no peer that reads is ever so far behind.
+constexpr size_t kQueueMax = 2 * kCallsMax * kHeaderMax.count();
+constexpr core::Duration kForever = std::chrono::hours(24 * 365);
+
+std::string_view Text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+template <typename T>
+void Put(std::string* out, T value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// Takes a T from the front of `rest`, if it is that long.
+template <typename T>
+bool Take(std::string_view* rest, T* value) {
+  if (rest->size() < sizeof(T)) return false;
+  std::memcpy(value, rest->data(), sizeof(T));
+  rest->remove_prefix(sizeof(T));
+  return true;
+}
+
+Error Malformed(std::string_view what) {
+  return {ErrorCode::kCorrupt, "the peer's bytes are no transport protocol: " + std::string(what)};
+}
+
+}  // namespace
+
+bool IsNodeName(std::string_view name) {
+  return !name.empty() && name.size() <= kNodeNameMax && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
+  });
+}
+
+struct Multiplexer::FrameHeader {
+  uint32_t length = 0;  // of the payload
+  Kind kind{};
+  uint8_t zero[3] = {};
+  uint64_t number = 0;       // of the call
+  uint64_t payload_sum = 0;  // XXH3 of the payload
+  uint64_t header_sum = 0;   // XXH3 of what stands before it
+
+  uint64_t Sum() const { return XXH3_64bits(this, offsetof(FrameHeader, header_sum)); }
+};
+
+Multiplexer::Multiplexer(ConnectionId connection, Names names, Service* service, Patience patience,
+                         Tick now, uint32_t version)
+    : connection_(connection),
+      names_(std::move(names)),
+      service_(service),
+      patience_(patience),
+      version_(version),
+      frame_(sizeof(FrameHeader) + kPayloadMax),
+      heard_(now),
+      pinged_(now) {
+  static_assert(sizeof(FrameHeader) == 32);
+  std::string hello(kMagic);
+  Put(&hello, version_);
+  hello += names_.self;
+  Append(Kind::kHello, 0, hello);
+  output_.swap(queue_);
+}
+
+// ---- Input
+
+std::span<std::byte> Multiplexer::Room() {
+  if (failed_ || queue_.size() > kQueueMax) return {};
+  size_t end = sizeof(FrameHeader);
+  if (frame_bytes_ >= end) {
+    FrameHeader header;
+    std::memcpy(&header, frame_.data(), sizeof(header));
+    end += header.length;
+  }
+  return std::span(frame_).subspan(frame_bytes_, end - frame_bytes_);
+}
+
+Status Multiplexer::Received(size_t count, Tick now) {
+  heard_ = pinged_ = now;
+  frame_bytes_ += count;
+  if (frame_bytes_ < sizeof(FrameHeader)) return Ok();
+  FrameHeader header;
+  std::memcpy(&header, frame_.data(), sizeof(header));
+  if (frame_bytes_ == sizeof(header)) {
+    if (header.header_sum != header.Sum()) return Malformed("a damaged header");
+    if (header.length > kPayloadMax) return Malformed("a frame that is too long");
+  }
+  if (frame_bytes_ < sizeof(header) + header.length) return Ok();
+  frame_bytes_ = 0;
+  return OnFrame(now);
+}
+
+Status Multiplexer::OnFrame(Tick now) {
+  FrameHeader header;
+  std::memcpy(&header, frame_.data(), sizeof(header));
+  const auto bytes = std::span<const std::byte>(frame_).subspan(sizeof(header), header.length);
+  const std::string_view payload = Text(bytes);
+  if (header.payload_sum != XXH3_64bits(payload.data(), payload.size())) {
+    return Malformed("a damaged payload");
+  }
+  if (ready_ == (header.kind == Kind::kHello)) return Malformed("a hello out of place, or none");
+  switch (header.kind) {
+    case Kind::kHello: return OnHello(payload);
+    case Kind::kPing: Append(Kind::kPong, 0, {}); return Ok();
+    case Kind::kPong: return Ok();
+    case Kind::kRequest: return OnRequest(header.number, payload, now);
+    case Kind::kRequestChunk: return OnRequestChunk(header.number, bytes);
+    case Kind::kResponse: return OnResponse(header.number, payload);
+    case Kind::kResponseChunk: return OnResponseChunk(header.number, bytes);
+    case Kind::kRefusal: return OnRefusal(header.number, payload);
+    case Kind::kCancel:
+      if (served_.contains(header.number)) {
+        End(header.number, Error{ErrorCode::kWrongState, "the caller cancelled it"});
+      }
+      return Ok();
+  }
+  return Malformed("an unknown kind of frame");
+}
+
+Status Multiplexer::OnHello(std::string_view payload) {
+  uint32_t version = 0;
+  if (!payload.starts_with(kMagic)) return Malformed("a strange hello");
+  payload.remove_prefix(kMagic.size());
+  if (!Take(&payload, &version)) return Malformed("a short hello");
+  if (version != version_) {
+    return Error{ErrorCode::kVersionMismatch, "the peer speaks version " + std::to_string(version) +
+                                                  " of the transport protocol, this node version " +
+                                                  std::to_string(version_)};
+  }
+  if (!IsNodeName(payload)) return Malformed("a node without a name");
+  const std::string name(payload);
+  if (!names_.peer.empty() && names_.peer != name) {
+    return Error{ErrorCode::kPermission,
+                 "the peer is the node " + name + ", not " + names_.peer + " as it should be"};
+  }
+  names_.peer = name;
+  ready_ = true;
+  service_->OnConnected(connection_, names_.peer);
+  return Ok();
+}
+
+Status Multiplexer::OnRequest(uint64_t number, std::string_view payload, Tick now) {
+  int64_t remaining = 0;
+  uint64_t bulk = 0;
+  uint64_t room = 0;
+  if (!Take(&payload, &remaining) || !Take(&payload, &bulk) || !Take(&payload, &room) ||
+      payload.size() > kHeaderMax.count() || bulk > kBulkMax.count() || room > kBulkMax.count()) {
+    return Malformed("a request beyond the bounds");
+  }
+  if (number <= last_served_) return Malformed("a request twice");
+  if (served_.size() >= kCallsMax) return Malformed("too many requests at once");
+  last_served_ = number;
+  const core::Duration left(std::max<int64_t>(remaining, 0));
+  const Tick deadline = left < kForever ? now + left : core::kNever;
+  const CallId id{connection_, number};
+  auto sink = service_->OnRequest({.id = id,
+                                   .node = names_.peer,
+                                   .header = payload,
+                                   .bulk = core::Bytes(bulk),
+                                   .room = core::Bytes(room),
+                                   .deadline = deadline});
+  if (!sink.ok()) {
+    SendRefusal(number, sink.error());
+    return Ok();
+  }
+  RAVEN_CHECK(sink->bytes.size() == bulk);
+  if (failed_) {
+    service_->OnEnded(id, Error{ErrorCode::kUnavailable, "the connection was closed"});
+    return Ok();
+  }
+  served_.emplace(number, Serving{.sink = *std::move(sink), .room = room, .deadline = deadline});
+  if (bulk == 0) service_->OnReceived(id);
+  return Ok();
+}
+
+Status Multiplexer::OnRequestChunk(uint64_t number, std::span<const std::byte> payload) {
+  if (number > last_served_) return Malformed("bulk of no request");
+  const auto found = served_.find(number);
+  if (found == served_.end()) return Ok();  // refused or ended while it was on its way
+  Serving& call = found->second;
+  std::string_view rest = Text(payload);
+  uint64_t offset = 0;
+  if (!Take(&rest, &offset) || offset != call.received || rest.empty() ||
+      rest.size() > call.sink.bytes.size() - call.received) {
+    return Malformed("bulk out of order");
+  }
+  if (call.sink.check) {
+    if (auto status = call.sink.check(); !status.ok()) return Refuse(number, status.error());
+  }
+  std::memcpy(call.sink.bytes.data() + offset, rest.data(), rest.size());
+  call.received += rest.size();
+  if (call.received == call.sink.bytes.size()) service_->OnReceived({connection_, number});
+  return Ok();
+}
+
+Result<Multiplexer::Outgoing*> Multiplexer::Named(uint64_t number) {
+  if (number == 0 || number > last_call_) return Malformed("an answer to no call");
+  const auto found = calls_.find(number);
+  return found == calls_.end() ? nullptr : &found->second;
+}
+
+Status Multiplexer::OnResponse(uint64_t number, std::string_view payload) {
+  RAVEN_ASSIGN_OR_RETURN(Outgoing * call, Named(number));
+  if (call == nullptr) return Ok();
+  uint64_t bulk = 0;
+  if (!Take(&payload, &bulk) || payload.size() > kHeaderMax.count() ||
+      bulk > call->receive.size() || call->response || call->sent < call->send.size()) {
+    return Malformed("a response beyond the bounds");
+  }
+  call->response = Response{std::string(payload), core::Bytes(bulk)};
+  if (bulk == 0) Complete(number, *std::move(call->response));
+  return Ok();
+}
+
+Status Multiplexer::OnResponseChunk(uint64_t number, std::span<const std::byte> payload) {
+  RAVEN_ASSIGN_OR_RETURN(Outgoing * call, Named(number));
+  if (call == nullptr) return Ok();
+  std::string_view rest = Text(payload);
+  uint64_t offset = 0;
+  if (!call->response || !Take(&rest, &offset) || offset != call->received || rest.empty() ||
+      rest.size() > call->response->bulk.count() - call->received) {
+    return Malformed("bulk out of order");
+  }
+  std::memcpy(call->receive.data() + offset, rest.data(), rest.size());
+  call->received += rest.size();
+  if (call->received == call->response->bulk.count()) {
+    Complete(number, *std::move(call->response));
+  }
+  return Ok();
+}
+
+Status Multiplexer::OnRefusal(uint64_t number, std::string_view payload) {
+  RAVEN_ASSIGN_OR_RETURN(const Outgoing* call, Named(number));
+  uint16_t code = 0;
+  if (!Take(&payload, &code) || payload.size() > kHeaderMax.count() ||
+      core::Name(ErrorCode{code}) == "UNKNOWN") {
+    return Malformed("a refusal without a reason");
+  }
+  if (call != nullptr) Complete(number, Error{ErrorCode{code}, std::string(payload)});
+  return Ok();
+}
+
+// ---- Output
+
+std::span<const std::byte> Multiplexer::Output() {
+  if (failed_) return {};
+  if (written_ == output_.size() && ready_) {
+    output_.clear();
+    written_ = 0;
+    while (queue_.empty() && !senders_.empty()) AppendNextChunk();
+    output_.swap(queue_);
+  }
+  return std::as_bytes(std::span(output_)).subspan(written_);
+}
+
+void Multiplexer::Written(size_t count) {
+  written_ += count;
+}
+
+void Multiplexer::Append(Kind kind, uint64_t number, std::string_view head, std::string_view body) {
+  FrameHeader header{
+      .length = static_cast<uint32_t>(head.size() + body.size()), .kind = kind, .number = number};
+  const size_t begin = queue_.size();
+  queue_.reserve(begin + sizeof(header) + header.length);
+  Put(&queue_, header);
+  queue_ += head;
+  queue_ += body;
+  header.payload_sum = XXH3_64bits(queue_.data() + begin + sizeof(header), header.length);
+  header.header_sum = header.Sum();
+  std::memcpy(queue_.data() + begin, &header, sizeof(header));
+}
+
+void Multiplexer::AppendNextChunk() {
+  const Sender sender = senders_.front();
+  senders_.pop_front();
+  const bool more =
+      sender.ours ? AppendRequestChunk(sender.number) : AppendResponseChunk(sender.number);
+  if (more && !failed_) senders_.push_back(sender);
+}
+
+bool Multiplexer::AppendRequestChunk(uint64_t number) {
+  const auto found = calls_.find(number);
+  if (found == calls_.end()) return false;
+  Outgoing& call = found->second;
+  call.sent += AppendChunk(Kind::kRequestChunk, number, call.send, call.sent);
+  return call.sent < call.send.size();
+}
+
+bool Multiplexer::AppendResponseChunk(uint64_t number) {
+  const auto found = served_.find(number);
+  if (found == served_.end()) return false;
+  Serving& call = found->second;
+  if (call.answer->check) {
+    if (auto status = call.answer->check(); !status.ok()) {
+      RAVEN_CHECK(Refuse(number, status.error()).ok());
+      return false;
+    }
+  }
+  call.sent += AppendChunk(Kind::kResponseChunk, number, call.answer->send, call.sent);
+  if (call.sent < call.answer->send.size()) return true;
+  End(number, Ok());
+  return false;
+}
+
+size_t Multiplexer::AppendChunk(Kind kind, uint64_t number, std::span<const std::byte> bulk,
+                                size_t offset) {
+  const auto bytes = bulk.subspan(offset, std::min(kChunk.count(), bulk.size() - offset));
+  std::string head;
+  Put(&head, uint64_t{offset});
+  Append(kind, number, head, Text(bytes));
+  return bytes.size();
+}
+
+// ---- Calls
+
+Result<CallId> Multiplexer::Call(Request request, Tick now) {
+  if (failed_) return Error{ErrorCode::kUnavailable, "the connection is lost"};
+  if (request.header.size() > kHeaderMax.count() || request.send.size() > kBulkMax.count() ||
+      request.receive.size() > kBulkMax.count()) {
+    return Error{ErrorCode::kInvalidArgument, "the request's header or bulk is too long"};
+  }
+  if (calls_.size() >= kCallsMax || queue_.size() > kQueueMax) {
+    return Error{ErrorCode::kLimit,
+                 std::to_string(calls_.size()) + " calls to one node are in flight"};
+  }
+  const uint64_t number = ++last_call_;
+  const bool forever = request.deadline == core::kNever;
+  std::string payload;
+  Put(&payload, int64_t{forever ? INT64_MAX : (request.deadline - now).count()});
+  Put(&payload, uint64_t{request.send.size()});
+  Put(&payload, uint64_t{request.receive.size()});
+  payload += request.header;
+  Append(Kind::kRequest, number, payload);
+  if (!request.send.empty()) senders_.push_back({.ours = true, .number = number});
+  calls_.emplace(number, Outgoing{.send = request.send,
+                                  .receive = request.receive,
+                                  .deadline = request.deadline,
+                                  .done = std::move(request.done)});
+  return CallId{connection_, number};
+}
+
+void Multiplexer::Cancel(uint64_t number) {
+  if (!calls_.contains(number)) return;
+  Append(Kind::kCancel, number, {});
+  Complete(number, Error{ErrorCode::kWrongState, "the call was cancelled"});
+}
+
+Status Multiplexer::Reply(uint64_t number, Answer answer) {
+  const auto found = served_.find(number);
+  if (found == served_.end()) return Error{ErrorCode::kNotFound, "the request has ended"};
+  Serving& call = found->second;
+  if (call.answer || call.received < call.sink.bytes.size()) {
+    return Error{ErrorCode::kWrongState, "the request was answered, or is not received yet"};
+  }
+  if (answer.header.size() > kHeaderMax.count() || answer.send.size() > call.room) {
+    return Error{ErrorCode::kInvalidArgument, "the answer's header or bulk is too long"};
+  }
+  std::string payload;
+  Put(&payload, uint64_t{answer.send.size()});
+  payload += answer.header;
+  Append(Kind::kResponse, number, payload);
+  if (answer.send.empty()) {
+    End(number, Ok());
+  } else {
+    call.answer = std::move(answer);
+    senders_.push_back({.ours = false, .number = number});
+  }
+  return Ok();
+}
+
+Status Multiplexer::Refuse(uint64_t number, Error why) {
+  if (!served_.contains(number)) return Error{ErrorCode::kNotFound, "the request has ended"};
+  SendRefusal(number, why);
+  End(number, std::move(why));
+  return Ok();
+}
+
+void Multiplexer::SendRefusal(uint64_t number, const Error& why) {
+  std::string payload;
+  Put(&payload, static_cast<uint16_t>(why.code));
+  payload += std::string_view(why.message).substr(0, kHeaderMax.count());
+  Append(Kind::kRefusal, number, payload);
+}
+
+void Multiplexer::Complete(uint64_t number, Result<Response> result) {
+  auto call = calls_.extract(number);
+  call.mapped().done(std::move(result));
+}
+
+void Multiplexer::End(uint64_t number, const Status& status) {
+  served_.erase(number);
+  service_->OnEnded({connection_, number}, status);
+}
+
+// ---- Time and loss
+
+Status Multiplexer::Expire(Tick now) {
+  if (failed_) return Ok();
+  if (now - heard_ >= patience_.silence) {
+    const auto silence = std::chrono::ceil<std::chrono::milliseconds>(now - heard_).count();
+    return Error{ErrorCode::kUnavailable, "nothing was heard from the node " + names_.peer +
+                                              " for " + std::to_string(silence) + " ms"};
+  }
+  if (ready_ && now - pinged_ >= patience_.ping) {
+    pinged_ = now;
+    Append(Kind::kPing, 0, {});
+  }
+  std::vector<Sender> late;
+  for (const auto& [number, call] : calls_) {
+    if (call.deadline <= now) late.push_back({.ours = true, .number = number});
+  }
+  for (const auto& [number, call] : served_) {
+    if (call.deadline <= now) late.push_back({.ours = false, .number = number});
+  }
+  const Error why{ErrorCode::kTimedOut, "the call's deadline passed"};
+  for (const auto [ours, number] : late) {
+    if (!ours) {
+      (void)Refuse(number, why);  // unless a callback ended it meanwhile
+    } else if (calls_.contains(number)) {
+      Append(Kind::kCancel, number, {});
+      Complete(number, why);
+    }
+  }
+  return Ok();
+}
+
+Tick Multiplexer::NextTimer() const {
+  if (failed_) return core::kNever;
+  Tick next = heard_ + patience_.silence;
+  if (ready_) next = std::min(next, pinged_ + patience_.ping);
+  for (const auto& [number, call] : calls_) next = std::min(next, call.deadline);
+  for (const auto& [number, call] : served_) next = std::min(next, call.deadline);
+  return next;
+}
+
+void Multiplexer::Fail(const Error& why) {
+  failed_ = true;
+  senders_.clear();
+  const Error lost{ErrorCode::kUnavailable, why.message};
+  for (auto& [number, call] : std::exchange(calls_, {})) call.done(lost);
+  for (const auto& [number, call] : std::exchange(served_, {})) {
+    service_->OnEnded({connection_, number}, lost);
+  }
+}
+
+}  // namespace ravenstore::transport

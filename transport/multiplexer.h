@@ -1,0 +1,163 @@
+// One end of one connection: its calls, made one stream of bytes each way. No I/O and no clock:
+// a transport moves the bytes and tells the time. Contracts of calls are transport.h's.
+//
+// The stream is frames: a header of 32 bytes with its own checksum, and a payload with another
+// (XXH3). The first frame each way is a hello with version and node name; its form never changes. A
+// chunk's payload is verified whole before any of it is written to a sink, and copied before it is
+// sent, so that a buffer is touched only inside Received and Output.
+//
+// Threads: one. Callbacks of the service may call everything here but Received, Output, Written and
+// Expire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/result.h"
+#include "core/types.h"
+#include "transport/transport.h"
+
+namespace ravenstore::transport {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+
+// When a connection counts as lost.
+struct Patience {
+  core::Duration ping = std::chrono::seconds(2);     // after so long without a byte from the peer
+  core::Duration silence = std::chrono::seconds(8);  // after so long it is lost
+};
+
+class Multiplexer {
+ public:
+  struct Names {
+    std::string self;
+    std::string peer;  // whose hello is accepted; empty: any node's
+  };
+
+  // `service` outlives this.
+  Multiplexer(ConnectionId connection, Names names, Service* service, Patience patience,
+              core::Tick now, uint32_t version = kProtocolVersion);
+  Multiplexer(const Multiplexer&) = delete;
+  Multiplexer& operator=(const Multiplexer&) = delete;
+
+  // Where the next bytes of the peer's stream go; empty while answers to it wait to be written.
+  std::span<std::byte> Room();
+  // `count` bytes were put there. Errors: kCorrupt, kVersionMismatch, kPermission (another node
+  // than was expected): Fail it then.
+  core::Status Received(size_t count, core::Tick now);
+
+  // The next bytes to be written; empty when there are none. The same until Written.
+  std::span<const std::byte> Output();
+  void Written(size_t count);
+
+  core::Result<CallId> Call(Request request, core::Tick now);
+  void Cancel(uint64_t number);
+  core::Status Reply(uint64_t number, Answer answer);
+  core::Status Refuse(uint64_t number, core::Error why);
+
+  // Ends what is past its deadline. Errors: kUnavailable (the peer is silent): Fail it then.
+  core::Status Expire(core::Tick now);
+  // When Expire next has something to do.
+  core::Tick NextTimer() const;
+
+  // Ends all calls with kUnavailable and `why`, and takes no more.
+  void Fail(const core::Error& why);
+
+  // The peer's hello has come.
+  bool ready() const { return ready_; }
+  const std::string& peer() const { return names_.peer; }
+
+ private:
+  enum class Kind : uint8_t {
+    kHello,
+    kPing,
+    kPong,
+    kRequest,
+    kRequestChunk,
+    kResponse,
+    kResponseChunk,
+    kRefusal,
+    kCancel
+  };
+  struct FrameHeader;
+  // A call of this end.
+  struct Outgoing {
+    std::span<const std::byte> send;
+    std::span<std::byte> receive;
+    core::Tick deadline;
+    std::function<void(core::Result<Response>)> done;
+    size_t sent = 0;
+    std::optional<Response> response = {};  // its header has come
+    size_t received = 0;
+  };
+  // A call of the peer's.
+  struct Serving {
+    Sink sink;
+    size_t room = 0;
+    core::Tick deadline;
+    size_t received = 0;
+    std::optional<Answer> answer = {};
+    size_t sent = 0;
+  };
+  // Which end's call has bulk to send.
+  struct Sender {
+    bool ours;
+    uint64_t number;
+  };
+
+  core::Status OnFrame(core::Tick now);
+  core::Status OnHello(std::string_view payload);
+  core::Status OnRequest(uint64_t number, std::string_view payload, core::Tick now);
+  core::Status OnRequestChunk(uint64_t number, std::span<const std::byte> payload);
+  core::Status OnResponse(uint64_t number, std::string_view payload);
+  core::Status OnResponseChunk(uint64_t number, std::span<const std::byte> payload);
+  core::Status OnRefusal(uint64_t number, std::string_view payload);
+
+  // A call of ours that a frame names: null when it has ended; an error when it never was.
+  core::Result<Outgoing*> Named(uint64_t number);
+  void Complete(uint64_t number, core::Result<Response> result);
+  void End(uint64_t number, const core::Status& status);
+  void SendRefusal(uint64_t number, const core::Error& why);
+
+  void Append(Kind kind, uint64_t number, std::string_view head, std::string_view body = {});
+  void AppendNextChunk();
+  // Both: whether a chunk was appended.
+  bool AppendRequestChunk(uint64_t number);
+  bool AppendResponseChunk(uint64_t number);
+  size_t AppendChunk(Kind kind, uint64_t number, std::span<const std::byte> bulk, size_t offset);
+
+  const ConnectionId connection_;
+  Names names_;
+  Service* const service_;
+  const Patience patience_;
+  const uint32_t version_;
+  bool ready_ = false;
+  bool failed_ = false;
+
+  // Input: one frame, header and payload.
+  std::vector<std::byte> frame_;
+  size_t frame_bytes_ = 0;
+  core::Tick heard_;   // the peer's last byte
+  core::Tick pinged_;  // our last ping, or heard_ if that is later
+
+  // Output: frames without bulk wait in queue_, before chunks, which are made one at a time.
+  std::string queue_;
+  std::string output_;
+  size_t written_ = 0;
+  std::deque<Sender> senders_;  // in turns; those that have ended are passed over
+
+  uint64_t last_call_ = 0;    // of ours
+  uint64_t last_served_ = 0;  // of the peer's
+  std::map<uint64_t, Outgoing> calls_;
+  std::map<uint64_t, Serving> served_;
+};
+
+}  // namespace ravenstore::transport
