@@ -32,7 +32,7 @@ has_gpu() {
 BUILD_PACKAGES=(
   bazel-bootstrap g++ python3 protobuf-compiler libprotobuf-dev zlib1g-dev libboost-dev libspdlog-dev
   libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev prometheus-cpp-dev
-  libxxhash-dev
+  libxxhash-dev libssl-dev
 )
 TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv libpython3-dev util-linux git)
 # What boots a container for tests/deploy:systemd_test. Where they cannot be had it is skipped.

@@ -104,8 +104,8 @@ class Service {
 
   // A connection is ready, of either end's making.
   virtual void OnConnected(ConnectionId connection, std::string_view node) = 0;
-  // A connection ended, or could not be made; its calls have been ended before. Not told of those
-  // that Close ended.
+  // A connection ended, or could not be made or was refused, of either end's making; its calls have
+  // been ended before. Not told of those that Close ended.
   virtual void OnLost(ConnectionId connection, const core::Error& why) = 0;
 
   // Accepts a request, or refuses it. After a refusal nothing more is told of it.
