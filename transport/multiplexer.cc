@@ -11,7 +11,6 @@
 namespace ravenstore::transport {
 namespace {
 
-using core::Done;
 using core::Error;
 using core::ErrorCode;
 using core::Ok;
