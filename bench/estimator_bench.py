@@ -56,8 +56,12 @@ def share_right(said, actual, width):
     return sum(right) / len(right)
 
 
+def mean_size(errors):
+    return float(np.mean(np.abs(errors)))
+
+
 def mean_error(said, actual):
-    return float(np.mean(np.abs(np.array(said) / np.array(actual) - 1)))
+    return mean_size(np.array(said) / np.array(actual) - 1)
 
 
 class Judged:
@@ -151,7 +155,7 @@ def real_figures(table):
         return {name: {"formula": off} for name, off in told}
     off = [error for _, error in told]
     tell(
-        "estimator.real_formula_mape", round(float(np.mean(np.abs(off))), 3), "share", 0.15,
+        "estimator.real_formula_mape", round(mean_size(off), 3), "share", 0.15,
         models=len(off), mean_sign=round(statistics.mean(off), 3),
     )  # fmt: skip
     return None
@@ -238,14 +242,14 @@ def capture_figures(table, scale=1.0):
     ):
         mine = [off[name] for name in names]
         tell(
-            f"estimator.real_capture_mape_{kind}", round(float(np.mean(np.abs(mine))), 3), "share",
+            f"estimator.real_capture_mape_{kind}", round(mean_size(mine), 3), "share",
             target, models=len(mine), mean_sign=round(statistics.mean(mine), 3),
         )  # fmt: skip
     known = {row["key"] for row in rows.read_again()}
     drawn = [row for row in rows.read("h100.jsonl.xz") if row.job.key() not in known]
     drawn = [row for row in drawn if not row.job.compiled][:: max(1, round(SAMPLE / scale))]
     told = captured(drawn)
-    error = float(np.mean([abs(said.reserved / row.reserved - 1) for said, row in told]))
+    error = mean_size([said.reserved / row.reserved - 1 for said, row in told])
     tell("estimator.drawn_capture_mape", round(error, 3), "share", 0.10, jobs=len(told))
     pairs = {
         of: [(said.reserved + said.margin, row.reserved) for said, row in among]

@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 
-from fakes import CONTEXT, MIB, PROGRAMS, ROOT, FakeGpuTest, job, main
+from fakes import CONTEXT, MIB, PROGRAMS, RAVENRUN, FakeGpuTest, RavenrunJob, job, main
 from harness import PATIENCE, Daemon, eventually
 
-RAVENRUN = str(ROOT / "deploy/ravenrun")
 ADMITTED = re.compile(r"ravenrun: admitted to (\S+) with [\d.]+ MiB \([\d.]+ MiB by (\w+)\)")
 OUTGROWN = "the job has outgrown the"
 # Prints an estimate as the package does, after what a script may print.
@@ -27,27 +26,12 @@ print(json.dumps({"used": 90 << 20, "reserved": 100 << 20, "context": 48 << 20,
 """
 
 
-class RunningJob:
-    """A job under ravenrun that takes commands; its standard error tells of its admission."""
+class RunningJob(RavenrunJob):
+    """A job that takes commands; its standard error tells of its admission."""
 
     def __init__(self, *words, socket, command=None, folder=None):
-        self.process = subprocess.Popen(
-            [RAVENRUN, *words, "--socket", socket, *(command or [job("driver")])],
-            env=dict(os.environ) | {"RAVENSTORE_LIB": str(PROGRAMS.library)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, bufsize=1, cwd=folder,
-        )  # fmt: skip
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-
-    def says(self):
-        return self.process.stderr.readline()
+        command = command or [job("driver")]
+        super().__init__(*words, "--socket", socket, *command, folder=folder)
 
     def source(self):
         """The source of the estimate by which it was admitted."""
@@ -57,11 +41,7 @@ class RunningJob:
         return found.group(2)
 
     def ready(self):
-        return json.loads(self.process.stdout.readline())["ready"]
-
-    def ask(self, command):
-        self.process.stdin.write(command + "\n")
-        return json.loads(self.process.stdout.readline())
+        return self.hears()["ready"]
 
     def quit(self):
         self.process.stdin.write("quit\n")

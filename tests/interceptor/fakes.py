@@ -1,7 +1,9 @@
 """The interceptor's tests run on fake libraries: their environment, and the matrix's programs."""
 
+import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,6 +16,7 @@ from harness import Programs  # noqa: E402
 ROOT = pathlib.Path(os.environ.get("RAVENSTORE_BIN", os.getcwd()))
 HERE = ROOT / "tests/interceptor"
 FAKES = ROOT / "tests/fake_cuda"
+RAVENRUN = str(ROOT / "deploy/ravenrun")
 PROGRAMS = Programs(ROOT)
 JOBS = ("static", "shared", "driver", "dlsym", "proc_1", "proc_2", "per_thread", "entry")
 MIB = 1 << 20
@@ -22,6 +25,38 @@ CONTEXT = 48 * MIB
 
 def job(name):
     return str(HERE / f"job_{name}")
+
+
+class RavenrunJob:
+    """A job under ravenrun, which becomes it: takes commands, and answers each with a line."""
+
+    def __init__(self, *words, folder=None):
+        self.process = subprocess.Popen(
+            [RAVENRUN, *words],
+            env=dict(os.environ) | {"RAVENSTORE_LIB": str(PROGRAMS.library)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, bufsize=1, cwd=folder,
+        )  # fmt: skip
+        self.pid = self.process.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def says(self):
+        """The next line of standard error."""
+        return self.process.stderr.readline()
+
+    def hears(self):
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, command):
+        self.process.stdin.write(command + "\n")
+        return self.hears()
 
 
 class FakeGpuTest(unittest.TestCase):

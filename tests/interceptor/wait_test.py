@@ -1,18 +1,15 @@
 #!/usr/bin/python3
 """ravenrun --wait: jobs take a device in turns, say where they stand, and end as ever meanwhile."""
 
-import json
-import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
 
-from fakes import MIB, PROGRAMS, ROOT, FakeGpuTest, job, main
+from fakes import MIB, PROGRAMS, RAVENRUN, FakeGpuTest, RavenrunJob, job, main
 from harness import PATIENCE, Daemon, eventually
 
-RAVENRUN = str(ROOT / "deploy/ravenrun")
 PLACE = re.compile(r"ravenstore\[\d+\]: waits for [\d.]+ GiB of device 0 as number (\d+)\n")
 # Ends with 7 at a KeyboardInterrupt, as programs of Python's get it from their signal handler. Any
 # result of the call that waits is fine.
@@ -29,31 +26,13 @@ sys.exit(result)
 """
 
 
-class WaitingJob:
+class WaitingJob(RavenrunJob):
     """A job that may not be ready for long: its standard error tells of its places."""
 
     def __init__(self, socket, *command, wait="--wait", budget="700MiB", mode="account"):
         words = ["--mode", mode, *([wait] if wait else []), "--socket", socket]
         words += ["--budget", budget] if budget else []
-        self.process = subprocess.Popen(
-            [RAVENRUN, *words, *(command or [job("driver")])],
-            env=dict(os.environ) | {"RAVENSTORE_LIB": str(PROGRAMS.library)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, bufsize=1,
-        )  # fmt: skip
-        self.pid = self.process.pid  # ravenrun became the program
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-
-    def says(self):
-        """The next line of standard error."""
-        return self.process.stderr.readline()
+        super().__init__(*words, *(command or [job("driver")]))
 
     def place(self):
         line = self.says()
@@ -62,11 +41,7 @@ class WaitingJob:
         return int(found.group(1))
 
     def ready(self):
-        return json.loads(self.process.stdout.readline())["ready"] == self.pid
-
-    def ask(self, command):
-        self.process.stdin.write(command + "\n")
-        return json.loads(self.process.stdout.readline())
+        return self.hears()["ready"] == self.pid
 
     def end(self, number=signal.SIGKILL):
         self.process.send_signal(number)

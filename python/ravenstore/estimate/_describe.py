@@ -270,7 +270,7 @@ def _tensors(tree: Any) -> Iterable[torch.Tensor]:
 
 
 def repeated_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """What checkpointing by block wraps: the members of the lists of three or more modules of one
+    """What checkpointing by block wraps: the members of the lists of two or more modules of one
     class that lie in no other such list."""
     found: list[torch.nn.Module] = []
     inside: set[int] = set()

@@ -101,20 +101,33 @@ def of_recording(
     notes = list(recorder.notes)
     if not _overheads.known(gpu):
         notes.append(f"what libraries take was not measured on {gpu}: that of {GPU} was taken")
-    context = overheads.context + (overheads.nccl if in_group else 0)
-    total = peaks.reserved + context
-    if total > total_memory:
-        notes.append(f"it does not fit: the GPU has {size_text(total_memory)}")
-    return Estimate(
-        used=peaks.used,
-        reserved=peaks.reserved,
-        context=context,
-        margin=int(peaks.reserved * overheads.capture_margin[recorder.sort]),
-        source="capture",
-        notes=tuple(notes),
-        seconds=seconds,
-        job=hashlib.sha256(repr(recorder.events).encode()).hexdigest()[:32],
+    return beside_context(
+        Estimate(
+            used=peaks.used,
+            reserved=peaks.reserved,
+            context=0,
+            margin=int(peaks.reserved * overheads.capture_margin[recorder.sort]),
+            source="capture",
+            notes=tuple(notes),
+            seconds=seconds,
+            job=hashlib.sha256(repr(recorder.events).encode()).hexdigest()[:32],
+        ),
+        gpu=gpu,
+        total_memory=total_memory,
+        in_group=in_group,
     )
+
+
+def beside_context(estimate: Estimate, *, gpu: str, total_memory: int, in_group: bool) -> Estimate:
+    """The estimate with what the job takes of that GPU beside its allocator, and a note if all of
+    it does not fit. in_group: the process is one of several, over NCCL."""
+    overheads = _overheads.of(gpu)
+    context = overheads.context + (overheads.nccl if in_group else 0)
+    whole = dataclasses.replace(estimate, context=context)
+    if whole.total <= total_memory:
+        return whole
+    note = f"it does not fit: the GPU has {size_text(total_memory)}"
+    return dataclasses.replace(whole, notes=(*whole.notes, note))
 
 
 def memory_of(gpu: str, gpu_memory: int | str | None) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ravenstore.estimate import _describe
+from ravenstore.estimate import _describe, _formula
 from ravenstore.estimate._capture import Step
 from ravenstore.estimate._estimate import CaptureRefused
 
@@ -29,7 +29,6 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adafactor": torch.optim.Adafactor,
     "rmsprop": torch.optim.RMSprop,
 }
-PRECISIONS = ("fp32", "bf16", "autocast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +59,9 @@ class Training:
             raise CaptureRefused(
                 f"{self.optimizer!r} is no optimizer of these: give one of {', '.join(OPTIMIZERS)}"
             )
-        if self.precision not in PRECISIONS:
+        if self.precision not in _formula.PRECISIONS:
             raise CaptureRefused(
-                f"{self.precision!r} is no precision: give one of {', '.join(PRECISIONS)}"
+                f"{self.precision!r} is no precision: give one of {', '.join(_formula.PRECISIONS)}"
             )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ravenstore._units import size_text
-from ravenstore.estimate import _formula, _models, _overheads
-from ravenstore.estimate._estimate import CaptureRefused, Estimate, memory_of
+from ravenstore.estimate import _formula, _models
+from ravenstore.estimate._estimate import CaptureRefused, Estimate, beside_context, memory_of
 
 
 def estimate(
@@ -23,22 +22,21 @@ def estimate(
     subject = _models.subject_of(model, training)
     description = _models.described(subject, training)
     said = _formula.predict(description, way)
-    overheads = _overheads.of(gpu)
-    context, exchanged = overheads.context, 0
-    if training.ranks > 1 and not training.inference:
-        context, exchanged = context + overheads.nccl, description.trainable
+    in_group = training.ranks > 1 and not training.inference
+    exchanged = description.trainable if in_group else 0
     fitted = _formula.fitted()["gpu"]
-    notes = []
-    if gpu != fitted:
-        notes.append(f"the formula is fitted to jobs on a {fitted}")
-    if said.reserved + exchanged + context > (total := memory_of(gpu, gpu_memory)):
-        notes.append(f"it does not fit: a {gpu} has {size_text(total)}")
-    return Estimate(
-        used=said.used + exchanged,
-        reserved=said.reserved + exchanged,
-        context=context,
-        margin=said.margin,
-        source="formula",
-        notes=tuple(notes),
-        seconds=time.perf_counter() - begin,
+    notes = () if gpu == fitted else (f"the formula is fitted to jobs on a {fitted}",)
+    return beside_context(
+        Estimate(
+            used=said.used + exchanged,
+            reserved=said.reserved + exchanged,
+            context=0,
+            margin=said.margin,
+            source="formula",
+            notes=notes,
+            seconds=time.perf_counter() - begin,
+        ),
+        gpu=gpu,
+        total_memory=memory_of(gpu, gpu_memory),
+        in_group=in_group,
     )
