@@ -21,6 +21,23 @@ std::string Factor(double factor) {
   return text;
 }
 
+std::string GivenBackWords(const Judgement& judgement) {
+  std::string words = core::SizeText(judgement.given_back) +
+                      " of it is the store's until the job allocates, and is given back then";
+  if (judgement.give_back_s <= 0) return words;
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), ", in some %.1f s", judgement.give_back_s);
+  return words + text.data();
+}
+
+std::string HarmWords(const Judgement& judgement, double slowdown_most) {
+  if (slowdown_most > 0 && !judgement.is_measured)
+    return "by memory alone: how busy the device is cannot be measured";
+  if (judgement.slowdown > 1)
+    return "all jobs there may take " + Factor(judgement.slowdown) + " times as long";
+  return "";
+}
+
 }  // namespace
 
 Judgement Judge(const DeviceRoom& room, const JobNeed& need, double slowdown_most) {
@@ -47,27 +64,6 @@ Judgement Judge(const DeviceRoom& room, const JobNeed& need, double slowdown_mos
   }
   return judgement;
 }
-
-namespace {
-
-std::string GivenBackWords(const Judgement& judgement) {
-  std::string words = core::SizeText(judgement.given_back) +
-                      " of it is the store's until the job allocates, and is given back then";
-  if (judgement.give_back_s <= 0) return words;
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), ", in some %.1f s", judgement.give_back_s);
-  return words + text.data();
-}
-
-std::string HarmWords(const Judgement& judgement, double slowdown_most) {
-  if (slowdown_most > 0 && !judgement.is_measured)
-    return "by memory alone: how busy the device is cannot be measured";
-  if (judgement.slowdown > 1)
-    return "all jobs there may take " + Factor(judgement.slowdown) + " times as long";
-  return "";
-}
-
-}  // namespace
 
 std::string WordsOf(const Judgement& judgement, double slowdown_most) {
   switch (judgement.verdict) {
