@@ -17,6 +17,7 @@
 #include "core/size_text.h"
 #include "ipc/unique_fd.h"
 #include "proto/packet.h"
+#include "transport/transport.h"
 
 namespace ravenstore::daemon {
 
@@ -335,6 +336,115 @@ std::optional<std::string> FaultOfUuids(const Config& config) {
   return std::nullopt;
 }
 
+bool IsSet(const Config& config) {
+  return !config.cluster_node.empty();
+}
+
+std::optional<std::string> FaultOfNode(const Config& config) {
+  if (!IsSet(config) || transport::IsNodeName(config.cluster_node)) return std::nullopt;
+  return "must be 1 to " + std::to_string(transport::kNodeNameMax) +
+         " letters, digits, '.', '-' and '_', or empty, not \"" + config.cluster_node + "\"";
+}
+
+std::optional<std::string> FaultOfListen(const Config& config) {
+  if (!IsSet(config) || !config.cluster_listen.empty()) return std::nullopt;
+  return "must be the address and port at which other nodes reach this one, such as "
+         "\"10.0.0.1:7420\": \"cluster.node\" is set";
+}
+
+auto AnAbsolutePath(std::string Config::*value) {
+  return [value](const Config& config) -> std::optional<std::string> {
+    if ((config.*value).starts_with('/')) return std::nullopt;
+    return "must be an absolute path, not \"" + config.*value + "\"";
+  };
+}
+
+std::optional<std::string> FaultOfNodes(const Config& config) {
+  for (const std::string& name : config.cluster_nodes) {
+    if (!transport::IsNodeName(name)) return "must list names of nodes: \"" + name + "\" is none";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> FaultOfPeers(const Config& config) {
+  std::set<std::string> names;
+  for (const std::string& peer : config.cluster_peers) {
+    const size_t equals = peer.find('=');
+    const std::string name = peer.substr(0, equals);
+    if (equals == std::string::npos || equals + 1 == peer.size() || !transport::IsNodeName(name))
+      return "must list nodes as \"NAME=ADDRESS:PORT\", not \"" + peer + "\"";
+    if (name == config.cluster_node) return "must not name this node, \"" + name + "\"";
+    if (!names.insert(name).second) return "must name a node once: \"" + name + "\" is there twice";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> FaultOfEtcd(const Config& config) {
+  for (const std::string& endpoint : config.cluster_etcd) {
+    if (!endpoint.starts_with("http://") && !endpoint.starts_with("https://"))
+      return "must list endpoints such as \"http://10.0.0.9:2379\", not \"" + endpoint + "\"";
+  }
+  return std::nullopt;
+}
+
+auto WholePieces(Bytes Config::*value) {
+  return [value](const Config& config) -> std::optional<std::string> {
+    const Bytes bytes = config.*value;
+    if (bytes.RoundUp(kClusterPiece) == bytes && bytes <= core::kRangeMax) return std::nullopt;
+    return "must be a multiple of " + core::SizeText(kClusterPiece) + " and at most " +
+           core::SizeText(core::kRangeMax) + ", not " + core::SizeText(bytes);
+  };
+}
+
+std::optional<std::string> FaultOfLease(const Config& config) {
+  return FaultOutside(1, 600, core::Seconds(config.cluster_lease));
+}
+
+std::optional<std::string> FaultOfRecall(const Config& config) {
+  return FaultOutside(0.1, 600, core::Seconds(config.cluster_recall));
+}
+
+std::optional<std::string> FaultOfTransport(const Config& config) {
+  if (config.cluster_transport == "tls" || config.cluster_trusted_fabric) return std::nullopt;
+  return "is \"ucx\", which neither encrypts nor asks for a key: whoever reaches its port owns "
+         "this "
+         "daemon. Set \"cluster.trusted_fabric\" to true if that is so on your network, or use "
+         "\"tls\"";
+}
+
+// Of other nodes.
+std::map<std::string, Key> ClusterKeys() {
+  using std::chrono::seconds;
+  using C = Config;
+  static constexpr const char* kSeconds = "a number of seconds";
+  return {
+      {"cluster.node", Checked(Text(&C::cluster_node), FaultOfNode)},
+      {"cluster.listen", Checked(Text(&C::cluster_listen), FaultOfListen)},
+      {"cluster.key", Checked(Text(&C::cluster_key), AnAbsolutePath(&C::cluster_key))},
+      {"cluster.state", Checked(Text(&C::cluster_state), AnAbsolutePath(&C::cluster_state))},
+      {"cluster.machine", Text(&C::cluster_machine)},
+      {"cluster.nodes", Checked(Texts(&C::cluster_nodes), FaultOfNodes)},
+      {"cluster.peers", Checked(Texts(&C::cluster_peers), FaultOfPeers)},
+      {"cluster.etcd", Checked(Texts(&C::cluster_etcd), FaultOfEtcd)},
+      {"cluster.etcd_ca", Text(&C::cluster_etcd_ca)},
+      {"cluster.etcd_certificate", Text(&C::cluster_etcd_certificate)},
+      {"cluster.etcd_key", Text(&C::cluster_etcd_key)},
+      {"cluster.size", Checked(Size(&C::cluster_size), WholePieces(&C::cluster_size))},
+      {"cluster.lend", Checked(Size(&C::cluster_lend), WholePieces(&C::cluster_lend))},
+      {"cluster.lend_each",
+       Checked(Size(&C::cluster_lend_each), WholePieces(&C::cluster_lend_each))},
+      {"cluster.reserve", SizeOrDefault(&C::cluster_reserve)},
+      {"cluster.copies", Whole(&C::cluster_copies, 1, 2)},
+      {"cluster.lease_s", Checked(Time(&C::cluster_lease, seconds(1), kSeconds), FaultOfLease)},
+      {"cluster.recall_s", Checked(Time(&C::cluster_recall, seconds(1), kSeconds), FaultOfRecall)},
+      {"cluster.transport",
+       Checked(OneOf(&C::cluster_transport, {"tls", "ucx"}), FaultOfTransport)},
+      {"cluster.trusted_fabric", Flag(&C::cluster_trusted_fabric)},
+      {"cluster.ucx_transports", Text(&C::cluster_ucx_transports)},
+      {"cluster.ucx_devices", Text(&C::cluster_ucx_devices)},
+  };
+}
+
 // Of the simulated devices.
 std::map<std::string, Key> HostBackendKeys() {
   using std::chrono::microseconds;
@@ -423,6 +533,7 @@ std::map<std::string, Key> MakeKeys() {
 const std::map<std::string, Key>& Keys() {
   static const auto* keys = [] {
     auto* all = new std::map<std::string, Key>(MakeKeys());
+    all->merge(ClusterKeys());
     all->merge(HostBackendKeys());
     return all;
   }();

@@ -12,6 +12,9 @@
 
 namespace ravenstore::daemon {
 
+// Memory goes between nodes in pieces of this size.
+inline constexpr core::Bytes kClusterPiece = core::MiB(64);
+
 struct Config {
   // [socket]
   std::string socket_path = "/run/ravenstore/ravenstore.sock";
@@ -59,6 +62,29 @@ struct Config {
   // [admission]
   double admission_max_slowdown = 1.5;  // 0: no cap
   core::Duration admission_settle{std::chrono::seconds(60)};
+  // [cluster]
+  std::string cluster_node;  // this node's name; empty: there is no cluster
+  std::string cluster_listen;
+  std::string cluster_key = "/etc/ravenstore/cluster.key";
+  std::string cluster_state = "/var/lib/ravenstore/cluster";  // a folder
+  std::string cluster_machine;                                // empty: what /etc/machine-id says
+  std::vector<std::string> cluster_nodes;                     // allowed; empty: all with the key
+  std::vector<std::string> cluster_peers;                     // "NAME=ADDRESS"
+  std::vector<std::string> cluster_etcd;                      // endpoints
+  std::string cluster_etcd_ca;
+  std::string cluster_etcd_certificate;
+  std::string cluster_etcd_key;
+  core::Bytes cluster_size;                    // of others' memory at most
+  core::Bytes cluster_lend;                    // to others at most
+  core::Bytes cluster_lend_each;               // to each other node; 0: cluster_lend
+  std::optional<core::Bytes> cluster_reserve;  // of the machine's memory; not set: an eighth
+  int cluster_copies = 1;
+  core::Duration cluster_lease{std::chrono::seconds(10)};
+  core::Duration cluster_recall{std::chrono::seconds(10)};
+  std::string cluster_transport = "tls";  // "tls", "ucx"
+  bool cluster_trusted_fabric = false;
+  std::string cluster_ucx_transports = "tcp";
+  std::string cluster_ucx_devices;  // empty: all
   // [transfer]
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;

@@ -51,13 +51,6 @@ Error Malformed(std::string_view what) {
 
 }  // namespace
 
-bool IsNodeName(std::string_view name) {
-  return !name.empty() && name.size() <= kNodeNameMax && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '-' || c == '_';
-  });
-}
-
 struct Multiplexer::FrameHeader {
   uint32_t length = 0;  // of the payload
   Kind kind{};

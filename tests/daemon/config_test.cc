@@ -25,14 +25,39 @@ using std::chrono::seconds;
 auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
-               ax, ay, az, ba] = config;
+               ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
+               bs, bt, bu, bv, bw] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
-                         as, at, au, av, aw, ax, ay, az, ba);
+                         as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw);
 }
 
 // Every key with a value that is not its default.
-constexpr const char* kEveryKey = R"([socket]
+constexpr const char* kEveryKey = R"([cluster]
+node = "a"
+listen = "127.0.0.1:7420"
+key = "/tmp/key"
+state = "/tmp/state"
+machine = "one"
+nodes = ["b", "c"]
+etcd = ["http://127.0.0.1:2379"]
+etcd_ca = "/tmp/ca"
+etcd_certificate = "/tmp/certificate"
+etcd_key = "/tmp/etcd_key"
+peers = ["b=127.0.0.2:7420"]
+size = "128MiB"
+lend = "192MiB"
+lend_each = "64MiB"
+reserve = "5GiB"
+copies = 2
+lease_s = 2.5
+recall_s = 0.5
+transport = "ucx"
+trusted_fabric = true
+ucx_transports = "rc"
+ucx_devices = "mlx5_0:1"
+[socket]
 path = "/tmp/other"
 group = "users"
 mode = 0o600
@@ -161,6 +186,28 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.harvest_rise, std::chrono::milliseconds(2500));
   EXPECT_EQ(config.harvest_step, MiB(1));
   EXPECT_EQ(config.harvest_busy_bytes_per_second, 3e10);
+  EXPECT_EQ(config.cluster_node, "a");
+  EXPECT_EQ(config.cluster_listen, "127.0.0.1:7420");
+  EXPECT_EQ(config.cluster_key, "/tmp/key");
+  EXPECT_EQ(config.cluster_state, "/tmp/state");
+  EXPECT_EQ(config.cluster_machine, "one");
+  EXPECT_EQ(config.cluster_nodes, (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(config.cluster_etcd, (std::vector<std::string>{"http://127.0.0.1:2379"}));
+  EXPECT_EQ(config.cluster_etcd_ca, "/tmp/ca");
+  EXPECT_EQ(config.cluster_etcd_certificate, "/tmp/certificate");
+  EXPECT_EQ(config.cluster_etcd_key, "/tmp/etcd_key");
+  EXPECT_EQ(config.cluster_peers, (std::vector<std::string>{"b=127.0.0.2:7420"}));
+  EXPECT_EQ(config.cluster_size, MiB(128));
+  EXPECT_EQ(config.cluster_lend, MiB(192));
+  EXPECT_EQ(config.cluster_lend_each, MiB(64));
+  EXPECT_EQ(config.cluster_reserve, GiB(5));
+  EXPECT_EQ(config.cluster_copies, 2);
+  EXPECT_EQ(config.cluster_lease, std::chrono::milliseconds(2500));
+  EXPECT_EQ(config.cluster_recall, std::chrono::milliseconds(500));
+  EXPECT_EQ(config.cluster_transport, "ucx");
+  EXPECT_TRUE(config.cluster_trusted_fabric);
+  EXPECT_EQ(config.cluster_ucx_transports, "rc");
+  EXPECT_EQ(config.cluster_ucx_devices, "mlx5_0:1");
   EXPECT_EQ(config.host_others, MiB(16));
   EXPECT_EQ(config.host_utilization, 87u);
   EXPECT_EQ(config.history_path, "/tmp/history");
@@ -276,6 +323,9 @@ TEST(ConfigTest, WrongValuesNameLineKeyAndWhatIsAccepted) {
       {"[harvest]\nsample_ms = 0", "harvest.sample_ms", "10 to 10000, not 0"},
       {"[harvest]\nsample_ms = 9.5", "harvest.sample_ms", "10 to 10000, not 9.5"},
       {"[harvest]\nsample_ms = 10001", "harvest.sample_ms", "10 to 10000, not 10001"},
+      {"[cluster]\ncopies = 3", "cluster.copies", "a whole number from 1 to 2"},
+      {"[cluster]\ntransport = \"tcp\"", "cluster.transport", "one of \"tls\" \"ucx\""},
+      {"[cluster]\nnodes = \"b\"", "cluster.nodes", "a list of strings"},
       {"[harvest]\nrise_s = -1", "harvest.rise_s", "a number of seconds"},
       {"[harvest]\nrise_s = 3601", "harvest.rise_s", "at most 3600, not 3601"},
       {"[harvest]\nstep = \"some\"", "harvest.step", "a size: a number of bytes"},
@@ -355,6 +405,22 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamedWithItsLineAndBothValues) {
       {"[file_pool]\npath = \"pool\"",
        "\"file_pool.path\" must be the absolute path of a folder, not \"pool\""},
       {"[transfer]\nchunk = \"512KiB\"", "not 512.0 KiB"},
+      {"[cluster]\nnode = \"a b\"", "\"cluster.node\" must be 1 to 64 letters, digits"},
+      {"[cluster]\nlisten = \"\"\nnode = \"a\"",
+       "\"cluster.listen\" must be the address and port at which"},
+      {"[cluster]\nkey = \"key\"", "\"cluster.key\" must be an absolute path, not \"key\""},
+      {"[cluster]\nnodes = [\"b\", \"/\"]", "\"cluster.nodes\" must list names of nodes: \"/\""},
+      {"[cluster]\npeers = [\"b\"]", "must list nodes as \"NAME=ADDRESS:PORT\", not \"b\""},
+      {"[cluster]\npeers = [\"b=\"]", "must list nodes as \"NAME=ADDRESS:PORT\", not \"b=\""},
+      {"[cluster]\npeers = [\"b=1\", \"b=2\"]", "\"b\" is there twice"},
+      {"[cluster]\npeers = [\"a=x:1\"]\nlisten = \"y:1\"\nnode = \"a\"",
+       "\"cluster.peers\" must not name this node, \"a\""},
+      {"[cluster]\netcd = [\"10.0.0.9:2379\"]", "\"http://10.0.0.9:2379\", not \"10.0.0.9:2379\""},
+      {"[cluster]\nsize = \"32MiB\"", "\"cluster.size\" must be a multiple of 64.0 MiB"},
+      {"[cluster]\nlend = \"8TiB\"", "and at most"},
+      {"[cluster]\nlease_s = 0.5", "\"cluster.lease_s\" must be 1 to 600, not 0.5"},
+      {"[cluster]\nrecall_s = 0", "\"cluster.recall_s\" must be 0.1 to 600, not 0"},
+      {"[cluster]\ntransport = \"ucx\"", "whoever reaches its port owns this daemon"},
   };
   for (const Case& one : cases) {
     const std::string words = Refusal(one.text);
@@ -372,7 +438,7 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
                 "limits.device_budget", "limits.device_guarantee", "limits.file_budget",
                 "limits.host_budget", "limits.peer_budget", "limits.priority", "limits.weight",
                 "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 53u);
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 75u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));
