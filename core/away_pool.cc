@@ -11,15 +11,27 @@ Range AwayPool::Grow(Bytes size) {
   RAVEN_CHECK(!IsGrowing());
   const auto absent = AbsentFrom(Bytes{0});
   RAVEN_CHECK(absent.has_value());
-  coming_ = std::min(size, absent->second);
-  return {absent->first, coming_};
+  coming_ = {absent->first, std::min(size, absent->second)};
+  return coming_;
 }
 
 void AwayPool::Grown(const Range& chunk) {
-  coming_ = Bytes{0};
+  coming_ = {};
   AddChunk(chunk.first, chunk.second);
   chunks_.insert(std::lower_bound(chunks_.begin(), chunks_.end(), chunk), chunk);
   size_ += chunk.second;
+}
+
+std::optional<Range> AwayPool::OpenAt(Bytes offset) const {
+  const auto chunk = std::lower_bound(chunks_.begin(), chunks_.end(), Range{offset, Bytes{0}});
+  if (chunk == chunks_.end() || chunk->first != offset) return std::nullopt;
+  return *chunk;
+}
+
+bool AwayPool::Has(Bytes offset) const {
+  const auto is_there = [offset](const Range& chunk) { return chunk.first == offset; };
+  return OpenAt(offset) || std::any_of(closed_.begin(), closed_.end(), is_there) ||
+         (IsGrowing() && is_there(coming_));
 }
 
 void AwayPool::Close(const Range& chunk) {
@@ -64,7 +76,7 @@ void AwayPool::ShrinkFailed(Bytes bytes) {
 }
 
 Bytes AwayPool::committed() const {
-  Bytes all = size_ + leaving_ + stuck_ + coming_;
+  Bytes all = size_ + leaving_ + stuck_ + coming_.second;
   for (const Range& chunk : closed_) all += chunk.second;
   return all;
 }

@@ -1,6 +1,7 @@
 // A pool where tensors lie that are away from their devices: one range of addresses with memory
-// that comes and goes chunk by chunk. The host pool grows and shrinks at its end; of harvested
-// memory any chunk may have to go back; a pool of fixed size is one chunk from the beginning.
+// that comes and goes chunk by chunk. The host pool grows and shrinks at its end; of harvested and
+// of lent memory any chunk may have to go back; a pool of fixed size is one chunk from the
+// beginning.
 //
 // The caller makes and destroys the chunks and says when that is done; what lives in the pool stays
 // where it is meanwhile.
@@ -32,6 +33,7 @@ class AwayPool : private ExtentMap {
   using ExtentMap::changes;
   using ExtentMap::Free;
   using ExtentMap::held;
+  using ExtentMap::IsFree;
   using ExtentMap::KindOf;
   using ExtentMap::LargestHole;
   using ExtentMap::OffsetOf;
@@ -49,12 +51,18 @@ class AwayPool : private ExtentMap {
   // and so much is without memory somewhere.
   Range Grow(Bytes size);
   void Grown(const Range& chunk);
-  void GrowFailed() { coming_ = Bytes{0}; }
-  bool IsGrowing() const { return coming_ > Bytes{0}; }
+  void GrowFailed() { coming_ = {}; }
+  // Of size 0 while it is not growing.
+  const Range& coming() const { return coming_; }
+  bool IsGrowing() const { return coming_.second > Bytes{0}; }
 
   // The chunks that are there and not closed, by offset, and what they come to.
   const std::vector<Range>& chunks() const { return chunks_; }
   Bytes size() const { return size_; }
+  // Of those the one that begins at `offset`.
+  std::optional<Range> OpenAt(Bytes offset) const;
+  // Whether one that begins there is open, closed or being made.
+  bool Has(Bytes offset) const;
   // In a closed chunk nothing new lies; once it is emptied it is let go, or it opens again.
   // REQUIRES for Close: it is one of chunks(). For the others: it is closed; for LetGo: and
   // emptied.
@@ -84,7 +92,7 @@ class AwayPool : private ExtentMap {
   std::vector<Range> chunks_;
   std::vector<Range> closed_;
   Bytes size_;
-  Bytes coming_;
+  Range coming_;
   Bytes leaving_;
   Bytes stuck_;
 };

@@ -11,12 +11,17 @@ AwayPools::AwayPools(const Topology* topology, size_t devices, Bytes host_capaci
   for (size_t i = 1 + devices; i < topology->pools().size(); ++i) {
     const Pool& kind = topology->pools()[i];
     const Bytes unit = std::max(kind.granularity, kExtentAlignment);
-    const Bytes capacity = kind.capacity.RoundDown(unit);
+    const Bytes capacity = kind.capacity.RoundDown(std::max(unit, kind.Piece()));
     Member& pool =
         pools_.try_emplace(PoolId{static_cast<uint16_t>(i)}, capacity, unit).first->second;
-    pool.harvested = kind.harvested;
-    if (kind.harvested) harvested_[kind.number] = PoolId{static_cast<uint16_t>(i)};
-    if (!kind.harvested) pool.Grown(pool.Grow(capacity));
+    pool.chunk = kind.chunk;
+    pool.covered = kind.covered;
+    if (!pool.comes_and_goes()) {
+      pool.Grown(pool.Grow(capacity));
+    } else if (kind.kind == PoolKind::kPeer) {
+      pool.owner = DeviceId{kind.number};
+      harvested_[kind.number] = PoolId{static_cast<uint16_t>(i)};
+    }
   }
   links_.resize(devices);
   RatesChanged();

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "core/away_pool.h"
@@ -23,6 +24,8 @@ namespace ravenstore::core {
 
 class AwayPools {
  public:
+  // Why a chunk goes: whoever lends it wants it back, or what is in it is lost.
+  enum class Taken : uint8_t { kRecalled, kLost };
   struct Member : AwayPool {
     using AwayPool::AwayPool;
     // A tensor found no room lately, although redundant copies might make way.
@@ -30,17 +33,28 @@ class AwayPools {
     // Tensors that had to leave needed redundant copies' room lately: none are made ahead before.
     Tick short_until{};
     bool failed = false;  // for good: nothing lies there, nothing goes there
-    // Harvested memory (core/topology.h): what it may hold, what of that its device's own
-    // clients want, what is given back ahead of what they and jobs will want next, until when, and
-    // when it may grow again.
-    bool harvested = false;
+    // As the topology says; chunk: 0 of one of fixed size.
+    Bytes chunk{};
+    bool covered = false;
+    // Of one that comes and goes: whose memory it is, if a device's; what it may hold; when it may
+    // grow again; when what lies in closed chunks may be copied on.
+    std::optional<DeviceId> owner{};
     Bytes most{};
+    Tick grows_after{};
+    Tick moves_after{};
+    bool look = false;  // what lies in closed chunks may be able to leave
+    // Of a device's: what of `most` its own clients want, and what is given back ahead of what they
+    // and jobs will want next, until when.
     Bytes claimed{};
     Bytes ahead{};
     Tick ahead_until{};
-    Tick grows_after{};
-    Tick moves_after{};  // a copy out of it failed
-    bool look = false;   // what lies in closed chunks may be able to leave
+    // Of other nodes': chunks that do not open again, by offset; those that were empty at the last
+    // look and still are, and when the next look is.
+    std::map<Bytes, Taken> taken{};
+    std::set<Bytes> idle{};
+    Tick idle_look{};
+
+    bool comes_and_goes() const { return chunk > Bytes{0}; }
   };
   using Members = std::map<PoolId, Member>;
 
@@ -59,10 +73,6 @@ class AwayPools {
   Members::const_iterator end() const { return pools_.end(); }
   // The pool of what is harvested of the device's memory, where there is one.
   std::optional<PoolId> HarvestOf(DeviceId device) const { return harvested_[ToInt(device)]; }
-  // Whose memory that pool is.
-  DeviceId OwnerOf(PoolId harvest) const {
-    return DeviceId{topology_->pools()[ToInt(harvest)].number};
-  }
   // Of all but the host pool.
   std::vector<PoolId> OtherIds() const;
   std::vector<Bytes> OtherCapacities() const;

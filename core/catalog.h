@@ -50,7 +50,7 @@ enum class TensorState : uint8_t {
                      // still to come
   kLeavingIrrevocably,  // with a copy; part of its room may belong to another tensor
   kAway,
-  kMovingOn,   // away, and on its way from harvested memory to the host pool
+  kMovingOn,   // away, and on its way from a pool that comes and goes to the host pool
   kDiscarded,  // away without its bytes
   kArriving,
   kLost

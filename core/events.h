@@ -117,7 +117,7 @@ struct PoolGrown {
 struct PoolGrowFailed {
   PoolId pool;
 };
-// Answers ShrinkPool.
+// Answers ShrinkPool. The pool may grow there again.
 struct PoolShrunk {
   PoolId pool;
   Bytes offset;
@@ -129,11 +129,27 @@ struct PoolShrinkFailed {
   Bytes size;
 };
 
-// From now on a pool of harvested memory may hold at most so much; nothing before the first. What
-// lies above is given back as soon as it is emptied.
+// From now on a pool that comes and goes by chunks may hold at most so much; nothing before the
+// first. What lies above is given back as soon as it is emptied.
 struct PoolLimit {
   PoolId pool;
   Bytes most;  // more than the pool's capacity means that
+};
+
+// Of a pool that comes and goes: whoever lends the chunk at `offset` wants it back. Nothing more
+// comes to lie there, what can leaves, and ShrinkPool follows once it is empty; what finds no room
+// elsewhere stays until ChunkLost. Ignored where there is no such chunk, or ShrinkPool was proposed
+// for it. Before the answer to its GrowPool it holds for the chunk that comes.
+struct ChunkRecalled {
+  PoolId pool;
+  Bytes offset;
+};
+// The same, and what is in the chunk is gone: what lies there alone is lost. Moves that are under
+// way end as they do, and what one still brings there is lost with the rest; then ShrinkPool
+// follows, as above. Cost: O(tensors in it).
+struct ChunkLost {
+  PoolId pool;
+  Bytes offset;
 };
 
 // Copies between devices and a pool go at most so fast together from now on; before the first, as
@@ -238,12 +254,12 @@ struct Moved {
 // Time passed: deadlines, prefetch, pre-cleaning.
 struct TimePassed {};
 
-using Event =
-    std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed, ClientGone,
-                 SlabAdded, SlabFailed, SlabRemoved, PoolGrown, PoolGrowFailed, PoolShrunk,
-                 PoolShrinkFailed, PoolLimit, PoolRate, PoolFailed, PinnedHeld, PinnedUsed,
-                 PinnedWanted, CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete,
-                 GetSeen, StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
+using Event = std::variant<TenantLimits, ClientAttached, ClientLimits, DeviceLimit, Trimmed,
+                           ClientGone, SlabAdded, SlabFailed, SlabRemoved, PoolGrown,
+                           PoolGrowFailed, PoolShrunk, PoolShrinkFailed, PoolLimit, ChunkRecalled,
+                           ChunkLost, PoolRate, PoolFailed, PinnedHeld, PinnedUsed, PinnedWanted,
+                           CreateRequested, FetchRequested, Freed, PutSeen, StreamComplete, GetSeen,
+                           StepMarked, Dropped, MoveProgressed, Moved, TimePassed>;
 
 // ---- Actions ----
 

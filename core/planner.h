@@ -46,11 +46,9 @@ struct PlannerOptions {
   Bytes host_capacity;                 // size of the host pool's address range, at most kRangeMax
   Bytes host_step = MiB(64);           // the pool grows by this
   Bytes host_ahead = MiB(256);         // and ahead of need by this
-  // Harvested memory comes and goes by this, and is had so much ahead of need.
-  Bytes harvest_chunk = MiB(256);
-  // Of the host pool, each device's pool and what joins them, in the order of their ids. Pools that
-  // follow are of fixed size: tensors may lie there that are away from their devices. Empty: the
-  // host pool and the devices, each with a link that is a LinkModel as it stands there.
+  // Of the host pool, each device's pool and what joins them, in the order of their ids. In pools
+  // that follow tensors may lie that are away from their devices. Empty: the host pool and the
+  // devices, each with a link that is a LinkModel as it stands there.
   Topology topology;
   // Bytes of copies in flight between a device and each other pool, in each direction, beyond which
   // no more are proposed.
@@ -213,7 +211,7 @@ class Planner {
   // As the topology calls it.
   std::string NameOf(PoolId pool) const;
   TierView HostTier() const;
-  // The pools that are neither a device's nor the host's, and one of them. Of what is harvested
+  // The pools that are neither a device's nor the host's, and one of them. Of what comes and goes
   // `held` is all that is there, `capacity` what may be.
   std::vector<PoolId> OtherPools() const;
   TierView OtherTier(PoolId pool) const;

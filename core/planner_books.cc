@@ -151,11 +151,12 @@ void PlannerBooks::FreeAway(TensorRow& tensor) {
   pool.Free(tensor.away.block);
   tensor.away.block = ExtentMap::kNone;
   quota_.Refund(tensor.client, tensor.away.pool, tensor.size);
-  if (pool.harvested) FreeCover(tensor);
+  if (pool.comes_and_goes()) FreeCover(tensor);
 }
 
 void PlannerBooks::FreeCover(const TensorRow& tensor) {
   const auto cover = covers_.find(Catalog::RowOf(tensor.id));
+  if (cover == covers_.end()) return;
   host_.Free(cover->second);
   quota_.Refund(tensor.client, kHostPool, tensor.size);
   covers_.erase(cover);

@@ -200,8 +200,8 @@ class PlannerBooks {
   bool HostHasHeadroom(Bytes size) const {
     return host_.LargestHole() >= size && host_.used() + options_.host_ahead + size <= host_.held();
   }
-  // The place in the host pool that is kept for the tensor's bytes in harvested memory is free
-  // again.
+  // The place in the host pool that is kept for the tensor's bytes in another pool is free again,
+  // if there is one.
   void FreeCover(const TensorRow& tensor);
   // The tensor is on its device and in another pool: its copy there is redundant.
   void NoteRedundantCopy(TensorRow& tensor);
@@ -246,8 +246,8 @@ class PlannerBooks {
   AwayPools::Member& host_ = away_.host();
   CopyLedger copies_;
   QuotaTree quota_;
-  // By row of what lies in harvested memory, the place in the host pool that is kept for it:
-  // harvesting adds speed, not room, and can always be given back.
+  // By row the place in the host pool that is kept for what lies in another: for all that lies in
+  // covered pools, which add speed, not room, and can always be given back; else while it moves on.
   std::map<uint32_t, ExtentMap::Block> covers_;
   // Ordered, as everything that is walked: the same events give the same plans.
   std::map<ClientId, std::shared_ptr<Client>> clients_;
@@ -285,6 +285,7 @@ class PlannerBooks {
   };
   void CheckRow(uint32_t row, Sums* sums) const;
   static void SumUpCopies(const Object& object, Sums* sums);
+  void CheckChunks(const AwayPools::Member& pool) const;
   void CheckCopies(DeviceId device, Sums* sums) const;
   bool IsToBeForgotten(const TensorRow& tensor) const;
   void CheckQuotas(const ClientArena& arena, const Sums& sums) const;

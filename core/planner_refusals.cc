@@ -25,8 +25,10 @@ size_t KeepLargest(std::vector<std::pair<Id, Bytes>>* holders) {
 
 std::string PlannerBooks::WhyLost(const Object& object) const {
   const PoolId pool = object.away.pool;
-  if (!away_[pool].failed) return "a copy of them failed";
-  return "they were in " + NameOf(pool) + ", which failed";
+  if (away_[pool].failed) return "they were in " + NameOf(pool) + ", which failed";
+  if (away_[pool].comes_and_goes() && !away_[pool].covered)
+    return "they were in " + NameOf(pool) + ", which lost them";
+  return "a copy of them failed";
 }
 
 // The asker's own tenant is told which of its clients hold what, and of other tenants which.

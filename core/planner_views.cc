@@ -141,7 +141,7 @@ TierView PlannerBooks::HostTier() const {
 TierView PlannerBooks::OtherTier(PoolId pool) const {
   const AwayPools::Member& there = away_[pool];
   if (there.failed) return {};
-  if (there.harvested) return {there.most, there.committed(), there.used()};
+  if (there.comes_and_goes()) return {there.most, there.committed(), there.used()};
   return {quota_.LimitOf(pool), there.held(), there.used()};
 }
 
@@ -162,7 +162,8 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
     RAVEN_CHECK(pool.SizeOf(tensor.away.block) >= tensor.size);
     sums->pools[tensor.away.pool] += pool.SizeOf(tensor.away.block);
     const auto cover = covers_.find(row);
-    RAVEN_CHECK((cover != covers_.end()) == away_[tensor.away.pool].harvested);
+    RAVEN_CHECK((cover != covers_.end()) ==
+                (away_[tensor.away.pool].covered || tensor.state() == TensorState::kMovingOn));
     if (cover != covers_.end()) {
       RAVEN_CHECK(host_.OwnerOf(cover->second) == row);
       sums->pools[kHostPool] += host_.SizeOf(cover->second);
@@ -185,7 +186,7 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   if (tensor.pinned) sums->pinned[arena_key] += tensor.size;
   if (tensor.away.is_placed()) {
     sums->away[{tensor.client, tensor.away.pool}] += tensor.size;
-    if (away_[tensor.away.pool].harvested) sums->away[{tensor.client, kHostPool}] += tensor.size;
+    if (covers_.contains(row)) sums->away[{tensor.client, kHostPool}] += tensor.size;
   }
   RAVEN_CHECK(Find(tensor.client, tensor.slot) == tensor.id);
   const bool has_device = tensor.home.is_placed();
@@ -202,7 +203,8 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   }
   RAVEN_CHECK(tensor.state() != TensorState::kChosen);
   if (tensor.state() == TensorState::kAway) RAVEN_CHECK(!tensor.dirty());
-  if (tensor.state() == TensorState::kMovingOn) RAVEN_CHECK(away_[tensor.away.pool].harvested);
+  if (tensor.state() == TensorState::kMovingOn)
+    RAVEN_CHECK(away_[tensor.away.pool].comes_and_goes());
   if (tensor.state() == TensorState::kDiscarded) RAVEN_CHECK(!tensor.has_copy());
   RAVEN_CHECK(EvictionIndex::Contains(tensor) == Evictable(tensor));
   if (EvictionIndex::Contains(tensor)) ++sums->indexed[arena_key];
@@ -252,6 +254,15 @@ void PlannerBooks::CheckQuotas(const ClientArena& arena, const Sums& sums) const
   RAVEN_CHECK(usage.pinned == (pinned == sums.pinned.end() ? Bytes{0} : pinned->second));
 }
 
+void PlannerBooks::CheckChunks(const AwayPools::Member& pool) const {
+  RAVEN_CHECK(pool.committed() <= pool.range());
+  if (pool.owner) RAVEN_CHECK(quota_.Harvested(PoolOf(*pool.owner)) == pool.committed());
+  for (const auto& [offset, how] : pool.taken) {
+    RAVEN_CHECK(pool.Has(offset));
+    RAVEN_CHECK(!pool.OpenAt(offset));
+  }
+}
+
 void PlannerBooks::CheckInvariants() const {
   quota_.CheckInvariants();
   requests_.CheckInvariants();
@@ -259,10 +270,7 @@ void PlannerBooks::CheckInvariants() const {
   for (uint32_t row = 0; row < catalog_.rows(); ++row) CheckRow(row, &sums);
   for (const auto& [id, pool] : away_) {
     pool.CheckInvariants();
-    if (pool.harvested) {
-      RAVEN_CHECK(pool.size() + pool.leaving() + pool.stuck() <= pool.range());
-      RAVEN_CHECK(quota_.Harvested(PoolOf(away_.OwnerOf(id))) == pool.committed());
-    }
+    if (pool.comes_and_goes()) CheckChunks(pool);
     RAVEN_CHECK(sums.pools[id] == pool.used());
     RAVEN_CHECK(pool.used() + quota_.Of(id).pinned == quota_.Of(id).held);
   }

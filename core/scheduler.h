@@ -303,35 +303,51 @@ class Scheduler : public PlannerBooks {
 
   void On(const PoolRate& event);
 
-  // Harvested memory (scheduler_harvest.cc).
+  // Pools that come and go by chunks (scheduler_chunks.cc).
   void On(const PoolLimit& event);
-  // What the pool may hold beside the slabs of its device's own clients.
-  Bytes HarvestMost(PoolId pool) const;
-  // What it holds, or is to, leaves slabs no room until it is gone.
-  void CountHarvest(PoolId pool);
-  // Keeps a place in the host pool for what is to lie in harvested memory.
-  bool TakeCover(const TensorRow& tensor, RedundantCopies redundant);
-  void GrowHarvest(PoolId pool, Bytes need);
-  // Its device's own clients or jobs take some of it: for a while more is given back than that, as
-  // much as they took lately, so that the next to ask finds it there.
-  void TakeAhead(PoolId pool);
+  void On(const ChunkRecalled& event);
+  void On(const ChunkLost& event);
+  void TakeChunk(PoolId pool, Bytes offset, AwayPools::Taken how);
+  // Closes chunks that were taken, as far as they are there.
+  static void CloseTaken(AwayPools::Member& pool);
+  // What the pool may hold; of a device's memory, beside the slabs of that device's own clients.
+  Bytes MostIn(PoolId pool) const;
+  // By a chunk, where no hole takes `need`; 0: a chunk ahead of need.
+  void GrowChunks(PoolId pool, Bytes need);
   // Closes chunks, the cheapest to empty first, until the pool holds no more than it may, or opens
   // again those that may stay.
-  void BalanceHarvest(PoolId pool);
+  void BalanceChunks(PoolId pool);
   // The chunks of so many bytes that are the cheapest to empty for their size: of what lies there
   // alone the bytes have to be copied, and copies to them and from them have to end. O(tensors).
   std::vector<Range> CheapestChunks(const AwayPool& pool, Bytes bytes) const;
+  // Of what lies in the chunk, be it in part.
   std::vector<uint32_t> RowsIn(const AwayPool& pool, const Range& chunk) const;
-  // What lies in closed chunks leaves as far as nothing is under way with it.
+  // What lies in closed chunks leaves as far as nothing is under way with it; of what is lost
+  // nothing is there any more.
   void EmptyChunks(PoolId pool);
+  void DropLost(AwayPools::Member& pool);
   void LetGoOfEmptied(PoolId pool);
-  // Copies what lies in harvested memory to the place that is kept for it.
-  void MoveOn(TensorRow& tensor);
+  // Copies the tensor to the host pool: to the place that is kept for it there, or to one that it
+  // takes now; false where there is none.
+  bool MoveOn(TensorRow& tensor);
+  void MoveOnLater(AwayPools::Member& pool);
   void EndMoveOn(TensorRow& tensor, const Moved& event);
+  // Chunks that other nodes lend and that stay empty go back.
+  static void NoteUse(AwayPools::Member& pool, ExtentMap::Block block);
+  void ReturnIdleChunks(AwayPools::Member& pool);
+  // After each event: what can leave does, and emptied chunks go.
+  void ServeChunks();
+
+  // Of a device's memory (scheduler_harvest.cc).
+  // What the pool holds, or is to, leaves slabs no room until it is gone.
+  void CountHarvest(PoolId pool);
+  // Its device's own clients or jobs take some of it: for a while more is given back than that, as
+  // much as they took lately, so that the next to ask finds it there.
+  void TakeAhead(PoolId pool);
+  // Keeps a place in the host pool for what lies in another pool, or is to.
+  bool TakeCover(const TensorRow& tensor, RedundantCopies redundant);
   // The device is full, of harvested memory too: some of that makes way for a slab of so much.
   bool TakeHarvest(ClientArena& arena, Bytes need);
-  // After each event: what can leave does, and emptied chunks go.
-  void ServeHarvest();
 
   // Of the host pool, for blocks of pinned memory (scheduler_pinned.cc).
   void ShrinkHostFor(Bytes slab);

@@ -60,7 +60,7 @@ std::optional<ExtentMap::Block> Scheduler::TakeAwayPlace(const TensorRow& tensor
 bool Scheduler::TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies redundant) {
   const auto block = TakeAwayPlace(tensor, pool, redundant);
   if (!block) return false;
-  if (away_[pool].harvested && !TakeCover(tensor, redundant)) {
+  if (away_[pool].covered && !TakeCover(tensor, redundant)) {
     away_[pool].Free(*block);
     quota_.Refund(tensor.client, pool, tensor.size);
     return false;
@@ -69,7 +69,10 @@ bool Scheduler::TryAllocateAway(TensorRow& tensor, PoolId pool, RedundantCopies 
   if (tensor.away.pool != pool) tensor.redundant_copy = false;
   tensor.away.pool = pool;
   tensor.away.block = *block;
-  if (away_[pool].harvested) GrowHarvest(pool, Bytes{0});
+  if (away_[pool].comes_and_goes()) {
+    NoteUse(away_[pool], *block);
+    GrowChunks(pool, Bytes{0});
+  }
   return true;
 }
 
@@ -95,7 +98,7 @@ std::optional<ExtentMap::Block> Scheduler::TakeAwayRoom(Client& client, PoolId i
   auto block = pool.Allocate(tensor.size, row);
   if (block) return block;
   if (id == kHostPool) EnsureHostAhead(tensor.size);
-  if (pool.harvested) GrowHarvest(id, tensor.size);
+  if (pool.comes_and_goes()) GrowChunks(id, tensor.size);
   if (pool.IsGrowing()) return std::nullopt;  // its answer brings us back
   if (redundant == RedundantCopies::kKeep) return std::nullopt;
   DropRedundantCopies(client, id, tensor.size);

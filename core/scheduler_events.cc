@@ -73,7 +73,7 @@ void Scheduler::Apply(const Event& event, Tick now, Plan* plan) {
   answered_ = 0;
   std::visit([this](const auto& one) { On(one); }, event);
   ServeTouched();
-  ServeHarvest();
+  ServeChunks();
   plan_ = nullptr;
 }
 
@@ -101,7 +101,7 @@ void Scheduler::On(const DeviceLimit& event) {
   quota_.SetLimit(PoolOf(event.device), event.capacity);
   if (const auto harvest = away_.HarvestOf(event.device)) {
     TakeAhead(*harvest);
-    BalanceHarvest(*harvest);
+    BalanceChunks(*harvest);
   }
   for (const auto& [id, client] : clients_) {
     if (client->arenas[device] != nullptr) LimitsChanged(*client->arenas[device]);
@@ -207,7 +207,7 @@ void Scheduler::On(const PoolGrown& event) {
   if (event.pool == kHostPool) {
     EnsureHostAhead(Bytes{0});
   } else {
-    BalanceHarvest(event.pool);  // it may hold less meanwhile
+    BalanceChunks(event.pool);  // it may hold less meanwhile
   }
   TouchWaiting();
 }
@@ -215,6 +215,7 @@ void Scheduler::On(const PoolGrown& event) {
 void Scheduler::On(const PoolGrowFailed& event) {
   if (event.pool != kHostPool) {
     AwayPools::Member& pool = away_[event.pool];
+    pool.taken.erase(pool.coming().first);
     pool.GrowFailed();
     pool.grows_after = now_ + kBackoff;
     return CountHarvest(event.pool);

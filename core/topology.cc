@@ -48,6 +48,7 @@ std::string NameOf(const Pool& pool) {
       case PoolKind::kHost: return "host ";
       case PoolKind::kPeer: return "peer ";
       case PoolKind::kFile: return "file ";
+      case PoolKind::kRemote: return "remote ";
     }
     return "pool ";
   };

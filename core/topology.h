@@ -26,8 +26,9 @@ namespace ravenstore::core {
 // A link's place in Topology::links().
 enum class LinkId : uint16_t {};
 
-// kPeer: a share of a device's memory in which tensors of other devices lie.
-enum class PoolKind : uint8_t { kDevice, kHost, kPeer, kFile };
+// kPeer: a share of a device's memory in which tensors of other devices lie. kRemote: memory that
+// other nodes lend.
+enum class PoolKind : uint8_t { kDevice, kHost, kPeer, kFile, kRemote };
 
 struct Pool {
   PoolKind kind = PoolKind::kDevice;
@@ -35,12 +36,18 @@ struct Pool {
   Bytes capacity;
   Bytes granularity;         // of places in it; a power of two
   bool addressable = false;  // by clients; else its bytes are reached only by copying
-  // Idle memory of others, which may have to be given back at any time: it comes and goes chunk by
-  // chunk, and what lies there has room elsewhere, too.
-  bool harvested = false;
+  // Memory of others, which may have to be given back at any time, comes and goes by chunks of so
+  // much: of a device's (kPeer) also of less, or of more for what is larger. 0: of fixed size.
+  Bytes chunk{};
+  // What lies there has a place in the host pool as well, kept from the beginning. Else what lies
+  // there alone is lost with its chunk.
+  bool covered = false;
+
+  // Of other nodes' memory the chunks are of one size, and so the capacity is whole ones.
+  Bytes Piece() const { return kind == PoolKind::kRemote ? chunk : Bytes{}; }
 };
 
-// "device 0", "host 0", "peer 0", "file 0".
+// "device 0", "host 0", "peer 0", "file 0", "remote 0".
 std::string NameOf(const Pool& pool);
 
 struct Link {

@@ -115,6 +115,37 @@ class MediumMemory : public AwayMemory {
   device::WatchedMedium medium_;
 };
 
+class PiecedMemory : public AwayMemory {
+ public:
+  PiecedMemory(device::Devices devices, std::unique_ptr<device::PiecedMedium> medium)
+      : devices_(std::move(devices)), medium_(std::move(medium)) {}
+
+  device::Target TargetAt(Bytes offset) override { return {*medium_, offset}; }
+  device::Source SourceAt(Bytes offset) override { return {*medium_, offset}; }
+  Bytes granularity() const override { return medium_->granularity(); }
+  core::Result<std::unique_ptr<Channel>> Open(DeviceId device, Direction direction) override {
+    const auto access = direction == Direction::kHostToDevice ? device::MediumAccess::kRead
+                                                              : device::MediumAccess::kWrite;
+    return device::OpenMediumChannel(*devices_[ToInt(device)], access, kOptions);
+  }
+  bool IsStaged(DeviceId) const override { return true; }
+  core::Result<std::unique_ptr<Channel>> OpenToHost() override {
+    return device::OpenMediumChannel(device::MediumAccess::kRead, kOptions);
+  }
+  core::Status Make(Bytes offset, Bytes bytes) override {
+    RAVEN_CHECK(bytes == medium_->piece());
+    return medium_->Make(offset);
+  }
+  core::Status Destroy(Bytes offset) override { return medium_->Destroy(offset); }
+  core::Status Health() const override { return core::Ok(); }
+
+ private:
+  static constexpr device::MediumChannelOptions kOptions{.goes_on = true};
+
+  const device::Devices devices_;
+  const std::unique_ptr<device::PiecedMedium> medium_;
+};
+
 }  // namespace
 
 core::Result<std::unique_ptr<Channel>> AwayMemory::OpenToHost() {
@@ -137,6 +168,11 @@ std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, DeviceId owner,
                                        std::set<DeviceId> reached_by) {
   return std::make_unique<PeerShareMemory>(std::move(devices), owner, std::move(range), bytes,
                                            std::move(reached_by));
+}
+
+std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,
+                                     std::unique_ptr<device::PiecedMedium> medium) {
+  return std::make_unique<PiecedMemory>(std::move(devices), std::move(medium));
 }
 
 std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,

@@ -32,10 +32,10 @@ class AwayMemory {
   virtual bool IsStaged(core::DeviceId device) const = 0;
   // Whose memory it is: a device's whose peers use it; not set: the host's, or a medium's.
   virtual std::optional<core::DeviceId> owner() const { return std::nullopt; }
-  // A channel out of the pool to the host pool. REQUIRES: the pool's memory is harvested.
+  // A channel out of the pool to the host pool. REQUIRES: its memory comes and goes by chunks.
   virtual core::Result<std::unique_ptr<device::Channel>> OpenToHost();
-  // Makes `bytes` of the pool's memory at `offset`, and destroys what was made there. May take
-  // long. REQUIRES: its memory comes and goes. Threads: any; one at a time for a piece.
+  // Makes a chunk of `bytes` of the pool's memory at `offset`, and destroys what was made there.
+  // May take long. REQUIRES: its memory comes and goes. Threads: any; one at a time for a chunk.
   virtual core::Status Make(core::Bytes offset, core::Bytes bytes);
   virtual core::Status Destroy(core::Bytes offset);
   // A copy to the pool or out of it ended. Those of one instant count as one: with a channel all
@@ -59,6 +59,11 @@ std::unique_ptr<AwayMemory> HostMemory(device::Devices devices,
 std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, core::DeviceId owner,
                                        std::unique_ptr<device::VaRange> range, core::Bytes bytes,
                                        std::set<core::DeviceId> reached_by);
+
+// A pool in a medium whose chunks are the medium's pieces. It is never lost as a whole; a copy from
+// or to a piece that is lost fails, and no other.
+std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,
+                                     std::unique_ptr<device::PiecedMedium> medium);
 
 // A pool in a medium. Once nothing but failures come of the medium, it is lost.
 std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,

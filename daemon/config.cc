@@ -482,6 +482,7 @@ std::map<std::string, Key> MakeKeys() {
       {"limits.host_budget", Live(Checked(Size(&C::host_budget), ABudget(&C::host_budget)))},
       {"limits.peer_budget", Live(Checked(Size(&C::peer_budget), ABudget(&C::peer_budget)))},
       {"limits.file_budget", Live(Checked(Size(&C::file_budget), ABudget(&C::file_budget)))},
+      {"limits.remote_budget", Live(Checked(Size(&C::remote_budget), ABudget(&C::remote_budget)))},
       {"limits.device_guarantee",
        Live(Checked(SizeOrDefault(&C::device_guarantee), FaultOfGuarantee))},
       {"limits.weight", Live(WeightOrDefault(&C::weight))},

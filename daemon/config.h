@@ -29,6 +29,7 @@ struct Config {
   core::Bytes host_budget;
   core::Bytes peer_budget;  // of each peer pool
   core::Bytes file_budget;
+  core::Bytes remote_budget;
   std::optional<core::Bytes>
       device_guarantee;             // not set ("default"): an eighth of each device; 0: nothing
   std::optional<uint32_t> weight;   // not set ("default"): surplus goes by what evictions cost

@@ -90,20 +90,22 @@ core::Status Loop::Init() {
     for (const auto& [pool, memory] : away_)
       RAVEN_RETURN_IF_ERROR(AddLanes({core::DeviceId{i}, pool}));
   }
-  for (const auto& harvest : options_.harvests) RAVEN_RETURN_IF_ERROR(AddHarvest(harvest));
+  const std::vector<core::Pool>& pools = options_.planner.topology.pools();
+  for (uint16_t i = 0; i < pools.size(); ++i) {
+    if (pools[i].chunk > core::Bytes{0}) RAVEN_RETURN_IF_ERROR(AddMovesOn(core::PoolId{i}));
+  }
+  for (const auto& [pool, device, options] : options_.harvests)
+    harvests_.emplace(device, HarvestOf{pool, Harvest(options)});
   return core::Ok();
 }
 
-core::Status Loop::AddHarvest(const LoopOptions::HarvestOptions& harvest) {
-  harvests_.emplace(harvest.device, HarvestOf{harvest.pool, Harvest(harvest.options)});
-  AwayMemory& memory = *away_.at(harvest.pool);
-  MovesOn& on = moves_on_[harvest.pool];
+core::Status Loop::AddMovesOn(core::PoolId pool) {
+  AwayMemory& memory = *away_.at(pool);
+  MovesOn& on = moves_on_[pool];
   on.lane = std::make_unique<TransferLane>(
-      planner_->NameOf(harvest.pool) + " to the host", [&memory] { return memory.OpenToHost(); },
+      planner_->NameOf(pool) + " to the host", [&memory] { return memory.OpenToHost(); },
       options_.transfers, &words_.emplace_back(0),
-      [this, pool = harvest.pool](JobId job, const core::Status& outcome) {
-        FinishOn(pool, job, outcome);
-      });
+      [this, pool](JobId job, const core::Status& outcome) { FinishOn(pool, job, outcome); });
   return on.lane->Open();
 }
 
@@ -189,6 +191,13 @@ void Loop::RecordPass() {
         ms(stages_[3] - stages_[2]), ms(end - stages_[3]));
   }
   pauses_.Record(length);
+}
+
+void Loop::PostEvent(core::Event event) {
+  mailbox_.Post([this, event = std::move(event)] {
+    ApplyEvent(event);
+    Execute();
+  });
 }
 
 void Loop::Stop() {

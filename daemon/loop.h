@@ -112,6 +112,23 @@ class Loop {
   void Stop();
   Mailbox& mailbox() { return mailbox_; }
 
+  // --- on any thread: of a pool whose memory comes and goes by chunks (core/events.h) ---
+  // Whoever lends the chunk at `offset` wants it back, or it is lost. After Destroy of a chunk
+  // returned nothing is said of it until the next Make there begins.
+  void PostChunkRecalled(core::PoolId pool, core::Bytes offset) {
+    PostEvent(core::ChunkRecalled{pool, offset});
+  }
+  void PostChunkLost(core::PoolId pool, core::Bytes offset) {
+    PostEvent(core::ChunkLost{pool, offset});
+  }
+  void PostPoolLimit(core::PoolId pool, core::Bytes most) {
+    PostEvent(core::PoolLimit{pool, most});
+  }
+  // The most that its links move together; 0: their own rates.
+  void PostPoolRate(core::PoolId pool, double bytes_per_second) {
+    PostEvent(core::PoolRate{pool, bytes_per_second});
+  }
+
   // --- on the loop's thread ---
   void SetTenant(core::TenantId tenant, core::Budgets budgets);
   // The store may hold so much of the device from now on.
@@ -219,7 +236,7 @@ class Loop {
     std::unordered_map<JobId, Move> in_moves;
   };
 
-  // Out of harvested memory to the host pool.
+  // Out of memory that comes and goes to the host pool.
   struct MovesOn {
     std::unique_ptr<TransferLane> lane;
     std::unordered_map<JobId, Move> moves;
@@ -229,7 +246,7 @@ class Loop {
        std::vector<std::unique_ptr<AwayMemory>> others);
   core::Status Init();
   core::Status AddLanes(Way way);
-  core::Status AddHarvest(const LoopOptions::HarvestOptions& harvest);
+  core::Status AddMovesOn(core::PoolId pool);
   core::Status InitPinned();
 
   // One look at everything; true when there was something to do.
@@ -321,6 +338,7 @@ class Loop {
   void RecordAccess(Session& session, const proto::Access& access);
   void BadRequest(Session& session, const proto::Request& request, const char* why);
 
+  void PostEvent(core::Event event);
   // Applies the event to the planner and leaves its actions in plan_.
   void ApplyEvent(const core::Event& event);
   // Carries out plan_, and what follows from it, until nothing is left.
@@ -354,6 +372,8 @@ class Loop {
   // Whose turn of the link a copy takes that `client` waits for. When it is gone, the session's.
   core::TurnOwner OwnerOf(core::ClientId client, Session& session);
   void LeaveIrrevocably(Move& move);
+  // In such chunks copies go to a pool and from there.
+  core::Bytes ChunkOf(TransferLane::Urgency urgency, const AwayMemory& memory) const;
   // The chunks of a copy between a tensor's place on its device and its place in another pool.
   std::vector<TransferLane::Chunk> ChunksOf(Session& session, const core::Move& action,
                                             TransferLane::Urgency urgency);

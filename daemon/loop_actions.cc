@@ -2,6 +2,7 @@
 // it is told back as events.
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/check.h"
@@ -349,6 +350,11 @@ bool Loop::BeginLeave(Session& session, core::Move::Source source, Move* move) {
   return leaves;
 }
 
+Bytes Loop::ChunkOf(TransferLane::Urgency urgency, const AwayMemory& memory) const {
+  const Bytes unit = memory.granularity();
+  return std::max(unit, options_.transfers.ChunkOf(urgency).RoundDown(unit));
+}
+
 std::vector<TransferLane::Chunk> Loop::ChunksOf(Session& session, const core::Move& action,
                                                 TransferLane::Urgency urgency) {
   const bool leaves = away_.contains(action.to.pool);
@@ -359,7 +365,7 @@ std::vector<TransferLane::Chunk> Loop::ChunksOf(Session& session, const core::Mo
   AwayMemory& memory = *away_.at(there.pool);
   const SlabMap whole(options_.planner.arena[ToInt(device)]);
   const SlabMap& slabs = memory.IsStaged(device) ? whole : session.slabs[ToInt(device)];
-  const Bytes chunk = options_.transfers.ChunkOf(urgency).RoundDown(memory.granularity());
+  const Bytes chunk = ChunkOf(urgency, memory);
   return leaves ? Cut(memory.TargetAt(Bytes{}), there.offset, memory.slabs, arena, here.offset,
                       slabs, action.size, chunk)
                 : Cut(arena, here.offset, slabs, memory.SourceAt(Bytes{}), there.offset,
@@ -537,8 +543,7 @@ void Loop::StartCopyOn(const core::Move& action) {
   AwayMemory& to = *away_.at(action.to.pool);
   const auto urgency = TransferLane::Urgency::kDemand;
   auto chunks = Cut(to.TargetAt(Bytes{}), action.to.offset, to.slabs, from.SourceAt(Bytes{}),
-                    action.from.offset, from.slabs, action.size,
-                    options_.transfers.ChunkOf(urgency).RoundDown(from.granularity()));
+                    action.from.offset, from.slabs, action.size, ChunkOf(urgency, from));
   Move move{.kind = MoveKind::kOn, .client = session->id(), .slot = slot, .tensor = action.tensor};
   MarkComing(*session, action, to.TargetAt(action.to.offset).address(), &move);
   const JobId job =

@@ -65,7 +65,9 @@ std::map<core::DeviceId, PeerRates> ReachedBy(const device::Devices& devices, si
 struct PeerKind {
   const char* key;
   core::Bytes size;
-  bool harvested;
+  core::Bytes chunk;  // of what is harvested; 0: it is a share
+
+  bool harvested() const { return chunk > core::Bytes{}; }
 };
 // Of what is harvested so much is had for a while, to see who reaches it.
 constexpr core::Bytes kTried = core::MiB(64);
@@ -77,17 +79,18 @@ core::Status AddPeerPool(const PeerKind& kind, const device::Devices& devices, s
   };
   auto range = devices[owner]->ReserveVaRange(kind.size);
   if (!range.ok()) return refused(range.error());
-  const core::Bytes made = kind.harvested ? std::min(kind.size, kTried) : kind.size;
+  const core::Bytes made = kind.harvested() ? std::min(kind.size, kTried) : kind.size;
   if (const auto there = (*range)->Create(core::Bytes{}, made); !there.ok())
     return refused(there.error());
   const auto reached_by = ReachedBy(devices, owner, **range, made);
-  if (kind.harvested) RAVEN_RETURN_IF_ERROR((*range)->Unmap(core::Bytes{}));
+  if (kind.harvested()) RAVEN_RETURN_IF_ERROR((*range)->Unmap(core::Bytes{}));
   others->pairs_left_out += static_cast<uint32_t>(devices.size() - 1 - reached_by.size());
   if (reached_by.empty()) return core::Ok();
   const core::PoolId id{static_cast<uint16_t>(1 + devices.size() + others->pools.size())};
   const core::DeviceId number{static_cast<uint16_t>(owner)};
   others->pools.push_back({core::PoolKind::kPeer, core::ToInt(number), kind.size,
-                           core::kExtentAlignment, /*addressable=*/false, kind.harvested});
+                           core::kExtentAlignment, /*addressable=*/false, kind.chunk,
+                           /*covered=*/kind.harvested()});
   others->links.push_back({core::kHostPool, id, to_host.latency, to_host.up_bytes_per_second,
                            to_host.down_bytes_per_second});
   std::set<core::DeviceId> direct;
@@ -95,14 +98,14 @@ core::Status AddPeerPool(const PeerKind& kind, const device::Devices& devices, s
     direct.insert(device);
     others->links.push_back({core::PoolOf(device), id, to_host.latency, rates.out, rates.in});
     spdlog::info("{} of {} on {}, from {}: {:.1f} GB/s out, {:.1f} GB/s in",
-                 kind.harvested ? "harvest" : "peer pool", core::SizeText(kind.size),
+                 kind.harvested() ? "harvest" : "peer pool", core::SizeText(kind.size),
                  devices[owner]->info().uuid, devices[core::ToInt(device)]->info().uuid,
                  rates.out / 1e9, rates.in / 1e9);
   }
   others->memory.push_back(PeerMemory(devices, number, *std::move(range),
-                                      kind.harvested ? core::Bytes{} : kind.size,
+                                      kind.harvested() ? core::Bytes{} : kind.size,
                                       std::move(direct)));
-  if (kind.harvested) {
+  if (kind.harvested()) {
     others->harvests.emplace(id, number);
   } else {
     others->shares[owner] = kind.size;
@@ -151,10 +154,21 @@ core::Status AddFilePool(const Config& config, const device::Devices& devices, O
   return core::Ok();
 }
 
+void AddRemotePool(const device::Devices& devices, RemoteMemory remote, OtherPools* others) {
+  const device::PiecedMedium& medium = *remote.medium;
+  const core::PoolId id{static_cast<uint16_t>(1 + devices.size() + others->pools.size())};
+  others->pools.push_back({core::PoolKind::kRemote, 0, medium.size(), medium.granularity(),
+                           /*addressable=*/false, medium.piece()});
+  others->links.push_back({core::kHostPool, id, remote.latency, remote.write, remote.read});
+  others->memory.push_back(MemoryOf(devices, std::move(remote.medium)));
+  others->remote = id;
+}
+
 }  // namespace
 
 core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devices& devices,
-                                        const std::vector<core::LinkModel>& links) {
+                                        const std::vector<core::LinkModel>& links,
+                                        RemoteMemory remote) {
   OtherPools others;
   others.shares.resize(devices.size());
   if (config.peer_pool_size > core::Bytes{0} && config.harvest_size > core::Bytes{0}) {
@@ -163,10 +177,12 @@ core::Result<OtherPools> MakeOtherPools(const Config& config, const device::Devi
                     "\"peer_pool.size\" is " + core::SizeText(config.peer_pool_size) +
                         ": of a device either a share is taken or what is idle"});
   }
-  for (const PeerKind& kind : {PeerKind{"peer_pool.size", config.peer_pool_size, false},
-                               PeerKind{"harvest.size", config.harvest_size, true}})
+  const core::Bytes chunk = std::max(config.harvest_step, config.slab);
+  for (const PeerKind& kind : {PeerKind{"peer_pool.size", config.peer_pool_size, core::Bytes{}},
+                               PeerKind{"harvest.size", config.harvest_size, chunk}})
     RAVEN_RETURN_IF_ERROR(AddPeerPools(kind, devices, links, &others));
   RAVEN_RETURN_IF_ERROR(AddFilePool(config, devices, &others));
+  if (remote.medium != nullptr) AddRemotePool(devices, std::move(remote), &others);
   return others;
 }
 

@@ -96,6 +96,15 @@ core::Result<device::Devices> Choose(device::Devices all, const std::vector<std:
   return chosen;
 }
 
+// 0: all there is.
+Bytes BudgetIn(core::PoolKind kind, const Config& config) {
+  switch (kind) {
+    case core::PoolKind::kFile: return config.file_budget;
+    case core::PoolKind::kRemote: return config.remote_budget;
+    default: return config.peer_budget;
+  }
+}
+
 core::TenantPriority PriorityOf(const std::string& name) {
   if (name == "normal") return core::TenantPriority::kNormal;
   return name == "low" ? core::TenantPriority::kLow : core::TenantPriority::kHigh;
@@ -116,7 +125,6 @@ LoopOptions LoopOptionsOf(const Config& config) {
   planner.host_ahead = config.pool_ahead;
   planner.prefetch = config.prefetch;
   planner.preclean = config.preclean;
-  planner.harvest_chunk = std::max(config.harvest_step, planner.slab);
   planner.policy = config.policy == "lru"    ? core::Policy::kLru
                    : config.policy == "gdsf" ? core::Policy::kGdsf
                                              : core::Policy::kValue;
@@ -134,15 +142,15 @@ core::Result<std::unique_ptr<Server>> Server::Create(const Config& config) {
   return Create(config, std::move(chosen));
 }
 
-core::Result<std::unique_ptr<Server>> Server::Create(const Config& config,
-                                                     device::Devices devices) {
+core::Result<std::unique_ptr<Server>> Server::Create(const Config& config, device::Devices devices,
+                                                     RemoteMemory remote) {
   RAVEN_RETURN_IF_ERROR(CheckConfig(config));
   std::unique_ptr<Server> server(new Server(config));
-  RAVEN_RETURN_IF_ERROR(server->Init(std::move(devices)));
+  RAVEN_RETURN_IF_ERROR(server->Init(std::move(devices), std::move(remote)));
   return server;
 }
 
-core::Status Server::Init(device::Devices devices) {
+core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   RaiseDescriptorLimit();
   devices_ = std::move(devices);
   backend_ = devices_.front()->info().uuid.starts_with("HOST-") ? "host" : "cuda";
@@ -150,7 +158,9 @@ core::Status Server::Init(device::Devices devices) {
   // Before anything makes contexts: what they take is measured.
   RAVEN_RETURN_IF_ERROR(MakeWatch());
   links_ = MakeLinks();
-  RAVEN_ASSIGN_OR_RETURN(OtherPools others, MakeOtherPools(config_, devices_, links_));
+  RAVEN_ASSIGN_OR_RETURN(OtherPools others,
+                         MakeOtherPools(config_, devices_, links_, std::move(remote)));
+  remote_pool_ = others.remote;
   auto next = static_cast<uint16_t>(1 + devices_.size());
   for (const core::Pool& pool : others.pools) other_pools_.emplace(core::PoolId{next++}, pool);
   RAVEN_ASSIGN_OR_RETURN(const LoopOptions options, MakeLoopOptions(others));
@@ -215,8 +225,7 @@ core::Budgets Server::TenantBudgets() const {
                         config_.weight,
                         PriorityOf(config_.priority)};
   for (const auto& [id, pool] : other_pools_) {
-    const Bytes budget =
-        pool.kind == core::PoolKind::kFile ? config_.file_budget : config_.peer_budget;
+    const Bytes budget = BudgetIn(pool.kind, config_);
     if (budget > Bytes{0}) budgets.others.emplace(id, budget);
   }
   return budgets;

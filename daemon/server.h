@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "core/result.h"
@@ -34,9 +35,9 @@ class Server {
   // Errors: kInvalidArgument (the configuration), kUnavailable (no such device, or a daemon at the
   // socket).
   static core::Result<std::unique_ptr<Server>> Create(const Config& config);
-  // The same over these devices, whatever is configured of them.
-  static core::Result<std::unique_ptr<Server>> Create(const Config& config,
-                                                      device::Devices devices);
+  // The same over these devices, whatever is configured of them, and over what other nodes lend.
+  static core::Result<std::unique_ptr<Server>> Create(const Config& config, device::Devices devices,
+                                                      RemoteMemory remote = {});
   // As End.
   ~Server();
 
@@ -55,10 +56,12 @@ class Server {
   const Config& config() const { return config_; }
   // For tests and benchmarks that look inside: post closures to its mailbox.
   Loop& loop() { return *loop_; }
+  // Of what other nodes lend; its posts are the loop's.
+  std::optional<core::PoolId> remote_pool() const { return remote_pool_; }
 
  private:
   explicit Server(Config config) : config_(std::move(config)) {}
-  core::Status Init(device::Devices devices);
+  core::Status Init(device::Devices devices, RemoteMemory remote);
   // With `others` in its topology.
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.
@@ -80,6 +83,7 @@ class Server {
   core::Bytes largest_device_;          // of the capacities
   core::Bytes host_capacity_;
   std::map<core::PoolId, core::Pool> other_pools_;  // that follow the devices'
+  std::optional<core::PoolId> remote_pool_;
   std::atomic<bool> ending_{false};
   std::unique_ptr<MemoryWatch> watch_;
   // Destroyed in reverse: the workers first, which finish what the loop and the socket asked of

@@ -79,9 +79,12 @@ bool TransferLane::Collect() {
     any = true;
     Job& job = jobs_.at(done.job);
     job.done += done.bytes;
+    const uint64_t signal = last_signal_ - queue_.pieces();
+    if (core::Status copied = channel_->OutcomeOf(signal); job.outcome.ok())
+      job.outcome = std::move(copied);
     if (--job.pending == 0 && job.next == job.chunks.size()) {
-      Finish(done.job, core::Ok());
-    } else if (progressed_) {
+      Finish(done.job, core::Status(job.outcome));
+    } else if (progressed_ && job.outcome.ok()) {
       progressed_(done.job, job.done);
     }
   }
@@ -108,9 +111,12 @@ bool TransferLane::Enqueue(core::Tick now) {
     if (!queue_.MayBegin(chunk.bytes)) break;
     held_ = pacer_ != nullptr && !pacer_->MaySend(sender_, chunk.bytes, now);
     if (held_) break;
-    RAVEN_CHECK(queue_.Begin(chunk.bytes, job.next + 1 == job.chunks.size()));
+    // What failed in part need not be copied further.
+    const bool last = job.next + 1 == job.chunks.size() || !job.outcome.ok();
+    RAVEN_CHECK(queue_.Begin(chunk.bytes, last));
     any = true;
     if (job.next++ == 0) job.begun = ipc::Now();
+    if (last) job.next = job.chunks.size();
     ++job.pending;
     core::Status enqueued = channel_->Copy(chunk.to, chunk.from, chunk.bytes);
     ++last_signal_;

@@ -32,8 +32,8 @@ class TransferLane {
     device::Source from;
     core::Bytes bytes;
   };
-  // Called by Pump when a job is done, in order of completion. An error is the channel's: then the
-  // target's bytes are undefined.
+  // Called by Pump when a job is done, in order of completion. An error is the channel's, or of one
+  // of the job's copies: then the target's bytes are undefined.
   using Finished = std::function<void(JobId, const core::Status&)>;
   // Called by Pump as a job that is not done goes on: so much of it, from its beginning, is copied.
   using Progressed = std::function<void(JobId, core::Bytes)>;
@@ -75,9 +75,10 @@ class TransferLane {
  private:
   struct Job {
     std::vector<Chunk> chunks;
-    size_t next = 0;     // the first chunk not enqueued
-    size_t pending = 0;  // chunks enqueued and not seen complete
-    core::Bytes done{};  // of the chunks seen complete
+    size_t next = 0;                    // the first chunk not enqueued
+    size_t pending = 0;                 // chunks enqueued and not seen complete
+    core::Bytes done{};                 // of the chunks seen complete
+    core::Status outcome = core::Ok();  // of these
     device::Word* arrival = nullptr;
     uint64_t arrival_value = 0;
     core::Tick submitted{};  // for the trace log

@@ -123,6 +123,10 @@ class Channel {
   // errors.
   // Costs up to 3 microseconds: meant for when a Signal is late, not for every poll.
   virtual Status Health() = 0;
+  // Of a channel that goes on behind a copy that failed (MediumChannelOptions): why one of the
+  // copies before the signal of `value` failed, which no earlier signal told. Then their targets'
+  // bytes are undefined. Each signal, once it was seen, in their order; values rise.
+  virtual Status OutcomeOf(uint64_t /*value*/) { return core::Ok(); }
 
  protected:
   // What a channel between two memories says of ends that are not addresses.

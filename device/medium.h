@@ -39,6 +39,23 @@ class Medium {
                      Completion completion) = 0;
 };
 
+// A medium whose memory comes and goes in pieces of one size, as what other nodes lend does. Each
+// piece fails by itself: a transfer from or to one that is not there, or is lost, fails, and none
+// to another does because of that.
+// Threads: any; Make and Destroy of one piece one at a time, and no transfer touches it meanwhile.
+// REQUIRES of Read and Write also: the range lies in one piece that was made.
+class PiecedMedium : public Medium {
+ public:
+  // A power of two and a multiple of the granularity; the size is a multiple of it.
+  virtual core::Bytes piece() const = 0;
+  // Makes the piece at `offset`, a multiple of piece(). May take long.
+  // Errors: any; it is not there then.
+  virtual core::Status Make(core::Bytes offset) = 0;
+  // Gives back, or forgets, the piece that was made at `offset`, be it lost. May take long.
+  // Errors: any; then its offsets are not used again.
+  virtual core::Status Destroy(core::Bytes offset) = 0;
+};
+
 // One end of a copy: an address of this process, or a place in a medium, which outlives the copy.
 // `Byte` is std::byte where bytes go to, const std::byte where they come from.
 template <typename Byte>

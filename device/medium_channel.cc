@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -83,6 +84,13 @@ class MediumChannel : public Channel {
 
   void Poll() override { Advance(); }
 
+  Status OutcomeOf(uint64_t value) override {
+    Status outcome = core::Ok();
+    for (; !failed_.empty() && failed_.front().value <= value; failed_.pop_front())
+      outcome = std::move(failed_.front().why);
+    return outcome;
+  }
+
   Status Health() override {
     Advance();
     for (Stage& stage : stages_) {
@@ -109,6 +117,10 @@ class MediumChannel : public Channel {
     Word copied{0};      // so many chunks have gone over `device`
     uint64_t begun = 0;  // chunks, in order
     uint64_t ended = 0;
+  };
+  struct FailedCopy {
+    uint64_t value;  // of the signal behind it
+    core::Error why;
   };
   struct DueSignal {
     uint64_t after;  // chunks retired
@@ -177,6 +189,7 @@ class MediumChannel : public Channel {
       }
       const Chunk& chunk = ChunkAt(stage.ended);
       if (!chunk.over.load(std::memory_order_acquire)) return;
+      if (options_.goes_on) continue;  // until it is retired
       const Status moved = Outcome(chunk);
       if (!moved.ok()) {
         if (stage.ended == retired_) failure_ = moved;
@@ -199,9 +212,24 @@ class MediumChannel : public Channel {
   }
 
   void Retire() {
-    for (; retired_ < stages_.back().ended; ++retired_) chunks_.pop_front();
+    for (; retired_ < stages_.back().ended; ++retired_) {
+      if (options_.goes_on) NoteOutcome(chunks_.front());
+      chunks_.pop_front();
+    }
+    Signalled();
+  }
+
+  // A failure is told by the signal behind its copy; those before it go first.
+  void NoteOutcome(const Chunk& chunk) {
+    Signalled();
+    const Status moved = Outcome(chunk);
+    if (!moved.ok() && !unsignalled_) unsignalled_ = moved.error();
+  }
+  void Signalled() {
     for (; !signals_.empty() && signals_.front().after <= retired_; signals_.pop_front()) {
-      signals_.front().word->store(signals_.front().value, std::memory_order_release);
+      const DueSignal& due = signals_.front();
+      if (unsignalled_) failed_.push_back({due.value, *std::exchange(unsignalled_, std::nullopt)});
+      due.word->store(due.value, std::memory_order_release);
     }
   }
 
@@ -282,7 +310,9 @@ class MediumChannel : public Channel {
   std::deque<Chunk> chunks_;             // those not retired; their addresses stay
   uint64_t queued_ = 0;
   uint64_t retired_ = 0;
-  std::deque<DueSignal> signals_;  // oldest first
+  std::deque<DueSignal> signals_;           // oldest first
+  std::optional<core::Error> unsignalled_;  // of a chunk that was retired since the last signal
+  std::deque<FailedCopy> failed_;           // that OutcomeOf has not told
   Status failure_ = core::Ok();
 };
 

@@ -9,7 +9,8 @@
 // Errors of Copy: kInvalidArgument for ends that the channel does not lead from and to, and for a
 // place in the medium that is misaligned or outside.
 // A transfer that fails or falls short fails the channel, in the medium's words. What was copied
-// before it is signalled.
+// before it is signalled. Where the medium's failures are of single copies (goes_on) the channel
+// goes on instead, and Channel::OutcomeOf tells them.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ enum class MediumAccess : uint8_t { kRead, kWrite };
 struct MediumChannelOptions {
   core::Bytes chunk = core::MiB(4);  // a multiple of every medium's granularity
   uint32_t depth = 8;                // chunks under way; of a ring, its chunks
+  bool goes_on = false;              // behind a transfer of the medium that failed
 };
 
 // For memory that the CPU reaches.

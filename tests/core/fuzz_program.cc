@@ -96,7 +96,6 @@ World::Options OptionsOf(const Program& program) {
   planner.host_ahead = Bytes(0);
   planner.in_flight = KiB(256);
   planner.incremental_from = kUnit * 4;
-  planner.harvest_chunk = kUnit * 16;
   planner.forgotten_per_pass = 2;
   planner.prefetch = planner.preclean = planner.learn = false;
   double rate = 100e6;
@@ -110,9 +109,12 @@ World::Options OptionsOf(const Program& program) {
     }
     const auto& with = instruction.operands;
     if (instruction.op == Op::kPool) {
-      others.push_back({with[0] == 1 ? PoolKind::kFile : PoolKind::kPeer, Size(with[1], kUnit),
-                        static_cast<double>(Number(with[2])),
+      others.push_back({with[0] == 1   ? PoolKind::kFile
+                        : with[0] == 3 ? PoolKind::kRemote
+                                       : PoolKind::kPeer,
+                        Size(with[1], kUnit), static_cast<double>(Number(with[2])),
                         static_cast<double>(Number(with[3]))});
+      others.back().chunk = kUnit * 16;
       // Of each device once; what is more than that is of fixed size.
       if (with[0] == 2 && harvested < planner.device_capacity.size())
         others.back().harvest_of = harvested++;
@@ -132,10 +134,11 @@ FuzzProgram::FuzzProgram(const Program& program, std::function<void(const std::s
   World::Options options = OptionsOf(program);
   options.trace = std::move(trace);
   capacities_ = options.planner.device_capacity;
-  for (size_t i = 1 + capacities_.size(); i < options.planner.topology.pools().size(); ++i)
+  topology_ = options.planner.topology;
+  for (size_t i = 1 + capacities_.size(); i < topology_.pools().size(); ++i)
     others_.push_back(PoolId{static_cast<uint16_t>(i)});
   for (const PoolId pool : others_) {
-    if (options.planner.topology.pools()[ToInt(pool)].harvested) harvested_.push_back(pool);
+    if (topology_.pools()[ToInt(pool)].chunk > Bytes{0}) chunked_.push_back(pool);
   }
   world_ = std::make_unique<World>(std::move(options));
 }
@@ -205,8 +208,9 @@ void FuzzProgram::DoForNode(Op op, const Operands& with) {
       if (!HasDevice(with[0])) return;
       return world_->SetDevice(DeviceId{static_cast<uint16_t>(with[0])}, Count(with[1]));
     case Op::kPoolLimit:
-      if (with[0] < 0 || !std::cmp_less(with[0], harvested_.size())) return;
-      return world_->SetPool(harvested_[static_cast<size_t>(with[0])], Count(with[1]));
+      if (with[0] < 0 || !std::cmp_less(with[0], chunked_.size())) return;
+      return world_->SetPool(chunked_[static_cast<size_t>(with[0])], Count(with[1]));
+    case Op::kChunkGoes: return TakeChunk(with);
     case Op::kPoolRate:
       if (with[0] < 0 || !std::cmp_less(with[0], others_.size())) return;
       return world_->SetPoolRate(others_[static_cast<size_t>(with[0])],
@@ -222,6 +226,17 @@ void FuzzProgram::DoForNode(Op op, const Operands& with) {
     case Op::kQuiesce: return Quiesce();
     default: return;
   }
+}
+
+// Nobody recalls a part of what is harvested: its owner lowers the limit.
+void FuzzProgram::TakeChunk(const Operands& with) {
+  if (with[0] < 0 || !std::cmp_less(with[0], chunked_.size())) return;
+  const PoolId pool = chunked_[static_cast<size_t>(with[0])];
+  const Pool& kind = topology_.pools()[ToInt(pool)];
+  const Bytes offset = kind.chunk * Count(with[1]).count();
+  if (kind.kind != PoolKind::kRemote || offset + kind.chunk > kind.capacity) return;
+  if (with[2] == 0) return world_->RecallChunk(pool, offset);
+  world_->LoseChunk(pool, offset);
 }
 
 void FuzzProgram::DoForClient(Op op, ClientId client, const Operands& with) {

@@ -25,7 +25,8 @@ enum class Op : uint8_t {
   kHost,      // capacity, step, ahead
   kInFlight,  // bytes, copies
   kLink,      // bytes per second, as the planner reckons
-  kPool,      // one more: a peer's, a file or harvested, capacity, bytes per second in and out
+  kPool,      // one more: a peer's, a file, harvested or lent by other nodes, capacity, bytes per
+              // second in and out
   kHabits,    // prefetch, preclean, learn, policy, part of each pool that is guaranteed
   kLanes,     // entries of each log lane
 
@@ -33,7 +34,8 @@ enum class Op : uint8_t {
   kAttach,        // client, tenant, device budget, host budget
   kLimits,        // client, device budget, host budget
   kDeviceLimit,   // device, bytes
-  kPoolLimit,     // its number among those that are harvested, bytes
+  kPoolLimit,     // its number among those that come and go, bytes
+  kChunkGoes,     // the same, the chunk's number, whether it is lost
   kPoolRate,      // its number among those of kPool, bytes per second
   kPoolFails,     // its number among those of kPool
   kTrim,          // client
@@ -88,6 +90,7 @@ class FuzzProgram {
   void DoForNode(Op op, const Operands& with);
   void DoForClient(Op op, ClientId client, const Operands& with);
   void DoForTensor(Op op, Handle handle, const Operands& with);
+  void TakeChunk(const Operands& with);
   void Create(const Operands& with);
   void EndCopy(int64_t label, bool ok);
   void EndSlab(int64_t index, bool ok);
@@ -98,8 +101,9 @@ class FuzzProgram {
 
   std::unique_ptr<World> world_;
   std::vector<Bytes> capacities_;
-  std::vector<PoolId> others_;     // pools beside devices and host
-  std::vector<PoolId> harvested_;  // those of them that are harvested
+  Topology topology_;
+  std::vector<PoolId> others_;   // pools beside devices and host
+  std::vector<PoolId> chunked_;  // those of them that come and go
   std::map<int64_t, ClientId> clients_;
   std::map<ClientId, int64_t> client_labels_;
   std::map<int64_t, Handle> tensors_;

@@ -50,6 +50,7 @@ const Form& FormOf(Op op) {
       {Op::kLimits, "kLimits", {kClient, Plainest(kRoomy), Plainest(kRoomy)}},
       {Op::kDeviceLimit, "kDeviceLimit", {kFixed, Plainest(0)}},
       {Op::kPoolLimit, "kPoolLimit", {kFixed, Plainest(0)}},
+      {Op::kChunkGoes, "kChunkGoes", {kFixed, Plainest(0), Plainest(0)}},
       {Op::kPoolRate, "kPoolRate", {kFixed, Plainest(0)}},
       {Op::kPoolFails, "kPoolFails", {kFixed}},
       {Op::kTrim, "kTrim", {kClient}},

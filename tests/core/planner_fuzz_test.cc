@@ -80,8 +80,8 @@ class ProgramGenerator {
     prologue_.push_back({Op::kLink, {kSpeeds[Below(3)]}});
     pools_ = Chance(50) ? 1 + Below(2) : 0;
     for (uint32_t more = pools_; more > 0; --more) {
-      const int64_t kind = Below(3);
-      harvested_ += kind == 2 ? 1 : 0;
+      const int64_t kind = Below(4);
+      chunked_ += kind >= 2 ? 1 : 0;
       const int64_t room = ToOperand(kUnit * (16 + Below(roomy_ ? 300 : 60)));
       const int64_t in = kSpeeds[Below(3)] * 4;
       prologue_.push_back({Op::kPool, {kind, room, in, kSpeeds[Below(3)] / 4}});
@@ -203,8 +203,11 @@ class ProgramGenerator {
     return Instruction{op, {fuzz_->LabelOf(*client), operand}};
   }
   std::optional<Instruction> ChangeLimits() {
-    if (harvested_ > 0 && Chance(50))
-      return Instruction{Op::kPoolLimit, {Below(harvested_), ToOperand(kUnit * Below(300))}};
+    if (chunked_ > 0 && Chance(30)) {
+      return Instruction{Op::kPoolLimit, {Below(chunked_), ToOperand(kUnit * Below(300))}};
+    }
+    if (chunked_ > 0 && Chance(40))
+      return Instruction{Op::kChunkGoes, {Below(chunked_), Below(8), Below(2)}};
     if (pools_ > 0 && Chance(5)) {
       return Instruction{Op::kPoolRate, {Below(pools_), Chance(50) ? 0 : 10'000 + Below(100'000)}};
     }
@@ -319,9 +322,9 @@ class ProgramGenerator {
   Program prologue_;
   const FuzzProgram* fuzz_ = nullptr;
   uint32_t devices_ = 1;
-  int64_t most_ = 0;        // capacity of any device
-  uint32_t pools_ = 0;      // beside devices and host
-  uint32_t harvested_ = 0;  // of those
+  int64_t most_ = 0;      // capacity of any device
+  uint32_t pools_ = 0;    // beside devices and host
+  uint32_t chunked_ = 0;  // of those that come and go
   uint32_t tenants_ = 1;
   uint32_t fail_percent_ = 0;
   uint32_t hints_ = 0;

@@ -22,8 +22,7 @@ Script::Setting TwoDevices() {
   setting.capacities = {KiB(8), KiB(64)};
   setting.devices = 2;
   setting.host = KiB(64);
-  setting.others = {{PoolKind::kPeer, KiB(64), 400e9, 400e9, ToInt(kOwner)}};
-  setting.harvest_chunk = KiB(8);
+  setting.others = {{PoolKind::kPeer, KiB(64), 400e9, 400e9, ToInt(kOwner), KiB(8)}};
   return setting;
 }
 

@@ -44,7 +44,6 @@ class Script {
     uint64_t guaranteed_part = 0;
     uint32_t demand_copies = 512;
     std::vector<Bytes> capacities = {};  // of each device, where they differ
-    Bytes harvest_chunk = MiB(256);
   };
   enum class State { kWaiting, kRefused, kInUse, kIdle, kLeaving, kAway, kLost, kFreed };
 
@@ -194,7 +193,6 @@ class Script {
     planner.incremental_from = setting.incremental_from;
     planner.guaranteed_part = setting.guaranteed_part;
     planner.demand_copies = setting.demand_copies;
-    planner.harvest_chunk = setting.harvest_chunk;
     planner.prefetch = setting.prefetch;
     planner.preclean = setting.preclean;
     return options;

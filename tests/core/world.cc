@@ -27,7 +27,7 @@ World::World(Options options)
     const size_t there = UnitsOf(pools[i].capacity);
     away_[PoolId{static_cast<uint16_t>(i)}] = {
         std::vector<uint64_t>(there),
-        std::vector<Unit>(there, pools[i].harvested ? Unit::kAbsent : Unit::kPresent),
+        std::vector<Unit>(there, pools[i].chunk > Bytes{0} ? Unit::kAbsent : Unit::kPresent),
         {}};
   }
 }
@@ -55,6 +55,11 @@ void World::SetDevice(DeviceId device, Bytes capacity) {
 
 void World::SetPool(PoolId pool, Bytes most) {
   ApplyEvent(PoolLimit{pool, most});
+  Execute();
+}
+
+void World::RecallChunk(PoolId pool, Bytes offset) {
+  ApplyEvent(ChunkRecalled{pool, offset});
   Execute();
 }
 
@@ -424,6 +429,7 @@ void World::FinishSlab(size_t index, bool ok) {
       break;
     case SlabJob::Kind::kPoolShrinks:
       if (ok) {
+        lost_.erase({job.pool, job.offset});
         ApplyEvent(PoolShrunk{job.pool, job.offset, job.size});
       } else {
         ApplyEvent(PoolShrinkFailed{job.pool, job.size});
@@ -474,8 +480,8 @@ void World::CheckDevice(DeviceId device) const {
   }
   const auto& pools = options_.planner.topology.pools();
   for (const auto& [id, memory] : away_) {
-    if (id == kHostPool || !pools[ToInt(id)].harvested ||
-        DeviceId{pools[ToInt(id)].number} != device)
+    const Pool& pool = pools[ToInt(id)];
+    if (pool.kind != PoolKind::kPeer || pool.chunk == Bytes{0} || DeviceId{pool.number} != device)
       continue;
     all += Bytes(kUnit * static_cast<uint64_t>(
                              std::count_if(memory.units.begin(), memory.units.end(),

@@ -70,8 +70,12 @@ class World {
   void SetTenant(TenantId tenant, Budgets budgets);
   void SetClient(ClientId client, Budgets budgets);
   void SetDevice(DeviceId device, Bytes capacity);
-  // Of a pool of harvested memory.
+  // Of a pool that comes and goes by chunks.
   void SetPool(PoolId pool, Bytes most);
+  // Whoever lends the chunk there wants it back.
+  void RecallChunk(PoolId pool, Bytes offset);
+  // What is in the chunk is gone: from now on no copy out of it ends well.
+  void LoseChunk(PoolId pool, Bytes offset);
   void SetPoolRate(PoolId pool, double bytes_per_second);
   // From now on every copy to the pool and from it fails, also those under way.
   void FailPool(PoolId pool);
@@ -173,6 +177,7 @@ class World {
     bool arriving = false;
     uint64_t stamp = 0;  // what the last use wrote; 0 before the first
     bool may_be_lost = false;
+    Place away{};  // where it was last copied to beside its device
     // The executor's side.
     TensorId tensor = kNoTensor;
     bool pending = false;
@@ -281,8 +286,10 @@ class World {
   void MoveStampsOn(const Copy& copy, size_t begin, size_t end);
   // Pinned memory and the pool together are what the store may pin.
   void CheckPinned() const;
-  // Slabs and harvested memory together are what the device may hold.
+  // Slabs and what is harvested together are what the device may hold.
   void CheckDevice(DeviceId device) const;
+  // Whether a copy of so much from there, or to there, touches what was lost.
+  bool IsLost(const Place& place, Bytes size) const;
   void CheckAwayRoom(TensorId tensor, const Place& to, Bytes size) const;
 
   Options options_;
@@ -299,6 +306,7 @@ class World {
   std::map<PoolId, Memory> away_;  // all pools but the devices'
   Memory& host_ = away_[kHostPool];
   std::set<PoolId> failed_;
+  std::map<std::pair<PoolId, Bytes>, Bytes> lost_;  // chunks, and their sizes
   std::vector<Copy> copies_;
   std::vector<SlabJob> slab_jobs_;
   uint64_t last_stamp_ = 0;

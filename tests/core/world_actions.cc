@@ -126,8 +126,9 @@ void World::Do(const GrowPool& action) {
   slab_jobs_.push_back(
       {SlabJob::Kind::kPoolGrows, {}, {}, action.offset, action.size, action.pool});
   CheckPinned();
-  if (action.pool == kHostPool) return;
-  CheckDevice(DeviceId{options_.planner.topology.pools()[ToInt(action.pool)].number});
+  const Pool& pool = options_.planner.topology.pools()[ToInt(action.pool)];
+  if (pool.kind == PoolKind::kPeer) CheckDevice(DeviceId{pool.number});
+  if (pool.kind == PoolKind::kRemote) RAVEN_CHECK(action.size == pool.chunk);
 }
 
 void World::Do(const ReclaimPinned& action) {
@@ -331,6 +332,7 @@ void World::StartCopyOut(const Move& action) {
   RAVEN_CHECK(row->size == action.size);
   CheckAwayRoom(action.tensor, action.to, action.size);
   if (action.source == Source::kLeaves) MoveLease(*row, LeaseState::kLeaving);
+  row->away = action.to;
   copies_.push_back({stays ? CopyKind::kClean : CopyKind::kOut,
                      {session->id, slot},
                      action.tensor,
@@ -368,7 +370,7 @@ void World::StartCopyIn(const Move& action) {
 void World::StartCopyOn(const Move& action) {
   Session* session = nullptr;
   SlotId slot{};
-  const Row* row = Locate(action, &session, &slot);
+  Row* row = Locate(action, &session, &slot);
   if (row == nullptr) return;
   RAVEN_CHECK(row->size == action.size);
   RAVEN_CHECK(planner_->View(action.tensor).residency == Residency::kAway);
@@ -401,8 +403,42 @@ void World::FailPool(PoolId pool) {
   Execute();
 }
 
+void World::LoseChunk(PoolId pool, Bytes offset) {
+  Memory& memory = away_.at(pool);
+  const Bytes size = options_.planner.topology.pools()[ToInt(pool)].chunk;
+  if (memory.units.at(UnitsOf(offset)) == Unit::kPresent) {
+    lost_[{pool, offset}] = size;
+    std::fill_n(memory.stamps.begin() + static_cast<ptrdiff_t>(UnitsOf(offset)), UnitsOf(size),
+                ~uint64_t{0});
+  }
+  for (auto& [id, session] : sessions_) {
+    if (session->gone) continue;
+    for (Row& row : session->rows) {
+      if (row.tensor == kNoTensor || !planner_->Knows(row.tensor)) continue;
+      const TensorView view = planner_->View(row.tensor);
+      row.may_be_lost |=
+          view.away == pool && view.has_copy && IsLost(row.away, row.size) &&
+          (view.residency == Residency::kAway || view.residency == Residency::kArriving);
+    }
+  }
+  ApplyEvent(ChunkLost{pool, offset});
+  Execute();
+}
+
+bool World::IsLost(const Place& place, Bytes size) const {
+  return std::any_of(lost_.begin(), lost_.end(), [&](const auto& chunk) {
+    const auto& [pool, offset] = chunk.first;
+    return pool == place.pool && place.offset < offset + chunk.second &&
+           offset < place.offset + size;
+  });
+}
+
 void World::FinishCopy(size_t index, bool ok) {
   ok = ok && !failed_.contains(copies_.at(index).away.pool);
+  // What is copied into a chunk that is lost may seem to go well.
+  const bool reads =
+      copies_.at(index).kind == CopyKind::kIn || copies_.at(index).kind == CopyKind::kOn;
+  ok = ok && !(reads && IsLost(copies_.at(index).away, copies_.at(index).size));
   if (ok && ReleaseHalf(copies_.at(index))) return Execute();
   const Copy copy = copies_.at(index);
   MoveStamps(copy, true);
@@ -411,6 +447,7 @@ void World::FinishCopy(size_t index, bool ok) {
   if (copy.kind == CopyKind::kIn) {
     FinishIn(copy, ok);
   } else if (copy.kind == CopyKind::kOn) {
+    if (ok && !SessionOf(copy.handle.client).gone) RowOf(copy.handle).away = copy.on;
     ApplyEvent(Moved{copy.tensor, ok ? Moved::Outcome::kDone : Moved::Outcome::kFailed});
   } else {
     FinishOut(copy, ok);
@@ -423,6 +460,7 @@ void World::FinishOut(const Copy& copy, bool ok) {
   Session& session = SessionOf(copy.handle.client);
   Row& row = RowOf(copy.handle);
   const bool same = row.word == copy.word;
+  row.may_be_lost |= ok && copy.kind == CopyKind::kOut && IsLost(copy.away, copy.size);
   using Outcome = Moved::Outcome;
   if (copy.irrevocable) {
     const bool stays = !ok && !copy.half_released;

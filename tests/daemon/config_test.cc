@@ -26,11 +26,11 @@ auto Values(const Config& config) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, ab,
                ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar, as, at, au, av, aw,
                ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk, bl, bm, bn, bo, bp, bq, br,
-               bs, bt, bu, bv, bw] = config;
+               bs, bt, bu, bv, bw, bx] = config;
   return std::make_tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y,
                          z, aa, ab, ac, ad, ae, af, ag, ah, ai, aj, ak, al, am, an, ao, ap, aq, ar,
                          as, at, au, av, aw, ax, ay, az, ba, bb, bc, bd, be, bf, bg, bh, bi, bj, bk,
-                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw);
+                         bl, bm, bn, bo, bp, bq, br, bs, bt, bu, bv, bw, bx);
 }
 
 // Every key with a value that is not its default.
@@ -70,6 +70,7 @@ device_budget = "12GiB"
 host_budget = 4194304
 peer_budget = "2MiB"
 file_budget = "8MiB"
+remote_budget = "6MiB"
 device_guarantee = "3GiB"
 weight = 4
 priority = "high"
@@ -164,6 +165,7 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.host_budget, MiB(4));
   EXPECT_EQ(config.peer_budget, MiB(2));
   EXPECT_EQ(config.file_budget, MiB(8));
+  EXPECT_EQ(config.remote_budget, MiB(6));
   EXPECT_EQ(config.device_guarantee, GiB(3));
   EXPECT_EQ(config.weight, 4u);
   EXPECT_EQ(config.priority, "high");
@@ -433,12 +435,12 @@ TEST(ConfigTest, OnlyWhatMayChangeWhileItRunsIsAdoptedAndTheRestIsNamed) {
   Config running;
   const Config wanted = Parsed(kEveryKey);
   const ConfigChanges changes = Adopt(wanted, &running);
-  EXPECT_EQ(changes.adopted,
-            (std::vector<std::string>{
-                "limits.device_budget", "limits.device_guarantee", "limits.file_budget",
-                "limits.host_budget", "limits.peer_budget", "limits.priority", "limits.weight",
-                "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
-  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 75u);
+  EXPECT_EQ(changes.adopted, (std::vector<std::string>{
+                                 "limits.device_budget", "limits.device_guarantee",
+                                 "limits.file_budget", "limits.host_budget", "limits.peer_budget",
+                                 "limits.priority", "limits.remote_budget", "limits.weight",
+                                 "log.level", "shutdown.drain_s", "shutdown.restart_timeout_s"}));
+  EXPECT_EQ(changes.adopted.size() + changes.need_restart.size(), 76u);
   EXPECT_EQ(running.device_budget, GiB(12));
   EXPECT_EQ(running.log_level, "trace");
   EXPECT_EQ(running.drain, std::chrono::milliseconds(250));

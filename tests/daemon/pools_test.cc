@@ -682,7 +682,8 @@ TEST_F(PeerPoolsTest, WhatIsHarvestedIsNotTakenAtTheStart) {
   config_.harvest_size = core::MiB(4);
   const OtherPools pools = Make({.count = 2, .peer_bytes_per_second = 2e9});
   ASSERT_EQ(pools.pools.size(), 2u);
-  EXPECT_TRUE(pools.pools[1].harvested);
+  EXPECT_EQ(pools.pools[1].chunk, core::MiB(256));
+  EXPECT_TRUE(pools.pools[1].covered);
   EXPECT_EQ(pools.pools[1].capacity, core::MiB(4));
   EXPECT_EQ(pools.shares, std::vector<core::Bytes>(2));
   EXPECT_EQ(pools.harvests.at(core::PoolId{4}), core::DeviceId{1});
