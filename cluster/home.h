@@ -1,0 +1,133 @@
+// What this node keeps in other nodes' memory: pieces of one range of offsets, each backed by a slot
+// of a lender, or by one on each of two machines.
+//
+// The home keeps the checksums (XXH3 of each granule, as it was acknowledged), so that bytes that are
+// wrong for whatever reason are never served: a read fails with kCorrupt, or is served by the other
+// copy. A granule has none while it is written, nor after a write that failed.
+//
+// A piece whose slot is recalled, or that lost one of two copies, is copied to a slot of another
+// lender; writes to it wait meanwhile. Only where nobody lends is the listener asked to empty it.
+//
+// Threads: one, the transport's. Knows no clock but the one it is given.
+// Owns: nothing of the callers'. A buffer is the home's from the call until its `done`, which is told
+// once and never from within the call that it was given to.
+// Errors: of a read or write
+//   kInvalidArgument  no whole granules, or over the end of a piece
+//   kWrongState       it overlaps another that is under way (of which one writes); or a read of what
+//                     was not written, or was but without an acknowledgement
+//   kNotFound         the piece is not held
+//   kLost             the piece was lost, for good
+//   kCorrupt          the lender's bytes are not those that were written
+//   kUnavailable      the piece is leaving, or was given back (writes); too many attempts failed
+//   kTimedOut         the deadline passed
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cluster/ids.h"
+#include "cluster/loans.h"
+#include "core/result.h"
+#include "core/types.h"
+
+namespace ravenstore::cluster {
+
+class Home final : private Loans::Listener {
+ public:
+  using DoneCallback = std::function<void(const core::Status&)>;
+
+  struct Options {
+    Loans::Options loans = {};
+    Sizes sizes = {};
+    uint32_t copies = 1;  // 1, or 2 on different machines
+    // At most so many bytes are under way in one piece's copy to another lender, and so many pieces
+    // are copied at once.
+    core::Bytes repair_step = core::MiB(4);
+    uint32_t repairs_max = 2;
+    core::Duration repair_timeout = std::chrono::seconds(30);
+  };
+  // Told on the transport's thread; may call everything here.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // Empty this piece and Shrink it, by `deadline` (on the transport's clock; kNever: as soon as
+    // may be, for it has one copy where two are wanted). Writes to it are refused from now on. What
+    // is there at the deadline is lost, and OnPieceLost says so.
+    virtual void OnPieceRecalled(PieceId piece, core::Tick deadline) = 0;
+    // Its bytes are gone. It is not held any more, and may be grown again.
+    virtual void OnPieceLost(PieceId piece, const core::Error& why) = 0;
+    // It was copied to another lender, and goes on.
+    virtual void OnPieceMoved(PieceId piece, std::string_view lender) = 0;
+    // So many pieces may be held in all now, as far as offers tell.
+    virtual void OnPiecesMost(uint32_t pieces) = 0;
+    virtual void OnLenderOpened(std::string_view lender) = 0;
+    virtual void OnLenderRefused(std::string_view lender, const core::Error& why) = 0;
+    virtual void OnLenderLost(std::string_view lender, uint32_t slots, const core::Error& why) = 0;
+  };
+  struct PieceView {
+    PieceId piece{};
+    std::vector<std::pair<std::string, SlotRef>> copies;  // lender and slot
+    bool leaving = false;
+    bool in_repair = false;
+  };
+
+  // `listener` outlives this.
+  Home(Options options, Listener* listener);
+  ~Home() override;
+  void Attach(transport::Transport* transport);
+
+  // Who may be asked. Nodes that are not named any more keep their loans until these end.
+  void SetPeers(std::map<std::string, Peer> peers) { loans_.SetPeers(std::move(peers)); }
+
+  // Borrows what the piece needs. Its bytes are undefined until they are written.
+  // Errors, of `done`: kOutOfMemory (nobody lends so much, or only on one machine where two are
+  // wanted), kTimedOut, kUnavailable (given back meanwhile). REQUIRES: it is neither held nor growing.
+  void Grow(PieceId piece, core::Tick deadline, DoneCallback done);
+  // Gives it back. What is under way in it ends with kUnavailable, before this returns.
+  void Shrink(PieceId piece);
+
+  // `offset` is a multiple of the granule; all lies in one piece. The last granule may be written
+  // in part, and is then read in the same part.
+  void Write(core::Bytes offset, std::span<const std::byte> bytes, core::Tick deadline,
+             DoneCallback done);
+  void Read(core::Bytes offset, std::span<std::byte> bytes, core::Tick deadline, DoneCallback done);
+
+  // What the transport tells of a connection; whether it is of this home's making.
+  bool OnConnected(transport::ConnectionId connection) { return loans_.OnConnected(connection); }
+  bool OnLost(transport::ConnectionId connection, const core::Error& why) {
+    return loans_.OnLost(connection, why);
+  }
+  // A lender wants these back.
+  core::Status OnRecall(transport::ConnectionId connection, const RecallRequest& request) {
+    return loans_.OnRecall(connection, request);
+  }
+
+  // Does what is due. After each Poll of the transport.
+  void Tick();
+  // When there is something, on the transport's clock.
+  core::Tick Next() const;
+
+  std::vector<PieceView> Pieces() const;
+  std::vector<Loan::View> Lenders() const { return loans_.Views(); }
+
+ private:
+  struct Copy;
+  struct Sum;
+  struct Operation;
+  struct Repair;
+  struct Piece;
+  struct Growth;
+
+  Options options_;
+  Listener* const listener_;
+  Loans loans_;
+};
+
+}  // namespace ravenstore::cluster

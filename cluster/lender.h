@@ -1,0 +1,183 @@
+// What this node lends: slots of its memory, each to one home, under one lease for each home.
+//
+// A home never gets rights to the memory. It asks, and before each chunk that is read or written
+// the lender looks again whether the connection is the home's newest, the lease has not expired and
+// the slot is still lent under that generation.
+//
+// A lease that expired makes the lender refuse; the bytes stay until their room is needed or
+// `keep_expired` has passed, and a renewal by the same incarnation makes them valid again. A new
+// incarnation that proves the same key frees its predecessor's slots at once.
+//
+// A slot is Free, Reserved (lent, and nothing written), Valid, or Leaving: taken, while a transfer
+// on it has not ended. Its memory is given back when that has.
+//
+// Owns: the slots' memory. Threads: one, the transport's. Knows no clock but the one it is given.
+// Errors: what a home reads as a refusal, kWrongState (no loan, or it expired), kNotFound (the slot
+// is not lent under that generation), kPermission, kLimit, kCorrupt (not this protocol).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cluster/ids.h"
+#include "cluster/lent_memory.h"
+#include "cluster/protocol.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "transport/transport.h"
+
+namespace ravenstore::cluster {
+
+class Lender {
+ public:
+  struct Options {
+    std::string name;  // of this node
+    Identity identity;
+    Sizes sizes = {};
+    core::Duration lease = std::chrono::seconds(5);
+    core::Duration keep_expired = std::chrono::minutes(1);
+    uint32_t home_slots_max = kSlotsMax;  // of one home
+    uint32_t homes_max = 64;
+    // How long a home has to empty recalled slots: so long for each GiB, and at least so long.
+    core::Duration recall_each_gib = std::chrono::seconds(1);
+    core::Duration recall_least = std::chrono::seconds(1);
+    // Whether that node may borrow; none: every one that has the cluster's key.
+    std::function<bool(std::string_view home)> allows = {};
+    // CLOCK_BOOTTIME, on which leases expire: it goes on while the machine sleeps.
+    std::function<core::Tick()> lease_clock;
+    uint64_t seed = 0;  // of challenges and generations
+  };
+  // What is told as it happens. Calls nothing of the lender.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void OnHomeOpened(std::string_view home, bool is_new_incarnation) = 0;
+    virtual void OnHomeRefused(std::string_view home, const core::Error& why) = 0;
+    virtual void OnHomeExpired(std::string_view home, uint32_t slots) = 0;
+    virtual void OnHomeGone(std::string_view home, uint32_t slots) = 0;
+    virtual void OnSlotsRecalled(std::string_view home, uint32_t slots) = 0;
+    // Recalled, and not given back by the deadline.
+    virtual void OnSlotsTaken(std::string_view home, uint32_t slots) = 0;
+  };
+  // As it is shown.
+  struct HomeView {
+    std::string home;
+    uint32_t slots = 0;
+    uint32_t recalled = 0;     // of them
+    core::Duration lease_left{};  // below 0: expired for so long
+    core::Bytes written;       // in all
+    core::Bytes read;
+  };
+
+  // All outlive this.
+  Lender(Options options, LentMemory* memory, Listener* listener);
+  ~Lender();
+  Lender(const Lender&) = delete;
+  Lender& operator=(const Lender&) = delete;
+  // Before anything else. The transport must live until the last call here.
+  void Attach(transport::Transport* transport) { transport_ = transport; }
+
+  // So many slots may be lent in all from now on. What is lent beyond is taken from expired loans,
+  // and then recalled; meanwhile nothing is lent.
+  void SetLimit(uint32_t slots);
+
+  // A request of a home: transport::Service's contract.
+  core::Result<transport::Sink> OnRequest(const transport::IncomingCall& call,
+                                          const HomeRequest& request);
+  void OnReceived(transport::CallId call);
+  void OnEnded(transport::CallId call);
+  // Whether a call is one of those that OnRequest accepted and that has not ended.
+  bool Serves(transport::CallId call) const { return calls_.contains(call); }
+  void OnLost(transport::ConnectionId connection);
+
+  // Does what is due.
+  void Tick();
+  // When there is something, on the transport's clock.
+  core::Tick Next() const;
+
+  uint32_t limit() const { return limit_; }
+  // Lent, or leaving: memory that is not the machine's.
+  uint32_t held() const { return static_cast<uint32_t>(slots_.size()) - free_; }
+  std::vector<HomeView> Views() const;
+
+ private:
+  enum class SlotState : uint8_t { kFree, kReserved, kValid, kLeaving };
+  struct LoanKey {
+    std::string home;
+    Incarnation incarnation;
+    auto operator<=>(const LoanKey&) const = default;
+  };
+  struct Slot {
+    SlotState state = SlotState::kFree;
+    uint64_t generation = 0;
+    std::span<std::byte> memory = {};
+    LoanKey loan = {};
+    uint64_t borrow = 0;  // the number of the call that reserved it
+    core::Tick recalled_until = core::kNever;  // on the transport's clock; kNever: not recalled
+    std::set<transport::CallId> transfers = {};
+  };
+  struct Loan {
+    PublicKey key{};
+    transport::ConnectionId connection{};
+    bool connected = false;
+    core::Tick expires{};  // on the lease's clock
+    bool told_expired = false;
+    uint64_t settled = 0;  // borrows up to this number have ended at the home
+    std::set<uint32_t> slots = {};
+    core::Bytes written = {};
+    core::Bytes read = {};
+  };
+  // A request that was accepted.
+  struct Serving {
+    HomeRequest request;
+    LoanKey loan;
+  };
+  struct Opening {
+    Challenge challenge{};
+    std::optional<LoanKey> loan = {};  // once it is open
+  };
+
+  core::Result<Loan*> LoanOf(transport::ConnectionId connection, LoanKey* key);
+  // Whether a transfer on that slot may go on.
+  core::Status Check(transport::ConnectionId connection, SlotRef slot);
+  core::Result<transport::Sink> OnTransfer(const transport::IncomingCall& call,
+                                           const HomeRequest& request);
+  core::Result<std::string> Answer(transport::CallId call, const Serving& serving);
+  core::Result<std::string> Answer(transport::CallId call, const Serving&, const ChallengeRequest&);
+  core::Result<std::string> Answer(transport::CallId call, const Serving&, const OpenRequest&);
+  core::Result<std::string> Answer(transport::CallId call, const Serving&, const OfferRequest&);
+  core::Result<std::string> Answer(transport::CallId call, const Serving&, const BorrowRequest&);
+  core::Result<std::string> Answer(transport::CallId call, const Serving&, const RenewRequest&);
+  uint32_t MayLend(const Loan* loan) const;
+  core::Result<SlotRef> Lend(const LoanKey& key, Loan* loan, uint64_t borrow);
+  void TakeExpired(uint32_t slots);
+  void Recall(uint32_t slots);
+  void Take(uint32_t slot);
+  void Reclaim(uint32_t slot);
+  void Drop(const LoanKey& key);
+  void DropPredecessors(const LoanKey& key, const PublicKey& proven);
+
+  const Options options_;
+  LentMemory* const memory_;
+  Listener* const listener_;
+  transport::Transport* transport_ = nullptr;
+  std::mt19937_64 random_;
+  uint64_t generation_;
+  uint32_t limit_ = 0;
+  uint32_t free_ = 0;  // of slots_
+  std::vector<Slot> slots_;
+  std::map<LoanKey, Loan> loans_;
+  std::map<transport::ConnectionId, Opening> openings_;
+  std::map<transport::CallId, Serving> calls_;
+};
+
+}  // namespace ravenstore::cluster
