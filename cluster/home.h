@@ -1,19 +1,19 @@
-// What this node keeps in other nodes' memory: pieces of one range of offsets, each backed by a slot
-// of a lender, or by one on each of two machines.
+// What this node keeps in other nodes' memory: pieces of one range of offsets, each backed by a
+// slot of a lender, or by one on each of two machines.
 //
-// The home keeps the checksums (XXH3 of each granule, as it was acknowledged), so that bytes that are
-// wrong for whatever reason are never served: a read fails with kCorrupt, or is served by the other
-// copy. A granule has none while it is written, nor after a write that failed.
+// The home keeps the checksums (XXH3 of each granule, as it was acknowledged), so that bytes that
+// are wrong for whatever reason are never served: a read fails with kCorrupt, or is served by the
+// other copy. A granule has none while it is written, nor after a write that failed.
 //
 // A piece whose slot is recalled, or that lost one of two copies, is copied to a slot of another
 // lender; writes to it wait meanwhile. Only where nobody lends is the listener asked to empty it.
 //
 // Threads: one, the transport's. Knows no clock but the one it is given.
-// Owns: nothing of the callers'. A buffer is the home's from the call until its `done`, which is told
-// once and never from within the call that it was given to.
-// Errors: of a read or write
+// Owns: nothing of the callers'. A buffer is the home's from the call until its `done`, which is
+// told once and never from within the call that it was given to. Errors: of a read or write
 //   kInvalidArgument  no whole granules, or over the end of a piece
-//   kWrongState       it overlaps another that is under way (of which one writes); or a read of what
+//   kWrongState       it overlaps another that is under way (of which one writes); or a read of
+//   what
 //                     was not written, or was but without an acknowledgement
 //   kNotFound         the piece is not held
 //   kLost             the piece was lost, for good
@@ -27,9 +27,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/ids.h"
@@ -46,7 +48,8 @@ class Home final : private Loans::Listener {
   struct Options {
     Loans::Options loans = {};
     Sizes sizes = {};
-    uint32_t copies = 1;  // 1, or 2 on different machines
+    uint32_t copies = 1;      // 1, or 2 on different machines
+    uint32_t pieces_max = 0;  // that the range of offsets has
     // At most so many bytes are under way in one piece's copy to another lender, and so many pieces
     // are copied at once.
     core::Bytes repair_step = core::MiB(4);
@@ -67,13 +70,13 @@ class Home final : private Loans::Listener {
     virtual void OnPieceMoved(PieceId piece, std::string_view lender) = 0;
     // So many pieces may be held in all now, as far as offers tell.
     virtual void OnPiecesMost(uint32_t pieces) = 0;
-    virtual void OnLenderOpened(std::string_view lender) = 0;
+    virtual void OnLenderJoined(std::string_view lender) = 0;
     virtual void OnLenderRefused(std::string_view lender, const core::Error& why) = 0;
     virtual void OnLenderLost(std::string_view lender, uint32_t slots, const core::Error& why) = 0;
   };
   struct PieceView {
     PieceId piece{};
-    std::vector<std::pair<std::string, SlotRef>> copies;  // lender and slot
+    std::vector<std::pair<std::string, SlotRef>> copies = {};  // lender and slot
     bool leaving = false;
     bool in_repair = false;
   };
@@ -82,13 +85,17 @@ class Home final : private Loans::Listener {
   Home(Options options, Listener* listener);
   ~Home() override;
   void Attach(transport::Transport* transport);
+  // Ends everything, with kUnavailable, and closes its connections. Nothing else is called after
+  // it.
+  void Close();
 
   // Who may be asked. Nodes that are not named any more keep their loans until these end.
   void SetPeers(std::map<std::string, Peer> peers) { loans_.SetPeers(std::move(peers)); }
 
   // Borrows what the piece needs. Its bytes are undefined until they are written.
   // Errors, of `done`: kOutOfMemory (nobody lends so much, or only on one machine where two are
-  // wanted), kTimedOut, kUnavailable (given back meanwhile). REQUIRES: it is neither held nor growing.
+  // wanted), kTimedOut, kUnavailable (given back meanwhile). REQUIRES: it is neither held nor
+  // growing.
   void Grow(PieceId piece, core::Tick deadline, DoneCallback done);
   // Gives it back. What is under way in it ends with kUnavailable, before this returns.
   void Shrink(PieceId piece);
@@ -110,7 +117,7 @@ class Home final : private Loans::Listener {
   }
 
   // Does what is due. After each Poll of the transport.
-  void Tick();
+  void Advance();
   // When there is something, on the transport's clock.
   core::Tick Next() const;
 
@@ -118,16 +125,124 @@ class Home final : private Loans::Listener {
   std::vector<Loan::View> Lenders() const { return loans_.Views(); }
 
  private:
-  struct Copy;
-  struct Sum;
-  struct Operation;
-  struct Repair;
-  struct Piece;
-  struct Growth;
+  struct Copy {
+    Loan* loan = nullptr;
+    SlotRef slot;
+    core::Tick recalled_until = core::kNever;  // kNever: not recalled
+    bool IsRecalled() const { return recalled_until != core::kNever; }
+  };
+  // Of a granule's first `length` bytes; 0: none were acknowledged.
+  struct Sum {
+    uint64_t hash = 0;
+    uint32_t length = 0;
+  };
+  // A read or write. It is attempted until it is done, at most kAttemptsMax times.
+  struct Operation {
+    PieceId piece{};
+    bool writes = false;
+    size_t offset = 0;  // in its piece
+    std::span<const std::byte> from = {};
+    std::span<std::byte> to = {};
+    core::Tick deadline{};
+    DoneCallback done;
+    std::vector<Sum> sums = {};
+    uint32_t attempts = 0;
+    core::Tick attempt_at = core::kNever;  // kNever: under way, or waits for a lender
+    uint32_t under_way = 0;                // calls
+    std::set<SlotRef> tried = {};
+    std::optional<core::Error> failed = {};  // this attempt
+    std::optional<core::Error> ends = {};    // when nothing is under way any more
 
-  Options options_;
+    size_t size() const { return writes ? from.size() : to.size(); }
+  };
+  // A piece's copy to another lender.
+  struct Repair {
+    uint64_t number = 0;  // tells this one's calls from those of an earlier one
+    core::Tick deadline{};
+    core::Tick step_at{};  // kNever: it waits for a lender
+    bool calls = false;    // and for what it asked
+    Copy target = {};
+    size_t granule = 0;  // all before it are copied
+    size_t end = 0;      // and those before it are under way
+    size_t source = 0;   // which copy is read
+    // Shared with the call that uses it, which may outlive the repair.
+    std::shared_ptr<std::vector<std::byte>> buffer = {};
+  };
+  struct Piece {
+    std::vector<Copy> copies = {};
+    std::vector<Sum> sums;
+    std::set<uint64_t> operations = {};
+    bool leaving = false;
+    core::Tick repair_at{};
+    uint32_t repairs_failed = 0;
+    std::optional<Repair> repair = {};
+  };
+  struct Growth {
+    uint64_t number = 0;
+    std::vector<Copy> copies = {};
+    core::Tick deadline{};
+    DoneCallback done;
+    bool asks = false;
+    std::optional<core::Status> result = {};
+  };
+
+  core::Tick Now() const { return transport_->Now(); }
+  core::Result<Piece*> Check(const Operation& operation);
+  void Begin(Operation operation);
+  void Attempt(uint64_t id);
+  void AttemptWrite(uint64_t id, Operation* operation, Piece* piece);
+  void AttemptRead(uint64_t id, Operation* operation, Piece* piece);
+  void Started(Operation* operation, const core::Status& status);
+  void OnWritten(uint64_t id, SlotRef slot, const core::Status& status);
+  void OnRead(uint64_t id, SlotRef slot, const core::Status& status);
+  // A call of an attempt ended. Returns the operation, if that was its last call.
+  Operation* CallEnded(uint64_t id, SlotRef slot, const core::Status& status);
+  void Retry(Operation* operation);
+  void Commit(const Operation& operation);
+  void Finish(uint64_t id, const core::Status& status);
+  // The piece is held no more: gives back what it has, and ends what is under way in it.
+  void Remove(PieceId id, const core::Error& why);
+  void Wake();
+
+  bool Matches(std::span<const std::byte> bytes, std::span<const Sum> sums) const;
+  void Drop(PieceId id, SlotRef slot, const core::Error& why);
+  void Lose(PieceId id, const core::Error& why);
+  void Leave(PieceId id);
+
+  void StepOperation(uint64_t id);
+  void StepGrowth(PieceId id);
+  Growth* FindGrowth(PieceId id, uint64_t number);
+  bool NeedsRepair(const Piece& piece) const;
+  void StepRepair(PieceId id);
+  void AcquireTarget(PieceId id);
+  void CopyNext(PieceId id);
+  void OnRepairRead(PieceId id, SlotRef slot, const core::Status& status);
+  void RepairDone(PieceId id);
+  void RepairFailed(PieceId id);
+  Repair* FindRepair(PieceId id, uint64_t number);
+  void TellMost();
+
+  void OnJoined(Loan* loan) override { listener_->OnLenderJoined(loan->lender()); }
+  void OnRefused(Loan* loan, const core::Error& why) override {
+    listener_->OnLenderRefused(loan->lender(), why);
+  }
+  void OnUsable(Loan*) override { Wake(); }
+  void OnOffers() override { offers_changed_ = true; }
+  void OnRecalled(Loan* loan, SlotRef slot, core::Tick deadline) override;
+  void OnSlotsLost(Loan* loan, const std::vector<SlotRef>& slots, const core::Error& why) override;
+
+  const Options options_;
   Listener* const listener_;
   Loans loans_;
+  transport::Transport* transport_ = nullptr;
+  uint64_t last_operation_ = 0;
+  uint64_t last_number_ = 0;  // of growths and repairs
+  uint32_t repairs_ = 0;      // under way
+  std::map<PieceId, Piece> pieces_;
+  std::map<PieceId, Growth> growths_;
+  std::map<uint64_t, Operation> operations_;
+  bool offers_changed_ = false;
+  uint32_t most_ = 0;  // as it was told
 };
 
 }  // namespace ravenstore::cluster

@@ -20,7 +20,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <random>
 #include <set>
 #include <span>
 #include <string>
@@ -54,13 +53,15 @@ class Lender {
     std::function<bool(std::string_view home)> allows = {};
     // CLOCK_BOOTTIME, on which leases expire: it goes on while the machine sleeps.
     std::function<core::Tick()> lease_clock;
-    uint64_t seed = 0;  // of challenges and generations
+    // Of challenges and generations: in a daemon not to be guessed.
+    std::function<uint64_t()> random;
   };
   // What is told as it happens. Calls nothing of the lender.
   class Listener {
    public:
     virtual ~Listener() = default;
-    virtual void OnHomeOpened(std::string_view home, bool is_new_incarnation) = 0;
+    // The first slot was lent to it.
+    virtual void OnHomeJoined(std::string_view home) = 0;
     virtual void OnHomeRefused(std::string_view home, const core::Error& why) = 0;
     virtual void OnHomeExpired(std::string_view home, uint32_t slots) = 0;
     virtual void OnHomeGone(std::string_view home, uint32_t slots) = 0;
@@ -72,9 +73,9 @@ class Lender {
   struct HomeView {
     std::string home;
     uint32_t slots = 0;
-    uint32_t recalled = 0;     // of them
+    uint32_t recalled = 0;        // of them
     core::Duration lease_left{};  // below 0: expired for so long
-    core::Bytes written;       // in all
+    core::Bytes written;          // in all, as it was asked for
     core::Bytes read;
   };
 
@@ -100,7 +101,7 @@ class Lender {
   void OnLost(transport::ConnectionId connection);
 
   // Does what is due.
-  void Tick();
+  void Advance();
   // When there is something, on the transport's clock.
   core::Tick Next() const;
 
@@ -121,7 +122,7 @@ class Lender {
     uint64_t generation = 0;
     std::span<std::byte> memory = {};
     LoanKey loan = {};
-    uint64_t borrow = 0;  // the number of the call that reserved it
+    uint64_t borrow = 0;                       // the number of the call that reserved it
     core::Tick recalled_until = core::kNever;  // on the transport's clock; kNever: not recalled
     std::set<transport::CallId> transfers = {};
   };
@@ -138,39 +139,56 @@ class Lender {
   };
   // A request that was accepted.
   struct Serving {
+    std::string node;
     HomeRequest request;
-    LoanKey loan;
   };
+  // A connection of a home.
   struct Opening {
-    Challenge challenge{};
-    std::optional<LoanKey> loan = {};  // once it is open
+    std::optional<Challenge> challenge = {};  // which the next Open answers
+    std::optional<LoanKey> loan = {};         // once it is open
   };
 
-  core::Result<Loan*> LoanOf(transport::ConnectionId connection, LoanKey* key);
-  // Whether a transfer on that slot may go on.
-  core::Status Check(transport::ConnectionId connection, SlotRef slot);
-  core::Result<transport::Sink> OnTransfer(const transport::IncomingCall& call,
-                                           const HomeRequest& request);
-  core::Result<std::string> Answer(transport::CallId call, const Serving& serving);
-  core::Result<std::string> Answer(transport::CallId call, const Serving&, const ChallengeRequest&);
-  core::Result<std::string> Answer(transport::CallId call, const Serving&, const OpenRequest&);
-  core::Result<std::string> Answer(transport::CallId call, const Serving&, const OfferRequest&);
-  core::Result<std::string> Answer(transport::CallId call, const Serving&, const BorrowRequest&);
-  core::Result<std::string> Answer(transport::CallId call, const Serving&, const RenewRequest&);
-  uint32_t MayLend(const Loan* loan) const;
+  struct Open {
+    const LoanKey* key;
+    Loan* loan;
+  };
+  // The loan that the connection opened, if none newer did.
+  core::Result<Open> OpenBy(transport::ConnectionId connection);
+  bool IsExpired(const Loan& loan) const { return options_.lease_clock() >= loan.expires; }
+  // The slot, if a transfer on it may begin or go on.
+  core::Result<Slot*> Check(transport::ConnectionId connection, SlotRef slot);
+  transport::ChunkCheck Checks(transport::ConnectionId connection, SlotRef slot);
+  core::Result<transport::Sink> Begin(const transport::IncomingCall& call,
+                                      const WriteRequest& request);
+  core::Result<transport::Sink> Begin(const transport::IncomingCall& call,
+                                      const ReadRequest& request);
+  core::Result<transport::Sink> Begin(const transport::IncomingCall& call, const auto& request);
+
+  core::Result<transport::Answer> Answer(transport::CallId call, const ChallengeRequest& request);
+  core::Result<transport::Answer> Answer(transport::CallId call, const OpenRequest& request);
+  core::Result<transport::Answer> Answer(transport::CallId call, const OfferRequest& request);
+  core::Result<transport::Answer> Answer(transport::CallId call, const BorrowRequest& request);
+  core::Result<transport::Answer> Answer(transport::CallId call, const RenewRequest& request);
+  core::Result<transport::Answer> Answer(transport::CallId call, const WriteRequest& request);
+  core::Result<transport::Answer> Answer(transport::CallId call, const ReadRequest& request);
+
+  uint32_t MayLend(const LoanKey& key) const;
   core::Result<SlotRef> Lend(const LoanKey& key, Loan* loan, uint64_t borrow);
-  void TakeExpired(uint32_t slots);
-  void Recall(uint32_t slots);
+  // Takes slots of expired loans until no more than `most` are held. `but` is spared.
+  void TakeExpired(uint32_t most, const LoanKey* but);
+  void RecallBeyondLimit();
+  void TellRecalled(const LoanKey& key, const std::vector<HeldSlot>& slots);
+  // The slot's loan has it no more; its memory goes once nothing is under way there.
   void Take(uint32_t slot);
   void Reclaim(uint32_t slot);
-  void Drop(const LoanKey& key);
-  void DropPredecessors(const LoanKey& key, const PublicKey& proven);
+  uint32_t TakeAll(const LoanKey& key);
+  void TakeOverdue();
+  void AdvanceLoan(const LoanKey& key);
 
   const Options options_;
   LentMemory* const memory_;
   Listener* const listener_;
   transport::Transport* transport_ = nullptr;
-  std::mt19937_64 random_;
   uint64_t generation_;
   uint32_t limit_ = 0;
   uint32_t free_ = 0;  // of slots_

@@ -2,7 +2,7 @@
 // transport. It finds nobody itself: SetPeers says who there is.
 //
 // The daemon has a thread for it, which runs
-//   while (...) { transport->Poll(node->Next()); node->Tick(); }
+//   while (...) { transport->Poll(node->Next()); node->Advance(); }
 //
 // Threads: one, the transport's, on which all callbacks are told; they may call everything here.
 // Owns: what it lends. Errors: home.h's.
@@ -13,6 +13,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cluster/home.h"
@@ -55,13 +56,12 @@ class Node final : public transport::Service, private Home::Listener, private Le
     std::string name;
     Identity identity;
     Sizes sizes = {};
-    uint32_t copies = 1;
-    uint32_t pieces_max = 0;  // that the home's range has
-    // As a home and as a lender, beside what is above; `lease_clock` and `seed` hold for both.
+    // CLOCK_BOOTTIME, and numbers that are not to be guessed.
+    std::function<core::Tick()> lease_clock;
+    std::function<uint64_t()> random;
+    // As a home and as a lender; what is above is put there as well.
     Home::Options home = {};
     Lender::Options lender = {};
-    std::function<core::Tick()> lease_clock;
-    uint64_t seed = 0;
   };
   class Listener {
    public:
@@ -72,34 +72,63 @@ class Node final : public transport::Service, private Home::Listener, private Le
     virtual void OnEvent(const Event& event) = 0;
   };
 
-  // All outlive this. `memory` may be null for a node that lends nothing.
+  // All outlive this.
   Node(Options options, LentMemory* memory, Listener* listener);
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
   // Before anything else: the transport whose service this is. It is destroyed before this.
   void Attach(transport::Transport* transport);
+  // Ends everything, with kUnavailable, and closes the connections that it made. Before the
+  // transport is destroyed; nothing else is called after it.
+  void Close() { home_.Close(); }
 
   // Who there is, without this node.
-  void SetPeers(std::map<std::string, Peer> peers);
+  void SetPeers(std::map<std::string, Peer> peers) { home_.SetPeers(std::move(peers)); }
   // So much may be lent in all from now on (cluster/lend_limit.h has the rules).
   void SetLendable(core::Bytes bytes);
 
-  // Home::Grow and so on.
-  void Grow(PieceId piece, core::Tick deadline, Home::DoneCallback done);
-  void Shrink(PieceId piece);
-  void Write(core::Bytes offset, std::span<const std::byte> bytes, core::Tick deadline,
-             Home::DoneCallback done);
-  void Read(core::Bytes offset, std::span<std::byte> bytes, core::Tick deadline,
-            Home::DoneCallback done);
+  // Pieces, as home.h says.
+  Home& home() { return home_; }
 
   // Does what is due: after each Poll.
-  void Tick();
+  void Advance();
   core::Tick Next() const;
 
-  core::Bytes lent() const;
+  // Memory that is lent, or was and is still in use.
+  core::Bytes lent() const { return sizes_.piece * lender_.held(); }
   std::vector<Home::PieceView> Pieces() const { return home_.Pieces(); }
   std::vector<Loan::View> Lenders() const { return home_.Lenders(); }
   std::vector<Lender::HomeView> Homes() const { return lender_.Views(); }
+
+  // transport::Service.
+  void OnConnected(transport::ConnectionId connection, std::string_view node) override;
+  void OnLost(transport::ConnectionId connection, const core::Error& why) override;
+  core::Result<transport::Sink> OnRequest(const transport::IncomingCall& call) override;
+  void OnReceived(transport::CallId call) override;
+  void OnEnded(transport::CallId call, const core::Status& status) override;
+
+ private:
+  void Tell(Event event) { listener_->OnEvent(event); }
+  void OnPieceRecalled(PieceId piece, core::Tick deadline) override;
+  void OnPieceLost(PieceId piece, const core::Error& why) override;
+  void OnPieceMoved(PieceId piece, std::string_view lender) override;
+  void OnPiecesMost(uint32_t pieces) override { listener_->OnPiecesMost(pieces); }
+  void OnLenderJoined(std::string_view lender) override;
+  void OnLenderRefused(std::string_view lender, const core::Error& why) override;
+  void OnLenderLost(std::string_view lender, uint32_t slots, const core::Error& why) override;
+  void OnHomeJoined(std::string_view home) override;
+  void OnHomeRefused(std::string_view home, const core::Error& why) override;
+  void OnHomeExpired(std::string_view home, uint32_t slots) override;
+  void OnHomeGone(std::string_view home, uint32_t slots) override;
+  void OnSlotsRecalled(std::string_view home, uint32_t slots) override;
+  void OnSlotsTaken(std::string_view home, uint32_t slots) override;
+
+  const Sizes sizes_;
+  Listener* const listener_;
+  transport::Transport* transport_ = nullptr;
+  Home home_;
+  Lender lender_;
+  std::map<transport::CallId, RecallRequest> recalls_;  // that were accepted
 };
 
 }  // namespace ravenstore::cluster

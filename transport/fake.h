@@ -61,6 +61,10 @@ class FakeNetwork {
   void Heal(const std::string& a, const std::string& b);
   // Breaks all connections between them; both are told.
   void Drop(const std::string& a, const std::string& b);
+  // The node's process stands still: what comes waits for it, and its own timers. What was asked of
+  // it to send goes once it runs again.
+  void Pause(const std::string& node);
+  void Resume(const std::string& node);
   // Damages the next bytes of bulk from one to the other.
   void DamageNext(const std::string& from, const std::string& to, Damage damage);
 
@@ -77,11 +81,13 @@ class FakeNetwork {
   void Send(const Nodes& nodes, size_t bytes, core::Tick* last, std::function<void()> what);
 
   void Establish(const std::shared_ptr<Wire>& wire);
+  void PeerEnded(const std::shared_ptr<Wire>& wire, bool first);
   // Pump: writes what the end has to write and reads what has come, until it can do neither.
   void Pump(const std::shared_ptr<Wire>& wire, bool first);
   bool Write(const std::shared_ptr<Wire>& wire, bool first);
   bool Read(const std::shared_ptr<Wire>& wire, bool first);
   void PumpSoon(const std::shared_ptr<Wire>& wire, bool first);
+  bool IsPaused(const End& end) const;
   void Lose(const std::shared_ptr<Wire>& wire, bool first, const core::Error& why, bool tell);
   void Harm(const std::string& from, const std::string& to, std::string* bytes);
 
@@ -92,6 +98,7 @@ class FakeNetwork {
   std::map<std::string, FakeTransport*> nodes_;
   std::map<Nodes, FakeLink> links_;
   std::map<Nodes, std::vector<std::function<void()>>> cut_;  // and what waits to be sent there
+  std::set<std::string> paused_;
   std::map<Nodes, Damage> damages_;                          // by from and to
 };
 

@@ -20,9 +20,10 @@ ARROWS = {
     "ipc": ("ipc/", "proto/", "core/"),
     "device": ("device/", "ipc/unique_fd.h", "proto/", "core/"),
     # The simulator of a cluster runs on its fake.
-    "sim": ("sim/", "transport/", "proto/", "core/"),
+    "sim": ("sim/", "cluster/", "transport/", "proto/", "core/"),
+    "cluster": ("cluster/", "transport/", "core/"),
     "transport": ("transport/", "ipc/clock.h", "ipc/unique_fd.h", "core/"),
-    "daemon": ("daemon/", "transport/", "device/", "ipc/", "proto/", "core/"),
+    "daemon": ("daemon/", "cluster/", "transport/", "device/", "ipc/", "proto/", "core/"),
     "client": ("client/", "device/", "ipc/", "proto/", "core/"),
     "elastic": ("elastic/", "ipc/clock.h", "proto/elastic_page.h", "core/"),
     # It loads the client library and the elastic engine at run time, by their C ABIs.
@@ -51,7 +52,7 @@ CONTRACTS = {
     "core/planner.h": ("Threads", "Errors", "Owns", "Cost"),
 }
 GROUPS = {
-    "floor2": {"//device/...", "//ipc/...", "//sim/...", "//transport/..."},
+    "floor2": {"//cluster/...", "//device/...", "//ipc/...", "//sim/...", "//transport/..."},
     "floor3": {
         "//client/...",
         "//daemon/...",
@@ -232,7 +233,7 @@ def visibility_names_floors(tree):
             found.append(f"BUILD: package_group {name} is missing")
         elif set(groups[name].strings("packages")) != packages:
             found.append(f"BUILD: package_group {name} is not {sorted(packages)}")
-    above = "sim|client|daemon|interceptor|python|tests|bench|deploy"
+    above = "cluster|sim|client|daemon|interceptor|python|tests|bench|deploy"
     narrow = re.compile(rf"^//(?:{above})(?:/[\w/]*)?:__(?:pkg|subpackages)__$")
     for target in tree.targets:
         if folder(target.package) not in FLOORS:

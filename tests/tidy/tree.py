@@ -14,6 +14,7 @@ FLOORS = (
     "ipc",
     "device",
     "transport",
+    "cluster",
     "sim",
     "daemon",
     "client",

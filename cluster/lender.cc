@@ -1,0 +1,452 @@
+#include "cluster/lender.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cluster/planted.h"
+#include "core/check.h"
+
+namespace ravenstore::cluster {
+namespace {
+
+using core::Duration;
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using core::Status;
+using transport::CallId;
+using transport::ConnectionId;
+using transport::IncomingCall;
+using transport::Sink;
+
+Error NoLoan() {
+  return {ErrorCode::kWrongState, "no loan is open on this connection"};
+}
+Error Malformed() {
+  return {ErrorCode::kCorrupt, "a request whose bulk does not fit"};
+}
+Error NotLent() {
+  return {ErrorCode::kNotFound, "the slot is not lent to this home any more"};
+}
+
+}  // namespace
+
+Lender::Lender(Options options, LentMemory* memory, Listener* listener)
+    : options_(std::move(options)),
+      memory_(memory),
+      listener_(listener),
+      // Those of another start begin elsewhere, and none comes to its end.
+      generation_(options_.random() >> 1) {}
+
+Lender::~Lender() {
+  for (const Slot& slot : slots_) {
+    if (!slot.memory.empty()) memory_->GiveBack(slot.memory);
+  }
+}
+
+// ---- Requests
+
+Result<Lender::Open> Lender::OpenBy(ConnectionId connection) {
+  const auto opening = openings_.find(connection);
+  if (opening == openings_.end() || !opening->second.loan) return NoLoan();
+  const auto loan = loans_.find(*opening->second.loan);
+  if (loan == loans_.end()) return NoLoan();
+  const bool newest = loan->second.connected && loan->second.connection == connection;
+  if (!newest && !Has(Planted::kOldConnectionServed)) return NoLoan();
+  return Open{.key = &loan->first, .loan = &loan->second};
+}
+
+Result<Lender::Slot*> Lender::Check(ConnectionId connection, SlotRef ref) {
+  RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(connection));
+  if (IsExpired(*open.loan) && !Has(Planted::kExpiredServed)) {
+    return Error{ErrorCode::kWrongState, "the lease expired"};
+  }
+  if (ref.slot >= slots_.size()) return NotLent();
+  Slot& slot = slots_[ref.slot];
+  const bool lent = slot.state == SlotState::kReserved || slot.state == SlotState::kValid;
+  if (!lent || slot.loan != *open.key) return NotLent();
+  if (slot.generation != ref.generation && !Has(Planted::kNoGenerationCheck)) return NotLent();
+  return &slot;
+}
+
+transport::ChunkCheck Lender::Checks(ConnectionId connection, SlotRef slot) {
+  return [this, connection, slot]() -> Status {
+    auto checked = Check(connection, slot);
+    if (!checked.ok()) return std::move(checked).error();
+    return core::Ok();
+  };
+}
+
+Result<Sink> Lender::Begin(const IncomingCall& call, const WriteRequest& request) {
+  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.id.connection, request.slot));
+  const uint64_t piece = options_.sizes.piece.count();
+  if (call.bulk.count() == 0 || request.offset > piece ||
+      call.bulk.count() > piece - request.offset) {
+    return Malformed();
+  }
+  slot->transfers.insert(call.id);
+  loans_.at(slot->loan).written += call.bulk;
+  return Sink{.bytes = slot->memory.subspan(request.offset, call.bulk.count()),
+              .check = Checks(call.id.connection, request.slot)};
+}
+
+Result<Sink> Lender::Begin(const IncomingCall& call, const ReadRequest& request) {
+  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.id.connection, request.slot));
+  const uint64_t piece = options_.sizes.piece.count();
+  if (call.bulk.count() != 0 || request.offset > piece || request.length > piece - request.offset ||
+      request.length > call.room.count()) {
+    return Malformed();
+  }
+  slot->transfers.insert(call.id);
+  loans_.at(slot->loan).read += core::Bytes(request.length);
+  return Sink{};
+}
+
+Result<Sink> Lender::Begin(const IncomingCall& call, const auto&) {
+  if (call.bulk.count() != 0) return Malformed();
+  return Sink{};
+}
+
+Result<Sink> Lender::OnRequest(const IncomingCall& call, const HomeRequest& request) {
+  auto sink = std::visit([&](const auto& one) { return Begin(call, one); }, request);
+  if (sink.ok()) {
+    calls_.emplace(call.id, Serving{.node = std::string(call.node), .request = request});
+  }
+  return sink;
+}
+
+void Lender::OnReceived(CallId call) {
+  const HomeRequest request = calls_.at(call).request;
+  auto answer = std::visit([&](const auto& one) { return Answer(call, one); }, request);
+  if (answer.ok()) {
+    (void)transport_->Reply(call, *std::move(answer));  // unless it ended meanwhile
+  } else {
+    (void)transport_->Refuse(call, answer.error());
+  }
+}
+
+void Lender::OnEnded(CallId call) {
+  const auto serving = calls_.extract(call);
+  if (serving.empty()) return;
+  const HomeRequest& request = serving.mapped().request;
+  const auto* const write = std::get_if<WriteRequest>(&request);
+  const auto* const read = std::get_if<ReadRequest>(&request);
+  if (write == nullptr && read == nullptr) return;
+  const uint32_t index = write != nullptr ? write->slot.slot : read->slot.slot;
+  Slot& slot = slots_[index];
+  slot.transfers.erase(call);
+  if (slot.state == SlotState::kLeaving && slot.transfers.empty()) Reclaim(index);
+}
+
+void Lender::OnLost(ConnectionId connection) {
+  const auto opening = openings_.extract(connection);
+  if (opening.empty() || !opening.mapped().loan) return;
+  const auto loan = loans_.find(*opening.mapped().loan);
+  if (loan != loans_.end() && loan->second.connection == connection) loan->second.connected = false;
+}
+
+// ---- Answers
+
+Result<transport::Answer> Lender::Answer(CallId call, const ChallengeRequest&) {
+  ChallengeAnswer answer{.lender = options_.identity.incarnation};
+  for (size_t i = 0; i < answer.challenge.size(); i += sizeof(uint64_t)) {
+    const uint64_t word = options_.random();
+    std::memcpy(answer.challenge.data() + i, &word, sizeof(word));
+  }
+  openings_[call.connection].challenge = answer.challenge;
+  return transport::Answer{.header = Encode(answer)};
+}
+
+Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request) {
+  const std::string home = calls_.at(call).node;
+  Opening& opening = openings_[call.connection];
+  const auto challenge = std::exchange(opening.challenge, std::nullopt);
+  const auto refuse = [&](ErrorCode code, const std::string& words) {
+    Error why{code, "the node " + options_.name + " " + words};
+    listener_->OnHomeRefused(home, why);
+    return why;
+  };
+  if (!challenge || opening.loan) return NoLoan();
+  if (options_.allows && !options_.allows(home)) {
+    return refuse(ErrorCode::kPermission, "lends nothing to " + home + ", which it does not know");
+  }
+  const std::string message = WhatIsSigned(
+      options_.name, {.lender = options_.identity.incarnation, .challenge = *challenge}, home,
+      request);
+  if (!options_.identity.verify(request.key, message, request.signature)) {
+    return refuse(ErrorCode::kPermission, "got no valid proof of the key of " + home);
+  }
+  const LoanKey key{.home = home, .incarnation = request.home};
+  if (const auto found = loans_.find(key);
+      found != loans_.end() && found->second.key != request.key) {
+    return refuse(ErrorCode::kPermission, "knows " + home + " by another key");
+  }
+  if (loans_.size() >= options_.homes_max && !loans_.contains(key)) {
+    return refuse(ErrorCode::kLimit, "lends to as many nodes as it may");
+  }
+  std::vector<LoanKey> predecessors;
+  for (const auto& [other, loan] : loans_) {
+    if (other.home == home && other != key && loan.key == request.key) {
+      predecessors.push_back(other);
+    }
+  }
+  for (const LoanKey& predecessor : predecessors) {
+    const uint32_t slots = TakeAll(predecessor);
+    loans_.erase(predecessor);
+    if (slots > 0) listener_->OnHomeGone(home, slots);
+  }
+  const auto [loan, is_new] = loans_.try_emplace(key);
+  if (is_new) {
+    loan->second.key = request.key;
+    loan->second.expires = options_.lease_clock() + options_.lease;
+  }
+  loan->second.connection = call.connection;
+  loan->second.connected = true;
+  opening.loan = key;
+  return transport::Answer{.header = Encode(OpenAnswer{options_.identity.machine})};
+}
+
+Result<transport::Answer> Lender::Answer(CallId call, const OfferRequest&) {
+  RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(call.connection));
+  return transport::Answer{.header = Encode(OfferAnswer{MayLend(*open.key)})};
+}
+
+Result<transport::Answer> Lender::Answer(CallId call, const BorrowRequest& request) {
+  RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(call.connection));
+  Loan& loan = *open.loan;
+  if (request.number <= loan.settled) return NoLoan();
+  if (IsExpired(loan) && !loan.slots.empty()) {
+    return Error{ErrorCode::kWrongState, "the lease expired"};
+  }
+  BorrowAnswer answer{.lease = options_.lease};
+  const bool is_first = loan.slots.empty();
+  uint32_t count = std::min(request.count, MayLend(*open.key));
+  loan.expires = options_.lease_clock() + options_.lease;
+  loan.told_expired = false;
+  for (; count > 0; --count) {
+    auto slot = Lend(*open.key, &loan, request.number);
+    if (!slot.ok()) break;
+    answer.slots.push_back(*slot);
+  }
+  if (is_first && !loan.slots.empty()) listener_->OnHomeJoined(open.key->home);
+  return transport::Answer{.header = Encode(answer)};
+}
+
+Result<transport::Answer> Lender::Answer(CallId call, const RenewRequest& request) {
+  RAVEN_ASSIGN_OR_RETURN(const Open open, OpenBy(call.connection));
+  Loan& loan = *open.loan;
+  loan.expires = options_.lease_clock() + options_.lease;
+  loan.told_expired = false;
+  loan.settled = std::max(loan.settled, request.settled);
+  RenewAnswer answer{.lease = options_.lease};
+  std::set<uint32_t> named;
+  for (const SlotRef& ref : request.slots) {
+    if (!loan.slots.contains(ref.slot)) continue;
+    const Slot& slot = slots_[ref.slot];
+    if (slot.generation != ref.generation || !named.insert(ref.slot).second) continue;
+    const Duration left = slot.recalled_until == core::kNever
+                              ? kNotRecalled
+                              : slot.recalled_until - transport_->Now();
+    answer.slots.push_back({.slot = ref, .left = std::max(left, Duration{})});
+  }
+  std::vector<uint32_t> unnamed;
+  for (const uint32_t slot : loan.slots) {
+    if (!named.contains(slot) && slots_[slot].borrow <= loan.settled) unnamed.push_back(slot);
+  }
+  for (const uint32_t slot : unnamed) Take(slot);
+  return transport::Answer{.header = Encode(answer)};
+}
+
+Result<transport::Answer> Lender::Answer(CallId call, const WriteRequest& request) {
+  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.connection, request.slot));
+  slot->state = SlotState::kValid;
+  return transport::Answer{};
+}
+
+Result<transport::Answer> Lender::Answer(CallId call, const ReadRequest& request) {
+  RAVEN_ASSIGN_OR_RETURN(Slot* const slot, Check(call.connection, request.slot));
+  return transport::Answer{.header = {},
+                           .send = slot->memory.subspan(request.offset, request.length),
+                           .check = Checks(call.connection, request.slot)};
+}
+
+// ---- Slots
+
+uint32_t Lender::MayLend(const LoanKey& key) const {
+  const uint32_t has = static_cast<uint32_t>(loans_.at(key).slots.size());
+  const uint32_t cap = std::min(options_.home_slots_max, kSlotsMax);
+  const uint32_t rest = cap > has ? cap - has : 0;
+  if (Has(Planted::kLendsDuringRecall)) return rest;
+  uint32_t expired = 0;
+  for (const auto& [other, loan] : loans_) {
+    if (other != key && IsExpired(loan)) expired += static_cast<uint32_t>(loan.slots.size());
+  }
+  const bool recalls = std::ranges::any_of(
+      slots_, [](const Slot& slot) { return slot.recalled_until != core::kNever; });
+  const uint32_t taken = held() - expired;
+  return recalls || taken >= limit_ ? 0 : std::min(rest, limit_ - taken);
+}
+
+Result<SlotRef> Lender::Lend(const LoanKey& key, Loan* loan, uint64_t borrow) {
+  if (!Has(Planted::kLendsDuringRecall)) {
+    TakeExpired(limit_ - 1, &key);
+    if (held() >= limit_) return Error{ErrorCode::kOutOfMemory, "what leaves has not left yet"};
+  }
+  auto found = std::ranges::find(slots_, SlotState::kFree, &Slot::state);
+  if (found == slots_.end()) {
+    slots_.emplace_back();
+    ++free_;
+    found = slots_.end() - 1;
+  }
+  if (found->memory.empty()) {
+    RAVEN_ASSIGN_OR_RETURN(found->memory, memory_->Make(options_.sizes.piece));
+  }
+  const auto index = static_cast<uint32_t>(found - slots_.begin());
+  --free_;
+  found->state = SlotState::kReserved;
+  found->generation = ++generation_;
+  found->loan = key;
+  found->borrow = borrow;
+  loan->slots.insert(index);
+  return SlotRef{.slot = index, .generation = found->generation};
+}
+
+void Lender::Take(uint32_t index) {
+  Slot& slot = slots_[index];
+  slot.state = SlotState::kLeaving;
+  slot.recalled_until = core::kNever;
+  if (const auto loan = loans_.find(slot.loan); loan != loans_.end()) {
+    loan->second.slots.erase(index);
+  }
+  if (slot.transfers.empty() || Has(Planted::kReusedUnderTransfer)) return Reclaim(index);
+  // The last one's OnEnded reclaims it, from within or later.
+  for (const CallId call : std::set(slot.transfers)) (void)transport_->Refuse(call, NotLent());
+}
+
+void Lender::Reclaim(uint32_t index) {
+  Slot& slot = slots_[index];
+  if (!Has(Planted::kNotCleared)) memory_->GiveBack(std::exchange(slot.memory, {}));
+  slot.state = SlotState::kFree;
+  slot.loan = {};
+  ++free_;
+}
+
+uint32_t Lender::TakeAll(const LoanKey& key) {
+  const std::set<uint32_t> slots = loans_.at(key).slots;
+  for (const uint32_t slot : slots) Take(slot);
+  return static_cast<uint32_t>(slots.size());
+}
+
+void Lender::TakeExpired(uint32_t most, const LoanKey* but) {
+  for (auto& [key, loan] : loans_) {
+    if (!IsExpired(loan) || (but != nullptr && key == *but)) continue;
+    while (held() > most && !loan.slots.empty()) Take(*loan.slots.begin());
+  }
+}
+
+void Lender::SetLimit(uint32_t slots) {
+  limit_ = slots;
+  if (held() > limit_) TakeExpired(limit_, nullptr);
+  RecallBeyondLimit();
+}
+
+// Of the home that has most, what was lent last and, rather, what has no bytes.
+void Lender::RecallBeyondLimit() {
+  const auto goes = [](const Slot& slot) {
+    return slot.state == SlotState::kLeaving || slot.recalled_until != core::kNever;
+  };
+  const auto going = static_cast<uint32_t>(std::ranges::count_if(slots_, goes));
+  const uint32_t stays = held() - going;
+  if (stays <= limit_) return;
+  const uint32_t count = stays - limit_;
+  const double gib = static_cast<double>(count * options_.sizes.piece.count()) /
+                     static_cast<double>(core::GiB(1).count());
+  const Duration within = std::max(
+      options_.recall_least, core::FromSeconds(core::Seconds(options_.recall_each_gib) * gib));
+  std::map<LoanKey, std::vector<uint32_t>> lent;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].state != SlotState::kFree && !goes(slots_[i])) lent[slots_[i].loan].push_back(i);
+  }
+  std::map<LoanKey, std::vector<HeldSlot>> recalled;
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto most =
+        std::ranges::max_element(lent, {}, [](const auto& home) { return home.second.size(); });
+    const auto slot = std::ranges::max_element(most->second, {}, [this](uint32_t index) {
+      return std::pair(slots_[index].state == SlotState::kReserved, slots_[index].generation);
+    });
+    slots_[*slot].recalled_until = transport_->Now() + within;
+    recalled[most->first].push_back(
+        {.slot = {.slot = *slot, .generation = slots_[*slot].generation}, .left = within});
+    most->second.erase(slot);
+  }
+  for (const auto& [key, slots] : recalled) TellRecalled(key, slots);
+}
+
+// It may not come; the answer to the next renewal says it again.
+void Lender::TellRecalled(const LoanKey& key, const std::vector<HeldSlot>& slots) {
+  const Loan& loan = loans_.at(key);
+  listener_->OnSlotsRecalled(key.home, static_cast<uint32_t>(slots.size()));
+  if (!loan.connected) return;
+  (void)transport_->Call(loan.connection, {.header = Encode(RecallRequest{slots}),
+                                           .deadline = transport_->Now() + slots.front().left,
+                                           .done = [](const auto&) {}});
+}
+
+// ---- Time
+
+void Lender::TakeOverdue() {
+  std::map<std::string, uint32_t> taken;
+  for (uint32_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].recalled_until > transport_->Now()) continue;
+    ++taken[slots_[i].loan.home];
+    Take(i);
+  }
+  for (const auto& [home, slots] : taken) listener_->OnSlotsTaken(home, slots);
+}
+
+void Lender::AdvanceLoan(const LoanKey& key) {
+  Loan& loan = loans_.at(key);
+  if (!IsExpired(loan)) return;
+  const auto slots = static_cast<uint32_t>(loan.slots.size());
+  if (!std::exchange(loan.told_expired, true) && slots > 0) {
+    listener_->OnHomeExpired(key.home, slots);
+  }
+  if (slots > 0 && options_.lease_clock() < loan.expires + options_.keep_expired) return;
+  TakeAll(key);
+  if (slots > 0) listener_->OnHomeGone(key.home, slots);
+  if (!loan.connected) loans_.erase(key);
+}
+
+void Lender::Advance() {
+  TakeOverdue();
+  std::vector<LoanKey> keys;
+  for (const auto& [key, loan] : loans_) keys.push_back(key);
+  for (const LoanKey& key : keys) AdvanceLoan(key);
+}
+
+core::Tick Lender::Next() const {
+  core::Tick next = core::kNever;
+  for (const Slot& slot : slots_) next = std::min(next, slot.recalled_until);
+  const core::Tick now = options_.lease_clock();
+  for (const auto& [key, loan] : loans_) {
+    if (loan.told_expired && loan.slots.empty()) continue;
+    const core::Tick due = loan.told_expired ? loan.expires + options_.keep_expired : loan.expires;
+    next = std::min(next, transport_->Now() + std::max(due - now, Duration{}));
+  }
+  return next;
+}
+
+std::vector<Lender::HomeView> Lender::Views() const {
+  std::vector<HomeView> views;
+  for (const auto& [key, loan] : loans_) {
+    HomeView& view =
+        views.emplace_back(HomeView{.home = key.home, .written = loan.written, .read = loan.read});
+    view.slots = static_cast<uint32_t>(loan.slots.size());
+    view.recalled = static_cast<uint32_t>(std::ranges::count_if(
+        loan.slots, [this](uint32_t slot) { return slots_[slot].recalled_until != core::kNever; }));
+    view.lease_left = loan.expires - options_.lease_clock();
+  }
+  return views;
+}
+
+}  // namespace ravenstore::cluster

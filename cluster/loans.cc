@@ -1,0 +1,147 @@
+#include "cluster/loans.h"
+
+#include <algorithm>
+
+namespace ravenstore::cluster {
+
+using core::Error;
+using core::ErrorCode;
+
+Loans::Loans(Options options, Listener* listener)
+    : options_(std::move(options)), listener_(listener), random_(options_.seed) {}
+
+void Loans::SetPeers(std::map<std::string, Peer> peers) {
+  const bool any_new =
+      std::ranges::any_of(peers, [this](const auto& peer) { return !peers_.contains(peer.first); });
+  peers_ = std::move(peers);
+  std::erase_if(refused_, [this](const auto& node) { return !peers_.contains(node.first); });
+  for (const auto& [name, loan] : loans_) {
+    if (const auto peer = peers_.find(name); peer != peers_.end()) loan->SetPeer(peer->second);
+  }
+  if (any_new && transport_ != nullptr) ask_at_ = std::min(ask_at_, transport_->Now());
+}
+
+uint32_t Loans::Partners() const {
+  return static_cast<uint32_t>(std::ranges::count_if(
+      loans_, [](const auto& loan) { return !loan.second->slots().empty(); }));
+}
+
+// Those without a slot make room for others that were not asked lately.
+void Loans::AskAnew() {
+  std::vector<std::string> strangers;
+  for (const auto& [name, peer] : peers_) {
+    if (!loans_.contains(name)) strangers.push_back(name);
+  }
+  std::vector<std::string> idle;
+  for (const auto& [name, loan] : loans_) {
+    if (loan->slots().empty() && !loan->borrowing()) idle.push_back(name);
+  }
+  std::ranges::shuffle(strangers, random_);
+  std::ranges::shuffle(idle, random_);
+  // One is replaced each time, and all that no one names any more.
+  const size_t keep = options_.asked - (strangers.empty() || options_.asked == 0 ? 0 : 1);
+  size_t kept = 0;
+  for (const std::string& name : idle) {
+    if (peers_.contains(name) && kept++ < keep) continue;
+    loans_.erase(name);
+  }
+  kept = std::min(kept, keep);
+  for (const std::string& name : strangers) {
+    if (kept++ >= options_.asked) break;
+    Loan::Listener* const listener = this;
+    loans_.emplace(
+        name, std::make_unique<Loan>(options_.loan, name, peers_.at(name), transport_, listener));
+  }
+  for (const auto& [name, loan] : loans_) loan->AskForOffer();
+  listener_->OnOffers();
+}
+
+// A node that is asked again and again, and refuses for the same reason, is told of once.
+void Loans::OnRefused(Loan* loan, const Error& why) {
+  if (std::exchange(refused_[loan->lender()], why.message) == why.message) return;
+  listener_->OnRefused(loan, why);
+}
+
+void Loans::OnUsable(Loan* loan) {
+  refused_.erase(loan->lender());
+  listener_->OnUsable(loan);
+  listener_->OnOffers();
+}
+
+void Loans::Acquire(Excluded excluded, core::Tick deadline,
+                    std::function<void(core::Result<Lent>)> done) {
+  if (transport_->Now() >= deadline) {
+    return done(Error{ErrorCode::kTimedOut, "no slot was lent in time"});
+  }
+  const bool more_partners = Partners() < options_.partners_max;
+  Loan* best = nullptr;
+  for (const auto& [name, loan] : loans_) {
+    const bool fits = loan->open() && loan->offered() > 0 && !excluded.lenders.contains(name) &&
+                      !excluded.machines.contains(*loan->machine()) &&
+                      (more_partners || !loan->slots().empty());
+    if (fits && (best == nullptr || loan->offered() > best->offered())) best = loan.get();
+  }
+  if (best == nullptr) {
+    return done(Error{ErrorCode::kOutOfMemory, "no node of the cluster lends memory that fits"});
+  }
+  best->Borrow(deadline, [this, best, excluded = std::move(excluded), deadline,
+                          done = std::move(done)](const core::Result<SlotRef>& slot) mutable {
+    if (slot.ok()) return done(Lent{.loan = best, .slot = *slot});
+    excluded.lenders.insert(best->lender());
+    Acquire(std::move(excluded), deadline, std::move(done));
+  });
+}
+
+std::vector<uint32_t> Loans::OffersByMachine() const {
+  const bool more_partners = Partners() < options_.partners_max;
+  std::map<MachineId, uint32_t> offers;
+  for (const auto& [name, loan] : loans_) {
+    if (loan->open() && (more_partners || !loan->slots().empty())) {
+      offers[*loan->machine()] += loan->offered();
+    }
+  }
+  std::vector<uint32_t> counts;
+  for (const auto& [machine, count] : offers) counts.push_back(count);
+  return counts;
+}
+
+bool Loans::OnConnected(transport::ConnectionId connection) {
+  return std::ranges::any_of(
+      loans_, [&](const auto& loan) { return loan.second->OnConnected(connection); });
+}
+
+bool Loans::OnLost(transport::ConnectionId connection, const Error& why) {
+  return std::ranges::any_of(
+      loans_, [&](const auto& loan) { return loan.second->OnLost(connection, why); });
+}
+
+core::Status Loans::OnRecall(transport::ConnectionId connection, const RecallRequest& request) {
+  for (const auto& [name, loan] : loans_) {
+    if (!loan->IsOn(connection)) continue;
+    loan->OnRecall(request);
+    return core::Ok();
+  }
+  return Error{ErrorCode::kWrongState, "this node has no loan by that connection"};
+}
+
+void Loans::Advance() {
+  if (transport_->Now() >= ask_at_) {
+    ask_at_ = transport_->Now() + options_.offer_period;
+    AskAnew();
+  }
+  for (const auto& [name, loan] : loans_) loan->Advance();
+}
+
+core::Tick Loans::Next() const {
+  core::Tick next = ask_at_;
+  for (const auto& [name, loan] : loans_) next = std::min(next, loan->Next());
+  return next;
+}
+
+std::vector<Loan::View> Loans::Views() const {
+  std::vector<Loan::View> views;
+  for (const auto& [name, loan] : loans_) views.push_back(loan->ToView());
+  return views;
+}
+
+}  // namespace ravenstore::cluster

@@ -1,0 +1,99 @@
+// All loans of a home: to whom it connects, whom it asks for offers, and of whom a slot is
+// borrowed.
+//
+// Nothing central knows who has room. A few nodes, chosen at random and anew every `offer_period`,
+// are asked what they would lend; those that lent something are partners, at most `partners_max`,
+// and only to them are leases renewed.
+//
+// Threads: one, the transport's. Owns: the loans.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/loan.h"
+#include "core/result.h"
+#include "core/types.h"
+#include "transport/transport.h"
+
+namespace ravenstore::cluster {
+
+class Loans final : private Loan::Listener {
+ public:
+  struct Options {
+    Loan::Options loan = {};
+    uint32_t partners_max = 16;
+    uint32_t asked = 3;  // beside the partners
+    core::Duration offer_period = std::chrono::seconds(5);
+    uint64_t seed = 0;
+  };
+  class Listener : public Loan::Listener {
+   public:
+    // Offers changed, or who may be asked.
+    virtual void OnOffers() = 0;
+  };
+  struct Lent {
+    Loan* loan = nullptr;
+    SlotRef slot;
+  };
+  // Whose slots do not do.
+  struct Excluded {
+    std::set<std::string> lenders = {};
+    std::set<MachineId> machines = {};
+  };
+
+  // `listener` outlives this.
+  Loans(Options options, Listener* listener);
+  void Attach(transport::Transport* transport) { transport_ = transport; }
+  // Before the transport goes.
+  void Close() { loans_.clear(); }
+
+  void SetPeers(std::map<std::string, Peer> peers);
+
+  // One slot of the node that offers most: `done` has it, or kOutOfMemory (nobody lends one),
+  // kTimedOut. `done` may be told from within the call.
+  void Acquire(Excluded excluded, core::Tick deadline,
+               std::function<void(core::Result<Lent>)> done);
+  // What each machine would lend, beside what is lent.
+  std::vector<uint32_t> OffersByMachine() const;
+
+  bool OnConnected(transport::ConnectionId connection);
+  bool OnLost(transport::ConnectionId connection, const core::Error& why);
+  core::Status OnRecall(transport::ConnectionId connection, const RecallRequest& request);
+
+  void Advance();
+  core::Tick Next() const;
+  std::vector<Loan::View> Views() const;
+
+ private:
+  void OnJoined(Loan* loan) override { listener_->OnJoined(loan); }
+  void OnRefused(Loan* loan, const core::Error& why) override;
+  void OnUsable(Loan* loan) override;
+  void OnRecalled(Loan* loan, SlotRef slot, core::Tick deadline) override {
+    listener_->OnRecalled(loan, slot, deadline);
+  }
+  void OnSlotsLost(Loan* loan, const std::vector<SlotRef>& slots, const core::Error& why) override {
+    listener_->OnSlotsLost(loan, slots, why);
+  }
+
+  uint32_t Partners() const;
+  void AskAnew();
+
+  const Options options_;
+  Listener* const listener_;
+  transport::Transport* transport_ = nullptr;
+  std::mt19937_64 random_;
+  std::map<std::string, Peer> peers_;
+  std::map<std::string, std::unique_ptr<Loan>> loans_;
+  std::map<std::string, std::string> refused_;  // why, as it was told; of peers
+  core::Tick ask_at_{};
+};
+
+}  // namespace ravenstore::cluster
