@@ -32,9 +32,11 @@ has_gpu() {
 BUILD_PACKAGES=(
   bazel-bootstrap g++ python3 protobuf-compiler libprotobuf-dev zlib1g-dev libboost-dev libspdlog-dev
   libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev prometheus-cpp-dev
-  libxxhash-dev libssl-dev
+  libxxhash-dev libssl-dev libcurl4-openssl-dev nlohmann-json3-dev
 )
 TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv libpython3-dev util-linux git)
+# What tests of discovery run. Where it cannot be had they are skipped.
+ETCD_PACKAGES=(etcd-server)
 # What boots a container for tests/deploy:systemd_test. Where they cannot be had it is skipped.
 CONTAINER_PACKAGES=(systemd-container debootstrap)
 # Wheels of PyPI, for what the distributions do not have: linters, and CUDA's headers where no toolkit is; and for

@@ -21,8 +21,8 @@ ARROWS = {
     "device": ("device/", "ipc/unique_fd.h", "proto/", "core/"),
     # The simulator of a cluster runs on its fake.
     "sim": ("sim/", "cluster/", "transport/", "proto/", "core/"),
-    "cluster": ("cluster/", "transport/", "core/"),
     "transport": ("transport/", "ipc/clock.h", "ipc/unique_fd.h", "core/"),
+    "cluster": ("cluster/", "transport/", "ipc/clock.h", "ipc/unique_fd.h", "core/"),
     "daemon": ("daemon/", "cluster/", "transport/", "device/", "ipc/", "proto/", "core/"),
     "client": ("client/", "device/", "ipc/", "proto/", "core/"),
     "elastic": ("elastic/", "ipc/clock.h", "proto/elastic_page.h", "core/"),
@@ -233,7 +233,7 @@ def visibility_names_floors(tree):
             found.append(f"BUILD: package_group {name} is missing")
         elif set(groups[name].strings("packages")) != packages:
             found.append(f"BUILD: package_group {name} is not {sorted(packages)}")
-    above = "cluster|sim|client|daemon|interceptor|python|tests|bench|deploy"
+    above = "sim|cluster|client|daemon|interceptor|python|tests|bench|deploy"
     narrow = re.compile(rf"^//(?:{above})(?:/[\w/]*)?:__(?:pkg|subpackages)__$")
     for target in tree.targets:
         if folder(target.package) not in FLOORS:
