@@ -41,8 +41,9 @@ class KeyValuesConformance : public testing::TestWithParam<std::string> {
   void Put(const std::string& key, const std::string& value, StoreLease lease = kNoLease) {
     const auto all = Range(key);
     ASSERT_TRUE(all.ok()) << Describe(all.error());
-    const auto expected =
-        all->values.empty() ? std::nullopt : std::optional(all->values[0].value);
+    // The key itself comes before those that it begins.
+    const bool there = !all->values.empty() && all->values[0].key == key;
+    const auto expected = there ? std::optional(all->values[0].value) : std::nullopt;
     const auto set = Set({.key = key, .expected = expected, .value = value, .lease = lease});
     ASSERT_TRUE(set.ok()) << Describe(set.error());
     ASSERT_TRUE(set->written);

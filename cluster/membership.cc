@@ -1,0 +1,362 @@
+#include "cluster/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "transport/transport.h"
+
+namespace ravenstore::cluster {
+
+using core::Error;
+using core::ErrorCode;
+using core::Result;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Instant = core::Tick;
+
+namespace {
+
+constexpr core::Duration kRetryMin = milliseconds(200);
+constexpr core::Duration kRetryMax = seconds(5);
+// After a store was away all nodes read it again, each some time within this.
+constexpr core::Duration kSpread = seconds(1);
+// Of a store that answers each third or second request nobody has to be told.
+constexpr core::Duration kNotice = seconds(3);
+constexpr size_t kShownHex = 8;
+
+std::string SecondsText(core::Duration duration) {
+  return std::to_string(std::chrono::duration_cast<seconds>(duration).count()) + " s";
+}
+
+}  // namespace
+
+Membership::Membership(MembershipOptions options, KeyValues* store, MembershipListener* listener)
+    : options_(std::move(options)),
+      key_(options_.prefix + options_.self.name),
+      text_(ToText(options_.self)),
+      store_(*store),
+      listener_(*listener),
+      table_(options_.table, listener),
+      random_(options_.seed),
+      now_(store->Now()),
+      shown_since_(now_) {
+  RAVEN_CHECK(transport::IsNodeName(options_.self.name));
+}
+
+Membership::~Membership() {
+  store_.Unwatch(watch_);
+}
+
+template <typename T>
+Told<T> Membership::Telling(void (Membership::*told)(const Result<T>&)) {
+  return [this, told, alive = std::weak_ptr<int>(alive_)](const Result<T>& result) {
+    if (alive.expired()) return;
+    now_ = store_.Now();
+    (this->*told)(result);
+  };
+}
+
+core::Duration Membership::Random(core::Duration most) {
+  return core::Duration(random_() % static_cast<uint64_t>(most.count()));
+}
+
+void Membership::Again(Retry* retry) {
+  retry->pause = std::clamp(2 * retry->pause, kRetryMin, kRetryMax);
+  retry->at = now_ + retry->pause / 2 + Random(retry->pause);
+}
+
+void Membership::Tick(Instant now) {
+  now_ = now;
+  if (view_ == View::kWatching && now - confirmed_ >= options_.recheck) Distrust(false);
+  if (view_ == View::kNone && now >= read_.at && !registering_.open) Read();
+  Register();
+  KeepAlive();
+  if (HasView() && !failing_since_) table_.Settle(now);
+  TellStatus();
+}
+
+Instant Membership::NextTick() const {
+  Instant next = core::kNever;
+  const auto at = [&next](bool matters, Instant when) {
+    if (matters) next = std::min(next, when);
+  };
+  at(view_ == View::kNone && !registering_.open, read_.at);
+  at(view_ == View::kWatching, confirmed_ + options_.recheck);
+  const Holder holder = FindHolder();
+  at(HasView() && !registering_.open && !leaving_ && holder != Holder::kSelf &&
+         holder != Holder::kOther,
+     register_.at);
+  at(lease_ != kNoLease && !keeping_.open && !leaving_, keep_.at);
+  at(HasView() && !failing_since_, table_.Next());
+  at(shown_.registered, lease_end_);
+  at(shown_.reachable && failing_since_, failing_since_.value_or(Instant{}) + kNotice);
+  return std::max(next, now_);
+}
+
+// ---- The view
+
+void Membership::Read() {
+  view_ = View::kReading;
+  // This node's, and one that shows that there are more.
+  store_.Range(options_.prefix, options_.table.nodes_max + 2, Deadline(),
+               Telling(&Membership::OnRead));
+}
+
+void Membership::OnRead(const Result<RangeRead>& read) {
+  Heard(read.ok() ? nullptr : &read.error());
+  if (!read.ok()) {
+    view_ = View::kNone;
+    lost_ = true;
+    return Again(&read_);
+  }
+  std::vector<NodeTable::Entry> entries;
+  std::optional<KeyValue> own;
+  for (const KeyValue& value : read->values) {
+    const std::string name = value.key.substr(options_.prefix.size());
+    if (value.key == key_) {
+      own = value;
+    } else if (transport::IsNodeName(name)) {
+      entries.push_back({name, value.value});
+    }
+  }
+  table_.Replace(entries, now_);
+  const bool restored = seen_.store != 0 &&
+                        (read->at.store != seen_.store || read->at.revision < seen_.revision);
+  if (restored) {
+    table_.Doubt(now_);
+  } else if (lost_) {
+    table_.BeginGraceAnew(now_);
+  }
+  lost_ = false;
+  seen_ = read->at;
+  confirmed_ = now_;
+  own_revision_ = -1;
+  SetOwn(std::move(own), seen_.revision);
+  view_ = View::kBeginning;
+  watch_ = store_.Watch(options_.prefix, seen_.revision + 1, Deadline(),
+                        Telling(&Membership::OnWatch));
+}
+
+void Membership::OnWatch(const Result<Changes>& changes) {
+  if (!changes.ok()) {
+    Distrust(true);
+    return Again(&read_);
+  }
+  Heard(nullptr);
+  if (view_ == View::kBeginning) {
+    view_ = View::kWatching;
+    read_ = {};
+    return Compare(changes->at, seen_.revision);
+  }
+  for (const Change& change : changes->changes) {
+    const KeyValue& value = change.now;
+    // Only these are known to have been told up to then: others may still be on their way.
+    seen_.revision = std::max(seen_.revision, value.modified);
+    if (value.key == key_) {
+      SetOwn(change.deleted ? std::nullopt : std::optional(value), value.modified);
+      continue;
+    }
+    const std::string name = value.key.substr(options_.prefix.size());
+    if (!transport::IsNodeName(name)) continue;
+    table_.Update(name, change.deleted ? std::nullopt : std::optional(value.value), now_);
+  }
+  if (changes->changes.empty()) Compare(changes->at, seen_.revision);
+}
+
+void Membership::Distrust(bool lost) {
+  lost_ |= lost;
+  if (!HasView()) return;
+  store_.Unwatch(watch_);
+  view_ = View::kNone;
+  read_.at = lost ? now_ + Random(kSpread) : now_;
+}
+
+void Membership::Compare(const Stamp& stamp, int64_t known) {
+  if (!HasView()) return;
+  if (stamp.store != seen_.store || stamp.revision < known) {
+    Distrust(true);
+  } else if (stamp.revision <= seen_.revision) {
+    confirmed_ = now_;
+  }
+}
+
+// ---- The registration
+
+Membership::Holder Membership::FindHolder() const {
+  if (!own_) return Holder::kNobody;
+  if (own_->value == text_) {
+    return own_->lease == lease_ ? Holder::kSelf : Holder::kSelfByOtherLease;
+  }
+  const std::vector<Incarnation>& all = options_.predecessors;
+  const bool predecessor =
+      own_record_ && std::ranges::find(all, own_record_->incarnation) != all.end();
+  return predecessor ? Holder::kPredecessor : Holder::kOther;
+}
+
+void Membership::SetOwn(std::optional<KeyValue> own, int64_t revision) {
+  // A watch tells late what a write's answer told before.
+  if (revision <= own_revision_) return;
+  own_revision_ = revision;
+  own_ = std::move(own);
+  own_record_.reset();
+  if (!own_) return;
+  auto record = ReadNodeRecord(options_.self.name, own_->value);
+  if (record.ok()) own_record_ = std::move(*record);
+}
+
+void Membership::Register() {
+  if (!HasView() || leaving_ || registering_.open) return;
+  const Holder holder = FindHolder();
+  if (holder == Holder::kOther) lease_ = kNoLease;  // it holds nothing, and ends by itself
+  if (holder == Holder::kOther || holder == Holder::kSelf || now_ < register_.at) return;
+  registering_ = {.open = true, .at = now_, .known = seen_.revision};
+  if (lease_ == kNoLease) {
+    return store_.Grant(options_.lease, Deadline(), Telling(&Membership::OnGranted));
+  }
+  registering_.lease = lease_;
+  store_.CompareAndSet({.key = key_,
+                        .expected = own_ ? std::optional(own_->value) : std::nullopt,
+                        .value = text_,
+                        .lease = lease_},
+                       Deadline(), Telling(&Membership::OnWritten));
+}
+
+void Membership::OnGranted(const Result<LeaseAnswer>& answer) {
+  registering_.open = false;
+  Heard(answer.ok() ? nullptr : &answer.error());
+  if (!answer.ok()) return Again(&register_);
+  lease_ = answer->lease;
+  lease_end_ = registering_.at + answer->duration;
+  keep_ = {.at = registering_.at + answer->duration / 3, .pause = {}};
+  Compare(answer->at, registering_.known);
+  Register();
+}
+
+void Membership::OnWritten(const Result<WriteAnswer>& answer) {
+  registering_.open = false;
+  const bool lease_gone = !answer.ok() && answer.error().code == ErrorCode::kNotFound;
+  Heard(answer.ok() || lease_gone ? nullptr : &answer.error());
+  if (lease_gone && lease_ == registering_.lease) lease_ = kNoLease;
+  if (!answer.ok()) return Again(&register_);
+  const int64_t revision = answer->at.revision;
+  if (answer->written) {
+    register_ = {};
+    SetOwn(KeyValue{.key = key_,
+                    .value = text_,
+                    .modified = revision,
+                    .lease = registering_.lease},
+           revision);
+  } else {
+    Again(&register_);
+    SetOwn(answer->found, revision);
+  }
+  Compare(answer->at, registering_.known);
+}
+
+void Membership::KeepAlive() {
+  if (lease_ == kNoLease || leaving_ || keeping_.open || now_ < keep_.at) return;
+  keeping_ = {.open = true, .at = now_, .known = seen_.revision, .lease = lease_};
+  store_.KeepAlive(lease_, Deadline(), Telling(&Membership::OnKept));
+}
+
+void Membership::OnKept(const Result<LeaseAnswer>& answer) {
+  keeping_.open = false;
+  const bool gone = !answer.ok() && answer.error().code == ErrorCode::kNotFound;
+  Heard(answer.ok() || gone ? nullptr : &answer.error());
+  if (lease_ != keeping_.lease) return;
+  if (gone) {
+    lease_ = kNoLease;
+  } else if (!answer.ok()) {
+    Again(&keep_);
+  } else {
+    lease_end_ = keeping_.at + answer->duration;
+    keep_ = {.at = keeping_.at + answer->duration / 3, .pause = {}};
+    Compare(answer->at, keeping_.known);
+  }
+}
+
+void Membership::Leave() {
+  if (std::exchange(leaving_, true)) return;
+  left_ = lease_ == kNoLease;
+  if (left_) return;
+  const auto told = [this, alive = std::weak_ptr<int>(alive_)](const Result<core::Done>&) {
+    if (!alive.expired()) left_ = true;
+  };
+  store_.Revoke(lease_, Deadline(), told);
+  lease_ = kNoLease;
+}
+
+bool Membership::HasLeft() const {
+  return left_;
+}
+
+// ---- What is shown
+
+void Membership::Heard(const Error* failure) {
+  if (failure == nullptr) {
+    heard_ = true;
+    // What the watch had on its way may have been lost with the rest.
+    if (failing_since_ && now_ - *failing_since_ >= kNotice) Distrust(true);
+    failing_since_.reset();
+    return;
+  }
+  if (!failing_since_) failing_since_ = now_;
+  failure_ = failure->message;
+}
+
+bool Membership::IsReachable() const {
+  return heard_ && !(failing_since_ && now_ - *failing_since_ >= kNotice);
+}
+
+bool Membership::IsRegistered() const {
+  return lease_ != kNoLease && FindHolder() == Holder::kSelf && now_ < lease_end_;
+}
+
+void Membership::TellStatus() {
+  const Shown now{.registered = IsRegistered(),
+                  .reachable = IsReachable(),
+                  .taken = FindHolder() == Holder::kOther};
+  if (now == shown_) return;
+  shown_ = now;
+  shown_since_ = now_;
+  listener_.OnStatus(status());
+}
+
+MembershipStatus Membership::status() const {
+  return {.registered = shown_.registered,
+          .reachable = shown_.reachable,
+          .since = shown_since_,
+          .registration = RegistrationWords(),
+          .store = StoreWords()};
+}
+
+std::string Membership::RegistrationWords() const {
+  if (leaving_) return "this node gave its name back";
+  if (IsRegistered()) return "registered as " + options_.self.name;
+  if (FindHolder() != Holder::kOther) return "not registered yet as " + options_.self.name;
+  if (!own_record_) {
+    return "not registered: " + key_ + " in the store holds no node's record: delete that key";
+  }
+  return "not registered: another node of this name is alive, or was lately, at " +
+         own_record_->address + " (incarnation " +
+         ToHex(own_record_->incarnation).substr(0, kShownHex) +
+         "): this one waits until that is gone; stop it, or give one of them another name";
+}
+
+std::string Membership::StoreWords() const {
+  std::string words = store_.Describe();
+  if (failing_since_) {
+    words += " does not answer since " + SecondsText(now_ - *failing_since_) + " (" + failure_ +
+             "); the nodes that are known stay known";
+  } else {
+    words += heard_ ? " answers" : " is being asked";
+  }
+  if (table_.overflowed()) {
+    words += "; more nodes are registered there than the " +
+             std::to_string(options_.table.nodes_max) + " that are looked at";
+  }
+  return words;
+}
+
+}  // namespace ravenstore::cluster
