@@ -125,6 +125,7 @@ Control::Control(const ControlOptions& options, device::Devices devices, Loop* l
                 .names = &names_,
                 .ledger = &ledger_,
                 .watch = options.watch,
+                .cluster = options.cluster,
                 .loop = loop,
                 .connections = this}) {}
 

@@ -38,6 +38,7 @@
 #include "daemon/acceptor.h"
 #include "daemon/clients.h"
 #include "daemon/closers.h"
+#include "daemon/cluster.h"
 #include "daemon/connections.h"
 #include "daemon/device_memory.h"
 #include "daemon/ending_sockets.h"
@@ -78,6 +79,7 @@ struct ControlOptions {
   std::vector<core::LinkModel> links;   // between each device and the host pool
   std::vector<core::Bytes> peer_pools;  // of each device's memory
   const MemoryWatch* watch = nullptr;   // outlives the control
+  const Cluster* cluster = nullptr;     // likewise; null: there is none
   core::Bytes visible_memory;           // of every tenant's legacy jobs until changed; 0: all
   double slowdown_most = 0;             // that an admission may bring; 0: memory alone counts
   core::Duration settle{};              // so long a peak has not grown before it is believed

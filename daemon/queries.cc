@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "daemon/admin.h"
+#include "daemon/cluster_use.h"
+#include "daemon/config.h"
 #include "daemon/device_use.h"
 #include "ipc/clock.h"
 
@@ -37,7 +39,10 @@ bool Queries::Handle(const Caller& caller, const proto::ClientPacket& packet) {
   return true;
 }
 
-void Queries::FillDevices(const Beside& beside, bool with_processes, proto::Stats* stats) const {
+void Queries::FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const {
+  if (options_.cluster != nullptr)
+    FillCluster(options_.cluster->view(), kClusterPiece, /*with_nodes=*/to_administrator,
+                stats->mutable_cluster());
   const core::Tick now = ipc::Now();
   const core::Planner& planner = options_.loop->planner();
   for (size_t i = 0; i < options_.devices.size(); ++i) {
@@ -49,7 +54,8 @@ void Queries::FillDevices(const Beside& beside, bool with_processes, proto::Stat
                         .peer_pool = options_.peer_pools[i] + planner.Harvested(id),
                         .jobs = jobs == beside.jobs.end() ? core::Bytes{} : jobs->second,
                         .harvest = options_.loop->ViewHarvest(id)};
-    FillDevice(use, beside.devices[i], now, with_processes, stats->add_devices());
+    FillDevice(use, beside.devices[i], now, /*with_processes=*/to_administrator,
+               stats->add_devices());
   }
 }
 
@@ -78,7 +84,7 @@ proto::DaemonPacket Queries::AnswerOf(const proto::ClientPacket& packet, const B
                 options_.devices.size(), options_.started, ipc::Now(), answer.mutable_stats());
       answer.mutable_stats()->set_daemon_rss_bytes(beside.resident);
       if (whole || session == nullptr)
-        FillDevices(beside, /*with_processes=*/!audience, answer.mutable_stats());
+        FillWhole(beside, /*to_administrator=*/!audience, answer.mutable_stats());
       break;
     case proto::ClientPacket::kListTensors:
       FillTensors(*loop, *options_.names, audience, packet.list_tensors(),

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/types.h"
+#include "daemon/cluster.h"
 #include "daemon/connections.h"
 #include "daemon/legacy.h"
 #include "daemon/loop.h"
@@ -31,6 +32,7 @@ class Queries {
     const Names* names = nullptr;
     const LegacyLedger* ledger = nullptr;
     const MemoryWatch* watch = nullptr;
+    const Cluster* cluster = nullptr;  // null: there is none
     Loop* loop = nullptr;
     Connections* connections = nullptr;
   };
@@ -48,7 +50,7 @@ class Queries {
     std::map<std::string, core::Bytes> jobs;  // by device
   };
   // In the loop's thread.
-  void FillDevices(const Beside& beside, bool with_processes, proto::Stats* stats) const;
+  void FillWhole(const Beside& beside, bool to_administrator, proto::Stats* stats) const;
   proto::DaemonPacket AnswerOf(const proto::ClientPacket& packet, const Beside& beside,
                                const Audience& audience, core::ClientId client) const;
 

@@ -30,6 +30,10 @@ constexpr size_t kWorkers = 3;
 constexpr uint64_t kGuaranteedPart = 8;
 // By default of each device this part is no idle memory.
 constexpr uint64_t kHarvestReservePart = 8;
+// Of other nodes' memory, until it is measured: what one message takes, and more than any network
+// here carries.
+constexpr core::Duration kRemoteLatency = std::chrono::microseconds(100);
+constexpr double kFastestNetwork = 50e9;
 // Addresses of this process that all arenas together may take, of the 128 TiB that x86-64 gives: an
 // arena is reserved when its client first uses the device, which is mostly one.
 constexpr Bytes kArenaAddresses = core::GiB(100 * 1024);
@@ -158,6 +162,9 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   // Before anything makes contexts: what they take is measured.
   RAVEN_RETURN_IF_ERROR(MakeWatch());
   links_ = MakeLinks();
+  if (!config_.cluster_node.empty()) {
+    RAVEN_ASSIGN_OR_RETURN(remote, MakeCluster());
+  }
   RAVEN_ASSIGN_OR_RETURN(OtherPools others,
                          MakeOtherPools(config_, devices_, links_, std::move(remote)));
   remote_pool_ = others.remote;
@@ -185,6 +192,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   control.other_pools = other_pools_;
   control.peer_pools = others.shares;
   control.watch = watch_.get();
+  control.cluster = cluster_.get();
   WarnOfOddities();
 
   control.guaranteed_by_default = Bytes(largest_device_.count() / kGuaranteedPart);
@@ -210,6 +218,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
   control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
   StartWatch();
+  StartCluster();
   spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
                config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
                core::SizeText(control.tenant_budgets.device),
@@ -250,6 +259,27 @@ ConfigChanges Server::Reload(const Config& wanted) {
   control_->PostDefaults(TenantBudgets(), Milliseconds(config_.restart_timeout));
   WarnOfOddities();
   return changes;
+}
+
+core::Result<RemoteMemory> Server::MakeCluster() {
+  RAVEN_ASSIGN_OR_RETURN(cluster_, Cluster::Create(config_));
+  return RemoteMemory{.medium = cluster_->MakeMedium(),
+                      .latency = kRemoteLatency,
+                      .write = kFastestNetwork,
+                      .read = kFastestNetwork};
+}
+
+void Server::StartCluster() {
+  if (cluster_ == nullptr) return;
+  Cluster::Sinks sinks;
+  if (remote_pool_) {
+    const core::PoolId pool = *remote_pool_;
+    sinks = {.recalled = [this, pool](Bytes offset) { loop_->PostChunkRecalled(pool, offset); },
+             .lost = [this, pool](Bytes offset) { loop_->PostChunkLost(pool, offset); },
+             .limit = [this, pool](Bytes most) { loop_->PostPoolLimit(pool, most); },
+             .rate = [this, pool](double rate) { loop_->PostPoolRate(pool, rate); }};
+  }
+  cluster_->Start(std::move(sinks), ending_);
 }
 
 core::Result<LoopOptions> Server::MakeLoopOptions(const OtherPools& others) {
@@ -396,6 +426,10 @@ void Server::End(const std::function<void(const char*)>& at) {
     at("waiting for the watch over the devices' memory");
     watch_->Stop();
     watch_thread_.join();
+  }
+  if (cluster_ != nullptr) {
+    at("waiting for the node's thread");
+    cluster_->Stop();
   }
   at("waiting for the workers, which make, unmap and pin memory");
   workers_.reset();

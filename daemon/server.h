@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "core/result.h"
+#include "daemon/cluster.h"
 #include "daemon/config.h"
 #include "daemon/control.h"
 #include "daemon/loop.h"
@@ -62,6 +63,10 @@ class Server {
  private:
   explicit Server(Config config) : config_(std::move(config)) {}
   core::Status Init(device::Devices devices, RemoteMemory remote);
+  // This node of a cluster; and what others lend to it.
+  core::Result<RemoteMemory> MakeCluster();
+  // Where there is one, once the loop runs.
+  void StartCluster();
   // With `others` in its topology.
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.
@@ -86,6 +91,7 @@ class Server {
   std::optional<core::PoolId> remote_pool_;
   std::atomic<bool> ending_{false};
   std::unique_ptr<MemoryWatch> watch_;
+  std::unique_ptr<Cluster> cluster_;  // null: this is no node of one
   // Destroyed in reverse: the workers first, which finish what the loop and the socket asked of
   // them.
   std::unique_ptr<Loop> loop_;

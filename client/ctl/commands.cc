@@ -11,6 +11,7 @@
 
 #include "client/ctl/render_harvest.h"
 #include "client/ctl/render_job.h"
+#include "client/ctl/render_nodes.h"
 #include "client/ctl/session.h"
 #include "core/printable.h"
 #include "core/size_text.h"
@@ -196,6 +197,15 @@ int RunClients(const Common& common, Streams streams) {
   if (!jobs.ok()) return Report(common, jobs.error(), streams);
   streams.out << (common.json ? ClientsJson(*clients, *jobs)
                               : ClientsText(*clients, *jobs, common.columns));
+  return kExitOk;
+}
+
+int RunNodes(const Common& common, Streams streams) {
+  auto session = Session::Open(common.socket, common.timeout);
+  if (!session.ok()) return ReportUnreachable(common, session.error(), streams);
+  const auto stats = session->Stats();
+  if (!stats.ok()) return Report(common, stats.error(), streams);
+  streams.out << (common.json ? NodesJson(*stats) : NodesText(*stats, common.columns));
   return kExitOk;
 }
 

@@ -38,6 +38,7 @@ int ReportUnreachable(const Common& common, core::Error error, Streams streams);
 
 int RunStatus(const Common& common, Streams streams);
 int RunClients(const Common& common, Streams streams);
+int RunNodes(const Common& common, Streams streams);
 
 struct TopOptions {
   core::Duration interval{std::chrono::seconds(2)};

@@ -215,6 +215,7 @@ void AddCommands(CLI::App* app, Asked* asked) {
   AddList(app, asked);
   AddLimits(app, &asked->limits);
   AddHarvest(app, &asked->harvest);
+  app->add_subcommand("nodes", "The other nodes of the cluster, and what they and this one lend");
   AddExplain(app, &asked->explain);
   AddRecord(app, &asked->record, &asked->record_seconds);
   AddPause(app, "pause", "An elastic job gives its device memory up until it is resumed",
@@ -255,6 +256,7 @@ int Run(const CLI::App& app, Asked& asked) {
   }
   if (app.got_subcommand("limits")) return RunLimits(common, asked.limits, streams);
   if (app.got_subcommand("harvest")) return RunHarvest(common, asked.harvest, streams);
+  if (app.got_subcommand("nodes")) return RunNodes(common, streams);
   if (app.got_subcommand("pause")) return RunPause(common, asked.job, true, streams);
   if (app.got_subcommand("resume")) return RunPause(common, asked.job, false, streams);
   if (app.got_subcommand("explain"))

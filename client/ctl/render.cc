@@ -6,6 +6,7 @@
 
 #include "client/ctl/json.h"
 #include "client/ctl/render_devices.h"
+#include "client/ctl/render_nodes.h"
 #include "core/printable.h"
 #include "core/size_text.h"
 #include "core/text_table.h"
@@ -260,6 +261,7 @@ std::string StatusText(const proto::Welcome& welcome, const proto::Stats& stats,
   text += DevicesText(welcome, columns) + '\n';
   if (stats.devices_size() > 0) text += DeviceUsesText(stats, columns) + '\n';
   text += TiersText(welcome, stats, columns) + '\n';
+  if (stats.has_cluster()) text += ClusterLine(stats) + '\n';
   if (!clients.empty()) text += BudgetsText(clients, columns) + '\n';
   return text + CountersText(stats, columns);
 }

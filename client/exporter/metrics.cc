@@ -253,6 +253,29 @@ void AddEstimates(const std::vector<proto::JobRecord>& records, Families* to) {
   for (const auto& [source, sum] : sums) to->Add(sum.reserved_over_used, {{"source", source}});
 }
 
+// Of this node and the others.
+void AddCluster(const Seen& seen, Families* to) {
+  if (!seen.now.stats.has_cluster()) return;
+  const proto::ClusterUse& cluster = seen.now.stats.cluster();
+  to->Gauge("cluster_bytes", "Borrowed of other nodes, and lent to them; and the most of each.")
+      .Add(cluster.held(), {{"of", "borrowed"}})
+      .Add(cluster.size(), {{"of", "borrowed_most"}})
+      .Add(cluster.lent(), {{"of", "lent"}})
+      .Add(cluster.lendable(), {{"of", "lent_most"}});
+  to->Gauge("cluster_bytes_per_second", "From and to other nodes, as measured last.")
+      .Add(cluster.bytes_per_second());
+  to->Gauge("cluster_node_bytes", "Borrowed of each other node, and lent to it.");
+  for (const proto::NodeUse& node : cluster.nodes()) {
+    to->Add(node.borrowed(), {{"node", node.name()}, {"of", "borrowed"}});
+    to->Add(node.lent(), {{"node", node.name()}, {"of", "lent"}});
+  }
+  to->Counter("cluster_moved_bytes_total", "To each other node, and from there.");
+  for (const proto::NodeUse& node : cluster.nodes()) {
+    to->Add(node.written() + node.read_here(), {{"node", node.name()}, {"direction", "out"}});
+    to->Add(node.read() + node.written_here(), {{"node", node.name()}, {"direction", "in"}});
+  }
+}
+
 }  // namespace
 
 std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameOfUser& name_of) {
@@ -263,6 +286,7 @@ std::vector<MetricFamily> MetricsOf(const std::optional<Seen>& seen, const NameO
   AddMemory(*seen, &made);
   AddCompute(*seen, &made);
   AddDevices(*seen, /*with_processes=*/name_of != nullptr, &made);
+  AddCluster(*seen, &made);
   AddWork(seen->now.stats, &made);
   AddJobs(seen->now.jobs, &made);
   AddEstimates(seen->now.records, &made);

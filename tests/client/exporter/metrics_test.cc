@@ -119,6 +119,27 @@ TEST(MetricsTest, WhatIsHarvestedIsServedWhereAnythingIs) {
   }
 }
 
+TEST(MetricsTest, TheClusterIsServedWhereThereIsOne) {
+  Seen seen = Sample();
+  EXPECT_THAT(Text(seen, NameOf), Not(HasSubstr("ravenstore_cluster")));
+  proto::ClusterUse& cluster = *seen.now.stats.mutable_cluster();
+  cluster.set_held(64);
+  cluster.set_lent(128);
+  proto::NodeUse& node = *cluster.add_nodes();
+  node.set_name("b");
+  node.set_borrowed(64);
+  node.set_written(5);
+  node.set_read_here(7);
+  const std::string text = Text(seen, NameOf);
+  for (const char* line :
+       {"ravenstore_cluster_bytes{of=\"borrowed\"} 64\n",
+        "ravenstore_cluster_bytes{of=\"lent\"} 128\n",
+        "ravenstore_cluster_node_bytes{node=\"b\",of=\"borrowed\"} 64\n",
+        "ravenstore_cluster_moved_bytes_total{node=\"b\",direction=\"out\"} 12\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
 TEST(MetricsTest, BytesAreBytesTimesAreSecondsAndCountersSayTheirKind) {
   const std::string text = Text(Sample(), NameOf);
   for (const char* line :
