@@ -330,7 +330,7 @@ class Scheduler : public PlannerBooks {
   // Copies the tensor to the host pool: to the place that is kept for it there, or to one that it
   // takes now; false where there is none.
   bool MoveOn(TensorRow& tensor);
-  void MoveOnLater(AwayPools::Member& pool);
+  void LookLater(AwayPools::Member& pool) const;
   void EndMoveOn(TensorRow& tensor, const Moved& event);
   // Chunks that other nodes lend and that stay empty go back.
   static void NoteUse(AwayPools::Member& pool, ExtentMap::Block block);

@@ -142,9 +142,9 @@ void Scheduler::EmptyChunks(PoolId id) {
       } else if (tensor.state() == TensorState::kAway) {
         if (moved++ == kMovedOnAtOnce) {
           pool.look = true;
-          return WakeAt(now_);
+          return;
         }
-        if (!MoveOn(tensor)) MoveOnLater(pool);
+        if (!MoveOn(tensor)) LookLater(pool);
       }
     }
   }
@@ -171,10 +171,9 @@ bool Scheduler::MoveOn(TensorRow& tensor) {
   return true;
 }
 
-void Scheduler::MoveOnLater(AwayPools::Member& pool) {
+void Scheduler::LookLater(AwayPools::Member& pool) const {
   pool.look = true;
   pool.moves_after = now_ + kPause;
-  WakeAt(pool.moves_after);
 }
 
 void Scheduler::EndMoveOn(TensorRow& tensor, const Moved& event) {
@@ -193,7 +192,7 @@ void Scheduler::EndMoveOn(TensorRow& tensor, const Moved& event) {
     return Lose(tensor);
   } else {
     if (!pool.covered) FreeCover(tensor);
-    MoveOnLater(pool);
+    LookLater(pool);
   }
   Catalog::Commit(tensor, TensorState::kAway);
   List(tensor);
@@ -233,6 +232,7 @@ void Scheduler::ServeChunks() {
     }
     if (pool.look) DropLost(pool);
     if (now_ >= pool.moves_after && std::exchange(pool.look, false)) EmptyChunks(id);
+    if (pool.look) WakeAt(std::max(now_, pool.moves_after));
     LetGoOfEmptied(id);
   }
 }

@@ -4,8 +4,11 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/size_text.h"
@@ -44,6 +47,40 @@ Result<Trace> Open(const TraceChoice& choice, const Hardware& hardware) {
                                                  "can be read" +
                                                  core::DidYouMean(choice.name, names)};
   return Read(file);
+}
+
+// A number from 0 to 1e9, be it of milliseconds or chunks.
+std::optional<double> NumberOf(std::string_view text) {
+  double number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size();
+  return whole && number >= 0 && number <= 1e9 ? std::optional(number) : std::nullopt;
+}
+
+// "latency=MS", "growth=MS", "recall@MS=N" or "lose@MS=N"; false: it is none.
+bool AddRemoteOption(std::string_view text, ExtraPool* pool) {
+  const size_t equals = text.find('=');
+  const size_t at = text.find('@');
+  if (equals == std::string_view::npos) return false;
+  const std::string_view name = text.substr(0, std::min(at, equals));
+  const auto value = NumberOf(text.substr(equals + 1));
+  if (!value) return false;
+  if (at > equals) {
+    if (name != "latency" && name != "growth") return false;
+    (name == "latency" ? pool->latency : pool->chunk_changed) = core::FromSeconds(*value * 1e-3);
+    return true;
+  }
+  const auto when = NumberOf(text.substr(at + 1, equals - at - 1));
+  if (!when || (name != "recall" && name != "lose")) return false;
+  pool->taken.push_back(
+      {core::FromSeconds(*when * 1e-3), static_cast<uint32_t>(*value), name == "lose"});
+  return true;
+}
+
+core::PoolKind KindOf(const std::string& name) {
+  return name == "peer"   ? core::PoolKind::kPeer
+         : name == "file" ? core::PoolKind::kFile
+                          : core::PoolKind::kRemote;
 }
 
 }  // namespace
@@ -92,10 +129,13 @@ core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup) 
   std::istringstream words(text);
   for (std::string part; std::getline(words, part, ':');) parts.push_back(part);
   const bool host = !parts.empty() && parts[0] == "host";
-  if (parts.size() != (host ? 2 : 4))
-    return wrong("is neither host:SIZE nor peer:SIZE:IN:OUT nor file:SIZE:IN:OUT");
-  if (!host && parts[0] != "peer" && parts[0] != "file")
-    return wrong("is of no known kind: host, peer and file are");
+  const bool remote = !parts.empty() && parts[0] == "remote";
+  if (remote ? parts.size() < 4 : parts.size() != (host ? 2 : 4)) {
+    return wrong(
+        "is neither host:SIZE nor peer:SIZE:IN:OUT nor file:SIZE:IN:OUT nor remote:SIZE:IN:OUT");
+  }
+  if (!host && !remote && parts[0] != "peer" && parts[0] != "file")
+    return wrong("is of no known kind: host, peer, file and remote are");
   const auto size = ParseBudget(parts[1], trace);
   if (!size.ok()) return wrong("has no size: " + size.error().message);
   if (size->bytes > core::kRangeMax)
@@ -115,8 +155,14 @@ core::Status AddPool(const std::string& text, const Trace& trace, Setup* setup) 
   }
   if (setup->pools.size() == kPoolsMax)
     return wrong("is one more than the " + std::to_string(kPoolsMax) + " that can be");
-  setup->pools.push_back({parts[0] == "peer" ? core::PoolKind::kPeer : core::PoolKind::kFile,
-                          size->bytes, rates[0] * 1e9, rates[1] * 1e9});
+  ExtraPool pool{KindOf(parts[0]), size->bytes, rates[0] * 1e9, rates[1] * 1e9};
+  if (remote) pool.limits = {{core::Duration{0}, size->bytes}};
+  for (size_t i = 4; i < parts.size(); ++i) {
+    if (!AddRemoteOption(parts[i], &pool))
+      return wrong("says \"" + parts[i] +
+                   "\", which is none of latency=MS, growth=MS, recall@MS=N and lose@MS=N");
+  }
+  setup->pools.push_back(std::move(pool));
   return core::Ok();
 }
 

@@ -241,8 +241,9 @@ int Main(int argc, char** argv) {
     one->add_option("TRACE", options.traces, "Generators' names or files")->required();
     one->add_option("--policy", options.policies, "Who decides what leaves; may be repeated");
     one->add_option("--pool", options.pools,
-                    "Where tensors go beside the device: host:SIZE, peer:SIZE:IN:OUT or "
-                    "file:SIZE:IN:OUT, in GB/s; repeatable");
+                    "Where tensors go beside the device: host:SIZE, peer:SIZE:IN:OUT, "
+                    "file:SIZE:IN:OUT or remote:SIZE:IN:OUT[:latency=MS][:growth=MS]"
+                    "[:recall@MS=CHUNKS][:lose@MS=CHUNKS], in GB/s; repeatable");
     one->add_flag("--no-learning", options.no_learning, "Hints alone say what comes");
   }
   for (CLI::App* one : {run, compare, bound}) {

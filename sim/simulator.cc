@@ -32,6 +32,8 @@ constexpr Duration kFileLatency = std::chrono::microseconds(100);
 constexpr Bytes kStagingChunk = core::MiB(16);
 constexpr core::PoolId kDevicePool = core::PoolOf(kDevice);
 constexpr uint32_t kNone = ~0u;
+// By which harvested memory comes and goes.
+constexpr Bytes kHarvestChunk = core::MiB(256);
 // The group of the links through which the device reaches harvested memory.
 constexpr uint16_t kPort = 1;
 constexpr Duration kStuckAfter = std::chrono::seconds(10);
@@ -39,6 +41,11 @@ constexpr Tick kBegin{std::chrono::seconds(1)};
 
 Bytes HostCapacity(const Trace& trace, const Setup& setup) {
   return setup.host.value_or((trace.Footprint() * 2 + core::GiB(1)).RoundUp(core::MiB(64)));
+}
+
+// Its bytes reach the device over the host's link.
+bool IsBehindHost(core::PoolKind kind) {
+  return kind == core::PoolKind::kFile || kind == core::PoolKind::kRemote;
 }
 
 class Simulator {
@@ -60,10 +67,16 @@ class Simulator {
     }
     const size_t first = topology_.pools().size() - setup.pools.size();
     for (size_t i = 0; i < setup.pools.size(); ++i) {
-      const std::vector<HarvestLimit>& limits = setup.pools[i].limits;
-      if (limits.empty()) continue;
-      harvests_.try_emplace(core::PoolId{static_cast<uint16_t>(first + i)}, limits,
-                            setup.hardware.chunk_changed, now_);
+      const ExtraPool& extra = setup.pools[i];
+      if (!extra.IsHarvested() && extra.kind != core::PoolKind::kRemote) continue;
+      const core::PoolId id{static_cast<uint16_t>(first + i)};
+      harvests_.try_emplace(
+          id, extra.limits,
+          extra.IsHarvested() ? setup.hardware.chunk_changed : extra.chunk_changed, now_);
+      for (const ChunksTaken& taken : extra.taken) {
+        Schedule(kBegin + taken.at, EventKind::kTaken, takings_.size());
+        takings_.emplace_back(id, taken);
+      }
     }
   }
 
@@ -78,6 +91,7 @@ class Simulator {
     kProgressKnown,
     kLater,
     kLimit,
+    kTaken,
     kWake
   };
 
@@ -131,7 +145,7 @@ class Simulator {
     Tick at;
     uint64_t sequence;
     EventKind kind;
-    uint32_t index;  // the client's, the lane's or the pool's
+    uint32_t index;  // the client's, the lane's, the pool's or that in takings_
     bool operator>(const Event& other) const {
       return std::pair(at, sequence) > std::pair(other.at, other.sequence);
     }
@@ -192,6 +206,7 @@ class Simulator {
   }
   void Do(const core::ReclaimPinned&) {}
   void Do(const core::ShrinkPool& action) {
+    chunks_.erase({action.pool, action.offset});
     TellAt(HarvestOf(action.pool)->Shrink(action.size, now_),
            core::PoolShrunk{action.pool, action.offset, action.size});
   }
@@ -209,7 +224,7 @@ class Simulator {
     later_events_.emplace(at, std::move(event));
     Schedule(at, EventKind::kLater);
   }
-  // Null: the pool is not harvested.
+  // Null: the pool does not come and go.
   HarvestedPool* HarvestOf(core::PoolId pool) {
     const auto found = harvests_.find(pool);
     return found == harvests_.end() ? nullptr : &found->second;
@@ -225,9 +240,22 @@ class Simulator {
   }
   void TellLater() {
     const core::Event event = later_events_.extract(later_events_.begin()).mapped();
-    if (const auto* shrunk = std::get_if<core::PoolShrunk>(&event))
+    if (const auto* shrunk = std::get_if<core::PoolShrunk>(&event)) {
       harvests_.at(shrunk->pool).Shrunk(shrunk->size, now_);
+      lost_.erase({shrunk->pool, shrunk->offset});
+    }
+    if (const auto* grown = std::get_if<core::PoolGrown>(&event))
+      chunks_.insert({{grown->pool, grown->offset}, grown->size});
     Tell(event);
+  }
+  void Take(core::PoolId pool, const ChunksTaken& taken);
+  // Whether bytes there were lost with a chunk.
+  bool IsLost(const core::Place& place, Bytes size) const {
+    return std::ranges::any_of(lost_, [&](const auto& chunk) {
+      const auto& [pool, offset] = chunk.first;
+      return pool == place.pool && place.offset < offset + chunk.second &&
+             offset < place.offset + size;
+    });
   }
   void Fail(const std::string& why) {
     if (outcome_.failure.empty()) outcome_.failure = why;
@@ -296,6 +324,12 @@ class Simulator {
   std::map<std::pair<ClientId, Bytes>, Bytes> slabs_;  // their sizes, by offset
   std::multimap<Tick, core::Event> later_events_;      // by when they happen
   std::map<core::PoolId, HarvestedPool> harvests_;
+  // Of these pools the chunks that are there, with their sizes, and those that are lost, until they
+  // are gone.
+  using Chunks = std::map<std::pair<core::PoolId, Bytes>, Bytes>;
+  Chunks chunks_;
+  Chunks lost_;
+  std::vector<std::pair<core::PoolId, ChunksTaken>> takings_;
   std::vector<Row> rows_;
   std::vector<Client> clients_;
   std::vector<uint32_t> row_of_tensor_;  // by the row of the planner's catalog
@@ -533,7 +567,7 @@ std::string Simulator::DescribeWaiters() const {
 void Simulator::AddLane(const core::Link& link, core::PoolId from, core::PoolId to, double rate) {
   const core::PoolId other = from == core::kHostPool ? to : from;
   const bool of_host = std::min(from, to) == core::kHostPool &&
-                       topology_.pools()[core::ToInt(other)].kind != core::PoolKind::kFile;
+                       !IsBehindHost(topology_.pools()[core::ToInt(other)].kind);
   lanes_.push_back(
       {.link = Link(rate, of_host ? setup_.hardware.duplex : 1.0, setup_.hardware.per_copy),
        .latency = link.latency,
@@ -600,7 +634,10 @@ void Simulator::MoveKnown(const UnderWay& done) {
   const uint32_t index = RowOf(done.move.tensor);
   Row& row = rows_[index];
   core::Moved moved{done.move.tensor, Result::kDone};
-  if (done.move.to.pool == kDevicePool) {
+  if (IsLost(done.move.from, done.move.size)) {
+    moved.outcome = Result::kFailed;
+    if (row.arriving) Fail("a tensor was lost with its chunk while it was read");
+  } else if (done.move.to.pool == kDevicePool) {
     if (row.state == State::kAway) row.state = State::kIdle;
   } else if (done.move.from.pool == kDevicePool) {
     const bool stays = done.move.source == core::Move::Source::kStays && !row.irrevocable;
@@ -613,6 +650,20 @@ void Simulator::MoveKnown(const UnderWay& done) {
   Tell(moved);
   if (done.move.to.pool == kDevicePool && std::exchange(row.arriving, false))
     Resume(trace_.tensors[index].client);
+}
+
+void Simulator::Take(core::PoolId id, const ChunksTaken& taken) {
+  uint32_t left = taken.chunks;
+  for (const auto& [chunk, size] : Chunks(chunks_)) {
+    if (chunk.first != id || left == 0) continue;
+    --left;
+    if (!taken.lost) {
+      Tell(core::ChunkRecalled{id, chunk.second});
+      continue;
+    }
+    lost_.insert({chunk, size});
+    Tell(core::ChunkLost{id, chunk.second});
+  }
 }
 
 void Simulator::CountHarvest(const core::Move& move, bool done) {
@@ -664,6 +715,9 @@ Outcome Simulator::Run() {
       }
       case EventKind::kLater: TellLater(); break;
       case EventKind::kLimit: ChangeLimit(core::PoolId{static_cast<uint16_t>(event.index)}); break;
+      case EventKind::kTaken:
+        Take(takings_[event.index].first, takings_[event.index].second);
+        break;
       case EventKind::kWake:
         if (event.at < wake_) break;
         wake_ = core::kNever;
@@ -694,7 +748,7 @@ Outcome Simulator::Run() {
 
 Hardware WithAllLinks(Hardware hardware, const std::vector<ExtraPool>& pools) {
   for (const ExtraPool& pool : pools) {
-    if (pool.kind == core::PoolKind::kFile) continue;  // its bytes come over the host's link
+    if (IsBehindHost(pool.kind)) continue;
     hardware.up += pool.in;
     hardware.down += pool.out;
     hardware.duplex = 1;
@@ -710,7 +764,7 @@ core::Topology TopologyFor(const Trace& trace, const Setup& setup) {
   const auto add = [&](const core::Pool& pool) {
     const core::PoolId id{static_cast<uint16_t>(pools.size())};
     pools.push_back(pool);
-    if (pool.kind != core::PoolKind::kFile)
+    if (!IsBehindHost(pool.kind))
       links.push_back({core::kHostPool, id, hardware.latency, hardware.up, hardware.down});
     return id;
   };
@@ -720,16 +774,21 @@ core::Topology TopologyFor(const Trace& trace, const Setup& setup) {
   add_device(0, setup.budget.RoundDown(kBudgetUnit));
   uint16_t owners = 0;
   for (const ExtraPool& extra : setup.pools) {
-    if (!extra.limits.empty()) add_device(++owners, hardware.memory);
+    if (extra.IsHarvested()) add_device(++owners, hardware.memory);
   }
   uint16_t owner = 0;
   for (const ExtraPool& extra : setup.pools) {
-    const bool harvested = !extra.limits.empty();
+    const bool harvested = extra.IsHarvested();
     const auto number = harvested ? ++owner : static_cast<uint16_t>(pools.size() - 1);
+    const Bytes chunk = harvested                               ? kHarvestChunk
+                        : extra.kind == core::PoolKind::kRemote ? extra.chunk
+                                                                : Bytes{};
     const core::PoolId id = add({extra.kind, number, extra.capacity, core::kExtentAlignment,
-                                 /*addressable=*/false, harvested});
-    if (extra.kind == core::PoolKind::kFile) {
-      links.push_back({core::kHostPool, id, kFileLatency, extra.out, extra.in});
+                                 /*addressable=*/false, chunk, /*covered=*/harvested});
+    if (IsBehindHost(extra.kind)) {
+      const bool file = extra.kind == core::PoolKind::kFile;
+      links.push_back(
+          {core::kHostPool, id, file ? kFileLatency : extra.latency, extra.out, extra.in});
     } else {
       links.push_back({id, kDevicePool, hardware.latency, extra.in, extra.out,
                        harvested ? kPort : uint16_t{0}});

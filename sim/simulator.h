@@ -5,8 +5,9 @@
 // chunk over one channel in each direction, demands before the rest, and what is done is known a
 // little later. Each client's stream runs its calls in order; a get or a create that must wait
 // stalls it. Slabs take their time, but for the first that fill the device: a job pays for those
-// once, at its start, whatever is decided. Chunks of harvested memory take theirs, one after the
-// other on each device. Clients share the device's memory and the links, not its processors.
+// once, at its start, whatever is decided. Chunks of harvested and of lent memory take theirs, one
+// after the other of each pool. A replay that gets what was lost fails. Clients share the device's
+// memory and the links, not its processors.
 //
 // Threads: one at a time. The same input gives the same result.
 #pragma once
@@ -24,18 +25,34 @@
 
 namespace ravenstore::sim {
 
+// At `at`, counted from the replay's beginning, whoever lends chunks wants the first of those that
+// are there back, or they are lost.
+struct ChunksTaken {
+  core::Duration at{0};
+  uint32_t chunks = 0;
+  bool lost = false;
+};
+
 // A pool beside the device's and the host's, where tensors may lie that are away.
 struct ExtraPool {
   // A peer device's idle memory has a link of its own to the device and one to the host, which is
-  // as the device's. A file has one to the host.
+  // as the device's. A file, and what other nodes lend, have one to the host.
   core::PoolKind kind = core::PoolKind::kPeer;
   core::Bytes capacity;
   double in = 0;   // bytes per second, from there towards the device
   double out = 0;  // and to there
   // Of a peer that is harvested what its owner leaves, by time; each such pool is of a device of
   // its own. All of them share the device's port: one at a time moves bytes over it each way.
-  // Empty: the pool is of fixed size.
+  // Empty: the pool is of fixed size. Of kRemote what other nodes would lend; empty: nothing.
   std::vector<HarvestLimit> limits = {};
+  // Of kRemote: from a copy's end to its being known; what it takes to borrow a chunk, or to give
+  // it back, one at a time; what becomes of chunks, by time.
+  core::Duration latency{std::chrono::microseconds(200)};
+  core::Duration chunk_changed{std::chrono::milliseconds(20)};
+  core::Bytes chunk = core::MiB(64);
+  std::vector<ChunksTaken> taken = {};
+
+  bool IsHarvested() const { return kind == core::PoolKind::kPeer && !limits.empty(); }
 };
 
 struct Setup {
@@ -96,7 +113,7 @@ struct Outcome {
   std::vector<Span> spans;
   std::vector<StepMark> steps;
   std::vector<MemoryPoint> memory;   // by time, one for each change
-  std::vector<HarvestUse> harvests;  // one for each harvested pool
+  std::vector<HarvestUse> harvests;  // one for each pool that comes and goes
 };
 
 // What the planner's host pool takes, twice and with room for gaps.

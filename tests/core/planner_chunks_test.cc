@@ -54,6 +54,21 @@ class PlannerChunksTest : public testing::Test {
     s_.world().LoseChunk(kRemote, offset);
     s_.FinishSlabs();
   }
+  // What comes and goes does so once the test says so.
+  void AskForAPiece() {
+    Lend(kPiece);
+    Fill({"A", "B", "C", "D"});
+    s_.SlabsCome(false).Create("E", KiB(4));
+    ASSERT_EQ(s_.world().slab_jobs().size(), 1u);
+  }
+  void ExpectItGoesAsItComes() {
+    s_.world().FinishSlab(0, /*ok=*/true);
+    EXPECT_EQ(s_.world().planner().OtherTier(kRemote).used, Bytes{0});
+    ASSERT_EQ(s_.world().slab_jobs().size(), 1u);
+    EXPECT_EQ(s_.world().slab_jobs()[0].kind, World::SlabJob::Kind::kPoolShrinks);
+    s_.SlabsCome(true).AllCopiesDone();
+    EXPECT_EQ(s_.StateOf("E"), State::kInUse) << "in the next piece";
+  }
   PoolId PoolOf(const std::string& name) {
     EXPECT_TRUE(s_.View(name).has_copy) << name;
     return s_.View(name).away;
@@ -168,7 +183,7 @@ TEST_F(PlannerChunksTest, WhatLayAloneInALostPieceIsLostAndSaidSo) {
   EXPECT_EQ(Held(), Bytes{0});
   s_.Get("C");
   EXPECT_EQ(s_.StateOf("C"), State::kLost);
-  EXPECT_EQ(s_.Words("C"), "they were in remote 0, which lost them");
+  EXPECT_EQ(s_.Words("C"), "they were in remote 2, which lost them");
   s_.Free("E").Get("B").AllCopiesDone().Use("B");
   EXPECT_EQ(s_.StateOf("B"), State::kInUse) << "what lay on the host is there";
 }
@@ -253,25 +268,15 @@ TEST_F(PlannerChunksTest, WhatMovesOnFromAPieceThatIsThenLostIsLost) {
 }
 
 TEST_F(PlannerChunksTest, APieceThatIsRecalledBeforeItCameGoesAtOnce) {
-  Lend(kPiece);
-  Fill({"A", "B", "C", "D"});
-  for (const bool lost : {false, true}) {
-    s_.SlabsCome(false).Create(lost ? "F" : "E", KiB(4));
-    ASSERT_EQ(s_.world().slab_jobs().size(), 1u);
-    if (lost) {
-      s_.world().LoseChunk(kRemote, Bytes{0});
-    } else {
-      s_.world().RecallChunk(kRemote, Bytes{0});
-    }
-    s_.world().FinishSlab(0, /*ok=*/true);
-    EXPECT_EQ(s_.world().planner().OtherTier(kRemote).used, Bytes{0});
-    ASSERT_EQ(s_.world().slab_jobs().size(), 1u);
-    EXPECT_EQ(s_.world().slab_jobs()[0].kind, World::SlabJob::Kind::kPoolShrinks);
-    s_.world().SetPool(kRemote, Bytes{0});
-    s_.SlabsCome(true);
-    EXPECT_EQ(Held(), Bytes{0});
-    Lend(kPiece);
-  }
+  AskForAPiece();
+  s_.world().RecallChunk(kRemote, Bytes{0});
+  ExpectItGoesAsItComes();
+}
+
+TEST_F(PlannerChunksTest, APieceThatIsLostBeforeItCameGoesAtOnce) {
+  AskForAPiece();
+  s_.world().LoseChunk(kRemote, Bytes{0});
+  ExpectItGoesAsItComes();
 }
 
 TEST_F(PlannerChunksTest, WordOfAPieceThatIsNotThereIsIgnored) {
@@ -283,14 +288,14 @@ TEST_F(PlannerChunksTest, WordOfAPieceThatIsNotThereIsIgnored) {
 
 TEST_F(PlannerChunksTest, PiecesThatStayEmptyGoBack) {
   Lend(KiB(16));
-  Fill({"A", "B", "C", "D", "E"});
-  ASSERT_EQ(PoolOf("C"), kRemote);
+  Fill({"A", "B", "C", "D", "E", "F"});
+  ASSERT_EQ(PoolOf("D"), kRemote);
   ASSERT_EQ(Held(), KiB(16)) << "one ahead";
   s_.Pass(kLentIdleFor * 2);
   EXPECT_EQ(Held(), kPiece) << "what nothing lies in";
   s_.Pass(kLentIdleFor * 4);
   EXPECT_EQ(Held(), kPiece);
-  s_.Free("C").Pass(kLentIdleFor / 2);
+  s_.Free("C").Free("D").Pass(kLentIdleFor / 2);
   EXPECT_EQ(Held(), kPiece) << "not at once";
   s_.Pass(kLentIdleFor * 2);
   EXPECT_EQ(Held(), Bytes{0});
@@ -339,8 +344,11 @@ TEST_F(PlannerChunksTest, ATenantsBudgetHoldsThere) {
   Lend(KiB(64));
   Fill({"A", "B", "C", "D", "E"});
   EXPECT_EQ(PoolOf("C"), kRemote);
-  s_.FailStuck(true).Create("F", KiB(4)).Pass(std::chrono::milliseconds(20));
-  EXPECT_EQ(s_.StateOf("F"), State::kRefused);
+  s_.Create("F", KiB(4)).AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("F"), State::kWaiting);
+  s_.TenantBudgets({.device = KiB(8), .host = KiB(1024)}).AllCopiesDone();
+  EXPECT_EQ(s_.StateOf("F"), State::kInUse);
+  EXPECT_EQ(PoolOf("D"), kRemote);
 }
 
 }  // namespace

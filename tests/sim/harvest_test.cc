@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "sim/inputs.h"
 #include "sim/score.h"
 #include "sim/simulator.h"
 #include "sim/trace.h"
@@ -193,6 +196,93 @@ TEST(HarvestTest, TheDevicesPortIsSharedByItsPeers) {
   EXPECT_NEAR(stall(), 2 * kPeerCopy, 0.01);
   setup.pools[1].limits.clear();  // of fixed size it has a link of its own
   EXPECT_NEAR(stall(), kPeerCopy, 0.01);
+}
+
+// The device holds one tensor of 8 MiB and the host another; the third lies with other nodes, whose
+// link is as fast as the host's.
+Setup WithLenders(std::vector<ChunksTaken> taken) {
+  Setup setup = *SetupFor("demand-lru", Simple(), MiB(8));
+  setup.host = MiB(8);
+  ExtraPool lent{core::PoolKind::kRemote, GiB(1), 1e9, 1e9, {{milliseconds(0), GiB(1)}}};
+  lent.latency = core::Duration{0};
+  lent.chunk_changed = milliseconds(40);
+  lent.taken = std::move(taken);
+  setup.pools = {std::move(lent)};
+  return setup;
+}
+
+// 0 leaves for 1 and that for 2, which is freed, and 0 too; 1 is read 200 ms later.
+Trace LiesWithLenders() {
+  Trace trace;
+  trace.tensors = {{0, MiB(8), ""}, {0, MiB(8), ""}, {0, MiB(8), ""}};
+  trace.ops = {
+      {.kind = OpKind::kCreate, .tensor = 0}, {.kind = OpKind::kPut, .tensor = 0, .modified = true},
+      {.kind = OpKind::kCreate, .tensor = 1}, {.kind = OpKind::kPut, .tensor = 1, .modified = true},
+      {.kind = OpKind::kCreate, .tensor = 2}, {.kind = OpKind::kFree, .tensor = 2},
+      {.kind = OpKind::kFree, .tensor = 0},   {.kind = OpKind::kCompute, .time = milliseconds(200)},
+      {.kind = OpKind::kGet, .tensor = 1},    {.kind = OpKind::kPut, .tensor = 1}};
+  return trace;
+}
+
+constexpr double kCopy = 8.388608;  // over one link, in ms
+
+TEST(LentTest, WhatTheHostDoesNotTakeGoesOverBothLinksOnceAChunkIsBorrowed) {
+  const Outcome outcome = Simulate(LiesWithLenders(), WithLenders({}));
+  ASSERT_EQ(outcome.failure, "");
+  // 0 out; the chunk and 1 out; 1 in.
+  EXPECT_NEAR(core::Milliseconds(outcome.stall), kCopy + (40 + 2 * kCopy) + 2 * kCopy, 2.5);
+  ASSERT_EQ(outcome.harvests.size(), 1u);
+  EXPECT_GT(outcome.harvests[0].useful, 0.2 * 0x1p23);
+}
+
+TEST(LentTest, WhatLiesInARecalledChunkMovesOnToTheHost) {
+  const Outcome kept = Simulate(LiesWithLenders(), WithLenders({}));
+  const Outcome outcome = Simulate(LiesWithLenders(), WithLenders({{milliseconds(120), 2}}));
+  ASSERT_EQ(outcome.failure, "");
+  EXPECT_NEAR(core::Milliseconds(kept.stall - outcome.stall), kCopy, 0.01) << "one link less";
+}
+
+TEST(LentTest, AReplayThatGetsWhatWasLostFailsAndSaysSo) {
+  const Outcome outcome =
+      Simulate(LiesWithLenders(), WithLenders({{milliseconds(120), 2, /*lost=*/true}}));
+  EXPECT_NE(outcome.failure.find("which lost them"), std::string::npos) << outcome.failure;
+  EXPECT_FALSE(outcome.endless);
+}
+
+TEST(LentTest, AGetOfWhatIsLostMeanwhileFails) {
+  const Outcome kept = Simulate(LiesWithLenders(), WithLenders({}));
+  const core::Duration at = kept.time - milliseconds(2);
+  const Outcome outcome = Simulate(LiesWithLenders(), WithLenders({{at, 2, /*lost=*/true}}));
+  EXPECT_NE(outcome.failure.find("lost with its chunk"), std::string::npos) << outcome.failure;
+}
+
+TEST(LentTest, NothingIsBorrowedThatNobodyLends) {
+  auto setup = WithLenders({});
+  setup.pools[0].limits.clear();
+  const Outcome outcome = Simulate(LiesWithLenders(), setup);
+  EXPECT_TRUE(outcome.endless);
+}
+
+// Half of what lives at once has no place on the device, and a fourth none on the host either.
+TEST(LentTest, ATraceUnderPressureLivesOnWhatOthersLend) {
+  const Trace trace = *Load({.name = "gpt2-small", .iterations = 3});
+  const core::Bytes all = trace.Footprint();
+  auto setup = *SetupFor("value", kHardware[0], core::Bytes(all.count() / 2));
+  setup.host = core::Bytes(all.count() / 4).RoundUp(MiB(64));
+  EXPECT_NE(Simulate(trace, setup).failure, "");
+  setup.pools = {{core::PoolKind::kRemote, all, 1.2e9, 1.2e9, {{milliseconds(0), all}}}};
+  const Outcome slow = Simulate(trace, setup);
+  ASSERT_EQ(slow.failure, "");
+  EXPECT_GT(slow.harvests[0].useful, 0);
+  setup.pools[0].in = setup.pools[0].out = 12e9;
+  const Outcome fast = Simulate(trace, setup);
+  ASSERT_EQ(fast.failure, "");
+  EXPECT_LT(fast.stall, slow.stall);
+  // What the host takes does not go over the network.
+  const auto lent = [](const Outcome& outcome) {
+    return outcome.harvests[0].held / core::Seconds(outcome.time);
+  };
+  EXPECT_LT(lent(fast), 0.5 * static_cast<double>(all.count()));
 }
 
 }  // namespace
