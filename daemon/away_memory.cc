@@ -170,8 +170,8 @@ std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, DeviceId owner,
                                            std::move(reached_by));
 }
 
-std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,
-                                     std::unique_ptr<device::PiecedMedium> medium) {
+std::unique_ptr<AwayMemory> MemoryInPieces(device::Devices devices,
+                                           std::unique_ptr<device::PiecedMedium> medium) {
   return std::make_unique<PiecedMemory>(std::move(devices), std::move(medium));
 }
 

@@ -62,8 +62,8 @@ std::unique_ptr<AwayMemory> PeerMemory(device::Devices devices, core::DeviceId o
 
 // A pool in a medium whose chunks are the medium's pieces. It is never lost as a whole; a copy from
 // or to a piece that is lost fails, and no other.
-std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,
-                                     std::unique_ptr<device::PiecedMedium> medium);
+std::unique_ptr<AwayMemory> MemoryInPieces(device::Devices devices,
+                                           std::unique_ptr<device::PiecedMedium> medium);
 
 // A pool in a medium. Once nothing but failures come of the medium, it is lost.
 std::unique_ptr<AwayMemory> MemoryOf(device::Devices devices,

@@ -349,6 +349,8 @@ class Loop {
                   Session::UnmapHandshake unmapping);
   void Unmapped(Session& session, const core::RemoveSlab& slab, bool Session::UnmapHandshake::*by);
   void Do(const core::RemoveSlab& action);
+  // Whose work it is to make and destroy chunks of the pool.
+  core::TenantId WorkOf(core::PoolId pool) const;
   void Do(const core::GrowPool& action);
   void Do(const core::ShrinkPool& action);
   void Do(const core::ReclaimPinned& action);

@@ -129,12 +129,17 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
   Execute();
 }
 
+core::TenantId Loop::WorkOf(core::PoolId pool) const {
+  const core::Pool& kind = options_.planner.topology.pools()[ToInt(pool)];
+  return kind.kind == core::PoolKind::kRemote ? kOtherNodes : kNoUser;
+}
+
 void Loop::Do(const core::GrowPool& action) {
   const bool pins = action.pool == core::kHostPool;
   if (pins) pinned_->RoomComes();  // what nobody needs of it can be unpinned once it is pinned
   NoteChunk(action.pool, /*begins=*/true);
-  workers_->Run(kNoUser, [this, memory = away_.at(action.pool).get(), action, pins,
-                          name = planner_->NameOf(action.pool)] {
+  workers_->Run(WorkOf(action.pool), [this, memory = away_.at(action.pool).get(), action, pins,
+                                      name = planner_->NameOf(action.pool)] {
     const core::Status status = memory->Make(action.offset, action.size);
     if (!status.ok()) {
       spdlog::warn("{}: {} more bytes not had: {}", name, action.size.count(),
@@ -160,23 +165,24 @@ void Loop::Do(const core::ShrinkPool& action) {
   memory->slabs.Remove(action.offset);
   if (pins) pinned_->RoomComes();
   NoteChunk(action.pool, /*begins=*/true);
-  workers_->Run(kNoUser, [this, memory, action, pins, name = planner_->NameOf(action.pool)] {
-    const core::Status gone = memory->Destroy(action.offset);
-    if (!gone.ok())
-      spdlog::error("{}: memory not released: {}", name, core::Describe(gone.error()));
-    mailbox_.Post([this, action, pins, ok = gone.ok()] {
-      NoteChunk(action.pool, /*begins=*/false);
-      // What could not be released is not used again, nor is anything made in its place.
-      if (ok) {
-        ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
-      } else {
-        LoseHarvest(action.pool, action.size);
-        ApplyEvent(core::PoolShrinkFailed{action.pool, action.size});
-      }
-      Execute();
-      if (pins) pinned_->RoomCame();
-    });
-  });
+  workers_->Run(
+      WorkOf(action.pool), [this, memory, action, pins, name = planner_->NameOf(action.pool)] {
+        const core::Status gone = memory->Destroy(action.offset);
+        if (!gone.ok())
+          spdlog::error("{}: memory not released: {}", name, core::Describe(gone.error()));
+        mailbox_.Post([this, action, pins, ok = gone.ok()] {
+          NoteChunk(action.pool, /*begins=*/false);
+          // What could not be released is not used again, nor is anything made in its place.
+          if (ok) {
+            ApplyEvent(core::PoolShrunk{action.pool, action.offset, action.size});
+          } else {
+            LoseHarvest(action.pool, action.size);
+            ApplyEvent(core::PoolShrinkFailed{action.pool, action.size});
+          }
+          Execute();
+          if (pins) pinned_->RoomCame();
+        });
+      });
 }
 
 void Loop::Do(const core::ReclaimPinned& action) {
@@ -542,8 +548,11 @@ void Loop::StartCopyOn(const core::Move& action) {
   AwayMemory& from = *away_.at(action.from.pool);
   AwayMemory& to = *away_.at(action.to.pool);
   const auto urgency = TransferLane::Urgency::kDemand;
-  auto chunks = Cut(to.TargetAt(Bytes{}), action.to.offset, to.slabs, from.SourceAt(Bytes{}),
-                    action.from.offset, from.slabs, action.size, ChunkOf(urgency, from));
+  // What the CPU writes may run across slabs; cut there it might begin within a medium's unit.
+  const SlabMap whole(options_.planner.host_capacity);
+  auto chunks = Cut(to.TargetAt(Bytes{}), action.to.offset, from.owner() ? to.slabs : whole,
+                    from.SourceAt(Bytes{}), action.from.offset, from.slabs, action.size,
+                    ChunkOf(urgency, from));
   Move move{.kind = MoveKind::kOn, .client = session->id(), .slot = slot, .tensor = action.tensor};
   MarkComing(*session, action, to.TargetAt(action.to.offset).address(), &move);
   const JobId job =

@@ -160,7 +160,7 @@ void AddRemotePool(const device::Devices& devices, RemoteMemory remote, OtherPoo
   others->pools.push_back({core::PoolKind::kRemote, 0, medium.size(), medium.granularity(),
                            /*addressable=*/false, medium.piece()});
   others->links.push_back({core::kHostPool, id, remote.latency, remote.write, remote.read});
-  others->memory.push_back(MemoryOf(devices, std::move(remote.medium)));
+  others->memory.push_back(MemoryInPieces(devices, std::move(remote.medium)));
   others->remote = id;
 }
 

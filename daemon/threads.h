@@ -23,6 +23,8 @@ std::thread Supervise(std::string name, const std::atomic<bool>& expected_to_end
 
 // Whose work it is that is done for no user.
 inline constexpr core::TenantId kNoUser{~uint32_t{0}};
+// The same, where other nodes are waited for: pinning memory waits for none of it.
+inline constexpr core::TenantId kOtherNodes{~uint32_t{1}};
 
 // Slow work (slab creation, export, unmapping, pinning) off the planner loop, shared by users.
 //

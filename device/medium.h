@@ -48,10 +48,10 @@ class PiecedMedium : public Medium {
  public:
   // A power of two and a multiple of the granularity; the size is a multiple of it.
   virtual core::Bytes piece() const = 0;
-  // Makes the piece at `offset`, a multiple of piece(). May take long.
+  // Makes the piece at `offset`, a multiple of piece(). May take long, but ends by itself.
   // Errors: any; it is not there then.
   virtual core::Status Make(core::Bytes offset) = 0;
-  // Gives back, or forgets, the piece that was made at `offset`, be it lost. May take long.
+  // Gives back, or forgets, the piece that was made at `offset`, be it lost. As long as Make.
   // Errors: any; then its offsets are not used again.
   virtual core::Status Destroy(core::Bytes offset) = 0;
 };

@@ -51,6 +51,29 @@ TEST(AwayPoolTest, ShrinksFromItsEndAsFarAsNothingLivesThere) {
   pool.CheckInvariants();
 }
 
+TEST(AwayPoolTest, ItKnowsWhichChunksThereAre) {
+  AwayPool pool(KiB(64));
+  EXPECT_FALSE(pool.Has(KiB(0)));
+  pool.Grow(KiB(4));
+  EXPECT_EQ(pool.coming(), (Range{KiB(0), KiB(4)}));
+  EXPECT_TRUE(pool.Has(KiB(0))) << "being made";
+  EXPECT_EQ(pool.OpenAt(KiB(0)), std::nullopt);
+  pool.Grown({KiB(0), KiB(4)});
+  GrowBy(pool, KiB(4));
+  EXPECT_EQ(pool.OpenAt(KiB(4)), (Range{KiB(4), KiB(4)}));
+  EXPECT_EQ(pool.OpenAt(KiB(2)), std::nullopt) << "none begins there";
+  pool.Close({KiB(4), KiB(4)});
+  EXPECT_EQ(pool.OpenAt(KiB(4)), std::nullopt);
+  EXPECT_TRUE(pool.Has(KiB(4)));
+  pool.LetGo({KiB(4), KiB(4)});
+  EXPECT_FALSE(pool.Has(KiB(4)));
+  pool.Shrunk({KiB(4), KiB(4)});
+  pool.Grow(KiB(4));
+  pool.GrowFailed();
+  EXPECT_FALSE(pool.Has(KiB(4)));
+  pool.CheckInvariants();
+}
+
 TEST(AwayPoolTest, AnyChunkCanBeEmptiedAndGoesOrOpensAgain) {
   AwayPool pool(KiB(64));
   for (int i = 0; i < 3; ++i) GrowBy(pool, KiB(4));

@@ -106,6 +106,7 @@ TEST(TopologyTest, PoolsAreFoundByKindAndNumber) {
   EXPECT_EQ(NameOf(topology.pools()[0]), "device 0");
   EXPECT_EQ(NameOf(topology.pools()[1]), "host 0");
   EXPECT_EQ(NameOf(topology.pools()[2]), "file 0");
+  EXPECT_EQ(NameOf({.kind = PoolKind::kRemote}), "remote 0");
   EXPECT_EQ(Topology().Find(PoolKind::kHost, 0), std::nullopt);
 }
 

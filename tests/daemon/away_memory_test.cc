@@ -7,9 +7,11 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "tests/device/fake_medium.h"
+#include "tests/device/fake_pieces.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -133,6 +135,37 @@ TEST_F(AwayMemoryTest, AMediumIsStagedAndLostOnceItOnlyFails) {
     EXPECT_FALSE(Copy(**in, arena_->base(), memory->SourceAt(Bytes{}), KiB(4)).ok());
   }
   EXPECT_FALSE(memory->Health().ok());
+}
+
+TEST_F(AwayMemoryTest, AMediumInPiecesIsMadeByPiecesAndNeverLostAsAWhole) {
+  auto fake = std::make_unique<device::FakePieces>(MiB(16), MiB(4));
+  device::FakePieces& lenders = *fake;
+  const auto memory = MemoryInPieces(devices_, std::move(fake));
+  EXPECT_TRUE(memory->IsStaged(kFirst));
+  EXPECT_EQ(memory->granularity(), KiB(64));
+  EXPECT_TRUE(memory->slabs.all().empty());
+  ASSERT_TRUE(memory->Make(Bytes{}, MiB(4)).ok());
+  ASSERT_TRUE(memory->Make(MiB(8), MiB(4)).ok());
+  EXPECT_EQ(lenders.pieces(), (std::vector<Bytes>{Bytes{}, MiB(8)}));
+  ExpectKeeps(*memory, kFirst, arena_->base());
+  const std::shared_ptr<device::VaRange> host = *devices_[0]->ReserveHostVaRange(MiB(2), -1);
+  ASSERT_TRUE(host->Create(Bytes{}, MiB(2)).ok());
+  const auto on = memory->OpenToHost();
+  ASSERT_TRUE(on.ok());
+  const Bytes place = memory->granularity() * 3;  // where ExpectKeeps left its pattern
+  ASSERT_TRUE(Copy(**on, host->base(), memory->SourceAt(place), MiB(1)).ok());
+  EXPECT_EQ(host->base()[MiB(1).count() - 1], std::byte{7});
+  lenders.Lose(MiB(8));
+  device::Word done{0};
+  for (uint64_t i = 1; i <= 20; ++i) {
+    ASSERT_TRUE((*on)->Copy(host->base(), memory->SourceAt(MiB(8)), KiB(64)).ok());
+    ASSERT_TRUE((*on)->Signal(&done, i).ok());
+    while (done.load() < i) (*on)->Poll();
+    EXPECT_FALSE((*on)->OutcomeOf(i).ok());
+  }
+  EXPECT_TRUE(memory->Health().ok());
+  EXPECT_TRUE(memory->Destroy(MiB(8)).ok());
+  EXPECT_TRUE(memory->Destroy(Bytes{}).ok());
 }
 
 }  // namespace

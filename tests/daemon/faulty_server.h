@@ -15,6 +15,7 @@
 #include "core/check.h"
 #include "core/types.h"
 #include "daemon/config.h"
+#include "daemon/pools.h"
 #include "daemon/server.h"
 #include "device/device.h"
 #include "tests/ipc/short_directory.h"
@@ -26,7 +27,7 @@ class FaultyServer {
   // Asked from any thread, once per step, while faults are on.
   using Fault = std::function<device::HostFault(device::HostStep)>;
   // Where the tensors of a device go beside the host pool.
-  enum class Peers : uint8_t { kHarvested, kShare };
+  enum class Peers : uint8_t { kHarvested, kShare, kNone };
 
   struct Options {
     Peers peers = Peers::kHarvested;
@@ -35,16 +36,18 @@ class FaultyServer {
     core::Bytes peer = core::MiB(8);     // of each device
     core::Bytes host = core::MiB(16);
     Fault fault{};
+    core::Bytes remote_budget{};
   };
 
-  // Faults are off: it starts well.
-  explicit FaultyServer(const Options& options) {
+  // Faults are off: it starts well. `remote` is what other nodes lend.
+  explicit FaultyServer(const Options& options, RemoteMemory remote = {}) {
     Config config;
     config.socket_path = socket();
     config.backend = "host";
     config.host_check_moves = true;
     config.slab = core::MiB(2);
     config.pool_size = options.host;
+    config.remote_budget = options.remote_budget;
     config.pool_step = core::MiB(2);
     config.pool_ahead = core::MiB(2);
     // As the planner sees it, a slow way. Copies are as fast as they can be.
@@ -55,7 +58,7 @@ class FaultyServer {
       config.harvest_sample = std::chrono::milliseconds(10);
       config.harvest_rise = core::Duration{0};
       config.harvest_step = core::MiB(2);
-    } else {
+    } else if (options.peers == Peers::kShare) {
       config.peer_pool_size = options.peer;
     }
     device::HostOptions host{.count = options.devices, .total = options.device};
@@ -68,13 +71,14 @@ class FaultyServer {
     };
     devices_ = device::OpenHostDevices(host);
     shares_ = options.peers == Peers::kShare ? options.peer : core::Bytes{};
-    auto server = Server::Create(config, devices_);
+    auto server = Server::Create(config, devices_, std::move(remote));
     if (!server.ok()) std::fprintf(stderr, "%s\n", core::Describe(server.error()).c_str());
     RAVEN_CHECK(server.ok());
     server_ = *std::move(server);
   }
 
   std::string socket() const { return directory_ / "s"; }
+  Server& server() { return *server_; }
   void SetFaults(bool on) { on_.store(on); }
   // Other processes hold so much of the device's memory.
   void SetOthers(int device, core::Bytes bytes) {

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -33,6 +34,7 @@
 #include "tests/daemon/ledger_page.h"
 #include "tests/daemon/pattern.h"
 #include "tests/daemon/stats_of.h"
+#include "tests/device/fake_pieces.h"
 #include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
 
@@ -688,6 +690,29 @@ TEST_F(PeerPoolsTest, WhatIsHarvestedIsNotTakenAtTheStart) {
   EXPECT_EQ(pools.shares, std::vector<core::Bytes>(2));
   EXPECT_EQ(pools.harvests.at(core::PoolId{4}), core::DeviceId{1});
   EXPECT_TRUE(pools.memory[1]->slabs.all().empty());
+}
+
+TEST_F(PeerPoolsTest, WhatOtherNodesLendIsTheLastPoolAndNotTouched) {
+  const device::Devices devices =
+      device::OpenHostDevices({.count = 2, .peer_bytes_per_second = 2e9});
+  auto pieces = std::make_unique<device::FakePieces>(core::MiB(64), core::MiB(2));
+  const device::FakePieces& lenders = *pieces;
+  auto pools = MakeOtherPools(config_, devices, std::vector<core::LinkModel>(2),
+                              {std::move(pieces), std::chrono::microseconds(200), 1e9, 2e9});
+  ASSERT_TRUE(pools.ok());
+  ASSERT_EQ(pools->pools.size(), 3u);
+  ASSERT_EQ(pools->remote, core::PoolId{5});
+  const core::Pool& remote = pools->pools[2];
+  EXPECT_EQ(core::NameOf(remote), "remote 0");
+  EXPECT_EQ(remote.capacity, core::MiB(64));
+  EXPECT_EQ(remote.chunk, core::MiB(2));
+  EXPECT_EQ(remote.granularity, core::KiB(64));
+  EXPECT_FALSE(remote.covered);
+  const core::Link& link = pools->links.back();
+  EXPECT_EQ(link.a, core::kHostPool);
+  EXPECT_EQ(link.a_to_b, 1e9);
+  EXPECT_EQ(link.b_to_a, 2e9);
+  EXPECT_TRUE(lenders.pieces().empty());
 }
 
 TEST_F(PeerPoolsTest, AShareAndAHarvestAreNotTakenOfOneDevice) {

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "device/medium_channel.h"
 #include "ipc/clock.h"
+#include "tests/device/fake_medium.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -136,6 +138,44 @@ TEST(TransfersTest, ALaneCopiesAndSaysSo) {
   EXPECT_EQ(arrival, 7u);
   EXPECT_FALSE(rig.arrived_early()) << "the books must be right before a client goes on";
   EXPECT_EQ(rig.lane().in_flight(), Bytes{0});
+}
+
+// A lane from a medium to memory, over a channel that goes on behind what fails.
+TEST(TransfersTest, ACopyThatFailsAloneFailsItsJobAndNoOther) {
+  device::FakeMedium medium(KiB(256));
+  std::memset(medium.bytes(), 7, KiB(256).count());
+  medium.set_fault([](uint64_t transfer) {
+    return transfer == 2 ? device::FakeMedium::Fault::kFails : device::FakeMedium::Fault::kNone;
+  });
+  std::vector<std::byte> to(KiB(256).count());
+  device::Word word{0};
+  Finishes finished;
+  TransferLane lane(
+      "a lane",
+      [] {
+        return device::OpenMediumChannel(device::MediumAccess::kRead,
+                                         {.chunk = KiB(16), .goes_on = true});
+      },
+      {.in_flight_copies = 2}, &word,
+      [&](JobId job, const core::Status& outcome) {
+        finished.emplace_back(job, outcome.ok());
+        if (!outcome.ok()) EXPECT_EQ(outcome.error().message, "the fake: transfer 2 fails");
+      });
+  const auto submit = [&](uint64_t first, uint64_t count) {
+    std::vector<Chunk> chunks;
+    for (uint64_t i = first; i < first + count; ++i)
+      chunks.push_back({&to[i * KiB(16).count()], device::Source(medium, KiB(16) * i), KiB(16)});
+    return lane.Submit(std::move(chunks), kWaiting, Urgency::kDemand, nullptr, 0);
+  };
+  const JobId fails = submit(0, 8);
+  const JobId follows = submit(8, 4);
+  while (!lane.idle()) lane.Pump(ipc::Now());
+  EXPECT_EQ(finished, (Finishes{{fails, false}, {follows, true}}));
+  for (uint64_t i = KiB(128).count(); i < KiB(192).count(); ++i) ASSERT_EQ(to[i], std::byte{7});
+  EXPECT_LT(medium.transfers(), 12u) << "what failed in part is not copied further";
+  const JobId after = submit(12, 2);
+  while (!lane.idle()) lane.Pump(ipc::Now());
+  EXPECT_EQ(finished.back(), (std::pair{after, true}));
 }
 
 TEST(TransfersTest, WhatIsInFlightIsBounded) {

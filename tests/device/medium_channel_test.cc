@@ -45,9 +45,9 @@ class MediumChannelTest : public testing::TestWithParam<bool> {
     RAVEN_CHECK(range_->Create(Bytes{}, core::MiB(2)).ok());
   }
 
-  std::unique_ptr<Channel> Open(MediumAccess access) {
-    if (device_ == nullptr) return OpenMediumChannel(access, kOptions);
-    auto opened = OpenMediumChannel(*device_, access, kOptions);
+  std::unique_ptr<Channel> Open(MediumAccess access, MediumChannelOptions options = kOptions) {
+    if (device_ == nullptr) return OpenMediumChannel(access, options);
+    auto opened = OpenMediumChannel(*device_, access, options);
     RAVEN_CHECK(opened.ok());
     return *std::move(opened);
   }
@@ -123,6 +123,45 @@ TEST_P(MediumChannelTest, AFaultIsToldInWords) {
   ASSERT_OK(Copy(*short_one, MediumAccess::kRead, kUnit, Bytes(1000)));
   EXPECT_EQ(short_one->Health().error().message,
             "the fake: a read of 1000 bytes at 4096 ended after 500");
+}
+
+// Each of the chunks of three copies in turn.
+TEST_P(MediumChannelTest, AChannelThatGoesOnTellsWhichCopyFailed) {
+  constexpr uint64_t kCopies = 3;
+  constexpr uint64_t kChunks = 2;
+  MediumChannelOptions options = kOptions;
+  options.goes_on = true;
+  const auto pattern = Pattern(KiB(32) * kCopies, 11);
+  for (const MediumAccess access : kBothWays) {
+    for (const Fault fault : {Fault::kFails, Fault::kFallsShort}) {
+      for (uint64_t nth = 1; nth <= kCopies * kChunks; ++nth) {
+        SCOPED_TRACE("transfer " + std::to_string(nth));
+        Set(SourceOf(access), pattern);
+        memset(TargetOf(access), 0, pattern.size());
+        auto channel = Open(access, options);
+        const uint64_t before = medium_.transfers();
+        medium_.set_fault([&](uint64_t n) { return n == before + nth ? fault : Fault::kNone; });
+        Word word{0};
+        for (uint64_t i = 0; i < kCopies; ++i) {
+          ASSERT_OK(Copy(*channel, access, KiB(32) * i, KiB(32)));
+          ASSERT_OK(channel->Signal(&word, i + 1));
+        }
+        ASSERT_TRUE(Reaches(*channel, word, kCopies));
+        EXPECT_OK(channel->Health());
+        for (uint64_t i = 0; i < kCopies; ++i) {
+          const bool fails = (nth - 1) / kChunks == i;
+          EXPECT_EQ(channel->OutcomeOf(i + 1).ok(), !fails) << "copy " << i;
+          const std::byte* got = TargetOf(access) + i * KiB(32).count();
+          const bool same = memcmp(got, pattern.data() + i * KiB(32).count(), KiB(32).count()) == 0;
+          EXPECT_EQ(same, !fails) << "copy " << i;
+        }
+        ASSERT_OK(Copy(*channel, access, Bytes{}, KiB(32)));
+        ASSERT_OK(channel->Signal(&word, kCopies + 1));
+        ASSERT_TRUE(Reaches(*channel, word, kCopies + 1));
+        EXPECT_OK(channel->OutcomeOf(kCopies + 1));
+      }
+    }
+  }
 }
 
 TEST_P(MediumChannelTest, TransfersThatEndInAnyOrderAreSignalledInOrder) {

@@ -36,6 +36,9 @@ says 2 'less than the 2.0 MiB' run moe --budget 0
 says 2 '-1 is negative' run moe --seed -1
 says 2 'the pool "tape:1GiB:1:1" is of no known kind' run moe --pool tape:1GiB:1:1
 says 0 'moe ' run moe --iterations 1 --pool host:1GiB --pool peer:1GiB:390:390 --pool file:64GiB:7:5
+says 0 'moe ' run moe --iterations 1 --pool host:1GiB --pool remote:64GiB:10:10:growth=5:recall@50=4
+says 1 'which lost them' run moe --iterations 2 --pool host:1GiB --pool remote:64GiB:10:10:growth=5:lose@400=1000
+says 2 'says "soon"' run moe --pool remote:1GiB:1:1:soon
 says 2 'the oracle keeps no timeline' run moe --policy oracle --html "$page"
 # What cannot be done is 1.
 says 1 'did you mean "resnet50"?' bound resnet5
