@@ -9,6 +9,7 @@
 // otherwise.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -21,6 +22,10 @@
 #include "core/types.h"
 
 namespace ravenstore::core {
+
+// What other nodes lend and that stays empty for so long goes back to them, at most twice as long
+// after it became so.
+inline constexpr Duration kLentIdleFor = std::chrono::seconds(10);
 
 class AwayPools {
  public:

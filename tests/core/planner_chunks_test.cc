@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/tuned.h"
+#include "core/away_pools.h"
 #include "tests/core/script.h"
 
 namespace ravenstore::core {
