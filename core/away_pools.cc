@@ -5,6 +5,14 @@
 
 namespace ravenstore::core {
 
+bool AwayPools::Member::IsLost(Block block) const {
+  const Bytes begin = OffsetOf(block);
+  return std::ranges::any_of(taken, [&](const auto& one) {
+    const auto& [offset, how] = one;
+    return how == Taken::kLost && offset < begin + SizeOf(block) && begin < offset + chunk;
+  });
+}
+
 AwayPools::AwayPools(const Topology* topology, size_t devices, Bytes host_capacity)
     : topology_(topology), harvested_(devices) {
   pools_.try_emplace(kHostPool, host_capacity);

@@ -60,6 +60,8 @@ class AwayPools {
     Tick idle_look{};
 
     bool comes_and_goes() const { return chunk > Bytes{0}; }
+    // Whether some of the block's memory is lost.
+    bool IsLost(Block block) const;
   };
   using Members = std::map<PoolId, Member>;
 

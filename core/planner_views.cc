@@ -157,9 +157,11 @@ void PlannerBooks::CheckRow(uint32_t row, Sums* sums) const {
   const TensorRow& tensor = catalog_[row];
   if (tensor.id == kNoTensor) return;
   if (tensor.away.is_placed()) {
-    const AwayPool& pool = away_[tensor.away.pool];
+    const AwayPools::Member& pool = away_[tensor.away.pool];
     RAVEN_CHECK(pool.OwnerOf(tensor.away.block) == row);
     RAVEN_CHECK(pool.SizeOf(tensor.away.block) >= tensor.size);
+    const bool rests = clients_.contains(tensor.client) && !tensor.is_under_way();
+    RAVEN_CHECK(!rests || !pool.IsLost(tensor.away.block));
     sums->pools[tensor.away.pool] += pool.SizeOf(tensor.away.block);
     const auto cover = covers_.find(row);
     RAVEN_CHECK((cover != covers_.end()) ==

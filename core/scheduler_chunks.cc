@@ -121,10 +121,9 @@ void Scheduler::BalanceChunks(PoolId id) {
 
 void Scheduler::DropLost(AwayPools::Member& pool) {
   for (const Range& chunk : std::vector(pool.closed())) {
-    const auto taken = pool.taken.find(chunk.first);
-    if (taken == pool.taken.end() || taken->second != AwayPools::Taken::kLost) continue;
     for (const uint32_t row : RowsIn(pool, chunk)) {
-      if (FindClient(catalog_[row].client) != nullptr) LoseCopy(catalog_[row]);
+      TensorRow& tensor = catalog_[row];
+      if (FindClient(tensor.client) != nullptr && pool.IsLost(tensor.away.block)) LoseCopy(tensor);
     }
   }
 }

@@ -155,11 +155,14 @@ TEST_F(PlannerChunksTest, NothingMoreComesToLieInARecalledPieceWhateverTheLimit)
   Fill({"A", "B", "C", "D", "E"});
   ASSERT_EQ(PoolOf("C"), kRemote);
   Recall(Bytes{0});
-  Lend(KiB(64));
-  s_.Free("A").Free("B").AllCopiesDone();
-  Fill({"F"});
-  ASSERT_EQ(PoolOf("C"), kRemote) << "what is recalled does not open again";
-  ASSERT_EQ(s_.View("C").away, kRemote);
+  Lend(KiB(64));  // it would open again if it might
+  Fill({"F", "G"});
+  ASSERT_EQ(PoolOf("E"), kRemote);
+  LosePiece(Bytes{0});
+  s_.Free("F").Get("E").AllCopiesDone().Use("E");
+  EXPECT_EQ(s_.StateOf("E"), State::kInUse) << "it lies in another piece";
+  s_.Get("C");
+  EXPECT_EQ(s_.StateOf("C"), State::kLost);
 }
 
 TEST_F(PlannerChunksTest, ACopyOnThatFailsGivesItsPlaceOnTheHostBack) {

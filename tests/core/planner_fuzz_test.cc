@@ -54,6 +54,7 @@ class ProgramGenerator {
     if (dice < 3) return OfRandomClient(Op::kKill);
     if (dice < 6) return ChangeLimits();
     if (dice < 12) return OfRandomClient(Op::kStep);
+    if (lent_ && dice < 24) return Instruction{Op::kChunkGoes, {0, Below(3), Below(3) == 0}};
     if (dice < 300) return MachineStep();
     if (lazy_ ? dice < 330 : dice < 560) return DaemonStep();
     if (dice < 600) return Instruction{Op::kPass, {1 + Below(dice % 3 == 0 ? 20000 : 200)}};
@@ -70,7 +71,10 @@ class ProgramGenerator {
       prologue_.push_back({Op::kDevice, {capacity, ToOperand(kUnit * (64 + 4 * Below(40)))}});
     }
     roomy_ = Chance(70);
-    const int64_t host = ToOperand(kUnit * ((roomy_ ? 400 : 32) + Below(300)));
+    // In some lives most of what leaves has no other place than with other nodes.
+    lent_ = Chance(25);
+    const uint32_t least = lent_ ? 16 : roomy_ ? 400 : 32;
+    const int64_t host = ToOperand(kUnit * (least + Below(lent_ ? 40 : 300)));
     prologue_.push_back(
         {Op::kHost, {host, ToOperand(kUnit * 16), ToOperand(kUnit * (16 * Below(3)))}});
     const int64_t in_flight = ToOperand(kUnit * (4 + Below(60)));
@@ -78,11 +82,12 @@ class ProgramGenerator {
     // Where copying takes long, clients wait for one another instead.
     constexpr int64_t kSpeeds[] = {100'000'000, 1'000'000, 10'000};
     prologue_.push_back({Op::kLink, {kSpeeds[Below(3)]}});
-    pools_ = Chance(50) ? 1 + Below(2) : 0;
+    pools_ = lent_ ? 1 : Chance(50) ? 1 + Below(2) : 0;
     for (uint32_t more = pools_; more > 0; --more) {
-      const int64_t kind = Below(4);
+      const int64_t kind = lent_ ? 3 : Below(4);
       chunked_ += kind >= 2 ? 1 : 0;
-      const int64_t room = ToOperand(kUnit * (16 + Below(roomy_ ? 300 : 60)));
+      const int64_t room =
+          ToOperand(kUnit * ((lent_ ? 100 : 16) + Below(roomy_ || lent_ ? 300 : 60)));
       const int64_t in = kSpeeds[Below(3)] * 4;
       prologue_.push_back({Op::kPool, {kind, room, in, kSpeeds[Below(3)] / 4}});
     }
@@ -109,6 +114,7 @@ class ProgramGenerator {
     weights_ = Chance(40);
     priorities_ = Chance(20);
     for (uint32_t id = 1; id <= tenants_; ++id) prologue_.push_back(Tenant(id));
+    if (lent_) prologue_.push_back({Op::kPoolLimit, {0, ToOperand(kUnit * 300)}});
     const uint32_t clients = 1 + Below(3);
     for (uint32_t i = 0; i < clients; ++i) prologue_.push_back(*Attach());
   }
@@ -339,6 +345,7 @@ class ProgramGenerator {
   bool cycles_ = false;
   std::set<ClientId> falling_;
   bool roomy_ = true;
+  bool lent_ = false;
   bool lazy_ = false;
   int64_t clients_ = 0;  // labels given
   int64_t tensors_ = 0;
@@ -355,9 +362,13 @@ struct Tape {
   struct {
     uint64_t hits = 0, late_hits = 0, misses = 0, prefetches = 0, rescues = 0, drops = 0;
     uint64_t discarded = 0, recomputes = 0, predictions = 0;
+    uint64_t moved_on = 0, lost_with_chunks = 0;
   } seen;
 
-  void Add(const PlannerStats& stats) {
+  void Add(const World& world) {
+    const PlannerStats& stats = world.planner().stats();
+    seen.moved_on += world.moved_on();
+    seen.lost_with_chunks += world.lost_with_chunks();
     seen.hits += stats.hits;
     seen.late_hits += stats.late_hits;
     seen.misses += stats.misses;
@@ -396,7 +407,7 @@ void Live(uint32_t seed, Tape* tape, bool verbose) {
     if (const auto instruction = generator.Next(fuzz)) act(*instruction);
   }
   act({Op::kQuiesce, {}});
-  tape->Add(fuzz.stats());
+  tape->Add(fuzz.world());
   ++tape->programs;
 }
 
@@ -449,8 +460,9 @@ TEST(PlannerFuzzTest, KeepsItsPromisesInRandomPrograms) {
   const auto& seen = tape->seen;
   std::printf("hits %lu, late %lu, misses %lu, prefetches %lu, rescues %lu, clean drops %lu\n",
               seen.hits, seen.late_hits, seen.misses, seen.prefetches, seen.rescues, seen.drops);
-  std::printf("discarded %lu, recomputed %lu, predictions %lu\n", seen.discarded, seen.recomputes,
-              seen.predictions);
+  std::printf(
+      "discarded %lu, recomputed %lu, predictions %lu, moved on %lu, lost with chunks %lu\n",
+      seen.discarded, seen.recomputes, seen.predictions, seen.moved_on, seen.lost_with_chunks);
   if (tape->programs < 300) return;
   EXPECT_GT(seen.late_hits, 0u);
   EXPECT_GT(seen.misses, 100u);
@@ -460,6 +472,8 @@ TEST(PlannerFuzzTest, KeepsItsPromisesInRandomPrograms) {
   EXPECT_GT(seen.discarded, 100u);
   EXPECT_GT(seen.recomputes, 100u);
   EXPECT_GT(seen.predictions, 100u);
+  EXPECT_GT(seen.moved_on, 5u);
+  EXPECT_GT(seen.lost_with_chunks, 20u);
 }
 
 }  // namespace

@@ -148,6 +148,9 @@ class World {
   std::string TakeTranscript();
   // How often a tenant lost to others what it is guaranteed; none with `check_invariants`.
   size_t robbed() const { return robbed_; }
+  // How many tensors moved on to the host, and how many lay alone in chunks that were lost.
+  size_t moved_on() const { return moved_on_; }
+  size_t lost_with_chunks() const { return lost_with_chunks_; }
   // Everything of the client's arena on the device that is not free of charge.
   Bytes HeldBy(ClientId client, DeviceId device) const;
 
@@ -311,6 +314,8 @@ class World {
   std::vector<SlabJob> slab_jobs_;
   uint64_t last_stamp_ = 0;
   size_t robbed_ = 0;
+  size_t moved_on_ = 0;
+  size_t lost_with_chunks_ = 0;
   size_t events_at_once_ = 0;      // since time last passed
   size_t passes_of_the_gone_ = 0;  // left to forget clients in
   std::string transcript_;

@@ -416,9 +416,10 @@ void World::LoseChunk(PoolId pool, Bytes offset) {
     for (Row& row : session->rows) {
       if (row.tensor == kNoTensor || !planner_->Knows(row.tensor)) continue;
       const TensorView view = planner_->View(row.tensor);
-      row.may_be_lost |=
-          view.away == pool && view.has_copy && IsLost(row.away, row.size) &&
-          (view.residency == Residency::kAway || view.residency == Residency::kArriving);
+      if (view.away != pool || !view.has_copy || !IsLost(row.away, row.size)) continue;
+      const bool alone = view.residency == Residency::kAway;
+      lost_with_chunks_ += alone ? 1 : 0;
+      row.may_be_lost |= alone || view.residency == Residency::kArriving;
     }
   }
   ApplyEvent(ChunkLost{pool, offset});
@@ -447,6 +448,7 @@ void World::FinishCopy(size_t index, bool ok) {
   if (copy.kind == CopyKind::kIn) {
     FinishIn(copy, ok);
   } else if (copy.kind == CopyKind::kOn) {
+    moved_on_ += ok ? 1 : 0;
     if (ok && !SessionOf(copy.handle.client).gone) RowOf(copy.handle).away = copy.on;
     ApplyEvent(Moved{copy.tensor, ok ? Moved::Outcome::kDone : Moved::Outcome::kFailed});
   } else {
