@@ -1,24 +1,41 @@
 // How nodes and what they lend are told apart.
 #pragma once
 
+#include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string_view>
 
-#include "cluster/node_id.h"
 #include "core/types.h"
 
 namespace ravenstore::cluster {
 
-// Random bytes that a home signs, once.
-using Challenge = Opaque<32, struct ChallengeTag>;
+// One start of a node: 128 random bits, compared for equality only.
+struct Incarnation {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  auto operator<=>(const Incarnation&) const = default;
+};
+
+// The machine that a node runs on: copies on one machine are lost together.
+struct MachineId {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  auto operator<=>(const MachineId&) const = default;
+};
+
+// Ed25519's sizes.
+using PublicKey = std::array<std::byte, 32>;
+using Signature = std::array<std::byte, 64>;
+using Challenge = std::array<std::byte, 32>;
 
 // What a node proves itself by. Both functions are called on the transport's thread.
-struct Credentials {
+struct Identity {
   Incarnation incarnation;
   MachineId machine;
-  PublicKey key;
+  PublicKey key{};
   std::function<Signature(std::string_view message)> sign;
   std::function<bool(const PublicKey&, std::string_view message, const Signature&)> verify;
 };

@@ -149,9 +149,9 @@ void Lender::OnLost(ConnectionId connection) {
 
 Result<transport::Answer> Lender::Answer(CallId call, const ChallengeRequest&) {
   ChallengeAnswer answer{.lender = options_.identity.incarnation};
-  for (size_t i = 0; i < answer.challenge.bytes.size(); i += sizeof(uint64_t)) {
+  for (size_t i = 0; i < answer.challenge.size(); i += sizeof(uint64_t)) {
     const uint64_t word = options_.random();
-    std::memcpy(answer.challenge.bytes.data() + i, &word, sizeof(word));
+    std::memcpy(answer.challenge.data() + i, &word, sizeof(word));
   }
   openings_[call.connection].challenge = answer.challenge;
   return transport::Answer{.header = Encode(answer)};

@@ -40,7 +40,7 @@ class Lender {
  public:
   struct Options {
     std::string name;  // of this node
-    Credentials identity;
+    Identity identity;
     Sizes sizes = {};
     core::Duration lease = std::chrono::seconds(5);
     core::Duration keep_expired = std::chrono::minutes(1);
@@ -127,7 +127,7 @@ class Lender {
     std::set<transport::CallId> transfers = {};
   };
   struct Loan {
-    PublicKey key;
+    PublicKey key{};
     transport::ConnectionId connection{};
     bool connected = false;
     core::Tick expires{};  // on the lease's clock

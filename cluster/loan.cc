@@ -82,7 +82,7 @@ bool Loan::OnConnected(transport::ConnectionId connection) {
 }
 
 void Loan::Open(const ChallengeAnswer& challenge) {
-  const Credentials& identity = options_.identity;
+  const Identity& identity = options_.identity;
   OpenRequest request{
       .home = identity.incarnation, .machine = identity.machine, .key = identity.key};
   request.signature = identity.sign(WhatIsSigned(lender_, challenge, options_.home, request));

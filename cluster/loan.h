@@ -38,7 +38,7 @@ class Loan {
  public:
   struct Options {
     std::string home;  // this node's name
-    Credentials identity;
+    Identity identity;
     std::function<core::Tick()> lease_clock;  // CLOCK_BOOTTIME
     core::Duration connect_timeout = std::chrono::seconds(2);
     core::Duration call_timeout = std::chrono::seconds(2);

@@ -54,7 +54,7 @@ class Node final : public transport::Service, private Home::Listener, private Le
  public:
   struct Options {
     std::string name;
-    Credentials identity;
+    Identity identity;
     Sizes sizes = {};
     // CLOCK_BOOTTIME, and numbers that are not to be guessed.
     std::function<core::Tick()> lease_clock;

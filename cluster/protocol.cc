@@ -20,9 +20,11 @@ constexpr Duration kLeaseMin = std::chrono::milliseconds(10);
 constexpr Duration kLeaseMax = std::chrono::hours(1);
 
 // Each message's fields, once for both directions: `io` writes them, or reads them.
-template <size_t kBytes, typename Tag>
-void Fields(auto& io, Opaque<kBytes, Tag>& x) {
-  io(x.bytes);
+void Fields(auto& io, Incarnation& x) {
+  io(x.high, x.low);
+}
+void Fields(auto& io, MachineId& x) {
+  io(x.high, x.low);
 }
 void Fields(auto& io, SlotRef& x) {
   io(x.slot, x.generation);
@@ -80,7 +82,7 @@ class Writer {
     }
   }
   template <size_t size>
-  void Put(std::array<uint8_t, size>& bytes) {
+  void Put(std::array<std::byte, size>& bytes) {
     bytes_.append(reinterpret_cast<const char*>(bytes.data()), size);
   }
   void Put(Duration& duration) {
@@ -113,7 +115,7 @@ class Reader {
     }
   }
   template <size_t size>
-  void Take(std::array<uint8_t, size>& bytes) {
+  void Take(std::array<std::byte, size>& bytes) {
     Copy(bytes.data(), size);
   }
   void Take(Duration& duration) {

@@ -27,15 +27,15 @@ inline constexpr uint32_t kSlotsMax = 768;
 struct ChallengeRequest {};
 struct ChallengeAnswer {
   Incarnation lender;
-  Challenge challenge;
+  Challenge challenge{};
 };
 
 // Makes the connection the home's newest, whose calls alone are served.
 struct OpenRequest {
   Incarnation home;
   MachineId machine;
-  PublicKey key;
-  Signature signature;  // of WhatIsSigned
+  PublicKey key{};
+  Signature signature{};  // of WhatIsSigned
 };
 struct OpenAnswer {
   MachineId machine;
