@@ -189,6 +189,21 @@ void FakeNetwork::Drop(const std::string& a, const std::string& b) {
   }
 }
 
+void FakeNetwork::Pause(const std::string& node) {
+  paused_.try_emplace(node);
+}
+
+void FakeNetwork::Resume(const std::string& node) {
+  auto told = paused_.extract(node);
+  if (told.empty()) return;
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end()) return;
+  for (const auto& [id, connection] : found->second->connections_) {
+    PumpSoon(connection.first, connection.second);
+  }
+  for (auto& tell : told.mapped()) At(now_, std::move(tell));
+}
+
 void FakeNetwork::DamageNext(const std::string& from, const std::string& to, Damage damage) {
   damages_[{from, to}] = damage;
 }
@@ -248,6 +263,7 @@ void FakeNetwork::PumpSoon(const std::shared_ptr<Wire>& wire, bool first) {
 
 void FakeNetwork::Pump(const std::shared_ptr<Wire>& wire, bool first) {
   End& end = wire->at(first);
+  if (end.node == nullptr || paused_.contains(end.node->name_)) return;
   bool moved = true;
   while (moved && end.node != nullptr) {
     moved = Read(wire, first);
@@ -321,8 +337,11 @@ bool FakeNetwork::Read(const std::shared_ptr<Wire>& wire, bool first) {
 
 void FakeNetwork::Lose(const std::shared_ptr<Wire>& wire, bool first, const Error& why, bool tell) {
   End& end = wire->at(first);
+  if (end.node == nullptr) return;
+  if (const auto paused = paused_.find(end.node->name_); tell && paused != paused_.end()) {
+    return paused->second.push_back([this, wire, first, why] { Lose(wire, first, why, true); });
+  }
   FakeTransport* const node = std::exchange(end.node, nullptr);
-  if (node == nullptr) return;
   node->connections_.erase(end.id);
   end.calls->Fail(why);
   if (tell) node->service_->OnLost(end.id, why);

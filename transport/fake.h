@@ -81,13 +81,11 @@ class FakeNetwork {
   void Send(const Nodes& nodes, size_t bytes, core::Tick* last, std::function<void()> what);
 
   void Establish(const std::shared_ptr<Wire>& wire);
-  void PeerEnded(const std::shared_ptr<Wire>& wire, bool first);
   // Pump: writes what the end has to write and reads what has come, until it can do neither.
   void Pump(const std::shared_ptr<Wire>& wire, bool first);
   bool Write(const std::shared_ptr<Wire>& wire, bool first);
   bool Read(const std::shared_ptr<Wire>& wire, bool first);
   void PumpSoon(const std::shared_ptr<Wire>& wire, bool first);
-  bool IsPaused(const End& end) const;
   void Lose(const std::shared_ptr<Wire>& wire, bool first, const core::Error& why, bool tell);
   void Harm(const std::string& from, const std::string& to, std::string* bytes);
 
@@ -98,7 +96,8 @@ class FakeNetwork {
   std::map<std::string, FakeTransport*> nodes_;
   std::map<Nodes, FakeLink> links_;
   std::map<Nodes, std::vector<std::function<void()>>> cut_;  // and what waits to be sent there
-  std::set<std::string> paused_;
+  // Those that stand still, and what they are told when they run again.
+  std::map<std::string, std::vector<std::function<void()>>> paused_;
   std::map<Nodes, Damage> damages_;                          // by from and to
 };
 

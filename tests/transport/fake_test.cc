@@ -168,5 +168,35 @@ TEST_F(FakeTest, AnotherVersionIsRefusedInWords) {
             "the peer speaks version 2 of the transport protocol, this node version 1");
 }
 
+TEST_F(FakeTest, APausedNodeReadsWhatCameAndHearsOfLossesWhenItRunsAgain) {
+  const ConnectionId connection = Connect("b");
+  const ConnectionId other = Connect("c");
+  Run(seconds(1));
+  network_->Pause("a");
+  network_->Drop("a", "c");
+  Outcome outcome;
+  Call(connection, &outcome);
+  Run(seconds(1));
+  EXPECT_FALSE(outcome.told());
+  EXPECT_FALSE(services_[0].lost.contains(other));
+  EXPECT_EQ(services_[2].lost.size(), 1u);
+  network_->Resume("a");
+  Run(seconds(1));
+  EXPECT_TRUE(outcome.ok());
+  EXPECT_TRUE(services_[0].lost.contains(other));
+}
+
+TEST_F(FakeTest, APausedNodeNoticesSilenceOnlyLater) {
+  Connect("b");
+  Run(seconds(1));
+  network_->Pause("b");
+  Run(seconds(30));
+  EXPECT_EQ(services_[0].lost.size(), 1u);
+  EXPECT_TRUE(services_[1].lost.empty());
+  network_->Resume("b");
+  Run(seconds(1));
+  EXPECT_EQ(services_[1].lost.size(), 1u);
+}
+
 }  // namespace
 }  // namespace ravenstore::transport

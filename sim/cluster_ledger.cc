@@ -1,0 +1,105 @@
+#include "sim/cluster_ledger.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace ravenstore::sim {
+
+using transport::CallId;
+using transport::ConnectionId;
+
+core::Result<std::span<std::byte>> LenderLedger::Make(core::Bytes bytes) {
+  if (regions_.size() >= limit_) {
+    violation_(&ClusterCounts::lent_twice, "memory was lent that its owner was to have");
+  }
+  auto memory = std::make_unique<std::vector<std::byte>>(bytes.count());
+  const std::span<std::byte> made(*memory);
+  regions_.emplace(made.data(), Region{.bytes = std::move(memory)});
+  return made;
+}
+
+void LenderLedger::GiveBack(std::span<std::byte> memory) {
+  for (const auto& [id, call] : calls_) {
+    if (!call.uses.empty() && call.uses.data() >= memory.data() &&
+        call.uses.data() < memory.data() + memory.size()) {
+      violation_(&ClusterCounts::lent_twice, "memory was given back while a transfer used it");
+      // Kept: what the transfer does to it then does no other harm.
+      return;
+    }
+  }
+  regions_.erase(memory.data());
+}
+
+bool LenderLedger::Rot(uint64_t random) {
+  if (regions_.empty()) return false;
+  auto region = std::next(regions_.begin(),
+                          static_cast<std::ptrdiff_t>(random % regions_.size()));
+  auto& bytes = *region->second.bytes;
+  bytes[random / 64 % bytes.size()] ^= std::byte{0x10};
+  return true;
+}
+
+transport::Sink LenderLedger::OnAccepted(const transport::IncomingCall& call,
+                                         const cluster::AnyRequest& request,
+                                         transport::Sink sink) {
+  calls_.emplace(call.id, Call{.node = std::string(call.node), .request = request,
+                               .uses = sink.bytes});
+  if (sink.bytes.empty()) return sink;
+  Uses(call.id.connection, sink.bytes);
+  return {.bytes = sink.bytes,
+          .check = Checks(call.id.connection, sink.bytes, std::move(sink.check))};
+}
+
+transport::Answer LenderLedger::OnAnswered(CallId id, transport::Answer answer) {
+  Call& call = calls_.at(id);
+  if (const auto* open = std::get_if<cluster::OpenRequest>(&call.request)) {
+    const HomeKey home(call.node, open->home);
+    opened_[id.connection] = home;
+    newest_[home] = id.connection;
+    expires_.try_emplace(home, lease_clock_() + lease_);
+  } else if (std::holds_alternative<cluster::RenewRequest>(call.request) ||
+             std::holds_alternative<cluster::BorrowRequest>(call.request)) {
+    expires_[opened_.at(id.connection)] = lease_clock_() + lease_;
+  }
+  if (answer.send.empty()) return answer;
+  call.uses = answer.send;
+  Uses(id.connection, answer.send);
+  answer.check = Checks(id.connection, answer.send, std::move(answer.check));
+  return answer;
+}
+
+void LenderLedger::OnEnded(CallId call) {
+  calls_.erase(call);
+}
+
+bool LenderLedger::IsExpired(const HomeKey& home) const {
+  const auto expires = expires_.find(home);
+  return expires == expires_.end() || lease_clock_() >= expires->second;
+}
+
+void LenderLedger::Uses(ConnectionId connection, std::span<const std::byte> memory) {
+  const HomeKey& home = opened_.at(connection);
+  if (newest_.at(home) != connection) {
+    violation_(&ClusterCounts::served_late, "a connection was served that was replaced");
+  }
+  if (IsExpired(home)) {
+    violation_(&ClusterCounts::served_late, "a loan was served that had expired");
+  }
+  const auto region = std::prev(regions_.upper_bound(memory.data()));
+  if (!region->second.home) region->second.home = home;
+  if (*region->second.home != home) {
+    violation_(&ClusterCounts::lent_twice, "two homes used the same memory, uncleared");
+  }
+}
+
+transport::ChunkCheck LenderLedger::Checks(ConnectionId connection,
+                                           std::span<const std::byte> memory,
+                                           transport::ChunkCheck check) {
+  return [this, connection, memory, check = std::move(check)]() -> core::Status {
+    RAVEN_RETURN_IF_ERROR(check());
+    Uses(connection, memory);
+    return core::Ok();
+  };
+}
+
+}  // namespace ravenstore::sim

@@ -1,0 +1,100 @@
+// What a simulated cluster is judged by, kept apart from what the nodes believe: whose the memory
+// of a slot is, which transfers use it, which connection of a home is its newest, and until when its
+// lease holds by the lender's own clock.
+//
+// It reads the headers that go by, and the memory that is asked for. Threads: one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/ids.h"
+#include "cluster/lent_memory.h"
+#include "cluster/protocol.h"
+#include "core/types.h"
+#include "transport/transport.h"
+
+namespace ravenstore::sim {
+
+// What must never happen, and what did happen.
+struct ClusterCounts {
+  uint64_t wrong_bytes = 0;   // read, or not those that were acknowledged
+  uint64_t late_calls = 0;    // not ended by their deadline
+  uint64_t lent_twice = 0;    // memory that another home, or its owner, was to have
+  uint64_t served_late = 0;   // after the end of a lease, or by a connection that was replaced
+  uint64_t operations = 0;    // of homes, that succeeded
+  uint64_t bytes_read = 0;
+  uint64_t pieces_lost = 0;
+  uint64_t pieces_moved = 0;
+  std::string first = {};     // of the violations, in words
+
+  uint64_t Violations() const { return wrong_bytes + late_calls + lent_twice + served_late; }
+};
+
+// A home, in one start of it.
+using HomeKey = std::pair<std::string, cluster::Incarnation>;
+
+// Of one lender, for one start of it.
+class LenderLedger final : public cluster::LentMemory {
+ public:
+  // `told` counts a violation.
+  using Violation = std::function<void(uint64_t ClusterCounts::*which, const std::string& words)>;
+  LenderLedger(std::function<core::Tick()> lease_clock, core::Duration lease, Violation violation)
+      : lease_clock_(std::move(lease_clock)), lease_(lease), violation_(std::move(violation)) {}
+
+  // So many slots are the lender's to lend.
+  void SetLimit(size_t slots) { limit_ = slots; }
+  size_t lent() const { return regions_.size(); }
+
+  core::Result<std::span<std::byte>> Make(core::Bytes bytes) override;
+  void GiveBack(std::span<std::byte> memory) override;
+  // Changes a byte of what is lent. Whether there is one.
+  bool Rot(uint64_t random);
+
+  // A request was accepted; returns its sink with the ledger's own check behind the lender's.
+  transport::Sink OnAccepted(const transport::IncomingCall& call,
+                             const cluster::AnyRequest& request, transport::Sink sink);
+  // It is answered.
+  transport::Answer OnAnswered(transport::CallId call, transport::Answer answer);
+  void OnEnded(transport::CallId call);
+
+  // Whether the lender would, by its own clock, refuse that home now.
+  bool IsExpired(const HomeKey& home) const;
+
+ private:
+  struct Region {
+    std::unique_ptr<std::vector<std::byte>> bytes;
+    std::optional<HomeKey> home = {};  // the first that used it
+  };
+  struct Call {
+    std::string node;
+    cluster::AnyRequest request;
+    std::span<const std::byte> uses = {};
+  };
+
+  // The memory is used for a transfer on that connection, now.
+  void Uses(transport::ConnectionId connection, std::span<const std::byte> memory);
+  transport::ChunkCheck Checks(transport::ConnectionId connection,
+                               std::span<const std::byte> memory, transport::ChunkCheck check);
+
+  const std::function<core::Tick()> lease_clock_;
+  const core::Duration lease_;
+  const Violation violation_;
+  size_t limit_ = 0;
+  std::map<const std::byte*, Region> regions_;
+  std::map<transport::CallId, Call> calls_;
+  std::map<transport::ConnectionId, HomeKey> opened_;
+  std::map<HomeKey, transport::ConnectionId> newest_;
+  std::map<HomeKey, core::Tick> expires_;
+};
+
+}  // namespace ravenstore::sim

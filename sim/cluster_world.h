@@ -1,0 +1,26 @@
+// A cluster that is simulated with everything that may go wrong: crashes, cut and broken
+// connections, slow links, clocks that go apart, processes that stand still, memory that is wanted
+// back and bytes that change in it. Clients write, read, grow and give back, and know what each
+// offset must hold.
+//
+// The nodes are cluster/node.h's, on transport/fake.h, in virtual time: a run follows from its seed
+// and nothing else. What is judged is ClusterCounts. Who knows whom changes at random, as if
+// discovery came and went.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/cluster_ledger.h"
+
+namespace ravenstore::sim {
+
+struct ClusterRun {
+  uint64_t seed = 0;
+  uint32_t nodes_max = 8;
+  uint32_t events = 2000;
+};
+
+// Runs it to its end, or to the first violation.
+ClusterCounts RunCluster(const ClusterRun& run);
+
+}  // namespace ravenstore::sim
