@@ -8,6 +8,19 @@ namespace ravenstore::sim {
 using transport::CallId;
 using transport::ConnectionId;
 
+ClusterCounts& ClusterCounts::operator+=(const ClusterCounts& other) {
+  wrong_bytes += other.wrong_bytes;
+  late_calls += other.late_calls;
+  lent_twice += other.lent_twice;
+  served_late += other.served_late;
+  operations += other.operations;
+  bytes_read += other.bytes_read;
+  pieces_lost += other.pieces_lost;
+  pieces_moved += other.pieces_moved;
+  if (first.empty()) first = other.first;
+  return *this;
+}
+
 core::Result<std::span<std::byte>> LenderLedger::Make(core::Bytes bytes) {
   if (regions_.size() >= limit_) {
     violation_(&ClusterCounts::lent_twice, "memory was lent that its owner was to have");
@@ -32,18 +45,16 @@ void LenderLedger::GiveBack(std::span<std::byte> memory) {
 
 bool LenderLedger::Rot(uint64_t random) {
   if (regions_.empty()) return false;
-  auto region = std::next(regions_.begin(),
-                          static_cast<std::ptrdiff_t>(random % regions_.size()));
+  auto region = std::next(regions_.begin(), static_cast<std::ptrdiff_t>(random % regions_.size()));
   auto& bytes = *region->second.bytes;
   bytes[random / 64 % bytes.size()] ^= std::byte{0x10};
   return true;
 }
 
 transport::Sink LenderLedger::OnAccepted(const transport::IncomingCall& call,
-                                         const cluster::AnyRequest& request,
-                                         transport::Sink sink) {
-  calls_.emplace(call.id, Call{.node = std::string(call.node), .request = request,
-                               .uses = sink.bytes});
+                                         const cluster::AnyRequest& request, transport::Sink sink) {
+  calls_.emplace(call.id,
+                 Call{.node = std::string(call.node), .request = request, .uses = sink.bytes});
   if (sink.bytes.empty()) return sink;
   Uses(call.id.connection, sink.bytes);
   return {.bytes = sink.bytes,

@@ -1,6 +1,6 @@
 // What a simulated cluster is judged by, kept apart from what the nodes believe: whose the memory
-// of a slot is, which transfers use it, which connection of a home is its newest, and until when its
-// lease holds by the lender's own clock.
+// of a slot is, which transfers use it, which connection of a home is its newest, and until when
+// its lease holds by the lender's own clock.
 //
 // It reads the headers that go by, and the memory that is asked for. Threads: one.
 #pragma once
@@ -27,16 +27,17 @@ namespace ravenstore::sim {
 
 // What must never happen, and what did happen.
 struct ClusterCounts {
-  uint64_t wrong_bytes = 0;   // read, or not those that were acknowledged
-  uint64_t late_calls = 0;    // not ended by their deadline
-  uint64_t lent_twice = 0;    // memory that another home, or its owner, was to have
-  uint64_t served_late = 0;   // after the end of a lease, or by a connection that was replaced
-  uint64_t operations = 0;    // of homes, that succeeded
+  uint64_t wrong_bytes = 0;  // read, or not those that were acknowledged
+  uint64_t late_calls = 0;   // not ended by their deadline
+  uint64_t lent_twice = 0;   // memory that another home, or its owner, was to have
+  uint64_t served_late = 0;  // after the end of a lease, or by a connection that was replaced
+  uint64_t operations = 0;   // of homes, that succeeded
   uint64_t bytes_read = 0;
   uint64_t pieces_lost = 0;
   uint64_t pieces_moved = 0;
-  std::string first = {};     // of the violations, in words
+  std::string first = {};  // of the violations, in words
 
+  ClusterCounts& operator+=(const ClusterCounts& other);
   uint64_t Violations() const { return wrong_bytes + late_calls + lent_twice + served_late; }
 };
 
@@ -67,6 +68,7 @@ class LenderLedger final : public cluster::LentMemory {
   transport::Answer OnAnswered(transport::CallId call, transport::Answer answer);
   void OnEnded(transport::CallId call);
 
+  bool Opened(const HomeKey& home) const { return expires_.contains(home); }
   // Whether the lender would, by its own clock, refuse that home now.
   bool IsExpired(const HomeKey& home) const;
 
