@@ -68,11 +68,11 @@ void Membership::Again(Retry* retry) {
 
 void Membership::Tick(Instant now) {
   now_ = now;
-  if (view_ == View::kWatching && now - confirmed_ >= options_.recheck) Distrust(false);
+  if (now >= NextCheck()) Distrust(false);
   if (view_ == View::kNone && now >= read_.at && !registering_.open) Read();
   Register();
   KeepAlive();
-  if (HasView() && !failing_since_) table_.Settle(now);
+  if (HasView() && !failing_since_) table_.Settle(now, confirmed_);
   TellStatus();
 }
 
@@ -82,19 +82,29 @@ Instant Membership::NextTick() const {
     if (matters) next = std::min(next, when);
   };
   at(view_ == View::kNone && !registering_.open, read_.at);
-  at(view_ == View::kWatching, confirmed_ + options_.recheck);
+  at(true, NextCheck());
   const Holder holder = FindHolder();
   at(HasView() && !registering_.open && !leaving_ && holder != Holder::kSelf &&
          holder != Holder::kOther,
      register_.at);
   at(lease_ != kNoLease && !keeping_.open && !leaving_, keep_.at);
-  at(HasView() && !failing_since_, table_.Next());
+  const Instant due = table_.Next();
+  at(HasView() && !failing_since_ && (due > now_ || due <= confirmed_), due);
   at(shown_.registered, lease_end_);
   at(shown_.reachable && failing_since_, failing_since_.value_or(Instant{}) + kNotice);
   return std::max(next, now_);
 }
 
 // ---- The view
+
+Instant Membership::NextCheck() const {
+  if (view_ != View::kWatching) return core::kNever;
+  const Instant check = confirmed_ + options_.recheck;
+  // A node that seems gone waits for a proof, which a keep-alive mostly brings.
+  const Instant due = table_.Next();
+  if (due == core::kNever) return check;
+  return std::min(check, std::max(due, confirmed_) + options_.patience);
+}
 
 void Membership::Read() {
   view_ = View::kReading;
@@ -110,6 +120,8 @@ void Membership::OnRead(const Result<RangeRead>& read) {
     lost_ = true;
     return Again(&read_);
   }
+  bool restored = seen_.store != 0 &&
+                  (read->at.store != seen_.store || read->at.revision < seen_.revision);
   std::vector<NodeTable::Entry> entries;
   std::optional<KeyValue> own;
   for (const KeyValue& value : read->values) {
@@ -118,11 +130,12 @@ void Membership::OnRead(const Result<RangeRead>& read) {
       own = value;
     } else if (transport::IsNodeName(name)) {
       entries.push_back({name, value.value});
+      // It grew again before anybody looked: what is older than the view contradicts it.
+      restored |= value.modified <= seen_.revision && !table_.overflowed() &&
+                  !table_.Says(name, value.value);
     }
   }
   table_.Replace(entries, now_);
-  const bool restored = seen_.store != 0 &&
-                        (read->at.store != seen_.store || read->at.revision < seen_.revision);
   if (restored) {
     table_.Doubt(now_);
   } else if (lost_) {

@@ -121,6 +121,8 @@ class Membership {
   void Distrust(bool lost);
   // What the stamp of another answer says of the view. That had at least `known` as it was asked.
   void Compare(const Stamp& stamp, int64_t known);
+  // When it is to be read again to be sure of it.
+  core::Tick NextCheck() const;
   bool HasView() const { return view_ == View::kBeginning || view_ == View::kWatching; }
 
   // The registration.

@@ -29,6 +29,11 @@ void NodeTable::Replace(const std::vector<Entry>& entries, Tick now) {
   for (const Entry& entry : entries) Update(entry.name, entry.text, now);
 }
 
+bool NodeTable::Says(const std::string& name, const std::string& text) const {
+  const auto found = nodes_.find(name);
+  return found != nodes_.end() && found->second.said == Read(name, text);
+}
+
 void NodeTable::Update(const std::string& name, const std::optional<std::string>& text, Tick now) {
   if (!nodes_.contains(name)) {
     if (!text) return;
@@ -65,10 +70,11 @@ Tick NodeTable::Due(const Node& node) const {
   return node.told_at == Tick::min() ? due : std::max(due, node.told_at + options_.spacing);
 }
 
-void NodeTable::Settle(Tick now) {
+void NodeTable::Settle(Tick now, Tick confirmed) {
   std::vector<std::string> due;
   for (const std::string& name : pending_) {
-    if (Due(nodes_.at(name)) <= now) due.push_back(name);
+    const Node& node = nodes_.at(name);
+    if (Due(node) <= (node.said ? now : std::min(now, confirmed))) due.push_back(name);
   }
   for (const std::string& name : due) {
     pending_.erase(name);

@@ -2,8 +2,9 @@
 //
 // The one decision here is when a difference between the two is told. A node that comes or changes
 // is told at once, but for one node not more often than every `spacing`. A node that goes is told
-// after `grace`, so that one that registers anew in time has never been away. While the store may
-// say what is old (Doubt), nodes that come or change wait as long.
+// after `grace`, so that one that registers anew in time has never been away, and once it is
+// confirmed that nothing was missed meanwhile. While the store may say what is old (Doubt), nodes
+// that come or change wait as long.
 //
 // Threads: one. Owns: nothing of the listener's.
 // Memory: at most `nodes_max` nodes. Those beyond are ignored and counted.
@@ -53,6 +54,8 @@ class NodeTable {
   };
   // All that the store holds.
   void Replace(const std::vector<Entry>& entries, core::Tick now);
+  // Whether this is what the store was last known to hold under that name.
+  bool Says(const std::string& name, const std::string& text) const;
   // One change. `text` without a value: it is gone.
   void Update(const std::string& name, const std::optional<std::string>& text, core::Tick now);
 
@@ -63,9 +66,10 @@ class NodeTable {
   // told.
   void Doubt(core::Tick now);
 
-  // Tells what is due. Call it while the store is heard only: what it does not say is not told.
-  void Settle(core::Tick now);
-  // When something will be due, or kNever.
+  // Tells what is due. `confirmed`: until when all that the store said is known to have come here.
+  // Call it while the store is heard only: what it does not say is not told.
+  void Settle(core::Tick now, core::Tick confirmed);
+  // When something will be due, or kNever; of what is due, and waits to be confirmed: since when.
   core::Tick Next() const;
 
   // Those that were told to have joined and not to have left, by name.

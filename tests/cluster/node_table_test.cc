@@ -42,7 +42,7 @@ class NodeTableTest : public testing::Test {
   void Gone(const std::string& name) { table_.Update(name, std::nullopt, now_); }
   Words After(core::Duration time) {
     now_ += time;
-    table_.Settle(now_);
+    table_.Settle(now_, now_);
     return events_.Take();
   }
   Words Now() { return After(seconds(0)); }
@@ -76,6 +76,20 @@ TEST_F(NodeTableTest, TellsWhoGoesAfterTheGraceOnly) {
   EXPECT_EQ(After(milliseconds(1)), (Words{"-a1"}));
   EXPECT_EQ(table_.Find("a"), nullptr);
   EXPECT_TRUE(table_.Nodes().empty());
+}
+
+TEST_F(NodeTableTest, WhoGoesIsToldOnceNothingCanHaveBeenMissed) {
+  Say("a", "1");
+  Now();
+  const Tick gone = now_;
+  Gone("a");
+  Say("b", "1");
+  now_ += seconds(60);
+  table_.Settle(now_, gone + seconds(10) - milliseconds(1));
+  EXPECT_EQ(events_.Take(), (Words{"+b1"}));
+  EXPECT_EQ(table_.Next(), gone + seconds(10));
+  table_.Settle(now_, gone + seconds(10));
+  EXPECT_EQ(events_.Take(), (Words{"-a1"}));
 }
 
 TEST_F(NodeTableTest, WhoIsBackInTimeHasNeverBeenAway) {
@@ -173,7 +187,7 @@ TEST_F(NodeTableTest, RefusesStrangersAndWhatIsNoRecordOnce) {
   NodeTable table({.allowed = {"a", "b"}, .grace = seconds(10)}, &events_);
   const auto settle = [&](core::Duration time) {
     now_ += time;
-    table.Settle(now_);
+    table.Settle(now_, now_);
     return events_.Take();
   };
   table.Update("a", Text("1"), now_);
