@@ -102,6 +102,11 @@ void EtcdProcess::Kill() {
   process_ = 0;
 }
 
+void EtcdProcess::LoseAll() {
+  RAVEN_CHECK(process_ == 0);
+  std::filesystem::remove_all(folder_ + "/data");
+}
+
 void EtcdProcess::Freeze() {
   ::kill(process_, SIGSTOP);
 }

@@ -28,6 +28,8 @@ class EtcdProcess {
   // With what it had before, at the same endpoint. Whether it answers is another question.
   void Start();
   void Kill();
+  // What it had. REQUIRES: it was killed.
+  void LoseAll();
   void Freeze();
   void Thaw();
   // Forgets the changes before now. REQUIRES: it answers, and without TLS.
