@@ -61,9 +61,9 @@ bool IsEndpoint(const std::string& text) {
 
 Status CheckFile(const std::string& path, const char* what) {
   if (path.empty() || ::access(path.c_str(), R_OK) == 0) return core::Ok();
-  return Error{errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kPermission,
-               std::string("etcd's ") + what + " " + path + " cannot be read: " +
-                   std::strerror(errno)};
+  return Error{
+      errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kPermission,
+      std::string("etcd's ") + what + " " + path + " cannot be read: " + std::strerror(errno)};
 }
 
 Status Check(const EtcdOptions& options) {
@@ -95,8 +95,9 @@ Status Check(const EtcdOptions& options) {
 
 // What curl's failure means, in words.
 Error Meaning(CURLcode code, const char* detail) {
-  const std::string words = core::Printable(
-      std::string_view(detail[0] != '\0' ? detail : curl_easy_strerror(code)).substr(0, kQuotedMax));
+  const std::string words =
+      core::Printable(std::string_view(detail[0] != '\0' ? detail : curl_easy_strerror(code))
+                          .substr(0, kQuotedMax));
   const auto mentions = [&](const char* what) { return words.find(what) != words.npos; };
   switch (code) {
     case CURLE_PEER_FAILED_VERIFICATION:
@@ -108,10 +109,8 @@ Error Meaning(CURLcode code, const char* detail) {
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_WEIRD_SERVER_REPLY:
       return {ErrorCode::kVersionMismatch, "is no etcd: it speaks no HTTP"};
-    case CURLE_WRITE_ERROR:
-      return {ErrorCode::kCorrupt, "answers more than etcd does"};
-    default:
-      break;
+    case CURLE_WRITE_ERROR: return {ErrorCode::kCorrupt, "answers more than etcd does"};
+    default: break;
   }
   if (mentions("wrong version number") || mentions("packet length too long")) {
     return {ErrorCode::kVersionMismatch, "speaks no TLS: its endpoint begins with http://"};
@@ -148,8 +147,7 @@ class Etcd final : public KeyValues {
         etcd_json::ReadRange);
   }
   void CompareAndSet(Write write, Tick deadline, Told<WriteAnswer> told) override {
-    Ask("/v3/kv/txn", etcd_json::WriteBody(write), deadline, std::move(told),
-        etcd_json::ReadWrite);
+    Ask("/v3/kv/txn", etcd_json::WriteBody(write), deadline, std::move(told), etcd_json::ReadWrite);
   }
   void Grant(core::Duration duration, Tick deadline, Told<LeaseAnswer> told) override {
     Ask("/v3/lease/grant", etcd_json::GrantBody(duration), deadline, std::move(told),

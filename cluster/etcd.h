@@ -1,7 +1,7 @@
 // etcd as a store of keys and values, by its JSON gateway. Tested with etcd 3.4, as Debian has it.
 //
-// Endpoints are tried in turn: an operation that could not be sent to one goes to the next, and what
-// comes later begins with the one that answered. One that was sent is not sent to another.
+// Endpoints are tried in turn: an operation that could not be sent to one goes to the next, and
+// what comes later begins with the one that answered. One that was sent is not sent to another.
 //
 // Threads: key_values.h's, and one of libcurl's while it looks up a host's name: the destructor may
 // wait for that. The process ignores SIGPIPE.

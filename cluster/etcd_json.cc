@@ -131,15 +131,11 @@ ErrorCode CodeOf(int64_t grpc, std::string_view message) {
   constexpr int64_t kUnauthenticated = 16;
   if (message.find("user name is empty") != message.npos) return ErrorCode::kPermission;
   switch (grpc) {
-    case kNotFound:
-      return ErrorCode::kNotFound;
+    case kNotFound: return ErrorCode::kNotFound;
     case kPermissionDenied:
-    case kUnauthenticated:
-      return ErrorCode::kPermission;
-    case kResourceExhausted:
-      return ErrorCode::kLimit;
-    default:
-      return ErrorCode::kUnavailable;
+    case kUnauthenticated: return ErrorCode::kPermission;
+    case kResourceExhausted: return ErrorCode::kLimit;
+    default: return ErrorCode::kUnavailable;
   }
 }
 
@@ -299,8 +295,8 @@ Result<std::string> ReadVersion(std::string_view text) {
   int minor = 0;
   const char* const end = words.data() + words.size();
   const auto [dot, bad] = std::from_chars(words.data(), end, major);
-  const bool read = bad == std::errc() && dot != end &&
-                    std::from_chars(dot + 1, end, minor).ec == std::errc();
+  const bool read =
+      bad == std::errc() && dot != end && std::from_chars(dot + 1, end, minor).ec == std::errc();
   if (!read || major < 3 || (major == 3 && minor < 4)) {
     return Error{ErrorCode::kVersionMismatch,
                  "is etcd " + Quoted(words) + ", and 3.4 or newer is needed"};
@@ -320,9 +316,9 @@ Error Refusal(long http_status, std::string_view text) {
   if (text.find("HTTP request to an HTTPS server") != text.npos) {
     return {ErrorCode::kVersionMismatch, "speaks TLS: its endpoint begins with https://"};
   }
-  return {ErrorCode::kVersionMismatch,
-          "is no etcd: it answers HTTP " + std::to_string(http_status) + " \"" + Quoted(text) +
-              "\""};
+  return {
+      ErrorCode::kVersionMismatch,
+      "is no etcd: it answers HTTP " + std::to_string(http_status) + " \"" + Quoted(text) + "\""};
 }
 
 }  // namespace ravenstore::cluster::etcd_json

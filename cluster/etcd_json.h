@@ -1,8 +1,8 @@
 // What is said to etcd's JSON gateway, and what it says. Pure: no I/O, no clock.
 //
 // The gateway is etcd's own translation of its v3 calls: keys and values in base 64, 64-bit numbers
-// as strings, fields that are zero left out. What comes may be anything, also of a server that is no
-// etcd, and is then an error.
+// as strings, fields that are zero left out. What comes may be anything, also of a server that is
+// no etcd, and is then an error.
 //
 // Errors: key_values.h's.
 #pragma once

@@ -227,8 +227,7 @@ void FakeStore::Apply(const std::string& client, KeyValue now, bool deleted) {
   const KeyValue* found = Find(now.key);
   now.modified = ++revision_;
   Change change{.now = now, .deleted = deleted};
-  history_.push_back(
-      {now_, client, found ? std::optional(found->value) : std::nullopt, change});
+  history_.push_back({now_, client, found ? std::optional(found->value) : std::nullopt, change});
   log_.push_back(change);
   if (deleted) {
     values_.erase(now.key);
@@ -236,7 +235,8 @@ void FakeStore::Apply(const std::string& client, KeyValue now, bool deleted) {
     values_[now.key] = now;
   }
   for (auto& [key, watcher] : watchers_) {
-    if (!watcher.begun || revision_ < watcher.next || !now.key.starts_with(watcher.prefix)) continue;
+    if (!watcher.begun || revision_ < watcher.next || !now.key.starts_with(watcher.prefix))
+      continue;
     Deliver(key, Changes{.at = stamp(), .changes = {change}});
   }
 }

@@ -197,8 +197,9 @@ Status Identity::Incarnate(const std::string& folder) {
       const auto incarnation = FromHex<Incarnation>(line);
       if (!incarnation || predecessors_.size() == kPredecessorsMax) {
         return Error{ErrorCode::kCorrupt,
-                     path + " holds no incarnations: remove it, and the node waits until what its "
-                            "last start held has expired"};
+                     path +
+                         " holds no incarnations: remove it, and the node waits until what its "
+                         "last start held has expired"};
       }
       predecessors_.push_back(*incarnation);
     }
@@ -228,8 +229,8 @@ Signature Identity::Sign(std::string_view purpose, std::span<const std::byte> ch
 bool Identity::Verify(const PublicKey& key, std::string_view purpose,
                       std::span<const std::byte> challenge, const Signature& signature) {
   const std::string message = Signed(purpose, challenge);
-  const AnyKey public_key(EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, key.bytes.data(),
-                                                      key.bytes.size()));
+  const AnyKey public_key(
+      EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, key.bytes.data(), key.bytes.size()));
   const Digest digest(EVP_MD_CTX_new());
   return public_key != nullptr && !HasSmallOrder(key) &&
          EVP_DigestVerifyInit(digest.get(), nullptr, nullptr, nullptr, public_key.get()) == 1 &&

@@ -1,9 +1,9 @@
 // Who this node is: what its state folder keeps from one start to the next.
 //
 // The folder has the node's private key (node.key), the incarnations of its last starts
-// (incarnations, the newest last) and a lock. Who has the key can prove to be the node of that name;
-// who has it not waits until what that node held has expired. A copy of the folder is a copy of the
-// identity: never start two nodes from one.
+// (incarnations, the newest last) and a lock. Who has the key can prove to be the node of that
+// name; who has it not waits until what that node held has expired. A copy of the folder is a copy
+// of the identity: never start two nodes from one.
 //
 // Owns: the folder, by its lock, as long as this lives.
 // Threads: one; Verify any.

@@ -1,11 +1,11 @@
 // The seam to a store of keys and values like etcd, by which nodes find each other.
 //
 // Nothing here blocks. An operation is begun, and its callback is told once how it ended, at its
-// deadline at the latest. An operation that failed may have been done all the same, or may still be:
-// who has to know reads again.
+// deadline at the latest. An operation that failed may have been done all the same, or may still
+// be: who has to know reads again.
 //
-// Each answer says of which store it is and how far that has come (Stamp). A store that was restored
-// from a copy may be another one, or the same with a lower revision.
+// Each answer says of which store it is and how far that has come (Stamp). A store that was
+// restored from a copy may be another one, or the same with a lower revision.
 //
 // Threads: all of a KeyValues is used by one thread, on which Poll runs every callback. Callbacks
 // may call everything but Poll and the destructor. After the destructor nothing is told.

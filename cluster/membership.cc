@@ -120,8 +120,8 @@ void Membership::OnRead(const Result<RangeRead>& read) {
     lost_ = true;
     return Again(&read_);
   }
-  bool restored = seen_.store != 0 &&
-                  (read->at.store != seen_.store || read->at.revision < seen_.revision);
+  bool restored =
+      seen_.store != 0 && (read->at.store != seen_.store || read->at.revision < seen_.revision);
   std::vector<NodeTable::Entry> entries;
   std::optional<KeyValue> own;
   for (const KeyValue& value : read->values) {
@@ -147,8 +147,8 @@ void Membership::OnRead(const Result<RangeRead>& read) {
   own_revision_ = -1;
   SetOwn(std::move(own), seen_.revision);
   view_ = View::kBeginning;
-  watch_ = store_.Watch(options_.prefix, seen_.revision + 1, Deadline(),
-                        Telling(&Membership::OnWatch));
+  watch_ =
+      store_.Watch(options_.prefix, seen_.revision + 1, Deadline(), Telling(&Membership::OnWatch));
 }
 
 void Membership::OnWatch(const Result<Changes>& changes) {
@@ -255,10 +255,7 @@ void Membership::OnWritten(const Result<WriteAnswer>& answer) {
   const int64_t revision = answer->at.revision;
   if (answer->written) {
     register_ = {};
-    SetOwn(KeyValue{.key = key_,
-                    .value = text_,
-                    .modified = revision,
-                    .lease = registering_.lease},
+    SetOwn(KeyValue{.key = key_, .value = text_, .modified = revision, .lease = registering_.lease},
            revision);
   } else {
     Again(&register_);

@@ -4,8 +4,8 @@
 // alive, and watches who else does. Nothing that has to be right depends on it: two nodes that know
 // each other need no store, and while the store is away what is known stays known.
 //
-// A name has one holder. A node takes a free name; it replaces a record that an earlier start of its
-// own state folder wrote; of any other holder it waits until that is gone. All of it by
+// A name has one holder. A node takes a free name; it replaces a record that an earlier start of
+// its own state folder wrote; of any other holder it waits until that is gone. All of it by
 // compare-and-set, so that of two that try one succeeds.
 //
 // What the watch may have missed shows in the stamps of other answers. After any doubt (the watch

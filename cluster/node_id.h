@@ -1,7 +1,7 @@
 // What a node is known by, and how that is written.
 //
-// A node has a name, which its operator chose; a key, which it keeps for life; an incarnation, which
-// it has from one start to the next; and the id of the machine that it runs on.
+// A node has a name, which its operator chose; a key, which it keeps for life; an incarnation,
+// which it has from one start to the next; and the id of the machine that it runs on.
 #pragma once
 
 #include <array>

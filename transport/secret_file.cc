@@ -58,8 +58,8 @@ core::Result<std::string> ReadSecretFile(std::string_view what, const std::strin
     if (read > 0) done += static_cast<size_t>(read);
   }
   if (read < 0 || done > bytes_max) {
-    const Error error = read < 0 ? SystemError(file)
-                                 : Error{ErrorCode::kInvalidArgument, file + " is too long"};
+    const Error error =
+        read < 0 ? SystemError(file) : Error{ErrorCode::kInvalidArgument, file + " is too long"};
     ::explicit_bzero(text.data(), text.size());
     return error;
   }

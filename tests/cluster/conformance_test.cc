@@ -31,8 +31,7 @@ class KeyValuesConformance : public testing::TestWithParam<std::string> {
   core::Tick Soon() { return store_->In(seconds(10)); }
 
   core::Result<RangeRead> Range(const std::string& prefix, size_t most = kMost) {
-    return store_->Wait<RangeRead>(
-        [&](auto told) { client().Range(prefix, most, Soon(), told); });
+    return store_->Wait<RangeRead>([&](auto told) { client().Range(prefix, most, Soon(), told); });
   }
   core::Result<WriteAnswer> Set(const Write& write) {
     return store_->Wait<WriteAnswer>(
@@ -55,8 +54,7 @@ class KeyValuesConformance : public testing::TestWithParam<std::string> {
     return answer.ok() ? answer->lease : kNoLease;
   }
   core::Result<LeaseAnswer> KeepAlive(StoreLease lease) {
-    return store_->Wait<LeaseAnswer>(
-        [&](auto told) { client().KeepAlive(lease, Soon(), told); });
+    return store_->Wait<LeaseAnswer>([&](auto told) { client().KeepAlive(lease, Soon(), told); });
   }
   core::Result<core::Done> Revoke(StoreLease lease) {
     return store_->Wait<core::Done>([&](auto told) { client().Revoke(lease, Soon(), told); });

@@ -63,8 +63,8 @@ TEST(EtcdJsonTest, ReadsKeysValuesAndWhoseTheyAre) {
 
 TEST(EtcdJsonTest, ReadsWhatAWriteCameTo) {
   EXPECT_TRUE(ReadWrite(With(R"("succeeded":true,"responses":[{"response_put":{}}])"))->written);
-  const auto other = ReadWrite(
-      With(R"("responses":[{"response_range":{"kvs":[)" + std::string(kValue) + "]}}]"));
+  const auto other =
+      ReadWrite(With(R"("responses":[{"response_range":{"kvs":[)" + std::string(kValue) + "]}}]"));
   ASSERT_TRUE(other.ok());
   EXPECT_FALSE(other->written);
   EXPECT_EQ(other->found->key, "/r/a");
@@ -106,8 +106,7 @@ TEST(EtcdJsonTest, ErrorsKeepTheirMeaning) {
   EXPECT_EQ(code(R"({"error":{"grpc_code":14,"message":"no leader"}})"), ErrorCode::kUnavailable);
   EXPECT_EQ(code(R"({"error":"etcdserver: mvcc: database space exceeded","code":8})"),
             ErrorCode::kLimit);
-  EXPECT_EQ(code(R"({"error":"etcdserver: user name is empty","code":3})"),
-            ErrorCode::kPermission);
+  EXPECT_EQ(code(R"({"error":"etcdserver: user name is empty","code":3})"), ErrorCode::kPermission);
   EXPECT_EQ(Refusal(503, R"({"error":"etcdserver: no leader","code":14})").code,
             ErrorCode::kUnavailable);
 }
@@ -126,9 +125,9 @@ TEST(EtcdJsonTest, WhatIsNoEtcdIsSaidInASentence) {
     EXPECT_EQ(error.message.find('\x1b'), std::string::npos);
   }
   EXPECT_NE(Refusal(404, "404 page not found").message.find("HTTP 404"), std::string::npos);
-  EXPECT_NE(Refusal(400, "Client sent an HTTP request to an HTTPS server.\n")
-                .message.find("https://"),
-            std::string::npos);
+  EXPECT_NE(
+      Refusal(400, "Client sent an HTTP request to an HTTPS server.\n").message.find("https://"),
+      std::string::npos);
 }
 
 TEST(EtcdJsonTest, KnowsTheVersionsThatLoseData) {

@@ -52,8 +52,8 @@ std::string WhyNoEtcd() {
 
 EtcdProcess::EtcdProcess(Tls tls) : tls_(std::move(tls)) {
   static int count = 0;
-  folder_ = testing::TempDir() + "/etcd-" + std::to_string(::getpid()) + "-" +
-            std::to_string(++count);
+  folder_ =
+      testing::TempDir() + "/etcd-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
   std::filesystem::remove_all(folder_);
   std::filesystem::create_directories(folder_);
   const std::string scheme = tls_.certificate.empty() ? "http://" : "https://";
@@ -133,9 +133,8 @@ void EtcdProcess::Compact() {
   const std::string name = R"("revision":")";
   const size_t begin = answer.find(name);
   ASSERT_NE(begin, std::string::npos) << answer;
-  const std::string revision =
-      answer.substr(begin + name.size(), answer.find('"', begin + name.size()) - begin -
-                                             name.size());
+  const std::string revision = answer.substr(
+      begin + name.size(), answer.find('"', begin + name.size()) - begin - name.size());
   const std::string compacted =
       Post("/v3/kv/compaction", R"({"physical":true,"revision":")" + revision + "\"}");
   EXPECT_NE(compacted.find("\"header\""), std::string::npos) << compacted;

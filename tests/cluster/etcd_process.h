@@ -1,9 +1,9 @@
 // An etcd of its own for a test, on the loopback, with its data in a folder of the test's.
 #pragma once
 
+#include <sys/types.h>
 #include <memory>
 #include <string>
-#include <sys/types.h>
 #include <vector>
 
 namespace ravenstore::cluster {

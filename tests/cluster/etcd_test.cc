@@ -68,9 +68,8 @@ class CannedServer {
     ++requests_;
     const size_t path = text.find(' ') + 1;
     const auto found = answers_.find(text.substr(path, text.find(' ', path) - path));
-    static const std::string kNone =
-        "HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\nno way";
-    const std::string& answer = !always_.empty() ? always_
+    static const std::string kNone = "HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\n\r\nno way";
+    const std::string& answer = !always_.empty()          ? always_
                                 : found == answers_.end() ? kNone
                                                           : found->second;
     EXPECT_EQ(::send(connection->socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL),
@@ -295,8 +294,7 @@ TEST(EtcdOptionsTest, SaysWhatIsWrongWithThem) {
     const auto opened = OpenEtcd(each.options);
     ASSERT_FALSE(opened.ok()) << each.words;
     EXPECT_EQ(opened.error().code, each.code) << opened.error().message;
-    EXPECT_NE(opened.error().message.find(each.words), std::string::npos)
-        << opened.error().message;
+    EXPECT_NE(opened.error().message.find(each.words), std::string::npos) << opened.error().message;
   }
   EXPECT_TRUE(OpenEtcd({.endpoints = {tls + "/"}, .authority = here}).ok());
 }

@@ -85,8 +85,7 @@ TEST_F(IdentityTest, ASignatureHoldsForItsKeyPurposeAndChallengeAlone) {
   const Signature signature = identity->Sign("open", challenge_);
   EXPECT_TRUE(Identity::Verify(identity->public_key(), "open", challenge_, signature));
   EXPECT_FALSE(Identity::Verify(identity->public_key(), "other", challenge_, signature));
-  EXPECT_FALSE(
-      Identity::Verify(identity->public_key(), "open", challenge_.subspan(1), signature));
+  EXPECT_FALSE(Identity::Verify(identity->public_key(), "open", challenge_.subspan(1), signature));
   for (const size_t at : {size_t{0}, size_t{63}}) {
     Signature damaged = signature;
     damaged.bytes[at] ^= 1;
@@ -104,8 +103,7 @@ TEST_F(IdentityTest, AKeyThatAnybodyCanSignForProvesNothing) {
     key.bytes.back() = sign;
     for (int i = 0; i < 64; ++i) {
       const std::string text = "challenge " + std::to_string(i);
-      EXPECT_FALSE(
-          Identity::Verify(key, "open", std::as_bytes(std::span(text)), Signature{}));
+      EXPECT_FALSE(Identity::Verify(key, "open", std::as_bytes(std::span(text)), Signature{}));
     }
   }
 }
@@ -178,8 +176,7 @@ TEST_F(IdentityTest, AMachineHasOneIdThatTellsNothingOfIt) {
 TEST_F(IdentityTest, AMachineWithoutAnIdIsToldWhatToDo) {
   for (const char* text : {"", "uninitialized\n"}) {
     std::ofstream(machine_file_) << text;
-    const auto identity =
-        Identity::Open({.folder = folder_, .machine_file = machine_file_});
+    const auto identity = Identity::Open({.folder = folder_, .machine_file = machine_file_});
     ASSERT_FALSE(identity.ok());
     EXPECT_EQ(identity.error().code, ErrorCode::kNotFound);
     EXPECT_NE(identity.error().message.find("systemd-machine-id-setup"), std::string::npos);

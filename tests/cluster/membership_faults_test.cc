@@ -103,30 +103,17 @@ class Trial {
     FakeStore& store = members_.store;
     Member& member = Any();
     switch (random_() % 13) {
-      case 0:
-        return store.Stop();
+      case 0: return store.Stop();
       case 1:
-      case 2:
-        return store.Start();
-      case 3:
-        ++disturbances_[member.name];
-        return store.Cut(member.id);
+      case 2: return store.Start();
+      case 3: ++disturbances_[member.name]; return store.Cut(member.id);
       case 4:
-      case 5:
-        return store.Heal(member.id);
-      case 6:
-        ++disturbances_[member.name];
-        return members_.Stop(&member);
-      case 7:
-        members_.Stop(&member);
-        return members_.Start(&member, random_() % 4 == 0);
-      case 8:
-        return store.Compact();
-      case 9:
-        return store.Silence();
-      case 10:
-        backup_ = store.Backup();
-        return;
+      case 5: return store.Heal(member.id);
+      case 6: ++disturbances_[member.name]; return members_.Stop(&member);
+      case 7: members_.Stop(&member); return members_.Start(&member, random_() % 4 == 0);
+      case 8: return store.Compact();
+      case 9: return store.Silence();
+      case 10: backup_ = store.Backup(); return;
       case 11:
         if (bad_network_) ++bad_restores_;
         return store.Restore(*backup_, random_() % 2 == 0);

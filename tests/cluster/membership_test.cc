@@ -48,10 +48,9 @@ class MembershipTest : public testing::Test {
   void WriteForeign(const std::string& name, const std::string& text) {
     const auto client = members_.store.Connect("foreign");
     bool written = false;
-    client->CompareAndSet({.key = Key(name), .expected = {}, .value = text}, core::kNever,
-                          [&](const core::Result<WriteAnswer>& answer) {
-                            written = answer.ok() && answer->written;
-                          });
+    client->CompareAndSet(
+        {.key = Key(name), .expected = {}, .value = text}, core::kNever,
+        [&](const core::Result<WriteAnswer>& answer) { written = answer.ok() && answer->written; });
     members_.RunFor(seconds(1));
     EXPECT_TRUE(written);
   }

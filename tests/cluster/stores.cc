@@ -56,9 +56,9 @@ class EtcdTestStore final : public TestStore {
  private:
   void AwaitAnswers() {
     const bool answers = Eventually([&] {
-      return Wait<RangeRead>([&](auto told) {
-               client(0).Range("/", 1, In(std::chrono::seconds(5)), told);
-             }).ok();
+      return Wait<RangeRead>(
+                 [&](auto told) { client(0).Range("/", 1, In(std::chrono::seconds(5)), told); })
+          .ok();
     });
     RAVEN_CHECK(answers);
   }

@@ -1,0 +1,240 @@
+// The faults of the simulated store. What every store does is in conformance_test.cc.
+#include "cluster/fake_key_values.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ravenstore::cluster {
+namespace {
+
+using core::ErrorCode;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Words = std::vector<std::string>;
+
+constexpr uint64_t kSeed = 33;
+
+class FakeKeyValuesTest : public testing::Test {
+ protected:
+  void RunFor(core::Duration time) { store_.RunUntil(store_.Now() + time); }
+  core::Tick Soon() const { return store_.Now() + seconds(2); }
+  // Runs until that is told.
+  core::Result<WriteAnswer> Set(const std::string& key, const std::string& value,
+                                StoreLease lease = kNoLease) {
+    const KeyValue* found = store_.Find(key);
+    std::optional<core::Result<WriteAnswer>> told;
+    client_->CompareAndSet({.key = key,
+                            .expected = found ? std::optional(found->value) : std::nullopt,
+                            .value = value,
+                            .lease = lease},
+                           Soon(), [&](auto answer) { told = std::move(answer); });
+    RunFor(seconds(3));
+    return *told;
+  }
+  StoreLease Grant(core::Duration duration) {
+    StoreLease lease{};
+    client_->Grant(duration, Soon(), [&](const auto& answer) { lease = answer->lease; });
+    RunFor(milliseconds(10));
+    return lease;
+  }
+  // Keeps what is told, "." for no change and "!" for the end.
+  void Watch(KeyValues* client, int64_t from, Words* told) {
+    client->Watch("/", from, Soon(), [told](const core::Result<Changes>& changes) {
+      if (!changes.ok()) return told->push_back("!");
+      if (changes->changes.empty()) told->push_back(".");
+      for (const Change& change : changes->changes) {
+        told->push_back(change.now.key + (change.deleted ? "-" : "=" + change.now.value));
+      }
+    });
+    RunFor(milliseconds(10));
+  }
+
+  FakeStore store_{kSeed};
+  std::unique_ptr<KeyValues> client_ = store_.Connect("a");
+  std::unique_ptr<KeyValues> other_ = store_.Connect("b");
+};
+
+TEST_F(FakeKeyValuesTest, AnAnswerTakesTheWayThereAndBack) {
+  store_.SetDelay(milliseconds(70), {});
+  std::optional<core::Tick> told;
+  const core::Tick begun = store_.Now();
+  client_->Range("/", 1, core::kNever, [&](const auto& read) {
+    EXPECT_TRUE(read.ok());
+    told = store_.Now();
+  });
+  RunFor(seconds(1));
+  EXPECT_EQ(told, begun + milliseconds(140));
+}
+
+TEST_F(FakeKeyValuesTest, WhatIsCutOffIsSilentAndTheOthersAreNot) {
+  Words a;
+  Words b;
+  Watch(client_.get(), 1, &a);
+  Watch(other_.get(), 1, &b);
+  store_.Cut("b");
+  ErrorCode code{};
+  other_->Range("/", 1, Soon(), [&](const auto& read) { code = read.error().code; });
+  EXPECT_TRUE(Set("/k", "1")->written);
+  EXPECT_EQ(code, ErrorCode::kTimedOut);
+  store_.Heal("b");
+  EXPECT_TRUE(Set("/k", "2")->written);
+  EXPECT_EQ(a, (Words{".", "/k=1", "/k=2"}));
+  // What was lost is not made up for: the watch is broken, and nobody says so.
+  EXPECT_EQ(b, (Words{"."}));
+}
+
+TEST_F(FakeKeyValuesTest, AnAnswerThatIsLostMayHaveBeenDone) {
+  store_.SetLosses(0.5);
+  int told = 0;
+  int lost_and_done = 0;
+  for (int i = 0; i < 200; ++i) {
+    const std::string key = "/k" + std::to_string(i);
+    const bool ok = Set(key, "1").ok();
+    told += ok ? 1 : 0;
+    if (ok) EXPECT_NE(store_.Find(key), nullptr);
+    if (!ok && store_.Find(key) != nullptr) ++lost_and_done;
+  }
+  EXPECT_GT(told, 20);
+  EXPECT_LT(told, 80);
+  EXPECT_GT(lost_and_done, 20);
+}
+
+TEST_F(FakeKeyValuesTest, StoppedItRefusesAndStartedItHasAllAndLeasesBeginAnew) {
+  const StoreLease lease = Grant(seconds(10));
+  ASSERT_TRUE(Set("/k", "1", lease)->written);
+  Words told;
+  Watch(client_.get(), store_.stamp().revision + 1, &told);
+  const Stamp before = store_.stamp();
+  store_.Stop();
+  RunFor(seconds(60));
+  EXPECT_EQ(told, (Words{".", "!"}));
+  EXPECT_EQ(Set("/k", "2").error().code, ErrorCode::kUnavailable);
+  store_.Start();
+  EXPECT_EQ(store_.stamp().store, before.store);
+  EXPECT_EQ(store_.stamp().revision, before.revision);
+  RunFor(seconds(9));
+  ASSERT_NE(store_.Find("/k"), nullptr);
+  EXPECT_EQ(store_.Find("/k")->value, "1");
+  RunFor(seconds(1));
+  EXPECT_EQ(store_.Find("/k"), nullptr);
+}
+
+TEST_F(FakeKeyValuesTest, RestoredItHasWhatTheCopyHadAndIsAnotherStoreOrSaysNotToBe) {
+  ASSERT_TRUE(Set("/k", "1")->written);
+  const auto copy = store_.Backup();
+  const Stamp then = store_.stamp();
+  ASSERT_TRUE(Set("/k", "2")->written);
+  ASSERT_TRUE(Set("/l", "1")->written);
+  Words told;
+  Watch(client_.get(), store_.stamp().revision + 1, &told);
+  for (const bool same_store : {true, false}) {
+    const uint64_t before = store_.stamp().store;
+    store_.Restore(*copy, same_store);
+    EXPECT_EQ(store_.stamp().store == before, same_store);
+    EXPECT_EQ(store_.stamp().revision, then.revision);
+    EXPECT_EQ(store_.Find("/k")->value, "1");
+    EXPECT_EQ(store_.Find("/l"), nullptr);
+  }
+  RunFor(seconds(1));
+  EXPECT_EQ(told, (Words{".", "!"}));
+}
+
+TEST_F(FakeKeyValuesTest, AWatchFromTheFutureOfARestoredStoreWaitsInSilence) {
+  const auto copy = store_.Backup();
+  for (const char* value : {"1", "2", "3"}) ASSERT_TRUE(Set("/k", value)->written);
+  const int64_t from = store_.stamp().revision + 1;
+  store_.Restore(*copy, true);
+  Words told;
+  Watch(client_.get(), from, &told);
+  ASSERT_TRUE(Set("/k", "4")->written);
+  EXPECT_EQ(told, (Words{"."}));
+}
+
+TEST_F(FakeKeyValuesTest, WatchesOfWhatIsForgottenEndOrFallSilent) {
+  for (const char* value : {"1", "2", "3"}) ASSERT_TRUE(Set("/k", value)->written);
+  store_.Compact();
+  int ended = 0;
+  int silent = 0;
+  for (int i = 0; i < 40; ++i) {
+    Words told;
+    Watch(client_.get(), 2, &told);
+    ended += told == Words{".", "!"} ? 1 : 0;
+    silent += told == Words{"."} ? 1 : 0;
+  }
+  EXPECT_EQ(ended + silent, 40);
+  EXPECT_GT(ended, 5);
+  EXPECT_GT(silent, 5);
+}
+
+TEST_F(FakeKeyValuesTest, SilencedWatchesStaySoAndNewOnesTell) {
+  Words old;
+  Words fresh;
+  Watch(client_.get(), 1, &old);
+  store_.Silence();
+  Watch(client_.get(), 1, &fresh);
+  ASSERT_TRUE(Set("/k", "1")->written);
+  store_.Stop();
+  RunFor(seconds(1));
+  EXPECT_EQ(old, (Words{"."}));
+  EXPECT_EQ(fresh, (Words{".", "/k=1", "!"}));
+}
+
+TEST_F(FakeKeyValuesTest, KeepsAHistoryOfAllThatItWas) {
+  const auto copy = store_.Backup();
+  const StoreLease lease = Grant(seconds(10));
+  ASSERT_TRUE(Set("/k", "1", lease)->written);
+  ASSERT_TRUE(Set("/k", "2", lease)->written);
+  RunFor(seconds(20));
+  store_.Restore(*copy, false);
+  ASSERT_TRUE(Set("/k", "3")->written);
+  const std::vector<FakeChange>& all = store_.history();
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_FALSE(all[0].before);
+  EXPECT_EQ(all[0].client, "a");
+  EXPECT_EQ(all[1].before, "1");
+  EXPECT_TRUE(all[2].change.deleted);
+  EXPECT_EQ(all[2].client, "");
+  EXPECT_FALSE(all[3].before);
+}
+
+// Of one that was destroyed nothing is told, also not to the next of its name.
+TEST_F(FakeKeyValuesTest, AClientTakesWhatIsUnderWayWithIt) {
+  client_->Range("/", 1, Soon(), [](const auto&) { FAIL() << "told after the end"; });
+  client_->Watch("/", 1, Soon(), [](const auto&) { FAIL() << "told after the end"; });
+  client_ = nullptr;
+  client_ = store_.Connect("a");
+  Words told;
+  Watch(client_.get(), 1, &told);
+  EXPECT_TRUE(Set("/k", "1")->written);
+  EXPECT_EQ(told, (Words{".", "/k=1"}));
+}
+
+TEST_F(FakeKeyValuesTest, ARunDependsOnItsSeedAlone) {
+  const auto run = [](uint64_t seed) {
+    FakeStore store(seed);
+    store.SetDelay(milliseconds(1), milliseconds(50));
+    store.SetLosses(0.2);
+    const auto client = store.Connect("a");
+    std::string text;
+    for (int i = 0; i < 50; ++i) {
+      client->CompareAndSet(
+          {.key = "/k" + std::to_string(i % 7), .expected = {}, .value = std::to_string(i)},
+          store.Now() + seconds(1), [&, i](const core::Result<WriteAnswer>& answer) {
+            text += std::to_string(i) + (answer.ok() && answer->written ? "w" : "-") +
+                    std::to_string(store.Now().time_since_epoch().count()) + " ";
+          });
+    }
+    store.RunUntil(core::Tick(seconds(5)));
+    return text;
+  };
+  EXPECT_EQ(run(1), run(1));
+  EXPECT_NE(run(1), run(2));
+}
+
+}  // namespace
+}  // namespace ravenstore::cluster
