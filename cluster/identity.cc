@@ -12,7 +12,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <type_traits>
 
+#include "cluster/hex.h"
 #include "core/check.h"
 #include "transport/secret_file.h"
 
@@ -67,24 +69,30 @@ Status WriteDurably(int folder, const std::string& path, const char* name, std::
   return core::Ok();
 }
 
-std::string Signed(std::string_view purpose, std::span<const std::byte> challenge) {
-  std::string message = "ravenstore\n" + std::string(purpose) + "\n";
-  message.append(reinterpret_cast<const char*>(challenge.data()), challenge.size());
-  return message;
+// What is signed with this key for another purpose never serves here.
+std::string Signed(std::string_view message) {
+  return "ravenstore node\n" + std::string(message);
 }
 
 const unsigned char* BytesOf(std::string_view text) {
   return reinterpret_cast<const unsigned char*>(text.data());
 }
+template <size_t kCount>
+const unsigned char* BytesOf(const std::array<std::byte, kCount>& bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes.data());
+}
+template <size_t kCount>
+unsigned char* BytesOf(std::array<std::byte, kCount>& bytes) {
+  return reinterpret_cast<unsigned char*>(bytes.data());
+}
 
 MachineId Hash(std::string_view machine) {
-  MachineId id;
   unsigned char hash[EVP_MAX_MD_SIZE];
-  unsigned length = 0;
+  MachineId id;
   RAVEN_CHECK(HMAC(EVP_sha256(), machine.data(), static_cast<int>(machine.size()),
-                   BytesOf(kApplication), kApplication.size(), hash, &length) != nullptr);
-  RAVEN_CHECK(length >= id.bytes.size());
-  std::copy_n(hash, id.bytes.size(), id.bytes.begin());
+                   BytesOf(kApplication), kApplication.size(), hash, nullptr) != nullptr);
+  static_assert(sizeof(id) <= 32 && std::is_trivially_copyable_v<MachineId>);
+  std::memcpy(&id, hash, sizeof(id));
   return id;
 }
 
@@ -111,18 +119,18 @@ bool HasSmallOrder(PublicKey key) {
       "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
       "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
   };
-  key.bytes.back() &= 0x7f;  // the sign of the other coordinate
+  key.back() &= std::byte{0x7f};  // the sign of the other coordinate
   return std::ranges::find(kPoints, ToHex(key)) != std::end(kPoints);
 }
 
 }  // namespace
 
-void Identity::FreeKey::operator()(evp_pkey_st* key) const {
+void NodeIdentity::FreeKey::operator()(evp_pkey_st* key) const {
   EVP_PKEY_free(key);
 }
 
-Result<Identity> Identity::Open(const IdentityOptions& options) {
-  Identity identity;
+Result<NodeIdentity> NodeIdentity::Open(const IdentityOptions& options) {
+  NodeIdentity identity;
   RAVEN_ASSIGN_OR_RETURN(identity.machine_, FindMachine(options));
   RAVEN_RETURN_IF_ERROR(identity.TakeFolder(options.folder));
   RAVEN_RETURN_IF_ERROR(identity.ReadOrMakeKey(options.folder));
@@ -130,7 +138,7 @@ Result<Identity> Identity::Open(const IdentityOptions& options) {
   return identity;
 }
 
-Status Identity::TakeFolder(const std::string& folder) {
+Status NodeIdentity::TakeFolder(const std::string& folder) {
   if (::mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
     return Failed(folder, "cannot be made");
   }
@@ -154,7 +162,7 @@ Status Identity::TakeFolder(const std::string& folder) {
   return core::Ok();
 }
 
-Status Identity::ReadOrMakeKey(const std::string& folder) {
+Status NodeIdentity::ReadOrMakeKey(const std::string& folder) {
   const std::string path = folder + "/" + kKeyFile;
   auto text = transport::ReadSecretFile("the node's key", path, kKeyFileMax);
   if (text.ok()) {
@@ -174,9 +182,9 @@ Status Identity::ReadOrMakeKey(const std::string& folder) {
   } else {
     return text.error();
   }
-  size_t length = public_key_.bytes.size();
+  size_t length = public_key_.size();
   if (key_ == nullptr || EVP_PKEY_get_id(key_.get()) != EVP_PKEY_ED25519 ||
-      EVP_PKEY_get_raw_public_key(key_.get(), public_key_.bytes.data(), &length) != 1) {
+      EVP_PKEY_get_raw_public_key(key_.get(), BytesOf(public_key_), &length) != 1) {
     return Error{ErrorCode::kCorrupt,
                  "the node's key " + path +
                      " is no Ed25519 key in PEM: restore it, or remove it and the node gets a new "
@@ -185,7 +193,7 @@ Status Identity::ReadOrMakeKey(const std::string& folder) {
   return core::Ok();
 }
 
-Status Identity::Incarnate(const std::string& folder) {
+Status NodeIdentity::Incarnate(const std::string& folder) {
   const std::string path = folder + "/" + kIncarnationsFile;
   const UniqueFd file(
       ::openat(folder_.get(), kIncarnationsFile, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
@@ -204,7 +212,7 @@ Status Identity::Incarnate(const std::string& folder) {
       predecessors_.push_back(*incarnation);
     }
   }
-  RAVEN_CHECK(::getentropy(incarnation_.bytes.data(), incarnation_.bytes.size()) == 0);
+  RAVEN_CHECK(::getentropy(&incarnation_, sizeof(incarnation_)) == 0);
   std::string text;
   const size_t kept = std::min(predecessors_.size(), kPredecessorsMax - 1);
   for (size_t i = predecessors_.size() - kept; i < predecessors_.size(); ++i) {
@@ -214,28 +222,36 @@ Status Identity::Incarnate(const std::string& folder) {
   return WriteDurably(folder_.get(), path, kIncarnationsFile, text);
 }
 
-Signature Identity::Sign(std::string_view purpose, std::span<const std::byte> challenge) const {
-  const std::string message = Signed(purpose, challenge);
+Identity NodeIdentity::identity() const {
+  return {.incarnation = incarnation_,
+          .machine = machine_,
+          .key = public_key_,
+          .sign = [this](std::string_view message) { return Sign(message); },
+          .verify = &NodeIdentity::Verify};
+}
+
+Signature NodeIdentity::Sign(std::string_view message) const {
+  const std::string text = Signed(message);
   const Digest digest(EVP_MD_CTX_new());
   Signature signature;
-  size_t length = signature.bytes.size();
+  size_t length = signature.size();
   RAVEN_CHECK(EVP_DigestSignInit(digest.get(), nullptr, nullptr, nullptr, key_.get()) == 1);
-  RAVEN_CHECK(EVP_DigestSign(digest.get(), signature.bytes.data(), &length, BytesOf(message),
-                             message.size()) == 1);
-  RAVEN_CHECK(length == signature.bytes.size());
+  RAVEN_CHECK(
+      EVP_DigestSign(digest.get(), BytesOf(signature), &length, BytesOf(text), text.size()) == 1);
+  RAVEN_CHECK(length == signature.size());
   return signature;
 }
 
-bool Identity::Verify(const PublicKey& key, std::string_view purpose,
-                      std::span<const std::byte> challenge, const Signature& signature) {
-  const std::string message = Signed(purpose, challenge);
+bool NodeIdentity::Verify(const PublicKey& key, std::string_view message,
+                          const Signature& signature) {
+  const std::string text = Signed(message);
   const AnyKey public_key(
-      EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, key.bytes.data(), key.bytes.size()));
+      EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, BytesOf(key), key.size()));
   const Digest digest(EVP_MD_CTX_new());
   return public_key != nullptr && !HasSmallOrder(key) &&
          EVP_DigestVerifyInit(digest.get(), nullptr, nullptr, nullptr, public_key.get()) == 1 &&
-         EVP_DigestVerify(digest.get(), signature.bytes.data(), signature.bytes.size(),
-                          BytesOf(message), message.size()) == 1;
+         EVP_DigestVerify(digest.get(), BytesOf(signature), signature.size(), BytesOf(text),
+                          text.size()) == 1;
 }
 
 }  // namespace ravenstore::cluster

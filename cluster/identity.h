@@ -10,12 +10,11 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "cluster/node_id.h"
+#include "cluster/ids.h"
 #include "core/result.h"
 #include "ipc/unique_fd.h"
 
@@ -33,14 +32,14 @@ struct IdentityOptions {
   std::string machine_file = "/etc/machine-id";
 };
 
-class Identity {
+class NodeIdentity {
  public:
   // Takes the folder's lock, makes what it lacks, and writes this start's incarnation down before
   // anybody else can learn it.
   // Errors: kPermission (not this user's folder or key, or open to others), kWrongState (another
   // process has the folder), kCorrupt (a file there that is none of ours), kNotFound (the machine
   // has no id), kInvalidArgument, kSystem.
-  static core::Result<Identity> Open(const IdentityOptions& options);
+  static core::Result<NodeIdentity> Open(const IdentityOptions& options);
 
   const Incarnation& incarnation() const { return incarnation_; }
   // Of this folder's earlier starts, the oldest first. None of them lives.
@@ -49,17 +48,18 @@ class Identity {
   const MachineId& machine() const { return machine_; }
   const PublicKey& public_key() const { return public_key_; }
 
-  // Proves to be this node. What is signed for one purpose never serves another.
-  Signature Sign(std::string_view purpose, std::span<const std::byte> challenge) const;
-  static bool Verify(const PublicKey& key, std::string_view purpose,
-                     std::span<const std::byte> challenge, const Signature& signature);
+  // What this node proves itself by. Valid as long as this one lives, at its place.
+  Identity identity() const;
+
+  Signature Sign(std::string_view message) const;
+  static bool Verify(const PublicKey& key, std::string_view message, const Signature& signature);
 
  private:
   struct FreeKey {
     void operator()(evp_pkey_st* key) const;
   };
 
-  Identity() = default;
+  NodeIdentity() = default;
   core::Status TakeFolder(const std::string& folder);
   core::Status ReadOrMakeKey(const std::string& folder);
   core::Status Incarnate(const std::string& folder);
@@ -67,7 +67,7 @@ class Identity {
   ipc::UniqueFd folder_;
   ipc::UniqueFd lock_;
   std::unique_ptr<evp_pkey_st, FreeKey> key_;
-  PublicKey public_key_;
+  PublicKey public_key_{};
   MachineId machine_;
   Incarnation incarnation_;
   std::vector<Incarnation> predecessors_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cluster/hex.h"
 #include "core/check.h"
 #include "transport/transport.h"
 

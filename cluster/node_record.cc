@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cluster/hex.h"
+
 namespace ravenstore::cluster {
 namespace {
 

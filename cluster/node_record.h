@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "cluster/node_id.h"
+#include "cluster/ids.h"
 #include "core/result.h"
 
 namespace ravenstore::cluster {
@@ -21,7 +21,7 @@ struct NodeRecord {
   std::string address;  // as its transport writes it
   Incarnation incarnation = {};
   MachineId machine = {};
-  PublicKey public_key = {};
+  PublicKey public_key{};
 
   bool operator==(const NodeRecord&) const = default;
 };

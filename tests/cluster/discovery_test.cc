@@ -44,7 +44,7 @@ class DiscoveryTest : public testing::Test {
     EXPECT_TRUE(store.ok());
     node->store = std::move(*store);
     MembershipOptions options{.self = {.name = name, .address = "127.0.0.1:7000"}};
-    options.self.incarnation.bytes.fill(static_cast<uint8_t>(++count_));
+    options.self.incarnation.low = ++count_;
     options.predecessors = predecessors;
     options.lease = seconds(2);
     options.table.grace = seconds(2);
@@ -91,8 +91,8 @@ TEST_F(DiscoveryTest, NodesFindEachOtherAndSeeOneGo) {
   Node& a = Add("a");
   Node& b = Add("b");
   ASSERT_TRUE(AllKnowAll());
-  EXPECT_EQ(a.events.known.at("b").incarnation.bytes[0], 2);
-  EXPECT_EQ(b.events.known.at("a").incarnation.bytes[0], 1);
+  EXPECT_EQ(a.events.known.at("b").incarnation.low, 2u);
+  EXPECT_EQ(b.events.known.at("a").incarnation.low, 1u);
   b.membership.reset();
   ASSERT_TRUE(Eventually([&] { return a.events.known.empty(); }));
   EXPECT_EQ(a.events.all, (Words{"+b", "-b"}));
@@ -104,8 +104,7 @@ TEST_F(DiscoveryTest, ANewStartIsToldWithinMoments) {
   ASSERT_TRUE(AllKnowAll());
   std::vector<double> milliseconds_taken;
   for (int i = 0; i < 5; ++i) {
-    Incarnation last;
-    last.bytes.fill(static_cast<uint8_t>(count_));
+    const Incarnation last{.high = 0, .low = count_};
     nodes_.back()->membership.reset();
     // Told of one node once a second at most: spacing is no part of what is measured.
     RunFor(seconds(1));

@@ -9,6 +9,8 @@
 #include <iterator>
 #include <string>
 
+#include "cluster/hex.h"
+
 namespace ravenstore::cluster {
 namespace {
 
@@ -22,7 +24,7 @@ class IdentityTest : public testing::Test {
   }
 
   IdentityOptions Options() const { return {.folder = folder_, .machine = "a machine"}; }
-  core::Result<Identity> Open() const { return Identity::Open(Options()); }
+  core::Result<NodeIdentity> Open() const { return NodeIdentity::Open(Options()); }
   void Start() const { ASSERT_TRUE(Open().ok()); }
   std::string Path(const char* name) const { return folder_ + "/" + name; }
   static std::string Text(const std::string& path) {
@@ -37,14 +39,12 @@ class IdentityTest : public testing::Test {
     IdentityOptions options = Options();
     options.machine = name;
     options.machine_file = machine_file_;
-    const auto identity = Identity::Open(options);
+    const auto identity = NodeIdentity::Open(options);
     return identity.ok() ? identity->machine() : MachineId{};
   }
 
   const std::string folder_ = testing::TempDir() + "/identity_test";
   const std::string machine_file_ = testing::TempDir() + "/identity_test.machine";
-  const std::string challenge_text_ = "32 bytes that nobody could foresee";
-  const std::span<const std::byte> challenge_ = std::as_bytes(std::span(challenge_text_));
 };
 
 TEST_F(IdentityTest, KeepsItsKeyAndChangesItsIncarnation) {
@@ -79,31 +79,43 @@ TEST_F(IdentityTest, KnowsABoundedNumberOfPredecessors) {
   }
 }
 
-TEST_F(IdentityTest, ASignatureHoldsForItsKeyPurposeAndChallengeAlone) {
+TEST_F(IdentityTest, ASignatureHoldsForItsKeyAndMessageAlone) {
   const auto identity = Open();
   ASSERT_TRUE(identity.ok());
-  const Signature signature = identity->Sign("open", challenge_);
-  EXPECT_TRUE(Identity::Verify(identity->public_key(), "open", challenge_, signature));
-  EXPECT_FALSE(Identity::Verify(identity->public_key(), "other", challenge_, signature));
-  EXPECT_FALSE(Identity::Verify(identity->public_key(), "open", challenge_.subspan(1), signature));
+  const std::string message = "32 bytes that nobody could foresee";
+  const Signature signature = identity->Sign(message);
+  const PublicKey& key = identity->public_key();
+  EXPECT_TRUE(NodeIdentity::Verify(key, message, signature));
+  EXPECT_FALSE(NodeIdentity::Verify(key, message.substr(1), signature));
+  EXPECT_FALSE(NodeIdentity::Verify(key, message + " ", signature));
   for (const size_t at : {size_t{0}, size_t{63}}) {
     Signature damaged = signature;
-    damaged.bytes[at] ^= 1;
-    EXPECT_FALSE(Identity::Verify(identity->public_key(), "open", challenge_, damaged));
+    damaged[at] ^= std::byte{1};
+    EXPECT_FALSE(NodeIdentity::Verify(key, message, damaged));
   }
-  PublicKey other = identity->public_key();
-  other.bytes[3] ^= 1;
-  EXPECT_FALSE(Identity::Verify(other, "open", challenge_, signature));
+  PublicKey other = key;
+  other[3] ^= std::byte{1};
+  EXPECT_FALSE(NodeIdentity::Verify(other, message, signature));
+}
+
+TEST_F(IdentityTest, IsWhatANodeProvesItselfBy) {
+  const auto kept = Open();
+  ASSERT_TRUE(kept.ok());
+  const Identity identity = kept->identity();
+  EXPECT_EQ(identity.incarnation, kept->incarnation());
+  EXPECT_EQ(identity.machine, kept->machine());
+  EXPECT_EQ(identity.key, kept->public_key());
+  EXPECT_TRUE(identity.verify(identity.key, "message", identity.sign("message")));
+  EXPECT_FALSE(identity.verify(identity.key, "another", identity.sign("message")));
 }
 
 // OpenSSL takes the empty signature for a sign of the point at zero, whatever is signed.
 TEST_F(IdentityTest, AKeyThatAnybodyCanSignForProvesNothing) {
   for (const uint8_t sign : {0x00, 0x80}) {
-    PublicKey key;
-    key.bytes.back() = sign;
+    PublicKey key{};
+    key.back() = std::byte{sign};
     for (int i = 0; i < 64; ++i) {
-      const std::string text = "challenge " + std::to_string(i);
-      EXPECT_FALSE(Identity::Verify(key, "open", std::as_bytes(std::span(text)), Signature{}));
+      EXPECT_FALSE(NodeIdentity::Verify(key, "challenge " + std::to_string(i), Signature{}));
     }
   }
 }
@@ -176,7 +188,7 @@ TEST_F(IdentityTest, AMachineHasOneIdThatTellsNothingOfIt) {
 TEST_F(IdentityTest, AMachineWithoutAnIdIsToldWhatToDo) {
   for (const char* text : {"", "uninitialized\n"}) {
     std::ofstream(machine_file_) << text;
-    const auto identity = Identity::Open({.folder = folder_, .machine_file = machine_file_});
+    const auto identity = NodeIdentity::Open({.folder = folder_, .machine_file = machine_file_});
     ASSERT_FALSE(identity.ok());
     EXPECT_EQ(identity.error().code, ErrorCode::kNotFound);
     EXPECT_NE(identity.error().message.find("systemd-machine-id-setup"), std::string::npos);

@@ -80,8 +80,7 @@ class Members {
   // A process begins, with what its state folder knows. `forgets`: with a new one.
   void Start(Member* member, bool forgets = false) {
     if (forgets) member->incarnations.clear();
-    Incarnation incarnation;
-    for (uint8_t& byte : incarnation.bytes) byte = static_cast<uint8_t>(random());
+    const Incarnation incarnation{.high = random(), .low = random()};
     MembershipOptions options = base;
     options.self = {.name = member->name,
                     .address = "127.0.0.1:" + std::to_string(random() % 50000 + 1),

@@ -9,9 +9,9 @@ namespace {
 
 NodeRecord Example() {
   NodeRecord record{.name = "n1", .address = "[::1]:7000"};
-  record.incarnation.bytes.fill(0x12);
-  record.machine.bytes.fill(0x34);
-  record.public_key.bytes.fill(0x56);
+  record.incarnation = {.high = 0x1212121212121212, .low = 0x1212121212121212};
+  record.machine = {.high = 0x3434343434343434, .low = 0x3434343434343434};
+  record.public_key.fill(std::byte{0x56});
   return record;
 }
 
