@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 namespace ravenstore::cluster {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 using Words = std::vector<std::string>;
@@ -277,14 +279,59 @@ TEST_F(MembershipTest, WhatWasForgottenWhileOneWasCutOffIsReadAgain) {
   members_.Add("d");
   members_.RunFor(seconds(2));
   members_.Stop(&at(3));
+  members_.Stop(&at(1));
   members_.Add("e");
-  members_.RunFor(seconds(2));
+  members_.RunFor(seconds(12));
   members_.store.Compact();
   members_.store.Heal("a");
   members_.RunFor(minutes(2));
   std::map<std::string, NodeRecord>& known = at(0).events->known;
   EXPECT_TRUE(known.contains("e"));
   EXPECT_FALSE(known.contains("d"));
+  EXPECT_FALSE(known.contains("b"));
+}
+
+TEST_F(MembershipTest, WhoCouldNotRegisterWhileTheStoreWasAwayHasNotLeft) {
+  for (uint64_t seed = kSeed; seed < kSeed + 10; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Members members(seed);
+    for (const char* name : {"a", "b"}) members.Add(name);
+    members.RunFor(seconds(5));
+    members.store.Cut("b");
+    members.RunFor(seconds(12));
+    ASSERT_EQ(members.store.Find(Key("b")), nullptr);
+    members.store.Stop();
+    members.store.Heal("b");
+    members.RunFor(minutes(1));
+    members.store.Start();
+    members.RunFor(minutes(2));
+    EXPECT_EQ(members.all[0]->events->all, (Words{"+b"}));
+    EXPECT_TRUE(members.Registered(*members.all[1]));
+  }
+}
+
+// The end of its lease is told by a keep-alive first, and then by the watch, when it is long
+// registered again.
+TEST_F(MembershipTest, LateNewsOfItsOwnNameAreNoNews) {
+  constexpr size_t kTimes = 20;
+  Member& a = members_.Add("a");
+  members_.RunFor(seconds(5));
+  ASSERT_TRUE(members_.Registered(a));
+  const auto client = members_.store.Connect("operator");
+  for (size_t i = 0; i < kTimes; ++i) {
+    const KeyValue* value = members_.store.Find(Key("a"));
+    ASSERT_NE(value, nullptr);
+    client->Revoke(value->lease, core::kNever, [](const auto&) {});
+    // The watch alone is slow.
+    members_.store.SetDelay(milliseconds(1), seconds(12));
+    members_.RunFor(milliseconds(2));
+    members_.store.SetDelay(milliseconds(1), {});
+    members_.RunFor(seconds(60));
+    ASSERT_TRUE(members_.Registered(a));
+  }
+  const auto ends = std::ranges::count_if(
+      a.events->statuses, [](const MembershipStatus& status) { return !status.registered; });
+  EXPECT_LE(static_cast<size_t>(ends), kTimes + 1);  // and as it began
 }
 
 TEST_F(MembershipTest, LostAnswersDelayAndHarmNothing) {
