@@ -32,7 +32,7 @@ has_gpu() {
 BUILD_PACKAGES=(
   bazel-bootstrap g++ python3 protobuf-compiler libprotobuf-dev zlib1g-dev libboost-dev libspdlog-dev
   libfmt-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev prometheus-cpp-dev
-  libxxhash-dev libssl-dev libcurl4-openssl-dev nlohmann-json3-dev
+  libxxhash-dev libssl-dev libcurl4-openssl-dev nlohmann-json3-dev libucx-dev
 )
 TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv libpython3-dev util-linux git)
 # What tests of discovery run. Where it cannot be had they are skipped.

@@ -1,7 +1,6 @@
 #include "transport/tls_socket.h"
 
-#include <arpa/inet.h>
-#include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -22,6 +21,7 @@
 #include "core/check.h"
 #include "ipc/clock.h"
 #include "ipc/unique_fd.h"
+#include "transport/address.h"
 
 namespace ravenstore::transport {
 namespace {
@@ -55,44 +55,6 @@ Error SystemError(const std::string& what) {
   return {ErrorCode::kSystem, what + ": " + std::strerror(errno)};
 }
 
-struct Address {
-  sockaddr_storage bytes{};
-  socklen_t length = 0;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
-};
-
-Result<Address> Parse(std::string_view text) {
-  const size_t colon = text.rfind(':');
-  std::string host(text.substr(0, std::min(colon, text.size())));
-  const std::string port(colon == text.npos ? "" : text.substr(colon + 1));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (host.empty() || port.empty() ||
-      ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "\"" + std::string(text) + "\" is no numeric address with a port"};
-  }
-  Address address;
-  address.length = found->ai_addrlen;
-  std::memcpy(&address.bytes, found->ai_addr, found->ai_addrlen);
-  ::freeaddrinfo(found);
-  return address;
-}
-
-std::string Format(const Address& address) {
-  char host[NI_MAXHOST];
-  char port[NI_MAXSERV];
-  if (::getnameinfo(address.get(), address.length, host, sizeof(host), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return "?";
-  }
-  const bool six = address.get()->sa_family == AF_INET6;
-  return (six ? "[" + std::string(host) + "]" : std::string(host)) + ":" + port;
-}
-
 Result<UniqueFd> ListenAt(const Address& address) {
   UniqueFd socket(
       ::socket(address.get()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -102,7 +64,7 @@ Result<UniqueFd> ListenAt(const Address& address) {
   if (::bind(socket.get(), address.get(), address.length) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
     return Error{ErrorCode::kUnavailable,
-                 "cannot listen at " + Format(address) + ": " + std::strerror(errno)};
+                 "cannot listen at " + FormatAddress(address) + ": " + std::strerror(errno)};
   }
   return socket;
 }
@@ -247,10 +209,10 @@ Status TlsSocket::Open() {
   uint32_t none = 0;
   Watch(wake_.get(), kWakeEvent, EPOLLIN, &none);
   if (options_.listen.empty()) return core::Ok();
-  RAVEN_ASSIGN_OR_RETURN(Address address, Parse(options_.listen));
+  RAVEN_ASSIGN_OR_RETURN(Address address, ParseAddress(options_.listen));
   RAVEN_ASSIGN_OR_RETURN(listener_, ListenAt(address));
   ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address.bytes), &address.length);
-  address_ = Format(address);
+  address_ = FormatAddress(address);
   return core::Ok();
 }
 
@@ -352,7 +314,7 @@ Result<ConnectionId> TlsSocket::Connect(std::string_view node, std::string_view 
   if (!IsNodeName(node)) {
     return Error{ErrorCode::kInvalidArgument, "\"" + std::string(node) + "\" is no name of a node"};
   }
-  RAVEN_ASSIGN_OR_RETURN(const Address to, Parse(address));
+  RAVEN_ASSIGN_OR_RETURN(const Address to, ParseAddress(address));
   if (connections_.size() >= options_.connections_max) {
     return Error{ErrorCode::kLimit,
                  std::to_string(connections_.size()) + " connections to nodes are open"};

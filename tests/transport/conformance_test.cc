@@ -26,6 +26,7 @@ size_t EntriesOf(const char* folder) {
 class TransportConformance : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
+    if (const auto why = WhyNoPair(GetParam()); !why.empty()) GTEST_SKIP() << why;
     pair_ = OpenPair(GetParam());
     const auto connection = near().Connect("far", pair_->address(), core::kNever);
     ASSERT_TRUE(connection.ok());

@@ -53,6 +53,8 @@ class TestPair {
 inline constexpr core::Duration kTestSilence = std::chrono::seconds(20);
 
 std::vector<std::string> PairNames();
+// Why this machine has no such pair; empty: it has.
+std::string WhyNoPair(const std::string& name);
 std::unique_ptr<TestPair> OpenPair(const std::string& name);
 
 }  // namespace ravenstore::transport
