@@ -269,8 +269,7 @@ Status Ucx::MakeWorker() {
 Status Ucx::Listen() {
   RAVEN_ASSIGN_OR_RETURN(Address address, ParseAddress(options_.listen));
   ucp_listener_params_t params{};
-  params.field_mask =
-      UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};
   params.conn_handler = {.cb = OnConnectionRequest, .arg = this};
   ucs_status_t status = ucx_.ucp_listener_create(worker_, &params, &listener_);
@@ -418,8 +417,7 @@ void Ucx::Lose(Connection& connection, const Error& why, bool tell) {
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;  // a peer that does not answer is not waited for
   by_endpoint_.erase(connection.endpoint);
-  connection.closing =
-      ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &params);
+  connection.closing = ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &params);
   for (Incoming& message : connection.incoming) Release(message);
   connection.calls->Fail(why);
   if (tell) service_->OnLost(connection.id, why);

@@ -35,8 +35,8 @@ class KeepCrashHandlers {
 Result<void*> Open(const char* file) {
   void* const library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return Error{ErrorCode::kUnsupported, "UCX cannot be loaded (install the package libucx0): " +
-                                              std::string(::dlerror())};
+    return Error{ErrorCode::kUnsupported,
+                 "UCX cannot be loaded (install the package libucx0): " + std::string(::dlerror())};
   }
   return library;
 }
