@@ -99,19 +99,40 @@ Status Multiplexer::Received(size_t count, Tick now) {
   if (frame_bytes_ < sizeof(FrameHeader)) return Ok();
   FrameHeader header;
   std::memcpy(&header, frame_.data(), sizeof(header));
-  if (frame_bytes_ == sizeof(header)) {
-    if (header.header_sum != header.Sum()) return Malformed("a damaged header");
-    if (header.length > kPayloadMax) return Malformed("a frame that is too long");
-  }
+  if (frame_bytes_ == sizeof(header)) RAVEN_RETURN_IF_ERROR(Check(header));
   if (frame_bytes_ < sizeof(header) + header.length) return Ok();
-  frame_bytes_ = 0;
-  return OnFrame(now);
+  return OnFrame(std::span(frame_).first(std::exchange(frame_bytes_, 0)), now);
 }
 
-Status Multiplexer::OnFrame(Tick now) {
+Result<size_t> Multiplexer::TakeInput(std::span<const std::byte> bytes, Tick now) {
+  const auto room = Room();
+  if (room.empty()) return size_t{0};
+  if (frame_bytes_ == 0 && bytes.size() >= sizeof(FrameHeader)) {
+    FrameHeader header;
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    RAVEN_RETURN_IF_ERROR(Check(header));
+    if (const size_t whole = sizeof(header) + header.length; bytes.size() >= whole) {
+      heard_ = pinged_ = now;
+      RAVEN_RETURN_IF_ERROR(OnFrame(bytes.first(whole), now));
+      return whole;
+    }
+  }
+  const size_t count = std::min(room.size(), bytes.size());
+  std::memcpy(room.data(), bytes.data(), count);
+  RAVEN_RETURN_IF_ERROR(Received(count, now));
+  return count;
+}
+
+Status Multiplexer::Check(const FrameHeader& header) {
+  if (header.header_sum != header.Sum()) return Malformed("a damaged header");
+  if (header.length > kPayloadMax) return Malformed("a frame that is too long");
+  return Ok();
+}
+
+Status Multiplexer::OnFrame(std::span<const std::byte> frame, Tick now) {
   FrameHeader header;
-  std::memcpy(&header, frame_.data(), sizeof(header));
-  const auto bytes = std::span<const std::byte>(frame_).subspan(sizeof(header), header.length);
+  std::memcpy(&header, frame.data(), sizeof(header));
+  const auto bytes = frame.subspan(sizeof(header));
   const std::string_view payload = Text(bytes);
   if (header.payload_sum != XXH3_64bits(payload.data(), payload.size())) {
     return Malformed("a damaged payload");
@@ -273,6 +294,17 @@ std::span<const std::byte> Multiplexer::Output() {
 
 void Multiplexer::Written(size_t count) {
   written_ += count;
+}
+
+void Multiplexer::TakeOutput(size_t most, std::string* bytes) {
+  const auto output = Output();
+  if (written_ == 0 && output.size() == output_.size() && output.size() <= most) {
+    bytes->clear();
+    bytes->swap(output_);
+    return;
+  }
+  bytes->assign(Text(output.first(std::min(most, output.size()))));
+  Written(bytes->size());
 }
 
 void Multiplexer::Append(Kind kind, uint64_t number, std::string_view head, std::string_view body) {

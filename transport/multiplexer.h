@@ -4,10 +4,10 @@
 // The stream is frames: a header of 32 bytes with its own checksum, and a payload with another
 // (XXH3). The first frame each way is a hello with version and node name; its form never changes. A
 // chunk's payload is verified whole before any of it is written to a sink, and copied before it is
-// sent, so that a buffer is touched only inside Received and Output.
+// sent, so that a buffer is touched only inside Received, TakeInput, Output and TakeOutput.
 //
-// Threads: one. Callbacks of the service may call everything here but Received, Output, Written and
-// Expire.
+// Threads: one. Callbacks of the service may call everything here but Received, TakeInput, Output,
+// Written, TakeOutput and Expire.
 #pragma once
 
 #include <cstddef>
@@ -53,10 +53,17 @@ class Multiplexer {
   // `count` bytes were put there. Errors: kCorrupt, kVersionMismatch, kPermission (another node
   // than was expected): Fail it then.
   core::Status Received(size_t count, core::Tick now);
+  // Both at once, from bytes that came elsewhere: takes a frame from their front, without a copy
+  // when it is there as a whole, or what there is of it. Returns how many bytes it took: 0 where
+  // Room is empty. Errors: Received's. REQUIRES: not empty; they stay until it returns.
+  core::Result<size_t> TakeInput(std::span<const std::byte> bytes, core::Tick now);
 
   // The next bytes to be written; empty when there are none. The same until Written.
   std::span<const std::byte> Output();
   void Written(size_t count);
+  // Both at once: fills `bytes` with the next `most` at the most, or with none. What it held is
+  // used again.
+  void TakeOutput(size_t most, std::string* bytes);
 
   core::Result<CallId> Call(Request request, core::Tick now);
   void Cancel(uint64_t number);
@@ -113,7 +120,8 @@ class Multiplexer {
     uint64_t number;
   };
 
-  core::Status OnFrame(core::Tick now);
+  static core::Status Check(const FrameHeader& header);
+  core::Status OnFrame(std::span<const std::byte> frame, core::Tick now);
   core::Status OnHello(std::string_view payload);
   core::Status OnRequest(uint64_t number, std::string_view payload, core::Tick now);
   core::Status OnRequestChunk(uint64_t number, std::span<const std::byte> payload);

@@ -49,7 +49,7 @@ struct MessageHeader {
 // A message that goes out. It is UCX's from Send until `request` is done.
 struct Outgoing {
   MessageHeader header;
-  std::vector<std::byte> bytes;
+  std::string bytes;
   ucs_status_ptr_t request = nullptr;
 };
 
@@ -144,7 +144,7 @@ class Ucx final : public UcxTransport {
   void SendNotice(Connection& connection);
   void Post(Connection& connection, Outgoing& message);
 
-  // Whether UCX is done with the message, or with the connection.
+  // Whether UCX is done with the message, or with a lost connection.
   bool IsFree(Connection& connection, Outgoing& message);
   bool IsClosed(Connection& connection);
   void Release(Incoming& message);
@@ -418,7 +418,6 @@ void Ucx::Lose(Connection& connection, const Error& why, bool tell) {
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;  // a peer that does not answer is not waited for
   by_endpoint_.erase(connection.endpoint);
   connection.closing = ucx_.ucp_ep_close_nbx(std::exchange(connection.endpoint, nullptr), &params);
-  for (Incoming& message : connection.incoming) Release(message);
   connection.calls->Fail(why);
   if (tell) service_->OnLost(connection.id, why);
 }
@@ -444,7 +443,6 @@ bool Ucx::IsFree(Connection& connection, Outgoing& message) {
 }
 
 bool Ucx::IsClosed(Connection& connection) {
-  if (connection.endpoint != nullptr) return false;
   if (UCS_PTR_IS_PTR(connection.closing)) {
     if (ucx_.ucp_request_check_status(connection.closing) == UCS_INPROGRESS) return false;
     ucx_.ucp_request_free(connection.closing);
@@ -469,19 +467,19 @@ bool Ucx::Receive(Connection& connection) {
   bool any = false;
   while (connection.endpoint != nullptr) {
     Incoming& message = connection.incoming[connection.consumed % kWindow];
-    const auto room = connection.calls->Room();
-    if (message.data == nullptr || room.empty()) break;
-    const size_t count = std::min(room.size(), message.length - message.taken);
-    std::memcpy(room.data(), static_cast<const std::byte*>(message.data) + message.taken, count);
-    message.taken += count;
-    if (message.taken == message.length) {
-      Release(message);
-      ++connection.consumed;
-    }
-    const auto status = connection.calls->Received(count, Now());
-    if (!status.ok()) Lose(connection, status.error());
+    if (message.data == nullptr) break;
+    const auto taken = connection.calls->TakeInput(
+        std::span(static_cast<const std::byte*>(message.data), message.length)
+            .subspan(message.taken),
+        Now());
+    if (!taken.ok()) Lose(connection, taken.error());
     if (connection.calls->ready()) connection.ready_until = core::kNever;
+    if (!taken.ok() || *taken == 0) break;
     any = true;
+    message.taken += *taken;
+    if (message.taken < message.length) continue;
+    Release(message);
+    ++connection.consumed;
   }
   return any;
 }
@@ -491,13 +489,10 @@ bool Ucx::Send(Connection& connection) {
   while (connection.endpoint != nullptr && connection.sent - connection.acknowledged < kWindow) {
     Outgoing& message = connection.outgoing[connection.sent % kWindow];
     if (!IsFree(connection, message)) break;
-    auto output = connection.calls->Output();
-    if (output.empty() || connection.endpoint == nullptr) break;
-    output = output.first(std::min(output.size(), kMessageMax));
-    message.bytes.assign(output.begin(), output.end());
+    connection.calls->TakeOutput(kMessageMax, &message.bytes);
+    if (message.bytes.empty() || connection.endpoint == nullptr) break;
     message.header.number = connection.sent++;
     Post(connection, message);
-    connection.calls->Written(output.size());
     any = true;
   }
   return any;
@@ -540,7 +535,13 @@ bool Ucx::Work() {
 }
 
 void Ucx::Sweep() {
-  std::erase_if(connections_, [this](const auto& entry) { return IsClosed(*entry.second); });
+  std::erase_if(connections_, [this](const auto& entry) {
+    Connection& connection = *entry.second;
+    if (connection.endpoint != nullptr) return false;
+    // Not earlier: what a callback was shown lies in them.
+    for (Incoming& message : connection.incoming) Release(message);
+    return IsClosed(connection);
+  });
 }
 
 Tick Ucx::NextTimer() const {
