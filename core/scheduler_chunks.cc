@@ -7,7 +7,6 @@
 
 #include "core/check.h"
 #include "core/scheduler.h"
-#include "core/tuned.h"
 
 namespace ravenstore::core {
 
@@ -67,6 +66,7 @@ void Scheduler::GrowChunks(PoolId id, Bytes need) {
   if (pool.LargestHole() >= (need > Bytes{0} ? need : pool.chunk)) return;
   // Of a device chunks of any size can be had, of other nodes pieces of one.
   const Bytes unit = pool.owner ? options_.granularity : pool.chunk;
+  if (!pool.owner && need > MostIn(id)) return;  // no number of them would do
   const Bytes room = Minus(MostIn(id), pool.committed()).RoundDown(unit);
   if (room == Bytes{0}) return;
   const Bytes wanted = pool.owner ? std::max(pool.chunk, need.RoundUp(unit)) : pool.chunk;
@@ -155,6 +155,7 @@ void Scheduler::LetGoOfEmptied(PoolId id) {
     if (!pool.IsEmptied(chunk)) continue;
     pool.LetGo(chunk);
     pool.taken.erase(chunk.first);
+    pool.idle.erase(chunk.first);
     plan_->push_back(ShrinkPool{id, chunk.first, chunk.second});
   }
 }

@@ -114,6 +114,17 @@ TEST_F(PlannerChunksTest, ATensorLargerThanAPieceLiesInSeveral) {
   EXPECT_EQ(s.StateOf("A"), State::kLost);
 }
 
+TEST_F(PlannerChunksTest, NothingIsBorrowedForATensorThatAllWouldNotTake) {
+  Script::Setting setting = OneLender();
+  setting.capacity = KiB(32);
+  setting.host = KiB(4);
+  Script s(setting);
+  s.world().SetPool(kRemote, KiB(16));
+  s.Make("A", KiB(20), Order(9)).Create("B", KiB(20)).AllCopiesDone();
+  EXPECT_EQ(s.StateOf("B"), State::kWaiting);
+  EXPECT_EQ(s.world().planner().OtherTier(kRemote).held, Bytes{0});
+}
+
 TEST_F(PlannerChunksTest, WhatLiesAloneInARecalledPieceMovesOnToTheHost) {
   FillPiece();
   s_.Free("A").Free("B");

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -150,6 +151,7 @@ TEST(TransfersTest, ACopyThatFailsAloneFailsItsJobAndNoOther) {
   std::vector<std::byte> to(KiB(256).count());
   device::Word word{0};
   Finishes finished;
+  std::string why;
   TransferLane lane(
       "a lane",
       [] {
@@ -159,7 +161,7 @@ TEST(TransfersTest, ACopyThatFailsAloneFailsItsJobAndNoOther) {
       {.in_flight_copies = 2}, &word,
       [&](JobId job, const core::Status& outcome) {
         finished.emplace_back(job, outcome.ok());
-        if (!outcome.ok()) EXPECT_EQ(outcome.error().message, "the fake: transfer 2 fails");
+        if (!outcome.ok()) why = outcome.error().message;
       });
   const auto submit = [&](uint64_t first, uint64_t count) {
     std::vector<Chunk> chunks;
@@ -171,6 +173,7 @@ TEST(TransfersTest, ACopyThatFailsAloneFailsItsJobAndNoOther) {
   const JobId follows = submit(8, 4);
   while (!lane.idle()) lane.Pump(ipc::Now());
   EXPECT_EQ(finished, (Finishes{{fails, false}, {follows, true}}));
+  EXPECT_EQ(why, "the fake: transfer 2 fails");
   for (uint64_t i = KiB(128).count(); i < KiB(192).count(); ++i) ASSERT_EQ(to[i], std::byte{7});
   EXPECT_LT(medium.transfers(), 12u) << "what failed in part is not copied further";
   const JobId after = submit(12, 2);
