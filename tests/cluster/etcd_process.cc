@@ -109,6 +109,10 @@ void EtcdProcess::LoseAll() {
 
 void EtcdProcess::Freeze() {
   ::kill(process_, SIGSTOP);
+  // Its threads run on until the kernel has stopped each.
+  int status = 0;
+  RAVEN_CHECK(::waitpid(process_, &status, WUNTRACED) == process_);
+  RAVEN_CHECK(WIFSTOPPED(status));
 }
 
 void EtcdProcess::Thaw() {
