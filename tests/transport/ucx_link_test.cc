@@ -1,0 +1,151 @@
+// A link that is cut beneath UCX: two nodes in network namespaces of their own, and `ip link`.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "ipc/clock.h"
+#include "tests/transport/testing.h"
+#include "transport/ucx.h"
+
+namespace ravenstore::transport {
+namespace {
+
+using core::ErrorCode;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr const char* kFar = "10.77.0.2:7000";
+constexpr Patience kPatience{.ping = milliseconds(500), .silence = seconds(2)};
+
+bool Shell(const std::string& command) {
+  return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+std::unique_ptr<UcxTransport> Open(const std::string& node, const std::string& listen,
+                                   EchoService* service) {
+  auto opened = OpenUcx({.node = node,
+                         .trusted_fabric = true,
+                         .transports = "tcp",
+                         .devices = node + "0",
+                         .listen = listen,
+                         .patience = kPatience},
+                        service);
+  if (!opened.ok()) return nullptr;
+  service->transport = opened->get();
+  return *std::move(opened);
+}
+
+void Tell(int pipe, char what) {
+  [[maybe_unused]] const ssize_t count = ::write(pipe, &what, 1);
+}
+
+char Hear(int pipe) {
+  char what = 0;
+  return ::read(pipe, &what, 1) == 1 ? what : 0;
+}
+
+// The far node, in a process of its own: its namespace, then the link's far end, then service.
+[[noreturn]] void BeFar(int hears, int tells) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::unshare(CLONE_NEWNET) != 0) ::_exit(1);
+  Tell(tells, 'n');
+  if (Hear(hears) != 'l') ::_exit(1);
+  EchoService service;
+  const bool up = Shell("ip addr add 10.77.0.2/24 dev far0") && Shell("ip link set far0 up");
+  const auto far = up ? Open("far", kFar, &service) : nullptr;
+  if (far == nullptr) ::_exit(1);
+  Tell(tells, 'r');
+  for (;;) far->Poll(core::kNever);
+}
+
+class UcxLinkTest : public testing::Test {
+ protected:
+  // Before UCX makes sockets or threads: they would be the old namespace's.
+  void SetUp() override {
+    if (const auto ucx = LoadUcx(); !ucx.ok()) GTEST_SKIP() << ucx.error().message;
+    if (::unshare(CLONE_NEWNET) != 0) GTEST_SKIP() << "network namespaces need root";
+    int to_far[2];
+    int from_far[2];
+    ASSERT_EQ(::pipe(to_far), 0);
+    ASSERT_EQ(::pipe(from_far), 0);
+    far_ = ::fork();
+    if (far_ == 0) {
+      ::close(to_far[1]);
+      ::close(from_far[0]);
+      BeFar(to_far[0], from_far[1]);
+    }
+    ::close(to_far[0]);
+    ::close(from_far[1]);
+    ASSERT_EQ(Hear(from_far[0]), 'n');
+    if (!Shell("ip link add near0 type veth peer name far0 netns " + std::to_string(far_))) {
+      GTEST_SKIP() << "no veth can be made here";
+    }
+    ASSERT_TRUE(Shell("ip addr add 10.77.0.1/24 dev near0") && Shell("ip link set near0 up"));
+    Tell(to_far[1], 'l');
+    ASSERT_EQ(Hear(from_far[0]), 'r');
+    near_ = Open("near", "", &service_);
+    ASSERT_NE(near_, nullptr);
+  }
+  void TearDown() override {
+    near_.reset();
+    if (far_ > 0) {
+      ::kill(far_, SIGKILL);
+      ::waitpid(far_, nullptr, 0);
+    }
+  }
+  bool Told(const Outcome& outcome) {
+    const core::Tick end = ipc::Now() + seconds(30);
+    while (!outcome.told() && ipc::Now() < end) near_->Poll(end);
+    return outcome.told();
+  }
+
+  pid_t far_ = -1;
+  EchoService service_;
+  std::unique_ptr<UcxTransport> near_;
+};
+
+TEST_F(UcxLinkTest, CallsEndInTimeWhenTheLinkIsCut) {
+  const ConnectionId connection = near_->Connect("far", kFar, core::kNever).value();
+  const Buffer sent = Pattern(core::MiB(8).count(), 1);
+  Buffer received(sent.size());
+  Outcome before;
+  ASSERT_TRUE(near_
+                  ->Call(connection,
+                         {.header = "x", .send = sent, .receive = received, .done = before.Keep()})
+                  .ok());
+  ASSERT_TRUE(Told(before));
+  ASSERT_TRUE(before.ok()) << Describe(before.error());
+  EXPECT_EQ(received, sent);
+
+  ASSERT_TRUE(Shell("ip link set near0 down"));
+  const core::Tick cut = ipc::Now();
+  Outcome bounded;
+  Outcome unbounded;
+  ASSERT_TRUE(near_
+                  ->Call(connection, {.header = "x",
+                                      .send = sent,
+                                      .deadline = cut + milliseconds(300),
+                                      .done = bounded.Keep()})
+                  .ok());
+  ASSERT_TRUE(
+      near_->Call(connection, {.header = "x", .send = sent, .done = unbounded.Keep()}).ok());
+  ASSERT_TRUE(Told(bounded));
+  EXPECT_EQ(bounded.error().code, ErrorCode::kTimedOut);
+  ASSERT_TRUE(Told(unbounded));
+  EXPECT_EQ(unbounded.error().code, ErrorCode::kUnavailable);
+  EXPECT_LT(ipc::Now() - cut, kPatience.silence + seconds(3));
+  EXPECT_TRUE(service_.lost.contains(connection));
+  const core::Tick closing = ipc::Now();
+  near_.reset();  // UCX still has messages that nobody acknowledges
+  EXPECT_LT(ipc::Now() - closing, seconds(5));
+}
+
+}  // namespace
+}  // namespace ravenstore::transport
