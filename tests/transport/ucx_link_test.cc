@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -37,9 +39,31 @@ std::unique_ptr<UcxTransport> Open(const std::string& node, const std::string& l
                          .listen = listen,
                          .patience = kPatience},
                         service);
-  if (!opened.ok()) return nullptr;
+  if (!opened.ok()) {
+    std::fprintf(stderr, "%s\n", Describe(opened.error()).c_str());
+    return nullptr;
+  }
   service->transport = opened->get();
   return *std::move(opened);
+}
+
+// A network namespace, and the /sys that shows it: UCX looks for devices there.
+bool EnterNamespace() {
+  return ::unshare(CLONE_NEWNET | CLONE_NEWNS) == 0 &&
+         ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         ::mount("none", "/sys", "sysfs", 0, nullptr) == 0;
+}
+
+// The kernel says only a little later that a link has its carrier.
+bool HasCarrier(const std::string& device) {
+  const core::Tick end = ipc::Now() + seconds(10);
+  while (ipc::Now() < end) {
+    if (Shell("ip -o link show dev " + device + " | grep -q LOWER_UP") &&
+        Shell("grep -q up /sys/class/net/" + device + "/operstate")) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void Tell(int pipe, char what) {
@@ -54,11 +78,12 @@ char Hear(int pipe) {
 // The far node, in a process of its own: its namespace, then the link's far end, then service.
 [[noreturn]] void BeFar(int hears, int tells) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::unshare(CLONE_NEWNET) != 0) ::_exit(1);
+  if (!EnterNamespace()) ::_exit(1);
   Tell(tells, 'n');
   if (Hear(hears) != 'l') ::_exit(1);
   EchoService service;
-  const bool up = Shell("ip addr add 10.77.0.2/24 dev far0") && Shell("ip link set far0 up");
+  const bool up = Shell("ip addr add 10.77.0.2/24 dev far0") && Shell("ip link set far0 up") &&
+                  HasCarrier("far0");
   const auto far = up ? Open("far", kFar, &service) : nullptr;
   if (far == nullptr) ::_exit(1);
   Tell(tells, 'r');
@@ -70,7 +95,7 @@ class UcxLinkTest : public testing::Test {
   // Before UCX makes sockets or threads: they would be the old namespace's.
   void SetUp() override {
     if (const auto ucx = LoadUcx(); !ucx.ok()) GTEST_SKIP() << ucx.error().message;
-    if (::unshare(CLONE_NEWNET) != 0) GTEST_SKIP() << "network namespaces need root";
+    if (!EnterNamespace()) GTEST_SKIP() << "network namespaces need root";
     int to_far[2];
     int from_far[2];
     ASSERT_EQ(::pipe(to_far), 0);
@@ -90,6 +115,7 @@ class UcxLinkTest : public testing::Test {
     ASSERT_TRUE(Shell("ip addr add 10.77.0.1/24 dev near0") && Shell("ip link set near0 up"));
     Tell(to_far[1], 'l');
     ASSERT_EQ(Hear(from_far[0]), 'r');
+    ASSERT_TRUE(HasCarrier("near0"));
     near_ = Open("near", "", &service_);
     ASSERT_NE(near_, nullptr);
   }
