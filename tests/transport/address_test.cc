@@ -18,7 +18,7 @@ TEST(AddressTest, WhatIsReadIsWrittenAlike) {
 
 TEST(AddressTest, WhatIsNoNumericAddressWithAPortIsRefused) {
   for (const char* text : {"", ":", ":1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "localhost:1",
-                           "[]:1", "[::1]", "300.0.0.1:1"}) {
+                           "[]:1", "[::1]", "127.0.0.1.1:1"}) {
     const auto address = ParseAddress(text);
     ASSERT_FALSE(address.ok()) << text;
     EXPECT_EQ(address.error().code, core::ErrorCode::kInvalidArgument);

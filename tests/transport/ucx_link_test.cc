@@ -23,7 +23,7 @@ using core::ErrorCode;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr const char* kFar = "10.77.0.2:7000";
+constexpr const char* kFar = "192.0.2.2:7000";
 constexpr Patience kPatience{.ping = milliseconds(500), .silence = seconds(2)};
 
 bool Shell(const std::string& command) {
@@ -82,7 +82,7 @@ char Hear(int pipe) {
   Tell(tells, 'n');
   if (Hear(hears) != 'l') ::_exit(1);
   EchoService service;
-  const bool up = Shell("ip addr add 10.77.0.2/24 dev far0") && Shell("ip link set far0 up") &&
+  const bool up = Shell("ip addr add 192.0.2.2/24 dev far0") && Shell("ip link set far0 up") &&
                   HasCarrier("far0");
   const auto far = up ? Open("far", kFar, &service) : nullptr;
   if (far == nullptr) ::_exit(1);
@@ -112,7 +112,7 @@ class UcxLinkTest : public testing::Test {
     if (!Shell("ip link add near0 type veth peer name far0 netns " + std::to_string(far_))) {
       GTEST_SKIP() << "no veth can be made here";
     }
-    ASSERT_TRUE(Shell("ip addr add 10.77.0.1/24 dev near0") && Shell("ip link set near0 up"));
+    ASSERT_TRUE(Shell("ip addr add 192.0.2.1/24 dev near0") && Shell("ip link set near0 up"));
     Tell(to_far[1], 'l');
     ASSERT_EQ(Hear(from_far[0]), 'r');
     ASSERT_TRUE(HasCarrier("near0"));
