@@ -251,8 +251,11 @@ void Home::StepOperation(uint64_t id) {
   const auto found = operations_.find(id);
   if (found == operations_.end()) return;
   Operation& operation = found->second;
-  if (Has(Planted::kCommitBeforeAnswer) && operation.writes && operation.under_way > 0) {
+  if (Has(Planted::kCommitBeforeAnswer) && operation.writes && operation.under_way > 0 &&
+      pieces_.contains(operation.piece)) {
     Commit(operation);
+    pieces_.at(operation.piece).operations.erase(id);
+    operation.ends = Error{ErrorCode::kUnavailable, "it was said to be done"};
     return std::exchange(operation.done, [](const Status&) {})(core::Ok());
   }
   if (operation.under_way > 0) return;

@@ -65,8 +65,12 @@ Result<Lender::Slot*> Lender::Check(ConnectionId connection, SlotRef ref) {
   Slot& slot = slots_[ref.slot];
   const bool lent = slot.state == SlotState::kReserved || slot.state == SlotState::kValid;
   if (!lent || slot.loan != *open.key) return NotLent();
-  if (slot.generation != ref.generation && !Has(Planted::kNoGenerationCheck)) return NotLent();
+  if (!IsMeant(slot, ref)) return NotLent();
   return &slot;
+}
+
+bool Lender::IsMeant(const Slot& slot, SlotRef ref) {
+  return slot.generation == ref.generation || Has(Planted::kNoGenerationCheck);
 }
 
 transport::ChunkCheck Lender::Checks(ConnectionId connection, SlotRef slot) {
@@ -243,7 +247,7 @@ Result<transport::Answer> Lender::Answer(CallId call, const RenewRequest& reques
   for (const SlotRef& ref : request.slots) {
     if (!loan.slots.contains(ref.slot)) continue;
     const Slot& slot = slots_[ref.slot];
-    if (slot.generation != ref.generation || !named.insert(ref.slot).second) continue;
+    if (!IsMeant(slot, ref) || !named.insert(ref.slot).second) continue;
     const Duration left = slot.recalled_until == core::kNever
                               ? kNotRecalled
                               : slot.recalled_until - transport_->Now();

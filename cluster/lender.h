@@ -155,6 +155,7 @@ class Lender {
   // The loan that the connection opened, if none newer did.
   core::Result<Open> OpenBy(transport::ConnectionId connection);
   bool IsExpired(const Loan& loan) const { return options_.lease_clock() >= loan.expires; }
+  static bool IsMeant(const Slot& slot, SlotRef ref);
   // The slot, if a transfer on it may begin or go on.
   core::Result<Slot*> Check(transport::ConnectionId connection, SlotRef slot);
   transport::ChunkCheck Checks(transport::ConnectionId connection, SlotRef slot);

@@ -110,6 +110,7 @@ void Loan::OnOpenAnswer(const Incarnation& lender, const Result<std::string>& an
     AskForOffer();
   } else {
     Renew();
+    if (usable()) listener_->OnUsable(this);
   }
 }
 
@@ -223,9 +224,11 @@ void Loan::Borrow(Tick deadline, std::function<void(Result<SlotRef>)> done) {
         }
         const SlotRef slot = borrowed->slots.front();
         const bool is_first = slots_.empty();
+        const bool was_usable = usable();
         slots_.insert(slot);
         Extend(sent, borrowed->lease);
         if (is_first) listener_->OnJoined(this);
+        if (!was_usable && usable()) listener_->OnUsable(this);
         done(slot);
       });
 }
@@ -290,6 +293,7 @@ void Loan::Advance() {
   if (!slots_.empty() && !IsValid()) {
     if (give_up_at_ == core::kNever) {
       give_up_at_ = Now() + options_.revalidate_within;
+      renew_at_ = std::min(renew_at_, Now());
       EndTransfers([](const Transfer&) { return true; });
     } else if (Now() >= give_up_at_) {
       Lose({slots_.begin(), slots_.end()},

@@ -62,7 +62,7 @@ void ClusterClient::Act() {
       if (choice < 98) return Read(piece);
       return Give(piece);
     case State::kLeaving:
-      if (choice < 60) return Read(piece);
+      if (choice < 85) return Read(piece);
       return Give(piece);
   }
 }

@@ -399,8 +399,13 @@ void World::Fault() {
     }
     case 1: return Pause(&member, FaultLasts());
     case 2:
-      if (!member.paused) SetLimit(&member, static_cast<uint32_t>(Random(kSlots + 1)));
-      return;
+      if (member.paused) return;
+      SetLimit(&member, static_cast<uint32_t>(Random(kSlots + 1)));
+      // Often the memory is idle again soon after it was taken.
+      return After(Random(2) == 0 ? Between(kLease / 4, kLease / 2) : FaultLasts(),
+                   [this, &member] {
+                     if (!member.paused) SetLimit(&member, kSlots);
+                   });
     case 3: {
       const std::string peer = Any().name;
       Know(&member, peer, false);

@@ -1,0 +1,330 @@
+#include "cluster/node.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "transport/fake.h"
+
+namespace ravenstore::cluster {
+namespace {
+
+using core::Duration;
+using core::ErrorCode;
+using core::KiB;
+using core::Status;
+using core::Tick;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Buffer = std::vector<std::byte>;
+
+constexpr Sizes kSizes{.piece = KiB(512), .granule = KiB(64)};
+constexpr PieceId kPiece{0};
+
+// A node, its memory, and what it was told.
+struct Machine final : Node::Listener {
+  void OnPieceRecalled(PieceId piece, Tick) override { recalled.push_back(piece); }
+  void OnPieceLost(PieceId piece, const core::Error&) override { lost.push_back(piece); }
+  void OnPiecesMost(uint32_t pieces) override { most = pieces; }
+  void OnEvent(const Event& event) override { events.emplace_back(Name(event.kind)); }
+  bool Told(const std::string& event) const { return std::ranges::count(events, event) > 0; }
+
+  std::vector<PieceId> recalled;
+  std::vector<PieceId> lost;
+  uint32_t most = 0;
+  std::vector<std::string> events;
+  AnonymousMemory memory;
+  std::unique_ptr<Node> node;
+  std::unique_ptr<transport::Transport> transport;
+};
+
+class NodeTest : public testing::Test {
+ protected:
+  ~NodeTest() override {
+    for (auto& [name, machine] : machines_) Stop(name);
+  }
+
+  Machine& Start(const std::string& name, uint64_t machine, uint32_t slots,
+                 std::byte key = std::byte{}) {
+    Machine& started = machines_[name];
+    Node::Options options;
+    options.name = name;
+    options.sizes = kSizes;
+    options.identity.incarnation = {random_(), random_()};
+    options.identity.machine = {0, machine};
+    options.identity.key[0] = key == std::byte{} ? static_cast<std::byte>(name[0]) : key;
+    options.identity.sign = [](std::string_view) { return Signature{}; };
+    options.identity.verify = [](const PublicKey&, std::string_view, const Signature&) {
+      return true;
+    };
+    options.lease_clock = [this] { return network_.Now() + clock_; };
+    options.random = [this] { return random_(); };
+    options.home.copies = copies_;
+    options.home.pieces_max = 8;
+    options.lender.allows = [this](std::string_view home) { return home != stranger_; };
+    started.node = std::make_unique<Node>(std::move(options), &started.memory, &started);
+    started.transport = network_.Add(name, started.node.get());
+    started.node->Attach(started.transport.get());
+    started.node->SetLendable(kSizes.piece * slots);
+    for (auto& [one, machine_of_one] : machines_) {
+      std::map<std::string, Peer> peers;
+      for (const auto& [other, unused] : machines_) {
+        if (other != one) peers[other] = {.address = other};
+      }
+      if (machine_of_one.node != nullptr) machine_of_one.node->SetPeers(peers);
+    }
+    return started;
+  }
+  // As a process that is killed, but for its own calls, which are ended first.
+  void Stop(const std::string& name) {
+    Machine& machine = machines_[name];
+    if (machine.node == nullptr) return;
+    machine.node->Close();
+    machine.transport.reset();
+    machine.node.reset();
+  }
+  void Run(Duration duration) {
+    const Tick until = network_.Now() + duration;
+    while (network_.Now() < until) {
+      Tick next = until;
+      for (auto& [name, machine] : machines_) {
+        if (machine.node == nullptr) continue;
+        machine.node->Advance();
+        next = std::min(next, machine.node->Next());
+      }
+      if (!network_.RunNext(next)) network_.RunUntil(next);
+    }
+  }
+  Home& home() { return machines_.at("home").node->home(); }
+
+  // Runs until it has ended, and returns how.
+  Status Ended(const std::function<void(Tick, Home::DoneCallback)>& begin,
+               Duration within = seconds(3)) {
+    std::optional<Status> ended;
+    begin(network_.Now() + within, [&ended](const Status& status) {
+      EXPECT_FALSE(ended) << "told twice";
+      ended = status;
+    });
+    EXPECT_FALSE(ended) << "told from within";
+    for (Duration waited{}; !ended && waited <= within; waited += milliseconds(1)) {
+      Run(milliseconds(1));
+    }
+    EXPECT_TRUE(ended) << "not by its deadline";
+    return ended.value_or(core::Error{ErrorCode::kSystem, "never told"});
+  }
+  Status Grow(PieceId piece = kPiece) {
+    return Ended([&](Tick deadline, auto done) { home().Grow(piece, deadline, done); });
+  }
+  Status Write(const Buffer& bytes, core::Bytes offset = {}) {
+    return Ended([&](Tick deadline, auto done) { home().Write(offset, bytes, deadline, done); });
+  }
+  Status Read(Buffer* bytes, core::Bytes offset = {}, Duration within = seconds(3)) {
+    return Ended([&](Tick deadline, auto done) { home().Read(offset, *bytes, deadline, done); },
+                 within);
+  }
+  static Buffer Bytes(size_t size, uint64_t seed) {
+    Buffer bytes(size);
+    std::mt19937_64 random(seed);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    return bytes;
+  }
+  void GrowAndWrite() {
+    Run(seconds(1));
+    ASSERT_TRUE(Grow().ok());
+    ASSERT_TRUE(Write(bytes_).ok());
+  }
+  void ExpectBytes() {
+    Buffer read(bytes_.size());
+    const Status status = Read(&read);
+    ASSERT_TRUE(status.ok()) << Describe(status.error());
+    EXPECT_EQ(read, bytes_);
+  }
+
+  std::mt19937_64 random_{20261126};
+  transport::FakeNetwork network_{1};
+  Duration clock_{};  // of leases, ahead of the transport's
+  uint32_t copies_ = 1;
+  std::string stranger_;
+  std::map<std::string, Machine> machines_;
+  // More than a chunk, and a granule in part.
+  const Buffer bytes_ = Bytes((300 << 10) + 100, 1);
+};
+
+TEST_F(NodeTest, WhatIsWrittenIsRead) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 2);
+  GrowAndWrite();
+  ExpectBytes();
+  EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  EXPECT_EQ(machines_["home"].most, 2u);
+  EXPECT_TRUE(machines_["home"].Told("cluster.joined"));
+  EXPECT_TRUE(lender.Told("cluster.home_joined"));
+}
+
+TEST_F(NodeTest, WhatWasNotAcknowledgedIsNotRead) {
+  Start("home", 1, 0);
+  Start("lender", 2, 2);
+  GrowAndWrite();
+  Buffer beyond(kSizes.granule.count());
+  EXPECT_EQ(Read(&beyond, KiB(320)).error().code, ErrorCode::kWrongState);
+  EXPECT_EQ(Read(&beyond, KiB(1)).error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Read(&beyond, KiB(512)).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(Write(Buffer(1 << 20)).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(NodeTest, WhatIsGivenBackIsFreeAtTheLenderSoon) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  EXPECT_EQ(Grow(PieceId{1}).error().code, ErrorCode::kOutOfMemory);
+  home().Shrink(kPiece);
+  Run(milliseconds(100));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+}
+
+TEST_F(NodeTest, ARecalledPieceGoesToAnotherLender) {
+  Start("home", 1, 0);
+  Machine& first = Start("first", 2, 1);
+  GrowAndWrite();
+  Start("second", 3, 1);
+  Run(seconds(6));
+  first.node->SetLendable({});
+  Run(milliseconds(900));
+  EXPECT_EQ(first.node->lent(), core::Bytes{});
+  EXPECT_TRUE(first.Told("cluster.recalled"));
+  EXPECT_FALSE(first.Told("cluster.taken"));
+  EXPECT_TRUE(machines_["home"].Told("cluster.piece_moved"));
+  EXPECT_TRUE(machines_["home"].recalled.empty());
+  ExpectBytes();
+}
+
+TEST_F(NodeTest, WhereNobodyLendsTheDaemonIsAskedAndThenItIsTaken) {
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  lender.node->SetLendable({});
+  Run(milliseconds(300));
+  EXPECT_EQ(machine.recalled, std::vector{kPiece});
+  ExpectBytes();
+  EXPECT_EQ(Write(bytes_).error().code, ErrorCode::kUnavailable);
+  Run(seconds(4));
+  EXPECT_EQ(machine.lost, std::vector{kPiece});
+  EXPECT_TRUE(lender.Told("cluster.taken"));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+}
+
+TEST_F(NodeTest, ALostLenderIsSaidWithinTheLeaseAndASecond) {
+  Machine& machine = Start("home", 1, 0);
+  Start("lender", 2, 1);
+  GrowAndWrite();
+  network_.Cut("home", "lender");
+  Buffer read(bytes_.size());
+  EXPECT_EQ(Read(&read, {}, seconds(6)).error().code, ErrorCode::kLost);
+  EXPECT_EQ(machine.lost, std::vector{kPiece});
+  EXPECT_TRUE(machine.Told("cluster.lost"));
+}
+
+TEST_F(NodeTest, ABrokenConnectionIsMadeAgainAndNothingIsLost) {
+  Machine& machine = Start("home", 1, 0);
+  Start("lender", 2, 1);
+  GrowAndWrite();
+  for (int i = 0; i < 5; ++i) {
+    network_.Drop("home", "lender");
+    ExpectBytes();
+  }
+  EXPECT_TRUE(machine.lost.empty());
+}
+
+TEST_F(NodeTest, OfTwoCopiesOneIsEnoughAndIsCopiedOn) {
+  copies_ = 2;
+  Machine& machine = Start("home", 1, 0);
+  Start("a", 2, 1);
+  Start("b", 3, 1);
+  GrowAndWrite();
+  Start("c", 4, 1);
+  Run(seconds(6));
+  Stop("a");
+  ExpectBytes();
+  Run(seconds(8));
+  EXPECT_TRUE(machine.lost.empty());
+  EXPECT_TRUE(machine.Told("cluster.piece_moved"));
+  Stop("b");
+  Run(seconds(8));
+  EXPECT_TRUE(machine.lost.empty());
+  ExpectBytes();
+}
+
+TEST_F(NodeTest, TwoCopiesAreNeverOnOneMachine) {
+  copies_ = 2;
+  Start("home", 1, 0);
+  Start("a", 2, 4);
+  Start("b", 2, 4);
+  Run(seconds(1));
+  EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(machines_["home"].most, 0u);
+}
+
+TEST_F(NodeTest, ANewIncarnationWithTheSameKeyFreesItsPredecessorsSlots) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  Stop("home");
+  Start("home", 1, 0);
+  Run(seconds(1));
+  EXPECT_EQ(lender.node->lent(), core::Bytes{});
+  EXPECT_TRUE(Grow().ok());
+}
+
+TEST_F(NodeTest, WithAnotherKeyTheLeaseMustExpire) {
+  Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  GrowAndWrite();
+  Stop("home");
+  Start("home", 1, 0, std::byte{99});
+  Run(seconds(1));
+  EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
+  Run(seconds(10));
+  // The bytes of an expired loan stay until their room is needed: now.
+  EXPECT_TRUE(lender.Told("cluster.home_expired"));
+  EXPECT_EQ(lender.node->lent(), kSizes.piece);
+  EXPECT_TRUE(Grow().ok());
+}
+
+TEST_F(NodeTest, AStrangerIsRefusedAndToldSoOnce) {
+  stranger_ = "home";
+  Machine& machine = Start("home", 1, 0);
+  Machine& lender = Start("lender", 2, 1);
+  Run(seconds(30));
+  EXPECT_EQ(Grow().error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(std::ranges::count(machine.events, "cluster.refused"), 1);
+  EXPECT_TRUE(lender.Told("cluster.home_refused"));
+}
+
+TEST_F(NodeTest, AMachineThatSleptRevalidatesItsLoan) {
+  Machine& machine = Start("home", 1, 0);
+  Start("lender", 2, 1);
+  GrowAndWrite();
+  clock_ += seconds(20);  // of which the transport knows nothing
+  ExpectBytes();
+  EXPECT_TRUE(machine.lost.empty());
+}
+
+TEST_F(NodeTest, ARestartedLenderHasNothingAnyMore) {
+  Machine& machine = Start("home", 1, 0);
+  Start("lender", 2, 1);
+  GrowAndWrite();
+  Stop("lender");
+  Start("lender", 2, 1);
+  Run(seconds(1));
+  EXPECT_EQ(machine.lost, std::vector{kPiece});
+  EXPECT_TRUE(Grow().ok());
+}
+
+}  // namespace
+}  // namespace ravenstore::cluster
