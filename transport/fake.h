@@ -98,7 +98,7 @@ class FakeNetwork {
   std::map<Nodes, std::vector<std::function<void()>>> cut_;  // and what waits to be sent there
   // Those that stand still, and what they are told when they run again.
   std::map<std::string, std::vector<std::function<void()>>> paused_;
-  std::map<Nodes, Damage> damages_;                          // by from and to
+  std::map<Nodes, Damage> damages_;  // by from and to
 };
 
 }  // namespace ravenstore::transport
