@@ -206,6 +206,10 @@ Result<transport::Answer> Lender::Answer(CallId call, const OpenRequest& request
   }
   loan->second.connection = call.connection;
   loan->second.connected = true;
+  // Borrows are counted anew: those by earlier connections have ended, for these are served no
+  // more.
+  loan->second.settled = 0;
+  for (const uint32_t slot : loan->second.slots) slots_[slot].borrow = 0;
   opening.loan = key;
   return transport::Answer{.header = Encode(OpenAnswer{options_.identity.machine})};
 }

@@ -48,7 +48,7 @@ struct OfferAnswer {
 
 // Renews the lease as well, unless it expired.
 struct BorrowRequest {
-  uint64_t number = 0;  // counted by the home, within one incarnation of both
+  uint64_t number = 0;  // counted up by the home, on each connection
   uint32_t count = 0;
 };
 struct BorrowAnswer {
