@@ -1,6 +1,5 @@
 #include "cluster/etcd.h"
 
-#include <curl/curl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "cluster/curl_library.h"
 #include "cluster/etcd_json.h"
 #include "core/check.h"
 #include "core/printable.h"
@@ -30,32 +30,40 @@ constexpr size_t kQuotedMax = 160;
 constexpr long kProbeSeconds = 20;
 constexpr long kOk = 200;
 
+// REQUIRES: it was loaded.
+const CurlLibrary& Curl() {
+  static const CurlLibrary* const curl = LoadCurl().value();
+  return *curl;
+}
+
 template <auto kFree>
 struct Freed {
   template <typename T>
   void operator()(T* what) const {
-    kFree(what);
+    (Curl().*kFree)(what);
   }
 };
-using Easy = std::unique_ptr<CURL, Freed<curl_easy_cleanup>>;
-using Multi = std::unique_ptr<CURLM, Freed<curl_multi_cleanup>>;
-using Headers = std::unique_ptr<curl_slist, Freed<curl_slist_free_all>>;
-using Url = std::unique_ptr<CURLU, Freed<curl_url_cleanup>>;
+using Easy = std::unique_ptr<CURL, Freed<&CurlLibrary::curl_easy_cleanup>>;
+using Multi = std::unique_ptr<CURLM, Freed<&CurlLibrary::curl_multi_cleanup>>;
+using Headers = std::unique_ptr<curl_slist, Freed<&CurlLibrary::curl_slist_free_all>>;
+using Url = std::unique_ptr<CURLU, Freed<&CurlLibrary::curl_url_cleanup>>;
 
 // Without parts that would be lost, or that the gateway does not know.
 bool IsEndpoint(const std::string& text) {
   if (!text.starts_with("http://") && !text.starts_with("https://")) return false;
-  const Url url(curl_url());
-  if (curl_url_set(url.get(), CURLUPART_URL, text.c_str(), CURLU_DISALLOW_USER) != CURLUE_OK) {
+  const Url url(Curl().curl_url());
+  if (Curl().curl_url_set(url.get(), CURLUPART_URL, text.c_str(), CURLU_DISALLOW_USER) !=
+      CURLUE_OK) {
     return false;
   }
   char* part = nullptr;
   for (const CURLUPart none : {CURLUPART_QUERY, CURLUPART_FRAGMENT}) {
-    if (curl_url_get(url.get(), none, &part, 0) == CURLUE_OK) return curl_free(part), false;
+    if (Curl().curl_url_get(url.get(), none, &part, 0) == CURLUE_OK)
+      return Curl().curl_free(part), false;
   }
-  if (curl_url_get(url.get(), CURLUPART_PATH, &part, 0) != CURLUE_OK) return false;
+  if (Curl().curl_url_get(url.get(), CURLUPART_PATH, &part, 0) != CURLUE_OK) return false;
   const bool bare = std::string_view(part) == "/";
-  curl_free(part);
+  Curl().curl_free(part);
   return bare;
 }
 
@@ -96,7 +104,7 @@ Status Check(const EtcdOptions& options) {
 // What curl's failure means, in words.
 Error Meaning(CURLcode code, const char* detail) {
   const std::string words =
-      core::Printable(std::string_view(detail[0] != '\0' ? detail : curl_easy_strerror(code))
+      core::Printable(std::string_view(detail[0] != '\0' ? detail : Curl().curl_easy_strerror(code))
                           .substr(0, kQuotedMax));
   const auto mentions = [&](const char* what) { return words.find(what) != words.npos; };
   switch (code) {
@@ -127,14 +135,12 @@ Error Meaning(CURLcode code, const char* detail) {
 class Etcd final : public KeyValues {
  public:
   explicit Etcd(EtcdOptions options) : options_(std::move(options)) {
-    static const CURLcode global = curl_global_init(CURL_GLOBAL_DEFAULT);
-    RAVEN_CHECK(global == CURLE_OK);
     for (std::string& endpoint : options_.endpoints) {
       if (endpoint.ends_with('/')) endpoint.pop_back();
     }
     versions_.resize(options_.endpoints.size());
-    multi_.reset(curl_multi_init());
-    headers_.reset(curl_slist_append(nullptr, "Content-Type: application/json"));
+    multi_.reset(Curl().curl_multi_init());
+    headers_.reset(Curl().curl_slist_append(nullptr, "Content-Type: application/json"));
     RAVEN_CHECK(multi_ != nullptr);
     RAVEN_CHECK(headers_ != nullptr);
   }
@@ -249,7 +255,7 @@ size_t Etcd::Receive(char* bytes, size_t size, size_t count, void* operation) {
 
 void Etcd::SetTls(CURL* easy) const {
   const auto set = [easy](CURLoption option, const std::string& file) {
-    if (!file.empty()) curl_easy_setopt(easy, option, file.c_str());
+    if (!file.empty()) Curl().curl_easy_setopt(easy, option, file.c_str());
   };
   set(CURLOPT_CAINFO, options_.authority);
   set(CURLOPT_SSLCERT, options_.certificate);
@@ -261,34 +267,34 @@ void Etcd::Send(uint64_t id, Operation* operation) {
   operation->asks_version = versions_[operation->endpoint].empty();
   operation->received.clear();
   operation->detail[0] = '\0';
-  operation->easy.reset(curl_easy_init());
+  operation->easy.reset(Curl().curl_easy_init());
   CURL* const easy = operation->easy.get();
   RAVEN_CHECK(easy != nullptr);
   const std::string url = endpoint + (operation->asks_version ? "/version" : operation->path);
-  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  Curl().curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+  Curl().curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   // What the environment says of proxies is for browsers.
-  curl_easy_setopt(easy, CURLOPT_PROXY, "");
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, operation->detail);
-  curl_easy_setopt(easy, CURLOPT_PRIVATE, reinterpret_cast<void*>(id));
-  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &Etcd::Receive);
-  curl_easy_setopt(easy, CURLOPT_WRITEDATA, operation);
+  Curl().curl_easy_setopt(easy, CURLOPT_PROXY, "");
+  Curl().curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  Curl().curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, operation->detail);
+  Curl().curl_easy_setopt(easy, CURLOPT_PRIVATE, reinterpret_cast<void*>(id));
+  Curl().curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &Etcd::Receive);
+  Curl().curl_easy_setopt(easy, CURLOPT_WRITEDATA, operation);
   SetTls(easy);
   // Each endpoint that is left gets its part of the time.
   const size_t left = options_.endpoints.size() - operation->tried;
   const auto time = std::chrono::ceil<std::chrono::milliseconds>(operation->deadline - Now());
-  curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
-                   std::clamp<long>(time.count() / static_cast<long>(left), 1, 60'000));
+  Curl().curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,
+                          std::clamp<long>(time.count() / static_cast<long>(left), 1, 60'000));
   if (!operation->asks_version) {
-    curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, static_cast<long>(operation->body.size()));
-    curl_easy_setopt(easy, CURLOPT_POSTFIELDS, operation->body.c_str());
+    Curl().curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
+    Curl().curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, static_cast<long>(operation->body.size()));
+    Curl().curl_easy_setopt(easy, CURLOPT_POSTFIELDS, operation->body.c_str());
   }
-  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, kProbeSeconds);
-  curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, kProbeSeconds);
-  RAVEN_CHECK(curl_multi_add_handle(multi_.get(), easy) == CURLM_OK);
+  Curl().curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  Curl().curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, kProbeSeconds);
+  Curl().curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, kProbeSeconds);
+  RAVEN_CHECK(Curl().curl_multi_add_handle(multi_.get(), easy) == CURLM_OK);
 }
 
 // ---- Ending
@@ -296,7 +302,7 @@ void Etcd::Send(uint64_t id, Operation* operation) {
 void Etcd::Forget(uint64_t id) {
   const auto found = operations_.find(id);
   if (found == operations_.end()) return;
-  curl_multi_remove_handle(multi_.get(), found->second->easy.get());
+  Curl().curl_multi_remove_handle(multi_.get(), found->second->easy.get());
   operations_.erase(found);
 }
 
@@ -320,7 +326,7 @@ void Etcd::TryNext(uint64_t id, const Error& why) {
   if (++operation.tried == options_.endpoints.size()) {
     return End(id, {operation.failure, operation.failures});
   }
-  curl_multi_remove_handle(multi_.get(), operation.easy.get());
+  Curl().curl_multi_remove_handle(multi_.get(), operation.easy.get());
   operation.endpoint = next;
   Send(id, &operation);
 }
@@ -330,8 +336,8 @@ void Etcd::Finish(uint64_t id, CURLcode code) {
   const std::string& endpoint = options_.endpoints[operation.endpoint];
   long http = 0;
   long sent = 0;
-  curl_easy_getinfo(operation.easy.get(), CURLINFO_RESPONSE_CODE, &http);
-  curl_easy_getinfo(operation.easy.get(), CURLINFO_REQUEST_SIZE, &sent);
+  Curl().curl_easy_getinfo(operation.easy.get(), CURLINFO_RESPONSE_CODE, &http);
+  Curl().curl_easy_getinfo(operation.easy.get(), CURLINFO_REQUEST_SIZE, &sent);
   if (code != CURLE_OK) {
     const Error why = Meaning(code, operation.detail);
     if (operation.asks_version || sent == 0) return TryNext(id, why);
@@ -344,7 +350,7 @@ void Etcd::Finish(uint64_t id, CURLcode code) {
     if (!version.ok()) return TryNext(id, version.error());
     versions_[operation.endpoint] = *version;
     preferred_ = operation.endpoint;
-    curl_multi_remove_handle(multi_.get(), operation.easy.get());
+    Curl().curl_multi_remove_handle(multi_.get(), operation.easy.get());
     return Send(id, &operation);
   }
   if (http != kOk) {
@@ -367,10 +373,10 @@ void Etcd::Finish(uint64_t id, CURLcode code) {
 bool Etcd::TellEnded() {
   bool told = false;
   int left = 0;
-  while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
+  while (const CURLMsg* message = Curl().curl_multi_info_read(multi_.get(), &left)) {
     if (message->msg != CURLMSG_DONE) continue;
     void* id = nullptr;
-    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &id);
+    Curl().curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &id);
     // What the watch told before it ended.
     const auto key = reinterpret_cast<uint64_t>(id);
     const CURLcode code = message->data.result;
@@ -444,7 +450,7 @@ Tick Etcd::NextDeadline() const {
 void Etcd::Poll(Tick until) {
   while (true) {
     int running = 0;
-    curl_multi_perform(multi_.get(), &running);
+    Curl().curl_multi_perform(multi_.get(), &running);
     bool told = TellLines();
     told |= TellEnded();
     told |= TellLate();
@@ -452,8 +458,9 @@ void Etcd::Poll(Tick until) {
     if (told || now >= until) return;
     const core::Duration wait = std::min(until, NextDeadline()) - now;
     const auto whole = std::chrono::ceil<std::chrono::milliseconds>(wait);
-    curl_multi_poll(multi_.get(), nullptr, 0,
-                    static_cast<int>(std::clamp<int64_t>(whole.count(), 0, 60'000)), nullptr);
+    Curl().curl_multi_poll(multi_.get(), nullptr, 0,
+                           static_cast<int>(std::clamp<int64_t>(whole.count(), 0, 60'000)),
+                           nullptr);
   }
 }
 
@@ -469,6 +476,7 @@ std::string Etcd::Describe() const {
 }
 
 Result<std::unique_ptr<KeyValues>> OpenEtcd(EtcdOptions options) {
+  if (const auto curl = LoadCurl(); !curl.ok()) return curl.error();
   RAVEN_RETURN_IF_ERROR(Check(options));
   return std::unique_ptr<KeyValues>(std::make_unique<Etcd>(std::move(options)));
 }

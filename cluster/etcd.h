@@ -27,7 +27,7 @@ struct EtcdOptions {
 };
 
 // Checks the options, and reaches for nothing.
-// Errors: kInvalidArgument, kNotFound and kPermission (a file).
+// Errors: kInvalidArgument, kNotFound and kPermission (a file), kUnsupported (no libcurl).
 core::Result<std::unique_ptr<KeyValues>> OpenEtcd(EtcdOptions options);
 
 }  // namespace ravenstore::cluster

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <csignal>
 #include <set>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -20,6 +19,7 @@
 #include "ipc/clock.h"
 #include "transport/node_key.h"
 #include "transport/tls_socket.h"
+#include "transport/ucx.h"
 
 namespace ravenstore::daemon {
 namespace {
@@ -42,17 +42,10 @@ Error Refused(const char* key, const std::string& value, const Error& why) {
           "\"" + std::string(key) + "\" is " + value + ", but " + why.message};
 }
 
-// What is signed for a loan is signed for nothing else.
-constexpr std::string_view kPurpose = "ravenstore loan";
-
 uint64_t Random() {
   uint64_t number = 0;
   RAVEN_CHECK(::getentropy(&number, sizeof(number)) == 0);
   return number;
-}
-
-std::span<const std::byte> BytesOf(std::string_view text) {
-  return std::as_bytes(std::span(text));
 }
 
 bool IsOfAPiece(cluster::Event::Kind kind) {
@@ -101,7 +94,7 @@ core::Status Cluster::Open() {
   std::signal(SIGPIPE, SIG_IGN);
   auto key = transport::ReadNodeKey(config_.cluster_key);
   if (!key.ok()) return Refused("cluster.key", config_.cluster_key, key.error());
-  auto identity = cluster::Identity::Open(
+  auto identity = cluster::NodeIdentity::Open(
       {.folder = config_.cluster_state, .machine = config_.cluster_machine});
   if (!identity.ok()) return Refused("cluster.state", config_.cluster_state, identity.error());
   identity_ = *std::move(identity);
@@ -115,16 +108,33 @@ core::Status Cluster::Open() {
   lend_limit_ = *limit;
   node_ = std::make_unique<cluster::Node>(MakeNodeOptions(), &memory_,
                                           static_cast<cluster::Node::Listener*>(this));
-  auto transport = transport::OpenTlsSocket({.node = config_.cluster_node,
-                                             .key = *key,
-                                             .listen = config_.cluster_listen,
-                                             .nodes = config_.cluster_nodes},
-                                            node_.get());
-  if (!transport.ok()) return Refused("cluster.listen", config_.cluster_listen, transport.error());
-  view_.address = (*transport)->address();
-  transport_ = *std::move(transport);
+  RAVEN_RETURN_IF_ERROR(OpenTransport(*key));
   node_->Attach(transport_.get());
   return config_.cluster_etcd.empty() ? core::Ok() : OpenDiscovery();
+}
+
+core::Status Cluster::OpenTransport(const transport::NodeKey& key) {
+  const auto take = [this](auto opened, const char* what, const std::string& value) {
+    if (!opened.ok()) return core::Status(Refused(what, value, opened.error()));
+    view_.address = (*opened)->address();
+    transport_ = *std::move(opened);
+    return core::Ok();
+  };
+  if (config_.cluster_transport == "ucx") {
+    return take(transport::OpenUcx({.node = config_.cluster_node,
+                                    .trusted_fabric = config_.cluster_trusted_fabric,
+                                    .transports = config_.cluster_ucx_transports,
+                                    .devices = config_.cluster_ucx_devices,
+                                    .listen = config_.cluster_listen},
+                                   node_.get()),
+                "cluster.transport", "\"ucx\"");
+  }
+  return take(transport::OpenTlsSocket({.node = config_.cluster_node,
+                                        .key = key,
+                                        .listen = config_.cluster_listen,
+                                        .nodes = config_.cluster_nodes},
+                                       node_.get()),
+              "cluster.listen", config_.cluster_listen);
 }
 
 core::Status Cluster::OpenDiscovery() {
@@ -156,17 +166,7 @@ core::Status Cluster::OpenDiscovery() {
 cluster::Node::Options Cluster::MakeNodeOptions() const {
   cluster::Node::Options options;
   options.name = config_.cluster_node;
-  options.identity = {
-      .incarnation = identity_->incarnation(),
-      .machine = identity_->machine(),
-      .key = identity_->public_key(),
-      .sign =
-          [this](std::string_view message) { return identity_->Sign(kPurpose, BytesOf(message)); },
-      .verify =
-          [](const cluster::PublicKey& key, std::string_view message,
-             const cluster::Signature& signature) {
-            return cluster::Identity::Verify(key, kPurpose, BytesOf(message), signature);
-          }};
+  options.identity = identity_->identity();
   options.sizes.piece = kClusterPiece;
   options.lease_clock = ipc::BootNow;
   options.random = Random;

@@ -28,6 +28,7 @@
 #include "daemon/mailbox.h"
 #include "daemon/rate_meter.h"
 #include "daemon/remote_medium.h"
+#include "transport/node_key.h"
 #include "transport/transport.h"
 
 namespace ravenstore::daemon {
@@ -77,6 +78,7 @@ class Cluster final : private cluster::Node::Listener {
   explicit Cluster(const Config& config);
   core::Status Open();
   cluster::Node::Options MakeNodeOptions() const;
+  core::Status OpenTransport(const transport::NodeKey& key);
   core::Status OpenDiscovery();
   void Run();
   // Once a second, on the node's thread: what may be lent, how fast bytes go, how things are.
@@ -95,7 +97,7 @@ class Cluster final : private cluster::Node::Listener {
 
   const Config config_;
   std::map<std::string, std::string> configured_;  // peers, name and address
-  std::optional<cluster::Identity> identity_;
+  std::optional<cluster::NodeIdentity> identity_;
   std::optional<cluster::LendLimit> lend_limit_;
   Sinks sinks_;
   cluster::AnonymousMemory memory_;

@@ -35,8 +35,6 @@ BUILD_PACKAGES=(
   libxxhash-dev libssl-dev libcurl4-openssl-dev nlohmann-json3-dev libucx-dev
 )
 TEST_PACKAGES=(clang-tidy shellcheck strace python3-venv libpython3-dev util-linux git)
-# What tests of discovery run. Where it cannot be had they are skipped.
-ETCD_PACKAGES=(etcd-server)
 # What boots a container for tests/deploy:systemd_test. Where they cannot be had it is skipped.
 CONTAINER_PACKAGES=(systemd-container debootstrap)
 # Wheels of PyPI, for what the distributions do not have: linters, and CUDA's headers where no toolkit is; and for

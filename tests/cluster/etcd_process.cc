@@ -22,8 +22,13 @@ namespace {
 constexpr size_t kLogShown = 4000;
 
 std::string FindEtcd() {
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(std::string(path != nullptr ? path : "") + ":/usr/bin:/usr/local/bin");
+  const auto variable = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  // Where deploy/setup unpacks it is among them.
+  std::istringstream folders(variable("PATH") + ":/usr/bin:/usr/local/bin:" +
+                             variable("RAVENSTORE_CACHE") + "/etcd/usr/bin");
   std::string folder;
   while (std::getline(folders, folder, ':')) {
     const std::string program = folder + "/etcd";

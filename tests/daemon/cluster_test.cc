@@ -1,0 +1,208 @@
+// Daemons of one cluster, each a process of its own, and the real client library: what leaves one
+// node's memory lies on others, comes back whole, and is lost or not when one of them is killed.
+#include "daemon/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/client.h"
+#include "client/ctl/session.h"
+#include "core/types.h"
+#include "ipc/clock.h"
+#include "tests/daemon/daemon_process.h"
+#include "tests/daemon/pattern.h"
+#include "tests/ipc/short_directory.h"
+#include "tests/transport/proxy.h"
+
+namespace ravenstore::daemon {
+namespace {
+
+using core::MiB;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+constexpr uint64_t kBytes = MiB(8).count();
+constexpr core::Duration kLease = seconds(2);
+
+// Free now, and most likely as the daemon begins.
+std::string FreeAddress() {
+  std::string address;
+  const ipc::UniqueFd socket = transport::LoopbackListener(&address);
+  return address;
+}
+
+struct Held {
+  Tensor tensor;
+  uint64_t seed = 0;
+};
+enum class Outcome : uint8_t { kRight, kWrong, kLost };
+
+class ClusterTest : public testing::Test {
+ protected:
+  ClusterTest() { Write("key", std::string(64, '7')); }
+
+  // A node that lends 256 MiB; `more` are lines of its [cluster].
+  std::unique_ptr<DaemonProcess> Lender(const std::string& name, const std::string& address,
+                                        const std::string& more = "") {
+    return Start(name, address, "lend = \"256MiB\"\nreserve = 0\n" + more);
+  }
+  std::unique_ptr<DaemonProcess> Start(const std::string& name, const std::string& address,
+                                       const std::string& cluster) {
+    const std::string folder = directory_ / ("state-" + name);
+    ::mkdir(folder.c_str(), 0700);
+    Write(name, R"([devices]
+slab = "2MiB"
+[host_pool]
+size = "64MiB"
+step = "2MiB"
+ahead = "2MiB"
+[history]
+path = ""
+[harvest]
+rise_s = 0
+[host_backend]
+total = "64MiB"
+[cluster]
+node = ")" + name + "\"\nlisten = \"" +
+                    address + "\"\nkey = \"" + (directory_ / "key") + "\"\nstate = \"" + folder +
+                    "\"\nmachine = \"machine-" + name + "\"\nlease_s = 2\n" + cluster);
+    return std::make_unique<DaemonProcess>(std::vector<std::string>{"--config", directory_ / name});
+  }
+  void Write(const std::string& name, const std::string& text) {
+    const std::string path = directory_ / name;
+    std::ofstream(path) << text;
+    ::chmod(path.c_str(), 0600);
+  }
+
+  static proto::Stats StatsOf(const DaemonProcess& daemon) {
+    auto session = client::ctl::Session::Open(daemon.socket(), seconds(10));
+    if (!session.ok()) return {};
+    auto stats = session->Stats();
+    return stats.ok() ? *stats : proto::Stats();
+  }
+  // What others offer to `daemon` and what it has of them.
+  static core::Bytes Reachable(const DaemonProcess& daemon) {
+    uint64_t bytes = 0;
+    for (const proto::NodeUse& node : StatsOf(daemon).cluster().nodes())
+      bytes += node.offered() + node.borrowed();
+    return core::Bytes(bytes);
+  }
+  static bool Within(core::Duration patience, const std::function<bool()>& holds) {
+    const core::Tick deadline = ipc::Now() + patience;
+    while (!holds()) {
+      if (ipc::Now() > deadline) return false;
+      sched_yield();
+    }
+    return true;
+  }
+
+  std::vector<Held> Make(Store& store, int count) {
+    std::vector<Held> made;
+    for (int i = 0; i < count; ++i) {
+      made.push_back({store.create(kBytes), ++seeds_});
+      FillPattern(made.back().tensor.data(), kBytes, made.back().seed);
+      store.put(made.back().tensor, nullptr);
+    }
+    return made;
+  }
+  static Outcome Read(Store& store, Held& held) {
+    try {
+      void* data = store.get(held.tensor, nullptr, {.blocking = true});
+      const bool right = HoldsPattern(data, kBytes, held.seed);
+      store.put(held.tensor, nullptr);
+      return right ? Outcome::kRight : Outcome::kWrong;
+    } catch (const Lost&) {
+      return Outcome::kLost;
+    }
+  }
+  static Store Connect(const DaemonProcess& daemon) {
+    return Store::connect({.socket = daemon.socket(), .timeout = seconds(20)});
+  }
+
+  const ipc::ShortDirectory directory_;
+  uint64_t seeds_ = 0;
+};
+
+TEST_F(ClusterTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackWhole) {
+  const std::string there = FreeAddress();
+  const auto lender = Lender("b", there);
+  const auto home = Start("a", FreeAddress(), "size = \"256MiB\"\npeers = [\"b=" + there + "\"]\n");
+  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(256); }));
+  Store store = Connect(*home);
+  std::vector<Held> held = Make(store, 28);  // 224 MiB, of which 128 fit here
+  for (int round = 0; round < 2; ++round) {
+    for (Held& one : held) EXPECT_EQ(Read(store, one), Outcome::kRight) << one.seed;
+  }
+  const proto::Stats stats = StatsOf(*home);
+  EXPECT_GE(stats.cluster().held(), MiB(64).count());
+  EXPECT_GE(stats.cluster().nodes(0).written(), MiB(64).count());
+  EXPECT_GE(stats.cluster().nodes(0).read(), MiB(64).count());
+  ASSERT_TRUE(Within(seconds(5), [&] { return StatsOf(*lender).cluster().lent() > 0; }));
+}
+
+TEST_F(ClusterTest, WhatLayOnANodeThatIsKilledIsLostAndTheRestIsNot) {
+  const std::string there = FreeAddress();
+  const auto lender = Lender("b", there);
+  const auto home = Start("a", FreeAddress(), "size = \"256MiB\"\npeers = [\"b=" + there + "\"]\n");
+  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(256); }));
+  Store store = Connect(*home);
+  std::vector<Held> held = Make(store, 28);
+  lender->Kill(SIGKILL);
+  const core::Tick killed = ipc::Now();
+  int lost = 0;
+  core::Tick first = core::kNever;
+  for (Held& one : held) {
+    const Outcome outcome = Read(store, one);
+    EXPECT_NE(outcome, Outcome::kWrong) << one.seed;
+    if (outcome == Outcome::kLost && lost++ == 0) first = ipc::Now();
+  }
+  EXPECT_GE(lost, 8) << "more than 64 MiB lay there";
+  EXPECT_LT(lost, 28);
+  EXPECT_LE(first - killed, kLease + seconds(1));
+  EXPECT_THAT(home->Log(), HasSubstr("cluster.lost peer=b"));
+  // What is made anew finds its room here.
+  for (Held& one : held) store.free(one.tensor);
+  std::vector<Held> again = Make(store, 12);
+  for (Held& one : again) EXPECT_EQ(Read(store, one), Outcome::kRight);
+}
+
+TEST_F(ClusterTest, WithTwoCopiesNothingIsLostWithOneNode) {
+  const std::string there = FreeAddress();
+  const std::string elsewhere = FreeAddress();
+  const auto lender = Lender("b", there);
+  const auto other = Lender("c", elsewhere);
+  const auto home = Start(
+      "a", FreeAddress(),
+      "size = \"256MiB\"\ncopies = 2\npeers = [\"b=" + there + "\", \"c=" + elsewhere + "\"]\n");
+  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(512); }));
+  Store store = Connect(*home);
+  std::vector<Held> held = Make(store, 24);
+  lender->Kill(SIGKILL);
+  for (Held& one : held) EXPECT_EQ(Read(store, one), Outcome::kRight) << one.seed;
+}
+
+TEST_F(ClusterTest, WithTwoCopiesAndOneOtherNodeNothingGoesThere) {
+  const std::string there = FreeAddress();
+  const auto lender = Lender("b", there);
+  const auto home =
+      Start("a", FreeAddress(), "size = \"256MiB\"\ncopies = 2\npeers = [\"b=" + there + "\"]\n");
+  ASSERT_TRUE(Within(seconds(20), [&] { return Reachable(*home) == MiB(256); }));
+  Store store = Store::connect({.socket = home->socket(), .timeout = seconds(2)});
+  std::vector<Held> held = Make(store, 14);
+  EXPECT_THROW(Make(store, 4), OutOfMemory);
+  for (Held& one : held) EXPECT_EQ(Read(store, one), Outcome::kRight) << one.seed;
+  EXPECT_EQ(StatsOf(*home).cluster().held(), 0u);
+}
+
+}  // namespace
+}  // namespace ravenstore::daemon
