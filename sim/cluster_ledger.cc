@@ -88,6 +88,10 @@ bool LenderLedger::IsExpired(const HomeKey& home) const {
   return expires == expires_.end() || lease_clock_() >= expires->second;
 }
 
+core::Duration LenderLedger::LeaseLeft(const HomeKey& home) const {
+  return IsExpired(home) ? core::Duration{} : expires_.at(home) - lease_clock_();
+}
+
 void LenderLedger::Uses(ConnectionId connection, std::span<const std::byte> memory) {
   const HomeKey& home = opened_.at(connection);
   if (newest_.at(home) != connection) {

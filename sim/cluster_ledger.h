@@ -68,6 +68,8 @@ class LenderLedger final : public cluster::LentMemory {
   transport::Answer OnAnswered(transport::CallId call, transport::Answer answer);
   void OnEnded(transport::CallId call);
 
+  // How long its lease holds by the lender's own clock; 0 where it has none.
+  core::Duration LeaseLeft(const HomeKey& home) const;
   bool Opened(const HomeKey& home) const { return expires_.contains(home); }
   // Whether the lender would, by its own clock, refuse that home now.
   bool IsExpired(const HomeKey& home) const;

@@ -192,6 +192,7 @@ class World {
   cluster::Node::Options Options(Member* member);
   void Crash(Member* member);
   void Pause(Member* member, Duration duration);
+  void PauseUntilExpiry(Member* member);
   void Resume(Member* member);
   void Know(Member* member, const std::string& peer, bool known);
   void SetLimit(Member* member, uint32_t slots);
@@ -231,7 +232,10 @@ World::World(const ClusterRun& run) : run_(run), random_(run.seed), network_(run
     Member& member = *members_.emplace_back(std::make_unique<Member>());
     member.name = "n" + std::to_string(i);
     member.machine = {.high = 0, .low = i % 4 == 3 && Random(2) == 0 ? i - 1 : i};
-    member.rate = 0.995 + static_cast<double>(Random(1001)) / 1e5;
+    // Often as far apart as may be.
+    const double apart =
+        Random(2) == 0 ? static_cast<double>(Random(2)) * 1000 : static_cast<double>(Random(1001));
+    member.rate = 0.995 + apart / 1e5;
     member.key[0] = static_cast<std::byte>(i + 1);
     by_name_[member.name] = &member;
   }
@@ -332,6 +336,17 @@ void World::Pause(Member* member, Duration duration) {
   After(duration, [this, member] { Resume(member); });
 }
 
+// While it reads, and until a lease of it has just expired, or is about to.
+void World::PauseUntilExpiry(Member* member) {
+  if (!member->runs()) return;
+  for (int i = 0; i < 16; ++i) member->client->Act();
+  member->dirty = true;
+  StepTo(Now() + link_.delay / 2);
+  const Member& lender = Any();
+  const Duration left = lender.lives() ? lender.ledger->LeaseLeft(member->home) : Duration{};
+  Pause(member, left + Between({}, kLease / 100));
+}
+
 void World::Resume(Member* member) {
   if (!std::exchange(member->paused, false)) return;
   network_.Resume(member->name);
@@ -397,7 +412,7 @@ void World::Fault() {
       });
       return;
     }
-    case 1: return Pause(&member, FaultLasts());
+    case 1: return Random(2) == 0 ? PauseUntilExpiry(&member) : Pause(&member, FaultLasts());
     case 2:
       if (member.paused) return;
       SetLimit(&member, static_cast<uint32_t>(Random(kSlots + 1)));
