@@ -109,6 +109,9 @@ struct ClientArena : ArenaId {
     Bytes kept;
     bool hope = false;
   } last_resort;
+  // A request was refused since what is in use left pieces only: if the client has put some of that
+  // when it asks again, all that can leaves first, so that it does not come to lie as it did.
+  bool refused_in_pieces = false;
   Tick shrink_after{};
   bool trimming = false;  // slabs go back as soon as they hold nothing
   bool touched = false;   // stands in the planner's list of arenas to serve

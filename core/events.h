@@ -200,6 +200,7 @@ struct FetchRequested {
   TensorId tensor;
   DeviceId device;
   Tick deadline;
+  bool fail_stuck = false;  // as a create's
 };
 // The client freed the tensor and its ticket is reached.
 struct Freed {

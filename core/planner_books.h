@@ -234,6 +234,9 @@ class PlannerBooks {
   // Room in another pool came free: arenas that could not evict for want of it try again.
   void AwayRoomCame();
 
+  // What is in use lies in so many slabs that the request does not fit beside them, as it would if
+  // that lay together. False until the last resort was tried.
+  bool IsInPieces(const ClientArena& arena, const Request& request) const;
   // Why a client does not get what it asked for (planner_refusals.cc).
   std::string DescribeHolders(const Request& request) const;
   std::string WhyLost(const Object& object) const;  // its bytes, that is

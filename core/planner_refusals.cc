@@ -77,15 +77,19 @@ std::string PlannerBooks::DescribeHolders(const Request& request) const {
   return text + " put or free tensors, raise the budgets, or wait longer";
 }
 
-std::string PlannerBooks::DescribePieces(const ClientArena& arena, const Request& request) const {
-  const auto& [searched_for, since, kept, hope] = arena.last_resort;
+bool PlannerBooks::IsInPieces(const ClientArena& arena, const Request& request) const {
   const Bytes need = request.size.RoundUp(options_.granularity);
   const Bytes budget = BudgetOf(arena);
-  const Bytes pinned = UsageOf(arena).pinned;
-  if (searched_for != request.id || kept + need <= budget || pinned + need > budget) return "";
-  return " its " + SizeText(pinned) + " in use lie in slabs of " + SizeText(kept) +
+  return arena.last_resort.request == request.id && arena.last_resort.kept + need > budget &&
+         UsageOf(arena).pinned + need <= budget;
+}
+
+std::string PlannerBooks::DescribePieces(const ClientArena& arena, const Request& request) const {
+  if (!IsInPieces(arena, request)) return "";
+  const Bytes kept = arena.last_resort.kept;
+  return " its " + SizeText(UsageOf(arena).pinned) + " in use lie in slabs of " + SizeText(kept) +
          ", and what is left between them is in pieces (fragmentation): a device budget of " +
-         SizeText(kept + need) + " would do;";
+         SizeText(kept + request.size.RoundUp(options_.granularity)) + " would do;";
 }
 
 std::string PlannerBooks::HostHolder() const {

@@ -34,7 +34,8 @@ void Scheduler::Fail(const Request& given, ErrorCode code, const std::string& me
 }
 
 void Scheduler::FailForRoom(const Request& request) {
-  const ClientArena* arena = ArenaOf(request);
+  ClientArena* arena = ArenaOf(request);
+  if (arena != nullptr) arena->refused_in_pieces = IsInPieces(*arena, request);
   if (arena != nullptr && !arena->limit.empty())
     return Fail(request, ErrorCode::kLimit, arena->limit);
   Fail(request, ErrorCode::kOutOfMemory, DescribeHolders(request));
@@ -86,6 +87,7 @@ void Scheduler::Serve(ClientArena& arena) {
       break;
     }
     if (WaitsForPeak(arena, request)) break;
+    if (StartsAnew(arena, request)) break;
     if (TryServe(arena, request)) continue;
     if (!MakeRoom(arena, request)) {
       WakeAt(now_ + RetryAfter());
@@ -117,12 +119,19 @@ void Scheduler::FailFastRequests(ClientArena& arena) {
   }
 }
 
+bool Scheduler::WaitsInVain(const ClientArena& arena) const {
+  if (requests_.Waiting(arena) == 0) return false;
+  const auto& resort = arena.last_resort;
+  return resort.request == requests_.First(arena).id && !resort.hope &&
+         now_ >= resort.since + kStuckFor;
+}
+
 bool Scheduler::IsStuck(ClientArena& arena, const Request& request) {
-  if (arena.last_resort.request != request.id || arena.last_resort.hope) return false;
-  if (now_ < arena.last_resort.since + kStuckFor) return false;
+  if (!WaitsInVain(arena)) return false;
   if (arena.leaving > 0 || arena.space.awaited() > Bytes{0}) return false;
   if (!arena.space.closed().empty() || !arena.space.removals().empty()) return false;
-  if (clients_.size() > 1 && BindingFor(arena, request.size) != Limit::kClient) return false;
+  const bool others = clients_.size() > 1 && BindingFor(arena, request.size) != Limit::kClient;
+  if (others && !IsInPieces(arena, request)) return false;
   // What could leave may wait for room elsewhere.
   if (!MaySearch(arena)) return false;
   const uint64_t searched = SearchedFor(arena);
@@ -130,6 +139,11 @@ bool Scheduler::IsStuck(ClientArena& arena, const Request& request) {
                                         VirtualTime(arena), LinksOf(arena.device), {});
   BackOffSearch(arena, searched);
   return run.empty();
+}
+
+bool Scheduler::StartsAnew(ClientArena& arena, const Request& request) {
+  if (!std::exchange(arena.refused_in_pieces, false)) return false;
+  return EmptySlabsFor(arena, request.size.RoundUp(kExtentAlignment));
 }
 
 bool Scheduler::TryServe(ClientArena& arena, const Request& request) {
@@ -281,8 +295,11 @@ bool Scheduler::MakeRoom(ClientArena& arena, const Request& request) {
   if (TakeSlabsFor(arena, need) || EmptySlabsFor(arena, need) ||
       TakeSlabsFor(arena, need, {}, Take::kSome)) {
     arena.reclaim_wait = {};
+    arena.last_resort.hope = true;
     return true;
   }
+  // Who comes after it goes on meanwhile, and may free what it lacks.
+  if (WaitsInVain(arena)) quota_.EndReservation(arena.client, arena.pool());
   arena.reclaim_wait = std::clamp(arena.reclaim_wait * 2, RetryAfter(), kReclaimRetryMax);
   arena.reclaim_after = now_ + arena.reclaim_wait;
   return false;

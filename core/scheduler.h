@@ -101,9 +101,13 @@ class Scheduler : public PlannerBooks {
   uint64_t ChangesFor(const ClientArena& arena) const;
   void ServeTouched();
   void Serve(ClientArena& arena);
+  // Not even the last resort makes room for the arena's first request, as things are.
+  bool WaitsInVain(const ClientArena& arena) const;
   // Nothing can leave or is on its way, and no other client keeps it from more memory: only puts
   // and frees of the request's own client would help.
   bool IsStuck(ClientArena& arena, const Request& request);
+  // The request before was refused as memory was in pieces: all that can leaves first.
+  bool StartsAnew(ClientArena& arena, const Request& request);
   bool TryServe(ClientArena& arena, const Request& request);
   bool TryCreate(ClientArena& arena, const Request& request);
   // Gives the create its room, if there is a hole; the request may be one that never waited.
@@ -233,6 +237,8 @@ class Scheduler : public PlannerBooks {
   enum class Take : uint8_t { kEnough, kOthers, kOtherTenants, kSome };
   bool TakeSlabsFor(ClientArena& arena, Bytes need, const SlabCostLimit& cost_limit = {},
                     Take take = Take::kEnough);
+  // What the arena could grow by if others gave all that they can.
+  Bytes RoomWithOthers(const ClientArena& arena, Bytes need);
   // The last resort: all that can leaves, and slabs come again side by side.
   bool EmptySlabsFor(ClientArena& arena, Bytes need);
   using Emptyings = Reclaimer::Emptyings;

@@ -297,6 +297,7 @@ void Scheduler::On(const FetchRequested& event) {
   request.device = event.device;
   request.size = tensor->size;
   request.deadline = event.deadline;
+  request.fail_stuck = event.fail_stuck;
   request.tensor = tensor->id;
   Enqueue(request);
 }

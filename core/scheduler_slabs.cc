@@ -39,7 +39,8 @@ std::vector<ClientArena*> Scheduler::GiversTo(const ClientArena& arena, Limit bi
     // for.
     if (!irrevocable_ && requests_.Waiting(*other) > 0 && !other->waits_for_peak) {
       // Of two that wait the older may take the other's slabs; both ways they would swap for ever.
-      if (requests_.IsOlder(*other, arena)) continue;
+      // But one that nothing helps would keep what lets the younger go on.
+      if (requests_.IsOlder(*other, arena) && !WaitsInVain(*other)) continue;
       // A copy that room is being made for is not redundant.
       if (other->space.awaited() > Bytes{0} || other->leaving > 0) continue;
     }
@@ -213,9 +214,25 @@ void Scheduler::AskMore(ClientArena& arena, const Lack& lack, Reclaimer::Which w
   arena.late_at = now_ + kLateAfter;
 }
 
+Bytes Scheduler::RoomWithOthers(const ClientArena& arena, Bytes need) {
+  const Bytes room = RoomFor(arena);
+  const Bytes own = Minus(quota_.LimitOf(arena.client, arena.pool(), Limit::kClient),
+                          UsageOf(arena).held);  // of its budget
+  if (own <= room) return room;
+  Emptyings slabs;
+  for (ClientArena* giver : GiversTo(arena, BindingFor(arena, std::min(own, need))))
+    reclaimer_.Find(Reclaimable(*giver), {}, Reclaimer::Which::kAll, {}, &slabs);
+  Reclaimer::KeepShares(quota_, AskerFor(arena, need, QuotaTree::Claim::kCost), &slabs);
+  Bytes given;
+  for (const auto& one : slabs) given += one.slab.second;
+  return std::min(own, room + given);
+}
+
+// Two limits may bind at once: the client's budget, for which its own pieces make way first, and
+// then the device's memory, which others have the rest of.
 bool Scheduler::EmptySlabsFor(ClientArena& arena, Bytes need) {
-  Reclaimer::Compaction all =
-      reclaimer_.Compact(Reclaimable(arena), need, RoomFor(arena).RoundDown(options_.granularity));
+  Reclaimer::Compaction all = reclaimer_.Compact(
+      Reclaimable(arena), need, RoomWithOthers(arena, need).RoundDown(options_.granularity));
   const uint64_t request = requests_.Waiting(arena) == 0 ? 0 : requests_.First(arena).id;
   const Tick since = arena.last_resort.request == request ? arena.last_resort.since : now_;
   arena.last_resort = {request, since, all.staying, all.settling || all.reach >= need};
