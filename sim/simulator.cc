@@ -36,7 +36,13 @@ constexpr uint32_t kNone = ~0u;
 constexpr Bytes kHarvestChunk = core::MiB(256);
 // The group of the links through which the device reaches harvested memory.
 constexpr uint16_t kPort = 1;
-constexpr Duration kStuckAfter = std::chrono::seconds(10);
+// Within which the planner promises an answer; a client that waits for twice as long has none.
+constexpr Duration kTimeout = std::chrono::seconds(30);
+constexpr Duration kStuckAfter = 2 * kTimeout;
+// Of one kernel: then its program gives up.
+constexpr uint32_t kRefusalsMost = 256;
+// Nobody else makes room for a client of one thread: it asks to be refused rather than to wait.
+constexpr bool kFailsStuck = true;
 constexpr Tick kBegin{std::chrono::seconds(1)};
 
 Bytes HostCapacity(const Trace& trace, const Setup& setup) {
@@ -109,6 +115,10 @@ class Simulator {
   struct Client {
     std::vector<uint32_t> program;  // indices of ops
     size_t next = 0;
+    std::deque<uint32_t> again;  // of the ops before `next`, those that it does first
+    // Since it last computed: its gets of what is in use, and how often it was refused.
+    std::vector<uint32_t> gets;
+    uint32_t refusals = 0;
     bool waiting = false;
     Tick since{};
     size_t iteration = 0;
@@ -211,9 +221,9 @@ class Simulator {
            core::PoolShrunk{action.pool, action.offset, action.size});
   }
   void Do(const core::AllocReply& action);
-  void Do(const core::AllocError& action) { Fail(action.error.message); }
+  void Do(const core::AllocError& action);
   void Do(const core::FetchReply& action);
-  void Do(const core::FetchError& action) { Fail(action.error.message); }
+  void Do(const core::FetchError& action);
   void Do(const core::Release& action);
   void Do(const core::Drop& action);
   void Do(const core::Move& action);
@@ -266,7 +276,15 @@ class Simulator {
     Fail(why);
   }
 
+  // The next op of the client, or the one that it waits for.
+  uint32_t Current(const Client& client) const {
+    return client.again.empty() ? client.program[client.next] : client.again.front();
+  }
   void Advance(uint32_t index);
+  void Done(Client& client);
+  // The op that the client waits for found no room: it puts what it got since it last computed, so
+  // that it can move, and takes it again, after what was refused.
+  void Refused(uint32_t index, const core::Error& error);
   // False: the client waits.
   bool Perform(uint32_t index, const Op& op);
   core::NameId NameOf(uint32_t tensor) {
@@ -397,6 +415,18 @@ void Simulator::Do(const core::FetchReply& action) {
   Promote(action.tensor, IdOf(client));
 }
 
+void Simulator::Do(const core::AllocError& action) {
+  const uint32_t index = core::ToInt(action.client) - 1;
+  clients_[index].free_slots.push_back(action.slot);
+  Refused(index, action.error);
+}
+
+void Simulator::Do(const core::FetchError& action) {
+  Row& row = rows_[RowOf(action.tensor)];
+  row.state = action.stays ? State::kIdle : State::kAway;
+  Refused(trace_.tensors[RowOf(action.tensor)].client, action.error);
+}
+
 void Simulator::Do(const core::Release& action) {
   clients_[core::ToInt(action.client) - 1].free_slots.push_back(action.slot);
 }
@@ -457,7 +487,7 @@ void Simulator::LeaveIrrevocably(Row& row) {
 
 void Simulator::CountStall(Client& client, uint32_t index, Tick begin, Tick end) {
   outcome_.stall += end - begin;
-  const Op& op = trace_.ops[client.program[client.next]];
+  const Op& op = trace_.ops[Current(client)];
   if (op.kind == OpKind::kCreate) outcome_.create_stall += end - begin;
   if (outcome_.iteration_stall.size() <= client.iteration)
     outcome_.iteration_stall.resize(client.iteration + 1);
@@ -473,7 +503,7 @@ void Simulator::Resume(uint32_t index, Duration more) {
   client.waiting = false;
   if (now_ + more > kBegin + kReplayMax) return Fail(kTooLong);
   CountStall(client, index, client.since, now_ + more);
-  ++client.next;
+  Done(client);
   Schedule(now_ + more, EventKind::kClient, index);
 }
 
@@ -508,7 +538,7 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
         return false;
       }
       Tell(core::CreateRequested{IdOf(index), row.slot, trace_.tensors[op.tensor].bytes, kDevice,
-                                 NameOf(op.tensor), core::kNever, false});
+                                 NameOf(op.tensor), now_ + kTimeout, false, kFailsStuck});
       return false;
     case OpKind::kGet:
       ++row.uses;
@@ -519,7 +549,7 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
       }
       row.state = State::kFetching;
       Wait(client);
-      Tell(core::FetchRequested{row.id, kDevice, core::kNever});
+      Tell(core::FetchRequested{row.id, kDevice, now_ + kTimeout, kFailsStuck});
       return false;
     case OpKind::kPut: {
       if (op.modified) ++row.writes;
@@ -544,13 +574,61 @@ bool Simulator::Perform(uint32_t index, const Op& op) {
 void Simulator::Advance(uint32_t index) {
   Client& client = clients_[index];
   while (client.next < client.program.size() && outcome_.failure.empty()) {
-    const Op& op = trace_.ops[client.program[client.next]];
+    const Op& op = trace_.ops[Current(client)];
     if (!Perform(index, op)) return;  // Resume moves on
-    ++client.next;
+    Done(client);
     if (op.kind == OpKind::kCompute && op.time > Duration{0})
       return Schedule(now_ + op.time, EventKind::kClient, index);
   }
   client.done = client.next >= client.program.size();
+}
+
+void Simulator::Done(Client& client) {
+  const uint32_t done = Current(client);
+  const Op& op = trace_.ops[done];
+  if (client.again.empty()) {
+    ++client.next;
+  } else {
+    client.again.pop_front();
+  }
+  switch (op.kind) {
+    case OpKind::kGet: client.gets.push_back(done); break;
+    case OpKind::kPut:
+    case OpKind::kFree:
+      std::erase_if(client.gets, [&](uint32_t get) { return trace_.ops[get].tensor == op.tensor; });
+      break;
+    case OpKind::kCompute:
+    case OpKind::kStep:
+      client.gets.clear();
+      client.refusals = 0;
+      break;
+    case OpKind::kCreate: break;
+  }
+}
+
+void Simulator::Refused(uint32_t index, const core::Error& error) {
+  Client& client = clients_[index];
+  const bool moves = error.code == core::ErrorCode::kOutOfMemory && !client.gets.empty();
+  if (!moves || ++client.refusals > kRefusalsMost) return Fail(error.message);
+  ++outcome_.refusals;
+  client.waiting = false;
+  CountStall(client, index, client.since, now_);
+  const uint32_t refused = Current(client);
+  if (client.again.empty()) {
+    ++client.next;
+  } else {
+    client.again.pop_front();
+  }
+  const std::vector<uint32_t> gets = std::exchange(client.gets, {});
+  client.again.insert(client.again.begin(), gets.begin(), gets.end());
+  client.again.push_front(refused);
+  for (const uint32_t get : gets) {
+    Row& row = rows_[trace_.ops[get].tensor];
+    row.state = State::kIdle;
+    Later(core::PutSeen{row.id, row.writes, {}, row.recompute, core::Priority::kNormal});
+    Later(core::StreamComplete{row.id});
+  }
+  Schedule(now_, EventKind::kClient, index);
 }
 
 std::string Simulator::DescribeWaiters() const {

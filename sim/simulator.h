@@ -4,10 +4,12 @@
 // The executor's part is a model of the daemon's: leases change hands at once, copies go chunk by
 // chunk over one channel in each direction, demands before the rest, and what is done is known a
 // little later. Each client's stream runs its calls in order; a get or a create that must wait
-// stalls it. Slabs take their time, but for the first that fill the device: a job pays for those
-// once, at its start, whatever is decided. Chunks of harvested and of lent memory take theirs, one
-// after the other of each pool. A replay that gets what was lost fails. Clients share the device's
-// memory and the links, not its processors.
+// stalls it. One that finds no room for what is in use beside it is refused; then its client puts
+// what it got since it last computed, as a program can whose next kernel is not launched, and takes
+// it again, what was refused first. Slabs take their time, but for the first that fill the device:
+// a job pays for those once, at its start, whatever is decided. Chunks of harvested and of lent
+// memory take theirs, one after the other of each pool. A replay that gets what was lost fails.
+// Clients share the device's memory and the links, not its processors.
 //
 // Threads: one at a time. The same input gives the same result.
 #pragma once
@@ -94,8 +96,9 @@ struct MemoryPoint {
 };
 
 struct Outcome {
-  std::string failure;   // empty: the trace ran to its end
-  bool endless = false;  // it failed so: a client waits, and nothing would end that
+  std::string failure;    // empty: the trace ran to its end
+  bool endless = false;   // it failed so: a client waits, and nothing would end that
+  uint32_t refusals = 0;  // for want of room, after which a client took its tensors again
   core::Duration time{0};
   core::Duration compute{0};                    // summed over clients
   core::Duration stall{0};                      // summed over clients, recomputation included
