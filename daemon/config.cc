@@ -349,7 +349,7 @@ std::optional<std::string> FaultOfNode(const Config& config) {
 std::optional<std::string> FaultOfListen(const Config& config) {
   if (!IsSet(config) || !config.cluster_listen.empty()) return std::nullopt;
   return "must be the address and port at which other nodes reach this one, such as "
-         "\"10.0.0.1:7420\": \"cluster.node\" is set";
+         "\"192.0.2.1:7420\": \"cluster.node\" is set";
 }
 
 auto AnAbsolutePath(std::string Config::*value) {
@@ -382,7 +382,7 @@ std::optional<std::string> FaultOfPeers(const Config& config) {
 std::optional<std::string> FaultOfEtcd(const Config& config) {
   for (const std::string& endpoint : config.cluster_etcd) {
     if (!endpoint.starts_with("http://") && !endpoint.starts_with("https://"))
-      return "must list endpoints such as \"http://10.0.0.9:2379\", not \"" + endpoint + "\"";
+      return "must list endpoints such as \"http://192.0.2.9:2379\", not \"" + endpoint + "\"";
   }
   return std::nullopt;
 }

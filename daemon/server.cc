@@ -198,6 +198,21 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
   control.guaranteed_by_default = Bytes(largest_device_.count() / kGuaranteedPart);
 
   workers_ = std::make_unique<WorkerPool>("raven-work", kWorkers);
+  RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), MakeOutbox(),
+                                             std::move(others.memory)));
+  RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
+  loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
+  control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
+  StartWatch();
+  StartCluster();
+  spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
+               config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
+               core::SizeText(control.tenant_budgets.device),
+               core::SizeText(options.planner.host_capacity));
+  return core::Ok();
+}
+
+Loop::Outbox Server::MakeOutbox() {
   Loop::Outbox outbox;
   outbox.slab_ready = [this](auto slab) {
     control_->memory_messages().PostSlabReady(std::move(slab));
@@ -212,18 +227,7 @@ core::Status Server::Init(device::Devices devices, RemoteMemory remote) {
     control_->memory_messages().PostReleasePinnedSlab(client, slab);
   };
   outbox.expel = [this](auto client, auto why) { control_->PostExpel(client, std::move(why)); };
-  RAVEN_ASSIGN_OR_RETURN(loop_, Loop::Create(options, devices_, workers_.get(), std::move(outbox),
-                                             std::move(others.memory)));
-  RAVEN_ASSIGN_OR_RETURN(control_, Control::Create(control, devices_, loop_.get(), workers_.get()));
-  loop_thread_ = Supervise("raven-loop", ending_, [this] { loop_->Run(); });
-  control_thread_ = Supervise("raven-control", ending_, [this] { control_->Run(); });
-  StartWatch();
-  StartCluster();
-  spdlog::info("serving at {}: {} {} device(s), at most {} a tenant on each, host pool of {}",
-               config_.socket_path, devices_.size(), backend_ == "host" ? "simulated" : "CUDA",
-               core::SizeText(control.tenant_budgets.device),
-               core::SizeText(options.planner.host_capacity));
-  return core::Ok();
+  return outbox;
 }
 
 core::Budgets Server::TenantBudgets() const {

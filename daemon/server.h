@@ -67,6 +67,8 @@ class Server {
   core::Result<RemoteMemory> MakeCluster();
   // Where there is one, once the loop runs.
   void StartCluster();
+  // What the loop asks of the control thread.
+  Loop::Outbox MakeOutbox();
   // With `others` in its topology.
   core::Result<LoopOptions> MakeLoopOptions(const OtherPools& others);
   // Watches the devices' memory from now on, as configured.

@@ -45,7 +45,7 @@ etcd = ["http://127.0.0.1:2379"]
 etcd_ca = "/tmp/ca"
 etcd_certificate = "/tmp/certificate"
 etcd_key = "/tmp/etcd_key"
-peers = ["b=127.0.0.2:7420"]
+peers = ["b=127.0.0.1:7420"]
 size = "128MiB"
 lend = "192MiB"
 lend_each = "64MiB"
@@ -188,28 +188,6 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.harvest_rise, std::chrono::milliseconds(2500));
   EXPECT_EQ(config.harvest_step, MiB(1));
   EXPECT_EQ(config.harvest_busy_bytes_per_second, 3e10);
-  EXPECT_EQ(config.cluster_node, "a");
-  EXPECT_EQ(config.cluster_listen, "127.0.0.1:7420");
-  EXPECT_EQ(config.cluster_key, "/tmp/key");
-  EXPECT_EQ(config.cluster_state, "/tmp/state");
-  EXPECT_EQ(config.cluster_machine, "one");
-  EXPECT_EQ(config.cluster_nodes, (std::vector<std::string>{"b", "c"}));
-  EXPECT_EQ(config.cluster_etcd, (std::vector<std::string>{"http://127.0.0.1:2379"}));
-  EXPECT_EQ(config.cluster_etcd_ca, "/tmp/ca");
-  EXPECT_EQ(config.cluster_etcd_certificate, "/tmp/certificate");
-  EXPECT_EQ(config.cluster_etcd_key, "/tmp/etcd_key");
-  EXPECT_EQ(config.cluster_peers, (std::vector<std::string>{"b=127.0.0.2:7420"}));
-  EXPECT_EQ(config.cluster_size, MiB(128));
-  EXPECT_EQ(config.cluster_lend, MiB(192));
-  EXPECT_EQ(config.cluster_lend_each, MiB(64));
-  EXPECT_EQ(config.cluster_reserve, GiB(5));
-  EXPECT_EQ(config.cluster_copies, 2);
-  EXPECT_EQ(config.cluster_lease, std::chrono::milliseconds(2500));
-  EXPECT_EQ(config.cluster_recall, std::chrono::milliseconds(500));
-  EXPECT_EQ(config.cluster_transport, "ucx");
-  EXPECT_TRUE(config.cluster_trusted_fabric);
-  EXPECT_EQ(config.cluster_ucx_transports, "rc");
-  EXPECT_EQ(config.cluster_ucx_devices, "mlx5_0:1");
   EXPECT_EQ(config.host_others, MiB(16));
   EXPECT_EQ(config.host_utilization, 87u);
   EXPECT_EQ(config.history_path, "/tmp/history");
@@ -229,6 +207,32 @@ TEST(ConfigTest, EveryKeyIsRead) {
   EXPECT_EQ(config.host_device_total, MiB(64));
   EXPECT_EQ(config.host_bytes_per_second, 1e9);
   EXPECT_EQ(config.host_latency, microseconds(10));
+}
+
+TEST(ConfigTest, EveryKeyOfTheClusterIsRead) {
+  const Config config = Parsed(kEveryKey);
+  EXPECT_EQ(config.cluster_node, "a");
+  EXPECT_EQ(config.cluster_listen, "127.0.0.1:7420");
+  EXPECT_EQ(config.cluster_key, "/tmp/key");
+  EXPECT_EQ(config.cluster_state, "/tmp/state");
+  EXPECT_EQ(config.cluster_machine, "one");
+  EXPECT_EQ(config.cluster_nodes, (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(config.cluster_etcd, (std::vector<std::string>{"http://127.0.0.1:2379"}));
+  EXPECT_EQ(config.cluster_etcd_ca, "/tmp/ca");
+  EXPECT_EQ(config.cluster_etcd_certificate, "/tmp/certificate");
+  EXPECT_EQ(config.cluster_etcd_key, "/tmp/etcd_key");
+  EXPECT_EQ(config.cluster_peers, (std::vector<std::string>{"b=127.0.0.1:7420"}));
+  EXPECT_EQ(config.cluster_size, MiB(128));
+  EXPECT_EQ(config.cluster_lend, MiB(192));
+  EXPECT_EQ(config.cluster_lend_each, MiB(64));
+  EXPECT_EQ(config.cluster_reserve, GiB(5));
+  EXPECT_EQ(config.cluster_copies, 2);
+  EXPECT_EQ(config.cluster_lease, std::chrono::milliseconds(2500));
+  EXPECT_EQ(config.cluster_recall, std::chrono::milliseconds(500));
+  EXPECT_EQ(config.cluster_transport, "ucx");
+  EXPECT_TRUE(config.cluster_trusted_fabric);
+  EXPECT_EQ(config.cluster_ucx_transports, "rc");
+  EXPECT_EQ(config.cluster_ucx_devices, "mlx5_0:1");
 }
 
 TEST(ConfigTest, AWeightIsAWholeNumberOrTheDefaultAndAPriorityOneOfThree) {
@@ -417,7 +421,8 @@ TEST(ConfigTest, WhatDoesNotFitTogetherIsNamedWithItsLineAndBothValues) {
       {"[cluster]\npeers = [\"b=1\", \"b=2\"]", "\"b\" is there twice"},
       {"[cluster]\npeers = [\"a=x:1\"]\nlisten = \"y:1\"\nnode = \"a\"",
        "\"cluster.peers\" must not name this node, \"a\""},
-      {"[cluster]\netcd = [\"10.0.0.9:2379\"]", "\"http://10.0.0.9:2379\", not \"10.0.0.9:2379\""},
+      {"[cluster]\netcd = [\"192.0.2.9:2379\"]",
+       "\"http://192.0.2.9:2379\", not \"192.0.2.9:2379\""},
       {"[cluster]\nsize = \"32MiB\"", "\"cluster.size\" must be a multiple of 64.0 MiB"},
       {"[cluster]\nlend = \"8TiB\"", "and at most"},
       {"[cluster]\nlease_s = 0.5", "\"cluster.lease_s\" must be 1 to 600, not 0.5"},

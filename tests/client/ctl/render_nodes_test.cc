@@ -15,7 +15,7 @@ proto::Stats Sample() {
   proto::Stats stats;
   proto::ClusterUse* cluster = stats.mutable_cluster();
   cluster->set_node("a");
-  cluster->set_address("10.0.0.1:7420");
+  cluster->set_address("192.0.2.1:7420");
   cluster->set_size(core::GiB(8).count());
   cluster->set_held(core::GiB(1).count());
   cluster->set_lendable(core::GiB(4).count());
@@ -24,7 +24,7 @@ proto::Stats Sample() {
   cluster->set_bytes_per_second(core::MiB(1200).count());
   proto::NodeUse* b = cluster->add_nodes();
   b->set_name("b");
-  b->set_address("10.0.0.2:7420");
+  b->set_address("192.0.2.2:7420");
   b->set_connected(true);
   b->set_borrowed(core::GiB(1).count());
   b->set_offered(core::GiB(2).count());
@@ -33,7 +33,7 @@ proto::Stats Sample() {
   b->set_read(core::GiB(4).count());
   proto::NodeUse* c = cluster->add_nodes();
   c->set_name("c");
-  c->set_address("10.0.0.3:7420");
+  c->set_address("192.0.2.3:7420");
   c->set_lent(core::MiB(128).count());
   c->set_recalled(core::MiB(64).count());
   c->set_lent_lease_left_ns(-1);
@@ -44,13 +44,14 @@ proto::Stats Sample() {
 
 TEST(RenderNodesTest, TheTableHasBothDirectionsOfEachLoan) {
   const std::string text = NodesText(Sample(), 200);
-  EXPECT_THAT(text, HasSubstr("node a at 10.0.0.1:7420: 1.0 GiB of 8.0 GiB borrowed, 128.0 MiB of "
+  EXPECT_THAT(text, HasSubstr("node a at 192.0.2.1:7420: 1.0 GiB of 8.0 GiB borrowed, 128.0 MiB of "
                               "4.0 GiB lent, 1.2 GiB/s; etcd: away for 3 s\n"));
-  EXPECT_THAT(text, testing::ContainsRegex(
-                        "b +10.0.0.2:7420 +1.0 GiB +2.0 GiB +8.* +5.0 GiB / 4.0 GiB +0 B +0 B +-"));
   EXPECT_THAT(text,
               testing::ContainsRegex(
-                  "c +10.0.0.3:7420 +0 B +- +- .* 128.0 MiB +64.0 MiB +expired +0 B / 3.0 MiB"));
+                  "b +192.0.2.2:7420 +1.0 GiB +2.0 GiB +8.* +5.0 GiB / 4.0 GiB +0 B +0 B +-"));
+  EXPECT_THAT(text,
+              testing::ContainsRegex(
+                  "c +192.0.2.3:7420 +0 B +- +- .* 128.0 MiB +64.0 MiB +expired +0 B / 3.0 MiB"));
   EXPECT_THAT(text, testing::ContainsRegex("d +- "));
 }
 
@@ -74,9 +75,9 @@ TEST(RenderNodesTest, ANameIsAStrangersAndPrintedAsSuch) {
 
 TEST(RenderNodesTest, JsonHasTheSameInBytesAndSeconds) {
   const std::string json = NodesJson(Sample());
-  EXPECT_THAT(json,
-              HasSubstr("{\"node\":\"a\",\"address\":\"10.0.0.1:7420\",\"size_bytes\":8589934592"));
-  EXPECT_THAT(json, HasSubstr("\"name\":\"b\",\"address\":\"10.0.0.2:7420\",\"connected\":true,"
+  EXPECT_THAT(
+      json, HasSubstr("{\"node\":\"a\",\"address\":\"192.0.2.1:7420\",\"size_bytes\":8589934592"));
+  EXPECT_THAT(json, HasSubstr("\"name\":\"b\",\"address\":\"192.0.2.2:7420\",\"connected\":true,"
                               "\"borrowed_bytes\":1073741824"));
   EXPECT_THAT(json, HasSubstr("\"lent_lease_left_s\":-1e-09"));
 }
