@@ -20,6 +20,7 @@ import test_report
 
 FOLDERS = [
     "bench",
+    "cluster",
     "client",
     "core",
     "daemon",
