@@ -15,42 +15,44 @@ import time
 import ravenstore
 
 
-def content(seed, size):
-    """What the tensor made with `seed` holds: no two places of any two look alike."""
-    return random.Random(seed).randbytes(size)
-
-
 class Job:
     def __init__(self, store, size):
         self.store = store
         self.size = size
+        self.noise = random.Random(1).randbytes(size)
         self.tensors = {}  # by seed
         self.seeds = 0
+
+    def content(self, seed):
+        """What the tensor made with `seed` holds: the noise, turned further for each."""
+        begin = seed * 65_537 % self.size
+        return self.noise[begin:] + self.noise[:begin]
 
     def make(self, count):
         begin = time.monotonic()
         while len(self.tensors) < count:
             self.seeds += 1
             tensor = self.store.create(self.size)
-            tensor.memory()[:] = content(self.seeds, self.size)
+            tensor.memory()[:] = self.content(self.seeds)
             tensor.put()
             self.tensors[self.seeds] = tensor
         return f"tensors={len(self.tensors)} seconds={time.monotonic() - begin:.1f}"
 
     def is_right(self, seed, tensor):
         with tensor.get(read_only=True, blocking=True) as view:
-            return bytes(view.memory()) == content(seed, self.size)
+            return bytes(view.memory()) == self.content(seed)
 
     def check(self):
         begin = time.monotonic()
-        right, wrong, lost, last_lost = 0, 0, 0, 0.0
+        right, wrong, lost, first_lost = 0, 0, 0, 0.0
         for seed, tensor in list(self.tensors.items()):
             try:
                 is_right = self.is_right(seed, tensor)
             except ravenstore.Lost as error:
+                if lost == 0:
+                    first_lost = time.monotonic() - begin
                 lost += 1
                 print(f"tensor {seed}: {error}", file=sys.stderr, flush=True)
-                last_lost = time.monotonic() - begin
                 tensor.free()
                 del self.tensors[seed]
                 continue
@@ -58,7 +60,7 @@ class Job:
             wrong += not is_right
         seconds = time.monotonic() - begin
         return (
-            f"right={right} wrong={wrong} lost={lost} last_lost={last_lost:.1f} "
+            f"right={right} wrong={wrong} lost={lost} first_lost={first_lost:.1f} "
             f"seconds={seconds:.1f}"
         )
 
