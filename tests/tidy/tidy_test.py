@@ -126,6 +126,7 @@ PLANTED = {
     rules.no_place_of_one_machine: [
         ("core/a.cc", '+const char* p = "/home' + '/someone/x";\n', "a path of one machine"),
         ("deploy/x", "curl http:" + "//example.org\n", "no host"),
+        ("deploy/x", "curl http:" + "//198.51." + "100.7\n", "no host"),
         ("core/a.cc", '+const char* p = "10.1.' + '2.3";\n', "an address"),
     ],
     rules.headers_say_what_they_are: [
