@@ -263,6 +263,7 @@ void Cluster::SetFound(const std::map<std::string, std::string>& found) {
     std::lock_guard lock(mutex_);
     view_.peers = std::move(known);
   }
+  if (meter_ == nullptr) return;  // who borrows nothing asks nobody
   Post([peers = std::move(peers)](cluster::Node* node) {
     if (node != nullptr) node->SetPeers(peers);
   });

@@ -77,7 +77,7 @@ void Discovery::OnRefused(std::string_view name, const core::Error& why) {
 }
 
 void Discovery::OnStatus(const cluster::MembershipStatus& status) {
-  const std::string words = status.registration + " " + status.store;
+  const std::string words = status.registration + "; " + status.store;
   spdlog::log(status.registered && status.reachable ? spdlog::level::info : spdlog::level::warn,
               "cluster.discovery: {}", core::Printable(words));
   options_.status(words);

@@ -126,6 +126,7 @@ void World::Do(const GrowPool& action) {
   slab_jobs_.push_back(
       {SlabJob::Kind::kPoolGrows, {}, {}, action.offset, action.size, action.pool});
   CheckPinned();
+  if (action.pool == kHostPool) return;
   const Pool& pool = options_.planner.topology.pools()[ToInt(action.pool)];
   if (pool.kind == PoolKind::kPeer) CheckDevice(DeviceId{pool.number});
   if (pool.kind == PoolKind::kRemote) RAVEN_CHECK(action.size == pool.chunk);

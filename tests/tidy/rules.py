@@ -471,7 +471,7 @@ def bare_names(cell):
 
 
 def readme_tells_the_defaults(tree):
-    """README's table of keys says what deploy/ravenstored.toml says; words stand for 0 and []."""
+    """README's table of keys says what deploy/ravenstored.toml says; words stand for 0, [] and ""."""
     if "README.md" not in tree.files_set or "deploy/ravenstored.toml" not in tree.files_set:
         return []
     config = tomllib.loads(tree.text("deploy/ravenstored.toml"))
@@ -484,7 +484,7 @@ def readme_tells_the_defaults(tree):
                 continue
             value = config[section].get(key)
             told = cells[2].replace(" ", "")
-            right = not told[:1].isdigit() if value in (0, []) else told == str(value)
+            right = not told[:1].isdigit() if value in (0, [], "") else told == str(value)
             if not right or value is None:
                 found.append(at("README.md", number, f"{section}.{key} is {value}, not {cells[2]}"))
     return found
