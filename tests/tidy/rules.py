@@ -471,7 +471,7 @@ def bare_names(cell):
 
 
 def readme_tells_the_defaults(tree):
-    """README's table of keys says what deploy/ravenstored.toml says; words stand for 0, [] and ""."""
+    """README's table of keys says what ravenstored.toml says; words stand for 0, [] and ""."""
     if "README.md" not in tree.files_set or "deploy/ravenstored.toml" not in tree.files_set:
         return []
     config = tomllib.loads(tree.text("deploy/ravenstored.toml"))
