@@ -130,8 +130,9 @@ void Loop::Unmapped(Session& session, const core::RemoveSlab& slab,
 }
 
 core::TenantId Loop::WorkOf(core::PoolId pool) const {
-  const core::Pool& kind = options_.planner.topology.pools()[ToInt(pool)];
-  return kind.kind == core::PoolKind::kRemote ? kOtherNodes : kNoUser;
+  if (pool == core::kHostPool) return kNoUser;
+  const core::Pool& of = options_.planner.topology.pools()[ToInt(pool)];
+  return of.kind == core::PoolKind::kRemote ? kOtherNodes : kNoUser;
 }
 
 void Loop::Do(const core::GrowPool& action) {
