@@ -105,6 +105,50 @@ class ReportTest(unittest.TestCase):
             for name in ("gpt-large", "pytorch-gpt-50", "pytorch-gpt2-eager", "resnet50"):
                 self.assertIn(f"{name}.trace\n", given.read_text())
 
+    def cluster(self, faults, exit_code=0):
+        """The cluster's figures where its programs print one each, and cluster_faults `faults`."""
+        for name in ("transport_bench", "cluster_bench", "cluster_planted"):
+            figure = FIGURE | {"name": f"cluster.{name}"}
+            self.program(name, f"echo '{json.dumps(figure)}'")
+        self.program("cluster_faults", f"echo \"$@\" >&2; printf '{faults}'; exit {exit_code}")
+        return self.report(
+            only="cluster", flags=["--scale", "0.05"], RAVENSTORE_BIN=str(self.folder)
+        )
+
+    COUNTS = {
+        "name": "cluster.faults_simulated", "runs": 500, "seed": 1, "wrong_bytes": 0,
+        "late_calls": 0, "lent_twice": 0, "served_late": 0, "operations": 7, "pieces_lost": 3,
+    }  # fmt: skip
+
+    def test_the_clusters_figures_are_all_there_with_their_targets(self):
+        code, figures, said = self.cluster(json.dumps(self.COUNTS) + "\\n")
+        self.assertEqual(code, 0, said)
+        self.assertIn("--runs 500\n", said)
+        for name in ("transport_bench", "cluster_bench", "cluster_planted"):
+            self.assertIn(f"cluster.{name}", figures)
+        for what in ("wrong_bytes", "late_calls", "lent_twice", "served_late"):
+            figure = figures[f"cluster.faults_simulated_{what}"]
+            self.assertEqual((figure["value"], figure["target"], figure["ok"]), (0, 0, True))
+            self.assertIn("500 runs from seed 1; 7 operations", figure["detail"])
+        for name in ("faults_real", "sim_useful_occupancy", "sim_missed_recalls"):
+            self.assertEqual(figures[f"cluster.{name}"]["skipped"], "not built yet")
+            self.assertIsNotNone(figures[f"cluster.{name}"]["target"])
+
+    def test_a_simulated_fault_that_did_harm_falls_short_and_is_no_crash(self):
+        counts = self.COUNTS | {"lent_twice": 2}
+        code, figures, said = self.cluster(json.dumps(counts) + "\\n", 1)
+        self.assertEqual(code, 0, said)
+        figure = figures["cluster.faults_simulated_lent_twice"]
+        self.assertEqual((figure["value"], figure["ok"]), (2, False))
+        self.assertTrue(figures["cluster.faults_simulated_wrong_bytes"]["ok"])
+
+    def test_a_simulation_of_faults_that_ends_without_a_word_is_a_crash(self):
+        code, figures, said = self.cluster("", 1)
+        self.assertEqual(code, 1, said)
+        self.assertIn("cluster_faults printed nothing", said)
+        self.assertNotIn("cluster.faults_simulated_lent_twice", figures)
+        self.assertIn("cluster.cluster_planted", figures)
+
     def test_what_is_missing_is_skipped_with_the_reason(self):
         code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))
         self.assertEqual(code, 0, said)
