@@ -67,11 +67,13 @@ Rates InTurn(ClusterNodes& nodes, core::Bytes size, double scale, Redis* redis) 
   pump.OutAndIn(1);
   if (redis != nullptr) redis->SetAndGet(1);
   Rates rates;
+  uint64_t before = nodes.Moved();
   for (int round = 0; round < kRounds; ++round) {
-    const uint64_t before = nodes.Moved();
     const double took = sweep.Run(sweeps);
     // What was on the device still did not move.
-    const double moved = std::min(static_cast<double>(nodes.Moved() - before), asked);
+    const uint64_t after = nodes.Moved();
+    const double moved = std::min(static_cast<double>(after - before), asked);
+    before = after;
     rates.remote.push_back(moved / 1e9 / took);
     rates.stream.push_back(asked / 1e9 / pump.OutAndIn(pumped));
     if (redis != nullptr) rates.redis.push_back(asked / 1e9 / redis->SetAndGet(pumped));

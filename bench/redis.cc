@@ -55,7 +55,8 @@ core::Result<std::unique_ptr<Redis>> Redis::Start(size_t bytes) {
   auto stream = LoopbackStream::Connect("127.0.0.1:" + port, ipc::Now() + kPatience);
   if (!stream.ok()) {
     End(server);
-    return stream.error();
+    return core::Error{core::ErrorCode::kUnavailable,
+                       "redis-server does not serve: " + stream.error().message};
   }
   return std::unique_ptr<Redis>(new Redis(server, *std::move(stream), bytes));
 }
