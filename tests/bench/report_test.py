@@ -105,11 +105,12 @@ class ReportTest(unittest.TestCase):
             for name in ("gpt-large", "pytorch-gpt-50", "pytorch-gpt2-eager", "resnet50"):
                 self.assertIn(f"{name}.trace\n", given.read_text())
 
-    def cluster(self, faults, exit_code=0):
-        """The cluster's figures where its programs print one each, and cluster_faults `faults`."""
-        for name in ("transport_bench", "cluster_bench", "cluster_planted"):
+    def cluster(self, faults, exit_code=0, planted="[ RUN      ]\n[       OK ]\n" * 10):
+        """The cluster's figures where the benches print one each, and the others what is given."""
+        for name in ("transport_bench", "cluster_bench"):
             figure = FIGURE | {"name": f"cluster.{name}"}
             self.program(name, f"echo '{json.dumps(figure)}'")
+        self.program("cluster_planted_test", f"echo '{planted}'")
         self.program("cluster_faults", f"echo \"$@\" >&2; printf '{faults}'; exit {exit_code}")
         return self.report(
             only="cluster", flags=["--scale", "0.05"], RAVENSTORE_BIN=str(self.folder)
@@ -124,12 +125,13 @@ class ReportTest(unittest.TestCase):
         code, figures, said = self.cluster(json.dumps(self.COUNTS) + "\\n")
         self.assertEqual(code, 0, said)
         self.assertIn("--runs 500\n", said)
-        for name in ("transport_bench", "cluster_bench", "cluster_planted"):
+        for name in ("transport_bench", "cluster_bench"):
             self.assertIn(f"cluster.{name}", figures)
         for what in ("wrong_bytes", "late_calls", "lent_twice", "served_late"):
             figure = figures[f"cluster.faults_simulated_{what}"]
             self.assertEqual((figure["value"], figure["target"], figure["ok"]), (0, 0, True))
             self.assertIn("500 runs from seed 1; 7 operations", figure["detail"])
+        self.assertTrue(figures["cluster.planted_found"]["ok"])
         for name in ("faults_real", "sim_useful_occupancy", "sim_missed_recalls"):
             self.assertEqual(figures[f"cluster.{name}"]["skipped"], "not built yet")
             self.assertIsNotNone(figures[f"cluster.{name}"]["target"])
@@ -147,7 +149,14 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(code, 1, said)
         self.assertIn("cluster_faults printed nothing", said)
         self.assertNotIn("cluster.faults_simulated_lent_twice", figures)
-        self.assertIn("cluster.cluster_planted", figures)
+        self.assertIn("cluster.planted_found", figures)
+
+    def test_a_planted_bug_that_is_not_found_falls_short(self):
+        planted = "[ RUN      ] A\n[       OK ] A\n[ RUN      ] B\n[  FAILED  ] B"
+        code, figures, said = self.cluster(json.dumps(self.COUNTS) + "\\n", planted=planted)
+        self.assertEqual(code, 0, said)
+        figure = figures["cluster.planted_found"]
+        self.assertEqual((figure["value"], figure["target"], figure["ok"]), (1, 10, False))
 
     def test_what_is_missing_is_skipped_with_the_reason(self):
         code, figures, said = self.report(RAVENSTORE_BIN=str(self.folder))
