@@ -19,8 +19,10 @@ namespace {
 using testing::HasSubstr;
 using Found = std::map<std::string, std::string>;
 
+// Of a start of its own.
 cluster::NodeRecord Record(const std::string& name) {
-  return {.name = name, .address = name + ":1", .incarnation = {1, name.front()}};
+  static uint64_t starts = 0;
+  return {.name = name, .address = name + ":1", .incarnation = {1, ++starts}};
 }
 
 // A store in virtual time, which goes as fast as it is polled.
