@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 
 #include "tests/ipc/fuzz.h"
@@ -11,12 +12,17 @@ namespace {
 
 TEST(ClusterWorldTest, NothingIsWrongLateOrLentTwiceInAnyRun) {
   const uint64_t seed = ipc::FromEnvironment("RAVENSTORE_FUZZ_SEED", 20261126);
-  const uint64_t runs = ipc::FromEnvironment("RAVENSTORE_FUZZ_RUNS", 500);
+  const uint64_t most = ipc::FromEnvironment("RAVENSTORE_FUZZ_RUNS", 500);
+  // At most so long, where that is said.
+  const uint64_t seconds = ipc::FromEnvironment("RAVENSTORE_FUZZ_SECONDS", 0);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   ClusterCounts all;
-  for (uint64_t i = 0; i < runs; ++i) {
-    const ClusterCounts counts = RunCluster({.seed = seed + i});
+  uint64_t runs = 0;
+  for (; runs < most; ++runs) {
+    if (seconds != 0 && std::chrono::steady_clock::now() >= deadline) break;
+    const ClusterCounts counts = RunCluster({.seed = seed + runs});
     ASSERT_EQ(counts.Violations(), 0u)
-        << "RAVENSTORE_FUZZ_SEED=" << seed + i << " RAVENSTORE_FUZZ_RUNS=1: " << counts.first;
+        << "RAVENSTORE_FUZZ_SEED=" << seed + runs << " RAVENSTORE_FUZZ_RUNS=1: " << counts.first;
     all += counts;
   }
   std::printf("seeds from %llu: %llu operations, %llu pieces lost, %llu moved\n",
