@@ -21,7 +21,7 @@
 #include "core/types.h"
 #include "ipc/clock.h"
 #include "tests/daemon/daemon_process.h"
-#include "tests/daemon/pattern.h"
+#include "tests/daemon/held.h"
 #include "tests/ipc/short_directory.h"
 #include "tests/transport/proxy.h"
 
@@ -41,12 +41,6 @@ std::string FreeAddress() {
   const ipc::UniqueFd socket = transport::LoopbackListener(&address);
   return address;
 }
-
-struct Held {
-  Tensor tensor;
-  uint64_t seed = 0;
-};
-enum class Outcome : uint8_t { kRight, kWrong, kLost };
 
 class ClusterTest : public testing::Test {
  protected:
@@ -109,13 +103,7 @@ node = ")" + name + "\"\nlisten = \"" +
   }
 
   std::vector<Held> Make(Store& store, int count) {
-    std::vector<Held> made;
-    for (int i = 0; i < count; ++i) {
-      made.push_back({store.create(kBytes), ++seeds_});
-      FillPattern(made.back().tensor.data(), kBytes, made.back().seed);
-      store.put(made.back().tensor, nullptr);
-    }
-    return made;
+    return MakeHeld(store, count, kBytes, &seeds_);
   }
   // Reads all, those first that are on the device, and frees each, so that there is room for the
   // next.
@@ -127,16 +115,7 @@ node = ")" + name + "\"\nlisten = \"" +
     }
     return outcomes;
   }
-  static Outcome Read(Store& store, Held& held) {
-    try {
-      void* data = store.get(held.tensor, nullptr, {.blocking = true});
-      const bool right = HoldsPattern(data, kBytes, held.seed);
-      store.put(held.tensor, nullptr);
-      return right ? Outcome::kRight : Outcome::kWrong;
-    } catch (const Lost&) {
-      return Outcome::kLost;
-    }
-  }
+  static Outcome Read(Store& store, Held& held) { return ReadHeld(store, held, kBytes); }
   static Store Connect(const DaemonProcess& daemon) {
     return Store::connect({.socket = daemon.socket(), .timeout = seconds(20)});
   }

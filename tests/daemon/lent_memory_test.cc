@@ -15,7 +15,7 @@
 #include "core/types.h"
 #include "tests/daemon/daemon_process.h"
 #include "tests/daemon/faulty_server.h"
-#include "tests/daemon/pattern.h"
+#include "tests/daemon/held.h"
 #include "tests/device/fake_pieces.h"
 
 namespace ravenstore::daemon {
@@ -29,12 +29,6 @@ using Way = FakePieces::Way;
 // No multiple of the lenders' unit; of three some lie across pieces.
 constexpr uint64_t kBytes = KiB(700) + 512;
 constexpr core::Bytes kPiece = core::MiB(2);
-
-struct Held {
-  Tensor tensor;
-  uint64_t seed = 0;
-};
-enum class Outcome : uint8_t { kRight, kWrong, kLost };
 
 class LentMemoryTest : public testing::Test {
  protected:
@@ -81,24 +75,9 @@ class LentMemoryTest : public testing::Test {
     return view.residency == core::Residency::kAway && view.has_copy && view.away == pool_;
   }
   std::vector<Held> Make(Store& store, int count) {
-    std::vector<Held> made;
-    for (int i = 0; i < count; ++i) {
-      made.push_back({store.create(kBytes), ++seeds_});
-      FillPattern(made.back().tensor.data(), kBytes, made.back().seed);
-      store.put(made.back().tensor, nullptr);
-    }
-    return made;
+    return MakeHeld(store, count, kBytes, &seeds_);
   }
-  static Outcome Read(Store& store, Held& held) {
-    try {
-      void* data = store.get(held.tensor, nullptr, {.blocking = true});
-      const bool right = HoldsPattern(data, kBytes, held.seed);
-      store.put(held.tensor, nullptr);
-      return right ? Outcome::kRight : Outcome::kWrong;
-    } catch (const Lost&) {
-      return Outcome::kLost;
-    }
-  }
+  static Outcome Read(Store& store, Held& held) { return ReadHeld(store, held, kBytes); }
   static void ExpectAllRight(Store& store, std::vector<Held>& held) {
     for (Held& one : held) EXPECT_EQ(Read(store, one), Outcome::kRight) << one.seed;
   }
