@@ -407,8 +407,8 @@ std::optional<std::string> FaultOfRecall(const Config& config) {
 std::optional<std::string> FaultOfTransport(const Config& config) {
   if (config.cluster_transport == "tls" || config.cluster_trusted_fabric) return std::nullopt;
   return "is \"ucx\", which neither encrypts nor asks for a key: whoever reaches its port owns "
-         "this "
-         "daemon. Set \"cluster.trusted_fabric\" to true if that is so on your network, or use "
+         "this daemon. Set \"cluster.trusted_fabric\" to true if that is so on your network, or "
+         "use "
          "\"tls\"";
 }
 

@@ -85,7 +85,7 @@ struct Config {
   std::string cluster_transport = "tls";  // "tls", "ucx"
   bool cluster_trusted_fabric = false;
   std::string cluster_ucx_transports = "tcp";
-  std::string cluster_ucx_devices;  // empty: all
+  std::string cluster_ucx_devices;  // named wherever cluster_transport is "ucx"
   // [transfer]
   core::Bytes chunk = core::MiB(16);
   bool prefetch = true;
