@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace ravenstore::daemon {
 namespace {
@@ -25,34 +26,45 @@ constexpr Bytes kMeasured = core::MiB(64);
 constexpr int kCopies = 8;
 constexpr auto kTooLong = std::chrono::seconds(2);
 
-// Copies `times` times, and waits for the last.
-Status Copy(Channel& channel, device::Target to, device::Source from, Bytes bytes, int times = 1) {
-  // It stays until the channel is past it: a failed one never writes it.
-  device::Word done{0};
-  for (int i = 0; i < times; ++i) RAVEN_RETURN_IF_ERROR(channel.Copy(to, from, bytes));
-  RAVEN_RETURN_IF_ERROR(channel.Signal(&done, 1));
-  const auto deadline = Clock::now() + kTooLong;
-  while (done.load(std::memory_order_acquire) == 0) {
-    channel.Poll();
-    RAVEN_RETURN_IF_ERROR(channel.Health());
-    if (Clock::now() > deadline) return Error{ErrorCode::kTimedOut, "a copy took over two seconds"};
-    std::this_thread::yield();
-  }
-  return core::Ok();
-}
+// A channel whose copies are waited for.
+class Way {
+ public:
+  explicit Way(std::unique_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
-// One device's side: its channels, and memory of its own.
-struct Side {
-  std::unique_ptr<Channel> in;
-  std::unique_ptr<Channel> out;
-
-  static core::Result<Side> Open(device::Device& device) {
-    Side side;
-    RAVEN_ASSIGN_OR_RETURN(side.in, device.OpenChannel(Direction::kHostToDevice));
-    RAVEN_ASSIGN_OR_RETURN(side.out, device.OpenChannel(Direction::kDeviceToHost));
-    return side;
+  // Copies `times` times, and waits for the last: for each as long as one may take.
+  Status Copy(device::Target to, device::Source from, Bytes bytes, int times = 1) {
+    for (int i = 0; i < times; ++i) {
+      RAVEN_RETURN_IF_ERROR(channel_->Copy(to, from, bytes));
+      RAVEN_RETURN_IF_ERROR(channel_->Signal(done_.get(), ++signals_));
+    }
+    for (uint64_t seen = signals_ - times; seen != signals_; ++seen)
+      RAVEN_RETURN_IF_ERROR(Await(seen + 1));
+    return core::Ok();
   }
+
+ private:
+  Status Await(uint64_t signal) {
+    const auto deadline = Clock::now() + kTooLong;
+    while (done_->load(std::memory_order_acquire) < signal) {
+      channel_->Poll();
+      RAVEN_RETURN_IF_ERROR(channel_->Health());
+      if (Clock::now() > deadline)
+        return Error{ErrorCode::kTimedOut, "a copy took over two seconds"};
+      std::this_thread::yield();
+    }
+    return core::Ok();
+  }
+
+  // Before the channel: whose end writes what is still to be signalled.
+  std::unique_ptr<device::Word> done_ = std::make_unique<device::Word>(0);
+  std::unique_ptr<Channel> channel_;
+  uint64_t signals_ = 0;
 };
+
+core::Result<Way> Open(core::Result<std::unique_ptr<Channel>> channel) {
+  if (!channel.ok()) return channel.error();
+  return Way(std::move(*channel));
+}
 
 void Write(std::byte* to, uint64_t seed) {
   for (uint64_t i = 0; i < kPattern.count() / sizeof(uint64_t); ++i) {
@@ -61,10 +73,10 @@ void Write(std::byte* to, uint64_t seed) {
   }
 }
 
-core::Result<double> RateOf(Channel& channel, std::byte* to, const std::byte* from, Bytes bytes) {
-  RAVEN_RETURN_IF_ERROR(Copy(channel, to, from, bytes));  // the first maps and warms
+core::Result<double> RateOf(Way& way, std::byte* to, const std::byte* from, Bytes bytes) {
+  RAVEN_RETURN_IF_ERROR(way.Copy(to, from, bytes));  // the first maps and warms
   const auto begin = Clock::now();
-  RAVEN_RETURN_IF_ERROR(Copy(channel, to, from, bytes, kCopies));
+  RAVEN_RETURN_IF_ERROR(way.Copy(to, from, bytes, kCopies));
   const std::chrono::duration<double> took = Clock::now() - begin;
   return static_cast<double>((bytes * kCopies).count()) / took.count();
 }
@@ -78,30 +90,32 @@ core::Result<PeerRates> CheckPeer(device::Device& device, device::Device& peer,
   RAVEN_RETURN_IF_ERROR(host->Create(Bytes{}, kPattern * 2));
   RAVEN_ASSIGN_OR_RETURN(const auto own, device.ReserveVaRange(measured));
   RAVEN_RETURN_IF_ERROR(own->Create(Bytes{}, measured));
-  RAVEN_ASSIGN_OR_RETURN(Side near, Side::Open(device));
-  RAVEN_ASSIGN_OR_RETURN(Side far, Side::Open(peer));
-  RAVEN_ASSIGN_OR_RETURN(const auto to_peer, device.OpenPeerChannel());
-  RAVEN_ASSIGN_OR_RETURN(const auto from_peer, peer.OpenPeerChannel());
+  RAVEN_ASSIGN_OR_RETURN(Way in, Open(device.OpenChannel(Direction::kHostToDevice)));
+  RAVEN_ASSIGN_OR_RETURN(Way out, Open(device.OpenChannel(Direction::kDeviceToHost)));
+  RAVEN_ASSIGN_OR_RETURN(Way peer_in, Open(peer.OpenChannel(Direction::kHostToDevice)));
+  RAVEN_ASSIGN_OR_RETURN(Way peer_out, Open(peer.OpenChannel(Direction::kDeviceToHost)));
+  RAVEN_ASSIGN_OR_RETURN(Way to_peer, Open(device.OpenPeerChannel()));
+  RAVEN_ASSIGN_OR_RETURN(Way from_peer, Open(peer.OpenPeerChannel()));
   std::byte* const written = host->base();
   std::byte* const read = host->base() + kPattern.count();
   std::byte* const here = own->base();
   std::byte* const there = share.base();
 
-  const auto pass = [&](uint64_t seed, Channel& up, std::byte* first, Channel& across,
-                        std::byte* second, Channel& down) -> Status {
+  const auto pass = [&](uint64_t seed, Way& up, std::byte* first, Way& across, std::byte* second,
+                        Way& down) -> Status {
     Write(written, seed);
     std::memset(read, 0, kPattern.count());
-    RAVEN_RETURN_IF_ERROR(Copy(up, first, written, kPattern));
-    RAVEN_RETURN_IF_ERROR(Copy(across, second, first, kPattern));
-    RAVEN_RETURN_IF_ERROR(Copy(down, read, second, kPattern));
+    RAVEN_RETURN_IF_ERROR(up.Copy(first, written, kPattern));
+    RAVEN_RETURN_IF_ERROR(across.Copy(second, first, kPattern));
+    RAVEN_RETURN_IF_ERROR(down.Copy(read, second, kPattern));
     if (std::memcmp(written, read, kPattern.count()) == 0) return core::Ok();
     return Error{ErrorCode::kCorrupt, "bytes came over wrong"};
   };
-  RAVEN_RETURN_IF_ERROR(pass(1, *near.in, here, *to_peer, there, *far.out));
-  RAVEN_RETURN_IF_ERROR(pass(2, *far.in, there, *from_peer, here, *near.out));
+  RAVEN_RETURN_IF_ERROR(pass(1, in, here, to_peer, there, peer_out));
+  RAVEN_RETURN_IF_ERROR(pass(2, peer_in, there, from_peer, here, out));
   PeerRates rates;
-  RAVEN_ASSIGN_OR_RETURN(rates.out, RateOf(*to_peer, there, here, measured));
-  RAVEN_ASSIGN_OR_RETURN(rates.in, RateOf(*from_peer, here, there, measured));
+  RAVEN_ASSIGN_OR_RETURN(rates.out, RateOf(to_peer, there, here, measured));
+  RAVEN_ASSIGN_OR_RETURN(rates.in, RateOf(from_peer, here, there, measured));
   return rates;
 }
 

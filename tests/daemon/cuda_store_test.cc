@@ -241,6 +241,12 @@ class Variable {
 // the second, as on a machine with two.
 class PartsTest : public CudaStoreTest {
  protected:
+  void SetUp() override {
+    CudaStoreTest::SetUp();
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "under ThreadSanitizer copies on the device are no faster than the link";
+#endif
+  }
   static constexpr uint64_t kTensors = 24;
   static constexpr uint64_t kDevice = MiB(128);  // that the store has of each
 

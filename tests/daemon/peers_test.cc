@@ -53,5 +53,12 @@ TEST_F(PeersTest, ACopyThatFailsIsTold) {
   }
 }
 
+// What it then still signals goes nowhere that another function uses: under AddressSanitizer.
+TEST_F(PeersTest, ACopyThatTakesTooLongIsTold) {
+  const auto rates = Check({.count = 2, .peer_bytes_per_second = 0.9e6});
+  ASSERT_FALSE(rates.ok());
+  EXPECT_EQ(rates.error().code, core::ErrorCode::kTimedOut);
+}
+
 }  // namespace
 }  // namespace ravenstore::daemon
