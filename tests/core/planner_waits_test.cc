@@ -62,6 +62,76 @@ TEST_F(PlannerFreesTest, WhatNeedsNoCopyLeavesInstead) {
   EXPECT_TRUE(s_.world().copies().empty());
 }
 
+// Where nothing that is in use can make way, and all else leaves.
+class PlannerLastResortTest : public ::testing::Test {
+ protected:
+  void Make(const std::string& name, int count, Bytes size = KiB(4)) {
+    for (int i = 0; i < count; ++i) {
+      const std::string one = name + std::to_string(i);
+      s_.Create(one, size);
+      ASSERT_EQ(Answer(one), State::kInUse) << one;
+      s_.Put(one);
+    }
+  }
+  // Every second one is in use from now on.
+  void UseHalf(const std::string& name, int count) {
+    for (int i = 1; i < count; i += 2) s_.Get(name + std::to_string(i));
+  }
+  ClientId AttachOther(Bytes budget) {
+    return s_.world().Attach(Script::kTenant, {.device = budget, .host = KiB(1024)});
+  }
+  State Answer(const std::string& name) {
+    for (int i = 0; i < 50 && s_.StateOf(name) == State::kWaiting; ++i)
+      s_.AllCopiesDone().Pass(milliseconds(5));
+    return s_.StateOf(name);
+  }
+
+  Script s_{{.capacity = KiB(64), .slab = KiB(4)}};
+};
+
+TEST_F(PlannerLastResortTest, TheOwnBudgetAndTheDeviceMayBindAtOnce) {
+  s_.Budget(KiB(48));
+  Make("A", 10);
+  UseHalf("A", 10);
+  const ClientId mine = s_.me();
+  s_.As(AttachOther(KiB(64)));
+  Make("B", 6);
+  s_.As(mine).Create("large", KiB(28));
+  EXPECT_EQ(Answer("large"), State::kInUse);
+}
+
+TEST_F(PlannerLastResortTest, AnOlderRequestThatNothingHelpsKeepsNothingFromAYounger) {
+  Make("A", 8);
+  UseHalf("A", 8);
+  const ClientId mine = s_.me();
+  s_.As(AttachOther(KiB(64)));
+  Make("B", 8);
+  UseHalf("B", 8);
+  s_.As(mine).Create("too large", KiB(40)).Pass(milliseconds(20)).AllCopiesDone();
+  ASSERT_EQ(Answer("too large"), State::kWaiting);
+  s_.As(s_.world().Clients().back()).Create("small", KiB(28));
+  EXPECT_EQ(Answer("small"), State::kInUse);
+  EXPECT_EQ(s_.StateOf("too large"), State::kWaiting);
+}
+
+TEST_F(PlannerLastResortTest, WhoWasRefusedForPiecesGetsWhatItPutMeanwhileSideBySide) {
+  constexpr int kCount = 96;  // two in the smallest slab
+  Make("A", kCount, Bytes(512));
+  UseHalf("A", kCount);
+  s_.FailStuck(true).Create("large", KiB(20));
+  ASSERT_EQ(Answer("large"), State::kRefused);
+  EXPECT_NE(s_.Words("large").find("in pieces"), std::string::npos) << s_.Words("large");
+  for (int i = 1; i < kCount; i += 2) s_.Put("A" + std::to_string(i));
+  s_.Create("large again", KiB(20));
+  EXPECT_EQ(Answer("large again"), State::kInUse);
+  for (int i = 1; i < kCount; i += 2) {
+    s_.Get("A" + std::to_string(i));
+    EXPECT_EQ(Answer("A" + std::to_string(i)), State::kInUse);
+  }
+  s_.Create("one more", KiB(16));
+  EXPECT_EQ(Answer("one more"), State::kInUse);
+}
+
 // Two that train: each fills 160 KiB in 0.16 ms, and frees them. 64 KiB take the link a
 // millisecond.
 class PlannerPeaksTest : public ::testing::Test {
