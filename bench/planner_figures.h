@@ -18,6 +18,7 @@ using Report = std::function<void(const Figure&)>;
 struct Failures {
   int failed = 0;
   int endless = 0;  // of those: somebody waited for ever
+  int refused = 0;  // of those that got through: a client was refused, and took its tensors again
   std::string where;
 
   void Take(const sim::Outcome& outcome, const std::string& whose);

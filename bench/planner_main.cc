@@ -57,6 +57,10 @@ void MeasureScores(const TraceSet& tuning, const TraceSet* validation, const Ref
           .unit = "replays",
           .value = failures.endless,
           .target = 0.0});
+  report({.name = "planner.replays_refused",
+          .unit = "replays",
+          .value = failures.refused,
+          .detail = "that got through after a refusal for pieces"});
 }
 
 void PrintTable(const std::string& what, const TraceSet& tuning, const References& references) {

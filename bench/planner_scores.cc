@@ -217,7 +217,10 @@ std::string Score::Detail(const TraceSet& set) const {
 }
 
 void Failures::Take(const Outcome& outcome, const std::string& whose) {
-  if (outcome.failure.empty()) return;
+  if (outcome.failure.empty()) {
+    if (outcome.refusals > 0) ++refused;
+    return;
+  }
   ++failed;
   if (outcome.endless) ++endless;
   // Once for all variants of a case.
