@@ -31,16 +31,10 @@ namespace {
 using core::MiB;
 using std::chrono::seconds;
 using testing::HasSubstr;
+using transport::FreeAddress;
 
 constexpr uint64_t kBytes = MiB(8).count();
 constexpr core::Duration kLease = seconds(2);
-
-// Free now, and most likely as the daemon begins.
-std::string FreeAddress() {
-  std::string address;
-  const ipc::UniqueFd socket = transport::LoopbackListener(&address);
-  return address;
-}
 
 class ClusterTest : public testing::Test {
  protected:

@@ -2,6 +2,8 @@
 // driver in CI; on a GPU with RAVENSTORE_TEST_ON_GPU=1. Device memory is reached through the driver
 // alone, as a program's kernels would.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -20,11 +22,13 @@
 #include "tests/daemon/stats_of.h"
 #include "tests/ipc/child.h"
 #include "tests/ipc/short_directory.h"
+#include "tests/transport/proxy.h"
 
 namespace ravenstore::daemon {
 namespace {
 
 using std::chrono::seconds;
+using transport::FreeAddress;
 
 constexpr uint64_t kBytes = MiB(3) + 512;
 
@@ -332,6 +336,67 @@ TEST_F(PartsTest, AnOwnerOfTheOtherPartHasItsMemory) {
   EXPECT_LT(UseOf(daemon, 1).peer_pool(), before);
   ExpectAllHold(store, gpu);
   for (uint64_t i = 0; i < own.size(); ++i) EXPECT_TRUE(gpu.Holds(own[i].data(), 100 + i)) << i;
+}
+
+// Two nodes, of which one lends its main memory and needs no GPU.
+class NodesTest : public CudaStoreTest {
+ protected:
+  NodesTest() { Write("key", std::string(64, '7')); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = directory_ / name;
+    std::ofstream(path) << text;
+    ::chmod(path.c_str(), 0600);
+    return path;
+  }
+  std::string Config(const std::string& name, const std::string& address, const std::string& more) {
+    const std::string state = directory_ / ("state-" + name);
+    ::mkdir(state.c_str(), 0700);
+    return Write(name, R"([history]
+path = ""
+[host_pool]
+size = "32MiB"
+step = "8MiB"
+ahead = "8MiB"
+[host_backend]
+total = "64MiB"
+[cluster]
+node = ")" + name + "\"\nmachine = \"machine-" +
+                           name + "\"\nlisten = \"" + address + "\"\nkey = \"" +
+                           (directory_ / "key") + "\"\nstate = \"" + state + "\"\n" + more);
+  }
+  ipc::ShortDirectory directory_;
+};
+
+TEST_F(NodesTest, WhatFindsNoRoomHereLiesOnAnotherNodeAndComesBackToTheGpu) {
+  constexpr uint64_t kTensors = 48;
+  const std::string there = FreeAddress();
+  const DaemonProcess lender({"--config", Config("b", there, "lend = \"256MiB\"\nreserve = 0\n")});
+  const DaemonProcess home(
+      {"--slab", "8MiB", "--config",
+       Config("a", FreeAddress(), "size = \"256MiB\"\npeers = [\"b=" + there + "\"]\n")},
+      "cuda");
+  const core::Tick deadline = ipc::Now() + seconds(30);
+  while (StatsOf(home).cluster().nodes_size() == 0 ||
+         StatsOf(home).cluster().nodes(0).offered() < MiB(128)) {
+    ASSERT_LT(ipc::Now(), deadline);
+    sched_yield();
+  }
+  Store store = Connect(home, MiB(32));
+  Gpu gpu(driver(), 0);
+  std::vector<Tensor> tensors;
+  for (uint64_t i = 0; i < kTensors; ++i) {
+    tensors.push_back(store.create(kBytes));
+    gpu.Fill(tensors[i].data(), i);
+    store.put(tensors[i], gpu.stream());
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t i = 0; i < kTensors; ++i) {
+      EXPECT_TRUE(gpu.Holds(store.get(tensors[i], gpu.stream()), i)) << "tensor " << i;
+      store.put(tensors[i], gpu.stream());
+    }
+  }
+  EXPECT_GE(StatsOf(home).cluster().held(), MiB(64));
 }
 
 // On a stream that nobody names, as PyTorch's non_blocking copies are.

@@ -36,6 +36,13 @@ inline ipc::UniqueFd LoopbackListener(std::string* address) {
   return socket;
 }
 
+// Free now, and most likely when a daemon begins.
+inline std::string FreeAddress() {
+  std::string address;
+  const ipc::UniqueFd socket = LoopbackListener(&address);
+  return address;
+}
+
 // A connected socket that does not block.
 inline ipc::UniqueFd LoopbackConnection(const std::string& address) {
   ipc::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
