@@ -322,14 +322,13 @@ TEST_P(KeyValuesConformance, WithoutAnAnswerADeadlineHoldsAndLaterItWorksAgain) 
 TEST_P(KeyValuesConformance, NothingIsToldWithinTheCall) {
   bool inside = true;
   int ended = 0;
-  client().Range("/", kMost, core::Tick{}, [&](const core::Result<RangeRead>& read) {
+  // Deadlines that are past; an answer may be quicker all the same.
+  client().Range("/", kMost, core::Tick{}, [&](const core::Result<RangeRead>&) {
     EXPECT_FALSE(inside);
-    EXPECT_FALSE(read.ok());
     ++ended;
   });
-  client().Watch("/", 1, core::Tick{}, [&](const core::Result<Changes>& changes) {
+  client().Watch("/", 1, core::Tick{}, [&](const core::Result<Changes>&) {
     EXPECT_FALSE(inside);
-    EXPECT_FALSE(changes.ok());
     ++ended;
   });
   inside = false;
