@@ -2,8 +2,8 @@
 # A cluster's nodes on one machine: a network namespace for each, one more with the bridge that joins them and with
 # etcd, and the daemons in them, with simulated devices. Sourced, not run, by cluster-demo and bench/cluster_real.py.
 #
-# PREFIX begins the namespaces' names, and RUN is the folder of everything else; BIN and ETCD are what runs. NODE_NAMES
-# are letters, from a on: the address of each is 192.0.2.1 and so on. Encrypted sockets (TLS 1.3) are between them.
+# PREFIX begins the namespaces' names, and RUN is the folder of everything else; RAVENSTORED and ETCD are what runs.
+# NODE_NAMES are letters, from a on: the address of each is 192.0.2.1 and so on. Encrypted sockets (TLS 1.3) are between them.
 # Every node is told of 4 GiB of memory by a file in the place of its /proc/meminfo, so that what is wanted back is
 # taken of nobody.
 
@@ -114,5 +114,5 @@ run_node() {
   # ip has made a mount namespace for the process, in which the mount ends with it.
   # shellcheck disable=SC2016 # the parameters are of the inner shell
   inside "$1" bash -c 'mount --bind "$1" /proc/meminfo && exec "${@:2}"' bash "$RUN/$1.meminfo" \
-    "$BIN/daemon/ravenstored" --config "$RUN/$1.toml" >>"$RUN/$1.log" 2>&1
+    "$RAVENSTORED" --config "$RUN/$1.toml" >>"$RUN/$1.log" 2>&1
 }

@@ -132,7 +132,8 @@ class ReportTest(unittest.TestCase):
             self.assertEqual((figure["value"], figure["target"], figure["ok"]), (0, 0, True))
             self.assertIn("500 runs from seed 1; 7 operations", figure["detail"])
         self.assertTrue(figures["cluster.planted_found"]["ok"])
-        for name in ("faults_real", "sim_useful_occupancy", "sim_missed_recalls"):
+        self.assertIn("is missing", figures["cluster.faults_real"]["skipped"])
+        for name in ("sim_useful_occupancy", "sim_missed_recalls"):
             self.assertEqual(figures[f"cluster.{name}"]["skipped"], "not built yet")
             self.assertIsNotNone(figures[f"cluster.{name}"]["target"])
 
