@@ -209,7 +209,7 @@ def main():
     parser.add_argument("--size", default="2MiB", help="of each tensor (%(default)s)")
     parser.add_argument("--tensors", type=int, default=48, help="how many (%(default)s)")
     parser.add_argument("--timeout", type=float, default=6, help="of each wait, in seconds")
-    parser.add_argument("--bound", type=float, default=8, help="a call that takes longer is late")
+    parser.add_argument("--bound", type=float, default=9, help="a call that takes longer is late")
     parser.add_argument(
         "--falsify",
         type=int,

@@ -49,17 +49,20 @@ class Fault:
 class Plan:
     seed: int
     nodes: str  # a letter each
+    copies: int  # of what lies on other nodes
     faults: tuple
 
     def __str__(self):
-        return f"seed {self.seed}, {len(self.nodes)} nodes: {', '.join(map(str, self.faults))}"
+        faults = ", ".join(map(str, self.faults))
+        return f"seed {self.seed}, {len(self.nodes)} nodes, {self.copies} copies: {faults}"
 
 
 def plan(seed, lease, kinds=tuple(KINDS)):
-    """Of one run, by its seed: the nodes, and some faults. The first is of the next kind than that
-    of the seed before. Those that overlap touch different parts."""
+    """Of one run, by its seed: the nodes, the copies, and some faults. The first drawn is of the
+    next kind after that of the seed before. Those that overlap touch different parts."""
     drawn = random.Random(seed)
     nodes = "abcd" if drawn.random() < 0.2 else "abc"
+    copies = 2 if drawn.random() < 0.25 else 1
     faults = []
     for _ in range(drawn.randint(*FAULTS)):
         kind = drawn.choice(kinds) if faults else kinds[seed % len(kinds)]
@@ -71,7 +74,7 @@ def plan(seed, lease, kinds=tuple(KINDS)):
             late = max(others) - begin + 0.1
             fault = dataclasses.replace(fault, begin=begin + late, end=end + late)
         faults.append(fault)
-    return Plan(seed, nodes, tuple(sorted(faults, key=lambda fault: fault.begin)))
+    return Plan(seed, nodes, copies, tuple(sorted(faults, key=lambda fault: fault.begin)))
 
 
 class Books:

@@ -93,15 +93,16 @@ def end(process, signal_number, seconds=START_S):
 class Cluster:
     """The nodes, their network and etcd, and what faults do to them."""
 
-    def __init__(self, folder, nodes, options):
+    def __init__(self, folder, plan, options):
         self.folder = pathlib.Path(folder)
-        self.nodes = nodes
+        self.nodes = plan.nodes
+        self.copies = plan.copies
         self.prefix = f"rvf{os.getpid()}"
         self.variables = {
             "PREFIX": self.prefix,
             "RUN": folder,
             "RAVENSTORED": os.path.abspath(figures.built("daemon/ravenstored")),
-            "NODE_NAMES": " ".join(nodes),
+            "NODE_NAMES": " ".join(plan.nodes),
             "LEASE": str(options.lease),
             "DEVICE": f"{DEVICE}MiB",
             "HOST": f"{HOST}MiB",
@@ -144,7 +145,8 @@ class Cluster:
         self.start("etcd")
         for name in self.nodes:
             self.call("has_free", name, FREE)
-            self.call("write_config", name, 'size = "256MiB"', 'lend = "256MiB"')
+            copies = f"copies = {self.copies}"
+            self.call("write_config", name, 'size = "256MiB"', 'lend = "256MiB"', copies)
             self.start(name)
 
     def remove(self):
@@ -326,7 +328,7 @@ class Run:
     def __init__(self, plan, options, folder):
         self.plan = plan
         self.options = options
-        self.cluster = Cluster(folder, plan.nodes, options)
+        self.cluster = Cluster(folder, plan, options)
         self.books = cluster_plan.Books(patience=2 * options.lease + 3)
         self.jobs = {}
         self.harm = dict.fromkeys(HARM, 0)
@@ -517,7 +519,11 @@ def main():
     parser.add_argument("--lease", type=int, default=1, help="in seconds (%(default)s)")
     parser.add_argument("--kinds", default="", help=f"only these: {','.join(cluster_plan.KINDS)}")
     parser.add_argument("--timeout", type=float, help="of the jobs' waits; lease + 5 seconds")
-    parser.add_argument("--bound", type=float, help="what takes longer is late; timeout + 2 s")
+    parser.add_argument(
+        "--bound",
+        type=float,
+        help="what takes longer is late; timeout + 3 s: a client waits 2 for a silent daemon",
+    )
     parser.add_argument(
         "--falsify",
         type=int,
@@ -526,7 +532,7 @@ def main():
     )
     options = parser.parse_args()
     options.timeout = options.timeout or options.lease + 5
-    options.bound = options.timeout + 2 if options.bound is None else options.bound
+    options.bound = options.timeout + 3 if options.bound is None else options.bound
     reason = why_not()
     if reason:
         figures.tell("cluster.faults_real", None, "violations", 0, "", skipped=reason)
