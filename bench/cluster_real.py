@@ -47,10 +47,17 @@ HARM = ("wrong_bytes", "late_calls", "lent_twice", "not_healed", "crashes")
 
 # Asks etcd's gateway: to write some keys, and to forget all older revisions.
 ASK_ETCD = """
-import json, sys, urllib.request
+import json, sys, time, urllib.request
+deadline = time.monotonic() + 30
 def post(path, body):
     url = "http://192.0.2.9:2379/v3/kv/" + path
-    return json.load(urllib.request.urlopen(url, json.dumps(body).encode(), timeout=5))
+    while True:
+        try:
+            return json.load(urllib.request.urlopen(url, json.dumps(body).encode(), timeout=5))
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 for _ in range(10):
     revision = post("put", {"key": "eA==", "value": "eA=="})["header"]["revision"]
 if sys.argv[1] == "compact":
@@ -122,11 +129,7 @@ class Cluster:
         )
 
     def ip(self, name, *words, program="ip"):
-        return subprocess.run(
-            [program, "-n", f"{self.prefix}-{name}", *words],
-            capture_output=True,
-            text=True,
-        )
+        subprocess.run([program, "-n", f"{self.prefix}-{name}", *words], check=True)
 
     def start(self, name):
         what = ("run_etcd",) if name == "etcd" else ("run_node", name)
@@ -193,11 +196,9 @@ class Cluster:
         self.ip(node, "neigh", *words, "dev", "net")
 
     def ask_etcd(self, what):
-        subprocess.run(
-            ["ip", "netns", "exec", f"{self.prefix}-hub", sys.executable, "-c", ASK_ETCD, what],
-            capture_output=True,
-            timeout=START_S,
-        )
+        """Patient: etcd may just have begun."""
+        command = [sys.executable, "-c", ASK_ETCD, what]
+        subprocess.run(["ip", "netns", "exec", f"{self.prefix}-hub", *command], check=True)
 
     def begin(self, fault):
         getattr(self, f"begin_{fault.kind.replace('-', '_')}")(*fault.nodes)
