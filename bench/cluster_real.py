@@ -43,7 +43,7 @@ LOOK_EVERY = 0.4
 START_S = 60  # for all that begins and ends, on a busy machine
 HEAL_S = 60
 # What was wrong, for the figure.
-HARM = ("wrong_bytes", "late_calls", "lent_twice", "not_healed", "crashes")
+HARM = ("wrong_bytes", "late_calls", "lent_twice", "not_healed", "crashes", "unclean_errors")
 
 # Asks etcd's gateway: to write some keys, and to forget all older revisions.
 ASK_ETCD = """
@@ -157,7 +157,9 @@ class Cluster:
         for name, process in self.processes.items():
             if process.poll() is not None:
                 self.crashes.append(f"{name} had ended with {process.returncode}")
-            elif name == "etcd":
+                continue
+            process.send_signal(signal.SIGCONT)  # a run that breaks off leaves it stopped
+            if name == "etcd":
                 end(process, signal.SIGKILL)
             elif (code := end(process, signal.SIGTERM)) != 0:
                 self.crashes.append(f"{name} ended with {code}")
@@ -307,20 +309,22 @@ class Job:
             ],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
+        self.hangs = False
 
     def ask(self, word, seconds):
-        """Its answer; None when there is none in time, or the job has ended."""
-        try:
+        """Its answer; None when there is none in time, or the job has ended, and ever after."""
+        if self.hangs:
+            return None
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(word.encode() + b"\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            return None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(seconds):
-                return None
-        line = self.process.stdout.readline()
-        return json.loads(line) if line.endswith(b"\n") else None
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.process.stdout, selectors.EVENT_READ)
+                line = self.process.stdout.readline() if selector.select(seconds) else b""
+            if line.endswith(b"\n"):
+                return json.loads(line)
+        self.hangs = True
+        return None
 
 
 class Run:
@@ -369,8 +373,8 @@ class Run:
         events += [(fault.end, self.cluster.end, fault) for fault in self.plan.faults]
         for at, does, fault in sorted(events, key=lambda event: event[0]):
             while (left := begin + at - time.monotonic()) > 0:
+                time.sleep(min(LOOK_EVERY, left))
                 self.look()
-                time.sleep(max(0, min(LOOK_EVERY, begin + at - time.monotonic(), left)))
             does(fault)
 
     def is_healed(self):
@@ -408,7 +412,7 @@ class Run:
                 self.harm["crashes"] += 1
             self.harm["wrong_bytes"] += status["wrong"] + status["corrupt"]
             self.harm["late_calls"] += status["late"]
-            self.harm["crashes"] += status["unclean"]
+            self.harm["unclean_errors"] += status["unclean"]
             self.notes += [f"{name}: {note}" for note in status["notes"]]
             for what in ("calls", "lost"):
                 self.totals[what] += status[what]
