@@ -21,6 +21,7 @@ constexpr size_t kSegment = 64 << 10;
 constexpr size_t kWindow = 1 << 20;
 // No frame without bulk is so long in tests of damage.
 constexpr size_t kBulkSegment = 4 << 10;
+constexpr size_t kBareFrame = 32;
 
 }  // namespace
 
@@ -168,6 +169,28 @@ void FakeNetwork::SetLink(const std::string& a, const std::string& b, FakeLink l
   links_[Between(a, b)] = link;
 }
 
+void FakeNetwork::SetPort(const std::string& node, double bytes_per_second) {
+  ports_[node].bytes_per_second = bytes_per_second;
+}
+
+Tick FakeNetwork::PassPorts(const std::string& from, const std::string& to, size_t bytes) {
+  Tick passed = now_;
+  const auto pass = [&](const std::string& node, Tick Port::*way) {
+    const auto found = ports_.find(node);
+    if (found == ports_.end() || found->second.bytes_per_second <= 0) return;
+    const auto takes =
+        core::FromSeconds(static_cast<double>(bytes) / found->second.bytes_per_second);
+    // The second port has the first byte when the first has sent it.
+    passed = std::max(passed, found->second.*way + takes);
+    passed = std::max(passed, now_ + takes);
+    found->second.*way = passed;
+  };
+  if (ports_.empty()) return passed;
+  pass(from, &Port::out);
+  pass(to, &Port::in);
+  return passed;
+}
+
 void FakeNetwork::Cut(const std::string& a, const std::string& b) {
   cut_.try_emplace(Between(a, b));
 }
@@ -296,8 +319,12 @@ bool FakeNetwork::Write(const std::shared_ptr<Wire>& wire, bool first) {
     end.calls->Written(bytes.size());
     end.in_flight += bytes.size();
     const auto& [one, other] = wire->from_to;
+    const std::string& from = first ? one : other;
+    const std::string& to = first ? other : one;
     const size_t sent = bytes.size();
-    Harm(first ? one : other, first ? other : one, &bytes);
+    bare_frames_ += sent == kBareFrame ? 1 : 0;
+    Harm(from, to, &bytes);
+    end.last_sent = std::max(end.last_sent, PassPorts(from, to, sent));
     Send(wire->between(), sent, &end.last_sent,
          [this, wire, first, sent, bytes = std::move(bytes)]() mutable {
            wire->at(!first).arrived.push_back(std::move(bytes));

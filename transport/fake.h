@@ -48,6 +48,8 @@ class FakeNetwork {
                                  uint32_t version = kProtocolVersion);
 
   core::Tick Now() const { return now_; }
+  // When the next thing happens, or kNever.
+  core::Tick Next() const { return agenda_.empty() ? core::kNever : agenda_.begin()->first.first; }
   // Runs all that happens until `until`, and then it is `until`.
   void RunUntil(core::Tick until);
   // Runs the next thing that happens, if that is not after `until`. Whether there was one.
@@ -55,6 +57,9 @@ class FakeNetwork {
 
   // Of the links below none has a direction, except where it says `from` and `to`.
   void SetLink(const std::string& a, const std::string& b, FakeLink link);
+  // The node has one port, over which no more goes out a second, and no more comes in, of all its
+  // connections together. 0: no limit.
+  void SetPort(const std::string& node, double bytes_per_second);
   // From now on nothing arrives and nobody is told, of new connections neither.
   void Cut(const std::string& a, const std::string& b);
   // What was sent meanwhile arrives, as with TCP.
@@ -65,6 +70,8 @@ class FakeNetwork {
   // it to send goes once it runs again.
   void Pause(const std::string& node);
   void Resume(const std::string& node);
+  // Frames that went by themselves without a payload: a ping, its answer, the end of a call.
+  uint64_t bare_frames() const { return bare_frames_; }
   // Damages the next bytes of bulk from one to the other.
   void DamageNext(const std::string& from, const std::string& to, Damage damage);
 
@@ -72,6 +79,11 @@ class FakeNetwork {
   friend class FakeTransport;
   struct Wire;
   struct End;
+  struct Port {
+    double bytes_per_second = 0;
+    core::Tick out{};  // when what was sent before is out
+    core::Tick in{};
+  };
   using Nodes = std::pair<std::string, std::string>;
   static Nodes Between(const std::string& a, const std::string& b) { return std::minmax(a, b); }
 
@@ -79,6 +91,9 @@ class FakeNetwork {
   // After the link's delay, or when it is healed. In order for one `last`, the time of its
   // previous.
   void Send(const Nodes& nodes, size_t bytes, core::Tick* last, std::function<void()> what);
+
+  // When bytes that are sent now have gone through both ports.
+  core::Tick PassPorts(const std::string& from, const std::string& to, size_t bytes);
 
   void Establish(const std::shared_ptr<Wire>& wire);
   // Pump: writes what the end has to write and reads what has come, until it can do neither.
@@ -91,10 +106,12 @@ class FakeNetwork {
 
   core::Tick now_{};
   uint64_t events_ = 0;
+  uint64_t bare_frames_ = 0;
   std::mt19937_64 random_;
   std::map<std::pair<core::Tick, uint64_t>, std::function<void()>> agenda_;
   std::map<std::string, FakeTransport*> nodes_;
   std::map<Nodes, FakeLink> links_;
+  std::map<std::string, Port> ports_;
   std::map<Nodes, std::vector<std::function<void()>>> cut_;  // and what waits to be sent there
   // Those that stand still, and what they are told when they run again.
   std::map<std::string, std::vector<std::function<void()>>> paused_;

@@ -61,6 +61,49 @@ TEST_F(FakeTest, TimeIsTheLinksDelaysAndRate) {
   EXPECT_TRUE(outcome.ok());
 }
 
+TEST_F(FakeTest, AllConnectionsOfANodeShareItsPort) {
+  network_->SetPort("a", 1e6);
+  const ConnectionId connections[] = {Connect("b"), Connect("c")};
+  Run(milliseconds(10));
+  const Buffer sent(1'000'000);
+  Outcome outcomes[2];
+  for (size_t i = 0; i < 2; ++i) {
+    Call(connections[i], &outcomes[i], {.header = "put", .send = sent});
+  }
+  // Two megabytes over one port of a megabyte a second.
+  Run(milliseconds(1900));
+  EXPECT_FALSE(outcomes[0].told() && outcomes[1].told());
+  Run(milliseconds(200));
+  EXPECT_TRUE(outcomes[0].ok());
+  EXPECT_TRUE(outcomes[1].ok());
+}
+
+TEST_F(FakeTest, WhatComesInAndWhatGoesOutDoNotWaitForEachOther) {
+  network_->SetPort("a", 1e6);
+  network_->SetPort("b", 1e6);
+  const ConnectionId connection = Connect("b");
+  const ConnectionId other = nodes_[1]->Connect("a", "a", core::kNever).value();
+  Run(milliseconds(10));
+  const Buffer sent(1'000'000);
+  Outcome outcomes[2];
+  Call(connection, &outcomes[0], {.header = "put", .send = sent});
+  Request request{.header = "put", .send = sent, .done = outcomes[1].Keep()};
+  ASSERT_TRUE(nodes_[1]->Call(other, std::move(request)).ok());
+  Run(milliseconds(1100));
+  EXPECT_TRUE(outcomes[0].ok());
+  EXPECT_TRUE(outcomes[1].ok());
+}
+
+TEST_F(FakeTest, PingsAreCountedAsBareFrames) {
+  Connect("b");
+  Run(seconds(1));
+  EXPECT_EQ(network_->bare_frames(), 0u);
+  Run(seconds(100));
+  // About every two seconds one of them pings, and the other answers.
+  EXPECT_GE(network_->bare_frames(), 90u);
+  EXPECT_LE(network_->bare_frames(), 210u);
+}
+
 TEST_F(FakeTest, ASilentCutIsToldByNobodyUntilPatienceEnds) {
   const ConnectionId connection = Connect("b");
   Run(seconds(1));
