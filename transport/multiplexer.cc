@@ -69,7 +69,7 @@ Multiplexer::Multiplexer(ConnectionId connection, Names names, Service* service,
       service_(service),
       patience_(patience),
       version_(version),
-      frame_(sizeof(FrameHeader) + kPayloadMax),
+      frame_(sizeof(FrameHeader)),
       heard_(now),
       pinged_(now) {
   static_assert(sizeof(FrameHeader) == 32);
@@ -89,6 +89,8 @@ std::span<std::byte> Multiplexer::Room() {
     FrameHeader header;
     std::memcpy(&header, frame_.data(), sizeof(header));
     end += header.length;
+    // As long as the longest so far: most connections never carry bulk.
+    if (frame_.size() < end) frame_.resize(end);
   }
   return std::span(frame_).subspan(frame_bytes_, end - frame_bytes_);
 }
