@@ -19,8 +19,9 @@ struct FakeStore::Copy {
 
 class FakeKeyValues final : public KeyValues {
  public:
-  FakeKeyValues(FakeStore* store, std::string name) : store_(*store), name_(std::move(name)) {
-    RAVEN_CHECK(store_.clients_.insert(name_).second);
+  FakeKeyValues(FakeStore* store, std::string name, std::function<void()> wake)
+      : store_(*store), name_(std::move(name)) {
+    RAVEN_CHECK(store_.clients_.emplace(name_, std::move(wake)).second);
   }
   ~FakeKeyValues() override {
     store_.clients_.erase(name_);
@@ -60,12 +61,17 @@ class FakeKeyValues final : public KeyValues {
     ++store_.requests_;
     FakeStore* const store = &store_;
     store->At(store->now_ + store->Delay(), [store, key] { store->BeginWatch(key); });
-    store->At(std::max(deadline, store->now_), [store, key] {
+    const auto late = [store, key] {
       const auto found = store->watchers_.find(key);
       if (found == store->watchers_.end() || found->second.told_first) return;
       const Told<Changes> last = std::move(found->second.told);
       store->watchers_.erase(found);
       last(Error{ErrorCode::kTimedOut, "no answer in time"});
+    };
+    store->At(std::max(deadline, store->now_), [store, key, late] {
+      const auto found = store->watchers_.find(key);
+      if (found != store->watchers_.end() && !found->second.told_first)
+        store->Tell(key.first, late);
     });
     return id;
   }
@@ -89,16 +95,22 @@ class FakeKeyValues final : public KeyValues {
     const auto operation = std::make_shared<Operation>(Operation{.told = std::move(told)});
     const std::weak_ptr<int> alive = alive_;
     ++store_.requests_;
-    store_.At(std::max(deadline, store_.now_), [operation, alive] {
-      if (!alive.expired()) operation->End(Error{ErrorCode::kTimedOut, "no answer in time"});
+    const auto end = [this, operation, alive](const Result<T>& result) {
+      if (alive.expired() || operation->ended) return;
+      store_.Tell(name_, [operation, alive, result] {
+        if (!alive.expired()) operation->End(result);
+      });
+    };
+    store_.At(std::max(deadline, store_.now_), [end] {
+      end(Error{ErrorCode::kTimedOut, "no answer in time"});
     });
-    store_.At(store_.now_ + store_.Delay(), [this, operation, alive, what = std::move(what)] {
+    store_.At(store_.now_ + store_.Delay(), [this, alive, end, what = std::move(what)] {
       if (alive.expired() || store_.Lost(name_)) return;
       const Result<T> result =
           store_.stopped_ ? Error{ErrorCode::kUnavailable, "nothing listens there"} : what();
       if (store_.Lost(name_)) return;
-      store_.At(store_.now_ + store_.Delay(), [this, operation, alive, result] {
-        if (!alive.expired() && !store_.cut_.contains(name_)) operation->End(result);
+      store_.At(store_.now_ + store_.Delay(), [this, alive, end, result] {
+        if (!alive.expired() && !store_.cut_.contains(name_)) end(result);
       });
     });
   }
@@ -114,8 +126,9 @@ FakeStore::~FakeStore() {
   RAVEN_CHECK(clients_.empty());
 }
 
-std::unique_ptr<KeyValues> FakeStore::Connect(const std::string& client) {
-  return std::make_unique<FakeKeyValues>(this, client);
+std::unique_ptr<KeyValues> FakeStore::Connect(const std::string& client,
+                                              std::function<void()> wake) {
+  return std::make_unique<FakeKeyValues>(this, client, std::move(wake));
 }
 
 // ---- Time
@@ -152,7 +165,24 @@ bool FakeStore::Lost(const std::string& client) {
   return losses_ > 0 && std::uniform_real_distribution<>()(random_) < losses_;
 }
 
+void FakeStore::Tell(const std::string& client, std::function<void()> what) {
+  if (const auto paused = paused_.find(client); paused != paused_.end()) {
+    return paused->second.push_back(std::move(what));
+  }
+  what();
+  const auto found = clients_.find(client);
+  if (found != clients_.end() && found->second) found->second();
+}
+
 // ---- Faults
+
+void FakeStore::Resume(const std::string& client) {
+  auto waiting = paused_.extract(client);
+  if (waiting.empty()) return;
+  for (auto& what : waiting.mapped()) {
+    At(now_, [this, client, what = std::move(what)] { Tell(client, what); });
+  }
+}
 
 void FakeStore::SetDelay(core::Duration delay, core::Duration jitter) {
   delay_ = delay;
@@ -250,14 +280,15 @@ void FakeStore::Deliver(const WatchKey& key, Result<Changes> what) {
     return;
   }
   watcher.last_sent = std::max(watcher.last_sent, now_ + Delay());
-  At(watcher.last_sent, [this, key, what = std::move(what)] {
+  const auto tell = [this, key, what = std::move(what)] {
     const auto found = watchers_.find(key);
     if (found == watchers_.end() || found->second.silent) return;
     found->second.told_first = true;
     const Told<Changes> told = found->second.told;
     if (!what.ok()) watchers_.erase(found);
     told(what);
-  });
+  };
+  At(watcher.last_sent, [this, key, tell] { Tell(key.first, tell); });
 }
 
 void FakeStore::EndWatches(const Error& why) {

@@ -37,8 +37,9 @@ class FakeStore {
   explicit FakeStore(uint64_t seed);
   ~FakeStore();
 
-  // REQUIRES: no living client has that name.
-  std::unique_ptr<KeyValues> Connect(const std::string& client);
+  // `wake` is called whenever the client was told something. REQUIRES: no living client has that
+  // name.
+  std::unique_ptr<KeyValues> Connect(const std::string& client, std::function<void()> wake = {});
 
   core::Tick Now() const { return now_; }
   // When the next thing happens, or kNever.
@@ -55,6 +56,9 @@ class FakeStore {
   // What this client sends and is sent is lost, and nobody is told.
   void Cut(const std::string& client) { cut_.insert(client); }
   void Heal(const std::string& client) { cut_.erase(client); }
+  // The client's process stands still: what it is told waits until it runs again.
+  void Pause(const std::string& client) { paused_.try_emplace(client); }
+  void Resume(const std::string& client);
   // Refuses everything, as when no process listens there. Watches end.
   void Stop();
   // With what it had. Leases begin anew, as etcd's do.
@@ -96,6 +100,8 @@ class FakeStore {
   void At(core::Tick when, std::function<void()> what);
   core::Duration Delay();
   bool Lost(const std::string& client);
+  // Does what tells that client something, now or once it runs again.
+  void Tell(const std::string& client, std::function<void()> what);
 
   void BeginWatch(const WatchKey& key);
   Changes ChangesFor(const Watcher& watcher) const;
@@ -117,8 +123,9 @@ class FakeStore {
   uint64_t requests_ = 0;
   std::mt19937_64 random_;
   std::map<std::pair<core::Tick, uint64_t>, std::function<void()>> agenda_;
-  std::set<std::string> clients_;
+  std::map<std::string, std::function<void()>> clients_;  // what wakes them
   std::set<std::string> cut_;
+  std::map<std::string, std::vector<std::function<void()>>> paused_;  // and what waits for them
   core::Duration delay_ = std::chrono::milliseconds(1);
   core::Duration jitter_{};
   double losses_ = 0;

@@ -15,10 +15,11 @@
 #include "cluster/home.h"
 #include "core/types.h"
 #include "sim/cluster_ledger.h"
+#include "sim/cluster_member.h"
 
 namespace ravenstore::sim {
 
-class ClusterClient {
+class ClusterClient final : public ClusterUser {
  public:
   struct Options {
     cluster::Sizes sizes;
@@ -34,8 +35,9 @@ class ClusterClient {
 
   // One operation, if one can begin.
   void Act();
-  void OnPieceRecalled(cluster::PieceId piece);
-  void OnPieceLost(cluster::PieceId piece);
+  void OnPieceRecalled(cluster::PieceId piece) override;
+  void OnPieceLost(cluster::PieceId piece) override;
+  void OnPiecesMost(uint32_t) override {}
   // Counts what should have ended before `now`.
   void CheckDeadlines(core::Tick now);
   // Its home is gone: what it is told from now on means nothing.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,10 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/node.h"
-#include "core/check.h"
 #include "sim/cluster_client.h"
-#include "transport/fake.h"
+#include "sim/cluster_member.h"
 
 namespace ravenstore::sim {
 namespace {
@@ -25,150 +22,22 @@ using core::Duration;
 using core::Tick;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using transport::CallId;
-using transport::ConnectionId;
 
 constexpr Duration kLease = std::chrono::seconds(1);
+constexpr Duration kStoreDelay = milliseconds(1);
 constexpr uint32_t kSlots = 6;           // of a lender, at most
 constexpr uint32_t kAdvancesMax = 1000;  // of one node at one instant
 
-// Stands for a signature in a world where nobody forges one.
-cluster::Signature Sign(const cluster::PublicKey& key, std::string_view message) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const std::byte byte : key) hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3;
-  for (const char c : message) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  cluster::Signature signature{};
-  std::memcpy(signature.data(), &hash, sizeof(hash));
-  return signature;
-}
+// One that simulates has a client, which is gone with its process.
+struct Player {
+  Player(ClusterMember::Fixed fixed, ClusterPlace* place) : node(std::move(fixed), place) {}
 
-class Member;
-
-// The transport as a node sees it, with what goes by noted.
-class Tap final : public transport::Transport {
- public:
-  Tap(Member* member, transport::FakeNetwork* network) : member_(*member), network_(*network) {}
-
-  core::Result<ConnectionId> Connect(std::string_view node, std::string_view address,
-                                     Tick deadline) override;
-  void Close(ConnectionId connection) override {
-    if (inner != nullptr) inner->Close(connection);
-  }
-  core::Result<CallId> Call(ConnectionId connection, transport::Request request) override;
-  void Cancel(CallId call) override {
-    if (inner != nullptr) inner->Cancel(call);
-  }
-  core::Status Reply(CallId call, transport::Answer answer) override;
-  core::Status Refuse(CallId call, core::Error why) override {
-    return inner == nullptr ? Gone() : inner->Refuse(call, std::move(why));
-  }
-  void Poll(Tick) override { RAVEN_CHECK(false); }
-  void Wake() override {}
-  Tick Now() const override { return network_.Now(); }
-
-  transport::Transport* inner = nullptr;  // null once the process has died
-
- private:
-  static core::Error Gone() { return {core::ErrorCode::kUnavailable, "the process has died"}; }
-
-  Member& member_;
-  transport::FakeNetwork& network_;
-  std::map<ConnectionId, std::string> lenders_;
-};
-
-// A node of the world, from start to start.
-class Member final : public transport::Service, public cluster::Node::Listener {
- public:
-  // transport::Service.
-  void OnConnected(ConnectionId connection, std::string_view peer) override {
-    dirty = true;
-    node->OnConnected(connection, peer);
-  }
-  void OnLost(ConnectionId connection, const core::Error& why) override {
-    dirty = true;
-    node->OnLost(connection, why);
-  }
-  core::Result<transport::Sink> OnRequest(const transport::IncomingCall& call) override {
-    dirty = true;
-    RAVEN_ASSIGN_OR_RETURN(transport::Sink sink, node->OnRequest(call));
-    return ledger->OnAccepted(call, cluster::DecodeRequest(call.header).value(), std::move(sink));
-  }
-  void OnReceived(CallId call) override {
-    dirty = true;
-    node->OnReceived(call);
-  }
-  void OnEnded(CallId call, const core::Status& status) override {
-    dirty = true;
-    ledger->OnEnded(call);
-    node->OnEnded(call, status);
-  }
-  // cluster::Node::Listener.
-  void OnPieceRecalled(cluster::PieceId piece, Tick) override { client->OnPieceRecalled(piece); }
-  void OnPieceLost(cluster::PieceId piece, const core::Error&) override {
-    client->OnPieceLost(piece);
-  }
-  void OnPiecesMost(uint32_t) override {}
-  void OnEvent(const cluster::Event& event) override {
-    moved += event.kind == cluster::Event::Kind::kPieceMoved ? 1 : 0;
-  }
-
-  bool lives() const { return node != nullptr; }
-  bool runs() const { return lives() && !paused; }
-  Tick LeaseNow(Tick now) const {
-    return Tick(Duration(
-               static_cast<int64_t>(static_cast<double>(now.time_since_epoch().count()) * rate))) +
-           std::chrono::hours(1);
-  }
-
-  std::string name;
-  MachineId machine;
-  double rate = 1;  // of its clock
-  cluster::PublicKey key{};
+  ClusterMember node;
   uint32_t limit = kSlots;
-
-  HomeKey home;  // of this start
-  std::unique_ptr<LenderLedger> ledger;
-  std::unique_ptr<Tap> tap;
-  std::unique_ptr<cluster::Node> node;
-  std::unique_ptr<ClusterClient> client;
-  std::unique_ptr<transport::Transport> transport;
-  std::map<std::string, cluster::Peer> known;
-
-  bool paused = false;
+  std::unique_ptr<ClusterClient> client = {};
   Tick resumed{};
-  bool dirty = false;  // something came: it advances
-  Tick next{};
   uint32_t advances = 0;  // at this instant
-  std::string serving;    // whose answer to a read is told just now
-  uint64_t moved = 0;
 };
-
-core::Result<ConnectionId> Tap::Connect(std::string_view node, std::string_view address,
-                                        Tick deadline) {
-  if (inner == nullptr) return Gone();
-  RAVEN_ASSIGN_OR_RETURN(const ConnectionId connection, inner->Connect(node, address, deadline));
-  lenders_[connection] = node;
-  return connection;
-}
-
-core::Result<CallId> Tap::Call(ConnectionId connection, transport::Request request) {
-  if (inner == nullptr) return Gone();
-  const auto header = cluster::DecodeRequest(request.header);
-  const bool reads = std::holds_alternative<cluster::ReadRequest>(*header);
-  request.done = [this, connection, reads,
-                  done = std::move(request.done)](core::Result<transport::Response> response) {
-    member_.dirty = true;
-    if (reads) member_.serving = lenders_.at(connection);
-    done(std::move(response));
-    member_.serving.clear();
-  };
-  return inner->Call(connection, std::move(request));
-}
-
-core::Status Tap::Reply(CallId call, transport::Answer answer) {
-  if (inner == nullptr) return Gone();
-  return inner->Reply(call, member_.ledger->OnAnswered(call, std::move(answer)));
-}
 
 class World {
  public:
@@ -182,34 +51,37 @@ class World {
     return least + Duration(static_cast<int64_t>(
                        Random(static_cast<uint64_t>((most - least).count()) + 1)));
   }
-  Tick Now() const { return network_.Now(); }
-  Member& Any() { return *members_[Random(members_.size())]; }
+  Tick Now() const { return place_.Now(); }
+  Player& Any() { return *players_[Random(players_.size())]; }
   void After(Duration duration, std::function<void()> what) {
     later_.emplace(Now() + duration, std::move(what));
   }
 
-  void Start(Member* member);
-  cluster::Node::Options Options(Member* member);
-  void Crash(Member* member);
-  void Pause(Member* member, Duration duration);
-  void PauseUntilExpiry(Member* member);
-  void Resume(Member* member);
-  void Know(Member* member, const std::string& peer, bool known);
-  void SetLimit(Member* member, uint32_t slots);
+  void Start(Player* player);
+  ClusterMember::Options Options();
+  void Crash(Player* player);
+  void Pause(Player* player, Duration duration);
+  void PauseUntilExpiry(Player* player);
+  void Resume(Player* player);
+  void SetLimit(Player* player, uint32_t slots);
   Duration FaultLasts();
   void Fault();
   void LinkFault(const std::string& a, const std::string& b);
+  void StoreFault();
 
-  void Advance(Member* member);
+  void Advance(Player* player);
   void StepTo(Tick until);
   void AtEnd();
+  void Repair();
+  void Found();
 
   const ClusterRun run_;
   std::mt19937_64 random_;
   ClusterCounts counts_;
-  transport::FakeNetwork network_;
-  std::vector<std::unique_ptr<Member>> members_;
-  std::map<std::string, Member*> by_name_;
+  ClusterPlace place_;
+  std::shared_ptr<const cluster::FakeStore::Copy> backup_;
+  std::vector<std::unique_ptr<Player>> players_;
+  std::map<std::string, Player*> by_name_;
   std::multimap<Tick, std::function<void()>> later_;
   cluster::Sizes sizes_;
   uint32_t copies_ = 1;
@@ -217,7 +89,7 @@ class World {
   transport::FakeLink link_;
 };
 
-World::World(const ClusterRun& run) : run_(run), random_(run.seed), network_(run.seed) {
+World::World(const ClusterRun& run) : run_(run), random_(run.seed), place_(run.seed) {
   const bool large = Random(12) == 0;  // pieces of more than one chunk
   sizes_ = large ? cluster::Sizes{.piece = core::KiB(512), .granule = core::KiB(64)}
                  : cluster::Sizes{.piece = core::KiB(8), .granule = core::KiB(1)};
@@ -229,149 +101,120 @@ World::World(const ClusterRun& run) : run_(run), random_(run.seed), network_(run
   link_.jitter = Random(2) == 0 ? Duration{} : link_.delay;
   if (large) link_.bytes_per_second = 20e6;
   for (uint32_t i = 0; i < count; ++i) {
-    Member& member = *members_.emplace_back(std::make_unique<Member>());
-    member.name = "n" + std::to_string(i);
-    member.machine = {.high = 0, .low = i % 4 == 3 && Random(2) == 0 ? i - 1 : i};
+    ClusterMember::Fixed fixed{.name = "n" + std::to_string(i)};
+    fixed.machine = {.high = 0, .low = i % 4 == 3 && Random(2) == 0 ? i - 1 : i};
     // Often as far apart as may be.
     const double apart =
         Random(2) == 0 ? static_cast<double>(Random(2)) * 1000 : static_cast<double>(Random(1001));
-    member.rate = 0.995 + apart / 1e5;
-    member.key[0] = static_cast<std::byte>(i + 1);
-    by_name_[member.name] = &member;
+    fixed.clock_rate = 0.995 + apart / 1e5;
+    fixed.key[0] = static_cast<std::byte>(i + 1);
+    players_.push_back(std::make_unique<Player>(fixed, &place_));
+    by_name_[fixed.name] = players_.back().get();
   }
-  for (const auto& a : members_) {
-    for (const auto& b : members_) {
-      if (a == b) continue;
-      a->known[b->name] = {.address = b->name};
-      network_.SetLink(a->name, b->name, link_);
+  for (const auto& a : players_) {
+    for (const auto& b : players_) {
+      if (a != b) place_.network.SetLink(a->node.name(), b->node.name(), link_);
     }
   }
-  for (const auto& member : members_) Start(member.get());
+  backup_ = place_.store.Backup();
+  for (const auto& player : players_) Start(player.get());
 }
 
 World::~World() {
-  for (const auto& member : members_) {
-    if (member->lives()) Crash(member.get());
+  for (const auto& player : players_) {
+    if (player->node.lives()) Crash(player.get());
   }
 }
 
 // ---- Nodes
 
-cluster::Node::Options World::Options(Member* member) {
-  cluster::Node::Options options{
-      .name = member->name,
-      .identity = {.incarnation = member->home.second,
-                   .machine = member->machine,
-                   .key = member->key,
-                   .sign =
-                       [key = member->key](std::string_view message) { return Sign(key, message); },
-                   .verify =
-                       [](const cluster::PublicKey& key, std::string_view message,
-                          const cluster::Signature& signature) {
-                         return Sign(key, message) == signature;
-                       }},
-      .sizes = sizes_,
-      .lease_clock = [this, member] { return member->LeaseNow(Now()); },
-      .random = [this] { return random_(); }};
-  options.home.copies = copies_;
-  options.home.pieces_max = 4;
-  options.home.repair_step = sizes_.granule * 3;
-  options.home.repair_timeout = kLease * 4;
-  options.home.loans.offer_period = kLease / 2;
-  options.home.loans.loan.connect_timeout = kLease / 2;
-  options.home.loans.loan.call_timeout = kLease / 2;
-  options.home.loans.loan.revalidate_within = kLease / 4;
-  options.home.loans.loan.backoff_most = kLease / 2;
-  options.lender.lease = kLease;
-  options.lender.keep_expired = kLease * 3;
-  options.lender.home_slots_max = 4;
-  options.lender.recall_least = kLease / 4;
-  return options;
-}
-
-void World::Start(Member* member) {
-  member->home = {member->name, {.high = random_(), .low = random_()}};
-  const auto violation = [this](uint64_t ClusterCounts::*which, const std::string& words) {
+ClusterMember::Options World::Options() {
+  ClusterMember::Options options;
+  options.incarnation = {.high = random_(), .low = random_()};
+  options.patience = {.ping = kLease / 2, .silence = kLease * 3 / 2};
+  options.violation = [this](uint64_t ClusterCounts::*which, const std::string& words) {
     if (counts_.first.empty()) counts_.first = words;
     ++(counts_.*which);
   };
-  member->ledger = std::make_unique<LenderLedger>(
-      [this, member] { return member->LeaseNow(Now()); }, kLease, violation);
-  member->tap = std::make_unique<Tap>(member, &network_);
-  member->node = std::make_unique<cluster::Node>(Options(member), member->ledger.get(), member);
+  options.node.sizes = sizes_;
+  options.node.random = [this] { return random_(); };
+  cluster::Home::Options& home = options.node.home;
+  home.copies = copies_;
+  home.pieces_max = 4;
+  home.repair_step = sizes_.granule * 3;
+  home.repair_timeout = kLease * 4;
+  home.loans.offer_period = kLease / 2;
+  home.loans.loan.connect_timeout = kLease / 2;
+  home.loans.loan.call_timeout = kLease / 2;
+  home.loans.loan.revalidate_within = kLease / 4;
+  home.loans.loan.backoff_most = kLease / 2;
+  cluster::Lender::Options& lender = options.node.lender;
+  lender.lease = kLease;
+  lender.keep_expired = kLease * 3;
+  lender.home_slots_max = 4;
+  lender.recall_least = kLease / 4;
+  options.membership.lease = kLease * 2;
+  options.membership.recheck = kLease * 3;
+  options.membership.patience = kLease / 2;
+  options.membership.table.grace = kLease * 3 / 2;
+  options.membership.table.spacing = kLease / 10;
+  options.membership.seed = random_();
+  return options;
+}
+
+void World::Start(Player* player) {
+  ClusterMember& node = player->node;
+  const ClusterMember::Options start = Options();
+  node.Start(start);
   ClusterClient::Options options{
       .sizes = sizes_, .pieces = 4, .rots = rots_, .now = [this] { return Now(); }, .is_late = {}};
-  options.is_late = [this, member] {
-    const auto lender = by_name_.find(member->serving);
-    return lender != by_name_.end() && lender->second->lives() &&
-           lender->second->ledger->Opened(member->home) &&
-           lender->second->ledger->IsExpired(member->home);
+  options.is_late = [this, &node] {
+    const auto lender = by_name_.find(node.serving());
+    if (lender == by_name_.end() || !lender->second->node.lives()) return false;
+    const LenderLedger& ledger = lender->second->node.ledger();
+    return ledger.Opened(node.home()) && ledger.IsExpired(node.home());
   };
-  member->client = std::make_unique<ClusterClient>(std::move(options), &member->node->home(),
-                                                   &random_, violation, &counts_);
-  member->transport =
-      network_.Add(member->name, member, {.ping = kLease / 2, .silence = kLease * 3 / 2});
-  member->tap->inner = member->transport.get();
-  member->node->Attach(member->tap.get());
-  member->node->SetPeers(member->known);
-  SetLimit(member, member->limit);
-  member->dirty = true;
+  player->client = std::make_unique<ClusterClient>(std::move(options), &node.node().home(),
+                                                   &random_, start.violation, &counts_);
+  node.SetUser(player->client.get());
+  SetLimit(player, player->limit);
 }
 
-void World::Crash(Member* member) {
-  Resume(member);
-  member->client->Close();
-  member->tap->inner = nullptr;
-  member->transport.reset();
-  member->node.reset();
-  member->tap.reset();
-  member->client.reset();
-  member->ledger.reset();
+void World::Crash(Player* player) {
+  Resume(player);
+  player->client->Close();
+  player->node.Crash();
+  player->client.reset();
 }
 
-void World::Pause(Member* member, Duration duration) {
-  if (!member->runs()) return;
-  member->paused = true;
-  network_.Pause(member->name);
-  After(duration, [this, member] { Resume(member); });
+void World::Pause(Player* player, Duration duration) {
+  if (!player->node.runs()) return;
+  player->node.Pause();
+  After(duration, [this, player] { Resume(player); });
 }
 
 // While it reads, and until a lease of it has just expired, or is about to.
-void World::PauseUntilExpiry(Member* member) {
-  if (!member->runs()) return;
-  for (int i = 0; i < 16; ++i) member->client->Act();
-  member->dirty = true;
+void World::PauseUntilExpiry(Player* player) {
+  if (!player->node.runs()) return;
+  for (int i = 0; i < 16; ++i) player->client->Act();
+  player->node.SetDirty();
   StepTo(Now() + link_.delay / 2);
-  const Member& lender = Any();
-  const Duration left = lender.lives() ? lender.ledger->LeaseLeft(member->home) : Duration{};
-  Pause(member, left + Between({}, kLease / 100));
+  const ClusterMember& lender = Any().node;
+  const Duration left =
+      lender.lives() ? lender.ledger().LeaseLeft(player->node.home()) : Duration{};
+  Pause(player, left + Between({}, kLease / 100));
 }
 
-void World::Resume(Member* member) {
-  if (!std::exchange(member->paused, false)) return;
-  network_.Resume(member->name);
-  member->resumed = Now();
-  member->next = Now();
+void World::Resume(Player* player) {
+  if (player->node.Resume()) player->resumed = Now();
 }
 
-void World::Know(Member* member, const std::string& peer, bool known) {
-  if (peer == member->name) return;
-  if (known) {
-    member->known[peer] = {.address = peer};
-  } else {
-    member->known.erase(peer);
-  }
-  if (!member->runs()) return;
-  member->node->SetPeers(member->known);
-  member->dirty = true;
-}
-
-void World::SetLimit(Member* member, uint32_t slots) {
-  member->limit = slots;
-  if (!member->lives()) return;
-  member->ledger->SetLimit(slots);
-  member->node->SetLendable(sizes_.piece * slots);
-  member->dirty = true;
+void World::SetLimit(Player* player, uint32_t slots) {
+  player->limit = slots;
+  if (!player->node.lives()) return;
+  player->node.ledger().SetLimit(slots);
+  player->node.node().SetLendable(sizes_.piece * slots);
+  player->node.SetDirty();
 }
 
 // ---- Faults
@@ -388,118 +231,155 @@ Duration World::FaultLasts() {
 
 void World::LinkFault(const std::string& a, const std::string& b) {
   if (a == b) return;
+  transport::FakeNetwork& network = place_.network;
   switch (Random(3)) {
-    case 0: network_.Cut(a, b); return After(FaultLasts(), [this, a, b] { network_.Heal(a, b); });
-    case 1: return network_.Drop(a, b);
+    case 0: network.Cut(a, b); return After(FaultLasts(), [&network, a, b] { network.Heal(a, b); });
+    case 1: return network.Drop(a, b);
     default: {
       transport::FakeLink slow = link_;
       slow.delay = Between(milliseconds(1), kLease * 6 / 10);
       slow.jitter = slow.delay;
-      network_.SetLink(a, b, slow);
-      After(FaultLasts(), [this, a, b] { network_.SetLink(a, b, link_); });
+      network.SetLink(a, b, slow);
+      After(FaultLasts(), [this, a, b] { place_.network.SetLink(a, b, link_); });
     }
   }
 }
 
-void World::Fault() {
-  Member& member = Any();
+// Of the store by which nodes find each other.
+void World::StoreFault() {
+  cluster::FakeStore& store = place_.store;
   switch (Random(8)) {
+    case 0: store.Stop(); return After(FaultLasts(), [&store] { store.Start(); });
+    case 1: {
+      const std::string name = Any().node.name();
+      store.Cut(name);
+      return After(FaultLasts() * 2, [&store, name] { store.Heal(name); });
+    }
+    case 2: backup_ = store.Backup(); return;
+    case 3: return store.Restore(*backup_, Random(2) == 0);
+    case 4: return store.Compact();
+    case 5: return store.Silence();
+    case 6: store.SetLosses(0.2); return After(FaultLasts(), [&store] { store.SetLosses(0); });
+    default:
+      store.SetDelay(Between({}, kLease / 4), Between(milliseconds(1), kLease / 2));
+      return After(FaultLasts(), [&store] { store.SetDelay(kStoreDelay, {}); });
+  }
+}
+
+void World::Fault() {
+  Player& player = Any();
+  switch (Random(10)) {
     case 0: {
-      if (!member.lives()) return;
-      Crash(&member);
-      After(Random(2) == 0 ? Between({}, kLease / 10) : FaultLasts(), [this, &member] {
-        if (!member.lives()) Start(&member);
+      if (!player.node.lives()) return;
+      Crash(&player);
+      After(Random(2) == 0 ? Between({}, kLease / 10) : FaultLasts(), [this, &player] {
+        if (!player.node.lives()) Start(&player);
       });
       return;
     }
-    case 1: return Random(2) == 0 ? PauseUntilExpiry(&member) : Pause(&member, FaultLasts());
+    case 1: return Random(2) == 0 ? PauseUntilExpiry(&player) : Pause(&player, FaultLasts());
     case 2:
-      if (member.paused) return;
-      SetLimit(&member, static_cast<uint32_t>(Random(kSlots + 1)));
+      if (player.node.paused()) return;
+      SetLimit(&player, static_cast<uint32_t>(Random(kSlots + 1)));
       // Often the memory is idle again soon after it was taken.
       return After(Random(2) == 0 ? Between(kLease / 4, kLease / 2) : FaultLasts(),
-                   [this, &member] {
-                     if (!member.paused) SetLimit(&member, kSlots);
+                   [this, &player] {
+                     if (!player.node.paused()) SetLimit(&player, kSlots);
                    });
-    case 3: {
-      const std::string peer = Any().name;
-      Know(&member, peer, false);
-      return After(FaultLasts(), [this, &member, peer] { Know(&member, peer, true); });
-    }
-    case 4:
-      if (rots_ && member.lives()) member.ledger->Rot(random_());
+    case 3:
+      if (rots_ && player.node.lives()) player.node.ledger().Rot(random_());
       return;
-    default: return LinkFault(member.name, Any().name);
+    case 4:
+    case 5: return StoreFault();
+    default: return LinkFault(player.node.name(), Any().node.name());
   }
 }
 
 // ---- Time
 
-void World::Advance(Member* member) {
-  member->dirty = false;
-  member->node->Advance();
-  const Tick next = member->node->Next();
-  member->advances = next <= Now() ? member->advances + 1 : 0;
-  if (member->advances > kAdvancesMax) {
+void World::Advance(Player* player) {
+  player->node.Advance();
+  player->advances = player->node.next() <= Now() ? player->advances + 1 : 0;
+  if (player->advances > kAdvancesMax) {
     ++counts_.late_calls;
     counts_.first = "a node is never done";
   }
-  member->next = next;
 }
 
 void World::StepTo(Tick until) {
+  const auto due_at = [this](const Player& player) {
+    if (!player.node.runs()) return core::kNever;
+    return player.node.dirty() ? Now() : player.node.next();
+  };
   while (counts_.Violations() == 0) {
     Tick due = until;
-    for (const auto& member : members_) {
-      if (member->runs()) due = std::min(due, member->dirty ? Now() : member->next);
-    }
-    due = std::max(due, Now());
-    if (!network_.RunNext(due)) network_.RunUntil(due);
+    for (const auto& player : players_) due = std::min(due, due_at(*player));
+    place_.RunNext(std::max(due, Now()));
     bool any = false;
-    for (const auto& member : members_) {
-      if (!member->runs() || (!member->dirty && member->next > Now())) continue;
-      Advance(member.get());
+    for (const auto& player : players_) {
+      if (due_at(*player) > Now()) continue;
+      Advance(player.get());
       any = true;
     }
     if (!any && Now() >= until) return;
   }
 }
 
-void World::AtEnd() {
-  for (const auto& member : members_) {
-    Resume(member.get());
-    if (!member->lives()) Start(member.get());
-    for (const auto& other : members_) {
-      network_.Heal(member->name, other->name);
-      network_.SetLink(member->name, other->name, link_);
-      Know(member.get(), other->name, true);
+void World::Repair() {
+  cluster::FakeStore& store = place_.store;
+  store.Start();
+  store.SetLosses(0);
+  store.SetDelay(kStoreDelay, {});
+  for (const auto& player : players_) {
+    const std::string& name = player->node.name();
+    Resume(player.get());
+    store.Heal(name);
+    if (!player->node.lives()) Start(player.get());
+    for (const auto& other : players_) {
+      place_.network.Heal(name, other->node.name());
+      place_.network.SetLink(name, other->node.name(), link_);
     }
-    SetLimit(member.get(), kSlots);
-    member->client->GiveAllBack();
-    member->dirty = true;
+    SetLimit(player.get(), kSlots);
+    player->client->GiveAllBack();
   }
+}
+
+// Each node knows all others, and is known as what it is.
+void World::Found() {
+  for (const auto& player : players_) {
+    const bool all = player->node.known() + 1 == players_.size();
+    if (counts_.Violations() > 0 || (all && player->node.membership().status().registered))
+      continue;
+    ++counts_.late_calls;
+    counts_.first = "all is well again, and " + player->node.name() + " has not found the others";
+  }
+}
+
+void World::AtEnd() {
+  Repair();
   StepTo(Now() + kLease * 20);
+  Found();
   const Tick deadline = Now() + kLease * 5;
-  std::vector<Member*> able;
-  for (const auto& member : members_) {
+  std::vector<Player*> able;
+  for (const auto& player : players_) {
     std::set<MachineId> machines;
-    for (const auto& other : members_) {
-      if (other != member) machines.insert(other->machine);
+    for (const auto& other : players_) {
+      if (other != player) machines.insert(other->node.machine());
     }
     if (machines.size() < copies_) continue;
-    able.push_back(member.get());
-    member->client->GiveAllBack();
+    able.push_back(player.get());
+    player->client->GiveAllBack();
   }
   while (Now() < deadline && counts_.Violations() == 0) {
-    for (Member* const member : able) {
-      member->client->BeginLast(deadline);
-      member->dirty = true;
+    for (Player* const player : able) {
+      player->client->BeginLast(deadline);
+      player->node.SetDirty();
     }
     StepTo(Now() + kLease / 4);
   }
   StepTo(Now() + milliseconds(2));
-  for (Member* const member : able) {
-    if (counts_.Violations() > 0 || member->client->last_succeeded()) continue;
+  for (Player* const player : able) {
+    if (counts_.Violations() > 0 || player->client->last_succeeded()) continue;
     ++counts_.late_calls;
     counts_.first = "all is well again, and a client still waits";
   }
@@ -517,19 +397,19 @@ ClusterCounts World::Run() {
     StepTo(at);
     if (Random(20) == 0) {
       Fault();
-    } else if (Member& member = Any(); member.runs()) {
-      member.client->Act();
-      member.dirty = true;
+    } else if (Player& player = Any(); player.node.runs()) {
+      player.client->Act();
+      player.node.SetDirty();
     }
-    for (const auto& member : members_) {
-      if (member->runs() && member->resumed < Now()) member->client->CheckDeadlines(Now());
+    for (const auto& player : players_) {
+      if (player->node.runs() && player->resumed < Now()) player->client->CheckDeadlines(Now());
     }
   }
   if (counts_.Violations() == 0) {
     later_.clear();
     AtEnd();
   }
-  for (const auto& member : members_) counts_.pieces_moved += member->moved;
+  for (const auto& player : players_) counts_.pieces_moved += player->node.counts().moved;
   return counts_;
 }
 

@@ -1,11 +1,12 @@
 // A cluster that is simulated with everything that may go wrong: crashes, cut and broken
 // connections, slow links, clocks that go apart, processes that stand still, memory that is wanted
-// back and bytes that change in it. Clients write, read, grow and give back, and know what each
-// offset must hold.
+// back and bytes that change in it; and the store by which nodes find each other stops, is restored
+// to what it was, forgets, loses answers and is cut off. Clients write, read, grow and give back,
+// and know what each offset must hold.
 //
-// The nodes are cluster/node.h's, on transport/fake.h, in virtual time: a run follows from its seed
-// and nothing else. What is judged is ClusterCounts. Who knows whom changes at random, as if
-// discovery came and went.
+// The nodes are cluster/node.h's with cluster/membership.h, in virtual time (sim/cluster_member.h):
+// a run follows from its seed and nothing else. What is judged is ClusterCounts; nodes that have
+// not found each other a while after all is well again are late, too.
 #pragma once
 
 #include <cstdint>

@@ -88,6 +88,26 @@ TEST_F(FakeKeyValuesTest, WhatIsCutOffIsSilentAndTheOthersAreNot) {
   EXPECT_EQ(b, (Words{"."}));
 }
 
+TEST_F(FakeKeyValuesTest, AClientThatStandsStillIsToldAllOnceItRunsAgain) {
+  size_t woken = 0;
+  const auto paused = store_.Connect("paused", [&] { ++woken; });
+  Words told;
+  Watch(paused.get(), store_.stamp().revision + 1, &told);
+  EXPECT_EQ(woken, 1u);
+  store_.Pause("paused");
+  ASSERT_TRUE(Set("/x", "1")->written);
+  paused->Range("/", 9, Soon(),
+                [&](const auto& read) { told.push_back(read.ok() ? "read" : "late"); });
+  ASSERT_TRUE(Set("/y", "2")->written);
+  EXPECT_EQ(told, (Words{"."}));
+  EXPECT_EQ(woken, 1u);
+  store_.Resume("paused");
+  RunFor(milliseconds(1));
+  // The answer to what it had asked came in time, before its deadline passed.
+  EXPECT_EQ(told, (Words{".", "/x=1", "read", "/y=2"}));
+  EXPECT_GE(woken, 4u);
+}
+
 TEST_F(FakeKeyValuesTest, AnAnswerThatIsLostMayHaveBeenDone) {
   store_.SetLosses(0.5);
   int told = 0;
