@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cluster/footprint.h"
 #include "cluster/planted.h"
 #include "core/check.h"
 
@@ -287,6 +288,7 @@ void Home::StepGrowth(PieceId id) {
     const size_t granules = options_.sizes.piece.count() / options_.sizes.granule.count();
     pieces_.emplace(
         id, Piece{.copies = std::exchange(growth.copies, {}), .sums = std::vector<Sum>(granules)});
+    unsettled_.insert(id);  // one of the slots may be recalled already
     growth.result = core::Ok();
   }
   if (growth.result) {
@@ -330,6 +332,7 @@ void Home::Shrink(PieceId piece) {
 void Home::Remove(PieceId id, const Error& why) {
   auto removed = pieces_.extract(id);
   if (removed.empty()) return;
+  unsettled_.erase(id);
   Piece& piece = removed.mapped();
   offers_changed_ = true;
   for (const uint64_t operation : piece.operations) operations_.at(operation).ends = why;
@@ -359,6 +362,7 @@ void Home::Drop(PieceId id, SlotRef slot, const Error& why) {
   if (copy == piece.copies.end()) return;
   const Copy dropped = *copy;
   piece.copies.erase(copy);
+  unsettled_.insert(id);
   piece.repair_at = Now();
   if (dropped.loan->slots().contains(slot)) dropped.loan->Release(slot);
   if (const auto still = pieces_.find(id); still != pieces_.end() && still->second.copies.empty()) {
@@ -395,6 +399,7 @@ void Home::OnRecalled(Loan* loan, SlotRef slot, Tick deadline) {
     if (piece.repair && marks(&piece.repair->target)) return RepairFailed(id);
     for (Copy& copy : piece.copies) {
       if (!marks(&copy)) continue;
+      unsettled_.insert(id);
       piece.repair_at = Now();
       if (piece.leaving) listener_->OnPieceRecalled(id, deadline);
       return;
@@ -466,12 +471,12 @@ void Home::Advance() {
   for (const PieceId id : growths) {
     if (growths_.contains(id)) StepGrowth(id);
   }
-  std::vector<PieceId> pieces;
-  for (const auto& [id, piece] : pieces_) {
-    if (piece.repair || NeedsRepair(piece)) pieces.push_back(id);
-  }
-  for (const PieceId id : pieces) {
-    if (pieces_.contains(id)) StepRepair(id);
+  std::erase_if(unsettled_, [this](PieceId id) {
+    const Piece& piece = pieces_.at(id);
+    return !piece.repair && !NeedsRepair(piece);
+  });
+  for (const PieceId id : std::set(unsettled_)) {
+    if (unsettled_.contains(id)) StepRepair(id);
   }
   TellMost();
 }
@@ -486,7 +491,8 @@ Tick Home::Next() const {
   for (const auto& [id, growth] : growths_) {
     if (!growth.asks) next = std::min(next, Now());
   }
-  for (const auto& [id, piece] : pieces_) {
+  for (const PieceId id : unsettled_) {
+    const Piece& piece = pieces_.at(id);
     if (piece.repair && !piece.repair->calls) {
       next = std::min({next, piece.repair->step_at, piece.repair->deadline});
     } else if (!piece.repair && NeedsRepair(piece) && repairs_ < options_.repairs_max) {
@@ -494,6 +500,16 @@ Tick Home::Next() const {
     }
   }
   return next;
+}
+
+Home::Footprint Home::footprint() const {
+  Footprint all;
+  for (const auto& [id, piece] : pieces_) {
+    all.records += TreeEntry<std::pair<const PieceId, Piece>>();
+    all.records += Array(piece.copies) + TreeEntry<SlotRef>() * piece.copies.size();
+    all.checksums += Array(piece.sums);
+  }
+  return all;
 }
 
 std::vector<Home::PieceView> Home::Pieces() const {

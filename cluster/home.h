@@ -122,6 +122,13 @@ class Home final : private Loans::Listener {
   core::Tick Next() const;
 
   std::vector<PieceView> Pieces() const;
+  // What this home has in memory to know its pieces by: their records, with what loans keep of
+  // their slots, and the checksums of their granules.
+  struct Footprint {
+    core::Bytes records;
+    core::Bytes checksums;
+  };
+  Footprint footprint() const;
   std::vector<Loan::View> Lenders() const { return loans_.Views(); }
 
  private:
@@ -239,6 +246,7 @@ class Home final : private Loans::Listener {
   uint64_t last_number_ = 0;  // of growths and repairs
   uint32_t repairs_ = 0;      // under way
   std::map<PieceId, Piece> pieces_;
+  std::set<PieceId> unsettled_;  // those of them that have, or may have, too few copies that stay
   std::map<PieceId, Growth> growths_;
   std::map<uint64_t, Operation> operations_;
   bool offers_changed_ = false;

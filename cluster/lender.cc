@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cluster/footprint.h"
 #include "cluster/planted.h"
 #include "core/check.h"
 
@@ -442,6 +443,11 @@ core::Tick Lender::Next() const {
     next = std::min(next, transport_->Now() + std::max(due - now, Duration{}));
   }
   return next;
+}
+
+core::Bytes Lender::footprint() const {
+  return Array(slots_) + TreeEntry<uint32_t>() * held() +
+         TreeEntry<std::pair<const LoanKey, Loan>>() * loans_.size();
 }
 
 std::vector<Lender::HomeView> Lender::Views() const {

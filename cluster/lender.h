@@ -109,6 +109,8 @@ class Lender {
   // Lent, or leaving: memory that is not the machine's.
   uint32_t held() const { return static_cast<uint32_t>(slots_.size()) - free_; }
   std::vector<HomeView> Views() const;
+  // What it has in memory to know lent slots by.
+  core::Bytes footprint() const;
 
  private:
   enum class SlotState : uint8_t { kFree, kReserved, kValid, kLeaving };

@@ -74,6 +74,12 @@ core::Tick Node::Next() const {
   return std::min(lender_.Next(), home_.Next());
 }
 
+Home::Footprint Node::footprint() const {
+  Home::Footprint all = home_.footprint();
+  all.records += lender_.footprint();
+  return all;
+}
+
 // ---- The transport's service
 
 void Node::OnConnected(transport::ConnectionId connection, std::string_view) {

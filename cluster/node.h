@@ -96,6 +96,8 @@ class Node final : public transport::Service, private Home::Listener, private Le
 
   // Memory that is lent, or was and is still in use.
   core::Bytes lent() const { return sizes_.piece * lender_.held(); }
+  // What it has in memory to know by what it has borrowed and what it lends.
+  Home::Footprint footprint() const;
   std::vector<Home::PieceView> Pieces() const { return home_.Pieces(); }
   std::vector<Loan::View> Lenders() const { return home_.Lenders(); }
   std::vector<Lender::HomeView> Homes() const { return lender_.Views(); }
