@@ -11,6 +11,8 @@ namespace {
 using core::Error;
 using core::ErrorCode;
 
+constexpr const char* kHowToMake = "openssl rand -hex 32";
+
 std::optional<unsigned> Digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -27,7 +29,13 @@ NodeKey::~NodeKey() {
 core::Result<NodeKey> ReadNodeKey(const std::string& path) {
   constexpr size_t kDigits = 2 * kNodeKeyBytes;
   constexpr const char* kWhat = "the key file";
-  RAVEN_ASSIGN_OR_RETURN(std::string text, ReadSecretFile(kWhat, path, 4096));
+  auto read = ReadSecretFile(kWhat, path, 4096);
+  if (!read.ok() && read.error().code == ErrorCode::kNotFound) {
+    return Error{ErrorCode::kNotFound,
+                 read.error().message +
+                     ": bring the cluster's here, or make one for all nodes by " + kHowToMake};
+  }
+  RAVEN_ASSIGN_OR_RETURN(std::string text, std::move(read));
   bool right = text.size() == kDigits || (text.size() == kDigits + 1 && text[kDigits] == '\n');
   std::array<unsigned char, kNodeKeyBytes> bytes{};
   for (size_t i = 0; i < kNodeKeyBytes && right; ++i) {
@@ -42,8 +50,7 @@ core::Result<NodeKey> ReadNodeKey(const std::string& path) {
   if (!right) {
     return Error{ErrorCode::kInvalidArgument,
                  std::string(kWhat) + " " + path +
-                     " holds no key: 64 hexadecimal digits in one line, as openssl rand -hex 32 "
-                     "makes"};
+                     " holds no key: 64 hexadecimal digits in one line, as of " + kHowToMake};
   }
   return key;
 }

@@ -69,7 +69,9 @@ Result<UniqueFd> ListenAt(const Address& address) {
   if (::bind(socket.get(), address.get(), address.length) != 0 ||
       ::listen(socket.get(), SOMAXCONN) != 0) {
     return Error{ErrorCode::kUnavailable,
-                 "cannot listen at " + FormatAddress(address) + ": " + std::strerror(errno)};
+                 "this node cannot listen at " + FormatAddress(address) + " (" +
+                     std::strerror(errno) +
+                     "): it takes an address of this machine and a free port"};
   }
   return socket;
 }
@@ -85,14 +87,14 @@ Error TlsFailure() {
     ErrorCode code;
     const char* words;
   };
-  constexpr const char* kOtherKey = "the peer has another key";
+  constexpr const char* kOtherKey = "the peer has another key: both need the same";
   constexpr const char* kNoTls = "the peer speaks no TLS";
   static constexpr Meaning kMeanings[] = {
       {SSL_R_BINDER_DOES_NOT_VERIFY, ErrorCode::kPermission, kOtherKey},
       {SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER, ErrorCode::kPermission, kOtherKey},
       {SSL_R_TLSV1_ALERT_DECRYPT_ERROR, ErrorCode::kPermission, kOtherKey},
       {SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE, ErrorCode::kPermission,
-       "the peer does not allow this node's name, or has no key"},
+       "the peer does not allow this node's name (its list of nodes lacks it), or has no key"},
       {SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM, ErrorCode::kPermission, "the peer offers no key"},
       {SSL_R_NO_SHARED_CIPHER, ErrorCode::kPermission, "the peer offers no key"},
       {SSL_R_WRONG_VERSION_NUMBER, ErrorCode::kCorrupt, kNoTls},
