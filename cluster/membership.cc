@@ -92,7 +92,7 @@ Instant Membership::NextTick() const {
   const Instant due = table_.Next();
   at(HasView() && !failing_since_ && (due > now_ || due <= confirmed_), due);
   at(shown_.registered, lease_end_);
-  at(shown_.reachable && failing_since_, failing_since_.value_or(Instant{}) + kNotice);
+  at(!shown_.failing && failing_since_, failing_since_.value_or(Instant{}) + kNotice);
   return std::max(next, now_);
 }
 
@@ -308,7 +308,7 @@ void Membership::Heard(const Error* failure) {
   if (failure == nullptr) {
     heard_ = true;
     // What the watch had on its way may have been lost with the rest.
-    if (failing_since_ && now_ - *failing_since_ >= kNotice) Distrust(true);
+    if (IsFailing()) Distrust(true);
     failing_since_.reset();
     return;
   }
@@ -316,8 +316,8 @@ void Membership::Heard(const Error* failure) {
   failure_ = failure->message;
 }
 
-bool Membership::IsReachable() const {
-  return heard_ && !(failing_since_ && now_ - *failing_since_ >= kNotice);
+bool Membership::IsFailing() const {
+  return failing_since_ && now_ - *failing_since_ >= kNotice;
 }
 
 bool Membership::IsRegistered() const {
@@ -326,7 +326,8 @@ bool Membership::IsRegistered() const {
 
 void Membership::TellStatus() {
   const Shown now{.registered = IsRegistered(),
-                  .reachable = IsReachable(),
+                  .reachable = heard_ && !IsFailing(),
+                  .failing = IsFailing(),
                   .taken = FindHolder() == Holder::kOther};
   if (now == shown_) return;
   shown_ = now;

@@ -60,8 +60,8 @@ struct MembershipStatus {
 
 class MembershipListener : public NodeListener {
  public:
-  // `registered` or `reachable` changed, or another node has taken this one's name, or no longer
-  // has it.
+  // `registered` or `reachable` changed, the store that was never heard does not answer, or another
+  // node has taken this one's name, or no longer has it.
   virtual void OnStatus(const MembershipStatus& status) = 0;
 };
 
@@ -136,7 +136,8 @@ class Membership {
 
   // An answer came, or why none did.
   void Heard(const core::Error* failure);
-  bool IsReachable() const;
+  // For longer than a failure or two take.
+  bool IsFailing() const;
   bool IsRegistered() const;
   void Again(Retry* retry);
   void TellStatus();
@@ -185,6 +186,7 @@ class Membership {
   struct Shown {
     bool registered = false;
     bool reachable = false;
+    bool failing = false;
     bool taken = false;  // by another node
     bool operator==(const Shown&) const = default;
   };

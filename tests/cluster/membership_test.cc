@@ -201,6 +201,21 @@ TEST_F(MembershipTest, WhileTheStoreIsAwayWhatIsKnownStaysKnown) {
   ExpectNoEvent();
 }
 
+TEST_F(MembershipTest, AStoreThatWasNeverHeardIsSaidOnce) {
+  members_.store.Stop();
+  Member& a = members_.Add("a");
+  members_.RunFor(minutes(5));
+  ASSERT_EQ(a.events->statuses.size(), 1u);
+  EXPECT_FALSE(a.events->statuses[0].reachable);
+  EXPECT_NE(a.events->statuses[0].store.find("does not answer since 3 s"), std::string::npos)
+      << a.events->statuses[0].store;
+  EXPECT_NE(StatusOf(a).store.find("does not answer since 299 s"), std::string::npos)
+      << StatusOf(a).store;
+  members_.store.Start();
+  members_.RunFor(minutes(1));
+  EXPECT_TRUE(members_.Registered(a));
+}
+
 TEST_F(MembershipTest, AStoreThatIsAwayIsAskedEverFewSecondsOnly) {
   StartThree();
   members_.store.Stop();
